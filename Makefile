@@ -1,0 +1,51 @@
+# Everything a person or the CI runs. `make` alone lists the targets.
+CARGO ?= cargo
+GO ?= go
+OUT := target
+
+# The host tests need root and run one after the other; `make test` runs them after all others.
+HOST_TESTS := pando-host-tests
+HOST_MANIFEST := $(wildcard tests/host/Cargo.toml)
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## installs the missing tools (apt-get); changes nothing that is there
+	@scripts/setup.sh
+
+build: examples ## the pando binary (release) and the example services
+	$(CARGO) build --release --locked -p pando
+
+examples: $(OUT)/examples/geo-go
+
+$(OUT)/examples/geo-go: $(wildcard examples/geo-go/*.go) examples/geo-go/go.mod
+	mkdir -p $(@D)
+	cd examples/geo-go && CGO_ENABLED=0 $(GO) build -trimpath -o $(abspath $@) .
+
+programs: ## the programs that the tests fork
+	$(MAKE) -C tests/programs OUT=$(abspath $(OUT))/programs
+
+demo: setup ## warms three real services, forks them, prints the comparison, cleans up
+	@scripts/demo.sh
+
+test: setup examples programs ## all tests; the host tests need root
+	$(CARGO) build --locked -p pando
+	$(CARGO) test --locked --workspace --exclude $(HOST_TESTS)
+ifneq ($(HOST_MANIFEST),)
+	$(CARGO) test --locked --manifest-path $(HOST_MANIFEST) -- --test-threads=1
+endif
+
+check: ## what the CI runs: format, lints, documentation, tests
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --locked --workspace --no-deps
+	$(MAKE) test
+
+bench: build ## the measured comparison: floor, cold start, forks
+	$(OUT)/release/pando bench start
+
+clean: ## removes everything that was built
+	$(CARGO) clean
+
+.PHONY: help setup build examples programs demo test check bench clean
+.DEFAULT_GOAL := help

@@ -1,0 +1,43 @@
+//! Wire types of the node API: HTTP and JSON over a unix socket, every path below [`VERSION_PREFIX`].
+//!
+//! | request | body -> answer |
+//! |---|---|
+//! | `GET /v1/node` | [`NodeInfo`] |
+//! | `GET /v1/templates`, `GET /v1/templates/NAME` | [`Template`] (a list of them) |
+//! | `POST /v1/templates` | [`TemplateSpec`] -> [`BuildEvent`]s, one JSON document per line; hanging up cancels the build |
+//! | `DELETE /v1/templates/NAME` | nothing |
+//! | `POST /v1/templates/NAME/run` | [`RunRequest`] -> [`RunResponse`]; hanging up removes what was started |
+//! | `GET /v1/sandboxes` | a list of [`Sandbox`] |
+//! | `GET /v1/sandboxes/ID` | [`SandboxDetail`] |
+//! | `DELETE /v1/sandboxes/ID`, `DELETE /v1/sandboxes` | [`Removed`] |
+//! | `GET /v1/sandboxes/ID/logs?follow=BOOL` | the output, as bytes |
+//! | `POST /v1/sandboxes/ID/fork` | [`ForkRequest`] -> [`ForkResponse`] |
+//! | `POST /v1/sandboxes/ID/exec` | [`ExecRequest`] -> 101, then [`frame::Frame`]s both ways |
+//! | `GET /v1/sandboxes/ID/dial/PORT` | 101, then the bytes of the TCP connection |
+//!
+//! Every answer that is not 2xx or 101 carries an [`ErrorBody`].
+
+pub mod error;
+pub mod frame;
+mod node;
+mod sandbox;
+mod template;
+
+pub use error::{ErrorBody, ErrorCode, ErrorDetail};
+pub use node::{NodeInfo, PoolInfo};
+pub use sandbox::{
+    ExecRequest, ExitStatus, ForkRequest, ForkResponse, Interpreter, ProcessInfo, Removed, RunRequest, RunResponse,
+    Sandbox, SandboxDetail, SandboxState, TerminalSize,
+};
+pub use template::{
+    BuildEvent, BuildStage, BuildTimings, Image, Limits, Ready, Template, TemplateFacts, TemplateSpec, TemplateState,
+};
+
+/// What every path begins with; a change that an older client cannot read gets another one.
+pub const VERSION_PREFIX: &str = "/v1";
+
+/// Value of the `upgrade` header for the exec stream.
+pub const EXEC_PROTOCOL: &str = "pando-exec";
+
+/// Value of the `upgrade` header for a dialled connection.
+pub const DIAL_PROTOCOL: &str = "pando-dial";

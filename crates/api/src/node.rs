@@ -1,0 +1,39 @@
+//! The node itself.
+
+use serde::{Deserialize, Serialize};
+
+/// What a node says about itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeInfo {
+    /// Chosen at the first start of the state directory.
+    pub id: String,
+    /// Of the program.
+    pub version: String,
+    /// Process id of the server.
+    pub pid: u32,
+    /// Process id of the keeper; none while a new one is being started.
+    pub keeper_pid: Option<u32>,
+    /// How often the keeper had to be started again.
+    pub keeper_restarts: u64,
+    /// Milliseconds since the server started.
+    pub uptime_ms: u64,
+    /// Where its state is.
+    pub state_dir: String,
+    /// How it groups processes.
+    pub cgroups: String,
+    /// Templates known.
+    pub templates: usize,
+    /// Sandboxes known.
+    pub sandboxes: usize,
+    /// Blank sandboxes.
+    pub pool: PoolInfo,
+}
+
+/// How full the pool is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolInfo {
+    /// Blank sandboxes that are ready.
+    pub ready: usize,
+    /// The most it keeps.
+    pub limit: usize,
+}

@@ -1,0 +1,191 @@
+//! Sandboxes: starting, forking, looking at and removing them.
+
+use std::fmt;
+
+use base::id::{SandboxId, TemplateName};
+use serde::{Deserialize, Serialize};
+
+use crate::ErrorDetail;
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExitStatus {
+    /// It exited with this code.
+    Code(i32),
+    /// This signal killed it.
+    Signal(i32),
+    /// It ended while no one could take note of its status.
+    Unknown,
+}
+
+impl fmt::Display for ExitStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Code(code) => write!(f, "exited with status {code}"),
+            Self::Signal(signal) => write!(f, "was killed by signal {signal}"),
+            Self::Unknown => f.write_str("ended with unknown status"),
+        }
+    }
+}
+
+/// Where a sandbox is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SandboxState {
+    /// Its program runs.
+    Running,
+    /// Its program ended; the sandbox is still there.
+    Exited(ExitStatus),
+    /// All its processes are gone, without the node having seen why; only its output is left.
+    Lost,
+}
+
+/// One sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sandbox {
+    /// Its identifier, also its host name.
+    pub id: SandboxId,
+    /// The template at the root of it.
+    pub template: TemplateName,
+    /// The sandbox it was forked from, if it was.
+    pub parent: Option<SandboxId>,
+    /// Where it is in its life.
+    pub state: SandboxState,
+    /// When it started, in milliseconds since 1970.
+    pub created_ms: u64,
+    /// How long its start took inside the node, in microseconds.
+    pub start_us: u64,
+    /// Process id of its program on the node.
+    pub main_pid: i32,
+}
+
+/// One process of a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessInfo {
+    /// On the node.
+    pub pid: i32,
+    /// Inside the sandbox.
+    pub inner_pid: i32,
+    /// Its short name.
+    pub name: String,
+    /// How many threads it has.
+    pub threads: usize,
+    /// Resident memory, in bytes.
+    pub rss_bytes: u64,
+    /// Its proportional share of resident memory, in bytes.
+    pub pss_bytes: u64,
+}
+
+/// Everything about one sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxDetail {
+    /// What lists show, too.
+    #[serde(flatten)]
+    pub sandbox: Sandbox,
+    /// Milliseconds since its start.
+    pub uptime_ms: u64,
+    /// Its processes, pid 1 included.
+    pub processes: Vec<ProcessInfo>,
+    /// Resident memory of all of them, in bytes.
+    pub rss_bytes: u64,
+    /// Proportional share of all of them, in bytes.
+    pub pss_bytes: u64,
+    /// Its control group, as its pid 1 sees it on the node.
+    pub cgroup: String,
+    /// Its overlay layers, topmost first.
+    pub layers: Vec<String>,
+    /// Its directory on the node.
+    pub directory: String,
+}
+
+/// Which interpreter runs a start's script.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Interpreter {
+    /// Inside the zygote; the fast one.
+    #[default]
+    InProcess,
+    /// From outside, one system call at a time.
+    Stepping,
+}
+
+/// Start sandboxes of a template.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunRequest {
+    /// How many.
+    pub count: u32,
+    /// How.
+    #[serde(default)]
+    pub interpreter: Interpreter,
+}
+
+/// What was started.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunResponse {
+    /// The sandboxes that run.
+    pub sandboxes: Vec<Sandbox>,
+    /// From the request until all of them ran, in microseconds; a build of the template is not in it.
+    pub total_us: u64,
+    /// What the user should know, for example that the zygote had to be built again.
+    #[serde(default)]
+    pub notices: Vec<String>,
+    /// One for each sandbox that did not start.
+    #[serde(default)]
+    pub failures: Vec<ErrorDetail>,
+}
+
+/// Fork a running sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ForkRequest {
+    /// How many copies.
+    pub count: u32,
+}
+
+/// What was forked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ForkResponse {
+    /// The copies that run.
+    pub sandboxes: Vec<Sandbox>,
+    /// How long the original stood still, in microseconds.
+    pub pause_us: u64,
+    /// The pause included: reading what the still shows, in microseconds.
+    pub capture_us: u64,
+    /// Building the zygote of this instant, in microseconds.
+    pub build_us: u64,
+    /// The whole request, in microseconds.
+    pub total_us: u64,
+    /// One for each copy that did not start.
+    #[serde(default)]
+    pub failures: Vec<ErrorDetail>,
+}
+
+/// What was removed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Removed {
+    /// The sandboxes that are gone.
+    pub sandboxes: Vec<SandboxId>,
+}
+
+/// Size of a terminal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TerminalSize {
+    /// Lines.
+    pub rows: u16,
+    /// Characters per line.
+    pub columns: u16,
+}
+
+/// Run a command in a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecRequest {
+    /// Program and arguments.
+    pub command: Vec<String>,
+    /// Environment, beside that of the template.
+    #[serde(default)]
+    pub env: Vec<(String, String)>,
+    /// Working directory; none: that of the template.
+    pub cwd: Option<String>,
+    /// Give it a terminal of this size.
+    pub terminal: Option<TerminalSize>,
+}

@@ -1,0 +1,156 @@
+//! Identifiers: each kind of thing has its own type, so that one cannot be passed for another.
+
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Serialize};
+
+use crate::limits;
+
+/// Why a text is not an identifier.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is not a {kind}: {rule}")]
+pub struct InvalidId {
+    kind: &'static str,
+    text: String,
+    rule: &'static str,
+}
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident, $kind:literal, $valid:path, $rule:literal) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(String);
+
+        impl $name {
+            /// The identifier as text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = InvalidId;
+            fn from_str(text: &str) -> Result<Self, InvalidId> {
+                if $valid(text) {
+                    return Ok(Self(text.to_owned()));
+                }
+                // A hostile text may be huge: an error shows its beginning only.
+                let shown = text.chars().take(limits::NAME_BYTES_MAX).collect();
+                Err(InvalidId { kind: $kind, text: shown, rule: $rule })
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = InvalidId;
+            fn try_from(text: String) -> Result<Self, InvalidId> {
+                text.parse()
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(id: $name) -> String {
+                id.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    };
+}
+
+id!(
+    /// One sandbox on one node. Made by [`SandboxId::random`]; also the name of its cgroup and its directory.
+    SandboxId,
+    "sandbox id",
+    is_sandbox_id,
+    "it is 's' and 12 hexadecimal digits"
+);
+
+id!(
+    /// The name a user gave a template.
+    TemplateName,
+    "template name",
+    is_name,
+    "use 1 to 63 of a-z, 0-9, '-', '_' and '.', beginning with a letter or digit"
+);
+
+impl SandboxId {
+    /// A new identifier from the kernel's random source (48 bits: a clash among a node's sandboxes is refused by `mkdir`).
+    pub fn random() -> Self {
+        let mut bytes = [0u8; 6];
+        fill_random(&mut bytes);
+        Self(format!("s{}", hex(&bytes)))
+    }
+}
+
+/// Fills `bytes` from the kernel's random source.
+pub fn fill_random(bytes: &mut [u8]) {
+    let mut filled = 0;
+    while filled < bytes.len() {
+        let got = rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty());
+        filled += got.expect("getrandom without flags fails only for a bad address");
+    }
+}
+
+/// Lower-case hexadecimal digits of `bytes`.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A random identifier in the form of a version 4 UUID, as in `/proc/sys/kernel/random/boot_id`.
+pub fn random_uuid() -> String {
+    let mut bytes = [0u8; 16];
+    fill_random(&mut bytes);
+    bytes[6] = (bytes[6] & 0x0f) | 0x40;
+    bytes[8] = (bytes[8] & 0x3f) | 0x80;
+    let digits = hex(&bytes);
+    format!("{}-{}-{}-{}-{}", &digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..])
+}
+
+fn is_sandbox_id(text: &str) -> bool {
+    let Some(digits) = text.strip_prefix('s') else { return false };
+    digits.len() == 12 && digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+fn is_name(text: &str) -> bool {
+    let ordinary = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9');
+    let allowed = |byte: u8| ordinary(byte) || matches!(byte, b'-' | b'_' | b'.');
+    text.len() <= limits::NAME_BYTES_MAX && text.bytes().next().is_some_and(ordinary) && text.bytes().all(allowed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn random_sandbox_ids_parse_and_differ() {
+        let (a, b) = (SandboxId::random(), SandboxId::random());
+        assert_ne!(a, b);
+        assert_eq!(a.as_str().parse::<SandboxId>().unwrap(), a);
+    }
+
+    #[test]
+    fn names_that_could_leave_a_directory_are_refused() {
+        for bad in ["", ".", "..", "a/b", "-x", "A", "a b", "a\0", &"a".repeat(64)] {
+            assert!(bad.parse::<TemplateName>().is_err(), "{bad:?}");
+        }
+        for good in ["geo", "geo-2.1_b", "0"] {
+            assert!(good.parse::<TemplateName>().is_ok(), "{good:?}");
+        }
+    }
+
+    #[test]
+    fn json_cannot_smuggle_an_invalid_id_in() {
+        assert!(serde_json::from_str::<SandboxId>("\"../../etc\"").is_err());
+    }
+
+    #[test]
+    fn uuid_has_the_form_of_version_four() {
+        let uuid = random_uuid();
+        assert_eq!((uuid.len(), &uuid[14..15]), (36, "4"));
+    }
+}

@@ -1,0 +1,49 @@
+//! Every bound in one place, each with its reason.
+
+/// Longest name of a template: a DNS label, so that it can become part of a host name.
+pub const NAME_BYTES_MAX: usize = 63;
+
+/// Most sandboxes that one `run` or `fork` request may ask for: bounds the answer and the work behind one request.
+pub const SANDBOXES_PER_REQUEST_MAX: u32 = 1_000;
+
+/// Most threads of a forked program: bounds the script and its frames (about 4 KiB each).
+pub const THREADS_MAX: usize = 4_096;
+
+/// Most mappings of a forked program: the kernel's own default (`vm.max_map_count`).
+pub const MAPPINGS_MAX: usize = 65_530;
+
+/// Most descriptors of a forked program: bounds the script.
+pub const DESCRIPTORS_MAX: usize = 4_096;
+
+/// Largest content of one pipe, socket queue or shared object that is carried into a copy, in bytes.
+pub const CARRIED_BYTES_MAX: u64 = 256 << 20;
+
+/// Largest message between server and keeper, in bytes: below the kernel's default socket buffer (212,992).
+pub const MESSAGE_BYTES_MAX: usize = 128 << 10;
+
+/// Most descriptors in one message: the kernel's SCM_MAX_FD is 253; none of ours needs more than this.
+pub const MESSAGE_DESCRIPTORS_MAX: usize = 16;
+
+/// Largest body of an API request, in bytes: no request carries more than a command line.
+pub const REQUEST_BYTES_MAX: usize = 256 << 10;
+
+/// A sandbox's output file is cut when it grows past this, in bytes; the newest half is kept.
+pub const LOG_BYTES_MAX: u64 = 16 << 20;
+
+/// Largest state record read back from disk, in bytes.
+pub const RECORD_BYTES_MAX: usize = 1 << 20;
+
+/// Blank sandboxes that a node keeps ready over all templates: each costs about 1 MiB of kernel and process memory.
+pub const POOL_SANDBOXES_DEFAULT: usize = 64;
+
+/// A template must be ready within this many milliseconds unless the request says otherwise.
+pub const READY_TIMEOUT_MS_DEFAULT: u64 = 60_000;
+
+/// Longest readiness wait a request may ask for, in milliseconds.
+pub const READY_TIMEOUT_MS_MAX: u64 = 3_600_000;
+
+/// A sandbox's default memory limit, in bytes.
+pub const MEMORY_BYTES_DEFAULT: u64 = 4 << 30;
+
+/// A sandbox's default process (and thread) limit.
+pub const PIDS_DEFAULT: u64 = 4_096;

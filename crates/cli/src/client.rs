@@ -1,0 +1,107 @@
+//! HTTP over the node's unix socket.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use api::{ErrorBody, VERSION_PREFIX};
+use http_body_util::{BodyExt, Full};
+use hyper::{
+    Method, Request, Response, StatusCode,
+    body::{Bytes, Incoming},
+    client::conn::http1,
+    header,
+    upgrade::Upgraded,
+};
+use hyper_util::rt::TokioIo;
+use serde::{Serialize, de::DeserializeOwned};
+use tokio::net::UnixStream;
+
+use crate::exit::Failure;
+
+/// One node.
+#[derive(Debug, Clone)]
+pub(crate) struct Client {
+    socket: PathBuf,
+}
+
+impl Client {
+    pub(crate) fn new(socket: PathBuf) -> Self {
+        Self { socket }
+    }
+
+    pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
+        parse(self.send(Method::GET, path, Bytes::new(), None).await?).await
+    }
+
+    pub(crate) async fn post<B: Serialize, T: DeserializeOwned>(&self, path: &str, body: &B) -> Result<T> {
+        parse(self.post_stream(path, body).await?).await
+    }
+
+    pub(crate) async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
+        parse(self.send(Method::DELETE, path, Bytes::new(), None).await?).await
+    }
+
+    /// An answer whose body is read piece by piece. Dropping it hangs up.
+    pub(crate) async fn get_stream(&self, path: &str) -> Result<Response<Incoming>> {
+        self.send(Method::GET, path, Bytes::new(), None).await
+    }
+
+    /// As [`Self::get_stream`], with a body to send.
+    pub(crate) async fn post_stream<B: Serialize>(&self, path: &str, body: &B) -> Result<Response<Incoming>> {
+        self.send(Method::POST, path, serde_json::to_vec(body)?.into(), None).await
+    }
+
+    /// Switches the connection to another protocol.
+    pub(crate) async fn upgrade(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        protocol: &str,
+    ) -> Result<TokioIo<Upgraded>> {
+        let response = self.send(method, path, body, Some(protocol)).await?;
+        let upgraded = hyper::upgrade::on(response).await.context("the node did not switch protocols")?;
+        Ok(TokioIo::new(upgraded))
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        protocol: Option<&str>,
+    ) -> Result<Response<Incoming>> {
+        let unreachable = |cause: String| Failure::Unreachable { socket: self.socket.display().to_string(), cause };
+        let stream = UnixStream::connect(&self.socket).await.map_err(|error| unreachable(error.to_string()))?;
+        let (mut sender, connection) =
+            http1::handshake(TokioIo::new(stream)).await.map_err(|error| unreachable(error.to_string()))?;
+        // Ends with the request; the connection closes when the answer is dropped.
+        tokio::spawn(connection.with_upgrades());
+        let mut request =
+            Request::builder().method(method).uri(format!("{VERSION_PREFIX}{path}")).header(header::HOST, "node");
+        if !body.is_empty() {
+            request = request.header(header::CONTENT_TYPE, "application/json");
+        }
+        if let Some(protocol) = protocol {
+            request = request.header(header::CONNECTION, "upgrade").header(header::UPGRADE, protocol);
+        }
+        let request = request.body(Full::new(body))?;
+        let response =
+            sender.send_request(request).await.map_err(|error| unreachable(format!("it hung up: {error}")))?;
+        let expected = if protocol.is_some() { StatusCode::SWITCHING_PROTOCOLS } else { StatusCode::OK };
+        if response.status() == expected {
+            return Ok(response);
+        }
+        let status = response.status();
+        let body = response.into_body().collect().await.context("the node's answer broke off")?.to_bytes();
+        match serde_json::from_slice::<ErrorBody>(&body) {
+            Ok(ErrorBody { error }) => Err(Failure::Node(error).into()),
+            Err(_) => anyhow::bail!("the node answered {status}, which this program does not understand"),
+        }
+    }
+}
+
+async fn parse<T: DeserializeOwned>(response: Response<Incoming>) -> Result<T> {
+    let body = response.into_body().collect().await.context("the node's answer broke off")?.to_bytes();
+    serde_json::from_slice(&body).context("the node's answer is not understood; it may be of another version")
+}

@@ -1,0 +1,106 @@
+//! The command line: one file per command below `commands/`.
+
+pub(crate) mod connect;
+pub(crate) mod doctor;
+pub(crate) mod exec;
+pub(crate) mod fork;
+pub(crate) mod inspect;
+pub(crate) mod keeper;
+pub(crate) mod logs;
+pub(crate) mod node;
+pub(crate) mod ps;
+pub(crate) mod rm;
+pub(crate) mod run;
+pub(crate) mod template;
+
+use std::{path::PathBuf, process::ExitCode};
+
+use clap::{Parser, Subcommand};
+
+use crate::{
+    client::Client,
+    exit::{self, EXIT_CODES, Failure},
+};
+
+/// Starts isolated sandboxes in milliseconds, by forking a program that is already warm.
+#[derive(Debug, Parser)]
+#[command(name = "pando", version, after_help = EXIT_CODES)]
+pub(crate) struct Cli {
+    /// Socket of the node.
+    #[arg(long, global = true, default_value = ::node::config::SOCKET_DEFAULT)]
+    pub(crate) socket: PathBuf,
+    /// What to log to standard error: error, warn, info, debug, trace, or a filter such as `pando_node=debug`.
+    #[arg(long, global = true, default_value = "info")]
+    pub(crate) log: String,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Every command.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run the node in the foreground.
+    Node(node::Args),
+    /// Build, list, inspect and remove templates.
+    #[command(subcommand)]
+    Template(template::Command),
+    /// Start sandboxes from a template.
+    Run(run::Args),
+    /// Run a command in a sandbox.
+    Exec(exec::Args),
+    /// Connect standard input and output to a TCP port inside a sandbox.
+    Connect(connect::Args),
+    /// List sandboxes.
+    Ps(ps::Args),
+    /// Show everything about a sandbox.
+    Inspect(inspect::Args),
+    /// Show the output of a sandbox's program.
+    Logs(logs::Args),
+    /// Fork a running sandbox: it goes on, the copies start from that instant.
+    Fork(fork::Args),
+    /// Remove sandboxes.
+    Rm(rm::Args),
+    /// Check what this host can do, or why a process could not be forked.
+    Doctor(doctor::Args),
+    /// The node's helper; started by it.
+    #[command(hide = true)]
+    Keeper(keeper::Args),
+}
+
+/// Runs a command; Ctrl-C ends every one but those that handle it themselves.
+pub(crate) async fn run(cli: Cli) -> ExitCode {
+    let client = Client::new(cli.socket.clone());
+    let result = match cli.command {
+        // These have their own way with signals.
+        Command::Node(args) => node::run(args, cli.socket, cli.log).await,
+        Command::Exec(args) => exec::run(args, &client).await,
+        Command::Template(command) => interruptible("the build was cancelled", template::run(command, &client)).await,
+        Command::Run(args) => interruptible("what was started is removed again", run::run(args, &client)).await,
+        Command::Fork(args) => interruptible("what was forked is removed again", fork::run(args, &client)).await,
+        Command::Connect(args) => interruptible("", connect::run(args, &client)).await,
+        Command::Ps(args) => interruptible("", ps::run(args, &client)).await,
+        Command::Inspect(args) => interruptible("", inspect::run(args, &client)).await,
+        Command::Logs(args) => interruptible("", logs::run(args, &client)).await,
+        Command::Rm(args) => interruptible("", rm::run(args, &client)).await,
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Keeper(_) => Err(Failure::Usage("the keeper is started by the node".to_owned()).into()),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) => exit::report(&error),
+    }
+}
+
+/// Ends the command at Ctrl-C by dropping it: that hangs up on the node, which undoes what is half done.
+async fn interruptible(
+    consequence: &str,
+    command: impl Future<Output = anyhow::Result<ExitCode>>,
+) -> anyhow::Result<ExitCode> {
+    tokio::select! {
+        result = command => result,
+        _ = tokio::signal::ctrl_c() => {
+            let separator = if consequence.is_empty() { "" } else { ": " };
+            Err(Failure::Interrupted(format!("interrupted{separator}{consequence}")).into())
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! `pando connect`.
+
+use std::{io::ErrorKind, process::ExitCode};
+
+use anyhow::{Context, Result};
+use api::DIAL_PROTOCOL;
+use base::id::SandboxId;
+use hyper::{Method, body::Bytes};
+use tokio::io::{AsyncWriteExt, copy, split, stdin, stdout};
+
+use crate::client::Client;
+
+/// Connect standard input and output to a TCP port inside a sandbox.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Identifier of the sandbox.
+    id: SandboxId,
+    /// The port that its program listens on.
+    port: u16,
+}
+
+pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
+    let path = format!("/sandboxes/{}/dial/{}", args.id, args.port);
+    let connection = client.upgrade(Method::GET, &path, Bytes::new(), DIAL_PROTOCOL).await?;
+    let (mut from_program, mut to_program) = split(connection);
+    let sending = tokio::spawn(async move {
+        let _ = copy(&mut stdin(), &mut to_program).await;
+        // The program sees the end of the input and may still answer.
+        let _ = to_program.shutdown().await;
+    });
+    let mut out = stdout();
+    let copied = copy(&mut from_program, &mut out).await;
+    let flushed = out.flush().await;
+    sending.abort();
+    match copied.map(drop).and(flushed) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        // A reader such as `head` that has enough.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
+        Err(error) => Err(error).context("the connection broke"),
+    }
+}

@@ -1,0 +1,148 @@
+//! `pando exec`.
+
+mod terminal;
+
+use std::{
+    io::{IsTerminal, Write},
+    process::ExitCode,
+};
+
+use anyhow::{Context, Result, bail};
+use api::{
+    EXEC_PROTOCOL, ExecRequest, ExitStatus,
+    frame::{Decoder, Frame},
+};
+use base::id::SandboxId;
+use hyper::Method;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    signal::unix::{SignalKind, signal},
+    sync::mpsc,
+};
+
+use crate::{client::Client, exit::Failure};
+use terminal::RawTerminal;
+
+/// Bytes taken from standard input at once.
+const CHUNK_BYTES: usize = 16 << 10;
+
+/// Frames that may wait to be sent.
+const FRAMES_WAITING_MAX: usize = 16;
+
+/// Run a command in a sandbox. Exits as the command does: its code, or 128 and the number of the signal that killed it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Identifier of the sandbox.
+    id: SandboxId,
+    /// Give it a terminal.
+    #[arg(short, long)]
+    tty: bool,
+    /// Environment variable; may be repeated.
+    #[arg(long, value_name = "K=V", value_parser = super::template::parse_variable)]
+    env: Vec<(String, String)>,
+    /// Working directory inside the sandbox; without it that of the template.
+    #[arg(long)]
+    cwd: Option<String>,
+    /// Command and arguments.
+    #[arg(last = true, required = true)]
+    command: Vec<String>,
+}
+
+pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
+    let terminal = if args.tty { Some(terminal::size()) } else { None };
+    let request = ExecRequest { command: args.command, env: args.env, cwd: args.cwd, terminal };
+    let body = serde_json::to_vec(&request)?.into();
+    let connection = client.upgrade(Method::POST, &format!("/sandboxes/{}/exec", args.id), body, EXEC_PROTOCOL).await?;
+    // Only now: a refusal is better read on a terminal that works.
+    let raw = if args.tty && std::io::stdin().is_terminal() { Some(RawTerminal::enter()?) } else { None };
+    let (from_node, to_node) = tokio::io::split(connection);
+    let (frames, outgoing) = mpsc::channel(FRAMES_WAITING_MAX);
+    let sending = tokio::spawn(send(to_node, outgoing));
+    let reading = tokio::spawn(read_stdin(frames.clone()));
+    let resizing = args.tty.then(|| tokio::spawn(follow_size(frames)));
+    let status = tokio::select! {
+        status = receive(from_node) => status,
+        // A raw terminal sends Ctrl-C to the command; this is for pipes. Hanging up kills the command.
+        _ = tokio::signal::ctrl_c() => Err(Failure::Interrupted("interrupted: the command was killed".to_owned()).into()),
+    };
+    drop(raw);
+    sending.abort();
+    reading.abort();
+    if let Some(resizing) = resizing {
+        resizing.abort();
+    }
+    Ok(exit_code(status?))
+}
+
+fn exit_code(status: ExitStatus) -> ExitCode {
+    match status {
+        ExitStatus::Code(code) => ExitCode::from(u8::try_from(code & 0xff).unwrap_or(1)),
+        ExitStatus::Signal(signal) => ExitCode::from(u8::try_from(128 + signal).unwrap_or(1)),
+        ExitStatus::Unknown => {
+            eprintln!("pando: the command's exit status was lost with the keeper");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn receive(mut from_node: impl AsyncRead + Unpin) -> Result<ExitStatus> {
+    let mut decoder = Decoder::default();
+    let mut buffer = vec![0; CHUNK_BYTES];
+    loop {
+        let length = from_node.read(&mut buffer).await.context("the connection to the node broke")?;
+        if length == 0 {
+            bail!("the node hung up before the command had ended");
+        }
+        decoder.push(&buffer[..length]);
+        while let Some(frame) = decoder.next_frame().context("the node's answer is not understood")? {
+            match frame {
+                Frame::Stdout(bytes) => show(std::io::stdout(), &bytes),
+                Frame::Stderr(bytes) => show(std::io::stderr(), &bytes),
+                Frame::Exit(status) => return Ok(status),
+                Frame::Stdin(_) | Frame::StdinEnd | Frame::Resize(_) => bail!("the node sent a frame of a client"),
+            }
+        }
+    }
+}
+
+/// A reader that has gone does not stop the command: its exit code still counts.
+fn show(mut stream: impl Write, bytes: &[u8]) {
+    let _ = stream.write_all(bytes).and_then(|()| stream.flush());
+}
+
+async fn send(mut to_node: impl AsyncWrite + Unpin, mut frames: mpsc::Receiver<Frame>) {
+    let mut bytes = Vec::new();
+    while let Some(frame) = frames.recv().await {
+        bytes.clear();
+        frame.encode(&mut bytes);
+        if to_node.write_all(&bytes).await.is_err() || to_node.flush().await.is_err() {
+            return;
+        }
+    }
+    // Kept open: the node takes the end of the connection for the client's going away.
+    std::future::pending::<()>().await;
+}
+
+async fn read_stdin(frames: mpsc::Sender<Frame>) {
+    let mut stdin = tokio::io::stdin();
+    let mut buffer = vec![0; CHUNK_BYTES];
+    loop {
+        let frame = match stdin.read(&mut buffer).await {
+            Ok(0) | Err(_) => Frame::StdinEnd,
+            Ok(length) => Frame::Stdin(buffer[..length].to_vec()),
+        };
+        let ended = frame == Frame::StdinEnd;
+        if frames.send(frame).await.is_err() || ended {
+            return;
+        }
+    }
+}
+
+async fn follow_size(frames: mpsc::Sender<Frame>) {
+    let Ok(mut changes) = signal(SignalKind::window_change()) else { return };
+    while changes.recv().await.is_some() {
+        if frames.send(Frame::Resize(terminal::size())).await.is_err() {
+            return;
+        }
+    }
+}

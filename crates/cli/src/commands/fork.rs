@@ -1,0 +1,40 @@
+//! `pando fork`.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use api::{ForkRequest, ForkResponse};
+use base::id::SandboxId;
+
+use super::run::{print_started, report_failures};
+use crate::{client::Client, output};
+
+/// Fork a running sandbox: it goes on, the copies start from that instant.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Identifier of the sandbox.
+    id: SandboxId,
+    /// How many copies.
+    #[arg(short = 'n', long, default_value_t = 1)]
+    count: u32,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
+    let response: ForkResponse =
+        client.post(&format!("/sandboxes/{}/fork", args.id), &ForkRequest { count: args.count }).await?;
+    if args.json {
+        output::json(&response)?;
+    } else {
+        print_started(&response.sandboxes);
+        eprintln!(
+            "{} stood still for {}; {} in all",
+            args.id,
+            output::micros(response.pause_us),
+            output::micros(response.total_us)
+        );
+    }
+    Ok(report_failures(&response.failures))
+}

@@ -1,0 +1,59 @@
+//! `pando inspect`.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use api::SandboxDetail;
+use base::id::SandboxId;
+
+use super::ps::state;
+use crate::{client::Client, output};
+
+/// Show everything about a sandbox.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Identifier of the sandbox.
+    id: SandboxId,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
+    let detail: SandboxDetail = client.get(&format!("/sandboxes/{}", args.id)).await?;
+    if args.json {
+        output::json(&detail)?;
+    } else {
+        print(&detail);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(detail: &SandboxDetail) {
+    let sandbox = &detail.sandbox;
+    println!("id         {}", sandbox.id);
+    println!("template   {}", sandbox.template);
+    if let Some(parent) = &sandbox.parent {
+        println!("forked of  {parent}");
+    }
+    println!("state      {}", state(sandbox.state));
+    println!("uptime     {}", output::age(detail.uptime_ms));
+    println!("started in {}", output::micros(sandbox.start_us));
+    println!("memory     {} resident, {} its share", output::bytes(detail.rss_bytes), output::bytes(detail.pss_bytes));
+    println!("cgroup     {}", detail.cgroup);
+    println!("directory  {}", detail.directory);
+    println!("layers     {}", detail.layers.join("\n           "));
+    println!();
+    let row = |process: &api::ProcessInfo| {
+        [
+            process.pid.to_string(),
+            process.inner_pid.to_string(),
+            process.threads.to_string(),
+            output::bytes(process.rss_bytes),
+            output::bytes(process.pss_bytes),
+            process.name.clone(),
+        ]
+    };
+    let rows: Vec<_> = detail.processes.iter().map(row).collect();
+    output::table(["PID", "PID INSIDE", "THREADS", "RESIDENT", "SHARE", "NAME"], &rows);
+}

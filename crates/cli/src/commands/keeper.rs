@@ -1,0 +1,35 @@
+//! `pando keeper`: hidden; its standard input is the server's socket.
+
+use std::{
+    os::fd::{AsFd, OwnedFd},
+    process::ExitCode,
+};
+
+use anyhow::{Context, Result};
+
+use crate::{exit, output};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Identifier of the node; names its control group.
+    #[arg(long)]
+    node: String,
+}
+
+/// Runs the keeper in this thread, the only one of the process.
+pub(crate) fn run(args: &Args, log: &str) -> ExitCode {
+    output::start_logging(log);
+    match keep(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => exit::report(&error.context("the keeper failed")),
+    }
+}
+
+fn keep(args: &Args) -> Result<()> {
+    let socket: OwnedFd = std::io::stdin().as_fd().try_clone_to_owned().context("cannot take the socket")?;
+    // Children must not inherit it as their standard input: the server would never see its end.
+    let null = std::fs::File::open("/dev/null").context("cannot open /dev/null")?;
+    rustix::stdio::dup2_stdin(null).context("cannot replace standard input")?;
+    node::keeper::run(socket, &args.node)?;
+    Ok(())
+}

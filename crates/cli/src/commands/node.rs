@@ -1,0 +1,39 @@
+//! `pando node`.
+
+use std::{path::PathBuf, process::ExitCode};
+
+use anyhow::{Context, Result};
+use base::limits::POOL_SANDBOXES_DEFAULT;
+use node::config::{AtExit, Config, STATE_DIR_DEFAULT};
+
+/// Run the node in the foreground. Its log goes to standard error; "node ready" says that it takes requests.
+///
+/// When it is stopped (SIGINT, SIGTERM), sandboxes run on and the next node with the same state directory takes them over.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Where templates and sandboxes are kept. One node per directory.
+    #[arg(long, default_value = STATE_DIR_DEFAULT)]
+    state: PathBuf,
+    /// Most blank sandboxes kept ready, over all templates. 0: none.
+    #[arg(long, default_value_t = POOL_SANDBOXES_DEFAULT)]
+    pool: usize,
+    /// Remove all sandboxes when the node is stopped.
+    #[arg(long)]
+    ephemeral: bool,
+}
+
+pub(crate) async fn run(args: Args, socket: PathBuf, log: String) -> Result<ExitCode> {
+    let program = std::env::current_exe().context("cannot find this program's own file")?;
+    // Overlay layers and the keeper's paths must not depend on a working directory.
+    let state_dir = std::path::absolute(&args.state).context("cannot make the state directory's path absolute")?;
+    let socket = std::path::absolute(&socket).context("cannot make the socket's path absolute")?;
+    let config = Config {
+        state_dir,
+        socket,
+        pool_limit: args.pool,
+        at_exit: if args.ephemeral { AtExit::Remove } else { AtExit::Keep },
+        keeper_command: vec![program.display().to_string(), "--log".to_owned(), log, "keeper".to_owned()],
+    };
+    node::run(config).await?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,54 @@
+//! `pando ps`.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use api::{ExitStatus, Sandbox, SandboxState};
+
+use crate::{client::Client, output};
+
+/// List sandboxes.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Print identifiers only.
+    #[arg(short, long, conflicts_with = "json")]
+    quiet: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
+    let sandboxes: Vec<Sandbox> = client.get("/sandboxes").await?;
+    if args.json {
+        output::json(&sandboxes)?;
+    } else if args.quiet {
+        sandboxes.iter().for_each(|sandbox| println!("{}", sandbox.id));
+    } else {
+        let rows: Vec<_> = sandboxes.iter().map(row).collect();
+        output::table(["ID", "TEMPLATE", "STATE", "AGE", "START", "FORKED FROM"], &rows);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn row(sandbox: &Sandbox) -> [String; 6] {
+    [
+        sandbox.id.to_string(),
+        sandbox.template.to_string(),
+        state(sandbox.state),
+        output::age(output::since_ms(sandbox.created_ms)),
+        output::micros(sandbox.start_us),
+        sandbox.parent.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string),
+    ]
+}
+
+/// A state in a word or two.
+pub(super) fn state(state: SandboxState) -> String {
+    match state {
+        SandboxState::Running => "running".to_owned(),
+        SandboxState::Exited(ExitStatus::Code(code)) => format!("exited ({code})"),
+        SandboxState::Exited(ExitStatus::Signal(signal)) => format!("killed ({signal})"),
+        SandboxState::Exited(ExitStatus::Unknown) => "exited (?)".to_owned(),
+        SandboxState::Lost => "lost".to_owned(),
+    }
+}

@@ -1,0 +1,68 @@
+//! `pando run`.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use api::{ErrorDetail, Interpreter, RunRequest, RunResponse, Sandbox};
+use base::id::TemplateName;
+
+use crate::{client::Client, exit::code_of, output};
+
+/// Start sandboxes from a template.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Name of the template.
+    template: TemplateName,
+    /// How many.
+    #[arg(short = 'n', long, default_value_t = 1)]
+    count: u32,
+    /// Start with the stepping interpreter: slower, for comparison.
+    #[arg(long)]
+    stepping: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
+    let interpreter = if args.stepping { Interpreter::Stepping } else { Interpreter::InProcess };
+    let request = RunRequest { count: args.count, interpreter };
+    let response: RunResponse = client.post(&format!("/templates/{}/run", args.template), &request).await?;
+    response.notices.iter().for_each(|notice| eprintln!("pando: note: {notice}"));
+    if args.json {
+        output::json(&response)?;
+    } else {
+        print_started(&response.sandboxes);
+        if response.sandboxes.len() > 1 {
+            eprintln!("{} sandboxes in {}", response.sandboxes.len(), output::micros(response.total_us));
+        }
+    }
+    Ok(report_failures(&response.failures))
+}
+
+/// Ids and start times.
+pub(super) fn print_started(sandboxes: &[Sandbox]) {
+    let rows: Vec<_> =
+        sandboxes.iter().map(|sandbox| [sandbox.id.to_string(), output::micros(sandbox.start_us)]).collect();
+    output::table(["ID", "START"], &rows);
+}
+
+/// Prints each failure once, with how often it happened; the exit code is that of the first.
+pub(super) fn report_failures(failures: &[ErrorDetail]) -> ExitCode {
+    let Some(first) = failures.first() else { return ExitCode::SUCCESS };
+    let mut seen: Vec<(&ErrorDetail, usize)> = Vec::new();
+    for failure in failures {
+        match seen.iter_mut().find(|(other, _)| other.message == failure.message) {
+            Some((_, count)) => *count += 1,
+            None => seen.push((failure, 1)),
+        }
+    }
+    for (failure, count) in seen {
+        eprintln!("pando: {count} not started: {}", failure.message);
+        failure.details.iter().for_each(|line| eprintln!("    {line}"));
+        if let Some(hint) = &failure.hint {
+            eprintln!("hint: {hint}");
+        }
+    }
+    ExitCode::from(code_of(first.code))
+}

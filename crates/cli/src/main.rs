@@ -1,0 +1,29 @@
+//! The `pando` command: one client of the node API, and the node itself.
+
+mod client;
+mod commands;
+mod exit;
+mod output;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use commands::Cli;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    // Before any thread exists: the keeper forks.
+    if let commands::Command::Keeper(keeper) = &cli.command {
+        return commands::keeper::run(keeper, &cli.log);
+    }
+    output::start_logging(&cli.log);
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return exit::report(&anyhow::Error::new(error).context("cannot start the async runtime")),
+    };
+    let code = runtime.block_on(commands::run(cli));
+    // A thread may still sit in a read of standard input; nothing waits for it.
+    runtime.shutdown_background();
+    code
+}

@@ -1,0 +1,88 @@
+//! Tables, units and logs.
+
+use std::{io::IsTerminal, time::Duration};
+
+use serde::Serialize;
+use tracing_subscriber::EnvFilter;
+
+/// Logs go to standard error.
+pub(crate) fn start_logging(level: &str) {
+    let filter = EnvFilter::try_new(level).unwrap_or_else(|_| EnvFilter::new("info"));
+    let terminal = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(terminal).init();
+}
+
+/// Prints a document for programs.
+pub(crate) fn json<T: Serialize>(value: &T) -> anyhow::Result<()> {
+    println!("{}", serde_json::to_string_pretty(value)?);
+    Ok(())
+}
+
+/// Prints columns, each as wide as its widest cell.
+pub(crate) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) {
+    let mut widths = head.map(str::len);
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    print_row(&widths, head.iter().copied());
+    for row in rows {
+        print_row(&widths, row.iter().map(String::as_str));
+    }
+}
+
+fn print_row<'a>(widths: &[usize], cells: impl Iterator<Item = &'a str>) {
+    let line: Vec<String> = widths.iter().zip(cells).map(|(width, cell)| format!("{cell:<width$}")).collect();
+    println!("{}", line.join("  ").trim_end());
+}
+
+/// Bytes for people.
+pub(crate) fn bytes(count: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = count as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{count} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+}
+
+/// Microseconds for people.
+pub(crate) fn micros(count: u64) -> String {
+    match count {
+        0..1_000 => format!("{count} us"),
+        1_000..1_000_000 => format!("{:.2} ms", count as f64 / 1e3),
+        _ => format!("{:.2} s", count as f64 / 1e6),
+    }
+}
+
+/// A span of time for people, to the second.
+pub(crate) fn age(ms: u64) -> String {
+    let seconds = Duration::from_millis(ms).as_secs();
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3_600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
+        3_600..86_400 => format!("{}h{:02}m", seconds / 3_600, seconds % 3_600 / 60),
+        _ => format!("{}d{:02}h", seconds / 86_400, seconds % 86_400 / 3_600),
+    }
+}
+
+/// Milliseconds since a moment given in milliseconds since 1970.
+pub(crate) fn since_ms(moment_ms: u64) -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |now| (now.as_millis() as u64).saturating_sub(moment_ms))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_read_well() {
+        assert_eq!([bytes(0), bytes(1023), bytes(1536), bytes(3 << 30)], ["0 B", "1023 B", "1.5 KiB", "3.0 GiB"]);
+        assert_eq!([micros(999), micros(1_500), micros(2_000_000)], ["999 us", "1.50 ms", "2.00 s"]);
+        assert_eq!([age(59_999), age(61_000), age(3_660_000), age(90_000_000)], ["59s", "1m01s", "1h01m", "1d01h"]);
+    }
+}

@@ -1,0 +1,76 @@
+//! What an operator may choose, and where things are.
+
+use std::path::{Path, PathBuf};
+
+use base::id::{SandboxId, TemplateName};
+
+/// Of one node.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Everything that must survive the node.
+    pub state_dir: PathBuf,
+    /// Where it listens.
+    pub socket: PathBuf,
+    /// The most blank sandboxes it keeps.
+    pub pool_limit: usize,
+    /// What becomes of the sandboxes when it stops.
+    pub at_exit: AtExit,
+    /// Command that runs the keeper: the program and the arguments before `--node ID`.
+    pub keeper_command: Vec<String>,
+}
+
+/// What becomes of the sandboxes when the node stops orderly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AtExit {
+    /// They run on, and the next node takes them over.
+    Keep,
+    /// All are removed.
+    Remove,
+}
+
+/// Where a node's state is, by default.
+pub const STATE_DIR_DEFAULT: &str = "/var/lib/pando";
+
+/// Where a node listens, by default.
+pub const SOCKET_DEFAULT: &str = "/run/pando/node.sock";
+
+impl Config {
+    pub(crate) fn templates_dir(&self) -> PathBuf {
+        self.state_dir.join("templates")
+    }
+
+    pub(crate) fn template_dir(&self, name: &TemplateName) -> PathBuf {
+        self.templates_dir().join(name.as_str())
+    }
+
+    pub(crate) fn sandboxes_dir(&self) -> PathBuf {
+        self.state_dir.join("sandboxes")
+    }
+
+    pub(crate) fn sandbox_dir(&self, id: &SandboxId) -> PathBuf {
+        self.sandboxes_dir().join(id.as_str())
+    }
+
+    pub(crate) fn images_dir(&self) -> PathBuf {
+        self.state_dir.join("images")
+    }
+
+    pub(crate) fn base_layer(&self) -> PathBuf {
+        self.state_dir.join("layers").join("base")
+    }
+
+    pub(crate) fn host_mask(&self) -> PathBuf {
+        self.state_dir.join("layers").join("host-mask")
+    }
+}
+
+/// Name of the record in a template's or sandbox's directory.
+pub(crate) const RECORD: &str = "record";
+
+/// Name of the output file in a sandbox's directory.
+pub(crate) const OUTPUT: &str = "output.log";
+
+/// The output file of the sandbox in `dir`.
+pub(crate) fn output_file(dir: &Path) -> PathBuf {
+    dir.join(OUTPUT)
+}

@@ -1,0 +1,92 @@
+//! How the node fails. `http` maps each of these to an answer.
+
+use std::{io, path::PathBuf};
+
+use api::{ExitStatus, SandboxState};
+use base::id::{SandboxId, TemplateName};
+
+/// What the node could not do. The cause is in `source`, never in the text.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // the messages say it
+pub enum Error {
+    #[error("{message}")]
+    Invalid { message: String, hint: Option<String> },
+    #[error("there is no template {0}")]
+    NoTemplate(TemplateName),
+    #[error("there is no sandbox {0}")]
+    NoSandbox(SandboxId),
+    #[error("template {0} is being built")]
+    TemplateBusy(TemplateName),
+    #[error("{sandboxes} sandboxes run from template {name}")]
+    TemplateInUse { name: TemplateName, sandboxes: usize },
+    #[error("sandbox {id} does not run: {}", state_text(.state))]
+    NotRunning { id: SandboxId, state: SandboxState },
+    #[error("nothing listens on port {port} in sandbox {id}")]
+    PortClosed { id: SandboxId, port: u16 },
+    #[error("{what} cannot be forked")]
+    CannotFork { what: String, refusals: Vec<String> },
+    #[error("the program {status} before it was ready")]
+    ProgramEnded { status: ExitStatus, output: Vec<String> },
+    #[error("the program was not ready within {timeout_ms} ms: waited until {ready}")]
+    NotReadyInTime { ready: String, timeout_ms: u64, output: Vec<String> },
+    #[error("cannot {action}: {message}")]
+    Keeper { action: &'static str, message: String },
+    #[error("cannot {action}: {message}")]
+    ZygoteGone { action: &'static str, message: String },
+    #[error("cannot {action}: the keeper died")]
+    KeeperLost { action: &'static str },
+    #[error("cannot {action}: no answer within {deadline_ms} ms")]
+    Deadline { action: &'static str, deadline_ms: u64 },
+    #[error("the client went away")]
+    Cancelled,
+    #[error("cannot {action} {}", path.display())]
+    File { action: &'static str, path: PathBuf, source: io::Error },
+    #[error("cannot {action}")]
+    System { action: &'static str, source: io::Error },
+    #[error("the record {} is unusable", path.display())]
+    Record { path: PathBuf, source: Box<dyn std::error::Error + Send + Sync> },
+    #[error("another node uses the state directory {}", .0.display())]
+    StateInUse(PathBuf),
+    #[error("another node listens on {}", .0.display())]
+    SocketInUse(PathBuf),
+    #[error("the sandbox engine failed")]
+    Sandbox(#[from] sandbox::Error),
+}
+
+/// What the node's functions return.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+fn state_text(state: &SandboxState) -> String {
+    match state {
+        SandboxState::Running => "it runs".to_owned(),
+        SandboxState::Exited(status) => format!("its program {status}"),
+        SandboxState::Lost => "it was lost".to_owned(),
+    }
+}
+
+/// An error with all its causes, in one line.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text = format!("{text}: {inner}");
+        cause = inner.source();
+    }
+    text
+}
+
+/// Adds what was being done to an error of the system.
+pub(crate) trait Context<T> {
+    fn at(self, action: &'static str, path: &std::path::Path) -> Result<T>;
+    fn doing(self, action: &'static str) -> Result<T>;
+}
+
+impl<T, E: Into<io::Error>> Context<T> for std::result::Result<T, E> {
+    fn at(self, action: &'static str, path: &std::path::Path) -> Result<T> {
+        self.map_err(|source| Error::File { action, path: path.to_owned(), source: source.into() })
+    }
+
+    fn doing(self, action: &'static str) -> Result<T> {
+        self.map_err(|source| Error::System { action, source: source.into() })
+    }
+}

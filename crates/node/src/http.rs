@@ -1,0 +1,38 @@
+//! The HTTP adapter: parse, call the node, convert, map the error.
+
+mod errors;
+mod handlers;
+mod upgrade;
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    extract::DefaultBodyLimit,
+    routing::{get, post},
+};
+use base::limits::REQUEST_BYTES_MAX;
+
+use crate::node::Node;
+
+pub(crate) use errors::error_detail;
+
+/// Every path of the API.
+pub(crate) fn router(node: Arc<Node>) -> Router {
+    let routes = Router::new()
+        .route("/node", get(handlers::node))
+        .route("/templates", get(handlers::templates).post(handlers::build))
+        .route("/templates/{name}", get(handlers::template).delete(handlers::remove_template))
+        .route("/templates/{name}/run", post(handlers::run))
+        .route("/sandboxes", get(handlers::sandboxes).delete(handlers::remove_all))
+        .route("/sandboxes/{id}", get(handlers::sandbox).delete(handlers::remove))
+        .route("/sandboxes/{id}/logs", get(handlers::logs))
+        .route("/sandboxes/{id}/fork", post(handlers::fork))
+        .route("/sandboxes/{id}/exec", post(upgrade::exec))
+        .route("/sandboxes/{id}/dial/{port}", get(upgrade::dial));
+    Router::new()
+        .nest(api::VERSION_PREFIX, routes)
+        .fallback(handlers::no_such_path)
+        .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
+        .with_state(node)
+}

@@ -1,0 +1,111 @@
+//! The one table from the node's errors to HTTP.
+
+use api::{ErrorBody, ErrorCode, ErrorDetail};
+use axum::{
+    Json,
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+
+use crate::error::{Error, chain};
+
+/// Status and code of each error. Exhaustive on purpose: a new error has to be placed here.
+fn place(error: &Error) -> (StatusCode, ErrorCode) {
+    match error {
+        Error::Invalid { .. } => (StatusCode::BAD_REQUEST, ErrorCode::InvalidRequest),
+        Error::NoTemplate(_) | Error::NoSandbox(_) => (StatusCode::NOT_FOUND, ErrorCode::NotFound),
+        Error::TemplateBusy(_) | Error::TemplateInUse { .. } | Error::NotRunning { .. } | Error::PortClosed { .. } => {
+            (StatusCode::CONFLICT, ErrorCode::Conflict)
+        }
+        Error::CannotFork { .. } => (StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::CannotFork),
+        Error::ProgramEnded { .. } | Error::NotReadyInTime { .. } => {
+            (StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::NotReady)
+        }
+        Error::Keeper { .. } => (StatusCode::INTERNAL_SERVER_ERROR, ErrorCode::StartFailed),
+        Error::ZygoteGone { .. } | Error::KeeperLost { .. } => {
+            (StatusCode::SERVICE_UNAVAILABLE, ErrorCode::Interrupted)
+        }
+        Error::Deadline { .. } => (StatusCode::GATEWAY_TIMEOUT, ErrorCode::TimedOut),
+        // Nobody is there to read it; the number is nginx's, for logs.
+        Error::Cancelled => (StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST), ErrorCode::Cancelled),
+        Error::File { .. }
+        | Error::System { .. }
+        | Error::Record { .. }
+        | Error::StateInUse(_)
+        | Error::SocketInUse(_)
+        | Error::Sandbox(_) => (StatusCode::INTERNAL_SERVER_ERROR, ErrorCode::Host),
+    }
+}
+
+/// What the user should do next.
+fn hint(error: &Error) -> Option<String> {
+    let text = match error {
+        Error::Invalid { hint, .. } => return hint.clone(),
+        Error::NoTemplate(_) => "`pando template ls` shows what there is; `pando template build` makes one",
+        Error::NoSandbox(_) => "`pando ps` shows what there is",
+        Error::TemplateBusy(_) => "try again when the build has finished",
+        Error::TemplateInUse { .. } => "remove them first: `pando ps`, then `pando rm`",
+        Error::NotRunning { .. } => "`pando logs` shows its output; `pando rm` removes it",
+        Error::PortClosed { .. } => "`pando logs` may say why; the port is that of the program inside",
+        Error::CannotFork { .. } => {
+            "`pando doctor --process PID` says the same of a running process; change the program and build again"
+        }
+        Error::ProgramEnded { .. } => {
+            "run the command by itself; it runs as uid 1000 without network access and with other home directories hidden"
+        }
+        Error::NotReadyInTime { .. } => {
+            "say when it is ready with --port, --ready-file or --ready, or give it more time with --ready-timeout"
+        }
+        Error::ZygoteGone { .. } | Error::KeeperLost { .. } => "repeat the command: what was lost is built again",
+        Error::Deadline { .. } => "the node's log may say more; `pando doctor` checks the host",
+        Error::Keeper { .. }
+        | Error::Cancelled
+        | Error::File { .. }
+        | Error::System { .. }
+        | Error::Record { .. }
+        | Error::StateInUse(_)
+        | Error::SocketInUse(_)
+        | Error::Sandbox(_) => return None,
+    };
+    Some(text.to_owned())
+}
+
+fn details(error: &Error) -> Vec<String> {
+    match error {
+        Error::CannotFork { refusals, .. } => refusals.clone(),
+        Error::ProgramEnded { output, .. } | Error::NotReadyInTime { output, .. } => output.clone(),
+        Error::Invalid { .. }
+        | Error::NoTemplate(_)
+        | Error::NoSandbox(_)
+        | Error::TemplateBusy(_)
+        | Error::TemplateInUse { .. }
+        | Error::NotRunning { .. }
+        | Error::PortClosed { .. }
+        | Error::Keeper { .. }
+        | Error::ZygoteGone { .. }
+        | Error::KeeperLost { .. }
+        | Error::Deadline { .. }
+        | Error::Cancelled
+        | Error::File { .. }
+        | Error::System { .. }
+        | Error::Record { .. }
+        | Error::StateInUse(_)
+        | Error::SocketInUse(_)
+        | Error::Sandbox(_) => Vec::new(),
+    }
+}
+
+/// The error on the wire, its chain of causes in one line.
+pub(crate) fn error_detail(error: &Error) -> ErrorDetail {
+    ErrorDetail { code: place(error).1, message: chain(error), hint: hint(error), details: details(error) }
+}
+
+impl IntoResponse for Error {
+    fn into_response(self) -> Response {
+        let (status, _) = place(&self);
+        if status.is_server_error() {
+            tracing::warn!(error = chain(&self), "a request failed");
+        }
+        (status, Json(ErrorBody { error: error_detail(&self) })).into_response()
+    }
+}

@@ -1,0 +1,260 @@
+//! The keeper: a single-threaded process that owns every sandbox process of the node.
+//!
+//! ```text
+//! server ==SEQPACKET, JSON + descriptors==> keeper --+-- sandboxes (pid 1 of each), programs, commands
+//!                                                    +-- zygotes (parked; control socket each)
+//!                                                    +-- builders (forked keepers that build one zygote each)
+//! ```
+//!
+//! It is its own process because namespaces, forks and traces do not go with a threaded runtime, and it is the subreaper
+//! of everything below it. It holds nothing that must survive: when the server goes it exits, its zygotes follow, and the
+//! sandboxes run on until the next node adopts them. Nothing in its loop waits longer than a few milliseconds.
+
+mod builder;
+mod children;
+pub(crate) mod message;
+mod sandboxes;
+mod watch;
+mod zygotes;
+
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+};
+
+use base::limits::MESSAGE_BYTES_MAX;
+use sandbox::{Cgroups, ProcessIdentity};
+
+use builder::{Builders, Finished};
+use children::{Child, Children, Role};
+use message::{Event, FromKeeper, Reply, Request, Status, ToKeeper};
+use sandboxes::Sandboxes;
+use watch::{Source, Watched, Watcher};
+use zygotes::{Start, Zygotes};
+
+/// How often it looks for strays and overdue removals, in milliseconds.
+const TICK_MS: i64 = 1_000;
+
+/// How often it looks after sandboxes that are being removed, in milliseconds.
+const DYING_TICK_MS: i64 = 5;
+
+/// Why the keeper ended before its server did.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // the messages say it
+pub enum KeeperError {
+    #[error("the keeper cannot prepare its control groups")]
+    Cgroups(#[source] sandbox::Error),
+    #[error("the keeper cannot {0}")]
+    System(&'static str, #[source] io::Error),
+    #[error("the server is gone")]
+    ServerGone,
+    #[error("the server's message is not understood")]
+    Message(#[source] serde_json::Error),
+}
+
+/// Runs the keeper on its end of the server's socket until the server is gone.
+pub fn run(server: OwnedFd, node_id: &str) -> Result<(), KeeperError> {
+    let subreaper = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
+    subreaper.map_err(|errno| KeeperError::System("become the reaper of its descendants", errno.into()))?;
+    let cgroups = Cgroups::open(node_id).map_err(KeeperError::Cgroups)?;
+    let watcher = Watcher::new().map_err(|error| KeeperError::System("make its epoll set", error))?;
+    let server =
+        watcher.watch(server, Source::Server).map_err(|error| KeeperError::System("watch its socket", error))?;
+    let mut keeper = Keeper {
+        server,
+        sandboxes: Sandboxes::new(cgroups),
+        zygotes: Zygotes::new(watcher.clone()),
+        builders: Builders::new(watcher.clone()),
+        children: Children::new(watcher.clone()),
+        buffer: vec![0; MESSAGE_BYTES_MAX],
+    };
+    loop {
+        let timeout = if keeper.sandboxes.any_dying() { DYING_TICK_MS } else { TICK_MS };
+        let sources = watcher.wait(Some(timeout)).map_err(|error| KeeperError::System("wait", error))?;
+        let idle = sources.is_empty();
+        for source in sources {
+            match keeper.on_ready(source) {
+                Ok(Flow::Continue) => {}
+                Ok(Flow::Stop) | Err(KeeperError::ServerGone) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        match keeper.finish_dying() {
+            Err(KeeperError::ServerGone) => return Ok(()),
+            finished => finished?,
+        }
+        if idle {
+            keeper.reap_strays();
+        }
+    }
+}
+
+/// The identity of a running process.
+fn identity(pid: i32) -> io::Result<ProcessIdentity> {
+    ProcessIdentity::of(pid).ok_or_else(|| io::Error::other(format!("process {pid} is gone")))
+}
+
+enum Flow {
+    Continue,
+    Stop,
+}
+
+struct Keeper {
+    server: Watched<OwnedFd>,
+    sandboxes: Sandboxes,
+    zygotes: Zygotes,
+    builders: Builders,
+    children: Children,
+    buffer: Vec<u8>,
+}
+
+impl Keeper {
+    fn on_ready(&mut self, source: Source) -> Result<Flow, KeeperError> {
+        match source {
+            Source::Server => return self.on_request(),
+            Source::Process(serial) => {
+                if let Some((child, status)) = self.children.ended(serial) {
+                    self.on_ended(child, status)?;
+                }
+            }
+            Source::Builder(zygote) => self.builders.on_result(zygote),
+            Source::Zygote(zygote) => {
+                let answers = self.zygotes.on_report(zygote, &self.sandboxes, &mut self.children);
+                self.answer_all(answers)?;
+            }
+        }
+        Ok(Flow::Continue)
+    }
+
+    fn on_request(&mut self) -> Result<Flow, KeeperError> {
+        let received = sys::seqpacket::recv(self.server.get(), &mut self.buffer);
+        let (length, descriptors) = match received {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(Flow::Stop),
+            received => received.map_err(|error| KeeperError::System("read the server's message", error))?,
+        };
+        if length == 0 {
+            return Ok(Flow::Stop);
+        }
+        let ToKeeper { seq, request } = serde_json::from_slice(&self.buffer[..length]).map_err(KeeperError::Message)?;
+        self.perform(seq, request, descriptors)?;
+        Ok(Flow::Continue)
+    }
+
+    fn perform(&mut self, seq: u64, request: Request, descriptors: Vec<OwnedFd>) -> Result<(), KeeperError> {
+        let reply = match request {
+            Request::CreateSandbox { spec } => self.sandboxes.create(&spec),
+            Request::Adopt { spec, init, main } => self.sandboxes.adopt(&spec, init, main, &mut self.children),
+            Request::BindLimits { ids } => self.sandboxes.bind_limits(&ids),
+            Request::Spawn { id, command, main } => match <[OwnedFd; 3]>::try_from(descriptors) {
+                Ok(stdio) => self.sandboxes.spawn(&id, &command, main, &stdio, &mut self.children),
+                Err(_) => no_stdio(),
+            },
+            Request::Dial { id, port } => {
+                let (reply, socket) = self.sandboxes.dial(&id, port);
+                return self.send(&FromKeeper::Reply { seq, reply }, socket.as_ref());
+            }
+            Request::DestroySandbox { id } => match self.sandboxes.destroy(seq, id) {
+                Some(reply) => reply,
+                None => return self.finish_dying(),
+            },
+            Request::BuildZygote(job) => match self.build(seq, &job) {
+                Some(reply) => reply,
+                None => return Ok(()),
+            },
+            Request::Start { zygote, id, start, stepping } => {
+                let Ok(stdio) = <[OwnedFd; 3]>::try_from(descriptors) else { return self.reply(seq, no_stdio()) };
+                let answers = self.zygotes.start(zygote, Start { seq, id, start, stepping, stdio }, &self.sandboxes);
+                return self.answer_all(answers);
+            }
+            Request::DropZygote { zygote } => return self.drop_zygote(seq, zygote),
+        };
+        self.reply(seq, reply)
+    }
+
+    /// Nothing to answer yet, unless it failed at once.
+    fn build(&mut self, seq: u64, job: &message::BuildZygote) -> Option<Reply> {
+        let Some(sandbox) = self.sandboxes.get(&job.id) else { return Some(Reply::no_sandbox(&job.id)) };
+        self.builders.start(seq, job, sandbox, &mut self.children).err().map(|error| Reply::failed(&error))
+    }
+
+    fn drop_zygote(&mut self, seq: u64, zygote: u64) -> Result<(), KeeperError> {
+        let cancelled = self.builders.cancel(zygote);
+        self.answer_all(cancelled.into_iter().collect())?;
+        self.children.drop_role(&Role::Builder(zygote));
+        let answers = self.zygotes.lose(zygote, "the zygote was dropped");
+        self.answer_all(answers)?;
+        self.children.drop_role(&Role::Zygote(zygote));
+        self.reply(seq, Reply::Done)
+    }
+
+    fn on_ended(&mut self, child: Child, status: Status) -> Result<(), KeeperError> {
+        match child.role {
+            Role::Program { id, main } => {
+                let answers = self.zygotes.on_program_ended(child.pid, status);
+                self.answer_all(answers)?;
+                self.event(Event::Exited { id, pid: child.pid, main, status })
+            }
+            Role::Zygote(zygote) => {
+                // Reports that it sent before it died still count.
+                let answers = self.zygotes.on_report(zygote, &self.sandboxes, &mut self.children);
+                self.answer_all(answers)?;
+                let answers = self.zygotes.lose(zygote, &format!("the zygote {status} during the start"));
+                self.answer_all(answers)?;
+                self.event(Event::ZygoteLost { zygote, status })
+            }
+            Role::Builder(zygote) => match self.builders.finish(zygote, status) {
+                Some(finished) => self.take_built(zygote, finished),
+                None => Ok(()),
+            },
+            Role::Dropped => Ok(()),
+        }
+    }
+
+    fn take_built(&mut self, zygote: u64, finished: Finished) -> Result<(), KeeperError> {
+        let Finished { seq, reply, built } = finished;
+        let taken = built.map(|(facts, control)| self.zygotes.insert(zygote, facts, control, &mut self.children));
+        match taken {
+            Some(Err(error)) => self.reply(seq, Reply::failed(&error)),
+            Some(Ok(())) | None => self.reply(seq, reply),
+        }
+    }
+
+    fn finish_dying(&mut self) -> Result<(), KeeperError> {
+        let answers = self.sandboxes.finish_dying(&self.children);
+        self.answer_all(answers)
+    }
+
+    fn reap_strays(&mut self) {
+        if !self.zygotes.busy() && !self.children.has_builders() {
+            self.children.reap_strays(|pid| self.sandboxes.is_init(pid));
+        }
+    }
+
+    fn answer_all(&self, answers: Vec<(u64, Reply)>) -> Result<(), KeeperError> {
+        answers.into_iter().try_for_each(|(seq, reply)| self.reply(seq, reply))
+    }
+
+    fn reply(&self, seq: u64, reply: Reply) -> Result<(), KeeperError> {
+        self.send(&FromKeeper::Reply { seq, reply }, None)
+    }
+
+    fn event(&self, event: Event) -> Result<(), KeeperError> {
+        self.send(&FromKeeper::Event(event), None)
+    }
+
+    fn send(&self, message: &FromKeeper, descriptor: Option<&OwnedFd>) -> Result<(), KeeperError> {
+        let bytes = serde_json::to_vec(message).map_err(KeeperError::Message)?;
+        let descriptors: Vec<_> = descriptor.iter().map(|fd| fd.as_fd()).collect();
+        sys::seqpacket::send(self.server.get(), &bytes, &descriptors).map_err(|error| match error.kind() {
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => KeeperError::ServerGone,
+            _ => KeeperError::System("answer the server", error),
+        })
+    }
+}
+
+fn no_stdio() -> Reply {
+    Reply::Failed {
+        kind: message::FailureKind::Step,
+        message: "the request came without its three descriptors".to_owned(),
+    }
+}

@@ -1,0 +1,193 @@
+//! Building a zygote, in a forked child of the keeper: it takes as long as the program's memory is large, and the keeper must not block.
+//!
+//! ```text
+//! keeper --fork--> builder: capture (pause; upper directory copied in it) -> rootfs -> build -> result + control socket -> exit
+//!    \------------------------ zygote: reparented to the keeper (its subreaper) when the builder exits -----------------/
+//! ```
+//!
+//! The answer goes out only when the builder has exited: from then on it traces nothing, and the zygote is the keeper's child.
+
+use std::{
+    collections::HashMap,
+    error::Error,
+    io,
+    os::fd::{AsFd, OwnedFd},
+    time::Instant,
+};
+
+use base::limits::MESSAGE_BYTES_MAX;
+use process::{BuildSpec, CaptureSpec, ZygoteFacts};
+use sandbox::Sandbox;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    children::{Children, Role},
+    message::{BuildZygote, Reply, Status},
+    watch::{Source, Watched, Watcher},
+};
+
+/// What a builder tells the keeper.
+#[derive(Debug, Serialize, Deserialize)]
+enum Outcome {
+    /// With the zygote's control socket.
+    Built {
+        facts: ZygoteFacts,
+        pause_us: u64,
+        capture_us: u64,
+        build_us: u64,
+    },
+    Refused {
+        refusals: Vec<(String, String)>,
+    },
+    Failed {
+        message: String,
+    },
+}
+
+/// A builder at work.
+struct AtWork {
+    seq: u64,
+    /// Until it was read.
+    socket: Option<Watched<OwnedFd>>,
+    outcome: Option<(Outcome, Option<OwnedFd>)>,
+}
+
+/// What came of a finished builder.
+pub(super) struct Finished {
+    pub(super) seq: u64,
+    pub(super) reply: Reply,
+    /// The zygote, if one was built.
+    pub(super) built: Option<(ZygoteFacts, OwnedFd)>,
+}
+
+/// All builders of this keeper, by the zygote they build.
+pub(super) struct Builders {
+    watcher: Watcher,
+    at_work: HashMap<u64, AtWork>,
+}
+
+impl Builders {
+    pub(super) fn new(watcher: Watcher) -> Self {
+        Self { watcher, at_work: HashMap::new() }
+    }
+
+    /// Forks a builder.
+    pub(super) fn start(
+        &mut self,
+        seq: u64,
+        job: &BuildZygote,
+        sandbox: &Sandbox,
+        children: &mut Children,
+    ) -> io::Result<()> {
+        let (ours, theirs) = sys::seqpacket::pair()?;
+        let keeper = rustix::process::getpid();
+        let builder = sys::clone::fork(&sys::clone::ForkOptions::default(), || {
+            // A builder of a dead keeper would build what nobody takes.
+            let dies_with_keeper =
+                rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+            if dies_with_keeper.is_err() || rustix::process::getppid() != Some(keeper) {
+                return 1;
+            }
+            let (outcome, control) = perform(job, sandbox);
+            match send(&theirs, &outcome, control.as_ref()) {
+                Ok(()) => 0,
+                Err(_) => 1,
+            }
+        })?;
+        children.watch(builder.pid, Role::Builder(job.zygote))?;
+        let socket = self.watcher.watch(ours, Source::Builder(job.zygote))?;
+        self.at_work.insert(job.zygote, AtWork { seq, socket: Some(socket), outcome: None });
+        Ok(())
+    }
+
+    /// Takes the result off the socket; [`Self::finish`] gives it out.
+    pub(super) fn on_result(&mut self, zygote: u64) {
+        let Some(builder) = self.at_work.get_mut(&zygote) else { return };
+        if let Some(socket) = builder.socket.take() {
+            // Out of the set with its first message or its end: from here on the process's own end tells the rest.
+            builder.outcome = receive(socket.get());
+        }
+    }
+
+    /// The builder's process ended.
+    pub(super) fn finish(&mut self, zygote: u64, status: Status) -> Option<Finished> {
+        // Its end can be seen before its last words.
+        self.on_result(zygote);
+        let AtWork { seq, outcome, .. } = self.at_work.remove(&zygote)?;
+        let (reply, built) = match outcome {
+            Some((Outcome::Built { facts, pause_us, capture_us, build_us }, Some(control))) => {
+                (Reply::Built { facts: facts.clone(), pause_us, capture_us, build_us }, Some((facts, control)))
+            }
+            Some((Outcome::Refused { refusals }, _)) => (Reply::Refused { refusals }, None),
+            Some((Outcome::Failed { message }, _)) => (failed(message), None),
+            Some((Outcome::Built { .. }, None)) | None => {
+                (failed(format!("the builder of the zygote {status} without a result")), None)
+            }
+        };
+        Some(Finished { seq, reply, built })
+    }
+
+    /// Gives up a build; its request is answered, its process is the caller's to kill.
+    pub(super) fn cancel(&mut self, zygote: u64) -> Option<(u64, Reply)> {
+        let builder = self.at_work.remove(&zygote)?;
+        Some((builder.seq, Reply::zygote_gone("the build was cancelled")))
+    }
+}
+
+fn failed(message: String) -> Reply {
+    Reply::Failed { kind: super::message::FailureKind::Step, message }
+}
+
+fn send(socket: &OwnedFd, outcome: &Outcome, control: Option<&OwnedFd>) -> Result<(), Box<dyn Error>> {
+    let control: Vec<_> = control.iter().map(|fd| fd.as_fd()).collect();
+    Ok(sys::seqpacket::send(socket, &serde_json::to_vec(outcome)?, &control)?)
+}
+
+fn receive(socket: &OwnedFd) -> Option<(Outcome, Option<OwnedFd>)> {
+    let mut buffer = vec![0; MESSAGE_BYTES_MAX];
+    // The builder may have ended without a word: never wait for one.
+    rustix::io::ioctl_fionbio(socket, true).ok()?;
+    let (length, descriptors) = sys::seqpacket::recv(socket, &mut buffer).ok().filter(|(length, _)| *length > 0)?;
+    let outcome = serde_json::from_slice(&buffer[..length])
+        .unwrap_or_else(|error| Outcome::Failed { message: format!("the builder is not understood: {error}") });
+    Some((outcome, descriptors.into_iter().next()))
+}
+
+/// The whole job, in the builder.
+fn perform(job: &BuildZygote, sandbox: &Sandbox) -> (Outcome, Option<OwnedFd>) {
+    match try_perform(job, sandbox) {
+        Ok((outcome, control)) => (outcome, control),
+        Err(error) => (Outcome::Failed { message: crate::error::chain(&*error) }, None),
+    }
+}
+
+fn try_perform(job: &BuildZygote, sandbox: &Sandbox) -> Result<(Outcome, Option<OwnedFd>), Box<dyn Error>> {
+    let spec = CaptureSpec { pid: job.main.pid, streams: job.streams.clone(), earlier_arena: job.earlier_arena };
+    let capture_began = Instant::now();
+    // Inside the pause: memory and files of the copies are of the same instant.
+    let mut copy_files = || Ok(sandbox.snapshot_upper(&job.layer_dest)?);
+    let capture = match process::capture(&spec, &mut copy_files) {
+        Ok(capture) => capture,
+        Err(process::Error::Refused(refusals)) => {
+            let refusals = refusals.iter().map(|refusal| (refusal.kind().to_owned(), refusal.to_string())).collect();
+            return Ok((Outcome::Refused { refusals }, None));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let capture_us = micros(capture_began);
+
+    let build_began = Instant::now();
+    let mut layers = vec![job.layer_dest.clone()];
+    layers.extend_from_slice(&job.layers);
+    let rootfs = sandbox::detached_rootfs(&layers)?;
+    let seccomp = sandbox::seccomp_program()?;
+    let spec = BuildSpec { rootfs: rootfs.as_fd(), seccomp: &seccomp, huge_pages: job.huge_pages };
+    let zygote = process::build(&capture, &spec)?;
+    let pause_us = capture.pause.as_micros() as u64;
+    let outcome = Outcome::Built { facts: zygote.facts, pause_us, capture_us, build_us: micros(build_began) };
+    Ok((outcome, Some(zygote.control)))
+}
+
+fn micros(since: Instant) -> u64 {
+    since.elapsed().as_micros() as u64
+}

@@ -1,0 +1,181 @@
+//! The processes that the keeper watches, each by a pidfd: programs, commands, zygotes, builders.
+//!
+//! A pidfd can be watched whether or not the process is the keeper's child, so adopted programs need no
+//! second way. Only the status is missing for them.
+
+use std::{
+    collections::{HashMap, HashSet},
+    io,
+    os::fd::{AsFd, OwnedFd},
+    path::PathBuf,
+    time::Duration,
+};
+
+use base::id::SandboxId;
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid},
+};
+
+use super::{
+    message::Status,
+    watch::{Source, Watched, Watcher},
+};
+
+/// Why a process is watched.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Role {
+    /// A sandbox's program (`main`) or a command run in it.
+    Program { id: SandboxId, main: bool },
+    /// A parked zygote.
+    Zygote(u64),
+    /// The builder of a zygote.
+    Builder(u64),
+    /// Something that was told to end.
+    Dropped,
+}
+
+/// One watched process.
+#[derive(Debug)]
+pub(super) struct Child {
+    pub(super) pid: i32,
+    pub(super) role: Role,
+    pidfd: Watched<OwnedFd>,
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(super) struct Children {
+    watcher: Watcher,
+    by_serial: HashMap<u64, Child>,
+    next_serial: u64,
+}
+
+impl Children {
+    pub(super) fn new(watcher: Watcher) -> Self {
+        Self { watcher, by_serial: HashMap::new(), next_serial: 0 }
+    }
+
+    /// Watches `pid`; its end is reported as [`Source::Process`] of the serial number returned.
+    pub(super) fn watch(&mut self, pid: i32, role: Role) -> io::Result<u64> {
+        let number = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidInput)?;
+        let serial = self.next_serial;
+        let pidfd = self.watcher.watch(pidfd_open(number, PidfdFlags::empty())?, Source::Process(serial))?;
+        self.next_serial += 1;
+        self.by_serial.insert(serial, Child { pid, role, pidfd });
+        Ok(serial)
+    }
+
+    /// Takes note of the end of a process: reaps it if it is a child. None if it has not ended.
+    pub(super) fn ended(&mut self, serial: u64) -> Option<(Child, Status)> {
+        let status = reap(self.by_serial.get(&serial)?.pidfd.as_fd())?;
+        self.by_serial.remove(&serial).map(|child| (child, status))
+    }
+
+    /// Kills what has `role` and reaps it later.
+    pub(super) fn drop_role(&mut self, role: &Role) {
+        for child in self.by_serial.values_mut().filter(|child| child.role == *role) {
+            child.role = Role::Dropped;
+            // It fails only for a process that is gone already.
+            let _ = pidfd_send_signal(&child.pidfd, Signal::KILL);
+        }
+    }
+
+    /// Whether a program or command of the sandbox is still watched.
+    pub(super) fn has_programs(&self, sandbox: &SandboxId) -> bool {
+        self.by_serial.values().any(|child| matches!(&child.role, Role::Program { id, .. } if id == sandbox))
+    }
+
+    /// Whether a builder is at work: it has children of its own that must not be mistaken for strays.
+    pub(super) fn has_builders(&self) -> bool {
+        self.by_serial.values().any(|child| matches!(child.role, Role::Builder(_)))
+    }
+
+    /// Reaps children that nobody watches, such as the short-lived helpers of a start whose zygote died.
+    /// Never call it while a start or a build is under way: a copy is unknown until it is reported.
+    pub(super) fn reap_strays(&self, known: impl Fn(i32) -> bool) {
+        for pid in self.strays(known) {
+            reap_pid(pid);
+        }
+    }
+
+    /// The same for the pid namespace of `init`, whose processes are being killed: stills, and copies that are not reported
+    /// yet. Says whether any are left that have not ended.
+    pub(super) fn reap_strays_of(&self, init: i32, known: impl Fn(i32) -> bool) -> bool {
+        let Some(namespace) = pid_namespace(init) else { return false };
+        let strays = self.strays(known).into_iter().filter(|pid| pid_namespace(*pid).as_ref() == Some(&namespace));
+        strays.filter(|pid| !reap_pid(*pid)).count() > 0
+    }
+
+    fn strays(&self, known: impl Fn(i32) -> bool) -> Vec<i32> {
+        let path = format!("/proc/self/task/{}/children", std::process::id());
+        // Without CONFIG_PROC_CHILDREN strays stay zombies until the keeper ends: untidy, not wrong.
+        let children = std::fs::read_to_string(path).unwrap_or_default();
+        let watched: HashSet<i32> = self.by_serial.values().map(|child| child.pid).collect();
+        let pids = children.split_ascii_whitespace().filter_map(|pid| pid.parse().ok());
+        pids.filter(|pid| !watched.contains(pid) && !known(*pid)).collect()
+    }
+}
+
+/// Identifies the pid namespace of a process, also of one that has ended but is not reaped.
+fn pid_namespace(pid: i32) -> Option<PathBuf> {
+    std::fs::read_link(format!("/proc/{pid}/ns/pid")).ok()
+}
+
+/// Reaps a child if it has ended.
+fn reap_pid(pid: i32) -> bool {
+    let Some(pid) = Pid::from_raw(pid) else { return true };
+    !matches!(waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOHANG), Ok(None))
+}
+
+/// The status of the process behind `pidfd`, reaped if it is a child; none if it still runs.
+fn reap(pidfd: impl AsFd) -> Option<Status> {
+    match waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG) {
+        Ok(Some(status)) => Some(match (status.exit_status(), status.terminating_signal()) {
+            (Some(code), _) => Status::Code(code),
+            (None, Some(signal)) => Status::Signal(signal),
+            (None, None) => Status::Unknown,
+        }),
+        Ok(None) => None,
+        // Not a child (ECHILD): only the pidfd can say whether it has ended.
+        Err(_) => readable_within(pidfd, Duration::ZERO).then_some(Status::Unknown),
+    }
+}
+
+pub(super) fn readable_within(fd: impl AsFd, timeout: Duration) -> bool {
+    let timeout = rustix::fs::Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
+    let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+    matches!(poll(&mut fds, Some(&timeout)), Ok(ready) if ready > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn watched(command: &mut std::process::Command) -> (Children, Watcher, i32) {
+        let watcher = Watcher::new().unwrap();
+        let mut children = Children::new(watcher.clone());
+        let pid = command.spawn().unwrap().id() as i32;
+        children.watch(pid, Role::Builder(1)).unwrap();
+        (children, watcher, pid)
+    }
+
+    #[test]
+    fn the_end_of_a_child_is_reported_with_its_status() {
+        let (mut children, watcher, pid) = watched(std::process::Command::new("sh").args(["-c", "exit 3"]));
+        assert_eq!(watcher.wait(Some(5000)).unwrap(), [Source::Process(0)]);
+        let (child, status) = children.ended(0).unwrap();
+        assert_eq!((child.pid, child.role, status), (pid, Role::Builder(1), Status::Code(3)));
+        assert!(children.ended(0).is_none());
+    }
+
+    #[test]
+    fn dropping_a_role_kills_its_processes() {
+        let (mut children, watcher, _) = watched(std::process::Command::new("sleep").arg("100"));
+        assert!(children.ended(0).is_none());
+        children.drop_role(&Role::Builder(1));
+        assert_eq!(watcher.wait(Some(5000)).unwrap(), [Source::Process(0)]);
+        let (child, status) = children.ended(0).unwrap();
+        assert_eq!((child.role, status), (Role::Dropped, Status::Signal(9)));
+    }
+}

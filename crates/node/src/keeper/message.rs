@@ -1,0 +1,176 @@
+//! What server and keeper say to each other: one JSON document per SEQPACKET message, descriptors beside it.
+//!
+//! Every request has a `seq` that its reply repeats; replies may come in any order. Events come unasked.
+
+use std::path::PathBuf;
+
+use base::id::SandboxId;
+use process::{Stream, StreamFile, ZygoteFacts};
+use sandbox::ProcessIdentity;
+use serde::{Deserialize, Serialize};
+
+/// From the server, with the descriptors that the variant names.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum Request {
+    /// -> `Created`
+    CreateSandbox { spec: sandbox::Spec },
+    /// Take over a sandbox of an earlier keeper -> `Adopted`
+    Adopt { spec: sandbox::Spec, init: ProcessIdentity, main: Option<ProcessIdentity> },
+    /// End all its processes and remove it -> `Done`
+    DestroySandbox { id: SandboxId },
+    /// Attach the limits of the sandboxes (cgroup v1 does it late) -> `Done`
+    BindLimits { ids: Vec<SandboxId> },
+    /// With stdin, stdout, stderr -> `Spawned`
+    Spawn { id: SandboxId, command: sandbox::Command, main: bool },
+    /// -> `Dialed` with the socket
+    Dial { id: SandboxId, port: u16 },
+    /// -> `Built` or `Refused`
+    BuildZygote(BuildZygote),
+    /// With stdin, stdout, stderr -> `Started`
+    Start { zygote: u64, id: SandboxId, start: u64, stepping: bool },
+    /// End a zygote, or the building of it -> `Done`
+    DropZygote { zygote: u64 },
+}
+
+/// Build a zygote from a running program.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct BuildZygote {
+    /// The number it will have.
+    pub(crate) zygote: u64,
+    /// The sandbox of the program.
+    pub(crate) id: SandboxId,
+    /// The program.
+    pub(crate) main: ProcessIdentity,
+    /// Which files are its standard streams.
+    pub(crate) streams: Vec<(StreamFile, Stream)>,
+    /// Where an earlier start left its arena, if the program is itself a copy.
+    pub(crate) earlier_arena: Option<(u64, u64)>,
+    /// Layers of the sandbox, topmost first.
+    pub(crate) layers: Vec<PathBuf>,
+    /// Where its own file changes are copied: becomes the topmost layer of the copies.
+    pub(crate) layer_dest: PathBuf,
+    /// Use huge pages.
+    pub(crate) huge_pages: bool,
+}
+
+/// Why the keeper did not do it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum FailureKind {
+    /// It has no such sandbox.
+    UnknownSandbox,
+    /// It has no such zygote, or that died meanwhile.
+    ZygoteGone,
+    /// A step failed.
+    Step,
+}
+
+/// To the server.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum Reply {
+    /// The sandbox is there; its pid 1.
+    Created { init: ProcessIdentity },
+    /// What of it still lives.
+    Adopted { alive: bool, main_alive: bool },
+    /// Nothing to say.
+    Done,
+    /// A command runs.
+    Spawned { pid: ProcessIdentity },
+    /// With the connecting socket.
+    Dialed,
+    /// A zygote is parked.
+    Built { facts: ZygoteFacts, pause_us: u64, capture_us: u64, build_us: u64 },
+    /// The program cannot be forked; (code, reason) each.
+    Refused { refusals: Vec<(String, String)> },
+    /// A copy runs.
+    Started { main: ProcessIdentity },
+    /// It was not done, and nothing of it is left.
+    Failed { kind: FailureKind, message: String },
+}
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Status {
+    /// Exit code.
+    Code(i32),
+    /// Signal.
+    Signal(i32),
+    /// It was not the keeper's child, so nobody told.
+    Unknown,
+}
+
+impl std::fmt::Display for Status {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Code(code) => write!(f, "exited with status {code}"),
+            Self::Signal(signal) => write!(f, "was killed by signal {signal}"),
+            Self::Unknown => f.write_str("ended"),
+        }
+    }
+}
+
+/// Unasked, to the server.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum Event {
+    /// A program or command of a sandbox ended.
+    Exited { id: SandboxId, pid: i32, main: bool, status: Status },
+    /// A zygote ended that nobody dropped.
+    ZygoteLost { zygote: u64, status: Status },
+}
+
+/// One message of the server.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct ToKeeper {
+    /// Repeated by the reply.
+    pub(crate) seq: u64,
+    /// What is asked.
+    pub(crate) request: Request,
+}
+
+/// One message of the keeper.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum FromKeeper {
+    /// To the request `seq`.
+    Reply { seq: u64, reply: Reply },
+    /// Unasked.
+    Event(Event),
+}
+
+impl Reply {
+    /// A failure of an unknown sandbox.
+    pub(crate) fn no_sandbox(id: &SandboxId) -> Self {
+        Self::Failed { kind: FailureKind::UnknownSandbox, message: format!("the keeper has no sandbox {id}") }
+    }
+
+    /// A failed step, with the whole chain of causes.
+    pub(crate) fn failed(error: &dyn std::error::Error) -> Self {
+        Self::Failed { kind: FailureKind::Step, message: crate::error::chain(error) }
+    }
+
+    /// The zygote is gone.
+    pub(crate) fn zygote_gone(message: impl Into<String>) -> Self {
+        Self::Failed { kind: FailureKind::ZygoteGone, message: message.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_says_on_the_wire_what_the_types_say() {
+        let id: SandboxId = "s0123456789ab".parse().unwrap();
+        let start =
+            ToKeeper { seq: 3, request: Request::Start { zygote: 1, id: id.clone(), start: 2, stepping: false } };
+        let json = serde_json::to_string(&start).unwrap();
+        assert_eq!(
+            json,
+            r#"{"seq":3,"request":{"Start":{"zygote":1,"id":"s0123456789ab","start":2,"stepping":false}}}"#
+        );
+        let event = FromKeeper::Event(Event::Exited { id, pid: 7, main: true, status: Status::Signal(9) });
+        let json = serde_json::to_string(&event).unwrap();
+        assert!(matches!(
+            serde_json::from_str(&json).unwrap(),
+            FromKeeper::Event(Event::Exited { pid: 7, main: true, .. })
+        ));
+    }
+}

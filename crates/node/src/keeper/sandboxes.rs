@@ -1,0 +1,173 @@
+//! The keeper's sandboxes: create, adopt, spawn into, dial, destroy.
+
+use std::{
+    collections::{HashMap, HashSet},
+    os::fd::{AsFd, OwnedFd},
+    time::{Duration, Instant},
+};
+
+use base::id::SandboxId;
+use sandbox::{Cgroups, ProcessIdentity, Sandbox};
+
+use super::{
+    children::{Children, Role, readable_within},
+    message::Reply,
+};
+
+/// How long a killed sandbox's programs may take to end before it is removed without waiting for them:
+/// a process in an uninterruptible wait must not keep the request for ever.
+const DYING_MAX: Duration = Duration::from_secs(5);
+
+/// How long to wait on the spot for a pid 1 that has nothing left to wait for.
+const INIT_EXIT: Duration = Duration::from_millis(2);
+
+/// A sandbox whose processes were killed and are being waited for.
+#[derive(Debug)]
+struct Dying {
+    seq: u64,
+    id: SandboxId,
+    deadline: Instant,
+}
+
+/// All sandboxes of this keeper.
+pub(super) struct Sandboxes {
+    cgroups: Cgroups,
+    by_id: HashMap<SandboxId, Sandbox>,
+    dying: Vec<Dying>,
+}
+
+impl Sandboxes {
+    pub(super) fn new(cgroups: Cgroups) -> Self {
+        Self { cgroups, by_id: HashMap::new(), dying: Vec::new() }
+    }
+
+    pub(super) fn get(&self, id: &SandboxId) -> Option<&Sandbox> {
+        self.by_id.get(id)
+    }
+
+    /// Whether `pid` is the pid 1 of a sandbox.
+    pub(super) fn is_init(&self, pid: i32) -> bool {
+        self.by_id.values().any(|sandbox| sandbox.init().pid == pid)
+    }
+
+    pub(super) fn create(&mut self, spec: &sandbox::Spec) -> Reply {
+        match Sandbox::create(spec, &self.cgroups) {
+            Ok(sandbox) => {
+                let init = sandbox.init();
+                self.by_id.insert(spec.id.clone(), sandbox);
+                Reply::Created { init }
+            }
+            Err(error) => Reply::failed(&error),
+        }
+    }
+
+    pub(super) fn adopt(
+        &mut self,
+        spec: &sandbox::Spec,
+        init: ProcessIdentity,
+        main: Option<ProcessIdentity>,
+        children: &mut Children,
+    ) -> Reply {
+        let sandbox = match Sandbox::adopt(spec, init, &self.cgroups) {
+            Ok(Some(sandbox)) => sandbox,
+            Ok(None) => return Reply::Adopted { alive: false, main_alive: false },
+            Err(error) => return Reply::failed(&error),
+        };
+        self.by_id.insert(spec.id.clone(), sandbox);
+        // Watch first, then compare identities: the other order could watch a process that took over the number.
+        let main_alive = main.is_some_and(|main| {
+            let role = Role::Program { id: spec.id.clone(), main: true };
+            main.is_alive() && children.watch(main.pid, role).is_ok() && main.is_alive()
+        });
+        Reply::Adopted { alive: true, main_alive }
+    }
+
+    pub(super) fn spawn(
+        &self,
+        id: &SandboxId,
+        command: &sandbox::Command,
+        main: bool,
+        stdio: &[OwnedFd; 3],
+        children: &mut Children,
+    ) -> Reply {
+        let Some(sandbox) = self.by_id.get(id) else { return Reply::no_sandbox(id) };
+        let [stdin, stdout, stderr] = stdio;
+        let pid = match sandbox.spawn(command, [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()]) {
+            Ok(pid) => pid,
+            Err(error) => return Reply::failed(&error),
+        };
+        // Until it is reaped, which only we can do, the number cannot be taken over by another process.
+        let watched = children.watch(pid, Role::Program { id: id.clone(), main });
+        match (watched, super::identity(pid)) {
+            (Ok(_), Ok(identity)) => Reply::Spawned { pid: identity },
+            (Err(error), _) | (_, Err(error)) => Reply::failed(&error),
+        }
+    }
+
+    pub(super) fn dial(&self, id: &SandboxId, port: u16) -> (Reply, Option<OwnedFd>) {
+        match self.by_id.get(id).map(|sandbox| sandbox.dial(port)) {
+            Some(Ok(socket)) => (Reply::Dialed, Some(socket)),
+            Some(Err(error)) => (Reply::failed(&error), None),
+            None => (Reply::no_sandbox(id), None),
+        }
+    }
+
+    /// Binds the limits of those that are there; the rest have been removed meanwhile.
+    pub(super) fn bind_limits(&self, ids: &[SandboxId]) -> Reply {
+        let mut failed = None;
+        for sandbox in ids.iter().filter_map(|id| self.by_id.get(id)) {
+            if let Err(error) = sandbox.bind_limits() {
+                failed.get_or_insert_with(|| Reply::failed(&error));
+            }
+        }
+        failed.unwrap_or(Reply::Done)
+    }
+
+    /// Kills the sandbox; [`Self::finish_dying`] answers `seq` when its programs have ended, so that many die side by side.
+    pub(super) fn destroy(&mut self, seq: u64, id: SandboxId) -> Option<Reply> {
+        let Some(sandbox) = self.by_id.get(&id) else { return Some(Reply::no_sandbox(&id)) };
+        if let Err(error) = sandbox.kill() {
+            return Some(Reply::failed(&error));
+        }
+        self.dying.push(Dying { seq, id, deadline: Instant::now() + DYING_MAX });
+        None
+    }
+
+    /// Whether some sandbox is being waited for.
+    pub(super) fn any_dying(&self) -> bool {
+        !self.dying.is_empty()
+    }
+
+    /// Removes the killed sandboxes whose processes have ended.
+    ///
+    /// The order matters: pid 1 cannot end before every process of its pid namespace is reaped, and the programs'
+    /// parent is the keeper, so waiting for pid 1 first would wait for ourselves. The programs of an adopted sandbox
+    /// are reaped by the host's own init, which may take its time: the others do not wait for that.
+    pub(super) fn finish_dying(&mut self, children: &Children) -> Vec<(u64, Reply)> {
+        let now = Instant::now();
+        let (ready, waiting) = std::mem::take(&mut self.dying)
+            .into_iter()
+            .partition(|dying| now >= dying.deadline || self.has_ended(&dying.id, children));
+        self.dying = waiting;
+        let ready: Vec<Dying> = ready;
+        ready.into_iter().map(|dying| (dying.seq, self.remove(&dying.id))).collect()
+    }
+
+    fn has_ended(&self, id: &SandboxId, children: &Children) -> bool {
+        let Some(sandbox) = self.by_id.get(id) else { return true };
+        if children.has_programs(id) {
+            return false;
+        }
+        let inits: HashSet<i32> = self.by_id.values().map(|sandbox| sandbox.init().pid).collect();
+        !children.reap_strays_of(sandbox.init().pid, |pid| inits.contains(&pid))
+            && readable_within(sandbox.init_pidfd(), INIT_EXIT)
+    }
+
+    fn remove(&mut self, id: &SandboxId) -> Reply {
+        match self.by_id.remove(id).map(Sandbox::destroy) {
+            Some(Ok(())) => Reply::Done,
+            Some(Err(error)) => Reply::failed(&error),
+            None => Reply::no_sandbox(id),
+        }
+    }
+}

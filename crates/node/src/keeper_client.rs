@@ -1,0 +1,248 @@
+//! The server's side of the keeper: requests with deadlines, replies in any order, ends of processes.
+//!
+//! One reader task per keeper hands out replies and events. When the socket ends, every waiting request fails at once
+//! and every process that was waited for counts as unobserved; nothing ever hangs on a dead keeper.
+
+use std::{
+    collections::HashMap,
+    os::fd::{AsFd, OwnedFd},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use base::limits::MESSAGE_BYTES_MAX;
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    sync::{mpsc, oneshot},
+};
+
+use crate::{
+    descriptor::watched,
+    error::{Context, Error, Result},
+    keeper::message::{Event, FailureKind, FromKeeper, Reply, Request, Status, ToKeeper},
+};
+
+/// A reply, with what came beside it.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) reply: Reply,
+    pub(crate) descriptors: Vec<OwnedFd>,
+    /// Resolves when the process of this reply ends; fails when the keeper dies first.
+    pub(crate) ended: Option<oneshot::Receiver<Status>>,
+}
+
+/// One running keeper.
+#[derive(Debug)]
+pub(crate) struct KeeperClient {
+    socket: AsyncFd<OwnedFd>,
+    shared: Mutex<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    next_seq: u64,
+    waiting: HashMap<u64, oneshot::Sender<Answer>>,
+    processes: HashMap<i32, oneshot::Sender<Status>>,
+    gone: bool,
+}
+
+impl KeeperClient {
+    /// Takes the server's end of the socket. Events come out of `events`, which ends when the keeper does.
+    pub(crate) fn start(socket: OwnedFd) -> Result<(Arc<Self>, mpsc::UnboundedReceiver<Event>)> {
+        let socket = watched(socket).doing("watch the keeper's socket")?;
+        let client = Arc::new(Self { socket, shared: Mutex::default() });
+        let (sender, events) = mpsc::unbounded_channel();
+        tokio::spawn(Arc::clone(&client).read(sender));
+        Ok((client, events))
+    }
+
+    /// Asks the keeper. A reply of failure becomes an error.
+    pub(crate) async fn call(
+        &self,
+        action: &'static str,
+        request: Request,
+        descriptors: &[&OwnedFd],
+        deadline: Duration,
+    ) -> Result<Answer> {
+        let (sender, receiver) = oneshot::channel();
+        let seq = {
+            let mut shared = self.lock();
+            if shared.gone {
+                return Err(Error::KeeperLost { action });
+            }
+            shared.next_seq += 1;
+            let seq = shared.next_seq;
+            shared.waiting.insert(seq, sender);
+            seq
+        };
+        // Also when this future is dropped: a reply that nobody waits for is thrown away.
+        let _forget = Forget { client: self, seq };
+        let exchange = async {
+            self.send(&ToKeeper { seq, request }, descriptors).await.doing("write to the keeper")?;
+            receiver.await.map_err(|_| Error::KeeperLost { action })
+        };
+        let answer = tokio::time::timeout(deadline, exchange).await;
+        let answer = answer.map_err(|_| Error::Deadline { action, deadline_ms: deadline.as_millis() as u64 })??;
+        match answer.reply {
+            Reply::Failed { kind: FailureKind::ZygoteGone, message } => Err(Error::ZygoteGone { action, message }),
+            Reply::Failed { kind: FailureKind::Step | FailureKind::UnknownSandbox, message } => {
+                Err(Error::Keeper { action, message })
+            }
+            _ => Ok(answer),
+        }
+    }
+
+    async fn send(&self, message: &ToKeeper, descriptors: &[&OwnedFd]) -> std::io::Result<()> {
+        let bytes = serde_json::to_vec(message)?;
+        let descriptors: Vec<_> = descriptors.iter().map(|fd| fd.as_fd()).collect();
+        self.socket.async_io(Interest::WRITABLE, |socket| sys::seqpacket::send(socket, &bytes, &descriptors)).await
+    }
+
+    async fn read(self: Arc<Self>, events: mpsc::UnboundedSender<Event>) {
+        let mut buffer = vec![0; MESSAGE_BYTES_MAX];
+        loop {
+            let received =
+                self.socket.async_io(Interest::READABLE, |socket| sys::seqpacket::recv(socket, &mut buffer)).await;
+            let (length, descriptors) = match received {
+                Ok((0, _)) => break,
+                Ok(received) => received,
+                Err(error) => {
+                    tracing::warn!(%error, "the keeper's socket failed");
+                    break;
+                }
+            };
+            match serde_json::from_slice(&buffer[..length]) {
+                Ok(FromKeeper::Reply { seq, reply }) => self.on_reply(seq, reply, descriptors),
+                Ok(FromKeeper::Event(event)) => self.on_event(event, &events),
+                Err(error) => tracing::error!(%error, "a message of the keeper is not understood"),
+            }
+        }
+        let mut shared = self.lock();
+        shared.gone = true;
+        shared.waiting.clear();
+        shared.processes.clear();
+    }
+
+    fn on_reply(&self, seq: u64, reply: Reply, descriptors: Vec<OwnedFd>) {
+        let mut shared = self.lock();
+        let Some(waiting) = shared.waiting.remove(&seq) else { return };
+        // Before anyone sees the reply: the end of the process may be the very next message.
+        let ended = match &reply {
+            Reply::Spawned { pid } | Reply::Started { main: pid } => Some(shared.expect_end(pid.pid)),
+            Reply::Created { .. }
+            | Reply::Adopted { .. }
+            | Reply::Done
+            | Reply::Dialed
+            | Reply::Built { .. }
+            | Reply::Refused { .. }
+            | Reply::Failed { .. } => None,
+        };
+        let _ = waiting.send(Answer { reply, descriptors, ended });
+    }
+
+    /// Resolves when the process ends, which the keeper reports because it adopted it.
+    pub(crate) fn ended(&self, pid: i32) -> oneshot::Receiver<Status> {
+        self.lock().expect_end(pid)
+    }
+
+    fn on_event(&self, event: Event, events: &mpsc::UnboundedSender<Event>) {
+        match event {
+            Event::Exited { pid, status, .. } => {
+                if let Some(waiting) = self.lock().processes.remove(&pid) {
+                    let _ = waiting.send(status);
+                }
+            }
+            Event::ZygoteLost { .. } => drop(events.send(event)),
+        }
+    }
+
+    /// Says goodbye: the keeper sees the end of the socket and exits.
+    pub(crate) fn close(&self) {
+        // It fails only if the keeper has gone before.
+        let _ = rustix::net::shutdown(self.socket.get_ref(), rustix::net::Shutdown::Both);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        // Nothing in here panics half way through a change.
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shared {
+    fn expect_end(&mut self, pid: i32) -> oneshot::Receiver<Status> {
+        let (sender, receiver) = oneshot::channel();
+        self.processes.insert(pid, sender);
+        receiver
+    }
+}
+
+struct Forget<'a> {
+    client: &'a KeeperClient,
+    seq: u64,
+}
+
+impl Drop for Forget<'_> {
+    fn drop(&mut self) {
+        self.client.lock().waiting.remove(&self.seq);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keeper() -> (Arc<KeeperClient>, mpsc::UnboundedReceiver<Event>, OwnedFd) {
+        let (ours, theirs) = sys::seqpacket::pair().unwrap();
+        let (client, events) = KeeperClient::start(ours).unwrap();
+        (client, events, theirs)
+    }
+
+    fn drop_zygote(client: &Arc<KeeperClient>, deadline: Duration) -> tokio::task::JoinHandle<Result<Answer>> {
+        let client = Arc::clone(client);
+        tokio::spawn(async move { client.call("drop it", Request::DropZygote { zygote: 1 }, &[], deadline).await })
+    }
+
+    fn answer(theirs: &OwnedFd, message: &FromKeeper) {
+        sys::seqpacket::send(theirs, &serde_json::to_vec(message).unwrap(), &[]).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_request_on_a_dead_keeper_fails_and_never_hangs() {
+        let (client, _events, theirs) = keeper();
+        let waiting = drop_zygote(&client, Duration::from_secs(60));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        drop(theirs);
+        assert!(matches!(waiting.await.unwrap(), Err(Error::KeeperLost { .. } | Error::System { .. })));
+        let later = drop_zygote(&client, Duration::from_secs(60)).await.unwrap();
+        assert!(matches!(later, Err(Error::KeeperLost { .. } | Error::System { .. })));
+    }
+
+    #[tokio::test]
+    async fn a_silent_keeper_meets_the_deadline() {
+        let (client, _events, _theirs) = keeper();
+        let late = drop_zygote(&client, Duration::from_millis(20)).await.unwrap();
+        assert!(matches!(late, Err(Error::Deadline { deadline_ms: 20, .. })));
+        assert!(client.lock().waiting.is_empty());
+    }
+
+    #[tokio::test]
+    async fn an_end_right_behind_the_reply_is_not_missed() {
+        let (client, _events, theirs) = keeper();
+        let waiting = drop_zygote(&client, Duration::from_secs(60));
+        let mut buffer = [0; 1024];
+        tokio::task::yield_now().await;
+        let (length, _) = tokio::task::spawn_blocking(move || {
+            let received = sys::seqpacket::recv(&theirs, &mut buffer).unwrap();
+            let pid = sandbox::ProcessIdentity { pid: 77, start_ticks: 1 };
+            answer(&theirs, &FromKeeper::Reply { seq: 1, reply: Reply::Spawned { pid } });
+            let id = "s0123456789ab".parse().unwrap();
+            answer(&theirs, &FromKeeper::Event(Event::Exited { id, pid: 77, main: false, status: Status::Code(4) }));
+            (received.0, theirs)
+        })
+        .await
+        .unwrap();
+        assert!(length > 0);
+        let answer = waiting.await.unwrap().unwrap();
+        assert_eq!(answer.ended.unwrap().await.unwrap(), Status::Code(4));
+    }
+}

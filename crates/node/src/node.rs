@@ -1,0 +1,237 @@
+//! The node's operations. Handlers call them; they change the state, talk to the keeper and write records.
+//!
+//! Who owns what: [`State`] is behind one lock that is never held across an await; the current keeper is a `watch`
+//! value that [`supervisor`] alone sets; every sandbox has one task that waits for the end of its program.
+
+mod build;
+mod dial;
+mod discard;
+mod exec;
+mod fork;
+mod images;
+mod inspect;
+mod logs;
+mod orphans;
+mod pool;
+mod ready;
+mod start;
+mod supervisor;
+
+use std::{
+    fs::{File, OpenOptions},
+    os::fd::OwnedFd,
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use api::{ExitStatus, SandboxState};
+use base::id::SandboxId;
+use sandbox::Cgroups;
+use tokio::sync::{Notify, oneshot, watch};
+
+use crate::{
+    config::{Config, RECORD, output_file},
+    error::{Context, Error, Result},
+    keeper::message::Status,
+    keeper_client::KeeperClient,
+    records::{self, Durability, NodeRecord, SandboxRecord, TemplateRecord},
+    state::State,
+};
+
+pub(crate) use build::Progress;
+
+/// How long an operation waits for a new keeper when the old one has just died.
+const KEEPER_RESTART_MAX: Duration = Duration::from_secs(10);
+
+/// Making one sandbox takes milliseconds; this is for a host in trouble.
+const CREATE_DEADLINE: Duration = Duration::from_secs(20);
+
+/// Starting one copy takes milliseconds; this is for a host in trouble, or a thousand starts in a row.
+const START_DEADLINE: Duration = Duration::from_secs(30);
+
+/// Ending processes and removing files; a large upper directory takes a while.
+const DESTROY_DEADLINE: Duration = Duration::from_secs(60);
+
+/// Copying the memory of a large program.
+const ZYGOTE_DEADLINE: Duration = Duration::from_secs(600);
+
+/// A keeper and what the node knows of it.
+#[derive(Debug, Clone)]
+struct CurrentKeeper {
+    client: Arc<KeeperClient>,
+    pid: Option<u32>,
+}
+
+/// One node.
+pub(crate) struct Node {
+    config: Config,
+    id: String,
+    began: Instant,
+    cgroups: Cgroups,
+    state: Mutex<State>,
+    /// Counts changes of templates; waiters look again.
+    changes: watch::Sender<u64>,
+    keeper: watch::Sender<Option<CurrentKeeper>>,
+    keeper_restarts: watch::Sender<u64>,
+    /// The pool may have room, or a start has ended.
+    pool_work: Notify,
+    /// Limits are to be bound.
+    limits_work: Notify,
+    null: OwnedFd,
+}
+
+impl Node {
+    /// Loads the state. Nothing runs yet: [`Self::supervise`] starts the keeper and the rest.
+    pub(crate) fn load(config: Config) -> Result<Arc<Self>> {
+        for dir in [config.templates_dir(), config.sandboxes_dir(), config.images_dir()] {
+            std::fs::create_dir_all(&dir).at("create", &dir)?;
+        }
+        let id = load_node_id(&config.state_dir.join("node.json"))?;
+        let cgroups = Cgroups::open(&id)?;
+        let mask = config.host_mask();
+        std::fs::create_dir_all(&mask).at("create", &mask)?;
+        let socket_dir = config.socket.parent().map(Path::to_path_buf);
+        let hidden: Vec<_> = std::iter::once(config.state_dir.clone()).chain(socket_dir).collect();
+        sandbox::prepare_host_mask(&mask, &hidden)?;
+        let templates = load_records::<TemplateRecord>(&config.templates_dir());
+        let sandboxes = load_records::<SandboxRecord>(&config.sandboxes_dir());
+        let null = OpenOptions::new().read(true).write(true).open("/dev/null").at("open", Path::new("/dev/null"))?;
+        let pool_limit = config.pool_limit;
+        Ok(Arc::new(Self {
+            config,
+            id,
+            began: Instant::now(),
+            cgroups,
+            state: Mutex::new(State::new(templates, sandboxes, pool_limit)),
+            changes: watch::Sender::new(0),
+            keeper: watch::Sender::new(None),
+            keeper_restarts: watch::Sender::new(0),
+            pool_work: Notify::new(),
+            limits_work: Notify::new(),
+            null: null.into(),
+        }))
+    }
+
+    /// The state, for a moment: never across an await.
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        // A panic while it is held is a bug in a pure function; its data is then as good as any.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn changed(&self) {
+        self.changes.send_modify(|count| *count += 1);
+        self.pool_work.notify_one();
+    }
+
+    /// The keeper; waits for a new one if the last has just died.
+    async fn keeper(&self, action: &'static str) -> Result<Arc<KeeperClient>> {
+        let mut current = self.keeper.subscribe();
+        let present = tokio::time::timeout(KEEPER_RESTART_MAX, current.wait_for(Option::is_some)).await;
+        match present.map(|present| present.map(|keeper| keeper.as_ref().map(|keeper| Arc::clone(&keeper.client)))) {
+            Ok(Ok(Some(client))) => Ok(client),
+            Ok(Ok(None) | Err(_)) | Err(_) => Err(Error::KeeperLost { action }),
+        }
+    }
+
+    /// What it runs with.
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Resolves when the first keeper runs and has adopted what there is.
+    pub(crate) fn first_keeper(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut keeper = self.keeper.subscribe();
+        async move { drop(keeper.wait_for(Option::is_some).await.map(drop)) }
+    }
+
+    /// What the node says about itself.
+    pub(crate) fn info(&self) -> api::NodeInfo {
+        let state = self.state();
+        api::NodeInfo {
+            id: self.id.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            keeper_pid: self.keeper.borrow().as_ref().and_then(|keeper| keeper.pid),
+            keeper_restarts: *self.keeper_restarts.borrow(),
+            uptime_ms: self.began.elapsed().as_millis() as u64,
+            state_dir: self.config.state_dir.display().to_string(),
+            cgroups: self.cgroups.summary().group.display().to_string(),
+            templates: state.templates().len(),
+            sandboxes: state.sandboxes().len(),
+            pool: api::PoolInfo { ready: state.pool_ready(), limit: state.pool_limit() },
+        }
+    }
+
+    /// Waits in the background for the end of a sandbox's program.
+    fn monitor(self: &Arc<Self>, id: SandboxId, ended: oneshot::Receiver<Status>) {
+        let node = Arc::clone(self);
+        tokio::spawn(async move {
+            // The sender goes with a dying keeper: the next one adopts the sandbox and a new monitor begins.
+            if let Ok(status) = ended.await {
+                node.set_sandbox_state(&id, SandboxState::Exited(exit_status(status)));
+            }
+        });
+    }
+
+    fn set_sandbox_state(&self, id: &SandboxId, state: SandboxState) {
+        let changed = self.state().set_state(id, state);
+        let Some(record) = changed else { return };
+        tracing::info!(sandbox = %id, ?state, "the program ended");
+        let path = self.config.sandbox_dir(id).join(RECORD);
+        if let Err(error) = records::write(&path, &record, Durability::Process) {
+            tracing::warn!(sandbox = %id, error = crate::chain(&error), "its end could not be recorded");
+        }
+    }
+
+    /// The output file of a sandbox, made if need be; every write goes to its end.
+    fn open_output(&self, id: &SandboxId) -> Result<File> {
+        let path = output_file(&self.config.sandbox_dir(id));
+        OpenOptions::new().append(true).create(true).open(&path).at("open", &path)
+    }
+}
+
+fn load_node_id(path: &Path) -> Result<String> {
+    if let Some(NodeRecord { id }) = records::read(path)? {
+        return Ok(id);
+    }
+    let mut bytes = [0; 6];
+    base::id::fill_random(&mut bytes);
+    let id = base::id::hex(&bytes);
+    records::write(path, &NodeRecord { id: id.clone() }, Durability::Machine)?;
+    Ok(id)
+}
+
+/// Every readable record below `dir`. A damaged one is named and left out: what it claimed is swept.
+fn load_records<R: records::Record>(dir: &Path) -> Vec<R> {
+    let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
+    let paths = entries.filter_map(|entry| Some(entry.ok()?.path().join(RECORD)));
+    let read = |path: std::path::PathBuf| {
+        records::read::<R>(&path).unwrap_or_else(|error| {
+            tracing::error!(error = crate::chain(&error), "a record is left out");
+            None
+        })
+    };
+    paths.filter_map(read).collect()
+}
+
+fn exit_status(status: Status) -> ExitStatus {
+    match status {
+        Status::Code(code) => ExitStatus::Code(code),
+        Status::Signal(signal) => ExitStatus::Signal(signal),
+        Status::Unknown => ExitStatus::Unknown,
+    }
+}
+
+fn engine_limits(limits: &api::Limits) -> sandbox::Limits {
+    sandbox::Limits { memory_bytes: limits.memory_bytes, pids: limits.pids, cpu_millis: limits.cpu_millis }
+}
+
+fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+/// A reply that does not fit its request: a bug, named rather than panicked over.
+fn unexpected(action: &'static str, reply: &crate::keeper::message::Reply) -> Error {
+    Error::Keeper { action, message: format!("unexpected reply {reply:?}") }
+}

@@ -1,0 +1,276 @@
+//! Building a template: its program in a sandbox of its own, until it is ready; then a zygote of it; then the sandbox is gone.
+
+use std::{
+    fs::File,
+    os::fd::{AsFd, OwnedFd},
+    path::PathBuf,
+    sync::Arc,
+    time::Instant,
+};
+
+use api::{BuildEvent, BuildStage, BuildTimings, TemplateFacts, TemplateSpec};
+use base::id::{SandboxId, TemplateName};
+use process::{Stream, StreamFile};
+use rustix::fs::fstat;
+use tokio::sync::mpsc;
+
+use super::{
+    CREATE_DEADLINE, Node, ZYGOTE_DEADLINE, engine_limits,
+    exec::command,
+    images::{random_suffix, remove_quietly},
+    now_ms, unexpected,
+};
+use crate::{
+    config::RECORD,
+    error::{Context, Error, Result},
+    keeper::message::{BuildZygote, Reply, Request},
+    records::{self, Durability, TemplateRecord},
+    state::ZygoteRef,
+};
+
+/// Where a build tells how far it is, and learns that nobody listens any more.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    began: Instant,
+    listener: Option<mpsc::UnboundedSender<BuildEvent>>,
+}
+
+impl Progress {
+    /// For a client.
+    pub(crate) fn to(listener: mpsc::UnboundedSender<BuildEvent>) -> Self {
+        Self { began: Instant::now(), listener: Some(listener) }
+    }
+
+    /// For no one in particular: such a build is not cancelled.
+    fn unheard() -> Self {
+        Self { began: Instant::now(), listener: None }
+    }
+
+    fn stage(&self, stage: BuildStage) {
+        if let Some(listener) = &self.listener {
+            // A listener that is gone is noticed by `abandoned`.
+            let _ = listener.send(BuildEvent::Stage { stage, elapsed_ms: self.began.elapsed().as_millis() as u64 });
+        }
+    }
+
+    async fn abandoned(&self) {
+        match &self.listener {
+            Some(listener) => listener.closed().await,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// Gives the template back its former state unless the build finishes.
+struct Admitted<'a> {
+    node: &'a Node,
+    name: &'a TemplateName,
+}
+
+impl Drop for Admitted<'_> {
+    fn drop(&mut self) {
+        self.node.state().abandon_build(self.name);
+        self.node.changed();
+    }
+}
+
+/// What a build is made of and leaves.
+struct Job {
+    spec: TemplateSpec,
+    source: SandboxId,
+    zygote: u64,
+    image_layers: Vec<PathBuf>,
+    layer: PathBuf,
+}
+
+impl Node {
+    /// Builds a template, or builds it anew.
+    pub(crate) async fn build(self: &Arc<Self>, spec: TemplateSpec, progress: &Progress) -> Result<api::Template> {
+        self.state().begin_build(&spec)?;
+        let admitted = Admitted { node: self, name: &spec.name };
+        self.changed();
+        progress.stage(BuildStage::PreparingImage);
+        let image_layers = self.prepare_image(&spec).await?;
+        let built = self.build_admitted(&spec, image_layers.clone(), progress).await;
+        drop(admitted);
+        if built.is_err() {
+            let own = image_layers.into_iter().filter(|layer| layer.starts_with(self.config.images_dir()));
+            for layer in own {
+                remove_quietly(&layer).await;
+            }
+        }
+        built?;
+        self.state().template(&spec.name)
+    }
+
+    /// Builds the lost zygote of a template again.
+    pub(super) async fn rebuild(self: &Arc<Self>, record: TemplateRecord) -> Result<()> {
+        self.state().begin_build(&record.spec)?;
+        let _admitted = Admitted { node: self, name: &record.spec.name };
+        self.changed();
+        self.build_admitted(&record.spec, record.image_layers, &Progress::unheard()).await
+    }
+
+    async fn build_admitted(
+        self: &Arc<Self>,
+        spec: &TemplateSpec,
+        image_layers: Vec<PathBuf>,
+        progress: &Progress,
+    ) -> Result<()> {
+        let directory = self.config.template_dir(&spec.name);
+        std::fs::create_dir_all(&directory).at("create", &directory)?;
+        let layer = directory.join(format!("layer-{}", random_suffix()));
+        let (source, zygote) = {
+            let mut state = self.state();
+            (state.claim(), state.number())
+        };
+        let job = Job { spec: spec.clone(), source, zygote, image_layers, layer };
+        let built = tokio::select! {
+            biased;
+            built = self.build_zygote(&job, progress) => built,
+            () = progress.abandoned() => Err(Error::Cancelled),
+        };
+        if built.is_ok() {
+            progress.stage(BuildStage::RemovingSource);
+        } else {
+            self.drop_zygote(job.zygote).await;
+        }
+        self.discard(job.source.clone()).await;
+        let finished = match built {
+            Ok((zygote, timings)) => self.finish_build(&job, zygote, timings, progress).await,
+            Err(error) => Err(error),
+        };
+        if finished.is_err() {
+            remove_quietly(&job.layer).await;
+            // Only if nothing else is in it: an earlier build stays.
+            let _ = std::fs::remove_dir(&directory);
+        }
+        finished
+    }
+
+    async fn build_zygote(self: &Arc<Self>, job: &Job, progress: &Progress) -> Result<(ZygoteRef, BuildTimings)> {
+        progress.stage(BuildStage::StartingProgram);
+        let spec = &job.spec;
+        let dir = self.config.sandbox_dir(&job.source);
+        let limits = engine_limits(&spec.limits);
+        let create = sandbox::Spec { id: job.source.clone(), dir, layers: job.image_layers.clone(), limits };
+        let keeper = self.keeper("make a sandbox").await?;
+        keeper.call("make a sandbox", Request::CreateSandbox { spec: create }, &[], CREATE_DEADLINE).await?;
+
+        let output = self.open_output(&job.source)?;
+        let streams = self.streams(&output)?;
+        let output = OwnedFd::from(output);
+        let spawned = Instant::now();
+        let main = command(spec, spec.command.clone(), &[], None);
+        let (main, mut ended) = self.spawn(&job.source, main, true, [&self.null, &output, &output]).await?;
+        self.bind_limits_of(job.source.clone()).await;
+        progress.stage(BuildStage::WaitingUntilReady);
+        self.wait_until_ready(spec, &job.source, main.pid, &mut ended).await?;
+        let ready_us = spawned.elapsed().as_micros() as u64;
+
+        progress.stage(BuildStage::BuildingZygote);
+        let request = BuildZygote {
+            zygote: job.zygote,
+            id: job.source.clone(),
+            main,
+            streams,
+            earlier_arena: None,
+            layers: job.image_layers.clone(),
+            layer_dest: job.layer.clone(),
+            huge_pages: true,
+        };
+        let what = format!("template {}", spec.name);
+        let (zygote, timings) = self.request_zygote(request, what).await?;
+        Ok((zygote, BuildTimings { ready_us, ..timings }))
+    }
+
+    /// Which files a program was started with: a copy gets its own sandbox's instead.
+    pub(super) fn streams(&self, output: &File) -> Result<Vec<(StreamFile, Stream)>> {
+        let of = |fd: &dyn AsFd| fstat(fd.as_fd()).map(|stat| StreamFile { dev: stat.st_dev, ino: stat.st_ino });
+        let stdin = of(&self.null).doing("look at /dev/null")?;
+        let stdout = of(output).doing("look at the output file")?;
+        Ok(vec![(stdin, Stream::Stdin), (stdout, Stream::Stdout)])
+    }
+
+    /// Has the keeper build a zygote.
+    pub(super) async fn request_zygote(&self, request: BuildZygote, what: String) -> Result<(ZygoteRef, BuildTimings)> {
+        let number = request.zygote;
+        let keeper = self.keeper("build the zygote").await?;
+        let answer = keeper.call("build the zygote", Request::BuildZygote(request), &[], ZYGOTE_DEADLINE).await?;
+        match answer.reply {
+            Reply::Built { facts, pause_us, capture_us, build_us } => {
+                let timings = BuildTimings { ready_us: 0, pause_us, capture_us, build_us, total_us: 0 };
+                let arena = facts.arena;
+                let facts = TemplateFacts {
+                    zygote_pid: facts.pid,
+                    threads: facts.threads,
+                    mappings: facts.mappings,
+                    descriptors: facts.descriptors,
+                    memory_bytes: facts.memory_bytes,
+                    huge_bytes: facts.huge_bytes,
+                    timings: timings.clone(),
+                };
+                Ok((ZygoteRef { number, arena, facts }, timings))
+            }
+            Reply::Refused { refusals } => {
+                let refusals = refusals.into_iter().map(|(_, reason)| reason).collect();
+                Err(Error::CannotFork { what, refusals })
+            }
+            other => Err(unexpected("build the zygote", &other)),
+        }
+    }
+
+    async fn finish_build(
+        self: &Arc<Self>,
+        job: &Job,
+        mut zygote: ZygoteRef,
+        mut timings: BuildTimings,
+        progress: &Progress,
+    ) -> Result<()> {
+        timings.total_us = progress.began.elapsed().as_micros() as u64;
+        zygote.facts.timings = timings.clone();
+        let earlier = self.state().template_record(&job.spec.name).cloned();
+        let record = TemplateRecord {
+            spec: job.spec.clone(),
+            created_ms: earlier.as_ref().map_or_else(now_ms, |earlier| earlier.created_ms),
+            image_layers: job.image_layers.clone(),
+            layer: job.layer.clone(),
+            timings,
+        };
+        let path = self.config.template_dir(&job.spec.name).join(RECORD);
+        if let Err(error) = records::write(&path, &record, Durability::Machine) {
+            self.drop_zygote(job.zygote).await;
+            return Err(error);
+        }
+        let (previous, blanks) = self.state().finish_build(record, zygote);
+        if let Some(previous) = previous {
+            self.drop_zygote(previous.number).await;
+        }
+        self.discard_blanks(blanks).await;
+        let unused = earlier.map(|earlier| earlier.layers()).unwrap_or_default();
+        let unused = self.state().unused(unused);
+        self.remove_layers(unused).await;
+        Ok(())
+    }
+
+    /// Removes a template that no sandbox uses.
+    pub(crate) async fn remove_template(self: &Arc<Self>, name: &TemplateName) -> Result<()> {
+        let (layers, removed) = {
+            let mut state = self.state();
+            let layers = state.template_record(name).map(TemplateRecord::layers).unwrap_or_default();
+            (layers, state.remove_template(name)?)
+        };
+        let (zygote, blanks) = removed;
+        let directory = self.config.template_dir(name);
+        let _ = std::fs::remove_file(directory.join(RECORD));
+        if let Some(zygote) = zygote {
+            self.drop_zygote(zygote.number).await;
+        }
+        self.discard_blanks(blanks).await;
+        let unused = self.state().unused(layers);
+        self.remove_layers(unused).await;
+        remove_quietly(&directory).await;
+        self.changed();
+        Ok(())
+    }
+}

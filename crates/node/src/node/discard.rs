@@ -1,0 +1,96 @@
+//! Removing sandboxes, wanted or half made, and the layers that nothing uses any more.
+
+use std::{path::PathBuf, sync::Arc};
+
+use base::id::SandboxId;
+use tokio::task::JoinSet;
+
+use super::{DESTROY_DEADLINE, Node};
+use crate::{
+    config::RECORD,
+    error::{Context, Result, chain},
+    keeper::message::Request,
+    state::Blank,
+};
+
+impl Node {
+    /// Removes a sandbox that users know of.
+    pub(crate) async fn remove(self: &Arc<Self>, id: &SandboxId) -> Result<()> {
+        self.state().sandbox(id)?;
+        self.discard(id.clone()).await;
+        Ok(())
+    }
+
+    /// Removes all of them, side by side.
+    pub(crate) async fn remove_all(self: &Arc<Self>) -> Vec<SandboxId> {
+        let ids: Vec<_> = self.state().sandboxes().into_iter().map(|record| record.id).collect();
+        self.discard_all(ids.clone()).await;
+        ids
+    }
+
+    pub(super) async fn discard_all(self: &Arc<Self>, ids: Vec<SandboxId>) {
+        let mut removals = JoinSet::new();
+        for id in ids {
+            let node = Arc::clone(self);
+            removals.spawn(async move { node.discard(id).await });
+        }
+        while removals.join_next().await.is_some() {}
+    }
+
+    pub(super) async fn discard_blanks(self: &Arc<Self>, blanks: Vec<Blank>) {
+        self.discard_all(blanks.into_iter().map(|blank| blank.id).collect()).await;
+    }
+
+    /// Ends and removes a sandbox in whatever state it is. When this returns, nothing of it is left, or the log says why.
+    pub(super) async fn discard(self: &Arc<Self>, id: SandboxId) {
+        // The record goes first: a crash in between leaves something unclaimed, which the sweep finds.
+        let dir = self.config.sandbox_dir(&id);
+        let _ = std::fs::remove_file(dir.join(RECORD));
+        let unused = self.state().forget(&id);
+        let removed = match self.keeper("remove the sandbox").await {
+            Ok(keeper) => {
+                let request = Request::DestroySandbox { id: id.clone() };
+                keeper.call("remove the sandbox", request, &[], DESTROY_DEADLINE).await.map(drop)
+            }
+            Err(error) => Err(error),
+        };
+        // The keeper may be new and not know it, or have failed half way: the sweep needs neither.
+        if removed.is_err() || dir.exists() {
+            self.state().release(&id);
+            if let Err(error) = self.sweep().await {
+                tracing::error!(sandbox = %id, error = chain(&error), "the sandbox could not be removed; the next sweep tries again");
+            }
+        }
+        self.state().release(&id);
+        self.remove_layers(unused).await;
+    }
+
+    /// Removes what no record claims.
+    pub(super) async fn sweep(self: &Arc<Self>) -> Result<()> {
+        let node = Arc::clone(self);
+        let swept = tokio::task::spawn_blocking(move || {
+            let kept = node.state().kept();
+            sandbox::sweep(&node.cgroups, &node.config.sandboxes_dir(), &kept)
+        });
+        let swept = swept.await.doing("sweep")??;
+        if !swept.is_empty() {
+            tracing::warn!(count = swept.len(), "removed leftovers of sandboxes that no record claims");
+        }
+        Ok(())
+    }
+
+    /// Removes layers of ours; images that the user gave are not.
+    pub(super) async fn remove_layers(&self, layers: Vec<PathBuf>) {
+        let roots = [self.config.templates_dir(), self.config.sandboxes_dir(), self.config.images_dir()];
+        for layer in layers.into_iter().filter(|layer| roots.iter().any(|root| layer.starts_with(root))) {
+            // A fork point is nothing but its layer; a template's directory goes with the template.
+            let directory = match layer.parent() {
+                Some(parent) if layer.starts_with(self.config.sandboxes_dir()) => parent.to_path_buf(),
+                Some(_) | None => layer,
+            };
+            if let Err(error) = tokio::fs::remove_dir_all(&directory).await {
+                tracing::warn!(layer = %directory.display(), %error, "an unused layer could not be removed");
+            }
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Commands in a running sandbox, with pipes or with a terminal, as a stream of frames.
+
+mod stream;
+mod terminal;
+
+use std::{os::fd::OwnedFd, sync::Arc};
+
+use api::{ExecRequest, TemplateSpec};
+use base::id::SandboxId;
+use rustix::pipe::{PipeFlags, pipe_with};
+use sandbox::{Command, ProcessIdentity};
+use tokio::sync::oneshot;
+
+use super::{Node, START_DEADLINE, unexpected};
+use crate::{
+    error::{Context, Error, Result},
+    keeper::message::{Reply, Request, Status},
+};
+
+pub(super) use stream::Streams;
+
+/// What every program gets to see; a template's own variables come on top.
+const ENVIRONMENT: [(&str, &str); 4] = [
+    ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
+    ("HOME", "/home/user"),
+    ("USER", "user"),
+    ("LANG", "C.UTF-8"),
+];
+
+/// A command as the engine takes it: the common environment, then the template's, then `env`.
+pub(super) fn command(spec: &TemplateSpec, argv: Vec<String>, env: &[(String, String)], cwd: Option<&str>) -> Command {
+    let common = ENVIRONMENT.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    let mut merged: Vec<(String, String)> = Vec::new();
+    for (name, value) in common.chain(spec.env.iter().cloned()).chain(env.iter().cloned()) {
+        merged.retain(|(other, _)| *other != name);
+        merged.push((name, value));
+    }
+    Command { argv, env: merged, cwd: cwd.unwrap_or(&spec.cwd).to_owned(), tty: false }
+}
+
+/// A command that runs.
+#[derive(Debug)]
+pub(crate) struct Exec {
+    streams: Streams,
+    pid: ProcessIdentity,
+    ended: oneshot::Receiver<Status>,
+}
+
+impl Node {
+    /// Starts a command in a sandbox that runs.
+    pub(crate) async fn exec(self: &Arc<Self>, id: &SandboxId, request: ExecRequest) -> Result<Exec> {
+        if request.command.is_empty() {
+            return Err(Error::Invalid { message: "no command is given".to_owned(), hint: None });
+        }
+        let (init, spec) = {
+            let state = self.state();
+            let record = state.sandbox(id)?;
+            if record.state == api::SandboxState::Lost {
+                return Err(Error::NotRunning { id: id.clone(), state: record.state });
+            }
+            let template =
+                state.template_record(&record.template).ok_or_else(|| Error::NoTemplate(record.template.clone()))?;
+            (record.init, template.spec.clone())
+        };
+        let mut command = command(&spec, request.command, &request.env, request.cwd.as_deref());
+        let (streams, stdio) = match request.terminal {
+            Some(size) => {
+                command.tty = true;
+                if !command.env.iter().any(|(name, _)| name == "TERM") {
+                    command.env.push(("TERM".to_owned(), "xterm-256color".to_owned()));
+                }
+                let (master, slave) = terminal::open_sized(init.pid, size)?;
+                (
+                    Streams::terminal(master)?,
+                    [
+                        slave.try_clone().doing("share the terminal")?,
+                        slave.try_clone().doing("share the terminal")?,
+                        slave,
+                    ],
+                )
+            }
+            None => {
+                let (stdin_read, stdin_write) = pipe()?;
+                let (stdout_read, stdout_write) = pipe()?;
+                let (stderr_read, stderr_write) = pipe()?;
+                (Streams::pipes(stdin_write, stdout_read, stderr_read)?, [stdin_read, stdout_write, stderr_write])
+            }
+        };
+        let [stdin, stdout, stderr] = &stdio;
+        let (pid, ended) = self.spawn(id, command, false, [stdin, stdout, stderr]).await?;
+        Ok(Exec { streams, pid, ended })
+    }
+
+    /// Spawns a program into a sandbox: its identity, and what resolves at its end.
+    pub(super) async fn spawn(
+        &self,
+        id: &SandboxId,
+        command: Command,
+        main: bool,
+        stdio: [&OwnedFd; 3],
+    ) -> Result<(ProcessIdentity, oneshot::Receiver<Status>)> {
+        let keeper = self.keeper("start the program").await?;
+        let request = Request::Spawn { id: id.clone(), command, main };
+        let answer = keeper.call("start the program", request, &stdio, START_DEADLINE).await?;
+        match (&answer.reply, answer.ended) {
+            (Reply::Spawned { pid }, Some(ended)) => Ok((*pid, ended)),
+            (other, _) => Err(unexpected("start the program", other)),
+        }
+    }
+}
+
+fn pipe() -> Result<(OwnedFd, OwnedFd)> {
+    pipe_with(PipeFlags::CLOEXEC).doing("make a pipe")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn later_variables_replace_earlier_ones() {
+        let spec = TemplateSpec {
+            name: "a".parse().unwrap(),
+            image: api::Image::Host,
+            command: vec![],
+            env: vec![("HOME".into(), "/srv".into()), ("A".into(), "1".into())],
+            cwd: "/work".into(),
+            ready: api::Ready::Listening,
+            ready_timeout_ms: 1,
+            limits: api::Limits::default(),
+        };
+        let command = command(&spec, vec!["x".into()], &[("A".into(), "2".into())], None);
+        let value =
+            |name: &str| command.env.iter().filter(|(n, _)| n == name).map(|(_, v)| v.as_str()).collect::<Vec<_>>();
+        assert_eq!((value("HOME"), value("A"), command.cwd.as_str()), (vec!["/srv"], vec!["2"], "/work"));
+    }
+}

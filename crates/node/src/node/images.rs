@@ -1,0 +1,55 @@
+//! From an image to overlay layers.
+
+use std::path::{Path, PathBuf};
+
+use api::{Image, TemplateSpec};
+
+use super::Node;
+use crate::error::{Context, Error, Result};
+
+impl Node {
+    /// The layers of the template's image, topmost first. A tarball is unpacked to a directory of its own for each build,
+    /// because sandboxes of an earlier build may still stand on the earlier one.
+    pub(super) async fn prepare_image(&self, spec: &TemplateSpec) -> Result<Vec<PathBuf>> {
+        let path = match &spec.image {
+            Image::Host => return Ok(vec![self.config.host_mask(), PathBuf::from("/")]),
+            Image::Path(path) => path.clone(),
+        };
+        let found = std::fs::metadata(&path).at("open the image", &path)?;
+        let base = self.config.base_layer();
+        std::fs::create_dir_all(&base).at("create", &base)?;
+        sandbox::prepare_base_layer(&base)?;
+        if found.is_dir() {
+            return Ok(vec![base, path]);
+        }
+        if !found.is_file() {
+            let message = format!("the image {} is neither a directory nor a tarball", path.display());
+            return Err(Error::Invalid { message, hint: None });
+        }
+        let into = self.config.images_dir().join(format!("{}-{}", spec.name, random_suffix()));
+        // Whole or not at all, so a failure leaves nothing here.
+        unpack(path, into.clone()).await?;
+        Ok(vec![base, into])
+    }
+}
+
+/// Eight hexadecimal digits that make a name unique.
+pub(super) fn random_suffix() -> String {
+    let mut bytes = [0; 4];
+    base::id::fill_random(&mut bytes);
+    base::id::hex(&bytes)
+}
+
+async fn unpack(tarball: PathBuf, into: PathBuf) -> Result<()> {
+    let unpacked = tokio::task::spawn_blocking(move || sandbox::unpack_tarball(&tarball, &into));
+    Ok(unpacked.await.doing("unpack the image")??)
+}
+
+/// Removes what a failure left; the failure itself is what the user hears of.
+pub(super) async fn remove_quietly(path: &Path) {
+    match tokio::fs::remove_dir_all(path).await {
+        Ok(()) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => tracing::warn!(path = %path.display(), %error, "a leftover could not be removed"),
+    }
+}

@@ -1,0 +1,67 @@
+//! What a sandbox is made of right now, read from `/proc`.
+
+use std::{fs, path::Path};
+
+use api::{ProcessInfo, SandboxDetail};
+use base::id::SandboxId;
+
+use super::{Node, now_ms};
+use crate::error::Result;
+
+impl Node {
+    /// Everything about one sandbox.
+    pub(crate) fn inspect(&self, id: &SandboxId) -> Result<SandboxDetail> {
+        let record = self.state().sandbox(id)?.clone();
+        let group = self.cgroups.summary().group.join(id.as_str());
+        let processes: Vec<_> = pids(&group).into_iter().filter_map(process).collect();
+        let sum = |bytes: fn(&ProcessInfo) -> u64| processes.iter().map(bytes).sum();
+        Ok(SandboxDetail {
+            sandbox: record.to_api(),
+            uptime_ms: now_ms().saturating_sub(record.created_ms),
+            rss_bytes: sum(|process| process.rss_bytes),
+            pss_bytes: sum(|process| process.pss_bytes),
+            processes,
+            cgroup: group.display().to_string(),
+            layers: record.layers.iter().map(|layer| layer.display().to_string()).collect(),
+            directory: self.config.sandbox_dir(id).display().to_string(),
+        })
+    }
+}
+
+/// The processes of a control group.
+fn pids(group: &Path) -> Vec<i32> {
+    let members = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    members.lines().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+/// One process; none if it has ended meanwhile.
+fn process(pid: i32) -> Option<ProcessInfo> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
+    let memory = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+    Some(ProcessInfo {
+        pid,
+        inner_pid: field("NSpid")?.split_ascii_whitespace().last()?.parse().ok()?,
+        name: field("Name")?.to_owned(),
+        threads: field("Threads")?.parse().ok()?,
+        rss_bytes: kilobytes(&memory, "Rss:"),
+        pss_bytes: kilobytes(&memory, "Pss:"),
+    })
+}
+
+fn kilobytes(text: &str, field: &str) -> u64 {
+    let value = text.lines().find_map(|line| line.strip_prefix(field)).and_then(|rest| rest.trim().strip_suffix(" kB"));
+    value.and_then(|value| value.trim().parse::<u64>().ok()).unwrap_or(0) * 1024
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_can_be_described() {
+        let own = process(std::process::id() as i32).unwrap();
+        assert!(own.threads >= 1 && own.rss_bytes >= own.pss_bytes && own.pss_bytes > 0);
+        assert!(process(i32::MAX).is_none());
+    }
+}

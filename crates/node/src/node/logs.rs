@@ -1,0 +1,161 @@
+//! The output files: read, followed, and kept below their bound.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, Read, Seek, SeekFrom},
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
+
+use api::SandboxState;
+use base::{id::SandboxId, limits::LOG_BYTES_MAX};
+use tokio::sync::mpsc;
+
+use super::Node;
+use crate::{config::output_file, error::Result};
+
+/// How often a followed file is looked at.
+const FOLLOW_EVERY: Duration = Duration::from_millis(100);
+
+/// Bytes read at once.
+const CHUNK_BYTES: usize = 64 << 10;
+
+/// How much of a file's end is searched for its last lines.
+const TAIL_BYTES: u64 = 16 << 10;
+
+impl Node {
+    /// The sandbox's output so far, the part that was cut off included; with `follow` also what comes until its end.
+    pub(crate) fn logs(self: &Arc<Self>, id: &SandboxId, follow: bool) -> Result<mpsc::Receiver<Vec<u8>>> {
+        self.state().sandbox(id)?;
+        let (sender, chunks) = mpsc::channel(4);
+        let (node, id) = (Arc::clone(self), id.clone());
+        tokio::spawn(async move {
+            // The reader hangs up when it has enough.
+            let _ = node.send_logs(&id, follow, &sender).await;
+        });
+        Ok(chunks)
+    }
+
+    async fn send_logs(&self, id: &SandboxId, follow: bool, sender: &mpsc::Sender<Vec<u8>>) -> Option<()> {
+        let path = output_file(&self.config.sandbox_dir(id));
+        let earlier = earlier_file(&path);
+        if let Ok(mut file) = File::open(earlier) {
+            send_rest(&mut file, sender).await?;
+        }
+        let mut file = File::open(&path).ok()?;
+        loop {
+            // Asked before reading: what it wrote before its end is then in the file.
+            let goes_on = self.state().sandbox(id).is_ok_and(|record| record.state == SandboxState::Running);
+            send_rest(&mut file, sender).await?;
+            if !follow || !goes_on {
+                return Some(());
+            }
+            tokio::time::sleep(FOLLOW_EVERY).await;
+            if file.metadata().ok()?.len() < file.stream_position().ok()? {
+                // It was cut meanwhile.
+                file.rewind().ok()?;
+            }
+        }
+    }
+
+    /// Cuts output files that have grown too long. Never returns.
+    pub(super) async fn bound_outputs(self: Arc<Self>, every: Duration) {
+        loop {
+            tokio::time::sleep(every).await;
+            let ids: Vec<_> = self.state().sandboxes().into_iter().map(|record| record.id).collect();
+            for id in ids {
+                let path = output_file(&self.config.sandbox_dir(&id));
+                let cut = tokio::task::spawn_blocking(move || cut(&path, LOG_BYTES_MAX));
+                if let Ok(Err(error)) = cut.await {
+                    tracing::warn!(sandbox = %id, %error, "its output could not be cut");
+                }
+            }
+        }
+    }
+}
+
+/// Where the newest half of a cut file goes.
+fn earlier_file(path: &Path) -> std::path::PathBuf {
+    path.with_extension("log.1")
+}
+
+/// Empties a file longer than `bytes_max` after copying its newest half beside it.
+///
+/// Programs append to it through descriptors of their own, so it must stay the same file. What they write between the
+/// copy and the cut (microseconds) is lost: the price of a bound that needs no process between program and file.
+fn cut(path: &Path, bytes_max: u64) -> io::Result<()> {
+    let length = match std::fs::metadata(path) {
+        Ok(found) => found.len(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    if length <= bytes_max {
+        return Ok(());
+    }
+    let mut file = OpenOptions::new().read(true).write(true).open(path)?;
+    file.seek(SeekFrom::Start(length.saturating_sub(bytes_max / 2)))?;
+    let new = path.with_extension("log.new");
+    io::copy(&mut file, &mut File::create(&new)?)?;
+    file.set_len(0)?;
+    std::fs::rename(new, earlier_file(path))
+}
+
+async fn send_rest(file: &mut File, sender: &mpsc::Sender<Vec<u8>>) -> Option<()> {
+    let mut buffer = vec![0; CHUNK_BYTES];
+    loop {
+        // A file read of this size takes microseconds; a thread for it would cost more.
+        match file.read(&mut buffer) {
+            Ok(0) => return Some(()),
+            Ok(length) => sender.send(buffer[..length].to_vec()).await.ok()?,
+            Err(_) => return None,
+        }
+    }
+}
+
+/// The last lines of a file; fewer or none if it cannot be read.
+pub(super) fn last_lines(path: &Path, lines: usize) -> Vec<String> {
+    let tail = || -> io::Result<Vec<u8>> {
+        let mut file = File::open(path)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES)))?;
+        let mut tail = Vec::new();
+        file.take(TAIL_BYTES).read_to_end(&mut tail)?;
+        Ok(tail)
+    };
+    let tail = tail().unwrap_or_default();
+    let text = String::from_utf8_lossy(&tail);
+    let all: Vec<&str> = text.lines().collect();
+    all[all.len().saturating_sub(lines)..].iter().map(|line| (*line).to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_too_long_keeps_its_newest_half_and_its_identity() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("output.log");
+        let mut writer = OpenOptions::new().append(true).create(true).open(&path).unwrap();
+        writer.write_all(b"0123456789").unwrap();
+        cut(&path, 10).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"0123456789", "within the bound");
+        writer.write_all(b"ab").unwrap();
+        cut(&path, 10).unwrap();
+        writer.write_all(b"new").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"new");
+        assert_eq!(std::fs::read(earlier_file(&path)).unwrap(), b"789ab");
+    }
+
+    #[test]
+    fn the_last_lines_of_a_missing_file_are_none() {
+        assert!(last_lines(Path::new("/no/such/file"), 3).is_empty());
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("output.log");
+        std::fs::write(&path, "a\nb\nc\nd\n").unwrap();
+        assert_eq!(last_lines(&path, 2), ["c", "d"]);
+    }
+}

@@ -1,0 +1,69 @@
+//! In the background: filling the pool of blank sandboxes, and binding the limits of started ones. Never in the way of a start.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{CREATE_DEADLINE, Node};
+use crate::{error::chain, keeper::message::Request};
+
+/// How long all starts must have ended before limits are bound: on cgroup v1 that stalls every fork for milliseconds.
+const LIMITS_DELAY: Duration = Duration::from_millis(50);
+
+/// How long the pool rests after a failure, so that a host in trouble is not asked again and again.
+const FAILURE_REST: Duration = Duration::from_secs(5);
+
+impl Node {
+    /// Keeps the pool full. Never returns.
+    pub(super) async fn fill_pool(self: Arc<Self>) {
+        loop {
+            self.pool_work.notified().await;
+            loop {
+                // A statement of its own: the lock must not live across the await below.
+                let wanted = self.state().wants_blank();
+                let Some(record) = wanted else { break };
+                let layers = record.layers();
+                self.state().hold(&layers);
+                let created = self.create_blank(&layers, &record.spec.limits).await;
+                let unwanted = match created {
+                    Ok(blank) => self.state().put_blank(&record.spec.name, blank),
+                    Err(error) => {
+                        tracing::warn!(error = chain(&error), "the pool cannot be filled");
+                        tokio::time::sleep(FAILURE_REST).await;
+                        None
+                    }
+                };
+                if let Some(blank) = unwanted {
+                    self.discard(blank.id).await;
+                }
+                let unused = self.state().unhold(&layers);
+                self.remove_layers(unused).await;
+            }
+        }
+    }
+
+    /// Binds limits some time after the last start. Never returns.
+    pub(super) async fn bind_limits(self: Arc<Self>) {
+        loop {
+            self.limits_work.notified().await;
+            loop {
+                tokio::time::sleep(LIMITS_DELAY).await;
+                let quiet = self.state().is_quiet();
+                if quiet {
+                    break;
+                }
+            }
+            let ids = self.state().take_unbound();
+            for id in ids {
+                self.bind_limits_of(id).await;
+            }
+        }
+    }
+
+    /// One at a time: a start that comes meanwhile waits for one sandbox at most.
+    pub(super) async fn bind_limits_of(&self, id: base::id::SandboxId) {
+        let Ok(keeper) = self.keeper("bind limits").await else { return };
+        let request = Request::BindLimits { ids: vec![id.clone()] };
+        if let Err(error) = keeper.call("bind limits", request, &[], CREATE_DEADLINE).await {
+            tracing::warn!(sandbox = %id, error = chain(&error), "limits could not be bound");
+        }
+    }
+}

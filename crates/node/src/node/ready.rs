@@ -1,0 +1,142 @@
+//! Waiting until a template's program is ready.
+
+use std::{
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use api::{Ready, TemplateSpec};
+use base::id::SandboxId;
+use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat2};
+use tokio::sync::oneshot;
+
+use super::{Node, exit_status, logs::last_lines};
+use crate::{
+    config::output_file,
+    error::{Error, Result},
+    keeper::message::Status,
+};
+
+/// How often to look: soon at first, because many programs are ready within milliseconds.
+const LOOK_MIN: Duration = Duration::from_millis(5);
+const LOOK_MAX: Duration = Duration::from_millis(100);
+
+/// How much of the output goes into the message of a failure.
+const OUTPUT_LINES: usize = 20;
+
+impl Node {
+    /// Waits until the program `main` of the sandbox is ready; it ends early when the program does.
+    pub(super) async fn wait_until_ready(
+        self: &Arc<Self>,
+        spec: &TemplateSpec,
+        id: &SandboxId,
+        main: i32,
+        ended: &mut oneshot::Receiver<Status>,
+    ) -> Result<()> {
+        let output = || last_lines(&output_file(&self.config.sandbox_dir(id)), OUTPUT_LINES);
+        let timeout = Duration::from_millis(spec.ready_timeout_ms);
+        tokio::select! {
+            biased;
+            status = ended => match status {
+                Ok(status) => Err(Error::ProgramEnded { status: exit_status(status), output: output() }),
+                Err(_) => Err(Error::KeeperLost { action: "wait until the program is ready" }),
+            },
+            ready = tokio::time::timeout(timeout, self.poll_ready(spec, id, main)) => match ready {
+                Ok(()) => Ok(()),
+                Err(_) => {
+                    let ready = spec.ready.to_string();
+                    Err(Error::NotReadyInTime { ready, timeout_ms: spec.ready_timeout_ms, output: output() })
+                }
+            },
+        }
+    }
+
+    async fn poll_ready(self: &Arc<Self>, spec: &TemplateSpec, id: &SandboxId, main: i32) {
+        let began = Instant::now();
+        while !self.is_ready(spec, id, main).await {
+            // An eighth of the time waited so far: the look costs the wait 12 % at most.
+            tokio::time::sleep((began.elapsed() / 8).clamp(LOOK_MIN, LOOK_MAX)).await;
+        }
+    }
+
+    async fn is_ready(self: &Arc<Self>, spec: &TemplateSpec, id: &SandboxId, main: i32) -> bool {
+        match &spec.ready {
+            Ready::Listening => !listening_ports(main).is_empty(),
+            Ready::Port(port) => listening_ports(main).contains(port),
+            Ready::File(path) => file_exists(main, path),
+            Ready::Command(argv) => self.succeeds(spec, id, argv).await,
+        }
+    }
+
+    async fn succeeds(self: &Arc<Self>, spec: &TemplateSpec, id: &SandboxId, argv: &[String]) -> bool {
+        let command = super::exec::command(spec, argv.to_vec(), &[], None);
+        match self.spawn(id, command, false, [&self.null; 3]).await {
+            Ok((_, ended)) => matches!(ended.await, Ok(Status::Code(0))),
+            Err(error) => {
+                tracing::debug!(sandbox = %id, error = crate::chain(&error), "the ready command did not start");
+                false
+            }
+        }
+    }
+}
+
+/// TCP ports that something listens on in the network namespace of `pid`.
+fn listening_ports(pid: i32) -> Vec<u16> {
+    let table = |name| std::fs::read_to_string(format!("/proc/{pid}/net/{name}")).unwrap_or_default();
+    [table("tcp"), table("tcp6")].iter().flat_map(|table| table.lines().skip(1).filter_map(listening_port)).collect()
+}
+
+/// The local port of a line of `/proc/net/tcp` in state LISTEN (0A).
+fn listening_port(line: &str) -> Option<u16> {
+    let mut fields = line.split_ascii_whitespace();
+    let local = fields.nth(1)?;
+    let state = fields.nth(1)?;
+    let port = local.rsplit(':').next().filter(|_| state == "0A")?;
+    u16::from_str_radix(port, 16).ok()
+}
+
+/// Whether the file exists as the process sees it. Links are followed inside its root only: the program chose them.
+fn file_exists(pid: i32, path: &str) -> bool {
+    let root = open(Path::new(&format!("/proc/{pid}/root")), OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+    let found = root.and_then(|root| {
+        openat2(
+            &root,
+            path,
+            OFlags::PATH | OFlags::CLOEXEC,
+            Mode::empty(),
+            ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS,
+        )
+    });
+    found.is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_listening_sockets_count() {
+        let listening = "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000 0 1";
+        let connected = "   1: 0100007F:1F90 0100007F:8D2C 01 00000000:00000000 00:00000000 00000000  1000 0 1";
+        let six = "   0: 00000000000000000000000000000000:0050 00000000000000000000000000000000:0000 0A 0 0";
+        assert_eq!(listening_port(listening), Some(8080));
+        assert_eq!(listening_port(connected), None);
+        assert_eq!(listening_port(six), Some(80));
+        assert_eq!(listening_port("nonsense"), None);
+    }
+
+    #[test]
+    fn a_listener_of_this_process_is_seen() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        assert!(listening_ports(std::process::id() as i32).contains(&port));
+    }
+
+    #[test]
+    fn files_are_looked_up_inside_the_root() {
+        let own = std::process::id() as i32;
+        assert!(file_exists(own, "/proc/self/stat") || file_exists(own, "/etc"));
+        assert!(!file_exists(own, "/no/such/file"));
+    }
+}

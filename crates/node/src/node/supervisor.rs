@@ -1,0 +1,206 @@
+//! Keeps a keeper running, and takes over the sandboxes that outlived the last one.
+//!
+//! ```text
+//! sweep -> start keeper -> adopt every recorded sandbox -> publish it -> events ... keeper dies
+//!   ^                                                                                   |
+//!   +--------------- zygotes lost, blanks given up, unpublish <-------------------------+
+//! ```
+
+use std::{
+    process::Stdio,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use api::{ExitStatus, SandboxState};
+use tokio::{
+    process::{Child, Command},
+    sync::{mpsc, watch},
+};
+
+use super::orphans;
+use super::{CREATE_DEADLINE, CurrentKeeper, DESTROY_DEADLINE, Node, engine_limits, unexpected};
+use crate::{
+    config::AtExit,
+    error::{Context, Result, chain},
+    keeper::message::{Event, Reply, Request},
+    keeper_client::KeeperClient,
+    records::SandboxRecord,
+};
+
+/// A keeper that ends sooner than this has a reason that will not go away by itself.
+const SHORT_LIFE: Duration = Duration::from_secs(2);
+
+/// How long to rest before the next try then.
+const RETRY_REST: Duration = Duration::from_secs(1);
+
+/// How long a keeper may take to leave when its server says so.
+const LEAVE_MAX: Duration = Duration::from_secs(5);
+
+/// How often output files are looked at.
+const OUTPUT_CHECK: Duration = Duration::from_secs(2);
+
+impl Node {
+    /// Runs until `stop` becomes true, then shuts down orderly.
+    pub(crate) async fn supervise(self: Arc<Self>, mut stop: watch::Receiver<bool>) -> Result<()> {
+        // The first keeper has to come up, so that a host that cannot run one is named at once.
+        self.sweep().await?;
+        let mut running = self.start_keeper().await?;
+        let background = [
+            tokio::spawn(Arc::clone(&self).fill_pool()),
+            tokio::spawn(Arc::clone(&self).bind_limits()),
+            tokio::spawn(Arc::clone(&self).bound_outputs(OUTPUT_CHECK)),
+            tokio::spawn(orphans::reap()),
+        ];
+        loop {
+            let began = Instant::now();
+            tokio::select! {
+                () = self.follow(&mut running.events) => {}
+                _ = stop.wait_for(|stop| *stop) => break,
+            }
+            self.lose_keeper(&mut running).await;
+            if began.elapsed() < SHORT_LIFE {
+                tokio::time::sleep(RETRY_REST).await;
+            }
+            running = loop {
+                match self.restart_keeper().await {
+                    Ok(running) => break running,
+                    Err(error) => tracing::error!(error = chain(&error), "no keeper can be started"),
+                }
+                tokio::time::sleep(RETRY_REST).await;
+            };
+        }
+        background.iter().for_each(tokio::task::JoinHandle::abort);
+        self.shut_down(running).await;
+        Ok(())
+    }
+
+    /// Handles events until the keeper is gone.
+    async fn follow(self: &Arc<Self>, events: &mut mpsc::UnboundedReceiver<Event>) {
+        while let Some(event) = events.recv().await {
+            match event {
+                Event::ZygoteLost { zygote, status } => self.zygote_lost(zygote, &status.to_string()),
+                // The monitor of the sandbox has it.
+                Event::Exited { .. } => {}
+            }
+        }
+    }
+
+    pub(super) fn zygote_lost(&self, zygote: u64, how: &str) {
+        let template = self.state().zygote_lost(zygote);
+        if let Some(name) = template {
+            tracing::warn!(template = %name, how, "its zygote is gone; the next run builds it again");
+            self.changed();
+        }
+    }
+
+    async fn lose_keeper(self: &Arc<Self>, running: &mut Running) {
+        tracing::warn!("the keeper is gone: its zygotes are lost, sandboxes run on");
+        self.keeper.send_replace(None);
+        // Its socket may have ended before its process: zygotes go only with the last descriptor.
+        let _ = running.child.start_kill();
+        let _ = running.child.wait().await;
+        self.state().keeper_lost();
+        self.keeper_restarts.send_modify(|count| *count += 1);
+        self.changed();
+    }
+
+    async fn restart_keeper(self: &Arc<Self>) -> Result<Running> {
+        self.sweep().await?;
+        self.start_keeper().await
+    }
+
+    async fn start_keeper(self: &Arc<Self>) -> Result<Running> {
+        let running = self.spawn_keeper()?;
+        let recorded = self.state().sandboxes();
+        for record in recorded {
+            self.adopt(&running.client, record).await;
+        }
+        let pid = running.child.id();
+        self.keeper.send_replace(Some(CurrentKeeper { client: Arc::clone(&running.client), pid }));
+        tracing::info!(pid, "the keeper runs");
+        self.changed();
+        Ok(running)
+    }
+
+    fn spawn_keeper(&self) -> Result<Running> {
+        let (ours, theirs) = sys::seqpacket::pair().doing("make the keeper's socket")?;
+        let (program, arguments) =
+            self.config.keeper_command.split_first().ok_or(std::io::ErrorKind::InvalidInput).doing("start a keeper")?;
+        let child = Command::new(program)
+            .args(arguments)
+            .args(["--node", &self.id])
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::null())
+            // Ctrl-C at the terminal is for the server, which decides what becomes of the keeper.
+            .process_group(0)
+            .spawn()
+            .doing("start a keeper")?;
+        let (client, events) = KeeperClient::start(ours)?;
+        Ok(Running { child, client, events })
+    }
+
+    /// Hands a recorded sandbox to a new keeper.
+    async fn adopt(self: &Arc<Self>, keeper: &Arc<KeeperClient>, record: SandboxRecord) {
+        let id = record.id.clone();
+        let spec = sandbox::Spec {
+            id: id.clone(),
+            dir: self.config.sandbox_dir(&id),
+            layers: record.layers.clone(),
+            limits: engine_limits(&record.limits),
+        };
+        let main = (record.state == SandboxState::Running).then_some(record.main);
+        // Before it is asked: the end may follow right behind the answer.
+        let ended = main.map(|main| keeper.ended(main.pid));
+        let request = Request::Adopt { spec, init: record.init, main };
+        let answer = keeper.call("adopt the sandbox", request, &[], CREATE_DEADLINE).await;
+        match (answer.map(|answer| answer.reply), ended) {
+            (Ok(Reply::Adopted { alive: true, main_alive: true }), Some(ended)) => self.monitor(id, ended),
+            (Ok(Reply::Adopted { alive: true, .. }), Some(_)) => {
+                self.set_sandbox_state(&id, SandboxState::Exited(ExitStatus::Unknown));
+            }
+            (Ok(Reply::Adopted { alive: false, .. }), Some(_)) => self.set_sandbox_state(&id, SandboxState::Lost),
+            // Its program had ended before.
+            (Ok(Reply::Adopted { .. }), None) => {}
+            (Ok(other), _) => {
+                tracing::error!(sandbox = %id, error = %unexpected("adopt the sandbox", &other), "not adopted")
+            }
+            (Err(error), _) => tracing::error!(sandbox = %id, error = chain(&error), "not adopted"),
+        }
+    }
+
+    async fn shut_down(self: &Arc<Self>, mut running: Running) {
+        let blanks = self.state().take_pool();
+        self.discard_blanks(blanks).await;
+        if self.config.at_exit == AtExit::Remove {
+            self.remove_all().await;
+        }
+        self.keeper.send_replace(None);
+        running.client.close();
+        if tokio::time::timeout(LEAVE_MAX, running.child.wait()).await.is_err() {
+            tracing::warn!("the keeper does not leave: killing it");
+            let _ = running.child.kill().await;
+        }
+        if self.state().sandboxes().is_empty()
+            && let Err(error) = self.cgroups.remove_all()
+        {
+            tracing::warn!(error = chain(&error), "the control groups could not be removed");
+        }
+    }
+
+    /// Ends a zygote.
+    pub(super) async fn drop_zygote(&self, zygote: u64) {
+        let Ok(keeper) = self.keeper("drop the zygote").await else { return };
+        if let Err(error) = keeper.call("drop the zygote", Request::DropZygote { zygote }, &[], DESTROY_DEADLINE).await
+        {
+            tracing::warn!(zygote, error = chain(&error), "it could not be dropped");
+        }
+    }
+}
+
+/// A keeper process.
+struct Running {
+    child: Child,
+    client: Arc<KeeperClient>,
+    events: mpsc::UnboundedReceiver<Event>,
+}

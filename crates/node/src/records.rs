@@ -1,0 +1,212 @@
+//! What the node writes down: one framed JSON document per template, sandbox and node, replaced atomically.
+//!
+//! A sandbox without a record does not exist: what a crash leaves half made is found by [`sandbox::sweep`] because no
+//! record claims it. So the record is written last when something is made and removed first when it is removed.
+
+use std::{
+    fs::{self, File},
+    io::{self, Read, Write},
+    path::{Path, PathBuf},
+};
+
+use api::{BuildTimings, SandboxState, TemplateSpec};
+use base::{
+    frame,
+    id::{SandboxId, TemplateName},
+    limits::RECORD_BYTES_MAX,
+};
+use sandbox::ProcessIdentity;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::error::{Context, Error, Result};
+
+/// The kinds of record, as framed.
+pub(crate) trait Record: Serialize + DeserializeOwned {
+    /// Number of the kind in the frame.
+    const KIND: u16;
+    /// Newest version that this program reads, and the one that it writes.
+    const VERSION: u16;
+}
+
+/// The node itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct NodeRecord {
+    /// Names its control group.
+    pub(crate) id: String,
+}
+
+/// A template that was built.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct TemplateRecord {
+    /// What it is built from.
+    pub(crate) spec: TemplateSpec,
+    /// When it was first built, in milliseconds since 1970.
+    pub(crate) created_ms: u64,
+    /// Layers of its image, topmost first.
+    pub(crate) image_layers: Vec<PathBuf>,
+    /// File changes of its program until it was ready; the topmost layer of its sandboxes.
+    pub(crate) layer: PathBuf,
+    /// Of the last build.
+    pub(crate) timings: BuildTimings,
+}
+
+impl TemplateRecord {
+    /// Layers of its sandboxes, topmost first.
+    pub(crate) fn layers(&self) -> Vec<PathBuf> {
+        std::iter::once(&self.layer).chain(&self.image_layers).cloned().collect()
+    }
+}
+
+/// A sandbox that was started.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SandboxRecord {
+    /// Its identifier.
+    pub(crate) id: SandboxId,
+    /// The template at the root of it.
+    pub(crate) template: TemplateName,
+    /// The sandbox it was forked from, if it was.
+    pub(crate) parent: Option<SandboxId>,
+    /// Its overlay layers, topmost first.
+    pub(crate) layers: Vec<PathBuf>,
+    /// What it may use.
+    pub(crate) limits: api::Limits,
+    /// Its pid 1.
+    pub(crate) init: ProcessIdentity,
+    /// Its program.
+    pub(crate) main: ProcessIdentity,
+    /// Where the start left its arena in the program's memory: a later fork of it steps over that.
+    pub(crate) arena: Option<(u64, u64)>,
+    /// When it started, in milliseconds since 1970.
+    pub(crate) created_ms: u64,
+    /// How long its start took, in microseconds.
+    pub(crate) start_us: u64,
+    /// Where it is in its life.
+    pub(crate) state: SandboxState,
+}
+
+impl SandboxRecord {
+    /// As the API shows it.
+    pub(crate) fn to_api(&self) -> api::Sandbox {
+        api::Sandbox {
+            id: self.id.clone(),
+            template: self.template.clone(),
+            parent: self.parent.clone(),
+            state: self.state,
+            created_ms: self.created_ms,
+            start_us: self.start_us,
+            main_pid: self.main.pid,
+        }
+    }
+}
+
+impl Record for NodeRecord {
+    const KIND: u16 = 1;
+    const VERSION: u16 = 1;
+}
+
+impl Record for TemplateRecord {
+    const KIND: u16 = 2;
+    const VERSION: u16 = 1;
+}
+
+impl Record for SandboxRecord {
+    const KIND: u16 = 3;
+    const VERSION: u16 = 1;
+}
+
+/// How much a record must survive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Durability {
+    /// A crash of the node. What it describes does not survive more either.
+    Process,
+    /// A crash of the machine.
+    Machine,
+}
+
+/// Replaces the record at `path`.
+pub(crate) fn write<R: Record>(path: &Path, record: &R, durability: Durability) -> Result<()> {
+    let payload = serde_json::to_vec(record).map_err(|error| unusable(path, error))?;
+    let framed = frame::encode(R::KIND, R::VERSION, &payload).map_err(|error| unusable(path, error))?;
+    let new = path.with_extension("new");
+    let mut file = File::create(&new).at("create", &new)?;
+    file.write_all(&framed).at("write", &new)?;
+    if durability == Durability::Machine {
+        file.sync_all().at("flush", &new)?;
+    }
+    fs::rename(&new, path).at("replace", path)?;
+    match (durability, path.parent()) {
+        // The rename itself is in the directory.
+        (Durability::Machine, Some(parent)) => File::open(parent).and_then(|dir| dir.sync_all()).at("flush", parent),
+        (Durability::Machine, None) | (Durability::Process, _) => Ok(()),
+    }
+}
+
+/// Reads the record at `path`; none if there is none.
+pub(crate) fn read<R: Record>(path: &Path) -> Result<Option<R>> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error).at("open", path),
+    };
+    let mut framed = Vec::new();
+    file.take((frame::HEADER_BYTES + RECORD_BYTES_MAX + 1) as u64).read_to_end(&mut framed).at("read", path)?;
+    let (_, payload) = frame::decode(&framed, R::KIND, R::VERSION).map_err(|error| unusable(path, error))?;
+    serde_json::from_slice(payload).map(Some).map_err(|error| unusable(path, error))
+}
+
+fn unusable(path: &Path, source: impl std::error::Error + Send + Sync + 'static) -> Error {
+    Error::Record { path: path.to_owned(), source: Box::new(source) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sandbox() -> SandboxRecord {
+        SandboxRecord {
+            id: "s0123456789ab".parse().unwrap(),
+            template: "geo".parse().unwrap(),
+            parent: None,
+            layers: vec!["/a".into(), "/".into()],
+            limits: api::Limits::default(),
+            init: ProcessIdentity { pid: 10, start_ticks: 11 },
+            main: ProcessIdentity { pid: 12, start_ticks: 13 },
+            arena: Some((4096, 8192)),
+            created_ms: 1,
+            start_us: 2,
+            state: SandboxState::Exited(api::ExitStatus::Code(3)),
+        }
+    }
+
+    #[test]
+    fn a_record_comes_back_as_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("record");
+        assert!(read::<SandboxRecord>(&path).unwrap().is_none());
+        for durability in [Durability::Process, Durability::Machine] {
+            write(&path, &sandbox(), durability).unwrap();
+            assert_eq!(read::<SandboxRecord>(&path).unwrap(), Some(sandbox()));
+        }
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "no temporary file is left");
+    }
+
+    #[test]
+    fn a_damaged_or_foreign_record_is_named_and_not_parsed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("record");
+        write(&path, &sandbox(), Durability::Process).unwrap();
+        assert!(matches!(read::<NodeRecord>(&path), Err(Error::Record { .. })));
+        let mut bytes = fs::read(&path).unwrap();
+        let last = bytes.len() - 1;
+        bytes[last] ^= 1;
+        fs::write(&path, bytes).unwrap();
+        assert!(matches!(read::<SandboxRecord>(&path), Err(Error::Record { .. })));
+    }
+
+    #[test]
+    fn version_one_of_a_sandbox_record_is_readable_for_ever() {
+        let golden = br#"{"id":"s0123456789ab","template":"geo","parent":null,"layers":["/a","/"],"limits":{"memory_bytes":4294967296,"pids":4096,"cpu_millis":null},"init":{"pid":10,"start_ticks":11},"main":{"pid":12,"start_ticks":13},"arena":[4096,8192],"created_ms":1,"start_us":2,"state":{"exited":{"code":3}}}"#;
+        assert_eq!(serde_json::from_slice::<SandboxRecord>(golden).unwrap(), sandbox());
+        assert_eq!(serde_json::to_vec(&sandbox()).unwrap(), golden);
+    }
+}

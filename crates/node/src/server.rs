@@ -1,0 +1,105 @@
+//! The server: takes the state directory and the socket, runs the node behind them, leaves orderly.
+
+use std::{
+    fs::{self, File, Permissions},
+    io,
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    sync::Arc,
+};
+
+use rustix::fs::{FlockOperation, flock};
+use tokio::{
+    net::{UnixListener, UnixStream},
+    signal::unix::{SignalKind, signal},
+    sync::watch,
+};
+
+use crate::{
+    config::Config,
+    error::{Context, Error, Result},
+    http,
+    node::Node,
+};
+
+/// Runs a node until SIGINT or SIGTERM.
+pub async fn run(config: Config) -> Result<()> {
+    let _lock = lock_state(&config.state_dir)?;
+    let socket = config.socket.clone();
+    let listener = listen(&socket).await?;
+    let node = Node::load(config)?;
+    let stop = watch::Sender::new(false);
+    let supervised = tokio::spawn(Arc::clone(&node).supervise(stop.subscribe()));
+    let mut supervised = supervised;
+    let served = {
+        let (router, mut stopped) = (http::router(Arc::clone(&node)), stop.subscribe());
+        let ready = node.first_keeper();
+        tokio::spawn(async move {
+            // A client that connects before that waits in the socket's queue.
+            ready.await;
+            tracing::info!(socket = %socket.display(), "node ready");
+            tokio::select! {
+                served = async { axum::serve(listener, router).await } => served,
+                _ = stopped.wait_for(|stop| *stop) => Ok(()),
+            }
+        })
+    };
+    let finished = tokio::select! {
+        () = interrupted()? => None,
+        finished = &mut supervised => Some(finished),
+    };
+    tracing::info!("the node stops");
+    stop.send_replace(true);
+    let finished = match finished {
+        Some(finished) => finished,
+        None => supervised.await,
+    };
+    let _ = fs::remove_file(&node.config().socket);
+    let _ = served.await;
+    finished.map_err(io::Error::other).doing("run the node")?
+}
+
+/// Resolves at the first SIGINT or SIGTERM.
+fn interrupted() -> Result<impl Future<Output = ()>> {
+    let mut interrupt = signal(SignalKind::interrupt()).doing("watch for SIGINT")?;
+    let mut terminate = signal(SignalKind::terminate()).doing("watch for SIGTERM")?;
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    })
+}
+
+/// One node per state directory: the lock goes with the process, however it ends.
+fn lock_state(dir: &Path) -> Result<File> {
+    fs::create_dir_all(dir).at("create", dir)?;
+    // Programs' files and outputs are nobody else's business.
+    fs::set_permissions(dir, Permissions::from_mode(0o700)).at("protect", dir)?;
+    let path = dir.join("lock");
+    let lock = File::create(&path).at("create", &path)?;
+    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(lock),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::StateInUse(dir.to_owned())),
+        Err(errno) => Err(errno).at("lock", &path),
+    }
+}
+
+/// Listens for root only. A socket file that nobody listens on is a dead node's, and is replaced.
+async fn listen(path: &Path) -> Result<UnixListener> {
+    if let Some(dir) = path.parent().filter(|dir| !dir.exists()) {
+        fs::create_dir_all(dir).at("create", dir)?;
+        fs::set_permissions(dir, Permissions::from_mode(0o700)).at("protect", dir)?;
+    }
+    if UnixStream::connect(path).await.is_ok() {
+        return Err(Error::SocketInUse(path.to_owned()));
+    }
+    match fs::remove_file(path) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error).at("remove the old socket", path),
+    }
+    let listener = UnixListener::bind(path).at("listen on", path)?;
+    fs::set_permissions(path, Permissions::from_mode(0o600)).at("protect", path)?;
+    Ok(listener)
+}

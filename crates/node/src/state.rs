@@ -1,0 +1,135 @@
+//! The node's state and its transitions: no I/O, no clock, no async. [`crate::node::Node`] holds it behind one lock.
+//!
+//! ```text
+//! template:  (none) --begin_build--> Building --finish_build--> Ready --zygote lost--> Lost
+//!                                     |   ^                      |                      |
+//!                        build failed |   +------ begin_build ---+----------------------+
+//!                                     v
+//!                  what it was before: none, Ready (its old zygote), Lost
+//!
+//! sandbox:   claimed --(program started, record written)--> Running --program ended--> Exited
+//!               |                                              \---- all gone -------> Lost
+//!               +--> blank in the pool --> taken for a start
+//! ```
+//!
+//! Every sandbox directory on disk is claimed by an id in here; whatever is not claimed may be swept.
+
+mod pool;
+mod sandboxes;
+mod templates;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    path::PathBuf,
+};
+
+use api::TemplateFacts;
+use base::id::{SandboxId, TemplateName};
+use sandbox::ProcessIdentity;
+
+use crate::records::{SandboxRecord, TemplateRecord};
+pub(crate) use sandboxes::FORK_LAYER;
+
+/// A zygote that is parked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ZygoteRef {
+    /// Its number at the keeper.
+    pub(crate) number: u64,
+    /// Where starts leave their arena.
+    pub(crate) arena: (u64, u64),
+    /// For people.
+    pub(crate) facts: TemplateFacts,
+}
+
+/// Where a template is in its life.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Phase {
+    Building { previous: Option<ZygoteRef> },
+    Ready(ZygoteRef),
+    Lost,
+}
+
+#[derive(Debug, Clone)]
+struct Template {
+    /// Of the last build that succeeded.
+    record: Option<TemplateRecord>,
+    /// What is being built, for lists, while there is no record.
+    building: Option<api::TemplateSpec>,
+    phase: Phase,
+}
+
+/// A sandbox of the pool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Blank {
+    /// Its identifier.
+    pub(crate) id: SandboxId,
+    /// Its pid 1.
+    pub(crate) init: ProcessIdentity,
+    /// The layers it was made with.
+    pub(crate) layers: Vec<PathBuf>,
+}
+
+/// What a start needs to know of its template.
+#[derive(Debug, Clone)]
+pub(crate) struct Startable {
+    /// Of the template.
+    pub(crate) record: TemplateRecord,
+    /// Its zygote.
+    pub(crate) zygote: ZygoteRef,
+}
+
+/// Whether a template can be started from right now.
+#[derive(Debug, Clone)]
+pub(crate) enum Readiness {
+    /// It can.
+    Ready(Box<Startable>),
+    /// Someone builds it: ask again when the state has changed.
+    Building,
+    /// Its zygote is gone and has to be built again from this record.
+    Lost(Box<TemplateRecord>),
+}
+
+/// All of it.
+#[derive(Debug)]
+pub(crate) struct State {
+    templates: BTreeMap<TemplateName, Template>,
+    sandboxes: BTreeMap<SandboxId, SandboxRecord>,
+    pool: BTreeMap<TemplateName, Vec<Blank>>,
+    pool_limit: usize,
+    claimed: HashSet<SandboxId>,
+    starts_in_flight: usize,
+    /// Layers of sandboxes that are being made; one entry for each use.
+    held: Vec<PathBuf>,
+    /// Started, but their limits are not bound yet.
+    unbound: Vec<SandboxId>,
+    next_number: u64,
+}
+
+impl State {
+    /// The state as found on disk: no zygote survives its node.
+    pub(crate) fn new(templates: Vec<TemplateRecord>, sandboxes: Vec<SandboxRecord>, pool_limit: usize) -> Self {
+        let template = |record: TemplateRecord| {
+            (record.spec.name.clone(), Template { record: Some(record), building: None, phase: Phase::Lost })
+        };
+        Self {
+            templates: templates.into_iter().map(template).collect(),
+            claimed: sandboxes.iter().map(|record| record.id.clone()).collect(),
+            sandboxes: sandboxes.into_iter().map(|record| (record.id.clone(), record)).collect(),
+            pool: BTreeMap::new(),
+            pool_limit,
+            starts_in_flight: 0,
+            held: Vec::new(),
+            unbound: Vec::new(),
+            next_number: 1,
+        }
+    }
+
+    /// A number that was not given out before: for zygotes and starts.
+    pub(crate) fn number(&mut self) -> u64 {
+        let number = self.next_number;
+        self.next_number += 1;
+        number
+    }
+}

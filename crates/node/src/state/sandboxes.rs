@@ -1,0 +1,125 @@
+//! Transitions of sandboxes and of the layers they stand on.
+
+use std::{
+    collections::HashSet,
+    path::{Path, PathBuf},
+};
+
+use api::SandboxState;
+use base::id::SandboxId;
+
+use super::State;
+use crate::{
+    error::{Error, Result},
+    records::SandboxRecord,
+};
+
+/// Name of the layer in a fork point's directory.
+pub(crate) const FORK_LAYER: &str = "layer";
+
+impl State {
+    /// A new id that the sweep must leave alone.
+    pub(crate) fn claim(&mut self) -> SandboxId {
+        loop {
+            let id = SandboxId::random();
+            if self.claimed.insert(id.clone()) {
+                return id;
+            }
+        }
+    }
+
+    /// It is to be removed: from here on it is no sandbox any more, but its id stays claimed until nothing is left of it.
+    /// Returns the layers that nothing else uses.
+    pub(crate) fn forget(&mut self, id: &SandboxId) -> Vec<PathBuf> {
+        self.unbound.retain(|other| other != id);
+        let layers = self.sandboxes.remove(id).map(|record| record.layers).unwrap_or_default();
+        self.unused(layers)
+    }
+
+    /// Nothing of it is left.
+    pub(crate) fn release(&mut self, id: &SandboxId) {
+        self.claimed.remove(id);
+    }
+
+    /// What the sweep must keep: everything claimed, and the fork points that sandboxes are layered on.
+    pub(crate) fn kept(&self) -> HashSet<SandboxId> {
+        let layers = self.sandboxes.values().flat_map(|record| &record.layers).chain(&self.held);
+        layers.filter_map(|layer| fork_point(layer)).chain(self.claimed.iter().cloned()).collect()
+    }
+
+    /// Keeps layers that a sandbox is about to be made with.
+    pub(crate) fn hold(&mut self, layers: &[PathBuf]) {
+        self.held.extend_from_slice(layers);
+    }
+
+    /// Undoes [`Self::hold`]. Returns the layers that nothing uses any more.
+    pub(crate) fn unhold(&mut self, layers: &[PathBuf]) -> Vec<PathBuf> {
+        for layer in layers {
+            if let Some(at) = self.held.iter().position(|held| held == layer) {
+                self.held.swap_remove(at);
+            }
+        }
+        self.unused(layers.to_vec())
+    }
+
+    /// Of these layers, those that nothing uses.
+    pub(crate) fn unused(&self, mut layers: Vec<PathBuf>) -> Vec<PathBuf> {
+        layers.retain(|layer| !self.uses_layer(layer));
+        layers
+    }
+
+    /// A sandbox runs.
+    pub(crate) fn started(&mut self, record: SandboxRecord) {
+        self.unbound.push(record.id.clone());
+        self.claimed.insert(record.id.clone());
+        self.sandboxes.insert(record.id.clone(), record);
+    }
+
+    /// Its state changed; the record to write, if it is known and this is news.
+    pub(crate) fn set_state(&mut self, id: &SandboxId, state: SandboxState) -> Option<SandboxRecord> {
+        let record = self.sandboxes.get_mut(id).filter(|record| record.state != state)?;
+        record.state = state;
+        Some(record.clone())
+    }
+
+    /// One sandbox.
+    pub(crate) fn sandbox(&self, id: &SandboxId) -> Result<&SandboxRecord> {
+        self.sandboxes.get(id).ok_or_else(|| Error::NoSandbox(id.clone()))
+    }
+
+    /// One sandbox whose program runs.
+    pub(crate) fn running(&self, id: &SandboxId) -> Result<&SandboxRecord> {
+        let record = self.sandbox(id)?;
+        match record.state {
+            SandboxState::Running => Ok(record),
+            state @ (SandboxState::Exited(_) | SandboxState::Lost) => Err(Error::NotRunning { id: id.clone(), state }),
+        }
+    }
+
+    /// All sandboxes, oldest first.
+    pub(crate) fn sandboxes(&self) -> Vec<SandboxRecord> {
+        let mut all: Vec<_> = self.sandboxes.values().cloned().collect();
+        all.sort_by(|a, b| (a.created_ms, &a.id).cmp(&(b.created_ms, &b.id)));
+        all
+    }
+
+    /// Whether `path` is a layer of a template, a sandbox or a blank.
+    pub(crate) fn uses_layer(&self, path: &Path) -> bool {
+        let in_use = |layers: &[PathBuf]| layers.iter().any(|layer| layer == path);
+        self.templates.values().filter_map(|template| template.record.as_ref()).any(|record| in_use(&record.layers()))
+            || self.sandboxes.values().any(|record| in_use(&record.layers))
+            || self.pool.values().flatten().any(|blank| in_use(&blank.layers))
+            || in_use(&self.held)
+    }
+
+    /// Sandboxes whose limits are to be bound, unless a start is under way.
+    pub(crate) fn take_unbound(&mut self) -> Vec<SandboxId> {
+        if self.starts_in_flight > 0 { Vec::new() } else { std::mem::take(&mut self.unbound) }
+    }
+}
+
+/// The fork point whose layer this is, if it is one: `.../sandboxes/ID/layer`.
+fn fork_point(layer: &Path) -> Option<SandboxId> {
+    let directory = layer.parent().filter(|_| layer.file_name().is_some_and(|name| name == FORK_LAYER))?;
+    directory.file_name()?.to_str()?.parse().ok()
+}

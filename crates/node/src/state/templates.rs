@@ -1,0 +1,146 @@
+//! Transitions of templates.
+
+use api::TemplateState;
+use base::id::TemplateName;
+
+use super::{Blank, Phase, Readiness, Startable, State, Template, ZygoteRef};
+use crate::{
+    error::{Error, Result},
+    records::TemplateRecord,
+};
+
+impl State {
+    /// Admits a build: one at a time per template.
+    pub(crate) fn begin_build(&mut self, spec: &api::TemplateSpec) -> Result<()> {
+        let lost = || Template { record: None, building: None, phase: Phase::Lost };
+        let template = self.templates.entry(spec.name.clone()).or_insert_with(lost);
+        let previous = match &template.phase {
+            Phase::Building { .. } => return Err(Error::TemplateBusy(spec.name.clone())),
+            Phase::Ready(zygote) => Some(zygote.clone()),
+            Phase::Lost => None,
+        };
+        template.phase = Phase::Building { previous };
+        template.building = Some(spec.clone());
+        Ok(())
+    }
+
+    /// A build succeeded. Returns what it replaces: the zygote to drop and the blanks to remove.
+    pub(crate) fn finish_build(
+        &mut self,
+        record: TemplateRecord,
+        zygote: ZygoteRef,
+    ) -> (Option<ZygoteRef>, Vec<Blank>) {
+        let name = record.spec.name.clone();
+        let new = Template { record: Some(record), building: None, phase: Phase::Ready(zygote) };
+        let previous = match self.templates.insert(name.clone(), new) {
+            Some(Template { phase: Phase::Building { previous }, .. }) => previous,
+            Some(Template { phase: Phase::Ready(zygote), .. }) => Some(zygote),
+            Some(Template { phase: Phase::Lost, .. }) | None => None,
+        };
+        (previous, self.pool.remove(&name).unwrap_or_default())
+    }
+
+    /// A build failed: the template is what it was before.
+    pub(crate) fn abandon_build(&mut self, name: &TemplateName) {
+        let Some(template) = self.templates.get_mut(name) else { return };
+        template.building = None;
+        if let Phase::Building { previous } = &mut template.phase {
+            template.phase = previous.take().map_or(Phase::Lost, Phase::Ready);
+        }
+        if template.record.is_none() {
+            self.templates.remove(name);
+        }
+    }
+
+    /// Whether sandboxes can be started from the template now.
+    pub(crate) fn readiness(&self, name: &TemplateName) -> Result<Readiness> {
+        let template = self.templates.get(name).ok_or_else(|| Error::NoTemplate(name.clone()))?;
+        match (&template.phase, &template.record) {
+            (Phase::Building { .. }, _) => Ok(Readiness::Building),
+            (Phase::Ready(zygote), Some(record)) => {
+                Ok(Readiness::Ready(Box::new(Startable { record: record.clone(), zygote: zygote.clone() })))
+            }
+            (Phase::Lost, Some(record)) => Ok(Readiness::Lost(Box::new(record.clone()))),
+            (Phase::Ready(_) | Phase::Lost, None) => Err(Error::NoTemplate(name.clone())),
+        }
+    }
+
+    /// A zygote is gone: the template that used it.
+    pub(crate) fn zygote_lost(&mut self, number: u64) -> Option<TemplateName> {
+        for (name, template) in &mut self.templates {
+            match &mut template.phase {
+                Phase::Ready(zygote) if zygote.number == number => {
+                    template.phase = Phase::Lost;
+                    return Some(name.clone());
+                }
+                Phase::Building { previous } if previous.as_ref().is_some_and(|zygote| zygote.number == number) => {
+                    *previous = None
+                }
+                Phase::Building { .. } | Phase::Ready(_) | Phase::Lost => {}
+            }
+        }
+        None
+    }
+
+    /// The keeper is gone: so is every zygote. Blanks are given up; the sweep removes them.
+    pub(crate) fn keeper_lost(&mut self) {
+        for template in self.templates.values_mut() {
+            match &mut template.phase {
+                Phase::Building { previous } => *previous = None,
+                phase @ (Phase::Ready(_) | Phase::Lost) => *phase = Phase::Lost,
+            }
+        }
+        self.take_pool();
+    }
+
+    /// Removes a template that nothing uses. Returns its zygote and blanks.
+    pub(crate) fn remove_template(&mut self, name: &TemplateName) -> Result<(Option<ZygoteRef>, Vec<Blank>)> {
+        let sandboxes = self.sandboxes_of(name);
+        match self.templates.get(name) {
+            None => return Err(Error::NoTemplate(name.clone())),
+            Some(Template { phase: Phase::Building { .. }, .. }) => return Err(Error::TemplateBusy(name.clone())),
+            Some(_) if sandboxes > 0 => return Err(Error::TemplateInUse { name: name.clone(), sandboxes }),
+            Some(Template { phase: Phase::Ready(_) | Phase::Lost, .. }) => {}
+        }
+        let zygote = match self.templates.remove(name) {
+            Some(Template { phase: Phase::Ready(zygote), .. }) => Some(zygote),
+            Some(_) | None => None,
+        };
+        Ok((zygote, self.pool.remove(name).unwrap_or_default()))
+    }
+
+    /// Of the last successful build of the template.
+    pub(crate) fn template_record(&self, name: &TemplateName) -> Option<&TemplateRecord> {
+        self.templates.get(name)?.record.as_ref()
+    }
+
+    /// As the API shows it.
+    pub(crate) fn template(&self, name: &TemplateName) -> Result<api::Template> {
+        let missing = || Error::NoTemplate(name.clone());
+        let template = self.templates.get(name).ok_or_else(missing)?;
+        let spec =
+            template.building.as_ref().or(template.record.as_ref().map(|record| &record.spec)).ok_or_else(missing)?;
+        let (state, facts) = match &template.phase {
+            Phase::Building { .. } => (TemplateState::Building, None),
+            Phase::Ready(zygote) => (TemplateState::Ready, Some(zygote.facts.clone())),
+            Phase::Lost => (TemplateState::Lost, None),
+        };
+        Ok(api::Template {
+            name: name.clone(),
+            state,
+            spec: spec.clone(),
+            created_ms: template.record.as_ref().map_or(0, |record| record.created_ms),
+            facts,
+            sandboxes: self.sandboxes_of(name),
+        })
+    }
+
+    /// All templates, by name.
+    pub(crate) fn templates(&self) -> Vec<api::Template> {
+        self.templates.keys().filter_map(|name| self.template(name).ok()).collect()
+    }
+
+    fn sandboxes_of(&self, name: &TemplateName) -> usize {
+        self.sandboxes.values().filter(|record| record.template == *name).count()
+    }
+}

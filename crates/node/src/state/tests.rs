@@ -1,0 +1,221 @@
+//! The transitions, and that no order of them breaks what the rest of the node relies on.
+
+use std::path::PathBuf;
+
+use api::{BuildTimings, Image, Ready, SandboxState, TemplateFacts, TemplateSpec, TemplateState};
+use base::id::{SandboxId, TemplateName};
+use sandbox::ProcessIdentity;
+
+use super::{Blank, Readiness, State, ZygoteRef};
+use crate::{
+    error::Error,
+    records::{SandboxRecord, TemplateRecord},
+};
+
+fn name(text: &str) -> TemplateName {
+    text.parse().unwrap()
+}
+
+fn spec(text: &str) -> TemplateSpec {
+    TemplateSpec {
+        name: name(text),
+        image: Image::Host,
+        command: vec!["true".into()],
+        env: vec![],
+        cwd: "/".into(),
+        ready: Ready::Listening,
+        ready_timeout_ms: 1,
+        limits: api::Limits::default(),
+    }
+}
+
+fn record(text: &str, layer: &str) -> TemplateRecord {
+    TemplateRecord {
+        spec: spec(text),
+        created_ms: 1,
+        image_layers: vec!["/mask".into(), "/".into()],
+        layer: layer.into(),
+        timings: BuildTimings::default(),
+    }
+}
+
+fn zygote(number: u64) -> ZygoteRef {
+    let facts = TemplateFacts {
+        zygote_pid: 1,
+        threads: 1,
+        mappings: 1,
+        descriptors: 1,
+        memory_bytes: 1,
+        huge_bytes: 0,
+        timings: BuildTimings::default(),
+    };
+    ZygoteRef { number, arena: (0, 0), facts }
+}
+
+fn sandbox(state: &mut State, template: &str, layers: &[&str]) -> SandboxId {
+    let id = state.claim();
+    let identity = ProcessIdentity { pid: 1, start_ticks: 1 };
+    state.started(SandboxRecord {
+        id: id.clone(),
+        template: name(template),
+        parent: None,
+        layers: layers.iter().map(PathBuf::from).collect(),
+        limits: api::Limits::default(),
+        init: identity,
+        main: identity,
+        arena: None,
+        created_ms: 1,
+        start_us: 1,
+        state: SandboxState::Running,
+    });
+    id
+}
+
+fn blank(state: &mut State, layers: &[&str]) -> Blank {
+    let init = ProcessIdentity { pid: 1, start_ticks: 1 };
+    Blank { id: state.claim(), init, layers: layers.iter().map(PathBuf::from).collect() }
+}
+
+fn empty() -> State {
+    State::new(vec![], vec![], 8)
+}
+
+fn ready(template: &str, number: u64) -> State {
+    let mut state = empty();
+    state.begin_build(&spec(template)).unwrap();
+    state.finish_build(record(template, "/t/layer"), zygote(number));
+    state
+}
+
+#[test]
+fn one_build_of_a_template_at_a_time() {
+    let mut state = empty();
+    state.begin_build(&spec("a")).unwrap();
+    assert!(matches!(state.begin_build(&spec("a")), Err(Error::TemplateBusy(_))));
+    assert!(matches!(state.remove_template(&name("a")), Err(Error::TemplateBusy(_))));
+    assert!(matches!(state.readiness(&name("a")), Ok(Readiness::Building)));
+    state.begin_build(&spec("b")).unwrap();
+}
+
+#[test]
+fn a_first_build_that_fails_leaves_no_template() {
+    let mut state = empty();
+    state.begin_build(&spec("a")).unwrap();
+    assert_eq!(state.template(&name("a")).unwrap().state, TemplateState::Building);
+    state.abandon_build(&name("a"));
+    assert!(state.templates().is_empty());
+    assert!(matches!(state.readiness(&name("a")), Err(Error::NoTemplate(_))));
+}
+
+#[test]
+fn a_later_build_that_fails_leaves_the_zygote_before_it_in_use() {
+    let mut state = ready("a", 1);
+    state.begin_build(&spec("a")).unwrap();
+    state.abandon_build(&name("a"));
+    assert!(matches!(state.readiness(&name("a")), Ok(Readiness::Ready(ready)) if ready.zygote.number == 1));
+}
+
+#[test]
+fn a_zygote_that_dies_under_a_build_is_not_used_after_its_failure() {
+    let mut state = ready("a", 1);
+    state.begin_build(&spec("a")).unwrap();
+    assert_eq!(state.zygote_lost(1), None);
+    state.abandon_build(&name("a"));
+    assert!(matches!(state.readiness(&name("a")), Ok(Readiness::Lost(_))));
+}
+
+#[test]
+fn a_build_hands_over_what_it_replaces() {
+    let mut state = ready("a", 1);
+    let old = blank(&mut state, &["/t/layer", "/mask", "/"]);
+    assert_eq!(state.put_blank(&name("a"), old.clone()), None);
+    state.begin_build(&spec("a")).unwrap();
+    let (previous, blanks) = state.finish_build(record("a", "/t/layer-2"), zygote(2));
+    assert_eq!((previous.map(|zygote| zygote.number), blanks), (Some(1), vec![old]));
+    assert_eq!(state.zygote_lost(1), None, "of a zygote that is not used any more");
+    assert_eq!(state.zygote_lost(2), Some(name("a")));
+}
+
+#[test]
+fn with_the_keeper_every_zygote_and_every_blank_is_lost_and_no_sandbox() {
+    let mut state = ready("a", 1);
+    let kept = sandbox(&mut state, "a", &["/t/layer"]);
+    let blank = blank(&mut state, &["/t/layer", "/mask", "/"]);
+    state.put_blank(&name("a"), blank.clone());
+    state.keeper_lost();
+    assert!(matches!(state.readiness(&name("a")), Ok(Readiness::Lost(_))));
+    assert!(state.kept().contains(&kept) && !state.kept().contains(&blank.id));
+    assert_eq!(state.pool_ready(), 0);
+}
+
+#[test]
+fn a_template_with_sandboxes_is_not_removed() {
+    let mut state = ready("a", 1);
+    let id = sandbox(&mut state, "a", &["/t/layer"]);
+    assert!(matches!(state.remove_template(&name("a")), Err(Error::TemplateInUse { sandboxes: 1, .. })));
+    state.forget(&id);
+    assert_eq!(state.remove_template(&name("a")).unwrap().0.map(|zygote| zygote.number), Some(1));
+}
+
+#[test]
+fn a_layer_is_given_up_with_its_last_user_only() {
+    let mut state = ready("a", 1);
+    let point = "/state/sandboxes/s0123456789ab/layer";
+    let first = sandbox(&mut state, "a", &[point, "/t/layer", "/"]);
+    let second = sandbox(&mut state, "a", &[point, "/t/layer", "/"]);
+    assert!(state.kept().contains(&"s0123456789ab".parse().unwrap()), "a fork point in use is kept by the sweep");
+    assert!(state.forget(&first).is_empty());
+    state.hold(&[point.into()]);
+    assert!(state.forget(&second).is_empty());
+    assert_eq!(state.unhold(&[point.into()]), [PathBuf::from(point)]);
+    assert!(!state.kept().contains(&"s0123456789ab".parse().unwrap()));
+}
+
+#[test]
+fn the_pool_waits_for_starts_and_shares_its_room() {
+    let mut state = ready("a", 1);
+    state.begin_build(&spec("b")).unwrap();
+    state.finish_build(record("b", "/u/layer"), zygote(2));
+    state.start_begins();
+    assert!(state.wants_blank().is_none());
+    state.start_ends();
+    let mut filled = 0;
+    while let Some(wanted) = state.wants_blank() {
+        let layers = wanted.layers();
+        let init = ProcessIdentity { pid: 1, start_ticks: 1 };
+        let blank = Blank { id: state.claim(), init, layers };
+        assert_eq!(state.put_blank(&wanted.spec.name, blank), None);
+        filled += 1;
+    }
+    assert_eq!((filled, state.pool_ready()), (8, 8));
+    assert!(state.take_blank(&name("a"), &record("a", "/t/layer").layers()).is_some());
+    assert!(state.take_blank(&name("a"), &record("a", "/t/other").layers()).is_none(), "of an earlier build");
+}
+
+#[test]
+fn a_blank_for_a_template_that_changed_meanwhile_is_given_back() {
+    let mut state = ready("a", 1);
+    let old = blank(&mut state, &["/t/earlier", "/mask", "/"]);
+    assert_eq!(state.put_blank(&name("a"), old.clone()), Some(old));
+}
+
+#[test]
+fn limits_are_bound_when_no_start_is_under_way() {
+    let mut state = ready("a", 1);
+    let id = sandbox(&mut state, "a", &["/t/layer"]);
+    state.start_begins();
+    assert!(state.take_unbound().is_empty());
+    state.start_ends();
+    assert_eq!(state.take_unbound(), [id]);
+    assert!(state.take_unbound().is_empty());
+}
+
+#[test]
+fn an_end_is_news_once() {
+    let mut state = ready("a", 1);
+    let id = sandbox(&mut state, "a", &["/t/layer"]);
+    let ended = SandboxState::Exited(api::ExitStatus::Code(0));
+    assert!(state.set_state(&id, ended).is_some());
+    assert!(state.set_state(&id, ended).is_none());
+    assert!(matches!(state.running(&id), Err(Error::NotRunning { .. })));
+}

@@ -1,0 +1,104 @@
+//! Errors of the fork engine.
+
+use std::{fmt, io};
+
+use crate::refusal::Refusal;
+
+/// What the engine could not do.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The program has something that cannot be forked; nothing was changed and it runs on.
+    #[error("the program cannot be forked: {}", Listed(.0))]
+    Refused(Vec<Refusal>),
+    /// A system call about a process failed.
+    #[error("{what} of process {pid}")]
+    Process {
+        /// What was tried.
+        what: &'static str,
+        /// Which process or thread.
+        pid: i32,
+        /// Why it failed.
+        #[source]
+        source: io::Error,
+    },
+    /// A file could not be read or written.
+    #[error("{what} {path}")]
+    File {
+        /// What was tried.
+        what: &'static str,
+        /// Which file.
+        path: String,
+        /// Why it failed.
+        #[source]
+        source: io::Error,
+    },
+    /// The kernel's text about a process has a form this program does not know.
+    #[error("{path} has an unexpected line: {line}")]
+    Format {
+        /// Which file.
+        path: String,
+        /// The line.
+        line: String,
+    },
+    /// A thread stopped for another reason than expected, or ended.
+    #[error("process {pid} {what}")]
+    Unexpected {
+        /// Which process or thread.
+        pid: i32,
+        /// What it did.
+        what: String,
+    },
+    /// A step inside another process failed.
+    #[error("{step}")]
+    Step {
+        /// Which system call, where.
+        step: String,
+        /// Why it failed.
+        #[source]
+        source: io::Error,
+    },
+    /// What the caller does while the program is stopped failed.
+    #[error("while the program was stopped")]
+    DuringPause(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// There is no free place in the program's address space.
+    #[error("no {bytes} free bytes in the program's address space")]
+    NoRoom {
+        /// How many were wanted.
+        bytes: u64,
+    },
+    /// The zygote is gone.
+    #[error("the zygote is gone")]
+    ZygoteGone,
+}
+
+/// Attaches what was tried to an I/O error.
+pub(crate) trait Context<T> {
+    /// About a process or thread.
+    fn of(self, what: &'static str, pid: i32) -> Result<T, Error>;
+    /// About a file.
+    fn on(self, what: &'static str, path: impl fmt::Display) -> Result<T, Error>;
+}
+
+impl<T, E: Into<io::Error>> Context<T> for Result<T, E> {
+    fn of(self, what: &'static str, pid: i32) -> Result<T, Error> {
+        self.map_err(|source| Error::Process { what, pid, source: source.into() })
+    }
+
+    fn on(self, what: &'static str, path: impl fmt::Display) -> Result<T, Error> {
+        self.map_err(|source| Error::File { what, path: path.to_string(), source: source.into() })
+    }
+}
+
+struct Listed<'a>(&'a [Refusal]);
+
+impl fmt::Display for Listed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (n, refusal) in self.0.iter().enumerate() {
+            if n > 0 {
+                f.write_str("; ")?;
+            }
+            refusal.fmt(f)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,317 @@
+//! The image: everything about a program that a copy must have, as data. Memory stays in the still.
+
+use serde::{Deserialize, Serialize};
+use sys::{
+    ptrace::{Registers, Rseq, SignalInfo},
+    remote::{Affinity, Range, RobustList},
+};
+
+/// Which open file is one of the sandbox's standard streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamFile {
+    /// Device number, as `stat` gives it.
+    pub dev: u64,
+    /// Inode number.
+    pub ino: u64,
+}
+
+/// A standard stream of a sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Stream {
+    /// Descriptor 0 at the program's start.
+    Stdin,
+    /// Descriptor 1.
+    Stdout,
+    /// Descriptor 2.
+    Stderr,
+}
+
+/// An alternate signal stack, as in `stack_t`.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct AlternateStack {
+    pub(crate) address: u64,
+    pub(crate) flags: u32,
+    pub(crate) size: u64,
+}
+
+/// What a thread is besides its memory.
+#[derive(Debug, Clone)]
+pub(crate) struct Thread {
+    /// Its id inside the sandbox.
+    pub(crate) tid: i32,
+    /// As it was stopped, not yet fit to go on (see `frame::user_registers`).
+    pub(crate) registers: Registers,
+    pub(crate) xsave: Vec<u8>,
+    pub(crate) mask: u64,
+    pub(crate) alternate: AlternateStack,
+    /// Where the kernel clears and wakes when it ends (`set_tid_address`).
+    pub(crate) tid_address: u64,
+    pub(crate) robust: RobustList,
+    pub(crate) rseq: Rseq,
+    pub(crate) name: Vec<u8>,
+    pub(crate) scheduling: Scheduling,
+    pub(crate) pending: Vec<SignalInfo>,
+}
+
+/// How a thread is scheduled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Scheduling {
+    pub(crate) nice: i32,
+    pub(crate) policy: u32,
+    /// `ioprio_get`; 0: none set.
+    pub(crate) io_priority: u32,
+    pub(crate) timer_slack_ns: u64,
+    pub(crate) affinity: Affinity,
+}
+
+/// What a mapping shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Backing {
+    /// Private memory of no file.
+    Anonymous,
+    /// A private view of a file of the root filesystem.
+    File { path: Vec<u8>, offset: u64 },
+    /// A shared view of a file of the root filesystem.
+    SharedFile { path: Vec<u8>, offset: u64, writable: bool },
+    /// A shared view of an object of [`Image::objects`].
+    Object { object: usize, offset: u64 },
+}
+
+/// Advice and other flags a mapping carries, as in `VmFlags` of `/proc/PID/smaps`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct MappingFlags {
+    pub(crate) grows_down: bool,
+    pub(crate) no_reserve: bool,
+    pub(crate) dont_fork: bool,
+    pub(crate) wipe_on_fork: bool,
+    pub(crate) dont_dump: bool,
+    pub(crate) huge: bool,
+    pub(crate) no_huge: bool,
+    pub(crate) mergeable: bool,
+    pub(crate) sequential: bool,
+    pub(crate) random: bool,
+    pub(crate) locked: bool,
+    pub(crate) sealed: bool,
+}
+
+/// One mapping.
+#[derive(Debug, Clone)]
+pub(crate) struct Mapping {
+    pub(crate) range: Range,
+    /// PROT_READ | PROT_WRITE | PROT_EXEC
+    pub(crate) protection: u64,
+    pub(crate) flags: MappingFlags,
+    pub(crate) backing: Backing,
+}
+
+/// Memory outside any file that several mappings or descriptors show: shared anonymous memory, memfds, deleted shared files.
+#[derive(Debug, Clone)]
+pub(crate) struct SharedObject {
+    pub(crate) name: Vec<u8>,
+    pub(crate) size: u64,
+    pub(crate) seals: u32,
+    /// Non-zero contents: offset and bytes.
+    pub(crate) content: Vec<(u64, Vec<u8>)>,
+}
+
+/// Where the kernel thinks a program's parts are (`struct prctl_mm_map` without auxv and exe).
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Layout {
+    /// start_code, end_code, start_data, end_data, start_brk, brk, start_stack, arg_start, arg_end, env_start, env_end
+    pub(crate) fields: [u64; 11],
+    pub(crate) auxv: Vec<u8>,
+    pub(crate) exe: Vec<u8>,
+}
+
+/// A signal's action: handler, flags, restorer, mask.
+pub(crate) type SignalAction = [u64; 4];
+
+/// An open file and the descriptors that name it.
+#[derive(Debug, Clone)]
+pub(crate) struct OpenFile {
+    /// Numbers, each with its close-on-exec flag.
+    pub(crate) numbers: Vec<(i32, bool)>,
+    /// Status flags and access mode, as `F_GETFL`.
+    pub(crate) flags: i32,
+    pub(crate) kind: FileKind,
+}
+
+/// A registration in an epoll set.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct EpollEntry {
+    pub(crate) fd: i32,
+    pub(crate) events: u32,
+    pub(crate) data: u64,
+}
+
+/// One watch of an inotify instance.
+#[derive(Debug, Clone)]
+pub(crate) struct Watch {
+    pub(crate) wd: i32,
+    pub(crate) mask: u32,
+    pub(crate) path: Vec<u8>,
+}
+
+/// A timer's remaining time and interval: seconds and nanoseconds of each.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct TimerValue {
+    pub(crate) interval: (u64, u64),
+    pub(crate) remaining: (u64, u64),
+}
+
+/// How an open file is made again.
+#[derive(Debug, Clone)]
+pub(crate) enum FileKind {
+    Stream(Stream),
+    Path {
+        path: Vec<u8>,
+        offset: u64,
+    },
+    Pipe {
+        pipe: usize,
+        end: End,
+    },
+    Fifo {
+        path: Vec<u8>,
+        content: Vec<u8>,
+    },
+    Eventfd {
+        count: u64,
+        semaphore: bool,
+    },
+    Timerfd {
+        clock: i32,
+        ticks: u64,
+        value: TimerValue,
+    },
+    Signalfd {
+        mask: u64,
+    },
+    Epoll {
+        entries: Vec<EpollEntry>,
+    },
+    Inotify {
+        watches: Vec<Watch>,
+    },
+    Memfd {
+        object: usize,
+        offset: u64,
+    },
+    UnixPair {
+        pair: usize,
+        end: End,
+    },
+    Socket(Socket),
+    /// A connection: the copy finds it reset by its peer.
+    ResetConnection {
+        family: i32,
+    },
+}
+
+/// Which end of a pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    /// A pipe's reading end; the socket met first.
+    First,
+    /// A pipe's writing end; its peer.
+    Second,
+}
+
+/// A pipe whose ends are in the program, or closed.
+#[derive(Debug, Clone)]
+pub(crate) struct Pipe {
+    pub(crate) capacity: u32,
+    /// Waiting packets, or one run of bytes.
+    pub(crate) content: Vec<Vec<u8>>,
+    pub(crate) packets: bool,
+}
+
+/// A socket pair whose ends are in the program, or closed.
+#[derive(Debug, Clone)]
+pub(crate) struct UnixPair {
+    pub(crate) kind: i32,
+    /// Messages (or, for a stream, one run of bytes) waiting at the first and at the second end.
+    pub(crate) queues: [Vec<Vec<u8>>; 2],
+    pub(crate) options: [Vec<SocketOption>; 2],
+    /// Directions shut down at each end: 1 receiving, 2 sending, 3 both.
+    pub(crate) shutdown: [u8; 2],
+}
+
+/// Level, name and integer value of a socket option.
+pub(crate) type SocketOption = (i32, i32, i32);
+
+/// A socket without a connection.
+#[derive(Debug, Clone)]
+pub(crate) struct Socket {
+    pub(crate) family: i32,
+    pub(crate) kind: i32,
+    pub(crate) protocol: i32,
+    pub(crate) options: Vec<SocketOption>,
+    /// The bound address as a `sockaddr`, if any.
+    pub(crate) address: Option<Vec<u8>>,
+    /// The connected address of a datagram socket.
+    pub(crate) peer: Option<Vec<u8>>,
+    /// Backlog, when it listens.
+    pub(crate) listening: Option<u32>,
+    /// Path of a bound unix socket with its owner and mode.
+    pub(crate) path: Option<(Vec<u8>, u32, u32, u32)>,
+}
+
+/// A POSIX timer.
+#[derive(Debug, Clone)]
+pub(crate) struct PosixTimer {
+    pub(crate) id: i32,
+    pub(crate) clock: i32,
+    pub(crate) signal: i32,
+    pub(crate) sigev_value: u64,
+    pub(crate) notify: i32,
+    pub(crate) notify_tid: i32,
+    pub(crate) value: TimerValue,
+}
+
+/// All that is known of a stopped program except its memory.
+#[derive(Debug)]
+pub(crate) struct Image {
+    /// The main thread is first.
+    pub(crate) threads: Vec<Thread>,
+    pub(crate) mappings: Vec<Mapping>,
+    /// Memory that the program keeps out of its own forks.
+    pub(crate) dont_fork: Vec<Range>,
+    pub(crate) objects: Vec<SharedObject>,
+    pub(crate) layout: Layout,
+    /// Of signals 1 to 64.
+    pub(crate) actions: Vec<SignalAction>,
+    pub(crate) files: Vec<OpenFile>,
+    pub(crate) pipes: Vec<Pipe>,
+    pub(crate) pairs: Vec<UnixPair>,
+    /// ITIMER_REAL, ITIMER_VIRTUAL, ITIMER_PROF as `getitimer` gives them: interval s, us, value s, us.
+    pub(crate) interval_timers: [[u64; 4]; 3],
+    pub(crate) posix_timers: Vec<PosixTimer>,
+    pub(crate) pending: Vec<SignalInfo>,
+    pub(crate) cwd: Vec<u8>,
+    pub(crate) umask: u32,
+    /// Soft and hard limit of each resource, by number.
+    pub(crate) limits: Vec<(u64, u64)>,
+    pub(crate) credentials: Credentials,
+    /// Of the capturing process, and so of the zygote.
+    pub(crate) own_affinity: Affinity,
+    pub(crate) session_leader: bool,
+    pub(crate) process_group_leader: bool,
+    /// vDSO and its data pages: name and range, lowest first.
+    pub(crate) vdso: Vec<(Vec<u8>, Range)>,
+}
+
+/// Who the program runs as. It never has capabilities.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Credentials {
+    /// Real, effective, saved.
+    pub(crate) uids: [u32; 3],
+    pub(crate) gids: [u32; 3],
+    pub(crate) groups: Vec<u32>,
+}
+
+/// Registers that are all zero.
+#[cfg(test)]
+pub(crate) fn no_registers() -> Registers {
+    sys::ptrace::zero_registers()
+}

@@ -1,0 +1,36 @@
+//! The fork engine: source -> still -> zygote -> copies.
+//!
+//! - [`capture`] stops a program, takes a still of it and reads what a fork does not carry (threads, descriptors, timers).
+//! - [`build`] makes a zygote of that: a parked process with the same memory, which never runs the program's code.
+//! - [`Zygote::request_start`] forks it into a sandbox: there the copy rebuilds descriptors and threads and goes on.
+//!
+//! All functions act for the calling thread and must be called by a single-threaded process: ptrace belongs to threads, and
+//! building forks. The keeper calls [`build`] in a child of its own.
+//!
+//! ```text
+//!   source ──stop──► still ──memory──► zygote ──clone──► helper ──setns, clone3──► copy
+//!     │ goes on        │ dies             │ parked          │ exits                 │ rebuilds, drops privileges, goes on
+//! ```
+
+mod capture;
+mod checks;
+mod descriptors;
+mod error;
+mod frame;
+mod image;
+mod mappings;
+mod objects;
+mod procfs;
+mod refusal;
+mod script;
+mod sockets;
+mod still;
+mod stopped;
+mod threads;
+mod zygote;
+
+pub use capture::{Capture, CaptureSpec, PauseError, capture, examine};
+pub use error::Error;
+pub use image::{Stream, StreamFile};
+pub use refusal::Refusal;
+pub use zygote::{BuildSpec, Report, Target, Zygote, ZygoteFacts, build};

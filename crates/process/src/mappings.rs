@@ -1,0 +1,165 @@
+//! From the kernel's list of mappings to what a zygote maps.
+
+use std::{
+    ffi::OsStr,
+    fs,
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::{ffi::OsStrExt, fs::MetadataExt},
+    },
+};
+
+use base::limits;
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use sys::remote::Range;
+
+use crate::{
+    error::{Context, Error},
+    image::{Backing, Mapping},
+    objects::Identity,
+    procfs::MapLine,
+    refusal::Refusal,
+};
+
+/// The classified mappings of a process.
+#[derive(Debug, Default)]
+pub(crate) struct Classified {
+    pub(crate) mappings: Vec<Mapping>,
+    /// vDSO and its data pages, by name.
+    pub(crate) vdso: Vec<(Vec<u8>, Range)>,
+    pub(crate) refusals: Vec<Refusal>,
+}
+
+/// What a line maps, apart from the details of files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sort {
+    Vdso,
+    Anonymous,
+    PrivateFile,
+    SharedFile,
+    /// Shared memory that no path names (any more).
+    Object,
+}
+
+/// The sort of a mapping, or why it cannot be forked.
+pub(crate) fn sort(line: &MapLine) -> Result<Sort, Refusal> {
+    let address = line.range.start;
+    let path = || String::from_utf8_lossy(&line.path).into_owned();
+    if line.protection_key != 0 {
+        return Err(Refusal::ProtectionKey { address, key: line.protection_key });
+    }
+    if line.huge_tlb {
+        return Err(Refusal::HugeTlb { address });
+    }
+    if line.path.starts_with(b"[v") {
+        return Ok(Sort::Vdso);
+    }
+    if line.path.starts_with(b"anon_inode:[io_uring]") {
+        return Err(Refusal::IoUringMapping { address });
+    }
+    if line.path.starts_with(b"/[aio]") {
+        return Err(Refusal::AsyncIo { address });
+    }
+    if line.path.starts_with(b"/SYSV") {
+        return Err(Refusal::SystemV { address, name: path() });
+    }
+    if line.inode == 0 || line.path.is_empty() || line.path.starts_with(b"[") {
+        return Ok(Sort::Anonymous);
+    }
+    let deleted = line.path.ends_with(b" (deleted)");
+    if line.shared && (deleted || line.path.starts_with(b"/memfd:")) {
+        return Ok(Sort::Object);
+    }
+    if line.io
+        || line.path.starts_with(b"anon_inode:")
+        || (line.path.starts_with(b"/dev/") && !line.path.starts_with(b"/dev/shm/"))
+    {
+        return Err(Refusal::MappedDevice { address, path: path() });
+    }
+    if deleted || !line.path.starts_with(b"/") {
+        return Err(Refusal::MappedFile { address, path: path() });
+    }
+    Ok(if line.shared { Sort::SharedFile } else { Sort::PrivateFile })
+}
+
+/// Classifies `lines` of the process whose root and mapped files are those of `pid`. Mappings in `skip` are ours, not the program's.
+pub(crate) fn classify(pid: i32, lines: &[MapLine], objects: &[Identity], skip: &[Range]) -> Result<Classified, Error> {
+    let root = open_root(pid)?;
+    let mut classified = Classified::default();
+    if lines.len() > limits::MAPPINGS_MAX {
+        let max = limits::MAPPINGS_MAX;
+        classified.refusals.push(Refusal::TooMany { what: "mappings".into(), found: lines.len(), max });
+        return Ok(classified);
+    }
+    for line in lines {
+        if skip.iter().any(|range| range.start <= line.range.start && line.range.end <= range.end) {
+            continue;
+        }
+        let backing = match sort(line) {
+            Err(refusal) => {
+                classified.refusals.push(refusal);
+                continue;
+            }
+            Ok(Sort::Vdso) => {
+                classified.vdso.push((line.path.clone(), line.range));
+                continue;
+            }
+            Ok(Sort::Anonymous) => Backing::Anonymous,
+            Ok(Sort::Object) => {
+                let Some(object) = objects.iter().position(|object| object.is_mapped_by(line)) else {
+                    return Err(Error::Unexpected {
+                        pid,
+                        what: format!("changed its shared memory at {:#x}", line.range.start),
+                    });
+                };
+                Backing::Object { object, offset: line.offset }
+            }
+            Ok(sort @ (Sort::PrivateFile | Sort::SharedFile)) => {
+                if !same_file(pid, root.as_fd(), line) {
+                    let path = String::from_utf8_lossy(&line.path).into_owned();
+                    classified.refusals.push(Refusal::MappedFile { address: line.range.start, path });
+                    continue;
+                }
+                let (path, offset) = (line.path.clone(), line.offset);
+                match sort {
+                    Sort::PrivateFile => Backing::File { path, offset },
+                    _ => Backing::SharedFile { path, offset, writable: line.protection & 2 != 0 },
+                }
+            }
+        };
+        classified.mappings.push(Mapping {
+            range: line.range,
+            protection: line.protection,
+            flags: line.flags,
+            backing,
+        });
+    }
+    Ok(classified)
+}
+
+/// The root directory of a process.
+pub(crate) fn open_root(pid: i32) -> Result<OwnedFd, Error> {
+    let path = format!("/proc/{pid}/root");
+    rustix::fs::open(&path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).on("open", path)
+}
+
+/// Opens `path` below `root` for looking at only; never leaves `root`, never follows a link.
+pub(crate) fn open_inside(root: BorrowedFd<'_>, path: &[u8]) -> rustix::io::Result<OwnedFd> {
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    rustix::fs::openat2(root, OsStr::from_bytes(path), OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)
+}
+
+/// Whether the mapped file is the one that its path names in the process's root filesystem.
+///
+/// The device is not compared: on an overlay a mapping shows the layer's own file, a path the overlay's.
+fn same_file(pid: i32, root: BorrowedFd<'_>, line: &MapLine) -> bool {
+    let mapped = fs::metadata(format!("/proc/{pid}/map_files/{:x}-{:x}", line.range.start, line.range.end));
+    let named = open_inside(root, &line.path).and_then(rustix::fs::fstat);
+    match (mapped, named) {
+        (Ok(mapped), Ok(named)) => {
+            let mapped = (mapped.ino(), mapped.size() as i64, mapped.mtime(), mapped.mtime_nsec());
+            mapped == (named.st_ino, named.st_size, named.st_mtime, named.st_mtime_nsec as i64)
+        }
+        _ => false,
+    }
+}

@@ -1,0 +1,121 @@
+//! Shared memory outside the root filesystem: shared anonymous memory, memfds, deleted files in shared mappings.
+//!
+//! The still shares these pages with the source, so their content is read while the source is stopped.
+
+use std::{
+    fs::File,
+    os::{
+        fd::AsFd,
+        unix::fs::{FileExt, MetadataExt},
+    },
+};
+
+use base::limits;
+
+use crate::{
+    error::{Context, Error},
+    image::SharedObject,
+    mappings::{Sort, sort},
+    procfs::MapLine,
+    refusal::Refusal,
+};
+
+/// An object and the file through which it is read.
+#[derive(Debug)]
+pub(crate) struct Identity {
+    /// Device and inode as the list of mappings shows them; on an overlay these are not those that `stat` shows.
+    mapped_as: Option<(u64, u64)>,
+    /// Device and inode of `stat`.
+    status: (u64, u64),
+    name: Vec<u8>,
+    file: File,
+}
+
+impl Identity {
+    /// Whether this mapping shows it.
+    pub(crate) fn is_mapped_by(&self, line: &MapLine) -> bool {
+        self.mapped_as == Some((line.dev, line.inode))
+    }
+}
+
+/// All objects found so far.
+#[derive(Debug, Default)]
+pub(crate) struct Objects {
+    pub(crate) found: Vec<Identity>,
+}
+
+impl Objects {
+    /// Adds the objects that mappings show.
+    pub(crate) fn add_mapped(&mut self, pid: i32, lines: &[MapLine]) -> Result<(), Error> {
+        for line in lines {
+            if sort(line) != Ok(Sort::Object) || self.found.iter().any(|object| object.is_mapped_by(line)) {
+                continue;
+            }
+            let path = format!("/proc/{pid}/map_files/{:x}-{:x}", line.range.start, line.range.end);
+            let file = File::open(&path).on("open", path)?;
+            let at = self.add_file(file, &line.path)?;
+            self.found[at].mapped_as = Some((line.dev, line.inode));
+        }
+        Ok(())
+    }
+
+    /// The object that a descriptor shows, added if it is new.
+    pub(crate) fn add_file(&mut self, file: File, link: &[u8]) -> Result<usize, Error> {
+        let status = file.metadata().on("read", String::from_utf8_lossy(link))?;
+        let status = (status.dev(), status.ino());
+        if let Some(at) = self.found.iter().position(|object| object.status == status) {
+            return Ok(at);
+        }
+        self.found.push(Identity { mapped_as: None, status, name: memfd_name(link), file });
+        Ok(self.found.len() - 1)
+    }
+
+    /// Reads every object's content.
+    pub(crate) fn read(&self, refusals: &mut Vec<Refusal>) -> Result<Vec<SharedObject>, Error> {
+        self.found.iter().map(|object| read_object(object, refusals)).collect()
+    }
+}
+
+/// `NAME` of `/memfd:NAME (deleted)`; the path itself for other objects.
+fn memfd_name(link: &[u8]) -> Vec<u8> {
+    let name = link.strip_suffix(b" (deleted)").unwrap_or(link);
+    name.strip_prefix(b"/memfd:").unwrap_or(name).to_vec()
+}
+
+fn read_object(object: &Identity, refusals: &mut Vec<Refusal>) -> Result<SharedObject, Error> {
+    let name = || String::from_utf8_lossy(&object.name).into_owned();
+    let size = object.file.metadata().on("read", name())?.len();
+    // Objects that are not memfds have no seals to read.
+    let seals = rustix::fs::fcntl_get_seals(object.file.as_fd()).map_or(0, |seals| seals.bits());
+    let mut content = Vec::new();
+    let mut bytes = 0;
+    for (start, end) in data_ranges(&object.file, size) {
+        bytes += end - start;
+        if bytes > limits::CARRIED_BYTES_MAX {
+            refusals.push(Refusal::TooMuchContent {
+                what: format!("shared memory {}", name()),
+                bytes,
+                max: limits::CARRIED_BYTES_MAX,
+            });
+            content.clear();
+            break;
+        }
+        let mut chunk = vec![0; (end - start) as usize];
+        object.file.read_exact_at(&mut chunk, start).on("read", name())?;
+        content.push((start, chunk));
+    }
+    Ok(SharedObject { name: object.name.clone(), size, seals, content })
+}
+
+/// The parts of a sparse file that hold data.
+fn data_ranges(file: &File, size: u64) -> Vec<(u64, u64)> {
+    let mut ranges = Vec::new();
+    let mut at = 0;
+    while at < size {
+        let Ok(start) = rustix::fs::seek(file, rustix::fs::SeekFrom::Data(at)) else { break };
+        let end = rustix::fs::seek(file, rustix::fs::SeekFrom::Hole(start)).unwrap_or(size).min(size);
+        ranges.push((start, end));
+        at = end;
+    }
+    ranges
+}

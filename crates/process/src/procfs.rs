@@ -1,0 +1,277 @@
+//! What `/proc` tells of a process. Sources: Documentation/filesystems/proc.rst, proc(5).
+
+use std::{
+    fs, io,
+    os::unix::ffi::{OsStrExt, OsStringExt},
+};
+
+use sys::remote::Range;
+
+use crate::{
+    error::{Context, Error},
+    image::MappingFlags,
+};
+
+/// A line of `/proc/PID/maps` with, when read from `smaps`, its flags.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct MapLine {
+    pub(crate) range: Range,
+    pub(crate) protection: u64,
+    pub(crate) shared: bool,
+    pub(crate) offset: u64,
+    /// Major and minor number of the file's device as one number.
+    pub(crate) dev: u64,
+    pub(crate) inode: u64,
+    pub(crate) path: Vec<u8>,
+    pub(crate) flags: MappingFlags,
+    pub(crate) huge_tlb: bool,
+    pub(crate) io: bool,
+    pub(crate) protection_key: u32,
+}
+
+pub(crate) fn read(path: &str) -> Result<Vec<u8>, Error> {
+    fs::read(path).on("read", path)
+}
+
+pub(crate) fn link(path: &str) -> Result<Vec<u8>, Error> {
+    Ok(fs::read_link(path).on("read link", path)?.into_os_string().into_vec())
+}
+
+/// Numeric entries of a directory such as `/proc/PID/task`, in order.
+pub(crate) fn numbers(path: &str) -> Result<Vec<i32>, Error> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(path).on("list", path)? {
+        let entry = entry.on("list", path)?;
+        if let Some(number) = std::str::from_utf8(entry.file_name().as_bytes()).ok().and_then(|name| name.parse().ok())
+        {
+            found.push(number);
+        }
+    }
+    found.sort_unstable();
+    Ok(found)
+}
+
+/// The mappings of `maps` or `smaps`, without `[vsyscall]`, which is not part of the address space.
+pub(crate) fn mappings(pid: i32, file: &str) -> Result<Vec<MapLine>, Error> {
+    let path = format!("/proc/{pid}/{file}");
+    let text = read(&path)?;
+    let mut lines: Vec<MapLine> = Vec::new();
+    for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+        if let Some(flags) = line.strip_prefix(b"VmFlags: ") {
+            if let Some(last) = lines.last_mut() {
+                apply_flags(last, flags);
+            }
+        } else if let Some(key) = line.strip_prefix(b"ProtectionKey:") {
+            if let Some(last) = lines.last_mut() {
+                last.protection_key = String::from_utf8_lossy(key).trim().parse().unwrap_or(0);
+            }
+        } else if line[0].is_ascii_digit() || matches!(line[0], b'a'..=b'f') {
+            let parsed = map_line(line);
+            lines.push(
+                parsed
+                    .ok_or_else(|| Error::Format { path: path.clone(), line: String::from_utf8_lossy(line).into() })?,
+            );
+        }
+    }
+    lines.retain(|line| line.path != b"[vsyscall]");
+    Ok(lines)
+}
+
+fn map_line(line: &[u8]) -> Option<MapLine> {
+    // The path, last, may itself contain spaces.
+    let mut rest = line;
+    let mut field = || {
+        let start = rest.iter().position(|byte| *byte != b' ').unwrap_or(rest.len());
+        let end = rest[start..].iter().position(|byte| *byte == b' ').map_or(rest.len(), |at| start + at);
+        let found = &rest[start..end];
+        rest = &rest[end..];
+        std::str::from_utf8(found).ok()
+    };
+    let (start, end) = field()?.split_once('-')?;
+    let permissions = field()?.as_bytes();
+    let offset = u64::from_str_radix(field()?, 16).ok()?;
+    let (major, minor) = field()?.split_once(':')?;
+    let inode = field()?.parse().ok()?;
+    let path = rest.iter().position(|byte| *byte != b' ').map_or(&[][..], |at| &rest[at..]);
+    let bit = |at: usize, letter: u8, value: u64| if permissions.get(at) == Some(&letter) { value } else { 0 };
+    Some(MapLine {
+        range: Range { start: u64::from_str_radix(start, 16).ok()?, end: u64::from_str_radix(end, 16).ok()? },
+        protection: bit(0, b'r', 1) | bit(1, b'w', 2) | bit(2, b'x', 4),
+        shared: permissions.get(3) == Some(&b's'),
+        offset,
+        dev: rustix::fs::makedev(u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?),
+        inode,
+        path: unescape(path),
+        flags: MappingFlags::default(),
+        huge_tlb: false,
+        io: false,
+        protection_key: 0,
+    })
+}
+
+/// `maps` shows a newline in a path as `\012`.
+fn unescape(path: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(path.len());
+    let mut at = 0;
+    while at < path.len() {
+        if path[at..].starts_with(b"\\012") {
+            plain.push(b'\n');
+            at += 4;
+        } else {
+            plain.push(path[at]);
+            at += 1;
+        }
+    }
+    plain
+}
+
+fn apply_flags(line: &mut MapLine, flags: &[u8]) {
+    for flag in flags.split(|byte| *byte == b' ') {
+        let known = &mut line.flags;
+        match flag {
+            b"gd" => known.grows_down = true,
+            b"nr" => known.no_reserve = true,
+            b"dc" => known.dont_fork = true,
+            b"wf" => known.wipe_on_fork = true,
+            b"dd" => known.dont_dump = true,
+            b"hg" => known.huge = true,
+            b"nh" => known.no_huge = true,
+            b"mg" => known.mergeable = true,
+            b"sr" => known.sequential = true,
+            b"rr" => known.random = true,
+            b"lo" => known.locked = true,
+            b"sl" => known.sealed = true,
+            b"ht" => line.huge_tlb = true,
+            b"io" | b"pf" => line.io = true,
+            _ => {}
+        }
+    }
+}
+
+/// Fields of `/proc/PID/stat` by their number in proc(5) (from 3 on; pid and name come before).
+#[derive(Debug)]
+pub(crate) struct Stat(Vec<i64>, u8);
+
+impl Stat {
+    /// Of a process, or with `task` "PID/task/TID" of a thread.
+    pub(crate) fn read(task: &str) -> Result<Self, Error> {
+        let path = format!("/proc/{task}/stat");
+        let text = String::from_utf8_lossy(&read(&path)?).into_owned();
+        let bad = || Error::Format { path: path.clone(), line: text.clone() };
+        let after = text.rfind(')').ok_or_else(bad)?;
+        let mut fields = text[after + 1..].split_ascii_whitespace();
+        let state = fields.next().and_then(|field| field.bytes().next()).ok_or_else(bad)?;
+        // Addresses above i64::MAX do not occur in user space; unparsable fields read as 0.
+        Ok(Self(fields.map(|field| field.parse().unwrap_or(0)).collect(), state))
+    }
+
+    /// Field number `n` of proc(5), 4 or more.
+    pub(crate) fn field(&self, n: usize) -> i64 {
+        self.0.get(n - 4).copied().unwrap_or(0)
+    }
+
+    /// R, S, D, T, t, Z ...
+    pub(crate) fn state(&self) -> u8 {
+        self.1
+    }
+}
+
+/// The `Name:\tvalue` lines of `/proc/PID/status`, `fdinfo` and the like.
+#[derive(Debug)]
+pub(crate) struct Fields {
+    path: String,
+    text: String,
+}
+
+impl Fields {
+    pub(crate) fn read(path: String) -> Result<Self, Error> {
+        let text = String::from_utf8_lossy(&read(&path)?).into_owned();
+        Ok(Self { path, text })
+    }
+
+    /// The value after `name:`.
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+        self.text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+    }
+
+    /// All lines.
+    pub(crate) fn lines(&self) -> impl Iterator<Item = &str> {
+        self.text.lines()
+    }
+
+    /// The value after `name:` as numbers in this base.
+    pub(crate) fn numbers(&self, name: &str, radix: u32) -> Result<Vec<u64>, Error> {
+        let bad = |line: &str| Error::Format { path: self.path.clone(), line: line.to_owned() };
+        let value = self.get(name).ok_or_else(|| bad(name))?;
+        value
+            .split_ascii_whitespace()
+            .map(|number| u64::from_str_radix(number, radix).map_err(|_| bad(value)))
+            .collect()
+    }
+
+    /// The first number after `name:` in this base; a unit may follow.
+    pub(crate) fn number(&self, name: &str, radix: u32) -> Result<u64, Error> {
+        let first = self.get(name).and_then(|value| value.split_ascii_whitespace().next());
+        let number = first.and_then(|first| u64::from_str_radix(first, radix).ok());
+        number.ok_or_else(|| Error::Format {
+            path: self.path.clone(),
+            line: format!("{name}: {}", self.get(name).unwrap_or_default()),
+        })
+    }
+}
+
+/// Number of resource limits Linux has (RLIM_NLIMITS).
+const LIMITS: usize = 16;
+
+/// Soft and hard limits of a process in the order of their numbers (RLIMIT_CPU = 0 ...).
+pub(crate) fn limits(pid: i32) -> Result<Vec<(u64, u64)>, Error> {
+    let text = String::from_utf8_lossy(&read(&format!("/proc/{pid}/limits"))?).into_owned();
+    let mut found = Vec::with_capacity(LIMITS);
+    for line in text.lines().skip(1) {
+        // "Max cpu time              unlimited            unlimited            seconds": the name is 25 columns wide.
+        let mut values =
+            line.get(25..).unwrap_or("").split_ascii_whitespace().map(|value| value.parse().unwrap_or(u64::MAX));
+        found.push((values.next().unwrap_or(u64::MAX), values.next().unwrap_or(u64::MAX)));
+    }
+    found.truncate(LIMITS);
+    Ok(found)
+}
+
+/// Whether an error says that the process or thread is gone.
+pub(crate) fn is_gone(error: &Error) -> bool {
+    let (Error::Process { source, .. } | Error::File { source, .. }) = error else { return false };
+    matches!(source.raw_os_error(), Some(libc::ESRCH | libc::ENOENT)) || source.kind() == io::ErrorKind::NotFound
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_map_line_is_understood() {
+        let line = map_line(b"7f00a000-7f00c000 r-xp 00001000 fe:01 42                 /usr/lib/a b.so").unwrap();
+        assert_eq!(line.range, Range { start: 0x7f00_a000, end: 0x7f00_c000 });
+        assert_eq!((line.protection, line.shared, line.offset, line.inode), (5, false, 0x1000, 42));
+        assert_eq!(line.path, b"/usr/lib/a b.so");
+    }
+
+    #[test]
+    fn an_anonymous_map_line_has_no_path() {
+        assert!(map_line(b"7f00a000-7f00c000 rw-p 00000000 00:00 0 ").unwrap().path.is_empty());
+    }
+
+    #[test]
+    fn a_foreign_line_is_refused() {
+        for bad in [&b"nonsense"[..], b"12-", b"7f-80 rwxp zz 0:0 1"] {
+            assert!(map_line(bad).is_none());
+        }
+    }
+
+    #[test]
+    fn our_own_mappings_and_limits_are_readable() {
+        let pid = std::process::id() as i32;
+        let lines = mappings(pid, "smaps").unwrap();
+        assert!(lines.iter().any(|line| line.path == b"[stack]" && line.flags.grows_down));
+        assert_eq!(limits(pid).unwrap().len(), 16);
+    }
+}

@@ -1,0 +1,82 @@
+//! Why a program cannot be forked, in words.
+
+use serde::{Deserialize, Serialize};
+
+/// One reason. Its text says what was found and, where there is a way, what to do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+#[allow(missing_docs)] // the messages say it
+pub enum Refusal {
+    #[error(
+        "it has child processes ({pids}): only a single process can be forked; end them before the program is ready"
+    )]
+    Children { pids: String },
+    #[error("descriptor {fd} is an io_uring instance: run it with io_uring switched off")]
+    IoUring { fd: i32 },
+    #[error("it has an io_uring mapping at {address:#x}: run it with io_uring switched off")]
+    IoUringMapping { address: u64 },
+    #[error("process {tracer} traces it (a debugger or strace): detach it first")]
+    Traced { tracer: i32 },
+    #[error("it runs in pid namespace level {level} of its sandbox: nested pid namespaces cannot be forked")]
+    NestedPidNamespace { level: usize },
+    #[error("it uses System V shared memory at {address:#x} ({name}): use POSIX shared memory or mmap instead")]
+    SystemV { address: u64, name: String },
+    #[error("it has an asynchronous I/O context (io_setup) at {address:#x}")]
+    AsyncIo { address: u64 },
+    #[error("it is a 32-bit program")]
+    ThirtyTwoBit,
+    #[error("descriptor {fd} is of an unknown kind: {what}")]
+    UnknownDescriptor { fd: i32, what: String },
+    #[error("descriptor {fd} is {path}, which was deleted: close it before the program is ready")]
+    DeletedFile { fd: i32, path: String },
+    #[error("descriptor {fd} is {path}, where another file is now: reopen it")]
+    ReplacedFile { fd: i32, path: String },
+    #[error("descriptor {fd} is a pipe whose other end is in another process")]
+    ForeignPipe { fd: i32 },
+    #[error("descriptor {fd} is a socket connected to another process")]
+    ForeignSocket { fd: i32 },
+    #[error("descriptor {fd} is a terminal")]
+    Terminal { fd: i32 },
+    #[error("descriptor {fd} is a device: {path}")]
+    Device { fd: i32, path: String },
+    #[error("descriptor {fd} is a socket of family {family} and type {socket_type}, which cannot be forked")]
+    SocketKind { fd: i32, family: i32, socket_type: i32 },
+    #[error("epoll set {fd} watches a file that has no descriptor any more (was {target})")]
+    EpollTarget { fd: i32, target: i32 },
+    #[error("inotify instance {fd} watches something that was not found in the root filesystem (inode {inode})")]
+    InotifyTarget { fd: i32, inode: u64 },
+    #[error("{what} holds {bytes} bytes, more than the {max} that a fork carries")]
+    TooMuchContent { what: String, bytes: u64, max: u64 },
+    #[error("the mapping at {address:#x} shows {path}, which is not (or no longer) that file in the root filesystem")]
+    MappedFile { address: u64, path: String },
+    #[error("the mapping at {address:#x} shows device {path}")]
+    MappedDevice { address: u64, path: String },
+    #[error("the mapping at {address:#x} uses huge pages of hugetlbfs")]
+    HugeTlb { address: u64 },
+    #[error("the mapping at {address:#x} uses memory protection key {key}")]
+    ProtectionKey { address: u64, key: u32 },
+    #[error("it has {found} {what}, more than the {max} that can be forked")]
+    TooMany { what: String, found: usize, max: usize },
+    #[error("it holds capabilities ({effective:#x}) or runs as root: only an unprivileged program can be forked")]
+    Privileged { effective: u64 },
+    #[error("it was stopped by a signal (SIGSTOP): continue it first")]
+    Stopped,
+    #[error("thread {tid} has a scheduling policy ({policy}) that cannot be forked")]
+    Scheduling { tid: i32, policy: u32 },
+    #[error("its threads do not share one {what}")]
+    UnsharedThreads { what: String },
+    #[error("it is a zombie or has lost its main thread")]
+    MainThreadGone,
+}
+
+impl Refusal {
+    /// A short code for programs, as in the JSON form.
+    pub fn kind(&self) -> String {
+        match serde_json::to_value(self) {
+            Ok(serde_json::Value::Object(fields)) => {
+                fields.get("kind").and_then(|kind| kind.as_str()).unwrap_or_default().to_owned()
+            }
+            _ => String::new(),
+        }
+    }
+}

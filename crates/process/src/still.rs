@@ -1,0 +1,103 @@
+//! The still: a stopped fork of the source, from which memory is read after the source has gone on.
+
+use std::{fs::File, os::unix::fs::FileExt};
+
+use sys::ptrace::{self, Stop, options};
+
+use crate::{
+    error::{Context, Error},
+    script::{Arena, Check, Script},
+    stopped::ONLY_TRAP,
+};
+
+/// A stopped fork of the source. It is traced, dies with its tracer, and is killed when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Still {
+    pid: i32,
+    memory: File,
+}
+
+/// What only the program's own system calls tell, asked of the still so that the source does not wait for it.
+#[derive(Debug)]
+pub(crate) struct Answers {
+    /// Actions of signals 1 to 64.
+    pub(crate) actions: Vec<[u64; 4]>,
+    /// End of the heap.
+    pub(crate) brk: u64,
+}
+
+impl Still {
+    /// Takes over the freshly cloned process `pid`, attached to this thread by its parent's clone.
+    pub(crate) fn adopt(pid: i32) -> Result<Self, Error> {
+        match ptrace::wait(pid).of("wait for the still", pid)? {
+            Stop::Ended(_) => return Err(Error::Unexpected { pid, what: "(the still) ended at once".into() }),
+            Stop::Interrupted | Stop::Signal(_) | Stop::Cloned | Stop::Event(_) => {}
+        }
+        ptrace::set_options(pid, options::EXIT_KILL | options::SUSPEND_SECCOMP).of("guard the still", pid)?;
+        let path = format!("/proc/{pid}/mem");
+        let memory = File::options().read(true).write(true).open(&path).on("open", &path)?;
+        Ok(Self { pid, memory })
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Reads memory, whatever its protection.
+    pub(crate) fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), Error> {
+        self.memory.read_exact_at(bytes, address).of("read memory of the still", self.pid)
+    }
+
+    /// Runs a few system calls in the still, from the copy of the arena it got with the source's memory.
+    pub(crate) fn ask(&self, arena_base: u64, arena_bytes: u64) -> Result<Answers, Error> {
+        let mut arena = Arena::new(arena_base);
+        let place = arena.data(&[0; 64 * 32], 8);
+        let mut script = Script::default();
+        for signal in 1..=64u64 {
+            let args = [signal.into(), 0u64.into(), (place + (signal - 1) * 32).into(), 8u64.into()];
+            script.call(libc::SYS_rt_sigaction, args, Check::Ignore);
+        }
+        let brk = script.call(libc::SYS_brk, [0u64.into()], Check::Ignore);
+        script.trap();
+        let start = arena.place(&script);
+        let brk_at = arena.keep_result(start, brk);
+        let bytes = arena.into_bytes();
+        if bytes.len() as u64 > arena_bytes {
+            return Err(Error::NoRoom { bytes: bytes.len() as u64 });
+        }
+        self.memory.write_all_at(&bytes, arena_base).of("write memory of the still", self.pid)?;
+        let mut regs = ptrace::registers(self.pid).of("read registers of the still", self.pid)?;
+        (regs.rip, regs.rbx, regs.orig_rax) = (arena_base, start, u64::MAX);
+        // The still must run nothing but the script: with all signals blocked only the trap stops it.
+        ptrace::set_signal_mask(self.pid, ONLY_TRAP).of("block signals of the still", self.pid)?;
+        ptrace::set_registers(self.pid, &regs).of("set registers of the still", self.pid)?;
+        ptrace::resume(self.pid, 0).of("resume the still", self.pid)?;
+        loop {
+            match ptrace::wait(self.pid).of("wait for the still", self.pid)? {
+                Stop::Signal(libc::SIGTRAP) => break,
+                Stop::Ended(_) => return Err(Error::Unexpected { pid: self.pid, what: "(the still) ended".into() }),
+                Stop::Signal(_) | Stop::Interrupted | Stop::Cloned | Stop::Event(_) => {
+                    ptrace::resume(self.pid, 0).of("resume the still", self.pid)?;
+                }
+            }
+        }
+        let mut words = vec![0u8; 64 * 32];
+        self.read(place, &mut words)?;
+        let words: Vec<u64> = words.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
+        let actions = words.as_chunks().0.to_vec();
+        let mut end = [0; 8];
+        self.read(brk_at, &mut end)?;
+        Ok(Answers { actions, brk: u64::from_le_bytes(end) })
+    }
+}
+
+impl Drop for Still {
+    fn drop(&mut self) {
+        // The still is never the source: its id came from the clone event, and it cannot be reaped before we detach by this kill.
+        if let Some(pid) = rustix::process::Pid::from_raw(self.pid) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+        // As its tracer we are told of its end first; its parent (the keeper) reaps it then.
+        let _ = ptrace::wait(self.pid);
+    }
+}

@@ -1,0 +1,267 @@
+//! A stopped program: every thread seized, and all given back as they were when this is dropped.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use sys::{
+    blob, ptrace,
+    ptrace::{Registers, Stop, options},
+};
+
+use crate::{
+    error::{Context, Error},
+    procfs,
+    refusal::Refusal,
+    script::Script,
+};
+
+/// Injected scripts of the source end by sending themselves this signal: the tracer sees it arrive. It is ignored by default, so that a
+/// script also ends well (in `rt_sigreturn` to where the thread was) when the tracer was killed in the middle.
+const MARK: i32 = libc::SIGWINCH;
+
+/// Everything blocked but the trap: a trap that is blocked would reset the program's action for it (force_sig in kernel/signal.c).
+pub(crate) const ONLY_TRAP: u64 = !(1 << (libc::SIGTRAP - 1));
+
+/// Likewise, and the mark.
+const TRAP_AND_MARK: u64 = ONLY_TRAP & !(1 << (MARK - 1));
+
+/// One seized thread.
+#[derive(Debug)]
+pub(crate) struct Task {
+    /// Its id here.
+    pub(crate) tid: i32,
+    /// Its id inside the sandbox.
+    pub(crate) inner_tid: i32,
+    pub(crate) registers: Registers,
+    pub(crate) mask: u64,
+    /// A signal that arrived while we held the thread, to be delivered when it goes on.
+    deliver: i32,
+    /// Registers or mask differ from what they must be when it goes on.
+    disturbed: bool,
+}
+
+/// All threads of a process, stopped.
+#[derive(Debug)]
+pub(crate) struct Stopped {
+    pid: i32,
+    tasks: Vec<Task>,
+    memory: File,
+}
+
+impl Stopped {
+    /// Seizes and stops every thread of process `pid`.
+    pub(crate) fn seize(pid: i32) -> Result<Self, Error> {
+        let path = format!("/proc/{pid}/mem");
+        let memory = File::options().read(true).write(true).open(&path).on("open", &path)?;
+        let mut stopped = Self { pid, tasks: Vec::new(), memory };
+        // A thread may be created while we seize the others: repeat until a pass finds none.
+        loop {
+            let before = stopped.tasks.len();
+            for tid in procfs::numbers(&format!("/proc/{pid}/task"))? {
+                if stopped.tasks.iter().all(|task| task.tid != tid) {
+                    stopped.seize_thread(tid)?;
+                }
+            }
+            if stopped.tasks.len() == before {
+                break;
+            }
+        }
+        if stopped.tasks.first().is_none_or(|main| main.tid != pid) {
+            return Err(Error::Refused(vec![Refusal::MainThreadGone]));
+        }
+        Ok(stopped)
+    }
+
+    fn seize_thread(&mut self, tid: i32) -> Result<(), Error> {
+        match ptrace::seize(tid, options::TRACE_CLONES | options::SUSPEND_SECCOMP) {
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(()),
+            result => result.of("attach to thread", tid)?,
+        }
+        ptrace::interrupt(tid).of("stop thread", tid)?;
+        let mut deliver = 0;
+        match ptrace::wait(tid).of("wait for thread", tid)? {
+            Stop::Interrupted | Stop::Event(_) | Stop::Cloned => {}
+            Stop::Signal(signal) => deliver = signal,
+            Stop::Ended(_) => return Ok(()),
+        }
+        let status = procfs::Fields::read(format!("/proc/{}/task/{tid}/status", self.pid))?;
+        let inner = status.numbers("NSpid", 10)?;
+        let task = Task {
+            tid,
+            inner_tid: inner.last().map_or(tid, |tid| *tid as i32),
+            registers: ptrace::registers(tid).of("read registers", tid)?,
+            mask: ptrace::signal_mask(tid).of("read signal mask", tid)?,
+            deliver,
+            disturbed: false,
+        };
+        // The main thread has the lowest id among those of one process unless ids wrapped: keep it first.
+        if tid == self.pid {
+            self.tasks.insert(0, task)
+        } else {
+            self.tasks.push(task)
+        }
+        Ok(())
+    }
+
+    /// The threads, main thread first.
+    pub(crate) fn tasks(&self) -> &[Task] {
+        &self.tasks
+    }
+
+    /// Reads the process's memory.
+    pub(crate) fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), Error> {
+        self.memory.read_exact_at(bytes, address).of("read memory", self.pid)
+    }
+
+    /// Writes the process's memory, whatever its protection.
+    pub(crate) fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Error> {
+        self.memory.write_all_at(bytes, address).of("write memory", self.pid)
+    }
+
+    /// Reads a little-endian word.
+    pub(crate) fn word(&self, address: u64) -> Result<u64, Error> {
+        let mut bytes = [0; 8];
+        self.read(address, &mut bytes)?;
+        Ok(u64::from_le_bytes(bytes))
+    }
+
+    /// Makes one system call in the main thread by stepping its instruction at `syscall`.
+    pub(crate) fn step_call(&mut self, syscall: u64, nr: i64, args: [u64; 6]) -> Result<i64, Error> {
+        let task = &mut self.tasks[0];
+        task.disturbed = true;
+        // With everything blocked no handler can run in between.
+        ptrace::set_signal_mask(task.tid, ONLY_TRAP).of("block signals", task.tid)?;
+        let mut events = StepEvents::default();
+        let result = step_call(task.tid, &task.registers, syscall, (nr, args), &mut events)?;
+        if events.signal != 0 {
+            task.deliver = events.signal;
+        }
+        restore(task)?;
+        Ok(result)
+    }
+
+    /// Lets `thread` begin the script at `script`; [`Self::finish`] waits for its end.
+    pub(crate) fn begin(&mut self, thread: usize, arena: u64, script: u64) -> Result<(), Error> {
+        let task = &mut self.tasks[thread];
+        let mut regs = task.registers;
+        (regs.rip, regs.rbx, regs.orig_rax) = (arena, script, u64::MAX);
+        task.disturbed = true;
+        ptrace::set_signal_mask(task.tid, TRAP_AND_MARK).of("block signals", task.tid)?;
+        ptrace::set_registers(task.tid, &regs).of("set registers", task.tid)?;
+        ptrace::resume(task.tid, 0).of("resume", task.tid)
+    }
+
+    /// Waits until `thread` has run its script, and puts it back to where it was. A process that it cloned is given to `on_clone`.
+    pub(crate) fn finish(
+        &mut self,
+        thread: usize,
+        on_clone: &mut dyn FnMut(i32) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let task = &mut self.tasks[thread];
+        loop {
+            match ptrace::wait(task.tid).of("wait for thread", task.tid)? {
+                Stop::Signal(MARK) if marked(task.tid)? => break,
+                Stop::Signal(signal) => task.deliver = signal,
+                Stop::Cloned => {
+                    let child = ptrace::event_message(task.tid).of("read the child's id", task.tid)?;
+                    on_clone(child as i32)?;
+                }
+                Stop::Interrupted | Stop::Event(_) => {}
+                Stop::Ended(_) => {
+                    return Err(Error::Unexpected { pid: task.tid, what: "ended while it was held".into() });
+                }
+            }
+            ptrace::resume(task.tid, 0).of("resume", task.tid)?;
+        }
+        restore(task)
+    }
+}
+
+/// Whether the mark about to be delivered is our own.
+fn marked(tid: i32) -> Result<bool, Error> {
+    let info = ptrace::signal_info(tid).of("read signal", tid)?;
+    let code = i32::from_le_bytes([info[8], info[9], info[10], info[11]]);
+    Ok(code == libc::SI_TKILL)
+}
+
+fn restore(task: &mut Task) -> Result<(), Error> {
+    ptrace::set_registers(task.tid, &task.registers).of("restore registers", task.tid)?;
+    ptrace::set_signal_mask(task.tid, task.mask).of("restore signal mask", task.tid)?;
+    task.disturbed = false;
+    Ok(())
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        for task in &mut self.tasks {
+            if task.disturbed && restore(task).is_err() {
+                tracing::warn!(tid = task.tid, "a thread could not be put back");
+            }
+            if let Err(error) = ptrace::detach(task.tid, task.deliver) {
+                tracing::debug!(tid = task.tid, %error, "detach");
+            }
+        }
+    }
+}
+
+/// What happened to a thread while it stepped.
+#[derive(Debug, Default)]
+pub(crate) struct StepEvents {
+    /// A signal that arrived; 0: none.
+    pub(crate) signal: i32,
+    /// The child that it cloned; 0: none.
+    pub(crate) child: i32,
+}
+
+/// Makes one system call in a stopped thread by stepping the `syscall` instruction at this address. Registers are left changed.
+///
+/// A pending signal turns the stop after the step into a delivery stop before the instruction has run; the signal is kept in `events`
+/// and the step made again.
+pub(crate) fn step_call(
+    tid: i32,
+    base: &Registers,
+    syscall: u64,
+    (nr, args): (i64, [u64; 6]),
+    events: &mut StepEvents,
+) -> Result<i64, Error> {
+    let mut regs = *base;
+    (regs.rax, regs.orig_rax, regs.rip) = (nr as u64, u64::MAX, syscall);
+    [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9] = args;
+    ptrace::set_registers(tid, &regs).of("set registers", tid)?;
+    loop {
+        ptrace::step(tid).of("step", tid)?;
+        match ptrace::wait(tid).of("wait for step", tid)? {
+            Stop::Signal(libc::SIGTRAP) => {
+                let after = ptrace::registers(tid).of("read registers", tid)?;
+                if after.rip != syscall {
+                    return Ok(after.rax as i64);
+                }
+            }
+            Stop::Signal(signal) => events.signal = signal,
+            Stop::Cloned => events.child = ptrace::event_message(tid).of("read the child's id", tid)? as i32,
+            Stop::Interrupted | Stop::Event(_) => {}
+            Stop::Ended(_) => return Err(Error::Unexpected { pid: tid, what: "ended in the middle of a step".into() }),
+        }
+    }
+}
+
+/// Appends the mark to a script that a thread of the source runs, and the way back should nobody see the mark.
+pub(crate) fn end_with_mark(script: &mut Script, process: i32, thread: i32, frame: u64) {
+    let args = [u64::from(process as u32).into(), u64::from(thread as u32).into(), MARK.into()];
+    script.call(libc::SYS_tgkill, args, crate::script::Check::Ignore);
+    script.sigreturn(frame);
+}
+
+/// Address of a `syscall` instruction in the process's vDSO.
+pub(crate) fn find_syscall(stopped: &Stopped, vdso: sys::remote::Range) -> Result<u64, Error> {
+    let mut code = vec![0; (vdso.end - vdso.start) as usize];
+    stopped.read(vdso.start, &mut code)?;
+    let at = code.windows(2).position(|pair| pair == [0x0f, 0x05]);
+    let missing = || Error::Unexpected { pid: stopped.pid, what: "has no syscall instruction in its vDSO".into() };
+    Ok(vdso.start + at.ok_or_else(missing)? as u64)
+}
+
+/// Address of the blob's `syscall` instruction in an arena.
+pub(crate) fn blob_syscall(arena: u64) -> u64 {
+    arena + blob::syscall_offset()
+}

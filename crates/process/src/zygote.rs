@@ -1,0 +1,215 @@
+//! The zygote: a parked process with the program's memory, from which copies are forked.
+//!
+//! It waits in the blob for messages on its control socket and forks a copy for each. When the socket's other end is closed (the keeper
+//! died) it exits. It runs none of the program's code, so it may be privileged; copies drop the privileges as their last step.
+
+mod build;
+mod files;
+mod memory;
+mod names;
+mod start;
+mod stepper;
+
+use std::{
+    cell::RefCell,
+    collections::HashSet,
+    fs::File,
+    io,
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::fs::FileExt,
+    },
+};
+
+use serde::{Deserialize, Serialize};
+use sys::{blob, seqpacket};
+
+pub use build::{BuildSpec, build};
+
+use crate::error::{Context, Error};
+
+/// What is known of a zygote.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ZygoteFacts {
+    /// Its process id on the host.
+    pub pid: i32,
+    /// Process id of every copy inside its sandbox.
+    pub main_tid: i32,
+    /// Threads of a copy.
+    pub threads: usize,
+    /// Mappings of a copy.
+    pub mappings: usize,
+    /// Descriptors of a copy.
+    pub descriptors: usize,
+    /// Memory of its own, shared with copies until they write, in bytes.
+    pub memory_bytes: u64,
+    /// Of that, in huge pages.
+    pub huge_bytes: u64,
+    /// Begin and end of the mapping that copies keep for the way back into the program; not part of the program.
+    pub arena: (u64, u64),
+    /// Address of the operations of one start.
+    entry: u64,
+}
+
+/// A zygote and its control socket.
+#[derive(Debug)]
+pub struct Zygote {
+    /// What is known of it.
+    pub facts: ZygoteFacts,
+    /// Readable when a report waits.
+    pub control: OwnedFd,
+    order: RefCell<Order>,
+}
+
+/// Helper and copy report side by side: a copy may be ready before the helper has said that it exists. Readers see them in order.
+#[derive(Debug, Default)]
+struct Order {
+    forked: HashSet<u64>,
+    ready: HashSet<u64>,
+}
+
+/// Where a copy is to run.
+#[derive(Debug)]
+pub struct Target<'a> {
+    /// pidfd of the sandbox's pid 1, whose namespaces the copy enters.
+    pub init: BorrowedFd<'a>,
+    /// The sandbox's cgroup v2 directory.
+    pub cgroup: BorrowedFd<'a>,
+    /// Standard input, output and error of the sandbox.
+    pub stdio: [BorrowedFd<'a>; 3],
+}
+
+impl<'a> Target<'a> {
+    fn descriptors(&self) -> [BorrowedFd<'a>; start::RECEIVED] {
+        [self.init, self.cgroup, self.stdio[0], self.stdio[1], self.stdio[2]]
+    }
+}
+
+/// What a zygote or a copy says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Report {
+    /// The copy exists, not yet ready; its process id on the host.
+    Forked {
+        /// Which start.
+        start: u64,
+        /// The copy.
+        pid: i32,
+    },
+    /// The copy is complete, has dropped its privileges and goes on in the program.
+    Ready {
+        /// Which start.
+        start: u64,
+    },
+    /// A step failed; the copy, if there was one, has ended.
+    Failed {
+        /// Which start.
+        start: u64,
+        /// The system call, and where it was made.
+        step: String,
+        /// Its error.
+        errno: i32,
+    },
+    /// The zygote and all copies that were not ready are gone.
+    Gone,
+}
+
+/// Kinds of report on the wire.
+pub(crate) mod kind {
+    pub(crate) const BUILT: u64 = 0;
+    pub(crate) const FORKED: u64 = 1;
+    pub(crate) const READY: u64 = 2;
+    pub(crate) const FAILED: u64 = 3;
+}
+
+/// A report as sent: start, kind and two words.
+type Words = [u64; 4];
+
+fn receive(control: BorrowedFd<'_>) -> io::Result<Option<Words>> {
+    let mut bytes = [0; 32];
+    let (len, _) = seqpacket::recv(control, &mut bytes)?;
+    match len {
+        0 => Ok(None),
+        32 => {
+            let (words, _) = bytes.as_chunks::<8>();
+            Ok(Some(std::array::from_fn(|n| u64::from_le_bytes(words[n]))))
+        }
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+impl Zygote {
+    /// A zygote that another process built: its facts and its control socket.
+    pub fn from_parts(facts: ZygoteFacts, control: OwnedFd) -> Self {
+        Self { facts, control, order: RefCell::default() }
+    }
+
+    /// Asks for a copy; does not wait. Reports with this `start` follow. [`Error::ZygoteGone`] if it has ended.
+    pub fn request_start(&self, start: u64, target: &Target<'_>) -> Result<(), Error> {
+        match seqpacket::send(&self.control, &start.to_le_bytes(), &target.descriptors()) {
+            Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
+                Err(Error::ZygoteGone)
+            }
+            sent => sent.of("send to zygote", self.facts.pid),
+        }
+    }
+
+    /// The next report, if one waits. `Forked` of a start always comes before its `Ready`.
+    pub fn next_report(&self) -> Result<Option<Report>, Error> {
+        let mut order = self.order.borrow_mut();
+        let both = order.forked.iter().find(|start| order.ready.contains(start)).copied();
+        if let Some(start) = both {
+            order.forked.remove(&start);
+            order.ready.remove(&start);
+            return Ok(Some(Report::Ready { start }));
+        }
+        loop {
+            match self.receive_report()? {
+                Some(Report::Ready { start }) if !order.forked.remove(&start) => order.ready.insert(start),
+                Some(Report::Forked { start, pid }) => {
+                    order.forked.insert(start);
+                    return Ok(Some(Report::Forked { start, pid }));
+                }
+                report => return Ok(report),
+            };
+        }
+    }
+
+    fn receive_report(&self) -> Result<Option<Report>, Error> {
+        let mut poll = [rustix::event::PollFd::new(&self.control, rustix::event::PollFlags::IN)];
+        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        if rustix::io::retry_on_intr(|| rustix::event::poll(&mut poll, Some(&now))).of("poll zygote", self.facts.pid)?
+            == 0
+        {
+            return Ok(None);
+        }
+        let words = match receive(self.control.as_fd()) {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => None,
+            words => words.of("receive from zygote", self.facts.pid)?,
+        };
+        Ok(Some(match words {
+            None => Report::Gone,
+            Some([start, kind::FORKED, pid, _]) => Report::Forked { start, pid: pid as i32 },
+            Some([start, kind::READY, ..]) => Report::Ready { start },
+            Some([start, _, op, result]) => {
+                let step = self.describe(op);
+                Report::Failed { start, step, errno: -(result as i64) as i32 }
+            }
+        }))
+    }
+
+    /// Like [`Self::request_start`], but steps every system call from outside, without the blob's interpreter: slower, and the check on
+    /// it. The copy goes on when this returns; the reports follow as ever.
+    pub fn start_by_stepping(&self, start: u64, target: &Target<'_>) -> Result<(), Error> {
+        stepper::run(self.facts.pid, self.facts.arena, self.facts.entry, &mut || self.request_start(start, target))
+    }
+
+    /// The system call that the operation at `op` makes. The zygote has the same operations as its copies.
+    fn describe(&self, op: u64) -> String {
+        let mut bytes = [0; blob::OP_BYTES];
+        let memory = File::open(format!("/proc/{}/mem", self.facts.pid));
+        match memory.and_then(|memory| memory.read_exact_at(&mut bytes, op)) {
+            Ok(()) => names::describe(&bytes),
+            Err(_) => format!("step at {op:#x}"),
+        }
+    }
+}

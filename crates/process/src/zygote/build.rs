@@ -1,0 +1,240 @@
+//! Building a zygote from a still: a child of ours gives up its address space for the program's.
+
+use std::{
+    fs::File,
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::fs::FileExt,
+    },
+};
+
+use sys::{remote::Range, seqpacket, stub};
+
+use super::{Zygote, ZygoteFacts, kind, memory, names, receive, start};
+use crate::{
+    capture::Capture,
+    error::{Context, Error},
+    image::Image,
+    procfs::{self, Fields, MapLine},
+    script::{Arena, Check, PAGE, Script},
+};
+
+/// What a zygote is built with.
+#[derive(Debug)]
+pub struct BuildSpec<'a> {
+    /// A root filesystem with the same files as the source's.
+    pub rootfs: BorrowedFd<'a>,
+    /// The seccomp filter of copies, one classic BPF instruction a word.
+    pub seccomp: &'a [u64],
+    /// Join well-used memory into huge pages: a fork copies one entry for 2 MiB instead of 512.
+    pub huge_pages: bool,
+}
+
+/// Addresses tried for the arena: far from where kernels and runtimes place things.
+const ROOM_FIRST: u64 = 0x3f00_0000_0000;
+/// Free space that an arena begins in; the vDSO is moved through its end.
+const ROOM_BYTES: u64 = 1 << 32;
+const ROOM_TRIES: u64 = 64;
+const VDSO_ROOM_BYTES: u64 = 1 << 20;
+/// End of user addresses with four-level page tables.
+const USER_END: u64 = 0x7fff_ffff_f000;
+const PR_SET_MM_MAP: i32 = 14;
+const RLIMIT_NOFILE: usize = 7;
+
+/// Builds a zygote of a captured program. It becomes a child of the nearest subreaper (the keeper).
+pub fn build(capture: &Capture, spec: &BuildSpec<'_>) -> Result<Zygote, Error> {
+    let image = &capture.image;
+    let own = procfs::mappings(std::process::id() as i32, "maps")?;
+    let room = free_room(image, &own)?;
+    let transit = start::Transit::above(image);
+    let root = transit.control + 1;
+    let mut arena = Arena::new(room.start);
+    let entries = start::place(&mut arena, image, spec.seccomp, transit);
+    arena.on_fail(entries.handler);
+    let stub_lives = arena.words(&[1]);
+    let mut script = Script::default();
+    script.wait_zero(stub_lives);
+    clear_address_space(&mut script, room, &own, image);
+    let rest = memory::plan(&mut arena, &mut script, capture, root, spec.huge_pages)?;
+    process_state(&mut arena, &mut script, image, root);
+    script.call(libc::SYS_close_range, [0u64.into(), (transit.control - 1).into(), 0u64.into()], Check::Success);
+    script.call(libc::SYS_close_range, [root.into(), u64::from(u32::MAX).into(), 0u64.into()], Check::Success);
+    script.go(entries.zygote);
+    let construct = arena.place(&script);
+    // The stub's own child shares its memory, which is all that is kept: a clone with CLONE_VM begins without the C library's rseq
+    // registration, whose memory is about to go. The stub still has it, so its child waits until the kernel has cleared the word that it
+    // clears at a thread's end.
+    let mut first = Script::default();
+    first.call(libc::SYS_set_tid_address, [stub_lives.into()], Check::Ignore);
+    first.spawn(libc::SYS_clone, start::vm_child(), construct);
+    first.call(libc::SYS_exit_group, [0u64.into()], Check::Ignore);
+    let first = arena.place(&first);
+    let bytes = arena.into_bytes();
+    if bytes.len() as u64 > ROOM_BYTES - VDSO_ROOM_BYTES {
+        return Err(Error::NoRoom { bytes: bytes.len() as u64 });
+    }
+    let (control, theirs) = seqpacket::pair().of("make a socket for", capture.still.pid())?;
+    let descriptors = [(theirs.as_fd(), transit.control), (spec.rootfs, root)];
+    let stub = stub::spawn(&stub::Plan { base: room.start, bytes: &bytes, entry: first, descriptors: &descriptors });
+    let stub = stub.of("fork the stub of", capture.still.pid())?;
+    drop(theirs);
+    reap(stub.pid)?;
+    let pid = built(control.as_fd(), &bytes, room.start)?;
+    fill_unreadable(pid, capture, &rest.unreadable)?;
+    let facts = ZygoteFacts {
+        pid,
+        main_tid: image.threads[0].tid,
+        threads: image.threads.len(),
+        mappings: image.mappings.len(),
+        descriptors: image.files.iter().map(|file| file.numbers.len()).sum(),
+        memory_bytes: rest.memory_bytes,
+        huge_bytes: huge_bytes(pid)?,
+        arena: (room.start, room.start + bytes.len() as u64),
+        entry: entries.receive,
+    };
+    Ok(Zygote::from_parts(facts, control))
+}
+
+/// A range that is free in the image and in this process.
+fn free_room(image: &Image, own: &[MapLine]) -> Result<Range, Error> {
+    let taken: Vec<Range> =
+        image.mappings.iter().map(|mapping| mapping.range).chain(own.iter().map(|line| line.range)).collect();
+    (0..ROOM_TRIES)
+        .map(|n| ROOM_FIRST + n * ROOM_BYTES)
+        .map(|start| Range { start, end: start + ROOM_BYTES })
+        .find(|room| taken.iter().all(|range| range.end <= room.start || room.end <= range.start))
+        .ok_or(Error::NoRoom { bytes: ROOM_BYTES })
+}
+
+/// Adds the unmapping of everything but the arena, with the vDSO moved to where the program has it.
+///
+/// The vDSO and its data pages keep their distance from each other: its code finds the data relative to itself.
+fn clear_address_space(script: &mut Script, room: Range, own: &[MapLine], image: &Image) {
+    let aside = room.end - VDSO_ROOM_BYTES;
+    let ours: Vec<&MapLine> = own.iter().filter(|line| line.path.starts_with(b"[v")).collect();
+    let our_base = ours.first().map_or(0, |line| line.range.start);
+    let image_base = image.vdso.first().map_or(0, |(_, range)| range.start);
+    let mut remap = |from: u64, to: u64, length: u64| {
+        let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u64;
+        let args = [from.into(), length.into(), length.into(), flags.into(), to.into()];
+        script.call(libc::SYS_mremap, args, Check::Equal(to as i64));
+    };
+    for line in &ours {
+        let Range { start, end } = line.range;
+        remap(start, aside + (start - our_base), end - start);
+    }
+    script.call(libc::SYS_munmap, [0u64.into(), room.start.into()], Check::Success);
+    script.call(libc::SYS_munmap, [room.end.into(), (USER_END - room.end).into()], Check::Success);
+    let mut remap = |from: u64, to: u64, length: u64| {
+        let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u64;
+        let args = [from.into(), length.into(), length.into(), flags.into(), to.into()];
+        script.call(libc::SYS_mremap, args, Check::Equal(to as i64));
+    };
+    for line in &ours {
+        let Range { start, end } = line.range;
+        remap(aside + (start - our_base), image_base + (start - our_base), end - start);
+    }
+}
+
+/// Adds what copies inherit: actions, the kernel's view of the address space, limits, identity without uids.
+fn process_state(arena: &mut Arena, script: &mut Script, image: &Image, root: i32) {
+    let name = arena.text(b"pando-zygote");
+    script.call(libc::SYS_prctl, [libc::PR_SET_NAME.into(), name.into()], Check::Success);
+    script.call(libc::SYS_setsid, [], Check::Success);
+    for (n, action) in image.actions.iter().enumerate() {
+        let signal = n as i32 + 1;
+        if signal != libc::SIGKILL && signal != libc::SIGSTOP {
+            let action = arena.words(action);
+            script.call(
+                libc::SYS_rt_sigaction,
+                [signal.into(), action.into(), 0u64.into(), 8u64.into()],
+                Check::Success,
+            );
+        }
+    }
+    let exe = memory::open_in_root(arena, script, root, &image.layout.exe, libc::O_RDONLY | libc::O_CLOEXEC);
+    let auxv = arena.data(&image.layout.auxv, 8);
+    // struct prctl_mm_map: eleven addresses, auxv, and two 32-bit words: its size and the program's descriptor, which is known only
+    // when it was opened: closed files leave its number the same for every build.
+    let mut map = image.layout.fields.to_vec();
+    map.push(auxv);
+    map.push(image.layout.auxv.len() as u64 | (LOWEST_FREE as u64) << 32);
+    let map = arena.words(&map);
+    script.call(
+        libc::SYS_dup3,
+        [crate::script::Arg::Result(exe), LOWEST_FREE.into(), libc::O_CLOEXEC.into()],
+        Check::Success,
+    );
+    let args =
+        [libc::PR_SET_MM.into(), PR_SET_MM_MAP.into(), map.into(), ((11 * 8 + 8 + 8) as u64).into(), 0u64.into()];
+    script.call(libc::SYS_prctl, args, Check::Success);
+    for (resource, (soft, hard)) in image.limits.iter().enumerate().filter(|(resource, _)| *resource != RLIMIT_NOFILE) {
+        start::set_limit(arena, script, resource, *soft, *hard);
+    }
+    script.call(libc::SYS_umask, [u64::from(image.umask).into()], Check::Ignore);
+    let groups: Vec<u8> = image.credentials.groups.iter().flat_map(|group| group.to_le_bytes()).collect();
+    let list = arena.data(&groups, 8);
+    script.call(libc::SYS_setgroups, [(image.credentials.groups.len() as u64).into(), list.into()], Check::Success);
+    // The bounding set limits what can be gained, not what is held: the zygote keeps its capabilities, its copies can never have any.
+    for capability in 0..64u64 {
+        script.call(libc::SYS_prctl, [libc::PR_CAPBSET_DROP.into(), capability.into()], Check::Ignore);
+    }
+    script.call(
+        libc::SYS_prctl,
+        [libc::PR_SET_NO_NEW_PRIVS.into(), 1u64.into(), 0u64.into(), 0u64.into(), 0u64.into()],
+        Check::Success,
+    );
+}
+
+/// A number for the program's file while the kernel is told of it: the stub's own descriptors are of no use any more.
+const LOWEST_FREE: i32 = 0;
+
+/// Waits for the stub, whose child goes on.
+fn reap(pid: i32) -> Result<(), Error> {
+    use rustix::process::{Pid, WaitOptions, waitpid};
+    let status = rustix::io::retry_on_intr(|| waitpid(Pid::from_raw(pid), WaitOptions::empty())).of("wait for", pid)?;
+    let status = status.and_then(|(_, status)| status.exit_status());
+    match status {
+        Some(0) => Ok(()),
+        Some(errno) => Err(std::io::Error::from_raw_os_error(errno)).of("map the arena of stub", pid),
+        None => Err(Error::Unexpected { pid, what: "(the stub) was killed".into() }),
+    }
+}
+
+/// Waits for the zygote's first report: its process id.
+fn built(control: BorrowedFd<'_>, arena: &[u8], base: u64) -> Result<i32, Error> {
+    match receive(control).of("receive from zygote", 0)? {
+        Some([_, kind::BUILT, pid, _]) => Ok(pid as i32),
+        Some([_, _, op, result]) => {
+            let at = op.wrapping_sub(base) as usize;
+            let step = format!("while building the zygote: {}", names::describe(arena.get(at..).unwrap_or(&[])));
+            Err(Error::Step { step, source: std::io::Error::from_raw_os_error(-(result as i64) as i32) })
+        }
+        None => Err(Error::ZygoteGone),
+    }
+}
+
+/// Copies the pages that the zygote could not read itself.
+fn fill_unreadable(pid: i32, capture: &Capture, runs: &[Range]) -> Result<(), Error> {
+    if runs.is_empty() {
+        return Ok(());
+    }
+    let path = format!("/proc/{pid}/mem");
+    let memory = File::options().write(true).open(&path).on("open", path)?;
+    let mut buffer = vec![0; 64 * PAGE as usize];
+    for run in runs {
+        let mut at = run.start;
+        while at < run.end {
+            let length = (run.end - at).min(buffer.len() as u64) as usize;
+            capture.still.read(at, &mut buffer[..length])?;
+            memory.write_all_at(&buffer[..length], at).of("write memory of zygote", pid)?;
+            at += length as u64;
+        }
+    }
+    Ok(())
+}
+
+fn huge_bytes(pid: i32) -> Result<u64, Error> {
+    // "AnonHugePages:     2048 kB"
+    Ok(Fields::read(format!("/proc/{pid}/smaps_rollup"))?.number("AnonHugePages", 10)? << 10)
+}

@@ -1,0 +1,248 @@
+//! A zygote's address space as steps: mappings, memory from the still, huge pages.
+
+use std::fs::File;
+
+use sys::remote::Range;
+
+use crate::{
+    capture::Capture,
+    error::{Context, Error},
+    image::{Backing, Mapping},
+    script::{Arena, Check, PAGE, Script},
+};
+
+const HUGE: u64 = 2 << 20;
+/// A block becomes a huge page when at least this much of it is used: below, the memory it adds outweighs the page-table entries it saves.
+const HUGE_USED_MIN: u64 = HUGE / 2;
+
+/// Most vectors of one `process_vm_readv` (IOV_MAX), and most bytes (a signed 32-bit count, whole pages).
+const VECTORS_MAX: usize = 1024;
+const BYTES_MAX: u64 = 0x7fff_f000;
+
+const MADV_COLLAPSE: i32 = 25;
+const SYS_MSEAL: i64 = 462;
+const READ: u64 = 1;
+const WRITE: u64 = 2;
+
+/// What the steps cannot do from inside: pages of mappings that the program itself may not read.
+#[derive(Debug, Default)]
+pub(super) struct Rest {
+    pub(super) unreadable: Vec<Range>,
+    pub(super) memory_bytes: u64,
+}
+
+/// Adds the steps that make the zygote's mappings and fill them. `root` is the number of the root filesystem's descriptor.
+pub(super) fn plan(
+    arena: &mut Arena,
+    script: &mut Script,
+    capture: &Capture,
+    root: i32,
+    huge_pages: bool,
+) -> Result<Rest, Error> {
+    let path = format!("/proc/{}/pagemap", capture.still.pid());
+    let pagemap = File::open(&path).on("open", path)?;
+    let mut rest = Rest::default();
+    let mut readable: Vec<Range> = Vec::new();
+    let mut files = OpenFiles { root, open: None };
+    let mut after = Script::default();
+    for mapping in &capture.image.mappings {
+        let runs = match mapping.backing {
+            Backing::Anonymous | Backing::File { .. } if !mapping.flags.wipe_on_fork => {
+                capture.private_pages(&pagemap, mapping.range)?
+            }
+            _ => Vec::new(),
+        };
+        if !map(arena, script, mapping, !runs.is_empty(), &mut files) {
+            continue;
+        }
+        rest.memory_bytes += runs.iter().map(|run| run.end - run.start).sum::<u64>();
+        if huge_pages
+            && mapping.backing == Backing::Anonymous
+            && !mapping.flags.no_huge
+            && mapping.protection & READ != 0
+        {
+            collapse(&mut after, &runs);
+        }
+        finish(&mut after, mapping, !runs.is_empty());
+        if mapping.protection & READ != 0 { readable.extend(runs) } else { rest.unreadable.extend(runs) }
+    }
+    files.close(script);
+    read_memory(arena, script, capture.still.pid(), &readable);
+    script.append(after);
+    Ok(rest)
+}
+
+/// The file last opened: neighbouring mappings often show the same one.
+struct OpenFiles {
+    root: i32,
+    open: Option<(Vec<u8>, usize)>,
+}
+
+impl OpenFiles {
+    fn open(&mut self, arena: &mut Arena, script: &mut Script, path: &[u8]) -> usize {
+        if let Some((open, step)) = &self.open
+            && open == path
+        {
+            return *step;
+        }
+        self.close(script);
+        let step = open_in_root(arena, script, self.root, path, libc::O_RDONLY | libc::O_CLOEXEC);
+        self.open = Some((path.to_vec(), step));
+        step
+    }
+
+    fn close(&mut self, script: &mut Script) {
+        if let Some((_, step)) = self.open.take() {
+            script.call(libc::SYS_close, [crate::script::Arg::Result(step)], Check::Ignore);
+        }
+    }
+}
+
+/// Adds an `openat2` of `path` that cannot leave the directory `root` and follows no link.
+pub(super) fn open_in_root(arena: &mut Arena, script: &mut Script, root: i32, path: &[u8], flags: i32) -> usize {
+    let resolve = libc::RESOLVE_IN_ROOT | libc::RESOLVE_NO_SYMLINKS | libc::RESOLVE_NO_MAGICLINKS;
+    let how = arena.words(&[flags as u64, 0, resolve]);
+    let path = arena.text(path);
+    script.call(libc::SYS_openat2, [root.into(), path.into(), how.into(), 24u64.into()], Check::Success)
+}
+
+/// Adds one mapping; false for those that only a copy maps.
+fn map(arena: &mut Arena, script: &mut Script, mapping: &Mapping, has_pages: bool, files: &mut OpenFiles) -> bool {
+    let Range { start, end } = mapping.range;
+    let protection = first_protection(mapping, has_pages);
+    let mut flags = libc::MAP_PRIVATE | libc::MAP_FIXED_NOREPLACE;
+    if mapping.flags.grows_down {
+        flags |= libc::MAP_GROWSDOWN;
+    }
+    if mapping.flags.no_reserve {
+        flags |= libc::MAP_NORESERVE;
+    }
+    let place = [start.into(), (end - start).into(), protection.into()];
+    let [address, length, protection] = place;
+    match &mapping.backing {
+        Backing::Anonymous => {
+            let args = [address, length, protection, (flags | libc::MAP_ANONYMOUS).into(), (-1).into(), 0u64.into()];
+            script.call(libc::SYS_mmap, args, Check::Equal(start as i64));
+        }
+        Backing::File { path, offset } => {
+            let file = files.open(arena, script, path);
+            let args = [address, length, protection, flags.into(), crate::script::Arg::Result(file), (*offset).into()];
+            script.call(libc::SYS_mmap, args, Check::Equal(start as i64));
+        }
+        Backing::SharedFile { .. } | Backing::Object { .. } => return false,
+    }
+    true
+}
+
+/// Memory is read into a mapping while it is writable; its own protection follows.
+fn first_protection(mapping: &Mapping, has_pages: bool) -> u64 {
+    if has_pages && mapping.protection & READ != 0 { READ | WRITE } else { mapping.protection }
+}
+
+/// Adds what makes a filled mapping like the program's own.
+fn finish(script: &mut Script, mapping: &Mapping, has_pages: bool) {
+    let Range { start, end } = mapping.range;
+    let (address, length) = (start, end - start);
+    if first_protection(mapping, has_pages) != mapping.protection {
+        script.call(libc::SYS_mprotect, [address.into(), length.into(), mapping.protection.into()], Check::Success);
+    }
+    let flags = &mapping.flags;
+    let advice = [
+        (flags.wipe_on_fork, libc::MADV_WIPEONFORK),
+        (flags.dont_dump, libc::MADV_DONTDUMP),
+        (flags.huge, libc::MADV_HUGEPAGE),
+        (flags.no_huge, libc::MADV_NOHUGEPAGE),
+        (flags.mergeable, libc::MADV_MERGEABLE),
+        (flags.sequential, libc::MADV_SEQUENTIAL),
+        (flags.random, libc::MADV_RANDOM),
+    ];
+    for (_, advice) in advice.into_iter().filter(|(set, _)| *set) {
+        script.call(libc::SYS_madvise, [address.into(), length.into(), advice.into()], Check::Success);
+    }
+    if flags.sealed {
+        script.call(SYS_MSEAL, [address.into(), length.into(), 0u64.into()], Check::Success);
+    }
+}
+
+/// Adds the reading of the still's memory straight into place, one copy.
+fn read_memory(arena: &mut Arena, script: &mut Script, still: i32, runs: &[Range]) {
+    let mut batch: Vec<Range> = Vec::new();
+    let mut bytes = 0;
+    let mut flush = |batch: &mut Vec<Range>, bytes: &mut u64| {
+        if batch.is_empty() {
+            return;
+        }
+        // The addresses are the same here and there: one list serves as both.
+        let vectors: Vec<u64> = batch.iter().flat_map(|run| [run.start, run.end - run.start]).collect();
+        let list = arena.words(&vectors);
+        let count = batch.len() as u64;
+        let args = [still.into(), list.into(), count.into(), list.into(), count.into(), 0u64.into()];
+        script.call(libc::SYS_process_vm_readv, args, Check::Equal(*bytes as i64));
+        batch.clear();
+        *bytes = 0;
+    };
+    for run in runs {
+        let mut start = run.start;
+        while start < run.end {
+            let end = run.end.min(start + (BYTES_MAX - bytes));
+            batch.push(Range { start, end });
+            bytes += end - start;
+            start = end;
+            if batch.len() == VECTORS_MAX || bytes >= BYTES_MAX - PAGE {
+                flush(&mut batch, &mut bytes);
+            }
+        }
+    }
+    flush(&mut batch, &mut bytes);
+}
+
+/// Adds the joining of well-used blocks into huge pages. It is only advice: where it fails, small pages remain.
+fn collapse(script: &mut Script, runs: &[Range]) {
+    for block in used_blocks(runs) {
+        script.call(
+            libc::SYS_madvise,
+            [block.start.into(), (block.end - block.start).into(), MADV_COLLAPSE.into()],
+            Check::Ignore,
+        );
+    }
+}
+
+/// Runs of aligned 2 MiB blocks of which enough is used.
+fn used_blocks(runs: &[Range]) -> Vec<Range> {
+    let mut blocks: Vec<(u64, u64)> = Vec::new();
+    for run in runs {
+        let mut at = run.start;
+        while at < run.end {
+            let block = at / HUGE * HUGE;
+            let end = run.end.min(block + HUGE);
+            match blocks.last_mut() {
+                Some((last, used)) if *last == block => *used += end - at,
+                _ => blocks.push((block, end - at)),
+            }
+            at = end;
+        }
+    }
+    let mut joined: Vec<Range> = Vec::new();
+    for (block, _) in blocks.into_iter().filter(|(_, used)| *used >= HUGE_USED_MIN) {
+        match joined.last_mut() {
+            Some(last) if last.end == block => last.end += HUGE,
+            _ => joined.push(Range { start: block, end: block + HUGE }),
+        }
+    }
+    joined
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_well_used_blocks_become_huge() {
+        let runs = [
+            Range { start: HUGE, end: 3 * HUGE },
+            Range { start: 3 * HUGE, end: 3 * HUGE + HUGE_USED_MIN },
+            Range { start: 5 * HUGE, end: 5 * HUGE + PAGE },
+        ];
+        assert_eq!(used_blocks(&runs), [Range { start: HUGE, end: 4 * HUGE }]);
+    }
+}

@@ -1,0 +1,85 @@
+//! Names of the system calls that scripts make, for error messages.
+
+const NAMES: &[(i64, &str)] = &[
+    (libc::SYS_accept4, "accept4"),
+    (libc::SYS_arch_prctl, "arch_prctl"),
+    (libc::SYS_bind, "bind"),
+    (libc::SYS_chdir, "chdir"),
+    (libc::SYS_clone, "clone"),
+    (libc::SYS_clone3, "clone3"),
+    (libc::SYS_close, "close"),
+    (libc::SYS_close_range, "close_range"),
+    (libc::SYS_connect, "connect"),
+    (libc::SYS_dup3, "dup3"),
+    (libc::SYS_epoll_create1, "epoll_create1"),
+    (libc::SYS_epoll_ctl, "epoll_ctl"),
+    (libc::SYS_eventfd2, "eventfd2"),
+    (libc::SYS_fchmodat, "fchmodat"),
+    (libc::SYS_fchownat, "fchownat"),
+    (libc::SYS_fcntl, "fcntl"),
+    (libc::SYS_ftruncate, "ftruncate"),
+    (libc::SYS_getsockname, "getsockname"),
+    (libc::SYS_inotify_add_watch, "inotify_add_watch"),
+    (libc::SYS_inotify_init1, "inotify_init1"),
+    (libc::SYS_ioctl, "ioctl"),
+    (libc::SYS_ioprio_set, "ioprio_set"),
+    (libc::SYS_listen, "listen"),
+    (libc::SYS_lseek, "lseek"),
+    (libc::SYS_madvise, "madvise"),
+    (libc::SYS_memfd_create, "memfd_create"),
+    (libc::SYS_mlock, "mlock"),
+    (libc::SYS_mmap, "mmap"),
+    (libc::SYS_mprotect, "mprotect"),
+    (libc::SYS_mremap, "mremap"),
+    (libc::SYS_munmap, "munmap"),
+    (libc::SYS_openat2, "openat2"),
+    (libc::SYS_pipe2, "pipe2"),
+    (libc::SYS_prctl, "prctl"),
+    (libc::SYS_prlimit64, "prlimit64"),
+    (libc::SYS_process_vm_readv, "process_vm_readv"),
+    (libc::SYS_pwrite64, "pwrite64"),
+    (libc::SYS_recvmsg, "recvmsg"),
+    (libc::SYS_rseq, "rseq"),
+    (libc::SYS_rt_sigaction, "rt_sigaction"),
+    (libc::SYS_rt_sigqueueinfo, "rt_sigqueueinfo"),
+    (libc::SYS_rt_tgsigqueueinfo, "rt_tgsigqueueinfo"),
+    (libc::SYS_sched_setaffinity, "sched_setaffinity"),
+    (libc::SYS_sched_setscheduler, "sched_setscheduler"),
+    (libc::SYS_seccomp, "seccomp"),
+    (libc::SYS_sendmsg, "sendmsg"),
+    (libc::SYS_sendto, "sendto"),
+    (libc::SYS_set_robust_list, "set_robust_list"),
+    (libc::SYS_set_tid_address, "set_tid_address"),
+    (libc::SYS_setgroups, "setgroups"),
+    (libc::SYS_setitimer, "setitimer"),
+    (libc::SYS_setns, "setns"),
+    (libc::SYS_setpriority, "setpriority"),
+    (libc::SYS_setresgid, "setresgid"),
+    (libc::SYS_setresuid, "setresuid"),
+    (libc::SYS_setsid, "setsid"),
+    (libc::SYS_setsockopt, "setsockopt"),
+    (libc::SYS_shutdown, "shutdown"),
+    (libc::SYS_signalfd4, "signalfd4"),
+    (libc::SYS_socket, "socket"),
+    (libc::SYS_socketpair, "socketpair"),
+    (libc::SYS_timer_create, "timer_create"),
+    (libc::SYS_timer_settime, "timer_settime"),
+    (libc::SYS_timerfd_create, "timerfd_create"),
+    (libc::SYS_timerfd_settime, "timerfd_settime"),
+    (libc::SYS_umask, "umask"),
+    (libc::SYS_unlinkat, "unlinkat"),
+    (libc::SYS_wait4, "wait4"),
+    (libc::SYS_write, "write"),
+];
+
+/// A laid-out operation (`sys::blob::Op`) as text: its system call and arguments.
+pub(super) fn describe(op: &[u8]) -> String {
+    let word = |at: usize| op.get(at..at + 8).map_or(0, |word| u64::from_le_bytes(std::array::from_fn(|n| word[n])));
+    let nr = word(8) as i64;
+    let name = NAMES
+        .iter()
+        .find(|(known, _)| *known == nr)
+        .map_or_else(|| format!("system call {nr}"), |(_, name)| (*name).to_owned());
+    let args: Vec<String> = (0..6).map(|n| format!("{:#x}", word(16 + n * 8))).collect();
+    format!("{name}({})", args.join(", "))
+}

@@ -1,0 +1,188 @@
+//! The fallback interpreter: runs a placed script from outside by stepping single system calls with ptrace.
+//!
+//! It reads the operations that the blob would run, so both do the same. While it works every process involved is stopped between
+//! steps, so the threads of a copy need not wait for each other: they are let go together at the end.
+
+use std::{fs::File, os::unix::fs::FileExt};
+
+use sys::{
+    blob::{self, Kind, OP_BYTES},
+    ptrace::{self, Registers, Stop, options},
+};
+
+use super::names;
+use crate::{
+    error::{Context, Error},
+    stopped::{self, StepEvents},
+};
+
+/// Runs the zygote's loop once, from its receiving step at `entry`. `request` sends the message that it receives.
+pub(super) fn run(
+    zygote: i32,
+    arena: (u64, u64),
+    entry: u64,
+    request: &mut dyn FnMut() -> Result<(), Error>,
+) -> Result<(), Error> {
+    // A zygote in the middle of a step would run into nowhere if its tracer died: it dies then.
+    ptrace::seize(zygote, options::TRACE_CLONES | options::EXIT_KILL).of("attach to zygote", zygote)?;
+    let parked = park(zygote);
+    let result = parked.and_then(|registers| {
+        request()?;
+        let mut stepper = Stepper { syscall: stopped::blob_syscall(arena.0), released: Vec::new() };
+        let result = stepper.run(zygote, entry, true);
+        for tid in stepper.released.drain(..).rev() {
+            ptrace::detach(tid, 0).of("let go of thread", tid)?;
+        }
+        ptrace::set_registers(zygote, &registers).of("restore zygote", zygote)?;
+        result
+    });
+    let detached = ptrace::detach(zygote, 0).of("let go of zygote", zygote);
+    result.and(detached)
+}
+
+/// Stops the zygote in its receive; gives the registers with which the kernel makes that call again.
+fn park(zygote: i32) -> Result<Registers, Error> {
+    ptrace::interrupt(zygote).of("stop zygote", zygote)?;
+    match ptrace::wait(zygote).of("wait for zygote", zygote)? {
+        Stop::Ended(_) => Err(Error::ZygoteGone),
+        Stop::Signal(_) | Stop::Interrupted | Stop::Cloned | Stop::Event(_) => {
+            ptrace::registers(zygote).of("read registers", zygote)
+        }
+    }
+}
+
+struct Stepper {
+    syscall: u64,
+    /// Threads that need only be let go.
+    released: Vec<i32>,
+}
+
+/// An operation as read from the arena.
+struct Operation {
+    bytes: [u8; OP_BYTES],
+}
+
+impl Operation {
+    fn word(&self, at: usize) -> u64 {
+        u64::from_le_bytes(std::array::from_fn(|n| self.bytes[at + n]))
+    }
+
+    fn half(&self, at: usize) -> u32 {
+        self.word(at) as u32
+    }
+
+    fn kind(&self) -> u32 {
+        self.half(0)
+    }
+
+    fn flags(&self) -> u32 {
+        self.half(4)
+    }
+
+    fn arg(&self, n: usize) -> u64 {
+        self.word(16 + n * 8)
+    }
+
+    fn target(&self) -> u64 {
+        self.word(72)
+    }
+}
+
+impl Stepper {
+    /// Runs operations from `at` in stopped thread `tid` until it ends, is ready to be let go, or (`once`) would begin again.
+    fn run(&mut self, tid: i32, mut at: u64, once: bool) -> Result<(), Error> {
+        let path = format!("/proc/{tid}/mem");
+        let memory = File::options().read(true).write(true).open(&path).on("open", path)?;
+        let mut base = ptrace::registers(tid).of("read registers", tid)?;
+        loop {
+            let mut operation = Operation { bytes: [0; OP_BYTES] };
+            memory.read_exact_at(&mut operation.bytes, at).of("read a step of", tid)?;
+            let next = at + OP_BYTES as u64;
+            at = match operation.kind() {
+                kind if kind == Kind::Call as u32 || kind == Kind::Spawn as u32 => {
+                    let nr = operation.word(8) as i64;
+                    if nr == libc::SYS_exit || nr == libc::SYS_exit_group {
+                        return self.exit(tid, &base, nr, operation.arg(0));
+                    }
+                    self.call(tid, &memory, &base, at, &operation)?;
+                    if nr == libc::SYS_arch_prctl {
+                        // Each step sets all registers, the segment bases too.
+                        base = ptrace::registers(tid).of("read registers", tid)?;
+                    }
+                    next
+                }
+                kind if kind == Kind::Jump as u32 && once => return Ok(()),
+                kind if kind == Kind::Jump as u32 => operation.target(),
+                kind if kind == Kind::Store as u32 => {
+                    memory
+                        .write_all_at(&operation.arg(1).to_le_bytes(), operation.arg(0))
+                        .of("write memory of", tid)?;
+                    next
+                }
+                kind if kind == Kind::CountDown as u32 => {
+                    let mut word = [0; 4];
+                    memory.read_exact_at(&mut word, operation.arg(0)).of("read memory of", tid)?;
+                    let less = u32::from_le_bytes(word).wrapping_sub(1);
+                    memory.write_all_at(&less.to_le_bytes(), operation.arg(0)).of("write memory of", tid)?;
+                    next
+                }
+                kind if kind == Kind::WaitZero as u32 => next,
+                kind if kind == Kind::Sigreturn as u32 => {
+                    let mut regs = base;
+                    (regs.rip, regs.rax, regs.orig_rax, regs.rsp) =
+                        (self.syscall, libc::SYS_rt_sigreturn as u64, u64::MAX, operation.arg(0));
+                    ptrace::set_registers(tid, &regs).of("set registers", tid)?;
+                    self.released.push(tid);
+                    return Ok(());
+                }
+                // Only failure handlers record, for a reader that this interpreter's own error serves better.
+                kind => return Err(Error::Unexpected { pid: tid, what: format!("has a step of kind {kind}") }),
+            };
+        }
+    }
+
+    /// Makes one call. Where the blob would run the failure handler, the error is returned.
+    fn call(&mut self, tid: i32, memory: &File, base: &Registers, at: u64, operation: &Operation) -> Result<(), Error> {
+        let mut args = [0; 6];
+        for (n, arg) in args.iter_mut().enumerate() {
+            *arg = operation.arg(n);
+            if operation.flags() & blob::indirect(n) != 0 {
+                let mut word = [0; 4];
+                memory.read_exact_at(&mut word, *arg).of("read memory of", tid)?;
+                *arg = u64::from(u32::from_le_bytes(word));
+            }
+        }
+        let mut events = StepEvents::default();
+        let result = stopped::step_call(tid, base, self.syscall, (operation.word(8) as i64, args), &mut events)?;
+        if events.child != 0 {
+            self.child(events.child, operation.target())?;
+        }
+        if operation.flags() & blob::KEEP_RESULT != 0 {
+            memory.write_all_at(&result.to_le_bytes(), at + blob::RESULT_OFFSET).of("write memory of", tid)?;
+        }
+        let failed = (operation.flags() & blob::CHECK_SUCCESS != 0 && (-4095..0).contains(&result))
+            || (operation.flags() & blob::CHECK_EQUAL != 0 && result != operation.word(80) as i64);
+        if failed {
+            let source = std::io::Error::from_raw_os_error(-(result as i32));
+            return Err(Error::Step { step: names::describe(&operation.bytes), source });
+        }
+        Ok(())
+    }
+
+    fn child(&mut self, child: i32, script: u64) -> Result<(), Error> {
+        match ptrace::wait(child).of("wait for child", child)? {
+            Stop::Ended(_) => Err(Error::Unexpected { pid: child, what: "ended at once".into() }),
+            Stop::Signal(_) | Stop::Interrupted | Stop::Cloned | Stop::Event(_) => self.run(child, script, false),
+        }
+    }
+
+    fn exit(&self, tid: i32, base: &Registers, nr: i64, status: u64) -> Result<(), Error> {
+        let ended =
+            stopped::step_call(tid, base, self.syscall, (nr, [status, 0, 0, 0, 0, 0]), &mut StepEvents::default());
+        match ended {
+            Err(Error::Unexpected { .. }) => Ok(()),
+            Err(error) => Err(error),
+            Ok(_) => Err(Error::Unexpected { pid: tid, what: "did not end".into() }),
+        }
+    }
+}

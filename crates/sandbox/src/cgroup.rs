@@ -1,0 +1,201 @@
+//! The node's control groups: one per sandbox, below the daemon's own group.
+//!
+//! Every sandbox has a cgroup v2 group: it freezes, kills and finds its processes, and CLONE_INTO_CGROUP puts them there.
+//! That needs no controller, so it works on every kernel, also where v1 has taken the controllers ("hybrid") and where
+//! nobody mounted v2 (it is then mounted for this process only). Each limit lives where its controller is: in the same
+//! v2 group, or in a v1 group of the same name that the processes join later, in a batch ([`Group::bind`]).
+//!
+//! ```text
+//! v2:  <own group>/pando-<node>/<sandbox>            freeze, kill, membership, and limits if v2 has the controllers
+//!      <own group>/pando-<node>/daemon               the daemon itself, if v2 has the controllers (no inner processes)
+//! v1:  <own group of memory>/pando-<node>/<sandbox>  only memory.limit_in_bytes; likewise cpu and pids
+//! ```
+
+mod detect;
+mod group;
+
+use std::{
+    fs, io,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+};
+
+use base::id::SandboxId;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Context, Error};
+use detect::{Controller, Own};
+pub(crate) use group::{Group, sweep};
+
+/// Where the limits of a controller are set.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ControllerHome {
+    /// In the sandbox's v2 group.
+    V2,
+    /// In a v1 group below this directory.
+    V1(PathBuf),
+    /// Nowhere: the limit does not hold. The reason.
+    Missing(String),
+}
+
+impl ControllerHome {
+    fn v1(&self) -> Option<PathBuf> {
+        match self {
+            Self::V1(path) => Some(path.clone()),
+            Self::V2 | Self::Missing(_) => None,
+        }
+    }
+}
+
+/// What was found on this host, for `doctor`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CgroupSummary {
+    /// The v2 directory that holds the sandboxes' groups.
+    pub group: PathBuf,
+    /// v2 was not mounted on the host and is mounted for this process alone.
+    pub mounted_privately: bool,
+    /// Where memory limits are set.
+    pub memory: ControllerHome,
+    /// Where process limits are set.
+    pub pids: ControllerHome,
+    /// Where CPU limits are set.
+    pub cpu: ControllerHome,
+}
+
+/// The node's groups.
+pub struct Cgroups {
+    summary: CgroupSummary,
+    /// The daemon's own v2 directory, without a `daemon` leaf of ours.
+    own: PathBuf,
+    /// The v1 directories, each once although two controllers may be mounted together.
+    legacy: Vec<PathBuf>,
+    /// Keeps a private mount of v2 alive.
+    _mount: Option<OwnedFd>,
+}
+
+const LEAF: &str = "daemon";
+
+impl Cgroups {
+    /// Finds the hierarchies and makes the group `pando-<node_id>` below this process's own group, in each that is used.
+    ///
+    /// Where v2 has controllers this process moves into the leaf `pando-<node_id>/daemon`, because a group that hands
+    /// controllers on must not hold processes itself; children that it starts afterwards begin there.
+    pub fn open(node_id: &str) -> Result<Self, Error> {
+        let name = format!("pando-{node_id}");
+        let mut found = detect::detect()?;
+        let leaf = format!("{name}/{LEAF}");
+        if let Some(above) = found.own.path.to_str().and_then(|path| path.strip_suffix(&leaf)) {
+            found.own.path = PathBuf::from(above.trim_end_matches('/'));
+        }
+        let group = found.own.path.join(&name);
+        ensure_dir(&group)?;
+        let refused = hand_on_controllers(&found.own, &group)?;
+        let mut home = |controller| match (found.own.controllers.contains(&controller), &refused) {
+            (true, None) => ControllerHome::V2,
+            (true, Some(reason)) => ControllerHome::Missing(reason.clone()),
+            (false, _) => legacy_home(found.legacy.remove(&controller), &name),
+        };
+        let (memory, pids, cpu) = (home(Controller::Memory), home(Controller::Pids), home(Controller::Cpu));
+        let mut legacy: Vec<PathBuf> = [&memory, &pids, &cpu].into_iter().filter_map(ControllerHome::v1).collect();
+        legacy.sort_unstable();
+        legacy.dedup();
+        let mounted_privately = found.own.mount.is_some();
+        let summary = CgroupSummary { group, mounted_privately, memory, pids, cpu };
+        Ok(Self { summary, own: found.own.path, legacy, _mount: found.own.mount })
+    }
+
+    /// What was detected.
+    pub fn summary(&self) -> &CgroupSummary {
+        &self.summary
+    }
+
+    /// Removes the node's groups, if no sandbox is left in them; for an orderly shutdown.
+    pub fn remove_all(&self) -> Result<(), Error> {
+        let leaf = self.summary.group.join(LEAF);
+        if leaf.exists() {
+            // The way back: a group that hands on controllers takes no process, so it stops doing that first.
+            write_controllers(&self.summary.group, '-').at("take back controllers of", &self.summary.group)?;
+            write_controllers(&self.own, '-').at("take back controllers of", &self.own)?;
+            write(&self.own, "cgroup.procs", "0")?;
+            remove_dir(&leaf)?;
+        }
+        remove_dir(&self.summary.group)?;
+        self.legacy.iter().try_for_each(|path| remove_dir(path))
+    }
+
+    /// The v1 directories in use.
+    pub(crate) fn legacy(&self) -> &[PathBuf] {
+        &self.legacy
+    }
+
+    /// The ids of all groups that exist, in any hierarchy.
+    pub(crate) fn list(&self) -> Result<Vec<SandboxId>, Error> {
+        let mut ids = Vec::new();
+        for directory in std::iter::once(&self.summary.group).chain(&self.legacy) {
+            for entry in fs::read_dir(directory).at("list", directory)? {
+                let name = entry.at("list", directory)?.file_name();
+                ids.extend(name.to_str().and_then(|name| name.parse().ok()));
+            }
+        }
+        ids.sort_unstable();
+        ids.dedup();
+        Ok(ids)
+    }
+}
+
+/// Makes the node's group in the v1 hierarchy of a controller, below this process's `own` group there.
+fn legacy_home(own: Option<PathBuf>, name: &str) -> ControllerHome {
+    let Some(own) = own else {
+        return ControllerHome::Missing("this kernel or container has no such controller".to_owned());
+    };
+    let directory = own.join(name);
+    match fs::create_dir(&directory) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            ControllerHome::Missing(format!("cannot create {}: {error}", directory.display()))
+        }
+        _ => ControllerHome::V1(directory),
+    }
+}
+
+/// Enables the limits' controllers for the children of `group`. The reason if the host does not let us.
+fn hand_on_controllers(own: &Own, group: &Path) -> Result<Option<String>, Error> {
+    if own.controllers.is_empty() {
+        return Ok(None);
+    }
+    // Only the real root group may both hold processes and hand on controllers; it has no cgroup.type.
+    if own.path.join("cgroup.type").exists() {
+        let leaf = group.join(LEAF);
+        ensure_dir(&leaf)?;
+        write(&leaf, "cgroup.procs", "0")?;
+    }
+    let result = write_controllers(&own.path, '+').and_then(|()| write_controllers(group, '+'));
+    Ok(result.err().map(|error| format!("{} cannot hand on its controllers: {error}", own.path.display())))
+}
+
+/// Switches the limits' controllers on (`+`) or off (`-`) for the children of `group`, as far as it has them.
+fn write_controllers(group: &Path, sign: char) -> io::Result<()> {
+    let available = fs::read_to_string(group.join("cgroup.controllers"))?;
+    for controller in available.split_whitespace().filter(|name| Controller::parse(name).is_some()) {
+        fs::write(group.join("cgroup.subtree_control"), format!("{sign}{controller}"))?;
+    }
+    Ok(())
+}
+
+pub(crate) fn write(group: &Path, file: &str, value: &str) -> Result<(), Error> {
+    let path = group.join(file);
+    fs::write(&path, value).at("write", &path)
+}
+
+fn ensure_dir(path: &Path) -> Result<(), Error> {
+    match fs::create_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        result => result.at("create", path),
+    }
+}
+
+fn remove_dir(path: &Path) -> Result<(), Error> {
+    match fs::remove_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result.at("remove", path),
+    }
+}

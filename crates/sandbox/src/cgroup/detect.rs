@@ -1,0 +1,140 @@
+//! Which hierarchies exist, and where in them this process is.
+
+use std::{
+    collections::HashMap,
+    fs,
+    os::fd::{AsRawFd, OwnedFd},
+    path::{Path, PathBuf},
+};
+
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+
+use crate::error::{Context, Error};
+
+/// The controllers whose limits are set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Controller {
+    Memory,
+    Pids,
+    Cpu,
+}
+
+impl Controller {
+    pub(super) fn parse(name: &str) -> Option<Self> {
+        match name {
+            "memory" => Some(Self::Memory),
+            "pids" => Some(Self::Pids),
+            "cpu" => Some(Self::Cpu),
+            _ => None,
+        }
+    }
+}
+
+/// This process's own v2 group.
+pub(super) struct Own {
+    pub(super) path: PathBuf,
+    pub(super) controllers: Vec<Controller>,
+    pub(super) mount: Option<OwnedFd>,
+}
+
+pub(super) struct Found {
+    pub(super) own: Own,
+    /// This process's own v1 group of each controller that v1 has.
+    pub(super) legacy: HashMap<Controller, PathBuf>,
+}
+
+pub(super) fn detect() -> Result<Found, Error> {
+    let read = |path: &str| fs::read_to_string(path).at("read", Path::new(path));
+    let groups = read("/proc/self/cgroup")?;
+    let mounts = parse_mounts(&read("/proc/self/mountinfo")?);
+    let mut v2_group = None;
+    let mut legacy = HashMap::new();
+    for (controllers, group) in parse_groups(&groups) {
+        let Some(controllers) = controllers else {
+            v2_group = Some(group);
+            continue;
+        };
+        for (name, controller) in controllers.split(',').filter_map(|name| Some((name, Controller::parse(name)?))) {
+            let mounted =
+                mounts.iter().find(|mount| mount.kind == "cgroup" && mount.options.split(',').any(|o| o == name));
+            legacy.extend(mounted.and_then(|mount| Some((controller, mount.directory_of(group)?))));
+        }
+    }
+    let group = v2_group.ok_or(Error::NoCgroup2)?;
+    let visible = mounts.iter().find(|mount| mount.kind == "cgroup2").and_then(|mount| mount.directory_of(group));
+    let (path, mount) = match visible {
+        Some(path) => (path, None),
+        None => {
+            let mount = mount_privately().doing("mount cgroup v2 for this process")?;
+            let root = PathBuf::from(format!("/proc/self/fd/{}", mount.as_raw_fd()));
+            (root.join(group.trim_start_matches('/')), Some(mount))
+        }
+    };
+    let available = fs::read_to_string(path.join("cgroup.controllers")).at("read the controllers of", &path)?;
+    let controllers = available.split_whitespace().filter_map(Controller::parse).collect();
+    Ok(Found { own: Own { path, controllers, mount }, legacy })
+}
+
+fn mount_privately() -> rustix::io::Result<OwnedFd> {
+    let context = fsopen("cgroup2", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_create(&context)?;
+    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
+}
+
+/// Lines of `/proc/PID/cgroup`: the controllers (`None`: v2) and the group's path in its hierarchy.
+fn parse_groups(text: &str) -> impl Iterator<Item = (Option<&str>, &str)> {
+    text.lines().filter_map(|line| {
+        let (number, rest) = line.split_once(':')?;
+        let (controllers, group) = rest.split_once(':')?;
+        Some(if number == "0" { (None, group) } else { (Some(controllers), group) })
+    })
+}
+
+struct Mount {
+    /// The directory of the filesystem that is mounted: not "/" in a container.
+    root: String,
+    at: PathBuf,
+    kind: String,
+    options: String,
+}
+
+impl Mount {
+    fn directory_of(&self, group: &str) -> Option<PathBuf> {
+        let below = Path::new(group).strip_prefix(&self.root).ok()?;
+        Some(if below.as_os_str().is_empty() { self.at.clone() } else { self.at.join(below) })
+    }
+}
+
+fn parse_mounts(text: &str) -> Vec<Mount> {
+    let parse = |line: &str| {
+        let (front, back) = line.split_once(" - ")?;
+        let mut front = front.split(' ').skip(3);
+        let (root, at) = (front.next()?.to_owned(), PathBuf::from(front.next()?.replace("\\040", " ")));
+        let mut back = back.split(' ');
+        Some(Mount { root, at, kind: back.next()?.to_owned(), options: back.nth(1)?.to_owned() })
+    };
+    text.lines().filter_map(parse).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_container_sees_its_group_below_the_mount() {
+        let text = "31 23 0:28 /docker/abc /sys/fs/cgroup/memory ro,nosuid master:9 - cgroup cgroup rw,memory\n\
+                    32 23 0:29 / /sys/fs/cgroup/unified rw shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
+        let mounts = parse_mounts(text);
+        assert_eq!(mounts[0].directory_of("/docker/abc").unwrap(), Path::new("/sys/fs/cgroup/memory"));
+        assert_eq!(mounts[0].directory_of("/docker/abc/x").unwrap(), Path::new("/sys/fs/cgroup/memory/x"));
+        assert_eq!(mounts[0].directory_of("/other"), None);
+        assert_eq!(mounts[1].directory_of("/a/b").unwrap(), Path::new("/sys/fs/cgroup/unified/a/b"));
+    }
+
+    #[test]
+    fn v2_and_v1_lines_are_told_apart() {
+        let text = "4:memory:/m\n1:cpu,cpuacct:/\n0::/unified/x\n";
+        let groups: Vec<_> = parse_groups(text).collect();
+        assert_eq!(groups, [(Some("memory"), "/m"), (Some("cpu,cpuacct"), "/"), (None, "/unified/x")]);
+    }
+}

@@ -1,0 +1,223 @@
+//! One sandbox's group.
+
+use std::{
+    collections::HashSet,
+    fs::{self, File},
+    io::{self, Read, Seek},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use base::id::SandboxId;
+use rustix::event::PollFlags;
+
+use super::{Cgroups, ControllerHome, ensure_dir, write};
+use crate::{
+    deadline::Deadline,
+    error::{Context, Error},
+    spec::Limits,
+};
+
+/// Processes are gone this many milliseconds after they were killed, also on a machine that kills a thousand at once.
+const EMPTY_MS_MAX: u64 = 20_000;
+/// Freezing is asynchronous; a process in an uninterruptible system call takes this long at most, in milliseconds.
+const FREEZE_MS_MAX: u64 = 5_000;
+/// The period of CPU limits, in microseconds: the kernel's default.
+const CPU_PERIOD_US: u64 = 100_000;
+
+/// The groups of one sandbox in all hierarchies.
+pub(crate) struct Group {
+    path: PathBuf,
+    directory: OwnedFd,
+    /// v1 directories; made by [`Group::bind`].
+    legacy: Vec<PathBuf>,
+    /// `file` of the v1 or v2 group gets `value`.
+    legacy_limits: Vec<(PathBuf, String)>,
+}
+
+impl Group {
+    /// Makes the v2 group of a new sandbox, with the limits that v2 can set.
+    pub(crate) fn create(cgroups: &Cgroups, id: &SandboxId, limits: &Limits) -> Result<Self, Error> {
+        let path = cgroups.summary().group.join(id.as_str());
+        fs::create_dir(&path).at("create", &path)?;
+        let result = set_limits(cgroups, &path, limits).and_then(|()| Self::open(cgroups, id, limits));
+        if result.is_err() {
+            // It is empty, so this can fail only if somebody else removed it.
+            let _ = fs::remove_dir(&path);
+        }
+        result
+    }
+
+    /// The group of a sandbox that exists.
+    pub(crate) fn open(cgroups: &Cgroups, id: &SandboxId, limits: &Limits) -> Result<Self, Error> {
+        let path = cgroups.summary().group.join(id.as_str());
+        let directory = File::open(&path).at("open", &path)?.into();
+        let legacy = cgroups.legacy().iter().map(|parent| parent.join(id.as_str())).collect();
+        let legacy_limits = legacy_limits(cgroups, id, limits);
+        Ok(Self { path, directory, legacy, legacy_limits })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn directory(&self) -> BorrowedFd<'_> {
+        self.directory.as_fd()
+    }
+
+    /// Moves all processes into the v1 groups, which have the limits then. Nothing to do where v2 has the controllers.
+    pub(crate) fn bind(&self) -> Result<(), Error> {
+        if self.legacy.is_empty() {
+            return Ok(());
+        }
+        self.legacy.iter().try_for_each(|path| ensure_dir(path))?;
+        for (file, value) in &self.legacy_limits {
+            fs::write(file, value).at("write", file)?;
+        }
+        let mut moved = HashSet::new();
+        loop {
+            // A process forked meanwhile by one that was not moved yet shows up in the next round; a child of a moved one
+            // is born in the right group and is moved for nothing, once.
+            let new: Vec<i32> = self.processes()?.into_iter().filter(|pid| moved.insert(*pid)).collect();
+            if new.is_empty() {
+                return Ok(());
+            }
+            for pid in new {
+                self.legacy.iter().try_for_each(|path| join(path, pid))?;
+            }
+        }
+    }
+
+    /// All processes, zombies not included, as the host sees them.
+    pub(crate) fn processes(&self) -> Result<Vec<i32>, Error> {
+        let path = self.path.join("cgroup.procs");
+        let text = fs::read_to_string(&path).at("read", &path)?;
+        Ok(text.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid > 0).collect())
+    }
+
+    /// Stops all processes; returns when all are stopped.
+    pub(crate) fn freeze(&self) -> Result<(), Error> {
+        write(&self.path, "cgroup.freeze", "1")?;
+        self.wait_for("frozen 1", FREEZE_MS_MAX)
+    }
+
+    /// Whether a freeze was asked for and not taken back.
+    pub(crate) fn is_frozen(&self) -> Result<bool, Error> {
+        let path = self.path.join("cgroup.freeze");
+        Ok(fs::read(&path).at("read", &path)?.starts_with(b"1"))
+    }
+
+    pub(crate) fn thaw(&self) -> Result<(), Error> {
+        write(&self.path, "cgroup.freeze", "0")
+    }
+
+    /// Sends SIGKILL to all processes, frozen ones too.
+    pub(crate) fn kill(&self) -> Result<(), Error> {
+        write(&self.path, "cgroup.kill", "1")
+    }
+
+    /// Waits until no process is left.
+    pub(crate) fn wait_empty(&self) -> Result<(), Error> {
+        self.wait_for("populated 0", EMPTY_MS_MAX)
+    }
+
+    fn wait_for(&self, line: &str, limit_ms: u64) -> Result<(), Error> {
+        let path = self.path.join("cgroup.events");
+        let mut file = File::open(&path).at("open", &path)?;
+        let deadline = Deadline::after_ms(limit_ms);
+        let mut text = String::new();
+        let mut slice = Duration::from_micros(50);
+        loop {
+            // Reading also arms the notification. The kernel gives it at most every 10 ms, and a fork waits for a freeze:
+            // so this looks again after 50 us, 100 us and so on as well.
+            file.rewind().at("rewind", &path)?;
+            text.clear();
+            file.read_to_string(&mut text).at("read", &path)?;
+            if text.lines().any(|found| found == line) {
+                return Ok(());
+            }
+            deadline.poll_at_most(file.as_fd(), PollFlags::PRI, slice).at("watch", &path)?;
+            slice *= 2;
+            if deadline.left().is_zero() {
+                return Err(Error::StillPopulated { group: self.path.clone(), waited_ms: limit_ms });
+            }
+        }
+    }
+
+    /// Removes the empty groups. Those that are gone already are fine.
+    pub(crate) fn remove(&self) -> Result<(), Error> {
+        std::iter::once(&self.path).chain(&self.legacy).try_for_each(|path| remove_empty(path))
+    }
+}
+
+/// Removes one group below each of the node's directories, in whatever state it is: for what a dead keeper left.
+pub(crate) fn sweep(cgroups: &Cgroups, id: &SandboxId) -> Result<(), Error> {
+    let path = cgroups.summary().group.join(id.as_str());
+    if path.exists() {
+        let directory = File::open(&path).at("open", &path)?.into();
+        let group = Group { path, directory, legacy: Vec::new(), legacy_limits: Vec::new() };
+        group.kill()?;
+        group.wait_empty()?;
+        group.remove()?;
+    }
+    cgroups.legacy().iter().try_for_each(|parent| remove_empty(&parent.join(id.as_str())))
+}
+
+/// A group counts its last process for a moment after that is gone: tries again for up to a second.
+fn remove_empty(path: &Path) -> Result<(), Error> {
+    let mut left = 1_000;
+    loop {
+        match fs::remove_dir(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy && left > 0 => {
+                left -= 1;
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            result => return result.at("remove", path),
+        }
+    }
+}
+
+fn join(group: &Path, pid: i32) -> Result<(), Error> {
+    let path = group.join("cgroup.procs");
+    match fs::write(&path, pid.to_string()) {
+        // It ended in the meantime.
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+        result => result.at("write", &path),
+    }
+}
+
+fn set_limits(cgroups: &Cgroups, path: &Path, limits: &Limits) -> Result<(), Error> {
+    let summary = cgroups.summary();
+    if summary.memory == ControllerHome::V2 {
+        write(path, "memory.max", &limits.memory_bytes.to_string())?;
+    }
+    if summary.pids == ControllerHome::V2 {
+        write(path, "pids.max", &limits.pids.to_string())?;
+    }
+    if let (ControllerHome::V2, Some(millis)) = (&summary.cpu, limits.cpu_millis) {
+        write(path, "cpu.max", &format!("{} {CPU_PERIOD_US}", quota_us(millis)))?;
+    }
+    Ok(())
+}
+
+fn legacy_limits(cgroups: &Cgroups, id: &SandboxId, limits: &Limits) -> Vec<(PathBuf, String)> {
+    let summary = cgroups.summary();
+    let quota = limits.cpu_millis.map(|millis| quota_us(millis).to_string());
+    let wanted = [
+        (&summary.memory, "memory.limit_in_bytes", Some(limits.memory_bytes.to_string())),
+        (&summary.pids, "pids.max", Some(limits.pids.to_string())),
+        (&summary.cpu, "cpu.cfs_quota_us", quota),
+    ];
+    let file = |(home, file, value): (&ControllerHome, &str, Option<String>)| match home {
+        ControllerHome::V1(parent) => Some((parent.join(id.as_str()).join(file), value?)),
+        ControllerHome::V2 | ControllerHome::Missing(_) => None,
+    };
+    wanted.into_iter().filter_map(file).collect()
+}
+
+fn quota_us(cpu_millis: u32) -> u64 {
+    // The kernel refuses quotas under a millisecond.
+    (u64::from(cpu_millis) * CPU_PERIOD_US / 1_000).max(1_000)
+}

@@ -1,0 +1,54 @@
+//! What can go wrong with a sandbox.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+/// Why an operation on a sandbox failed. The cause is in `source`, never in the text.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // the messages say it
+pub enum Error {
+    #[error("cannot {action} {}", path.display())]
+    File { action: &'static str, path: PathBuf, source: io::Error },
+    #[error("cannot {action}")]
+    System { action: &'static str, source: io::Error },
+    #[error("the sandbox's first process could not {step}")]
+    Init { step: String, source: io::Error },
+    #[error("cannot run {command:?} in the sandbox")]
+    Exec { command: String, source: io::Error },
+    #[error("cannot start {command:?} in the sandbox: {step}")]
+    Start { command: String, step: String, source: io::Error },
+    #[error("a command needs at least the name of a program")]
+    NoProgram,
+    #[error("the sandbox is frozen; thaw it first")]
+    Frozen,
+    #[error("no answer from a new process within {0} ms")]
+    Silent(u64),
+    #[error("processes are left in {} after {waited_ms} ms", group.display())]
+    StillPopulated { group: PathBuf, waited_ms: u64 },
+    #[error("this kernel offers no cgroup v2 hierarchy")]
+    NoCgroup2,
+    #[error("{} is nested too deep to copy (more than {levels} levels)", path.display())]
+    TooDeep { path: PathBuf, levels: usize },
+    #[error("a root filesystem needs at least one layer")]
+    NoLayer,
+    #[error("the system-call filter is too long")]
+    Filter,
+}
+
+/// Adds what was being done to an error of the system.
+pub(crate) trait Context<T> {
+    fn at(self, action: &'static str, path: &Path) -> Result<T, Error>;
+    fn doing(self, action: &'static str) -> Result<T, Error>;
+}
+
+impl<T, E: Into<io::Error>> Context<T> for Result<T, E> {
+    fn at(self, action: &'static str, path: &Path) -> Result<T, Error> {
+        self.map_err(|source| Error::File { action, path: path.to_owned(), source: source.into() })
+    }
+
+    fn doing(self, action: &'static str) -> Result<T, Error> {
+        self.map_err(|source| Error::System { action, source: source.into() })
+    }
+}

@@ -1,0 +1,68 @@
+//! A process that cannot be mistaken for a later one with the same pid.
+
+use std::fs;
+
+use serde::{Deserialize, Serialize};
+
+/// A pid together with the moment its process began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ProcessIdentity {
+    /// The pid, as the host sees it.
+    pub pid: i32,
+    /// Field 22 of `/proc/PID/stat`: clock ticks between boot and the process's start.
+    pub start_ticks: u64,
+}
+
+/// The fields of `/proc/PID/stat` that matter here.
+pub(crate) struct Stat {
+    pub(crate) state: char,
+    pub(crate) parent: i32,
+    pub(crate) start_ticks: u64,
+}
+
+impl ProcessIdentity {
+    /// The process that has `pid` now; `None` if there is none.
+    pub fn of(pid: i32) -> Option<Self> {
+        Some(Self { pid, start_ticks: stat(pid)?.start_ticks })
+    }
+
+    /// Whether the process still runs (a zombie does not).
+    pub fn is_alive(&self) -> bool {
+        stat(self.pid).is_some_and(|stat| stat.start_ticks == self.start_ticks && !matches!(stat.state, 'Z' | 'X'))
+    }
+}
+
+pub(crate) fn stat(pid: i32) -> Option<Stat> {
+    parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+fn parse(text: &str) -> Option<Stat> {
+    // The second field is the program's name in parentheses; it may itself contain both blanks and parentheses.
+    let (_, rest) = text.rsplit_once(") ")?;
+    let mut fields = rest.split(' ');
+    let state = fields.next()?.chars().next()?;
+    let parent = fields.next()?.parse().ok()?;
+    let start_ticks = fields.nth(17)?.parse().ok()?;
+    Some(Stat { state, parent, start_ticks })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_parentheses_does_not_shift_the_fields() {
+        let fields = (3..=52).map(|field| if field == 3 { "S".to_owned() } else { field.to_string() });
+        let text = format!("7 (a) R (b)) {}", fields.collect::<Vec<_>>().join(" "));
+        let stat = parse(&text).unwrap();
+        assert_eq!((stat.state, stat.parent, stat.start_ticks), ('S', 4, 22));
+    }
+
+    #[test]
+    fn this_process_is_alive_and_an_earlier_one_with_its_pid_is_not() {
+        let mut own = ProcessIdentity::of(std::process::id() as i32).unwrap();
+        assert!(own.is_alive());
+        own.start_ticks -= 1;
+        assert!(!own.is_alive());
+    }
+}

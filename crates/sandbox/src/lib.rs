@@ -1,0 +1,42 @@
+//! Isolated sandboxes: namespaces, a root filesystem of overlay layers, a cgroup, a pid 1, and programs in them.
+//!
+//! Driven by the keeper, which is single-threaded: [`Sandbox::create`] and [`Sandbox::spawn`] fork without exec.
+//! This crate knows no HTTP and nothing of forking programs: it makes the place and hands out what a start needs.
+//!
+//! What it promises:
+//! - a failure at any step of a creation leaves no process, mount, cgroup, descriptor or file;
+//! - no mount is visible outside the sandbox, so that nothing is mounted once its processes are gone;
+//! - every process of a sandbox is in one cgroup v2 group named by its id, so that [`sweep`] finds every leftover;
+//! - a program has uid 1000, no capability, no_new_privs and a seccomp filter from its first instruction.
+//!
+//! ```text
+//! Cgroups (detected once) --+
+//! Spec -> Sandbox::create --+-> group, overlay (detached), pid 1 -> Sandbox -> spawn / dial / freeze / destroy
+//! ```
+
+mod cgroup;
+mod deadline;
+mod error;
+mod identity;
+mod init;
+mod namespaces;
+mod program;
+mod report;
+mod rootfs;
+mod sandbox;
+mod seccomp;
+mod snapshot;
+mod spec;
+mod sweep;
+mod tarball;
+mod tree;
+
+pub use cgroup::{CgroupSummary, Cgroups, ControllerHome};
+pub use error::Error;
+pub use identity::ProcessIdentity;
+pub use rootfs::{detached_rootfs, prepare_base_layer, prepare_host_mask};
+pub use sandbox::Sandbox;
+pub use seccomp::seccomp_program;
+pub use spec::{Command, Limits, PROGRAM_ID, Spec};
+pub use sweep::sweep;
+pub use tarball::unpack_tarball;

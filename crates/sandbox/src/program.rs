@@ -1,0 +1,187 @@
+//! Starting a program in a sandbox.
+
+use std::{
+    convert::Infallible,
+    ffi::CString,
+    io,
+    os::fd::{AsFd, BorrowedFd},
+    sync::OnceLock,
+};
+
+use rustix::{
+    fs::{FileType, Mode, fchown, fstat},
+    process::{Gid, Resource, Rlimit, Uid, chdir, getrlimit, ioctl_tiocsctty, setrlimit, setsid, umask},
+    termios::isatty,
+    thread::{
+        ThreadNameSpaceType, move_into_thread_name_spaces, set_no_new_privs, set_thread_groups, set_thread_res_gid,
+        set_thread_res_uid,
+    },
+};
+use sys::{
+    child::CStrings,
+    clone::{ForkOptions, fork},
+};
+
+use crate::{
+    cgroup::Group,
+    error::{Context, Error},
+    init, namespaces,
+    report::{self, Answer, Failure, Step},
+    seccomp::seccomp_program,
+    spec::{Command, PROGRAM_ID},
+};
+
+/// Where programs are searched if the environment has no PATH.
+const PATH_DEFAULT: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// Most descriptors of a program, if the node itself may have that many: as in Docker.
+const DESCRIPTORS_MAX: u64 = 1 << 20;
+const EXEC: &str = "execute it";
+
+/// Starts `command`; it is a child of this process. Returns its pid once it was executed; a failure leaves no process.
+pub(crate) fn start(
+    command: &Command,
+    stdio: [BorrowedFd<'_>; 3],
+    sandbox_init: BorrowedFd<'_>,
+    group: &Group,
+) -> Result<i32, Error> {
+    let program = Program::prepare(command)?;
+    // It would freeze before it is the program, and its creator would wait for it.
+    if group.is_frozen()? {
+        return Err(Error::Frozen);
+    }
+    let (reader, writer) = report::channel()?;
+    let options = ForkOptions { namespaces: 0, cgroup: Some(group.directory()) };
+    let child = namespaces::with_children_in_pid_namespace(sandbox_init, || {
+        fork(&options, || {
+            let Err(failure) = program.become_it(stdio, sandbox_init);
+            // If the keeper is gone nobody needs to know.
+            let _ = report::send(writer.as_fd(), Err(failure));
+            127
+        })
+    })?
+    .doing("fork a process of the sandbox")?;
+    drop(writer);
+    let name = || program.name.clone();
+    let error = match report::receive(reader) {
+        Ok(Answer::End | Answer::Ready) => return Ok(child.pid),
+        Ok(Answer::Failed { step, source }) if step == EXEC => Error::Exec { command: name(), source },
+        Ok(Answer::Failed { step, source }) => Error::Start { command: name(), step, source },
+        Err(error) => error,
+    };
+    init::discard(&child);
+    Err(error)
+}
+
+/// All that a program needs, made before the fork.
+struct Program {
+    name: String,
+    /// Where it may be, in the order of the search.
+    places: Vec<CString>,
+    argv: CStrings,
+    env: CStrings,
+    cwd: CString,
+    tty: bool,
+    filter: &'static [u64],
+}
+
+impl Program {
+    fn prepare(command: &Command) -> Result<Self, Error> {
+        let name = command.argv.first().ok_or(Error::NoProgram)?.clone();
+        let filter = filter()?;
+        let invalid = |source: io::Error| Error::Exec { command: name.clone(), source };
+        let argv = CStrings::new(command.argv.iter().map(String::as_bytes)).map_err(invalid)?;
+        let env = command.env.iter().map(|(key, value)| format!("{key}={value}"));
+        let env = CStrings::new(env).map_err(invalid)?;
+        let places = places(command, &name).map_err(invalid)?;
+        let cwd = CString::new(command.cwd.as_bytes()).map_err(|error| invalid(error.into()))?;
+        Ok(Self { name, places, argv, env, cwd, tty: command.tty, filter })
+    }
+
+    /// In the child: everything up to and with exec. The order is forced where a comment says so.
+    fn become_it(&self, stdio: [BorrowedFd<'_>; 3], sandbox_init: BorrowedFd<'_>) -> Result<Infallible, Failure> {
+        setsid().step("begin a session")?;
+        hand_over(stdio).step("hand over its streams")?;
+        if self.tty {
+            // After setsid: only the leader of a session without a terminal can take one.
+            ioctl_tiocsctty(stdio[0]).step("take its terminal")?;
+        }
+        sys::child::become_stdio(stdio).step("set up its streams")?;
+        // The pid namespace is joined already: that happens at the fork.
+        let rest = ThreadNameSpaceType::MOUNT
+            | ThreadNameSpaceType::NETWORK
+            | ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION
+            | ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME
+            | ThreadNameSpaceType::CONTROL_GROUP;
+        move_into_thread_name_spaces(sandbox_init, rest).step("enter the sandbox")?;
+        set_limits().step("set its limits")?;
+        umask(Mode::from_raw_mode(0o022));
+        sys::child::reset_signals(true);
+        // Bounding set and groups while still privileged; the user id takes the capabilities with it.
+        sys::child::drop_bounding_set().step("drop capabilities")?;
+        set_thread_groups(&[]).step("drop its groups")?;
+        let (user, group) = (Uid::from_raw(PROGRAM_ID), Gid::from_raw(PROGRAM_ID));
+        set_thread_res_gid(group, group, group).step("set its group")?;
+        set_thread_res_uid(user, user, user).step("set its user")?;
+        sys::child::clear_capabilities().step("drop capabilities")?;
+        // As the program's user, so that it cannot begin in a directory that it may not enter.
+        chdir(self.cwd.as_c_str()).step("enter its working directory")?;
+        sys::child::close_on_exec_from(3).step("close descriptors")?;
+        set_no_new_privs(true).step("set no_new_privs")?;
+        // Last: the filter refuses what was needed above.
+        sys::seccomp::install(self.filter).step("install the system-call filter")?;
+        Err(self.execute())
+    }
+
+    /// Tries the places in order, as execvp(3) does; returns only if none would do.
+    fn execute(&self) -> Failure {
+        let mut refused = None;
+        for place in &self.places {
+            let errno = sys::child::execute(place, &self.argv, &self.env).raw_os_error().unwrap_or(libc::EIO);
+            match errno {
+                libc::ENOENT | libc::ENOTDIR => {}
+                libc::EACCES => refused = Some(errno),
+                errno => return Failure { step: EXEC, errno },
+            }
+        }
+        Failure { step: EXEC, errno: refused.unwrap_or(libc::ENOENT) }
+    }
+}
+
+fn filter() -> Result<&'static [u64], Error> {
+    static FILTER: OnceLock<Vec<u64>> = OnceLock::new();
+    match FILTER.get() {
+        Some(filter) => Ok(filter),
+        None => {
+            let filter = seccomp_program()?;
+            Ok(FILTER.get_or_init(|| filter))
+        }
+    }
+}
+
+fn places(command: &Command, name: &str) -> io::Result<Vec<CString>> {
+    if name.contains('/') {
+        return Ok(vec![CString::new(name)?]);
+    }
+    let path = command.env.iter().rev().find(|(key, _)| key == "PATH").map_or(PATH_DEFAULT, |(_, value)| value);
+    // An empty element means the working directory.
+    let place =
+        |directory: &str| if directory.is_empty() { format!("./{name}") } else { format!("{directory}/{name}") };
+    path.split(':').map(|directory| Ok(CString::new(place(directory))?)).collect()
+}
+
+/// Pipes and terminals get the program's owner, so that it can open them again as /dev/stdout or its terminal.
+fn hand_over(stdio: [BorrowedFd<'_>; 3]) -> rustix::io::Result<()> {
+    for stream in stdio {
+        if FileType::from_raw_mode(fstat(stream)?.st_mode) == FileType::Fifo || isatty(stream) {
+            fchown(stream, Some(Uid::from_raw(PROGRAM_ID)), Some(Gid::from_raw(PROGRAM_ID)))?;
+        }
+    }
+    Ok(())
+}
+
+fn set_limits() -> rustix::io::Result<()> {
+    // Raising the hard limit needs a capability that the node may lack: what it has is the bound.
+    let descriptors = getrlimit(Resource::Nofile).maximum.unwrap_or(DESCRIPTORS_MAX).min(DESCRIPTORS_MAX);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(descriptors), maximum: Some(descriptors) })?;
+    setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })
+}

@@ -1,0 +1,99 @@
+//! How a new process tells its creator that it is ready, or at which step it failed.
+//!
+//! One message on a close-on-exec pipe: the errno (four bytes, 0: ready), then the step's name. The end of the stream
+//! without a message means that the process was executed (a program) or killed (a pid 1).
+
+use std::{
+    fs::File,
+    io::{self, Read},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+use rustix::{
+    event::PollFlags,
+    io::Errno,
+    pipe::{PipeFlags, pipe_with},
+};
+
+use crate::{
+    deadline::Deadline,
+    error::{Context, Error},
+};
+
+/// A new process is ready within this many milliseconds even on a machine that is starting a thousand others.
+const ANSWER_MS_MAX: u64 = 20_000;
+
+/// A step of a new process that failed.
+pub(crate) struct Failure {
+    pub(crate) step: &'static str,
+    pub(crate) errno: i32,
+}
+
+/// Names the step that an error belongs to.
+pub(crate) trait Step<T> {
+    fn step(self, step: &'static str) -> Result<T, Failure>;
+}
+
+impl<T> Step<T> for Result<T, Errno> {
+    fn step(self, step: &'static str) -> Result<T, Failure> {
+        self.map_err(|errno| Failure { step, errno: errno.raw_os_error() })
+    }
+}
+
+impl<T> Step<T> for io::Result<T> {
+    fn step(self, step: &'static str) -> Result<T, Failure> {
+        self.map_err(|error| Failure { step, errno: error.raw_os_error().unwrap_or(libc::EIO) })
+    }
+}
+
+/// What the creator got to know.
+pub(crate) enum Answer {
+    Ready,
+    Failed {
+        step: String,
+        source: io::Error,
+    },
+    /// The stream ended without a message.
+    End,
+}
+
+/// The creator's end and the new process's end.
+pub(crate) fn channel() -> Result<(OwnedFd, OwnedFd), Error> {
+    pipe_with(PipeFlags::CLOEXEC).doing("make a pipe")
+}
+
+/// Sends the result; fails if the creator is gone. Allocates nothing.
+pub(crate) fn send(channel: BorrowedFd<'_>, result: Result<(), Failure>) -> io::Result<()> {
+    let failure = result.err().unwrap_or(Failure { step: "", errno: 0 });
+    let mut message = [0; 64];
+    // A byte stays free, so that the reader's buffer is never full before the end.
+    let length = failure.step.len().min(message.len() - 5);
+    message[..4].copy_from_slice(&failure.errno.to_le_bytes());
+    message[4..4 + length].copy_from_slice(&failure.step.as_bytes()[..length]);
+    rustix::io::write(channel, &message[..4 + length])?;
+    Ok(())
+}
+
+/// Waits for the message and the end of the stream: a pid 1 that is ready has closed its last descriptor then.
+pub(crate) fn receive(channel: OwnedFd) -> Result<Answer, Error> {
+    let deadline = Deadline::after_ms(ANSWER_MS_MAX);
+    let mut channel = File::from(channel);
+    let (mut message, mut length) = ([0; 64], 0);
+    loop {
+        if !deadline.poll(channel.as_fd(), PollFlags::IN).doing("wait for a new process")? {
+            return Err(Error::Silent(deadline.limit_ms()));
+        }
+        match channel.read(&mut message[length..]).doing("hear from a new process")? {
+            0 => break,
+            more => length += more,
+        }
+    }
+    let Some((errno, step)) = message[..length].split_first_chunk() else { return Ok(Answer::End) };
+    Ok(match i32::from_le_bytes(*errno) {
+        0 => Answer::Ready,
+        errno => Answer::Failed {
+            step: String::from_utf8_lossy(step).into_owned(),
+            source: io::Error::from_raw_os_error(errno),
+        },
+    })
+}

@@ -1,0 +1,254 @@
+//! A sandbox and its life: created or adopted, used, destroyed.
+
+use std::{
+    fs, io,
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::fs::{DirBuilderExt, PermissionsExt},
+    },
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    event::PollFlags,
+    io::Errno,
+    net::{AddressFamily, Ipv4Addr, SocketAddrV4, SocketFlags, SocketType, connect, socket_with},
+    process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid},
+};
+
+use crate::{
+    cgroup::{Cgroups, Group},
+    deadline::Deadline,
+    error::{Context, Error},
+    identity::{ProcessIdentity, stat},
+    init, namespaces, program, rootfs, snapshot,
+    spec::{Command, Spec},
+    tree,
+};
+
+/// A killed pid 1 is gone within this many milliseconds of its group being empty.
+const INIT_EXIT_MS_MAX: u64 = 1_000;
+
+/// A sandbox that exists: its pid 1 was alive when this was made.
+pub struct Sandbox {
+    dir: PathBuf,
+    init: ProcessIdentity,
+    init_pidfd: OwnedFd,
+    group: Group,
+}
+
+impl Sandbox {
+    /// Makes a blank sandbox: directory, cgroup, root filesystem, namespaces, pid 1. A failure leaves nothing behind.
+    ///
+    /// `spec.dir` may exist already; `upper`, `work` and `boot_id` in it must not. The caller must be single-threaded.
+    pub fn create(spec: &Spec, cgroups: &Cgroups) -> Result<Self, Error> {
+        // Undone in the reverse order, by their drops, unless the last step is reached.
+        let mut directory = OwnDirectory::make(spec)?;
+        let rootfs = rootfs::writable(&spec.layers, &spec.dir)?;
+        let group = OwnGroup(Some(Group::create(cgroups, &spec.id, &spec.limits)?));
+        let init = init::start(spec, &rootfs, group.get())?;
+        let identity = ProcessIdentity::of(init.pid).ok_or_else(gone).doing("read the start of a new process")?;
+        directory.made.clear();
+        Ok(Self { dir: spec.dir.clone(), init: identity, init_pidfd: init.pidfd, group: group.keep() })
+    }
+
+    /// Takes over a sandbox that an earlier keeper made; `None` if its pid 1 is not alive any more.
+    pub fn adopt(spec: &Spec, init: ProcessIdentity, cgroups: &Cgroups) -> Result<Option<Self>, Error> {
+        let Some(pid) = Pid::from_raw(init.pid).filter(|_| init.is_alive()) else { return Ok(None) };
+        let init_pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
+            Err(Errno::SRCH) => return Ok(None),
+            pidfd => pidfd.doing("open a sandbox's first process")?,
+        };
+        // Again: only now does the descriptor say that it cannot become another process.
+        if !init.is_alive() {
+            return Ok(None);
+        }
+        let group = Group::open(cgroups, &spec.id, &spec.limits)?;
+        Ok(Some(Self { dir: spec.dir.clone(), init, init_pidfd, group }))
+    }
+
+    /// Its pid 1.
+    pub fn init(&self) -> ProcessIdentity {
+        self.init
+    }
+
+    /// Its pid 1, as the way into its namespaces.
+    pub fn init_pidfd(&self) -> BorrowedFd<'_> {
+        self.init_pidfd.as_fd()
+    }
+
+    /// The directory of its v2 group, for `CLONE_INTO_CGROUP`.
+    pub fn cgroup_fd(&self) -> BorrowedFd<'_> {
+        self.group.directory()
+    }
+
+    /// All its processes, pid 1 included and zombies not, by host pid.
+    pub fn processes(&self) -> Result<Vec<i32>, Error> {
+        self.group.processes()
+    }
+
+    /// Starts a program; returns its host pid once it was executed. It is a child of the caller, who reaps it.
+    ///
+    /// Pipes and terminals among the streams become the program's user's. The caller must be single-threaded, and the
+    /// sandbox not frozen ([`Error::Frozen`]).
+    pub fn spawn(&self, command: &Command, stdio: [BorrowedFd<'_>; 3]) -> Result<i32, Error> {
+        program::start(command, stdio, self.init_pidfd(), &self.group)
+    }
+
+    /// A TCP socket made inside the sandbox, non-blocking, whose connection to `127.0.0.1:port` was begun.
+    pub fn dial(&self, port: u16) -> Result<OwnedFd, Error> {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let dial = || {
+            let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
+            match connect(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, port)) {
+                Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
+                Err(error) => Err(error),
+            }
+        };
+        namespaces::in_network_namespace(self.init_pidfd(), dial)?.doing("connect into the sandbox")
+    }
+
+    /// Makes the limits hold on a host whose controllers are in v1: moves all processes into the v1 groups, which takes
+    /// the kernel 5-11 ms, during which nobody can fork. Processes that are born later are born there, but those that a
+    /// start puts into the v2 group from outside are not: call it again after them.
+    pub fn bind_limits(&self) -> Result<(), Error> {
+        self.group.bind()
+    }
+
+    /// Stops all processes; returns when they stand still.
+    pub fn freeze(&self) -> Result<(), Error> {
+        self.group.freeze()
+    }
+
+    /// Lets them go on.
+    pub fn thaw(&self) -> Result<(), Error> {
+        self.group.thaw()
+    }
+
+    /// Kills all processes, pid 1 included; does not wait.
+    pub fn kill(&self) -> Result<(), Error> {
+        self.group.kill()
+    }
+
+    /// Kills all processes, waits until they are gone, removes the groups and the sandbox's whole directory.
+    ///
+    /// Programs that are children of the caller stay for it to reap, and pid 1 after them (the kernel ends a pid
+    /// namespace's init last); without such programs pid 1 is reaped here.
+    pub fn destroy(self) -> Result<(), Error> {
+        let own = std::process::id() as i32;
+        let programs = self.group.processes()?.into_iter().filter(|pid| *pid != self.init.pid);
+        let reaped_by_caller = programs.into_iter().any(|pid| stat(pid).is_some_and(|stat| stat.parent == own));
+        self.group.kill()?;
+        self.group.wait_empty()?;
+        self.group.remove()?;
+        tree::remove(&self.dir)?;
+        if !reaped_by_caller {
+            let deadline = Deadline::after_ms(INIT_EXIT_MS_MAX);
+            deadline.poll(self.init_pidfd(), PollFlags::IN).doing("wait for a sandbox's first process")?;
+        }
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+        match waitid(WaitId::PidFd(self.init_pidfd()), options) {
+            // An adopted sandbox's is a child of somebody else.
+            Ok(_) | Err(Errno::CHILD) => Ok(()),
+            Err(error) => Err(error).doing("reap a sandbox's first process"),
+        }
+    }
+
+    /// Copies everything that the sandbox changed in its root filesystem to the new directory `dest`, as an overlay
+    /// layer. The caller keeps the sandbox frozen if the copy has to be of one moment.
+    pub fn snapshot_upper(&self, dest: &Path) -> Result<(), Error> {
+        snapshot::copy(&self.dir.join("upper"), dest)
+    }
+}
+
+fn gone() -> io::Error {
+    io::Error::from_raw_os_error(libc::ESRCH)
+}
+
+/// What a creation has made below the sandbox's directory, removed when dropped.
+struct OwnDirectory {
+    made: Vec<PathBuf>,
+}
+
+impl OwnDirectory {
+    fn make(spec: &Spec) -> Result<Self, Error> {
+        let mut own = Self { made: Vec::new() };
+        match fs::DirBuilder::new().mode(0o700).create(&spec.dir) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            result => {
+                result.at("create", &spec.dir)?;
+                own.made.push(spec.dir.clone());
+            }
+        }
+        for (name, mode) in [("upper", 0o755), ("work", 0o700)] {
+            own.directory(&spec.dir.join(name), mode)?;
+        }
+        own.file(&spec.dir.join("boot_id"), &format!("{}\n", base::id::random_uuid()), 0o444)?;
+        own.write_identity(spec)?;
+        Ok(own)
+    }
+
+    /// What makes this sandbox a machine of its own, also after the fork of a program that has read another's.
+    fn write_identity(&mut self, spec: &Spec) -> Result<(), Error> {
+        let upper = spec.dir.join("upper");
+        for directory in ["etc", "run", "run/pando"] {
+            self.directory(&upper.join(directory), 0o755)?;
+        }
+        let machine_id = base::id::random_uuid().replace('-', "");
+        let hosts = format!("127.0.0.1 localhost {id}\n::1 localhost ip6-localhost ip6-loopback\n", id = spec.id);
+        for (file, content) in [
+            ("etc/hostname", format!("{}\n", spec.id)),
+            ("etc/machine-id", format!("{machine_id}\n")),
+            ("etc/hosts", hosts),
+            ("run/pando/generation", format!("{}\n", base::id::random_uuid())),
+        ] {
+            self.file(&upper.join(file), &content, 0o444)?;
+        }
+        Ok(())
+    }
+
+    fn directory(&mut self, path: &Path, mode: u32) -> Result<(), Error> {
+        fs::create_dir(path).at("create", path)?;
+        self.made.push(path.to_owned());
+        // Not by mkdir's mode: the caller's umask must not decide what a sandbox can read.
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).at("set the mode of", path)
+    }
+
+    fn file(&mut self, path: &Path, content: &str, mode: u32) -> Result<(), Error> {
+        fs::write(path, content).at("write", path)?;
+        self.made.push(path.to_owned());
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).at("set the mode of", path)
+    }
+}
+
+impl Drop for OwnDirectory {
+    fn drop(&mut self) {
+        for path in self.made.iter().rev() {
+            // Already on the way out with an error; a later sweep removes what cannot be removed now.
+            let _ = if path.is_dir() { tree::remove(path) } else { fs::remove_file(path).at("remove", path) };
+        }
+    }
+}
+
+/// A new group that is emptied and removed when dropped, unless it is kept.
+struct OwnGroup(Option<Group>);
+
+impl OwnGroup {
+    fn get(&self) -> &Group {
+        self.0.as_ref().expect("only keep() takes it, and it consumes this")
+    }
+
+    fn keep(mut self) -> Group {
+        self.0.take().expect("only keep() takes it, and it consumes this")
+    }
+}
+
+impl Drop for OwnGroup {
+    fn drop(&mut self) {
+        let Some(group) = self.0.take() else { return };
+        let cleared = group.kill().and_then(|()| group.wait_empty()).and_then(|()| group.remove());
+        if let Err(error) = cleared {
+            tracing::warn!(%error, group = %group.path().display(), "a sandbox's group could not be removed");
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! Copying an overlay's upper directory exactly: whiteouts, opaque marks, owners, modes, times, links, holes, pipes,
+//! devices and sockets.
+
+use std::{
+    collections::HashMap,
+    ffi::CString,
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+    path::Path,
+    vec,
+};
+
+use rustix::{
+    fs::{
+        AtFlags, CWD, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, Uid, XattrFlags, chownat,
+        copy_file_range, fchmod, fchown, ftruncate, futimens, ioctl_ficlone, lgetxattr, linkat, llistxattr, lsetxattr,
+        mkdirat, mknodat, openat, readlinkat, seek, statat, symlinkat, utimensat,
+    },
+    io::Errno,
+};
+
+use crate::{
+    error::{Context, Error},
+    tree,
+};
+
+/// Deepest nesting that is copied: each level holds two descriptors. PATH_MAX does not bound it, programs can go deeper.
+const LEVELS_MAX: usize = 256;
+/// The kernel's own limits (XATTR_SIZE_MAX, XATTR_LIST_MAX), in bytes.
+const XATTR_BYTES_MAX: usize = 64 << 10;
+
+/// Copies `source` to the new directory `dest`; a failure leaves none.
+pub(crate) fn copy(source: &Path, dest: &Path) -> Result<(), Error> {
+    let from = open_dir(CWD, source).at("open", source)?;
+    mkdirat(CWD, dest, Mode::RWXU).at("create", dest)?;
+    let result = copy_into(from, source, dest);
+    if result.is_err() {
+        // The first error is the one to report.
+        let _ = tree::remove(dest);
+    }
+    result
+}
+
+fn copy_into(from: OwnedFd, source: &Path, dest: &Path) -> Result<(), Error> {
+    let to = open_dir(CWD, dest).at("open", dest)?;
+    let mut copier = Copier { links: HashMap::new(), root: rustix::io::dup(&to).at("open", dest)?, clone: true };
+    let mut levels = vec![Level::enter(from, to, Vec::new()).at("list", source)?];
+    while let Some(level) = levels.last_mut() {
+        let Some(name) = level.names.next() else {
+            level.finish().at("set the attributes of", dest)?;
+            levels.pop();
+            continue;
+        };
+        let deeper = copier.copy_entry(level, &name).at("copy", &source.join(name.to_string_lossy().as_ref()))?;
+        levels.extend(deeper);
+        if levels.len() > LEVELS_MAX {
+            return Err(Error::TooDeep { path: source.to_owned(), levels: LEVELS_MAX });
+        }
+    }
+    Ok(())
+}
+
+/// A directory that is being copied.
+struct Level {
+    from: OwnedFd,
+    to: OwnedFd,
+    /// Below the root of the copy, with a slash at its end unless empty.
+    path: Vec<u8>,
+    names: vec::IntoIter<CString>,
+}
+
+impl Level {
+    fn enter(from: OwnedFd, to: OwnedFd, path: Vec<u8>) -> rustix::io::Result<Self> {
+        let names = tree::list(&from)?.into_iter();
+        Ok(Self { from, to, path, names })
+    }
+
+    /// Attributes last: the times would not survive the entries.
+    fn finish(&self) -> rustix::io::Result<()> {
+        copy_xattrs(&entry_path(&self.from, c"."), &entry_path(&self.to, c"."))?;
+        set_attributes(&self.to, &rustix::fs::fstat(&self.from)?)
+    }
+}
+
+struct Copier {
+    /// Files with several names: device and inode of the source, and where the first copy is below `root`.
+    links: HashMap<(u64, u64), Vec<u8>>,
+    root: OwnedFd,
+    /// Whether the filesystem may be able to share data between files.
+    clone: bool,
+}
+
+impl Copier {
+    /// Copies one entry; a directory is made and returned, to be gone through next.
+    fn copy_entry(&mut self, level: &Level, name: &CString) -> rustix::io::Result<Option<Level>> {
+        let stat = statat(&level.from, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        if kind == FileType::Directory {
+            mkdirat(&level.to, name, Mode::RWXU)?;
+            let path = [&level.path, name.to_bytes(), b"/"].concat();
+            return Level::enter(open_dir(&level.from, name)?, open_dir(&level.to, name)?, path).map(Some);
+        }
+        let key = (stat.st_dev, stat.st_ino);
+        if let Some(first) = self.links.get(&key) {
+            linkat(&self.root, first.as_slice(), &level.to, name, AtFlags::empty())?;
+            return Ok(None);
+        }
+        match kind {
+            FileType::RegularFile => self.copy_file(level, name, &stat)?,
+            FileType::Symlink => {
+                let target = readlinkat(&level.from, name, Vec::new())?;
+                symlinkat(target, &level.to, name)?;
+                finish_by_name(level, name, &stat)?;
+            }
+            // Whiteouts are character devices 0:0.
+            _ => {
+                mknodat(&level.to, name, kind, Mode::from_raw_mode(stat.st_mode), stat.st_rdev)?;
+                finish_by_name(level, name, &stat)?;
+                rustix::fs::chmodat(&level.to, name, Mode::from_raw_mode(stat.st_mode), AtFlags::empty())?;
+            }
+        }
+        if stat.st_nlink > 1 {
+            self.links.insert(key, [&level.path, name.to_bytes()].concat());
+        }
+        Ok(None)
+    }
+
+    fn copy_file(&mut self, level: &Level, name: &CString, stat: &Stat) -> rustix::io::Result<()> {
+        let flags = OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let from = openat(&level.from, name, flags | OFlags::RDONLY, Mode::empty())?;
+        let to = openat(&level.to, name, flags | OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL, Mode::RWXU)?;
+        if stat.st_size > 0 {
+            self.copy_data(&from, &to, stat.st_size as u64)?;
+        }
+        copy_xattrs(&entry_path(&level.from, name), &entry_path(&level.to, name))?;
+        set_attributes(&to, stat)
+    }
+
+    fn copy_data(&mut self, from: &OwnedFd, to: &OwnedFd, size: u64) -> rustix::io::Result<()> {
+        if self.clone {
+            match ioctl_ficlone(to, from) {
+                Ok(()) => return Ok(()),
+                Err(Errno::OPNOTSUPP | Errno::XDEV | Errno::INVAL | Errno::NOTTY) => self.clone = false,
+                Err(error) => return Err(error),
+            }
+        }
+        // The size first: it makes the hole that data is then put into.
+        ftruncate(to, size)?;
+        let mut at = 0;
+        while at < size {
+            at = match seek(from, SeekFrom::Data(at)) {
+                Ok(data) => data,
+                Err(Errno::NXIO) => break,
+                Err(error) => return Err(error),
+            };
+            let end = seek(from, SeekFrom::Hole(at))?.min(size);
+            copy_range(from, to, at, end)?;
+            at = end;
+        }
+        Ok(())
+    }
+}
+
+fn copy_range(from: &OwnedFd, to: &OwnedFd, begin: u64, end: u64) -> rustix::io::Result<()> {
+    let (mut read_at, mut write_at) = (begin, begin);
+    while read_at < end {
+        let length = usize::try_from(end - read_at).unwrap_or(usize::MAX);
+        // Zero: the file was cut meanwhile; the rest stays a hole.
+        if copy_file_range(from, Some(&mut read_at), to, Some(&mut write_at), length)? == 0 {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Owner, extended attributes and times of what cannot be opened.
+fn finish_by_name(level: &Level, name: &CString, stat: &Stat) -> rustix::io::Result<()> {
+    let (uid, gid) = owner(stat);
+    chownat(&level.to, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
+    copy_xattrs(&entry_path(&level.from, name), &entry_path(&level.to, name))?;
+    utimensat(&level.to, name, &times(stat), AtFlags::SYMLINK_NOFOLLOW)
+}
+
+fn set_attributes(file: &OwnedFd, stat: &Stat) -> rustix::io::Result<()> {
+    let (uid, gid) = owner(stat);
+    // The owner first: a change of owner clears mode bits.
+    fchown(file, Some(uid), Some(gid))?;
+    fchmod(file, Mode::from_raw_mode(stat.st_mode & 0o7777))?;
+    futimens(file, &times(stat))
+}
+
+fn owner(stat: &Stat) -> (Uid, Gid) {
+    (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid))
+}
+
+fn times(stat: &Stat) -> Timestamps {
+    let time = |seconds: i64, nanoseconds: u64| Timespec { tv_sec: seconds, tv_nsec: nanoseconds as i64 };
+    Timestamps {
+        last_access: time(stat.st_atime, stat.st_atime_nsec),
+        last_modification: time(stat.st_mtime, stat.st_mtime_nsec),
+    }
+}
+
+/// A name for calls that take only paths; the directory is fixed by its descriptor.
+fn entry_path(directory: &OwnedFd, name: &std::ffi::CStr) -> Vec<u8> {
+    let mut path = format!("/proc/self/fd/{}/", directory.as_raw_fd()).into_bytes();
+    path.extend_from_slice(name.to_bytes());
+    path
+}
+
+fn copy_xattrs(from: &[u8], to: &[u8]) -> rustix::io::Result<()> {
+    let mut names = vec![0; XATTR_BYTES_MAX];
+    let length = match llistxattr(from, &mut names[..]) {
+        Err(Errno::OPNOTSUPP) => 0,
+        length => length?,
+    };
+    for name in names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+        let mut value = vec![0; XATTR_BYTES_MAX];
+        let length = lgetxattr(from, name, &mut value[..])?;
+        lsetxattr(to, name, &value[..length], XattrFlags::empty())?;
+    }
+    Ok(())
+}
+
+fn open_dir(at: impl AsFd, path: impl rustix::path::Arg) -> rustix::io::Result<OwnedFd> {
+    openat(at, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+}

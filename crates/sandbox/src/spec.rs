@@ -1,0 +1,46 @@
+//! What is wanted: of a sandbox and of a program in it.
+
+use std::path::PathBuf;
+
+use base::id::SandboxId;
+use serde::{Deserialize, Serialize};
+
+/// The user and group id of every sandboxed program.
+pub const PROGRAM_ID: u32 = 1000;
+
+/// What a sandbox may use at most.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Memory, page cache included, in bytes.
+    pub memory_bytes: u64,
+    /// Processes and threads.
+    pub pids: u64,
+    /// CPU time in thousandths of one CPU; `None`: no limit.
+    pub cpu_millis: Option<u32>,
+}
+
+/// A sandbox to be made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spec {
+    /// Names its cgroup and its host name.
+    pub id: SandboxId,
+    /// Absolute path of its own directory on the host (`upper`, `work`, `boot_id`), removed with it.
+    pub dir: PathBuf,
+    /// Read-only layers of its root filesystem, topmost first; the last is the image's root.
+    pub layers: Vec<PathBuf>,
+    /// What it may use.
+    pub limits: Limits,
+}
+
+/// A program to be started in a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Command {
+    /// Program and arguments. A name without a slash is searched in the `PATH` of `env`, inside the sandbox.
+    pub argv: Vec<String>,
+    /// The whole environment.
+    pub env: Vec<(String, String)>,
+    /// Working directory, absolute, inside the sandbox.
+    pub cwd: String,
+    /// The first stream is a terminal and becomes the program's controlling terminal.
+    pub tty: bool,
+}

@@ -1,0 +1,90 @@
+//! Removing a directory tree that a hostile program may have shaped.
+
+use std::{ffi::CString, os::fd::OwnedFd, path::Path};
+
+use rustix::{
+    fs::{AtFlags, Dir, Mode, OFlags, open, openat, renameat, unlinkat},
+    io::Errno,
+};
+
+use crate::error::{Context, Error};
+
+/// Removes `path` and everything below it; nothing there is fine.
+///
+/// No symbolic link is followed, and neither depth nor size of the tree can exhaust the stack or the descriptors: a
+/// directory that is not empty is first moved up to the top, so the tree is never more than two levels deep here.
+pub(crate) fn remove(path: &Path) -> Result<(), Error> {
+    let top = match open(path, OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(()),
+        top => top.at("open", path)?,
+    };
+    let mut remover = Remover { top, moved: 0 };
+    remover.empty_top().at("remove what is in", path)?;
+    std::fs::remove_dir(path).at("remove", path)
+}
+
+struct Remover {
+    top: OwnedFd,
+    moved: u64,
+}
+
+impl Remover {
+    fn empty_top(&mut self) -> rustix::io::Result<()> {
+        loop {
+            let names = list(&self.top)?;
+            if names.is_empty() {
+                return Ok(());
+            }
+            for name in names {
+                match remove_shallow(&self.top, &name) {
+                    Err(Errno::NOTEMPTY) => self.empty_directory(&name)?,
+                    result => result?,
+                }
+            }
+        }
+    }
+
+    fn empty_directory(&mut self, name: &CString) -> rustix::io::Result<()> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let directory = openat(&self.top, name, flags, Mode::empty())?;
+        for entry in list(&directory)? {
+            match remove_shallow(&directory, &entry) {
+                Err(Errno::NOTEMPTY) => self.move_to_top(&directory, &entry)?,
+                result => result?,
+            }
+        }
+        unlinkat(&self.top, name, AtFlags::REMOVEDIR)
+    }
+
+    fn move_to_top(&mut self, directory: &OwnedFd, entry: &CString) -> rustix::io::Result<()> {
+        loop {
+            self.moved += 1;
+            match renameat(directory, entry, &self.top, format!(".pando-removed-{}", self.moved)) {
+                // The program had the same idea for a name.
+                Err(Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR) => {}
+                result => return result,
+            }
+        }
+    }
+}
+
+/// Removes one file or empty directory.
+fn remove_shallow(directory: &OwnedFd, name: &CString) -> rustix::io::Result<()> {
+    match unlinkat(directory, name, AtFlags::empty()) {
+        Err(Errno::ISDIR) => unlinkat(directory, name, AtFlags::REMOVEDIR),
+        Err(Errno::NOENT) => Ok(()),
+        result => result,
+    }
+}
+
+/// The names in a directory, without itself and its parent.
+pub(crate) fn list(directory: &OwnedFd) -> rustix::io::Result<Vec<CString>> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(directory)? {
+        let entry = entry?;
+        if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
+            names.push(entry.file_name().to_owned());
+        }
+    }
+    Ok(names)
+}

@@ -1,0 +1,37 @@
+//! The cases.
+
+mod files;
+mod isolation;
+mod lifecycle;
+mod programs;
+
+use crate::host::Host;
+
+type Case = fn(&Host);
+
+pub(crate) const ALL: &[(&str, Case)] = &[
+    ("created_and_destroyed_leaves_nothing", lifecycle::created_and_destroyed),
+    ("a_failed_creation_leaves_nothing", lifecycle::failed_creation),
+    ("destroy_kills_programs_and_frozen_ones", lifecycle::destroy_with_programs),
+    ("an_adopted_sandbox_works_and_a_dead_one_is_none", lifecycle::adopt),
+    ("a_killed_creator_is_swept_up_at_any_moment", lifecycle::sweep),
+    ("limits_hold_after_they_are_bound", lifecycle::limits),
+    ("freeze_stops_and_thaw_goes_on", lifecycle::freeze),
+    ("times", lifecycle::times),
+    ("namespaces_are_its_own", isolation::namespaces),
+    ("host_secrets_and_state_are_hidden", isolation::hidden),
+    ("kernel_files_are_read_only_and_masked", isolation::kernel_files),
+    ("nothing_reaches_the_host", isolation::host_is_out_of_reach),
+    ("a_program_has_no_privilege", isolation::privileges),
+    ("pid_one_is_out_of_reach", isolation::pid_one),
+    ("orphans_are_reaped", programs::orphans),
+    ("errors_name_the_command", programs::errors),
+    ("a_terminal_is_controlled", programs::terminal),
+    ("dial_reaches_a_server_inside", programs::dial),
+    ("devices_work", programs::devices),
+    ("low_descriptors_as_streams", programs::low_descriptors),
+    ("upper_is_copied_exactly", files::snapshot),
+    ("a_hostile_tree_is_removed", files::hostile_tree),
+    ("a_tarball_is_an_image", files::tarball),
+    ("a_read_only_rootfs_is_mounted_nowhere", files::detached),
+];

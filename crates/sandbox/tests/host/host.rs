@@ -1,0 +1,125 @@
+//! A node's directories and groups for the tests, and programs run in sandboxes.
+
+use std::{
+    fs,
+    io::Read,
+    os::fd::{AsFd, OwnedFd},
+    path::{Path, PathBuf},
+};
+
+use base::id::SandboxId;
+use pando_sandbox::{Cgroups, Command, Limits, Sandbox, Spec, prepare_base_layer, prepare_host_mask};
+use rustix::process::{Pid, WaitOptions, waitpid};
+
+pub(crate) struct Host {
+    state: tempfile::TempDir,
+    pub(crate) cgroups: Cgroups,
+}
+
+/// What a program left behind.
+#[derive(Debug)]
+pub(crate) struct Output {
+    pub(crate) code: i32,
+    pub(crate) text: String,
+}
+
+impl Host {
+    pub(crate) fn prepare() -> Self {
+        let state = tempfile::Builder::new().prefix("pando-test-").tempdir_in("/var/lib").unwrap();
+        let cgroups = Cgroups::open(&format!("test-{}", std::process::id())).unwrap();
+        println!("{:?}", cgroups.summary());
+        let host = Self { state, cgroups };
+        fs::create_dir(host.sandboxes()).unwrap();
+        fs::write(host.state().join("secret"), "host secret").unwrap();
+        for _ in 0..2 {
+            prepare_host_mask(&host.mask(), &[host.state().to_owned(), PathBuf::from("/run/pando-test-not-there")])
+                .unwrap();
+            prepare_base_layer(&host.base()).unwrap();
+        }
+        host
+    }
+
+    pub(crate) fn state(&self) -> &Path {
+        self.state.path()
+    }
+
+    pub(crate) fn sandboxes(&self) -> PathBuf {
+        self.state().join("sandboxes")
+    }
+
+    pub(crate) fn mask(&self) -> PathBuf {
+        self.state().join("mask")
+    }
+
+    pub(crate) fn base(&self) -> PathBuf {
+        self.state().join("base")
+    }
+
+    pub(crate) fn spec(&self) -> Spec {
+        self.spec_of(vec![self.mask(), PathBuf::from("/")])
+    }
+
+    pub(crate) fn spec_of(&self, layers: Vec<PathBuf>) -> Spec {
+        let id = SandboxId::random();
+        let limits = Limits { memory_bytes: 256 << 20, pids: 64, cpu_millis: Some(1_500) };
+        Spec { dir: self.sandboxes().join(id.as_str()), id, layers, limits }
+    }
+
+    pub(crate) fn sandbox(&self) -> Sandbox {
+        Sandbox::create(&self.spec(), &self.cgroups).unwrap()
+    }
+
+    pub(crate) fn close(self) {
+        // What a failed case left.
+        pando_sandbox::sweep(&self.cgroups, &self.sandboxes(), &Default::default()).unwrap();
+        self.cgroups.remove_all().unwrap();
+    }
+}
+
+pub(crate) fn command(argv: &[&str]) -> Command {
+    let env = [("PATH", "/usr/bin:/bin"), ("HOME", "/home/user")];
+    Command {
+        argv: argv.iter().map(|text| (*text).to_owned()).collect(),
+        env: env.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
+        cwd: "/home/user".to_owned(),
+        tty: false,
+    }
+}
+
+/// Starts a program with its output and errors in one pipe, which is returned.
+pub(crate) fn start(sandbox: &Sandbox, command: &Command) -> (i32, OwnedFd) {
+    let null: OwnedFd = fs::File::open("/dev/null").unwrap().into();
+    let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
+    let pid = sandbox.spawn(command, [null.as_fd(), writer.as_fd(), writer.as_fd()]).unwrap();
+    (pid, reader)
+}
+
+pub(crate) fn wait(pid: i32) -> i32 {
+    let (_, status) = waitpid(Pid::from_raw(pid), WaitOptions::empty()).unwrap().unwrap();
+    status.exit_status().unwrap_or_else(|| 128 + status.terminating_signal().unwrap())
+}
+
+pub(crate) fn run(sandbox: &Sandbox, argv: &[&str]) -> Output {
+    let (pid, reader) = start(sandbox, &command(argv));
+    let mut text = String::new();
+    fs::File::from(reader).read_to_string(&mut text).unwrap();
+    Output { code: wait(pid), text }
+}
+
+pub(crate) fn shell(sandbox: &Sandbox, script: &str) -> Output {
+    run(sandbox, &["sh", "-c", script])
+}
+
+pub(crate) fn reap_all() {
+    let mut tries = 0;
+    loop {
+        match rustix::process::wait(WaitOptions::NOHANG) {
+            Ok(Some(_)) => {}
+            Ok(None) if tries < 1_000 => {
+                tries += 1;
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            _ => return,
+        }
+    }
+}

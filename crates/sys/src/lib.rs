@@ -1,0 +1,13 @@
+//! The system calls Pando needs, behind safe functions. The only crate with `unsafe` code.
+#![allow(unsafe_code)]
+
+pub mod blob;
+pub mod child;
+pub mod clone;
+pub mod namespace;
+pub mod ptrace;
+pub mod remote;
+pub mod seccomp;
+pub mod seqpacket;
+pub mod sockets;
+pub mod stub;

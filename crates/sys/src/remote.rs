@@ -1,0 +1,161 @@
+//! Looking into other processes: memory, page maps, shared files, futex lists.
+
+use std::{
+    fs::File,
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+};
+
+/// Where a robust futex list begins, and the bytes the kernel was told of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RobustList {
+    /// Address of the `struct robust_list_head`; 0: none.
+    pub head: u64,
+    /// Its size in bytes.
+    pub len: u64,
+}
+
+/// The robust futex list of a thread (needs ptrace access to it).
+pub fn robust_list(tid: i32) -> io::Result<RobustList> {
+    let (mut head, mut len) = (0u64, 0u64);
+    // SAFETY: both pointers are valid places for one word each.
+    let result = unsafe { libc::syscall(libc::SYS_get_robust_list, tid, &raw mut head, &raw mut len) };
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(RobustList { head, len }) }
+}
+
+/// Whether two descriptors, of processes `a.0` and `b.0`, are one open file.
+pub fn same_open_file(a: (i32, i32), b: (i32, i32)) -> io::Result<bool> {
+    const KCMP_FILE: i32 = 0;
+    // SAFETY: kcmp(KCMP_FILE) takes five integers.
+    let order = unsafe { libc::syscall(libc::SYS_kcmp, a.0, b.0, KCMP_FILE, a.1, b.1) };
+    if order == -1 { Err(io::Error::last_os_error()) } else { Ok(order == 0) }
+}
+
+/// Whether the file that descriptor `slot.fd` names in epoll set `epoll_fd` of the process is (still) the one at its descriptor `fd`.
+pub fn same_epoll_target(pid: i32, fd: i32, epoll_fd: i32, target_fd: i32) -> io::Result<bool> {
+    #[repr(C)]
+    struct EpollSlot {
+        epoll_fd: u32,
+        target_fd: u32,
+        offset: u32,
+    }
+    const KCMP_EPOLL_TFD: i32 = 7;
+    let slot = EpollSlot { epoll_fd: epoll_fd as u32, target_fd: target_fd as u32, offset: 0 };
+    // SAFETY: for KCMP_EPOLL_TFD the last argument points to a `struct kcmp_epoll_slot`, which lives until the call returns.
+    let order = unsafe { libc::syscall(libc::SYS_kcmp, pid, pid, KCMP_EPOLL_TFD, fd, &raw const slot) };
+    if order == -1 { Err(io::Error::last_os_error()) } else { Ok(order == 0) }
+}
+
+/// A process's descriptor `fd`, duplicated into this process.
+pub fn take_descriptor(process: BorrowedFd<'_>, fd: i32) -> io::Result<OwnedFd> {
+    // SAFETY: pidfd_getfd takes three integers; the result is a new descriptor that nothing else owns.
+    unsafe {
+        let got = libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), fd, 0);
+        if got == -1 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(got as i32)) }
+    }
+}
+
+/// An address range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Range {
+    /// First address.
+    pub start: u64,
+    /// First address after it.
+    pub end: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct PageRegion {
+    start: u64,
+    end: u64,
+    categories: u64,
+}
+
+#[repr(C)]
+struct PagemapScan {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+/// `_IOWR('f', 16, struct pm_scan_arg)`
+const PAGEMAP_SCAN: libc::c_ulong = 0xc060_6610;
+const _: () = assert!(size_of::<PagemapScan>() == 0x60);
+const PAGE_IS_FILE: u64 = 1 << 2;
+const PAGE_IS_PRESENT: u64 = 1 << 3;
+const PAGE_IS_SWAPPED: u64 = 1 << 4;
+const PAGE_IS_PFNZERO: u64 = 1 << 5;
+
+/// The runs of pages in `within` that belong to the process alone (anonymous, in memory or swap, not the shared zero page), in order.
+/// `pagemap` is `/proc/PID/pagemap`; needs kernel 6.7.
+pub fn private_pages(pagemap: &File, within: Range) -> io::Result<Vec<Range>> {
+    let mut runs: Vec<Range> = Vec::new();
+    let mut regions = vec![PageRegion::default(); 4096];
+    let mut at = within.start;
+    while at < within.end {
+        let mut scan = PagemapScan {
+            size: size_of::<PagemapScan>() as u64,
+            flags: 0,
+            start: at,
+            end: within.end,
+            walk_end: 0,
+            vec: regions.as_mut_ptr().addr() as u64,
+            vec_len: regions.len() as u64,
+            max_pages: 0,
+            // Wanted: not file, not the zero page; and present or swapped.
+            category_inverted: PAGE_IS_FILE | PAGE_IS_PFNZERO,
+            category_mask: PAGE_IS_FILE | PAGE_IS_PFNZERO,
+            category_anyof_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
+            return_mask: PAGE_IS_PRESENT,
+        };
+        // SAFETY: `scan` is a `struct pm_scan_arg` whose vector is `regions`, both alive during the call.
+        let found = unsafe { libc::ioctl(pagemap.as_fd().as_raw_fd(), PAGEMAP_SCAN, &raw mut scan) };
+        if found == -1 {
+            return Err(io::Error::last_os_error());
+        }
+        for region in &regions[..found as usize] {
+            match runs.last_mut() {
+                Some(last) if last.end == region.start => last.end = region.end,
+                _ => runs.push(Range { start: region.start, end: region.end }),
+            }
+        }
+        if scan.walk_end <= at {
+            break;
+        }
+        at = scan.walk_end;
+    }
+    Ok(runs)
+}
+
+/// The processors that a thread may use: bit n = processor n.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Affinity(pub [u64; AFFINITY_WORDS]);
+
+/// Enough for 1,024 processors.
+const AFFINITY_WORDS: usize = 16;
+
+/// The processors a thread may run on.
+pub fn affinity(tid: i32) -> io::Result<Affinity> {
+    let mut mask = [0u64; AFFINITY_WORDS];
+    // SAFETY: `mask` has as many bytes as the call is told.
+    let result = unsafe { libc::syscall(libc::SYS_sched_getaffinity, tid, size_of_val(&mask), &raw mut mask) };
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(Affinity(mask)) }
+}
+
+/// The I/O priority of a thread (`ioprio_get`); 0: none set.
+pub fn io_priority(tid: i32) -> io::Result<u32> {
+    const IOPRIO_WHO_PROCESS: i32 = 1;
+    // SAFETY: ioprio_get takes two integers.
+    let priority = unsafe { libc::syscall(libc::SYS_ioprio_get, IOPRIO_WHO_PROCESS, tid) };
+    if priority == -1 { Err(io::Error::last_os_error()) } else { Ok(priority as u32) }
+}

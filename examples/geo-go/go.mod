@@ -1,0 +1,3 @@
+module pando/examples/geo-go
+
+go 1.19

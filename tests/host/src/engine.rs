@@ -1,0 +1,147 @@
+//! A sandbox and the fork engine without a node: one source, its zygote, its copies.
+
+use std::{
+    fs::File,
+    os::fd::AsFd,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use base::id::SandboxId;
+use process::{BuildSpec, CaptureSpec, Report, Stream, StreamFile, Target, Zygote};
+use sandbox::{Cgroups, Command, Limits, Sandbox, Spec};
+
+/// A place for sandboxes.
+pub struct Bench {
+    /// All its files.
+    pub dir: tempfile::TempDir,
+    cgroups: Cgroups,
+    layers: Vec<PathBuf>,
+    seccomp: Vec<u64>,
+}
+
+/// A sandbox with its output file.
+pub struct Place {
+    /// The sandbox.
+    pub sandbox: Sandbox,
+    /// Its directory.
+    pub dir: PathBuf,
+    /// What its program prints.
+    pub output: PathBuf,
+    null: File,
+    log: File,
+}
+
+impl Bench {
+    /// A new one in a temporary directory, with `hide`den host paths. Programs under `/opt/pando-test` stay visible.
+    pub fn new() -> Result<Self> {
+        let dir = tempfile::Builder::new().prefix("pando-host-").tempdir_in("/var/tmp")?;
+        let cgroups = Cgroups::open(&format!("test{}", std::process::id()))?;
+        let mask = dir.path().join("mask");
+        sandbox::prepare_host_mask(&mask, &[dir.path().to_owned()])?;
+        let seccomp = sandbox::seccomp_program()?;
+        Ok(Self { cgroups, layers: vec![mask, PathBuf::from("/")], dir, seccomp })
+    }
+
+    /// A blank sandbox whose root has `above` over the host's.
+    pub fn place(&self, above: Option<&Path>) -> Result<Place> {
+        let id = SandboxId::random();
+        let dir = self.dir.path().join(id.as_str());
+        std::fs::create_dir(&dir)?;
+        let mut layers = self.layers.clone();
+        if let Some(above) = above {
+            layers.insert(0, above.to_owned());
+        }
+        let limits = Limits { memory_bytes: 8 << 30, pids: 4096, cpu_millis: None };
+        let sandbox = Sandbox::create(&Spec { id, dir: dir.clone(), layers, limits }, &self.cgroups)?;
+        let output = dir.join("output.log");
+        let log = File::options().create(true).append(true).open(&output)?;
+        Ok(Place { sandbox, dir, output, null: File::open("/dev/null")?, log })
+    }
+
+    /// Makes a zygote of the program `pid` in `place`; gives it with the pause of the source.
+    pub fn zygote(&self, place: &Place, pid: i32, layer: &Path) -> Result<(Zygote, Duration)> {
+        let file = |file: &File| -> Result<StreamFile> {
+            let status = file.metadata()?;
+            Ok(StreamFile { dev: status.dev(), ino: status.ino() })
+        };
+        let streams = vec![(file(&place.null)?, Stream::Stdin), (file(&place.log)?, Stream::Stdout)];
+        let spec = CaptureSpec { pid, streams, earlier_arena: None };
+        let capture = process::capture(&spec, &mut || Ok(place.sandbox.snapshot_upper(layer)?))?;
+        let mut layers = self.layers.clone();
+        layers.insert(0, layer.to_owned());
+        let rootfs = sandbox::detached_rootfs(&layers)?;
+        let zygote =
+            process::build(&capture, &BuildSpec { rootfs: rootfs.as_fd(), seccomp: &self.seccomp, huge_pages: true })?;
+        Ok((zygote, capture.pause))
+    }
+
+    /// Removes everything, also sandboxes that were forgotten.
+    pub fn finish(self) -> Result<()> {
+        sandbox::sweep(&self.cgroups, self.dir.path(), &std::collections::HashSet::new())?;
+        self.cgroups.remove_all()?;
+        Ok(self.dir.close()?)
+    }
+}
+
+impl Place {
+    /// Starts a program.
+    pub fn spawn(&self, argv: &[&str]) -> Result<i32> {
+        let argv = argv.iter().map(|arg| (*arg).to_owned()).collect();
+        let env = vec![("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into()), ("HOME".into(), "/home/user".into())];
+        let command = Command { argv, env, cwd: "/home/user".into(), tty: false };
+        Ok(self.sandbox.spawn(&command, self.stdio())?)
+    }
+
+    fn stdio(&self) -> [std::os::fd::BorrowedFd<'_>; 3] {
+        [self.null.as_fd(), self.log.as_fd(), self.log.as_fd()]
+    }
+
+    /// Starts a copy; gives its process id.
+    pub fn start(&self, zygote: &Zygote, stepping: bool) -> Result<i32> {
+        let target = Target { init: self.sandbox.init_pidfd(), cgroup: self.sandbox.cgroup_fd(), stdio: self.stdio() };
+        if stepping {
+            zygote.start_by_stepping(1, &target)?
+        } else {
+            zygote.request_start(1, &target)?
+        }
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let mut pid = 0;
+        while Instant::now() < deadline {
+            match zygote.next_report()? {
+                Some(Report::Forked { pid: forked, .. }) => pid = forked,
+                Some(Report::Ready { .. }) => return Ok(pid),
+                Some(Report::Failed { step, errno, .. }) => {
+                    bail!("{step}: {}", std::io::Error::from_raw_os_error(errno))
+                }
+                Some(Report::Gone) => bail!("the zygote is gone"),
+                None => std::thread::yield_now(),
+            }
+        }
+        bail!("the copy was not ready in time (pid {pid})")
+    }
+
+    /// A path inside the sandbox, as the host sees it.
+    pub fn inside(&self, path: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root{path}", self.sandbox.init().pid))
+    }
+
+    /// What the program has printed.
+    pub fn printed(&self) -> Result<String> {
+        std::fs::read_to_string(&self.output).context("read the output")
+    }
+}
+
+/// Waits until `done` says so.
+pub fn wait_until(what: &str, limit: Duration, mut done: impl FnMut() -> bool) -> Result<()> {
+    let deadline = Instant::now() + limit;
+    while !done() {
+        if Instant::now() > deadline {
+            bail!("{what}: not within {limit:?}");
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Ok(())
+}

@@ -1,0 +1,4 @@
+//! What the host tests share.
+
+pub mod engine;
+pub mod runner;

@@ -1,0 +1,161 @@
+//! The fork engine on real programs: each runs once undisturbed and once forked between *ready* and *go*; the source of the fork, a copy
+//! started by the blob and a copy started by stepping must all print, and exit with, what the undisturbed one did.
+//!
+//! usage: engine [PART OF A CASE'S NAME]
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use pando_host_tests::{
+    engine::{Bench, Place, wait_until},
+    runner::{self, Case},
+};
+use rustix::process::{Pid, WaitOptions};
+
+/// Where the programs are seen in sandboxes (the checkout may be under a hidden directory).
+const PROGRAMS: &str = "/opt/pando-test/programs";
+
+fn main() -> Result<()> {
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/programs");
+    ensure!(built.join("timers").exists(), "the test programs are not built: run `make programs`");
+    let java = [
+        "/usr/bin/java",
+        "-XX:+UseSerialGC",
+        "-Xmx64m",
+        "-XX:TieredStopAtLevel=1",
+        "-Xshare:auto",
+        "-cp",
+        PROGRAMS,
+        "Probe",
+    ];
+    let java_default = ["/usr/bin/java", "-cp", PROGRAMS, "Probe"];
+    let mut cases: Vec<Case> = [
+        "avx512",
+        "robust_mutex",
+        "rseq",
+        "sigaltstack",
+        "signals",
+        "timers",
+        "restart",
+        "descriptors",
+        "descriptors_watch",
+        "memory",
+        "identity",
+        "threads400",
+        "probe-go",
+    ]
+    .iter()
+    .map(|name| differential(name, &[&format!("{PROGRAMS}/{name}")]))
+    .collect();
+    cases.push(differential("cpython", &["/usr/bin/python3", &format!("{PROGRAMS}/probe.py")]));
+    cases.push(differential("node", &["/usr/bin/node", &format!("{PROGRAMS}/probe.js")]));
+    cases.push(differential("bash", &["/usr/bin/bash", &format!("{PROGRAMS}/probe.sh")]));
+    cases.push(differential("perl", &["/usr/bin/perl", &format!("{PROGRAMS}/probe.pl")]));
+    cases.push(differential("jvm-serial", &java));
+    cases.push(differential("jvm-default", &java_default));
+    copy_programs(&built)?;
+    runner::run(&cases)
+}
+
+fn copy_programs(built: &Path) -> Result<()> {
+    std::fs::create_dir_all(PROGRAMS)?;
+    for entry in std::fs::read_dir(built)? {
+        let entry = entry?;
+        std::fs::copy(entry.path(), Path::new(PROGRAMS).join(entry.file_name()))?;
+    }
+    Ok(())
+}
+
+fn differential(name: &str, argv: &[&str]) -> Case {
+    let argv: Vec<String> = argv.iter().map(|arg| (*arg).to_owned()).collect();
+    Case::new(format!("differential::{name}"), move || compare(&argv))
+}
+
+/// How a program went on: its output after *ready* and how it ended.
+#[derive(Debug, PartialEq, Eq)]
+struct Outcome {
+    printed: Vec<String>,
+    ended: String,
+}
+
+fn compare(argv: &[String]) -> Result<()> {
+    let bench = Bench::new()?;
+    let result = compare_on(&bench, argv);
+    let finished = bench.finish();
+    result.and(finished)
+}
+
+fn compare_on(bench: &Bench, argv: &[String]) -> Result<()> {
+    let undisturbed = bench.place(None)?;
+    let pid = begin(&undisturbed, argv).context("undisturbed")?;
+    let expected = go_on(&undisturbed, pid).context("undisturbed")?;
+    ensure!(!expected.printed.is_empty(), "the program printed nothing to compare");
+    let source = bench.place(None)?;
+    let source_pid = begin(&source, argv).context("source")?;
+    let layer: PathBuf = bench.dir.path().join("layer");
+    let (zygote, _) = bench.zygote(&source, source_pid, &layer)?;
+    let mut places = vec![("source", source, source_pid)];
+    for (how, stepping) in [("copy", false), ("second copy", false), ("stepped copy", true)] {
+        let place = bench.place(Some(&layer))?;
+        let pid = place.start(&zygote, stepping).with_context(|| how.to_owned())?;
+        places.push((how, place, pid));
+    }
+    for (how, place, pid) in places {
+        let outcome = go_on(&place, pid).with_context(|| how.to_owned());
+        place.sandbox.destroy()?;
+        check(how, &expected, &outcome?)?;
+    }
+    undisturbed.sandbox.destroy()?;
+    Ok(())
+}
+
+fn begin(place: &Place, argv: &[String]) -> Result<i32> {
+    let mut argv: Vec<&str> = argv.iter().map(String::as_str).collect();
+    argv.extend(["--ready-file", "/tmp/ready", "--go", "/tmp/go"]);
+    let pid = place.spawn(&argv)?;
+    let ready = place.inside("/tmp/ready");
+    if let Err(error) = wait_until("ready", Duration::from_secs(30), || ready.exists()) {
+        bail!("{error}; it printed: {}", place.printed()?);
+    }
+    // Ready means that all its threads are where the program wants them, which some reach an instant later.
+    std::thread::sleep(Duration::from_millis(300));
+    Ok(pid)
+}
+
+fn go_on(place: &Place, pid: i32) -> Result<Outcome> {
+    std::fs::write(place.inside("/tmp/go"), "")?;
+    let child = Pid::from_raw(pid).context("no pid")?;
+    let mut status = None;
+    let waited = wait_until("end of the program", Duration::from_secs(60), || {
+        match rustix::process::waitpid(Some(child), WaitOptions::NOHANG) {
+            Ok(None) => return false,
+            Ok(Some((_, ended))) => status = Some(ended),
+            Err(_) => {}
+        }
+        true
+    });
+    let printed = place.printed()?;
+    if let Err(error) = waited {
+        bail!("{error}; it printed:\n{printed}");
+    }
+    let printed =
+        printed.lines().filter(|line| *line != "ready" && !line.starts_with("note:")).map(str::to_owned).collect();
+    Ok(Outcome { printed, ended: format!("{status:?}") })
+}
+
+fn check(how: &str, expected: &Outcome, found: &Outcome) -> Result<()> {
+    if found == expected {
+        return Ok(());
+    }
+    let differing: Vec<String> = (0..expected.printed.len().max(found.printed.len()))
+        .map(|n| (expected.printed.get(n), found.printed.get(n)))
+        .filter(|(a, b)| a != b)
+        .take(12)
+        .map(|(a, b)| format!("        expected {a:?}\n        found    {b:?}"))
+        .collect();
+    bail!("{how} differs: ended {} (expected {})\n{}", found.ended, expected.ended, differing.join("\n"))
+}
