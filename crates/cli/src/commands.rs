@@ -1,5 +1,6 @@
 //! The command line: one file per command below `commands/`.
 
+pub(crate) mod bench;
 pub(crate) mod connect;
 pub(crate) mod doctor;
 pub(crate) mod exec;
@@ -62,6 +63,9 @@ pub(crate) enum Command {
     Rm(rm::Args),
     /// Check what this host can do, or why a process could not be forked.
     Doctor(doctor::Args),
+    /// Measure, and compare within one run.
+    #[command(subcommand)]
+    Bench(bench::Command),
     /// The node's helper; started by it.
     #[command(hide = true)]
     Keeper(keeper::Args),
@@ -82,6 +86,7 @@ pub(crate) async fn run(cli: Cli) -> ExitCode {
         Command::Inspect(args) => interruptible("", inspect::run(args, &client)).await,
         Command::Logs(args) => interruptible("", logs::run(args, &client)).await,
         Command::Rm(args) => interruptible("", rm::run(args, &client)).await,
+        Command::Bench(command) => interruptible("the private node is removed", bench::run(command)).await,
         Command::Doctor(args) => doctor::run(&args),
         Command::Keeper(_) => Err(Failure::Usage("the keeper is started by the node".to_owned()).into()),
     };

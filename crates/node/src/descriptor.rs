@@ -1,8 +1,22 @@
-//! Descriptors in the async runtime.
+//! Descriptors: how many there may be, and those in the async runtime.
 
 use std::{io, os::fd::OwnedFd};
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::unix::AsyncFd;
+
+/// What server and keeper need at most: the keeper holds about four for each of some thousand sandboxes.
+const DESCRIPTORS_WANTED: u64 = 1 << 16;
+
+/// Raises this process's soft limit of descriptors as far as it needs and may.
+pub(crate) fn raise_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = limit.maximum.unwrap_or(DESCRIPTORS_WANTED).min(DESCRIPTORS_WANTED);
+    if limit.current.is_some_and(|current| current < wanted) {
+        // It only lowers how many sandboxes there can be.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum: limit.maximum });
+    }
+}
 
 /// Makes `fd` non-blocking and has the runtime watch it.
 pub(crate) fn watched(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {

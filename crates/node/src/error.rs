@@ -17,7 +17,7 @@ pub enum Error {
     NoSandbox(SandboxId),
     #[error("template {0} is being built")]
     TemplateBusy(TemplateName),
-    #[error("{sandboxes} sandboxes run from template {name}")]
+    #[error("template {name} is in use by {sandboxes} sandbox{}", if *sandboxes == 1 { "" } else { "es" })]
     TemplateInUse { name: TemplateName, sandboxes: usize },
     #[error("sandbox {id} does not run: {}", state_text(.state))]
     NotRunning { id: SandboxId, state: SandboxState },

@@ -36,7 +36,7 @@ use zygotes::{Start, Zygotes};
 const TICK_MS: i64 = 1_000;
 
 /// How often it looks after sandboxes that are being removed, in milliseconds.
-const DYING_TICK_MS: i64 = 5;
+const DYING_TICK_MS: i64 = 1;
 
 /// Why the keeper ended before its server did.
 #[derive(Debug, thiserror::Error)]
@@ -54,6 +54,7 @@ pub enum KeeperError {
 
 /// Runs the keeper on its end of the server's socket until the server is gone.
 pub fn run(server: OwnedFd, node_id: &str) -> Result<(), KeeperError> {
+    crate::descriptor::raise_limit();
     let subreaper = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
     subreaper.map_err(|errno| KeeperError::System("become the reaper of its descendants", errno.into()))?;
     let cgroups = Cgroups::open(node_id).map_err(KeeperError::Cgroups)?;
@@ -198,7 +199,7 @@ impl Keeper {
                 // Reports that it sent before it died still count.
                 let answers = self.zygotes.on_report(zygote, &self.sandboxes, &mut self.children);
                 self.answer_all(answers)?;
-                let answers = self.zygotes.lose(zygote, &format!("the zygote {status} during the start"));
+                let answers = self.zygotes.lose(zygote, &format!("its zygote {status} during the start"));
                 self.answer_all(answers)?;
                 self.event(Event::ZygoteLost { zygote, status })
             }

@@ -5,6 +5,7 @@
 
 use std::{
     collections::HashMap,
+    io::ErrorKind,
     os::fd::{AsFd, OwnedFd},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -78,7 +79,12 @@ impl KeeperClient {
         // Also when this future is dropped: a reply that nobody waits for is thrown away.
         let _forget = Forget { client: self, seq };
         let exchange = async {
-            self.send(&ToKeeper { seq, request }, descriptors).await.doing("write to the keeper")?;
+            match self.send(&ToKeeper { seq, request }, descriptors).await {
+                Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {
+                    return Err(Error::KeeperLost { action });
+                }
+                sent => sent.doing("write to the keeper")?,
+            }
             receiver.await.map_err(|_| Error::KeeperLost { action })
         };
         let answer = tokio::time::timeout(deadline, exchange).await;
@@ -212,9 +218,9 @@ mod tests {
         let waiting = drop_zygote(&client, Duration::from_secs(60));
         tokio::time::sleep(Duration::from_millis(20)).await;
         drop(theirs);
-        assert!(matches!(waiting.await.unwrap(), Err(Error::KeeperLost { .. } | Error::System { .. })));
+        assert!(matches!(waiting.await.unwrap(), Err(Error::KeeperLost { .. })));
         let later = drop_zygote(&client, Duration::from_secs(60)).await.unwrap();
-        assert!(matches!(later, Err(Error::KeeperLost { .. } | Error::System { .. })));
+        assert!(matches!(later, Err(Error::KeeperLost { .. })));
     }
 
     #[tokio::test]

@@ -24,13 +24,13 @@ use crate::{
 
 /// Runs a node until SIGINT or SIGTERM.
 pub async fn run(config: Config) -> Result<()> {
+    crate::descriptor::raise_limit();
     let _lock = lock_state(&config.state_dir)?;
     let socket = config.socket.clone();
     let listener = listen(&socket).await?;
     let node = Node::load(config)?;
     let stop = watch::Sender::new(false);
-    let supervised = tokio::spawn(Arc::clone(&node).supervise(stop.subscribe()));
-    let mut supervised = supervised;
+    let mut supervised = tokio::spawn(Arc::clone(&node).supervise(stop.subscribe()));
     let served = {
         let (router, mut stopped) = (http::router(Arc::clone(&node)), stop.subscribe());
         let ready = node.first_keeper();

@@ -135,10 +135,7 @@ const BYTES_PER_THREAD: u64 = sys::ptrace::XSAVE_BYTES_MAX as u64 + 2 * PAGE;
 
 impl<'a> Injection<'a> {
     fn enter(stopped: &'a mut Stopped, lines: &[MapLine], dont_fork: &[Range]) -> Result<Self, Error> {
-        let pid = stopped.tasks()[0].tid;
-        let vdso = lines.iter().find(|line| line.path == b"[vdso]").map(|line| line.range);
-        let vdso = vdso.ok_or_else(|| Error::Unexpected { pid, what: "has no vDSO".into() })?;
-        let syscall = stopped::find_syscall(stopped, vdso)?;
+        let syscall = stopped.syscall(lines)?;
         let threads = stopped.tasks().len() as u64;
         let bytes = 8 * PAGE + threads * BYTES_PER_THREAD + dont_fork.len() as u64 * 2 * sys::blob::OP_BYTES as u64;
         let bytes = bytes.next_multiple_of(PAGE);
@@ -203,10 +200,7 @@ impl<'a> Injection<'a> {
             still = Some(Still::adopt(child)?);
             Ok(())
         })?;
-        let still = still.ok_or_else(|| Error::Unexpected {
-            pid,
-            what: "could not be cloned (a process or memory limit?)".into(),
-        })?;
+        let still = still.ok_or_else(|| Error::Unexpected { pid, what: stopped::NOT_CLONED.into() })?;
         Ok((still, self.answers(&places, &main)?))
     }
 

@@ -16,6 +16,7 @@ mod capture;
 mod checks;
 mod descriptors;
 mod error;
+mod floor;
 mod frame;
 mod image;
 mod mappings;
@@ -31,6 +32,7 @@ mod zygote;
 
 pub use capture::{Capture, CaptureSpec, PauseError, capture, examine};
 pub use error::Error;
+pub use floor::time_forks;
 pub use image::{Stream, StreamFile};
 pub use refusal::Refusal;
 pub use zygote::{BuildSpec, Report, Target, Zygote, ZygoteFacts, build};

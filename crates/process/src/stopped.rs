@@ -10,7 +10,7 @@ use sys::{
 
 use crate::{
     error::{Context, Error},
-    procfs,
+    procfs::{self, MapLine},
     refusal::Refusal,
     script::Script,
 };
@@ -24,6 +24,9 @@ pub(crate) const ONLY_TRAP: u64 = !(1 << (libc::SIGTRAP - 1));
 
 /// Likewise, and the mark.
 const TRAP_AND_MARK: u64 = ONLY_TRAP & !(1 << (MARK - 1));
+
+/// Why a clone inside a program gives no child.
+pub(crate) const NOT_CLONED: &str = "could not be cloned (a process or memory limit?)";
 
 /// One seized thread.
 #[derive(Debug)]
@@ -127,6 +130,20 @@ impl Stopped {
 
     /// Makes one system call in the main thread by stepping its instruction at `syscall`.
     pub(crate) fn step_call(&mut self, syscall: u64, nr: i64, args: [u64; 6]) -> Result<i64, Error> {
+        self.step(syscall, nr, args).map(|(result, _)| result)
+    }
+
+    /// Forks the process, as a child of its parent, by stepping a clone; gives the child, stopped and traced.
+    pub(crate) fn step_clone(&mut self, syscall: u64) -> Result<i32, Error> {
+        let flags = (libc::CLONE_PARENT | libc::SIGCHLD) as u64;
+        let (_, child) = self.step(syscall, libc::SYS_clone, [flags, 0, 0, 0, 0, 0])?;
+        if child == 0 {
+            return Err(Error::Unexpected { pid: self.pid, what: NOT_CLONED.into() });
+        }
+        Ok(child)
+    }
+
+    fn step(&mut self, syscall: u64, nr: i64, args: [u64; 6]) -> Result<(i64, i32), Error> {
         let task = &mut self.tasks[0];
         task.disturbed = true;
         // With everything blocked no handler can run in between.
@@ -137,7 +154,17 @@ impl Stopped {
             task.deliver = events.signal;
         }
         restore(task)?;
-        Ok(result)
+        Ok((result, events.child))
+    }
+
+    /// Address of a `syscall` instruction in the process's vDSO.
+    pub(crate) fn syscall(&self, lines: &[MapLine]) -> Result<u64, Error> {
+        let missing = |what: &str| Error::Unexpected { pid: self.pid, what: format!("has no {what}") };
+        let vdso = lines.iter().find(|line| line.path == b"[vdso]").ok_or_else(|| missing("vDSO"))?.range;
+        let mut code = vec![0; (vdso.end - vdso.start) as usize];
+        self.read(vdso.start, &mut code)?;
+        let at = code.windows(2).position(|pair| pair == [0x0f, 0x05]);
+        Ok(vdso.start + at.ok_or_else(|| missing("syscall instruction in its vDSO"))? as u64)
     }
 
     /// Lets `thread` begin the script at `script`; [`Self::finish`] waits for its end.
@@ -250,15 +277,6 @@ pub(crate) fn end_with_mark(script: &mut Script, process: i32, thread: i32, fram
     let args = [u64::from(process as u32).into(), u64::from(thread as u32).into(), MARK.into()];
     script.call(libc::SYS_tgkill, args, crate::script::Check::Ignore);
     script.sigreturn(frame);
-}
-
-/// Address of a `syscall` instruction in the process's vDSO.
-pub(crate) fn find_syscall(stopped: &Stopped, vdso: sys::remote::Range) -> Result<u64, Error> {
-    let mut code = vec![0; (vdso.end - vdso.start) as usize];
-    stopped.read(vdso.start, &mut code)?;
-    let at = code.windows(2).position(|pair| pair == [0x0f, 0x05]);
-    let missing = || Error::Unexpected { pid: stopped.pid, what: "has no syscall instruction in its vDSO".into() };
-    Ok(vdso.start + at.ok_or_else(missing)? as u64)
 }
 
 /// Address of the blob's `syscall` instruction in an arena.

@@ -1,4 +1,5 @@
 //! What the host tests share.
 
 pub mod engine;
+pub mod node;
 pub mod runner;

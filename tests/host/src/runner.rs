@@ -40,7 +40,8 @@ pub fn run(cases: &[Case]) -> ! {
             }
             Err(error) => {
                 failed += 1;
-                println!("{} ... FAILED ({seconds:.1} s)\n    {error:?}", case.name);
+                let chain: Vec<String> = error.chain().map(ToString::to_string).collect();
+                println!("{} ... FAILED ({seconds:.1} s)\n    {}", case.name, chain.join("\n    caused by: "));
             }
         }
     }

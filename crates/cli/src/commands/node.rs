@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, process::ExitCode};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use base::limits::POOL_SANDBOXES_DEFAULT;
 use node::config::{AtExit, Config, STATE_DIR_DEFAULT};
 
@@ -23,6 +23,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args, socket: PathBuf, log: String) -> Result<ExitCode> {
+    if !rustix::process::geteuid().is_root() {
+        bail!("the node has to run as root, to make namespaces and control groups; the programs in sandboxes never do");
+    }
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     // Overlay layers and the keeper's paths must not depend on a working directory.
     let state_dir = std::path::absolute(&args.state).context("cannot make the state directory's path absolute")?;

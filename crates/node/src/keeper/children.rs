@@ -8,7 +8,6 @@ use std::{
     io,
     os::fd::{AsFd, OwnedFd},
     path::PathBuf,
-    time::Duration,
 };
 
 use base::id::SandboxId;
@@ -33,6 +32,15 @@ pub(super) enum Role {
     Builder(u64),
     /// Something that was told to end.
     Dropped,
+}
+
+impl Role {
+    fn sandbox(&self) -> Option<&SandboxId> {
+        match self {
+            Self::Program { id, .. } => Some(id),
+            Self::Zygote(_) | Self::Builder(_) | Self::Dropped => None,
+        }
+    }
 }
 
 /// One watched process.
@@ -81,9 +89,9 @@ impl Children {
         }
     }
 
-    /// Whether a program or command of the sandbox is still watched.
-    pub(super) fn has_programs(&self, sandbox: &SandboxId) -> bool {
-        self.by_serial.values().any(|child| matches!(&child.role, Role::Program { id, .. } if id == sandbox))
+    /// Sandboxes of which a program or command is still watched.
+    pub(super) fn with_programs(&self) -> HashSet<&SandboxId> {
+        self.by_serial.values().filter_map(|child| child.role.sandbox()).collect()
     }
 
     /// Whether a builder is at work: it has children of its own that must not be mistaken for strays.
@@ -99,12 +107,13 @@ impl Children {
         }
     }
 
-    /// The same for the pid namespace of `init`, whose processes are being killed: stills, and copies that are not reported
-    /// yet. Says whether any are left that have not ended.
-    pub(super) fn reap_strays_of(&self, init: i32, known: impl Fn(i32) -> bool) -> bool {
-        let Some(namespace) = pid_namespace(init) else { return false };
-        let strays = self.strays(known).into_iter().filter(|pid| pid_namespace(*pid).as_ref() == Some(&namespace));
-        strays.filter(|pid| !reap_pid(*pid)).count() > 0
+    /// The same for pid namespaces whose processes are being killed: stills, and copies that are not reported yet.
+    pub(super) fn reap_strays_in(&self, namespaces: &HashSet<PathBuf>, known: impl Fn(i32) -> bool) {
+        for pid in self.strays(known) {
+            if pid_namespace(pid).is_some_and(|namespace| namespaces.contains(&namespace)) {
+                reap_pid(pid);
+            }
+        }
     }
 
     fn strays(&self, known: impl Fn(i32) -> bool) -> Vec<i32> {
@@ -118,14 +127,15 @@ impl Children {
 }
 
 /// Identifies the pid namespace of a process, also of one that has ended but is not reaped.
-fn pid_namespace(pid: i32) -> Option<PathBuf> {
+pub(super) fn pid_namespace(pid: i32) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{pid}/ns/pid")).ok()
 }
 
 /// Reaps a child if it has ended.
-fn reap_pid(pid: i32) -> bool {
-    let Some(pid) = Pid::from_raw(pid) else { return true };
-    !matches!(waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOHANG), Ok(None))
+fn reap_pid(pid: i32) {
+    if let Some(pid) = Pid::from_raw(pid) {
+        let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
+    }
 }
 
 /// The status of the process behind `pidfd`, reaped if it is a child; none if it still runs.
@@ -138,14 +148,14 @@ fn reap(pidfd: impl AsFd) -> Option<Status> {
         }),
         Ok(None) => None,
         // Not a child (ECHILD): only the pidfd can say whether it has ended.
-        Err(_) => readable_within(pidfd, Duration::ZERO).then_some(Status::Unknown),
+        Err(_) => is_readable(pidfd).then_some(Status::Unknown),
     }
 }
 
-pub(super) fn readable_within(fd: impl AsFd, timeout: Duration) -> bool {
-    let timeout = rustix::fs::Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
+pub(super) fn is_readable(fd: impl AsFd) -> bool {
+    let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: 0 };
     let mut fds = [PollFd::new(&fd, PollFlags::IN)];
-    matches!(poll(&mut fds, Some(&timeout)), Ok(ready) if ready > 0)
+    matches!(poll(&mut fds, Some(&now)), Ok(ready) if ready > 0)
 }
 
 #[cfg(test)]

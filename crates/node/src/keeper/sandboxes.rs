@@ -3,6 +3,7 @@
 use std::{
     collections::{HashMap, HashSet},
     os::fd::{AsFd, OwnedFd},
+    path::PathBuf,
     time::{Duration, Instant},
 };
 
@@ -10,7 +11,7 @@ use base::id::SandboxId;
 use sandbox::{Cgroups, ProcessIdentity, Sandbox};
 
 use super::{
-    children::{Children, Role, readable_within},
+    children::{Children, Role, is_readable, pid_namespace},
     message::Reply,
 };
 
@@ -18,14 +19,16 @@ use super::{
 /// a process in an uninterruptible wait must not keep the request for ever.
 const DYING_MAX: Duration = Duration::from_secs(5);
 
-/// How long to wait on the spot for a pid 1 that has nothing left to wait for.
-const INIT_EXIT: Duration = Duration::from_millis(2);
+/// Each takes some milliseconds of control groups and files.
+const REMOVALS_AT_ONCE: usize = 2;
 
 /// A sandbox whose processes were killed and are being waited for.
 #[derive(Debug)]
 struct Dying {
     seq: u64,
     id: SandboxId,
+    /// Its pid namespace.
+    namespace: Option<PathBuf>,
     deadline: Instant,
 }
 
@@ -129,7 +132,8 @@ impl Sandboxes {
         if let Err(error) = sandbox.kill() {
             return Some(Reply::failed(&error));
         }
-        self.dying.push(Dying { seq, id, deadline: Instant::now() + DYING_MAX });
+        let namespace = pid_namespace(sandbox.init().pid);
+        self.dying.push(Dying { seq, id, namespace, deadline: Instant::now() + DYING_MAX });
         None
     }
 
@@ -138,29 +142,37 @@ impl Sandboxes {
         !self.dying.is_empty()
     }
 
-    /// Removes the killed sandboxes whose processes have ended.
+    /// Removes killed sandboxes whose processes have ended; a few at a time, so that starts are not kept waiting.
     ///
     /// The order matters: pid 1 cannot end before every process of its pid namespace is reaped, and the programs'
     /// parent is the keeper, so waiting for pid 1 first would wait for ourselves. The programs of an adopted sandbox
-    /// are reaped by the host's own init, which may take its time: the others do not wait for that.
+    /// are reaped by someone else, who may take his time: the others do not wait for that.
     pub(super) fn finish_dying(&mut self, children: &Children) -> Vec<(u64, Reply)> {
-        let now = Instant::now();
-        let (ready, waiting) = std::mem::take(&mut self.dying)
-            .into_iter()
-            .partition(|dying| now >= dying.deadline || self.has_ended(&dying.id, children));
+        if self.dying.is_empty() {
+            return Vec::new();
+        }
+        self.reap_strays(children);
+        let (now, with_programs) = (Instant::now(), children.with_programs());
+        let mut waiting = std::mem::take(&mut self.dying);
+        let ended = |dying: &mut Dying| {
+            now >= dying.deadline || (!with_programs.contains(&dying.id) && self.init_ended(&dying.id))
+        };
+        let ready: Vec<Dying> = waiting.extract_if(.., ended).take(REMOVALS_AT_ONCE).collect();
         self.dying = waiting;
-        let ready: Vec<Dying> = ready;
         ready.into_iter().map(|dying| (dying.seq, self.remove(&dying.id))).collect()
     }
 
-    fn has_ended(&self, id: &SandboxId, children: &Children) -> bool {
-        let Some(sandbox) = self.by_id.get(id) else { return true };
-        if children.has_programs(id) {
-            return false;
+    fn reap_strays(&self, children: &Children) {
+        let waiting = self.dying.iter().filter(|dying| !self.init_ended(&dying.id));
+        let namespaces: HashSet<PathBuf> = waiting.filter_map(|dying| dying.namespace.clone()).collect();
+        if !namespaces.is_empty() {
+            let inits: HashSet<i32> = self.by_id.values().map(|sandbox| sandbox.init().pid).collect();
+            children.reap_strays_in(&namespaces, |pid| inits.contains(&pid));
         }
-        let inits: HashSet<i32> = self.by_id.values().map(|sandbox| sandbox.init().pid).collect();
-        !children.reap_strays_of(sandbox.init().pid, |pid| inits.contains(&pid))
-            && readable_within(sandbox.init_pidfd(), INIT_EXIT)
+    }
+
+    fn init_ended(&self, id: &SandboxId) -> bool {
+        self.by_id.get(id).is_none_or(|sandbox| is_readable(sandbox.init_pidfd()))
     }
 
     fn remove(&mut self, id: &SandboxId) -> Reply {

@@ -94,7 +94,7 @@ impl Zygotes {
     /// Queues a start and requests as many as the zygote takes.
     pub(super) fn start(&mut self, number: u64, start: Start, sandboxes: &Sandboxes) -> Answers {
         let Some(held) = self.by_number.get_mut(&number) else {
-            return vec![(start.seq, Reply::zygote_gone(format!("the keeper has no zygote {number}")))];
+            return vec![(start.seq, Reply::zygote_gone("its zygote is gone"))];
         };
         held.queued.push_back(start);
         held.advance(sandboxes)
@@ -111,7 +111,7 @@ impl Zygotes {
                 Ok(Some(Report::Failed { start, step, errno })) => answers.extend(held.failed(start, &step, errno)),
                 Ok(None) => break,
                 Ok(Some(Report::Gone)) => {
-                    answers.extend(self.lose(number, "the zygote died during the start"));
+                    answers.extend(self.lose(number, "its zygote died during the start"));
                     return answers;
                 }
                 Err(error) => {
@@ -176,7 +176,7 @@ impl Held {
             };
             match requested {
                 Ok(()) => drop(self.requested.insert(start, Requested { seq, id, pid: None, ready: false })),
-                Err(error @ process::Error::ZygoteGone) => answers.push((seq, Reply::zygote_gone(error.to_string()))),
+                Err(process::Error::ZygoteGone) => answers.push((seq, Reply::zygote_gone("its zygote died"))),
                 Err(error) => answers.push((seq, Reply::failed(&error))),
             }
         }

@@ -1,11 +1,11 @@
 //! Removing sandboxes, wanted or half made, and the layers that nothing uses any more.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{collections::HashSet, path::PathBuf, sync::Arc};
 
 use base::id::SandboxId;
 use tokio::task::JoinSet;
 
-use super::{DESTROY_DEADLINE, Node};
+use super::{DESTROY_DEADLINE, Node, images::remove_quietly};
 use crate::{
     config::RECORD,
     error::{Context, Result, chain},
@@ -65,13 +65,16 @@ impl Node {
         self.remove_layers(unused).await;
     }
 
-    /// Removes what no record claims.
+    /// Removes what is not claimed.
     pub(super) async fn sweep(self: &Arc<Self>) -> Result<()> {
+        let kept = self.state().kept();
+        self.sweep_all_but(kept).await
+    }
+
+    pub(super) async fn sweep_all_but(self: &Arc<Self>, kept: HashSet<SandboxId>) -> Result<()> {
         let node = Arc::clone(self);
-        let swept = tokio::task::spawn_blocking(move || {
-            let kept = node.state().kept();
-            sandbox::sweep(&node.cgroups, &node.config.sandboxes_dir(), &kept)
-        });
+        let swept =
+            tokio::task::spawn_blocking(move || sandbox::sweep(&node.cgroups, &node.config.sandboxes_dir(), &kept));
         let swept = swept.await.doing("sweep")??;
         if !swept.is_empty() {
             tracing::warn!(count = swept.len(), "removed leftovers of sandboxes that no record claims");
@@ -88,9 +91,8 @@ impl Node {
                 Some(parent) if layer.starts_with(self.config.sandboxes_dir()) => parent.to_path_buf(),
                 Some(_) | None => layer,
             };
-            if let Err(error) = tokio::fs::remove_dir_all(&directory).await {
-                tracing::warn!(layer = %directory.display(), %error, "an unused layer could not be removed");
-            }
+            // Two sandboxes that stood on it may have gone at once: then the other one's removal was faster.
+            remove_quietly(&directory).await;
         }
     }
 }

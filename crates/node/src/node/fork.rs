@@ -65,7 +65,7 @@ impl Node {
                     capture_us: timings.capture_us,
                     build_us: timings.build_us,
                     total_us: began.elapsed().as_micros() as u64,
-                    failures: failures.iter().map(|error| error_detail(error)).collect(),
+                    failures: failures.iter().map(error_detail).collect(),
                 })
             }
             Err(error) => Err(error),

@@ -68,7 +68,7 @@ impl Node {
         let began = Instant::now();
         let (sandboxes, failures) = self.start_many(&source, request.count).await;
         let total_us = began.elapsed().as_micros() as u64;
-        let failures = failures.iter().map(|error| error_detail(error)).collect();
+        let failures = failures.iter().map(error_detail).collect();
         Ok(RunResponse { sandboxes, total_us, notices, failures })
     }
 

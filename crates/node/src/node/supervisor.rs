@@ -50,27 +50,32 @@ impl Node {
             tokio::spawn(Arc::clone(&self).fill_pool()),
             tokio::spawn(Arc::clone(&self).bind_limits()),
             tokio::spawn(Arc::clone(&self).bound_outputs(OUTPUT_CHECK)),
-            tokio::spawn(orphans::reap()),
         ];
+        // To the very end: what is removed at the shutdown has to be reaped as well.
+        tokio::spawn(orphans::reap());
         loop {
             let began = Instant::now();
             tokio::select! {
                 () = self.follow(&mut running.events) => {}
-                _ = stop.wait_for(|stop| *stop) => break,
+                () = stopped(&mut stop) => break,
             }
             self.lose_keeper(&mut running).await;
             if began.elapsed() < SHORT_LIFE {
                 tokio::time::sleep(RETRY_REST).await;
             }
-            running = loop {
-                match self.restart_keeper().await {
-                    Ok(running) => break running,
-                    Err(error) => tracing::error!(error = chain(&error), "no keeper can be started"),
+            running = tokio::select! {
+                running = self.restart_keeper() => running,
+                () = stopped(&mut stop) => {
+                    self.leave().await;
+                    return Ok(());
                 }
-                tokio::time::sleep(RETRY_REST).await;
             };
         }
-        background.iter().for_each(tokio::task::JoinHandle::abort);
+        for task in background {
+            task.abort();
+            // Only when it has ended does nothing come after it.
+            let _ = task.await;
+        }
         self.shut_down(running).await;
         Ok(())
     }
@@ -105,9 +110,19 @@ impl Node {
         self.changed();
     }
 
-    async fn restart_keeper(self: &Arc<Self>) -> Result<Running> {
-        self.sweep().await?;
-        self.start_keeper().await
+    /// Tries until it works: without a keeper the node can do nothing, but what runs goes on running.
+    async fn restart_keeper(self: &Arc<Self>) -> Running {
+        loop {
+            let started = match self.sweep().await {
+                Ok(()) => self.start_keeper().await,
+                Err(error) => Err(error),
+            };
+            match started {
+                Ok(running) => return running,
+                Err(error) => tracing::error!(error = chain(&error), "no keeper can be started"),
+            }
+            tokio::time::sleep(RETRY_REST).await;
+        }
     }
 
     async fn start_keeper(self: &Arc<Self>) -> Result<Running> {
@@ -181,6 +196,20 @@ impl Node {
             tracing::warn!("the keeper does not leave: killing it");
             let _ = running.child.kill().await;
         }
+        self.leave().await;
+    }
+
+    /// Removes what has to go, once there is no keeper any more.
+    async fn leave(self: &Arc<Self>) {
+        if self.config.at_exit == AtExit::Remove {
+            let ids: Vec<_> = self.state().sandboxes().into_iter().map(|record| record.id).collect();
+            ids.iter().for_each(|id| drop(self.state().forget(id)));
+        }
+        // Also what requests were in the middle of when the keeper left.
+        let kept = self.state().recorded();
+        if let Err(error) = self.sweep_all_but(kept).await {
+            tracing::warn!(error = chain(&error), "leftovers stay for the next node");
+        }
         if self.state().sandboxes().is_empty()
             && let Err(error) = self.cgroups.remove_all()
         {
@@ -196,6 +225,11 @@ impl Node {
             tracing::warn!(zygote, error = chain(&error), "it could not be dropped");
         }
     }
+}
+
+/// Resolves when the node is to stop; also when nobody is left who could say so.
+async fn stopped(stop: &mut watch::Receiver<bool>) {
+    let _ = stop.wait_for(|stop| *stop).await;
 }
 
 /// A keeper process.

@@ -41,10 +41,16 @@ impl State {
         self.claimed.remove(id);
     }
 
-    /// What the sweep must keep: everything claimed, and the fork points that sandboxes are layered on.
+    /// What the sweep must keep: everything claimed, and the fork points that are layers of something.
     pub(crate) fn kept(&self) -> HashSet<SandboxId> {
-        let layers = self.sandboxes.values().flat_map(|record| &record.layers).chain(&self.held);
-        layers.filter_map(|layer| fork_point(layer)).chain(self.claimed.iter().cloned()).collect()
+        let held = self.held.iter().filter_map(|layer| fork_point(layer));
+        self.recorded().into_iter().chain(held).chain(self.claimed.iter().cloned()).collect()
+    }
+
+    /// Of that, what outlives the node: sandboxes that were started, and the fork points they stand on.
+    pub(crate) fn recorded(&self) -> HashSet<SandboxId> {
+        let points = self.sandboxes.values().flat_map(|record| &record.layers).filter_map(|layer| fork_point(layer));
+        points.chain(self.sandboxes.keys().cloned()).collect()
     }
 
     /// Keeps layers that a sandbox is about to be made with.

@@ -175,6 +175,8 @@ fn process_state(arena: &mut Arena, script: &mut Script, image: &Image, root: i3
     let groups: Vec<u8> = image.credentials.groups.iter().flat_map(|group| group.to_le_bytes()).collect();
     let list = arena.data(&groups, 8);
     script.call(libc::SYS_setgroups, [(image.credentials.groups.len() as u64).into(), list.into()], Check::Success);
+    let gids = image.credentials.gids.map(|id| u64::from(id).into());
+    script.call(libc::SYS_setresgid, gids, Check::Success);
     // The bounding set limits what can be gained, not what is held: the zygote keeps its capabilities, its copies can never have any.
     for capability in 0..64u64 {
         script.call(libc::SYS_prctl, [libc::PR_CAPBSET_DROP.into(), capability.into()], Check::Ignore);

@@ -225,6 +225,8 @@ fn place_copy(arena: &mut Arena, image: &Image, seccomp: &[u64], transit: Transi
     }
     files::Builder::new(arena, &mut script, image, transit.control, transit.streams()).build();
     memory_attributes(&mut script, image);
+    let name = arena.text(&image.threads[0].name);
+    script.call(libc::SYS_prctl, [libc::PR_SET_NAME.into(), name.into()], Check::Success);
     for (args, entry) in &threads {
         script.spawn(libc::SYS_clone3, [(*args).into(), CLONE_ARGS_BYTES.into()], *entry);
     }
@@ -314,8 +316,12 @@ fn thread_attributes(arena: &mut Arena, script: &mut Script, image: &Image, thre
         let args = [rseq.address.into(), u64::from(rseq.size).into(), 0u64.into(), u64::from(rseq.signature).into()];
         script.call(libc::SYS_rseq, args, Check::Success);
     }
-    let name = arena.text(&thread.name);
-    script.call(libc::SYS_prctl, [libc::PR_SET_NAME.into(), name.into()], Check::Success);
+    let main = &image.threads[0];
+    // A thread begins with the name of the one that created it, the main thread.
+    if thread.name != main.name {
+        let name = arena.text(&thread.name);
+        script.call(libc::SYS_prctl, [libc::PR_SET_NAME.into(), name.into()], Check::Success);
+    }
     let scheduling = &thread.scheduling;
     if scheduling.policy != libc::SCHED_OTHER as u32 {
         let priority = arena.words(&[0]);
@@ -334,7 +340,7 @@ fn thread_attributes(arena: &mut Arena, script: &mut Script, image: &Image, thre
     }
     own_scheduling(arena, script, image, scheduling);
     for info in &thread.pending {
-        let whom = [image.threads[0].tid.into(), thread.tid.into()];
+        let whom = [main.tid.into(), thread.tid.into()];
         queue_signal(arena, script, libc::SYS_rt_tgsigqueueinfo, &whom, info);
     }
 }
@@ -442,7 +448,5 @@ pub(super) fn set_limit(arena: &mut Arena, script: &mut Script, resource: usize,
 /// The thread becomes the program's user; leaving uid 0 clears every capability (capabilities(7)). Groups, the bounding set and
 /// no_new_privs are inherited from the zygote, which needs none of them.
 fn drop_privileges(script: &mut Script, image: &Image) {
-    let credentials = &image.credentials;
-    script.call(libc::SYS_setresgid, credentials.gids.map(|id| u64::from(id).into()), Check::Success);
-    script.call(libc::SYS_setresuid, credentials.uids.map(|id| u64::from(id).into()), Check::Success);
+    script.call(libc::SYS_setresuid, image.credentials.uids.map(|id| u64::from(id).into()), Check::Success);
 }

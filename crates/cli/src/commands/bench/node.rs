@@ -1,0 +1,169 @@
+//! A private node for the time of a measurement.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use api::{
+    BuildEvent, DIAL_PROTOCOL, ForkRequest, ForkResponse, Image, Interpreter, Limits, Ready, Removed, RunRequest,
+    RunResponse, Sandbox, SandboxDetail, Template, TemplateSpec,
+};
+use base::id::SandboxId;
+use http_body_util::BodyExt;
+use hyper::{Method, body::Bytes};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    process::{Child, Command},
+};
+
+use super::program;
+use crate::client::Client;
+
+/// How long the node may take to come up, and to clean up.
+const NODE_WAIT: Duration = Duration::from_secs(30);
+
+/// A running node, removed with all it made by [`PrivateNode::stop`], or killed when dropped.
+pub(super) struct PrivateNode {
+    process: Child,
+    dir: PathBuf,
+    client: Client,
+}
+
+/// How long a start took, as the caller of the node saw it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Started {
+    /// Until the node had answered that the copy runs.
+    pub(super) running: Duration,
+    /// Until the copy had answered its first request.
+    pub(super) answered: Duration,
+}
+
+impl PrivateNode {
+    pub(super) async fn start() -> Result<Self> {
+        let dir = PathBuf::from(format!("/var/tmp/pando-bench-{}", std::process::id()));
+        std::fs::create_dir(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        let socket = dir.join("node.sock");
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["--log", "warn", "--socket"]).arg(&socket).args(["node", "--ephemeral", "--state"]);
+        command.arg(dir.join("state")).stdin(Stdio::null()).stdout(Stdio::null());
+        // Ctrl-C in the terminal is for the measurement, which then ends the node in order.
+        command.process_group(0);
+        let process = command.spawn().context("cannot start a node")?;
+        let mut node = Self { process, dir, client: Client::new(socket.clone()) };
+        let deadline = Instant::now() + NODE_WAIT;
+        while tokio::net::UnixStream::connect(&socket).await.is_err() {
+            if let Some(status) = node.process.try_wait()? {
+                bail!("the private node ended at once: {status}; does this run as root?");
+            }
+            ensure!(Instant::now() < deadline, "the private node did not come up within {NODE_WAIT:?}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        Ok(node)
+    }
+
+    pub(super) async fn stop(mut self) -> Result<()> {
+        if let Some(pid) = self.process.id().and_then(|pid| rustix::process::Pid::from_raw(pid as i32)) {
+            rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
+        }
+        let ended = tokio::time::timeout(NODE_WAIT, self.process.wait()).await;
+        ended.context("the private node does not end")??;
+        Ok(())
+    }
+
+    pub(super) async fn build(&self, name: &str, command: Vec<String>) -> Result<Template> {
+        let spec = TemplateSpec {
+            name: name.parse()?,
+            image: Image::Host,
+            command,
+            env: Vec::new(),
+            cwd: "/home/user".to_owned(),
+            ready: Ready::Port(program::PORT),
+            ready_timeout_ms: base::limits::READY_TIMEOUT_MS_DEFAULT,
+            limits: Limits::default(),
+        };
+        let mut body = self.client.post_stream("/templates", &spec).await?.into_body();
+        let mut lines = Vec::new();
+        while let Some(frame) = body.frame().await {
+            lines.extend_from_slice(frame?.data_ref().map_or(&[][..], |data| data));
+        }
+        let last = lines.split(|byte| *byte == b'\n').rfind(|line| !line.is_empty()).unwrap_or_default();
+        match serde_json::from_slice(last).context("the build's answer broke off")? {
+            BuildEvent::Done(template) => Ok(*template),
+            BuildEvent::Failed(error) => bail!("cannot build {name}: {}", error.message),
+            BuildEvent::Stage { .. } => bail!("the build of {name} broke off"),
+        }
+    }
+
+    /// Starts one copy and waits for its first answer.
+    pub(super) async fn start_one(&self, template: &str) -> Result<(Sandbox, Started)> {
+        let began = Instant::now();
+        let request = RunRequest { count: 1, interpreter: Interpreter::InProcess };
+        let response: RunResponse = self.client.post(&format!("/templates/{template}/run"), &request).await?;
+        let running = began.elapsed();
+        if let Some(failure) = response.failures.first() {
+            bail!("a start failed: {}", failure.message);
+        }
+        let sandbox = response.sandboxes.into_iter().next().context("the node started nothing")?;
+        self.request(&sandbox.id).await?;
+        Ok((sandbox, Started { running, answered: began.elapsed() }))
+    }
+
+    /// One HTTP request to a copy's program, on a connection of its own.
+    pub(super) async fn request(&self, id: &SandboxId) -> Result<()> {
+        let path = format!("/sandboxes/{id}/dial/{}", program::PORT);
+        let mut connection = self.client.upgrade(Method::GET, &path, Bytes::new(), DIAL_PROTOCOL).await?;
+        exchange(&mut connection).await
+    }
+
+    pub(super) async fn fork(&self, id: &SandboxId, count: u32) -> Result<ForkResponse> {
+        let response: ForkResponse = self.client.post(&format!("/sandboxes/{id}/fork"), &ForkRequest { count }).await?;
+        match response.failures.first() {
+            Some(failure) => bail!("a fork failed: {}", failure.message),
+            None => Ok(response),
+        }
+    }
+
+    pub(super) async fn inspect(&self, id: &SandboxId) -> Result<SandboxDetail> {
+        self.client.get(&format!("/sandboxes/{id}")).await
+    }
+
+    pub(super) async fn remove(&self, id: &SandboxId) -> Result<()> {
+        self.client.delete::<Removed>(&format!("/sandboxes/{id}")).await.map(drop)
+    }
+
+    pub(super) async fn remove_all(&self) -> Result<()> {
+        self.client.delete::<Removed>("/sandboxes").await.map(drop)
+    }
+}
+
+impl Drop for PrivateNode {
+    fn drop(&mut self) {
+        // After `stop` it has ended; after an error or Ctrl-C it is told to, and cleans up behind us.
+        if let Some(pid) = self.process.id().and_then(|pid| rustix::process::Pid::from_raw(pid as i32)) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+            let deadline = Instant::now() + NODE_WAIT;
+            while matches!(self.process.try_wait(), Ok(None)) && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+        remove(&self.dir);
+    }
+}
+
+fn remove(dir: &Path) {
+    if let Err(error) = std::fs::remove_dir_all(dir) {
+        tracing::warn!(dir = %dir.display(), %error, "cannot remove the private node's directory");
+    }
+}
+
+/// Sends a request and reads the whole answer.
+pub(super) async fn exchange(connection: &mut (impl AsyncReadExt + AsyncWriteExt + Unpin)) -> Result<()> {
+    connection.write_all(b"GET /health HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n").await?;
+    let mut answer = Vec::new();
+    connection.read_to_end(&mut answer).await?;
+    ensure!(answer.starts_with(b"HTTP/1.1 200"), "unexpected answer: {}", String::from_utf8_lossy(&answer));
+    Ok(())
+}

@@ -1,0 +1,111 @@
+//! Figures: collected, printed as a table, or written as JSON.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::output;
+
+/// One case's times.
+#[derive(Debug, Serialize)]
+pub(super) struct Row {
+    /// What was measured.
+    pub(super) case: String,
+    /// How often.
+    pub(super) samples: usize,
+    pub(super) mean_us: u64,
+    pub(super) median_us: u64,
+    pub(super) p99_us: u64,
+    /// What the times say beside another row's of this run.
+    pub(super) beside: String,
+}
+
+/// A statement about this run that is not a row of times.
+#[derive(Debug, Serialize)]
+pub(super) struct Fact {
+    pub(super) what: String,
+    pub(super) value: String,
+}
+
+/// Everything of one run.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Report {
+    pub(super) machine: Vec<Fact>,
+    pub(super) rows: Vec<Row>,
+    pub(super) facts: Vec<Fact>,
+}
+
+impl Report {
+    /// Adds a row; gives its median.
+    pub(super) fn add(
+        &mut self,
+        case: impl Into<String>,
+        mut times: Vec<Duration>,
+        beside: impl Into<String>,
+    ) -> Duration {
+        times.sort_unstable();
+        let micros = |time: Duration| time.as_micros() as u64;
+        let mean = times.iter().sum::<Duration>() / times.len().max(1) as u32;
+        let median = at(&times, 50);
+        self.rows.push(Row {
+            case: case.into(),
+            samples: times.len(),
+            mean_us: micros(mean),
+            median_us: micros(median),
+            p99_us: micros(at(&times, 99)),
+            beside: beside.into(),
+        });
+        median
+    }
+
+    pub(super) fn fact(&mut self, what: impl Into<String>, value: impl Into<String>) {
+        self.facts.push(Fact { what: what.into(), value: value.into() });
+    }
+
+    pub(super) fn print(&self) {
+        for fact in &self.machine {
+            println!("{}: {}", fact.what, fact.value);
+        }
+        println!();
+        let cells = |row: &Row| {
+            [
+                row.case.clone(),
+                row.samples.to_string(),
+                output::micros(row.median_us),
+                output::micros(row.mean_us),
+                output::micros(row.p99_us),
+                row.beside.clone(),
+            ]
+        };
+        let rows: Vec<[String; 6]> = self.rows.iter().map(cells).collect();
+        output::table(["CASE", "N", "MEDIAN", "MEAN", "P99", ""], &rows);
+        println!();
+        for fact in &self.facts {
+            println!("{}: {}", fact.what, fact.value);
+        }
+    }
+}
+
+/// The value below which `percent` of the sorted times lie (nearest rank).
+fn at(sorted: &[Duration], percent: usize) -> Duration {
+    let rank = (sorted.len() * percent).div_ceil(100).max(1) - 1;
+    sorted.get(rank).copied().unwrap_or_default()
+}
+
+/// `a` as a multiple of `b`.
+pub(super) fn times(a: Duration, b: Duration) -> f64 {
+    a.as_secs_f64() / b.as_secs_f64().max(1e-9)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_nearest_ranks() {
+        let times: Vec<Duration> = (1..=100).map(Duration::from_millis).collect();
+        assert_eq!((at(&times, 50), at(&times, 99)), (Duration::from_millis(50), Duration::from_millis(99)));
+        assert_eq!(at(&times[..1], 99), Duration::from_millis(1));
+        assert_eq!(at(&[], 50), Duration::ZERO);
+    }
+}

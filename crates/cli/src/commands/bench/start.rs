@@ -1,0 +1,307 @@
+//! The comparison of starts.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result};
+use base::id::SandboxId;
+use tokio::task::JoinSet;
+
+use super::{
+    StartArgs,
+    cold::{self, Plain},
+    node::{PrivateNode, Started},
+    program,
+    report::{Fact, Report, times},
+};
+use crate::output;
+
+/// Samples of what needs no more to be steady.
+const FEW: u32 = 20;
+/// Between starts the pool is filled again, as on a node that is not saturated.
+const PAUSE_BETWEEN: Duration = Duration::from_millis(50);
+
+pub(super) async fn measure(args: &StartArgs) -> Result<Report> {
+    let mut report = Report { machine: machine(), ..Report::default() };
+    let floor = measure_cold(args, &mut report).await?;
+    progress("starting a private node");
+    let node = Arc::new(PrivateNode::start().await?);
+    let measured = measure_node(args, &node, &floor, &mut report).await;
+    if let Some(node) = Arc::into_inner(node) {
+        node.stop().await?;
+    }
+    measured.map(|()| report)
+}
+
+fn progress(what: &str) {
+    eprintln!("bench: {what} ...");
+}
+
+fn machine() -> Vec<Fact> {
+    let processors = std::thread::available_parallelism().map_or(0, usize::from);
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load = load.split_ascii_whitespace().next().unwrap_or_default().to_owned();
+    vec![
+        Fact { what: "processors".into(), value: processors.to_string() },
+        Fact { what: "kernel".into(), value: kernel.trim().to_owned() },
+        Fact { what: "load before".into(), value: load },
+        Fact { what: "program".into(), value: "examples/geo.py (CPython, threads and asyncio)".into() },
+    ]
+}
+
+/// What the plain program costs.
+struct Cold {
+    fork: Duration,
+    resident_bytes: u64,
+    /// Concurrency and the mean time of each.
+    at_once: Vec<(u32, Duration, Duration)>,
+}
+
+async fn measure_cold(args: &StartArgs, report: &mut Report) -> Result<Cold> {
+    progress("cold starts, one at a time");
+    let mut alone = Vec::new();
+    for _ in 0..3 {
+        let plain = Plain::start().await?;
+        alone.push(plain.answered);
+        plain.stop().await?;
+    }
+    let plain = Plain::start().await?;
+    alone.push(plain.answered);
+    let pid = plain.pid()?;
+    let forks = tokio::task::spawn_blocking(move || process::time_forks(pid, FEW as usize)).await??;
+    let resident_bytes = plain.resident_bytes()?;
+    plain.stop().await?;
+    let alone_median = report.add("cold start to first answer", alone, "");
+    let fork = report.add("bare fork() of that process (the floor)", forks, output::bytes(resident_bytes));
+    let mut at_once = vec![(1, alone_median, alone_median)];
+    for count in if args.quick { vec![10] } else { vec![10, 50] } {
+        progress(&format!("{count} cold starts at once"));
+        let began = Instant::now();
+        let times = cold::at_once(count).await?;
+        let total = began.elapsed();
+        let mean = times.iter().sum::<Duration>() / count;
+        report.add(format!("cold start, {count} at once"), times, format!("total {}", duration(total)));
+        at_once.push((count, mean, total));
+    }
+    report.fact("criu", criu());
+    Ok(Cold { fork, resident_bytes, at_once })
+}
+
+/// Whether CRIU could be compared.
+fn criu() -> String {
+    let output = std::process::Command::new("criu").arg("--version").output();
+    match output {
+        Ok(output) => {
+            let version = String::from_utf8_lossy(&output.stdout);
+            format!(
+                "{} is installed; its restore is not measured by this command yet",
+                version.lines().next().unwrap_or("?")
+            )
+        }
+        Err(_) => "not installed, so not compared".into(),
+    }
+}
+
+fn duration(time: Duration) -> String {
+    output::micros(time.as_micros() as u64)
+}
+
+async fn measure_node(args: &StartArgs, node: &Arc<PrivateNode>, cold: &Cold, report: &mut Report) -> Result<()> {
+    progress("building the template");
+    let template = node.build("geo", program::geo(0, program::PORT)).await?;
+    let memory = template.facts.map_or(0, |facts| facts.memory_bytes);
+    progress("starts, one at a time");
+    let (base, own_answer) = one_at_a_time(args, node, cold, memory, report).await?;
+    for (count, cold_mean, cold_total) in cold.at_once.iter().filter(|(count, ..)| *count > 1) {
+        many(node, *count, *cold_mean, *cold_total, report).await?;
+    }
+    if args.quick {
+        many(node, 50, Duration::ZERO, Duration::ZERO, report).await?;
+    }
+    idle_memory(node, cold, report).await?;
+    live_forks(node, "geo", FEW, memory, report).await?;
+    node.remove_all().await?;
+    if !args.quick {
+        for extra_mib in [390, 900] {
+            larger(node, extra_mib, base, report).await?;
+        }
+    }
+    threads(node, report).await?;
+    report.fact("own answer", format!("a request to a copy that already runs takes {}", duration(own_answer)));
+    Ok(())
+}
+
+/// Starts one copy after the other, each removed before the next.
+async fn series(node: &PrivateNode, template: &str, count: u32) -> Result<Vec<Started>> {
+    let mut started = Vec::new();
+    for n in 0..=count {
+        tokio::time::sleep(PAUSE_BETWEEN).await;
+        let (sandbox, times) = node.start_one(template).await?;
+        // The first one also pays for what is touched for the first time.
+        if n > 0 {
+            started.push(times);
+        }
+        node.remove(&sandbox.id).await?;
+    }
+    Ok(started)
+}
+
+async fn one_at_a_time(
+    args: &StartArgs,
+    node: &PrivateNode,
+    cold: &Cold,
+    memory: u64,
+    report: &mut Report,
+) -> Result<(Duration, Duration)> {
+    let (sandbox, _) = node.start_one("geo").await?;
+    let mut own = Vec::new();
+    for _ in 0..args.rounds {
+        let began = Instant::now();
+        node.request(&sandbox.id).await?;
+        own.push(began.elapsed());
+    }
+    let own_answer = report.add("own answer: request to a running copy", own, "");
+    node.remove(&sandbox.id).await?;
+    let started = series(node, "geo", args.rounds).await?;
+    let running: Vec<Duration> = started.iter().map(|started| started.running).collect();
+    let answered: Vec<Duration> = started.iter().map(|started| started.answered).collect();
+    let running = report.add("fork until it runs", running, output::bytes(memory));
+    let (_, cold_mean, _) = cold.at_once[0];
+    let answered_median = median(&answered);
+    let allowed = cold.fork * 2 + own_answer;
+    let beside = format!(
+        "{:.0}x faster than cold; {:.2} of (2 x floor + own answer)",
+        times(cold_mean, answered_median),
+        times(answered_median, allowed)
+    );
+    report.add("fork to first answer", answered, beside);
+    Ok((running, own_answer))
+}
+
+fn median(times: &[Duration]) -> Duration {
+    let mut sorted = times.to_vec();
+    sorted.sort_unstable();
+    sorted.get(sorted.len() / 2).copied().unwrap_or_default()
+}
+
+/// Starts many copies at once; all stay until their answers are in.
+async fn many(
+    node: &Arc<PrivateNode>,
+    count: u32,
+    cold_mean: Duration,
+    cold_total: Duration,
+    report: &mut Report,
+) -> Result<()> {
+    progress(&format!("{count} starts at once"));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let began = Instant::now();
+    let mut starts = JoinSet::new();
+    for _ in 0..count {
+        let node = node.clone();
+        starts.spawn(async move { node.start_one("geo").await });
+    }
+    let mut answered = Vec::new();
+    while let Some(started) = starts.join_next().await {
+        answered.push(started??.1.answered);
+    }
+    let total = began.elapsed();
+    let mean = answered.iter().sum::<Duration>() / count;
+    let beside = match cold_mean.is_zero() {
+        true => format!("total {}", duration(total)),
+        false => format!(
+            "total {}; {:.0}x faster than cold (total {:.0}x)",
+            duration(total),
+            times(cold_mean, mean),
+            times(cold_total, total)
+        ),
+    };
+    report.add(format!("fork to first answer, {count} at once"), answered, beside);
+    node.remove_all().await
+}
+
+/// Memory that copies cost which have answered once and then idle.
+async fn idle_memory(node: &Arc<PrivateNode>, cold: &Cold, report: &mut Report) -> Result<()> {
+    progress("memory of 50 idle copies");
+    let mut ids: Vec<SandboxId> = Vec::new();
+    for _ in 0..50 {
+        ids.push(node.start_one("geo").await?.0.id);
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let mut shares = Vec::new();
+    for id in &ids {
+        let detail = node.inspect(id).await?;
+        let main = detail.processes.iter().find(|process| process.pid == detail.sandbox.main_pid);
+        shares.push(main.context("a copy has ended")?.pss_bytes);
+    }
+    shares.sort_unstable();
+    let largest = shares.last().copied().unwrap_or_default();
+    let percent = largest as f64 * 100.0 / cold.resident_bytes as f64;
+    report.fact(
+        "memory of 50 idle copies",
+        format!(
+            "PSS median {}, largest {} = {percent:.1} % of the cold program's {} resident",
+            output::bytes(shares[shares.len() / 2]),
+            output::bytes(largest),
+            output::bytes(cold.resident_bytes)
+        ),
+    );
+    node.remove_all().await
+}
+
+/// Pauses of a running copy that is forked.
+async fn live_forks(node: &PrivateNode, template: &str, count: u32, memory: u64, report: &mut Report) -> Result<()> {
+    progress(&format!("live forks of {}", output::bytes(memory)));
+    let (sandbox, _) = node.start_one(template).await?;
+    let (mut pauses, mut totals) = (Vec::new(), Vec::new());
+    for _ in 0..count {
+        let response = node.fork(&sandbox.id, 1).await?;
+        pauses.push(Duration::from_micros(response.pause_us));
+        totals.push(Duration::from_micros(response.total_us));
+        for copy in response.sandboxes {
+            node.request(&copy.id).await?;
+            node.remove(&copy.id).await?;
+        }
+    }
+    report.add("live fork: pause of the source", pauses, output::bytes(memory));
+    report.add("live fork: until the copy runs", totals, "");
+    node.remove(&sandbox.id).await
+}
+
+/// A larger zygote beside the small one.
+async fn larger(node: &PrivateNode, extra_mib: u32, base: Duration, report: &mut Report) -> Result<()> {
+    progress(&format!("a zygote with {extra_mib} MiB more"));
+    let name = format!("geo-{extra_mib}");
+    let template = node.build(&name, program::geo(extra_mib, program::PORT)).await?;
+    let (memory, huge) = template.facts.map_or((0, 0), |facts| (facts.memory_bytes, facts.huge_bytes));
+    let started = series(node, &name, FEW).await?;
+    let running: Vec<Duration> = started.iter().map(|started| started.running).collect();
+    let ratio = times(median(&running), base);
+    let beside = format!("{} ({} huge); {ratio:.2}x of the small one", output::bytes(memory), output::bytes(huge));
+    report.add(format!("fork until it runs, {extra_mib} MiB more"), running, beside);
+    live_forks(node, &name, 5, memory, report).await
+}
+
+/// What threads cost.
+async fn threads(node: &PrivateNode, report: &mut Report) -> Result<()> {
+    const MANY: u32 = 400;
+    progress(&format!("a program with {MANY} threads"));
+    let mut medians = Vec::new();
+    for count in [0, MANY] {
+        let name = format!("threads-{count}");
+        node.build(&name, program::threads(count)).await?;
+        let running: Vec<Duration> = series(node, &name, FEW).await?.iter().map(|started| started.running).collect();
+        let beside = match medians.first() {
+            None => String::new(),
+            Some(none) => {
+                let each = (median(&running).saturating_sub(*none)) / MANY;
+                format!("{:.1} us a thread", each.as_secs_f64() * 1e6)
+            }
+        };
+        medians.push(median(&running));
+        report.add(format!("fork until it runs, {count} threads more"), running, beside);
+    }
+    Ok(())
+}
