@@ -16,6 +16,10 @@ pub enum ErrorCode {
     CannotFork,
     /// The template's program ended or was not ready in time; `details` has the end of its output.
     NotReady,
+    /// The program to run does not exist in the sandbox.
+    ProgramMissing,
+    /// The program to run is there, but may not be executed.
+    ProgramNotExecutable,
     /// A start failed.
     StartFailed,
     /// A part of the node died under the request; repeating it is safe.

@@ -14,8 +14,10 @@ Exit codes:
     4  no such template or sandbox
     5  the program cannot be forked
     6  the program ended or was not ready in time
+  126  the program to run is not executable
+  127  the program to run does not exist in the sandbox
   130  interrupted
-`pando exec` exits as its command does.";
+`pando exec` exits as its command does: with its code, or with 128 and the number of the signal that killed it.";
 
 /// A failure with an exit code of its own.
 #[derive(Debug)]
@@ -75,6 +77,9 @@ pub(crate) fn code_of(code: ErrorCode) -> u8 {
         ErrorCode::NotFound => 4,
         ErrorCode::CannotFork => 5,
         ErrorCode::NotReady => 6,
+        // As shells have it.
+        ErrorCode::ProgramMissing => 127,
+        ErrorCode::ProgramNotExecutable => 126,
         ErrorCode::Cancelled => 130,
         ErrorCode::Conflict
         | ErrorCode::StartFailed

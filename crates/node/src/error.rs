@@ -29,6 +29,10 @@ pub enum Error {
     ProgramEnded { status: ExitStatus, output: Vec<String> },
     #[error("the program was not ready within {timeout_ms} ms: waited until {ready}")]
     NotReadyInTime { ready: String, timeout_ms: u64, output: Vec<String> },
+    #[error("{message}")]
+    ProgramMissing { message: String },
+    #[error("{message}")]
+    ProgramNotExecutable { message: String },
     #[error("cannot {action}: {message}")]
     Keeper { action: &'static str, message: String },
     #[error("cannot {action}: {message}")]

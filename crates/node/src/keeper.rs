@@ -17,10 +17,7 @@ mod sandboxes;
 mod watch;
 mod zygotes;
 
-use std::{
-    io,
-    os::fd::{AsFd, OwnedFd},
-};
+use std::{io, os::fd::OwnedFd};
 
 use base::limits::MESSAGE_BYTES_MAX;
 use sandbox::{Cgroups, ProcessIdentity};
@@ -28,7 +25,7 @@ use sandbox::{Cgroups, ProcessIdentity};
 use builder::{Builders, Finished};
 use children::{Child, Children, Role};
 use message::{Event, FromKeeper, Reply, Request, Status, ToKeeper};
-use sandboxes::Sandboxes;
+use sandboxes::{Dying, Sandboxes};
 use watch::{Source, Watched, Watcher};
 use zygotes::{Start, Zygotes};
 
@@ -37,6 +34,9 @@ const TICK_MS: i64 = 1_000;
 
 /// How often it looks after sandboxes that are being removed, in milliseconds.
 const DYING_TICK_MS: i64 = 1;
+
+/// Requests that it performs before it looks at anything else.
+const REQUESTS_AT_ONCE: usize = 64;
 
 /// Why the keeper ended before its server did.
 #[derive(Debug, thiserror::Error)]
@@ -70,7 +70,11 @@ pub fn run(server: OwnedFd, node_id: &str) -> Result<(), KeeperError> {
         buffer: vec![0; MESSAGE_BYTES_MAX],
     };
     loop {
-        let timeout = if keeper.sandboxes.any_dying() { DYING_TICK_MS } else { TICK_MS };
+        let timeout = match keeper.sandboxes.dying() {
+            Dying::None => TICK_MS,
+            Dying::Waiting => DYING_TICK_MS,
+            Dying::Ready => 0,
+        };
         let sources = watcher.wait(Some(timeout)).map_err(|error| KeeperError::System("wait", error))?;
         let idle = sources.is_empty();
         for source in sources {
@@ -112,16 +116,33 @@ struct Keeper {
 impl Keeper {
     fn on_ready(&mut self, source: Source) -> Result<Flow, KeeperError> {
         match source {
-            Source::Server => return self.on_request(),
+            Source::Server => return self.on_requests(),
             Source::Process(serial) => {
                 if let Some((child, status)) = self.children.ended(serial) {
                     self.on_ended(child, status)?;
                 }
             }
-            Source::Builder(zygote) => self.builders.on_result(zygote),
+            Source::Builder(zygote) => {
+                if let Some(seq) = self.builders.on_result(zygote) {
+                    self.reply(seq, Reply::Captured)?;
+                }
+            }
             Source::Zygote(zygote) => {
                 let answers = self.zygotes.on_report(zygote, &self.sandboxes, &mut self.children);
                 self.answer_all(answers)?;
+            }
+        }
+        Ok(Flow::Continue)
+    }
+
+    /// Takes what waits, up to a bound: of many removals all are killed before the first is waited for.
+    fn on_requests(&mut self) -> Result<Flow, KeeperError> {
+        for _ in 0..REQUESTS_AT_ONCE {
+            if let Flow::Stop = self.on_request()? {
+                return Ok(Flow::Stop);
+            }
+            if !children::is_readable(self.server.get()) {
+                break;
             }
         }
         Ok(Flow::Continue)
@@ -150,13 +171,9 @@ impl Keeper {
                 Ok(stdio) => self.sandboxes.spawn(&id, &command, main, &stdio, &mut self.children),
                 Err(_) => no_stdio(),
             },
-            Request::Dial { id, port } => {
-                let (reply, socket) = self.sandboxes.dial(&id, port);
-                return self.send(&FromKeeper::Reply { seq, reply }, socket.as_ref());
-            }
             Request::DestroySandbox { id } => match self.sandboxes.destroy(seq, id) {
                 Some(reply) => reply,
-                None => return self.finish_dying(),
+                None => return Ok(()),
             },
             Request::BuildZygote(job) => match self.build(seq, &job) {
                 Some(reply) => reply,
@@ -175,7 +192,8 @@ impl Keeper {
     /// Nothing to answer yet, unless it failed at once.
     fn build(&mut self, seq: u64, job: &message::BuildZygote) -> Option<Reply> {
         let Some(sandbox) = self.sandboxes.get(&job.id) else { return Some(Reply::no_sandbox(&job.id)) };
-        self.builders.start(seq, job, sandbox, &mut self.children).err().map(|error| Reply::failed(&error))
+        let base = job.base.and_then(|number| self.zygotes.get(number));
+        self.builders.start(seq, job, sandbox, base, &mut self.children).err().map(|error| Reply::failed(&error))
     }
 
     fn drop_zygote(&mut self, seq: u64, zygote: u64) -> Result<(), KeeperError> {
@@ -236,17 +254,16 @@ impl Keeper {
     }
 
     fn reply(&self, seq: u64, reply: Reply) -> Result<(), KeeperError> {
-        self.send(&FromKeeper::Reply { seq, reply }, None)
+        self.send(&FromKeeper::Reply { seq, reply })
     }
 
     fn event(&self, event: Event) -> Result<(), KeeperError> {
-        self.send(&FromKeeper::Event(event), None)
+        self.send(&FromKeeper::Event(event))
     }
 
-    fn send(&self, message: &FromKeeper, descriptor: Option<&OwnedFd>) -> Result<(), KeeperError> {
+    fn send(&self, message: &FromKeeper) -> Result<(), KeeperError> {
         let bytes = serde_json::to_vec(message).map_err(KeeperError::Message)?;
-        let descriptors: Vec<_> = descriptor.iter().map(|fd| fd.as_fd()).collect();
-        sys::seqpacket::send(self.server.get(), &bytes, &descriptors).map_err(|error| match error.kind() {
+        sys::seqpacket::send(self.server.get(), &bytes, &[]).map_err(|error| match error.kind() {
             io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => KeeperError::ServerGone,
             _ => KeeperError::System("answer the server", error),
         })

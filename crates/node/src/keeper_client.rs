@@ -23,11 +23,10 @@ use crate::{
     keeper::message::{Event, FailureKind, FromKeeper, Reply, Request, Status, ToKeeper},
 };
 
-/// A reply, with what came beside it.
+/// A reply, with what belongs to it.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) reply: Reply,
-    pub(crate) descriptors: Vec<OwnedFd>,
     /// Resolves when the process of this reply ends; fails when the keeper dies first.
     pub(crate) ended: Option<oneshot::Receiver<Status>>,
 }
@@ -39,10 +38,18 @@ pub(crate) struct KeeperClient {
     shared: Mutex<Shared>,
 }
 
+/// A request that was not answered yet.
+#[derive(Debug)]
+struct Waiting {
+    answer: oneshot::Sender<Answer>,
+    /// For [`Reply::Captured`], which comes before the answer.
+    captured: Option<oneshot::Sender<()>>,
+}
+
 #[derive(Debug, Default)]
 struct Shared {
     next_seq: u64,
-    waiting: HashMap<u64, oneshot::Sender<Answer>>,
+    waiting: HashMap<u64, Waiting>,
     processes: HashMap<i32, oneshot::Sender<Status>>,
     gone: bool,
 }
@@ -65,6 +72,18 @@ impl KeeperClient {
         descriptors: &[&OwnedFd],
         deadline: Duration,
     ) -> Result<Answer> {
+        self.call_in_two(action, request, descriptors, deadline, None).await
+    }
+
+    /// As [`Self::call`]; `captured` resolves when [`Reply::Captured`] comes, and fails if that never comes.
+    pub(crate) async fn call_in_two(
+        &self,
+        action: &'static str,
+        request: Request,
+        descriptors: &[&OwnedFd],
+        deadline: Duration,
+        captured: Option<oneshot::Sender<()>>,
+    ) -> Result<Answer> {
         let (sender, receiver) = oneshot::channel();
         let seq = {
             let mut shared = self.lock();
@@ -73,7 +92,7 @@ impl KeeperClient {
             }
             shared.next_seq += 1;
             let seq = shared.next_seq;
-            shared.waiting.insert(seq, sender);
+            shared.waiting.insert(seq, Waiting { answer: sender, captured });
             seq
         };
         // Also when this future is dropped: a reply that nobody waits for is thrown away.
@@ -91,6 +110,10 @@ impl KeeperClient {
         let answer = answer.map_err(|_| Error::Deadline { action, deadline_ms: deadline.as_millis() as u64 })??;
         match answer.reply {
             Reply::Failed { kind: FailureKind::ZygoteGone, message } => Err(Error::ZygoteGone { action, message }),
+            Reply::Failed { kind: FailureKind::ProgramMissing, message } => Err(Error::ProgramMissing { message }),
+            Reply::Failed { kind: FailureKind::ProgramNotExecutable, message } => {
+                Err(Error::ProgramNotExecutable { message })
+            }
             Reply::Failed { kind: FailureKind::Step | FailureKind::UnknownSandbox, message } => {
                 Err(Error::Keeper { action, message })
             }
@@ -109,16 +132,16 @@ impl KeeperClient {
         loop {
             let received =
                 self.socket.async_io(Interest::READABLE, |socket| sys::seqpacket::recv(socket, &mut buffer)).await;
-            let (length, descriptors) = match received {
+            let length = match received {
                 Ok((0, _)) => break,
-                Ok(received) => received,
+                Ok((length, _)) => length,
                 Err(error) => {
                     tracing::warn!(%error, "the keeper's socket failed");
                     break;
                 }
             };
             match serde_json::from_slice(&buffer[..length]) {
-                Ok(FromKeeper::Reply { seq, reply }) => self.on_reply(seq, reply, descriptors),
+                Ok(FromKeeper::Reply { seq, reply }) => self.on_reply(seq, reply),
                 Ok(FromKeeper::Event(event)) => self.on_event(event, &events),
                 Err(error) => tracing::error!(%error, "a message of the keeper is not understood"),
             }
@@ -129,8 +152,15 @@ impl KeeperClient {
         shared.processes.clear();
     }
 
-    fn on_reply(&self, seq: u64, reply: Reply, descriptors: Vec<OwnedFd>) {
+    fn on_reply(&self, seq: u64, reply: Reply) {
         let mut shared = self.lock();
+        if matches!(reply, Reply::Captured) {
+            if let Some(captured) = shared.waiting.get_mut(&seq).and_then(|waiting| waiting.captured.take()) {
+                // Who asked may not care any more.
+                let _ = captured.send(());
+            }
+            return;
+        }
         let Some(waiting) = shared.waiting.remove(&seq) else { return };
         // Before anyone sees the reply: the end of the process may be the very next message.
         let ended = match &reply {
@@ -138,12 +168,12 @@ impl KeeperClient {
             Reply::Created { .. }
             | Reply::Adopted { .. }
             | Reply::Done
-            | Reply::Dialed
+            | Reply::Captured
             | Reply::Built { .. }
             | Reply::Refused { .. }
             | Reply::Failed { .. } => None,
         };
-        let _ = waiting.send(Answer { reply, descriptors, ended });
+        let _ = waiting.answer.send(Answer { reply, ended });
     }
 
     /// Resolves when the process ends, which the keeper reports because it adopted it.
@@ -160,6 +190,11 @@ impl KeeperClient {
             }
             Event::ZygoteLost { .. } => drop(events.send(event)),
         }
+    }
+
+    /// Whether it has died, which its supervisor may not know yet.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.lock().gone
     }
 
     /// Says goodbye: the keeper sees the end of the socket and exits.

@@ -78,6 +78,8 @@ pub(crate) struct Node {
     pool_work: Notify,
     /// Limits are to be bound.
     limits_work: Notify,
+    /// Something could not be removed.
+    sweep_work: Notify,
     null: OwnedFd,
 }
 
@@ -91,9 +93,7 @@ impl Node {
         let cgroups = Cgroups::open(&id)?;
         let mask = config.host_mask();
         std::fs::create_dir_all(&mask).at("create", &mask)?;
-        let socket_dir = config.socket.parent().map(Path::to_path_buf);
-        let hidden: Vec<_> = std::iter::once(config.state_dir.clone()).chain(socket_dir).collect();
-        sandbox::prepare_host_mask(&mask, &hidden)?;
+        sandbox::prepare_host_mask(&mask, &[config.state_dir.clone(), config.socket.clone()])?;
         let templates = load_records::<TemplateRecord>(&config.templates_dir());
         let sandboxes = load_records::<SandboxRecord>(&config.sandboxes_dir());
         let null = OpenOptions::new().read(true).write(true).open("/dev/null").at("open", Path::new("/dev/null"))?;
@@ -109,6 +109,7 @@ impl Node {
             keeper_restarts: watch::Sender::new(0),
             pool_work: Notify::new(),
             limits_work: Notify::new(),
+            sweep_work: Notify::new(),
             null: null.into(),
         }))
     }
@@ -127,7 +128,8 @@ impl Node {
     /// The keeper; waits for a new one if the last has just died.
     async fn keeper(&self, action: &'static str) -> Result<Arc<KeeperClient>> {
         let mut current = self.keeper.subscribe();
-        let present = tokio::time::timeout(KEEPER_RESTART_MAX, current.wait_for(Option::is_some)).await;
+        let lives = |keeper: &Option<CurrentKeeper>| keeper.as_ref().is_some_and(|keeper| !keeper.client.is_gone());
+        let present = tokio::time::timeout(KEEPER_RESTART_MAX, current.wait_for(lives)).await;
         match present.map(|present| present.map(|keeper| keeper.as_ref().map(|keeper| Arc::clone(&keeper.client)))) {
             Ok(Ok(Some(client))) => Ok(client),
             Ok(Ok(None) | Err(_)) | Err(_) => Err(Error::KeeperLost { action }),
@@ -169,9 +171,16 @@ impl Node {
         tokio::spawn(async move {
             // The sender goes with a dying keeper: the next one adopts the sandbox and a new monitor begins.
             if let Ok(status) = ended.await {
-                node.set_sandbox_state(&id, SandboxState::Exited(exit_status(status)));
+                node.program_ended(&id, status);
             }
         });
+    }
+
+    /// A sandbox outlives its program, but not its pid 1.
+    fn program_ended(&self, id: &SandboxId, status: Status) {
+        let alive = self.state().sandbox(id).is_ok_and(|record| record.init.is_alive());
+        let state = if alive { SandboxState::Exited(exit_status(status)) } else { SandboxState::Lost };
+        self.set_sandbox_state(id, state);
     }
 
     fn set_sandbox_state(&self, id: &SandboxId, state: SandboxState) {

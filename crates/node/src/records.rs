@@ -123,10 +123,37 @@ pub(crate) enum Durability {
     Machine,
 }
 
+/// A record whose file is open but does not count yet: making files is the slow part of writing one.
+#[derive(Debug)]
+pub(crate) struct Draft {
+    file: File,
+    new: PathBuf,
+    path: PathBuf,
+}
+
+impl Draft {
+    /// Of the record at `path`, of which there is none yet.
+    pub(crate) fn create(path: &Path) -> Result<Self> {
+        let new = path.with_extension("new");
+        let file = File::create(&new).at("create", &new)?;
+        Ok(Self { file, new, path: path.to_owned() })
+    }
+
+    /// Writes it down; from here on it counts. Survives a crash of the node ([`Durability::Process`]).
+    pub(crate) fn finish<R: Record>(&self, record: &R) -> Result<()> {
+        (&self.file).write_all(&encode(&self.path, record)?).at("write", &self.new)?;
+        fs::rename(&self.new, &self.path).at("replace", &self.path)
+    }
+}
+
+fn encode<R: Record>(path: &Path, record: &R) -> Result<Vec<u8>> {
+    let payload = serde_json::to_vec(record).map_err(|error| unusable(path, error))?;
+    frame::encode(R::KIND, R::VERSION, &payload).map_err(|error| unusable(path, error))
+}
+
 /// Replaces the record at `path`.
 pub(crate) fn write<R: Record>(path: &Path, record: &R, durability: Durability) -> Result<()> {
-    let payload = serde_json::to_vec(record).map_err(|error| unusable(path, error))?;
-    let framed = frame::encode(R::KIND, R::VERSION, &payload).map_err(|error| unusable(path, error))?;
+    let framed = encode(path, record)?;
     let new = path.with_extension("new");
     let mut file = File::create(&new).at("create", &new)?;
     file.write_all(&framed).at("write", &new)?;
@@ -187,6 +214,17 @@ mod tests {
             write(&path, &sandbox(), durability).unwrap();
             assert_eq!(read::<SandboxRecord>(&path).unwrap(), Some(sandbox()));
         }
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "no temporary file is left");
+    }
+
+    #[test]
+    fn a_draft_counts_when_it_is_finished() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("record");
+        let draft = Draft::create(&path).unwrap();
+        assert!(read::<SandboxRecord>(&path).unwrap().is_none());
+        draft.finish(&sandbox()).unwrap();
+        assert_eq!(read::<SandboxRecord>(&path).unwrap(), Some(sandbox()));
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "no temporary file is left");
     }
 

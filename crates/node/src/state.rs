@@ -21,15 +21,17 @@ mod templates;
 mod tests;
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
+    os::fd::OwnedFd,
     path::PathBuf,
+    sync::Arc,
 };
 
 use api::TemplateFacts;
 use base::id::{SandboxId, TemplateName};
 use sandbox::ProcessIdentity;
 
-use crate::records::{SandboxRecord, TemplateRecord};
+use crate::records::{self, SandboxRecord, TemplateRecord};
 pub(crate) use sandboxes::FORK_LAYER;
 
 /// A zygote that is parked.
@@ -55,13 +57,15 @@ enum Phase {
 struct Template {
     /// Of the last build that succeeded.
     record: Option<TemplateRecord>,
+    /// Grows with every use: the pool is for those that are used.
+    last_use: u64,
     /// What is being built, for lists, while there is no record.
     building: Option<api::TemplateSpec>,
     phase: Phase,
 }
 
 /// A sandbox of the pool.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) struct Blank {
     /// Its identifier.
     pub(crate) id: SandboxId,
@@ -69,6 +73,10 @@ pub(crate) struct Blank {
     pub(crate) init: ProcessIdentity,
     /// The layers it was made with.
     pub(crate) layers: Vec<PathBuf>,
+    /// Its output file, open: making it takes as long as a tenth of a start.
+    pub(crate) output: Arc<OwnedFd>,
+    /// Its record, for the same reason.
+    pub(crate) record: Arc<records::Draft>,
 }
 
 /// What a start needs to know of its template.
@@ -102,8 +110,8 @@ pub(crate) struct State {
     starts_in_flight: usize,
     /// Layers of sandboxes that are being made; one entry for each use.
     held: Vec<PathBuf>,
-    /// Started, but their limits are not bound yet.
-    unbound: Vec<SandboxId>,
+    /// Something in them began to run whose limits are not bound yet.
+    unbound: BTreeSet<SandboxId>,
     next_number: u64,
 }
 
@@ -111,17 +119,19 @@ impl State {
     /// The state as found on disk: no zygote survives its node.
     pub(crate) fn new(templates: Vec<TemplateRecord>, sandboxes: Vec<SandboxRecord>, pool_limit: usize) -> Self {
         let template = |record: TemplateRecord| {
-            (record.spec.name.clone(), Template { record: Some(record), building: None, phase: Phase::Lost })
+            let name = record.spec.name.clone();
+            (name, Template { record: Some(record), last_use: 0, building: None, phase: Phase::Lost })
         };
         Self {
             templates: templates.into_iter().map(template).collect(),
             claimed: sandboxes.iter().map(|record| record.id.clone()).collect(),
+            // The node before may have ended in between.
+            unbound: sandboxes.iter().map(|record| record.id.clone()).collect(),
             sandboxes: sandboxes.into_iter().map(|record| (record.id.clone(), record)).collect(),
             pool: BTreeMap::new(),
             pool_limit,
             starts_in_flight: 0,
             held: Vec::new(),
-            unbound: Vec::new(),
             next_number: 1,
         }
     }

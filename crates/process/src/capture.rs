@@ -55,9 +55,18 @@ pub fn examine(pid: i32) -> Result<Vec<Refusal>, Error> {
     let lines = procfs::mappings(pid, "smaps")?;
     let mut objects = Objects::default();
     objects.add_mapped(pid, &lines)?;
-    refusals.extend(descriptors::read(pid, &[], &mut objects)?.refusals);
+    refusals.extend(descriptors::read(pid, &standard_streams(pid), &mut objects)?.refusals);
     refusals.extend(mappings::classify(pid, &lines, &objects.found, &[])?.refusals);
     Ok(refusals)
+}
+
+/// Descriptors 0 to 2 as what they are in a sandbox: its streams, made outside its root filesystem.
+fn standard_streams(pid: i32) -> Vec<(StreamFile, Stream)> {
+    use std::os::unix::fs::MetadataExt;
+    let file = |fd: i32| std::fs::metadata(format!("/proc/{pid}/fd/{fd}")).ok();
+    let streams = [Stream::Stdin, Stream::Stdout, Stream::Stderr];
+    let known = |(fd, stream)| file(fd).map(|file| (StreamFile { dev: file.dev(), ino: file.ino() }, stream));
+    (0..).zip(streams).filter_map(known).collect()
 }
 
 /// Captures a program. `during_pause` runs while it is stopped: what it does (copying files) belongs to the same instant.
@@ -68,8 +77,7 @@ pub fn capture(spec: &CaptureSpec, during_pause: &mut dyn FnMut() -> Result<(), 
     refuse(checks::process(pid)?)?;
     // Reading `smaps` walks the whole address space, so it happens before the stop; `maps`, which is quick, shows later if it is still true.
     let before = procfs::mappings(pid, "smaps")?;
-    let began = Instant::now();
-    let mut stopped = Stopped::seize(pid)?;
+    let (mut stopped, began) = seize(spec)?;
     let lines = procfs::mappings(pid, "maps")?;
     let flagged = if same_places(&before, &lines) { before } else { procfs::mappings(pid, "smaps")? };
     // Between the first check and the stop it may have forked.
@@ -100,6 +108,22 @@ pub fn capture(spec: &CaptureSpec, during_pause: &mut dyn FnMut() -> Result<(), 
     Ok(Capture { image: gathered.image, still, pause, pause_own })
 }
 
+/// Stops the source, since when is given, where every thread is in the program: right after its own start some may still be on their way into it.
+fn seize(spec: &CaptureSpec) -> Result<(Stopped, Instant), Error> {
+    const TRIES: u32 = 1_000;
+    let (start, end) = spec.earlier_arena.unwrap_or((0, 0));
+    for _ in 0..TRIES {
+        let began = Instant::now();
+        let stopped = Stopped::seize(spec.pid)?;
+        if stopped.tasks().iter().all(|task| !(start..end).contains(&task.registers.rip)) {
+            return Ok((stopped, began));
+        }
+        drop(stopped);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Err(Error::Unexpected { pid: spec.pid, what: "does not complete its start".into() })
+}
+
 fn refuse(refusals: Vec<Refusal>) -> Result<(), Error> {
     if refusals.is_empty() { Ok(()) } else { Err(Error::Refused(refusals)) }
 }
@@ -121,6 +145,12 @@ struct MainPlan {
     script: u64,
     interval_timers: u64,
     posix_timers: Vec<(PosixTimer, u64)>,
+}
+
+/// Where a thread's script leaves its answers.
+struct Place {
+    alternate: u64,
+    tid_address: u64,
 }
 
 /// Results of the scripts.
@@ -160,25 +190,22 @@ impl<'a> Injection<'a> {
         let posix_timers = posix_timers(pid, self.stopped)?;
         let mut main = None;
         for (n, task) in self.stopped.tasks().iter().enumerate() {
-            let place = arena.data(&[0; 32], 8);
+            let tid_address = arena.words(&[0]);
             let xsave = sys::ptrace::xsave(task.tid).of("read extended registers", task.tid)?;
             let registers = frame::user_registers(&task.registers);
-            let frame = frame::place(
-                &mut arena,
-                &registers,
-                &xsave,
-                task.mask,
-                &AlternateStack { flags: 2, ..Default::default() },
-            );
+            let unknown = AlternateStack::default();
+            let frame = frame::place(&mut arena, &registers, &xsave, task.mask, &unknown);
+            // The answer is written where the frame has the alternate stack: the way back keeps it, too.
+            let alternate = frame::alternate_stack(frame);
             let mut script = Script::default();
-            script.call(libc::SYS_sigaltstack, [0u64.into(), place.into()], Check::Ignore);
+            script.call(libc::SYS_sigaltstack, [0u64.into(), alternate.into()], Check::Ignore);
             const PR_GET_TID_ADDRESS: i32 = 40;
-            script.call(libc::SYS_prctl, [PR_GET_TID_ADDRESS.into(), (place + 24).into()], Check::Ignore);
+            script.call(libc::SYS_prctl, [PR_GET_TID_ADDRESS.into(), tid_address.into()], Check::Ignore);
             if n == 0 {
                 main = Some(plan_main(&mut arena, &mut script, &posix_timers, dont_fork));
             }
             stopped::end_with_mark(&mut script, inner_pid, task.inner_tid, frame);
-            places.push(place);
+            places.push(Place { alternate, tid_address });
             scripts.push(arena.place(&script));
         }
         let mut main = main.ok_or_else(|| Error::Unexpected { pid, what: "has no threads".into() })?;
@@ -204,15 +231,15 @@ impl<'a> Injection<'a> {
         Ok((still, self.answers(&places, &main)?))
     }
 
-    fn answers(&self, places: &[u64], main: &MainPlan) -> Result<Answers, Error> {
+    fn answers(&self, places: &[Place], main: &MainPlan) -> Result<Answers, Error> {
         let words = |address: u64, count: u64| -> Result<Vec<u64>, Error> {
             (0..count).map(|n| self.stopped.word(address + n * 8)).collect()
         };
         let mut threads = Vec::with_capacity(places.len());
         for place in places {
-            let words = words(*place, 4)?;
+            let words = words(place.alternate, 3)?;
             let alternate = AlternateStack { address: words[0], flags: words[1] as u32, size: words[2] };
-            threads.push(Reported { alternate, tid_address: words[3] });
+            threads.push(Reported { alternate, tid_address: self.stopped.word(place.tid_address)? });
         }
         let mut interval_timers = [[0; 4]; 3];
         for (n, timer) in interval_timers.iter_mut().enumerate() {
@@ -344,6 +371,7 @@ fn gather(
         dont_fork: Vec::new(),
         objects: contents,
         layout: Layout::default(),
+        membarrier: 0,
         actions: Vec::new(),
         files: files.files,
         pipes: files.pipes,
@@ -383,6 +411,7 @@ fn complete(
     image.vdso = classified.vdso;
     image.dont_fork = dont_fork;
     image.actions = answers.actions;
+    image.membarrier = answers.membarrier;
     image.layout = layout(pid, answers.brk)?;
     image.cwd = procfs::link(&format!("/proc/{pid}/cwd"))?;
     let status = Fields::read(format!("/proc/{pid}/status"))?;

@@ -25,6 +25,11 @@ pub(crate) fn process(pid: i32) -> Result<Vec<Refusal>, Error> {
     if effective != 0 || status.numbers("Uid", 10)?.contains(&0) {
         found.push(Refusal::Privileged { effective });
     }
+    // The first is the sandbox's own, which copies get again.
+    let filters = status.number("Seccomp_filters", 10).unwrap_or(0);
+    if filters > 1 {
+        found.push(Refusal::OwnSeccomp { filters: filters - 1 });
+    }
     let level = status.numbers("NSpid", 10)?.len();
     if level > 2 {
         found.push(Refusal::NestedPidNamespace { level: level - 1 });

@@ -75,6 +75,11 @@ pub(crate) fn place(arena: &mut Arena, regs: &Registers, xsave: &[u8], mask: u64
     arena.words(&frame) + 8
 }
 
+/// Where a placed frame has its alternate stack (`uc_stack`: after return address, `uc_flags` and `uc_link`).
+pub(crate) fn alternate_stack(stack_pointer: u64) -> u64 {
+    stack_pointer + 16
+}
+
 fn place_xsave(arena: &mut Arena, xsave: &[u8]) -> u64 {
     let mut area = xsave.to_vec();
     let len = area.len() as u32;

@@ -102,6 +102,8 @@ pub(crate) struct Mapping {
     pub(crate) protection: u64,
     pub(crate) flags: MappingFlags,
     pub(crate) backing: Backing,
+    /// Device and inode of the mapped file, as the kernel lists them; 0 without one.
+    pub(crate) file: (u64, u64),
 }
 
 /// Memory outside any file that several mappings or descriptors show: shared anonymous memory, memfds, deleted shared files.
@@ -279,6 +281,8 @@ pub(crate) struct Image {
     pub(crate) dont_fork: Vec<Range>,
     pub(crate) objects: Vec<SharedObject>,
     pub(crate) layout: Layout,
+    /// Registered `membarrier` commands, one bit each.
+    pub(crate) membarrier: u64,
     /// Of signals 1 to 64.
     pub(crate) actions: Vec<SignalAction>,
     pub(crate) files: Vec<OpenFile>,

@@ -132,6 +132,7 @@ pub(crate) fn classify(pid: i32, lines: &[MapLine], objects: &[Identity], skip: 
             protection: line.protection,
             flags: line.flags,
             backing,
+            file: (line.dev, line.inode),
         });
     }
     Ok(classified)

@@ -27,7 +27,9 @@ pub enum Refusal {
     ThirtyTwoBit,
     #[error("descriptor {fd} is of an unknown kind: {what}")]
     UnknownDescriptor { fd: i32, what: String },
-    #[error("descriptor {fd} is {path}, which was deleted: close it before the program is ready")]
+    #[error(
+        "descriptor {fd} is {path}, which was deleted and is not a regular file: close it before the program is ready"
+    )]
     DeletedFile { fd: i32, path: String },
     #[error("descriptor {fd} is {path}, where another file is now: reopen it")]
     ReplacedFile { fd: i32, path: String },
@@ -63,8 +65,8 @@ pub enum Refusal {
     Stopped,
     #[error("thread {tid} has a scheduling policy ({policy}) that cannot be forked")]
     Scheduling { tid: i32, policy: u32 },
-    #[error("its threads do not share one {what}")]
-    UnsharedThreads { what: String },
+    #[error("it installed {filters} seccomp filters of its own: switch its own sandbox off (Pando's holds it)")]
+    OwnSeccomp { filters: u64 },
     #[error("it is a zombie or has lost its main thread")]
     MainThreadGone,
 }

@@ -54,6 +54,8 @@ enum Step {
     Sigreturn { stack: u64 },
     Record { place: u64 },
     Trap,
+    Unless { result: usize, value: u64, target: usize },
+    Enter { arena: u64 },
 }
 
 /// A list of steps, not yet at an address.
@@ -88,9 +90,9 @@ impl Script {
         self.push(Step::Again { step });
     }
 
-    /// Goes on with a placed script.
-    pub(crate) fn go(&mut self, target: u64) {
-        self.push(Step::Go { target });
+    /// Goes on with a placed script; gives the step's index for [`Arena::set_target`].
+    pub(crate) fn go(&mut self, target: u64) -> usize {
+        self.push(Step::Go { target })
     }
 
     /// Stores a word; gives the step's index for [`Self::again`].
@@ -123,6 +125,24 @@ impl Script {
         self.push(Step::Trap);
     }
 
+    /// Goes on with another arena, mapped at `arena`: with its blob, at its entry.
+    pub(crate) fn enter(&mut self, arena: u64) {
+        self.push(Step::Enter { arena });
+    }
+
+    /// Passes over the steps that follow, up to [`Self::land`], unless an earlier step's result was `value`.
+    pub(crate) fn unless(&mut self, result: usize, value: u64) -> usize {
+        self.push(Step::Unless { result, value, target: 0 })
+    }
+
+    /// Where an [`Self::unless`] goes on.
+    pub(crate) fn land(&mut self, unless: usize) {
+        let here = self.steps.len();
+        if let Step::Unless { target, .. } = &mut self.steps[unless] {
+            *target = here;
+        }
+    }
+
     /// Adds the steps of `other`, which must not name results.
     pub(crate) fn append(&mut self, other: Script) {
         self.steps.extend(other.steps);
@@ -141,8 +161,14 @@ impl Arena {
     /// An arena that will be mapped at `base`.
     pub(crate) fn new(base: u64) -> Self {
         let mut bytes = blob::code().to_vec();
-        bytes.resize(PAGE as usize, 0);
+        // The blob's page, then room for the entry.
+        bytes.resize(PAGE as usize + OP_BYTES, 0);
         Self { base, bytes, on_fail: 0 }
+    }
+
+    /// Where it will be mapped.
+    pub(crate) fn base(&self) -> u64 {
+        self.base
     }
 
     /// Its bytes, whole pages.
@@ -200,18 +226,51 @@ impl Arena {
         let address = self.align(8);
         let mut ops: Vec<Op> = script.steps.iter().map(|step| self.op(step, address)).collect();
         for step in &script.steps {
-            if let Step::Call { args, .. } | Step::Spawn { args, .. } = step {
-                for arg in args {
-                    if let Arg::Result(earlier) = arg {
-                        ops[*earlier].flags |= blob::KEEP_RESULT;
+            match step {
+                Step::Call { args, .. } | Step::Spawn { args, .. } => {
+                    for arg in args {
+                        if let Arg::Result(earlier) = arg {
+                            ops[*earlier].flags |= blob::KEEP_RESULT;
+                        }
                     }
                 }
+                Step::Unless { result, .. } => ops[*result].flags |= blob::KEEP_RESULT,
+                _ => {}
             }
         }
         for op in &ops {
             self.bytes.extend_from_slice(&op.to_bytes());
         }
         address
+    }
+
+    /// The fixed place of the first operation, at which whoever maps the arena begins: it goes on with the script at `entry`.
+    pub(crate) fn set_entry(&mut self, entry: u64) {
+        let mut script = Script::default();
+        script.go(entry);
+        let op = self.op(&script.steps[0], Self::entry_of(self.base));
+        let at = PAGE as usize;
+        self.bytes[at..at + OP_BYTES].copy_from_slice(&op.to_bytes());
+    }
+
+    /// Address of the first operation of an arena at `base`.
+    pub(crate) fn entry_of(base: u64) -> u64 {
+        base + PAGE
+    }
+
+    /// Replaces the first arguments of one placed step by values.
+    pub(crate) fn set_args(&mut self, script: u64, step: usize, args: &[u64]) {
+        self.write_words(script + (step * OP_BYTES) as u64 + blob::ARGS_OFFSET, args);
+    }
+
+    /// Makes a placed step go on elsewhere: for scripts that go on in each other.
+    pub(crate) fn set_target(&mut self, script: u64, step: usize, target: u64) {
+        self.write_words(script + (step * OP_BYTES) as u64 + blob::TARGET_OFFSET, &[target]);
+    }
+
+    /// Bytes so far.
+    pub(crate) fn len(&self) -> u64 {
+        self.bytes.len() as u64
     }
 
     /// Keeps the result of one placed step, for a reader outside the script.
@@ -281,6 +340,17 @@ impl Arena {
                 Kind::Record
             }
             Step::Trap => Kind::Trap,
+            Step::Enter { arena } => {
+                op.args[0] = *arena;
+                op.target = Self::entry_of(*arena);
+                Kind::Enter
+            }
+            Step::Unless { result, value, target } => {
+                op.args[0] = Self::result_address(script, *result);
+                op.args[1] = *value;
+                op.target = script + (target * OP_BYTES) as u64;
+                Kind::Unless
+            }
         };
         op.kind = kind as u32;
         op

@@ -10,6 +10,8 @@ use crate::{
     stopped::ONLY_TRAP,
 };
 
+const MEMBARRIER_GET_REGISTRATIONS: i32 = 1 << 9;
+
 /// A stopped fork of the source. It is traced, dies with its tracer, and is killed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Still {
@@ -24,6 +26,8 @@ pub(crate) struct Answers {
     pub(crate) actions: Vec<[u64; 4]>,
     /// End of the heap.
     pub(crate) brk: u64,
+    /// Registered `membarrier` commands, one bit each.
+    pub(crate) membarrier: u64,
 }
 
 impl Still {
@@ -48,6 +52,12 @@ impl Still {
         self.memory.read_exact_at(bytes, address).of("read memory of the still", self.pid)
     }
 
+    fn word(&self, address: u64) -> Result<u64, Error> {
+        let mut bytes = [0; 8];
+        self.read(address, &mut bytes)?;
+        Ok(u64::from_le_bytes(bytes))
+    }
+
     /// Runs a few system calls in the still, from the copy of the arena it got with the source's memory.
     pub(crate) fn ask(&self, arena_base: u64, arena_bytes: u64) -> Result<Answers, Error> {
         let mut arena = Arena::new(arena_base);
@@ -58,9 +68,15 @@ impl Still {
             script.call(libc::SYS_rt_sigaction, args, Check::Ignore);
         }
         let brk = script.call(libc::SYS_brk, [0u64.into()], Check::Ignore);
+        let membarrier = script.call(
+            libc::SYS_membarrier,
+            [MEMBARRIER_GET_REGISTRATIONS.into(), 0u64.into(), 0u64.into()],
+            Check::Ignore,
+        );
         script.trap();
         let start = arena.place(&script);
         let brk_at = arena.keep_result(start, brk);
+        let membarrier_at = arena.keep_result(start, membarrier);
         let bytes = arena.into_bytes();
         if bytes.len() as u64 > arena_bytes {
             return Err(Error::NoRoom { bytes: bytes.len() as u64 });
@@ -85,9 +101,9 @@ impl Still {
         self.read(place, &mut words)?;
         let words: Vec<u64> = words.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
         let actions = words.as_chunks().0.to_vec();
-        let mut end = [0; 8];
-        self.read(brk_at, &mut end)?;
-        Ok(Answers { actions, brk: u64::from_le_bytes(end) })
+        // Kernels before 6.3 do not know the question: then nothing is registered again.
+        let membarrier = (self.word(membarrier_at)? as i64).max(0) as u64;
+        Ok(Answers { actions, brk: self.word(brk_at)?, membarrier })
     }
 }
 

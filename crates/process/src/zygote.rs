@@ -4,6 +4,7 @@
 //! died) it exits. It runs none of the program's code, so it may be privileged; copies drop the privileges as their last step.
 
 mod build;
+mod delta;
 mod files;
 mod memory;
 mod names;
@@ -145,7 +146,17 @@ impl Zygote {
 
     /// Asks for a copy; does not wait. Reports with this `start` follow. [`Error::ZygoteGone`] if it has ended.
     pub fn request_start(&self, start: u64, target: &Target<'_>) -> Result<(), Error> {
-        match seqpacket::send(&self.control, &start.to_le_bytes(), &target.descriptors()) {
+        self.send(&start.to_le_bytes(), &target.descriptors())
+    }
+
+    /// Asks for a fork of the zygote that becomes another one: its control socket, its arena and its root filesystem.
+    fn request_branch(&self, descriptors: [BorrowedFd<'_>; 3]) -> Result<(), Error> {
+        // No start has this number, should its first steps fail.
+        self.send(&[0xff; start::BRANCH_BYTES as usize], &descriptors)
+    }
+
+    fn send(&self, message: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Error> {
+        match seqpacket::send(&self.control, message, descriptors) {
             Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
                 Err(Error::ZygoteGone)
             }

@@ -17,8 +17,13 @@ pub struct ProcessIdentity {
 pub(crate) struct Stat {
     pub(crate) state: char,
     pub(crate) parent: i32,
+    /// It is on its way out, though it may be long: a pid 1 waits there until its namespace is empty.
+    exiting: bool,
     pub(crate) start_ticks: u64,
 }
+
+/// `PF_EXITING` of the kernel's `include/linux/sched.h`.
+const FLAG_EXITING: u32 = 4;
 
 impl ProcessIdentity {
     /// The process that has `pid` now; `None` if there is none.
@@ -26,9 +31,10 @@ impl ProcessIdentity {
         Some(Self { pid, start_ticks: stat(pid)?.start_ticks })
     }
 
-    /// Whether the process still runs (a zombie does not).
+    /// Whether the process still runs (one that is exiting and a zombie do not).
     pub fn is_alive(&self) -> bool {
-        stat(self.pid).is_some_and(|stat| stat.start_ticks == self.start_ticks && !matches!(stat.state, 'Z' | 'X'))
+        let alive = |stat: Stat| stat.start_ticks == self.start_ticks && !stat.exiting;
+        stat(self.pid).is_some_and(|stat| !matches!(stat.state, 'Z' | 'X') && alive(stat))
     }
 }
 
@@ -42,8 +48,9 @@ fn parse(text: &str) -> Option<Stat> {
     let mut fields = rest.split(' ');
     let state = fields.next()?.chars().next()?;
     let parent = fields.next()?.parse().ok()?;
-    let start_ticks = fields.nth(17)?.parse().ok()?;
-    Some(Stat { state, parent, start_ticks })
+    let flags: u32 = fields.nth(4)?.parse().ok()?;
+    let start_ticks = fields.nth(12)?.parse().ok()?;
+    Some(Stat { state, parent, exiting: flags & FLAG_EXITING != 0, start_ticks })
 }
 
 #[cfg(test)]
@@ -55,7 +62,7 @@ mod tests {
         let fields = (3..=52).map(|field| if field == 3 { "S".to_owned() } else { field.to_string() });
         let text = format!("7 (a) R (b)) {}", fields.collect::<Vec<_>>().join(" "));
         let stat = parse(&text).unwrap();
-        assert_eq!((stat.state, stat.parent, stat.start_ticks), ('S', 4, 22));
+        assert_eq!((stat.state, stat.parent, stat.exiting, stat.start_ticks), ('S', 4, false, 22));
     }
 
     #[test]

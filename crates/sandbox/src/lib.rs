@@ -11,11 +11,12 @@
 //!
 //! ```text
 //! Cgroups (detected once) --+
-//! Spec -> Sandbox::create --+-> group, overlay (detached), pid 1 -> Sandbox -> spawn / dial / freeze / destroy
+//! Spec -> Sandbox::create --+-> group, overlay (detached), pid 1 -> Sandbox -> spawn / freeze / destroy; dial from anywhere
 //! ```
 
 mod cgroup;
 mod deadline;
+mod dial;
 mod error;
 mod identity;
 mod init;
@@ -32,11 +33,13 @@ mod tarball;
 mod tree;
 
 pub use cgroup::{CgroupSummary, Cgroups, ControllerHome};
+pub use dial::dial;
 pub use error::Error;
 pub use identity::ProcessIdentity;
 pub use rootfs::{detached_rootfs, prepare_base_layer, prepare_host_mask};
 pub use sandbox::Sandbox;
 pub use seccomp::seccomp_program;
 pub use spec::{Command, Limits, PROGRAM_ID, Spec};
-pub use sweep::sweep;
+pub use sweep::{remove_remains, sweep};
 pub use tarball::unpack_tarball;
+pub use tree::remove as remove_directory;

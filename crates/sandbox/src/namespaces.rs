@@ -24,7 +24,7 @@ pub(crate) fn with_children_in_pid_namespace<T>(
 
 /// Runs `visit` in the network namespace of `process`.
 pub(crate) fn in_network_namespace<T>(process: BorrowedFd<'_>, visit: impl FnOnce() -> T) -> Result<T, Error> {
-    let way = (ThreadNameSpaceType::NETWORK, LinkNameSpaceType::Network, Path::new("/proc/self/ns/net"));
+    let way = (ThreadNameSpaceType::NETWORK, LinkNameSpaceType::Network, Path::new("/proc/thread-self/ns/net"));
     with(process, way, visit)
 }
 

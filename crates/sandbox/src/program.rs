@@ -36,6 +36,7 @@ const PATH_DEFAULT: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/s
 /// Most descriptors of a program, if the node itself may have that many: as in Docker.
 const DESCRIPTORS_MAX: u64 = 1 << 20;
 const EXEC: &str = "execute it";
+const ENTER: &str = "enter its working directory";
 
 /// Starts `command`; it is a child of this process. Returns its pid once it was executed; a failure leaves no process.
 pub(crate) fn start(
@@ -65,6 +66,9 @@ pub(crate) fn start(
     let error = match report::receive(reader) {
         Ok(Answer::End | Answer::Ready) => return Ok(child.pid),
         Ok(Answer::Failed { step, source }) if step == EXEC => Error::Exec { command: name(), source },
+        Ok(Answer::Failed { step, source }) if step == ENTER => {
+            Error::Start { command: name(), step: format!("{ENTER} {}", command.cwd), source }
+        }
         Ok(Answer::Failed { step, source }) => Error::Start { command: name(), step, source },
         Err(error) => error,
     };
@@ -124,7 +128,7 @@ impl Program {
         set_thread_res_uid(user, user, user).step("set its user")?;
         sys::child::clear_capabilities().step("drop capabilities")?;
         // As the program's user, so that it cannot begin in a directory that it may not enter.
-        chdir(self.cwd.as_c_str()).step("enter its working directory")?;
+        chdir(self.cwd.as_c_str()).step(ENTER)?;
         sys::child::close_on_exec_from(3).step("close descriptors")?;
         set_no_new_privs(true).step("set no_new_privs")?;
         // Last: the filter refuses what was needed above.

@@ -12,7 +12,6 @@ use std::{
 use rustix::{
     event::PollFlags,
     io::Errno,
-    net::{AddressFamily, Ipv4Addr, SocketAddrV4, SocketFlags, SocketType, connect, socket_with},
     process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid},
 };
 
@@ -21,7 +20,7 @@ use crate::{
     deadline::Deadline,
     error::{Context, Error},
     identity::{ProcessIdentity, stat},
-    init, namespaces, program, rootfs, snapshot,
+    init, program, rootfs, snapshot,
     spec::{Command, Spec},
     tree,
 };
@@ -40,7 +39,7 @@ pub struct Sandbox {
 impl Sandbox {
     /// Makes a blank sandbox: directory, cgroup, root filesystem, namespaces, pid 1. A failure leaves nothing behind.
     ///
-    /// `spec.dir` may exist already; `upper`, `work` and `boot_id` in it must not. The caller must be single-threaded.
+    /// `spec.dir` may exist already; `upper` and `work` in it must not. The caller must be single-threaded.
     pub fn create(spec: &Spec, cgroups: &Cgroups) -> Result<Self, Error> {
         // Undone in the reverse order, by their drops, unless the last step is reached.
         let mut directory = OwnDirectory::make(spec)?;
@@ -95,19 +94,6 @@ impl Sandbox {
         program::start(command, stdio, self.init_pidfd(), &self.group)
     }
 
-    /// A TCP socket made inside the sandbox, non-blocking, whose connection to `127.0.0.1:port` was begun.
-    pub fn dial(&self, port: u16) -> Result<OwnedFd, Error> {
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let dial = || {
-            let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
-            match connect(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, port)) {
-                Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
-                Err(error) => Err(error),
-            }
-        };
-        namespaces::in_network_namespace(self.init_pidfd(), dial)?.doing("connect into the sandbox")
-    }
-
     /// Makes the limits hold on a host whose controllers are in v1: moves all processes into the v1 groups, which takes
     /// the kernel 5-11 ms, during which nobody can fork. Processes that are born later are born there, but those that a
     /// start puts into the v2 group from outside are not: call it again after them.
@@ -130,7 +116,19 @@ impl Sandbox {
         self.group.kill()
     }
 
-    /// Kills all processes, waits until they are gone, removes the groups and the sandbox's whole directory.
+    /// Whether nothing of a killed sandbox is left to wait for: then [`Self::destroy`] does not block.
+    pub fn has_ended(&self) -> Result<bool, Error> {
+        let now = Deadline::after_ms(0);
+        if now.poll(self.init_pidfd(), PollFlags::IN).doing("look at a sandbox's first process")? {
+            return Ok(true);
+        }
+        // The kernel ends pid 1 only when all processes of its namespace are reaped. Where that is somebody else's duty
+        // it may take seconds, in which nothing of the sandbox is left but their entries in the process table.
+        Ok(!self.init_is_child()? && self.group.is_empty()?)
+    }
+
+    /// Kills all processes, waits until they are gone and removes the groups. The directory stays: its files may be many,
+    /// so the caller removes it ([`crate::remove_directory`]) where nobody waits for that.
     ///
     /// Programs that are children of the caller stay for it to reap, and pid 1 after them (the kernel ends a pid
     /// namespace's init last); without such programs pid 1 is reaped here.
@@ -141,16 +139,22 @@ impl Sandbox {
         self.group.kill()?;
         self.group.wait_empty()?;
         self.group.remove()?;
-        tree::remove(&self.dir)?;
-        if !reaped_by_caller {
-            let deadline = Deadline::after_ms(INIT_EXIT_MS_MAX);
-            deadline.poll(self.init_pidfd(), PollFlags::IN).doing("wait for a sandbox's first process")?;
+        if reaped_by_caller || !self.init_is_child()? {
+            return Ok(());
         }
+        let deadline = Deadline::after_ms(INIT_EXIT_MS_MAX);
+        deadline.poll(self.init_pidfd(), PollFlags::IN).doing("wait for a sandbox's first process")?;
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
-        match waitid(WaitId::PidFd(self.init_pidfd()), options) {
-            // An adopted sandbox's is a child of somebody else.
-            Ok(_) | Err(Errno::CHILD) => Ok(()),
-            Err(error) => Err(error).doing("reap a sandbox's first process"),
+        waitid(WaitId::PidFd(self.init_pidfd()), options).map(drop).doing("reap a sandbox's first process")
+    }
+
+    /// An adopted sandbox's pid 1 is the child of somebody else, who reaps it.
+    fn init_is_child(&self) -> Result<bool, Error> {
+        let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        match waitid(WaitId::PidFd(self.init_pidfd()), look) {
+            Ok(_) => Ok(true),
+            Err(Errno::CHILD) => Ok(false),
+            Err(error) => Err(error).doing("look at a sandbox's first process"),
         }
     }
 
@@ -183,7 +187,6 @@ impl OwnDirectory {
         for (name, mode) in [("upper", 0o755), ("work", 0o700)] {
             own.directory(&spec.dir.join(name), mode)?;
         }
-        own.file(&spec.dir.join("boot_id"), &format!("{}\n", base::id::random_uuid()), 0o444)?;
         own.write_identity(spec)?;
         Ok(own)
     }
@@ -200,6 +203,7 @@ impl OwnDirectory {
             ("etc/hostname", format!("{}\n", spec.id)),
             ("etc/machine-id", format!("{machine_id}\n")),
             ("etc/hosts", hosts),
+            ("run/pando/boot_id", format!("{}\n", base::id::random_uuid())),
             ("run/pando/generation", format!("{}\n", base::id::random_uuid())),
         ] {
             self.file(&upper.join(file), &content, 0o444)?;

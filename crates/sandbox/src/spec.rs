@@ -24,7 +24,7 @@ pub struct Limits {
 pub struct Spec {
     /// Names its cgroup and its host name.
     pub id: SandboxId,
-    /// Absolute path of its own directory on the host (`upper`, `work`, `boot_id`), removed with it.
+    /// Absolute path of its own directory on the host (`upper`, `work`), removed with it.
     pub dir: PathBuf,
     /// Read-only layers of its root filesystem, topmost first; the last is the image's root.
     pub layers: Vec<PathBuf>,

@@ -1,6 +1,6 @@
 //! Clearing away what a killed keeper left.
 
-use std::{collections::HashSet, fs, io, path::Path};
+use std::{fs, io, path::Path};
 
 use base::id::SandboxId;
 
@@ -10,12 +10,19 @@ use crate::{
     tree,
 };
 
-/// Kills the processes and removes the groups and directories of all sandboxes that are not in `keep`, however far their
-/// creation or removal had come. Returns their ids.
+/// Kills the processes and removes the groups and directories of all sandboxes that `is_kept` does not claim, however far
+/// their creation or removal had come. Returns their ids.
 ///
 /// Every process of a sandbox is born in its group and every mount lives in its processes, so these two places hold all
-/// that there can be. `sandboxes_dir` holds one directory per sandbox; other names in it are left alone.
-pub fn sweep(cgroups: &Cgroups, sandboxes_dir: &Path, keep: &HashSet<SandboxId>) -> Result<Vec<SandboxId>, Error> {
+/// that there can be. `is_kept` is asked about each one only after it was found: who claims a sandbox before making it is
+/// never swept, also by a sweep that began earlier. Several sweeps at once do not disturb each other. A failure is the
+/// first of those met; what could be removed is removed all the same. `sandboxes_dir` holds one directory per sandbox;
+/// other names in it are left alone.
+pub fn sweep(
+    cgroups: &Cgroups,
+    sandboxes_dir: &Path,
+    is_kept: &dyn Fn(&SandboxId) -> bool,
+) -> Result<Vec<SandboxId>, Error> {
     let mut ids = cgroups.list()?;
     match fs::read_dir(sandboxes_dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -28,10 +35,20 @@ pub fn sweep(cgroups: &Cgroups, sandboxes_dir: &Path, keep: &HashSet<SandboxId>)
     }
     ids.sort_unstable();
     ids.dedup();
-    ids.retain(|id| !keep.contains(id));
-    for id in &ids {
-        cgroup::sweep(cgroups, id)?;
-        tree::remove(&sandboxes_dir.join(id.as_str()))?;
-    }
-    Ok(ids)
+    let mut failed = None;
+    ids.retain(|id| {
+        let swept = !is_kept(id);
+        if swept {
+            // One that cannot be removed must not keep the others.
+            failed = failed.take().or(remove_remains(cgroups, sandboxes_dir, id).err());
+        }
+        swept
+    });
+    failed.map_or(Ok(ids), Err)
+}
+
+/// Kills the processes and removes the groups and the directory of one sandbox, in whatever state it is.
+pub fn remove_remains(cgroups: &Cgroups, sandboxes_dir: &Path, id: &SandboxId) -> Result<(), Error> {
+    cgroup::sweep(cgroups, id)?;
+    tree::remove(&sandboxes_dir.join(id.as_str()))
 }

@@ -12,15 +12,19 @@ use crate::error::{Context, Error};
 /// Removes `path` and everything below it; nothing there is fine.
 ///
 /// No symbolic link is followed, and neither depth nor size of the tree can exhaust the stack or the descriptors: a
-/// directory that is not empty is first moved up to the top, so the tree is never more than two levels deep here.
-pub(crate) fn remove(path: &Path) -> Result<(), Error> {
+/// directory that is not empty is first moved up to the top, so the tree is never more than two levels deep here. Several
+/// may remove the same tree at once: what one of them finds gone is fine.
+pub fn remove(path: &Path) -> Result<(), Error> {
     let top = match open(path, OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) {
         Err(Errno::NOENT) => return Ok(()),
         top => top.at("open", path)?,
     };
     let mut remover = Remover { top, moved: 0 };
     remover.empty_top().at("remove what is in", path)?;
-    std::fs::remove_dir(path).at("remove", path)
+    match std::fs::remove_dir(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        result => result.at("remove", path),
+    }
 }
 
 struct Remover {
@@ -46,14 +50,20 @@ impl Remover {
 
     fn empty_directory(&mut self, name: &CString) -> rustix::io::Result<()> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let directory = openat(&self.top, name, flags, Mode::empty())?;
+        let directory = match openat(&self.top, name, flags, Mode::empty()) {
+            Err(Errno::NOENT) => return Ok(()),
+            directory => directory?,
+        };
         for entry in list(&directory)? {
             match remove_shallow(&directory, &entry) {
                 Err(Errno::NOTEMPTY) => self.move_to_top(&directory, &entry)?,
                 result => result?,
             }
         }
-        unlinkat(&self.top, name, AtFlags::REMOVEDIR)
+        match unlinkat(&self.top, name, AtFlags::REMOVEDIR) {
+            Err(Errno::NOENT) => Ok(()),
+            result => result,
+        }
     }
 
     fn move_to_top(&mut self, directory: &OwnedFd, entry: &CString) -> rustix::io::Result<()> {
@@ -62,6 +72,7 @@ impl Remover {
             match renameat(directory, entry, &self.top, format!(".pando-removed-{}", self.moved)) {
                 // The program had the same idea for a name.
                 Err(Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR) => {}
+                Err(Errno::NOENT) => return Ok(()),
                 result => return result,
             }
         }
@@ -70,8 +81,11 @@ impl Remover {
 
 /// Removes one file or empty directory.
 fn remove_shallow(directory: &OwnedFd, name: &CString) -> rustix::io::Result<()> {
-    match unlinkat(directory, name, AtFlags::empty()) {
+    let removed = match unlinkat(directory, name, AtFlags::empty()) {
         Err(Errno::ISDIR) => unlinkat(directory, name, AtFlags::REMOVEDIR),
+        result => result,
+    };
+    match removed {
         Err(Errno::NOENT) => Ok(()),
         result => result,
     }
@@ -81,7 +95,11 @@ fn remove_shallow(directory: &OwnedFd, name: &CString) -> rustix::io::Result<()>
 pub(crate) fn list(directory: &OwnedFd) -> rustix::io::Result<Vec<CString>> {
     let mut names = Vec::new();
     for entry in Dir::read_from(directory)? {
-        let entry = entry?;
+        let entry = match entry {
+            // The directory itself was removed meanwhile.
+            Err(Errno::NOENT) => break,
+            entry => entry?,
+        };
         if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
             names.push(entry.file_name().to_owned());
         }

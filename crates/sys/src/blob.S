@@ -27,6 +27,10 @@ pando_blob_start:
     je .Lpando_record
     cmp eax, 8
     je .Lpando_trap
+    cmp eax, 9
+    je .Lpando_unless
+    cmp eax, 10
+    je .Lpando_enter
     ud2
 
 .Lpando_call:
@@ -127,6 +131,18 @@ pando_blob_syscall:
     mov qword ptr [rdi], r13
     mov qword ptr [rdi + 8], r14
     jmp .Lpando_next
+
+.Lpando_unless:
+    mov rdi, qword ptr [rbx + 16]
+    mov rax, qword ptr [rbx + 24]
+    cmp qword ptr [rdi], rax
+    je .Lpando_next
+    jmp .Lpando_jump
+
+.Lpando_enter:
+    mov rax, qword ptr [rbx + 16]
+    mov rbx, qword ptr [rbx + 72]
+    jmp rax
 
 .Lpando_trap:
     int3

@@ -35,6 +35,10 @@ pub enum Kind {
     Record = 7,
     /// Breakpoint: hands control to the tracer.
     Trap = 8,
+    /// Goes on at `target` unless the word at `args[0]` is `args[1]`.
+    Unless = 9,
+    /// Goes on at `target` in another copy of the blob, at `args[0]`.
+    Enter = 10,
 }
 
 /// One operation, as `blob.S` reads it.
@@ -73,12 +77,17 @@ pub const KEEP_RESULT: u32 = 0x400;
 
 /// Bytes of one operation.
 pub const OP_BYTES: usize = size_of::<Op>();
+/// Offset of [`Op::args`].
+pub const ARGS_OFFSET: u64 = 16;
+/// Offset of [`Op::target`].
+pub const TARGET_OFFSET: u64 = 72;
 /// Offset of [`Op::result`].
 pub const RESULT_OFFSET: u64 = 64;
 
 const _: () = assert!(OP_BYTES == 96);
+const _: () = assert!(std::mem::offset_of!(Op, args) == ARGS_OFFSET as usize);
 const _: () = assert!(std::mem::offset_of!(Op, result) == RESULT_OFFSET as usize);
-const _: () = assert!(std::mem::offset_of!(Op, target) == 72);
+const _: () = assert!(std::mem::offset_of!(Op, target) == TARGET_OFFSET as usize);
 const _: () = assert!(std::mem::offset_of!(Op, expect) == 80);
 const _: () = assert!(std::mem::offset_of!(Op, on_fail) == 88);
 

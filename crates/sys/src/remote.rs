@@ -3,7 +3,10 @@
 use std::{
     fs::File,
     io,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+        unix::fs::FileExt,
+    },
 };
 
 /// Where a robust futex list begins, and the bytes the kernel was told of.
@@ -136,6 +139,19 @@ pub fn private_pages(pagemap: &File, within: Range) -> io::Result<Vec<Range>> {
     }
     Ok(runs)
 }
+
+/// What the page map says of each page in `within`: equal entries of two processes are one page of memory. An entry without its frame
+/// (the caller may not see it) is 0 and equals nothing.
+pub fn page_entries(pagemap: &File, within: Range) -> io::Result<Vec<u64>> {
+    const FRAME_AND_PRESENT: u64 = (1 << 55) - 1 | 1 << 63;
+    const PRESENT: u64 = 1 << 63;
+    let mut bytes = vec![0; ((within.end - within.start) / PAGE * 8) as usize];
+    pagemap.read_exact_at(&mut bytes, within.start / PAGE * 8)?;
+    let entry = |word: &[u8; 8]| u64::from_le_bytes(*word) & FRAME_AND_PRESENT;
+    Ok(bytes.as_chunks().0.iter().map(entry).map(|entry| if entry & !PRESENT == 0 { 0 } else { entry }).collect())
+}
+
+const PAGE: u64 = 4096;
 
 /// The processors that a thread may use: bit n = processor n.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::{
     fs::File,
     os::fd::AsFd,
     os::unix::fs::MetadataExt,
-    path::{Path, PathBuf},
+    path::PathBuf,
     time::{Duration, Instant},
 };
 
@@ -45,15 +45,12 @@ impl Bench {
         Ok(Self { cgroups, layers: vec![mask, PathBuf::from("/")], dir, seccomp })
     }
 
-    /// A blank sandbox whose root has `above` over the host's.
-    pub fn place(&self, above: Option<&Path>) -> Result<Place> {
+    /// A blank sandbox whose root has these layers, topmost first, over the host's.
+    pub fn place(&self, above: &[PathBuf]) -> Result<Place> {
         let id = SandboxId::random();
         let dir = self.dir.path().join(id.as_str());
         std::fs::create_dir(&dir)?;
-        let mut layers = self.layers.clone();
-        if let Some(above) = above {
-            layers.insert(0, above.to_owned());
-        }
+        let layers = self.layers(above);
         let limits = Limits { memory_bytes: 8 << 30, pids: 4096, cpu_millis: None };
         let sandbox = Sandbox::create(&Spec { id, dir: dir.clone(), layers, limits }, &self.cgroups)?;
         let output = dir.join("output.log");
@@ -61,26 +58,34 @@ impl Bench {
         Ok(Place { sandbox, dir, output, null: File::open("/dev/null")?, log })
     }
 
-    /// Makes a zygote of the program `pid` in `place`; gives it with the pause of the source.
-    pub fn zygote(&self, place: &Place, pid: i32, layer: &Path) -> Result<(Zygote, Duration)> {
+    fn layers(&self, above: &[PathBuf]) -> Vec<PathBuf> {
+        above.iter().chain(&self.layers).cloned().collect()
+    }
+
+    /// Makes a zygote of the program `pid` in `place`, with its files in the first of `layers`; gives it with the pause of the source.
+    /// `base`: the zygote that the program was started from.
+    pub fn zygote(
+        &self,
+        place: &Place,
+        pid: i32,
+        layers: &[PathBuf],
+        base: Option<&Zygote>,
+    ) -> Result<(Zygote, Duration)> {
         let file = |file: &File| -> Result<StreamFile> {
             let status = file.metadata()?;
             Ok(StreamFile { dev: status.dev(), ino: status.ino() })
         };
         let streams = vec![(file(&place.null)?, Stream::Stdin), (file(&place.log)?, Stream::Stdout)];
-        let spec = CaptureSpec { pid, streams, earlier_arena: None };
-        let capture = process::capture(&spec, &mut || Ok(place.sandbox.snapshot_upper(layer)?))?;
-        let mut layers = self.layers.clone();
-        layers.insert(0, layer.to_owned());
-        let rootfs = sandbox::detached_rootfs(&layers)?;
-        let zygote =
-            process::build(&capture, &BuildSpec { rootfs: rootfs.as_fd(), seccomp: &self.seccomp, huge_pages: true })?;
-        Ok((zygote, capture.pause))
+        let spec = CaptureSpec { pid, streams, earlier_arena: base.map(|base| base.facts.arena) };
+        let capture = process::capture(&spec, &mut || Ok(place.sandbox.snapshot_upper(&layers[0])?))?;
+        let rootfs = sandbox::detached_rootfs(&self.layers(layers))?;
+        let spec = BuildSpec { rootfs: rootfs.as_fd(), seccomp: &self.seccomp, huge_pages: base.is_none(), base };
+        Ok((process::build(&capture, &spec)?, capture.pause))
     }
 
     /// Removes everything, also sandboxes that were forgotten.
     pub fn finish(self) -> Result<()> {
-        sandbox::sweep(&self.cgroups, self.dir.path(), &std::collections::HashSet::new())?;
+        sandbox::sweep(&self.cgroups, self.dir.path(), &|_| false)?;
         self.cgroups.remove_all()?;
         Ok(self.dir.close()?)
     }

@@ -1,12 +1,9 @@
 //! The fork engine on real programs: each runs once undisturbed and once forked between *ready* and *go*; the source of the fork, a copy
-//! started by the blob and a copy started by stepping must all print, and exit with, what the undisturbed one did.
+//! started by the blob, one started by stepping, a live fork of a copy and a fork of that must all print, and exit with, what the undisturbed one did.
 //!
 //! usage: engine [PART OF A CASE'S NAME]
 
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{path::Path, time::Duration};
 
 use anyhow::{Context, Result, bail, ensure};
 use pando_host_tests::{
@@ -90,20 +87,33 @@ fn compare(argv: &[String]) -> Result<()> {
 }
 
 fn compare_on(bench: &Bench, argv: &[String]) -> Result<()> {
-    let undisturbed = bench.place(None)?;
+    let undisturbed = bench.place(&[])?;
     let pid = begin(&undisturbed, argv).context("undisturbed")?;
     let expected = go_on(&undisturbed, pid).context("undisturbed")?;
     ensure!(!expected.printed.is_empty(), "the program printed nothing to compare");
-    let source = bench.place(None)?;
+    let source = bench.place(&[])?;
     let source_pid = begin(&source, argv).context("source")?;
-    let layer: PathBuf = bench.dir.path().join("layer");
-    let (zygote, _) = bench.zygote(&source, source_pid, &layer)?;
+    let layer = |n: u32| bench.dir.path().join(format!("layer{n}"));
+    let first = vec![layer(1)];
+    let (zygote, _) = bench.zygote(&source, source_pid, &first, None)?;
     let mut places = vec![("source", source, source_pid)];
     for (how, stepping) in [("copy", false), ("second copy", false), ("stepped copy", true)] {
-        let place = bench.place(Some(&layer))?;
+        let place = bench.place(&first)?;
         let pid = place.start(&zygote, stepping).with_context(|| how.to_owned())?;
         places.push((how, place, pid));
     }
+    // A live fork: a copy that runs is itself the source of a zygote that branches off the one it came from; and once more.
+    let (_, copy, copy_pid) = &places[1];
+    let second = vec![layer(2), layer(1)];
+    let (branch, _) = bench.zygote(copy, *copy_pid, &second, Some(&zygote)).context("branch")?;
+    let forked = bench.place(&second)?;
+    let forked_pid = forked.start(&branch, false).context("fork of a copy")?;
+    let third = vec![layer(3), layer(2), layer(1)];
+    let (twig, _) = bench.zygote(&forked, forked_pid, &third, Some(&branch)).context("branch of the branch")?;
+    places.push(("fork of a copy", forked, forked_pid));
+    let place = bench.place(&third)?;
+    let pid = place.start(&twig, false).context("fork of a fork")?;
+    places.push(("fork of a fork", place, pid));
     for (how, place, pid) in places {
         let outcome = go_on(&place, pid).with_context(|| how.to_owned());
         place.sandbox.destroy()?;

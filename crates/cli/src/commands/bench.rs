@@ -1,12 +1,13 @@
 //! `pando bench`: measured comparisons. Each compares within one run on one machine; ratios carry over, times do not.
 
 mod cold;
+mod criu;
 mod node;
 mod program;
 mod report;
 mod start;
 
-use std::process::ExitCode;
+use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::Result;
 use clap::Subcommand;
@@ -29,6 +30,9 @@ pub(crate) struct StartArgs {
     /// Leave out the long ones: 50 cold starts at once, 500 MB and 1 GB.
     #[arg(long)]
     quick: bool,
+    /// The CRIU to compare with, 4.1 or newer; may be a wrapper script. Without it the one in PATH, if it is new enough.
+    #[arg(long, value_name = "PATH")]
+    criu: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     json: bool,

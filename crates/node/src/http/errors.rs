@@ -21,6 +21,8 @@ fn place(error: &Error) -> (StatusCode, ErrorCode) {
         Error::ProgramEnded { .. } | Error::NotReadyInTime { .. } => {
             (StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::NotReady)
         }
+        Error::ProgramMissing { .. } => (StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::ProgramMissing),
+        Error::ProgramNotExecutable { .. } => (StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::ProgramNotExecutable),
         Error::Keeper { .. } => (StatusCode::INTERNAL_SERVER_ERROR, ErrorCode::StartFailed),
         Error::ZygoteGone { .. } | Error::KeeperLost { .. } => {
             (StatusCode::SERVICE_UNAVAILABLE, ErrorCode::Interrupted)
@@ -50,6 +52,10 @@ fn hint(error: &Error) -> Option<String> {
         Error::CannotFork { .. } => {
             "`pando doctor --process PID` says the same of a running process; change the program and build again"
         }
+        Error::ProgramMissing { .. } => {
+            "it is looked for inside the sandbox: home directories, /tmp and /var/tmp of the host are hidden there; a script's interpreter may be what is missing"
+        }
+        Error::ProgramNotExecutable { .. } => "it has to be executable for uid 1000, and a script has to begin with #!",
         Error::ProgramEnded { .. } => {
             "run the command by itself; it runs as uid 1000 without network access and with other home directories hidden"
         }
@@ -81,6 +87,8 @@ fn details(error: &Error) -> Vec<String> {
         | Error::TemplateInUse { .. }
         | Error::NotRunning { .. }
         | Error::PortClosed { .. }
+        | Error::ProgramMissing { .. }
+        | Error::ProgramNotExecutable { .. }
         | Error::Keeper { .. }
         | Error::ZygoteGone { .. }
         | Error::KeeperLost { .. }

@@ -5,6 +5,7 @@
 //!    \------------------------ zygote: reparented to the keeper (its subreaper) when the builder exits -----------------/
 //! ```
 //!
+//! In between it says that the capture is done: from then on the new layer is whole, and sandboxes can be made on it.
 //! The answer goes out only when the builder has exited: from then on it traces nothing, and the zygote is the keeper's child.
 
 use std::{
@@ -16,7 +17,7 @@ use std::{
 };
 
 use base::limits::MESSAGE_BYTES_MAX;
-use process::{BuildSpec, CaptureSpec, ZygoteFacts};
+use process::{BuildSpec, CaptureSpec, Zygote, ZygoteFacts};
 use sandbox::Sandbox;
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +30,8 @@ use super::{
 /// What a builder tells the keeper.
 #[derive(Debug, Serialize, Deserialize)]
 enum Outcome {
+    /// The first word, without a meaning of its own if the build fails later.
+    Captured,
     /// With the zygote's control socket.
     Built {
         facts: ZygoteFacts,
@@ -77,6 +80,7 @@ impl Builders {
         seq: u64,
         job: &BuildZygote,
         sandbox: &Sandbox,
+        base: Option<&Zygote>,
         children: &mut Children,
     ) -> io::Result<()> {
         let (ours, theirs) = sys::seqpacket::pair()?;
@@ -88,7 +92,7 @@ impl Builders {
             if dies_with_keeper.is_err() || rustix::process::getppid() != Some(keeper) {
                 return 1;
             }
-            let (outcome, control) = perform(job, sandbox);
+            let (outcome, control) = perform(job, sandbox, base, &theirs);
             match send(&theirs, &outcome, control.as_ref()) {
                 Ok(()) => 0,
                 Err(_) => 1,
@@ -100,19 +104,24 @@ impl Builders {
         Ok(())
     }
 
-    /// Takes the result off the socket; [`Self::finish`] gives it out.
-    pub(super) fn on_result(&mut self, zygote: u64) {
-        let Some(builder) = self.at_work.get_mut(&zygote) else { return };
-        if let Some(socket) = builder.socket.take() {
-            // Out of the set with its first message or its end: from here on the process's own end tells the rest.
-            builder.outcome = receive(socket.get());
+    /// Takes a message off the socket. The request, if it says that the capture is done; [`Self::finish`] gives out the rest.
+    pub(super) fn on_result(&mut self, zygote: u64) -> Option<u64> {
+        let builder = self.at_work.get_mut(&zygote)?;
+        match receive(builder.socket.as_ref()?.get()) {
+            Some((Outcome::Captured, _)) => Some(builder.seq),
+            outcome => {
+                builder.outcome = outcome;
+                // Out of the set with its last message or its end: from here on the process's own end tells the rest.
+                builder.socket = None;
+                None
+            }
         }
     }
 
     /// The builder's process ended.
     pub(super) fn finish(&mut self, zygote: u64, status: Status) -> Option<Finished> {
         // Its end can be seen before its last words.
-        self.on_result(zygote);
+        while self.on_result(zygote).is_some() {}
         let AtWork { seq, outcome, .. } = self.at_work.remove(&zygote)?;
         let (reply, built) = match outcome {
             Some((Outcome::Built { facts, pause_us, capture_us, build_us }, Some(control))) => {
@@ -120,7 +129,7 @@ impl Builders {
             }
             Some((Outcome::Refused { refusals }, _)) => (Reply::Refused { refusals }, None),
             Some((Outcome::Failed { message }, _)) => (failed(message), None),
-            Some((Outcome::Built { .. }, None)) | None => {
+            Some((Outcome::Built { .. } | Outcome::Captured, _)) | None => {
                 (failed(format!("the builder of the zygote {status} without a result")), None)
             }
         };
@@ -154,14 +163,24 @@ fn receive(socket: &OwnedFd) -> Option<(Outcome, Option<OwnedFd>)> {
 }
 
 /// The whole job, in the builder.
-fn perform(job: &BuildZygote, sandbox: &Sandbox) -> (Outcome, Option<OwnedFd>) {
-    match try_perform(job, sandbox) {
+fn perform(
+    job: &BuildZygote,
+    sandbox: &Sandbox,
+    base: Option<&Zygote>,
+    keeper: &OwnedFd,
+) -> (Outcome, Option<OwnedFd>) {
+    match try_perform(job, sandbox, base, keeper) {
         Ok((outcome, control)) => (outcome, control),
         Err(error) => (Outcome::Failed { message: crate::error::chain(&*error) }, None),
     }
 }
 
-fn try_perform(job: &BuildZygote, sandbox: &Sandbox) -> Result<(Outcome, Option<OwnedFd>), Box<dyn Error>> {
+fn try_perform(
+    job: &BuildZygote,
+    sandbox: &Sandbox,
+    base: Option<&Zygote>,
+    keeper: &OwnedFd,
+) -> Result<(Outcome, Option<OwnedFd>), Box<dyn Error>> {
     let spec = CaptureSpec { pid: job.main.pid, streams: job.streams.clone(), earlier_arena: job.earlier_arena };
     let capture_began = Instant::now();
     // Inside the pause: memory and files of the copies are of the same instant.
@@ -169,19 +188,20 @@ fn try_perform(job: &BuildZygote, sandbox: &Sandbox) -> Result<(Outcome, Option<
     let capture = match process::capture(&spec, &mut copy_files) {
         Ok(capture) => capture,
         Err(process::Error::Refused(refusals)) => {
-            let refusals = refusals.iter().map(|refusal| (refusal.kind().to_owned(), refusal.to_string())).collect();
+            let refusals = refusals.iter().map(|refusal| (refusal.kind(), refusal.to_string())).collect();
             return Ok((Outcome::Refused { refusals }, None));
         }
         Err(error) => return Err(error.into()),
     };
     let capture_us = micros(capture_began);
+    send(keeper, &Outcome::Captured, None)?;
 
     let build_began = Instant::now();
     let mut layers = vec![job.layer_dest.clone()];
     layers.extend_from_slice(&job.layers);
     let rootfs = sandbox::detached_rootfs(&layers)?;
     let seccomp = sandbox::seccomp_program()?;
-    let spec = BuildSpec { rootfs: rootfs.as_fd(), seccomp: &seccomp, huge_pages: job.huge_pages };
+    let spec = BuildSpec { rootfs: rootfs.as_fd(), seccomp: &seccomp, huge_pages: job.huge_pages, base };
     let zygote = process::build(&capture, &spec)?;
     let pause_us = capture.pause.as_micros() as u64;
     let outcome = Outcome::Built { facts: zygote.facts, pause_us, capture_us, build_us: micros(build_began) };

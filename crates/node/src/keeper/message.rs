@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use base::id::SandboxId;
 use process::{Stream, StreamFile, ZygoteFacts};
+use rustix::io::Errno;
 use sandbox::ProcessIdentity;
 use serde::{Deserialize, Serialize};
 
@@ -16,14 +17,12 @@ pub(crate) enum Request {
     CreateSandbox { spec: sandbox::Spec },
     /// Take over a sandbox of an earlier keeper -> `Adopted`
     Adopt { spec: sandbox::Spec, init: ProcessIdentity, main: Option<ProcessIdentity> },
-    /// End all its processes and remove it -> `Done`
+    /// End all its processes and remove all of it but its directory -> `Done`
     DestroySandbox { id: SandboxId },
     /// Attach the limits of the sandboxes (cgroup v1 does it late) -> `Done`
     BindLimits { ids: Vec<SandboxId> },
     /// With stdin, stdout, stderr -> `Spawned`
     Spawn { id: SandboxId, command: sandbox::Command, main: bool },
-    /// -> `Dialed` with the socket
-    Dial { id: SandboxId, port: u16 },
     /// -> `Built` or `Refused`
     BuildZygote(BuildZygote),
     /// With stdin, stdout, stderr -> `Started`
@@ -45,6 +44,8 @@ pub(crate) struct BuildZygote {
     pub(crate) streams: Vec<(StreamFile, Stream)>,
     /// Where an earlier start left its arena, if the program is itself a copy.
     pub(crate) earlier_arena: Option<(u64, u64)>,
+    /// The zygote that the program was started from, or an ancestor of it: unchanged memory is shared with it.
+    pub(crate) base: Option<u64>,
     /// Layers of the sandbox, topmost first.
     pub(crate) layers: Vec<PathBuf>,
     /// Where its own file changes are copied: becomes the topmost layer of the copies.
@@ -60,6 +61,10 @@ pub(crate) enum FailureKind {
     UnknownSandbox,
     /// It has no such zygote, or that died meanwhile.
     ZygoteGone,
+    /// The program to run does not exist in the sandbox.
+    ProgramMissing,
+    /// The program to run is there, but may not be executed.
+    ProgramNotExecutable,
     /// A step failed.
     Step,
 }
@@ -75,8 +80,8 @@ pub(crate) enum Reply {
     Done,
     /// A command runs.
     Spawned { pid: ProcessIdentity },
-    /// With the connecting socket.
-    Dialed,
+    /// Before the answer proper: the still is taken, and the layer that the copies stand on is whole.
+    Captured,
     /// A zygote is parked.
     Built { facts: ZygoteFacts, pause_us: u64, capture_us: u64, build_us: u64 },
     /// The program cannot be forked; (code, reason) each.
@@ -144,6 +149,20 @@ impl Reply {
     /// A failed step, with the whole chain of causes.
     pub(crate) fn failed(error: &dyn std::error::Error) -> Self {
         Self::Failed { kind: FailureKind::Step, message: crate::error::chain(error) }
+    }
+
+    /// A program that was not started.
+    pub(crate) fn not_spawned(error: &sandbox::Error) -> Self {
+        let errno = match error {
+            sandbox::Error::Exec { source, .. } => Errno::from_io_error(source),
+            _ => None,
+        };
+        let kind = match errno {
+            Some(Errno::NOENT) => FailureKind::ProgramMissing,
+            Some(Errno::ACCESS | Errno::NOEXEC) => FailureKind::ProgramNotExecutable,
+            Some(_) | None => FailureKind::Step,
+        };
+        Self::Failed { kind, message: crate::error::chain(error) }
     }
 
     /// The zygote is gone.

@@ -1,4 +1,4 @@
-//! The keeper's sandboxes: create, adopt, spawn into, dial, destroy.
+//! The keeper's sandboxes: create, adopt, spawn into, destroy.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -11,20 +11,31 @@ use base::id::SandboxId;
 use sandbox::{Cgroups, ProcessIdentity, Sandbox};
 
 use super::{
-    children::{Children, Role, is_readable, pid_namespace},
-    message::Reply,
+    children::{Children, Role, pid_namespace},
+    message::{FailureKind, Reply},
 };
 
-/// How long a killed sandbox's programs may take to end before it is removed without waiting for them:
-/// a process in an uninterruptible wait must not keep the request for ever.
+/// How long a killed sandbox's processes may take to end. After that the server is told that it failed, and goes on waiting
+/// on its own: a process in an uninterruptible wait must not keep everybody else.
 const DYING_MAX: Duration = Duration::from_secs(5);
 
-/// Each takes some milliseconds of control groups and files.
+/// Each takes up to some milliseconds of control groups.
 const REMOVALS_AT_ONCE: usize = 2;
+
+/// How far the removals are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Dying {
+    /// There are none.
+    None,
+    /// All wait for processes to end.
+    Waiting,
+    /// More than were removed at once may have ended.
+    Ready,
+}
 
 /// A sandbox whose processes were killed and are being waited for.
 #[derive(Debug)]
-struct Dying {
+struct Killed {
     seq: u64,
     id: SandboxId,
     /// Its pid namespace.
@@ -36,12 +47,13 @@ struct Dying {
 pub(super) struct Sandboxes {
     cgroups: Cgroups,
     by_id: HashMap<SandboxId, Sandbox>,
-    dying: Vec<Dying>,
+    killed: Vec<Killed>,
+    dying: Dying,
 }
 
 impl Sandboxes {
     pub(super) fn new(cgroups: Cgroups) -> Self {
-        Self { cgroups, by_id: HashMap::new(), dying: Vec::new() }
+        Self { cgroups, by_id: HashMap::new(), killed: Vec::new(), dying: Dying::None }
     }
 
     pub(super) fn get(&self, id: &SandboxId) -> Option<&Sandbox> {
@@ -97,21 +109,13 @@ impl Sandboxes {
         let [stdin, stdout, stderr] = stdio;
         let pid = match sandbox.spawn(command, [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()]) {
             Ok(pid) => pid,
-            Err(error) => return Reply::failed(&error),
+            Err(error) => return Reply::not_spawned(&error),
         };
         // Until it is reaped, which only we can do, the number cannot be taken over by another process.
         let watched = children.watch(pid, Role::Program { id: id.clone(), main });
         match (watched, super::identity(pid)) {
             (Ok(_), Ok(identity)) => Reply::Spawned { pid: identity },
             (Err(error), _) | (_, Err(error)) => Reply::failed(&error),
-        }
-    }
-
-    pub(super) fn dial(&self, id: &SandboxId, port: u16) -> (Reply, Option<OwnedFd>) {
-        match self.by_id.get(id).map(|sandbox| sandbox.dial(port)) {
-            Some(Ok(socket)) => (Reply::Dialed, Some(socket)),
-            Some(Err(error)) => (Reply::failed(&error), None),
-            None => (Reply::no_sandbox(id), None),
         }
     }
 
@@ -133,52 +137,62 @@ impl Sandboxes {
             return Some(Reply::failed(&error));
         }
         let namespace = pid_namespace(sandbox.init().pid);
-        self.dying.push(Dying { seq, id, namespace, deadline: Instant::now() + DYING_MAX });
+        self.killed.push(Killed { seq, id, namespace, deadline: Instant::now() + DYING_MAX });
+        self.dying = Dying::Ready;
         None
     }
 
-    /// Whether some sandbox is being waited for.
-    pub(super) fn any_dying(&self) -> bool {
-        !self.dying.is_empty()
+    /// How far the removals are.
+    pub(super) fn dying(&self) -> Dying {
+        self.dying
     }
 
     /// Removes killed sandboxes whose processes have ended; a few at a time, so that starts are not kept waiting.
     ///
     /// The order matters: pid 1 cannot end before every process of its pid namespace is reaped, and the programs'
-    /// parent is the keeper, so waiting for pid 1 first would wait for ourselves. The programs of an adopted sandbox
-    /// are reaped by someone else, who may take his time: the others do not wait for that.
+    /// parent is the keeper, so waiting for pid 1 first would wait for ourselves.
     pub(super) fn finish_dying(&mut self, children: &Children) -> Vec<(u64, Reply)> {
-        if self.dying.is_empty() {
+        if self.killed.is_empty() {
             return Vec::new();
         }
         self.reap_strays(children);
         let (now, with_programs) = (Instant::now(), children.with_programs());
-        let mut waiting = std::mem::take(&mut self.dying);
-        let ended = |dying: &mut Dying| {
-            now >= dying.deadline || (!with_programs.contains(&dying.id) && self.init_ended(&dying.id))
+        let mut waiting = std::mem::take(&mut self.killed);
+        let ended = |killed: &mut Killed| {
+            now >= killed.deadline || (!with_programs.contains(&killed.id) && self.has_ended(&killed.id))
         };
-        let ready: Vec<Dying> = waiting.extract_if(.., ended).take(REMOVALS_AT_ONCE).collect();
-        self.dying = waiting;
-        ready.into_iter().map(|dying| (dying.seq, self.remove(&dying.id))).collect()
+        let ready: Vec<Killed> = waiting.extract_if(.., ended).take(REMOVALS_AT_ONCE).collect();
+        self.dying = match (waiting.len(), ready.len()) {
+            (0, _) => Dying::None,
+            (_, REMOVALS_AT_ONCE) => Dying::Ready,
+            (_, _) => Dying::Waiting,
+        };
+        self.killed = waiting;
+        ready.into_iter().map(|killed| (killed.seq, self.remove(&killed.id))).collect()
     }
 
     fn reap_strays(&self, children: &Children) {
-        let waiting = self.dying.iter().filter(|dying| !self.init_ended(&dying.id));
-        let namespaces: HashSet<PathBuf> = waiting.filter_map(|dying| dying.namespace.clone()).collect();
+        let waiting = self.killed.iter().filter(|killed| !self.has_ended(&killed.id));
+        let namespaces: HashSet<PathBuf> = waiting.filter_map(|killed| killed.namespace.clone()).collect();
         if !namespaces.is_empty() {
             let inits: HashSet<i32> = self.by_id.values().map(|sandbox| sandbox.init().pid).collect();
             children.reap_strays_in(&namespaces, |pid| inits.contains(&pid));
         }
     }
 
-    fn init_ended(&self, id: &SandboxId) -> bool {
-        self.by_id.get(id).is_none_or(|sandbox| is_readable(sandbox.init_pidfd()))
+    /// What cannot be looked at counts as ended: its removal then says why.
+    fn has_ended(&self, id: &SandboxId) -> bool {
+        self.by_id.get(id).is_none_or(|sandbox| sandbox.has_ended().unwrap_or(true))
     }
 
     fn remove(&mut self, id: &SandboxId) -> Reply {
-        match self.by_id.remove(id).map(Sandbox::destroy) {
-            Some(Ok(())) => Reply::Done,
-            Some(Err(error)) => Reply::failed(&error),
+        let ended = self.has_ended(id);
+        match self.by_id.remove(id) {
+            Some(sandbox) if ended => sandbox.destroy().map_or_else(|error| Reply::failed(&error), |()| Reply::Done),
+            Some(_) => Reply::Failed {
+                kind: FailureKind::Step,
+                message: format!("its processes did not end within {} s of being killed", DYING_MAX.as_secs()),
+            },
             None => Reply::no_sandbox(id),
         }
     }

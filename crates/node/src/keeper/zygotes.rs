@@ -86,6 +86,11 @@ impl Zygotes {
         Ok(())
     }
 
+    /// One of them.
+    pub(super) fn get(&self, number: u64) -> Option<&Zygote> {
+        self.by_number.get(&number).map(|held| &held.zygote)
+    }
+
     /// Whether any start is under way.
     pub(super) fn busy(&self) -> bool {
         self.by_number.values().any(|held| !held.requested.is_empty() || !held.queued.is_empty())

@@ -12,7 +12,7 @@ use api::{BuildEvent, BuildStage, BuildTimings, TemplateFacts, TemplateSpec};
 use base::id::{SandboxId, TemplateName};
 use process::{Stream, StreamFile};
 use rustix::fs::fstat;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::{
     CREATE_DEADLINE, Node, ZYGOTE_DEADLINE, engine_limits,
@@ -175,12 +175,13 @@ impl Node {
             main,
             streams,
             earlier_arena: None,
+            base: None,
             layers: job.image_layers.clone(),
             layer_dest: job.layer.clone(),
             huge_pages: true,
         };
         let what = format!("template {}", spec.name);
-        let (zygote, timings) = self.request_zygote(request, what).await?;
+        let (zygote, timings) = self.request_zygote(request, what, None).await?;
         Ok((zygote, BuildTimings { ready_us, ..timings }))
     }
 
@@ -192,11 +193,17 @@ impl Node {
         Ok(vec![(stdin, Stream::Stdin), (stdout, Stream::Stdout)])
     }
 
-    /// Has the keeper build a zygote.
-    pub(super) async fn request_zygote(&self, request: BuildZygote, what: String) -> Result<(ZygoteRef, BuildTimings)> {
+    /// Has the keeper build a zygote. `captured` resolves as soon as sandboxes can be made on its layer.
+    pub(super) async fn request_zygote(
+        &self,
+        request: BuildZygote,
+        what: String,
+        captured: Option<oneshot::Sender<()>>,
+    ) -> Result<(ZygoteRef, BuildTimings)> {
         let number = request.zygote;
         let keeper = self.keeper("build the zygote").await?;
-        let answer = keeper.call("build the zygote", Request::BuildZygote(request), &[], ZYGOTE_DEADLINE).await?;
+        let request = Request::BuildZygote(request);
+        let answer = keeper.call_in_two("build the zygote", request, &[], ZYGOTE_DEADLINE, captured).await?;
         match answer.reply {
             Reply::Built { facts, pause_us, capture_us, build_us } => {
                 let timings = BuildTimings { ready_us: 0, pause_us, capture_us, build_us, total_us: 0 };

@@ -1,6 +1,6 @@
 //! Removing sandboxes, wanted or half made, and the layers that nothing uses any more.
 
-use std::{collections::HashSet, path::PathBuf, sync::Arc};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use base::id::SandboxId;
 use tokio::task::JoinSet;
@@ -10,8 +10,11 @@ use crate::{
     config::RECORD,
     error::{Context, Result, chain},
     keeper::message::Request,
-    state::Blank,
+    state::{Blank, State},
 };
+
+/// How long to rest before what could not be removed is tried again.
+const SWEEP_REST: Duration = Duration::from_secs(3);
 
 impl Node {
     /// Removes a sandbox that users know of.
@@ -41,7 +44,8 @@ impl Node {
         self.discard_all(blanks.into_iter().map(|blank| blank.id).collect()).await;
     }
 
-    /// Ends and removes a sandbox in whatever state it is. When this returns, nothing of it is left, or the log says why.
+    /// Ends and removes a sandbox in whatever state it is. When this returns, nothing of it is left, or the log says why and
+    /// it is tried again.
     pub(super) async fn discard(self: &Arc<Self>, id: SandboxId) {
         // The record goes first: a crash in between leaves something unclaimed, which the sweep finds.
         let dir = self.config.sandbox_dir(&id);
@@ -54,27 +58,54 @@ impl Node {
             }
             Err(error) => Err(error),
         };
-        // The keeper may be new and not know it, or have failed half way: the sweep needs neither.
-        if removed.is_err() || dir.exists() {
-            self.state().release(&id);
-            if let Err(error) = self.sweep().await {
-                tracing::error!(sandbox = %id, error = chain(&error), "the sandbox could not be removed; the next sweep tries again");
+        let cleared = self.clear_away(id.clone(), removed.is_ok()).await;
+        self.state().release(&id);
+        if let Err(error) = cleared {
+            tracing::error!(sandbox = %id, error = chain(&error), "a sandbox could not be removed; it is tried again");
+            self.sweep_work.notify_one();
+        }
+        self.remove_layers(unused).await;
+    }
+
+    /// Removes the files of a sandbox, and all the rest of it if the keeper did not: it may be new and not know the
+    /// sandbox, or have failed half way. On a thread of its own: the files may be many.
+    async fn clear_away(self: &Arc<Self>, id: SandboxId, ended: bool) -> Result<()> {
+        let node = Arc::clone(self);
+        let clear = move || {
+            if ended {
+                sandbox::remove_directory(&node.config.sandbox_dir(&id))
+            } else {
+                sandbox::remove_remains(&node.cgroups, &node.config.sandboxes_dir(), &id)
+            }
+        };
+        Ok(tokio::task::spawn_blocking(clear).await.doing("remove the sandbox")??)
+    }
+
+    /// Sweeps again what could not be removed. Never returns.
+    pub(super) async fn sweep_leftovers(self: Arc<Self>) {
+        loop {
+            self.sweep_work.notified().await;
+            loop {
+                tokio::time::sleep(SWEEP_REST).await;
+                match self.sweep().await {
+                    Ok(()) => break,
+                    Err(error) => tracing::error!(error = chain(&error), "leftovers stay; they are tried again"),
+                }
             }
         }
-        self.state().release(&id);
-        self.remove_layers(unused).await;
     }
 
     /// Removes what is not claimed.
     pub(super) async fn sweep(self: &Arc<Self>) -> Result<()> {
-        let kept = self.state().kept();
-        self.sweep_all_but(kept).await
+        self.sweep_unless(State::keeps).await
     }
 
-    pub(super) async fn sweep_all_but(self: &Arc<Self>, kept: HashSet<SandboxId>) -> Result<()> {
+    /// Removes every sandbox that the state does not keep.
+    pub(super) async fn sweep_unless(self: &Arc<Self>, keeps: fn(&State, &SandboxId) -> bool) -> Result<()> {
         let node = Arc::clone(self);
-        let swept =
-            tokio::task::spawn_blocking(move || sandbox::sweep(&node.cgroups, &node.config.sandboxes_dir(), &kept));
+        let swept = tokio::task::spawn_blocking(move || {
+            sandbox::sweep(&node.cgroups, &node.config.sandboxes_dir(), &|id| keeps(&node.state(), id))
+        });
         let swept = swept.await.doing("sweep")??;
         if !swept.is_empty() {
             tracing::warn!(count = swept.len(), "removed leftovers of sandboxes that no record claims");

@@ -87,7 +87,13 @@ impl Node {
             }
         };
         let [stdin, stdout, stderr] = &stdio;
-        let (pid, ended) = self.spawn(id, command, false, [stdin, stdout, stderr]).await?;
+        let spawned = self.spawn(id, command, false, [stdin, stdout, stderr]).await;
+        let (pid, ended) = match spawned {
+            Err(Error::Keeper { .. }) if !init.is_alive() => {
+                return Err(Error::NotRunning { id: id.clone(), state: api::SandboxState::Lost });
+            }
+            spawned => spawned?,
+        };
         Ok(Exec { streams, pid, ended })
     }
 
@@ -103,7 +109,11 @@ impl Node {
         let request = Request::Spawn { id: id.clone(), command, main };
         let answer = keeper.call("start the program", request, &stdio, START_DEADLINE).await?;
         match (&answer.reply, answer.ended) {
-            (Reply::Spawned { pid }, Some(ended)) => Ok((*pid, ended)),
+            (Reply::Spawned { pid }, Some(ended)) => {
+                self.state().limits_due(id);
+                self.limits_work.notify_one();
+                Ok((*pid, ended))
+            }
             (other, _) => Err(unexpected("start the program", other)),
         }
     }

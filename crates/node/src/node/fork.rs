@@ -1,33 +1,36 @@
 //! Forking a running sandbox: it goes on, the copies start from that instant.
 //!
 //! ```text
-//! keeper: still of the program, upper directory copied into the fork point's layer (the only pause) -> zygote
+//! keeper: still of the program, upper directory copied into the fork point's layer (the only pause) -> zygote, branched off the
+//!         template's: unchanged memory stays shared
 //! copies: sandboxes on [fork point's layer, layers of the original ...] -> started from that zygote -> zygote dropped
 //! ```
 //!
 //! The fork point is a directory with a layer and nothing else; it goes with the last sandbox that stands on it.
 
-use std::{sync::Arc, time::Instant};
+use std::{path::PathBuf, sync::Arc, time::Instant};
 
-use api::{ForkRequest, ForkResponse, Interpreter};
+use api::{BuildTimings, ForkRequest, ForkResponse, Interpreter};
 use base::id::SandboxId;
+use tokio::sync::oneshot;
 
 use super::{Node, images::remove_quietly, start::Source};
 use crate::{
     error::{Context, Result},
     http::error_detail,
     keeper::message::BuildZygote,
-    state::FORK_LAYER,
+    state::{Blank, FORK_LAYER, ZygoteRef},
 };
 
 impl Node {
     /// Forks `request.count` copies of a running sandbox.
     pub(crate) async fn fork(self: &Arc<Self>, id: &SandboxId, request: &ForkRequest) -> Result<ForkResponse> {
         let began = Instant::now();
-        let (record, point, zygote) = {
+        let (record, base, point, zygote) = {
             let mut state = self.state();
             let record = state.running(id)?.clone();
-            (record, state.claim(), state.number())
+            let base = state.parked_zygote(&record.template);
+            (record, base, state.claim(), state.number())
         };
         let directory = self.config.sandbox_dir(&point);
         let layer = directory.join(FORK_LAYER);
@@ -38,6 +41,7 @@ impl Node {
             main: record.main,
             streams: self.streams(&self.open_output(id)?)?,
             earlier_arena: record.arena,
+            base,
             layers: record.layers.clone(),
             layer_dest: layer.clone(),
             huge_pages: false,
@@ -46,7 +50,7 @@ impl Node {
         // From here on the point lives as long as its layer is used; the claim has done its duty.
         self.state().hold(&layers);
         self.state().release(&point);
-        let built = self.request_zygote(job, format!("sandbox {id}")).await;
+        let (built, blanks) = self.build_beside_blanks(job, &layers, &record.limits, request.count).await;
         let response = match built {
             Ok((built, timings)) => {
                 let source = Source {
@@ -58,7 +62,7 @@ impl Node {
                     arena: built.arena,
                     interpreter: Interpreter::InProcess,
                 };
-                let (sandboxes, failures) = self.start_many(&source, request.count).await;
+                let (sandboxes, failures) = self.start_many(&source, request.count, blanks).await;
                 Ok(ForkResponse {
                     sandboxes,
                     pause_us: timings.pause_us,
@@ -68,7 +72,10 @@ impl Node {
                     failures: failures.iter().map(error_detail).collect(),
                 })
             }
-            Err(error) => Err(error),
+            Err(error) => {
+                self.discard_blanks(blanks).await;
+                Err(error)
+            }
         };
         self.drop_zygote(zygote).await;
         let unused = self.state().unhold(&layers);
@@ -77,5 +84,31 @@ impl Node {
             remove_quietly(&directory).await;
         }
         response
+    }
+
+    /// Builds the zygote and, as soon as the layer is whole, the sandboxes for its copies: those are the keeper's work, and
+    /// the zygote is its builder's.
+    async fn build_beside_blanks(
+        self: &Arc<Self>,
+        job: BuildZygote,
+        layers: &[PathBuf],
+        limits: &api::Limits,
+        count: u32,
+    ) -> (Result<(ZygoteRef, BuildTimings)>, Vec<Blank>) {
+        let (sender, captured) = oneshot::channel();
+        let node = Arc::clone(self);
+        let what = format!("sandbox {}", job.id);
+        let build = tokio::spawn(async move { node.request_zygote(job, what, Some(sender)).await });
+        let mut blanks = Vec::new();
+        if captured.await.is_ok() {
+            while blanks.len() < count as usize && !build.is_finished() {
+                match self.create_blank(layers, limits).await {
+                    Ok(blank) => blanks.push(blank),
+                    // The start that lacks it tries again, and reports what is wrong.
+                    Err(_) => break,
+                }
+            }
+        }
+        (build.await.doing("build the zygote").flatten(), blanks)
     }
 }

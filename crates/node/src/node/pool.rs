@@ -1,12 +1,21 @@
 //! In the background: filling the pool of blank sandboxes, and binding the limits of started ones. Never in the way of a start.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use super::{CREATE_DEADLINE, Node};
 use crate::{error::chain, keeper::message::Request};
 
 /// How long all starts must have ended before limits are bound: on cgroup v1 that stalls every fork for milliseconds.
 const LIMITS_DELAY: Duration = Duration::from_millis(50);
+
+/// How long a node that never rests may put off binding limits.
+const LIMITS_DELAY_MAX: Duration = Duration::from_secs(1);
+
+/// How long the pool waits after a start, unless it is low: first the new sandboxes have the processors for themselves.
+const POOL_DELAY: Duration = Duration::from_millis(20);
 
 /// How long the pool rests after a failure, so that a host in trouble is not asked again and again.
 const FAILURE_REST: Duration = Duration::from_secs(5);
@@ -16,8 +25,17 @@ impl Node {
     pub(super) async fn fill_pool(self: Arc<Self>) {
         loop {
             self.pool_work.notified().await;
+            let low = self.state().pool_is_low();
+            if !low {
+                tokio::time::sleep(POOL_DELAY).await;
+            }
             loop {
-                // A statement of its own: the lock must not live across the await below.
+                // Statements of their own: the lock must not live across the awaits.
+                let surplus = self.state().take_surplus();
+                if let Some(blank) = surplus {
+                    self.discard(blank.id).await;
+                    continue;
+                }
                 let wanted = self.state().wants_blank();
                 let Some(record) = wanted else { break };
                 let layers = record.layers();
@@ -40,14 +58,15 @@ impl Node {
         }
     }
 
-    /// Binds limits some time after the last start. Never returns.
+    /// Binds limits some time after the last start, or exec. Never returns.
     pub(super) async fn bind_limits(self: Arc<Self>) {
         loop {
             self.limits_work.notified().await;
+            let due = Instant::now();
             loop {
                 tokio::time::sleep(LIMITS_DELAY).await;
                 let quiet = self.state().is_quiet();
-                if quiet {
+                if quiet || due.elapsed() > LIMITS_DELAY_MAX {
                     break;
                 }
             }

@@ -14,10 +14,10 @@ use tokio::task::JoinSet;
 use super::{CREATE_DEADLINE, Node, START_DEADLINE, engine_limits, now_ms, unexpected};
 use crate::{
     config::RECORD,
-    error::{Context, Error, Result},
+    error::{Context, Error, Result, chain},
     http::error_detail,
     keeper::message::{Reply, Request},
-    records::{self, Durability, SandboxRecord},
+    records::{self, SandboxRecord},
     state::{Blank, Readiness, Startable, ZygoteRef},
 };
 
@@ -31,6 +31,26 @@ pub(super) struct Source {
     pub(super) zygote: u64,
     pub(super) arena: (u64, u64),
     pub(super) interpreter: Interpreter,
+}
+
+impl Source {
+    fn of_template(startable: Startable, interpreter: Interpreter) -> Self {
+        let Startable { record, zygote: ZygoteRef { number, arena, .. } } = startable;
+        Self {
+            layers: record.layers(),
+            template: record.spec.name,
+            parent: None,
+            limits: record.spec.limits,
+            zygote: number,
+            arena,
+            interpreter,
+        }
+    }
+}
+
+/// Whether the start failed only because the zygote, or the keeper that holds it, died under it.
+fn lost_its_zygote(error: &Error) -> bool {
+    matches!(error, Error::ZygoteGone { .. } | Error::KeeperLost { .. })
 }
 
 /// Counts a start as under way while it lives, so that the pool keeps out of its way.
@@ -55,21 +75,44 @@ impl Node {
     /// Starts `request.count` sandboxes. Failures of single starts are in the response.
     pub(crate) async fn run(self: &Arc<Self>, name: &TemplateName, request: &RunRequest) -> Result<RunResponse> {
         let (startable, notices) = self.startable(name).await?;
-        let Startable { record, zygote: ZygoteRef { number, arena, .. } } = startable;
-        let source = Source {
-            template: name.clone(),
-            parent: None,
-            layers: record.layers(),
-            limits: record.spec.limits.clone(),
-            zygote: number,
-            arena,
-            interpreter: request.interpreter,
-        };
         let began = Instant::now();
-        let (sandboxes, failures) = self.start_many(&source, request.count).await;
+        let source = Source::of_template(startable, request.interpreter);
+        let (sandboxes, failures) = self.start_many(&source, request.count, Vec::new()).await;
         let total_us = began.elapsed().as_micros() as u64;
-        let failures = failures.iter().map(error_detail).collect();
-        Ok(RunResponse { sandboxes, total_us, notices, failures })
+        let (lost, failed): (Vec<_>, Vec<_>) = failures.into_iter().partition(lost_its_zygote);
+        let failures = failed.iter().map(error_detail).collect();
+        let response = RunResponse { sandboxes, total_us, notices, failures };
+        if lost.is_empty() { Ok(response) } else { Ok(self.run_again(name, request.interpreter, lost, response).await) }
+    }
+
+    /// The zygote died under some of the starts: once it is built again they are tried once more.
+    async fn run_again(
+        self: &Arc<Self>,
+        name: &TemplateName,
+        interpreter: Interpreter,
+        lost: Vec<Error>,
+        mut response: RunResponse,
+    ) -> RunResponse {
+        let (startable, notices) = match self.startable(name).await {
+            Ok(again) => again,
+            Err(error) => {
+                response.failures.extend(std::iter::repeat_n(error_detail(&error), lost.len()));
+                return response;
+            }
+        };
+        response.notices.push(format!(
+            "{} of the sandboxes had to be started again: {}",
+            lost.len(),
+            lost.first().map(|error| chain(error)).unwrap_or_default()
+        ));
+        response.notices.extend(notices);
+        let began = Instant::now();
+        let source = Source::of_template(startable, interpreter);
+        let (sandboxes, failures) = self.start_many(&source, lost.len() as u32, Vec::new()).await;
+        response.total_us += began.elapsed().as_micros() as u64;
+        response.sandboxes.extend(sandboxes);
+        response.failures.extend(failures.iter().map(error_detail));
+        response
     }
 
     /// Removes what a request started whose client has gone.
@@ -104,54 +147,69 @@ impl Node {
         }
     }
 
-    /// Starts `count` copies side by side; the layers stay meanwhile.
-    pub(super) async fn start_many(self: &Arc<Self>, source: &Source, count: u32) -> (Vec<api::Sandbox>, Vec<Error>) {
+    /// Starts `count` copies side by side, in `blanks` as far as they go; the layers stay meanwhile.
+    pub(super) async fn start_many(
+        self: &Arc<Self>,
+        source: &Source,
+        count: u32,
+        blanks: Vec<Blank>,
+    ) -> (Vec<api::Sandbox>, Vec<Error>) {
         self.state().hold(&source.layers);
-        let mut starts = JoinSet::new();
-        for _ in 0..count {
-            let (node, source) = (Arc::clone(self), source.clone());
-            starts.spawn(async move { node.start_one(&source).await });
-        }
         let (mut sandboxes, mut failures) = (Vec::new(), Vec::new());
-        while let Some(started) = starts.join_next().await {
-            match started.doing("finish the start") {
-                Ok(Ok(sandbox)) => sandboxes.push(sandbox),
-                Ok(Err(error)) | Err(error) => failures.push(error),
+        let mut take = |started: Result<api::Sandbox>| match started {
+            Ok(sandbox) => sandboxes.push(sandbox),
+            Err(error) => failures.push(error),
+        };
+        let mut blanks = blanks.into_iter();
+        if count == 1 {
+            // Alone it needs no task of its own, and no thread has to be woken for that.
+            take(self.start_one(source, blanks.next()).await);
+        } else {
+            let mut starts = JoinSet::new();
+            for _ in 0..count {
+                let (node, source, blank) = (Arc::clone(self), source.clone(), blanks.next());
+                starts.spawn(async move { node.start_one(&source, blank).await });
             }
+            while let Some(started) = starts.join_next().await {
+                take(started.doing("finish the start").flatten());
+            }
+        }
+        for blank in blanks {
+            self.discard(blank.id).await;
         }
         let unused = self.state().unhold(&source.layers);
         self.remove_layers(unused).await;
         (sandboxes, failures)
     }
 
-    async fn start_one(self: &Arc<Self>, source: &Source) -> Result<api::Sandbox> {
+    async fn start_one(self: &Arc<Self>, source: &Source, blank: Option<Blank>) -> Result<api::Sandbox> {
         let in_flight = InFlight::new(self);
         let began = Instant::now();
-        let pooled = self.state().take_blank(&source.template, &source.layers);
-        let blank = match pooled {
+        let blank = blank.or_else(|| self.state().take_blank(&source.template, &source.layers));
+        let blank = match blank {
             Some(blank) => blank,
             None => self.create_blank(&source.layers, &source.limits).await?,
         };
         let started = self.start_in(source, &blank, began).await;
         drop(in_flight);
         if let Err(error) = &started {
-            if matches!(error, Error::ZygoteGone { .. }) {
+            if lost_its_zygote(error) {
                 // Its end may have been reported before anyone knew that it belongs to the template.
                 self.zygote_lost(source.zygote, "a start found it dead");
             }
-            tracing::warn!(sandbox = %blank.id, template = %source.template, error = crate::chain(error), "a start failed");
+            tracing::warn!(sandbox = %blank.id, template = %source.template, error = chain(error), "a start failed");
             self.discard(blank.id).await;
         }
         started
     }
 
     async fn start_in(self: &Arc<Self>, source: &Source, blank: &Blank, began: Instant) -> Result<api::Sandbox> {
-        let output = self.open_output(&blank.id)?.into();
+        let output = &*blank.output;
         let number = self.state().number();
         let stepping = source.interpreter == Interpreter::Stepping;
         let request = Request::Start { zygote: source.zygote, id: blank.id.clone(), start: number, stepping };
         let keeper = self.keeper("start the sandbox").await?;
-        let answer = keeper.call("start the sandbox", request, &[&self.null, &output, &output], START_DEADLINE).await?;
+        let answer = keeper.call("start the sandbox", request, &[&self.null, output, output], START_DEADLINE).await?;
         let (Reply::Started { main }, Some(ended)) = (&answer.reply, answer.ended) else {
             return Err(unexpected("start the sandbox", &answer.reply));
         };
@@ -168,7 +226,7 @@ impl Node {
             start_us: began.elapsed().as_micros() as u64,
             state: SandboxState::Running,
         };
-        records::write(&self.config.sandbox_dir(&blank.id).join(RECORD), &record, Durability::Process)?;
+        blank.record.finish(&record)?;
         let sandbox = record.to_api();
         self.state().started(record);
         self.monitor(blank.id.clone(), ended);
@@ -193,7 +251,11 @@ impl Node {
         let keeper = self.keeper("make a sandbox").await?;
         let answer = keeper.call("make a sandbox", Request::CreateSandbox { spec }, &[], CREATE_DEADLINE).await?;
         match answer.reply {
-            Reply::Created { init } => Ok(Blank { id: id.clone(), init, layers: layers.to_vec() }),
+            Reply::Created { init } => {
+                let output = Arc::new(self.open_output(id)?.into());
+                let record = Arc::new(records::Draft::create(&self.config.sandbox_dir(id).join(RECORD))?);
+                Ok(Blank { id: id.clone(), init, layers: layers.to_vec(), output, record })
+            }
             other => Err(unexpected("make a sandbox", &other)),
         }
     }

@@ -26,6 +26,7 @@ use crate::{
     keeper::message::{Event, Reply, Request},
     keeper_client::KeeperClient,
     records::SandboxRecord,
+    state::State,
 };
 
 /// A keeper that ends sooner than this has a reason that will not go away by itself.
@@ -49,6 +50,7 @@ impl Node {
         let background = [
             tokio::spawn(Arc::clone(&self).fill_pool()),
             tokio::spawn(Arc::clone(&self).bind_limits()),
+            tokio::spawn(Arc::clone(&self).sweep_leftovers()),
             tokio::spawn(Arc::clone(&self).bound_outputs(OUTPUT_CHECK)),
         ];
         // To the very end: what is removed at the shutdown has to be reaped as well.
@@ -134,6 +136,7 @@ impl Node {
         let pid = running.child.id();
         self.keeper.send_replace(Some(CurrentKeeper { client: Arc::clone(&running.client), pid }));
         tracing::info!(pid, "the keeper runs");
+        self.limits_work.notify_one();
         self.changed();
         Ok(running)
     }
@@ -206,8 +209,7 @@ impl Node {
             ids.iter().for_each(|id| drop(self.state().forget(id)));
         }
         // Also what requests were in the middle of when the keeper left.
-        let kept = self.state().recorded();
-        if let Err(error) = self.sweep_all_but(kept).await {
+        if let Err(error) = self.sweep_unless(State::records).await {
             tracing::warn!(error = chain(&error), "leftovers stay for the next node");
         }
         if self.state().sandboxes().is_empty()

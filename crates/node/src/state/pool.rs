@@ -25,6 +25,10 @@ impl State {
 
     /// A blank sandbox for a template with these layers.
     pub(crate) fn take_blank(&mut self, name: &TemplateName, layers: &[PathBuf]) -> Option<Blank> {
+        let number = self.number();
+        if let Some(template) = self.templates.get_mut(name) {
+            template.last_use = number;
+        }
         self.pool.get_mut(name)?.pop_if(|blank| blank.layers == layers)
     }
 
@@ -33,11 +37,38 @@ impl State {
         if self.starts_in_flight > 0 {
             return None;
         }
+        let lacking = self.shares().into_iter().filter(|(record, share)| self.blanks_of(record) < *share);
+        lacking.min_by_key(|(record, _)| self.blanks_of(record)).map(|(record, _)| record.clone())
+    }
+
+    /// Whether so few blanks are left for some template that filling the pool should not wait for a quiet moment.
+    pub(crate) fn pool_is_low(&self) -> bool {
+        self.shares().into_iter().any(|(record, share)| self.blanks_of(record) < share.div_ceil(4))
+    }
+
+    /// Takes a blank out that is beyond the share of its template.
+    pub(crate) fn take_surplus(&mut self) -> Option<Blank> {
+        let shares = self.shares();
+        let share = |name: &TemplateName| {
+            shares.iter().find(|(record, _)| record.spec.name == *name).map_or(0, |(_, share)| *share)
+        };
+        let surplus = self.pool.iter().find(|(name, blanks)| blanks.len() > share(name)).map(|(name, _)| name.clone());
+        self.pool.get_mut(&surplus?)?.pop()
+    }
+
+    /// How many blanks each template should have: the room is shared by those used last, of which each gets one at least.
+    fn shares(&self) -> Vec<(&TemplateRecord, usize)> {
         let ready = self.templates.values().filter(|template| matches!(template.phase, Phase::Ready(_)));
-        let records: Vec<_> = ready.filter_map(|template| template.record.as_ref()).collect();
-        let share = self.pool_limit / records.len().max(1);
-        let have = |record: &TemplateRecord| self.pool.get(&record.spec.name).map_or(0, Vec::len);
-        records.into_iter().filter(|record| have(record) < share).min_by_key(|record| have(record)).cloned()
+        let mut ready: Vec<_> =
+            ready.filter_map(|template| Some((template.last_use, template.record.as_ref()?))).collect();
+        ready.sort_unstable_by_key(|(last_use, _)| std::cmp::Reverse(*last_use));
+        ready.truncate(self.pool_limit);
+        let share = self.pool_limit / ready.len().max(1);
+        ready.into_iter().map(|(_, record)| (record, share)).collect()
+    }
+
+    fn blanks_of(&self, record: &TemplateRecord) -> usize {
+        self.pool.get(&record.spec.name).map_or(0, Vec::len)
     }
 
     /// Puts a blank into the pool; gives it back if the template does not want it any more.

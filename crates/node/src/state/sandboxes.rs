@@ -1,7 +1,7 @@
 //! Transitions of sandboxes and of the layers they stand on.
 
 use std::{
-    collections::HashSet,
+    collections::BTreeSet,
     path::{Path, PathBuf},
 };
 
@@ -31,7 +31,7 @@ impl State {
     /// It is to be removed: from here on it is no sandbox any more, but its id stays claimed until nothing is left of it.
     /// Returns the layers that nothing else uses.
     pub(crate) fn forget(&mut self, id: &SandboxId) -> Vec<PathBuf> {
-        self.unbound.retain(|other| other != id);
+        self.unbound.remove(id);
         let layers = self.sandboxes.remove(id).map(|record| record.layers).unwrap_or_default();
         self.unused(layers)
     }
@@ -41,16 +41,16 @@ impl State {
         self.claimed.remove(id);
     }
 
-    /// What the sweep must keep: everything claimed, and the fork points that are layers of something.
-    pub(crate) fn kept(&self) -> HashSet<SandboxId> {
-        let held = self.held.iter().filter_map(|layer| fork_point(layer));
-        self.recorded().into_iter().chain(held).chain(self.claimed.iter().cloned()).collect()
+    /// Whether the sweep must leave it alone: it is claimed, or a fork point that is a layer of something.
+    pub(crate) fn keeps(&self, id: &SandboxId) -> bool {
+        let is_point = |layer: &PathBuf| fork_point(layer).is_some_and(|point| point == *id);
+        self.claimed.contains(id) || self.records(id) || self.held.iter().any(is_point)
     }
 
-    /// Of that, what outlives the node: sandboxes that were started, and the fork points they stand on.
-    pub(crate) fn recorded(&self) -> HashSet<SandboxId> {
-        let points = self.sandboxes.values().flat_map(|record| &record.layers).filter_map(|layer| fork_point(layer));
-        points.chain(self.sandboxes.keys().cloned()).collect()
+    /// Whether it outlives the node: a sandbox that was started, or a fork point that one stands on.
+    pub(crate) fn records(&self, id: &SandboxId) -> bool {
+        let is_point = |layer: &PathBuf| fork_point(layer).is_some_and(|point| point == *id);
+        self.sandboxes.contains_key(id) || self.sandboxes.values().flat_map(|record| &record.layers).any(is_point)
     }
 
     /// Keeps layers that a sandbox is about to be made with.
@@ -76,7 +76,7 @@ impl State {
 
     /// A sandbox runs.
     pub(crate) fn started(&mut self, record: SandboxRecord) {
-        self.unbound.push(record.id.clone());
+        self.unbound.insert(record.id.clone());
         self.claimed.insert(record.id.clone());
         self.sandboxes.insert(record.id.clone(), record);
     }
@@ -118,9 +118,16 @@ impl State {
             || in_use(&self.held)
     }
 
-    /// Sandboxes whose limits are to be bound, unless a start is under way.
-    pub(crate) fn take_unbound(&mut self) -> Vec<SandboxId> {
-        if self.starts_in_flight > 0 { Vec::new() } else { std::mem::take(&mut self.unbound) }
+    /// A command was put into a sandbox: its limits do not hold for that yet.
+    pub(crate) fn limits_due(&mut self, id: &SandboxId) {
+        if self.sandboxes.contains_key(id) {
+            self.unbound.insert(id.clone());
+        }
+    }
+
+    /// Sandboxes whose limits are to be bound.
+    pub(crate) fn take_unbound(&mut self) -> BTreeSet<SandboxId> {
+        std::mem::take(&mut self.unbound)
     }
 }
 

@@ -12,7 +12,7 @@ use crate::{
 impl State {
     /// Admits a build: one at a time per template.
     pub(crate) fn begin_build(&mut self, spec: &api::TemplateSpec) -> Result<()> {
-        let lost = || Template { record: None, building: None, phase: Phase::Lost };
+        let lost = || Template { record: None, last_use: 0, building: None, phase: Phase::Lost };
         let template = self.templates.entry(spec.name.clone()).or_insert_with(lost);
         let previous = match &template.phase {
             Phase::Building { .. } => return Err(Error::TemplateBusy(spec.name.clone())),
@@ -24,6 +24,15 @@ impl State {
         Ok(())
     }
 
+    /// The zygote that starts of a template use, if one is parked.
+    pub(crate) fn parked_zygote(&self, name: &TemplateName) -> Option<u64> {
+        match &self.templates.get(name)?.phase {
+            Phase::Ready(zygote) => Some(zygote.number),
+            Phase::Building { previous } => previous.as_ref().map(|zygote| zygote.number),
+            Phase::Lost => None,
+        }
+    }
+
     /// A build succeeded. Returns what it replaces: the zygote to drop and the blanks to remove.
     pub(crate) fn finish_build(
         &mut self,
@@ -31,7 +40,8 @@ impl State {
         zygote: ZygoteRef,
     ) -> (Option<ZygoteRef>, Vec<Blank>) {
         let name = record.spec.name.clone();
-        let new = Template { record: Some(record), building: None, phase: Phase::Ready(zygote) };
+        let last_use = self.number();
+        let new = Template { record: Some(record), last_use, building: None, phase: Phase::Ready(zygote) };
         let previous = match self.templates.insert(name.clone(), new) {
             Some(Template { phase: Phase::Building { previous }, .. }) => previous,
             Some(Template { phase: Phase::Ready(zygote), .. }) => Some(zygote),

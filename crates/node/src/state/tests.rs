@@ -1,6 +1,6 @@
 //! The transitions, and that no order of them breaks what the rest of the node relies on.
 
-use std::path::PathBuf;
+use std::{collections::BTreeSet, fs::File, path::PathBuf, sync::Arc};
 
 use api::{BuildTimings, Image, Ready, SandboxState, TemplateFacts, TemplateSpec, TemplateState};
 use base::id::{SandboxId, TemplateName};
@@ -9,7 +9,7 @@ use sandbox::ProcessIdentity;
 use super::{Blank, Readiness, State, ZygoteRef};
 use crate::{
     error::Error,
-    records::{SandboxRecord, TemplateRecord},
+    records::{Draft, SandboxRecord, TemplateRecord},
 };
 
 fn name(text: &str) -> TemplateName {
@@ -71,9 +71,27 @@ fn sandbox(state: &mut State, template: &str, layers: &[&str]) -> SandboxId {
     id
 }
 
-fn blank(state: &mut State, layers: &[&str]) -> Blank {
+fn blank(state: &mut State, layers: &[PathBuf]) -> Blank {
     let init = ProcessIdentity { pid: 1, start_ticks: 1 };
-    Blank { id: state.claim(), init, layers: layers.iter().map(PathBuf::from).collect() }
+    let dir = tempfile::tempdir().unwrap();
+    Blank {
+        id: state.claim(),
+        init,
+        layers: layers.to_vec(),
+        output: Arc::new(File::create(dir.path().join("output")).unwrap().into()),
+        record: Arc::new(Draft::create(&dir.path().join("record")).unwrap()),
+    }
+}
+
+/// Fills the pool; how many blanks that took.
+fn fill(state: &mut State) -> usize {
+    let mut filled = 0;
+    while let Some(wanted) = state.wants_blank() {
+        let blank = blank(state, &wanted.layers());
+        assert!(state.put_blank(&wanted.spec.name, blank).is_none());
+        filled += 1;
+    }
+    filled
 }
 
 fn empty() -> State {
@@ -127,11 +145,12 @@ fn a_zygote_that_dies_under_a_build_is_not_used_after_its_failure() {
 #[test]
 fn a_build_hands_over_what_it_replaces() {
     let mut state = ready("a", 1);
-    let old = blank(&mut state, &["/t/layer", "/mask", "/"]);
-    assert_eq!(state.put_blank(&name("a"), old.clone()), None);
+    let old = blank(&mut state, &record("a", "/t/layer").layers());
+    assert!(state.put_blank(&name("a"), old.clone()).is_none());
     state.begin_build(&spec("a")).unwrap();
     let (previous, blanks) = state.finish_build(record("a", "/t/layer-2"), zygote(2));
-    assert_eq!((previous.map(|zygote| zygote.number), blanks), (Some(1), vec![old]));
+    assert_eq!(previous.map(|zygote| zygote.number), Some(1));
+    assert_eq!(blanks.iter().map(|blank| &blank.id).collect::<Vec<_>>(), [&old.id]);
     assert_eq!(state.zygote_lost(1), None, "of a zygote that is not used any more");
     assert_eq!(state.zygote_lost(2), Some(name("a")));
 }
@@ -140,11 +159,11 @@ fn a_build_hands_over_what_it_replaces() {
 fn with_the_keeper_every_zygote_and_every_blank_is_lost_and_no_sandbox() {
     let mut state = ready("a", 1);
     let kept = sandbox(&mut state, "a", &["/t/layer"]);
-    let blank = blank(&mut state, &["/t/layer", "/mask", "/"]);
+    let blank = blank(&mut state, &record("a", "/t/layer").layers());
     state.put_blank(&name("a"), blank.clone());
     state.keeper_lost();
     assert!(matches!(state.readiness(&name("a")), Ok(Readiness::Lost(_))));
-    assert!(state.kept().contains(&kept) && !state.kept().contains(&blank.id));
+    assert!(state.keeps(&kept) && state.records(&kept) && !state.keeps(&blank.id));
     assert_eq!(state.pool_ready(), 0);
 }
 
@@ -163,12 +182,12 @@ fn a_layer_is_given_up_with_its_last_user_only() {
     let point = "/state/sandboxes/s0123456789ab/layer";
     let first = sandbox(&mut state, "a", &[point, "/t/layer", "/"]);
     let second = sandbox(&mut state, "a", &[point, "/t/layer", "/"]);
-    assert!(state.kept().contains(&"s0123456789ab".parse().unwrap()), "a fork point in use is kept by the sweep");
+    assert!(state.keeps(&"s0123456789ab".parse().unwrap()), "a fork point in use is kept by the sweep");
     assert!(state.forget(&first).is_empty());
     state.hold(&[point.into()]);
     assert!(state.forget(&second).is_empty());
     assert_eq!(state.unhold(&[point.into()]), [PathBuf::from(point)]);
-    assert!(!state.kept().contains(&"s0123456789ab".parse().unwrap()));
+    assert!(!state.keeps(&"s0123456789ab".parse().unwrap()));
 }
 
 #[test]
@@ -179,14 +198,7 @@ fn the_pool_waits_for_starts_and_shares_its_room() {
     state.start_begins();
     assert!(state.wants_blank().is_none());
     state.start_ends();
-    let mut filled = 0;
-    while let Some(wanted) = state.wants_blank() {
-        let layers = wanted.layers();
-        let init = ProcessIdentity { pid: 1, start_ticks: 1 };
-        let blank = Blank { id: state.claim(), init, layers };
-        assert_eq!(state.put_blank(&wanted.spec.name, blank), None);
-        filled += 1;
-    }
+    let filled = fill(&mut state);
     assert_eq!((filled, state.pool_ready()), (8, 8));
     assert!(state.take_blank(&name("a"), &record("a", "/t/layer").layers()).is_some());
     assert!(state.take_blank(&name("a"), &record("a", "/t/other").layers()).is_none(), "of an earlier build");
@@ -195,19 +207,37 @@ fn the_pool_waits_for_starts_and_shares_its_room() {
 #[test]
 fn a_blank_for_a_template_that_changed_meanwhile_is_given_back() {
     let mut state = ready("a", 1);
-    let old = blank(&mut state, &["/t/earlier", "/mask", "/"]);
-    assert_eq!(state.put_blank(&name("a"), old.clone()), Some(old));
+    let old = blank(&mut state, &record("a", "/t/earlier").layers());
+    assert_eq!(state.put_blank(&name("a"), old.clone()).map(|blank| blank.id), Some(old.id));
 }
 
 #[test]
-fn limits_are_bound_when_no_start_is_under_way() {
+fn the_pool_never_exceeds_its_limit_and_is_for_the_templates_used_last() {
+    let mut state = State::new(vec![], vec![], 2);
+    for (number, template) in ["a", "b", "c"].into_iter().enumerate() {
+        state.begin_build(&spec(template)).unwrap();
+        state.finish_build(record(template, &format!("/{template}/layer")), zygote(number as u64));
+        while let Some(surplus) = state.take_surplus() {
+            state.release(&surplus.id);
+        }
+        fill(&mut state);
+        assert_eq!(state.pool_ready(), 2);
+    }
+    assert!(state.take_blank(&name("a"), &record("a", "/a/layer").layers()).is_none(), "it was used least recently");
+    let surplus = state.take_surplus().unwrap();
+    assert_eq!(surplus.layers, record("b", "/b/layer").layers());
+    assert!(state.take_surplus().is_none());
+}
+
+#[test]
+fn limits_are_bound_once_for_each_start_and_each_command() {
     let mut state = ready("a", 1);
     let id = sandbox(&mut state, "a", &["/t/layer"]);
-    state.start_begins();
+    assert_eq!(state.take_unbound(), BTreeSet::from([id.clone()]));
     assert!(state.take_unbound().is_empty());
-    state.start_ends();
-    assert_eq!(state.take_unbound(), [id]);
-    assert!(state.take_unbound().is_empty());
+    state.limits_due(&id);
+    state.limits_due(&"s0123456789ab".parse().unwrap());
+    assert_eq!(state.take_unbound(), BTreeSet::from([id]));
 }
 
 #[test]

@@ -1,22 +1,30 @@
-//! Building a zygote from a still: a child of ours gives up its address space for the program's.
+//! Building a zygote from a still: a child of ours gives up its address space for the program's, or an older zygote is
+//! forked and brought up to date.
 
 use std::{
     fs::File,
     os::{
-        fd::{AsFd, BorrowedFd},
+        fd::{AsFd, BorrowedFd, OwnedFd},
         unix::fs::FileExt,
     },
 };
 
 use sys::{remote::Range, seqpacket, stub};
 
-use super::{Zygote, ZygoteFacts, kind, memory, names, receive, start};
+use super::{
+    Zygote, ZygoteFacts,
+    delta::{self, Base},
+    kind,
+    memory::{self, Rest},
+    names, receive,
+    start::{self, HALF_BYTES, ROOM_BYTES},
+};
 use crate::{
     capture::Capture,
     error::{Context, Error},
     image::Image,
     procfs::{self, Fields, MapLine},
-    script::{Arena, Check, PAGE, Script},
+    script::{Arena, Arg, Check, PAGE, Script},
 };
 
 /// What a zygote is built with.
@@ -28,58 +36,168 @@ pub struct BuildSpec<'a> {
     pub seccomp: &'a [u64],
     /// Join well-used memory into huge pages: a fork copies one entry for 2 MiB instead of 512.
     pub huge_pages: bool,
+    /// The zygote that the program was itself started from, or an ancestor of it: memory that is still the same is shared
+    /// with it instead of copied. One that does not fit is ignored.
+    pub base: Option<&'a Zygote>,
 }
 
-/// Addresses tried for the arena: far from where kernels and runtimes place things.
+/// Addresses tried for the arena's room: far from where kernels and runtimes place things.
 const ROOM_FIRST: u64 = 0x3f00_0000_0000;
-/// Free space that an arena begins in; the vDSO is moved through its end.
-const ROOM_BYTES: u64 = 1 << 32;
 const ROOM_TRIES: u64 = 64;
+/// The end of the room, through which the vDSO is moved.
 const VDSO_ROOM_BYTES: u64 = 1 << 20;
+const ARENA_BYTES_MAX: u64 = HALF_BYTES - VDSO_ROOM_BYTES;
 /// End of user addresses with four-level page tables.
 const USER_END: u64 = 0x7fff_ffff_f000;
 const PR_SET_MM_MAP: i32 = 14;
 const RLIMIT_NOFILE: usize = 7;
+/// A number for the program's file while the kernel is told of it: the stub's own descriptors are of no use any more.
+const PROGRAM_FILE: i32 = 0;
 
 /// Builds a zygote of a captured program. It becomes a child of the nearest subreaper (the keeper).
 pub fn build(capture: &Capture, spec: &BuildSpec<'_>) -> Result<Zygote, Error> {
+    if let Some(older) = spec.base {
+        let (start, end) = older.facts.arena;
+        let other = start::other_half(start);
+        let other = Range { start: other, end: other + HALF_BYTES };
+        if let Some(base) = Base::of(older.facts.pid, Range { start, end }, other, &capture.image)? {
+            match branch(capture, spec, older, &base) {
+                // It died meanwhile; the still has everything.
+                Err(Error::ZygoteGone) => {}
+                built => return built,
+            }
+        }
+    }
+    from_nothing(capture, spec)
+}
+
+/// An arena with everything a copy needs, to which the steps of the building are added.
+struct Draft {
+    arena: Arena,
+    script: Script,
+    entries: start::Entries,
+    transit: start::Transit,
+}
+
+impl Draft {
+    fn new(capture: &Capture, spec: &BuildSpec<'_>, at: u64) -> Self {
+        let transit = start::Transit::above(&capture.image);
+        let mut arena = Arena::new(at);
+        let entries = start::place(&mut arena, &capture.image, spec.seccomp, transit);
+        arena.on_fail(entries.handler);
+        Self { arena, script: Script::default(), entries, transit }
+    }
+
+    /// The number of the root filesystem's descriptor while building.
+    fn root(&self) -> i32 {
+        self.transit.control + 1
+    }
+
+    /// Adds the end of the building: only the control socket stays open, and the zygote's loop begins. Gives the script's
+    /// place.
+    fn complete(&mut self) -> u64 {
+        let root = self.root();
+        let script = &mut self.script;
+        let below = self.transit.control - 1;
+        script.call(libc::SYS_close_range, [0u64.into(), below.into(), 0u64.into()], Check::Success);
+        script.call(libc::SYS_close_range, [root.into(), u64::from(u32::MAX).into(), 0u64.into()], Check::Success);
+        script.go(self.entries.zygote);
+        self.arena.place(&self.script)
+    }
+}
+
+/// A zygote whose memory is all read from the still.
+fn from_nothing(capture: &Capture, spec: &BuildSpec<'_>) -> Result<Zygote, Error> {
     let image = &capture.image;
     let own = procfs::mappings(std::process::id() as i32, "maps")?;
     let room = free_room(image, &own)?;
-    let transit = start::Transit::above(image);
-    let root = transit.control + 1;
-    let mut arena = Arena::new(room.start);
-    let entries = start::place(&mut arena, image, spec.seccomp, transit);
-    arena.on_fail(entries.handler);
-    let stub_lives = arena.words(&[1]);
-    let mut script = Script::default();
-    script.wait_zero(stub_lives);
-    clear_address_space(&mut script, room, &own, image);
-    let rest = memory::plan(&mut arena, &mut script, capture, root, spec.huge_pages)?;
-    process_state(&mut arena, &mut script, image, root);
-    script.call(libc::SYS_close_range, [0u64.into(), (transit.control - 1).into(), 0u64.into()], Check::Success);
-    script.call(libc::SYS_close_range, [root.into(), u64::from(u32::MAX).into(), 0u64.into()], Check::Success);
-    script.go(entries.zygote);
-    let construct = arena.place(&script);
-    // The stub's own child shares its memory, which is all that is kept: a clone with CLONE_VM begins without the C library's rseq
-    // registration, whose memory is about to go. The stub still has it, so its child waits until the kernel has cleared the word that it
-    // clears at a thread's end.
+    let mut draft = Draft::new(capture, spec, room.start);
+    let root = draft.root();
+    let stub_lives = draft.arena.words(&[1]);
+    draft.script.wait_zero(stub_lives);
+    clear_address_space(&mut draft.script, room, &own, image);
+    let rest = memory::plan(&mut draft.arena, &mut draft.script, capture, root, spec.huge_pages)?;
+    let exe = memory::open_in_root(&mut draft.arena, &mut draft.script, root, &image.layout.exe, libc::O_CLOEXEC);
+    let args = [Arg::Result(exe), PROGRAM_FILE.into(), libc::O_CLOEXEC.into()];
+    draft.script.call(libc::SYS_dup3, args, Check::Success);
+    process_state(&mut draft.arena, &mut draft.script, image, Some(PROGRAM_FILE));
+    let construct = draft.complete();
+    // The stub's own child shares its memory, which is all that is kept: a clone with CLONE_VM begins without the C
+    // library's rseq registration, whose memory is about to go. The stub still has it, so its child waits until the kernel
+    // has cleared the word that it clears at a thread's end.
     let mut first = Script::default();
     first.call(libc::SYS_set_tid_address, [stub_lives.into()], Check::Ignore);
     first.spawn(libc::SYS_clone, start::vm_child(), construct);
     first.call(libc::SYS_exit_group, [0u64.into()], Check::Ignore);
-    let first = arena.place(&first);
-    let bytes = arena.into_bytes();
-    if bytes.len() as u64 > ROOM_BYTES - VDSO_ROOM_BYTES {
-        return Err(Error::NoRoom { bytes: bytes.len() as u64 });
-    }
+    let first = draft.arena.place(&first);
+    draft.arena.set_entry(first);
+    let bytes = arena_bytes(draft.arena)?;
     let (control, theirs) = seqpacket::pair().of("make a socket for", capture.still.pid())?;
-    let descriptors = [(theirs.as_fd(), transit.control), (spec.rootfs, root)];
-    let stub = stub::spawn(&stub::Plan { base: room.start, bytes: &bytes, entry: first, descriptors: &descriptors });
+    let descriptors = [(theirs.as_fd(), draft.transit.control), (spec.rootfs, root)];
+    let entry = Arena::entry_of(room.start);
+    let stub = stub::spawn(&stub::Plan { base: room.start, bytes: &bytes, entry, descriptors: &descriptors });
     let stub = stub.of("fork the stub of", capture.still.pid())?;
     drop(theirs);
     reap(stub.pid)?;
-    let pid = built(control.as_fd(), &bytes, room.start)?;
+    finish(capture, control, &bytes, room.start, draft.entries.receive, &rest)
+}
+
+/// A zygote that is a fork of an older one, with the differences read from the still.
+fn branch(capture: &Capture, spec: &BuildSpec<'_>, older: &Zygote, base: &Base) -> Result<Zygote, Error> {
+    let at = start::other_half(older.facts.arena.0);
+    let mut draft = Draft::new(capture, spec, at);
+    let (root, control_number) = (draft.root(), draft.transit.control);
+    let script = &mut draft.script;
+    // As the branch script of the older zygote leaves them: new control socket, arena file, root filesystem. The inherited
+    // control socket may have any number above these.
+    script.call(libc::SYS_dup3, [0u64.into(), control_number.into(), libc::O_CLOEXEC.into()], Check::Success);
+    script.call(libc::SYS_dup3, [2u64.into(), root.into(), libc::O_CLOEXEC.into()], Check::Success);
+    let above = root + 1;
+    script.call(libc::SYS_close_range, [above.into(), u64::from(u32::MAX).into(), 0u64.into()], Check::Success);
+    let (start, end) = older.facts.arena;
+    script.call(libc::SYS_munmap, [start.into(), (end - start).into()], Check::Success);
+    let tail = script.call(libc::SYS_munmap, [0u64.into(), 0u64.into()], Check::Success);
+    let rest = delta::plan(&mut draft.arena, &mut draft.script, capture, base, root)?;
+    process_state(&mut draft.arena, &mut draft.script, &capture.image, None);
+    let construct = draft.complete();
+    draft.arena.set_entry(construct);
+    let used = draft.arena.len().next_multiple_of(PAGE);
+    draft.arena.set_args(construct, tail, &[at + used, HALF_BYTES - used]);
+    let bytes = arena_bytes(draft.arena)?;
+    let file = arena_file(&bytes)?;
+    let (control, theirs) = seqpacket::pair().of("make a socket for", older.facts.pid)?;
+    older.request_branch([theirs.as_fd(), file.as_fd(), spec.rootfs])?;
+    drop(theirs);
+    finish(capture, control, &bytes, at, draft.entries.receive, &rest)
+}
+
+fn arena_bytes(arena: Arena) -> Result<Vec<u8>, Error> {
+    let bytes = arena.into_bytes();
+    if bytes.len() as u64 > ARENA_BYTES_MAX {
+        return Err(Error::NoRoom { bytes: bytes.len() as u64 });
+    }
+    Ok(bytes)
+}
+
+/// The arena as a file that another process reads from its beginning.
+fn arena_file(bytes: &[u8]) -> Result<File, Error> {
+    use rustix::fs::{MemfdFlags, memfd_create};
+    let file = File::from(memfd_create("pando-arena", MemfdFlags::CLOEXEC).on("make", "arena file")?);
+    file.write_all_at(bytes, 0).on("write", "arena file")?;
+    Ok(file)
+}
+
+/// Waits for the new zygote and completes what it could not do itself.
+fn finish(
+    capture: &Capture,
+    control: OwnedFd,
+    arena: &[u8],
+    at: u64,
+    entry: u64,
+    rest: &Rest,
+) -> Result<Zygote, Error> {
+    let image = &capture.image;
+    let pid = built(control.as_fd(), arena, at)?;
     fill_unreadable(pid, capture, &rest.unreadable)?;
     let facts = ZygoteFacts {
         pid,
@@ -89,8 +207,8 @@ pub fn build(capture: &Capture, spec: &BuildSpec<'_>) -> Result<Zygote, Error> {
         descriptors: image.files.iter().map(|file| file.numbers.len()).sum(),
         memory_bytes: rest.memory_bytes,
         huge_bytes: huge_bytes(pid)?,
-        arena: (room.start, room.start + bytes.len() as u64),
-        entry: entries.receive,
+        arena: (at, at + arena.len() as u64),
+        entry,
     };
     Ok(Zygote::from_parts(facts, control))
 }
@@ -137,7 +255,8 @@ fn clear_address_space(script: &mut Script, room: Range, own: &[MapLine], image:
 }
 
 /// Adds what copies inherit: actions, the kernel's view of the address space, limits, identity without uids.
-fn process_state(arena: &mut Arena, script: &mut Script, image: &Image, root: i32) {
+/// `program` is the descriptor of the program's file, if the kernel is to be told of it.
+fn process_state(arena: &mut Arena, script: &mut Script, image: &Image, program: Option<i32>) {
     let name = arena.text(b"pando-zygote");
     script.call(libc::SYS_prctl, [libc::PR_SET_NAME.into(), name.into()], Check::Success);
     script.call(libc::SYS_setsid, [], Check::Success);
@@ -152,22 +271,19 @@ fn process_state(arena: &mut Arena, script: &mut Script, image: &Image, root: i3
             );
         }
     }
-    let exe = memory::open_in_root(arena, script, root, &image.layout.exe, libc::O_RDONLY | libc::O_CLOEXEC);
     let auxv = arena.data(&image.layout.auxv, 8);
-    // struct prctl_mm_map: eleven addresses, auxv, and two 32-bit words: its size and the program's descriptor, which is known only
-    // when it was opened: closed files leave its number the same for every build.
+    // struct prctl_mm_map: eleven addresses, auxv, and two 32-bit words: its size and the program's descriptor (-1: as it
+    // was).
     let mut map = image.layout.fields.to_vec();
     map.push(auxv);
-    map.push(image.layout.auxv.len() as u64 | (LOWEST_FREE as u64) << 32);
+    map.push(image.layout.auxv.len() as u64 | u64::from(program.unwrap_or(-1) as u32) << 32);
     let map = arena.words(&map);
-    script.call(
-        libc::SYS_dup3,
-        [crate::script::Arg::Result(exe), LOWEST_FREE.into(), libc::O_CLOEXEC.into()],
-        Check::Success,
-    );
     let args =
         [libc::PR_SET_MM.into(), PR_SET_MM_MAP.into(), map.into(), ((11 * 8 + 8 + 8) as u64).into(), 0u64.into()];
     script.call(libc::SYS_prctl, args, Check::Success);
+    for bit in (0..64).filter(|bit| image.membarrier >> bit & 1 != 0) {
+        script.call(libc::SYS_membarrier, [(1u64 << bit).into(), 0u64.into(), 0u64.into()], Check::Success);
+    }
     for (resource, (soft, hard)) in image.limits.iter().enumerate().filter(|(resource, _)| *resource != RLIMIT_NOFILE) {
         start::set_limit(arena, script, resource, *soft, *hard);
     }
@@ -187,9 +303,6 @@ fn process_state(arena: &mut Arena, script: &mut Script, image: &Image, root: i3
         Check::Success,
     );
 }
-
-/// A number for the program's file while the kernel is told of it: the stub's own descriptors are of no use any more.
-const LOWEST_FREE: i32 = 0;
 
 /// Waits for the stub, whose child goes on.
 fn reap(pid: i32) -> Result<(), Error> {

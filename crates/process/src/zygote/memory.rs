@@ -21,8 +21,8 @@ const BYTES_MAX: u64 = 0x7fff_f000;
 
 const MADV_COLLAPSE: i32 = 25;
 const SYS_MSEAL: i64 = 462;
-const READ: u64 = 1;
-const WRITE: u64 = 2;
+pub(super) const READ: u64 = 1;
+pub(super) const WRITE: u64 = 2;
 
 /// What the steps cannot do from inside: pages of mappings that the program itself may not read.
 #[derive(Debug, Default)]
@@ -43,7 +43,7 @@ pub(super) fn plan(
     let pagemap = File::open(&path).on("open", path)?;
     let mut rest = Rest::default();
     let mut readable: Vec<Range> = Vec::new();
-    let mut files = OpenFiles { root, open: None };
+    let mut files = OpenFiles::new(root);
     let mut after = Script::default();
     for mapping in &capture.image.mappings {
         let runs = match mapping.backing {
@@ -73,12 +73,16 @@ pub(super) fn plan(
 }
 
 /// The file last opened: neighbouring mappings often show the same one.
-struct OpenFiles {
+pub(super) struct OpenFiles {
     root: i32,
     open: Option<(Vec<u8>, usize)>,
 }
 
 impl OpenFiles {
+    pub(super) fn new(root: i32) -> Self {
+        Self { root, open: None }
+    }
+
     fn open(&mut self, arena: &mut Arena, script: &mut Script, path: &[u8]) -> usize {
         if let Some((open, step)) = &self.open
             && open == path
@@ -91,7 +95,7 @@ impl OpenFiles {
         step
     }
 
-    fn close(&mut self, script: &mut Script) {
+    pub(super) fn close(&mut self, script: &mut Script) {
         if let Some((_, step)) = self.open.take() {
             script.call(libc::SYS_close, [crate::script::Arg::Result(step)], Check::Ignore);
         }
@@ -107,7 +111,13 @@ pub(super) fn open_in_root(arena: &mut Arena, script: &mut Script, root: i32, pa
 }
 
 /// Adds one mapping; false for those that only a copy maps.
-fn map(arena: &mut Arena, script: &mut Script, mapping: &Mapping, has_pages: bool, files: &mut OpenFiles) -> bool {
+pub(super) fn map(
+    arena: &mut Arena,
+    script: &mut Script,
+    mapping: &Mapping,
+    has_pages: bool,
+    files: &mut OpenFiles,
+) -> bool {
     let Range { start, end } = mapping.range;
     let protection = first_protection(mapping, has_pages);
     let mut flags = libc::MAP_PRIVATE | libc::MAP_FIXED_NOREPLACE;
@@ -140,7 +150,7 @@ fn first_protection(mapping: &Mapping, has_pages: bool) -> u64 {
 }
 
 /// Adds what makes a filled mapping like the program's own.
-fn finish(script: &mut Script, mapping: &Mapping, has_pages: bool) {
+pub(super) fn finish(script: &mut Script, mapping: &Mapping, has_pages: bool) {
     let Range { start, end } = mapping.range;
     let (address, length) = (start, end - start);
     if first_protection(mapping, has_pages) != mapping.protection {
@@ -165,7 +175,7 @@ fn finish(script: &mut Script, mapping: &Mapping, has_pages: bool) {
 }
 
 /// Adds the reading of the still's memory straight into place, one copy.
-fn read_memory(arena: &mut Arena, script: &mut Script, still: i32, runs: &[Range]) {
+pub(super) fn read_memory(arena: &mut Arena, script: &mut Script, still: i32, runs: &[Range]) {
     let mut batch: Vec<Range> = Vec::new();
     let mut bytes = 0;
     let mut flush = |batch: &mut Vec<Range>, bytes: &mut u64| {

@@ -11,13 +11,13 @@
 
 use std::mem::size_of;
 
-use sys::ptrace::SignalInfo;
+use sys::{blob::OP_BYTES, ptrace::SignalInfo};
 
 use super::{files, kind};
 use crate::{
     frame,
     image::{Image, PosixTimer, Scheduling, Thread},
-    script::{Arena, Arg, Check, Script},
+    script::{Arena, Arg, Check, PAGE, Script},
 };
 
 /// Descriptors that come with a request, in this order: pid 1's pidfd, cgroup directory, standard input, output, error.
@@ -38,6 +38,22 @@ const PR_TIMER_CREATE_RESTORE_IDS: i32 = 77;
 const SECCOMP_SET_MODE_FILTER: i32 = 1;
 const SECCOMP_FILTER_FLAG_TSYNC: u64 = 1;
 const WAIT_ALL: i32 = 0x4000_0000; // __WALL
+/// Largest count that one read takes.
+const READ_BYTES_MAX: u64 = 0x7fff_f000;
+
+/// Length of the message that asks for a start: its number.
+pub(super) const START_BYTES: u64 = 8;
+/// Length of the message that asks for a branch.
+pub(super) const BRANCH_BYTES: u64 = 16;
+
+/// Arenas lie in free room of this size, in one half of it: the other half is for the arena of a branch.
+pub(super) const ROOM_BYTES: u64 = 1 << 32;
+pub(super) const HALF_BYTES: u64 = ROOM_BYTES / 2;
+
+/// The other half of the room of an arena.
+pub(super) fn other_half(arena: u64) -> u64 {
+    arena ^ HALF_BYTES
+}
 
 /// Numbers of the descriptors in transit, above all of the program's.
 #[derive(Debug, Clone, Copy)]
@@ -110,7 +126,7 @@ impl ResultReport {
 
 /// Places all scripts of a start; gives the address of the zygote's loop, which begins by reporting that the zygote is built.
 pub(super) fn place(arena: &mut Arena, image: &Image, seccomp: &[u64], transit: Transit) -> Entries {
-    let mailbox = Mailbox { control: transit.control, start: arena.words(&[0]), failure: arena.words(&[0, 0]) };
+    let mailbox = Mailbox { control: transit.control, start: arena.words(&[0, 0]), failure: arena.words(&[0, 0]) };
     let handler = mailbox.failure_handler(arena);
     arena.on_fail(handler);
     let copy = place_copy(arena, image, seccomp, transit, &mailbox);
@@ -132,29 +148,62 @@ pub(super) struct Entries {
 fn place_loop(arena: &mut Arena, helper: u64, transit: Transit, mailbox: &Mailbox) -> (u64, u64) {
     // struct msghdr { name, namelen, iov, iovlen, control, controllen, flags }
     const CONTROL_BYTES: u64 = 16 + (RECEIVED as u64 * 4).next_multiple_of(8);
-    let vector = arena.words(&[mailbox.start, 8]);
+    let vector = arena.words(&[mailbox.start, BRANCH_BYTES]);
     let control = arena.data(&[0; CONTROL_BYTES as usize], 8);
     let message = arena.words(&[0, 0, vector, 1, control, CONTROL_BYTES, 0]);
-    // The keeper is gone: nothing to report to.
-    let mut gone = Script::default();
-    gone.call(libc::SYS_exit_group, [0u64.into()], Check::Ignore);
-    let gone = arena.place(&gone);
+    let branch = place_branch(arena);
+    let mut failed = Script::default();
+    failed.record(mailbox.failure);
+    mailbox.report(arena, &mut failed, kind::FAILED, mailbox.failure);
+    close_received(&mut failed, transit);
+    let back = failed.go(0);
+    let failed = arena.place(&failed);
     let mut script = Script::default();
     let pid = script.call(libc::SYS_getpid, [], Check::Ignore);
     let report = mailbox.report_result(arena, &mut script, kind::BUILT, pid);
     // The kernel overwrites the length of the control buffer with what it filled.
     let again = script.store(message + 40, CONTROL_BYTES);
-    let receive =
-        script.call(libc::SYS_recvmsg, [transit.control.into(), message.into(), 0u64.into()], Check::Equal(8));
+    let receive = script.call(libc::SYS_recvmsg, [transit.control.into(), message.into(), 0u64.into()], Check::Ignore);
+    let not_start = script.unless(receive, START_BYTES);
+    // A helper that cannot be forked (a process limit) is that start's failure, not the zygote's.
     let clone = script.spawn(libc::SYS_clone, vm_child(), helper);
     script.call(libc::SYS_wait4, [Arg::Result(clone), 0u64.into(), WAIT_ALL.into(), 0u64.into()], Check::Ignore);
-    script.call(libc::SYS_close_range, [0u64.into(), (transit.control - 1).into(), 0u64.into()], Check::Ignore);
+    close_received(&mut script, transit);
     script.again(again);
-    let before = arena.on_fail(gone);
+    script.land(not_start);
+    let not_branch = script.unless(receive, BRANCH_BYTES);
+    let flags = (libc::CLONE_PARENT | libc::SIGCHLD) as u64;
+    script.try_spawn(libc::SYS_clone, [flags.into(), 0u64.into(), 0u64.into(), 0u64.into(), 0u64.into()], branch);
+    close_received(&mut script, transit);
+    script.again(again);
+    script.land(not_branch);
+    // The keeper is gone: nothing to report to.
+    script.call(libc::SYS_exit_group, [0u64.into()], Check::Ignore);
+    let before = arena.on_fail(failed);
     let placed = arena.place(&script);
     arena.on_fail(before);
+    arena.set_target(failed, back, placed + (again * OP_BYTES) as u64);
     report.complete(arena, placed);
-    (placed, placed + (receive * sys::blob::OP_BYTES) as u64)
+    (placed, placed + (receive * OP_BYTES) as u64)
+}
+
+fn close_received(script: &mut Script, transit: Transit) {
+    script.call(libc::SYS_close_range, [0u64.into(), (transit.control - 1).into(), 0u64.into()], Check::Ignore);
+}
+
+/// What a branch does first: a fork of the zygote that becomes another zygote maps the arena that it received and goes on there, with
+/// its new control socket, the arena's file and the root filesystem as descriptors 0, 1 and 2.
+fn place_branch(arena: &mut Arena) -> u64 {
+    let other = other_half(arena.base());
+    let (rw, rx) = (libc::PROT_READ | libc::PROT_WRITE, libc::PROT_READ | libc::PROT_EXEC);
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    let mut script = Script::default();
+    let args = [other.into(), HALF_BYTES.into(), rw.into(), flags.into(), (-1).into(), 0u64.into()];
+    script.call(libc::SYS_mmap, args, Check::Equal(other as i64));
+    script.call(libc::SYS_read, [1u64.into(), other.into(), READ_BYTES_MAX.into()], Check::Success);
+    script.call(libc::SYS_mprotect, [other.into(), PAGE.into(), rx.into()], Check::Success);
+    script.enter(other);
+    arena.place(&script)
 }
 
 /// Arguments of a clone that shares memory and nothing else.
@@ -389,10 +438,16 @@ fn memory_attributes(script: &mut Script, image: &Image) {
 
 fn timers(arena: &mut Arena, script: &mut Script, image: &Image) {
     for (which, timer) in image.interval_timers.iter().enumerate() {
-        if timer[2] != 0 || timer[3] != 0 {
-            let place = arena.words(timer);
-            script.call(libc::SYS_setitimer, [(which as u64).into(), place.into(), 0u64.into()], Check::Success);
+        let mut timer = *timer;
+        if timer == [0; 4] {
+            continue;
         }
+        if timer[2..] == [0, 0] {
+            // Between its expiry and the delivery of its signal the kernel has not armed it again: it is due at once.
+            timer[3] = 1;
+        }
+        let place = arena.words(&timer);
+        script.call(libc::SYS_setitimer, [(which as u64).into(), place.into(), 0u64.into()], Check::Success);
     }
     if image.posix_timers.is_empty() {
         return;

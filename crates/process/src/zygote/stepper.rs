@@ -119,6 +119,11 @@ impl Stepper {
                         .of("write memory of", tid)?;
                     next
                 }
+                kind if kind == Kind::Unless as u32 => {
+                    let mut word = [0; 8];
+                    memory.read_exact_at(&mut word, operation.arg(0)).of("read memory of", tid)?;
+                    if u64::from_le_bytes(word) == operation.arg(1) { next } else { operation.target() }
+                }
                 kind if kind == Kind::CountDown as u32 => {
                     let mut word = [0; 4];
                     memory.read_exact_at(&mut word, operation.arg(0)).of("read memory of", tid)?;

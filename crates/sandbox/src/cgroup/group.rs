@@ -23,6 +23,8 @@ use crate::{
 const EMPTY_MS_MAX: u64 = 20_000;
 /// Freezing is asynchronous; a process in an uninterruptible system call takes this long at most, in milliseconds.
 const FREEZE_MS_MAX: u64 = 5_000;
+/// The line of cgroup.events that says so.
+const EMPTY: &str = "populated 0";
 /// The period of CPU limits, in microseconds: the kernel's default.
 const CPU_PERIOD_US: u64 = 100_000;
 
@@ -83,17 +85,17 @@ impl Group {
             if new.is_empty() {
                 return Ok(());
             }
-            for pid in new {
-                self.legacy.iter().try_for_each(|path| join(path, pid))?;
+            for path in &self.legacy {
+                // A move stalls every fork of the host for milliseconds, also one to where the process is already.
+                let there: HashSet<i32> = read_processes(path)?.into_iter().collect();
+                new.iter().filter(|pid| !there.contains(pid)).try_for_each(|pid| join(path, *pid))?;
             }
         }
     }
 
     /// All processes, zombies not included, as the host sees them.
     pub(crate) fn processes(&self) -> Result<Vec<i32>, Error> {
-        let path = self.path.join("cgroup.procs");
-        let text = fs::read_to_string(&path).at("read", &path)?;
-        Ok(text.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid > 0).collect())
+        read_processes(&self.path)
     }
 
     /// Stops all processes; returns when all are stopped.
@@ -117,9 +119,16 @@ impl Group {
         write(&self.path, "cgroup.kill", "1")
     }
 
+    /// Whether no process is left; zombies do not count.
+    pub(crate) fn is_empty(&self) -> Result<bool, Error> {
+        let path = self.path.join("cgroup.events");
+        let text = fs::read_to_string(&path).at("read", &path)?;
+        Ok(text.lines().any(|line| line == EMPTY))
+    }
+
     /// Waits until no process is left.
     pub(crate) fn wait_empty(&self) -> Result<(), Error> {
-        self.wait_for("populated 0", EMPTY_MS_MAX)
+        self.wait_for(EMPTY, EMPTY_MS_MAX)
     }
 
     fn wait_for(&self, line: &str, limit_ms: u64) -> Result<(), Error> {
@@ -154,14 +163,21 @@ impl Group {
 /// Removes one group below each of the node's directories, in whatever state it is: for what a dead keeper left.
 pub(crate) fn sweep(cgroups: &Cgroups, id: &SandboxId) -> Result<(), Error> {
     let path = cgroups.summary().group.join(id.as_str());
-    if path.exists() {
-        let directory = File::open(&path).at("open", &path)?.into();
-        let group = Group { path, directory, legacy: Vec::new(), legacy_limits: Vec::new() };
-        group.kill()?;
-        group.wait_empty()?;
-        group.remove()?;
+    if let Err(error) = sweep_unified(&path)
+        // Somebody else was faster: each step fails then, each in its own way.
+        && path.exists()
+    {
+        return Err(error);
     }
     cgroups.legacy().iter().try_for_each(|parent| remove_empty(&parent.join(id.as_str())))
+}
+
+fn sweep_unified(path: &Path) -> Result<(), Error> {
+    let directory = File::open(path).at("open", path)?.into();
+    let group = Group { path: path.to_owned(), directory, legacy: Vec::new(), legacy_limits: Vec::new() };
+    group.kill()?;
+    group.wait_empty()?;
+    group.remove()
 }
 
 /// A group counts its last process for a moment after that is gone: tries again for up to a second.
@@ -177,6 +193,12 @@ fn remove_empty(path: &Path) -> Result<(), Error> {
             result => return result.at("remove", path),
         }
     }
+}
+
+fn read_processes(group: &Path) -> Result<Vec<i32>, Error> {
+    let path = group.join("cgroup.procs");
+    let text = fs::read_to_string(&path).at("read", &path)?;
+    Ok(text.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid > 0).collect())
 }
 
 fn join(group: &Path, pid: i32) -> Result<(), Error> {

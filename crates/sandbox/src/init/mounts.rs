@@ -20,6 +20,9 @@ use rustix::{
 use crate::report::{Failure, Step};
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+/// Its file in the root filesystem: a mount shows in /proc/self/mountinfo where it comes from, and the host's paths are
+/// none of the program's business.
+const OWN_BOOT_ID: &str = "/run/pando/boot_id";
 /// Settings and devices of the kernel: to be read only. As in Docker.
 const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 /// What tells about the host or its other tenants: reads as empty. As in Docker.
@@ -41,7 +44,6 @@ const MASKED_DIRECTORIES: [&str; 5] =
 pub(super) fn enter_root(dir: &Path, rootfs: BorrowedFd<'_>) -> Result<(), Failure> {
     // First of all: until now mounts made here would appear on the host as well.
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).step("make its mounts private")?;
-    let boot_id = clone_mount(CWD, dir.join("boot_id").as_path()).step("take its boot id along")?;
     attach(rootfs, dir).step("attach the root filesystem")?;
     chdir(dir).step("enter the root filesystem")?;
     // The old root ends up on top of the new one, at the same place, and is taken off from there: pivot_root(2).
@@ -54,6 +56,7 @@ pub(super) fn enter_root(dir: &Path, rootfs: BorrowedFd<'_>) -> Result<(), Failu
     for path in READ_ONLY {
         optional(lock(path)).step("lock /proc")?;
     }
+    let boot_id = clone_mount(CWD, Path::new(OWN_BOOT_ID)).step("find its boot id")?;
     attach(boot_id.as_fd(), Path::new(BOOT_ID)).step("set its boot id")?;
     read_only(BOOT_ID).step("set its boot id")
 }

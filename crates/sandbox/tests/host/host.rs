@@ -71,7 +71,7 @@ impl Host {
 
     pub(crate) fn close(self) {
         // What a failed case left.
-        pando_sandbox::sweep(&self.cgroups, &self.sandboxes(), &Default::default()).unwrap();
+        pando_sandbox::sweep(&self.cgroups, &self.sandboxes(), &|_| false).unwrap();
         self.cgroups.remove_all().unwrap();
     }
 }

@@ -12,6 +12,7 @@ use tokio::task::JoinSet;
 use super::{
     StartArgs,
     cold::{self, Plain},
+    criu::{self, Criu},
     node::{PrivateNode, Started},
     program,
     report::{Fact, Report, times},
@@ -25,7 +26,11 @@ const PAUSE_BETWEEN: Duration = Duration::from_millis(50);
 
 pub(super) async fn measure(args: &StartArgs) -> Result<Report> {
     let mut report = Report { machine: machine(), ..Report::default() };
-    let floor = measure_cold(args, &mut report).await?;
+    let criu = criu::find(args.criu.as_deref());
+    if args.criu.is_some() && criu.is_err() {
+        return criu.map(|_| report).context("--criu");
+    }
+    let floor = measure_cold(args, criu, &mut report).await?;
     progress("starting a private node");
     let node = Arc::new(PrivateNode::start().await?);
     let measured = measure_node(args, &node, &floor, &mut report).await;
@@ -58,9 +63,11 @@ struct Cold {
     resident_bytes: u64,
     /// Concurrency and the mean time of each.
     at_once: Vec<(u32, Duration, Duration)>,
+    /// CRIU's lazy restore to the first answer.
+    criu_lazy: Option<Duration>,
 }
 
-async fn measure_cold(args: &StartArgs, report: &mut Report) -> Result<Cold> {
+async fn measure_cold(args: &StartArgs, criu: Result<Criu>, report: &mut Report) -> Result<Cold> {
     progress("cold starts, one at a time");
     let mut alone = Vec::new();
     for _ in 0..3 {
@@ -86,22 +93,21 @@ async fn measure_cold(args: &StartArgs, report: &mut Report) -> Result<Cold> {
         report.add(format!("cold start, {count} at once"), times, format!("total {}", duration(total)));
         at_once.push((count, mean, total));
     }
-    report.fact("criu", criu());
-    Ok(Cold { fork, resident_bytes, at_once })
+    let criu_lazy = measure_criu(args, criu, alone_median, report).await;
+    Ok(Cold { fork, resident_bytes, at_once, criu_lazy })
 }
 
-/// Whether CRIU could be compared.
-fn criu() -> String {
-    let output = std::process::Command::new("criu").arg("--version").output();
-    match output {
-        Ok(output) => {
-            let version = String::from_utf8_lossy(&output.stdout);
-            format!(
-                "{} is installed; its restore is not measured by this command yet",
-                version.lines().next().unwrap_or("?")
-            )
+/// Gives what CRIU's lazy restore takes to the first answer, if it could be measured.
+async fn measure_criu(args: &StartArgs, criu: Result<Criu>, cold: Duration, report: &mut Report) -> Option<Duration> {
+    match criu {
+        Ok(criu) => {
+            progress("CRIU's restores");
+            criu::compare(&criu, if args.quick { FEW / 2 } else { FEW }, cold, report).await
         }
-        Err(_) => "not installed, so not compared".into(),
+        Err(reason) => {
+            report.fact("criu", format!("{reason:#}"));
+            None
+        }
     }
 }
 
@@ -172,8 +178,11 @@ async fn one_at_a_time(
     let (_, cold_mean, _) = cold.at_once[0];
     let answered_median = median(&answered);
     let allowed = cold.fork * 2 + own_answer;
+    let criu = cold.criu_lazy.map_or_else(String::new, |lazy| {
+        format!("{:.1}x faster than CRIU's lazy restore; ", times(lazy, answered_median))
+    });
     let beside = format!(
-        "{:.0}x faster than cold; {:.2} of (2 x floor + own answer)",
+        "{:.0}x faster than cold; {criu}{:.2} of (2 x floor + own answer)",
         times(cold_mean, answered_median),
         times(answered_median, allowed)
     );

@@ -24,7 +24,7 @@ pub(crate) fn namespaces(host: &Host) {
     let address = "import socket; s = socket.socket(); s.bind(('127.0.0.1', 80)); s.listen(); c = socket.create_connection(s.getsockname()); print('up')";
     assert_eq!(run(&sandbox, &["python3", "-c", address]).text, "up\n");
     assert_eq!(shell(&sandbox, "hostname; cat /etc/hostname").text, format!("{id}\n{id}\n", id = spec.id));
-    let boot_id = fs::read_to_string(spec.dir.join("boot_id")).unwrap();
+    let boot_id = fs::read_to_string(spec.dir.join("upper/run/pando/boot_id")).unwrap();
     assert_eq!(shell(&sandbox, "cat /proc/sys/kernel/random/boot_id").text, boot_id);
     assert_ne!(boot_id, fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap());
     assert_eq!(shell(&sandbox, "cat /etc/machine-id").text.trim().len(), 32);

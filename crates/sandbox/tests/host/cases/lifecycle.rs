@@ -1,14 +1,14 @@
 //! Creation, adoption, limits, the end.
 
 use std::{
-    collections::HashSet,
     fs,
     os::fd::AsFd,
     path::PathBuf,
     time::{Duration, Instant},
 };
 
-use pando_sandbox::{ControllerHome, Error, ProcessIdentity, Sandbox, sweep as sweep_all};
+use base::id::SandboxId;
+use pando_sandbox::{ControllerHome, Error, ProcessIdentity, Sandbox, remove_directory, sweep as sweep_all};
 use rustix::process::Signal;
 
 use crate::host::{Host, command, reap_all, shell, start, wait};
@@ -21,6 +21,8 @@ pub(crate) fn created_and_destroyed(host: &Host) {
     let init = sandbox.init();
     sandbox.destroy().unwrap();
     assert!(!init.is_alive());
+    assert!(spec.dir.join("upper/etc/hostname").exists(), "the directory is the caller's to remove");
+    remove_directory(&spec.dir).unwrap();
     assert!(!spec.dir.exists());
 }
 
@@ -79,7 +81,7 @@ pub(crate) fn adopt(host: &Host) {
 pub(crate) fn sweep(host: &Host) {
     let kept = host.spec();
     let sandbox = Sandbox::create(&kept, &host.cgroups).unwrap();
-    let keep = HashSet::from([kept.id.clone()]);
+    let is_kept = |id: &SandboxId| *id == kept.id;
     let mut found = 0;
     for round in 0..40u64 {
         let spec = host.spec();
@@ -93,12 +95,12 @@ pub(crate) fn sweep(host: &Host) {
         .unwrap();
         std::thread::sleep(Duration::from_micros(round * 250));
         rustix::process::pidfd_send_signal(&creator.pidfd, Signal::KILL).unwrap();
-        let swept = sweep_all(&host.cgroups, &host.sandboxes(), &keep).unwrap();
+        let swept = sweep_all(&host.cgroups, &host.sandboxes(), &is_kept).unwrap();
         assert!(swept.iter().all(|id| *id == spec.id));
         found += swept.len();
         // The creator may have been killed in the middle of a fork: its death is certain only now.
         reap_all();
-        found += sweep_all(&host.cgroups, &host.sandboxes(), &keep).unwrap().len();
+        found += sweep_all(&host.cgroups, &host.sandboxes(), &is_kept).unwrap().len();
         assert!(!spec.dir.exists());
     }
     assert!(found > 20, "{found} of 40 creators got as far as leaving something");

@@ -1,0 +1,342 @@
+//! A zygote as a fork of another: the memory of a program that was itself started from a zygote differs from that zygote's only where it
+//! was written since. What is still the same page of physical memory in both is not copied but shared further.
+//!
+//! The page maps of the still and of the older zygote show the frame behind each page. Frames that are equal are one page, shared
+//! copy-on-write since the program's start. Both processes stand still, but the kernel may move pages while they are compared; then
+//! frames differ and a page is copied needlessly. So that no move can make two pages look equal, the still is read before and after.
+
+use std::fs::File;
+
+use sys::remote::{self, Range};
+
+use super::memory::{self, OpenFiles, READ, Rest, WRITE};
+use crate::{
+    capture::Capture,
+    error::{Context, Error},
+    image::{Backing, Image, Mapping, MappingFlags},
+    mappings::{Sort, sort},
+    procfs::{self, MapLine},
+    script::{Arena, Check, PAGE, Script},
+};
+
+/// A zygote to start from.
+#[derive(Debug)]
+pub(super) struct Base {
+    pid: i32,
+    lines: Vec<MapLine>,
+}
+
+impl Base {
+    /// The zygote `pid` with its `arena`, if the image can be made from it: same program at the same addresses, and room for an arena.
+    pub(super) fn of(pid: i32, arena: Range, other: Range, image: &Image) -> Result<Option<Self>, Error> {
+        let mut lines = procfs::mappings(pid, "smaps")?;
+        let vdso = lines.iter().filter(|line| sort(line) == Ok(Sort::Vdso)).map(|line| line.range);
+        let same_vdso = vdso.eq(image.vdso.iter().map(|(_, range)| *range));
+        let same_program = procfs::link(&format!("/proc/{pid}/exe"))? == image.layout.exe;
+        let room =
+            image.mappings.iter().all(|mapping| mapping.range.end <= other.start || other.end <= mapping.range.start);
+        lines.retain(|line| {
+            sort(line) != Ok(Sort::Vdso) && (line.range.end <= arena.start || arena.end <= line.range.start)
+        });
+        Ok((same_vdso && same_program && room).then_some(Self { pid, lines }))
+    }
+}
+
+/// A mapping, or a part of one, with what the older zygote has there.
+enum Piece {
+    /// The older zygote has the same mapping.
+    Kept(Mapping),
+    /// It has none, or another.
+    New(Mapping),
+}
+
+/// Adds the steps that turn the older zygote's address space into the image's.
+pub(super) fn plan(
+    arena: &mut Arena,
+    script: &mut Script,
+    capture: &Capture,
+    base: &Base,
+    root: i32,
+) -> Result<Rest, Error> {
+    let open = |pid: i32| -> Result<File, Error> {
+        let path = format!("/proc/{pid}/pagemap");
+        File::open(&path).on("open", path)
+    };
+    let maps = PageMaps { still: open(capture.still.pid())?, base: open(base.pid)?, capture };
+    let pieces: Vec<Piece> = capture.image.mappings.iter().flat_map(|mapping| pieces(mapping, &base.lines)).collect();
+    for gone in gone(&pieces, &base.lines) {
+        unmap(script, gone);
+    }
+    let mut rest = Rest::default();
+    let mut readable = Vec::new();
+    let mut files = OpenFiles::new(root);
+    let mut after = Script::default();
+    for piece in &pieces {
+        let (mapping, changed, all) = match piece {
+            Piece::Kept(mapping) => {
+                let difference = maps.difference(mapping.range)?;
+                for run in difference.dropped {
+                    advise_gone(script, run);
+                }
+                (mapping, difference.changed, difference.all_bytes)
+            }
+            Piece::New(mapping) => {
+                let private = matches!(mapping.backing, Backing::Anonymous | Backing::File { .. });
+                let runs = if private { capture.private_pages(&maps.still, mapping.range)? } else { Vec::new() };
+                if !memory::map(arena, script, mapping, !runs.is_empty(), &mut files) {
+                    continue;
+                }
+                memory::finish(&mut after, mapping, !runs.is_empty());
+                let bytes = runs.iter().map(|run| run.end - run.start).sum();
+                (mapping, runs, bytes)
+            }
+        };
+        rest.memory_bytes += all;
+        if mapping.protection & READ == 0 {
+            rest.unreadable.extend(changed);
+            continue;
+        }
+        if let (Piece::Kept(_), false) = (piece, changed.is_empty() || mapping.protection & WRITE != 0) {
+            protect(script, mapping.range, READ | WRITE);
+            protect(&mut after, mapping.range, mapping.protection);
+        }
+        readable.extend(changed);
+    }
+    files.close(script);
+    memory::read_memory(arena, script, capture.still.pid(), &readable);
+    script.append(after);
+    Ok(rest)
+}
+
+fn unmap(script: &mut Script, range: Range) {
+    script.call(libc::SYS_munmap, [range.start.into(), (range.end - range.start).into()], Check::Success);
+}
+
+fn protect(script: &mut Script, range: Range, protection: u64) {
+    script.call(
+        libc::SYS_mprotect,
+        [range.start.into(), (range.end - range.start).into(), protection.into()],
+        Check::Success,
+    );
+}
+
+/// The program gave these pages back: they are empty (or the file's) again.
+fn advise_gone(script: &mut Script, range: Range) {
+    let args = [range.start.into(), (range.end - range.start).into(), libc::MADV_DONTNEED.into()];
+    script.call(libc::SYS_madvise, args, Check::Success);
+}
+
+/// Cuts a mapping where the older zygote's mappings begin and end.
+fn pieces(mapping: &Mapping, lines: &[MapLine]) -> Vec<Piece> {
+    let mut pieces = Vec::new();
+    let mut at = mapping.range.start;
+    let from = lines.partition_point(|line| line.range.end <= at);
+    for line in lines[from..].iter().take_while(|line| line.range.start < mapping.range.end) {
+        let overlap = Range { start: line.range.start.max(at), end: line.range.end.min(mapping.range.end) };
+        if !is_same(mapping, line) {
+            continue;
+        }
+        if at < overlap.start {
+            pieces.push(Piece::New(cut(mapping, Range { start: at, end: overlap.start })));
+        }
+        at = overlap.end;
+        pieces.push(Piece::Kept(cut(mapping, overlap)));
+    }
+    if at < mapping.range.end {
+        pieces.push(Piece::New(cut(mapping, Range { start: at, end: mapping.range.end })));
+    }
+    pieces
+}
+
+fn cut(mapping: &Mapping, range: Range) -> Mapping {
+    let mut piece = mapping.clone();
+    let skipped = range.start - mapping.range.start;
+    piece.range = range;
+    match &mut piece.backing {
+        Backing::Anonymous => {}
+        Backing::File { offset, .. } | Backing::SharedFile { offset, .. } | Backing::Object { offset, .. } => {
+            *offset += skipped
+        }
+    }
+    piece
+}
+
+/// Whether the older zygote's mapping shows the same thing in the same way where both overlap.
+fn is_same(mapping: &Mapping, line: &MapLine) -> bool {
+    // What a zygote never has: it sets these in its copies.
+    let comparable = |flags: MappingFlags| MappingFlags { dont_fork: false, locked: false, ..flags };
+    if mapping.protection != line.protection || comparable(mapping.flags) != comparable(line.flags) {
+        return false;
+    }
+    match (&mapping.backing, sort(line)) {
+        (Backing::Anonymous, Ok(Sort::Anonymous)) => true,
+        (Backing::File { path, offset }, Ok(Sort::PrivateFile)) => {
+            let same_place = offset.wrapping_sub(mapping.range.start) == line.offset.wrapping_sub(line.range.start);
+            same_place && *path == line.path && mapping.file == (line.dev, line.inode)
+        }
+        _ => false,
+    }
+}
+
+/// What the older zygote has mapped and the pieces do not keep.
+fn gone(pieces: &[Piece], lines: &[MapLine]) -> Vec<Range> {
+    let mut kept: Vec<Range> = Vec::new();
+    for piece in pieces {
+        if let Piece::Kept(mapping) = piece {
+            kept.push(mapping.range);
+        }
+    }
+    let mut gone = Vec::new();
+    for line in lines {
+        let mut at = line.range.start;
+        let from = kept.partition_point(|range| range.end <= at);
+        for range in kept[from..].iter().take_while(|range| range.start < line.range.end) {
+            if at < range.start {
+                gone.push(Range { start: at, end: range.start });
+            }
+            at = range.end;
+        }
+        if at < line.range.end {
+            gone.push(Range { start: at, end: line.range.end });
+        }
+    }
+    gone
+}
+
+struct PageMaps<'a> {
+    still: File,
+    base: File,
+    capture: &'a Capture,
+}
+
+/// What to do about a mapping that both have.
+struct Difference {
+    /// Pages of the still that the older zygote has not, or has in another state.
+    changed: Vec<Range>,
+    /// Pages of the older zygote that the still has not.
+    dropped: Vec<Range>,
+    /// All private memory of the still here.
+    all_bytes: u64,
+}
+
+impl PageMaps<'_> {
+    fn difference(&self, range: Range) -> Result<Difference, Error> {
+        let pid = self.capture.still.pid();
+        let ours = self.capture.private_pages(&self.still, range)?;
+        let theirs = remote::private_pages(&self.base, range).of("scan the page map", pid)?;
+        let mut changed = Vec::new();
+        for run in &ours {
+            let before = remote::page_entries(&self.still, *run).of("read the page map", pid)?;
+            let base = remote::page_entries(&self.base, *run).of("read the page map", pid)?;
+            let after = remote::page_entries(&self.still, *run).of("read the page map", pid)?;
+            for n in 0..before.len() {
+                let same = before[n] != 0 && before[n] == base[n] && before[n] == after[n];
+                if !same {
+                    let start = run.start + n as u64 * PAGE;
+                    join(&mut changed, Range { start, end: start + PAGE });
+                }
+            }
+        }
+        let all_bytes = ours.iter().map(|run| run.end - run.start).sum();
+        Ok(Difference { changed, dropped: subtract(&theirs, &ours), all_bytes })
+    }
+}
+
+fn join(runs: &mut Vec<Range>, next: Range) {
+    match runs.last_mut() {
+        Some(last) if last.end == next.start => last.end = next.end,
+        _ => runs.push(next),
+    }
+}
+
+/// The parts of `a` that are not in `b`; both in order.
+fn subtract(a: &[Range], b: &[Range]) -> Vec<Range> {
+    let mut left = Vec::new();
+    for range in a {
+        let mut at = range.start;
+        let from = b.partition_point(|other| other.end <= at);
+        for other in b[from..].iter().take_while(|other| other.start < range.end) {
+            if at < other.start {
+                left.push(Range { start: at, end: other.start });
+            }
+            at = at.max(other.end);
+        }
+        if at < range.end {
+            left.push(Range { start: at, end: range.end });
+        }
+    }
+    left
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(start: u64, end: u64) -> Range {
+        Range { start, end }
+    }
+
+    fn anonymous(start: u64, end: u64, protection: u64) -> Mapping {
+        let backing = Backing::Anonymous;
+        Mapping { range: range(start, end), protection, flags: MappingFlags::default(), backing, file: (0, 0) }
+    }
+
+    fn line(start: u64, end: u64, protection: u64) -> MapLine {
+        MapLine {
+            range: range(start, end),
+            protection,
+            shared: false,
+            offset: 0,
+            dev: 0,
+            inode: 0,
+            path: Vec::new(),
+            flags: MappingFlags::default(),
+            huge_tlb: false,
+            io: false,
+            protection_key: 0,
+        }
+    }
+
+    fn described(pieces: &[Piece]) -> Vec<(&'static str, u64, u64)> {
+        let describe = |piece: &Piece| match piece {
+            Piece::Kept(mapping) => ("kept", mapping.range.start, mapping.range.end),
+            Piece::New(mapping) => ("new", mapping.range.start, mapping.range.end),
+        };
+        pieces.iter().map(describe).collect()
+    }
+
+    #[test]
+    fn a_mapping_that_grew_keeps_its_old_part() {
+        let lines = [line(10, 20, 3), line(40, 50, 3)];
+        let pieces = pieces(&anonymous(10, 30, 3), &lines);
+        assert_eq!(described(&pieces), [("kept", 10, 20), ("new", 20, 30)]);
+        assert_eq!(gone(&pieces, &lines), [range(40, 50)]);
+    }
+
+    #[test]
+    fn another_protection_is_another_mapping() {
+        let lines = [line(10, 20, 1)];
+        let pieces = pieces(&anonymous(5, 30, 3), &lines);
+        assert_eq!(described(&pieces), [("new", 5, 30)]);
+        assert_eq!(gone(&pieces, &lines), [range(10, 20)]);
+    }
+
+    #[test]
+    fn what_lies_between_is_new_and_what_is_left_over_goes() {
+        let lines = [line(0, 12, 3), line(15, 20, 3), line(28, 40, 3)];
+        let pieces = pieces(&anonymous(10, 30, 3), &lines);
+        assert_eq!(
+            described(&pieces),
+            [("kept", 10, 12), ("new", 12, 15), ("kept", 15, 20), ("new", 20, 28), ("kept", 28, 30)]
+        );
+        assert_eq!(gone(&pieces, &lines), [range(0, 10), range(30, 40)]);
+    }
+
+    #[test]
+    fn a_subtraction_leaves_what_only_the_first_has() {
+        assert_eq!(
+            subtract(&[range(0, 10), range(20, 30)], &[range(2, 4), range(8, 22)]),
+            [range(0, 2), range(4, 8), range(22, 30)]
+        );
+    }
+}

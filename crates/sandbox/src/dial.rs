@@ -1,0 +1,36 @@
+//! TCP connections into a sandbox's own network namespace.
+
+use std::{net::TcpStream, os::fd::AsFd};
+
+use rustix::{
+    io::Errno,
+    net::{AddressFamily, Ipv4Addr, SocketAddrV4, SocketFlags, SocketType, connect, socket_with},
+    process::{Pid, PidfdFlags, pidfd_open},
+};
+
+use crate::{
+    error::{Context, Error},
+    identity::ProcessIdentity,
+    namespaces,
+};
+
+/// A TCP socket made inside the sandbox of the pid 1 `init`, non-blocking, whose connection to `127.0.0.1:port` was begun.
+///
+/// It never blocks, and any thread may do it: the visit to the sandbox's network namespace is the calling thread's alone.
+pub fn dial(init: ProcessIdentity, port: u16) -> Result<TcpStream, Error> {
+    let pid = Pid::from_raw(init.pid).ok_or(Errno::SRCH).doing("enter the sandbox")?;
+    let pidfd = pidfd_open(pid, PidfdFlags::empty()).doing("enter the sandbox")?;
+    // Only after the descriptor is open: now it cannot become another process.
+    if !init.is_alive() {
+        return Err(Errno::SRCH).doing("enter the sandbox");
+    }
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let dial = || {
+        let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
+        match connect(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, port)) {
+            Ok(()) | Err(Errno::INPROGRESS) => Ok(socket.into()),
+            Err(error) => Err(error),
+        }
+    };
+    namespaces::in_network_namespace(pidfd.as_fd(), dial)?.doing("connect into the sandbox")
+}

@@ -1,0 +1,342 @@
+//! A node of its own for a case, and the `pando` command as a user would run it.
+//!
+//! The node runs in a cgroup made for it, so that everything that it ever started is found there, whatever its parent and its
+//! name: [`Node::finish`] removes what the user's commands can remove and fails if anything is left. A watchdog outside of the
+//! group kills and removes it all when the case, or the whole test program, ends early.
+
+mod cleanup;
+mod command;
+
+use std::{
+    fs::{self, File},
+    io::{Read, Write},
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use api::{NodeInfo, RunResponse, Sandbox, SandboxDetail};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+pub use cleanup::Leftovers;
+pub use command::{Answer, Running};
+
+/// How a node is set up.
+#[derive(Debug, Clone, Default)]
+pub struct Setting {
+    /// The state directory is on a file system of its own, of this many MiB, mounted in the node's mount namespace only.
+    pub state_mib: Option<u32>,
+    /// More arguments for `pando node`.
+    pub arguments: Vec<String>,
+}
+
+/// A node under test.
+pub struct Node {
+    /// Programs and services, visible in sandboxes.
+    pub programs: PathBuf,
+    /// Its state directory, as the node sees it.
+    pub state: PathBuf,
+    /// Its socket.
+    pub socket: PathBuf,
+    setting: Setting,
+    server: Option<Child>,
+    cleanup: cleanup::Cleanup,
+}
+
+impl Node {
+    /// A node that runs.
+    pub fn start() -> Result<Self> {
+        Self::start_with(Setting::default())
+    }
+
+    /// As [`Self::start`], set up otherwise.
+    pub fn start_with(setting: Setting) -> Result<Self> {
+        let cleanup = cleanup::Cleanup::new()?;
+        let dir = cleanup.dir.clone();
+        let programs = cleanup.programs.clone();
+        place_programs(&dir, &programs)?;
+        let (state, socket) = (dir.join("state"), dir.join("node.sock"));
+        let mut node = Self { programs, state, socket, setting, server: None, cleanup };
+        node.start_server()?;
+        Ok(node)
+    }
+
+    /// Starts the server, also again after it was killed.
+    pub fn start_server(&mut self) -> Result<()> {
+        ensure!(self.server.is_none(), "the server is there already");
+        let log = File::options().create(true).append(true).open(self.log_path())?;
+        let marks = self.log()?.matches("node ready").count();
+        let mut command = self.server_command();
+        self.server = Some(command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn()?);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while self.log()?.matches("node ready").count() <= marks {
+            let ended = self.server.as_mut().and_then(|server| server.try_wait().transpose()).transpose()?;
+            if let Some(status) = ended {
+                self.server = None;
+                bail!("the node ended with {status}:\n{}", self.log()?);
+            }
+            ensure!(Instant::now() < deadline, "the node is not ready in time:\n{}", self.log()?);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    fn server_command(&self) -> Command {
+        // The shell joins the group before the node exists, and mounts what only the node shall see.
+        let mut script = format!("echo $$ > {}/cgroup.procs\n", self.cleanup.group.display());
+        if let Some(mib) = self.setting.state_mib {
+            let state = self.state.display();
+            script += &format!("mkdir -p {state}\nmount -t tmpfs -o size={mib}m,mode=700 pando-test {state}\n");
+        }
+        script += "exec \"$@\"\n";
+        let own_mounts: &[&str] = if self.setting.state_mib.is_some() { &["--mount"] } else { &[] };
+        let mut command = Command::new("unshare");
+        command.args(own_mounts).args(["sh", "-euc", &script, "sh"]).arg(self.binary()).arg("--socket");
+        command.arg(&self.socket).arg("node").arg("--state").arg(&self.state).args(&self.setting.arguments);
+        command
+    }
+
+    fn binary(&self) -> PathBuf {
+        self.cleanup.dir.join("pando")
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.cleanup.dir.join("node.log")
+    }
+
+    /// A directory of this case on the host, hidden in sandboxes.
+    pub fn dir(&self) -> &Path {
+        &self.cleanup.dir
+    }
+
+    /// What the node has logged.
+    pub fn log(&self) -> Result<String> {
+        Ok(String::from_utf8_lossy(&fs::read(self.log_path()).unwrap_or_default()).into_owned())
+    }
+
+    /// The server's process id.
+    pub fn server_pid(&self) -> Result<i32> {
+        Ok(self.server.as_ref().context("the server is not there")?.id() as i32)
+    }
+
+    /// Sends SIGKILL to the server and waits until it is gone.
+    pub fn kill_server(&mut self) -> Result<()> {
+        let mut server = self.server.take().context("the server is not there")?;
+        server.kill()?;
+        server.wait()?;
+        Ok(())
+    }
+
+    /// Stops the server orderly; gives its exit code.
+    pub fn stop_server(&mut self) -> Result<Option<i32>> {
+        let mut server = self.server.take().context("the server is not there")?;
+        kill_process(Pid::from_child(&server), Signal::TERM)?;
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            if let Some(status) = server.try_wait()? {
+                return Ok(status.code());
+            }
+            if Instant::now() > deadline {
+                self.server = Some(server);
+                bail!("the node does not stop:\n{}", self.log()?);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Runs a `pando` command to its end.
+    pub fn pando(&self, arguments: &[&str]) -> Result<Answer> {
+        self.begin(arguments)?.end()
+    }
+
+    /// As [`Self::pando`], with something to read from standard input.
+    pub fn pando_with_input(&self, arguments: &[&str], input: &[u8]) -> Result<Answer> {
+        Running::begin(self.command(&self.socket, arguments), input)?.end()
+    }
+
+    /// As [`Self::pando`], with another socket.
+    pub fn pando_at(&self, socket: &Path, arguments: &[&str]) -> Result<Answer> {
+        Running::begin(self.command(socket, arguments), &[])?.end()
+    }
+
+    /// As [`Self::pando`]; fails unless it exits with 0. Gives what it printed.
+    pub fn ok(&self, arguments: &[&str]) -> Result<String> {
+        let answer = self.pando(arguments)?;
+        ensure!(answer.code == 0, "`pando {}`: {answer}", arguments.join(" "));
+        Ok(answer.stdout)
+    }
+
+    /// As [`Self::ok`], for a command that prints JSON.
+    pub fn json(&self, arguments: &[&str]) -> Result<Value> {
+        let text = self.ok(arguments)?;
+        serde_json::from_str(&text).with_context(|| format!("`pando {}` printed {text:?}", arguments.join(" ")))
+    }
+
+    fn command(&self, socket: &Path, arguments: &[&str]) -> Command {
+        let mut command = Command::new(self.binary());
+        command.arg("--socket").arg(socket).args(arguments);
+        command
+    }
+
+    /// Starts a `pando` command.
+    pub fn begin(&self, arguments: &[&str]) -> Result<Running> {
+        Running::begin(self.command(&self.socket, arguments), &[])
+    }
+
+    /// As [`Self::begin`], with an input that stays open until [`Running::release`].
+    pub fn hold(&self, arguments: &[&str]) -> Result<Running> {
+        Running::begin_held(self.command(&self.socket, arguments))
+    }
+
+    /// Builds a template of the python service `examples/geo.py`, with more `arguments` for it.
+    pub fn build_geo(&self, name: &str, arguments: &[&str]) -> Result<()> {
+        let service = self.program("geo.py");
+        let mut command = vec!["template", "build", name, "--port", "8080", "--", "/usr/bin/python3", &service];
+        command.extend(arguments);
+        self.ok(&command).map(drop)
+    }
+
+    /// The path of a program in `programs`.
+    pub fn program(&self, name: &str) -> String {
+        self.programs.join(name).display().to_string()
+    }
+
+    /// `pando run TEMPLATE -n COUNT`, all of them started.
+    pub fn run(&self, template: &str, count: usize) -> Result<Vec<Sandbox>> {
+        let response: RunResponse =
+            serde_json::from_value(self.json(&["run", template, "-n", &count.to_string(), "--json"])?)?;
+        ensure!(response.failures.is_empty() && response.sandboxes.len() == count, "not all started: {response:?}");
+        Ok(response.sandboxes)
+    }
+
+    /// `pando ps --json`.
+    pub fn ps(&self) -> Result<Vec<Sandbox>> {
+        Ok(serde_json::from_value(self.json(&["ps", "--json"])?)?)
+    }
+
+    /// `pando inspect ID --json`.
+    pub fn inspect(&self, id: &str) -> Result<SandboxDetail> {
+        Ok(serde_json::from_value(self.json(&["inspect", id, "--json"])?)?)
+    }
+
+    /// What a shell command prints inside a sandbox.
+    pub fn shell(&self, id: &str, command: &str) -> Result<String> {
+        self.ok(&["exec", id, "--", "/bin/sh", "-c", command])
+    }
+
+    /// One request to the service in a sandbox: `GET /state`, `POST /write?key=a&value=b`.
+    pub fn ask(&self, id: &str, request: &str) -> Result<Value> {
+        let text = format!("{request} HTTP/1.1\r\nHost: service\r\nConnection: close\r\n\r\n");
+        let answer = self.pando_with_input(&["connect", id, "8080"], text.as_bytes())?;
+        ensure!(answer.code == 0, "`pando connect {id} 8080`: {answer}");
+        let (head, body) = answer.stdout.split_once("\r\n\r\n").with_context(|| format!("no answer: {answer}"))?;
+        ensure!(head.starts_with("HTTP/1.1 200"), "{request} in {id}: {head}");
+        Ok(serde_json::from_str(body)?)
+    }
+
+    /// One request to the node itself; gives the status line's number and the body.
+    pub fn api(&self, request: &str, body: &[u8]) -> Result<(u16, String)> {
+        let mut stream = UnixStream::connect(&self.socket)?;
+        stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+        let head = format!(
+            "{request} HTTP/1.1\r\nHost: node\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
+        stream.write_all(head.as_bytes())?;
+        // A node that has refused the head may hang up on the body.
+        let _ = stream.write_all(body);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        let answer = String::from_utf8_lossy(&answer).into_owned();
+        let status = answer.split(' ').nth(1).and_then(|number| number.parse().ok());
+        let status = status.with_context(|| format!("no HTTP answer to {request}: {answer:?}"))?;
+        let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+        Ok((status, body.to_owned()))
+    }
+
+    /// What the node says about itself.
+    pub fn info(&self) -> Result<NodeInfo> {
+        let (status, body) = self.api("GET /v1/node", b"")?;
+        ensure!(status == 200, "GET /v1/node: {status} {body}");
+        Ok(serde_json::from_str(&body)?)
+    }
+
+    /// What of the node is there now, beside server, keeper and what they are known to keep.
+    pub fn leftovers(&self) -> Result<Leftovers> {
+        cleanup::leftovers(self)
+    }
+
+    /// Fails unless, within some seconds, only the server, the keeper, zygotes and blank sandboxes are left.
+    pub fn expect_only_itself(&self) -> Result<()> {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            let leftovers = self.leftovers()?;
+            if leftovers.is_empty() {
+                return Ok(());
+            }
+            ensure!(Instant::now() < deadline, "left behind: {leftovers:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Fails if processes or groups of a stopped node are left.
+    pub fn expect_stopped(&self) -> Result<()> {
+        self.cleanup.expect_no_process()
+    }
+
+    /// Removes everything with the user's commands, stops the node, and fails if anything is left.
+    pub fn finish(mut self) -> Result<()> {
+        self.finish_commands().with_context(|| format!("log of the node:\n{}", self.log_tail()))?;
+        self.cleanup.expect_nothing(&self.state, &self.socket, self.setting.state_mib.is_some())
+    }
+
+    fn finish_commands(&mut self) -> Result<()> {
+        self.ok(&["rm", "--all"])?;
+        self.expect_only_itself()?;
+        for template in self.json(&["template", "ls", "--json"])?.as_array().context("no list")? {
+            self.ok(&["template", "rm", template["name"].as_str().context("no name")?])?;
+        }
+        self.expect_only_itself()?;
+        let code = self.stop_server()?;
+        ensure!(code == Some(0), "the node ended with {code:?}");
+        Ok(())
+    }
+
+    /// The end of the node's log.
+    pub fn log_tail(&self) -> String {
+        let log = self.log().unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(25)..].join("\n")
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if let Some(mut server) = self.server.take() {
+            let _ = server.kill();
+            let _ = server.wait();
+        }
+    }
+}
+
+/// Copies what the cases run: the binary of this moment (another build may replace it), test programs, services and probes.
+fn place_programs(dir: &Path, programs: &Path) -> Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let binary = std::env::var_os("PANDO_BINARY").map_or_else(|| root.join("target/debug/pando"), PathBuf::from);
+    fs::copy(&binary, dir.join("pando")).with_context(|| format!("{}: build it first", binary.display()))?;
+    for folder in ["target/programs", "examples", "examples/node", "tests/host/probes"] {
+        let entries = fs::read_dir(root.join(folder)).with_context(|| format!("{folder}: run `make programs`"))?;
+        for entry in entries {
+            let entry = entry?;
+            if entry.file_type()?.is_file() {
+                fs::copy(entry.path(), programs.join(entry.file_name()))?;
+            }
+        }
+    }
+    let service = root.join("target/examples/geo-go");
+    fs::copy(&service, programs.join("geo-go")).context("target/examples/geo-go: run `make examples`")?;
+    Ok(())
+}

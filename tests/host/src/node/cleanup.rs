@@ -1,0 +1,217 @@
+//! What a node could leave behind, and its removal whatever happens.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+
+use super::Node;
+
+/// What stays of a state directory from which everything was removed.
+const STATE_FILES: [&str; 6] = ["images", "layers", "lock", "node.json", "sandboxes", "templates"];
+
+/// Removes a case's group and directories when dropped, or when the test program ends in any way.
+pub(super) struct Cleanup {
+    /// Files of the case.
+    pub(super) dir: PathBuf,
+    /// Files that sandboxes see.
+    pub(super) programs: PathBuf,
+    /// The cgroup (v2) that everything runs in.
+    pub(super) group: PathBuf,
+    watchdog: Child,
+}
+
+/// Kills whatever is in the group, then removes all groups with the names of those below it (the v1 hierarchies have them, too)
+/// and the directories. It waits for the end of its input: that is when the test program drops it, or dies.
+const WATCHDOG: &str = r#"
+trap '' INT TERM HUP
+cat >/dev/null
+echo 1 > "$1/cgroup.kill"
+tries=0
+while [ $tries -lt 200 ] && grep -q . $(find "$1" -name cgroup.procs) /dev/null; do
+    sleep 0.02
+    tries=$((tries + 1))
+done
+for group in "$1"/pando-*; do
+    [ -d "$group" ] || continue
+    find /sys/fs/cgroup -depth -type d -path "*/${group##*/}*" -exec rmdir {} + 2>/dev/null
+done
+find "$1" -depth -type d -exec rmdir {} + 2>/dev/null
+rm -rf --one-file-system "$2" "$3"
+"#;
+
+impl Cleanup {
+    pub(super) fn new() -> Result<Self> {
+        static CASES: AtomicU32 = AtomicU32::new(0);
+        let name = format!("pando-host-{}-{}", std::process::id(), CASES.fetch_add(1, Ordering::Relaxed));
+        let (dir, programs) = (Path::new("/var/tmp").join(&name), Path::new("/opt").join(&name));
+        let group = unified()?.join(&name);
+        for path in [&dir, &programs, &group] {
+            fs::create_dir(path).with_context(|| format!("cannot make {}", path.display()))?;
+        }
+        let watchdog = Command::new("sh")
+            .args(["-c", WATCHDOG, "watchdog"])
+            .args([&group, &dir, &programs])
+            .stdin(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()?;
+        Ok(Self { dir, programs, group, watchdog })
+    }
+
+    /// Fails if a process or group of a stopped node is left.
+    pub(super) fn expect_no_process(&self) -> Result<()> {
+        let deadline = Instant::now() + Duration::from_secs(5);
+        let mut left = self.present()?;
+        while !left.is_empty() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(10));
+            left = self.present()?;
+        }
+        ensure!(left.is_empty(), "left behind after the end of the node: {left:?}");
+        Ok(())
+    }
+
+    /// Fails if anything of a stopped node, from which everything was removed, is left.
+    pub(super) fn expect_nothing(&self, state: &Path, socket: &Path, own_mount: bool) -> Result<()> {
+        self.expect_no_process()?;
+        ensure!(!socket.exists(), "the socket is left behind");
+        let mountinfo = fs::read_to_string("/proc/self/mountinfo")?;
+        let mounts: Vec<&str> = mountinfo.lines().filter(|line| line.contains(&*self.dir.to_string_lossy())).collect();
+        ensure!(mounts.is_empty(), "mounts left behind: {mounts:?}");
+        if own_mount {
+            return Ok(());
+        }
+        let found = names(state);
+        ensure!(found.iter().all(|name| STATE_FILES.contains(&name.as_str())), "unexpected files: {found:?}");
+        for folder in ["sandboxes", "templates", "images"] {
+            let found = names(&state.join(folder));
+            ensure!(found.is_empty(), "{folder} left behind: {found:?}");
+        }
+        Ok(())
+    }
+
+    /// Processes and groups.
+    fn present(&self) -> Result<Vec<String>> {
+        let mut found: Vec<String> = processes_in(&self.group).into_iter().map(describe).collect();
+        for name in names(&self.group) {
+            if self.group.join(&name).is_dir() {
+                found.push(format!("cgroup {name}"));
+            }
+        }
+        Ok(found)
+    }
+}
+
+impl Drop for Cleanup {
+    fn drop(&mut self) {
+        drop(self.watchdog.stdin.take());
+        let _ = self.watchdog.wait();
+    }
+}
+
+/// What should not be there while a node runs from which all sandboxes were removed.
+#[derive(Debug, Default)]
+pub struct Leftovers {
+    /// Processes that are neither server, keeper, a zygote nor of a blank sandbox.
+    pub processes: Vec<String>,
+    /// Groups that are not of a blank sandbox.
+    pub groups: Vec<String>,
+    /// Entries of the sandboxes directory that are not of a blank sandbox.
+    pub directories: Vec<String>,
+    /// Network namespaces that server or keeper hold by a descriptor beside their own.
+    pub namespaces: Vec<String>,
+}
+
+impl Leftovers {
+    /// Whether all is as it should be.
+    pub fn is_empty(&self) -> bool {
+        self.processes.is_empty() && self.groups.is_empty() && self.directories.is_empty() && self.namespaces.is_empty()
+    }
+}
+
+pub(super) fn leftovers(node: &Node) -> Result<Leftovers> {
+    let info = node.info()?;
+    let listed: BTreeSet<String> = node.ps()?.into_iter().map(|sandbox| sandbox.id.to_string()).collect();
+    let server = node.server_pid()?;
+    let mut expected: BTreeSet<i32> =
+        [Some(server), info.keeper_pid.map(|pid| pid as i32)].into_iter().flatten().collect();
+    for template in node.json(&["template", "ls", "--json"])?.as_array().context("no list")? {
+        expected.extend(template["facts"]["zygote_pid"].as_i64().map(|pid| pid as i32));
+    }
+    let mut found = Leftovers::default();
+    // A blank sandbox is one directory, one group, one process.
+    let view = PathBuf::from(format!("/proc/{server}/root{}", node.state.join("sandboxes").display()));
+    let known: Vec<String> = names(&view).into_iter().filter(|name| !listed.contains(name)).collect();
+    if known.len() != info.pool.ready {
+        found.directories = known.clone();
+        found.directories.push(format!("(the pool says {})", info.pool.ready));
+    }
+    let main = node.cleanup.group.join(format!("pando-{}", info.id));
+    for group in names(&main).into_iter().filter(|name| main.join(name).is_dir()) {
+        if !listed.contains(&group) && !known.contains(&group) {
+            found.groups.push(group);
+        }
+    }
+    for pid in processes_in(&node.cleanup.group) {
+        let group = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        let listed = listed.iter().any(|id| group.contains(id.as_str()));
+        let blank = known.iter().any(|id| group.contains(id.as_str())) && comm(pid) == "pando-init";
+        if !expected.contains(&pid) && !listed && !blank {
+            found.processes.push(describe(pid));
+        }
+    }
+    for pid in [Some(server), info.keeper_pid.map(|pid| pid as i32)].into_iter().flatten() {
+        for entry in fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
+            let target = fs::read_link(entry.path()).unwrap_or_default().display().to_string();
+            if target.starts_with("net:[") && known.is_empty() && listed.is_empty() {
+                found.namespaces.push(format!("{target} in {pid}"));
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn describe(pid: i32) -> String {
+    let command = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default().replace('\0', " ");
+    let state = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = |name: &str| state.lines().find(|line| line.starts_with(name)).unwrap_or("").replace('\t', " ");
+    format!("{pid} {} [{command}] {} {}", comm(pid), line("State"), line("PPid"))
+}
+
+fn comm(pid: i32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned()
+}
+
+/// Every process in a group and the groups below it.
+fn processes_in(group: &Path) -> Vec<i32> {
+    let mut found = Vec::new();
+    let mut folders = vec![group.to_owned()];
+    while let Some(folder) = folders.pop() {
+        let text = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
+        found.extend(text.lines().filter_map(|line| line.parse::<i32>().ok()));
+        folders.extend(names(&folder).into_iter().map(|name| folder.join(name)).filter(|path| path.is_dir()));
+    }
+    found
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+/// The directory of this process's group in the v2 hierarchy.
+fn unified() -> Result<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mounts")?;
+    let root = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>()).find(|fields| fields[2] == "cgroup2");
+    let root = root.context("there is no cgroup v2 hierarchy")?[1].to_owned();
+    let own = fs::read_to_string("/proc/self/cgroup")?;
+    let own = own.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default().to_owned();
+    Ok(PathBuf::from(root).join(own))
+}

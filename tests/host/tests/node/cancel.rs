@@ -1,0 +1,134 @@
+//! Ctrl-C: the command ends with 130, and what it had started is gone.
+
+use std::{thread::sleep, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use pando_host_tests::{node::Node, runner::Case};
+use rustix::process::Signal;
+
+pub(crate) fn cases() -> Vec<Case> {
+    vec![
+        Case::new("cancel::run_removes_what_it_started", || case(run)),
+        Case::new("cancel::fork_removes_what_it_started", || case(fork)),
+        Case::new("cancel::template_build_leaves_nothing", || case(build)),
+        Case::new("cancel::a_killed_client_is_like_ctrl_c", || case(killed)),
+    ]
+}
+
+fn case(body: fn(&Node) -> Result<()>) -> Result<()> {
+    let node = Node::start()?;
+    node.build_geo("geo", &["--nidx", "2"])?;
+    body(&node).with_context(|| format!("log of the node:\n{}", node.log_tail()))?;
+    node.finish()
+}
+
+/// Runs the command and interrupts it after `delay`; true if that was before its end.
+fn interrupted(node: &Node, arguments: &[&str], delay: Duration, said: &str) -> Result<bool> {
+    let command = node.begin(arguments)?;
+    sleep(delay);
+    let sent = command.signal(Signal::INT);
+    let answer = command.end()?;
+    if answer.code == 0 {
+        return Ok(false);
+    }
+    sent?;
+    // Before the command has its handler, the signal simply kills it.
+    ensure!(answer.code == 130, "after {delay:?}: {answer}");
+    ensure!(answer.stderr.contains(said) || answer.stderr.is_empty(), "after {delay:?}: {answer}");
+    Ok(true)
+}
+
+fn expect_only(node: &Node, expected: &[&str]) -> Result<()> {
+    let deadline = std::time::Instant::now() + Duration::from_secs(10);
+    loop {
+        let found: Vec<String> = node.ps()?.into_iter().map(|sandbox| sandbox.id.to_string()).collect();
+        if found == expected {
+            return node.expect_only_itself();
+        }
+        ensure!(std::time::Instant::now() < deadline, "left: {found:?}, expected {expected:?}");
+        sleep(Duration::from_millis(10));
+    }
+}
+
+fn run(node: &Node) -> Result<()> {
+    let standing = node.run("geo", 1)?[0].id.to_string();
+    let mut count = 0;
+    for ms in [1, 5, 10, 20, 30, 50, 80, 120] {
+        if interrupted(
+            node,
+            &["run", "geo", "-n", "50"],
+            Duration::from_millis(ms),
+            "interrupted: what was started is removed",
+        )? {
+            count += 1;
+        } else {
+            for sandbox in node.ps()?.iter().filter(|sandbox| sandbox.id.as_str() != standing) {
+                node.ok(&["rm", sandbox.id.as_str()])?;
+            }
+        }
+        expect_only(node, &[&standing])?;
+    }
+    ensure!(count > 1, "no run was interrupted in time");
+    node.ask(&standing, "GET /health").map(drop)
+}
+
+fn fork(node: &Node) -> Result<()> {
+    let standing = node.run("geo", 1)?[0].id.to_string();
+    for ms in [5, 20, 40, 80, 150] {
+        if !interrupted(node, &["fork", &standing, "-n", "30"], Duration::from_millis(ms), "interrupted")? {
+            for sandbox in node.ps()?.iter().filter(|sandbox| sandbox.id.as_str() != standing) {
+                node.ok(&["rm", sandbox.id.as_str()])?;
+            }
+        }
+        expect_only(node, &[&standing])?;
+        node.ask(&standing, "GET /health")?;
+    }
+    Ok(())
+}
+
+fn build(node: &Node) -> Result<()> {
+    let service = node.program("geo.py");
+    let build = ["template", "build", "other", "--port", "8080", "--", "/usr/bin/python3", &service, "--nidx", "16"];
+    for ms in [10, 100, 300, 500, 600, 700] {
+        if interrupted(node, &build, Duration::from_millis(ms), "interrupted: the build was cancelled")? {
+            let deadline = std::time::Instant::now() + Duration::from_secs(10);
+            while node.ok(&["template", "ls"])?.contains("other") {
+                ensure!(std::time::Instant::now() < deadline, "a cancelled build is still listed");
+                sleep(Duration::from_millis(10));
+            }
+        } else {
+            node.ok(&["template", "rm", "other"])?;
+        }
+        expect_only(node, &[])?;
+    }
+    // A template that is built again keeps its older form when that is cancelled.
+    let again = ["template", "build", "geo", "--port", "8080", "--", "/usr/bin/python3", &service, "--nidx", "64"];
+    ensure!(interrupted(node, &again, Duration::from_millis(500), "interrupted")?, "built within half a second");
+    expect_only(node, &[])?;
+    let answer = node.pando(&["run", "geo"])?;
+    ensure!(answer.code == 0, "the older template: {answer}");
+    Ok(())
+}
+
+fn killed(node: &Node) -> Result<()> {
+    for ms in [10, 30, 60] {
+        let command = node.begin(&["run", "geo", "-n", "50"])?;
+        sleep(Duration::from_millis(ms));
+        command.signal(Signal::KILL)?;
+        let answer = command.end()?;
+        if answer.code == 0 {
+            node.ok(&["rm", "--all"])?;
+        }
+        expect_only(node, &[])?;
+    }
+    let standing = node.run("geo", 1)?[0].id.to_string();
+    let exec = node.begin(&["exec", &standing, "--", "/bin/sh", "-c", "echo here; exec sleep 1000"])?;
+    exec.first_line()?;
+    exec.signal(Signal::KILL)?;
+    exec.end()?;
+    let deadline = std::time::Instant::now() + Duration::from_secs(10);
+    while node.inspect(&standing)?.processes.len() > 2 {
+        ensure!(std::time::Instant::now() < deadline, "the command of a killed exec runs on");
+    }
+    Ok(())
+}

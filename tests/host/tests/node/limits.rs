@@ -1,0 +1,89 @@
+//! What a sandbox may use, and programs that want more.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use pando_host_tests::{node::Node, runner::Case};
+
+pub(crate) fn cases() -> Vec<Case> {
+    vec![
+        Case::new("limits::memory_and_processes_are_bounded_per_sandbox", || case(bounded)),
+        Case::new("limits::a_fork_bomb_is_removed_like_anything_else", || case(bomb)),
+        Case::new("limits::a_program_under_construction_is_as_unprivileged_as_its_copies", || case(source)),
+    ]
+}
+
+fn case(body: fn(&Node) -> Result<()>) -> Result<()> {
+    let node = Node::start()?;
+    body(&node).with_context(|| format!("log of the node:\n{}", node.log_tail()))?;
+    node.finish()
+}
+
+fn build_small(node: &Node) -> Result<()> {
+    let service = node.program("geo.py");
+    let limits = ["--memory", "256M", "--pids", "64", "--port", "8080"];
+    let mut build = vec!["template", "build", "small"];
+    build.extend(limits);
+    build.extend(["--", "/usr/bin/python3", &service, "--nidx", "2"]);
+    node.ok(&build).map(drop)
+}
+
+/// Where the controllers are in v1, limits are attached soon after a start or an exec, not in it.
+const SETTLE_SECONDS: &str = "2";
+
+fn settle() {
+    std::thread::sleep(Duration::from_secs(2));
+}
+
+fn bounded(node: &Node) -> Result<()> {
+    build_small(node)?;
+    let sandboxes = node.run("small", 2)?;
+    let (one, other) = (sandboxes[0].id.as_str(), sandboxes[1].id.as_str());
+    settle();
+    let hungry = "import sys, time\ntime.sleep(float(sys.argv[1]))\nx = bytearray(512 << 20)\nfor n in range(0, len(x), 4096): x[n] = 1\nprint('got it')";
+    let answer = node.pando(&["exec", one, "--", "/usr/bin/python3", "-c", hungry, SETTLE_SECONDS])?;
+    ensure!(answer.code == 137 || answer.stderr.contains("MemoryError"), "512 MiB of 256: {answer}");
+    let processes = "sleep $0; for n in $(seq 100); do sleep 5 & done 2>&1; wait";
+    let answer = node.pando(&["exec", other, "--", "/bin/sh", "-c", processes, SETTLE_SECONDS])?;
+    ensure!(
+        answer.stdout.contains("Cannot fork") || answer.stderr.contains("Cannot fork"),
+        "100 processes of 64: {answer}"
+    );
+    node.ask(other, "GET /health").context("the other sandbox").map(drop)
+}
+
+fn bomb(node: &Node) -> Result<()> {
+    build_small(node)?;
+    let sandboxes = node.run("small", 2)?;
+    let (one, other) = (sandboxes[0].id.as_str(), sandboxes[1].id.as_str());
+    settle();
+    let bomb = "import os, sys, time\ntime.sleep(float(sys.argv[1]))\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass";
+    let exec = node.begin(&["exec", one, "--", "/usr/bin/python3", "-c", bomb, SETTLE_SECONDS])?;
+    std::thread::sleep(Duration::from_millis(2700));
+    node.ask(other, "GET /health").context("beside a fork bomb")?;
+    let began = Instant::now();
+    node.ok(&["rm", one])?;
+    ensure!(began.elapsed() < Duration::from_secs(10), "rm took {:?}", began.elapsed());
+    ensure!(exec.end()?.code != 0, "the exec'd command ended well");
+    node.ok(&["rm", other])?;
+    node.expect_only_itself()
+}
+
+fn source(node: &Node) -> Result<()> {
+    let look = "grep -E '^(Uid|Gid|Groups|Cap.*|NoNewPrivs|Seccomp):' /proc/self/status; exit 9";
+    let answer = node.pando(&["template", "build", "failing", "--", "/bin/sh", "-c", look])?;
+    ensure!(answer.code == 6, "{answer}");
+    let nothing = "0000000000000000";
+    for (name, value) in [
+        ("Uid", "1000\t1000\t1000\t1000"),
+        ("Gid", "1000\t1000\t1000\t1000"),
+        ("CapPrm", nothing),
+        ("CapEff", nothing),
+        ("CapBnd", nothing),
+        ("NoNewPrivs", "1"),
+        ("Seccomp", "2"),
+    ] {
+        ensure!(answer.stderr.contains(&format!("{name}:\t{value}\n")), "{name}: {answer}");
+    }
+    Ok(())
+}

@@ -1,0 +1,158 @@
+//! Live fork: what was before it is in the copies, what comes later is each one's own, and the source goes on.
+
+use anyhow::{Context, Result, ensure};
+use pando_host_tests::{node::Node, runner::Case};
+
+pub(crate) fn cases() -> Vec<Case> {
+    vec![
+        Case::new("live_fork::memory_and_files_are_of_one_moment_and_separate_later", || case(values_and_files)),
+        Case::new("live_fork::a_fork_of_a_fork_has_the_values_of_both", || case(fork_of_a_fork)),
+        Case::new("live_fork::a_file_that_is_written_all_the_time_has_no_gap", diary),
+        Case::new("live_fork::copies_outlive_their_source", || case(source_removed)),
+        Case::new("live_fork::a_sandbox_with_more_than_its_program_is_refused_with_the_reason", || {
+            case(second_process)
+        }),
+    ]
+}
+
+fn case(body: fn(&Node) -> Result<()>) -> Result<()> {
+    let node = Node::start()?;
+    node.build_geo("geo", &["--nidx", "4"])?;
+    body(&node).with_context(|| format!("log of the node:\n{}", node.log_tail()))?;
+    node.finish()
+}
+
+fn fork(node: &Node, id: &str, count: usize) -> Result<Vec<String>> {
+    let response = node.json(&["fork", id, "-n", &count.to_string(), "--json"])?;
+    let copies = response["sandboxes"].as_array().context("no copies")?;
+    ensure!(copies.len() == count, "{response}");
+    ensure!(response["pause_us"].as_u64().is_some_and(|pause| pause > 0), "{response}");
+    let ids = copies.iter().map(|copy| Ok(copy["id"].as_str().context("no id")?.to_owned()));
+    ensure!(copies.iter().all(|copy| copy["parent"] == *id), "another parent: {response}");
+    ids.collect()
+}
+
+fn start(node: &Node) -> Result<String> {
+    Ok(node.run("geo", 1)?[0].id.to_string())
+}
+
+fn values_and_files(node: &Node) -> Result<()> {
+    let source = start(node)?;
+    for n in 0..20 {
+        node.ask(&source, &format!("POST /write?key=before{n}&value={n}"))?;
+    }
+    node.shell(
+        &source,
+        "echo before > /tmp/note; echo before > /home/user/note; mkdir /tmp/folder; echo x > /tmp/folder/x",
+    )?;
+    let before = node.ask(&source, "GET /state")?;
+    let copies = fork(node, &source, 3)?;
+    node.ask(&source, "POST /write?key=after&value=source")?;
+    node.shell(&source, "echo source >> /tmp/note; rm -r /tmp/folder")?;
+    for id in &copies {
+        let state = node.ask(id, "GET /state")?;
+        ensure!(state["values"] == before["values"] && state["writes"] == 20, "{id}: {state}");
+        ensure!(state["digest"] == before["digest"] && state["threads"] == before["threads"], "{id}: {state}");
+        ensure!(state["hostname"] == *id.as_str(), "{id}: {state}");
+        ensure!(node.ask(id, "GET /verify")?["intact"] == true, "{id} is not intact");
+        let read = "cat /tmp/note /home/user/note /tmp/folder/x";
+        let files = node.shell(id, read)?;
+        ensure!(files == "before\nbefore\nx\n", "{id}: {files:?}");
+        node.ask(id, &format!("POST /write?key=own&value={id}"))?;
+        node.shell(id, &format!("echo {id} >> /tmp/note; echo {id} >> /home/user/note"))?;
+    }
+    for id in &copies {
+        let state = node.ask(id, "GET /state")?;
+        ensure!(state["values"]["own"] == *id.as_str() && state["values"]["after"].is_null(), "{id}: {state}");
+        let files = node.shell(id, "cat /tmp/note /home/user/note")?;
+        ensure!(files == format!("before\n{id}\nbefore\n{id}\n"), "{id}: {files:?}");
+    }
+    let state = node.ask(&source, "GET /state")?;
+    ensure!(state["values"]["own"].is_null() && state["writes"] == 21, "the source: {state}");
+    ensure!(
+        node.shell(&source, "cat /tmp/note /home/user/note; ls /tmp")? == "before\nsource\nbefore\nnote\n",
+        "files"
+    );
+    let later = start(node)?;
+    ensure!(node.ask(&later, "GET /state")?["writes"] == 0, "a later start from the template sees the fork's values");
+    Ok(())
+}
+
+fn fork_of_a_fork(node: &Node) -> Result<()> {
+    let mut id = start(node)?;
+    let first = id.clone();
+    for generation in 0..4 {
+        node.ask(&id, &format!("POST /write?key=g{generation}&value={id}"))?;
+        node.shell(&id, &format!("echo {generation} >> /tmp/generations"))?;
+        id = fork(node, &id, 1)?.remove(0);
+        let state = node.ask(&id, "GET /state")?;
+        ensure!(state["writes"] == generation + 1, "generation {generation}: {state}");
+        ensure!(node.ask(&id, "GET /verify")?["intact"] == true, "generation {generation} is not intact");
+        let lines = node.shell(&id, "wc -l < /tmp/generations")?;
+        ensure!(lines.trim() == (generation + 1).to_string(), "generation {generation}: {lines:?} lines");
+    }
+    ensure!(node.ask(&first, "GET /state")?["writes"] == 1, "the first one has a later value");
+    Ok(())
+}
+
+fn source_removed(node: &Node) -> Result<()> {
+    let source = start(node)?;
+    node.shell(&source, "echo before > /tmp/note")?;
+    let copies = fork(node, &source, 2)?;
+    node.ok(&["rm", &source])?;
+    for id in &copies {
+        ensure!(node.shell(id, "cat /tmp/note")? == "before\n", "a file of the removed source");
+        node.ask(id, "GET /verify")?;
+    }
+    node.ok(&["rm", &copies[0]])?;
+    ensure!(node.shell(&copies[1], "cat /tmp/note")? == "before\n", "a file of the removed source");
+    Ok(())
+}
+
+fn second_process(node: &Node) -> Result<()> {
+    let source = start(node)?;
+    let exec = node.begin(&["exec", &source, "--", "/bin/sleep", "1000"])?;
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
+    while node.inspect(&source)?.processes.len() < 3 && std::time::Instant::now() < deadline {}
+    let answer = node.pando(&["fork", &source])?;
+    // An exec'd command is no child of the program: it stays with the source.
+    if answer.code != 0 {
+        ensure!(answer.code == 5 && answer.stderr.contains("cannot be forked"), "{answer}");
+    }
+    exec.signal(rustix::process::Signal::INT)?;
+    ensure!(exec.end()?.code == 130, "exit code of an interrupted exec");
+    let gone = std::time::Instant::now() + std::time::Duration::from_secs(5);
+    while node.inspect(&source)?.processes.len() > 2 {
+        ensure!(std::time::Instant::now() < gone, "the command of an interrupted exec runs on");
+    }
+    fork(node, &source, 1).map(drop)
+}
+
+fn diary() -> Result<()> {
+    let node = Node::start()?;
+    diary_on(&node).with_context(|| format!("log of the node:\n{}", node.log_tail()))?;
+    node.finish()
+}
+
+fn diary_on(node: &Node) -> Result<()> {
+    let program = node.program("diary.py");
+    node.ok(&["template", "build", "diary", "--ready-file", "/home/user/diary", "--", "/usr/bin/python3", &program])?;
+    let source = node.run("diary", 1)?[0].id.to_string();
+    node.shell(&source, "rm /home/user/removed; echo more >> /home/user/kept")?;
+    let mut all = vec![source.clone()];
+    for _ in 0..5 {
+        all.extend(fork(node, &source, 2)?);
+    }
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    for id in &all {
+        let text = node.shell(id, "cat /home/user/diary")?;
+        let numbers: Vec<u64> = text.lines().map(str::parse).collect::<Result<_, _>>()?;
+        let gap = numbers.iter().enumerate().find(|(line, number)| *line as u64 != **number);
+        ensure!(gap.is_none(), "{id}: line {gap:?} of {}", numbers.len());
+        let files = node.shell(id, "cat /home/user/kept; ls /home/user")?;
+        ensure!(files == "from the template\nmore\ndiary\nkept\n", "{id}: {files:?}");
+        let before = numbers.len();
+        ensure!(node.shell(id, "wc -l < /home/user/diary")?.trim().parse::<usize>()? >= before, "{id} stands still");
+    }
+    Ok(())
+}

@@ -1,0 +1,111 @@
+//! What programs print and read: logs, streams and terminals of exec.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use base::limits::LOG_BYTES_MAX;
+use pando_host_tests::{node::Node, runner::Case};
+
+pub(crate) fn cases() -> Vec<Case> {
+    vec![
+        Case::new("output::the_log_of_a_copy_is_its_own_from_its_first_instant", || case(logs)),
+        Case::new("output::a_log_is_bounded_and_keeps_the_newest", || case(bounded)),
+        Case::new("output::exec_carries_streams_and_terminals", || case(streams)),
+    ]
+}
+
+fn case(body: fn(&Node) -> Result<()>) -> Result<()> {
+    let node = Node::start()?;
+    body(&node).with_context(|| format!("log of the node:\n{}", node.log_tail()))?;
+    node.finish()
+}
+
+fn build_script(node: &Node, name: &str, script: &str) -> Result<()> {
+    let build = ["template", "build", name, "--ready-file", "/tmp/ready", "--", "/usr/bin/python3", "-u", "-c", script];
+    node.ok(&build).map(drop)
+}
+
+const COUNTER: &str = "
+import time
+print('before')
+open('/tmp/ready', 'w').close()
+n = 0
+while True:
+    print(n)
+    n += 1
+    time.sleep(0.001)
+";
+
+fn logs(node: &Node) -> Result<()> {
+    build_script(node, "counter", COUNTER)?;
+    let id = node.run("counter", 2)?[0].id.to_string();
+    std::thread::sleep(Duration::from_millis(200));
+    let fork = node.json(&["fork", &id, "--json"])?;
+    let forked = fork["sandboxes"][0]["id"].as_str().context("no id")?.to_owned();
+    std::thread::sleep(Duration::from_millis(200));
+    for id in [&id, &forked] {
+        let log = node.ok(&["logs", id])?;
+        let numbers: Vec<u64> = log.lines().map(str::parse).collect::<Result<_, _>>().context(log.clone())?;
+        ensure!(numbers.len() > 20, "{id} printed only {}", numbers.len());
+        ensure!(numbers.windows(2).all(|pair| pair[1] == pair[0] + 1), "the log of {id} has a gap: {log}");
+    }
+    // Following ends with the program.
+    let follower = node.begin(&["logs", "-f", &forked])?;
+    follower.first_line()?;
+    node.shell(&forked, "kill -KILL 2")?;
+    let answer = follower.end()?;
+    ensure!(answer.code == 0 && answer.took < Duration::from_secs(10), "{}", answer.took.as_secs_f32());
+    Ok(())
+}
+
+const FLOOD: &str = "
+import os, time
+open('/tmp/ready', 'w').close()
+while not os.path.exists('/tmp/go'):
+    time.sleep(0.01)
+line = 'x' * 999
+for n in range(48000):
+    print(line)
+print('the last line')
+time.sleep(1000)
+";
+
+fn bounded(node: &Node) -> Result<()> {
+    build_script(node, "flood", FLOOD)?;
+    let id = node.run("flood", 1)?[0].id.to_string();
+    node.shell(&id, "touch /tmp/go")?;
+    let file = std::path::PathBuf::from(node.inspect(&id)?.directory).join("output.log");
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        let bytes = std::os::unix::fs::MetadataExt::blocks(&file.metadata()?) * 512;
+        let log = node.ok(&["logs", &id])?;
+        if log.ends_with("the last line\n") && bytes <= LOG_BYTES_MAX {
+            return Ok(());
+        }
+        ensure!(Instant::now() < deadline, "{bytes} bytes; the end: {:?}", log.get(log.len().saturating_sub(40)..));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+fn streams(node: &Node) -> Result<()> {
+    node.build_geo("geo", &["--nidx", "2"])?;
+    let id = node.run("geo", 1)?[0].id.to_string();
+    let mut input = vec![0; 4 << 20];
+    base::id::fill_random(&mut input);
+    let input = base::id::hex(&input).into_bytes();
+    let answer = node.pando_with_input(&["exec", &id, "--", "/bin/cat"], &input)?;
+    ensure!(
+        answer.code == 0 && answer.stdout.as_bytes() == input,
+        "8 MiB through cat: {} {}",
+        answer.code,
+        answer.stdout.len()
+    );
+    let terminal =
+        node.ok(&["exec", "-t", &id, "--", "/bin/sh", "-c", "tty; test -t 1 && echo $TERM; echo error >&2"])?;
+    ensure!(terminal == "/dev/pts/0\r\nxterm-256color\r\nerror\r\n", "{terminal:?}");
+    // A command that leaves a child with its streams ends all the same.
+    let began = Instant::now();
+    node.shell(&id, "sleep 1000 & echo started")?;
+    ensure!(began.elapsed() < Duration::from_secs(10), "a background process keeps exec from ending");
+    node.ok(&["rm", &id]).map(drop)
+}
