@@ -84,6 +84,9 @@ pub fn run(server: OwnedFd, node_id: &str) -> Result<(), KeeperError> {
                 Err(error) => return Err(error),
             }
         }
+        for (child, status) in keeper.children.overdue() {
+            keeper.on_ended(child, status)?;
+        }
         match keeper.finish_dying() {
             Err(KeeperError::ServerGone) => return Ok(()),
             finished => finished?,

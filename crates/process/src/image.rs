@@ -39,7 +39,7 @@ pub(crate) struct AlternateStack {
 pub(crate) struct Thread {
     /// Its id inside the sandbox.
     pub(crate) tid: i32,
-    /// As it was stopped, not yet fit to go on (see `frame::user_registers`).
+    /// As it was stopped, not yet fit to go on (see `sigframe::user_registers`).
     pub(crate) registers: Registers,
     pub(crate) xsave: Vec<u8>,
     pub(crate) mask: u64,
@@ -255,8 +255,18 @@ pub(crate) struct Socket {
     pub(crate) peer: Option<Vec<u8>>,
     /// Backlog, when it listens.
     pub(crate) listening: Option<u32>,
-    /// Path of a bound unix socket with its owner and mode.
-    pub(crate) path: Option<(Vec<u8>, u32, u32, u32)>,
+    /// The file of a bound unix socket.
+    pub(crate) path: Option<SocketPath>,
+}
+
+/// The file of a bound unix socket.
+#[derive(Debug, Clone)]
+pub(crate) struct SocketPath {
+    /// As it was given to `bind`.
+    pub(crate) path: Vec<u8>,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) mode: u32,
 }
 
 /// A POSIX timer.

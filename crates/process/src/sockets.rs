@@ -15,7 +15,7 @@ use sys::sockets::{self, UnixSocket};
 use crate::{
     descriptors::Files,
     error::{Context, Error},
-    image::{End, FileKind, Socket, SocketOption, UnixPair},
+    image::{End, FileKind, Socket, SocketOption, SocketPath, UnixPair},
     mappings,
     refusal::Refusal,
 };
@@ -130,15 +130,20 @@ impl Reader {
         Ok(Socket { family, kind, protocol, options, address: bound.then_some(local), peer, listening, path })
     }
 
-    /// Path, owner, group and mode of a bound unix socket.
-    fn socket_path(&self, path: &[u8]) -> Result<Option<(Vec<u8>, u32, u32, u32)>, Error> {
+    /// The file of a bound unix socket.
+    fn socket_path(&self, path: &[u8]) -> Result<Option<SocketPath>, Error> {
         let path = path.split(|byte| *byte == 0).next().unwrap_or(&[]).to_vec();
         let root = mappings::open_root(self.pid)?;
         // Relative paths were resolved when it was bound; the copy binds them relative to its own working directory.
         let below = if path.starts_with(b"/") { root } else { open_cwd(self.pid)? };
         let found =
             mappings::open_inside(below.as_fd(), OsStr::from_bytes(&path).as_bytes()).and_then(rustix::fs::fstat);
-        Ok(found.ok().map(|status| (path, status.st_uid, status.st_gid, status.st_mode & 0o7777)))
+        Ok(found.ok().map(|status| SocketPath {
+            path,
+            uid: status.st_uid,
+            gid: status.st_gid,
+            mode: status.st_mode & 0o7777,
+        }))
     }
 
     fn read_pair(

@@ -25,6 +25,8 @@ pub enum Error {
     Frozen,
     #[error("no answer from a new process within {0} ms")]
     Silent(u64),
+    #[error("the processes in {} do not stop within {waited_ms} ms", group.display())]
+    StillRunning { group: PathBuf, waited_ms: u64 },
     #[error("processes are left in {} after {waited_ms} ms", group.display())]
     StillPopulated { group: PathBuf, waited_ms: u64 },
     #[error("this kernel offers no cgroup v2 hierarchy")]

@@ -5,6 +5,7 @@ pub mod blob;
 pub mod child;
 pub mod clone;
 pub mod namespace;
+pub mod pidfd;
 pub mod ptrace;
 pub mod remote;
 pub mod seccomp;

@@ -143,7 +143,7 @@ pub fn private_pages(pagemap: &File, within: Range) -> io::Result<Vec<Range>> {
 /// What the page map says of each page in `within`: equal entries of two processes are one page of memory. An entry without its frame
 /// (the caller may not see it) is 0 and equals nothing.
 pub fn page_entries(pagemap: &File, within: Range) -> io::Result<Vec<u64>> {
-    const FRAME_AND_PRESENT: u64 = (1 << 55) - 1 | 1 << 63;
+    const FRAME_AND_PRESENT: u64 = ((1 << 55) - 1) | 1 << 63;
     const PRESENT: u64 = 1 << 63;
     let mut bytes = vec![0; ((within.end - within.start) / PAGE * 8) as usize];
     pagemap.read_exact_at(&mut bytes, within.start / PAGE * 8)?;

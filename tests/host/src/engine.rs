@@ -4,7 +4,7 @@ use std::{
     fs::File,
     os::fd::AsFd,
     os::unix::fs::MetadataExt,
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
@@ -12,6 +12,9 @@ use anyhow::{Context, Result, bail};
 use base::id::SandboxId;
 use process::{BuildSpec, CaptureSpec, Report, Stream, StreamFile, Target, Zygote};
 use sandbox::{Cgroups, Command, Limits, Sandbox, Spec};
+
+/// Where sandboxes see the test programs.
+pub const PROGRAMS: &str = "/opt/pando-programs";
 
 /// A place for sandboxes.
 pub struct Bench {
@@ -35,14 +38,21 @@ pub struct Place {
 }
 
 impl Bench {
-    /// A new one in a temporary directory, with `hide`den host paths. Programs under `/opt/pando-test` stay visible.
-    pub fn new() -> Result<Self> {
+    /// A new one in a temporary directory. Files of the directory `programs` are in every sandbox below [`PROGRAMS`].
+    pub fn new(programs: &Path) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("pando-host-").tempdir_in("/var/tmp")?;
         let cgroups = Cgroups::open(&format!("test{}", std::process::id()))?;
         let mask = dir.path().join("mask");
         sandbox::prepare_host_mask(&mask, &[dir.path().to_owned()])?;
+        let layer = dir.path().join("programs");
+        let inside = layer.join(PROGRAMS.trim_start_matches('/'));
+        std::fs::create_dir_all(&inside)?;
+        for entry in std::fs::read_dir(programs).context("the test programs are not built: run `make programs`")? {
+            let entry = entry?;
+            std::fs::copy(entry.path(), inside.join(entry.file_name()))?;
+        }
         let seccomp = sandbox::seccomp_program()?;
-        Ok(Self { cgroups, layers: vec![mask, PathBuf::from("/")], dir, seccomp })
+        Ok(Self { cgroups, layers: vec![layer, mask, PathBuf::from("/")], dir, seccomp })
     }
 
     /// A blank sandbox whose root has these layers, topmost first, over the host's.

@@ -7,18 +7,13 @@ use std::{path::Path, time::Duration};
 
 use anyhow::{Context, Result, bail, ensure};
 use pando_host_tests::{
-    engine::{Bench, Place, wait_until},
+    engine::{Bench, PROGRAMS, Place, wait_until},
     runner::{self, Case},
 };
 use rustix::process::{Pid, WaitOptions};
 
-/// Where the programs are seen in sandboxes (the checkout may be under a hidden directory).
-const PROGRAMS: &str = "/opt/pando-test/programs";
-
 fn main() -> Result<()> {
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/programs");
-    ensure!(built.join("timers").exists(), "the test programs are not built: run `make programs`");
     let java = [
         "/usr/bin/java",
         "-XX:+UseSerialGC",
@@ -54,17 +49,7 @@ fn main() -> Result<()> {
     cases.push(differential("perl", &["/usr/bin/perl", &format!("{PROGRAMS}/probe.pl")]));
     cases.push(differential("jvm-serial", &java));
     cases.push(differential("jvm-default", &java_default));
-    copy_programs(&built)?;
     runner::run(&cases)
-}
-
-fn copy_programs(built: &Path) -> Result<()> {
-    std::fs::create_dir_all(PROGRAMS)?;
-    for entry in std::fs::read_dir(built)? {
-        let entry = entry?;
-        std::fs::copy(entry.path(), Path::new(PROGRAMS).join(entry.file_name()))?;
-    }
-    Ok(())
 }
 
 fn differential(name: &str, argv: &[&str]) -> Case {
@@ -80,7 +65,7 @@ struct Outcome {
 }
 
 fn compare(argv: &[String]) -> Result<()> {
-    let bench = Bench::new()?;
+    let bench = Bench::new(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/programs"))?;
     let result = compare_on(&bench, argv);
     let finished = bench.finish();
     result.and(finished)

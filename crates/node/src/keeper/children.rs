@@ -1,13 +1,14 @@
 //! The processes that the keeper watches, each by a pidfd: programs, commands, zygotes, builders.
 //!
 //! A pidfd can be watched whether or not the process is the keeper's child, so adopted programs need no
-//! second way. Only the status is missing for them.
+//! second way. Only their status comes later: once their parent, who may take his time, has reaped them.
 
 use std::{
     collections::{HashMap, HashSet},
     io,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::PathBuf,
+    time::{Duration, Instant},
 };
 
 use base::id::SandboxId;
@@ -49,7 +50,12 @@ pub(super) struct Child {
     pub(super) pid: i32,
     pub(super) role: Role,
     pidfd: Watched<OwnedFd>,
+    /// When it was seen that it has ended, if somebody else has to reap it.
+    ended: Option<Instant>,
 }
+
+/// How long somebody else may take to reap an adopted program before its status counts as unknown.
+const REAPED_MAX: Duration = Duration::from_secs(5);
 
 /// All of them.
 #[derive(Debug)]
@@ -70,14 +76,30 @@ impl Children {
         let serial = self.next_serial;
         let pidfd = self.watcher.watch(pidfd_open(number, PidfdFlags::empty())?, Source::Process(serial))?;
         self.next_serial += 1;
-        self.by_serial.insert(serial, Child { pid, role, pidfd });
+        self.by_serial.insert(serial, Child { pid, role, pidfd, ended: None });
         Ok(serial)
     }
 
     /// Takes note of the end of a process: reaps it if it is a child. None if it has not ended.
     pub(super) fn ended(&mut self, serial: u64) -> Option<(Child, Status)> {
-        let status = reap(self.by_serial.get(&serial)?.pidfd.as_fd())?;
+        let child = self.by_serial.get_mut(&serial)?;
+        let status = match reap(child.pidfd.as_fd()) {
+            End::No => return None,
+            End::Reaped(status) => status,
+            End::Unreaped => {
+                child.ended = Some(Instant::now());
+                // It stays readable, but hangs up only when it is reaped. If it cannot be watched, it is overdue some day.
+                let _ = child.pidfd.watch_hangup_only();
+                return None;
+            }
+        };
         self.by_serial.remove(&serial).map(|child| (child, status))
+    }
+
+    /// Those that have ended and were not reaped in time: their status is unknown.
+    pub(super) fn overdue(&mut self) -> Vec<(Child, Status)> {
+        let overdue = |child: &Child| child.ended.is_some_and(|ended| ended.elapsed() > REAPED_MAX);
+        self.by_serial.extract_if(|_, child| overdue(child)).map(|(_, child)| (child, Status::Unknown)).collect()
     }
 
     /// Kills what has `role` and reaps it later.
@@ -89,9 +111,9 @@ impl Children {
         }
     }
 
-    /// Sandboxes of which a program or command is still watched.
+    /// Sandboxes of which a program or command still runs.
     pub(super) fn with_programs(&self) -> HashSet<&SandboxId> {
-        self.by_serial.values().filter_map(|child| child.role.sandbox()).collect()
+        self.by_serial.values().filter(|child| child.ended.is_none()).filter_map(|child| child.role.sandbox()).collect()
     }
 
     /// Whether a builder is at work: it has children of its own that must not be mistaken for strays.
@@ -138,17 +160,30 @@ fn reap_pid(pid: i32) {
     }
 }
 
-/// The status of the process behind `pidfd`, reaped if it is a child; none if it still runs.
-fn reap(pidfd: impl AsFd) -> Option<Status> {
-    match waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG) {
-        Ok(Some(status)) => Some(match (status.exit_status(), status.terminating_signal()) {
+/// Whether a process has ended.
+enum End {
+    No,
+    Reaped(Status),
+    /// It has, but its parent has to reap it before it can be known how.
+    Unreaped,
+}
+
+/// Reaps the process behind `pidfd` if it has ended and is a child.
+fn reap(pidfd: BorrowedFd<'_>) -> End {
+    match waitid(WaitId::PidFd(pidfd), WaitIdOptions::EXITED | WaitIdOptions::NOHANG) {
+        Ok(Some(status)) => End::Reaped(match (status.exit_status(), status.terminating_signal()) {
             (Some(code), _) => Status::Code(code),
             (None, Some(signal)) => Status::Signal(signal),
             (None, None) => Status::Unknown,
         }),
-        Ok(None) => None,
+        Ok(None) => End::No,
         // Not a child (ECHILD): only the pidfd can say whether it has ended.
-        Err(_) => is_readable(pidfd).then_some(Status::Unknown),
+        Err(_) if !is_readable(pidfd) => End::No,
+        Err(_) => match sys::pidfd::exit_status(pidfd) {
+            Ok(Some(status)) => End::Reaped(Status::of_wait(status)),
+            Ok(None) => End::Unreaped,
+            Err(_) => End::Reaped(Status::Unknown),
+        },
     }
 }
 

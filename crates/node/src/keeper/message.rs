@@ -103,6 +103,16 @@ pub(crate) enum Status {
     Unknown,
 }
 
+impl Status {
+    /// From what wait(2) reports.
+    pub(crate) fn of_wait(status: i32) -> Self {
+        match status & 0x7f {
+            0 => Self::Code(status >> 8 & 0xff),
+            signal => Self::Signal(signal),
+        }
+    }
+}
+
 impl std::fmt::Display for Status {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

@@ -62,7 +62,7 @@ impl Watcher {
     /// Reports `fd` as `source` whenever it is readable, as long as the result lives.
     pub(super) fn watch<F: AsFd>(&self, fd: F, source: Source) -> io::Result<Watched<F>> {
         epoll::add(&*self.epoll, fd.as_fd(), epoll::EventData::new_u64(source.encode()), epoll::EventFlags::IN)?;
-        Ok(Watched { epoll: Rc::clone(&self.epoll), fd })
+        Ok(Watched { epoll: Rc::clone(&self.epoll), source, fd })
     }
 
     /// Waits for members that are ready; at most `timeout_ms` milliseconds if given. A signal ends it with nothing.
@@ -81,12 +81,21 @@ impl Watcher {
 #[derive(Debug)]
 pub(super) struct Watched<F: AsFd> {
     epoll: Rc<OwnedFd>,
+    source: Source,
     fd: F,
 }
 
 impl<F: AsFd> Watched<F> {
     pub(super) fn get(&self) -> &F {
         &self.fd
+    }
+}
+
+impl<F: AsFd> Watched<F> {
+    /// From here on reports only that it hung up, not that it is readable.
+    pub(super) fn watch_hangup_only(&self) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(self.source.encode());
+        Ok(epoll::modify(&*self.epoll, self.fd.as_fd(), data, epoll::EventFlags::empty())?)
     }
 }
 

@@ -9,14 +9,16 @@
 //! The helper shares the zygote's memory, so nothing is copied for it; the copy's page tables are copied once, by its clone. A pid
 //! namespace is entered by children only, which is why the helper cannot be the copy.
 
+mod copy;
+mod state;
+
 use std::mem::size_of;
 
-use sys::{blob::OP_BYTES, ptrace::SignalInfo};
+use sys::blob::OP_BYTES;
 
-use super::{files, kind};
+use super::kind;
 use crate::{
-    frame,
-    image::{Image, PosixTimer, Scheduling, Thread},
+    image::Image,
     script::{Arena, Arg, Check, PAGE, Script},
 };
 
@@ -29,14 +31,6 @@ const FIRST_STREAM: i32 = 2;
 
 const CLONE_INTO_CGROUP: u64 = 1 << 33;
 const CLONE_ARGS_BYTES: u64 = size_of::<libc::clone_args>() as u64;
-const RLIMIT_NOFILE: usize = 7;
-/// What a process has that never asked for another.
-const DEFAULT_TIMER_SLACK_NS: u64 = 50_000;
-const ARCH_SET_GS: i32 = 0x1001;
-const ARCH_SET_FS: i32 = 0x1002;
-const PR_TIMER_CREATE_RESTORE_IDS: i32 = 77;
-const SECCOMP_SET_MODE_FILTER: i32 = 1;
-const SECCOMP_FILTER_FLAG_TSYNC: u64 = 1;
 const WAIT_ALL: i32 = 0x4000_0000; // __WALL
 /// Largest count that one read takes.
 const READ_BYTES_MAX: u64 = 0x7fff_f000;
@@ -129,7 +123,7 @@ pub(super) fn place(arena: &mut Arena, image: &Image, seccomp: &[u64], transit: 
     let mailbox = Mailbox { control: transit.control, start: arena.words(&[0, 0]), failure: arena.words(&[0, 0]) };
     let handler = mailbox.failure_handler(arena);
     arena.on_fail(handler);
-    let copy = place_copy(arena, image, seccomp, transit, &mailbox);
+    let copy = copy::place(arena, image, seccomp, transit, &mailbox);
     let helper = place_helper(arena, image, copy, &mailbox);
     let (zygote, receive) = place_loop(arena, helper, transit, &mailbox);
     Entries { zygote, receive, handler }
@@ -251,245 +245,6 @@ fn place_helper(arena: &mut Arena, image: &Image, copy: u64, mailbox: &Mailbox) 
     placed
 }
 
-/// Words through which the threads of a copy wait for each other.
-struct Gates {
-    /// Threads that have not dropped their privileges.
-    arriving: u64,
-    /// 1 until all may go on.
-    closed: u64,
-}
-
-fn place_copy(arena: &mut Arena, image: &Image, seccomp: &[u64], transit: Transit, mailbox: &Mailbox) -> u64 {
-    let gates = Gates { arriving: arena.words(&[image.threads.len() as u64 - 1]), closed: arena.words(&[1]) };
-    let threads: Vec<(u64, u64)> =
-        image.threads[1..].iter().map(|thread| place_thread(arena, image, thread, &gates)).collect();
-    let mut script = Script::default();
-    receive_streams(&mut script, transit);
-    let cwd = arena.text(&image.cwd);
-    script.call(libc::SYS_chdir, [cwd.into()], Check::Success);
-    if image.session_leader {
-        script.call(libc::SYS_setsid, [], Check::Success);
-    } else if image.process_group_leader {
-        script.call(libc::SYS_setpgid, [0u64.into(), 0u64.into()], Check::Success);
-    }
-    files::Builder::new(arena, &mut script, image, transit.control, transit.streams()).build();
-    memory_attributes(&mut script, image);
-    let name = arena.text(&image.threads[0].name);
-    script.call(libc::SYS_prctl, [libc::PR_SET_NAME.into(), name.into()], Check::Success);
-    for (args, entry) in &threads {
-        script.spawn(libc::SYS_clone3, [(*args).into(), CLONE_ARGS_BYTES.into()], *entry);
-    }
-    timers(arena, &mut script, image);
-    let main = &image.threads[0];
-    script.call(libc::SYS_set_tid_address, [main.tid_address.into()], Check::Ignore);
-    script.call(libc::SYS_arch_prctl, [ARCH_SET_FS.into(), main.registers.fs_base.into()], Check::Success);
-    thread_attributes(arena, &mut script, image, main);
-    for info in &image.pending {
-        queue_signal(arena, &mut script, libc::SYS_rt_sigqueueinfo, &[main.tid.into()], info);
-    }
-    if let Some((soft, hard)) = image.limits.get(RLIMIT_NOFILE) {
-        // Only now: the transit numbers may be above the program's limit.
-        set_limit(arena, &mut script, RLIMIT_NOFILE, *soft, *hard);
-    }
-    drop_privileges(&mut script, image);
-    script.wait_zero(gates.arriving);
-    // A thread's change of user makes a process undumpable, which would hide its own /proc entries from it.
-    script.call(libc::SYS_prctl, [libc::PR_SET_DUMPABLE.into(), 1u64.into()], Check::Success);
-    let program = arena.words(seccomp);
-    let filter = arena.words(&[seccomp.len() as u64, program]);
-    let args = [SECCOMP_SET_MODE_FILTER.into(), SECCOMP_FILTER_FLAG_TSYNC.into(), filter.into()];
-    script.call(libc::SYS_seccomp, args, Check::Equal(0));
-    let nothing = arena.words(&[0, 0]);
-    mailbox.report(arena, &mut script, kind::READY, nothing);
-    script.call(
-        libc::SYS_close_range,
-        [transit.control.into(), u64::from(u32::MAX).into(), 0u64.into()],
-        Check::Success,
-    );
-    script.count_down(gates.closed);
-    let stack = place_frame(arena, main);
-    script.sigreturn(stack);
-    arena.place(&script)
-}
-
-/// Streams move above the program's numbers, which are then all free.
-fn receive_streams(script: &mut Script, transit: Transit) {
-    script.call(libc::SYS_setns, [INIT.into(), libc::CLONE_NEWCGROUP.into()], Check::Success);
-    for n in 0..3 {
-        let number = transit.streams() + n;
-        let args = [(FIRST_STREAM + n).into(), number.into(), libc::O_CLOEXEC.into()];
-        script.call(libc::SYS_dup3, args, Check::Equal(i64::from(number)));
-    }
-    script.call(libc::SYS_close_range, [0u64.into(), (transit.control - 1).into(), 0u64.into()], Check::Success);
-}
-
-fn place_frame(arena: &mut Arena, thread: &Thread) -> u64 {
-    let registers = frame::user_registers(&thread.registers);
-    frame::place(arena, &registers, &thread.xsave, thread.mask, &thread.alternate)
-}
-
-/// Places one thread's script and the arguments of its clone.
-fn place_thread(arena: &mut Arena, image: &Image, thread: &Thread, gates: &Gates) -> (u64, u64) {
-    let shared = libc::CLONE_VM
-        | libc::CLONE_FS
-        | libc::CLONE_FILES
-        | libc::CLONE_SIGHAND
-        | libc::CLONE_THREAD
-        | libc::CLONE_SYSVSEM;
-    let flags = (shared | libc::CLONE_SETTLS | libc::CLONE_CHILD_CLEARTID) as u64;
-    let tls = thread.registers.fs_base;
-    let args = clone_args(
-        arena,
-        CloneArgs { flags, child_tid: thread.tid_address, tls, tid: thread.tid, ..CloneArgs::default() },
-    );
-    let mut script = Script::default();
-    thread_attributes(arena, &mut script, image, thread);
-    drop_privileges(&mut script, image);
-    script.count_down(gates.arriving);
-    script.wait_zero(gates.closed);
-    let stack = place_frame(arena, thread);
-    script.sigreturn(stack);
-    (args, arena.place(&script))
-}
-
-/// What every thread has of its own, the main one too.
-fn thread_attributes(arena: &mut Arena, script: &mut Script, image: &Image, thread: &Thread) {
-    if thread.registers.gs_base != 0 {
-        script.call(libc::SYS_arch_prctl, [ARCH_SET_GS.into(), thread.registers.gs_base.into()], Check::Success);
-    }
-    if thread.robust.head != 0 {
-        script.call(libc::SYS_set_robust_list, [thread.robust.head.into(), thread.robust.len.into()], Check::Success);
-    }
-    let rseq = &thread.rseq;
-    if rseq.address != 0 {
-        let args = [rseq.address.into(), u64::from(rseq.size).into(), 0u64.into(), u64::from(rseq.signature).into()];
-        script.call(libc::SYS_rseq, args, Check::Success);
-    }
-    let main = &image.threads[0];
-    // A thread begins with the name of the one that created it, the main thread.
-    if thread.name != main.name {
-        let name = arena.text(&thread.name);
-        script.call(libc::SYS_prctl, [libc::PR_SET_NAME.into(), name.into()], Check::Success);
-    }
-    let scheduling = &thread.scheduling;
-    if scheduling.policy != libc::SCHED_OTHER as u32 {
-        let priority = arena.words(&[0]);
-        script.call(
-            libc::SYS_sched_setscheduler,
-            [0u64.into(), u64::from(scheduling.policy).into(), priority.into()],
-            Check::Success,
-        );
-    }
-    if scheduling.nice != 0 {
-        script.call(
-            libc::SYS_setpriority,
-            [u64::from(libc::PRIO_PROCESS).into(), 0u64.into(), scheduling.nice.into()],
-            Check::Success,
-        );
-    }
-    own_scheduling(arena, script, image, scheduling);
-    for info in &thread.pending {
-        let whom = [main.tid.into(), thread.tid.into()];
-        queue_signal(arena, script, libc::SYS_rt_tgsigqueueinfo, &whom, info);
-    }
-}
-
-/// What differs from the main thread's common defaults: most threads need none of it.
-fn own_scheduling(arena: &mut Arena, script: &mut Script, image: &Image, scheduling: &Scheduling) {
-    const PR_SET_TIMERSLACK: i32 = 29;
-    const IOPRIO_WHO_PROCESS: i32 = 1;
-    if scheduling.affinity != image.own_affinity {
-        let mask = arena.words(&scheduling.affinity.0);
-        let bytes = size_of_val(&scheduling.affinity.0) as u64;
-        // A processor of the source may be absent here; the copy then runs on all.
-        script.call(libc::SYS_sched_setaffinity, [0u64.into(), bytes.into(), mask.into()], Check::Ignore);
-    }
-    if scheduling.timer_slack_ns != DEFAULT_TIMER_SLACK_NS {
-        script.call(libc::SYS_prctl, [PR_SET_TIMERSLACK.into(), scheduling.timer_slack_ns.into()], Check::Success);
-    }
-    if scheduling.io_priority != 0 {
-        let args = [IOPRIO_WHO_PROCESS.into(), 0u64.into(), u64::from(scheduling.io_priority).into()];
-        script.call(libc::SYS_ioprio_set, args, Check::Success);
-    }
-}
-
-/// Queues a signal that was pending; it stays blocked until the frame restores the mask.
-fn queue_signal(arena: &mut Arena, script: &mut Script, nr: i64, whom: &[Arg], info: &SignalInfo) {
-    let signal = i32::from_le_bytes([info[0], info[1], info[2], info[3]]);
-    let place = arena.data(info, 8);
-    match *whom {
-        [process] => script.call(nr, [process, signal.into(), place.into()], Check::Success),
-        [process, thread, ..] => script.call(nr, [process, thread, signal.into(), place.into()], Check::Success),
-        [] => 0,
-    };
-}
-
-fn memory_attributes(script: &mut Script, image: &Image) {
-    for mapping in image.mappings.iter().filter(|mapping| mapping.flags.locked) {
-        // A fork unlocks memory.
-        let range = mapping.range;
-        script.call(libc::SYS_mlock, [range.start.into(), (range.end - range.start).into()], Check::Success);
-    }
-    for range in &image.dont_fork {
-        let args = [range.start.into(), (range.end - range.start).into(), libc::MADV_DONTFORK.into()];
-        script.call(libc::SYS_madvise, args, Check::Success);
-    }
-}
-
-fn timers(arena: &mut Arena, script: &mut Script, image: &Image) {
-    for (which, timer) in image.interval_timers.iter().enumerate() {
-        let mut timer = *timer;
-        if timer == [0; 4] {
-            continue;
-        }
-        if timer[2..] == [0, 0] {
-            // Between its expiry and the delivery of its signal the kernel has not armed it again: it is due at once.
-            timer[3] = 1;
-        }
-        let place = arena.words(&timer);
-        script.call(libc::SYS_setitimer, [(which as u64).into(), place.into(), 0u64.into()], Check::Success);
-    }
-    if image.posix_timers.is_empty() {
-        return;
-    }
-    // With this the kernel gives each timer the number asked for (6.15).
-    script.call(
-        libc::SYS_prctl,
-        [PR_TIMER_CREATE_RESTORE_IDS.into(), 1u64.into(), 0u64.into(), 0u64.into(), 0u64.into()],
-        Check::Success,
-    );
-    for timer in &image.posix_timers {
-        posix_timer(arena, script, timer);
-    }
-    script.call(
-        libc::SYS_prctl,
-        [PR_TIMER_CREATE_RESTORE_IDS.into(), 0u64.into(), 0u64.into(), 0u64.into(), 0u64.into()],
-        Check::Success,
-    );
-}
-
-fn posix_timer(arena: &mut Arena, script: &mut Script, timer: &PosixTimer) {
-    let pair = |low: i32, high: i32| u64::from(low as u32) | u64::from(high as u32) << 32;
-    // struct sigevent { value, signo, notify, tid, ... } of 64 bytes
-    let event = arena.words(&[
-        timer.sigev_value,
-        pair(timer.signal, timer.notify),
-        timer.notify_tid as u32 as u64,
-        0,
-        0,
-        0,
-        0,
-        0,
-    ]);
-    let id = arena.words(&[timer.id as u32 as u64]);
-    script.call(libc::SYS_timer_create, [timer.clock.into(), event.into(), id.into()], Check::Success);
-    let value = &timer.value;
-    if value.remaining != (0, 0) {
-        let place = arena.words(&[value.interval.0, value.interval.1, value.remaining.0, value.remaining.1]);
-        script.call(libc::SYS_timer_settime, [timer.id.into(), 0u64.into(), place.into(), 0u64.into()], Check::Success);
-    }
-}
-
 /// Adds the setting of one resource limit of the process itself.
 pub(super) fn set_limit(arena: &mut Arena, script: &mut Script, resource: usize, soft: u64, hard: u64) {
     let place = arena.words(&[soft, hard]);
@@ -498,10 +253,4 @@ pub(super) fn set_limit(arena: &mut Arena, script: &mut Script, resource: usize,
         [0u64.into(), (resource as u64).into(), place.into(), 0u64.into()],
         Check::Success,
     );
-}
-
-/// The thread becomes the program's user; leaving uid 0 clears every capability (capabilities(7)). Groups, the bounding set and
-/// no_new_privs are inherited from the zygote, which needs none of them.
-fn drop_privileges(script: &mut Script, image: &Image) {
-    script.call(libc::SYS_setresuid, image.credentials.uids.map(|id| u64::from(id).into()), Check::Success);
 }

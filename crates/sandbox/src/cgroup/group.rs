@@ -101,7 +101,10 @@ impl Group {
     /// Stops all processes; returns when all are stopped.
     pub(crate) fn freeze(&self) -> Result<(), Error> {
         write(&self.path, "cgroup.freeze", "1")?;
-        self.wait_for("frozen 1", FREEZE_MS_MAX)
+        match self.wait_for("frozen 1", FREEZE_MS_MAX)? {
+            Waited::Seen => Ok(()),
+            Waited::InVain => Err(Error::StillRunning { group: self.path.clone(), waited_ms: FREEZE_MS_MAX }),
+        }
     }
 
     /// Whether a freeze was asked for and not taken back.
@@ -128,10 +131,13 @@ impl Group {
 
     /// Waits until no process is left.
     pub(crate) fn wait_empty(&self) -> Result<(), Error> {
-        self.wait_for(EMPTY, EMPTY_MS_MAX)
+        match self.wait_for(EMPTY, EMPTY_MS_MAX)? {
+            Waited::Seen => Ok(()),
+            Waited::InVain => Err(Error::StillPopulated { group: self.path.clone(), waited_ms: EMPTY_MS_MAX }),
+        }
     }
 
-    fn wait_for(&self, line: &str, limit_ms: u64) -> Result<(), Error> {
+    fn wait_for(&self, line: &str, limit_ms: u64) -> Result<Waited, Error> {
         let path = self.path.join("cgroup.events");
         let mut file = File::open(&path).at("open", &path)?;
         let deadline = Deadline::after_ms(limit_ms);
@@ -144,12 +150,12 @@ impl Group {
             text.clear();
             file.read_to_string(&mut text).at("read", &path)?;
             if text.lines().any(|found| found == line) {
-                return Ok(());
+                return Ok(Waited::Seen);
             }
             deadline.poll_at_most(file.as_fd(), PollFlags::PRI, slice).at("watch", &path)?;
             slice *= 2;
             if deadline.left().is_zero() {
-                return Err(Error::StillPopulated { group: self.path.clone(), waited_ms: limit_ms });
+                return Ok(Waited::InVain);
             }
         }
     }
@@ -158,6 +164,12 @@ impl Group {
     pub(crate) fn remove(&self) -> Result<(), Error> {
         std::iter::once(&self.path).chain(&self.legacy).try_for_each(|path| remove_empty(path))
     }
+}
+
+/// What came of waiting for a line of cgroup.events.
+enum Waited {
+    Seen,
+    InVain,
 }
 
 /// Removes one group below each of the node's directories, in whatever state it is: for what a dead keeper left.

@@ -17,7 +17,7 @@ use crate::{
     spec::PROGRAM_ID,
 };
 
-/// Secrets and machinery of the host: directories become empty ones, files disappear. What does not exist is skipped.
+/// Secrets and machinery of the host: directories become empty ones, files disappear, and what comes to exist later does not appear.
 #[rustfmt::skip]
 const HIDDEN: &[&str] = &[
     // People and foreign filesystems.
@@ -59,7 +59,7 @@ pub fn prepare_host_mask(layer: &Path, hide: &[PathBuf]) -> Result<(), Error> {
 
 fn hide_path(layer: &Layer, path: &Path) -> Result<(), Error> {
     let found = match fs::symlink_metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return hide_absent(layer, path),
         found => found.at("look at", path)?,
     };
     // A link leads to a place that is hidden by its own name, or that is meant to be seen.
@@ -69,6 +69,16 @@ fn hide_path(layer: &Layer, path: &Path) -> Result<(), Error> {
     mirror_parents(layer, path)?;
     let inside = text(path)?;
     if found.is_dir() { layer.opaque(inside, Access::from(&found)) } else { layer.whiteout(inside) }
+}
+
+/// Hides what may come to exist while the node runs.
+fn hide_absent(layer: &Layer, path: &Path) -> Result<(), Error> {
+    // What the base has there counts, whatever the host puts below it.
+    if layer.covers(path) || layer.has(text(path)?) || !path.parent().is_some_and(Path::is_dir) {
+        return Ok(());
+    }
+    mirror_parents(layer, path)?;
+    layer.whiteout(text(path)?)
 }
 
 /// Hides a directory that will come to exist.

@@ -105,6 +105,11 @@ impl Layer {
         fs::rename(&new, &path).at("replace", &path)
     }
 
+    /// Whether the layer itself has an entry there.
+    pub(super) fn has(&self, inside: &str) -> bool {
+        fs::symlink_metadata(self.path(inside)).is_ok()
+    }
+
     /// Whether `inside` or a directory above it is opaque or a whiteout, so that nothing below shows through.
     pub(super) fn covers(&self, inside: &Path) -> bool {
         inside.ancestors().filter_map(Path::to_str).any(|ancestor| {

@@ -70,11 +70,16 @@ fn programs(node: &Node) -> Result<()> {
     build(
         &[],
         &["/no/such/command"],
-        1,
+        127,
         &["cannot run \"/no/such/command\" in the sandbox: No such file or directory"],
     )?;
-    build(&[], &["no-such-command"], 1, &["cannot run \"no-such-command\" in the sandbox: No such file or directory"])?;
-    build(&[], &["/etc/passwd"], 1, &["cannot run \"/etc/passwd\" in the sandbox: Permission denied"])?;
+    build(
+        &[],
+        &["no-such-command"],
+        127,
+        &["cannot run \"no-such-command\" in the sandbox: No such file or directory"],
+    )?;
+    build(&[], &["/etc/passwd"], 126, &["cannot run \"/etc/passwd\" in the sandbox: Permission denied"])?;
     build(&["--cwd", "/no/such/place"], &["/bin/true"], 1, &["/no/such/place"])?;
     build(&["--cwd", "relative"], &["/bin/true"], 2, &["the working directory must be an absolute path"])?;
     ensure!(node.ok(&["template", "ls"])?.lines().count() == 1, "a failed build is listed");
@@ -82,16 +87,16 @@ fn programs(node: &Node) -> Result<()> {
 }
 
 fn images(node: &Node) -> Result<()> {
-    let build = |image: &str, texts: &[&str]| {
-        fails(node, &["template", "build", "failing", "--image", image, "--", "/bin/true"], 1, texts)
+    let build = |image: &str, code: i32, texts: &[&str]| {
+        fails(node, &["template", "build", "failing", "--image", image, "--", "/bin/true"], code, texts)
     };
-    build("/nonexistent.tar", &["pando: cannot open the image /nonexistent.tar: No such file or directory"])?;
+    build("/nonexistent.tar", 1, &["pando: cannot open the image /nonexistent.tar: No such file or directory"])?;
     let broken = node.dir().join("broken.tar.gz");
     std::fs::write(&broken, b"\x1f\x8b\x08 this is not gzip")?;
-    build(&broken.to_string_lossy(), &["cannot unpack"])?;
+    build(&broken.to_string_lossy(), 1, &["cannot unpack"])?;
     let empty = node.dir().join("empty");
     std::fs::create_dir(&empty)?;
-    build(&empty.to_string_lossy(), &["cannot run \"/bin/true\" in the sandbox: No such file or directory"])?;
+    build(&empty.to_string_lossy(), 127, &["cannot run \"/bin/true\" in the sandbox: No such file or directory"])?;
     // A tarball that wants out of its directory.
     let outside = node.dir().join("outside.tar");
     let script = "import sys, tarfile, io\nt = tarfile.open(sys.argv[1], 'w')\ni = tarfile.TarInfo('../../escaped')\ni.size = 1\nt.addfile(i, io.BytesIO(b'x'))\nt.close()";
@@ -99,7 +104,8 @@ fn images(node: &Node) -> Result<()> {
     ensure!(made.success(), "the tarball cannot be made");
     let answer =
         node.pando(&["template", "build", "failing", "--image", &outside.to_string_lossy(), "--", "/bin/true"])?;
-    ensure!(answer.code == 1, "{answer}");
+    // The entry is left out; what remains has no program.
+    ensure!(answer.code == 127, "{answer}");
     for place in [node.dir().join("escaped"), node.state.join("escaped"), node.state.join("images/escaped")] {
         ensure!(!place.exists(), "{} was unpacked outside of the image", place.display());
     }
@@ -142,7 +148,7 @@ fn in_use(node: &Node) -> Result<()> {
         "{answer}"
     );
     let answer = node.pando(&["exec", &id, "--", "/no/such/command"])?;
-    ensure!(answer.code != 0 && answer.stderr.contains("cannot run \"/no/such/command\" in the sandbox"), "{answer}");
+    ensure!(answer.code == 127 && answer.stderr.contains("cannot run \"/no/such/command\" in the sandbox"), "{answer}");
     let answer = node.pando(&["rm", &id, "s000000000000", &id])?;
     ensure!(answer.code == 4 && answer.stdout == format!("{id}\n"), "the others are removed all the same: {answer}");
     // Built again under the same name, and while it is used.

@@ -7,7 +7,10 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use pando_host_tests::{node::Node, runner::Case};
+use pando_host_tests::{
+    node::{Node, Setting},
+    runner::Case,
+};
 
 const CLIENTS: usize = 50;
 
@@ -21,21 +24,27 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 fn case(body: fn(&Node) -> Result<()>) -> Result<()> {
-    let node = Node::start()?;
+    let node = Node::start_with(Setting { arguments: vec!["--pool".into(), "8".into()], ..Setting::default() })?;
     node.build_geo("geo", &["--nidx", "2"])?;
-    let descriptors = descriptors(&node)?;
+    let before = descriptors_at_rest(&node, usize::MAX)?;
     body(&node).with_context(|| format!("log of the node:\n{}", node.log_tail()))?;
     node.ok(&["rm", "--all"])?;
+    descriptors_at_rest(&node, before)?;
+    node.finish()
+}
+
+/// The server's descriptors once the pool is full: it holds some for each blank sandbox.
+fn descriptors_at_rest(node: &Node, most: usize) -> Result<usize> {
     let deadline = Instant::now() + Duration::from_secs(10);
-    while self::descriptors(&node)? > descriptors {
-        ensure!(
-            Instant::now() < deadline,
-            "the server has {} descriptors, before {descriptors}",
-            self::descriptors(&node)?
-        );
+    loop {
+        let pool = node.info()?.pool;
+        let found = descriptors(node)?;
+        if pool.ready == pool.limit && found <= most {
+            return Ok(found);
+        }
+        ensure!(Instant::now() < deadline, "the server has {found} descriptors, before {most}; {pool:?}");
         std::thread::sleep(Duration::from_millis(50));
     }
-    node.finish()
 }
 
 fn descriptors(node: &Node) -> Result<usize> {

@@ -48,7 +48,9 @@ fn whole_life(node: &Node, service: &str, interpreter: &[&str]) -> Result<()> {
 fn expect_intact(node: &Node, ids: &[&str], states: &[Value], template: &Value) -> Result<()> {
     for (id, state) in ids.iter().zip(states) {
         ensure!(state["digest"] == states[0]["digest"], "digests differ: {states:?}");
-        ensure!(state["threads"] == template["facts"]["threads"], "{id} lost a thread: {state}");
+        // Go starts further threads whenever it likes.
+        let threads = template["facts"]["threads"].as_u64();
+        ensure!(state["threads"].as_u64() >= threads, "{id} lost one of {threads:?} threads: {state}");
         ensure!(state["hostname"] == *id, "{id} has another's host name: {state}");
         ensure!(state["writes"] == 0 && state["values"].as_object().is_some_and(serde_json::Map::is_empty), "{state}");
         let verified = node.ask(id, "GET /verify")?;

@@ -28,8 +28,9 @@ pub(super) struct Check {
     pub(super) remedy: Option<String>,
 }
 
-/// Oldest kernel with everything the fork engine uses: PAGEMAP_SCAN came with 6.7, and lowerdir+ of overlayfs as well.
-const KERNEL_MIN: (u32, u32) = (6, 7);
+/// Oldest kernel with everything that is used: overlay layers that are mounted nowhere and timers that keep their numbers
+/// (PR_TIMER_CREATE_RESTORE_IDS) both came with 6.15.
+const KERNEL_MIN: (u32, u32) = (6, 15);
 
 /// Capabilities that the node cannot do without, with their numbers.
 const CAPABILITIES: [(&str, u32); 11] = [
@@ -63,6 +64,7 @@ pub(super) fn all() -> Vec<Check> {
         pidfds(),
         huge_pages(),
         pagemap(),
+        checkpoint_restore(),
         userfaultfd(),
         filesystem("fuse", "FUSE", Verdict::Reduced, FUSE),
         pids(),
@@ -228,6 +230,13 @@ fn pagemap() -> Check {
     check("page map", opened.is_ok(), Verdict::Missing, found, "mount /proc and run as root (CONFIG_PROC_PAGE_MONITOR)")
 }
 
+fn checkpoint_restore() -> Check {
+    // The kernel has this file only with the option, which also brings PR_SET_MM_MAP and kcmp.
+    let good = Path::new("/proc/self/timers").exists();
+    let found = if good { "available" } else { "not in this kernel" };
+    check("checkpoint support", good, Verdict::Missing, found, "use a kernel with CONFIG_CHECKPOINT_RESTORE")
+}
+
 fn userfaultfd() -> Check {
     let device = Path::new("/dev/userfaultfd").exists();
     let sysctl = read("/proc/sys/vm/unprivileged_userfaultfd").is_some();
@@ -287,8 +296,8 @@ mod tests {
     #[test]
     fn kernel_versions_compare_by_number() {
         assert_eq!(version("6.18.3-1-cloud-amd64"), Some((6, 18)));
-        assert!(version("6.10.0").unwrap() > KERNEL_MIN);
-        assert!(version("5.15.0").unwrap() < KERNEL_MIN);
+        assert!(version("6.100.0").unwrap() > KERNEL_MIN);
+        assert!(version("6.7.0").unwrap() < KERNEL_MIN);
         assert_eq!(version("linux"), None);
     }
 }

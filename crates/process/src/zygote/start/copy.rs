@@ -1,0 +1,124 @@
+//! The copy's own part: its threads come to life, give up their privileges and go on in the program together.
+
+use super::{
+    CLONE_ARGS_BYTES, CloneArgs, FIRST_STREAM, INIT, Mailbox, Transit, clone_args, set_limit,
+    state::{memory_attributes, queue_signal, thread_attributes, timers},
+};
+use crate::{
+    image::{Image, Thread},
+    script::{Arena, Check, Script},
+    sigframe,
+    zygote::{files, kind},
+};
+
+const RLIMIT_NOFILE: usize = 7;
+const ARCH_SET_FS: i32 = 0x1002;
+const SECCOMP_SET_MODE_FILTER: i32 = 1;
+const SECCOMP_FILTER_FLAG_TSYNC: u64 = 1;
+
+/// Words through which the threads of a copy wait for each other.
+struct Gates {
+    /// Threads that have not dropped their privileges.
+    arriving: u64,
+    /// 1 until all may go on.
+    closed: u64,
+}
+
+pub(super) fn place(arena: &mut Arena, image: &Image, seccomp: &[u64], transit: Transit, mailbox: &Mailbox) -> u64 {
+    let gates = Gates { arriving: arena.words(&[image.threads.len() as u64 - 1]), closed: arena.words(&[1]) };
+    let threads: Vec<(u64, u64)> =
+        image.threads[1..].iter().map(|thread| place_thread(arena, image, thread, &gates)).collect();
+    let mut script = Script::default();
+    receive_streams(&mut script, transit);
+    let cwd = arena.text(&image.cwd);
+    script.call(libc::SYS_chdir, [cwd.into()], Check::Success);
+    if image.session_leader {
+        script.call(libc::SYS_setsid, [], Check::Success);
+    } else if image.process_group_leader {
+        script.call(libc::SYS_setpgid, [0u64.into(), 0u64.into()], Check::Success);
+    }
+    files::Builder::new(arena, &mut script, image, transit.control, transit.streams()).build();
+    memory_attributes(&mut script, image);
+    let name = arena.text(&image.threads[0].name);
+    script.call(libc::SYS_prctl, [libc::PR_SET_NAME.into(), name.into()], Check::Success);
+    for (args, entry) in &threads {
+        script.spawn(libc::SYS_clone3, [(*args).into(), CLONE_ARGS_BYTES.into()], *entry);
+    }
+    timers(arena, &mut script, image);
+    let main = &image.threads[0];
+    script.call(libc::SYS_set_tid_address, [main.tid_address.into()], Check::Ignore);
+    script.call(libc::SYS_arch_prctl, [ARCH_SET_FS.into(), main.registers.fs_base.into()], Check::Success);
+    thread_attributes(arena, &mut script, image, main);
+    for info in &image.pending {
+        queue_signal(arena, &mut script, libc::SYS_rt_sigqueueinfo, &[main.tid.into()], info);
+    }
+    if let Some((soft, hard)) = image.limits.get(RLIMIT_NOFILE) {
+        // Only now: the transit numbers may be above the program's limit.
+        set_limit(arena, &mut script, RLIMIT_NOFILE, *soft, *hard);
+    }
+    drop_privileges(&mut script, image);
+    script.wait_zero(gates.arriving);
+    // A thread's change of user makes a process undumpable, which would hide its own /proc entries from it.
+    script.call(libc::SYS_prctl, [libc::PR_SET_DUMPABLE.into(), 1u64.into()], Check::Success);
+    let program = arena.words(seccomp);
+    let filter = arena.words(&[seccomp.len() as u64, program]);
+    let args = [SECCOMP_SET_MODE_FILTER.into(), SECCOMP_FILTER_FLAG_TSYNC.into(), filter.into()];
+    script.call(libc::SYS_seccomp, args, Check::Equal(0));
+    let nothing = arena.words(&[0, 0]);
+    mailbox.report(arena, &mut script, kind::READY, nothing);
+    script.call(
+        libc::SYS_close_range,
+        [transit.control.into(), u64::from(u32::MAX).into(), 0u64.into()],
+        Check::Success,
+    );
+    script.count_down(gates.closed);
+    let stack = place_frame(arena, main);
+    script.sigreturn(stack);
+    arena.place(&script)
+}
+
+/// Streams move above the program's numbers, which are then all free.
+fn receive_streams(script: &mut Script, transit: Transit) {
+    script.call(libc::SYS_setns, [INIT.into(), libc::CLONE_NEWCGROUP.into()], Check::Success);
+    for n in 0..3 {
+        let number = transit.streams() + n;
+        let args = [(FIRST_STREAM + n).into(), number.into(), libc::O_CLOEXEC.into()];
+        script.call(libc::SYS_dup3, args, Check::Equal(i64::from(number)));
+    }
+    script.call(libc::SYS_close_range, [0u64.into(), (transit.control - 1).into(), 0u64.into()], Check::Success);
+}
+
+fn place_frame(arena: &mut Arena, thread: &Thread) -> u64 {
+    let registers = sigframe::user_registers(&thread.registers);
+    sigframe::place(arena, &registers, &thread.xsave, thread.mask, &thread.alternate)
+}
+
+/// Places one thread's script and the arguments of its clone.
+fn place_thread(arena: &mut Arena, image: &Image, thread: &Thread, gates: &Gates) -> (u64, u64) {
+    let shared = libc::CLONE_VM
+        | libc::CLONE_FS
+        | libc::CLONE_FILES
+        | libc::CLONE_SIGHAND
+        | libc::CLONE_THREAD
+        | libc::CLONE_SYSVSEM;
+    let flags = (shared | libc::CLONE_SETTLS | libc::CLONE_CHILD_CLEARTID) as u64;
+    let tls = thread.registers.fs_base;
+    let args = clone_args(
+        arena,
+        CloneArgs { flags, child_tid: thread.tid_address, tls, tid: thread.tid, ..CloneArgs::default() },
+    );
+    let mut script = Script::default();
+    thread_attributes(arena, &mut script, image, thread);
+    drop_privileges(&mut script, image);
+    script.count_down(gates.arriving);
+    script.wait_zero(gates.closed);
+    let stack = place_frame(arena, thread);
+    script.sigreturn(stack);
+    (args, arena.place(&script))
+}
+
+/// The thread becomes the program's user; leaving uid 0 clears every capability (capabilities(7)). Groups, the bounding set and
+/// no_new_privs are inherited from the zygote, which needs none of them.
+fn drop_privileges(script: &mut Script, image: &Image) {
+    script.call(libc::SYS_setresuid, image.credentials.uids.map(|id| u64::from(id).into()), Check::Success);
+}

@@ -1,0 +1,153 @@
+//! What a copy and its threads carry: timers, pending signals, scheduling, attributes.
+
+use std::mem::size_of_val;
+
+use sys::ptrace::SignalInfo;
+
+use crate::{
+    image::{Image, PosixTimer, Scheduling, Thread},
+    script::{Arena, Arg, Check, Script},
+};
+
+/// What a process has that never asked for another.
+const DEFAULT_TIMER_SLACK_NS: u64 = 50_000;
+const ARCH_SET_GS: i32 = 0x1001;
+const PR_TIMER_CREATE_RESTORE_IDS: i32 = 77;
+
+/// What every thread has of its own, the main one too.
+pub(super) fn thread_attributes(arena: &mut Arena, script: &mut Script, image: &Image, thread: &Thread) {
+    if thread.registers.gs_base != 0 {
+        script.call(libc::SYS_arch_prctl, [ARCH_SET_GS.into(), thread.registers.gs_base.into()], Check::Success);
+    }
+    if thread.robust.head != 0 {
+        script.call(libc::SYS_set_robust_list, [thread.robust.head.into(), thread.robust.len.into()], Check::Success);
+    }
+    let rseq = &thread.rseq;
+    if rseq.address != 0 {
+        let args = [rseq.address.into(), u64::from(rseq.size).into(), 0u64.into(), u64::from(rseq.signature).into()];
+        script.call(libc::SYS_rseq, args, Check::Success);
+    }
+    let main = &image.threads[0];
+    // A thread begins with the name of the one that created it, the main thread.
+    if thread.name != main.name {
+        let name = arena.text(&thread.name);
+        script.call(libc::SYS_prctl, [libc::PR_SET_NAME.into(), name.into()], Check::Success);
+    }
+    let scheduling = &thread.scheduling;
+    if scheduling.policy != libc::SCHED_OTHER as u32 {
+        let priority = arena.words(&[0]);
+        script.call(
+            libc::SYS_sched_setscheduler,
+            [0u64.into(), u64::from(scheduling.policy).into(), priority.into()],
+            Check::Success,
+        );
+    }
+    if scheduling.nice != 0 {
+        script.call(
+            libc::SYS_setpriority,
+            [u64::from(libc::PRIO_PROCESS).into(), 0u64.into(), scheduling.nice.into()],
+            Check::Success,
+        );
+    }
+    own_scheduling(arena, script, image, scheduling);
+    for info in &thread.pending {
+        let whom = [main.tid.into(), thread.tid.into()];
+        queue_signal(arena, script, libc::SYS_rt_tgsigqueueinfo, &whom, info);
+    }
+}
+
+/// What differs from the main thread's common defaults: most threads need none of it.
+fn own_scheduling(arena: &mut Arena, script: &mut Script, image: &Image, scheduling: &Scheduling) {
+    const PR_SET_TIMERSLACK: i32 = 29;
+    const IOPRIO_WHO_PROCESS: i32 = 1;
+    if scheduling.affinity != image.own_affinity {
+        let mask = arena.words(&scheduling.affinity.0);
+        let bytes = size_of_val(&scheduling.affinity.0) as u64;
+        // A processor of the source may be absent here; the copy then runs on all.
+        script.call(libc::SYS_sched_setaffinity, [0u64.into(), bytes.into(), mask.into()], Check::Ignore);
+    }
+    if scheduling.timer_slack_ns != DEFAULT_TIMER_SLACK_NS {
+        script.call(libc::SYS_prctl, [PR_SET_TIMERSLACK.into(), scheduling.timer_slack_ns.into()], Check::Success);
+    }
+    if scheduling.io_priority != 0 {
+        let args = [IOPRIO_WHO_PROCESS.into(), 0u64.into(), u64::from(scheduling.io_priority).into()];
+        script.call(libc::SYS_ioprio_set, args, Check::Success);
+    }
+}
+
+/// Queues a signal that was pending; it stays blocked until the frame restores the mask.
+pub(super) fn queue_signal(arena: &mut Arena, script: &mut Script, nr: i64, whom: &[Arg], info: &SignalInfo) {
+    let signal = i32::from_le_bytes([info[0], info[1], info[2], info[3]]);
+    let place = arena.data(info, 8);
+    match *whom {
+        [process] => script.call(nr, [process, signal.into(), place.into()], Check::Success),
+        [process, thread, ..] => script.call(nr, [process, thread, signal.into(), place.into()], Check::Success),
+        [] => 0,
+    };
+}
+
+pub(super) fn memory_attributes(script: &mut Script, image: &Image) {
+    for mapping in image.mappings.iter().filter(|mapping| mapping.flags.locked) {
+        // A fork unlocks memory.
+        let range = mapping.range;
+        script.call(libc::SYS_mlock, [range.start.into(), (range.end - range.start).into()], Check::Success);
+    }
+    for range in &image.dont_fork {
+        let args = [range.start.into(), (range.end - range.start).into(), libc::MADV_DONTFORK.into()];
+        script.call(libc::SYS_madvise, args, Check::Success);
+    }
+}
+
+pub(super) fn timers(arena: &mut Arena, script: &mut Script, image: &Image) {
+    for (which, timer) in image.interval_timers.iter().enumerate() {
+        let mut timer = *timer;
+        if timer == [0; 4] {
+            continue;
+        }
+        if timer[2..] == [0, 0] {
+            // Between its expiry and the delivery of its signal the kernel has not armed it again: it is due at once.
+            timer[3] = 1;
+        }
+        let place = arena.words(&timer);
+        script.call(libc::SYS_setitimer, [(which as u64).into(), place.into(), 0u64.into()], Check::Success);
+    }
+    if image.posix_timers.is_empty() {
+        return;
+    }
+    // With this the kernel gives each timer the number asked for (6.15).
+    script.call(
+        libc::SYS_prctl,
+        [PR_TIMER_CREATE_RESTORE_IDS.into(), 1u64.into(), 0u64.into(), 0u64.into(), 0u64.into()],
+        Check::Success,
+    );
+    for timer in &image.posix_timers {
+        posix_timer(arena, script, timer);
+    }
+    script.call(
+        libc::SYS_prctl,
+        [PR_TIMER_CREATE_RESTORE_IDS.into(), 0u64.into(), 0u64.into(), 0u64.into(), 0u64.into()],
+        Check::Success,
+    );
+}
+
+fn posix_timer(arena: &mut Arena, script: &mut Script, timer: &PosixTimer) {
+    let pair = |low: i32, high: i32| u64::from(low as u32) | u64::from(high as u32) << 32;
+    // struct sigevent { value, signo, notify, tid, ... } of 64 bytes
+    let event = arena.words(&[
+        timer.sigev_value,
+        pair(timer.signal, timer.notify),
+        timer.notify_tid as u32 as u64,
+        0,
+        0,
+        0,
+        0,
+        0,
+    ]);
+    let id = arena.words(&[timer.id as u32 as u64]);
+    script.call(libc::SYS_timer_create, [timer.clock.into(), event.into(), id.into()], Check::Success);
+    let value = &timer.value;
+    if value.remaining != (0, 0) {
+        let place = arena.words(&[value.interval.0, value.interval.1, value.remaining.0, value.remaining.1]);
+        script.call(libc::SYS_timer_settime, [timer.id.into(), 0u64.into(), place.into(), 0u64.into()], Check::Success);
+    }
+}
