@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 readonly KEYRING=/usr/share/keyrings/debian-archive-keyring.gpg
-# What the bench asks for; older ones fail on kernels from 6.x.
+# What the bench asks for.
 readonly OLDEST=4.1
 
 say() { printf 'criu: %s\n' "$*"; }
@@ -19,8 +19,9 @@ usage() {
 	cat <<-END
 		usage: scripts/criu.sh [--suite SUITE] [PREFIX]
 
-		Unpacks CRIU $OLDEST or newer of the Debian suite SUITE (trixie) into PREFIX (target/criu). If PREFIX has a good one
-		already, nothing is done; to get another, remove PREFIX first. Measure with it, as root:
+		Unpacks CRIU $OLDEST or newer of the Debian suite SUITE (forky) into PREFIX (target/criu). If PREFIX has a good one
+		already, nothing is done; to get another, remove PREFIX first. Kernels from 6.16 need CRIU 4.2, which the suite
+		trixie does not have. Measure with it, as root:
 
 		    pando bench start --criu PREFIX/criu
 	END
@@ -100,7 +101,7 @@ clean_up() {
 	rm -rf "${work:-}" "${fresh:-}"
 }
 
-suite=trixie
+suite=forky
 prefix=target/criu
 while [[ $# -gt 0 ]]; do
 	case $1 in
@@ -142,5 +143,8 @@ download
 unpack "$fresh"
 write_wrapper "$fresh" "$prefix"
 mv -T "$fresh" "$prefix"
-version=$(good_version "$prefix/criu") || fail "$prefix/criu does not start or is older than $OLDEST; try another --suite"
+if ! version=$(good_version "$prefix/criu"); then
+	rm -rf "$prefix"
+	fail "the criu of $suite does not start here or is older than $OLDEST; try another --suite"
+fi
 say "$prefix/criu is ready: $version"

@@ -23,45 +23,37 @@ use crate::{
     exit::{self, EXIT_CODES, Failure},
 };
 
+const GLOBAL: &str = "Options of every command";
+
 /// Starts isolated sandboxes in milliseconds, by forking a program that is already warm.
 #[derive(Debug, Parser)]
 #[command(name = "pando", version, after_help = EXIT_CODES)]
 pub(crate) struct Cli {
     /// Socket of the node.
-    #[arg(long, global = true, default_value = ::node::config::SOCKET_DEFAULT)]
+    #[arg(long, global = true, value_name = "PATH", default_value = ::node::config::SOCKET_DEFAULT, help_heading = GLOBAL)]
     pub(crate) socket: PathBuf,
     /// What to log to standard error: error, warn, info, debug, trace, or a filter such as `pando_node=debug`.
-    #[arg(long, global = true, default_value = "info")]
+    #[arg(long, global = true, value_name = "LEVEL", default_value = "info", help_heading = GLOBAL)]
     pub(crate) log: String,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
-/// Every command.
+/// Every command. Its help is the documentation of its arguments.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run the node in the foreground.
     Node(node::Args),
     /// Build, list, inspect and remove templates.
     #[command(subcommand)]
     Template(template::Command),
-    /// Start sandboxes from a template.
     Run(run::Args),
-    /// Run a command in a sandbox.
     Exec(exec::Args),
-    /// Connect standard input and output to a TCP port inside a sandbox.
     Connect(connect::Args),
-    /// List sandboxes.
     Ps(ps::Args),
-    /// Show everything about a sandbox.
     Inspect(inspect::Args),
-    /// Show the output of a sandbox's program.
     Logs(logs::Args),
-    /// Fork a running sandbox: it goes on, the copies start from that instant.
     Fork(fork::Args),
-    /// Remove sandboxes.
     Rm(rm::Args),
-    /// Check what this host can do, or why a process could not be forked.
     Doctor(doctor::Args),
     /// Measure, and compare within one run.
     #[command(subcommand)]

@@ -66,6 +66,11 @@ impl Sandbox {
         Ok(Some(Self { dir: spec.dir.clone(), init, init_pidfd, group }))
     }
 
+    /// Its directory on the host, which outlives it.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// Its pid 1.
     pub fn init(&self) -> ProcessIdentity {
         self.init

@@ -19,17 +19,26 @@ pub fn remove(path: &Path) -> Result<(), Error> {
         Err(Errno::NOENT) => return Ok(()),
         top => top.at("open", path)?,
     };
-    let mut remover = Remover { top, moved: 0 };
-    remover.empty_top().at("remove what is in", path)?;
-    match std::fs::remove_dir(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        result => result.at("remove", path),
+    let mut remover = Remover { top, moved: 0, refilled: 0 };
+    loop {
+        remover.empty_top().at("remove what is in", path)?;
+        match std::fs::remove_dir(path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            Err(error) if error.kind() == std::io::ErrorKind::DirectoryNotEmpty => {
+                remover.refill().at("remove", path)?;
+            }
+            result => return result.at("remove", path),
+        }
     }
 }
+
+/// How often a directory that was just emptied may turn out to be filled again: a killed creator goes on for a moment.
+const REFILLS_MAX: u32 = 1_000;
 
 struct Remover {
     top: OwnedFd,
     moved: u64,
+    refilled: u32,
 }
 
 impl Remover {
@@ -62,8 +71,15 @@ impl Remover {
         }
         match unlinkat(&self.top, name, AtFlags::REMOVEDIR) {
             Err(Errno::NOENT) => Ok(()),
+            // It is still in the top, whose next round comes to it again.
+            Err(Errno::NOTEMPTY) => self.refill(),
             result => result,
         }
+    }
+
+    fn refill(&mut self) -> rustix::io::Result<()> {
+        self.refilled += 1;
+        if self.refilled > REFILLS_MAX { Err(Errno::NOTEMPTY) } else { Ok(()) }
     }
 
     fn move_to_top(&mut self, directory: &OwnedFd, entry: &CString) -> rustix::io::Result<()> {

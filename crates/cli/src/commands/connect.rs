@@ -11,6 +11,8 @@ use tokio::io::{AsyncWriteExt, copy, split, stdin, stdout};
 use crate::client::Client;
 
 /// Connect standard input and output to a TCP port inside a sandbox.
+///
+/// Useful as a transport: `printf 'GET / HTTP/1.0\r\n\r\n' | pando connect ID 8080`, or as an ssh ProxyCommand.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Identifier of the sandbox.

@@ -29,22 +29,28 @@ const CHUNK_BYTES: usize = 16 << 10;
 /// Frames that may wait to be sent.
 const FRAMES_WAITING_MAX: usize = 16;
 
-/// Run a command in a sandbox. Exits as the command does: its code, or 128 and the number of the signal that killed it.
+/// Run a command in a sandbox.
+///
+/// Exits as the command does: with its code, or with 128 and the number of the signal that killed it. 127: there is no such
+/// program in the sandbox; 126: it is not executable. The command is killed when this is interrupted.
 #[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n    pando exec ID -- curl -s http://127.0.0.1:8080/health\n    pando exec -t ID -- sh"
+)]
 pub(crate) struct Args {
     /// Identifier of the sandbox.
     id: SandboxId,
-    /// Give it a terminal.
+    /// Give it a terminal, for shells and editors.
     #[arg(short, long)]
     tty: bool,
-    /// Environment variable; may be repeated.
+    /// Environment variable, on top of the template's; may be repeated.
     #[arg(long, value_name = "K=V", value_parser = super::template::parse_variable)]
     env: Vec<(String, String)>,
     /// Working directory inside the sandbox; without it that of the template.
-    #[arg(long)]
+    #[arg(long, value_name = "DIR")]
     cwd: Option<String>,
-    /// Command and arguments.
-    #[arg(last = true, required = true)]
+    /// Command and arguments, after `--`.
+    #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<String>,
 }
 

@@ -10,12 +10,15 @@ use super::run::{print_started, report_failures};
 use crate::{client::Client, output};
 
 /// Fork a running sandbox: it goes on, the copies start from that instant.
+///
+/// Copies have its memory, threads, files and changes on disk. Commands run by `pando exec` are not copied, and established
+/// TCP connections are reset in the copies. A program with child processes cannot be forked (exit code 5, with the reasons).
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Identifier of the sandbox.
     id: SandboxId,
     /// How many copies.
-    #[arg(short = 'n', long, default_value_t = 1)]
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 1)]
     count: u32,
     /// Print JSON.
     #[arg(long)]

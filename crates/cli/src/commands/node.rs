@@ -12,10 +12,10 @@ use node::config::{AtExit, Config, STATE_DIR_DEFAULT};
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Where templates and sandboxes are kept. One node per directory.
-    #[arg(long, default_value = STATE_DIR_DEFAULT)]
+    #[arg(long, value_name = "DIR", default_value = STATE_DIR_DEFAULT)]
     state: PathBuf,
     /// Most blank sandboxes kept ready, over all templates. 0: none.
-    #[arg(long, default_value_t = POOL_SANDBOXES_DEFAULT)]
+    #[arg(long, value_name = "N", default_value_t = POOL_SANDBOXES_DEFAULT)]
     pool: usize,
     /// Remove all sandboxes when the node is stopped.
     #[arg(long)]
@@ -29,6 +29,9 @@ pub(crate) async fn run(args: Args, socket: PathBuf, log: String) -> Result<Exit
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     // Overlay layers and the keeper's paths must not depend on a working directory.
     let state_dir = std::path::absolute(&args.state).context("cannot make the state directory's path absolute")?;
+    if state_dir.parent().is_none() {
+        bail!("the root directory cannot be the state directory; name one of its own with --state");
+    }
     let socket = std::path::absolute(&socket).context("cannot make the socket's path absolute")?;
     let config = Config {
         state_dir,

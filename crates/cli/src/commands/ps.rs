@@ -48,7 +48,7 @@ pub(super) fn state(state: SandboxState) -> String {
         SandboxState::Running => "running".to_owned(),
         SandboxState::Exited(ExitStatus::Code(code)) => format!("exited ({code})"),
         SandboxState::Exited(ExitStatus::Signal(signal)) => format!("killed ({signal})"),
-        SandboxState::Exited(ExitStatus::Unknown) => "exited (?)".to_owned(),
+        SandboxState::Exited(ExitStatus::Unknown) => "exited (unknown)".to_owned(),
         SandboxState::Lost => "lost".to_owned(),
     }
 }

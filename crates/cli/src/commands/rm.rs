@@ -8,7 +8,7 @@ use base::id::SandboxId;
 
 use crate::{client::Client, exit};
 
-/// Remove sandboxes, running or not, with all they wrote.
+/// Remove sandboxes, running or not, with all that they wrote. Prints the identifiers of those that are gone.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("which").required(true).args(["ids", "all"]))]
 pub(crate) struct Args {

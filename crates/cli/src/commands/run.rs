@@ -8,13 +8,16 @@ use base::id::TemplateName;
 
 use crate::{client::Client, exit::code_of, output};
 
-/// Start sandboxes from a template.
+/// Start sandboxes from a template. Prints the identifier of each and how long its start took.
+///
+/// If the template's zygote is gone (the node was restarted) it is built again first, which takes as long as the program
+/// does to get ready. Interrupting removes what was started.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Name of the template.
     template: TemplateName,
-    /// How many.
-    #[arg(short = 'n', long, default_value_t = 1)]
+    /// How many to start, side by side.
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 1)]
     count: u32,
     /// Start with the stepping interpreter: slower, for comparison.
     #[arg(long)]

@@ -11,16 +11,25 @@ use anyhow::{Context, Result, bail};
 use api::{BuildEvent, Image, Limits, Ready, Template, TemplateSpec, TemplateState};
 use base::{
     id::TemplateName,
-    limits::{MEMORY_BYTES_DEFAULT, PIDS_DEFAULT, READY_TIMEOUT_MS_DEFAULT},
+    limits::{PIDS_DEFAULT, READY_TIMEOUT_MS_DEFAULT},
 };
 use http_body_util::BodyExt;
 
 use crate::{client::Client, exit::Failure, output};
 
+/// `base::limits::MEMORY_BYTES_DEFAULT` for people.
+const MEMORY_DEFAULT: &str = "4G";
+
+const BUILD_EXAMPLES: &str = "\
+Examples:
+    pando template build geo -- /usr/bin/python3 /opt/geo/geo.py --port 8080
+    pando template build api --port 3000 --env NODE_ENV=production --cwd /opt/api -- node server.js
+    pando template build calc --image /srv/images/calc.tar.gz --ready 'test -e /run/ready' -- /usr/bin/calc
+Then: pando run geo -n 5";
+
 /// What can be done with templates.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// Start a program, wait until it is ready, and keep it parked for forking.
     Build(Box<BuildArgs>),
     /// List templates.
     Ls(ListArgs),
@@ -30,12 +39,18 @@ pub(crate) enum Command {
     Rm(NameArgs),
 }
 
+/// Start a program, wait until it is ready, and keep it parked for forking.
+///
+/// The program runs in a sandbox as uid 1000, without network but loopback. It should listen on a port, or say otherwise
+/// when it is ready; once it is, a copy of it is parked (the zygote) and the program itself is removed. A template of the
+/// same name is replaced; its sandboxes run on.
 #[derive(Debug, clap::Args)]
+#[command(after_help = BUILD_EXAMPLES)]
 pub(crate) struct BuildArgs {
-    /// Name of the template: a-z, 0-9, '-', '_', '.'.
+    /// Name of the template: small letters, digits, '-', '_' and '.'.
     name: TemplateName,
-    /// Root filesystem: `host` (the node's own, read-only, private places hidden), a directory or a tarball.
-    #[arg(long, default_value = "host", value_parser = parse_image)]
+    /// Root filesystem: `host` (the node's own, read-only, private places hidden), or the path of a directory or tarball.
+    #[arg(long, value_name = "host|PATH", default_value = "host", value_parser = parse_image)]
     image: Image,
     /// Ready when it listens on this TCP port. Without any --port, --ready-file or --ready: on any port.
     #[arg(long, value_name = "N", group = "readiness")]
@@ -53,13 +68,13 @@ pub(crate) struct BuildArgs {
     #[arg(long, value_name = "K=V", value_parser = parse_variable)]
     env: Vec<(String, String)>,
     /// Working directory inside the sandbox.
-    #[arg(long, default_value = "/")]
+    #[arg(long, value_name = "DIR", default_value = "/")]
     cwd: String,
     /// Memory limit of each sandbox: 512M, 4G.
-    #[arg(long, value_name = "BYTES", default_value_t = MEMORY_BYTES_DEFAULT, value_parser = parse_bytes)]
+    #[arg(long, value_name = "BYTES", default_value = MEMORY_DEFAULT, value_parser = parse_bytes)]
     memory: u64,
     /// Limit of processes and threads of each sandbox.
-    #[arg(long, default_value_t = PIDS_DEFAULT)]
+    #[arg(long, value_name = "N", default_value_t = PIDS_DEFAULT)]
     pids: u64,
     /// Processors that each sandbox may use, for example 0.5. Without it: no limit.
     #[arg(long, value_name = "N", value_parser = parse_cpus)]
@@ -67,8 +82,8 @@ pub(crate) struct BuildArgs {
     /// Print the template as JSON.
     #[arg(long)]
     json: bool,
-    /// Program and arguments.
-    #[arg(last = true, required = true)]
+    /// Program and arguments, after `--`.
+    #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<String>,
 }
 
@@ -262,6 +277,7 @@ mod tests {
         assert_eq!(parse_time("1.5s"), Ok(Duration::from_millis(1500)));
         assert_eq!(parse_time("2m"), Ok(Duration::from_secs(120)));
         assert_eq!(parse_bytes("512M"), Ok(512 << 20));
+        assert_eq!(parse_bytes(MEMORY_DEFAULT), Ok(base::limits::MEMORY_BYTES_DEFAULT));
         assert_eq!(parse_cpus("0.5"), Ok(500));
         for wrong in ["", "0s", "-1s", "x"] {
             assert!(parse_time(wrong).is_err(), "{wrong}");

@@ -1,6 +1,6 @@
 //! The one table from the node's errors to HTTP.
 
-use api::{ErrorBody, ErrorCode, ErrorDetail};
+use api::{ErrorBody, ErrorCode, ErrorDetail, ExitStatus};
 use axum::{
     Json,
     http::StatusCode,
@@ -56,6 +56,9 @@ fn hint(error: &Error) -> Option<String> {
             "it is looked for inside the sandbox: home directories, /tmp and /var/tmp of the host are hidden there; a script's interpreter may be what is missing"
         }
         Error::ProgramNotExecutable { .. } => "it has to be executable for uid 1000, and a script has to begin with #!",
+        Error::ProgramEnded { status: ExitStatus::Signal(9), .. } => {
+            "it may have reached its memory limit: `pando template build --memory 8G ...` sets another one"
+        }
         Error::ProgramEnded { .. } => {
             "run the command by itself; it runs as uid 1000 without network access and with other home directories hidden"
         }

@@ -86,6 +86,13 @@ pub(crate) fn command(argv: &[&str]) -> Command {
     }
 }
 
+/// Ends a sandbox and removes its directory.
+pub(crate) fn destroy(sandbox: Sandbox) {
+    let dir = sandbox.dir().to_owned();
+    sandbox.destroy().unwrap();
+    pando_sandbox::remove_directory(&dir).unwrap();
+}
+
 /// Starts a program with its output and errors in one pipe, which is returned.
 pub(crate) fn start(sandbox: &Sandbox, command: &Command) -> (i32, OwnedFd) {
     let null: OwnedFd = fs::File::open("/dev/null").unwrap().into();

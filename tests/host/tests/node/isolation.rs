@@ -117,6 +117,8 @@ fn identities(node: &Node) -> Result<()> {
             ensure!(seen.insert(content.clone()), "{file} of {} is not its own: {content:?}", sandbox.id);
         }
     }
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
+    ensure!(!mounts.contains(&*node.dir().to_string_lossy()), "a mount is seen on the host: {mounts}");
     for sandbox in &sandboxes {
         let shown = node.shell(sandbox.id.as_str(), "hostname; uname -n; cat /proc/sys/kernel/hostname")?;
         ensure!(shown.lines().all(|line| line == sandbox.id.as_str()), "{shown:?}");

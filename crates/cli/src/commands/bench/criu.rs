@@ -35,7 +35,7 @@ const POLL: Duration = Duration::from_micros(250);
 pub(super) struct Criu {
     path: PathBuf,
     version: String,
-    /// What one start of it takes, without any work.
+    /// The least that a start of it took, without any work.
     start: Duration,
 }
 
@@ -57,7 +57,8 @@ pub(super) fn find(given: Option<&Path>) -> Result<Criu> {
         Some(path) => std::path::absolute(path)?,
         None => in_path().with_context(|| format!("not in PATH, so not compared ({HINT})"))?,
     };
-    let (version, start) = ask_version(&path).with_context(|| format!("cannot ask {} its version", path.display()))?;
+    let (version, mut start) =
+        ask_version(&path).with_context(|| format!("cannot ask {} its version", path.display()))?;
     let numbers = version_numbers(&version).with_context(|| format!("{version:?} is no version of criu"))?;
     ensure!(
         numbers >= OLDEST,
@@ -66,6 +67,10 @@ pub(super) fn find(given: Option<&Path>) -> Result<Criu> {
         OLDEST.0,
         OLDEST.1
     );
+    // The first one may have read it from disk.
+    for _ in 0..4 {
+        start = start.min(ask_version(&path)?.1);
+    }
     Ok(Criu { path, version, start })
 }
 
@@ -113,7 +118,7 @@ pub(super) async fn compare(criu: &Criu, rounds: u32, cold: Duration, report: &m
     report.fact(
         "criu",
         format!(
-            "{}; one dump of {} in {}, no page of it on a disk that has to be read; the bare start of criu takes {}",
+            "{}; one dump of {} in {}, restored from the page cache; of each restore {} are the bare start of criu",
             criu.version,
             output::bytes(images_bytes),
             duration(dump),
@@ -203,6 +208,8 @@ fn last_errors(log: &Path) -> String {
 
 /// A command that runs CRIU with what all its tasks need. `log` is a name in `dir`.
 fn criu_command(criu: &Path, task: &str, dir: &Path, log: &str) -> Command {
+    // An earlier task's errors are not this one's.
+    let _ = std::fs::remove_file(dir.join(log));
     let mut command = Command::new(criu);
     // Nobody's settings, and only errors: a chatty CRIU is slow, and one that spins fills the disk.
     command.env_remove("CRIU_CONFIG_FILE").args([task, "--no-default-config", "-v1"].map(OsStr::new));

@@ -12,7 +12,7 @@ use std::{
 
 use pando_sandbox::{Sandbox, Spec, detached_rootfs, unpack_tarball};
 
-use crate::host::{Host, run, shell};
+use crate::host::{Host, destroy, run, shell};
 
 pub(crate) fn snapshot(host: &Host) {
     let spec = host.spec();
@@ -48,8 +48,8 @@ pub(crate) fn snapshot(host: &Host) {
         Sandbox::create(&host.spec_of(vec![copy.clone(), host.mask(), PathBuf::from("/")]), &host.cgroups).unwrap();
     assert_eq!(shell(&child, "cat ~/d/c; tail -c 3 ~/sparse | head -c 3").text.lines().next(), Some("text"));
     assert_ne!(shell(&child, "hostname").text, shell(&sandbox, "hostname").text);
-    child.destroy().unwrap();
-    sandbox.destroy().unwrap();
+    destroy(child);
+    destroy(sandbox);
     fs::remove_dir_all(copy).unwrap();
 }
 
@@ -75,7 +75,7 @@ print('made')";
     let error = sandbox.snapshot_upper(&copy).unwrap_err().to_string();
     assert!(error.contains("nested too deep"), "{error}");
     assert!(!copy.exists());
-    sandbox.destroy().unwrap();
+    destroy(sandbox);
     assert!(outside.join("kept").exists());
 }
 
@@ -113,7 +113,7 @@ pub(crate) fn tarball(host: &Host) {
             output.text,
             "from the image\nbin\ndev\netc\nhome\nlib\nlib64\nproc\nrun\nsys\ntmp\nvar\npando-init\nok\n"
         );
-        sandbox.destroy().unwrap();
+        destroy(sandbox);
         fs::remove_dir_all(&image).unwrap();
     }
     let broken = host.state().join("broken");

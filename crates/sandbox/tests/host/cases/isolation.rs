@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use crate::host::{Host, command, run, shell, start, wait};
+use crate::host::{Host, command, destroy, run, shell, start, wait};
 
 fn line(text: &str, key: &str) -> String {
     let found = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
@@ -33,7 +33,7 @@ pub(crate) fn namespaces(host: &Host) {
     assert!(groups.lines().any(|line| line == "0::/"), "{groups}");
     let mounts = shell(&sandbox, "cat /proc/self/mountinfo").text;
     assert!(!mounts.contains("/var/lib/pando-test-") || mounts.matches("pando-test-").count() == 1, "{mounts}");
-    sandbox.destroy().unwrap();
+    destroy(sandbox);
 }
 
 pub(crate) fn hidden(host: &Host) {
@@ -58,7 +58,7 @@ pub(crate) fn hidden(host: &Host) {
         shell(&sandbox, "stat -c '%a %u' / /etc /var /var/lib /tmp /home/user /root").text,
         "755 0\n755 0\n755 0\n755 0\n1777 0\n755 1000\n700 0\n"
     );
-    sandbox.destroy().unwrap();
+    destroy(sandbox);
 }
 
 pub(crate) fn kernel_files(host: &Host) {
@@ -86,7 +86,7 @@ pub(crate) fn kernel_files(host: &Host) {
         shell(&sandbox, "ls -A /sys/firmware /sys/fs/cgroup 2>/dev/null | grep -v ':$' | grep -c .").text,
         "0\n"
     );
-    sandbox.destroy().unwrap();
+    destroy(sandbox);
 }
 
 pub(crate) fn host_is_out_of_reach(host: &Host) {
@@ -102,7 +102,7 @@ pub(crate) fn host_is_out_of_reach(host: &Host) {
     let mounts = shell(&sandbox, "wc -l < /proc/self/mountinfo").text;
     assert!(mounts.trim().parse::<u32>().unwrap() < 30, "{mounts}");
     assert_eq!(shell(&sandbox, "cd /../../..; pwd; ls -d work 2>/dev/null").text.lines().next(), Some("/"));
-    sandbox.destroy().unwrap();
+    destroy(sandbox);
 }
 
 pub(crate) fn privileges(host: &Host) {
@@ -130,7 +130,7 @@ t = threading.Thread(target=lambda: None); t.start(); t.join()
 print(subprocess.run(['echo', 'child'], capture_output=True).stdout)";
     let output = run(&sandbox, &["python3", "-c", calls]);
     assert_eq!(output.text, "ENOSYS ENOSYS EPERM EPERM EPERM ENOSYS\nEAFNOSUPPORT\nb'child\\n'\n");
-    sandbox.destroy().unwrap();
+    destroy(sandbox);
 }
 
 pub(crate) fn pid_one(host: &Host) {
@@ -153,5 +153,5 @@ pub(crate) fn pid_one(host: &Host) {
     println!("       pid 1: {} private dirty", line(&rollup, "Private_Dirty"));
     let (pid, _out) = start(&sandbox, &command(&["sh", "-c", "exit 3"]));
     assert_eq!(wait(pid), 3);
-    sandbox.destroy().unwrap();
+    destroy(sandbox);
 }

@@ -11,7 +11,7 @@ use base::id::SandboxId;
 use pando_sandbox::{ControllerHome, Error, ProcessIdentity, Sandbox, remove_directory, sweep as sweep_all};
 use rustix::process::Signal;
 
-use crate::host::{Host, command, reap_all, shell, start, wait};
+use crate::host::{Host, command, destroy, reap_all, shell, start, wait};
 
 pub(crate) fn created_and_destroyed(host: &Host) {
     let spec = host.spec();
@@ -44,7 +44,7 @@ pub(crate) fn failed_creation(host: &Host) {
     spec.dir = host.sandboxes().join("other");
     assert!(Sandbox::create(&spec, &host.cgroups).is_err());
     assert!(!spec.dir.exists() && sandbox.init().is_alive());
-    sandbox.destroy().unwrap();
+    destroy(sandbox);
 
     // The first process fails: the layers have no mount point.
     let empty = host.state().join("empty");
@@ -60,7 +60,7 @@ pub(crate) fn destroy_with_programs(host: &Host) {
     let (first, _out) = start(&sandbox, &command(&["sleep", "1000"]));
     let (_second, _out) = start(&sandbox, &command(&["sh", "-c", "trap '' TERM; sleep 1000 & sleep 1000"]));
     sandbox.freeze().unwrap();
-    sandbox.destroy().unwrap();
+    destroy(sandbox);
     assert_eq!(wait(first), 128 + 9);
     reap_all();
 }
@@ -74,7 +74,7 @@ pub(crate) fn adopt(host: &Host) {
     assert!(Sandbox::adopt(&spec, wrong, &host.cgroups).unwrap().is_none());
     let sandbox = Sandbox::adopt(&spec, init, &host.cgroups).unwrap().unwrap();
     assert_eq!(shell(&sandbox, "hostname").text.trim(), spec.id.as_str());
-    sandbox.destroy().unwrap();
+    destroy(sandbox);
     assert!(Sandbox::adopt(&spec, init, &host.cgroups).unwrap().is_none());
 }
 
@@ -105,7 +105,7 @@ pub(crate) fn sweep(host: &Host) {
     }
     assert!(found > 20, "{found} of 40 creators got as far as leaving something");
     assert!(sandbox.init().is_alive());
-    sandbox.destroy().unwrap();
+    destroy(sandbox);
 }
 
 pub(crate) fn limits(host: &Host) {
@@ -135,7 +135,7 @@ pub(crate) fn limits(host: &Host) {
     if !matches!(summary.memory, ControllerHome::Missing(_)) {
         assert_eq!(wait(pid), 128 + 9);
     }
-    sandbox.destroy().unwrap();
+    destroy(sandbox);
 }
 
 pub(crate) fn freeze(host: &Host) {
@@ -154,7 +154,7 @@ pub(crate) fn freeze(host: &Host) {
     sandbox.thaw().unwrap();
     std::thread::sleep(Duration::from_millis(30));
     assert_ne!(count(), before);
-    sandbox.destroy().unwrap();
+    destroy(sandbox);
 }
 
 pub(crate) fn times(host: &Host) {
@@ -169,7 +169,7 @@ pub(crate) fn times(host: &Host) {
         times[1].push(begin.elapsed());
         wait(pid);
         let begin = Instant::now();
-        sandbox.destroy().unwrap();
+        destroy(sandbox);
         times[2].push(begin.elapsed());
         times[3].push(install_time());
     }

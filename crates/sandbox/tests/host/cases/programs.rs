@@ -14,7 +14,7 @@ use rustix::{
     io::ioctl_fionbio,
 };
 
-use crate::host::{Host, command, run, shell, start, wait};
+use crate::host::{Host, command, destroy, run, shell, start, wait};
 
 pub(crate) fn orphans(host: &Host) {
     let sandbox = host.sandbox();
@@ -23,7 +23,7 @@ pub(crate) fn orphans(host: &Host) {
     let states = shell(&sandbox, "cat /proc/[0-9]*/stat | awk '{print $3}' | grep -c Z").text;
     assert_eq!(states, "0\n");
     assert_eq!(sandbox.processes().unwrap().len(), 1);
-    sandbox.destroy().unwrap();
+    destroy(sandbox);
 }
 
 pub(crate) fn errors(host: &Host) {
@@ -40,11 +40,11 @@ pub(crate) fn errors(host: &Host) {
     }
     let elsewhere = Command { cwd: "/root".to_owned(), ..command(&["true"]) };
     let error = fail(&elsewhere);
-    assert_eq!(error.to_string(), "cannot start \"true\" in the sandbox: enter its working directory");
+    assert_eq!(error.to_string(), "cannot start \"true\" in the sandbox: enter its working directory /root");
     assert!(matches!(fail(&command(&[])), Error::NoProgram));
     assert!(matches!(fail(&command(&["a\0b"])), Error::Exec { .. }));
     assert_eq!(sandbox.processes().unwrap().len(), 1);
-    sandbox.destroy().unwrap();
+    destroy(sandbox);
 }
 
 pub(crate) fn terminal(host: &Host) {
@@ -73,7 +73,7 @@ pub(crate) fn terminal(host: &Host) {
     let length = rustix::io::read(&controller, &mut text).unwrap();
     let text = String::from_utf8_lossy(&text[..length]).into_owned();
     assert!(text.starts_with("hello") && text.contains("speed") && text.contains("ptmx"), "{text}");
-    sandbox.destroy().unwrap();
+    destroy(sandbox);
 }
 
 pub(crate) fn dial(host: &Host) {
@@ -86,7 +86,7 @@ pub(crate) fn dial(host: &Host) {
     });
     assert!(text.unwrap().ends_with("from-inside\n"));
     assert!(TcpStream::connect("127.0.0.1:8000").is_err(), "the port is the sandbox's own");
-    sandbox.destroy().unwrap();
+    destroy(sandbox);
 }
 
 fn answer(socket: OwnedFd) -> Option<String> {
@@ -113,7 +113,7 @@ pub(crate) fn devices(host: &Host) {
     let shared =
         "import multiprocessing as m; l = m.Lock(); s = m.shared_memory if 0 else None; print('locked', l.acquire())";
     assert_eq!(run(&sandbox, &["python3", "-c", shared]).text, "locked True\n");
-    sandbox.destroy().unwrap();
+    destroy(sandbox);
 }
 
 pub(crate) fn low_descriptors(host: &Host) {
@@ -132,5 +132,5 @@ pub(crate) fn low_descriptors(host: &Host) {
     let mut text = String::new();
     fs::File::from(reader).read_to_string(&mut text).unwrap();
     assert_eq!((text.as_str(), wait(child.pid)), ("right\n", 0));
-    sandbox.destroy().unwrap();
+    destroy(sandbox);
 }
