@@ -35,6 +35,11 @@ ifneq ($(HOST_MANIFEST),)
 	$(CARGO) test --locked --manifest-path $(HOST_MANIFEST) -- --test-threads=1
 endif
 
+soak: programs ## long: 100 rounds of kill -9 in the middle of 50 forks, the engine's programs 20 times
+	$(CARGO) build --locked -p pando
+	PANDO_ROUNDS=100 $(CARGO) test --locked -p $(HOST_TESTS) --test node -- crash::any
+	for round in $$(seq 20); do $(CARGO) test --locked -p $(HOST_TESTS) --test engine || exit 1; done
+
 check: ## what the CI runs: format, lints, documentation, tests
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
@@ -47,5 +52,5 @@ bench: build ## the measured comparison: floor, cold start, forks
 clean: ## removes everything that was built
 	$(CARGO) clean
 
-.PHONY: help setup build examples programs demo test check bench clean
+.PHONY: help setup build examples programs demo test soak check bench clean
 .DEFAULT_GOAL := help

@@ -94,6 +94,8 @@ async fn interruptible(
     command: impl Future<Output = anyhow::Result<ExitCode>>,
 ) -> anyhow::Result<ExitCode> {
     tokio::select! {
+        // An answer that is there already is shown, so that nobody wonders what became of its sandboxes.
+        biased;
         result = command => result,
         _ = tokio::signal::ctrl_c() => {
             let separator = if consequence.is_empty() { "" } else { ": " };

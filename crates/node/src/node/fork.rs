@@ -10,13 +10,13 @@
 
 use std::{path::PathBuf, sync::Arc, time::Instant};
 
-use api::{BuildTimings, ForkRequest, ForkResponse, Interpreter};
+use api::{BuildTimings, ExitStatus, ForkRequest, ForkResponse, Interpreter, SandboxState};
 use base::id::SandboxId;
 use tokio::sync::oneshot;
 
 use super::{Node, images::remove_quietly, start::Source};
 use crate::{
-    error::{Context, Result},
+    error::{Context, Error, Result},
     http::error_detail,
     keeper::message::BuildZygote,
     state::{Blank, FORK_LAYER, ZygoteRef},
@@ -74,7 +74,8 @@ impl Node {
             }
             Err(error) => {
                 self.discard_blanks(blanks).await;
-                Err(error)
+                // What the engine cannot fork may just have ended.
+                if record.main.is_alive() { Err(error) } else { Err(self.has_ended(id)) }
             }
         };
         self.drop_zygote(zygote).await;
@@ -84,6 +85,17 @@ impl Node {
             remove_quietly(&directory).await;
         }
         response
+    }
+
+    fn has_ended(&self, id: &SandboxId) -> Error {
+        match self.state().sandbox(id).map(|record| record.state) {
+            // Its end is not in the records yet.
+            Ok(SandboxState::Running) => {
+                Error::NotRunning { id: id.clone(), state: SandboxState::Exited(ExitStatus::Unknown) }
+            }
+            Ok(state) => Error::NotRunning { id: id.clone(), state },
+            Err(error) => error,
+        }
     }
 
     /// Builds the zygote and, as soon as the layer is whole, the sandboxes for its copies: those are the keeper's work, and

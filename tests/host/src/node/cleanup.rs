@@ -33,16 +33,18 @@ const WATCHDOG: &str = r#"
 trap '' INT TERM HUP
 cat >/dev/null
 echo 1 > "$1/cgroup.kill"
+groups=$(cd "$1" && ls -d pando-* 2>/dev/null)
 tries=0
-while [ $tries -lt 200 ] && grep -q . $(find "$1" -name cgroup.procs) /dev/null; do
+# A group counts its last process for a moment after that is gone.
+while [ $tries -lt 250 ]; do
+    left=0
+    for group in $groups "${1##*/}"; do
+        find /sys/fs/cgroup -depth -type d -path "*/$group*" -exec rmdir {} + 2>/dev/null || left=1
+    done
+    [ $left = 0 ] && break
     sleep 0.02
     tries=$((tries + 1))
 done
-for group in "$1"/pando-*; do
-    [ -d "$group" ] || continue
-    find /sys/fs/cgroup -depth -type d -path "*/${group##*/}*" -exec rmdir {} + 2>/dev/null
-done
-find "$1" -depth -type d -exec rmdir {} + 2>/dev/null
 rm -rf --one-file-system "$2" "$3"
 "#;
 
