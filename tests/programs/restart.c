@@ -10,7 +10,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/epoll.h>
-#include <sys/file.h>
 #include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -254,20 +253,6 @@ static long in_sigsuspend(struct call *call)
 	return outcome(result);
 }
 
-static long in_flock(struct call *call)
-{
-	long result;
-	do
-		result = flock(call->fds[0], LOCK_EX);
-	while (again(call, result));
-	return outcome(result);
-}
-
-static void unlock(struct call *call)
-{
-	flock(call->fds[1], LOCK_UN);
-}
-
 static void nothing(struct call *call)
 {
 	(void)call;
@@ -291,7 +276,6 @@ static struct call calls[] = {
 	{.name = "sigtimedwait", .make = in_sigtimedwait, .complete = queue_value, .expected = 77},
 	{.name = "pause", .make = in_pause, .complete = wake_by_signal, .expected = -EINTR},
 	{.name = "sigsuspend", .make = in_sigsuspend, .complete = wake_by_signal, .expected = -EINTR},
-	{.name = "flock", .make = in_flock, .complete = unlock, .flag = 'k'},
 };
 enum { CALLS = sizeof calls / sizeof *calls };
 
@@ -305,12 +289,6 @@ static void open_descriptors(struct call *call)
 		call->fds[0] = socket(AF_UNIX, SOCK_STREAM, 0);
 		call->fds[1] = socket(AF_UNIX, SOCK_STREAM, 0);
 		got = bind(call->fds[0], (struct sockaddr *)&any, sizeof any.sun_family) | listen(call->fds[0], 4);
-	} else if (call->flag == 'k') {
-		char path[512];
-		snprintf(path, sizeof path, "%s/probe-restart.lock", probe_dir);
-		call->fds[0] = open(path, O_CREAT | O_RDWR, 0644);
-		call->fds[1] = open(path, O_RDWR);
-		got = flock(call->fds[1], LOCK_EX);
 	} else {
 		got = pipe(call->fds);
 	}

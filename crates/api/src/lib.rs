@@ -5,7 +5,7 @@
 //! | `GET /v1/node` | [`NodeInfo`] |
 //! | `GET /v1/templates`, `GET /v1/templates/NAME` | [`Template`] (a list of them) |
 //! | `POST /v1/templates` | [`TemplateSpec`] -> [`BuildEvent`]s, one JSON document per line; hanging up cancels the build |
-//! | `DELETE /v1/templates/NAME` | nothing |
+//! | `DELETE /v1/templates/NAME` | `null` |
 //! | `POST /v1/templates/NAME/run` | [`RunRequest`] -> [`RunResponse`]; hanging up removes what was started |
 //! | `GET /v1/sandboxes` | a list of [`Sandbox`] |
 //! | `GET /v1/sandboxes/ID` | [`SandboxDetail`] |

@@ -172,7 +172,7 @@ pub struct Template {
     pub created_ms: u64,
     /// Of its present zygote.
     pub facts: Option<TemplateFacts>,
-    /// Sandboxes that run from it.
+    /// Sandboxes that were started from it and not removed, whether their programs run or have ended.
     pub sandboxes: usize,
 }
 

@@ -9,7 +9,10 @@ use std::{
 
 use inject::{Answers, Injection};
 use serde::{Deserialize, Serialize};
-use sys::remote::{self, Range};
+use sys::{
+    deadman::Deadman,
+    remote::{self, Range},
+};
 
 use crate::{
     checks, descriptors,
@@ -23,6 +26,9 @@ use crate::{
     stopped::Stopped,
     threads,
 };
+
+/// A source may be stopped for this long; files that are copied meanwhile count. Whoever captures ends by SIGALRM beyond it.
+const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// What to capture.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -78,6 +84,8 @@ pub fn capture(spec: &CaptureSpec, during_pause: &mut dyn FnMut() -> Result<(), 
     refuse(checks::process(pid)?)?;
     // Reading `smaps` walks the whole address space, so it happens before the stop; `maps`, which is quick, shows later if it is still true.
     let before = procfs::mappings(pid, "smaps")?;
+    // A hostile program can keep a thread of its own from ever coming back: then this process ends, and with it all it holds.
+    let deadman = Deadman::arm(PAUSE_MAX);
     let (mut stopped, began) = seize(spec)?;
     let lines = procfs::mappings(pid, "maps")?;
     let flagged = if same_places(&before, &lines) { before } else { procfs::mappings(pid, "smaps")? };
@@ -105,23 +113,30 @@ pub fn capture(spec: &CaptureSpec, during_pause: &mut dyn FnMut() -> Result<(), 
     during_pause().map_err(Error::DuringPause)?;
     drop(stopped);
     let pause = began.elapsed();
+    drop(deadman);
     complete(spec, &mut gathered, &still, arena, dont_fork)?;
     Ok(Capture { image: gathered.image, still, pause, pause_own })
 }
 
 /// Stops the source, since when is given, where every thread is in the program: right after its own start some may still be on their way into it.
 fn seize(spec: &CaptureSpec) -> Result<(Stopped, Instant), Error> {
-    const TRIES: u32 = 1_000;
+    const TRIES: u32 = 200;
     let (start, end) = spec.earlier_arena.unwrap_or((0, 0));
+    let mut refused = Vec::new();
     for _ in 0..TRIES {
         let began = Instant::now();
-        let stopped = Stopped::seize(spec.pid)?;
-        if stopped.tasks().iter().all(|task| !(start..end).contains(&task.registers.rip)) {
-            return Ok((stopped, began));
+        match Stopped::seize(spec.pid) {
+            Ok(stopped) => {
+                if stopped.tasks().iter().all(|task| !(start..end).contains(&task.registers.rip)) {
+                    return Ok((stopped, began));
+                }
+            }
+            Err(Error::Refused(refusals)) if refusals.iter().all(Refusal::may_pass) => refused = refusals,
+            Err(error) => return Err(error),
         }
-        drop(stopped);
         std::thread::sleep(Duration::from_millis(1));
     }
+    refuse(refused)?;
     Err(Error::Unexpected { pid: spec.pid, what: "does not complete its start".into() })
 }
 
@@ -162,6 +177,9 @@ fn gather(
         dont_fork: Vec::new(),
         objects: contents,
         layout: Layout::default(),
+        dumpable: 0,
+        no_huge_pages: 0,
+        personality: 0,
         membarrier: 0,
         actions: Vec::new(),
         files: files.files,
@@ -203,6 +221,8 @@ fn complete(
     image.dont_fork = dont_fork;
     image.actions = answers.actions;
     image.membarrier = answers.membarrier;
+    (image.dumpable, image.no_huge_pages) = (answers.dumpable, answers.no_huge_pages);
+    image.personality = answers.personality;
     image.layout = layout(pid, answers.brk)?;
     image.cwd = procfs::link(&format!("/proc/{pid}/cwd"))?;
     let status = Fields::read(format!("/proc/{pid}/status"))?;

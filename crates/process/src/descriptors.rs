@@ -2,18 +2,17 @@
 //! only looked at.
 
 use std::{
-    collections::HashMap,
+    cmp::Ordering,
+    collections::{HashMap, HashSet, VecDeque},
     fs::{self, File},
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
-        unix::{
-            ffi::OsStrExt,
-            fs::{FileTypeExt, MetadataExt},
-        },
+        unix::fs::{FileTypeExt, MetadataExt},
     },
 };
 
 use base::limits;
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use sys::{remote, sockets};
 
 use crate::{
@@ -29,8 +28,11 @@ use crate::{
 /// Devices that are the same in every sandbox.
 const DEVICES: &[&[u8]] = &[b"/dev/null", b"/dev/zero", b"/dev/full", b"/dev/random", b"/dev/urandom"];
 
-/// Most directory entries looked at to find what an inotify instance watches.
-const SEARCH_MAX: usize = 500_000;
+/// Of `statfs`.
+const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
+
+/// Most directory entries looked at to find what all inotify instances watch: about a second, in the pause.
+const SEARCH_MAX: usize = 200_000;
 
 /// The open files of a process.
 #[derive(Debug, Default)]
@@ -40,7 +42,7 @@ pub(crate) struct Files {
     pub(crate) pairs: Vec<UnixPair>,
     pub(crate) refusals: Vec<Refusal>,
     /// Inodes of the process's sockets.
-    socket_inodes: Vec<u64>,
+    socket_inodes: HashSet<u64>,
 }
 
 impl Files {
@@ -75,28 +77,27 @@ pub(crate) fn read(pid: i32, streams: &[(StreamFile, Stream)], objects: &mut Obj
         return Ok(files);
     }
     files.socket_inodes = listed.iter().filter_map(|listed| bracketed(&listed.link, b"socket:[")).collect();
-    let mut reader = Reader { pid, process, streams, objects, pipes: HashMap::new(), sockets: None };
+    let watched = find_inodes(pid, &watched_inodes(&listed))?;
+    let mut reader =
+        Reader { pid, process, streams, objects, pipes: HashMap::new(), fifos: HashSet::new(), sockets: None, watched };
+    // Of each link the open files so far, in the kernel's order: many (of eventfds, say) may have one link.
     let mut seen: HashMap<Vec<u8>, Vec<(i32, usize)>> = HashMap::new();
     for listed in listed {
         let close_on_exec = listed.flags & libc::O_CLOEXEC != 0;
         let number = (listed.fd, close_on_exec);
         // Two descriptors of one open file stay one.
         let same_link = seen.entry(listed.link.clone()).or_default();
-        let mut earlier = None;
-        for (fd, index) in &*same_link {
-            if remote::same_open_file((pid, *fd), (pid, listed.fd)).of("compare descriptors", pid)? {
-                earlier = Some(*index);
-                break;
+        let place = match find(pid, same_link, listed.fd)? {
+            Ok(at) => {
+                files.files[same_link[at].1].numbers.push(number);
+                continue;
             }
-        }
-        if let Some(index) = earlier {
-            files.files[index].numbers.push(number);
-            continue;
-        }
-        match reader.kind(&listed, &mut files)? {
+            Err(place) => place,
+        };
+        match lock(&listed).map_or_else(|| reader.kind(&listed, &mut files), |refusal| Ok(Err(refusal)))? {
             Err(refusal) => files.refusals.push(refusal),
             Ok(kind) => {
-                same_link.push((listed.fd, files.files.len()));
+                same_link.insert(place, (listed.fd, files.files.len()));
                 files.files.push(OpenFile { numbers: vec![number], flags: listed.flags & !libc::O_CLOEXEC, kind });
             }
         }
@@ -105,11 +106,44 @@ pub(crate) fn read(pid: i32, streams: &[(StreamFile, Stream)], objects: &mut Obj
     Ok(files)
 }
 
+/// Where the open file of descriptor `fd` is among `known`, or else would be.
+fn find(pid: i32, known: &[(i32, usize)], fd: i32) -> Result<Result<usize, usize>, Error> {
+    let (mut low, mut high) = (0, known.len());
+    while low < high {
+        let middle = low + (high - low) / 2;
+        match remote::open_file_order(pid, known[middle].0, fd).of("compare descriptors", pid)? {
+            Ordering::Equal => return Ok(Ok(middle)),
+            Ordering::Less => low = middle + 1,
+            Ordering::Greater => high = middle,
+        }
+    }
+    Ok(Err(low))
+}
+
+/// A lock that is held through this descriptor.
+fn lock(listed: &Listed) -> Option<Refusal> {
+    // "lock:   1: FLOCK  ADVISORY  WRITE 2 00:2f:1234 0 EOF"
+    let line = listed.info.lines().find(|line| line.starts_with("lock:"))?;
+    let kind = line.split_ascii_whitespace().nth(2).unwrap_or_default();
+    let lock = match kind {
+        "POSIX" => "POSIX (fcntl)",
+        "OFDLCK" => "OFD (fcntl)",
+        "FLOCK" => "flock",
+        other => other,
+    };
+    let path = String::from_utf8_lossy(&listed.link).into_owned();
+    Some(Refusal::FileLock { fd: listed.fd, lock: lock.into(), path })
+}
+
 fn list(pid: i32) -> Result<Vec<Listed>, Error> {
     let mut listed = Vec::new();
     for fd in procfs::numbers(&format!("/proc/{pid}/fd"))? {
-        let link = procfs::link(&format!("/proc/{pid}/fd/{fd}"))?;
-        let info = Fields::read(format!("/proc/{pid}/fdinfo/{fd}"))?;
+        let entry = (procfs::link(&format!("/proc/{pid}/fd/{fd}")), Fields::read(format!("/proc/{pid}/fdinfo/{fd}")));
+        let (link, info) = match entry {
+            // A process that is only looked at runs, and may have closed it.
+            (Err(error), _) | (_, Err(error)) if procfs::is_gone(&error) => continue,
+            (link, info) => (link?, info?),
+        };
         let flags = info.number("flags", 8)? as i32;
         let offset = info.number("pos", 10)?;
         listed.push(Listed { fd, link, info, flags, offset });
@@ -166,7 +200,11 @@ struct Reader<'a> {
     objects: &'a mut Objects,
     /// Inode of a pipe -> its index.
     pipes: HashMap<u64, usize>,
+    /// Device and inode of the FIFOs whose content is carried by an earlier open file.
+    fifos: HashSet<(u64, u64)>,
     sockets: Option<unix::Reader>,
+    /// Inode of what an inotify instance watches -> its path.
+    watched: HashMap<u64, Vec<u8>>,
 }
 
 type Kind = Result<FileKind, Refusal>;
@@ -196,13 +234,17 @@ impl Reader<'_> {
         // A deleted file lives on in its descriptors only, like a memfd: its content is carried and it becomes one.
         if link.starts_with(b"/memfd:") || (status.is_file() && status.nlink() == 0) {
             let path = format!("/proc/{}/fd/{fd}", self.pid);
-            let object = self.objects.add_file(File::open(&path).on("open", path)?, link)?;
+            let file = File::open(&path).on("open", path)?;
+            if rustix::fs::fstatfs(&file).of("read the descriptors", self.pid)?.f_type as u64 == HUGETLBFS_MAGIC {
+                return Ok(Err(Refusal::UnknownDescriptor { fd, what: "a memfd of huge pages".into() }));
+            }
+            let object = self.objects.add_file(file, link)?;
             return Ok(Ok(FileKind::Memfd { object, offset: listed.offset }));
         }
         if let Some(name) = link.strip_prefix(b"anon_inode:") {
             return self.anonymous(listed, name);
         }
-        Ok(self.path(listed, &status))
+        self.path(listed, &status)
     }
 
     fn duplicate(&self, fd: i32) -> Result<OwnedFd, Error> {
@@ -224,14 +266,14 @@ impl Reader<'_> {
         // Only the writing end of a packet pipe says so.
         files.pipes[index].packets |= listed.flags & libc::O_DIRECT != 0;
         if !writes {
-            let capacity = files.pipes[index].capacity as usize;
-            files.pipes[index].content = self.pipe_content(listed.fd, capacity)?;
+            files.pipes[index].content = self.pipe_content(listed.fd)?;
         }
         Ok(Ok(FileKind::Pipe { pipe: index, end: if writes { End::Second } else { End::First } }))
     }
 
-    fn pipe_content(&self, fd: i32, capacity: usize) -> Result<Vec<Vec<u8>>, Error> {
+    fn pipe_content(&self, fd: i32) -> Result<Vec<Vec<u8>>, Error> {
         let reader = self.duplicate(fd)?;
+        let capacity = rustix::pipe::fcntl_getpipe_size(&reader).of("read a pipe's size", self.pid)?;
         sockets::peek_pipe(reader.as_fd(), capacity).of("read a pipe", self.pid)
     }
 
@@ -276,50 +318,49 @@ impl Reader<'_> {
     fn inotify(&self, fd: i32, info: &Fields) -> Result<Kind, Error> {
         let mut watches = Vec::new();
         for line in info.lines().filter(|line| line.starts_with("inotify ")) {
-            let field =
-                |name: &str| line.split_ascii_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix(':'));
-            let number = |name: &str| field(name).and_then(|value| u64::from_str_radix(value, 16).ok()).unwrap_or(0);
-            let inode = number("ino");
-            let Some(path) = find_inode(self.pid, inode) else {
+            let inode = watch_field(line, "ino");
+            let Some(path) = self.watched.get(&inode).cloned() else {
                 return Ok(Err(Refusal::InotifyTarget { fd, inode }));
             };
-            watches.push(Watch { wd: number("wd") as i32, mask: number("mask") as u32, path });
+            watches.push(Watch { wd: watch_field(line, "wd") as i32, mask: watch_field(line, "mask") as u32, path });
         }
         // The kernel lists the newest first; numbers are given again in ascending order.
         watches.sort_by_key(|watch| watch.wd);
         Ok(Ok(FileKind::Inotify { watches }))
     }
 
-    fn path(&self, listed: &Listed, status: &fs::Metadata) -> Kind {
+    fn path(&mut self, listed: &Listed, status: &fs::Metadata) -> Result<Kind, Error> {
         let fd = listed.fd;
         let kind = status.file_type();
         let path = String::from_utf8_lossy(&listed.link).into_owned();
         if kind.is_char_device() || kind.is_block_device() {
             if listed.link.starts_with(b"/dev/pts/") || listed.link.starts_with(b"/dev/tty") {
-                return Err(Refusal::Terminal { fd });
+                return Ok(Err(Refusal::Terminal { fd }));
             }
             if !DEVICES.contains(&listed.link.as_slice()) {
-                return Err(Refusal::Device { fd, path });
+                return Ok(Err(Refusal::Device { fd, path }));
             }
         }
         if !listed.link.starts_with(b"/") {
-            return Err(Refusal::UnknownDescriptor { fd, what: path });
+            return Ok(Err(Refusal::UnknownDescriptor { fd, what: path }));
         }
         if status.nlink() == 0 {
-            return Err(Refusal::DeletedFile { fd, path });
+            return Ok(Err(Refusal::DeletedFile { fd, path }));
         }
         let root = mappings::open_root(self.pid).ok();
         let named =
             root.and_then(|root| mappings::open_inside(root.as_fd(), &listed.link).and_then(rustix::fs::fstat).ok());
         if named.is_none_or(|named| named.st_ino != status.ino() || named.st_dev != status.dev()) {
-            return Err(Refusal::ReplacedFile { fd, path });
+            return Ok(Err(Refusal::ReplacedFile { fd, path }));
         }
         if kind.is_fifo() {
             let reads = listed.flags & libc::O_ACCMODE != libc::O_WRONLY;
-            let content = if reads { self.pipe_content(fd, 1 << 20).unwrap_or_default().concat() } else { Vec::new() };
-            return Ok(FileKind::Fifo { path: listed.link.clone(), content });
+            // All open files of a FIFO have one queue: it comes with the first that reads.
+            let carries = reads && self.fifos.insert((status.dev(), status.ino()));
+            let content = if carries { self.pipe_content(fd)?.concat() } else { Vec::new() };
+            return Ok(Ok(FileKind::Fifo { path: listed.link.clone(), content }));
         }
-        Ok(FileKind::Path { path: listed.link.clone(), offset: listed.offset })
+        Ok(Ok(FileKind::Path { path: listed.link.clone(), offset: listed.offset }))
     }
 }
 
@@ -330,32 +371,87 @@ fn pair(info: &Fields, name: &str) -> (u64, u64) {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
-/// The path of an inode in the root filesystem of a process: a bounded breadth-first search that begins where programs watch.
-fn find_inode(pid: i32, inode: u64) -> Option<Vec<u8>> {
-    let root = format!("/proc/{pid}/root");
-    let device = fs::metadata(&root).ok()?.dev();
-    let cwd = procfs::link(&format!("/proc/{pid}/cwd")).unwrap_or_default();
-    let first = [cwd.as_slice(), b"/tmp", b"/home/user", b"/run", b"/etc", b"/"];
-    let mut queue: std::collections::VecDeque<Vec<u8>> = first.iter().map(|path| path.to_vec()).collect();
-    let mut looked = 0;
-    while let Some(path) = queue.pop_front() {
-        let outside = std::path::PathBuf::from(format!("{root}/{}", String::from_utf8_lossy(&path)));
-        let Ok(status) = fs::symlink_metadata(&outside) else { continue };
-        if status.ino() == inode && status.dev() == device {
-            return Some(path);
-        }
-        if !status.is_dir() || status.dev() != device || looked > SEARCH_MAX {
-            continue;
-        }
-        for entry in fs::read_dir(&outside).into_iter().flatten().flatten() {
-            looked += 1;
-            let mut inside = if path == b"/" { Vec::new() } else { path.clone() };
-            inside.push(b'/');
-            inside.extend_from_slice(entry.file_name().as_bytes());
-            queue.push_back(inside);
+/// A hexadecimal field of a watch: "inotify wd:1 ino:2f sdev:3b mask:fce ignored_mask:0 ...".
+fn watch_field(line: &str, name: &str) -> u64 {
+    let value = line.split_ascii_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix(':'));
+    value.and_then(|value| u64::from_str_radix(value, 16).ok()).unwrap_or(0)
+}
+
+/// The inodes that all inotify instances watch.
+fn watched_inodes(listed: &[Listed]) -> HashSet<u64> {
+    let instances = listed.iter().filter(|listed| listed.link == b"anon_inode:inotify");
+    let lines = instances.flat_map(|listed| listed.info.lines()).filter(|line| line.starts_with("inotify "));
+    lines.map(|line| watch_field(line, "ino")).collect()
+}
+
+/// The paths of these inodes in the root filesystem of a process, as far as found: one bounded search for all, which looks through the
+/// places where programs watch before all others, each breadth first.
+fn find_inodes(pid: i32, wanted: &HashSet<u64>) -> Result<HashMap<u64, Vec<u8>>, Error> {
+    let mut search = Search { wanted, found: HashMap::new(), device: 0, looked: 0, queue: VecDeque::new() };
+    if wanted.is_empty() {
+        return Ok(search.found);
+    }
+    let root = mappings::open_root(pid)?;
+    search.device = rustix::fs::fstat(&root).of("read the root directory", pid)?.st_dev;
+    let cwd = procfs::link(&format!("/proc/{pid}/cwd"))?;
+    for path in [cwd.as_slice(), b"/tmp", b"/home/user", b"/run", b"/etc", b"/"] {
+        let Ok(status) = mappings::open_inside(root.as_fd(), path).and_then(rustix::fs::fstat) else { continue };
+        search.look(path.to_vec(), &status);
+        while let Some(path) = search.queue.pop_front().filter(|_| !search.is_done()) {
+            // What cannot be listed was removed meanwhile: the rest is looked at all the same.
+            let _ = search.list(root.as_fd(), &path);
         }
     }
-    None
+    Ok(search.found)
+}
+
+struct Search<'a> {
+    wanted: &'a HashSet<u64>,
+    found: HashMap<u64, Vec<u8>>,
+    /// Of the root filesystem: others are not searched.
+    device: u64,
+    looked: usize,
+    queue: VecDeque<Vec<u8>>,
+}
+
+impl Search<'_> {
+    fn is_done(&self) -> bool {
+        self.looked > SEARCH_MAX || self.found.len() == self.wanted.len()
+    }
+
+    fn look(&mut self, path: Vec<u8>, status: &rustix::fs::Stat) {
+        self.looked += 1;
+        if status.st_dev != self.device {
+            return;
+        }
+        if self.wanted.contains(&status.st_ino) {
+            self.found.entry(status.st_ino).or_insert_with(|| path.clone());
+        }
+        if FileType::from_raw_mode(status.st_mode).is_dir() {
+            self.queue.push_back(path);
+        }
+    }
+
+    fn list(&mut self, root: BorrowedFd<'_>, path: &[u8]) -> rustix::io::Result<()> {
+        let place = mappings::open_inside(root, path)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let directory = rustix::fs::openat(&place, c".", flags, Mode::empty())?;
+        for entry in Dir::read_from(&directory)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            if self.is_done() {
+                break;
+            }
+            // It may be removed between the two.
+            let Ok(status) = rustix::fs::statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
+            let parent = if path == b"/" { &[][..] } else { path };
+            self.look([parent, b"/", name.to_bytes()].concat(), &status);
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -364,12 +460,16 @@ mod tests {
 
     use super::*;
 
+    /// Descriptors belong to the whole process, and so to all tests that run at the same time.
+    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
     fn own(objects: &mut Objects) -> Files {
         read(std::process::id() as i32, &[], objects).unwrap()
     }
 
     #[test]
     fn a_pipe_with_bytes_in_it_is_read_and_left_alone() {
+        let _alone = ALONE.lock().unwrap();
         let (reader, writer) = rustix::pipe::pipe().unwrap();
         rustix::io::write(&writer, b"hello").unwrap();
         let files = own(&mut Objects::default());
@@ -382,6 +482,7 @@ mod tests {
 
     #[test]
     fn duplicates_of_a_descriptor_are_one_open_file() {
+        let _alone = ALONE.lock().unwrap();
         let file = File::open("/dev/null").unwrap();
         let again = file.try_clone().unwrap();
         let other = File::open("/dev/null").unwrap();

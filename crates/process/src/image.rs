@@ -291,6 +291,12 @@ pub(crate) struct Image {
     pub(crate) dont_fork: Vec<Range>,
     pub(crate) objects: Vec<SharedObject>,
     pub(crate) layout: Layout,
+    /// `PR_GET_DUMPABLE`.
+    pub(crate) dumpable: u64,
+    /// `PR_GET_THP_DISABLE`.
+    pub(crate) no_huge_pages: u64,
+    /// `personality`.
+    pub(crate) personality: u64,
     /// Registered `membarrier` commands, one bit each.
     pub(crate) membarrier: u64,
     /// Of signals 1 to 64.

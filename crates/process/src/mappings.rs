@@ -11,7 +11,7 @@ use std::{
 
 use base::limits;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
-use sys::remote::Range;
+use sys::remote::{self, Range};
 
 use crate::{
     error::{Context, Error},
@@ -63,12 +63,14 @@ pub(crate) fn sort(line: &MapLine) -> Result<Sort, Refusal> {
     if line.path.starts_with(b"/SYSV") {
         return Err(Refusal::SystemV { address, name: path() });
     }
-    if line.inode == 0 || line.path.is_empty() || line.path.starts_with(b"[") {
-        return Ok(Sort::Anonymous);
-    }
+    // Shared anonymous memory is a file without a path, and may have a name: `[anon_shmem:...]`.
     let deleted = line.path.ends_with(b" (deleted)");
-    if line.shared && (deleted || line.path.starts_with(b"/memfd:")) {
+    let named = line.path.starts_with(b"[");
+    if line.shared && (deleted || named || line.path.starts_with(b"/memfd:")) {
         return Ok(Sort::Object);
+    }
+    if line.inode == 0 || line.path.is_empty() || named {
+        return Ok(Sort::Anonymous);
     }
     if line.io
         || line.path.starts_with(b"anon_inode:")
@@ -90,6 +92,9 @@ pub(crate) fn classify(pid: i32, lines: &[MapLine], objects: &[Identity], skip: 
         let max = limits::MAPPINGS_MAX;
         classified.refusals.push(Refusal::TooMany { what: "mappings".into(), found: lines.len(), max });
         return Ok(classified);
+    }
+    if let Some(guard) = first_guard(pid, lines)? {
+        classified.refusals.push(Refusal::GuardRegion { address: guard });
     }
     for line in lines {
         if skip.iter().any(|range| range.start <= line.range.start && line.range.end <= range.end) {
@@ -123,7 +128,7 @@ pub(crate) fn classify(pid: i32, lines: &[MapLine], objects: &[Identity], skip: 
                 let (path, offset) = (line.path.clone(), line.offset);
                 match sort {
                     Sort::PrivateFile => Backing::File { path, offset },
-                    _ => Backing::SharedFile { path, offset, writable: line.protection & 2 != 0 },
+                    _ => Backing::SharedFile { path, offset, writable: line.may_write },
                 }
             }
         };
@@ -136,6 +141,15 @@ pub(crate) fn classify(pid: i32, lines: &[MapLine], objects: &[Identity], skip: 
         });
     }
     Ok(classified)
+}
+
+/// The lowest guard page.
+fn first_guard(pid: i32, lines: &[MapLine]) -> Result<Option<u64>, Error> {
+    let path = format!("/proc/{pid}/pagemap");
+    let pagemap = fs::File::open(&path).on("open", path)?;
+    let all = Range { start: 0, end: lines.last().map_or(0, |line| line.range.end) };
+    let guards = remote::guard_pages(&pagemap, all).of("scan the page map", pid)?;
+    Ok(guards.first().map(|guard| guard.start))
 }
 
 /// The root directory of a process.
@@ -152,14 +166,15 @@ pub(crate) fn open_inside(root: BorrowedFd<'_>, path: &[u8]) -> rustix::io::Resu
 
 /// Whether the mapped file is the one that its path names in the process's root filesystem.
 ///
-/// The device is not compared: on an overlay a mapping shows the layer's own file, a path the overlay's.
+/// Size and time of change are compared, not device and inode: on an overlay a mapping shows the file of a layer, which the path leaves
+/// behind when the file is opened for writing.
 fn same_file(pid: i32, root: BorrowedFd<'_>, line: &MapLine) -> bool {
     let mapped = fs::metadata(format!("/proc/{pid}/map_files/{:x}-{:x}", line.range.start, line.range.end));
     let named = open_inside(root, &line.path).and_then(rustix::fs::fstat);
     match (mapped, named) {
         (Ok(mapped), Ok(named)) => {
-            let mapped = (mapped.ino(), mapped.size() as i64, mapped.mtime(), mapped.mtime_nsec());
-            mapped == (named.st_ino, named.st_size, named.st_mtime, named.st_mtime_nsec as i64)
+            let mapped = (mapped.size() as i64, mapped.mtime(), mapped.mtime_nsec());
+            mapped == (named.st_size, named.st_mtime, named.st_mtime_nsec as i64)
         }
         _ => false,
     }

@@ -4,6 +4,7 @@
 
 use std::{
     fs::File,
+    io,
     os::{
         fd::AsFd,
         unix::fs::{FileExt, MetadataExt},
@@ -35,6 +36,10 @@ impl Identity {
     /// Whether this mapping shows it.
     pub(crate) fn is_mapped_by(&self, line: &MapLine) -> bool {
         self.mapped_as == Some((line.dev, line.inode))
+    }
+
+    fn shown(&self) -> String {
+        String::from_utf8_lossy(&self.name).into_owned()
     }
 }
 
@@ -70,9 +75,22 @@ impl Objects {
         Ok(self.found.len() - 1)
     }
 
-    /// Reads every object's content.
+    /// Reads every object's content, or none when all together hold more than is carried.
     pub(crate) fn read(&self, refusals: &mut Vec<Refusal>) -> Result<Vec<SharedObject>, Error> {
-        self.found.iter().map(|object| read_object(object, refusals)).collect()
+        let mut parts = Vec::with_capacity(self.found.len());
+        let mut bytes = 0u64;
+        for object in &self.found {
+            let found = data_ranges(&object.file).on("read", object.shown())?;
+            bytes += found.iter().map(|(start, end)| end - start).sum::<u64>();
+            parts.push(found);
+        }
+        if bytes > limits::CARRIED_BYTES_MAX {
+            let names: Vec<String> = self.found.iter().take(4).map(Identity::shown).collect();
+            let what = format!("shared memory ({})", names.join(", "));
+            refusals.push(Refusal::TooMuchContent { what, bytes, max: limits::CARRIED_BYTES_MAX });
+            return Ok(Vec::new());
+        }
+        self.found.iter().zip(parts).map(|(object, parts)| read_object(object, parts)).collect()
     }
 }
 
@@ -82,40 +100,33 @@ fn memfd_name(link: &[u8]) -> Vec<u8> {
     name.strip_prefix(b"/memfd:").unwrap_or(name).to_vec()
 }
 
-fn read_object(object: &Identity, refusals: &mut Vec<Refusal>) -> Result<SharedObject, Error> {
-    let name = || String::from_utf8_lossy(&object.name).into_owned();
-    let size = object.file.metadata().on("read", name())?.len();
+fn read_object(object: &Identity, parts: Vec<(u64, u64)>) -> Result<SharedObject, Error> {
+    let size = object.file.metadata().on("read", object.shown())?.len();
     // Objects that are not memfds have no seals to read.
     let seals = rustix::fs::fcntl_get_seals(object.file.as_fd()).map_or(0, |seals| seals.bits());
-    let mut content = Vec::new();
-    let mut bytes = 0;
-    for (start, end) in data_ranges(&object.file, size) {
-        bytes += end - start;
-        if bytes > limits::CARRIED_BYTES_MAX {
-            refusals.push(Refusal::TooMuchContent {
-                what: format!("shared memory {}", name()),
-                bytes,
-                max: limits::CARRIED_BYTES_MAX,
-            });
-            content.clear();
-            break;
-        }
+    let mut content = Vec::with_capacity(parts.len());
+    for (start, end) in parts {
         let mut chunk = vec![0; (end - start) as usize];
-        object.file.read_exact_at(&mut chunk, start).on("read", name())?;
+        object.file.read_exact_at(&mut chunk, start).on("read", object.shown())?;
         content.push((start, chunk));
     }
     Ok(SharedObject { name: object.name.clone(), size, seals, content })
 }
 
 /// The parts of a sparse file that hold data.
-fn data_ranges(file: &File, size: u64) -> Vec<(u64, u64)> {
+fn data_ranges(file: &File) -> io::Result<Vec<(u64, u64)>> {
+    let size = file.metadata()?.len();
     let mut ranges = Vec::new();
     let mut at = 0;
     while at < size {
-        let Ok(start) = rustix::fs::seek(file, rustix::fs::SeekFrom::Data(at)) else { break };
-        let end = rustix::fs::seek(file, rustix::fs::SeekFrom::Hole(start)).unwrap_or(size).min(size);
+        let start = match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(at)) {
+            // Only a hole follows.
+            Err(rustix::io::Errno::NXIO) => break,
+            start => start?,
+        };
+        let end = rustix::fs::seek(file, rustix::fs::SeekFrom::Hole(start))?.min(size);
         ranges.push((start, end));
         at = end;
     }
-    ranges
+    Ok(ranges)
 }

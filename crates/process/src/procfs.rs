@@ -26,6 +26,8 @@ pub(crate) struct MapLine {
     pub(crate) flags: MappingFlags,
     pub(crate) huge_tlb: bool,
     pub(crate) io: bool,
+    /// It may be made writable: a shared mapping's file was open for writing.
+    pub(crate) may_write: bool,
     pub(crate) protection_key: u32,
 }
 
@@ -105,6 +107,7 @@ fn map_line(line: &[u8]) -> Option<MapLine> {
         flags: MappingFlags::default(),
         huge_tlb: false,
         io: false,
+        may_write: false,
         protection_key: 0,
     })
 }
@@ -141,6 +144,7 @@ fn apply_flags(line: &mut MapLine, flags: &[u8]) {
             b"rr" => known.random = true,
             b"lo" => known.locked = true,
             b"sl" => known.sealed = true,
+            b"mw" => line.may_write = true,
             b"ht" => line.huge_tlb = true,
             b"io" | b"pf" => line.io = true,
             _ => {}
@@ -168,6 +172,12 @@ impl Stat {
     /// Field number `n` of proc(5), 4 or more.
     pub(crate) fn field(&self, n: usize) -> i64 {
         self.0.get(n - 4).copied().unwrap_or(0)
+    }
+
+    /// Whether it is a zombie or has begun to exit (`PF_EXITING` in field 9).
+    pub(crate) fn is_ending(&self) -> bool {
+        const PF_EXITING: i64 = 4;
+        matches!(self.1, b'Z' | b'X') || self.field(9) & PF_EXITING != 0
     }
 
     /// R, S, D, T, t, Z ...

@@ -33,6 +33,28 @@ pub enum Refusal {
     DeletedFile { fd: i32, path: String },
     #[error("descriptor {fd} is {path}, where another file is now: reopen it")]
     ReplacedFile { fd: i32, path: String },
+    #[error(
+        "descriptor {fd} holds a lock on {path} ({lock}), which a copy would not hold: unlock it (or close the file) before the program is ready"
+    )]
+    FileLock { fd: i32, lock: String, path: String },
+    #[error(
+        "descriptor {fd} is a unix socket bound to {path}, which is gone, behind a symbolic link or another file now: bind it again, by a path without links"
+    )]
+    ReplacedSocket { fd: i32, path: String },
+    #[error("its working directory {path} was deleted or replaced: change to another before the program is ready")]
+    DeletedDirectory { path: String },
+    #[error("its program file {path} was deleted or replaced after its start: start the program again")]
+    ReplacedProgram { path: String },
+    #[error("thread {tid} does not share {what} with the main thread: such threads cannot be forked")]
+    UnsharedThread { tid: i32, what: String },
+    #[error(
+        "it started processes that live on without it ({pids}): only a single process can be forked; end them first"
+    )]
+    Daemons { pids: String },
+    #[error(
+        "it has a guard region (MADV_GUARD_INSTALL) at {address:#x}, which cannot be forked yet: use PROT_NONE pages instead"
+    )]
+    GuardRegion { address: u64 },
     #[error("descriptor {fd} is a pipe whose other end is in another process")]
     ForeignPipe { fd: i32 },
     #[error("descriptor {fd} is a socket connected to another process")]
@@ -67,11 +89,20 @@ pub enum Refusal {
     Scheduling { tid: i32, policy: u32 },
     #[error("it installed {filters} seccomp filters of its own: switch its own sandbox off (Pando's holds it)")]
     OwnSeccomp { filters: u64 },
+    #[error("thread {tid} handles its own system calls (syscall user dispatch)")]
+    SyscallDispatch { tid: i32 },
+    #[error("thread {tid} has signal {signal} pending, which a debugger needs: let it be delivered first")]
+    PendingTrap { tid: i32, signal: i32 },
     #[error("it is a zombie or has lost its main thread")]
     MainThreadGone,
 }
 
 impl Refusal {
+    /// Whether the next moment may be different.
+    pub(crate) fn may_pass(&self) -> bool {
+        matches!(self, Self::PendingTrap { .. })
+    }
+
     /// A short code for programs, as in the JSON form.
     pub fn kind(&self) -> String {
         match serde_json::to_value(self) {

@@ -216,6 +216,11 @@ impl Arena {
         std::mem::replace(&mut self.on_fail, handler)
     }
 
+    /// Address of one operation of a placed script.
+    pub(crate) fn op_address(script: u64, step: usize) -> u64 {
+        script + (step * OP_BYTES) as u64
+    }
+
     /// Where a step of a placed script keeps its result.
     pub(crate) fn result_address(script: u64, step: usize) -> u64 {
         script + (step * OP_BYTES) as u64 + blob::RESULT_OFFSET

@@ -28,6 +28,10 @@ pub(crate) struct Answers {
     pub(crate) brk: u64,
     /// Registered `membarrier` commands, one bit each.
     pub(crate) membarrier: u64,
+    /// `PR_GET_DUMPABLE`, `PR_GET_THP_DISABLE`, `personality`.
+    pub(crate) dumpable: u64,
+    pub(crate) no_huge_pages: u64,
+    pub(crate) personality: u64,
 }
 
 impl Still {
@@ -37,7 +41,7 @@ impl Still {
             Stop::Ended(_) => return Err(Error::Unexpected { pid, what: "(the still) ended at once".into() }),
             Stop::Interrupted | Stop::Signal(_) | Stop::Cloned | Stop::Event(_) => {}
         }
-        ptrace::set_options(pid, options::EXIT_KILL | options::SUSPEND_SECCOMP).of("guard the still", pid)?;
+        ptrace::set_options(pid, options::EXIT_KILL).of("guard the still", pid)?;
         let path = format!("/proc/{pid}/mem");
         let memory = File::options().read(true).write(true).open(&path).on("open", &path)?;
         Ok(Self { pid, memory })
@@ -68,15 +72,20 @@ impl Still {
             script.call(libc::SYS_rt_sigaction, args, Check::Ignore);
         }
         let brk = script.call(libc::SYS_brk, [0u64.into()], Check::Ignore);
-        let membarrier = script.call(
-            libc::SYS_membarrier,
-            [MEMBARRIER_GET_REGISTRATIONS.into(), 0u64.into(), 0u64.into()],
-            Check::Ignore,
-        );
+        let zero = || 0u64.into();
+        let membarrier =
+            script.call(libc::SYS_membarrier, [MEMBARRIER_GET_REGISTRATIONS.into(), zero(), zero()], Check::Ignore);
+        let ask = |script: &mut Script, option: i32| {
+            script.call(libc::SYS_prctl, [option.into(), zero(), zero(), zero(), zero()], Check::Ignore)
+        };
+        let dumpable = ask(&mut script, libc::PR_GET_DUMPABLE);
+        let no_huge_pages = ask(&mut script, libc::PR_GET_THP_DISABLE);
+        let personality = script.call(libc::SYS_personality, [u64::from(u32::MAX).into()], Check::Ignore);
         script.trap();
         let start = arena.place(&script);
         let brk_at = arena.keep_result(start, brk);
-        let membarrier_at = arena.keep_result(start, membarrier);
+        let [membarrier, dumpable, no_huge_pages, personality] =
+            [membarrier, dumpable, no_huge_pages, personality].map(|step| arena.keep_result(start, step));
         let bytes = arena.into_bytes();
         if bytes.len() as u64 > arena_bytes {
             return Err(Error::NoRoom { bytes: bytes.len() as u64 });
@@ -101,9 +110,16 @@ impl Still {
         self.read(place, &mut words)?;
         let words: Vec<u64> = words.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
         let actions = words.as_chunks().0.to_vec();
-        // Kernels before 6.3 do not know the question: then nothing is registered again.
-        let membarrier = (self.word(membarrier_at)? as i64).max(0) as u64;
-        Ok(Answers { actions, brk: self.word(brk_at)?, membarrier })
+        // A question that the kernel does not know, or the filter forbids, is answered by an error: then nothing is set.
+        let answer = |at: u64| Ok::<u64, Error>((self.word(at)? as i64).max(0) as u64);
+        Ok(Answers {
+            actions,
+            brk: self.word(brk_at)?,
+            membarrier: answer(membarrier)?,
+            dumpable: answer(dumpable)?,
+            no_huge_pages: answer(no_huge_pages)?,
+            personality: answer(personality)?,
+        })
     }
 }
 

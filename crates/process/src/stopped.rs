@@ -15,15 +15,17 @@ use crate::{
     script::Script,
 };
 
-/// Injected scripts of the source end by sending themselves this signal: the tracer sees it arrive. It is ignored by default, so that a
-/// script also ends well (in `rt_sigreturn` to where the thread was) when the tracer was killed in the middle.
-const MARK: i32 = libc::SIGWINCH;
+/// Injected scripts of the source end by sending themselves one of these signals: the tracer sees it arrive. They are ignored by default,
+/// so that a script also ends well (in `rt_sigreturn` to where the thread was) when the tracer was killed in the middle. The first that
+/// nobody has sent already is taken.
+const MARKS: [i32; 3] = [libc::SIGWINCH, libc::SIGURG, libc::SIGCHLD];
+
+const fn bit(signal: i32) -> u64 {
+    1 << (signal - 1)
+}
 
 /// Everything blocked but the trap: a trap that is blocked would reset the program's action for it (force_sig in kernel/signal.c).
-pub(crate) const ONLY_TRAP: u64 = !(1 << (libc::SIGTRAP - 1));
-
-/// Likewise, and the mark.
-const TRAP_AND_MARK: u64 = ONLY_TRAP & !(1 << (MARK - 1));
+pub(crate) const ONLY_TRAP: u64 = !bit(libc::SIGTRAP);
 
 /// Why a clone inside a program gives no child.
 pub(crate) const NOT_CLONED: &str = "could not be cloned (a process or memory limit?)";
@@ -41,6 +43,8 @@ pub(crate) struct Task {
     deliver: i32,
     /// Registers or mask differ from what they must be when it goes on.
     disturbed: bool,
+    /// Address of the operation of its script that sends the mark.
+    mark_at: u64,
 }
 
 /// All threads of a process, stopped.
@@ -49,6 +53,8 @@ pub(crate) struct Stopped {
     pid: i32,
     tasks: Vec<Task>,
     memory: File,
+    /// Signals that wait for any thread or for the process.
+    pending: u64,
 }
 
 impl Stopped {
@@ -56,7 +62,7 @@ impl Stopped {
     pub(crate) fn seize(pid: i32) -> Result<Self, Error> {
         let path = format!("/proc/{pid}/mem");
         let memory = File::options().read(true).write(true).open(&path).on("open", &path)?;
-        let mut stopped = Self { pid, tasks: Vec::new(), memory };
+        let mut stopped = Self { pid, tasks: Vec::new(), memory, pending: 0 };
         // A thread may be created while we seize the others: repeat until a pass finds none.
         loop {
             let before = stopped.tasks.len();
@@ -72,30 +78,61 @@ impl Stopped {
         if stopped.tasks.first().is_none_or(|main| main.tid != pid) {
             return Err(Error::Refused(vec![Refusal::MainThreadGone]));
         }
+        stopped.check_injectable()?;
         Ok(stopped)
     }
 
-    fn seize_thread(&mut self, tid: i32) -> Result<(), Error> {
-        match ptrace::seize(tid, options::TRACE_CLONES | options::SUSPEND_SECCOMP) {
-            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(()),
-            result => result.of("attach to thread", tid)?,
+    /// What makes it impossible to run calls of our own in the program, before the first is tried.
+    fn check_injectable(&self) -> Result<(), Error> {
+        let mut refusals = Vec::new();
+        for Task { tid, .. } in &self.tasks {
+            if ptrace::dispatches_syscalls(*tid).of("read syscall dispatch", *tid)? {
+                refusals.push(Refusal::SyscallDispatch { tid: *tid });
+            }
         }
-        ptrace::interrupt(tid).of("stop thread", tid)?;
-        let mut deliver = 0;
-        match ptrace::wait(tid).of("wait for thread", tid)? {
-            Stop::Interrupted | Stop::Event(_) | Stop::Cloned => {}
-            Stop::Signal(signal) => deliver = signal,
-            Stop::Ended(_) => return Ok(()),
+        if self.pending & bit(libc::SIGTRAP) != 0 {
+            refusals.push(Refusal::PendingTrap { tid: self.pid, signal: libc::SIGTRAP });
+        }
+        if refusals.is_empty() { Ok(()) } else { Err(Error::Refused(refusals)) }
+    }
+
+    /// The signal that scripts end with.
+    pub(crate) fn mark(&self) -> i32 {
+        let free = |signal: &&i32| self.pending & bit(**signal) == 0;
+        MARKS.iter().find(free).copied().unwrap_or(MARKS[0])
+    }
+
+    fn seize_thread(&mut self, tid: i32) -> Result<(), Error> {
+        // A thread may end at any moment until it is stopped: it is then no thread of the program any more.
+        let gone = |error: &std::io::Error| matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ECHILD));
+        for attach in [ptrace::seize(tid, 0), ptrace::interrupt(tid)] {
+            match attach {
+                Err(error) if gone(&error) => return Ok(()),
+                attached => attached.of("attach to thread", tid)?,
+            }
+        }
+        loop {
+            match ptrace::wait(tid) {
+                Err(error) if gone(&error) => return Ok(()),
+                stop => match stop.of("wait for thread", tid)? {
+                    Stop::Interrupted | Stop::Event(_) | Stop::Cloned => break,
+                    // Delivered here, with all that belongs to it: the thread stops again before its handler's first instruction.
+                    Stop::Signal(signal) => ptrace::resume(tid, signal).of("deliver a signal", tid)?,
+                    Stop::Ended(_) => return Ok(()),
+                },
+            }
         }
         let status = procfs::Fields::read(format!("/proc/{}/task/{tid}/status", self.pid))?;
         let inner = status.numbers("NSpid", 10)?;
+        self.pending |= status.number("SigPnd", 16)? | status.number("ShdPnd", 16)?;
         let task = Task {
             tid,
             inner_tid: inner.last().map_or(tid, |tid| *tid as i32),
             registers: ptrace::registers(tid).of("read registers", tid)?,
             mask: ptrace::signal_mask(tid).of("read signal mask", tid)?,
-            deliver,
+            deliver: 0,
             disturbed: false,
+            mark_at: 0,
         };
         // The main thread has the lowest id among those of one process unless ids wrapped: keep it first.
         if tid == self.pid {
@@ -135,6 +172,7 @@ impl Stopped {
 
     /// Forks the process, as a child of its parent, by stepping a clone; gives the child, stopped and traced.
     pub(crate) fn step_clone(&mut self, syscall: u64) -> Result<i32, Error> {
+        ptrace::set_options(self.pid, options::TRACE_CLONES).of("trace clones", self.pid)?;
         let flags = (libc::CLONE_PARENT | libc::SIGCHLD) as u64;
         let (_, child) = self.step(syscall, libc::SYS_clone, [flags, 0, 0, 0, 0, 0])?;
         if child == 0 {
@@ -167,13 +205,18 @@ impl Stopped {
         Ok(vdso.start + at.ok_or_else(|| missing("syscall instruction in its vDSO"))? as u64)
     }
 
-    /// Lets `thread` begin the script at `script`; [`Self::finish`] waits for its end.
-    pub(crate) fn begin(&mut self, thread: usize, arena: u64, script: u64) -> Result<(), Error> {
+    /// Lets `thread` begin the script at `script`, whose operation at `mark_at` sends the mark; [`Self::finish`] waits for it.
+    pub(crate) fn begin(&mut self, thread: usize, arena: u64, script: u64, mark_at: u64) -> Result<(), Error> {
+        let mask = ONLY_TRAP & !bit(self.mark());
+        if thread == 0 {
+            // Only now: a thread that is cloned while others are being seized must not be attached twice.
+            ptrace::set_options(self.pid, options::TRACE_CLONES).of("trace clones", self.pid)?;
+        }
         let task = &mut self.tasks[thread];
         let mut regs = task.registers;
         (regs.rip, regs.rbx, regs.orig_rax) = (arena, script, u64::MAX);
-        task.disturbed = true;
-        ptrace::set_signal_mask(task.tid, TRAP_AND_MARK).of("block signals", task.tid)?;
+        (task.disturbed, task.mark_at) = (true, mark_at);
+        ptrace::set_signal_mask(task.tid, mask).of("block signals", task.tid)?;
         ptrace::set_registers(task.tid, &regs).of("set registers", task.tid)?;
         ptrace::resume(task.tid, 0).of("resume", task.tid)
     }
@@ -184,10 +227,11 @@ impl Stopped {
         thread: usize,
         on_clone: &mut dyn FnMut(i32) -> Result<(), Error>,
     ) -> Result<(), Error> {
+        let mark = self.mark();
         let task = &mut self.tasks[thread];
         loop {
             match ptrace::wait(task.tid).of("wait for thread", task.tid)? {
-                Stop::Signal(MARK) if marked(task.tid)? => break,
+                Stop::Signal(signal) if signal == mark && is_at_mark(task)? => break,
                 Stop::Signal(signal) => task.deliver = signal,
                 Stop::Cloned => {
                     let child = ptrace::event_message(task.tid).of("read the child's id", task.tid)?;
@@ -204,11 +248,9 @@ impl Stopped {
     }
 }
 
-/// Whether the mark about to be delivered is our own.
-fn marked(tid: i32) -> Result<bool, Error> {
-    let info = ptrace::signal_info(tid).of("read signal", tid)?;
-    let code = i32::from_le_bytes([info[8], info[9], info[10], info[11]]);
-    Ok(code == libc::SI_TKILL)
+/// Whether the thread has just sent the mark, rather than been sent such a signal by someone else.
+fn is_at_mark(task: &Task) -> Result<bool, Error> {
+    Ok(ptrace::registers(task.tid).of("read registers", task.tid)?.rbx == task.mark_at)
 }
 
 fn restore(task: &mut Task) -> Result<(), Error> {
@@ -272,11 +314,12 @@ pub(crate) fn step_call(
     }
 }
 
-/// Appends the mark to a script that a thread of the source runs, and the way back should nobody see the mark.
-pub(crate) fn end_with_mark(script: &mut Script, process: i32, thread: i32, frame: u64) {
-    let args = [u64::from(process as u32).into(), u64::from(thread as u32).into(), MARK.into()];
-    script.call(libc::SYS_tgkill, args, crate::script::Check::Ignore);
+/// Appends the mark to a script that a thread of the source runs, and the way back should nobody see the mark. Gives the mark's step.
+pub(crate) fn end_with_mark(script: &mut Script, mark: i32, process: i32, thread: i32, frame: u64) -> usize {
+    let args = [u64::from(process as u32).into(), u64::from(thread as u32).into(), mark.into()];
+    let at = script.call(libc::SYS_tgkill, args, crate::script::Check::Ignore);
     script.sigreturn(frame);
+    at
 }
 
 /// Address of the blob's `syscall` instruction in an arena.

@@ -180,6 +180,10 @@ impl Zygote {
                     order.forked.insert(start);
                     return Ok(Some(Report::Forked { start, pid }));
                 }
+                Some(Report::Failed { start, step, errno }) => {
+                    order.forked.remove(&start);
+                    return Ok(Some(Report::Failed { start, step, errno }));
+                }
                 report => return Ok(report),
             };
         }

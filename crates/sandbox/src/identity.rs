@@ -1,6 +1,6 @@
 //! A process that cannot be mistaken for a later one with the same pid.
 
-use std::fs;
+use std::{fs, io::Read};
 
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +22,9 @@ pub(crate) struct Stat {
     pub(crate) start_ticks: u64,
 }
 
+/// 52 numbers of up to 20 digits and a name, in bytes.
+const STAT_BYTES_MAX: usize = 1_200;
+
 /// `PF_EXITING` of the kernel's `include/linux/sched.h`.
 const FLAG_EXITING: u32 = 4;
 
@@ -39,7 +42,10 @@ impl ProcessIdentity {
 }
 
 pub(crate) fn stat(pid: i32) -> Option<Stat> {
-    parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    // In one read, whatever the name: each start waits for this.
+    let mut text = [0; STAT_BYTES_MAX];
+    let length = fs::File::open(format!("/proc/{pid}/stat")).ok()?.read(&mut text).ok()?;
+    parse(&String::from_utf8_lossy(&text[..length]))
 }
 
 fn parse(text: &str) -> Option<Stat> {

@@ -99,8 +99,8 @@ impl Sandbox {
         program::start(command, stdio, self.init_pidfd(), &self.group)
     }
 
-    /// Makes the limits hold on a host whose controllers are in v1: moves all processes into the v1 groups, which takes
-    /// the kernel 5-11 ms, during which nobody can fork. Processes that are born later are born there, but those that a
+    /// Makes the limits hold on a host whose controllers are in v1: moves all processes into the v1 groups. The first move
+    /// waits for an RCU grace period, some 5 to 15 ms, during which nobody can fork; more right behind it do not. Processes that are born later are born there, but those that a
     /// start puts into the v2 group from outside are not: call it again after them.
     pub fn bind_limits(&self) -> Result<(), Error> {
         self.group.bind()

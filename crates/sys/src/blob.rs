@@ -47,11 +47,11 @@ pub enum Kind {
 pub struct Op {
     /// A [`Kind`].
     pub kind: u32,
-    /// [`INDIRECT`] bits, [`CHECK_SUCCESS`], [`CHECK_EQUAL`], [`KEEP_RESULT`].
+    /// [`indirect`] bits, [`CHECK_SUCCESS`], [`CHECK_EQUAL`], [`KEEP_RESULT`].
     pub flags: u32,
     /// System call number.
     pub nr: u64,
-    /// Arguments: values, or addresses of 32-bit values where the [`INDIRECT`] bit is set.
+    /// Arguments: values, or addresses of 32-bit values where the [`indirect`] bit is set.
     pub args: [u64; 6],
     /// The result, if [`KEEP_RESULT`] is set.
     pub result: i64,

@@ -4,6 +4,7 @@
 pub mod blob;
 pub mod child;
 pub mod clone;
+pub mod deadman;
 pub mod namespace;
 pub mod pidfd;
 pub mod ptrace;

@@ -15,8 +15,6 @@ pub mod options {
     pub const EXIT_KILL: i32 = libc::PTRACE_O_EXITKILL;
     /// clone, fork and vfork stop the caller and attach the child.
     pub const TRACE_CLONES: i32 = libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_TRACEFORK | libc::PTRACE_O_TRACEVFORK;
-    /// The thread's seccomp filters rest while it is traced (needs CAP_SYS_ADMIN).
-    pub const SUSPEND_SECCOMP: i32 = libc::PTRACE_O_SUSPEND_SECCOMP;
 }
 
 /// A thread's state change as `waitpid` reports it.
@@ -196,6 +194,19 @@ pub struct Rseq {
 }
 
 const PTRACE_GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
+
+/// Whether the thread handles its own system calls in user space (syscall user dispatch); injected ones would never reach the kernel.
+pub fn dispatches_syscalls(tid: i32) -> io::Result<bool> {
+    const PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG: libc::c_uint = 0x4211;
+    // struct ptrace_sud_config { mode, selector, offset, len }
+    let mut config = [0u64; 4];
+    let size = size_of_val(&config);
+    match request(PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG, tid, size, (&raw mut config).addr()) {
+        // Kernels before 6.4 cannot tell.
+        Err(error) if error.raw_os_error() == Some(libc::EIO) => Ok(false),
+        result => result.map(|_| config[0] != 0),
+    }
+}
 
 /// The thread's rseq registration (kernel 5.13 or later).
 pub fn rseq(tid: i32) -> io::Result<Rseq> {

@@ -1,6 +1,7 @@
 //! Looking into other processes: memory, page maps, shared files, futex lists.
 
 use std::{
+    cmp::Ordering,
     fs::File,
     io,
     os::{
@@ -26,11 +27,34 @@ pub fn robust_list(tid: i32) -> io::Result<RobustList> {
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(RobustList { head, len }) }
 }
 
-/// Whether two descriptors, of processes `a.0` and `b.0`, are one open file.
-pub fn same_open_file(a: (i32, i32), b: (i32, i32)) -> io::Result<bool> {
+/// How the open files of two descriptors of process `pid` are ordered: equal if they are one, else by an order that means nothing but is
+/// the same in every call (kcmp(2)), so that many can be sorted.
+pub fn open_file_order(pid: i32, a: i32, b: i32) -> io::Result<Ordering> {
     const KCMP_FILE: i32 = 0;
     // SAFETY: kcmp(KCMP_FILE) takes five integers.
-    let order = unsafe { libc::syscall(libc::SYS_kcmp, a.0, b.0, KCMP_FILE, a.1, b.1) };
+    match unsafe { libc::syscall(libc::SYS_kcmp, pid, pid, KCMP_FILE, a, b) } {
+        0 => Ok(Ordering::Equal),
+        1 => Ok(Ordering::Less),
+        2 => Ok(Ordering::Greater),
+        -1 => Err(io::Error::last_os_error()),
+        _ => Err(io::Error::other("kcmp gives no order")),
+    }
+}
+
+/// What threads of one process share unless they were made otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(i32)]
+pub enum Shared {
+    /// The table of descriptors.
+    Descriptors = 2,
+    /// Root, working directory and umask.
+    Directories = 3,
+}
+
+/// Whether two threads have one and the same.
+pub fn threads_share(a: i32, b: i32, what: Shared) -> io::Result<bool> {
+    // SAFETY: kcmp(KCMP_FILES or KCMP_FS) takes five integers.
+    let order = unsafe { libc::syscall(libc::SYS_kcmp, a, b, what as i32, 0, 0) };
     if order == -1 { Err(io::Error::last_os_error()) } else { Ok(order == 0) }
 }
 
@@ -98,10 +122,40 @@ const PAGE_IS_FILE: u64 = 1 << 2;
 const PAGE_IS_PRESENT: u64 = 1 << 3;
 const PAGE_IS_SWAPPED: u64 = 1 << 4;
 const PAGE_IS_PFNZERO: u64 = 1 << 5;
+/// Since kernel 6.15; such pages also count as swapped.
+const PAGE_IS_GUARD: u64 = 1 << 8;
 
-/// The runs of pages in `within` that belong to the process alone (anonymous, in memory or swap, not the shared zero page), in order.
-/// `pagemap` is `/proc/PID/pagemap`; needs kernel 6.7.
+/// The runs of pages in `within` that belong to the process alone (anonymous, in memory or swap, not the shared zero page, no guard), in
+/// order. `pagemap` is `/proc/PID/pagemap`; needs kernel 6.7.
 pub fn private_pages(pagemap: &File, within: Range) -> io::Result<Vec<Range>> {
+    // Wanted: not file, not the zero page; and present or swapped.
+    let but = |excluded: u64| Wanted { all: 0, none: excluded, any: PAGE_IS_PRESENT | PAGE_IS_SWAPPED };
+    match scan_pages(pagemap, within, but(PAGE_IS_FILE | PAGE_IS_PFNZERO | PAGE_IS_GUARD)) {
+        // A kernel that does not know guard pages.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            scan_pages(pagemap, within, but(PAGE_IS_FILE | PAGE_IS_PFNZERO))
+        }
+        result => result,
+    }
+}
+
+/// The guard pages in `within` (`MADV_GUARD_INSTALL`); none on a kernel that does not show them.
+pub fn guard_pages(pagemap: &File, within: Range) -> io::Result<Vec<Range>> {
+    match scan_pages(pagemap, within, Wanted { all: PAGE_IS_GUARD, none: 0, any: 0 }) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(Vec::new()),
+        result => result,
+    }
+}
+
+/// Categories that a page must have all of, none of and (unless 0) one of.
+#[derive(Debug, Clone, Copy)]
+struct Wanted {
+    all: u64,
+    none: u64,
+    any: u64,
+}
+
+fn scan_pages(pagemap: &File, within: Range, wanted: Wanted) -> io::Result<Vec<Range>> {
     let mut runs: Vec<Range> = Vec::new();
     let mut regions = vec![PageRegion::default(); 4096];
     let mut at = within.start;
@@ -115,10 +169,9 @@ pub fn private_pages(pagemap: &File, within: Range) -> io::Result<Vec<Range>> {
             vec: regions.as_mut_ptr().addr() as u64,
             vec_len: regions.len() as u64,
             max_pages: 0,
-            // Wanted: not file, not the zero page; and present or swapped.
-            category_inverted: PAGE_IS_FILE | PAGE_IS_PFNZERO,
-            category_mask: PAGE_IS_FILE | PAGE_IS_PFNZERO,
-            category_anyof_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
+            category_inverted: wanted.none,
+            category_mask: wanted.all | wanted.none,
+            category_anyof_mask: wanted.any,
             return_mask: PAGE_IS_PRESENT,
         };
         // SAFETY: `scan` is a `struct pm_scan_arg` whose vector is `regions`, both alive during the call.

@@ -17,6 +17,21 @@ pub fn option(socket: BorrowedFd<'_>, level: i32, name: i32) -> io::Result<i32> 
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(value) }
 }
 
+/// Whether a filter is attached to a socket (`SO_ATTACH_FILTER`, `SO_ATTACH_BPF`).
+pub fn has_filter(socket: BorrowedFd<'_>) -> io::Result<bool> {
+    let mut len: libc::socklen_t = 0;
+    let none = std::ptr::null_mut();
+    // SAFETY: with a length of 0 nothing is written but the length.
+    let result =
+        unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, none, &raw mut len) };
+    if result != -1 {
+        return Ok(len > 0);
+    }
+    let error = io::Error::last_os_error();
+    // There is one that is not of the classic kind.
+    if error.raw_os_error() == Some(libc::EACCES) { Ok(true) } else { Err(error) }
+}
+
 /// Sets an integer socket option.
 pub fn set_option(socket: BorrowedFd<'_>, level: i32, name: i32, value: i32) -> io::Result<()> {
     let len = size_of::<i32>() as libc::socklen_t;
@@ -72,6 +87,8 @@ pub struct Peeked {
     pub bytes: Vec<u8>,
     /// It carries descriptors or credentials.
     pub has_ancillary: bool,
+    /// It is a datagram with more than these bytes.
+    pub is_cut: bool,
 }
 
 /// Looks at the next message (of a stream: up to `max` waiting bytes). `WouldBlock`: none.
@@ -89,7 +106,11 @@ pub fn peek(socket: BorrowedFd<'_>, max: usize) -> io::Result<Peeked> {
         return Err(io::Error::last_os_error());
     }
     bytes.truncate(received as usize);
-    Ok(Peeked { bytes, has_ancillary: message.msg_flags & libc::MSG_CTRUNC != 0 })
+    Ok(Peeked {
+        bytes,
+        has_ancillary: message.msg_flags & libc::MSG_CTRUNC != 0,
+        is_cut: message.msg_flags & libc::MSG_TRUNC != 0,
+    })
 }
 
 /// What the kernel tells of a unix socket.
@@ -99,12 +120,15 @@ pub struct UnixSocket {
     pub peer: Option<u64>,
     /// Directions shut down: 1 receiving, 2 sending.
     pub shutdown: u8,
+    /// Low half of the inode number of the file that it is bound to.
+    pub file: Option<u32>,
 }
 
 /// All unix sockets of this thread's network namespace by inode (sock_diag(7)).
 pub fn unix_sockets() -> io::Result<HashMap<u64, UnixSocket>> {
     const SOCK_DIAG_BY_FAMILY: u16 = 20;
     const NLM_F_REQUEST_DUMP: u16 = 0x301;
+    const UDIAG_SHOW_VFS: u32 = 2;
     const UDIAG_SHOW_PEER: u32 = 4;
     let socket = rustix::net::socket_with(
         AddressFamily::NETLINK,
@@ -120,7 +144,7 @@ pub fn unix_sockets() -> io::Result<HashMap<u64, UnixSocket>> {
     request.extend([libc::AF_UNIX as u8, 0, 0, 0]);
     request.extend(u32::MAX.to_le_bytes()); // all states
     request.extend(0u32.to_le_bytes()); // all inodes
-    request.extend(UDIAG_SHOW_PEER.to_le_bytes());
+    request.extend((UDIAG_SHOW_VFS | UDIAG_SHOW_PEER).to_le_bytes());
     request.extend([0; 8]); // cookie
     rustix::net::send(&socket, &request, SendFlags::empty())?;
     let mut sockets = HashMap::new();
@@ -137,6 +161,7 @@ pub fn unix_sockets() -> io::Result<HashMap<u64, UnixSocket>> {
 fn parse_sockets(mut datagram: &[u8], sockets: &mut HashMap<u64, UnixSocket>) -> io::Result<bool> {
     const NLMSG_ERROR: u16 = 2;
     const NLMSG_DONE: u16 = 3;
+    const UNIX_DIAG_VFS: u16 = 1;
     const UNIX_DIAG_PEER: u16 = 2;
     const UNIX_DIAG_SHUTDOWN: u16 = 6;
     let half = |bytes: &[u8], at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
@@ -158,6 +183,7 @@ fn parse_sockets(mut datagram: &[u8], sockets: &mut HashMap<u64, UnixSocket>) ->
             while attributes.len() >= 8 {
                 let size = usize::from(half(attributes, 0));
                 match half(attributes, 2) {
+                    UNIX_DIAG_VFS => socket.file = Some(word(attributes, 4)),
                     UNIX_DIAG_PEER => socket.peer = Some(u64::from(word(attributes, 4))),
                     UNIX_DIAG_SHUTDOWN => socket.shutdown = attributes[4],
                     _ => {}
@@ -185,6 +211,9 @@ pub fn peek_pipe(reader: BorrowedFd<'_>, capacity: usize) -> io::Result<Vec<Vec<
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK)?;
     rustix::pipe::fcntl_setpipe_size(&copy_in, capacity)?;
     let mut left = tee(reader, &copy_in, waiting)?;
+    if left < waiting {
+        return Err(io::Error::other("not all that waits in the pipe could be read"));
+    }
     while left > 0 {
         // A read ends at the end of a packet.
         let mut bytes = vec![0u8; left];
@@ -202,7 +231,13 @@ fn tee(from: BorrowedFd<'_>, to: &OwnedFd, bytes: usize) -> io::Result<usize> {
     if copied == -1 { Err(io::Error::last_os_error()) } else { Ok(copied as usize) }
 }
 
-/// Makes `SO_PEEK_OFF` walk through waiting datagrams: begins at 0, or (None) switches it off.
-pub fn set_peek_offset(socket: BorrowedFd<'_>, offset: Option<i32>) -> io::Result<()> {
-    set_option(socket, libc::SOL_SOCKET, libc::SO_PEEK_OFF, offset.unwrap_or(-1))
+/// Where the next look (`MSG_PEEK`) at a unix socket begins, in bytes from the oldest that waits; it then moves on. Negative: always at
+/// the oldest.
+pub fn peek_offset(socket: BorrowedFd<'_>) -> io::Result<i32> {
+    option(socket, libc::SOL_SOCKET, libc::SO_PEEK_OFF)
+}
+
+/// Sets that.
+pub fn set_peek_offset(socket: BorrowedFd<'_>, offset: i32) -> io::Result<()> {
+    set_option(socket, libc::SOL_SOCKET, libc::SO_PEEK_OFF, offset)
 }

@@ -49,15 +49,24 @@ fn enter(plan: &Plan<'_>) -> Result<std::convert::Infallible, io::Error> {
     if unsafe { libc::mprotect(mapped, PAGE, libc::PROT_READ | libc::PROT_EXEC) } == -1 {
         return Err(io::Error::last_os_error());
     }
-    // SIGTRAP stays open: a trap that is blocked would reset its action, which copies inherit.
-    let blocked = !(1u64 << (libc::SIGTRAP - 1));
+    // All of them: a copy inherits the program's handlers, and none may run before it has given up its privileges.
+    let blocked = u64::MAX;
     let mask = (&raw const blocked).addr();
     // The C library would keep its own two signals unblocked; the kernel call does not.
     // SAFETY: `mask` is one word, the size of the kernel's signal set.
     unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, mask, 0, size_of::<u64>()) };
-    // SAFETY: control passes to the blob for ever; it uses registers only, and the operations are the plan's.
+    // SAFETY: control passes to the blob for ever; it uses registers only, and the operations are the plan's. Without a stack any
+    // signal that should reach a thread in the blob ends it.
     unsafe {
-        asm!("mov rbx, {entry}", "jmp {base}", entry = in(reg) plan.entry, base = in(reg) plan.base, options(noreturn));
+        asm!(
+            "xor esp, esp",
+            "xor ebp, ebp",
+            "mov rbx, rcx",
+            "jmp rax",
+            in("rax") plan.base,
+            in("rcx") plan.entry,
+            options(noreturn)
+        );
     }
 }
 

@@ -38,6 +38,10 @@ fn main() -> Result<()> {
         "memory",
         "identity",
         "threads400",
+        "many_eventfds",
+        "queues",
+        "shared",
+        "handlers",
         "probe-go",
     ]
     .iter()
@@ -49,13 +53,56 @@ fn main() -> Result<()> {
     cases.push(differential("perl", &["/usr/bin/perl", &format!("{PROGRAMS}/probe.pl")]));
     cases.push(differential("jvm-serial", &java));
     cases.push(differential("jvm-default", &java_default));
+    cases.extend(REFUSED.iter().map(|(what, text)| Case::new(format!("refused::{what}"), || refused(what, text))));
     runner::run(&cases)
+}
+
+/// What the probe `refused` holds, and what must be said about it.
+const REFUSED: &[(&str, &str)] = &[
+    ("flock", "holds a lock on /tmp/locked (flock)"),
+    ("posix_lock", "holds a lock on /tmp/locked (POSIX (fcntl))"),
+    ("ofd_lock", "holds a lock on /tmp/locked (OFD (fcntl))"),
+    ("lease", "holds a lock on /tmp/leased (LEASE)"),
+    ("thread_directory", "does not share working directory and umask with the main thread"),
+    ("thread_files", "does not share descriptors with the main thread"),
+    ("deleted_directory", "its working directory /tmp/gone (deleted) was deleted or replaced"),
+    ("replaced_directory", "its working directory /tmp/gone (deleted) was deleted or replaced"),
+    ("replaced_socket", "is a unix socket bound to /tmp/socket, which is gone"),
+    ("socket_is_a_file", "is a unix socket bound to /tmp/socket, which is gone"),
+    ("guard_region", "it has a guard region (MADV_GUARD_INSTALL) at 0x"),
+    ("daemon", "refused): only a single process can be forked"),
+    ("shared_memory", "holds 314572800 bytes, more than the 268435456 that a fork carries"),
+    ("socket_filter", "a socket with a filter"),
+];
+
+/// The fork is refused in these words, and the source runs on.
+fn refused(what: &str, text: &str) -> Result<()> {
+    let bench = Bench::new(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/programs"))?;
+    let result = refused_on(&bench, what, text);
+    let finished = bench.finish();
+    result.and(finished)
+}
+
+fn refused_on(bench: &Bench, what: &str, text: &str) -> Result<()> {
+    let source = bench.place(&[])?;
+    let pid = begin(&source, &[format!("{PROGRAMS}/refused"), what.to_owned()])?;
+    match bench.zygote(&source, pid, &[bench.dir.path().join("layer")], None) {
+        Ok(_) => bail!("it was forked"),
+        Err(error) => ensure!(format!("{error:#}").contains(text), "it was not said why: {error:#}"),
+    }
+    let outcome = go_on(&source, pid)?;
+    ensure!(outcome.printed == ["done"], "the source did not go on: {outcome:?}");
+    source.sandbox.destroy()?;
+    Ok(())
 }
 
 fn differential(name: &str, argv: &[&str]) -> Case {
     let argv: Vec<String> = argv.iter().map(|arg| (*arg).to_owned()).collect();
     Case::new(format!("differential::{name}"), move || compare(&argv))
 }
+
+/// No source may be stopped for longer, whatever it holds: far above what any needs, far below what a quadratic step takes.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// How a program went on: its output after *ready* and how it ended.
 #[derive(Debug, PartialEq, Eq)]
@@ -80,7 +127,8 @@ fn compare_on(bench: &Bench, argv: &[String]) -> Result<()> {
     let source_pid = begin(&source, argv).context("source")?;
     let layer = |n: u32| bench.dir.path().join(format!("layer{n}"));
     let first = vec![layer(1)];
-    let (zygote, _) = bench.zygote(&source, source_pid, &first, None)?;
+    let (zygote, pause) = bench.zygote(&source, source_pid, &first, None)?;
+    ensure!(pause < PAUSE_MAX, "the source was stopped for {pause:?}");
     let mut places = vec![("source", source, source_pid)];
     for (how, stepping) in [("copy", false), ("second copy", false), ("stepped copy", true)] {
         let place = bench.place(&first)?;

@@ -13,6 +13,7 @@ use std::{
 
 use base::id::SandboxId;
 use process::{Report, Target, Zygote, ZygoteFacts};
+use sandbox::ProcessIdentity;
 
 use super::{
     children::{Children, Role},
@@ -40,7 +41,7 @@ struct Requested {
     seq: u64,
     id: SandboxId,
     /// The copy, once it is forked.
-    pid: Option<i32>,
+    copy: Option<ProcessIdentity>,
     /// The copy goes on in the program.
     ready: bool,
 }
@@ -134,7 +135,7 @@ impl Zygotes {
 
     /// A program ended: a start whose copy it was has failed.
     pub(super) fn on_program_ended(&mut self, pid: i32, status: Status) -> Answers {
-        let died = |requested: &mut Requested| requested.pid == Some(pid);
+        let died = |requested: &mut Requested| requested.copy.is_some_and(|copy| copy.pid == pid);
         self.by_number
             .values_mut()
             .flat_map(|held| held.requested.extract_if(|_, requested| died(requested)).collect::<Vec<_>>())
@@ -180,7 +181,7 @@ impl Held {
                 self.zygote.request_start(start, &target)
             };
             match requested {
-                Ok(()) => drop(self.requested.insert(start, Requested { seq, id, pid: None, ready: false })),
+                Ok(()) => drop(self.requested.insert(start, Requested { seq, id, copy: None, ready: false })),
                 Err(process::Error::ZygoteGone) => answers.push((seq, Reply::zygote_gone("its zygote died"))),
                 Err(error) => answers.push((seq, Reply::failed(&error))),
             }
@@ -190,9 +191,13 @@ impl Held {
 
     fn forked(&mut self, start: u64, pid: i32, children: &mut Children) -> Answers {
         let Some(requested) = self.requested.get_mut(&start) else { return Vec::new() };
-        requested.pid = Some(pid);
-        match children.watch(pid, Role::Program { id: requested.id.clone(), main: true }) {
-            Ok(_) => self.complete(start),
+        let watched = children.watch(pid, Role::Program { id: requested.id.clone(), main: true });
+        // Now, while the copy is still at work, and not when everybody waits for the answer.
+        match watched.and_then(|_| identity(pid)) {
+            Ok(copy) => {
+                requested.copy = Some(copy);
+                self.complete(start)
+            }
             Err(error) => self.answer(start, Reply::failed(&error)),
         }
     }
@@ -206,12 +211,13 @@ impl Held {
 
     /// The helper reports the fork and the copy reports that it is ready: two processes, so either may be first.
     fn complete(&mut self, start: u64) -> Answers {
-        let Some(Requested { pid: Some(pid), ready: true, .. }) = self.requested.get(&start) else { return Vec::new() };
-        let reply = match identity(*pid) {
-            Ok(main) => Reply::Started { main },
-            Err(error) => Reply::failed(&error),
-        };
-        self.answer(start, reply)
+        match self.requested.get(&start) {
+            Some(Requested { copy: Some(copy), ready: true, .. }) => {
+                let main = *copy;
+                self.answer(start, Reply::Started { main })
+            }
+            Some(_) | None => Vec::new(),
+        }
     }
 
     fn failed(&mut self, start: u64, step: &str, errno: i32) -> Answers {

@@ -25,7 +25,6 @@ pub(super) struct Injection<'a> {
 
 /// What the main thread's script leaves: where its answers are.
 struct MainPlan {
-    script: u64,
     interval_timers: u64,
     posix_timers: Vec<(PosixTimer, u64)>,
 }
@@ -49,14 +48,20 @@ impl<'a> Injection<'a> {
         let threads = stopped.tasks().len() as u64;
         let bytes = 8 * PAGE + threads * BYTES_PER_THREAD + dont_fork.len() as u64 * 2 * sys::blob::OP_BYTES as u64;
         let bytes = bytes.next_multiple_of(PAGE);
-        // Written from outside, run and given back within milliseconds, inside a program that could map the same itself.
-        let protection = (libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC) as u64;
+        // Executable where it is never writable, writable where it is never executable: some programs have the kernel insist on that. The
+        // code is written from outside.
+        let protection = (libc::PROT_READ | libc::PROT_EXEC) as u64;
         let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
         let base = stopped.step_call(syscall, libc::SYS_mmap, [0, bytes, protection, flags, u64::MAX, 0])?;
         if base < 0 {
             return Err(Error::NoRoom { bytes });
         }
         let base = base as u64;
+        let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+        let data = [base + PAGE, bytes - PAGE, protection, 0, 0, 0];
+        if stopped.step_call(syscall, libc::SYS_mprotect, data)? < 0 {
+            return Err(Error::NoRoom { bytes });
+        }
         Ok(Self { stopped, syscall, arena: Range { start: base, end: base + bytes } })
     }
 
@@ -84,31 +89,44 @@ impl<'a> Injection<'a> {
             if n == 0 {
                 main = Some(plan_main(&mut arena, &mut script, &posix_timers, dont_fork));
             }
-            stopped::end_with_mark(&mut script, inner_pid, task.inner_tid, frame);
+            let mark = stopped::end_with_mark(&mut script, self.stopped.mark(), inner_pid, task.inner_tid, frame);
             places.push(Place { alternate, tid_address });
-            scripts.push(arena.place(&script));
+            let script = arena.place(&script);
+            scripts.push((script, Arena::op_address(script, mark)));
         }
-        let mut main = main.ok_or_else(|| Error::Unexpected { pid, what: "has no threads".into() })?;
-        main.script = scripts[0];
+        let main = main.ok_or_else(|| Error::Unexpected { pid, what: "has no threads".into() })?;
         let bytes = arena.into_bytes();
         if bytes.len() as u64 > self.arena.end - self.arena.start {
             return Err(Error::NoRoom { bytes: bytes.len() as u64 });
         }
         self.stopped.write(self.arena.start, &bytes)?;
-        for (n, script) in scripts.iter().enumerate().skip(1) {
-            self.stopped.begin(n, self.arena.start, *script)?;
-        }
-        for n in 1..count {
-            self.stopped.finish(n, &mut |_| Ok(()))?;
-        }
+        self.run_others(&scripts)?;
         let mut still = None;
-        self.stopped.begin(0, self.arena.start, main.script)?;
+        let (script, mark) = scripts[0];
+        self.stopped.begin(0, self.arena.start, script, mark)?;
         self.stopped.finish(0, &mut |child| {
             still = Some(Still::adopt(child)?);
             Ok(())
         })?;
         let still = still.ok_or_else(|| Error::Unexpected { pid, what: stopped::NOT_CLONED.into() })?;
         Ok((still, self.answers(&places, &main)?))
+    }
+
+    /// All threads but the main one run side by side. Those that began are waited for also when one could not begin: nobody may be in the
+    /// arena when it goes.
+    fn run_others(&mut self, scripts: &[(u64, u64)]) -> Result<(), Error> {
+        let mut result = Ok(());
+        let mut begun = 1;
+        while begun < scripts.len() && result.is_ok() {
+            let (script, mark) = scripts[begun];
+            result = self.stopped.begin(begun, self.arena.start, script, mark);
+            begun += usize::from(result.is_ok());
+        }
+        for thread in 1..begun {
+            let finished = self.stopped.finish(thread, &mut |_| Ok(()));
+            result = result.and(finished);
+        }
+        result
     }
 
     fn answers(&self, places: &[Place], main: &MainPlan) -> Result<Answers, Error> {
@@ -172,7 +190,7 @@ fn plan_main(arena: &mut Arena, script: &mut Script, timers: &[PosixTimer], dont
     let flags = (libc::CLONE_PARENT | libc::SIGCHLD) as u64;
     script.try_spawn(libc::SYS_clone, [flags.into(), 0u64.into(), 0u64.into(), 0u64.into(), 0u64.into()], ending);
     advise(script, libc::MADV_DONTFORK);
-    MainPlan { script: 0, interval_timers, posix_timers }
+    MainPlan { interval_timers, posix_timers }
 }
 
 /// The program's POSIX timers without their values (`/proc/PID/timers`, proc(5)).

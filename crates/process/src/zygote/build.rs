@@ -51,6 +51,7 @@ const ARENA_BYTES_MAX: u64 = HALF_BYTES - VDSO_ROOM_BYTES;
 const USER_END: u64 = 0x7fff_ffff_f000;
 const PR_SET_MM_MAP: i32 = 14;
 const RLIMIT_NOFILE: usize = 7;
+const KEYCTL_JOIN_SESSION_KEYRING: i32 = 1;
 /// A number for the program's file while the kernel is told of it: the stub's own descriptors are of no use any more.
 const PROGRAM_FILE: i32 = 0;
 
@@ -62,9 +63,9 @@ pub fn build(capture: &Capture, spec: &BuildSpec<'_>) -> Result<Zygote, Error> {
         let other = Range { start: other, end: other + HALF_BYTES };
         if let Some(base) = Base::of(older.facts.pid, Range { start, end }, other, &capture.image)? {
             match branch(capture, spec, older, &base) {
-                // It died meanwhile; the still has everything.
-                Err(Error::ZygoteGone) => {}
-                built => return built,
+                Ok(zygote) => return Ok(zygote),
+                // It died meanwhile, or has something that cannot be undone (sealed memory); the still has everything.
+                Err(error) => tracing::debug!(%error, "a zygote is built from nothing instead of from an older one"),
             }
         }
     }
@@ -291,6 +292,13 @@ fn process_state(arena: &mut Arena, script: &mut Script, image: &Image, program:
     let groups: Vec<u8> = image.credentials.groups.iter().flat_map(|group| group.to_le_bytes()).collect();
     let list = arena.data(&groups, 8);
     script.call(libc::SYS_setgroups, [(image.credentials.groups.len() as u64).into(), list.into()], Check::Success);
+    // What a daemon may have and hand down, and no program should get: its priorities, its session's keys.
+    script.call(libc::SYS_setpriority, [u64::from(libc::PRIO_PROCESS).into(), 0u64.into(), 0u64.into()], Check::Ignore);
+    script.call(libc::SYS_keyctl, [KEYCTL_JOIN_SESSION_KEYRING.into(), 0u64.into()], Check::Ignore);
+    script.call(libc::SYS_personality, [image.personality.into()], Check::Ignore);
+    let no_huge_pages =
+        [libc::PR_SET_THP_DISABLE.into(), image.no_huge_pages.into(), 0u64.into(), 0u64.into(), 0u64.into()];
+    script.call(libc::SYS_prctl, no_huge_pages, Check::Ignore);
     let gids = image.credentials.gids.map(|id| u64::from(id).into());
     script.call(libc::SYS_setresgid, gids, Check::Success);
     // The bounding set limits what can be gained, not what is held: the zygote keeps its capabilities, its copies can never have any.

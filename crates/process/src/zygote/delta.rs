@@ -293,6 +293,7 @@ mod tests {
             flags: MappingFlags::default(),
             huge_tlb: false,
             io: false,
+            may_write: false,
             protection_key: 0,
         }
     }

@@ -171,8 +171,11 @@ fn place_loop(arena: &mut Arena, helper: u64, transit: Transit, mailbox: &Mailbo
     close_received(&mut script, transit);
     script.again(again);
     script.land(not_branch);
-    // The keeper is gone: nothing to report to.
+    // An error, of memory for example, passes; the end of the socket means that the keeper is gone.
+    let not_end = script.unless(receive, 0);
     script.call(libc::SYS_exit_group, [0u64.into()], Check::Ignore);
+    script.land(not_end);
+    script.again(again);
     let before = arena.on_fail(failed);
     let placed = arena.place(&script);
     arena.on_fail(before);

@@ -27,6 +27,8 @@ pub(super) fn run(
     ptrace::seize(zygote, options::TRACE_CLONES | options::EXIT_KILL).of("attach to zygote", zygote)?;
     let parked = park(zygote);
     let result = parked.and_then(|registers| {
+        // A trap that is blocked would reset the program's action for it; children begin with the same mask.
+        ptrace::set_signal_mask(zygote, stopped::ONLY_TRAP).of("unblock the trap of", zygote)?;
         request()?;
         let mut stepper = Stepper { syscall: stopped::blob_syscall(arena.0), released: Vec::new() };
         let result = stepper.run(zygote, entry, true);
@@ -34,6 +36,7 @@ pub(super) fn run(
             ptrace::detach(tid, 0).of("let go of thread", tid)?;
         }
         ptrace::set_registers(zygote, &registers).of("restore zygote", zygote)?;
+        ptrace::set_signal_mask(zygote, u64::MAX).of("restore zygote", zygote)?;
         result
     });
     let detached = ptrace::detach(zygote, 0).of("let go of zygote", zygote);

@@ -2,7 +2,7 @@
 //!
 //! Why not a library: `seccompiler` tests the calls one after the other, and when a filter is installed the kernel also
 //! runs it for every system-call number (its cache of always-allowed calls), so the length counts squared. Median of 200
-//! installs on Linux 6.18 with JIT, and every start pays for one:
+//! installs on Linux 6.18 with JIT, and every start pays for one (the case `times` of the host tests prints it):
 //!
 //! | program | instructions | install |
 //! |---|---|---|

@@ -65,6 +65,13 @@ fn programs(node: &Node) -> Result<()> {
     build(&ready, &[&program("forks_children"), "--ready-file", "/tmp/ready"], 5, &children)?;
     build(&ready, &[&program("shared_with_child"), "--ready-file", "/tmp/ready"], 5, &["it has child processes"])?;
     build(&ready, &[&program("sysv_shm"), "--ready-file", "/tmp/ready"], 5, &["System V shared memory"])?;
+    build(&ready, &[&program("own_dispatch"), "--ready-file", "/tmp/ready"], 5, &["handles its own system calls"])?;
+    let refused = |what: &str, texts: &[&str]| {
+        build(&ready, &[&program("refused"), what, "--ready-file", "/tmp/ready"], 5, texts)
+    };
+    refused("flock", &["holds a lock on /tmp/locked (flock)", "unlock it (or close the file)"])?;
+    refused("daemon", &["it started processes that live on without it", "refused"])?;
+    refused("deleted_directory", &["its working directory /tmp/gone (deleted) was deleted or replaced"])?;
     let ring = ["exited with status 3 before it was ready", "io_uring_setup: errno"];
     build(&ready, &[&program("io_uring"), "--ready-file", "/tmp/ready"], 6, &ring)?;
     build(

@@ -2,7 +2,7 @@
 
 use super::{Builder, CLOSE_ON_EXEC};
 use crate::{
-    image::{Backing, FileKind, OpenFile, SharedObject},
+    image::{Backing, FileKind, SharedObject},
     script::Check,
 };
 
@@ -18,6 +18,12 @@ impl Builder<'_> {
             let args = [made.into(), place.into(), (bytes.len() as u64).into(), (*offset).into()];
             self.script.call(libc::SYS_pwrite64, args, Check::Equal(bytes.len() as i64));
         }
+        // Sealed against writing it can have no writable mapping, before or after; other seals may forbid mappings that exist.
+        const F_SEAL_WRITE: u32 = 8;
+        let early = object.seals & F_SEAL_WRITE != 0;
+        if early {
+            self.seal(made, object);
+        }
         for mapping in &self.image.mappings {
             if let Backing::Object { object, offset } = &mapping.backing
                 && *object == index
@@ -25,39 +31,34 @@ impl Builder<'_> {
                 self.shared_mapping(mapping.range.start, mapping.range.end, mapping.protection, made, *offset);
             }
         }
-        // Programs may have mapped before they sealed.
+        if !early {
+            self.seal(made, object);
+        }
+        let made = self.move_up(made);
+        for file in &self.image.files {
+            if let FileKind::Memfd { object, offset } = file.kind
+                && object == index
+            {
+                let number = self.open_again(made, file.flags);
+                if offset != 0 {
+                    self.call(libc::SYS_lseek, [number.into(), offset.into(), libc::SEEK_SET.into()]);
+                }
+                self.later_flags(number, file.flags);
+                self.settle(number, &file.numbers);
+            }
+        }
+        self.close(made);
+    }
+
+    fn seal(&mut self, made: i32, object: &SharedObject) {
+        // What is no memfd reads as sealed against sealing, which an empty set of seals is not.
         const F_SEAL_SEAL: u32 = 1;
-        if object.seals & !F_SEAL_SEAL != 0 || (object.seals == F_SEAL_SEAL && object.size > 0) {
+        if object.seals & !F_SEAL_SEAL != 0 {
             self.call(libc::SYS_fcntl, [made.into(), libc::F_ADD_SEALS.into(), u64::from(object.seals).into()]);
         }
-        let mut made = Some(made);
-        for file in &self.image.files {
-            let FileKind::Memfd { object, offset } = file.kind else { continue };
-            if object != index {
-                continue;
-            }
-            let number = made.take().unwrap_or_else(|| {
-                let first = self.first_number(index);
-                self.open_again(first, file.flags)
-            });
-            if offset != 0 {
-                self.call(libc::SYS_lseek, [number.into(), offset.into(), libc::SEEK_SET.into()]);
-            }
-            self.later_flags(number, file.flags);
-            self.settle(number, &file.numbers);
-        }
-        if let Some(made) = made {
-            self.close(made);
-        }
     }
 
-    fn first_number(&self, object: usize) -> i32 {
-        let of_object =
-            |file: &&OpenFile| matches!(file.kind, FileKind::Memfd { object: other, .. } if other == object);
-        self.image.files.iter().find(of_object).and_then(|file| file.numbers.first()).map_or(0, |(number, _)| *number)
-    }
-
-    /// A second open file of the object at descriptor `number`.
+    /// An open file of the object at descriptor `number`, with this access.
     fn open_again(&mut self, number: i32, flags: i32) -> i32 {
         let path = self.arena.text(format!("/proc/self/fd/{number}").as_bytes());
         let flags = (flags & libc::O_ACCMODE) | CLOSE_ON_EXEC;

@@ -66,8 +66,11 @@ impl Builder<'_> {
         let made = [self.numbers.lowest_from(0), self.numbers.lowest_from(0)];
         let kind = pair.kind | CLOSE_ON_EXEC;
         self.call(libc::SYS_socketpair, [libc::AF_UNIX.into(), kind.into(), 0u64.into(), place.into()]);
+        // First of both: what waits must fit into the sender's buffer.
+        for (socket, options) in made.into_iter().zip(&pair.options) {
+            self.options(socket, options);
+        }
         for n in 0..2 {
-            self.options(made[n], &pair.options[n]);
             // What waits at one end was sent by the other. A full buffer is an error, not a wait.
             for message in &pair.queues[n] {
                 let bytes = self.arena.data(message, 1);

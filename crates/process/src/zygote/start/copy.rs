@@ -2,7 +2,7 @@
 
 use super::{
     CLONE_ARGS_BYTES, CloneArgs, FIRST_STREAM, INIT, Mailbox, Transit, clone_args, set_limit,
-    state::{memory_attributes, queue_signal, thread_attributes, timers},
+    state::{memory_attributes, queue_signal, scheduling, thread_attributes, timers},
 };
 use crate::{
     image::{Image, Thread},
@@ -24,12 +24,22 @@ struct Gates {
     closed: u64,
 }
 
+/// Places the copy's script. The order is what keeps the program from ever acting with privileges:
+///
+/// 1. with all of them: only what needs them, on nothing that the program has a say in;
+/// 2. as the program's user with one capability left, which `set_tid` needs: descriptors, memory, threads;
+/// 3. without any, under the seccomp filter: what could make the kernel look at or run the program's code (timers, signals, rseq).
+///
+/// All signals are blocked until the frame restores the program's mask.
 pub(super) fn place(arena: &mut Arena, image: &Image, seccomp: &[u64], transit: Transit, mailbox: &Mailbox) -> u64 {
     let gates = Gates { arriving: arena.words(&[image.threads.len() as u64 - 1]), closed: arena.words(&[1]) };
+    let capabilities = Capabilities::place(arena);
     let threads: Vec<(u64, u64)> =
-        image.threads[1..].iter().map(|thread| place_thread(arena, image, thread, &gates)).collect();
+        image.threads[1..].iter().map(|thread| place_thread(arena, image, thread, &capabilities, &gates)).collect();
+    let main = &image.threads[0];
     let mut script = Script::default();
     receive_streams(&mut script, transit);
+    become_user(&mut script, image, &capabilities);
     let cwd = arena.text(&image.cwd);
     script.call(libc::SYS_chdir, [cwd.into()], Check::Success);
     if image.session_leader {
@@ -39,31 +49,30 @@ pub(super) fn place(arena: &mut Arena, image: &Image, seccomp: &[u64], transit: 
     }
     files::Builder::new(arena, &mut script, image, transit.control, transit.streams()).build();
     memory_attributes(&mut script, image);
-    let name = arena.text(&image.threads[0].name);
+    let name = arena.text(&main.name);
     script.call(libc::SYS_prctl, [libc::PR_SET_NAME.into(), name.into()], Check::Success);
     for (args, entry) in &threads {
         script.spawn(libc::SYS_clone3, [(*args).into(), CLONE_ARGS_BYTES.into()], *entry);
     }
-    timers(arena, &mut script, image);
-    let main = &image.threads[0];
-    script.call(libc::SYS_set_tid_address, [main.tid_address.into()], Check::Ignore);
     script.call(libc::SYS_arch_prctl, [ARCH_SET_FS.into(), main.registers.fs_base.into()], Check::Success);
-    thread_attributes(arena, &mut script, image, main);
-    for info in &image.pending {
-        queue_signal(arena, &mut script, libc::SYS_rt_sigqueueinfo, &[main.tid.into()], info);
-    }
+    scheduling(arena, &mut script, image, main);
     if let Some((soft, hard)) = image.limits.get(RLIMIT_NOFILE) {
         // Only now: the transit numbers may be above the program's limit.
         set_limit(arena, &mut script, RLIMIT_NOFILE, *soft, *hard);
     }
-    drop_privileges(&mut script, image);
+    capabilities.drop_all(&mut script);
     script.wait_zero(gates.arriving);
-    // A thread's change of user makes a process undumpable, which would hide its own /proc entries from it.
-    script.call(libc::SYS_prctl, [libc::PR_SET_DUMPABLE.into(), 1u64.into()], Check::Success);
     let program = arena.words(seccomp);
     let filter = arena.words(&[seccomp.len() as u64, program]);
     let args = [SECCOMP_SET_MODE_FILTER.into(), SECCOMP_FILTER_FLAG_TSYNC.into(), filter.into()];
     script.call(libc::SYS_seccomp, args, Check::Equal(0));
+    script.call(libc::SYS_set_tid_address, [main.tid_address.into()], Check::Ignore);
+    timers(arena, &mut script, image);
+    thread_attributes(arena, &mut script, image, main);
+    for info in &image.pending {
+        queue_signal(arena, &mut script, libc::SYS_rt_sigqueueinfo, &[main.tid.into()], info);
+    }
+    script.call(libc::SYS_prctl, [libc::PR_SET_DUMPABLE.into(), image.dumpable.into()], Check::Success);
     let nothing = arena.words(&[0, 0]);
     mailbox.report(arena, &mut script, kind::READY, nothing);
     script.call(
@@ -75,6 +84,53 @@ pub(super) fn place(arena: &mut Arena, image: &Image, seccomp: &[u64], transit: 
     let stack = place_frame(arena, main);
     script.sigreturn(stack);
     arena.place(&script)
+}
+
+/// Arguments of `capset`, laid out.
+struct Capabilities {
+    header: u64,
+    set_tid_only: u64,
+    none: u64,
+}
+
+impl Capabilities {
+    fn place(arena: &mut Arena) -> Self {
+        const VERSION_3: u64 = 0x2008_0522;
+        const CAP_CHECKPOINT_RESTORE: u32 = 40;
+        // Two structs of effective, permitted and inheritable: capabilities 0 to 31, and 32 to 63.
+        let bit = 1u64 << (CAP_CHECKPOINT_RESTORE - 32);
+        Self {
+            header: arena.words(&[VERSION_3]),
+            set_tid_only: arena.words(&[0, bit << 32, bit]),
+            none: arena.words(&[0, 0, 0]),
+        }
+    }
+
+    fn set(&self, script: &mut Script, sets: u64) {
+        script.call(libc::SYS_capset, [self.header.into(), sets.into()], Check::Success);
+    }
+
+    fn drop_all(&self, script: &mut Script) {
+        self.set(script, self.none);
+    }
+}
+
+/// The copy becomes the program's user and keeps one capability. Groups, the bounding set and no_new_privs are inherited from the zygote,
+/// which needs none of them (capabilities(7), "Effect of user ID changes on capabilities").
+fn become_user(script: &mut Script, image: &Image, capabilities: &Capabilities) {
+    let keep = |script: &mut Script, keep: u64| {
+        script.call(
+            libc::SYS_prctl,
+            [libc::PR_SET_KEEPCAPS.into(), keep.into(), 0u64.into(), 0u64.into(), 0u64.into()],
+            Check::Success,
+        );
+    };
+    keep(script, 1);
+    script.call(libc::SYS_setresuid, image.credentials.uids.map(|id| u64::from(id).into()), Check::Success);
+    keep(script, 0);
+    capabilities.set(script, capabilities.set_tid_only);
+    // A change of user makes a process undumpable, which would hide its own /proc entries from it.
+    script.call(libc::SYS_prctl, [libc::PR_SET_DUMPABLE.into(), 1u64.into()], Check::Success);
 }
 
 /// Streams move above the program's numbers, which are then all free.
@@ -94,7 +150,13 @@ fn place_frame(arena: &mut Arena, thread: &Thread) -> u64 {
 }
 
 /// Places one thread's script and the arguments of its clone.
-fn place_thread(arena: &mut Arena, image: &Image, thread: &Thread, gates: &Gates) -> (u64, u64) {
+fn place_thread(
+    arena: &mut Arena,
+    image: &Image,
+    thread: &Thread,
+    capabilities: &Capabilities,
+    gates: &Gates,
+) -> (u64, u64) {
     let shared = libc::CLONE_VM
         | libc::CLONE_FS
         | libc::CLONE_FILES
@@ -108,17 +170,12 @@ fn place_thread(arena: &mut Arena, image: &Image, thread: &Thread, gates: &Gates
         CloneArgs { flags, child_tid: thread.tid_address, tls, tid: thread.tid, ..CloneArgs::default() },
     );
     let mut script = Script::default();
-    thread_attributes(arena, &mut script, image, thread);
-    drop_privileges(&mut script, image);
+    scheduling(arena, &mut script, image, thread);
+    capabilities.drop_all(&mut script);
     script.count_down(gates.arriving);
     script.wait_zero(gates.closed);
+    thread_attributes(arena, &mut script, image, thread);
     let stack = place_frame(arena, thread);
     script.sigreturn(stack);
     (args, arena.place(&script))
-}
-
-/// The thread becomes the program's user; leaving uid 0 clears every capability (capabilities(7)). Groups, the bounding set and
-/// no_new_privs are inherited from the zygote, which needs none of them.
-fn drop_privileges(script: &mut Script, image: &Image) {
-    script.call(libc::SYS_setresuid, image.credentials.uids.map(|id| u64::from(id).into()), Check::Success);
 }

@@ -12,9 +12,11 @@ use crate::{
 /// What a process has that never asked for another.
 const DEFAULT_TIMER_SLACK_NS: u64 = 50_000;
 const ARCH_SET_GS: i32 = 0x1001;
+/// `rseq_cs` in `struct rseq`.
+const RSEQ_CS_OFFSET: u64 = 8;
 const PR_TIMER_CREATE_RESTORE_IDS: i32 = 77;
 
-/// What every thread has of its own, the main one too.
+/// What every thread has of its own, the main one too: addresses that the kernel looks at, signals. Only once it has no privileges.
 pub(super) fn thread_attributes(arena: &mut Arena, script: &mut Script, image: &Image, thread: &Thread) {
     if thread.registers.gs_base != 0 {
         script.call(libc::SYS_arch_prctl, [ARCH_SET_GS.into(), thread.registers.gs_base.into()], Check::Success);
@@ -24,12 +26,21 @@ pub(super) fn thread_attributes(arena: &mut Arena, script: &mut Script, image: &
     }
     let rseq = &thread.rseq;
     if rseq.address != 0 {
+        // No section is under way (`threads::leave_critical_section`): the kernel must not act on what is left of one.
+        script.store(rseq.address + RSEQ_CS_OFFSET, 0);
         let args = [rseq.address.into(), u64::from(rseq.size).into(), 0u64.into(), u64::from(rseq.signature).into()];
         script.call(libc::SYS_rseq, args, Check::Success);
     }
-    let main = &image.threads[0];
+    for info in &thread.pending {
+        let whom = [image.threads[0].tid.into(), thread.tid.into()];
+        queue_signal(arena, script, libc::SYS_rt_tgsigqueueinfo, &whom, info);
+    }
+}
+
+/// How a thread is scheduled, and its name.
+pub(super) fn scheduling(arena: &mut Arena, script: &mut Script, image: &Image, thread: &Thread) {
     // A thread begins with the name of the one that created it, the main thread.
-    if thread.name != main.name {
+    if thread.name != image.threads[0].name {
         let name = arena.text(&thread.name);
         script.call(libc::SYS_prctl, [libc::PR_SET_NAME.into(), name.into()], Check::Success);
     }
@@ -43,17 +54,14 @@ pub(super) fn thread_attributes(arena: &mut Arena, script: &mut Script, image: &
         );
     }
     if scheduling.nice != 0 {
+        // A program that came by a negative value has it from its node, and no right to it.
         script.call(
             libc::SYS_setpriority,
             [u64::from(libc::PRIO_PROCESS).into(), 0u64.into(), scheduling.nice.into()],
-            Check::Success,
+            Check::Ignore,
         );
     }
     own_scheduling(arena, script, image, scheduling);
-    for info in &thread.pending {
-        let whom = [main.tid.into(), thread.tid.into()];
-        queue_signal(arena, script, libc::SYS_rt_tgsigqueueinfo, &whom, info);
-    }
 }
 
 /// What differs from the main thread's common defaults: most threads need none of it.

@@ -1,0 +1,185 @@
+// Holds one thing that a copy would lose or get wrong, by name: refused WHAT. Each must be refused with a message that names it.
+#include "probe.h"
+
+#include <linux/filter.h>
+#include <sched.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+
+static int made(const char *name)
+{
+	char path[256];
+	snprintf(path, sizeof path, "%s/%s", probe_dir, name);
+	int fd = open(path, O_CREAT | O_RDWR, 0600);
+	if (fd < 0 || write(fd, "content", 7) != 7)
+		probe_die("%s", path);
+	return fd;
+}
+
+static void flock_lock(void)
+{
+	if (flock(made("locked"), LOCK_EX) != 0)
+		probe_die("flock");
+}
+
+static void record_lock(int command)
+{
+	struct flock all = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+	if (fcntl(made("locked"), command, &all) != 0)
+		probe_die("fcntl");
+}
+
+static void posix_lock(void)
+{
+	record_lock(F_SETLK);
+}
+
+static void ofd_lock(void)
+{
+	record_lock(F_OFD_SETLK);
+}
+
+static void lease(void)
+{
+	int fd = made("leased");
+	close(fd);
+	char path[256];
+	snprintf(path, sizeof path, "%s/leased", probe_dir);
+	fd = open(path, O_RDONLY);
+	if (fcntl(fd, F_SETLEASE, F_RDLCK) != 0)
+		probe_die("F_SETLEASE");
+}
+
+static void *apart(void *flags)
+{
+	if (unshare((int)(intptr_t)flags) != 0)
+		probe_die("unshare");
+	for (;;)
+		pause();
+}
+
+static void thread_directory(void)
+{
+	probe_thread(apart, (void *)(intptr_t)CLONE_FS);
+	probe_sleep_ms(100);
+}
+
+static void thread_files(void)
+{
+	probe_thread(apart, (void *)(intptr_t)CLONE_FILES);
+	probe_sleep_ms(100);
+}
+
+static void deleted_directory(void)
+{
+	char path[256];
+	snprintf(path, sizeof path, "%s/gone", probe_dir);
+	if (mkdir(path, 0700) != 0 || chdir(path) != 0 || rmdir(path) != 0)
+		probe_die("%s", path);
+}
+
+static void replaced_directory(void)
+{
+	char path[256];
+	deleted_directory();
+	snprintf(path, sizeof path, "%s/gone", probe_dir);
+	if (mkdir(path, 0700) != 0)
+		probe_die("%s", path);
+	// A name that looks like the kernel's mark of a deleted one.
+	snprintf(path, sizeof path, "%s/gone (deleted)", probe_dir);
+	if (mkdir(path, 0700) != 0)
+		probe_die("%s", path);
+}
+
+static void bound_socket(bool replace)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	int fd = socket(AF_UNIX, SOCK_STREAM, 0), other = socket(AF_UNIX, SOCK_STREAM, 0);
+	snprintf(address.sun_path, sizeof address.sun_path, "%s/socket", probe_dir);
+	if (bind(fd, (struct sockaddr *)&address, sizeof address) != 0 || unlink(address.sun_path) != 0)
+		probe_die("bind");
+	if (!replace)
+		made("socket");
+	else if (bind(other, (struct sockaddr *)&address, sizeof address) != 0 || close(other) != 0)
+		probe_die("bind again");
+}
+
+static void replaced_socket(void)
+{
+	bound_socket(true);
+}
+
+static void socket_is_a_file(void)
+{
+	bound_socket(false);
+}
+
+static void guard_region(void)
+{
+	char *memory = mmap(NULL, 1 << 16, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (memory == MAP_FAILED || madvise(memory + 8192, 8192, 102 /* MADV_GUARD_INSTALL */) != 0)
+		probe_die("MADV_GUARD_INSTALL");
+}
+
+static void daemon_process(void)
+{
+	pid_t child = fork();
+	if (child == 0) {
+		if (setsid() < 0 || fork() != 0)
+			_exit(0);
+		for (;;)
+			pause();
+	}
+	siginfo_t ended;
+	if (child < 0 || waitid(P_PID, (id_t)child, &ended, WEXITED) != 0)
+		probe_die("fork");
+}
+
+static void shared_memory(void)
+{
+	// Together more than is carried; each by itself less.
+	for (int n = 0; n < 3; n++) {
+		char *memory = mmap(NULL, 100 << 20, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+		if (memory == MAP_FAILED)
+			probe_die("mmap");
+		memset(memory, n + 1, 100 << 20);
+	}
+}
+
+static void socket_filter(void)
+{
+	struct sock_filter accept_all = BPF_STMT(BPF_RET | BPF_K, 0xffff);
+	struct sock_fprog program = {1, &accept_all};
+	int fd = socket(AF_INET, SOCK_DGRAM, 0);
+	if (setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) != 0)
+		probe_die("SO_ATTACH_FILTER");
+}
+
+static const struct {
+	const char *name;
+	void (*make)(void);
+} kinds[] = {
+	{"flock", flock_lock}, {"posix_lock", posix_lock}, {"ofd_lock", ofd_lock}, {"lease", lease},
+	{"thread_directory", thread_directory}, {"thread_files", thread_files},
+	{"deleted_directory", deleted_directory}, {"replaced_directory", replaced_directory},
+	{"replaced_socket", replaced_socket}, {"socket_is_a_file", socket_is_a_file},
+	{"guard_region", guard_region}, {"daemon", daemon_process}, {"shared_memory", shared_memory},
+	{"socket_filter", socket_filter},
+};
+
+int main(int argc, char **argv)
+{
+	probe_begin(argc, argv);
+	for (size_t n = 0; argc > 1 && n < sizeof kinds / sizeof kinds[0]; n++)
+		if (strcmp(argv[1], kinds[n].name) == 0) {
+			kinds[n].make();
+			probe_ready();
+			probe_wait();
+			return probe_end();
+		}
+	probe_die("usage: refused WHAT");
+}
