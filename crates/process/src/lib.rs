@@ -23,6 +23,7 @@ mod objects;
 mod procfs;
 mod refusal;
 mod script;
+mod search;
 mod sigframe;
 mod sockets;
 mod still;

@@ -233,26 +233,22 @@ fn clear_address_space(script: &mut Script, room: Range, own: &[MapLine], image:
     let ours: Vec<&MapLine> = own.iter().filter(|line| line.path.starts_with(b"[v")).collect();
     let our_base = ours.first().map_or(0, |line| line.range.start);
     let image_base = image.vdso.first().map_or(0, |(_, range)| range.start);
-    let mut remap = |from: u64, to: u64, length: u64| {
-        let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u64;
-        let args = [from.into(), length.into(), length.into(), flags.into(), to.into()];
-        script.call(libc::SYS_mremap, args, Check::Equal(to as i64));
-    };
     for line in &ours {
         let Range { start, end } = line.range;
-        remap(start, aside + (start - our_base), end - start);
+        remap(script, start, aside + (start - our_base), end - start);
     }
     script.call(libc::SYS_munmap, [0u64.into(), room.start.into()], Check::Success);
     script.call(libc::SYS_munmap, [room.end.into(), (USER_END - room.end).into()], Check::Success);
-    let mut remap = |from: u64, to: u64, length: u64| {
-        let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u64;
-        let args = [from.into(), length.into(), length.into(), flags.into(), to.into()];
-        script.call(libc::SYS_mremap, args, Check::Equal(to as i64));
-    };
     for line in &ours {
         let Range { start, end } = line.range;
-        remap(aside + (start - our_base), image_base + (start - our_base), end - start);
+        remap(script, aside + (start - our_base), image_base + (start - our_base), end - start);
     }
+}
+
+fn remap(script: &mut Script, from: u64, to: u64, length: u64) {
+    let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u64;
+    let args = [from.into(), length.into(), length.into(), flags.into(), to.into()];
+    script.call(libc::SYS_mremap, args, Check::Equal(to as i64));
 }
 
 /// Adds what copies inherit: actions, the kernel's view of the address space, limits, identity without uids.
