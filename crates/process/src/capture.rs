@@ -51,8 +51,6 @@ pub struct Capture {
     pub(crate) still: Still,
     /// How long the source was stopped.
     pub pause: Duration,
-    /// Of that, until the still existed and everything was read; the rest is what the caller did meanwhile.
-    pub pause_own: Duration,
 }
 
 /// Why process `pid` could not be forked; empty if it could. Changes nothing and stops nothing, so that a running program may have changed
@@ -109,13 +107,12 @@ pub fn capture(spec: &CaptureSpec, during_pause: &mut dyn FnMut() -> Result<(), 
     let (still, mut gathered) = gathered?;
     left?;
     refuse(refusals)?;
-    let pause_own = began.elapsed();
     during_pause().map_err(Error::DuringPause)?;
     drop(stopped);
     let pause = began.elapsed();
     drop(deadman);
     complete(spec, &mut gathered, &still, arena, dont_fork)?;
-    Ok(Capture { image: gathered.image, still, pause, pause_own })
+    Ok(Capture { image: gathered.image, still, pause })
 }
 
 /// Stops the source, since when is given, where every thread is in the program: right after its own start some may still be on their way into it.
