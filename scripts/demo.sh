@@ -86,6 +86,8 @@ warm_and_fork() {
 	local name=$1 id ids
 	say "$name: warming it up"
 	pando template build "$name" -- "${@:2}"
+	# As on a node in use: blank sandboxes are made in the background once a template is ready.
+	sleep 1
 	say "$name: $COPIES copies"
 	pando run "$name" -n "$COPIES" --json >"$scratch/run.json"
 	ids=$(read_ids "$scratch/run.json") || fail "fewer than $COPIES copies of $name"
