@@ -52,9 +52,21 @@ pub enum KeeperError {
     Message(#[source] serde_json::Error),
 }
 
+/// A daemon may be kept from the out-of-memory killer; what it starts must not inherit that, and all of it descends from the keeper.
+fn give_up_protection() {
+    const ADJUSTMENT: &str = "/proc/self/oom_score_adj";
+    let adjustment = std::fs::read_to_string(ADJUSTMENT).ok().and_then(|text| text.trim().parse::<i32>().ok());
+    if adjustment.is_some_and(|adjustment| adjustment < 0)
+        && let Err(error) = std::fs::write(ADJUSTMENT, "0")
+    {
+        tracing::warn!(%error, "sandboxes inherit the daemon's protection from the out-of-memory killer");
+    }
+}
+
 /// Runs the keeper on its end of the server's socket until the server is gone.
 pub fn run(server: OwnedFd, node_id: &str) -> Result<(), KeeperError> {
     crate::descriptor::raise_limit();
+    give_up_protection();
     let subreaper = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
     subreaper.map_err(|errno| KeeperError::System("become the reaper of its descendants", errno.into()))?;
     let cgroups = Cgroups::open(node_id).map_err(KeeperError::Cgroups)?;

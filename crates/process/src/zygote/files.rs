@@ -28,6 +28,7 @@ const OPEN_FLAGS: i32 = libc::O_ACCMODE
     | libc::O_DIRECTORY
     | libc::O_PATH
     | libc::O_DSYNC
+    | libc::O_DIRECT
     | libc::O_SYNC
     | libc::O_NOATIME;
 
