@@ -25,6 +25,10 @@ use crate::{
     tree,
 };
 
+/// Files in which every sandbox differs, below its upper directory; a program cannot change them.
+pub(crate) const IDENTITY_FILES: [&str; 5] =
+    ["etc/hostname", "etc/machine-id", "etc/hosts", "run/pando/boot_id", "run/pando/generation"];
+
 /// A killed pid 1 is gone within this many milliseconds of its group being empty.
 const INIT_EXIT_MS_MAX: u64 = 1_000;
 
@@ -204,13 +208,14 @@ impl OwnDirectory {
         }
         let machine_id = base::id::random_uuid().replace('-', "");
         let hosts = format!("127.0.0.1 localhost {id}\n::1 localhost ip6-localhost ip6-loopback\n", id = spec.id);
-        for (file, content) in [
-            ("etc/hostname", format!("{}\n", spec.id)),
-            ("etc/machine-id", format!("{machine_id}\n")),
-            ("etc/hosts", hosts),
-            ("run/pando/boot_id", format!("{}\n", base::id::random_uuid())),
-            ("run/pando/generation", format!("{}\n", base::id::random_uuid())),
-        ] {
+        let contents = [
+            format!("{}\n", spec.id),
+            format!("{machine_id}\n"),
+            hosts,
+            format!("{}\n", base::id::random_uuid()),
+            format!("{}\n", base::id::random_uuid()),
+        ];
+        for (file, content) in IDENTITY_FILES.into_iter().zip(contents) {
             self.file(&upper.join(file), &content, 0o444)?;
         }
         Ok(())

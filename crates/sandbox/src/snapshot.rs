@@ -1,5 +1,5 @@
 //! Copying an overlay's upper directory exactly: whiteouts, opaque marks, owners, modes, times, links, holes, pipes,
-//! devices and sockets.
+//! devices and sockets. Only the files that make a sandbox a machine of its own are left out: every one has its own.
 
 use std::{
     collections::HashMap,
@@ -20,6 +20,7 @@ use rustix::{
 
 use crate::{
     error::{Context, Error},
+    sandbox::IDENTITY_FILES,
     tree,
 };
 
@@ -98,6 +99,11 @@ impl Copier {
             mkdirat(&level.to, name, Mode::RWXU)?;
             let path = [&level.path, name.to_bytes(), b"/"].concat();
             return Level::enter(open_dir(&level.from, name)?, open_dir(&level.to, name)?, path).map(Some);
+        }
+        // Whoever gets the copy has its own.
+        let path = [&level.path, name.to_bytes()].concat();
+        if IDENTITY_FILES.iter().any(|own| own.as_bytes() == path) {
+            return Ok(None);
         }
         let key = (stat.st_dev, stat.st_ino);
         if let Some(first) = self.links.get(&key) {
