@@ -9,7 +9,7 @@
 //!
 //! ```text
 //!   source ──stop──► still ──memory──► zygote ──clone──► helper ──setns, clone3──► copy
-//!     │ goes on        │ dies             │ parked          │ exits                 │ rebuilds, drops privileges, goes on
+//!     │ goes on        │ dies             │ parked          │ exits                 │ drops privileges, rebuilds, goes on
 //! ```
 
 mod capture;

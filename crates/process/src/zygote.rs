@@ -1,7 +1,8 @@
 //! The zygote: a parked process with the program's memory, from which copies are forked.
 //!
 //! It waits in the blob for messages on its control socket and forks a copy for each. When the socket's other end is closed (the keeper
-//! died) it exits. It runs none of the program's code, so it may be privileged; copies drop the privileges as their last step.
+//! died) it exits. It runs none of the program's code, so it may be privileged; copies drop the privileges before
+//! they touch anything that the program chose.
 
 mod build;
 mod delta;
