@@ -36,4 +36,8 @@ pub struct PoolInfo {
     pub ready: usize,
     /// The most it keeps.
     pub limit: usize,
+    /// Of those that are ready, the ones with a copy forked ahead.
+    pub ahead: usize,
+    /// The most of these.
+    pub ahead_limit: usize,
 }

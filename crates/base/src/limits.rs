@@ -36,6 +36,9 @@ pub const RECORD_BYTES_MAX: usize = 1 << 20;
 /// Blank sandboxes that a node keeps ready over all templates: each costs about 1 MiB of kernel and process memory.
 pub const POOL_SANDBOXES_DEFAULT: usize = 64;
 
+/// Of these, the most that hold a copy forked ahead, which makes up to 4 MiB of the program's memory its own.
+pub const PARKED_COPIES_DEFAULT: usize = 32;
+
 /// A template must be ready within this many milliseconds unless the request says otherwise.
 pub const READY_TIMEOUT_MS_DEFAULT: u64 = 60_000;
 

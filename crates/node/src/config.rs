@@ -13,6 +13,8 @@ pub struct Config {
     pub socket: PathBuf,
     /// The most blank sandboxes it keeps.
     pub pool_limit: usize,
+    /// The most of them that have a copy forked ahead.
+    pub parked_limit: usize,
     /// What becomes of the sandboxes when it stops.
     pub at_exit: AtExit,
     /// Command that runs the keeper: the program and the arguments before `--node ID`.

@@ -19,7 +19,7 @@ mod zygotes;
 
 use std::{io, os::fd::OwnedFd};
 
-use base::limits::MESSAGE_BYTES_MAX;
+use base::{id::SandboxId, limits::MESSAGE_BYTES_MAX};
 use sandbox::{Cgroups, ProcessIdentity};
 
 use builder::{Builders, Finished};
@@ -27,7 +27,7 @@ use children::{Child, Children, Role};
 use message::{Event, FromKeeper, Reply, Request, Status, ToKeeper};
 use sandboxes::{Dying, Sandboxes};
 use watch::{Source, Watched, Watcher};
-use zygotes::{Start, Zygotes};
+use zygotes::{Start, Way, Zygotes};
 
 /// How often it looks for strays and overdue removals, in milliseconds.
 const TICK_MS: i64 = 1_000;
@@ -195,13 +195,30 @@ impl Keeper {
                 None => return Ok(()),
             },
             Request::Start { zygote, id, start, stepping } => {
-                let Ok(stdio) = <[OwnedFd; 3]>::try_from(descriptors) else { return self.reply(seq, no_stdio()) };
-                let answers = self.zygotes.start(zygote, Start { seq, id, start, stepping, stdio }, &self.sandboxes);
+                let way = if stepping { Way::Stepping } else { Way::AtOnce };
+                return self.start(zygote, (seq, id, start, way), descriptors);
+            }
+            Request::Park { zygote, id, start } => {
+                return self.start(zygote, (seq, id, start, Way::Parked), descriptors);
+            }
+            Request::Release { zygote, start } => {
+                let answers = self.zygotes.release(zygote, start, seq);
                 return self.answer_all(answers);
             }
             Request::DropZygote { zygote } => return self.drop_zygote(seq, zygote),
         };
         self.reply(seq, reply)
+    }
+
+    fn start(
+        &mut self,
+        zygote: u64,
+        (seq, id, start, way): (u64, SandboxId, u64, Way),
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<(), KeeperError> {
+        let Ok(stdio) = <[OwnedFd; 3]>::try_from(descriptors) else { return self.reply(seq, no_stdio()) };
+        let answers = self.zygotes.start(zygote, Start { seq, id, start, way, stdio }, &self.sandboxes);
+        self.answer_all(answers)
     }
 
     /// Nothing to answer yet, unless it failed at once.

@@ -164,7 +164,9 @@ impl KeeperClient {
         let Some(waiting) = shared.waiting.remove(&seq) else { return };
         // Before anyone sees the reply: the end of the process may be the very next message.
         let ended = match &reply {
-            Reply::Spawned { pid } | Reply::Started { main: pid } => Some(shared.expect_end(pid.pid)),
+            Reply::Spawned { pid } | Reply::Started { main: pid } | Reply::Parked { main: pid } => {
+                Some(shared.expect_end(pid.pid))
+            }
             Reply::Created { .. }
             | Reply::Adopted { .. }
             | Reply::Done

@@ -3,6 +3,7 @@
 //! Who owns what: [`State`] is behind one lock that is never held across an await; the current keeper is a `watch`
 //! value that [`supervisor`] alone sets; every sandbox has one task that waits for the end of its program.
 
+mod ahead;
 mod build;
 mod dial;
 mod discard;
@@ -97,13 +98,13 @@ impl Node {
         let templates = load_records::<TemplateRecord>(&config.templates_dir());
         let sandboxes = load_records::<SandboxRecord>(&config.sandboxes_dir());
         let null = OpenOptions::new().read(true).write(true).open("/dev/null").at("open", Path::new("/dev/null"))?;
-        let pool_limit = config.pool_limit;
+        let (pool_limit, parked_limit) = (config.pool_limit, config.parked_limit);
         Ok(Arc::new(Self {
             config,
             id,
             began: Instant::now(),
             cgroups,
-            state: Mutex::new(State::new(templates, sandboxes, pool_limit)),
+            state: Mutex::new(State::new(templates, sandboxes, pool_limit, parked_limit)),
             changes: watch::Sender::new(0),
             keeper: watch::Sender::new(None),
             keeper_restarts: watch::Sender::new(0),
@@ -161,7 +162,7 @@ impl Node {
             cgroups: self.cgroups.summary().group.display().to_string(),
             templates: state.templates().len(),
             sandboxes: state.sandboxes().len(),
-            pool: api::PoolInfo { ready: state.pool_ready(), limit: state.pool_limit() },
+            pool: state.pool_info(),
         }
     }
 

@@ -9,11 +9,12 @@
 //!
 //! sandbox:   claimed --(program started, record written)--> Running --program ended--> Exited
 //!               |                                              \---- all gone -------> Lost
-//!               +--> blank in the pool --> taken for a start
+//!               +--> blank in the pool [--> with a parked copy] --> taken for a start
 //! ```
 //!
 //! Every sandbox directory on disk is claimed by an id in here; whatever is not claimed may be swept.
 
+mod ahead;
 mod pool;
 mod sandboxes;
 mod templates;
@@ -29,9 +30,15 @@ use std::{
 
 use api::TemplateFacts;
 use base::id::{SandboxId, TemplateName};
+use process::ZygoteFacts;
 use sandbox::ProcessIdentity;
+use tokio::sync::oneshot;
 
-use crate::records::{self, SandboxRecord, TemplateRecord};
+use crate::{
+    keeper::message::Status,
+    records::{self, SandboxRecord, TemplateRecord},
+};
+pub(crate) use ahead::Sample;
 pub(crate) use sandboxes::FORK_LAYER;
 
 /// A zygote that is parked.
@@ -43,6 +50,8 @@ pub(crate) struct ZygoteRef {
     pub(crate) arena: (u64, u64),
     /// For people.
     pub(crate) facts: TemplateFacts,
+    /// For the engine.
+    pub(crate) engine: ZygoteFacts,
 }
 
 /// Where a template is in its life.
@@ -62,10 +71,17 @@ struct Template {
     /// What is being built, for lists, while there is no record.
     building: Option<api::TemplateSpec>,
     phase: Phase,
+    learning: ahead::Learning,
+}
+
+impl Template {
+    fn new(record: Option<TemplateRecord>, last_use: u64, phase: Phase) -> Self {
+        Self { record, last_use, building: None, phase, learning: ahead::Learning::default() }
+    }
 }
 
 /// A sandbox of the pool.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Blank {
     /// Its identifier.
     pub(crate) id: SandboxId,
@@ -77,6 +93,21 @@ pub(crate) struct Blank {
     pub(crate) output: Arc<OwnedFd>,
     /// Its record, for the same reason.
     pub(crate) record: Arc<records::Draft>,
+    /// The copy that was forked into it ahead.
+    pub(crate) parked: Option<Parked>,
+}
+
+/// A copy that waits to be let go.
+#[derive(Debug)]
+pub(crate) struct Parked {
+    /// The zygote it was forked from.
+    pub(crate) zygote: u64,
+    /// The number of its start.
+    pub(crate) start: u64,
+    /// The process.
+    pub(crate) main: ProcessIdentity,
+    /// Resolves when it ends.
+    pub(crate) ended: oneshot::Receiver<Status>,
 }
 
 /// What a start needs to know of its template.
@@ -106,6 +137,9 @@ pub(crate) struct State {
     sandboxes: BTreeMap<SandboxId, SandboxRecord>,
     pool: BTreeMap<TemplateName, Vec<Blank>>,
     pool_limit: usize,
+    parked_limit: usize,
+    /// Sandboxes from which is still to be learned.
+    samples: BTreeMap<SandboxId, Sample>,
     claimed: HashSet<SandboxId>,
     starts_in_flight: usize,
     /// Layers of sandboxes that are being made; one entry for each use.
@@ -117,10 +151,15 @@ pub(crate) struct State {
 
 impl State {
     /// The state as found on disk: no zygote survives its node.
-    pub(crate) fn new(templates: Vec<TemplateRecord>, sandboxes: Vec<SandboxRecord>, pool_limit: usize) -> Self {
+    pub(crate) fn new(
+        templates: Vec<TemplateRecord>,
+        sandboxes: Vec<SandboxRecord>,
+        pool_limit: usize,
+        parked_limit: usize,
+    ) -> Self {
         let template = |record: TemplateRecord| {
             let name = record.spec.name.clone();
-            (name, Template { record: Some(record), last_use: 0, building: None, phase: Phase::Lost })
+            (name, Template::new(Some(record), 0, Phase::Lost))
         };
         Self {
             templates: templates.into_iter().map(template).collect(),
@@ -130,6 +169,8 @@ impl State {
             sandboxes: sandboxes.into_iter().map(|record| (record.id.clone(), record)).collect(),
             pool: BTreeMap::new(),
             pool_limit,
+            parked_limit,
+            samples: BTreeMap::new(),
             starts_in_flight: 0,
             held: Vec::new(),
             next_number: 1,

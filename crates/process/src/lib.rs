@@ -36,4 +36,4 @@ pub use error::Error;
 pub use floor::time_forks;
 pub use image::{Stream, StreamFile};
 pub use refusal::Refusal;
-pub use zygote::{BuildSpec, Report, Target, Zygote, ZygoteFacts, build};
+pub use zygote::{BuildSpec, Gate, Report, Target, Zygote, ZygoteFacts, build, learn};

@@ -16,6 +16,8 @@ pub(crate) enum Arg {
     Value(u64),
     /// The low 32 bits of the result of an earlier call of the same script.
     Result(usize),
+    /// The 32-bit word at this address when the call is made.
+    Word(u64),
 }
 
 impl From<u64> for Arg {
@@ -54,8 +56,16 @@ enum Step {
     Sigreturn { stack: u64 },
     Record { place: u64 },
     Trap,
-    Unless { result: usize, value: u64, target: usize },
+    Unless { word: Word, value: u64, target: usize },
     Enter { arena: u64 },
+}
+
+/// A 64-bit word that decides where a script goes on.
+#[derive(Debug, Clone, Copy)]
+enum Word {
+    /// The result of an earlier call of the same script.
+    Result(usize),
+    At(u64),
 }
 
 /// A list of steps, not yet at an address.
@@ -132,7 +142,12 @@ impl Script {
 
     /// Passes over the steps that follow, up to [`Self::land`], unless an earlier step's result was `value`.
     pub(crate) fn unless(&mut self, result: usize, value: u64) -> usize {
-        self.push(Step::Unless { result, value, target: 0 })
+        self.push(Step::Unless { word: Word::Result(result), value, target: 0 })
+    }
+
+    /// The same unless the 64-bit word at `address` is `value`.
+    pub(crate) fn unless_word(&mut self, address: u64, value: u64) -> usize {
+        self.push(Step::Unless { word: Word::At(address), value, target: 0 })
     }
 
     /// Where an [`Self::unless`] goes on.
@@ -239,7 +254,7 @@ impl Arena {
                         }
                     }
                 }
-                Step::Unless { result, .. } => ops[*result].flags |= blob::KEEP_RESULT,
+                Step::Unless { word: Word::Result(result), .. } => ops[*result].flags |= blob::KEEP_RESULT,
                 _ => {}
             }
         }
@@ -297,6 +312,10 @@ impl Arena {
                         op.flags |= blob::indirect(n);
                         Self::result_address(script, earlier)
                     }
+                    Arg::Word(address) => {
+                        op.flags |= blob::indirect(n);
+                        address
+                    }
                 };
             }
         };
@@ -350,8 +369,11 @@ impl Arena {
                 op.target = Self::entry_of(*arena);
                 Kind::Enter
             }
-            Step::Unless { result, value, target } => {
-                op.args[0] = Self::result_address(script, *result);
+            Step::Unless { word, value, target } => {
+                op.args[0] = match *word {
+                    Word::Result(result) => Self::result_address(script, result),
+                    Word::At(address) => address,
+                };
                 op.args[1] = *value;
                 op.target = script + (target * OP_BYTES) as u64;
                 Kind::Unless

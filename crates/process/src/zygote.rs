@@ -11,6 +11,7 @@ mod memory;
 mod names;
 mod start;
 mod stepper;
+mod working_set;
 
 use std::{
     cell::RefCell,
@@ -27,11 +28,12 @@ use serde::{Deserialize, Serialize};
 use sys::{blob, seqpacket};
 
 pub use build::{BuildSpec, build};
+pub use working_set::learn;
 
 use crate::error::{Context, Error};
 
 /// What is known of a zygote.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ZygoteFacts {
     /// Its process id on the host.
     pub pid: i32,
@@ -51,6 +53,8 @@ pub struct ZygoteFacts {
     pub arena: (u64, u64),
     /// Address of the operations of one start.
     entry: u64,
+    /// Address of the table of what parked copies touch ahead.
+    working_set: u64,
 }
 
 /// A zygote and its control socket.
@@ -84,6 +88,18 @@ pub struct Target<'a> {
 impl<'a> Target<'a> {
     fn descriptors(&self) -> [BorrowedFd<'a>; start::RECEIVED] {
         [self.init, self.cgroup, self.stdio[0], self.stdio[1], self.stdio[2]]
+    }
+}
+
+/// What a parked copy waits at: the writing end of a pipe of which only the copy has the other.
+#[derive(Debug)]
+pub struct Gate(OwnedFd);
+
+impl Gate {
+    /// Lets the copy go on.
+    pub fn open(self) -> Result<(), Error> {
+        rustix::io::write(&self.0, &[1]).on("open", "the gate of a parked copy")?;
+        Ok(())
     }
 }
 
@@ -123,6 +139,14 @@ pub(crate) mod kind {
     pub(crate) const FAILED: u64 = 3;
 }
 
+/// The message that asks for a start.
+fn words(start: u64, parks: u64) -> [u8; start::START_BYTES as usize] {
+    let mut message = [0; start::START_BYTES as usize];
+    message[..8].copy_from_slice(&start.to_le_bytes());
+    message[8..].copy_from_slice(&parks.to_le_bytes());
+    message
+}
+
 /// A report as sent: start, kind and two words.
 type Words = [u64; 4];
 
@@ -147,7 +171,17 @@ impl Zygote {
 
     /// Asks for a copy; does not wait. Reports with this `start` follow. [`Error::ZygoteGone`] if it has ended.
     pub fn request_start(&self, start: u64, target: &Target<'_>) -> Result<(), Error> {
-        self.send(&start.to_le_bytes(), &target.descriptors())
+        self.send(&words(start, start::AT_ONCE), &target.descriptors())
+    }
+
+    /// Asks for a copy that stops short of the program. It has touched the working set ([`learn`]), has no privileges, and no time
+    /// passes for it, until its gate is opened; it ends if the gate is dropped. `Forked` is reported at once, `Ready` when it has gone on.
+    pub fn request_parked(&self, start: u64, target: &Target<'_>) -> Result<Gate, Error> {
+        let flags = rustix::pipe::PipeFlags::CLOEXEC;
+        let (inner, outer) = rustix::pipe::pipe_with(flags).of("make a gate for a copy of zygote", self.facts.pid)?;
+        let [init, cgroup, stdin, stdout, stderr] = target.descriptors();
+        self.send(&words(start, start::PARKED), &[init, cgroup, stdin, stdout, stderr, inner.as_fd()])?;
+        Ok(Gate(outer))
     }
 
     /// Asks for a fork of the zygote that becomes another one: its control socket, its arena and its root filesystem.

@@ -139,6 +139,11 @@ pub fn private_pages(pagemap: &File, within: Range) -> io::Result<Vec<Range>> {
     }
 }
 
+/// The pages of files in `within` that are mapped, none of them written to.
+pub fn file_pages(pagemap: &File, within: Range) -> io::Result<Vec<Range>> {
+    scan_pages(pagemap, within, Wanted { all: PAGE_IS_FILE | PAGE_IS_PRESENT, none: 0, any: 0 })
+}
+
 /// The guard pages in `within` (`MADV_GUARD_INSTALL`); none on a kernel that does not show them.
 pub fn guard_pages(pagemap: &File, within: Range) -> io::Result<Vec<Range>> {
     match scan_pages(pagemap, within, Wanted { all: PAGE_IS_GUARD, none: 0, any: 0 }) {

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::{Context, Result, bail};
-use base::limits::POOL_SANDBOXES_DEFAULT;
+use base::limits::{PARKED_COPIES_DEFAULT, POOL_SANDBOXES_DEFAULT};
 use node::config::{AtExit, Config, STATE_DIR_DEFAULT};
 
 /// Run the node in the foreground. Its log goes to standard error; "node ready" says that it takes requests.
@@ -17,6 +17,9 @@ pub(crate) struct Args {
     /// Most blank sandboxes kept ready, over all templates. 0: none.
     #[arg(long, value_name = "N", default_value_t = POOL_SANDBOXES_DEFAULT)]
     pool: usize,
+    /// Most of those that have a copy forked ahead, which a start only lets go. Each holds up to 4 MiB. 0: none.
+    #[arg(long, value_name = "N", default_value_t = PARKED_COPIES_DEFAULT)]
+    ahead: usize,
     /// Remove all sandboxes when the node is stopped.
     #[arg(long)]
     ephemeral: bool,
@@ -37,6 +40,7 @@ pub(crate) async fn run(args: Args, socket: PathBuf, log: String) -> Result<Exit
         state_dir,
         socket,
         pool_limit: args.pool,
+        parked_limit: args.ahead,
         at_exit: if args.ephemeral { AtExit::Remove } else { AtExit::Keep },
         keeper_command: vec![program.display().to_string(), "--log".to_owned(), log, "keeper".to_owned()],
     };

@@ -27,6 +27,10 @@ pub(crate) enum Request {
     BuildZygote(BuildZygote),
     /// With stdin, stdout, stderr -> `Started`
     Start { zygote: u64, id: SandboxId, start: u64, stepping: bool },
+    /// The same, but the copy stops short of the program -> `Parked`
+    Park { zygote: u64, id: SandboxId, start: u64 },
+    /// Let a parked copy go on; `Done` when it runs
+    Release { zygote: u64, start: u64 },
     /// End a zygote, or the building of it -> `Done`
     DropZygote { zygote: u64 },
 }
@@ -88,6 +92,8 @@ pub(crate) enum Reply {
     Refused { refusals: Vec<(String, String)> },
     /// A copy runs.
     Started { main: ProcessIdentity },
+    /// A copy exists and goes on when it is released. It ends with its zygote and its keeper if it is not.
+    Parked { main: ProcessIdentity },
     /// It was not done, and nothing of it is left.
     Failed { kind: FailureKind, message: String },
 }

@@ -1,9 +1,13 @@
 //! The keeper's zygotes and the starts that are under way in them.
 //!
 //! ```text
-//! Start -> queued -> requested -> Forked (process watched) and Ready, in either order -> Started
-//!             \__________\______________\___________________ Failed, Gone, or the copy died -> Failed
+//! Start   -> queued -> requested -> Forked (process watched) and Ready, in either order -> Started
+//! Park    -> queued -> requested -> Forked -> parked -> Parked
+//! Release -> parked -> requested -> Ready -> Done
+//!               \__________\____________\___________________ Failed, Gone, or the copy died -> Failed
 //! ```
+//!
+//! Only the keeper has the other end of a parked copy's gate: the copy ends when the keeper does, or forgets its zygote.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -12,7 +16,7 @@ use std::{
 };
 
 use base::id::SandboxId;
-use process::{Report, Target, Zygote, ZygoteFacts};
+use process::{Gate, Report, Target, Zygote, ZygoteFacts};
 use sandbox::ProcessIdentity;
 
 use super::{
@@ -31,19 +35,51 @@ pub(super) struct Start {
     pub(super) seq: u64,
     pub(super) id: SandboxId,
     pub(super) start: u64,
-    /// By the stepping interpreter, which takes its milliseconds at once.
-    pub(super) stepping: bool,
+    pub(super) way: Way,
     pub(super) stdio: [OwnedFd; 3],
 }
 
-/// A start that the zygote works on.
+/// How a copy is started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// It runs as soon as it can.
+    AtOnce,
+    /// The same, by the stepping interpreter, which takes its milliseconds at once.
+    Stepping,
+    /// It waits to be released.
+    Parked,
+}
+
+/// A start that the zygote or its copy works on.
 struct Requested {
     seq: u64,
-    id: SandboxId,
-    /// The copy, once it is forked.
-    copy: Option<ProcessIdentity>,
-    /// The copy goes on in the program.
-    ready: bool,
+    phase: Phase,
+}
+
+/// How far a requested start is.
+enum Phase {
+    /// It is to run at once: whether the copy is forked, and whether it goes on in the program.
+    Starting { id: SandboxId, copy: Option<ProcessIdentity>, ready: bool },
+    /// It is to be forked and wait.
+    Parking { id: SandboxId, gate: Gate },
+    /// It waited and was let go.
+    Released { copy: ProcessIdentity },
+}
+
+impl Phase {
+    fn copy(&self) -> Option<ProcessIdentity> {
+        match self {
+            Self::Starting { copy, .. } => *copy,
+            Self::Parking { .. } => None,
+            Self::Released { copy } => Some(*copy),
+        }
+    }
+}
+
+/// A copy that waits to be released.
+struct Parked {
+    copy: ProcessIdentity,
+    gate: Gate,
 }
 
 struct Held {
@@ -52,6 +88,7 @@ struct Held {
     _control: Watched<OwnedFd>,
     queued: VecDeque<Start>,
     requested: HashMap<u64, Requested>,
+    parked: HashMap<u64, Parked>,
 }
 
 /// All zygotes of this keeper.
@@ -82,7 +119,13 @@ impl Zygotes {
         let zygote = Zygote::from_parts(facts, control);
         self.by_number.insert(
             number,
-            Held { zygote, _control: control_watch, queued: VecDeque::new(), requested: HashMap::new() },
+            Held {
+                zygote,
+                _control: control_watch,
+                queued: VecDeque::new(),
+                requested: HashMap::new(),
+                parked: HashMap::new(),
+            },
         );
         Ok(())
     }
@@ -104,6 +147,14 @@ impl Zygotes {
         };
         held.queued.push_back(start);
         held.advance(sandboxes)
+    }
+
+    /// Lets a parked copy go on.
+    pub(super) fn release(&mut self, number: u64, start: u64, seq: u64) -> Answers {
+        match self.by_number.get_mut(&number) {
+            Some(held) => held.release(start, seq).into_iter().collect(),
+            None => vec![(seq, Reply::zygote_gone("its zygote is gone"))],
+        }
     }
 
     /// Reads what the zygote reports.
@@ -135,7 +186,10 @@ impl Zygotes {
 
     /// A program ended: a start whose copy it was has failed.
     pub(super) fn on_program_ended(&mut self, pid: i32, status: Status) -> Answers {
-        let died = |requested: &mut Requested| requested.copy.is_some_and(|copy| copy.pid == pid);
+        for held in self.by_number.values_mut() {
+            held.parked.retain(|_, parked| parked.copy.pid != pid);
+        }
+        let died = |requested: &mut Requested| requested.phase.copy().is_some_and(|copy| copy.pid == pid);
         self.by_number
             .values_mut()
             .flat_map(|held| held.requested.extract_if(|_, requested| died(requested)).collect::<Vec<_>>())
@@ -169,19 +223,14 @@ impl Held {
     fn advance(&mut self, sandboxes: &Sandboxes) -> Answers {
         let mut answers = Vec::new();
         while self.requested.len() < STARTS_REQUESTED_MAX {
-            let Some(Start { seq, id, start, stepping, stdio }) = self.queued.pop_front() else { break };
+            let Some(Start { seq, id, start, way, stdio }) = self.queued.pop_front() else { break };
             let Some(sandbox) = sandboxes.get(&id) else {
                 answers.push((seq, Reply::no_sandbox(&id)));
                 continue;
             };
             let target = target(sandbox, &stdio);
-            let requested = if stepping {
-                self.zygote.start_by_stepping(start, &target)
-            } else {
-                self.zygote.request_start(start, &target)
-            };
-            match requested {
-                Ok(()) => drop(self.requested.insert(start, Requested { seq, id, copy: None, ready: false })),
+            match self.request(id, start, way, &target) {
+                Ok(phase) => drop(self.requested.insert(start, Requested { seq, phase })),
                 Err(process::Error::ZygoteGone) => answers.push((seq, Reply::zygote_gone("its zygote died"))),
                 Err(error) => answers.push((seq, Reply::failed(&error))),
             }
@@ -189,42 +238,77 @@ impl Held {
         answers
     }
 
-    fn forked(&mut self, start: u64, pid: i32, children: &mut Children) -> Answers {
-        let Some(requested) = self.requested.get_mut(&start) else { return Vec::new() };
-        let watched = children.watch(pid, Role::Program { id: requested.id.clone(), main: true });
-        // Now, while the copy is still at work, and not when everybody waits for the answer.
-        match watched.and_then(|_| identity(pid)) {
-            Ok(copy) => {
-                requested.copy = Some(copy);
-                self.complete(start)
+    fn request(&self, id: SandboxId, start: u64, way: Way, target: &Target<'_>) -> Result<Phase, process::Error> {
+        match way {
+            Way::AtOnce => self.zygote.request_start(start, target)?,
+            Way::Stepping => self.zygote.start_by_stepping(start, target)?,
+            Way::Parked => return Ok(Phase::Parking { id, gate: self.zygote.request_parked(start, target)? }),
+        }
+        Ok(Phase::Starting { id, copy: None, ready: false })
+    }
+
+    fn release(&mut self, start: u64, seq: u64) -> Option<(u64, Reply)> {
+        let Some(Parked { copy, gate }) = self.parked.remove(&start) else {
+            return Some((seq, step_failed("the copy that was forked ahead has ended".to_owned())));
+        };
+        match gate.open() {
+            Ok(()) => {
+                self.requested.insert(start, Requested { seq, phase: Phase::Released { copy } });
+                None
             }
-            Err(error) => self.answer(start, Reply::failed(&error)),
+            Err(error) => Some((seq, Reply::failed(&error))),
         }
     }
 
-    fn ready(&mut self, start: u64) -> Answers {
-        if let Some(requested) = self.requested.get_mut(&start) {
-            requested.ready = true;
+    fn forked(&mut self, start: u64, pid: i32, children: &mut Children) -> Option<(u64, Reply)> {
+        let (Phase::Starting { id, .. } | Phase::Parking { id, .. }) = &self.requested.get(&start)?.phase else {
+            return None;
+        };
+        let watched = children.watch(pid, Role::Program { id: id.clone(), main: true });
+        // Now, while the copy is still at work, and not when everybody waits for the answer.
+        let copy = match watched.and_then(|_| identity(pid)) {
+            Ok(copy) => copy,
+            Err(error) => return self.answer(start, Reply::failed(&error)),
+        };
+        let Requested { seq, phase } = self.requested.remove(&start)?;
+        match phase {
+            Phase::Parking { gate, .. } => {
+                self.parked.insert(start, Parked { copy, gate });
+                Some((seq, Reply::Parked { main: copy }))
+            }
+            // The helper reports the fork and the copy reports that it is ready: two processes, so either may be first.
+            Phase::Starting { ready: true, .. } => Some((seq, Reply::Started { main: copy })),
+            Phase::Starting { id, ready, .. } => {
+                let phase = Phase::Starting { id, copy: Some(copy), ready };
+                self.requested.insert(start, Requested { seq, phase });
+                None
+            }
+            Phase::Released { .. } => None,
         }
-        self.complete(start)
     }
 
-    /// The helper reports the fork and the copy reports that it is ready: two processes, so either may be first.
-    fn complete(&mut self, start: u64) -> Answers {
-        match self.requested.get(&start) {
-            Some(Requested { copy: Some(copy), ready: true, .. }) => {
+    fn ready(&mut self, start: u64) -> Option<(u64, Reply)> {
+        match &mut self.requested.get_mut(&start)?.phase {
+            Phase::Starting { copy: Some(copy), .. } => {
                 let main = *copy;
                 self.answer(start, Reply::Started { main })
             }
-            Some(_) | None => Vec::new(),
+            Phase::Starting { ready, .. } => {
+                *ready = true;
+                None
+            }
+            Phase::Released { .. } => self.answer(start, Reply::Done),
+            Phase::Parking { .. } => None,
         }
     }
 
-    fn failed(&mut self, start: u64, step: &str, errno: i32) -> Answers {
+    fn failed(&mut self, start: u64, step: &str, errno: i32) -> Option<(u64, Reply)> {
+        // Nobody waits for a parked copy: whoever releases it is told that it has ended.
+        self.parked.remove(&start);
         self.answer(start, step_failed(format!("{step}: {}", io::Error::from_raw_os_error(errno))))
     }
 
-    fn answer(&mut self, start: u64, reply: Reply) -> Answers {
-        self.requested.remove(&start).map(|requested| (requested.seq, reply)).into_iter().collect()
+    fn answer(&mut self, start: u64, reply: Reply) -> Option<(u64, Reply)> {
+        self.requested.remove(&start).map(|requested| (requested.seq, reply))
     }
 }

@@ -208,6 +208,7 @@ impl Node {
             Reply::Built { facts, pause_us, capture_us, build_us } => {
                 let timings = BuildTimings { ready_us: 0, pause_us, capture_us, build_us, total_us: 0 };
                 let arena = facts.arena;
+                let engine = facts.clone();
                 let facts = TemplateFacts {
                     zygote_pid: facts.pid,
                     threads: facts.threads,
@@ -217,7 +218,7 @@ impl Node {
                     huge_bytes: facts.huge_bytes,
                     timings: timings.clone(),
                 };
-                Ok((ZygoteRef { number, arena, facts }, timings))
+                Ok((ZygoteRef { number, arena, facts, engine }, timings))
             }
             Reply::Refused { refusals } => {
                 let refusals = refusals.into_iter().map(|(_, reason)| reason).collect();

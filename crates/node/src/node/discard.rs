@@ -47,6 +47,7 @@ impl Node {
     /// Ends and removes a sandbox in whatever state it is. When this returns, nothing of it is left, or the log says why and
     /// it is tried again.
     pub(super) async fn discard(self: &Arc<Self>, id: SandboxId) {
+        self.learn(&id).await;
         // The record goes first: a crash in between leaves something unclaimed, which the sweep finds.
         let dir = self.config.sandbox_dir(&id);
         let _ = std::fs::remove_file(dir.join(RECORD));

@@ -5,8 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use base::id::TemplateName;
+
 use super::{CREATE_DEADLINE, Node};
-use crate::{error::chain, keeper::message::Request};
+use crate::{error::chain, keeper::message::Request, state::Blank};
 
 /// How long all starts must have ended before limits are bound: on cgroup v1 that stalls every fork for milliseconds.
 const LIMITS_DELAY: Duration = Duration::from_millis(50);
@@ -37,7 +39,14 @@ impl Node {
                     continue;
                 }
                 let wanted = self.state().wants_blank();
-                let Some(record) = wanted else { break };
+                let Some(record) = wanted else {
+                    let unparked = self.state().take_unparked();
+                    match unparked {
+                        Some((name, blank, zygote)) => self.fork_ahead(name, blank, zygote).await,
+                        None => break,
+                    }
+                    continue;
+                };
                 let layers = record.layers();
                 self.state().hold(&layers);
                 let created = self.create_blank(&layers, &record.spec.limits).await;
@@ -55,6 +64,20 @@ impl Node {
                 let unused = self.state().unhold(&layers);
                 self.remove_layers(unused).await;
             }
+        }
+    }
+
+    async fn fork_ahead(self: &Arc<Self>, name: TemplateName, mut blank: Blank, zygote: u64) {
+        if let Err(error) = self.park(&mut blank, zygote).await {
+            // Something of it may be left in the sandbox.
+            tracing::warn!(template = %name, error = chain(&error), "no copy could be forked ahead");
+            self.discard(blank.id).await;
+            tokio::time::sleep(FAILURE_REST).await;
+            return;
+        }
+        let unwanted = self.state().put_blank(&name, blank);
+        if let Some(blank) = unwanted {
+            self.discard(blank.id).await;
         }
     }
 

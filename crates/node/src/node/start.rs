@@ -2,21 +2,22 @@
 //!
 //! ```text
 //! run -> template ready? (lost: build again; building: wait) -> count x start, side by side
-//! start: blank from the pool, or made now -> output file -> keeper: Start -> record -> running
+//! start: blank from the pool, or made now -> keeper: Start, or Release of its parked copy -> record -> running
 //! ```
 
 use std::{path::PathBuf, sync::Arc, time::Instant};
 
 use api::{Interpreter, RunRequest, RunResponse, SandboxState};
 use base::id::{SandboxId, TemplateName};
-use tokio::task::JoinSet;
+use sandbox::ProcessIdentity;
+use tokio::{sync::oneshot, task::JoinSet};
 
 use super::{CREATE_DEADLINE, Node, START_DEADLINE, engine_limits, now_ms, unexpected};
 use crate::{
     config::RECORD,
     error::{Context, Error, Result, chain},
     http::error_detail,
-    keeper::message::{Reply, Request},
+    keeper::message::{Reply, Request, Status},
     records::{self, SandboxRecord},
     state::{Blank, Readiness, Startable, ZygoteRef},
 };
@@ -185,12 +186,23 @@ impl Node {
     async fn start_one(self: &Arc<Self>, source: &Source, blank: Option<Blank>) -> Result<api::Sandbox> {
         let in_flight = InFlight::new(self);
         let began = Instant::now();
-        let blank = blank.or_else(|| self.state().take_blank(&source.template, &source.layers));
-        let blank = match blank {
+        let parked = (source.interpreter == Interpreter::InProcess).then_some(source.zygote);
+        let blank = blank.or_else(|| self.state().take_blank(&source.template, &source.layers, parked));
+        let mut blank = match blank {
             Some(blank) => blank,
             None => self.create_blank(&source.layers, &source.limits).await?,
         };
-        let started = self.start_in(source, &blank, began).await;
+        let was_parked = blank.parked.is_some();
+        let mut started = self.start_in(source, &mut blank, began).await;
+        if let Err(error) = &started
+            && was_parked
+            && !lost_its_zygote(error)
+        {
+            tracing::warn!(sandbox = %blank.id, error = chain(error), "a copy forked ahead could not be used");
+            self.discard(blank.id).await;
+            blank = self.create_blank(&source.layers, &source.limits).await?;
+            started = self.start_in(source, &mut blank, began).await;
+        }
         drop(in_flight);
         if let Err(error) = &started {
             if lost_its_zygote(error) {
@@ -203,15 +215,10 @@ impl Node {
         started
     }
 
-    async fn start_in(self: &Arc<Self>, source: &Source, blank: &Blank, began: Instant) -> Result<api::Sandbox> {
-        let output = &*blank.output;
-        let number = self.state().number();
-        let stepping = source.interpreter == Interpreter::Stepping;
-        let request = Request::Start { zygote: source.zygote, id: blank.id.clone(), start: number, stepping };
-        let keeper = self.keeper("start the sandbox").await?;
-        let answer = keeper.call("start the sandbox", request, &[&self.null, output, output], START_DEADLINE).await?;
-        let (Reply::Started { main }, Some(ended)) = (&answer.reply, answer.ended) else {
-            return Err(unexpected("start the sandbox", &answer.reply));
+    async fn start_in(self: &Arc<Self>, source: &Source, blank: &mut Blank, began: Instant) -> Result<api::Sandbox> {
+        let (main, ended) = match blank.parked.take() {
+            Some(parked) => self.release(parked).await?,
+            None => self.fork_into(source, blank).await?,
         };
         let record = SandboxRecord {
             id: blank.id.clone(),
@@ -220,7 +227,7 @@ impl Node {
             layers: source.layers.clone(),
             limits: source.limits.clone(),
             init: blank.init,
-            main: *main,
+            main,
             arena: Some(source.arena),
             created_ms: now_ms(),
             start_us: began.elapsed().as_micros() as u64,
@@ -230,7 +237,21 @@ impl Node {
         let sandbox = record.to_api();
         self.state().started(record);
         self.monitor(blank.id.clone(), ended);
+        self.learn_later(&blank.id);
         Ok(sandbox)
+    }
+
+    async fn fork_into(&self, source: &Source, blank: &Blank) -> Result<(ProcessIdentity, oneshot::Receiver<Status>)> {
+        let output = &*blank.output;
+        let number = self.state().number();
+        let stepping = source.interpreter == Interpreter::Stepping;
+        let request = Request::Start { zygote: source.zygote, id: blank.id.clone(), start: number, stepping };
+        let keeper = self.keeper("start the sandbox").await?;
+        let answer = keeper.call("start the sandbox", request, &[&self.null, output, output], START_DEADLINE).await?;
+        match (&answer.reply, answer.ended) {
+            (Reply::Started { main }, Some(ended)) => Ok((*main, ended)),
+            (reply, _) => Err(unexpected("start the sandbox", reply)),
+        }
     }
 
     /// Makes a sandbox without a program. A failure leaves nothing.
@@ -254,7 +275,7 @@ impl Node {
             Reply::Created { init } => {
                 let output = Arc::new(self.open_output(id)?.into());
                 let record = Arc::new(records::Draft::create(&self.config.sandbox_dir(id).join(RECORD))?);
-                Ok(Blank { id: id.clone(), init, layers: layers.to_vec(), output, record })
+                Ok(Blank { id: id.clone(), init, layers: layers.to_vec(), output, record, parked: None })
             }
             other => Err(unexpected("make a sandbox", &other)),
         }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use api::PoolInfo;
 use base::id::TemplateName;
 
 use super::{Blank, Phase, State};
@@ -23,13 +24,18 @@ impl State {
         self.starts_in_flight == 0
     }
 
-    /// A blank sandbox for a template with these layers.
-    pub(crate) fn take_blank(&mut self, name: &TemplateName, layers: &[PathBuf]) -> Option<Blank> {
+    /// A blank sandbox for a template with these layers; one with a copy of `zygote`, if that is asked for and there.
+    pub(crate) fn take_blank(&mut self, name: &TemplateName, layers: &[PathBuf], zygote: Option<u64>) -> Option<Blank> {
         let number = self.number();
         if let Some(template) = self.templates.get_mut(name) {
             template.last_use = number;
         }
-        self.pool.get_mut(name)?.pop_if(|blank| blank.layers == layers)
+        let blanks = self.pool.get_mut(name)?;
+        let parked_by = |blank: &Blank| blank.parked.as_ref().map(|parked| parked.zygote);
+        let find =
+            |wanted: Option<u64>| blanks.iter().rposition(|blank| blank.layers == layers && parked_by(blank) == wanted);
+        let at = zygote.and_then(|_| find(zygote)).or_else(|| find(None))?;
+        Some(blanks.swap_remove(at))
     }
 
     /// The template that lacks a blank most, if the pool may be filled now.
@@ -73,22 +79,21 @@ impl State {
 
     /// Puts a blank into the pool; gives it back if the template does not want it any more.
     pub(crate) fn put_blank(&mut self, name: &TemplateName, blank: Blank) -> Option<Blank> {
-        let wanted = self.template_record(name).is_some_and(|record| record.layers() == blank.layers);
-        if !wanted {
+        let same_layers = self.template_record(name).is_some_and(|record| record.layers() == blank.layers);
+        let zygote = self.parked_zygote(name);
+        let same_zygote = blank.parked.as_ref().is_none_or(|parked| Some(parked.zygote) == zygote);
+        if !same_layers || !same_zygote {
             return Some(blank);
         }
         self.pool.entry(name.clone()).or_default().push(blank);
         None
     }
 
-    /// How many blanks are ready.
-    pub(crate) fn pool_ready(&self) -> usize {
-        self.pool.values().map(Vec::len).sum()
-    }
-
-    /// The most blanks it keeps.
-    pub(crate) fn pool_limit(&self) -> usize {
-        self.pool_limit
+    /// How full it is.
+    pub(crate) fn pool_info(&self) -> PoolInfo {
+        let ahead = self.pool.values().flatten().filter(|blank| blank.parked.is_some()).count();
+        let ready = self.pool.values().map(Vec::len).sum();
+        PoolInfo { ready, limit: self.pool_limit, ahead, ahead_limit: self.parked_limit }
     }
 
     /// Takes every blank out and releases its id.

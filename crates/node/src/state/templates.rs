@@ -12,7 +12,7 @@ use crate::{
 impl State {
     /// Admits a build: one at a time per template.
     pub(crate) fn begin_build(&mut self, spec: &api::TemplateSpec) -> Result<()> {
-        let lost = || Template { record: None, last_use: 0, building: None, phase: Phase::Lost };
+        let lost = || Template::new(None, 0, Phase::Lost);
         let template = self.templates.entry(spec.name.clone()).or_insert_with(lost);
         let previous = match &template.phase {
             Phase::Building { .. } => return Err(Error::TemplateBusy(spec.name.clone())),
@@ -41,7 +41,7 @@ impl State {
     ) -> (Option<ZygoteRef>, Vec<Blank>) {
         let name = record.spec.name.clone();
         let last_use = self.number();
-        let new = Template { record: Some(record), last_use, building: None, phase: Phase::Ready(zygote) };
+        let new = Template::new(Some(record), last_use, Phase::Ready(zygote));
         let previous = match self.templates.insert(name.clone(), new) {
             Some(Template { phase: Phase::Building { previous }, .. }) => previous,
             Some(Template { phase: Phase::Ready(zygote), .. }) => Some(zygote),

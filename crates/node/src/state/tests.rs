@@ -5,8 +5,9 @@ use std::{collections::BTreeSet, fs::File, path::PathBuf, sync::Arc};
 use api::{BuildTimings, Image, Ready, SandboxState, TemplateFacts, TemplateSpec, TemplateState};
 use base::id::{SandboxId, TemplateName};
 use sandbox::ProcessIdentity;
+use tokio::sync::oneshot;
 
-use super::{Blank, Readiness, State, ZygoteRef};
+use super::{Blank, Parked, Readiness, State, ZygoteRef};
 use crate::{
     error::Error,
     records::{Draft, SandboxRecord, TemplateRecord},
@@ -49,7 +50,7 @@ fn zygote(number: u64) -> ZygoteRef {
         huge_bytes: 0,
         timings: BuildTimings::default(),
     };
-    ZygoteRef { number, arena: (0, 0), facts }
+    ZygoteRef { number, arena: (0, 0), facts, engine: process::ZygoteFacts::default() }
 }
 
 fn sandbox(state: &mut State, template: &str, layers: &[&str]) -> SandboxId {
@@ -80,6 +81,7 @@ fn blank(state: &mut State, layers: &[PathBuf]) -> Blank {
         layers: layers.to_vec(),
         output: Arc::new(File::create(dir.path().join("output")).unwrap().into()),
         record: Arc::new(Draft::create(&dir.path().join("record")).unwrap()),
+        parked: None,
     }
 }
 
@@ -95,7 +97,7 @@ fn fill(state: &mut State) -> usize {
 }
 
 fn empty() -> State {
-    State::new(vec![], vec![], 8)
+    State::new(vec![], vec![], 8, 8)
 }
 
 fn ready(template: &str, number: u64) -> State {
@@ -146,11 +148,12 @@ fn a_zygote_that_dies_under_a_build_is_not_used_after_its_failure() {
 fn a_build_hands_over_what_it_replaces() {
     let mut state = ready("a", 1);
     let old = blank(&mut state, &record("a", "/t/layer").layers());
-    assert!(state.put_blank(&name("a"), old.clone()).is_none());
+    let old_id = old.id.clone();
+    assert!(state.put_blank(&name("a"), old).is_none());
     state.begin_build(&spec("a")).unwrap();
     let (previous, blanks) = state.finish_build(record("a", "/t/layer-2"), zygote(2));
     assert_eq!(previous.map(|zygote| zygote.number), Some(1));
-    assert_eq!(blanks.iter().map(|blank| &blank.id).collect::<Vec<_>>(), [&old.id]);
+    assert_eq!(blanks.iter().map(|blank| &blank.id).collect::<Vec<_>>(), [&old_id]);
     assert_eq!(state.zygote_lost(1), None, "of a zygote that is not used any more");
     assert_eq!(state.zygote_lost(2), Some(name("a")));
 }
@@ -160,11 +163,12 @@ fn with_the_keeper_every_zygote_and_every_blank_is_lost_and_no_sandbox() {
     let mut state = ready("a", 1);
     let kept = sandbox(&mut state, "a", &["/t/layer"]);
     let blank = blank(&mut state, &record("a", "/t/layer").layers());
-    state.put_blank(&name("a"), blank.clone());
+    let blank_id = blank.id.clone();
+    state.put_blank(&name("a"), blank);
     state.keeper_lost();
     assert!(matches!(state.readiness(&name("a")), Ok(Readiness::Lost(_))));
-    assert!(state.keeps(&kept) && state.records(&kept) && !state.keeps(&blank.id));
-    assert_eq!(state.pool_ready(), 0);
+    assert!(state.keeps(&kept) && state.records(&kept) && !state.keeps(&blank_id));
+    assert_eq!(state.pool_info().ready, 0);
 }
 
 #[test]
@@ -199,21 +203,78 @@ fn the_pool_waits_for_starts_and_shares_its_room() {
     assert!(state.wants_blank().is_none());
     state.start_ends();
     let filled = fill(&mut state);
-    assert_eq!((filled, state.pool_ready()), (8, 8));
-    assert!(state.take_blank(&name("a"), &record("a", "/t/layer").layers()).is_some());
-    assert!(state.take_blank(&name("a"), &record("a", "/t/other").layers()).is_none(), "of an earlier build");
+    assert_eq!((filled, state.pool_info().ready), (8, 8));
+    assert!(state.take_blank(&name("a"), &record("a", "/t/layer").layers(), None).is_some());
+    assert!(state.take_blank(&name("a"), &record("a", "/t/other").layers(), None).is_none(), "of an earlier build");
 }
 
 #[test]
 fn a_blank_for_a_template_that_changed_meanwhile_is_given_back() {
     let mut state = ready("a", 1);
     let old = blank(&mut state, &record("a", "/t/earlier").layers());
-    assert_eq!(state.put_blank(&name("a"), old.clone()).map(|blank| blank.id), Some(old.id));
+    let id = old.id.clone();
+    assert_eq!(state.put_blank(&name("a"), old).map(|blank| blank.id), Some(id));
+}
+
+fn parked(state: &mut State, zygote: u64) -> Blank {
+    let mut blank = blank(state, &record("a", "/t/layer").layers());
+    let main = ProcessIdentity { pid: 2, start_ticks: 1 };
+    blank.parked = Some(Parked { zygote, start: state.number(), main, ended: oneshot::channel().1 });
+    blank
+}
+
+/// Three sandboxes of `a` were looked at.
+fn teach(state: &mut State) {
+    for _ in 0..3 {
+        let id = sandbox(state, "a", &["/t/layer"]);
+        assert!(state.begin_sample(&id));
+        assert!(state.take_sample(&id).is_some() && state.take_sample(&id).is_none());
+        state.end_sample(&name("a"));
+        state.forget(&id);
+    }
+}
+
+#[test]
+fn copies_are_forked_ahead_once_it_is_known_what_they_touch_and_up_to_the_limit() {
+    let mut state = State::new(vec![], vec![], 4, 2);
+    state.begin_build(&spec("a")).unwrap();
+    state.finish_build(record("a", "/t/layer"), zygote(7));
+    fill(&mut state);
+    assert!(state.take_unparked().is_none(), "nothing is known yet");
+    teach(&mut state);
+    let later = sandbox(&mut state, "a", &["/t/layer"]);
+    assert!(!state.begin_sample(&later), "three are enough");
+    let mut forked_ahead = 0;
+    while let Some((template, blank, 7)) = state.take_unparked() {
+        state.forget(&blank.id);
+        let parked = parked(&mut state, 7);
+        assert!(state.put_blank(&template, parked).is_none());
+        forked_ahead += 1;
+    }
+    assert_eq!((forked_ahead, state.pool_info().ready), (2, 4));
+    state.start_begins();
+    assert!(state.take_unparked().is_none(), "a start is under way");
+}
+
+#[test]
+fn a_start_takes_a_parked_copy_of_its_own_zygote_only() {
+    let mut state = ready("a", 1);
+    let layers = record("a", "/t/layer").layers();
+    let (own, of_another) = (parked(&mut state, 1), parked(&mut state, 5));
+    assert!(state.put_blank(&name("a"), of_another).is_some(), "its zygote is not the template's");
+    assert!(state.put_blank(&name("a"), own).is_none());
+    let bare = blank(&mut state, &layers);
+    assert!(state.put_blank(&name("a"), bare).is_none());
+    assert!(state.take_blank(&name("a"), &layers, Some(1)).unwrap().parked.is_some());
+    assert!(state.take_blank(&name("a"), &layers, Some(1)).unwrap().parked.is_none(), "none is parked any more");
+    let own = parked(&mut state, 1);
+    state.put_blank(&name("a"), own);
+    assert!(state.take_blank(&name("a"), &layers, None).is_none(), "by stepping it begins with a blank");
 }
 
 #[test]
 fn the_pool_never_exceeds_its_limit_and_is_for_the_templates_used_last() {
-    let mut state = State::new(vec![], vec![], 2);
+    let mut state = State::new(vec![], vec![], 2, 2);
     for (number, template) in ["a", "b", "c"].into_iter().enumerate() {
         state.begin_build(&spec(template)).unwrap();
         state.finish_build(record(template, &format!("/{template}/layer")), zygote(number as u64));
@@ -221,9 +282,12 @@ fn the_pool_never_exceeds_its_limit_and_is_for_the_templates_used_last() {
             state.release(&surplus.id);
         }
         fill(&mut state);
-        assert_eq!(state.pool_ready(), 2);
+        assert_eq!(state.pool_info().ready, 2);
     }
-    assert!(state.take_blank(&name("a"), &record("a", "/a/layer").layers()).is_none(), "it was used least recently");
+    assert!(
+        state.take_blank(&name("a"), &record("a", "/a/layer").layers(), None).is_none(),
+        "it was used least recently"
+    );
     let surplus = state.take_surplus().unwrap();
     assert_eq!(surplus.layers, record("b", "/b/layer").layers());
     assert!(state.take_surplus().is_none());

@@ -140,7 +140,7 @@ fn from_nothing(capture: &Capture, spec: &BuildSpec<'_>) -> Result<Zygote, Error
     let stub = stub.of("fork the stub of", capture.still.pid())?;
     drop(theirs);
     reap(stub.pid)?;
-    finish(capture, control, &bytes, room.start, draft.entries.receive, &rest)
+    finish(capture, control, &bytes, room.start, &draft.entries, &rest)
 }
 
 /// A zygote that is a fork of an older one, with the differences read from the still.
@@ -169,7 +169,7 @@ fn branch(capture: &Capture, spec: &BuildSpec<'_>, older: &Zygote, base: &Base) 
     let (control, theirs) = seqpacket::pair().of("make a socket for", older.facts.pid)?;
     older.request_branch([theirs.as_fd(), file.as_fd(), spec.rootfs])?;
     drop(theirs);
-    finish(capture, control, &bytes, at, draft.entries.receive, &rest)
+    finish(capture, control, &bytes, at, &draft.entries, &rest)
 }
 
 fn arena_bytes(arena: Arena) -> Result<Vec<u8>, Error> {
@@ -194,7 +194,7 @@ fn finish(
     control: OwnedFd,
     arena: &[u8],
     at: u64,
-    entry: u64,
+    entries: &start::Entries,
     rest: &Rest,
 ) -> Result<Zygote, Error> {
     let image = &capture.image;
@@ -209,7 +209,8 @@ fn finish(
         memory_bytes: rest.memory_bytes,
         huge_bytes: huge_bytes(pid)?,
         arena: (at, at + arena.len() as u64),
-        entry,
+        entry: entries.receive,
+        working_set: entries.working_set,
     };
     Ok(Zygote::from_parts(facts, control))
 }

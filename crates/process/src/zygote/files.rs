@@ -12,6 +12,7 @@ use std::collections::BTreeSet;
 use crate::{
     image::{FileKind, Image, OpenFile, Stream, TimerValue},
     script::{Arena, Arg, Check, Script},
+    zygote::start::Transit,
 };
 
 const CLOSE_ON_EXEC: i32 = libc::O_CLOEXEC;
@@ -55,24 +56,20 @@ pub(super) struct Builder<'a> {
     /// First number above everything of the program and in transit.
     high: i32,
     streams: i32,
+    /// What runs against a clock, for the end of the start.
+    timers: Script,
 }
 
 impl<'a> Builder<'a> {
-    /// `streams` is the first of three numbers that hold the sandbox's streams; from `control` on everything is in transit.
-    pub(super) fn new(
-        arena: &'a mut Arena,
-        script: &'a mut Script,
-        image: &'a Image,
-        control: i32,
-        streams: i32,
-    ) -> Self {
-        let high = streams + 3;
-        let numbers = Numbers((control..high).collect());
-        Self { arena, script, image, numbers, high, streams }
+    /// The program's numbers are free, those in transit are not.
+    pub(super) fn new(arena: &'a mut Arena, script: &'a mut Script, image: &'a Image, transit: Transit) -> Self {
+        let numbers = Numbers((transit.control..transit.end()).collect());
+        let (high, streams) = (transit.end(), transit.streams());
+        Self { arena, script, image, numbers, high, streams, timers: Script::default() }
     }
 
-    /// Adds everything.
-    pub(super) fn build(mut self) {
+    /// Adds everything; gives the steps that arm timers.
+    pub(super) fn build(mut self) -> Script {
         for (index, object) in self.image.objects.iter().enumerate() {
             self.object(index, object);
         }
@@ -84,6 +81,7 @@ impl<'a> Builder<'a> {
         for file in &self.image.files {
             self.registrations(file);
         }
+        self.timers
     }
 
     fn call<const N: usize>(&mut self, nr: i64, args: [Arg; N]) {
@@ -134,7 +132,12 @@ impl<'a> Builder<'a> {
             FileKind::Path { path, offset } => self.path(path, *offset, file.flags),
             FileKind::Fifo { path, content } => self.fifo(path, content, file.flags),
             FileKind::Eventfd { count, semaphore } => self.eventfd(*count, *semaphore, nonblock),
-            FileKind::Timerfd { clock, ticks, value } => self.timerfd(*clock, *ticks, value, nonblock),
+            FileKind::Timerfd { clock, ticks, value } => {
+                if let Some((number, _)) = file.numbers.first() {
+                    self.arm(*number, *ticks, value);
+                }
+                self.make(libc::SYS_timerfd_create, [(*clock).into(), (CLOSE_ON_EXEC | nonblock).into()])
+            }
             FileKind::Signalfd { mask } => {
                 let mask = self.arena.words(&[*mask]);
                 let flags = CLOSE_ON_EXEC | nonblock;
@@ -205,8 +208,8 @@ impl<'a> Builder<'a> {
         made
     }
 
-    fn timerfd(&mut self, clock: i32, ticks: u64, value: &TimerValue, nonblock: i32) -> i32 {
-        let made = self.make(libc::SYS_timerfd_create, [clock.into(), (CLOSE_ON_EXEC | nonblock).into()]);
+    /// Arms a timer that will have descriptor `number`.
+    fn arm(&mut self, number: i32, ticks: u64, value: &TimerValue) {
         // The kernel shows what remains, also of absolute timers: relative from here on.
         let TimerValue { interval, mut remaining } = *value;
         if remaining == (0, 0) && interval != (0, 0) {
@@ -214,12 +217,13 @@ impl<'a> Builder<'a> {
             remaining = (0, 1);
         }
         let place = self.arena.words(&[interval.0, interval.1, remaining.0, remaining.1]);
-        self.call(libc::SYS_timerfd_settime, [made.into(), 0u64.into(), place.into(), 0u64.into()]);
+        let args = [number.into(), 0u64.into(), place.into(), 0u64.into()];
+        self.timers.call(libc::SYS_timerfd_settime, args, Check::Success);
         if ticks != 0 {
             let place = self.arena.words(&[ticks]);
-            self.call(libc::SYS_ioctl, [made.into(), TFD_IOC_SET_TICKS.into(), place.into()]);
+            let args = [number.into(), TFD_IOC_SET_TICKS.into(), place.into()];
+            self.timers.call(libc::SYS_ioctl, args, Check::Success);
         }
-        made
     }
 
     fn registrations(&mut self, file: &OpenFile) {

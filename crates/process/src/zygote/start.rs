@@ -16,7 +16,7 @@ use std::mem::size_of;
 
 use sys::blob::OP_BYTES;
 
-use super::kind;
+use super::{kind, working_set};
 use crate::{
     image::Image,
     script::{Arena, Arg, Check, PAGE, Script},
@@ -24,10 +24,13 @@ use crate::{
 
 /// Descriptors that come with a request, in this order: pid 1's pidfd, cgroup directory, standard input, output, error.
 pub(super) const RECEIVED: usize = 5;
+/// The same with the gate at which a parked copy waits.
+const RECEIVED_MAX: usize = RECEIVED + 1;
 
 const INIT: i32 = 0;
 const CGROUP: i32 = 1;
 const FIRST_STREAM: i32 = 2;
+const GATE: i32 = RECEIVED as i32;
 
 const CLONE_INTO_CGROUP: u64 = 1 << 33;
 const CLONE_ARGS_BYTES: u64 = size_of::<libc::clone_args>() as u64;
@@ -35,10 +38,14 @@ const WAIT_ALL: i32 = 0x4000_0000; // __WALL
 /// Largest count that one read takes.
 const READ_BYTES_MAX: u64 = 0x7fff_f000;
 
-/// Length of the message that asks for a start: its number.
-pub(super) const START_BYTES: u64 = 8;
+/// Length of the message that asks for a start: its number, and whether the copy parks.
+pub(super) const START_BYTES: u64 = 16;
 /// Length of the message that asks for a branch.
-pub(super) const BRANCH_BYTES: u64 = 16;
+pub(super) const BRANCH_BYTES: u64 = 8;
+/// The second word of a start whose copy goes on in the program at once.
+pub(super) const AT_ONCE: u64 = 0;
+/// The second word of a start whose copy waits at its gate.
+pub(super) const PARKED: u64 = 1;
 
 /// Arenas lie in free room of this size, in one half of it: the other half is for the arena of a branch.
 pub(super) const ROOM_BYTES: u64 = 1 << 32;
@@ -59,18 +66,29 @@ pub(super) struct Transit {
 impl Transit {
     pub(super) fn above(image: &Image) -> Self {
         let highest = image.files.iter().flat_map(|file| &file.numbers).map(|(number, _)| *number).max().unwrap_or(0);
-        Self { control: highest.max(RECEIVED as i32) + 1 }
+        Self { control: highest.max(RECEIVED_MAX as i32) + 1 }
     }
 
-    fn streams(self) -> i32 {
+    /// The first of three, in a copy.
+    pub(super) fn streams(self) -> i32 {
         self.control + 1
+    }
+
+    /// In a copy that parks.
+    fn gate(self) -> i32 {
+        self.streams() + 3
+    }
+
+    /// The first number that is not in transit.
+    pub(super) fn end(self) -> i32 {
+        self.gate() + 1
     }
 }
 
 /// The words that reports are made of.
 struct Mailbox {
     control: i32,
-    /// The start number last received.
+    /// The start last received: its number, and whether it parks.
     start: u64,
     /// Operation and result of a failed step.
     failure: u64,
@@ -123,10 +141,11 @@ pub(super) fn place(arena: &mut Arena, image: &Image, seccomp: &[u64], transit: 
     let mailbox = Mailbox { control: transit.control, start: arena.words(&[0, 0]), failure: arena.words(&[0, 0]) };
     let handler = mailbox.failure_handler(arena);
     arena.on_fail(handler);
-    let copy = copy::place(arena, image, seccomp, transit, &mailbox);
+    let working_set = working_set::reserve(arena);
+    let copy = copy::place(arena, image, seccomp, transit, &mailbox, working_set);
     let helper = place_helper(arena, image, copy, &mailbox);
     let (zygote, receive) = place_loop(arena, helper, transit, &mailbox);
-    Entries { zygote, receive, handler }
+    Entries { zygote, receive, handler, working_set }
 }
 
 /// Where the placed scripts begin.
@@ -137,12 +156,14 @@ pub(super) struct Entries {
     pub(super) receive: u64,
     /// The handler for steps of the building.
     pub(super) handler: u64,
+    /// The table of what copies touch ahead.
+    pub(super) working_set: u64,
 }
 
 fn place_loop(arena: &mut Arena, helper: u64, transit: Transit, mailbox: &Mailbox) -> (u64, u64) {
     // struct msghdr { name, namelen, iov, iovlen, control, controllen, flags }
-    const CONTROL_BYTES: u64 = 16 + (RECEIVED as u64 * 4).next_multiple_of(8);
-    let vector = arena.words(&[mailbox.start, BRANCH_BYTES]);
+    const CONTROL_BYTES: u64 = 16 + (RECEIVED_MAX as u64 * 4).next_multiple_of(8);
+    let vector = arena.words(&[mailbox.start, START_BYTES]);
     let control = arena.data(&[0; CONTROL_BYTES as usize], 8);
     let message = arena.words(&[0, 0, vector, 1, control, CONTROL_BYTES, 0]);
     let branch = place_branch(arena);

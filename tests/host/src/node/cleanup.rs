@@ -146,7 +146,7 @@ pub(super) fn leftovers(node: &Node) -> Result<Leftovers> {
         expected.extend(template["facts"]["zygote_pid"].as_i64().map(|pid| pid as i32));
     }
     let mut found = Leftovers::default();
-    // A blank sandbox is one directory, one group, one process.
+    // A blank sandbox is one directory, one group, one process, and one more if a copy was forked ahead.
     let view = PathBuf::from(format!("/proc/{server}/root{}", node.state.join("sandboxes").display()));
     let known: Vec<String> = names(&view).into_iter().filter(|name| !listed.contains(name)).collect();
     if known.len() != info.pool.ready {
@@ -159,13 +159,20 @@ pub(super) fn leftovers(node: &Node) -> Result<Leftovers> {
             found.groups.push(group);
         }
     }
+    let mut ahead = Vec::new();
     for pid in processes_in(&node.cleanup.group) {
         let group = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
         let listed = listed.iter().any(|id| group.contains(id.as_str()));
-        let blank = known.iter().any(|id| group.contains(id.as_str())) && comm(pid) == "pando-init";
-        if !expected.contains(&pid) && !listed && !blank {
+        let blank = known.iter().any(|id| group.contains(id.as_str()));
+        if blank && comm(pid) != "pando-init" {
+            ahead.push(describe(pid));
+        } else if !expected.contains(&pid) && !listed && !blank {
             found.processes.push(describe(pid));
         }
+    }
+    if ahead.len() != info.pool.ahead {
+        found.processes.append(&mut ahead);
+        found.processes.push(format!("(the pool says {} forked ahead)", info.pool.ahead));
     }
     for pid in [Some(server), info.keeper_pid.map(|pid| pid as i32)].into_iter().flatten() {
         for entry in fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {

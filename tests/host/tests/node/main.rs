@@ -7,6 +7,7 @@
 //! PANDO_SEED     seed of its random choices (a new one, which is printed)
 //! PANDO_BINARY   the binary (target/debug/pando)
 
+mod ahead;
 mod cancel;
 mod crash;
 mod disk;
@@ -23,6 +24,7 @@ use pando_host_tests::runner;
 
 fn main() {
     let mut cases = services::cases();
+    cases.extend(ahead::cases());
     cases.extend(live_fork::cases());
     cases.extend(isolation::cases());
     cases.extend(output::cases());

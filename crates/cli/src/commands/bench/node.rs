@@ -25,6 +25,15 @@ use crate::client::Client;
 /// How long the node may take to come up, and to clean up.
 const NODE_WAIT: Duration = Duration::from_secs(30);
 
+/// Whether the node forks copies ahead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ahead {
+    /// As nodes do.
+    Yes,
+    /// Every start forks.
+    No,
+}
+
 /// A running node, removed with all it made by [`PrivateNode::stop`], or killed when dropped.
 pub(super) struct PrivateNode {
     process: Child,
@@ -42,13 +51,16 @@ pub(super) struct Started {
 }
 
 impl PrivateNode {
-    pub(super) async fn start() -> Result<Self> {
+    pub(super) async fn start(ahead: Ahead) -> Result<Self> {
         let dir = PathBuf::from(format!("/var/tmp/pando-bench-{}", std::process::id()));
         std::fs::create_dir(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
         let socket = dir.join("node.sock");
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["--log", "warn", "--socket"]).arg(&socket).args(["node", "--ephemeral", "--state"]);
         command.arg(dir.join("state")).stdin(Stdio::null()).stdout(Stdio::null());
+        if ahead == Ahead::No {
+            command.args(["--ahead", "0"]);
+        }
         // Ctrl-C in the terminal is for the measurement, which then ends the node in order.
         command.process_group(0);
         let process = command.spawn().context("cannot start a node")?;

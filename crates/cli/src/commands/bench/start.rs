@@ -13,7 +13,7 @@ use super::{
     StartArgs,
     cold::{self, Plain},
     criu::{self, Criu},
-    node::{PrivateNode, Started},
+    node::{Ahead, PrivateNode, Started},
     program,
     report::{Fact, Report, times},
 };
@@ -31,13 +31,28 @@ pub(super) async fn measure(args: &StartArgs) -> Result<Report> {
         return criu.map(|_| report).context("--criu");
     }
     let floor = measure_cold(args, criu, &mut report).await?;
-    progress("starting a private node");
-    let node = Arc::new(PrivateNode::start().await?);
-    let measured = measure_node(args, &node, &floor, &mut report).await;
-    if let Some(node) = Arc::into_inner(node) {
-        node.stop().await?;
+    for ahead in [Ahead::Yes, Ahead::No] {
+        progress(match ahead {
+            Ahead::Yes => "starting a private node that forks copies ahead",
+            Ahead::No => "starting a private node that does not",
+        });
+        let node = Arc::new(PrivateNode::start(ahead).await?);
+        let measured = measure_node(args, ahead, &node, &floor, &mut report).await;
+        if let Some(node) = Arc::into_inner(node) {
+            node.stop().await?;
+        }
+        measured?;
     }
-    measured.map(|()| report)
+    report.fact("start, fork", "a start takes a copy that was forked ahead; a fork has none (`pando node --ahead 0`)");
+    Ok(report)
+}
+
+/// How a row names what it measures.
+fn verb(ahead: Ahead) -> &'static str {
+    match ahead {
+        Ahead::Yes => "start",
+        Ahead::No => "fork",
+    }
 }
 
 fn progress(what: &str) {
@@ -115,28 +130,37 @@ fn duration(time: Duration) -> String {
     output::micros(time.as_micros() as u64)
 }
 
-async fn measure_node(args: &StartArgs, node: &Arc<PrivateNode>, cold: &Cold, report: &mut Report) -> Result<()> {
+async fn measure_node(
+    args: &StartArgs,
+    ahead: Ahead,
+    node: &Arc<PrivateNode>,
+    cold: &Cold,
+    report: &mut Report,
+) -> Result<()> {
     progress("building the template");
     let template = node.build("geo", program::geo(0, program::PORT)).await?;
     let memory = template.facts.map_or(0, |facts| facts.memory_bytes);
     progress("starts, one at a time");
-    let (base, own_answer) = one_at_a_time(args, node, cold, memory, report).await?;
+    let base = one_at_a_time(args, ahead, node, cold, memory, report).await?;
     for (count, cold_mean, cold_total) in cold.at_once.iter().filter(|(count, ..)| *count > 1) {
-        many(node, *count, *cold_mean, *cold_total, report).await?;
+        many(node, ahead, (*count, *cold_mean, *cold_total), report).await?;
     }
     if args.quick {
-        many(node, 50, Duration::ZERO, Duration::ZERO, report).await?;
+        many(node, ahead, (50, Duration::ZERO, Duration::ZERO), report).await?;
     }
-    idle_memory(node, cold, report).await?;
-    live_forks(node, "geo", FEW, memory, report).await?;
+    if ahead == Ahead::Yes {
+        idle_memory(node, cold, report).await?;
+        live_forks(node, "geo", FEW, memory, report).await?;
+    }
     node.remove_all().await?;
     if !args.quick {
         for extra_mib in [390, 900] {
-            larger(node, extra_mib, base, report).await?;
+            larger(node, ahead, extra_mib, base, report).await?;
         }
     }
-    threads(node, report).await?;
-    report.fact("own answer", format!("a request to a copy that already runs takes {}", duration(own_answer)));
+    if ahead == Ahead::No {
+        threads(node, report).await?;
+    }
     Ok(())
 }
 
@@ -155,13 +179,15 @@ async fn series(node: &PrivateNode, template: &str, count: u32) -> Result<Vec<St
     Ok(started)
 }
 
+/// Gives the median until a copy runs.
 async fn one_at_a_time(
     args: &StartArgs,
+    ahead: Ahead,
     node: &PrivateNode,
     cold: &Cold,
     memory: u64,
     report: &mut Report,
-) -> Result<(Duration, Duration)> {
+) -> Result<Duration> {
     let (sandbox, _) = node.start_one("geo").await?;
     let mut own = Vec::new();
     for _ in 0..args.rounds {
@@ -169,12 +195,17 @@ async fn one_at_a_time(
         node.request(&sandbox.id).await?;
         own.push(began.elapsed());
     }
-    let own_answer = report.add("own answer: request to a running copy", own, "");
+    let own_answer = match ahead {
+        Ahead::Yes => report.add("own answer: request to a running copy", own, ""),
+        Ahead::No => median(&own),
+    };
     node.remove(&sandbox.id).await?;
+    // The first few are looked at, to learn what copies touch first; then copies are forked ahead.
+    series(node, "geo", FEW / 4).await?;
     let started = series(node, "geo", args.rounds).await?;
     let running: Vec<Duration> = started.iter().map(|started| started.running).collect();
     let answered: Vec<Duration> = started.iter().map(|started| started.answered).collect();
-    let running = report.add("fork until it runs", running, output::bytes(memory));
+    let running = report.add(format!("{} until it runs", verb(ahead)), running, output::bytes(memory));
     let (_, cold_mean, _) = cold.at_once[0];
     let answered_median = median(&answered);
     let allowed = cold.fork * 2 + own_answer;
@@ -186,8 +217,8 @@ async fn one_at_a_time(
         times(cold_mean, answered_median),
         times(answered_median, allowed)
     );
-    report.add("fork to first answer", answered, beside);
-    Ok((running, own_answer))
+    report.add(format!("{} to first answer", verb(ahead)), answered, beside);
+    Ok(running)
 }
 
 fn median(times: &[Duration]) -> Duration {
@@ -199,9 +230,8 @@ fn median(times: &[Duration]) -> Duration {
 /// Starts many copies at once; all stay until their answers are in.
 async fn many(
     node: &Arc<PrivateNode>,
-    count: u32,
-    cold_mean: Duration,
-    cold_total: Duration,
+    ahead: Ahead,
+    (count, cold_mean, cold_total): (u32, Duration, Duration),
     report: &mut Report,
 ) -> Result<()> {
     progress(&format!("{count} starts at once"));
@@ -227,7 +257,7 @@ async fn many(
             times(cold_total, total)
         ),
     };
-    report.add(format!("fork to first answer, {count} at once"), answered, beside);
+    report.add(format!("{} to first answer, {count} at once", verb(ahead)), answered, beside);
     node.remove_all().await
 }
 
@@ -280,17 +310,21 @@ async fn live_forks(node: &PrivateNode, template: &str, count: u32, memory: u64,
 }
 
 /// A larger zygote beside the small one.
-async fn larger(node: &PrivateNode, extra_mib: u32, base: Duration, report: &mut Report) -> Result<()> {
+async fn larger(node: &PrivateNode, ahead: Ahead, extra_mib: u32, base: Duration, report: &mut Report) -> Result<()> {
     progress(&format!("a zygote with {extra_mib} MiB more"));
     let name = format!("geo-{extra_mib}");
     let template = node.build(&name, program::geo(extra_mib, program::PORT)).await?;
     let (memory, huge) = template.facts.map_or((0, 0), |facts| (facts.memory_bytes, facts.huge_bytes));
+    series(node, &name, FEW / 4).await?;
     let started = series(node, &name, FEW).await?;
     let running: Vec<Duration> = started.iter().map(|started| started.running).collect();
     let ratio = times(median(&running), base);
     let beside = format!("{} ({} huge); {ratio:.2}x of the small one", output::bytes(memory), output::bytes(huge));
-    report.add(format!("fork until it runs, {extra_mib} MiB more"), running, beside);
-    live_forks(node, &name, 5, memory, report).await
+    report.add(format!("{} until it runs, {extra_mib} MiB more", verb(ahead)), running, beside);
+    match ahead {
+        Ahead::Yes => live_forks(node, &name, FEW / 4, memory, report).await,
+        Ahead::No => Ok(()),
+    }
 }
 
 /// What threads cost.

@@ -1,14 +1,14 @@
 //! The copy's own part: its threads come to life, give up their privileges and go on in the program together.
 
 use super::{
-    CLONE_ARGS_BYTES, CloneArgs, FIRST_STREAM, INIT, Mailbox, Transit, clone_args, set_limit,
+    CLONE_ARGS_BYTES, CloneArgs, FIRST_STREAM, GATE, INIT, Mailbox, PARKED, Transit, clone_args, set_limit,
     state::{memory_attributes, queue_signal, scheduling, thread_attributes, timers},
 };
 use crate::{
     image::{Image, Thread},
     script::{Arena, Check, Script},
     sigframe,
-    zygote::{files, kind},
+    zygote::{files, kind, working_set},
 };
 
 const RLIMIT_NOFILE: usize = 7;
@@ -30,15 +30,24 @@ struct Gates {
 /// 2. as the program's user with one capability left, which `set_tid` needs: descriptors, memory, threads;
 /// 3. without any, under the seccomp filter: what could make the kernel look at or run the program's code (timers, signals, rseq).
 ///
+/// A copy that parks waits before 3's timers: until then nothing in it runs against a clock, and it has no privileges.
+///
 /// All signals are blocked until the frame restores the program's mask.
-pub(super) fn place(arena: &mut Arena, image: &Image, seccomp: &[u64], transit: Transit, mailbox: &Mailbox) -> u64 {
+pub(super) fn place(
+    arena: &mut Arena,
+    image: &Image,
+    seccomp: &[u64],
+    transit: Transit,
+    mailbox: &Mailbox,
+    working_set: u64,
+) -> u64 {
     let gates = Gates { arriving: arena.words(&[image.threads.len() as u64 - 1]), closed: arena.words(&[1]) };
     let capabilities = Capabilities::place(arena);
     let threads: Vec<(u64, u64)> =
         image.threads[1..].iter().map(|thread| place_thread(arena, image, thread, &capabilities, &gates)).collect();
     let main = &image.threads[0];
     let mut script = Script::default();
-    receive_streams(&mut script, transit);
+    receive_streams(&mut script, transit, mailbox);
     become_user(&mut script, image, &capabilities);
     let cwd = arena.text(&image.cwd);
     script.call(libc::SYS_chdir, [cwd.into()], Check::Success);
@@ -47,7 +56,7 @@ pub(super) fn place(arena: &mut Arena, image: &Image, seccomp: &[u64], transit: 
     } else if image.process_group_leader {
         script.call(libc::SYS_setpgid, [0u64.into(), 0u64.into()], Check::Success);
     }
-    files::Builder::new(arena, &mut script, image, transit.control, transit.streams()).build();
+    let timers_of_files = files::Builder::new(arena, &mut script, image, transit).build();
     memory_attributes(&mut script, image);
     let name = arena.text(&main.name);
     script.call(libc::SYS_prctl, [libc::PR_SET_NAME.into(), name.into()], Check::Success);
@@ -60,6 +69,9 @@ pub(super) fn place(arena: &mut Arena, image: &Image, seccomp: &[u64], transit: 
         // Only now: the transit numbers may be above the program's limit.
         set_limit(arena, &mut script, RLIMIT_NOFILE, *soft, *hard);
     }
+    let at_once = script.unless_word(mailbox.start + 8, PARKED);
+    working_set::touch(&mut script, working_set);
+    script.land(at_once);
     capabilities.drop_all(&mut script);
     script.wait_zero(gates.arriving);
     let program = arena.words(seccomp);
@@ -67,6 +79,8 @@ pub(super) fn place(arena: &mut Arena, image: &Image, seccomp: &[u64], transit: 
     let args = [SECCOMP_SET_MODE_FILTER.into(), SECCOMP_FILTER_FLAG_TSYNC.into(), filter.into()];
     script.call(libc::SYS_seccomp, args, Check::Equal(0));
     script.call(libc::SYS_set_tid_address, [main.tid_address.into()], Check::Ignore);
+    wait_at_gate(arena, &mut script, transit, mailbox);
+    script.append(timers_of_files);
     timers(arena, &mut script, image);
     thread_attributes(arena, &mut script, image, main);
     for info in &image.pending {
@@ -133,15 +147,28 @@ fn become_user(script: &mut Script, image: &Image, capabilities: &Capabilities) 
     script.call(libc::SYS_prctl, [libc::PR_SET_DUMPABLE.into(), 1u64.into()], Check::Success);
 }
 
-/// Streams move above the program's numbers, which are then all free.
-fn receive_streams(script: &mut Script, transit: Transit) {
+/// Streams, and the gate of a copy that parks, move above the program's numbers, which are then all free.
+fn receive_streams(script: &mut Script, transit: Transit, mailbox: &Mailbox) {
     script.call(libc::SYS_setns, [INIT.into(), libc::CLONE_NEWCGROUP.into()], Check::Success);
+    let move_up = |script: &mut Script, from: i32, to: i32| {
+        let args = [from.into(), to.into(), libc::O_CLOEXEC.into()];
+        script.call(libc::SYS_dup3, args, Check::Equal(i64::from(to)));
+    };
     for n in 0..3 {
-        let number = transit.streams() + n;
-        let args = [(FIRST_STREAM + n).into(), number.into(), libc::O_CLOEXEC.into()];
-        script.call(libc::SYS_dup3, args, Check::Equal(i64::from(number)));
+        move_up(script, FIRST_STREAM + n, transit.streams() + n);
     }
+    let at_once = script.unless_word(mailbox.start + 8, PARKED);
+    move_up(script, GATE, transit.gate());
+    script.land(at_once);
     script.call(libc::SYS_close_range, [0u64.into(), (transit.control - 1).into(), 0u64.into()], Check::Success);
+}
+
+/// A copy that parks goes on when a byte comes through its gate. Whoever could send one has gone if the gate ends: then the copy fails.
+fn wait_at_gate(arena: &mut Arena, script: &mut Script, transit: Transit, mailbox: &Mailbox) {
+    let byte = arena.words(&[0]);
+    let at_once = script.unless_word(mailbox.start + 8, PARKED);
+    script.call(libc::SYS_read, [transit.gate().into(), byte.into(), 1u64.into()], Check::Equal(1));
+    script.land(at_once);
 }
 
 fn place_frame(arena: &mut Arena, thread: &Thread) -> u64 {

@@ -1,0 +1,77 @@
+//! Forking ahead: blanks of the pool get a copy that is parked short of its program, so that a start only lets it go.
+//!
+//! What parked copies touch ahead is learned from the first sandboxes of each zygote, some time after their start or at their
+//! removal. Only then are copies forked ahead: a template that is hardly used costs nothing.
+
+use std::{sync::Arc, time::Duration};
+
+use base::id::SandboxId;
+use sandbox::ProcessIdentity;
+use tokio::sync::oneshot;
+
+use super::{Node, START_DEADLINE, unexpected};
+use crate::{
+    error::{Context, Result, chain},
+    keeper::message::{Reply, Request, Status},
+    state::{Blank, Parked, Sample},
+};
+
+/// How long after its start a sandbox is looked at: its first requests are answered, and it is not yet at work of its own.
+const LEARN_DELAY: Duration = Duration::from_millis(250);
+
+impl Node {
+    /// Forks a copy of zygote `zygote` into a blank. One that fails leaves the blank as it was.
+    pub(super) async fn park(&self, blank: &mut Blank, zygote: u64) -> Result<()> {
+        let start = self.state().number();
+        let output = &*blank.output;
+        let request = Request::Park { zygote, id: blank.id.clone(), start };
+        let keeper = self.keeper("fork ahead").await?;
+        let answer = keeper.call("fork ahead", request, &[&self.null, output, output], START_DEADLINE).await?;
+        match (&answer.reply, answer.ended) {
+            (Reply::Parked { main }, Some(ended)) => {
+                blank.parked = Some(Parked { zygote, start, main: *main, ended });
+                Ok(())
+            }
+            (reply, _) => Err(unexpected("fork ahead", reply)),
+        }
+    }
+
+    /// Lets a parked copy go on.
+    pub(super) async fn release(&self, parked: Parked) -> Result<(ProcessIdentity, oneshot::Receiver<Status>)> {
+        let Parked { zygote, start, main, ended } = parked;
+        let keeper = self.keeper("start the sandbox").await?;
+        let request = Request::Release { zygote, start };
+        let answer = keeper.call("start the sandbox", request, &[], START_DEADLINE).await?;
+        match answer.reply {
+            Reply::Done => Ok((main, ended)),
+            other => Err(unexpected("start the sandbox", &other)),
+        }
+    }
+
+    /// Looks at a new sandbox some time later, if there is still something to learn from it.
+    pub(super) fn learn_later(self: &Arc<Self>, id: &SandboxId) {
+        let wanted = self.state().begin_sample(id);
+        if wanted {
+            let (node, id) = (Arc::clone(self), id.clone());
+            tokio::spawn(async move {
+                tokio::time::sleep(LEARN_DELAY).await;
+                node.learn(&id).await;
+            });
+        }
+    }
+
+    /// Looks at a sandbox now, if that was to be done and is not done yet.
+    pub(super) async fn learn(&self, id: &SandboxId) {
+        let sample = self.state().take_sample(id);
+        let Some(Sample { template, zygote, copy }) = sample else { return };
+        let learned = tokio::task::spawn_blocking(move || process::learn(&zygote, copy.pid)).await;
+        match learned.doing("learn what copies touch") {
+            Ok(Ok(pages)) => tracing::debug!(%template, pages, "learned what copies touch first"),
+            // It has ended, or its zygote has: parked copies then touch less ahead.
+            Ok(Err(error)) => tracing::debug!(%template, error = chain(&error), "nothing learned"),
+            Err(error) => tracing::warn!(%template, error = chain(&error), "nothing learned"),
+        }
+        self.state().end_sample(&template);
+        self.pool_work.notify_one();
+    }
+}
