@@ -2,9 +2,14 @@
 #include "probe.h"
 
 #include <linux/filter.h>
+#include <linux/memfd.h>
+#include <linux/seccomp.h>
 #include <sched.h>
+#include <stddef.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
@@ -159,6 +164,89 @@ static void socket_filter(void)
 		probe_die("SO_ATTACH_FILTER");
 }
 
+/// Gives the calling thread a filter of its own that refuses this system call; none other does anything.
+static void refuse_call(int number)
+{
+	struct sock_filter filter[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog program = {sizeof filter / sizeof filter[0], filter};
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+	    syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program) != 0)
+		probe_die("seccomp");
+}
+
+static void *filtered(void *unused)
+{
+	(void)unused;
+	refuse_call(SYS_acct);
+	while (true)
+		pause();
+	return NULL;
+}
+
+static void own_filter(void)
+{
+	refuse_call(SYS_acct);
+}
+
+static void thread_filter(void)
+{
+	probe_thread(filtered, NULL);
+	probe_sleep_ms(100);
+}
+
+/// For a program that runs without a sandbox, whose only filter this is, and with whatever its parent left open.
+static void clone_filter(void)
+{
+	if (close_range(3, ~0U, 0) != 0)
+		probe_die("close_range");
+	refuse_call(SYS_clone);
+}
+
+static char **arguments;
+
+/// Goes on as a copy of this program, which it then removes.
+static void replaced_program(void)
+{
+	char path[256], self[256] = {0};
+	snprintf(path, sizeof path, "%s/self", probe_dir);
+	if (readlink("/proc/self/exe", self, sizeof self - 1) < 0)
+		probe_die("/proc/self/exe");
+	if (strcmp(self, path) != 0) {
+		int from = open(self, O_RDONLY), to = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0755);
+		struct stat status;
+		if (from < 0 || to < 0 || fstat(from, &status) != 0 ||
+		    sendfile(to, from, NULL, (size_t)status.st_size) != status.st_size)
+			probe_die("%s", path);
+		close(from);
+		close(to);
+		execv(path, arguments);
+		probe_die("%s", path);
+	}
+	if (unlink(path) != 0)
+		probe_die("%s", path);
+	close(made("self"));
+}
+
+static void huge_mapping(void)
+{
+	char *memory = mmap(NULL, 2 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+	if (memory == MAP_FAILED)
+		probe_die("MAP_HUGETLB");
+	memset(memory, 1, 2 << 20);
+}
+
+static void huge_memfd(void)
+{
+	int fd = memfd_create("huge", MFD_HUGETLB);
+	if (fd < 0 || ftruncate(fd, 2 << 20) != 0)
+		probe_die("MFD_HUGETLB");
+}
+
 static const struct {
 	const char *name;
 	void (*make)(void);
@@ -168,12 +256,15 @@ static const struct {
 	{"deleted_directory", deleted_directory}, {"replaced_directory", replaced_directory},
 	{"replaced_socket", replaced_socket}, {"socket_is_a_file", socket_is_a_file},
 	{"guard_region", guard_region}, {"daemon", daemon_process}, {"shared_memory", shared_memory},
-	{"socket_filter", socket_filter},
+	{"socket_filter", socket_filter}, {"own_filter", own_filter}, {"thread_filter", thread_filter},
+	{"clone_filter", clone_filter}, {"replaced_program", replaced_program}, {"huge_mapping", huge_mapping},
+	{"huge_memfd", huge_memfd},
 };
 
 int main(int argc, char **argv)
 {
 	probe_begin(argc, argv);
+	arguments = argv;
 	for (size_t n = 0; argc > 1 && n < sizeof kinds / sizeof kinds[0]; n++)
 		if (strcmp(argv[1], kinds[n].name) == 0) {
 			kinds[n].make();

@@ -26,6 +26,8 @@ pub enum ErrorCode {
     Interrupted,
     /// The node did not finish within the request's deadline.
     TimedOut,
+    /// What was sent or is stored is damaged.
+    Damaged,
     /// The client went away.
     Cancelled,
     /// The host refused something the node needs.

@@ -7,6 +7,15 @@
 //! | `POST /v1/templates` | [`TemplateSpec`] -> [`BuildEvent`]s, one JSON document per line; hanging up cancels the build |
 //! | `DELETE /v1/templates/NAME` | `null` |
 //! | `POST /v1/templates/NAME/run` | [`RunRequest`] -> [`RunResponse`]; hanging up removes what was started |
+//! | `POST /v1/sandboxes/ID/checkpoint` | [`CheckpointRequest`] -> [`CheckpointEvent`]s, one JSON document per line |
+//! | `GET /v1/checkpoints`, `GET /v1/checkpoints/NAME` | [`Checkpoint`] (a list of them) |
+//! | `DELETE /v1/checkpoints/NAME` | `null` |
+//! | `POST /v1/checkpoints/NAME/verify` | [`CheckpointVerification`] |
+//! | `GET /v1/checkpoints/NAME/export` | a checkpoint file, as bytes; an answer that breaks off has failed |
+//! | `POST /v1/checkpoints?name=NAME&replace=BOOL` | a checkpoint file -> [`Checkpoint`] |
+//! | `GET /v1/store/stats` | [`StoreStats`] |
+//! | `POST /v1/store/verify` | [`StoreVerification`]; hanging up ends it |
+//! | `POST /v1/store/gc` | [`GcRequest`] -> [`GcReport`] |
 //! | `GET /v1/sandboxes` | a list of [`Sandbox`] |
 //! | `GET /v1/sandboxes/ID` | [`SandboxDetail`] |
 //! | `DELETE /v1/sandboxes/ID`, `DELETE /v1/sandboxes` | [`Removed`] |
@@ -17,17 +26,24 @@
 //!
 //! Every answer that is not 2xx or 101 carries an [`ErrorBody`].
 
+mod checkpoint;
 pub mod error;
 pub mod frame;
 mod node;
 mod sandbox;
+mod store;
 mod template;
 
+pub use checkpoint::{Checkpoint, CheckpointEvent, CheckpointRequest, CheckpointStage};
 pub use error::{ErrorBody, ErrorCode, ErrorDetail};
 pub use node::{NodeInfo, PoolInfo};
 pub use sandbox::{
     ExecRequest, ExitStatus, ForkRequest, ForkResponse, Interpreter, ProcessInfo, Removed, RunRequest, RunResponse,
     Sandbox, SandboxDetail, SandboxState, TerminalSize,
+};
+pub use store::{
+    CheckpointVerification, Damage, GcReport, GcRequest, StoreDamage, StoreReads, StoreRequests, StoreStats,
+    StoreVerification, Tally,
 };
 pub use template::{
     BuildEvent, BuildStage, BuildTimings, Image, Limits, Ready, Template, TemplateFacts, TemplateSpec, TemplateState,

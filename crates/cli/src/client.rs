@@ -18,6 +18,12 @@ use tokio::net::UnixStream;
 
 use crate::exit::Failure;
 
+/// Whether to wait for another line.
+pub(crate) enum Flow<T> {
+    Continue,
+    Done(T),
+}
+
 /// One node.
 #[derive(Debug, Clone)]
 pub(crate) struct Client {
@@ -49,6 +55,28 @@ impl Client {
     /// As [`Self::get_stream`], with a body to send.
     pub(crate) async fn post_stream<B: Serialize>(&self, path: &str, body: &B) -> Result<Response<Incoming>> {
         self.send(Method::POST, path, serde_json::to_vec(body)?.into(), None).await
+    }
+
+    /// An answer of one JSON document per line. `take` looks at each until it has what it waits for.
+    pub(crate) async fn post_lines<B: Serialize, E: DeserializeOwned, T>(
+        &self,
+        path: &str,
+        body: &B,
+        mut take: impl FnMut(E) -> Result<Flow<T>>,
+    ) -> Result<T> {
+        let mut answer = self.post_stream(path, body).await?.into_body();
+        let mut buffer = Vec::new();
+        while let Some(frame) = answer.frame().await {
+            buffer.extend_from_slice(&frame.context("the node's answer broke off")?.into_data().unwrap_or_default());
+            while let Some(end) = buffer.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = buffer.drain(..=end).collect();
+                let event = serde_json::from_slice(&line).context("the node's answer is not understood")?;
+                if let Flow::Done(done) = take(event)? {
+                    return Ok(done);
+                }
+            }
+        }
+        anyhow::bail!("the node hung up before it had finished")
     }
 
     /// Switches the connection to another protocol.

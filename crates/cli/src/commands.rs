@@ -1,6 +1,7 @@
 //! The command line: one file per command below `commands/`.
 
 pub(crate) mod bench;
+pub(crate) mod checkpoint;
 pub(crate) mod connect;
 pub(crate) mod doctor;
 pub(crate) mod exec;
@@ -53,6 +54,7 @@ pub(crate) enum Command {
     Inspect(inspect::Args),
     Logs(logs::Args),
     Fork(fork::Args),
+    Checkpoint(checkpoint::Args),
     Rm(rm::Args),
     Doctor(doctor::Args),
     /// Measure, and compare within one run.
@@ -73,6 +75,9 @@ pub(crate) async fn run(cli: Cli) -> ExitCode {
         Command::Template(command) => interruptible("the build was cancelled", template::run(command, &client)).await,
         Command::Run(args) => interruptible("what was started is removed again", run::run(args, &client)).await,
         Command::Fork(args) => interruptible("what was forked is removed again", fork::run(args, &client)).await,
+        Command::Checkpoint(args) => {
+            interruptible("a checkpoint that was begun is completed", checkpoint::run(args, &client)).await
+        }
         Command::Connect(args) => interruptible("", connect::run(args, &client)).await,
         Command::Ps(args) => interruptible("", ps::run(args, &client)).await,
         Command::Inspect(args) => interruptible("", inspect::run(args, &client)).await,

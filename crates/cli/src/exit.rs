@@ -85,6 +85,7 @@ pub(crate) fn code_of(code: ErrorCode) -> u8 {
         | ErrorCode::StartFailed
         | ErrorCode::Interrupted
         | ErrorCode::TimedOut
+        | ErrorCode::Damaged
         | ErrorCode::Host => 1,
     }
 }

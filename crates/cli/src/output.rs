@@ -1,6 +1,9 @@
 //! Tables, units and logs.
 
-use std::{io::IsTerminal, time::Duration};
+use std::{
+    io::{IsTerminal, Write},
+    time::Duration,
+};
 
 use serde::Serialize;
 use tracing_subscriber::EnvFilter;
@@ -35,6 +38,30 @@ pub(crate) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) {
 fn print_row<'a>(widths: &[usize], cells: impl Iterator<Item = &'a str>) {
     let line: Vec<String> = widths.iter().zip(cells).map(|(width, cell)| format!("{cell:<width$}")).collect();
     println!("{}", line.join("  ").trim_end());
+}
+
+/// One line that is overwritten, on a terminal only.
+pub(crate) struct Progress {
+    shown: bool,
+}
+
+impl Progress {
+    pub(crate) fn new() -> Self {
+        Self { shown: std::io::stderr().is_terminal() }
+    }
+
+    pub(crate) fn show(&mut self, text: &str) {
+        if self.shown {
+            eprint!("\r\x1b[K{text}");
+            let _ = std::io::stderr().flush();
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        if self.shown {
+            eprint!("\r\x1b[K");
+        }
+    }
 }
 
 /// Bytes for people.

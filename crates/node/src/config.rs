@@ -15,6 +15,8 @@ pub struct Config {
     pub pool_limit: usize,
     /// The most of them that have a copy forked ahead.
     pub parked_limit: usize,
+    /// Where what outlives it is.
+    pub durable: crate::durable::Settings,
     /// What becomes of the sandboxes when it stops.
     pub at_exit: AtExit,
     /// Command that runs the keeper: the program and the arguments before `--node ID`.

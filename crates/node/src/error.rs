@@ -53,6 +53,16 @@ pub enum Error {
     StateInUse(PathBuf),
     #[error("another node listens on {}", .0.display())]
     SocketInUse(PathBuf),
+    #[error("there is no checkpoint {0}")]
+    NoCheckpoint(TemplateName),
+    #[error("there is a checkpoint {0} already")]
+    CheckpointExists(TemplateName),
+    #[error("checkpoint {name} cannot be started on this node")]
+    Unfit { name: TemplateName, reasons: Vec<String> },
+    #[error("cannot {action}")]
+    Store { action: &'static str, source: Box<dyn std::error::Error + Send + Sync> },
+    #[error("the file is no whole checkpoint")]
+    DamagedFile { source: Box<dyn std::error::Error + Send + Sync> },
     #[error("the sandbox engine failed")]
     Sandbox(#[from] sandbox::Error),
 }

@@ -1,7 +1,9 @@
 //! The HTTP adapter: parse, call the node, convert, map the error.
 
+mod checkpoints;
 mod errors;
 mod handlers;
+mod store;
 mod upgrade;
 
 use std::sync::Arc;
@@ -28,6 +30,14 @@ pub(crate) fn router(node: Arc<Node>) -> Router {
         .route("/sandboxes/{id}", get(handlers::sandbox).delete(handlers::remove))
         .route("/sandboxes/{id}/logs", get(handlers::logs))
         .route("/sandboxes/{id}/fork", post(handlers::fork))
+        .route("/sandboxes/{id}/checkpoint", post(checkpoints::take))
+        .route("/checkpoints", get(checkpoints::list).post(store::import))
+        .route("/checkpoints/{name}", get(checkpoints::get).delete(checkpoints::remove))
+        .route("/checkpoints/{name}/verify", post(store::verify_checkpoint))
+        .route("/checkpoints/{name}/export", get(store::export))
+        .route("/store/stats", get(store::stats))
+        .route("/store/verify", post(store::verify))
+        .route("/store/gc", post(store::collect))
         .route("/sandboxes/{id}/exec", post(upgrade::exec))
         .route("/sandboxes/{id}/dial/{port}", get(upgrade::dial));
     Router::new()

@@ -17,7 +17,10 @@ mod sandboxes;
 mod watch;
 mod zygotes;
 
-use std::{io, os::fd::OwnedFd};
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+};
 
 use base::{id::SandboxId, limits::MESSAGE_BYTES_MAX};
 use sandbox::{Cgroups, ProcessIdentity};
@@ -184,7 +187,7 @@ impl Keeper {
             Request::BindLimits { ids } => self.sandboxes.bind_limits(&ids),
             Request::Spawn { id, command, main } => match <[OwnedFd; 3]>::try_from(descriptors) {
                 Ok(stdio) => self.sandboxes.spawn(&id, &command, main, &stdio, &mut self.children),
-                Err(_) => no_stdio(),
+                Err(_) => no_descriptors(),
             },
             Request::DestroySandbox { id } => match self.sandboxes.destroy(seq, id) {
                 Some(reply) => reply,
@@ -193,6 +196,13 @@ impl Keeper {
             Request::BuildZygote(job) => match self.build(seq, &job) {
                 Some(reply) => reply,
                 None => return Ok(()),
+            },
+            Request::RestoreZygote(job) => match <[OwnedFd; 1]>::try_from(descriptors) {
+                Ok([parcel]) => match self.builders.restore(seq, &job, &parcel, &mut self.children) {
+                    Ok(()) => return Ok(()),
+                    Err(error) => Reply::failed(&error),
+                },
+                Err(_) => no_descriptors(),
             },
             Request::Start { zygote, id, start, stepping } => {
                 let way = if stepping { Way::Stepping } else { Way::AtOnce };
@@ -216,7 +226,7 @@ impl Keeper {
         (seq, id, start, way): (u64, SandboxId, u64, Way),
         descriptors: Vec<OwnedFd>,
     ) -> Result<(), KeeperError> {
-        let Ok(stdio) = <[OwnedFd; 3]>::try_from(descriptors) else { return self.reply(seq, no_stdio()) };
+        let Ok(stdio) = <[OwnedFd; 3]>::try_from(descriptors) else { return self.reply(seq, no_descriptors()) };
         let answers = self.zygotes.start(zygote, Start { seq, id, start, way, stdio }, &self.sandboxes);
         self.answer_all(answers)
     }
@@ -225,7 +235,7 @@ impl Keeper {
     fn build(&mut self, seq: u64, job: &message::BuildZygote) -> Option<Reply> {
         let Some(sandbox) = self.sandboxes.get(&job.id) else { return Some(Reply::no_sandbox(&job.id)) };
         let base = job.base.and_then(|number| self.zygotes.get(number));
-        self.builders.start(seq, job, sandbox, base, &mut self.children).err().map(|error| Reply::failed(&error))
+        self.builders.build(seq, job, sandbox, base, &mut self.children).err().map(|error| Reply::failed(&error))
     }
 
     fn drop_zygote(&mut self, seq: u64, zygote: u64) -> Result<(), KeeperError> {
@@ -262,11 +272,11 @@ impl Keeper {
     }
 
     fn take_built(&mut self, zygote: u64, finished: Finished) -> Result<(), KeeperError> {
-        let Finished { seq, reply, built } = finished;
+        let Finished { seq, reply, built, faults } = finished;
         let taken = built.map(|(facts, control)| self.zygotes.insert(zygote, facts, control, &mut self.children));
         match taken {
             Some(Err(error)) => self.reply(seq, Reply::failed(&error)),
-            Some(Ok(())) | None => self.reply(seq, reply),
+            Some(Ok(())) | None => self.send(&FromKeeper::Reply { seq, reply }, faults.as_ref()),
         }
     }
 
@@ -286,25 +296,23 @@ impl Keeper {
     }
 
     fn reply(&self, seq: u64, reply: Reply) -> Result<(), KeeperError> {
-        self.send(&FromKeeper::Reply { seq, reply })
+        self.send(&FromKeeper::Reply { seq, reply }, None)
     }
 
     fn event(&self, event: Event) -> Result<(), KeeperError> {
-        self.send(&FromKeeper::Event(event))
+        self.send(&FromKeeper::Event(event), None)
     }
 
-    fn send(&self, message: &FromKeeper) -> Result<(), KeeperError> {
+    fn send(&self, message: &FromKeeper, descriptor: Option<&OwnedFd>) -> Result<(), KeeperError> {
         let bytes = serde_json::to_vec(message).map_err(KeeperError::Message)?;
-        sys::seqpacket::send(self.server.get(), &bytes, &[]).map_err(|error| match error.kind() {
+        let descriptors: Vec<_> = descriptor.iter().map(|fd| fd.as_fd()).collect();
+        sys::seqpacket::send(self.server.get(), &bytes, &descriptors).map_err(|error| match error.kind() {
             io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => KeeperError::ServerGone,
             _ => KeeperError::System("answer the server", error),
         })
     }
 }
 
-fn no_stdio() -> Reply {
-    Reply::Failed {
-        kind: message::FailureKind::Step,
-        message: "the request came without its three descriptors".to_owned(),
-    }
+fn no_descriptors() -> Reply {
+    Reply::Failed { kind: message::FailureKind::Step, message: "the request came without its descriptors".to_owned() }
 }

@@ -29,6 +29,8 @@ pub(crate) struct Answer {
     pub(crate) reply: Reply,
     /// Resolves when the process of this reply ends; fails when the keeper dies first.
     pub(crate) ended: Option<oneshot::Receiver<Status>>,
+    /// What came along.
+    pub(crate) descriptor: Option<OwnedFd>,
 }
 
 /// One running keeper.
@@ -132,16 +134,16 @@ impl KeeperClient {
         loop {
             let received =
                 self.socket.async_io(Interest::READABLE, |socket| sys::seqpacket::recv(socket, &mut buffer)).await;
-            let length = match received {
+            let (length, descriptors) = match received {
                 Ok((0, _)) => break,
-                Ok((length, _)) => length,
+                Ok(received) => received,
                 Err(error) => {
                     tracing::warn!(%error, "the keeper's socket failed");
                     break;
                 }
             };
             match serde_json::from_slice(&buffer[..length]) {
-                Ok(FromKeeper::Reply { seq, reply }) => self.on_reply(seq, reply),
+                Ok(FromKeeper::Reply { seq, reply }) => self.on_reply(seq, reply, descriptors.into_iter().next()),
                 Ok(FromKeeper::Event(event)) => self.on_event(event, &events),
                 Err(error) => tracing::error!(%error, "a message of the keeper is not understood"),
             }
@@ -152,7 +154,7 @@ impl KeeperClient {
         shared.processes.clear();
     }
 
-    fn on_reply(&self, seq: u64, reply: Reply) {
+    fn on_reply(&self, seq: u64, reply: Reply, descriptor: Option<OwnedFd>) {
         let mut shared = self.lock();
         if matches!(reply, Reply::Captured) {
             if let Some(captured) = shared.waiting.get_mut(&seq).and_then(|waiting| waiting.captured.take()) {
@@ -175,7 +177,7 @@ impl KeeperClient {
             | Reply::Refused { .. }
             | Reply::Failed { .. } => None,
         };
-        let _ = waiting.answer.send(Answer { reply, ended });
+        let _ = waiting.answer.send(Answer { reply, ended, descriptor });
     }
 
     /// Resolves when the process ends, which the keeper reports because it adopted it.

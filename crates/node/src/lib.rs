@@ -8,6 +8,7 @@
 
 pub mod config;
 mod descriptor;
+pub mod durable;
 pub mod error;
 mod http;
 pub mod keeper;

@@ -5,6 +5,7 @@
 
 mod ahead;
 mod build;
+mod checkpoint;
 mod dial;
 mod discard;
 mod exec;
@@ -13,10 +14,14 @@ mod images;
 mod inspect;
 mod logs;
 mod orphans;
+mod pages;
 mod pool;
 mod ready;
+mod restore;
 mod start;
+mod store;
 mod supervisor;
+mod transfer;
 
 use std::{
     fs::{File, OpenOptions},
@@ -33,6 +38,7 @@ use tokio::sync::{Notify, oneshot, watch};
 
 use crate::{
     config::{Config, RECORD, output_file},
+    durable::Durable,
     error::{Context, Error, Result},
     keeper::message::Status,
     keeper_client::KeeperClient,
@@ -41,6 +47,8 @@ use crate::{
 };
 
 pub(crate) use build::Progress;
+pub(crate) use checkpoint::CheckpointProgress;
+pub(crate) use transfer::Parts;
 
 /// How long an operation waits for a new keeper when the old one has just died.
 const KEEPER_RESTART_MAX: Duration = Duration::from_secs(10);
@@ -71,6 +79,7 @@ pub(crate) struct Node {
     began: Instant,
     cgroups: Cgroups,
     state: Mutex<State>,
+    durable: Durable,
     /// Counts changes of templates; waiters look again.
     changes: watch::Sender<u64>,
     keeper: watch::Sender<Option<CurrentKeeper>>,
@@ -86,7 +95,7 @@ pub(crate) struct Node {
 
 impl Node {
     /// Loads the state. Nothing runs yet: [`Self::supervise`] starts the keeper and the rest.
-    pub(crate) fn load(config: Config) -> Result<Arc<Self>> {
+    pub(crate) async fn load(config: Config) -> Result<Arc<Self>> {
         for dir in [config.templates_dir(), config.sandboxes_dir(), config.images_dir()] {
             std::fs::create_dir_all(&dir).at("create", &dir)?;
         }
@@ -99,7 +108,9 @@ impl Node {
         let sandboxes = load_records::<SandboxRecord>(&config.sandboxes_dir());
         let null = OpenOptions::new().read(true).write(true).open("/dev/null").at("open", Path::new("/dev/null"))?;
         let (pool_limit, parked_limit) = (config.pool_limit, config.parked_limit);
+        let durable = Durable::open(&config.durable, &config.state_dir).await?;
         Ok(Arc::new(Self {
+            durable,
             config,
             id,
             began: Instant::now(),

@@ -48,6 +48,9 @@ pub(crate) struct TemplateRecord {
     pub(crate) layer: PathBuf,
     /// Of the last build.
     pub(crate) timings: BuildTimings,
+    /// The manifest of the checkpoint that it was restored from, if it was: then its zygote is not built but restored.
+    #[serde(default)]
+    pub(crate) checkpoint: Option<String>,
 }
 
 impl TemplateRecord {

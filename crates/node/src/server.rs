@@ -28,7 +28,7 @@ pub async fn run(config: Config) -> Result<()> {
     let _lock = lock_state(&config.state_dir)?;
     let socket = config.socket.clone();
     let listener = listen(&socket).await?;
-    let node = Node::load(config)?;
+    let node = Node::load(config).await?;
     let stop = watch::Sender::new(false);
     let mut supervised = tokio::spawn(Arc::clone(&node).supervise(stop.subscribe()));
     let served = {

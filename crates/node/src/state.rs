@@ -28,7 +28,7 @@ use std::{
     sync::Arc,
 };
 
-use api::TemplateFacts;
+use api::{BuildTimings, TemplateFacts};
 use base::id::{SandboxId, TemplateName};
 use process::ZygoteFacts;
 use sandbox::ProcessIdentity;
@@ -52,6 +52,22 @@ pub(crate) struct ZygoteRef {
     pub(crate) facts: TemplateFacts,
     /// For the engine.
     pub(crate) engine: ZygoteFacts,
+}
+
+impl ZygoteRef {
+    /// As the engine describes it.
+    pub(crate) fn new(number: u64, engine: ZygoteFacts, timings: BuildTimings) -> Self {
+        let facts = TemplateFacts {
+            zygote_pid: engine.pid,
+            threads: engine.threads,
+            mappings: engine.mappings,
+            descriptors: engine.descriptors,
+            memory_bytes: engine.memory_bytes,
+            huge_bytes: engine.huge_bytes,
+            timings,
+        };
+        Self { number, arena: engine.arena, facts, engine }
+    }
 }
 
 /// Where a template is in its life.

@@ -1,30 +1,32 @@
 //! Capture: stop the source, take a still of it, read what the still does not show, let it go on.
 
+mod complete;
 mod inject;
 
-use std::{
-    fs::File,
-    time::{Duration, Instant},
-};
+use std::{fs::File, mem::take, time::Duration};
 
-use inject::{Answers, Injection};
+use complete::{Known, complete};
+use inject::{Injection, Outcome};
 use serde::{Deserialize, Serialize};
 use sys::{
     deadman::Deadman,
+    ptrace::SignalInfo,
     remote::{self, Range},
 };
 
 use crate::{
-    checks, descriptors,
+    checks::{self, Places, Surroundings},
+    descriptors::{self, Files},
     error::{Context, Error},
-    image::{Credentials, Image, Layout, Stream, StreamFile},
+    image::{Image, SharedObject, Stream, StreamFile, Thread},
     mappings,
     objects::Objects,
-    procfs::{self, Fields, MapLine, Stat},
+    procfs::{self, MapLine},
     refusal::Refusal,
     still::Still,
-    stopped::Stopped,
-    threads,
+    stopped::{Stopped, Task},
+    threads::{self, Reported, Seen},
+    watches::{self, Watched},
 };
 
 /// A source may be stopped for this long; files that are copied meanwhile count. Whoever captures ends by SIGALRM beyond it.
@@ -56,12 +58,13 @@ pub struct Capture {
 /// Why process `pid` could not be forked; empty if it could. Changes nothing and stops nothing, so that a running program may have changed
 /// by the time the answer is read.
 pub fn examine(pid: i32) -> Result<Vec<Refusal>, Error> {
-    let mut refusals = checks::process(pid)?;
+    let mut refusals = checks::look(pid)?.refusals;
     let lines = procfs::mappings(pid, "smaps")?;
     let mut objects = Objects::default();
     objects.add_mapped(pid, &lines)?;
-    refusals.extend(descriptors::read(pid, &standard_streams(pid), &mut objects)?.refusals);
-    refusals.extend(mappings::classify(pid, &lines, &objects.found, &[])?.refusals);
+    let watched = watches::find(pid)?;
+    refusals.extend(descriptors::read(pid, &standard_streams(pid), &mut objects, &watched)?.refusals);
+    refusals.extend(mappings::classify(pid, &lines, &objects.found)?.refusals);
     Ok(refusals)
 }
 
@@ -79,53 +82,52 @@ fn standard_streams(pid: i32) -> Vec<(StreamFile, Stream)> {
 /// The source is unchanged afterwards, also after an error. [`Error::Refused`] has every reason found.
 pub fn capture(spec: &CaptureSpec, during_pause: &mut dyn FnMut() -> Result<(), PauseError>) -> Result<Capture, Error> {
     let pid = spec.pid;
-    refuse(checks::process(pid)?)?;
-    // Reading `smaps` walks the whole address space, so it happens before the stop; `maps`, which is quick, shows later if it is still true.
+    let checks::Look { refusals, surroundings } = checks::look(pid)?;
+    refuse(refusals)?;
+    // What takes long comes before the stop and is only confirmed in the pause: a search for files, and `smaps`, for which the kernel walks
+    // the whole address space.
+    let watched = watches::find(pid)?;
     let before = procfs::mappings(pid, "smaps")?;
     // A hostile program can keep a thread of its own from ever coming back: then this process ends, and with it all it holds.
     let deadman = Deadman::arm(PAUSE_MAX);
-    let (mut stopped, began) = seize(spec)?;
+    let mut stopped = seize(spec)?;
+    let began = stopped.since();
+    // Between the first look and the stop it may have forked.
+    refuse(surroundings.processes_again(stopped.tasks())?)?;
     let lines = procfs::mappings(pid, "maps")?;
     let flagged = if same_places(&before, &lines) { before } else { procfs::mappings(pid, "smaps")? };
-    // Between the first check and the stop it may have forked.
-    refuse(
-        checks::process(pid)?
-            .into_iter()
-            .filter(|refusal| !matches!(refusal, Refusal::Traced { .. } | Refusal::Stopped))
-            .collect(),
-    )?;
     let dont_fork: Vec<Range> = flagged.iter().filter(|line| line.flags.dont_fork).map(|line| line.range).collect();
     let mut injection = Injection::enter(&mut stopped, &flagged, &dont_fork)?;
-    let taken = injection.take(pid, &dont_fork);
-    let mut refusals = Vec::new();
-    let gathered = taken.and_then(|(still, reported)| {
-        let gathered = gather(spec, injection.stopped, &lines, reported, &mut refusals)?;
-        Ok((still, gathered))
+    // Cloning the still takes as long as all the rest, which goes on beside it.
+    let outcome = injection.run(pid, &dont_fork, |stopped| {
+        let gathered = gather(spec, stopped, &surroundings, &lines, &watched)?;
+        during_pause().map_err(Error::DuringPause)?;
+        Ok(gathered)
     });
     let arena = injection.arena;
     let left = injection.leave();
-    let (still, mut gathered) = gathered?;
+    let Outcome { newborn, mut answers, mut found } = outcome?;
     left?;
-    refuse(refusals)?;
-    during_pause().map_err(Error::DuringPause)?;
+    let (threads, pending) = threads(pid, stopped.tasks(), take(&mut found.seen), take(&mut answers.threads))?;
     drop(stopped);
     let pause = began.elapsed();
     drop(deadman);
-    complete(spec, &mut gathered, &still, arena, dont_fork)?;
-    Ok(Capture { image: gathered.image, still, pause })
+    let still = Still::adopt(newborn)?;
+    let known = Known { threads, pending, answers, found, lines, dont_fork };
+    let image = complete(&still, arena, spec.earlier_arena, known)?;
+    Ok(Capture { image, still, pause })
 }
 
-/// Stops the source, since when is given, where every thread is in the program: right after its own start some may still be on their way into it.
-fn seize(spec: &CaptureSpec) -> Result<(Stopped, Instant), Error> {
+/// Stops the source where every thread is in the program: right after its own start some may still be on their way into it.
+fn seize(spec: &CaptureSpec) -> Result<Stopped, Error> {
     const TRIES: u32 = 200;
     let (start, end) = spec.earlier_arena.unwrap_or((0, 0));
     let mut refused = Vec::new();
     for _ in 0..TRIES {
-        let began = Instant::now();
         match Stopped::seize(spec.pid) {
             Ok(stopped) => {
                 if stopped.tasks().iter().all(|task| !(start..end).contains(&task.registers.rip)) {
-                    return Ok((stopped, began));
+                    return Ok(stopped);
                 }
             }
             Err(Error::Refused(refusals)) if refusals.iter().all(Refusal::may_pass) => refused = refusals,
@@ -146,108 +148,61 @@ fn same_places(a: &[MapLine], b: &[MapLine]) -> bool {
     a.len() == b.len() && a.iter().map(place).eq(b.iter().map(place))
 }
 
-/// What is read in the pause, and what [`complete`] still needs.
+/// What is read in the pause from outside.
 struct Gathered {
-    image: Image,
+    seen: Vec<Seen>,
+    session_leader: bool,
+    process_group_leader: bool,
+    files: Files,
     objects: Objects,
+    contents: Vec<SharedObject>,
+    places: Places,
 }
 
 fn gather(
     spec: &CaptureSpec,
     stopped: &Stopped,
+    surroundings: &Surroundings,
     lines: &[MapLine],
-    answers: Answers,
-    refusals: &mut Vec<Refusal>,
+    watched: &Watched,
 ) -> Result<Gathered, Error> {
     let pid = spec.pid;
-    let threads = threads::gather(pid, stopped, &answers.threads, refusals)?;
-    let pending = threads::pending(pid, true, refusals)?;
+    let mut refusals = checks::threads_again(pid, stopped.tasks())?;
+    let places = surroundings.places(&mut refusals)?;
+    let seen = stopped.tasks().iter().map(|task| Seen::read(pid, task.tid, &mut refusals));
+    let seen: Vec<Seen> = seen.collect::<Result<_, _>>()?;
     let mut objects = Objects::default();
     objects.add_mapped(pid, lines)?;
-    let files = descriptors::read(pid, &spec.streams, &mut objects)?;
-    refusals.extend(files.refusals);
-    let contents = objects.read(refusals)?;
-    let stat = Stat::read(&pid.to_string())?;
-    let image = Image {
-        threads,
-        mappings: Vec::new(),
-        dont_fork: Vec::new(),
-        objects: contents,
-        layout: Layout::default(),
-        dumpable: 0,
-        no_huge_pages: 0,
-        personality: 0,
-        membarrier: 0,
-        actions: Vec::new(),
-        files: files.files,
-        pipes: files.pipes,
-        pairs: files.pairs,
-        interval_timers: answers.interval_timers,
-        posix_timers: answers.posix_timers,
-        pending,
-        cwd: Vec::new(),
-        umask: 0,
-        limits: Vec::new(),
-        credentials: Credentials { uids: [0; 3], gids: [0; 3], groups: Vec::new() },
-        own_affinity: remote::affinity(0).of("read affinity", pid)?,
-        session_leader: stat.field(6) == i64::from(pid),
-        process_group_leader: stat.field(5) == i64::from(pid),
-        vdso: Vec::new(),
-    };
-    Ok(Gathered { image, objects })
+    let mut files = descriptors::read(pid, &spec.streams, &mut objects, watched)?;
+    refusals.append(&mut files.refusals);
+    let contents = objects.read(&mut refusals)?;
+    refuse(refusals)?;
+    Ok(Gathered {
+        session_leader: seen.first().is_some_and(|main| main.session() == pid),
+        process_group_leader: seen.first().is_some_and(|main| main.process_group() == pid),
+        seen,
+        files,
+        objects,
+        contents,
+        places,
+    })
 }
 
-/// Reads from the still what it shows as well as the source did; the source runs again.
-fn complete(
-    spec: &CaptureSpec,
-    gathered: &mut Gathered,
-    still: &Still,
-    arena: Range,
-    dont_fork: Vec<Range>,
-) -> Result<(), Error> {
-    let pid = still.pid();
-    let image = &mut gathered.image;
-    let answers = still.ask(arena.start, arena.end - arena.start)?;
-    let lines = procfs::mappings(pid, "smaps")?;
-    let mut skip = vec![arena];
-    skip.extend(spec.earlier_arena.map(|(start, end)| Range { start, end }));
-    let classified = mappings::classify(pid, &lines, &gathered.objects.found, &skip)?;
-    refuse(classified.refusals)?;
-    image.mappings = classified.mappings;
-    image.vdso = classified.vdso;
-    image.dont_fork = dont_fork;
-    image.actions = answers.actions;
-    image.membarrier = answers.membarrier;
-    (image.dumpable, image.no_huge_pages) = (answers.dumpable, answers.no_huge_pages);
-    image.personality = answers.personality;
-    image.layout = layout(pid, answers.brk)?;
-    image.cwd = procfs::link(&format!("/proc/{pid}/cwd"))?;
-    let status = Fields::read(format!("/proc/{pid}/status"))?;
-    image.umask = status.number("Umask", 8)? as u32;
-    image.limits = procfs::limits(pid)?;
-    image.credentials = credentials(pid, &status)?;
-    Ok(())
-}
-
-fn credentials(pid: i32, status: &Fields) -> Result<Credentials, Error> {
-    let three = |name: &str| -> Result<[u32; 3], Error> {
-        let ids = status.numbers(name, 10)?;
-        match ids[..] {
-            [real, effective, saved, ..] => Ok([real as u32, effective as u32, saved as u32]),
-            _ => Err(Error::Unexpected { pid, what: format!("has an unreadable {name}") }),
-        }
-    };
-    let groups = status.numbers("Groups", 10)?.into_iter().map(|group| group as u32).collect();
-    Ok(Credentials { uids: three("Uid")?, gids: three("Gid")?, groups })
-}
-
-fn layout(pid: i32, brk: u64) -> Result<Layout, Error> {
-    let stat = Stat::read(&pid.to_string())?;
-    // The order of `struct prctl_mm_map`, as field numbers of proc(5); 0 stands for brk, which only the program itself can ask.
-    let fields = [26, 27, 45, 46, 47, 0, 28, 48, 49, 50, 51].map(|n| if n == 0 { brk } else { stat.field(n) as u64 });
-    let auxv = procfs::read(&format!("/proc/{pid}/auxv"))?;
-    let exe = procfs::link(&format!("/proc/{pid}/exe"))?;
-    Ok(Layout { fields, auxv, exe })
+/// The threads, and the signals that are pending for the whole process; their scripts have ended.
+fn threads(
+    pid: i32,
+    tasks: &[Task],
+    seen: Vec<Seen>,
+    reported: Vec<Reported>,
+) -> Result<(Vec<Thread>, Vec<SignalInfo>), Error> {
+    let mut refusals = Vec::new();
+    let mut threads = Vec::with_capacity(tasks.len());
+    for ((task, seen), reported) in tasks.iter().zip(seen).zip(reported) {
+        threads.push(seen.complete(task, reported, &mut refusals)?);
+    }
+    let pending = threads::pending(pid, true, &mut refusals)?;
+    refuse(refusals)?;
+    Ok((threads, pending))
 }
 
 impl Capture {

@@ -1,9 +1,10 @@
-//! What makes a process as a whole impossible to fork, seen without stopping it.
+//! What makes a process as a whole impossible to fork, seen from outside: all of it while the process runs, and in the pause again what
+//! may have changed meanwhile.
 
 use std::{
     fs,
     os::{
-        fd::{AsFd, BorrowedFd},
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
         unix::fs::MetadataExt,
     },
 };
@@ -16,49 +17,99 @@ use crate::{
     mappings,
     procfs::{self, Fields, Stat},
     refusal::Refusal,
+    stopped::Task,
 };
 
-/// Reasons against forking process `pid` as a whole.
-pub(crate) fn process(pid: i32) -> Result<Vec<Refusal>, Error> {
+/// What a look at a running process gives.
+#[derive(Debug)]
+pub(crate) struct Look {
+    /// Reasons against forking it as a whole.
+    pub(crate) refusals: Vec<Refusal>,
+    pub(crate) surroundings: Surroundings,
+}
+
+/// Where the process lives: kept from the first look for the second, in the pause. Whoever has no privileges can change neither.
+#[derive(Debug)]
+pub(crate) struct Surroundings {
+    pid: i32,
+    /// Its id inside its pid namespace.
+    inner_pid: i32,
+    root: OwnedFd,
+    /// Its sandbox's /proc, which lists the sandbox's processes only, however many the machine has. None outside of a sandbox.
+    proc: Option<OwnedFd>,
+}
+
+/// Where copies find working directory and program.
+#[derive(Debug, Default)]
+pub(crate) struct Places {
+    pub(crate) cwd: Vec<u8>,
+    pub(crate) exe: Vec<u8>,
+}
+
+/// Looks at process `pid` while it runs.
+pub(crate) fn look(pid: i32) -> Result<Look, Error> {
     let status = Fields::read(format!("/proc/{pid}/status"))?;
-    let mut found = Vec::new();
+    let mut refusals = Vec::new();
     let tracer = status.number("TracerPid", 10)?;
     if tracer != 0 {
-        found.push(Refusal::Traced { tracer: tracer as i32 });
+        refusals.push(Refusal::Traced { tracer: tracer as i32 });
     }
     match Stat::read(&pid.to_string())?.state() {
-        b'T' => found.push(Refusal::Stopped),
-        b'Z' | b'X' => found.push(Refusal::MainThreadGone),
+        b'T' => refusals.push(Refusal::Stopped),
+        b'Z' | b'X' => refusals.push(Refusal::MainThreadGone),
         _ => {}
     }
+    refusals.extend(nature(pid, &status)?);
+    let ids = status.numbers("NSpid", 10)?;
+    if ids.len() > 2 {
+        refusals.push(Refusal::NestedPidNamespace { level: ids.len() - 1 });
+    }
+    let tasks = procfs::numbers(&format!("/proc/{pid}/task"))?;
+    refusals.extend(too_many_threads(tasks.len()));
+    refusals.extend(threads(pid, &tasks)?);
+    let root = mappings::open_root(pid)?;
+    let proc = if ids.len() > 1 { Some(open_proc(pid, root.as_fd())?) } else { None };
+    let inner_pid = ids.last().map_or(pid, |id| *id as i32);
+    let surroundings = Surroundings { pid, inner_pid, root, proc };
+    refusals.extend(children(pid, &tasks)?);
+    refusals.extend(surroundings.daemons()?.0);
+    surroundings.places(&mut refusals)?;
+    Ok(Look { refusals, surroundings })
+}
+
+/// Reasons against process `pid` that a fork of it inherits, so that after the pause they can be looked for in the still.
+pub(crate) fn nature(pid: i32, status: &Fields) -> Result<Vec<Refusal>, Error> {
+    let mut found = Vec::new();
     let effective = status.number("CapEff", 16)? | status.number("CapPrm", 16)?;
     if effective != 0 || status.numbers("Uid", 10)?.contains(&0) {
         found.push(Refusal::Privileged { effective });
     }
-    let level = status.numbers("NSpid", 10)?.len();
-    if level > 2 {
-        found.push(Refusal::NestedPidNamespace { level: level - 1 });
-    }
-    let tasks = procfs::numbers(&format!("/proc/{pid}/task"))?;
-    if tasks.len() > limits::THREADS_MAX {
-        found.push(Refusal::TooMany { what: "threads".into(), found: tasks.len(), max: limits::THREADS_MAX });
-    }
-    found.extend(threads(pid, &tasks)?);
-    let children = children(pid, &tasks)?;
-    if !children.is_empty() {
-        found.push(Refusal::Children { pids: children.join(", ") });
-    }
-    if level > 1 {
-        let daemons = daemons(pid)?;
-        if !daemons.is_empty() {
-            found.push(Refusal::Daemons { pids: daemons.join(", ") });
-        }
-    }
-    found.extend(places(pid)?);
     if elf_class(pid) == Some(1) {
         found.push(Refusal::ThirtyTwoBit);
     }
     Ok(found)
+}
+
+/// What its threads may have changed since the first look. All are stopped by us, so nobody else traces them and the main thread is there;
+/// pid namespaces are for life.
+pub(crate) fn threads_again(pid: i32, tasks: &[Task]) -> Result<Vec<Refusal>, Error> {
+    let mut found: Vec<Refusal> = too_many_threads(tasks.len()).into_iter().collect();
+    for task in tasks {
+        let refusal = match own_filters(task.filters) {
+            None => unshared(pid, task.tid)?,
+            own => own,
+        };
+        if refusal.is_some() {
+            found.extend(refusal);
+            break;
+        }
+    }
+    Ok(found)
+}
+
+fn too_many_threads(found: usize) -> Option<Refusal> {
+    let max = limits::THREADS_MAX;
+    (found > max).then(|| Refusal::TooMany { what: "threads".into(), found, max })
 }
 
 /// The first thread that differs from the others in what a copy gives all of them alike.
@@ -76,71 +127,100 @@ fn threads(pid: i32, tasks: &[i32]) -> Result<Option<Refusal>, Error> {
 
 fn thread(pid: i32, tid: i32) -> Result<Option<Refusal>, Error> {
     let status = Fields::read(format!("/proc/{pid}/task/{tid}/status"))?;
-    // The first is the sandbox's own, which copies get again.
-    let filters = status.number("Seccomp_filters", 10).unwrap_or(0);
-    if filters > 1 {
-        return Ok(Some(Refusal::OwnSeccomp { filters: filters - 1 }));
+    if let Some(own) = own_filters(status.number("Seccomp_filters", 10).unwrap_or(0)) {
+        return Ok(Some(own));
     }
+    match unshared(pid, tid)? {
+        // A thread on its way out has let go of both, and a zombie has none.
+        Some(_) if Stat::read(&format!("{pid}/task/{tid}"))?.is_ending() => Ok(None),
+        found => Ok(found),
+    }
+}
+
+/// The first filter is the sandbox's own, which copies get again.
+fn own_filters(filters: u64) -> Option<Refusal> {
+    (filters > 1).then(|| Refusal::OwnSeccomp { filters: filters - 1 })
+}
+
+fn unshared(pid: i32, tid: i32) -> Result<Option<Refusal>, Error> {
     let named = [(Shared::Descriptors, "descriptors"), (Shared::Directories, "working directory and umask")];
     for (shared, what) in named {
-        // A thread on its way out has let go of both, and a zombie has none.
-        if tid != pid
-            && !remote::threads_share(pid, tid, shared).of("compare threads", tid)?
-            && !Stat::read(&format!("{pid}/task/{tid}"))?.is_ending()
-        {
+        if tid != pid && !remote::threads_share(pid, tid, shared).of("compare threads", tid)? {
             return Ok(Some(Refusal::UnsharedThread { tid, what: what.into() }));
         }
     }
     Ok(None)
 }
 
-/// Processes that the program left to its sandbox's init, as `pid name`; pids as in the sandbox. A copy would not have them. What was
-/// started in the sandbox from outside has no parent inside.
-fn daemons(pid: i32) -> Result<Vec<String>, Error> {
+fn open_proc(pid: i32, root: BorrowedFd<'_>) -> Result<OwnedFd, Error> {
     const PROC_SUPER_MAGIC: u64 = 0x9fa0;
-    let root = mappings::open_root(pid)?;
-    // The sandbox's own /proc lists its processes only, however many the machine has.
-    let proc = match mappings::open_inside(root.as_fd(), b"proc") {
-        Ok(proc) if rustix::fs::fstatfs(&proc).is_ok_and(|found| found.f_type as u64 == PROC_SUPER_MAGIC) => proc,
-        _ => return Err(Error::Unexpected { pid, what: "does not see /proc of its sandbox".into() }),
-    };
-    let proc = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&proc));
-    let mut found = Vec::new();
-    for inner in procfs::numbers(&proc)? {
-        let status = match Fields::read(format!("{proc}/{inner}/status")) {
-            Err(error) if procfs::is_gone(&error) => continue,
-            status => status?,
-        };
-        // A zombie is about to be reaped.
-        let alive = !status.get("State").is_some_and(|state| state.starts_with(['Z', 'X']));
-        if alive && status.number("PPid", 10)? == 1 {
-            found.push(format!("{inner} {}", status.get("Name").unwrap_or_default()));
-        }
+    match mappings::open_inside(root, b"proc") {
+        Ok(proc) if rustix::fs::fstatfs(&proc).is_ok_and(|found| found.f_type as u64 == PROC_SUPER_MAGIC) => Ok(proc),
+        _ => Err(Error::Unexpected { pid, what: "does not see /proc of its sandbox".into() }),
     }
-    Ok(found)
 }
 
-/// Working directory and program file must be where their paths say: copies open them there.
-fn places(pid: i32) -> Result<Vec<Refusal>, Error> {
-    let root = mappings::open_root(pid)?;
-    let mut found = Vec::new();
-    for (name, is_directory) in [("cwd", true), ("exe", false)] {
-        let link = format!("/proc/{pid}/{name}");
-        let (path, is) = match (procfs::link(&link), fs::metadata(&link).on("read", &link)) {
-            // A zombie has neither.
-            (Err(error), _) | (_, Err(error)) if procfs::is_gone(&error) => continue,
-            (path, is) => (path?, is?),
-        };
-        if !is_at(root.as_fd(), &path, &is) {
-            let path = String::from_utf8_lossy(&path).into_owned();
-            found.push(if is_directory {
-                Refusal::DeletedDirectory { path }
-            } else {
-                Refusal::ReplacedProgram { path }
-            });
+impl Surroundings {
+    /// Processes that the program has started since the first look. To be asked before we clone one ourselves.
+    pub(crate) fn processes_again(&self, tasks: &[Task]) -> Result<Vec<Refusal>, Error> {
+        let tasks: Vec<i32> = tasks.iter().map(|task| task.tid).collect();
+        if self.proc.is_none() {
+            return Ok(children(self.pid, &tasks)?.into_iter().collect());
         }
+        let (daemons, has_children) = self.daemons()?;
+        let children = if has_children { children(self.pid, &tasks)? } else { None };
+        Ok(children.into_iter().chain(daemons).collect())
     }
-    Ok(found)
+
+    /// Processes that the program left to its sandbox's init, as `pid name`; pids as in the sandbox. A copy would not have them. What was
+    /// started in the sandbox from outside has no parent inside. Beside it, whether there are children of the program itself.
+    fn daemons(&self) -> Result<(Option<Refusal>, bool), Error> {
+        const INIT: i32 = 1;
+        let Some(proc) = &self.proc else { return Ok((None, false)) };
+        let proc = format!("/proc/self/fd/{}", proc.as_raw_fd());
+        let (mut found, mut has_children) = (Vec::new(), false);
+        for inner in procfs::numbers(&proc)? {
+            if inner == INIT || inner == self.inner_pid {
+                continue;
+            }
+            let status = match Fields::read(format!("{proc}/{inner}/status")) {
+                Err(error) if procfs::is_gone(&error) => continue,
+                status => status?,
+            };
+            let parent = status.number("PPid", 10)? as i32;
+            has_children |= parent == self.inner_pid;
+            // A zombie is about to be reaped.
+            let alive = !status.get("State").is_some_and(|state| state.starts_with(['Z', 'X']));
+            if alive && parent == INIT {
+                found.push(format!("{inner} {}", status.get("Name").unwrap_or_default()));
+            }
+        }
+        let pids = found.join(", ");
+        Ok(((!found.is_empty()).then_some(Refusal::Daemons { pids }), has_children))
+    }
+
+    /// Working directory and program file must be where their paths say: copies open them there.
+    pub(crate) fn places(&self, refusals: &mut Vec<Refusal>) -> Result<Places, Error> {
+        let mut places = Places::default();
+        for (name, place) in [("cwd", &mut places.cwd), ("exe", &mut places.exe)] {
+            let link = format!("/proc/{}/{name}", self.pid);
+            let (path, is) = match (procfs::link(&link), fs::metadata(&link).on("read", &link)) {
+                // A zombie has neither.
+                (Err(error), _) | (_, Err(error)) if procfs::is_gone(&error) => continue,
+                (path, is) => (path?, is?),
+            };
+            if !is_at(self.root.as_fd(), &path, &is) {
+                let path = String::from_utf8_lossy(&path).into_owned();
+                refusals.push(if name == "cwd" {
+                    Refusal::DeletedDirectory { path }
+                } else {
+                    Refusal::ReplacedProgram { path }
+                });
+            }
+            *place = path;
+        }
+        Ok(places)
+    }
 }
 
 /// Whether `path` below `root` names this directory, or a file of this content. Devices are not compared, nor the inodes of files: an
@@ -157,7 +237,7 @@ fn is_at(root: BorrowedFd<'_>, path: &[u8], is: &fs::Metadata) -> bool {
 }
 
 /// Children of all threads, as `pid name`.
-fn children(pid: i32, tasks: &[i32]) -> Result<Vec<String>, Error> {
+fn children(pid: i32, tasks: &[i32]) -> Result<Option<Refusal>, Error> {
     let mut found = Vec::new();
     for tid in tasks {
         // A thread may end between the two reads; it then has no children.
@@ -170,7 +250,7 @@ fn children(pid: i32, tasks: &[i32]) -> Result<Vec<String>, Error> {
             found.push(format!("{child} {}", String::from_utf8_lossy(&name).trim_end()));
         }
     }
-    Ok(found)
+    Ok((!found.is_empty()).then(|| Refusal::Children { pids: found.join(", ") }))
 }
 
 /// The class byte of the program's ELF header: 1 is 32-bit.

@@ -17,11 +17,13 @@ use sys::{remote, sockets};
 use crate::{
     error::{Context, Error},
     image::{End, EpollEntry, FileKind, OpenFile, Pipe, Stream, StreamFile, TimerValue, UnixPair, Watch},
+    listed::{Listed, bracketed, list},
     mappings,
     objects::Objects,
-    procfs::{self, Fields},
+    procfs::Fields,
     refusal::Refusal,
-    search, sockets as unix,
+    sockets as unix,
+    watches::{self, Watched},
 };
 
 /// Devices that are the same in every sandbox.
@@ -48,17 +50,13 @@ impl Files {
     }
 }
 
-/// One descriptor as listed.
-struct Listed {
-    fd: i32,
-    link: Vec<u8>,
-    info: Fields,
-    flags: i32,
-    offset: u64,
-}
-
-/// Reads all descriptors of process `pid`.
-pub(crate) fn read(pid: i32, streams: &[(StreamFile, Stream)], objects: &mut Objects) -> Result<Files, Error> {
+/// Reads all descriptors of process `pid`. `watched` is what [`watches::find`] gave a moment ago.
+pub(crate) fn read(
+    pid: i32,
+    streams: &[(StreamFile, Stream)],
+    objects: &mut Objects,
+    watched: &Watched,
+) -> Result<Files, Error> {
     let process =
         rustix::process::Pid::from_raw(pid).ok_or(Error::Unexpected { pid, what: "is no process id".into() })?;
     let process = rustix::process::pidfd_open(process, rustix::process::PidfdFlags::empty()).of("open", pid)?;
@@ -73,7 +71,7 @@ pub(crate) fn read(pid: i32, streams: &[(StreamFile, Stream)], objects: &mut Obj
         return Ok(files);
     }
     files.socket_inodes = listed.iter().filter_map(|listed| bracketed(&listed.link, b"socket:[")).collect();
-    let watched = search::find(pid, &watched_inodes(&listed))?;
+    let watched = watches::confirm(pid, &listed, watched)?;
     let mut reader =
         Reader { pid, process, streams, objects, pipes: HashMap::new(), fifos: HashSet::new(), sockets: None, watched };
     // Of each link the open files so far, in the kernel's order: many (of eventfds, say) may have one link.
@@ -90,7 +88,7 @@ pub(crate) fn read(pid: i32, streams: &[(StreamFile, Stream)], objects: &mut Obj
             }
             Err(place) => place,
         };
-        match lock(&listed).map_or_else(|| reader.kind(&listed, &mut files), |refusal| Ok(Err(refusal)))? {
+        match listed.lock().map_or_else(|| reader.kind(&listed, &mut files), |refusal| Ok(Err(refusal)))? {
             Err(refusal) => files.refusals.push(refusal),
             Ok(kind) => {
                 same_link.insert(place, (listed.fd, files.files.len()));
@@ -114,42 +112,6 @@ fn find(pid: i32, known: &[(i32, usize)], fd: i32) -> Result<Result<usize, usize
         }
     }
     Ok(Err(low))
-}
-
-/// A lock that is held through this descriptor.
-fn lock(listed: &Listed) -> Option<Refusal> {
-    // "lock:   1: FLOCK  ADVISORY  WRITE 2 00:2f:1234 0 EOF"
-    let line = listed.info.lines().find(|line| line.starts_with("lock:"))?;
-    let kind = line.split_ascii_whitespace().nth(2).unwrap_or_default();
-    let lock = match kind {
-        "POSIX" => "POSIX (fcntl)",
-        "OFDLCK" => "OFD (fcntl)",
-        "FLOCK" => "flock",
-        other => other,
-    };
-    let path = String::from_utf8_lossy(&listed.link).into_owned();
-    Some(Refusal::FileLock { fd: listed.fd, lock: lock.into(), path })
-}
-
-fn list(pid: i32) -> Result<Vec<Listed>, Error> {
-    let mut listed = Vec::new();
-    for fd in procfs::numbers(&format!("/proc/{pid}/fd"))? {
-        let entry = (procfs::link(&format!("/proc/{pid}/fd/{fd}")), Fields::read(format!("/proc/{pid}/fdinfo/{fd}")));
-        let (link, info) = match entry {
-            // A process that is only looked at runs, and may have closed it.
-            (Err(error), _) | (_, Err(error)) if procfs::is_gone(&error) => continue,
-            (link, info) => (link?, info?),
-        };
-        let flags = info.number("flags", 8)? as i32;
-        let offset = info.number("pos", 10)?;
-        listed.push(Listed { fd, link, info, flags, offset });
-    }
-    Ok(listed)
-}
-
-/// `42` of `pipe:[42]`.
-fn bracketed(link: &[u8], prefix: &[u8]) -> Option<u64> {
-    std::str::from_utf8(link.strip_prefix(prefix)?.strip_suffix(b"]")?).ok()?.parse().ok()
 }
 
 /// Every pipe must have its ends here or closed: another process would lose its peer.
@@ -200,7 +162,7 @@ struct Reader<'a> {
     fifos: HashSet<(u64, u64)>,
     sockets: Option<unix::Reader>,
     /// Inode of what an inotify instance watches -> its path.
-    watched: HashMap<u64, Vec<u8>>,
+    watched: Watched,
 }
 
 type Kind = Result<FileKind, Refusal>;
@@ -288,7 +250,7 @@ impl Reader<'_> {
             }),
             b"[signalfd]" => Ok(FileKind::Signalfd { mask: info.number("sigmask", 16)? }),
             b"[eventpoll]" => return self.epoll(fd, info),
-            b"inotify" => return self.inotify(fd, info),
+            b"inotify" => self.inotify(fd, info),
             b"[io_uring]" => Err(Refusal::IoUring { fd }),
             _ => Err(Refusal::UnknownDescriptor { fd, what: String::from_utf8_lossy(&listed.link).into_owned() }),
         })
@@ -311,18 +273,17 @@ impl Reader<'_> {
         Ok(Ok(FileKind::Epoll { entries }))
     }
 
-    fn inotify(&self, fd: i32, info: &Fields) -> Result<Kind, Error> {
+    fn inotify(&self, fd: i32, info: &Fields) -> Kind {
         let mut watches = Vec::new();
-        for line in info.lines().filter(|line| line.starts_with("inotify ")) {
-            let inode = watch_field(line, "ino");
-            let Some(path) = self.watched.get(&inode).cloned() else {
-                return Ok(Err(Refusal::InotifyTarget { fd, inode }));
+        for watch in watches::of(info) {
+            let Some(path) = self.watched.get(&watch.inode).cloned() else {
+                return Err(Refusal::InotifyTarget { fd, inode: watch.inode });
             };
-            watches.push(Watch { wd: watch_field(line, "wd") as i32, mask: watch_field(line, "mask") as u32, path });
+            watches.push(Watch { wd: watch.wd, mask: watch.mask, path });
         }
         // The kernel lists the newest first; numbers are given again in ascending order.
         watches.sort_by_key(|watch| watch.wd);
-        Ok(Ok(FileKind::Inotify { watches }))
+        Ok(FileKind::Inotify { watches })
     }
 
     fn path(&mut self, listed: &Listed, status: &fs::Metadata) -> Result<Kind, Error> {
@@ -367,19 +328,6 @@ fn pair(info: &Fields, name: &str) -> (u64, u64) {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
-/// A hexadecimal field of a watch: "inotify wd:1 ino:2f sdev:3b mask:fce ignored_mask:0 ...".
-fn watch_field(line: &str, name: &str) -> u64 {
-    let value = line.split_ascii_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix(':'));
-    value.and_then(|value| u64::from_str_radix(value, 16).ok()).unwrap_or(0)
-}
-
-/// The inodes that all inotify instances watch.
-fn watched_inodes(listed: &[Listed]) -> HashSet<u64> {
-    let instances = listed.iter().filter(|listed| listed.link == b"anon_inode:inotify");
-    let lines = instances.flat_map(|listed| listed.info.lines()).filter(|line| line.starts_with("inotify "));
-    lines.map(|line| watch_field(line, "ino")).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsRawFd;
@@ -390,7 +338,7 @@ mod tests {
     static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
     fn own(objects: &mut Objects) -> Files {
-        read(std::process::id() as i32, &[], objects).unwrap()
+        read(std::process::id() as i32, &[], objects, &Watched::new()).unwrap()
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::{fmt, io};
 
-use crate::refusal::Refusal;
+use crate::{checkpoint::Unfit, refusal::Refusal};
 
 /// What the engine could not do.
 #[derive(Debug, thiserror::Error)]
@@ -69,6 +69,15 @@ pub enum Error {
     /// The zygote is gone.
     #[error("the zygote is gone")]
     ZygoteGone,
+    /// A checkpoint lacks a page that its index names.
+    #[error("the page at {address:#x} is missing from the checkpoint")]
+    MissingPage {
+        /// Its address in the program.
+        address: u64,
+    },
+    /// A checkpoint needs what this host does not have; nothing was made.
+    #[error("the checkpoint does not fit this host: {}", Listed(.0))]
+    Unfit(Vec<Unfit>),
 }
 
 /// Attaches what was tried to an I/O error.
@@ -89,15 +98,15 @@ impl<T, E: Into<io::Error>> Context<T> for Result<T, E> {
     }
 }
 
-struct Listed<'a>(&'a [Refusal]);
+struct Listed<'a, T>(&'a [T]);
 
-impl fmt::Display for Listed<'_> {
+impl<T: fmt::Display> fmt::Display for Listed<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (n, refusal) in self.0.iter().enumerate() {
+        for (n, reason) in self.0.iter().enumerate() {
             if n > 0 {
                 f.write_str("; ")?;
             }
-            refusal.fmt(f)?;
+            reason.fmt(f)?;
         }
         Ok(())
     }

@@ -2,7 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use crate::{error::Error, procfs, still::Still, stopped::Stopped};
+use crate::{
+    error::Error,
+    procfs,
+    still::{Newborn, Still},
+    stopped::Stopped,
+};
 
 /// Forks process `pid`, as it is, `rounds` times and ends each fork at once; gives what each fork took. The program is stopped meanwhile
 /// and goes on unchanged. A traced clone with one single step: some 20 us are the tracer's.
@@ -14,7 +19,7 @@ pub fn time_forks(pid: i32, rounds: usize) -> Result<Vec<Duration>, Error> {
         let began = Instant::now();
         let child = stopped.step_clone(syscall)?;
         took.push(began.elapsed());
-        drop(Still::adopt(child)?);
+        drop(Still::adopt(Newborn::new(child))?);
     }
     Ok(took)
 }

@@ -27,7 +27,7 @@ pub enum Stream {
 }
 
 /// An alternate signal stack, as in `stack_t`.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub(crate) struct AlternateStack {
     pub(crate) address: u64,
     pub(crate) flags: u32,
@@ -35,11 +35,12 @@ pub(crate) struct AlternateStack {
 }
 
 /// What a thread is besides its memory.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Thread {
     /// Its id inside the sandbox.
     pub(crate) tid: i32,
     /// As it was stopped, not yet fit to go on (see `sigframe::user_registers`).
+    #[serde(with = "registers")]
     pub(crate) registers: Registers,
     pub(crate) xsave: Vec<u8>,
     pub(crate) mask: u64,
@@ -50,11 +51,12 @@ pub(crate) struct Thread {
     pub(crate) rseq: Rseq,
     pub(crate) name: Vec<u8>,
     pub(crate) scheduling: Scheduling,
+    #[serde(with = "signals")]
     pub(crate) pending: Vec<SignalInfo>,
 }
 
 /// How a thread is scheduled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Scheduling {
     pub(crate) nice: i32,
     pub(crate) policy: u32,
@@ -65,7 +67,7 @@ pub(crate) struct Scheduling {
 }
 
 /// What a mapping shows.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Backing {
     /// Private memory of no file.
     Anonymous,
@@ -78,7 +80,7 @@ pub(crate) enum Backing {
 }
 
 /// Advice and other flags a mapping carries, as in `VmFlags` of `/proc/PID/smaps`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct MappingFlags {
     pub(crate) grows_down: bool,
     pub(crate) no_reserve: bool,
@@ -95,7 +97,7 @@ pub(crate) struct MappingFlags {
 }
 
 /// One mapping.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Mapping {
     pub(crate) range: Range,
     /// PROT_READ | PROT_WRITE | PROT_EXEC
@@ -106,8 +108,18 @@ pub(crate) struct Mapping {
     pub(crate) file: (u64, u64),
 }
 
+impl Mapping {
+    /// Whether its pages are the program's own, once written.
+    pub(crate) fn is_private(&self) -> bool {
+        match self.backing {
+            Backing::Anonymous | Backing::File { .. } => true,
+            Backing::SharedFile { .. } | Backing::Object { .. } => false,
+        }
+    }
+}
+
 /// Memory outside any file that several mappings or descriptors show: shared anonymous memory, memfds, deleted shared files.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct SharedObject {
     pub(crate) name: Vec<u8>,
     pub(crate) size: u64,
@@ -117,7 +129,7 @@ pub(crate) struct SharedObject {
 }
 
 /// Where the kernel thinks a program's parts are (`struct prctl_mm_map` without auxv and exe).
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Layout {
     /// start_code, end_code, start_data, end_data, start_brk, brk, start_stack, arg_start, arg_end, env_start, env_end
     pub(crate) fields: [u64; 11],
@@ -129,7 +141,7 @@ pub(crate) struct Layout {
 pub(crate) type SignalAction = [u64; 4];
 
 /// An open file and the descriptors that name it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct OpenFile {
     /// Numbers, each with its close-on-exec flag.
     pub(crate) numbers: Vec<(i32, bool)>,
@@ -139,7 +151,7 @@ pub(crate) struct OpenFile {
 }
 
 /// A registration in an epoll set.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct EpollEntry {
     pub(crate) fd: i32,
     pub(crate) events: u32,
@@ -147,7 +159,7 @@ pub(crate) struct EpollEntry {
 }
 
 /// One watch of an inotify instance.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Watch {
     pub(crate) wd: i32,
     pub(crate) mask: u32,
@@ -155,14 +167,14 @@ pub(crate) struct Watch {
 }
 
 /// A timer's remaining time and interval: seconds and nanoseconds of each.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TimerValue {
     pub(crate) interval: (u64, u64),
     pub(crate) remaining: (u64, u64),
 }
 
 /// How an open file is made again.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum FileKind {
     Stream(Stream),
     Path {
@@ -211,7 +223,7 @@ pub(crate) enum FileKind {
 }
 
 /// Which end of a pair.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum End {
     /// A pipe's reading end; the socket met first.
     First,
@@ -220,7 +232,7 @@ pub(crate) enum End {
 }
 
 /// A pipe whose ends are in the program, or closed.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Pipe {
     pub(crate) capacity: u32,
     /// Waiting packets, or one run of bytes.
@@ -229,7 +241,7 @@ pub(crate) struct Pipe {
 }
 
 /// A socket pair whose ends are in the program, or closed.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct UnixPair {
     pub(crate) kind: i32,
     /// Messages (or, for a stream, one run of bytes) waiting at the first and at the second end.
@@ -243,7 +255,7 @@ pub(crate) struct UnixPair {
 pub(crate) type SocketOption = (i32, i32, i32);
 
 /// A socket without a connection.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Socket {
     pub(crate) family: i32,
     pub(crate) kind: i32,
@@ -260,7 +272,7 @@ pub(crate) struct Socket {
 }
 
 /// The file of a bound unix socket.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct SocketPath {
     /// As it was given to `bind`.
     pub(crate) path: Vec<u8>,
@@ -270,7 +282,7 @@ pub(crate) struct SocketPath {
 }
 
 /// A POSIX timer.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct PosixTimer {
     pub(crate) id: i32,
     pub(crate) clock: i32,
@@ -282,7 +294,7 @@ pub(crate) struct PosixTimer {
 }
 
 /// All that is known of a stopped program except its memory.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Image {
     /// The main thread is first.
     pub(crate) threads: Vec<Thread>,
@@ -307,6 +319,7 @@ pub(crate) struct Image {
     /// ITIMER_REAL, ITIMER_VIRTUAL, ITIMER_PROF as `getitimer` gives them: interval s, us, value s, us.
     pub(crate) interval_timers: [[u64; 4]; 3],
     pub(crate) posix_timers: Vec<PosixTimer>,
+    #[serde(with = "signals")]
     pub(crate) pending: Vec<SignalInfo>,
     pub(crate) cwd: Vec<u8>,
     pub(crate) umask: u32,
@@ -322,12 +335,44 @@ pub(crate) struct Image {
 }
 
 /// Who the program runs as. It never has capabilities.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Credentials {
     /// Real, effective, saved.
     pub(crate) uids: [u32; 3],
     pub(crate) gids: [u32; 3],
     pub(crate) groups: Vec<u32>,
+}
+
+/// Registers as words.
+mod registers {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use sys::ptrace::{self, REGISTER_WORDS, Registers};
+
+    pub(super) fn serialize<S: Serializer>(registers: &Registers, serializer: S) -> Result<S::Ok, S::Error> {
+        ptrace::register_words(registers).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Registers, D::Error> {
+        <[u64; REGISTER_WORDS]>::deserialize(deserializer).map(ptrace::registers_of_words)
+    }
+}
+
+/// Signals as bytes: serde knows no arrays of this length.
+mod signals {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+    use sys::ptrace::SignalInfo;
+
+    pub(super) fn serialize<S: Serializer>(signals: &[SignalInfo], serializer: S) -> Result<S::Ok, S::Error> {
+        signals.concat().serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<SignalInfo>, D::Error> {
+        let bytes = Vec::<u8>::deserialize(deserializer)?;
+        match bytes.as_chunks() {
+            (signals, []) => Ok(signals.to_vec()),
+            (_, rest) => Err(D::Error::invalid_length(rest.len(), &"whole signals")),
+        }
+    }
 }
 
 /// Registers that are all zero.

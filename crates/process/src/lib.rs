@@ -13,25 +13,30 @@
 //! ```
 
 mod capture;
+mod checkpoint;
 mod checks;
 mod descriptors;
 mod error;
 mod floor;
 mod image;
+mod listed;
 mod mappings;
 mod objects;
 mod procfs;
 mod refusal;
 mod script;
 mod search;
+mod seize;
 mod sigframe;
 mod sockets;
 mod still;
 mod stopped;
 mod threads;
+mod watches;
 mod zygote;
 
 pub use capture::{Capture, CaptureSpec, PauseError, capture, examine};
+pub use checkpoint::{ProgramState, ReadPages, RestoreSpec, Restored, StateError, Unfit};
 pub use error::Error;
 pub use floor::time_forks;
 pub use image::{Stream, StreamFile};

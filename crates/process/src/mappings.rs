@@ -84,8 +84,8 @@ pub(crate) fn sort(line: &MapLine) -> Result<Sort, Refusal> {
     Ok(if line.shared { Sort::SharedFile } else { Sort::PrivateFile })
 }
 
-/// Classifies `lines` of the process whose root and mapped files are those of `pid`. Mappings in `skip` are ours, not the program's.
-pub(crate) fn classify(pid: i32, lines: &[MapLine], objects: &[Identity], skip: &[Range]) -> Result<Classified, Error> {
+/// Classifies `lines` of the process whose root and mapped files are those of `pid`.
+pub(crate) fn classify(pid: i32, lines: &[MapLine], objects: &[Identity]) -> Result<Classified, Error> {
     let root = open_root(pid)?;
     let mut classified = Classified::default();
     if lines.len() > limits::MAPPINGS_MAX {
@@ -97,9 +97,6 @@ pub(crate) fn classify(pid: i32, lines: &[MapLine], objects: &[Identity], skip: 
         classified.refusals.push(Refusal::GuardRegion { address: guard });
     }
     for line in lines {
-        if skip.iter().any(|range| range.start <= line.range.start && line.range.end <= range.end) {
-            continue;
-        }
         let backing = match sort(line) {
             Err(refusal) => {
                 classified.refusals.push(refusal);

@@ -2,7 +2,10 @@
 
 use std::{
     fs, io,
-    os::unix::ffi::{OsStrExt, OsStringExt},
+    os::{
+        fd::AsFd,
+        unix::ffi::{OsStrExt, OsStringExt},
+    },
 };
 
 use sys::remote::Range;
@@ -31,8 +34,28 @@ pub(crate) struct MapLine {
     pub(crate) protection_key: u32,
 }
 
+/// Reads a file of /proc.
+///
+/// Such files have no size, so `fs::read` begins with reads of 32 bytes; the kernel gives at most a page or two at once.
 pub(crate) fn read(path: &str) -> Result<Vec<u8>, Error> {
-    fs::read(path).on("read", path)
+    const ROOM: usize = 8 << 10;
+    let file = fs::File::open(path).on("read", path)?;
+    let mut bytes = Vec::new();
+    loop {
+        bytes.reserve(ROOM);
+        if rustix::io::read(file.as_fd(), rustix::buffer::spare_capacity(&mut bytes)).on("read", path)? == 0 {
+            return Ok(bytes);
+        }
+    }
+}
+
+impl MapLine {
+    /// What is left of it outside of `hole`. Offsets stay: whatever adjoins memory of ours so closely that both are one line has no file.
+    pub(crate) fn without(self, hole: Range) -> impl Iterator<Item = Self> {
+        let Range { start, end } = self.range;
+        let parts = [Range { start, end: end.min(hole.start) }, Range { start: start.max(hole.end), end }];
+        parts.into_iter().filter(|part| part.start < part.end).map(move |range| Self { range, ..self.clone() })
+    }
 }
 
 pub(crate) fn link(path: &str) -> Result<Vec<u8>, Error> {
@@ -152,37 +175,50 @@ fn apply_flags(line: &mut MapLine, flags: &[u8]) {
     }
 }
 
-/// Fields of `/proc/PID/stat` by their number in proc(5) (from 3 on; pid and name come before).
+/// What `/proc/PID/stat` tells.
 #[derive(Debug)]
-pub(crate) struct Stat(Vec<i64>, u8);
+pub(crate) struct Stat {
+    /// As the kernel has it, unlike in `status`, which escapes.
+    pub(crate) name: Vec<u8>,
+    state: u8,
+    /// By their number in proc(5), from 4 on.
+    fields: Vec<i64>,
+}
 
 impl Stat {
     /// Of a process, or with `task` "PID/task/TID" of a thread.
     pub(crate) fn read(task: &str) -> Result<Self, Error> {
         let path = format!("/proc/{task}/stat");
-        let text = String::from_utf8_lossy(&read(&path)?).into_owned();
-        let bad = || Error::Format { path: path.clone(), line: text.clone() };
-        let after = text.rfind(')').ok_or_else(bad)?;
-        let mut fields = text[after + 1..].split_ascii_whitespace();
-        let state = fields.next().and_then(|field| field.bytes().next()).ok_or_else(bad)?;
+        let text = read(&path)?;
+        let parsed = Self::parse(&text);
+        parsed.ok_or_else(|| Error::Format { path, line: String::from_utf8_lossy(&text).into_owned() })
+    }
+
+    /// "42 (name) S 1 ...": the name may itself have brackets and spaces in it.
+    fn parse(text: &[u8]) -> Option<Self> {
+        let start = text.iter().position(|byte| *byte == b'(')?;
+        let end = text.iter().rposition(|byte| *byte == b')')?;
+        let mut fields = std::str::from_utf8(&text[end + 1..]).ok()?.split_ascii_whitespace();
+        let state = fields.next()?.bytes().next()?;
         // Addresses above i64::MAX do not occur in user space; unparsable fields read as 0.
-        Ok(Self(fields.map(|field| field.parse().unwrap_or(0)).collect(), state))
+        let fields = fields.map(|field| field.parse().unwrap_or(0)).collect();
+        Some(Self { name: text.get(start + 1..end)?.to_vec(), state, fields })
     }
 
     /// Field number `n` of proc(5), 4 or more.
     pub(crate) fn field(&self, n: usize) -> i64 {
-        self.0.get(n - 4).copied().unwrap_or(0)
+        self.fields.get(n - 4).copied().unwrap_or(0)
     }
 
     /// Whether it is a zombie or has begun to exit (`PF_EXITING` in field 9).
     pub(crate) fn is_ending(&self) -> bool {
         const PF_EXITING: i64 = 4;
-        matches!(self.1, b'Z' | b'X') || self.field(9) & PF_EXITING != 0
+        matches!(self.state, b'Z' | b'X') || self.field(9) & PF_EXITING != 0
     }
 
     /// R, S, D, T, t, Z ...
     pub(crate) fn state(&self) -> u8 {
-        self.1
+        self.state
     }
 }
 
@@ -271,10 +307,30 @@ mod tests {
     }
 
     #[test]
+    fn a_hole_leaves_what_is_around_it() {
+        let line = map_line(b"1000-5000 rw-p 00000000 00:00 0 ").unwrap();
+        let left = |start, end| -> Vec<(u64, u64)> {
+            line.clone().without(Range { start, end }).map(|line| (line.range.start, line.range.end)).collect()
+        };
+        assert_eq!(left(0x2000, 0x3000), [(0x1000, 0x2000), (0x3000, 0x5000)]);
+        assert_eq!(left(0, 0x3000), [(0x3000, 0x5000)]);
+        assert_eq!(left(0, 0x1000), [(0x1000, 0x5000)]);
+        assert_eq!(left(0x5000, 0x6000), [(0x1000, 0x5000)]);
+        assert!(left(0, 0x9000).is_empty());
+    }
+
+    #[test]
     fn a_foreign_line_is_refused() {
         for bad in [&b"nonsense"[..], b"12-", b"7f-80 rwxp zz 0:0 1"] {
             assert!(map_line(bad).is_none());
         }
+    }
+
+    #[test]
+    fn a_name_may_look_like_the_end_of_a_name() {
+        let stat = Stat::parse(b"42 (a) R (b) S 1 7 8\n").unwrap();
+        assert_eq!((stat.name.as_slice(), stat.state(), stat.field(5)), (&b"a) R (b"[..], b'S', 7));
+        assert!(Stat::parse(b"42 )(").is_none());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Paths of inodes: what inotify watches is known to the kernel by inode only.
+//! Paths of inodes.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -12,13 +12,11 @@ use crate::{
     mappings, procfs,
 };
 
-/// Most directory entries looked at: about two seconds, in the pause.
-const SEARCH_MAX: usize = 200_000;
-
-/// The paths of these inodes in the root filesystem of a process, as far as found: one bounded search for all, which looks through the
-/// places where programs watch before all others, each breadth first.
-pub(crate) fn find(pid: i32, wanted: &HashSet<u64>) -> Result<HashMap<u64, Vec<u8>>, Error> {
-    let mut search = Search { wanted, found: HashMap::new(), device: 0, looked: 0, queue: VecDeque::new() };
+/// The paths of these inodes in the root filesystem of a process, as far as found: one search for all among at most `entries_max` directory
+/// entries, which looks through the places where programs watch before all others, each breadth first.
+pub(crate) fn find(pid: i32, wanted: &HashSet<u64>, entries_max: usize) -> Result<HashMap<u64, Vec<u8>>, Error> {
+    let mut search =
+        Search { wanted, found: HashMap::new(), device: 0, looked: 0, entries_max, queue: VecDeque::new() };
     if wanted.is_empty() {
         return Ok(search.found);
     }
@@ -42,12 +40,13 @@ struct Search<'a> {
     /// Of the root filesystem: others are not searched.
     device: u64,
     looked: usize,
+    entries_max: usize,
     queue: VecDeque<Vec<u8>>,
 }
 
 impl Search<'_> {
     fn is_done(&self) -> bool {
-        self.looked > SEARCH_MAX || self.found.len() == self.wanted.len()
+        self.looked > self.entries_max || self.found.len() == self.wanted.len()
     }
 
     fn look(&mut self, path: Vec<u8>, status: &rustix::fs::Stat) {

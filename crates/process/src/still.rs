@@ -1,6 +1,12 @@
 //! The still: a stopped fork of the source, from which memory is read after the source has gone on.
 
-use std::{fs::File, os::unix::fs::FileExt};
+use std::{
+    fs::File,
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::fs::FileExt,
+    },
+};
 
 use sys::ptrace::{self, Stop, options};
 
@@ -12,11 +18,35 @@ use crate::{
 
 const MEMBARRIER_GET_REGISTRATIONS: i32 = 1 << 9;
 
+/// A fork of the source, attached to this thread by its parent's clone, that nobody has waited for yet. Killed when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Newborn {
+    pid: i32,
+}
+
+impl Newborn {
+    pub(crate) fn new(pid: i32) -> Self {
+        Self { pid }
+    }
+}
+
+impl Drop for Newborn {
+    fn drop(&mut self) {
+        // It is never the source: its id came from the clone event, and it cannot be reaped before we detach by this kill.
+        if let Some(pid) = rustix::process::Pid::from_raw(self.pid) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+        // As its tracer we are told of its end first; its parent (the keeper) reaps it then. It may have stopped before it was killed.
+        while ptrace::wait(self.pid).is_ok_and(|stop| !matches!(stop, Stop::Ended(_))) {}
+    }
+}
+
 /// A stopped fork of the source. It is traced, dies with its tracer, and is killed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Still {
     pid: i32,
     memory: File,
+    _process: Newborn,
 }
 
 /// What only the program's own system calls tell, asked of the still so that the source does not wait for it.
@@ -35,8 +65,9 @@ pub(crate) struct Answers {
 }
 
 impl Still {
-    /// Takes over the freshly cloned process `pid`, attached to this thread by its parent's clone.
-    pub(crate) fn adopt(pid: i32) -> Result<Self, Error> {
+    /// Takes over a freshly cloned process: waits until it has stopped.
+    pub(crate) fn adopt(newborn: Newborn) -> Result<Self, Error> {
+        let pid = newborn.pid;
         match ptrace::wait(pid).of("wait for the still", pid)? {
             Stop::Ended(_) => return Err(Error::Unexpected { pid, what: "(the still) ended at once".into() }),
             Stop::Interrupted | Stop::Signal(_) | Stop::Cloned | Stop::Event(_) => {}
@@ -44,11 +75,16 @@ impl Still {
         ptrace::set_options(pid, options::EXIT_KILL).of("guard the still", pid)?;
         let path = format!("/proc/{pid}/mem");
         let memory = File::options().read(true).write(true).open(&path).on("open", &path)?;
-        Ok(Self { pid, memory })
+        Ok(Self { pid, memory, _process: newborn })
     }
 
     pub(crate) fn pid(&self) -> i32 {
         self.pid
+    }
+
+    /// Its `/proc/PID/mem`.
+    pub(crate) fn memory(&self) -> BorrowedFd<'_> {
+        self.memory.as_fd()
     }
 
     /// Reads memory, whatever its protection.
@@ -120,16 +156,5 @@ impl Still {
             no_huge_pages: answer(no_huge_pages)?,
             personality: answer(personality)?,
         })
-    }
-}
-
-impl Drop for Still {
-    fn drop(&mut self) {
-        // The still is never the source: its id came from the clone event, and it cannot be reaped before we detach by this kill.
-        if let Some(pid) = rustix::process::Pid::from_raw(self.pid) {
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-        }
-        // As its tracer we are told of its end first; its parent (the keeper) reaps it then.
-        let _ = ptrace::wait(self.pid);
     }
 }

@@ -1,18 +1,18 @@
 //! A stopped program: every thread seized, and all given back as they were when this is dropped.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::{fs::File, os::unix::fs::FileExt, time::Instant};
 
 use sys::{
     blob, ptrace,
-    ptrace::{Registers, Stop, options},
+    ptrace::{Registers, Rseq, Stop, options},
 };
 
 use crate::{
     error::{Context, Error},
-    procfs::{self, MapLine},
+    procfs::{self, Fields, MapLine},
     refusal::Refusal,
     script::Script,
+    seize::{tell_to_stop, wait_for_stop},
 };
 
 /// Injected scripts of the source end by sending themselves one of these signals: the tracer sees it arrive. They are ignored by default,
@@ -39,6 +39,9 @@ pub(crate) struct Task {
     pub(crate) inner_tid: i32,
     pub(crate) registers: Registers,
     pub(crate) mask: u64,
+    pub(crate) rseq: Rseq,
+    /// Seccomp filters in force for it.
+    pub(crate) filters: u64,
     /// A signal that arrived while we held the thread, to be delivered when it goes on.
     deliver: i32,
     /// Registers or mask differ from what they must be when it goes on.
@@ -47,10 +50,29 @@ pub(crate) struct Task {
     mark_at: u64,
 }
 
+impl Task {
+    /// Of a thread that has stopped.
+    fn read(tid: i32) -> Result<Self, Error> {
+        Ok(Self {
+            tid,
+            inner_tid: tid,
+            registers: ptrace::registers(tid).of("read registers", tid)?,
+            mask: ptrace::signal_mask(tid).of("read signal mask", tid)?,
+            rseq: ptrace::rseq(tid).of("read rseq", tid)?,
+            filters: 0,
+            deliver: 0,
+            disturbed: false,
+            mark_at: 0,
+        })
+    }
+}
+
 /// All threads of a process, stopped.
 #[derive(Debug)]
 pub(crate) struct Stopped {
     pid: i32,
+    /// When the first of them was told to stop.
+    since: Instant,
     tasks: Vec<Task>,
     memory: File,
     /// Signals that wait for any thread or for the process.
@@ -62,24 +84,92 @@ impl Stopped {
     pub(crate) fn seize(pid: i32) -> Result<Self, Error> {
         let path = format!("/proc/{pid}/mem");
         let memory = File::options().read(true).write(true).open(&path).on("open", &path)?;
-        let mut stopped = Self { pid, tasks: Vec::new(), memory, pending: 0 };
+        let list = format!("/proc/{pid}/task");
+        let mut tids = procfs::numbers(&list)?;
+        let mut stopped = Self { pid, since: Instant::now(), tasks: Vec::new(), memory, pending: 0 };
         // A thread may be created while we seize the others: repeat until a pass finds none.
-        loop {
-            let before = stopped.tasks.len();
-            for tid in procfs::numbers(&format!("/proc/{pid}/task"))? {
-                if stopped.tasks.iter().all(|task| task.tid != tid) {
-                    stopped.seize_thread(tid)?;
-                }
-            }
-            if stopped.tasks.len() == before {
-                break;
-            }
+        while stopped.stop(&tids)? {
+            tids = procfs::numbers(&list)?;
+            tids.retain(|tid| stopped.tasks.iter().all(|task| task.tid != *tid));
         }
+        // Scripts need the main thread first.
+        stopped.tasks.sort_by_key(|task| task.tid != pid);
         if stopped.tasks.first().is_none_or(|main| main.tid != pid) {
             return Err(Error::Refused(vec![Refusal::MainThreadGone]));
         }
+        stopped.look()?;
         stopped.check_injectable()?;
         Ok(stopped)
+    }
+
+    /// Stops these threads; gives whether one is there that was not before.
+    fn stop(&mut self, tids: &[i32]) -> Result<bool, Error> {
+        let before = self.tasks.len();
+        let mut result = Ok(());
+        // All are told before any is waited for, so that they come to a stop side by side.
+        let mut told = Vec::with_capacity(tids.len());
+        for tid in tids {
+            match tell_to_stop(*tid) {
+                Ok(true) => told.push(*tid),
+                Ok(false) => {}
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
+            }
+        }
+        // Who was told is waited for in any case: only a thread that has stopped can be let go.
+        for tid in told {
+            match wait_for_stop(tid).and_then(|is_there| is_there.then(|| Task::read(tid)).transpose()) {
+                Ok(task) => self.tasks.extend(task),
+                Err(error) => {
+                    // The first error is the one to report.
+                    let _ = ptrace::detach(tid, 0);
+                    result = result.and(Err(error));
+                }
+            }
+        }
+        result.map(|()| self.tasks.len() > before)
+    }
+
+    /// Reads what other threads could change until all were stopped: a filter for all, a signal for the process.
+    fn look(&mut self) -> Result<(), Error> {
+        for n in 0..self.tasks.len() {
+            let Task { tid, rseq, .. } = self.tasks[n];
+            let mut rip = self.tasks[n].registers.rip;
+            let status = Fields::read(format!("/proc/{}/task/{tid}/status", self.pid))?;
+            self.pending |= status.number("SigPnd", 16)? | status.number("ShdPnd", 16)?;
+            if rseq.address != 0 {
+                self.leave_critical_section(rseq.address, &mut rip)?;
+            }
+            let task = &mut self.tasks[n];
+            task.registers.rip = rip;
+            task.inner_tid = status.numbers("NSpid", 10)?.last().map_or(tid, |tid| *tid as i32);
+            // A kernel that does not count them shows none: the field is as old as kernel 5.9.
+            task.filters = status.number("Seccomp_filters", 10).unwrap_or(0);
+        }
+        Ok(())
+    }
+
+    /// A thread that was stopped inside a restartable sequence goes on at its abort handler, in the source and in copies, where the kernel
+    /// itself would send it. The kernel cannot: once our script runs in the thread it finds the thread outside of the sequence and forgets it
+    /// (Documentation/userspace-api/rseq.rst, `struct rseq_cs`; rseq_ip_fixup in kernel/rseq.c).
+    fn leave_critical_section(&self, rseq: u64, rip: &mut u64) -> Result<(), Error> {
+        let section = self.word(rseq + 8)?;
+        if section == 0 {
+            return Ok(());
+        }
+        let start = self.word(section + 8)?;
+        let length = self.word(section + 16)?;
+        if rip.wrapping_sub(start) < length {
+            *rip = self.word(section + 24)?;
+        }
+        Ok(())
+    }
+
+    /// When the program was stopped.
+    pub(crate) fn since(&self) -> Instant {
+        self.since
     }
 
     /// What makes it impossible to run calls of our own in the program, before the first is tried.
@@ -100,47 +190,6 @@ impl Stopped {
     pub(crate) fn mark(&self) -> i32 {
         let free = |signal: &&i32| self.pending & bit(**signal) == 0;
         MARKS.iter().find(free).copied().unwrap_or(MARKS[0])
-    }
-
-    fn seize_thread(&mut self, tid: i32) -> Result<(), Error> {
-        // A thread may end at any moment until it is stopped: it is then no thread of the program any more.
-        let gone = |error: &std::io::Error| matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ECHILD));
-        for attach in [ptrace::seize(tid, 0), ptrace::interrupt(tid)] {
-            match attach {
-                Err(error) if gone(&error) => return Ok(()),
-                attached => attached.of("attach to thread", tid)?,
-            }
-        }
-        loop {
-            match ptrace::wait(tid) {
-                Err(error) if gone(&error) => return Ok(()),
-                stop => match stop.of("wait for thread", tid)? {
-                    Stop::Interrupted | Stop::Event(_) | Stop::Cloned => break,
-                    // Delivered here, with all that belongs to it: the thread stops again before its handler's first instruction.
-                    Stop::Signal(signal) => ptrace::resume(tid, signal).of("deliver a signal", tid)?,
-                    Stop::Ended(_) => return Ok(()),
-                },
-            }
-        }
-        let status = procfs::Fields::read(format!("/proc/{}/task/{tid}/status", self.pid))?;
-        let inner = status.numbers("NSpid", 10)?;
-        self.pending |= status.number("SigPnd", 16)? | status.number("ShdPnd", 16)?;
-        let task = Task {
-            tid,
-            inner_tid: inner.last().map_or(tid, |tid| *tid as i32),
-            registers: ptrace::registers(tid).of("read registers", tid)?,
-            mask: ptrace::signal_mask(tid).of("read signal mask", tid)?,
-            deliver: 0,
-            disturbed: false,
-            mark_at: 0,
-        };
-        // The main thread has the lowest id among those of one process unless ids wrapped: keep it first.
-        if tid == self.pid {
-            self.tasks.insert(0, task)
-        } else {
-            self.tasks.push(task)
-        }
-        Ok(())
     }
 
     /// The threads, main thread first.
@@ -165,7 +214,8 @@ impl Stopped {
         Ok(u64::from_le_bytes(bytes))
     }
 
-    /// Makes one system call in the main thread by stepping its instruction at `syscall`.
+    /// Makes one system call in the main thread by stepping its instruction at `syscall`. Registers and mask are put back by the end of the
+    /// next script, or when the threads are let go.
     pub(crate) fn step_call(&mut self, syscall: u64, nr: i64, args: [u64; 6]) -> Result<i64, Error> {
         self.step(syscall, nr, args).map(|(result, _)| result)
     }
@@ -183,15 +233,16 @@ impl Stopped {
 
     fn step(&mut self, syscall: u64, nr: i64, args: [u64; 6]) -> Result<(i64, i32), Error> {
         let task = &mut self.tasks[0];
-        task.disturbed = true;
-        // With everything blocked no handler can run in between.
-        ptrace::set_signal_mask(task.tid, ONLY_TRAP).of("block signals", task.tid)?;
+        if !task.disturbed {
+            task.disturbed = true;
+            // With everything blocked no handler can run in between.
+            ptrace::set_signal_mask(task.tid, ONLY_TRAP).of("block signals", task.tid)?;
+        }
         let mut events = StepEvents::default();
         let result = step_call(task.tid, &task.registers, syscall, (nr, args), &mut events)?;
         if events.signal != 0 {
             task.deliver = events.signal;
         }
-        restore(task)?;
         Ok((result, events.child))
     }
 

@@ -2,58 +2,94 @@
 
 use sys::{
     ptrace::{self, SignalInfo},
-    remote,
+    remote::{self, Affinity, RobustList},
 };
 
 use crate::{
     error::{Context, Error},
     image::{AlternateStack, Scheduling, Thread},
-    procfs::{self, Stat},
+    procfs::Stat,
     refusal::Refusal,
-    stopped::Stopped,
+    stopped::Task,
 };
 
 /// Most pending signals taken over of one queue: far above what programs leave pending.
 const PENDING_MAX: usize = 4_096;
 
-/// What scripts in the threads reported: alternate stack and `set_tid_address` of each.
-#[derive(Debug, Clone, Copy, Default)]
+/// What the threads themselves reported, and what must be read before they do so.
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Reported {
+    pub(crate) xsave: Vec<u8>,
     pub(crate) alternate: AlternateStack,
     pub(crate) tid_address: u64,
+    pub(crate) timer_slack_ns: u64,
 }
 
-/// Gathers the threads, main thread first.
-pub(crate) fn gather(
-    pid: i32,
-    stopped: &Stopped,
-    reported: &[Reported],
-    refusals: &mut Vec<Refusal>,
-) -> Result<Vec<Thread>, Error> {
-    let mut threads = Vec::with_capacity(reported.len());
-    for (task, reported) in stopped.tasks().iter().zip(reported) {
-        let tid = task.tid;
-        let mut registers = task.registers;
-        let rseq = ptrace::rseq(tid).of("read rseq", tid)?;
-        if rseq.address != 0 {
-            leave_critical_section(stopped, rseq.address, &mut registers.rip)?;
+/// What is seen of a thread from outside while it runs its script.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    stat: Stat,
+    io_priority: u32,
+    affinity: Affinity,
+    robust: RobustList,
+}
+
+impl Seen {
+    pub(crate) fn read(pid: i32, tid: i32, refusals: &mut Vec<Refusal>) -> Result<Self, Error> {
+        let seen = Self {
+            stat: Stat::read(&format!("{pid}/task/{tid}"))?,
+            io_priority: remote::io_priority(tid).of("read I/O priority", tid)?,
+            affinity: remote::affinity(tid).of("read affinity", tid)?,
+            robust: remote::robust_list(tid).of("read robust list", tid)?,
+        };
+        // SCHED_OTHER, SCHED_BATCH and SCHED_IDLE need nothing but their number.
+        let policy = seen.policy();
+        if !matches!(policy as i32, libc::SCHED_OTHER | libc::SCHED_BATCH | libc::SCHED_IDLE) {
+            refusals.push(Refusal::Scheduling { tid, policy });
         }
-        let scheduling = scheduling(pid, tid, refusals)?;
-        threads.push(Thread {
+        Ok(seen)
+    }
+
+    fn policy(&self) -> u32 {
+        self.stat.field(41) as u32
+    }
+
+    pub(crate) fn session(&self) -> i32 {
+        self.stat.field(6) as i32
+    }
+
+    pub(crate) fn process_group(&self) -> i32 {
+        self.stat.field(5) as i32
+    }
+
+    /// The whole thread. Its script has ended: signals come last, so that no timer that has run out is missed.
+    pub(crate) fn complete(
+        self,
+        task: &Task,
+        reported: Reported,
+        refusals: &mut Vec<Refusal>,
+    ) -> Result<Thread, Error> {
+        let scheduling = Scheduling {
+            nice: self.stat.field(19) as i32,
+            policy: self.policy(),
+            io_priority: self.io_priority,
+            timer_slack_ns: reported.timer_slack_ns,
+            affinity: self.affinity,
+        };
+        Ok(Thread {
             tid: task.inner_tid,
-            registers,
-            xsave: ptrace::xsave(tid).of("read extended registers", tid)?,
+            registers: task.registers,
+            xsave: reported.xsave,
             mask: task.mask,
             alternate: reported.alternate,
             tid_address: reported.tid_address,
-            robust: remote::robust_list(tid).of("read robust list", tid)?,
-            rseq,
-            name: thread_name(pid, tid)?,
+            robust: self.robust,
+            rseq: task.rseq,
+            name: self.stat.name,
             scheduling,
-            pending: pending(tid, false, refusals)?,
-        });
+            pending: pending(task.tid, false, refusals)?,
+        })
     }
-    Ok(threads)
 }
 
 /// Signals pending for a thread or (`shared`) for its whole process.
@@ -63,42 +99,4 @@ pub(crate) fn pending(tid: i32, shared: bool, refusals: &mut Vec<Refusal>) -> Re
         refusals.push(Refusal::TooMany { what: "pending signals".into(), found: found.len(), max: PENDING_MAX });
     }
     Ok(found)
-}
-
-fn thread_name(pid: i32, tid: i32) -> Result<Vec<u8>, Error> {
-    let mut name = procfs::read(&format!("/proc/{pid}/task/{tid}/comm"))?;
-    name.pop(); // newline
-    Ok(name)
-}
-
-fn scheduling(pid: i32, tid: i32, refusals: &mut Vec<Refusal>) -> Result<Scheduling, Error> {
-    let stat = Stat::read(&format!("{pid}/task/{tid}"))?;
-    let slack = procfs::read(&format!("/proc/{tid}/timerslack_ns"))?;
-    let found = Scheduling {
-        nice: stat.field(19) as i32,
-        policy: stat.field(41) as u32,
-        io_priority: remote::io_priority(tid).of("read I/O priority", tid)?,
-        timer_slack_ns: String::from_utf8_lossy(&slack).trim().parse().unwrap_or(0),
-        affinity: remote::affinity(tid).of("read affinity", tid)?,
-    };
-    // SCHED_OTHER, SCHED_BATCH and SCHED_IDLE need nothing but their number.
-    if !matches!(found.policy as i32, libc::SCHED_OTHER | libc::SCHED_BATCH | libc::SCHED_IDLE) {
-        refusals.push(Refusal::Scheduling { tid, policy: found.policy });
-    }
-    Ok(found)
-}
-
-/// A thread stopped inside a restartable sequence must not go on there on another processor: the copy begins at its abort handler, where
-/// the kernel would have sent it (Documentation/userspace-api/rseq.rst, `struct rseq_cs`).
-fn leave_critical_section(stopped: &Stopped, rseq: u64, rip: &mut u64) -> Result<(), Error> {
-    let section = stopped.word(rseq + 8)?;
-    if section == 0 {
-        return Ok(());
-    }
-    let start = stopped.word(section + 8)?;
-    let length = stopped.word(section + 16)?;
-    if rip.wrapping_sub(start) < length {
-        *rip = stopped.word(section + 24)?;
-    }
-    Ok(())
 }

@@ -6,6 +6,7 @@
 
 mod build;
 mod delta;
+mod faults;
 mod files;
 mod memory;
 mod names;
@@ -27,7 +28,9 @@ use std::{
 use serde::{Deserialize, Serialize};
 use sys::{blob, seqpacket};
 
+pub(crate) use build::restore;
 pub use build::{BuildSpec, build};
+pub(crate) use memory::within;
 pub use working_set::learn;
 
 use crate::error::{Context, Error};
@@ -137,6 +140,7 @@ pub(crate) mod kind {
     pub(crate) const FORKED: u64 = 1;
     pub(crate) const READY: u64 = 2;
     pub(crate) const FAILED: u64 = 3;
+    pub(crate) const FAULTS: u64 = 4;
 }
 
 /// The message that asks for a start.
@@ -150,14 +154,16 @@ fn words(start: u64, parks: u64) -> [u8; start::START_BYTES as usize] {
 /// A report as sent: start, kind and two words.
 type Words = [u64; 4];
 
-fn receive(control: BorrowedFd<'_>) -> io::Result<Option<Words>> {
+/// One report, if the other end is not gone, with the descriptor that came along.
+fn receive(control: BorrowedFd<'_>) -> io::Result<(Option<Words>, Option<OwnedFd>)> {
     let mut bytes = [0; 32];
-    let (len, _) = seqpacket::recv(control, &mut bytes)?;
+    let (len, descriptors) = seqpacket::recv(control, &mut bytes)?;
     match len {
-        0 => Ok(None),
+        0 => Ok((None, None)),
         32 => {
             let (words, _) = bytes.as_chunks::<8>();
-            Ok(Some(std::array::from_fn(|n| u64::from_le_bytes(words[n]))))
+            let words = std::array::from_fn(|n| u64::from_le_bytes(words[n]));
+            Ok((Some(words), descriptors.into_iter().next()))
         }
         _ => Err(io::ErrorKind::InvalidData.into()),
     }
@@ -184,8 +190,8 @@ impl Zygote {
         Ok(Gate(outer))
     }
 
-    /// Asks for a fork of the zygote that becomes another one: its control socket, its arena and its root filesystem.
-    fn request_branch(&self, descriptors: [BorrowedFd<'_>; 3]) -> Result<(), Error> {
+    /// Asks for a fork of the zygote that becomes another one: its control socket, its arena, its root filesystem and the memory of the still.
+    fn request_branch(&self, descriptors: [BorrowedFd<'_>; 4]) -> Result<(), Error> {
         // No start has this number, should its first steps fail.
         self.send(&[0xff; start::BRANCH_BYTES as usize], &descriptors)
     }
@@ -234,7 +240,7 @@ impl Zygote {
         }
         let words = match receive(self.control.as_fd()) {
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => None,
-            words => words.of("receive from zygote", self.facts.pid)?,
+            words => words.of("receive from zygote", self.facts.pid)?.0,
         };
         Ok(Some(match words {
             None => Report::Gone,

@@ -5,6 +5,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use base::frame::FrameError;
+
 /// Why an operation on a sandbox failed. The cause is in `source`, never in the text.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)] // the messages say it
@@ -33,6 +35,16 @@ pub enum Error {
     NoCgroup2,
     #[error("{} is nested too deep to copy (more than {levels} levels)", path.display())]
     TooDeep { path: PathBuf, levels: usize },
+    #[error("cannot archive {}: {reason}", path.display())]
+    NotCarried { path: PathBuf, reason: &'static str },
+    #[error("{} is there already", .0.display())]
+    Exists(PathBuf),
+    #[error("the layer archive is refused at {}: {reason}", path.display())]
+    ArchiveRefused { path: PathBuf, reason: &'static str },
+    #[error("the layer archive is damaged")]
+    ArchiveFrame(#[source] FrameError),
+    #[error("a record of the layer archive is malformed")]
+    ArchiveRecord(#[source] postcard::Error),
     #[error("a root filesystem needs at least one layer")]
     NoLayer,
     #[error("the system-call filter is too long")]

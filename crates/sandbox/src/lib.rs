@@ -14,6 +14,8 @@
 //! Spec -> Sandbox::create --+-> group, overlay (detached), pid 1 -> Sandbox -> spawn / freeze / destroy; dial from anywhere
 //! ```
 
+mod archive;
+mod attributes;
 mod cgroup;
 mod deadline;
 mod dial;
@@ -32,6 +34,7 @@ mod sweep;
 mod tarball;
 mod tree;
 
+pub use archive::{ArchiveTotals, pack_layer, unpack_layer};
 pub use cgroup::{CgroupSummary, Cgroups, ControllerHome};
 pub use dial::dial;
 pub use error::Error;

@@ -3,31 +3,27 @@
 
 use std::{
     collections::HashMap,
-    ffi::CString,
-    os::fd::{AsFd, AsRawFd, OwnedFd},
+    ffi::{CStr, CString},
+    os::fd::OwnedFd,
     path::Path,
     vec,
 };
 
 use rustix::{
     fs::{
-        AtFlags, CWD, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, Uid, XattrFlags, chownat,
-        copy_file_range, fchmod, fchown, ftruncate, futimens, ioctl_ficlone, lgetxattr, linkat, llistxattr, lsetxattr,
-        mkdirat, mknodat, openat, readlinkat, seek, statat, symlinkat, utimensat,
+        AtFlags, CWD, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, Uid, chownat, copy_file_range,
+        fchmod, fchown, ftruncate, futimens, ioctl_ficlone, linkat, mkdirat, mknodat, openat, readlinkat, seek, statat,
+        symlinkat, utimensat,
     },
     io::Errno,
 };
 
 use crate::{
+    attributes::{LEVELS_MAX, entry_path, open_dir, set_xattr, xattr, xattr_names},
     error::{Context, Error},
     sandbox::IDENTITY_FILES,
     tree,
 };
-
-/// Deepest nesting that is copied: each level holds two descriptors. PATH_MAX does not bound it, programs can go deeper.
-const LEVELS_MAX: usize = 256;
-/// The kernel's own limits (XATTR_SIZE_MAX, XATTR_LIST_MAX), in bytes.
-const XATTR_BYTES_MAX: usize = 64 << 10;
 
 /// Copies `source` to the new directory `dest`; a failure leaves none.
 pub(crate) fn copy(source: &Path, dest: &Path) -> Result<(), Error> {
@@ -77,8 +73,7 @@ impl Level {
 
     /// Attributes last: the times would not survive the entries.
     fn finish(&self) -> rustix::io::Result<()> {
-        copy_xattrs(&entry_path(&self.from, c"."), &entry_path(&self.to, c"."))?;
-        set_attributes(&self.to, &rustix::fs::fstat(&self.from)?)
+        finish_open((&self.from, c"."), (&self.to, c"."), &self.to, &rustix::fs::fstat(&self.from)?)
     }
 }
 
@@ -137,8 +132,7 @@ impl Copier {
         if stat.st_size > 0 {
             self.copy_data(&from, &to, stat.st_size as u64)?;
         }
-        copy_xattrs(&entry_path(&level.from, name), &entry_path(&level.to, name))?;
-        set_attributes(&to, stat)
+        finish_open((&level.from, name), (&level.to, name), &to, stat)
     }
 
     fn copy_data(&mut self, from: &OwnedFd, to: &OwnedFd, size: u64) -> rustix::io::Result<()> {
@@ -182,14 +176,16 @@ fn copy_range(from: &OwnedFd, to: &OwnedFd, begin: u64, end: u64) -> rustix::io:
 fn finish_by_name(level: &Level, name: &CString, stat: &Stat) -> rustix::io::Result<()> {
     let (uid, gid) = owner(stat);
     chownat(&level.to, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
-    copy_xattrs(&entry_path(&level.from, name), &entry_path(&level.to, name))?;
+    copy_xattrs((&level.from, name), (&level.to, name))?;
     utimensat(&level.to, name, &times(stat), AtFlags::SYMLINK_NOFOLLOW)
 }
 
-fn set_attributes(file: &OwnedFd, stat: &Stat) -> rustix::io::Result<()> {
+/// The same of what is open as `file`.
+fn finish_open(from: Place<'_>, to: Place<'_>, file: &OwnedFd, stat: &Stat) -> rustix::io::Result<()> {
     let (uid, gid) = owner(stat);
-    // The owner first: a change of owner clears mode bits.
+    // The owner first: a change of owner clears mode bits and file capabilities.
     fchown(file, Some(uid), Some(gid))?;
+    copy_xattrs(from, to)?;
     fchmod(file, Mode::from_raw_mode(stat.st_mode & 0o7777))?;
     futimens(file, &times(stat))
 }
@@ -206,27 +202,13 @@ fn times(stat: &Stat) -> Timestamps {
     }
 }
 
-/// A name for calls that take only paths; the directory is fixed by its descriptor.
-fn entry_path(directory: &OwnedFd, name: &std::ffi::CStr) -> Vec<u8> {
-    let mut path = format!("/proc/self/fd/{}/", directory.as_raw_fd()).into_bytes();
-    path.extend_from_slice(name.to_bytes());
-    path
-}
+/// A directory, and a name in it.
+type Place<'a> = (&'a OwnedFd, &'a CStr);
 
-fn copy_xattrs(from: &[u8], to: &[u8]) -> rustix::io::Result<()> {
-    let mut names = vec![0; XATTR_BYTES_MAX];
-    let length = match llistxattr(from, &mut names[..]) {
-        Err(Errno::OPNOTSUPP) => 0,
-        length => length?,
-    };
-    for name in names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
-        let mut value = vec![0; XATTR_BYTES_MAX];
-        let length = lgetxattr(from, name, &mut value[..])?;
-        lsetxattr(to, name, &value[..length], XattrFlags::empty())?;
+fn copy_xattrs(from: Place<'_>, to: Place<'_>) -> rustix::io::Result<()> {
+    let (from, to) = (entry_path(from.0, from.1), entry_path(to.0, to.1));
+    for name in xattr_names(&from)? {
+        set_xattr(&to, &name, &xattr(&from, &name)?)?;
     }
     Ok(())
-}
-
-fn open_dir(at: impl AsFd, path: impl rustix::path::Arg) -> rustix::io::Result<OwnedFd> {
-    openat(at, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
 }

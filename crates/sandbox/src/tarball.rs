@@ -1,9 +1,9 @@
 //! Tarball images.
 
 use std::{
-    fs::{self, File},
+    fs::File,
     io::{BufReader, Read, Seek},
-    path::{Path, PathBuf},
+    path::Path,
 };
 
 use flate2::bufread::MultiGzDecoder;
@@ -18,17 +18,7 @@ use crate::{
 /// Owners, modes and times are kept; device nodes are not made, and extended attributes are dropped, so that an archive
 /// cannot contain overlay markers. No entry can reach outside `into`.
 pub fn unpack_tarball(tarball: &Path, into: &Path) -> Result<(), Error> {
-    let mut partial = into.as_os_str().to_owned();
-    partial.push(".partial");
-    let partial = PathBuf::from(partial);
-    tree::remove(&partial)?;
-    fs::create_dir_all(&partial).at("create", &partial)?;
-    let result = unpack(tarball, &partial).and_then(|()| fs::rename(&partial, into).at("create", into));
-    if result.is_err() {
-        // The first error is the one to report; what stays is removed by the next attempt.
-        let _ = tree::remove(&partial);
-    }
-    result
+    tree::make_whole(into, |partial| unpack(tarball, partial))
 }
 
 fn unpack(tarball: &Path, into: &Path) -> Result<(), Error> {

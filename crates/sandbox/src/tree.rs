@@ -1,13 +1,38 @@
-//! Removing a directory tree that a hostile program may have shaped.
+//! Making a directory tree whole or not at all, and removing one that a hostile program may have shaped.
 
-use std::{ffi::CString, os::fd::OwnedFd, path::Path};
+use std::{
+    ffi::{CStr, CString},
+    fs,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+};
 
 use rustix::{
-    fs::{AtFlags, Dir, Mode, OFlags, open, openat, renameat, unlinkat},
+    fs::{AtFlags, CWD, Dir, Mode, OFlags, RenameFlags, open, openat, renameat, renameat_with, unlinkat},
     io::Errno,
 };
 
 use crate::error::{Context, Error};
+
+/// Makes the new directory `into`, filled by `fill`: whole or not at all, as long as the host does not crash.
+///
+/// It is filled under another name beside it, which one maker at a time may use; what a killed one left there is removed.
+pub(crate) fn make_whole<T>(into: &Path, fill: impl FnOnce(&Path) -> Result<T, Error>) -> Result<T, Error> {
+    let mut partial = into.as_os_str().to_owned();
+    partial.push(".partial");
+    let partial = PathBuf::from(partial);
+    remove(&partial)?;
+    fs::create_dir_all(&partial).at("create", &partial)?;
+    let result = fill(&partial).and_then(|made| {
+        renameat_with(CWD, &partial, CWD, into, RenameFlags::NOREPLACE).at("create", into)?;
+        Ok(made)
+    });
+    if result.is_err() {
+        // The first error is the one to report; what stays is removed by the next attempt.
+        let _ = remove(&partial);
+    }
+    result
+}
 
 /// Removes `path` and everything below it; nothing there is fine.
 ///
@@ -22,7 +47,7 @@ pub fn remove(path: &Path) -> Result<(), Error> {
     let mut remover = Remover { top, moved: 0, refilled: 0 };
     loop {
         remover.empty_top().at("remove what is in", path)?;
-        match std::fs::remove_dir(path) {
+        match fs::remove_dir(path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
             Err(error) if error.kind() == std::io::ErrorKind::DirectoryNotEmpty => {
                 remover.refill().at("remove", path)?;
@@ -110,6 +135,18 @@ fn remove_shallow(directory: &OwnedFd, name: &CString) -> rustix::io::Result<()>
 /// The names in a directory, without itself and its parent.
 pub(crate) fn list(directory: &OwnedFd) -> rustix::io::Result<Vec<CString>> {
     let mut names = Vec::new();
+    each(directory, |name| {
+        names.push(name.to_owned());
+        Ok(())
+    })?;
+    Ok(names)
+}
+
+/// Calls `found` with each of them, until it fails.
+pub(crate) fn each(
+    directory: &OwnedFd,
+    mut found: impl FnMut(&CStr) -> rustix::io::Result<()>,
+) -> rustix::io::Result<()> {
     for entry in Dir::read_from(directory)? {
         let entry = match entry {
             // The directory itself was removed meanwhile.
@@ -117,8 +154,8 @@ pub(crate) fn list(directory: &OwnedFd) -> rustix::io::Result<Vec<CString>> {
             entry => entry?,
         };
         if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
-            names.push(entry.file_name().to_owned());
+            found(entry.file_name())?;
         }
     }
-    Ok(names)
+    Ok(())
 }

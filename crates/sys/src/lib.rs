@@ -11,5 +11,7 @@ pub mod ptrace;
 pub mod remote;
 pub mod seccomp;
 pub mod seqpacket;
+pub mod share;
 pub mod sockets;
 pub mod stub;
+pub mod uffd;

@@ -4,6 +4,8 @@
 
 use std::{io, mem::MaybeUninit, ptr};
 
+use serde::{Deserialize, Serialize};
+
 pub use libc::user_regs_struct as Registers;
 
 /// Largest XSAVE image we accept, in bytes (AMX needs about 11 KiB).
@@ -179,7 +181,7 @@ pub fn pending_signals(tid: i32, shared: bool, max: usize) -> io::Result<Vec<Sig
 }
 
 /// A thread's restartable-sequence registration.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[repr(C)]
 pub struct Rseq {
     /// Address of the `struct rseq`; 0: not registered.
@@ -213,6 +215,23 @@ pub fn rseq(tid: i32) -> io::Result<Rseq> {
     let mut rseq = Rseq::default();
     request(PTRACE_GET_RSEQ_CONFIGURATION, tid, size_of::<Rseq>(), (&raw mut rseq).addr())?;
     Ok(rseq)
+}
+
+/// How many words [`Registers`] are.
+pub const REGISTER_WORDS: usize = 27;
+
+const _: () = assert!(size_of::<Registers>() == REGISTER_WORDS * 8);
+
+/// The registers in the kernel's order (`struct user_regs_struct`).
+pub fn register_words(registers: &Registers) -> [u64; REGISTER_WORDS] {
+    // SAFETY: the struct consists of that many 64-bit integers without padding: its size is asserted above.
+    unsafe { std::mem::transmute_copy(registers) }
+}
+
+/// The reverse.
+pub fn registers_of_words(words: [u64; REGISTER_WORDS]) -> Registers {
+    // SAFETY: as above; every value of the words is one of the struct's integers.
+    unsafe { std::mem::transmute_copy(&words) }
 }
 
 /// Registers that are all zero.

@@ -10,8 +10,10 @@ use std::{
     },
 };
 
+use serde::{Deserialize, Serialize};
+
 /// Where a robust futex list begins, and the bytes the kernel was told of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RobustList {
     /// Address of the `struct robust_list_head`; 0: none.
     pub head: u64,
@@ -83,7 +85,7 @@ pub fn take_descriptor(process: BorrowedFd<'_>, fd: i32) -> io::Result<OwnedFd> 
 }
 
 /// An address range.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Range {
     /// First address.
     pub start: u64,
@@ -212,7 +214,7 @@ pub fn page_entries(pagemap: &File, within: Range) -> io::Result<Vec<u64>> {
 const PAGE: u64 = 4096;
 
 /// The processors that a thread may use: bit n = processor n.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Affinity(pub [u64; AFFINITY_WORDS]);
 
 /// Enough for 1,024 processors.

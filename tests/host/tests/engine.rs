@@ -3,13 +3,20 @@
 //!
 //! usage: engine [PART OF A CASE'S NAME]
 
-use std::{path::Path, time::Duration};
+use std::{
+    fs::File,
+    os::unix::{fs::PermissionsExt, process::CommandExt},
+    path::Path,
+    process::{Command, Stdio},
+    time::Duration,
+};
 
 use anyhow::{Context, Result, bail, ensure};
 use pando_host_tests::{
     engine::{Bench, PROGRAMS, Place, wait_until},
     runner::{self, Case},
 };
+use process::CaptureSpec;
 use rustix::process::{Pid, WaitOptions};
 
 fn main() -> Result<()> {
@@ -29,6 +36,7 @@ fn main() -> Result<()> {
         "avx512",
         "robust_mutex",
         "rseq",
+        "rseq_section",
         "sigaltstack",
         "signals",
         "timers",
@@ -54,6 +62,7 @@ fn main() -> Result<()> {
     cases.push(differential("jvm-serial", &java));
     cases.push(differential("jvm-default", &java_default));
     cases.extend(REFUSED.iter().map(|(what, text)| Case::new(format!("refused::{what}"), || refused(what, text))));
+    cases.push(Case::new("seccomp_stays_on_in_the_source", outside_of_a_sandbox));
     runner::run(&cases)
 }
 
@@ -73,10 +82,41 @@ const REFUSED: &[(&str, &str)] = &[
     ("daemon", "refused): only a single process can be forked"),
     ("shared_memory", "holds 314572800 bytes, more than the 268435456 that a fork carries"),
     ("socket_filter", "a socket with a filter"),
+    ("own_filter", "it installed 1 seccomp filters of its own"),
+    ("thread_filter", "it installed 1 seccomp filters of its own"),
+    ("replaced_program", "its program file /tmp/self (deleted) was deleted or replaced"),
+    ("huge_mapping", "uses huge pages of hugetlbfs"),
+    ("huge_memfd", "a memfd of huge pages"),
 ];
+
+/// Some huge pages of hugetlbfs, which a machine keeps none of by itself.
+struct HugePages {
+    before: String,
+}
+
+impl HugePages {
+    const COUNT: &str = "/proc/sys/vm/nr_hugepages";
+
+    fn reserve() -> Result<Self> {
+        let before = std::fs::read_to_string(Self::COUNT)?;
+        let pages = Self { before };
+        let count: u32 = pages.before.trim().parse()?;
+        std::fs::write(Self::COUNT, (count + 2).to_string())?;
+        Ok(pages)
+    }
+}
+
+impl Drop for HugePages {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::write(Self::COUNT, &self.before) {
+            eprintln!("the number of huge pages stays changed: {error}");
+        }
+    }
+}
 
 /// The fork is refused in these words, and the source runs on.
 fn refused(what: &str, text: &str) -> Result<()> {
+    let _pages = what.starts_with("huge_").then(HugePages::reserve).transpose()?;
     let bench = Bench::new(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/programs"))?;
     let result = refused_on(&bench, what, text);
     let finished = bench.finish();
@@ -93,6 +133,41 @@ fn refused_on(bench: &Bench, what: &str, text: &str) -> Result<()> {
     let outcome = go_on(&source, pid)?;
     ensure!(outcome.printed == ["done"], "the source did not go on: {outcome:?}");
     source.sandbox.destroy()?;
+    Ok(())
+}
+
+/// What is injected into a program is subject to its seccomp filter: one that forbids the clone of the still makes the capture fail. The
+/// program has no sandbox, whose filter would be the one that is allowed.
+fn outside_of_a_sandbox() -> Result<()> {
+    let dir = tempfile::Builder::new().prefix("pando-host-").tempdir()?;
+    std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o777))?;
+    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/programs");
+    let path = |name: &str| dir.path().join(name);
+    std::fs::copy(programs.join("refused"), path("refused")).context("run `make programs`")?;
+    let output = File::create(path("output"))?;
+    let mut command = Command::new(path("refused"));
+    command.arg("clone_filter").arg("--ready-file").arg(path("ready")).arg("--go").arg(path("go"));
+    command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output).current_dir("/").uid(1000).gid(1000);
+    let mut child = command.spawn()?;
+    if let Err(error) = wait_until("ready", Duration::from_secs(10), || path("ready").exists()) {
+        child.kill()?;
+        child.wait()?;
+        return Err(error);
+    }
+    let spec = CaptureSpec { pid: child.id() as i32, streams: Vec::new(), earlier_arena: None };
+    let mut copied = false;
+    let captured = process::capture(&spec, &mut || {
+        copied = true;
+        Ok(())
+    });
+    std::fs::write(path("go"), "")?;
+    let status = child.wait()?;
+    match captured {
+        Ok(_) => bail!("the filter was passed over"),
+        Err(error) => ensure!(error.to_string().contains("could not be cloned"), "it failed otherwise: {error:#}"),
+    }
+    let printed = std::fs::read_to_string(path("output"))?;
+    ensure!(copied && status.success() && printed == "ready\ndone\n", "the program did not go on: {status}, {printed}");
     Ok(())
 }
 

@@ -4,7 +4,11 @@ use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::{Context, Result, bail};
 use base::limits::{PARKED_COPIES_DEFAULT, POOL_SANDBOXES_DEFAULT};
-use node::config::{AtExit, Config, STATE_DIR_DEFAULT};
+use node::{
+    config::{AtExit, Config, STATE_DIR_DEFAULT},
+    durable::Settings,
+};
+use store::object::{Location, S3Location};
 
 /// Run the node in the foreground. Its log goes to standard error; "node ready" says that it takes requests.
 ///
@@ -20,9 +24,51 @@ pub(crate) struct Args {
     /// Most of those that have a copy forked ahead, which a start only lets go. Each holds up to 4 MiB. 0: none.
     #[arg(long, value_name = "N", default_value_t = PARKED_COPIES_DEFAULT)]
     ahead: usize,
+    /// Where checkpoints are kept: a directory, or s3://BUCKET/PREFIX (keys from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY).
+    /// Without it: a directory below --state.
+    #[arg(long, value_name = "DIR|s3://...", value_parser = parse_objects)]
+    objects: Option<Location>,
+    /// Address of the S3 service, if it is not AWS: http://127.0.0.1:7070. Its buckets are in paths.
+    #[arg(long, value_name = "URL", requires = "objects")]
+    s3_endpoint: Option<String>,
+    /// Where the names of checkpoints are kept: postgres://USER@HOST/DATABASE, which nodes share. Without it: SQLite below --state.
+    #[arg(long, value_name = "URL")]
+    database: Option<String>,
+    /// File of the master keys, which nodes share; made if it is missing. Without it: PANDO_MASTER_KEYS, or a file below --state.
+    #[arg(long, value_name = "FILE")]
+    master_keys: Option<PathBuf>,
+    /// Most bytes of checkpoints kept on the local disk: 512M, 4G.
+    #[arg(long, value_name = "BYTES", default_value = CACHE_DEFAULT, value_parser = super::template::parse_bytes)]
+    cache: u64,
     /// Remove all sandboxes when the node is stopped.
     #[arg(long)]
     ephemeral: bool,
+}
+
+/// For people; 8 GiB hold the working sets of hundreds of programs.
+const CACHE_DEFAULT: &str = "8G";
+
+fn parse_objects(text: &str) -> Result<Location, String> {
+    text.parse::<Location>().map_err(|error| error.to_string())
+}
+
+fn durable(args: &Args) -> Result<Settings> {
+    let objects = match (args.objects.clone(), &args.s3_endpoint) {
+        (Some(Location::S3(s3)), Some(endpoint)) => {
+            Some(Location::S3(S3Location { endpoint: Some(endpoint.clone()), path_style: true, ..s3 }))
+        }
+        (Some(Location::Directory(path)), Some(_)) => {
+            bail!("--s3-endpoint goes with s3://..., not with {}", path.display())
+        }
+        (Some(Location::Directory(path)), None) => Some(Location::Directory(std::path::absolute(path)?)),
+        (objects, _) => objects,
+    };
+    Ok(Settings {
+        objects,
+        database: args.database.clone(),
+        master_keys: args.master_keys.as_ref().map(std::path::absolute).transpose()?,
+        cache_bytes: args.cache,
+    })
 }
 
 pub(crate) async fn run(args: Args, socket: PathBuf, log: String) -> Result<ExitCode> {
@@ -41,6 +87,7 @@ pub(crate) async fn run(args: Args, socket: PathBuf, log: String) -> Result<Exit
         socket,
         pool_limit: args.pool,
         parked_limit: args.ahead,
+        durable: durable(&args)?,
         at_exit: if args.ephemeral { AtExit::Remove } else { AtExit::Keep },
         keeper_command: vec![program.display().to_string(), "--log".to_owned(), log, "keeper".to_owned()],
     };

@@ -1,21 +1,19 @@
 //! `pando template`.
 
-use std::{
-    io::{IsTerminal, Write},
-    path::PathBuf,
-    process::ExitCode,
-    time::Duration,
-};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
 
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
 use api::{BuildEvent, Image, Limits, Ready, Template, TemplateSpec, TemplateState};
 use base::{
     id::TemplateName,
     limits::{PIDS_DEFAULT, READY_TIMEOUT_MS_DEFAULT},
 };
-use http_body_util::BodyExt;
 
-use crate::{client::Client, exit::Failure, output};
+use crate::{
+    client::{Client, Flow},
+    exit::Failure,
+    output::{self, Progress},
+};
 
 /// `base::limits::MEMORY_BYTES_DEFAULT` for people.
 const MEMORY_DEFAULT: &str = "4G";
@@ -112,53 +110,30 @@ pub(crate) async fn run(command: Command, client: &Client) -> Result<ExitCode> {
 
 async fn build(args: BuildArgs, client: &Client) -> Result<()> {
     let json = args.json;
-    let mut answer = client.post_stream("/templates", &spec(args)).await?.into_body();
-    let mut progress = Progress { shown: std::io::stderr().is_terminal() };
-    let mut buffer = Vec::new();
-    while let Some(frame) = answer.frame().await {
-        buffer.extend_from_slice(&frame.context("the node's answer broke off")?.into_data().unwrap_or_default());
-        while let Some(end) = buffer.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = buffer.drain(..=end).collect();
-            match serde_json::from_slice(&line).context("the node's answer is not understood")? {
-                BuildEvent::Stage { stage, elapsed_ms } => {
-                    progress.show(&format!("{:>7.1} s  {stage}", elapsed_ms as f64 / 1e3))
-                }
-                BuildEvent::Failed(detail) => {
-                    progress.clear();
-                    return Err(Failure::Node(detail).into());
-                }
-                BuildEvent::Done(template) => {
-                    progress.clear();
-                    if json {
-                        return output::json(&template);
-                    }
-                    describe(&template);
-                    return Ok(());
-                }
+    let spec = spec(args);
+    let mut progress = Progress::new();
+    let built = client.post_lines("/templates", &spec, |event| {
+        Ok(match event {
+            BuildEvent::Stage { stage, elapsed_ms } => {
+                progress.show(&format!("{:>7.1} s  {stage}", elapsed_ms as f64 / 1e3));
+                Flow::Continue
             }
-        }
+            BuildEvent::Failed(detail) => {
+                progress.clear();
+                return Err(Failure::Node(detail).into());
+            }
+            BuildEvent::Done(template) => {
+                progress.clear();
+                Flow::Done(template)
+            }
+        })
+    });
+    let template = built.await?;
+    if json {
+        return output::json(&template);
     }
-    bail!("the node hung up before the build had finished")
-}
-
-/// One line that is overwritten, on a terminal only.
-struct Progress {
-    shown: bool,
-}
-
-impl Progress {
-    fn show(&mut self, text: &str) {
-        if self.shown {
-            eprint!("\r\x1b[K{text}");
-            let _ = std::io::stderr().flush();
-        }
-    }
-
-    fn clear(&mut self) {
-        if self.shown {
-            eprint!("\r\x1b[K");
-        }
-    }
+    describe(&template);
+    Ok(())
 }
 
 fn spec(args: BuildArgs) -> TemplateSpec {
@@ -246,7 +221,7 @@ fn parse_time(text: &str) -> Result<Duration, String> {
     }
 }
 
-fn parse_bytes(text: &str) -> Result<u64, String> {
+pub(super) fn parse_bytes(text: &str) -> Result<u64, String> {
     let wrong = || "give it as a number of bytes, or as 512K, 512M or 4G".to_owned();
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
     let shift = match &text[digits.len()..] {

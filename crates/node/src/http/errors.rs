@@ -13,11 +13,15 @@ use crate::error::{Error, chain};
 fn place(error: &Error) -> (StatusCode, ErrorCode) {
     match error {
         Error::Invalid { .. } => (StatusCode::BAD_REQUEST, ErrorCode::InvalidRequest),
-        Error::NoTemplate(_) | Error::NoSandbox(_) => (StatusCode::NOT_FOUND, ErrorCode::NotFound),
-        Error::TemplateBusy(_) | Error::TemplateInUse { .. } | Error::NotRunning { .. } | Error::PortClosed { .. } => {
-            (StatusCode::CONFLICT, ErrorCode::Conflict)
+        Error::NoTemplate(_) | Error::NoSandbox(_) | Error::NoCheckpoint(_) => {
+            (StatusCode::NOT_FOUND, ErrorCode::NotFound)
         }
-        Error::CannotFork { .. } => (StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::CannotFork),
+        Error::TemplateBusy(_)
+        | Error::TemplateInUse { .. }
+        | Error::NotRunning { .. }
+        | Error::PortClosed { .. }
+        | Error::CheckpointExists(_) => (StatusCode::CONFLICT, ErrorCode::Conflict),
+        Error::CannotFork { .. } | Error::Unfit { .. } => (StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::CannotFork),
         Error::ProgramEnded { .. } | Error::NotReadyInTime { .. } => {
             (StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::NotReady)
         }
@@ -27,6 +31,7 @@ fn place(error: &Error) -> (StatusCode, ErrorCode) {
         Error::ZygoteGone { .. } | Error::KeeperLost { .. } => {
             (StatusCode::SERVICE_UNAVAILABLE, ErrorCode::Interrupted)
         }
+        Error::DamagedFile { .. } => (StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::Damaged),
         Error::Deadline { .. } => (StatusCode::GATEWAY_TIMEOUT, ErrorCode::TimedOut),
         // Nobody is there to read it; the number is nginx's, for logs.
         Error::Cancelled => (StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST), ErrorCode::Cancelled),
@@ -35,6 +40,7 @@ fn place(error: &Error) -> (StatusCode, ErrorCode) {
         | Error::Record { .. }
         | Error::StateInUse(_)
         | Error::SocketInUse(_)
+        | Error::Store { .. }
         | Error::Sandbox(_) => (StatusCode::INTERNAL_SERVER_ERROR, ErrorCode::Host),
     }
 }
@@ -47,6 +53,13 @@ fn hint(error: &Error) -> Option<String> {
         Error::NoSandbox(_) => "`pando ps` shows what there is",
         Error::TemplateBusy(_) => "try again when the build has finished",
         Error::TemplateInUse { .. } => "remove them first: `pando ps`, then `pando rm`",
+        Error::NoCheckpoint(_) => "`pando checkpoint ls` shows what there is; `pando checkpoint ID` takes one",
+        Error::CheckpointExists(_) => "give another --name, or say --replace",
+        Error::Unfit { .. } => "start it on a node with the same kernel, processor features and image files",
+        Error::DamagedFile { .. } => "export it again; nothing was taken over from this file",
+        Error::Store { .. } => {
+            "check the object store and the database that the node was started with; what was half written is garbage, not damage"
+        }
         Error::NotRunning { .. } => "`pando logs` shows its output; `pando rm` removes it",
         Error::PortClosed { .. } => "`pando logs` may say why; the port is that of the program inside",
         Error::CannotFork { .. } => {
@@ -81,11 +94,15 @@ fn hint(error: &Error) -> Option<String> {
 
 fn details(error: &Error) -> Vec<String> {
     match error {
-        Error::CannotFork { refusals, .. } => refusals.clone(),
+        Error::CannotFork { refusals, .. } | Error::Unfit { reasons: refusals, .. } => refusals.clone(),
         Error::ProgramEnded { output, .. } | Error::NotReadyInTime { output, .. } => output.clone(),
         Error::Invalid { .. }
         | Error::NoTemplate(_)
         | Error::NoSandbox(_)
+        | Error::NoCheckpoint(_)
+        | Error::CheckpointExists(_)
+        | Error::Store { .. }
+        | Error::DamagedFile { .. }
         | Error::TemplateBusy(_)
         | Error::TemplateInUse { .. }
         | Error::NotRunning { .. }

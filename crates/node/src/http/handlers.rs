@@ -17,7 +17,7 @@ use base::{
     id::{SandboxId, TemplateName},
     limits::{READY_TIMEOUT_MS_MAX, SANDBOXES_PER_REQUEST_MAX},
 };
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::sync::{mpsc, oneshot};
 
 use super::error_detail;
@@ -83,7 +83,7 @@ pub(super) async fn remove_template(State(node): Shared, Path(name): Path<String
 /// Builds, and tells how far it is, line by line. A client that hangs up cancels.
 pub(super) async fn build(State(node): Shared, Request(spec): Request<TemplateSpec>) -> Result<Response> {
     check_spec(&spec)?;
-    let (sender, mut events) = mpsc::unbounded_channel();
+    let (sender, events) = mpsc::unbounded_channel();
     let progress = Progress::to(sender.clone());
     tokio::spawn(async move {
         let last = match node.build(spec, &progress).await {
@@ -92,7 +92,11 @@ pub(super) async fn build(State(node): Shared, Request(spec): Request<TemplateSp
         };
         let _ = sender.send(last);
     });
-    // The first event decides between an answer of its own and a stream.
+    Ok(json_lines(events))
+}
+
+/// An answer of one JSON document per line, as they come.
+pub(super) fn json_lines<T: Serialize + Send + 'static>(mut events: mpsc::UnboundedReceiver<T>) -> Response {
     let (lines, body) = mpsc::channel(1);
     tokio::spawn(async move {
         while let Some(event) = tokio::select! { event = events.recv() => event, () = lines.closed() => None } {
@@ -103,10 +107,10 @@ pub(super) async fn build(State(node): Shared, Request(spec): Request<TemplateSp
             }
         }
     });
-    Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], stream(body)).into_response())
+    ([(header::CONTENT_TYPE, "application/x-ndjson")], stream(body)).into_response()
 }
 
-fn check_spec(spec: &TemplateSpec) -> Result<()> {
+pub(super) fn check_spec(spec: &TemplateSpec) -> Result<()> {
     let invalid = |message: &str| Err(Error::Invalid { message: message.to_owned(), hint: None });
     if spec.command.is_empty() {
         return invalid("a template needs a command");

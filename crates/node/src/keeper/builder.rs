@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! keeper --fork--> builder: capture (pause; upper directory copied in it) -> rootfs -> build -> result + control socket -> exit
+//!                           or: a checkpoint's state -> rootfs -> restore -> result + control socket + descriptor of faults -> exit
 //!    \------------------------ zygote: reparented to the keeper (its subreaper) when the builder exits -----------------/
 //! ```
 //!
@@ -11,19 +12,20 @@
 use std::{
     collections::HashMap,
     error::Error,
-    io,
+    fs::File,
+    io::{self, Read},
     os::fd::{AsFd, OwnedFd},
     time::Instant,
 };
 
 use base::limits::MESSAGE_BYTES_MAX;
-use process::{BuildSpec, CaptureSpec, Zygote, ZygoteFacts};
+use process::{BuildSpec, CaptureSpec, ProgramState, RestoreSpec, Restored, Zygote, ZygoteFacts};
 use sandbox::Sandbox;
 use serde::{Deserialize, Serialize};
 
 use super::{
     children::{Children, Role},
-    message::{BuildZygote, Reply, Status},
+    message::{BuildZygote, Parcel, Reply, RestoreZygote, Status},
     watch::{Source, Watched, Watcher},
 };
 
@@ -52,8 +54,11 @@ struct AtWork {
     seq: u64,
     /// Until it was read.
     socket: Option<Watched<OwnedFd>>,
-    outcome: Option<(Outcome, Option<OwnedFd>)>,
+    outcome: Option<(Outcome, Vec<OwnedFd>)>,
 }
+
+/// What a builder comes to, with the zygote's control socket and the descriptor of its faults, as far as there are any.
+type Performed = Result<(Outcome, Vec<OwnedFd>), Box<dyn Error>>;
 
 /// What came of a finished builder.
 pub(super) struct Finished {
@@ -61,6 +66,8 @@ pub(super) struct Finished {
     pub(super) reply: Reply,
     /// The zygote, if one was built.
     pub(super) built: Option<(ZygoteFacts, OwnedFd)>,
+    /// The descriptor of its faults, if pages arrive by them.
+    pub(super) faults: Option<OwnedFd>,
 }
 
 /// All builders of this keeper, by the zygote they build.
@@ -74,14 +81,35 @@ impl Builders {
         Self { watcher, at_work: HashMap::new() }
     }
 
-    /// Forks a builder.
-    pub(super) fn start(
+    /// Forks a builder that builds a zygote of a running program.
+    pub(super) fn build(
         &mut self,
         seq: u64,
         job: &BuildZygote,
         sandbox: &Sandbox,
         base: Option<&Zygote>,
         children: &mut Children,
+    ) -> io::Result<()> {
+        self.start(seq, job.zygote, children, |keeper| build(job, sandbox, base, keeper))
+    }
+
+    /// Forks a builder that restores a zygote; `parcel` holds a [`Parcel`].
+    pub(super) fn restore(
+        &mut self,
+        seq: u64,
+        job: &RestoreZygote,
+        parcel: &OwnedFd,
+        children: &mut Children,
+    ) -> io::Result<()> {
+        self.start(seq, job.zygote, children, |_| restore(job, parcel))
+    }
+
+    fn start(
+        &mut self,
+        seq: u64,
+        zygote: u64,
+        children: &mut Children,
+        perform: impl FnOnce(&OwnedFd) -> Performed,
     ) -> io::Result<()> {
         let (ours, theirs) = sys::seqpacket::pair()?;
         let keeper = rustix::process::getpid();
@@ -92,15 +120,16 @@ impl Builders {
             if dies_with_keeper.is_err() || rustix::process::getppid() != Some(keeper) {
                 return 1;
             }
-            let (outcome, control) = perform(job, sandbox, base, &theirs);
-            match send(&theirs, &outcome, control.as_ref()) {
+            let (outcome, descriptors) = perform(&theirs)
+                .unwrap_or_else(|error| (Outcome::Failed { message: crate::error::chain(&*error) }, Vec::new()));
+            match send(&theirs, &outcome, &descriptors) {
                 Ok(()) => 0,
                 Err(_) => 1,
             }
         })?;
-        children.watch(builder.pid, Role::Builder(job.zygote))?;
-        let socket = self.watcher.watch(ours, Source::Builder(job.zygote))?;
-        self.at_work.insert(job.zygote, AtWork { seq, socket: Some(socket), outcome: None });
+        children.watch(builder.pid, Role::Builder(zygote))?;
+        let socket = self.watcher.watch(ours, Source::Builder(zygote))?;
+        self.at_work.insert(zygote, AtWork { seq, socket: Some(socket), outcome: None });
         Ok(())
     }
 
@@ -123,17 +152,19 @@ impl Builders {
         // Its end can be seen before its last words.
         while self.on_result(zygote).is_some() {}
         let AtWork { seq, outcome, .. } = self.at_work.remove(&zygote)?;
-        let (reply, built) = match outcome {
-            Some((Outcome::Built { facts, pause_us, capture_us, build_us }, Some(control))) => {
-                (Reply::Built { facts: facts.clone(), pause_us, capture_us, build_us }, Some((facts, control)))
+        let (reply, built, faults) = match outcome {
+            Some((Outcome::Built { facts, pause_us, capture_us, build_us }, descriptors)) => {
+                let mut descriptors = descriptors.into_iter();
+                let built = descriptors.next().map(|control| (facts.clone(), control));
+                (Reply::Built { facts, pause_us, capture_us, build_us }, built, descriptors.next())
             }
-            Some((Outcome::Refused { refusals }, _)) => (Reply::Refused { refusals }, None),
-            Some((Outcome::Failed { message }, _)) => (failed(message), None),
-            Some((Outcome::Built { .. } | Outcome::Captured, _)) | None => {
-                (failed(format!("the builder of the zygote {status} without a result")), None)
+            Some((Outcome::Refused { refusals }, _)) => (Reply::Refused { refusals }, None, None),
+            Some((Outcome::Failed { message }, _)) => (failed(message), None, None),
+            Some((Outcome::Captured, _)) | None => {
+                (failed(format!("the builder of the zygote {status} without a result")), None, None)
             }
         };
-        Some(Finished { seq, reply, built })
+        Some(Finished { seq, reply, built, faults })
     }
 
     /// Gives up a build; its request is answered, its process is the caller's to kill.
@@ -147,40 +178,22 @@ fn failed(message: String) -> Reply {
     Reply::Failed { kind: super::message::FailureKind::Step, message }
 }
 
-fn send(socket: &OwnedFd, outcome: &Outcome, control: Option<&OwnedFd>) -> Result<(), Box<dyn Error>> {
-    let control: Vec<_> = control.iter().map(|fd| fd.as_fd()).collect();
-    Ok(sys::seqpacket::send(socket, &serde_json::to_vec(outcome)?, &control)?)
+fn send(socket: &OwnedFd, outcome: &Outcome, descriptors: &[OwnedFd]) -> Result<(), Box<dyn Error>> {
+    let descriptors: Vec<_> = descriptors.iter().map(|fd| fd.as_fd()).collect();
+    Ok(sys::seqpacket::send(socket, &serde_json::to_vec(outcome)?, &descriptors)?)
 }
 
-fn receive(socket: &OwnedFd) -> Option<(Outcome, Option<OwnedFd>)> {
+fn receive(socket: &OwnedFd) -> Option<(Outcome, Vec<OwnedFd>)> {
     let mut buffer = vec![0; MESSAGE_BYTES_MAX];
     // The builder may have ended without a word: never wait for one.
     rustix::io::ioctl_fionbio(socket, true).ok()?;
     let (length, descriptors) = sys::seqpacket::recv(socket, &mut buffer).ok().filter(|(length, _)| *length > 0)?;
     let outcome = serde_json::from_slice(&buffer[..length])
         .unwrap_or_else(|error| Outcome::Failed { message: format!("the builder is not understood: {error}") });
-    Some((outcome, descriptors.into_iter().next()))
+    Some((outcome, descriptors))
 }
 
-/// The whole job, in the builder.
-fn perform(
-    job: &BuildZygote,
-    sandbox: &Sandbox,
-    base: Option<&Zygote>,
-    keeper: &OwnedFd,
-) -> (Outcome, Option<OwnedFd>) {
-    match try_perform(job, sandbox, base, keeper) {
-        Ok((outcome, control)) => (outcome, control),
-        Err(error) => (Outcome::Failed { message: crate::error::chain(&*error) }, None),
-    }
-}
-
-fn try_perform(
-    job: &BuildZygote,
-    sandbox: &Sandbox,
-    base: Option<&Zygote>,
-    keeper: &OwnedFd,
-) -> Result<(Outcome, Option<OwnedFd>), Box<dyn Error>> {
+fn build(job: &BuildZygote, sandbox: &Sandbox, base: Option<&Zygote>, keeper: &OwnedFd) -> Performed {
     let spec = CaptureSpec { pid: job.main.pid, streams: job.streams.clone(), earlier_arena: job.earlier_arena };
     let capture_began = Instant::now();
     // Inside the pause: memory and files of the copies are of the same instant.
@@ -189,12 +202,12 @@ fn try_perform(
         Ok(capture) => capture,
         Err(process::Error::Refused(refusals)) => {
             let refusals = refusals.iter().map(|refusal| (refusal.kind(), refusal.to_string())).collect();
-            return Ok((Outcome::Refused { refusals }, None));
+            return Ok((Outcome::Refused { refusals }, Vec::new()));
         }
         Err(error) => return Err(error.into()),
     };
     let capture_us = micros(capture_began);
-    send(keeper, &Outcome::Captured, None)?;
+    send(keeper, &Outcome::Captured, &[])?;
 
     let build_began = Instant::now();
     let mut layers = vec![job.layer_dest.clone()];
@@ -204,8 +217,51 @@ fn try_perform(
     let spec = BuildSpec { rootfs: rootfs.as_fd(), seccomp: &seccomp, huge_pages: job.huge_pages, base };
     let zygote = process::build(&capture, &spec)?;
     let pause_us = capture.pause.as_micros() as u64;
+    if let Some(path) = &job.state_dest {
+        std::fs::write(path, ProgramState::describe(capture, rootfs.as_fd())?.encode()?)?;
+    }
     let outcome = Outcome::Built { facts: zygote.facts, pause_us, capture_us, build_us: micros(build_began) };
-    Ok((outcome, Some(zygote.control)))
+    Ok((outcome, vec![zygote.control]))
+}
+
+fn restore(job: &RestoreZygote, parcel: &OwnedFd) -> Performed {
+    let began = Instant::now();
+    let mut bytes = Vec::new();
+    File::from(parcel.try_clone()?).read_to_end(&mut bytes)?;
+    let Parcel { state, pages, first } = postcard::from_bytes(&bytes)?;
+    drop(bytes);
+    let state = ProgramState::decode(&state)?;
+    let rootfs = sandbox::detached_rootfs(&job.layers)?;
+    let seccomp = sandbox::seccomp_program()?;
+    let spec = RestoreSpec { rootfs: rootfs.as_fd(), seccomp: &seccomp, pages: &pages };
+    let restored = state.restore(&spec, &mut |at, bytes| read_first(&first, at, bytes));
+    let Restored { zygote, faults } = match restored {
+        Ok(restored) => restored,
+        Err(process::Error::Unfit(unfit)) => {
+            let refusals = unfit.iter().map(|unfit| (unfit.kind().to_owned(), unfit.to_string())).collect();
+            return Ok((Outcome::Refused { refusals }, Vec::new()));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let outcome = Outcome::Built { facts: zygote.facts, pause_us: 0, capture_us: 0, build_us: micros(began) };
+    Ok((outcome, std::iter::once(zygote.control).chain(faults).collect()))
+}
+
+/// Bytes of the pages that came with the parcel, which are in order.
+fn read_first(first: &[(u64, Vec<u8>)], at: u64, bytes: &mut [u8]) -> Result<(), process::Error> {
+    let mut done = 0;
+    while done < bytes.len() {
+        let address = at + done as u64;
+        let run = first[..first.partition_point(|(start, _)| *start <= address)].last();
+        let rest = run.and_then(|(start, run)| run.get((address - start) as usize..)).unwrap_or_default();
+        if rest.is_empty() {
+            return Err(process::Error::MissingPage { address });
+        }
+        let taken = rest.len().min(bytes.len() - done);
+        bytes[done..done + taken].copy_from_slice(&rest[..taken]);
+        done += taken;
+    }
+    Ok(())
 }
 
 fn micros(since: Instant) -> u64 {

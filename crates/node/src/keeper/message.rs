@@ -25,6 +25,8 @@ pub(crate) enum Request {
     Spawn { id: SandboxId, command: sandbox::Command, main: bool },
     /// -> `Built` or `Refused`
     BuildZygote(BuildZygote),
+    /// With a file that holds a [`Parcel`] -> `Built`, with the descriptor of its faults if it has any, or `Refused`
+    RestoreZygote(RestoreZygote),
     /// With stdin, stdout, stderr -> `Started`
     Start { zygote: u64, id: SandboxId, start: u64, stepping: bool },
     /// The same, but the copy stops short of the program -> `Parked`
@@ -54,8 +56,30 @@ pub(crate) struct BuildZygote {
     pub(crate) layers: Vec<PathBuf>,
     /// Where its own file changes are copied: becomes the topmost layer of the copies.
     pub(crate) layer_dest: PathBuf,
+    /// Where a description of the program is written, for a checkpoint.
+    pub(crate) state_dest: Option<PathBuf>,
     /// Use huge pages.
     pub(crate) huge_pages: bool,
+}
+
+/// Restore the zygote of a checkpoint.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct RestoreZygote {
+    /// The number it will have.
+    pub(crate) zygote: u64,
+    /// Layers of its root filesystem, topmost first.
+    pub(crate) layers: Vec<PathBuf>,
+}
+
+/// What a zygote is restored from, but for the pages that arrive by fault.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Parcel {
+    /// An encoded [`process::ProgramState`].
+    pub(crate) state: Vec<u8>,
+    /// Begin and end of each run of pages that the checkpoint has.
+    pub(crate) pages: Vec<(u64, u64)>,
+    /// The pages that are needed first.
+    pub(crate) first: Vec<(u64, Vec<u8>)>,
 }
 
 /// Why the keeper did not do it.

@@ -8,7 +8,7 @@ use std::{
     time::Instant,
 };
 
-use api::{BuildEvent, BuildStage, BuildTimings, TemplateFacts, TemplateSpec};
+use api::{BuildEvent, BuildStage, BuildTimings, TemplateSpec};
 use base::id::{SandboxId, TemplateName};
 use process::{Stream, StreamFile};
 use rustix::fs::fstat;
@@ -62,9 +62,15 @@ impl Progress {
 }
 
 /// Gives the template back its former state unless the build finishes.
-struct Admitted<'a> {
+pub(super) struct Admitted<'a> {
     node: &'a Node,
     name: &'a TemplateName,
+}
+
+impl<'a> Admitted<'a> {
+    pub(super) fn new(node: &'a Node, name: &'a TemplateName) -> Self {
+        Self { node, name }
+    }
 }
 
 impl Drop for Admitted<'_> {
@@ -87,7 +93,7 @@ impl Node {
     /// Builds a template, or builds it anew.
     pub(crate) async fn build(self: &Arc<Self>, spec: TemplateSpec, progress: &Progress) -> Result<api::Template> {
         self.state().begin_build(&spec)?;
-        let admitted = Admitted { node: self, name: &spec.name };
+        let admitted = Admitted::new(self, &spec.name);
         self.changed();
         progress.stage(BuildStage::PreparingImage);
         let image_layers = self.prepare_image(&spec).await?;
@@ -105,8 +111,14 @@ impl Node {
 
     /// Builds the lost zygote of a template again.
     pub(super) async fn rebuild(self: &Arc<Self>, record: TemplateRecord) -> Result<()> {
+        if record.checkpoint.is_some() {
+            return match self.restore(&record.spec.name).await? {
+                Some(()) => Ok(()),
+                None => Err(Error::NoCheckpoint(record.spec.name)),
+            };
+        }
         self.state().begin_build(&record.spec)?;
-        let _admitted = Admitted { node: self, name: &record.spec.name };
+        let _admitted = Admitted::new(self, &record.spec.name);
         self.changed();
         self.build_admitted(&record.spec, record.image_layers, &Progress::unheard()).await
     }
@@ -178,6 +190,7 @@ impl Node {
             base: None,
             layers: job.image_layers.clone(),
             layer_dest: job.layer.clone(),
+            state_dest: None,
             huge_pages: true,
         };
         let what = format!("template {}", spec.name);
@@ -207,18 +220,7 @@ impl Node {
         match answer.reply {
             Reply::Built { facts, pause_us, capture_us, build_us } => {
                 let timings = BuildTimings { ready_us: 0, pause_us, capture_us, build_us, total_us: 0 };
-                let arena = facts.arena;
-                let engine = facts.clone();
-                let facts = TemplateFacts {
-                    zygote_pid: facts.pid,
-                    threads: facts.threads,
-                    mappings: facts.mappings,
-                    descriptors: facts.descriptors,
-                    memory_bytes: facts.memory_bytes,
-                    huge_bytes: facts.huge_bytes,
-                    timings: timings.clone(),
-                };
-                Ok((ZygoteRef { number, arena, facts, engine }, timings))
+                Ok((ZygoteRef::new(number, facts, timings.clone()), timings))
             }
             Reply::Refused { refusals } => {
                 let refusals = refusals.into_iter().map(|(_, reason)| reason).collect();
@@ -237,17 +239,24 @@ impl Node {
     ) -> Result<()> {
         timings.total_us = progress.began.elapsed().as_micros() as u64;
         zygote.facts.timings = timings.clone();
-        let earlier = self.state().template_record(&job.spec.name).cloned();
+        let earlier = self.state().template_record(&job.spec.name).map(|earlier| earlier.created_ms);
         let record = TemplateRecord {
             spec: job.spec.clone(),
-            created_ms: earlier.as_ref().map_or_else(now_ms, |earlier| earlier.created_ms),
+            created_ms: earlier.unwrap_or_else(now_ms),
             image_layers: job.image_layers.clone(),
             layer: job.layer.clone(),
             timings,
+            checkpoint: None,
         };
-        let path = self.config.template_dir(&job.spec.name).join(RECORD);
+        self.install(record, zygote).await
+    }
+
+    /// A template is ready, and takes the place of what was there.
+    pub(super) async fn install(self: &Arc<Self>, record: TemplateRecord, zygote: ZygoteRef) -> Result<()> {
+        let earlier = self.state().template_record(&record.spec.name).cloned();
+        let path = self.config.template_dir(&record.spec.name).join(RECORD);
         if let Err(error) = records::write(&path, &record, Durability::Machine) {
-            self.drop_zygote(job.zygote).await;
+            self.drop_zygote(zygote.number).await;
             return Err(error);
         }
         let (previous, blanks) = self.state().finish_build(record, zygote);

@@ -44,6 +44,7 @@ impl Node {
             base,
             layers: record.layers.clone(),
             layer_dest: layer.clone(),
+            state_dest: None,
             huge_pages: false,
         };
         let layers: Vec<_> = std::iter::once(layer).chain(record.layers.iter().cloned()).collect();

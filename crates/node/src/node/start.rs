@@ -128,8 +128,22 @@ impl Node {
         let mut changes = self.changes.subscribe();
         loop {
             changes.mark_unchanged();
-            let readiness = self.state().readiness(name)?;
-            match readiness {
+            let readiness = self.state().readiness(name);
+            if let Err(Error::NoTemplate(_)) = readiness {
+                let began = Instant::now();
+                match self.restore(name).await {
+                    Ok(Some(())) => {
+                        let ms = began.elapsed().as_millis();
+                        notices.push(format!("checkpoint {name} was restored on this node in {ms} ms"));
+                    }
+                    // Someone else was faster.
+                    Err(Error::TemplateBusy(_)) => {}
+                    Ok(None) => return Err(Error::NoTemplate(name.clone())),
+                    Err(error) => return Err(error),
+                }
+                continue;
+            }
+            match readiness? {
                 Readiness::Ready(startable) => return Ok((*startable, notices)),
                 Readiness::Building => drop(changes.changed().await),
                 Readiness::Lost(record) => {

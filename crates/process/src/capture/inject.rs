@@ -8,7 +8,7 @@ use crate::{
     procfs::{Fields, MapLine},
     script::{Arena, Check, PAGE, Script},
     sigframe,
-    still::Still,
+    still::Newborn,
     stopped::{self, Stopped},
     threads::Reported,
 };
@@ -29,10 +29,29 @@ struct MainPlan {
     posix_timers: Vec<(PosixTimer, u64)>,
 }
 
-/// Where a thread's script leaves its answers.
+/// Where a thread's script leaves its answers, and what is known of the thread before.
 struct Place {
     alternate: u64,
     tid_address: u64,
+    timer_slack: u64,
+    xsave: Vec<u8>,
+}
+
+/// The scripts as they lie in the arena.
+struct Plan {
+    places: Vec<Place>,
+    /// Of each thread: where its script begins, and the operation that sends the mark.
+    scripts: Vec<(u64, u64)>,
+    main: MainPlan,
+    /// Bytes of the arena that are in use.
+    bytes: usize,
+}
+
+/// What came of the scripts, and of what ran beside them.
+pub(super) struct Outcome<T> {
+    pub(super) newborn: Newborn,
+    pub(super) answers: Answers,
+    pub(super) found: T,
 }
 
 /// Results of the scripts.
@@ -59,18 +78,55 @@ impl<'a> Injection<'a> {
         let base = base as u64;
         let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
         let data = [base + PAGE, bytes - PAGE, protection, 0, 0, 0];
-        if stopped.step_call(syscall, libc::SYS_mprotect, data)? < 0 {
+        let is_writable = stopped.step_call(syscall, libc::SYS_mprotect, data)? == 0;
+        let injection = Self { stopped, syscall, arena: Range { start: base, end: base + bytes } };
+        if !is_writable {
+            injection.leave()?;
             return Err(Error::NoRoom { bytes });
         }
-        Ok(Self { stopped, syscall, arena: Range { start: base, end: base + bytes } })
+        Ok(injection)
     }
 
-    /// Runs the scripts: the other threads answer, then the main thread answers and clones the still.
-    pub(super) fn take(&mut self, pid: i32, dont_fork: &[Range]) -> Result<(Still, Answers), Error> {
+    /// Runs the scripts of all threads side by side; the main thread's clones the still. `meanwhile` runs beside them, and may look at
+    /// everything but memory and ptrace's view of the threads.
+    pub(super) fn run<T>(
+        &mut self,
+        pid: i32,
+        dont_fork: &[Range],
+        meanwhile: impl FnOnce(&Stopped) -> Result<T, Error>,
+    ) -> Result<Outcome<T>, Error> {
+        let plan = self.plan(pid, dont_fork)?;
+        let mut result = Ok(());
+        let mut begun = 0;
+        // The main thread first: its clone takes longest.
+        while begun < plan.scripts.len() && result.is_ok() {
+            let (script, mark) = plan.scripts[begun];
+            result = self.stopped.begin(begun, self.arena.start, script, mark);
+            begun += usize::from(result.is_ok());
+        }
+        let found = result.and_then(|()| meanwhile(self.stopped));
+        let mut newborn = None;
+        let mut result = Ok(());
+        // Those that began are waited for in any case: nobody may be in the arena when it goes.
+        for thread in (0..begun).rev() {
+            let finished = self.stopped.finish(thread, &mut |child| {
+                newborn = Some(Newborn::new(child));
+                Ok(())
+            });
+            result = result.and(finished);
+        }
+        let found = found?;
+        result?;
+        let newborn = newborn.ok_or_else(|| Error::Unexpected { pid, what: stopped::NOT_CLONED.into() })?;
+        let answers = self.answers(plan)?;
+        Ok(Outcome { newborn, answers, found })
+    }
+
+    /// Lays the scripts out and writes them into the arena.
+    fn plan(&mut self, pid: i32, dont_fork: &[Range]) -> Result<Plan, Error> {
         let mut arena = Arena::new(self.arena.start);
         let count = self.stopped.tasks().len();
-        let mut places = Vec::with_capacity(count);
-        let mut scripts = Vec::with_capacity(count);
+        let (mut places, mut scripts) = (Vec::with_capacity(count), Vec::with_capacity(count));
         let inner_pid = self.stopped.tasks()[0].inner_tid;
         let posix_timers = posix_timers(pid, self.stopped)?;
         let mut main = None;
@@ -86,12 +142,14 @@ impl<'a> Injection<'a> {
             script.call(libc::SYS_sigaltstack, [0u64.into(), alternate.into()], Check::Ignore);
             const PR_GET_TID_ADDRESS: i32 = 40;
             script.call(libc::SYS_prctl, [PR_GET_TID_ADDRESS.into(), tid_address.into()], Check::Ignore);
+            let slack = script.call(libc::SYS_prctl, [libc::PR_GET_TIMERSLACK.into()], Check::Ignore);
             if n == 0 {
                 main = Some(plan_main(&mut arena, &mut script, &posix_timers, dont_fork));
             }
             let mark = stopped::end_with_mark(&mut script, self.stopped.mark(), inner_pid, task.inner_tid, frame);
-            places.push(Place { alternate, tid_address });
             let script = arena.place(&script);
+            let timer_slack = arena.keep_result(script, slack);
+            places.push(Place { alternate, tid_address, timer_slack, xsave });
             scripts.push((script, Arena::op_address(script, mark)));
         }
         let main = main.ok_or_else(|| Error::Unexpected { pid, what: "has no threads".into() })?;
@@ -100,55 +158,34 @@ impl<'a> Injection<'a> {
             return Err(Error::NoRoom { bytes: bytes.len() as u64 });
         }
         self.stopped.write(self.arena.start, &bytes)?;
-        self.run_others(&scripts)?;
-        let mut still = None;
-        let (script, mark) = scripts[0];
-        self.stopped.begin(0, self.arena.start, script, mark)?;
-        self.stopped.finish(0, &mut |child| {
-            still = Some(Still::adopt(child)?);
-            Ok(())
-        })?;
-        let still = still.ok_or_else(|| Error::Unexpected { pid, what: stopped::NOT_CLONED.into() })?;
-        Ok((still, self.answers(&places, &main)?))
+        Ok(Plan { places, scripts, main, bytes: bytes.len() })
     }
 
-    /// All threads but the main one run side by side. Those that began are waited for also when one could not begin: nobody may be in the
-    /// arena when it goes.
-    fn run_others(&mut self, scripts: &[(u64, u64)]) -> Result<(), Error> {
-        let mut result = Ok(());
-        let mut begun = 1;
-        while begun < scripts.len() && result.is_ok() {
-            let (script, mark) = scripts[begun];
-            result = self.stopped.begin(begun, self.arena.start, script, mark);
-            begun += usize::from(result.is_ok());
-        }
-        for thread in 1..begun {
-            let finished = self.stopped.finish(thread, &mut |_| Ok(()));
-            result = result.and(finished);
-        }
-        result
-    }
-
-    fn answers(&self, places: &[Place], main: &MainPlan) -> Result<Answers, Error> {
-        let words = |address: u64, count: u64| -> Result<Vec<u64>, Error> {
-            (0..count).map(|n| self.stopped.word(address + n * 8)).collect()
+    fn answers(&self, plan: Plan) -> Result<Answers, Error> {
+        let mut bytes = vec![0; plan.bytes];
+        self.stopped.read(self.arena.start, &mut bytes)?;
+        let word = |address: u64| {
+            let at = (address - self.arena.start) as usize;
+            u64::from_le_bytes(std::array::from_fn(|n| bytes[at + n]))
         };
-        let mut threads = Vec::with_capacity(places.len());
-        for place in places {
-            let words = words(place.alternate, 3)?;
-            let alternate = AlternateStack { address: words[0], flags: words[1] as u32, size: words[2] };
-            threads.push(Reported { alternate, tid_address: self.stopped.word(place.tid_address)? });
-        }
-        let mut interval_timers = [[0; 4]; 3];
-        for (n, timer) in interval_timers.iter_mut().enumerate() {
-            timer.copy_from_slice(&words(main.interval_timers + n as u64 * 32, 4)?);
-        }
-        let mut posix_timers = Vec::with_capacity(main.posix_timers.len());
-        for (timer, place) in &main.posix_timers {
-            let words = words(*place, 4)?;
+        let words = |address: u64| -> [u64; 4] { std::array::from_fn(|n| word(address + n as u64 * 8)) };
+        let reported = |place: Place| {
+            let [address, flags, size, _] = words(place.alternate);
+            Reported {
+                xsave: place.xsave,
+                alternate: AlternateStack { address, flags: flags as u32, size },
+                tid_address: word(place.tid_address),
+                timer_slack_ns: word(place.timer_slack),
+            }
+        };
+        let threads = plan.places.into_iter().map(reported).collect();
+        let interval_timers = [0, 32, 64].map(|offset| words(plan.main.interval_timers + offset));
+        let timer = |(timer, place): (PosixTimer, u64)| {
+            let words = words(place);
             let value = TimerValue { interval: (words[0], words[1]), remaining: (words[2], words[3]) };
-            posix_timers.push(PosixTimer { value, ..timer.clone() });
-        }
+            PosixTimer { value, ..timer }
+        };
+        let posix_timers = plan.main.posix_timers.into_iter().map(timer).collect();
         Ok(Answers { threads, interval_timers, posix_timers })
     }
 

@@ -14,13 +14,14 @@ use sys::{remote::Range, seqpacket, stub};
 use super::{
     Zygote, ZygoteFacts,
     delta::{self, Base},
-    kind,
-    memory::{self, Rest},
+    faults, kind,
+    memory::{self, Origin, Rest},
     names, receive,
     start::{self, HALF_BYTES, ROOM_BYTES},
 };
 use crate::{
     capture::Capture,
+    checkpoint::{ReadPages, RestoreSpec, Restored},
     error::{Context, Error},
     image::Image,
     procfs::{self, Fields, MapLine},
@@ -69,7 +70,33 @@ pub fn build(capture: &Capture, spec: &BuildSpec<'_>) -> Result<Zygote, Error> {
             }
         }
     }
-    from_nothing(capture, spec)
+    let plan = Plan {
+        image: &capture.image,
+        origin: Origin::still(&capture.still)?,
+        rootfs: spec.rootfs,
+        seccomp: spec.seccomp,
+        huge_pages: spec.huge_pages,
+    };
+    let (zygote, _) = from_nothing(&plan, &mut |at, bytes| capture.still.read(at, bytes))?;
+    Ok(zygote)
+}
+
+/// Restores a zygote of a checkpoint. `read` gives the pages that it needs first.
+pub(crate) fn restore(image: &Image, spec: &RestoreSpec<'_>, read: ReadPages<'_>) -> Result<Restored, Error> {
+    let pages: Vec<Range> = spec.pages.iter().map(|&(start, end)| Range { start, end }).collect();
+    let origin = Origin::Checkpoint(&pages);
+    let plan = Plan { image, origin, rootfs: spec.rootfs, seccomp: spec.seccomp, huge_pages: false };
+    let (zygote, faults) = from_nothing(&plan, read)?;
+    Ok(Restored { zygote, faults })
+}
+
+/// A zygote that is made from nothing.
+struct Plan<'a> {
+    image: &'a Image,
+    origin: Origin<'a>,
+    rootfs: BorrowedFd<'a>,
+    seccomp: &'a [u64],
+    huge_pages: bool,
 }
 
 /// An arena with everything a copy needs, to which the steps of the building are added.
@@ -81,10 +108,10 @@ struct Draft {
 }
 
 impl Draft {
-    fn new(capture: &Capture, spec: &BuildSpec<'_>, at: u64) -> Self {
-        let transit = start::Transit::above(&capture.image);
+    fn new(image: &Image, seccomp: &[u64], at: u64) -> Self {
+        let transit = start::Transit::above(image);
         let mut arena = Arena::new(at);
-        let entries = start::place(&mut arena, &capture.image, spec.seccomp, transit);
+        let entries = start::place(&mut arena, image, seccomp, transit);
         arena.on_fail(entries.handler);
         Self { arena, script: Script::default(), entries, transit }
     }
@@ -107,21 +134,22 @@ impl Draft {
     }
 }
 
-/// A zygote whose memory is all read from the still.
-fn from_nothing(capture: &Capture, spec: &BuildSpec<'_>) -> Result<Zygote, Error> {
-    let image = &capture.image;
+/// A zygote made from nothing, and the descriptor of its faults if pages arrive by them. `read` gives the pages that are written from outside.
+fn from_nothing(plan: &Plan<'_>, read: ReadPages<'_>) -> Result<(Zygote, Option<OwnedFd>), Error> {
+    let image = plan.image;
     let own = procfs::mappings(std::process::id() as i32, "maps")?;
     let room = free_room(image, &own)?;
-    let mut draft = Draft::new(capture, spec, room.start);
+    let mut draft = Draft::new(image, plan.seccomp, room.start);
     let root = draft.root();
     let stub_lives = draft.arena.words(&[1]);
     draft.script.wait_zero(stub_lives);
     clear_address_space(&mut draft.script, room, &own, image);
-    let rest = memory::plan(&mut draft.arena, &mut draft.script, capture, root, spec.huge_pages)?;
+    let rest = memory::plan(&mut draft.arena, &mut draft.script, image, &plan.origin, root, plan.huge_pages)?;
     let exe = memory::open_in_root(&mut draft.arena, &mut draft.script, root, &image.layout.exe, libc::O_CLOEXEC);
     let args = [Arg::Result(exe), PROGRAM_FILE.into(), libc::O_CLOEXEC.into()];
     draft.script.call(libc::SYS_dup3, args, Check::Success);
     process_state(&mut draft.arena, &mut draft.script, image, Some(PROGRAM_FILE));
+    faults::register(&mut draft.arena, &mut draft.script, draft.transit.control, &rest.by_fault);
     let construct = draft.complete();
     // The stub's own child shares its memory, which is all that is kept: a clone with CLONE_VM begins without the C
     // library's rseq registration, whose memory is about to go. The stub still has it, so its child waits until the kernel
@@ -133,27 +161,32 @@ fn from_nothing(capture: &Capture, spec: &BuildSpec<'_>) -> Result<Zygote, Error
     let first = draft.arena.place(&first);
     draft.arena.set_entry(first);
     let bytes = arena_bytes(draft.arena)?;
-    let (control, theirs) = seqpacket::pair().of("make a socket for", capture.still.pid())?;
-    let descriptors = [(theirs.as_fd(), draft.transit.control), (spec.rootfs, root)];
+    let (control, theirs) = seqpacket::pair().of("make a socket for", 0)?;
+    let mut descriptors = vec![(theirs.as_fd(), draft.transit.control), (plan.rootfs, root)];
+    if let Origin::Still { still, .. } = &plan.origin {
+        descriptors.push((still.memory(), memory::still_memory(root)));
+    }
     let entry = Arena::entry_of(room.start);
     let stub = stub::spawn(&stub::Plan { base: room.start, bytes: &bytes, entry, descriptors: &descriptors });
-    let stub = stub.of("fork the stub of", capture.still.pid())?;
+    let stub = stub.of("fork the stub of", 0)?;
     drop(theirs);
     reap(stub.pid)?;
-    finish(capture, control, &bytes, room.start, &draft.entries, &rest)
+    finish(image, control, &bytes, room.start, &draft.entries, &rest, read)
 }
 
 /// A zygote that is a fork of an older one, with the differences read from the still.
 fn branch(capture: &Capture, spec: &BuildSpec<'_>, older: &Zygote, base: &Base) -> Result<Zygote, Error> {
     let at = start::other_half(older.facts.arena.0);
-    let mut draft = Draft::new(capture, spec, at);
+    let mut draft = Draft::new(&capture.image, spec.seccomp, at);
     let (root, control_number) = (draft.root(), draft.transit.control);
     let script = &mut draft.script;
-    // As the branch script of the older zygote leaves them: new control socket, arena file, root filesystem. The inherited
-    // control socket may have any number above these.
+    // As the branch script of the older zygote leaves them: new control socket, arena file, root filesystem, the still's memory. The
+    // inherited control socket may have any number above these.
     script.call(libc::SYS_dup3, [0u64.into(), control_number.into(), libc::O_CLOEXEC.into()], Check::Success);
     script.call(libc::SYS_dup3, [2u64.into(), root.into(), libc::O_CLOEXEC.into()], Check::Success);
-    let above = root + 1;
+    let memory = memory::still_memory(root);
+    script.call(libc::SYS_dup3, [3u64.into(), memory.into(), libc::O_CLOEXEC.into()], Check::Success);
+    let above = memory + 1;
     script.call(libc::SYS_close_range, [above.into(), u64::from(u32::MAX).into(), 0u64.into()], Check::Success);
     let (start, end) = older.facts.arena;
     script.call(libc::SYS_munmap, [start.into(), (end - start).into()], Check::Success);
@@ -167,9 +200,11 @@ fn branch(capture: &Capture, spec: &BuildSpec<'_>, older: &Zygote, base: &Base) 
     let bytes = arena_bytes(draft.arena)?;
     let file = arena_file(&bytes)?;
     let (control, theirs) = seqpacket::pair().of("make a socket for", older.facts.pid)?;
-    older.request_branch([theirs.as_fd(), file.as_fd(), spec.rootfs])?;
+    older.request_branch([theirs.as_fd(), file.as_fd(), spec.rootfs, capture.still.memory()])?;
     drop(theirs);
-    finish(capture, control, &bytes, at, &draft.entries, &rest)
+    let read: ReadPages<'_> = &mut |at, bytes| capture.still.read(at, bytes);
+    let (zygote, _) = finish(&capture.image, control, &bytes, at, &draft.entries, &rest, read)?;
+    Ok(zygote)
 }
 
 fn arena_bytes(arena: Arena) -> Result<Vec<u8>, Error> {
@@ -190,16 +225,16 @@ fn arena_file(bytes: &[u8]) -> Result<File, Error> {
 
 /// Waits for the new zygote and completes what it could not do itself.
 fn finish(
-    capture: &Capture,
+    image: &Image,
     control: OwnedFd,
     arena: &[u8],
     at: u64,
     entries: &start::Entries,
     rest: &Rest,
-) -> Result<Zygote, Error> {
-    let image = &capture.image;
-    let pid = built(control.as_fd(), arena, at)?;
-    fill_unreadable(pid, capture, &rest.unreadable)?;
+    read: ReadPages<'_>,
+) -> Result<(Zygote, Option<OwnedFd>), Error> {
+    let (pid, faults) = built(control.as_fd(), arena, at)?;
+    fill_outside(pid, &rest.outside, read)?;
     let facts = ZygoteFacts {
         pid,
         main_tid: image.threads[0].tid,
@@ -212,7 +247,7 @@ fn finish(
         entry: entries.receive,
         working_set: entries.working_set,
     };
-    Ok(Zygote::from_parts(facts, control))
+    Ok((Zygote::from_parts(facts, control), faults))
 }
 
 /// A range that is free in the image and in this process.
@@ -321,21 +356,26 @@ fn reap(pid: i32) -> Result<(), Error> {
     }
 }
 
-/// Waits for the zygote's first report: its process id.
-fn built(control: BorrowedFd<'_>, arena: &[u8], base: u64) -> Result<i32, Error> {
-    match receive(control).of("receive from zygote", 0)? {
-        Some([_, kind::BUILT, pid, _]) => Ok(pid as i32),
-        Some([_, _, op, result]) => {
-            let at = op.wrapping_sub(base) as usize;
-            let step = format!("while building the zygote: {}", names::describe(arena.get(at..).unwrap_or(&[])));
-            Err(Error::Step { step, source: std::io::Error::from_raw_os_error(-(result as i64) as i32) })
+/// Waits until the zygote is built; gives its process id, and the descriptor of its faults if it has sent one.
+fn built(control: BorrowedFd<'_>, arena: &[u8], base: u64) -> Result<(i32, Option<OwnedFd>), Error> {
+    let mut faults = None;
+    loop {
+        let (words, descriptor) = receive(control).of("receive from zygote", 0)?;
+        match words {
+            Some([_, kind::BUILT, pid, _]) => return Ok((pid as i32, faults)),
+            Some([_, kind::FAULTS, ..]) => faults = descriptor,
+            Some([_, _, op, result]) => {
+                let at = op.wrapping_sub(base) as usize;
+                let step = format!("while building the zygote: {}", names::describe(arena.get(at..).unwrap_or(&[])));
+                return Err(Error::Step { step, source: std::io::Error::from_raw_os_error(-(result as i64) as i32) });
+            }
+            None => return Err(Error::ZygoteGone),
         }
-        None => Err(Error::ZygoteGone),
     }
 }
 
-/// Copies the pages that the zygote could not read itself.
-fn fill_unreadable(pid: i32, capture: &Capture, runs: &[Range]) -> Result<(), Error> {
+/// Writes the pages that the zygote could not fill itself.
+fn fill_outside(pid: i32, runs: &[Range], read: ReadPages<'_>) -> Result<(), Error> {
     if runs.is_empty() {
         return Ok(());
     }
@@ -346,7 +386,7 @@ fn fill_unreadable(pid: i32, capture: &Capture, runs: &[Range]) -> Result<(), Er
         let mut at = run.start;
         while at < run.end {
             let length = (run.end - at).min(buffer.len() as u64) as usize;
-            capture.still.read(at, &mut buffer[..length])?;
+            read(at, &mut buffer[..length])?;
             memory.write_all_at(&buffer[..length], at).of("write memory of zygote", pid)?;
             at += length as u64;
         }

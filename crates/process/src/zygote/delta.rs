@@ -93,7 +93,7 @@ pub(super) fn plan(
         };
         rest.memory_bytes += all;
         if mapping.protection & READ == 0 {
-            rest.unreadable.extend(changed);
+            rest.outside.extend(changed);
             continue;
         }
         if let (Piece::Kept(_), false) = (piece, changed.is_empty() || mapping.protection & WRITE != 0) {
@@ -103,7 +103,7 @@ pub(super) fn plan(
         readable.extend(changed);
     }
     files.close(script);
-    memory::read_memory(arena, script, capture.still.pid(), &readable);
+    memory::read_memory(script, memory::still_memory(root), &readable);
     script.append(after);
     Ok(rest)
 }

@@ -2,21 +2,20 @@
 
 use std::fs::File;
 
-use sys::remote::Range;
+use sys::remote::{self, Range};
 
 use crate::{
-    capture::Capture,
     error::{Context, Error},
-    image::{Backing, Mapping},
-    script::{Arena, Check, PAGE, Script},
+    image::{Backing, Image, Mapping},
+    script::{Arena, Check, Script},
+    still::Still,
 };
 
 const HUGE: u64 = 2 << 20;
 /// A block becomes a huge page when at least this much of it is used: below, the memory it adds outweighs the page-table entries it saves.
 const HUGE_USED_MIN: u64 = HUGE / 2;
 
-/// Most vectors of one `process_vm_readv` (IOV_MAX), and most bytes (a signed 32-bit count, whole pages).
-const VECTORS_MAX: usize = 1024;
+/// Most bytes that one read takes.
 const BYTES_MAX: u64 = 0x7fff_f000;
 
 const MADV_COLLAPSE: i32 = 25;
@@ -24,38 +23,83 @@ const SYS_MSEAL: i64 = 462;
 pub(super) const READ: u64 = 1;
 pub(super) const WRITE: u64 = 2;
 
-/// What the steps cannot do from inside: pages of mappings that the program itself may not read.
+/// What the steps cannot do from inside.
 #[derive(Debug, Default)]
 pub(super) struct Rest {
-    pub(super) unreadable: Vec<Range>,
+    /// Pages to be written from outside, whatever their protection.
+    pub(super) outside: Vec<Range>,
+    /// Mappings whose pages arrive when they are touched.
+    pub(super) by_fault: Vec<Range>,
     pub(super) memory_bytes: u64,
+}
+
+/// Where a zygote's pages come from.
+pub(super) enum Origin<'a> {
+    /// The zygote reads them from a still, straight into place.
+    Still { still: &'a Still, pagemap: File },
+    /// Those of a checkpoint, in order: anonymous ones arrive by fault, changed pages of private files are written from outside (the kernel
+    /// raises no faults for files).
+    Checkpoint(&'a [Range]),
+}
+
+impl<'a> Origin<'a> {
+    pub(super) fn still(still: &'a Still) -> Result<Self, Error> {
+        let path = format!("/proc/{}/pagemap", still.pid());
+        Ok(Self::Still { still, pagemap: File::open(&path).on("open", path)? })
+    }
+
+    /// The runs of pages that belong to the program alone.
+    fn pages(&self, mapping: &Mapping) -> Result<Vec<Range>, Error> {
+        if !mapping.is_private() || mapping.flags.wipe_on_fork {
+            return Ok(Vec::new());
+        }
+        match self {
+            Self::Still { still, pagemap } => {
+                remote::private_pages(pagemap, mapping.range).of("scan the page map", still.pid())
+            }
+            Self::Checkpoint(pages) => Ok(within(pages, mapping.range)),
+        }
+    }
+}
+
+/// The parts of `runs`, which are in order, that lie in `range`.
+pub(crate) fn within(runs: &[Range], range: Range) -> Vec<Range> {
+    let from = runs.partition_point(|run| run.end <= range.start);
+    let overlapping = runs[from..].iter().take_while(|run| run.start < range.end);
+    overlapping.map(|run| Range { start: run.start.max(range.start), end: run.end.min(range.end) }).collect()
+}
+
+/// The number of the still's `/proc/PID/mem` while building: behind that of the root filesystem.
+pub(super) fn still_memory(root: i32) -> i32 {
+    root + 1
 }
 
 /// Adds the steps that make the zygote's mappings and fill them. `root` is the number of the root filesystem's descriptor.
 pub(super) fn plan(
     arena: &mut Arena,
     script: &mut Script,
-    capture: &Capture,
+    image: &Image,
+    origin: &Origin<'_>,
     root: i32,
     huge_pages: bool,
 ) -> Result<Rest, Error> {
-    let path = format!("/proc/{}/pagemap", capture.still.pid());
-    let pagemap = File::open(&path).on("open", path)?;
     let mut rest = Rest::default();
     let mut readable: Vec<Range> = Vec::new();
     let mut files = OpenFiles::new(root);
     let mut after = Script::default();
-    for mapping in &capture.image.mappings {
-        let runs = match mapping.backing {
-            Backing::Anonymous | Backing::File { .. } if !mapping.flags.wipe_on_fork => {
-                capture.private_pages(&pagemap, mapping.range)?
+    for mapping in &image.mappings {
+        let mut runs = origin.pages(mapping)?;
+        rest.memory_bytes += runs.iter().map(|run| run.end - run.start).sum::<u64>();
+        if matches!(origin, Origin::Checkpoint(_)) && !runs.is_empty() {
+            match mapping.backing {
+                Backing::Anonymous => rest.by_fault.push(mapping.range),
+                _ => rest.outside.append(&mut runs),
             }
-            _ => Vec::new(),
-        };
+            runs.clear();
+        }
         if !map(arena, script, mapping, !runs.is_empty(), &mut files) {
             continue;
         }
-        rest.memory_bytes += runs.iter().map(|run| run.end - run.start).sum::<u64>();
         if huge_pages
             && mapping.backing == Backing::Anonymous
             && !mapping.flags.no_huge
@@ -64,10 +108,12 @@ pub(super) fn plan(
             collapse(&mut after, &runs);
         }
         finish(&mut after, mapping, !runs.is_empty());
-        if mapping.protection & READ != 0 { readable.extend(runs) } else { rest.unreadable.extend(runs) }
+        if mapping.protection & READ != 0 { readable.extend(runs) } else { rest.outside.extend(runs) }
     }
     files.close(script);
-    read_memory(arena, script, capture.still.pid(), &readable);
+    if let Origin::Still { .. } = origin {
+        read_memory(script, still_memory(root), &readable);
+    }
     script.append(after);
     Ok(rest)
 }
@@ -174,36 +220,20 @@ pub(super) fn finish(script: &mut Script, mapping: &Mapping, has_pages: bool) {
     }
 }
 
-/// Adds the reading of the still's memory straight into place, one copy.
-pub(super) fn read_memory(arena: &mut Arena, script: &mut Script, still: i32, runs: &[Range]) {
-    let mut batch: Vec<Range> = Vec::new();
-    let mut bytes = 0;
-    let mut flush = |batch: &mut Vec<Range>, bytes: &mut u64| {
-        if batch.is_empty() {
-            return;
-        }
-        // The addresses are the same here and there: one list serves as both.
-        let vectors: Vec<u64> = batch.iter().flat_map(|run| [run.start, run.end - run.start]).collect();
-        let list = arena.words(&vectors);
-        let count = batch.len() as u64;
-        let args = [still.into(), list.into(), count.into(), list.into(), count.into(), 0u64.into()];
-        script.call(libc::SYS_process_vm_readv, args, Check::Equal(*bytes as i64));
-        batch.clear();
-        *bytes = 0;
-    };
+/// Adds the reading of the still's memory into place, from its `/proc/PID/mem` at descriptor `memory`.
+///
+/// Not by `process_vm_readv`: that pins pages, for which the kernel first gives the still a page of its own instead of each one that it
+/// shares with the source. It takes twice the time, and the memory once more (`FAULT_FLAG_UNSHARE` in mm/gup.c).
+pub(super) fn read_memory(script: &mut Script, memory: i32, runs: &[Range]) {
     for run in runs {
         let mut start = run.start;
         while start < run.end {
-            let end = run.end.min(start + (BYTES_MAX - bytes));
-            batch.push(Range { start, end });
-            bytes += end - start;
-            start = end;
-            if batch.len() == VECTORS_MAX || bytes >= BYTES_MAX - PAGE {
-                flush(&mut batch, &mut bytes);
-            }
+            let bytes = (run.end - start).min(BYTES_MAX);
+            let args = [memory.into(), start.into(), bytes.into(), start.into()];
+            script.call(libc::SYS_pread64, args, Check::Equal(bytes as i64));
+            start += bytes;
         }
     }
-    flush(&mut batch, &mut bytes);
 }
 
 /// Adds the joining of well-used blocks into huge pages. It is only advice: where it fails, small pages remain. A step for each block,
@@ -240,6 +270,7 @@ fn used_blocks(runs: &[Range]) -> impl Iterator<Item = Range> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::script::PAGE;
 
     #[test]
     fn only_well_used_blocks_become_huge() {

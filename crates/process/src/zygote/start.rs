@@ -210,7 +210,7 @@ fn close_received(script: &mut Script, transit: Transit) {
 }
 
 /// What a branch does first: a fork of the zygote that becomes another zygote maps the arena that it received and goes on there, with
-/// its new control socket, the arena's file and the root filesystem as descriptors 0, 1 and 2.
+/// its new control socket, the arena's file, the root filesystem and the still's memory as descriptors 0 to 3.
 fn place_branch(arena: &mut Arena) -> u64 {
     let other = other_half(arena.base());
     let (rw, rx) = (libc::PROT_READ | libc::PROT_WRITE, libc::PROT_READ | libc::PROT_EXEC);

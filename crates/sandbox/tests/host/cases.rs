@@ -1,5 +1,6 @@
 //! The cases.
 
+mod archive;
 mod files;
 mod isolation;
 mod lifecycle;
@@ -31,6 +32,8 @@ pub(crate) const ALL: &[(&str, Case)] = &[
     ("devices_work", programs::devices),
     ("low_descriptors_as_streams", programs::low_descriptors),
     ("upper_is_copied_exactly", files::snapshot),
+    ("an_archive_carries_every_kind_of_entry", archive::every_kind),
+    ("an_archive_carries_what_overlay_made", archive::overlay),
     ("a_hostile_tree_is_removed", files::hostile_tree),
     ("a_tarball_is_an_image", files::tarball),
     ("a_read_only_rootfs_is_mounted_nowhere", files::detached),

@@ -9,6 +9,7 @@
 
 mod ahead;
 mod cancel;
+mod checkpoint;
 mod crash;
 mod disk;
 mod failures;
@@ -26,6 +27,7 @@ fn main() {
     let mut cases = services::cases();
     cases.extend(ahead::cases());
     cases.extend(live_fork::cases());
+    cases.extend(checkpoint::cases());
     cases.extend(isolation::cases());
     cases.extend(output::cases());
     cases.extend(limits::cases());

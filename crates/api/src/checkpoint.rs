@@ -1,0 +1,83 @@
+//! Checkpoints: programs with their memory and files, kept where every node can start them.
+
+use std::fmt;
+
+use base::id::TemplateName;
+use serde::{Deserialize, Serialize};
+
+/// Body of a request to take one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckpointRequest {
+    /// Its name; none: one is made.
+    pub name: Option<TemplateName>,
+    /// Take the place of a checkpoint of that name.
+    #[serde(default)]
+    pub replace: bool,
+}
+
+/// One checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Checkpoint {
+    /// Its name.
+    pub name: TemplateName,
+    /// When it was taken, in milliseconds since 1970.
+    pub created_ms: u64,
+    /// The immutable state that the name stands for.
+    pub manifest: String,
+    /// The command of the template at its root.
+    pub command: Vec<String>,
+    /// Its root filesystem below its own changes.
+    pub image: crate::Image,
+    /// How long the source stood still, in microseconds.
+    pub pause_us: u64,
+    /// Memory of the program, in bytes.
+    pub memory_bytes: u64,
+    /// Of that, zeros and pages that are equal to others.
+    pub redundant_bytes: u64,
+    /// What its memory takes in the store before sealing, in bytes.
+    pub stored_memory_bytes: u64,
+    /// What its file changes take, in bytes.
+    pub layer_bytes: u64,
+}
+
+/// What taking a checkpoint is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CheckpointStage {
+    /// The program is stopped for a moment, and goes on.
+    Capturing,
+    /// Its memory is compressed and stored.
+    StoringMemory,
+    /// Its file changes are.
+    StoringFiles,
+    /// It gets its name.
+    Committing,
+}
+
+impl fmt::Display for CheckpointStage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Capturing => "capturing the program",
+            Self::StoringMemory => "storing its memory",
+            Self::StoringFiles => "storing its files",
+            Self::Committing => "committing",
+        })
+    }
+}
+
+/// One line of the answer to a request for a checkpoint. The last one is `Done` or `Failed`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CheckpointEvent {
+    /// A stage begins.
+    Stage {
+        /// Which.
+        stage: CheckpointStage,
+        /// Milliseconds since the request.
+        elapsed_ms: u64,
+    },
+    /// It is durable.
+    Done(Box<Checkpoint>),
+    /// It was not taken.
+    Failed(crate::ErrorDetail),
+}

@@ -1,0 +1,152 @@
+//! The store behind checkpoints: what is in it, whether it is sound, and what of it is garbage.
+
+use base::id::TemplateName;
+use serde::{Deserialize, Serialize};
+
+/// Objects and their bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tally {
+    /// How many.
+    pub objects: u64,
+    /// Their bytes together.
+    pub bytes: u64,
+}
+
+/// What is in the store, and what this node has asked of it since it began.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreStats {
+    /// Where the objects are.
+    pub objects: String,
+    /// Names, each with a state that it stands for.
+    pub heads: u64,
+    /// Promises of the garbage collector to those who are writing.
+    pub leases: u64,
+    /// Descriptions of states.
+    pub manifests: Tally,
+    /// Sealed data.
+    pub segments: Tally,
+    /// Wrapped keys.
+    pub keys: Tally,
+    /// What this version does not know.
+    pub unknown: Tally,
+    /// Of manifests and segments, what heads or leases keep; the rest is garbage.
+    pub kept: Tally,
+    /// Bytes in this node's cache.
+    pub cache_bytes: u64,
+    /// Most bytes in it.
+    pub cache_bytes_max: u64,
+    /// Where this node got chunks from.
+    pub reads: StoreReads,
+    /// What it has asked of the object store.
+    pub requests: StoreRequests,
+}
+
+/// Where chunks came from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreReads {
+    /// From the local cache.
+    pub cached: u64,
+    /// From another node.
+    pub from_peers: u64,
+    /// From the object store.
+    pub fetched: u64,
+    /// Answers that did not open, and were thrown away.
+    pub broken: u64,
+}
+
+/// Requests to the object store.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreRequests {
+    /// Attempts made.
+    pub attempts: u64,
+    /// Attempts that followed a failed one.
+    pub retries: u64,
+    /// Attempts that failed.
+    pub errors: u64,
+    /// Bytes written.
+    pub bytes_out: u64,
+    /// Bytes read.
+    pub bytes_in: u64,
+}
+
+/// What verifying the store has seen: all that any head needs was read and opened.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreVerification {
+    /// Heads.
+    pub heads: u64,
+    /// Different manifests.
+    pub manifests: u64,
+    /// Different nodes of trees.
+    pub nodes: u64,
+    /// Different segments.
+    pub segments: u64,
+    /// Chunks in these.
+    pub chunks: u64,
+    /// What is damaged or missing.
+    pub damage: Vec<StoreDamage>,
+}
+
+/// Something that cannot be read any more.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreDamage {
+    /// The heads that need it: `checkpoint/NAME`.
+    pub heads: Vec<String>,
+    /// What is wrong.
+    pub problem: String,
+}
+
+/// Body of a request to collect garbage.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GcRequest {
+    /// Only say what would go.
+    #[serde(default)]
+    pub dry_run: bool,
+    /// Spare what was written less than this ago, by the store's own clock; none: the default of an hour.
+    #[serde(default)]
+    pub grace_ms: Option<u64>,
+}
+
+/// What a collection found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GcReport {
+    /// Nothing was removed.
+    pub dry_run: bool,
+    /// Leases that were over.
+    pub leases_ended: u64,
+    /// What heads or leases keep.
+    pub kept: Tally,
+    /// Garbage that is too young to be removed.
+    pub young: Tally,
+    /// What was removed, or would be.
+    pub garbage: Tally,
+    /// The keys of that.
+    pub garbage_keys: Vec<String>,
+}
+
+/// What verifying one checkpoint has seen.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckpointVerification {
+    /// Its name.
+    pub name: TemplateName,
+    /// The immutable state that the name stands for.
+    pub manifest: String,
+    /// Its segments.
+    pub segments: u64,
+    /// Chunks in these, each opened.
+    pub chunks: u64,
+    /// Pages of memory, each decoded.
+    pub pages: u64,
+    /// Files, directories and the like in its layers, each unpacked.
+    pub files: u64,
+    /// What is damaged or missing.
+    pub damage: Vec<Damage>,
+}
+
+/// A damaged part of a checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Damage {
+    /// Which: `manifest`, `segment ID`, `state`, `memory`, `layer N`.
+    pub part: String,
+    /// What is wrong.
+    pub problem: String,
+}

@@ -1,0 +1,133 @@
+//! `pando checkpoint`.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use api::{Checkpoint, CheckpointEvent, CheckpointRequest};
+use base::id::{SandboxId, TemplateName};
+
+use crate::{
+    client::{Client, Flow},
+    exit::Failure,
+    output::{self, Progress},
+};
+
+const EXAMPLES: &str = "\
+Examples:
+    pando checkpoint s0123456789ab --name warm      take one; the sandbox goes on
+    pando run warm -n 5                             on this node, or on any that reaches the object store
+    pando checkpoint ls";
+
+/// Keep a running sandbox for ever, as it is now: memory, processes and file changes, in the object store.
+///
+/// The sandbox stops for as long as a fork takes and goes on; the rest happens behind its back. `pando run NAME` starts copies, also on
+/// another node that reaches the store and has the same image.
+#[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true, after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Identifier of the sandbox.
+    #[arg(required = true)]
+    id: Option<SandboxId>,
+    /// Its name: small letters, digits, '-', '_' and '.'. Without it one is made of the template's.
+    #[arg(long)]
+    name: Option<TemplateName>,
+    /// Take the place of a checkpoint of that name.
+    #[arg(long, requires = "name")]
+    replace: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// List checkpoints.
+    Ls(ListArgs),
+    /// Show everything about a checkpoint.
+    Inspect(NameArgs),
+    /// Remove a checkpoint; sandboxes that were started from it run on.
+    Rm(NameArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct ListArgs {
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct NameArgs {
+    /// Name of the checkpoint.
+    name: TemplateName,
+}
+
+pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
+    match (args.command, args.id) {
+        (Some(Command::Ls(args)), _) => list(&args, client).await?,
+        (Some(Command::Inspect(NameArgs { name })), _) => {
+            output::json(&client.get::<Checkpoint>(&format!("/checkpoints/{name}")).await?)?
+        }
+        (Some(Command::Rm(NameArgs { name })), _) => client.delete::<()>(&format!("/checkpoints/{name}")).await?,
+        (None, Some(id)) => {
+            take(&id, &CheckpointRequest { name: args.name, replace: args.replace }, args.json, client).await?
+        }
+        (None, None) => return Err(Failure::Usage("name a sandbox".to_owned()).into()),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn take(id: &SandboxId, request: &CheckpointRequest, json: bool, client: &Client) -> Result<()> {
+    let mut progress = Progress::new();
+    let path = format!("/sandboxes/{id}/checkpoint");
+    let taken = client.post_lines(&path, request, |event| {
+        Ok(match event {
+            CheckpointEvent::Stage { stage, elapsed_ms } => {
+                progress.show(&format!("{:>7.1} s  {stage}", elapsed_ms as f64 / 1e3));
+                Flow::Continue
+            }
+            CheckpointEvent::Failed(detail) => {
+                progress.clear();
+                return Err(Failure::Node(detail).into());
+            }
+            CheckpointEvent::Done(checkpoint) => {
+                progress.clear();
+                Flow::Done(*checkpoint)
+            }
+        })
+    });
+    let checkpoint = taken.await?;
+    if json {
+        return output::json(&checkpoint);
+    }
+    println!("{}", checkpoint.name);
+    eprintln!(
+        "{id} stood still for {}; {} of memory take {}, file changes {}",
+        output::micros(checkpoint.pause_us),
+        output::bytes(checkpoint.memory_bytes),
+        output::bytes(checkpoint.stored_memory_bytes),
+        output::bytes(checkpoint.layer_bytes)
+    );
+    Ok(())
+}
+
+async fn list(args: &ListArgs, client: &Client) -> Result<()> {
+    let checkpoints: Vec<Checkpoint> = client.get("/checkpoints").await?;
+    if args.json {
+        return output::json(&checkpoints);
+    }
+    let row = |checkpoint: &Checkpoint| {
+        [
+            checkpoint.name.to_string(),
+            output::age(output::since_ms(checkpoint.created_ms)),
+            output::bytes(checkpoint.memory_bytes),
+            output::bytes(checkpoint.stored_memory_bytes + checkpoint.layer_bytes),
+            checkpoint.command.join(" "),
+        ]
+    };
+    let rows: Vec<_> = checkpoints.iter().map(row).collect();
+    output::table(["NAME", "AGE", "MEMORY", "STORED", "COMMAND"], &rows);
+    Ok(())
+}

@@ -1,0 +1,53 @@
+//! Memory of a dump. Alone in its file: it looks at the whole process.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+
+use memory::{
+    BoxError, ChunkId, ChunkSink, Error, Options, PAGE_BYTES, PageRun, PageSource, codec::Codec, codec::Packing,
+    scan::Piece,
+};
+
+/// Memory without end: each other page is zero, no two of the rest are equal.
+struct Endless;
+
+impl PageSource for Endless {
+    fn read(&self, runs: &[PageRun], into: &mut [u8]) -> Result<(), Error> {
+        let pages = runs.iter().flat_map(|run| run.first..run.end());
+        for (page, place) in pages.zip(into.chunks_mut(PAGE_BYTES)) {
+            place.fill(0);
+            if page % 2 == 1 {
+                place[..8].copy_from_slice(&page.to_le_bytes());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Takes all and keeps nothing; names are long and without a pattern.
+struct Nowhere(u64);
+
+impl ChunkSink for Nowhere {
+    fn append(&mut self, _: &[u8]) -> Result<ChunkId, BoxError> {
+        self.0 += 1;
+        Ok(ChunkId::new(blake3::hash(&self.0.to_le_bytes()).as_bytes()).ok_or("too long")?)
+    }
+}
+
+fn peak_bytes() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+}
+
+#[test]
+fn a_dump_of_eight_gigabytes_takes_less_than_64_mib() {
+    // More pages than are remembered, more chunks than are, and more leaves than fit the root.
+    let pieces = [Ok(Piece::Own(PageRun { first: 1 << 20, count: 2 << 20 }))];
+    let options = Options { packing: Packing { codec: Codec::Lz4, cluster_pages: 16, chunk_pages: 16 }, threads: 2 };
+    let dumped = memory::dump(&Endless, pieces.into_iter(), &mut Nowhere(0), options).unwrap();
+    assert_eq!((dumped.totals.data_pages, dumped.totals.zero_pages), (1 << 20, 1 << 20));
+    println!("{} MiB", peak_bytes() >> 20);
+    assert!(peak_bytes() < 64 << 20, "{} MiB", peak_bytes() >> 20);
+}

@@ -1,0 +1,126 @@
+//! What outlives this node: checkpoints, in the object store, named by heads.
+//!
+//! ```text
+//! head "checkpoint/NAME" -> manifest -> client bytes: `Checkpoint` -> chunks in segments
+//!                                                        |- state: the program apart from its memory (`process::ProgramState`)
+//!                                                        |- memory: root of a page image (`memory`)
+//!                                                        `- layers: file changes, topmost first (`sandbox::pack_layer`)
+//! ```
+//!
+//! Everything here blocks: it runs on threads of its own, beside the asynchronous node.
+
+mod blob;
+pub(crate) mod check;
+mod checkpoint;
+pub(crate) mod transfer;
+mod writing;
+
+use std::{path::PathBuf, sync::Arc};
+
+use store::{
+    Store,
+    cache::Cache,
+    heads::Heads,
+    id::Realm,
+    keys::{MasterKeys, RealmKeys},
+    object::{Location, Objects, RequestOptions},
+};
+use tokio::runtime::Handle;
+
+use crate::error::{Error, Result};
+
+pub(crate) use blob::BlobRef;
+pub(crate) use checkpoint::{Checkpoint, Counts, name_of, pack_layer, write_bytes};
+pub(crate) use writing::Writing;
+
+/// The variable that holds the master keys, if no file is named.
+const MASTER_KEYS_VARIABLE: &str = "PANDO_MASTER_KEYS";
+
+/// Where durable things are.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Objects; none: a directory of the node's state.
+    pub objects: Option<Location>,
+    /// Address of the database of heads; none: a file in the node's state.
+    pub database: Option<String>,
+    /// File of the master keys; none: the environment, else a file in the node's state.
+    pub master_keys: Option<PathBuf>,
+    /// Most bytes of the local cache.
+    pub cache_bytes: u64,
+}
+
+/// The durable store of one realm, opened.
+#[derive(Clone)]
+pub(crate) struct Durable {
+    pub(crate) store: Store,
+    pub(crate) heads: Heads,
+}
+
+/// Adds what was being done to an error of the store.
+pub(crate) trait Storing<T> {
+    fn storing(self, action: &'static str) -> Result<T>;
+}
+
+impl<T, E: Into<Box<dyn std::error::Error + Send + Sync>>> Storing<T> for std::result::Result<T, E> {
+    fn storing(self, action: &'static str) -> Result<T> {
+        self.map_err(|source| Error::Store { action, source: source.into() })
+    }
+}
+
+impl Durable {
+    /// Opens the store and makes sure that objects and heads belong together.
+    pub(crate) async fn open(settings: &Settings, state_dir: &std::path::Path) -> Result<Self> {
+        let own = state_dir.join("store");
+        std::fs::create_dir_all(&own).storing("make the store's directory")?;
+        let location = settings.objects.clone().unwrap_or_else(|| Location::Directory(own.join("objects")));
+        let objects = Objects::open(&location, RequestOptions::default()).storing("open the object store")?;
+        let heads = match &settings.database {
+            Some(url) => Heads::open(url).await,
+            None => Heads::open_file(&own.join("heads.db")).await,
+        };
+        let heads = heads.storing("open the database of heads")?;
+        store::gc::bind(&heads, &objects).await.storing("use this object store with this database")?;
+        let keys = match &settings.master_keys {
+            Some(file) => MasterKeys::from_file(file),
+            None if std::env::var_os(MASTER_KEYS_VARIABLE).is_some() => {
+                MasterKeys::from_environment(MASTER_KEYS_VARIABLE)
+            }
+            None => MasterKeys::from_file(&own.join("master.keys")),
+        };
+        let keys = Arc::new(keys.storing("read the master keys")?);
+        let keys = RealmKeys::new(objects.clone(), keys, realm());
+        let cache = Cache::open(&own.join("cache"), settings.cache_bytes).storing("open the cache")?;
+        Ok(Self { store: Store::new(objects, keys, Some(cache), None), heads })
+    }
+
+    /// A reader of page images, for threads that may block.
+    pub(crate) fn chunks(&self, runtime: &Handle) -> Chunks {
+        Chunks { store: self.store.clone(), runtime: runtime.clone() }
+    }
+}
+
+/// The only realm so far.
+pub(crate) fn realm() -> Realm {
+    "default".parse().expect("it is a name")
+}
+
+/// Chunks of page images, out of the store. Blocks: never from a thread of the runtime.
+#[derive(Clone)]
+pub(crate) struct Chunks {
+    store: Store,
+    runtime: Handle,
+}
+
+impl memory::ChunkSource for Chunks {
+    fn read(&self, id: &memory::ChunkId) -> std::result::Result<Vec<u8>, memory::BoxError> {
+        let chunk = store::segment::ChunkRef::decode(id.as_bytes())?;
+        Ok(self.runtime.block_on(self.store.read(&chunk))?.into())
+    }
+
+    fn read_many(&self, ids: &[memory::ChunkId]) -> std::result::Result<Vec<Vec<u8>>, memory::BoxError> {
+        let chunks: std::result::Result<Vec<_>, _> =
+            ids.iter().map(|id| store::segment::ChunkRef::decode(id.as_bytes())).collect();
+        let read = self.runtime.block_on(self.store.read_many(&chunks?))?;
+        Ok(read.into_iter().map(Vec::from).collect())
+    }
+}

@@ -1,0 +1,129 @@
+//! Bytes of any length as chunks: pieces of 1 MiB, and one more chunk that lists them.
+
+use std::io::{self, Read, Write};
+
+use serde::{Deserialize, Serialize};
+use store::{Store, segment::ChunkRef};
+use tokio::runtime::Handle;
+
+use super::{Storing, Writing};
+use crate::error::Result;
+
+/// A piece: large enough for one request, small enough to hold some of them.
+const PIECE_BYTES: usize = 1 << 20;
+/// Pieces that are asked for at once.
+const AHEAD: usize = 8;
+
+/// Where the list of the pieces is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct BlobRef {
+    /// The encoded reference of the chunk that lists the others.
+    list: Vec<u8>,
+    /// Bytes of all pieces.
+    pub(crate) bytes: u64,
+}
+
+/// Takes bytes and writes pieces.
+pub(super) struct BlobWriter<'a> {
+    writing: &'a mut Writing,
+    piece: Vec<u8>,
+    list: Vec<u8>,
+    bytes: u64,
+}
+
+impl Writing {
+    /// Begins a blob.
+    pub(super) fn blob(&mut self) -> BlobWriter<'_> {
+        BlobWriter { writing: self, piece: Vec::with_capacity(PIECE_BYTES), list: Vec::new(), bytes: 0 }
+    }
+
+    /// Writes a whole blob.
+    pub(super) fn write_blob(&mut self, bytes: &[u8]) -> Result<BlobRef> {
+        let mut blob = self.blob();
+        blob.write_all(bytes).storing("write a blob")?;
+        blob.finish()
+    }
+}
+
+impl BlobWriter<'_> {
+    fn pass_on(&mut self) -> Result<()> {
+        let chunk = self.writing.append(&self.piece)?;
+        self.list.extend_from_slice(&chunk.encode());
+        self.bytes += self.piece.len() as u64;
+        self.piece.clear();
+        Ok(())
+    }
+
+    /// Writes the rest and the list.
+    pub(super) fn finish(mut self) -> Result<BlobRef> {
+        if !self.piece.is_empty() {
+            self.pass_on()?;
+        }
+        let list = self.writing.append(&self.list)?;
+        Ok(BlobRef { list: list.encode().to_vec(), bytes: self.bytes })
+    }
+}
+
+impl Write for BlobWriter<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let taken = bytes.len().min(PIECE_BYTES - self.piece.len());
+        self.piece.extend_from_slice(&bytes[..taken]);
+        if self.piece.len() == PIECE_BYTES {
+            self.pass_on().map_err(io::Error::other)?;
+        }
+        Ok(taken)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Gives the bytes of a blob, fetching some pieces ahead. Blocks: never on a thread of the runtime.
+pub(super) struct BlobReader<'a> {
+    store: &'a Store,
+    runtime: &'a Handle,
+    list: std::vec::IntoIter<ChunkRef>,
+    pieces: std::collections::VecDeque<bytes::Bytes>,
+    at: usize,
+}
+
+impl BlobRef {
+    /// Reads it piece by piece.
+    pub(super) fn open<'a>(&self, store: &'a Store, runtime: &'a Handle) -> Result<BlobReader<'a>> {
+        let list = ChunkRef::decode(&self.list).storing("open a blob")?;
+        let list = runtime.block_on(store.read(&list)).storing("read the list of a blob")?;
+        let refs: std::result::Result<Vec<ChunkRef>, _> = list.chunks(ChunkRef::BYTES).map(ChunkRef::decode).collect();
+        let list = refs.storing("read the list of a blob")?.into_iter();
+        Ok(BlobReader { store, runtime, list, pieces: std::collections::VecDeque::new(), at: 0 })
+    }
+
+    /// Reads all of it, at most `max` bytes.
+    pub(super) fn read(&self, store: &Store, runtime: &Handle, max: u64) -> Result<Vec<u8>> {
+        if self.bytes > max {
+            return Err(format!("a blob of {} bytes is more than the {max} expected", self.bytes))
+                .storing("read a blob");
+        }
+        let mut bytes = Vec::with_capacity(self.bytes as usize);
+        self.open(store, runtime)?.take(max).read_to_end(&mut bytes).storing("read a blob")?;
+        Ok(bytes)
+    }
+}
+
+impl Read for BlobReader<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        while self.pieces.front().is_some_and(|piece| self.at == piece.len()) {
+            self.pieces.pop_front();
+            self.at = 0;
+        }
+        if self.pieces.is_empty() {
+            let next: Vec<ChunkRef> = self.list.by_ref().take(AHEAD).collect();
+            self.pieces = self.runtime.block_on(self.store.read_many(&next)).map_err(io::Error::other)?.into();
+        }
+        let Some(piece) = self.pieces.front() else { return Ok(0) };
+        let taken = into.len().min(piece.len() - self.at);
+        into[..taken].copy_from_slice(&piece[self.at..self.at + taken]);
+        self.at += taken;
+        Ok(taken)
+    }
+}

@@ -1,0 +1,117 @@
+//! Whether a checkpoint is whole: everything in it is read, opened, decoded and unpacked. What is wrong is noted, and the rest goes on.
+
+use std::{
+    path::Path,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+use api::Damage;
+use memory::{PageRun, PageTarget};
+use process::ProgramState;
+use store::{id::ManifestId, manifest::Manifest};
+use tokio::runtime::Handle;
+
+use super::{Checkpoint, Durable, Storing};
+use crate::error::{Result, chain};
+
+/// What a check has seen.
+#[derive(Debug, Default)]
+pub(crate) struct Checked {
+    pub(crate) segments: u64,
+    pub(crate) chunks: u64,
+    pub(crate) pages: u64,
+    pub(crate) files: u64,
+    pub(crate) damage: Vec<Damage>,
+}
+
+impl Checked {
+    /// Notes an error of `part`.
+    fn note<T>(&mut self, part: impl Into<String>, checked: Result<T>) -> Option<T> {
+        match checked {
+            Ok(checked) => Some(checked),
+            Err(error) => {
+                self.damage.push(Damage { part: part.into(), problem: chain(&error) });
+                None
+            }
+        }
+    }
+}
+
+/// Checks all that `manifest` names. Layers are unpacked to `scratch`, which is not there yet and is gone afterwards. Blocks.
+pub(crate) fn checkpoint(manifest: ManifestId, durable: &Durable, runtime: &Handle, scratch: &Path) -> Checked {
+    let mut checked = Checked::default();
+    let read = runtime.block_on(Manifest::read(&durable.store, manifest)).storing("read the manifest");
+    let Some(read) = checked.note("manifest", read) else { return checked };
+    for segment in read.segments {
+        checked.segments += 1;
+        let chunks = runtime.block_on(async {
+            let reader = durable.store.segment(segment).await.storing("open the segment")?;
+            reader.verify().await.storing("read the segment")?;
+            Ok(reader.chunks().len() as u64)
+        });
+        checked.chunks += checked.note(format!("segment {segment}"), chunks).unwrap_or(0);
+    }
+    let read = runtime.block_on(Checkpoint::read(durable, manifest));
+    if let Some(checkpoint) = checked.note("manifest", read) {
+        contents(&checkpoint, durable, runtime, scratch, &mut checked);
+    }
+    checked
+}
+
+/// Checks what a checkpoint is made of: its state, its memory, page by page, and its layers. Blocks.
+pub(crate) fn contents(
+    checkpoint: &Checkpoint,
+    durable: &Durable,
+    runtime: &Handle,
+    scratch: &Path,
+    checked: &mut Checked,
+) {
+    checked.note("state", state(checkpoint, durable, runtime));
+    let pages = pages(checkpoint, durable, runtime);
+    checked.pages = checked.note("memory", pages).unwrap_or(0);
+    for (number, layer) in checkpoint.layers.iter().enumerate() {
+        let unpacked = Checkpoint::unpack_layer(layer, durable, runtime, scratch);
+        let removed = match std::fs::remove_dir_all(scratch) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(error).storing("remove what was unpacked")
+            }
+            _ => Ok(()),
+        };
+        let files = checked.note(format!("layer {number}"), unpacked.and_then(|totals| removed.map(|()| totals)));
+        checked.files += files.map_or(0, |totals| totals.entries);
+    }
+}
+
+fn state(checkpoint: &Checkpoint, durable: &Durable, runtime: &Handle) -> Result<()> {
+    let state = checkpoint.read_state(durable, runtime)?;
+    ProgramState::decode(&state).map(drop).storing("read the description of the program")
+}
+
+/// Decodes every page, and gives their number.
+fn pages(checkpoint: &Checkpoint, durable: &Durable, runtime: &Handle) -> Result<u64> {
+    let reader = checkpoint.pages(durable, runtime)?;
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let (seen, runs) = (Seen::default(), reader.runs().storing("read the index of the memory")?);
+    reader.restore(PageRun::ALL, threads, &seen).storing("read the memory")?;
+    let (seen, indexed) = (seen.0.into_inner(), runs.iter().map(|run| run.count).sum::<u64>());
+    if seen != indexed {
+        return Err(format!("{seen} pages came of {indexed}")).storing("read the memory");
+    }
+    Ok(seen)
+}
+
+/// Counts pages.
+#[derive(Default)]
+struct Seen(AtomicU64);
+
+impl PageTarget for Seen {
+    fn data(&self, _first: u64, bytes: &[u8]) -> std::result::Result<(), memory::BoxError> {
+        self.0.fetch_add((bytes.len() / memory::PAGE_BYTES) as u64, Relaxed);
+        Ok(())
+    }
+
+    fn zero(&self, pages: PageRun) -> std::result::Result<(), memory::BoxError> {
+        self.0.fetch_add(pages.count, Relaxed);
+        Ok(())
+    }
+}

@@ -1,0 +1,157 @@
+//! What the manifest of a checkpoint says.
+
+use std::io::{Read, Write};
+
+use api::TemplateSpec;
+use base::{frame, id::TemplateName, limits::RECORD_BYTES_MAX};
+use serde::{Deserialize, Serialize};
+use store::{
+    heads::{Head, HeadName, HeadsError},
+    id::ManifestId,
+    manifest::Manifest,
+};
+use tokio::runtime::Handle;
+
+use super::{BlobRef, Durable, Storing, Writing, realm};
+use crate::error::{Error, Result};
+
+/// Of manifests, in the store's numbering of clients.
+const MANIFEST_KIND: u16 = 1;
+/// Of the encoding below.
+const VERSION: u16 = 1;
+/// Of the frame around it.
+const FRAME: u16 = 0x4e01;
+const HEADS: &str = "checkpoint/";
+
+/// Largest state and index that are read: what writers make is far smaller.
+const STATE_BYTES_MAX: u64 = 1 << 30;
+const INDEX_BYTES_MAX: u64 = 64 << 20;
+
+/// What a checkpoint is made of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Checkpoint {
+    /// Of the template at the root of the sandbox; its name is the checkpoint's.
+    pub(crate) spec: TemplateSpec,
+    pub(crate) created_ms: u64,
+    /// The program apart from its memory.
+    pub(crate) state: BlobRef,
+    /// The root of its page image.
+    pub(crate) memory: BlobRef,
+    /// Its file changes, as layers above the image, topmost first.
+    pub(crate) layers: Vec<BlobRef>,
+    pub(crate) counts: Counts,
+}
+
+/// For people.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Counts {
+    /// How long the source stood still, in microseconds.
+    pub(crate) pause_us: u64,
+    /// Pages of memory, and how many of them are zeros or equal to another.
+    pub(crate) pages: u64,
+    pub(crate) zero_pages: u64,
+    pub(crate) duplicate_pages: u64,
+    /// Bytes that the pages take, compressed.
+    pub(crate) memory_bytes: u64,
+    /// Bytes of the layers' archives.
+    pub(crate) layer_bytes: u64,
+}
+
+/// The head of a checkpoint.
+pub(crate) fn name_of(name: &TemplateName) -> Result<HeadName> {
+    format!("{HEADS}{name}").parse().storing("name a checkpoint")
+}
+
+impl Checkpoint {
+    fn encode(&self) -> Result<Vec<u8>> {
+        let json = serde_json::to_vec(self).storing("encode a checkpoint")?;
+        frame::encode(FRAME, VERSION, &json).storing("encode a checkpoint")
+    }
+
+    fn decode(framed: &[u8]) -> Result<Self> {
+        if framed.len() > RECORD_BYTES_MAX {
+            return Err(format!("{} bytes are too many", framed.len())).storing("read a checkpoint");
+        }
+        let (_, json) = frame::decode(framed, FRAME, VERSION).storing("read a checkpoint")?;
+        serde_json::from_slice(json).storing("read a checkpoint")
+    }
+
+    /// Commits it under its name. Gives the manifest and the bytes of all its segments.
+    pub(crate) fn commit(&self, writing: Writing, replaces: Option<&Head>) -> Result<(ManifestId, u64)> {
+        let client = self.encode()?.into();
+        let manifest = Manifest { kind: MANIFEST_KIND, version: VERSION, client, ..Manifest::default() };
+        writing.commit(&name_of(&self.spec.name)?, replaces, manifest)
+    }
+
+    /// The checkpoint of this name, if there is one.
+    pub(crate) async fn find(durable: &Durable, name: &TemplateName) -> Result<Option<(Head, Self)>> {
+        let head = match durable.heads.get(&realm(), &name_of(name)?).await {
+            Ok(head) => head,
+            Err(HeadsError::NotFound { .. }) => return Ok(None),
+            Err(error) => return Err(error).storing("look for a checkpoint"),
+        };
+        let checkpoint = Self::read(durable, head.manifest).await?;
+        Ok(Some((head, checkpoint)))
+    }
+
+    /// What a manifest says.
+    pub(crate) async fn read(durable: &Durable, id: ManifestId) -> Result<Self> {
+        let manifest = Manifest::read(&durable.store, id).await.storing("read the manifest of a checkpoint")?;
+        if manifest.kind != MANIFEST_KIND || manifest.version > VERSION {
+            let found = (manifest.kind, manifest.version);
+            return Err(format!("manifest {id} has kind and version {found:?}; a newer program may know them"))
+                .storing("read a checkpoint");
+        }
+        Self::decode(&manifest.client)
+    }
+
+    /// Every checkpoint, by name. One whose manifest cannot be read has none.
+    pub(crate) async fn list(durable: &Durable) -> Result<Vec<(Head, Result<Self>)>> {
+        let mut found = Vec::new();
+        let mut after: Option<HeadName> = None;
+        loop {
+            let heads = durable.heads.list(&realm(), HEADS, after.as_ref()).await.storing("list checkpoints")?;
+            let Some(last) = heads.last() else { return Ok(found) };
+            after = Some(last.name.clone());
+            for head in heads {
+                let checkpoint = Self::read(durable, head.manifest).await;
+                found.push((head, checkpoint));
+            }
+        }
+    }
+
+    /// The encoded state of the program. Blocks.
+    pub(crate) fn read_state(&self, durable: &Durable, runtime: &Handle) -> Result<Vec<u8>> {
+        self.state.read(&durable.store, runtime, STATE_BYTES_MAX)
+    }
+
+    /// A reader of its memory. Blocks.
+    pub(crate) fn pages(&self, durable: &Durable, runtime: &Handle) -> Result<memory::PageReader<super::Chunks>> {
+        let root = self.memory.read(&durable.store, runtime, INDEX_BYTES_MAX)?;
+        let image = memory::Image::open(&root).storing("open a page image")?;
+        memory::PageReader::new(vec![image], durable.chunks(runtime)).storing("open a page image")
+    }
+
+    /// Unpacks one of its layers into the new directory `into`. Blocks.
+    pub(crate) fn unpack_layer(
+        layer: &BlobRef,
+        durable: &Durable,
+        runtime: &Handle,
+        into: &std::path::Path,
+    ) -> Result<sandbox::ArchiveTotals> {
+        let mut archive = layer.open(&durable.store, runtime)?;
+        sandbox::unpack_layer(&mut archive as &mut dyn Read, into).map_err(Error::Sandbox)
+    }
+}
+
+/// Writes one layer. Blocks.
+pub(crate) fn pack_layer(writing: &mut Writing, layer: &std::path::Path) -> Result<BlobRef> {
+    let mut blob = writing.blob();
+    sandbox::pack_layer(layer, &mut blob as &mut dyn Write).map_err(Error::Sandbox)?;
+    blob.finish()
+}
+
+/// Writes the state of a program. Blocks.
+pub(crate) fn write_bytes(writing: &mut Writing, bytes: &[u8]) -> Result<BlobRef> {
+    writing.write_blob(bytes)
+}

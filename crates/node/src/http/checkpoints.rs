@@ -1,0 +1,56 @@
+//! Requests about checkpoints.
+
+use std::sync::Arc;
+
+use api::{Checkpoint, CheckpointEvent, CheckpointRequest};
+use axum::{
+    Json,
+    extract::{Path, State},
+    response::Response,
+};
+use base::id::{SandboxId, TemplateName};
+use tokio::sync::mpsc;
+
+use super::{
+    error_detail,
+    handlers::{Request, finish, json_lines, parse},
+};
+use crate::{
+    error::Result,
+    node::{CheckpointProgress, Node},
+};
+
+type Shared = State<Arc<Node>>;
+
+/// Takes one, and tells how far it is, line by line. It is taken also if the client hangs up.
+pub(super) async fn take(
+    State(node): Shared,
+    Path(id): Path<String>,
+    Request(request): Request<CheckpointRequest>,
+) -> Result<Response> {
+    let id: SandboxId = parse(&id)?;
+    let (sender, events) = mpsc::unbounded_channel();
+    let progress = CheckpointProgress::to(sender.clone());
+    tokio::spawn(async move {
+        let last = match node.checkpoint(&id, &request, &progress).await {
+            Ok(checkpoint) => CheckpointEvent::Done(Box::new(checkpoint)),
+            Err(error) => CheckpointEvent::Failed(error_detail(&error)),
+        };
+        let _ = sender.send(last);
+    });
+    Ok(json_lines(events))
+}
+
+pub(super) async fn list(State(node): Shared) -> Result<Json<Vec<Checkpoint>>> {
+    finish(async move { node.checkpoints().await }).await.map(Json)
+}
+
+pub(super) async fn get(State(node): Shared, Path(name): Path<String>) -> Result<Json<Checkpoint>> {
+    let name: TemplateName = parse(&name)?;
+    finish(async move { node.find_checkpoint(&name).await }).await.map(Json)
+}
+
+pub(super) async fn remove(State(node): Shared, Path(name): Path<String>) -> Result<Json<()>> {
+    let name: TemplateName = parse(&name)?;
+    finish(async move { node.remove_checkpoint(&name).await }).await.map(Json)
+}

@@ -1,0 +1,140 @@
+//! Looking after the store: what is in it, whether it is sound, and what of it is garbage.
+
+use std::{sync::Arc, time::Duration};
+
+use api::{CheckpointVerification, GcReport, GcRequest, StoreDamage, StoreStats, StoreVerification, Tally};
+use base::id::TemplateName;
+use store::{
+    gc::{self, Mode},
+    heads::{Head, HeadsError, Lease},
+    verify::Finding,
+};
+use tokio::runtime::Handle;
+
+use super::{Node, images::remove_quietly};
+use crate::{
+    durable::{Storing, check, name_of, realm},
+    error::{Context, Error, Result, chain},
+};
+
+/// What is read is kept from the collector this long.
+const LEASE: Duration = Duration::from_secs(3600);
+
+impl Node {
+    /// Counts what is in the store.
+    pub(crate) async fn store_stats(&self) -> Result<StoreStats> {
+        let (heads, store) = (&self.durable.heads, &self.durable.store);
+        let stats = gc::stats(heads, store).await.storing("count what is in the store")?;
+        let (reads, requests) = (store.counters(), store.objects().counters());
+        Ok(StoreStats {
+            objects: store.objects().location().to_string(),
+            heads: stats.heads,
+            leases: stats.leases,
+            manifests: tally(stats.manifests),
+            segments: tally(stats.segments),
+            keys: tally(stats.keys),
+            unknown: tally(stats.unknown),
+            kept: tally(stats.kept),
+            cache_bytes: store.cache().map_or(0, |cache| cache.bytes()),
+            cache_bytes_max: self.config.durable.cache_bytes,
+            reads: api::StoreReads {
+                cached: reads.cached,
+                from_peers: reads.from_peers,
+                fetched: reads.fetched,
+                broken: reads.broken,
+            },
+            requests: api::StoreRequests {
+                attempts: requests.requests,
+                retries: requests.retries,
+                errors: requests.errors,
+                bytes_out: requests.bytes_out,
+                bytes_in: requests.bytes_in,
+            },
+        })
+    }
+
+    /// Reads everything that any head needs.
+    pub(crate) async fn verify_store(&self) -> Result<StoreVerification> {
+        let verified = store::verify::verify(&self.durable.heads, &self.durable.store).await;
+        let report = verified.storing("verify the store")?;
+        let damage = |Finding { heads, problem }: Finding| StoreDamage {
+            heads: heads.iter().map(ToString::to_string).collect(),
+            problem: chain(&problem),
+        };
+        Ok(StoreVerification {
+            heads: report.heads,
+            manifests: report.manifests,
+            nodes: report.nodes,
+            segments: report.segments,
+            chunks: report.chunks,
+            damage: report.findings.into_iter().map(damage).collect(),
+        })
+    }
+
+    /// Removes what nothing needs, or says what that would be.
+    pub(crate) async fn collect_garbage(&self, request: GcRequest) -> Result<GcReport> {
+        let mode = if request.dry_run { Mode::DryRun } else { Mode::Remove };
+        let grace = request.grace_ms.map_or(store::limits::GC_GRACE, Duration::from_millis);
+        let collected = gc::collect(&self.durable.heads, &self.durable.store, mode, grace).await;
+        let report = collected.storing("collect the store's garbage")?;
+        Ok(GcReport {
+            dry_run: request.dry_run,
+            leases_ended: report.leases_ended,
+            kept: tally(report.kept),
+            young: tally(report.young),
+            garbage: tally(report.garbage),
+            garbage_keys: report.garbage_keys,
+        })
+    }
+
+    /// Reads, opens, decodes and unpacks everything of one checkpoint.
+    pub(crate) async fn verify_checkpoint(self: &Arc<Self>, name: &TemplateName) -> Result<CheckpointVerification> {
+        let (head, lease) = self.hold_checkpoint(name, "verify").await?;
+        let (durable, runtime, point) = (self.durable.clone(), Handle::current(), self.state().claim());
+        let directory = self.config.sandbox_dir(&point);
+        let (scratch, manifest) = (directory.clone(), head.manifest);
+        let check = move || check::checkpoint(manifest, &durable, &runtime, &scratch);
+        let checked = tokio::task::spawn_blocking(check).await.doing("verify the checkpoint");
+        remove_quietly(&directory).await;
+        self.state().release(&point);
+        self.let_go(lease).await;
+        let checked = checked?;
+        Ok(CheckpointVerification {
+            name: name.clone(),
+            manifest: head.manifest.to_string(),
+            segments: checked.segments,
+            chunks: checked.chunks,
+            pages: checked.pages,
+            files: checked.files,
+            damage: checked.damage,
+        })
+    }
+
+    /// The head of a checkpoint, which the collector spares as long as the lease is held.
+    pub(super) async fn hold_checkpoint(&self, name: &TemplateName, what: &str) -> Result<(Head, Lease)> {
+        let head_name = name_of(name)?;
+        let lease = self.durable.heads.lease(&realm(), &format!("{what} {name}"), LEASE).await;
+        let lease = lease.storing("take a lease")?;
+        match self.durable.heads.open_under(&lease, &head_name).await {
+            Ok(head) => Ok((head, lease)),
+            Err(error) => {
+                self.let_go(lease).await;
+                match error {
+                    HeadsError::NotFound { .. } => Err(Error::NoCheckpoint(name.clone())),
+                    error => Err(error).storing("look for the checkpoint"),
+                }
+            }
+        }
+    }
+
+    /// Ends a lease, now or when its time is over.
+    pub(super) async fn let_go(&self, lease: Lease) {
+        if let Err(error) = self.durable.heads.release(lease).await {
+            tracing::debug!(error = chain(&error), "a lease is not released; it ends by itself");
+        }
+    }
+}
+
+fn tally(tally: gc::Tally) -> Tally {
+    Tally { objects: tally.objects, bytes: tally.bytes }
+}

@@ -1,0 +1,82 @@
+//! Checkpoints as files, out of this node's store and into it.
+
+use std::{
+    io::{self, BufWriter},
+    sync::Arc,
+};
+
+use api::TemplateSpec;
+use base::id::TemplateName;
+use bytes::Bytes;
+use tokio::{runtime::Handle, sync::mpsc};
+
+use super::{Node, checkpoint::to_api, images::remove_quietly};
+use crate::{
+    durable::{
+        Checkpoint,
+        transfer::{self, Arriving, Import, Leaving},
+    },
+    error::{Context, Result, chain},
+};
+
+/// Parts of a file on their way; each has up to 256 KiB.
+const PARTS: usize = 8;
+const PART_BYTES: usize = 256 << 10;
+
+/// Parts of a file that come from or go to a client. One that failed is the last.
+pub(crate) type Parts = mpsc::Receiver<io::Result<Bytes>>;
+
+impl Node {
+    /// Begins to write a checkpoint as a file. The first part comes when it is known to exist.
+    pub(crate) async fn export_checkpoint(self: &Arc<Self>, name: &TemplateName) -> Result<Parts> {
+        let (head, lease) = self.hold_checkpoint(name, "export").await?;
+        let checkpoint = match Checkpoint::read(&self.durable, head.manifest).await {
+            Ok(checkpoint) => checkpoint,
+            Err(error) => {
+                self.let_go(lease).await;
+                return Err(error);
+            }
+        };
+        let (sender, parts) = mpsc::channel(PARTS);
+        let (node, name) = (Arc::clone(self), name.clone());
+        tokio::spawn(async move {
+            let (durable, runtime, out) = (node.durable.clone(), Handle::current(), Leaving(sender.clone()));
+            let out = BufWriter::with_capacity(PART_BYTES, out);
+            let export = move || transfer::export(&checkpoint, &durable, &runtime, out);
+            let exported = tokio::task::spawn_blocking(export).await.doing("export the checkpoint").flatten();
+            if let Err(error) = exported
+                && !sender.is_closed()
+            {
+                tracing::warn!(%name, error = chain(&error), "an export failed");
+                // The client sees the answer break off.
+                let _ = sender.send(Err(io::Error::other(error))).await;
+            }
+            node.let_go(lease).await;
+        });
+        Ok(parts)
+    }
+
+    /// Takes a checkpoint over from a file.
+    pub(crate) async fn import_checkpoint(
+        self: &Arc<Self>,
+        name: Option<TemplateName>,
+        replace: bool,
+        admit: fn(&TemplateSpec) -> Result<()>,
+        parts: Parts,
+    ) -> Result<api::Checkpoint> {
+        let (durable, runtime, point) = (self.durable.clone(), Handle::current(), self.state().claim());
+        let directory = self.config.sandbox_dir(&point);
+        let scratch = directory.clone();
+        let import = move || {
+            let import = Import { name, replace, admit, scratch: &scratch };
+            let mut arriving = Arriving::new(parts);
+            let imported = transfer::import(import, &durable, &runtime, &mut arriving);
+            arriving.discard_rest();
+            imported
+        };
+        let imported = tokio::task::spawn_blocking(import).await.doing("import the checkpoint").flatten();
+        remove_quietly(&directory).await;
+        self.state().release(&point);
+        imported.map(|(checkpoint, manifest)| to_api(&checkpoint, &manifest.to_string()))
+    }
+}

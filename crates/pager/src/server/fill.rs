@@ -1,0 +1,187 @@
+//! Filling in the background: what is touched soon first, then everything, for all processes of an image at once.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use super::{
+    Server,
+    image::{Image, backoff},
+    lock,
+    process::{Process, Trouble},
+};
+use crate::{
+    board::Word,
+    limits::PAGE_BYTES,
+    pages::{Cluster, Layout},
+};
+
+/// Between two looks for something to fill, when there is none.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// How long filling stands back while faults wait. Not for ever: they may wait for a store that is out.
+const STAND_BACK: Duration = Duration::from_micros(500);
+
+/// Debts that are too small to sleep for.
+const SLEEP_MIN: Duration = Duration::from_millis(1);
+
+/// How far an image is filled.
+#[derive(Debug)]
+pub(super) struct Progress {
+    /// The rest of the pages that are touched soon, last one first.
+    hot: Vec<u64>,
+    /// All before this page was looked at in this round.
+    sweep: u64,
+    /// After a failure: not before.
+    due: Option<Instant>,
+    failures: u32,
+}
+
+impl Progress {
+    pub(super) fn new(mut hot: Vec<u64>) -> Self {
+        hot.reverse();
+        Self { hot, sweep: 0, due: None, failures: 0 }
+    }
+
+    /// The address of the next page to fetch, if one of `processes` lacks any.
+    fn next(&mut self, image: &Image, processes: &[Arc<Process>], now: Instant) -> Option<u64> {
+        if self.due.is_some_and(|due| now < due) {
+            return None;
+        }
+        let Image { layout, source, .. } = image;
+        while let Some(address) = self.hot.pop() {
+            let numbers = layout.numbers(&(address..address + PAGE_BYTES));
+            if numbers.iter().any(|(_, numbers)| processes.iter().any(|process| process.missing.has(numbers.start))) {
+                return Some(address);
+            }
+        }
+        let rest = self.sweep..layout.pages();
+        let Some(number) = processes.iter().filter_map(|process| process.missing.first(&rest)).min() else {
+            self.sweep = 0;
+            return None;
+        };
+        let address = layout.address(number);
+        let brought = layout.numbers(&source.extent(address));
+        self.sweep = brought.last().map_or(number, |(_, numbers)| numbers.end - 1).max(number) + 1;
+        Some(address)
+    }
+}
+
+/// A byte rate.
+#[derive(Debug)]
+pub(super) struct Budget {
+    bytes_per_second: u64,
+    /// When what was spent is paid for.
+    paid: Mutex<Instant>,
+}
+
+impl Budget {
+    pub(super) fn new(bytes_per_second: u64) -> Self {
+        Self { bytes_per_second: bytes_per_second.max(1), paid: Mutex::new(Instant::now()) }
+    }
+
+    /// Spends bytes; how long to sleep for them.
+    fn spend(&self, bytes: u64) -> Duration {
+        let now = Instant::now();
+        let mut paid = lock(&self.paid);
+        let cost = Duration::from_nanos((u128::from(bytes) * 1_000_000_000 / u128::from(self.bytes_per_second)) as u64);
+        *paid = (*paid).max(now) + cost;
+        *paid - now
+    }
+}
+
+impl Server {
+    /// `offset`: the threads begin with different images.
+    pub(super) fn fill_loop(self: &Arc<Self>, offset: usize) {
+        loop {
+            let images: Vec<Arc<Image>> = lock(&self.images).values().cloned().collect();
+            let mut filled = false;
+            for turn in 0..images.len() {
+                filled |= self.fill_some(&images[(turn + offset) % images.len()]);
+            }
+            if !filled {
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+
+    /// Fetches one cluster of an image and gives it to all that lack it. False: there is nothing to fetch.
+    fn fill_some(self: &Arc<Self>, image: &Arc<Image>) -> bool {
+        if image.lost.is_some() || image.processes() == 0 {
+            return false;
+        }
+        let processes = self.processes(Some(image.record.index));
+        let Some(place) = lock(&image.progress).next(image, &processes, Instant::now()) else { return false };
+        if self.demand.waiting() > 0 {
+            std::thread::sleep(STAND_BACK);
+        }
+        let key = image.source.extent(place).start;
+        {
+            let mut fetching = lock(&image.fetching);
+            if fetching.contains_key(&key) {
+                return true;
+            }
+            fetching.insert(key, Vec::new());
+        }
+        let result = self.fetch(image, place);
+        let waiters = lock(&image.fetching).remove(&key).unwrap_or_default();
+        match result {
+            Ok(cluster) => {
+                lock(&image.progress).failures = 0;
+                self.fill_with(&cluster, &processes);
+            }
+            // Nobody is known to need it. Whoever does, asks for it, and is told.
+            Err(_) => {
+                self.board.add(Word::Retries, 1);
+                let mut progress = lock(&image.progress);
+                progress.failures += 1;
+                progress.due = Some(Instant::now() + backoff(progress.failures));
+            }
+        }
+        for wanted in waiters {
+            self.demand.add(wanted);
+        }
+        true
+    }
+
+    fn fill_with(self: &Arc<Self>, cluster: &Cluster, processes: &[Arc<Process>]) {
+        for process in processes {
+            let copied = match self.fill_process(process, cluster) {
+                Err(Trouble::Again) => {
+                    self.pump(process);
+                    self.fill_process(process, cluster)
+                }
+                other => other,
+            };
+            match copied {
+                Ok(pages) => {
+                    self.board.add(Word::FillPages, pages);
+                    self.settle(process);
+                    let debt = self.budget.spend(pages * PAGE_BYTES);
+                    if debt > SLEEP_MIN {
+                        std::thread::sleep(debt);
+                    }
+                }
+                Err(Trouble::Gone) => self.retire(process),
+                // It is tried again in the next round.
+                Err(Trouble::Again | Trouble::Failed(_)) => {}
+            }
+        }
+    }
+
+    fn fill_process(&self, process: &Process, cluster: &Cluster) -> Result<u64, Trouble> {
+        if !lacks(&process.image.layout, process, cluster) {
+            return Ok(0);
+        }
+        let mut book = lock(&process.book);
+        if book.doomed || process.is_over() {
+            return Ok(0);
+        }
+        process.deliver(&mut book, cluster, &(0..u64::MAX))
+    }
+}
+
+fn lacks(layout: &Layout, process: &Process, cluster: &Cluster) -> bool {
+    layout.numbers(&cluster.range()).iter().any(|(_, numbers)| process.missing.first(numbers).is_some())
+}

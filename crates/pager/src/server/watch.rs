@@ -1,0 +1,56 @@
+//! Looking after what tells nobody: processes that are gone, images that nobody uses, guardians that died.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use sys::uffd::Outcome;
+
+use super::{Server, lock, process::Process};
+use crate::{
+    board::{Word, borrow},
+    limits::PAGE_BYTES,
+};
+
+/// Between two rounds.
+const ROUND: Duration = Duration::from_millis(500);
+
+/// The last page of user space: below it is the stack, and hardly ever a mapping.
+const PROBE: u64 = 0x7fff_ffff_e000;
+
+impl Server {
+    /// Returns when neither guardian nor spare is left, nor a process to serve.
+    pub(super) fn watch_loop(self: &Arc<Self>) {
+        loop {
+            std::thread::sleep(ROUND);
+            let processes = self.processes(None);
+            for process in processes.iter().filter(|process| is_gone(process)) {
+                self.retire(process);
+            }
+            lock(&self.images).retain(|_, image| image.processes() > 0);
+            let alone = [Word::Guardian, Word::Spare].into_iter().all(|word| self.is_dead(word));
+            if alone && processes.is_empty() {
+                return;
+            }
+            // Should all have been held up at the moment when the last one looked.
+            if self.idle.load(Ordering::Relaxed) == 0 {
+                self.add_event_thread();
+            }
+        }
+    }
+
+    fn is_dead(&self, word: Word) -> bool {
+        let Ok(pidfd) = borrow(self.board.descriptor(word)) else { return true };
+        let mut polled = [PollFd::new(&*pidfd, PollFlags::IN)];
+        poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+    }
+}
+
+/// Whether the memory of the process is gone: it has ended, or executes another program.
+fn is_gone(process: &Process) -> bool {
+    let Ok(book) = process.book.try_lock() else { return false };
+    book.space.number(PROBE).is_none()
+        && matches!(process.uffd().zeropage(PROBE..PROBE + PAGE_BYTES), Ok(Outcome::Gone))
+}

@@ -1,0 +1,126 @@
+//! What the still shows as well as the source did; the source runs again.
+
+use sys::{
+    ptrace::SignalInfo,
+    remote::{self, Range},
+};
+
+use super::{Gathered, inject::Answers, refuse};
+use crate::{
+    checks,
+    error::{Context, Error},
+    image::{Credentials, Image, Layout, Thread},
+    mappings,
+    procfs::{self, Fields, MapLine, Stat},
+    refusal::Refusal,
+    still::Still,
+};
+
+/// What is known of the program when it goes on.
+pub(super) struct Known {
+    pub(super) threads: Vec<Thread>,
+    pub(super) pending: Vec<SignalInfo>,
+    pub(super) answers: Answers,
+    pub(super) found: Gathered,
+    /// Its mappings in the pause, without their flags.
+    pub(super) lines: Vec<MapLine>,
+    pub(super) dont_fork: Vec<Range>,
+}
+
+/// The whole image. `arena` is ours, and so is what an earlier start left.
+pub(super) fn complete(
+    still: &Still,
+    arena: Range,
+    earlier_arena: Option<(u64, u64)>,
+    known: Known,
+) -> Result<Image, Error> {
+    let pid = still.pid();
+    let Known { threads, pending, answers, found, lines, dont_fork } = known;
+    let asked = still.ask(arena.start, arena.end - arena.start)?;
+    let mut ours = vec![arena];
+    ours.extend(earlier_arena.map(|(start, end)| Range { start, end }));
+    let status = Fields::read(format!("/proc/{pid}/status"))?;
+    let mut refusals = checks::nature(pid, &status)?;
+    let shown = mappings_as_in_pause(pid, &lines, &dont_fork, &ours, &mut refusals)?;
+    let classified = mappings::classify(pid, &shown, &found.objects.found)?;
+    refusals.extend(classified.refusals);
+    refuse(refusals)?;
+    Ok(Image {
+        threads,
+        mappings: classified.mappings,
+        dont_fork,
+        objects: found.contents,
+        layout: layout(pid, asked.brk, found.places.exe)?,
+        dumpable: asked.dumpable,
+        no_huge_pages: asked.no_huge_pages,
+        personality: asked.personality,
+        membarrier: asked.membarrier,
+        actions: asked.actions,
+        files: found.files.files,
+        pipes: found.files.pipes,
+        pairs: found.files.pairs,
+        interval_timers: answers.interval_timers,
+        posix_timers: answers.posix_timers,
+        pending,
+        cwd: found.places.cwd,
+        umask: status.number("Umask", 8)? as u32,
+        limits: procfs::limits(pid)?,
+        credentials: credentials(pid, &status)?,
+        own_affinity: remote::affinity(0).of("read affinity", pid)?,
+        session_leader: found.session_leader,
+        process_group_leader: found.process_group_leader,
+        vdso: classified.vdso,
+    })
+}
+
+/// The still's mappings but `ours`, by the names that files had in the pause: the program may rename them since. All of the source's must be
+/// among them.
+fn mappings_as_in_pause(
+    still: i32,
+    source: &[MapLine],
+    dont_fork: &[Range],
+    ours: &[Range],
+    refusals: &mut Vec<Refusal>,
+) -> Result<Vec<MapLine>, Error> {
+    let without_ours = |lines: Vec<MapLine>| -> Vec<MapLine> {
+        ours.iter().fold(lines, |lines, hole| lines.into_iter().flat_map(|line| line.without(*hole)).collect())
+    };
+    let mut lines = without_ours(procfs::mappings(still, "smaps")?);
+    for source in without_ours(source.to_vec()) {
+        let address = source.range.start;
+        // Adjoining mappings may have become one, when the arena between them went.
+        let at = lines.partition_point(|line| line.range.end <= address);
+        match lines.get_mut(at).filter(|line| line.range.start <= address) {
+            Some(line) if line.inode == source.inode => line.path = source.path,
+            _ if dont_fork.iter().any(|range| range.start <= address && address < range.end) => {
+                let path = String::from_utf8_lossy(&source.path).into_owned();
+                refusals.push(Refusal::MappedDevice { address, path });
+            }
+            _ => {
+                let what = format!("changed its memory at {address:#x} when it was about to be stopped");
+                return Err(Error::Unexpected { pid: still, what });
+            }
+        }
+    }
+    Ok(lines)
+}
+
+fn credentials(pid: i32, status: &Fields) -> Result<Credentials, Error> {
+    let three = |name: &str| -> Result<[u32; 3], Error> {
+        let ids = status.numbers(name, 10)?;
+        match ids[..] {
+            [real, effective, saved, ..] => Ok([real as u32, effective as u32, saved as u32]),
+            _ => Err(Error::Unexpected { pid, what: format!("has an unreadable {name}") }),
+        }
+    };
+    let groups = status.numbers("Groups", 10)?.into_iter().map(|group| group as u32).collect();
+    Ok(Credentials { uids: three("Uid")?, gids: three("Gid")?, groups })
+}
+
+fn layout(pid: i32, brk: u64, exe: Vec<u8>) -> Result<Layout, Error> {
+    let stat = Stat::read(&pid.to_string())?;
+    // The order of `struct prctl_mm_map`, as field numbers of proc(5); 0 stands for brk, which only the program itself can ask.
+    let fields = [26, 27, 45, 46, 47, 0, 28, 48, 49, 50, 51].map(|n| if n == 0 { brk } else { stat.field(n) as u64 });
+    let auxv = procfs::read(&format!("/proc/{pid}/auxv"))?;
+    Ok(Layout { fields, auxv, exe })
+}

@@ -1,0 +1,33 @@
+//! Bringing single threads to a stop.
+
+use sys::ptrace::{self, Stop};
+
+use crate::error::{Context, Error};
+
+/// A thread may end at any moment until it has stopped: it is then no thread of the program any more.
+fn is_gone(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ECHILD))
+}
+
+/// Attaches to a thread and tells it to stop, if it is still there.
+pub(crate) fn tell_to_stop(tid: i32) -> Result<bool, Error> {
+    match ptrace::seize(tid, 0).and_then(|()| ptrace::interrupt(tid)) {
+        Err(error) if is_gone(&error) => Ok(false),
+        told => told.of("attach to thread", tid).map(|()| true),
+    }
+}
+
+/// Waits until a thread that was told to has stopped, if it does not end before.
+pub(crate) fn wait_for_stop(tid: i32) -> Result<bool, Error> {
+    loop {
+        match ptrace::wait(tid) {
+            Err(error) if is_gone(&error) => return Ok(false),
+            stop => match stop.of("wait for thread", tid)? {
+                Stop::Interrupted | Stop::Event(_) | Stop::Cloned => return Ok(true),
+                // Delivered here, with all that belongs to it: the thread stops again before its handler's first instruction.
+                Stop::Signal(signal) => ptrace::resume(tid, signal).of("deliver a signal", tid)?,
+                Stop::Ended(_) => return Ok(false),
+            },
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! Heads: the only thing in the store that changes. A head is (realm, name) -> manifest, generation, in SQLite or PostgreSQL.
+//!
+//! ```text
+//!   create ──► generation g ──commit──► generation g, next manifest ──commit──► ...
+//!                   │
+//!               take_over ──► generation g' > g: whoever still commits under g gets `Fenced` and changes nothing
+//! ```
+//!
+//! Each operation is one transaction. A `commit` is a compare-and-swap of generation and manifest: of any number of writers exactly
+//! one wins, the others learn why not. A generation is never given twice in a database, not even to a name that was removed and
+//! made again, so what a stale writer holds is never right again.
+//!
+//! A [`Lease`] keeps what no head names yet from being collected. Leases expire by a clock, and that clock may be wrong: a commit
+//! names its lease and fails with `LeaseLost` if the lease is gone, so a lease that ended too early costs work, never data.
+
+mod database;
+mod leases;
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    str::FromStr,
+    time::SystemTime,
+};
+
+use sqlx::{AnyConnection, Row, any::AnyRow};
+
+use self::database::{Database, database};
+pub use self::leases::{Lease, Protected, Roots};
+use crate::{
+    id::{LeaseId, ManifestId, Realm},
+    limits,
+};
+
+/// Why an operation on heads or leases failed. Nothing has changed then, except perhaps after `Database`: a `commit` that is repeated
+/// finds out.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // of the fields: the messages say it
+pub enum HeadsError {
+    /// The name has no head (any more).
+    #[error("there is no {realm}/{name}")]
+    NotFound { realm: Realm, name: HeadName },
+    /// The name has a head already.
+    #[error("{realm}/{name} exists already")]
+    Exists { realm: Realm, name: HeadName },
+    /// Somebody took the name over. What this writer has written since is garbage.
+    #[error("{realm}/{name} was taken over: generation {held} is fenced off by {current}")]
+    Fenced { realm: Realm, name: HeadName, held: u64, current: u64 },
+    /// Another writer of the same generation committed first.
+    #[error("{realm}/{name} has moved to manifest {found}, expected {expected}")]
+    Moved { realm: Realm, name: HeadName, expected: ManifestId, found: ManifestId },
+    /// The lease has expired or was released: what it kept may be collected already.
+    #[error("lease {0} has ended, and what it kept may be gone: begin again with a new one")]
+    LeaseLost(LeaseId),
+    /// The garbage collector could have taken the manifest already: a bug of the writer's.
+    #[error("lease {lease} does not keep manifest {manifest}: protect it before it is written")]
+    Unprotected { lease: LeaseId, manifest: ManifestId },
+    /// The text is no name of a head.
+    #[error(
+        "{text:?} is not a head's name: use 1 to 255 of a-z, A-Z, 0-9, '-', '_', '.' and '/', beginning with a letter or digit"
+    )]
+    Name { text: String },
+    /// The address names no database that can hold heads.
+    #[error("the database's address must begin with sqlite: or postgres:")]
+    Url,
+    /// The path names no file of a database.
+    #[error("{path:?} cannot be a database's path")]
+    Path { path: PathBuf, source: std::io::Error },
+    /// A newer program has been at work.
+    #[error("the database has schema version {found}, this program knows up to {newest}: use a newer program")]
+    NewerSchema { found: i64, newest: i64 },
+    /// A row does not hold what this program writes.
+    #[error("the database holds {value:?} where a {expected} should be")]
+    Damaged { expected: &'static str, value: String },
+    /// The database refused or cannot be reached.
+    #[error("cannot {operation}")]
+    Database { operation: &'static str, source: sqlx::Error },
+}
+
+/// A head's name within its realm, such as `checkpoints/geo`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct HeadName(String);
+
+impl HeadName {
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for HeadName {
+    type Err = HeadsError;
+
+    fn from_str(text: &str) -> Result<Self, HeadsError> {
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'/');
+        let good = text.len() <= limits::HEAD_NAME_BYTES_MAX
+            && text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric())
+            && text.bytes().all(allowed);
+        if good {
+            return Ok(Self(text.to_owned()));
+        }
+        Err(HeadsError::Name { text: text.chars().take(limits::HEAD_NAME_BYTES_MAX).collect() })
+    }
+}
+
+impl fmt::Display for HeadName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What a name points at, and the right to move it: a writer keeps the head it was last given and commits against that.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Head {
+    /// Whose it is.
+    pub realm: Realm,
+    /// Its name.
+    pub name: HeadName,
+    /// The state it names.
+    pub manifest: ManifestId,
+    /// Fencing: changes with each `take_over`, never with a commit.
+    pub generation: u64,
+    /// When it was last changed, in milliseconds since 1970 by the writer's clock. For people; nothing decides by it.
+    pub updated_ms: u64,
+}
+
+/// All heads and leases of one store.
+#[derive(Debug, Clone)]
+pub struct Heads {
+    database: Database,
+}
+
+impl Heads {
+    /// Opens the database at `url` (`postgres://user@host/database` or `sqlite:///path?mode=rwc`) and brings its schema up to date.
+    pub async fn open(url: &str) -> Result<Self, HeadsError> {
+        Ok(Self { database: Database::open(url).await? })
+    }
+
+    /// Opens the SQLite database at `path`, or makes it. Several processes may use one.
+    pub async fn open_file(path: &Path) -> Result<Self, HeadsError> {
+        Ok(Self { database: Database::open_file(path).await? })
+    }
+
+    /// The random id that this database got when it was made. A store's objects carry it too, so that the garbage collector never
+    /// judges the objects of one store by the heads of another.
+    pub async fn store_id(&self) -> Result<String, HeadsError> {
+        let failed = || database("read the store's id");
+        let rows = sqlx::query("SELECT id FROM heads_store").fetch_all(self.database.pool()).await.map_err(failed())?;
+        let row = rows.first().ok_or(HeadsError::Damaged { expected: "store id", value: String::new() })?;
+        row.try_get(0).map_err(failed())
+    }
+
+    /// Makes a head. `lease` must keep `manifest` and what it needs, and ends here; it goes on if this fails. May be repeated as it was
+    /// when the answer was lost.
+    pub async fn create(
+        &self,
+        realm: &Realm,
+        name: &HeadName,
+        manifest: ManifestId,
+        lease: &Lease,
+    ) -> Result<Head, HeadsError> {
+        let failed = || database("create a head");
+        let mut transaction = self.database.begin().await?;
+        let generation = next_generation(&mut transaction).await?;
+        let kept = leases::hand_over(&mut transaction, lease, realm, manifest).await?;
+        let insert = "INSERT INTO heads (realm, name, manifest, generation, updated_ms) VALUES ($1, $2, $3, $4, $5)
+            ON CONFLICT (realm, name) DO NOTHING";
+        let updated_ms = now_ms();
+        let insert = sqlx::query(insert).bind(realm.as_str()).bind(name.as_str()).bind(manifest.to_string());
+        let insert = insert.bind(generation).bind(updated_ms);
+        if kept && insert.execute(&mut *transaction).await.map_err(failed())?.rows_affected() == 1 {
+            transaction.commit().await.map_err(failed())?;
+            return head(realm, name, &manifest.to_string(), generation, updated_ms);
+        }
+        transaction.rollback().await.map_err(failed())?;
+        match self.get(realm, name).await {
+            Ok(found) if found.manifest == manifest => Ok(found),
+            Ok(_) => Err(HeadsError::Exists { realm: realm.clone(), name: name.clone() }),
+            Err(HeadsError::NotFound { .. }) if !kept => Err(HeadsError::LeaseLost(lease.id)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The head as it is now.
+    pub async fn get(&self, realm: &Realm, name: &HeadName) -> Result<Head, HeadsError> {
+        let select = "SELECT name, manifest, generation, updated_ms FROM heads WHERE realm = $1 AND name = $2";
+        let select = sqlx::query(select).bind(realm.as_str()).bind(name.as_str());
+        let rows = select.fetch_all(self.database.pool()).await.map_err(database("read a head"))?;
+        let row = rows.first().ok_or_else(|| HeadsError::NotFound { realm: realm.clone(), name: name.clone() })?;
+        parse(realm, row)
+    }
+
+    /// Moves the head from `expected` to `next` if nobody else has moved it or taken it over. `lease` must keep `next` and what it
+    /// needs, and ends here; it goes on if this fails. A commit whose answer was lost may be repeated as it was: it succeeds if it did before.
+    pub async fn commit(&self, expected: &Head, next: ManifestId, lease: &Lease) -> Result<Head, HeadsError> {
+        let failed = || database("commit a head");
+        let Head { realm, name, .. } = expected;
+        let mut transaction = self.database.begin().await?;
+        let kept = leases::hand_over(&mut transaction, lease, realm, next).await?;
+        let update = "UPDATE heads SET manifest = $1, updated_ms = $2
+            WHERE realm = $3 AND name = $4 AND generation = $5 AND manifest = $6";
+        let updated_ms = now_ms();
+        let generation = signed(expected.generation);
+        let update = sqlx::query(update).bind(next.to_string()).bind(updated_ms).bind(realm.as_str());
+        let update = update.bind(name.as_str()).bind(generation).bind(expected.manifest.to_string());
+        if kept && update.execute(&mut *transaction).await.map_err(failed())?.rows_affected() == 1 {
+            transaction.commit().await.map_err(failed())?;
+            return head(realm, name, &next.to_string(), generation, updated_ms);
+        }
+        transaction.rollback().await.map_err(failed())?;
+        let found = self.get(realm, name).await?;
+        if found.generation == expected.generation && found.manifest == next {
+            return Ok(found);
+        }
+        if !kept && (found.generation, found.manifest) == (expected.generation, expected.manifest) {
+            return Err(HeadsError::LeaseLost(lease.id));
+        }
+        Err(why_not(expected, &found))
+    }
+
+    /// Makes the caller the only writer: gives the head a new generation if it still has that of `seen`. Of several that take over
+    /// from one generation one wins; the others and the writer before them get `Fenced`.
+    pub async fn take_over(&self, seen: &Head) -> Result<Head, HeadsError> {
+        let failed = || database("take a head over");
+        let mut transaction = self.database.begin().await?;
+        let generation = next_generation(&mut transaction).await?;
+        let update = "UPDATE heads SET generation = $1, updated_ms = $2
+            WHERE realm = $3 AND name = $4 AND generation = $5 RETURNING name, manifest, generation, updated_ms";
+        let update = sqlx::query(update).bind(generation).bind(now_ms()).bind(seen.realm.as_str());
+        let update = update.bind(seen.name.as_str()).bind(signed(seen.generation));
+        let rows = update.fetch_all(&mut *transaction).await.map_err(failed())?;
+        let Some(row) = rows.first() else {
+            transaction.rollback().await.map_err(failed())?;
+            return Err(why_not(seen, &self.get(&seen.realm, &seen.name).await?));
+        };
+        let taken = parse(&seen.realm, row)?;
+        transaction.commit().await.map_err(failed())?;
+        Ok(taken)
+    }
+
+    /// Removes the head if it is still exactly `expected`. What it named becomes garbage.
+    pub async fn remove(&self, expected: &Head) -> Result<(), HeadsError> {
+        let delete = "DELETE FROM heads WHERE realm = $1 AND name = $2 AND generation = $3 AND manifest = $4";
+        let delete = sqlx::query(delete).bind(expected.realm.as_str()).bind(expected.name.as_str());
+        let delete = delete.bind(signed(expected.generation)).bind(expected.manifest.to_string());
+        let removed = delete.execute(self.database.pool()).await.map_err(database("remove a head"))?;
+        if removed.rows_affected() == 1 {
+            return Ok(());
+        }
+        Err(why_not(expected, &self.get(&expected.realm, &expected.name).await?))
+    }
+
+    /// The heads of a realm whose names begin with `prefix` and come after `after`, ordered by name (by bytes); at most
+    /// [`limits::HEADS_PER_LIST_MAX`].
+    pub async fn list(&self, realm: &Realm, prefix: &str, after: Option<&HeadName>) -> Result<Vec<Head>, HeadsError> {
+        // '\x7f' is above everything a name may hold, so the range is exactly the prefix, and the primary key's index serves it.
+        let select = "SELECT name, manifest, generation, updated_ms FROM heads
+            WHERE realm = $1 AND name >= $2 AND name < $3 AND name > $4 ORDER BY name LIMIT $5";
+        let select = sqlx::query(select).bind(realm.as_str()).bind(prefix).bind(format!("{prefix}\x7f"));
+        let select = select.bind(after.map_or("", HeadName::as_str)).bind(i64::from(limits::HEADS_PER_LIST_MAX));
+        let rows = select.fetch_all(self.database.pool()).await.map_err(database("list heads"))?;
+        rows.iter().map(|row| parse(realm, row)).collect()
+    }
+
+    /// The realms that have a head or a lease.
+    pub async fn realms(&self) -> Result<Vec<Realm>, HeadsError> {
+        let failed = || database("list realms");
+        let select = "SELECT realm FROM heads UNION SELECT realm FROM leases ORDER BY realm";
+        let rows = sqlx::query(select).fetch_all(self.database.pool()).await.map_err(failed())?;
+        rows.iter().map(|row| parsed(row.try_get(0).map_err(failed())?, "realm")).collect()
+    }
+}
+
+/// Why a conditional change found `found` instead of what the caller held.
+fn why_not(held: &Head, found: &Head) -> HeadsError {
+    let (realm, name) = (held.realm.clone(), held.name.clone());
+    if found.generation != held.generation {
+        return HeadsError::Fenced { realm, name, held: held.generation, current: found.generation };
+    }
+    HeadsError::Moved { realm, name, expected: held.manifest, found: found.manifest }
+}
+
+/// The next generation. Locks the counter until the transaction ends, so generations grow in the order of commits.
+async fn next_generation(transaction: &mut AnyConnection) -> Result<i64, HeadsError> {
+    let failed = || database("give out a generation");
+    let update = "UPDATE heads_store SET generation = generation + 1 RETURNING generation";
+    let rows = sqlx::query(update).fetch_all(transaction).await.map_err(failed())?;
+    let row = rows.first().ok_or(HeadsError::Damaged { expected: "generation", value: String::new() })?;
+    row.try_get(0).map_err(failed())
+}
+
+fn parse(realm: &Realm, row: &AnyRow) -> Result<Head, HeadsError> {
+    let failed = || database("read a head's row");
+    let name: String = row.try_get(0).map_err(failed())?;
+    let manifest: String = row.try_get(1).map_err(failed())?;
+    let generation = row.try_get(2).map_err(failed())?;
+    head(realm, &parsed(name, "head's name")?, &manifest, generation, row.try_get(3).map_err(failed())?)
+}
+
+fn head(realm: &Realm, name: &HeadName, manifest: &str, generation: i64, updated_ms: i64) -> Result<Head, HeadsError> {
+    let manifest = parsed(manifest.to_owned(), "manifest id")?;
+    let unsigned = |value: i64| {
+        u64::try_from(value).map_err(|_| HeadsError::Damaged { expected: "positive number", value: value.to_string() })
+    };
+    let (generation, updated_ms) = (unsigned(generation)?, unsigned(updated_ms)?);
+    Ok(Head { realm: realm.clone(), name: name.clone(), manifest, generation, updated_ms })
+}
+
+fn parsed<T: FromStr>(value: String, expected: &'static str) -> Result<T, HeadsError> {
+    value.parse().map_err(|_| HeadsError::Damaged { expected, value })
+}
+
+/// SQL has no unsigned numbers. Generations count from one, so that the sign is never reached.
+fn signed(generation: u64) -> i64 {
+    i64::try_from(generation).unwrap_or(i64::MAX)
+}
+
+fn now_ms() -> i64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,266 @@
+//! Keys: a realm's data keys, each wrapped by a master key that never leaves its [`KeyProvider`].
+//!
+//! A data key is 32 random bytes and lies, wrapped, in the object `realms/REALM/keys/KEY/MASTER`: one object for each master key it
+//! is wrapped by. Losing the master keys is losing the data.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, PoisonError, RwLock},
+};
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
+
+use crate::{
+    id::{KeyId, Realm, unhex},
+    kind,
+    object::{ObjectError, Objects},
+};
+
+mod master;
+
+pub use master::MasterKeys;
+
+/// Why there is no key.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // the messages say it
+pub enum KeyError {
+    #[error("master key {master:?} is not among the known ones ({known}): add it to the master keys")]
+    UnknownMaster { master: String, known: String },
+    #[error("realm {realm} has no data key {key}")]
+    UnknownKey { realm: Realm, key: KeyId },
+    #[error(
+        "the wrapped data key does not open with master key {master:?}: it is damaged, or the master key is another one of that name"
+    )]
+    Unwrap { master: String },
+    #[error("the wrapped data key {object} is damaged")]
+    Damaged { object: String, source: Box<dyn std::error::Error + Send + Sync> },
+    #[error("the master keys in {place} are not usable: {rule}")]
+    MasterKeys { place: String, rule: String },
+    #[error("the data keys of realm {realm} are out of reach")]
+    Objects { realm: Realm, source: ObjectError },
+}
+
+/// Who holds the master keys: a file, the environment, a key management service.
+#[async_trait]
+pub trait KeyProvider: Send + Sync {
+    /// The master key that wraps new data keys. A name as a realm's.
+    fn current(&self) -> &str;
+
+    /// `secret`, sealed by the current master key and bound to `context`.
+    async fn wrap(&self, context: &[u8], secret: &[u8; 32]) -> Result<Vec<u8>, KeyError>;
+
+    /// What was wrapped by `master` with the same context.
+    async fn unwrap(&self, master: &str, context: &[u8], wrapped: &[u8]) -> Result<Zeroizing<[u8; 32]>, KeyError>;
+}
+
+/// A data key of a realm.
+pub struct DataKey {
+    id: KeyId,
+    /// Which of the realm's keys is the newest.
+    sequence: u32,
+    secret: Zeroizing<[u8; 32]>,
+}
+
+impl DataKey {
+    #[cfg(test)]
+    pub(crate) fn new(id: KeyId, sequence: u32, secret: [u8; 32]) -> Self {
+        Self { id, sequence, secret: Zeroizing::new(secret) }
+    }
+
+    /// Its identifier, which each chunk that it seals carries.
+    pub fn id(&self) -> KeyId {
+        self.id
+    }
+
+    pub(crate) fn secret(&self) -> &[u8; 32] {
+        &self.secret
+    }
+}
+
+/// The object that holds a wrapped key: this as JSON, framed.
+#[derive(Serialize, Deserialize)]
+struct Wrapped {
+    sequence: u32,
+    wrapped: String,
+}
+
+/// The data keys of one realm.
+pub struct RealmKeys {
+    realm: Realm,
+    objects: Objects,
+    provider: Arc<dyn KeyProvider>,
+    known: RwLock<HashMap<KeyId, Arc<DataKey>>>,
+    /// Held while keys are read or made, so that many who want one cause it once.
+    obtaining: tokio::sync::Mutex<()>,
+}
+
+impl RealmKeys {
+    /// The keys of `realm`; nothing is read before a key is needed.
+    pub fn new(objects: Objects, provider: Arc<dyn KeyProvider>, realm: Realm) -> Self {
+        Self { realm, objects, provider, known: RwLock::new(HashMap::new()), obtaining: tokio::sync::Mutex::new(()) }
+    }
+
+    /// Whose keys these are.
+    pub fn realm(&self) -> &Realm {
+        &self.realm
+    }
+
+    /// The key that seals new segments. The first one of a realm is made here. Two nodes that make it at once make two; both are good.
+    pub async fn current(&self) -> Result<Arc<DataKey>, KeyError> {
+        if let Some(newest) = self.newest() {
+            return Ok(newest);
+        }
+        let _only = self.obtaining.lock().await;
+        if let Some(newest) = self.newest() {
+            return Ok(newest);
+        }
+        self.load().await?;
+        match self.newest() {
+            Some(newest) => Ok(newest),
+            None => self.add(0).await,
+        }
+    }
+
+    /// The key with this identifier, also if another node has made it since.
+    pub async fn get(&self, id: KeyId) -> Result<Arc<DataKey>, KeyError> {
+        if let Some(key) = self.known(id) {
+            return Ok(key);
+        }
+        let _only = self.obtaining.lock().await;
+        if let Some(key) = self.known(id) {
+            return Ok(key);
+        }
+        self.load().await?;
+        self.known(id).ok_or_else(|| KeyError::UnknownKey { realm: self.realm.clone(), key: id })
+    }
+
+    /// Makes a new data key, which seals what is written from now on. (Another node goes on with the key that it knows until it
+    /// starts again.) The earlier keys stay: what they sealed is not written again.
+    pub async fn rotate(&self) -> Result<Arc<DataKey>, KeyError> {
+        let _only = self.obtaining.lock().await;
+        self.load().await?;
+        let next = self.newest().map_or(0, |newest| newest.sequence + 1);
+        self.add(next).await
+    }
+
+    /// Wraps every data key by the current master key and removes the wrappings by others; returns how many were wrapped anew. Let
+    /// every node know the new master key before, and forget the old one after.
+    pub async fn rewrap(&self) -> Result<usize, KeyError> {
+        let mut wrapped = 0;
+        for (id, masters) in self.wrappings().await? {
+            let current = self.provider.current();
+            if !masters.iter().any(|master| master == current) {
+                let key = self.unwrap_any(id, &masters).await?;
+                self.store(&key).await?;
+                wrapped += 1;
+            }
+            for master in masters.iter().filter(|master| *master != current) {
+                self.objects.delete(&self.object(id, master)).await.map_err(|source| self.unreachable(source))?;
+            }
+        }
+        Ok(wrapped)
+    }
+
+    fn known(&self, id: KeyId) -> Option<Arc<DataKey>> {
+        self.known.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
+    }
+
+    fn newest(&self) -> Option<Arc<DataKey>> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        known.values().max_by_key(|key| (key.sequence, key.id)).cloned()
+    }
+
+    fn remember(&self, key: DataKey) -> Arc<DataKey> {
+        let key = Arc::new(key);
+        self.known.write().unwrap_or_else(PoisonError::into_inner).insert(key.id, key.clone());
+        key
+    }
+
+    async fn add(&self, sequence: u32) -> Result<Arc<DataKey>, KeyError> {
+        let mut secret = Zeroizing::new([0; 32]);
+        base::id::fill_random(&mut secret[..]);
+        let key = DataKey { id: KeyId::random(), sequence, secret };
+        self.store(&key).await?;
+        Ok(self.remember(key))
+    }
+
+    async fn load(&self) -> Result<(), KeyError> {
+        for (id, masters) in self.wrappings().await? {
+            if self.known(id).is_none() {
+                let key = self.unwrap_any(id, &masters).await?;
+                self.remember(key);
+            }
+        }
+        Ok(())
+    }
+
+    /// Which data keys there are, and by which master keys each is wrapped.
+    async fn wrappings(&self) -> Result<HashMap<KeyId, Vec<String>>, KeyError> {
+        let folder = format!("realms/{}/keys", self.realm);
+        let mut found: HashMap<KeyId, Vec<String>> = HashMap::new();
+        for meta in self.objects.list(&folder).await.map_err(|source| self.unreachable(source))? {
+            let Some((id, master)) = meta.key[folder.len()..].trim_start_matches('/').split_once('/') else { continue };
+            if let Ok(id) = id.parse() {
+                found.entry(id).or_default().push(master.to_owned());
+            }
+        }
+        Ok(found)
+    }
+
+    /// The key, by the first of its master keys that is known; the current one first.
+    async fn unwrap_any(&self, id: KeyId, masters: &[String]) -> Result<DataKey, KeyError> {
+        let mut masters: Vec<&String> = masters.iter().collect();
+        masters.sort_by_key(|master| *master != self.provider.current());
+        let mut failure = KeyError::UnknownKey { realm: self.realm.clone(), key: id };
+        for master in masters {
+            match self.unwrap(id, master).await {
+                Err(unknown @ KeyError::UnknownMaster { .. }) => failure = unknown,
+                other => return other,
+            }
+        }
+        Err(failure)
+    }
+
+    async fn unwrap(&self, id: KeyId, master: &str) -> Result<DataKey, KeyError> {
+        let object = self.object(id, master);
+        let damaged = |source| KeyError::Damaged { object: object.clone(), source };
+        let bytes = self.objects.get(&object, 1 << 10).await.map_err(|source| self.unreachable(source))?;
+        let (_, json) = base::frame::decode(&bytes, kind::WRAPPED_KEY, 1).map_err(|error| damaged(error.into()))?;
+        let record: Wrapped = serde_json::from_slice(json).map_err(|error| damaged(error.into()))?;
+        let mut wrapped = vec![0; record.wrapped.len() / 2];
+        if !unhex(&record.wrapped, &mut wrapped) {
+            return Err(damaged("its wrapped key is not hexadecimal".into()));
+        }
+        let context = self.context(id, record.sequence, master);
+        let secret = self.provider.unwrap(master, &context, &wrapped).await?;
+        Ok(DataKey { id, sequence: record.sequence, secret })
+    }
+
+    async fn store(&self, key: &DataKey) -> Result<(), KeyError> {
+        let master = self.provider.current();
+        let wrapped = self.provider.wrap(&self.context(key.id, key.sequence, master), &key.secret).await?;
+        let record = Wrapped { sequence: key.sequence, wrapped: base::id::hex(&wrapped) };
+        let json = serde_json::to_vec(&record).expect("a number and a text are JSON");
+        let framed = base::frame::encode(kind::WRAPPED_KEY, 1, &json).expect("it has a hundred bytes");
+        match self.objects.put(&self.object(key.id, master), framed.into()).await {
+            // Another node is wrapping the same keys.
+            Ok(()) | Err(ObjectError::AlreadyExists { .. }) => Ok(()),
+            Err(source) => Err(self.unreachable(source)),
+        }
+    }
+
+    fn object(&self, id: KeyId, master: &str) -> String {
+        format!("realms/{}/keys/{id}/{master}", self.realm)
+    }
+
+    /// What a wrapping is bound to: nobody can pass one key off as another, as a newer one, or as another realm's.
+    fn context(&self, id: KeyId, sequence: u32, master: &str) -> Vec<u8> {
+        format!("pando data key 1 {} {id} {sequence} {master}", self.realm).into_bytes()
+    }
+
+    fn unreachable(&self, source: ObjectError) -> KeyError {
+        KeyError::Objects { realm: self.realm.clone(), source }
+    }
+}

@@ -1,0 +1,103 @@
+//! Objects as files: written without a name, made durable, then linked to their name.
+
+use std::{
+    fs::{self, File},
+    io,
+    os::unix::fs::FileExt,
+    path::{Path as FilePath, PathBuf},
+    sync::Arc,
+};
+
+use bytes::Bytes;
+use object_store::{Error, ObjectStore, Result, local::LocalFileSystem, path::Path};
+
+use crate::unnamed;
+
+pub(super) struct Directory {
+    root: PathBuf,
+    /// Reads, lists and deletes.
+    store: LocalFileSystem,
+}
+
+/// A file without a name.
+#[derive(Clone)]
+pub(super) struct Staged(Arc<File>);
+
+impl Directory {
+    pub(super) fn open(root: &FilePath) -> Result<Self> {
+        let failed = |source| failed("make the directory", root, source);
+        fs::create_dir_all(root).map_err(failed)?;
+        let root = fs::canonicalize(root).map_err(failed)?;
+        let store = LocalFileSystem::new_with_prefix(&root)?;
+        Ok(Self { root, store })
+    }
+
+    pub(super) fn store(&self) -> &dyn ObjectStore {
+        &self.store
+    }
+
+    pub(super) async fn stage(&self) -> Result<Staged> {
+        let root = self.root.clone();
+        blocking(move || {
+            let file =
+                unnamed::create(&root).map_err(|source| failed("make a file without a name in", &root, source))?;
+            Ok(Staged(Arc::new(file)))
+        })
+        .await
+    }
+
+    /// Makes the file durable and gives it its name, unless there is such a name.
+    pub(super) async fn publish(&self, staged: Staged, path: &Path) -> Result<()> {
+        let (root, target) = (self.root.clone(), self.store.path_to_filesystem(path)?);
+        let key = path.to_string();
+        blocking(move || {
+            staged.0.sync_all().map_err(|source| failed("sync", &target, source))?;
+            match unnamed::link(&staged.0, &target) {
+                Err(source) if source.kind() == io::ErrorKind::AlreadyExists => {
+                    return Err(Error::AlreadyExists { path: key, source: source.into() });
+                }
+                other => other.map_err(|source| failed("write", &target, source))?,
+            }
+            sync_folders(&root, &target).map_err(|source| failed("sync the folder of", &target, source))
+        })
+        .await
+    }
+}
+
+impl Staged {
+    pub(super) async fn write(&self, offset: u64, bytes: Bytes) -> Result<()> {
+        let file = self.0.clone();
+        blocking(move || {
+            let wrote = file.write_all_at(&bytes, offset);
+            wrote.map_err(|source| failed("write to", FilePath::new("a file without a name"), source))
+        })
+        .await
+    }
+}
+
+/// Makes the name durable: its folder, and those above up to the root, any of which may be new (made by us or by a neighbour).
+fn sync_folders(root: &FilePath, target: &FilePath) -> io::Result<()> {
+    for folder in target.ancestors().skip(1).take_while(|folder| folder.starts_with(root)) {
+        File::open(folder)?.sync_all()?;
+    }
+    Ok(())
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    tokio::task::spawn_blocking(work).await?
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("could not {action} {path}")]
+struct FileError {
+    action: &'static str,
+    path: String,
+    source: io::Error,
+}
+
+fn failed(action: &'static str, path: &FilePath, source: io::Error) -> Error {
+    Error::Generic {
+        store: "directory",
+        source: Box::new(FileError { action, path: path.display().to_string(), source }),
+    }
+}

@@ -1,0 +1,205 @@
+//! What heads and leases promise, one writer at a time.
+
+use std::time::Duration;
+
+use store::{
+    heads::{Head, Heads, HeadsError, Protected, Roots},
+    id::{ManifestId, SegmentId},
+};
+
+use crate::place::{HOUR, Place, create, lease, lease_of, name, realm};
+
+/// Commits with a lease of its own.
+async fn commit(heads: &Heads, expected: &Head) -> Result<Head, HeadsError> {
+    let next = ManifestId::random();
+    heads.commit(expected, next, &lease_of(heads, next).await).await
+}
+
+pub(crate) async fn a_head_moves_from_what_the_writer_saw_and_from_nothing_else(place: &Place) {
+    let heads = place.open().await;
+    let first = create(&heads, "volumes/a").await;
+    assert_eq!(heads.get(&realm(), &first.name).await.unwrap(), first);
+    let other = ManifestId::random();
+    let again = heads.create(&realm(), &first.name, other, &lease_of(&heads, other).await).await;
+    assert!(matches!(again, Err(HeadsError::Exists { .. })), "{again:?}");
+    let second = commit(&heads, &first).await.unwrap();
+    assert_eq!(
+        (second.generation, heads.get(&realm(), &first.name).await.unwrap()),
+        (first.generation, second.clone())
+    );
+    let stale = commit(&heads, &first).await;
+    assert!(matches!(stale, Err(HeadsError::Moved { found, .. }) if found == second.manifest), "{stale:?}");
+    let stale = heads.remove(&first).await;
+    assert!(matches!(stale, Err(HeadsError::Moved { .. })), "{stale:?}");
+    heads.remove(&second).await.unwrap();
+    for gone in [heads.remove(&second).await.map(|()| second.clone()), commit(&heads, &second).await] {
+        assert!(matches!(gone, Err(HeadsError::NotFound { .. })), "{gone:?}");
+    }
+    assert!(matches!(heads.get(&realm(), &first.name).await, Err(HeadsError::NotFound { .. })));
+}
+
+pub(crate) async fn a_writer_that_was_taken_over_is_fenced_off(place: &Place) {
+    let (heads, other) = (place.open().await, place.open().await);
+    let mine = create(&heads, "a").await;
+    let theirs = other.take_over(&mine).await.unwrap();
+    assert!(theirs.generation > mine.generation);
+    assert_eq!(theirs.manifest, mine.manifest);
+    let fenced = commit(&heads, &mine).await;
+    assert!(
+        matches!(&fenced, Err(HeadsError::Fenced { held, current, .. })
+            if (*held, *current) == (mine.generation, theirs.generation)),
+        "{fenced:?}"
+    );
+    assert!(matches!(heads.remove(&mine).await, Err(HeadsError::Fenced { .. })));
+    let next = commit(&other, &theirs).await.unwrap();
+    assert!(matches!(commit(&heads, &mine).await, Err(HeadsError::Fenced { .. })));
+    assert_eq!(heads.get(&realm(), &mine.name).await.unwrap(), next);
+}
+
+pub(crate) async fn a_name_made_again_fences_the_writers_of_its_first_life(place: &Place) {
+    let heads = place.open().await;
+    let first = create(&heads, "a").await;
+    heads.remove(&first).await.unwrap();
+    // Even with the manifest of the first life, as after an import.
+    let lease = lease_of(&heads, first.manifest).await;
+    let second = heads.create(&realm(), &first.name, first.manifest, &lease).await.unwrap();
+    assert!(second.generation > first.generation);
+    assert!(matches!(commit(&heads, &first).await, Err(HeadsError::Fenced { .. })));
+    assert!(matches!(heads.remove(&first).await, Err(HeadsError::Fenced { .. })));
+    assert_eq!(heads.get(&realm(), &first.name).await.unwrap(), second);
+}
+
+pub(crate) async fn of_several_who_take_over_one_wins(place: &Place) {
+    let heads = place.open().await;
+    let seen = create(&heads, "a").await;
+    // The writer may have moved on meanwhile: what counts is the generation.
+    let moved = commit(&heads, &seen).await.unwrap();
+    let first = heads.take_over(&seen).await.unwrap();
+    assert_eq!(first.manifest, moved.manifest);
+    assert!(matches!(heads.take_over(&seen).await, Err(HeadsError::Fenced { .. })));
+    assert!(heads.take_over(&first).await.unwrap().generation > first.generation);
+}
+
+pub(crate) async fn a_commit_or_create_may_be_repeated_when_its_answer_was_lost(place: &Place) {
+    let heads = place.open().await;
+    let (manifest, next) = (ManifestId::random(), ManifestId::random());
+    let (making, moving) = (lease_of(&heads, manifest).await, lease_of(&heads, next).await);
+    let first = heads.create(&realm(), &name("a"), manifest, &making).await.unwrap();
+    assert_eq!(heads.create(&realm(), &name("a"), manifest, &making).await.unwrap(), first);
+    let second = heads.commit(&first, next, &moving).await.unwrap();
+    assert_eq!(heads.commit(&first, next, &moving).await.unwrap(), second);
+}
+
+pub(crate) async fn heads_are_listed_by_prefix_in_order_of_bytes_in_parts(place: &Place) {
+    let heads = place.open().await;
+    // A locale would order these otherwise, and LIKE would take '_' for any letter and 'C' for 'c'.
+    let mut names = vec!["c_/b", "c_/B", "c_/a-a", "c_/aa", "c_/a.a", "c_/a/a", "C_/x", "cx/x", "c_", "d"];
+    for name in &names {
+        create(&heads, name).await;
+    }
+    names.sort_unstable();
+    let listed = |found: Vec<Head>| found.iter().map(|head| head.name.to_string()).collect::<Vec<_>>();
+    assert_eq!(listed(heads.list(&realm(), "", None).await.unwrap()), names);
+    let below: Vec<_> = names.iter().copied().filter(|name| name.starts_with("c_/")).collect();
+    assert_eq!(listed(heads.list(&realm(), "c_/", None).await.unwrap()), below);
+    let after = heads.list(&realm(), "c_/", Some(&name(below[2]))).await.unwrap();
+    assert_eq!(listed(after), below[3..]);
+}
+
+pub(crate) async fn a_realm_does_not_see_another(place: &Place) {
+    let heads = place.open().await;
+    let mine = create(&heads, "a").await;
+    let other = "other".parse().unwrap();
+    assert!(matches!(heads.get(&other, &mine.name).await, Err(HeadsError::NotFound { .. })));
+    assert_eq!(heads.list(&other, "", None).await.unwrap(), []);
+    assert_eq!(heads.roots(&other).await.unwrap(), Roots::default());
+    let theirs = heads.lease(&other, "test", HOUR).await.unwrap();
+    assert!(matches!(heads.open_under(&theirs, &mine.name).await, Err(HeadsError::NotFound { .. })));
+    // A lease of another realm keeps nothing here, so it does not serve a commit here.
+    let foreign = heads.commit(&mine, ManifestId::random(), &theirs).await;
+    assert!(matches!(foreign, Err(HeadsError::LeaseLost(_))), "{foreign:?}");
+    assert_eq!(heads.realms().await.unwrap(), [realm(), other]);
+}
+
+pub(crate) async fn a_commit_without_its_lease_changes_nothing(place: &Place) {
+    let heads = place.open().await;
+    let head = create(&heads, "a").await;
+    let ended = lease(&heads).await;
+    heads.release(ended.clone()).await.unwrap();
+    let refused = heads.commit(&head, ManifestId::random(), &ended).await;
+    assert!(matches!(refused, Err(HeadsError::LeaseLost(_))), "{refused:?}");
+    let refused = heads.create(&realm(), &name("b"), ManifestId::random(), &ended).await;
+    assert!(matches!(refused, Err(HeadsError::LeaseLost(_))), "{refused:?}");
+    let refused = heads.protect(&ended, &[Protected::Segment(SegmentId::random())]).await;
+    assert!(matches!(refused, Err(HeadsError::LeaseLost(_))), "{refused:?}");
+    assert!(matches!(heads.open_under(&ended, &head.name).await, Err(HeadsError::LeaseLost(_))));
+    assert_eq!(heads.roots(&realm()).await.unwrap(), Roots { heads: vec![head.manifest], leased: vec![] });
+    let other = lease_of(&heads, ManifestId::random()).await;
+    let refused = heads.commit(&head, ManifestId::random(), &other).await;
+    assert!(matches!(refused, Err(HeadsError::Unprotected { .. })), "{refused:?}");
+    // A refusal ends no lease.
+    assert_eq!(heads.leases(&realm()).await.unwrap(), [other]);
+    assert_eq!(heads.get(&realm(), &head.name).await.unwrap(), head);
+}
+
+pub(crate) async fn an_expired_lease_ends_and_a_renewed_one_does_not(place: &Place) {
+    let heads = place.open().await;
+    let expired = heads.lease(&realm(), "slow", Duration::ZERO).await.unwrap();
+    let mut renewed = heads.lease(&realm(), "busy", Duration::ZERO).await.unwrap();
+    let segment = Protected::Segment(SegmentId::random());
+    heads.protect(&expired, &[segment]).await.unwrap();
+    heads.renew(&mut renewed, HOUR).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    assert_eq!(heads.expire_leases(&realm()).await.unwrap(), 1);
+    assert_eq!(heads.leases(&realm()).await.unwrap(), [renewed]);
+    assert_eq!(heads.roots(&realm()).await.unwrap(), Roots::default());
+    let mut lost = expired;
+    assert!(matches!(heads.renew(&mut lost, HOUR).await, Err(HeadsError::LeaseLost(id)) if id == lost.id));
+}
+
+pub(crate) async fn roots_are_all_that_heads_and_leases_keep(place: &Place) {
+    let heads = place.open().await;
+    let (a, b) = (create(&heads, "a").await, create(&heads, "b").await);
+    let (writer, reader) = (lease(&heads).await, lease(&heads).await);
+    let next = ManifestId::random();
+    let items = [Protected::Manifest(next), Protected::Segment(SegmentId::random())];
+    heads.protect(&writer, &items).await.unwrap();
+    heads.protect(&writer, &items).await.unwrap();
+    assert_eq!(heads.open_under(&reader, &a.name).await.unwrap(), a);
+    let sorted = |mut roots: Roots| {
+        roots.heads.sort();
+        roots.leased.sort();
+        roots
+    };
+    let mut leased = items.to_vec();
+    leased.push(Protected::Manifest(a.manifest));
+    let expected = sorted(Roots { heads: vec![a.manifest, b.manifest], leased });
+    assert_eq!(sorted(heads.roots(&realm()).await.unwrap()), expected);
+    // The commit ends the writer's lease; the reader's still keeps what the head has left.
+    heads.commit(&a, next, &writer).await.unwrap();
+    let leased = vec![Protected::Manifest(a.manifest)];
+    let expected = sorted(Roots { heads: vec![next, b.manifest], leased });
+    assert_eq!(sorted(heads.roots(&realm()).await.unwrap()), expected);
+    heads.release(reader).await.unwrap();
+    assert_eq!(heads.roots(&realm()).await.unwrap().leased, []);
+}
+
+pub(crate) async fn a_database_is_made_once_however_many_open_it(place: &Place) {
+    let opened = futures::future::join_all((0..8).map(|_| place.open())).await;
+    let id = opened[0].store_id().await.unwrap();
+    for heads in &opened {
+        assert_eq!(heads.store_id().await.unwrap(), id);
+    }
+    let head = create(&opened[0], "a").await;
+    drop(opened);
+    assert_eq!(place.open().await.get(&realm(), &head.name).await.unwrap(), head);
+}
+
+pub(crate) async fn a_newer_schema_is_refused(place: &Place) {
+    place.open().await;
+    let pool = sqlx::AnyPool::connect(&place.url).await.unwrap();
+    sqlx::query("UPDATE heads_schema SET version = 99").execute(&pool).await.unwrap();
+    pool.close().await;
+    let refused = Heads::open(&place.url).await;
+    assert!(matches!(refused, Err(HeadsError::NewerSchema { found: 99, .. })), "{refused:?}");
+}

@@ -1,0 +1,184 @@
+//! Checkpoints: taken on one node, started on another that shares nothing with it but the store.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use pando_host_tests::{
+    node::{Node, Setting},
+    runner::Case,
+};
+
+pub(crate) fn cases() -> Vec<Case> {
+    vec![
+        Case::new("checkpoint::memory_and_files_of_its_moment_start_on_another_node", || case(another_node)),
+        Case::new("checkpoint::every_service_starts_on_another_node", services),
+        Case::new("checkpoint::names_are_taken_replaced_listed_and_removed", || case(names)),
+        Case::new("checkpoint::one_of_a_restored_sandbox_has_the_values_of_both", || case(chain)),
+        Case::new("checkpoint::a_node_without_the_key_cannot_read_it", || case(wrong_key)),
+    ]
+}
+
+/// What two nodes share, removed when dropped.
+struct Shared(PathBuf);
+
+impl Shared {
+    fn new() -> Result<Self> {
+        let path = PathBuf::from(format!("/var/tmp/pando-host-shared-{}", std::process::id()));
+        std::fs::create_dir(&path)?;
+        Ok(Self(path))
+    }
+
+    fn node(&self) -> Result<Node> {
+        self.node_with_keys("master.keys")
+    }
+
+    fn node_with_keys(&self, keys: &str) -> Result<Node> {
+        let database = format!("sqlite://{}?mode=rwc", self.0.join("heads.db").display());
+        let path = |name: &str| self.0.join(name).display().to_string();
+        let arguments = ["--objects", &path("objects"), "--database", &database, "--master-keys", &path(keys)];
+        let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+        Node::start_with(Setting { arguments, ..Setting::default() })
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn case(body: fn(&Shared, &Node) -> Result<()>) -> Result<()> {
+    let shared = Shared::new()?;
+    let node = shared.node()?;
+    node.build_geo("geo", &["--nidx", "4"])?;
+    body(&shared, &node).with_context(|| format!("log of the first node:\n{}", node.log_tail()))?;
+    node.finish()
+}
+
+/// Runs `body` on a second node.
+fn elsewhere(shared: &Shared, body: impl FnOnce(&Node) -> Result<()>) -> Result<()> {
+    let other = shared.node()?;
+    body(&other).with_context(|| format!("log of the second node:\n{}", other.log_tail()))?;
+    other.finish()
+}
+
+fn take(node: &Node, id: &str, name: &str) -> Result<serde_json::Value> {
+    let taken = node.json(&["checkpoint", id, "--name", name, "--json"])?;
+    ensure!(taken["name"] == name && taken["pause_us"].as_u64().is_some_and(|pause| pause > 0), "{taken}");
+    Ok(taken)
+}
+
+fn another_node(shared: &Shared, node: &Node) -> Result<()> {
+    let source = node.run("geo", 1)?[0].id.to_string();
+    node.ask(&source, "POST /write?key=before&value=1")?;
+    node.shell(&source, "echo before > /tmp/note; mkdir -p /home/user/deep/er; echo x > /home/user/deep/er/file")?;
+    let before = node.ask(&source, "GET /state")?;
+    take(node, &source, "warm")?;
+    node.ask(&source, "POST /write?key=after&value=1")?;
+    node.shell(&source, "echo after > /tmp/note")?;
+    elsewhere(shared, |other| {
+        for sandbox in other.run("warm", 3)? {
+            let id = sandbox.id.as_str();
+            let state = other.ask(id, "GET /state")?;
+            ensure!(state["values"] == before["values"] && state["writes"] == 1, "{id}: {state}");
+            ensure!(state["digest"] == before["digest"] && state["threads"] == before["threads"], "{id}: {state}");
+            ensure!(state["hostname"] == *id, "{id}: {state}");
+            ensure!(other.ask(id, "GET /verify")?["intact"] == true, "{id} is not intact");
+            ensure!(other.shell(id, "cat /tmp/note /home/user/deep/er/file")? == "before\nx\n", "{id}: files");
+            other.ask(id, &format!("POST /write?key=own&value={id}"))?;
+            ensure!(other.ask(id, "GET /state")?["values"]["own"] == *id, "{id}: not its own");
+        }
+        Ok(())
+    })?;
+    let state = node.ask(&source, "GET /state")?;
+    ensure!(state["values"]["after"] == "1" && state["writes"] == 2, "the source: {state}");
+    Ok(())
+}
+
+fn services() -> Result<()> {
+    let shared = Shared::new()?;
+    let node = shared.node()?;
+    let go = node.program("geo-go");
+    let server = node.program("server.js");
+    node.ok(&["template", "build", "go", "--port", "8080", "--", &go, "--port", "8080"])?;
+    node.ok(&["template", "build", "js", "--port", "8080", "--", "/usr/bin/node", &server, "--port", "8080"])?;
+    for name in ["go", "js"] {
+        let id = node.run(name, 1)?[0].id.to_string();
+        node.ask(&id, "POST /write?key=k&value=v")?;
+        take(&node, &id, &format!("{name}-kept"))?;
+    }
+    elsewhere(&shared, |other| {
+        for name in ["go-kept", "js-kept"] {
+            for sandbox in other.run(name, 2)? {
+                let id = sandbox.id.as_str();
+                ensure!(other.ask(id, "GET /verify")?["intact"] == true, "{name}: not intact");
+                let state = other.ask(id, "GET /state")?;
+                ensure!(state["values"]["k"] == "v" && state["hostname"] == *id, "{name}: {state}");
+            }
+        }
+        Ok(())
+    })?;
+    node.finish()
+}
+
+fn names(_: &Shared, node: &Node) -> Result<()> {
+    let source = node.run("geo", 1)?[0].id.to_string();
+    take(node, &source, "one")?;
+    let again = node.pando(&["checkpoint", &source, "--name", "one"])?;
+    ensure!(again.code == 1 && again.stderr.contains("there is a checkpoint one already"), "{again}");
+    node.ok(&["checkpoint", &source, "--name", "one", "--replace"])?;
+    let made_up = node.ok(&["checkpoint", &source])?;
+    ensure!(made_up.starts_with("geo-"), "{made_up}");
+    let list = node.json(&["checkpoint", "ls", "--json"])?;
+    ensure!(list.as_array().is_some_and(|list| list.len() == 2), "{list}");
+    ensure!(node.json(&["checkpoint", "inspect", "one"])?["name"] == "one", "not inspected");
+    node.ok(&["checkpoint", "rm", "one"])?;
+    let missing = node.pando(&["run", "one"])?;
+    ensure!(missing.code == 4, "a removed checkpoint: {missing}");
+    let missing = node.pando(&["checkpoint", "rm", "one"])?;
+    ensure!(missing.code == 4 && missing.stderr.contains("there is no checkpoint one"), "{missing}");
+    Ok(())
+}
+
+fn chain(shared: &Shared, node: &Node) -> Result<()> {
+    let source = node.run("geo", 1)?[0].id.to_string();
+    node.ask(&source, "POST /write?key=a&value=1")?;
+    take(node, &source, "first")?;
+    elsewhere(shared, |other| {
+        let id = other.run("first", 1)?[0].id.to_string();
+        other.ask(&id, "POST /write?key=b&value=2")?;
+        take(other, &id, "second").map(drop)
+    })?;
+    let id = node.run("second", 1)?[0].id.to_string();
+    let state = node.ask(&id, "GET /state")?;
+    ensure!(state["values"]["a"] == "1" && state["values"]["b"] == "2" && state["writes"] == 2, "{state}");
+    ensure!(node.ask(&id, "GET /verify")?["intact"] == true, "not intact");
+    Ok(())
+}
+
+fn wrong_key(shared: &Shared, node: &Node) -> Result<()> {
+    let source = node.run("geo", 1)?[0].id.to_string();
+    node.shell(&source, "echo a-canary-that-nobody-else-has > /home/user/canary")?;
+    node.ask(&source, "POST /write?key=canary&value=a-canary-that-nobody-else-has")?;
+    take(node, &source, "sealed")?;
+    ensure!(!holds(&shared.0, b"a-canary-that-nobody-else-has")?, "plaintext in the store");
+    let other = shared.node_with_keys("other.keys")?;
+    let refused = other.pando(&["run", "sealed"])?;
+    ensure!(refused.code != 0 && refused.stderr.contains("key"), "{refused}");
+    other.finish()
+}
+
+/// Whether a file below `folder` holds these bytes.
+fn holds(folder: &Path, needle: &[u8]) -> Result<bool> {
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        let found = match path.is_dir() {
+            true => holds(&path, needle)?,
+            false => std::fs::read(&path)?.windows(needle.len()).any(|window| window == needle),
+        };
+        if found {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
