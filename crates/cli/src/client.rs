@@ -7,9 +7,10 @@ use api::{ErrorBody, VERSION_PREFIX};
 use http_body_util::{BodyExt, Full};
 use hyper::{
     Method, Request, Response, StatusCode,
-    body::{Bytes, Incoming},
+    body::{Body, Bytes, Incoming},
     client::conn::http1,
     header,
+    http::request,
     upgrade::Upgraded,
 };
 use hyper_util::rt::TokioIo;
@@ -41,6 +42,15 @@ impl Client {
 
     pub(crate) async fn post<B: Serialize, T: DeserializeOwned>(&self, path: &str, body: &B) -> Result<T> {
         parse(self.post_stream(path, body).await?).await
+    }
+
+    /// Sends bytes as they come.
+    pub(crate) async fn post_body<B, T: DeserializeOwned>(&self, path: &str, body: B) -> Result<T>
+    where
+        B: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + Unpin + 'static,
+    {
+        let request = Self::request(Method::POST, path).header(header::CONTENT_TYPE, "application/octet-stream");
+        parse(self.exchange(request.body(body)?, StatusCode::OK).await?).await
     }
 
     pub(crate) async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
@@ -99,24 +109,33 @@ impl Client {
         body: Bytes,
         protocol: Option<&str>,
     ) -> Result<Response<Incoming>> {
-        let unreachable = |cause: String| Failure::Unreachable { socket: self.socket.display().to_string(), cause };
-        let stream = UnixStream::connect(&self.socket).await.map_err(|error| unreachable(error.to_string()))?;
-        let (mut sender, connection) =
-            http1::handshake(TokioIo::new(stream)).await.map_err(|error| unreachable(error.to_string()))?;
-        // Ends with the request; the connection closes when the answer is dropped.
-        tokio::spawn(connection.with_upgrades());
-        let mut request =
-            Request::builder().method(method).uri(format!("{VERSION_PREFIX}{path}")).header(header::HOST, "node");
+        let mut request = Self::request(method, path);
         if !body.is_empty() {
             request = request.header(header::CONTENT_TYPE, "application/json");
         }
         if let Some(protocol) = protocol {
             request = request.header(header::CONNECTION, "upgrade").header(header::UPGRADE, protocol);
         }
-        let request = request.body(Full::new(body))?;
+        let expected = if protocol.is_some() { StatusCode::SWITCHING_PROTOCOLS } else { StatusCode::OK };
+        self.exchange(request.body(Full::new(body))?, expected).await
+    }
+
+    fn request(method: Method, path: &str) -> request::Builder {
+        Request::builder().method(method).uri(format!("{VERSION_PREFIX}{path}")).header(header::HOST, "node")
+    }
+
+    async fn exchange<B>(&self, request: Request<B>, expected: StatusCode) -> Result<Response<Incoming>>
+    where
+        B: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + Unpin + 'static,
+    {
+        let unreachable = |cause: String| Failure::Unreachable { socket: self.socket.display().to_string(), cause };
+        let stream = UnixStream::connect(&self.socket).await.map_err(|error| unreachable(error.to_string()))?;
+        let (mut sender, connection) =
+            http1::handshake(TokioIo::new(stream)).await.map_err(|error| unreachable(error.to_string()))?;
+        // Ends with the request; the connection closes when the answer is dropped.
+        tokio::spawn(connection.with_upgrades());
         let response =
             sender.send_request(request).await.map_err(|error| unreachable(format!("it hung up: {error}")))?;
-        let expected = if protocol.is_some() { StatusCode::SWITCHING_PROTOCOLS } else { StatusCode::OK };
         if response.status() == expected {
             return Ok(response);
         }

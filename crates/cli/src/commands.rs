@@ -13,6 +13,7 @@ pub(crate) mod node;
 pub(crate) mod ps;
 pub(crate) mod rm;
 pub(crate) mod run;
+pub(crate) mod store;
 pub(crate) mod template;
 
 use std::{path::PathBuf, process::ExitCode};
@@ -55,6 +56,9 @@ pub(crate) enum Command {
     Logs(logs::Args),
     Fork(fork::Args),
     Checkpoint(checkpoint::Args),
+    /// Look after the store behind checkpoints.
+    #[command(subcommand)]
+    Store(store::Command),
     Rm(rm::Args),
     Doctor(doctor::Args),
     /// Measure, and compare within one run.
@@ -78,6 +82,7 @@ pub(crate) async fn run(cli: Cli) -> ExitCode {
         Command::Checkpoint(args) => {
             interruptible("a checkpoint that was begun is completed", checkpoint::run(args, &client)).await
         }
+        Command::Store(command) => interruptible("", store::run(command, &client)).await,
         Command::Connect(args) => interruptible("", connect::run(args, &client)).await,
         Command::Ps(args) => interruptible("", ps::run(args, &client)).await,
         Command::Inspect(args) => interruptible("", inspect::run(args, &client)).await,

@@ -10,8 +10,10 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use base::id::SandboxId;
-use process::{BuildSpec, CaptureSpec, Report, Stream, StreamFile, Target, Zygote};
+use process::{BuildSpec, CaptureSpec, ProgramState, Report, RestoreSpec, Stream, StreamFile, Target, Zygote};
 use sandbox::{Cgroups, Command, Limits, Sandbox, Spec};
+
+mod checkpoint;
 
 /// Where sandboxes see the test programs.
 pub const PROGRAMS: &str = "/opt/pando-programs";
@@ -23,6 +25,26 @@ pub struct Bench {
     cgroups: Cgroups,
     layers: Vec<PathBuf>,
     seccomp: Vec<u64>,
+}
+
+/// A zygote and what can be made of it.
+pub struct Built {
+    /// The zygote.
+    pub zygote: Zygote,
+    /// How long the source stood still.
+    pub pause: Duration,
+    described: Vec<u8>,
+}
+
+/// How a copy is started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum How {
+    /// By the blob.
+    AtOnce,
+    /// By the stepping interpreter.
+    Stepping,
+    /// By the blob, after it has waited at its gate for this long.
+    Parked(Duration),
 }
 
 /// A sandbox with its output file.
@@ -72,15 +94,9 @@ impl Bench {
         above.iter().chain(&self.layers).cloned().collect()
     }
 
-    /// Makes a zygote of the program `pid` in `place`, with its files in the first of `layers`; gives it with the pause of the source.
-    /// `base`: the zygote that the program was started from.
-    pub fn zygote(
-        &self,
-        place: &Place,
-        pid: i32,
-        layers: &[PathBuf],
-        base: Option<&Zygote>,
-    ) -> Result<(Zygote, Duration)> {
+    /// Makes a zygote of the program `pid` in `place`, with its files in the first of `layers`. `base`: the zygote that the program was
+    /// started from.
+    pub fn zygote(&self, place: &Place, pid: i32, layers: &[PathBuf], base: Option<&Zygote>) -> Result<Built> {
         let file = |file: &File| -> Result<StreamFile> {
             let status = file.metadata()?;
             Ok(StreamFile { dev: status.dev(), ino: status.ino() })
@@ -90,7 +106,29 @@ impl Bench {
         let capture = process::capture(&spec, &mut || Ok(place.sandbox.snapshot_upper(&layers[0])?))?;
         let rootfs = sandbox::detached_rootfs(&self.layers(layers))?;
         let spec = BuildSpec { rootfs: rootfs.as_fd(), seccomp: &self.seccomp, huge_pages: base.is_none(), base };
-        Ok((process::build(&capture, &spec)?, capture.pause))
+        let zygote = process::build(&capture, &spec)?;
+        let pause = capture.pause;
+        let described = ProgramState::describe(capture, rootfs.as_fd())?.encode()?;
+        Ok(Built { zygote, pause, described })
+    }
+
+    /// A zygote like `built`, restored from the description of its program and an image of its memory, as on another node.
+    pub fn restore(&self, built: &Built, layers: &[PathBuf]) -> Result<Zygote> {
+        let state = ProgramState::decode(&built.described)?;
+        let reader = checkpoint::image(&state, built.zygote.facts.pid)?;
+        let pages: Vec<(u64, u64)> =
+            reader.runs()?.iter().map(|run| (run.address(), run.address() + run.bytes())).collect();
+        let rootfs = sandbox::detached_rootfs(&self.layers(layers))?;
+        let spec = RestoreSpec { rootfs: rootfs.as_fd(), seccomp: &self.seccomp, pages: &pages };
+        let restored = state.restore(&spec, &mut |at, bytes| {
+            let read = checkpoint::read(&reader, at, bytes.len());
+            bytes.copy_from_slice(&read.map_err(|_| process::Error::MissingPage { address: at })?);
+            Ok(())
+        })?;
+        if let Some(faults) = restored.faults {
+            checkpoint::fill(&reader, faults)?;
+        }
+        Ok(restored.zygote)
     }
 
     /// Removes everything, also sandboxes that were forgotten.
@@ -115,18 +153,25 @@ impl Place {
     }
 
     /// Starts a copy; gives its process id.
-    pub fn start(&self, zygote: &Zygote, stepping: bool) -> Result<i32> {
+    pub fn start(&self, zygote: &Zygote, how: How) -> Result<i32> {
         let target = Target { init: self.sandbox.init_pidfd(), cgroup: self.sandbox.cgroup_fd(), stdio: self.stdio() };
-        if stepping {
-            zygote.start_by_stepping(1, &target)?
-        } else {
-            zygote.request_start(1, &target)?
+        let mut gate = None;
+        match how {
+            How::AtOnce => zygote.request_start(1, &target)?,
+            How::Stepping => zygote.start_by_stepping(1, &target)?,
+            How::Parked(_) => gate = Some(zygote.request_parked(1, &target)?),
         }
         let deadline = Instant::now() + Duration::from_secs(10);
         let mut pid = 0;
         while Instant::now() < deadline {
             match zygote.next_report()? {
-                Some(Report::Forked { pid: forked, .. }) => pid = forked,
+                Some(Report::Forked { pid: forked, .. }) => {
+                    pid = forked;
+                    if let (How::Parked(time), Some(gate)) = (how, gate.take()) {
+                        std::thread::sleep(time);
+                        gate.open()?;
+                    }
+                }
                 Some(Report::Ready { .. }) => return Ok(pid),
                 Some(Report::Failed { step, errno, .. }) => {
                     bail!("{step}: {}", std::io::Error::from_raw_os_error(errno))

@@ -1,5 +1,5 @@
 //! The fork engine on real programs: each runs once undisturbed and once forked between *ready* and *go*; the source of the fork, a copy
-//! started by the blob, one started by stepping, a live fork of a copy and a fork of that must all print, and exit with, what the undisturbed one did.
+//! started by the blob, one that was parked, one started by stepping, one of a zygote that was restored from a checkpoint's bytes, a live fork of a copy and a fork of that must all print, and exit with, what the undisturbed one did.
 //!
 //! usage: engine [PART OF A CASE'S NAME]
 
@@ -13,7 +13,7 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use pando_host_tests::{
-    engine::{Bench, PROGRAMS, Place, wait_until},
+    engine::{Bench, How, PROGRAMS, Place, wait_until},
     runner::{self, Case},
 };
 use process::CaptureSpec;
@@ -179,6 +179,9 @@ fn differential(name: &str, argv: &[&str]) -> Case {
 /// No source may be stopped for longer, whatever it holds: far above what any needs, far below what a quadratic step takes.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
+/// How long a parked copy waits: longer than any timer of the programs would take to be late by it.
+const PARKED: Duration = Duration::from_millis(400);
+
 /// How a program went on: its output after *ready* and how it ended.
 #[derive(Debug, PartialEq, Eq)]
 struct Outcome {
@@ -202,25 +205,33 @@ fn compare_on(bench: &Bench, argv: &[String]) -> Result<()> {
     let source_pid = begin(&source, argv).context("source")?;
     let layer = |n: u32| bench.dir.path().join(format!("layer{n}"));
     let first = vec![layer(1)];
-    let (zygote, pause) = bench.zygote(&source, source_pid, &first, None)?;
-    ensure!(pause < PAUSE_MAX, "the source was stopped for {pause:?}");
+    let built = bench.zygote(&source, source_pid, &first, None)?;
+    ensure!(built.pause < PAUSE_MAX, "the source was stopped for {:?}", built.pause);
+    let restored = bench.restore(&built, &first).context("restored")?;
+    let zygote = built.zygote;
     let mut places = vec![("source", source, source_pid)];
-    for (how, stepping) in [("copy", false), ("second copy", false), ("stepped copy", true)] {
+    let starts = [
+        ("copy", &zygote, How::AtOnce),
+        ("parked copy", &zygote, How::Parked(PARKED)),
+        ("stepped copy", &zygote, How::Stepping),
+        ("restored copy", &restored, How::AtOnce),
+    ];
+    for (name, zygote, how) in starts {
         let place = bench.place(&first)?;
-        let pid = place.start(&zygote, stepping).with_context(|| how.to_owned())?;
-        places.push((how, place, pid));
+        let pid = place.start(zygote, how).with_context(|| name.to_owned())?;
+        places.push((name, place, pid));
     }
     // A live fork: a copy that runs is itself the source of a zygote that branches off the one it came from; and once more.
     let (_, copy, copy_pid) = &places[1];
     let second = vec![layer(2), layer(1)];
-    let (branch, _) = bench.zygote(copy, *copy_pid, &second, Some(&zygote)).context("branch")?;
+    let branch = bench.zygote(copy, *copy_pid, &second, Some(&zygote)).context("branch")?.zygote;
     let forked = bench.place(&second)?;
-    let forked_pid = forked.start(&branch, false).context("fork of a copy")?;
+    let forked_pid = forked.start(&branch, How::AtOnce).context("fork of a copy")?;
     let third = vec![layer(3), layer(2), layer(1)];
-    let (twig, _) = bench.zygote(&forked, forked_pid, &third, Some(&branch)).context("branch of the branch")?;
+    let twig = bench.zygote(&forked, forked_pid, &third, Some(&branch)).context("branch of the branch")?.zygote;
     places.push(("fork of a copy", forked, forked_pid));
     let place = bench.place(&third)?;
-    let pid = place.start(&twig, false).context("fork of a fork")?;
+    let pid = place.start(&twig, How::AtOnce).context("fork of a fork")?;
     places.push(("fork of a fork", place, pid));
     for (how, place, pid) in places {
         let outcome = go_on(&place, pid).with_context(|| how.to_owned());

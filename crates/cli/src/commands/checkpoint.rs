@@ -1,5 +1,7 @@
 //! `pando checkpoint`.
 
+mod transfer;
+
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -49,6 +51,15 @@ enum Command {
     Inspect(NameArgs),
     /// Remove a checkpoint; sandboxes that were started from it run on.
     Rm(NameArgs),
+    /// Read, open, decode and unpack all of a checkpoint, and name what is damaged. Exits with 1 if something is.
+    Verify(transfer::VerifyArgs),
+    /// Write a checkpoint into one file, for another store. THE FILE IS NOT ENCRYPTED: it has the program's whole memory and its
+    /// files, and with them every secret that the program knows. Keep it as you would keep those, or encrypt it on its way:
+    /// `pando checkpoint export NAME - | age -r KEY > FILE`.
+    Export(transfer::ExportArgs),
+    /// Take a checkpoint over from a file. Everything in it is checked before it gets its name. A checkpoint is a program that will
+    /// run: import files only from those whose programs you would run.
+    Import(transfer::ImportArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -71,6 +82,9 @@ pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
             output::json(&client.get::<Checkpoint>(&format!("/checkpoints/{name}")).await?)?
         }
         (Some(Command::Rm(NameArgs { name })), _) => client.delete::<()>(&format!("/checkpoints/{name}")).await?,
+        (Some(Command::Verify(args)), _) => return transfer::verify(&args, client).await,
+        (Some(Command::Export(args)), _) => transfer::export(&args, client).await?,
+        (Some(Command::Import(args)), _) => transfer::import(&args, client).await?,
         (None, Some(id)) => {
             take(&id, &CheckpointRequest { name: args.name, replace: args.replace }, args.json, client).await?
         }

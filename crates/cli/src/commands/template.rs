@@ -206,7 +206,7 @@ pub(super) fn parse_variable(text: &str) -> Result<(String, String), String> {
     }
 }
 
-fn parse_time(text: &str) -> Result<Duration, String> {
+pub(super) fn parse_time(text: &str) -> Result<Duration, String> {
     let (number, unit_ms) = match text {
         _ if text.ends_with("ms") => (&text[..text.len() - 2], 1.0),
         _ if text.ends_with('s') => (&text[..text.len() - 1], 1e3),

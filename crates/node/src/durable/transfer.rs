@@ -22,7 +22,7 @@ use super::{
     check::{self, Checked},
     name_of, realm,
 };
-use crate::error::{Context, Error, Result};
+use crate::error::{Error, Result};
 
 /// Chunks that are read at once: 2 MiB of pages.
 const CHUNKS_AT_ONCE: usize = 8;

@@ -1,6 +1,6 @@
 //! Every bound of layer archives, each with its reason.
 
-/// Most entries of one archive: as many inodes as ext4 makes on 256 GiB, some 1 GiB of the smallest records.
+/// Most entries of one archive: as many inodes as ext4 makes on 256 GiB, some 700 MB of the smallest records.
 pub(super) const ENTRIES_MAX: u64 = 1 << 24;
 
 /// Most bytes that names may take while packing, those of open directories and of files with names still to come.

@@ -1,0 +1,157 @@
+//! `pando store`.
+
+use std::{process::ExitCode, time::Duration};
+
+use anyhow::Result;
+use api::{GcReport, GcRequest, StoreStats, StoreVerification, Tally};
+
+use crate::{client::Client, output};
+
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    /// Read everything that any checkpoint needs, and name what is damaged. Exits with 1 if something is.
+    Verify(JsonArgs),
+    /// Count what is in the store, and what this node has asked of it.
+    Stats(JsonArgs),
+    /// Remove what nothing needs any more: of removed checkpoints, and of work that was broken off.
+    Gc(GcArgs),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct JsonArgs {
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct GcArgs {
+    /// Only say what would be removed.
+    #[arg(long)]
+    dry_run: bool,
+    /// Spare what was written less than this ago, by the store's own clock: 0, 90s, 10m. Without it: an hour. What is being written
+    /// is spared in any case; readers may need this time to finish with a checkpoint that was removed under them.
+    #[arg(long, value_name = "TIME", value_parser = parse_grace)]
+    grace: Option<Duration>,
+    /// Print JSON, with the keys of the objects.
+    #[arg(long)]
+    json: bool,
+}
+
+/// As other times, but none at all is a grace, too.
+fn parse_grace(text: &str) -> Result<Duration, String> {
+    match text {
+        "0" | "0s" => Ok(Duration::ZERO),
+        _ => super::template::parse_time(text),
+    }
+}
+
+pub(crate) async fn run(command: Command, client: &Client) -> Result<ExitCode> {
+    match command {
+        Command::Verify(args) => return verify(&args, client).await,
+        Command::Stats(args) => stats(&args, client).await?,
+        Command::Gc(args) => collect(&args, client).await?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn verify(args: &JsonArgs, client: &Client) -> Result<ExitCode> {
+    let seen: StoreVerification = client.post("/store/verify", &()).await?;
+    if args.json {
+        output::json(&seen)?;
+    } else {
+        let StoreVerification { heads, manifests, nodes, segments, chunks, damage } = &seen;
+        println!("read {heads} heads, {manifests} manifests, {nodes} tree nodes, {segments} segments, {chunks} chunks");
+        for found in damage {
+            println!("damaged: {} (needed by {})", found.problem, found.heads.join(", "));
+        }
+        println!("{}", verdict(damage.len()));
+    }
+    Ok(exit_code(seen.damage.len()))
+}
+
+/// The last line for people.
+pub(super) fn verdict(damaged: usize) -> String {
+    match damaged {
+        0 => "all of it is sound".to_owned(),
+        1 => "1 part is damaged".to_owned(),
+        _ => format!("{damaged} parts are damaged"),
+    }
+}
+
+/// Damage is a failure, though not of the command.
+pub(super) fn exit_code(damaged: usize) -> ExitCode {
+    if damaged == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+async fn stats(args: &JsonArgs, client: &Client) -> Result<()> {
+    let stats: StoreStats = client.get("/store/stats").await?;
+    if args.json {
+        return output::json(&stats);
+    }
+    let lines = [
+        ("objects in", stats.objects.clone()),
+        ("heads", stats.heads.to_string()),
+        ("leases", stats.leases.to_string()),
+        ("manifests", tally(stats.manifests)),
+        ("segments", tally(stats.segments)),
+        ("keys", tally(stats.keys)),
+        ("unknown", tally(stats.unknown)),
+        ("needed", tally(stats.kept)),
+        ("cache", format!("{} of {}", output::bytes(stats.cache_bytes), output::bytes(stats.cache_bytes_max))),
+        (
+            "chunks read",
+            format!(
+                "{} from the cache, {} from other nodes, {} from the store; {} did not open",
+                stats.reads.cached, stats.reads.from_peers, stats.reads.fetched, stats.reads.broken
+            ),
+        ),
+        (
+            "requests",
+            format!(
+                "{}, {} of them again, {} failed; {} written, {} read",
+                stats.requests.attempts,
+                stats.requests.retries,
+                stats.requests.errors,
+                output::bytes(stats.requests.bytes_out),
+                output::bytes(stats.requests.bytes_in)
+            ),
+        ),
+    ];
+    for (what, value) in lines {
+        println!("{what:<12} {value}");
+    }
+    Ok(())
+}
+
+async fn collect(args: &GcArgs, client: &Client) -> Result<()> {
+    let grace_ms = args.grace.map(|grace| grace.as_millis() as u64);
+    let report: GcReport = client.post("/store/gc", &GcRequest { dry_run: args.dry_run, grace_ms }).await?;
+    if args.json {
+        return output::json(&report);
+    }
+    println!("{} {}", if report.dry_run { "would remove" } else { "removed" }, tally(report.garbage));
+    println!("spared as too young: {}", tally(report.young));
+    println!("needed: {}", tally(report.kept));
+    if report.leases_ended > 0 {
+        println!("leases that were over: {}", report.leases_ended);
+    }
+    Ok(())
+}
+
+fn tally(tally: Tally) -> String {
+    let plural = if tally.objects == 1 { "" } else { "s" };
+    format!("{} object{plural}, {}", tally.objects, output::bytes(tally.bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_grace_may_be_nothing() {
+        assert_eq!(parse_grace("0"), Ok(Duration::ZERO));
+        assert_eq!(parse_grace("10m"), Ok(Duration::from_secs(600)));
+        assert!(parse_grace("soon").is_err());
+    }
+}

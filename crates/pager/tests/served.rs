@@ -1,0 +1,218 @@
+//! Real processes, served by a real pager: every byte is checked by the process itself.
+//!
+//! No harness: this program is also the guardian, which must be forked before there are threads.
+
+mod common;
+
+use std::{
+    path::Path,
+    process::{Child, ExitCode},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use common::{BASE, Guardian, PAGE, Picture, Victim, be_guardian, victim_program, wait_until};
+use pager::Counters;
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+
+const FAST: u64 = 1 << 34;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let result = match arguments.first().map(String::as_str) {
+        Some("guardian") => be_guardian(&arguments[1..]),
+        filter => run_all(filter.filter(|text| !text.starts_with('-')).unwrap_or_default()),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error:?}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+type Case = fn(&Path) -> Result<()>;
+
+fn run_all(filter: &str) -> Result<()> {
+    let cases: &[(&str, Case)] = &[
+        ("a_process_reads_what_the_image_has", a_process_reads_what_the_image_has),
+        ("hot_pages_come_first_and_first_faults_are_recorded", hot_pages_come_first_and_first_faults_are_recorded),
+        ("forks_moves_and_removals_are_followed", forks_moves_and_removals_are_followed),
+        ("failures_that_pass_are_not_noticed", failures_that_pass_are_not_noticed),
+        ("a_lost_page_stops_who_needs_it_and_nobody_else", a_lost_page_stops_who_needs_it_and_nobody_else),
+        ("an_image_that_cannot_be_opened_stops_its_process", an_image_that_cannot_be_opened_stops_its_process),
+        ("a_guardian_without_work_ends", a_guardian_without_work_ends),
+        ("any_of_them_may_be_killed_at_any_moment", any_of_them_may_be_killed_at_any_moment),
+    ];
+    let dir = tempfile::tempdir()?;
+    let program = victim_program(dir.path())?;
+    for (name, case) in cases.iter().filter(|(name, _)| name.contains(filter)) {
+        let start = Instant::now();
+        case(&program).with_context(|| format!("{name} failed"))?;
+        println!("ok {name} ({:.1} s)", start.elapsed().as_secs_f32());
+    }
+    Ok(())
+}
+
+fn picture(seed: u64) -> Picture {
+    Picture { seed, pages: 2000, cluster_pages: 16, keeps: true, wait_us: 200, ..Picture::default() }
+}
+
+fn begin(program: &Path, guardian: &Guardian, name: &str, picture: &Picture, ops: u64) -> Result<Child> {
+    let victim = Victim::start(program, picture, ops)?;
+    victim.serve(guardian, name, picture)?;
+    victim.go()
+}
+
+fn ends_well(mut victim: Child) -> Result<()> {
+    let status = victim.wait()?;
+    ensure!(status.success(), "the victim ended with {status}");
+    Ok(())
+}
+
+fn a_process_reads_what_the_image_has(program: &Path) -> Result<()> {
+    let guardian = Guardian::start(FAST, 5000, 60_000)?;
+    ends_well(begin(program, &guardian, "plain", &picture(1), 0)?)?;
+    let status = guardian.client()?.status()?;
+    ensure!(status.failures.is_empty() && status.counters.faults > 0, "{status:?}");
+    guardian.finish()
+}
+
+fn hot_pages_come_first_and_first_faults_are_recorded(program: &Path) -> Result<()> {
+    // One page each 2 ms in the background: who reads all of it takes most of it by faults.
+    let guardian = Guardian::start(1, 5000, 60_000)?;
+    let picture = Picture { hot: vec![1999, 7], cluster_pages: 1, ..picture(2) };
+    let victim = Victim::start(program, &picture, 0)?;
+    victim.serve(&guardian, "hot", &picture)?;
+    wait_until("a hot page is there", || Ok(guardian.client()?.status()?.counters.fill_pages > 0))?;
+    ensure!(guardian.client()?.shutdown().is_err(), "it must not end while pages are missing");
+    let victim = victim.go()?;
+    ends_well(victim)?;
+    let order = guardian.client()?.working_set("hot")?;
+    ensure!(order.len() > 1000 && !order.contains(&(BASE + 1999 * PAGE)), "{} pages, {order:x?}", order.len());
+    guardian.client()?.forget("hot")?;
+    wait_until("it is forgotten", || Ok(guardian.client()?.status()?.images.is_empty()))?;
+    guardian.finish()
+}
+
+fn forks_moves_and_removals_are_followed(program: &Path) -> Result<()> {
+    let guardian = Guardian::start(4 << 20, 5000, 60_000)?;
+    for seed in 0..10 {
+        let picture = Picture { cluster_pages: 1 + seed * 7 % 64, keeps: seed % 2 == 0, ..picture(seed) };
+        let victims: Result<Vec<Child>> =
+            (0..3).map(|i| begin(program, &guardian, &format!("moves {seed} {i}"), &picture, 400)).collect();
+        victims?.into_iter().try_for_each(ends_well)?;
+    }
+    let status = guardian.client()?.status()?;
+    ensure!(status.failures.is_empty(), "{:?}", status.failures);
+    guardian.finish()
+}
+
+fn failures_that_pass_are_not_noticed(program: &Path) -> Result<()> {
+    let guardian = Guardian::start(FAST, 30_000, 60_000)?;
+    let picture = Picture { failing: 40, keeps: false, ..picture(5) };
+    ends_well(begin(program, &guardian, "failing", &picture, 200)?)?;
+    let status = guardian.client()?.status()?;
+    ensure!(status.counters.retries > 0 && status.failures.is_empty(), "{status:?}");
+    guardian.finish()
+}
+
+fn a_lost_page_stops_who_needs_it_and_nobody_else(program: &Path) -> Result<()> {
+    let guardian = Guardian::start(1 << 20, 2000, 60_000)?;
+    let lost = Picture { lost: Some(1500), wait_us: 20, ..picture(6) };
+    let mut stopped = begin(program, &guardian, "lost", &lost, 300)?;
+    let other = begin(program, &guardian, "whole", &picture(7), 300)?;
+    let status = stopped.wait()?;
+    ensure!(!status.success(), "it must not have read the lost page");
+    ends_well(other)?;
+    // Its children, which only their memory identifies, were stopped like itself.
+    wait_until("all that lack the page are gone", || {
+        let status = guardian.client()?.status()?;
+        Ok(status.images.iter().find(|image| image.name == "lost").is_none_or(|image| image.processes == 0))
+    })?;
+    let failures = guardian.client()?.status()?.failures;
+    ensure!(!failures.is_empty() && failures.iter().all(|failure| failure.image == "lost"), "{failures:?}");
+    ensure!(failures.iter().all(|failure| failure.reason.contains("lost") && failure.pid.is_some()), "{failures:?}");
+    guardian.finish()
+}
+
+fn an_image_that_cannot_be_opened_stops_its_process(program: &Path) -> Result<()> {
+    let guardian = Guardian::start(FAST, 1000, 60_000)?;
+    let picture = picture(8);
+    let victim = Victim::start(program, &picture, 0)?;
+    victim.serve_bytes(&guardian, "broken", &picture, b"not a picture")?;
+    let mut victim = victim.go()?;
+    ensure!(!victim.wait()?.success());
+    wait_until("it is reported", || Ok(guardian.client()?.status()?.failures.len() == 1))?;
+    guardian.finish()
+}
+
+fn a_guardian_without_work_ends(program: &Path) -> Result<()> {
+    let mut guardian = Guardian::start(FAST, 1000, 300)?;
+    ends_well(begin(program, &guardian, "short", &picture(9), 0)?)?;
+    let pager = Pid::from_raw(guardian.client()?.status()?.pager_pid).context("a pager")?;
+    ensure!(guardian.child.wait()?.success());
+    wait_until("the pager is gone", || Ok(test_kill_process(pager).is_err()))?;
+    ensure!(guardian.client().is_err());
+    Ok(())
+}
+
+/// Kills one of the three, or the pager and one of the others, as soon as all are there again.
+fn kill_some(guardian: &Guardian) -> Result<()> {
+    let mut family = Vec::new();
+    wait_until("all three are there", || {
+        let status = guardian.client()?.status()?;
+        family = vec![status.pager_pid, status.guardian_pid, status.spare_pid];
+        Ok(family.iter().all(|pid| is_alive(*pid)))
+    })?;
+    let pid = |index: usize| Pid::from_raw(family[index]).context("a pid");
+    let victims: &[usize] = match fastrand::u32(0..8) {
+        0..=3 => &[0],
+        4 => &[1],
+        5 => &[2],
+        6 => &[0, 1],
+        _ => &[0, 2],
+    };
+    for index in victims {
+        let _ = kill_process(pid(*index)?, Signal::KILL);
+    }
+    Ok(())
+}
+
+fn is_alive(pid: i32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z"))
+}
+
+fn any_of_them_may_be_killed_at_any_moment(program: &Path) -> Result<()> {
+    let rounds: u64 = std::env::var("PANDO_ROUNDS").map_or(Ok(200), |rounds| rounds.parse())?;
+    let guardian = Guardian::start(4 << 20, 20_000, 60_000)?;
+    let (mut kills, mut number) = (0, 0u64);
+    let mut victims: Vec<(String, Child)> = Vec::new();
+    while kills < rounds || !victims.is_empty() {
+        while victims.len() < 3 && kills < rounds {
+            let name = format!("killed {number}");
+            let picture = Picture { failing: 5, keeps: number.is_multiple_of(2), ..picture(number) };
+            victims.push((name.clone(), begin(program, &guardian, &name, &picture, 600)?));
+            number += 1;
+        }
+        std::thread::sleep(Duration::from_micros(fastrand::u64(0..15_000)));
+        kill_some(&guardian)?;
+        kills += 1;
+        for (name, mut victim) in std::mem::take(&mut victims) {
+            match victim.try_wait()? {
+                None => victims.push((name, victim)),
+                Some(status) => {
+                    ensure!(status.success(), "{name} ended with {status} after {kills} kills");
+                    wait_until("it is forgotten", || Ok(guardian.client()?.forget(&name).is_ok()))?;
+                }
+            }
+        }
+    }
+    wait_until("nothing is missing", || Ok(guardian.client()?.status()?.images.iter().all(|i| i.processes == 0)))?;
+    let status = guardian.client()?.status()?;
+    ensure!(status.failures.is_empty(), "{:?}", status.failures);
+    let Counters { pager_starts, takeovers, .. } = status.counters;
+    println!("   {kills} kills, {number} victims, {pager_starts} pagers, {takeovers} takeovers");
+    wait_until("it ends", || Ok(guardian.client()?.shutdown().is_ok()))
+}
