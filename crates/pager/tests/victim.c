@@ -28,7 +28,7 @@ struct page { uint8_t kind; uint64_t value; };
 
 static uint64_t seed, pages, state;
 static struct page *model; // of twice as many places: the second half is where pages are moved to
-static int depth, file;
+static int depth;
 static atomic_int stop;
 
 static uint64_t mix(uint64_t x) {
@@ -65,9 +65,12 @@ static void check_all(void) { for (uint64_t i = 0; i < 2 * pages; i++) check(i);
 static void check_by_kernel(uint64_t place) {
     if (model[place].kind == NOWHERE) return;
     uint64_t copy[512];
+    int file = memfd_create("victim", MFD_CLOEXEC);
+    if (file == -1) die("memfd_create");
     if (pwrite(file, (void *)at(place), PAGE, 0) != PAGE || pread(file, copy, PAGE, 0) != PAGE) die("pwrite");
     for (int i = 0; i < 512; i++)
         if (copy[i] != expected(&model[place], i)) { fprintf(stderr, "victim: the kernel read another word\n"); _exit(1); }
+    close(file);
 }
 
 // The first quarter of the pages is only read, by these.
@@ -161,7 +164,6 @@ int main(int argc, char **argv) {
     uint64_t ops = strtoull(argv[3], 0, 10);
     state = seed;
     model = calloc(2 * pages, sizeof *model);
-    file = memfd_create("victim", MFD_CLOEXEC);
     int uffd = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
     struct uffdio_api api = {.api = UFFD_API, .features = UFFD_FEATURE_EVENT_FORK | UFFD_FEATURE_EVENT_REMAP | UFFD_FEATURE_EVENT_REMOVE | UFFD_FEATURE_EVENT_UNMAP};
     if (ioctl(uffd, UFFDIO_API, &api)) die("api");

@@ -37,6 +37,7 @@ fn record(text: &str, layer: &str) -> TemplateRecord {
         image_layers: vec!["/mask".into(), "/".into()],
         layer: layer.into(),
         timings: BuildTimings::default(),
+        checkpoint: None,
     }
 }
 

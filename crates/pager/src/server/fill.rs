@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 const STAND_BACK: Duration = Duration::from_micros(500);
 
 /// Debts that are too small to sleep for.
-const SLEEP_MIN: Duration = Duration::from_millis(1);
+const DEBT_MIN: Duration = Duration::from_millis(1);
 
 /// How far an image is filled.
 #[derive(Debug)]
@@ -81,13 +81,15 @@ impl Budget {
         Self { bytes_per_second: bytes_per_second.max(1), paid: Mutex::new(Instant::now()) }
     }
 
-    /// Spends bytes; how long to sleep for them.
-    fn spend(&self, bytes: u64) -> Duration {
-        let now = Instant::now();
-        let mut paid = lock(&self.paid);
+    fn spend(&self, bytes: u64) {
         let cost = Duration::from_nanos((u128::from(bytes) * 1_000_000_000 / u128::from(self.bytes_per_second)) as u64);
-        *paid = (*paid).max(now) + cost;
-        *paid - now
+        let mut paid = lock(&self.paid);
+        *paid = (*paid).max(Instant::now()) + cost;
+    }
+
+    /// How long until what was spent is paid for.
+    fn debt(&self) -> Duration {
+        lock(&self.paid).saturating_duration_since(Instant::now())
     }
 }
 
@@ -95,6 +97,11 @@ impl Server {
     /// `offset`: the threads begin with different images.
     pub(super) fn fill_loop(self: &Arc<Self>, offset: usize) {
         loop {
+            let debt = self.budget.debt();
+            if debt > DEBT_MIN {
+                std::thread::sleep(debt.min(PAUSE));
+                continue;
+            }
             let images: Vec<Arc<Image>> = lock(&self.images).values().cloned().collect();
             let mut filled = false;
             for turn in 0..images.len() {
@@ -158,10 +165,7 @@ impl Server {
                 Ok(pages) => {
                     self.board.add(Word::FillPages, pages);
                     self.settle(process);
-                    let debt = self.budget.spend(pages * PAGE_BYTES);
-                    if debt > SLEEP_MIN {
-                        std::thread::sleep(debt);
-                    }
+                    self.budget.spend(pages * PAGE_BYTES);
                 }
                 Err(Trouble::Gone) => self.retire(process),
                 // It is tried again in the next round.

@@ -20,6 +20,7 @@ mod memory;
 mod output;
 mod requests;
 mod services;
+mod store;
 
 use pando_host_tests::runner;
 
@@ -28,6 +29,7 @@ fn main() {
     cases.extend(ahead::cases());
     cases.extend(live_fork::cases());
     cases.extend(checkpoint::cases());
+    cases.extend(store::cases());
     cases.extend(isolation::cases());
     cases.extend(output::cases());
     cases.extend(limits::cases());

@@ -118,7 +118,9 @@ async fn write_file(answer: Response<Incoming>, out: &mut impl Write, name: &Tem
     let (mut body, mut bytes) = (answer.into_body(), 0);
     while let Some(frame) = body.frame().await {
         let part = frame.with_context(|| {
-            format!("the export broke off; the node's log says why, and `pando checkpoint verify {name}` what is damaged")
+            format!(
+                "the export broke off; the node's log says why, and `pando checkpoint verify {name}` what is damaged"
+            )
         });
         let part = part?.into_data().unwrap_or_default();
         out.write_all(&part).context("cannot write the file")?;

@@ -171,7 +171,6 @@ mod tests {
 
     #[test]
     fn the_bytes_are_the_documented_ones() {
-        std::fs::write("tests/golden/checkpoint-file-v1.bin", file()).unwrap();
         assert_eq!(file(), include_bytes!("../../../tests/golden/checkpoint-file-v1.bin"));
         let records = read(&file()).unwrap();
         assert_eq!(records.len(), 5);
