@@ -44,6 +44,8 @@ pub struct Checkpoint {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CheckpointStage {
+    /// The sandbox was itself started from a checkpoint, and part of its memory has not arrived yet.
+    WaitingForMemory,
     /// The program is stopped for a moment, and goes on.
     Capturing,
     /// Its memory is compressed and stored.
@@ -57,6 +59,7 @@ pub enum CheckpointStage {
 impl fmt::Display for CheckpointStage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::WaitingForMemory => "waiting for the rest of its own memory",
             Self::Capturing => "capturing the program",
             Self::StoringMemory => "storing its memory",
             Self::StoringFiles => "storing its files",

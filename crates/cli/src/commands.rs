@@ -6,6 +6,7 @@ pub(crate) mod connect;
 pub(crate) mod doctor;
 pub(crate) mod exec;
 pub(crate) mod fork;
+pub(crate) mod guardian;
 pub(crate) mod inspect;
 pub(crate) mod keeper;
 pub(crate) mod logs;
@@ -67,6 +68,9 @@ pub(crate) enum Command {
     /// The node's helper; started by it.
     #[command(hide = true)]
     Keeper(keeper::Args),
+    /// The node's server of page faults; started by it.
+    #[command(hide = true)]
+    Guardian(guardian::Args),
 }
 
 /// Runs a command; Ctrl-C ends every one but those that handle it themselves.
@@ -90,7 +94,7 @@ pub(crate) async fn run(cli: Cli) -> ExitCode {
         Command::Rm(args) => interruptible("", rm::run(args, &client)).await,
         Command::Bench(command) => interruptible("the private node is removed", bench::run(command)).await,
         Command::Doctor(args) => doctor::run(&args),
-        Command::Keeper(_) => Err(Failure::Usage("the keeper is started by the node".to_owned()).into()),
+        Command::Keeper(_) | Command::Guardian(_) => Err(Failure::Usage("it is started by the node".to_owned()).into()),
     };
     match result {
         Ok(code) => code,

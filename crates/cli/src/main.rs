@@ -13,9 +13,12 @@ use commands::Cli;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    // Before any thread exists: the keeper forks.
+    // Before any thread exists: these fork.
     if let commands::Command::Keeper(keeper) = &cli.command {
         return commands::keeper::run(keeper, &cli.log);
+    }
+    if let commands::Command::Guardian(guardian) = &cli.command {
+        return commands::guardian::run(guardian, &cli.log);
     }
     output::start_logging(&cli.log);
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {

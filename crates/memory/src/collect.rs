@@ -4,9 +4,10 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::{
     chunks::ChunkSource,
+    codec::Packing,
     error::{BoxError, Error},
     page::{PAGE_BYTES, PageRun},
-    reader::PageReader,
+    reader::{PageReader, Place},
     restore::PageTarget,
 };
 
@@ -22,6 +23,34 @@ impl<S: ChunkSource> PageReader<S> {
             Ok(())
         })?;
         Ok(runs)
+    }
+
+    /// The pages that have bytes, in the clusters they were packed in, in order. Reads the index only, so images that are packed in
+    /// clusters of another size are cut where theirs are not.
+    pub fn clusters(&self) -> Result<Vec<PageRun>, Error> {
+        let size = usize::from(Packing::SMALL.cluster_pages);
+        let mut clusters = Vec::new();
+        self.walk(PageRun::ALL, &mut |pages, place| {
+            let Place::Data { ordinal, .. } = place else { return Ok(()) };
+            let (mut at, mut ordinal) = (pages.first, ordinal);
+            while at < pages.end() {
+                let end = pages.end().min(at + (size - ordinal % size) as u64);
+                clusters.push(PageRun::between(at, end));
+                ordinal += (end - at) as usize;
+                at = end;
+            }
+            Ok(())
+        })?;
+        Ok(clusters)
+    }
+
+    /// Whether `page` can be had without asking the source.
+    pub fn is_open(&self, page: u64) -> bool {
+        match self.locate(page) {
+            Ok(Some((_, Place::Data { id, .. }))) => self.has_open(&id),
+            Ok(Some((_, Place::Zero)) | None) => true,
+            Err(_) => false,
+        }
     }
 
     /// The bytes of `pages`, in this thread. Pages that the image does not have are zeros. For runs that fit in memory.

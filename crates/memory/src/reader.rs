@@ -94,6 +94,11 @@ impl<S: ChunkSource> PageReader<S> {
         Ok(Fetched::Data(pages, ClusterPages { plain, place: start..start + pages.bytes() as usize }))
     }
 
+    /// Whether this chunk is kept.
+    pub(crate) fn has_open(&self, id: &ChunkId) -> bool {
+        lock(&self.open).contains(id)
+    }
+
     fn chunk(&self, id: &ChunkId) -> Result<Arc<Chunk>, Error> {
         if let Some(chunk) = lock(&self.open).get(id) {
             return Ok(Arc::clone(chunk));
@@ -114,7 +119,7 @@ impl<S: ChunkSource> PageReader<S> {
     }
 
     /// The run that has `page`, as far as all layers agree on it, and its place.
-    fn locate(&self, page: u64) -> Result<Option<(PageRun, Place)>, Error> {
+    pub(crate) fn locate(&self, page: u64) -> Result<Option<(PageRun, Place)>, Error> {
         let mut agreed = PageRun::ALL;
         for (level, layer) in self.layers.iter().enumerate() {
             let Some((leaf, run)) = self.run_at(layer, page)? else {

@@ -21,6 +21,8 @@ pub struct Config {
     pub at_exit: AtExit,
     /// Command that runs the keeper: the program and the arguments before `--node ID`.
     pub keeper_command: Vec<String>,
+    /// Command that runs the pager, whole.
+    pub pager_command: Vec<String>,
 }
 
 /// What becomes of the sandboxes when the node stops orderly.

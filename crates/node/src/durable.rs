@@ -12,6 +12,7 @@
 mod blob;
 pub(crate) mod check;
 mod checkpoint;
+mod pages;
 pub(crate) mod transfer;
 mod writing;
 
@@ -31,6 +32,7 @@ use crate::error::{Error, Result};
 
 pub(crate) use blob::BlobRef;
 pub(crate) use checkpoint::{Checkpoint, Counts, name_of, pack_layer, write_bytes};
+pub(crate) use pages::Opener;
 pub(crate) use writing::Writing;
 
 /// The variable that holds the master keys, if no file is named.

@@ -13,6 +13,8 @@ pub enum Error {
     Invalid { message: String, hint: Option<String> },
     #[error("there is no template {0}")]
     NoTemplate(TemplateName),
+    #[error("there is neither a template nor a checkpoint {0}")]
+    NothingToRun(TemplateName),
     #[error("there is no sandbox {0}")]
     NoSandbox(SandboxId),
     #[error("template {0} is being built")]

@@ -21,3 +21,19 @@ mod state;
 pub use config::Config;
 pub use error::{Error, Result, chain};
 pub use server::run;
+
+/// Where the pager of a node listens.
+fn pager_socket(state_dir: &std::path::Path) -> std::path::PathBuf {
+    state_dir.join("store").join("pager.sock")
+}
+
+/// How long a pager stays that nobody needs, in case the next checkpoint is started soon.
+const PAGER_IDLE: std::time::Duration = std::time::Duration::from_secs(30);
+
+/// Runs the pager's guardian: the whole life of a process that has one thread so far.
+pub fn run_pager(settings: durable::Settings, state_dir: &std::path::Path) -> std::result::Result<(), pager::Error> {
+    let socket = pager_socket(state_dir);
+    let config = pager::guardian::Config { socket, idle_exit: PAGER_IDLE, pager: pager::Options::default() };
+    let opener = durable::Opener::new(settings, state_dir.to_owned());
+    pager::guardian::run(config, std::sync::Arc::new(opener))
+}

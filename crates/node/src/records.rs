@@ -51,6 +51,9 @@ pub(crate) struct TemplateRecord {
     /// The manifest of the checkpoint that it was restored from, if it was: then its zygote is not built but restored.
     #[serde(default)]
     pub(crate) checkpoint: Option<String>,
+    /// Under which the pager knows the memory of its zygote and sandboxes, if that arrives by fault.
+    #[serde(default)]
+    pub(crate) pages: Option<String>,
 }
 
 impl TemplateRecord {
@@ -71,6 +74,9 @@ pub(crate) struct SandboxRecord {
     pub(crate) parent: Option<SandboxId>,
     /// Its overlay layers, topmost first.
     pub(crate) layers: Vec<PathBuf>,
+    /// Under which the pager knows its memory, if that arrives by fault.
+    #[serde(default)]
+    pub(crate) pages: Option<String>,
     /// What it may use.
     pub(crate) limits: api::Limits,
     /// Its pid 1.

@@ -82,8 +82,7 @@ impl Layout {
     /// From pairs of addresses, little-endian.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let word = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |value, byte| value << 8 | u64::from(*byte));
-        let ranges: Vec<Range<u64>> =
-            bytes.chunks_exact(16).map(|pair| word(&pair[..8])..word(&pair[8..])).collect();
+        let ranges: Vec<Range<u64>> = bytes.chunks_exact(16).map(|pair| word(&pair[..8])..word(&pair[8..])).collect();
         Self::new(&ranges)
     }
 

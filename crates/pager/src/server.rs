@@ -23,7 +23,7 @@ mod process;
 mod watch;
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     os::fd::{AsFd, OwnedFd},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock,
@@ -35,11 +35,18 @@ use std::{
 use rustix::event::epoll;
 
 use crate::{
-    board::{Board, Word, process::State},
+    board::{
+        Board, Word,
+        process::{ProcessRecord, State},
+    },
     error::Error,
     limits::{EVENT_THREADS, FETCH_THREADS, FILL_THREADS},
     pages::OpenSource,
-    server::{demand::Demand, image::Image, process::Process},
+    server::{
+        demand::Demand,
+        image::Image,
+        process::{Claims, Process},
+    },
 };
 
 /// What may be chosen about the pager.
@@ -68,6 +75,9 @@ pub(crate) struct Server {
     epoll: OwnedFd,
     bell: OwnedFd,
     images: Mutex<HashMap<usize, Arc<Image>>>,
+    /// Images that a thread opens at this moment.
+    opening: Mutex<HashSet<usize>>,
+    claims: Claims,
     processes: RwLock<HashMap<usize, Arc<Process>>>,
     demand: Demand,
     budget: fill::Budget,
@@ -101,6 +111,8 @@ pub(crate) fn run(board: Board, opener: Arc<dyn OpenSource>, options: Options) -
         epoll,
         bell,
         images: Mutex::default(),
+        opening: Mutex::default(),
+        claims: Claims::default(),
         processes: RwLock::default(),
         demand: Demand::default(),
         idle: AtomicUsize::new(0),
@@ -148,14 +160,17 @@ impl Server {
         }
     }
 
-    /// Hands images that nobody has opened yet to the fetch threads.
+    /// Has the fetch threads open what processes wait for.
     fn look_for_images(&self) {
-        for record in self.board.processes() {
-            let waits = matches!(record.state(), State::Active | State::Doomed);
-            if waits && self.process(record.index).is_none() {
-                self.demand.open(record.image());
-            }
-        }
+        self.waiting().for_each(|record| self.demand.open(record.image()));
+    }
+
+    /// Processes that are not served yet.
+    fn waiting(&self) -> impl Iterator<Item = ProcessRecord> {
+        let waits = |record: &ProcessRecord| {
+            matches!(record.state(), State::Active | State::Doomed) && !lock(&self.claims).contains(&record.index)
+        };
+        self.board.processes().filter(waits)
     }
 
     fn process(&self, index: usize) -> Option<Arc<Process>> {
@@ -183,13 +198,12 @@ impl Server {
 
     /// Nothing is left to do for the process: it has all its pages, or is gone.
     fn retire(&self, process: &Arc<Process>) {
-        if process.is_over() {
+        if !process.end() {
             return;
         }
         self.processes.write().unwrap_or_else(PoisonError::into_inner).remove(&process.record.index);
         // By hand: somebody else may hold a duplicate, and then closing does not end the watch.
         let _ = epoll::delete(&self.epoll, process.uffd().as_fd());
-        process.end();
         self.board.add(Word::Finished, 1);
     }
 }

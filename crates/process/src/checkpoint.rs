@@ -173,6 +173,13 @@ impl ProgramState {
         private.map(|mapping| (mapping.range.start, mapping.range.end)).collect()
     }
 
+    /// Of the pages that a checkpoint has, the mappings whose pages arrive by fault, in order.
+    pub fn by_fault(&self, pages: &[(u64, u64)]) -> Vec<(u64, u64)> {
+        let runs: Vec<Range> = pages.iter().map(|&(start, end)| Range { start, end }).collect();
+        let ranges = zygote::by_fault(&self.image, &runs).map(|range| (range.start, range.end));
+        ranges.collect()
+    }
+
     /// Of the pages that a checkpoint has, those that are needed before the zygote exists: changed pages of mapped files.
     pub fn needed_first(&self, pages: &[(u64, u64)]) -> Vec<(u64, u64)> {
         let of_files = self.image.mappings.iter().filter(|mapping| matches!(mapping.backing, Backing::File { .. }));

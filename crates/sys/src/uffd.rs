@@ -82,9 +82,6 @@ const API_VERSION: u64 = 0xaa;
 const EVENT_FEATURES: u64 = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 6;
 /// `UFFDIO_REGISTER_MODE_MISSING`.
 const MODE_MISSING: u64 = 1;
-/// `UFFDIO_COPY_MODE_DONTWAKE`.
-const MODE_DONTWAKE: u64 = 1;
-
 /// What became of a request to fill pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
@@ -174,7 +171,7 @@ impl Uffd {
         Ok(uffd)
     }
 
-    /// `argument` must be the struct whose size is part of the request's number; private, and so it is.
+    /// `argument` is the struct whose size is part of the request's number.
     fn ioctl<T>(&self, request: libc::Ioctl, argument: &mut T) -> io::Result<()> {
         // SAFETY: the kernel reads and writes the `size_of::<T>()` bytes that are part of the request's number. Memory
         // that the argument names is another process's, or borrowed by the caller for the time of the call.
@@ -202,16 +199,8 @@ impl Uffd {
 
     /// Fills pages from `address` on, and wakes whoever waits for them. `bytes` are whole pages.
     pub fn copy(&self, address: u64, bytes: &[u8]) -> io::Result<Outcome> {
-        self.fill_from(address, bytes, 0)
-    }
-
-    /// The same, for pages that nobody waits for.
-    pub fn copy_quietly(&self, address: u64, bytes: &[u8]) -> io::Result<Outcome> {
-        self.fill_from(address, bytes, MODE_DONTWAKE)
-    }
-
-    fn fill_from(&self, address: u64, bytes: &[u8], mode: u64) -> io::Result<Outcome> {
-        let mut argument = Copy { dst: address, src: bytes.as_ptr() as u64, len: bytes.len() as u64, mode, copied: 0 };
+        let mut argument =
+            Copy { dst: address, src: bytes.as_ptr() as u64, len: bytes.len() as u64, mode: 0, copied: 0 };
         let result = self.ioctl(UFFDIO_COPY, &mut argument);
         outcome(result, argument.copied)
     }
@@ -328,7 +317,7 @@ mod tests {
             byte
         });
         let log: Vec<AtomicU64> = (0..4 * MESSAGE_WORDS).map(|_| AtomicU64::new(0)).collect();
-        let mut next = || {
+        let next = || {
             loop {
                 match uffd.read(&log) {
                     Ok(count) => break (0..count).filter_map(|i| Event::decode(&log[i * MESSAGE_WORDS..])).collect(),

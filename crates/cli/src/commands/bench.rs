@@ -2,15 +2,18 @@
 
 mod cold;
 mod criu;
+mod memory;
 mod node;
 mod program;
 mod report;
+mod restore;
 mod start;
 
 use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::Result;
 use clap::Subcommand;
+use store::object::Location;
 
 use crate::output;
 
@@ -19,6 +22,10 @@ use crate::output;
 pub(crate) enum Command {
     /// Starts: cold, the kernel's bare fork, and Pando's, of the same program.
     Start(StartArgs),
+    /// Starts of checkpoints on nodes that have never seen them.
+    Restore(RestoreArgs),
+    /// Checkpoints: size, time, pause of the program, memory of the node.
+    Memory(MemoryArgs),
 }
 
 /// Measure starts. A private node is started for it and removed again; needs root, python3 and some minutes.
@@ -38,10 +45,47 @@ pub(crate) struct StartArgs {
     json: bool,
 }
 
+/// Measure first answers of checkpoints on fresh nodes, which are started for it one after the other and removed again; needs root,
+/// python3 and some minutes. `scripts/s3.sh sh -c 'pando bench restore --s3 "$PANDO_TEST_S3"'` has an S3 service for it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RestoreArgs {
+    /// Fresh nodes for each row. Without it 30, or 10 with --quick.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(3..=1000))]
+    rounds: Option<u32>,
+    /// Leave out the long one: 2 GiB.
+    #[arg(long)]
+    quick: bool,
+    /// Also measure with this running S3 service, 1 and 10 ms further away: s3://BUCKET?endpoint=http://HOST:PORT&path_style=true
+    /// (keys from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY). What is written there is removed again.
+    #[arg(long, value_name = "URL", value_parser = super::node::parse_objects)]
+    s3: Option<Location>,
+    /// The CRIU to compare with, 4.1 or newer; may be a wrapper script. Without it there is no comparison.
+    #[arg(long, value_name = "PATH")]
+    criu: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Measure checkpoints of four programs. Private nodes are started for it and removed again; needs root, python3, node and geo-go
+/// (`make examples`), and some minutes.
+#[derive(Debug, clap::Args)]
+pub(crate) struct MemoryArgs {
+    /// Leave out the long ones: 1 GB, and 4 GiB (512 MiB instead).
+    #[arg(long)]
+    quick: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
 pub(crate) async fn run(command: Command) -> Result<ExitCode> {
-    let Command::Start(args) = command;
-    let report = start::measure(&args).await?;
-    if args.json {
+    let (report, json) = match command {
+        Command::Start(args) => (start::measure(&args).await?, args.json),
+        Command::Restore(args) => (restore::measure(&args).await?, args.json),
+        Command::Memory(args) => (memory::measure(&args).await?, args.json),
+    };
+    if json {
         output::json(&report)?
     } else {
         report.print()

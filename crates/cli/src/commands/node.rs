@@ -24,6 +24,16 @@ pub(crate) struct Args {
     /// Most of those that have a copy forked ahead, which a start only lets go. Each holds up to 4 MiB. 0: none.
     #[arg(long, value_name = "N", default_value_t = PARKED_COPIES_DEFAULT)]
     ahead: usize,
+    #[command(flatten)]
+    store: StoreArgs,
+    /// Remove all sandboxes when the node is stopped.
+    #[arg(long)]
+    ephemeral: bool,
+}
+
+/// Where what outlives the node is.
+#[derive(Debug, clap::Args)]
+pub(crate) struct StoreArgs {
     /// Where checkpoints are kept: a directory, or s3://BUCKET/PREFIX (keys from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY).
     /// Without it: a directory below --state.
     #[arg(long, value_name = "DIR|s3://...", value_parser = parse_objects)]
@@ -40,35 +50,46 @@ pub(crate) struct Args {
     /// Most bytes of checkpoints kept on the local disk: 512M, 4G.
     #[arg(long, value_name = "BYTES", default_value = CACHE_DEFAULT, value_parser = super::template::parse_bytes)]
     cache: u64,
-    /// Remove all sandboxes when the node is stopped.
-    #[arg(long)]
-    ephemeral: bool,
+}
+
+impl StoreArgs {
+    pub(crate) fn settings(&self) -> Result<Settings> {
+        let objects = match (self.objects.clone(), &self.s3_endpoint) {
+            (Some(Location::S3(s3)), Some(endpoint)) => {
+                Some(Location::S3(S3Location { endpoint: Some(endpoint.clone()), path_style: true, ..s3 }))
+            }
+            (Some(Location::Directory(path)), Some(_)) => {
+                bail!("--s3-endpoint goes with s3://..., not with {}", path.display())
+            }
+            (Some(Location::Directory(path)), None) => Some(Location::Directory(std::path::absolute(path)?)),
+            (objects, _) => objects,
+        };
+        Ok(Settings {
+            objects,
+            database: self.database.clone(),
+            master_keys: self.master_keys.as_ref().map(std::path::absolute).transpose()?,
+            cache_bytes: self.cache,
+        })
+    }
+}
+
+/// The arguments from which [`StoreArgs`] makes the same settings.
+fn arguments(settings: &Settings) -> Vec<String> {
+    let mut arguments = vec!["--cache".to_owned(), settings.cache_bytes.to_string()];
+    let mut add = |option: &str, value: Option<String>| {
+        arguments.extend(value.into_iter().flat_map(|value| [option.to_owned(), value]));
+    };
+    add("--objects", settings.objects.as_ref().map(Location::to_string));
+    add("--database", settings.database.clone());
+    add("--master-keys", settings.master_keys.as_ref().map(|path| path.display().to_string()));
+    arguments
 }
 
 /// For people; 8 GiB hold the working sets of hundreds of programs.
 const CACHE_DEFAULT: &str = "8G";
 
-fn parse_objects(text: &str) -> Result<Location, String> {
+pub(super) fn parse_objects(text: &str) -> Result<Location, String> {
     text.parse::<Location>().map_err(|error| error.to_string())
-}
-
-fn durable(args: &Args) -> Result<Settings> {
-    let objects = match (args.objects.clone(), &args.s3_endpoint) {
-        (Some(Location::S3(s3)), Some(endpoint)) => {
-            Some(Location::S3(S3Location { endpoint: Some(endpoint.clone()), path_style: true, ..s3 }))
-        }
-        (Some(Location::Directory(path)), Some(_)) => {
-            bail!("--s3-endpoint goes with s3://..., not with {}", path.display())
-        }
-        (Some(Location::Directory(path)), None) => Some(Location::Directory(std::path::absolute(path)?)),
-        (objects, _) => objects,
-    };
-    Ok(Settings {
-        objects,
-        database: args.database.clone(),
-        master_keys: args.master_keys.as_ref().map(std::path::absolute).transpose()?,
-        cache_bytes: args.cache,
-    })
 }
 
 pub(crate) async fn run(args: Args, socket: PathBuf, log: String) -> Result<ExitCode> {
@@ -82,12 +103,17 @@ pub(crate) async fn run(args: Args, socket: PathBuf, log: String) -> Result<Exit
         bail!("the root directory cannot be the state directory; name one of its own with --state");
     }
     let socket = std::path::absolute(&socket).context("cannot make the socket's path absolute")?;
+    let durable = args.store.settings()?;
+    let mut pager_command = vec![program.display().to_string(), "--log".to_owned(), log.clone(), "guardian".to_owned()];
+    pager_command.extend(["--state".to_owned(), state_dir.display().to_string()]);
+    pager_command.extend(arguments(&durable));
     let config = Config {
         state_dir,
         socket,
         pool_limit: args.pool,
         parked_limit: args.ahead,
-        durable: durable(&args)?,
+        durable,
+        pager_command,
         at_exit: if args.ephemeral { AtExit::Remove } else { AtExit::Keep },
         keeper_command: vec![program.display().to_string(), "--log".to_owned(), log, "keeper".to_owned()],
     };

@@ -1,4 +1,5 @@
-//! Bytes of any length as chunks: pieces of 1 MiB, and one more chunk that lists them.
+//! Bytes of any length: in the reference itself, if they are few, so that they come with the manifest; else as chunks: pieces of 1 MiB,
+//! and one more chunk that lists them.
 
 use std::io::{self, Read, Write};
 
@@ -14,12 +15,24 @@ const PIECE_BYTES: usize = 1 << 20;
 /// Pieces that are asked for at once.
 const AHEAD: usize = 8;
 
-/// Where the list of the pieces is.
+/// Most bytes that a reference holds itself, and most that all references of one writing hold: a manifest has room for 1 MiB.
+const INLINE_BYTES_MAX: usize = 256 << 10;
+const INLINE_BYTES_IN_ALL: usize = 640 << 10;
+
+/// Where the bytes are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+enum Place {
+    /// Here.
+    Inline(Vec<u8>),
+    /// In chunks; the encoded reference of the one that lists the others.
+    Listed(Vec<u8>),
+}
+
+/// Where the bytes of a blob are.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct BlobRef {
-    /// The encoded reference of the chunk that lists the others.
-    list: Vec<u8>,
-    /// Bytes of all pieces.
+    place: Place,
+    /// How many they are.
     pub(crate) bytes: u64,
 }
 
@@ -56,11 +69,16 @@ impl BlobWriter<'_> {
 
     /// Writes the rest and the list.
     pub(super) fn finish(mut self) -> Result<BlobRef> {
+        let few = self.list.is_empty() && self.piece.len() <= INLINE_BYTES_MAX;
+        if few && self.writing.inline_bytes + self.piece.len() <= INLINE_BYTES_IN_ALL {
+            self.writing.inline_bytes += self.piece.len();
+            return Ok(BlobRef { bytes: self.piece.len() as u64, place: Place::Inline(self.piece) });
+        }
         if !self.piece.is_empty() {
             self.pass_on()?;
         }
         let list = self.writing.append(&self.list)?;
-        Ok(BlobRef { list: list.encode().to_vec(), bytes: self.bytes })
+        Ok(BlobRef { place: Place::Listed(list.encode().to_vec()), bytes: self.bytes })
     }
 }
 
@@ -91,7 +109,13 @@ pub(super) struct BlobReader<'a> {
 impl BlobRef {
     /// Reads it piece by piece.
     pub(super) fn open<'a>(&self, store: &'a Store, runtime: &'a Handle) -> Result<BlobReader<'a>> {
-        let list = ChunkRef::decode(&self.list).storing("open a blob")?;
+        let list = match &self.place {
+            Place::Inline(bytes) => {
+                let pieces = [bytes::Bytes::from(bytes.clone())].into();
+                return Ok(BlobReader { store, runtime, list: Vec::new().into_iter(), pieces, at: 0 });
+            }
+            Place::Listed(list) => ChunkRef::decode(list).storing("open a blob")?,
+        };
         let list = runtime.block_on(store.read(&list)).storing("read the list of a blob")?;
         let refs: std::result::Result<Vec<ChunkRef>, _> = list.chunks(ChunkRef::BYTES).map(ChunkRef::decode).collect();
         let list = refs.storing("read the list of a blob")?.into_iter();

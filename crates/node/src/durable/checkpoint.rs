@@ -64,16 +64,16 @@ pub(crate) fn name_of(name: &TemplateName) -> Result<HeadName> {
 
 impl Checkpoint {
     fn encode(&self) -> Result<Vec<u8>> {
-        let json = serde_json::to_vec(self).storing("encode a checkpoint")?;
-        frame::encode(FRAME, VERSION, &json).storing("encode a checkpoint")
+        let bytes = postcard::to_stdvec(self).storing("encode a checkpoint")?;
+        frame::encode(FRAME, VERSION, &bytes).storing("encode a checkpoint")
     }
 
     fn decode(framed: &[u8]) -> Result<Self> {
         if framed.len() > RECORD_BYTES_MAX {
             return Err(format!("{} bytes are too many", framed.len())).storing("read a checkpoint");
         }
-        let (_, json) = frame::decode(framed, FRAME, VERSION).storing("read a checkpoint")?;
-        serde_json::from_slice(json).storing("read a checkpoint")
+        let (_, bytes) = frame::decode(framed, FRAME, VERSION).storing("read a checkpoint")?;
+        postcard::from_bytes(bytes).storing("read a checkpoint")
     }
 
     /// Commits it under its name. Gives the manifest and the bytes of all its segments.
@@ -95,6 +95,11 @@ impl Checkpoint {
     }
 
     /// What a manifest says.
+    /// The checkpoint that a manifest describes, whatever its name is by now.
+    pub(crate) async fn of_manifest(durable: &Durable, manifest: &str) -> Result<Self> {
+        Self::read(durable, manifest.parse().storing("read a manifest's name")?).await
+    }
+
     pub(crate) async fn read(durable: &Durable, id: ManifestId) -> Result<Self> {
         let manifest = Manifest::read(&durable.store, id).await.storing("read the manifest of a checkpoint")?;
         if manifest.kind != MANIFEST_KIND || manifest.version > VERSION {

@@ -30,6 +30,8 @@ pub(crate) struct Writing {
     segments: BTreeSet<SegmentId>,
     /// Bytes of the segments that are finished.
     finished_bytes: u64,
+    /// Bytes that references hold themselves.
+    pub(super) inline_bytes: usize,
 }
 
 impl Writing {
@@ -44,9 +46,9 @@ impl Writing {
             writer: None,
             segments: BTreeSet::new(),
             finished_bytes: 0,
+            inline_bytes: 0,
         })
     }
-
 
     /// Writes one chunk, in another segment if the present one is full.
     pub(crate) fn append(&mut self, plain: &[u8]) -> Result<ChunkRef> {

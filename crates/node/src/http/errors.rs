@@ -13,7 +13,7 @@ use crate::error::{Error, chain};
 fn place(error: &Error) -> (StatusCode, ErrorCode) {
     match error {
         Error::Invalid { .. } => (StatusCode::BAD_REQUEST, ErrorCode::InvalidRequest),
-        Error::NoTemplate(_) | Error::NoSandbox(_) | Error::NoCheckpoint(_) => {
+        Error::NoTemplate(_) | Error::NothingToRun(_) | Error::NoSandbox(_) | Error::NoCheckpoint(_) => {
             (StatusCode::NOT_FOUND, ErrorCode::NotFound)
         }
         Error::TemplateBusy(_)
@@ -50,6 +50,9 @@ fn hint(error: &Error) -> Option<String> {
     let text = match error {
         Error::Invalid { hint, .. } => return hint.clone(),
         Error::NoTemplate(_) => "`pando template ls` shows what there is; `pando template build` makes one",
+        Error::NothingToRun(_) => {
+            "`pando template ls` and `pando checkpoint ls` show what there is; `pando template build` makes a template"
+        }
         Error::NoSandbox(_) => "`pando ps` shows what there is",
         Error::TemplateBusy(_) => "try again when the build has finished",
         Error::TemplateInUse { .. } => "remove them first: `pando ps`, then `pando rm`",
@@ -98,6 +101,7 @@ fn details(error: &Error) -> Vec<String> {
         Error::ProgramEnded { output, .. } | Error::NotReadyInTime { output, .. } => output.clone(),
         Error::Invalid { .. }
         | Error::NoTemplate(_)
+        | Error::NothingToRun(_)
         | Error::NoSandbox(_)
         | Error::NoCheckpoint(_)
         | Error::CheckpointExists(_)

@@ -247,6 +247,7 @@ impl Node {
             layer: job.layer.clone(),
             timings,
             checkpoint: None,
+            pages: None,
         };
         self.install(record, zygote).await
     }

@@ -99,6 +99,10 @@ impl Node {
         directory: &std::path::Path,
         progress: &CheckpointProgress,
     ) -> Result<api::Checkpoint> {
+        if let Some(pages) = &record.pages {
+            progress.stage(CheckpointStage::WaitingForMemory);
+            self.wait_filled(pages).await?;
+        }
         progress.stage(CheckpointStage::Capturing);
         fs::create_dir_all(directory).at("create", directory)?;
         let (base, zygote) = {

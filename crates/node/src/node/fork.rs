@@ -32,6 +32,9 @@ impl Node {
             let base = state.parked_zygote(&record.template);
             (record, base, state.claim(), state.number())
         };
+        if let Some(pages) = &record.pages {
+            self.wait_filled(pages).await?;
+        }
         let directory = self.config.sandbox_dir(&point);
         let layer = directory.join(FORK_LAYER);
         std::fs::create_dir_all(&directory).at("create", &directory)?;
@@ -58,6 +61,7 @@ impl Node {
                     template: record.template.clone(),
                     parent: Some(id.clone()),
                     layers: layers.clone(),
+                    pages: None,
                     limits: record.limits.clone(),
                     zygote,
                     arena: built.arena,

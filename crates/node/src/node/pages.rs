@@ -1,55 +1,131 @@
-//! The pages of a restored zygote.
+//! The pages of restored zygotes and their copies: served by the pager, a family of processes that outlives this node.
+//!
+//! It is started when it is first needed. A later node finds it by its socket: copies that still lack pages depend on it.
 
-use std::{os::fd::OwnedFd, sync::Arc};
+use std::{
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::process::CommandExt,
+    },
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
 
-use memory::{PageRun, PageTarget};
-use sys::uffd::{Outcome, Uffd};
-use tokio::runtime::Handle;
+use pager::{Client, Serve};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::Node;
 use crate::{
-    durable::{Checkpoint, Storing},
+    durable::Storing,
     error::{Context, Result},
 };
 
+/// How long a pager may take to come up.
+const START_MAX: Duration = Duration::from_secs(10);
+const START_TICK: Duration = Duration::from_millis(2);
+/// How often it is asked whether a program has all its pages.
+const FILL_TICK: Duration = Duration::from_millis(20);
+/// How long a fork waits for the pages that its source still lacks.
+const FILL_MAX: Duration = Duration::from_secs(600);
+
+/// A zygote that is to be served.
+pub(super) struct Served {
+    /// Under which its image is known to the pager.
+    pub(super) name: String,
+    /// The manifest of its checkpoint.
+    pub(super) manifest: String,
+    pub(super) pid: i32,
+    /// Its mappings whose pages arrive by fault.
+    pub(super) ranges: Vec<(u64, u64)>,
+}
+
 impl Node {
-    /// Fills a zygote with the memory of its checkpoint. When this returns it depends on nobody.
-    pub(super) async fn fill(self: &Arc<Self>, checkpoint: &Checkpoint, faults: OwnedFd) -> Result<()> {
-        let (checkpoint, durable, runtime) = (checkpoint.clone(), self.durable.clone(), Handle::current());
-        let fill = move || {
-            let reader = checkpoint.pages(&durable, &runtime)?;
-            let target = Zygote(Uffd::from(faults));
-            let threads = std::thread::available_parallelism().map_or(1, usize::from);
-            reader.restore(PageRun::ALL, threads, &target).storing("fill the zygote")
+    fn pager_socket(&self) -> PathBuf {
+        crate::pager_socket(&self.config.state_dir)
+    }
+
+    /// Has the pager serve a zygote and all that is forked from it.
+    pub(super) async fn serve(&self, served: Served, faults: OwnedFd) -> Result<()> {
+        let socket = self.pager_socket();
+        let command = self.config.pager_command.clone();
+        let serve = move || {
+            let mut client = connect_or_start(&socket, &command)?;
+            let pid = Pid::from_raw(served.pid).ok_or("it has no pid").storing("serve the zygote's memory")?;
+            let pidfd = pidfd_open(pid, PidfdFlags::empty()).doing("watch the zygote")?;
+            let ranges: Vec<_> = served.ranges.iter().map(|&(start, end)| start..end).collect();
+            let serve = Serve {
+                name: &served.name,
+                uffd: faults.as_fd(),
+                pid: served.pid,
+                pidfd: pidfd.as_fd(),
+                ranges: &ranges,
+                image: served.manifest.as_bytes(),
+            };
+            client.serve(&serve).storing("serve the zygote's memory")
         };
-        tokio::task::spawn_blocking(fill).await.doing("fill the zygote").flatten()
+        tokio::task::spawn_blocking(serve).await.doing("serve the zygote's memory").flatten()
+    }
+
+    /// Waits until no process of an image lacks pages: what is not there yet would be missing in a fork.
+    pub(super) async fn wait_filled(&self, image: &str) -> Result<()> {
+        let (socket, image) = (self.pager_socket(), image.to_owned());
+        let wait = move || {
+            let deadline = Instant::now() + FILL_MAX;
+            // Without a pager nothing is missing: it ends only when nobody lacks pages.
+            while let Ok(mut client) = Client::connect(&socket) {
+                let status = client.status().storing("ask the pager")?;
+                if status.images.iter().all(|served| served.name != image || served.processes == 0) {
+                    break;
+                }
+                if Instant::now() > deadline {
+                    return Err(format!("it did not arrive within {} s", FILL_MAX.as_secs()))
+                        .storing("wait for its memory");
+                }
+                std::thread::sleep(FILL_TICK);
+            }
+            Ok(())
+        };
+        tokio::task::spawn_blocking(wait).await.doing("wait for its memory").flatten()
+    }
+
+    /// Ends the pager unless somebody depends on it.
+    pub(super) async fn stop_pager(&self) {
+        let socket = self.pager_socket();
+        let stopped = tokio::task::spawn_blocking(move || match Client::connect(&socket) {
+            Ok(mut client) => client.shutdown(),
+            // There is none.
+            Err(_) => Ok(()),
+        });
+        if let Ok(Err(error)) = stopped.await {
+            tracing::info!(reason = crate::chain(&error), "the pager stays");
+        }
     }
 }
 
-struct Zygote(Uffd);
-
-impl PageTarget for Zygote {
-    fn data(&self, first: u64, bytes: &[u8]) -> std::result::Result<(), memory::BoxError> {
-        let (mut at, mut end) = (0, bytes.len());
-        while at < bytes.len() {
-            let address = first * memory::PAGE_BYTES as u64 + at as u64;
-            match self.0.copy(address, &bytes[at..end])? {
-                Outcome::Done(filled) => at += filled as usize,
-                // The kernel fills within one mapping only.
-                Outcome::NoMapping if end - at > memory::PAGE_BYTES => end = at + memory::PAGE_BYTES,
-                // Changed pages of files do not arrive by fault; they are in place.
-                Outcome::NoMapping | Outcome::Exists => at += memory::PAGE_BYTES,
-                other @ (Outcome::Again | Outcome::Gone) => return Err(format!("page {address:#x}: {other:?}").into()),
-            }
-            if at >= end {
-                end = bytes.len().min(at + memory::PAGE_BYTES);
-            }
+fn connect_or_start(socket: &Path, command: &[String]) -> Result<Client> {
+    if let Ok(client) = Client::connect(socket) {
+        return Ok(client);
+    }
+    let Some((program, arguments)) = command.split_first() else {
+        return Err("there is no command for it").storing("start the pager");
+    };
+    let mut command = Command::new(program);
+    // Ctrl-C in the node's terminal is for the node.
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).process_group(0);
+    let mut child = command.spawn().doing("start the pager")?;
+    let deadline = Instant::now() + START_MAX;
+    let client = loop {
+        match Client::connect(socket) {
+            Ok(client) => break client,
+            Err(error) if Instant::now() > deadline => return Err(error).storing("reach the pager"),
+            Err(_) => std::thread::sleep(START_TICK),
         }
-        Ok(())
-    }
-
-    fn zero(&self, _pages: PageRun) -> std::result::Result<(), memory::BoxError> {
-        // What is not filled reads as zeros once nobody watches it.
-        Ok(())
-    }
+        if let Some(status) = child.try_wait().doing("start the pager")? {
+            return Err(format!("it ended at once: {status}; the log says why")).storing("start the pager");
+        }
+    };
+    // It ends by itself some day, and is reaped then.
+    std::thread::spawn(move || child.wait());
+    Ok(client)
 }

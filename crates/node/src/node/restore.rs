@@ -16,6 +16,7 @@ use super::{
     Node, ZYGOTE_DEADLINE,
     build::Admitted,
     images::{random_suffix, remove_quietly},
+    pages::Served,
     unexpected,
 };
 use crate::{
@@ -70,31 +71,26 @@ impl Node {
             image_layers,
             layer: layer.clone(),
             timings: BuildTimings::default(),
+            pages: Some(format!("{}-{}", checkpoint.spec.name, random_suffix())),
             checkpoint: Some(manifest),
         };
-        let zygote = self.restore_zygote(checkpoint, &record, &parcel, began).await?;
+        let zygote = self.restore_zygote(&record, parcel, began).await?;
         self.install(record, zygote).await
     }
 
     /// Has the keeper restore the zygote, and the pager fill it.
-    async fn restore_zygote(
-        self: &Arc<Self>,
-        checkpoint: &Checkpoint,
-        record: &TemplateRecord,
-        parcel: &OwnedFd,
-        began: Instant,
-    ) -> Result<ZygoteRef> {
+    async fn restore_zygote(&self, record: &TemplateRecord, parcel: Packed, began: Instant) -> Result<ZygoteRef> {
         let number = self.state().number();
         let keeper = self.keeper("restore the zygote").await?;
         let request = Request::RestoreZygote(RestoreZygote { zygote: number, layers: record.layers() });
-        let answer = keeper.call("restore the zygote", request, &[parcel], ZYGOTE_DEADLINE).await?;
+        let answer = keeper.call("restore the zygote", request, &[&parcel.file], ZYGOTE_DEADLINE).await?;
         match answer.reply {
             Reply::Built { facts, build_us, .. } => {
                 let total_us = began.elapsed().as_micros() as u64;
                 let timings = BuildTimings { build_us, total_us, ..BuildTimings::default() };
                 let zygote = ZygoteRef::new(number, facts, timings);
                 if let Some(faults) = answer.descriptor
-                    && let Err(error) = self.fill(checkpoint, faults).await
+                    && let Err(error) = self.serve(parcel.served(&zygote, record), faults).await
                 {
                     self.drop_zygote(number).await;
                     return Err(error);
@@ -110,13 +106,32 @@ impl Node {
     }
 }
 
+/// A packed parcel.
+struct Packed {
+    file: OwnedFd,
+    /// Mappings whose pages arrive by fault.
+    by_fault: Vec<(u64, u64)>,
+}
+
+impl Packed {
+    fn served(self, zygote: &ZygoteRef, record: &TemplateRecord) -> Served {
+        Served {
+            name: record.pages.clone().unwrap_or_default(),
+            manifest: record.checkpoint.clone().unwrap_or_default(),
+            pid: zygote.engine.pid,
+            ranges: self.by_fault,
+        }
+    }
+}
+
 /// What the keeper needs to restore a zygote, in a file without a name. Blocks.
-fn parcel(checkpoint: &Checkpoint, durable: &Durable, runtime: &Handle) -> Result<OwnedFd> {
+fn parcel(checkpoint: &Checkpoint, durable: &Durable, runtime: &Handle) -> Result<Packed> {
     let encoded = checkpoint.read_state(durable, runtime)?;
     let state = ProgramState::decode(&encoded).storing("read the description of the program")?;
     let reader = checkpoint.pages(durable, runtime)?;
     let runs = reader.runs().storing("read the index of the memory")?;
     let pages: Vec<(u64, u64)> = runs.iter().map(|run| (run.address(), run.address() + run.bytes())).collect();
+    let by_fault = state.by_fault(&pages);
     let mut first = Vec::new();
     for (start, end) in state.needed_first(&pages) {
         let bytes = reader.read(PageRun::between(start / PAGE, end / PAGE)).storing("read the memory")?;
@@ -128,7 +143,7 @@ fn parcel(checkpoint: &Checkpoint, durable: &Durable, runtime: &Handle) -> Resul
     let mut file = std::fs::File::from(rustix::fs::memfd_create("pando-parcel", flags).doing("pack the checkpoint")?);
     file.write_all(&bytes).doing("pack the checkpoint")?;
     rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0)).doing("pack the checkpoint")?;
-    Ok(file.into())
+    Ok(Packed { file: file.into(), by_fault })
 }
 
 const PAGE: u64 = memory::PAGE_BYTES as u64;

@@ -28,6 +28,7 @@ pub(super) struct Source {
     pub(super) template: TemplateName,
     pub(super) parent: Option<SandboxId>,
     pub(super) layers: Vec<PathBuf>,
+    pub(super) pages: Option<String>,
     pub(super) limits: api::Limits,
     pub(super) zygote: u64,
     pub(super) arena: (u64, u64),
@@ -39,6 +40,7 @@ impl Source {
         let Startable { record, zygote: ZygoteRef { number, arena, .. } } = startable;
         Self {
             layers: record.layers(),
+            pages: record.pages,
             template: record.spec.name,
             parent: None,
             limits: record.spec.limits,
@@ -138,7 +140,7 @@ impl Node {
                     }
                     // Someone else was faster.
                     Err(Error::TemplateBusy(_)) => {}
-                    Ok(None) => return Err(Error::NoTemplate(name.clone())),
+                    Ok(None) => return Err(Error::NothingToRun(name.clone())),
                     Err(error) => return Err(error),
                 }
                 continue;
@@ -239,6 +241,7 @@ impl Node {
             template: source.template.clone(),
             parent: source.parent.clone(),
             layers: source.layers.clone(),
+            pages: source.pages.clone(),
             limits: source.limits.clone(),
             init: blank.init,
             main,

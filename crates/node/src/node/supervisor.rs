@@ -200,6 +200,7 @@ impl Node {
             let _ = running.child.kill().await;
         }
         self.leave().await;
+        self.stop_pager().await;
     }
 
     /// Removes what has to go, once there is no keeper any more.

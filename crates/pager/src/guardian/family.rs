@@ -162,7 +162,8 @@ impl Guardian {
 
     /// Closes what a dead pager had open for itself. Only while there is none.
     fn close_leftovers(&self) {
-        let known: HashSet<RawFd> = self.board.descriptors().into_iter().chain(self.inherited.iter().copied()).collect();
+        let known: HashSet<RawFd> =
+            self.board.descriptors().into_iter().chain(self.inherited.iter().copied()).collect();
         for number in open_descriptors().unwrap_or_default() {
             if !known.contains(&number) {
                 drop(sys::share::adopt(number));

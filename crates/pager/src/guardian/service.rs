@@ -21,8 +21,8 @@ use crate::{
         to_descriptor,
     },
     limits::{
-        IMAGE_BYTES_MAX, IMAGES_MAX, MESSAGE_BYTES_MAX, NAME_BYTES_MAX, PAGES_MAX, PROCESSES_MAX,
-        PROCESSES_RESERVE, SPANS_AT_START_MAX,
+        IMAGE_BYTES_MAX, IMAGES_MAX, MESSAGE_BYTES_MAX, NAME_BYTES_MAX, PAGES_MAX, PROCESSES_MAX, PROCESSES_RESERVE,
+        SPANS_AT_START_MAX,
     },
     message::{Counters, Failure, ImageStatus, Reply, Request, Status},
     pages::Layout,
@@ -196,7 +196,8 @@ impl Guardian {
     }
 
     fn image_status(&self, image: ImageRecord) -> ImageStatus {
-        let records = self.board.processes().filter(|record| is_served(record.state()) && record.image() == image.index);
+        let records =
+            self.board.processes().filter(|record| is_served(record.state()) && record.image() == image.index);
         let missing: Vec<u64> =
             records.map(|record| record.pages().map_or(0, |pages| record.missing(pages).count())).collect();
         ImageStatus {

@@ -191,8 +191,10 @@ impl Server {
         // A parent that was killed has forked before it died.
         record.set_state(State::Born);
         parent.record.advance();
+        // Claimed before it can be seen as one that nobody serves.
+        let process = Process::new(record, &parent.image, &self.claims);
         record.set_state(State::Active);
-        match Process::new(record, &parent.image) {
+        match process {
             Ok(process) => {
                 self.enlist(&process);
                 let full = self.full(parent).or_else(|| book.doomed.then(|| "its parent was stopped".to_owned()));

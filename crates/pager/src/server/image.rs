@@ -13,11 +13,7 @@ use std::{
 
 use super::{Server, demand::Wanted, fill::Progress, lock, process::Process};
 use crate::{
-    board::{
-        Word,
-        image::ImageRecord,
-        process::{ProcessRecord, State},
-    },
+    board::{Word, image::ImageRecord, process::ProcessRecord},
     error::{SourceError, chain},
     limits::PAGE_BYTES,
     missing::Missing,
@@ -74,7 +70,7 @@ impl PageSource for Lost {
 
     /// All of them: nothing is known to be zeros.
     fn ranges(&self) -> Vec<Range<u64>> {
-        vec![0..u64::MAX - u64::MAX % PAGE_BYTES]
+        std::iter::once(0..u64::MAX - u64::MAX % PAGE_BYTES).collect()
     }
 
     fn hot(&self) -> Vec<u64> {
@@ -144,6 +140,9 @@ fn read_description(record: ImageRecord) -> Result<(Layout, Vec<u8>), String> {
 impl Server {
     /// Opens an image and begins to serve all its processes. Waits for the store.
     pub(super) fn open_image(self: &Arc<Self>, index: usize) {
+        if !lock(&self.opening).insert(index) {
+            return;
+        }
         let record = self.board.image(index);
         let known = lock(&self.images).get(&index).cloned();
         let image = match known.filter(|known| known.serial == record.serial()) {
@@ -154,11 +153,11 @@ impl Server {
                 image
             }
         };
-        for record in self.board.processes() {
-            let waits = matches!(record.state(), State::Active | State::Doomed) && record.image() == index;
-            if waits && self.process(record.index).is_none() {
-                self.take_over(record, &image);
-            }
+        self.waiting().filter(|record| record.image() == index).for_each(|record| self.take_over(record, &image));
+        lock(&self.opening).remove(&index);
+        // Others may have come and been turned away.
+        if self.waiting().any(|record| record.image() == index) {
+            self.demand.open(index);
         }
     }
 
@@ -195,8 +194,9 @@ impl Server {
             }
             record.begin(&Space::new(&image.layout), image.layout.pages());
         }
-        let process = match Process::new(record, image) {
+        let process = match Process::new(record, image, &self.claims) {
             Ok(process) => process,
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => return,
             Err(error) => {
                 // Only if the descriptor is none: there is nothing to serve.
                 tracing::error!(%error, image = image.name, "a process has no descriptor");

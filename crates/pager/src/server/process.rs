@@ -1,6 +1,7 @@
 //! One process: its lock, its bookkeeping, and the copying of pages.
 
 use std::{
+    collections::HashSet,
     io,
     ops::Range,
     os::fd::OwnedFd,
@@ -13,7 +14,7 @@ use std::{
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use sys::uffd::{Outcome, Uffd};
 
-use super::image::Image;
+use super::{image::Image, lock};
 use crate::{
     board::process::{ProcessRecord, State},
     limits::{NEIGHBOUR_PAGES, PAGE_BYTES},
@@ -21,6 +22,9 @@ use crate::{
     pages::Cluster,
     space::{Space, Span},
 };
+
+/// The last page of user space. Below it is the stack, and there is hardly ever a mapping, even less one that is registered.
+const PROBE: u64 = 0x7fff_ffff_e000;
 
 /// Why copying stopped.
 #[derive(Debug)]
@@ -32,6 +36,9 @@ pub(super) enum Trouble {
     /// The kernel has no memory for it, or the like.
     Failed(io::Error),
 }
+
+/// The records that this pager has processes of: a record must never have two, because both would close its descriptor.
+pub(super) type Claims = Arc<Mutex<HashSet<usize>>>;
 
 /// What changes of a process, under its lock.
 #[derive(Debug)]
@@ -52,11 +59,15 @@ pub(super) struct Process {
     pub(super) book: Mutex<Book>,
     uffd: Option<Uffd>,
     over: AtomicBool,
+    claims: Claims,
 }
 
 impl Process {
-    /// Takes the process of `record` over, as the record has it.
-    pub(super) fn new(record: ProcessRecord, image: &Arc<Image>) -> io::Result<Arc<Self>> {
+    /// Takes the process of `record` over, as the record has it. `AlreadyExists`: somebody has.
+    pub(super) fn new(record: ProcessRecord, image: &Arc<Image>, claims: &Claims) -> io::Result<Arc<Self>> {
+        if !lock(claims).insert(record.index) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
         let uffd = sys::share::adopt(record.uffd().unwrap_or(-1))?;
         // A blocking one cannot be polled.
         fcntl_setfl(&uffd, fcntl_getfl(&uffd)? | OFlags::NONBLOCK)?;
@@ -70,6 +81,7 @@ impl Process {
             book: Mutex::new(Book { space: record.space(), left: missing.count(), doomed }),
             uffd: Some(uffd.into()),
             over: AtomicBool::new(false),
+            claims: Arc::clone(claims),
         }))
     }
 
@@ -81,9 +93,9 @@ impl Process {
         self.over.load(Ordering::Acquire)
     }
 
-    /// The descriptor is closed when the last thread has let go of this.
-    pub(super) fn end(&self) {
-        self.over.store(true, Ordering::Release);
+    /// The descriptor is closed when the last thread has let go of this. False: it was ended before.
+    pub(super) fn end(&self) -> bool {
+        !self.over.swap(true, Ordering::AcqRel)
     }
 
     /// Copies what is missing of `pages` of a cluster.
@@ -141,6 +153,8 @@ impl Process {
                     step = 1;
                     continue;
                 }
+                Outcome::NoMapping if self.is_changing() || self.copy_again(at, part)? => return Err(Trouble::Again),
+                // It is unmapped for good, or was never registered: nobody will miss it.
                 Outcome::NoMapping => {
                     let _ = self.uffd().wake(at..at + PAGE_BYTES);
                     1
@@ -152,6 +166,22 @@ impl Process {
             done += settled;
         }
         Ok(done)
+    }
+
+    /// Whether the process is changing its mappings. While it is, a page may be found nowhere that is about to be reported as moved.
+    /// (Nothing that it changes can be completed meanwhile: its events are read under the lock that the caller holds.)
+    fn is_changing(&self) -> bool {
+        !matches!(self.probe(), Ok(Outcome::NoMapping))
+    }
+
+    /// After a change that failed, the page is where it was.
+    fn copy_again(&self, at: u64, page: &[u8]) -> Result<bool, Trouble> {
+        Ok(self.uffd().copy(at, page).map_err(Trouble::Failed)? != Outcome::NoMapping)
+    }
+
+    /// Asks for something that does nothing, to see what stands in the way: `NoMapping` is nothing.
+    pub(super) fn probe(&self) -> io::Result<Outcome> {
+        self.uffd().zeropage(PROBE..PROBE + PAGE_BYTES)
     }
 
     /// Fills the page at `address` with zeros.
@@ -199,6 +229,7 @@ impl Drop for Process {
         self.record.set_state(State::Closing);
         drop(uffd);
         drop(pidfd);
+        lock(&self.claims).remove(&self.record.index);
         self.record.free();
     }
 }

@@ -9,16 +9,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sys::uffd::Outcome;
 
 use super::{Server, lock, process::Process};
-use crate::{
-    board::{Word, borrow},
-    limits::PAGE_BYTES,
-};
+use crate::board::{Word, borrow};
 
 /// Between two rounds.
 const ROUND: Duration = Duration::from_millis(500);
-
-/// The last page of user space: below it is the stack, and hardly ever a mapping.
-const PROBE: u64 = 0x7fff_ffff_e000;
 
 impl Server {
     /// Returns when neither guardian nor spare is left, nor a process to serve.
@@ -29,7 +23,8 @@ impl Server {
             for process in processes.iter().filter(|process| is_gone(process)) {
                 self.retire(process);
             }
-            lock(&self.images).retain(|_, image| image.processes() > 0);
+            let opening = lock(&self.opening).clone();
+            lock(&self.images).retain(|index, image| image.processes() > 0 || opening.contains(index));
             let alone = [Word::Guardian, Word::Spare].into_iter().all(|word| self.is_dead(word));
             if alone && processes.is_empty() {
                 return;
@@ -50,7 +45,5 @@ impl Server {
 
 /// Whether the memory of the process is gone: it has ended, or executes another program.
 fn is_gone(process: &Process) -> bool {
-    let Ok(book) = process.book.try_lock() else { return false };
-    book.space.number(PROBE).is_none()
-        && matches!(process.uffd().zeropage(PROBE..PROBE + PAGE_BYTES), Ok(Outcome::Gone))
+    matches!(process.probe(), Ok(Outcome::Gone))
 }

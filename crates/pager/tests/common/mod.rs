@@ -208,8 +208,7 @@ impl Victim {
         let raw = rustix::process::Pid::from_raw(pid).context("a pid")?;
         let pidfd = rustix::process::pidfd_open(raw, rustix::process::PidfdFlags::empty())?;
         let ranges = [BASE..BASE + picture.pages * PAGE];
-        let serve =
-            Serve { name, uffd: self.uffd.as_fd(), pid, pidfd: pidfd.as_fd(), ranges: &ranges, image };
+        let serve = Serve { name, uffd: self.uffd.as_fd(), pid, pidfd: pidfd.as_fd(), ranges: &ranges, image };
         let mut last = None;
         wait_until("it is served", || {
             last = guardian.client().and_then(|mut client| Ok(client.serve(&serve)?)).err();

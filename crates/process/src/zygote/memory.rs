@@ -62,6 +62,13 @@ impl<'a> Origin<'a> {
     }
 }
 
+/// The mappings of a checkpoint whose pages arrive by fault: those of no file that have any.
+pub(crate) fn by_fault<'a>(image: &'a Image, pages: &'a [Range]) -> impl Iterator<Item = Range> + 'a {
+    let anonymous = |mapping: &&Mapping| mapping.backing == Backing::Anonymous && !mapping.flags.wipe_on_fork;
+    let has_pages = |mapping: &&Mapping| !within(pages, mapping.range).is_empty();
+    image.mappings.iter().filter(anonymous).filter(has_pages).map(|mapping| mapping.range)
+}
+
 /// The parts of `runs`, which are in order, that lie in `range`.
 pub(crate) fn within(runs: &[Range], range: Range) -> Vec<Range> {
     let from = runs.partition_point(|run| run.end <= range.start);
@@ -91,9 +98,8 @@ pub(super) fn plan(
         let mut runs = origin.pages(mapping)?;
         rest.memory_bytes += runs.iter().map(|run| run.end - run.start).sum::<u64>();
         if matches!(origin, Origin::Checkpoint(_)) && !runs.is_empty() {
-            match mapping.backing {
-                Backing::Anonymous => rest.by_fault.push(mapping.range),
-                _ => rest.outside.append(&mut runs),
+            if mapping.backing != Backing::Anonymous {
+                rest.outside.append(&mut runs);
             }
             runs.clear();
         }
@@ -111,8 +117,9 @@ pub(super) fn plan(
         if mapping.protection & READ != 0 { readable.extend(runs) } else { rest.outside.extend(runs) }
     }
     files.close(script);
-    if let Origin::Still { .. } = origin {
-        read_memory(script, still_memory(root), &readable);
+    match origin {
+        Origin::Still { .. } => read_memory(script, still_memory(root), &readable),
+        Origin::Checkpoint(pages) => rest.by_fault.extend(by_fault(image, pages)),
     }
     script.append(after);
     Ok(rest)

@@ -119,7 +119,7 @@ impl Drop for Cleanup {
 /// What should not be there while a node runs from which all sandboxes were removed.
 #[derive(Debug, Default)]
 pub struct Leftovers {
-    /// Processes that are neither server, keeper, a zygote nor of a blank sandbox.
+    /// Processes that are neither server, keeper, pager, a zygote nor of a blank sandbox.
     pub processes: Vec<String>,
     /// Groups that are not of a blank sandbox.
     pub groups: Vec<String>,
@@ -166,7 +166,7 @@ pub(super) fn leftovers(node: &Node) -> Result<Leftovers> {
         let blank = known.iter().any(|id| group.contains(id.as_str()));
         if blank && comm(pid) != "pando-init" {
             ahead.push(describe(pid));
-        } else if !expected.contains(&pid) && !listed && !blank {
+        } else if !expected.contains(&pid) && !listed && !blank && !is_pager(pid) {
             found.processes.push(describe(pid));
         }
     }
@@ -183,6 +183,11 @@ pub(super) fn leftovers(node: &Node) -> Result<Leftovers> {
         }
     }
     Ok(found)
+}
+
+/// It stays for a while, in case the next checkpoint is started soon, and ends with its node if nobody needs it.
+fn is_pager(pid: i32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default().contains("\0guardian\0")
 }
 
 fn describe(pid: i32) -> String {

@@ -130,8 +130,11 @@ fn names(node: &Node) -> Result<()> {
     }
     fails(node, &["exec", "s000000000000", "--", "true"], 4, &[no_sandbox])?;
     fails(node, &["connect", "s000000000000", "80"], 4, &[no_sandbox])?;
-    for arguments in [&["run"] as &[&str], &["template", "inspect"], &["template", "rm"]] {
-        fails(node, &[arguments, &["nosuch"]].concat(), 4, &[no_template, "hint: `pando template ls`"])?;
+    let nothing = "pando: there is neither a template nor a checkpoint nosuch";
+    for (arguments, message) in
+        [(&["run"] as &[&str], nothing), (&["template", "inspect"], no_template), (&["template", "rm"], no_template)]
+    {
+        fails(node, &[arguments, &["nosuch"]].concat(), 4, &[message, "hint: `pando template ls`"])?;
         for name in ["Upper", "a/b", "..", "", &long] {
             fails(node, &[arguments, &[name]].concat(), 2, &["is not a template name"])?;
         }

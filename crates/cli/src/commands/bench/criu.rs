@@ -21,9 +21,9 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use tokio::sync::oneshot;
 
-use super::report::{Report, times};
+use super::report::{Report, duration, median, times};
 use crate::output;
-use restore::Restored;
+use restore::{Archived, Restored};
 
 /// Older ones fail on the kernels that Pando needs.
 const OLDEST: (u32, u32) = (4, 1);
@@ -37,6 +37,15 @@ pub(super) struct Criu {
     version: String,
     /// The least that a start of it took, without any work.
     start: Duration,
+    /// Whether its images are packed, too.
+    archives: bool,
+}
+
+impl Criu {
+    /// Also packs the images into archives, and restores from these.
+    pub(super) fn with_archives(self) -> Self {
+        Self { archives: true, ..self }
+    }
 }
 
 /// Everything that was measured.
@@ -45,6 +54,7 @@ struct Measured {
     lazy: Vec<Restored>,
     dump: Duration,
     images_bytes: u64,
+    archives: Vec<Archived>,
 }
 
 /// The CRIU that was given, or the one in PATH.
@@ -71,7 +81,7 @@ pub(super) fn find(given: Option<&Path>) -> Result<Criu> {
     for _ in 0..4 {
         start = start.min(ask_version(&path)?.1);
     }
-    Ok(Criu { path, version, start })
+    Ok(Criu { path, version, start, archives: false })
 }
 
 fn in_path() -> Option<PathBuf> {
@@ -105,14 +115,14 @@ fn version_numbers(version: &str) -> Option<(u32, u32)> {
 /// Measures `rounds` restores of each kind and adds them to the report; gives the median of the lazy ones. That CRIU cannot do
 /// it on this host is a fact of the report, and no error.
 pub(super) async fn compare(criu: &Criu, rounds: u32, cold: Duration, report: &mut Report) -> Option<Duration> {
-    let measured = match Worker::measure(criu.path.clone(), rounds).await {
+    let measured = match Worker::measure(criu, rounds).await {
         Ok(measured) => measured,
         Err(error) => {
             report.fact("criu", format!("{} cannot be compared on this host: {error:#}", criu.version));
             return None;
         }
     };
-    let Measured { eager, lazy, dump, images_bytes } = measured;
+    let Measured { eager, lazy, dump, images_bytes, archives } = measured;
     add("CRIU eager restore", eager, cold, report);
     let lazy = add("CRIU lazy restore", lazy, cold, report);
     report.fact(
@@ -125,20 +135,28 @@ pub(super) async fn compare(criu: &Criu, rounds: u32, cold: Duration, report: &m
             duration(criu.start)
         ),
     );
+    for archived in archives {
+        add_archived(archived, dump, images_bytes, report);
+    }
     Some(lazy)
 }
 
-fn add(case: &str, restored: Vec<Restored>, cold: Duration, report: &mut Report) -> Duration {
-    let mut answered: Vec<Duration> = restored.iter().map(|restored| restored.answered).collect();
-    answered.sort_unstable();
-    let median = answered.get(answered.len() / 2).copied().unwrap_or_default();
-    let beside = format!("{:.0}x faster than cold", times(cold, median));
-    report.add(format!("{case} until it returns"), restored.iter().map(|restored| restored.returned).collect(), "");
-    report.add(format!("{case} to first answer"), answered, beside)
+fn add_archived(archived: Archived, dump: Duration, images_bytes: u64, report: &mut Report) {
+    let Archived { filter, packed, bytes, answered } = archived;
+    let beside = format!(
+        "dumped and packed in {}: {}, on disk at most {}",
+        duration(dump + packed),
+        output::bytes(bytes),
+        output::bytes(bytes + images_bytes)
+    );
+    report.add(format!("CRIU's images by tar and {filter}: unpack and restore to first answer"), answered, beside);
 }
 
-fn duration(time: Duration) -> String {
-    output::micros(time.as_micros() as u64)
+fn add(case: &str, restored: Vec<Restored>, cold: Duration, report: &mut Report) -> Duration {
+    let answered: Vec<Duration> = restored.iter().map(|restored| restored.answered).collect();
+    let beside = format!("{:.0}x faster than cold", times(cold, median(&answered)));
+    report.add(format!("{case} until it returns"), restored.iter().map(|restored| restored.returned).collect(), "");
+    report.add(format!("{case} to first answer"), answered, beside)
 }
 
 /// The thread that measures. Dropped (an error, Ctrl-C), it is told to stop, and waited for: it cleans up.
@@ -148,13 +166,14 @@ struct Worker {
 }
 
 impl Worker {
-    async fn measure(criu: PathBuf, rounds: u32) -> Result<Measured> {
+    async fn measure(criu: &Criu, rounds: u32) -> Result<Measured> {
+        let (path, archives) = (criu.path.clone(), criu.archives);
         let watch = Watch::default();
         let cancelled = watch.cancelled.clone();
         let (done, measured) = oneshot::channel();
         let body = move || {
             // Nobody waits for it any more if this fails.
-            let _ = done.send(restore::measure(criu, rounds, watch));
+            let _ = done.send(restore::measure(path, rounds, archives, watch));
         };
         let thread = std::thread::Builder::new().name("criu".to_owned()).spawn(body)?;
         let _worker = Self { cancelled, thread: Some(thread) };

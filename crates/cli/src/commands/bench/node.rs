@@ -1,6 +1,7 @@
 //! A private node for the time of a measurement.
 
 use std::{
+    ffi::OsString,
     path::{Path, PathBuf},
     process::Stdio,
     time::{Duration, Instant},
@@ -8,8 +9,9 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use api::{
-    BuildEvent, DIAL_PROTOCOL, ForkRequest, ForkResponse, Image, Interpreter, Limits, Ready, Removed, RunRequest,
-    RunResponse, Sandbox, SandboxDetail, Template, TemplateSpec,
+    BuildEvent, Checkpoint, CheckpointEvent, CheckpointRequest, DIAL_PROTOCOL, ForkRequest, ForkResponse, Image,
+    Interpreter, Limits, Ready, Removed, RunRequest, RunResponse, Sandbox, SandboxDetail, StoreStats, Template,
+    TemplateSpec,
 };
 use base::id::SandboxId;
 use http_body_util::BodyExt;
@@ -20,7 +22,7 @@ use tokio::{
 };
 
 use super::program;
-use crate::client::Client;
+use crate::client::{Client, Flow};
 
 /// How long the node may take to come up, and to clean up.
 const NODE_WAIT: Duration = Duration::from_secs(30);
@@ -52,6 +54,11 @@ pub(super) struct Started {
 
 impl PrivateNode {
     pub(super) async fn start(ahead: Ahead) -> Result<Self> {
+        Self::start_with(ahead, &[]).await
+    }
+
+    /// The same with more of the arguments of `pando node`. One at a time: it has a fixed place.
+    pub(super) async fn start_with(ahead: Ahead, more: &[OsString]) -> Result<Self> {
         let dir = PathBuf::from(format!("/var/tmp/pando-bench-{}", std::process::id()));
         std::fs::create_dir(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
         let socket = dir.join("node.sock");
@@ -61,6 +68,7 @@ impl PrivateNode {
         if ahead == Ahead::No {
             command.args(["--ahead", "0"]);
         }
+        command.args(more);
         // Ctrl-C in the terminal is for the measurement, which then ends the node in order.
         command.process_group(0);
         let process = command.spawn().context("cannot start a node")?;
@@ -85,18 +93,17 @@ impl PrivateNode {
         Ok(())
     }
 
+    /// Its process.
+    pub(super) fn pid(&self) -> Result<i32> {
+        Ok(self.process.id().context("the private node has ended")? as i32)
+    }
+
     pub(super) async fn build(&self, name: &str, command: Vec<String>) -> Result<Template> {
-        let spec = TemplateSpec {
-            name: name.parse()?,
-            image: Image::Host,
-            command,
-            env: Vec::new(),
-            cwd: "/home/user".to_owned(),
-            ready: Ready::Port(program::PORT),
-            ready_timeout_ms: base::limits::READY_TIMEOUT_MS_DEFAULT,
-            limits: Limits::default(),
-        };
-        let mut body = self.client.post_stream("/templates", &spec).await?.into_body();
+        self.build_spec(&spec(name, command)?).await
+    }
+
+    pub(super) async fn build_spec(&self, spec: &TemplateSpec) -> Result<Template> {
+        let mut body = self.client.post_stream("/templates", spec).await?.into_body();
         let mut lines = Vec::new();
         while let Some(frame) = body.frame().await {
             lines.extend_from_slice(frame?.data_ref().map_or(&[][..], |data| data));
@@ -104,8 +111,8 @@ impl PrivateNode {
         let last = lines.split(|byte| *byte == b'\n').rfind(|line| !line.is_empty()).unwrap_or_default();
         match serde_json::from_slice(last).context("the build's answer broke off")? {
             BuildEvent::Done(template) => Ok(*template),
-            BuildEvent::Failed(error) => bail!("cannot build {name}: {}", error.message),
-            BuildEvent::Stage { .. } => bail!("the build of {name} broke off"),
+            BuildEvent::Failed(error) => bail!("cannot build {}: {}", spec.name, error.message),
+            BuildEvent::Stage { .. } => bail!("the build of {} broke off", spec.name),
         }
     }
 
@@ -138,6 +145,22 @@ impl PrivateNode {
         }
     }
 
+    /// Takes a checkpoint, in the place of an earlier one of that name.
+    pub(super) async fn checkpoint(&self, id: &SandboxId, name: &str) -> Result<Checkpoint> {
+        let request = CheckpointRequest { name: Some(name.parse()?), replace: true };
+        let path = format!("/sandboxes/{id}/checkpoint");
+        let taken = self.client.post_lines(&path, &request, |event| match event {
+            CheckpointEvent::Stage { .. } => Ok(Flow::Continue),
+            CheckpointEvent::Done(checkpoint) => Ok(Flow::Done(*checkpoint)),
+            CheckpointEvent::Failed(error) => bail!("cannot take a checkpoint: {}", error.message),
+        });
+        taken.await
+    }
+
+    pub(super) async fn store_stats(&self) -> Result<StoreStats> {
+        self.client.get("/store/stats").await
+    }
+
     pub(super) async fn inspect(&self, id: &SandboxId) -> Result<SandboxDetail> {
         self.client.get(&format!("/sandboxes/{id}")).await
     }
@@ -163,6 +186,20 @@ impl Drop for PrivateNode {
         }
         remove(&self.dir);
     }
+}
+
+/// A program on [`program::PORT`] in a sandbox over this host's files.
+pub(super) fn spec(name: &str, command: Vec<String>) -> Result<TemplateSpec> {
+    Ok(TemplateSpec {
+        name: name.parse()?,
+        image: Image::Host,
+        command,
+        env: Vec::new(),
+        cwd: "/home/user".to_owned(),
+        ready: Ready::Port(program::PORT),
+        ready_timeout_ms: base::limits::READY_TIMEOUT_MS_DEFAULT,
+        limits: Limits::default(),
+    })
 }
 
 fn remove(dir: &Path) {

@@ -10,14 +10,15 @@ pub(super) const PORT: u16 = 8080;
 
 /// The hotel search with this much extra memory, listening on `port`.
 pub(super) fn geo(extra_mib: u32, port: u16) -> Vec<String> {
-    command(GEO, &["--port", &port.to_string(), "--mb", &extra_mib.to_string()])
+    python(GEO, &["--port", &port.to_string(), "--mb", &extra_mib.to_string()])
 }
 
 /// A server with this many idle threads.
 pub(super) fn threads(count: u32) -> Vec<String> {
-    command(THREADS, &[&PORT.to_string(), &count.to_string()])
+    python(THREADS, &[&PORT.to_string(), &count.to_string()])
 }
 
-fn command(source: &str, args: &[&str]) -> Vec<String> {
+/// Runs `source`.
+pub(super) fn python(source: &str, args: &[&str]) -> Vec<String> {
     [PYTHON, "-c", source].iter().chain(args).map(|arg| (*arg).to_owned()).collect()
 }

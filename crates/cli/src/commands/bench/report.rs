@@ -36,6 +36,11 @@ pub(super) struct Report {
 }
 
 impl Report {
+    /// An empty one about this machine, as it is now, and `program`.
+    pub(super) fn of(program: &str) -> Self {
+        Self { machine: machine(program), ..Self::default() }
+    }
+
     /// Adds a row; gives its median.
     pub(super) fn add(
         &mut self,
@@ -86,10 +91,38 @@ impl Report {
     }
 }
 
+fn machine(program: &str) -> Vec<Fact> {
+    let processors = std::thread::available_parallelism().map_or(0, usize::from);
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load = load.split_ascii_whitespace().next().unwrap_or_default().to_owned();
+    vec![
+        Fact { what: "processors".into(), value: processors.to_string() },
+        Fact { what: "kernel".into(), value: kernel.trim().to_owned() },
+        Fact { what: "load before".into(), value: load },
+        Fact { what: "program".into(), value: program.to_owned() },
+    ]
+}
+
+/// Says on standard error what is being done.
+pub(super) fn progress(what: &str) {
+    eprintln!("bench: {what} ...");
+}
+
 /// The value below which `percent` of the sorted times lie (nearest rank).
 fn at(sorted: &[Duration], percent: usize) -> Duration {
     let rank = (sorted.len() * percent).div_ceil(100).max(1) - 1;
     sorted.get(rank).copied().unwrap_or_default()
+}
+
+pub(super) fn median(times: &[Duration]) -> Duration {
+    let mut sorted = times.to_vec();
+    sorted.sort_unstable();
+    at(&sorted, 50)
+}
+
+pub(super) fn duration(time: Duration) -> String {
+    output::micros(time.as_micros() as u64)
 }
 
 /// `a` as a multiple of `b`.

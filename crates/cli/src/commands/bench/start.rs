@@ -15,7 +15,7 @@ use super::{
     criu::{self, Criu},
     node::{Ahead, PrivateNode, Started},
     program,
-    report::{Fact, Report, times},
+    report::{Report, duration, median, progress, times},
 };
 use crate::output;
 
@@ -25,7 +25,7 @@ const FEW: u32 = 20;
 const PAUSE_BETWEEN: Duration = Duration::from_millis(50);
 
 pub(super) async fn measure(args: &StartArgs) -> Result<Report> {
-    let mut report = Report { machine: machine(), ..Report::default() };
+    let mut report = Report::of("examples/geo.py (CPython, threads and asyncio)");
     let criu = criu::find(args.criu.as_deref());
     if args.criu.is_some() && criu.is_err() {
         return criu.map(|_| report).context("--criu");
@@ -53,23 +53,6 @@ fn verb(ahead: Ahead) -> &'static str {
         Ahead::Yes => "start",
         Ahead::No => "fork",
     }
-}
-
-fn progress(what: &str) {
-    eprintln!("bench: {what} ...");
-}
-
-fn machine() -> Vec<Fact> {
-    let processors = std::thread::available_parallelism().map_or(0, usize::from);
-    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let load = load.split_ascii_whitespace().next().unwrap_or_default().to_owned();
-    vec![
-        Fact { what: "processors".into(), value: processors.to_string() },
-        Fact { what: "kernel".into(), value: kernel.trim().to_owned() },
-        Fact { what: "load before".into(), value: load },
-        Fact { what: "program".into(), value: "examples/geo.py (CPython, threads and asyncio)".into() },
-    ]
 }
 
 /// What the plain program costs.
@@ -124,10 +107,6 @@ async fn measure_criu(args: &StartArgs, criu: Result<Criu>, cold: Duration, repo
             None
         }
     }
-}
-
-fn duration(time: Duration) -> String {
-    output::micros(time.as_micros() as u64)
 }
 
 async fn measure_node(
@@ -219,12 +198,6 @@ async fn one_at_a_time(
     );
     report.add(format!("{} to first answer", verb(ahead)), answered, beside);
     Ok(running)
-}
-
-fn median(times: &[Duration]) -> Duration {
-    let mut sorted = times.to_vec();
-    sorted.sort_unstable();
-    sorted.get(sorted.len() / 2).copied().unwrap_or_default()
 }
 
 /// Starts many copies at once; all stay until their answers are in.

@@ -1,5 +1,7 @@
 //! One dump, many restores.
 
+mod archive;
+
 use std::{
     fs,
     io::{ErrorKind, Read, Write},
@@ -19,6 +21,7 @@ use rustix::{
 
 use super::{POLL, Watch, criu_command, last_errors};
 use crate::commands::bench::program;
+pub(super) use archive::Archived;
 
 /// The program is started cold once, maybe on a busy machine.
 const START_WAIT: Duration = Duration::from_secs(120);
@@ -46,11 +49,11 @@ enum Kind {
 }
 
 /// Measures on the calling thread, which must end afterwards: it does not leave its mount namespace.
-pub(super) fn measure(criu: PathBuf, rounds: u32, watch: Watch) -> Result<super::Measured> {
+pub(super) fn measure(criu: PathBuf, rounds: u32, archives: bool, watch: Watch) -> Result<super::Measured> {
     enter_private_run().context("cannot make a private /run; does this run as root?")?;
     // A restored program loses its parent when CRIU returns; somebody has to reap it, or its pid is never free again.
     let _reaper = Reaper::new()?;
-    let images = Images::new()?;
+    let images = Images::new("images")?;
     let program = Program::start(&watch)?;
     let bench = Bench { criu, images, program, watch };
     let dump = bench.dump()?;
@@ -65,7 +68,8 @@ pub(super) fn measure(criu: PathBuf, rounds: u32, watch: Watch) -> Result<super:
             }
         }
     }
-    Ok(super::Measured { eager, lazy, dump, images_bytes })
+    let archives = if archives { bench.archives()? } else { Vec::new() };
+    Ok(super::Measured { eager, lazy, dump, images_bytes, archives })
 }
 
 #[allow(deprecated, reason = "deprecated for CLONE_FILES only, which is not used")]
@@ -284,14 +288,14 @@ impl Question {
     }
 }
 
-/// The directory of the dump. Removed when dropped.
+/// A directory of the dump, or of archives of it. Removed when dropped.
 struct Images {
     dir: PathBuf,
 }
 
 impl Images {
-    fn new() -> Result<Self> {
-        let dir = PathBuf::from(format!("/var/tmp/pando-bench-criu-{}", std::process::id()));
+    fn new(what: &str) -> Result<Self> {
+        let dir = PathBuf::from(format!("/var/tmp/pando-bench-criu-{what}-{}", std::process::id()));
         fs::create_dir(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
         Ok(Self { dir })
     }
