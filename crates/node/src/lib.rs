@@ -23,7 +23,7 @@ pub use error::{Error, Result, chain};
 pub use server::run;
 
 /// Where the pager of a node listens.
-fn pager_socket(state_dir: &std::path::Path) -> std::path::PathBuf {
+pub fn pager_socket(state_dir: &std::path::Path) -> std::path::PathBuf {
     state_dir.join("store").join("pager.sock")
 }
 

@@ -204,6 +204,7 @@ mod tests {
             template: "geo".parse().unwrap(),
             parent: None,
             layers: vec!["/a".into(), "/".into()],
+            pages: None,
             limits: api::Limits::default(),
             init: ProcessIdentity { pid: 10, start_ticks: 11 },
             main: ProcessIdentity { pid: 12, start_ticks: 13 },

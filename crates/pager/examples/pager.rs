@@ -14,13 +14,15 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use pager::{Client, Cluster, OpenSource, Options, PageSource, Serve, SourceError, guardian};
+use pager::{Client, Cluster, OpenSource, Options, PageSource, Serve, SourceError, guardian, limits::NEIGHBOUR_PAGES};
 use sys::uffd::{Event, MESSAGE_WORDS, Outcome, Uffd};
 
 const PAGE: u64 = 4096;
 const CLUSTER: u64 = 64 * PAGE;
 /// Pages faulted on.
 const FAULTS: u64 = 20_000;
+/// Microseconds between faults.
+const PAUSES: [(&str, u64); 2] = [("one after the other", 0), ("with 100 us between them", 100)];
 /// Bytes filled in the background.
 const FILLED: u64 = 1 << 30;
 
@@ -74,7 +76,9 @@ fn main() -> Result<()> {
         Some("served") => be_served(&arguments[1], arguments[2].parse()?)?,
         Some(other) => bail!("{other} is not known"),
         None => {
-            raw_fault()?;
+            for (name, pause) in PAUSES {
+                raw_fault(name, pause)?;
+            }
             faults()?;
             let raw = raw_fill()?;
             fill(raw)?;
@@ -105,14 +109,24 @@ impl Absent {
     }
 }
 
+impl Absent {
+    fn touch_after(&self, pause_us: u64, address: u64) -> Duration {
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_micros(pause_us) {
+            std::hint::spin_loop();
+        }
+        self.touch(address)
+    }
+}
+
 fn show(what: &str, mut times: Vec<Duration>) {
     times.sort_unstable();
     let at = |percent: usize| times[(times.len() - 1) * percent / 100].as_nanos() as f64 / 1000.0;
     println!("{what:<58} p50 {:6.1} us   p99 {:6.1} us", at(50), at(99));
 }
 
-/// A spinning thread of the same process that copies one page per fault: the least that a fault can take.
-fn raw_fault() -> Result<()> {
+/// A thread of the same process that copies one page per fault: the least that a fault can take.
+fn raw_fault(name: &str, pause: u64) -> Result<()> {
     let absent = Absent::new(FAULTS * PAGE);
     let uffd = Arc::new(Uffd::new()?);
     uffd.register(absent.range.clone())?;
@@ -132,9 +146,10 @@ fn raw_fault() -> Result<()> {
         }
         Ok(())
     });
-    let times = absent.range.clone().step_by(PAGE as usize).map(|address| absent.touch(address)).collect();
+    let pages = absent.range.clone().step_by(PAGE as usize);
+    let times = pages.map(|address| absent.touch_after(pause, address)).collect();
     answers.join().ok().context("the thread panicked")??;
-    show("raw: poll, read, copy one page, in a thread", times);
+    show(&format!("raw: poll, read, copy, in a thread; {name}"), times);
     Ok(())
 }
 
@@ -171,17 +186,12 @@ fn be_served(what: &str, bytes: u64) -> Result<()> {
         absent.range.clone().step_by(PAGE as usize).for_each(|address| _ = absent.touch(address));
         return Ok(());
     }
-    for (what, pause) in [("one after the other", 0), ("with 100 us between them", 100)] {
+    for (what, pause) in PAUSES {
         let half = FAULTS / 2 * 16 * PAGE;
         let start = absent.range.start + if pause == 0 { 0 } else { half };
-        let times = (start..start + half).step_by(16 * PAGE as usize).map(|address| {
-            let begin = Instant::now();
-            while begin.elapsed() < Duration::from_micros(pause) {
-                std::hint::spin_loop();
-            }
-            absent.touch(address)
-        });
-        show(&format!("pager: faults {what}, 16 pages each"), times.collect());
+        let pages = (start..start + half).step_by(16 * PAGE as usize);
+        let times = pages.map(|address| absent.touch_after(pause, address));
+        show(&format!("pager: faults {what}, {NEIGHBOUR_PAGES} pages each"), times.collect());
     }
     Ok(())
 }
@@ -215,9 +225,9 @@ impl Served {
         let raw = rustix::process::Pid::from_raw(pid).context("a pid")?;
         let pidfd = rustix::process::pidfd_open(raw, rustix::process::PidfdFlags::empty())?;
         let (words, _) = self.image.as_chunks::<8>();
-        let ranges = [u64::from_le_bytes(words[0])..u64::from_le_bytes(words[1])];
+        let range = u64::from_le_bytes(words[0])..u64::from_le_bytes(words[1]);
         let (uffd, pidfd, image) = (self.uffd.as_fd(), pidfd.as_fd(), &self.image[..]);
-        client.serve(&Serve { name: "bench", uffd, pid, pidfd, ranges: &ranges, image })?;
+        client.serve(&Serve { name: "bench", uffd, pid, pidfd, ranges: std::slice::from_ref(&range), image })?;
         Ok(client)
     }
 

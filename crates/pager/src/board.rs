@@ -61,6 +61,8 @@ pub(crate) enum Word {
     SparePid,
     /// Its pidfd.
     Spare,
+    /// Pid of the child that was entered last, once it does not depend on its parent any more.
+    Grown,
     /// The listening socket.
     Listener,
     /// An eventfd that is rung when there is something new for the pager.
@@ -137,27 +139,38 @@ impl Board {
         self.words()[HISTOGRAM..HISTOGRAM + BUCKETS].iter().map(|word| word.load(Ordering::Relaxed)).collect()
     }
 
-    /// Remembers a failure, over the oldest one.
-    pub(crate) fn record_failure(self, record: &[u8]) {
-        let number = self.words()[Word::Failures as usize].fetch_add(1, Ordering::AcqRel) as usize;
-        let at = FAILURES + number % FAILURES_MAX * FAILURE_WORDS;
-        let place = &self.words()[at..at + FAILURE_WORDS];
+    /// Remembers a failure, over the oldest one; its number.
+    pub(crate) fn record_failure(self, record: &[u8]) -> u64 {
+        let number = self.words()[Word::Failures as usize].fetch_add(1, Ordering::AcqRel);
+        self.write_failure(number, record);
+        number
+    }
+
+    /// Writes a failure anew, now that more is known of it.
+    pub(crate) fn write_failure(self, number: u64, record: &[u8]) {
+        let place = self.failure(number);
         let record = &record[..record.len().min(FAILURE_BYTES_MAX)];
         place[0].store(0, Ordering::Release);
         put_bytes(&place[1..], record);
         place[0].store(record.len() as u64, Ordering::Release);
     }
 
+    /// A failure that was remembered; empty if it is being written.
+    pub(crate) fn read_failure(self, number: u64) -> Vec<u8> {
+        let place = self.failure(number);
+        get_bytes(&place[1..], place[0].load(Ordering::Acquire) as usize)
+    }
+
+    fn failure(self, number: u64) -> &'static [AtomicU64] {
+        let at = FAILURES + number as usize % FAILURES_MAX * FAILURE_WORDS;
+        &self.words()[at..at + FAILURE_WORDS]
+    }
+
     /// The failures that are remembered, oldest first.
     pub(crate) fn failures(self) -> Vec<Vec<u8>> {
-        let total = self.get(Word::Failures) as usize;
-        let numbers = total.saturating_sub(FAILURES_MAX)..total;
-        let records = numbers.map(|number| {
-            let at = FAILURES + number % FAILURES_MAX * FAILURE_WORDS;
-            let place = &self.words()[at..at + FAILURE_WORDS];
-            get_bytes(&place[1..], place[0].load(Ordering::Acquire) as usize)
-        });
-        records.filter(|record| !record.is_empty()).collect()
+        let total = self.get(Word::Failures);
+        let numbers = total.saturating_sub(FAILURES_MAX as u64)..total;
+        numbers.map(|number| self.read_failure(number)).filter(|record| !record.is_empty()).collect()
     }
 
     pub(crate) fn image(self, index: usize) -> ImageRecord {

@@ -1,7 +1,7 @@
 //! The guardian: keeps every userfaultfd open and every journal safe, whatever becomes of the pager.
 //!
 //! When the last descriptor of a userfaultfd is closed, all pages that are still missing read as zeros, silently. So three processes share
-//! *one table of descriptors* (`CLONE_FILES`) and the [board](crate::board):
+//! *one table of descriptors* (`CLONE_FILES`) and the *board*, shared memory:
 //!
 //! ```text
 //!   guardian   one thread; answers clients, starts the other two, starts them again

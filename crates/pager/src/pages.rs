@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn what_is_not_sorted_or_whole_is_refused() {
         assert_eq!(Layout::new(&[4 * P..6 * P, 5 * P..7 * P]), None);
-        assert_eq!(Layout::new(&[4 * P..4 * P]), None);
-        assert_eq!(Layout::new(&[1..P]), None);
+        assert_eq!(Layout::new(&[4 * P..4 * P, 6 * P..7 * P]), None);
+        assert_eq!(Layout::new(&[1..P, 6 * P..7 * P]), None);
     }
 }

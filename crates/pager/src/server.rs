@@ -34,6 +34,8 @@ use std::{
 
 use rustix::event::epoll;
 
+pub use fill::RECORDING;
+
 use crate::{
     board::{
         Board, Word,

@@ -167,6 +167,8 @@ fn kill_some(guardian: &Guardian) -> Result<()> {
         Ok(family.iter().all(|pid| is_alive(*pid)))
     })?;
     let pid = |index: usize| Pid::from_raw(family[index]).context("a pid");
+    let failures = guardian.client()?.status()?.failures;
+    ensure!(failures.is_empty(), "{failures:?}");
     let victims: &[usize] = match fastrand::u32(0..8) {
         0..=3 => &[0],
         4 => &[1],

@@ -3,8 +3,10 @@
 //! ```text
 //! capture --describe--> ProgramState --encode--> bytes ... bytes --decode--> ProgramState --restore--> zygote
 //!                                                                                |
-//!                          pages of memory, kept elsewhere: by fault, or written from outside
+//!                                        pages of memory, kept elsewhere: arrive by fault
 //! ```
+//!
+//! Changed pages of mapped files are part of the state: they cannot arrive by fault, and are needed before there is a zygote.
 //!
 //! A restored zygote is like one built from a still: the same script starts copies of it. What the state takes for granted is written down in
 //! it (`host`, `files`) and looked at before anything is made: [`Error::Unfit`] names all that differs.
@@ -16,18 +18,19 @@ mod host;
 
 use std::{
     fmt,
+    fs::File,
     io::Read,
     os::fd::{BorrowedFd, OwnedFd},
 };
 
 use base::frame::{self, FrameError};
 use serde::{Deserialize, Serialize};
-use sys::remote::Range;
+use sys::remote::{self, Range};
 
 use crate::{
     capture::Capture,
-    error::Error,
-    image::{Backing, Image},
+    error::{Context, Error},
+    image::{Backing, Image, Mapping},
     zygote::{self, Zygote},
 };
 use files::FileIdentity;
@@ -115,6 +118,22 @@ pub struct ProgramState {
     host: Host,
     /// Of every file that is mapped.
     files: Vec<FileIdentity>,
+    /// Pages of private mappings of files that the program has changed, in order.
+    file_pages: Vec<Pages>,
+}
+
+/// Consecutive pages.
+#[derive(Debug, Serialize, Deserialize)]
+struct Pages {
+    start: u64,
+    #[serde(with = "serde_bytes")]
+    bytes: Vec<u8>,
+}
+
+impl Pages {
+    fn range(&self) -> Range {
+        Range { start: self.start, end: self.start + self.bytes.len() as u64 }
+    }
 }
 
 /// What a zygote is restored with.
@@ -124,12 +143,9 @@ pub struct RestoreSpec<'a> {
     pub rootfs: BorrowedFd<'a>,
     /// The seccomp filter of copies, one classic BPF instruction a word.
     pub seccomp: &'a [u64],
-    /// The pages that the checkpoint has, in order: begin and end of each run.
+    /// The pages that the checkpoint has beside the state, in order: begin and end of each run.
     pub pages: &'a [(u64, u64)],
 }
-
-/// Gives the bytes at an address of the program.
-pub type ReadPages<'a> = &'a mut dyn FnMut(u64, &mut [u8]) -> Result<(), Error>;
 
 /// A restored zygote.
 #[derive(Debug)]
@@ -144,10 +160,20 @@ pub struct Restored {
 impl ProgramState {
     /// Describes a captured program, whose files are those of the root filesystem `rootfs`.
     pub fn describe(capture: Capture, rootfs: BorrowedFd<'_>) -> Result<Self, Error> {
-        let Capture { image, .. } = capture;
+        let Capture { image, still, .. } = capture;
         let host = Host::of(&image)?;
         let files = files::identify(&image, rootfs)?;
-        Ok(Self { image, host, files })
+        let path = format!("/proc/{}/pagemap", still.pid());
+        let pagemap = File::open(&path).on("open", path)?;
+        let mut file_pages = Vec::new();
+        for mapping in image.mappings.iter().filter(|mapping| is_of_file(mapping)) {
+            for run in remote::private_pages(&pagemap, mapping.range).of("scan the page map", still.pid())? {
+                let mut bytes = vec![0; (run.end - run.start) as usize];
+                still.read(run.start, &mut bytes)?;
+                file_pages.push(Pages { start: run.start, bytes });
+            }
+        }
+        Ok(Self { image, host, files, file_pages })
     }
 
     /// As bytes.
@@ -167,10 +193,11 @@ impl ProgramState {
         postcard::from_bytes(&plain).map_err(StateError::Encoding)
     }
 
-    /// The address ranges whose pages are the program's own.
-    pub fn private_ranges(&self) -> Vec<(u64, u64)> {
-        let private = self.image.mappings.iter().filter(|mapping| mapping.is_private() && !mapping.flags.wipe_on_fork);
-        private.map(|mapping| (mapping.range.start, mapping.range.end)).collect()
+    /// The address ranges whose pages are kept beside the state.
+    pub fn memory_ranges(&self) -> Vec<(u64, u64)> {
+        let anonymous = |mapping: &&Mapping| mapping.backing == Backing::Anonymous && !mapping.flags.wipe_on_fork;
+        let ranges = self.image.mappings.iter().filter(anonymous);
+        ranges.map(|mapping| (mapping.range.start, mapping.range.end)).collect()
     }
 
     /// Of the pages that a checkpoint has, the mappings whose pages arrive by fault, in order.
@@ -180,23 +207,29 @@ impl ProgramState {
         ranges.collect()
     }
 
-    /// Of the pages that a checkpoint has, those that are needed before the zygote exists: changed pages of mapped files.
-    pub fn needed_first(&self, pages: &[(u64, u64)]) -> Vec<(u64, u64)> {
-        let of_files = self.image.mappings.iter().filter(|mapping| matches!(mapping.backing, Backing::File { .. }));
-        let runs: Vec<Range> = pages.iter().map(|&(start, end)| Range { start, end }).collect();
-        of_files.flat_map(|mapping| zygote::within(&runs, mapping.range)).map(|run| (run.start, run.end)).collect()
-    }
-
-    /// Restores the zygote. `read` gives the bytes of pages that are [needed first](Self::needed_first). Everything that this host or its
-    /// files lack is in [`Error::Unfit`], and nothing is made then.
-    pub fn restore(&self, spec: &RestoreSpec<'_>, read: ReadPages<'_>) -> Result<Restored, Error> {
+    /// Restores the zygote. Everything that this host or its files lack is in [`Error::Unfit`], and nothing is made then.
+    pub fn restore(&self, spec: &RestoreSpec<'_>) -> Result<Restored, Error> {
         let mut unfit = self.host.unfit(&self.image)?;
         unfit.extend(files::unfit(&self.files, spec.rootfs)?);
         if !unfit.is_empty() {
             return Err(Error::Unfit(unfit));
         }
-        zygote::restore(&self.image, spec, read)
+        let files: Vec<Range> = self.file_pages.iter().map(Pages::range).collect();
+        zygote::restore(&self.image, spec, &files, &mut |at, bytes| self.read_file_page(at, bytes))
     }
+
+    fn read_file_page(&self, at: u64, bytes: &mut [u8]) -> Result<(), Error> {
+        let after = self.file_pages.partition_point(|pages| pages.start <= at);
+        let pages = self.file_pages[..after].last().filter(|pages| at + bytes.len() as u64 <= pages.range().end);
+        let pages = pages.ok_or(Error::MissingPage { address: at })?;
+        let from = (at - pages.start) as usize;
+        bytes.copy_from_slice(&pages.bytes[from..from + bytes.len()]);
+        Ok(())
+    }
+}
+
+fn is_of_file(mapping: &Mapping) -> bool {
+    matches!(mapping.backing, Backing::File { .. }) && !mapping.flags.wipe_on_fork
 }
 
 fn decompress(packed: &[u8]) -> Result<Vec<u8>, StateError> {

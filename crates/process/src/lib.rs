@@ -36,7 +36,7 @@ mod watches;
 mod zygote;
 
 pub use capture::{Capture, CaptureSpec, PauseError, capture, examine};
-pub use checkpoint::{ProgramState, ReadPages, RestoreSpec, Restored, StateError, Unfit};
+pub use checkpoint::{ProgramState, RestoreSpec, Restored, StateError, Unfit};
 pub use error::Error;
 pub use floor::time_forks;
 pub use image::{Stream, StreamFile};

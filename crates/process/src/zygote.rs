@@ -30,7 +30,7 @@ use sys::{blob, seqpacket};
 
 pub(crate) use build::restore;
 pub use build::{BuildSpec, build};
-pub(crate) use memory::{by_fault, within};
+pub(crate) use memory::by_fault;
 pub use working_set::learn;
 
 use crate::error::{Context, Error};

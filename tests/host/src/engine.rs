@@ -120,11 +120,7 @@ impl Bench {
             reader.runs()?.iter().map(|run| (run.address(), run.address() + run.bytes())).collect();
         let rootfs = sandbox::detached_rootfs(&self.layers(layers))?;
         let spec = RestoreSpec { rootfs: rootfs.as_fd(), seccomp: &self.seccomp, pages: &pages };
-        let restored = state.restore(&spec, &mut |at, bytes| {
-            let read = checkpoint::read(&reader, at, bytes.len());
-            bytes.copy_from_slice(&read.map_err(|_| process::Error::MissingPage { address: at })?);
-            Ok(())
-        })?;
+        let restored = state.restore(&spec)?;
         if let Some(faults) = restored.faults {
             checkpoint::fill(&reader, faults)?;
         }

@@ -4,6 +4,7 @@ mod cold;
 mod criu;
 mod memory;
 mod node;
+mod pages;
 mod program;
 mod report;
 mod restore;

@@ -23,7 +23,7 @@ const INLINE_BYTES_IN_ALL: usize = 640 << 10;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 enum Place {
     /// Here.
-    Inline(Vec<u8>),
+    Inline(#[serde(with = "serde_bytes")] Vec<u8>),
     /// In chunks; the encoded reference of the one that lists the others.
     Listed(Vec<u8>),
 }

@@ -40,6 +40,8 @@ pub(crate) struct Checkpoint {
     /// Its file changes, as layers above the image, topmost first.
     pub(crate) layers: Vec<BlobRef>,
     pub(crate) counts: Counts,
+    /// The pages that its copies touch first, once that is known: an encoded [`memory::hot::HotSet`].
+    pub(crate) hot: Option<BlobRef>,
 }
 
 /// For people.
@@ -81,6 +83,14 @@ impl Checkpoint {
         let client = self.encode()?.into();
         let manifest = Manifest { kind: MANIFEST_KIND, version: VERSION, client, ..Manifest::default() };
         writing.commit(&name_of(&self.spec.name)?, replaces, manifest)
+    }
+
+    /// Takes the place of what `head` names, with the segments of that and those of `writing`.
+    pub(crate) fn amend(&self, writing: Writing, head: &Head, durable: &Durable, runtime: &Handle) -> Result<()> {
+        let read = runtime.block_on(Manifest::read(&durable.store, head.manifest));
+        let before = read.storing("read the manifest of a checkpoint")?;
+        let manifest = Manifest { client: self.encode()?.into(), ..before };
+        writing.commit(&head.name, Some(head), manifest).map(drop)
     }
 
     /// The checkpoint of this name, if there is one.
@@ -128,6 +138,13 @@ impl Checkpoint {
     /// The encoded state of the program. Blocks.
     pub(crate) fn read_state(&self, durable: &Durable, runtime: &Handle) -> Result<Vec<u8>> {
         self.state.read(&durable.store, runtime, STATE_BYTES_MAX)
+    }
+
+    /// Its working set, if it is known. Blocks.
+    pub(crate) fn hot_set(&self, durable: &Durable, runtime: &Handle) -> Result<Option<memory::hot::HotSet>> {
+        let Some(hot) = &self.hot else { return Ok(None) };
+        let bytes = hot.read(&durable.store, runtime, INDEX_BYTES_MAX)?;
+        memory::hot::HotSet::open(&bytes).map(Some).storing("open the working set of a checkpoint")
     }
 
     /// A reader of its memory. Blocks.

@@ -46,7 +46,8 @@ struct Description {
 
 /// Writes `checkpoint` to `out`. Blocks.
 pub(crate) fn export(checkpoint: &Checkpoint, durable: &Durable, runtime: &Handle, out: impl Write) -> Result<()> {
-    let Checkpoint { spec, created_ms, state, memory: root, layers, counts } = checkpoint;
+    // The working set is learned anew, where it is started.
+    let Checkpoint { spec, created_ms, state, memory: root, layers, counts, hot: _ } = checkpoint;
     let mut file = FileWriter::new(out);
     let description = Description {
         spec: spec.clone(),
@@ -162,7 +163,7 @@ pub(crate) fn import(
     let layers = layers.into_iter().map(|bytes| read_blob(&mut file, &mut writing, bytes)).collect::<Result<_>>()?;
     file.finish()?;
     writing.finish_segment()?;
-    let checkpoint = Checkpoint { spec, created_ms, state, memory, layers, counts };
+    let checkpoint = Checkpoint { spec, created_ms, state, memory, layers, counts, hot: None };
     let mut checked = Checked::default();
     check::contents(&checkpoint, durable, runtime, import.scratch, &mut checked);
     if let Some(api::Damage { part, problem }) = checked.damage.into_iter().next() {

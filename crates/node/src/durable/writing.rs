@@ -105,7 +105,7 @@ impl Writing {
         mut manifest: Manifest,
     ) -> Result<(ManifestId, u64)> {
         self.finish_segment()?;
-        manifest.segments = std::mem::take(&mut self.segments);
+        manifest.segments.append(&mut self.segments);
         let Self { durable, runtime, lease, .. } = &self;
         let id = ManifestId::random();
         runtime.block_on(durable.heads.protect(lease, &[Protected::Manifest(id)])).storing("protect a manifest")?;

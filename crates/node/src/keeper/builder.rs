@@ -228,14 +228,13 @@ fn restore(job: &RestoreZygote, parcel: &OwnedFd) -> Performed {
     let began = Instant::now();
     let mut bytes = Vec::new();
     File::from(parcel.try_clone()?).read_to_end(&mut bytes)?;
-    let Parcel { state, pages, first } = postcard::from_bytes(&bytes)?;
+    let Parcel { state, pages } = postcard::from_bytes(&bytes)?;
     drop(bytes);
     let state = ProgramState::decode(&state)?;
     let rootfs = sandbox::detached_rootfs(&job.layers)?;
     let seccomp = sandbox::seccomp_program()?;
     let spec = RestoreSpec { rootfs: rootfs.as_fd(), seccomp: &seccomp, pages: &pages };
-    let restored = state.restore(&spec, &mut |at, bytes| read_first(&first, at, bytes));
-    let Restored { zygote, faults } = match restored {
+    let Restored { zygote, faults } = match state.restore(&spec) {
         Ok(restored) => restored,
         Err(process::Error::Unfit(unfit)) => {
             let refusals = unfit.iter().map(|unfit| (unfit.kind().to_owned(), unfit.to_string())).collect();
@@ -245,23 +244,6 @@ fn restore(job: &RestoreZygote, parcel: &OwnedFd) -> Performed {
     };
     let outcome = Outcome::Built { facts: zygote.facts, pause_us: 0, capture_us: 0, build_us: micros(began) };
     Ok((outcome, std::iter::once(zygote.control).chain(faults).collect()))
-}
-
-/// Bytes of the pages that came with the parcel, which are in order.
-fn read_first(first: &[(u64, Vec<u8>)], at: u64, bytes: &mut [u8]) -> Result<(), process::Error> {
-    let mut done = 0;
-    while done < bytes.len() {
-        let address = at + done as u64;
-        let run = first[..first.partition_point(|(start, _)| *start <= address)].last();
-        let rest = run.and_then(|(start, run)| run.get((address - start) as usize..)).unwrap_or_default();
-        if rest.is_empty() {
-            return Err(process::Error::MissingPage { address });
-        }
-        let taken = rest.len().min(bytes.len() - done);
-        bytes[done..done + taken].copy_from_slice(&rest[..taken]);
-        done += taken;
-    }
-    Ok(())
 }
 
 fn micros(since: Instant) -> u64 {

@@ -75,11 +75,10 @@ pub(crate) struct RestoreZygote {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Parcel {
     /// An encoded [`process::ProgramState`].
+    #[serde(with = "serde_bytes")]
     pub(crate) state: Vec<u8>,
     /// Begin and end of each run of pages that the checkpoint has.
     pub(crate) pages: Vec<(u64, u64)>,
-    /// The pages that are needed first.
-    pub(crate) first: Vec<(u64, Vec<u8>)>,
 }
 
 /// Why the keeper did not do it.

@@ -218,7 +218,7 @@ fn write(
         memory_bytes: dump.chunk_bytes,
         layer_bytes: layers.iter().map(|layer| layer.bytes).sum(),
     };
-    let checkpoint = Checkpoint { spec, created_ms: now_ms(), state, memory: root, layers, counts };
+    let checkpoint = Checkpoint { spec, created_ms: now_ms(), state, memory: root, layers, counts, hot: None };
     let (manifest, _) = checkpoint.commit(writing, replaces)?;
     Ok(to_api(&checkpoint, &manifest.to_string()))
 }
@@ -229,7 +229,7 @@ fn write_memory(
     zygote: i32,
     state: &ProgramState,
 ) -> Result<(memory::Totals, crate::durable::BlobRef)> {
-    let ranges: Vec<_> = state.private_ranges();
+    let ranges: Vec<_> = state.memory_ranges();
     let pages = memory::ProcessPages::open(zygote).storing("open the program's memory")?;
     let ranges = ranges.into_iter().map(|(start, end)| sys::remote::Range { start, end });
     let scan = memory::scan::Scan::new(zygote, ranges).storing("look at the program's memory")?;

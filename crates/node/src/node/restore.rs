@@ -8,7 +8,6 @@ use std::{io::Write, os::fd::OwnedFd, path::PathBuf, sync::Arc, time::Instant};
 
 use api::BuildTimings;
 use base::id::TemplateName;
-use memory::PageRun;
 use process::ProgramState;
 use tokio::runtime::Handle;
 
@@ -61,6 +60,7 @@ impl Node {
             parcel(&fetched, &durable, &runtime)
         };
         let parcel = tokio::task::spawn_blocking(fetch).await.doing("fetch the checkpoint").flatten()?;
+        tracing::debug!(name = %checkpoint.spec.name, us = began.elapsed().as_micros() as u64, "fetched what is needed first");
         let [layer, lower @ ..] = own else {
             return Err("it has no layer").storing("restore the checkpoint");
         };
@@ -75,7 +75,12 @@ impl Node {
             checkpoint: Some(manifest),
         };
         let zygote = self.restore_zygote(&record, parcel, began).await?;
-        self.install(record, zygote).await
+        let (name, pages) = (record.spec.name.clone(), record.pages.clone());
+        self.install(record, zygote).await?;
+        if let (Some(pages), None) = (pages, &checkpoint.hot) {
+            self.record_working_set(&name, pages);
+        }
+        Ok(())
     }
 
     /// Has the keeper restore the zygote, and the pager fill it.
@@ -87,6 +92,7 @@ impl Node {
         match answer.reply {
             Reply::Built { facts, build_us, .. } => {
                 let total_us = began.elapsed().as_micros() as u64;
+                tracing::debug!(name = %record.spec.name, us = total_us, "restored the zygote");
                 let timings = BuildTimings { build_us, total_us, ..BuildTimings::default() };
                 let zygote = ZygoteRef::new(number, facts, timings);
                 if let Some(faults) = answer.descriptor
@@ -95,6 +101,7 @@ impl Node {
                     self.drop_zygote(number).await;
                     return Err(error);
                 }
+                tracing::debug!(name = %record.spec.name, us = began.elapsed().as_micros() as u64, "the pager serves it");
                 Ok(zygote)
             }
             Reply::Refused { refusals } => {
@@ -132,12 +139,7 @@ fn parcel(checkpoint: &Checkpoint, durable: &Durable, runtime: &Handle) -> Resul
     let runs = reader.runs().storing("read the index of the memory")?;
     let pages: Vec<(u64, u64)> = runs.iter().map(|run| (run.address(), run.address() + run.bytes())).collect();
     let by_fault = state.by_fault(&pages);
-    let mut first = Vec::new();
-    for (start, end) in state.needed_first(&pages) {
-        let bytes = reader.read(PageRun::between(start / PAGE, end / PAGE)).storing("read the memory")?;
-        first.push((start, bytes));
-    }
-    let parcel = Parcel { state: encoded, pages, first };
+    let parcel = Parcel { state: encoded, pages };
     let bytes = postcard::to_stdvec(&parcel).storing("pack the checkpoint")?;
     let flags = rustix::fs::MemfdFlags::CLOEXEC;
     let mut file = std::fs::File::from(rustix::fs::memfd_create("pando-parcel", flags).doing("pack the checkpoint")?);
@@ -145,5 +147,3 @@ fn parcel(checkpoint: &Checkpoint, durable: &Durable, runtime: &Handle) -> Resul
     rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0)).doing("pack the checkpoint")?;
     Ok(Packed { file: file.into(), by_fault })
 }
-
-const PAGE: u64 = memory::PAGE_BYTES as u64;

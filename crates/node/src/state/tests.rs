@@ -38,6 +38,7 @@ fn record(text: &str, layer: &str) -> TemplateRecord {
         layer: layer.into(),
         timings: BuildTimings::default(),
         checkpoint: None,
+        pages: None,
     }
 }
 
@@ -62,6 +63,7 @@ fn sandbox(state: &mut State, template: &str, layers: &[&str]) -> SandboxId {
         template: name(template),
         parent: None,
         layers: layers.iter().map(PathBuf::from).collect(),
+        pages: None,
         limits: api::Limits::default(),
         init: identity,
         main: identity,

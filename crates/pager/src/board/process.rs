@@ -39,6 +39,8 @@ const PID: usize = 4;
 const PROGRESS: usize = 5;
 /// Pages in its layout, plus one; 0 until spans and bits are filled in.
 const PAGES: usize = 6;
+/// The number of the failure that it is stopped for, plus one.
+const FAILURE: usize = 7;
 const COUNTS: usize = 8;
 const LOG: usize = 64;
 const LOG_WORDS: usize = LOG_MESSAGES * MESSAGE_WORDS;
@@ -151,6 +153,16 @@ impl ProcessRecord {
     /// Known only of those that a client handed over.
     pub(crate) fn pid(self) -> Option<i32> {
         Some(self.get(PID) as i32).filter(|pid| *pid > 0)
+    }
+
+    /// It is stopped, for this failure.
+    pub(crate) fn doom(self, failure: u64) {
+        self.set(FAILURE, failure + 1);
+        self.set_state(State::Doomed);
+    }
+
+    pub(crate) fn failure(self) -> Option<u64> {
+        self.get(FAILURE).checked_sub(1)
     }
 
     /// Its descriptors, those of children that it has forked and that nobody has taken in yet included.

@@ -85,6 +85,7 @@ impl Guardian {
                 std::thread::sleep(NEWBORN_PAUSE);
             }
             sys::share::outlive_parent();
+            board.set(Word::Grown, own);
             body(self)
         };
         let pid = match sys::share::fork_sharing_descriptors(entered) {
@@ -97,6 +98,10 @@ impl Guardian {
             Ok(pidfd) => {
                 board.set(pidfd_word, from_descriptor(pidfd.into_raw_fd()));
                 board.set(pid_word, pid as u64);
+                // Only then can it do without this one.
+                while board.get(Word::Grown) != pid as u64 && !is_dead(board, pidfd_word) {
+                    std::thread::sleep(NEWBORN_PAUSE);
+                }
             }
             Err(error) => {
                 tracing::error!(%error, "cannot open a pidfd");

@@ -49,8 +49,8 @@ impl Wanted {
 pub(super) enum Job {
     /// Open this image.
     Open(usize),
-    /// Stop this process, for this reason.
-    Doom(Arc<Process>, String),
+    /// Kill this process.
+    Kill(Arc<Process>),
     /// Answer a fault.
     Answer(Wanted),
 }
@@ -58,7 +58,7 @@ pub(super) enum Job {
 #[derive(Debug, Default)]
 struct Queues {
     opens: VecDeque<usize>,
-    dooms: VecDeque<(Arc<Process>, String)>,
+    dooms: VecDeque<Arc<Process>>,
     /// By process: each has its turn.
     faults: BTreeMap<usize, VecDeque<Wanted>>,
     /// The process that had its turn last.
@@ -106,8 +106,8 @@ impl Queues {
     }
 
     fn take(&mut self, now: Instant) -> Result<Job, Option<Instant>> {
-        if let Some((process, reason)) = self.dooms.pop_front() {
-            return Ok(Job::Doom(process, reason));
+        if let Some(process) = self.dooms.pop_front() {
+            return Ok(Job::Kill(process));
         }
         self.next(now).map(Job::Answer).or_else(|soonest| self.opens.pop_front().map(Job::Open).ok_or(soonest))
     }
@@ -132,8 +132,8 @@ impl Demand {
         });
     }
 
-    pub(super) fn doom(&self, process: Arc<Process>, reason: String) {
-        self.change(|queues| queues.dooms.push_back((process, reason)));
+    pub(super) fn doom(&self, process: Arc<Process>) {
+        self.change(|queues| queues.dooms.push_back(process));
     }
 
     /// How many faults wait.

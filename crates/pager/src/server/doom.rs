@@ -12,20 +12,19 @@ use std::{
 };
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use serde_json::json;
 use sys::uffd::Outcome;
 
-use super::{Server, lock, process::Process};
-use crate::{
-    board::{borrow, process::State},
-    limits::PAGE_BYTES,
+use super::{
+    Server, lock,
+    process::{Book, Process},
 };
+use crate::{board::borrow, limits::PAGE_BYTES, message::Failure};
 
 /// Pages that are tried before it is given up.
 const ATTEMPTS: u32 = 32;
 
-/// Longest text of a reason, so that a failure's record holds it with all else.
-const REASON_BYTES_MAX: usize = 240;
+/// Longest text of a reason, so that a failure's record holds it with all else, even if JSON escapes some of it.
+const REASON_CHARS_MAX: usize = 160;
 
 /// In a pagemap entry: the page is present; it is a marker (or in swap).
 const PRESENT: u64 = 1 << 63;
@@ -34,35 +33,41 @@ const MARKER: u64 = 1 << 62;
 impl Server {
     /// Answers no fault of the process any more, and has it killed.
     pub(super) fn doom(&self, process: &Arc<Process>, reason: &str) {
-        let mut book = lock(&process.book);
+        self.doom_locked(process, &mut lock(&process.book), reason);
+    }
+
+    /// The same, under the process's lock.
+    pub(super) fn doom_locked(&self, process: &Arc<Process>, book: &mut Book, reason: &str) {
         if !book.doomed && !process.is_over() {
             book.doomed = true;
-            process.record.set_state(State::Doomed);
-            self.demand.doom(Arc::clone(process), reason.to_owned());
+            // Written at once: a pager that comes after this one goes on with it.
+            let failure = Failure {
+                image: process.image.name.clone(),
+                pid: process.record.pid(),
+                reason: reason.chars().take(REASON_CHARS_MAX).collect(),
+            };
+            tracing::error!(failure.image, failure.pid, failure.reason, "a process is stopped");
+            process.record.doom(self.board.record_failure(&serde_json::to_vec(&failure).unwrap_or_default()));
+            self.demand.doom(Arc::clone(process));
         }
     }
 
-    /// Kills the process. Its descriptor is closed when it is gone, and not before.
-    pub(super) fn end(&self, process: &Arc<Process>, reason: &str) {
-        {
-            let mut book = lock(&process.book);
-            if process.is_over() {
-                return;
-            }
-            book.doomed = true;
-            process.record.set_state(State::Doomed);
+    /// Kills a process that is doomed. Its descriptor is closed when it is gone, and not before.
+    pub(super) fn kill(&self, process: &Process) {
+        if process.is_over() {
+            return;
         }
-        let pids = match (process.record.pidfd(), process.record.pid()) {
-            (Some(pidfd), Some(pid)) => {
-                let killed = borrow(Some(pidfd)).map(|pidfd| pidfd_send_signal(&*pidfd, Signal::KILL));
-                if matches!(killed, Ok(Ok(()))) { vec![pid] } else { Vec::new() }
-            }
-            _ => self.find_and_kill(process),
-        };
-        let reason: String = reason.chars().take(REASON_BYTES_MAX / 4).collect();
-        let record = json!({ "image": process.image.name, "pid": pids.first(), "reason": reason });
-        tracing::error!(image = process.image.name, ?pids, reason, "a process is stopped");
-        self.board.record_failure(record.to_string().as_bytes());
+        if let Some(pidfd) = process.record.pidfd() {
+            // Gone is as good as killed.
+            let _ = borrow(Some(pidfd)).map(|pidfd| pidfd_send_signal(&*pidfd, Signal::KILL));
+            return;
+        }
+        let pids = self.find_and_kill(process);
+        let Some(number) = process.record.failure() else { return };
+        if let Ok(failure) = serde_json::from_slice::<Failure>(&self.board.read_failure(number)) {
+            let failure = Failure { pid: pids.first().copied().or(failure.pid), ..failure };
+            self.board.write_failure(number, &serde_json::to_vec(&failure).unwrap_or_default());
+        }
     }
 
     fn find_and_kill(&self, process: &Process) -> Vec<i32> {
@@ -74,7 +79,7 @@ impl Server {
             match process.uffd().poison(span.at..span.at + PAGE_BYTES) {
                 Ok(Outcome::Done(_)) => {
                     let marked = |pid: &i32| entry(*pid, span.at).is_some_and(|e| e & (MARKER | PRESENT) == MARKER);
-                    return before.into_iter().filter(marked).filter(|pid| kill(*pid, span.at)).collect();
+                    return before.into_iter().filter(marked).filter(|pid| kill_marked(*pid, span.at)).collect();
                 }
                 // It is there, or nowhere: the next one.
                 Ok(Outcome::Exists | Outcome::NoMapping) => book.left -= process.missing.clear(&(number..number + 1)),
@@ -108,7 +113,7 @@ fn entry(pid: i32, address: u64) -> Option<u64> {
 }
 
 /// Kills a process if it is still the one with the marker at `address`.
-fn kill(pid: i32, address: u64) -> bool {
+fn kill_marked(pid: i32, address: u64) -> bool {
     let open = |pid| Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
     let Some(pidfd) = open(pid) else { return false };
     // The number may have passed to another process before it was opened.

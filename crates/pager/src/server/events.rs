@@ -172,7 +172,7 @@ impl Server {
             }
         }
         if let Some(reason) = self.apply(process, book, event) {
-            self.demand.doom(Arc::clone(process), reason);
+            self.doom_locked(process, book, &reason);
         }
     }
 
@@ -200,7 +200,7 @@ impl Server {
                 let full = self.full(parent).or_else(|| book.doomed.then(|| "its parent was stopped".to_owned()));
                 match full {
                     Some(reason) => {
-                        self.demand.doom(process, reason.clone());
+                        self.doom(&process, &reason);
                         (!book.doomed).then_some(reason)
                     }
                     None => None,

@@ -32,7 +32,7 @@ impl Server {
         loop {
             match self.demand.take() {
                 Job::Open(image) => self.open_image(image),
-                Job::Doom(process, reason) => self.end(&process, &reason),
+                Job::Kill(process) => self.kill(&process),
                 Job::Answer(wanted) => {
                     let index = wanted.process.record.index;
                     self.answer(wanted);

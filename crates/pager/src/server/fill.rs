@@ -17,6 +17,9 @@ use crate::{
     pages::{Cluster, Layout},
 };
 
+/// As long as nobody knows what is touched first, nothing is filled unasked: what is faulted on meanwhile is what should be known.
+pub const RECORDING: Duration = Duration::from_secs(2);
+
 /// Between two looks for something to fill, when there is none.
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -40,8 +43,9 @@ pub(super) struct Progress {
 
 impl Progress {
     pub(super) fn new(mut hot: Vec<u64>) -> Self {
+        let due = hot.is_empty().then(|| Instant::now() + RECORDING);
         hot.reverse();
-        Self { hot, sweep: 0, due: None, failures: 0 }
+        Self { hot, sweep: 0, due, failures: 0 }
     }
 
     /// The address of the next page to fetch, if one of `processes` lacks any.

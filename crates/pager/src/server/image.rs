@@ -211,6 +211,9 @@ impl Server {
             }
             process.wake_all(&book);
             self.enlist(&process);
+            if book.doomed {
+                self.demand.doom(Arc::clone(&process));
+            }
         }
         match &image.lost {
             Some(reason) => self.doom(&process, reason),

@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -54,6 +54,10 @@ fn mix(x: u64) -> u64 {
 }
 
 impl Formula {
+    fn kept(&self) -> MutexGuard<'_, HashMap<u64, Arc<Vec<u8>>>> {
+        self.kept.lock().expect("no test panics with it")
+    }
+
     fn bytes(&self, range: Range<u64>) -> Vec<u8> {
         let word = |at: u64| {
             let number = (at - BASE) / PAGE;
@@ -73,7 +77,7 @@ impl PageSource for Formula {
 
     fn cluster(&self, address: u64) -> Result<Cluster, SourceError> {
         let extent = self.extent(address);
-        if let Some(bytes) = self.kept.lock().unwrap().get(&extent.start) {
+        if let Some(bytes) = self.kept().get(&extent.start) {
             return Ok(Cluster { start: extent.start, bytes: Arc::clone(bytes) });
         }
         let count = self.fetches.fetch_add(1, Ordering::Relaxed);
@@ -86,13 +90,13 @@ impl PageSource for Formula {
         }
         let bytes = Arc::new(self.bytes(extent.clone()));
         if self.picture.keeps {
-            self.kept.lock().unwrap().insert(extent.start, Arc::clone(&bytes));
+            self.kept().insert(extent.start, Arc::clone(&bytes));
         }
         Ok(Cluster { start: extent.start, bytes })
     }
 
     fn is_local(&self, address: u64) -> bool {
-        self.kept.lock().unwrap().contains_key(&self.extent(address).start)
+        self.kept().contains_key(&self.extent(address).start)
     }
 
     fn ranges(&self) -> Vec<Range<u64>> {
@@ -207,8 +211,15 @@ impl Victim {
         let pid = self.child.id() as i32;
         let raw = rustix::process::Pid::from_raw(pid).context("a pid")?;
         let pidfd = rustix::process::pidfd_open(raw, rustix::process::PidfdFlags::empty())?;
-        let ranges = [BASE..BASE + picture.pages * PAGE];
-        let serve = Serve { name, uffd: self.uffd.as_fd(), pid, pidfd: pidfd.as_fd(), ranges: &ranges, image };
+        let range = BASE..BASE + picture.pages * PAGE;
+        let serve = Serve {
+            name,
+            uffd: self.uffd.as_fd(),
+            pid,
+            pidfd: pidfd.as_fd(),
+            ranges: std::slice::from_ref(&range),
+            image,
+        };
         let mut last = None;
         wait_until("it is served", || {
             last = guardian.client().and_then(|mut client| Ok(client.serve(&serve)?)).err();

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     capture::Capture,
-    checkpoint::{ReadPages, RestoreSpec, Restored},
+    checkpoint::{RestoreSpec, Restored},
     error::{Context, Error},
     image::Image,
     procfs::{self, Fields, MapLine},
@@ -81,10 +81,18 @@ pub fn build(capture: &Capture, spec: &BuildSpec<'_>) -> Result<Zygote, Error> {
     Ok(zygote)
 }
 
-/// Restores a zygote of a checkpoint. `read` gives the pages that it needs first.
-pub(crate) fn restore(image: &Image, spec: &RestoreSpec<'_>, read: ReadPages<'_>) -> Result<Restored, Error> {
+/// Gives the bytes at an address of the program.
+pub(crate) type ReadPages<'a> = &'a mut dyn FnMut(u64, &mut [u8]) -> Result<(), Error>;
+
+/// Restores a zygote of a checkpoint. `read` gives the changed pages of files, which are at `of_files`.
+pub(crate) fn restore(
+    image: &Image,
+    spec: &RestoreSpec<'_>,
+    of_files: &[Range],
+    read: ReadPages<'_>,
+) -> Result<Restored, Error> {
     let pages: Vec<Range> = spec.pages.iter().map(|&(start, end)| Range { start, end }).collect();
-    let origin = Origin::Checkpoint(&pages);
+    let origin = Origin::Checkpoint { pages: &pages, of_files };
     let plan = Plan { image, origin, rootfs: spec.rootfs, seccomp: spec.seccomp, huge_pages: false };
     let (zygote, faults) = from_nothing(&plan, read)?;
     Ok(Restored { zygote, faults })

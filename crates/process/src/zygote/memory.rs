@@ -39,7 +39,7 @@ pub(super) enum Origin<'a> {
     Still { still: &'a Still, pagemap: File },
     /// Those of a checkpoint, in order: anonymous ones arrive by fault, changed pages of private files are written from outside (the kernel
     /// raises no faults for files).
-    Checkpoint(&'a [Range]),
+    Checkpoint { pages: &'a [Range], of_files: &'a [Range] },
 }
 
 impl<'a> Origin<'a> {
@@ -57,7 +57,10 @@ impl<'a> Origin<'a> {
             Self::Still { still, pagemap } => {
                 remote::private_pages(pagemap, mapping.range).of("scan the page map", still.pid())
             }
-            Self::Checkpoint(pages) => Ok(within(pages, mapping.range)),
+            Self::Checkpoint { pages, of_files } => {
+                let runs = if mapping.backing == Backing::Anonymous { pages } else { of_files };
+                Ok(within(runs, mapping.range))
+            }
         }
     }
 }
@@ -70,7 +73,7 @@ pub(crate) fn by_fault<'a>(image: &'a Image, pages: &'a [Range]) -> impl Iterato
 }
 
 /// The parts of `runs`, which are in order, that lie in `range`.
-pub(crate) fn within(runs: &[Range], range: Range) -> Vec<Range> {
+fn within(runs: &[Range], range: Range) -> Vec<Range> {
     let from = runs.partition_point(|run| run.end <= range.start);
     let overlapping = runs[from..].iter().take_while(|run| run.start < range.end);
     overlapping.map(|run| Range { start: run.start.max(range.start), end: run.end.min(range.end) }).collect()
@@ -97,7 +100,7 @@ pub(super) fn plan(
     for mapping in &image.mappings {
         let mut runs = origin.pages(mapping)?;
         rest.memory_bytes += runs.iter().map(|run| run.end - run.start).sum::<u64>();
-        if matches!(origin, Origin::Checkpoint(_)) && !runs.is_empty() {
+        if matches!(origin, Origin::Checkpoint { .. }) && !runs.is_empty() {
             if mapping.backing != Backing::Anonymous {
                 rest.outside.append(&mut runs);
             }
@@ -119,7 +122,7 @@ pub(super) fn plan(
     files.close(script);
     match origin {
         Origin::Still { .. } => read_memory(script, still_memory(root), &readable),
-        Origin::Checkpoint(pages) => rest.by_fault.extend(by_fault(image, pages)),
+        Origin::Checkpoint { pages, .. } => rest.by_fault.extend(by_fault(image, pages)),
     }
     script.append(after);
     Ok(rest)

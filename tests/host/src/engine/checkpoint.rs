@@ -40,18 +40,12 @@ impl ChunkSource for Chunks {
 
 /// The memory of a zygote as an image.
 pub(super) fn image(state: &ProgramState, zygote: i32) -> Result<PageReader<Chunks>> {
-    let ranges = state.private_ranges().into_iter().map(|(start, end)| Range { start, end });
+    let ranges = state.memory_ranges().into_iter().map(|(start, end)| Range { start, end });
     let scan = Scan::new(zygote, ranges)?;
     let mut chunks = Chunks::default();
     let options = Options { packing: Packing::SMALL, threads: 2 };
     let dump = memory::dump(&ProcessPages::open(zygote)?, scan, &mut chunks, options)?;
     Ok(PageReader::new(vec![Image::open(&dump.root)?], chunks)?)
-}
-
-/// Some bytes of it, whole pages.
-pub(super) fn read(reader: &PageReader<Chunks>, at: u64, length: usize) -> Result<Vec<u8>> {
-    let page = PAGE_BYTES as u64;
-    Ok(reader.read(PageRun::between(at / page, (at + length as u64) / page))?)
 }
 
 /// Fills a restored zygote; then nobody watches its memory any more.
@@ -66,8 +60,7 @@ impl PageTarget for Zygote {
         for (n, page) in bytes.chunks(PAGE_BYTES).enumerate() {
             let address = (first + n as u64) * PAGE_BYTES as u64;
             match self.0.copy(address, page)? {
-                // Changed pages of files are in place.
-                Outcome::Done(_) | Outcome::NoMapping => {}
+                Outcome::Done(_) => {}
                 other => return Err(format!("page {address:#x}: {other:?}").into()),
             }
         }

@@ -21,7 +21,7 @@ use tokio::{
     process::{Child, Command},
 };
 
-use super::program;
+use super::{pages, program};
 use crate::client::{Client, Flow};
 
 /// How long the node may take to come up, and to clean up.
@@ -91,6 +91,17 @@ impl PrivateNode {
         let ended = tokio::time::timeout(NODE_WAIT, self.process.wait()).await;
         ended.context("the private node does not end")??;
         Ok(())
+    }
+
+    /// Its directory of state.
+    fn state_dir(&self) -> PathBuf {
+        self.dir.join("state")
+    }
+
+    /// How many pages its pager has handed out.
+    pub(super) async fn paged(&self) -> Result<Option<pages::Paged>> {
+        let state_dir = self.state_dir();
+        tokio::task::spawn_blocking(move || pages::paged(&state_dir)).await?
     }
 
     /// Its process.
@@ -184,6 +195,8 @@ impl Drop for PrivateNode {
                 std::thread::sleep(Duration::from_millis(20));
             }
         }
+        // It outlives nodes, and may not have noticed yet that nobody needs it.
+        pages::end_pager(&self.state_dir());
         remove(&self.dir);
     }
 }

@@ -17,7 +17,7 @@ use anyhow::{Context, Result};
 use api::Checkpoint;
 
 use self::{
-    fresh::{First, first_answers, look, many_at_once},
+    fresh::{First, first_answers, many_at_once},
     place::{Place, Way},
 };
 use super::{
@@ -25,6 +25,7 @@ use super::{
     cold::Plain,
     criu,
     node::{Ahead, PrivateNode},
+    pages::Paged,
     program,
     report::{Report, duration, median, progress, times},
 };
@@ -94,22 +95,6 @@ impl Run<'_> {
         let one = self.one(&way, LABEL, &checkpoint, report).await?;
         self.at_once(&way, LABEL, one, report).await?;
         self.sizes(&way, LABEL, report).await?;
-        progress("what a first answer needs");
-        let looked = look(&way, PLAIN).await?;
-        report.fact(
-            "working set",
-            format!(
-                "one more answer of a restored copy references {} of its pages",
-                output::bytes(looked.referenced_bytes)
-            ),
-        );
-        report.fact(
-            format!("read from the objects, {LABEL}"),
-            format!(
-                "{} until asked just after the first answer (the node's own counter; a fill in the background counts, too)",
-                output::bytes(looked.bytes_in)
-            ),
-        );
         Ok(())
     }
 
@@ -225,23 +210,41 @@ async fn take(
     Ok(checkpoint)
 }
 
-/// The median of what came from the objects before the first answer.
-fn fetched_bytes(firsts: &[First]) -> Option<u64> {
-    let mut bytes: Vec<u64> = firsts.iter().filter_map(|first| first.bytes).collect();
-    bytes.sort_unstable();
-    bytes.get(bytes.len() / 2).copied()
+fn middle(mut values: Vec<u64>) -> Option<u64> {
+    values.sort_unstable();
+    values.get(values.len() / 2).copied()
 }
 
+/// What came from the objects before the first answer.
+fn fetched_bytes(firsts: &[First]) -> Option<u64> {
+    middle(firsts.iter().filter_map(|first| first.bytes).collect())
+}
+
+/// Says what a first answer needs, and what was moved for it.
 fn fetched(firsts: &[First], label: &str, checkpoint: &Checkpoint, report: &mut Report) {
+    const PAGE: u64 = memory::PAGE_BYTES as u64;
+    let paged =
+        |of: fn(&Paged) -> u64| middle(firsts.iter().filter_map(|first| first.paged.as_ref()).map(of).collect());
+    let working_set = paged(|paged| paged.working_set).map(|pages| pages * PAGE);
+    if let (Some(working_set), Some(faults), Some(by_fault), Some(filled)) =
+        (working_set, paged(|paged| paged.faults), paged(|paged| paged.by_fault), paged(|paged| paged.filled))
+    {
+        let value = format!(
+            "{} are faulted on, by {faults} faults; {} came with them, {} in the background ({} in all)",
+            output::bytes(working_set),
+            output::bytes(by_fault * PAGE),
+            output::bytes(filled * PAGE),
+            output::bytes(checkpoint.memory_bytes)
+        );
+        report.fact(format!("pages until the first answer, {label}"), value);
+    }
     let Some(bytes) = fetched_bytes(firsts) else { return };
-    let stored = checkpoint.stored_memory_bytes + checkpoint.layer_bytes;
-    report.fact(
-        format!("fetched before the first answer, {label}"),
-        format!(
-            "{} of {} stored = {:.1} % (on the wire, with all that a fresh node asks for)",
-            output::bytes(bytes),
-            output::bytes(stored),
-            bytes as f64 * 100.0 / stored.max(1) as f64
-        ),
+    let stored = checkpoint.stored_memory_bytes as f64 / checkpoint.memory_bytes.max(1) as f64;
+    let ratio = working_set.map(|set| bytes as f64 / (set as f64 * stored).max(1.0));
+    let value = format!(
+        "{} on the wire, with all that a fresh node asks for{}",
+        output::bytes(bytes),
+        ratio.map_or_else(String::new, |ratio| format!("; {ratio:.2}x of what the pages faulted on take on average"))
     );
+    report.fact(format!("fetched until the first answer, {label}"), value);
 }

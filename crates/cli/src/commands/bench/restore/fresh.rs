@@ -1,7 +1,6 @@
 //! Rounds on nodes that are new each time.
 
 use std::{
-    fs,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -10,7 +9,10 @@ use anyhow::{Context, Result};
 use tokio::task::JoinSet;
 
 use super::place::Way;
-use crate::commands::bench::node::{Ahead, PrivateNode, Started};
+use crate::commands::bench::{
+    node::{Ahead, PrivateNode, Started},
+    pages::Paged,
+};
 
 /// A node that has just come up still makes itself comfortable.
 const SETTLE: Duration = Duration::from_millis(200);
@@ -20,16 +22,10 @@ pub(super) struct First {
     pub(super) started: Started,
     /// What came from the objects for it, if that is counted on the way.
     pub(super) bytes: Option<u64>,
+    /// What the pager had handed out, if there was one.
+    pub(super) paged: Option<Paged>,
     /// The second one.
     pub(super) again: Started,
-}
-
-/// What a look at a restored copy shows.
-pub(super) struct Looked {
-    /// What the node has read from the objects, until asked after the first answer.
-    pub(super) bytes_in: u64,
-    /// Pages of the copy that another answer references.
-    pub(super) referenced_bytes: u64,
 }
 
 async fn node(way: &Way) -> Result<PrivateNode> {
@@ -46,13 +42,14 @@ pub(super) async fn first_answers(way: &Way, name: &str, rounds: u32) -> Result<
         let before = way.bytes();
         let (sandbox, started) = node.start_one(name).await?;
         let bytes = way.bytes().zip(before).map(|(after, before)| after - before);
+        let paged = node.paged().await?;
         node.remove(&sandbox.id).await?;
         tokio::time::sleep(SETTLE).await;
         let (_, again) = node.start_one(name).await?;
         node.stop().await?;
         // The first one brings files of the host into memory that no node owns.
         if round > 0 {
-            firsts.push(First { started, bytes, again });
+            firsts.push(First { started, bytes, paged, again });
         }
     }
     Ok(firsts)
@@ -74,24 +71,4 @@ pub(super) async fn many_at_once(way: &Way, name: &str, count: u32) -> Result<(V
     let total = began.elapsed();
     Arc::into_inner(node).context("the node is still in use")?.stop().await?;
     Ok((answered, total))
-}
-
-/// Starts one copy on a node of its own and looks at what it needed.
-pub(super) async fn look(way: &Way, name: &str) -> Result<Looked> {
-    let node = node(way).await?;
-    let (sandbox, _) = node.start_one(name).await?;
-    let bytes_in = node.store_stats().await?.requests.bytes_in;
-    let pid = sandbox.main_pid;
-    fs::write(format!("/proc/{pid}/clear_refs"), "1").context("cannot clear the marks of referenced pages")?;
-    node.request(&sandbox.id).await?;
-    let referenced_bytes = referenced(pid)?;
-    node.stop().await?;
-    Ok(Looked { bytes_in, referenced_bytes })
-}
-
-fn referenced(pid: i32) -> Result<u64> {
-    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
-    let line = rollup.lines().find_map(|line| line.strip_prefix("Referenced:")).context("no Referenced")?;
-    let kib: u64 = line.split_ascii_whitespace().next().context("no Referenced")?.parse()?;
-    Ok(kib << 10)
 }

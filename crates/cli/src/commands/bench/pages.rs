@@ -1,0 +1,67 @@
+//! The pager of a private node: how much it has handed out, and its end.
+
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use anyhow::Result;
+use pager::{Client, Status};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// It learns of the end of the programs that it serves a moment after that.
+const END_WAIT: Duration = Duration::from_secs(2);
+const POLL: Duration = Duration::from_millis(5);
+
+/// Pages, until it was asked.
+#[derive(Debug, Clone)]
+pub(super) struct Paged {
+    pub(super) faults: u64,
+    /// Different pages that programs faulted on.
+    pub(super) working_set: u64,
+    /// Handed out for faults, neighbours included.
+    pub(super) by_fault: u64,
+    /// Handed out before anybody asked.
+    pub(super) filled: u64,
+}
+
+/// What the pager of the node in `state_dir` has done so far; nothing if it has none.
+pub(super) fn paged(state_dir: &Path) -> Result<Option<Paged>> {
+    let Ok(mut client) = Client::connect(&node::pager_socket(state_dir)) else { return Ok(None) };
+    let Status { images, counters, .. } = client.status()?;
+    Ok(Some(Paged {
+        faults: counters.faults,
+        working_set: images.iter().map(|image| image.working_set_pages).sum(),
+        by_fault: counters.fault_pages,
+        filled: counters.fill_pages,
+    }))
+}
+
+/// Ends the pager of a node that has ended, with all its programs, and waits for that.
+pub(super) fn end_pager(state_dir: &Path) {
+    let socket = node::pager_socket(state_dir);
+    let Some(status) = Client::connect(&socket).ok().and_then(|mut client| client.status().ok()) else { return };
+    let family = [status.guardian_pid, status.spare_pid, status.pager_pid];
+    let deadline = Instant::now() + END_WAIT;
+    while is_any_there(&family) {
+        if Instant::now() > deadline {
+            tracing::warn!("the private node's pager does not end, and is killed");
+            return family.into_iter().for_each(kill);
+        }
+        if let Ok(mut client) = Client::connect(&socket) {
+            // Refused as long as it does not know that its programs are gone.
+            let _ = client.shutdown();
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+fn is_any_there(pids: &[i32]) -> bool {
+    pids.iter().any(|pid| *pid > 0 && Path::new(&format!("/proc/{pid}")).exists())
+}
+
+fn kill(pid: i32) {
+    if let Some(pid) = Pid::from_raw(pid) {
+        let _ = kill_process(pid, Signal::KILL);
+    }
+}
