@@ -35,8 +35,10 @@ ifneq ($(HOST_MANIFEST),)
 	$(CARGO) test --locked --manifest-path $(HOST_MANIFEST) -- --test-threads=1
 endif
 
-soak: programs ## long: 100 rounds of kill -9 in the middle of 50 forks, the engine's programs 20 times
+soak: programs ## long: kill -9 in the middle of forks (100 rounds) and of page faults (1,000), the store on S3, the engine 20 times
 	$(CARGO) build --locked -p pando
+	GO=$(GO) scripts/s3.sh $(CARGO) test --locked -p pando-store --test chunks -- --include-ignored
+	PANDO_ROUNDS=1000 $(CARGO) test --locked -p pando-pager --test served -- any_of
 	PANDO_ROUNDS=100 $(CARGO) test --locked -p $(HOST_TESTS) --test node -- crash::any
 	for round in $$(seq 20); do $(CARGO) test --locked -p $(HOST_TESTS) --test engine || exit 1; done
 

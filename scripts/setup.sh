@@ -4,10 +4,11 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# tool:package. The languages are those of the programs that the tests fork.
+# tool:package. The languages are those of the programs that the tests fork; Go also builds the S3 service of scripts/s3.sh. Debian keeps
+# the server of PostgreSQL, of which tests start one of their own, out of the path: pg_ctlcluster says that the packages are there.
 readonly TOOLS=(
 	gcc:gcc make:make curl:curl go:golang-go node:nodejs java:default-jre-headless javac:default-jdk-headless
-	/usr/bin/python3:python3 perl:perl setpriv:util-linux
+	/usr/bin/python3:python3 perl:perl setpriv:util-linux pg_ctlcluster:postgresql
 )
 
 say() { printf 'setup: %s\n' "$*"; }

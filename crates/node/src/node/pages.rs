@@ -29,6 +29,8 @@ const START_MAX: Duration = Duration::from_secs(10);
 const START_TICK: Duration = Duration::from_millis(2);
 /// How often it is asked whether a program has all its pages.
 const FILL_TICK: Duration = Duration::from_millis(20);
+/// How long it may take to notice that the last process that lacks pages has ended.
+const STOP_MAX: Duration = Duration::from_secs(5);
 /// How long a fork waits for the pages that its source still lacks.
 const FILL_MAX: Duration = Duration::from_secs(600);
 
@@ -108,15 +110,23 @@ impl Node {
         tokio::task::spawn_blocking(wait).await.doing("wait for its memory").flatten()
     }
 
-    /// Ends the pager unless somebody depends on it.
+    /// Ends the pager unless somebody depends on it. Zygotes that have just ended may do so for a moment.
     pub(super) async fn stop_pager(&self) {
         let socket = self.pager_socket();
-        let stopped = tokio::task::spawn_blocking(move || match Client::connect(&socket) {
-            Ok(mut client) => client.shutdown(),
-            // There is none.
-            Err(_) => Ok(()),
-        });
-        if let Ok(Err(error)) = stopped.await {
+        let patience = if self.state().sandboxes().is_empty() { STOP_MAX } else { Duration::ZERO };
+        let stop = move || {
+            let deadline = Instant::now() + patience;
+            // Without a connection there is none.
+            while let Ok(mut client) = Client::connect(&socket) {
+                match client.shutdown() {
+                    Err(error) if Instant::now() > deadline => return Err(error),
+                    Err(_) => std::thread::sleep(FILL_TICK),
+                    Ok(()) => break,
+                }
+            }
+            Ok(())
+        };
+        if let Ok(Err(error)) = tokio::task::spawn_blocking(stop).await {
             tracing::info!(reason = crate::chain(&error), "the pager stays");
         }
     }

@@ -15,6 +15,8 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("checkpoint::names_are_taken_replaced_listed_and_removed", || case(names)),
         Case::new("checkpoint::one_of_a_restored_sandbox_has_the_values_of_both", || case(chain)),
         Case::new("checkpoint::a_node_without_the_key_cannot_read_it", || case(wrong_key)),
+        Case::new("checkpoint::memory_arrives_although_the_pager_is_killed_again_and_again", || case(killed_pager)),
+        Case::new("checkpoint::memory_arrives_although_the_node_is_killed", || case(killed_node)),
     ]
 }
 
@@ -165,6 +167,58 @@ fn wrong_key(shared: &Shared, node: &Node) -> Result<()> {
     let other = shared.node_with_keys("other.keys")?;
     let refused = other.pando(&["run", "sealed"])?;
     ensure!(refused.code != 0 && refused.stderr.contains("key"), "{refused}");
+    other.finish()
+}
+
+/// The processes of a node's pager, in the order in which they were made: guardian, spare, pager.
+fn pagers(node: &Node) -> Result<Vec<i32>> {
+    let state = format!("--state\0{}\0", node.state.display());
+    let mut pids = Vec::new();
+    for entry in std::fs::read_dir("/proc")?.flatten() {
+        let command = std::fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default();
+        if command.contains("\0guardian\0") && command.contains(&state) {
+            pids.extend(entry.file_name().to_string_lossy().parse::<i32>());
+        }
+    }
+    pids.sort_unstable();
+    Ok(pids)
+}
+
+fn kill(pid: i32) -> Result<()> {
+    let pid = rustix::process::Pid::from_raw(pid).context("no pid")?;
+    // It may have ended meanwhile.
+    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    Ok(())
+}
+
+fn killed_pager(shared: &Shared, node: &Node) -> Result<()> {
+    let source = node.run("geo", 1)?[0].id.to_string();
+    take(node, &source, "warm")?;
+    elsewhere(shared, |other| {
+        let ids: Vec<String> = other.run("warm", 3)?.iter().map(|sandbox| sandbox.id.to_string()).collect();
+        // Each in turn: the pager, the spare and the guardian, while pages are missing.
+        for round in 0..9 {
+            let family = pagers(other)?;
+            ensure!(family.len() <= 3 && !family.is_empty(), "the pager's processes: {family:?}");
+            kill(family[family.len() - 1 - round % family.len()])?;
+            ensure!(other.ask(&ids[round % 3], "GET /verify")?["intact"] == true, "round {round}: not intact");
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+        Ok(())
+    })
+}
+
+fn killed_node(shared: &Shared, node: &Node) -> Result<()> {
+    let source = node.run("geo", 1)?[0].id.to_string();
+    take(node, &source, "warm")?;
+    let mut other = shared.node()?;
+    let id = other.run("warm", 1)?[0].id.to_string();
+    other.kill_server()?;
+    other.start_server()?;
+    ensure!(other.ask(&id, "GET /verify")?["intact"] == true, "not intact");
+    let fork = other.json(&["fork", &id, "--json"])?;
+    let copy = fork["sandboxes"][0]["id"].as_str().context("no copy")?.to_owned();
+    ensure!(other.ask(&copy, "GET /verify")?["intact"] == true, "a fork of it is not intact");
     other.finish()
 }
 

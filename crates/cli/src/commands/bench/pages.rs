@@ -40,24 +40,35 @@ pub(super) fn paged(state_dir: &Path) -> Result<Option<Paged>> {
 /// Ends the pager of a node that has ended, with all its programs, and waits for that.
 pub(super) fn end_pager(state_dir: &Path) {
     let socket = node::pager_socket(state_dir);
-    let Some(status) = Client::connect(&socket).ok().and_then(|mut client| client.status().ok()) else { return };
-    let family = [status.guardian_pid, status.spare_pid, status.pager_pid];
-    let deadline = Instant::now() + END_WAIT;
-    while is_any_there(&family) {
-        if Instant::now() > deadline {
-            tracing::warn!("the private node's pager does not end, and is killed");
-            return family.into_iter().for_each(kill);
+    let (began, mut family, mut killed) = (Instant::now(), Vec::new(), false);
+    loop {
+        let refusal = ask_to_end(&socket, &mut family);
+        if !family.iter().any(|pid| Path::new(&format!("/proc/{pid}")).exists()) {
+            return;
         }
-        if let Ok(mut client) = Client::connect(&socket) {
-            // Refused as long as it does not know that its programs are gone.
-            let _ = client.shutdown();
+        // Again and again: who is killed may have been replaced by one of the others.
+        if began.elapsed() > END_WAIT {
+            family.iter().copied().for_each(kill);
+            if !std::mem::replace(&mut killed, true) {
+                tracing::warn!(refusal, "the private node's pager does not end, and is killed");
+            }
+        }
+        if began.elapsed() > END_WAIT * 2 {
+            return;
         }
         std::thread::sleep(POLL);
     }
 }
 
-fn is_any_there(pids: &[i32]) -> bool {
-    pids.iter().any(|pid| *pid > 0 && Path::new(&format!("/proc/{pid}")).exists())
+/// Asks a pager to end; notes its processes, and gives its reason if it refuses: it may not know yet that its programs are gone.
+fn ask_to_end(socket: &Path, family: &mut Vec<i32>) -> Option<String> {
+    let mut client = Client::connect(socket).ok()?;
+    if let Ok(status) = client.status() {
+        family.extend([status.guardian_pid, status.spare_pid, status.pager_pid].iter().filter(|pid| **pid > 0));
+        family.sort_unstable();
+        family.dedup();
+    }
+    client.shutdown().err().map(|error| error.to_string())
 }
 
 fn kill(pid: i32) {
