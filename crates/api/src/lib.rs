@@ -16,6 +16,7 @@
 //! | `GET /v1/store/stats` | [`StoreStats`] |
 //! | `POST /v1/store/verify` | [`StoreVerification`]; hanging up ends it |
 //! | `POST /v1/store/gc` | [`GcRequest`] -> [`GcReport`] |
+//! | `POST /v1/templates/NAME/warm` | nothing -> [`Template`]: a lost zygote is built again, a checkpoint's restored |
 //! | `GET /v1/sandboxes` | a list of [`Sandbox`] |
 //! | `GET /v1/sandboxes/ID` | [`SandboxDetail`] |
 //! | `DELETE /v1/sandboxes/ID`, `DELETE /v1/sandboxes` | [`Removed`] |

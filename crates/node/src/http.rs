@@ -26,6 +26,7 @@ pub(crate) fn router(node: Arc<Node>) -> Router {
         .route("/templates", get(handlers::templates).post(handlers::build))
         .route("/templates/{name}", get(handlers::template).delete(handlers::remove_template))
         .route("/templates/{name}/run", post(handlers::run))
+        .route("/templates/{name}/warm", post(handlers::warm))
         .route("/sandboxes", get(handlers::sandboxes).delete(handlers::remove_all))
         .route("/sandboxes/{id}", get(handlers::sandbox).delete(handlers::remove))
         .route("/sandboxes/{id}/logs", get(handlers::logs))

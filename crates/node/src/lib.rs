@@ -32,6 +32,7 @@ const PAGER_IDLE: std::time::Duration = std::time::Duration::from_secs(30);
 
 /// Runs the pager's guardian: the whole life of a process that has one thread so far.
 pub fn run_pager(settings: durable::Settings, state_dir: &std::path::Path) -> std::result::Result<(), pager::Error> {
+    sys::heap::return_large_allocations();
     let socket = pager_socket(state_dir);
     let config = pager::guardian::Config { socket, idle_exit: PAGER_IDLE, pager: pager::Options::default() };
     let opener = durable::Opener::new(settings, state_dir.to_owned());

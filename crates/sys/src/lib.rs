@@ -5,6 +5,7 @@ pub mod blob;
 pub mod child;
 pub mod clone;
 pub mod deadman;
+pub mod heap;
 pub mod namespace;
 pub mod pidfd;
 pub mod ptrace;

@@ -33,6 +33,8 @@ pub(crate) enum Command {
     Ls(ListArgs),
     /// Show everything about a template.
     Inspect(NameArgs),
+    /// Have the zygote of a template, or of a checkpoint, ready on this node, so that the next run need not wait for it.
+    Warm(NameArgs),
     /// Remove a template that no sandbox runs from.
     Rm(NameArgs),
 }
@@ -103,6 +105,9 @@ pub(crate) async fn run(command: Command, client: &Client) -> Result<ExitCode> {
         Command::Build(args) => build(*args, client).await?,
         Command::Ls(args) => list(&args, client).await?,
         Command::Inspect(args) => output::json(&client.get::<Template>(&format!("/templates/{}", args.name)).await?)?,
+        Command::Warm(args) => {
+            describe(&client.post::<_, Template>(&format!("/templates/{}/warm", args.name), &()).await?)
+        }
         Command::Rm(args) => client.delete::<()>(&format!("/templates/{}", args.name)).await?,
     }
     Ok(ExitCode::SUCCESS)

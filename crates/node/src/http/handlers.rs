@@ -142,6 +142,11 @@ pub(super) async fn run(
     .map(Json)
 }
 
+pub(super) async fn warm(State(node): Shared, Path(name): Path<String>) -> Result<Json<Template>> {
+    let name: TemplateName = parse(&name)?;
+    finish(async move { node.warm(&name).await }).await.map(Json)
+}
+
 pub(super) async fn fork(
     State(node): Shared,
     Path(id): Path<String>,

@@ -66,24 +66,22 @@ impl Node {
         request: &CheckpointRequest,
         progress: &CheckpointProgress,
     ) -> Result<api::Checkpoint> {
-        let (record, template, point) = {
-            let mut state = self.state();
+        let (record, template) = {
+            let state = self.state();
             let record = state.running(id)?.clone();
             let template = state.template_record(&record.template).cloned();
             let template = template.ok_or_else(|| Error::NoTemplate(record.template.clone()))?;
-            (record, template, state.claim())
+            (record, template)
         };
         let name = match &request.name {
             Some(name) => name.clone(),
             None => made_up(&record.template)?,
         };
         let replaces = match Checkpoint::find(&self.durable, &name).await? {
-            Some(_) if !request.replace => {
-                self.state().release(&point);
-                return Err(Error::CheckpointExists(name));
-            }
+            Some(_) if !request.replace => return Err(Error::CheckpointExists(name)),
             found => found.map(|(head, _)| head),
         };
+        let point = self.state().claim();
         let directory = self.config.sandbox_dir(&point);
         let taken = self.take(&record, &template, (name, replaces), &directory, progress).await;
         remove_quietly(&directory).await;

@@ -26,15 +26,16 @@ impl Node {
     /// Forks `request.count` copies of a running sandbox.
     pub(crate) async fn fork(self: &Arc<Self>, id: &SandboxId, request: &ForkRequest) -> Result<ForkResponse> {
         let began = Instant::now();
+        let pages = self.state().running(id)?.pages.clone();
+        if let Some(pages) = pages {
+            self.wait_filled(&pages).await?;
+        }
         let (record, base, point, zygote) = {
             let mut state = self.state();
             let record = state.running(id)?.clone();
             let base = state.parked_zygote(&record.template);
             (record, base, state.claim(), state.number())
         };
-        if let Some(pages) = &record.pages {
-            self.wait_filled(pages).await?;
-        }
         let directory = self.config.sandbox_dir(&point);
         let layer = directory.join(FORK_LAYER);
         std::fs::create_dir_all(&directory).at("create", &directory)?;

@@ -118,6 +118,12 @@ impl Node {
         response
     }
 
+    /// Has a template's zygote, or a checkpoint's, ready on this node; starts nothing.
+    pub(crate) async fn warm(self: &Arc<Self>, name: &TemplateName) -> Result<api::Template> {
+        self.startable(name).await?;
+        self.state().template(name)
+    }
+
     /// Removes what a request started whose client has gone.
     pub(crate) async fn undo_starts(self: &Arc<Self>, sandboxes: &[api::Sandbox]) {
         tracing::info!(count = sandboxes.len(), "the client went away: removing what it started");

@@ -79,6 +79,7 @@ fn another_node(shared: &Shared, node: &Node) -> Result<()> {
     node.ask(&source, "POST /write?key=after&value=1")?;
     node.shell(&source, "echo after > /tmp/note")?;
     elsewhere(shared, |other| {
+        other.ok(&["template", "warm", "warm"])?;
         for sandbox in other.run("warm", 3)? {
             let id = sandbox.id.as_str();
             let state = other.ask(id, "GET /state")?;
