@@ -37,6 +37,8 @@ pub(crate) struct Checkpoint {
     pub(crate) state: BlobRef,
     /// The root of its page image.
     pub(crate) memory: BlobRef,
+    /// The roots of the images that it was taken against, newest first. Their chunks belong to the manifest's parent.
+    pub(crate) base: Vec<BlobRef>,
     /// Its file changes, as layers above the image, topmost first.
     pub(crate) layers: Vec<BlobRef>,
     pub(crate) counts: Counts,
@@ -78,10 +80,15 @@ impl Checkpoint {
         postcard::from_bytes(bytes).storing("read a checkpoint")
     }
 
-    /// Commits it under its name. Gives the manifest and the bytes of all its segments.
-    pub(crate) fn commit(&self, writing: Writing, replaces: Option<&Head>) -> Result<(ManifestId, u64)> {
+    /// Commits it under its name; `parent` is what it was taken against. Gives the manifest and the bytes of all its segments.
+    pub(crate) fn commit(
+        &self,
+        writing: Writing,
+        replaces: Option<&Head>,
+        parent: Option<ManifestId>,
+    ) -> Result<(ManifestId, u64)> {
         let client = self.encode()?.into();
-        let manifest = Manifest { kind: MANIFEST_KIND, version: VERSION, client, ..Manifest::default() };
+        let manifest = Manifest { kind: MANIFEST_KIND, version: VERSION, parent, client, ..Manifest::default() };
         writing.commit(&name_of(&self.spec.name)?, replaces, manifest)
     }
 
@@ -149,9 +156,12 @@ impl Checkpoint {
 
     /// A reader of its memory. Blocks.
     pub(crate) fn pages(&self, durable: &Durable, runtime: &Handle) -> Result<memory::PageReader<super::Chunks>> {
-        let root = self.memory.read(&durable.store, runtime, INDEX_BYTES_MAX)?;
-        let image = memory::Image::open(&root).storing("open a page image")?;
-        memory::PageReader::new(vec![image], durable.chunks(runtime)).storing("open a page image")
+        page_reader(self.images(), durable, runtime)
+    }
+
+    /// The roots of its memory's images, newest first.
+    pub(crate) fn images(&self) -> impl Iterator<Item = &BlobRef> {
+        std::iter::once(&self.memory).chain(&self.base)
     }
 
     /// Unpacks one of its layers into the new directory `into`. Blocks.
@@ -164,6 +174,20 @@ impl Checkpoint {
         let mut archive = layer.open(&durable.store, runtime)?;
         sandbox::unpack_layer(&mut archive as &mut dyn Read, into).map_err(Error::Sandbox)
     }
+}
+
+/// A reader of images, each followed by the one it was taken against. Blocks.
+pub(crate) fn page_reader<'a>(
+    roots: impl Iterator<Item = &'a BlobRef>,
+    durable: &Durable,
+    runtime: &Handle,
+) -> Result<memory::PageReader<super::Chunks>> {
+    let open = |root: &BlobRef| {
+        let root = root.read(&durable.store, runtime, INDEX_BYTES_MAX)?;
+        memory::Image::open(&root).storing("open a page image")
+    };
+    let images = roots.map(open).collect::<Result<Vec<_>>>()?;
+    memory::PageReader::new(images, durable.chunks(runtime)).storing("open a page image")
 }
 
 /// Writes one layer. Blocks.

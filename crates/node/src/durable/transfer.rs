@@ -30,6 +30,8 @@ const CHUNKS_AT_ONCE: usize = 8;
 const INDEX_BYTES_MAX: usize = 64 << 20;
 /// Most chunks of pages: their new places take 32 bytes each. That is 1 TiB of pages that differ.
 const CHUNKS_MAX: usize = 4 << 20;
+/// Most images that one is built on.
+const IMAGES_MAX: usize = 64;
 /// Most layers, as many as one overlay can have by far.
 const LAYERS_MAX: usize = 128;
 
@@ -39,6 +41,8 @@ struct Description {
     spec: TemplateSpec,
     created_ms: u64,
     counts: Counts,
+    /// How many images of memory follow the first one, which was taken against them.
+    base: usize,
     /// Bytes of the state, and of each layer.
     state: u64,
     layers: Vec<u64>,
@@ -47,23 +51,26 @@ struct Description {
 /// Writes `checkpoint` to `out`. Blocks.
 pub(crate) fn export(checkpoint: &Checkpoint, durable: &Durable, runtime: &Handle, out: impl Write) -> Result<()> {
     // The working set is learned anew, where it is started.
-    let Checkpoint { spec, created_ms, state, memory: root, layers, counts, hot: _ } = checkpoint;
+    let Checkpoint { spec, created_ms, state, memory: _, base, layers, counts, hot: _ } = checkpoint;
     let mut file = FileWriter::new(out);
     let description = Description {
         spec: spec.clone(),
         created_ms: *created_ms,
         counts: counts.clone(),
         state: state.bytes,
+        base: base.len(),
         layers: layers.iter().map(|layer| layer.bytes).collect(),
     };
     file.write(Kind::Description, &serde_json::to_vec(&description).storing("describe the checkpoint")?)?;
     write_blob(&mut file, state, &durable.store, runtime)?;
-    let root = root.read(&durable.store, runtime, INDEX_BYTES_MAX as u64)?;
-    let image = memory::Image::open(&root).storing("open a page image")?;
     let chunks = durable.chunks(runtime);
-    let mut pages = Pages { file: &mut file, source: &chunks, numbers: HashMap::new(), leaves: 0 };
-    let root = image.moved(&chunks, &mut pages).storing("write the memory")?;
-    file.write(Kind::Root, &root)?;
+    for root in checkpoint.images() {
+        let root = root.read(&durable.store, runtime, INDEX_BYTES_MAX as u64)?;
+        let image = memory::Image::open(&root).storing("open a page image")?;
+        let mut pages = Pages { file: &mut file, source: &chunks, numbers: HashMap::new(), leaves: 0 };
+        let root = image.moved(&chunks, &mut pages).storing("write the memory")?;
+        file.write(Kind::Root, &root)?;
+    }
     for layer in layers {
         write_blob(&mut file, layer, &durable.store, runtime)?;
     }
@@ -144,12 +151,12 @@ pub(crate) fn import(
 ) -> Result<(Checkpoint, ManifestId)> {
     let mut file = FileReader::new(input);
     let (_, description) = file.next(&[Kind::Description])?;
-    let Description { mut spec, created_ms, counts, state, layers } =
+    let Description { mut spec, created_ms, counts, base, state, layers } =
         serde_json::from_slice(&description).map_err(damaged)?;
     spec.name = import.name.unwrap_or(spec.name);
     (import.admit)(&spec)?;
-    if layers.len() > LAYERS_MAX {
-        return Err(damaged(format!("it has {} layers", layers.len())));
+    if layers.len() > LAYERS_MAX || base > IMAGES_MAX {
+        return Err(damaged(format!("it has {} layers and {base} images", layers.len())));
     }
     let replaces = match runtime.block_on(durable.heads.get(&realm(), &name_of(&spec.name)?)) {
         Ok(_) if !import.replace => return Err(Error::CheckpointExists(spec.name)),
@@ -160,16 +167,17 @@ pub(crate) fn import(
     let mut writing = Writing::begin(durable, runtime, &format!("import {}", spec.name))?;
     let state = read_blob(&mut file, &mut writing, state)?;
     let memory = read_pages(&mut file, &mut writing)?;
+    let base = (0..base).map(|_| read_pages(&mut file, &mut writing)).collect::<Result<_>>()?;
     let layers = layers.into_iter().map(|bytes| read_blob(&mut file, &mut writing, bytes)).collect::<Result<_>>()?;
     file.finish()?;
     writing.finish_segment()?;
-    let checkpoint = Checkpoint { spec, created_ms, state, memory, layers, counts, hot: None };
+    let checkpoint = Checkpoint { spec, created_ms, state, memory, base, layers, counts, hot: None };
     let mut checked = Checked::default();
     check::contents(&checkpoint, durable, runtime, import.scratch, &mut checked);
     if let Some(api::Damage { part, problem }) = checked.damage.into_iter().next() {
         return Err(damaged(format!("what was stored of it does not read back: {part}: {problem}")));
     }
-    let (manifest, _) = checkpoint.commit(writing, replaces.as_ref())?;
+    let (manifest, _) = checkpoint.commit(writing, replaces.as_ref(), None)?;
     Ok((checkpoint, manifest))
 }
 

@@ -89,6 +89,15 @@ impl Writing {
         Ok(())
     }
 
+    /// The head of this name, whose manifest is kept from now on until the writing is done; none if there is no such head.
+    pub(crate) fn keep(&self, name: &HeadName) -> Result<Option<Head>> {
+        match self.runtime.block_on(self.durable.heads.open_under(&self.lease, name)) {
+            Ok(head) => Ok(Some(head)),
+            Err(HeadsError::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error).storing("keep what is there"),
+        }
+    }
+
     fn renew(&mut self) -> Result<()> {
         if self.renewed.elapsed() > RENEW_AFTER {
             self.runtime.block_on(self.durable.heads.renew(&mut self.lease, LEASE)).storing("renew a lease")?;

@@ -10,7 +10,7 @@ use std::{fs, path::PathBuf, sync::Arc, time::Instant};
 use api::{CheckpointEvent, CheckpointRequest, CheckpointStage};
 use base::id::{SandboxId, TemplateName};
 use process::ProgramState;
-use store::heads::Head;
+use store::{heads::Head, id::ManifestId};
 use tokio::{runtime::Handle, sync::mpsc};
 
 use super::{
@@ -19,7 +19,7 @@ use super::{
     now_ms,
 };
 use crate::{
-    durable::{Checkpoint, Counts, Durable, Storing, Writing, pack_layer, realm, write_bytes},
+    durable::{BlobRef, Checkpoint, Counts, Durable, Storing, Writing, pack_layer, page_reader, realm, write_bytes},
     error::{Context, Error, Result},
     keeper::message::BuildZygote,
     records::{SandboxRecord, TemplateRecord},
@@ -52,6 +52,8 @@ impl CheckpointProgress {
 /// What a capture has left for the writer.
 struct Captured {
     zygote_pid: i32,
+    /// If the template was itself restored: its zygote, its name and its manifest.
+    restored: Option<(i32, TemplateName, String)>,
     state: PathBuf,
     /// Layers that only this node has, topmost first.
     layers: Vec<PathBuf>,
@@ -103,9 +105,11 @@ impl Node {
         }
         progress.stage(CheckpointStage::Capturing);
         fs::create_dir_all(directory).at("create", directory)?;
-        let (base, zygote) = {
+        let (base, restored, zygote) = {
             let mut state = self.state();
-            (state.parked_zygote(&record.template), state.number())
+            let base = state.parked_zygote(&record.template);
+            let restored = state.restored_zygote(&record.template);
+            (base, restored, state.number())
         };
         let layer = directory.join(FORK_LAYER);
         let job = BuildZygote {
@@ -126,6 +130,7 @@ impl Node {
             Ok((built, timings)) => {
                 let captured = Captured {
                     zygote_pid: built.engine.pid,
+                    restored,
                     state: directory.join(STATE),
                     layers: std::iter::once(layer).chain(self.own_layers(&record.layers)).collect(),
                     pause_us: timings.pause_us,
@@ -202,7 +207,9 @@ fn write(
     let state = ProgramState::decode(&encoded).storing("read the description of the program")?;
     let mut writing = Writing::begin(durable, runtime, &format!("checkpoint {}", spec.name))?;
     progress.stage(CheckpointStage::StoringMemory);
-    let (dump, root) = write_memory(&mut writing, captured.zygote_pid, &state)?;
+    let base = captured.restored.as_ref().map(|restored| find_base(restored, durable, runtime, &writing));
+    let base = base.transpose()?.flatten();
+    let (dump, root) = write_memory(&mut writing, captured.zygote_pid, &state, base.as_ref())?;
     let state = write_bytes(&mut writing, &encoded)?;
     progress.stage(CheckpointStage::StoringFiles);
     let layers: Result<Vec<_>> = captured.layers.iter().map(|layer| pack_layer(&mut writing, layer)).collect();
@@ -216,9 +223,47 @@ fn write(
         memory_bytes: dump.chunk_bytes,
         layer_bytes: layers.iter().map(|layer| layer.bytes).sum(),
     };
-    let checkpoint = Checkpoint { spec, created_ms: now_ms(), state, memory: root, layers, counts, hot: None };
-    let (manifest, _) = checkpoint.commit(writing, replaces)?;
+    let parent = base.as_ref().map(|base| base.manifest);
+    let base = base.map_or_else(Vec::new, |base| base.roots);
+    let checkpoint = Checkpoint { spec, created_ms: now_ms(), state, memory: root, base, layers, counts, hot: None };
+    if parent.is_some() {
+        // The zygote's pages and its image are compared once more, as far as the index goes: none may be missing.
+        writing.finish_segment()?;
+        page_reader(checkpoint.images(), durable, runtime)?.runs().storing("read back the index of the memory")?;
+    }
+    let (manifest, _) = checkpoint.commit(writing, replaces, parent)?;
     Ok(to_api(&checkpoint, &manifest.to_string()))
+}
+
+/// What a checkpoint is taken against: pages that its program still shares with this zygote are in these images.
+struct Base {
+    zygote: i32,
+    manifest: ManifestId,
+    roots: Vec<BlobRef>,
+}
+
+/// Most images that one is built on: each may have to be asked for a page.
+const IMAGES_MAX: usize = 8;
+
+/// The checkpoint that a template was restored from, if that is still what its name stands for.
+fn find_base(
+    (zygote, name, manifest): &(i32, TemplateName, String),
+    durable: &Durable,
+    runtime: &Handle,
+    writing: &Writing,
+) -> Result<Option<Base>> {
+    let Some(head) = writing.keep(&crate::durable::name_of(name)?)? else { return Ok(None) };
+    let now = runtime.block_on(Checkpoint::read(durable, head.manifest))?;
+    // Another manifest may stand for the same memory: with a working set, for example.
+    if head.manifest.to_string() != *manifest {
+        match runtime.block_on(Checkpoint::of_manifest(durable, manifest)) {
+            Ok(then) if then.images().eq(now.images()) => {}
+            Ok(_) | Err(_) => return Ok(None),
+        }
+    }
+    let roots: Vec<BlobRef> = now.images().cloned().collect();
+    let fits = roots.len() < IMAGES_MAX;
+    Ok(fits.then_some(Base { zygote: *zygote, manifest: head.manifest, roots }))
 }
 
 /// The memory of a parked zygote, which stands still.
@@ -226,11 +271,16 @@ fn write_memory(
     writing: &mut Writing,
     zygote: i32,
     state: &ProgramState,
-) -> Result<(memory::Totals, crate::durable::BlobRef)> {
+    base: Option<&Base>,
+) -> Result<(memory::Totals, BlobRef)> {
     let ranges: Vec<_> = state.memory_ranges();
     let pages = memory::ProcessPages::open(zygote).storing("open the program's memory")?;
     let ranges = ranges.into_iter().map(|(start, end)| sys::remote::Range { start, end });
-    let scan = memory::scan::Scan::new(zygote, ranges).storing("look at the program's memory")?;
+    let scan = match base {
+        Some(base) => memory::scan::Scan::against(zygote, base.zygote, ranges),
+        None => memory::scan::Scan::new(zygote, ranges),
+    };
+    let scan = scan.storing("look at the program's memory")?;
     let options = memory::Options { packing: memory::codec::Packing::SMALL, threads: threads() };
     let dump = memory::dump(&pages, scan, writing, options).storing("store the program's memory")?;
     let root = write_bytes(writing, &dump.root)?;

@@ -33,6 +33,16 @@ impl State {
         }
     }
 
+    /// If the template was restored from a checkpoint: the pid of its zygote, its name and the manifest.
+    pub(crate) fn restored_zygote(&self, name: &TemplateName) -> Option<(i32, TemplateName, String)> {
+        let template = self.templates.get(name)?;
+        let manifest = template.record.as_ref()?.checkpoint.clone()?;
+        match &template.phase {
+            Phase::Ready(zygote) => Some((zygote.engine.pid, name.clone(), manifest)),
+            Phase::Building { .. } | Phase::Lost => None,
+        }
+    }
+
     /// A build succeeded. Returns what it replaces: the zygote to drop and the blanks to remove.
     pub(crate) fn finish_build(
         &mut self,

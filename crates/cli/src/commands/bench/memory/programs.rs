@@ -24,6 +24,9 @@ const INFERENCE_MIB: u32 = 4096;
 const INFERENCE_QUICK_MIB: u32 = 512;
 /// With what the service has of its own, 1 GB.
 const LARGE_EXTRA_MIB: u32 = 900;
+const CHECKPOINTS: usize = 5;
+/// Each of the inference server fills gigabytes of disk until the node goes.
+const LARGE_CHECKPOINTS: usize = 3;
 /// The inference server fills its memory first.
 const READY_MS: u64 = 600_000;
 
@@ -32,13 +35,15 @@ pub(super) struct Program {
     /// In the report.
     pub(super) name: String,
     pub(super) spec: TemplateSpec,
+    /// How often one is taken.
+    pub(super) checkpoints: usize,
 }
 
 impl Program {
     fn new(name: &str, command: Vec<String>) -> Result<Self> {
         let mut spec = spec("measured", command)?;
         spec.ready_timeout_ms = READY_MS;
-        Ok(Self { name: name.to_owned(), spec })
+        Ok(Self { name: name.to_owned(), spec, checkpoints: CHECKPOINTS })
     }
 }
 
@@ -107,6 +112,7 @@ fn inference(mib: u32) -> Result<Program> {
     let mut program = Program::new(&format!("inference, {mib} MiB"), command)?;
     // Half as much again for the interpreter and what filling takes.
     program.spec.limits = Limits { memory_bytes: (u64::from(mib) << 20) / 2 * 3, ..Limits::default() };
+    program.checkpoints = LARGE_CHECKPOINTS;
     Ok(program)
 }
 
