@@ -11,7 +11,7 @@ Exit codes:
     1  failed
     2  wrong usage
     3  the node cannot be reached
-    4  no such template or sandbox
+    4  no such template, checkpoint or sandbox
     5  the program cannot be forked
     6  the program ended or was not ready in time
   126  the program to run is not executable

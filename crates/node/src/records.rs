@@ -49,10 +49,10 @@ pub(crate) struct TemplateRecord {
     /// Of the last build.
     pub(crate) timings: BuildTimings,
     /// The manifest of the checkpoint that it was restored from, if it was: then its zygote is not built but restored.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) checkpoint: Option<String>,
     /// Under which the pager knows the memory of its zygote and sandboxes, if that arrives by fault.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) pages: Option<String>,
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct SandboxRecord {
     /// Its overlay layers, topmost first.
     pub(crate) layers: Vec<PathBuf>,
     /// Under which the pager knows its memory, if that arrives by fault.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) pages: Option<String>,
     /// What it may use.
     pub(crate) limits: api::Limits,

@@ -25,7 +25,10 @@ use std::{
 
 use base::frame::{self, FrameError};
 use serde::{Deserialize, Serialize};
-use sys::remote::{self, Range};
+use sys::{
+    namespace::{ClockOffsets, machine_clocks},
+    remote::{self, Range},
+};
 
 use crate::{
     capture::Capture,
@@ -116,6 +119,8 @@ impl fmt::Display for Unfit {
 pub struct ProgramState {
     image: Image,
     host: Host,
+    /// What the program's clocks showed.
+    clocks: ClockOffsets,
     /// Of every file that is mapped.
     files: Vec<FileIdentity>,
     /// Pages of private mappings of files that the program has changed, in order.
@@ -173,7 +178,8 @@ impl ProgramState {
                 file_pages.push(Pages { start: run.start, bytes });
             }
         }
-        Ok(Self { image, host, files, file_pages })
+        let clocks = shifted(image.clocks, machine_clocks());
+        Ok(Self { image, host, clocks, files, file_pages })
     }
 
     /// As bytes.
@@ -215,7 +221,12 @@ impl ProgramState {
             return Err(Error::Unfit(unfit));
         }
         let files: Vec<Range> = self.file_pages.iter().map(Pages::range).collect();
-        zygote::restore(&self.image, spec, &files, &mut |at, bytes| self.read_file_page(at, bytes))
+        // The program's clocks go on from where they were, whatever this machine's show.
+        let now = machine_clocks();
+        let back = ClockOffsets { monotonic_ns: -now.monotonic_ns, boottime_ns: -now.boottime_ns };
+        zygote::restore(&self.image, spec, shifted(self.clocks, back), &files, &mut |at, bytes| {
+            self.read_file_page(at, bytes)
+        })
     }
 
     fn read_file_page(&self, at: u64, bytes: &mut [u8]) -> Result<(), Error> {
@@ -225,6 +236,14 @@ impl ProgramState {
         let from = (at - pages.start) as usize;
         bytes.copy_from_slice(&pages.bytes[from..from + bytes.len()]);
         Ok(())
+    }
+}
+
+/// The sum of both.
+fn shifted(clocks: ClockOffsets, by: ClockOffsets) -> ClockOffsets {
+    ClockOffsets {
+        monotonic_ns: clocks.monotonic_ns.saturating_add(by.monotonic_ns),
+        boottime_ns: clocks.boottime_ns.saturating_add(by.boottime_ns),
     }
 }
 

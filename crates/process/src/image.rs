@@ -1,6 +1,7 @@
 //! The image: everything about a program that a copy must have, as data. Memory stays in the still.
 
 use serde::{Deserialize, Serialize};
+pub(crate) use sys::namespace::ClockOffsets;
 use sys::{
     ptrace::{Registers, Rseq, SignalInfo},
     remote::{Affinity, Range, RobustList},
@@ -326,6 +327,8 @@ pub(crate) struct Image {
     /// Soft and hard limit of each resource, by number.
     pub(crate) limits: Vec<(u64, u64)>,
     pub(crate) credentials: Credentials,
+    /// Of the program's time namespace against the machine's.
+    pub(crate) clocks: ClockOffsets,
     /// Of the capturing process, and so of the zygote.
     pub(crate) own_affinity: Affinity,
     pub(crate) session_leader: bool,

@@ -7,7 +7,10 @@ use std::{
     ptr, slice,
 };
 
-use crate::clone::{ForkOptions, Forked, fork};
+use crate::{
+    clone::{ForkOptions, Forked, fork},
+    namespace::ClockOffsets,
+};
 
 /// What a stub becomes.
 #[derive(Debug)]
@@ -18,6 +21,8 @@ pub struct Plan<'a> {
     pub bytes: &'a [u8],
     /// Address of the first operation.
     pub entry: u64,
+    /// Clocks of its own, for it and all that come of it.
+    pub clocks: Option<ClockOffsets>,
     /// Descriptors that it needs, each with the number it is to have there.
     pub descriptors: &'a [(BorrowedFd<'a>, i32)],
 }
@@ -25,7 +30,7 @@ pub struct Plan<'a> {
 /// Forks a child that maps the arena, blocks all signals and runs the operations at `entry`. It keeps this process's memory and
 /// descriptors until its operations give them away, and never returns here.
 ///
-/// Its exit status is the errno if the arena could not be mapped.
+/// Its exit status is the errno if the arena could not be mapped, or the clocks not be set.
 pub fn spawn(plan: &Plan<'_>) -> io::Result<Forked> {
     fork(&ForkOptions::default(), || match enter(plan) {
         Err(error) => error.raw_os_error().unwrap_or(libc::EIO),
@@ -34,6 +39,9 @@ pub fn spawn(plan: &Plan<'_>) -> io::Result<Forked> {
 
 fn enter(plan: &Plan<'_>) -> Result<std::convert::Infallible, io::Error> {
     const PAGE: usize = 4096;
+    if let Some(clocks) = &plan.clocks {
+        clocks.enter()?;
+    }
     place_descriptors(plan.descriptors)?;
     assert!(plan.bytes.len() >= PAGE && plan.bytes.len().is_multiple_of(PAGE));
     let (start, len) = (ptr::without_provenance_mut::<libc::c_void>(plan.base as usize), plan.bytes.len());

@@ -157,7 +157,8 @@ impl Place {
             How::Stepping => zygote.start_by_stepping(1, &target)?,
             How::Parked(_) => gate = Some(zygote.request_parked(1, &target)?),
         }
-        let deadline = Instant::now() + Duration::from_secs(10);
+        // Some programs spin, and the copies before this one have not ended.
+        let deadline = Instant::now() + Duration::from_secs(60);
         let mut pid = 0;
         while Instant::now() < deadline {
             match zygote.next_report()? {

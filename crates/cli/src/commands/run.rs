@@ -8,13 +8,13 @@ use base::id::TemplateName;
 
 use crate::{client::Client, exit::code_of, output};
 
-/// Start sandboxes from a template. Prints the identifier of each and how long its start took.
+/// Start sandboxes from a template or a checkpoint. Prints the identifier of each and how long its start took.
 ///
-/// If the template's zygote is gone (the node was restarted) it is built again first, which takes as long as the program
+/// The first run of a checkpoint on a node restores it there; it is a template of that node then. If a template's zygote is gone (the node was restarted) it is built again first, which takes as long as the program
 /// does to get ready. Interrupting removes what was started.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Name of the template.
+    /// Name of the template or checkpoint.
     template: TemplateName,
     /// How many to start, side by side.
     #[arg(short = 'n', long, value_name = "N", default_value_t = 1)]

@@ -111,7 +111,6 @@ impl Checkpoint {
         Ok(Some((head, checkpoint)))
     }
 
-    /// What a manifest says.
     /// The checkpoint that a manifest describes, whatever its name is by now.
     pub(crate) async fn of_manifest(durable: &Durable, manifest: &str) -> Result<Self> {
         Self::read(durable, manifest.parse().storing("read a manifest's name")?).await

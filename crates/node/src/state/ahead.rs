@@ -57,15 +57,45 @@ impl State {
 
     /// A blank that should get a copy, and the zygote to fork it from, if that may be done now.
     pub(crate) fn take_unparked(&mut self) -> Option<(TemplateName, Blank, u64)> {
-        if self.starts_in_flight > 0 || self.pool_info().ahead >= self.parked_limit {
+        if self.starts_in_flight > 0 {
             return None;
         }
-        let templates = &self.templates;
-        self.pool.iter_mut().find_map(|(name, blanks)| {
-            let template = templates.get(name)?;
-            let (Phase::Ready(zygote), SAMPLES..) = (&template.phase, template.learning.ended) else { return None };
-            let at = blanks.iter().position(|blank| blank.parked.is_none())?;
-            Some((name.clone(), blanks.swap_remove(at), zygote.number))
-        })
+        let lacking = |(name, _, share): &(TemplateName, u64, usize)| {
+            let blanks = self.pool.get(name).map_or(&[][..], Vec::as_slice);
+            parked(blanks) < *share && parked(blanks) < blanks.len()
+        };
+        let (name, zygote, _) = self.ahead_shares().into_iter().find(lacking)?;
+        let blanks = self.pool.get_mut(&name)?;
+        let at = blanks.iter().position(|blank| blank.parked.is_none())?;
+        Some((name, blanks.swap_remove(at), zygote))
     }
+
+    /// Takes a blank out whose copy is beyond the share of its template.
+    pub(super) fn take_parked_surplus(&mut self) -> Option<Blank> {
+        let shares = self.ahead_shares();
+        let share =
+            |name: &TemplateName| shares.iter().find(|(other, ..)| other == name).map_or(0, |(.., share)| *share);
+        let blanks =
+            self.pool.iter_mut().find(|(name, blanks)| parked(blanks) > share(name)).map(|(_, blanks)| blanks)?;
+        let at = blanks.iter().position(|blank| blank.parked.is_some())?;
+        Some(blanks.swap_remove(at))
+    }
+
+    /// Templates that get copies, with their zygotes, and how many each should have: the limit is shared by those used last.
+    fn ahead_shares(&self) -> Vec<(TemplateName, u64, usize)> {
+        let mut taught: Vec<_> =
+            self.templates.iter().filter(|(_, template)| template.learning.ended >= SAMPLES).collect();
+        taught.sort_unstable_by_key(|(_, template)| std::cmp::Reverse(template.last_use));
+        let zygotes = taught.into_iter().filter_map(|(name, template)| match &template.phase {
+            Phase::Ready(zygote) => Some((name.clone(), zygote.number)),
+            Phase::Building { .. } | Phase::Lost => None,
+        });
+        let zygotes: Vec<_> = zygotes.take(self.parked_limit).collect();
+        let share = self.parked_limit / zygotes.len().max(1);
+        zygotes.into_iter().map(|(name, zygote)| (name, zygote, share)).collect()
+    }
+}
+
+fn parked(blanks: &[Blank]) -> usize {
+    blanks.iter().filter(|blank| blank.parked.is_some()).count()
 }

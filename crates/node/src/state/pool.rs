@@ -52,14 +52,17 @@ impl State {
         self.shares().into_iter().any(|(record, share)| self.blanks_of(record) < share.div_ceil(4))
     }
 
-    /// Takes a blank out that is beyond the share of its template.
+    /// Takes a blank out that is beyond the share of its template, or whose copy is.
     pub(crate) fn take_surplus(&mut self) -> Option<Blank> {
         let shares = self.shares();
         let share = |name: &TemplateName| {
             shares.iter().find(|(record, _)| record.spec.name == *name).map_or(0, |(_, share)| *share)
         };
         let surplus = self.pool.iter().find(|(name, blanks)| blanks.len() > share(name)).map(|(name, _)| name.clone());
-        self.pool.get_mut(&surplus?)?.pop()
+        match surplus {
+            Some(name) => self.pool.get_mut(&name)?.pop(),
+            None => self.take_parked_surplus(),
+        }
     }
 
     /// How many blanks each template should have: the room is shared by those used last, of which each gets one at least.

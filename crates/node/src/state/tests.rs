@@ -260,6 +260,39 @@ fn copies_are_forked_ahead_once_it_is_known_what_they_touch_and_up_to_the_limit(
 }
 
 #[test]
+fn templates_share_the_copies_that_are_forked_ahead() {
+    let mut state = State::new(vec![], vec![], 8, 4);
+    state.begin_build(&spec("a")).unwrap();
+    state.finish_build(record("a", "/t/layer"), zygote(1));
+    teach(&mut state);
+    fill(&mut state);
+    while let Some((template, blank, zygote)) = state.take_unparked() {
+        state.forget(&blank.id);
+        let parked = parked(&mut state, zygote);
+        state.put_blank(&template, parked);
+    }
+    assert_eq!(state.pool_info().ahead, 4);
+    state.begin_build(&spec("b")).unwrap();
+    state.finish_build(record("b", "/u/layer"), zygote(2));
+    for _ in 0..3 {
+        let id = sandbox(&mut state, "b", &["/u/layer"]);
+        assert!(state.begin_sample(&id));
+        state.take_sample(&id);
+        state.end_sample(&name("b"));
+        state.forget(&id);
+    }
+    // Blanks beyond the share of `a` go first, then its copies beyond theirs.
+    let mut gone = 0;
+    while let Some(blank) = state.take_surplus() {
+        state.forget(&blank.id);
+        gone += 1;
+    }
+    assert!(gone >= 4 && state.pool_info().ahead <= 2, "{:?}", state.pool_info());
+    fill(&mut state);
+    assert!(matches!(state.take_unparked(), Some((_, _, 1 | 2))));
+}
+
+#[test]
 fn a_start_takes_a_parked_copy_of_its_own_zygote_only() {
     let mut state = ready("a", 1);
     let layers = record("a", "/t/layer").layers();

@@ -9,7 +9,7 @@ use super::{Gathered, inject::Answers, refuse};
 use crate::{
     checks,
     error::{Context, Error},
-    image::{Credentials, Image, Layout, Thread},
+    image::{ClockOffsets, Credentials, Image, Layout, Thread},
     mappings,
     procfs::{self, Fields, MapLine, Stat},
     refusal::Refusal,
@@ -66,6 +66,7 @@ pub(super) fn complete(
         umask: status.number("Umask", 8)? as u32,
         limits: procfs::limits(pid)?,
         credentials: credentials(pid, &status)?,
+        clocks: ClockOffsets::of(pid).of("read the clocks", pid)?,
         own_affinity: remote::affinity(0).of("read affinity", pid)?,
         session_leader: found.session_leader,
         process_group_leader: found.process_group_leader,

@@ -23,7 +23,7 @@ use crate::{
     capture::Capture,
     checkpoint::{RestoreSpec, Restored},
     error::{Context, Error},
-    image::Image,
+    image::{ClockOffsets, Image},
     procfs::{self, Fields, MapLine},
     script::{Arena, Arg, Check, PAGE, Script},
 };
@@ -76,6 +76,7 @@ pub fn build(capture: &Capture, spec: &BuildSpec<'_>) -> Result<Zygote, Error> {
         rootfs: spec.rootfs,
         seccomp: spec.seccomp,
         huge_pages: spec.huge_pages,
+        clocks: capture.image.clocks,
     };
     let (zygote, _) = from_nothing(&plan, &mut |at, bytes| capture.still.read(at, bytes))?;
     Ok(zygote)
@@ -88,12 +89,13 @@ pub(crate) type ReadPages<'a> = &'a mut dyn FnMut(u64, &mut [u8]) -> Result<(), 
 pub(crate) fn restore(
     image: &Image,
     spec: &RestoreSpec<'_>,
+    clocks: ClockOffsets,
     of_files: &[Range],
     read: ReadPages<'_>,
 ) -> Result<Restored, Error> {
     let pages: Vec<Range> = spec.pages.iter().map(|&(start, end)| Range { start, end }).collect();
     let origin = Origin::Checkpoint { pages: &pages, of_files };
-    let plan = Plan { image, origin, rootfs: spec.rootfs, seccomp: spec.seccomp, huge_pages: false };
+    let plan = Plan { image, origin, rootfs: spec.rootfs, seccomp: spec.seccomp, huge_pages: false, clocks };
     let (zygote, faults) = from_nothing(&plan, read)?;
     Ok(Restored { zygote, faults })
 }
@@ -105,6 +107,8 @@ struct Plan<'a> {
     rootfs: BorrowedFd<'a>,
     seccomp: &'a [u64],
     huge_pages: bool,
+    /// Against the machine's.
+    clocks: ClockOffsets,
 }
 
 /// An arena with everything a copy needs, to which the steps of the building are added.
@@ -175,7 +179,9 @@ fn from_nothing(plan: &Plan<'_>, read: ReadPages<'_>) -> Result<(Zygote, Option<
         descriptors.push((still.memory(), memory::still_memory(root)));
     }
     let entry = Arena::entry_of(room.start);
-    let stub = stub::spawn(&stub::Plan { base: room.start, bytes: &bytes, entry, descriptors: &descriptors });
+    // Without a difference it needs no time namespace of its own.
+    let clocks = (plan.clocks != ClockOffsets::default()).then_some(plan.clocks);
+    let stub = stub::spawn(&stub::Plan { base: room.start, bytes: &bytes, entry, clocks, descriptors: &descriptors });
     let stub = stub.of("fork the stub of", 0)?;
     drop(theirs);
     reap(stub.pid)?;

@@ -15,6 +15,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("checkpoint::names_are_taken_replaced_listed_and_removed", || case(names)),
         Case::new("checkpoint::one_of_a_restored_sandbox_holds_only_what_changed_and_needs_no_names", || case(chain)),
         Case::new("checkpoint::a_node_without_the_key_cannot_read_it", || case(wrong_key)),
+        Case::new("checkpoint::monotonic_clocks_go_on_from_where_they_were", || case(clocks)),
         Case::new("checkpoint::memory_arrives_although_the_pager_is_killed_again_and_again", || case(killed_pager)),
         Case::new("checkpoint::memory_arrives_although_the_node_is_killed", || case(killed_node)),
     ]
@@ -196,6 +197,32 @@ fn wrong_key(shared: &Shared, node: &Node) -> Result<()> {
     let refused = other.pando(&["run", "sealed"])?;
     ensure!(refused.code != 0 && refused.stderr.contains("key"), "{refused}");
     other.finish()
+}
+
+fn clocks(shared: &Shared, node: &Node) -> Result<()> {
+    const PAUSE: std::time::Duration = std::time::Duration::from_secs(5);
+    let program = "import os, time\nwhile True:\n    open('/tmp/new', 'w').write(str(time.monotonic()))\n    \
+                   os.rename('/tmp/new', '/tmp/clock')\n    time.sleep(0.02)";
+    let build = ["template", "build", "clock", "--ready-file", "/tmp/clock", "--", "/usr/bin/python3", "-c", program];
+    node.ok(&build)?;
+    let shown = |node: &Node, id: &str| -> Result<f64> { Ok(node.shell(id, "cat /tmp/clock")?.parse()?) };
+    let source = node.run("clock", 1)?[0].id.to_string();
+    take(node, &source, "kept")?;
+    let then = shown(node, &source)?;
+    std::thread::sleep(PAUSE);
+    elsewhere(shared, |other| {
+        let id = other.run("kept", 1)?[0].id.to_string();
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        let now = shown(other, &id)?;
+        ensure!(now < then + PAUSE.as_secs_f64() / 2.0, "the clock showed {then}, and shows {now} after {PAUSE:?}");
+        // A live fork of it has the same clock.
+        let fork = other.json(&["fork", &id, "--json"])?;
+        let copy = fork["sandboxes"][0]["id"].as_str().context("no copy")?.to_owned();
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        let (source, copy) = (shown(other, &id)?, shown(other, &copy)?);
+        ensure!((source - copy).abs() < 1.0, "the source's clock shows {source}, its copy's {copy}");
+        Ok(())
+    })
 }
 
 /// The processes of a node's pager, in the order in which they were made: guardian, spare, pager.

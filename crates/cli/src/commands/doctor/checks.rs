@@ -250,7 +250,7 @@ fn userfaultfd() -> Check {
         device || sysctl,
         Verdict::Reduced,
         found,
-        "use a kernel with CONFIG_USERFAULTFD; lazy restore will need it, forking does not",
+        "use a kernel with CONFIG_USERFAULTFD; starting checkpoints needs it, forking does not",
     )
 }
 
