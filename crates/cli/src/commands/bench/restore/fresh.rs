@@ -17,6 +17,9 @@ use crate::commands::bench::{
 /// A node that has just come up still makes itself comfortable.
 const SETTLE: Duration = Duration::from_millis(200);
 
+/// After this the first restore of a checkpoint has written its working set down.
+const RECORDED: Duration = Duration::from_secs(4);
+
 /// The first start of a checkpoint on a node.
 pub(super) struct First {
     pub(super) started: Started,
@@ -46,8 +49,11 @@ pub(super) async fn first_answers(way: &Way, name: &str, rounds: u32) -> Result<
         node.remove(&sandbox.id).await?;
         tokio::time::sleep(SETTLE).await;
         let (_, again) = node.start_one(name).await?;
+        if round == 0 {
+            tokio::time::sleep(RECORDED).await;
+        }
         node.stop().await?;
-        // The first one brings files of the host into memory that no node owns.
+        // The first one brings files of the host into memory that no node owns, and records the working set.
         if round > 0 {
             firsts.push(First { started, bytes, paged, again });
         }
