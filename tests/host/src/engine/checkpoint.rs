@@ -1,6 +1,6 @@
 //! A checkpoint without a store: the page image lies in memory.
 
-use std::{os::fd::OwnedFd, sync::Mutex};
+use std::{os::fd::OwnedFd, sync::Mutex, time::Duration};
 
 use anyhow::{Result, anyhow};
 use memory::{
@@ -45,12 +45,20 @@ pub(super) fn image(state: &ProgramState, zygote: i32) -> Result<PageReader<Chun
     let mut chunks = Chunks::default();
     let options = Options { packing: Packing::SMALL, threads: 2 };
     let dump = memory::dump(&ProcessPages::open(zygote)?, scan, &mut chunks, options)?;
+    wait_for_threads()?;
     Ok(PageReader::new(vec![Image::open(&dump.root)?], chunks)?)
 }
 
 /// Fills a restored zygote; then nobody watches its memory any more.
 pub(super) fn fill(reader: &PageReader<Chunks>, faults: OwnedFd) -> Result<()> {
-    reader.restore(PageRun::ALL, 2, &Zygote(faults.into())).map_err(|error| anyhow!(error))
+    reader.restore(PageRun::ALL, 2, &Zygote(faults.into())).map_err(|error| anyhow!(error))?;
+    wait_for_threads()
+}
+
+/// Only a process of one thread forks. A scope ends when its threads have done their work; the kernel may count them a moment longer.
+fn wait_for_threads() -> Result<()> {
+    let alone = || std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() == 1);
+    super::wait_until("end of the other threads", Duration::from_secs(10), alone)
 }
 
 struct Zygote(Uffd);
