@@ -8,6 +8,7 @@ mod build;
 mod delta;
 mod faults;
 mod files;
+mod inherited;
 mod memory;
 mod names;
 mod start;

@@ -30,8 +30,6 @@ const CHUNKS_AT_ONCE: usize = 8;
 const INDEX_BYTES_MAX: usize = 64 << 20;
 /// Most chunks of pages: their new places take 32 bytes each. That is 1 TiB of pages that differ.
 const CHUNKS_MAX: usize = 4 << 20;
-/// Most images that one is built on.
-const IMAGES_MAX: usize = 64;
 /// Most layers, as many as one overlay can have by far.
 const LAYERS_MAX: usize = 128;
 
@@ -155,7 +153,7 @@ pub(crate) fn import(
         serde_json::from_slice(&description).map_err(damaged)?;
     spec.name = import.name.unwrap_or(spec.name);
     (import.admit)(&spec)?;
-    if layers.len() > LAYERS_MAX || base > IMAGES_MAX {
+    if layers.len() > LAYERS_MAX || base >= memory::limits::LAYERS_MAX {
         return Err(damaged(format!("it has {} layers and {base} images", layers.len())));
     }
     let replaces = match runtime.block_on(durable.heads.get(&realm(), &name_of(&spec.name)?)) {

@@ -242,8 +242,8 @@ struct Base {
     roots: Vec<BlobRef>,
 }
 
-/// Most images that one is built on: each may have to be asked for a page.
-const IMAGES_MAX: usize = 8;
+/// Most images of one checkpoint, the ones it was taken against included: each may have to be asked for a page.
+const CHAIN_MAX: usize = 8;
 
 /// The checkpoint that a template was restored from, if that is still what its name stands for.
 fn find_base(
@@ -262,7 +262,7 @@ fn find_base(
         }
     }
     let roots: Vec<BlobRef> = now.images().cloned().collect();
-    let fits = roots.len() < IMAGES_MAX;
+    let fits = roots.len() < CHAIN_MAX;
     Ok(fits.then_some(Base { zygote: *zygote, manifest: head.manifest, roots }))
 }
 

@@ -1,0 +1,68 @@
+//! What copies inherit from their zygote as a process, beside its memory.
+
+use super::start;
+use crate::{
+    image::Image,
+    script::{Arena, Check, Script},
+};
+
+const PR_SET_MM_MAP: i32 = 14;
+const RLIMIT_NOFILE: usize = 7;
+const KEYCTL_JOIN_SESSION_KEYRING: i32 = 1;
+
+/// Adds what copies inherit: actions, the kernel's view of the address space, limits, identity without uids.
+/// `program` is the descriptor of the program's file, if the kernel is to be told of it.
+pub(super) fn process_state(arena: &mut Arena, script: &mut Script, image: &Image, program: Option<i32>) {
+    let name = arena.text(b"pando-zygote");
+    script.call(libc::SYS_prctl, [libc::PR_SET_NAME.into(), name.into()], Check::Success);
+    script.call(libc::SYS_setsid, [], Check::Success);
+    for (n, action) in image.actions.iter().enumerate() {
+        let signal = n as i32 + 1;
+        if signal != libc::SIGKILL && signal != libc::SIGSTOP {
+            let action = arena.words(action);
+            script.call(
+                libc::SYS_rt_sigaction,
+                [signal.into(), action.into(), 0u64.into(), 8u64.into()],
+                Check::Success,
+            );
+        }
+    }
+    let auxv = arena.data(&image.layout.auxv, 8);
+    // struct prctl_mm_map: eleven addresses, auxv, and two 32-bit words: its size and the program's descriptor (-1: as it
+    // was).
+    let mut map = image.layout.fields.to_vec();
+    map.push(auxv);
+    map.push(image.layout.auxv.len() as u64 | u64::from(program.unwrap_or(-1) as u32) << 32);
+    let map = arena.words(&map);
+    let args =
+        [libc::PR_SET_MM.into(), PR_SET_MM_MAP.into(), map.into(), ((11 * 8 + 8 + 8) as u64).into(), 0u64.into()];
+    script.call(libc::SYS_prctl, args, Check::Success);
+    for bit in (0..64).filter(|bit| image.membarrier >> bit & 1 != 0) {
+        script.call(libc::SYS_membarrier, [(1u64 << bit).into(), 0u64.into(), 0u64.into()], Check::Success);
+    }
+    for (resource, (soft, hard)) in image.limits.iter().enumerate().filter(|(resource, _)| *resource != RLIMIT_NOFILE) {
+        start::set_limit(arena, script, resource, *soft, *hard);
+    }
+    script.call(libc::SYS_umask, [u64::from(image.umask).into()], Check::Ignore);
+    let groups: Vec<u8> = image.credentials.groups.iter().flat_map(|group| group.to_le_bytes()).collect();
+    let list = arena.data(&groups, 8);
+    script.call(libc::SYS_setgroups, [(image.credentials.groups.len() as u64).into(), list.into()], Check::Success);
+    // What a daemon may have and hand down, and no program should get: its priorities, its session's keys.
+    script.call(libc::SYS_setpriority, [u64::from(libc::PRIO_PROCESS).into(), 0u64.into(), 0u64.into()], Check::Ignore);
+    script.call(libc::SYS_keyctl, [KEYCTL_JOIN_SESSION_KEYRING.into(), 0u64.into()], Check::Ignore);
+    script.call(libc::SYS_personality, [image.personality.into()], Check::Ignore);
+    let no_huge_pages =
+        [libc::PR_SET_THP_DISABLE.into(), image.no_huge_pages.into(), 0u64.into(), 0u64.into(), 0u64.into()];
+    script.call(libc::SYS_prctl, no_huge_pages, Check::Ignore);
+    let gids = image.credentials.gids.map(|id| u64::from(id).into());
+    script.call(libc::SYS_setresgid, gids, Check::Success);
+    // The bounding set limits what can be gained, not what is held: the zygote keeps its capabilities, its copies can never have any.
+    for capability in 0..64u64 {
+        script.call(libc::SYS_prctl, [libc::PR_CAPBSET_DROP.into(), capability.into()], Check::Ignore);
+    }
+    script.call(
+        libc::SYS_prctl,
+        [libc::PR_SET_NO_NEW_PRIVS.into(), 1u64.into(), 0u64.into(), 0u64.into(), 0u64.into()],
+        Check::Success,
+    );
+}
