@@ -12,6 +12,7 @@
 mod blob;
 pub(crate) mod check;
 mod checkpoint;
+mod hot;
 mod pages;
 pub(crate) mod transfer;
 mod writing;
@@ -32,6 +33,7 @@ use crate::error::{Error, Result};
 
 pub(crate) use blob::BlobRef;
 pub(crate) use checkpoint::{Checkpoint, Counts, name_of, pack_layer, page_reader, write_bytes};
+pub(crate) use hot::HotPages;
 pub(crate) use pages::Opener;
 pub(crate) use writing::Writing;
 

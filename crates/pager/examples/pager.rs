@@ -50,8 +50,8 @@ impl PageSource for Same {
         self.ranges.clone()
     }
 
-    fn hot(&self) -> Vec<u64> {
-        Vec::new()
+    fn is_recorded(&self) -> bool {
+        true
     }
 }
 
@@ -227,7 +227,15 @@ impl Served {
         let (words, _) = self.image.as_chunks::<8>();
         let range = u64::from_le_bytes(words[0])..u64::from_le_bytes(words[1]);
         let (uffd, pidfd, image) = (self.uffd.as_fd(), pidfd.as_fd(), &self.image[..]);
-        client.serve(&Serve { name: "bench", uffd, pid, pidfd, ranges: std::slice::from_ref(&range), image })?;
+        client.serve(&Serve {
+            name: "bench",
+            uffd,
+            pid,
+            pidfd,
+            ranges: std::slice::from_ref(&range),
+            image,
+            parked: false,
+        })?;
         Ok(client)
     }
 

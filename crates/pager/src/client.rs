@@ -41,6 +41,9 @@ pub struct Serve<'a> {
     pub ranges: &'a [Range<u64>],
     /// What [`OpenSource::open`](crate::OpenSource::open) gets.
     pub image: &'a [u8],
+    /// It stands still for ever, and only its forks run. Then these get what it has out of its memory, it alone is filled unasked, and
+    /// they are only if it is gone, or by [`Client::hurry`].
+    pub parked: bool,
 }
 
 /// A connection to a guardian. After an error, make a new one and ask again: all requests may be repeated.
@@ -82,6 +85,7 @@ impl Client {
             pid: serve.pid,
             ranges: serve.ranges.len() as u64,
             image_bytes: serve.image.len() as u64,
+            parked: serve.parked,
         };
         self.ask(&request, &[serve.uffd, serve.pidfd, memfd.as_fd()]).map(drop)
     }
@@ -97,6 +101,11 @@ impl Client {
         let bytes = self.ask(&Request::WorkingSet { name: name.to_owned() }, &[])?;
         let (addresses, _) = bytes.as_chunks::<8>();
         Ok(addresses.iter().map(|address| u64::from_le_bytes(*address)).collect())
+    }
+
+    /// From now on all processes of the image are filled unasked, not only the one that stands still.
+    pub fn hurry(&mut self, name: &str) -> Result<(), Error> {
+        self.ask(&Request::Hurry { name: name.to_owned() }, &[]).map(drop)
     }
 
     /// The name may be used again, and what was recorded under it is dropped. Processes that lack pages are served on.

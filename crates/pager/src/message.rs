@@ -15,11 +15,15 @@ pub(crate) enum Request {
         ranges: u64,
         /// How many bytes.
         image_bytes: u64,
+        /// It stands still.
+        parked: bool,
     },
     /// -> `Body` (a [`Status`] in JSON)
     Status,
     /// -> `Body` (addresses, little-endian)
     WorkingSet { name: String },
+    /// -> `Done`
+    Hurry { name: String },
     /// -> `Done`
     Forget { name: String },
     /// -> `Done`, and the guardian ends; `Refused` while processes lack pages

@@ -44,8 +44,8 @@ pub trait PageSource: Send + Sync {
     /// The addresses that have content, sorted. All other registered pages are zeros.
     fn ranges(&self) -> Vec<Range<u64>>;
 
-    /// Pages that are touched soon, in that order.
-    fn hot(&self) -> Vec<u64>;
+    /// Whether it is known which pages are touched first. If not, nothing is filled unasked for [`RECORDING`](crate::RECORDING).
+    fn is_recorded(&self) -> bool;
 }
 
 /// Makes sources of what clients hand over.

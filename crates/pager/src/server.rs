@@ -20,6 +20,7 @@ mod fetch;
 mod fill;
 mod image;
 mod process;
+mod still;
 mod watch;
 
 use std::{

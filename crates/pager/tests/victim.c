@@ -1,6 +1,7 @@
 // A program whose memory is served: touches, writes, gives up, unmaps, moves and forks at random, and knows what it must read.
 //
 //     victim SEED PAGES OPS      with a SEQPACKET socket as descriptor 3
+//     victim SEED PAGES parked   stands still; a child that it forks first goes when the next message comes
 //
 // It sends its userfaultfd over the socket, waits for an answer, and goes. Exit status 0: every byte was right.
 #define _GNU_SOURCE
@@ -159,6 +160,22 @@ static void send_descriptor(int uffd) {
     if (recv(3, text, sizeof text, 0) <= 0) die("recv");
 }
 
+static int stand_still(void) {
+    char text[64];
+    int status;
+    pid_t child = fork();
+    if (child == -1) die("fork");
+    if (child == 0) {
+        if (recv(3, text, sizeof text, 0) <= 0) die("recv");
+        check_all();
+        depth = 2;
+        run(500);
+        _exit(0);
+    }
+    if (waitpid(child, &status, 0) != child) die("wait");
+    return status != 0;
+}
+
 int main(int argc, char **argv) {
     seed = strtoull(argv[1], 0, 10), pages = strtoull(argv[2], 0, 10);
     uint64_t ops = strtoull(argv[3], 0, 10);
@@ -174,6 +191,7 @@ int main(int argc, char **argv) {
     for (uint64_t i = 0; i < pages; i++) model[i] = (struct page){IMAGE, i};
     send_descriptor(uffd);
     close(uffd);
+    if (!strcmp(argv[3], "parked")) return stand_still();
     pthread_t threads[2];
     for (long i = 0; i < 2; i++) pthread_create(&threads[i], NULL, reader, (void *)i);
     run(ops);

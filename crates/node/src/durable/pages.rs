@@ -1,13 +1,12 @@
 //! The memory of a checkpoint, as the pager asks for it. In the pager's process: with a runtime and a store of its own.
 
 use std::{
-    collections::HashMap,
     ops::Range,
     path::PathBuf,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, OnceLock},
 };
 
-use memory::{Fetched, PageReader, PageRun, PageTarget, hot::HotSet};
+use memory::{Fetched, PageReader, PageRun};
 use pager::{Cluster, OpenSource, PageSource, SourceError};
 use tokio::runtime::Runtime;
 
@@ -45,11 +44,7 @@ impl Opener {
         let checkpoint = runtime.block_on(Checkpoint::of_manifest(durable, &manifest))?;
         let reader = checkpoint.pages(durable, runtime.handle())?;
         let clusters = reader.clusters().storing("read the index of a page image")?;
-        let hot = match checkpoint.hot_set(durable, runtime.handle())? {
-            Some(set) => Hot::read(&set, &durable.chunks(runtime.handle()))?,
-            None => Hot::default(),
-        };
-        Ok(Stored { reader, clusters, hot })
+        Ok(Stored { reader, clusters, is_recorded: checkpoint.hot.is_some() })
     }
 }
 
@@ -61,52 +56,20 @@ impl OpenSource for Opener {
     }
 }
 
-/// The pages that are touched first, read from front to back when the image is opened.
-#[derive(Default)]
-struct Hot {
-    order: Vec<u64>,
-    pages: HashMap<u64, Arc<Vec<u8>>>,
-}
-
-impl Hot {
-    fn read(set: &HotSet, chunks: &Chunks) -> Result<Self> {
-        let hot = Mutex::new(Self::default());
-        set.read(chunks, &Collector(&hot)).storing("read the working set")?;
-        Ok(hot.into_inner().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-struct Collector<'a>(&'a Mutex<Hot>);
-
-impl PageTarget for Collector<'_> {
-    fn data(&self, first: u64, bytes: &[u8]) -> std::result::Result<(), memory::BoxError> {
-        let mut hot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        for (page, bytes) in (first..).zip(bytes.chunks(memory::PAGE_BYTES)) {
-            hot.order.push(page * PAGE);
-            hot.pages.insert(page, Arc::new(bytes.to_vec()));
-        }
-        Ok(())
-    }
-
-    fn zero(&self, _pages: PageRun) -> std::result::Result<(), memory::BoxError> {
-        // Zeros need no prefetching.
-        Ok(())
-    }
-}
-
 struct Stored {
     reader: PageReader<Chunks>,
     /// Pages that are decoded together, in order.
     clusters: Vec<PageRun>,
-    hot: Hot,
+    /// The pages that are touched first are known, and were in the zygote before the pager got it.
+    is_recorded: bool,
 }
 
 impl Stored {
-    /// The cluster that has the page at `address`, or that page alone: if it came with the working set, and as long as none is known, so
-    /// that what is recorded are the pages that are touched and not their neighbours.
+    /// The cluster that has the page at `address`, or that page alone as long as no working set is known, so that what is recorded are the
+    /// pages that are touched and not their neighbours.
     fn find(&self, address: u64) -> PageRun {
         let page = address / PAGE;
-        if self.hot.order.is_empty() || self.hot.pages.contains_key(&page) {
+        if !self.is_recorded {
             return PageRun { first: page, count: 1 };
         }
         let at = self.clusters.partition_point(|run| run.end() <= page);
@@ -125,9 +88,6 @@ impl PageSource for Stored {
 
     fn cluster(&self, address: u64) -> std::result::Result<Cluster, SourceError> {
         let run = self.find(address);
-        if let Some(bytes) = self.hot.pages.get(&run.first).filter(|_| run.count == 1) {
-            return Ok(Cluster { start: run.address(), bytes: Arc::clone(bytes) });
-        }
         let bytes = match self.reader.fetch(address / PAGE).map_err(failed)? {
             Fetched::Data(pages, bytes) if pages.first <= run.first && run.end() <= pages.end() => {
                 let from = ((run.first - pages.first) * PAGE) as usize;
@@ -141,7 +101,7 @@ impl PageSource for Stored {
     }
 
     fn is_local(&self, address: u64) -> bool {
-        self.hot.pages.contains_key(&(address / PAGE)) || self.reader.is_open(address / PAGE)
+        self.reader.is_open(address / PAGE)
     }
 
     fn ranges(&self) -> Vec<Range<u64>> {
@@ -155,8 +115,8 @@ impl PageSource for Stored {
         ranges
     }
 
-    fn hot(&self) -> Vec<u64> {
-        self.hot.order.clone()
+    fn is_recorded(&self) -> bool {
+        self.is_recorded
     }
 }
 

@@ -256,7 +256,9 @@ impl Node {
     pub(super) async fn install(self: &Arc<Self>, record: TemplateRecord, zygote: ZygoteRef) -> Result<()> {
         let earlier = self.state().template_record(&record.spec.name).cloned();
         let path = self.config.template_dir(&record.spec.name).join(RECORD);
-        if let Err(error) = records::write(&path, &record, Durability::Machine) {
+        // What was restored can be again.
+        let durability = if record.checkpoint.is_some() { Durability::Process } else { Durability::Machine };
+        if let Err(error) = records::write(&path, &record, durability) {
             self.drop_zygote(zygote.number).await;
             return Err(error);
         }

@@ -16,7 +16,7 @@ use std::{
 use base::id::TemplateName;
 use pager::{Client, Serve};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use tokio::runtime::Handle;
+use tokio::{runtime::Handle, task::JoinHandle};
 
 use super::Node;
 use crate::{
@@ -50,12 +50,15 @@ impl Node {
         crate::pager_socket(&self.config.state_dir)
     }
 
+    /// Has a pager run, while something else is done that will need it. The connection is for [`Node::serve`].
+    pub(super) fn reach_pager(&self) -> JoinHandle<Result<Client>> {
+        let (socket, command) = (self.pager_socket(), self.config.pager_command.clone());
+        tokio::task::spawn_blocking(move || connect_or_start(&socket, &command))
+    }
+
     /// Has the pager serve a zygote and all that is forked from it.
-    pub(super) async fn serve(&self, served: Served, faults: OwnedFd) -> Result<()> {
-        let socket = self.pager_socket();
-        let command = self.config.pager_command.clone();
+    pub(super) async fn serve(&self, served: Served, faults: OwnedFd, mut client: Client) -> Result<()> {
         let serve = move || {
-            let mut client = connect_or_start(&socket, &command)?;
             let pid = Pid::from_raw(served.pid).ok_or("it has no pid").storing("serve the zygote's memory")?;
             let pidfd = pidfd_open(pid, PidfdFlags::empty()).doing("watch the zygote")?;
             let ranges: Vec<_> = served.ranges.iter().map(|&(start, end)| start..end).collect();
@@ -66,6 +69,7 @@ impl Node {
                 pidfd: pidfd.as_fd(),
                 ranges: &ranges,
                 image: served.manifest.as_bytes(),
+                parked: true,
             };
             client.serve(&serve).storing("serve the zygote's memory")
         };
@@ -88,14 +92,14 @@ impl Node {
         });
     }
 
-    /// Waits until no process of an image lacks pages: what is not there yet would be missing in a fork.
+    /// Waits until no process of an image lacks pages: what is not there yet would be missing in a fork. Copies are not filled otherwise.
     pub(super) async fn wait_filled(&self, image: &str) -> Result<()> {
         let (socket, image) = (self.pager_socket(), image.to_owned());
         let wait = move || {
             let deadline = Instant::now() + FILL_MAX;
             // Without a pager nothing is missing: it ends only when nobody lacks pages.
             while let Ok(mut client) = Client::connect(&socket) {
-                let status = client.status().storing("ask the pager")?;
+                let status = client.hurry(&image).and_then(|()| client.status()).storing("ask the pager")?;
                 if status.images.iter().all(|served| served.name != image || served.processes == 0) {
                     break;
                 }

@@ -8,8 +8,10 @@ use std::{io::Write, os::fd::OwnedFd, path::PathBuf, sync::Arc, time::Instant};
 
 use api::BuildTimings;
 use base::id::TemplateName;
+use pager::Client;
 use process::ProgramState;
-use tokio::runtime::Handle;
+use sys::uffd::Uffd;
+use tokio::{runtime::Handle, task::JoinHandle};
 
 use super::{
     Node, ZYGOTE_DEADLINE,
@@ -19,11 +21,11 @@ use super::{
     unexpected,
 };
 use crate::{
-    durable::{Checkpoint, Durable, Storing},
+    durable::{Checkpoint, Durable, HotPages, Storing},
     error::{Context, Error, Result},
     keeper::message::{Parcel, Reply, Request, RestoreZygote},
     records::TemplateRecord,
-    state::ZygoteRef,
+    state::{Blank, ZygoteRef},
 };
 
 impl Node {
@@ -53,6 +55,8 @@ impl Node {
         let image_layers = self.prepare_image(&checkpoint.spec).await?;
         let (durable, runtime) = (self.durable.clone(), Handle::current());
         let (fetched, into) = (checkpoint.clone(), own.to_vec());
+        let pager = self.reach_pager();
+        let hot = self.read_hot(checkpoint);
         let fetch = move || {
             for (layer, into) in fetched.layers.iter().zip(&into) {
                 Checkpoint::unpack_layer(layer, &durable, &runtime, into)?;
@@ -74,17 +78,52 @@ impl Node {
             pages: Some(format!("{}-{}", checkpoint.spec.name, random_suffix())),
             checkpoint: Some(manifest),
         };
-        let zygote = self.restore_zygote(&record, parcel, began).await?;
+        let layers = record.layers();
+        // Whoever has a checkpoint restored will want a sandbox.
+        let blank = self.create_blank(&layers, &record.spec.limits);
+        let zygote = self.restore_zygote(&record, parcel, Beside { hot, pager }, began);
+        let (zygote, blank) = tokio::join!(zygote, blank);
         let (name, pages) = (record.spec.name.clone(), record.pages.clone());
-        self.install(record, zygote).await?;
+        let installed = match zygote {
+            Ok(zygote) => self.install(record, zygote).await,
+            Err(error) => Err(error),
+        };
+        self.take_in(&name, blank).await;
+        installed?;
         if let (Some(pages), None) = (pages, &checkpoint.hot) {
             self.record_working_set(&name, pages);
         }
         Ok(())
     }
 
+    fn read_hot(&self, checkpoint: &Checkpoint) -> JoinHandle<Result<HotPages>> {
+        let (checkpoint, durable, runtime) = (checkpoint.clone(), self.durable.clone(), Handle::current());
+        tokio::task::spawn_blocking(move || HotPages::read(&checkpoint, &durable, &runtime))
+    }
+
+    /// Puts a blank into the pool, if the template came to be.
+    async fn take_in(self: &Arc<Self>, name: &TemplateName, blank: Result<Blank>) {
+        let unwanted = match blank {
+            Ok(blank) => self.state().put_blank(name, blank),
+            Err(error) => {
+                // The start makes one itself, and tells if it cannot.
+                tracing::debug!(%name, error = crate::chain(&error), "no sandbox was made ahead");
+                None
+            }
+        };
+        if let Some(blank) = unwanted {
+            self.discard(blank.id).await;
+        }
+    }
+
     /// Has the keeper restore the zygote, and the pager fill it.
-    async fn restore_zygote(&self, record: &TemplateRecord, parcel: Packed, began: Instant) -> Result<ZygoteRef> {
+    async fn restore_zygote(
+        &self,
+        record: &TemplateRecord,
+        parcel: Packed,
+        beside: Beside,
+        began: Instant,
+    ) -> Result<ZygoteRef> {
         let number = self.state().number();
         let keeper = self.keeper("restore the zygote").await?;
         let request = Request::RestoreZygote(RestoreZygote { zygote: number, layers: record.layers() });
@@ -96,7 +135,7 @@ impl Node {
                 let timings = BuildTimings { build_us, total_us, ..BuildTimings::default() };
                 let zygote = ZygoteRef::new(number, facts, timings);
                 if let Some(faults) = answer.descriptor
-                    && let Err(error) = self.serve(parcel.served(&zygote, record), faults).await
+                    && let Err(error) = self.fill(parcel.served(&zygote, record), faults, beside).await
                 {
                     self.drop_zygote(number).await;
                     return Err(error);
@@ -111,6 +150,29 @@ impl Node {
             other => Err(unexpected("restore the zygote", &other)),
         }
     }
+
+    /// Puts the working set into a zygote, and hands it over to the pager.
+    async fn fill(&self, served: Served, faults: OwnedFd, beside: Beside) -> Result<()> {
+        let hot = beside.hot.await.doing("read the working set").flatten();
+        let fill = move || {
+            let faults = Uffd::from(faults);
+            match hot.and_then(|hot| hot.fill(&faults)) {
+                Ok(()) => {}
+                // Its pages come by faults like all others; whether they can be had is seen then.
+                Err(error) => tracing::warn!(error = crate::chain(&error), "the working set was not filled"),
+            }
+            OwnedFd::from(faults)
+        };
+        let faults = tokio::task::spawn_blocking(fill).await.doing("fill the working set")?;
+        let client = beside.pager.await.doing("reach the pager").flatten()?;
+        self.serve(served, faults, client).await
+    }
+}
+
+/// What is done beside the zygote.
+struct Beside {
+    hot: JoinHandle<Result<HotPages>>,
+    pager: JoinHandle<Result<Client>>,
 }
 
 /// A packed parcel.

@@ -23,6 +23,8 @@ const NAME_LEN: usize = 6;
 const FORGOTTEN: usize = 7;
 const SERIAL: usize = 8;
 const COMPLETE: usize = 9;
+const PARKED: usize = 10;
+const HURRIED: usize = 11;
 const NAME: usize = 16;
 const ORDER: usize = PAGE_WORDS;
 
@@ -44,6 +46,8 @@ pub(crate) struct Description {
     pub(crate) ranges: u64,
     pub(crate) image_bytes: u64,
     pub(crate) pid: i32,
+    /// The process stands still.
+    pub(crate) parked: bool,
 }
 
 impl ImageRecord {
@@ -78,6 +82,7 @@ impl ImageRecord {
         self.set(RANGES, image.ranges);
         self.set(IMAGE_BYTES, image.image_bytes);
         self.set(ROOT_PID, image.pid as u64);
+        self.set(PARKED, u64::from(image.parked));
         self.region.words()[self.state].store(1, Ordering::Release);
     }
 
@@ -96,6 +101,7 @@ impl ImageRecord {
             ranges: self.get(RANGES),
             image_bytes: self.get(IMAGE_BYTES),
             pid: self.get(ROOT_PID) as i32,
+            parked: self.is_parked(),
         })
     }
 
@@ -111,6 +117,20 @@ impl ImageRecord {
     /// The client has no more interest in it: it goes with its last process.
     pub(crate) fn forget(self) {
         self.set(FORGOTTEN, 1);
+    }
+
+    /// The process that was handed over stands still.
+    pub(crate) fn is_parked(self) -> bool {
+        self.get(PARKED) == 1
+    }
+
+    /// All its processes are to be filled.
+    pub(crate) fn hurry(self) {
+        self.set(HURRIED, 1);
+    }
+
+    pub(crate) fn is_hurried(self) -> bool {
+        self.get(HURRIED) == 1
     }
 
     /// Its process is entered as well.

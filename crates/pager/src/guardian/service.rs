@@ -89,10 +89,10 @@ impl Guardian {
 
     fn answer(&mut self, request: Request, descriptors: Vec<OwnedFd>) -> Answer {
         match request {
-            Request::Serve { name, pid, ranges, image_bytes } => {
+            Request::Serve { name, pid, ranges, image_bytes, parked } => {
                 let [uffd, pidfd, image] =
                     <[OwnedFd; 3]>::try_from(descriptors).map_err(|_| "three descriptors are needed".to_owned())?;
-                let image = Handed { name, pid, ranges, image_bytes, memfd: image };
+                let image = Handed { name, pid, ranges, image_bytes, parked, memfd: image };
                 self.serve(image, uffd, pidfd).map(|()| (Reply::Done, None))
             }
             Request::Status => {
@@ -103,6 +103,11 @@ impl Guardian {
                 let image = self.board.images().find(|image| image.is_used() && image.name() == name);
                 let order = image.ok_or_else(|| format!("no image {name} is served"))?.order();
                 body(&order.into_iter().flat_map(u64::to_le_bytes).collect::<Vec<u8>>())
+            }
+            Request::Hurry { name } => {
+                let images = self.board.images().filter(|image| image.is_used() && image.name() == name);
+                images.for_each(|image| image.hurry());
+                Ok((Reply::Done, None))
             }
             Request::Forget { name } => {
                 let images = self.board.images().filter(|image| image.is_used() && image.name() == name);
@@ -138,8 +143,8 @@ impl Guardian {
         let serial = self.board.get(Word::Serials) + 1;
         self.board.set(Word::Serials, serial);
         process.enter(place.index, uffd.into_raw_fd(), Some((image.pid, pidfd.into_raw_fd())));
-        let Handed { name, pid, ranges, image_bytes, memfd } = image;
-        place.enter(&Description { name, descriptor: memfd.into_raw_fd(), ranges, image_bytes, pid }, serial);
+        let Handed { name, pid, ranges, image_bytes, parked, memfd } = image;
+        place.enter(&Description { name, descriptor: memfd.into_raw_fd(), ranges, image_bytes, pid, parked }, serial);
         process.set_state(State::Active);
         place.complete();
         self.ring();
@@ -223,6 +228,7 @@ struct Handed {
     pid: i32,
     ranges: u64,
     image_bytes: u64,
+    parked: bool,
     memfd: OwnedFd,
 }
 

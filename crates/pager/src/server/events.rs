@@ -18,9 +18,15 @@ use super::{
 };
 use crate::{
     board::{Word, process::State},
-    limits::{EVENT_THREADS_MAX, IMAGE_PROCESSES_MAX, LOG_MESSAGES, PAGE_BYTES, PROCESSES_MAX, PROCESSES_RESERVE},
+    limits::{
+        EVENT_THREADS_MAX, IMAGE_PROCESSES_MAX, LOG_MESSAGES, NEIGHBOUR_PAGES, PAGE_BYTES, PROCESSES_MAX,
+        PROCESSES_RESERVE,
+    },
     space::{Confused, Space},
 };
+
+/// What a fault brings along.
+const NEIGHBOUR_BYTES: u64 = NEIGHBOUR_PAGES * PAGE_BYTES;
 
 /// Logs read before another process has its turn.
 const LOGS_IN_A_ROW: usize = 4;
@@ -243,6 +249,12 @@ impl Server {
         let image = &process.image;
         image.note_fault(number);
         let place = image.layout.address(number);
+        let block = place.saturating_sub(number % NEIGHBOUR_PAGES * PAGE_BYTES);
+        if let Some(cluster) = image.standing(place, &(block..block + NEIGHBOUR_BYTES)) {
+            self.board.add(Word::FaultPages, process.answer(book, &cluster, number)?);
+            self.board.add(Word::Local, 1);
+            return Ok(true);
+        }
         if !image.source.is_local(place) {
             return Ok(false);
         }
@@ -261,6 +273,9 @@ impl Server {
     pub(super) fn settle(&self, process: &Arc<Process>) {
         let book = lock(&process.book);
         if book.left == 0 && !book.doomed && !process.is_over() {
+            if let Some(still) = process.image.still.get() {
+                still.complete(process);
+            }
             process.unregister(&book);
             drop(book);
             self.retire(process);

@@ -1,4 +1,4 @@
-//! Filling in the background: what is touched soon first, then everything, for all processes of an image at once.
+//! Filling in the background, for all processes of an image at once.
 
 use std::{
     sync::{Arc, Mutex},
@@ -32,8 +32,6 @@ const DEBT_MIN: Duration = Duration::from_millis(1);
 /// How far an image is filled.
 #[derive(Debug)]
 pub(super) struct Progress {
-    /// The rest of the pages that are touched soon, last one first.
-    hot: Vec<u64>,
     /// All before this page was looked at in this round.
     sweep: u64,
     /// After a failure: not before.
@@ -42,10 +40,9 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    pub(super) fn new(mut hot: Vec<u64>) -> Self {
-        let due = hot.is_empty().then(|| Instant::now() + RECORDING);
-        hot.reverse();
-        Self { hot, sweep: 0, due, failures: 0 }
+    pub(super) fn new(is_recorded: bool) -> Self {
+        let due = (!is_recorded).then(|| Instant::now() + RECORDING);
+        Self { sweep: 0, due, failures: 0 }
     }
 
     /// The address of the next page to fetch, if one of `processes` lacks any.
@@ -54,12 +51,6 @@ impl Progress {
             return None;
         }
         let Image { layout, source, .. } = image;
-        while let Some(address) = self.hot.pop() {
-            let numbers = layout.numbers(&(address..address + PAGE_BYTES));
-            if numbers.iter().any(|(_, numbers)| processes.iter().any(|process| process.missing.has(numbers.start))) {
-                return Some(address);
-            }
-        }
         let rest = self.sweep..layout.pages();
         let Some(number) = processes.iter().filter_map(|process| process.missing.first(&rest)).min() else {
             self.sweep = 0;
@@ -122,12 +113,18 @@ impl Server {
         if image.lost.is_some() || image.processes() == 0 {
             return false;
         }
-        let processes = self.processes(Some(image.record.index));
+        let mut processes = self.processes(Some(image.record.index));
+        processes.retain(|process| image.is_filled(process));
         let Some(place) = lock(&image.progress).next(image, &processes, Instant::now()) else { return false };
         if self.demand.waiting() > 0 {
             std::thread::sleep(STAND_BACK);
         }
-        let key = image.source.extent(place).start;
+        let extent = image.source.extent(place);
+        if let Some(cluster) = image.standing(place, &extent) {
+            self.fill_with(&cluster, &processes);
+            return true;
+        }
+        let key = extent.start;
         {
             let mut fetching = lock(&image.fetching);
             if fetching.contains_key(&key) {

@@ -5,13 +5,13 @@ use std::{
     io::Read,
     ops::Range,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
 
-use super::{Server, demand::Wanted, fill::Progress, lock, process::Process};
+use super::{Server, demand::Wanted, fill::Progress, lock, process::Process, still::Still};
 use crate::{
     board::{Word, image::ImageRecord, process::ProcessRecord},
     error::{SourceError, chain},
@@ -36,6 +36,8 @@ pub(super) struct Image {
     serial: u64,
     pub(super) layout: Layout,
     pub(super) source: Arc<dyn PageSource>,
+    /// The process that has its bytes, if one stands still.
+    pub(super) still: OnceLock<Still>,
     /// Why there is none, if there is none.
     pub(super) lost: Option<String>,
     /// By the start of a cluster that is being fetched: whoever waits for it, but for the one who fetches.
@@ -73,8 +75,8 @@ impl PageSource for Lost {
         std::iter::once(0..u64::MAX - u64::MAX % PAGE_BYTES).collect()
     }
 
-    fn hot(&self) -> Vec<u64> {
-        Vec::new()
+    fn is_recorded(&self) -> bool {
+        true
     }
 }
 
@@ -93,8 +95,9 @@ impl Image {
             serial: record.serial(),
             record,
             layout,
-            progress: Mutex::new(Progress::new(source.hot())),
+            progress: Mutex::new(Progress::new(source.is_recorded())),
             source,
+            still: OnceLock::new(),
             lost,
             fetching: Mutex::default(),
             seen: Mutex::new(seen),
@@ -110,6 +113,28 @@ impl Image {
             seen[word] |= bit;
             self.record.add_fault(self.layout.address(number));
         }
+    }
+
+    /// The process stands still: what its forks lack is read from it.
+    fn keep_still(&self, process: &Arc<Process>) {
+        match Still::of(process) {
+            // Another one cannot be there: an image is handed over with one process.
+            Ok(still) => drop(self.still.set(still)),
+            Err(error) => {
+                tracing::warn!(%error, image = self.name, "its memory cannot be read; its forks are served from the source")
+            }
+        }
+    }
+
+    /// What the process that stands still has of the pages around `place`, within `within`.
+    pub(super) fn standing(&self, place: u64, within: &Range<u64>) -> Option<Cluster> {
+        self.still.get()?.cluster(&self.layout, place, within)
+    }
+
+    /// Whether a process is filled unasked. Forks of one that stands still are not as long as it can give them all that they touch: what they
+    /// never touch would be theirs alone.
+    pub(super) fn is_filled(&self, process: &Process) -> bool {
+        process.record.pid().is_some() || self.record.is_hurried() || self.still.get().is_none_or(Still::is_gone)
     }
 
     pub(super) fn joined(&self) {
@@ -210,6 +235,9 @@ impl Server {
                 self.apply_again(&process, &mut book, event);
             }
             process.wake_all(&book);
+            if image.record.is_parked() && record.pid().is_some() {
+                image.keep_still(&process);
+            }
             self.enlist(&process);
             if book.doomed {
                 self.demand.doom(Arc::clone(&process));

@@ -37,7 +37,12 @@ pub struct Picture {
     pub lost: Option<u64>,
     /// Opening waits so long.
     pub open_ms: u64,
-    pub hot: Vec<u64>,
+    /// It is not known which pages are touched first.
+    pub unrecorded: bool,
+    /// The process stands still.
+    pub parked: bool,
+    /// As long as this file is there, everything is lost.
+    pub away: Option<PathBuf>,
 }
 
 struct Formula {
@@ -82,6 +87,9 @@ impl PageSource for Formula {
         }
         let count = self.fetches.fetch_add(1, Ordering::Relaxed);
         std::thread::sleep(Duration::from_micros(self.picture.wait_us));
+        if self.picture.away.as_ref().is_some_and(|away| away.exists()) {
+            return Err(SourceError::Permanent("the store is gone".into()));
+        }
         if self.picture.lost.is_some_and(|lost| extent.contains(&(BASE + lost * PAGE))) {
             return Err(SourceError::Permanent("the segment is missing".into()));
         }
@@ -105,8 +113,8 @@ impl PageSource for Formula {
         full.map(|block| BASE + block * 8 * PAGE..BASE + (block * 8 + 8).min(self.picture.pages) * PAGE).collect()
     }
 
-    fn hot(&self) -> Vec<u64> {
-        self.picture.hot.iter().map(|number| BASE + number * PAGE).collect()
+    fn is_recorded(&self) -> bool {
+        !self.picture.unrecorded
     }
 }
 
@@ -193,7 +201,8 @@ impl Victim {
         let mut command = Command::new("sh");
         // The socket becomes its standard input first, for lack of another way without unsafe code; then descriptor 3.
         command.args(["-c", "exec 3<&0 </dev/null; exec \"$@\"", "sh"]).arg(program).stdin(Stdio::from(theirs));
-        command.args([picture.seed, picture.pages, ops].map(|number| number.to_string())).process_group(0);
+        command.args([picture.seed, picture.pages].map(|number| number.to_string()));
+        command.arg(if picture.parked { "parked".to_owned() } else { ops.to_string() }).process_group(0);
         let child = command.spawn()?;
         let mut buffer = [0; 64];
         let (_, mut descriptors) = sys::seqpacket::recv(&ours, &mut buffer)?;
@@ -219,6 +228,7 @@ impl Victim {
             pidfd: pidfd.as_fd(),
             ranges: std::slice::from_ref(&range),
             image,
+            parked: picture.parked,
         };
         let mut last = None;
         wait_until("it is served", || {
@@ -230,7 +240,12 @@ impl Victim {
 
     /// Lets it go; drops our descriptors.
     pub fn go(self) -> Result<Child> {
-        sys::seqpacket::send(&self.socket, b"go", &[])?;
+        self.tell()?;
         Ok(self.child)
+    }
+
+    /// Lets it go on.
+    pub fn tell(&self) -> Result<()> {
+        Ok(sys::seqpacket::send(&self.socket, b"go", &[])?)
     }
 }
