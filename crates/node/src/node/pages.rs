@@ -3,6 +3,7 @@
 //! It is started when it is first needed. A later node finds it by its socket: copies that still lack pages depend on it.
 
 use std::{
+    fs::File,
     os::{
         fd::{AsFd, OwnedFd},
         unix::process::CommandExt,
@@ -50,12 +51,24 @@ impl Node {
         crate::pager_socket(&self.config.state_dir)
     }
 
+    /// Where the pager's memory is bounded. Without that it serves all the same: copies depend on it.
+    fn pager_group(&self) -> Option<File> {
+        match self.cgroups.pager_group(self.config.pager_memory) {
+            Ok(group) => group,
+            Err(error) => {
+                tracing::warn!(error = crate::chain(&error), "the pager's memory is not bounded");
+                None
+            }
+        }
+    }
+
     /// Has the pager serve a zygote and all that is forked from it.
     pub(super) async fn serve(&self, served: Served, faults: OwnedFd) -> Result<()> {
         let socket = self.pager_socket();
         let command = self.config.pager_command.clone();
+        let group = self.pager_group();
         let serve = move || {
-            let mut client = connect_or_start(&socket, &command)?;
+            let mut client = connect_or_start(&socket, &command, group)?;
             let pid = Pid::from_raw(served.pid).ok_or("it has no pid").storing("serve the zygote's memory")?;
             let pidfd = pidfd_open(pid, PidfdFlags::empty()).doing("watch the zygote")?;
             let ranges: Vec<_> = served.ranges.iter().map(|&(start, end)| start..end).collect();
@@ -149,7 +162,7 @@ fn record(name: &TemplateName, pages: &str, socket: &Path, durable: &Durable, ru
     Ok(set.pages)
 }
 
-fn connect_or_start(socket: &Path, command: &[String]) -> Result<Client> {
+fn connect_or_start(socket: &Path, command: &[String], group: Option<File>) -> Result<Client> {
     if let Ok(client) = Client::connect(socket) {
         return Ok(client);
     }
@@ -157,8 +170,9 @@ fn connect_or_start(socket: &Path, command: &[String]) -> Result<Client> {
         return Err("there is no command for it").storing("start the pager");
     };
     let mut command = Command::new(program);
+    command.args(arguments).args(group.is_some().then_some("--join"));
     // Ctrl-C in the node's terminal is for the node.
-    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).process_group(0);
+    command.stdin(group.map_or_else(Stdio::null, Stdio::from)).stdout(Stdio::null()).process_group(0);
     let mut child = command.spawn().doing("start the pager")?;
     let deadline = Instant::now() + START_MAX;
     let client = loop {
