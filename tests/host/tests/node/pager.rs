@@ -13,6 +13,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("pager::zygotes_take_memory_from_the_nodes_that_were_named_and_copies_where_they_run", placed),
         Case::new("pager::a_node_without_memory_is_refused_at_the_start", refused),
         Case::new("pager::its_memory_is_bounded_and_what_it_fills_is_not_its_own", bounded),
+        Case::new("pager::at_its_limit_it_is_started_again_and_nothing_is_lost", at_its_limit),
     ]
 }
 
@@ -147,4 +148,20 @@ fn bounded() -> Result<()> {
     node.finish()?;
     ensure!(!group.exists(), "{} is left", group.display());
     Ok(())
+}
+
+fn at_its_limit() -> Result<()> {
+    // Less than it takes for the packed and the plain pages of a few chunks.
+    named(node(&["--pager-memory", "5M"])?, |node| {
+        // Asks for every byte.
+        restored(node)?;
+        let family = family(node)?;
+        let group = memory_group(family[0])?;
+        let events = ["memory.oom_control", "memory.events"].map(|name| std::fs::read_to_string(group.join(name)));
+        let events: String = events.into_iter().flatten().collect();
+        let killed = events.lines().find_map(|line| line.strip_prefix("oom_kill ")?.parse::<u64>().ok());
+        println!("   {killed:?} kills; {family:?}");
+        ensure!(killed > Some(0), "the limit was not reached: {events}");
+        Ok(())
+    })
 }
