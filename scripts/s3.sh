@@ -47,7 +47,8 @@ start() {
 	for _ in {1..10}; do
 		port=$((20000 + RANDOM % 12000))
 		! answers $port || continue
-		"$SERVER" --quiet --port "127.0.0.1:$port" --access "$AWS_ACCESS_KEY_ID" --secret "$AWS_SECRET_ACCESS_KEY" \
+		# Without keep-alive each request pays for a connection of its own, which no real service asks for.
+		"$SERVER" --quiet --keep-alive --port "127.0.0.1:$port" --access "$AWS_ACCESS_KEY_ID" --secret "$AWS_SECRET_ACCESS_KEY" \
 			posix --sidecar "$work/meta" "$work/data" >"$work/log" 2>&1 </dev/null &
 		server=$!
 		for _ in {1..100}; do

@@ -10,7 +10,8 @@ use tracing_subscriber::EnvFilter;
 
 /// Logs go to standard error.
 pub(crate) fn start_logging(level: &str) {
-    let filter = EnvFilter::try_new(level).unwrap_or_else(|_| EnvFilter::new("info"));
+    // Statements come at debug, one for each step of the store: whoever wants them says `debug,sqlx::query=debug`. Slow ones warn as ever.
+    let filter = EnvFilter::try_new(format!("sqlx::query=info,{level}")).unwrap_or_else(|_| EnvFilter::new("info"));
     let terminal = std::io::stderr().is_terminal();
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(terminal).init();
 }

@@ -21,8 +21,10 @@ pub struct Config {
     pub at_exit: AtExit,
     /// Command that runs the keeper: the program and the arguments before `--node ID`.
     pub keeper_command: Vec<String>,
-    /// Command that runs the pager, whole.
+    /// Command that runs the pager, whole. With `--join` after it, it joins the control group whose `cgroup.procs` is its standard input.
     pub pager_command: Vec<String>,
+    /// Most bytes of memory that the pager may take.
+    pub pager_memory: u64,
 }
 
 /// What becomes of the sandboxes when the node stops orderly.

@@ -66,8 +66,8 @@ fn give_up_protection() {
     }
 }
 
-/// Runs the keeper on its end of the server's socket until the server is gone.
-pub fn run(server: OwnedFd, node_id: &str) -> Result<(), KeeperError> {
+/// Runs the keeper on its end of the server's socket until the server is gone. Zygotes take their memory from `memory_nodes`, if any are named.
+pub fn run(server: OwnedFd, node_id: &str, memory_nodes: Vec<u32>) -> Result<(), KeeperError> {
     crate::descriptor::raise_limit();
     give_up_protection();
     let subreaper = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
@@ -80,7 +80,7 @@ pub fn run(server: OwnedFd, node_id: &str) -> Result<(), KeeperError> {
         server,
         sandboxes: Sandboxes::new(cgroups),
         zygotes: Zygotes::new(watcher.clone()),
-        builders: Builders::new(watcher.clone()),
+        builders: Builders::new(watcher.clone(), memory_nodes),
         children: Children::new(watcher.clone()),
         buffer: vec![0; MESSAGE_BYTES_MAX],
     };

@@ -13,18 +13,19 @@
 
 pub(crate) mod image;
 pub(crate) mod process;
+mod record;
 
 use std::{
     io,
     mem::ManuallyDrop,
-    ops::Range,
     os::fd::{OwnedFd, RawFd},
     sync::atomic::{AtomicU64, Ordering},
 };
 
 use image::ImageRecord;
 use process::ProcessRecord;
-use sys::share::Region;
+use record::Record;
+use sys::{share::Region, uffd::Event};
 
 use crate::limits::{CLIENTS_MAX, FAILURE_BYTES_MAX, FAILURES_MAX, IMAGES_MAX, PROCESSES_MAX};
 
@@ -175,7 +176,7 @@ impl Board {
 
     pub(crate) fn image(self, index: usize) -> ImageRecord {
         let at = IMAGES + index * image::WORDS;
-        ImageRecord::new(index, self.region, IMAGE_STATES + index, at..at + image::WORDS)
+        ImageRecord::new(index, Record::new(self.region, IMAGE_STATES + index, at))
     }
 
     pub(crate) fn images(self) -> impl Iterator<Item = ImageRecord> {
@@ -184,7 +185,7 @@ impl Board {
 
     pub(crate) fn process(self, index: usize) -> ProcessRecord {
         let at = PROCESSES + index * process::WORDS;
-        ProcessRecord::new(index, self.region, PROCESS_STATES + index, at..at + process::WORDS)
+        ProcessRecord::new(index, Record::new(self.region, PROCESS_STATES + index, at))
     }
 
     pub(crate) fn processes(self) -> impl Iterator<Item = ProcessRecord> {
@@ -194,6 +195,31 @@ impl Board {
     /// Takes a free place for a process, in the name of `owner` (a state).
     pub(crate) fn take_process(self, owner: process::State) -> Option<ProcessRecord> {
         self.processes().find(|record| record.try_take(owner))
+    }
+
+    /// Completes what a dead pager left half done; for the next one, while it is alone.
+    pub(crate) fn tidy(self) {
+        for record in self.processes() {
+            match record.state() {
+                process::State::Born => {
+                    // Before anyone serves it: afterwards it may be gone, and the number of its descriptor another's.
+                    let fork = record.uffd().map(Event::Fork);
+                    let parent = self.processes().find(|parent| {
+                        parent.is_open() && fork.is_some() && parent.unapplied().first() == fork.as_ref()
+                    });
+                    if let Some(parent) = parent {
+                        parent.advance();
+                    }
+                    record.set_state(process::State::Active);
+                }
+                // Its descriptor was closed, if not by its last owner then by the guardian.
+                process::State::TakenByPager | process::State::Closing => record.free(),
+                process::State::Free
+                | process::State::TakenByGuardian
+                | process::State::Active
+                | process::State::Doomed => {}
+            }
+        }
     }
 
     /// All descriptors that are named in here: what a dead pager leaves open and is not here, is of no use to anyone.
@@ -236,9 +262,4 @@ fn get_bytes(words: &[AtomicU64], len: usize) -> Vec<u8> {
         words.iter().take(len.div_ceil(8)).flat_map(|word| word.load(Ordering::Acquire).to_le_bytes()).collect();
     bytes.truncate(len);
     bytes
-}
-
-/// A record's words.
-fn part(region: Region, place: &Range<usize>) -> &'static [AtomicU64] {
-    &region.words()[place.clone()]
 }

@@ -71,6 +71,7 @@ struct Guardian {
 pub fn run(config: Config, opener: Arc<dyn OpenSource>) -> Result<(), Error> {
     let inherited = family::open_descriptors().map_err(Error::system("list descriptors"))?;
     raise_descriptor_limit();
+    family::spare_when_memory_is_short(true);
     let board = Board::new().map_err(Error::system("make shared memory"))?;
     let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(Error::system("make an eventfd"))?;
     board.set(Word::Bell, from_descriptor(bell.into_raw_fd()));

@@ -121,7 +121,7 @@ pub(crate) fn run(board: Board, opener: Arc<dyn OpenSource>, options: Options) -
         idle: AtomicUsize::new(0),
         threads: AtomicUsize::new(0),
     });
-    server.tidy();
+    server.board.tidy();
     let wanted = epoll::EventFlags::IN | epoll::EventFlags::ET;
     epoll::add(&server.epoll, &server.bell, epoll::EventData::new_u64(BELL), wanted)
         .map_err(Error::system("watch the bell"))?;
@@ -147,19 +147,6 @@ impl Server {
         if let Err(error) = thread {
             tracing::error!(%error, name, "cannot start a thread");
             assert!(self.threads.load(Ordering::Relaxed) >= EVENT_THREADS, "a pager without threads is of no use");
-        }
-    }
-
-    /// What an earlier pager left half done, while this one is alone.
-    fn tidy(&self) {
-        for record in self.board.processes() {
-            match record.state() {
-                // A child whose birth the parent's log knows, or will know when it is applied again.
-                State::Born => record.set_state(State::Active),
-                // Its descriptor was closed, if not by its last owner then by the guardian.
-                State::TakenByPager | State::Closing => record.free(),
-                State::Free | State::TakenByGuardian | State::Active | State::Doomed => {}
-            }
         }
     }
 

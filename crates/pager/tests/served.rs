@@ -5,6 +5,7 @@
 mod common;
 
 use std::{
+    os::fd::OwnedFd,
     path::Path,
     process::{Child, ExitCode},
     time::{Duration, Instant},
@@ -13,7 +14,10 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use common::{Guardian, Picture, Victim, be_guardian, victim_program, wait_until};
 use pager::Counters;
-use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal, test_kill_process},
+};
 
 const FAST: u64 = 1 << 34;
 
@@ -230,8 +234,15 @@ fn kill_some(guardian: &Guardian) -> Result<()> {
         6 => &[0, 1],
         _ => &[0, 2],
     };
-    for index in victims {
-        let _ = kill_process(pid(*index)?, Signal::KILL);
+    let opened: Result<Vec<OwnedFd>> =
+        victims.iter().map(|index| Ok(pidfd_open(pid(*index)?, PidfdFlags::empty())?)).collect();
+    let opened = opened?;
+    for victim in &opened {
+        pidfd_send_signal(victim, Signal::KILL)?;
+    }
+    // A busy machine takes its time. Who is only about to die still looks alive, and the next round would kill the last one.
+    for victim in &opened {
+        poll(&mut [PollFd::new(victim, PollFlags::IN)], None)?;
     }
     Ok(())
 }

@@ -9,13 +9,15 @@
 //! v2:  <own group>/pando-<node>/<sandbox>            freeze, kill, membership, and limits if v2 has the controllers
 //!      <own group>/pando-<node>/daemon               the daemon itself, if v2 has the controllers (no inner processes)
 //! v1:  <own group of memory>/pando-<node>/<sandbox>  only memory.limit_in_bytes; likewise cpu and pids
+//! either, where memory is: .../pando-<node>/pager     the pager, with a limit of its own
 //! ```
 
 mod detect;
 mod group;
 
 use std::{
-    fs, io,
+    fs::{self, File},
+    io,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
 };
@@ -74,6 +76,7 @@ pub struct Cgroups {
 }
 
 const LEAF: &str = "daemon";
+const PAGER: &str = "pager";
 
 impl Cgroups {
     /// Finds the hierarchies and makes the group `pando-<node_id>` below this process's own group, in each that is used.
@@ -109,8 +112,30 @@ impl Cgroups {
         &self.summary
     }
 
-    /// Removes the node's groups, if no sandbox is left in them; for an orderly shutdown.
+    /// Makes the group of the node's pager, or finds it, and bounds its memory to `bytes`. Whoever writes `0` to the file is in it from then on,
+    /// with all that it starts. `None` where memory cannot be bounded.
+    pub fn pager_group(&self, bytes: u64) -> Result<Option<File>, Error> {
+        let Some((group, limit)) = self.pager_home() else { return Ok(None) };
+        ensure_dir(&group)?;
+        write(&group, limit, &bytes.to_string())?;
+        let path = group.join("cgroup.procs");
+        File::options().write(true).open(&path).at("open", &path).map(Some)
+    }
+
+    /// The pager's group, and the file of its limit.
+    fn pager_home(&self) -> Option<(PathBuf, &'static str)> {
+        match &self.summary.memory {
+            ControllerHome::V2 => Some((self.summary.group.join(PAGER), "memory.max")),
+            ControllerHome::V1(parent) => Some((parent.join(PAGER), "memory.limit_in_bytes")),
+            ControllerHome::Missing(_) => None,
+        }
+    }
+
+    /// Removes the node's groups, if no sandbox and no pager is left in them; for an orderly shutdown.
     pub fn remove_all(&self) -> Result<(), Error> {
+        if let Some((group, _)) = self.pager_home() {
+            group::remove_empty(&group)?;
+        }
         let leaf = self.summary.group.join(LEAF);
         if leaf.exists() {
             // The way back: a group that hands on controllers takes no process, so it stops doing that first.

@@ -7,6 +7,7 @@ pub mod clone;
 pub mod deadman;
 pub mod heap;
 pub mod namespace;
+pub mod numa;
 pub mod pidfd;
 pub mod ptrace;
 pub mod remote;

@@ -105,7 +105,13 @@ impl Bench {
         let spec = CaptureSpec { pid, streams, earlier_arena: base.map(|base| base.facts.arena) };
         let capture = process::capture(&spec, &mut || Ok(place.sandbox.snapshot_upper(&layers[0])?))?;
         let rootfs = sandbox::detached_rootfs(&self.layers(layers))?;
-        let spec = BuildSpec { rootfs: rootfs.as_fd(), seccomp: &self.seccomp, huge_pages: base.is_none(), base };
+        let spec = BuildSpec {
+            rootfs: rootfs.as_fd(),
+            seccomp: &self.seccomp,
+            huge_pages: base.is_none(),
+            base,
+            memory_nodes: &[],
+        };
         let zygote = process::build(&capture, &spec)?;
         let pause = capture.pause;
         let described = ProgramState::describe(capture, rootfs.as_fd())?.encode()?;
@@ -119,7 +125,7 @@ impl Bench {
         let pages: Vec<(u64, u64)> =
             reader.runs()?.iter().map(|run| (run.address(), run.address() + run.bytes())).collect();
         let rootfs = sandbox::detached_rootfs(&self.layers(layers))?;
-        let spec = RestoreSpec { rootfs: rootfs.as_fd(), seccomp: &self.seccomp, pages: &pages };
+        let spec = RestoreSpec { rootfs: rootfs.as_fd(), seccomp: &self.seccomp, pages: &pages, memory_nodes: &[] };
         let restored = state.restore(&spec)?;
         if let Some(faults) = restored.faults {
             checkpoint::fill(&reader, faults)?;

@@ -2,7 +2,9 @@
 
 use std::{path::PathBuf, process::ExitCode};
 
-use super::node::StoreArgs;
+use anyhow::{Context, Result};
+
+use super::node::{MemoryArgs, StoreArgs};
 use crate::{exit, output};
 
 #[derive(Debug, clap::Args)]
@@ -12,14 +14,31 @@ pub(crate) struct Args {
     state: PathBuf,
     #[command(flatten)]
     store: StoreArgs,
+    #[command(flatten)]
+    memory: MemoryArgs,
+    /// Join the control group whose `cgroup.procs` is the standard input.
+    #[arg(long)]
+    join: bool,
 }
 
 /// Runs the guardian in this thread, the only one of the process.
 pub(crate) fn run(args: &Args, log: &str) -> ExitCode {
     output::start_logging(log);
-    let ran = args.store.settings().and_then(|settings| Ok(node::run_pager(settings, &args.state)?));
-    match ran {
+    match serve(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => exit::report(&error.context("the pager failed")),
     }
+}
+
+fn serve(args: &Args) -> Result<()> {
+    let settings = args.store.settings()?;
+    if args.join {
+        // Before it has memory and children: what is taken earlier counts elsewhere.
+        rustix::io::write(rustix::stdio::stdin(), b"0").context("cannot join the pager's control group")?;
+        let null = std::fs::File::open("/dev/null").context("cannot open /dev/null")?;
+        rustix::stdio::dup2_stdin(null).context("cannot replace standard input")?;
+    }
+    // A page that arrives by fault is taken where the policy of the process says that fills it.
+    args.memory.prefer()?;
+    Ok(node::run_pager(settings, &args.state)?)
 }

@@ -7,6 +7,7 @@ use std::{
 
 use anyhow::{Context, Result};
 
+use super::node::MemoryArgs;
 use crate::{exit, output};
 
 #[derive(Debug, clap::Args)]
@@ -14,6 +15,8 @@ pub(crate) struct Args {
     /// Identifier of the node; names its control group.
     #[arg(long)]
     node: String,
+    #[command(flatten)]
+    memory: MemoryArgs,
 }
 
 /// Runs the keeper in this thread, the only one of the process.
@@ -30,6 +33,6 @@ fn keep(args: &Args) -> Result<()> {
     // Children must not inherit it as their standard input: the server would never see its end.
     let null = std::fs::File::open("/dev/null").context("cannot open /dev/null")?;
     rustix::stdio::dup2_stdin(null).context("cannot replace standard input")?;
-    node::keeper::run(socket, &args.node)?;
+    node::keeper::run(socket, &args.node, args.memory.nodes.clone())?;
     Ok(())
 }

@@ -26,6 +26,11 @@ pub(crate) struct Args {
     ahead: usize,
     #[command(flatten)]
     store: StoreArgs,
+    #[command(flatten)]
+    memory: MemoryArgs,
+    /// Most memory of the pager, which fills restored programs: 512M, 1G. What it fills is not counted. At its limit it is restarted.
+    #[arg(long, value_name = "BYTES", default_value = PAGER_MEMORY_DEFAULT, value_parser = super::template::parse_bytes)]
+    pager_memory: u64,
     /// Remove all sandboxes when the node is stopped.
     #[arg(long)]
     ephemeral: bool,
@@ -50,6 +55,43 @@ pub(crate) struct StoreArgs {
     /// Most bytes of checkpoints kept on the local disk: 512M, 4G.
     #[arg(long, value_name = "BYTES", default_value = CACHE_DEFAULT, value_parser = super::template::parse_bytes)]
     cache: u64,
+}
+
+/// Where memory that copies share is taken from.
+#[derive(Debug, clap::Args)]
+pub(crate) struct MemoryArgs {
+    /// NUMA nodes that hold the memory of zygotes, which copies share and hardly any touches whole; memory of other kinds (CXL) appears as such
+    /// nodes. When they are full, others are used. What copies write is where they run. Without it: wherever zygotes are built.
+    #[arg(long = "memory-node", value_name = "N[,N...]", value_delimiter = ',')]
+    pub(crate) nodes: Vec<u32>,
+}
+
+impl MemoryArgs {
+    /// Refuses nodes that are not there; the kernel would leave them out without a word.
+    fn check(&self) -> Result<()> {
+        let known = sys::numa::nodes().context("cannot list the NUMA nodes of this machine")?;
+        match self.nodes.iter().find(|node| !known.contains(node)) {
+            None => Ok(()),
+            Some(_) if known.is_empty() => bail!("--memory-node: this kernel knows no NUMA nodes"),
+            Some(node) => {
+                let known: Vec<String> = known.iter().map(u32::to_string).collect();
+                bail!("--memory-node {node}: no such node has memory; this machine has {}", known.join(", "))
+            }
+        }
+    }
+
+    /// Makes it this process's own policy.
+    pub(crate) fn prefer(&self) -> Result<()> {
+        if self.nodes.is_empty() {
+            return Ok(());
+        }
+        sys::numa::prefer(&self.nodes).with_context(|| format!("cannot take memory from nodes {:?}", self.nodes))
+    }
+
+    /// The arguments that say the same.
+    fn arguments(&self) -> impl Iterator<Item = String> {
+        self.nodes.iter().flat_map(|node| ["--memory-node".to_owned(), node.to_string()])
+    }
 }
 
 impl StoreArgs {
@@ -88,6 +130,10 @@ fn arguments(settings: &Settings) -> Vec<String> {
 /// For people; 8 GiB hold the working sets of hundreds of programs.
 const CACHE_DEFAULT: &str = "8G";
 
+/// Each of its 10 threads holds at most a chunk of 16 MiB, packed and unpacked, and what was read ahead; the journal of a process takes 40 KiB
+/// for each GiB of it, so some hundred MiB for the 3,584 that it serves at most.
+const PAGER_MEMORY_DEFAULT: &str = "1G";
+
 pub(super) fn parse_objects(text: &str) -> Result<Location, String> {
     text.parse::<Location>().map_err(|error| error.to_string())
 }
@@ -96,6 +142,7 @@ pub(crate) async fn run(args: Args, socket: PathBuf, log: String) -> Result<Exit
     if !rustix::process::geteuid().is_root() {
         bail!("the node has to run as root, to make namespaces and control groups; the programs in sandboxes never do");
     }
+    args.memory.check()?;
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     // Overlay layers and the keeper's paths must not depend on a working directory.
     let state_dir = std::path::absolute(&args.state).context("cannot make the state directory's path absolute")?;
@@ -107,6 +154,9 @@ pub(crate) async fn run(args: Args, socket: PathBuf, log: String) -> Result<Exit
     let mut pager_command = vec![program.display().to_string(), "--log".to_owned(), log.clone(), "guardian".to_owned()];
     pager_command.extend(["--state".to_owned(), state_dir.display().to_string()]);
     pager_command.extend(arguments(&durable));
+    pager_command.extend(args.memory.arguments());
+    let mut keeper_command = vec![program.display().to_string(), "--log".to_owned(), log, "keeper".to_owned()];
+    keeper_command.extend(args.memory.arguments());
     let config = Config {
         state_dir,
         socket,
@@ -114,8 +164,9 @@ pub(crate) async fn run(args: Args, socket: PathBuf, log: String) -> Result<Exit
         parked_limit: args.ahead,
         durable,
         pager_command,
+        pager_memory: args.pager_memory,
         at_exit: if args.ephemeral { AtExit::Remove } else { AtExit::Keep },
-        keeper_command: vec![program.display().to_string(), "--log".to_owned(), log, "keeper".to_owned()],
+        keeper_command,
     };
     node::run(config).await?;
     Ok(ExitCode::SUCCESS)

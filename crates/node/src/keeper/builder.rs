@@ -74,11 +74,13 @@ pub(super) struct Finished {
 pub(super) struct Builders {
     watcher: Watcher,
     at_work: HashMap<u64, AtWork>,
+    /// Whence zygotes take their memory.
+    memory_nodes: Vec<u32>,
 }
 
 impl Builders {
-    pub(super) fn new(watcher: Watcher) -> Self {
-        Self { watcher, at_work: HashMap::new() }
+    pub(super) fn new(watcher: Watcher, memory_nodes: Vec<u32>) -> Self {
+        Self { watcher, at_work: HashMap::new(), memory_nodes }
     }
 
     /// Forks a builder that builds a zygote of a running program.
@@ -90,7 +92,8 @@ impl Builders {
         base: Option<&Zygote>,
         children: &mut Children,
     ) -> io::Result<()> {
-        self.start(seq, job.zygote, children, |keeper| build(job, sandbox, base, keeper))
+        let nodes = self.memory_nodes.clone();
+        self.start(seq, job.zygote, children, |keeper| build(job, sandbox, base, &nodes, keeper))
     }
 
     /// Forks a builder that restores a zygote; `parcel` holds a [`Parcel`].
@@ -101,7 +104,8 @@ impl Builders {
         parcel: &OwnedFd,
         children: &mut Children,
     ) -> io::Result<()> {
-        self.start(seq, job.zygote, children, |_| restore(job, parcel))
+        let nodes = self.memory_nodes.clone();
+        self.start(seq, job.zygote, children, |_| restore(job, parcel, &nodes))
     }
 
     fn start(
@@ -193,7 +197,13 @@ fn receive(socket: &OwnedFd) -> Option<(Outcome, Vec<OwnedFd>)> {
     Some((outcome, descriptors))
 }
 
-fn build(job: &BuildZygote, sandbox: &Sandbox, base: Option<&Zygote>, keeper: &OwnedFd) -> Performed {
+fn build(
+    job: &BuildZygote,
+    sandbox: &Sandbox,
+    base: Option<&Zygote>,
+    memory_nodes: &[u32],
+    keeper: &OwnedFd,
+) -> Performed {
     let spec = CaptureSpec { pid: job.main.pid, streams: job.streams.clone(), earlier_arena: job.earlier_arena };
     let capture_began = Instant::now();
     // Inside the pause: memory and files of the copies are of the same instant.
@@ -214,7 +224,7 @@ fn build(job: &BuildZygote, sandbox: &Sandbox, base: Option<&Zygote>, keeper: &O
     layers.extend_from_slice(&job.layers);
     let rootfs = sandbox::detached_rootfs(&layers)?;
     let seccomp = sandbox::seccomp_program()?;
-    let spec = BuildSpec { rootfs: rootfs.as_fd(), seccomp: &seccomp, huge_pages: job.huge_pages, base };
+    let spec = BuildSpec { rootfs: rootfs.as_fd(), seccomp: &seccomp, huge_pages: job.huge_pages, base, memory_nodes };
     let zygote = process::build(&capture, &spec)?;
     let pause_us = capture.pause.as_micros() as u64;
     if let Some(path) = &job.state_dest {
@@ -224,7 +234,7 @@ fn build(job: &BuildZygote, sandbox: &Sandbox, base: Option<&Zygote>, keeper: &O
     Ok((outcome, vec![zygote.control]))
 }
 
-fn restore(job: &RestoreZygote, parcel: &OwnedFd) -> Performed {
+fn restore(job: &RestoreZygote, parcel: &OwnedFd, memory_nodes: &[u32]) -> Performed {
     let began = Instant::now();
     let mut bytes = Vec::new();
     File::from(parcel.try_clone()?).read_to_end(&mut bytes)?;
@@ -233,7 +243,7 @@ fn restore(job: &RestoreZygote, parcel: &OwnedFd) -> Performed {
     let state = ProgramState::decode(&state)?;
     let rootfs = sandbox::detached_rootfs(&job.layers)?;
     let seccomp = sandbox::seccomp_program()?;
-    let spec = RestoreSpec { rootfs: rootfs.as_fd(), seccomp: &seccomp, pages: &pages };
+    let spec = RestoreSpec { rootfs: rootfs.as_fd(), seccomp: &seccomp, pages: &pages, memory_nodes };
     let Restored { zygote, faults } = match state.restore(&spec) {
         Ok(restored) => restored,
         Err(process::Error::Unfit(unfit)) => {

@@ -3,6 +3,7 @@
 //! It is started when it is first needed. A later node finds it by its socket: copies that still lack pages depend on it.
 
 use std::{
+    fs::File,
     os::{
         fd::{AsFd, OwnedFd},
         unix::process::CommandExt,
@@ -52,8 +53,19 @@ impl Node {
 
     /// Has a pager run, while something else is done that will need it. The connection is for [`Node::serve`].
     pub(super) fn reach_pager(&self) -> JoinHandle<Result<Client>> {
-        let (socket, command) = (self.pager_socket(), self.config.pager_command.clone());
-        tokio::task::spawn_blocking(move || connect_or_start(&socket, &command))
+        let (socket, command, group) = (self.pager_socket(), self.config.pager_command.clone(), self.pager_group());
+        tokio::task::spawn_blocking(move || connect_or_start(&socket, &command, group))
+    }
+
+    /// Where the pager's memory is bounded. Without that it serves all the same: copies depend on it.
+    fn pager_group(&self) -> Option<File> {
+        match self.cgroups.pager_group(self.config.pager_memory) {
+            Ok(group) => group,
+            Err(error) => {
+                tracing::warn!(error = crate::chain(&error), "the pager's memory is not bounded");
+                None
+            }
+        }
     }
 
     /// Has the pager serve a zygote and all that is forked from it.
@@ -153,7 +165,7 @@ fn record(name: &TemplateName, pages: &str, socket: &Path, durable: &Durable, ru
     Ok(set.pages)
 }
 
-fn connect_or_start(socket: &Path, command: &[String]) -> Result<Client> {
+fn connect_or_start(socket: &Path, command: &[String], group: Option<File>) -> Result<Client> {
     if let Ok(client) = Client::connect(socket) {
         return Ok(client);
     }
@@ -161,8 +173,9 @@ fn connect_or_start(socket: &Path, command: &[String]) -> Result<Client> {
         return Err("there is no command for it").storing("start the pager");
     };
     let mut command = Command::new(program);
+    command.args(arguments).args(group.is_some().then_some("--join"));
     // Ctrl-C in the node's terminal is for the node.
-    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).process_group(0);
+    command.stdin(group.map_or_else(Stdio::null, Stdio::from)).stdout(Stdio::null()).process_group(0);
     let mut child = command.spawn().doing("start the pager")?;
     let deadline = Instant::now() + START_MAX;
     let client = loop {

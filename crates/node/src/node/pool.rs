@@ -6,8 +6,9 @@ use std::{
 };
 
 use base::id::TemplateName;
+use tokio::sync::watch;
 
-use super::{CREATE_DEADLINE, Node};
+use super::{CREATE_DEADLINE, Node, supervisor::stopped};
 use crate::{error::chain, keeper::message::Request, state::Blank};
 
 /// How long all starts must have ended before limits are bound: on cgroup v1 that stalls every fork for milliseconds.
@@ -23,15 +24,18 @@ const POOL_DELAY: Duration = Duration::from_millis(20);
 const FAILURE_REST: Duration = Duration::from_secs(5);
 
 impl Node {
-    /// Keeps the pool full. Never returns.
-    pub(super) async fn fill_pool(self: Arc<Self>) {
+    /// Keeps the pool full. Returns when the node is to stop, but finishes what it has begun: nobody else knows of it.
+    pub(super) async fn fill_pool(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
         loop {
-            self.pool_work.notified().await;
+            tokio::select! {
+                () = self.pool_work.notified() => {}
+                () = stopped(&mut stop) => return,
+            }
             let low = self.state().pool_is_low();
             if !low {
                 tokio::time::sleep(POOL_DELAY).await;
             }
-            loop {
+            while !*stop.borrow() {
                 // Statements of their own: the lock must not live across the awaits.
                 let surplus = self.state().take_surplus();
                 if let Some(blank) = surplus {
@@ -42,7 +46,7 @@ impl Node {
                 let Some(record) = wanted else {
                     let unparked = self.state().take_unparked();
                     match unparked {
-                        Some((name, blank, zygote)) => self.fork_ahead(name, blank, zygote).await,
+                        Some((name, blank, zygote)) => self.fork_ahead(name, blank, zygote, &mut stop).await,
                         None => break,
                     }
                     continue;
@@ -54,7 +58,7 @@ impl Node {
                     Ok(blank) => self.state().put_blank(&record.spec.name, blank),
                     Err(error) => {
                         tracing::warn!(error = chain(&error), "the pool cannot be filled");
-                        tokio::time::sleep(FAILURE_REST).await;
+                        rest(&mut stop).await;
                         None
                     }
                 };
@@ -67,12 +71,18 @@ impl Node {
         }
     }
 
-    async fn fork_ahead(self: &Arc<Self>, name: TemplateName, mut blank: Blank, zygote: u64) {
+    async fn fork_ahead(
+        self: &Arc<Self>,
+        name: TemplateName,
+        mut blank: Blank,
+        zygote: u64,
+        stop: &mut watch::Receiver<bool>,
+    ) {
         if let Err(error) = self.park(&mut blank, zygote).await {
             // Something of it may be left in the sandbox.
             tracing::warn!(template = %name, error = chain(&error), "no copy could be forked ahead");
             self.discard(blank.id).await;
-            tokio::time::sleep(FAILURE_REST).await;
+            rest(stop).await;
             return;
         }
         let unwanted = self.state().put_blank(&name, blank);
@@ -108,4 +118,10 @@ impl Node {
             tracing::warn!(sandbox = %id, error = chain(&error), "limits could not be bound");
         }
     }
+}
+
+/// After a failure.
+async fn rest(stop: &mut watch::Receiver<bool>) {
+    // In vain: the node stops.
+    let _ = tokio::time::timeout(FAILURE_REST, stopped(stop)).await;
 }

@@ -47,8 +47,8 @@ impl Node {
         // The first keeper has to come up, so that a host that cannot run one is named at once.
         self.sweep().await?;
         let mut running = self.start_keeper().await?;
+        let pool = tokio::spawn(Arc::clone(&self).fill_pool(stop.clone()));
         let background = [
-            tokio::spawn(Arc::clone(&self).fill_pool()),
             tokio::spawn(Arc::clone(&self).bind_limits()),
             tokio::spawn(Arc::clone(&self).sweep_leftovers()),
             tokio::spawn(Arc::clone(&self).bound_outputs(OUTPUT_CHECK)),
@@ -73,6 +73,8 @@ impl Node {
                 }
             };
         }
+        // What it was making is then in the pool, and goes with that.
+        let _ = pool.await;
         for task in background {
             task.abort();
             // Only when it has ended does nothing come after it.
@@ -200,7 +202,6 @@ impl Node {
             let _ = running.child.kill().await;
         }
         self.leave().await;
-        self.stop_pager().await;
     }
 
     /// Removes what has to go, once there is no keeper any more.
@@ -213,6 +214,7 @@ impl Node {
         if let Err(error) = self.sweep_unless(State::records).await {
             tracing::warn!(error = chain(&error), "leftovers stay for the next node");
         }
+        self.stop_pager().await;
         if self.state().sandboxes().is_empty()
             && let Err(error) = self.cgroups.remove_all()
         {
@@ -231,7 +233,7 @@ impl Node {
 }
 
 /// Resolves when the node is to stop; also when nobody is left who could say so.
-async fn stopped(stop: &mut watch::Receiver<bool>) {
+pub(super) async fn stopped(stop: &mut watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
 }
 

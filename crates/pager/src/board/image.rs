@@ -1,14 +1,8 @@
 //! What the board has of an image.
 
-use std::{
-    ops::Range,
-    os::fd::RawFd,
-    sync::atomic::{AtomicU64, Ordering},
-};
+use std::{os::fd::RawFd, sync::atomic::Ordering};
 
-use sys::share::Region;
-
-use super::{PAGE_WORDS, from_descriptor, get_bytes, part, put_bytes, to_descriptor};
+use super::{PAGE_WORDS, from_descriptor, get_bytes, put_bytes, record::Record, to_descriptor};
 use crate::limits::{NAME_BYTES_MAX, ORDER_MAX};
 
 /// Words of one record.
@@ -32,9 +26,7 @@ const ORDER: usize = PAGE_WORDS;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ImageRecord {
     pub(crate) index: usize,
-    region: Region,
-    state: usize,
-    start: usize,
+    record: Record<WORDS>,
 }
 
 /// What a client says of an image.
@@ -51,118 +43,105 @@ pub(crate) struct Description {
 }
 
 impl ImageRecord {
-    pub(super) fn new(index: usize, region: Region, state: usize, place: Range<usize>) -> Self {
-        Self { index, region, state, start: place.start }
-    }
-
-    fn words(self) -> &'static [AtomicU64] {
-        part(self.region, &(self.start..self.start + WORDS))
-    }
-
-    fn get(self, word: usize) -> u64 {
-        self.words()[word].load(Ordering::Acquire)
-    }
-
-    fn set(self, word: usize, value: u64) {
-        self.words()[word].store(value, Ordering::Release);
+    pub(super) fn new(index: usize, record: Record<WORDS>) -> Self {
+        Self { index, record }
     }
 
     /// Whether there is an image here. Only the guardian makes and removes images.
     pub(crate) fn is_used(self) -> bool {
-        self.region.words()[self.state].load(Ordering::Acquire) == 1
+        self.record.state().load(Ordering::Acquire) == 1
     }
 
     /// Writes an image here, and shows it.
     pub(crate) fn enter(self, image: &Description, serial: u64) {
-        self.set(SERIAL, serial);
+        self.record.set(SERIAL, serial);
         let name = image.name.as_bytes();
-        put_bytes(&self.words()[NAME..NAME + NAME_BYTES_MAX / 8], name);
-        self.set(NAME_LEN, name.len() as u64);
-        self.set(DESCRIPTOR, from_descriptor(image.descriptor));
-        self.set(RANGES, image.ranges);
-        self.set(IMAGE_BYTES, image.image_bytes);
-        self.set(ROOT_PID, image.pid as u64);
-        self.set(PARKED, u64::from(image.parked));
-        self.region.words()[self.state].store(1, Ordering::Release);
+        put_bytes(&self.record.words()[NAME..NAME + NAME_BYTES_MAX / 8], name);
+        self.record.set(NAME_LEN, name.len() as u64);
+        self.record.set(DESCRIPTOR, from_descriptor(image.descriptor));
+        self.record.set(RANGES, image.ranges);
+        self.record.set(IMAGE_BYTES, image.image_bytes);
+        self.record.set(ROOT_PID, image.pid as u64);
+        self.record.set(PARKED, u64::from(image.parked));
+        self.record.state().store(1, Ordering::Release);
     }
 
     /// Gives the place back. Its descriptor is the caller's then.
     pub(crate) fn remove(self) {
-        self.region.words()[self.state].store(0, Ordering::Release);
-        if self.region.clear(self.start..self.start + WORDS).is_err() {
-            self.words().iter().for_each(|word| word.store(0, Ordering::Release));
-        }
+        self.record.state().store(0, Ordering::Release);
+        self.record.clear();
     }
 
     pub(crate) fn description(self) -> Option<Description> {
         Some(Description {
             name: self.name(),
             descriptor: self.descriptor()?,
-            ranges: self.get(RANGES),
-            image_bytes: self.get(IMAGE_BYTES),
-            pid: self.get(ROOT_PID) as i32,
+            ranges: self.record.get(RANGES),
+            image_bytes: self.record.get(IMAGE_BYTES),
+            pid: self.record.get(ROOT_PID) as i32,
             parked: self.is_parked(),
         })
     }
 
     pub(crate) fn name(self) -> String {
-        let bytes = get_bytes(&self.words()[NAME..NAME + NAME_BYTES_MAX / 8], self.get(NAME_LEN) as usize);
+        let bytes =
+            get_bytes(&self.record.words()[NAME..NAME + NAME_BYTES_MAX / 8], self.record.get(NAME_LEN) as usize);
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
     pub(crate) fn descriptor(self) -> Option<RawFd> {
-        if self.is_used() { to_descriptor(self.get(DESCRIPTOR)) } else { None }
+        if self.is_used() { to_descriptor(self.record.get(DESCRIPTOR)) } else { None }
     }
 
     /// The client has no more interest in it: it goes with its last process.
     pub(crate) fn forget(self) {
-        self.set(FORGOTTEN, 1);
+        self.record.set(FORGOTTEN, 1);
     }
 
     /// The process that was handed over stands still.
     pub(crate) fn is_parked(self) -> bool {
-        self.get(PARKED) == 1
+        self.record.get(PARKED) == 1
     }
 
     /// All its processes are to be filled.
     pub(crate) fn hurry(self) {
-        self.set(HURRIED, 1);
+        self.record.set(HURRIED, 1);
     }
 
     pub(crate) fn is_hurried(self) -> bool {
-        self.get(HURRIED) == 1
+        self.record.get(HURRIED) == 1
     }
 
     /// Its process is entered as well.
     pub(crate) fn complete(self) {
-        self.set(COMPLETE, 1);
+        self.record.set(COMPLETE, 1);
     }
 
     pub(crate) fn is_complete(self) -> bool {
-        self.get(COMPLETE) == 1
+        self.record.get(COMPLETE) == 1
     }
 
     /// Tells images apart that had the same place one after the other.
     pub(crate) fn serial(self) -> u64 {
-        self.get(SERIAL)
+        self.record.get(SERIAL)
     }
 
     pub(crate) fn is_forgotten(self) -> bool {
-        self.get(FORGOTTEN) == 1
+        self.record.get(FORGOTTEN) == 1
     }
 
     /// Adds the address of a page to the order of first faults, as long as there is room. One thread at a time.
     pub(crate) fn add_fault(self, address: u64) {
-        let count = self.get(ORDER_COUNT) as usize;
+        let count = self.record.get(ORDER_COUNT) as usize;
         if count < ORDER_MAX {
-            self.set(ORDER + count, address);
-            self.set(ORDER_COUNT, count as u64 + 1);
+            self.record.set(ORDER + count, address);
+            self.record.set(ORDER_COUNT, count as u64 + 1);
         }
     }
 
     /// The pages that were faulted on, in that order.
     pub(crate) fn order(self) -> Vec<u64> {
-        let count = (self.get(ORDER_COUNT) as usize).min(ORDER_MAX);
-        (0..count).map(|index| self.get(ORDER + index)).collect()
+        let count = (self.record.get(ORDER_COUNT) as usize).min(ORDER_MAX);
+        (0..count).map(|index| self.record.get(ORDER + index)).collect()
     }
 }

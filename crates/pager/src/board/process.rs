@@ -6,7 +6,7 @@
 //! ```
 //!
 //! *Taken*: being written, by the pager or the guardian; void if that dies. *Born*: a forked child that is whole, while its parent's log
-//! does not yet say that the fork was applied. *Doomed*: it was killed, or should have been; its descriptor stays until it is gone.
+//! may not yet say that the fork was applied: the next pager says so before it serves anyone. *Doomed*: it was killed, or should have been; its descriptor stays until it is gone.
 //! *Closing*: its descriptor is being closed, and may be another's already.
 //!
 //! **The log.** Events are read from the kernel straight into the record. A message that the kernel gave out is in the log, even if the
@@ -15,17 +15,13 @@
 
 use std::{
     collections::VecDeque,
-    ops::Range,
     os::fd::RawFd,
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use sys::{
-    share::Region,
-    uffd::{Event, MESSAGE_WORDS},
-};
+use sys::uffd::{Event, MESSAGE_WORDS};
 
-use super::{PAGE_WORDS, from_descriptor, part, to_descriptor};
+use super::{PAGE_WORDS, from_descriptor, record::Record, to_descriptor};
 use crate::{
     limits::{ECHOES_MAX, LOG_MESSAGES, PAGES_MAX, SPANS_MAX},
     missing::Missing,
@@ -78,98 +74,86 @@ impl State {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ProcessRecord {
     pub(crate) index: usize,
-    region: Region,
-    state: usize,
-    start: usize,
+    record: Record<WORDS>,
 }
 
 impl ProcessRecord {
-    pub(super) fn new(index: usize, region: Region, state: usize, place: Range<usize>) -> Self {
-        Self { index, region, state, start: place.start }
-    }
-
-    fn words(self) -> &'static [AtomicU64] {
-        part(self.region, &(self.start..self.start + WORDS))
-    }
-
-    fn get(self, word: usize) -> u64 {
-        self.words()[word].load(Ordering::Acquire)
-    }
-
-    fn set(self, word: usize, value: u64) {
-        self.words()[word].store(value, Ordering::Release);
-    }
-
-    fn state_word(self) -> &'static AtomicU64 {
-        &self.region.words()[self.state]
+    pub(super) fn new(index: usize, record: Record<WORDS>) -> Self {
+        Self { index, record }
     }
 
     pub(crate) fn state(self) -> State {
-        let value = self.state_word().load(Ordering::Acquire);
+        let value = self.record.state().load(Ordering::Acquire);
         State::ALL.into_iter().find(|state| *state as u64 == value).unwrap_or(State::Free)
     }
 
     pub(crate) fn set_state(self, state: State) {
-        self.state_word().store(state as u64, Ordering::Release);
+        self.record.state().store(state as u64, Ordering::Release);
     }
 
     /// Takes the place if it is free.
     pub(super) fn try_take(self, owner: State) -> bool {
-        self.state_word()
+        self.record
+            .state()
             .compare_exchange(State::Free as u64, owner as u64, Ordering::AcqRel, Ordering::Acquire)
             .is_ok()
     }
 
     /// Writes who it is; it is shown by [`ProcessRecord::set_state`].
     pub(crate) fn enter(self, image: usize, uffd: RawFd, root: Option<(i32, RawFd)>) {
-        self.set(IMAGE, image as u64);
-        self.set(UFFD, from_descriptor(uffd));
+        self.record.set(IMAGE, image as u64);
+        self.record.set(UFFD, from_descriptor(uffd));
         let (pid, pidfd) = root.map_or((0, 0), |(pid, pidfd)| (pid, from_descriptor(pidfd)));
-        self.set(PID, pid as u64);
-        self.set(PIDFD, pidfd);
+        self.record.set(PID, pid as u64);
+        self.record.set(PIDFD, pidfd);
     }
 
     /// Gives the place back.
     pub(crate) fn free(self) {
         self.set_state(State::Closing);
-        if self.region.clear(self.start..self.start + WORDS).is_err() {
-            self.words().iter().for_each(|word| word.store(0, Ordering::Release));
-        }
+        self.record.clear();
         self.set_state(State::Free);
     }
 
     pub(crate) fn image(self) -> usize {
-        self.get(IMAGE) as usize
+        self.record.get(IMAGE) as usize
     }
 
     pub(crate) fn uffd(self) -> Option<RawFd> {
-        to_descriptor(self.get(UFFD))
+        to_descriptor(self.record.get(UFFD))
     }
 
     pub(crate) fn pidfd(self) -> Option<RawFd> {
-        to_descriptor(self.get(PIDFD))
+        to_descriptor(self.record.get(PIDFD))
     }
 
     /// Known only of those that a client handed over.
     pub(crate) fn pid(self) -> Option<i32> {
-        Some(self.get(PID) as i32).filter(|pid| *pid > 0)
+        Some(self.record.get(PID) as i32).filter(|pid| *pid > 0)
     }
 
     /// It is stopped, for this failure.
     pub(crate) fn doom(self, failure: u64) {
-        self.set(FAILURE, failure + 1);
+        self.record.set(FAILURE, failure + 1);
         self.set_state(State::Doomed);
     }
 
     pub(crate) fn failure(self) -> Option<u64> {
-        self.get(FAILURE).checked_sub(1)
+        self.record.get(FAILURE).checked_sub(1)
+    }
+
+    /// Whether what it says of descriptors and events holds.
+    pub(super) fn is_open(self) -> bool {
+        match self.state() {
+            State::Born | State::Active | State::Doomed => true,
+            State::Free | State::TakenByPager | State::TakenByGuardian | State::Closing => false,
+        }
     }
 
     /// Its descriptors, those of children that it has forked and that nobody has taken in yet included.
     pub(super) fn descriptors(self) -> Vec<RawFd> {
-        match self.state() {
-            State::Born | State::Active | State::Doomed => {}
-            State::Free | State::TakenByPager | State::TakenByGuardian | State::Closing => return Vec::new(),
+        if !self.is_open() {
+            return Vec::new();
         }
         let children = self.unapplied().into_iter().filter_map(|event| match event {
             Event::Fork(child) => Some(child),
@@ -180,71 +164,71 @@ impl ProcessRecord {
 
     /// Where the kernel writes messages.
     pub(crate) fn log(self) -> &'static [AtomicU64] {
-        &self.words()[LOG..LOG + LOG_WORDS]
+        &self.record.words()[LOG..LOG + LOG_WORDS]
     }
 
     /// Makes the log empty; all of it was applied. Also makes its page present, which [`sys::uffd::Uffd::read`] asks for.
     pub(crate) fn clear_log(self) {
-        self.set(PROGRESS, self.get(PROGRESS) & 1 | (LOG_MESSAGES as u64) << 1);
+        self.record.set(PROGRESS, self.record.get(PROGRESS) & 1 | (LOG_MESSAGES as u64) << 1);
         self.log().iter().for_each(|word| word.store(0, Ordering::Release));
-        self.set(PROGRESS, self.get(PROGRESS) & 1);
+        self.record.set(PROGRESS, self.record.get(PROGRESS) & 1);
     }
 
     /// The events of the log that were not applied.
     pub(crate) fn unapplied(self) -> Vec<Event> {
-        let done = (self.get(PROGRESS) >> 1) as usize;
+        let done = (self.record.get(PROGRESS) >> 1) as usize;
         self.log().chunks_exact(MESSAGE_WORDS).skip(done).map_while(Event::decode).collect()
     }
 
     /// One more event of the log was applied, without a change of the spans.
     pub(crate) fn advance(self) {
-        self.set(PROGRESS, self.get(PROGRESS) + 2);
+        self.record.set(PROGRESS, self.record.get(PROGRESS) + 2);
     }
 
     /// One more event of the log was applied, and made the spans these.
     pub(crate) fn advance_with(self, space: &Space) {
-        let progress = self.get(PROGRESS);
+        let progress = self.record.get(PROGRESS);
         let set = 1 - (progress & 1) as usize;
         self.write_set(set, space);
-        self.set(PROGRESS, (progress & !1 | set as u64) + 2);
+        self.record.set(PROGRESS, (progress & !1 | set as u64) + 2);
     }
 
     /// Fills in where the pages are; the bits were set before. From here on it can be served.
     pub(crate) fn begin(self, space: &Space, pages: u64) {
         self.write_set(0, space);
-        self.set(PROGRESS, 0);
-        self.set(PAGES, pages + 1);
+        self.record.set(PROGRESS, 0);
+        self.record.set(PAGES, pages + 1);
     }
 
     /// Pages in its layout; `None` before [`ProcessRecord::begin`].
     pub(crate) fn pages(self) -> Option<u64> {
-        self.get(PAGES).checked_sub(1)
+        self.record.get(PAGES).checked_sub(1)
     }
 
     /// Its bits, for a layout of so many pages.
     pub(crate) fn missing(self, pages: u64) -> Missing<'static> {
-        Missing::new(&self.words()[BITS..BITS + pages.div_ceil(64) as usize])
+        Missing::new(&self.record.words()[BITS..BITS + pages.div_ceil(64) as usize])
     }
 
     fn write_set(self, set: usize, space: &Space) {
         let spans = space.spans().iter().map(|span| [span.at, span.first, span.pages]);
         let echoes = space.echoes().map(|echo| [echo.start, ECHO, echo.end]);
         let at = SPANS + set * SET_WORDS;
-        let places = self.words()[at..at + SET_WORDS].chunks_exact(SPAN_WORDS);
+        let places = self.record.words()[at..at + SET_WORDS].chunks_exact(SPAN_WORDS);
         for (place, values) in places.zip(spans.chain(echoes)) {
             place.iter().zip(values).for_each(|(word, value)| word.store(value, Ordering::Release));
         }
-        self.set(COUNTS + set, (space.spans().len() + space.echoes().len()) as u64);
+        self.record.set(COUNTS + set, (space.spans().len() + space.echoes().len()) as u64);
     }
 
     /// Where its pages are, as last written.
     pub(crate) fn space(self) -> Space {
-        let set = (self.get(PROGRESS) & 1) as usize;
+        let set = (self.record.get(PROGRESS) & 1) as usize;
         let at = SPANS + set * SET_WORDS;
-        let count = self.get(COUNTS + set) as usize;
+        let count = self.record.get(COUNTS + set) as usize;
         let mut spans = Vec::with_capacity(count);
         let mut echoes = VecDeque::new();
-        for place in self.words()[at..at + SET_WORDS].chunks_exact(SPAN_WORDS).take(count) {
+        for place in self.record.words()[at..at + SET_WORDS].chunks_exact(SPAN_WORDS).take(count) {
             let [start, first, last] = [0, 1, 2].map(|index: usize| place[index].load(Ordering::Acquire));
             match first {
                 ECHO => echoes.push_back(start..last),
@@ -257,8 +241,37 @@ impl ProcessRecord {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
+
     use super::*;
     use crate::{board::Board, pages::Layout};
+
+    fn log_fork(record: ProcessRecord, index: usize, child: RawFd) {
+        let words = &record.log()[index * MESSAGE_WORDS..];
+        words[0].store(0x13, Ordering::Release);
+        words[1].store(child as u64, Ordering::Release);
+    }
+
+    #[test]
+    fn a_child_that_is_whole_is_not_adopted_again_whatever_became_of_it() {
+        let board = Board::new().unwrap();
+        let [parent, child, other] = [(); 3].map(|()| board.take_process(State::TakenByPager).unwrap());
+        parent.enter(0, 5, None);
+        parent.clear_log();
+        log_fork(parent, 0, 6);
+        log_fork(parent, 1, 7);
+        parent.set_state(State::Active);
+        child.enter(0, 6, None);
+        child.set_state(State::Born);
+        other.enter(0, 8, None);
+        board.tidy();
+        assert_eq!((child.state(), other.state()), (State::Active, State::Free));
+        // It may have all its pages at once, and its descriptor's number may be another's before the parent's turn comes.
+        child.free();
+        assert_eq!(parent.unapplied(), [Event::Fork(7)]);
+        board.tidy();
+        assert_eq!(parent.unapplied(), [Event::Fork(7)]);
+    }
 
     fn log_unmap(record: ProcessRecord, index: usize, range: Range<u64>) {
         let words = &record.log()[index * MESSAGE_WORDS..];

@@ -53,6 +53,16 @@ fn bury(board: Board, word: Word) {
     }
 }
 
+/// Whether the kernel may not choose this process when memory runs out; its children inherit that. Of the three, the pager is the one that takes
+/// memory, and the one that is replaced without loss: it is to be chosen. All three at once would be lost memory.
+pub(super) fn spare_when_memory_is_short(spare: bool) {
+    let adjustment = if spare { "-1000" } else { "0" };
+    if let Err(error) = std::fs::write("/proc/self/oom_score_adj", adjustment) {
+        // Not permitted in some containers.
+        tracing::debug!(%error, "the out-of-memory killer chooses among the pager's processes as it likes");
+    }
+}
+
 fn pid_of(board: Board, word: Word) -> Option<Pid> {
     Pid::from_raw(board.get(word) as i32)
 }
@@ -115,6 +125,7 @@ impl Guardian {
     }
 
     fn be_pager(&mut self) -> i32 {
+        spare_when_memory_is_short(false);
         match server::run(self.board, Arc::clone(&self.opener), self.config.pager.clone()) {
             Ok(()) => 0,
             Err(error) => {

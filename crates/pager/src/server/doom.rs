@@ -18,13 +18,14 @@ use super::{
     Server, lock,
     process::{Book, Process},
 };
-use crate::{board::borrow, limits::PAGE_BYTES, message::Failure};
+use crate::{
+    board::borrow,
+    limits::{FAILURE_BYTES_MAX, PAGE_BYTES},
+    message::Failure,
+};
 
 /// Pages that are tried before it is given up.
 const ATTEMPTS: u32 = 32;
-
-/// Longest text of a reason, so that a failure's record holds it with all else, even if JSON escapes some of it.
-const REASON_CHARS_MAX: usize = 160;
 
 /// In a pagemap entry: the page is present; it is a marker (or in swap).
 const PRESENT: u64 = 1 << 63;
@@ -41,13 +42,10 @@ impl Server {
         if !book.doomed && !process.is_over() {
             book.doomed = true;
             // Written at once: a pager that comes after this one goes on with it.
-            let failure = Failure {
-                image: process.image.name.clone(),
-                pid: process.record.pid(),
-                reason: reason.chars().take(REASON_CHARS_MAX).collect(),
-            };
+            let failure =
+                Failure { image: process.image.name.clone(), pid: process.record.pid(), reason: reason.to_owned() };
             tracing::error!(failure.image, failure.pid, failure.reason, "a process is stopped");
-            process.record.doom(self.board.record_failure(&serde_json::to_vec(&failure).unwrap_or_default()));
+            process.record.doom(self.board.record_failure(&encode(failure)));
             self.demand.doom(Arc::clone(process));
         }
     }
@@ -66,7 +64,7 @@ impl Server {
         let Some(number) = process.record.failure() else { return };
         if let Ok(failure) = serde_json::from_slice::<Failure>(&self.board.read_failure(number)) {
             let failure = Failure { pid: pids.first().copied().or(failure.pid), ..failure };
-            self.board.write_failure(number, &serde_json::to_vec(&failure).unwrap_or_default());
+            self.board.write_failure(number, &encode(failure));
         }
     }
 
@@ -99,6 +97,17 @@ impl Server {
     }
 }
 
+/// A failure's record, with as much of the reason as there is room for.
+fn encode(mut failure: Failure) -> Vec<u8> {
+    failure.reason = failure.reason.chars().take(FAILURE_BYTES_MAX).collect();
+    loop {
+        let record = serde_json::to_vec(&failure).unwrap_or_default();
+        if record.len() <= FAILURE_BYTES_MAX || failure.reason.pop().is_none() {
+            return record;
+        }
+    }
+}
+
 fn pids() -> impl Iterator<Item = i32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
@@ -118,4 +127,21 @@ fn kill_marked(pid: i32, address: u64) -> bool {
     let Some(pidfd) = open(pid) else { return false };
     // The number may have passed to another process before it was opened.
     entry(pid, address).is_some_and(|e| e & MARKER != 0) && pidfd_send_signal(pidfd.as_fd(), Signal::KILL).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::NAME_BYTES_MAX;
+
+    #[test]
+    fn a_failure_is_readable_however_long_its_reason_is_in_json() {
+        for reason in ["x", "\u{1}", "\"", "\u{20ac}"].map(|text| text.repeat(2_000)) {
+            let failure = Failure { image: "\"".repeat(NAME_BYTES_MAX), pid: Some(i32::MAX), reason: reason.clone() };
+            let record = encode(failure);
+            assert!(record.len() <= FAILURE_BYTES_MAX);
+            let read: Failure = serde_json::from_slice(&record).unwrap();
+            assert!(!read.reason.is_empty() && reason.starts_with(&read.reason));
+        }
+    }
 }

@@ -168,15 +168,8 @@ impl Server {
         }
     }
 
-    /// Applies an event that an earlier pager read. It may have been applied, if not all was written of that.
+    /// Applies an event that an earlier pager read and did not apply.
     pub(super) fn apply_again(self: &Arc<Self>, process: &Arc<Process>, book: &mut Book, event: Event) {
-        if let Event::Fork(child) = event {
-            let alive = |state| matches!(state, State::Active | State::Doomed);
-            if self.board.processes().any(|record| alive(record.state()) && record.uffd() == Some(child)) {
-                process.record.advance();
-                return;
-            }
-        }
         if let Some(reason) = self.apply(process, book, event) {
             self.doom_locked(process, book, &reason);
         }
@@ -209,7 +202,11 @@ impl Server {
                         self.doom(&process, &reason);
                         (!book.doomed).then_some(reason)
                     }
-                    None => None,
+                    None => {
+                        // Its parent may have got its last page just before: then nothing else would ever look at the child.
+                        self.settle(&process);
+                        None
+                    }
                 }
             }
             Err(error) => Some(format!("its child cannot be served: {error}")),

@@ -3,6 +3,7 @@
 use std::{
     collections::HashSet,
     io,
+    mem::ManuallyDrop,
     ops::Range,
     os::fd::OwnedFd,
     sync::{
@@ -16,7 +17,10 @@ use sys::uffd::{Outcome, Uffd};
 
 use super::{image::Image, lock};
 use crate::{
-    board::process::{ProcessRecord, State},
+    board::{
+        borrow,
+        process::{ProcessRecord, State},
+    },
     limits::{NEIGHBOUR_PAGES, PAGE_BYTES},
     missing::Missing,
     pages::Cluster,
@@ -68,9 +72,11 @@ impl Process {
         if !lock(claims).insert(record.index) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        let uffd = sys::share::adopt(record.uffd().unwrap_or(-1))?;
-        // A blocking one cannot be polled.
-        fcntl_setfl(&uffd, fcntl_getfl(&uffd)? | OFlags::NONBLOCK)?;
+        let opened = open(record);
+        if opened.is_err() {
+            lock(claims).remove(&record.index);
+        }
+        let uffd = opened?;
         let missing = record.missing(image.layout.pages());
         let doomed = record.state() == State::Doomed;
         image.joined();
@@ -214,6 +220,14 @@ impl Process {
             let _ = self.uffd().unregister(span.at..span.at + span.pages * PAGE_BYTES);
         }
     }
+}
+
+/// The descriptor of a process.
+fn open(record: ProcessRecord) -> io::Result<OwnedFd> {
+    // A blocking one cannot be polled. What is none is found out before it is owned, and so closed.
+    let uffd = borrow(record.uffd())?;
+    fcntl_setfl(&*uffd, fcntl_getfl(&*uffd)? | OFlags::NONBLOCK)?;
+    Ok(ManuallyDrop::into_inner(uffd))
 }
 
 impl Drop for Process {

@@ -19,7 +19,7 @@ use super::{
     kind,
     memory::{self, Origin, Rest},
     names, receive,
-    start::{self, HALF_BYTES, ROOM_BYTES},
+    start::{self, CopyMemory, HALF_BYTES, ROOM_BYTES},
 };
 use crate::{
     capture::Capture,
@@ -42,6 +42,9 @@ pub struct BuildSpec<'a> {
     /// The zygote that the program was itself started from, or an ancestor of it: memory that is still the same is shared
     /// with it instead of copied. One that does not fit is ignored.
     pub base: Option<&'a Zygote>,
+    /// NUMA nodes that the zygote's memory is taken from as long as they have any; none: wherever it is built. This becomes the policy of the
+    /// calling thread, too. The memory that copies take for themselves is not concerned.
+    pub memory_nodes: &'a [u32],
 }
 
 /// Addresses tried for the arena's room: far from where kernels and runtimes place things.
@@ -57,6 +60,7 @@ const PROGRAM_FILE: i32 = 0;
 
 /// Builds a zygote of a captured program. It becomes a child of the nearest subreaper (the keeper).
 pub fn build(capture: &Capture, spec: &BuildSpec<'_>) -> Result<Zygote, Error> {
+    prefer(spec.memory_nodes)?;
     if let Some(older) = spec.base {
         let (start, end) = older.facts.arena;
         let other = start::other_half(start);
@@ -76,6 +80,7 @@ pub fn build(capture: &Capture, spec: &BuildSpec<'_>) -> Result<Zygote, Error> {
         seccomp: spec.seccomp,
         huge_pages: spec.huge_pages,
         clocks: capture.image.clocks,
+        memory_nodes: spec.memory_nodes,
     };
     let (zygote, _) = from_nothing(&plan, &mut |at, bytes| capture.still.read(at, bytes))?;
     Ok(zygote)
@@ -92,11 +97,18 @@ pub(crate) fn restore(
     of_files: &[Range],
     read: ReadPages<'_>,
 ) -> Result<Restored, Error> {
+    prefer(spec.memory_nodes)?;
     let pages: Vec<Range> = spec.pages.iter().map(|&(start, end)| Range { start, end }).collect();
     let origin = Origin::Checkpoint { pages: &pages, of_files };
-    let plan = Plan { image, origin, rootfs: spec.rootfs, seccomp: spec.seccomp, huge_pages: false, clocks };
+    let RestoreSpec { rootfs, seccomp, memory_nodes, .. } = *spec;
+    let plan = Plan { image, origin, rootfs, seccomp, huge_pages: false, clocks, memory_nodes };
     let (zygote, faults) = from_nothing(&plan, read)?;
     Ok(Restored { zygote, faults })
+}
+
+/// For this thread, and so for the zygote that it starts and for what it writes into it.
+fn prefer(nodes: &[u32]) -> Result<(), Error> {
+    if nodes.is_empty() { Ok(()) } else { sys::numa::prefer(nodes).on("take memory from nodes", format!("{nodes:?}")) }
 }
 
 /// A zygote that is made from nothing.
@@ -108,6 +120,7 @@ struct Plan<'a> {
     huge_pages: bool,
     /// Against the machine's.
     clocks: ClockOffsets,
+    memory_nodes: &'a [u32],
 }
 
 /// An arena with everything a copy needs, to which the steps of the building are added.
@@ -119,10 +132,11 @@ struct Draft {
 }
 
 impl Draft {
-    fn new(image: &Image, seccomp: &[u64], at: u64) -> Self {
+    fn new(image: &Image, seccomp: &[u64], at: u64, memory_nodes: &[u32]) -> Self {
         let transit = start::Transit::above(image);
         let mut arena = Arena::new(at);
-        let entries = start::place(&mut arena, image, seccomp, transit);
+        let memory = if memory_nodes.is_empty() { CopyMemory::Inherited } else { CopyMemory::Local };
+        let entries = start::place(&mut arena, image, seccomp, transit, memory);
         arena.on_fail(entries.handler);
         Self { arena, script: Script::default(), entries, transit }
     }
@@ -150,7 +164,7 @@ fn from_nothing(plan: &Plan<'_>, read: ReadPages<'_>) -> Result<(Zygote, Option<
     let image = plan.image;
     let own = procfs::mappings(std::process::id() as i32, "maps")?;
     let room = free_room(image, &own)?;
-    let mut draft = Draft::new(image, plan.seccomp, room.start);
+    let mut draft = Draft::new(image, plan.seccomp, room.start, plan.memory_nodes);
     let root = draft.root();
     let stub_lives = draft.arena.words(&[1]);
     draft.script.wait_zero(stub_lives);
@@ -190,7 +204,7 @@ fn from_nothing(plan: &Plan<'_>, read: ReadPages<'_>) -> Result<(Zygote, Option<
 /// A zygote that is a fork of an older one, with the differences read from the still.
 fn branch(capture: &Capture, spec: &BuildSpec<'_>, older: &Zygote, base: &Base) -> Result<Zygote, Error> {
     let at = start::other_half(older.facts.arena.0);
-    let mut draft = Draft::new(&capture.image, spec.seccomp, at);
+    let mut draft = Draft::new(&capture.image, spec.seccomp, at, spec.memory_nodes);
     let (root, control_number) = (draft.root(), draft.transit.control);
     let script = &mut draft.script;
     // As the branch script of the older zygote leaves them: new control socket, arena file, root filesystem, the still's memory. The

@@ -52,6 +52,7 @@ const NAMES: &[(i64, &str)] = &[
     (libc::SYS_seccomp, "seccomp"),
     (libc::SYS_sendmsg, "sendmsg"),
     (libc::SYS_sendto, "sendto"),
+    (libc::SYS_set_mempolicy, "set_mempolicy"),
     (libc::SYS_set_robust_list, "set_robust_list"),
     (libc::SYS_set_tid_address, "set_tid_address"),
     (libc::SYS_setgroups, "setgroups"),

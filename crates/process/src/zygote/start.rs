@@ -137,15 +137,30 @@ impl ResultReport {
 }
 
 /// Places all scripts of a start; gives the address of the zygote's loop, which begins by reporting that the zygote is built.
-pub(super) fn place(arena: &mut Arena, image: &Image, seccomp: &[u64], transit: Transit) -> Entries {
+pub(super) fn place(
+    arena: &mut Arena,
+    image: &Image,
+    seccomp: &[u64],
+    transit: Transit,
+    memory: CopyMemory,
+) -> Entries {
     let mailbox = Mailbox { control: transit.control, start: arena.words(&[0, 0]), failure: arena.words(&[0, 0]) };
     let handler = mailbox.failure_handler(arena);
     arena.on_fail(handler);
     let working_set = working_set::reserve(arena);
     let copy = copy::place(arena, image, seccomp, transit, &mailbox, working_set);
-    let helper = place_helper(arena, image, copy, &mailbox);
+    let helper = place_helper(arena, image, copy, &mailbox, memory);
     let (zygote, receive) = place_loop(arena, helper, transit, &mailbox);
     Entries { zygote, receive, handler, working_set }
+}
+
+/// Where a copy takes the memory from that is not the zygote's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CopyMemory {
+    /// By the policy of whoever built the zygote.
+    Inherited,
+    /// Where it runs: the zygote has a policy for its own memory that is not for what copies write.
+    Local,
 }
 
 /// Where the placed scripts begin.
@@ -246,7 +261,7 @@ struct CloneArgs {
     cgroup: u64,
 }
 
-fn place_helper(arena: &mut Arena, image: &Image, copy: u64, mailbox: &Mailbox) -> u64 {
+fn place_helper(arena: &mut Arena, image: &Image, copy: u64, mailbox: &Mailbox, memory: CopyMemory) -> u64 {
     let namespaces =
         libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
     let args = clone_args(
@@ -260,6 +275,9 @@ fn place_helper(arena: &mut Arena, image: &Image, copy: u64, mailbox: &Mailbox) 
         },
     );
     let mut script = Script::default();
+    if memory == CopyMemory::Local {
+        script.call(libc::SYS_set_mempolicy, [libc::MPOL_DEFAULT.into(), 0u64.into(), 0u64.into()], Check::Success);
+    }
     script.call(libc::SYS_setns, [INIT.into(), namespaces.into()], Check::Success);
     let clone = script.spawn(libc::SYS_clone3, [args.into(), CLONE_ARGS_BYTES.into()], copy);
     let report = mailbox.report_result(arena, &mut script, kind::FORKED, clone);

@@ -193,7 +193,7 @@ fn sweep_unified(path: &Path) -> Result<(), Error> {
 }
 
 /// A group counts its last process for a moment after that is gone: tries again for up to a second.
-fn remove_empty(path: &Path) -> Result<(), Error> {
+pub(super) fn remove_empty(path: &Path) -> Result<(), Error> {
     let mut left = 1_000;
     loop {
         match fs::remove_dir(path) {

@@ -155,7 +155,8 @@ pub(super) fn leftovers(node: &Node) -> Result<Leftovers> {
     }
     let main = node.cleanup.group.join(format!("pando-{}", info.id));
     for group in names(&main).into_iter().filter(|name| main.join(name).is_dir()) {
-        if !listed.contains(&group) && !known.contains(&group) {
+        let own = ["daemon", "pager"].contains(&group.as_str());
+        if !own && !listed.contains(&group) && !known.contains(&group) {
             found.groups.push(group);
         }
     }

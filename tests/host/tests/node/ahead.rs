@@ -22,6 +22,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("ahead::waiting_copies_end_with_their_keeper_and_the_next_start_works", || case(keeper_killed)),
         Case::new("ahead::a_removed_or_rebuilt_template_takes_its_waiting_copies_with_it", || case(removed)),
         Case::new("ahead::none_when_the_node_is_told_so", none),
+        Case::new("ahead::a_node_that_stops_while_it_fills_its_pool_finds_no_leftovers", half_filled),
     ]
 }
 
@@ -174,5 +175,17 @@ fn none() -> Result<()> {
     std::thread::sleep(Duration::from_millis(600));
     let pool = node.info()?.pool;
     ensure!(pool.ahead == 0 && waiting(&node)?.is_empty(), "{pool:?}");
+    node.finish()
+}
+
+fn half_filled() -> Result<()> {
+    let mut node = node(&["--pool", "64"])?;
+    node.build_geo("geo", &["--nidx", "4"])?;
+    let ready = node.info()?.pool.ready;
+    ensure!(ready < 64, "the pool was filled before the node could be stopped");
+    node.stop_server()?;
+    let log = node.log()?;
+    ensure!(!log.contains("no record claims") && !log.contains(" WARN "), "{ready} were ready:\n{log}");
+    node.start_server()?;
     node.finish()
 }

@@ -226,7 +226,7 @@ fn clocks(shared: &Shared, node: &Node) -> Result<()> {
 }
 
 /// The processes of a node's pager, in the order in which they were made: guardian, spare, pager.
-fn pagers(node: &Node) -> Result<Vec<i32>> {
+pub(crate) fn pagers(node: &Node) -> Result<Vec<i32>> {
     let state = format!("--state\0{}\0", node.state.display());
     let mut pids = Vec::new();
     for entry in std::fs::read_dir("/proc")?.flatten() {

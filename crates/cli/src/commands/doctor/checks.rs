@@ -66,6 +66,7 @@ pub(super) fn all() -> Vec<Check> {
         pagemap(),
         checkpoint_restore(),
         userfaultfd(),
+        memory_nodes(),
         filesystem("fuse", "FUSE", Verdict::Reduced, FUSE),
         pids(),
         ptrace_scope(),
@@ -251,6 +252,19 @@ fn userfaultfd() -> Check {
         Verdict::Reduced,
         found,
         "use a kernel with CONFIG_USERFAULTFD; starting checkpoints needs it, forking does not",
+    )
+}
+
+fn memory_nodes() -> Check {
+    let nodes = sys::numa::nodes().unwrap_or_default();
+    let numbers: Vec<String> = nodes.iter().map(u32::to_string).collect();
+    let found = if nodes.is_empty() { "none".to_owned() } else { numbers.join(", ") };
+    check(
+        "NUMA nodes with memory",
+        !nodes.is_empty(),
+        Verdict::Reduced,
+        found,
+        "use a kernel with CONFIG_NUMA; only `pando node --memory-node` needs it",
     )
 }
 
