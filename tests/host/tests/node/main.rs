@@ -3,7 +3,7 @@
 //!
 //! usage: node [PART OF A CASE'S NAME]
 //!
-//! PANDO_ROUNDS   rounds of the crash loop (6)
+//! PANDO_ROUNDS   rounds of the crash loop (6), and of checkpoints on a distant node (1)
 //! PANDO_SEED     seed of its random choices (a new one, which is printed)
 //! PANDO_BINARY   the binary (target/debug/pando)
 
@@ -21,6 +21,7 @@ mod output;
 mod requests;
 mod services;
 mod store;
+mod twins;
 
 use pando_host_tests::runner;
 
@@ -29,6 +30,7 @@ fn main() {
     cases.extend(ahead::cases());
     cases.extend(live_fork::cases());
     cases.extend(checkpoint::cases());
+    cases.extend(twins::cases());
     cases.extend(store::cases());
     cases.extend(isolation::cases());
     cases.extend(output::cases());
