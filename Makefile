@@ -35,11 +35,16 @@ ifneq ($(HOST_MANIFEST),)
 	$(CARGO) test --locked --manifest-path $(HOST_MANIFEST) -- --test-threads=1
 endif
 
-soak: programs ## long: kill -9 in the middle of forks (100 rounds) and of page faults (1,000), the store on S3, the engine 20 times
+fuzz: ## every parser of bytes from outside, PANDO_FUZZ_SECONDS each (120)
+	@scripts/fuzz.sh
+
+soak: examples programs ## long: kill -9 in the middle of forks (100 rounds) and of page faults (1,000), the store on S3, the engine 20 times, checkpoints 100
 	$(CARGO) build --locked -p pando
 	GO=$(GO) scripts/s3.sh $(CARGO) test --locked -p pando-store --test chunks -- --include-ignored
 	PANDO_ROUNDS=1000 $(CARGO) test --locked -p pando-pager --test served -- any_of
 	PANDO_ROUNDS=100 $(CARGO) test --locked -p $(HOST_TESTS) --test node -- crash::any
+	PANDO_ROUNDS=100 $(CARGO) test --locked -p $(HOST_TESTS) --test node -- twins::every
+	PANDO_ROUNDS=100 $(CARGO) test --locked -p $(HOST_TESTS) --test engine -- differential::
 	for round in $$(seq 20); do $(CARGO) test --locked -p $(HOST_TESTS) --test engine || exit 1; done
 
 check: ## what the CI runs: format, lints, documentation, tests
@@ -54,5 +59,5 @@ bench: build ## the measured comparison: floor, cold start, forks
 clean: ## removes everything that was built
 	$(CARGO) clean
 
-.PHONY: help setup build examples programs demo test soak check bench clean
+.PHONY: help setup build examples programs demo test fuzz soak check bench clean
 .DEFAULT_GOAL := help

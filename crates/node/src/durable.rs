@@ -32,6 +32,8 @@ use tokio::runtime::Handle;
 use crate::error::{Error, Result};
 
 pub(crate) use blob::BlobRef;
+#[cfg(feature = "fuzzing")]
+pub(crate) use checkpoint::fuzz as fuzz_checkpoint;
 pub(crate) use checkpoint::{Checkpoint, Counts, name_of, pack_layer, page_reader, write_bytes};
 pub(crate) use hot::HotPages;
 pub(crate) use pages::Opener;

@@ -10,6 +10,8 @@ pub mod config;
 mod descriptor;
 pub mod durable;
 pub mod error;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod http;
 pub mod keeper;
 mod keeper_client;

@@ -19,6 +19,8 @@
 mod board;
 mod client;
 mod error;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 pub mod guardian;
 pub mod limits;
 mod message;

@@ -15,6 +15,7 @@
 
 mod files;
 mod host;
+mod sound;
 
 use std::{
     fmt,
@@ -60,6 +61,10 @@ pub enum StateError {
     Encoding(#[source] postcard::Error),
     #[error("the state of the program has more than {max} bytes")]
     TooLarge { max: usize },
+    #[error("version {0} of the state never was")]
+    Version(u16),
+    #[error("no program has this state: {0}")]
+    Impossible(&'static str),
 }
 
 /// Why a checkpoint cannot be restored on this host.
@@ -194,11 +199,19 @@ impl ProgramState {
         Ok(frame::encode(KIND, VERSION, &packed)?)
     }
 
-    /// From bytes. Nothing is allocated beyond 1 GiB, whatever they say.
+    /// From bytes, of which no more than 1 GiB are decompressed. A state that no capture makes is refused.
     pub fn decode(bytes: &[u8]) -> Result<Self, StateError> {
-        let (_, packed) = frame::decode(bytes, KIND, VERSION)?;
+        let packed = match frame::decode(bytes, KIND, VERSION)? {
+            (VERSION, packed) => packed,
+            (version, _) => return Err(StateError::Version(version)),
+        };
         let plain = decompress(packed)?;
-        postcard::from_bytes(&plain).map_err(StateError::Encoding)
+        let (state, rest): (Self, _) = postcard::take_from_bytes(&plain).map_err(StateError::Encoding)?;
+        if !rest.is_empty() {
+            return Err(StateError::Impossible("bytes follow it"));
+        }
+        sound::check(&state).map_err(StateError::Impossible)?;
+        Ok(state)
     }
 
     /// The address ranges whose pages are kept beside the state.

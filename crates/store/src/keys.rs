@@ -64,7 +64,7 @@ pub struct DataKey {
 }
 
 impl DataKey {
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn new(id: KeyId, sequence: u32, secret: [u8; 32]) -> Self {
         Self { id, sequence, secret: Zeroizing::new(secret) }
     }
@@ -227,15 +227,10 @@ impl RealmKeys {
         let object = self.object(id, master);
         let damaged = |source| KeyError::Damaged { object: object.clone(), source };
         let bytes = self.objects.get(&object, 1 << 10).await.map_err(|source| self.unreachable(source))?;
-        let (_, json) = base::frame::decode(&bytes, kind::WRAPPED_KEY, 1).map_err(|error| damaged(error.into()))?;
-        let record: Wrapped = serde_json::from_slice(json).map_err(|error| damaged(error.into()))?;
-        let mut wrapped = vec![0; record.wrapped.len() / 2];
-        if !unhex(&record.wrapped, &mut wrapped) {
-            return Err(damaged("its wrapped key is not hexadecimal".into()));
-        }
-        let context = self.context(id, record.sequence, master);
+        let (sequence, wrapped) = parse_wrapped(&bytes).map_err(damaged)?;
+        let context = self.context(id, sequence, master);
         let secret = self.provider.unwrap(master, &context, &wrapped).await?;
-        Ok(DataKey { id, sequence: record.sequence, secret })
+        Ok(DataKey { id, sequence, secret })
     }
 
     async fn store(&self, key: &DataKey) -> Result<(), KeyError> {
@@ -262,5 +257,16 @@ impl RealmKeys {
 
     fn unreachable(&self, source: ObjectError) -> KeyError {
         KeyError::Objects { realm: self.realm.clone(), source }
+    }
+}
+
+/// Sequence number and ciphertext in the object of a wrapped key.
+pub(crate) fn parse_wrapped(object: &[u8]) -> Result<(u32, Vec<u8>), Box<dyn std::error::Error + Send + Sync>> {
+    let (_, json) = base::frame::decode(object, kind::WRAPPED_KEY, 1)?;
+    let record: Wrapped = serde_json::from_slice(json)?;
+    let mut wrapped = vec![0; record.wrapped.len() / 2];
+    match unhex(&record.wrapped, &mut wrapped) {
+        true => Ok((record.sequence, wrapped)),
+        false => Err("its wrapped key is not hexadecimal".into()),
     }
 }

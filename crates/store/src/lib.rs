@@ -15,6 +15,8 @@
 
 pub mod cache;
 pub mod chunks;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 pub mod gc;
 pub mod heads;
 pub mod id;

@@ -227,6 +227,19 @@ fn take_id(body: &mut Bytes) -> Result<[u8; 16], ManifestDamage> {
     Ok(id)
 }
 
+/// A body is parsed as a reader with the key does, behind frame and seal; one that parses has one encoding.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn fuzz(body: &[u8]) {
+    let (key, id) = (DataKey::new(crate::id::KeyId([7; 8]), 0, [1; 32]), ManifestId([2; 16]));
+    let realm: Realm = "default".parse().expect("a name");
+    let framed = framed(kind::MANIFEST_BODY, body).expect("short");
+    let object = seal_body(&framed, &key, &realm, id).expect("short");
+    let (_, sealed) = frame::decode(&object, kind::MANIFEST, VERSION).expect("a frame");
+    if let Ok(manifest) = Manifest::open(sealed, &key, &realm, id) {
+        assert_eq!(manifest.encode().expect("it was read"), &framed[..]);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -22,6 +22,8 @@ mod layout;
 mod reader;
 mod writer;
 
+#[cfg(feature = "fuzzing")]
+pub(crate) use layout::fuzz;
 pub use reader::{SegmentError, SegmentReader};
 pub use writer::{Segment, SegmentWriter, WriteError};
 

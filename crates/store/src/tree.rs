@@ -25,6 +25,8 @@ use std::future::Future;
 use bytes::Bytes;
 
 use self::node::Node;
+#[cfg(feature = "fuzzing")]
+pub(crate) use self::node::fuzz;
 pub use self::{
     apply::{Batch, apply},
     build::Builder,

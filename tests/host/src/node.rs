@@ -29,6 +29,8 @@ pub use command::{Answer, Running};
 pub struct Setting {
     /// The state directory is on a file system of its own, of this many MiB, mounted in the node's mount namespace only.
     pub state_mib: Option<u32>,
+    /// The node is in a network namespace of its own: it reaches nobody, not even by loopback.
+    pub own_network: bool,
     /// More arguments for `pando node`.
     pub arguments: Vec<String>,
 }
@@ -92,9 +94,10 @@ impl Node {
             script += &format!("mkdir -p {state}\nmount -t tmpfs -o size={mib}m,mode=700 pando-test {state}\n");
         }
         script += "exec \"$@\"\n";
-        let own_mounts: &[&str] = if self.setting.state_mib.is_some() { &["--mount"] } else { &[] };
+        let own = [("--mount", self.setting.state_mib.is_some()), ("--net", self.setting.own_network)];
+        let own = own.iter().filter(|(_, wanted)| *wanted).map(|(flag, _)| flag);
         let mut command = Command::new("unshare");
-        command.args(own_mounts).args(["sh", "-euc", &script, "sh"]).arg(self.binary()).arg("--socket");
+        command.args(own).args(["sh", "-euc", &script, "sh"]).arg(self.binary()).arg("--socket");
         command.arg(&self.socket).arg("node").arg("--state").arg(&self.state).args(&self.setting.arguments);
         command
     }

@@ -2,6 +2,7 @@
 //! started by the blob, one that was parked, one started by stepping, one of a zygote that was restored from a checkpoint's bytes, a live fork of a copy and a fork of that must all print, and exit with, what the undisturbed one did.
 //!
 //! usage: engine [PART OF A CASE'S NAME]
+//! PANDO_ROUNDS   how often each differential case is run (1)
 
 use std::{
     fs::File,
@@ -15,8 +16,9 @@ use anyhow::{Context, Result, bail, ensure};
 use pando_host_tests::{
     engine::{Bench, How, PROGRAMS, Place, wait_until},
     runner::{self, Case},
+    twins,
 };
-use process::CaptureSpec;
+use process::{CaptureSpec, Zygote};
 use rustix::process::{Pid, WaitOptions};
 
 fn main() -> Result<()> {
@@ -190,6 +192,15 @@ struct Outcome {
 }
 
 fn compare(argv: &[String]) -> Result<()> {
+    (0..rounds()?).try_for_each(|round| compare_once(argv).with_context(|| format!("round {round}")))
+}
+
+/// How often each differential case is run: `PANDO_ROUNDS`, once without.
+fn rounds() -> Result<u32> {
+    std::env::var("PANDO_ROUNDS").map_or(Ok(1), |rounds| rounds.parse().context("PANDO_ROUNDS"))
+}
+
+fn compare_once(argv: &[String]) -> Result<()> {
     let bench = Bench::new(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/programs"))?;
     let result = compare_on(&bench, argv);
     let finished = bench.finish();
@@ -208,6 +219,7 @@ fn compare_on(bench: &Bench, argv: &[String]) -> Result<()> {
     let built = bench.zygote(&source, source_pid, &first, None)?;
     ensure!(built.pause < PAUSE_MAX, "the source was stopped for {:?}", built.pause);
     let restored = bench.restore(&built, &first).context("restored")?;
+    expect_twins(&built.zygote, &restored)?;
     let zygote = built.zygote;
     let mut places = vec![("source", source, source_pid)];
     let starts = [
@@ -239,6 +251,15 @@ fn compare_on(bench: &Bench, argv: &[String]) -> Result<()> {
         check(how, &expected, &outcome?)?;
     }
     undisturbed.sandbox.destroy()?;
+    Ok(())
+}
+
+/// Page for page the restored zygote has the memory of the still, of which the other was made.
+fn expect_twins(zygote: &Zygote, restored: &Zygote) -> Result<()> {
+    let (first, second) = (&zygote.facts, &restored.facts);
+    let compared = twins::compare(first.pid, second.pid, &[first.arena, second.arena]).context("restored")?;
+    ensure!(compared.pages > 0 && compared.differing.is_empty(), "restored memory: {compared:x?}");
+    ensure!(compared.unshared.is_empty(), "restored mappings: {compared:x?}");
     Ok(())
 }
 

@@ -200,3 +200,13 @@ pub(crate) fn pack_layer(writing: &mut Writing, layer: &std::path::Path) -> Resu
 pub(crate) fn write_bytes(writing: &mut Writing, bytes: &[u8]) -> Result<BlobRef> {
     writing.write_blob(bytes)
 }
+
+/// A checkpoint behind a good checksum; one that decodes has one encoding, or is longer for nothing.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn fuzz(payload: &[u8]) {
+    let framed = frame::encode(FRAME, VERSION, payload).expect("short");
+    if let Ok(checkpoint) = Checkpoint::decode(&framed) {
+        let again = checkpoint.encode().expect("it was read");
+        assert_eq!(Checkpoint::decode(&again).expect("it was written"), checkpoint);
+    }
+}

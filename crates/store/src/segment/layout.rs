@@ -94,3 +94,21 @@ pub(super) fn decode_footer(bytes: &[u8], segment: SegmentId, size: u64) -> Resu
 fn decode<'a>(part: &'static str, bytes: &'a [u8], kind: u16) -> Result<(u16, &'a [u8]), LayoutError> {
     frame::decode(bytes, kind, VERSION).map_err(|source| LayoutError::Frame { part, source })
 }
+
+/// Footer, index and header behind good checksums: the first byte says which it is, and at which size of the object.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    let (Some((which, payload)), segment) = (bytes.split_first(), SegmentId(*b"0123456789abcdef")) else { return };
+    let framed = |kind| frame::encode(kind, VERSION, payload).expect("short");
+    match which % 3 {
+        0 => {
+            let size = payload.last_chunk().map_or(0, |size| u64::from_le_bytes(*size));
+            let footer = framed(kind::SEGMENT_FOOTER);
+            if let Ok(read) = decode_footer(&footer, segment, size) {
+                assert_eq!(encode_footer(&read), footer);
+            }
+        }
+        1 => drop(decode_index(&framed(kind::SEGMENT_INDEX), (payload.len() / 4) as u32)),
+        _ => drop(check_header(&framed(kind::SEGMENT), segment, &"golden".parse().expect("a name"))),
+    }
+}

@@ -22,28 +22,33 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 /// After this a small program's zygote has all its pages: nothing is filled for two seconds, then all within some tenths of one.
-const FILLED: std::time::Duration = std::time::Duration::from_secs(5);
+pub(crate) const FILLED: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// What two nodes share, removed when dropped.
-struct Shared(PathBuf);
+pub(crate) struct Shared(PathBuf);
 
 impl Shared {
-    fn new() -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         let path = PathBuf::from(format!("/var/tmp/pando-host-shared-{}", std::process::id()));
         std::fs::create_dir(&path)?;
         Ok(Self(path))
     }
 
-    fn node(&self) -> Result<Node> {
-        self.node_with_keys("master.keys")
+    pub(crate) fn node(&self) -> Result<Node> {
+        self.node_with("master.keys", false)
     }
 
-    fn node_with_keys(&self, keys: &str) -> Result<Node> {
+    /// A node that shares nothing else: its state, its cache and its network are its own.
+    pub(crate) fn distant_node(&self) -> Result<Node> {
+        self.node_with("master.keys", true)
+    }
+
+    fn node_with(&self, keys: &str, own_network: bool) -> Result<Node> {
         let database = format!("sqlite://{}?mode=rwc", self.0.join("heads.db").display());
         let path = |name: &str| self.0.join(name).display().to_string();
         let arguments = ["--objects", &path("objects"), "--database", &database, "--master-keys", &path(keys)];
         let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
-        Node::start_with(Setting { arguments, ..Setting::default() })
+        Node::start_with(Setting { arguments, own_network, ..Setting::default() })
     }
 }
 
@@ -68,7 +73,7 @@ fn elsewhere(shared: &Shared, body: impl FnOnce(&Node) -> Result<()>) -> Result<
     other.finish()
 }
 
-fn take(node: &Node, id: &str, name: &str) -> Result<serde_json::Value> {
+pub(crate) fn take(node: &Node, id: &str, name: &str) -> Result<serde_json::Value> {
     let taken = node.json(&["checkpoint", id, "--name", name, "--json"])?;
     ensure!(taken["name"] == name && taken["pause_us"].as_u64().is_some_and(|pause| pause > 0), "{taken}");
     Ok(taken)
@@ -193,7 +198,7 @@ fn wrong_key(shared: &Shared, node: &Node) -> Result<()> {
     node.ask(&source, "POST /write?key=canary&value=a-canary-that-nobody-else-has")?;
     take(node, &source, "sealed")?;
     ensure!(!holds(&shared.0, b"a-canary-that-nobody-else-has")?, "plaintext in the store");
-    let other = shared.node_with_keys("other.keys")?;
+    let other = shared.node_with("other.keys", false)?;
     let refused = other.pando(&["run", "sealed"])?;
     ensure!(refused.code != 0 && refused.stderr.contains("key"), "{refused}");
     other.finish()

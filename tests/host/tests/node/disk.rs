@@ -8,7 +8,11 @@ use pando_host_tests::{
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![Case::new("disk::full", || {
-        let node = Node::start_with(Setting { state_mib: Some(64), arguments: vec!["--pool".into(), "4".into()] })?;
+        let node = Node::start_with(Setting {
+            state_mib: Some(64),
+            arguments: vec!["--pool".into(), "4".into()],
+            ..Setting::default()
+        })?;
         full(&node).with_context(|| format!("log of the node:\n{}", node.log_tail()))?;
         node.finish()
     })]

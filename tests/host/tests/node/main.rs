@@ -3,7 +3,7 @@
 //!
 //! usage: node [PART OF A CASE'S NAME]
 //!
-//! PANDO_ROUNDS   rounds of the crash loop (6)
+//! PANDO_ROUNDS   rounds of the crash loop (6), and of checkpoints on a distant node (1)
 //! PANDO_SEED     seed of its random choices (a new one, which is printed)
 //! PANDO_BINARY   the binary (target/debug/pando)
 
@@ -22,6 +22,7 @@ mod pager;
 mod requests;
 mod services;
 mod store;
+mod twins;
 
 use pando_host_tests::runner;
 
@@ -31,6 +32,7 @@ fn main() {
     cases.extend(live_fork::cases());
     cases.extend(checkpoint::cases());
     cases.extend(pager::cases());
+    cases.extend(twins::cases());
     cases.extend(store::cases());
     cases.extend(isolation::cases());
     cases.extend(output::cases());

@@ -1,0 +1,155 @@
+//! Whether a decoded state is one that a capture can have made: its numbers are computed with and used as indices, by processes that must not
+//! fail. What the kernel itself refuses is left to it.
+
+use sys::remote::Range;
+
+use super::ProgramState;
+use crate::image::{Backing, FileKind, Image, Mapping};
+
+const PAGE_BYTES: u64 = 4096;
+/// End of the largest address space (five levels of page tables).
+const ADDRESS_END: u64 = 1 << 56;
+
+/// The first thing that cannot be.
+pub(super) fn check(state: &ProgramState) -> Result<(), &'static str> {
+    let image = &state.image;
+    let mappings = || image.mappings.iter().map(|mapping| mapping.range);
+    let runs = || state.file_pages.iter().map(|pages| (pages.start, pages.bytes.len() as u64));
+    let rules = [
+        (!image.threads.is_empty(), "it has no thread"),
+        (ascend(mappings()), "its mappings overlap, or are not whole pages in order"),
+        (image.mappings.iter().all(offset_is_sound), "a mapping is beyond the end of all files"),
+        (image.dont_fork.iter().all(|range| is_whole(*range)), "memory that is not forked is not whole pages"),
+        (vdso_is_sound(image), "its vDSO is in no order"),
+        (indices_are_sound(image), "it refers to what it does not have"),
+        (runs().all(|(start, bytes)| start.checked_add(bytes).is_some()), "pages of files beyond all addresses"),
+    ];
+    if let Some((_, broken)) = rules.iter().find(|(holds, _)| !holds) {
+        return Err(broken);
+    }
+    match ascend(state.file_pages.iter().map(super::Pages::range)) {
+        true => Ok(()),
+        false => Err("pages of files overlap, or are not whole pages in order"),
+    }
+}
+
+fn is_whole(range: Range) -> bool {
+    let whole = |address: u64| address.is_multiple_of(PAGE_BYTES);
+    whole(range.start) && whole(range.end) && range.start < range.end && range.end <= ADDRESS_END
+}
+
+fn ascend(mut ranges: impl Iterator<Item = Range>) -> bool {
+    let mut end = 0;
+    ranges.all(|range| {
+        let follows = is_whole(range) && range.start >= end;
+        end = range.end;
+        follows
+    })
+}
+
+fn offset_is_sound(mapping: &Mapping) -> bool {
+    let length = mapping.range.end.saturating_sub(mapping.range.start);
+    match mapping.backing {
+        Backing::Anonymous => true,
+        Backing::File { offset, .. } | Backing::SharedFile { offset, .. } | Backing::Object { offset, .. } => {
+            offset.is_multiple_of(PAGE_BYTES)
+                && offset.checked_add(length).is_some_and(|end| i64::try_from(end).is_ok())
+        }
+    }
+}
+
+fn vdso_is_sound(image: &Image) -> bool {
+    let first = image.vdso.first().map_or(0, |(_, range)| range.start);
+    image.vdso.iter().all(|(_, range)| range.start >= first && range.start <= range.end)
+}
+
+fn indices_are_sound(image: &Image) -> bool {
+    let object = |object: usize| object < image.objects.len();
+    let mapped = image.mappings.iter().all(|mapping| match mapping.backing {
+        Backing::Object { object: index, .. } => object(index),
+        Backing::Anonymous | Backing::File { .. } | Backing::SharedFile { .. } => true,
+    });
+    mapped
+        && image.files.iter().all(|file| match file.kind {
+            FileKind::Pipe { pipe, .. } => pipe < image.pipes.len(),
+            FileKind::UnixPair { pair, .. } => pair < image.pairs.len(),
+            FileKind::Memfd { object: index, .. } => object(index),
+            FileKind::Stream(_)
+            | FileKind::Path { .. }
+            | FileKind::Fifo { .. }
+            | FileKind::Eventfd { .. }
+            | FileKind::Timerfd { .. }
+            | FileKind::Signalfd { .. }
+            | FileKind::Epoll { .. }
+            | FileKind::Inotify { .. }
+            | FileKind::Socket(_)
+            | FileKind::ResetConnection { .. } => true,
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Pages, ProgramState, StateError};
+    use crate::image::{Backing, FileKind};
+
+    const GOLDEN: &[u8] = include_bytes!("../../tests/golden/program-state-v1.bin");
+
+    fn golden() -> ProgramState {
+        ProgramState::decode(GOLDEN).unwrap()
+    }
+
+    /// Made by a program of the engine's tests (`descriptors`), and never again.
+    #[test]
+    fn a_state_of_version_1_stays_readable() {
+        let state = golden();
+        assert_eq!((state.image.threads.len(), state.image.pairs.len()), (1, 4));
+        let again = ProgramState::decode(&state.encode().unwrap()).unwrap();
+        assert_eq!(format!("{again:?}"), format!("{state:?}"));
+    }
+
+    #[test]
+    fn every_truncation_and_every_bit_flip_is_refused() {
+        for length in 0..GOLDEN.len() {
+            assert!(ProgramState::decode(&GOLDEN[..length]).is_err(), "cut to {length}");
+        }
+        let mut flipped = GOLDEN.to_vec();
+        for bit in 0..GOLDEN.len() * 8 {
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert!(ProgramState::decode(&flipped).is_err(), "bit {bit}");
+            flipped[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+
+    #[test]
+    fn a_state_that_no_capture_makes_is_refused_behind_a_good_checksum() {
+        let refused = |what: &str, change: fn(&mut ProgramState)| {
+            let mut state = golden();
+            change(&mut state);
+            let decoded = ProgramState::decode(&state.encode().unwrap());
+            assert!(matches!(decoded, Err(StateError::Impossible(_))), "{what}");
+        };
+        refused("no thread", |state| state.image.threads.clear());
+        refused("an end before its start", |state| {
+            let range = &mut state.image.mappings[3].range;
+            (range.start, range.end) = (range.end, range.start);
+        });
+        refused("a mapping twice", |state| state.image.mappings.insert(1, state.image.mappings[0].clone()));
+        refused("half a page", |state| state.image.mappings[0].range.end -= 1);
+        refused("the kernel's half", |state| state.image.mappings.last_mut().unwrap().range.end = 1 << 63);
+        refused("an offset without end", |state| {
+            let backing = Backing::File { path: Vec::new(), offset: u64::MAX - 0xfff };
+            state.image.mappings[0].backing = backing;
+        });
+        refused("an object that is not there", |state| {
+            state.image.mappings[0].backing = Backing::Object { object: 1 << 40, offset: 0 };
+        });
+        refused("a memfd of nothing", |state| state.image.files[0].kind = FileKind::Memfd { object: 99, offset: 0 });
+        refused("the end of no pipe", |state| state.image.pipes.clear());
+        refused("the end of no pair", |state| state.image.pairs.clear());
+        refused("a vDSO before its beginning", |state| state.image.vdso.last_mut().unwrap().1.start = 0);
+        refused("pages beyond all addresses", |state| {
+            state.file_pages.push(Pages { start: u64::MAX - 0xfff, bytes: vec![0; 0x2000] });
+        });
+        refused("pages before others", |state| state.file_pages.push(Pages { start: 0x1000, bytes: vec![0; 0x1000] }));
+    }
+}

@@ -1,0 +1,48 @@
+//! Frames, messages and requests: small things.
+
+use api::frame::Decoder;
+
+/// Whatever begins like a frame.
+pub(crate) fn frame(data: &[u8]) {
+    let kind = data.get(4..6).map_or(0, |kind| u16::from_le_bytes([kind[0], kind[1]]));
+    if let Ok((version, payload)) = base::frame::decode(data, kind, 1) {
+        assert_eq!(base::frame::encode(kind, version, payload).expect("it was one"), data);
+    }
+}
+
+pub(crate) fn references_and_keys(data: &[u8]) {
+    store::fuzzing::references_and_keys(data);
+    store::fuzzing::references_and_keys(&base::frame::encode(16, 1, data).expect("inputs are short"));
+    drop(store::seal::key_id(data));
+}
+
+/// A stream, cut into reads as its first byte says.
+pub(crate) fn exec_stream(data: &[u8]) {
+    let Some((step, stream)) = data.split_first() else { return };
+    let (mut decoder, mut read) = (Decoder::default(), Vec::new());
+    for bytes in stream.chunks(usize::from(*step) + 1) {
+        decoder.push(bytes);
+        loop {
+            match decoder.next_frame() {
+                Ok(Some(frame)) => frame.encode(&mut read),
+                Ok(None) => break,
+                Err(_) => return,
+            }
+        }
+    }
+    assert!(stream.starts_with(&read), "frames have one encoding");
+}
+
+/// Bodies of the API's requests, and of answers that the command reads.
+pub(crate) fn requests(data: &[u8]) {
+    drop(serde_json::from_slice::<api::TemplateSpec>(data));
+    drop(serde_json::from_slice::<api::RunRequest>(data));
+    drop(serde_json::from_slice::<api::ForkRequest>(data));
+    drop(serde_json::from_slice::<api::ExecRequest>(data));
+    drop(serde_json::from_slice::<api::CheckpointRequest>(data));
+    drop(serde_json::from_slice::<api::GcRequest>(data));
+    drop(serde_json::from_slice::<api::RunResponse>(data));
+    drop(serde_json::from_slice::<api::CheckpointEvent>(data));
+    drop(serde_json::from_slice::<api::BuildEvent>(data));
+    drop(serde_json::from_slice::<api::ErrorBody>(data));
+}
