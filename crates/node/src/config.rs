@@ -1,6 +1,9 @@
 //! What an operator may choose, and where things are.
 
-use std::path::{Path, PathBuf};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
 
 use base::id::{SandboxId, TemplateName};
 
@@ -17,12 +20,23 @@ pub struct Config {
     pub parked_limit: usize,
     /// Where what outlives it is.
     pub durable: crate::durable::Settings,
+    /// Where it serves other nodes what it has of checkpoints; none: nowhere.
+    pub peer_listen: Option<PeerListen>,
     /// What becomes of the sandboxes when it stops.
     pub at_exit: AtExit,
     /// Command that runs the keeper: the program and the arguments before `--node ID`.
     pub keeper_command: Vec<String>,
     /// Command that runs the pager, whole.
     pub pager_command: Vec<String>,
+}
+
+/// Where other nodes are served.
+#[derive(Debug, Clone)]
+pub struct PeerListen {
+    /// Where it listens. Port 0: any.
+    pub listen: SocketAddr,
+    /// What others are told, `HOST:PORT`; none: where it listens.
+    pub address: Option<String>,
 }
 
 /// What becomes of the sandboxes when the node stops orderly.
