@@ -25,24 +25,24 @@ pub(crate) fn cases() -> Vec<Case> {
 const FILLED: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// What two nodes share, removed when dropped.
-struct Shared(PathBuf);
+pub(crate) struct Shared(pub(crate) PathBuf);
 
 impl Shared {
-    fn new() -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         let path = PathBuf::from(format!("/var/tmp/pando-host-shared-{}", std::process::id()));
         std::fs::create_dir(&path)?;
         Ok(Self(path))
     }
 
-    fn node(&self) -> Result<Node> {
-        self.node_with_keys("master.keys")
+    pub(crate) fn node(&self) -> Result<Node> {
+        self.node_with("master.keys", &[])
     }
 
-    fn node_with_keys(&self, keys: &str) -> Result<Node> {
+    pub(crate) fn node_with(&self, keys: &str, more: &[&str]) -> Result<Node> {
         let database = format!("sqlite://{}?mode=rwc", self.0.join("heads.db").display());
         let path = |name: &str| self.0.join(name).display().to_string();
         let arguments = ["--objects", &path("objects"), "--database", &database, "--master-keys", &path(keys)];
-        let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+        let arguments = arguments.iter().chain(more).map(|argument| (*argument).to_owned()).collect();
         Node::start_with(Setting { arguments, ..Setting::default() })
     }
 }
@@ -193,7 +193,7 @@ fn wrong_key(shared: &Shared, node: &Node) -> Result<()> {
     node.ask(&source, "POST /write?key=canary&value=a-canary-that-nobody-else-has")?;
     take(node, &source, "sealed")?;
     ensure!(!holds(&shared.0, b"a-canary-that-nobody-else-has")?, "plaintext in the store");
-    let other = shared.node_with_keys("other.keys")?;
+    let other = shared.node_with("other.keys", &[])?;
     let refused = other.pando(&["run", "sealed"])?;
     ensure!(refused.code != 0 && refused.stderr.contains("key"), "{refused}");
     other.finish()

@@ -18,6 +18,7 @@ mod limits;
 mod live_fork;
 mod memory;
 mod output;
+mod peers;
 mod requests;
 mod services;
 mod store;
@@ -30,6 +31,7 @@ fn main() {
     cases.extend(live_fork::cases());
     cases.extend(checkpoint::cases());
     cases.extend(store::cases());
+    cases.extend(peers::cases());
     cases.extend(isolation::cases());
     cases.extend(output::cases());
     cases.extend(limits::cases());
