@@ -43,7 +43,7 @@ pub use sandbox::{
     Sandbox, SandboxDetail, SandboxState, TerminalSize,
 };
 pub use store::{
-    CheckpointVerification, Damage, GcReport, GcRequest, StoreDamage, StoreReads, StoreRequests, StoreStats,
+    CheckpointVerification, Damage, GcReport, GcRequest, PeerStats, StoreDamage, StoreReads, StoreRequests, StoreStats,
     StoreVerification, Tally,
 };
 pub use template::{

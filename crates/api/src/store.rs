@@ -37,6 +37,8 @@ pub struct StoreStats {
     pub cache_bytes_max: u64,
     /// Where this node got chunks from.
     pub reads: StoreReads,
+    /// What it asked of other nodes, and they of it.
+    pub peers: PeerStats,
     /// What it has asked of the object store.
     pub requests: StoreRequests,
 }
@@ -48,10 +50,33 @@ pub struct StoreReads {
     pub cached: u64,
     /// From another node.
     pub from_peers: u64,
+    /// Sealed bytes of these.
+    pub peer_bytes: u64,
     /// From the object store.
     pub fetched: u64,
     /// Answers that did not open, and were thrown away.
     pub broken: u64,
+}
+
+/// Asking other nodes, and being asked, since this node began. The pager's process asks for itself and is not in here.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerStats {
+    /// Where others reach this node; none: it serves nobody.
+    pub address: Option<String>,
+    /// Other nodes that are known now.
+    pub known: u64,
+    /// Chunks that one of them gave.
+    pub hits: u64,
+    /// Chunks that none of those asked gave.
+    pub misses: u64,
+    /// Answers that did not come in time, or were none.
+    pub failures: u64,
+    /// Chunks given to others.
+    pub served: u64,
+    /// Sealed bytes of these.
+    pub served_bytes: u64,
+    /// Requests that were refused: without the realm's key, or not understood.
+    pub refused: u64,
 }
 
 /// Requests to the object store.

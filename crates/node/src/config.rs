@@ -1,6 +1,9 @@
 //! What an operator may choose, and where things are.
 
-use std::path::{Path, PathBuf};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
 
 use base::id::{SandboxId, TemplateName};
 
@@ -17,6 +20,8 @@ pub struct Config {
     pub parked_limit: usize,
     /// Where what outlives it is.
     pub durable: crate::durable::Settings,
+    /// Where it serves other nodes what it has of checkpoints; none: nowhere.
+    pub peer_listen: Option<PeerListen>,
     /// What becomes of the sandboxes when it stops.
     pub at_exit: AtExit,
     /// Command that runs the keeper: the program and the arguments before `--node ID`.
@@ -25,6 +30,15 @@ pub struct Config {
     pub pager_command: Vec<String>,
     /// Most bytes of memory that the pager may take.
     pub pager_memory: u64,
+}
+
+/// Where other nodes are served.
+#[derive(Debug, Clone)]
+pub struct PeerListen {
+    /// Where it listens. Port 0: any.
+    pub listen: SocketAddr,
+    /// What others are told, `HOST:PORT`; none: where it listens.
+    pub address: Option<String>,
 }
 
 /// What becomes of the sandboxes when the node stops orderly.

@@ -17,11 +17,16 @@ mod pages;
 pub(crate) mod transfer;
 mod writing;
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
+use peers::{Directory, Peers};
 use store::{
     Store,
     cache::Cache,
+    chunks::Peer,
     heads::Heads,
     id::Realm,
     keys::{MasterKeys, RealmKeys},
@@ -29,7 +34,10 @@ use store::{
 };
 use tokio::runtime::Handle;
 
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    records,
+};
 
 pub(crate) use blob::BlobRef;
 #[cfg(feature = "fuzzing")]
@@ -53,6 +61,17 @@ pub struct Settings {
     pub master_keys: Option<PathBuf>,
     /// Most bytes of the local cache.
     pub cache_bytes: u64,
+    /// Who is asked before the object store.
+    pub peers: PeerSettings,
+}
+
+/// Other nodes that are asked for chunks.
+#[derive(Debug, Clone, Default)]
+pub struct PeerSettings {
+    /// Their addresses, `HOST:PORT`.
+    pub given: Vec<String>,
+    /// Whether those that the database names are asked, too.
+    pub found: bool,
 }
 
 /// The durable store of one realm, opened.
@@ -60,6 +79,8 @@ pub struct Settings {
 pub(crate) struct Durable {
     pub(crate) store: Store,
     pub(crate) heads: Heads,
+    /// None: nobody is asked.
+    pub(crate) peers: Option<Arc<Peers>>,
 }
 
 /// Adds what was being done to an error of the store.
@@ -75,7 +96,7 @@ impl<T, E: Into<Box<dyn std::error::Error + Send + Sync>>> Storing<T> for std::r
 
 impl Durable {
     /// Opens the store and makes sure that objects and heads belong together.
-    pub(crate) async fn open(settings: &Settings, state_dir: &std::path::Path) -> Result<Self> {
+    pub(crate) async fn open(settings: &Settings, state_dir: &Path) -> Result<Self> {
         let own = state_dir.join("store");
         std::fs::create_dir_all(&own).storing("make the store's directory")?;
         let location = settings.objects.clone().unwrap_or_else(|| Location::Directory(own.join("objects")));
@@ -96,13 +117,31 @@ impl Durable {
         let keys = Arc::new(keys.storing("read the master keys")?);
         let keys = RealmKeys::new(objects.clone(), keys, realm());
         let cache = Cache::open(&own.join("cache"), settings.cache_bytes).storing("open the cache")?;
-        Ok(Self { store: Store::new(objects, keys, Some(cache), None), heads })
+        let peers = open_peers(&settings.peers, &heads, state_dir).await?;
+        let asked = peers.clone().map(|peers| peers as Arc<dyn Peer>);
+        Ok(Self { store: Store::new(objects, keys, Some(cache), asked), heads, peers })
     }
 
     /// A reader of page images, for threads that may block.
     pub(crate) fn chunks(&self, runtime: &Handle) -> Chunks {
         Chunks { store: self.store.clone(), runtime: runtime.clone() }
     }
+}
+
+async fn open_peers(settings: &PeerSettings, heads: &Heads, state_dir: &Path) -> Result<Option<Arc<Peers>>> {
+    if settings.given.is_empty() && !settings.found {
+        return Ok(None);
+    }
+    let peers = Peers::new(&settings.given);
+    if settings.found {
+        directory(heads, state_dir)?.follow(&peers, settings.given.clone()).await;
+    }
+    Ok(Some(peers))
+}
+
+/// Where the nodes of the realm name themselves, as seen by the node with this state.
+pub(crate) fn directory(heads: &Heads, state_dir: &Path) -> Result<Directory> {
+    Ok(Directory { heads: heads.clone(), realm: realm(), own: records::node_id(state_dir)? })
 }
 
 /// The only realm so far.

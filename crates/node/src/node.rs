@@ -15,6 +15,7 @@ mod inspect;
 mod logs;
 mod orphans;
 mod pages;
+mod peers;
 mod pool;
 mod ready;
 mod restore;
@@ -27,7 +28,7 @@ use std::{
     fs::{File, OpenOptions},
     os::fd::OwnedFd,
     path::Path,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -42,7 +43,7 @@ use crate::{
     error::{Context, Error, Result},
     keeper::message::Status,
     keeper_client::KeeperClient,
-    records::{self, Durability, NodeRecord, SandboxRecord, TemplateRecord},
+    records::{self, Durability, SandboxRecord, TemplateRecord},
     state::State,
 };
 
@@ -80,6 +81,8 @@ pub(crate) struct Node {
     cgroups: Cgroups,
     state: Mutex<State>,
     durable: Durable,
+    /// Who serves other nodes, and where; empty: nobody.
+    serving: OnceLock<peers::Serving>,
     /// Counts changes of templates; waiters look again.
     changes: watch::Sender<u64>,
     keeper: watch::Sender<Option<CurrentKeeper>>,
@@ -99,7 +102,7 @@ impl Node {
         for dir in [config.templates_dir(), config.sandboxes_dir(), config.images_dir()] {
             std::fs::create_dir_all(&dir).at("create", &dir)?;
         }
-        let id = load_node_id(&config.state_dir.join("node.json"))?;
+        let id = records::node_id(&config.state_dir)?;
         let cgroups = Cgroups::open(&id)?;
         let mask = config.host_mask();
         std::fs::create_dir_all(&mask).at("create", &mask)?;
@@ -111,6 +114,7 @@ impl Node {
         let durable = Durable::open(&config.durable, &config.state_dir).await?;
         Ok(Arc::new(Self {
             durable,
+            serving: OnceLock::new(),
             config,
             id,
             began: Instant::now(),
@@ -210,17 +214,6 @@ impl Node {
         let path = output_file(&self.config.sandbox_dir(id));
         OpenOptions::new().append(true).create(true).open(&path).at("open", &path)
     }
-}
-
-fn load_node_id(path: &Path) -> Result<String> {
-    if let Some(NodeRecord { id }) = records::read(path)? {
-        return Ok(id);
-    }
-    let mut bytes = [0; 6];
-    base::id::fill_random(&mut bytes);
-    let id = base::id::hex(&bytes);
-    records::write(path, &NodeRecord { id: id.clone() }, Durability::Machine)?;
-    Ok(id)
 }
 
 /// Every readable record below `dir`. A damaged one is named and left out: what it claimed is swept.

@@ -35,6 +35,19 @@ pub(crate) struct NodeRecord {
     pub(crate) id: String,
 }
 
+/// The id of the node whose state is in `state_dir`; made at its first start.
+pub(crate) fn node_id(state_dir: &Path) -> Result<String> {
+    let path = state_dir.join("node.json");
+    if let Some(NodeRecord { id }) = read(&path)? {
+        return Ok(id);
+    }
+    let mut bytes = [0; 6];
+    base::id::fill_random(&mut bytes);
+    let id = base::id::hex(&bytes);
+    write(&path, &NodeRecord { id: id.clone() }, Durability::Machine)?;
+    Ok(id)
+}
+
 /// A template that was built.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TemplateRecord {

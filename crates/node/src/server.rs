@@ -30,6 +30,7 @@ pub async fn run(config: Config) -> Result<()> {
     let socket = config.socket.clone();
     let listener = listen(&socket).await?;
     let node = Node::load(config).await?;
+    node.serve_peers().await?;
     let stop = watch::Sender::new(false);
     let mut supervised = tokio::spawn(Arc::clone(&node).supervise(stop.subscribe()));
     let served = {
@@ -50,6 +51,7 @@ pub async fn run(config: Config) -> Result<()> {
         finished = &mut supervised => Some(finished),
     };
     tracing::info!("the node stops");
+    node.leave_peers().await;
     stop.send_replace(true);
     let finished = match finished {
         Some(finished) => finished,

@@ -34,8 +34,12 @@ use ranges::{Range, SharedRange};
 /// Another node, asked before the object store.
 #[async_trait]
 pub trait Peer: Send + Sync {
-    /// The sealed bytes of `chunk`, if the peer has them. What it answers is checked here.
-    async fn fetch(&self, realm: &Realm, chunk: &ChunkRef) -> Option<Bytes>;
+    /// The sealed bytes of `chunk`, if a peer has them, in bounded time. The realm's keys show that the asker may ask. What is answered is
+    /// checked here.
+    async fn fetch(&self, keys: &RealmKeys, chunk: &ChunkRef) -> Option<Bytes>;
+
+    /// What was answered for `chunk` did not open.
+    fn was_broken(&self, chunk: &ChunkRef);
 }
 
 /// Why a chunk could not be read. Cheap to clone: all that waited for the chunk get it.
@@ -59,6 +63,8 @@ pub struct ReadCounters {
     pub cached: u64,
     /// From a peer.
     pub from_peers: u64,
+    /// Sealed bytes of these.
+    pub peer_bytes: u64,
     /// From the object store.
     pub fetched: u64,
     /// Answers, from anywhere, that did not open and were thrown away.
@@ -84,6 +90,7 @@ struct Inner {
 struct Counts {
     cached: AtomicU64,
     from_peers: AtomicU64,
+    peer_bytes: AtomicU64,
     fetched: AtomicU64,
     broken: AtomicU64,
 }
@@ -121,6 +128,7 @@ impl Store {
         ReadCounters {
             cached: counts.cached.load(Relaxed),
             from_peers: counts.from_peers.load(Relaxed),
+            peer_bytes: counts.peer_bytes.load(Relaxed),
             fetched: counts.fetched.load(Relaxed),
             broken: counts.broken.load(Relaxed),
         }
@@ -212,11 +220,14 @@ impl Inner {
 
     async fn ask_peer(&self, chunk: &ChunkRef) -> Result<Option<Bytes>, ChunkError> {
         let Some(peer) = &self.peer else { return Ok(None) };
-        let Some(sealed) = peer.fetch(self.keys.realm(), chunk).await else { return Ok(None) };
+        let Some(sealed) = peer.fetch(&self.keys, chunk).await else { return Ok(None) };
         let plain = self.open(chunk, &sealed).await?;
         if plain.is_some() {
             self.counts.from_peers.fetch_add(1, Relaxed);
+            self.counts.peer_bytes.fetch_add(sealed.len() as u64, Relaxed);
             self.keep(chunk, sealed);
+        } else {
+            peer.was_broken(chunk);
         }
         Ok(plain)
     }

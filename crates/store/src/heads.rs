@@ -15,6 +15,7 @@
 
 mod database;
 mod leases;
+mod peers;
 
 use std::{
     fmt,
@@ -27,6 +28,7 @@ use sqlx::{AnyConnection, Row, any::AnyRow};
 
 use self::database::{Database, database};
 pub use self::leases::{Lease, Protected, Roots};
+pub use self::peers::PeerEntry;
 use crate::{
     id::{LeaseId, ManifestId, Realm},
     limits,

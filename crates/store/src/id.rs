@@ -121,7 +121,7 @@ random_id!(
 );
 
 /// Fills `bytes` from lower-case hexadecimal digits; false if `text` is not exactly that.
-pub(crate) fn unhex(text: &str, bytes: &mut [u8]) -> bool {
+pub fn unhex(text: &str, bytes: &mut [u8]) -> bool {
     let digits = text.as_bytes();
     let value = |digit: u8| match digit {
         b'0'..=b'9' => Some(digit - b'0'),

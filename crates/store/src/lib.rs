@@ -25,6 +25,7 @@ mod kind;
 pub mod limits;
 pub mod manifest;
 pub mod object;
+pub mod peer;
 pub mod seal;
 pub mod segment;
 pub mod tree;

@@ -116,3 +116,16 @@ pub const GC_GRACE: Duration = Duration::from_secs(3600);
 
 /// How long `verify` may take for one step (a segment, a tree) before its lease may be ended.
 pub const VERIFY_LEASE: Duration = Duration::from_secs(3600);
+
+/// How long after it was last announced a peer is asked, by the database's clock: three announcements. One that is gone sooner costs a
+/// refused connection.
+pub const PEER_SEEN_MAX: Duration = Duration::from_secs(30);
+
+/// How long the row of a peer that announces itself no more is kept: for people who look.
+pub const PEER_ROW_MAX: Duration = Duration::from_secs(600);
+
+/// Peers that the database names at once, the last seen first: three of them are asked for a chunk.
+pub const PEERS_LISTED_MAX: u32 = 16;
+
+/// Longest address of a peer, in bytes: a host name and a port.
+pub const PEER_ADDRESS_BYTES_MAX: usize = 253 + 6;

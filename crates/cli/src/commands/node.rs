@@ -1,12 +1,12 @@
 //! `pando node`.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
 
 use anyhow::{Context, Result, bail};
 use base::limits::{PARKED_COPIES_DEFAULT, POOL_SANDBOXES_DEFAULT};
 use node::{
-    config::{AtExit, Config, STATE_DIR_DEFAULT},
-    durable::Settings,
+    config::{AtExit, Config, PeerListen, STATE_DIR_DEFAULT},
+    durable::{PeerSettings, Settings},
 };
 use store::object::{Location, S3Location};
 
@@ -31,6 +31,13 @@ pub(crate) struct Args {
     /// Most memory of the pager, which fills restored programs: 512M, 1G. What it fills is not counted. At its limit it is restarted.
     #[arg(long, value_name = "BYTES", default_value = PAGER_MEMORY_DEFAULT, value_parser = super::template::parse_bytes)]
     pager_memory: u64,
+    /// Serve other nodes of the realm, who show that they have its key, what this node's cache holds of checkpoints; and find them (as
+    /// --find-peers). Not encrypted: chunks stay sealed, but which are asked for shows. Port 0: any.
+    #[arg(long, value_name = "IP:PORT")]
+    peer_listen: Option<SocketAddr>,
+    /// Where other nodes reach --peer-listen, if not at that address itself.
+    #[arg(long, value_name = "HOST:PORT", requires = "peer_listen", value_parser = parse_peer)]
+    peer_address: Option<String>,
     /// Remove all sandboxes when the node is stopped.
     #[arg(long)]
     ephemeral: bool,
@@ -55,6 +62,12 @@ pub(crate) struct StoreArgs {
     /// Most bytes of checkpoints kept on the local disk: 512M, 4G.
     #[arg(long, value_name = "BYTES", default_value = CACHE_DEFAULT, value_parser = super::template::parse_bytes)]
     cache: u64,
+    /// Ask this node for chunks before the object store. May be repeated.
+    #[arg(long = "peer", value_name = "HOST:PORT", value_parser = parse_peer)]
+    peers: Vec<String>,
+    /// Ask the nodes, too, that have named themselves in the database.
+    #[arg(long)]
+    find_peers: bool,
 }
 
 /// Where memory that copies share is taken from.
@@ -111,6 +124,7 @@ impl StoreArgs {
             database: self.database.clone(),
             master_keys: self.master_keys.as_ref().map(std::path::absolute).transpose()?,
             cache_bytes: self.cache,
+            peers: PeerSettings { given: self.peers.clone(), found: self.find_peers },
         })
     }
 }
@@ -124,6 +138,10 @@ fn arguments(settings: &Settings) -> Vec<String> {
     add("--objects", settings.objects.as_ref().map(Location::to_string));
     add("--database", settings.database.clone());
     add("--master-keys", settings.master_keys.as_ref().map(|path| path.display().to_string()));
+    for peer in &settings.peers.given {
+        add("--peer", Some(peer.clone()));
+    }
+    arguments.extend(settings.peers.found.then(|| "--find-peers".to_owned()));
     arguments
 }
 
@@ -138,6 +156,21 @@ pub(super) fn parse_objects(text: &str) -> Result<Location, String> {
     text.parse::<Location>().map_err(|error| error.to_string())
 }
 
+fn parse_peer(text: &str) -> Result<String, String> {
+    peers::check_address(text).map(|()| text.to_owned()).map_err(|error| error.to_string())
+}
+
+/// Where others are served. An address that means all interfaces is none that others could connect to.
+fn peer_listen(args: &Args) -> Result<Option<PeerListen>> {
+    let Some(listen) = args.peer_listen else { return Ok(None) };
+    if listen.ip().is_unspecified() && args.peer_address.is_none() {
+        bail!(
+            "--peer-listen {listen} is no address that other nodes could connect to; name one with --peer-address HOST:PORT"
+        );
+    }
+    Ok(Some(PeerListen { listen, address: args.peer_address.clone() }))
+}
+
 pub(crate) async fn run(args: Args, socket: PathBuf, log: String) -> Result<ExitCode> {
     if !rustix::process::geteuid().is_root() {
         bail!("the node has to run as root, to make namespaces and control groups; the programs in sandboxes never do");
@@ -150,7 +183,9 @@ pub(crate) async fn run(args: Args, socket: PathBuf, log: String) -> Result<Exit
         bail!("the root directory cannot be the state directory; name one of its own with --state");
     }
     let socket = std::path::absolute(&socket).context("cannot make the socket's path absolute")?;
-    let durable = args.store.settings()?;
+    let peer_listen = peer_listen(&args)?;
+    let mut durable = args.store.settings()?;
+    durable.peers.found |= peer_listen.is_some();
     let mut pager_command = vec![program.display().to_string(), "--log".to_owned(), log.clone(), "guardian".to_owned()];
     pager_command.extend(["--state".to_owned(), state_dir.display().to_string()]);
     pager_command.extend(arguments(&durable));
@@ -165,6 +200,7 @@ pub(crate) async fn run(args: Args, socket: PathBuf, log: String) -> Result<Exit
         durable,
         pager_command,
         pager_memory: args.pager_memory,
+        peer_listen,
         at_exit: if args.ephemeral { AtExit::Remove } else { AtExit::Keep },
         keeper_command,
     };

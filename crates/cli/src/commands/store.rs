@@ -3,7 +3,7 @@
 use std::{process::ExitCode, time::Duration};
 
 use anyhow::Result;
-use api::{GcReport, GcRequest, StoreStats, StoreVerification, Tally};
+use api::{GcReport, GcRequest, PeerStats, StoreStats, StoreVerification, Tally};
 
 use crate::{client::Client, output};
 
@@ -106,6 +106,7 @@ async fn stats(args: &JsonArgs, client: &Client) -> Result<()> {
                 stats.reads.cached, stats.reads.from_peers, stats.reads.fetched, stats.reads.broken
             ),
         ),
+        ("peers", peers(&stats.peers)),
         (
             "requests",
             format!(
@@ -137,6 +138,15 @@ async fn collect(args: &GcArgs, client: &Client) -> Result<()> {
         println!("leases that were over: {}", report.leases_ended);
     }
     Ok(())
+}
+
+fn peers(stats: &PeerStats) -> String {
+    let PeerStats { address, known, hits, misses, failures, served, served_bytes, refused } = stats;
+    let at = address.as_ref().map_or_else(|| "serves nobody".to_owned(), |address| format!("serves at {address}"));
+    let given = output::bytes(*served_bytes);
+    format!(
+        "{known} known; {hits} chunks given by them, {misses} not, {failures} failures; {at}: {served} chunks, {given}; {refused} refused"
+    )
 }
 
 fn tally(tally: Tally) -> String {

@@ -40,9 +40,11 @@ impl Node {
             reads: api::StoreReads {
                 cached: reads.cached,
                 from_peers: reads.from_peers,
+                peer_bytes: reads.peer_bytes,
                 fetched: reads.fetched,
                 broken: reads.broken,
             },
+            peers: self.peer_stats(),
             requests: api::StoreRequests {
                 attempts: requests.requests,
                 retries: requests.retries,

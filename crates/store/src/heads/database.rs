@@ -11,7 +11,7 @@ use super::HeadsError;
 use crate::limits;
 
 /// Each entry brings the schema from the version that is its index to the next one. Entries are never changed, only added.
-const MIGRATIONS: &[&str] = &[include_str!("schema_1.sql")];
+const MIGRATIONS: &[&str] = &[include_str!("schema_1.sql"), include_str!("schema_2.sql")];
 
 /// Any number that only this crate uses: two nodes that open a new database migrate it one after the other.
 const MIGRATION_LOCK: i64 = 0x50_4e_44_4f_48_45_41_44;
@@ -62,6 +62,14 @@ impl Database {
             Engine::Postgres => "BEGIN",
         };
         self.pool.begin_with(statement).await.map_err(database("begin a transaction"))
+    }
+
+    /// Now by the database's own clock, in seconds since 1970, as an expression.
+    pub(super) fn now(&self) -> &'static str {
+        match self.engine {
+            Engine::Sqlite => "unixepoch()",
+            Engine::Postgres => "CAST(EXTRACT(EPOCH FROM now()) AS BIGINT)",
+        }
     }
 
     async fn migrate(&self) -> Result<(), HeadsError> {

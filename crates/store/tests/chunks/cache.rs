@@ -16,7 +16,7 @@ use store::{
     Store,
     cache::Cache,
     chunks::Peer,
-    id::Realm,
+    keys::RealmKeys,
     object::{FaultInjector, FaultPlan, Objects},
     segment::ChunkRef,
 };
@@ -215,13 +215,18 @@ async fn a_cache_that_cannot_write_does_not_stop_reading() {
 struct FakePeer {
     answer: Option<Bytes>,
     asked: AtomicU64,
+    broken: AtomicU64,
 }
 
 #[async_trait]
 impl Peer for FakePeer {
-    async fn fetch(&self, _: &Realm, _: &ChunkRef) -> Option<Bytes> {
+    async fn fetch(&self, _: &RealmKeys, _: &ChunkRef) -> Option<Bytes> {
         self.asked.fetch_add(1, Relaxed);
         self.answer.clone()
+    }
+
+    fn was_broken(&self, _: &ChunkRef) {
+        self.broken.fetch_add(1, Relaxed);
     }
 }
 
@@ -233,8 +238,9 @@ async fn a_peer_is_asked_before_the_object_store_and_not_believed() {
     let sealed = holder.sealed(&fixture.chunks[0]).await.unwrap();
     let mut wrong = sealed.to_vec();
     wrong[9] ^= 1;
-    for (answer, from_peers, fetched) in [(Some(sealed.clone()), 1, 0), (Some(wrong.into()), 0, 1), (None, 0, 1)] {
-        let peer = Arc::new(FakePeer { answer, asked: AtomicU64::new(0) });
+    let answers = [(Some(sealed.clone()), 1, 0, 0), (Some(wrong.into()), 0, 1, 1), (None, 0, 1, 0)];
+    for (answer, from_peers, fetched, broken) in answers {
+        let peer = Arc::new(FakePeer { answer, ..FakePeer::default() });
         let folder = tempfile::tempdir().unwrap();
         let cache = Cache::open(folder.path(), 1 << 20).unwrap();
         let store =
@@ -243,7 +249,8 @@ async fn a_peer_is_asked_before_the_object_store_and_not_believed() {
         fixture.read(&store, 0).await;
         let counters = store.counters();
         assert_eq!((counters.from_peers, counters.fetched, counters.cached), (from_peers, fetched, 1));
-        assert_eq!(peer.asked.load(Relaxed), 1);
+        assert_eq!((peer.asked.load(Relaxed), peer.broken.load(Relaxed)), (1, broken));
+        assert_eq!(counters.peer_bytes, from_peers * sealed.len() as u64);
         assert_eq!(store.sealed(&fixture.chunks[0]).await.unwrap(), sealed);
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use store::{
-    heads::{Head, Heads, HeadsError, Protected, Roots},
+    heads::{Head, Heads, HeadsError, PeerEntry, Protected, Roots},
     id::{ManifestId, SegmentId},
 };
 
@@ -202,4 +202,35 @@ pub(crate) async fn a_newer_schema_is_refused(place: &Place) {
     pool.close().await;
     let refused = Heads::open(&place.url).await;
     assert!(matches!(refused, Err(HeadsError::NewerSchema { found: 99, .. })), "{refused:?}");
+}
+
+pub(crate) async fn a_database_of_version_1_is_brought_up_to_date(place: &Place) {
+    let head = create(&place.open().await, "a").await;
+    let pool = sqlx::AnyPool::connect(&place.url).await.unwrap();
+    sqlx::query("DROP TABLE peers").execute(&pool).await.unwrap();
+    sqlx::query("UPDATE heads_schema SET version = 1").execute(&pool).await.unwrap();
+    pool.close().await;
+    let heads = place.open().await;
+    assert_eq!(heads.get(&realm(), &head.name).await.unwrap(), head);
+    assert!(heads.peers(&realm(), "").await.unwrap().is_empty());
+}
+
+pub(crate) async fn peers_are_found_until_they_withdraw_or_fall_silent(place: &Place) {
+    let heads = place.open().await;
+    let peer = |node: &str, port: u16| PeerEntry { node: node.to_owned(), address: format!("10.0.0.1:{port}") };
+    heads.announce_peer(&realm(), &peer("a", 1)).await.unwrap();
+    heads.announce_peer(&realm(), &peer("b", 2)).await.unwrap();
+    heads.announce_peer(&realm(), &peer("a", 3)).await.unwrap();
+    heads.announce_peer(&"other".parse().unwrap(), &peer("c", 4)).await.unwrap();
+    assert_eq!(heads.peers(&realm(), "b").await.unwrap(), [peer("a", 3)], "the newest address, not one's own realm's");
+    assert_eq!(heads.peers(&realm(), "").await.unwrap().len(), 2);
+    heads.withdraw_peer(&realm(), "a").await.unwrap();
+    assert_eq!(heads.peers(&realm(), "").await.unwrap(), [peer("b", 2)]);
+    let pool = sqlx::AnyPool::connect(&place.url).await.unwrap();
+    sqlx::query("UPDATE peers SET seen_s = seen_s - 40").execute(&pool).await.unwrap();
+    assert!(heads.peers(&realm(), "").await.unwrap().is_empty(), "silent for 40 s");
+    sqlx::query("UPDATE peers SET seen_s = seen_s - 600").execute(&pool).await.unwrap();
+    heads.announce_peer(&realm(), &peer("d", 5)).await.unwrap();
+    let rows = sqlx::query("SELECT node FROM peers").fetch_all(&pool).await.unwrap();
+    assert_eq!(rows.len(), 1, "rows of the silent are removed");
 }

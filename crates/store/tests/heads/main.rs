@@ -41,6 +41,8 @@ mod on {
         roots_are_all_that_heads_and_leases_keep
         a_database_is_made_once_however_many_open_it
         a_newer_schema_is_refused
+        a_database_of_version_1_is_brought_up_to_date
+        peers_are_found_until_they_withdraw_or_fall_silent
     }
 
     on_both! { races:

@@ -25,7 +25,7 @@ pub(crate) fn cases() -> Vec<Case> {
 pub(crate) const FILLED: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// What two nodes share, removed when dropped.
-pub(crate) struct Shared(PathBuf);
+pub(crate) struct Shared(pub(crate) PathBuf);
 
 impl Shared {
     pub(crate) fn new() -> Result<Self> {
@@ -35,20 +35,24 @@ impl Shared {
     }
 
     pub(crate) fn node(&self) -> Result<Node> {
-        self.node_with("master.keys", false)
+        self.node_with("master.keys", &[])
     }
 
     /// A node that shares nothing else: its state, its cache and its network are its own.
     pub(crate) fn distant_node(&self) -> Result<Node> {
-        self.node_with("master.keys", true)
+        Node::start_with(Setting { own_network: true, ..self.setting("master.keys", &[]) })
     }
 
-    fn node_with(&self, keys: &str, own_network: bool) -> Result<Node> {
+    pub(crate) fn node_with(&self, keys: &str, more: &[&str]) -> Result<Node> {
+        Node::start_with(self.setting(keys, more))
+    }
+
+    fn setting(&self, keys: &str, more: &[&str]) -> Setting {
         let database = format!("sqlite://{}?mode=rwc", self.0.join("heads.db").display());
         let path = |name: &str| self.0.join(name).display().to_string();
         let arguments = ["--objects", &path("objects"), "--database", &database, "--master-keys", &path(keys)];
-        let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
-        Node::start_with(Setting { arguments, own_network, ..Setting::default() })
+        let arguments = arguments.iter().chain(more).map(|argument| (*argument).to_owned()).collect();
+        Setting { arguments, ..Setting::default() }
     }
 }
 
@@ -198,7 +202,7 @@ fn wrong_key(shared: &Shared, node: &Node) -> Result<()> {
     node.ask(&source, "POST /write?key=canary&value=a-canary-that-nobody-else-has")?;
     take(node, &source, "sealed")?;
     ensure!(!holds(&shared.0, b"a-canary-that-nobody-else-has")?, "plaintext in the store");
-    let other = shared.node_with("other.keys", false)?;
+    let other = shared.node_with("other.keys", &[])?;
     let refused = other.pando(&["run", "sealed"])?;
     ensure!(refused.code != 0 && refused.stderr.contains("key"), "{refused}");
     other.finish()

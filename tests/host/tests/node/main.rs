@@ -19,6 +19,7 @@ mod live_fork;
 mod memory;
 mod output;
 mod pager;
+mod peers;
 mod requests;
 mod services;
 mod store;
@@ -34,6 +35,7 @@ fn main() {
     cases.extend(pager::cases());
     cases.extend(twins::cases());
     cases.extend(store::cases());
+    cases.extend(peers::cases());
     cases.extend(isolation::cases());
     cases.extend(output::cases());
     cases.extend(limits::cases());
