@@ -7,9 +7,9 @@ use std::{
     sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
-use memory::{Fetched, PageReader, PageRun, PageTarget, hot::HotSet};
+use memory::{Fetched, PageReader, PageRun, PageTarget};
 use pager::{Cluster, OpenSource, PageSource, SourceError};
-use tokio::runtime::Runtime;
+use tokio::runtime::{Handle, Runtime};
 
 use super::{Checkpoint, Chunks, Durable, Settings, Storing};
 use crate::error::{Error, Result};
@@ -45,10 +45,11 @@ impl Opener {
         let checkpoint = runtime.block_on(Checkpoint::of_manifest(durable, &manifest))?;
         let reader = checkpoint.pages(durable, runtime.handle())?;
         let clusters = reader.clusters().storing("read the index of a page image")?;
-        let hot = match checkpoint.hot_set(durable, runtime.handle())? {
-            Some(set) => Hot::read(&set, &durable.chunks(runtime.handle()))?,
-            None => Hot::default(),
-        };
+        // Every page is in the image as well: without the working set they come later.
+        let hot = Hot::of(&checkpoint, durable, runtime.handle()).unwrap_or_else(|error| {
+            tracing::warn!(error = crate::chain(&error), "the working set cannot be read");
+            Hot::default()
+        });
         Ok(Stored { reader, clusters, hot })
     }
 }
@@ -69,9 +70,11 @@ struct Hot {
 }
 
 impl Hot {
-    fn read(set: &HotSet, chunks: &Chunks) -> Result<Self> {
+    fn of(checkpoint: &Checkpoint, durable: &Durable, runtime: &Handle) -> Result<Self> {
         let hot = Mutex::new(Self::default());
-        set.read(chunks, &Collector(&hot)).storing("read the working set")?;
+        if let Some(set) = checkpoint.hot_set(durable, runtime)? {
+            set.read(&durable.chunks(runtime), &Collector(&hot)).storing("read the working set")?;
+        }
         Ok(hot.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -24,7 +24,7 @@ use crate::{board::borrow, limits::PAGE_BYTES, message::Failure};
 const ATTEMPTS: u32 = 32;
 
 /// Longest text of a reason, so that a failure's record holds it with all else, even if JSON escapes some of it.
-const REASON_CHARS_MAX: usize = 160;
+const REASON_CHARS_MAX: usize = 560;
 
 /// In a pagemap entry: the page is present; it is a marker (or in swap).
 const PRESENT: u64 = 1 << 63;
