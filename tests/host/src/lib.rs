@@ -2,4 +2,6 @@
 
 pub mod engine;
 pub mod node;
+pub mod postgres;
+pub mod proxy;
 pub mod runner;

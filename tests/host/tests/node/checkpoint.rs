@@ -25,25 +25,35 @@ pub(crate) fn cases() -> Vec<Case> {
 const FILLED: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// What two nodes share, removed when dropped.
-struct Shared(PathBuf);
+pub(crate) struct Shared(pub(crate) PathBuf);
 
 impl Shared {
-    fn new() -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         let path = PathBuf::from(format!("/var/tmp/pando-host-shared-{}", std::process::id()));
         std::fs::create_dir(&path)?;
         Ok(Self(path))
     }
 
-    fn node(&self) -> Result<Node> {
+    pub(crate) fn node(&self) -> Result<Node> {
         self.node_with_keys("master.keys")
     }
 
     fn node_with_keys(&self, keys: &str) -> Result<Node> {
-        let database = format!("sqlite://{}?mode=rwc", self.0.join("heads.db").display());
-        let path = |name: &str| self.0.join(name).display().to_string();
-        let arguments = ["--objects", &path("objects"), "--database", &database, "--master-keys", &path(keys)];
+        let (objects, database) = (self.0.join("objects").display().to_string(), self.database());
+        self.node_at(&objects, &database, keys, None)
+    }
+
+    /// The address of a database in a file.
+    pub(crate) fn database(&self) -> String {
+        format!("sqlite://{}?mode=rwc", self.0.join("heads.db").display())
+    }
+
+    /// A node with objects, database and keys somewhere, and its state on a file system of so many MiB.
+    pub(crate) fn node_at(&self, objects: &str, database: &str, keys: &str, state_mib: Option<u32>) -> Result<Node> {
+        let keys = self.0.join(keys).display().to_string();
+        let arguments = ["--objects", objects, "--database", database, "--master-keys", &keys];
         let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
-        Node::start_with(Setting { arguments, ..Setting::default() })
+        Node::start_with(Setting { arguments, state_mib })
     }
 }
 
@@ -226,7 +236,7 @@ fn clocks(shared: &Shared, node: &Node) -> Result<()> {
 }
 
 /// The processes of a node's pager, in the order in which they were made: guardian, spare, pager.
-fn pagers(node: &Node) -> Result<Vec<i32>> {
+pub(crate) fn pagers(node: &Node) -> Result<Vec<i32>> {
     let state = format!("--state\0{}\0", node.state.display());
     let mut pids = Vec::new();
     for entry in std::fs::read_dir("/proc")?.flatten() {
@@ -239,7 +249,7 @@ fn pagers(node: &Node) -> Result<Vec<i32>> {
     Ok(pids)
 }
 
-fn kill(pid: i32) -> Result<()> {
+pub(crate) fn kill(pid: i32) -> Result<()> {
     let pid = rustix::process::Pid::from_raw(pid).context("no pid")?;
     // It may have ended meanwhile.
     let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
