@@ -52,6 +52,9 @@ pub struct Sandbox {
     pub parent: Option<SandboxId>,
     /// Where it is in its life.
     pub state: SandboxState,
+    /// Why its program was stopped, if a page of its memory could not be had from its checkpoint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
     /// When it started, in milliseconds since 1970.
     pub created_ms: u64,
     /// How long its start took inside the node, in microseconds.

@@ -20,6 +20,7 @@ mod pool;
 mod ready;
 mod restore;
 mod start;
+mod stopped;
 mod store;
 mod supervisor;
 mod transfer;
@@ -188,6 +189,7 @@ impl Node {
             // The sender goes with a dying keeper: the next one adopts the sandbox and a new monitor begins.
             if let Ok(status) = ended.await {
                 node.program_ended(&id, status);
+                node.explain_end(&id).await;
             }
         });
     }
@@ -201,11 +203,17 @@ impl Node {
 
     fn set_sandbox_state(&self, id: &SandboxId, state: SandboxState) {
         let changed = self.state().set_state(id, state);
+        if changed.is_some() {
+            tracing::info!(sandbox = %id, ?state, "the program ended");
+        }
+        self.record_end(changed);
+    }
+
+    fn record_end(&self, changed: Option<SandboxRecord>) {
         let Some(record) = changed else { return };
-        tracing::info!(sandbox = %id, ?state, "the program ended");
-        let path = self.config.sandbox_dir(id).join(RECORD);
+        let path = self.config.sandbox_dir(&record.id).join(RECORD);
         if let Err(error) = records::write(&path, &record, Durability::Process) {
-            tracing::warn!(sandbox = %id, error = crate::chain(&error), "its end could not be recorded");
+            tracing::warn!(sandbox = %record.id, error = crate::chain(&error), "its end could not be recorded");
         }
     }
 

@@ -104,6 +104,9 @@ pub(crate) struct SandboxRecord {
     pub(crate) start_us: u64,
     /// Where it is in its life.
     pub(crate) state: SandboxState,
+    /// Why its program was stopped, if the pager did it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) reason: Option<String>,
 }
 
 impl SandboxRecord {
@@ -114,6 +117,7 @@ impl SandboxRecord {
             template: self.template.clone(),
             parent: self.parent.clone(),
             state: self.state,
+            reason: self.reason.clone(),
             created_ms: self.created_ms,
             start_us: self.start_us,
             main_pid: self.main.pid,
@@ -225,6 +229,7 @@ mod tests {
             created_ms: 1,
             start_us: 2,
             state: SandboxState::Exited(api::ExitStatus::Code(3)),
+            reason: None,
         }
     }
 

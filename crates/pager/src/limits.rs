@@ -49,8 +49,8 @@ pub const ORDER_MAX: usize = 32_768;
 /// Failures that are remembered, with so many bytes each.
 pub const FAILURES_MAX: usize = 64;
 
-/// Bytes of a failure's record.
-pub const FAILURE_BYTES_MAX: usize = 504;
+/// Bytes of a failure's record: an error with all its causes, of which the last says what is wrong with which object.
+pub const FAILURE_BYTES_MAX: usize = 1528;
 
 /// Threads that read events: the first ones, and how many at most. A thread can be held up in the kernel by a process that makes its own
 /// memory management slow (its cgroup at its limit, thousands of mappings changed at a time); then another one is made.

@@ -2,5 +2,7 @@
 
 pub mod engine;
 pub mod node;
+pub mod postgres;
+pub mod proxy;
 pub mod runner;
 pub mod twins;

@@ -37,6 +37,9 @@ fn print(detail: &SandboxDetail) {
         println!("forked of  {parent}");
     }
     println!("state      {}", state(sandbox.state));
+    if let Some(reason) = &sandbox.reason {
+        println!("because    its memory could not be had: {reason}");
+    }
     println!("uptime     {}", output::age(detail.uptime_ms));
     println!("started in {}", output::micros(sandbox.start_us));
     println!("memory     {} resident, {} its share", output::bytes(detail.rss_bytes), output::bytes(detail.pss_bytes));

@@ -255,6 +255,7 @@ impl Node {
             created_ms: now_ms(),
             start_us: began.elapsed().as_micros() as u64,
             state: SandboxState::Running,
+            reason: None,
         };
         blank.record.finish(&record)?;
         let sandbox = record.to_api();

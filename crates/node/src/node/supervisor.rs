@@ -178,8 +178,12 @@ impl Node {
             (Ok(Reply::Adopted { alive: true, main_alive: true }), Some(ended)) => self.monitor(id, ended),
             (Ok(Reply::Adopted { alive: true, .. }), Some(_)) => {
                 self.set_sandbox_state(&id, SandboxState::Exited(ExitStatus::Unknown));
+                self.explain_end(&id).await;
             }
-            (Ok(Reply::Adopted { alive: false, .. }), Some(_)) => self.set_sandbox_state(&id, SandboxState::Lost),
+            (Ok(Reply::Adopted { alive: false, .. }), Some(_)) => {
+                self.set_sandbox_state(&id, SandboxState::Lost);
+                self.explain_end(&id).await;
+            }
             // Its program had ended before.
             (Ok(Reply::Adopted { .. }), None) => {}
             (Ok(other), _) => {

@@ -88,6 +88,13 @@ impl State {
         Some(record.clone())
     }
 
+    /// It is known why its program ended; the record to write, if it is still there.
+    pub(crate) fn explain(&mut self, id: &SandboxId, reason: String) -> Option<SandboxRecord> {
+        let record = self.sandboxes.get_mut(id)?;
+        record.reason = Some(reason);
+        Some(record.clone())
+    }
+
     /// One sandbox.
     pub(crate) fn sandbox(&self, id: &SandboxId) -> Result<&SandboxRecord> {
         self.sandboxes.get(id).ok_or_else(|| Error::NoSandbox(id.clone()))

@@ -71,6 +71,7 @@ fn sandbox(state: &mut State, template: &str, layers: &[&str]) -> SandboxId {
         created_ms: 1,
         start_us: 1,
         state: SandboxState::Running,
+        reason: None,
     });
     id
 }

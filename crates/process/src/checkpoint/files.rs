@@ -7,7 +7,10 @@ use std::{
     collections::BTreeSet,
     fs::File,
     io,
-    os::{fd::BorrowedFd, unix::fs::FileExt},
+    os::{
+        fd::BorrowedFd,
+        unix::fs::{FileExt, MetadataExt},
+    },
 };
 
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
@@ -36,8 +39,10 @@ enum Content {
 pub(super) fn identify(image: &Image, rootfs: BorrowedFd<'_>) -> Result<Vec<FileIdentity>, Error> {
     let mut paths: BTreeSet<&[u8]> = BTreeSet::from([&*image.layout.exe]);
     for mapping in &image.mappings {
-        if let Backing::File { path, .. } = &mapping.backing {
-            paths.insert(path);
+        match &mapping.backing {
+            Backing::File { path, .. } => drop(paths.insert(path)),
+            Backing::SharedFile { path, writable: false, .. } if is_roots(path, rootfs) => drop(paths.insert(path)),
+            Backing::SharedFile { .. } | Backing::Anonymous | Backing::Object { .. } => {}
         }
     }
     let identity = |path: &[u8]| identity(path, rootfs).on("look at", String::from_utf8_lossy(path));
@@ -52,17 +57,32 @@ pub(super) fn unfit(files: &[FileIdentity], rootfs: BorrowedFd<'_>) -> Result<Ve
         match identity(&file.path, rootfs) {
             Ok(here) if here == *file => {}
             Ok(_) => unfit.push(Unfit::AlteredFile { path }),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => unfit.push(Unfit::MissingFile { path }),
-            Err(error) => return Err(error).on("look at", path),
+            Err(error) => match error.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => unfit.push(Unfit::MissingFile { path }),
+                io::ErrorKind::IsADirectory => unfit.push(Unfit::AlteredFile { path }),
+                _ => return Err(error).on("look at", path),
+            },
         }
     }
     Ok(unfit)
 }
 
-fn identity(path: &[u8], rootfs: BorrowedFd<'_>) -> io::Result<FileIdentity> {
-    // As the zygote opens them.
+/// Whether a file can only be of the image: programs are never root. What they write themselves goes with the checkpoint as a layer, and may
+/// change while it is looked at.
+fn is_roots(path: &[u8], rootfs: BorrowedFd<'_>) -> bool {
+    const OTHERS_WRITE: u32 = 0o022;
+    let found = open(path, rootfs).and_then(|file| file.metadata());
+    found.is_ok_and(|found| found.uid() == 0 && found.mode() & OTHERS_WRITE == 0)
+}
+
+/// As the zygote opens them.
+fn open(path: &[u8], rootfs: BorrowedFd<'_>) -> io::Result<File> {
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    let file = File::from(openat2(rootfs, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty(), resolve)?);
+    Ok(File::from(openat2(rootfs, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty(), resolve)?))
+}
+
+fn identity(path: &[u8], rootfs: BorrowedFd<'_>) -> io::Result<FileIdentity> {
+    let file = open(path, rootfs)?;
     let bytes = file.metadata()?.len();
     let content = match build_id(&file)? {
         Some(id) => Content::BuildId(id),

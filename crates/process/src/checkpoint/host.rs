@@ -96,19 +96,22 @@ impl Host {
 
     /// What this host lacks.
     pub(super) fn unfit(&self, image: &Image) -> Result<Vec<Unfit>, Error> {
-        let here = Self::of(image)?;
+        Ok(self.lacking(Self::of(image)?))
+    }
+
+    fn lacking(&self, here: Self) -> Vec<Unfit> {
         let mut unfit = Vec::new();
         let missing: Vec<String> = self.features.difference(&here.features).cloned().collect();
         if !missing.is_empty() {
             unfit.push(Unfit::ProcessorFeatures { missing });
         }
-        let (kernel, running) = (self.kernel.clone(), here.kernel.clone());
+        let (kernel, running) = (self.kernel.clone(), here.kernel);
         if version(&running) < version(&kernel) {
             unfit.push(Unfit::OlderKernel { kernel, here: running });
         } else if here.vdso != self.vdso {
             unfit.push(Unfit::Vdso { kernel, here: running });
         }
-        Ok(unfit)
+        unfit
     }
 }
 
@@ -161,6 +164,25 @@ fn vdso(image: &Image) -> Result<[u8; 32], Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn host(kernel: &str, vdso: u8, features: &[&str]) -> Host {
+        let features = features.iter().map(|feature| (*feature).to_owned()).collect();
+        Host { kernel: kernel.to_owned(), vdso: [vdso; 32], features }
+    }
+
+    #[test]
+    fn what_a_host_lacks_is_named_and_what_it_has_more_is_not() {
+        let there = host("6.8.0-9", 1, &["avx2", "avx512f"]);
+        let lacking = |here| there.lacking(here).iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert!(lacking(host("6.8.7", 1, &["avx2", "avx512f", "sse4_2"])).is_empty());
+        let less = lacking(host("6.8.0-9", 1, &["avx2"]));
+        assert!(less.len() == 1 && less[0].contains("avx512f") && !less[0].contains("avx2,"), "{less:?}");
+        let older = lacking(host("5.15.3", 2, &["avx2", "avx512f"]));
+        assert!(older.len() == 1 && older[0].contains("(5.15.3) is older than 6.8.0-9"), "{older:?}");
+        let other = lacking(host("6.9.1", 2, &["avx2", "avx512f"]));
+        assert!(other.len() == 1 && other[0].contains("vDSO"), "{other:?}");
+        assert_eq!(lacking(host("5.15.3", 2, &[])).len(), 2);
+    }
 
     #[test]
     fn kernels_are_compared_by_their_leading_numbers() {

@@ -47,8 +47,21 @@ impl Shared {
         Node::start_with(self.setting(keys, more))
     }
 
+    /// The address of a database in a file.
+    pub(crate) fn database(&self) -> String {
+        format!("sqlite://{}?mode=rwc", self.0.join("heads.db").display())
+    }
+
+    /// A node with objects and database somewhere, and its state on a file system of so many MiB.
+    pub(crate) fn node_at(&self, objects: &str, database: &str, keys: &str, state_mib: Option<u32>) -> Result<Node> {
+        let keys = self.0.join(keys).display().to_string();
+        let arguments = ["--objects", objects, "--database", database, "--master-keys", &keys];
+        let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+        Node::start_with(Setting { arguments, state_mib, ..Setting::default() })
+    }
+
     fn setting(&self, keys: &str, more: &[&str]) -> Setting {
-        let database = format!("sqlite://{}?mode=rwc", self.0.join("heads.db").display());
+        let database = self.database();
         let path = |name: &str| self.0.join(name).display().to_string();
         let arguments = ["--objects", &path("objects"), "--database", &database, "--master-keys", &path(keys)];
         let arguments = arguments.iter().chain(more).map(|argument| (*argument).to_owned()).collect();
@@ -248,7 +261,7 @@ pub(crate) fn pagers(node: &Node) -> Result<Vec<i32>> {
     Ok(pids)
 }
 
-fn kill(pid: i32) -> Result<()> {
+pub(crate) fn kill(pid: i32) -> Result<()> {
     let pid = rustix::process::Pid::from_raw(pid).context("no pid")?;
     // It may have ended meanwhile.
     let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);

@@ -184,10 +184,21 @@ fn expect_state(node: &Node, id: &str, wanted: impl Fn(SandboxState) -> bool) ->
 }
 
 /// Reproducible choices (xorshift64*).
-struct Choices(u64);
+pub(crate) struct Choices(u64);
 
 impl Choices {
-    fn below(&mut self, bound: u64) -> u64 {
+    /// From PANDO_SEED, or a seed that is printed.
+    pub(crate) fn new(what: &str, rounds: u64) -> Self {
+        let seed = number("PANDO_SEED").unwrap_or_else(|| {
+            let mut bytes = [0; 4];
+            base::id::fill_random(&mut bytes);
+            u64::from(u32::from_le_bytes(bytes))
+        });
+        println!("{what}: {rounds} rounds, PANDO_SEED={seed}");
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -215,26 +226,20 @@ enum Moment {
 const VICTIMS: [Victim; 5] = [Victim::Server, Victim::Keeper, Victim::Zygote, Victim::Copy, Victim::Init];
 const MOMENTS: [(Moment, u64); 4] = [(Moment::Idle, 5), (Moment::Run, 250), (Moment::Build, 900), (Moment::Fork, 250)];
 
-fn number(name: &str) -> Option<u64> {
+pub(crate) fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
 fn any_process_at_any_moment() -> Result<()> {
-    let seed = number("PANDO_SEED").unwrap_or_else(|| {
-        let mut bytes = [0; 4];
-        base::id::fill_random(&mut bytes);
-        u64::from(u32::from_le_bytes(bytes))
-    });
     let rounds = number("PANDO_ROUNDS").unwrap_or(ROUNDS_DEFAULT);
-    println!("crash::any_process_at_any_moment: {rounds} rounds, PANDO_SEED={seed}");
-    let mut choices = Choices(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut choices = Choices::new("crash::any_process_at_any_moment", rounds);
     let mut node = Node::start()?;
     node.build_geo("geo", &SMALL)?;
     for round in 0..rounds {
         let victim = VICTIMS[choices.below(VICTIMS.len() as u64) as usize];
         let (moment, delay_max_ms) = MOMENTS[choices.below(MOMENTS.len() as u64) as usize];
         let delay = Duration::from_micros(choices.below(delay_max_ms * 1000));
-        let what = format!("round {round} (seed {seed}): {victim:?} after {delay:?} in {moment:?}");
+        let what = format!("round {round}: {victim:?} after {delay:?} in {moment:?}");
         let result = crash_round(&mut node, victim, moment, delay);
         result.with_context(|| format!("{what}\nlog of the node:\n{}", node.log_tail()))?;
     }

@@ -3,7 +3,9 @@
 //!
 //! usage: node [PART OF A CASE'S NAME]
 //!
-//! PANDO_ROUNDS   rounds of the crash loop (6), and of checkpoints on a distant node (1)
+//! PANDO_ROUNDS   rounds of the crash loops (6), and of checkpoints on a distant node (1)
+//! PANDO_OUTAGE_S seconds that the store is away (6; 30 is what is promised: `make soak`)
+//! PANDO_TEST_S3  the bucket for the cases that need one; without it they only say so (scripts/s3.sh sets it)
 //! PANDO_SEED     seed of its random choices (a new one, which is printed)
 //! PANDO_BINARY   the binary (target/debug/pando)
 
@@ -13,7 +15,11 @@ mod checkpoint;
 mod crash;
 mod disk;
 mod failures;
+mod faults;
+mod faults_host;
+mod faults_s3;
 mod isolation;
+mod kills;
 mod limits;
 mod live_fork;
 mod memory;
@@ -44,6 +50,9 @@ fn main() {
     cases.extend(cancel::cases());
     cases.extend(crash::cases());
     cases.extend(disk::cases());
+    cases.extend(faults::cases());
+    cases.extend(faults_s3::cases());
+    cases.extend(kills::cases());
     cases.extend(memory::cases());
     runner::run(&cases)
 }
