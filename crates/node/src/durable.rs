@@ -31,7 +31,7 @@ use tokio::runtime::Handle;
 use crate::error::{Error, Result};
 
 pub(crate) use blob::BlobRef;
-pub(crate) use checkpoint::{Checkpoint, Counts, name_of, pack_layer, page_reader, write_bytes};
+pub(crate) use checkpoint::{Checkpoint, Counts, known_pages, name_of, pack_layer, page_reader, write_bytes};
 pub(crate) use pages::Opener;
 pub(crate) use writing::Writing;
 
