@@ -76,7 +76,7 @@ fn peak_mib() -> Result<u64> {
 fn dump(pid: i32, sink: &mut dyn ChunkSink, packing: Packing) -> Result<(memory::Dump, f64)> {
     let start = Instant::now();
     let options = Options { packing, threads: 2 };
-    let dumped = memory::dump(&ProcessPages::open(pid)?, common::scan(pid)?, sink, options)?;
+    let dumped = memory::dump(&ProcessPages::open(pid)?, common::scan(pid)?, sink, options, &memory::Known::default())?;
     Ok((dumped, start.elapsed().as_secs_f64()))
 }
 

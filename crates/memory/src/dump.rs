@@ -8,7 +8,8 @@
 //! ```
 //!
 //! A fixed number of buffers goes round, so memory is bounded whatever the image and however slow the sink: per thread four times a chunk
-//! (256 KiB) and its packed form; beside them the pages remembered by [`crate::classify`], the names of recent chunks and one leaf.
+//! (256 KiB) and its packed form; beside them the pages remembered by [`crate::classify`] and known from older images, the names of recent
+//! chunks, one leaf and one piece of the list of contents.
 
 mod back;
 mod front;
@@ -23,6 +24,7 @@ use crate::{
     chunks::ChunkSink,
     classify::Place,
     codec::{Encoder, Packing},
+    content::{Hash, Known, KnownPlace},
     error::Error,
     image::Totals,
     page::{PAGE_BYTES, PageRun},
@@ -46,6 +48,10 @@ pub struct Dump {
     pub root: Vec<u8>,
     /// What it holds.
     pub totals: Totals,
+    /// The list of contents of its own chunks, for [`Known::read`].
+    pub contents: Vec<u8>,
+    /// How many of the parent's pages lie in chunks that were known: the image is read without that parent's if these are all.
+    pub known_pages: u64,
 }
 
 /// Where a run of pages goes.
@@ -53,6 +59,7 @@ pub struct Dump {
 enum Goes {
     Zero,
     Parent,
+    Known(KnownPlace),
     To(Place),
 }
 
@@ -67,7 +74,15 @@ struct Entry {
 struct Job {
     number: u32,
     plain: Vec<u8>,
+    /// Of the pages in `plain`.
+    hashes: Vec<Hash>,
     entries: Vec<Entry>,
+}
+
+impl Job {
+    fn new(number: u32, plain: Vec<u8>) -> Self {
+        Self { number, plain, hashes: Vec::new(), entries: Vec::new() }
+    }
 }
 
 #[derive(Debug)]
@@ -76,13 +91,14 @@ struct Packed {
     bytes: Vec<u8>,
 }
 
-/// Writes an image of `pieces` (in order) to `sink`, with the bytes from `source`. With pieces that are as in a parent, the image can be read
-/// only together with that.
+/// Writes an image of `pieces` (in order) to `sink`, with the bytes from `source`. Pages that are `known` are not written again: the image
+/// refers to the chunks they are in, which must be kept as long. With pieces that are as in a parent, it can be read only together with that.
 pub fn dump(
     source: &dyn PageSource,
     pieces: impl Iterator<Item = Result<Piece, Error>> + Send,
     sink: &mut dyn ChunkSink,
     options: Options,
+    known: &Known,
 ) -> Result<Dump, Error> {
     let packing = options.packing.check()?;
     let threads = options.threads.max(1);
@@ -103,13 +119,13 @@ pub fn dump(
             scope.spawn(move || pack(to_pack, packing, encoder, &packed));
         }
         scope.spawn(move || {
-            if let Err(front::Halt::Failed(error)) = front::run(source, pieces, packing, jobs, buffers) {
+            if let Err(front::Halt::Failed(error)) = front::run(source, pieces, packing, known, jobs, buffers) {
                 // Without a receiver the back has failed and says so itself.
                 let _ = packed.send(Err(error));
             }
         });
         // It owns the ends it uses: when it returns early they close, and the other threads end.
-        back::run(to_append, free, sink)
+        back::run(to_append, free, known, sink)
     })
 }
 

@@ -7,10 +7,11 @@ use base::frame;
 
 use crate::{
     chunk::{self, Chunk, check_frame},
-    chunks::{ChunkId, ChunkSink, ChunkSource},
+    chunks::{ChunkSink, ChunkSource},
     codec::{Decoder, Encoder, Packing},
     error::{Damage, Error},
     limits::{CHUNKS_PER_READ, HOT_PAGES_MAX, PAGE_NUMBER_END},
+    list::ChunkList,
     page::{PAGE_BYTES, PageRun},
     reader::{Fetched, PageReader},
     restore::{PageTarget, read_many, unplaced},
@@ -22,13 +23,11 @@ const KIND_CHUNK: u16 = 0x4d05;
 /// Beside a page's number: it is zeros, and has no bytes in the chunk.
 const ZERO: u64 = 1 << 63;
 
+const WHAT: &str = "working set";
+
 /// The chunks of a working set, in order.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HotSet {
-    /// Pages in them, zero pages included.
-    pub pages: u64,
-    chunks: Vec<ChunkId>,
-}
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HotSet(ChunkList);
 
 /// Writes the pages with numbers `order` of an image, in that order; pages that occur again or that the image has not are left out.
 pub fn write<S: ChunkSource>(reader: &PageReader<S>, order: &[u64], sink: &mut dyn ChunkSink) -> Result<HotSet, Error> {
@@ -36,7 +35,7 @@ pub fn write<S: ChunkSource>(reader: &PageReader<S>, order: &[u64], sink: &mut d
         return Err(Error::TooLarge("its working set has too many pages"));
     }
     let mut encoder = Encoder::new(Packing::HOT.codec)?;
-    let mut set = HotSet { pages: 0, chunks: Vec::new() };
+    let mut set = HotSet::default();
     let mut seen = HashSet::new();
     let (mut numbers, mut plain) = (Vec::new(), Vec::new());
     for page in order.iter().filter(|page| seen.insert(**page)) {
@@ -72,45 +71,34 @@ impl HotSet {
         if !plain.is_empty() {
             chunk::append(plain, Packing::HOT, encoder, &mut payload);
         }
-        let framed = frame::encode(KIND_CHUNK, 1, &payload).map_err(|error| Damage::from(error).of("working set"))?;
-        self.chunks.push(sink.append(&framed).map_err(|source| Error::Write { source })?);
-        self.pages += numbers.len() as u64;
+        let framed = frame::encode(KIND_CHUNK, 1, &payload).map_err(|error| Damage::from(error).of(WHAT))?;
+        self.0.chunks.push(sink.append(&framed).map_err(|source| Error::Write { source })?);
+        self.0.pages += numbers.len() as u64;
         numbers.clear();
         plain.clear();
         Ok(())
     }
 
+    /// Pages in it, zero pages included.
+    pub fn pages(&self) -> u64 {
+        self.0.pages
+    }
+
     /// The framed list of chunks.
     pub fn encode(&self) -> Result<Vec<u8>, Error> {
-        let mut payload = self.pages.to_le_bytes().to_vec();
-        for id in &self.chunks {
-            payload.push(id.as_bytes().len() as u8);
-            payload.extend_from_slice(id.as_bytes());
-        }
-        frame::encode(KIND_SET, 1, &payload).map_err(|error| Damage::from(error).of("working set"))
+        self.0.encode(KIND_SET, WHAT)
     }
 
     /// Checks a framed list of chunks.
     pub fn open(framed: &[u8]) -> Result<Self, Error> {
-        let at = check_frame(framed, KIND_SET, "working set")?;
-        let parse = || {
-            let (pages, mut rest) = framed[at..].split_first_chunk()?;
-            let mut set = Self { pages: u64::from_le_bytes(*pages), chunks: Vec::new() };
-            while let Some((length, after)) = rest.split_first() {
-                let (name, after) = after.split_at_checked(usize::from(*length))?;
-                set.chunks.push(ChunkId::new(name)?);
-                rest = after;
-            }
-            (set.pages <= HOT_PAGES_MAX as u64).then_some(set)
-        };
-        parse().ok_or_else(|| Damage::Layout("the list of chunks makes no sense").of("working set"))
+        ChunkList::decode(framed, KIND_SET, WHAT, HOT_PAGES_MAX as u64).map(Self)
     }
 
     /// Gives the pages to `target`, in order, from this thread.
     pub fn read(&self, source: &impl ChunkSource, target: &dyn PageTarget) -> Result<(), Error> {
         let mut decoder = Decoder::new()?;
         let mut plain = Vec::new();
-        for ids in self.chunks.chunks(CHUNKS_PER_READ) {
+        for ids in self.0.chunks.chunks(CHUNKS_PER_READ) {
             for bytes in read_many(source, ids)? {
                 let (numbers, pages) = open_chunk(bytes)?;
                 if let Some(chunk) = pages {
@@ -125,8 +113,8 @@ impl HotSet {
 
 /// The numbers in a chunk, and the chunk of those that have bytes.
 fn open_chunk(bytes: Vec<u8>) -> Result<(Vec<u64>, Option<Chunk>), Error> {
-    let damaged = |what| Damage::Layout(what).of("working set");
-    let at = check_frame(&bytes, KIND_CHUNK, "working set")?;
+    let damaged = |what| Damage::Layout(what).of(WHAT);
+    let at = check_frame(&bytes, KIND_CHUNK, WHAT)?;
     let numbers = || {
         let (count, rest) = bytes[at..].split_first_chunk()?;
         let (numbers, rest) = rest.split_at_checked(u32::from_le_bytes(*count) as usize * 8)?;
@@ -140,7 +128,7 @@ fn open_chunk(bytes: Vec<u8>) -> Result<(Vec<u64>, Option<Chunk>), Error> {
     let with_bytes = numbers.iter().filter(|number| *number & ZERO == 0).count();
     let chunk = match bytes.len() - at {
         0 => None,
-        _ => Some(Chunk::parse(bytes, at).map_err(|damage| damage.of("working set"))?),
+        _ => Some(Chunk::parse(bytes, at).map_err(|damage| damage.of(WHAT))?),
     };
     if chunk.as_ref().map_or(0, Chunk::pages) != with_bytes {
         return Err(damaged("it has other pages than it lists"));

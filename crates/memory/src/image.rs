@@ -36,7 +36,7 @@ use root::{LeafPlace, LeafRef, Root};
 pub struct Totals {
     /// Pages of zeros.
     pub zero_pages: u64,
-    /// Pages that are as in the parent image.
+    /// Pages that are as in the parent image, or in a chunk of it or of those before it.
     pub parent_pages: u64,
     /// Pages whose bytes are in a chunk, each counted where it is first.
     pub data_pages: u64,

@@ -30,6 +30,23 @@ pub const READ_BYTES: usize = 1 << 20;
 /// Distinct pages remembered to find equal ones, in each of two generations (7/8 of 2^19 slots of 24 bytes): 26 MiB at most.
 pub const SEEN_PAGES_MAX: usize = 7 << 16;
 
+/// Pages of older images that a dump can refer to: 20 bytes each, 12.5 MiB in all, which with the rest of a dump stays below 64 MiB. As
+/// many as differ in 2.5 GiB.
+pub const KNOWN_PAGES_MAX: usize = 5 << 17;
+
+/// Chunks of older images that a dump can refer to: 1.6 MiB of names; at 64 pages each more than there are pages.
+pub const KNOWN_CHUNKS_MAX: usize = 1 << 15;
+
+/// Of so many pages one is looked at to learn how much of a program is known: a prime, so that no pattern follows it; 3 % of the time to
+/// hash them all.
+pub const SAMPLE_EVERY: u64 = 31;
+
+/// Pages in a piece of a list of contents: 512 KiB of hashes, held three times for the moment in which it is written.
+pub const PIECE_PAGES: usize = 1 << 15;
+
+/// Pieces asked for at once: 2 MiB, held beside what is known of them.
+pub const PIECES_PER_READ: usize = 4;
+
 /// Chunks whose names are kept during a dump, so that later pages can refer to them: 3 MiB, at least 16 GiB of data back.
 pub const RECENT_CHUNKS_MAX: usize = 1 << 16;
 

@@ -7,8 +7,8 @@ mod support;
 
 use std::{fs, path::PathBuf};
 
-use memory::{PAGE_BYTES, codec::Packing, hot};
-use support::{Chunks, Pages, Target, dump, reader, restore};
+use memory::{Known, PAGE_BYTES, codec::Packing, hot};
+use support::{Chunks, Pages, Target, dump, dump_against, reader, restore};
 
 /// Zero, equal, text and incompressible pages, with a gap.
 fn pages() -> Pages {
@@ -45,6 +45,33 @@ const FILES: [&str; 7] = [
     "hot-set-v1.set",
     "hot-set-v1.chunk",
 ];
+
+const CONTENT_FILES: [&str; 4] =
+    ["contents-v1.list", "contents-v1.piece", "page-image-known-v1.root", "page-image-known-v1.chunk"];
+
+/// The list of contents of the image, and an image that refers to that one's chunk.
+fn write_contents() {
+    let mut chunks = Chunks::default();
+    let contents = dump(&pages(), &mut chunks, Packing::SMALL, |_| false).contents;
+    let known = Known::read([&contents[..]], &chunks).unwrap();
+    let root = dump_against(&known, &changed(), &mut chunks, Packing::SMALL, |_| false).root;
+    let files = [&contents, &chunks.chunks[1], &root, &chunks.chunks[2]];
+    CONTENT_FILES.iter().zip(files).for_each(|(name, bytes)| fs::write(golden(name), bytes).unwrap());
+}
+
+#[test]
+fn version_1_of_lists_of_contents_is_readable() {
+    if std::env::var("PANDO_GOLDEN").is_ok_and(|value| value == "write") {
+        write_contents();
+    }
+    let [contents, piece, root, new] = CONTENT_FILES.map(|name| fs::read(golden(name)).unwrap());
+    let chunks = Chunks::of(vec![fs::read(golden("page-image-v1.chunk")).unwrap(), piece, new]);
+    assert!(restore(&reader(&[&root], &chunks).unwrap(), 1).unwrap() == changed());
+    let known = Known::read([&contents[..]], &chunks).unwrap();
+    let dumped = dump_against(&known, &pages(), &mut Chunks::default(), Packing::SMALL, |_| false);
+    assert_eq!((dumped.totals.data_pages, dumped.totals.duplicate_pages), (0, 0));
+    assert_eq!(dumped.known_pages as usize, pages().values().filter(|page| **page != [0; PAGE_BYTES]).count());
+}
 
 fn write() {
     let mut chunks = Chunks::default();

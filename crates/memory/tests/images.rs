@@ -5,12 +5,12 @@
 mod support;
 
 use memory::{
-    BoxError, ChunkId, ChunkSink, Error, Fetched, Options, PAGE_BYTES, PageRun,
+    BoxError, ChunkId, ChunkSink, Error, Fetched, Known, Options, PAGE_BYTES, PageRun,
     codec::{Codec, Packing},
     hot,
 };
 use proptest::prelude::*;
-use support::{Chunks, Pages, Source, Target, dump, pieces, reader, restore};
+use support::{Chunks, Pages, Source, Target, dump, dump_against, pieces, reader, restore};
 
 /// A page: zeros, one of few (so that some are equal), text-like, or noise.
 fn page() -> impl Strategy<Value = Vec<u8>> {
@@ -99,6 +99,45 @@ proptest! {
     }
 
     #[test]
+    fn pages_of_older_images_are_found_wherever_they_are(
+        first in pages(), changes in pages(), more in pages(), shift in 0u64..50, frames in any::<bool>(), packing in packing()
+    ) {
+        let mut chunks = Chunks::default();
+        let base = dump(&first, &mut chunks, packing, |_| false);
+        let (mut now, mut lists, mut roots) = (first, vec![base.contents], vec![base.root]);
+        for changes in [changes, more] {
+            let before = now.clone();
+            // Moved, so that only the contents are the same, and changed.
+            now = now.into_iter().map(|(page, bytes)| (page + shift, bytes)).collect();
+            now.extend(changes);
+            let known = Known::read(lists.iter().map(|list| &list[..]), &chunks).unwrap();
+            let same = |page| frames && before.get(&page) == now.get(&page);
+            let dumped = dump_against(&known, &now, &mut chunks, Packing::SMALL, same);
+            let totals = dumped.totals;
+            prop_assert_eq!(totals.zero_pages + totals.data_pages + totals.duplicate_pages + totals.parent_pages, now.len() as u64);
+            // None is stored that was there.
+            let older: std::collections::HashSet<&Vec<u8>> = before.values().collect();
+            let new = now.values().filter(|page| **page != [0; PAGE_BYTES] && !older.contains(page));
+            prop_assert_eq!(totals.data_pages, new.collect::<std::collections::HashSet<_>>().len() as u64);
+            lists.insert(0, dumped.contents);
+            roots.insert(0, dumped.root);
+            // Without pages that are shown to be the same by frames the image needs no other.
+            let needed = if dumped.known_pages == totals.parent_pages { 1 } else { roots.len() };
+            let roots: Vec<&[u8]> = roots[..needed].iter().map(|root| &root[..]).collect();
+            let reader = reader(&roots, &chunks).unwrap();
+            prop_assert!(restore(&reader, 2).unwrap() == now);
+            for page in 0..600 {
+                let bytes = match reader.fetch(page).unwrap() {
+                    Fetched::Absent => None,
+                    Fetched::Zero(_) => Some(vec![0; PAGE_BYTES]),
+                    Fetched::Data(run, bytes) => Some(bytes[(page - run.first) as usize * PAGE_BYTES..][..PAGE_BYTES].to_vec()),
+                };
+                prop_assert!(bytes.as_ref() == now.get(&page));
+            }
+        }
+    }
+
+    #[test]
     fn a_working_set_comes_in_its_order(pages in pages(), order in prop::collection::vec(0u64..450, 0..300)) {
         let mut chunks = Chunks::default();
         let root = dump(&pages, &mut chunks, Packing::SMALL, |_| false).root;
@@ -111,7 +150,7 @@ proptest! {
         let expected: Vec<u64> = order.into_iter().filter(|page| pages.contains_key(page) && seen.insert(*page)).collect();
         let came: Vec<u64> = target.calls.lock().unwrap().iter().flat_map(|run| run.first..run.end()).collect();
         prop_assert_eq!(&came, &expected);
-        prop_assert_eq!(set.pages, expected.len() as u64);
+        prop_assert_eq!(set.pages(), expected.len() as u64);
         prop_assert!(target.pages.lock().unwrap().iter().all(|(page, bytes)| pages[page] == *bytes));
     }
 
@@ -265,10 +304,15 @@ impl ChunkSink for FullStore {
 #[test]
 fn a_store_that_fails_ends_the_dump() {
     let pages: Pages = (0..6400).map(|page| (page, noise(page))).collect();
-    let options = Options { packing: Packing::FAST, threads: 2 };
+    let (options, none) = (Options { packing: Packing::FAST, threads: 2 }, Known::default());
     for appends in [0, 1, 50] {
-        let result =
-            memory::dump(&Source(&pages), pieces(&pages, |_| false).into_iter(), &mut FullStore(appends), options);
+        let result = memory::dump(
+            &Source(&pages),
+            pieces(&pages, |_| false).into_iter(),
+            &mut FullStore(appends),
+            options,
+            &none,
+        );
         assert!(matches!(result, Err(Error::Write { .. })));
     }
 }
@@ -279,7 +323,7 @@ fn a_scan_that_fails_ends_the_dump() {
     let mut pieces = pieces(&pages, |_| false);
     pieces.push(Err(Error::TooLarge("a test")));
     let options = Options { packing: Packing::FAST, threads: 2 };
-    let result = memory::dump(&Source(&pages), pieces.into_iter(), &mut Chunks::default(), options);
+    let result = memory::dump(&Source(&pages), pieces.into_iter(), &mut Chunks::default(), options, &Known::default());
     assert!(matches!(result, Err(Error::TooLarge("a test"))));
 }
 

@@ -105,7 +105,7 @@ fn ranges(pid: i32) -> Vec<Range> {
 
 fn dump(pid: i32, scan: impl Iterator<Item = Result<Piece, Error>> + Send, chunks: &mut Chunks) -> Dump {
     let options = Options { packing: Packing::SMALL, threads: 2 };
-    memory::dump(&ProcessPages::open(pid).unwrap(), scan, chunks, options).unwrap()
+    memory::dump(&ProcessPages::open(pid).unwrap(), scan, chunks, options, &memory::Known::default()).unwrap()
 }
 
 fn memory_of(pid: i32, page: u64) -> Vec<u8> {
@@ -173,6 +173,6 @@ fn a_process_that_is_gone_is_an_error() {
     let (pages, scan) = (ProcessPages::open(pid).unwrap(), Scan::new(pid, ranges(pid)).unwrap());
     drop(program);
     let options = Options { packing: Packing::FAST, threads: 1 };
-    let result = memory::dump(&pages, scan, &mut Chunks::default(), options);
+    let result = memory::dump(&pages, scan, &mut Chunks::default(), options, &memory::Known::default());
     assert!(matches!(result, Err(Error::Process { .. })), "{result:?}");
 }

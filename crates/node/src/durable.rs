@@ -42,7 +42,7 @@ use crate::{
 pub(crate) use blob::BlobRef;
 #[cfg(feature = "fuzzing")]
 pub(crate) use checkpoint::fuzz as fuzz_checkpoint;
-pub(crate) use checkpoint::{Checkpoint, Counts, name_of, pack_layer, page_reader, write_bytes};
+pub(crate) use checkpoint::{Checkpoint, Counts, known_pages, name_of, pack_layer, page_reader, write_bytes};
 pub(crate) use hot::HotPages;
 pub(crate) use pages::Opener;
 pub(crate) use writing::Writing;

@@ -122,7 +122,7 @@ pub struct Head {
     pub manifest: ManifestId,
     /// Fencing: changes with each `take_over`, never with a commit.
     pub generation: u64,
-    /// When it was last changed, in milliseconds since 1970 by the writer's clock. For people; nothing decides by it.
+    /// When it was last changed, in milliseconds since 1970 by the writer's clock. For people, and for guesses that may be wrong.
     pub updated_ms: u64,
 }
 

@@ -6,6 +6,7 @@ use super::{Entry, Goes, Job};
 use crate::{
     classify::{Class, Classifier, Place},
     codec::Packing,
+    content::Known,
     error::Error,
     limits::{LEAF_RUNS_MAX, READ_BYTES},
     page::{PAGE_BYTES, PageRun},
@@ -31,13 +32,14 @@ pub(super) fn run(
     source: &dyn PageSource,
     pieces: impl Iterator<Item = Result<Piece, Error>>,
     packing: Packing,
+    known: &Known,
     jobs: mpsc::Sender<Job>,
     buffers: mpsc::Receiver<Vec<u8>>,
 ) -> Result<(), Halt> {
     let plain = buffers.recv().map_err(|_| Halt::Cancelled)?;
-    let job = Job { number: 0, plain, entries: Vec::new() };
+    let job = Job::new(0, plain);
     let chunk_bytes = usize::from(packing.chunk_pages) * PAGE_BYTES;
-    let mut filler = Filler { job, chunk_bytes, classifier: Classifier::default(), jobs, buffers };
+    let mut filler = Filler { job, chunk_bytes, classifier: Classifier::new(known), jobs, buffers };
     let mut batch = Batch { source, pieces: Vec::new(), bytes: 0, buffer: vec![0; READ_BYTES] };
     for piece in pieces {
         let mut left = Some(piece?);
@@ -79,7 +81,7 @@ impl Batch<'_> {
         self.bytes == READ_BYTES || self.pieces.len() >= LEAF_RUNS_MAX
     }
 
-    fn flush(&mut self, filler: &mut Filler) -> Result<(), Halt> {
+    fn flush(&mut self, filler: &mut Filler<'_>) -> Result<(), Halt> {
         let own = |piece: &Piece| match piece {
             Piece::Own(pages) => Some(*pages),
             Piece::Parent(_) => None,
@@ -102,22 +104,24 @@ impl Batch<'_> {
 }
 
 /// Fills chunks with pages that are new.
-struct Filler {
+struct Filler<'a> {
     job: Job,
     chunk_bytes: usize,
-    classifier: Classifier,
+    classifier: Classifier<'a>,
     jobs: mpsc::Sender<Job>,
     buffers: mpsc::Receiver<Vec<u8>>,
 }
 
-impl Filler {
+impl Filler<'_> {
     fn fill(&mut self, first: u64, bytes: &[u8]) -> Result<(), Halt> {
         for (page, bytes) in (first..).zip(bytes.chunks_exact(PAGE_BYTES)) {
             let place = Place { chunk: self.job.number, ordinal: (self.job.plain.len() / PAGE_BYTES) as u16 };
             let goes = match self.classifier.classify(bytes, place) {
                 Class::Zero => Goes::Zero,
+                Class::Known(place) => Goes::Known(place),
                 Class::Duplicate(place) => Goes::To(place),
-                Class::New => {
+                Class::New(hash) => {
+                    self.job.hashes.push(hash);
                     self.job.plain.extend_from_slice(bytes);
                     Goes::To(place)
                 }
@@ -142,7 +146,7 @@ impl Filler {
     fn send(&mut self) -> Result<(), Halt> {
         let number = self.job.number.checked_add(1).ok_or(Error::TooLarge("it has too many chunks"))?;
         let plain = self.buffers.recv().map_err(|_| Halt::Cancelled)?;
-        let full = mem::replace(&mut self.job, Job { number, plain, entries: Vec::new() });
+        let full = mem::replace(&mut self.job, Job::new(number, plain));
         self.jobs.send(full).map_err(|_| Halt::Cancelled)
     }
 }
@@ -151,6 +155,9 @@ impl Filler {
 fn continues(last: &Entry, pages: PageRun, goes: Goes) -> bool {
     let same = match (last.goes, goes) {
         (Goes::To(from), Goes::To(to)) => {
+            from.chunk == to.chunk && u64::from(from.ordinal) + last.pages.count == u64::from(to.ordinal)
+        }
+        (Goes::Known(from), Goes::Known(to)) => {
             from.chunk == to.chunk && u64::from(from.ordinal) + last.pages.count == u64::from(to.ordinal)
         }
         (last, goes) => last == goes,

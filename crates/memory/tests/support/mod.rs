@@ -8,8 +8,8 @@ use std::{
 };
 
 use memory::{
-    BoxError, ChunkId, ChunkSink, ChunkSource, Error, Image, Options, PAGE_BYTES, PageReader, PageRun, PageSource,
-    PageTarget, codec::Packing, scan::Piece,
+    BoxError, ChunkId, ChunkSink, ChunkSource, Error, Image, Known, Options, PAGE_BYTES, PageReader, PageRun,
+    PageSource, PageTarget, codec::Packing, scan::Piece,
 };
 
 pub(crate) type Pages = BTreeMap<u64, Vec<u8>>;
@@ -71,8 +71,19 @@ pub(crate) fn pieces(pages: &Pages, same: impl Fn(u64) -> bool) -> Vec<Result<Pi
 
 /// The root of an image of `pages`.
 pub(crate) fn dump(pages: &Pages, chunks: &mut Chunks, packing: Packing, same: impl Fn(u64) -> bool) -> memory::Dump {
+    dump_against(&Known::default(), pages, chunks, packing, same)
+}
+
+/// The same, with pages that are known already.
+pub(crate) fn dump_against(
+    known: &Known,
+    pages: &Pages,
+    chunks: &mut Chunks,
+    packing: Packing,
+    same: impl Fn(u64) -> bool,
+) -> memory::Dump {
     let options = Options { packing, threads: 2 };
-    memory::dump(&Source(pages), pieces(pages, same).into_iter(), chunks, options).unwrap()
+    memory::dump(&Source(pages), pieces(pages, same).into_iter(), chunks, options, known).unwrap()
 }
 
 pub(crate) fn reader<'a>(roots: &[&[u8]], chunks: &'a Chunks) -> Result<PageReader<&'a Chunks>, Error> {

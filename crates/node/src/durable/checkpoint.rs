@@ -17,8 +17,8 @@ use crate::error::{Error, Result};
 
 /// Of manifests, in the store's numbering of clients.
 const MANIFEST_KIND: u16 = 1;
-/// Of the encoding below.
-const VERSION: u16 = 1;
+/// Of the encoding below. Version 1 ends before the lists of contents.
+const VERSION: u16 = 2;
 /// Of the frame around it.
 const FRAME: u16 = 0x4e01;
 const HEADS: &str = "checkpoint/";
@@ -44,6 +44,8 @@ pub(crate) struct Checkpoint {
     pub(crate) counts: Counts,
     /// The pages that its copies touch first, once that is known: an encoded [`memory::hot::HotSet`].
     pub(crate) hot: Option<BlobRef>,
+    /// Which pages are in its own chunks, and in those of its parents, newest first: framed lists for [`memory::Known`].
+    pub(crate) contents: Vec<BlobRef>,
 }
 
 /// For people.
@@ -76,8 +78,13 @@ impl Checkpoint {
         if framed.len() > RECORD_BYTES_MAX {
             return Err(format!("{} bytes are too many", framed.len())).storing("read a checkpoint");
         }
-        let (_, bytes) = frame::decode(framed, FRAME, VERSION).storing("read a checkpoint")?;
-        postcard::from_bytes(bytes).storing("read a checkpoint")
+        let (version, bytes) = frame::decode(framed, FRAME, VERSION).storing("read a checkpoint")?;
+        match version {
+            // No lists of contents.
+            1 => postcard::from_bytes(&[bytes, &[0]].concat()),
+            _ => postcard::from_bytes(bytes),
+        }
+        .storing("read a checkpoint")
     }
 
     /// Commits it under its name; `parent` is what it was taken against. Gives the manifest and the bytes of all its segments.
@@ -126,12 +133,17 @@ impl Checkpoint {
         Self::decode(&manifest.client)
     }
 
+    /// Heads of checkpoints by name, some of those after `after`; none if there are no more.
+    pub(crate) async fn heads(durable: &Durable, after: Option<&HeadName>) -> Result<Vec<Head>> {
+        durable.heads.list(&realm(), HEADS, after).await.storing("list checkpoints")
+    }
+
     /// Every checkpoint, by name. One whose manifest cannot be read has none.
     pub(crate) async fn list(durable: &Durable) -> Result<Vec<(Head, Result<Self>)>> {
         let mut found = Vec::new();
         let mut after: Option<HeadName> = None;
         loop {
-            let heads = durable.heads.list(&realm(), HEADS, after.as_ref()).await.storing("list checkpoints")?;
+            let heads = Self::heads(durable, after.as_ref()).await?;
             let Some(last) = heads.last() else { return Ok(found) };
             after = Some(last.name.clone());
             for head in heads {
@@ -189,6 +201,14 @@ pub(crate) fn page_reader<'a>(
     memory::PageReader::new(images, durable.chunks(runtime)).storing("open a page image")
 }
 
+/// What is in the chunks that `lists` describe, the first list preferred. Blocks.
+pub(crate) fn known_pages(lists: &[BlobRef], durable: &Durable, runtime: &Handle) -> Result<memory::Known> {
+    let read = |list: &BlobRef| list.read(&durable.store, runtime, INDEX_BYTES_MAX);
+    let lists = lists.iter().map(read).collect::<Result<Vec<_>>>()?;
+    let known = memory::Known::read(lists.iter().map(|list| &list[..]), &durable.chunks(runtime));
+    known.storing("read what an earlier checkpoint has")
+}
+
 /// Writes one layer. Blocks.
 pub(crate) fn pack_layer(writing: &mut Writing, layer: &std::path::Path) -> Result<BlobRef> {
     let mut blob = writing.blob();
@@ -208,5 +228,35 @@ pub(crate) fn fuzz(payload: &[u8]) {
     if let Ok(checkpoint) = Checkpoint::decode(&framed) {
         let again = checkpoint.encode().expect("it was read");
         assert_eq!(Checkpoint::decode(&again).expect("it was written"), checkpoint);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_of_version_1_has_no_lists_of_contents() {
+        let spec = r#"{"name":"a","image":"host","command":["/a"],"cwd":"/","ready":"listening","ready_timeout_ms":1}"#;
+        let blob = || postcard::from_bytes::<BlobRef>(&[0, 1, 7, 1]).unwrap();
+        let checkpoint = Checkpoint {
+            spec: serde_json::from_str(spec).unwrap(),
+            created_ms: 1,
+            state: blob(),
+            memory: blob(),
+            base: vec![blob()],
+            layers: Vec::new(),
+            counts: Counts::default(),
+            hot: None,
+            contents: Vec::new(),
+        };
+        let encoded = postcard::to_stdvec(&checkpoint).unwrap();
+        let (last, before) = encoded.split_last().unwrap();
+        assert_eq!(*last, 0);
+        assert_eq!(Checkpoint::decode(&frame::encode(FRAME, 1, before).unwrap()).unwrap(), checkpoint);
+        let newer = Checkpoint { contents: vec![blob(), blob()], ..checkpoint };
+        assert_eq!(Checkpoint::decode(&newer.encode().unwrap()).unwrap(), newer);
+        let cut = newer.encode().unwrap();
+        assert!((0..cut.len()).all(|length| Checkpoint::decode(&cut[..length]).is_err()));
     }
 }

@@ -5,14 +5,19 @@
 //! here:   the zygote's memory -> page image; changed layers -> archives; description -> segments; then manifest, then head
 //! ```
 
+mod base;
+
 use std::{fs, path::PathBuf, sync::Arc, time::Instant};
 
+use ::base::id::{SandboxId, TemplateName};
 use api::{CheckpointEvent, CheckpointRequest, CheckpointStage};
-use base::id::{SandboxId, TemplateName};
+use memory::{Known, ProcessPages, scan::Scan};
 use process::ProgramState;
-use store::{heads::Head, id::ManifestId};
+use store::heads::Head;
+use sys::remote::Range;
 use tokio::{runtime::Handle, sync::mpsc};
 
+use self::base::Base;
 use super::{
     Node,
     images::{random_suffix, remove_quietly},
@@ -207,25 +212,27 @@ fn write(
     let state = ProgramState::decode(&encoded).storing("read the description of the program")?;
     let mut writing = Writing::begin(durable, runtime, &format!("checkpoint {}", spec.name))?;
     progress.stage(CheckpointStage::StoringMemory);
-    let base = captured.restored.as_ref().map(|restored| find_base(restored, durable, runtime, &writing));
-    let base = base.transpose()?.flatten();
-    let (dump, root) = write_memory(&mut writing, captured.zygote_pid, &state, base.as_ref())?;
+    let program = Memory::of(captured.zygote_pid, &state)?;
+    let (base, known) = find_base(captured, &spec, &program, (durable, runtime, &writing))?;
+    let dump = write_memory(&mut writing, &program, base.as_ref().and_then(|base| base.zygote), &known)?;
+    drop(known);
+    let memory = write_bytes(&mut writing, &dump.root)?;
+    let own_contents = write_bytes(&mut writing, &dump.contents)?;
     let state = write_bytes(&mut writing, &encoded)?;
     progress.stage(CheckpointStage::StoringFiles);
     let layers: Result<Vec<_>> = captured.layers.iter().map(|layer| pack_layer(&mut writing, layer)).collect();
     let layers = layers?;
     progress.stage(CheckpointStage::Committing);
-    let counts = Counts {
-        pause_us: captured.pause_us,
-        pages: dump.zero_pages + dump.data_pages + dump.duplicate_pages + dump.parent_pages,
-        zero_pages: dump.zero_pages,
-        duplicate_pages: dump.duplicate_pages,
-        memory_bytes: dump.chunk_bytes,
-        layer_bytes: layers.iter().map(|layer| layer.bytes).sum(),
-    };
+    let counts = counts(&dump.totals, captured.pause_us, &layers);
+    // What nothing refers to need not be kept, and what no page is looked up in need not be opened.
+    let base = base.filter(|_| dump.totals.parent_pages > 0);
+    let by_frames = dump.totals.parent_pages > dump.known_pages;
     let parent = base.as_ref().map(|base| base.manifest);
-    let base = base.map_or_else(Vec::new, |base| base.roots);
-    let checkpoint = Checkpoint { spec, created_ms: now_ms(), state, memory: root, base, layers, counts, hot: None };
+    let (roots, older) = base.map_or_else(Default::default, |base| (base.roots, base.contents));
+    let base = if by_frames { roots } else { Vec::new() };
+    let contents = std::iter::once(own_contents).chain(older).collect();
+    let created_ms = now_ms();
+    let checkpoint = Checkpoint { spec, created_ms, state, memory, base, layers, counts, hot: None, contents };
     if parent.is_some() {
         // The zygote's pages and its image are compared once more, as far as the index goes: none may be missing.
         writing.finish_segment()?;
@@ -235,56 +242,74 @@ fn write(
     Ok(to_api(&checkpoint, &manifest.to_string()))
 }
 
-/// What a checkpoint is taken against: pages that its program still shares with this zygote are in these images.
-struct Base {
-    zygote: i32,
-    manifest: ManifestId,
-    roots: Vec<BlobRef>,
+fn counts(dump: &memory::Totals, pause_us: u64, layers: &[BlobRef]) -> Counts {
+    Counts {
+        pause_us,
+        pages: dump.zero_pages + dump.data_pages + dump.duplicate_pages + dump.parent_pages,
+        zero_pages: dump.zero_pages,
+        duplicate_pages: dump.duplicate_pages,
+        memory_bytes: dump.chunk_bytes,
+        layer_bytes: layers.iter().map(|layer| layer.bytes).sum(),
+    }
 }
 
-/// Most images of one checkpoint, the ones it was taken against included: each may have to be asked for a page.
-const CHAIN_MAX: usize = 8;
-
-/// The checkpoint that a template was restored from, if that is still what its name stands for.
+/// What is known of the pages that a dump will read, and whose they are.
 fn find_base(
-    (zygote, name, manifest): &(i32, TemplateName, String),
-    durable: &Durable,
-    runtime: &Handle,
-    writing: &Writing,
-) -> Result<Option<Base>> {
-    let Some(head) = writing.keep(&crate::durable::name_of(name)?)? else { return Ok(None) };
-    let now = runtime.block_on(Checkpoint::read(durable, head.manifest))?;
-    // Another manifest may stand for the same memory: with a working set, for example.
-    if head.manifest.to_string() != *manifest {
-        match runtime.block_on(Checkpoint::of_manifest(durable, manifest)) {
-            Ok(then) if then.images().eq(now.images()) => {}
-            Ok(_) | Err(_) => return Ok(None),
+    captured: &Captured,
+    spec: &api::TemplateSpec,
+    memory: &Memory,
+    (durable, runtime, writing): (&Durable, &Handle, &Writing),
+) -> Result<(Option<Base>, Known)> {
+    let known = |base: &Base| {
+        base.known(durable, runtime).unwrap_or_else(|error| {
+            // All that is lost is space.
+            tracing::warn!(error = crate::chain(&error), "an earlier checkpoint is of no use to this one");
+            Known::default()
+        })
+    };
+    let restored = captured.restored.as_ref().map(|from| base::restored(from, durable, runtime, writing));
+    if let Some(base) = restored.transpose()?.flatten() {
+        let known = known(&base);
+        return Ok((Some(base), known));
+    }
+    for base in base::alike(spec, durable, runtime, writing)? {
+        let known = known(&base);
+        let sample = known.sample(&memory.pages, memory.scan(None)?).storing("look at the program's memory")?;
+        if base::is_worth_keeping(&known, sample) {
+            return Ok((Some(base), known));
         }
     }
-    let roots: Vec<BlobRef> = now.images().cloned().collect();
-    let fits = roots.len() < CHAIN_MAX;
-    Ok(fits.then_some(Base { zygote: *zygote, manifest: head.manifest, roots }))
+    Ok((None, Known::default()))
 }
 
 /// The memory of a parked zygote, which stands still.
-fn write_memory(
-    writing: &mut Writing,
+struct Memory {
     zygote: i32,
-    state: &ProgramState,
-    base: Option<&Base>,
-) -> Result<(memory::Totals, BlobRef)> {
-    let ranges: Vec<_> = state.memory_ranges();
-    let pages = memory::ProcessPages::open(zygote).storing("open the program's memory")?;
-    let ranges = ranges.into_iter().map(|(start, end)| sys::remote::Range { start, end });
-    let scan = match base {
-        Some(base) => memory::scan::Scan::against(zygote, base.zygote, ranges),
-        None => memory::scan::Scan::new(zygote, ranges),
-    };
-    let scan = scan.storing("look at the program's memory")?;
+    ranges: Vec<Range>,
+    pages: ProcessPages,
+}
+
+impl Memory {
+    fn of(zygote: i32, state: &ProgramState) -> Result<Self> {
+        let ranges = state.memory_ranges().into_iter().map(|(start, end)| Range { start, end }).collect();
+        let pages = ProcessPages::open(zygote).storing("open the program's memory")?;
+        Ok(Self { zygote, ranges, pages })
+    }
+
+    /// Its pages; those whose frames are still the ones of the zygote `base` are the parent's.
+    fn scan(&self, base: Option<i32>) -> Result<Scan<impl Iterator<Item = Range> + Send + use<>>> {
+        let ranges = self.ranges.clone();
+        let scan = match base {
+            Some(base) => Scan::against(self.zygote, base, ranges),
+            None => Scan::new(self.zygote, ranges),
+        };
+        scan.storing("look at the program's memory")
+    }
+}
+
+fn write_memory(writing: &mut Writing, memory: &Memory, base: Option<i32>, known: &Known) -> Result<memory::Dump> {
     let options = memory::Options { packing: memory::codec::Packing::SMALL, threads: threads() };
-    let dump = memory::dump(&pages, scan, writing, options).storing("store the program's memory")?;
-    let root = write_bytes(writing, &dump.root)?;
-    Ok((dump.totals, root))
+    memory::dump(&memory.pages, memory.scan(base)?, writing, options, known).storing("store the program's memory")
 }
 
 fn threads() -> usize {

@@ -162,7 +162,7 @@ fn record(name: &TemplateName, pages: &str, socket: &Path, durable: &Durable, ru
     let encoded = set.encode().storing("write the working set")?;
     checkpoint.hot = Some(write_bytes(&mut writing, &encoded)?);
     checkpoint.amend(writing, &head, durable, runtime)?;
-    Ok(set.pages)
+    Ok(set.pages())
 }
 
 fn connect_or_start(socket: &Path, command: &[String], group: Option<File>) -> Result<Client> {

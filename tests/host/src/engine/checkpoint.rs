@@ -44,7 +44,7 @@ pub(super) fn image(state: &ProgramState, zygote: i32) -> Result<PageReader<Chun
     let scan = Scan::new(zygote, ranges)?;
     let mut chunks = Chunks::default();
     let options = Options { packing: Packing::SMALL, threads: 2 };
-    let dump = memory::dump(&ProcessPages::open(zygote)?, scan, &mut chunks, options)?;
+    let dump = memory::dump(&ProcessPages::open(zygote)?, scan, &mut chunks, options, &memory::Known::default())?;
     wait_for_threads()?;
     Ok(PageReader::new(vec![Image::open(&dump.root)?], chunks)?)
 }

@@ -14,6 +14,11 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("checkpoint::every_service_starts_on_another_node", services),
         Case::new("checkpoint::names_are_taken_replaced_listed_and_removed", || case(names)),
         Case::new("checkpoint::one_of_a_restored_sandbox_holds_only_what_changed_and_needs_no_names", || case(chain)),
+        Case::new("checkpoint::further_ones_of_a_template_built_here_hold_only_what_changed", || case(alike)),
+        Case::new(
+            "checkpoint::one_of_a_sandbox_that_began_before_its_memory_was_there_holds_only_what_changed",
+            || case(early),
+        ),
         Case::new("checkpoint::a_node_without_the_key_cannot_read_it", || case(wrong_key)),
         Case::new("checkpoint::monotonic_clocks_go_on_from_where_they_were", || case(clocks)),
         Case::new("checkpoint::memory_arrives_although_the_pager_is_killed_again_and_again", || case(killed_pager)),
@@ -172,7 +177,6 @@ fn names(_: &Shared, node: &Node) -> Result<()> {
 fn chain(shared: &Shared, node: &Node) -> Result<()> {
     let source = node.run("geo", 1)?[0].id.to_string();
     node.ask(&source, "POST /write?key=a&value=1")?;
-    let stored = |taken: &serde_json::Value| taken["stored_memory_bytes"].as_u64().context("no figure");
     let whole = stored(&take(node, &source, "first")?)?;
     elsewhere(shared, |other| {
         other.ok(&["template", "warm", "first"])?;
@@ -207,6 +211,70 @@ fn chain(shared: &Shared, node: &Node) -> Result<()> {
         ensure!(other.ask(&id, "GET /verify")?["intact"] == true, "an imported one is not intact");
         Ok(())
     })
+}
+
+fn alike(shared: &Shared, node: &Node) -> Result<()> {
+    let begun = |key: &str| -> Result<String> {
+        let id = node.run("geo", 1)?[0].id.to_string();
+        node.ask(&id, &format!("POST /write?key={key}&value=1"))?;
+        Ok(id)
+    };
+    let whole = stored(&take(node, &begun("a")?, "first")?)?;
+    let second = stored(&take(node, &begun("b")?, "second")?)?;
+    println!("    whole: {whole} bytes; the second: {second}");
+    ensure!(second < whole / 4, "what is in the first is stored again: {second} of {whole} bytes");
+    // Built again, it is another process with other addresses; another program has nothing in common with it at all. Neither hides the second.
+    node.build_geo("again", &["--nidx", "4"])?;
+    take(node, &node.run("again", 1)?[0].id.to_string(), "third")?;
+    let server = node.program("server.js");
+    node.ok(&["template", "build", "js", "--port", "8080", "--", "/usr/bin/node", &server, "--port", "8080"])?;
+    take(node, &node.run("js", 1)?[0].id.to_string(), "other")?;
+    let fourth = stored(&take(node, &begun("d")?, "fourth")?)?;
+    ensure!(fourth < whole / 4, "what is in the second is stored again: {fourth} of {whole} bytes");
+    // The pages stay, without the names.
+    node.ok(&["checkpoint", "rm", "first"])?;
+    node.ok(&["checkpoint", "rm", "second"])?;
+    node.ok(&["store", "gc", "--grace", "0"])?;
+    node.ok(&["store", "verify"])?;
+    node.ok(&["checkpoint", "verify", "fourth"])?;
+    elsewhere(shared, |other| {
+        let file = shared.0.join("fourth.pando").display().to_string();
+        other.ok(&["checkpoint", "export", "fourth", &file])?;
+        other.ok(&["checkpoint", "import", &file, "--name", "imported"])?;
+        for (name, values) in [("third", "{}"), ("fourth", r#"{"d":"1"}"#), ("imported", r#"{"d":"1"}"#)] {
+            let id = other.run(name, 1)?[0].id.to_string();
+            let state = other.ask(&id, "GET /state")?;
+            ensure!(state["values"] == serde_json::from_str::<serde_json::Value>(values)?, "{name}: {state}");
+            ensure!(other.ask(&id, "GET /verify")?["intact"] == true, "{name}: not intact");
+        }
+        Ok(())
+    })
+}
+
+fn early(shared: &Shared, node: &Node) -> Result<()> {
+    let source = node.run("geo", 1)?[0].id.to_string();
+    let whole = stored(&take(node, &source, "first")?)?;
+    elsewhere(shared, |other| {
+        // Its zygote has hardly a page yet, so that they have no frames in common.
+        let id = other.run("first", 1)?[0].id.to_string();
+        other.ask(&id, "POST /write?key=b&value=2")?;
+        let more = stored(&take(other, &id, "second")?)?;
+        println!("    whole: {whole} bytes; the second: {more}");
+        ensure!(more < whole / 4, "what is the same as in the first is stored again: {more} of {whole} bytes");
+        Ok(())
+    })?;
+    node.ok(&["checkpoint", "rm", "first"])?;
+    node.ok(&["store", "gc", "--grace", "0"])?;
+    elsewhere(shared, |other| {
+        let id = other.run("second", 1)?[0].id.to_string();
+        ensure!(other.ask(&id, "GET /state")?["values"]["b"] == "2", "not what it was");
+        ensure!(other.ask(&id, "GET /verify")?["intact"] == true, "not intact");
+        Ok(())
+    })
+}
+
+fn stored(taken: &serde_json::Value) -> Result<u64> {
+    taken["stored_memory_bytes"].as_u64().context("no figure")
 }
 
 fn wrong_key(shared: &Shared, node: &Node) -> Result<()> {

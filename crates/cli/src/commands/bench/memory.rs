@@ -70,6 +70,8 @@ struct Taken {
     extra_bytes: u64,
     /// Objects of one checkpoint: sealed, with everything.
     object_bytes: u64,
+    /// One more, taken while there was another.
+    next: Checkpoint,
 }
 
 async fn checkpoints(node: &PrivateNode, sandbox: &api::Sandbox, count: usize) -> Result<Taken> {
@@ -86,15 +88,20 @@ async fn checkpoints(node: &PrivateNode, sandbox: &api::Sandbox, count: usize) -
             let stats = node.store_stats().await?;
             object_bytes = stats.segments.bytes + stats.manifests.bytes;
         }
+        if round + 1 < count {
+            // With one to compare with the next would not be whole.
+            node.remove_checkpoint("measured").await?;
+        }
         // The program goes on as it would: what it still shares with the last checkpoint's zygote is copied when it writes.
         node.request(&sandbox.id).await?;
         last = Some(checkpoint);
     }
-    Ok(Taken { last: last.context("no checkpoint was taken")?, took, pauses, extra_bytes, object_bytes })
+    let next = node.checkpoint(&sandbox.id, "next").await?;
+    Ok(Taken { last: last.context("no checkpoint was taken")?, took, pauses, extra_bytes, object_bytes, next })
 }
 
 fn add(program: &Program, forks: Vec<Duration>, taken: Taken, sizes: &Sizes, report: &mut Report) -> Result<()> {
-    let Taken { last, took, pauses, extra_bytes, object_bytes } = taken;
+    let Taken { last, took, pauses, extra_bytes, object_bytes, next } = taken;
     let name = &program.name;
     let memory = output::bytes(last.memory_bytes);
     let fork = report.add(format!("{name}: bare fork"), forks, &*memory);
@@ -117,6 +124,14 @@ fn add(program: &Program, forks: Vec<Duration>, taken: Taken, sizes: &Sizes, rep
             output::bytes(sizes.zstd_stream),
             duration(sizes.zstd_took),
             output::bytes(object_bytes),
+        ),
+    );
+    report.fact(
+        format!("{name}: the next one"),
+        format!(
+            "{} ({:.3}x of the whole one)",
+            output::bytes(next.stored_memory_bytes),
+            next.stored_memory_bytes as f64 / stored.max(1.0)
         ),
     );
     let looked = sizes.raw as f64 / last.memory_bytes.max(1) as f64;

@@ -168,6 +168,10 @@ impl PrivateNode {
         taken.await
     }
 
+    pub(super) async fn remove_checkpoint(&self, name: &str) -> Result<()> {
+        self.client.delete(&format!("/checkpoints/{name}")).await
+    }
+
     pub(super) async fn store_stats(&self) -> Result<StoreStats> {
         self.client.get("/store/stats").await
     }
