@@ -5,6 +5,7 @@
 //!                                                        |- state: the program apart from its memory (`process::ProgramState`)
 //!                                                        |- memory: root of a page image (`memory`)
 //!                                                        `- layers: file changes, topmost first (`sandbox::pack_layer`)
+//! head "paused/ID" -> manifest -> client bytes: `Paused`, a `Checkpoint` with whose it is
 //! ```
 //!
 //! Everything here blocks: it runs on threads of its own, beside the asynchronous node.
@@ -13,6 +14,7 @@ mod blob;
 pub(crate) mod check;
 mod checkpoint;
 mod pages;
+mod paused;
 pub(crate) mod transfer;
 mod writing;
 
@@ -33,6 +35,7 @@ use crate::error::{Error, Result};
 pub(crate) use blob::BlobRef;
 pub(crate) use checkpoint::{Checkpoint, Counts, name_of, pack_layer, page_reader, write_bytes};
 pub(crate) use pages::Opener;
+pub(crate) use paused::{Paused, lost_race};
 pub(crate) use writing::Writing;
 
 /// The variable that holds the master keys, if no file is named.

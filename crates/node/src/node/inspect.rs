@@ -23,7 +23,7 @@ impl Node {
             processes,
             cgroup: group.display().to_string(),
             layers: record.layers.iter().map(|layer| layer.display().to_string()).collect(),
-            directory: self.config.sandbox_dir(id).display().to_string(),
+            directory: self.home(id).display().to_string(),
         })
     }
 }

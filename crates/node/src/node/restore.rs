@@ -51,15 +51,7 @@ impl Node {
     async fn restore_into(self: &Arc<Self>, checkpoint: &Checkpoint, manifest: String, own: &[PathBuf]) -> Result<()> {
         let began = Instant::now();
         let image_layers = self.prepare_image(&checkpoint.spec).await?;
-        let (durable, runtime) = (self.durable.clone(), Handle::current());
-        let (fetched, into) = (checkpoint.clone(), own.to_vec());
-        let fetch = move || {
-            for (layer, into) in fetched.layers.iter().zip(&into) {
-                Checkpoint::unpack_layer(layer, &durable, &runtime, into)?;
-            }
-            parcel(&fetched, &durable, &runtime)
-        };
-        let parcel = tokio::task::spawn_blocking(fetch).await.doing("fetch the checkpoint").flatten()?;
+        let parcel = self.fetch(checkpoint, own).await?;
         tracing::debug!(name = %checkpoint.spec.name, us = began.elapsed().as_micros() as u64, "fetched what is needed first");
         let [layer, lower @ ..] = own else {
             return Err("it has no layer").storing("restore the checkpoint");
@@ -83,8 +75,26 @@ impl Node {
         Ok(())
     }
 
+    /// Fetches what is needed first, with its layers into the directories `own`.
+    pub(super) async fn fetch(&self, checkpoint: &Checkpoint, own: &[PathBuf]) -> Result<Packed> {
+        let (durable, runtime) = (self.durable.clone(), Handle::current());
+        let (fetched, into) = (checkpoint.clone(), own.to_vec());
+        let fetch = move || {
+            for (layer, into) in fetched.layers.iter().zip(&into) {
+                Checkpoint::unpack_layer(layer, &durable, &runtime, into)?;
+            }
+            parcel(&fetched, &durable, &runtime)
+        };
+        tokio::task::spawn_blocking(fetch).await.doing("fetch the checkpoint").flatten()
+    }
+
     /// Has the keeper restore the zygote, and the pager fill it.
-    async fn restore_zygote(&self, record: &TemplateRecord, parcel: Packed, began: Instant) -> Result<ZygoteRef> {
+    pub(super) async fn restore_zygote(
+        &self,
+        record: &TemplateRecord,
+        parcel: Packed,
+        began: Instant,
+    ) -> Result<ZygoteRef> {
         let number = self.state().number();
         let keeper = self.keeper("restore the zygote").await?;
         let request = Request::RestoreZygote(RestoreZygote { zygote: number, layers: record.layers() });
@@ -114,7 +124,7 @@ impl Node {
 }
 
 /// A packed parcel.
-struct Packed {
+pub(super) struct Packed {
     file: OwnedFd,
     /// Mappings whose pages arrive by fault.
     by_fault: Vec<(u64, u64)>,

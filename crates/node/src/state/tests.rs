@@ -55,7 +55,7 @@ fn zygote(number: u64) -> ZygoteRef {
     ZygoteRef { number, arena: (0, 0), facts, engine: process::ZygoteFacts::default() }
 }
 
-fn sandbox(state: &mut State, template: &str, layers: &[&str]) -> SandboxId {
+pub(super) fn sandbox(state: &mut State, template: &str, layers: &[&str]) -> SandboxId {
     let id = state.claim();
     let identity = ProcessIdentity { pid: 1, start_ticks: 1 };
     state.started(SandboxRecord {
@@ -71,6 +71,9 @@ fn sandbox(state: &mut State, template: &str, layers: &[&str]) -> SandboxId {
         created_ms: 1,
         start_us: 1,
         state: SandboxState::Running,
+        spec: None,
+        paused_ms: None,
+        held: None,
     });
     id
 }
@@ -99,7 +102,7 @@ fn fill(state: &mut State) -> usize {
     filled
 }
 
-fn empty() -> State {
+pub(super) fn empty() -> State {
     State::new(vec![], vec![], 8, 8)
 }
 

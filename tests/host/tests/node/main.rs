@@ -18,6 +18,7 @@ mod limits;
 mod live_fork;
 mod memory;
 mod output;
+mod pause;
 mod requests;
 mod services;
 mod store;
@@ -29,6 +30,7 @@ fn main() {
     cases.extend(ahead::cases());
     cases.extend(live_fork::cases());
     cases.extend(checkpoint::cases());
+    cases.extend(pause::cases());
     cases.extend(store::cases());
     cases.extend(isolation::cases());
     cases.extend(output::cases());
