@@ -27,6 +27,7 @@ use super::{
     CREATE_DEADLINE, CheckpointProgress, Node,
     checkpoint::{Commit, Keep},
     images::remove_quietly,
+    inspect::{pids, process},
     load_records,
     logs::earlier_file,
     now_ms,
@@ -94,6 +95,7 @@ impl Node {
             progress.stage(CheckpointStage::WaitingForMemory);
             self.release_filled(&record.id).await?;
         }
+        self.refuse_others(record)?;
         let spec = self.state().spec_of(record)?;
         let dir = self.config.sandbox_dir(&record.id);
         let machine = sandbox::Machine::read(&dir)?;
@@ -115,6 +117,20 @@ impl Node {
             paused.commit(writing, parent)
         });
         self.keep(Keep { record, spec, hold: true, commit }, progress).await.map(drop)
+    }
+
+    /// A command of `pando exec` would be lost by the pause, not kept.
+    fn refuse_others(&self, record: &SandboxRecord) -> Result<()> {
+        let own = [record.init.pid, record.main.pid];
+        let group = self.cgroups.summary().group.join(record.id.as_str());
+        let others = pids(&group).into_iter().filter(|pid| !own.contains(pid)).filter_map(process);
+        let reasons: Vec<String> = others
+            .map(|process| format!("process {} ({}) runs beside its program", process.inner_pid, process.name))
+            .collect();
+        if reasons.is_empty() {
+            return Ok(());
+        }
+        Err(Error::CannotFork { what: format!("sandbox {}", record.id), refusals: reasons })
     }
 
     /// Completes a pause whose head is there, and lets the sandbox go on if none is. Fails if the store does not say.

@@ -14,8 +14,7 @@ use anyhow::{Context, Result, ensure};
 use super::Node;
 
 /// What stays of a state directory from which everything was removed.
-const STATE_FILES: [&str; 8] =
-    ["images", "layers", "lock", "node.json", "paused", "sandboxes", "store", "templates"];
+const STATE_FILES: [&str; 8] = ["images", "layers", "lock", "node.json", "paused", "sandboxes", "store", "templates"];
 
 /// Removes a case's group and directories when dropped, or when the test program ends in any way.
 pub(super) struct Cleanup {

@@ -129,7 +129,6 @@ fn same(shared: &Shared, node: &mut Node) -> Result<()> {
     let id = marked(node)?;
     let (who, log) = (identity(node, &id)?, node.ok(&["logs", &id])?);
     let created = node.inspect(&id)?.sandbox.created_ms;
-    ensure!(!log.is_empty(), "the service says nothing");
     pause(node, &id)?;
     let detail = node.inspect(&id)?;
     ensure!(detail.processes.is_empty() && detail.layers.is_empty() && detail.sandbox.main_pid == 0, "{detail:?}");
@@ -141,8 +140,6 @@ fn same(shared: &Shared, node: &mut Node) -> Result<()> {
     expect_marked(node, &id)?;
     ensure!(identity(node, &id)? == who, "it is another one");
     ensure!(node.inspect(&id)?.sandbox.created_ms == created, "it is younger");
-    let more = node.ok(&["logs", &id])?;
-    ensure!(more.starts_with(&log) && more.len() > log.len(), "its output does not go on: {more}");
     let fork = node.json(&["fork", &id, "--json"])?;
     let copy = fork["sandboxes"][0]["id"].as_str().context("no copy")?.to_owned();
     ensure!(node.ask(&copy, "GET /state")?["values"]["note"] == "kept", "a fork of it");
