@@ -29,6 +29,10 @@ impl Node {
     /// Has a paused sandbox go on.
     pub(crate) async fn resume(self: &Arc<Self>, id: &SandboxId, request: &ResumeRequest) -> Result<Sandbox> {
         let began = Instant::now();
+        if self.state().sandbox(id).is_ok_and(|record| record.state == SandboxState::Paused && record.held.is_some()) {
+            // The node that has just been started may still be handing it back.
+            self.wait_settled(id).await?;
+        }
         let known = self.state().begin_resume(id)?;
         let resumed = self.take_and_resume(id, known, request, began).await;
         self.state().end_resume(id);
