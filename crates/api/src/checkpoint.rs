@@ -54,6 +54,8 @@ pub enum CheckpointStage {
     StoringFiles,
     /// It gets its name.
     Committing,
+    /// Of a pause: processes and memory are given back.
+    Freeing,
 }
 
 impl fmt::Display for CheckpointStage {
@@ -64,6 +66,7 @@ impl fmt::Display for CheckpointStage {
             Self::StoringMemory => "storing its memory",
             Self::StoringFiles => "storing its files",
             Self::Committing => "committing",
+            Self::Freeing => "ending its processes",
         })
     }
 }

@@ -22,6 +22,8 @@
 //! | `DELETE /v1/sandboxes/ID`, `DELETE /v1/sandboxes` | [`Removed`] |
 //! | `GET /v1/sandboxes/ID/logs?follow=BOOL` | the output, as bytes |
 //! | `POST /v1/sandboxes/ID/fork` | [`ForkRequest`] -> [`ForkResponse`] |
+//! | `POST /v1/sandboxes/ID/pause` | nothing -> [`PauseEvent`]s, one JSON document per line |
+//! | `POST /v1/sandboxes/ID/resume` | [`ResumeRequest`] -> [`Sandbox`] |
 //! | `POST /v1/sandboxes/ID/exec` | [`ExecRequest`] -> 101, then [`frame::Frame`]s both ways |
 //! | `GET /v1/sandboxes/ID/dial/PORT` | 101, then the bytes of the TCP connection |
 //!
@@ -39,8 +41,8 @@ pub use checkpoint::{Checkpoint, CheckpointEvent, CheckpointRequest, CheckpointS
 pub use error::{ErrorBody, ErrorCode, ErrorDetail};
 pub use node::{NodeInfo, PoolInfo};
 pub use sandbox::{
-    ExecRequest, ExitStatus, ForkRequest, ForkResponse, Interpreter, ProcessInfo, Removed, RunRequest, RunResponse,
-    Sandbox, SandboxDetail, SandboxState, TerminalSize,
+    ExecRequest, ExitStatus, ForkRequest, ForkResponse, Interpreter, PauseEvent, PauseResponse, ProcessInfo, Removed,
+    ResumeRequest, RunRequest, RunResponse, Sandbox, SandboxDetail, SandboxState, TerminalSize,
 };
 pub use store::{
     CheckpointVerification, Damage, GcReport, GcRequest, PeerStats, StoreDamage, StoreReads, StoreRequests, StoreStats,

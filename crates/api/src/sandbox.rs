@@ -5,7 +5,7 @@ use std::fmt;
 use base::id::{SandboxId, TemplateName};
 use serde::{Deserialize, Serialize};
 
-use crate::ErrorDetail;
+use crate::{CheckpointStage, ErrorDetail};
 
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,6 +35,10 @@ impl fmt::Display for ExitStatus {
 pub enum SandboxState {
     /// Its program runs.
     Running,
+    /// It is being paused: its program stands still.
+    Pausing,
+    /// It is kept in the store, without processes and memory, and can be resumed.
+    Paused,
     /// Its program ended; the sandbox is still there.
     Exited(ExitStatus),
     /// All its processes are gone, without the node having seen why; only its output is left.
@@ -161,6 +165,46 @@ pub struct ForkResponse {
     /// One for each copy that did not start.
     #[serde(default)]
     pub failures: Vec<ErrorDetail>,
+}
+
+/// Resume a paused sandbox.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResumeRequest {
+    /// Also if another node has it in hand, which is known to be gone for good.
+    #[serde(default)]
+    pub force: bool,
+}
+
+/// A sandbox that was paused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PauseResponse {
+    /// The sandbox.
+    pub sandbox: Sandbox,
+    /// Memory of its program, in bytes.
+    pub memory_bytes: u64,
+    /// What that takes in the store before sealing, in bytes.
+    pub stored_memory_bytes: u64,
+    /// What its file changes take, in bytes.
+    pub layer_bytes: u64,
+    /// The whole request, in microseconds.
+    pub total_us: u64,
+}
+
+/// One line of the answer to a request for a pause. The last one is `Done` or `Failed`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PauseEvent {
+    /// A stage begins.
+    Stage {
+        /// Which.
+        stage: CheckpointStage,
+        /// Milliseconds since the request.
+        elapsed_ms: u64,
+    },
+    /// It is durable, and its processes are gone.
+    Done(Box<PauseResponse>),
+    /// It was not paused and goes on, unless the message says otherwise.
+    Failed(ErrorDetail),
 }
 
 /// What was removed.

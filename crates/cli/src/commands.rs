@@ -11,7 +11,9 @@ pub(crate) mod inspect;
 pub(crate) mod keeper;
 pub(crate) mod logs;
 pub(crate) mod node;
+pub(crate) mod pause;
 pub(crate) mod ps;
+pub(crate) mod resume;
 pub(crate) mod rm;
 pub(crate) mod run;
 pub(crate) mod store;
@@ -57,6 +59,8 @@ pub(crate) enum Command {
     Logs(logs::Args),
     Fork(fork::Args),
     Checkpoint(checkpoint::Args),
+    Pause(pause::Args),
+    Resume(resume::Args),
     /// Look after the store behind checkpoints.
     #[command(subcommand)]
     Store(store::Command),
@@ -85,6 +89,10 @@ pub(crate) async fn run(cli: Cli) -> ExitCode {
         Command::Fork(args) => interruptible("what was forked is removed again", fork::run(args, &client)).await,
         Command::Checkpoint(args) => {
             interruptible("a checkpoint that was begun is completed", checkpoint::run(args, &client)).await
+        }
+        Command::Pause(args) => interruptible("a pause that was begun is completed", pause::run(args, &client)).await,
+        Command::Resume(args) => {
+            interruptible("a resume that was begun is completed", resume::run(args, &client)).await
         }
         Command::Store(command) => interruptible("", store::run(command, &client)).await,
         Command::Connect(args) => interruptible("", connect::run(args, &client)).await,

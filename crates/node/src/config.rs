@@ -73,6 +73,11 @@ impl Config {
         self.sandboxes_dir().join(id.as_str())
     }
 
+    /// What is left here of paused sandboxes. Not among the others: what a crash leaves there of one is swept like anything else.
+    pub(crate) fn paused_dir(&self) -> PathBuf {
+        self.state_dir.join("paused")
+    }
+
     pub(crate) fn images_dir(&self) -> PathBuf {
         self.state_dir.join("images")
     }

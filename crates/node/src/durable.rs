@@ -5,6 +5,7 @@
 //!                                                        |- state: the program apart from its memory (`process::ProgramState`)
 //!                                                        |- memory: root of a page image (`memory`)
 //!                                                        `- layers: file changes, topmost first (`sandbox::pack_layer`)
+//! head "paused/ID" -> manifest -> client bytes: `Paused`, a `Checkpoint` with whose it is
 //! ```
 //!
 //! Everything here blocks: it runs on threads of its own, beside the asynchronous node.
@@ -14,6 +15,7 @@ pub(crate) mod check;
 mod checkpoint;
 mod hot;
 mod pages;
+mod paused;
 pub(crate) mod transfer;
 mod writing;
 
@@ -45,6 +47,7 @@ pub(crate) use checkpoint::fuzz as fuzz_checkpoint;
 pub(crate) use checkpoint::{Checkpoint, Counts, known_pages, name_of, pack_layer, page_reader, write_bytes};
 pub(crate) use hot::HotPages;
 pub(crate) use pages::Opener;
+pub(crate) use paused::{Paused, lost_race};
 pub(crate) use writing::Writing;
 
 /// The variable that holds the master keys, if no file is named.

@@ -23,6 +23,14 @@ pub enum Error {
     TemplateInUse { name: TemplateName, sandboxes: usize },
     #[error("sandbox {id} does not run: {}", state_text(.state))]
     NotRunning { id: SandboxId, state: SandboxState },
+    #[error("sandbox {id} is not paused: {}", state_text(.state))]
+    NotPaused { id: SandboxId, state: SandboxState },
+    #[error("sandbox {0} is being resumed")]
+    BeingResumed(SandboxId),
+    #[error("sandbox {id} is in the hands of node {node}")]
+    HeldElsewhere { id: SandboxId, node: String },
+    #[error("the store has nothing of sandbox {0} any more: another node has resumed or removed it")]
+    GoneFromStore(SandboxId),
     #[error("nothing listens on port {port} in sandbox {id}")]
     PortClosed { id: SandboxId, port: u16 },
     #[error("{what} cannot be forked")]
@@ -75,6 +83,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 fn state_text(state: &SandboxState) -> String {
     match state {
         SandboxState::Running => "it runs".to_owned(),
+        SandboxState::Pausing => "it is being paused".to_owned(),
+        SandboxState::Paused => "it is paused".to_owned(),
         SandboxState::Exited(status) => format!("its program {status}"),
         SandboxState::Lost => "it was lost".to_owned(),
     }

@@ -32,6 +32,8 @@ pub(crate) fn router(node: Arc<Node>) -> Router {
         .route("/sandboxes/{id}/logs", get(handlers::logs))
         .route("/sandboxes/{id}/fork", post(handlers::fork))
         .route("/sandboxes/{id}/checkpoint", post(checkpoints::take))
+        .route("/sandboxes/{id}/pause", post(checkpoints::pause))
+        .route("/sandboxes/{id}/resume", post(checkpoints::resume))
         .route("/checkpoints", get(checkpoints::list).post(store::import))
         .route("/checkpoints/{name}", get(checkpoints::get).delete(checkpoints::remove))
         .route("/checkpoints/{name}/verify", post(store::verify_checkpoint))

@@ -182,7 +182,8 @@ impl Keeper {
 
     fn perform(&mut self, seq: u64, request: Request, descriptors: Vec<OwnedFd>) -> Result<(), KeeperError> {
         let reply = match request {
-            Request::CreateSandbox { spec } => self.sandboxes.create(&spec),
+            Request::CreateSandbox { spec, machine } => self.sandboxes.create(&spec, machine),
+            Request::Thaw { id } => self.sandboxes.thaw(&id),
             Request::Adopt { spec, init, main } => self.sandboxes.adopt(&spec, init, main, &mut self.children),
             Request::BindLimits { ids } => self.sandboxes.bind_limits(&ids),
             Request::Spawn { id, command, main } => match <[OwnedFd; 3]>::try_from(descriptors) {

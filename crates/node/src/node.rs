@@ -15,10 +15,12 @@ mod inspect;
 mod logs;
 mod orphans;
 mod pages;
+mod pause;
 mod peers;
 mod pool;
 mod ready;
 mod restore;
+mod resume;
 mod start;
 mod stopped;
 mod store;
@@ -28,7 +30,7 @@ mod transfer;
 use std::{
     fs::{File, OpenOptions},
     os::fd::OwnedFd,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
@@ -100,7 +102,7 @@ pub(crate) struct Node {
 impl Node {
     /// Loads the state. Nothing runs yet: [`Self::supervise`] starts the keeper and the rest.
     pub(crate) async fn load(config: Config) -> Result<Arc<Self>> {
-        for dir in [config.templates_dir(), config.sandboxes_dir(), config.images_dir()] {
+        for dir in [config.templates_dir(), config.sandboxes_dir(), config.images_dir(), config.paused_dir()] {
             std::fs::create_dir_all(&dir).at("create", &dir)?;
         }
         let id = records::node_id(&config.state_dir)?;
@@ -109,7 +111,7 @@ impl Node {
         std::fs::create_dir_all(&mask).at("create", &mask)?;
         sandbox::prepare_host_mask(&mask, &[config.state_dir.clone(), config.socket.clone()])?;
         let templates = load_records::<TemplateRecord>(&config.templates_dir());
-        let sandboxes = load_records::<SandboxRecord>(&config.sandboxes_dir());
+        let sandboxes = pause::load(&config);
         let null = OpenOptions::new().read(true).write(true).open("/dev/null").at("open", Path::new("/dev/null"))?;
         let (pool_limit, parked_limit) = (config.pool_limit, config.parked_limit);
         let durable = Durable::open(&config.durable, &config.state_dir).await?;
@@ -215,6 +217,12 @@ impl Node {
         if let Err(error) = records::write(&path, &record, Durability::Process) {
             tracing::warn!(sandbox = %record.id, error = crate::chain(&error), "its end could not be recorded");
         }
+    }
+
+    /// The directory of a sandbox.
+    fn home(&self, id: &SandboxId) -> PathBuf {
+        let paused = self.state().sandbox(id).is_ok_and(|record| record.state == SandboxState::Paused);
+        if paused { self.config.paused_dir().join(id.as_str()) } else { self.config.sandbox_dir(id) }
     }
 
     /// The output file of a sandbox, made if need be; every write goes to its end.

@@ -107,6 +107,15 @@ pub(crate) struct SandboxRecord {
     /// Why its program was stopped, if the pager did it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
+    /// What it was started from, if that need not be a template of this node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) spec: Option<TemplateSpec>,
+    /// When it was paused, in milliseconds since 1970, if that is so or under way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) paused_ms: Option<u64>,
+    /// The store may have a head of it, of the pause of that moment, that says that this node has it in hand.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) held: Option<u64>,
 }
 
 impl SandboxRecord {
@@ -230,6 +239,9 @@ mod tests {
             start_us: 2,
             state: SandboxState::Exited(api::ExitStatus::Code(3)),
             reason: None,
+            spec: None,
+            paused_ms: None,
+            held: None,
         }
     }
 

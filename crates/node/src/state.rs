@@ -9,12 +9,14 @@
 //!
 //! sandbox:   claimed --(program started, record written)--> Running --program ended--> Exited
 //!               |                                              \---- all gone -------> Lost
+//!               |              Running --> Pausing --> Paused --> Running (see `pausing`)
 //!               +--> blank in the pool [--> with a parked copy] --> taken for a start
 //! ```
 //!
 //! Every sandbox directory on disk is claimed by an id in here; whatever is not claimed may be swept.
 
 mod ahead;
+mod pausing;
 mod pool;
 mod sandboxes;
 mod templates;
@@ -28,7 +30,7 @@ use std::{
     sync::Arc,
 };
 
-use api::{BuildTimings, TemplateFacts};
+use api::{BuildTimings, SandboxState, TemplateFacts};
 use base::id::{SandboxId, TemplateName};
 use process::ZygoteFacts;
 use sandbox::ProcessIdentity;
@@ -157,6 +159,10 @@ pub(crate) struct State {
     /// Sandboxes from which is still to be learned.
     samples: BTreeMap<SandboxId, Sample>,
     claimed: HashSet<SandboxId>,
+    /// Sandboxes that are being resumed.
+    resuming: BTreeSet<SandboxId>,
+    /// What became of programs while their sandboxes were being paused.
+    ended: BTreeMap<SandboxId, SandboxState>,
     starts_in_flight: usize,
     /// Layers of sandboxes that are being made; one entry for each use.
     held: Vec<PathBuf>,
@@ -179,7 +185,13 @@ impl State {
         };
         Self {
             templates: templates.into_iter().map(template).collect(),
-            claimed: sandboxes.iter().map(|record| record.id.clone()).collect(),
+            claimed: sandboxes
+                .iter()
+                .filter(|record| pausing::is_here(record))
+                .map(|record| record.id.clone())
+                .collect(),
+            resuming: BTreeSet::new(),
+            ended: BTreeMap::new(),
             // The node before may have ended in between.
             unbound: sandboxes.iter().map(|record| record.id.clone()).collect(),
             sandboxes: sandboxes.into_iter().map(|record| (record.id.clone(), record)).collect(),

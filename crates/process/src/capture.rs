@@ -46,6 +46,9 @@ pub struct CaptureSpec {
 /// An error of what the caller does while the source is stopped.
 pub type PauseError = Box<dyn std::error::Error + Send + Sync>;
 
+/// What the caller does at some point of a capture.
+type Step<'a> = &'a mut dyn FnMut() -> Result<(), PauseError>;
+
 /// A captured program.
 #[derive(Debug)]
 pub struct Capture {
@@ -80,7 +83,18 @@ fn standard_streams(pid: i32) -> Vec<(StreamFile, Stream)> {
 /// Captures a program. `during_pause` runs while it is stopped: what it does (copying files) belongs to the same instant.
 ///
 /// The source is unchanged afterwards, also after an error. [`Error::Refused`] has every reason found.
-pub fn capture(spec: &CaptureSpec, during_pause: &mut dyn FnMut() -> Result<(), PauseError>) -> Result<Capture, Error> {
+pub fn capture(spec: &CaptureSpec, during_pause: Step<'_>) -> Result<Capture, Error> {
+    capture_until(spec, during_pause, None)
+}
+
+/// As [`capture`], but the source stands still until all of it is read and `hold` has returned. `hold` makes sure that it goes no further
+/// then (it freezes its control group): what the capture shows is the last that the source has done. The still needs to run no more by that
+/// time, so it may be frozen along with the source.
+pub fn capture_and_hold(spec: &CaptureSpec, during_pause: Step<'_>, hold: Step<'_>) -> Result<Capture, Error> {
+    capture_until(spec, during_pause, Some(hold))
+}
+
+fn capture_until(spec: &CaptureSpec, during_pause: Step<'_>, hold: Option<Step<'_>>) -> Result<Capture, Error> {
     let pid = spec.pid;
     let checks::Look { refusals, surroundings } = checks::look(pid)?;
     refuse(refusals)?;
@@ -109,12 +123,15 @@ pub fn capture(spec: &CaptureSpec, during_pause: &mut dyn FnMut() -> Result<(), 
     let Outcome { newborn, mut answers, mut found } = outcome?;
     left?;
     let (threads, pending) = threads(pid, stopped.tasks(), take(&mut found.seen), take(&mut answers.threads))?;
-    drop(stopped);
     let pause = began.elapsed();
-    drop(deadman);
+    // Without a hold it goes on here, and the rest happens behind its back.
+    let held = hold.map(|hold| (hold, stopped, deadman));
     let still = Still::adopt(newborn)?;
     let known = Known { threads, pending, answers, found, lines, dont_fork };
     let image = complete(&still, arena, spec.earlier_arena, known)?;
+    if let Some((hold, _stopped, _deadman)) = held {
+        hold().map_err(Error::DuringPause)?;
+    }
     Ok(Capture { image, still, pause })
 }
 

@@ -35,7 +35,7 @@ mod threads;
 mod watches;
 mod zygote;
 
-pub use capture::{Capture, CaptureSpec, PauseError, capture, examine};
+pub use capture::{Capture, CaptureSpec, PauseError, capture, capture_and_hold, examine};
 pub use checkpoint::{ProgramState, RestoreSpec, Restored, StateError, Unfit};
 pub use error::Error;
 pub use floor::time_forks;

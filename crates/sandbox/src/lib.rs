@@ -40,7 +40,7 @@ pub use dial::dial;
 pub use error::Error;
 pub use identity::ProcessIdentity;
 pub use rootfs::{detached_rootfs, prepare_base_layer, prepare_host_mask};
-pub use sandbox::Sandbox;
+pub use sandbox::{Machine, Sandbox};
 pub use seccomp::seccomp_program;
 pub use spec::{Command, Limits, PROGRAM_ID, Spec};
 pub use sweep::{remove_remains, sweep};

@@ -14,6 +14,7 @@ use rustix::{
     io::Errno,
     process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid},
 };
+use serde::{Deserialize, Serialize};
 
 use crate::{
     cgroup::{Cgroups, Group},
@@ -28,6 +29,37 @@ use crate::{
 /// Files in which every sandbox differs, below its upper directory; a program cannot change them.
 pub(crate) const IDENTITY_FILES: [&str; 5] =
     ["etc/hostname", "etc/machine-id", "etc/hosts", "run/pando/boot_id", "run/pando/generation"];
+
+/// What a sandbox is known by beside its id: one that goes on elsewhere keeps it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Content of `/etc/machine-id`.
+    pub machine_id: String,
+    /// Content of `/run/pando/boot_id`.
+    pub boot_id: String,
+    /// Content of `/run/pando/generation`.
+    pub generation: String,
+}
+
+impl Machine {
+    /// One that nobody else is.
+    pub fn random() -> Self {
+        let line = |text: String| format!("{text}\n");
+        Self {
+            machine_id: line(base::id::random_uuid().replace('-', "")),
+            boot_id: line(base::id::random_uuid()),
+            generation: line(base::id::random_uuid()),
+        }
+    }
+
+    /// Of the sandbox in `dir`.
+    pub fn read(dir: &Path) -> Result<Self, Error> {
+        let upper = dir.join("upper");
+        let read = |file: &str| fs::read_to_string(upper.join(file)).at("read", &upper.join(file));
+        let [_, machine_id, _, boot_id, generation] = IDENTITY_FILES;
+        Ok(Self { machine_id: read(machine_id)?, boot_id: read(boot_id)?, generation: read(generation)? })
+    }
+}
 
 /// A killed pid 1 is gone within this many milliseconds of its group being empty.
 const INIT_EXIT_MS_MAX: u64 = 1_000;
@@ -45,8 +77,13 @@ impl Sandbox {
     ///
     /// `spec.dir` may exist already; `upper` and `work` in it must not. The caller must be single-threaded.
     pub fn create(spec: &Spec, cgroups: &Cgroups) -> Result<Self, Error> {
+        Self::create_as(spec, &Machine::random(), cgroups)
+    }
+
+    /// As [`Self::create`], for one that has been there before.
+    pub fn create_as(spec: &Spec, machine: &Machine, cgroups: &Cgroups) -> Result<Self, Error> {
         // Undone in the reverse order, by their drops, unless the last step is reached.
-        let mut directory = OwnDirectory::make(spec)?;
+        let mut directory = OwnDirectory::make(spec, machine)?;
         let rootfs = rootfs::writable(&spec.layers, &spec.dir)?;
         let group = OwnGroup(Some(Group::create(cgroups, &spec.id, &spec.limits)?));
         let init = init::start(spec, &rootfs, group.get())?;
@@ -184,7 +221,7 @@ struct OwnDirectory {
 }
 
 impl OwnDirectory {
-    fn make(spec: &Spec) -> Result<Self, Error> {
+    fn make(spec: &Spec, machine: &Machine) -> Result<Self, Error> {
         let mut own = Self { made: Vec::new() };
         match fs::DirBuilder::new().mode(0o700).create(&spec.dir) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -196,24 +233,23 @@ impl OwnDirectory {
         for (name, mode) in [("upper", 0o755), ("work", 0o700)] {
             own.directory(&spec.dir.join(name), mode)?;
         }
-        own.write_identity(spec)?;
+        own.write_identity(spec, machine)?;
         Ok(own)
     }
 
     /// What makes this sandbox a machine of its own, also after the fork of a program that has read another's.
-    fn write_identity(&mut self, spec: &Spec) -> Result<(), Error> {
+    fn write_identity(&mut self, spec: &Spec, machine: &Machine) -> Result<(), Error> {
         let upper = spec.dir.join("upper");
         for directory in ["etc", "run", "run/pando"] {
             self.directory(&upper.join(directory), 0o755)?;
         }
-        let machine_id = base::id::random_uuid().replace('-', "");
         let hosts = format!("127.0.0.1 localhost {id}\n::1 localhost ip6-localhost ip6-loopback\n", id = spec.id);
         let contents = [
             format!("{}\n", spec.id),
-            format!("{machine_id}\n"),
+            machine.machine_id.clone(),
             hosts,
-            format!("{}\n", base::id::random_uuid()),
-            format!("{}\n", base::id::random_uuid()),
+            machine.boot_id.clone(),
+            machine.generation.clone(),
         ];
         for (file, content) in IDENTITY_FILES.into_iter().zip(contents) {
             self.file(&upper.join(file), &content, 0o444)?;

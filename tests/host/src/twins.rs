@@ -38,8 +38,7 @@ pub struct Difference {
 pub fn compare(first: i32, second: i32, arenas: &[(u64, u64)]) -> Result<Compared> {
     let arenas: Vec<Range> = arenas.iter().map(|&(start, end)| Range { start, end }).collect();
     let (ours, theirs) = (Memory::of(first, &arenas)?, Memory::of(second, &arenas)?);
-    let mut compared = Compared::default();
-    compared.unshared = without(&ours.mapped, &theirs.mapped);
+    let mut compared = Compared { unshared: without(&ours.mapped, &theirs.mapped), ..Compared::default() };
     compared.unshared.extend(without(&theirs.mapped, &ours.mapped));
     let mut own = BTreeSet::new();
     for memory in [&ours, &theirs] {

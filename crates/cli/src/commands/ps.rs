@@ -46,6 +46,8 @@ fn row(sandbox: &Sandbox) -> [String; 6] {
 pub(super) fn state(state: SandboxState) -> String {
     match state {
         SandboxState::Running => "running".to_owned(),
+        SandboxState::Pausing => "pausing".to_owned(),
+        SandboxState::Paused => "paused".to_owned(),
         SandboxState::Exited(ExitStatus::Code(code)) => format!("exited ({code})"),
         SandboxState::Exited(ExitStatus::Signal(signal)) => format!("killed ({signal})"),
         SandboxState::Exited(ExitStatus::Unknown) => "exited (unknown)".to_owned(),

@@ -12,7 +12,7 @@ use store::{
 };
 use tokio::runtime::Handle;
 
-use super::{BlobRef, Durable, Storing, Writing, realm};
+use super::{BlobRef, Durable, Paused, Storing, Writing, paused, realm};
 use crate::error::{Error, Result};
 
 /// Of manifests, in the store's numbering of clients.
@@ -100,11 +100,8 @@ impl Checkpoint {
     }
 
     /// Takes the place of what `head` names, with the segments of that and those of `writing`.
-    pub(crate) fn amend(&self, writing: Writing, head: &Head, durable: &Durable, runtime: &Handle) -> Result<()> {
-        let read = runtime.block_on(Manifest::read(&durable.store, head.manifest));
-        let before = read.storing("read the manifest of a checkpoint")?;
-        let manifest = Manifest { client: self.encode()?.into(), ..before };
-        writing.commit(&head.name, Some(head), manifest).map(drop)
+    pub(crate) fn amend(&self, writing: Writing, head: &Head) -> Result<()> {
+        writing.amend(self.encode()?.into(), head).map(drop)
     }
 
     /// The checkpoint of this name, if there is one.
@@ -125,6 +122,9 @@ impl Checkpoint {
 
     pub(crate) async fn read(durable: &Durable, id: ManifestId) -> Result<Self> {
         let manifest = Manifest::read(&durable.store, id).await.storing("read the manifest of a checkpoint")?;
+        if manifest.kind == paused::MANIFEST_KIND {
+            return Paused::decode(&manifest.client).map(|paused| paused.checkpoint);
+        }
         if manifest.kind != MANIFEST_KIND || manifest.version > VERSION {
             let found = (manifest.kind, manifest.version);
             return Err(format!("manifest {id} has kind and version {found:?}; a newer program may know them"))

@@ -1,8 +1,8 @@
-//! Requests about checkpoints.
+//! Requests about checkpoints and paused sandboxes.
 
 use std::sync::Arc;
 
-use api::{Checkpoint, CheckpointEvent, CheckpointRequest};
+use api::{Checkpoint, CheckpointEvent, CheckpointRequest, PauseEvent, ResumeRequest, Sandbox};
 use axum::{
     Json,
     extract::{Path, State},
@@ -30,7 +30,8 @@ pub(super) async fn take(
 ) -> Result<Response> {
     let id: SandboxId = parse(&id)?;
     let (sender, events) = mpsc::unbounded_channel();
-    let progress = CheckpointProgress::to(sender.clone());
+    let progress =
+        CheckpointProgress::to(sender.clone(), |stage, elapsed_ms| CheckpointEvent::Stage { stage, elapsed_ms });
     tokio::spawn(async move {
         let last = match node.checkpoint(&id, &request, &progress).await {
             Ok(checkpoint) => CheckpointEvent::Done(Box::new(checkpoint)),
@@ -39,6 +40,33 @@ pub(super) async fn take(
         let _ = sender.send(last);
     });
     Ok(json_lines(events))
+}
+
+/// Pauses, and tells how far it is, line by line. It is completed also if the client hangs up.
+pub(super) async fn pause(State(node): Shared, Path(id): Path<String>) -> Result<Response> {
+    let id: SandboxId = parse(&id)?;
+    // What is wrong with the request is told by its status.
+    node.state().running(&id)?;
+    let (sender, events) = mpsc::unbounded_channel();
+    let progress = CheckpointProgress::to(sender.clone(), |stage, elapsed_ms| PauseEvent::Stage { stage, elapsed_ms });
+    tokio::spawn(async move {
+        let last = match node.pause(&id, &progress).await {
+            Ok(paused) => PauseEvent::Done(Box::new(paused)),
+            Err(error) => PauseEvent::Failed(error_detail(&error)),
+        };
+        let _ = sender.send(last);
+    });
+    Ok(json_lines(events))
+}
+
+/// It is completed also if the client hangs up.
+pub(super) async fn resume(
+    State(node): Shared,
+    Path(id): Path<String>,
+    Request(request): Request<ResumeRequest>,
+) -> Result<Json<Sandbox>> {
+    let id: SandboxId = parse(&id)?;
+    finish(async move { node.resume(&id, &request).await }).await.map(Json)
 }
 
 pub(super) async fn list(State(node): Shared) -> Result<Json<Vec<Checkpoint>>> {

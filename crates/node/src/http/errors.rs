@@ -1,6 +1,6 @@
 //! The one table from the node's errors to HTTP.
 
-use api::{ErrorBody, ErrorCode, ErrorDetail, ExitStatus};
+use api::{ErrorBody, ErrorCode, ErrorDetail, ExitStatus, SandboxState};
 use axum::{
     Json,
     http::StatusCode,
@@ -13,12 +13,17 @@ use crate::error::{Error, chain};
 fn place(error: &Error) -> (StatusCode, ErrorCode) {
     match error {
         Error::Invalid { .. } => (StatusCode::BAD_REQUEST, ErrorCode::InvalidRequest),
-        Error::NoTemplate(_) | Error::NothingToRun(_) | Error::NoSandbox(_) | Error::NoCheckpoint(_) => {
-            (StatusCode::NOT_FOUND, ErrorCode::NotFound)
-        }
+        Error::NoTemplate(_)
+        | Error::NothingToRun(_)
+        | Error::NoSandbox(_)
+        | Error::GoneFromStore(_)
+        | Error::NoCheckpoint(_) => (StatusCode::NOT_FOUND, ErrorCode::NotFound),
         Error::TemplateBusy(_)
         | Error::TemplateInUse { .. }
         | Error::NotRunning { .. }
+        | Error::NotPaused { .. }
+        | Error::BeingResumed(_)
+        | Error::HeldElsewhere { .. }
         | Error::PortClosed { .. }
         | Error::CheckpointExists(_) => (StatusCode::CONFLICT, ErrorCode::Conflict),
         Error::CannotFork { .. } | Error::Unfit { .. } => (StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::CannotFork),
@@ -63,6 +68,16 @@ fn hint(error: &Error) -> Option<String> {
         Error::Store { .. } => {
             "check the object store and the database that the node was started with; what was half written is garbage, not damage"
         }
+        Error::NotRunning { state: SandboxState::Paused, .. } => "resume it first: `pando resume ID`",
+        Error::NotRunning { state: SandboxState::Pausing, .. } => {
+            "resume it first, when it is paused: `pando resume ID`"
+        }
+        Error::NotPaused { .. } => "`pando ps` shows the states of all sandboxes",
+        Error::BeingResumed(_) => "wait until it runs: `pando ps`",
+        Error::HeldElsewhere { .. } => {
+            "it runs there, or that node was killed in between and completes it when it is started again; only if that node is gone for good: `pando resume --force ID`"
+        }
+        Error::GoneFromStore(_) => "`pando rm ID` forgets it on this node",
         Error::NotRunning { .. } => "`pando logs` shows its output; `pando rm` removes it",
         Error::PortClosed { .. } => "`pando logs` may say why; the port is that of the program inside",
         Error::CannotFork { .. } => {
@@ -110,6 +125,10 @@ fn details(error: &Error) -> Vec<String> {
         | Error::TemplateBusy(_)
         | Error::TemplateInUse { .. }
         | Error::NotRunning { .. }
+        | Error::NotPaused { .. }
+        | Error::BeingResumed(_)
+        | Error::HeldElsewhere { .. }
+        | Error::GoneFromStore(_)
         | Error::PortClosed { .. }
         | Error::ProgramMissing { .. }
         | Error::ProgramNotExecutable { .. }

@@ -208,7 +208,12 @@ fn build(
     let capture_began = Instant::now();
     // Inside the pause: memory and files of the copies are of the same instant.
     let mut copy_files = || Ok(sandbox.snapshot_upper(&job.layer_dest)?);
-    let capture = match process::capture(&spec, &mut copy_files) {
+    let mut freeze = || Ok(sandbox.freeze()?);
+    let captured = match job.hold {
+        true => process::capture_and_hold(&spec, &mut copy_files, &mut freeze),
+        false => process::capture(&spec, &mut copy_files),
+    };
+    let capture = match captured {
         Ok(capture) => capture,
         Err(process::Error::Refused(refusals)) => {
             let refusals = refusals.iter().map(|refusal| (refusal.kind(), refusal.to_string())).collect();

@@ -13,8 +13,10 @@ use serde::{Deserialize, Serialize};
 /// From the server, with the descriptors that the variant names.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Request {
-    /// -> `Created`
-    CreateSandbox { spec: sandbox::Spec },
+    /// As `machine`, if it is one that has been there before -> `Created`
+    CreateSandbox { spec: sandbox::Spec, machine: Option<sandbox::Machine> },
+    /// Let the processes of a sandbox go on -> `Done`
+    Thaw { id: SandboxId },
     /// Take over a sandbox of an earlier keeper -> `Adopted`
     Adopt { spec: sandbox::Spec, init: ProcessIdentity, main: Option<ProcessIdentity> },
     /// End all its processes and remove all of it but its directory -> `Done`
@@ -60,6 +62,8 @@ pub(crate) struct BuildZygote {
     pub(crate) state_dest: Option<PathBuf>,
     /// Use huge pages.
     pub(crate) huge_pages: bool,
+    /// The sandbox is frozen from the captured instant on, until it is told to thaw.
+    pub(crate) hold: bool,
 }
 
 /// Restore the zygote of a checkpoint.

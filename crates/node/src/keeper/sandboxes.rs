@@ -8,7 +8,7 @@ use std::{
 };
 
 use base::id::SandboxId;
-use sandbox::{Cgroups, ProcessIdentity, Sandbox};
+use sandbox::{Cgroups, Machine, ProcessIdentity, Sandbox};
 
 use super::{
     children::{Children, Role, pid_namespace},
@@ -65,8 +65,9 @@ impl Sandboxes {
         self.by_id.values().any(|sandbox| sandbox.init().pid == pid)
     }
 
-    pub(super) fn create(&mut self, spec: &sandbox::Spec) -> Reply {
-        match Sandbox::create(spec, &self.cgroups) {
+    pub(super) fn create(&mut self, spec: &sandbox::Spec, machine: Option<Machine>) -> Reply {
+        let machine = machine.unwrap_or_else(Machine::random);
+        match Sandbox::create_as(spec, &machine, &self.cgroups) {
             Ok(sandbox) => {
                 let init = sandbox.init();
                 self.by_id.insert(spec.id.clone(), sandbox);
@@ -116,6 +117,14 @@ impl Sandboxes {
         match (watched, super::identity(pid)) {
             (Ok(_), Ok(identity)) => Reply::Spawned { pid: identity },
             (Err(error), _) | (_, Err(error)) => Reply::failed(&error),
+        }
+    }
+
+    pub(super) fn thaw(&self, id: &SandboxId) -> Reply {
+        match self.by_id.get(id).map(Sandbox::thaw) {
+            Some(Ok(())) => Reply::Done,
+            Some(Err(error)) => Reply::failed(&error),
+            None => Reply::no_sandbox(id),
         }
     }
 

@@ -167,7 +167,9 @@ impl Node {
         let limits = engine_limits(&spec.limits);
         let create = sandbox::Spec { id: job.source.clone(), dir, layers: job.image_layers.clone(), limits };
         let keeper = self.keeper("make a sandbox").await?;
-        keeper.call("make a sandbox", Request::CreateSandbox { spec: create }, &[], CREATE_DEADLINE).await?;
+        keeper
+            .call("make a sandbox", Request::CreateSandbox { spec: create, machine: None }, &[], CREATE_DEADLINE)
+            .await?;
 
         let output = self.open_output(&job.source)?;
         let streams = self.streams(&output)?;
@@ -192,6 +194,7 @@ impl Node {
             layer_dest: job.layer.clone(),
             state_dest: None,
             huge_pages: true,
+            hold: false,
         };
         let what = format!("template {}", spec.name);
         let (zygote, timings) = self.request_zygote(request, what, None).await?;

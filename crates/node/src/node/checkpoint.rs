@@ -10,10 +10,10 @@ mod base;
 use std::{fs, path::PathBuf, sync::Arc, time::Instant};
 
 use ::base::id::{SandboxId, TemplateName};
-use api::{CheckpointEvent, CheckpointRequest, CheckpointStage};
+use api::{CheckpointRequest, CheckpointStage};
 use memory::{Known, ProcessPages, scan::Scan};
 use process::ProgramState;
-use store::heads::Head;
+use store::id::ManifestId;
 use sys::remote::Range;
 use tokio::{runtime::Handle, sync::mpsc};
 
@@ -27,32 +27,51 @@ use crate::{
     durable::{BlobRef, Checkpoint, Counts, Durable, Storing, Writing, pack_layer, page_reader, realm, write_bytes},
     error::{Context, Error, Result},
     keeper::message::BuildZygote,
-    records::{SandboxRecord, TemplateRecord},
+    records::SandboxRecord,
     state::FORK_LAYER,
 };
 
 /// Name of the description of the program in the directory of the capture.
 const STATE: &str = "state";
 
-/// Where a checkpoint tells how far it is.
-#[derive(Debug, Clone)]
+/// Where a checkpoint, or a pause, tells how far it is.
+#[derive(Clone)]
 pub(crate) struct CheckpointProgress {
     began: Instant,
-    listener: mpsc::UnboundedSender<CheckpointEvent>,
+    listener: Arc<dyn Fn(CheckpointStage, u64) + Send + Sync>,
 }
 
 impl CheckpointProgress {
-    /// For a client.
-    pub(crate) fn to(listener: mpsc::UnboundedSender<CheckpointEvent>) -> Self {
+    /// For a client, which hears of each stage and of the milliseconds until then.
+    pub(crate) fn to<E: Send + 'static>(
+        listener: mpsc::UnboundedSender<E>,
+        event: fn(CheckpointStage, u64) -> E,
+    ) -> Self {
+        let listener = Arc::new(move |stage, elapsed_ms| {
+            // A client that hung up does not stop what is almost done.
+            let _ = listener.send(event(stage, elapsed_ms));
+        });
         Self { began: Instant::now(), listener }
     }
 
-    fn stage(&self, stage: CheckpointStage) {
-        let elapsed_ms = self.began.elapsed().as_millis() as u64;
-        // A client that hung up does not stop what is almost done.
-        let _ = self.listener.send(CheckpointEvent::Stage { stage, elapsed_ms });
+    pub(super) fn stage(&self, stage: CheckpointStage) {
+        (self.listener)(stage, self.began.elapsed().as_millis() as u64);
     }
 }
+
+/// What is to be kept, and how.
+pub(super) struct Keep<'a> {
+    pub(super) record: &'a SandboxRecord,
+    /// Of its template, under the name that the checkpoint gets.
+    pub(super) spec: api::TemplateSpec,
+    /// Whether the sandbox is frozen from the captured instant on.
+    pub(super) hold: bool,
+    /// Gives it its name.
+    pub(super) commit: Commit,
+}
+
+/// Commits what was written, with what it was taken against. Blocks.
+pub(super) type Commit = Box<dyn FnOnce(&Checkpoint, Writing, Option<ManifestId>) -> Result<ManifestId> + Send>;
 
 /// What a capture has left for the writer.
 struct Captured {
@@ -73,13 +92,8 @@ impl Node {
         request: &CheckpointRequest,
         progress: &CheckpointProgress,
     ) -> Result<api::Checkpoint> {
-        let (record, template) = {
-            let state = self.state();
-            let record = state.running(id)?.clone();
-            let template = state.template_record(&record.template).cloned();
-            let template = template.ok_or_else(|| Error::NoTemplate(record.template.clone()))?;
-            (record, template)
-        };
+        let record = self.state().running(id)?.clone();
+        let spec = self.state().spec_of(&record)?;
         let name = match &request.name {
             Some(name) => name.clone(),
             None => made_up(&record.template)?,
@@ -88,9 +102,22 @@ impl Node {
             Some(_) if !request.replace => return Err(Error::CheckpointExists(name)),
             found => found.map(|(head, _)| head),
         };
+        let commit: Commit = Box::new(move |checkpoint, writing, parent| {
+            checkpoint.commit(writing, replaces.as_ref(), parent).map(|(manifest, _)| manifest)
+        });
+        let spec = api::TemplateSpec { name, ..spec };
+        self.keep(Keep { record: &record, spec, hold: false, commit }, progress).await
+    }
+
+    /// Captures a sandbox and writes it into the store.
+    pub(super) async fn keep(
+        self: &Arc<Self>,
+        keep: Keep<'_>,
+        progress: &CheckpointProgress,
+    ) -> Result<api::Checkpoint> {
         let point = self.state().claim();
         let directory = self.config.sandbox_dir(&point);
-        let taken = self.take(&record, &template, (name, replaces), &directory, progress).await;
+        let taken = self.take(keep, &directory, progress).await;
         remove_quietly(&directory).await;
         self.state().release(&point);
         taken
@@ -98,9 +125,7 @@ impl Node {
 
     async fn take(
         self: &Arc<Self>,
-        record: &SandboxRecord,
-        template: &TemplateRecord,
-        (name, replaces): (TemplateName, Option<Head>),
+        Keep { record, spec, hold, commit }: Keep<'_>,
         directory: &std::path::Path,
         progress: &CheckpointProgress,
     ) -> Result<api::Checkpoint> {
@@ -128,6 +153,7 @@ impl Node {
             layer_dest: layer.clone(),
             state_dest: Some(directory.join(STATE)),
             huge_pages: false,
+            hold,
         };
         self.state().hold(&record.layers);
         let built = self.request_zygote(job, format!("sandbox {}", record.id), None).await;
@@ -140,9 +166,8 @@ impl Node {
                     layers: std::iter::once(layer).chain(self.own_layers(&record.layers)).collect(),
                     pause_us: timings.pause_us,
                 };
-                let spec = api::TemplateSpec { name, ..template.spec.clone() };
                 let (durable, progress, runtime) = (self.durable.clone(), progress.clone(), Handle::current());
-                let write = move || write(&durable, &runtime, &captured, spec, replaces.as_ref(), &progress);
+                let write = move || write(&durable, &runtime, &captured, spec, commit, &progress);
                 tokio::task::spawn_blocking(write).await.doing("write the checkpoint").flatten()
             }
             Err(error) => Err(error),
@@ -205,7 +230,7 @@ fn write(
     runtime: &Handle,
     captured: &Captured,
     spec: api::TemplateSpec,
-    replaces: Option<&Head>,
+    commit: Commit,
     progress: &CheckpointProgress,
 ) -> Result<api::Checkpoint> {
     let encoded = fs::read(&captured.state).at("read", &captured.state)?;
@@ -238,7 +263,7 @@ fn write(
         writing.finish_segment()?;
         page_reader(checkpoint.images(), durable, runtime)?.runs().storing("read back the index of the memory")?;
     }
-    let (manifest, _) = checkpoint.commit(writing, replaces, parent)?;
+    let manifest = commit(&checkpoint, writing, parent)?;
     Ok(to_api(&checkpoint, &manifest.to_string()))
 }
 

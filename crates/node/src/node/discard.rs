@@ -2,6 +2,7 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
+use api::SandboxState;
 use base::id::SandboxId;
 use tokio::task::JoinSet;
 
@@ -19,16 +20,39 @@ const SWEEP_REST: Duration = Duration::from_secs(3);
 impl Node {
     /// Removes a sandbox that users know of.
     pub(crate) async fn remove(self: &Arc<Self>, id: &SandboxId) -> Result<()> {
-        self.state().sandbox(id)?;
-        self.discard(id.clone()).await;
-        Ok(())
+        self.wait_settled(id).await?;
+        let known = self.state().sandbox(id).map(|record| record.state);
+        match known {
+            Ok(SandboxState::Paused) | Err(_) => self.remove_paused(id).await,
+            Ok(_) => {
+                self.discard(id.clone()).await;
+                Ok(())
+            }
+        }
     }
 
     /// Removes all of them, side by side.
     pub(crate) async fn remove_all(self: &Arc<Self>) -> Vec<SandboxId> {
         let ids: Vec<_> = self.state().sandboxes().into_iter().map(|record| record.id).collect();
-        self.discard_all(ids.clone()).await;
-        ids
+        let mut removals = JoinSet::new();
+        for id in ids {
+            let node = Arc::clone(self);
+            removals.spawn(async move { (node.remove(&id).await, id) });
+        }
+        let mut removed = Vec::new();
+        while let Some(removal) = removals.join_next().await {
+            match removal {
+                Ok((Ok(()), id)) => removed.push(id),
+                Ok((Err(error), id)) => tracing::warn!(sandbox = %id, error = chain(&error), "it is not removed"),
+                Err(error) => tracing::error!(%error, "a removal broke off"),
+            }
+        }
+        removed.sort_unstable();
+        removed
+    }
+
+    pub(super) fn ids_here(&self) -> Vec<SandboxId> {
+        self.state().sandboxes_here().into_iter().map(|record| record.id).collect()
     }
 
     pub(super) async fn discard_all(self: &Arc<Self>, ids: Vec<SandboxId>) {
@@ -48,10 +72,22 @@ impl Node {
     /// it is tried again.
     pub(super) async fn discard(self: &Arc<Self>, id: SandboxId) {
         self.learn(&id).await;
+        let held = self.state().sandbox(&id).ok().and_then(|record| record.held);
+        if held.is_some()
+            && let Err(error) = self.remove_head(&id, held).await
+        {
+            tracing::warn!(sandbox = %id, error = chain(&error), "what the store has of it stays there");
+        }
         // The record goes first: a crash in between leaves something unclaimed, which the sweep finds.
         let dir = self.config.sandbox_dir(&id);
         let _ = std::fs::remove_file(dir.join(RECORD));
         let unused = self.state().forget(&id);
+        self.end(&id).await;
+        self.remove_layers(unused).await;
+    }
+
+    /// Ends the processes of a sandbox and removes its files. What is left is swept later: nothing may claim it then.
+    pub(super) async fn end(self: &Arc<Self>, id: &SandboxId) {
         let removed = match self.keeper("remove the sandbox").await {
             Ok(keeper) => {
                 let request = Request::DestroySandbox { id: id.clone() };
@@ -60,12 +96,11 @@ impl Node {
             Err(error) => Err(error),
         };
         let cleared = self.clear_away(id.clone(), removed.is_ok()).await;
-        self.state().release(&id);
+        self.state().release(id);
         if let Err(error) = cleared {
             tracing::error!(sandbox = %id, error = chain(&error), "a sandbox could not be removed; it is tried again");
             self.sweep_work.notify_one();
         }
-        self.remove_layers(unused).await;
     }
 
     /// Removes the files of a sandbox, and all the rest of it if the keeper did not: it may be new and not know the

@@ -55,12 +55,13 @@ impl Node {
         let (init, spec) = {
             let state = self.state();
             let record = state.sandbox(id)?;
-            if record.state == api::SandboxState::Lost {
-                return Err(Error::NotRunning { id: id.clone(), state: record.state });
+            match record.state {
+                api::SandboxState::Running | api::SandboxState::Exited(_) => {}
+                state @ (api::SandboxState::Pausing | api::SandboxState::Paused | api::SandboxState::Lost) => {
+                    return Err(Error::NotRunning { id: id.clone(), state });
+                }
             }
-            let template =
-                state.template_record(&record.template).ok_or_else(|| Error::NoTemplate(record.template.clone()))?;
-            (record.init, template.spec.clone())
+            (record.init, state.spec_of(record)?)
         };
         let mut command = command(&spec, request.command, &request.env, request.cwd.as_deref());
         let (streams, stdio) = match request.terminal {

@@ -50,6 +50,7 @@ impl Node {
             layer_dest: layer.clone(),
             state_dest: None,
             huge_pages: false,
+            hold: false,
         };
         let layers: Vec<_> = std::iter::once(layer).chain(record.layers.iter().cloned()).collect();
         // From here on the point lives as long as its layer is used; the claim has done its duty.

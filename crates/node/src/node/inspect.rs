@@ -23,19 +23,19 @@ impl Node {
             processes,
             cgroup: group.display().to_string(),
             layers: record.layers.iter().map(|layer| layer.display().to_string()).collect(),
-            directory: self.config.sandbox_dir(id).display().to_string(),
+            directory: self.home(id).display().to_string(),
         })
     }
 }
 
 /// The processes of a control group.
-fn pids(group: &Path) -> Vec<i32> {
+pub(super) fn pids(group: &Path) -> Vec<i32> {
     let members = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
     members.lines().filter_map(|pid| pid.parse().ok()).collect()
 }
 
 /// One process; none if it has ended meanwhile.
-fn process(pid: i32) -> Option<ProcessInfo> {
+pub(super) fn process(pid: i32) -> Option<ProcessInfo> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
     let memory = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();

@@ -38,7 +38,7 @@ impl Node {
     }
 
     async fn send_logs(&self, id: &SandboxId, follow: bool, sender: &mpsc::Sender<Vec<u8>>) -> Option<()> {
-        let path = output_file(&self.config.sandbox_dir(id));
+        let path = output_file(&self.home(id));
         let earlier = earlier_file(&path);
         if let Ok(mut file) = File::open(earlier) {
             send_rest(&mut file, sender).await?;
@@ -46,7 +46,10 @@ impl Node {
         let mut file = File::open(&path).ok()?;
         loop {
             // Asked before reading: what it wrote before its end is then in the file.
-            let goes_on = self.state().sandbox(id).is_ok_and(|record| record.state == SandboxState::Running);
+            let goes_on = self.state().sandbox(id).is_ok_and(|record| match record.state {
+                SandboxState::Running | SandboxState::Pausing => true,
+                SandboxState::Paused | SandboxState::Exited(_) | SandboxState::Lost => false,
+            });
             send_rest(&mut file, sender).await?;
             if !follow || !goes_on {
                 return Some(());
@@ -63,7 +66,7 @@ impl Node {
     pub(super) async fn bound_outputs(self: Arc<Self>, every: Duration) {
         loop {
             tokio::time::sleep(every).await;
-            let ids: Vec<_> = self.state().sandboxes().into_iter().map(|record| record.id).collect();
+            let ids: Vec<_> = self.state().sandboxes_here().into_iter().map(|record| record.id).collect();
             for id in ids {
                 let path = output_file(&self.config.sandbox_dir(&id));
                 let cut = tokio::task::spawn_blocking(move || cut(&path, LOG_BYTES_MAX));
@@ -76,7 +79,7 @@ impl Node {
 }
 
 /// Where the newest half of a cut file goes.
-fn earlier_file(path: &Path) -> std::path::PathBuf {
+pub(super) fn earlier_file(path: &Path) -> std::path::PathBuf {
     path.with_extension("log.1")
 }
 

@@ -129,7 +129,7 @@ impl Node {
     /// Ends the pager unless somebody depends on it. Zygotes that have just ended may do so for a moment.
     pub(super) async fn stop_pager(&self) {
         let socket = self.pager_socket();
-        let patience = if self.state().sandboxes().is_empty() { STOP_MAX } else { Duration::ZERO };
+        let patience = if self.ids_here().is_empty() { STOP_MAX } else { Duration::ZERO };
         let stop = move || {
             let deadline = Instant::now() + patience;
             // Without a connection there is none.
@@ -161,7 +161,7 @@ fn record(name: &TemplateName, pages: &str, socket: &Path, durable: &Durable, ru
     let set = memory::hot::write(&reader, &order, &mut writing).storing("write the working set")?;
     let encoded = set.encode().storing("write the working set")?;
     checkpoint.hot = Some(write_bytes(&mut writing, &encoded)?);
-    checkpoint.amend(writing, &head, durable, runtime)?;
+    checkpoint.amend(writing, &head)?;
     Ok(set.pages())
 }
 

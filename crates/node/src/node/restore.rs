@@ -53,17 +53,8 @@ impl Node {
     async fn restore_into(self: &Arc<Self>, checkpoint: &Checkpoint, manifest: String, own: &[PathBuf]) -> Result<()> {
         let began = Instant::now();
         let image_layers = self.prepare_image(&checkpoint.spec).await?;
-        let (durable, runtime) = (self.durable.clone(), Handle::current());
-        let (fetched, into) = (checkpoint.clone(), own.to_vec());
-        let pager = self.reach_pager();
-        let hot = self.read_hot(checkpoint);
-        let fetch = move || {
-            for (layer, into) in fetched.layers.iter().zip(&into) {
-                Checkpoint::unpack_layer(layer, &durable, &runtime, into)?;
-            }
-            parcel(&fetched, &durable, &runtime)
-        };
-        let parcel = tokio::task::spawn_blocking(fetch).await.doing("fetch the checkpoint").flatten()?;
+        let beside = self.begin_beside(checkpoint);
+        let parcel = self.fetch(checkpoint, own).await?;
         tracing::debug!(name = %checkpoint.spec.name, us = began.elapsed().as_micros() as u64, "fetched what is needed first");
         let [layer, lower @ ..] = own else {
             return Err("it has no layer").storing("restore the checkpoint");
@@ -81,7 +72,7 @@ impl Node {
         let layers = record.layers();
         // Whoever has a checkpoint restored will want a sandbox.
         let blank = self.create_blank(&layers, &record.spec.limits);
-        let zygote = self.restore_zygote(&record, parcel, Beside { hot, pager }, began);
+        let zygote = self.restore_zygote(&record, parcel, beside, began);
         let (zygote, blank) = tokio::join!(zygote, blank);
         let (name, pages) = (record.spec.name.clone(), record.pages.clone());
         let installed = match zygote {
@@ -96,9 +87,24 @@ impl Node {
         Ok(())
     }
 
-    fn read_hot(&self, checkpoint: &Checkpoint) -> JoinHandle<Result<HotPages>> {
+    /// Begins what a restore needs beside its zygote.
+    pub(super) fn begin_beside(&self, checkpoint: &Checkpoint) -> Beside {
         let (checkpoint, durable, runtime) = (checkpoint.clone(), self.durable.clone(), Handle::current());
-        tokio::task::spawn_blocking(move || HotPages::read(&checkpoint, &durable, &runtime))
+        let hot = tokio::task::spawn_blocking(move || HotPages::read(&checkpoint, &durable, &runtime));
+        Beside { hot, pager: self.reach_pager() }
+    }
+
+    /// Fetches what is needed first, with its layers into the directories `own`.
+    pub(super) async fn fetch(&self, checkpoint: &Checkpoint, own: &[PathBuf]) -> Result<Packed> {
+        let (durable, runtime) = (self.durable.clone(), Handle::current());
+        let (fetched, into) = (checkpoint.clone(), own.to_vec());
+        let fetch = move || {
+            for (layer, into) in fetched.layers.iter().zip(&into) {
+                Checkpoint::unpack_layer(layer, &durable, &runtime, into)?;
+            }
+            parcel(&fetched, &durable, &runtime)
+        };
+        tokio::task::spawn_blocking(fetch).await.doing("fetch the checkpoint").flatten()
     }
 
     /// Puts a blank into the pool, if the template came to be.
@@ -117,7 +123,7 @@ impl Node {
     }
 
     /// Has the keeper restore the zygote, and the pager fill it.
-    async fn restore_zygote(
+    pub(super) async fn restore_zygote(
         &self,
         record: &TemplateRecord,
         parcel: Packed,
@@ -170,13 +176,13 @@ impl Node {
 }
 
 /// What is done beside the zygote.
-struct Beside {
+pub(super) struct Beside {
     hot: JoinHandle<Result<HotPages>>,
     pager: JoinHandle<Result<Client>>,
 }
 
 /// A packed parcel.
-struct Packed {
+pub(super) struct Packed {
     file: OwnedFd,
     /// Mappings whose pages arrive by fault.
     by_fault: Vec<(u64, u64)>,

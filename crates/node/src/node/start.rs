@@ -9,7 +9,7 @@ use std::{path::PathBuf, sync::Arc, time::Instant};
 
 use api::{Interpreter, RunRequest, RunResponse, SandboxState};
 use base::id::{SandboxId, TemplateName};
-use sandbox::ProcessIdentity;
+use sandbox::{Machine, ProcessIdentity};
 use tokio::{sync::oneshot, task::JoinSet};
 
 use super::{CREATE_DEADLINE, Node, START_DEADLINE, engine_limits, now_ms, unexpected};
@@ -57,10 +57,10 @@ fn lost_its_zygote(error: &Error) -> bool {
 }
 
 /// Counts a start as under way while it lives, so that the pool keeps out of its way.
-struct InFlight<'a>(&'a Node);
+pub(super) struct InFlight<'a>(&'a Node);
 
 impl<'a> InFlight<'a> {
-    fn new(node: &'a Node) -> Self {
+    pub(super) fn new(node: &'a Node) -> Self {
         node.state().start_begins();
         Self(node)
     }
@@ -146,7 +146,7 @@ impl Node {
                     }
                     // Someone else was faster.
                     Err(Error::TemplateBusy(_)) => {}
-                    Ok(None) => return Err(Error::NothingToRun(name.clone())),
+                    Ok(None) => return Err(self.nothing_to_run(name)),
                     Err(error) => return Err(error),
                 }
                 continue;
@@ -167,6 +167,15 @@ impl Node {
                     }
                 }
             }
+        }
+    }
+
+    /// Nothing has this name; a sandbox may have it as its id.
+    fn nothing_to_run(&self, name: &TemplateName) -> Error {
+        let id = name.as_str().parse::<SandboxId>().ok();
+        match id.and_then(|id| self.state().running(&id).err()) {
+            Some(paused @ Error::NotRunning { state: SandboxState::Paused, .. }) => paused,
+            Some(_) | None => Error::NothingToRun(name.clone()),
         }
     }
 
@@ -256,6 +265,9 @@ impl Node {
             start_us: began.elapsed().as_micros() as u64,
             state: SandboxState::Running,
             reason: None,
+            spec: None,
+            paused_ms: None,
+            held: None,
         };
         blank.record.finish(&record)?;
         let sandbox = record.to_api();
@@ -265,7 +277,12 @@ impl Node {
         Ok(sandbox)
     }
 
-    async fn fork_into(&self, source: &Source, blank: &Blank) -> Result<(ProcessIdentity, oneshot::Receiver<Status>)> {
+    /// Forks a copy into a blank sandbox.
+    pub(super) async fn fork_into(
+        &self,
+        source: &Source,
+        blank: &Blank,
+    ) -> Result<(ProcessIdentity, oneshot::Receiver<Status>)> {
         let output = &*blank.output;
         let number = self.state().number();
         let stepping = source.interpreter == Interpreter::Stepping;
@@ -281,7 +298,7 @@ impl Node {
     /// Makes a sandbox without a program. A failure leaves nothing.
     pub(super) async fn create_blank(self: &Arc<Self>, layers: &[PathBuf], limits: &api::Limits) -> Result<Blank> {
         let id = self.state().claim();
-        match self.try_create(&id, layers, limits).await {
+        match self.try_create(&id, layers, limits, None).await {
             Ok(blank) => Ok(blank),
             Err(error) => {
                 self.discard(id).await;
@@ -290,11 +307,19 @@ impl Node {
         }
     }
 
-    async fn try_create(&self, id: &SandboxId, layers: &[PathBuf], limits: &api::Limits) -> Result<Blank> {
+    /// Makes a sandbox without a program, as `machine` if it has been there before. After a failure some of it may be left.
+    pub(super) async fn try_create(
+        &self,
+        id: &SandboxId,
+        layers: &[PathBuf],
+        limits: &api::Limits,
+        machine: Option<Machine>,
+    ) -> Result<Blank> {
         let dir = self.config.sandbox_dir(id);
         let spec = sandbox::Spec { id: id.clone(), dir, layers: layers.to_vec(), limits: engine_limits(limits) };
         let keeper = self.keeper("make a sandbox").await?;
-        let answer = keeper.call("make a sandbox", Request::CreateSandbox { spec }, &[], CREATE_DEADLINE).await?;
+        let answer =
+            keeper.call("make a sandbox", Request::CreateSandbox { spec, machine }, &[], CREATE_DEADLINE).await?;
         match answer.reply {
             Reply::Created { init } => {
                 let output = Arc::new(self.open_output(id)?.into());

@@ -20,7 +20,10 @@ impl Node {
         let killed = match record.state {
             SandboxState::Exited(ExitStatus::Signal(signal)) => signal == rustix::process::Signal::KILL.as_raw(),
             SandboxState::Exited(ExitStatus::Unknown) | SandboxState::Lost => true,
-            SandboxState::Exited(ExitStatus::Code(_)) | SandboxState::Running => false,
+            SandboxState::Exited(ExitStatus::Code(_))
+            | SandboxState::Running
+            | SandboxState::Pausing
+            | SandboxState::Paused => false,
         };
         let Some(pages) = record.pages.filter(|_| killed) else { return };
         let (socket, pid) = (crate::pager_socket(&self.config.state_dir), record.main.pid);

@@ -13,6 +13,7 @@ use std::{
 };
 
 use api::{ExitStatus, SandboxState};
+use base::id::SandboxId;
 use tokio::{
     process::{Child, Command},
     sync::{mpsc, watch},
@@ -48,6 +49,7 @@ impl Node {
         self.sweep().await?;
         let mut running = self.start_keeper().await?;
         let pool = tokio::spawn(Arc::clone(&self).fill_pool(stop.clone()));
+        self.take_up_pauses();
         let background = [
             tokio::spawn(Arc::clone(&self).bind_limits()),
             tokio::spawn(Arc::clone(&self).sweep_leftovers()),
@@ -131,7 +133,7 @@ impl Node {
 
     async fn start_keeper(self: &Arc<Self>) -> Result<Running> {
         let running = self.spawn_keeper()?;
-        let recorded = self.state().sandboxes();
+        let recorded = self.state().sandboxes_here();
         for record in recorded {
             self.adopt(&running.client, record).await;
         }
@@ -169,13 +171,18 @@ impl Node {
             layers: record.layers.clone(),
             limits: engine_limits(&record.limits),
         };
-        let main = (record.state == SandboxState::Running).then_some(record.main);
+        let main = matches!(record.state, SandboxState::Running | SandboxState::Pausing).then_some(record.main);
         // Before it is asked: the end may follow right behind the answer.
         let ended = main.map(|main| keeper.ended(main.pid));
         let request = Request::Adopt { spec, init: record.init, main };
         let answer = keeper.call("adopt the sandbox", request, &[], CREATE_DEADLINE).await;
         match (answer.map(|answer| answer.reply), ended) {
-            (Ok(Reply::Adopted { alive: true, main_alive: true }), Some(ended)) => self.monitor(id, ended),
+            (Ok(Reply::Adopted { alive: true, main_alive: true }), Some(ended)) => {
+                self.monitor(id.clone(), ended);
+                if record.state == SandboxState::Running {
+                    thaw(keeper, id).await;
+                }
+            }
             (Ok(Reply::Adopted { alive: true, .. }), Some(_)) => {
                 self.set_sandbox_state(&id, SandboxState::Exited(ExitStatus::Unknown));
                 self.explain_end(&id).await;
@@ -197,7 +204,7 @@ impl Node {
         let blanks = self.state().take_pool();
         self.discard_blanks(blanks).await;
         if self.config.at_exit == AtExit::Remove {
-            self.remove_all().await;
+            self.discard_all(self.ids_here()).await;
         }
         self.keeper.send_replace(None);
         running.client.close();
@@ -211,15 +218,14 @@ impl Node {
     /// Removes what has to go, once there is no keeper any more.
     async fn leave(self: &Arc<Self>) {
         if self.config.at_exit == AtExit::Remove {
-            let ids: Vec<_> = self.state().sandboxes().into_iter().map(|record| record.id).collect();
-            ids.iter().for_each(|id| drop(self.state().forget(id)));
+            self.ids_here().iter().for_each(|id| drop(self.state().forget(id)));
         }
         // Also what requests were in the middle of when the keeper left.
         if let Err(error) = self.sweep_unless(State::records).await {
             tracing::warn!(error = chain(&error), "leftovers stay for the next node");
         }
         self.stop_pager().await;
-        if self.state().sandboxes().is_empty()
+        if self.ids_here().is_empty()
             && let Err(error) = self.cgroups.remove_all()
         {
             tracing::warn!(error = chain(&error), "the control groups could not be removed");
@@ -233,6 +239,14 @@ impl Node {
         {
             tracing::warn!(zygote, error = chain(&error), "it could not be dropped");
         }
+    }
+}
+
+/// A pause that was cut off before anything was durable has left it frozen.
+async fn thaw(keeper: &KeeperClient, id: SandboxId) {
+    let answer = keeper.call("thaw the sandbox", Request::Thaw { id: id.clone() }, &[], CREATE_DEADLINE).await;
+    if let Err(error) = answer {
+        tracing::error!(sandbox = %id, error = chain(&error), "it may stand still");
     }
 }
 

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use api::SandboxState;
+use api::{SandboxState, TemplateSpec};
 use base::id::SandboxId;
 
 use super::State;
@@ -50,7 +50,8 @@ impl State {
     /// Whether it outlives the node: a sandbox that was started, or a fork point that one stands on.
     pub(crate) fn records(&self, id: &SandboxId) -> bool {
         let is_point = |layer: &PathBuf| fork_point(layer).is_some_and(|point| point == *id);
-        self.sandboxes.contains_key(id) || self.sandboxes.values().flat_map(|record| &record.layers).any(is_point)
+        self.sandboxes.get(id).is_some_and(|record| record.state != SandboxState::Paused)
+            || self.sandboxes.values().flat_map(|record| &record.layers).any(is_point)
     }
 
     /// Keeps layers that a sandbox is about to be made with.
@@ -84,6 +85,15 @@ impl State {
     /// Its state changed; the record to write, if it is known and this is news.
     pub(crate) fn set_state(&mut self, id: &SandboxId, state: SandboxState) -> Option<SandboxRecord> {
         let record = self.sandboxes.get_mut(id).filter(|record| record.state != state)?;
+        match record.state {
+            SandboxState::Running | SandboxState::Exited(_) | SandboxState::Lost => {}
+            // Its processes are ended, or somebody ended them: that counts only if it is not paused in the end.
+            SandboxState::Pausing => {
+                self.ended.insert(id.clone(), state);
+                return None;
+            }
+            SandboxState::Paused => return None,
+        }
         record.state = state;
         Some(record.clone())
     }
@@ -100,12 +110,20 @@ impl State {
         self.sandboxes.get(id).ok_or_else(|| Error::NoSandbox(id.clone()))
     }
 
+    /// What a sandbox was started from.
+    pub(crate) fn spec_of(&self, record: &SandboxRecord) -> Result<TemplateSpec> {
+        let template = || self.template_record(&record.template).map(|template| template.spec.clone());
+        record.spec.clone().or_else(template).ok_or_else(|| Error::NoTemplate(record.template.clone()))
+    }
+
     /// One sandbox whose program runs.
     pub(crate) fn running(&self, id: &SandboxId) -> Result<&SandboxRecord> {
         let record = self.sandbox(id)?;
         match record.state {
             SandboxState::Running => Ok(record),
-            state @ (SandboxState::Exited(_) | SandboxState::Lost) => Err(Error::NotRunning { id: id.clone(), state }),
+            state @ (SandboxState::Pausing | SandboxState::Paused | SandboxState::Exited(_) | SandboxState::Lost) => {
+                Err(Error::NotRunning { id: id.clone(), state })
+            }
         }
     }
 

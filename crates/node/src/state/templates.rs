@@ -3,7 +3,7 @@
 use api::TemplateState;
 use base::id::TemplateName;
 
-use super::{Blank, Phase, Readiness, Startable, State, Template, ZygoteRef};
+use super::{Blank, Phase, Readiness, Startable, State, Template, ZygoteRef, pausing};
 use crate::{
     error::{Error, Result},
     records::TemplateRecord,
@@ -161,6 +161,6 @@ impl State {
     }
 
     fn sandboxes_of(&self, name: &TemplateName) -> usize {
-        self.sandboxes.values().filter(|record| record.template == *name).count()
+        self.sandboxes.values().filter(|record| record.template == *name && pausing::is_here(record)).count()
     }
 }

@@ -55,7 +55,7 @@ fn zygote(number: u64) -> ZygoteRef {
     ZygoteRef { number, arena: (0, 0), facts, engine: process::ZygoteFacts::default() }
 }
 
-fn sandbox(state: &mut State, template: &str, layers: &[&str]) -> SandboxId {
+pub(super) fn sandbox(state: &mut State, template: &str, layers: &[&str]) -> SandboxId {
     let id = state.claim();
     let identity = ProcessIdentity { pid: 1, start_ticks: 1 };
     state.started(SandboxRecord {
@@ -72,6 +72,9 @@ fn sandbox(state: &mut State, template: &str, layers: &[&str]) -> SandboxId {
         start_us: 1,
         state: SandboxState::Running,
         reason: None,
+        spec: None,
+        paused_ms: None,
+        held: None,
     });
     id
 }
@@ -100,7 +103,7 @@ fn fill(state: &mut State) -> usize {
     filled
 }
 
-fn empty() -> State {
+pub(super) fn empty() -> State {
     State::new(vec![], vec![], 8, 8)
 }
 

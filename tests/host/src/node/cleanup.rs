@@ -14,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 use super::Node;
 
 /// What stays of a state directory from which everything was removed.
-const STATE_FILES: [&str; 7] = ["images", "layers", "lock", "node.json", "sandboxes", "store", "templates"];
+const STATE_FILES: [&str; 8] = ["images", "layers", "lock", "node.json", "paused", "sandboxes", "store", "templates"];
 
 /// Removes a case's group and directories when dropped, or when the test program ends in any way.
 pub(super) struct Cleanup {
@@ -90,7 +90,7 @@ impl Cleanup {
         }
         let found = names(state);
         ensure!(found.iter().all(|name| STATE_FILES.contains(&name.as_str())), "unexpected files: {found:?}");
-        for folder in ["sandboxes", "templates", "images"] {
+        for folder in ["sandboxes", "templates", "images", "paused"] {
             let found = names(&state.join(folder));
             ensure!(found.is_empty(), "{folder} left behind: {found:?}");
         }

@@ -25,6 +25,7 @@ mod live_fork;
 mod memory;
 mod output;
 mod pager;
+mod pause;
 mod peers;
 mod requests;
 mod services;
@@ -40,6 +41,7 @@ fn main() {
     cases.extend(checkpoint::cases());
     cases.extend(pager::cases());
     cases.extend(twins::cases());
+    cases.extend(pause::cases());
     cases.extend(store::cases());
     cases.extend(peers::cases());
     cases.extend(isolation::cases());

@@ -1,0 +1,68 @@
+//! `pando pause`.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use api::PauseEvent;
+use base::id::SandboxId;
+
+use crate::{
+    client::{Client, Flow},
+    exit::Failure,
+    output::{self, Progress},
+};
+
+const EXAMPLES: &str = "\
+Examples:
+    pando pause s0123456789ab
+    pando resume s0123456789ab          on this node, or on any that reaches the object store";
+
+/// Put a running sandbox away: its memory and files go to the object store, its processes and its memory are given back.
+///
+/// From the instant that is kept on the program does nothing any more: no output, no file, no answer. `pando resume` has the same sandbox go
+/// on from there. If it cannot be paused it goes on, and the message says why (exit code 1; 5 if it has more than one process, such as
+/// a command of `pando exec`). A sandbox that is paused already is an error.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Identifier of the sandbox.
+    id: SandboxId,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
+    let mut progress = Progress::new();
+    let path = format!("/sandboxes/{}/pause", args.id);
+    let paused = client.post_lines(&path, &(), |event| {
+        Ok(match event {
+            PauseEvent::Stage { stage, elapsed_ms } => {
+                progress.show(&format!("{:>7.1} s  {stage}", elapsed_ms as f64 / 1e3));
+                Flow::Continue
+            }
+            PauseEvent::Failed(detail) => {
+                progress.clear();
+                return Err(Failure::Node(detail).into());
+            }
+            PauseEvent::Done(paused) => {
+                progress.clear();
+                Flow::Done(*paused)
+            }
+        })
+    });
+    let paused = paused.await?;
+    if args.json {
+        output::json(&paused)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("{}", paused.sandbox.id);
+    eprintln!(
+        "{} of memory take {} in the store, file changes {}; {} in all",
+        output::bytes(paused.memory_bytes),
+        output::bytes(paused.stored_memory_bytes),
+        output::bytes(paused.layer_bytes),
+        output::micros(paused.total_us)
+    );
+    Ok(ExitCode::SUCCESS)
+}

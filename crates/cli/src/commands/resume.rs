@@ -1,0 +1,38 @@
+//! `pando resume`.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use api::{ResumeRequest, Sandbox};
+use base::id::SandboxId;
+
+use super::run::print_started;
+use crate::{client::Client, output};
+
+/// Have a paused sandbox go on: the same one, with its id, host name, machine id, memory and files.
+///
+/// Any node that reaches the object store can do it, if it has the image; of several that try at once one does. On the node where it was paused its
+/// output goes on in the same log. Connections from before are reset. A sandbox that is not paused is an error.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Identifier of the sandbox.
+    id: SandboxId,
+    /// Also if another node has it in hand, because it was killed in between. If that node is not gone for good the sandbox may then
+    /// run twice.
+    #[arg(long)]
+    force: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
+    let path = format!("/sandboxes/{}/resume", args.id);
+    let sandbox: Sandbox = client.post(&path, &ResumeRequest { force: args.force }).await?;
+    if args.json {
+        output::json(&sandbox)?;
+    } else {
+        print_started(&[sandbox]);
+    }
+    Ok(ExitCode::SUCCESS)
+}

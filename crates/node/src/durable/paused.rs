@@ -1,0 +1,128 @@
+//! What the manifest of a paused sandbox says: a checkpoint of it, who it is, and which node has it in hand.
+//!
+//! ```text
+//! pause                               head: holder = this node     (its processes may still be there)
+//! its processes are gone              head: nobody holds it        (any node may take it)
+//! resume                              head: holder = that node     (of several that try, one wins: compare-and-swap)
+//! it has all its memory               no head
+//! ```
+
+use api::TemplateSpec;
+use base::{
+    frame,
+    id::{SandboxId, TemplateName},
+    limits::RECORD_BYTES_MAX,
+};
+use serde::{Deserialize, Serialize};
+use store::{
+    heads::{Head, HeadName, HeadsError},
+    id::ManifestId,
+    manifest::Manifest,
+};
+use tokio::runtime::Handle;
+
+use super::{Checkpoint, Durable, Storing, Writing, realm};
+use crate::error::{Error, Result};
+
+/// Of manifests, in the store's numbering of clients.
+pub(super) const MANIFEST_KIND: u16 = 2;
+/// Of the encoding below.
+const VERSION: u16 = 1;
+/// Of the frame around it.
+const FRAME: u16 = 0x4e02;
+const HEADS: &str = "paused/";
+
+/// A sandbox that does not run anywhere.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Paused {
+    /// Its program, memory and files. The name in its spec is that of its template.
+    pub(crate) checkpoint: Checkpoint,
+    pub(crate) id: SandboxId,
+    /// The sandbox it was forked from, if it was.
+    pub(crate) parent: Option<SandboxId>,
+    /// When it was started first, in milliseconds since 1970.
+    pub(crate) created_ms: u64,
+    /// When it was paused, in milliseconds since 1970: tells one pause of it from another.
+    pub(crate) paused_ms: u64,
+    /// What it keeps beside its id.
+    pub(crate) machine: sandbox::Machine,
+    /// The node that has it in hand: no other one may start it.
+    pub(crate) holder: Option<String>,
+}
+
+/// Its head.
+fn name_of(id: &SandboxId) -> Result<HeadName> {
+    format!("{HEADS}{id}").parse().storing("name a paused sandbox")
+}
+
+impl Paused {
+    fn encode(&self) -> Result<Vec<u8>> {
+        let bytes = postcard::to_stdvec(self).storing("encode a paused sandbox")?;
+        frame::encode(FRAME, VERSION, &bytes).storing("encode a paused sandbox")
+    }
+
+    pub(super) fn decode(framed: &[u8]) -> Result<Self> {
+        if framed.len() > RECORD_BYTES_MAX {
+            return Err(format!("{} bytes are too many", framed.len())).storing("read a paused sandbox");
+        }
+        let (_, bytes) = frame::decode(framed, FRAME, VERSION).storing("read a paused sandbox")?;
+        postcard::from_bytes(bytes).storing("read a paused sandbox")
+    }
+
+    /// Commits it; `parent` is what its checkpoint was taken against. Blocks.
+    pub(crate) fn commit(&self, writing: Writing, parent: Option<ManifestId>) -> Result<ManifestId> {
+        let client = self.encode()?.into();
+        let manifest = Manifest { kind: MANIFEST_KIND, version: VERSION, parent, client, ..Manifest::default() };
+        writing.commit(&name_of(&self.id)?, None, manifest).map(|(manifest, _)| manifest)
+    }
+
+    /// Gives it to `holder`, if `head` is still what there is. Blocks.
+    pub(crate) fn hand_to(
+        &self,
+        holder: Option<String>,
+        head: &Head,
+        durable: &Durable,
+        runtime: &Handle,
+    ) -> Result<Head> {
+        let client = Self { holder, ..self.clone() }.encode()?.into();
+        let writing = Writing::begin(durable, runtime, &format!("sandbox {}", self.id))?;
+        let manifest = writing.amend(client, head)?;
+        Ok(Head { manifest, ..head.clone() })
+    }
+
+    /// The paused sandbox of this id, if there is one.
+    pub(crate) async fn find(durable: &Durable, id: &SandboxId) -> Result<Option<(Head, Self)>> {
+        let head = match durable.heads.get(&realm(), &name_of(id)?).await {
+            Ok(head) => head,
+            Err(HeadsError::NotFound { .. }) => return Ok(None),
+            Err(error) => return Err(error).storing("look for the paused sandbox"),
+        };
+        let manifest = Manifest::read(&durable.store, head.manifest).await;
+        let manifest = manifest.storing("read the manifest of the paused sandbox")?;
+        if manifest.kind != MANIFEST_KIND || manifest.version > VERSION {
+            let found = (manifest.kind, manifest.version);
+            return Err(format!("its manifest has kind and version {found:?}; a newer program may know them"))
+                .storing("read a paused sandbox");
+        }
+        Ok(Some((head, Self::decode(&manifest.client)?)))
+    }
+
+    /// Its template's name.
+    pub(crate) fn template(&self) -> &TemplateName {
+        &self.spec().name
+    }
+
+    /// What it was started from.
+    pub(crate) fn spec(&self) -> &TemplateSpec {
+        &self.checkpoint.spec
+    }
+}
+
+/// Whether a head was not what the writer had seen: another node was faster.
+pub(crate) fn lost_race(error: &Error) -> bool {
+    let Error::Store { source, .. } = error else { return false };
+    matches!(
+        source.downcast_ref::<HeadsError>(),
+        Some(HeadsError::Moved { .. } | HeadsError::Fenced { .. } | HeadsError::NotFound { .. })
+    )
+}

@@ -1,0 +1,341 @@
+//! Pausing: a sandbox becomes a state in the store and a small record on the node.
+//!
+//! ```text
+//! captured, and frozen in the same instant -> memory and files stored -> record "pausing" -> head  (from here on it is paused)
+//!    -> small record and output aside -> processes and files of the sandbox removed -> head says that nobody holds it
+//! ```
+//!
+//! Whatever ends it before the head is there leaves a sandbox that goes on; whatever ends it later, one that is paused. After a crash the
+//! head is what tells: [`Node::settle`].
+
+use std::{
+    fs, io,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use api::{CheckpointStage, PauseResponse, SandboxState};
+use base::id::SandboxId;
+use store::heads::Head;
+use tokio::runtime::Handle;
+
+use super::{
+    CREATE_DEADLINE, CheckpointProgress, Node,
+    checkpoint::{Commit, Keep},
+    images::remove_quietly,
+    inspect::{pids, process},
+    load_records,
+    logs::earlier_file,
+    now_ms,
+};
+use crate::{
+    config::{Config, RECORD, output_file},
+    durable::{Checkpoint, Paused, Storing, lost_race},
+    error::{Context, Error, Result, chain},
+    keeper::message::Request,
+    records::{self, Durability, SandboxRecord},
+};
+
+/// How long to rest before the store is asked again.
+pub(super) const STORE_REST: Duration = Duration::from_secs(3);
+/// How long a removal waits for the end of a pause or resume that is under way.
+const SETTLE_MAX: Duration = Duration::from_secs(60);
+const SETTLE_TICK: Duration = Duration::from_millis(10);
+
+impl Node {
+    /// Pauses a running sandbox: durable, and without processes, when this returns.
+    pub(crate) async fn pause(
+        self: &Arc<Self>,
+        id: &SandboxId,
+        progress: &CheckpointProgress,
+    ) -> Result<PauseResponse> {
+        let began = Instant::now();
+        let record = self.state().begin_pause(id, now_ms())?;
+        let named = Arc::new(AtomicBool::new(false));
+        let stored = self.store_paused(&record, &named, progress).await;
+        if !named.load(Ordering::Acquire) {
+            self.go_on(id).await;
+            stored?;
+            return Err(Error::NoSandbox(id.clone()));
+        }
+        progress.stage(CheckpointStage::Freeing);
+        // Also after a failure: the answer of a commit may be lost, and only the head tells.
+        let checkpoint = match (self.settle(&record).await, stored) {
+            (Ok(Some(checkpoint)), _) => checkpoint,
+            (Ok(None), Err(error)) => return Err(error),
+            (Ok(None), Ok(())) => return Err(Error::GoneFromStore(id.clone())),
+            (Err(error), _) => {
+                self.settle_later(record);
+                return Err(error);
+            }
+        };
+        let stored = super::checkpoint::to_api(&checkpoint, "");
+        Ok(PauseResponse {
+            sandbox: self.state().sandbox(id)?.to_api(),
+            memory_bytes: stored.memory_bytes,
+            stored_memory_bytes: stored.stored_memory_bytes,
+            layer_bytes: stored.layer_bytes,
+            total_us: began.elapsed().as_micros() as u64,
+        })
+    }
+
+    /// Captures and stores it, and names it; `named` says whether it has come to that.
+    async fn store_paused(
+        self: &Arc<Self>,
+        record: &SandboxRecord,
+        named: &Arc<AtomicBool>,
+        progress: &CheckpointProgress,
+    ) -> Result<()> {
+        if record.held.is_some() {
+            // From the resume before: its head makes way for the new one.
+            progress.stage(CheckpointStage::WaitingForMemory);
+            self.release_filled(&record.id).await?;
+        }
+        self.refuse_others(record)?;
+        let spec = self.state().spec_of(record)?;
+        let dir = self.config.sandbox_dir(&record.id);
+        let machine = sandbox::Machine::read(&dir)?;
+        let (written, holder, named) = (record.clone(), self.id.clone(), Arc::clone(named));
+        let commit: Commit = Box::new(move |checkpoint, writing, parent| {
+            // A node that finds this record looks for the head.
+            records::write(&dir.join(RECORD), &written, Durability::Machine)?;
+            named.store(true, Ordering::Release);
+            let SandboxRecord { id, parent: fork_of, created_ms, paused_ms, .. } = written;
+            let paused = Paused {
+                checkpoint: checkpoint.clone(),
+                id,
+                parent: fork_of,
+                created_ms,
+                paused_ms: paused_ms.unwrap_or_default(),
+                machine,
+                holder: Some(holder),
+            };
+            paused.commit(writing, parent)
+        });
+        self.keep(Keep { record, spec, hold: true, commit }, progress).await.map(drop)
+    }
+
+    /// A command of `pando exec` would be lost by the pause, not kept.
+    fn refuse_others(&self, record: &SandboxRecord) -> Result<()> {
+        let own = [record.init.pid, record.main.pid];
+        let group = self.cgroups.summary().group.join(record.id.as_str());
+        let others = pids(&group).into_iter().filter(|pid| !own.contains(pid)).filter_map(process);
+        let reasons: Vec<String> = others
+            .map(|process| format!("process {} ({}) runs beside its program", process.inner_pid, process.name))
+            .collect();
+        if reasons.is_empty() {
+            return Ok(());
+        }
+        Err(Error::CannotFork { what: format!("sandbox {}", record.id), refusals: reasons })
+    }
+
+    /// Completes a pause whose head is there, and lets the sandbox go on if none is. Fails if the store does not say.
+    async fn settle(self: &Arc<Self>, record: &SandboxRecord) -> Result<Option<Checkpoint>> {
+        let found = Paused::find(&self.durable, &record.id).await?;
+        let Some((head, paused)) = found.filter(|(_, paused)| Some(paused.paused_ms) == record.paused_ms) else {
+            self.go_on(&record.id).await;
+            return Ok(None);
+        };
+        if let Err(error) = self.finish_pause(record).await {
+            // It cannot be kept here: better that it runs.
+            self.remove_this_head(&head).await?;
+            self.go_on(&record.id).await;
+            return Err(error);
+        }
+        Ok(Some(paused.checkpoint))
+    }
+
+    /// In the background, until the store answers.
+    fn settle_later(self: &Arc<Self>, record: SandboxRecord) {
+        let node = Arc::clone(self);
+        tokio::spawn(async move {
+            while !node.state().is_settled(&record.id) {
+                if let Err(error) = node.settle(&record).await {
+                    let error = chain(&error);
+                    tracing::warn!(sandbox = %record.id, error, "whether it is paused is not known; it stands still");
+                    tokio::time::sleep(STORE_REST).await;
+                }
+            }
+        });
+    }
+
+    /// Everything after the head. A failure leaves the sandbox frozen, with all that it has.
+    async fn finish_pause(self: &Arc<Self>, record: &SandboxRecord) -> Result<()> {
+        let id = &record.id;
+        let small = SandboxRecord {
+            layers: Vec::new(),
+            pages: None,
+            arena: None,
+            main: sandbox::ProcessIdentity { pid: 0, start_ticks: 0 },
+            state: SandboxState::Paused,
+            held: record.paused_ms,
+            ..record.clone()
+        };
+        self.set_aside(&small)?;
+        let _ = fs::remove_file(self.config.sandbox_dir(id).join(RECORD));
+        self.end(id).await;
+        let small = match self.hand_back(id).await {
+            Ok(()) => SandboxRecord { held: None, ..small },
+            Err(error) => {
+                tracing::warn!(sandbox = %id, error = chain(&error), "until this node is started again no other one can resume it");
+                small
+            }
+        };
+        self.write_aside(&small);
+        let unused = self.state().paused(small);
+        self.remove_layers(unused).await;
+        // If its processes were not to be ended in time: nothing claims them any more.
+        self.sweep_work.notify_one();
+        Ok(())
+    }
+
+    /// The pause has failed: what runs goes on, with the record that says so.
+    async fn go_on(self: &Arc<Self>, id: &SandboxId) {
+        let Some(record) = self.state().abandon_pause(id) else { return };
+        let path = self.config.sandbox_dir(id).join(RECORD);
+        if let Err(error) = records::write(&path, &record, Durability::Process) {
+            tracing::warn!(sandbox = %id, error = chain(&error), "its record may say that it is being paused");
+        }
+        let thawed = match self.keeper("thaw the sandbox").await {
+            Ok(keeper) => keeper.call("thaw the sandbox", Request::Thaw { id: id.clone() }, &[], CREATE_DEADLINE).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = thawed {
+            tracing::error!(sandbox = %id, error = chain(&error), "it may stand still");
+        }
+    }
+
+    /// Keeps a small record, and the output if there is any.
+    fn set_aside(&self, small: &SandboxRecord) -> Result<()> {
+        let aside = self.config.paused_dir().join(small.id.as_str());
+        fs::create_dir_all(&aside).at("create", &aside)?;
+        link_output(&self.config.sandbox_dir(&small.id), &aside)?;
+        // Last: without it the directory does not count.
+        records::write(&aside.join(RECORD), small, Durability::Machine)
+    }
+
+    pub(super) fn write_aside(&self, small: &SandboxRecord) {
+        let path = self.config.paused_dir().join(small.id.as_str()).join(RECORD);
+        if let Err(error) = records::write(&path, small, Durability::Machine) {
+            tracing::warn!(sandbox = %small.id, error = chain(&error), "its record is out of date");
+        }
+    }
+
+    /// Tells the store that this node does not hold the paused sandbox any more.
+    pub(super) async fn hand_back(&self, id: &SandboxId) -> Result<()> {
+        let Some((head, paused)) = Paused::find(&self.durable, id).await? else { return Ok(()) };
+        if paused.holder.as_ref() != Some(&self.id) {
+            return Ok(());
+        }
+        self.hand_to(paused, None, head).await.map(drop)
+    }
+
+    /// Writes down who holds it.
+    pub(super) async fn hand_to(&self, paused: Paused, holder: Option<String>, head: Head) -> Result<Head> {
+        let (durable, runtime) = (self.durable.clone(), Handle::current());
+        let hand = move || paused.hand_to(holder, &head, &durable, &runtime);
+        tokio::task::spawn_blocking(hand).await.doing("write down who holds the sandbox").flatten()
+    }
+
+    /// Removes the head of a sandbox that this node holds, or nobody; only that of one pause, if it is named. Gives what it found.
+    pub(super) async fn remove_head(&self, id: &SandboxId, paused_ms: Option<u64>) -> Result<Option<Paused>> {
+        let Some((head, paused)) = Paused::find(&self.durable, id).await? else { return Ok(None) };
+        if paused_ms.is_some_and(|of| of != paused.paused_ms) {
+            return Ok(None);
+        }
+        if paused.holder.as_ref().is_none_or(|holder| *holder == self.id) {
+            self.remove_this_head(&head).await?;
+        }
+        Ok(Some(paused))
+    }
+
+    async fn remove_this_head(&self, head: &Head) -> Result<()> {
+        let removed = self.durable.heads.remove(head).await.storing("remove what the store has of it");
+        removed.or_else(|error| if lost_race(&error) { Ok(()) } else { Err(error) })
+    }
+
+    /// Removes a paused sandbox, of this node or only of the store.
+    pub(super) async fn remove_paused(self: &Arc<Self>, id: &SandboxId) -> Result<()> {
+        let found = self.remove_head(id, None).await?;
+        let known = self.state().sandbox(id).is_ok();
+        if !known {
+            let holder = found.ok_or_else(|| Error::NoSandbox(id.clone()))?.holder;
+            return match holder.filter(|holder| *holder != self.id) {
+                Some(node) => Err(Error::HeldElsewhere { id: id.clone(), node }),
+                None => Ok(()),
+            };
+        }
+        // What is remembered here of a sandbox that another node has resumed goes all the same.
+        remove_quietly(&self.config.paused_dir().join(id.as_str())).await;
+        self.state().forget(id);
+        Ok(())
+    }
+
+    /// Waits until neither a pause nor a resume of the sandbox is under way.
+    pub(super) async fn wait_settled(&self, id: &SandboxId) -> Result<()> {
+        let deadline = Instant::now() + SETTLE_MAX;
+        while !self.state().is_settled(id) {
+            if Instant::now() > deadline {
+                return match self.state().running(id) {
+                    Err(error) => Err(error),
+                    Ok(_) => Err(Error::BeingResumed(id.clone())),
+                };
+            }
+            tokio::time::sleep(SETTLE_TICK).await;
+        }
+        Ok(())
+    }
+
+    /// Takes up what an earlier node was in the middle of.
+    pub(super) fn take_up_pauses(self: &Arc<Self>) {
+        for record in self.state().sandboxes() {
+            match record.state {
+                SandboxState::Pausing => self.settle_later(record),
+                SandboxState::Paused if record.held.is_some() => self.hand_back_soon(record.id),
+                SandboxState::Paused => {}
+                SandboxState::Running | SandboxState::Exited(_) | SandboxState::Lost => {
+                    if record.held.is_some() {
+                        self.release_later(record.id);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Makes the output files in `from` files of `to` as well. What `to` has already stays.
+pub(super) fn link_output(from: &Path, to: &Path) -> Result<()> {
+    let output = output_file(from);
+    for file in [earlier_file(&output), output] {
+        let Some(name) = file.file_name() else { continue };
+        match fs::hard_link(&file, to.join(name)) {
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::AlreadyExists) => {}
+            linked => linked.at("link", &file)?,
+        }
+    }
+    Ok(())
+}
+
+/// The sandboxes that an earlier node has recorded. Where it was killed between two records of one, the one of a sandbox that is not being
+/// paused any more counts; the other is removed.
+pub(super) fn load(config: &Config) -> Vec<SandboxRecord> {
+    let mut here: Vec<SandboxRecord> = load_records(&config.sandboxes_dir());
+    let paused: Vec<SandboxRecord> = load_records(&config.paused_dir());
+    let is_paused = |id: &SandboxId| paused.iter().any(|record| record.id == *id);
+    here.retain(|record| record.state != SandboxState::Pausing || !is_paused(&record.id));
+    let asides = fs::read_dir(config.paused_dir()).into_iter().flatten().flatten();
+    for aside in asides {
+        let id = aside.file_name().to_str().and_then(|name| name.parse::<SandboxId>().ok());
+        let counts = id.is_some_and(|id| is_paused(&id) && here.iter().all(|record| record.id != id));
+        // A damaged record is left out, and what it is about can still be resumed from the store.
+        if !counts && let Err(error) = fs::remove_dir_all(aside.path()) {
+            tracing::warn!(%error, path = %aside.path().display(), "a leftover stays");
+        }
+    }
+    here.extend(paused.into_iter().filter(|record| here.iter().all(|other| other.id != record.id)).collect::<Vec<_>>());
+    here
+}

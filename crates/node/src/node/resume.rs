@@ -1,0 +1,257 @@
+//! Resuming: the same sandbox goes on, here or on another node that reaches the store.
+//!
+//! ```text
+//! head says that this node holds it -> layers, zygote restored (as for a checkpoint) -> sandbox made with its old id and machine ->
+//! copy forked -> record -> runs ... all its memory is there -> no head
+//! ```
+
+use std::{fs, path::PathBuf, sync::Arc, time::Instant};
+
+use api::{BuildTimings, Interpreter, ResumeRequest, Sandbox, SandboxState};
+use base::id::SandboxId;
+use store::heads::Head;
+
+use super::{
+    Node,
+    images::{random_suffix, remove_quietly},
+    pause::{STORE_REST, link_output},
+    start::{InFlight, Source},
+};
+use crate::{
+    config::RECORD,
+    durable::{Paused, lost_race},
+    error::{Context, Error, Result, chain},
+    records::{self, Durability, SandboxRecord, TemplateRecord},
+    state::{FORK_LAYER, ZygoteRef},
+};
+
+impl Node {
+    /// Has a paused sandbox go on.
+    pub(crate) async fn resume(self: &Arc<Self>, id: &SandboxId, request: &ResumeRequest) -> Result<Sandbox> {
+        let began = Instant::now();
+        if self.state().sandbox(id).is_ok_and(|record| record.state == SandboxState::Paused && record.held.is_some()) {
+            // The node that has just been started may still be handing it back.
+            self.wait_settled(id).await?;
+        }
+        let known = self.state().begin_resume(id)?;
+        let resumed = self.take_and_resume(id, known, request, began).await;
+        self.state().end_resume(id);
+        if resumed.is_ok() {
+            self.release_later(id.clone());
+        }
+        resumed
+    }
+
+    async fn take_and_resume(
+        self: &Arc<Self>,
+        id: &SandboxId,
+        known: Option<SandboxRecord>,
+        request: &ResumeRequest,
+        began: Instant,
+    ) -> Result<Sandbox> {
+        let Some((head, paused)) = Paused::find(&self.durable, id).await? else {
+            return Err(known.map_or(Error::NoSandbox(id.clone()), |_| Error::GoneFromStore(id.clone())));
+        };
+        match &paused.holder {
+            Some(node) if *node != self.id && !request.force => {
+                return Err(Error::HeldElsewhere { id: id.clone(), node: node.clone() });
+            }
+            Some(_) | None => {}
+        }
+        let is_known = known.is_some();
+        // What tells a node after a crash that the store's word is its own.
+        let small = SandboxRecord { held: Some(paused.paused_ms), ..known.unwrap_or_else(|| small(&paused)) };
+        let aside = self.config.paused_dir().join(id.as_str());
+        fs::create_dir_all(&aside).at("create", &aside)?;
+        self.write_aside(&small);
+        let resumed = match self.hand_to(paused.clone(), Some(self.id.clone()), head).await {
+            Ok(head) => self.go_on_here(&paused, &head, began).await,
+            Err(error) if lost_race(&error) => {
+                Err(Error::HeldElsewhere { id: id.clone(), node: "that was faster".to_owned() })
+            }
+            Err(error) => Err(error),
+        };
+        match &resumed {
+            Err(_) => {
+                if let Err(error) = self.hand_back(id).await {
+                    tracing::warn!(sandbox = %id, error = chain(&error), "until this node is started again no other one can resume it");
+                } else if is_known {
+                    self.write_aside(&SandboxRecord { held: None, ..small });
+                } else {
+                    remove_quietly(&aside).await;
+                }
+            }
+            Ok(_) => remove_quietly(&aside).await,
+        }
+        resumed
+    }
+
+    /// Restores a zygote of it, and starts the one copy.
+    async fn go_on_here(self: &Arc<Self>, paused: &Paused, head: &Head, began: Instant) -> Result<Sandbox> {
+        let in_flight = InFlight::new(self);
+        let image_layers = self.prepare_image(paused.spec()).await?;
+        let points: Vec<SandboxId> = paused.checkpoint.layers.iter().map(|_| self.state().claim()).collect();
+        let own: Vec<PathBuf> = points.iter().map(|point| self.config.sandbox_dir(point).join(FORK_LAYER)).collect();
+        let layers: Vec<PathBuf> = own.iter().cloned().chain(image_layers.iter().cloned()).collect();
+        // As with a fork's, each directory lives as long as its layer is used.
+        self.state().hold(&layers);
+        points.iter().for_each(|point| self.state().release(point));
+        let resumed = self.restore_and_start(paused, head, &own, image_layers, began).await;
+        let unused = self.state().unhold(&layers);
+        self.remove_layers(unused).await;
+        drop(in_flight);
+        resumed
+    }
+
+    async fn restore_and_start(
+        self: &Arc<Self>,
+        paused: &Paused,
+        head: &Head,
+        own: &[PathBuf],
+        image_layers: Vec<PathBuf>,
+        began: Instant,
+    ) -> Result<Sandbox> {
+        for directory in own.iter().filter_map(|layer| layer.parent()) {
+            fs::create_dir_all(directory).at("create", directory)?;
+        }
+        let beside = self.begin_beside(&paused.checkpoint);
+        let parcel = self.fetch(&paused.checkpoint, own).await?;
+        let (layer, lower) = own.split_first().ok_or(std::io::ErrorKind::InvalidData).doing("find its layers")?;
+        let template = TemplateRecord {
+            spec: paused.spec().clone(),
+            created_ms: paused.created_ms,
+            image_layers: lower.iter().cloned().chain(image_layers).collect(),
+            layer: layer.clone(),
+            timings: BuildTimings::default(),
+            pages: Some(format!("{}-{}", paused.id, random_suffix())),
+            checkpoint: Some(head.manifest.to_string()),
+        };
+        let zygote = self.restore_zygote(&template, parcel, beside, began).await?;
+        let number = zygote.number;
+        let started = self.start_again(paused, &template, zygote, began).await;
+        if started.is_err() {
+            self.end(&paused.id).await;
+        }
+        self.drop_zygote(number).await;
+        started
+    }
+
+    /// Makes the sandbox with its old id, and starts its program in it.
+    async fn start_again(
+        self: &Arc<Self>,
+        paused: &Paused,
+        template: &TemplateRecord,
+        zygote: ZygoteRef,
+        began: Instant,
+    ) -> Result<Sandbox> {
+        let (id, limits, layers) = (&paused.id, &paused.spec().limits, template.layers());
+        self.state().claim_as(id);
+        let dir = self.config.sandbox_dir(id);
+        fs::create_dir_all(&dir).at("create", &dir)?;
+        link_output(&self.config.paused_dir().join(id.as_str()), &dir)?;
+        let blank = self.try_create(id, &layers, limits, Some(paused.machine.clone())).await?;
+        let source = Source {
+            template: paused.template().clone(),
+            parent: paused.parent.clone(),
+            layers: layers.clone(),
+            pages: template.pages.clone(),
+            limits: limits.clone(),
+            zygote: zygote.number,
+            arena: zygote.arena,
+            interpreter: Interpreter::InProcess,
+        };
+        let (main, ended) = self.fork_into(&source, &blank).await?;
+        let record = SandboxRecord {
+            layers,
+            pages: source.pages,
+            init: blank.init,
+            main,
+            arena: Some(source.arena),
+            start_us: began.elapsed().as_micros() as u64,
+            state: SandboxState::Running,
+            paused_ms: None,
+            held: Some(paused.paused_ms),
+            ..small(paused)
+        };
+        blank.record.finish(&record)?;
+        let sandbox = record.to_api();
+        self.state().started(record);
+        self.monitor(id.clone(), ended);
+        Ok(sandbox)
+    }
+
+    /// In the background: as soon as the sandbox has all its memory, the store's head of it is removed. What it names is garbage then.
+    pub(super) fn release_later(self: &Arc<Self>, id: SandboxId) {
+        let node = Arc::clone(self);
+        tokio::spawn(async move {
+            while let Err(error) = node.release_filled(&id).await {
+                tracing::warn!(sandbox = %id, error = chain(&error), "what the store has of it stays for now");
+                tokio::time::sleep(STORE_REST).await;
+            }
+        });
+    }
+
+    /// Waits until a resumed sandbox has all its memory, and removes the head.
+    pub(super) async fn release_filled(&self, id: &SandboxId) -> Result<()> {
+        let record = self.state().sandbox(id).cloned();
+        let Ok(SandboxRecord { held: Some(held), pages, .. }) = record else { return Ok(()) };
+        if let Some(pages) = pages {
+            self.wait_filled(&pages).await?;
+        }
+        // It may have been removed, or paused again, meanwhile; then the head is none of ours.
+        if !self.state().sandbox(id).is_ok_and(|record| record.held == Some(held)) {
+            return Ok(());
+        }
+        self.remove_head(id, Some(held)).await?;
+        let Some(record) = self.state().let_go(id) else { return Ok(()) };
+        let path = self.config.sandbox_dir(id).join(RECORD);
+        if record.state != SandboxState::Paused && path.exists() {
+            records::write(&path, &record, Durability::Process)?;
+        }
+        Ok(())
+    }
+
+    /// In the background: an earlier node was killed while it had the paused sandbox in hand.
+    pub(super) fn hand_back_soon(self: &Arc<Self>, id: SandboxId) {
+        let node = Arc::clone(self);
+        tokio::spawn(async move {
+            // Nothing else is done with it meanwhile.
+            if node.state().begin_resume(&id).is_err() {
+                return;
+            }
+            match node.hand_back(&id).await {
+                Ok(()) => {
+                    let record = node.state().let_go(&id);
+                    record.iter().for_each(|record| node.write_aside(record));
+                }
+                Err(error) => {
+                    tracing::warn!(sandbox = %id, error = chain(&error), "only this node can resume it for now");
+                }
+            }
+            node.state().end_resume(&id);
+        });
+    }
+}
+
+/// What a node has of a paused sandbox.
+fn small(paused: &Paused) -> SandboxRecord {
+    let nobody = sandbox::ProcessIdentity { pid: 0, start_ticks: 0 };
+    SandboxRecord {
+        id: paused.id.clone(),
+        template: paused.template().clone(),
+        parent: paused.parent.clone(),
+        layers: Vec::new(),
+        pages: None,
+        limits: paused.spec().limits.clone(),
+        init: nobody,
+        main: nobody,
+        arena: None,
+        created_ms: paused.created_ms,
+        start_us: 0,
+        state: SandboxState::Paused,
+        spec: Some(paused.spec().clone()),
+        paused_ms: Some(paused.paused_ms),
+        held: None,
+        reason: None,
+    }
+}

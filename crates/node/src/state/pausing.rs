@@ -1,0 +1,153 @@
+//! Transitions of sandboxes that are paused and resumed.
+//!
+//! ```text
+//! Running --begin_pause--> Pausing --paused--> Paused --begin_resume--> (resuming) --started--> Running
+//!    ^                        |                   ^                          |
+//!    +-----abandon_pause------+                   +--------end_resume--------+
+//! ```
+
+use std::path::PathBuf;
+
+use api::SandboxState;
+use base::id::SandboxId;
+
+use super::State;
+use crate::{
+    error::{Error, Result},
+    records::SandboxRecord,
+};
+
+/// Whether a sandbox has processes and files on this node, or may have.
+pub(super) fn is_here(record: &SandboxRecord) -> bool {
+    record.state != SandboxState::Paused
+}
+
+impl State {
+    /// Admits a pause: from here on nothing else is done with the sandbox.
+    pub(crate) fn begin_pause(&mut self, id: &SandboxId, now_ms: u64) -> Result<SandboxRecord> {
+        self.running(id)?;
+        let record = self.sandboxes.get_mut(id).ok_or_else(|| Error::NoSandbox(id.clone()))?;
+        record.state = SandboxState::Pausing;
+        record.paused_ms = Some(now_ms);
+        Ok(record.clone())
+    }
+
+    /// It is not paused after all: it runs, or its program has ended meanwhile. The record to write.
+    pub(crate) fn abandon_pause(&mut self, id: &SandboxId) -> Option<SandboxRecord> {
+        let state = self.ended.remove(id).unwrap_or(SandboxState::Running);
+        let record = self.sandboxes.get_mut(id).filter(|record| record.state == SandboxState::Pausing)?;
+        record.state = state;
+        record.paused_ms = None;
+        Some(record.clone())
+    }
+
+    /// It is paused; `record` is what stays of it. Returns the layers that nothing else uses.
+    pub(crate) fn paused(&mut self, record: SandboxRecord) -> Vec<PathBuf> {
+        let id = record.id.clone();
+        let layers = self.forget(&id);
+        self.ended.remove(&id);
+        self.sandboxes.insert(id, record);
+        layers
+    }
+
+    /// Admits a resume; the record of the sandbox if it was paused on this node.
+    pub(crate) fn begin_resume(&mut self, id: &SandboxId) -> Result<Option<SandboxRecord>> {
+        let record = self.sandboxes.get(id);
+        match record.map(|record| record.state) {
+            None | Some(SandboxState::Paused) => {}
+            Some(
+                state @ (SandboxState::Running | SandboxState::Pausing | SandboxState::Exited(_) | SandboxState::Lost),
+            ) => {
+                return Err(Error::NotPaused { id: id.clone(), state });
+            }
+        }
+        let record = record.cloned();
+        if !self.resuming.insert(id.clone()) {
+            return Err(Error::BeingResumed(id.clone()));
+        }
+        Ok(record)
+    }
+
+    /// It runs, or it is paused as before.
+    pub(crate) fn end_resume(&mut self, id: &SandboxId) {
+        self.resuming.remove(id);
+    }
+
+    /// Whether neither a pause nor a resume of it is under way.
+    pub(crate) fn is_settled(&self, id: &SandboxId) -> bool {
+        let pausing = self.sandboxes.get(id).is_some_and(|record| record.state == SandboxState::Pausing);
+        !pausing && !self.resuming.contains(id)
+    }
+
+    /// The sweep must leave a sandbox of this id alone, which is about to be made.
+    pub(crate) fn claim_as(&mut self, id: &SandboxId) {
+        self.claimed.insert(id.clone());
+    }
+
+    /// The store has no head of it any more that says that it is here. The record to write.
+    pub(crate) fn let_go(&mut self, id: &SandboxId) -> Option<SandboxRecord> {
+        let record = self.sandboxes.get_mut(id).filter(|record| record.held.is_some())?;
+        record.held = None;
+        Some(record.clone())
+    }
+
+    /// All sandboxes that have processes and files here, oldest first.
+    pub(crate) fn sandboxes_here(&self) -> Vec<SandboxRecord> {
+        let mut all = self.sandboxes();
+        all.retain(is_here);
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::tests::{empty, sandbox};
+
+    #[test]
+    fn nothing_else_is_done_with_a_sandbox_that_is_being_paused() {
+        let mut state = empty();
+        let id = sandbox(&mut state, "geo", &["/a"]);
+        assert!(matches!(state.begin_resume(&id), Err(Error::NotPaused { state: SandboxState::Running, .. })));
+        state.begin_pause(&id, 7).unwrap();
+        assert!(matches!(state.running(&id), Err(Error::NotRunning { state: SandboxState::Pausing, .. })));
+        assert!(matches!(state.begin_pause(&id, 8), Err(Error::NotRunning { .. })));
+        assert!(matches!(state.begin_resume(&id), Err(Error::NotPaused { .. })));
+        assert!(!state.is_settled(&id));
+        assert_eq!(state.abandon_pause(&id).unwrap().state, SandboxState::Running);
+        assert!(state.running(&id).is_ok() && state.is_settled(&id));
+    }
+
+    #[test]
+    fn an_end_during_a_pause_counts_only_if_it_is_not_paused() {
+        let mut state = empty();
+        let ended = SandboxState::Exited(api::ExitStatus::Signal(9));
+        let id = sandbox(&mut state, "geo", &["/a"]);
+        state.begin_pause(&id, 7).unwrap();
+        assert!(state.set_state(&id, ended).is_none());
+        assert_eq!(state.abandon_pause(&id).unwrap().state, ended);
+
+        let id = sandbox(&mut state, "geo", &["/a"]);
+        let record = state.begin_pause(&id, 7).unwrap();
+        assert!(state.set_state(&id, ended).is_none());
+        state.paused(SandboxRecord { state: SandboxState::Paused, layers: Vec::new(), ..record });
+        assert!(state.set_state(&id, ended).is_none());
+        assert_eq!(state.sandbox(&id).unwrap().state, SandboxState::Paused);
+    }
+
+    #[test]
+    fn a_paused_sandbox_keeps_nothing_on_the_node_and_is_resumed_once() {
+        let mut state = empty();
+        let id = sandbox(&mut state, "geo", &["/own"]);
+        let record = state.begin_pause(&id, 7).unwrap();
+        assert!(state.keeps(&id));
+        let unused = state.paused(SandboxRecord { state: SandboxState::Paused, layers: Vec::new(), ..record });
+        state.release(&id);
+        assert_eq!(unused, [PathBuf::from("/own")]);
+        assert!(!state.keeps(&id) && state.sandboxes_here().is_empty() && state.sandboxes().len() == 1);
+        assert!(state.begin_resume(&id).unwrap().is_some());
+        assert!(matches!(state.begin_resume(&id), Err(Error::BeingResumed(_))));
+        state.end_resume(&id);
+        assert!(state.begin_resume(&id).unwrap().is_some());
+    }
+}

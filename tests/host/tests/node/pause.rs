@@ -1,0 +1,362 @@
+//! Pausing and resuming: the same sandbox goes on, on this node or another, whatever ends in between.
+
+use std::{
+    path::PathBuf,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use api::SandboxState;
+use pando_host_tests::{
+    node::{Answer, Node, Setting},
+    runner::Case,
+};
+
+pub(crate) fn cases() -> Vec<Case> {
+    vec![
+        Case::new("pause::the_same_sandbox_goes_on_where_it_was", || case(same)),
+        Case::new("pause::nothing_happens_after_the_kept_instant", || case(nothing_after)),
+        Case::new("pause::a_paused_sandbox_says_what_can_be_done_with_it", || case(errors)),
+        Case::new("pause::what_cannot_be_paused_is_refused_and_goes_on", || case(refused)),
+        Case::new("pause::removed_it_leaves_nothing", || case(removed)),
+        Case::new("pause::it_survives_its_node_and_is_paused_again_and_again", || case(restarts)),
+        Case::new("pause::another_node_resumes_it_and_its_own_one_knows", || case(another_node)),
+        Case::new("pause::of_two_nodes_that_resume_it_one_does", || case(race)),
+        Case::new("pause::a_node_killed_in_between_leaves_it_running_or_paused", || case(killed)),
+        Case::new("pause::without_a_store_the_sandbox_goes_on", || case(no_store)),
+    ]
+}
+
+/// What two nodes share, removed when dropped.
+struct Shared(PathBuf);
+
+impl Shared {
+    fn new() -> Result<Self> {
+        let path = PathBuf::from(format!("/var/tmp/pando-host-pause-{}", std::process::id()));
+        std::fs::create_dir(&path)?;
+        Ok(Self(path))
+    }
+
+    fn node(&self) -> Result<Node> {
+        let database = format!("sqlite://{}?mode=rwc", self.0.join("heads.db").display());
+        let path = |name: &str| self.0.join(name).display().to_string();
+        let arguments = ["--objects", &path("objects"), "--database", &database, "--master-keys", &path("keys")];
+        let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+        Node::start_with(Setting { arguments, ..Setting::default() })
+    }
+
+    /// Names in the database that no longer should be there.
+    fn heads(&self, node: &Node) -> Result<u64> {
+        node.json(&["store", "stats", "--json"])?["heads"].as_u64().context("no figure")
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn case(body: fn(&Shared, &mut Node) -> Result<()>) -> Result<()> {
+    let shared = Shared::new()?;
+    let mut node = shared.node()?;
+    node.build_geo("geo", &["--nidx", "4"])?;
+    body(&shared, &mut node).with_context(|| format!("log of the node:\n{}", node.log_tail()))?;
+    node.finish()
+}
+
+/// A sandbox with a value in memory and one in a file.
+fn marked(node: &Node) -> Result<String> {
+    let id = node.run("geo", 1)?[0].id.to_string();
+    node.ask(&id, "POST /write?key=note&value=kept")?;
+    node.shell(&id, "echo kept > /home/user/note; mkdir /home/user/d; ln -s ../note /home/user/d/link")?;
+    Ok(id)
+}
+
+fn expect_marked(node: &Node, id: &str) -> Result<()> {
+    let state = node.ask(id, "GET /state")?;
+    ensure!(state["values"]["note"] == "kept" && state["hostname"] == id, "{state}");
+    ensure!(node.ask(id, "GET /verify")?["intact"] == true, "{id} is not intact");
+    ensure!(node.shell(id, "cat /home/user/d/link")? == "kept\n", "{id}: files");
+    Ok(())
+}
+
+/// What a sandbox is known by.
+fn identity(node: &Node, id: &str) -> Result<String> {
+    node.shell(id, "hostname; cat /etc/machine-id /run/pando/generation /run/pando/boot_id")
+}
+
+fn state(node: &Node, id: &str) -> Result<Option<SandboxState>> {
+    Ok(node.ps()?.into_iter().find(|sandbox| sandbox.id.as_str() == id).map(|sandbox| sandbox.state))
+}
+
+fn expect_state(node: &Node, id: &str, expected: SandboxState) -> Result<()> {
+    let found = state(node, id)?;
+    ensure!(found == Some(expected), "{id} is {found:?}, not {expected:?}");
+    Ok(())
+}
+
+fn pause(node: &Node, id: &str) -> Result<()> {
+    let paused = node.json(&["pause", id, "--json"])?;
+    ensure!(paused["sandbox"]["id"] == id && paused["sandbox"]["state"] == "paused", "{paused}");
+    ensure!(paused["stored_memory_bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{paused}");
+    expect_state(node, id, SandboxState::Paused)
+}
+
+fn resume(node: &Node, id: &str) -> Result<()> {
+    let resumed = node.json(&["resume", id, "--json"])?;
+    ensure!(resumed["id"] == id && resumed["state"] == "running" && resumed["template"] == "geo", "{resumed}");
+    expect_state(node, id, SandboxState::Running)
+}
+
+fn expect_conflict(answer: &Answer, says: &str) -> Result<()> {
+    ensure!(answer.code == 1 && answer.stderr.contains(says), "{says}: {answer}");
+    Ok(())
+}
+
+/// Waits until the store has no heads: a resumed sandbox has all its memory then.
+fn expect_no_heads(shared: &Shared, node: &Node) -> Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while shared.heads(node)? > 0 {
+        ensure!(Instant::now() < deadline, "heads are left");
+        sleep(Duration::from_millis(100));
+    }
+    Ok(())
+}
+
+fn same(shared: &Shared, node: &mut Node) -> Result<()> {
+    let id = marked(node)?;
+    let (who, log) = (identity(node, &id)?, node.ok(&["logs", &id])?);
+    let created = node.inspect(&id)?.sandbox.created_ms;
+    pause(node, &id)?;
+    let detail = node.inspect(&id)?;
+    ensure!(detail.processes.is_empty() && detail.layers.is_empty() && detail.sandbox.main_pid == 0, "{detail:?}");
+    ensure!(!node.state.join("sandboxes").join(&id).exists(), "its directory is left");
+    ensure!(node.ok(&["logs", &id])?.starts_with(&log), "its output is not kept");
+    ensure!(node.json(&["checkpoint", "ls", "--json"])?.as_array().is_some_and(Vec::is_empty), "it is a checkpoint");
+    ensure!(node.ok(&["ps"])?.contains("paused"), "ps does not say so");
+    resume(node, &id)?;
+    expect_marked(node, &id)?;
+    ensure!(identity(node, &id)? == who, "it is another one");
+    ensure!(node.inspect(&id)?.sandbox.created_ms == created, "it is younger");
+    let fork = node.json(&["fork", &id, "--json"])?;
+    let copy = fork["sandboxes"][0]["id"].as_str().context("no copy")?.to_owned();
+    ensure!(node.ask(&copy, "GET /state")?["values"]["note"] == "kept", "a fork of it");
+    expect_no_heads(shared, node)?;
+    node.ok(&["store", "gc", "--grace", "0"])?;
+    expect_marked(node, &id)
+}
+
+/// A program that counts, says each number, writes it into a file and shows its clock.
+const COUNTER: &str = "import time\nn = 0\nwhile True:\n    n += 1\n    print(n, flush=True)\n    \
+    open('/home/user/count', 'w').write(f'{n} {time.monotonic()}')\n    open('/tmp/ready', 'w')\n    time.sleep(0.005)";
+
+fn nothing_after(_: &Shared, node: &mut Node) -> Result<()> {
+    let arguments = ["--ready-file", "/tmp/ready", "--", "/usr/bin/python3", "-c", COUNTER];
+    node.ok(&[&["template", "build", "count"], &arguments[..]].concat())?;
+    let id = node.run("count", 1)?[0].id.to_string();
+    sleep(Duration::from_millis(300));
+    node.ok(&["pause", &id])?;
+    let said = node.ok(&["logs", &id])?;
+    let last: u64 = said.lines().last().context("no output")?.parse()?;
+    sleep(Duration::from_secs(3));
+    node.ok(&["resume", &id])?;
+    sleep(Duration::from_millis(500));
+    let more = node.ok(&["logs", &id])?;
+    let numbers: Vec<u64> = more.lines().map(str::parse).collect::<Result<_, _>>()?;
+    ensure!(more.starts_with(&said) && numbers.len() > said.lines().count(), "it does not go on");
+    // Each number once: nothing was said after the instant that was kept, and nothing is missing.
+    let gap = numbers.windows(2).find(|pair| pair[1] != pair[0] + 1);
+    ensure!(gap.is_none(), "a gap or a repetition at {gap:?}, paused after {last}");
+    let shown = node.shell(&id, "cat /home/user/count")?;
+    let (count, clock) = shown.split_once(' ').context("no count")?;
+    ensure!(count.parse::<u64>()? > last, "{shown}");
+    let first: f64 = clock.trim().parse()?;
+    sleep(Duration::from_millis(200));
+    let later = node.shell(&id, "cat /home/user/count")?;
+    let later: f64 = later.split_once(' ').context("no count")?.1.trim().parse()?;
+    ensure!(later > first && later - first < 3.0, "its clock went from {first} to {later}");
+    Ok(())
+}
+
+fn errors(_: &Shared, node: &mut Node) -> Result<()> {
+    let id = marked(node)?;
+    expect_conflict(&node.pando(&["resume", &id])?, "is not paused: it runs")?;
+    pause(node, &id)?;
+    for arguments in [
+        vec!["pause", &id],
+        vec!["fork", &id],
+        vec!["checkpoint", &id],
+        vec!["exec", &id, "--", "true"],
+        vec!["run", &id],
+        vec!["connect", &id, "8080"],
+    ] {
+        let answer = node.pando(&arguments)?;
+        ensure!(answer.code == 1 && answer.stderr.contains("it is paused"), "{arguments:?}: {answer}");
+        ensure!(answer.stderr.contains("resume it first"), "{arguments:?}: {answer}");
+    }
+    ensure!(node.api(&format!("POST /v1/sandboxes/{id}/pause"), b"")?.0 == 409, "the status");
+    node.ok(&["logs", "--follow", &id])?;
+    for command in ["pause", "resume"] {
+        let missing = node.pando(&[command, "s000000000000"])?;
+        ensure!(missing.code == 4, "{command}: {missing}");
+    }
+    // It needs its template no more.
+    node.ok(&["template", "rm", "geo"])?;
+    resume(node, &id)?;
+    expect_marked(node, &id)?;
+    pause(node, &id)
+}
+
+fn refused(_: &Shared, node: &mut Node) -> Result<()> {
+    let id = marked(node)?;
+    let held = node.hold(&["exec", &id, "--", "/bin/cat"])?;
+    sleep(Duration::from_millis(300));
+    let answer = node.pando(&["pause", &id])?;
+    ensure!(answer.code == 5 && answer.stderr.contains("process"), "{answer}");
+    expect_state(node, &id, SandboxState::Running)?;
+    expect_marked(node, &id)?;
+    held.release()?;
+    pause(node, &id)
+}
+
+fn removed(shared: &Shared, node: &mut Node) -> Result<()> {
+    let (one, two, three) = (marked(node)?, marked(node)?, marked(node)?);
+    pause(node, &one)?;
+    pause(node, &two)?;
+    pause(node, &three)?;
+    node.ok(&["rm", &one])?;
+    ensure!(state(node, &one)?.is_none() && shared.heads(node)? == 2, "something is left");
+    let missing = node.pando(&["resume", &one])?;
+    ensure!(missing.code == 4, "{missing}");
+    // A node that knows nothing of it can remove it as well.
+    let other = shared.node()?;
+    other.ok(&["rm", &two])?;
+    other.finish()?;
+    let gone = node.pando(&["resume", &two])?;
+    ensure!(gone.code == 4 && gone.stderr.contains("another node has resumed or removed it"), "{gone}");
+    // Just resumed it still has its head.
+    resume(node, &three)?;
+    node.ok(&["rm", &three, &two])?;
+    ensure!(node.ps()?.is_empty() && shared.heads(node)? == 0, "something is left");
+    ensure!(std::fs::read_dir(node.state.join("paused"))?.count() == 0, "records are left");
+    Ok(())
+}
+
+fn restarts(_: &Shared, node: &mut Node) -> Result<()> {
+    let id = marked(node)?;
+    let who = identity(node, &id)?;
+    for round in 0..3 {
+        pause(node, &id)?;
+        match round {
+            0 => drop(node.stop_server()?),
+            _ => node.kill_server()?,
+        }
+        node.start_server()?;
+        expect_state(node, &id, SandboxState::Paused)?;
+        resume(node, &id)?;
+        if round == 1 {
+            node.kill_server()?;
+            node.start_server()?;
+        }
+        expect_marked(node, &id)?;
+        ensure!(identity(node, &id)? == who, "round {round}: it is another one");
+    }
+    let state = node.ask(&id, "GET /state")?;
+    ensure!(state["writes"] == 1, "{state}");
+    Ok(())
+}
+
+fn another_node(shared: &Shared, node: &mut Node) -> Result<()> {
+    let id = marked(node)?;
+    let who = identity(node, &id)?;
+    pause(node, &id)?;
+    let other = shared.node()?;
+    ensure!(other.ps()?.is_empty(), "it is another node's");
+    resume(&other, &id)?;
+    expect_marked(&other, &id)?;
+    ensure!(identity(&other, &id)? == who, "it is another one");
+    let twice = node.pando(&["resume", &id])?;
+    ensure!(twice.code != 0, "it runs twice: {twice}");
+    expect_no_heads(shared, &other)?;
+    let gone = node.pando(&["resume", &id])?;
+    ensure!(gone.code == 4 && gone.stderr.contains("pando rm"), "{gone}");
+    // And back again.
+    other.ask(&id, "POST /write?key=elsewhere&value=1")?;
+    let taken = other.pando(&["checkpoint", &id, "--name", "of-it"])?;
+    ensure!(taken.code == 0, "{taken}");
+    other.ok(&["checkpoint", "rm", "of-it"])?;
+    pause(&other, &id)?;
+    resume(node, &id)?;
+    expect_marked(node, &id)?;
+    ensure!(node.ask(&id, "GET /state")?["values"]["elsewhere"] == "1", "what it did elsewhere");
+    ensure!(identity(node, &id)? == who, "it is another one");
+    other.finish()?;
+    expect_marked(node, &id)
+}
+
+fn race(shared: &Shared, node: &mut Node) -> Result<()> {
+    let other = shared.node()?;
+    for round in 0..3 {
+        let id = marked(node)?;
+        pause(node, &id)?;
+        let both = [node.begin(&["resume", &id])?, other.begin(&["resume", &id])?];
+        let [here, there] = both.map(|command| command.end());
+        let (here, there) = (here?, there?);
+        let won = [&here, &there].iter().filter(|answer| answer.code == 0).count();
+        ensure!(won == 1, "round {round}: {won} won\n{here}\n{there}");
+        let winner = if here.code == 0 { &*node } else { &other };
+        expect_marked(winner, &id)?;
+    }
+    other.ok(&["rm", "--all"])?;
+    other.finish()
+}
+
+fn killed(shared: &Shared, node: &mut Node) -> Result<()> {
+    let (mut paused, mut running) = (0, 0);
+    for round in 0..8 {
+        let id = marked(node)?;
+        let command = node.begin(&["pause", &id])?;
+        sleep(Duration::from_millis(5 + 110 * round));
+        node.kill_server()?;
+        command.end()?;
+        node.start_server()?;
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while state(node, &id)? == Some(SandboxState::Pausing) {
+            ensure!(Instant::now() < deadline, "round {round}: nobody knows whether it is paused");
+            sleep(Duration::from_millis(20));
+        }
+        match state(node, &id)? {
+            Some(SandboxState::Paused) => {
+                paused += 1;
+                resume(node, &id)?;
+            }
+            Some(SandboxState::Running) => running += 1,
+            other => anyhow::bail!("round {round}: {other:?}"),
+        }
+        expect_marked(node, &id)?;
+        node.ok(&["rm", &id])?;
+        node.expect_only_itself()?;
+        ensure!(shared.heads(node)? == 0, "round {round}: a head is left");
+    }
+    eprintln!("    {running} were running afterwards, {paused} paused");
+    Ok(())
+}
+
+fn no_store(shared: &Shared, node: &mut Node) -> Result<()> {
+    let id = marked(node)?;
+    let (objects, away) = (shared.0.join("objects"), shared.0.join("away"));
+    std::fs::rename(&objects, &away)?;
+    // No directory can be made in its place.
+    std::fs::write(&objects, b"")?;
+    let failed = node.pando(&["pause", &id])?;
+    ensure!(failed.code == 1, "{failed}");
+    expect_state(node, &id, SandboxState::Running)?;
+    expect_marked(node, &id)?;
+    std::fs::remove_file(&objects)?;
+    std::fs::rename(&away, &objects)?;
+    pause(node, &id)?;
+    resume(node, &id)?;
+    expect_marked(node, &id)
+}
