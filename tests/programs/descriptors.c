@@ -14,7 +14,7 @@ enum { FIFO_BYTES = 5, DIRECTORY_FILES = 20 };
 
 static int file, duplicate, again_opened, appending, directory_fd, null_fd, zero_fd, random_fd, counter, semaphore;
 static int pipe_ends[2], packet_pipe[2], fifo_reader, fifo_writer, sealed, memory_file, path_only;
-static int stream[2], datagram[2], packets[2], unix_path, unix_abstract, tcp_listener, udp, udp6;
+static int stream[2], datagram[2], packets[2], unix_path, unix_abstract, tcp_listener, tcp_ended, udp, udp6;
 static int tcp_client, tcp_server, passed_holder[2];
 static unsigned char *mapped_memory_file;
 static DIR *directory;
@@ -138,6 +138,12 @@ static void open_inet_sockets(void)
 	tcp_client = checked(socket(AF_INET, SOCK_STREAM, 0), "socket");
 	checked(connect(tcp_client, (struct sockaddr *)&tcp_address, sizeof tcp_address), "connect");
 	tcp_server = checked(accept(tcp_listener, NULL, NULL), "accept");
+	// Accepted, then reset by the other side: it still names the listener's port as its own.
+	int gone = checked(socket(AF_INET, SOCK_STREAM, 0), "socket");
+	checked(connect(gone, (struct sockaddr *)&tcp_address, sizeof tcp_address), "connect");
+	tcp_ended = checked(accept(tcp_listener, NULL, NULL), "accept");
+	setsockopt(gone, SOL_SOCKET, SO_LINGER, &(struct linger){1, 0}, sizeof(struct linger));
+	close(gone);
 	udp = bound(AF_INET, SOCK_DGRAM, &any, sizeof any);
 	bytes = sizeof udp_address;
 	getsockname(udp, (struct sockaddr *)&udp_address, &bytes);
@@ -254,6 +260,8 @@ static void check_connection(void)
 	bool reset = !whole && (at_client == 0 || (at_client == -1 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EBADF));
 	printf("note: TCP connection %s\n", whole ? "alive" : reset ? "reset" : "neither alive nor reset");
 	probe_check(whole || reset, "TCP connection");
+	ssize_t at_ended = recv(tcp_ended, &byte, 1, MSG_DONTWAIT);
+	probe_check(at_ended == 0 || (at_ended == -1 && errno != EAGAIN && errno != EBADF), "TCP connection that had ended");
 }
 
 static void check_flags(void)

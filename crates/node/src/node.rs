@@ -37,6 +37,7 @@ use std::{
 
 use api::{ExitStatus, SandboxState};
 use base::id::SandboxId;
+use rustix::fs::{IFlags, Mode, OFlags, ioctl_getflags, ioctl_setflags, open};
 use sandbox::Cgroups;
 use tokio::sync::{Notify, oneshot, watch};
 
@@ -107,6 +108,9 @@ impl Node {
         }
         let id = records::node_id(&config.state_dir)?;
         let cgroups = Cgroups::open(&id)?;
+        for dir in [config.sandboxes_dir(), config.paused_dir()] {
+            spread(&dir);
+        }
         let mask = config.host_mask();
         std::fs::create_dir_all(&mask).at("create", &mask)?;
         sandbox::prepare_host_mask(&mask, &[config.state_dir.clone(), config.socket.clone()])?;
@@ -264,4 +268,18 @@ fn now_ms() -> u64 {
 /// A reply that does not fit its request: a bug, named rather than panicked over.
 fn unexpected(action: &'static str, reply: &crate::keeper::message::Reply) -> Error {
     Error::Keeper { action, message: format!("unexpected reply {reply:?}") }
+}
+
+/// Has ext4 put each directory below `directory` into a block group of its own (chattr(1), `T`). Where it makes a file it passes over all inodes
+/// that were freed in the last minute, one by one; where sandboxes come and go, making one takes several times as long in the end.
+fn spread(directory: &Path) {
+    let spread = || {
+        let opened = open(directory, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let flags = ioctl_getflags(&opened)?;
+        ioctl_setflags(&opened, flags | IFlags::TOPDIR)
+    };
+    // Other file systems have no such flag, and need none.
+    if let Err::<(), rustix::io::Errno>(error) = spread() {
+        tracing::debug!(%error, directory = %directory.display(), "its subdirectories are not spread");
+    }
 }

@@ -95,7 +95,9 @@ impl Reader {
                 const TCP_CLOSE: u8 = 7;
                 const TCP_LISTEN: u8 = 10;
                 let state = tcp_state(socket).of("read TCP state", self.pid)?;
-                if !matches!(state, TCP_CLOSE | TCP_LISTEN) {
+                // One that has ended still names its port, which may be its listener's: it must not be bound again.
+                let ended = state == TCP_CLOSE && sockets::tcp_was_connected(socket).of("read TCP state", self.pid)?;
+                if ended || !matches!(state, TCP_CLOSE | TCP_LISTEN) {
                     return Ok(Ok(FileKind::ResetConnection { family }));
                 }
             }

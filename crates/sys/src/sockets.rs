@@ -75,6 +75,19 @@ pub fn tcp_backlog(socket: BorrowedFd<'_>) -> io::Result<u32> {
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(info.tcpi_sacked) }
 }
 
+/// Whether a TCP socket is, or was before it was closed, connected: it has sent or received a segment since it was made.
+pub fn tcp_was_connected(socket: BorrowedFd<'_>) -> io::Result<bool> {
+    /// Where `tcpi_segs_out` and `tcpi_segs_in` are in `struct tcp_info` (Linux 4.2), of which `libc` has the first part only.
+    const SEGMENTS: std::ops::Range<usize> = 136..144;
+    let mut info = [0u8; SEGMENTS.end];
+    let mut len = info.len() as libc::socklen_t;
+    let place = info.as_mut_ptr().cast();
+    // SAFETY: `info` has `len` bytes.
+    let result =
+        unsafe { libc::getsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, place, &raw mut len) };
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(info[SEGMENTS].iter().any(|byte| *byte != 0)) }
+}
+
 /// Bytes (of a datagram socket: of the next message) waiting to be read.
 pub fn waiting_bytes(fd: BorrowedFd<'_>) -> io::Result<usize> {
     Ok(rustix::io::ioctl_fionread(fd)? as usize)

@@ -157,6 +157,8 @@ fn receive_streams(script: &mut Script, transit: Transit, mailbox: &Mailbox) {
     for n in 0..3 {
         move_up(script, FIRST_STREAM + n, transit.streams() + n);
     }
+    // Without a gate something else has its number: what the program's descriptors are made with comes above, in both kinds of start.
+    move_up(script, FIRST_STREAM, transit.gate());
     let at_once = script.unless_word(mailbox.start + 8, PARKED);
     move_up(script, GATE, transit.gate());
     script.land(at_once);
