@@ -39,7 +39,7 @@ use api::{ExitStatus, SandboxState};
 use base::id::SandboxId;
 use rustix::fs::{IFlags, Mode, OFlags, ioctl_getflags, ioctl_setflags, open};
 use sandbox::Cgroups;
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::{Notify, Semaphore, oneshot, watch};
 
 use crate::{
     config::{Config, RECORD, output_file},
@@ -60,6 +60,10 @@ const KEEPER_RESTART_MAX: Duration = Duration::from_secs(10);
 
 /// Making one sandbox takes milliseconds; this is for a host in trouble.
 const CREATE_DEADLINE: Duration = Duration::from_secs(20);
+
+/// Sandboxes that are being made at a time: one, and one that waits. The keeper makes one after the other; were all of many starts to queue there
+/// at once, the first program would be forked when the last sandbox is made, and zygotes have nothing to do until then.
+const CREATED_AT_ONCE: usize = 2;
 
 /// Starting one copy takes milliseconds; this is for a host in trouble, or a thousand starts in a row.
 const START_DEADLINE: Duration = Duration::from_secs(30);
@@ -92,6 +96,8 @@ pub(crate) struct Node {
     keeper: watch::Sender<Option<CurrentKeeper>>,
     keeper_restarts: watch::Sender<u64>,
     /// The pool may have room, or a start has ended.
+    /// Who may have the keeper make a sandbox.
+    creating: Semaphore,
     pool_work: Notify,
     /// Limits are to be bound.
     limits_work: Notify,
@@ -130,6 +136,7 @@ impl Node {
             changes: watch::Sender::new(0),
             keeper: watch::Sender::new(None),
             keeper_restarts: watch::Sender::new(0),
+            creating: Semaphore::new(CREATED_AT_ONCE),
             pool_work: Notify::new(),
             limits_work: Notify::new(),
             sweep_work: Notify::new(),

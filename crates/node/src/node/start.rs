@@ -297,6 +297,8 @@ impl Node {
 
     /// Makes a sandbox without a program. A failure leaves nothing.
     pub(super) async fn create_blank(self: &Arc<Self>, layers: &[PathBuf], limits: &api::Limits) -> Result<Blank> {
+        // It is never closed.
+        let _turn = self.creating.acquire().await;
         let id = self.state().claim();
         match self.try_create(&id, layers, limits, None).await {
             Ok(blank) => Ok(blank),
