@@ -23,8 +23,10 @@ use crate::{
     apply::Plan,
     extents::{Piece, Source},
     inode::{Ino, Inode},
+    limits,
     loader::Loader,
     op::Op,
+    pressure::Pressure,
     state::{State, Step, Stop},
     wal::Wal,
 };
@@ -43,6 +45,21 @@ pub struct Attributes {
     pub inode: Inode,
 }
 
+/// What a volume may hold in memory.
+#[derive(Debug, Clone, Copy)]
+pub struct Memory {
+    /// Data in memory and in the log only at which writers wait for a commit.
+    pub dirty_bytes_max: u64,
+    /// Inodes above which a commit lets clean ones go.
+    pub inodes_max: usize,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self { dirty_bytes_max: limits::DIRTY_BYTES, inodes_max: limits::INODES_IN_MEMORY }
+    }
+}
+
 /// See the module.
 pub struct Engine {
     state: Mutex<State>,
@@ -51,12 +68,15 @@ pub struct Engine {
     wal: Option<Wal>,
     /// Somebody else writes the volume now, or the log cannot be written.
     read_only: AtomicBool,
+    memory: Memory,
+    pressure: Pressure,
 }
 
 impl Engine {
     /// A filesystem in which nothing can be changed.
-    pub(crate) fn new(state: State, loader: Loader) -> Self {
-        Self { state: Mutex::new(state), loader, wal: None, read_only: AtomicBool::new(true) }
+    pub(crate) fn new(state: State, loader: Loader, memory: Memory) -> Self {
+        let (read_only, pressure) = (AtomicBool::new(true), Pressure::default());
+        Self { state: Mutex::new(state), loader, wal: None, read_only, memory, pressure }
     }
 
     pub(crate) fn loader(&self) -> &Loader {
@@ -73,9 +93,23 @@ impl Engine {
         self.read_only = AtomicBool::new(false);
     }
 
-    /// Refuses all changes from now on.
+    /// Refuses all changes from now on. Nobody commits any more, so nobody waits for it.
     pub(crate) fn forbid_changes(&self) {
         self.read_only.store(true, Ordering::Release);
+        self.pressure.set_committing(false);
+    }
+
+    /// Are changes refused: because it was opened so, because another node has taken the volume over, or because the log failed?
+    pub fn is_read_only(&self) -> bool {
+        self.read_only.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn memory(&self) -> Memory {
+        self.memory
+    }
+
+    pub(crate) fn pressure(&self) -> &Pressure {
+        &self.pressure
     }
 
     /// A step of an earlier thread that panicked may have done half of its work: nobody goes on from there.
@@ -114,16 +148,19 @@ impl Engine {
     /// Performs a change and logs it; `with` sees the state right after it.
     fn perform<T>(&self, op: &Op<'_>, with: impl Fn(&mut State, crate::apply::Outcome) -> Step<T>) -> Result<T, Errno> {
         let wal = match &self.wal {
-            Some(wal) if !self.read_only.load(Ordering::Acquire) => wal,
+            Some(wal) if !self.is_read_only() => wal,
             Some(_) | None => return Err(Errno::ROFS),
         };
-        let (answer, full) = self.ask(|state| {
+        let (answer, full, dirty_bytes) = self.ask(|state| {
             let outcome = state.apply(op)?;
             let full = wal.append(state.next_sequence(), op);
             // It has happened and is logged: whatever comes now, it must not be repeated.
             let answer = with(state, outcome).map_err(|_| Stop::Errno(Errno::IO))?;
-            Ok((answer, full))
+            Ok((answer, full, state.memory_bytes()))
         })?;
+        if dirty_bytes > self.memory.dirty_bytes_max {
+            self.pressure.set(dirty_bytes);
+        }
         if full {
             self.write_log()?;
         }

@@ -16,6 +16,7 @@
 
 mod apply;
 mod chunk;
+mod committer;
 mod directory;
 mod engine;
 mod error;
@@ -30,13 +31,15 @@ mod materialise;
 mod op;
 mod pack;
 mod paged;
+mod pressure;
 mod recover;
 mod state;
 mod volume;
 mod wal;
 
 pub use self::{
-    engine::{Attributes, Engine, Listed, Usage},
+    committer::Committer,
+    engine::{Attributes, Engine, Listed, Memory, Usage},
     error::{Cause, VolumeError, WalError},
     inode::{Ino, Inode, Kind, ROOT, Time},
     op::{Changes, New, Rename, SetXattr},

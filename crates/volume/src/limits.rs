@@ -31,7 +31,7 @@ pub const PIECES_MAX: usize = 64;
 /// Holes below this between two pieces in memory are filled when pieces are joined: a page, below which nobody asks for holes.
 pub const HOLE_BYTES_MIN: u32 = 4 << 10;
 
-/// Keys that one miss reads: about two leaves of the tree.
+/// Keys that one miss reads: about two leaves of the tree. At least two: an inode comes with its extended attributes.
 pub const PAGE_KEYS: usize = 512;
 
 /// Data that is packed into one chunk: many small files together, so that a cold listing of them is few requests.
@@ -49,7 +49,14 @@ pub const CHUNKS_OPEN: usize = 512;
 /// Nodes of the tree kept in memory: at most 32 MiB, all branches of a million files.
 pub const NODES_OPEN: usize = 2048;
 
-/// Inodes in memory above which clean ones are let go: at some 400 bytes each with their entries, 100 MiB.
+/// Data in memory and in the log only at which writers wait for a commit, unless the node says otherwise: some seconds of writing, and
+/// what a crash makes the next opening replay.
+pub const DIRTY_BYTES: u64 = 256 << 20;
+
+/// Longest pause between two attempts to commit while the store is away.
+pub const COMMIT_BACKOFF: Duration = Duration::from_secs(5);
+
+/// Inodes in memory above which clean ones are let go, unless the node says otherwise: at some 400 bytes each with their entries, 100 MiB.
 pub const INODES_IN_MEMORY: usize = 256 << 10;
 
 /// Records that wait in memory for the log's file before a writer writes them (without a sync).

@@ -24,7 +24,7 @@ use crate::{
     error::Cause,
     inode::{Inode, ROOT},
     key::Key,
-    limits::{CAPTURE_KEYS, COMMIT_LEASE, INODES_IN_MEMORY},
+    limits::{CAPTURE_KEYS, COMMIT_LEASE},
     pack::{Packer, Segments},
     state::{Frozen, Stored, Superblock, Usage, Value, encode_xattrs},
 };
@@ -133,7 +133,8 @@ impl Target<'_> {
             Ok((committed, stored)) => {
                 let mut state = lock(engine)?;
                 state.install(committed.layout.files, stored);
-                state.evict(INODES_IN_MEMORY);
+                state.evict(engine.memory().inodes_max);
+                engine.pressure().set(state.memory_bytes());
                 Ok(committed)
             }
             Err(error) => {

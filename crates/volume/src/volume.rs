@@ -14,7 +14,7 @@ use tokio::runtime::Handle;
 
 use crate::{
     VolumeError,
-    engine::Engine,
+    engine::{Engine, Memory},
     inode::{Inode, Kind, ROOT, Time},
     limits::COMMIT_LEASE,
     materialise::{Committed, Layout, Target},
@@ -70,6 +70,7 @@ pub struct Volumes {
     runtime: Handle,
     /// For logs: one folder for each volume.
     folder: PathBuf,
+    memory: Memory,
 }
 
 /// A volume that is open here.
@@ -87,7 +88,12 @@ pub struct Volume {
 impl Volumes {
     /// The volumes whose heads and chunks are there. Logs go below `folder`, on a disk of this node.
     pub fn new(heads: Heads, store: Store, runtime: Handle, folder: PathBuf) -> Self {
-        Self { heads, store, runtime, folder }
+        Self { heads, store, runtime, folder, memory: Memory::default() }
+    }
+
+    /// With other bounds for the volumes that are opened from here on.
+    pub fn with_memory(self, memory: Memory) -> Self {
+        Self { memory, ..self }
     }
 
     /// Makes an empty volume.

@@ -39,8 +39,10 @@ impl Engine {
         self.changed(&Op::Change { ino, changes, now: Time::now() })
     }
 
-    /// Writes all of `data`, at most [`crate::limits::WRITE_BYTES_MAX`]. `drop_privileges`: the caller is an ordinary user.
+    /// Writes all of `data`, at most [`crate::limits::WRITE_BYTES_MAX`]. `drop_privileges`: the caller is an ordinary user. Waits
+    /// before it while too much is dirty and a [`crate::Committer`] works on it.
     pub fn write(&self, ino: Ino, offset: u64, data: &[u8], drop_privileges: bool) -> Result<(), Errno> {
+        self.pressure().wait(self.memory().dirty_bytes_max);
         self.perform(&Op::Write { ino, offset, data, drop_privileges, now: Time::now() }, |_, _| Ok(()))
     }
 

@@ -96,7 +96,7 @@ impl Volumes {
     fn engine(&self, superblock: state::Superblock, files: Tree) -> Result<Engine, VolumeError> {
         let loader = Loader::new(self.store.clone(), self.runtime.clone());
         let orphans = orphans(&loader, &files)?;
-        Ok(Engine::new(State::new(superblock, files, orphans), loader))
+        Ok(Engine::new(State::new(superblock, files, orphans), loader, self.memory))
     }
 
     fn log_folder(&self, name: &str) -> Result<std::path::PathBuf, VolumeError> {

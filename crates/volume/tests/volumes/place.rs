@@ -6,7 +6,7 @@ use store::{
     Store, gc,
     heads::Heads,
     keys::{MasterKeys, RealmKeys},
-    object::Objects,
+    object::{FaultInjector, FaultPlan, Objects, RequestOptions},
 };
 use tokio::runtime::Runtime;
 use volume::{Durability, Engine, Ino, Kind, New, Options, ROOT, Volume, Volumes};
@@ -14,12 +14,15 @@ use volume::{Durability, Engine, Ino, Kind, New, Options, ROOT, Volume, Volumes}
 pub(crate) struct Place {
     pub(crate) directory: tempfile::TempDir,
     runtime: Runtime,
+    /// On the way to the objects of all nodes.
+    faults: Arc<FaultInjector>,
 }
 
 impl Place {
     pub(crate) fn new() -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        Self { directory: tempfile::tempdir().unwrap(), runtime }
+        let faults = Arc::new(FaultInjector::new(1, FaultPlan::default()));
+        Self { directory: tempfile::tempdir().unwrap(), runtime, faults }
     }
 
     /// The volumes as node `node` sees them: it has its own disk, and its own connections.
@@ -29,13 +32,19 @@ impl Place {
         Volumes::new(heads, self.store(), self.runtime.handle().clone(), root.join(node))
     }
 
+    /// The object store is away, or back.
+    pub(crate) fn set_outage(&self, outage: bool) {
+        self.faults.follow(FaultPlan { outage, ..FaultPlan::default() });
+    }
+
     pub(crate) fn log(&self, node: &str, volume: &str) -> std::path::PathBuf {
         self.directory.path().join(node).join("test").join(volume).join("log")
     }
 
     fn store(&self) -> Store {
         let objects = self.directory.path().join("objects").to_str().unwrap().parse().unwrap();
-        let objects = Objects::open(&objects, Default::default()).unwrap();
+        let options = RequestOptions { attempts: 1, ..RequestOptions::default() };
+        let objects = Objects::open_faulty(&objects, options, self.faults.clone()).unwrap();
         let master = MasterKeys::parse(&format!("test:{}", "42".repeat(32)), "a test").unwrap();
         let keys = RealmKeys::new(objects.clone(), Arc::new(master), "test".parse().unwrap());
         Store::new(objects, keys, None, None)

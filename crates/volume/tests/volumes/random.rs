@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use rustix::io::Errno;
-use volume::{Changes, Durability, Engine, Ino, Kind, New, Origin, ROOT, Rename, SetXattr, Volume, Volumes};
+use volume::{
+    Changes, Durability, Engine, Ino, Kind, Memory, New, Options, Origin, ROOT, Rename, SetXattr, Volume, Volumes,
+};
 
 use crate::{
     model::{Model, Thing},
@@ -28,6 +30,8 @@ enum Step {
     Xattr(Path, u8, Option<u8>),
     Sync,
     Commit,
+    /// The object store is away.
+    FailedCommit,
     /// The process is killed: what was not synced is gone.
     Crash,
     Close,
@@ -67,6 +71,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => (path(), 0..3u8, any::<Option<u8>>()).prop_map(|(path, name, value)| Step::Xattr(path, name, value)),
         2 => Just(Step::Sync),
         2 => Just(Step::Commit),
+        1 => Just(Step::FailedCommit),
         2 => Just(Step::Crash),
         1 => Just(Step::Close),
         1 => Just(Step::Snapshot),
@@ -77,7 +82,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// A volume, the model of what it is, and of what it was when that was last made durable.
-struct Pair {
+struct Pair<'a> {
+    place: &'a Place,
     volumes: Volumes,
     volume: Option<Volume>,
     model: Model,
@@ -86,7 +92,7 @@ struct Pair {
     count: u32,
 }
 
-impl Pair {
+impl Pair<'_> {
     fn volume(&self) -> &Volume {
         self.volume.as_ref().unwrap()
     }
@@ -101,6 +107,12 @@ impl Pair {
         match step {
             Step::Sync => self.volume().sync().unwrap(),
             Step::Commit => self.volume().commit().unwrap(),
+            Step::FailedCommit => {
+                self.place.set_outage(true);
+                let wrote = self.volume().engine().dirty_bytes().unwrap() > 0;
+                prop_assert!(self.volume().commit().is_err() || !wrote);
+                self.place.set_outage(false);
+            }
             Step::Crash => {
                 self.reopen(false);
                 self.model = self.durable.clone();
@@ -292,12 +304,13 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn a_volume_is_what_the_model_is_whatever_happens(steps in steps()) {
+    fn a_volume_is_what_the_model_is_whatever_happens(steps in steps(), inodes_max in prop_oneof![Just(0), Just(1000)]) {
         let place = Place::new();
-        let volume = place.volume("n0");
-        let (model, volumes) = (Model::new(), place.node("one"));
-        let mut pair =
-            Pair { volumes, volume: Some(volume), durable: model.clone(), model, snapshots: Vec::new(), count: 0 };
+        let (model, volumes) = (Model::new(), place.node("one").with_memory(Memory { inodes_max, ..Memory::default() }));
+        volumes.create("n0", &Options::default()).unwrap();
+        let volume = Some(volumes.open("n0", Durability::Local).unwrap());
+        let (durable, snapshots) = (model.clone(), Vec::new());
+        let mut pair = Pair { place: &place, volumes, volume, durable, model, snapshots, count: 0 };
         for step in &steps {
             pair.step(step)?;
         }

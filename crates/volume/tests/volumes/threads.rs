@@ -1,10 +1,17 @@
 //! Many threads at once, with commits in the background: nothing that was written is lost, and nobody waits for a commit.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
-use volume::{Durability, Kind, ROOT};
+use rustix::io::Errno;
+use volume::{Committer, Durability, Kind, Memory, Options, ROOT};
 
-use crate::place::{Place, file, new};
+use crate::place::{Place, file, new, read_file, write_file};
 
 /// The source of the design lost 4,430 of 30,000 files here: its compaction put an older state over newer writes.
 #[test]
@@ -80,4 +87,56 @@ fn syncs_of_many_threads_are_all_kept() {
     drop(volume);
     let volume = place.node("one").open("ws", Durability::Local).unwrap();
     assert_eq!(volume.engine().attributes(ROOT).unwrap().inode.size, 400);
+}
+
+#[test]
+fn writers_wait_while_the_store_is_away_and_nothing_is_dropped() {
+    const BYTES: usize = 100_000;
+    let place = Place::new();
+    let node = place.node("one").with_memory(Memory { dirty_bytes_max: 1 << 20, ..Memory::default() });
+    node.create("ws", &Options::default()).unwrap();
+    let volume = Arc::new(node.open("ws", Durability::Local).unwrap());
+    let committer = Committer::start(volume.clone(), Duration::from_secs(3600)).unwrap();
+    place.set_outage(true);
+    let writer = std::thread::spawn({
+        let volume = volume.clone();
+        move || {
+            for number in 0..50 {
+                write_file(volume.engine(), &format!("f{number}"), &[number; BYTES]);
+            }
+        }
+    });
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while volume.engine().dirty_bytes().unwrap() <= 1 << 20 && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(!writer.is_finished());
+    assert!(volume.engine().dirty_bytes().unwrap() <= (1 << 20) + BYTES as u64);
+    assert_eq!(read_file(volume.engine(), "f0").unwrap(), [0; BYTES], "what is here can be read");
+    place.set_outage(false);
+    writer.join().unwrap();
+    drop(committer);
+    volume.commit().unwrap();
+    let other = place.node("two").open("ws", Durability::Local).unwrap();
+    assert!((0..50).all(|number| read_file(other.engine(), &format!("f{number}")).unwrap() == [number; BYTES]));
+}
+
+#[test]
+fn a_committer_commits_by_itself_and_ends_when_the_volume_is_taken_over() {
+    let place = Place::new();
+    let volume = Arc::new(place.volume("ws"));
+    let _committer = Committer::start(volume.clone(), Duration::from_millis(10)).unwrap();
+    write_file(volume.engine(), "a", b"1");
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while volume.engine().dirty_bytes().unwrap() > 0 && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let other = place.node("two").open("ws", Durability::Local).unwrap();
+    assert_eq!(read_file(other.engine(), "a"), Some(b"1".to_vec()));
+    write_file(volume.engine(), "b", b"2");
+    while !volume.engine().is_read_only() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(volume.engine().make(ROOT, b"c", file()).err(), Some(Errno::ROFS));
 }
