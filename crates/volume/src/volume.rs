@@ -269,18 +269,10 @@ impl Volume {
     }
 
     fn name_state(&self, committed: &Head, snapshot: &str) -> Result<(), VolumeError> {
-        let Volumes { heads, store, runtime, .. } = &self.volumes;
         let origin = Origin::Snapshot { volume: self.name.clone(), snapshot: snapshot.to_owned() };
         let name = head_name(&origin)?;
-        runtime.block_on(async {
-            let lease = self.volumes.target(&self.name).lease(store).await?;
-            let head = heads.open_under(&lease, &committed.name).await.map_err(VolumeError::heads(&self.name))?;
-            if head.manifest != committed.manifest {
-                return Err(VolumeError::Fenced { name: self.name.clone() });
-            }
-            let created = heads.create(store.realm(), &name, head.manifest, &lease).await;
-            created.map(drop).map_err(VolumeError::heads(name.as_str()))
-        })
+        let named = self.volumes.runtime.block_on(self.volumes.heads.duplicate(committed, &name));
+        named.map(drop).map_err(VolumeError::heads(name.as_str()))
     }
 
     fn wal(&self) -> Result<&crate::wal::Wal, VolumeError> {

@@ -119,3 +119,43 @@ pub(crate) fn orphans(page: &Page) -> Option<Vec<Ino>> {
     };
     page.entries.iter().map(ino).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use store::tree::Tree;
+
+    use super::*;
+    use crate::state::{Stop, Superblock};
+
+    fn state() -> State {
+        let (salt, epoch) = ([0; 32], [0; 16]);
+        let (bytes_max, inodes_max) = (1 << 20, 100);
+        let about = Superblock { salt, epoch, sequence: 0, next_ino: 10, bytes: 0, inodes: 1, bytes_max, inodes_max };
+        State::new(about, Tree::EMPTY, BTreeSet::new())
+    }
+
+    #[test]
+    fn a_page_of_an_older_tree_is_dropped() {
+        let mut state = state();
+        let missed = Key::inode(Ino(5));
+        assert!(matches!(state.node(Ino(5)), Err(Stop::Miss(key)) if key == missed));
+        let old = state.base();
+        state.install(Tree::EMPTY, Vec::new());
+        state.admit(old, missed, Page { entries: Vec::new(), whole: true }).unwrap();
+        assert!(matches!(state.node(Ino(5)), Err(Stop::Miss(_))), "it has to be read again");
+        state.admit(state.base(), missed, Page { entries: Vec::new(), whole: true }).unwrap();
+        assert!(matches!(state.node(Ino(5)), Err(Stop::Errno(Errno::STALE))));
+    }
+
+    #[test]
+    fn what_no_volume_writes_is_an_error_and_not_a_panic() {
+        let mut state = state();
+        let base = state.base();
+        for key in [Key::inode(Ino(5)), Key::xattrs(Ino(5)), Key::window(Ino(5), 0), Key::entry(Ino(5), 9)] {
+            let entries = vec![(key, Bytes::from_static(b"\xff\xff\xff"))];
+            assert_eq!(state.admit(base, Key::inode(Ino(5)), Page { entries, whole: true }), Err(Errno::IO));
+        }
+    }
+}
