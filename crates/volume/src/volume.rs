@@ -254,7 +254,11 @@ impl Volume {
 
     fn commit_under(&self, committed: &mut Committed) -> Result<(), VolumeError> {
         let wal = self.wal()?;
-        wal.rotate()?;
+        // A log that fails is one more reason to commit what is in memory.
+        let rotated = wal.rotate();
+        if rotated.is_err() {
+            self.engine.forbid_changes();
+        }
         let target = self.volumes.target(&self.name);
         match self.volumes.runtime.block_on(target.materialise(&self.engine, committed)) {
             Ok(next) => *committed = next,
@@ -265,7 +269,8 @@ impl Volume {
                 return Err(error);
             }
         }
-        Ok(wal.remove_through(committed.layout.superblock.sequence)?)
+        wal.remove_through(committed.layout.superblock.sequence)?;
+        Ok(rotated?)
     }
 
     fn name_state(&self, committed: &Head, snapshot: &str) -> Result<(), VolumeError> {

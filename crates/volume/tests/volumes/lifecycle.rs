@@ -75,6 +75,18 @@ fn a_volume_that_was_taken_over_can_be_read_but_never_changed_or_committed() {
 }
 
 #[test]
+fn when_the_log_fails_changes_end_and_what_is_in_memory_is_still_committed() {
+    let place = Place::new();
+    let volume = place.volume("ws");
+    write_file(volume.engine(), "a", b"1");
+    std::fs::remove_dir_all(place.log("one", "ws")).unwrap();
+    assert!(matches!(volume.commit(), Err(VolumeError::Wal(_))));
+    assert_eq!(volume.engine().make(ROOT, b"b", file()).err(), Some(Errno::ROFS));
+    let other = place.node("two").open("ws", Durability::Local).unwrap();
+    assert_eq!(read_file(other.engine(), "a"), Some(b"1".to_vec()));
+}
+
+#[test]
 fn of_two_nodes_that_fight_for_a_volume_one_writes_it() {
     let place = Place::new();
     drop(place.volume("ws"));
