@@ -165,12 +165,8 @@ impl Heads {
         let mut transaction = self.database.begin().await?;
         let generation = next_generation(&mut transaction).await?;
         let kept = leases::hand_over(&mut transaction, lease, realm, manifest).await?;
-        let insert = "INSERT INTO heads (realm, name, manifest, generation, updated_ms) VALUES ($1, $2, $3, $4, $5)
-            ON CONFLICT (realm, name) DO NOTHING";
         let updated_ms = now_ms();
-        let insert = sqlx::query(insert).bind(realm.as_str()).bind(name.as_str()).bind(manifest.to_string());
-        let insert = insert.bind(generation).bind(updated_ms);
-        if kept && insert.execute(&mut *transaction).await.map_err(failed())?.rows_affected() == 1 {
+        if kept && insert(&mut transaction, realm, name, manifest, generation, updated_ms).await.map_err(failed())? {
             transaction.commit().await.map_err(failed())?;
             return head(realm, name, &manifest.to_string(), generation, updated_ms);
         }
@@ -180,6 +176,33 @@ impl Heads {
             Ok(_) => Err(HeadsError::Exists { realm: realm.clone(), name: name.clone() }),
             Err(HeadsError::NotFound { .. }) if !kept => Err(HeadsError::LeaseLost(lease.id)),
             Err(error) => Err(error),
+        }
+    }
+
+    /// Gives what `of` names a second name, if `of` is still exactly that. In one step, so that no lease is needed. May be repeated as it was
+    /// when the answer was lost.
+    pub async fn duplicate(&self, of: &Head, name: &HeadName) -> Result<Head, HeadsError> {
+        let failed = || database("name a state again");
+        let Head { realm, manifest, .. } = of;
+        let mut transaction = self.database.begin().await?;
+        let generation = next_generation(&mut transaction).await?;
+        // Changes nothing: locks the row, so that no commit moves the head away, and no collector comes, before the second name is there.
+        let lock = "UPDATE heads SET generation = generation
+            WHERE realm = $1 AND name = $2 AND generation = $3 AND manifest = $4";
+        let lock = sqlx::query(lock).bind(realm.as_str()).bind(of.name.as_str()).bind(signed(of.generation));
+        let locked = lock.bind(manifest.to_string()).execute(&mut *transaction).await.map_err(failed())?;
+        let (still, updated_ms) = (locked.rows_affected() == 1, now_ms());
+        if still && insert(&mut transaction, realm, name, *manifest, generation, updated_ms).await.map_err(failed())? {
+            transaction.commit().await.map_err(failed())?;
+            return head(realm, name, &manifest.to_string(), generation, updated_ms);
+        }
+        transaction.rollback().await.map_err(failed())?;
+        if !still {
+            return Err(why_not(of, &self.get(realm, &of.name).await?));
+        }
+        match self.get(realm, name).await? {
+            found if found.manifest == *manifest => Ok(found),
+            _ => Err(HeadsError::Exists { realm: realm.clone(), name: name.clone() }),
         }
     }
 
@@ -271,6 +294,21 @@ impl Heads {
         let rows = sqlx::query(select).fetch_all(self.database.pool()).await.map_err(failed())?;
         rows.iter().map(|row| parsed(row.try_get(0).map_err(failed())?, "realm")).collect()
     }
+}
+
+/// Adds a head; false if the name is taken.
+async fn insert(
+    transaction: &mut AnyConnection,
+    realm: &Realm,
+    name: &HeadName,
+    manifest: ManifestId,
+    generation: i64,
+    updated_ms: i64,
+) -> Result<bool, sqlx::Error> {
+    let insert = "INSERT INTO heads (realm, name, manifest, generation, updated_ms) VALUES ($1, $2, $3, $4, $5)
+        ON CONFLICT (realm, name) DO NOTHING";
+    let insert = sqlx::query(insert).bind(realm.as_str()).bind(name.as_str()).bind(manifest.to_string());
+    Ok(insert.bind(generation).bind(updated_ms).execute(transaction).await?.rows_affected() == 1)
 }
 
 /// Why a conditional change found `found` instead of what the caller held.

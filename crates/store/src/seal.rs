@@ -54,7 +54,7 @@ impl SegmentKey {
     }
 
     /// Appends chunk `number`, sealed, to `out`. A number is never sealed twice.
-    pub(crate) fn seal(&self, number: u32, plain: &[u8], out: &mut BytesMut) {
+    pub fn seal(&self, number: u32, plain: &[u8], out: &mut BytesMut) {
         out.reserve(plain.len() + OVERHEAD);
         out.extend_from_slice(&self.id.0);
         let start = out.len();

@@ -90,6 +90,27 @@ pub(crate) async fn a_commit_or_create_may_be_repeated_when_its_answer_was_lost(
     assert_eq!(heads.commit(&first, next, &moving).await.unwrap(), second);
 }
 
+pub(crate) async fn a_state_gets_a_second_name_only_while_its_first_one_has_it(place: &Place) {
+    let (heads, other) = (place.open().await, place.open().await);
+    let first = create(&heads, "volumes/a").await;
+    let second = heads.duplicate(&first, &name("snapshots/1")).await.unwrap();
+    assert_eq!(second.manifest, first.manifest);
+    assert!(second.generation > first.generation);
+    assert_eq!(heads.get(&realm(), &second.name).await.unwrap(), second);
+    assert_eq!(heads.duplicate(&first, &second.name).await.unwrap(), second, "repeated");
+    let moved = commit(&heads, &first).await.unwrap();
+    let late = heads.duplicate(&first, &name("snapshots/2")).await;
+    assert!(matches!(late, Err(HeadsError::Moved { .. })), "{late:?}");
+    let taken = heads.duplicate(&moved, &second.name).await;
+    assert!(matches!(taken, Err(HeadsError::Exists { .. })), "{taken:?}");
+    other.take_over(&moved).await.unwrap();
+    let fenced = heads.duplicate(&moved, &name("snapshots/2")).await;
+    assert!(matches!(fenced, Err(HeadsError::Fenced { .. })), "{fenced:?}");
+    assert!(matches!(heads.get(&realm(), &name("snapshots/2")).await, Err(HeadsError::NotFound { .. })));
+    let roots = heads.roots(&realm()).await.unwrap();
+    assert_eq!(roots.heads.len(), 2);
+}
+
 pub(crate) async fn heads_are_listed_by_prefix_in_order_of_bytes_in_parts(place: &Place) {
     let heads = place.open().await;
     // A locale would order these otherwise, and LIKE would take '_' for any letter and 'C' for 'c'.

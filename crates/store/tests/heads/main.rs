@@ -34,6 +34,7 @@ mod on {
         a_name_made_again_fences_the_writers_of_its_first_life
         of_several_who_take_over_one_wins
         a_commit_or_create_may_be_repeated_when_its_answer_was_lost
+        a_state_gets_a_second_name_only_while_its_first_one_has_it
         heads_are_listed_by_prefix_in_order_of_bytes_in_parts
         a_realm_does_not_see_another
         a_commit_without_its_lease_changes_nothing

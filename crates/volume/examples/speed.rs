@@ -1,0 +1,143 @@
+//! What the engine itself does per second, without FUSE: `cargo run --release -p pando-volume --example speed [FILES]`. The log is on, and
+//! is synced where a line says so. Compare lines of one run, not runs.
+
+#![allow(clippy::unwrap_used, reason = "a measurement fails by panicking")]
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use store::{
+    Store,
+    heads::Heads,
+    keys::{MasterKeys, RealmKeys},
+    object::Objects,
+};
+use volume::{Durability, Engine, Ino, Kind, New, Options, ROOT, Rename, Volume, Volumes};
+
+const FILE_BYTES: usize = 4096;
+const FILES_PER_DIRECTORY: usize = 1000;
+
+fn main() {
+    let files: usize = std::env::args().nth(1).map_or(30_000, |text| text.parse().unwrap());
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let objects =
+        Objects::open(&folder.path().join("o").to_str().unwrap().parse().unwrap(), Default::default()).unwrap();
+    let master = MasterKeys::parse(&format!("test:{}", "42".repeat(32)), "here").unwrap();
+    let keys = RealmKeys::new(objects.clone(), Arc::new(master), "test".parse().unwrap());
+    let store = Store::new(objects, keys, None, None);
+    let heads = runtime.block_on(Heads::open_file(&folder.path().join("heads.db"))).unwrap();
+    let volumes = Volumes::new(heads, store, runtime.handle().clone(), folder.path().join("n"));
+    volumes.create("ws", &Options::default()).unwrap();
+    let volume = volumes.open("ws", Durability::Local).unwrap();
+    let inos = bulk(volume.engine(), files);
+    timed("commit", files, || volume.commit().unwrap());
+    timed("snapshot (nothing changed)", 20, || {
+        (0..20).for_each(|number| volume.snapshot(&format!("s{number}")).unwrap())
+    });
+    for threads in [1, 8, 32] {
+        synced(&volume, threads);
+    }
+    volume.close().unwrap();
+    let volume = timed("open", 1, || volumes.open("ws", Durability::Local).unwrap());
+    timed("first read", 1, || read(volume.engine(), &inos[..1]));
+    timed("read, cold", files, || read(volume.engine(), &inos));
+    remove(volume.engine(), files);
+}
+
+fn bulk(engine: &Engine, files: usize) -> Vec<Ino> {
+    let directories: Vec<Ino> = (0..files.div_ceil(FILES_PER_DIRECTORY))
+        .map(|number| engine.make(ROOT, format!("d{number}").as_bytes(), new(Kind::Directory)).unwrap().ino)
+        .collect();
+    let directory = |number: usize| directories[number / FILES_PER_DIRECTORY];
+    let data = [7; FILE_BYTES];
+    let inos = timed("create, write", files, || {
+        let make = |number| {
+            let ino = engine.make(directory(number), name(number).as_bytes(), new(Kind::File)).unwrap().ino;
+            engine.write(ino, 0, &data, false).unwrap();
+            ino
+        };
+        (0..files).map(make).collect::<Vec<_>>()
+    });
+    timed("lookup, read", files, || {
+        for number in 0..files {
+            let ino = engine.lookup(directory(number), name(number).as_bytes()).unwrap().ino;
+            assert_eq!(engine.read(ino, 0, 1 << 20).unwrap().len(), FILE_BYTES);
+        }
+    });
+    timed("list, attributes", files, || {
+        for directory in &directories {
+            let mut cookie = 0;
+            while let Some(last) = list(engine, *directory, cookie) {
+                cookie = last;
+            }
+        }
+    });
+    timed("lookup of nothing", files, || {
+        (0..files).for_each(|number| assert!(engine.lookup(directory(number), b"nothing").is_err()));
+    });
+    timed("rename", files, || {
+        for number in 0..files {
+            let (directory, name) = (directory(number), name(number));
+            engine.rename(directory, name.as_bytes(), directory, b"x", Rename::Replace).unwrap();
+            engine.rename(directory, b"x", directory, name.as_bytes(), Rename::Replace).unwrap();
+        }
+    });
+    inos
+}
+
+fn list(engine: &Engine, directory: Ino, cookie: u64) -> Option<u64> {
+    let listed = engine.list(directory, cookie, 200).unwrap();
+    listed.iter().for_each(|entry| drop(engine.attributes(entry.ino).unwrap()));
+    listed.last().map(|entry| entry.cookie)
+}
+
+fn read(engine: &Engine, inos: &[Ino]) {
+    inos.iter().for_each(|ino| assert_eq!(engine.read(*ino, 0, 1 << 20).unwrap().len(), FILE_BYTES));
+}
+
+fn synced(volume: &Volume, threads: usize) {
+    const EACH: usize = 50;
+    timed(&format!("create, write, sync: {threads} threads"), threads * EACH, || {
+        std::thread::scope(|scope| {
+            for thread in 0..threads {
+                scope.spawn(move || {
+                    for number in 0..EACH {
+                        let name = format!("s{threads}-{thread}-{number}");
+                        let ino = volume.engine().make(ROOT, name.as_bytes(), new(Kind::File)).unwrap().ino;
+                        volume.engine().write(ino, 0, &[7; FILE_BYTES], false).unwrap();
+                        volume.sync().unwrap();
+                    }
+                });
+            }
+        });
+    });
+}
+
+fn remove(engine: &Engine, files: usize) {
+    timed("unlink, cold", files, || {
+        for number in 0..files {
+            let name_of = format!("d{}", number / FILES_PER_DIRECTORY);
+            let directory = engine.lookup(ROOT, name_of.as_bytes()).unwrap().ino;
+            engine.unlink(directory, name(number).as_bytes()).unwrap();
+        }
+    });
+}
+
+fn name(number: usize) -> String {
+    format!("file-{number}")
+}
+
+fn new(kind: Kind) -> New<'static> {
+    New { kind, mode: 0o755, uid: 0, gid: 0, device: 0, target: b"" }
+}
+
+fn timed<T>(what: &str, count: usize, work: impl FnOnce() -> T) -> T {
+    let start = Instant::now();
+    let result = work();
+    let took: Duration = start.elapsed();
+    println!("{what:<34} {:>12.3} ms {:>12.0} /s", took.as_secs_f64() * 1e3, count as f64 / took.as_secs_f64());
+    result
+}

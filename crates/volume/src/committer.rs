@@ -1,0 +1,54 @@
+//! Commits by the clock, and when writers wait for it: bounds what the loss of the node costs, and the log.
+
+use std::{
+    io,
+    sync::Arc,
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use crate::{Volume, limits::COMMIT_BACKOFF};
+
+/// A thread that commits a volume while this exists. With it, writers wait when too much is dirty.
+pub struct Committer {
+    volume: Arc<Volume>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Committer {
+    /// Commits `volume` each `pause`, and earlier when writers wait. While that fails it is tried again, ever less often; writers
+    /// wait, and nothing is dropped.
+    pub fn start(volume: Arc<Volume>, pause: Duration) -> io::Result<Self> {
+        volume.engine().pressure().set_committing(true);
+        let ours = volume.clone();
+        let thread = thread::Builder::new().name("volume-commits".to_owned()).spawn(move || run(&ours, pause))?;
+        Ok(Self { volume, thread: Some(thread) })
+    }
+}
+
+impl Drop for Committer {
+    fn drop(&mut self) {
+        self.volume.engine().pressure().set_committing(false);
+        if let Some(thread) = self.thread.take() {
+            // If it panicked, its message is in the log.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(volume: &Volume, pause: Duration) {
+    let (mut failures, mut next) = (0, pause);
+    while volume.engine().pressure().sleep(next) {
+        match volume.commit() {
+            Ok(()) => (failures, next) = (0, pause),
+            Err(_) if volume.engine().is_read_only() => break,
+            Err(error) => {
+                failures += 1;
+                tracing::warn!(volume = volume.name(), %error, failures, "a commit failed and will be tried again");
+                // Whoever waits has said so already: the clock has to bring the next attempt.
+                next = COMMIT_BACKOFF.min(Duration::from_millis(50) * 2u32.saturating_pow(failures));
+            }
+        }
+    }
+    volume.engine().pressure().set_committing(false);
+}

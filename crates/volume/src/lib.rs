@@ -1,0 +1,47 @@
+//! Volumes: durable workspaces that snapshot and fork.
+//!
+//! ```text
+//!   adapter (FUSE, HTTP)
+//!      │
+//!   engine ── operations; asks ─► state ── what is in memory of the tree, and what has changed      (pure)
+//!      │                            │
+//!     wal ── what was done          └─ materialise ─ pack ─► segments ─ tree ─ manifest ─ head      (the store)
+//!      │
+//!   recover ── after a crash: the log on the state that it was recorded for
+//! ```
+//!
+//! [`Volumes`] are the volumes of one realm as one node sees them, a [`Volume`] is one that is open here, and its [`Engine`] is the
+//! filesystem. One node writes a volume: opening takes it over, and whoever had it before is fenced off. How and why is in
+//! docs/volume-engine.md.
+
+mod apply;
+mod chunk;
+mod committer;
+mod directory;
+mod engine;
+mod error;
+mod extents;
+#[cfg(test)]
+mod golden;
+mod inode;
+mod key;
+pub mod limits;
+mod loader;
+mod materialise;
+mod op;
+mod pack;
+mod paged;
+mod pressure;
+mod recover;
+mod state;
+mod volume;
+mod wal;
+
+pub use self::{
+    committer::Committer,
+    engine::{Attributes, Engine, Listed, Memory, Usage},
+    error::{Cause, VolumeError, WalError},
+    inode::{Ino, Inode, Kind, ROOT, Time},
+    op::{Changes, New, Rename, SetXattr},
+    volume::{Durability, Options, Origin, Volume, Volumes},
+};

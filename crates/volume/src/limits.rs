@@ -1,0 +1,72 @@
+//! Every bound of a volume, each with its reason.
+
+use std::time::Duration;
+
+/// Bytes of a file that one key of the tree describes, and the largest chunk of data: a cold read of one byte fetches this much, and a
+/// sequential one eight times of it at once.
+pub const WINDOW_BYTES: u32 = 128 << 10;
+
+/// Longest name of an entry: what Linux and POSIX take.
+pub const NAME_BYTES_MAX: usize = 255;
+
+/// Longest target of a symbolic link: PATH_MAX without the zero.
+pub const TARGET_BYTES_MAX: usize = 4095;
+
+/// Largest size of a file: what fits a signed offset.
+pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
+
+/// Most names of one inode: ext4's bound, which programs know.
+pub const LINKS_MAX: u32 = 65_000;
+
+/// Names and values of one inode's extended attributes together: they lie in one value of the tree.
+pub const XATTRS_BYTES_MAX: usize = 24 << 10;
+
+/// Levels of directories that are walked up when one is moved: bounds what a damaged tree can cost.
+pub const DEPTH_MAX: usize = 1 << 16;
+
+/// Pieces that a window may have before neighbours in memory are joined, and before it is written as a whole: as many references as make
+/// a value of the tree that is far from its bound.
+pub const PIECES_MAX: usize = 64;
+
+/// Holes below this between two pieces in memory are filled when pieces are joined: a page, below which nobody asks for holes.
+pub const HOLE_BYTES_MIN: u32 = 4 << 10;
+
+/// Keys that one miss reads: about two leaves of the tree. At least two: an inode comes with its extended attributes.
+pub const PAGE_KEYS: usize = 512;
+
+/// Data that is packed into one chunk: many small files together, so that a cold listing of them is few requests.
+pub const PACK_BYTES: usize = 128 << 10;
+
+/// Bytes of a data segment at which the next one is begun: one upload of eight parts; with 65,536 segments a volume has 4 TiB.
+pub const SEGMENT_BYTES: u64 = 64 << 20;
+
+/// Keys that are captured with the lock held at a time: some 100 us.
+pub const CAPTURE_KEYS: usize = 512;
+
+/// Chunks of data kept open in memory: at most 64 MiB. The kernel's page cache is in front of it.
+pub const CHUNKS_OPEN: usize = 512;
+
+/// Nodes of the tree kept in memory: at most 32 MiB, all branches of a million files.
+pub const NODES_OPEN: usize = 2048;
+
+/// Data in memory and in the log only at which writers wait for a commit, unless the node says otherwise: some seconds of writing, and
+/// what a crash makes the next opening replay.
+pub const DIRTY_BYTES: u64 = 256 << 20;
+
+/// Longest pause between two attempts to commit while the store is away.
+pub const COMMIT_BACKOFF: Duration = Duration::from_secs(5);
+
+/// Inodes in memory above which clean ones are let go, unless the node says otherwise: at some 400 bytes each with their entries, 100 MiB.
+pub const INODES_IN_MEMORY: usize = 256 << 10;
+
+/// Records that wait in memory for the log's file before a writer writes them (without a sync).
+pub const WAL_BUFFER_BYTES: usize = 1 << 20;
+
+/// Largest batch of the log: a record of the largest write and a buffer before it. Checked before a batch is read.
+pub const WAL_BATCH_BYTES_MAX: usize = 32 << 20;
+
+/// Largest write in one operation.
+pub const WRITE_BYTES_MAX: usize = 8 << 20;
+
+/// How long a commit may take before what it wrote may be collected; renewed for each segment.
+pub const COMMIT_LEASE: Duration = Duration::from_secs(3600);

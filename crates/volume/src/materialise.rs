@@ -1,0 +1,264 @@
+//! From the working state to the store: data and nodes into segments, a manifest that names them, and then the head.
+//!
+//! ```text
+//!   freeze (O(1)) ─ capture, a few keys at a time ─ data segments ─ tree ─ manifest ─ head ─ install
+//!        └ work goes on ────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! A commit that fails changes nothing: its segments are garbage, and what was frozen is dirty again.
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use store::{
+    Store,
+    heads::{Head, Heads, Lease, Protected},
+    id::{ManifestId, SegmentId},
+    manifest::Manifest,
+    tree::{Batch, Tree, apply},
+};
+
+use crate::{
+    VolumeError,
+    engine::Engine,
+    error::Cause,
+    inode::{Inode, ROOT},
+    key::Key,
+    limits::{CAPTURE_KEYS, COMMIT_LEASE},
+    pack::{Packer, Segments},
+    state::{Frozen, Stored, Superblock, Usage, Value, encode_xattrs},
+};
+
+/// What the manifest of a volume says it is.
+pub(crate) const MANIFEST_KIND: u16 = 2;
+/// Of keys, values and the client's bytes.
+pub(crate) const MANIFEST_VERSION: u16 = 1;
+
+/// Places of the trees in a manifest: files, and bytes of data in use by segment.
+const FILES: usize = 0;
+const USAGE: usize = 1;
+
+/// A committed state.
+#[derive(Debug, Clone)]
+pub(crate) struct Committed {
+    pub(crate) head: Head,
+    pub(crate) layout: Layout,
+}
+
+/// What a manifest says of a volume.
+#[derive(Debug, Clone)]
+pub(crate) struct Layout {
+    pub(crate) superblock: Superblock,
+    pub(crate) files: Tree,
+    usage: Tree,
+    segments: BTreeSet<SegmentId>,
+}
+
+impl Layout {
+    /// A volume with nothing but a top directory.
+    pub(crate) async fn first(
+        segments: &mut Segments<'_>,
+        superblock: Superblock,
+        root: Inode,
+    ) -> Result<Self, VolumeError> {
+        let batch = Batch::from([(encoded(Key::inode(ROOT)), encode(Value::Inode(Box::new(root)))?)]);
+        let mut writer = segments.begin().await?;
+        let store = segments.store;
+        let files = apply(store, &mut writer, &Tree::EMPTY, &batch).await.map_err(failed("write the tree"))?;
+        segments.finish(writer).await?;
+        Ok(Self { superblock, files, usage: Tree::EMPTY, segments: std::mem::take(&mut segments.finished) })
+    }
+
+    /// Reads manifest `id`.
+    pub(crate) async fn read(store: &Store, id: ManifestId) -> Result<Self, VolumeError> {
+        let manifest = Manifest::read(store, id).await.map_err(failed("read the volume's manifest"))?;
+        let foreign = || VolumeError::NotAVolume { manifest: id.to_string() };
+        if manifest.kind != MANIFEST_KIND || manifest.version > MANIFEST_VERSION || manifest.trees.len() != 2 {
+            return Err(foreign());
+        }
+        let superblock = postcard::from_bytes(&manifest.client).map_err(|_| foreign())?;
+        let (files, usage) = (manifest.trees[FILES], manifest.trees[USAGE]);
+        Ok(Self { superblock, files, usage, segments: manifest.segments })
+    }
+
+    /// Writes a manifest that says this, kept by `lease`.
+    pub(crate) async fn write(&self, heads: &Heads, store: &Store, lease: &Lease) -> Result<ManifestId, VolumeError> {
+        let id = ManifestId::random();
+        let client = postcard::to_stdvec(&self.superblock).map_err(failed("encode the volume's manifest"))?;
+        let manifest = Manifest {
+            kind: MANIFEST_KIND,
+            version: MANIFEST_VERSION,
+            parent: None,
+            trees: vec![self.files, self.usage],
+            segments: self.segments.clone(),
+            client: client.into(),
+        };
+        heads.protect(lease, &[Protected::Manifest(id)]).await.map_err(failed("keep a manifest"))?;
+        manifest.write(store, id).await.map_err(failed("write the volume's manifest"))?;
+        Ok(id)
+    }
+}
+
+/// Where a commit goes.
+pub(crate) struct Target<'a> {
+    pub(crate) heads: &'a Heads,
+    pub(crate) volume: &'a str,
+}
+
+impl Target<'_> {
+    /// Takes a lease for a commit or another short work on the volume.
+    pub(crate) async fn lease(&self, store: &Store) -> Result<Lease, VolumeError> {
+        let holder = format!("volume {}", self.volume);
+        self.heads.lease(store.realm(), &holder, COMMIT_LEASE).await.map_err(VolumeError::heads(self.volume))
+    }
+
+    /// Moves the head to a state that is written already.
+    pub(crate) async fn commit(&self, store: &Store, head: &Head, layout: Layout) -> Result<Committed, VolumeError> {
+        let lease = self.lease(store).await?;
+        let id = layout.write(self.heads, store, &lease).await?;
+        let head = self.heads.commit(head, id, &lease).await.map_err(VolumeError::heads(self.volume))?;
+        Ok(Committed { head, layout })
+    }
+
+    /// Writes what has changed in `engine` since `last`, and moves the head. Gives back `last` if nothing has. One at a time.
+    pub(crate) async fn materialise(&self, engine: &Engine, last: &Committed) -> Result<Committed, VolumeError> {
+        let frozen = {
+            let mut state = lock(engine)?;
+            if !state.is_dirty() && state.superblock().sequence == last.layout.superblock.sequence {
+                return Ok(last.clone());
+            }
+            state.freeze()
+        };
+        match self.write(engine, &frozen, last).await {
+            Ok((committed, stored)) => {
+                let mut state = lock(engine)?;
+                state.install(committed.layout.files, stored);
+                state.evict(engine.memory().inodes_max);
+                engine.pressure().set(state.memory_bytes());
+                Ok(committed)
+            }
+            Err(error) => {
+                lock(engine)?.thaw();
+                Err(error)
+            }
+        }
+    }
+
+    async fn write(
+        &self,
+        engine: &Engine,
+        frozen: &Frozen,
+        last: &Committed,
+    ) -> Result<(Committed, Vec<Stored>), VolumeError> {
+        let store = engine.loader().store();
+        let mut lease = self.lease(store).await?;
+        match self.write_under(engine, frozen, last, &mut lease).await {
+            Ok(written) => Ok(written),
+            Err(error) => {
+                // Best effort: it expires by itself.
+                if let Err(error) = self.heads.release(lease).await {
+                    tracing::debug!(%error, "the lease of a failed commit is left to expire");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    async fn write_under(
+        &self,
+        engine: &Engine,
+        frozen: &Frozen,
+        last: &Committed,
+        lease: &mut Lease,
+    ) -> Result<(Committed, Vec<Stored>), VolumeError> {
+        let (loader, store) = (engine.loader(), engine.loader().store());
+        let mut segments = Segments { heads: self.heads, store, lease, finished: BTreeSet::new() };
+        let mut batch = Batch::new();
+        let mut windows = Vec::new();
+        while let Some(values) = capture(engine)? {
+            for (key, value) in values {
+                match value {
+                    Value::Window(window) if Packer::wants(&window) => windows.push((key, window)),
+                    value => drop(batch.insert(encoded(key), encode(value)?)),
+                }
+            }
+        }
+        windows.sort_unstable_by_key(|(key, _)| *key);
+        let mut packer = Packer::new(&mut segments, loader);
+        for (key, window) in windows {
+            packer.add(key, window).await?;
+        }
+        let stored = packer.finish().await?;
+        let mut usage = frozen.usage.clone();
+        for Stored { key, frozen, stored } in &stored {
+            count(&mut usage, frozen, -1);
+            count(&mut usage, stored, 1);
+            batch.insert(encoded(*key), stored.encode().map(Bytes::from));
+        }
+        let mut writer = segments.begin().await?;
+        let unwritten = writer.bytes();
+        let files = apply(loader, &mut writer, &frozen.base.tree, &batch).await.map_err(failed("write the tree"))?;
+        let (batch, unused) = usage_batch(engine, &last.layout.usage, &usage).await?;
+        let usage = apply(loader, &mut writer, &last.layout.usage, &batch).await.map_err(failed("write the tree"))?;
+        if writer.bytes() > unwritten {
+            segments.finish(writer).await?;
+        }
+        let mut named = last.layout.segments.clone();
+        named.append(&mut segments.finished);
+        named.retain(|segment| !unused.contains(segment));
+        let layout = Layout { superblock: frozen.superblock.clone(), files, usage, segments: named };
+        let id = layout.write(self.heads, store, lease).await?;
+        let head = self.heads.commit(&last.head, id, lease).await.map_err(VolumeError::heads(self.volume))?;
+        Ok((Committed { head, layout }, stored))
+    }
+}
+
+/// What the frozen changes make of the use of segments, and those that nothing uses any more.
+async fn usage_batch(engine: &Engine, tree: &Tree, usage: &Usage) -> Result<(Batch, BTreeSet<SegmentId>), VolumeError> {
+    let (mut batch, mut unused) = (Batch::new(), BTreeSet::new());
+    for (segment, change) in usage.iter().filter(|(_, change)| **change != 0) {
+        let before = tree.get(engine.loader(), &segment.0).await.map_err(failed("read the use of segments"))?;
+        let before = before.and_then(|bytes| Some(i64::from_le_bytes(*bytes.first_chunk()?))).unwrap_or(0);
+        let after = before + change;
+        if after <= 0 {
+            unused.insert(*segment);
+        }
+        let value = (after > 0).then(|| Bytes::copy_from_slice(&after.to_le_bytes()));
+        batch.insert(Bytes::copy_from_slice(&segment.0), value);
+    }
+    Ok((batch, unused))
+}
+
+fn capture(engine: &Engine) -> Result<Option<Vec<(Key, Value)>>, VolumeError> {
+    Ok(lock(engine)?.capture(CAPTURE_KEYS))
+}
+
+fn lock(engine: &Engine) -> Result<std::sync::MutexGuard<'_, crate::state::State>, VolumeError> {
+    engine.lock().map_err(failed("go on: an operation broke off in its middle"))
+}
+
+fn count(usage: &mut Usage, window: &crate::extents::Window, sign: i64) {
+    for (segment, bytes) in window.stored_bytes() {
+        *usage.entry(segment).or_default() += sign * bytes as i64;
+    }
+}
+
+fn encoded(key: Key) -> Bytes {
+    Bytes::copy_from_slice(&key.encode())
+}
+
+fn encode(value: Value) -> Result<Option<Bytes>, VolumeError> {
+    let bytes = match value {
+        Value::Absent => return Ok(None),
+        Value::Inode(inode) => postcard::to_stdvec(&inode),
+        Value::Xattrs(xattrs) => encode_xattrs(&xattrs),
+        Value::Entry(entry) => postcard::to_stdvec(&entry),
+        Value::Window(window) => return Ok(window.encode().map(Bytes::from)),
+        Value::Orphan => Ok(Vec::new()),
+    };
+    bytes.map(|bytes| Some(bytes.into())).map_err(failed("encode an inode"))
+}
+
+fn failed<E: Into<Cause>>(action: &'static str) -> impl FnOnce(E) -> VolumeError {
+    VolumeError::store(action)
+}

@@ -1,0 +1,203 @@
+//! Damage of every kind.
+
+use std::{fs, path::Path, sync::Arc};
+
+use store::{
+    Store,
+    keys::{MasterKeys, RealmKeys},
+    object::Objects,
+};
+
+use super::{Recovered, read};
+use crate::{
+    WalError,
+    inode::{Ino, Time},
+    op::Op,
+    wal::Wal,
+};
+
+struct Place {
+    directory: tempfile::TempDir,
+    runtime: tokio::runtime::Runtime,
+    store: Store,
+}
+
+impl Place {
+    fn new() -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let objects = directory.path().join("objects").to_str().unwrap().parse().unwrap();
+        let objects = Objects::open(&objects, Default::default()).unwrap();
+        let master = MasterKeys::parse(&format!("test:{}", "42".repeat(32)), "a test").unwrap();
+        let keys = RealmKeys::new(objects.clone(), Arc::new(master), "test".parse().unwrap());
+        Self { directory, runtime, store: Store::new(objects, keys, None, None) }
+    }
+
+    fn folder(&self) -> std::path::PathBuf {
+        self.directory.path().join("log")
+    }
+
+    fn begin(&self, last: u64, recovered: Recovered) -> Wal {
+        let key = self.runtime.block_on(self.store.keys().current()).unwrap();
+        Wal::begin(&self.folder(), self.store.realm(), key, [7; 16], last, recovered.files).unwrap()
+    }
+
+    fn read(&self, committed: u64) -> Result<Recovered, WalError> {
+        self.runtime.block_on(read(&self.folder(), &self.store, committed))
+    }
+
+    /// The only file.
+    fn file(&self) -> std::path::PathBuf {
+        super::files(&self.folder()).unwrap().pop().unwrap()
+    }
+}
+
+fn append(wal: &Wal, sequences: std::ops::RangeInclusive<u64>) {
+    for sequence in sequences {
+        wal.append(sequence, &op(sequence));
+    }
+}
+
+fn op(sequence: u64) -> Op<'static> {
+    Op::Write { ino: Ino(sequence), offset: 0, data: b"data", drop_privileges: false, now: Time::default() }
+}
+
+/// The numbers of what was recovered; each must be what was written under it.
+fn numbers(recovered: &Recovered) -> Vec<u64> {
+    let check = |(sequence, bytes): &(u64, bytes::Bytes)| {
+        assert_eq!(postcard::from_bytes::<Op<'_>>(bytes).unwrap(), op(*sequence));
+        *sequence
+    };
+    recovered.operations.iter().map(check).collect()
+}
+
+#[test]
+fn operations_come_back_across_files_and_those_in_a_commit_do_not() {
+    let place = Place::new();
+    let wal = place.begin(10, Recovered::default());
+    append(&wal, 11..=13);
+    wal.sync().unwrap();
+    wal.rotate().unwrap();
+    append(&wal, 14..=15);
+    wal.write().unwrap();
+    append(&wal, 16..=16);
+    assert_eq!(numbers(&place.read(10).unwrap()), [11, 12, 13, 14, 15]);
+    assert_eq!(numbers(&place.read(12).unwrap()), [13, 14, 15]);
+    wal.remove_through(12).unwrap();
+    assert_eq!(numbers(&place.read(12).unwrap()), [13, 14, 15]);
+    wal.remove_through(13).unwrap();
+    assert_eq!(numbers(&place.read(13).unwrap()), [14, 15]);
+    assert!(matches!(place.read(12), Err(WalError::Gap { expected: 13, found: 14, .. })));
+    // A log goes on after a crash, and after one before anything was written.
+    for _ in 0..2 {
+        drop(place.begin(15, place.read(13).unwrap()));
+    }
+    let wal = place.begin(15, place.read(13).unwrap());
+    append(&wal, 16..=16);
+    wal.sync().unwrap();
+    assert_eq!(numbers(&place.read(13).unwrap()), [14, 15, 16]);
+}
+
+#[test]
+fn a_log_of_another_state_begins_anew() {
+    let place = Place::new();
+    let wal = place.begin(0, Recovered::default());
+    append(&wal, 1..=3);
+    wal.sync().unwrap();
+    append(&wal, 4..=4);
+    wal.restart([8; 16], 4).unwrap();
+    append(&wal, 5..=5);
+    wal.sync().unwrap();
+    assert_eq!(super::epoch(&place.folder()).unwrap(), Some([8; 16]));
+    assert_eq!(numbers(&place.read(4).unwrap()), [5]);
+}
+
+/// Batches 1-2 and 3-4 were synced, each told of by the next; 5-6 and 7 were not told of.
+fn damaged(change: impl Fn(&Path, &[u8])) -> (Place, Vec<usize>, Vec<u8>) {
+    let place = Place::new();
+    let wal = place.begin(0, Recovered::default());
+    let mut ends = Vec::new();
+    let mut ended = || ends.push(fs::metadata(place.file()).unwrap().len() as usize);
+    ended();
+    for sequences in [1..=2, 3..=4] {
+        append(&wal, sequences);
+        wal.sync().unwrap();
+        ended();
+    }
+    for sequences in [5..=6, 7..=7] {
+        append(&wal, sequences);
+        wal.write().unwrap();
+        ended();
+    }
+    let sound = fs::read(place.file()).unwrap();
+    change(&place.file(), &sound);
+    (place, ends, sound)
+}
+
+#[test]
+fn a_tail_that_was_cut_anywhere_is_dropped_from_its_first_unsound_batch() {
+    let (place, ends, sound) = damaged(|_, _| {});
+    let file = place.file();
+    for length in (0..sound.len()).rev() {
+        fs::write(&file, &sound[..length]).unwrap();
+        let recovered = place.read(0).unwrap();
+        let whole = ends.iter().skip(1).filter(|end| **end <= length).count();
+        let expected = [0, 2, 4, 6][whole];
+        assert_eq!(numbers(&recovered), (1..=expected).collect::<Vec<_>>(), "cut to {length}");
+        // And what is left is sound.
+        assert_eq!(numbers(&place.read(0).unwrap()).len() as u64, expected);
+    }
+}
+
+#[test]
+fn a_flipped_bit_is_named_where_the_disk_had_promised_and_never_changes_what_is_read() {
+    let (place, ends, sound) = damaged(|_, _| {});
+    let file = place.file();
+    for bit in 0..sound.len() * 8 {
+        let mut flipped = sound.clone();
+        flipped[bit / 8] ^= 1 << (bit % 8);
+        fs::write(&file, &flipped).unwrap();
+        let batch = ends.iter().filter(|end| **end <= bit / 8).count();
+        match (batch, place.read(0)) {
+            // Of the header: another epoch is the opener's business, and the version may be lower.
+            (0, _) => {}
+            (1 | 2, Err(WalError::Damaged { offset, .. })) => assert_eq!(offset, ends[batch - 1]),
+            (3 | 4, Ok(recovered)) => {
+                let expected: &[u64] = if batch == 3 { &[1, 2, 3, 4] } else { &[1, 2, 3, 4, 5, 6] };
+                let all = numbers(&recovered);
+                assert!(all == expected || all.len() == 7, "bit {bit}: {all:?}");
+            }
+            // The version in a frame may be lower.
+            (1 | 2, Ok(recovered)) => assert_eq!(numbers(&recovered).len(), 7, "bit {bit}"),
+            (batch, other) => panic!("bit {bit} of batch {batch}: {:?}", other.map(|recovered| numbers(&recovered))),
+        }
+    }
+}
+
+#[test]
+fn a_batch_that_was_moved_or_repeated_is_not_taken_for_another() {
+    let (place, ends, sound) = damaged(|_, _| {});
+    let part = |batch: usize| &sound[ends[batch - 1]..ends[batch]];
+    let swapped = [&sound[..ends[0]], part(1), part(1), part(3)].concat();
+    fs::write(place.file(), swapped).unwrap();
+    assert!(matches!(place.read(0), Err(WalError::Damaged { .. })), "batch 3 says that 4 was on disk");
+    let repeated = [&sound[..ends[0]], part(1), part(1)].concat();
+    fs::write(place.file(), repeated).unwrap();
+    assert_eq!(numbers(&place.read(0).unwrap()), [1, 2]);
+}
+
+#[test]
+fn damage_in_a_file_before_another_is_named() {
+    let place = Place::new();
+    let wal = place.begin(0, Recovered::default());
+    append(&wal, 1..=2);
+    wal.rotate().unwrap();
+    let first = super::files(&place.folder()).unwrap().remove(0);
+    append(&wal, 3..=3);
+    wal.sync().unwrap();
+    let sound = fs::read(&first).unwrap();
+    fs::write(&first, &sound[..sound.len() - 1]).unwrap();
+    assert!(matches!(place.read(0), Err(WalError::Damaged { .. })));
+    fs::remove_file(&first).unwrap();
+    assert!(matches!(place.read(0), Err(WalError::Gap { expected: 1, found: 3, .. })));
+}

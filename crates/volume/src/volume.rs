@@ -1,0 +1,331 @@
+//! Volumes as a whole: making, opening, committing; snapshots, forks and restores, which cost the same whatever a volume holds.
+
+use std::{
+    path::PathBuf,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use rustix::io::Errno;
+use store::{
+    Store,
+    heads::{Head, HeadName, Heads, HeadsError, Lease},
+};
+use tokio::runtime::Handle;
+
+use crate::{
+    VolumeError,
+    engine::{Engine, Memory},
+    inode::{Inode, Kind, ROOT, Time},
+    limits::COMMIT_LEASE,
+    materialise::{Committed, Layout, Target},
+    pack::Segments,
+    state::Superblock,
+};
+
+mod open;
+
+/// Bounds of a new volume, and whose its top directory is.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// Bytes of data.
+    pub bytes_max: u64,
+    /// Files, directories and all else.
+    pub inodes_max: u64,
+    /// Of the top directory.
+    pub mode: u16,
+    /// Its owner.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { bytes_max: 10 << 30, inodes_max: 10 << 20, mode: 0o755, uid: 0, gid: 0 }
+    }
+}
+
+/// What `fsync` promises.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Durability {
+    /// It is on this node's disk: it survives a crash of the process and of the node.
+    Local,
+    /// It is in the store: it survives the loss of the node.
+    Object,
+}
+
+/// A state that others come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs)] // the words say it
+pub enum Origin {
+    Volume(String),
+    Snapshot { volume: String, snapshot: String },
+}
+
+/// The volumes of one realm, as this node reaches them. Functions block: they are not for threads of the runtime.
+#[derive(Clone)]
+pub struct Volumes {
+    heads: Heads,
+    store: Store,
+    runtime: Handle,
+    /// For logs: one folder for each volume.
+    folder: PathBuf,
+    memory: Memory,
+}
+
+/// A volume that is open here.
+pub struct Volume {
+    name: String,
+    volumes: Volumes,
+    engine: Engine,
+    durability: Durability,
+    /// Held during a commit: there is one at a time.
+    committed: Mutex<Committed>,
+    /// Of a reader: keeps what it reads.
+    lease: Option<Lease>,
+}
+
+impl Volumes {
+    /// The volumes whose heads and chunks are there. Logs go below `folder`, on a disk of this node.
+    pub fn new(heads: Heads, store: Store, runtime: Handle, folder: PathBuf) -> Self {
+        Self { heads, store, runtime, folder, memory: Memory::default() }
+    }
+
+    /// With other bounds for the volumes that are opened from here on.
+    pub fn with_memory(self, memory: Memory) -> Self {
+        Self { memory, ..self }
+    }
+
+    /// Makes an empty volume.
+    pub fn create(&self, name: &str, options: &Options) -> Result<(), VolumeError> {
+        let superblock = Superblock {
+            salt: random(),
+            epoch: random(),
+            sequence: 0,
+            next_ino: ROOT.0 + 1,
+            bytes: 0,
+            inodes: 1,
+            bytes_max: options.bytes_max,
+            inodes_max: options.inodes_max,
+        };
+        let head = head_name(&Origin::Volume(name.to_owned()))?;
+        self.runtime.block_on(async {
+            let mut lease = self.target(name).lease(&self.store).await?;
+            let finished = Default::default();
+            let mut segments = Segments { heads: &self.heads, store: &self.store, lease: &mut lease, finished };
+            let layout = Layout::first(&mut segments, superblock, top_directory(options)).await?;
+            self.create_head(name, &head, &layout, &lease).await
+        })
+    }
+
+    /// Makes volume `name` with what `origin` holds. What is not committed there is not in it: see [`Volume::commit`].
+    pub fn fork(&self, origin: &Origin, name: &str) -> Result<(), VolumeError> {
+        let (from, to) = (head_name(origin)?, head_name(&Origin::Volume(name.to_owned()))?);
+        self.runtime.block_on(async {
+            let lease = self.target(name).lease(&self.store).await?;
+            let head = self.heads.open_under(&lease, &from).await.map_err(VolumeError::heads(from.as_str()))?;
+            let mut layout = Layout::read(&self.store, head.manifest).await?;
+            layout.superblock.epoch = random();
+            self.create_head(name, &to, &layout, &lease).await
+        })
+    }
+
+    /// Names of all volumes, or of all snapshots of one.
+    pub fn list(&self, snapshots_of: Option<&str>) -> Result<Vec<String>, VolumeError> {
+        let prefix = snapshots_of.map_or_else(|| "volumes/".to_owned(), |name| format!("volumes/{name}/snapshots/"));
+        let (mut names, mut after) = (Vec::new(), None);
+        loop {
+            let heads = self.heads.list(self.store.realm(), &prefix, after.as_ref());
+            let heads = self.runtime.block_on(heads).map_err(VolumeError::heads(&prefix))?;
+            let Some(last) = heads.last() else { return Ok(names) };
+            after = Some(last.name.clone());
+            let rest = heads.iter().filter_map(|head| head.name.as_str().strip_prefix(&prefix));
+            names.extend(rest.filter_map(|rest| match snapshots_of {
+                None => rest.strip_suffix("/head").map(str::to_owned),
+                Some(_) => Some(rest.to_owned()),
+            }));
+        }
+    }
+
+    /// Removes a snapshot, or a volume; snapshots of a volume stay. Whoever has it open is fenced off.
+    pub fn remove(&self, origin: &Origin) -> Result<(), VolumeError> {
+        let name = head_name(origin)?;
+        self.runtime.block_on(async {
+            let head = self.heads.get(self.store.realm(), &name).await.map_err(VolumeError::heads(name.as_str()))?;
+            self.heads.remove(&head).await.map_err(VolumeError::heads(name.as_str()))
+        })
+    }
+
+    async fn create_head(
+        &self,
+        name: &str,
+        head: &HeadName,
+        layout: &Layout,
+        lease: &Lease,
+    ) -> Result<(), VolumeError> {
+        let id = layout.write(&self.heads, &self.store, lease).await?;
+        let created = self.heads.create(self.store.realm(), head, id, lease).await;
+        created.map(drop).map_err(VolumeError::heads(name))
+    }
+
+    fn target<'a>(&'a self, volume: &'a str) -> Target<'a> {
+        Target { heads: &self.heads, volume }
+    }
+}
+
+impl Volume {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The filesystem.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// What `fsync` of any file does: makes durable what was done so far, as the volume was opened.
+    pub fn sync(&self) -> Result<(), Errno> {
+        match self.durability {
+            Durability::Local => self.engine.sync(),
+            Durability::Object => self.commit().map_err(|error| {
+                tracing::error!(volume = self.name, %error, "a sync failed");
+                Errno::IO
+            }),
+        }
+    }
+
+    /// Writes what was done so far to the store and moves the head. Work goes on meanwhile.
+    pub fn commit(&self) -> Result<(), VolumeError> {
+        self.commit_under(&mut self.committed())
+    }
+
+    /// Commits, and names the state `snapshot`.
+    pub fn snapshot(&self, snapshot: &str) -> Result<(), VolumeError> {
+        let mut committed = self.committed();
+        self.commit_under(&mut committed)?;
+        self.name_state(&committed.head, snapshot)
+    }
+
+    /// Makes the volume what it was at `snapshot`; the state before is named `before`. What is written while this runs is undone by it.
+    /// Inodes that do not exist in the snapshot are stale; whoever has a cache forgets it now.
+    pub fn restore(&self, snapshot: &str, before: &str) -> Result<(), VolumeError> {
+        let mut committed = self.committed();
+        self.commit_under(&mut committed)?;
+        self.name_state(&committed.head, before)?;
+        let wal = self.wal()?;
+        let mut layout = self.volumes.snapshot_layout(&self.name, snapshot)?;
+        let mut state = self.engine.lock().map_err(VolumeError::store("restore"))?;
+        let current = state.superblock();
+        layout.superblock = Superblock {
+            epoch: random(),
+            sequence: current.sequence,
+            // A number that the abandoned state gave out is known to the kernel.
+            next_ino: current.next_ino.max(layout.superblock.next_ino),
+            bytes_max: current.bytes_max,
+            inodes_max: current.inodes_max,
+            ..layout.superblock
+        };
+        let (target, store) = (self.volumes.target(&self.name), self.engine.loader().store());
+        *committed = self.volumes.runtime.block_on(target.commit(store, &committed.head, layout))?;
+        let about = &committed.layout.superblock;
+        let orphans = open::orphans(self.engine.loader(), &committed.layout.files)?;
+        state.restart(about.clone(), committed.layout.files, orphans);
+        Ok(wal.restart(about.epoch, about.sequence)?)
+    }
+
+    /// Commits and ends. Without this a volume ends as in a crash: the log has what was synced.
+    pub fn close(self) -> Result<(), VolumeError> {
+        match self.lease {
+            None => self.commit(),
+            Some(lease) => {
+                let released = self.volumes.runtime.block_on(self.volumes.heads.release(lease));
+                released.map_err(VolumeError::heads(&self.name))
+            }
+        }
+    }
+
+    /// Prolongs what a reader keeps. Due well before an hour is over.
+    pub fn renew(&mut self) -> Result<(), VolumeError> {
+        let Some(lease) = &mut self.lease else { return Ok(()) };
+        let renewed = self.volumes.runtime.block_on(self.volumes.heads.renew(lease, COMMIT_LEASE));
+        renewed.map_err(VolumeError::heads(&self.name))
+    }
+
+    fn commit_under(&self, committed: &mut Committed) -> Result<(), VolumeError> {
+        let wal = self.wal()?;
+        // A log that fails is one more reason to commit what is in memory.
+        let rotated = wal.rotate();
+        if rotated.is_err() {
+            self.engine.forbid_changes();
+        }
+        let target = self.volumes.target(&self.name);
+        match self.volumes.runtime.block_on(target.materialise(&self.engine, committed)) {
+            Ok(next) => *committed = next,
+            Err(error) => {
+                if let VolumeError::Fenced { .. } | VolumeError::NotFound { .. } = error {
+                    self.engine.forbid_changes();
+                }
+                return Err(error);
+            }
+        }
+        wal.remove_through(committed.layout.superblock.sequence)?;
+        Ok(rotated?)
+    }
+
+    fn name_state(&self, committed: &Head, snapshot: &str) -> Result<(), VolumeError> {
+        let origin = Origin::Snapshot { volume: self.name.clone(), snapshot: snapshot.to_owned() };
+        let name = head_name(&origin)?;
+        let named = self.volumes.runtime.block_on(self.volumes.heads.duplicate(committed, &name));
+        named.map(drop).map_err(VolumeError::heads(name.as_str()))
+    }
+
+    fn wal(&self) -> Result<&crate::wal::Wal, VolumeError> {
+        self.engine.wal().ok_or_else(|| VolumeError::ReadOnly { name: self.name.clone() })
+    }
+
+    fn committed(&self) -> MutexGuard<'_, Committed> {
+        self.committed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn top_directory(options: &Options) -> Inode {
+    let now = Time::now();
+    Inode {
+        kind: Kind::Directory,
+        mode: options.mode,
+        uid: options.uid,
+        gid: options.gid,
+        links: 2,
+        size: 0,
+        allocated: 0,
+        device: 0,
+        accessed: now,
+        modified: now,
+        changed: now,
+        born: now,
+        parent: ROOT,
+        target: Vec::new(),
+    }
+}
+
+/// The head that names a state.
+fn head_name(origin: &Origin) -> Result<HeadName, VolumeError> {
+    let (text, parts) = match origin {
+        Origin::Volume(name) => (format!("volumes/{name}/head"), vec![name]),
+        Origin::Snapshot { volume, snapshot } => {
+            (format!("volumes/{volume}/snapshots/{snapshot}"), vec![volume, snapshot])
+        }
+    };
+    // A realm's name has the same rule.
+    if let Some(bad) = parts.into_iter().find(|part| part.parse::<store::id::Realm>().is_err()) {
+        return Err(VolumeError::Name { name: bad.chars().take(base::limits::NAME_BYTES_MAX).collect() });
+    }
+    text.parse().map_err(|source: HeadsError| VolumeError::Heads { name: text.clone(), source: source.into() })
+}
+
+fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    base::id::fill_random(&mut bytes);
+    bytes
+}

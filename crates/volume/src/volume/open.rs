@@ -1,0 +1,120 @@
+//! Opening: taking over, and finding out what this node still knows of a volume.
+
+use std::{collections::BTreeSet, sync::Mutex};
+
+use store::{heads::Lease, tree::Tree};
+
+use super::{Durability, Origin, Volume, Volumes, head_name, random};
+use crate::{
+    VolumeError,
+    engine::Engine,
+    inode::Ino,
+    key::{Key, Part},
+    loader::Loader,
+    materialise::{Committed, Layout},
+    op::Op,
+    recover::{self, Recovered},
+    state::{self, State},
+    wal::Wal,
+};
+
+impl Volumes {
+    /// Opens `name` for writing: this node is its only writer from now on. What the log on this node's disk has beyond the head is
+    /// repeated, if nobody else has written the volume since; else the log is set aside, untouched.
+    pub fn open(&self, name: &str, durability: Durability) -> Result<Volume, VolumeError> {
+        let folder = self.log_folder(name)?;
+        let (committed, recovered) = self.runtime.block_on(self.take_over(name))?;
+        let (superblock, files) = (committed.layout.superblock.clone(), committed.layout.files);
+        let epoch = superblock.epoch;
+        let mut engine = self.engine(superblock.clone(), files)?;
+        let mut last = superblock.sequence;
+        for (sequence, operation) in recovered.operations {
+            let op: Op<'_> =
+                postcard::from_bytes(&operation).map_err(VolumeError::store("read a record of the log"))?;
+            engine.replay(sequence, &op)?;
+            last = sequence;
+        }
+        let key = self.runtime.block_on(self.store.keys().current());
+        let key = key.map_err(VolumeError::store("get the key of the log"))?;
+        engine.attach(Wal::begin(&folder, self.store.realm(), key, epoch, last, recovered.files)?);
+        engine.reap_unused().map_err(VolumeError::store("remove files without a name"))?;
+        let committed = Mutex::new(committed);
+        Ok(Volume { name: name.to_owned(), volumes: self.clone(), engine, durability, committed, lease: None })
+    }
+
+    /// Opens a volume's last commit, or a snapshot, for reading. It stays what it is, also while somebody writes the volume.
+    pub fn open_to_read(&self, origin: &Origin) -> Result<Volume, VolumeError> {
+        let name = head_name(origin)?;
+        let (committed, lease) = self.runtime.block_on(self.open_under_lease(&name))?;
+        let engine = self.engine(committed.layout.superblock.clone(), committed.layout.files)?;
+        let committed = Mutex::new(committed);
+        let (name, durability) = (name.to_string(), Durability::Object);
+        Ok(Volume { name, volumes: self.clone(), engine, durability, committed, lease: Some(lease) })
+    }
+
+    pub(super) fn snapshot_layout(&self, volume: &str, snapshot: &str) -> Result<Layout, VolumeError> {
+        let name = head_name(&Origin::Snapshot { volume: volume.to_owned(), snapshot: snapshot.to_owned() })?;
+        let (committed, lease) = self.runtime.block_on(self.open_under_lease(&name))?;
+        let released = self.runtime.block_on(self.heads.release(lease));
+        released.map_err(VolumeError::heads(name.as_str()))?;
+        Ok(committed.layout)
+    }
+
+    async fn open_under_lease(&self, name: &store::heads::HeadName) -> Result<(Committed, Lease), VolumeError> {
+        let lease = self.target(name.as_str()).lease(&self.store).await?;
+        let head = self.heads.open_under(&lease, name).await.map_err(VolumeError::heads(name.as_str()))?;
+        let layout = Layout::read(&self.store, head.manifest).await?;
+        Ok((Committed { head, layout }, lease))
+    }
+
+    /// Makes this node the writer, and finds the log that goes on from the head.
+    async fn take_over(&self, name: &str) -> Result<(Committed, Recovered), VolumeError> {
+        let failed = || VolumeError::heads(name);
+        let folder = self.log_folder(name)?;
+        let head_name = head_name(&Origin::Volume(name.to_owned()))?;
+        let seen = self.heads.get(self.store.realm(), &head_name).await.map_err(failed())?;
+        let head = self.heads.take_over(&seen).await.map_err(failed())?;
+        let mut layout = Layout::read(&self.store, head.manifest).await?;
+        let about = &layout.superblock;
+        match recover::epoch(&folder)? {
+            Some(epoch) if epoch == about.epoch => {
+                let recovered = recover::read(&folder, &self.store, about.sequence).await?;
+                return Ok((Committed { head, layout }, recovered));
+            }
+            Some(epoch) => {
+                let aside = recover::set_aside(&folder, epoch)?;
+                tracing::warn!(name, aside = %aside.display(), "somebody else has written the volume: the log is set aside");
+            }
+            None => {}
+        }
+        // From here on no log but this node's goes on from the head.
+        layout.superblock.epoch = random();
+        let committed = self.target(name).commit(&self.store, &head, layout).await?;
+        Ok((committed, Recovered::default()))
+    }
+
+    fn engine(&self, superblock: state::Superblock, files: Tree) -> Result<Engine, VolumeError> {
+        let loader = Loader::new(self.store.clone(), self.runtime.clone());
+        let orphans = orphans(&loader, &files)?;
+        Ok(Engine::new(State::new(superblock, files, orphans), loader, self.memory))
+    }
+
+    fn log_folder(&self, name: &str) -> Result<std::path::PathBuf, VolumeError> {
+        head_name(&Origin::Volume(name.to_owned()))?;
+        Ok(self.folder.join(self.store.realm().as_str()).join(name).join("log"))
+    }
+}
+
+/// The inodes of a tree that have no name.
+pub(super) fn orphans(loader: &Loader, files: &Tree) -> Result<BTreeSet<Ino>, VolumeError> {
+    let mut found = BTreeSet::new();
+    let mut from = Key { ino: Ino(0), part: Part::Inode };
+    loop {
+        let page = loader.page(files, from)?;
+        found.extend(state::orphans(&page).ok_or(VolumeError::Damaged { what: "the list of files without a name" })?);
+        match found.last() {
+            Some(last) if !page.whole => from = Key::orphan(Ino(last.0 + 1)),
+            _ => return Ok(found),
+        }
+    }
+}

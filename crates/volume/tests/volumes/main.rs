@@ -1,0 +1,10 @@
+//! Volumes on a real store: against a model, with crashes, by several threads and nodes.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod lifecycle;
+mod model;
+mod operations;
+mod place;
+mod random;
+mod threads;
