@@ -1,4 +1,4 @@
-//! The pager of a private node: how much it has handed out, and its end.
+//! The pager of a private node: what was asked of it, and its end.
 
 use std::{
     path::Path,
@@ -13,16 +13,12 @@ use rustix::process::{Pid, Signal, kill_process};
 const END_WAIT: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(5);
 
-/// Pages, until it was asked.
+/// Faults, until it was asked.
 #[derive(Debug, Clone)]
 pub(super) struct Paged {
     pub(super) faults: u64,
     /// Different pages that programs faulted on.
     pub(super) working_set: u64,
-    /// Handed out for faults, neighbours included.
-    pub(super) by_fault: u64,
-    /// Handed out before anybody asked.
-    pub(super) filled: u64,
 }
 
 /// What the pager of the node in `state_dir` has done so far; nothing if it has none.
@@ -32,8 +28,6 @@ pub(super) fn paged(state_dir: &Path) -> Result<Option<Paged>> {
     Ok(Some(Paged {
         faults: counters.faults,
         working_set: images.iter().map(|image| image.working_set_pages).sum(),
-        by_fault: counters.fault_pages,
-        filled: counters.fill_pages,
     }))
 }
 

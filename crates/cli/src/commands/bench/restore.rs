@@ -136,7 +136,7 @@ impl Run<'_> {
     /// One at a time; gives the median.
     async fn one(&self, way: &Way, label: &str, checkpoint: &Checkpoint, report: &mut Report) -> Result<Duration> {
         progress(&format!("first answers, {label}"));
-        let firsts = first_answers(way, PLAIN, self.rounds).await?;
+        let (firsts, recording) = first_answers(way, PLAIN, self.rounds).await?;
         let answered: Vec<Duration> = firsts.iter().map(|first| first.started.answered).collect();
         let running: Vec<Duration> = firsts.iter().map(|first| first.started.running).collect();
         let median = median(&answered);
@@ -145,7 +145,7 @@ impl Run<'_> {
         report.add(format!("first answer, fresh node, {label}"), answered, beside);
         let again = firsts.iter().map(|first| first.again.answered).collect();
         report.add(format!("first answer of a second one on that node, {label}"), again, "");
-        fetched(&firsts, label, checkpoint, report);
+        fetched(&firsts, recording.as_ref(), label, checkpoint, report);
         Ok(median)
     }
 
@@ -169,7 +169,7 @@ impl Run<'_> {
         let mut smallest = None;
         for mib in self.untouched() {
             progress(&format!("first answers with {mib} MiB untouched, {label}"));
-            let firsts = first_answers(way, &name(mib), self.rounds.div_ceil(2)).await?;
+            let (firsts, _) = first_answers(way, &name(mib), self.rounds.div_ceil(2)).await?;
             let answered: Vec<Duration> = firsts.iter().map(|first| first.started.answered).collect();
             let (median, bytes) = (median(&answered), fetched_bytes(&firsts));
             let mut beside = format!("{:.2}x of the smallest", times(median, *smallest.get_or_insert(median)));
@@ -225,30 +225,25 @@ fn fetched_bytes(firsts: &[First]) -> Option<u64> {
 }
 
 /// Says what a first answer needs, and what was moved for it.
-fn fetched(firsts: &[First], label: &str, checkpoint: &Checkpoint, report: &mut Report) {
+fn fetched(firsts: &[First], recording: Option<&Paged>, label: &str, checkpoint: &Checkpoint, report: &mut Report) {
     const PAGE: u64 = memory::PAGE_BYTES as u64;
-    let paged =
-        |of: fn(&Paged) -> u64| middle(firsts.iter().filter_map(|first| first.paged.as_ref()).map(of).collect());
-    let working_set = paged(|paged| paged.working_set).map(|pages| pages * PAGE);
-    if let (Some(working_set), Some(faults), Some(by_fault), Some(filled)) =
-        (working_set, paged(|paged| paged.faults), paged(|paged| paged.by_fault), paged(|paged| paged.filled))
-    {
-        let value = format!(
-            "{} are faulted on, by {faults} faults; {} came with them, {} in the background ({} in all)",
-            output::bytes(working_set),
-            output::bytes(by_fault * PAGE),
-            output::bytes(filled * PAGE),
-            output::bytes(checkpoint.memory_bytes)
-        );
-        report.fact(format!("pages until the first answer, {label}"), value);
+    let working_set = recording.map(|paged| paged.working_set).filter(|pages| *pages > 0);
+    if let Some(pages) = working_set {
+        let value =
+            format!("{pages} pages, {} of {}", output::bytes(pages * PAGE), output::bytes(checkpoint.memory_bytes));
+        report.fact(format!("faulted on until the first answer while the working set was recorded, {label}"), value);
+    }
+    let faults = middle(firsts.iter().filter_map(|first| first.paged.as_ref()).map(|paged| paged.faults).collect());
+    if let Some(faults) = faults {
+        report.fact(format!("faults until the first answer with a working set, {label}"), faults.to_string());
     }
     let Some(bytes) = fetched_bytes(firsts) else { return };
     let stored = checkpoint.stored_memory_bytes as f64 / checkpoint.memory_bytes.max(1) as f64;
-    let ratio = working_set.map(|set| bytes as f64 / (set as f64 * stored).max(1.0));
-    let value = format!(
-        "{} on the wire, with all that a fresh node asks for{}",
-        output::bytes(bytes),
-        ratio.map_or_else(String::new, |ratio| format!("; {ratio:.2}x of what the pages faulted on take on average"))
-    );
+    let ratios = working_set.map_or_else(String::new, |pages| {
+        let set = (pages * PAGE) as f64;
+        let (raw, packed) = (bytes as f64 / set, bytes as f64 / (set * stored).max(1.0));
+        format!("; {raw:.2}x of the working set, {packed:.2}x of what such pages take compressed on average")
+    });
+    let value = format!("{} on the wire, with all that a fresh node asks for{ratios}", output::bytes(bytes));
     report.fact(format!("fetched until the first answer, {label}"), value);
 }

@@ -37,9 +37,10 @@ async fn node(way: &Way) -> Result<PrivateNode> {
     Ok(node)
 }
 
-/// Starts the checkpoint on `rounds` nodes, one after the other.
-pub(super) async fn first_answers(way: &Way, name: &str, rounds: u32) -> Result<Vec<First>> {
-    let mut firsts = Vec::new();
+/// Starts the checkpoint on `rounds` nodes, one after the other. Beside them: what the restore before these, which records the working set
+/// if that was not done yet, faulted on until the first answer.
+pub(super) async fn first_answers(way: &Way, name: &str, rounds: u32) -> Result<(Vec<First>, Option<Paged>)> {
+    let (mut firsts, mut recording) = (Vec::new(), None);
     for round in 0..=rounds {
         let node = node(way).await?;
         let before = way.bytes();
@@ -56,9 +57,11 @@ pub(super) async fn first_answers(way: &Way, name: &str, rounds: u32) -> Result<
         // The first one brings files of the host into memory that no node owns, and records the working set.
         if round > 0 {
             firsts.push(First { started, bytes, paged, again });
+        } else {
+            recording = paged;
         }
     }
-    Ok(firsts)
+    Ok((firsts, recording))
 }
 
 /// Starts the checkpoint so many times at once on one node; gives the time of each and of all.
