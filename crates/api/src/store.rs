@@ -148,6 +148,17 @@ pub struct GcReport {
     pub garbage_keys: Vec<String>,
 }
 
+/// What rotating the master key has done.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyRotation {
+    /// The name of the current master key, which alone opens all data keys now.
+    pub master: String,
+    /// Data keys.
+    pub keys: u64,
+    /// Those that it did not wrap before.
+    pub wrapped: u64,
+}
+
 /// What verifying one checkpoint has seen.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckpointVerification {

@@ -3,7 +3,7 @@
 use std::{process::ExitCode, time::Duration};
 
 use anyhow::Result;
-use api::{GcReport, GcRequest, PeerStats, StoreStats, StoreVerification, Tally};
+use api::{GcReport, GcRequest, KeyRotation, PeerStats, StoreStats, StoreVerification, Tally};
 
 use crate::{client::Client, output};
 
@@ -15,6 +15,11 @@ pub(crate) enum Command {
     Stats(JsonArgs),
     /// Remove what nothing needs any more: of removed checkpoints, and of work that was broken off.
     Gc(GcArgs),
+    /// Have the current master key, the first in the file, wrap all data keys, and no other one any more. Nothing else is written again.
+    ///
+    /// Before: put the new key first into the file of every node, keep the old one behind it, and start the nodes again. After: remove
+    /// the old one from the files. Run it on one node.
+    RotateKey(JsonArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -51,6 +56,7 @@ pub(crate) async fn run(command: Command, client: &Client) -> Result<ExitCode> {
         Command::Verify(args) => return verify(&args, client).await,
         Command::Stats(args) => stats(&args, client).await?,
         Command::Gc(args) => collect(&args, client).await?,
+        Command::RotateKey(args) => rotate_key(&args, client).await?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -137,6 +143,16 @@ async fn collect(args: &GcArgs, client: &Client) -> Result<()> {
     if report.leases_ended > 0 {
         println!("leases that were over: {}", report.leases_ended);
     }
+    Ok(())
+}
+
+async fn rotate_key(args: &JsonArgs, client: &Client) -> Result<()> {
+    let done: KeyRotation = client.post("/store/rotate-key", &()).await?;
+    if args.json {
+        return output::json(&done);
+    }
+    let KeyRotation { master, keys, wrapped } = done;
+    println!("wrapped by master key {master:?}, and by no other one: {keys} data keys, {wrapped} of them anew");
     Ok(())
 }
 

@@ -1,11 +1,14 @@
 //! The one table from the node's errors to HTTP.
 
+use std::sync::Arc;
+
 use api::{ErrorBody, ErrorCode, ErrorDetail, ExitStatus, SandboxState};
 use axum::{
     Json,
     http::StatusCode,
     response::{IntoResponse, Response},
 };
+use store::keys::KeyError;
 
 use crate::error::{Error, chain};
 
@@ -65,6 +68,9 @@ fn hint(error: &Error) -> Option<String> {
         Error::CheckpointExists(_) => "give another --name, or say --replace",
         Error::Unfit { .. } => "start it on a node with the same kernel, processor features and image files",
         Error::DamagedFile { .. } => "export it again; nothing was taken over from this file",
+        Error::Store { source, .. } if lacks_master_key(source.as_ref()) => {
+            "the master keys are read when the node starts: add that one to them, in any place but the first, and start the node again"
+        }
         Error::Store { .. } => {
             "check the object store and the database that the node was started with; what was half written is garbage, not damage"
         }
@@ -108,6 +114,14 @@ fn hint(error: &Error) -> Option<String> {
         | Error::Sandbox(_) => return None,
     };
     Some(text.to_owned())
+}
+
+fn lacks_master_key(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut causes = std::iter::successors(Some(error), |error| error.source());
+    causes.any(|cause| {
+        let shared = cause.downcast_ref::<Arc<KeyError>>().map(Arc::as_ref);
+        matches!(cause.downcast_ref().or(shared), Some(KeyError::UnknownMaster { .. }))
+    })
 }
 
 fn details(error: &Error) -> Vec<String> {
