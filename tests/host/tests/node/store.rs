@@ -331,7 +331,7 @@ fn rotated() -> Result<()> {
     write_keys(&shared, "a")?;
     let mut node = shared.node()?;
     node.build_geo("geo", &["--nidx", "2"])?;
-    take(&node, "old", "under the old key")?;
+    take(&node, "old", "under-the-old-key")?;
     let running = node.run("geo", 1)?[0].id.to_string();
     rotate(&shared, &mut node, &running).with_context(|| format!("log of the node:\n{}", node.log_tail()))?;
     node.finish()
@@ -365,7 +365,7 @@ fn rotate(shared: &Shared, node: &mut Node, running: &str) -> Result<()> {
     let other = shared.node()?;
     let restored = || -> Result<()> {
         ensure!(other.ok(&["store", "verify"])?.contains("all of it is sound"), "not all opens");
-        expect(&other, "old", "under the old key")
+        expect(&other, "old", "under-the-old-key")
     };
     restored().with_context(|| format!("log of the other node:\n{}", other.log_tail()))?;
     other.finish()?;
@@ -378,7 +378,7 @@ fn rotate(shared: &Shared, node: &mut Node, running: &str) -> Result<()> {
     );
     late.finish()?;
     ensure!(node.ask(running, "GET /verify")?["intact"] == true, "a sandbox noticed it");
-    take(node, "new", "under the new key")
+    take(node, "new", "under-the-new-key")
 }
 
 /// The objects of a kind, by their keys, in what nodes share.
