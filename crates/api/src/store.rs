@@ -109,9 +109,12 @@ pub struct StoreVerification {
     pub chunks: u64,
     /// What is damaged or missing.
     pub damage: Vec<StoreDamage>,
+    /// What could not be read and may be sound: the store was out of reach, or a master key is not known to this node.
+    #[serde(default)]
+    pub unreachable: Vec<StoreDamage>,
 }
 
-/// Something that cannot be read any more.
+/// Something that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreDamage {
     /// The heads that need it: `checkpoint/NAME`.
@@ -176,9 +179,12 @@ pub struct CheckpointVerification {
     pub files: u64,
     /// What is damaged or missing.
     pub damage: Vec<Damage>,
+    /// What could not be read and may be sound.
+    #[serde(default)]
+    pub unreachable: Vec<Damage>,
 }
 
-/// A damaged part of a checkpoint.
+/// A part of a checkpoint that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Damage {
     /// Which: `manifest`, `segment ID`, `state`, `memory`, `layer N`.

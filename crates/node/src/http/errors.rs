@@ -27,6 +27,7 @@ fn place(error: &Error) -> (StatusCode, ErrorCode) {
         | Error::NotPaused { .. }
         | Error::BeingResumed(_)
         | Error::HeldElsewhere { .. }
+        | Error::ResumedElsewhere(_)
         | Error::PortClosed { .. }
         | Error::CheckpointExists(_) => (StatusCode::CONFLICT, ErrorCode::Conflict),
         Error::CannotFork { .. } | Error::Unfit { .. } => (StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::CannotFork),
@@ -83,6 +84,9 @@ fn hint(error: &Error) -> Option<String> {
         Error::HeldElsewhere { .. } => {
             "it runs there, or that node was killed in between and completes it when it is started again; only if that node is gone for good: `pando resume --force ID`"
         }
+        Error::ResumedElsewhere(_) => {
+            "it runs there soon; if that node is killed in between, `pando resume ID` here says which one has it"
+        }
         Error::GoneFromStore(_) => "`pando rm ID` forgets it on this node",
         Error::NotRunning { .. } => "`pando logs` shows its output; `pando rm` removes it",
         Error::PortClosed { .. } => "`pando logs` may say why; the port is that of the program inside",
@@ -117,7 +121,7 @@ fn hint(error: &Error) -> Option<String> {
 }
 
 fn lacks_master_key(error: &(dyn std::error::Error + 'static)) -> bool {
-    let mut causes = std::iter::successors(Some(error), |error| error.source());
+    let mut causes = std::iter::successors(Some(error), |&error| error.source());
     causes.any(|cause| {
         let shared = cause.downcast_ref::<Arc<KeyError>>().map(Arc::as_ref);
         matches!(cause.downcast_ref().or(shared), Some(KeyError::UnknownMaster { .. }))
@@ -142,6 +146,7 @@ fn details(error: &Error) -> Vec<String> {
         | Error::NotPaused { .. }
         | Error::BeingResumed(_)
         | Error::HeldElsewhere { .. }
+        | Error::ResumedElsewhere(_)
         | Error::GoneFromStore(_)
         | Error::PortClosed { .. }
         | Error::ProgramMissing { .. }

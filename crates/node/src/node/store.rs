@@ -65,13 +65,16 @@ impl Node {
             heads: heads.iter().map(ToString::to_string).collect(),
             problem: chain(&problem),
         };
+        let (unreachable, damaged): (Vec<Finding>, Vec<Finding>) =
+            report.findings.into_iter().partition(|finding| finding.problem.is_out_of_reach());
         Ok(StoreVerification {
             heads: report.heads,
             manifests: report.manifests,
             nodes: report.nodes,
             segments: report.segments,
             chunks: report.chunks,
-            damage: report.findings.into_iter().map(damage).collect(),
+            damage: damaged.into_iter().map(damage).collect(),
+            unreachable: unreachable.into_iter().map(damage).collect(),
         })
     }
 
@@ -118,6 +121,7 @@ impl Node {
             pages: checked.pages,
             files: checked.files,
             damage: checked.damage,
+            unreachable: checked.unreachable,
         })
     }
 
