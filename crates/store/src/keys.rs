@@ -293,3 +293,22 @@ pub(crate) fn parse_wrapped(object: &[u8]) -> Result<(u32, Vec<u8>), Box<dyn std
         false => Err("its wrapped key is not hexadecimal".into()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_truncation_and_every_bit_flip_of_a_wrapped_key_is_refused() {
+        let golden = include_bytes!("../tests/golden/wrapped-key-v1.bin");
+        assert_eq!(super::parse_wrapped(golden).unwrap().1.len(), 12 + 32 + 16);
+        for length in 0..golden.len() {
+            assert!(super::parse_wrapped(&golden[..length]).is_err(), "cut to {length}");
+        }
+        let mut flipped = *golden;
+        for bit in 0..golden.len() * 8 {
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            // Version 0 means what 1 does.
+            assert!(super::parse_wrapped(&flipped).is_err() || bit == 48, "bit {bit}");
+            flipped[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+}
