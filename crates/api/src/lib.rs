@@ -16,6 +16,7 @@
 //! | `GET /v1/store/stats` | [`StoreStats`] |
 //! | `POST /v1/store/verify` | [`StoreVerification`]; hanging up ends it |
 //! | `POST /v1/store/gc` | [`GcRequest`] -> [`GcReport`] |
+//! | `POST /v1/store/rotate-key` | [`KeyRotation`] |
 //! | `POST /v1/templates/NAME/warm` | nothing -> [`Template`]: a lost zygote is built again, a checkpoint's restored |
 //! | `GET /v1/sandboxes` | a list of [`Sandbox`] |
 //! | `GET /v1/sandboxes/ID` | [`SandboxDetail`] |
@@ -45,8 +46,8 @@ pub use sandbox::{
     ResumeRequest, RunRequest, RunResponse, Sandbox, SandboxDetail, SandboxState, TerminalSize,
 };
 pub use store::{
-    CheckpointVerification, Damage, GcReport, GcRequest, PeerStats, StoreDamage, StoreReads, StoreRequests, StoreStats,
-    StoreVerification, Tally,
+    CheckpointVerification, Damage, GcReport, GcRequest, KeyRotation, PeerStats, StoreDamage, StoreReads,
+    StoreRequests, StoreStats, StoreVerification, Tally,
 };
 pub use template::{
     BuildEvent, BuildStage, BuildTimings, Image, Limits, Ready, Template, TemplateFacts, TemplateSpec, TemplateState,

@@ -109,9 +109,12 @@ pub struct StoreVerification {
     pub chunks: u64,
     /// What is damaged or missing.
     pub damage: Vec<StoreDamage>,
+    /// What could not be read and may be sound: the store was out of reach, or a master key is not known to this node.
+    #[serde(default)]
+    pub unreachable: Vec<StoreDamage>,
 }
 
-/// Something that cannot be read any more.
+/// Something that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreDamage {
     /// The heads that need it: `checkpoint/NAME`.
@@ -148,6 +151,17 @@ pub struct GcReport {
     pub garbage_keys: Vec<String>,
 }
 
+/// What rotating the master key has done.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyRotation {
+    /// The name of the current master key, which alone opens all data keys now.
+    pub master: String,
+    /// Data keys.
+    pub keys: u64,
+    /// Those that it did not wrap before.
+    pub wrapped: u64,
+}
+
 /// What verifying one checkpoint has seen.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckpointVerification {
@@ -165,9 +179,12 @@ pub struct CheckpointVerification {
     pub files: u64,
     /// What is damaged or missing.
     pub damage: Vec<Damage>,
+    /// What could not be read and may be sound.
+    #[serde(default)]
+    pub unreachable: Vec<Damage>,
 }
 
-/// A damaged part of a checkpoint.
+/// A part of a checkpoint that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Damage {
     /// Which: `manifest`, `segment ID`, `state`, `memory`, `layer N`.

@@ -1,5 +1,6 @@
-//! What every other crate may use: identifiers, limits and the framed encoding of what outlives a process.
+//! What every other crate may use: identifiers, limits, errors as text and the framed encoding of what outlives a process.
 
+pub mod error;
 pub mod frame;
 pub mod id;
 pub mod limits;

@@ -14,10 +14,14 @@ Exit codes:
     4  no such template, checkpoint or sandbox
     5  the program cannot be forked
     6  the program ended or was not ready in time
+    7  of what was to be verified some was out of reach, and nothing was damaged
   126  the program to run is not executable
   127  the program to run does not exist in the sandbox
   130  interrupted
 `pando exec` exits as its command does: with its code, or with 128 and the number of the signal that killed it.";
+
+/// Of `verify`: what was not read may be sound.
+pub(crate) const OUT_OF_REACH: u8 = 7;
 
 /// A failure with an exit code of its own.
 #[derive(Debug)]

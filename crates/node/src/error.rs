@@ -3,6 +3,7 @@
 use std::{io, path::PathBuf};
 
 use api::{ExitStatus, SandboxState};
+pub use base::error::chain;
 use base::id::{SandboxId, TemplateName};
 
 /// What the node could not do. The cause is in `source`, never in the text.
@@ -29,6 +30,8 @@ pub enum Error {
     BeingResumed(SandboxId),
     #[error("sandbox {id} is in the hands of node {node}")]
     HeldElsewhere { id: SandboxId, node: String },
+    #[error("another node was faster and resumes or removes sandbox {0}")]
+    ResumedElsewhere(SandboxId),
     #[error("the store has nothing of sandbox {0} any more: another node has resumed or removed it")]
     GoneFromStore(SandboxId),
     #[error("nothing listens on port {port} in sandbox {id}")]
@@ -88,17 +91,6 @@ fn state_text(state: &SandboxState) -> String {
         SandboxState::Exited(status) => format!("its program {status}"),
         SandboxState::Lost => "it was lost".to_owned(),
     }
-}
-
-/// An error with all its causes, in one line.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        text = format!("{text}: {inner}");
-        cause = inner.source();
-    }
-    text
 }
 
 /// Adds what was being done to an error of the system.

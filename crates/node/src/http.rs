@@ -41,6 +41,7 @@ pub(crate) fn router(node: Arc<Node>) -> Router {
         .route("/store/stats", get(store::stats))
         .route("/store/verify", post(store::verify))
         .route("/store/gc", post(store::collect))
+        .route("/store/rotate-key", post(store::rotate_key))
         .route("/sandboxes/{id}/exec", post(upgrade::exec))
         .route("/sandboxes/{id}/dial/{port}", get(upgrade::dial));
     Router::new()

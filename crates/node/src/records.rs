@@ -274,11 +274,20 @@ mod tests {
         let path = dir.path().join("record");
         write(&path, &sandbox(), Durability::Process).unwrap();
         assert!(matches!(read::<NodeRecord>(&path), Err(Error::Record { .. })));
-        let mut bytes = fs::read(&path).unwrap();
-        let last = bytes.len() - 1;
-        bytes[last] ^= 1;
-        fs::write(&path, bytes).unwrap();
-        assert!(matches!(read::<SandboxRecord>(&path), Err(Error::Record { .. })));
+        let bytes = fs::read(&path).unwrap();
+        let is_refused = |bytes: &[u8]| {
+            fs::write(&path, bytes).unwrap();
+            matches!(read::<SandboxRecord>(&path), Err(Error::Record { .. }))
+        };
+        for length in 0..bytes.len() {
+            assert!(is_refused(&bytes[..length]), "cut to {length}");
+        }
+        for bit in 0..bytes.len() * 8 {
+            let mut flipped = bytes.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            // Version 0 means what 1 does.
+            assert!(is_refused(&flipped) || bit == 48, "bit {bit}");
+        }
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use std::io;
 
+pub(crate) use base::error::chain;
+
 /// Any cause.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -51,10 +53,4 @@ impl Error {
     pub(crate) fn system<E: Into<io::Error>>(doing: &'static str) -> impl FnOnce(E) -> Self {
         move |source| Self::System { doing, source: source.into() }
     }
-}
-
-/// An error and all its causes, in one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }

@@ -86,6 +86,17 @@ struct Wrapped {
     wrapped: String,
 }
 
+/// What [`RealmKeys::rewrap`] has done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rewrapped {
+    /// The current master key, which alone opens all data keys now.
+    pub master: String,
+    /// Data keys of the realm.
+    pub keys: u64,
+    /// Those that it did not wrap before.
+    pub wrapped: u64,
+}
+
 /// The data keys of one realm.
 pub struct RealmKeys {
     realm: Realm,
@@ -145,22 +156,33 @@ impl RealmKeys {
         self.add(next).await
     }
 
-    /// Wraps every data key by the current master key and removes the wrappings by others; returns how many were wrapped anew. Let
-    /// every node know the new master key before, and forget the old one after.
-    pub async fn rewrap(&self) -> Result<usize, KeyError> {
-        let mut wrapped = 0;
+    /// Wraps every data key by the current master key and removes the wrappings by others. Let every node know the new master key
+    /// before, and forget the old one after. It may fail half way: every key opens all the same, and repeating it does the rest.
+    pub async fn rewrap(&self) -> Result<Rewrapped, KeyError> {
+        let current = self.provider.current();
+        let mut done = Rewrapped { master: current.to_owned(), keys: 0, wrapped: 0 };
         for (id, masters) in self.wrappings().await? {
-            let current = self.provider.current();
-            if !masters.iter().any(|master| master == current) {
+            let others: Vec<&String> = masters.iter().filter(|master| *master != current).collect();
+            let key = if others.len() < masters.len() {
+                // What it is wrapped by has to open before the others go.
+                self.unwrap(id, current).await?
+            } else {
                 let key = self.unwrap_any(id, &masters).await?;
                 self.store(&key).await?;
-                wrapped += 1;
-            }
-            for master in masters.iter().filter(|master| *master != current) {
+                self.unwrap(id, current).await?;
+                done.wrapped += 1;
+                key
+            };
+            for master in &others {
                 self.objects.delete(&self.object(id, master)).await.map_err(|source| self.unreachable(source))?;
             }
+            if !others.is_empty() {
+                // Another node, whose current master key is another one, may have removed this wrapping at the same time.
+                self.store(&key).await?;
+            }
+            done.keys += 1;
         }
-        Ok(wrapped)
+        Ok(done)
     }
 
     /// The key with this identifier, if it was read before: asks nobody.
@@ -269,5 +291,24 @@ pub(crate) fn parse_wrapped(object: &[u8]) -> Result<(u32, Vec<u8>), Box<dyn std
     match unhex(&record.wrapped, &mut wrapped) {
         true => Ok((record.sequence, wrapped)),
         false => Err("its wrapped key is not hexadecimal".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_truncation_and_every_bit_flip_of_a_wrapped_key_is_refused() {
+        let golden = include_bytes!("../tests/golden/wrapped-key-v1.bin");
+        assert_eq!(super::parse_wrapped(golden).unwrap().1.len(), 12 + 32 + 16);
+        for length in 0..golden.len() {
+            assert!(super::parse_wrapped(&golden[..length]).is_err(), "cut to {length}");
+        }
+        let mut flipped = *golden;
+        for bit in 0..golden.len() * 8 {
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            // Version 0 means what 1 does.
+            assert!(super::parse_wrapped(&flipped).is_err() || bit == 48, "bit {bit}");
+            flipped[bit / 8] ^= 1 << (bit % 8);
+        }
     }
 }

@@ -3,7 +3,7 @@
 //! Segments are read from the object store, past caches and peers. A lease keeps what is being looked at, so that a head which moves on
 //! meanwhile is no false alarm.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use bytes::Bytes;
 use futures::{StreamExt, stream};
@@ -12,8 +12,10 @@ use crate::{
     Store,
     heads::{Head, HeadName, Heads, HeadsError, Lease},
     id::{ManifestId, SegmentId},
+    keys::KeyError,
     limits,
     manifest::{Manifest, ManifestError},
+    object::ObjectError,
     segment::SegmentError,
     tree::{Checker, TreeError},
 };
@@ -28,6 +30,38 @@ pub enum Problem {
     Tree { manifest: ManifestId, index: usize, source: TreeError },
     #[error("a segment is not sound")]
     Segment(#[source] SegmentError),
+}
+
+impl Problem {
+    /// Whether it says nothing about what is stored: the store did not answer, or a master key is not known here.
+    pub fn is_out_of_reach(&self) -> bool {
+        is_out_of_reach(self)
+    }
+}
+
+/// Whether an error of the store, among its causes, is one of reaching the store or of knowing its master key. What is missing or does
+/// not open is damage.
+pub fn is_out_of_reach(error: &(dyn std::error::Error + 'static)) -> bool {
+    std::iter::successors(Some(error), |&error| error.source()).any(|cause| {
+        let object = cause.downcast_ref().or_else(|| cause.downcast_ref::<Arc<ObjectError>>().map(Arc::as_ref));
+        let key = cause.downcast_ref().or_else(|| cause.downcast_ref::<Arc<KeyError>>().map(Arc::as_ref));
+        let away = match object {
+            Some(
+                ObjectError::Denied { .. }
+                | ObjectError::Unavailable { .. }
+                | ObjectError::Failed { .. }
+                | ObjectError::Open { .. },
+            ) => true,
+            Some(
+                ObjectError::NotFound { .. }
+                | ObjectError::AlreadyExists { .. }
+                | ObjectError::TooLarge { .. }
+                | ObjectError::TooShort { .. },
+            )
+            | None => false,
+        };
+        away || matches!(key, Some(KeyError::UnknownMaster { .. }))
+    })
 }
 
 /// A problem, and whom it harms.

@@ -3,18 +3,24 @@
 use std::{process::ExitCode, time::Duration};
 
 use anyhow::Result;
-use api::{GcReport, GcRequest, PeerStats, StoreStats, StoreVerification, Tally};
+use api::{GcReport, GcRequest, KeyRotation, PeerStats, StoreStats, StoreVerification, Tally};
 
-use crate::{client::Client, output};
+use crate::{client::Client, exit, output};
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// Read everything that any checkpoint needs, and name what is damaged. Exits with 1 if something is.
+    /// Read everything that any checkpoint needs, and name what is damaged. Exits with 1 if something is, with 7 if something is
+    /// only out of reach.
     Verify(JsonArgs),
     /// Count what is in the store, and what this node has asked of it.
     Stats(JsonArgs),
     /// Remove what nothing needs any more: of removed checkpoints, and of work that was broken off.
     Gc(GcArgs),
+    /// Have the current master key, the first in the file, wrap all data keys, and no other one any more. Nothing else is written again.
+    ///
+    /// Before: put the new key first into the file of every node, keep the old one behind it, and start the nodes again. After: remove
+    /// the old one from the files. Run it on one node.
+    RotateKey(JsonArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -51,6 +57,7 @@ pub(crate) async fn run(command: Command, client: &Client) -> Result<ExitCode> {
         Command::Verify(args) => return verify(&args, client).await,
         Command::Stats(args) => stats(&args, client).await?,
         Command::Gc(args) => collect(&args, client).await?,
+        Command::RotateKey(args) => rotate_key(&args, client).await?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -60,28 +67,34 @@ async fn verify(args: &JsonArgs, client: &Client) -> Result<ExitCode> {
     if args.json {
         output::json(&seen)?;
     } else {
-        let StoreVerification { heads, manifests, nodes, segments, chunks, damage } = &seen;
+        let StoreVerification { heads, manifests, nodes, segments, chunks, damage, unreachable } = &seen;
         println!("read {heads} heads, {manifests} manifests, {nodes} tree nodes, {segments} segments, {chunks} chunks");
         for found in damage {
             println!("damaged: {} (needed by {})", found.problem, found.heads.join(", "));
         }
-        println!("{}", verdict(damage.len()));
+        for found in unreachable {
+            println!("out of reach: {} (needed by {})", found.problem, found.heads.join(", "));
+        }
+        println!("{}", verdict(damage.len(), unreachable.len()));
     }
-    Ok(exit_code(seen.damage.len()))
+    Ok(exit_code(seen.damage.len(), seen.unreachable.len()))
 }
 
 /// The last line for people.
-pub(super) fn verdict(damaged: usize) -> String {
-    match damaged {
-        0 => "all of it is sound".to_owned(),
-        1 => "1 part is damaged".to_owned(),
-        _ => format!("{damaged} parts are damaged"),
-    }
+pub(super) fn verdict(damaged: usize, unreachable: usize) -> String {
+    let parts = |count: usize| if count == 1 { "1 part is".to_owned() } else { format!("{count} parts are") };
+    let said = [(damaged, "damaged"), (unreachable, "out of reach")].into_iter().filter(|(count, _)| *count > 0);
+    let said: Vec<String> = said.map(|(count, what)| format!("{} {what}", parts(count))).collect();
+    if said.is_empty() { "all of it is sound".to_owned() } else { said.join(", ") }
 }
 
-/// Damage is a failure, though not of the command.
-pub(super) fn exit_code(damaged: usize) -> ExitCode {
-    if damaged == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+/// Damage is a failure, though not of the command. What is only out of reach may be sound.
+pub(super) fn exit_code(damaged: usize, unreachable: usize) -> ExitCode {
+    match (damaged, unreachable) {
+        (0, 0) => ExitCode::SUCCESS,
+        (0, _) => ExitCode::from(exit::OUT_OF_REACH),
+        _ => ExitCode::FAILURE,
+    }
 }
 
 async fn stats(args: &JsonArgs, client: &Client) -> Result<()> {
@@ -140,6 +153,16 @@ async fn collect(args: &GcArgs, client: &Client) -> Result<()> {
     Ok(())
 }
 
+async fn rotate_key(args: &JsonArgs, client: &Client) -> Result<()> {
+    let done: KeyRotation = client.post("/store/rotate-key", &()).await?;
+    if args.json {
+        return output::json(&done);
+    }
+    let KeyRotation { master, keys, wrapped } = done;
+    println!("wrapped by master key {master:?}, and by no other one: {keys} data keys, {wrapped} of them anew");
+    Ok(())
+}
+
 fn peers(stats: &PeerStats) -> String {
     let PeerStats { address, known, hits, misses, failures, served, served_bytes, refused } = stats;
     let at = address.as_ref().map_or_else(|| "serves nobody".to_owned(), |address| format!("serves at {address}"));
@@ -157,6 +180,14 @@ fn tally(tally: Tally) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_out_of_reach_is_not_called_damaged() {
+        assert_eq!(verdict(0, 0), "all of it is sound");
+        assert_eq!(verdict(1, 0), "1 part is damaged");
+        assert_eq!(verdict(0, 2), "2 parts are out of reach");
+        assert_eq!(verdict(3, 1), "3 parts are damaged, 1 part is out of reach");
+    }
 
     #[test]
     fn a_grace_may_be_nothing() {

@@ -8,7 +8,7 @@ use std::{
 use api::Damage;
 use memory::{PageRun, PageTarget};
 use process::ProgramState;
-use store::{id::ManifestId, manifest::Manifest};
+use store::{id::ManifestId, manifest::Manifest, verify::is_out_of_reach};
 use tokio::runtime::Handle;
 
 use super::{Checkpoint, Durable, Storing};
@@ -22,6 +22,7 @@ pub(crate) struct Checked {
     pub(crate) pages: u64,
     pub(crate) files: u64,
     pub(crate) damage: Vec<Damage>,
+    pub(crate) unreachable: Vec<Damage>,
 }
 
 impl Checked {
@@ -30,7 +31,8 @@ impl Checked {
         match checked {
             Ok(checked) => Some(checked),
             Err(error) => {
-                self.damage.push(Damage { part: part.into(), problem: chain(&error) });
+                let list = if is_out_of_reach(&error) { &mut self.unreachable } else { &mut self.damage };
+                list.push(Damage { part: part.into(), problem: chain(&error) });
                 None
             }
         }

@@ -258,5 +258,11 @@ mod tests {
         assert_eq!(Checkpoint::decode(&newer.encode().unwrap()).unwrap(), newer);
         let cut = newer.encode().unwrap();
         assert!((0..cut.len()).all(|length| Checkpoint::decode(&cut[..length]).is_err()));
+        for bit in 0..cut.len() * 8 {
+            let mut flipped = cut.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            // Version 0 means what 1 does.
+            assert!(Checkpoint::decode(&flipped).is_err() || bit == 49, "bit {bit}");
+        }
     }
 }

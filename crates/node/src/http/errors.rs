@@ -1,11 +1,14 @@
 //! The one table from the node's errors to HTTP.
 
+use std::sync::Arc;
+
 use api::{ErrorBody, ErrorCode, ErrorDetail, ExitStatus, SandboxState};
 use axum::{
     Json,
     http::StatusCode,
     response::{IntoResponse, Response},
 };
+use store::keys::KeyError;
 
 use crate::error::{Error, chain};
 
@@ -24,6 +27,7 @@ fn place(error: &Error) -> (StatusCode, ErrorCode) {
         | Error::NotPaused { .. }
         | Error::BeingResumed(_)
         | Error::HeldElsewhere { .. }
+        | Error::ResumedElsewhere(_)
         | Error::PortClosed { .. }
         | Error::CheckpointExists(_) => (StatusCode::CONFLICT, ErrorCode::Conflict),
         Error::CannotFork { .. } | Error::Unfit { .. } => (StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::CannotFork),
@@ -65,6 +69,9 @@ fn hint(error: &Error) -> Option<String> {
         Error::CheckpointExists(_) => "give another --name, or say --replace",
         Error::Unfit { .. } => "start it on a node with the same kernel, processor features and image files",
         Error::DamagedFile { .. } => "export it again; nothing was taken over from this file",
+        Error::Store { source, .. } if lacks_master_key(source.as_ref()) => {
+            "the master keys are read when the node starts: add that one to them, in any place but the first, and start the node again"
+        }
         Error::Store { .. } => {
             "check the object store and the database that the node was started with; what was half written is garbage, not damage"
         }
@@ -76,6 +83,9 @@ fn hint(error: &Error) -> Option<String> {
         Error::BeingResumed(_) => "wait until it runs: `pando ps`",
         Error::HeldElsewhere { .. } => {
             "it runs there, or that node was killed in between and completes it when it is started again; only if that node is gone for good: `pando resume --force ID`"
+        }
+        Error::ResumedElsewhere(_) => {
+            "it runs there soon; if that node is killed in between, `pando resume ID` here says which one has it"
         }
         Error::GoneFromStore(_) => "`pando rm ID` forgets it on this node",
         Error::NotRunning { .. } => "`pando logs` shows its output; `pando rm` removes it",
@@ -110,6 +120,14 @@ fn hint(error: &Error) -> Option<String> {
     Some(text.to_owned())
 }
 
+fn lacks_master_key(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut causes = std::iter::successors(Some(error), |&error| error.source());
+    causes.any(|cause| {
+        let shared = cause.downcast_ref::<Arc<KeyError>>().map(Arc::as_ref);
+        matches!(cause.downcast_ref().or(shared), Some(KeyError::UnknownMaster { .. }))
+    })
+}
+
 fn details(error: &Error) -> Vec<String> {
     match error {
         Error::CannotFork { refusals, .. } | Error::Unfit { reasons: refusals, .. } => refusals.clone(),
@@ -128,6 +146,7 @@ fn details(error: &Error) -> Vec<String> {
         | Error::NotPaused { .. }
         | Error::BeingResumed(_)
         | Error::HeldElsewhere { .. }
+        | Error::ResumedElsewhere(_)
         | Error::GoneFromStore(_)
         | Error::PortClosed { .. }
         | Error::ProgramMissing { .. }

@@ -7,7 +7,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use api::{Checkpoint, CheckpointVerification, GcReport, GcRequest, StoreStats, StoreVerification};
+use api::{Checkpoint, CheckpointVerification, GcReport, GcRequest, KeyRotation, StoreStats, StoreVerification};
 use axum::{
     Json,
     body::{Body, Bytes},
@@ -42,6 +42,10 @@ pub(super) async fn verify(State(node): Shared) -> Result<Json<StoreVerification
 
 pub(super) async fn collect(State(node): Shared, Request(request): Request<GcRequest>) -> Result<Json<GcReport>> {
     finish(async move { node.collect_garbage(request).await }).await.map(Json)
+}
+
+pub(super) async fn rotate_key(State(node): Shared) -> Result<Json<KeyRotation>> {
+    finish(async move { node.rotate_master_key().await }).await.map(Json)
 }
 
 pub(super) async fn verify_checkpoint(

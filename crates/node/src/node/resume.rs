@@ -66,9 +66,7 @@ impl Node {
         self.write_aside(&small);
         let resumed = match self.hand_to(paused.clone(), Some(self.id.clone()), head).await {
             Ok(head) => self.go_on_here(&paused, &head, began).await,
-            Err(error) if lost_race(&error) => {
-                Err(Error::HeldElsewhere { id: id.clone(), node: "that was faster".to_owned() })
-            }
+            Err(error) if lost_race(&error) => Err(Error::ResumedElsewhere(id.clone())),
             Err(error) => Err(error),
         };
         match &resumed {

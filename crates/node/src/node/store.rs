@@ -2,7 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use api::{CheckpointVerification, GcReport, GcRequest, StoreDamage, StoreStats, StoreVerification, Tally};
+use api::{
+    CheckpointVerification, GcReport, GcRequest, KeyRotation, StoreDamage, StoreStats, StoreVerification, Tally,
+};
 use base::id::TemplateName;
 use store::{
     gc::{self, Mode},
@@ -63,13 +65,16 @@ impl Node {
             heads: heads.iter().map(ToString::to_string).collect(),
             problem: chain(&problem),
         };
+        let (unreachable, damaged): (Vec<Finding>, Vec<Finding>) =
+            report.findings.into_iter().partition(|finding| finding.problem.is_out_of_reach());
         Ok(StoreVerification {
             heads: report.heads,
             manifests: report.manifests,
             nodes: report.nodes,
             segments: report.segments,
             chunks: report.chunks,
-            damage: report.findings.into_iter().map(damage).collect(),
+            damage: damaged.into_iter().map(damage).collect(),
+            unreachable: unreachable.into_iter().map(damage).collect(),
         })
     }
 
@@ -87,6 +92,13 @@ impl Node {
             garbage: tally(report.garbage),
             garbage_keys: report.garbage_keys,
         })
+    }
+
+    /// Has the current master key, and no other one, wrap every data key.
+    pub(crate) async fn rotate_master_key(&self) -> Result<KeyRotation> {
+        let done = self.durable.store.keys().rewrap().await.storing("wrap the data keys by the current master key")?;
+        tracing::info!(master = done.master, keys = done.keys, wrapped = done.wrapped, "rotated the master key");
+        Ok(KeyRotation { master: done.master, keys: done.keys, wrapped: done.wrapped })
     }
 
     /// Reads, opens, decodes and unpacks everything of one checkpoint.
@@ -109,6 +121,7 @@ impl Node {
             pages: checked.pages,
             files: checked.files,
             damage: checked.damage,
+            unreachable: checked.unreachable,
         })
     }
 

@@ -5,7 +5,7 @@ use std::{fs, path::PathBuf, sync::Arc};
 use store::{
     Store,
     chunks::ChunkError,
-    keys::{KeyError, KeyProvider, MasterKeys, RealmKeys},
+    keys::{KeyError, KeyProvider, MasterKeys, RealmKeys, Rewrapped},
     object::Objects,
     segment::{ChunkRef, SegmentError, object_key},
 };
@@ -192,8 +192,9 @@ async fn keys_rotate_without_writing_data_again() {
     let (text, next) = ("0123456789abcdef".repeat(4), "f".repeat(64));
     let both = Arc::new(MasterKeys::parse(&format!("next:{next}\ntest:{text}"), "the test").unwrap());
     let with = |masters: Arc<MasterKeys>| RealmKeys::new(fixture.objects.clone(), masters, "test".parse().unwrap());
-    assert_eq!(with(both.clone()).rewrap().await.unwrap(), 2);
-    assert_eq!(with(both).rewrap().await.unwrap(), 0);
+    let done = |wrapped| Rewrapped { master: "next".to_owned(), keys: 2, wrapped };
+    assert_eq!(with(both.clone()).rewrap().await.unwrap(), done(2));
+    assert_eq!(with(both).rewrap().await.unwrap(), done(0));
 
     let only_next = Arc::new(MasterKeys::parse(&format!("next:{next}"), "the test").unwrap());
     let later = Store::new(fixture.objects.clone(), with(only_next), None, None);
@@ -205,6 +206,29 @@ async fn keys_rotate_without_writing_data_again() {
         refused.to_string(),
         "master key \"next\" is not among the known ones (test): add it to the master keys"
     );
+}
+
+#[tokio::test]
+async fn a_wrapping_that_does_not_open_costs_no_other() {
+    let fixture = Fixture::new();
+    let chunk = fixture.segment(&[b"kept"]).await[0];
+    let (text, next) = ("0123456789abcdef".repeat(4), "f".repeat(64));
+    let with = |keys: String| {
+        let masters = Arc::new(MasterKeys::parse(&keys, "the test").unwrap());
+        RealmKeys::new(fixture.objects.clone(), masters, "test".parse().unwrap())
+    };
+    // By another key of the same name.
+    with(format!("next:{}\ntest:{text}", "e".repeat(64))).rewrap().await.unwrap();
+    let lost = with(format!("next:{next}\ntest:{text}")).rewrap().await.unwrap_err();
+    assert!(matches!(&lost, KeyError::Unwrap { master } if master == "next"), "{lost}");
+    with(format!("test:{text}\nnext:{}", "e".repeat(64))).rewrap().await.unwrap();
+    let wrapped = fixture.objects.list("realms/test/keys").await.unwrap();
+    let [wrapped] = &wrapped[..] else { panic!("{wrapped:?}") };
+    let false_one = format!("{}/next", wrapped.key.rsplit_once('/').unwrap().0);
+    fixture.objects.put(&false_one, "noise".into()).await.unwrap();
+    with(format!("next:{next}\ntest:{text}")).rewrap().await.unwrap_err();
+    let store = Store::new(fixture.objects.clone(), with(format!("test:{text}")), None, None);
+    assert_eq!(store.read(&chunk).await.unwrap(), "kept");
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 use store::{
     heads::Protected,
     id::SegmentId,
+    object::FaultPlan,
     tree::Batch,
     verify::{Finding, Problem, VerifyReport, verify},
 };
@@ -54,6 +55,7 @@ async fn a_damaged_segment_is_found_with_the_heads_it_harms() {
     let report = verified(&place).await;
     let [finding] = &report.findings[..] else { panic!("{:?}", report.findings) };
     assert!(matches!(finding.problem, Problem::Segment(_)) && harmed(finding) == ["a"], "{finding:?}");
+    assert!(!finding.problem.is_out_of_reach());
     assert_eq!((report.heads, report.segments), (3, 3));
 }
 
@@ -63,7 +65,7 @@ async fn a_missing_segment_is_found_by_its_tree_too() {
     std::fs::remove_file(place.file(&key_of(Protected::Segment(tree)))).unwrap();
     let report = verified(&place).await;
     assert_eq!(report.findings.len(), 2, "{:?}", report.findings);
-    assert!(report.findings.iter().all(|finding| harmed(finding) == ["a", "b"]));
+    assert!(report.findings.iter().all(|finding| harmed(finding) == ["a", "b"] && !finding.problem.is_out_of_reach()));
     assert!(report.findings.iter().any(|finding| matches!(finding.problem, Problem::Tree { index: 0, .. })));
     assert!(report.findings.iter().any(|finding| matches!(finding.problem, Problem::Segment(_))));
 }
@@ -77,4 +79,14 @@ async fn a_damaged_manifest_is_found_and_the_rest_is_read() {
     let [finding] = &report.findings[..] else { panic!("{:?}", report.findings) };
     assert!(matches!(finding.problem, Problem::Manifest(_)) && harmed(finding) == ["b"], "{finding:?}");
     assert_eq!((report.manifests, report.segments), (4, 3));
+}
+
+#[tokio::test]
+async fn what_is_only_out_of_reach_is_not_called_damaged() {
+    let place = Place::new().await;
+    place.head("a", place.manifest(None, &[place.segment("own").await]).await).await;
+    let away = place.faulty_store(FaultPlan { outage: true, ..FaultPlan::default() });
+    let report = verify(&place.heads, &away).await.unwrap();
+    let [finding] = &report.findings[..] else { panic!("{:?}", report.findings) };
+    assert!(finding.problem.is_out_of_reach() && harmed(finding) == ["a"], "{finding:?}");
 }

@@ -88,10 +88,12 @@ fn stays_away(proxy: &Proxy, node: &Node, other: &Node) -> Result<()> {
     proxy.set(Weather { outage: true, ..Weather::default() });
     for command in [vec!["checkpoint", &id, "--name", "kept"], vec!["store", "stats"], vec!["store", "verify"]] {
         let refused = other.pando(&command)?;
+        let code = if command.contains(&"verify") { 7 } else { 1 };
         ensure!(
-            refused.code == 1 && refused.to_string().contains("out of reach or overloaded"),
+            refused.code == code && refused.to_string().contains("out of reach or overloaded"),
             "{command:?}: {refused}"
         );
+        ensure!(!refused.to_string().contains("damaged"), "{command:?}: {refused}");
         ensure!(refused.took < Duration::from_secs(60), "{command:?}: {refused}");
     }
     proxy.set(Weather { throttled: 1, ..Weather::default() });

@@ -306,6 +306,9 @@ fn race(shared: &Shared, node: &mut Node) -> Result<()> {
         let (here, there) = (here?, there?);
         let won = [&here, &there].iter().filter(|answer| answer.code == 0).count();
         ensure!(won == 1, "round {round}: {won} won\n{here}\n{there}");
+        let lost = if here.code == 0 { &there } else { &here };
+        let known = ["another node was faster", "in the hands of node", "another node has resumed or removed it"];
+        ensure!(known.iter().any(|known| lost.stderr.contains(known)) && !lost.stderr.contains("that was"), "{lost}");
         let winner = if here.code == 0 { &*node } else { &other };
         expect_marked(winner, &id)?;
     }

@@ -17,6 +17,8 @@ use pando_host_tests::{node::Node, runner::Case};
 use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::checkpoint::Shared;
+
 pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::new("store::what_removed_checkpoints_leave_is_collected_and_nothing_else", || case(garbage)),
@@ -24,6 +26,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("store::a_checkpoint_goes_as_a_file_into_a_store_with_other_keys", || case(by_file)),
         Case::new("store::damaged_files_are_refused_and_leave_only_garbage", || case(damaged_files)),
         Case::new("store::transfers_that_are_broken_off_leave_only_garbage", broken_off),
+        Case::new("store::the_master_key_is_rotated_and_the_old_one_is_not_needed", rotated),
     ]
 }
 
@@ -313,4 +316,73 @@ fn half_sent(node: &Node, whole: &[u8]) -> Result<UnixStream> {
         std::thread::sleep(Duration::from_millis(10));
     }
     Ok(stream)
+}
+
+/// A key file of these master keys, each named after the digit that it is made of.
+fn write_keys(shared: &Shared, digits: &str) -> Result<()> {
+    let line = |digit: char| format!("{digit}:{}\n", digit.to_string().repeat(64));
+    let path = shared.0.join("master.keys");
+    fs::write(&path, digits.chars().map(line).collect::<String>())?;
+    Ok(fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?)
+}
+
+fn rotated() -> Result<()> {
+    let shared = Shared::new()?;
+    write_keys(&shared, "a")?;
+    let mut node = shared.node()?;
+    node.build_geo("geo", &["--nidx", "2"])?;
+    take(&node, "old", "under-the-old-key")?;
+    let running = node.run("geo", 1)?[0].id.to_string();
+    rotate(&shared, &mut node, &running).with_context(|| format!("log of the node:\n{}", node.log_tail()))?;
+    node.finish()
+}
+
+fn rotate(shared: &Shared, node: &mut Node, running: &str) -> Result<()> {
+    // The new key alone opens nothing: the command says which one is missing, and what to do.
+    write_keys(shared, "b")?;
+    node.stop_server()?;
+    node.start_server()?;
+    let refused = node.pando(&["store", "rotate-key"])?;
+    ensure!(
+        refused.code == 1 && refused.stderr.contains("master key \"a\" is not among the known ones (b)"),
+        "{refused}"
+    );
+    ensure!(refused.stderr.contains("hint: the master keys are read when the node starts"), "{refused}");
+    write_keys(shared, "ba")?;
+    node.stop_server()?;
+    node.start_server()?;
+    let segments = sealed(shared, "segments")?;
+    let first = node.json(&["store", "rotate-key", "--json"])?;
+    ensure!(first == serde_json::json!({"master": "b", "keys": 1, "wrapped": 1}), "{first}");
+    let again = node.json(&["store", "rotate-key", "--json"])?;
+    ensure!(again == serde_json::json!({"master": "b", "keys": 1, "wrapped": 0}), "{again}");
+    ensure!(
+        node.ok(&["store", "rotate-key"])?.contains("by master key \"b\", and by no other one: 1 data keys"),
+        "for people"
+    );
+    ensure!(sealed(shared, "segments")? == segments, "data was written again");
+    write_keys(shared, "b")?;
+    let other = shared.node()?;
+    let restored = || -> Result<()> {
+        ensure!(other.ok(&["store", "verify"])?.contains("all of it is sound"), "not all opens");
+        expect(&other, "old", "under-the-old-key")
+    };
+    restored().with_context(|| format!("log of the other node:\n{}", other.log_tail()))?;
+    other.finish()?;
+    write_keys(shared, "a")?;
+    let late = shared.node()?;
+    let refused = late.pando(&["run", "old"])?;
+    ensure!(
+        refused.code != 0 && refused.stderr.contains("master key \"b\" is not among the known ones (a)"),
+        "{refused}"
+    );
+    late.finish()?;
+    ensure!(node.ask(running, "GET /verify")?["intact"] == true, "a sandbox noticed it");
+    take(node, "new", "under-the-new-key")
+}
+
+/// The objects of a kind, by their keys, in what nodes share.
+fn sealed(shared: &Shared, kind: &str) -> Result<BTreeSet<PathBuf>> {
+    let entries = fs::read_dir(shared.0.join("objects/realms/default").join(kind))?;
+    entries.map(|entry| Ok(entry?.path())).collect()
 }

@@ -70,14 +70,17 @@ pub(super) async fn verify(args: &VerifyArgs, client: &Client) -> Result<ExitCod
     if args.json {
         output::json(&seen)?;
     } else {
-        let CheckpointVerification { segments, chunks, pages, files, damage, .. } = &seen;
+        let CheckpointVerification { segments, chunks, pages, files, damage, unreachable, .. } = &seen;
         println!("read {segments} segments, {chunks} chunks, {pages} pages of memory, {files} files");
         for found in damage {
             println!("damaged: {}: {}", found.part, found.problem);
         }
-        println!("{}", verdict(damage.len()));
+        for found in unreachable {
+            println!("out of reach: {}: {}", found.part, found.problem);
+        }
+        println!("{}", verdict(damage.len(), unreachable.len()));
     }
-    Ok(exit_code(seen.damage.len()))
+    Ok(exit_code(seen.damage.len(), seen.unreachable.len()))
 }
 
 pub(super) async fn export(args: &ExportArgs, client: &Client) -> Result<()> {
