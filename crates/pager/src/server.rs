@@ -83,6 +83,8 @@ pub(crate) struct Server {
     claims: Claims,
     processes: RwLock<HashMap<usize, Arc<Process>>>,
     demand: Demand,
+    /// Held while the pid of a process is found by its memory.
+    finding: Mutex<()>,
     budget: fill::Budget,
     /// Event threads that wait, and that exist.
     idle: AtomicUsize,
@@ -118,6 +120,7 @@ pub(crate) fn run(board: Board, opener: Arc<dyn OpenSource>, options: Options) -
         claims: Claims::default(),
         processes: RwLock::default(),
         demand: Demand::default(),
+        finding: Mutex::default(),
         idle: AtomicUsize::new(0),
         threads: AtomicUsize::new(0),
     });

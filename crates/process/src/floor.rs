@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// Forks process `pid`, as it is, `rounds` times and ends each fork at once; gives what each fork took. The program is stopped meanwhile
-/// and goes on unchanged. A traced clone with one single step: some 20 us are the tracer's.
+/// and goes on unchanged. A traced clone, with the tracer's part of it.
 pub fn time_forks(pid: i32, rounds: usize) -> Result<Vec<Duration>, Error> {
     let mut stopped = Stopped::seize(pid)?;
     let syscall = stopped.syscall(&procfs::mappings(pid, "maps")?)?;

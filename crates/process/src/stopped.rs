@@ -214,8 +214,8 @@ impl Stopped {
         Ok(u64::from_le_bytes(bytes))
     }
 
-    /// Makes one system call in the main thread by stepping its instruction at `syscall`. Registers and mask are put back by the end of the
-    /// next script, or when the threads are let go.
+    /// Makes one system call in the main thread by stepping its instruction at `syscall`. Registers and mask are put back at once: were they
+    /// not, and this process killed before the next script begins, the program would go on with those of the step.
     pub(crate) fn step_call(&mut self, syscall: u64, nr: i64, args: [u64; 6]) -> Result<i64, Error> {
         self.step(syscall, nr, args).map(|(result, _)| result)
     }
@@ -233,16 +233,30 @@ impl Stopped {
 
     fn step(&mut self, syscall: u64, nr: i64, args: [u64; 6]) -> Result<(i64, i32), Error> {
         let task = &mut self.tasks[0];
-        if !task.disturbed {
-            task.disturbed = true;
-            // With everything blocked no handler can run in between.
-            ptrace::set_signal_mask(task.tid, ONLY_TRAP).of("block signals", task.tid)?;
-        }
+        task.disturbed = true;
+        // With everything blocked no handler can run in between.
+        ptrace::set_signal_mask(task.tid, ONLY_TRAP).of("block signals", task.tid)?;
         let mut events = StepEvents::default();
         let result = step_call(task.tid, &task.registers, syscall, (nr, args), &mut events)?;
         if events.signal != 0 {
             task.deliver = events.signal;
         }
+        ptrace::set_registers(task.tid, &task.registers).of("restore registers", task.tid)?;
+        // From the end of a call to where it was stopped first: only from there does the kernel make a call again that was interrupted.
+        ptrace::interrupt(task.tid).of("interrupt", task.tid)?;
+        ptrace::resume(task.tid, 0).of("resume", task.tid)?;
+        loop {
+            match ptrace::wait(task.tid).of("wait for thread", task.tid)? {
+                Stop::Interrupted => break,
+                Stop::Signal(signal) => task.deliver = signal,
+                Stop::Cloned | Stop::Event(_) => {}
+                Stop::Ended(_) => {
+                    return Err(Error::Unexpected { pid: task.tid, what: "ended while it was held".into() });
+                }
+            }
+            ptrace::resume(task.tid, 0).of("resume", task.tid)?;
+        }
+        restore(task)?;
         Ok((result, events.child))
     }
 
@@ -333,9 +347,9 @@ pub(crate) struct StepEvents {
     pub(crate) child: i32,
 }
 
-/// Makes one system call in a stopped thread by stepping the `syscall` instruction at this address. Registers are left changed.
+/// Makes one system call in a stopped thread by the `syscall` instruction at this address. Registers are left changed.
 ///
-/// A pending signal turns the stop after the step into a delivery stop before the instruction has run; the signal is kept in `events`
+/// A pending signal makes a delivery stop before the instruction has run; the signal is kept in `events`
 /// and the step made again.
 pub(crate) fn step_call(
     tid: i32,
@@ -348,14 +362,17 @@ pub(crate) fn step_call(
     (regs.rax, regs.orig_rax, regs.rip) = (nr as u64, u64::MAX, syscall);
     [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9] = args;
     ptrace::set_registers(tid, &regs).of("set registers", tid)?;
+    let mut entered = false;
     loop {
-        ptrace::step(tid).of("step", tid)?;
+        ptrace::run_to_syscall(tid).of("step", tid)?;
         match ptrace::wait(tid).of("wait for step", tid)? {
             Stop::Signal(libc::SIGTRAP) => {
-                let after = ptrace::registers(tid).of("read registers", tid)?;
-                if after.rip != syscall {
-                    return Ok(after.rax as i64);
+                let now = ptrace::registers(tid).of("read registers", tid)?;
+                if entered {
+                    return Ok(now.rax as i64);
                 }
+                // Else it was sent to the thread, and the instruction has not run.
+                entered = now.rip != syscall;
             }
             Stop::Signal(signal) => events.signal = signal,
             Stop::Cloned => events.child = ptrace::event_message(tid).of("read the child's id", tid)? as i32,

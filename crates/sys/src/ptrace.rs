@@ -22,7 +22,7 @@ pub mod options {
 /// A thread's state change as `waitpid` reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stop {
-    /// About to receive this signal, or (single step, breakpoint) SIGTRAP.
+    /// About to receive this signal, or (system call, breakpoint) SIGTRAP.
     Signal(i32),
     /// After [`interrupt`], or a new child's first stop.
     Interrupted,
@@ -60,9 +60,12 @@ pub fn resume(tid: i32, signal: i32) -> io::Result<()> {
     request(libc::PTRACE_CONT, tid, 0, signal as usize).map(drop)
 }
 
-/// Lets a stopped thread execute one instruction.
-pub fn step(tid: i32) -> io::Result<()> {
-    request(libc::PTRACE_SINGLESTEP, tid, 0, 0).map(drop)
+/// Lets a stopped thread run to the beginning or the end of a system call, whichever comes next, where it stops with SIGTRAP.
+///
+/// There is no single step here: the flag that makes one stays with the thread if its tracer dies, and the program dies of the next SIGTRAP.
+/// The flag of this is taken off.
+pub fn run_to_syscall(tid: i32) -> io::Result<()> {
+    request(libc::PTRACE_SYSCALL, tid, 0, 0).map(drop)
 }
 
 /// Lets go of a stopped thread, delivering `signal` (0: none).

@@ -17,7 +17,7 @@ use std::{
 use base::id::TemplateName;
 use pager::{Client, Serve};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use tokio::{runtime::Handle, task::JoinHandle};
+use tokio::runtime::Handle;
 
 use super::Node;
 use crate::{
@@ -51,10 +51,11 @@ impl Node {
         crate::pager_socket(&self.config.state_dir)
     }
 
-    /// Has a pager run, while something else is done that will need it. The connection is for [`Node::serve`].
-    pub(super) fn reach_pager(&self) -> JoinHandle<Result<Client>> {
+    /// Has a pager run. The connection is for [`Node::serve`].
+    pub(super) async fn reach_pager(&self) -> Result<Client> {
         let (socket, command, group) = (self.pager_socket(), self.config.pager_command.clone(), self.pager_group());
-        tokio::task::spawn_blocking(move || connect_or_start(&socket, &command, group))
+        let reach = move || connect_or_start(&socket, &command, group);
+        tokio::task::spawn_blocking(reach).await.doing("reach the pager").flatten()
     }
 
     /// Where the pager's memory is bounded. Without that it serves all the same: copies depend on it.

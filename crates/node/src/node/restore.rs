@@ -53,7 +53,7 @@ impl Node {
     async fn restore_into(self: &Arc<Self>, checkpoint: &Checkpoint, manifest: String, own: &[PathBuf]) -> Result<()> {
         let began = Instant::now();
         let image_layers = self.prepare_image(&checkpoint.spec).await?;
-        let beside = self.begin_beside(checkpoint);
+        let hot = self.read_hot(checkpoint);
         let parcel = self.fetch(checkpoint, own).await?;
         tracing::debug!(name = %checkpoint.spec.name, us = began.elapsed().as_micros() as u64, "fetched what is needed first");
         let [layer, lower @ ..] = own else {
@@ -72,7 +72,7 @@ impl Node {
         let layers = record.layers();
         // Whoever has a checkpoint restored will want a sandbox.
         let blank = self.create_blank(&layers, &record.spec.limits);
-        let zygote = self.restore_zygote(&record, parcel, beside, began);
+        let zygote = self.restore_zygote(&record, parcel, hot, began);
         let (zygote, blank) = tokio::join!(zygote, blank);
         let (name, pages) = (record.spec.name.clone(), record.pages.clone());
         let installed = match zygote {
@@ -87,11 +87,10 @@ impl Node {
         Ok(())
     }
 
-    /// Begins what a restore needs beside its zygote.
-    pub(super) fn begin_beside(&self, checkpoint: &Checkpoint) -> Beside {
+    /// Begins to read the working set, while the rest is fetched and built.
+    pub(super) fn read_hot(&self, checkpoint: &Checkpoint) -> JoinHandle<Result<HotPages>> {
         let (checkpoint, durable, runtime) = (checkpoint.clone(), self.durable.clone(), Handle::current());
-        let hot = tokio::task::spawn_blocking(move || HotPages::read(&checkpoint, &durable, &runtime));
-        Beside { hot, pager: self.reach_pager() }
+        tokio::task::spawn_blocking(move || HotPages::read(&checkpoint, &durable, &runtime))
     }
 
     /// Fetches what is needed first, with its layers into the directories `own`.
@@ -127,13 +126,17 @@ impl Node {
         &self,
         record: &TemplateRecord,
         parcel: Packed,
-        beside: Beside,
+        hot: JoinHandle<Result<HotPages>>,
         began: Instant,
     ) -> Result<ZygoteRef> {
         let number = self.state().number();
         let keeper = self.keeper("restore the zygote").await?;
         let request = Request::RestoreZygote(RestoreZygote { zygote: number, layers: record.layers() });
-        let answer = keeper.call("restore the zygote", request, &[&parcel.file], ZYGOTE_DEADLINE).await?;
+        let descriptors = [&parcel.file];
+        let answer = keeper.call("restore the zygote", request, &descriptors, ZYGOTE_DEADLINE);
+        // Beside each other, and both waited for in any case: a pager that comes up when nobody asks for it any more would stay.
+        let (answer, client) = tokio::join!(answer, self.reach_pager());
+        let answer = answer?;
         match answer.reply {
             Reply::Built { facts, build_us, .. } => {
                 let total_us = began.elapsed().as_micros() as u64;
@@ -141,7 +144,7 @@ impl Node {
                 let timings = BuildTimings { build_us, total_us, ..BuildTimings::default() };
                 let zygote = ZygoteRef::new(number, facts, timings);
                 if let Some(faults) = answer.descriptor
-                    && let Err(error) = self.fill(parcel.served(&zygote, record), faults, beside).await
+                    && let Err(error) = self.fill(parcel.served(&zygote, record), faults, hot, client).await
                 {
                     self.drop_zygote(number).await;
                     return Err(error);
@@ -158,8 +161,14 @@ impl Node {
     }
 
     /// Puts the working set into a zygote, and hands it over to the pager.
-    async fn fill(&self, served: Served, faults: OwnedFd, beside: Beside) -> Result<()> {
-        let hot = beside.hot.await.doing("read the working set").flatten();
+    async fn fill(
+        &self,
+        served: Served,
+        faults: OwnedFd,
+        hot: JoinHandle<Result<HotPages>>,
+        client: Result<Client>,
+    ) -> Result<()> {
+        let hot = hot.await.doing("read the working set").flatten();
         let fill = move || {
             let faults = Uffd::from(faults);
             match hot.and_then(|hot| hot.fill(&faults)) {
@@ -170,15 +179,8 @@ impl Node {
             OwnedFd::from(faults)
         };
         let faults = tokio::task::spawn_blocking(fill).await.doing("fill the working set")?;
-        let client = beside.pager.await.doing("reach the pager").flatten()?;
-        self.serve(served, faults, client).await
+        self.serve(served, faults, client?).await
     }
-}
-
-/// What is done beside the zygote.
-pub(super) struct Beside {
-    hot: JoinHandle<Result<HotPages>>,
-    pager: JoinHandle<Result<Client>>,
 }
 
 /// A packed parcel.

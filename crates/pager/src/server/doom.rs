@@ -69,6 +69,8 @@ impl Server {
     }
 
     fn find_and_kill(&self, process: &Process) -> Vec<i32> {
+        // One at a time: the marker of another would be taken for this one's.
+        let _alone = lock(&self.finding);
         for _ in 0..ATTEMPTS {
             let mut book = lock(&process.book);
             let Some(number) = process.missing.first(&(0..process.image.layout.pages())) else { return Vec::new() };

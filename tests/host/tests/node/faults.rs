@@ -52,7 +52,11 @@ pub(crate) fn two_nodes(objects: Option<[&str; 2]>, body: impl Fn(&Shared, &Node
 
 /// A checkpoint with a value and a file of its own.
 pub(crate) fn take(node: &Node, name: &str) -> Result<()> {
-    let id = node.run("geo", 1)?[0].id.to_string();
+    take_of(node, "geo", name)
+}
+
+fn take_of(node: &Node, template: &str, name: &str) -> Result<()> {
+    let id = node.run(template, 1)?[0].id.to_string();
     node.ask(&id, &format!("POST /write?key=note&value={name}"))?;
     node.shell(&id, &format!("echo {name} > /home/user/note"))?;
     node.ok(&["checkpoint", &id, "--name", name])?;
@@ -186,7 +190,9 @@ fn damaged_at_start(shared: &Shared, node: &Node, other: &Node) -> Result<()> {
 fn damaged_page(shared: &Shared, node: &Node, other: &Node) -> Result<()> {
     take(node, "good")?;
     let before = objects(shared, "segments")?;
-    take(node, "bad")?;
+    // Of another process: what it has in common with the good one would not be stored again.
+    node.build_geo("other", &["--nidx", "2", "--hotels", "2000", "--mb", "24"])?;
+    take_of(node, "other", "bad")?;
     let standing = other.run("good", 1)?[0].id.to_string();
     let ids: Vec<String> = other.run("bad", 2)?.iter().map(|sandbox| sandbox.id.to_string()).collect();
     let segments: Vec<PathBuf> = objects(shared, "segments")?.difference(&before).cloned().collect();

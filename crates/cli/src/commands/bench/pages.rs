@@ -25,10 +25,7 @@ pub(super) struct Paged {
 pub(super) fn paged(state_dir: &Path) -> Result<Option<Paged>> {
     let Ok(mut client) = Client::connect(&node::pager_socket(state_dir)) else { return Ok(None) };
     let Status { images, counters, .. } = client.status()?;
-    Ok(Some(Paged {
-        faults: counters.faults,
-        working_set: images.iter().map(|image| image.working_set_pages).sum(),
-    }))
+    Ok(Some(Paged { faults: counters.faults, working_set: images.iter().map(|image| image.working_set_pages).sum() }))
 }
 
 /// Ends the pager of a node that has ended, with all its programs, and waits for that.
