@@ -32,9 +32,11 @@ pub struct NodeInfo {
 /// How full the pool is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolInfo {
-    /// Blank sandboxes that are ready.
+    /// Blank sandboxes of a template that are ready.
     pub ready: usize,
-    /// The most it keeps.
+    /// Those without a root filesystem, for any template.
+    pub bare: usize,
+    /// The most it keeps, of either.
     pub limit: usize,
     /// Of those that are ready, the ones with a copy forked ahead.
     pub ahead: usize,

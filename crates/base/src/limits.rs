@@ -33,7 +33,7 @@ pub const LOG_BYTES_MAX: u64 = 16 << 20;
 /// Largest state record read back from disk, in bytes.
 pub const RECORD_BYTES_MAX: usize = 1 << 20;
 
-/// Blank sandboxes that a node keeps ready over all templates: each costs about 1 MiB of kernel and process memory.
+/// Blank sandboxes that a node keeps ready over all templates, and as many without a root filesystem: each costs about 1 MiB of kernel and process memory.
 pub const POOL_SANDBOXES_DEFAULT: usize = 64;
 
 /// Of these, the most that hold a copy forked ahead, which makes up to 4 MiB of the program's memory its own.

@@ -21,7 +21,9 @@ pub(crate) mod template;
 
 use std::{path::PathBuf, process::ExitCode};
 
+use anyhow::Context;
 use clap::{Parser, Subcommand};
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
     client::Client,
@@ -115,11 +117,13 @@ async fn interruptible(
     consequence: &str,
     command: impl Future<Output = anyhow::Result<ExitCode>>,
 ) -> anyhow::Result<ExitCode> {
+    // Before anything is begun: what an interrupt finds half done is undone from then on.
+    let mut interrupts = signal(SignalKind::interrupt()).context("cannot listen for interrupts")?;
     tokio::select! {
         // An answer that is there already is shown, so that nobody wonders what became of its sandboxes.
         biased;
         result = command => result,
-        _ = tokio::signal::ctrl_c() => {
+        _ = interrupts.recv() => {
             let separator = if consequence.is_empty() { "" } else { ": " };
             Err(Failure::Interrupted(format!("interrupted{separator}{consequence}")).into())
         }

@@ -183,6 +183,8 @@ impl Keeper {
     fn perform(&mut self, seq: u64, request: Request, descriptors: Vec<OwnedFd>) -> Result<(), KeeperError> {
         let reply = match request {
             Request::CreateSandbox { spec, machine } => self.sandboxes.create(&spec, machine),
+            Request::CreateBare { id, dir } => self.sandboxes.create_bare(&id, &dir),
+            Request::Furnish { spec } => self.sandboxes.furnish(&spec),
             Request::Thaw { id } => self.sandboxes.thaw(&id),
             Request::Adopt { spec, init, main } => self.sandboxes.adopt(&spec, init, main, &mut self.children),
             Request::BindLimits { ids } => self.sandboxes.bind_limits(&ids),

@@ -10,7 +10,7 @@
 //! sandbox:   claimed --(program started, record written)--> Running --program ended--> Exited
 //!               |                                              \---- all gone -------> Lost
 //!               |              Running --> Pausing --> Paused --> Running (see `pausing`)
-//!               +--> blank in the pool [--> with a parked copy] --> taken for a start
+//!               +--> [bare -->] blank in the pool [--> with a parked copy] --> taken for a start
 //! ```
 //!
 //! Every sandbox directory on disk is claimed by an id in here; whatever is not claimed may be swept.
@@ -105,7 +105,7 @@ pub(crate) struct Blank {
     pub(crate) id: SandboxId,
     /// Its pid 1.
     pub(crate) init: ProcessIdentity,
-    /// The layers it was made with.
+    /// The layers it was made with; none if it is bare.
     pub(crate) layers: Vec<PathBuf>,
     /// Its output file, open: making it takes as long as a tenth of a start.
     pub(crate) output: Arc<OwnedFd>,
@@ -154,6 +154,9 @@ pub(crate) struct State {
     templates: BTreeMap<TemplateName, Template>,
     sandboxes: BTreeMap<SandboxId, SandboxRecord>,
     pool: BTreeMap<TemplateName, Vec<Blank>>,
+    /// Sandboxes without a root filesystem, for whatever comes.
+    bare: Vec<Blank>,
+    /// Of the blanks of all templates, and once more of bare sandboxes.
     pool_limit: usize,
     parked_limit: usize,
     /// Sandboxes from which is still to be learned.
@@ -196,6 +199,7 @@ impl State {
             unbound: sandboxes.iter().map(|record| record.id.clone()).collect(),
             sandboxes: sandboxes.into_iter().map(|record| (record.id.clone(), record)).collect(),
             pool: BTreeMap::new(),
+            bare: Vec::new(),
             pool_limit,
             parked_limit,
             samples: BTreeMap::new(),

@@ -1,8 +1,8 @@
 //! A sandbox's pid 1: a fork of the keeper that never executes a program and needs nothing from the root filesystem.
 //!
-//! It makes the sandbox's mounts and settings, gives up every privilege and descriptor, reports, and then only keeps the
-//! namespaces alive. The kernel reaps orphans for it (SIGCHLD ignored), so it never wakes up again; having no handler, it
-//! ignores every signal from inside the sandbox.
+//! It gives up what it has of the keeper and makes all mounts and settings that need no root filesystem; then it is *bare*, and waits for
+//! that. It makes it its root, gives up every privilege and descriptor, reports, and from then on only keeps the namespaces alive. The kernel
+//! reaps orphans for it (SIGCHLD ignored), so it never wakes up again; having no handler, it ignores every signal from inside the sandbox.
 
 mod mounts;
 
@@ -14,41 +14,57 @@ use std::{
     },
 };
 
+use base::id::SandboxId;
 use rustix::{
     event::pause,
+    fs::Mode,
     process::{
-        DumpableBehavior, Signal, WaitId, WaitIdOptions, pidfd_send_signal, set_dumpable_behavior, setsid, waitid,
+        DumpableBehavior, Signal, WaitId, WaitIdOptions, pidfd_send_signal, set_dumpable_behavior, setsid, umask,
+        waitid,
     },
     thread::{UnshareFlags, set_name, set_no_new_privs},
 };
 use sys::clone::{ForkOptions, Forked, fork};
 
+use self::mounts::Prepared;
 use crate::{
     cgroup::Group,
     error::{Context, Error},
     report::{self, Answer, Failure, Step},
-    spec::Spec,
 };
 
 const NAMESPACES: i32 =
     libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
 const NAME: &std::ffi::CStr = c"pando-init";
 
-/// Starts the pid 1 of a new sandbox in `group`, with `rootfs` as its root. A failure leaves no process.
-pub(crate) fn start(spec: &Spec, rootfs: &OwnedFd, group: &Group) -> Result<Forked, Error> {
-    let (reader, writer) = report::channel()?;
+/// Starts a pid 1 in `group`, with everything but a root filesystem, and gives the channel at whose end it waits for that. It ends with the
+/// channel. A failure leaves no process.
+pub(crate) fn start(group: &Group) -> Result<(Forked, OwnedFd), Error> {
+    let (channel, other) = sys::seqpacket::pair().doing("make a socket")?;
     let options = ForkOptions { namespaces: NAMESPACES, cgroup: Some(group.directory()) };
-    let init =
-        fork(&options, || run(spec, rootfs.as_fd(), writer.as_fd())).doing("fork the sandbox's first process")?;
-    drop(writer);
-    let error = match report::receive(reader) {
-        Ok(Answer::Ready) => return Ok(init),
-        Ok(Answer::Failed { step, source }) => Error::Init { step, source },
-        Ok(Answer::End) => Error::Init { step: "report".to_owned(), source: io::ErrorKind::UnexpectedEof.into() },
-        Err(error) => error,
-    };
-    discard(&init);
-    Err(error)
+    let init = fork(&options, || run(other.as_fd())).doing("fork the sandbox's first process")?;
+    drop(other);
+    match report::hear(channel.as_fd()).and_then(ready) {
+        Ok(()) => Ok((init, channel)),
+        Err(error) => {
+            discard(&init);
+            Err(error)
+        }
+    }
+}
+
+/// Gives a pid 1 the root filesystem of sandbox `id`: then it is ready for programs. After a failure it has ended, or is about to.
+pub(crate) fn furnish(channel: OwnedFd, id: &SandboxId, rootfs: &OwnedFd) -> Result<(), Error> {
+    sys::seqpacket::send(&channel, id.as_str().as_bytes(), &[rootfs.as_fd()]).doing("hand over the root filesystem")?;
+    report::receive(channel).and_then(ready)
+}
+
+fn ready(answer: Answer) -> Result<(), Error> {
+    match answer {
+        Answer::Ready => Ok(()),
+        Answer::Failed { step, source } => Err(Error::Init { step, source }),
+        Answer::End => Err(Error::Init { step: "report".to_owned(), source: io::ErrorKind::UnexpectedEof.into() }),
+    }
 }
 
 /// Kills and reaps a child that did not come up.
@@ -58,8 +74,20 @@ pub(crate) fn discard(child: &Forked) {
     let _ = waitid(WaitId::PidFd(child.pidfd.as_fd()), WaitIdOptions::EXITED);
 }
 
-fn run(spec: &Spec, rootfs: BorrowedFd<'_>, channel: BorrowedFd<'_>) -> i32 {
-    let result = set_up(spec, rootfs).and_then(|()| sys::child::close_all_except(channel).step("close descriptors"));
+fn run(channel: BorrowedFd<'_>) -> i32 {
+    let prepared = match prepare(channel) {
+        Ok(prepared) => prepared,
+        Err(failure) => {
+            // If nobody listens there is nothing more to say.
+            let _ = report::send(channel, Err(failure));
+            return 1;
+        }
+    };
+    if report::send(channel, Ok(())).is_err() {
+        return 1;
+    }
+    let Some((id, rootfs)) = wait_for_root(channel) else { return 1 };
+    let result = enter(&prepared, &id, &rootfs).and_then(|()| close_all_except(channel));
     let failed = result.is_err();
     // Nobody listens any more: the keeper was killed, and a half-made sandbox is of no use to its successor.
     if report::send(channel, result).is_err() || failed || sys::child::close_all().is_err() {
@@ -70,23 +98,42 @@ fn run(spec: &Spec, rootfs: BorrowedFd<'_>, channel: BorrowedFd<'_>) -> i32 {
     }
 }
 
-fn set_up(spec: &Spec, rootfs: BorrowedFd<'_>) -> Result<(), Failure> {
+/// The sandbox's id and its root filesystem; none if the keeper has gone or does not want the sandbox.
+fn wait_for_root(channel: BorrowedFd<'_>) -> Option<(String, OwnedFd)> {
+    let mut id = [0; base::limits::NAME_BYTES_MAX];
+    let (length, mut descriptors) = sys::seqpacket::recv(channel, &mut id).ok()?;
+    Some((str::from_utf8(&id[..length]).ok()?.to_owned(), descriptors.pop()?))
+}
+
+fn prepare(channel: BorrowedFd<'_>) -> Result<Prepared, Failure> {
+    // What it has from the keeper would live on with it, sockets too.
+    close_all_except(channel)?;
     // The keeper's handlers must not run here, and its blocked signals do not matter to a process that has none.
     sys::child::reset_signals(true);
     sys::child::ignore_children();
     setsid().step("begin a session")?;
+    // Modes are what they are said to be.
+    umask(Mode::empty());
     // Not at the clone: a cgroup namespace's root is the group its creator is in at that moment.
     unshare(UnshareFlags::NEWCGROUP).step("leave the cgroup namespace")?;
-    mounts::enter_root(&spec.dir, rootfs)?;
-    mounts::populate()?;
+    let prepared = mounts::prepare()?;
     sys::namespace::loopback_up().step("switch the loopback interface on")?;
-    sys::namespace::set_hostname(spec.id.as_str()).step("set the host name")?;
     set_name(NAME).step("set its name")?;
     hide_command_line();
+    // Its memory is the keeper's: nobody may look at it.
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).step("become undumpable")?;
+    Ok(prepared)
+}
+
+fn enter(prepared: &Prepared, id: &str, rootfs: &OwnedFd) -> Result<(), Failure> {
+    mounts::enter_root(prepared, rootfs.as_fd())?;
+    sys::namespace::set_hostname(id).step("set the host name")?;
     sys::child::drop_capabilities().step("drop capabilities")?;
-    set_no_new_privs(true).step("set no_new_privs")?;
-    // Its memory is the keeper's: no program of the sandbox may look at it.
-    set_dumpable_behavior(DumpableBehavior::NotDumpable).step("become undumpable")
+    set_no_new_privs(true).step("set no_new_privs")
+}
+
+fn close_all_except(channel: BorrowedFd<'_>) -> Result<(), Failure> {
+    sys::child::close_all_except(channel).step("close descriptors")
 }
 
 #[allow(deprecated, reason = "deprecated for CLONE_FILES only, which is not used")]

@@ -11,7 +11,7 @@
 //!
 //! ```text
 //! Cgroups (detected once) --+
-//! Spec -> Sandbox::create --+-> group, overlay (detached), pid 1 -> Sandbox -> spawn / freeze / destroy; dial from anywhere
+//! Spec -> Sandbox::create --+-> group, pid 1 -> Bare -> overlay (detached) -> Sandbox -> spawn / freeze / destroy; dial from anywhere
 //! ```
 
 mod archive;
@@ -40,7 +40,7 @@ pub use dial::dial;
 pub use error::Error;
 pub use identity::ProcessIdentity;
 pub use rootfs::{detached_rootfs, prepare_base_layer, prepare_host_mask};
-pub use sandbox::{Machine, Sandbox};
+pub use sandbox::{Bare, Machine, Sandbox};
 pub use seccomp::seccomp_program;
 pub use spec::{Command, Limits, PROGRAM_ID, Spec};
 pub use sweep::{remove_remains, sweep};

@@ -1,11 +1,10 @@
 //! How a new process tells its creator that it is ready, or at which step it failed.
 //!
-//! One message on a close-on-exec pipe: the errno (four bytes, 0: ready), then the step's name. The end of the stream
+//! One message on a close-on-exec pipe or socket: the errno (four bytes, 0: ready), then the step's name. The end of the stream
 //! without a message means that the process was executed (a program) or killed (a pid 1).
 
 use std::{
-    fs::File,
-    io::{self, Read},
+    io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
@@ -22,6 +21,8 @@ use crate::{
 
 /// A new process is ready within this many milliseconds even on a machine that is starting a thousand others.
 const ANSWER_MS_MAX: u64 = 20_000;
+
+const MESSAGE_BYTES: usize = 64;
 
 /// A step of a new process that failed.
 pub(crate) struct Failure {
@@ -65,7 +66,7 @@ pub(crate) fn channel() -> Result<(OwnedFd, OwnedFd), Error> {
 /// Sends the result; fails if the creator is gone. Allocates nothing.
 pub(crate) fn send(channel: BorrowedFd<'_>, result: Result<(), Failure>) -> io::Result<()> {
     let failure = result.err().unwrap_or(Failure { step: "", errno: 0 });
-    let mut message = [0; 64];
+    let mut message = [0; MESSAGE_BYTES];
     // A byte stays free, so that the reader's buffer is never full before the end.
     let length = failure.step.len().min(message.len() - 5);
     message[..4].copy_from_slice(&failure.errno.to_le_bytes());
@@ -77,23 +78,40 @@ pub(crate) fn send(channel: BorrowedFd<'_>, result: Result<(), Failure>) -> io::
 /// Waits for the message and the end of the stream: a pid 1 that is ready has closed its last descriptor then.
 pub(crate) fn receive(channel: OwnedFd) -> Result<Answer, Error> {
     let deadline = Deadline::after_ms(ANSWER_MS_MAX);
-    let mut channel = File::from(channel);
-    let (mut message, mut length) = ([0; 64], 0);
+    let (mut message, mut length) = ([0; MESSAGE_BYTES], 0);
     loop {
-        if !deadline.poll(channel.as_fd(), PollFlags::IN).doing("wait for a new process")? {
-            return Err(Error::Silent(deadline.limit_ms()));
-        }
-        match channel.read(&mut message[length..]).doing("hear from a new process")? {
-            0 => break,
+        match read(channel.as_fd(), &deadline, &mut message[length..])? {
+            0 => return Ok(parse(&message[..length])),
             more => length += more,
         }
     }
-    let Some((errno, step)) = message[..length].split_first_chunk() else { return Ok(Answer::End) };
-    Ok(match i32::from_le_bytes(*errno) {
+}
+
+/// Waits for the message only, on a channel that keeps messages apart.
+pub(crate) fn hear(channel: BorrowedFd<'_>) -> Result<Answer, Error> {
+    let mut message = [0; MESSAGE_BYTES];
+    let length = read(channel, &Deadline::after_ms(ANSWER_MS_MAX), &mut message)?;
+    Ok(parse(&message[..length]))
+}
+
+fn read(channel: BorrowedFd<'_>, deadline: &Deadline, message: &mut [u8]) -> Result<usize, Error> {
+    if !deadline.poll(channel, PollFlags::IN).doing("wait for a new process")? {
+        return Err(Error::Silent(deadline.limit_ms()));
+    }
+    match rustix::io::read(channel, message) {
+        // Of a socket whose other end was killed before it had read everything.
+        Err(Errno::CONNRESET) => Ok(0),
+        result => result.doing("hear from a new process"),
+    }
+}
+
+fn parse(message: &[u8]) -> Answer {
+    let Some((errno, step)) = message.split_first_chunk() else { return Answer::End };
+    match i32::from_le_bytes(*errno) {
         0 => Answer::Ready,
         errno => Answer::Failed {
             step: String::from_utf8_lossy(step).into_owned(),
             source: io::Error::from_raw_os_error(errno),
         },
-    })
+    }
 }

@@ -1,11 +1,10 @@
 //! A sandbox and its life: created or adopted, used, destroyed.
 
+mod bare;
+
 use std::{
-    fs, io,
-    os::{
-        fd::{AsFd, BorrowedFd, OwnedFd},
-        unix::fs::{DirBuilderExt, PermissionsExt},
-    },
+    fs,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
 };
 
@@ -16,14 +15,14 @@ use rustix::{
 };
 use serde::{Deserialize, Serialize};
 
+pub use self::bare::Bare;
 use crate::{
     cgroup::{Cgroups, Group},
     deadline::Deadline,
     error::{Context, Error},
     identity::{ProcessIdentity, stat},
-    init, program, rootfs, snapshot,
+    program, snapshot,
     spec::{Command, Spec},
-    tree,
 };
 
 /// Files in which every sandbox differs, below its upper directory; a program cannot change them.
@@ -82,14 +81,7 @@ impl Sandbox {
 
     /// As [`Self::create`], for one that has been there before.
     pub fn create_as(spec: &Spec, machine: &Machine, cgroups: &Cgroups) -> Result<Self, Error> {
-        // Undone in the reverse order, by their drops, unless the last step is reached.
-        let mut directory = OwnDirectory::make(spec, machine)?;
-        let rootfs = rootfs::writable(&spec.layers, &spec.dir)?;
-        let group = OwnGroup(Some(Group::create(cgroups, &spec.id, &spec.limits)?));
-        let init = init::start(spec, &rootfs, group.get())?;
-        let identity = ProcessIdentity::of(init.pid).ok_or_else(gone).doing("read the start of a new process")?;
-        directory.made.clear();
-        Ok(Self { dir: spec.dir.clone(), init: identity, init_pidfd: init.pidfd, group: group.keep() })
+        Bare::create(&spec.id, &spec.dir, machine, cgroups)?.furnish(&spec.layers, &spec.limits, cgroups)
     }
 
     /// Takes over a sandbox that an earlier keeper made; `None` if its pid 1 is not alive any more.
@@ -208,97 +200,5 @@ impl Sandbox {
     /// layer. The caller keeps the sandbox frozen if the copy has to be of one moment.
     pub fn snapshot_upper(&self, dest: &Path) -> Result<(), Error> {
         snapshot::copy(&self.dir.join("upper"), dest)
-    }
-}
-
-fn gone() -> io::Error {
-    io::Error::from_raw_os_error(libc::ESRCH)
-}
-
-/// What a creation has made below the sandbox's directory, removed when dropped.
-struct OwnDirectory {
-    made: Vec<PathBuf>,
-}
-
-impl OwnDirectory {
-    fn make(spec: &Spec, machine: &Machine) -> Result<Self, Error> {
-        let mut own = Self { made: Vec::new() };
-        match fs::DirBuilder::new().mode(0o700).create(&spec.dir) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            result => {
-                result.at("create", &spec.dir)?;
-                own.made.push(spec.dir.clone());
-            }
-        }
-        for (name, mode) in [("upper", 0o755), ("work", 0o700)] {
-            own.directory(&spec.dir.join(name), mode)?;
-        }
-        own.write_identity(spec, machine)?;
-        Ok(own)
-    }
-
-    /// What makes this sandbox a machine of its own, also after the fork of a program that has read another's.
-    fn write_identity(&mut self, spec: &Spec, machine: &Machine) -> Result<(), Error> {
-        let upper = spec.dir.join("upper");
-        for directory in ["etc", "run", "run/pando"] {
-            self.directory(&upper.join(directory), 0o755)?;
-        }
-        let hosts = format!("127.0.0.1 localhost {id}\n::1 localhost ip6-localhost ip6-loopback\n", id = spec.id);
-        let contents = [
-            format!("{}\n", spec.id),
-            machine.machine_id.clone(),
-            hosts,
-            machine.boot_id.clone(),
-            machine.generation.clone(),
-        ];
-        for (file, content) in IDENTITY_FILES.into_iter().zip(contents) {
-            self.file(&upper.join(file), &content, 0o444)?;
-        }
-        Ok(())
-    }
-
-    fn directory(&mut self, path: &Path, mode: u32) -> Result<(), Error> {
-        fs::create_dir(path).at("create", path)?;
-        self.made.push(path.to_owned());
-        // Not by mkdir's mode: the caller's umask must not decide what a sandbox can read.
-        fs::set_permissions(path, fs::Permissions::from_mode(mode)).at("set the mode of", path)
-    }
-
-    fn file(&mut self, path: &Path, content: &str, mode: u32) -> Result<(), Error> {
-        fs::write(path, content).at("write", path)?;
-        self.made.push(path.to_owned());
-        fs::set_permissions(path, fs::Permissions::from_mode(mode)).at("set the mode of", path)
-    }
-}
-
-impl Drop for OwnDirectory {
-    fn drop(&mut self) {
-        for path in self.made.iter().rev() {
-            // Already on the way out with an error; a later sweep removes what cannot be removed now.
-            let _ = if path.is_dir() { tree::remove(path) } else { fs::remove_file(path).at("remove", path) };
-        }
-    }
-}
-
-/// A new group that is emptied and removed when dropped, unless it is kept.
-struct OwnGroup(Option<Group>);
-
-impl OwnGroup {
-    fn get(&self) -> &Group {
-        self.0.as_ref().expect("only keep() takes it, and it consumes this")
-    }
-
-    fn keep(mut self) -> Group {
-        self.0.take().expect("only keep() takes it, and it consumes this")
-    }
-}
-
-impl Drop for OwnGroup {
-    fn drop(&mut self) {
-        let Some(group) = self.0.take() else { return };
-        let cleared = group.kill().and_then(|()| group.wait_empty()).and_then(|()| group.remove());
-        if let Err(error) = cleared {
-            tracing::warn!(%error, group = %group.path().display(), "a sandbox's group could not be removed");
-        }
     }
 }

@@ -18,7 +18,7 @@ pub(crate) struct Args {
     /// Where templates and sandboxes are kept. One node per directory.
     #[arg(long, value_name = "DIR", default_value = STATE_DIR_DEFAULT)]
     state: PathBuf,
-    /// Most blank sandboxes kept ready, over all templates. 0: none.
+    /// Most blank sandboxes kept ready, over all templates, and as many for templates to come. 0: none.
     #[arg(long, value_name = "N", default_value_t = POOL_SANDBOXES_DEFAULT)]
     pool: usize,
     /// Most of those that have a copy forked ahead, which a start only lets go. Each holds up to 4 MiB. 0: none.

@@ -15,6 +15,10 @@ use serde::{Deserialize, Serialize};
 pub(crate) enum Request {
     /// As `machine`, if it is one that has been there before -> `Created`
     CreateSandbox { spec: sandbox::Spec, machine: Option<sandbox::Machine> },
+    /// One without a root filesystem -> `Created`
+    CreateBare { id: SandboxId, dir: PathBuf },
+    /// Make a sandbox of a bare one -> `Created`. After a failure nothing of it is left
+    Furnish { spec: sandbox::Spec },
     /// Let the processes of a sandbox go on -> `Done`
     Thaw { id: SandboxId },
     /// Take over a sandbox of an earlier keeper -> `Adopted`

@@ -3,12 +3,12 @@
 use std::{
     collections::{HashMap, HashSet},
     os::fd::{AsFd, OwnedFd},
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
 use base::id::SandboxId;
-use sandbox::{Cgroups, Machine, ProcessIdentity, Sandbox};
+use sandbox::{Bare, Cgroups, Machine, ProcessIdentity, Sandbox};
 
 use super::{
     children::{Children, Role, pid_namespace},
@@ -47,13 +47,15 @@ struct Killed {
 pub(super) struct Sandboxes {
     cgroups: Cgroups,
     by_id: HashMap<SandboxId, Sandbox>,
+    /// Those without a root filesystem.
+    bare: HashMap<SandboxId, Bare>,
     killed: Vec<Killed>,
     dying: Dying,
 }
 
 impl Sandboxes {
     pub(super) fn new(cgroups: Cgroups) -> Self {
-        Self { cgroups, by_id: HashMap::new(), killed: Vec::new(), dying: Dying::None }
+        Self { cgroups, by_id: HashMap::new(), bare: HashMap::new(), killed: Vec::new(), dying: Dying::None }
     }
 
     pub(super) fn get(&self, id: &SandboxId) -> Option<&Sandbox> {
@@ -62,12 +64,35 @@ impl Sandboxes {
 
     /// Whether `pid` is the pid 1 of a sandbox.
     pub(super) fn is_init(&self, pid: i32) -> bool {
-        self.by_id.values().any(|sandbox| sandbox.init().pid == pid)
+        let bare = self.bare.values().map(Bare::init);
+        self.by_id.values().map(Sandbox::init).chain(bare).any(|init| init.pid == pid)
     }
 
     pub(super) fn create(&mut self, spec: &sandbox::Spec, machine: Option<Machine>) -> Reply {
         let machine = machine.unwrap_or_else(Machine::random);
-        match Sandbox::create_as(spec, &machine, &self.cgroups) {
+        let created = Sandbox::create_as(spec, &machine, &self.cgroups);
+        self.take_in(spec, created)
+    }
+
+    pub(super) fn create_bare(&mut self, id: &SandboxId, dir: &Path) -> Reply {
+        match Bare::create(id, dir, &Machine::random(), &self.cgroups) {
+            Ok(bare) => {
+                let init = bare.init();
+                self.bare.insert(id.clone(), bare);
+                Reply::Created { init }
+            }
+            Err(error) => Reply::failed(&error),
+        }
+    }
+
+    pub(super) fn furnish(&mut self, spec: &sandbox::Spec) -> Reply {
+        let Some(bare) = self.bare.remove(&spec.id) else { return Reply::no_sandbox(&spec.id) };
+        let furnished = bare.furnish(&spec.layers, &spec.limits, &self.cgroups);
+        self.take_in(spec, furnished)
+    }
+
+    fn take_in(&mut self, spec: &sandbox::Spec, made: Result<Sandbox, sandbox::Error>) -> Reply {
+        match made {
             Ok(sandbox) => {
                 let init = sandbox.init();
                 self.by_id.insert(spec.id.clone(), sandbox);
@@ -141,6 +166,9 @@ impl Sandboxes {
 
     /// Kills the sandbox; [`Self::finish_dying`] answers `seq` when its programs have ended, so that many die side by side.
     pub(super) fn destroy(&mut self, seq: u64, id: SandboxId) -> Option<Reply> {
+        if let Some(bare) = self.bare.remove(&id) {
+            self.by_id.insert(id.clone(), bare.give_up());
+        }
         let Some(sandbox) = self.by_id.get(&id) else { return Some(Reply::no_sandbox(&id)) };
         if let Err(error) = sandbox.kill() {
             return Some(Reply::failed(&error));

@@ -45,9 +45,12 @@ impl Node {
                 let wanted = self.state().wants_blank();
                 let Some(record) = wanted else {
                     let unparked = self.state().take_unparked();
-                    match unparked {
-                        Some((name, blank, zygote)) => self.fork_ahead(name, blank, zygote, &mut stop).await,
-                        None => break,
+                    if let Some((name, blank, zygote)) = unparked {
+                        self.fork_ahead(name, blank, zygote, &mut stop).await;
+                    } else if self.state().wants_bare() {
+                        self.fill_bare(&mut stop).await;
+                    } else {
+                        break;
                     }
                     continue;
                 };
@@ -67,6 +70,16 @@ impl Node {
                 }
                 let unused = self.state().unhold(&layers);
                 self.remove_layers(unused).await;
+            }
+        }
+    }
+
+    async fn fill_bare(self: &Arc<Self>, stop: &mut watch::Receiver<bool>) {
+        match self.create_bare().await {
+            Ok(bare) => self.state().put_bare(bare),
+            Err(error) => {
+                tracing::warn!(error = chain(&error), "the pool cannot be filled");
+                rest(stop).await;
             }
         }
     }

@@ -295,17 +295,40 @@ impl Node {
         }
     }
 
-    /// Makes a sandbox without a program. A failure leaves nothing.
+    /// Makes a sandbox without a program, of a bare one if there is one. A failure leaves nothing.
     pub(super) async fn create_blank(self: &Arc<Self>, layers: &[PathBuf], limits: &api::Limits) -> Result<Blank> {
         // It is never closed.
         let _turn = self.creating.acquire().await;
+        let bare = self.state().take_bare();
+        let id = bare.as_ref().map_or_else(|| self.state().claim(), |bare| bare.id.clone());
+        let created = match bare {
+            Some(bare) => self.furnish(bare, layers, limits).await,
+            None => self.try_create(&id, layers, limits, None).await,
+        };
+        if created.is_err() {
+            self.discard(id).await;
+        }
+        created
+    }
+
+    /// Makes a sandbox that lacks a root filesystem. A failure leaves nothing.
+    pub(super) async fn create_bare(self: &Arc<Self>) -> Result<Blank> {
+        let _turn = self.creating.acquire().await;
         let id = self.state().claim();
-        match self.try_create(&id, layers, limits, None).await {
-            Ok(blank) => Ok(blank),
-            Err(error) => {
-                self.discard(id).await;
-                Err(error)
-            }
+        let request = Request::CreateBare { id: id.clone(), dir: self.config.sandbox_dir(&id) };
+        let created = self.ask_for_blank(&id, request, &[]).await;
+        if created.is_err() {
+            self.discard(id).await;
+        }
+        created
+    }
+
+    async fn furnish(&self, bare: Blank, layers: &[PathBuf], limits: &api::Limits) -> Result<Blank> {
+        let keeper = self.keeper("make a sandbox").await?;
+        let request = Request::Furnish { spec: self.spec(&bare.id, layers, limits) };
+        match keeper.call("make a sandbox", request, &[], CREATE_DEADLINE).await?.reply {
+            Reply::Created { .. } => Ok(Blank { layers: layers.to_vec(), ..bare }),
+            other => Err(unexpected("make a sandbox", &other)),
         }
     }
 
@@ -317,12 +340,18 @@ impl Node {
         limits: &api::Limits,
         machine: Option<Machine>,
     ) -> Result<Blank> {
+        let request = Request::CreateSandbox { spec: self.spec(id, layers, limits), machine };
+        self.ask_for_blank(id, request, layers).await
+    }
+
+    fn spec(&self, id: &SandboxId, layers: &[PathBuf], limits: &api::Limits) -> sandbox::Spec {
         let dir = self.config.sandbox_dir(id);
-        let spec = sandbox::Spec { id: id.clone(), dir, layers: layers.to_vec(), limits: engine_limits(limits) };
+        sandbox::Spec { id: id.clone(), dir, layers: layers.to_vec(), limits: engine_limits(limits) }
+    }
+
+    async fn ask_for_blank(&self, id: &SandboxId, request: Request, layers: &[PathBuf]) -> Result<Blank> {
         let keeper = self.keeper("make a sandbox").await?;
-        let answer =
-            keeper.call("make a sandbox", Request::CreateSandbox { spec, machine }, &[], CREATE_DEADLINE).await?;
-        match answer.reply {
+        match keeper.call("make a sandbox", request, &[], CREATE_DEADLINE).await?.reply {
             Reply::Created { init } => {
                 let output = Arc::new(self.open_output(id)?.into());
                 let record = Arc::new(records::Draft::create(&self.config.sandbox_dir(id).join(RECORD))?);

@@ -48,6 +48,7 @@ impl Node {
         // The first keeper has to come up, so that a host that cannot run one is named at once.
         self.sweep().await?;
         let mut running = self.start_keeper().await?;
+        self.pool_work.notify_one();
         let pool = tokio::spawn(Arc::clone(&self).fill_pool(stop.clone()));
         self.take_up_pauses();
         let background = [

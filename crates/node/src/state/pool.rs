@@ -80,6 +80,21 @@ impl State {
         self.pool.get(&record.spec.name).map_or(0, Vec::len)
     }
 
+    /// Whether a bare sandbox should be made, if the pool may be filled now.
+    pub(crate) fn wants_bare(&self) -> bool {
+        self.starts_in_flight == 0 && self.bare.len() < self.pool_limit
+    }
+
+    /// Puts a bare sandbox into the pool.
+    pub(crate) fn put_bare(&mut self, blank: Blank) {
+        self.bare.push(blank);
+    }
+
+    /// Takes a bare sandbox out of the pool.
+    pub(crate) fn take_bare(&mut self) -> Option<Blank> {
+        self.bare.pop()
+    }
+
     /// Puts a blank into the pool; gives it back if the template does not want it any more.
     pub(crate) fn put_blank(&mut self, name: &TemplateName, blank: Blank) -> Option<Blank> {
         let same_layers = self.template_record(name).is_some_and(|record| record.layers() == blank.layers);
@@ -96,12 +111,13 @@ impl State {
     pub(crate) fn pool_info(&self) -> PoolInfo {
         let ahead = self.pool.values().flatten().filter(|blank| blank.parked.is_some()).count();
         let ready = self.pool.values().map(Vec::len).sum();
-        PoolInfo { ready, limit: self.pool_limit, ahead, ahead_limit: self.parked_limit }
+        PoolInfo { ready, bare: self.bare.len(), limit: self.pool_limit, ahead, ahead_limit: self.parked_limit }
     }
 
     /// Takes every blank out and releases its id.
     pub(crate) fn take_pool(&mut self) -> Vec<Blank> {
-        let blanks: Vec<Blank> = std::mem::take(&mut self.pool).into_values().flatten().collect();
+        let bare = std::mem::take(&mut self.bare);
+        let blanks: Vec<Blank> = std::mem::take(&mut self.pool).into_values().flatten().chain(bare).collect();
         self.claimed.retain(|id| !blanks.iter().any(|blank| blank.id == *id));
         blanks
     }

@@ -39,11 +39,11 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// Makes the v2 group of a new sandbox, with the limits that v2 can set.
-    pub(crate) fn create(cgroups: &Cgroups, id: &SandboxId, limits: &Limits) -> Result<Self, Error> {
+    /// Makes the v2 group of a new sandbox, without limits.
+    pub(crate) fn create(cgroups: &Cgroups, id: &SandboxId) -> Result<Self, Error> {
         let path = cgroups.summary().group.join(id.as_str());
         fs::create_dir(&path).at("create", &path)?;
-        let result = set_limits(cgroups, &path, limits).and_then(|()| Self::open(cgroups, id, limits));
+        let result = Self::find(cgroups, id);
         if result.is_err() {
             // It is empty, so this can fail only if somebody else removed it.
             let _ = fs::remove_dir(&path);
@@ -51,13 +51,22 @@ impl Group {
         result
     }
 
-    /// The group of a sandbox that exists.
+    /// The group of a sandbox that exists, with its limits.
     pub(crate) fn open(cgroups: &Cgroups, id: &SandboxId, limits: &Limits) -> Result<Self, Error> {
+        Ok(Self { legacy_limits: legacy_limits(cgroups, id, limits), ..Self::find(cgroups, id)? })
+    }
+
+    fn find(cgroups: &Cgroups, id: &SandboxId) -> Result<Self, Error> {
         let path = cgroups.summary().group.join(id.as_str());
         let directory = File::open(&path).at("open", &path)?.into();
         let legacy = cgroups.legacy().iter().map(|parent| parent.join(id.as_str())).collect();
-        let legacy_limits = legacy_limits(cgroups, id, limits);
-        Ok(Self { path, directory, legacy, legacy_limits })
+        Ok(Self { path, directory, legacy, legacy_limits: Vec::new() })
+    }
+
+    /// Sets the limits that v2 can set; the rest waits for [`Group::bind`].
+    pub(crate) fn limit(&mut self, cgroups: &Cgroups, id: &SandboxId, limits: &Limits) -> Result<(), Error> {
+        self.legacy_limits = legacy_limits(cgroups, id, limits);
+        set_limits(cgroups, &self.path, limits)
     }
 
     pub(crate) fn path(&self) -> &Path {

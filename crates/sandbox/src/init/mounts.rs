@@ -1,4 +1,4 @@
-//! The mounts of a sandbox, made by its pid 1 in its own mount namespace.
+//! The mounts of a sandbox, made by its pid 1 in its own mount namespace: what needs no root filesystem first.
 
 use std::{
     fs,
@@ -7,7 +7,7 @@ use std::{
 };
 
 use rustix::{
-    fs::CWD,
+    fs::{CWD, FileType, Mode, makedev, mkdir, mknodat},
     io::Errno,
     mount::{
         FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
@@ -40,45 +40,77 @@ const MASKED_FILES: [&str; 8] = [
 const MASKED_DIRECTORIES: [&str; 5] =
     ["/proc/acpi", "/proc/asound", "/proc/scsi", "/sys/firmware", "/sys/devices/virtual/powercap"];
 
-/// Makes `rootfs` the root of this mount namespace and drops everything else from it. `dir` is the sandbox's directory.
-pub(super) fn enter_root(dir: &Path, rootfs: BorrowedFd<'_>) -> Result<(), Failure> {
+/// Where the root filesystem is attached before it becomes the root.
+const NEW_ROOT: &str = "/root";
+/// Reads as empty, like the host's.
+const NULL: &str = "/null";
+
+/// The mounts that a root filesystem gets, ready to be moved into it.
+pub(super) struct Prepared {
+    message_queues: bool,
+}
+
+/// Drops all of the host's mounts and makes those that no root filesystem is needed for: they take longer than the rest.
+pub(super) fn prepare() -> Result<Prepared, Failure> {
     // First of all: until now mounts made here would appear on the host as well.
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).step("make its mounts private")?;
-    attach(rootfs, dir).step("attach the root filesystem")?;
-    chdir(dir).step("enter the root filesystem")?;
-    // The old root ends up on top of the new one, at the same place, and is taken off from there: pivot_root(2).
-    pivot_root(".", ".").step("make it the root")?;
-    unmount(".", UnmountFlags::DETACH).step("drop the host's mounts")?;
-    chdir("/").step("enter the new root")?;
-    mount("proc", "/proc", &[], quiet() | MountAttrFlags::MOUNT_ATTR_NOEXEC).step("mount /proc")?;
+    let no_exec = quiet() | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    let own = detached("tmpfs", &[("size", "64k"), ("mode", "0755")], no_exec).step("make a root of its own")?;
+    // Any directory would do: the old root is dropped right away, so that nothing of the host is kept busy.
+    attach(own.as_fd(), Path::new("/proc")).step("attach a root of its own")?;
+    become_root("/proc")?;
+    for directory in [NEW_ROOT, "/proc", "/sys", "/pts", "/mqueue"] {
+        mkdir(directory, Mode::from_raw_mode(0o755)).step("make a directory")?;
+    }
+    mknodat(CWD, NULL, FileType::CharacterDevice, Mode::from_raw_mode(0o666), makedev(1, 3)).step("make a device")?;
+    prepare_proc(no_exec)?;
+    let no_device = no_exec | MountAttrFlags::MOUNT_ATTR_NODEV;
+    mount("sysfs", "/sys", &[], no_device | MountAttrFlags::MOUNT_ATTR_RDONLY).step("make /sys")?;
+    // Each mount of devpts is an instance of its own. Group 5 is tty on every distribution.
+    mount("devpts", "/pts", &[("ptmxmode", "0666"), ("mode", "0620"), ("gid", "5")], no_exec).step("mount /dev/pts")?;
+    // Kernels without POSIX message queues exist, and few programs need them.
+    let message_queues = match mount("mqueue", "/mqueue", &[], no_device) {
+        Err(Errno::NODEV) => false,
+        result => result.map(|()| true).step("make /dev/mqueue")?,
+    };
+    for path in MASKED_FILES {
+        optional(clone_mount(CWD, Path::new(NULL)).and_then(|null| attach(null.as_fd(), Path::new(path))))
+            .step("mask a file")?;
+    }
+    mask_directories().step("mask a directory")?;
+    Ok(Prepared { message_queues })
+}
+
+fn prepare_proc(attributes: MountAttrFlags) -> Result<(), Failure> {
+    mount("proc", "/proc", &[], attributes).step("make /proc")?;
     // Ports below 1024 belong to this network namespace alone, so its programs may use them. Before /proc/sys is locked.
     fs::write("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0").step("open the low ports")?;
-    for path in READ_ONLY {
-        optional(lock(path)).step("lock /proc")?;
+    READ_ONLY.iter().try_for_each(|path| optional(lock(path)).map(drop)).step("lock /proc")
+}
+
+/// Makes `rootfs` the root of this mount namespace, with the mounts that are prepared.
+pub(super) fn enter_root(prepared: &Prepared, rootfs: BorrowedFd<'_>) -> Result<(), Failure> {
+    attach(rootfs, Path::new(NEW_ROOT)).step("attach the root filesystem")?;
+    chdir(NEW_ROOT).step("enter the root filesystem")?;
+    let message_queues = prepared.message_queues.then_some(("/mqueue", "dev/mqueue", "mount /dev/mqueue"));
+    let always =
+        [("/proc", "proc", "mount /proc"), ("/sys", "sys", "mount /sys"), ("/pts", "dev/pts", "mount /dev/pts")];
+    for (from, to, step) in always.into_iter().chain(message_queues) {
+        move_mount(CWD, from, CWD, to, MoveMountFlags::empty()).step(step)?;
     }
+    become_root(".")?;
     let boot_id = clone_mount(CWD, Path::new(OWN_BOOT_ID)).step("find its boot id")?;
     attach(boot_id.as_fd(), Path::new(BOOT_ID)).step("set its boot id")?;
     read_only(BOOT_ID).step("set its boot id")
 }
 
-/// Mounts the rest: /sys, terminals, message queues, and the masks.
-pub(super) fn populate() -> Result<(), Failure> {
-    let no_exec = quiet() | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-    mount("sysfs", "/sys", &[], no_exec | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_RDONLY)
-        .step("mount /sys")?;
-    // Each mount of devpts is an instance of its own. Group 5 is tty on every distribution.
-    mount("devpts", "/dev/pts", &[("ptmxmode", "0666"), ("mode", "0620"), ("gid", "5")], no_exec)
-        .step("mount /dev/pts")?;
-    // Kernels without POSIX message queues exist, and few programs need them.
-    match mount("mqueue", "/dev/mqueue", &[], no_exec | MountAttrFlags::MOUNT_ATTR_NODEV) {
-        Err(Errno::NODEV) => {}
-        result => result.step("mount /dev/mqueue")?,
-    }
-    for path in MASKED_FILES {
-        optional(clone_mount(CWD, Path::new("/dev/null")).and_then(|null| attach(null.as_fd(), Path::new(path))))
-            .step("mask a file")?;
-    }
-    mask_directories().step("mask a directory")
+/// Makes the mount at `path` the root, and drops the one before with all that is in it.
+fn become_root(path: &str) -> Result<(), Failure> {
+    chdir(path).step("enter the new root")?;
+    // The old root ends up on top of the new one, at the same place, and is taken off from there: pivot_root(2).
+    pivot_root(".", ".").step("make it the root")?;
+    unmount(".", UnmountFlags::DETACH).step("drop the old root")?;
+    chdir("/").step("enter the new root")
 }
 
 fn quiet() -> MountAttrFlags {

@@ -149,9 +149,9 @@ pub(super) fn leftovers(node: &Node) -> Result<Leftovers> {
     // A blank sandbox is one directory, one group, one process, and one more if a copy was forked ahead.
     let view = PathBuf::from(format!("/proc/{server}/root{}", node.state.join("sandboxes").display()));
     let known: Vec<String> = names(&view).into_iter().filter(|name| !listed.contains(name)).collect();
-    if known.len() != info.pool.ready {
+    if known.len() != info.pool.ready + info.pool.bare {
         found.directories = known.clone();
-        found.directories.push(format!("(the pool says {})", info.pool.ready));
+        found.directories.push(format!("(the pool says {} and {} bare)", info.pool.ready, info.pool.bare));
     }
     let main = node.cleanup.group.join(format!("pando-{}", info.id));
     for group in names(&main).into_iter().filter(|name| main.join(name).is_dir()) {

@@ -179,10 +179,10 @@ fn none() -> Result<()> {
 }
 
 fn half_filled() -> Result<()> {
-    let mut node = node(&["--pool", "64"])?;
+    let mut node = node(&["--pool", "500"])?;
     node.build_geo("geo", &["--nidx", "4"])?;
     let ready = node.info()?.pool.ready;
-    ensure!(ready < 64, "the pool was filled before the node could be stopped");
+    ensure!(ready < 500, "the pool was filled before the node could be stopped");
     node.stop_server()?;
     let log = node.log()?;
     ensure!(!log.contains("no record claims") && !log.contains(" WARN "), "{ready} were ready:\n{log}");

@@ -39,7 +39,7 @@ fn descriptors_at_rest(node: &Node, most: usize) -> Result<usize> {
     loop {
         let pool = node.info()?.pool;
         let found = descriptors(node)?;
-        if pool.ready == pool.limit && found <= most {
+        if pool.ready == pool.limit && pool.bare == pool.limit && found <= most {
             return Ok(found);
         }
         ensure!(Instant::now() < deadline, "the server has {found} descriptors, before {most}; {pool:?}");

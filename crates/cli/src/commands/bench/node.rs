@@ -10,8 +10,8 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use api::{
     BuildEvent, Checkpoint, CheckpointEvent, CheckpointRequest, DIAL_PROTOCOL, ForkRequest, ForkResponse, Image,
-    Interpreter, Limits, Ready, Removed, RunRequest, RunResponse, Sandbox, SandboxDetail, StoreStats, Template,
-    TemplateSpec,
+    Interpreter, Limits, NodeInfo, Ready, Removed, RunRequest, RunResponse, Sandbox, SandboxDetail, StoreStats,
+    Template, TemplateSpec,
 };
 use base::id::SandboxId;
 use http_body_util::BodyExt;
@@ -82,6 +82,19 @@ impl PrivateNode {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         Ok(node)
+    }
+
+    /// Waits until it has made itself comfortable: one that has just come up is not what users have.
+    pub(super) async fn settle(&self) -> Result<()> {
+        let deadline = Instant::now() + NODE_WAIT;
+        loop {
+            let pool = self.client.get::<NodeInfo>("/node").await?.pool;
+            if pool.bare == pool.limit {
+                return Ok(());
+            }
+            ensure!(Instant::now() < deadline, "the private node's pool is not full within {NODE_WAIT:?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     }
 
     pub(super) async fn stop(mut self) -> Result<()> {

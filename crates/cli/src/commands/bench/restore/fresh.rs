@@ -14,7 +14,7 @@ use crate::commands::bench::{
     pages::Paged,
 };
 
-/// A node that has just come up still makes itself comfortable.
+/// After a removal a node makes room again.
 const SETTLE: Duration = Duration::from_millis(200);
 
 /// After this the first restore of a checkpoint has written its working set down.
@@ -33,7 +33,7 @@ pub(super) struct First {
 
 async fn node(way: &Way) -> Result<PrivateNode> {
     let node = PrivateNode::start_with(Ahead::Yes, &way.arguments()).await?;
-    tokio::time::sleep(SETTLE).await;
+    node.settle().await?;
     Ok(node)
 }
 

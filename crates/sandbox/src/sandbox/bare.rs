@@ -1,0 +1,189 @@
+//! Sandboxes that lack a root filesystem, and with it all that depends on what shall run in them.
+//!
+//! ```text
+//! directory, group, pid 1 with its namespaces and mounts --> Bare --layers, limits--> Sandbox
+//! ```
+//!
+//! This takes most of the time that a sandbox takes, and can be done before anybody knows what the sandbox is for.
+
+use std::{
+    fs, io,
+    os::{
+        fd::OwnedFd,
+        unix::fs::{DirBuilderExt, PermissionsExt},
+    },
+    path::{Path, PathBuf},
+};
+
+use base::id::SandboxId;
+use sys::clone::Forked;
+
+use super::{IDENTITY_FILES, Machine, Sandbox};
+use crate::{
+    cgroup::{Cgroups, Group},
+    error::{Context, Error},
+    identity::ProcessIdentity,
+    init, rootfs,
+    spec::Limits,
+    tree,
+};
+
+/// A sandbox without a root filesystem. All of it is removed when it is dropped.
+pub struct Bare {
+    id: SandboxId,
+    dir: PathBuf,
+    init: ProcessIdentity,
+    channel: OwnedFd,
+    // Undone in this order, the reverse of their making.
+    process: OwnProcess,
+    group: OwnGroup,
+    directory: OwnDirectory,
+}
+
+impl Bare {
+    /// Makes directory, cgroup, namespaces and pid 1. A failure leaves nothing behind.
+    ///
+    /// `dir` may exist already; `upper` and `work` in it must not. The caller must be single-threaded.
+    pub fn create(id: &SandboxId, dir: &Path, machine: &Machine, cgroups: &Cgroups) -> Result<Self, Error> {
+        let directory = OwnDirectory::make(id, dir, machine)?;
+        let group = OwnGroup(Some(Group::create(cgroups, id)?));
+        let (forked, channel) = init::start(group.get())?;
+        let gone = || io::Error::from_raw_os_error(libc::ESRCH);
+        let init = ProcessIdentity::of(forked.pid).ok_or_else(gone).doing("read the start of a new process");
+        let process = OwnProcess(Some(forked));
+        Ok(Self { id: id.clone(), dir: dir.to_owned(), init: init?, channel, process, group, directory })
+    }
+
+    /// Its pid 1.
+    pub fn init(&self) -> ProcessIdentity {
+        self.init
+    }
+
+    /// Gives it a root filesystem of `layers` and its limits: it is a sandbox then. A failure leaves nothing of it.
+    pub fn furnish(mut self, layers: &[PathBuf], limits: &Limits, cgroups: &Cgroups) -> Result<Sandbox, Error> {
+        let rootfs = rootfs::writable(layers, &self.dir)?;
+        self.group.get_mut().limit(cgroups, &self.id, limits)?;
+        init::furnish(self.channel, &self.id, &rootfs)?;
+        Ok(keep(self.dir, self.init, self.process, self.group, self.directory))
+    }
+
+    /// As a sandbox that is good for nothing but [`Sandbox::destroy`].
+    pub fn give_up(self) -> Sandbox {
+        keep(self.dir, self.init, self.process, self.group, self.directory)
+    }
+}
+
+fn keep(
+    dir: PathBuf,
+    init: ProcessIdentity,
+    process: OwnProcess,
+    group: OwnGroup,
+    mut directory: OwnDirectory,
+) -> Sandbox {
+    directory.made.clear();
+    Sandbox { dir, init, init_pidfd: process.keep(), group: group.keep() }
+}
+
+/// What a creation has made below the sandbox's directory, removed when dropped.
+struct OwnDirectory {
+    made: Vec<PathBuf>,
+}
+
+impl OwnDirectory {
+    fn make(id: &SandboxId, dir: &Path, machine: &Machine) -> Result<Self, Error> {
+        let mut own = Self { made: Vec::new() };
+        match fs::DirBuilder::new().mode(0o700).create(dir) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            result => {
+                result.at("create", dir)?;
+                own.made.push(dir.to_owned());
+            }
+        }
+        for (name, mode) in [("upper", 0o755), ("work", 0o700)] {
+            own.directory(&dir.join(name), mode)?;
+        }
+        own.write_identity(id, dir, machine)?;
+        Ok(own)
+    }
+
+    /// What makes this sandbox a machine of its own, also after the fork of a program that has read another's.
+    fn write_identity(&mut self, id: &SandboxId, dir: &Path, machine: &Machine) -> Result<(), Error> {
+        let upper = dir.join("upper");
+        for directory in ["etc", "run", "run/pando"] {
+            self.directory(&upper.join(directory), 0o755)?;
+        }
+        let hosts = format!("127.0.0.1 localhost {id}\n::1 localhost ip6-localhost ip6-loopback\n");
+        let contents =
+            [format!("{id}\n"), machine.machine_id.clone(), hosts, machine.boot_id.clone(), machine.generation.clone()];
+        for (file, content) in IDENTITY_FILES.into_iter().zip(contents) {
+            self.file(&upper.join(file), &content, 0o444)?;
+        }
+        Ok(())
+    }
+
+    fn directory(&mut self, path: &Path, mode: u32) -> Result<(), Error> {
+        fs::create_dir(path).at("create", path)?;
+        self.made.push(path.to_owned());
+        // Not by mkdir's mode: the caller's umask must not decide what a sandbox can read.
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).at("set the mode of", path)
+    }
+
+    fn file(&mut self, path: &Path, content: &str, mode: u32) -> Result<(), Error> {
+        fs::write(path, content).at("write", path)?;
+        self.made.push(path.to_owned());
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).at("set the mode of", path)
+    }
+}
+
+impl Drop for OwnDirectory {
+    fn drop(&mut self) {
+        for path in self.made.iter().rev() {
+            // Already on the way out with an error; a later sweep removes what cannot be removed now.
+            let _ = if path.is_dir() { tree::remove(path) } else { fs::remove_file(path).at("remove", path) };
+        }
+    }
+}
+
+/// A new group that is emptied and removed when dropped, unless it is kept.
+struct OwnGroup(Option<Group>);
+
+impl OwnGroup {
+    fn get(&self) -> &Group {
+        self.0.as_ref().expect("only keep() takes it, and it consumes this")
+    }
+
+    fn get_mut(&mut self) -> &mut Group {
+        self.0.as_mut().expect("only keep() takes it, and it consumes this")
+    }
+
+    fn keep(mut self) -> Group {
+        self.0.take().expect("only keep() takes it, and it consumes this")
+    }
+}
+
+impl Drop for OwnGroup {
+    fn drop(&mut self) {
+        let Some(group) = self.0.take() else { return };
+        let cleared = group.kill().and_then(|()| group.wait_empty()).and_then(|()| group.remove());
+        if let Err(error) = cleared {
+            tracing::warn!(%error, group = %group.path().display(), "a sandbox's group could not be removed");
+        }
+    }
+}
+
+/// A new pid 1 that is killed and reaped when dropped, unless it is kept.
+struct OwnProcess(Option<Forked>);
+
+impl OwnProcess {
+    fn keep(mut self) -> OwnedFd {
+        self.0.take().expect("only this takes it, and it consumes this").pidfd
+    }
+}
+
+impl Drop for OwnProcess {
+    fn drop(&mut self) {
+        if let Some(process) = self.0.take() {
+            init::discard(&process);
+        }
+    }
+}
