@@ -1,7 +1,7 @@
 //! Capture: stop the source, take a still of it, read what the still does not show, let it go on.
 
 mod complete;
-mod inject;
+pub(crate) mod inject;
 
 use std::{fs::File, mem::take, time::Duration};
 
@@ -111,7 +111,8 @@ fn capture_until(spec: &CaptureSpec, during_pause: Step<'_>, hold: Option<Step<'
     let lines = procfs::mappings(pid, "maps")?;
     let flagged = if same_places(&before, &lines) { before } else { procfs::mappings(pid, "smaps")? };
     let dont_fork: Vec<Range> = flagged.iter().filter(|line| line.flags.dont_fork).map(|line| line.range).collect();
-    let mut injection = Injection::enter(&mut stopped, &flagged, &dont_fork)?;
+    let earlier = spec.earlier_arena.map(|(start, end)| Range { start, end });
+    let mut injection = Injection::enter(&mut stopped, &flagged, &dont_fork, earlier)?;
     // Cloning the still takes as long as all the rest, which goes on beside it.
     let outcome = injection.run(pid, &dont_fork, |stopped| {
         let gathered = gather(spec, stopped, &surroundings, &lines, &watched)?;

@@ -281,8 +281,9 @@ impl Stopped {
         let mut regs = task.registers;
         (regs.rip, regs.rbx, regs.orig_rax) = (arena, script, u64::MAX);
         (task.disturbed, task.mark_at) = (true, mark_at);
-        ptrace::set_signal_mask(task.tid, mask).of("block signals", task.tid)?;
+        // In this order: if this process is killed in between, the script runs under the program's mask, and leaves it as it was.
         ptrace::set_registers(task.tid, &regs).of("set registers", task.tid)?;
+        ptrace::set_signal_mask(task.tid, mask).of("block signals", task.tid)?;
         ptrace::resume(task.tid, 0).of("resume", task.tid)
     }
 
@@ -318,9 +319,10 @@ fn is_at_mark(task: &Task) -> Result<bool, Error> {
     Ok(ptrace::registers(task.tid).of("read registers", task.tid)?.rbx == task.mark_at)
 }
 
+/// In this order: with its own mask first, a thread whose tracer is killed in between goes its script's way to its own registers.
 fn restore(task: &mut Task) -> Result<(), Error> {
-    ptrace::set_registers(task.tid, &task.registers).of("restore registers", task.tid)?;
     ptrace::set_signal_mask(task.tid, task.mask).of("restore signal mask", task.tid)?;
+    ptrace::set_registers(task.tid, &task.registers).of("restore registers", task.tid)?;
     task.disturbed = false;
     Ok(())
 }

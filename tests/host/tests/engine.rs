@@ -14,7 +14,7 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use pando_host_tests::{
-    engine::{Bench, How, PROGRAMS, Place, wait_until},
+    engine::{Bench, How, PROGRAMS, Place, killed, wait_until},
     runner::{self, Case},
     twins,
 };
@@ -22,6 +22,12 @@ use process::{CaptureSpec, Zygote};
 use rustix::process::{Pid, WaitOptions};
 
 fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [first, rest @ ..] = &arguments[..]
+        && first == killed::CAPTURE
+    {
+        return killed::capture_for_ever(rest);
+    }
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let java = [
         "/usr/bin/java",
@@ -65,8 +71,14 @@ fn main() -> Result<()> {
     cases.push(differential("jvm-default", &java_default));
     cases.extend(REFUSED.iter().map(|(what, text)| Case::new(format!("refused::{what}"), || refused(what, text))));
     cases.push(Case::new("seccomp_stays_on_in_the_source", outside_of_a_sandbox));
+    cases.push(Case::new("a_copy_outlives_its_tracers", || {
+        on_a_bench(|bench| killed::a_copy_outlives_its_tracers(bench, KILLS * rounds()?))
+    }));
     runner::run(&cases)
 }
+
+/// Tracers that are killed in a run.
+const KILLS: u32 = 30;
 
 /// What the probe `refused` holds, and what must be said about it.
 const REFUSED: &[(&str, &str)] = &[
@@ -119,8 +131,12 @@ impl Drop for HugePages {
 /// The fork is refused in these words, and the source runs on.
 fn refused(what: &str, text: &str) -> Result<()> {
     let _pages = what.starts_with("huge_").then(HugePages::reserve).transpose()?;
+    on_a_bench(|bench| refused_on(bench, what, text))
+}
+
+fn on_a_bench(body: impl FnOnce(&Bench) -> Result<()>) -> Result<()> {
     let bench = Bench::new(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/programs"))?;
-    let result = refused_on(&bench, what, text);
+    let result = body(&bench);
     let finished = bench.finish();
     result.and(finished)
 }
@@ -201,10 +217,7 @@ fn rounds() -> Result<u32> {
 }
 
 fn compare_once(argv: &[String]) -> Result<()> {
-    let bench = Bench::new(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/programs"))?;
-    let result = compare_on(&bench, argv);
-    let finished = bench.finish();
-    result.and(finished)
+    on_a_bench(|bench| compare_on(bench, argv))
 }
 
 fn compare_on(bench: &Bench, argv: &[String]) -> Result<()> {

@@ -13,14 +13,19 @@ use crate::{
     threads::Reported,
 };
 
-/// Arena bytes per thread: its frame (XSAVE image), its script, its answers.
-const BYTES_PER_THREAD: u64 = sys::ptrace::XSAVE_BYTES_MAX as u64 + 2 * PAGE;
+/// Arena bytes per thread beside its XSAVE image: the rest of its frame, its script, its answers.
+const BYTES_PER_THREAD: u64 = PAGE;
 
-/// Our mapping inside the stopped source, with the scripts its threads run.
+const CODE: u64 = (libc::PROT_READ | libc::PROT_EXEC) as u64;
+const DATA: u64 = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+
+/// A mapping inside the stopped source, with the scripts its threads run.
 pub(super) struct Injection<'a> {
     pub(super) stopped: &'a mut Stopped,
     syscall: u64,
     pub(super) arena: Range,
+    /// It was made for this, and goes again.
+    is_new: bool,
 }
 
 /// What the main thread's script leaves: where its answers are.
@@ -62,24 +67,35 @@ pub(super) struct Answers {
 }
 
 impl<'a> Injection<'a> {
-    pub(super) fn enter(stopped: &'a mut Stopped, lines: &[MapLine], dont_fork: &[Range]) -> Result<Self, Error> {
+    /// Finds room in the source. The arena that its own start has left serves, if it can: mapping another one takes calls in the midst of
+    /// which nobody may kill this process, since only we can take the main thread back to where it was.
+    pub(super) fn enter(
+        stopped: &'a mut Stopped,
+        lines: &[MapLine],
+        dont_fork: &[Range],
+        earlier: Option<Range>,
+    ) -> Result<Self, Error> {
         let syscall = stopped.syscall(lines)?;
-        let threads = stopped.tasks().len() as u64;
-        let bytes = 8 * PAGE + threads * BYTES_PER_THREAD + dont_fork.len() as u64 * 2 * sys::blob::OP_BYTES as u64;
-        let bytes = bytes.next_multiple_of(PAGE);
+        let main = stopped.tasks()[0].tid;
+        let xsave = sys::ptrace::xsave(main).of("read extended registers", main)?.len();
+        let bytes = room(stopped.tasks().len(), xsave, dont_fork.len());
+        if let Some(arena) = earlier
+            && serves(stopped, lines, arena, bytes)?
+        {
+            return Ok(Self { stopped, syscall, arena, is_new: false });
+        }
         // Executable where it is never writable, writable where it is never executable: some programs have the kernel insist on that. The
         // code is written from outside.
-        let protection = (libc::PROT_READ | libc::PROT_EXEC) as u64;
         let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
-        let base = stopped.step_call(syscall, libc::SYS_mmap, [0, bytes, protection, flags, u64::MAX, 0])?;
+        let base = stopped.step_call(syscall, libc::SYS_mmap, [0, bytes, CODE, flags, u64::MAX, 0])?;
         if base < 0 {
             return Err(Error::NoRoom { bytes });
         }
         let base = base as u64;
-        let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
-        let data = [base + PAGE, bytes - PAGE, protection, 0, 0, 0];
+        let data = [base + PAGE, bytes - PAGE, DATA, 0, 0, 0];
         let is_writable = stopped.step_call(syscall, libc::SYS_mprotect, data)? == 0;
-        let injection = Self { stopped, syscall, arena: Range { start: base, end: base + bytes } };
+        let arena = Range { start: base, end: base + bytes };
+        let injection = Self { stopped, syscall, arena, is_new: true };
         if !is_writable {
             injection.leave()?;
             return Err(Error::NoRoom { bytes });
@@ -189,11 +205,45 @@ impl<'a> Injection<'a> {
         Ok(Answers { threads, interval_timers, posix_timers })
     }
 
-    /// Takes our mapping away again.
+    /// Takes the mapping away again, if it is ours.
     pub(super) fn leave(self) -> Result<(), Error> {
+        if !self.is_new {
+            return Ok(());
+        }
         let bytes = self.arena.end - self.arena.start;
         self.stopped.step_call(self.syscall, libc::SYS_munmap, [self.arena.start, bytes, 0, 0, 0, 0]).map(drop)
     }
+}
+
+/// Arena bytes that the capture of a program needs that has so many threads, of so many bytes of extended registers each, and so many ranges
+/// that it keeps from forks.
+pub(crate) fn room(threads: usize, xsave_bytes: usize, dont_fork: usize) -> u64 {
+    let of_thread = xsave_bytes.next_multiple_of(64) as u64 + BYTES_PER_THREAD;
+    let bytes = 8 * PAGE + threads as u64 * of_thread + dont_fork as u64 * 2 * sys::blob::OP_BYTES as u64;
+    bytes.next_multiple_of(PAGE)
+}
+
+/// Whether `arena` is large enough, has our code (an older node may have made it), and is still mapped as it was.
+fn serves(stopped: &Stopped, lines: &[MapLine], arena: Range, bytes: u64) -> Result<bool, Error> {
+    let is_private = |range: Range, protection: u64| {
+        lines.iter().any(|line| {
+            line.range.start <= range.start
+                && range.end <= line.range.end
+                && line.protection == protection
+                && !line.shared
+        })
+    };
+    let (start, end) = (arena.start, arena.start + bytes);
+    let middle = start + PAGE;
+    if end > arena.end
+        || !is_private(Range { start, end: middle }, CODE)
+        || !is_private(Range { start: middle, end }, DATA)
+    {
+        return Ok(false);
+    }
+    let mut code = vec![0; sys::blob::code().len()];
+    stopped.read(start, &mut code)?;
+    Ok(code == sys::blob::code())
 }
 
 /// The main thread's part: timers, then the clone, with memory that the program keeps from forks made forkable for that moment.

@@ -22,7 +22,7 @@ use super::{
     start::{self, CopyMemory, HALF_BYTES, ROOM_BYTES},
 };
 use crate::{
-    capture::Capture,
+    capture::{Capture, inject},
     checkpoint::{RestoreSpec, Restored},
     error::{Context, Error},
     image::{ClockOffsets, Image},
@@ -185,7 +185,7 @@ fn from_nothing(plan: &Plan<'_>, read: ReadPages<'_>) -> Result<(Zygote, Option<
     first.call(libc::SYS_exit_group, [0u64.into()], Check::Ignore);
     let first = draft.arena.place(&first);
     draft.arena.set_entry(first);
-    let bytes = arena_bytes(draft.arena)?;
+    let bytes = arena_bytes(draft.arena, image)?;
     let (control, theirs) = seqpacket::pair().of("make a socket for", 0)?;
     let mut descriptors = vec![(theirs.as_fd(), draft.transit.control), (plan.rootfs, root)];
     if let Origin::Still { still, .. } = &plan.origin {
@@ -222,9 +222,9 @@ fn branch(capture: &Capture, spec: &BuildSpec<'_>, older: &Zygote, base: &Base) 
     process_state(&mut draft.arena, &mut draft.script, &capture.image, None);
     let construct = draft.complete();
     draft.arena.set_entry(construct);
-    let used = draft.arena.len().next_multiple_of(PAGE);
+    let used = room(&draft.arena, &capture.image);
     draft.arena.set_args(construct, tail, &[at + used, HALF_BYTES - used]);
-    let bytes = arena_bytes(draft.arena)?;
+    let bytes = arena_bytes(draft.arena, &capture.image)?;
     let file = arena_file(&bytes)?;
     let (control, theirs) = seqpacket::pair().of("make a socket for", older.facts.pid)?;
     older.request_branch([theirs.as_fd(), file.as_fd(), spec.rootfs, capture.still.memory()])?;
@@ -234,8 +234,17 @@ fn branch(capture: &Capture, spec: &BuildSpec<'_>, older: &Zygote, base: &Base) 
     Ok(zygote)
 }
 
-fn arena_bytes(arena: Arena) -> Result<Vec<u8>, Error> {
-    let bytes = arena.into_bytes();
+/// Bytes of the whole arena. Copies keep it, and a capture of one of them uses it again: so it has room for that.
+fn room(arena: &Arena, image: &Image) -> u64 {
+    let xsave_bytes = image.threads.iter().map(|thread| thread.xsave.len()).max().unwrap_or(0);
+    let capture = inject::room(image.threads.len(), xsave_bytes, image.dont_fork.len());
+    arena.len().next_multiple_of(PAGE).max(capture)
+}
+
+fn arena_bytes(arena: Arena, image: &Image) -> Result<Vec<u8>, Error> {
+    let room = room(&arena, image) as usize;
+    let mut bytes = arena.into_bytes();
+    bytes.resize(room, 0);
     if bytes.len() as u64 > ARENA_BYTES_MAX {
         return Err(Error::NoRoom { bytes: bytes.len() as u64 });
     }

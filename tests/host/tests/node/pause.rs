@@ -322,10 +322,8 @@ fn race(shared: &Shared, node: &mut Node) -> Result<()> {
 
 fn killed(shared: &Shared, node: &mut Node) -> Result<()> {
     let (mut paused, mut running) = (0, 0);
-    // Within the first milliseconds the program is being captured, and in one of some ten rounds it ends if its tracer is killed then. Why is not
-    // known (docs/fork-engine.md has the gaps that are); the long runs show it.
-    let first = if crate::crash::number("PANDO_ROUNDS").is_some() { 0 } else { 1 };
-    for round in first..8 {
+    // In the first milliseconds the program is being captured.
+    for round in 0..8 {
         let id = marked(node)?;
         let command = node.begin(&["pause", &id])?;
         sleep(Duration::from_millis(5 + 110 * round));
