@@ -26,6 +26,7 @@
 //! | `POST /v1/sandboxes/ID/pause` | nothing -> [`PauseEvent`]s, one JSON document per line |
 //! | `POST /v1/sandboxes/ID/resume` | [`ResumeRequest`] -> [`Sandbox`] |
 //! | `POST /v1/sandboxes/ID/exec` | [`ExecRequest`] -> 101, then [`frame::Frame`]s both ways |
+//! | `/v1/volumes...`, `GET /v1/metrics` | see [`volume`] |
 //! | `GET /v1/sandboxes/ID/dial/PORT` | 101, then the bytes of the TCP connection |
 //!
 //! Every answer that is not 2xx or 101 carries an [`ErrorBody`].
@@ -37,6 +38,7 @@ mod node;
 mod sandbox;
 mod store;
 mod template;
+pub mod volume;
 
 pub use checkpoint::{Checkpoint, CheckpointEvent, CheckpointRequest, CheckpointStage};
 pub use error::{ErrorBody, ErrorCode, ErrorDetail};
