@@ -6,14 +6,16 @@ use std::{
     time::Instant,
 };
 
+use api::volume::OpenVolume;
 use fuse::{Served, clone_tree, mount};
-use volume::{Committer, Engine, Ino, Volume};
+use volume::{Committer, Engine, Health, Ino, Volume};
 
 use super::{link::Link, meter::Meter};
 use crate::{
     Access, BoxError, Options,
     error::chain,
     failure::{Failure, Result},
+    limits::RENEWAL,
     message::Source,
 };
 
@@ -62,7 +64,10 @@ impl Opened {
         if served.is_none() {
             *served = Some(Arc::new(self.serve(link).map_err(|source| self.unmountable(source))?));
         }
-        let (tree, _) = link.descriptors(&self.source).ok_or(Failure::Interrupted)?.map_err(|error| self.unmountable(error.into()))?;
+        let (tree, _) = link
+            .descriptors(&self.source)
+            .ok_or(Failure::Interrupted)?
+            .map_err(|error| self.unmountable(error.into()))?;
         let access = match access {
             Access::ReadWrite if self.source.snapshot.is_none() => fuse::Access::ReadWrite,
             Access::ReadWrite | Access::ReadOnly => fuse::Access::ReadOnly,
@@ -96,14 +101,15 @@ impl Opened {
 
     /// What is to be told of it.
     pub(crate) fn describe(&self, holders: Vec<String>) -> OpenVolume {
-        let health = self.volume.health();
+        let Health { committed, failures, failure } = self.volume.health();
+        let because = || failure.clone().unwrap_or_else(|| "the log on this node's disk cannot be written".to_owned());
         OpenVolume {
             holders,
             dirty_bytes: self.engine().dirty_bytes().unwrap_or(0),
-            last_commit_age_ms: health.committed.elapsed().as_millis() as u64,
-            store_failures: health.failures,
-            store_failure: health.failure,
-            read_only: self.engine().is_read_only().then(|| health.read_only_because().to_owned()),
+            last_commit_age_ms: committed.elapsed().as_millis() as u64,
+            store_failures: failures,
+            read_only: self.engine().is_read_only().then(because),
+            store_failure: failure,
         }
     }
 
@@ -139,7 +145,9 @@ impl Opened {
     /// Commits and closes it. Gives it back if the store is away: it is as good as it was. Blocks for as long as a program works in a mount of
     /// it although nobody holds it.
     pub(crate) fn close(self, link: &Link) -> Result<(), Self> {
-        if let Err(error) = self.volume.commit() && !self.is_lost() {
+        if let Err(error) = self.volume.commit()
+            && !self.is_lost()
+        {
             tracing::warn!(source = %self.source, error = chain(&error), "a volume that nobody uses cannot be committed now");
             return Err(self);
         }
