@@ -127,7 +127,7 @@ impl Link {
         let mut child: Option<Child> = None;
         let mut pace = Pace::default();
         // A guardian says nothing once it has said all: whatever comes is its end.
-        while let Ok(socket) = self.lock().socket.try_clone() {
+        while let Ok(socket) = self.socket() {
             let _ = message::receive::<Telling>(&socket);
             if let Some(mut dead) = child.take() {
                 // Not to leave a zombie.
@@ -135,12 +135,17 @@ impl Link {
             }
             thread::sleep(pace.pause());
             pace.started();
-            match self.lock().start_guardian(config) {
+            let started = self.lock().start_guardian(config);
+            match started {
                 Ok(None) => return,
                 Ok(Some(new)) => child = Some(new),
                 Err(error) => tracing::error!(error = chain(&error), "cannot start another guardian of volumes"),
             }
         }
+    }
+
+    fn socket(&self) -> io::Result<OwnedFd> {
+        self.lock().socket.try_clone()
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
