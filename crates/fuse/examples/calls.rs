@@ -94,7 +94,9 @@ impl Load {
                 move || (thread..self.files).step_by(self.threads).try_for_each(once)
             };
             let threads: Vec<_> = (0..self.threads).map(|thread| scope.spawn(work(thread))).collect();
-            threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| anyhow::anyhow!("a thread panicked"))?)
+            threads
+                .into_iter()
+                .try_for_each(|thread| thread.join().map_err(|_| anyhow::anyhow!("a thread panicked"))?)
         })?;
         Ok(self.files as f64 / began.elapsed().as_secs_f64())
     }

@@ -37,7 +37,7 @@ fn main() -> Result<()> {
     drop(mounted.tree);
     served.wait()?;
     drop(committer);
-    volume.commit()?;
+    volume.close()?;
     Ok(())
 }
 
@@ -49,11 +49,12 @@ fn attach(tree: &impl AsFd, directory: &Path) -> Result<()> {
 
 fn open(arguments: &Arguments, runtime: &Runtime) -> Result<Volume> {
     let volumes = local::volumes(&arguments.state, runtime)?;
-    match volumes.create(NAME, &volume::Options { bytes_max: arguments.bytes_max, ..volume::Options::default() }) {
+    let (bytes_max, durability) = (arguments.bytes_max, arguments.durability);
+    match volumes.create(NAME, &volume::Options { bytes_max, durability, ..volume::Options::default() }) {
         Ok(()) | Err(VolumeError::Exists { .. }) => {}
         Err(error) => return Err(error.into()),
     }
-    Ok(volumes.open(NAME, arguments.durability)?)
+    Ok(volumes.open(NAME)?)
 }
 
 impl Arguments {

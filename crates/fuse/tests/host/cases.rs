@@ -5,6 +5,8 @@ mod files;
 mod mounts;
 mod programs;
 
+pub(crate) use mounts::attach;
+
 type Case = (&'static str, fn());
 
 pub(crate) const ALL: &[Case] = &[

@@ -1,8 +1,8 @@
 //! Volumes mounted on the real kernel, used by real programs. Runs as root, in a mount namespace of its own, one named case after the
 //! other; after each, nothing of it may be left. An argument selects the cases whose names contain it.
 //!
-//! The volume is served by another process, which is this program again: `serve`. A third part is the programs of the adoption case:
-//! `storm`.
+//! The volume is served by another process, which is this program again: `serve`. More parts of it are the programs of the adoption
+//! case, `storm`, and the one that attaches a mount elsewhere, `attach`.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -22,18 +22,25 @@ fn main() {
     match &words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["serve", state, how] => serve::run(state.as_ref(), how),
         ["storm", directory, seed] => storm::run(directory.as_ref(), seed.parse().unwrap()),
-        _ => run_cases(&words.into_iter().find(|word| !word.starts_with('-')).unwrap_or_default()),
+        ["attach", directory] => cases::attach(directory.as_ref()),
+        ["cases", wanted @ ..] => run_cases(wanted),
+        _ => enter(&words),
     }
 }
 
-fn run_cases(wanted: &str) {
+fn enter(words: &[String]) {
     if !rustix::process::geteuid().is_root() {
         println!("0 passed, 0 failed: skipped, these tests need root");
         return;
     }
-    place::enter_mount_namespace();
+    let wanted = words.iter().filter(|word| !word.starts_with('-'));
+    let status = place::in_mount_namespace().arg("cases").args(wanted).status().unwrap();
+    std::process::exit(status.code().unwrap_or(1));
+}
+
+fn run_cases(wanted: &[&str]) {
     let (mut passed, mut failed) = (0, 0);
-    for (name, case) in cases::ALL.iter().filter(|(name, _)| name.contains(wanted)) {
+    for (name, case) in cases::ALL.iter().filter(|(name, _)| wanted.iter().all(|wanted| name.contains(wanted))) {
         let before = Guard::look();
         let result = catch_unwind(AssertUnwindSafe(|| {
             case();

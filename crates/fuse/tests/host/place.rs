@@ -8,7 +8,7 @@ use std::{
 };
 
 use fuse::{Access, Mount, clone_tree, mount};
-use rustix::mount::{MountPropagationFlags, MoveMountFlags, UnmountFlags, mount_change, move_mount, unmount};
+use rustix::mount::{MoveMountFlags, UnmountFlags, move_mount, unmount};
 use volume::Options;
 
 pub(crate) const NAME: &str = "test";
@@ -153,8 +153,9 @@ impl Guard {
     }
 }
 
-/// What is mounted here shows nowhere else and goes with this process. While there is one thread.
-pub(crate) fn enter_mount_namespace() {
-    rustix::thread::unshare(rustix::thread::UnshareFlags::NEWNS).unwrap();
-    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).unwrap();
+/// Runs this program again in a mount namespace of its own: what is mounted there shows nowhere else and goes with it.
+pub(crate) fn in_mount_namespace() -> Command {
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private"]).arg(std::env::current_exe().unwrap());
+    command
 }

@@ -227,7 +227,8 @@ impl Storm {
     }
 
     fn verify(&mut self) {
-        let listed = fs::read_dir(&self.directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let listed =
+            fs::read_dir(&self.directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
         let mut listed: Vec<String> = listed.collect();
         listed.sort();
         let mut expected: Vec<String> = self.names.keys().chain(self.directories.keys()).cloned().collect();

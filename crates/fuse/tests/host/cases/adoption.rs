@@ -9,10 +9,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{
-    place::Place,
-    storm::digest,
-};
+use crate::{place::Place, storm::digest};
 
 /// Nobody serves while programs ask.
 pub(super) fn waits() {

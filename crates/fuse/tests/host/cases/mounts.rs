@@ -1,16 +1,18 @@
 //! Superblocks, their clones and their ends.
 
-use std::{fs, io::ErrorKind, os::fd::AsFd, sync::Arc};
+use std::{fs, io::ErrorKind, os::fd::AsFd, path::Path, sync::Arc};
 
 use fuse::{Access, Options, Served, clone_tree, mount};
 use rustix::{
     fs::CWD,
     mount::{MoveMountFlags, UnmountFlags, move_mount, unmount},
-    thread::{LinkNameSpaceType, UnshareFlags},
 };
-use volume::{Durability, Kind, New, ROOT};
+use volume::{Kind, New, ROOT};
 
-use crate::{local, place::{NAME, Place}};
+use crate::{
+    local,
+    place::{self, NAME, Place},
+};
 
 pub(super) fn clones() {
     let mut place = Place::new();
@@ -31,21 +33,20 @@ pub(super) fn clones() {
     place.unmount();
 }
 
-/// As a keeper does it: a thread goes into another mount namespace and attaches what was cloned outside of it.
+/// As a keeper does it: a process in another mount namespace attaches what was cloned outside of it.
 fn in_another_namespace(place: &Place) {
     let clone = clone_tree(place.mounted().tree.as_fd(), Access::ReadWrite).unwrap();
     let at = tempfile::tempdir().unwrap();
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            rustix::thread::unshare(UnshareFlags::FS | UnshareFlags::NEWNS).unwrap();
-            let entered = fs::File::open("/proc/thread-self/ns/mnt").unwrap();
-            rustix::thread::move_into_link_name_space(entered.as_fd(), Some(LinkNameSpaceType::Mount)).unwrap();
-            move_mount(&clone, "", CWD, at.path(), MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).unwrap();
-            fs::write(at.path().join("made-inside"), "x").unwrap();
-        });
-    });
+    let status = place::in_mount_namespace().arg("attach").arg(at.path()).stdin(clone).status().unwrap();
+    assert!(status.success());
     assert!(fs::read_dir(at.path()).unwrap().next().is_none(), "nothing is mounted here");
     assert!(place.path().join("made-inside").exists());
+}
+
+/// That process: the mount is its standard input.
+pub(crate) fn attach(directory: &Path) {
+    move_mount(std::io::stdin(), "", CWD, directory, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).unwrap();
+    fs::write(directory.join("made-inside"), "x").unwrap();
 }
 
 /// Served by this process, which changes the volume beside the kernel, as an API does.
@@ -54,7 +55,7 @@ pub(super) fn forgets() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let volumes = local::volumes(&directory.path().join("state"), &runtime).unwrap();
     volumes.create(NAME, &volume::Options::default()).unwrap();
-    let volume = Arc::new(volumes.open(NAME, Durability::Local).unwrap());
+    let volume = Arc::new(volumes.open(NAME).unwrap());
     let mounted = mount(NAME).unwrap();
     let served = Served::start(volume.clone(), mounted.device, Options::default()).unwrap();
     let at = directory.path().join("mnt");
@@ -73,7 +74,7 @@ pub(super) fn forgets() {
     assert_eq!(fs::read(&file).unwrap(), b"one");
     assert_eq!(fs::read_dir(&at).unwrap().count(), 1);
 
-    volume.snapshot("then").unwrap();
+    volume.snapshot("then", "").unwrap();
     fs::write(&file, "two, and longer").unwrap();
     fs::write(at.join("later"), "x").unwrap();
     assert_eq!(fs::read_dir(&at).unwrap().count(), 2);
