@@ -34,10 +34,12 @@ use crate::{
 
 mod change;
 mod look;
+mod walk;
 
 pub use self::{
     change::Hold,
     look::{Listed, Usage},
+    walk::Links,
 };
 
 /// An inode by its number.

@@ -25,6 +25,7 @@ use crate::{
 mod about;
 mod note;
 mod open;
+mod states;
 
 pub use about::{About, Snapshot};
 
@@ -326,6 +327,7 @@ fn top_directory(options: &Options) -> Inode {
         changed: now,
         born: now,
         parent: ROOT,
+        cookie: 0,
         target: Vec::new(),
     }
 }

@@ -1,6 +1,6 @@
 //! What each request does, without FUSE's types of replies.
 
-use fuser::{FileAttr, INodeNo, Request, TimeOrNow};
+use fuser::{FileAttr, Request, TimeOrNow};
 use rustix::{
     fs::{FallocateFlags, OFlags, XattrFlags},
     io::Errno,
@@ -91,6 +91,7 @@ impl Shared {
             flags if flags.is_empty() => Rename::Replace,
             fuser::RenameFlags::RENAME_NOREPLACE => Rename::Refuse,
             fuser::RenameFlags::RENAME_EXCHANGE => Rename::Exchange,
+            fuser::RenameFlags::RENAME_WHITEOUT => Rename::Whiteout,
             _ => return Err(Errno::INVAL),
         };
         self.done_once(request, || self.engine().rename(from.directory, from.name, to.directory, to.name, how))
@@ -174,8 +175,7 @@ impl Shared {
     ) -> Result<bool, Errno> {
         if let b"." | b".." = &entry.name[..] {
             // The kernel takes only number and kind of these, and counts nothing.
-            let (ino, kind) = (INodeNo(entry.ino.0), convert::file_type(entry.kind));
-            return Ok(add(&FileAttr { ino, kind, ..convert::nothing() }));
+            return Ok(add(&convert::bare(entry.ino, entry.kind)));
         }
         let found = match self.engine().attributes(entry.ino).and_then(|found| self.told(found)) {
             // Removed since it was listed.

@@ -23,7 +23,7 @@ impl Shared {
         &self.volume
     }
 
-    pub(super) fn engine(&self) -> &Engine {
+    pub(crate) fn engine(&self) -> &Engine {
         self.volume.engine()
     }
 
@@ -79,10 +79,5 @@ impl Shared {
         if let Err(errno) = self.engine().unpin(ino, count) {
             tracing::warn!(ino = ino.0, %errno, "a file without a name could not be removed");
         }
-    }
-
-    /// Inodes that the kernel may know.
-    pub(crate) fn known(&self) -> Vec<Ino> {
-        Vec::new()
     }
 }
