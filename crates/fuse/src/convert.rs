@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
-use volume::{Attributes, Ino, Inode, Kind, Time};
+use volume::{Attributes, Ino, Kind, Time};
 
 /// How long the kernel may believe what it was told: one node writes a volume, and tells the kernel what others than the kernel changed.
 pub(crate) const VALID: Duration = Duration::from_secs(3600);
@@ -66,24 +66,29 @@ pub(crate) fn attributes(Attributes { ino, inode }: &Attributes) -> FileAttr {
 
 /// Tells the kernel that there is no such name; it remembers.
 pub(crate) fn nothing() -> FileAttr {
-    let zero = Time::default();
-    let inode = Inode {
-        kind: Kind::File,
-        mode: 0,
+    bare(Ino(0), Kind::File)
+}
+
+/// No more than what an inode is.
+pub(crate) fn bare(ino: Ino, kind: Kind) -> FileAttr {
+    let epoch = SystemTime::UNIX_EPOCH;
+    FileAttr {
+        ino: INodeNo(ino.0),
+        size: 0,
+        blocks: 0,
+        atime: epoch,
+        mtime: epoch,
+        ctime: epoch,
+        crtime: epoch,
+        kind: file_type(kind),
+        perm: 0,
+        nlink: 0,
         uid: 0,
         gid: 0,
-        links: 0,
-        size: 0,
-        allocated: 0,
-        device: 0,
-        accessed: zero,
-        modified: zero,
-        changed: zero,
-        born: zero,
-        parent: Ino(0),
-        target: Vec::new(),
-    };
-    attributes(&Attributes { ino: Ino(0), inode })
+        rdev: 0,
+        blksize: BLOCK_BYTES,
+        flags: 0,
+    }
 }
 
 fn system_time(time: Time) -> SystemTime {

@@ -21,7 +21,6 @@ use rustix::io::{Errno, read, write};
 const READ_BUFFER_BYTES: usize = 8192;
 
 const FUSE_INIT: u32 = 26;
-const FUSE_NOTIFY_RESEND: i32 = 7;
 
 /// Whose conversation it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,13 +54,22 @@ pub(crate) fn session<F: Filesystem>(
     Ok(session)
 }
 
-/// Asks the kernel to repeat every request that a process which has died has read and not answered. Once threads read the device.
-pub(crate) fn ask_for_repetition(device: &OwnedFd) -> io::Result<()> {
-    let mut notification = [0; 16];
+/// What `fuser` has no function for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Notification {
+    /// Every request that a process which has died has read and not answered comes again (FUSE_NOTIFY_RESEND). Once threads read the device.
+    Resend = 7,
+    /// No name that was looked up before is believed any more (FUSE_NOTIFY_INC_EPOCH).
+    ForgetNames = 8,
+}
+
+/// Tells the kernel.
+pub(crate) fn notify(device: &OwnedFd, notification: Notification) -> io::Result<()> {
+    let mut header = [0; 16];
     // fuse_out_header: length, code instead of an error, and 0, which no request has.
-    notification[0..4].copy_from_slice(&16u32.to_ne_bytes());
-    notification[4..8].copy_from_slice(&FUSE_NOTIFY_RESEND.to_ne_bytes());
-    write(device, &notification)?;
+    header[0..4].copy_from_slice(&16u32.to_ne_bytes());
+    header[4..8].copy_from_slice(&(notification as i32).to_ne_bytes());
+    write(device, &header)?;
     Ok(())
 }
 

@@ -16,7 +16,7 @@ use volume::{Ino, Volume};
 use crate::{
     adapter::{Adapter, Shared},
     error::{Doing, FuseError},
-    handshake::{self, Beginning},
+    handshake::{self, Beginning, Notification},
 };
 
 /// How a superblock is served.
@@ -38,6 +38,7 @@ impl Default for Options {
 /// A superblock that is being served. Dropping this ends nothing: the threads work until the superblock ends.
 pub struct Served {
     shared: Arc<Shared>,
+    device: OwnedFd,
     notifier: Notifier,
     session: BackgroundSession,
 }
@@ -45,20 +46,21 @@ pub struct Served {
 impl Served {
     /// Serves a superblock that [`crate::mount()`] has made.
     pub fn start(volume: Arc<Volume>, device: OwnedFd, options: Options) -> Result<Self, FuseError> {
-        Self::serve(volume, &device, options, Beginning::New)
+        volume.engine().mounted().doing("begin to serve")?;
+        Self::serve(volume, device, options, Beginning::New)
     }
 
     /// Goes on with a superblock whose process has died, and that had the volume open: what was asked and not answered is asked again.
     ///
     /// The volume must be opened from that process's log, with its files without a name: programs may have them open.
     pub fn adopt(volume: Arc<Volume>, device: OwnedFd, options: Options) -> Result<Self, FuseError> {
-        let served = Self::serve(volume, &device, options, Beginning::Running)?;
-        handshake::ask_for_repetition(&device).doing("have requests repeated")?;
+        let served = Self::serve(volume, device, options, Beginning::Running)?;
+        handshake::notify(&served.device, Notification::Resend).doing("have requests repeated")?;
         Ok(served)
     }
 
-    fn serve(volume: Arc<Volume>, device: &OwnedFd, options: Options, beginning: Beginning) -> Result<Self, FuseError> {
-        let shared = Arc::new(Shared::new(volume, beginning));
+    fn serve(volume: Arc<Volume>, device: OwnedFd, options: Options, beginning: Beginning) -> Result<Self, FuseError> {
+        let shared = Arc::new(Shared::new(volume));
         let adapter = Adapter::new(shared.clone(), options.writeback);
         let mut config = Config::default();
         config.acl = SessionACL::All;
@@ -66,7 +68,7 @@ impl Served {
         let session = handshake::session(adapter, config, device.as_fd(), beginning).doing("shake hands with FUSE")?;
         let notifier = session.notifier();
         let session = session.spawn().doing("start threads for FUSE")?;
-        Ok(Self { shared, notifier, session })
+        Ok(Self { shared, device, notifier, session })
     }
 
     /// The kernel forgets a name, after somebody else than the kernel has changed it. Not for threads that answer the kernel.
@@ -79,11 +81,14 @@ impl Served {
         tell(self.notifier.inval_inode(INodeNo(ino.0), 0, 0));
     }
 
-    /// The kernel forgets all, after a restore. Not for threads that answer the kernel.
+    /// The kernel forgets all, after a restore. Takes about a microsecond for each inode that it may know. Not for threads that answer
+    /// the kernel.
     pub fn forget_all(&self) {
-        // Names first: whoever looks one up from here on gets what is true now.
-        for ino in self.shared.known() {
-            self.forget_inode(ino);
+        // Names first: who looks one up from here on gets what is true now.
+        tell(handshake::notify(&self.device, Notification::ForgetNames));
+        match self.shared.engine().known() {
+            Ok(known) => known.into_iter().for_each(|ino| self.forget_inode(ino)),
+            Err(errno) => tracing::error!(%errno, "what the kernel knows of a volume is not known"),
         }
     }
 

@@ -17,6 +17,7 @@
 mod apply;
 mod chunk;
 mod committer;
+mod diff;
 mod directory;
 mod engine;
 mod error;
@@ -28,6 +29,7 @@ mod key;
 pub mod limits;
 mod loader;
 mod materialise;
+mod names;
 mod op;
 mod pack;
 mod paged;
@@ -40,7 +42,8 @@ mod wal;
 
 pub use self::{
     committer::Committer,
-    engine::{Attributes, Engine, Hold, Listed, Memory, Usage},
+    diff::{Change, Changed, Tell},
+    engine::{Attributes, Engine, Hold, Links, Listed, Memory, Usage},
     error::{Cause, VolumeError, WalError},
     inode::{Ino, Inode, Kind, ROOT, Time},
     op::{Changes, New, Rename, SetXattr},

@@ -24,6 +24,9 @@ pub const XATTRS_BYTES_MAX: usize = 24 << 10;
 /// Longest note of a snapshot: some lines of text. Sealed and in hexadecimal digits it fits a head's note.
 pub const NOTE_BYTES_MAX: usize = 1 << 10;
 
+/// Symbolic links that one path may lead through: what Linux takes.
+pub const SYMLINKS_MAX: usize = 40;
+
 /// Levels of directories that are walked up when one is moved: bounds what a damaged tree can cost.
 pub const DEPTH_MAX: usize = 1 << 16;
 
@@ -45,6 +48,12 @@ pub const SEGMENT_BYTES: u64 = 64 << 20;
 
 /// Keys that are captured with the lock held at a time: some 100 us.
 pub const CAPTURE_KEYS: usize = 512;
+
+/// Paths of directories that whoever walks a tree by its keys remembers: some megabytes.
+pub const NAMES_KNOWN: usize = 16 << 10;
+
+/// Pages of keys that it remembers: of inodes and of entries, in two places each.
+pub const PAGES_KNOWN: usize = 8;
 
 /// Chunks of data kept open in memory: at most 64 MiB. The kernel's page cache is in front of it.
 pub const CHUNKS_OPEN: usize = 512;

@@ -51,6 +51,8 @@ pub enum Rename {
     Replace,
     Refuse,
     Exchange,
+    /// As `Replace`; a character device 0:0 stays at the old name.
+    Whiteout,
 }
 
 /// What a write of an extended attribute does if it exists, or does not.
@@ -159,4 +161,21 @@ pub(crate) enum Op<'a> {
         name: &'a [u8],
         now: Time,
     },
+    /// An inode that has no name yet, as if it were made in `directory`.
+    MakeUnnamed {
+        directory: Ino,
+        #[serde(borrow)]
+        new: New<'a>,
+        now: Time,
+    },
+    /// Gives an inode without a name one, which it takes from whoever has it.
+    Place {
+        ino: Ino,
+        directory: Ino,
+        #[serde(with = "serde_bytes")]
+        name: &'a [u8],
+        now: Time,
+    },
+    /// The kernel has a new superblock of the volume, which numbers its requests from the beginning.
+    Mounted,
 }

@@ -26,6 +26,7 @@ mod about;
 mod health;
 mod note;
 mod open;
+mod states;
 
 pub use about::{About, Snapshot};
 pub use health::Health;
@@ -335,6 +336,7 @@ fn top_directory(options: &Options) -> Inode {
         changed: now,
         born: now,
         parent: ROOT,
+        cookie: 0,
         target: Vec::new(),
     }
 }

@@ -37,6 +37,23 @@ impl Engine {
         self.changed(&Op::Make { directory, name, new, now: Time::now() })
     }
 
+    /// Makes a file, or anything but a directory, that has no name yet, as if it were made in `directory`. Without [`Engine::place`] it
+    /// goes with the hold.
+    pub fn make_unnamed(&self, directory: Ino, new: New<'_>) -> Result<Hold<'_>, Errno> {
+        let op = Op::MakeUnnamed { directory, new, now: Time::now() };
+        let ino = self.perform(&op, |state, outcome| {
+            let ino = outcome.ino.ok_or(Errno::IO)?;
+            state.hold(ino);
+            Ok(ino)
+        })?;
+        Ok(Hold { engine: self, ino })
+    }
+
+    /// Gives an inode that has no name one, at once in the place of whatever has it; that must not be a directory.
+    pub fn place(&self, ino: Ino, directory: Ino, name: &[u8]) -> Result<(), Errno> {
+        self.unnamed(&Op::Place { ino, directory, name, now: Time::now() })
+    }
+
     /// Gives `ino` another name.
     pub fn link(&self, ino: Ino, directory: Ino, name: &[u8]) -> Result<Attributes, Errno> {
         self.changed(&Op::Link { ino, directory, name, now: Time::now() })
@@ -118,6 +135,11 @@ impl Engine {
     pub fn unpin(&self, ino: Ino, count: u64) -> Result<(), Errno> {
         let unused = self.lock()?.unpin(ino, count);
         if unused { self.reap(ino) } else { Ok(()) }
+    }
+
+    /// The inodes that the kernel may know: those with pins, the top directory, and after an adoption all that were there then.
+    pub fn known(&self) -> Result<Vec<Ino>, Errno> {
+        Ok(self.lock()?.known())
     }
 
     /// Keeps `ino` usable in this process while the answer is there, whatever the kernel forgets.

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use super::State;
-use crate::inode::Ino;
+use crate::inode::{Ino, ROOT};
 
 #[derive(Debug, Default)]
 pub(super) struct Pins {
@@ -33,6 +33,13 @@ impl State {
     pub(crate) fn is_pinned(&self, ino: Ino) -> bool {
         let Pins { told, adopted_below, held } = &self.pins;
         ino.0 < *adopted_below || told.contains_key(&ino) || held.contains_key(&ino)
+    }
+
+    /// The inodes that the kernel may know.
+    pub(crate) fn known(&self) -> Vec<Ino> {
+        let Pins { told, adopted_below, .. } = &self.pins;
+        let since = told.keys().copied().filter(|ino| ino.0 >= *adopted_below);
+        (ROOT.0..(*adopted_below).max(ROOT.0 + 1)).map(Ino).chain(since).collect()
     }
 
     /// The kernel was told of `ino`.

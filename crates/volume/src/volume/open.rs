@@ -97,7 +97,10 @@ impl Volumes {
         Ok(committed.layout)
     }
 
-    async fn open_under_lease(&self, name: &store::heads::HeadName) -> Result<(Committed, Lease), VolumeError> {
+    pub(super) async fn open_under_lease(
+        &self,
+        name: &store::heads::HeadName,
+    ) -> Result<(Committed, Lease), VolumeError> {
         let lease = self.target(name.as_str()).lease(&self.store).await?;
         let head = self.heads.open_under(&lease, name).await.map_err(VolumeError::heads(name.as_str()))?;
         let layout = Layout::read(&self.store, head.manifest).await?;

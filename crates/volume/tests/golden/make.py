@@ -32,7 +32,7 @@ def frame(kind, payload):
 def inode():
     out = number(2) + number(0o777) + number(1000) + number(100) + number(1) + number(6) + number(0) + number(0)
     out += time(-1, 999_999_999) + time(1_700_000_000, 5) + time(1_700_000_001, 6) + time(0, 0)
-    return out + number(300) + text(b"target")
+    return out + number(300) + number(1 << 62 | 8) + text(b"target")
 
 
 def window():
@@ -64,6 +64,10 @@ def operations():
         number(9) + number(7) + number(1) + number(8) + number(2) + number(3) + now,
         number(10) + number(7) + text(b"user.a") + text(b"v") + number(1) + now,
         number(11) + number(7) + text(b"user.a") + now,
+        number(12) + number(1) + new + now,
+        number(13) + number(7) + number(1) + text(b"name") + now,
+        number(4) + number(1) + text(b"a") + number(2) + text(b"b") + number(3) + now,
+        number(14),
     ]
 
 

@@ -4,9 +4,11 @@
 
 mod about;
 mod adopt;
+mod diff;
 mod lifecycle;
 mod model;
 mod operations;
 mod place;
 mod random;
 mod threads;
+mod walk;

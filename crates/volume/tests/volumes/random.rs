@@ -21,6 +21,8 @@ enum Step {
     RemoveDirectory(Path),
     Rename(Path, Path, Rename),
     Write(Path, u32, u32, u8),
+    /// A file that was written before it got its name.
+    Place(Path, u16, u32, u8),
     Resize(Path, u32),
     Punch(Path, u32, u32),
     Copy(Path, u32, Path, u32, u32),
@@ -50,7 +52,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => Just(Kind::Symlink),
         1 => Just(Kind::Fifo),
     ];
-    let how = prop_oneof![3 => Just(Rename::Replace), 1 => Just(Rename::Refuse), 2 => Just(Rename::Exchange)];
+    let how = prop_oneof![3 => Just(Rename::Replace), 1 => Just(Rename::Refuse), 2 => Just(Rename::Exchange), 1 => Just(Rename::Whiteout)];
     // Around the ends of windows as often as elsewhere.
     let place = || prop_oneof![0..5_000u32, 130_000..132_000u32, 0..400_000u32];
     let bytes = || prop_oneof![0..200u32, 0..5_000u32, 1..200_000u32];
@@ -61,6 +63,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => path().prop_map(Step::RemoveDirectory),
         5 => (path(), path(), how).prop_map(|(from, to, how)| Step::Rename(from, to, how)),
         12 => (path(), place(), bytes(), 1..9u8).prop_map(|(path, at, bytes, fill)| Step::Write(path, at, bytes, fill)),
+        3 => (path(), 0..0o7777u16, bytes(), 1..9u8).prop_map(|(path, mode, bytes, fill)| Step::Place(path, mode, bytes, fill)),
         2 => (path(), place()).prop_map(|(path, size)| Step::Resize(path, size)),
         3 => (path(), place(), 1..150_000u32).prop_map(|(path, at, bytes)| Step::Punch(path, at, bytes)),
         3 => (path(), place(), path(), place(), bytes())
@@ -244,6 +247,12 @@ fn on_volume(engine: &Engine, step: &Step) -> Option<Result<(), Errno>> {
             }),
             Step::Write(path, offset, bytes, fill) => resolve(engine, path)
                 .and_then(|ino| engine.write(ino, (*offset).into(), &vec![*fill; *bytes as usize], false)),
+            Step::Place(path, mode, bytes, fill) => place(engine, path).and_then(|(directory, name)| {
+                let new = New { kind: Kind::File, mode: *mode & 0o5777, uid: 1, gid: 2, device: 0, target: b"" };
+                let file = engine.make_unnamed(directory, new)?;
+                engine.write(file.ino(), 0, &vec![*fill; *bytes as usize], false)?;
+                engine.place(file.ino(), directory, &name)
+            }),
             Step::Resize(path, size) => resolve(engine, path).and_then(|ino| {
                 let changes = Changes { size: Some((*size).into()), ..Changes::default() };
                 engine.change(ino, changes).map(drop)
@@ -278,6 +287,7 @@ fn on_model(model: &mut Model, step: &Step) -> Option<Result<(), Errno>> {
         Step::RemoveDirectory(path) => model.remove_directory(path),
         Step::Rename(from, to, how) => model.rename(from, to, *how),
         Step::Write(path, offset, bytes, fill) => model.write(path, *offset as usize, &vec![*fill; *bytes as usize]),
+        Step::Place(path, mode, bytes, fill) => model.replace(path, *mode & 0o5777, &vec![*fill; *bytes as usize]),
         Step::Resize(path, size) => model.resize(path, *size as usize),
         Step::Punch(path, offset, bytes) => model.punch(path, *offset as usize, *bytes as usize),
         Step::Copy(from, offset, to, to_offset, bytes) => {
