@@ -24,8 +24,7 @@ pub mod limits;
 mod message;
 mod percent;
 mod process;
-mod uploads;
-mod walk;
+mod removal;
 mod worker;
 
 use std::{ffi::OsString, io, path::PathBuf, time::Duration};

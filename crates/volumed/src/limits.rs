@@ -42,10 +42,6 @@ pub(crate) const READS: usize = 128;
 pub(crate) const WRITES: usize = 128;
 /// Volumes that are opened, committed, closed and so on at a time.
 pub(crate) const WHOLES: usize = 32;
-/// Symbolic links that are followed for one path: Linux' own bound.
-pub(crate) const LINKS_FOLLOWED_MAX: usize = 40;
-/// Components of a path.
-pub(crate) const COMPONENTS_MAX: usize = 4096;
 /// Bytes of a file that are read or written at a time for one request.
 pub(crate) const PIECE_BYTES: usize = 1 << 20;
 /// Pieces of a file that wait for a slow reader.

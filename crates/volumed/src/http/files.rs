@@ -11,14 +11,14 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use rustix::io::Errno;
-use volume::{Attributes, Changes, Engine, Ino, Kind, New, ROOT, Rename};
+use volume::{Attributes, Changes, Engine, Ino, Kind, Links, New, ROOT, Rename};
 
 use super::{Shared, answer::info, finish, query::Target, reading, writing};
 use crate::{
     failure::{Failure, Result},
     limits::{LIST_DEFAULT, LIST_MAX},
     percent,
-    walk::{Last, Missing, Place, owned, remove_all, walk},
+    removal::remove_all,
     worker::{opened::Opened, table::Table, work::Kind as Work},
 };
 
@@ -31,7 +31,7 @@ pub(super) struct Job {
 }
 
 impl Job {
-    pub(super) async fn new(table: Arc<Table>, target: &Target) -> Result<Self> {
+    pub(super) async fn begin(table: Arc<Table>, target: &Target) -> Result<Self> {
         let opened = table.open(&target.source).await?;
         opened.meter.request();
         Ok(Self { table, opened, path: target.path.clone() })
@@ -54,29 +54,45 @@ impl Job {
         move |source| Failure::File { action, volume, path, source }
     }
 
-    pub(super) fn walk(&self, last: Last, missing: Missing) -> Result<Place, Errno> {
-        walk(self.opened.engine(), &self.path, last, missing)
+    /// What has this name now.
+    pub(super) fn entry(&self, directory: Ino, name: &[u8]) -> Result<Option<Attributes>, Errno> {
+        match self.opened.engine().lookup(directory, name) {
+            Err(Errno::NOENT) => Ok(None),
+            found => found.map(Some),
+        }
     }
 
-    /// After a change: what was done survives this process, and the kernel asks again.
-    pub(super) fn changed(&self, directory: Ino, name: &[u8], inodes: &[Ino]) -> Result<(), Errno> {
-        self.opened.forget(directory, name, inodes);
+    /// A new inode: whoever the volume was made for has what is made by HTTP.
+    pub(super) fn new(&self, kind: Kind, mode: u16) -> Result<New<'static>, Errno> {
+        let top = self.opened.engine().attributes(ROOT)?.inode;
+        Ok(New { kind, mode, uid: top.uid, gid: top.gid, device: 0, target: b"" })
+    }
+
+    /// The last component of the path.
+    fn name(&self) -> &[u8] {
+        let parts = self.path.split(|byte| *byte == b'/');
+        parts.rev().find(|part| !part.is_empty()).unwrap_or(b".")
+    }
+
+    /// After a change: what was done survives this process, and the kernel asks again for these names and inodes.
+    pub(super) fn changed(&self, names: &[(Ino, &[u8])], inodes: &[Ino]) -> Result<(), Errno> {
+        self.opened.forget(names, inodes);
         self.opened.engine().write_log()
     }
 }
 
 pub(super) async fn get(State(table): Shared, target: Target, headers: HeaderMap) -> Result<Response> {
-    let job = Job::new(table, &target).await?;
-    let last = match target.query.operation()? {
-        None => Last::Follow,
-        Some("stat") => Last::Keep,
+    let links = match target.query.operation()? {
+        None => Links::Follow,
+        Some("stat") => Links::Keep,
         Some(other) => return Err(Failure::invalid(format!("op={other}: GET knows only stat"))),
     };
-    let place = job.step("find", move |job| job.walk(last, Missing::Refuse)).await?;
-    let name = place.name.clone();
-    let found = place.existing().map_err(job.failed("find"))?;
+    let job = Job::begin(table, &target).await?;
+    let found = job.step("find", move |job| job.opened.engine().resolve(&job.path, links)).await?;
+    if links == Links::Keep {
+        return Ok(Json(info(job.name(), &found)).into_response());
+    }
     match found.inode.kind {
-        _ if last == Last::Keep => Ok(Json(info(&name, &found)).into_response()),
         Kind::Directory => list(&job, found.ino, &target).await.map(|list| Json(list).into_response()),
         Kind::File => reading::send(job, found, &headers).await,
         Kind::Symlink | Kind::Fifo | Kind::Socket | Kind::CharDevice | Kind::BlockDevice => {
@@ -114,36 +130,33 @@ fn list_entries(engine: &Engine, directory: Ino, after: u64, limit: usize) -> Re
 pub(super) async fn put(State(table): Shared, target: Target, body: Body) -> Result<Json<FileInfo>> {
     target.volume()?;
     let (mode, sync) = (target.query.mode()?, target.query.flag("sync")?);
-    let job = Job::new(table, &target).await?;
+    let job = Job::begin(table, &target).await?;
     writing::receive(job, mode, sync, body).await.map(Json)
 }
 
 pub(super) async fn remove(State(table): Shared, target: Target) -> Result<Json<()>> {
     target.volume()?;
     let recursive = target.query.flag("recursive")?;
-    let job = Job::new(table, &target).await?;
+    let job = Job::begin(table, &target).await?;
     finish(async move { job.step("remove", move |job| remove_entry(job, recursive)).await }).await.map(Json)
 }
 
 fn remove_entry(job: &Job, recursive: bool) -> Result<(), Errno> {
     let engine = job.opened.engine();
-    let Place { directory, name, found } = job.walk(Last::Keep, Missing::Refuse)?;
-    let Attributes { ino, inode } = found.ok_or(Errno::NOENT)?;
-    if ino == ROOT {
-        return Err(Errno::PERM);
-    }
+    let (directory, name) = engine.resolve_parent(&job.path)?;
+    let Attributes { ino, inode } = engine.lookup(directory, &name)?;
     let gone = match inode.kind {
-        Kind::Directory if recursive => remove_all(engine, directory.ino, &name, ino)?,
-        Kind::Directory => engine.remove_directory(directory.ino, &name).map(|()| vec![ino])?,
-        _ => engine.unlink(directory.ino, &name).map(|()| vec![ino])?,
+        Kind::Directory if recursive => remove_all(engine, directory, &name, ino)?,
+        Kind::Directory => engine.remove_directory(directory, &name).map(|()| vec![ino])?,
+        _ => engine.unlink(directory, &name).map(|()| vec![ino])?,
     };
-    job.changed(directory.ino, &name, &gone)
+    job.changed(&[(directory, &name)], &gone)
 }
 
 pub(super) async fn change(State(table): Shared, target: Target) -> Result<Json<FileInfo>> {
     target.volume()?;
     let change = Change::parse(&target)?;
-    let job = Job::new(table, &target).await?;
+    let job = Job::begin(table, &target).await?;
     let change = move |job: &Job| change.apply(job);
     finish(async move { job.step("change", change).await }).await.map(Json)
 }
@@ -172,45 +185,40 @@ impl Change {
     }
 
     fn apply(self, job: &Job) -> Result<FileInfo, Errno> {
-        let engine = job.opened.engine();
         match self {
-            Self::Mkdir { mode } => make(job, |directory| owned(directory, Kind::Directory, mode)),
-            Self::Symlink { target } => {
-                make(job, |directory| New { target: &target, ..owned(directory, Kind::Symlink, 0o777) })
-            }
+            Self::Mkdir { mode } => make(job, job.new(Kind::Directory, mode)?),
+            Self::Symlink { target } => make(job, New { target: &target, ..job.new(Kind::Symlink, 0o777)? }),
             Self::Rename { to } => rename(job, &to),
             Self::Chmod { mode } => {
-                let Place { directory, name, found } = job.walk(Last::Follow, Missing::Refuse)?;
-                let ino = found.ok_or(Errno::NOENT)?.ino;
+                let engine = job.opened.engine();
+                let ino = engine.resolve(&job.path, Links::Follow)?.ino;
                 let changed = engine.change(ino, Changes { mode: Some(mode), ..Changes::default() })?;
-                job.changed(directory.ino, &name, &[ino])?;
-                Ok(info(&name, &changed))
+                job.changed(&[], &[ino])?;
+                Ok(info(job.name(), &changed))
             }
         }
     }
 }
 
-fn make<'a>(job: &Job, new: impl FnOnce(&Attributes) -> New<'a>) -> Result<FileInfo, Errno> {
-    let Place { directory, name, found } = job.walk(Last::Keep, Missing::Make)?;
-    if found.is_some() {
-        return Err(Errno::EXIST);
-    }
-    let made = job.opened.engine().make(directory.ino, &name, new(&directory))?;
-    job.changed(directory.ino, &name, &[])?;
+/// Permissions of directories that are made on the way.
+pub(super) const DIRECTORY_MODE: u16 = 0o755;
+
+fn make(job: &Job, new: New<'_>) -> Result<FileInfo, Errno> {
+    let engine = job.opened.engine();
+    let (directory, name) = engine.make_parents(&job.path, job.new(Kind::Directory, DIRECTORY_MODE)?)?;
+    let made = engine.make(directory, &name, new)?;
+    job.changed(&[(directory, &name)], &[])?;
     Ok(info(&name, &made))
 }
 
 fn rename(job: &Job, to: &[u8]) -> Result<FileInfo, Errno> {
     let engine = job.opened.engine();
-    let from = job.walk(Last::Keep, Missing::Refuse)?;
-    let to = walk(engine, to, Last::Keep, Missing::Make)?;
-    let moved = from.found.ok_or(Errno::NOENT)?;
-    if moved.ino == ROOT {
-        return Err(Errno::PERM);
-    }
-    engine.rename(from.directory.ino, &from.name, to.directory.ino, &to.name, Rename::Replace)?;
-    let replaced = to.found.map(|replaced| replaced.ino);
-    job.changed(from.directory.ino, &from.name, &[moved.ino])?;
-    job.changed(to.directory.ino, &to.name, replaced.as_slice())?;
-    Ok(info(&to.name, &engine.attributes(moved.ino)?))
+    let (from, name) = engine.resolve_parent(&job.path)?;
+    let moved = engine.lookup(from, &name)?.ino;
+    let (to, new_name) = engine.make_parents(to, job.new(Kind::Directory, DIRECTORY_MODE)?)?;
+    let replaced = job.entry(to, &new_name)?.map(|replaced| replaced.ino);
+    engine.rename(from, &name, to, &new_name, Rename::Replace)?;
+    let inodes: Vec<Ino> = replaced.into_iter().chain([moved]).collect();
+    job.changed(&[(from, &name), (to, &new_name)], &inodes)?;
+    Ok(info(&new_name, &engine.attributes(moved)?))
 }

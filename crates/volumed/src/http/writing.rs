@@ -4,17 +4,18 @@ use api::volume::FileInfo;
 use axum::body::Body;
 use bytes::Bytes;
 use http_body_util::BodyExt;
-use rustix::io::Errno;
 use tokio::sync::mpsc;
-use volume::{Kind, ROOT};
+use volume::{Attributes, Ino, Kind, New};
 
-use super::{answer::info, files::Job, finish};
+use super::{
+    answer::info,
+    files::{DIRECTORY_MODE, Job},
+    finish,
+};
 use crate::{
     BoxError,
     failure::{Failure, Result},
     limits::{PIECE_BYTES, PIECES_WAITING},
-    uploads::Upload,
-    walk::{Last, Missing, Place},
     worker::work::Kind as Work,
 };
 
@@ -51,41 +52,47 @@ async fn pass_on(mut body: Body, parts: mpsc::Sender<Result<Bytes, BoxError>>) {
 }
 
 /// Blocks until all parts have come.
-fn write(job: &Job, mode: Option<u16>, sync: bool, mut parts: Parts) -> Result<FileInfo> {
+fn write(job: &Job, mode: Option<u16>, sync: bool, parts: Parts) -> Result<FileInfo> {
     let failed = || job.failed("write");
     let engine = job.opened.engine();
-    let Place { directory, name, found } = job.walk(Last::Follow, Missing::Make).map_err(failed())?;
-    let permitted = match found.as_ref().map(|found| found.inode.kind) {
-        None | Some(Kind::File) => Ok(()),
-        Some(Kind::Directory) => Err(Errno::ISDIR),
-        Some(Kind::Symlink | Kind::Fifo | Kind::Socket | Kind::CharDevice | Kind::BlockDevice) => Err(Errno::INVAL),
+    let new = job.new(Kind::File, FILE_MODE).map_err(failed())?;
+    let directory_of = New { mode: DIRECTORY_MODE, ..new };
+    let (directory, name) = engine.make_parents(&job.path, directory_of).map_err(failed())?;
+    let replaced = job.entry(directory, &name).map_err(failed())?;
+    let new = match &replaced {
+        Some(Attributes { inode, .. }) if inode.kind == Kind::File => {
+            New { mode: mode.unwrap_or(inode.mode), uid: inode.uid, gid: inode.gid, ..new }
+        }
+        Some(_) | None => New { mode: mode.unwrap_or(FILE_MODE), ..new },
     };
-    permitted.map_err(failed())?;
-    // As the file that is replaced, or as its directory.
-    let like = found.as_ref().map_or(&directory.inode, |found| &found.inode);
-    let mode = mode.or_else(|| found.as_ref().map(|found| found.inode.mode)).unwrap_or(FILE_MODE);
-    let mut upload = Upload::begin(engine, mode, like.uid, like.gid).map_err(failed())?;
-    let mut gathered = Vec::new();
-    loop {
-        let part = parts.blocking_recv().unwrap_or_else(|| Err("the client went away".into()));
-        let part = part.map_err(Failure::BrokenOff)?;
-        let at_end = part.is_empty();
-        gathered.extend_from_slice(&part);
-        if gathered.len() >= PIECE_BYTES || at_end {
-            gathered.chunks(PIECE_BYTES).try_for_each(|piece| upload.write(piece)).map_err(failed())?;
-            job.opened.meter.wrote(gathered.len());
-            gathered.clear();
-        }
-        if at_end {
-            break;
-        }
-    }
-    let placed = upload.place(directory.ino, &name).map_err(failed())?;
-    let replaced = found.map(|found| found.ino);
-    let known: Vec<_> = replaced.into_iter().chain([ROOT]).collect();
-    job.changed(directory.ino, &name, &known).map_err(failed())?;
+    let hold = engine.make_unnamed(directory, new).map_err(failed())?;
+    fill(job, hold.ino(), parts)?;
+    engine.place(hold.ino(), directory, &name).map_err(failed())?;
+    let replaced: Vec<_> = replaced.into_iter().map(|replaced| replaced.ino).collect();
+    job.changed(&[(directory, &name)], &replaced).map_err(failed())?;
     if sync {
         job.opened.volume().sync().map_err(failed())?;
     }
-    Ok(info(&name, &placed))
+    Ok(info(&name, &engine.attributes(hold.ino()).map_err(failed())?))
+}
+
+fn fill(job: &Job, ino: Ino, mut parts: Parts) -> Result<()> {
+    let (mut gathered, mut offset) = (Vec::new(), 0);
+    loop {
+        let part = parts.blocking_recv().unwrap_or_else(|| Err("the client went away".into()));
+        let part = part.map_err(Failure::BrokenOff)?;
+        gathered.extend_from_slice(&part);
+        if gathered.len() < PIECE_BYTES && !part.is_empty() {
+            continue;
+        }
+        for piece in gathered.chunks(PIECE_BYTES) {
+            job.opened.engine().write(ino, offset, piece, false).map_err(job.failed("write"))?;
+            job.opened.meter.wrote(piece.len());
+            offset += piece.len() as u64;
+        }
+        gathered.clear();
+        if part.is_empty() {
+            return Ok(());
+        }
+    }
 }

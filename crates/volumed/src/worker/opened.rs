@@ -124,12 +124,14 @@ impl Opened {
         Ok(self.volume.renew()?)
     }
 
-    /// The kernel forgets what it knows of a name and of these inodes. Blocks.
-    pub(crate) fn forget(&self, directory: Ino, name: &[u8], inodes: &[Ino]) {
+    /// The kernel forgets what it knows of these names, of the directories that they are in, and of these inodes. Blocks.
+    pub(crate) fn forget(&self, names: &[(Ino, &[u8])], inodes: &[Ino]) {
         let served = lock(&self.served).clone();
         if let Some(served) = served {
-            served.forget_entry(directory, name);
-            served.forget_inode(directory);
+            for (directory, name) in names {
+                served.forget_entry(*directory, name);
+                served.forget_inode(*directory);
+            }
             inodes.iter().for_each(|ino| served.forget_inode(*ino));
         }
     }

@@ -34,7 +34,6 @@ use crate::{
     failure::{Failure, Result},
     limits::{ADOPTION_PAUSE, SLOT_WAIT_MAX},
     message::Source,
-    uploads,
 };
 
 type Slot = AsyncMutex<Option<Arc<Opened>>>;
@@ -161,11 +160,6 @@ impl Table {
         let (meter, options) = (self.meters.of(&source.volume), self.options.clone());
         let open = move || {
             let volume = open_volume(&volumes, &source, opening)?;
-            if source.snapshot.is_none()
-                && let Err(error) = uploads::remove_left(volume.engine())
-            {
-                tracing::warn!(%source, %error, "uploads that broke off cannot be removed");
-            }
             let opened = Opened::new(source, volume, meter, &options)?;
             if let Opening::Adopted = opening {
                 opened.adopt(&link)?;

@@ -7,11 +7,11 @@ use std::{
     thread,
 };
 
-use anyhow::{Result, ensure};
-use api::volume::{FileInfo, FileKind, FileList};
+use anyhow::{Context, Result, ensure};
+use api::volume::{FileInfo, FileKind, FileList, Volume, VolumeUsage};
 use hyper::{Method, StatusCode};
 
-use crate::place::{FAST, Node, wait_until};
+use crate::place::{FAST, Node, kill, wait_until};
 
 pub(crate) fn http_and_a_mount_show_the_same() -> Result<()> {
     let node = Node::new(FAST)?;
@@ -78,9 +78,9 @@ pub(crate) fn paths_stay_in_the_volume() -> Result<()> {
         let answer = node.send(Method::GET, &format!("/volumes/ws/files/{path}"), "")?;
         ensure!(answer.body == "inside", "{path}: {}", answer.status);
     }
-    // A link is replaced where it leads.
-    node.send(Method::PUT, "/volumes/ws/files/absolute", "through")?.parsed::<FileInfo>()?;
-    ensure!(node.send(Method::GET, "/volumes/ws/files/etc/passwd", "")?.body == "through");
+    // What is put somewhere takes the place of a link, and leaves what that leads to.
+    node.send(Method::PUT, "/volumes/ws/files/up", "a file")?.parsed::<FileInfo>()?;
+    ensure!(node.send(Method::GET, "/volumes/ws/files/etc/passwd", "")?.body == "inside");
     let info: FileInfo = node.get("/volumes/ws/files/absolute?op=stat")?;
     ensure!(info.kind == FileKind::Symlink && info.target.as_deref() == Some("/etc/passwd"), "{info:?}");
     // Names are bytes.
@@ -101,18 +101,19 @@ pub(crate) fn an_upload_that_breaks_off_leaves_nothing() -> Result<()> {
         stream.write_all(&vec![b'x'; 5_000_000])?;
         Ok(stream)
     };
-    let names = || -> Result<Vec<String>> {
-        let list: FileList = node.get("/volumes/ws/files/")?;
-        Ok(list.entries.into_iter().map(|entry| entry.name).collect())
-    };
+    let used = || anyhow::Ok(node.get::<Volume>("/volumes/ws")?.usage.context("it is known")?);
+    let before: VolumeUsage = used()?;
     let client = begin()?;
-    wait_until("it is under way", || Ok(names()?.len() == 2))?;
+    wait_until("it is under way", || Ok(used()?.bytes > before.bytes))?;
+    let list: FileList = node.get("/volumes/ws/files/")?;
+    ensure!(list.entries.len() == 1, "{list:?}");
     drop(client);
-    wait_until("it is gone", || Ok(names()? == ["kept"]))?;
+    wait_until("it is gone", || Ok(used()? == before))?;
     let _client = begin()?;
-    wait_until("it is under way", || Ok(names()?.len() == 2))?;
-    crate::place::kill(node.worker().unwrap())?;
-    wait_until("what was left is gone", || Ok(names().is_ok_and(|names| names == ["kept"])))?;
+    wait_until("it is under way", || Ok(used()?.bytes > before.bytes))?;
+    kill(node.worker().context("it lives")?)?;
+    node.send(Method::GET, "/volumes/ws/files/kept", "")?;
+    wait_until("what was left is gone", || Ok(used()? == before))?;
     ensure!(node.send(Method::GET, "/volumes/ws/files/kept", "")?.body == "as it was");
     node.finish()
 }

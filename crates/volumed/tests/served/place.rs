@@ -230,7 +230,10 @@ fn client_at(folder: &Path, options: [u64; 3]) -> Result<Client> {
 /// The body of this program as guardian or worker.
 pub(crate) fn be_one_of_the_family(folder: &str, options: &str, role: &str) -> Result<()> {
     if std::env::var_os("PANDO_TEST_LOG").is_some() {
-        tracing_subscriber::fmt().with_max_level(tracing_subscriber::filter::LevelFilter::DEBUG).with_writer(std::io::stderr).init();
+        tracing_subscriber::fmt()
+            .with_max_level(tracing_subscriber::filter::LevelFilter::DEBUG)
+            .with_writer(std::io::stderr)
+            .init();
     }
     let numbers: Vec<u64> = options.split(',').map(str::parse).collect::<Result<_, _>>()?;
     let [commit_pause, idle_close, idle_exit] =
