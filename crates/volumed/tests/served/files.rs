@@ -182,7 +182,7 @@ pub(crate) fn garbage_is_refused_and_harms_nobody() -> Result<()> {
         let error: api::ErrorBody = serde_json::from_slice(&answer.body)?;
         ensure!(answer.status.is_client_error(), "{method} {path} {body}: {} {error:?}", answer.status);
     }
-    let path: String = std::iter::repeat_n("a/", 40_000).collect();
+    let path: String = std::iter::repeat_n("a/", 20_000).collect();
     ensure!(node.send(Method::GET, &format!("/volumes/ws/files/{path}"), "")?.status.is_client_error());
     for bytes in [&b"\0\xff\r\n\r\n"[..], b"GET", b"PUT /v1/volumes/ws/files/x HTTP/1.1\r\ncontent-length: -1\r\n\r\n"]
     {

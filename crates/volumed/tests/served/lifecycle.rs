@@ -113,7 +113,7 @@ pub(crate) fn a_store_that_is_away_is_told_and_nothing_is_lost() -> Result<()> {
     fs::write(mount.path.join("before"), b"before")?;
     fs::write(node.away(), b"")?;
     fs::write(mount.path.join("meanwhile"), vec![7; 1 << 20])?;
-    node.send(Method::PUT, "/volumes/ws/files/by http", "meanwhile")?.parsed::<FileInfo>()?;
+    node.send(Method::PUT, "/volumes/ws/files/by%20http", "meanwhile")?.parsed::<FileInfo>()?;
     wait_until("inspect tells of it", || {
         let open = node.get::<Volume>("/volumes/ws")?.open.context("it is open")?;
         Ok(open.store_failure.is_some() && open.dirty_bytes >= 1 << 20 && open.read_only.is_none())

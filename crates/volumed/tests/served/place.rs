@@ -231,7 +231,7 @@ fn client_at(folder: &Path, options: [u64; 3]) -> Result<Client> {
 pub(crate) fn be_one_of_the_family(folder: &str, options: &str, role: &str) -> Result<()> {
     if std::env::var_os("PANDO_TEST_LOG").is_some() {
         tracing_subscriber::fmt()
-            .with_max_level(tracing_subscriber::filter::LevelFilter::DEBUG)
+            .with_max_level(tracing_subscriber::filter::LevelFilter::INFO)
             .with_writer(std::io::stderr)
             .init();
     }
