@@ -15,6 +15,7 @@
 //! docs/volume-engine.md.
 
 mod apply;
+pub mod archive;
 mod chunk;
 mod committer;
 mod diff;
@@ -37,6 +38,7 @@ mod pressure;
 mod recover;
 mod request;
 mod state;
+mod verify;
 mod volume;
 mod wal;
 
@@ -49,5 +51,6 @@ pub use self::{
     op::{Changes, New, Rename, SetXattr},
     request::{Done, serving},
     state::Durability,
+    verify::{Finding, Verified},
     volume::{About, Options, Origin, Snapshot, Volume, Volumes},
 };

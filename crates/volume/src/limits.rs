@@ -55,6 +55,18 @@ pub const NAMES_KNOWN: usize = 16 << 10;
 /// Pages of keys that it remembers: of inodes and of entries, in two places each.
 pub const PAGES_KNOWN: usize = 8;
 
+/// Longest extended header of an archive's member: 24 KiB of attributes, two paths, and much room.
+pub const ARCHIVE_HEADER_BYTES_MAX: u64 = 1 << 20;
+
+/// Most stretches of data of a sparse file in an archive: 16 MiB to remember.
+pub const ARCHIVE_PARTS_MAX: u64 = 1 << 20;
+
+/// Data that an import or export moves at a time.
+pub const ARCHIVE_READ_BYTES: usize = 1 << 20;
+
+/// Chunks that a verification reads at once: 4 MiB.
+pub const VERIFY_CHUNKS: usize = 32;
+
 /// Chunks of data kept open in memory: at most 64 MiB. The kernel's page cache is in front of it.
 pub const CHUNKS_OPEN: usize = 512;
 
@@ -76,6 +88,12 @@ pub const INODES_IN_MEMORY: usize = 256 << 10;
 
 /// Records that wait in memory for the log's file before a writer writes them (without a sync).
 pub const WAL_BUFFER_BYTES: usize = 1 << 20;
+
+/// Zeros that are written to the log ahead of what is synced often: some tens of syncs' worth.
+pub const WAL_FILL_BYTES: u64 = 256 << 10;
+
+/// Syncs of one file of the log after which it is filled ahead: most files see none or one.
+pub const WAL_SYNCS_MIN: u32 = 4;
 
 /// Largest batch of the log: a record of the largest write and a buffer before it. Checked before a batch is read.
 pub const WAL_BATCH_BYTES_MAX: usize = 32 << 20;

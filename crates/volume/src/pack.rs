@@ -155,7 +155,7 @@ impl<'a, 'b> Packer<'a, 'b> {
     }
 }
 
-fn chunk_of(piece: &Piece) -> Option<ChunkRef> {
+pub(crate) fn chunk_of(piece: &Piece) -> Option<ChunkRef> {
     match piece.source {
         Source::Chunk { chunk, .. } => Some(chunk),
         Source::Memory { .. } => None,
