@@ -18,6 +18,7 @@ mod apply;
 pub mod archive;
 mod chunk;
 mod committer;
+mod compact;
 mod diff;
 mod directory;
 mod engine;
@@ -44,6 +45,7 @@ mod wal;
 
 pub use self::{
     committer::Committer,
+    compact::Effort,
     diff::{Change, Changed, Tell},
     engine::{Attributes, Engine, Hold, Links, Listed, Memory, Usage},
     error::{Cause, VolumeError, WalError},

@@ -64,6 +64,26 @@ pub const ARCHIVE_PARTS_MAX: u64 = 1 << 20;
 /// Data that an import or export moves at a time.
 pub const ARCHIVE_READ_BYTES: usize = 1 << 20;
 
+/// Segments of nodes above which the small ones are joined: each commit adds one, and a manifest names them all.
+pub const NODE_SEGMENTS: usize = 64;
+
+/// Bytes of nodes that one commit moves: some hundred milliseconds.
+pub const MOVED_NODE_BYTES: u64 = 32 << 20;
+
+/// Bytes of data that one commit moves: as much as writers may have ahead of it.
+pub const MOVED_DATA_BYTES: u64 = 256 << 20;
+
+/// Garbage below which data is not moved, as long as it is less than half of what is in use.
+pub const GARBAGE_BYTES_MIN: i64 = 64 << 20;
+
+/// What a small segment of data is, and how many there may be before they are joined: a commit adds one.
+pub const SMALL_SEGMENT_BYTES: i64 = 4 << 20;
+/// See above.
+pub const DATA_SEGMENTS_SMALL: usize = 256;
+
+/// Commits between two looks at what may be moved.
+pub const COMPACT_COMMITS: u32 = 64;
+
 /// Chunks that a verification reads at once: 4 MiB.
 pub const VERIFY_CHUNKS: usize = 32;
 

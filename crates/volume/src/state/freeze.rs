@@ -97,8 +97,11 @@ impl State {
             let (Part::Window(index), Some(Slot::Here(node))) = (key.part, self.slots.get_mut(&key.ino)) else {
                 continue;
             };
-            self.memory_bytes -= frozen.memory_bytes();
-            node.windows.put(index, stored);
+            // One that was moved need not be in memory.
+            if node.windows.loaded(index).is_some() {
+                self.memory_bytes -= frozen.memory_bytes();
+                node.windows.put(index, stored);
+            }
         }
     }
 
