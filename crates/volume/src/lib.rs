@@ -15,8 +15,10 @@
 //! docs/volume-engine.md.
 
 mod apply;
+pub mod archive;
 mod chunk;
 mod committer;
+mod compact;
 mod diff;
 mod directory;
 mod engine;
@@ -37,11 +39,13 @@ mod pressure;
 mod recover;
 mod request;
 mod state;
+mod verify;
 mod volume;
 mod wal;
 
 pub use self::{
     committer::Committer,
+    compact::Effort,
     diff::{Change, Changed, Tell},
     engine::{Attributes, Engine, Hold, Links, Listed, Memory, Usage},
     error::{Cause, VolumeError, WalError},
@@ -49,5 +53,6 @@ pub use self::{
     op::{Changes, New, Rename, SetXattr},
     request::{Done, serving},
     state::Durability,
+    verify::{Finding, Verified},
     volume::{About, Health, Options, Origin, Snapshot, Volume, Volumes},
 };

@@ -104,7 +104,7 @@ impl Volumes {
         let lease = self.target(name.as_str()).lease(&self.store).await?;
         let head = self.heads.open_under(&lease, name).await.map_err(VolumeError::heads(name.as_str()))?;
         let layout = Layout::read(&self.store, head.manifest).await?;
-        Ok((Committed { head, layout }, lease))
+        Ok((Committed::new(head, layout), lease))
     }
 
     /// Makes this node the writer, and finds the log that goes on from the head.
@@ -119,7 +119,7 @@ impl Volumes {
         match recover::epoch(&folder)? {
             Some(epoch) if epoch == about.epoch => {
                 let recovered = recover::read(&folder, &self.store, about.sequence).await?;
-                return Ok((Committed { head, layout }, recovered));
+                return Ok((Committed::new(head, layout), recovered));
             }
             Some(epoch) => {
                 let aside = recover::set_aside(&folder, epoch)?;

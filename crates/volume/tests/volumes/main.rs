@@ -4,6 +4,7 @@
 
 mod about;
 mod adopt;
+mod archive;
 mod diff;
 mod lifecycle;
 mod model;
@@ -11,4 +12,5 @@ mod operations;
 mod place;
 mod random;
 mod threads;
+mod verify;
 mod walk;

@@ -37,6 +37,11 @@ impl Place {
         self.faults.follow(FaultPlan { outage, ..FaultPlan::default() });
     }
 
+    /// Of all requests to the object store so many fail.
+    pub(crate) fn set_errors(&self, error_rate: f64) {
+        self.faults.follow(FaultPlan { error_rate, ..FaultPlan::default() });
+    }
+
     pub(crate) fn log(&self, node: &str, volume: &str) -> std::path::PathBuf {
         self.directory.path().join(node).join("test").join(volume).join("log")
     }
