@@ -78,6 +78,22 @@ id!(
     "use 1 to 63 of a-z, 0-9, '-', '_' and '.', beginning with a letter or digit"
 );
 
+id!(
+    /// The name of a volume.
+    VolumeName,
+    "volume name",
+    is_name,
+    "use 1 to 63 of a-z, 0-9, '-', '_' and '.', beginning with a letter or digit"
+);
+
+id!(
+    /// The name of a snapshot of a volume.
+    SnapshotName,
+    "snapshot name",
+    is_name,
+    "use 1 to 63 of a-z, 0-9, '-', '_' and '.', beginning with a letter or digit"
+);
+
 impl SandboxId {
     /// A new identifier from the kernel's random source (48 bits: a clash among a node's sandboxes is refused by `mkdir`).
     pub fn random() -> Self {
