@@ -26,38 +26,26 @@
 //! | `POST /v1/sandboxes/ID/pause` | nothing -> [`PauseEvent`]s, one JSON document per line |
 //! | `POST /v1/sandboxes/ID/resume` | [`ResumeRequest`] -> [`Sandbox`] |
 //! | `POST /v1/sandboxes/ID/exec` | [`ExecRequest`] -> 101, then [`frame::Frame`]s both ways |
-//! | `GET /v1/sandboxes/ID/dial/PORT` | 101, then the bytes of the TCP connection |
-//! | `POST /v1/volumes` | [`VolumeSpec`] -> [`Volume`] |
-//! | `GET /v1/volumes`, `GET /v1/volumes/NAME` | [`Volume`] (a list of them) |
-//! | `DELETE /v1/volumes/NAME` | `null` |
-//! | `GET /v1/volumes/usage` | [`VolumeUsage`] |
-//! | `POST /v1/volumes/NAME/snapshots` | [`VolumeSnapshotRequest`] -> [`VolumeSnapshot`] |
-//! | `GET /v1/volumes/NAME/snapshots` | a list of [`VolumeSnapshot`], newest first |
-//! | `DELETE /v1/volumes/NAME/snapshots/SNAPSHOT` | `null` |
-//! | `POST /v1/volumes/NAME/restore` | [`VolumeRestoreRequest`] -> [`VolumeRestored`] |
-//! | `POST /v1/volumes/NAME/fork` | [`VolumeForkRequest`] -> [`Volume`] |
-//! | `GET /v1/volumes/NAME/diff?from=SNAPSHOT&to=SNAPSHOT` | [`VolumeChange`]s, one JSON document per line |
-//! | `POST /v1/volumes/NAME/verify` | [`VolumeVerification`] |
-//! | `GET /v1/volumes/NAME/export?snapshot=SNAPSHOT` | a tar archive, as bytes |
-//! | `POST /v1/volumes/NAME/import?path=PATH` | a tar archive -> `null` |
-//! | `GET /v1/volumes/NAME/files/PATH` | the bytes of a file, or a list of [`FileEntry`]; see docs/api.md for the other methods |
+//! | `/v1/volumes...`, `GET /v1/metrics` | see [`volume`] |
 //! | `POST /v1/volumes/NAME/mount` | [`MountRequest`] -> [`VolumeMount`] |
 //! | `POST /v1/volumes/NAME/unmount` | [`UnmountRequest`] -> `null` |
-//! | `GET /v1/metrics` | the figures of [`VolumeUsage`] and more, as Prometheus reads them |
+//! | `GET /v1/sandboxes/ID/dial/PORT` | 101, then the bytes of the TCP connection |
 //!
 //! Every answer that is not 2xx or 101 carries an [`ErrorBody`].
 
 mod checkpoint;
 pub mod error;
 pub mod frame;
+mod mount;
 mod node;
 mod sandbox;
 mod store;
 mod template;
-mod volume;
+pub mod volume;
 
 pub use checkpoint::{Checkpoint, CheckpointEvent, CheckpointRequest, CheckpointStage};
 pub use error::{ErrorBody, ErrorCode, ErrorDetail};
+pub use mount::{MountRequest, UnmountRequest, VolumeMount};
 pub use node::{NodeInfo, PoolInfo};
 pub use sandbox::{
     ExecRequest, ExitStatus, ForkRequest, ForkResponse, Interpreter, PauseEvent, PauseResponse, ProcessInfo, Removed,
@@ -69,11 +57,6 @@ pub use store::{
 };
 pub use template::{
     BuildEvent, BuildStage, BuildTimings, Image, Limits, Ready, Template, TemplateFacts, TemplateSpec, TemplateState,
-};
-pub use volume::{
-    Change, FileEntry, FileKind, MountRequest, OpenVolume, UnmountRequest, UsageOfVolume, Volume, VolumeChange,
-    VolumeDurability, VolumeForkRequest, VolumeMount, VolumeRestoreRequest, VolumeRestored, VolumeSnapshot,
-    VolumeSnapshotRequest, VolumeSpec, VolumeUsage, VolumeVerification,
 };
 
 /// What every path begins with; a change that an older client cannot read gets another one.

@@ -1,43 +1,67 @@
-//! Volumes: durable workspaces, mounted in sandboxes, changed over HTTP, kept in the store.
+//! Volumes: durable workspaces, and the files in them.
+//!
+//! | request | body -> answer |
+//! |---|---|
+//! | `POST /v1/volumes` | [`VolumeSpec`] -> [`Volume`] |
+//! | `GET /v1/volumes`, `GET /v1/volumes/NAME` | [`Volume`] (a list of them) |
+//! | `DELETE /v1/volumes/NAME` | `null`; 409 while it is held on this node |
+//! | `GET /v1/volumes/usage` | a list of [`VolumeMeter`]; by realm: [`VolumeUsage`] of all its volumes |
+//! | `GET /v1/metrics` | the same and more, as Prometheus' text |
+//! | `POST /v1/volumes/NAME/snapshots` | [`SnapshotRequest`] -> [`Snapshot`] |
+//! | `GET /v1/volumes/NAME/snapshots` | a list of [`Snapshot`], newest first |
+//! | `DELETE /v1/volumes/NAME/snapshots/SNAP` | `null` |
+//! | `POST /v1/volumes/NAME/restore` | [`RestoreRequest`] -> [`Restored`] |
+//! | `POST /v1/volumes/NAME/fork` | [`ForkVolumeRequest`] -> [`Volume`] |
+//! | `GET /v1/volumes/NAME/files/PATH` | the bytes of a file (`Range` and `If-None-Match` are understood), or a [`FileList`] of a directory |
+//! | `GET /v1/volumes/NAME/files/PATH?op=stat` | [`FileInfo`]; of a symbolic link itself |
+//! | `HEAD /v1/volumes/NAME/files/PATH` | the headers of `GET` |
+//! | `PUT /v1/volumes/NAME/files/PATH?mode=OCTAL` | bytes -> [`FileInfo`]; replaces the file in one step, makes missing directories |
+//! | `DELETE /v1/volumes/NAME/files/PATH?recursive=BOOL` | `null` |
+//! | `POST /v1/volumes/NAME/files/PATH?op=mkdir&mode=OCTAL` | [`FileInfo`]; makes missing directories |
+//! | `POST /v1/volumes/NAME/files/PATH?op=rename&to=PATH` | [`FileInfo`] |
+//! | `POST /v1/volumes/NAME/files/PATH?op=symlink&target=TEXT` | [`FileInfo`] |
+//! | `POST /v1/volumes/NAME/files/PATH?op=chmod&mode=OCTAL` | [`FileInfo`] |
+//!
+//! Requests that read take `snapshot=SNAP`. Lists of directories take `after=CURSOR` and `limit=N`. Paths are percent-encoded bytes, relative to
+//! the volume's top; `..` ends there, and symbolic links lead nowhere else.
 
 use base::id::{SnapshotName, VolumeName};
 use serde::{Deserialize, Serialize};
-
-use crate::{Damage, StoreRequests};
 
 /// What `fsync` in a volume promises.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VolumeDurability {
-    /// It is on the node's disk: it survives a crash of the node.
+    /// It is on the node's disk: it survives a crash of the node, not its loss.
     #[default]
     Local,
-    /// It is in the store: it survives the loss of the node.
+    /// It is in the object store.
     Object,
 }
 
-/// Body of a request to make a volume. What is missing is the default of the node.
+/// Body of a request to make a volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct VolumeSpec {
     /// Its name.
     pub name: VolumeName,
-    /// Most bytes of data in it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Most bytes of data; none: 10 GiB.
+    #[serde(default)]
     pub bytes_max: Option<u64>,
-    /// Most files, directories and all else in it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Most files, directories and all else; none: 10 Mi.
+    #[serde(default)]
     pub inodes_max: Option<u64>,
     /// What `fsync` promises.
     #[serde(default)]
     pub durability: VolumeDurability,
-    /// Owner of its top directory; none: the user of sandboxed programs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Owner of the top directory; none: 1000, as whom programs in sandboxes run.
+    #[serde(default)]
     pub uid: Option<u32>,
-    /// Group of its top directory; none: that of sandboxed programs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Its group; none: 1000.
+    #[serde(default)]
     pub gid: Option<u32>,
-    /// Permissions of its top directory; none: 0755.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Its permissions; none: 0o755.
+    #[serde(default)]
     pub mode: Option<u16>,
 }
 
@@ -46,131 +70,121 @@ pub struct VolumeSpec {
 pub struct Volume {
     /// Its name.
     pub name: VolumeName,
-    /// When it was made, in milliseconds since 1970.
-    pub created_ms: u64,
-    /// What `fsync` promises.
-    pub durability: VolumeDurability,
-    /// Bytes of data in it.
-    pub bytes: u64,
-    /// Most of them.
-    pub bytes_max: u64,
-    /// Files, directories and all else in it.
-    pub inodes: u64,
-    /// Most of them.
-    pub inodes_max: u64,
-    /// Grows each time that a node takes it over.
+    /// When its head was last moved or taken over, in milliseconds since 1970.
+    pub updated_ms: u64,
+    /// Changes whenever a node takes it over.
     pub generation: u64,
-    /// How it stands on this node; none: it is not open here, and the figures are those of its last commit.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// How full it is, as of its last commit, or of now where it is open. None: its manifest cannot be read now.
+    pub usage: Option<VolumeUsage>,
+    /// What `fsync` promises; none as `usage`.
+    pub durability: Option<VolumeDurability>,
+    /// It is open on this node.
     pub open: Option<OpenVolume>,
+    /// What this node had to do with it.
+    pub meter: Meter,
+}
+
+/// How full a volume is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)] // the words say it
+pub struct VolumeUsage {
+    pub bytes: u64,
+    pub bytes_max: u64,
+    pub inodes: u64,
+    pub inodes_max: u64,
 }
 
 /// A volume that is open on this node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenVolume {
-    /// Who has it mounted here: ids of sandboxes, and `host:` with the path of a directory of the host.
+    /// Who has it mounted: a sandbox's id, or `host:DIRECTORY`.
     pub holders: Vec<String>,
-    /// Bytes that are not in the store yet; they are in the log on this node's disk.
+    /// Bytes of data that are in memory and in the node's log, and not yet in the store.
     pub dirty_bytes: u64,
-    /// Milliseconds since the store had all of it, as it was then.
-    pub committed_ms_ago: u64,
-    /// Whether the last commit reached the store.
-    pub store_reachable: bool,
-    /// Why nothing can be written to it any more; none: it can.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Since everything was in the store, or since it was opened, in milliseconds.
+    pub last_commit_age_ms: u64,
+    /// Why the last commit failed; none: it did not. Writers wait when too much is dirty, and nothing is lost.
+    pub store_failure: Option<String>,
+    /// Why nothing in it can be changed.
     pub read_only: Option<String>,
 }
 
-/// How a volume is mounted.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct VolumeMount {
-    /// Which volume.
-    pub volume: VolumeName,
-    /// Absolute path of the directory that it is mounted on: a mount point of the template, or a directory of the host.
-    pub path: String,
-    /// Nothing can be written through this mount.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub read_only: bool,
-    /// This state of it, which is read-only, instead of the present one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub snapshot: Option<SnapshotName>,
+/// What was done with a volume on this node since its process of volumes began.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Meter {
+    /// Requests by HTTP.
+    pub http_requests: u64,
+    /// Bytes read by HTTP.
+    pub http_read_bytes: u64,
+    /// Bytes written by HTTP.
+    pub http_written_bytes: u64,
+    /// Commits that failed.
+    pub store_failures: u64,
 }
 
-impl VolumeMount {
-    /// Whether a program could change the volume through it.
-    pub fn is_writable(&self) -> bool {
-        !self.read_only && self.snapshot.is_none()
-    }
+/// What a volume costs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeMeter {
+    /// Whose it is.
+    pub realm: String,
+    /// None: of all volumes of the realm together.
+    pub name: Option<VolumeName>,
+    /// How full.
+    pub usage: VolumeUsage,
+    /// What was done.
+    pub meter: Meter,
 }
 
-/// Body of a request to mount a volume on a directory of the host.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MountRequest {
-    /// Absolute path of the directory.
-    pub path: String,
-    /// Nothing can be written through this mount.
+/// Body of a request for a snapshot.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SnapshotRequest {
+    /// Its name; none: one is made.
     #[serde(default)]
-    pub read_only: bool,
-    /// This state of it, which is read-only, instead of the present one.
-    #[serde(default)]
     pub snapshot: Option<SnapshotName>,
+    /// For people.
+    #[serde(default)]
+    pub note: Option<String>,
 }
 
-/// Body of a request to take a volume off a directory of the host.
+/// A state of a volume that was kept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct UnmountRequest {
-    /// Absolute path of the directory.
-    pub path: String,
-}
-
-/// A state of a volume that has a name.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct VolumeSnapshot {
+pub struct Snapshot {
     /// Its name.
     pub snapshot: SnapshotName,
     /// When it was taken, in milliseconds since 1970.
     pub created_ms: u64,
-    /// What its maker said about it.
-    #[serde(default)]
-    pub note: String,
-}
-
-/// Body of a request to take a snapshot.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct VolumeSnapshotRequest {
-    /// Its name; none: one is made of the time.
-    #[serde(default)]
-    pub snapshot: Option<SnapshotName>,
-    /// What to say about it in the log.
-    #[serde(default)]
-    pub note: String,
+    /// For people.
+    pub note: Option<String>,
 }
 
 /// Body of a request to make a volume what it was.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct VolumeRestoreRequest {
-    /// The state.
+#[serde(deny_unknown_fields)]
+pub struct RestoreRequest {
+    /// At which snapshot.
     pub snapshot: SnapshotName,
 }
 
-/// A volume was made what it was.
+/// What a restore has done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct VolumeRestored {
-    /// The snapshot that keeps the state before.
+pub struct Restored {
+    /// A new snapshot of the state before.
     pub before: SnapshotName,
 }
 
-/// Body of a request to make a volume of another.
+/// Body of a request to make a volume with what another has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct VolumeForkRequest {
-    /// Name of the new one.
+#[serde(deny_unknown_fields)]
+pub struct ForkVolumeRequest {
+    /// Of the new volume.
     pub name: VolumeName,
-    /// The state that it begins with; none: the present one.
+    /// What it begins with; none: what the volume has now.
     #[serde(default)]
     pub snapshot: Option<SnapshotName>,
 }
 
-/// What an entry of a directory is.
+/// What lies at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)] // the words say it
@@ -180,98 +194,43 @@ pub enum FileKind {
     Symlink,
     Fifo,
     Socket,
-    CharacterDevice,
+    CharDevice,
     BlockDevice,
 }
 
-/// What became of a path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Change {
-    /// It was not there before.
-    Added,
-    /// It is not there any more.
-    Removed,
-    /// It was there as it is now, at `from`.
-    Renamed,
-    /// Its content differs, or what it is.
-    Modified,
-    /// Only its owner, mode, times or attributes differ.
-    Metadata,
-}
-
-/// One line of a diff.
+/// What `stat` shows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct VolumeChange {
-    /// Below the volume's top directory, without a slash at its beginning.
-    pub path: String,
-    /// What became of it.
-    pub change: Change,
-    /// What it is, or was.
-    pub kind: FileKind,
-    /// Where it was before.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub from: Option<String>,
-}
-
-/// One entry of a directory of a volume.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FileEntry {
-    /// Its name. What is not UTF-8 in it is replaced.
+pub struct FileInfo {
+    /// Its name in its directory; bytes that are no UTF-8, control characters and `%` as `%XX`. `.` for the top directory.
     pub name: String,
     /// What it is.
     pub kind: FileKind,
-    /// Length of a file, in bytes.
-    pub bytes: u64,
-    /// Permissions.
-    pub mode: u32,
+    /// Number of the inode; never used twice in a volume.
+    pub ino: u64,
+    /// Bytes of a file or of a link's target; entries of a directory.
+    pub size: u64,
+    /// The twelve bits below the kind.
+    pub mode: u16,
     /// Owner.
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// When its content changed last, in milliseconds since 1970.
-    pub modified_ms: i64,
-    /// Where a symbolic link leads.
+    /// Names that it has.
+    pub links: u32,
+    /// Last change of data or entries, in nanoseconds since 1970.
+    pub modified_ns: i64,
+    /// Last change of anything, in nanoseconds since 1970.
+    pub changed_ns: i64,
+    /// Where a symbolic link leads, written as a name is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
 }
 
-/// What verifying a volume has seen: all of it was read and opened.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct VolumeVerification {
-    /// Files, directories and all else.
-    pub inodes: u64,
-    /// Bytes of data.
-    pub bytes: u64,
-    /// What is damaged or missing, by path.
-    pub damage: Vec<Damage>,
-    /// What could not be read and may be sound, by path.
-    #[serde(default)]
-    pub unreachable: Vec<Damage>,
-}
-
-/// What volumes use on this node.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct VolumeUsage {
-    /// Each volume.
-    pub volumes: Vec<UsageOfVolume>,
-    /// What their worker has asked of the object store since it began.
-    pub requests: StoreRequests,
-}
-
-/// What one volume uses.
+/// Part of a directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct UsageOfVolume {
-    /// Its name.
-    pub volume: VolumeName,
-    /// Bytes of data in it.
-    pub bytes: u64,
-    /// Files, directories and all else in it.
-    pub inodes: u64,
-    /// Operations through mounts and HTTP on this node, since their worker began.
-    pub operations: u64,
-    /// Bytes that these have read.
-    pub read_bytes: u64,
-    /// Bytes that these have written.
-    pub written_bytes: u64,
+pub struct FileList {
+    /// In an order of their own, which stays the same; without `.` and `..`.
+    pub entries: Vec<FileInfo>,
+    /// For `after=` of the next request; none: this was the end.
+    pub next: Option<u64>,
 }

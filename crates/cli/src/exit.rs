@@ -90,6 +90,9 @@ pub(crate) fn code_of(code: ErrorCode) -> u8 {
         | ErrorCode::Interrupted
         | ErrorCode::TimedOut
         | ErrorCode::Damaged
+        | ErrorCode::NoSpace
+        | ErrorCode::ReadOnly
+        | ErrorCode::StoreUnavailable
         | ErrorCode::Host => 1,
     }
 }
