@@ -13,6 +13,7 @@
 mod blob;
 pub(crate) mod check;
 mod checkpoint;
+mod encoded;
 mod hot;
 mod pages;
 mod paused;
@@ -47,7 +48,7 @@ pub(crate) use checkpoint::fuzz as fuzz_checkpoint;
 pub(crate) use checkpoint::{Checkpoint, Counts, known_pages, name_of, pack_layer, page_reader, write_bytes};
 pub(crate) use hot::HotPages;
 pub(crate) use pages::Opener;
-pub(crate) use paused::{Paused, lost_race};
+pub(crate) use paused::{Mounted, Paused, lost_race};
 pub(crate) use writing::Writing;
 
 /// The variable that holds the master keys, if no file is named.

@@ -29,6 +29,11 @@ pub fn pager_socket(state_dir: &std::path::Path) -> std::path::PathBuf {
     state_dir.join("store").join("pager.sock")
 }
 
+/// Where the processes of a node's volumes have their sockets and logs.
+pub fn volumes_folder(state_dir: &std::path::Path) -> std::path::PathBuf {
+    state_dir.join("volumes")
+}
+
 /// How long a pager stays that nobody needs, in case the next checkpoint is started soon.
 const PAGER_IDLE: std::time::Duration = std::time::Duration::from_secs(30);
 
