@@ -18,6 +18,7 @@ mod hot;
 mod pages;
 mod paused;
 pub(crate) mod transfer;
+mod volumes;
 mod writing;
 
 use std::{
@@ -49,6 +50,7 @@ pub(crate) use checkpoint::{Checkpoint, Counts, known_pages, name_of, pack_layer
 pub(crate) use hot::HotPages;
 pub(crate) use pages::Opener;
 pub(crate) use paused::{Mounted, Paused, lost_race};
+pub(crate) use volumes::StoreOpener;
 pub(crate) use writing::Writing;
 
 /// The variable that holds the master keys, if no file is named.
