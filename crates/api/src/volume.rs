@@ -70,13 +70,15 @@ pub struct VolumeSpec {
 pub struct Volume {
     /// Its name.
     pub name: VolumeName,
+    /// When it was made, in milliseconds since 1970. None, here and below: the store does not answer now.
+    pub created_ms: Option<u64>,
     /// When its head was last moved or taken over, in milliseconds since 1970.
-    pub updated_ms: u64,
+    pub committed_ms: Option<u64>,
     /// Changes whenever a node takes it over.
-    pub generation: u64,
-    /// How full it is, as of its last commit, or of now where it is open. None: its manifest cannot be read now.
+    pub generation: Option<u64>,
+    /// How full it is, as of its last commit, or of now where it is open.
     pub usage: Option<VolumeUsage>,
-    /// What `fsync` promises; none as `usage`.
+    /// What `fsync` promises.
     pub durability: Option<VolumeDurability>,
     /// It is open on this node.
     pub open: Option<OpenVolume>,
@@ -103,6 +105,8 @@ pub struct OpenVolume {
     pub dirty_bytes: u64,
     /// Since everything was in the store, or since it was opened, in milliseconds.
     pub last_commit_age_ms: u64,
+    /// Commits that failed since it was opened.
+    pub store_failures: u64,
     /// Why the last commit failed; none: it did not. Writers wait when too much is dirty, and nothing is lost.
     pub store_failure: Option<String>,
     /// Why nothing in it can be changed.
@@ -118,8 +122,6 @@ pub struct Meter {
     pub http_read_bytes: u64,
     /// Bytes written by HTTP.
     pub http_written_bytes: u64,
-    /// Commits that failed.
-    pub store_failures: u64,
 }
 
 /// What a volume costs.

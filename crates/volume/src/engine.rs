@@ -25,8 +25,9 @@ use crate::{
     inode::{Ino, Inode},
     limits,
     loader::Loader,
-    op::Op,
+    op::{Op, Record},
     pressure::Pressure,
+    request::{self, Done, Requests},
     state::{State, Step, Stop},
     wal::Wal,
 };
@@ -34,7 +35,10 @@ use crate::{
 mod change;
 mod look;
 
-pub use look::{Listed, Usage};
+pub use self::{
+    change::Hold,
+    look::{Listed, Usage},
+};
 
 /// An inode by its number.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,13 +74,16 @@ pub struct Engine {
     read_only: AtomicBool,
     memory: Memory,
     pressure: Pressure,
+    /// Of the log that was replayed.
+    requests: Requests,
 }
 
 impl Engine {
     /// A filesystem in which nothing can be changed.
     pub(crate) fn new(state: State, loader: Loader, memory: Memory) -> Self {
         let (read_only, pressure) = (AtomicBool::new(true), Pressure::default());
-        Self { state: Mutex::new(state), loader, wal: None, read_only, memory, pressure }
+        let requests = Requests::default();
+        Self { state: Mutex::new(state), loader, wal: None, read_only, memory, pressure, requests }
     }
 
     pub(crate) fn loader(&self) -> &Loader {
@@ -153,7 +160,7 @@ impl Engine {
         };
         let (answer, full, dirty_bytes) = self.ask(|state| {
             let outcome = state.apply(op)?;
-            let full = wal.append(state.next_sequence(), op);
+            let full = wal.append(state.next_sequence(), &Record { request: request::current(), op: *op });
             // It has happened and is logged: whatever comes now, it must not be repeated.
             let answer = with(state, outcome).map_err(|_| Stop::Errno(Errno::IO))?;
             Ok((answer, full, state.memory_bytes()))
@@ -168,16 +175,23 @@ impl Engine {
     }
 
     /// Repeats an operation of the log.
-    pub(crate) fn replay(&self, sequence: u64, op: &Op<'_>) -> Result<(), VolumeError> {
+    pub(crate) fn replay(&mut self, sequence: u64, record: &Record<'_>) -> Result<(), VolumeError> {
         let replayed = self.ask(|state| {
             state.set_replaying(true);
-            let applied = state.apply(op);
+            let applied = state.apply(&record.op);
             state.set_replaying(false);
-            applied?;
+            let outcome = applied?;
             state.next_sequence();
-            Ok(())
+            Ok(outcome)
         });
-        replayed.map_err(|source| VolumeError::Replay { sequence, source })
+        let outcome = replayed.map_err(|source| VolumeError::Replay { sequence, source })?;
+        self.requests.add(record.request, outcome);
+        Ok(())
+    }
+
+    /// What the kernel's request `number` did before this process took a volume over, if it did: see [`request::serving`].
+    pub fn done(&self, number: u64) -> Option<Done> {
+        self.requests.get(number)
     }
 
     /// Fetches the data that a read needs, and puts it together.

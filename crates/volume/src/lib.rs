@@ -33,15 +33,18 @@ mod pack;
 mod paged;
 mod pressure;
 mod recover;
+mod request;
 mod state;
 mod volume;
 mod wal;
 
 pub use self::{
     committer::Committer,
-    engine::{Attributes, Engine, Listed, Memory, Usage},
+    engine::{Attributes, Engine, Hold, Listed, Memory, Usage},
     error::{Cause, VolumeError, WalError},
     inode::{Ino, Inode, Kind, ROOT, Time},
     op::{Changes, New, Rename, SetXattr},
-    volume::{Durability, Options, Origin, Volume, Volumes},
+    request::{Done, serving},
+    state::Durability,
+    volume::{About, Options, Origin, Snapshot, Volume, Volumes},
 };

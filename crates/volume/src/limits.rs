@@ -21,6 +21,9 @@ pub const LINKS_MAX: u32 = 65_000;
 /// Names and values of one inode's extended attributes together: they lie in one value of the tree.
 pub const XATTRS_BYTES_MAX: usize = 24 << 10;
 
+/// Longest note of a snapshot: some lines of text. Sealed and in hexadecimal digits it fits a head's note.
+pub const NOTE_BYTES_MAX: usize = 1 << 10;
+
 /// Levels of directories that are walked up when one is moved: bounds what a damaged tree can cost.
 pub const DEPTH_MAX: usize = 1 << 16;
 
@@ -52,6 +55,9 @@ pub const NODES_OPEN: usize = 2048;
 /// Data in memory and in the log only at which writers wait for a commit, unless the node says otherwise: some seconds of writing, and
 /// what a crash makes the next opening replay.
 pub const DIRTY_BYTES: u64 = 256 << 20;
+
+/// Requests of a log that are remembered after it was replayed: far more than the kernel has under way at once.
+pub const REQUESTS_KNOWN: usize = 1 << 16;
 
 /// Longest pause between two attempts to commit while the store is away.
 pub const COMMIT_BACKOFF: Duration = Duration::from_secs(5);

@@ -51,7 +51,7 @@ pub(crate) struct Layout {
     pub(crate) superblock: Superblock,
     pub(crate) files: Tree,
     usage: Tree,
-    segments: BTreeSet<SegmentId>,
+    pub(crate) segments: BTreeSet<SegmentId>,
 }
 
 impl Layout {

@@ -62,6 +62,15 @@ pub enum SetXattr {
     Replace,
 }
 
+/// A change as the log has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Record<'a> {
+    /// The number of the kernel's request for it; 0 if it was none.
+    pub(crate) request: u64,
+    #[serde(borrow)]
+    pub(crate) op: Op<'a>,
+}
+
 /// One change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Op<'a> {

@@ -25,7 +25,7 @@ use store::{
     seal::SegmentKey,
 };
 
-use crate::{error::WalError, limits::WAL_BUFFER_BYTES, op::Op};
+use crate::{error::WalError, limits::WAL_BUFFER_BYTES, op::Record};
 
 /// Kinds of frames in a log.
 pub(crate) const HEADER_KIND: u16 = 0x5601;
@@ -113,10 +113,10 @@ impl Wal {
     }
 
     /// Appends operation `sequence`; the caller's lock keeps the order. True if it is time to [`Wal::write`].
-    pub(crate) fn append(&self, sequence: u64, op: &Op<'_>) -> bool {
+    pub(crate) fn append(&self, sequence: u64, record: &Record<'_>) -> bool {
         let mut buffer = lock(&self.buffer);
         buffer.last = sequence;
-        encode_record(op, &mut buffer.records);
+        encode_record(record, &mut buffer.records);
         buffer.records.len() >= WAL_BUFFER_BYTES
     }
 
@@ -225,12 +225,12 @@ impl Open {
     }
 }
 
-/// Appends a record: its length, then the operation.
-pub(crate) fn encode_record(op: &Op<'_>, records: &mut Vec<u8>) {
+/// Appends a record, behind its length.
+pub(crate) fn encode_record(record: &Record<'_>, records: &mut Vec<u8>) {
     let start = records.len();
     records.extend_from_slice(&[0; 4]);
     let bytes = std::mem::take(records);
-    *records = postcard::to_extend(op, bytes).expect("an operation is made of numbers and bytes");
+    *records = postcard::to_extend(record, bytes).expect("a record is made of numbers and bytes");
     let length = (records.len() - start - 4) as u32;
     records[start..start + 4].copy_from_slice(&length.to_le_bytes());
 }

@@ -7,8 +7,8 @@ pub(crate) use base::limits::MESSAGE_BYTES_MAX;
 /// Longest name of a holder: a path.
 pub const HOLDER_BYTES_MAX: usize = 4096;
 
-/// Most holders of one superblock: with names of usual length they fit into one message.
-pub const HOLDERS_MAX: usize = 1024;
+/// Names of all holders of one superblock together: as JSON they fit into one message in any case. Some 3,000 sandboxes.
+pub const HOLDERS_BYTES_MAX: usize = 48 << 10;
 
 /// How long the processes may take to come up.
 pub(crate) const START_MAX: Duration = Duration::from_secs(10);
@@ -33,3 +33,38 @@ pub(crate) const CONTROL_ATTEMPTS: usize = 5;
 pub(crate) const CLIENTS_WAITING: i32 = 1024;
 /// How long a new guardian waits for one that is about to end.
 pub(crate) const LOCK_MAX: Duration = Duration::from_secs(5);
+
+/// Steps on trees at a time by HTTP.
+pub(crate) const STEPS: usize = 64;
+/// Files that are being sent to clients.
+pub(crate) const READS: usize = 128;
+/// Files that come from clients.
+pub(crate) const WRITES: usize = 128;
+/// Volumes that are opened, committed, closed and so on at a time.
+pub(crate) const WHOLES: usize = 32;
+/// Symbolic links that are followed for one path: Linux' own bound.
+pub(crate) const LINKS_FOLLOWED_MAX: usize = 40;
+/// Components of a path.
+pub(crate) const COMPONENTS_MAX: usize = 4096;
+/// Bytes of a file that are read or written at a time for one request.
+pub(crate) const PIECE_BYTES: usize = 1 << 20;
+/// Pieces of a file that wait for a slow reader.
+pub(crate) const PIECES_WAITING: usize = 2;
+/// Entries of a directory in one answer, unless the request says otherwise.
+pub(crate) const LIST_DEFAULT: usize = 1_000;
+/// Most of them.
+pub(crate) const LIST_MAX: usize = 10_000;
+/// How often idle volumes are looked for.
+pub(crate) const TICK: Duration = Duration::from_millis(500);
+/// Readers' leases are for an hour.
+pub(crate) const RENEWAL: Duration = Duration::from_secs(15 * 60);
+/// How long a request waits for a volume that is being opened or closed: its log may be long.
+pub(crate) const SLOT_WAIT_MAX: Duration = Duration::from_secs(60);
+/// Between two attempts to go on with a mount while the store is away.
+pub(crate) const ADOPTION_PAUSE: Duration = Duration::from_millis(500);
+/// How long the store is waited for when an open volume is described.
+pub(crate) const INSPECT_MAX: Duration = Duration::from_secs(1);
+/// Pause before the second attempt to open the store; doubled each time.
+pub(crate) const STORE_PAUSE_FIRST: Duration = Duration::from_millis(50);
+/// How long requests have to finish when the worker ends.
+pub(crate) const END_MAX: Duration = Duration::from_secs(5);

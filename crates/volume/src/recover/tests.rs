@@ -12,7 +12,7 @@ use super::{Recovered, read};
 use crate::{
     WalError,
     inode::{Ino, Time},
-    op::Op,
+    op::{Op, Record},
     wal::Wal,
 };
 
@@ -54,18 +54,19 @@ impl Place {
 
 fn append(wal: &Wal, sequences: std::ops::RangeInclusive<u64>) {
     for sequence in sequences {
-        wal.append(sequence, &op(sequence));
+        wal.append(sequence, &record(sequence));
     }
 }
 
-fn op(sequence: u64) -> Op<'static> {
-    Op::Write { ino: Ino(sequence), offset: 0, data: b"data", drop_privileges: false, now: Time::default() }
+fn record(sequence: u64) -> Record<'static> {
+    let op = Op::Write { ino: Ino(sequence), offset: 0, data: b"data", drop_privileges: false, now: Time::default() };
+    Record { request: 0, op }
 }
 
 /// The numbers of what was recovered; each must be what was written under it.
 fn numbers(recovered: &Recovered) -> Vec<u64> {
     let check = |(sequence, bytes): &(u64, bytes::Bytes)| {
-        assert_eq!(postcard::from_bytes::<Op<'_>>(bytes).unwrap(), op(*sequence));
+        assert_eq!(postcard::from_bytes::<Record<'_>>(bytes).unwrap(), record(*sequence));
         *sequence
     };
     recovered.operations.iter().map(check).collect()

@@ -43,7 +43,7 @@ def window():
 
 def superblock():
     return bytes(range(32)) + b"epoch of 16 byte" + b"".join(
-        map(number, [300, 77, 1 << 40, 65, 10 << 30, 10 << 20]))
+        map(number, [300, 77, 1 << 40, 65, 10 << 30, 10 << 20, 1])) + time(1_700_000_000, 7)
 
 
 def operations():
@@ -74,7 +74,7 @@ FILES = {
     "entry-v1": number(300) + number(1) + text(b"name"),
     "superblock-v1": superblock(),
     "log-header-v1": frame(0x5601, b"0123456789abcdef" + b"keyidkey" + b"epoch of 16 byte" + struct.pack("<Q", 12)),
-    "log-records-v1": b"".join(struct.pack("<I", len(op)) + op for op in operations()),
+    "log-records-v1": b"".join(struct.pack("<I", len(op) + 2) + number(300) + op for op in operations()),
 }
 
 for name, content in FILES.items():

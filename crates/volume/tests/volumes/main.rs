@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod about;
+mod adopt;
 mod lifecycle;
 mod model;
 mod operations;

@@ -9,7 +9,7 @@ use store::{
     object::{FaultInjector, FaultPlan, Objects, RequestOptions},
 };
 use tokio::runtime::Runtime;
-use volume::{Durability, Engine, Ino, Kind, New, Options, ROOT, Volume, Volumes};
+use volume::{Engine, Ino, Kind, New, Options, ROOT, Volume, Volumes};
 
 pub(crate) struct Place {
     pub(crate) directory: tempfile::TempDir,
@@ -54,7 +54,7 @@ impl Place {
     pub(crate) fn volume(&self, name: &str) -> Volume {
         let node = self.node("one");
         node.create(name, &Options::default()).unwrap();
-        node.open(name, Durability::Local).unwrap()
+        node.open(name).unwrap()
     }
 }
 

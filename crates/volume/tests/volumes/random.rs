@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use rustix::io::Errno;
-use volume::{
-    Changes, Durability, Engine, Ino, Kind, Memory, New, Options, Origin, ROOT, Rename, SetXattr, Volume, Volumes,
-};
+use volume::{Changes, Engine, Ino, Kind, Memory, New, Options, Origin, ROOT, Rename, SetXattr, Volume, Volumes};
 
 use crate::{
     model::{Model, Thing},
@@ -120,7 +118,7 @@ impl Pair<'_> {
             Step::Close => self.reopen(true),
             Step::Snapshot => {
                 let name = self.fresh();
-                self.volume().snapshot(&name).unwrap();
+                self.volume().snapshot(&name, "").unwrap();
                 self.snapshots.push((name, self.model.clone()));
             }
             Step::Restore(which) if !self.snapshots.is_empty() => {
@@ -134,7 +132,7 @@ impl Pair<'_> {
                 self.volume().commit().unwrap();
                 let name = self.fresh();
                 self.volumes.fork(&Origin::Volume(self.volume().name().to_owned()), &name).unwrap();
-                self.volume = Some(self.volumes.open(&name, Durability::Local).unwrap());
+                self.volume = Some(self.volumes.open(&name).unwrap());
                 self.snapshots.clear();
             }
             _ => return Ok(()),
@@ -150,7 +148,7 @@ impl Pair<'_> {
             true => volume.close().unwrap(),
             false => drop(volume),
         }
-        self.volume = Some(self.volumes.open(&name, Durability::Local).unwrap());
+        self.volume = Some(self.volumes.open(&name).unwrap());
     }
 
     fn fresh(&mut self) -> String {
@@ -308,7 +306,7 @@ proptest! {
         let place = Place::new();
         let (model, volumes) = (Model::new(), place.node("one").with_memory(Memory { inodes_max, ..Memory::default() }));
         volumes.create("n0", &Options::default()).unwrap();
-        let volume = Some(volumes.open("n0", Durability::Local).unwrap());
+        let volume = Some(volumes.open("n0").unwrap());
         let (durable, snapshots) = (model.clone(), Vec::new());
         let mut pair = Pair { place: &place, volumes, volume, durable, model, snapshots, count: 0 };
         for step in &steps {
