@@ -54,9 +54,7 @@ fn place_of_volume(error: &VolumeError) -> Place {
 
 fn is_damage(error: &(dyn std::error::Error + 'static)) -> bool {
     let mut causes = std::iter::successors(Some(error), |&error| error.source());
-    causes.any(|cause| {
-        matches!(cause.downcast_ref(), Some(ChunkError::Damaged { .. } | ChunkError::Impossible { .. }))
-    })
+    causes.any(|cause| matches!(cause.downcast_ref(), Some(ChunkError::Damaged { .. } | ChunkError::Impossible { .. })))
 }
 
 /// What the engine answers, as far as a client can do something about it.

@@ -49,7 +49,8 @@ impl Job {
 
     /// For `map_err`.
     pub(super) fn failed(&self, action: &'static str) -> impl FnOnce(Errno) -> Failure {
-        let (volume, path) = (self.opened.source.volume.clone(), format!("/{}", percent::encode(&self.path).trim_start_matches('/')));
+        let (volume, path) =
+            (self.opened.source.volume.clone(), format!("/{}", percent::encode(&self.path).trim_start_matches('/')));
         move |source| Failure::File { action, volume, path, source }
     }
 

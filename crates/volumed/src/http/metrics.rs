@@ -12,7 +12,8 @@ use crate::{failure::Result, worker::table::Table};
 pub(super) async fn usage(State(table): Shared) -> Result<Json<Vec<VolumeMeter>>> {
     let Json(volumes) = volumes::list(State(table.clone())).await?;
     let realm = table.realm();
-    let mut sum = VolumeMeter { realm: realm.clone(), name: None, usage: VolumeUsage::default(), meter: Meter::default() };
+    let mut sum =
+        VolumeMeter { realm: realm.clone(), name: None, usage: VolumeUsage::default(), meter: Meter::default() };
     let mut meters: Vec<VolumeMeter> = Vec::with_capacity(volumes.len() + 1);
     for Volume { name, usage, meter, .. } in volumes {
         let usage = usage.unwrap_or_default();

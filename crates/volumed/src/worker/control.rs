@@ -28,9 +28,7 @@ pub(super) async fn listen(listener: OwnedFd, table: Arc<Table>, stop: Stop) {
         Err(error) => return tracing::error!(error = chain(&error), "no mounts can be asked for"),
     };
     loop {
-        let accept = |socket: &OwnedFd| {
-            Ok(accept_with(socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?)
-        };
+        let accept = |socket: &OwnedFd| Ok(accept_with(socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?);
         match listener.async_io(tokio::io::Interest::READABLE, accept).await {
             Ok(client) => drop(tokio::spawn(serve(client, table.clone(), stop.clone()))),
             Err(error) => {
@@ -56,7 +54,9 @@ async fn serve(client: OwnedFd, table: Arc<Table>, stop: Stop) {
                 Err(failure) => (Reply::Refused { status: status(&failure).as_u16(), error: detail(&failure) }, None),
             };
             let descriptors: Vec<_> = mount.iter().map(AsFd::as_fd).collect();
-            client.async_io(tokio::io::Interest::WRITABLE, |client| message::send(client, &reply, &descriptors)).await?;
+            client
+                .async_io(tokio::io::Interest::WRITABLE, |client| message::send(client, &reply, &descriptors))
+                .await?;
         }
         Ok::<_, io::Error>(())
     };
@@ -87,7 +87,9 @@ async fn answer(table: &Arc<Table>, stop: &Stop, request: Request) -> Result<(Re
 
 async fn attach(table: &Arc<Table>, Attach { volume, snapshot, holder, access }: Attach) -> Result<OwnedFd> {
     if holder.is_empty() || holder.len() > HOLDER_BYTES_MAX || holder.chars().any(char::is_control) {
-        return Err(Failure::invalid(format!("a holder's name has 1 to {HOLDER_BYTES_MAX} bytes, without control characters")));
+        return Err(Failure::invalid(format!(
+            "a holder's name has 1 to {HOLDER_BYTES_MAX} bytes, without control characters"
+        )));
     }
     let opened = table.open(&Source { volume, snapshot }).await?;
     let link = table.link.clone();

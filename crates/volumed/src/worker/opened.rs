@@ -62,7 +62,10 @@ impl Opened {
         if served.is_none() {
             *served = Some(Arc::new(self.serve(link).map_err(|source| self.unmountable(source))?));
         }
-        let (tree, _) = link.descriptors(&self.source).ok_or(Failure::Interrupted)?.map_err(|error| self.unmountable(error.into()))?;
+        let (tree, _) = link
+            .descriptors(&self.source)
+            .ok_or(Failure::Interrupted)?
+            .map_err(|error| self.unmountable(error.into()))?;
         let access = match access {
             Access::ReadWrite if self.source.snapshot.is_none() => fuse::Access::ReadWrite,
             Access::ReadWrite | Access::ReadOnly => fuse::Access::ReadOnly,
@@ -139,7 +142,9 @@ impl Opened {
     /// Commits and closes it. Gives it back if the store is away: it is as good as it was. Blocks for as long as a program works in a mount of
     /// it although nobody holds it.
     pub(crate) fn close(self, link: &Link) -> Result<(), Self> {
-        if let Err(error) = self.volume.commit() && !self.is_lost() {
+        if let Err(error) = self.volume.commit()
+            && !self.is_lost()
+        {
             tracing::warn!(source = %self.source, error = chain(&error), "a volume that nobody uses cannot be committed now");
             return Err(self);
         }
