@@ -46,5 +46,5 @@ pub use self::{
     op::{Changes, New, Rename, SetXattr},
     request::{Done, serving},
     state::Durability,
-    volume::{About, Options, Origin, Snapshot, Volume, Volumes},
+    volume::{About, Health, Options, Origin, Snapshot, Volume, Volumes},
 };

@@ -23,10 +23,12 @@ use crate::{
 };
 
 mod about;
+mod health;
 mod note;
 mod open;
 
 pub use about::{About, Snapshot};
+pub use health::Health;
 
 /// Bounds of a new volume, and whose its top directory is.
 #[derive(Debug, Clone, Copy)]
@@ -80,6 +82,7 @@ pub struct Volume {
     committed: Mutex<Committed>,
     /// Of a reader: keeps what it reads.
     lease: Mutex<Option<Lease>>,
+    health: health::Watched,
 }
 
 impl Volumes {
@@ -267,6 +270,12 @@ impl Volume {
     }
 
     fn commit_under(&self, committed: &mut Committed) -> Result<(), VolumeError> {
+        let done = self.commit_once(committed);
+        self.health.note(&done);
+        done
+    }
+
+    fn commit_once(&self, committed: &mut Committed) -> Result<(), VolumeError> {
         let wal = self.wal()?;
         // A log that fails is one more reason to commit what is in memory.
         let rotated = wal.rotate();

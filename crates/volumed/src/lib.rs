@@ -16,12 +16,16 @@
 
 pub mod client;
 mod error;
+mod failure;
 mod guardian;
 mod held;
 mod http;
 pub mod limits;
 mod message;
+mod percent;
 mod process;
+mod uploads;
+mod walk;
 mod worker;
 
 use std::{ffi::OsString, io, path::PathBuf, time::Duration};

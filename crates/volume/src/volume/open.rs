@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Mutex};
 
 use store::{heads::Lease, tree::Tree};
 
-use super::{Origin, Volume, Volumes, head_name, random};
+use super::{Origin, Volume, Volumes, head_name, health::Watched, random};
 use crate::{
     VolumeError,
     engine::Engine,
@@ -54,7 +54,15 @@ impl Volumes {
         let key = key.map_err(VolumeError::store("get the key of the log"))?;
         engine.attach(Wal::begin(&folder, self.store.realm(), key, epoch, last, recovered.files)?);
         let (committed, lease) = (Mutex::new(committed), Mutex::new(None));
-        Ok(Volume { name: name.to_owned(), volumes: self.clone(), engine, durability, committed, lease })
+        Ok(Volume {
+            name: name.to_owned(),
+            volumes: self.clone(),
+            engine,
+            durability,
+            committed,
+            lease,
+            health: Watched::default(),
+        })
     }
 
     /// Does the log on this node's disk go on from the head?
@@ -78,7 +86,7 @@ impl Volumes {
         let engine = self.engine(committed.layout.superblock.clone(), committed.layout.files)?;
         let durability = committed.layout.superblock.durability;
         let (name, committed, lease) = (name.to_string(), Mutex::new(committed), Mutex::new(Some(lease)));
-        Ok(Volume { name, volumes: self.clone(), engine, durability, committed, lease })
+        Ok(Volume { name, volumes: self.clone(), engine, durability, committed, lease, health: Watched::default() })
     }
 
     pub(super) fn snapshot_layout(&self, volume: &str, snapshot: &str) -> Result<Layout, VolumeError> {

@@ -57,7 +57,7 @@ pub(super) async fn send(job: Job, found: Attributes, headers: &HeaderMap) -> Re
 /// An answer that breaks off has failed. Blocks.
 fn pass_on(job: &Job, found: &Attributes, mut part: Range<u64>, mut sender: Sender<Bytes, io::Error>) -> Result<()> {
     let engine = job.opened.engine();
-    let read = || {
+    let mut read = || {
         let _hold = engine.hold(found.ino)?;
         while part.start < part.end {
             let piece = engine.read(found.ino, part.start, (part.end - part.start).min(PIECE_BYTES as u64) as u32)?;

@@ -6,14 +6,16 @@ use std::{
     time::Instant,
 };
 
+use api::volume::OpenVolume;
 use fuse::{Served, clone_tree, mount};
-use volume::{Committer, Engine, Ino, Volume};
+use volume::{Committer, Engine, Health, Ino, Volume};
 
 use super::{link::Link, meter::Meter};
 use crate::{
     Access, BoxError, Options,
     error::chain,
     failure::{Failure, Result},
+    limits::RENEWAL,
     message::Source,
 };
 
@@ -99,14 +101,15 @@ impl Opened {
 
     /// What is to be told of it.
     pub(crate) fn describe(&self, holders: Vec<String>) -> OpenVolume {
-        let health = self.volume.health();
+        let Health { committed, failures, failure } = self.volume.health();
+        let because = || failure.clone().unwrap_or_else(|| "the log on this node's disk cannot be written".to_owned());
         OpenVolume {
             holders,
             dirty_bytes: self.engine().dirty_bytes().unwrap_or(0),
-            last_commit_age_ms: health.committed.elapsed().as_millis() as u64,
-            store_failures: health.failures,
-            store_failure: health.failure,
-            read_only: self.engine().is_read_only().then(|| health.read_only_because().to_owned()),
+            last_commit_age_ms: committed.elapsed().as_millis() as u64,
+            store_failures: failures,
+            read_only: self.engine().is_read_only().then(because),
+            store_failure: failure,
         }
     }
 
