@@ -174,32 +174,32 @@ impl Filesystem for Adapter {
     ) {
         let made = kind(mode).ok_or(Errno::INVAL).and_then(|kind| {
             let new = new_inode(request, kind, mode, b"");
-            self.shared.make(place(parent, name), volume::New { device: rdev, ..new })
+            self.shared.make(request, place(parent, name), volume::New { device: rdev, ..new })
         });
         reply_entry(reply, made);
     }
 
     fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
         let new = new_inode(request, Kind::Directory, mode, b"");
-        reply_entry(reply, self.shared.make(place(parent, name), new));
+        reply_entry(reply, self.shared.make(request, place(parent, name), new));
     }
 
-    fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        reply_empty(reply, self.shared.unlink(place(parent, name)));
+    fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        reply_empty(reply, self.shared.unlink(request, place(parent, name)));
     }
 
-    fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        reply_empty(reply, self.shared.remove_directory(place(parent, name)));
+    fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        reply_empty(reply, self.shared.remove_directory(request, place(parent, name)));
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let new = new_inode(request, Kind::Symlink, 0o777, target.as_os_str().as_bytes());
-        reply_entry(reply, self.shared.make(place(parent, name), new));
+        reply_entry(reply, self.shared.make(request, place(parent, name), new));
     }
 
     fn rename(
         &self,
-        _: &Request,
+        request: &Request,
         parent: INodeNo,
         name: &OsStr,
         new_parent: INodeNo,
@@ -207,11 +207,11 @@ impl Filesystem for Adapter {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        reply_empty(reply, self.shared.rename(place(parent, name), place(new_parent, new_name), flags));
+        reply_empty(reply, self.shared.rename(request, place(parent, name), place(new_parent, new_name), flags));
     }
 
-    fn link(&self, _: &Request, node: INodeNo, new_parent: INodeNo, new_name: &OsStr, reply: ReplyEntry) {
-        reply_entry(reply, self.shared.link(ino(node), place(new_parent, new_name)));
+    fn link(&self, request: &Request, node: INodeNo, new_parent: INodeNo, new_name: &OsStr, reply: ReplyEntry) {
+        reply_entry(reply, self.shared.link(request, ino(node), place(new_parent, new_name)));
     }
 
     fn create(
@@ -331,7 +331,7 @@ impl Filesystem for Adapter {
 
     fn setxattr(
         &self,
-        _: &Request,
+        request: &Request,
         node: INodeNo,
         name: &OsStr,
         value: &[u8],
@@ -339,7 +339,7 @@ impl Filesystem for Adapter {
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        reply_empty(reply, self.shared.set_xattr(ino(node), name.as_bytes(), value, flags));
+        reply_empty(reply, self.shared.set_xattr(request, ino(node), (name.as_bytes(), value), flags));
     }
 
     fn getxattr(&self, _: &Request, node: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
@@ -350,8 +350,8 @@ impl Filesystem for Adapter {
         reply_xattr(reply, size, self.shared.xattr_names(ino(node)));
     }
 
-    fn removexattr(&self, _: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        reply_empty(reply, self.shared.remove_xattr(ino(node), name.as_bytes()));
+    fn removexattr(&self, request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        reply_empty(reply, self.shared.remove_xattr(request, ino(node), name.as_bytes()));
     }
 
     fn fallocate(

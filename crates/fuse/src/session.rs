@@ -45,6 +45,7 @@ pub struct Served {
 impl Served {
     /// Serves a superblock that [`crate::mount()`] has made.
     pub fn start(volume: Arc<Volume>, device: OwnedFd, options: Options) -> Result<Self, FuseError> {
+        volume.engine().mounted().doing("begin to serve")?;
         Self::serve(volume, &device, options, Beginning::New)
     }
 
@@ -58,7 +59,7 @@ impl Served {
     }
 
     fn serve(volume: Arc<Volume>, device: &OwnedFd, options: Options, beginning: Beginning) -> Result<Self, FuseError> {
-        let shared = Arc::new(Shared::new(volume, beginning));
+        let shared = Arc::new(Shared::new(volume));
         let adapter = Adapter::new(shared.clone(), options.writeback);
         let mut config = Config::default();
         config.acl = SessionACL::All;

@@ -185,8 +185,20 @@ impl Engine {
             Ok(outcome)
         });
         let outcome = replayed.map_err(|source| VolumeError::Replay { sequence, source })?;
-        self.requests.add(record.request, outcome);
+        match record.op {
+            Op::Mounted => self.requests = Requests::default(),
+            _ => self.requests.add(record.request, outcome),
+        }
         Ok(())
+    }
+
+    /// The kernel has a new superblock of the volume: numbers of its requests ([`crate::serving`]) say nothing of earlier ones.
+    pub fn mounted(&self) -> Result<(), Errno> {
+        match self.perform(&Op::Mounted, |_, _| Ok(())) {
+            // Nothing is changed here, so nothing is asked that was done already.
+            Err(Errno::ROFS) => Ok(()),
+            logged => logged.and_then(|()| self.write_log()),
+        }
     }
 
     /// What the kernel's request `number` did before this process took a volume over, if it did: see [`request::serving`].

@@ -104,7 +104,7 @@ fn the_header_and_the_records_of_a_log_are_the_documented_ones() {
     assert_eq!(records, include_bytes!("../tests/golden/log-records-v1.bin"));
 }
 
-fn operations() -> [Op<'static>; 12] {
+fn operations() -> [Op<'static>; 13] {
     let (now, ino, directory) = (Time { seconds: 1_700_000_000, nanos: 123 }, Ino(7), Ino(1));
     let (name, attribute) = (&b"name"[..], &b"user.a"[..]);
     let new = New { kind: Kind::Directory, mode: 0o755, uid: 1, gid: 2, device: 0, target: b"" };
@@ -128,5 +128,6 @@ fn operations() -> [Op<'static>; 12] {
         Op::Copy { from: ino, from_offset: 1, to: Ino(8), to_offset: 2, length: 3, now },
         Op::SetXattr { ino, name: attribute, value: b"v", how: SetXattr::Create, now },
         Op::RemoveXattr { ino, name: attribute, now },
+        Op::Mounted,
     ]
 }

@@ -159,4 +159,6 @@ pub(crate) enum Op<'a> {
         name: &'a [u8],
         now: Time,
     },
+    /// The kernel has a new superblock of the volume, which numbers its requests from the beginning.
+    Mounted,
 }

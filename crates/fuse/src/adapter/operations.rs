@@ -46,9 +46,8 @@ impl Shared {
         self.told(self.engine().lookup(place.directory, place.name)?)
     }
 
-    pub(super) fn make(&self, place: Place<'_>, new: New<'_>) -> Result<Attributes, Errno> {
-        let made = self.kept(self.engine().make(place.directory, place.name, new))?;
-        self.told(made)
+    pub(super) fn make(&self, request: &Request, place: Place<'_>, new: New<'_>) -> Result<Attributes, Errno> {
+        self.told(self.inode_once(request, || self.engine().make(place.directory, place.name, new))?)
     }
 
     /// Makes a file, or takes the one that has the name unless it must be new. `flags` are those of open(2).
@@ -60,7 +59,7 @@ impl Shared {
         flags: i32,
     ) -> Result<Attributes, Errno> {
         let flags = OFlags::from_bits_retain(flags as u32);
-        match self.make(place, new_inode(request, Kind::File, mode, b"")) {
+        match self.make(request, place, new_inode(request, Kind::File, mode, b"")) {
             Err(Errno::EXIST) if !flags.contains(OFlags::EXCL) => {
                 let found = self.find(place)?;
                 if flags.contains(OFlags::TRUNC) { self.empty(request, found.ino) } else { Ok(found) }
@@ -69,27 +68,32 @@ impl Shared {
         }
     }
 
-    pub(super) fn link(&self, ino: Ino, place: Place<'_>) -> Result<Attributes, Errno> {
-        let linked = self.kept(self.engine().link(ino, place.directory, place.name))?;
-        self.told(linked)
+    pub(super) fn link(&self, request: &Request, ino: Ino, place: Place<'_>) -> Result<Attributes, Errno> {
+        self.told(self.inode_once(request, || self.engine().link(ino, place.directory, place.name))?)
     }
 
-    pub(super) fn unlink(&self, place: Place<'_>) -> Result<(), Errno> {
-        self.kept(self.engine().unlink(place.directory, place.name))
+    pub(super) fn unlink(&self, request: &Request, place: Place<'_>) -> Result<(), Errno> {
+        self.done_once(request, || self.engine().unlink(place.directory, place.name))
     }
 
-    pub(super) fn remove_directory(&self, place: Place<'_>) -> Result<(), Errno> {
-        self.kept(self.engine().remove_directory(place.directory, place.name))
+    pub(super) fn remove_directory(&self, request: &Request, place: Place<'_>) -> Result<(), Errno> {
+        self.done_once(request, || self.engine().remove_directory(place.directory, place.name))
     }
 
-    pub(super) fn rename(&self, from: Place<'_>, to: Place<'_>, flags: fuser::RenameFlags) -> Result<(), Errno> {
+    pub(super) fn rename(
+        &self,
+        request: &Request,
+        from: Place<'_>,
+        to: Place<'_>,
+        flags: fuser::RenameFlags,
+    ) -> Result<(), Errno> {
         let how = match flags {
             flags if flags.is_empty() => Rename::Replace,
             fuser::RenameFlags::RENAME_NOREPLACE => Rename::Refuse,
             fuser::RenameFlags::RENAME_EXCHANGE => Rename::Exchange,
             _ => return Err(Errno::INVAL),
         };
-        self.kept(self.engine().rename(from.directory, from.name, to.directory, to.name, how))
+        self.done_once(request, || self.engine().rename(from.directory, from.name, to.directory, to.name, how))
     }
 
     pub(super) fn set_attributes(&self, request: &Request, ino: Ino, set: &SetAttributes) -> Result<Attributes, Errno> {
@@ -204,19 +208,25 @@ impl Shared {
         Ok(copied as u32)
     }
 
-    pub(super) fn set_xattr(&self, ino: Ino, name: &[u8], value: &[u8], flags: i32) -> Result<(), Errno> {
+    pub(super) fn set_xattr(
+        &self,
+        request: &Request,
+        ino: Ino,
+        (name, value): (&[u8], &[u8]),
+        flags: i32,
+    ) -> Result<(), Errno> {
         check_xattr(name)?;
         let how = match XattrFlags::from_bits_truncate(flags as u32) {
             XattrFlags::CREATE => SetXattr::Create,
             XattrFlags::REPLACE => SetXattr::Replace,
             _ => SetXattr::Either,
         };
-        self.kept(self.engine().set_xattr(ino, name, value, how))
+        self.done_once(request, || self.engine().set_xattr(ino, name, value, how))
     }
 
-    pub(super) fn remove_xattr(&self, ino: Ino, name: &[u8]) -> Result<(), Errno> {
+    pub(super) fn remove_xattr(&self, request: &Request, ino: Ino, name: &[u8]) -> Result<(), Errno> {
         check_xattr(name)?;
-        self.kept(self.engine().remove_xattr(ino, name))
+        self.done_once(request, || self.engine().remove_xattr(ino, name))
     }
 
     pub(super) fn xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Errno> {

@@ -64,6 +64,7 @@ def operations():
         number(9) + number(7) + number(1) + number(8) + number(2) + number(3) + now,
         number(10) + number(7) + text(b"user.a") + text(b"v") + number(1) + now,
         number(11) + number(7) + text(b"user.a") + now,
+        number(12),
     ]
 
 

@@ -1,8 +1,10 @@
 //! Makes or opens a volume in a directory, and mounts it: `mount STATE DIR [--threads N] [--writeback] [--object] [--bytes-max N]`.
 //! Ends when DIR is unmounted. For tests and measurements of programs on a volume; people have `pando volume mount`.
 
+mod local;
+
 use std::{
-    fs,
+    os::fd::AsFd,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -11,14 +13,8 @@ use std::{
 use anyhow::{Context, Result, bail};
 use fuse::{Access, Options, Served, clone_tree, mount};
 use rustix::mount::{MoveMountFlags, move_mount};
-use store::{
-    Store,
-    heads::Heads,
-    keys::{MasterKeys, RealmKeys},
-    object::{Objects, RequestOptions},
-};
 use tokio::runtime::Runtime;
-use volume::{Committer, Durability, Volume, VolumeError, Volumes};
+use volume::{Committer, Durability, Volume, VolumeError};
 
 const NAME: &str = "example";
 
@@ -41,32 +37,24 @@ fn main() -> Result<()> {
     drop(mounted.tree);
     served.wait()?;
     drop(committer);
-    volume.commit()?;
+    volume.close()?;
     Ok(())
 }
 
-fn attach(tree: &impl std::os::fd::AsFd, directory: &Path) -> Result<()> {
+fn attach(tree: &impl AsFd, directory: &Path) -> Result<()> {
     let clone = clone_tree(tree.as_fd(), Access::ReadWrite)?;
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
     move_mount(&clone, "", rustix::fs::CWD, directory, flags).context("attach the mount")
 }
 
 fn open(arguments: &Arguments, runtime: &Runtime) -> Result<Volume> {
-    let state = &arguments.state;
-    let objects = state.join("objects");
-    fs::create_dir_all(&objects)?;
-    let heads = runtime.block_on(Heads::open_file(&state.join("heads.db")))?;
-    let objects = objects.to_str().context("the path is not text")?.parse()?;
-    let objects = Objects::open(&objects, RequestOptions::default())?;
-    let master = MasterKeys::parse(&format!("example:{}", "42".repeat(32)), "the example")?;
-    let keys = RealmKeys::new(objects.clone(), Arc::new(master), "default".parse()?);
-    let store = Store::new(objects, keys, None, None);
-    let volumes = Volumes::new(heads, store, runtime.handle().clone(), state.join("logs"));
-    match volumes.create(NAME, &volume::Options { bytes_max: arguments.bytes_max, ..volume::Options::default() }) {
+    let volumes = local::volumes(&arguments.state, runtime)?;
+    let (bytes_max, durability) = (arguments.bytes_max, arguments.durability);
+    match volumes.create(NAME, &volume::Options { bytes_max, durability, ..volume::Options::default() }) {
         Ok(()) | Err(VolumeError::Exists { .. }) => {}
         Err(error) => return Err(error.into()),
     }
-    Ok(volumes.open(NAME, arguments.durability)?)
+    Ok(volumes.open(NAME)?)
 }
 
 impl Arguments {
