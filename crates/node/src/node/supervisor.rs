@@ -232,7 +232,9 @@ impl Node {
             self.unmount_all().await;
         }
         self.stop_volumes().await;
+        let mounted = !self.state().host_mounts().is_empty();
         if self.ids_here().is_empty()
+            && !mounted
             && let Err(error) = self.cgroups.remove_all()
         {
             tracing::warn!(error = chain(&error), "the control groups could not be removed");

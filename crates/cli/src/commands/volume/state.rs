@@ -112,7 +112,7 @@ pub(super) async fn list(args: &JsonArgs, client: &Client) -> Result<()> {
             usage(|usage| usage.inodes.to_string()),
             here,
             dirty,
-            output::age(output::since_ms(volume.updated_ms)),
+            age(volume.committed_ms),
         ]
     };
     let rows: Vec<_> = volumes.iter().map(row).collect();
@@ -143,7 +143,8 @@ fn print(volume: &Volume) {
         Some(VolumeDurability::Object) => println!("fsync        in the object store"),
         None => {}
     }
-    println!("last commit  {} ago, generation {}", output::age(output::since_ms(volume.updated_ms)), volume.generation);
+    println!("made         {} ago", age(volume.created_ms));
+    println!("last commit  {} ago", age(volume.committed_ms));
     let Some(open) = &volume.open else {
         println!("here         not open");
         return;
@@ -161,6 +162,11 @@ fn print(volume: &Volume) {
     if let Some(reason) = &open.read_only {
         println!("read-only    {reason}");
     }
+}
+
+/// How long ago something was that only the store knows.
+fn age(moment_ms: Option<u64>) -> String {
+    moment_ms.map_or_else(|| "?".to_owned(), |moment| output::age(output::since_ms(moment)))
 }
 
 pub(super) async fn remove(args: &RmArgs, client: &Client) -> Result<()> {
@@ -184,11 +190,10 @@ pub(super) async fn usage(args: &JsonArgs, client: &Client) -> Result<()> {
             of.meter.http_requests.to_string(),
             output::bytes(of.meter.http_read_bytes),
             output::bytes(of.meter.http_written_bytes),
-            of.meter.store_failures.to_string(),
         ]
     };
     let rows: Vec<_> = meters.iter().map(row).collect();
-    output::table(["NAME", "DATA", "INODES", "REQUESTS", "READ", "WRITTEN", "FAILED COMMITS"], &rows);
+    output::table(["NAME", "DATA", "INODES", "REQUESTS", "READ", "WRITTEN"], &rows);
     Ok(())
 }
 
