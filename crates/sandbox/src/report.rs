@@ -23,6 +23,9 @@ use crate::{
 /// A new process is ready within this many milliseconds even on a machine that is starting a thousand others.
 const ANSWER_MS_MAX: u64 = 20_000;
 
+/// An errno, the longest name of a step, and a byte.
+const MESSAGE_BYTES: usize = 96;
+
 /// A step of a new process that failed.
 pub(crate) struct Failure {
     pub(crate) step: &'static str,
@@ -65,7 +68,7 @@ pub(crate) fn channel() -> Result<(OwnedFd, OwnedFd), Error> {
 /// Sends the result; fails if the creator is gone. Allocates nothing.
 pub(crate) fn send(channel: BorrowedFd<'_>, result: Result<(), Failure>) -> io::Result<()> {
     let failure = result.err().unwrap_or(Failure { step: "", errno: 0 });
-    let mut message = [0; 64];
+    let mut message = [0; MESSAGE_BYTES];
     // A byte stays free, so that the reader's buffer is never full before the end.
     let length = failure.step.len().min(message.len() - 5);
     message[..4].copy_from_slice(&failure.errno.to_le_bytes());
@@ -78,7 +81,7 @@ pub(crate) fn send(channel: BorrowedFd<'_>, result: Result<(), Failure>) -> io::
 pub(crate) fn receive(channel: OwnedFd) -> Result<Answer, Error> {
     let deadline = Deadline::after_ms(ANSWER_MS_MAX);
     let mut channel = File::from(channel);
-    let (mut message, mut length) = ([0; 64], 0);
+    let (mut message, mut length) = ([0; MESSAGE_BYTES], 0);
     loop {
         if !deadline.poll(channel.as_fd(), PollFlags::IN).doing("wait for a new process")? {
             return Err(Error::Silent(deadline.limit_ms()));

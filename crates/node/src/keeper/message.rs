@@ -15,6 +15,10 @@ use serde::{Deserialize, Serialize};
 pub(crate) enum Request {
     /// As `machine`, if it is one that has been there before -> `Created`
     CreateSandbox { spec: sandbox::Spec, machine: Option<sandbox::Machine> },
+    /// Make the directories that volumes can be mounted on -> `Done`
+    MakeMountPoints { id: SandboxId, paths: Vec<String> },
+    /// With as many mounts as there are paths, which are attached there -> `Done`. After a failure some may be.
+    Attach { id: SandboxId, paths: Vec<String> },
     /// Let the processes of a sandbox go on -> `Done`
     Thaw { id: SandboxId },
     /// Take over a sandbox of an earlier keeper -> `Adopted`
@@ -60,6 +64,8 @@ pub(crate) struct BuildZygote {
     pub(crate) layer_dest: PathBuf,
     /// Where a description of the program is written, for a checkpoint.
     pub(crate) state_dest: Option<PathBuf>,
+    /// Directories on which copies may have another filesystem: what the program has open there could not be carried.
+    pub(crate) mount_points: Vec<PathBuf>,
     /// Use huge pages.
     pub(crate) huge_pages: bool,
     /// The sandbox is frozen from the captured instant on, until it is told to thaw.
