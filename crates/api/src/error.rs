@@ -28,6 +28,12 @@ pub enum ErrorCode {
     TimedOut,
     /// What was sent or is stored is damaged.
     Damaged,
+    /// The volume is full, or the request is larger than what one may be.
+    NoSpace,
+    /// The volume can be read, and nothing in it can be changed here.
+    ReadOnly,
+    /// The object store or the database of heads does not answer; repeating it later is safe.
+    StoreUnavailable,
     /// The client went away.
     Cancelled,
     /// The host refused something the node needs.

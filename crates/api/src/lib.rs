@@ -26,20 +26,31 @@
 //! | `POST /v1/sandboxes/ID/pause` | nothing -> [`PauseEvent`]s, one JSON document per line |
 //! | `POST /v1/sandboxes/ID/resume` | [`ResumeRequest`] -> [`Sandbox`] |
 //! | `POST /v1/sandboxes/ID/exec` | [`ExecRequest`] -> 101, then [`frame::Frame`]s both ways |
+//! | `/v1/volumes...`, `GET /v1/metrics` | see [`volume`] |
+//! | `GET /v1/volumes/NAME/diff?from=SNAPSHOT&to=SNAPSHOT` | [`VolumeChange`]s, one JSON document per line; to missing: the present state |
+//! | `POST /v1/volumes/NAME/verify` | [`VolumeVerification`] |
+//! | `GET /v1/volumes/NAME/export?snapshot=SNAPSHOT`, `POST /v1/volumes/NAME/import?path=PATH` | a tar archive, as bytes |
+//! | `POST /v1/volumes/NAME/mount` | [`MountRequest`] -> [`VolumeMount`] |
+//! | `POST /v1/volumes/NAME/unmount` | [`UnmountRequest`] -> `null` |
 //! | `GET /v1/sandboxes/ID/dial/PORT` | 101, then the bytes of the TCP connection |
 //!
 //! Every answer that is not 2xx or 101 carries an [`ErrorBody`].
 
+mod change;
 mod checkpoint;
 pub mod error;
 pub mod frame;
+mod mount;
 mod node;
 mod sandbox;
 mod store;
 mod template;
+pub mod volume;
 
+pub use change::{Change, VolumeChange, VolumeVerification};
 pub use checkpoint::{Checkpoint, CheckpointEvent, CheckpointRequest, CheckpointStage};
 pub use error::{ErrorBody, ErrorCode, ErrorDetail};
+pub use mount::{MountRequest, UnmountRequest, VolumeMount};
 pub use node::{NodeInfo, PoolInfo};
 pub use sandbox::{
     ExecRequest, ExitStatus, ForkRequest, ForkResponse, Interpreter, PauseEvent, PauseResponse, ProcessInfo, Removed,

@@ -5,7 +5,7 @@ use std::fmt;
 use base::id::{SandboxId, TemplateName};
 use serde::{Deserialize, Serialize};
 
-use crate::{CheckpointStage, ErrorDetail};
+use crate::{CheckpointStage, ErrorDetail, VolumeMount};
 
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -104,6 +104,9 @@ pub struct SandboxDetail {
     pub layers: Vec<String>,
     /// Its directory on the node.
     pub directory: String,
+    /// The volumes that are mounted in it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<VolumeMount>,
 }
 
 /// Which interpreter runs a start's script.
@@ -125,6 +128,9 @@ pub struct RunRequest {
     /// How.
     #[serde(default)]
     pub interpreter: Interpreter,
+    /// Volumes that are mounted in each before its program goes on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<VolumeMount>,
 }
 
 /// What was started.

@@ -111,6 +111,9 @@ pub struct TemplateSpec {
     /// Of the template's program and of every sandbox of it.
     #[serde(default)]
     pub limits: Limits,
+    /// Absolute paths of directories on which sandboxes of it can have volumes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mount_points: Vec<String>,
 }
 
 /// Where a template is in its life.
@@ -244,6 +247,7 @@ mod tests {
             ready: Ready::Command(vec!["true".into()]),
             ready_timeout_ms: 5,
             limits: Limits::default(),
+            mount_points: vec!["/workspace".into()],
         };
         let json = serde_json::to_string(&spec).unwrap();
         assert_eq!(serde_json::from_str::<TemplateSpec>(&json).unwrap(), spec);

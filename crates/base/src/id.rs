@@ -78,13 +78,41 @@ id!(
     "use 1 to 63 of a-z, 0-9, '-', '_' and '.', beginning with a letter or digit"
 );
 
+id!(
+    /// The name a user gave a volume.
+    VolumeName,
+    "volume name",
+    is_name,
+    "use 1 to 63 of a-z, 0-9, '-', '_' and '.', beginning with a letter or digit"
+);
+
+id!(
+    /// A state of one volume that was kept; the user's name for it, or [`SnapshotName::random`].
+    SnapshotName,
+    "snapshot name",
+    is_name,
+    "use 1 to 63 of a-z, 0-9, '-', '_' and '.', beginning with a letter or digit"
+);
+
+impl SnapshotName {
+    /// A name that nobody else has chosen (48 random bits; a clash within one volume is refused by the heads).
+    pub fn random() -> Self {
+        Self(format!("snap-{}", random_hex()))
+    }
+}
+
 impl SandboxId {
     /// A new identifier from the kernel's random source (48 bits: a clash among a node's sandboxes is refused by `mkdir`).
     pub fn random() -> Self {
-        let mut bytes = [0u8; 6];
-        fill_random(&mut bytes);
-        Self(format!("s{}", hex(&bytes)))
+        Self(format!("s{}", random_hex()))
     }
+}
+
+/// 12 digits.
+fn random_hex() -> String {
+    let mut bytes = [0u8; 6];
+    fill_random(&mut bytes);
+    hex(&bytes)
 }
 
 /// Fills `bytes` from the kernel's random source.

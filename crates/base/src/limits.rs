@@ -24,6 +24,12 @@ pub const MESSAGE_BYTES_MAX: usize = 128 << 10;
 /// Most descriptors in one message: the kernel's SCM_MAX_FD is 253; none of ours needs more than this.
 pub const MESSAGE_DESCRIPTORS_MAX: usize = 16;
 
+/// Most mount points of a template: the mounts of a sandbox go to the keeper in one message.
+pub const MOUNT_POINTS_MAX: usize = MESSAGE_DESCRIPTORS_MAX;
+
+/// Longest path of a mount point, in bytes: all of them go into one message as well.
+pub const MOUNT_POINT_BYTES_MAX: usize = 1_024;
+
 /// Largest body of an API request, in bytes: no request carries more than a command line.
 pub const REQUEST_BYTES_MAX: usize = 256 << 10;
 

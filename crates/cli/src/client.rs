@@ -72,21 +72,20 @@ impl Client {
         &self,
         path: &str,
         body: &B,
-        mut take: impl FnMut(E) -> Result<Flow<T>>,
+        take: impl FnMut(E) -> Result<Flow<T>>,
     ) -> Result<T> {
-        let mut answer = self.post_stream(path, body).await?.into_body();
-        let mut buffer = Vec::new();
-        while let Some(frame) = answer.frame().await {
-            buffer.extend_from_slice(&frame.context("the node's answer broke off")?.into_data().unwrap_or_default());
-            while let Some(end) = buffer.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = buffer.drain(..=end).collect();
-                let event = serde_json::from_slice(&line).context("the node's answer is not understood")?;
-                if let Flow::Done(done) = take(event)? {
-                    return Ok(done);
-                }
-            }
-        }
-        anyhow::bail!("the node hung up before it had finished")
+        let found = lines(self.post_stream(path, body).await?, take).await?;
+        found.context("the node hung up before it had finished")
+    }
+
+    /// As [`Self::post_lines`], for all of the lines.
+    pub(crate) async fn get_lines<E: DeserializeOwned>(
+        &self,
+        path: &str,
+        mut take: impl FnMut(E) -> Result<()>,
+    ) -> Result<()> {
+        let answer = self.get_stream(path).await?;
+        lines(answer, |event| take(event).map(|()| Flow::Continue::<()>)).await.map(drop)
     }
 
     /// Switches the connection to another protocol.
@@ -146,6 +145,26 @@ impl Client {
             Err(_) => anyhow::bail!("the node answered {status}, which this program does not understand"),
         }
     }
+}
+
+/// Reads lines until `take` has what it waits for, or they end.
+async fn lines<E: DeserializeOwned, T>(
+    answer: Response<Incoming>,
+    mut take: impl FnMut(E) -> Result<Flow<T>>,
+) -> Result<Option<T>> {
+    let mut answer = answer.into_body();
+    let mut buffer = Vec::new();
+    while let Some(frame) = answer.frame().await {
+        buffer.extend_from_slice(&frame.context("the node's answer broke off")?.into_data().unwrap_or_default());
+        while let Some(end) = buffer.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = buffer.drain(..=end).collect();
+            let event = serde_json::from_slice(&line).context("the node's answer is not understood")?;
+            if let Flow::Done(done) = take(event)? {
+                return Ok(Some(done));
+            }
+        }
+    }
+    Ok(None)
 }
 
 async fn parse<T: DeserializeOwned>(response: Response<Incoming>) -> Result<T> {

@@ -18,6 +18,8 @@ pub(crate) mod rm;
 pub(crate) mod run;
 pub(crate) mod store;
 pub(crate) mod template;
+pub(crate) mod volume;
+pub(crate) mod volumed;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -66,6 +68,9 @@ pub(crate) enum Command {
     /// Look after the store behind checkpoints.
     #[command(subcommand)]
     Store(store::Command),
+    /// Make, look at, keep, fork and mount volumes: durable workspaces.
+    #[command(subcommand, after_help = volume::EXAMPLES)]
+    Volume(Box<volume::Command>),
     Rm(rm::Args),
     Doctor(doctor::Args),
     /// Measure, and compare within one run.
@@ -77,6 +82,9 @@ pub(crate) enum Command {
     /// The node's server of page faults; started by it.
     #[command(hide = true)]
     Guardian(guardian::Args),
+    /// The node's processes of volumes; started by it.
+    #[command(hide = true)]
+    Volumed(volumed::Args),
 }
 
 /// Runs a command; Ctrl-C ends every one but those that handle it themselves.
@@ -97,6 +105,9 @@ pub(crate) async fn run(cli: Cli) -> ExitCode {
             interruptible("a resume that was begun is completed", resume::run(args, &client)).await
         }
         Command::Store(command) => interruptible("", store::run(command, &client)).await,
+        Command::Volume(command) => {
+            interruptible("a change that was begun is completed", volume::run(*command, &client)).await
+        }
         Command::Connect(args) => interruptible("", connect::run(args, &client)).await,
         Command::Ps(args) => interruptible("", ps::run(args, &client)).await,
         Command::Inspect(args) => interruptible("", inspect::run(args, &client)).await,
@@ -104,7 +115,9 @@ pub(crate) async fn run(cli: Cli) -> ExitCode {
         Command::Rm(args) => interruptible("", rm::run(args, &client)).await,
         Command::Bench(command) => interruptible("the private node is removed", bench::run(command)).await,
         Command::Doctor(args) => doctor::run(&args),
-        Command::Keeper(_) | Command::Guardian(_) => Err(Failure::Usage("it is started by the node".to_owned()).into()),
+        Command::Keeper(_) | Command::Guardian(_) | Command::Volumed(_) => {
+            Err(Failure::Usage("it is started by the node".to_owned()).into())
+        }
     };
     match result {
         Ok(code) => code,

@@ -11,7 +11,7 @@ Exit codes:
     1  failed
     2  wrong usage
     3  the node cannot be reached
-    4  no such template, checkpoint or sandbox
+    4  no such template, checkpoint, sandbox, volume or snapshot
     5  the program cannot be forked
     6  the program ended or was not ready in time
     7  of what was to be verified some was out of reach, and nothing was damaged
@@ -90,6 +90,9 @@ pub(crate) fn code_of(code: ErrorCode) -> u8 {
         | ErrorCode::Interrupted
         | ErrorCode::TimedOut
         | ErrorCode::Damaged
+        | ErrorCode::NoSpace
+        | ErrorCode::ReadOnly
+        | ErrorCode::StoreUnavailable
         | ErrorCode::Host => 1,
     }
 }

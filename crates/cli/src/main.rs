@@ -4,6 +4,7 @@ mod client;
 mod commands;
 mod exit;
 mod output;
+mod transfer;
 
 use std::process::ExitCode;
 
@@ -19,6 +20,9 @@ fn main() -> ExitCode {
     }
     if let commands::Command::Guardian(guardian) = &cli.command {
         return commands::guardian::run(guardian, &cli.log);
+    }
+    if let commands::Command::Volumed(volumed) = &cli.command {
+        return commands::volumed::run(volumed, &cli.log);
     }
     output::start_logging(&cli.log);
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {

@@ -28,6 +28,8 @@ pub struct Config {
     pub keeper_command: Vec<String>,
     /// Command that runs the pager, whole. With `--join` after it, it joins the control group whose `cgroup.procs` is its standard input.
     pub pager_command: Vec<String>,
+    /// Command that runs the processes of volumes, whole.
+    pub volumes_command: Vec<String>,
     /// Most bytes of memory that the pager may take.
     pub pager_memory: u64,
 }
@@ -76,6 +78,15 @@ impl Config {
     /// What is left here of paused sandboxes. Not among the others: what a crash leaves there of one is swept like anything else.
     pub(crate) fn paused_dir(&self) -> PathBuf {
         self.state_dir.join("paused")
+    }
+
+    pub(crate) fn host_mounts_dir(&self) -> PathBuf {
+        self.state_dir.join("mounts")
+    }
+
+    /// Where it is recorded that a volume is mounted on `path` of the host.
+    pub(crate) fn host_mount_dir(&self, path: &str) -> PathBuf {
+        self.host_mounts_dir().join(&blake3::hash(path.as_bytes()).to_hex()[..32])
     }
 
     pub(crate) fn images_dir(&self) -> PathBuf {

@@ -13,10 +13,12 @@
 mod blob;
 pub(crate) mod check;
 mod checkpoint;
+mod encoded;
 mod hot;
 mod pages;
 mod paused;
 pub(crate) mod transfer;
+mod volumes;
 mod writing;
 
 use std::{
@@ -47,7 +49,8 @@ pub(crate) use checkpoint::fuzz as fuzz_checkpoint;
 pub(crate) use checkpoint::{Checkpoint, Counts, known_pages, name_of, pack_layer, page_reader, write_bytes};
 pub(crate) use hot::HotPages;
 pub(crate) use pages::Opener;
-pub(crate) use paused::{Paused, lost_race};
+pub(crate) use paused::{Mounted, Paused, lost_race};
+pub(crate) use volumes::StoreOpener;
 pub(crate) use writing::Writing;
 
 /// The variable that holds the master keys, if no file is named.

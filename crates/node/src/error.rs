@@ -76,6 +76,16 @@ pub enum Error {
     Store { action: &'static str, source: Box<dyn std::error::Error + Send + Sync> },
     #[error("the file is no whole checkpoint")]
     DamagedFile { source: Box<dyn std::error::Error + Send + Sync> },
+    #[error("sandbox {id} can write {}", .volumes.join(" and "))]
+    WritesVolumes { id: SandboxId, volumes: Vec<String> },
+    #[error("{}", .error.message)]
+    VolumeRefused { status: u16, error: Box<api::ErrorDetail> },
+    #[error("cannot {action}")]
+    Volumes { action: &'static str, source: volumed::Error },
+    #[error("there is no volume mounted on {path} of the host by this node")]
+    NotMounted { path: String },
+    #[error("{path} of the host cannot be used: {reason}")]
+    HostPath { path: String, reason: String },
     #[error("the sandbox engine failed")]
     Sandbox(#[from] sandbox::Error),
 }

@@ -5,13 +5,14 @@ mod errors;
 mod handlers;
 mod store;
 mod upgrade;
+mod volumes;
 
 use std::sync::Arc;
 
 use axum::{
     Router,
     extract::DefaultBodyLimit,
-    routing::{get, post},
+    routing::{any, get, post},
 };
 use base::limits::REQUEST_BYTES_MAX;
 
@@ -44,8 +45,16 @@ pub(crate) fn router(node: Arc<Node>) -> Router {
         .route("/store/rotate-key", post(store::rotate_key))
         .route("/sandboxes/{id}/exec", post(upgrade::exec))
         .route("/sandboxes/{id}/dial/{port}", get(upgrade::dial));
+    // Not nested: what is passed on keeps its path.
+    let volumes = format!("{}/volumes", api::VERSION_PREFIX);
     Router::new()
         .nest(api::VERSION_PREFIX, routes)
+        .route(&volumes, any(volumes::pass_on))
+        .route(&format!("{volumes}/{{name}}"), any(volumes::pass_on))
+        .route(&format!("{volumes}/{{name}}/mount"), post(volumes::mount))
+        .route(&format!("{volumes}/{{name}}/unmount"), post(volumes::unmount))
+        .route(&format!("{volumes}/{{name}}/{{*rest}}"), any(volumes::pass_on))
+        .route(&format!("{}/metrics", api::VERSION_PREFIX), get(volumes::pass_on))
         .fallback(handlers::no_such_path)
         .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
         .with_state(node)

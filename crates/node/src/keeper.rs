@@ -185,6 +185,11 @@ impl Keeper {
             Request::CreateSandbox { spec, machine } => self.sandboxes.create(&spec, machine),
             Request::CreateBare { id, dir } => self.sandboxes.create_bare(&id, &dir),
             Request::Furnish { spec } => self.sandboxes.furnish(&spec),
+            Request::MakeMountPoints { id, paths } => self.sandboxes.make_mount_points(&id, &paths),
+            Request::Attach { id, paths } if paths.len() == descriptors.len() => {
+                self.sandboxes.attach(&id, &paths, &descriptors)
+            }
+            Request::Attach { .. } => no_descriptors(),
             Request::Thaw { id } => self.sandboxes.thaw(&id),
             Request::Adopt { spec, init, main } => self.sandboxes.adopt(&spec, init, main, &mut self.children),
             Request::BindLimits { ids } => self.sandboxes.bind_limits(&ids),

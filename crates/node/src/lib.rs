@@ -29,8 +29,26 @@ pub fn pager_socket(state_dir: &std::path::Path) -> std::path::PathBuf {
     state_dir.join("store").join("pager.sock")
 }
 
+/// Where the processes of a node's volumes have their sockets and logs.
+pub fn volumes_folder(state_dir: &std::path::Path) -> std::path::PathBuf {
+    state_dir.join("volumes")
+}
+
 /// How long a pager stays that nobody needs, in case the next checkpoint is started soon.
 const PAGER_IDLE: std::time::Duration = std::time::Duration::from_secs(30);
+
+/// Runs one of the processes of volumes: the whole life of a process that has one thread so far. `arguments` are those that this program
+/// was called with, without the role.
+pub fn run_volumes(
+    role: volumed::Role,
+    settings: durable::Settings,
+    state_dir: &std::path::Path,
+    arguments: Vec<std::ffi::OsString>,
+) -> std::result::Result<(), volumed::Error> {
+    sys::heap::return_large_allocations();
+    let config = volumed::Config { folder: volumes_folder(state_dir), arguments, options: volumed::Options::default() };
+    volumed::run(role, config, &durable::StoreOpener::new(settings, state_dir.to_owned()))
+}
 
 /// Runs the pager's guardian: the whole life of a process that has one thread so far.
 pub fn run_pager(settings: durable::Settings, state_dir: &std::path::Path) -> std::result::Result<(), pager::Error> {

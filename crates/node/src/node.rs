@@ -10,6 +10,7 @@ mod dial;
 mod discard;
 mod exec;
 mod fork;
+mod host_mounts;
 mod images;
 mod inspect;
 mod logs;
@@ -26,6 +27,7 @@ mod stopped;
 mod store;
 mod supervisor;
 mod transfer;
+pub(crate) mod volumes;
 
 use std::{
     fs::{File, OpenOptions},
@@ -89,6 +91,8 @@ pub(crate) struct Node {
     cgroups: Cgroups,
     state: Mutex<State>,
     durable: Durable,
+    /// The processes that have the volumes.
+    volumes: volumed::Client,
     /// Who serves other nodes, and where; empty: nobody.
     serving: OnceLock<peers::Serving>,
     /// Counts changes of templates; waiters look again.
@@ -109,7 +113,8 @@ pub(crate) struct Node {
 impl Node {
     /// Loads the state. Nothing runs yet: [`Self::supervise`] starts the keeper and the rest.
     pub(crate) async fn load(config: Config) -> Result<Arc<Self>> {
-        for dir in [config.templates_dir(), config.sandboxes_dir(), config.images_dir(), config.paused_dir()] {
+        let made = [config.templates_dir(), config.sandboxes_dir(), config.images_dir(), config.paused_dir()];
+        for dir in made.into_iter().chain([config.host_mounts_dir()]) {
             std::fs::create_dir_all(&dir).at("create", &dir)?;
         }
         let id = records::node_id(&config.state_dir)?;
@@ -125,14 +130,20 @@ impl Node {
         let null = OpenOptions::new().read(true).write(true).open("/dev/null").at("open", Path::new("/dev/null"))?;
         let (pool_limit, parked_limit) = (config.pool_limit, config.parked_limit);
         let durable = Durable::open(&config.durable, &config.state_dir).await?;
+        let volumes = volumed::Client::new(crate::volumes_folder(&config.state_dir), config.volumes_command.clone());
+        let mut state = State::new(templates, sandboxes, pool_limit, parked_limit);
+        for mount in host_mounts::load(&config) {
+            state.begin_host_mount(&mount)?;
+        }
         Ok(Arc::new(Self {
             durable,
+            volumes,
             serving: OnceLock::new(),
             config,
             id,
             began: Instant::now(),
             cgroups,
-            state: Mutex::new(State::new(templates, sandboxes, pool_limit, parked_limit)),
+            state: Mutex::new(state),
             changes: watch::Sender::new(0),
             keeper: watch::Sender::new(None),
             keeper_restarts: watch::Sender::new(0),
@@ -218,6 +229,10 @@ impl Node {
         let changed = self.state().set_state(id, state);
         if changed.is_some() {
             tracing::info!(sandbox = %id, ?state, "the program ended");
+        }
+        if state == SandboxState::Lost {
+            // Its mounts have gone with it.
+            self.sweep_work.notify_one();
         }
         self.record_end(changed);
     }

@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use api::{BuildTimings, SandboxState, TemplateSpec};
+use api::{BuildTimings, SandboxState, TemplateSpec, VolumeMount};
 use base::{
     frame,
     id::{SandboxId, TemplateName},
@@ -116,6 +116,15 @@ pub(crate) struct SandboxRecord {
     /// The store may have a head of it, of the pause of that moment, that says that this node has it in hand.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) held: Option<u64>,
+    /// What is mounted in it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) volumes: Vec<VolumeMount>,
+}
+
+/// A volume that is mounted on a directory of the host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct HostMountRecord {
+    pub(crate) mount: VolumeMount,
 }
 
 impl SandboxRecord {
@@ -146,6 +155,11 @@ impl Record for TemplateRecord {
 
 impl Record for SandboxRecord {
     const KIND: u16 = 3;
+    const VERSION: u16 = 1;
+}
+
+impl Record for HostMountRecord {
+    const KIND: u16 = 4;
     const VERSION: u16 = 1;
 }
 
@@ -242,6 +256,7 @@ mod tests {
             spec: None,
             paused_ms: None,
             held: None,
+            volumes: Vec::new(),
         }
     }
 

@@ -22,6 +22,7 @@ mod sandboxes;
 mod templates;
 #[cfg(test)]
 mod tests;
+mod volumes;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
@@ -30,7 +31,7 @@ use std::{
     sync::Arc,
 };
 
-use api::{BuildTimings, SandboxState, TemplateFacts};
+use api::{BuildTimings, SandboxState, TemplateFacts, VolumeMount};
 use base::id::{SandboxId, TemplateName};
 use process::ZygoteFacts;
 use sandbox::ProcessIdentity;
@@ -166,6 +167,10 @@ pub(crate) struct State {
     resuming: BTreeSet<SandboxId>,
     /// What became of programs while their sandboxes were being paused.
     ended: BTreeMap<SandboxId, SandboxState>,
+    /// Sandboxes that may have volumes mounted.
+    holding: BTreeSet<SandboxId>,
+    /// What is mounted on directories of the host, by their paths.
+    host_mounts: BTreeMap<String, VolumeMount>,
     starts_in_flight: usize,
     /// Layers of sandboxes that are being made; one entry for each use.
     held: Vec<PathBuf>,
@@ -195,6 +200,12 @@ impl State {
                 .collect(),
             resuming: BTreeSet::new(),
             ended: BTreeMap::new(),
+            holding: sandboxes
+                .iter()
+                .filter(|record| !record.volumes.is_empty())
+                .map(|record| record.id.clone())
+                .collect(),
+            host_mounts: BTreeMap::new(),
             // The node before may have ended in between.
             unbound: sandboxes.iter().map(|record| record.id.clone()).collect(),
             sandboxes: sandboxes.into_iter().map(|record| (record.id.clone(), record)).collect(),

@@ -3,7 +3,7 @@
 mod complete;
 pub(crate) mod inject;
 
-use std::{fs::File, mem::take, time::Duration};
+use std::{fs::File, mem::take, path::PathBuf, time::Duration};
 
 use complete::{Known, complete};
 use inject::{Injection, Outcome};
@@ -16,6 +16,7 @@ use sys::{
 
 use crate::{
     checks::{self, Places, Surroundings},
+    covered,
     descriptors::{self, Files},
     error::{Context, Error},
     image::{Image, SharedObject, Stream, StreamFile, Thread},
@@ -41,6 +42,8 @@ pub struct CaptureSpec {
     pub streams: Vec<(StreamFile, Stream)>,
     /// Where an earlier start left its arena (begin and end), which is not part of the program.
     pub earlier_arena: Option<(u64, u64)>,
+    /// Directories where copies may find another filesystem. What is open there is refused; the working directory may be there.
+    pub mount_points: Vec<PathBuf>,
 }
 
 /// An error of what the caller does while the source is stopped.
@@ -130,6 +133,7 @@ fn capture_until(spec: &CaptureSpec, during_pause: Step<'_>, hold: Option<Step<'
     let still = Still::adopt(newborn)?;
     let known = Known { threads, pending, answers, found, lines, dont_fork };
     let image = complete(&still, arena, spec.earlier_arena, known)?;
+    refuse(covered::refusals(&image, &spec.mount_points))?;
     if let Some((hold, _stopped, _deadman)) = held {
         hold().map_err(Error::DuringPause)?;
     }

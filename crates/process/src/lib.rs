@@ -15,6 +15,7 @@
 mod capture;
 mod checkpoint;
 mod checks;
+mod covered;
 mod descriptors;
 mod error;
 mod floor;

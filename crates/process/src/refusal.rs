@@ -79,6 +79,10 @@ pub enum Refusal {
     HugeTlb { address: u64 },
     #[error("the mapping at {address:#x} uses memory protection key {key}")]
     ProtectionKey { address: u64, key: u32 },
+    #[error(
+        "{what} is {path}, and on the mount point {mount_point} sandboxes may have a volume instead: have nothing open there when the program is ready"
+    )]
+    BelowMountPoint { what: String, path: String, mount_point: String },
     #[error("it has {found} {what}, more than the {max} that can be forked")]
     TooMany { what: String, found: usize, max: usize },
     #[error("it holds capabilities ({effective:#x}) or runs as root: only an unprivileged program can be forked")]

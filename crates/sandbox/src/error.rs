@@ -21,6 +21,8 @@ pub enum Error {
     Exec { command: String, source: io::Error },
     #[error("cannot start {command:?} in the sandbox: {step}")]
     Start { command: String, step: String, source: io::Error },
+    #[error("cannot use the mount point {}: the node could not {step}", path.display())]
+    MountPoint { path: PathBuf, step: String, source: io::Error },
     #[error("a command needs at least the name of a program")]
     NoProgram,
     #[error("the sandbox is frozen; thaw it first")]

@@ -22,7 +22,8 @@ use crate::{
 /// A new process is ready within this many milliseconds even on a machine that is starting a thousand others.
 const ANSWER_MS_MAX: u64 = 20_000;
 
-const MESSAGE_BYTES: usize = 64;
+/// An errno, the longest name of a step, and a byte.
+const MESSAGE_BYTES: usize = 96;
 
 /// A step of a new process that failed.
 pub(crate) struct Failure {

@@ -21,7 +21,7 @@ use crate::{
     deadline::Deadline,
     error::{Context, Error},
     identity::{ProcessIdentity, stat},
-    program, snapshot,
+    mount_point, program, snapshot,
     spec::{Command, Spec},
 };
 
@@ -130,6 +130,18 @@ impl Sandbox {
     /// sandbox not frozen ([`Error::Frozen`]).
     pub fn spawn(&self, command: &Command, stdio: [BorrowedFd<'_>; 3]) -> Result<i32, Error> {
         program::start(command, stdio, self.init_pidfd(), &self.group)
+    }
+
+    /// Makes the directory `path`, below the sandbox's root, that a filesystem can be attached to. It belongs to the program's user; what is
+    /// missing above it belongs to root. One that is there stays as it is. The caller must be single-threaded.
+    pub fn make_mount_point(&self, path: &Path) -> Result<(), Error> {
+        mount_point::make(self.init_pidfd(), path)
+    }
+
+    /// Attaches `mount`, which is attached nowhere, to the directory `path` below the sandbox's root: its programs see it from then on, also
+    /// those that run, and nobody else does. It goes with the sandbox's last process. The caller must be single-threaded.
+    pub fn attach(&self, mount: BorrowedFd<'_>, path: &Path) -> Result<(), Error> {
+        mount_point::attach(self.init_pidfd(), mount, path)
     }
 
     /// Makes the limits hold on a host whose controllers are in v1: moves all processes into the v1 groups. The first move

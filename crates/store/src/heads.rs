@@ -62,6 +62,9 @@ pub enum HeadsError {
         "{text:?} is not a head's name: use 1 to 255 of a-z, A-Z, 0-9, '-', '_', '.' and '/', beginning with a letter or digit"
     )]
     Name { text: String },
+    /// What shall be noted with a head is too long.
+    #[error("a note of {bytes} bytes is too long for a head, which takes {bytes_max}")]
+    Note { bytes: usize, bytes_max: usize },
     /// The address names no database that can hold heads.
     #[error("the database's address must begin with sqlite: or postgres:")]
     Url,
@@ -124,6 +127,8 @@ pub struct Head {
     pub generation: u64,
     /// When it was last changed, in milliseconds since 1970 by the writer's clock. For people, and for guesses that may be wrong.
     pub updated_ms: u64,
+    /// What whoever duplicated a head had to say: at most [`limits::HEAD_NOTE_BYTES_MAX`], often nothing.
+    pub note: String,
 }
 
 /// All heads and leases of one store.
@@ -165,10 +170,10 @@ impl Heads {
         let mut transaction = self.database.begin().await?;
         let generation = next_generation(&mut transaction).await?;
         let kept = leases::hand_over(&mut transaction, lease, realm, manifest).await?;
-        let updated_ms = now_ms();
-        if kept && insert(&mut transaction, realm, name, manifest, generation, updated_ms).await.map_err(failed())? {
+        let made = new_head(realm, name, manifest, generation, "");
+        if kept && insert(&mut transaction, &made).await.map_err(failed())? {
             transaction.commit().await.map_err(failed())?;
-            return head(realm, name, &manifest.to_string(), generation, updated_ms);
+            return Ok(made);
         }
         transaction.rollback().await.map_err(failed())?;
         match self.get(realm, name).await {
@@ -179,9 +184,12 @@ impl Heads {
         }
     }
 
-    /// Gives what `of` names a second name, if `of` is still exactly that. In one step, so that no lease is needed. May be repeated as it was
-    /// when the answer was lost.
-    pub async fn duplicate(&self, of: &Head, name: &HeadName) -> Result<Head, HeadsError> {
+    /// Gives what `of` names a second name, with a note, if `of` is still exactly that. In one step, so that no lease is needed. May be
+    /// repeated as it was when the answer was lost.
+    pub async fn duplicate(&self, of: &Head, name: &HeadName, note: &str) -> Result<Head, HeadsError> {
+        if note.len() > limits::HEAD_NOTE_BYTES_MAX {
+            return Err(HeadsError::Note { bytes: note.len(), bytes_max: limits::HEAD_NOTE_BYTES_MAX });
+        }
         let failed = || database("name a state again");
         let Head { realm, manifest, .. } = of;
         let mut transaction = self.database.begin().await?;
@@ -191,10 +199,11 @@ impl Heads {
             WHERE realm = $1 AND name = $2 AND generation = $3 AND manifest = $4";
         let lock = sqlx::query(lock).bind(realm.as_str()).bind(of.name.as_str()).bind(signed(of.generation));
         let locked = lock.bind(manifest.to_string()).execute(&mut *transaction).await.map_err(failed())?;
-        let (still, updated_ms) = (locked.rows_affected() == 1, now_ms());
-        if still && insert(&mut transaction, realm, name, *manifest, generation, updated_ms).await.map_err(failed())? {
+        let still = locked.rows_affected() == 1;
+        let made = new_head(realm, name, *manifest, generation, note);
+        if still && insert(&mut transaction, &made).await.map_err(failed())? {
             transaction.commit().await.map_err(failed())?;
-            return head(realm, name, &manifest.to_string(), generation, updated_ms);
+            return Ok(made);
         }
         transaction.rollback().await.map_err(failed())?;
         if !still {
@@ -208,7 +217,7 @@ impl Heads {
 
     /// The head as it is now.
     pub async fn get(&self, realm: &Realm, name: &HeadName) -> Result<Head, HeadsError> {
-        let select = "SELECT name, manifest, generation, updated_ms FROM heads WHERE realm = $1 AND name = $2";
+        let select = "SELECT name, manifest, generation, updated_ms, note FROM heads WHERE realm = $1 AND name = $2";
         let select = sqlx::query(select).bind(realm.as_str()).bind(name.as_str());
         let rows = select.fetch_all(self.database.pool()).await.map_err(database("read a head"))?;
         let row = rows.first().ok_or_else(|| HeadsError::NotFound { realm: realm.clone(), name: name.clone() })?;
@@ -230,7 +239,7 @@ impl Heads {
         let update = update.bind(name.as_str()).bind(generation).bind(expected.manifest.to_string());
         if kept && update.execute(&mut *transaction).await.map_err(failed())?.rows_affected() == 1 {
             transaction.commit().await.map_err(failed())?;
-            return head(realm, name, &next.to_string(), generation, updated_ms);
+            return head(realm, name, &next.to_string(), generation, updated_ms, expected.note.clone());
         }
         transaction.rollback().await.map_err(failed())?;
         let found = self.get(realm, name).await?;
@@ -250,7 +259,7 @@ impl Heads {
         let mut transaction = self.database.begin().await?;
         let generation = next_generation(&mut transaction).await?;
         let update = "UPDATE heads SET generation = $1, updated_ms = $2
-            WHERE realm = $3 AND name = $4 AND generation = $5 RETURNING name, manifest, generation, updated_ms";
+            WHERE realm = $3 AND name = $4 AND generation = $5 RETURNING name, manifest, generation, updated_ms, note";
         let update = sqlx::query(update).bind(generation).bind(now_ms()).bind(seen.realm.as_str());
         let update = update.bind(seen.name.as_str()).bind(signed(seen.generation));
         let rows = update.fetch_all(&mut *transaction).await.map_err(failed())?;
@@ -279,7 +288,7 @@ impl Heads {
     /// [`limits::HEADS_PER_LIST_MAX`].
     pub async fn list(&self, realm: &Realm, prefix: &str, after: Option<&HeadName>) -> Result<Vec<Head>, HeadsError> {
         // '\x7f' is above everything a name may hold, so the range is exactly the prefix, and the primary key's index serves it.
-        let select = "SELECT name, manifest, generation, updated_ms FROM heads
+        let select = "SELECT name, manifest, generation, updated_ms, note FROM heads
             WHERE realm = $1 AND name >= $2 AND name < $3 AND name > $4 ORDER BY name LIMIT $5";
         let select = sqlx::query(select).bind(realm.as_str()).bind(prefix).bind(format!("{prefix}\x7f"));
         let select = select.bind(after.map_or("", HeadName::as_str)).bind(i64::from(limits::HEADS_PER_LIST_MAX));
@@ -296,19 +305,19 @@ impl Heads {
     }
 }
 
+fn new_head(realm: &Realm, name: &HeadName, manifest: ManifestId, generation: i64, note: &str) -> Head {
+    let (generation, updated_ms) = (generation.unsigned_abs(), now_ms().unsigned_abs());
+    Head { realm: realm.clone(), name: name.clone(), manifest, generation, updated_ms, note: note.to_owned() }
+}
+
 /// Adds a head; false if the name is taken.
-async fn insert(
-    transaction: &mut AnyConnection,
-    realm: &Realm,
-    name: &HeadName,
-    manifest: ManifestId,
-    generation: i64,
-    updated_ms: i64,
-) -> Result<bool, sqlx::Error> {
-    let insert = "INSERT INTO heads (realm, name, manifest, generation, updated_ms) VALUES ($1, $2, $3, $4, $5)
+async fn insert(transaction: &mut AnyConnection, head: &Head) -> Result<bool, sqlx::Error> {
+    let insert =
+        "INSERT INTO heads (realm, name, manifest, generation, updated_ms, note) VALUES ($1, $2, $3, $4, $5, $6)
         ON CONFLICT (realm, name) DO NOTHING";
-    let insert = sqlx::query(insert).bind(realm.as_str()).bind(name.as_str()).bind(manifest.to_string());
-    Ok(insert.bind(generation).bind(updated_ms).execute(transaction).await?.rows_affected() == 1)
+    let insert = sqlx::query(insert).bind(head.realm.as_str()).bind(head.name.as_str()).bind(head.manifest.to_string());
+    let insert = insert.bind(signed(head.generation)).bind(signed(head.updated_ms)).bind(&*head.note);
+    Ok(insert.execute(transaction).await?.rows_affected() == 1)
 }
 
 /// Why a conditional change found `found` instead of what the caller held.
@@ -334,25 +343,33 @@ fn parse(realm: &Realm, row: &AnyRow) -> Result<Head, HeadsError> {
     let name: String = row.try_get(0).map_err(failed())?;
     let manifest: String = row.try_get(1).map_err(failed())?;
     let generation = row.try_get(2).map_err(failed())?;
-    head(realm, &parsed(name, "head's name")?, &manifest, generation, row.try_get(3).map_err(failed())?)
+    let (updated_ms, note) = (row.try_get(3).map_err(failed())?, row.try_get(4).map_err(failed())?);
+    head(realm, &parsed(name, "head's name")?, &manifest, generation, updated_ms, note)
 }
 
-fn head(realm: &Realm, name: &HeadName, manifest: &str, generation: i64, updated_ms: i64) -> Result<Head, HeadsError> {
+fn head(
+    realm: &Realm,
+    name: &HeadName,
+    manifest: &str,
+    generation: i64,
+    updated_ms: i64,
+    note: String,
+) -> Result<Head, HeadsError> {
     let manifest = parsed(manifest.to_owned(), "manifest id")?;
     let unsigned = |value: i64| {
         u64::try_from(value).map_err(|_| HeadsError::Damaged { expected: "positive number", value: value.to_string() })
     };
     let (generation, updated_ms) = (unsigned(generation)?, unsigned(updated_ms)?);
-    Ok(Head { realm: realm.clone(), name: name.clone(), manifest, generation, updated_ms })
+    Ok(Head { realm: realm.clone(), name: name.clone(), manifest, generation, updated_ms, note })
 }
 
 fn parsed<T: FromStr>(value: String, expected: &'static str) -> Result<T, HeadsError> {
     value.parse().map_err(|_| HeadsError::Damaged { expected, value })
 }
 
-/// SQL has no unsigned numbers. Generations count from one, so that the sign is never reached.
-fn signed(generation: u64) -> i64 {
-    i64::try_from(generation).unwrap_or(i64::MAX)
+/// SQL has no unsigned numbers. Generations count from one, and milliseconds from 1970, so that the sign is never reached.
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 fn now_ms() -> i64 {

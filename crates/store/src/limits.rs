@@ -65,6 +65,9 @@ pub const SQLITE_WAL_TRIES: u32 = 100;
 /// Longest name of a head, in bytes: room for a kind, a name of the user's and an id; short enough for a database index.
 pub const HEAD_NAME_BYTES_MAX: usize = 255;
 
+/// Longest note of a head, in bytes: some lines of text, sealed and in hexadecimal digits.
+pub const HEAD_NOTE_BYTES_MAX: usize = 4 << 10;
+
 /// Heads that one `list` returns: bounds the answer. A caller goes on after the last name.
 pub const HEADS_PER_LIST_MAX: u32 = 1_000;
 

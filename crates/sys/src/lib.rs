@@ -6,6 +6,7 @@ pub mod child;
 pub mod clone;
 pub mod deadman;
 pub mod heap;
+pub mod mount;
 pub mod namespace;
 pub mod numa;
 pub mod pidfd;

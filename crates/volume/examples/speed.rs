@@ -14,7 +14,7 @@ use store::{
     keys::{MasterKeys, RealmKeys},
     object::Objects,
 };
-use volume::{Durability, Engine, Ino, Kind, New, Options, ROOT, Rename, Volume, Volumes};
+use volume::{Engine, Ino, Kind, New, Options, ROOT, Rename, Volume, Volumes};
 
 const FILE_BYTES: usize = 4096;
 const FILES_PER_DIRECTORY: usize = 1000;
@@ -31,17 +31,17 @@ fn main() {
     let heads = runtime.block_on(Heads::open_file(&folder.path().join("heads.db"))).unwrap();
     let volumes = Volumes::new(heads, store, runtime.handle().clone(), folder.path().join("n"));
     volumes.create("ws", &Options::default()).unwrap();
-    let volume = volumes.open("ws", Durability::Local).unwrap();
+    let volume = volumes.open("ws").unwrap();
     let inos = bulk(volume.engine(), files);
     timed("commit", files, || volume.commit().unwrap());
     timed("snapshot (nothing changed)", 20, || {
-        (0..20).for_each(|number| volume.snapshot(&format!("s{number}")).unwrap())
+        (0..20).for_each(|number| drop(volume.snapshot(&format!("s{number}"), "").unwrap()));
     });
     for threads in [1, 8, 32] {
         synced(&volume, threads);
     }
     volume.close().unwrap();
-    let volume = timed("open", 1, || volumes.open("ws", Durability::Local).unwrap());
+    let volume = timed("open", 1, || volumes.open("ws").unwrap());
     timed("first read", 1, || read(volume.engine(), &inos[..1]));
     timed("read, cold", files, || read(volume.engine(), &inos));
     remove(volume.engine(), files);

@@ -13,6 +13,7 @@ use crate::{
 mod attributes;
 mod data;
 mod names;
+mod unnamed;
 
 pub(crate) use data::Plan;
 
@@ -60,6 +61,9 @@ impl State {
             }
             Op::SetXattr { ino, name, value, how, now } => self.set_xattr(ino, name, value, how, now),
             Op::RemoveXattr { ino, name, now } => self.remove_xattr(ino, name, now),
+            Op::MakeUnnamed { directory, new, now } => self.make_unnamed(directory, &new, now),
+            Op::Place { ino, directory, name, now } => self.place(ino, Place { directory, name }, now),
+            Op::Mounted => Ok(Outcome { ino: None, bytes: 0 }),
         }
     }
 

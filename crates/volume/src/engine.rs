@@ -25,16 +25,22 @@ use crate::{
     inode::{Ino, Inode},
     limits,
     loader::Loader,
-    op::Op,
+    op::{Op, Record},
     pressure::Pressure,
+    request::{self, Done, Requests},
     state::{State, Step, Stop},
     wal::Wal,
 };
 
 mod change;
 mod look;
+mod walk;
 
-pub use look::{Listed, Usage};
+pub use self::{
+    change::Hold,
+    look::{Listed, Usage},
+    walk::Links,
+};
 
 /// An inode by its number.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,13 +76,16 @@ pub struct Engine {
     read_only: AtomicBool,
     memory: Memory,
     pressure: Pressure,
+    /// Of the log that was replayed.
+    requests: Requests,
 }
 
 impl Engine {
     /// A filesystem in which nothing can be changed.
     pub(crate) fn new(state: State, loader: Loader, memory: Memory) -> Self {
         let (read_only, pressure) = (AtomicBool::new(true), Pressure::default());
-        Self { state: Mutex::new(state), loader, wal: None, read_only, memory, pressure }
+        let requests = Requests::default();
+        Self { state: Mutex::new(state), loader, wal: None, read_only, memory, pressure, requests }
     }
 
     pub(crate) fn loader(&self) -> &Loader {
@@ -141,7 +150,10 @@ impl Engine {
                 }
             };
             let page = self.loader.page(&base.tree, missed).map_err(|error| io_error(&error))?;
-            self.lock()?.admit(base, missed, page)?;
+            let mut state = self.lock()?;
+            state.admit(base, missed, page)?;
+            // Whoever only reads makes no commits, which let go otherwise.
+            state.evict_if_grown(self.memory.inodes_max);
         }
     }
 
@@ -153,7 +165,7 @@ impl Engine {
         };
         let (answer, full, dirty_bytes) = self.ask(|state| {
             let outcome = state.apply(op)?;
-            let full = wal.append(state.next_sequence(), op);
+            let full = wal.append(state.next_sequence(), &Record { request: request::current(), op: *op });
             // It has happened and is logged: whatever comes now, it must not be repeated.
             let answer = with(state, outcome).map_err(|_| Stop::Errno(Errno::IO))?;
             Ok((answer, full, state.memory_bytes()))
@@ -168,16 +180,35 @@ impl Engine {
     }
 
     /// Repeats an operation of the log.
-    pub(crate) fn replay(&self, sequence: u64, op: &Op<'_>) -> Result<(), VolumeError> {
+    pub(crate) fn replay(&mut self, sequence: u64, record: &Record<'_>) -> Result<(), VolumeError> {
         let replayed = self.ask(|state| {
             state.set_replaying(true);
-            let applied = state.apply(op);
+            let applied = state.apply(&record.op);
             state.set_replaying(false);
-            applied?;
+            let outcome = applied?;
             state.next_sequence();
-            Ok(())
+            Ok(outcome)
         });
-        replayed.map_err(|source| VolumeError::Replay { sequence, source })
+        let outcome = replayed.map_err(|source| VolumeError::Replay { sequence, source })?;
+        match record.op {
+            Op::Mounted => self.requests = Requests::default(),
+            _ => self.requests.add(record.request, outcome),
+        }
+        Ok(())
+    }
+
+    /// The kernel has a new superblock of the volume: numbers of its requests ([`crate::serving`]) say nothing of earlier ones.
+    pub fn mounted(&self) -> Result<(), Errno> {
+        match self.perform(&Op::Mounted, |_, _| Ok(())) {
+            // Nothing is changed here, so nothing is asked that was done already.
+            Err(Errno::ROFS) => Ok(()),
+            logged => logged.and_then(|()| self.write_log()),
+        }
+    }
+
+    /// What the kernel's request `number` did before this process took a volume over, if it did: see [`request::serving`].
+    pub fn done(&self, number: u64) -> Option<Done> {
+        self.requests.get(number)
     }
 
     /// Fetches the data that a read needs, and puts it together.

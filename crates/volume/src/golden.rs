@@ -12,8 +12,8 @@ use crate::{
     directory::Dirent,
     extents::{Piece, Source, Window},
     inode::{Ino, Inode, Kind, Time},
-    op::{Changes, New, Op, Rename, SetXattr},
-    state::{Superblock, encode_xattrs},
+    op::{Changes, New, Op, Record, Rename, SetXattr},
+    state::{Durability, Superblock, encode_xattrs},
     wal::{Header, encode_record},
 };
 
@@ -38,6 +38,7 @@ fn an_inode_is_the_documented_one() {
         changed: Time { seconds: 1_700_000_001, nanos: 6 },
         born: Time::default(),
         parent: Ino(300),
+        cookie: 1 << 62 | 8,
         target: b"target".to_vec(),
     };
     both_ways(&inode, include_bytes!("../tests/golden/inode-v1.bin"));
@@ -79,6 +80,8 @@ fn a_superblock_is_the_documented_one() {
         inodes: 65,
         bytes_max: 10 << 30,
         inodes_max: 10 << 20,
+        durability: Durability::Object,
+        created: Time { seconds: 1_700_000_000, nanos: 7 },
     };
     both_ways(&superblock, include_bytes!("../tests/golden/superblock-v1.bin"));
 }
@@ -95,13 +98,14 @@ fn the_header_and_the_records_of_a_log_are_the_documented_ones() {
     let mut records = Vec::new();
     for op in operations() {
         let start = records.len();
-        encode_record(&op, &mut records);
-        assert_eq!(postcard::from_bytes::<Op<'_>>(&records[start + 4..]).unwrap(), op);
+        let record = Record { request: 300, op };
+        encode_record(&record, &mut records);
+        assert_eq!(postcard::from_bytes::<Record<'_>>(&records[start + 4..]).unwrap(), record);
     }
     assert_eq!(records, include_bytes!("../tests/golden/log-records-v1.bin"));
 }
 
-fn operations() -> [Op<'static>; 12] {
+fn operations() -> [Op<'static>; 16] {
     let (now, ino, directory) = (Time { seconds: 1_700_000_000, nanos: 123 }, Ino(7), Ino(1));
     let (name, attribute) = (&b"name"[..], &b"user.a"[..]);
     let new = New { kind: Kind::Directory, mode: 0o755, uid: 1, gid: 2, device: 0, target: b"" };
@@ -125,5 +129,9 @@ fn operations() -> [Op<'static>; 12] {
         Op::Copy { from: ino, from_offset: 1, to: Ino(8), to_offset: 2, length: 3, now },
         Op::SetXattr { ino, name: attribute, value: b"v", how: SetXattr::Create, now },
         Op::RemoveXattr { ino, name: attribute, now },
+        Op::MakeUnnamed { directory, new, now },
+        Op::Place { ino, directory, name, now },
+        Op::Rename { directory, name: b"a", to: Ino(2), new_name: b"b", how: Rename::Whiteout, now },
+        Op::Mounted,
     ]
 }

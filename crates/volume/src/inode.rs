@@ -75,6 +75,8 @@ pub struct Inode {
     pub born: Time,
     /// Of a directory: the one that it is in. Of others: the one of the newest name, which may be gone.
     pub parent: Ino,
+    /// The cookie of that name in it.
+    pub(crate) cookie: u64,
     /// Where a symbolic link leads.
     #[serde(with = "serde_bytes")]
     pub target: Vec<u8>,

@@ -15,8 +15,11 @@
 //! docs/volume-engine.md.
 
 mod apply;
+pub mod archive;
 mod chunk;
 mod committer;
+mod compact;
+mod diff;
 mod directory;
 mod engine;
 mod error;
@@ -28,20 +31,28 @@ mod key;
 pub mod limits;
 mod loader;
 mod materialise;
+mod names;
 mod op;
 mod pack;
 mod paged;
 mod pressure;
 mod recover;
+mod request;
 mod state;
+mod verify;
 mod volume;
 mod wal;
 
 pub use self::{
     committer::Committer,
-    engine::{Attributes, Engine, Listed, Memory, Usage},
+    compact::Effort,
+    diff::{Change, Changed, Tell},
+    engine::{Attributes, Engine, Hold, Links, Listed, Memory, Usage},
     error::{Cause, VolumeError, WalError},
     inode::{Ino, Inode, Kind, ROOT, Time},
     op::{Changes, New, Rename, SetXattr},
-    volume::{Durability, Options, Origin, Volume, Volumes},
+    request::{Done, serving},
+    state::Durability,
+    verify::{Finding, Verified},
+    volume::{About, Health, Options, Origin, Snapshot, Volume, Volumes},
 };

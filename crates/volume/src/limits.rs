@@ -21,6 +21,12 @@ pub const LINKS_MAX: u32 = 65_000;
 /// Names and values of one inode's extended attributes together: they lie in one value of the tree.
 pub const XATTRS_BYTES_MAX: usize = 24 << 10;
 
+/// Longest note of a snapshot: some lines of text. Sealed and in hexadecimal digits it fits a head's note.
+pub const NOTE_BYTES_MAX: usize = 1 << 10;
+
+/// Symbolic links that one path may lead through: what Linux takes.
+pub const SYMLINKS_MAX: usize = 40;
+
 /// Levels of directories that are walked up when one is moved: bounds what a damaged tree can cost.
 pub const DEPTH_MAX: usize = 1 << 16;
 
@@ -43,6 +49,44 @@ pub const SEGMENT_BYTES: u64 = 64 << 20;
 /// Keys that are captured with the lock held at a time: some 100 us.
 pub const CAPTURE_KEYS: usize = 512;
 
+/// Paths of directories that whoever walks a tree by its keys remembers: some megabytes.
+pub const NAMES_KNOWN: usize = 16 << 10;
+
+/// Pages of keys that it remembers: of inodes and of entries, in two places each.
+pub const PAGES_KNOWN: usize = 8;
+
+/// Longest extended header of an archive's member: 24 KiB of attributes, two paths, and much room.
+pub const ARCHIVE_HEADER_BYTES_MAX: u64 = 1 << 20;
+
+/// Most stretches of data of a sparse file in an archive: 16 MiB to remember.
+pub const ARCHIVE_PARTS_MAX: u64 = 1 << 20;
+
+/// Data that an import or export moves at a time.
+pub const ARCHIVE_READ_BYTES: usize = 1 << 20;
+
+/// Segments of nodes above which the small ones are joined: each commit adds one, and a manifest names them all.
+pub const NODE_SEGMENTS: usize = 64;
+
+/// Bytes of nodes that one commit moves: some hundred milliseconds.
+pub const MOVED_NODE_BYTES: u64 = 32 << 20;
+
+/// Bytes of data that one commit moves: as much as writers may have ahead of it.
+pub const MOVED_DATA_BYTES: u64 = 256 << 20;
+
+/// Garbage below which data is not moved, as long as it is less than half of what is in use.
+pub const GARBAGE_BYTES_MIN: i64 = 64 << 20;
+
+/// What a small segment of data is, and how many there may be before they are joined: a commit adds one.
+pub const SMALL_SEGMENT_BYTES: i64 = 4 << 20;
+/// See above.
+pub const DATA_SEGMENTS_SMALL: usize = 256;
+
+/// Commits between two looks at what may be moved.
+pub const COMPACT_COMMITS: u32 = 64;
+
+/// Chunks that a verification reads at once: 4 MiB.
+pub const VERIFY_CHUNKS: usize = 32;
+
 /// Chunks of data kept open in memory: at most 64 MiB. The kernel's page cache is in front of it.
 pub const CHUNKS_OPEN: usize = 512;
 
@@ -53,6 +97,9 @@ pub const NODES_OPEN: usize = 2048;
 /// what a crash makes the next opening replay.
 pub const DIRTY_BYTES: u64 = 256 << 20;
 
+/// Requests of a log that are remembered after it was replayed: far more than the kernel has under way at once.
+pub const REQUESTS_KNOWN: usize = 1 << 16;
+
 /// Longest pause between two attempts to commit while the store is away.
 pub const COMMIT_BACKOFF: Duration = Duration::from_secs(5);
 
@@ -61,6 +108,12 @@ pub const INODES_IN_MEMORY: usize = 256 << 10;
 
 /// Records that wait in memory for the log's file before a writer writes them (without a sync).
 pub const WAL_BUFFER_BYTES: usize = 1 << 20;
+
+/// Zeros that are written to the log ahead of what is synced often: some tens of syncs' worth.
+pub const WAL_FILL_BYTES: u64 = 256 << 10;
+
+/// Syncs of one file of the log after which it is filled ahead: most files see none or one.
+pub const WAL_SYNCS_MIN: u32 = 4;
 
 /// Largest batch of the log: a record of the largest write and a buffer before it. Checked before a batch is read.
 pub const WAL_BATCH_BYTES_MAX: usize = 32 << 20;

@@ -51,6 +51,8 @@ pub enum Rename {
     Replace,
     Refuse,
     Exchange,
+    /// As `Replace`; a character device 0:0 stays at the old name.
+    Whiteout,
 }
 
 /// What a write of an extended attribute does if it exists, or does not.
@@ -60,6 +62,15 @@ pub enum SetXattr {
     Either,
     Create,
     Replace,
+}
+
+/// A change as the log has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Record<'a> {
+    /// The number of the kernel's request for it; 0 if it was none.
+    pub(crate) request: u64,
+    #[serde(borrow)]
+    pub(crate) op: Op<'a>,
 }
 
 /// One change.
@@ -150,4 +161,21 @@ pub(crate) enum Op<'a> {
         name: &'a [u8],
         now: Time,
     },
+    /// An inode that has no name yet, as if it were made in `directory`.
+    MakeUnnamed {
+        directory: Ino,
+        #[serde(borrow)]
+        new: New<'a>,
+        now: Time,
+    },
+    /// Gives an inode without a name one, which it takes from whoever has it.
+    Place {
+        ino: Ino,
+        directory: Ino,
+        #[serde(with = "serde_bytes")]
+        name: &'a [u8],
+        now: Time,
+    },
+    /// The kernel has a new superblock of the volume, which numbers its requests from the beginning.
+    Mounted,
 }

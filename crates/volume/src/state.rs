@@ -22,17 +22,18 @@ use store::{id::SegmentId, tree::Tree};
 use crate::{
     directory::{self, Dirent, SLOTS},
     extents::Window,
-    inode::{Ino, Inode, Kind},
+    inode::{Ino, Inode, Kind, Time},
     key::{Key, Part},
     paged::{Gap, Paged},
 };
 
 mod freeze;
 mod load;
+mod pins;
 
 pub(crate) use self::{
     freeze::{Frozen, Stored, Value},
-    load::{Page, encode_xattrs, orphans},
+    load::{Page, decode_xattrs, encode_xattrs, orphans},
 };
 
 /// Why an operation did not happen.
@@ -66,6 +67,17 @@ pub(crate) struct Superblock {
     pub(crate) inodes: u64,
     pub(crate) bytes_max: u64,
     pub(crate) inodes_max: u64,
+    pub(crate) durability: Durability,
+    pub(crate) created: Time,
+}
+
+/// What `fsync` of a file in a volume promises.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Durability {
+    /// It is on this node's disk: it survives a crash of the process and of the node.
+    Local,
+    /// It is in the store: it survives the loss of the node.
+    Object,
 }
 
 /// Bytes of data by segment, as changes.
@@ -103,13 +115,14 @@ pub(crate) struct State {
     base: Base,
     slots: HashMap<Ino, Slot>,
     orphans: BTreeSet<Ino>,
-    /// References from outside: of the kernel, of open files.
-    pins: HashMap<Ino, u64>,
+    pins: pins::Pins,
     dirty: HashSet<Key>,
     freeze: Option<freeze::Freeze>,
     usage: Usage,
     /// Bytes of data that are in memory only.
     memory_bytes: u64,
+    /// Inodes in memory after the last sweep of clean ones.
+    evicted_to: usize,
     /// A log is being replayed: what it holds has happened, whatever the quota says.
     replaying: bool,
 }
@@ -122,11 +135,12 @@ impl State {
             base: Base { tree, version: 0 },
             slots: HashMap::new(),
             orphans,
-            pins: HashMap::new(),
+            pins: pins::Pins::default(),
             dirty: HashSet::new(),
             freeze: None,
             usage: Usage::new(),
             memory_bytes: 0,
+            evicted_to: 0,
             replaying: false,
         }
     }
@@ -221,28 +235,8 @@ impl State {
         self.orphans.contains(&ino)
     }
 
-    pub(crate) fn is_pinned(&self, ino: Ino) -> bool {
-        self.pins.contains_key(&ino)
-    }
-
     pub(crate) fn orphans(&self) -> Vec<Ino> {
         self.orphans.iter().copied().collect()
-    }
-
-    /// Counts a reference from outside.
-    pub(crate) fn pin(&mut self, ino: Ino) {
-        *self.pins.entry(ino).or_default() += 1;
-    }
-
-    /// Takes `count` references back; true if none is left.
-    pub(crate) fn unpin(&mut self, ino: Ino, count: u64) -> bool {
-        let Some(pins) = self.pins.get_mut(&ino) else { return true };
-        *pins = pins.saturating_sub(count);
-        let last = *pins == 0;
-        if last {
-            self.pins.remove(&ino);
-        }
-        last
     }
 }
 

@@ -14,15 +14,23 @@ use tokio::runtime::Handle;
 
 use crate::{
     VolumeError,
+    compact::{self, Effort, Plan},
     engine::{Engine, Memory},
     inode::{Inode, Kind, ROOT, Time},
     limits::COMMIT_LEASE,
     materialise::{Committed, Layout, Target},
     pack::Segments,
-    state::Superblock,
+    state::{Durability, Superblock},
 };
 
+mod about;
+mod health;
+mod note;
 mod open;
+mod states;
+
+pub use about::{About, Snapshot};
+pub use health::Health;
 
 /// Bounds of a new volume, and whose its top directory is.
 #[derive(Debug, Clone, Copy)]
@@ -37,21 +45,14 @@ pub struct Options {
     pub uid: u32,
     /// Its group.
     pub gid: u32,
+    /// What `fsync` promises.
+    pub durability: Durability,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { bytes_max: 10 << 30, inodes_max: 10 << 20, mode: 0o755, uid: 0, gid: 0 }
+        Self { bytes_max: 10 << 30, inodes_max: 10 << 20, mode: 0o755, uid: 0, gid: 0, durability: Durability::Local }
     }
-}
-
-/// What `fsync` promises.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Durability {
-    /// It is on this node's disk: it survives a crash of the process and of the node.
-    Local,
-    /// It is in the store: it survives the loss of the node.
-    Object,
 }
 
 /// A state that others come from.
@@ -82,7 +83,8 @@ pub struct Volume {
     /// Held during a commit: there is one at a time.
     committed: Mutex<Committed>,
     /// Of a reader: keeps what it reads.
-    lease: Option<Lease>,
+    lease: Mutex<Option<Lease>>,
+    health: health::Watched,
 }
 
 impl Volumes {
@@ -107,6 +109,8 @@ impl Volumes {
             inodes: 1,
             bytes_max: options.bytes_max,
             inodes_max: options.inodes_max,
+            durability: options.durability,
+            created: Time::now(),
         };
         let head = head_name(&Origin::Volume(name.to_owned()))?;
         self.runtime.block_on(async {
@@ -126,24 +130,31 @@ impl Volumes {
             let head = self.heads.open_under(&lease, &from).await.map_err(VolumeError::heads(from.as_str()))?;
             let mut layout = Layout::read(&self.store, head.manifest).await?;
             layout.superblock.epoch = random();
+            layout.superblock.created = Time::now();
             self.create_head(name, &to, &layout, &lease).await
         })
     }
 
     /// Names of all volumes, or of all snapshots of one.
     pub fn list(&self, snapshots_of: Option<&str>) -> Result<Vec<String>, VolumeError> {
-        let prefix = snapshots_of.map_or_else(|| "volumes/".to_owned(), |name| format!("volumes/{name}/snapshots/"));
-        let (mut names, mut after) = (Vec::new(), None);
+        let prefix = snapshots_of.map_or_else(|| "volumes/".to_owned(), snapshots_prefix);
+        let heads = self.heads_below(&prefix)?.into_iter();
+        Ok(heads
+            .filter_map(|head| {
+                let rest = head.name.as_str().strip_prefix(&prefix)?;
+                if snapshots_of.is_none() { rest.strip_suffix("/head") } else { Some(rest) }.map(str::to_owned)
+            })
+            .collect())
+    }
+
+    fn heads_below(&self, prefix: &str) -> Result<Vec<Head>, VolumeError> {
+        let (mut found, mut after) = (Vec::new(), None);
         loop {
-            let heads = self.heads.list(self.store.realm(), &prefix, after.as_ref());
-            let heads = self.runtime.block_on(heads).map_err(VolumeError::heads(&prefix))?;
-            let Some(last) = heads.last() else { return Ok(names) };
+            let heads = self.heads.list(self.store.realm(), prefix, after.as_ref());
+            let heads = self.runtime.block_on(heads).map_err(VolumeError::heads(prefix))?;
+            let Some(last) = heads.last() else { return Ok(found) };
             after = Some(last.name.clone());
-            let rest = heads.iter().filter_map(|head| head.name.as_str().strip_prefix(&prefix));
-            names.extend(rest.filter_map(|rest| match snapshots_of {
-                None => rest.strip_suffix("/head").map(str::to_owned),
-                Some(_) => Some(rest.to_owned()),
-            }));
+            found.extend(heads);
         }
     }
 
@@ -197,22 +208,40 @@ impl Volume {
 
     /// Writes what was done so far to the store and moves the head. Work goes on meanwhile.
     pub fn commit(&self) -> Result<(), VolumeError> {
-        self.commit_under(&mut self.committed())
+        self.commit_under(&mut self.committed(), &Plan::default())
     }
 
-    /// Commits, and names the state `snapshot`.
-    pub fn snapshot(&self, snapshot: &str) -> Result<(), VolumeError> {
+    /// Moves what lies in segments that are little used, so that they can go and a manifest names few: a commit that takes longer. What
+    /// there is to move is found out before, while work and commits go on. True if there was something.
+    pub fn compact(&self, effort: Effort) -> Result<bool, VolumeError> {
+        self.wal()?;
+        let name = self.committed().head.name.clone();
+        let runtime = &self.volumes.runtime;
+        let (state, lease) = runtime.block_on(self.volumes.open_under_lease(&name))?;
+        let planned = runtime.block_on(compact::plan(self.engine.loader(), &state.layout, effort));
+        runtime.block_on(self.volumes.heads.release(lease)).map_err(VolumeError::heads(&self.name))?;
+        let plan = planned?;
         let mut committed = self.committed();
-        self.commit_under(&mut committed)?;
-        self.name_state(&committed.head, snapshot)
+        if plan.is_empty() || committed.layout.superblock.epoch != plan.epoch {
+            return Ok(false);
+        }
+        self.commit_under(&mut committed, &plan)?;
+        Ok(true)
+    }
+
+    /// Commits, and names the state `snapshot`, with a note for people: at most [`crate::limits::NOTE_BYTES_MAX`].
+    pub fn snapshot(&self, snapshot: &str, note: &str) -> Result<Snapshot, VolumeError> {
+        let mut committed = self.committed();
+        self.commit_under(&mut committed, &Plan::default())?;
+        self.name_state(&committed.head, snapshot, note)
     }
 
     /// Makes the volume what it was at `snapshot`; the state before is named `before`. What is written while this runs is undone by it.
     /// Inodes that do not exist in the snapshot are stale; whoever has a cache forgets it now.
     pub fn restore(&self, snapshot: &str, before: &str) -> Result<(), VolumeError> {
         let mut committed = self.committed();
-        self.commit_under(&mut committed)?;
-        self.name_state(&committed.head, before)?;
+        self.commit_under(&mut committed, &Plan::default())?;
+        self.name_state(&committed.head, before, &format!("before {snapshot} was restored"))?;
         let wal = self.wal()?;
         let mut layout = self.volumes.snapshot_layout(&self.name, snapshot)?;
         let mut state = self.engine.lock().map_err(VolumeError::store("restore"))?;
@@ -224,6 +253,8 @@ impl Volume {
             next_ino: current.next_ino.max(layout.superblock.next_ino),
             bytes_max: current.bytes_max,
             inodes_max: current.inodes_max,
+            durability: current.durability,
+            created: current.created,
             ..layout.superblock
         };
         let (target, store) = (self.volumes.target(&self.name), self.engine.loader().store());
@@ -234,25 +265,37 @@ impl Volume {
         Ok(wal.restart(about.epoch, about.sequence)?)
     }
 
-    /// Commits and ends. Without this a volume ends as in a crash: the log has what was synced.
-    pub fn close(self) -> Result<(), VolumeError> {
-        match self.lease {
-            None => self.commit(),
-            Some(lease) => {
-                let released = self.volumes.runtime.block_on(self.volumes.heads.release(lease));
-                released.map_err(VolumeError::heads(&self.name))
-            }
+    /// Commits and ends: nothing can be changed any more, and what the kernel held is forgotten. Without this a volume ends as in a
+    /// crash: the log has what was synced. If this fails, the volume goes on as before.
+    pub fn close(&self) -> Result<(), VolumeError> {
+        if let Some(lease) = self.lease().take() {
+            let released = self.volumes.runtime.block_on(self.volumes.heads.release(lease));
+            return released.map_err(VolumeError::heads(&self.name));
         }
+        if self.engine.wal().is_none() {
+            return Ok(());
+        }
+        self.commit()?;
+        self.engine.reap_all().map_err(VolumeError::store("remove files without a name"))?;
+        self.engine.forbid_changes();
+        self.commit()
     }
 
     /// Prolongs what a reader keeps. Due well before an hour is over.
-    pub fn renew(&mut self) -> Result<(), VolumeError> {
-        let Some(lease) = &mut self.lease else { return Ok(()) };
+    pub fn renew(&self) -> Result<(), VolumeError> {
+        let mut lease = self.lease();
+        let Some(lease) = lease.as_mut() else { return Ok(()) };
         let renewed = self.volumes.runtime.block_on(self.volumes.heads.renew(lease, COMMIT_LEASE));
         renewed.map_err(VolumeError::heads(&self.name))
     }
 
-    fn commit_under(&self, committed: &mut Committed) -> Result<(), VolumeError> {
+    fn commit_under(&self, committed: &mut Committed, plan: &Plan) -> Result<(), VolumeError> {
+        let done = self.commit_once(committed, plan);
+        self.health.note(&done);
+        done
+    }
+
+    fn commit_once(&self, committed: &mut Committed, plan: &Plan) -> Result<(), VolumeError> {
         let wal = self.wal()?;
         // A log that fails is one more reason to commit what is in memory.
         let rotated = wal.rotate();
@@ -260,7 +303,7 @@ impl Volume {
             self.engine.forbid_changes();
         }
         let target = self.volumes.target(&self.name);
-        match self.volumes.runtime.block_on(target.materialise(&self.engine, committed)) {
+        match self.volumes.runtime.block_on(target.materialise(&self.engine, committed, plan)) {
             Ok(next) => *committed = next,
             Err(error) => {
                 if let VolumeError::Fenced { .. } | VolumeError::NotFound { .. } = error {
@@ -273,11 +316,14 @@ impl Volume {
         Ok(rotated?)
     }
 
-    fn name_state(&self, committed: &Head, snapshot: &str) -> Result<(), VolumeError> {
+    fn name_state(&self, committed: &Head, snapshot: &str, note: &str) -> Result<Snapshot, VolumeError> {
         let origin = Origin::Snapshot { volume: self.name.clone(), snapshot: snapshot.to_owned() };
-        let name = head_name(&origin)?;
-        let named = self.volumes.runtime.block_on(self.volumes.heads.duplicate(committed, &name));
-        named.map(drop).map_err(VolumeError::heads(name.as_str()))
+        let (name, volumes) = (head_name(&origin)?, &self.volumes);
+        let named = volumes.runtime.block_on(async {
+            let sealed = note::seal(&volumes.store, note).await?;
+            volumes.heads.duplicate(committed, &name, &sealed).await.map_err(VolumeError::heads(name.as_str()))
+        });
+        named.map(|head| Snapshot { name: snapshot.to_owned(), created_ms: head.updated_ms, note: note.to_owned() })
     }
 
     fn wal(&self) -> Result<&crate::wal::Wal, VolumeError> {
@@ -286,6 +332,10 @@ impl Volume {
 
     fn committed(&self) -> MutexGuard<'_, Committed> {
         self.committed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lease(&self) -> MutexGuard<'_, Option<Lease>> {
+        self.lease.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -305,6 +355,7 @@ fn top_directory(options: &Options) -> Inode {
         changed: now,
         born: now,
         parent: ROOT,
+        cookie: 0,
         target: Vec::new(),
     }
 }
@@ -322,6 +373,10 @@ fn head_name(origin: &Origin) -> Result<HeadName, VolumeError> {
         return Err(VolumeError::Name { name: bad.chars().take(base::limits::NAME_BYTES_MAX).collect() });
     }
     text.parse().map_err(|source: HeadsError| VolumeError::Heads { name: text.clone(), source: source.into() })
+}
+
+fn snapshots_prefix(volume: &str) -> String {
+    format!("volumes/{volume}/snapshots/")
 }
 
 fn random<const N: usize>() -> [u8; N] {

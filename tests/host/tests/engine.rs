@@ -172,7 +172,8 @@ fn outside_of_a_sandbox() -> Result<()> {
         child.wait()?;
         return Err(error);
     }
-    let spec = CaptureSpec { pid: child.id() as i32, streams: Vec::new(), earlier_arena: None };
+    let spec =
+        CaptureSpec { pid: child.id() as i32, streams: Vec::new(), earlier_arena: None, mount_points: Vec::new() };
     let mut copied = false;
     let captured = process::capture(&spec, &mut || {
         copied = true;

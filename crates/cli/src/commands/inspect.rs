@@ -46,6 +46,9 @@ fn print(detail: &SandboxDetail) {
     println!("cgroup     {}", detail.cgroup);
     println!("directory  {}", detail.directory);
     println!("layers     {}", detail.layers.join("\n           "));
+    for mount in &detail.volumes {
+        println!("volume     {}", super::volume::describe_mount(mount));
+    }
     println!();
     let row = |process: &api::ProcessInfo| {
         [

@@ -190,6 +190,12 @@ pub(crate) async fn run(args: Args, socket: PathBuf, log: String) -> Result<Exit
     pager_command.extend(["--state".to_owned(), state_dir.display().to_string()]);
     pager_command.extend(arguments(&durable));
     pager_command.extend(args.memory.arguments());
+    // Its role comes last: the processes start each other with the arguments before it.
+    let mut volumes_command =
+        vec![program.display().to_string(), "--log".to_owned(), log.clone(), "volumed".to_owned()];
+    volumes_command.extend(["--state".to_owned(), state_dir.display().to_string()]);
+    volumes_command.extend(arguments(&durable));
+    volumes_command.push(volumed::Role::Guardian.argument().to_owned());
     let mut keeper_command = vec![program.display().to_string(), "--log".to_owned(), log, "keeper".to_owned()];
     keeper_command.extend(args.memory.arguments());
     let config = Config {
@@ -199,6 +205,7 @@ pub(crate) async fn run(args: Args, socket: PathBuf, log: String) -> Result<Exit
         parked_limit: args.ahead,
         durable,
         pager_command,
+        volumes_command,
         pager_memory: args.pager_memory,
         peer_listen,
         at_exit: if args.ephemeral { AtExit::Remove } else { AtExit::Keep },

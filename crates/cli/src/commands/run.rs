@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use api::{ErrorDetail, Interpreter, RunRequest, RunResponse, Sandbox};
+use api::{ErrorDetail, Interpreter, RunRequest, RunResponse, Sandbox, VolumeMount};
 use base::id::TemplateName;
 
 use crate::{client::Client, exit::code_of, output};
@@ -22,6 +22,10 @@ pub(crate) struct Args {
     /// Start with the stepping interpreter: slower, for comparison.
     #[arg(long)]
     stepping: bool,
+    /// Mount a volume, or a snapshot of one, on a mount point of the template before the program goes on; may be repeated. With `:ro`
+    /// nothing can be written to it.
+    #[arg(long = "volume", value_name = "VOLUME[@SNAPSHOT]:DIR[:ro]", value_parser = super::volume::parse_mount)]
+    volumes: Vec<VolumeMount>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -29,7 +33,7 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
     let interpreter = if args.stepping { Interpreter::Stepping } else { Interpreter::InProcess };
-    let request = RunRequest { count: args.count, interpreter };
+    let request = RunRequest { count: args.count, interpreter, volumes: args.volumes };
     let response: RunResponse = client.post(&format!("/templates/{}/run", args.template), &request).await?;
     response.notices.iter().for_each(|notice| eprintln!("pando: note: {notice}"));
     if args.json {

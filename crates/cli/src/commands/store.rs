@@ -138,7 +138,7 @@ async fn stats(args: &JsonArgs, client: &Client) -> Result<()> {
     Ok(())
 }
 
-async fn collect(args: &GcArgs, client: &Client) -> Result<()> {
+pub(super) async fn collect(args: &GcArgs, client: &Client) -> Result<()> {
     let grace_ms = args.grace.map(|grace| grace.as_millis() as u64);
     let report: GcReport = client.post("/store/gc", &GcRequest { dry_run: args.dry_run, grace_ms }).await?;
     if args.json {

@@ -22,6 +22,7 @@ const BUILD_EXAMPLES: &str = "\
 Examples:
     pando template build geo -- /usr/bin/python3 /opt/geo/geo.py --port 8080
     pando template build api --port 3000 --env NODE_ENV=production --cwd /opt/api -- node server.js
+    pando template build agent --mount-point /workspace --cwd /workspace -- /usr/bin/agent
     pando template build calc --image /srv/images/calc.tar.gz --ready 'test -e /run/ready' -- /usr/bin/calc
 Then: pando run geo -n 5";
 
@@ -79,6 +80,9 @@ pub(crate) struct BuildArgs {
     /// Processors that each sandbox may use, for example 0.5. Without it: no limit.
     #[arg(long, value_name = "N", value_parser = parse_cpus)]
     cpus: Option<u32>,
+    /// Directory, inside the sandbox, on which sandboxes of it can have a volume; may be repeated. It is made if it is missing.
+    #[arg(long = "mount-point", value_name = "DIR")]
+    mount_points: Vec<String>,
     /// Print the template as JSON.
     #[arg(long)]
     json: bool,
@@ -158,6 +162,7 @@ fn spec(args: BuildArgs) -> TemplateSpec {
         ready,
         ready_timeout_ms: args.ready_timeout.map_or(READY_TIMEOUT_MS_DEFAULT, |timeout| timeout.as_millis() as u64),
         limits: Limits { memory_bytes: args.memory, pids: args.pids, cpu_millis: args.cpus },
+        mount_points: args.mount_points,
     }
 }
 

@@ -12,13 +12,13 @@ use store::{
 };
 use tokio::runtime::Handle;
 
-use super::{BlobRef, Durable, Paused, Storing, Writing, paused, realm};
+use super::{BlobRef, Durable, Paused, Storing, Writing, encoded::Encoded, paused, realm};
 use crate::error::{Error, Result};
 
 /// Of manifests, in the store's numbering of clients.
 const MANIFEST_KIND: u16 = 1;
-/// Of the encoding below. Version 1 ends before the lists of contents.
-const VERSION: u16 = 2;
+/// Of the encoding. Version 1 ends before the lists of contents, version 2 before the mount points.
+const VERSION: u16 = 3;
 /// Of the frame around it.
 const FRAME: u16 = 0x4e01;
 const HEADS: &str = "checkpoint/";
@@ -29,6 +29,7 @@ const INDEX_BYTES_MAX: u64 = 64 << 20;
 
 /// What a checkpoint is made of.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Encoded", into = "Encoded")]
 pub(crate) struct Checkpoint {
     /// Of the template at the root of the sandbox; its name is the checkpoint's.
     pub(crate) spec: TemplateSpec,
@@ -79,12 +80,9 @@ impl Checkpoint {
             return Err(format!("{} bytes are too many", framed.len())).storing("read a checkpoint");
         }
         let (version, bytes) = frame::decode(framed, FRAME, VERSION).storing("read a checkpoint")?;
-        match version {
-            // No lists of contents.
-            1 => postcard::from_bytes(&[bytes, &[0]].concat()),
-            _ => postcard::from_bytes(bytes),
-        }
-        .storing("read a checkpoint")
+        // An empty list for each that the version lacks.
+        let lacking = &[0, 0][..usize::from(VERSION.saturating_sub(version.max(1)))];
+        postcard::from_bytes(&[bytes, lacking].concat()).storing("read a checkpoint")
     }
 
     /// Commits it under its name; `parent` is what it was taken against. Gives the manifest and the bytes of all its segments.
@@ -236,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_of_version_1_has_no_lists_of_contents() {
+    fn older_versions_lack_the_last_lists() {
         let spec = r#"{"name":"a","image":"host","command":["/a"],"cwd":"/","ready":"listening","ready_timeout_ms":1}"#;
         let blob = || postcard::from_bytes::<BlobRef>(&[0, 1, 7, 1]).unwrap();
         let checkpoint = Checkpoint {
@@ -251,18 +249,25 @@ mod tests {
             contents: Vec::new(),
         };
         let encoded = postcard::to_stdvec(&checkpoint).unwrap();
-        let (last, before) = encoded.split_last().unwrap();
-        assert_eq!(*last, 0);
-        assert_eq!(Checkpoint::decode(&frame::encode(FRAME, 1, before).unwrap()).unwrap(), checkpoint);
-        let newer = Checkpoint { contents: vec![blob(), blob()], ..checkpoint };
+        for (version, lists) in [(1, 2), (2, 1)] {
+            let (before, last) = encoded.split_at(encoded.len() - lists);
+            assert!(last.iter().all(|byte| *byte == 0));
+            let framed = frame::encode(FRAME, version, before).unwrap();
+            assert_eq!(Checkpoint::decode(&framed).unwrap(), checkpoint, "version {version}");
+        }
+        let mut newer = Checkpoint { contents: vec![blob(), blob()], ..checkpoint };
+        newer.spec.mount_points = vec!["/workspace".to_owned()];
         assert_eq!(Checkpoint::decode(&newer.encode().unwrap()).unwrap(), newer);
         let cut = newer.encode().unwrap();
         assert!((0..cut.len()).all(|length| Checkpoint::decode(&cut[..length]).is_err()));
         for bit in 0..cut.len() * 8 {
             let mut flipped = cut.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
-            // Version 0 means what 1 does.
-            assert!(Checkpoint::decode(&flipped).is_err() || bit == 49, "bit {bit}");
+            // An older version only lacks lists: those that are there are read.
+            assert!(
+                Checkpoint::decode(&flipped).is_ok_and(|found| found == newer) == (48..50).contains(&bit),
+                "bit {bit}"
+            );
         }
     }
 }

@@ -10,7 +10,7 @@
 use api::TemplateSpec;
 use base::{
     frame,
-    id::{SandboxId, TemplateName},
+    id::{SandboxId, SnapshotName, TemplateName, VolumeName},
     limits::RECORD_BYTES_MAX,
 };
 use serde::{Deserialize, Serialize};
@@ -21,13 +21,13 @@ use store::{
 };
 use tokio::runtime::Handle;
 
-use super::{Checkpoint, Durable, Storing, Writing, realm};
+use super::{Checkpoint, Durable, Storing, Writing, encoded::WithoutMountPoints, realm};
 use crate::error::{Error, Result};
 
 /// Of manifests, in the store's numbering of clients.
 pub(super) const MANIFEST_KIND: u16 = 2;
-/// Of the encoding below.
-const VERSION: u16 = 1;
+/// Of the encoding below. Version 1 has a checkpoint of version 2 and no volumes.
+const VERSION: u16 = 2;
 /// Of the frame around it.
 const FRAME: u16 = 0x4e02;
 const HEADS: &str = "paused/";
@@ -48,7 +48,15 @@ pub(crate) struct Paused {
     pub(crate) machine: sandbox::Machine,
     /// The node that has it in hand: no other one may start it.
     pub(crate) holder: Option<String>,
+    /// What was mounted in it, all of it read-only.
+    pub(crate) volumes: Vec<Mounted>,
 }
+
+/// A volume as it was mounted: its name, the directory, and the snapshot if it was one.
+pub(crate) type Mounted = (VolumeName, String, Option<SnapshotName>);
+
+/// As it was written by version 1: its fields by their places.
+type First = (WithoutMountPoints, SandboxId, Option<SandboxId>, u64, u64, sandbox::Machine, Option<String>);
 
 /// Its head.
 fn name_of(id: &SandboxId) -> Result<HeadName> {
@@ -65,8 +73,14 @@ impl Paused {
         if framed.len() > RECORD_BYTES_MAX {
             return Err(format!("{} bytes are too many", framed.len())).storing("read a paused sandbox");
         }
-        let (_, bytes) = frame::decode(framed, FRAME, VERSION).storing("read a paused sandbox")?;
-        postcard::from_bytes(bytes).storing("read a paused sandbox")
+        let (version, bytes) = frame::decode(framed, FRAME, VERSION).storing("read a paused sandbox")?;
+        if version > 1 {
+            return postcard::from_bytes(bytes).storing("read a paused sandbox");
+        }
+        let first: First = postcard::from_bytes(bytes).storing("read a paused sandbox")?;
+        let (checkpoint, id, parent, created_ms, paused_ms, machine, holder) = first;
+        let checkpoint = checkpoint.into();
+        Ok(Self { checkpoint, id, parent, created_ms, paused_ms, machine, holder, volumes: Vec::new() })
     }
 
     /// Commits it; `parent` is what its checkpoint was taken against. Blocks.

@@ -20,6 +20,7 @@ fn place(error: &Error) -> (StatusCode, ErrorCode) {
         | Error::NothingToRun(_)
         | Error::NoSandbox(_)
         | Error::GoneFromStore(_)
+        | Error::NotMounted { .. }
         | Error::NoCheckpoint(_) => (StatusCode::NOT_FOUND, ErrorCode::NotFound),
         Error::TemplateBusy(_)
         | Error::TemplateInUse { .. }
@@ -29,7 +30,15 @@ fn place(error: &Error) -> (StatusCode, ErrorCode) {
         | Error::HeldElsewhere { .. }
         | Error::ResumedElsewhere(_)
         | Error::PortClosed { .. }
+        | Error::WritesVolumes { .. }
+        | Error::HostPath { .. }
         | Error::CheckpointExists(_) => (StatusCode::CONFLICT, ErrorCode::Conflict),
+        Error::VolumeRefused { status, error } => {
+            (StatusCode::from_u16(*status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), error.code)
+        }
+        Error::Volumes { source: volumed::Error::NoAnswer, .. } => {
+            (StatusCode::SERVICE_UNAVAILABLE, ErrorCode::Interrupted)
+        }
         Error::CannotFork { .. } | Error::Unfit { .. } => (StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::CannotFork),
         Error::ProgramEnded { .. } | Error::NotReadyInTime { .. } => {
             (StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::NotReady)
@@ -50,6 +59,7 @@ fn place(error: &Error) -> (StatusCode, ErrorCode) {
         | Error::StateInUse(_)
         | Error::SocketInUse(_)
         | Error::Store { .. }
+        | Error::Volumes { .. }
         | Error::Sandbox(_) => (StatusCode::INTERNAL_SERVER_ERROR, ErrorCode::Host),
     }
 }
@@ -79,6 +89,12 @@ fn hint(error: &Error) -> Option<String> {
         Error::NotRunning { state: SandboxState::Pausing, .. } => {
             "resume it first, when it is paused: `pando resume ID`"
         }
+        Error::VolumeRefused { error, .. } => return error.hint.clone(),
+        Error::WritesVolumes { .. } => {
+            "a copy would write the same volume. Fork that (`pando volume fork`) and start a sandbox with the fork: `pando run TEMPLATE --volume FORK:PATH`; sandboxes whose volumes are all mounted with `:ro` can be forked, kept and paused"
+        }
+        Error::NotMounted { .. } => "`pando volume inspect NAME` shows who holds a volume",
+        Error::HostPath { .. } => "name an empty directory that nothing is mounted on",
         Error::NotPaused { .. } => "`pando ps` shows the states of all sandboxes",
         Error::BeingResumed(_) => "wait until it runs: `pando ps`",
         Error::HeldElsewhere { .. } => {
@@ -108,6 +124,8 @@ fn hint(error: &Error) -> Option<String> {
         }
         Error::ZygoteGone { .. } | Error::KeeperLost { .. } => "repeat the command: what was lost is built again",
         Error::Deadline { .. } => "the node's log may say more; `pando doctor` checks the host",
+        Error::Volumes { source: volumed::Error::NoAnswer, .. } => "repeat the command: what died is started again",
+        Error::Volumes { .. } => "the node's log says more; `pando doctor` checks what volumes need of the host",
         Error::Keeper { .. }
         | Error::Cancelled
         | Error::File { .. }
@@ -132,7 +150,12 @@ fn details(error: &Error) -> Vec<String> {
     match error {
         Error::CannotFork { refusals, .. } | Error::Unfit { reasons: refusals, .. } => refusals.clone(),
         Error::ProgramEnded { output, .. } | Error::NotReadyInTime { output, .. } => output.clone(),
+        Error::VolumeRefused { error, .. } => error.details.clone(),
         Error::Invalid { .. }
+        | Error::WritesVolumes { .. }
+        | Error::Volumes { .. }
+        | Error::NotMounted { .. }
+        | Error::HostPath { .. }
         | Error::NoTemplate(_)
         | Error::NothingToRun(_)
         | Error::NoSandbox(_)

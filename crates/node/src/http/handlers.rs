@@ -23,7 +23,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::error_detail;
 use crate::{
     error::{Error, Result},
-    node::{Node, Progress},
+    node::{Node, Progress, volumes::check_mount_points},
 };
 
 type Shared = State<Arc<Node>>;
@@ -124,7 +124,7 @@ pub(super) fn check_spec(spec: &TemplateSpec) -> Result<()> {
     if spec.limits.memory_bytes == 0 || spec.limits.pids == 0 || spec.limits.cpu_millis == Some(0) {
         return invalid("a limit of nothing lets no program start");
     }
-    Ok(())
+    check_mount_points(&spec.mount_points)
 }
 
 pub(super) async fn run(

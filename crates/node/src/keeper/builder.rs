@@ -204,7 +204,12 @@ fn build(
     memory_nodes: &[u32],
     keeper: &OwnedFd,
 ) -> Performed {
-    let spec = CaptureSpec { pid: job.main.pid, streams: job.streams.clone(), earlier_arena: job.earlier_arena };
+    let spec = CaptureSpec {
+        pid: job.main.pid,
+        streams: job.streams.clone(),
+        earlier_arena: job.earlier_arena,
+        mount_points: job.mount_points.clone(),
+    };
     let capture_began = Instant::now();
     // Inside the pause: memory and files of the copies are of the same instant.
     let mut copy_files = || Ok(sandbox.snapshot_upper(&job.layer_dest)?);

@@ -19,6 +19,10 @@ pub(crate) enum Request {
     CreateBare { id: SandboxId, dir: PathBuf },
     /// Make a sandbox of a bare one -> `Created`. After a failure nothing of it is left
     Furnish { spec: sandbox::Spec },
+    /// Make the directories that volumes can be mounted on -> `Done`
+    MakeMountPoints { id: SandboxId, paths: Vec<String> },
+    /// With as many mounts as there are paths, which are attached there -> `Done`. After a failure some may be.
+    Attach { id: SandboxId, paths: Vec<String> },
     /// Let the processes of a sandbox go on -> `Done`
     Thaw { id: SandboxId },
     /// Take over a sandbox of an earlier keeper -> `Adopted`
@@ -64,6 +68,8 @@ pub(crate) struct BuildZygote {
     pub(crate) layer_dest: PathBuf,
     /// Where a description of the program is written, for a checkpoint.
     pub(crate) state_dest: Option<PathBuf>,
+    /// Directories on which copies may have another filesystem: what the program has open there could not be carried.
+    pub(crate) mount_points: Vec<PathBuf>,
     /// Use huge pages.
     pub(crate) huge_pages: bool,
     /// The sandbox is frozen from the captured instant on, until it is told to thaw.

@@ -145,8 +145,23 @@ impl Sandboxes {
         }
     }
 
+    pub(super) fn make_mount_points(&self, id: &SandboxId, paths: &[String]) -> Reply {
+        self.with(id, |sandbox| paths.iter().try_for_each(|path| sandbox.make_mount_point(Path::new(path))))
+    }
+
+    pub(super) fn attach(&self, id: &SandboxId, paths: &[String], mounts: &[OwnedFd]) -> Reply {
+        self.with(id, |sandbox| {
+            paths.iter().zip(mounts).try_for_each(|(path, mount)| sandbox.attach(mount.as_fd(), Path::new(path)))
+        })
+    }
+
     pub(super) fn thaw(&self, id: &SandboxId) -> Reply {
-        match self.by_id.get(id).map(Sandbox::thaw) {
+        self.with(id, Sandbox::thaw)
+    }
+
+    /// Does what has no other answer than that it is done.
+    fn with(&self, id: &SandboxId, work: impl FnOnce(&Sandbox) -> Result<(), sandbox::Error>) -> Reply {
+        match self.by_id.get(id).map(work) {
             Some(Ok(())) => Reply::Done,
             Some(Err(error)) => Reply::failed(&error),
             None => Reply::no_sandbox(id),

@@ -171,6 +171,8 @@ impl Node {
             .call("make a sandbox", Request::CreateSandbox { spec: create, machine: None }, &[], CREATE_DEADLINE)
             .await?;
 
+        self.make_mount_points(&job.source, &spec.mount_points).await?;
+
         let output = self.open_output(&job.source)?;
         let streams = self.streams(&output)?;
         let output = OwnedFd::from(output);
@@ -193,6 +195,7 @@ impl Node {
             layers: job.image_layers.clone(),
             layer_dest: job.layer.clone(),
             state_dest: None,
+            mount_points: spec.mount_points.iter().map(PathBuf::from).collect(),
             huge_pages: true,
             hold: false,
         };

@@ -21,7 +21,7 @@ use self::base::Base;
 use super::{
     Node,
     images::{random_suffix, remove_quietly},
-    now_ms,
+    now_ms, volumes,
 };
 use crate::{
     durable::{BlobRef, Checkpoint, Counts, Durable, Storing, Writing, pack_layer, page_reader, realm, write_bytes},
@@ -93,6 +93,7 @@ impl Node {
         progress: &CheckpointProgress,
     ) -> Result<api::Checkpoint> {
         let record = self.state().running(id)?.clone();
+        volumes::refuse_written(&record)?;
         let spec = self.state().spec_of(&record)?;
         let name = match &request.name {
             Some(name) => name.clone(),
@@ -152,6 +153,8 @@ impl Node {
             layers: record.layers.clone(),
             layer_dest: layer.clone(),
             state_dest: Some(directory.join(STATE)),
+            // What is resumed has the volumes that it had. Other copies may have others.
+            mount_points: if hold { Vec::new() } else { spec.mount_points.iter().map(PathBuf::from).collect() },
             huge_pages: false,
             hold,
         };

@@ -96,6 +96,9 @@ impl Node {
             Err(error) => Err(error),
         };
         let cleared = self.clear_away(id.clone(), removed.is_ok()).await;
+        if cleared.is_ok() {
+            self.detach_volumes(id).await;
+        }
         self.state().release(id);
         if let Err(error) = cleared {
             tracing::error!(sandbox = %id, error = chain(&error), "a sandbox could not be removed; it is tried again");
@@ -123,7 +126,11 @@ impl Node {
             self.sweep_work.notified().await;
             loop {
                 tokio::time::sleep(SWEEP_REST).await;
-                match self.sweep().await {
+                let swept = match self.sweep().await {
+                    Ok(()) => self.detach_strangers().await,
+                    Err(error) => Err(error),
+                };
+                match swept {
                     Ok(()) => break,
                     Err(error) => tracing::error!(error = chain(&error), "leftovers stay; they are tried again"),
                 }

@@ -139,6 +139,7 @@ mod tests {
             ready: api::Ready::Listening,
             ready_timeout_ms: 1,
             limits: api::Limits::default(),
+            mount_points: Vec::new(),
         };
         let command = command(&spec, vec!["x".into()], &[("A".into(), "2".into())], None);
         let value =

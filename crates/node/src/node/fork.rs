@@ -14,7 +14,7 @@ use api::{BuildTimings, ExitStatus, ForkRequest, ForkResponse, Interpreter, Sand
 use base::id::SandboxId;
 use tokio::sync::oneshot;
 
-use super::{Node, images::remove_quietly, start::Source};
+use super::{Node, images::remove_quietly, start::Source, volumes};
 use crate::{
     error::{Context, Error, Result},
     http::error_detail,
@@ -26,7 +26,12 @@ impl Node {
     /// Forks `request.count` copies of a running sandbox.
     pub(crate) async fn fork(self: &Arc<Self>, id: &SandboxId, request: &ForkRequest) -> Result<ForkResponse> {
         let began = Instant::now();
-        let pages = self.state().running(id)?.pages.clone();
+        let pages = {
+            let state = self.state();
+            let record = state.running(id)?;
+            volumes::refuse_written(record)?;
+            record.pages.clone()
+        };
         if let Some(pages) = pages {
             self.wait_filled(&pages).await?;
         }
@@ -49,6 +54,8 @@ impl Node {
             layers: record.layers.clone(),
             layer_dest: layer.clone(),
             state_dest: None,
+            // The copies have the same volumes.
+            mount_points: Vec::new(),
             huge_pages: false,
             hold: false,
         };
@@ -68,6 +75,7 @@ impl Node {
                     zygote,
                     arena: built.arena,
                     interpreter: Interpreter::InProcess,
+                    volumes: record.volumes.clone(),
                 };
                 let (sandboxes, failures) = self.start_many(&source, request.count, blanks).await;
                 Ok(ForkResponse {

@@ -30,7 +30,7 @@ use super::{
     inspect::{pids, process},
     load_records,
     logs::earlier_file,
-    now_ms,
+    now_ms, volumes,
 };
 use crate::{
     config::{Config, RECORD, output_file},
@@ -54,6 +54,7 @@ impl Node {
         progress: &CheckpointProgress,
     ) -> Result<PauseResponse> {
         let began = Instant::now();
+        volumes::refuse_written(self.state().running(id)?)?;
         let record = self.state().begin_pause(id, now_ms())?;
         let named = Arc::new(AtomicBool::new(false));
         let stored = self.store_paused(&record, &named, progress).await;
@@ -104,7 +105,7 @@ impl Node {
             // A node that finds this record looks for the head.
             records::write(&dir.join(RECORD), &written, Durability::Machine)?;
             named.store(true, Ordering::Release);
-            let SandboxRecord { id, parent: fork_of, created_ms, paused_ms, .. } = written;
+            let SandboxRecord { id, parent: fork_of, created_ms, paused_ms, volumes, .. } = written;
             let paused = Paused {
                 checkpoint: checkpoint.clone(),
                 id,
@@ -113,6 +114,7 @@ impl Node {
                 paused_ms: paused_ms.unwrap_or_default(),
                 machine,
                 holder: Some(holder),
+                volumes: volumes.into_iter().map(|mount| (mount.volume, mount.path, mount.snapshot)).collect(),
             };
             paused.commit(writing, parent)
         });

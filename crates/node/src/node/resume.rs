@@ -7,7 +7,7 @@
 
 use std::{fs, path::PathBuf, sync::Arc, time::Instant};
 
-use api::{BuildTimings, Interpreter, ResumeRequest, Sandbox, SandboxState};
+use api::{BuildTimings, Interpreter, ResumeRequest, Sandbox, SandboxState, VolumeMount};
 use base::id::SandboxId;
 use store::heads::Head;
 
@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     config::RECORD,
-    durable::{Paused, lost_race},
+    durable::{Mounted, Paused, lost_race},
     error::{Context, Error, Result, chain},
     records::{self, Durability, SandboxRecord, TemplateRecord},
     state::{FORK_LAYER, ZygoteRef},
@@ -157,7 +157,9 @@ impl Node {
             zygote: zygote.number,
             arena: zygote.arena,
             interpreter: Interpreter::InProcess,
+            volumes: small(paused).volumes,
         };
+        self.attach_volumes(id, &source.volumes).await?;
         let (main, ended) = self.fork_into(&source, &blank).await?;
         let record = SandboxRecord {
             layers,
@@ -251,5 +253,10 @@ fn small(paused: &Paused) -> SandboxRecord {
         paused_ms: Some(paused.paused_ms),
         held: None,
         reason: None,
+        volumes: paused.volumes.iter().map(mounted).collect(),
     }
+}
+
+fn mounted((volume, path, snapshot): &Mounted) -> VolumeMount {
+    VolumeMount { volume: volume.clone(), path: path.clone(), read_only: true, snapshot: snapshot.clone() }
 }

@@ -2,17 +2,17 @@
 //!
 //! ```text
 //! run -> template ready? (lost: build again; building: wait) -> count x start, side by side
-//! start: blank from the pool, or made now -> keeper: Start, or Release of its parked copy -> record -> running
+//! start: blank from the pool, or made now -> volumes -> keeper: Start, or Release of its parked copy -> record -> running
 //! ```
 
 use std::{path::PathBuf, sync::Arc, time::Instant};
 
-use api::{Interpreter, RunRequest, RunResponse, SandboxState};
+use api::{Interpreter, RunRequest, RunResponse, SandboxState, VolumeMount};
 use base::id::{SandboxId, TemplateName};
 use sandbox::{Machine, ProcessIdentity};
 use tokio::{sync::oneshot, task::JoinSet};
 
-use super::{CREATE_DEADLINE, Node, START_DEADLINE, engine_limits, now_ms, unexpected};
+use super::{CREATE_DEADLINE, Node, START_DEADLINE, engine_limits, now_ms, unexpected, volumes};
 use crate::{
     config::RECORD,
     error::{Context, Error, Result, chain},
@@ -33,10 +33,11 @@ pub(super) struct Source {
     pub(super) zygote: u64,
     pub(super) arena: (u64, u64),
     pub(super) interpreter: Interpreter,
+    pub(super) volumes: Vec<VolumeMount>,
 }
 
 impl Source {
-    fn of_template(startable: Startable, interpreter: Interpreter) -> Self {
+    fn of_template(startable: Startable, request: &RunRequest) -> Self {
         let Startable { record, zygote: ZygoteRef { number, arena, .. } } = startable;
         Self {
             layers: record.layers(),
@@ -46,7 +47,8 @@ impl Source {
             limits: record.spec.limits,
             zygote: number,
             arena,
-            interpreter,
+            interpreter: request.interpreter,
+            volumes: request.volumes.clone(),
         }
     }
 }
@@ -78,21 +80,22 @@ impl Node {
     /// Starts `request.count` sandboxes. Failures of single starts are in the response.
     pub(crate) async fn run(self: &Arc<Self>, name: &TemplateName, request: &RunRequest) -> Result<RunResponse> {
         let (startable, notices) = self.startable(name).await?;
+        volumes::check(&startable.record.spec.mount_points, &request.volumes)?;
         let began = Instant::now();
-        let source = Source::of_template(startable, request.interpreter);
+        let source = Source::of_template(startable, request);
         let (sandboxes, failures) = self.start_many(&source, request.count, Vec::new()).await;
         let total_us = began.elapsed().as_micros() as u64;
         let (lost, failed): (Vec<_>, Vec<_>) = failures.into_iter().partition(lost_its_zygote);
         let failures = failed.iter().map(error_detail).collect();
         let response = RunResponse { sandboxes, total_us, notices, failures };
-        if lost.is_empty() { Ok(response) } else { Ok(self.run_again(name, request.interpreter, lost, response).await) }
+        if lost.is_empty() { Ok(response) } else { Ok(self.run_again(name, request, lost, response).await) }
     }
 
     /// The zygote died under some of the starts: once it is built again they are tried once more.
     async fn run_again(
         self: &Arc<Self>,
         name: &TemplateName,
-        interpreter: Interpreter,
+        request: &RunRequest,
         lost: Vec<Error>,
         mut response: RunResponse,
     ) -> RunResponse {
@@ -110,7 +113,7 @@ impl Node {
         ));
         response.notices.extend(notices);
         let began = Instant::now();
-        let source = Source::of_template(startable, interpreter);
+        let source = Source::of_template(startable, request);
         let (sandboxes, failures) = self.start_many(&source, lost.len() as u32, Vec::new()).await;
         response.total_us += began.elapsed().as_micros() as u64;
         response.sandboxes.extend(sandboxes);
@@ -227,6 +230,7 @@ impl Node {
         let mut started = self.start_in(source, &mut blank, began).await;
         if let Err(error) = &started
             && was_parked
+            && blank.parked.is_none()
             && !lost_its_zygote(error)
         {
             tracing::warn!(sandbox = %blank.id, error = chain(error), "a copy forked ahead could not be used");
@@ -247,6 +251,8 @@ impl Node {
     }
 
     async fn start_in(self: &Arc<Self>, source: &Source, blank: &mut Blank, began: Instant) -> Result<api::Sandbox> {
+        // The program finds its volumes where it goes on.
+        self.attach_volumes(&blank.id, &source.volumes).await?;
         let (main, ended) = match blank.parked.take() {
             Some(parked) => self.release(parked).await?,
             None => self.fork_into(source, blank).await?,
@@ -268,6 +274,7 @@ impl Node {
             spec: None,
             paused_ms: None,
             held: None,
+            volumes: source.volumes.clone(),
         };
         blank.record.finish(&record)?;
         let sandbox = record.to_api();

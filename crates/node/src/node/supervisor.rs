@@ -51,6 +51,9 @@ impl Node {
         self.pool_work.notify_one();
         let pool = tokio::spawn(Arc::clone(&self).fill_pool(stop.clone()));
         self.take_up_pauses();
+        self.check_host_mounts().await;
+        // Somebody may hold volumes of whom no record is left.
+        self.sweep_work.notify_one();
         let background = [
             tokio::spawn(Arc::clone(&self).bind_limits()),
             tokio::spawn(Arc::clone(&self).sweep_leftovers()),
@@ -226,7 +229,13 @@ impl Node {
             tracing::warn!(error = chain(&error), "leftovers stay for the next node");
         }
         self.stop_pager().await;
+        if self.config.at_exit == AtExit::Remove {
+            self.unmount_all().await;
+        }
+        self.stop_volumes().await;
+        let mounted = !self.state().host_mounts().is_empty();
         if self.ids_here().is_empty()
+            && !mounted
             && let Err(error) = self.cgroups.remove_all()
         {
             tracing::warn!(error = chain(&error), "the control groups could not be removed");

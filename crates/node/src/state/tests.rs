@@ -27,6 +27,7 @@ fn spec(text: &str) -> TemplateSpec {
         ready: Ready::Listening,
         ready_timeout_ms: 1,
         limits: api::Limits::default(),
+        mount_points: Vec::new(),
     }
 }
 
@@ -75,6 +76,7 @@ pub(super) fn sandbox(state: &mut State, template: &str, layers: &[&str]) -> San
         spec: None,
         paused_ms: None,
         held: None,
+        volumes: Vec::new(),
     });
     id
 }

@@ -4,6 +4,7 @@ mod archive;
 mod files;
 mod isolation;
 mod lifecycle;
+mod mounts;
 mod programs;
 
 use crate::host::Host;
@@ -36,5 +37,9 @@ pub(crate) const ALL: &[(&str, Case)] = &[
     ("an_archive_carries_what_overlay_made", archive::overlay),
     ("a_hostile_tree_is_removed", files::hostile_tree),
     ("a_tarball_is_an_image", files::tarball),
+    ("a_mount_attached_in_two_sandboxes_is_one_filesystem", mounts::shared),
+    ("mount_points_are_made_with_their_owners", mounts::made),
+    ("a_hostile_tree_diverts_no_mount", mounts::hostile),
+    ("times_of_mounts", mounts::times),
     ("a_read_only_rootfs_is_mounted_nowhere", files::detached),
 ];

@@ -90,7 +90,7 @@ impl Heads {
         hold(&mut transaction, lease.id).await?;
         // An update that changes nothing: it locks the row in both databases, so that no commit moves the head before the lease has it.
         let lock = "UPDATE heads SET generation = generation WHERE realm = $1 AND name = $2
-            RETURNING name, manifest, generation, updated_ms";
+            RETURNING name, manifest, generation, updated_ms, note";
         let lock = sqlx::query(lock).bind(lease.realm.as_str()).bind(name.as_str());
         let rows = lock.fetch_all(&mut *transaction).await.map_err(failed())?;
         let Some(row) = rows.first() else {

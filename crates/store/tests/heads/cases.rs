@@ -93,18 +93,18 @@ pub(crate) async fn a_commit_or_create_may_be_repeated_when_its_answer_was_lost(
 pub(crate) async fn a_state_gets_a_second_name_only_while_its_first_one_has_it(place: &Place) {
     let (heads, other) = (place.open().await, place.open().await);
     let first = create(&heads, "volumes/a").await;
-    let second = heads.duplicate(&first, &name("snapshots/1")).await.unwrap();
-    assert_eq!(second.manifest, first.manifest);
+    let second = heads.duplicate(&first, &name("snapshots/1"), "a note").await.unwrap();
+    assert_eq!((second.manifest, &*second.note, &*first.note), (first.manifest, "a note", ""));
     assert!(second.generation > first.generation);
     assert_eq!(heads.get(&realm(), &second.name).await.unwrap(), second);
-    assert_eq!(heads.duplicate(&first, &second.name).await.unwrap(), second, "repeated");
+    assert_eq!(heads.duplicate(&first, &second.name, "a note").await.unwrap(), second, "repeated");
     let moved = commit(&heads, &first).await.unwrap();
-    let late = heads.duplicate(&first, &name("snapshots/2")).await;
+    let late = heads.duplicate(&first, &name("snapshots/2"), "").await;
     assert!(matches!(late, Err(HeadsError::Moved { .. })), "{late:?}");
-    let taken = heads.duplicate(&moved, &second.name).await;
+    let taken = heads.duplicate(&moved, &second.name, "").await;
     assert!(matches!(taken, Err(HeadsError::Exists { .. })), "{taken:?}");
     other.take_over(&moved).await.unwrap();
-    let fenced = heads.duplicate(&moved, &name("snapshots/2")).await;
+    let fenced = heads.duplicate(&moved, &name("snapshots/2"), "").await;
     assert!(matches!(fenced, Err(HeadsError::Fenced { .. })), "{fenced:?}");
     assert!(matches!(heads.get(&realm(), &name("snapshots/2")).await, Err(HeadsError::NotFound { .. })));
     let roots = heads.roots(&realm()).await.unwrap();
@@ -228,7 +228,9 @@ pub(crate) async fn a_newer_schema_is_refused(place: &Place) {
 pub(crate) async fn a_database_of_version_1_is_brought_up_to_date(place: &Place) {
     let head = create(&place.open().await, "a").await;
     let pool = sqlx::AnyPool::connect(&place.url).await.unwrap();
-    sqlx::query("DROP TABLE peers").execute(&pool).await.unwrap();
+    for undo in ["DROP TABLE peers", "ALTER TABLE heads DROP COLUMN note"] {
+        sqlx::query(undo).execute(&pool).await.unwrap();
+    }
     sqlx::query("UPDATE heads_schema SET version = 1").execute(&pool).await.unwrap();
     pool.close().await;
     let heads = place.open().await;

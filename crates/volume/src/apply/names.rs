@@ -13,10 +13,10 @@ use crate::{
 
 /// An entry that was found.
 #[derive(Clone, Copy)]
-struct Found {
-    cookie: u64,
-    ino: Ino,
-    kind: Kind,
+pub(super) struct Found {
+    pub(super) cookie: u64,
+    pub(super) ino: Ino,
+    pub(super) kind: Kind,
 }
 
 impl State {
@@ -25,14 +25,25 @@ impl State {
         if new.target.len() > limits::TARGET_BYTES_MAX {
             return Err(Errno::NAMETOOLONG.into());
         }
-        let parent = &self.node(place.directory)?.inode;
-        let inherits = parent.mode & SET_GID != 0;
         let is_directory = new.kind == Kind::Directory;
-        if is_directory && parent.links >= limits::LINKS_MAX {
+        if is_directory && self.node(place.directory)?.inode.links >= limits::LINKS_MAX {
             return Err(Errno::MLINK.into());
         }
+        let inode = Inode { cookie, ..self.new_inode(place.directory, new, now)? };
+        self.room(0, 1)?;
+        let ino = self.add(inode);
+        self.put_entry(place.directory, cookie, Dirent { ino, kind: new.kind, name: place.name.to_vec() })?;
+        self.entries_changed(place.directory, 1, i64::from(is_directory), now)?;
+        Ok(ino.into())
+    }
+
+    /// An inode as it begins in `directory`.
+    pub(super) fn new_inode(&self, directory: Ino, new: &New<'_>, now: Time) -> Step<Inode> {
+        let parent = &self.node(directory)?.inode;
+        let inherits = parent.mode & SET_GID != 0;
+        let is_directory = new.kind == Kind::Directory;
         let set_gid = if inherits && is_directory { SET_GID } else { 0 };
-        let inode = Inode {
+        Ok(Inode {
             kind: new.kind,
             mode: new.mode & MODE_MASK | set_gid,
             uid: new.uid,
@@ -45,14 +56,10 @@ impl State {
             modified: now,
             changed: now,
             born: now,
-            parent: place.directory,
+            parent: directory,
+            cookie: 0,
             target: new.target.to_vec(),
-        };
-        self.room(0, 1)?;
-        let ino = self.add(inode);
-        self.put_entry(place.directory, cookie, Dirent { ino, kind: new.kind, name: place.name.to_vec() })?;
-        self.entries_changed(place.directory, 1, i64::from(is_directory), now)?;
-        Ok(ino.into())
+        })
     }
 
     pub(super) fn link(&mut self, ino: Ino, place: Place<'_>, now: Time) -> Step<Outcome> {
@@ -71,7 +78,7 @@ impl State {
         let inode = self.edit(ino)?;
         inode.links += 1;
         inode.changed = now;
-        inode.parent = place.directory;
+        (inode.parent, inode.cookie) = (place.directory, cookie);
         self.put_entry(place.directory, cookie, Dirent { ino, kind, name: place.name.to_vec() })?;
         self.entries_changed(place.directory, 1, 0, now)?;
         Ok(ino.into())
@@ -105,11 +112,14 @@ impl State {
         let target = self.find(to)?;
         self.node(source.ino)?;
         self.check_not_below(to.directory, source)?;
+        if how == Rename::Whiteout {
+            self.room(0, 1)?;
+        }
         match (how, target) {
             (Rename::Refuse, Some(_)) => Err(Errno::EXIST.into()),
             (Rename::Exchange, None) => Err(Errno::NOENT.into()),
             // Two names of one inode, or one name: both stay.
-            (Rename::Replace | Rename::Exchange, Some(target)) if target.ino == source.ino => {
+            (Rename::Replace | Rename::Whiteout | Rename::Exchange, Some(target)) if target.ino == source.ino => {
                 Ok(Outcome { ino: None, bytes: 0 })
             }
             (Rename::Exchange, Some(target)) => {
@@ -117,14 +127,19 @@ impl State {
                 self.check_not_below(from.directory, target)?;
                 self.exchange((from, source), (to, target), now)
             }
-            (Rename::Replace, Some(target)) => self.replace((from, source), (to, target), now),
-            (Rename::Replace | Rename::Refuse, None) => {
+            (Rename::Replace | Rename::Whiteout, Some(target)) => {
+                let outcome = self.replace((from, source), (to, target), now)?;
+                self.leave_behind((from, source), how, now)?;
+                Ok(outcome)
+            }
+            (Rename::Replace | Rename::Refuse | Rename::Whiteout, None) => {
                 let cookie = self.free_cookie(to.directory, to.name)?;
                 self.check_directory_links(from, to, source)?;
                 self.move_entry((from, source), (to, cookie), now)?;
                 let subdirectory = i64::from(source.kind == Kind::Directory);
                 self.entries_changed(from.directory, -1, -subdirectory, now)?;
                 self.entries_changed(to.directory, 1, subdirectory, now)?;
+                self.leave_behind((from, source), how, now)?;
                 Ok(Outcome { ino: None, bytes: 0 })
             }
         }
@@ -159,6 +174,19 @@ impl State {
         Ok(target.ino.into())
     }
 
+    /// Puts a whiteout where an entry was, if it is wanted.
+    fn leave_behind(&mut self, (from, source): Entry<'_>, how: Rename, now: Time) -> Step<()> {
+        if how != Rename::Whiteout {
+            return Ok(());
+        }
+        let new = New { kind: Kind::CharDevice, mode: 0, uid: 0, gid: 0, device: 0, target: b"" };
+        let inode = Inode { cookie: source.cookie, ..self.new_inode(from.directory, &new, now)? };
+        let ino = self.add(inode);
+        let entry = Dirent { ino, kind: new.kind, name: from.name.to_vec() };
+        self.put_entry(from.directory, source.cookie, entry)?;
+        self.entries_changed(from.directory, 1, 0, now)
+    }
+
     fn exchange(&mut self, (from, source): Entry<'_>, (to, target): Entry<'_>, now: Time) -> Step<Outcome> {
         self.check_directory_links(from, to, source)?;
         self.check_directory_links(to, from, target)?;
@@ -167,7 +195,7 @@ impl State {
             self.put_entry(place.directory, cookie, entry)?;
             let inode = self.edit(moved.ino)?;
             inode.changed = now;
-            inode.parent = place.directory;
+            (inode.parent, inode.cookie) = (place.directory, cookie);
         }
         let directory = |found: Found| i64::from(found.kind == Kind::Directory);
         let moved = directory(source) - directory(target);
@@ -182,11 +210,11 @@ impl State {
         self.put_entry(to.directory, cookie, entry)?;
         let inode = self.edit(source.ino)?;
         inode.changed = now;
-        inode.parent = to.directory;
+        (inode.parent, inode.cookie) = (to.directory, cookie);
         Ok(())
     }
 
-    fn lose_name(&mut self, found: Found, now: Time) -> Step<()> {
+    pub(super) fn lose_name(&mut self, found: Found, now: Time) -> Step<()> {
         let inode = self.edit(found.ino)?;
         inode.links = if found.kind == Kind::Directory { 0 } else { inode.links.saturating_sub(1) };
         inode.changed = now;
@@ -197,7 +225,7 @@ impl State {
         Ok(())
     }
 
-    fn find(&self, place: Place<'_>) -> Step<Option<Found>> {
+    pub(super) fn find(&self, place: Place<'_>) -> Step<Option<Found>> {
         let found = self.entry(place.directory, place.name)?;
         Ok(found.map(|(cookie, ino, kind)| Found { cookie, ino, kind }))
     }
@@ -212,7 +240,7 @@ impl State {
     }
 
     /// A directory that was removed takes no entries.
-    fn live_directory(&self, directory: Ino) -> Step<()> {
+    pub(super) fn live_directory(&self, directory: Ino) -> Step<()> {
         let links = self.directory(directory)?.inode.links;
         if links == 0 { Err(Errno::NOENT.into()) } else { Ok(()) }
     }

@@ -8,10 +8,50 @@ use crate::{
     op::{Changes, New, Op, Rename, SetXattr},
 };
 
+/// Keeps an inode usable: see [`Engine::hold`].
+pub struct Hold<'e> {
+    engine: &'e Engine,
+    ino: Ino,
+}
+
+impl Hold<'_> {
+    /// The inode.
+    pub fn ino(&self) -> Ino {
+        self.ino
+    }
+}
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        let unused = self.engine.lock().is_ok_and(|mut state| state.release(self.ino));
+        if unused {
+            // Without an answer: what cannot be removed now is removed when the volume is opened next.
+            let _ = self.engine.reap(self.ino);
+        }
+    }
+}
+
 impl Engine {
     /// Makes `name` in `directory`.
     pub fn make(&self, directory: Ino, name: &[u8], new: New<'_>) -> Result<Attributes, Errno> {
         self.changed(&Op::Make { directory, name, new, now: Time::now() })
+    }
+
+    /// Makes a file, or anything but a directory, that has no name yet, as if it were made in `directory`. Without [`Engine::place`] it
+    /// goes with the hold.
+    pub fn make_unnamed(&self, directory: Ino, new: New<'_>) -> Result<Hold<'_>, Errno> {
+        let op = Op::MakeUnnamed { directory, new, now: Time::now() };
+        let ino = self.perform(&op, |state, outcome| {
+            let ino = outcome.ino.ok_or(Errno::IO)?;
+            state.hold(ino);
+            Ok(ino)
+        })?;
+        Ok(Hold { engine: self, ino })
+    }
+
+    /// Gives an inode that has no name one, at once in the place of whatever has it; that must not be a directory.
+    pub fn place(&self, ino: Ino, directory: Ino, name: &[u8]) -> Result<(), Errno> {
+        self.unnamed(&Op::Place { ino, directory, name, now: Time::now() })
     }
 
     /// Gives `ino` another name.
@@ -93,17 +133,38 @@ impl Engine {
 
     /// Takes back `count` pins. An inode without a name goes with the last.
     pub fn unpin(&self, ino: Ino, count: u64) -> Result<(), Errno> {
-        let unused = self.ask(|state| Ok(state.unpin(ino, count) && state.is_orphan(ino)))?;
+        let unused = self.lock()?.unpin(ino, count);
         if unused { self.reap(ino) } else { Ok(()) }
     }
 
+    /// The inodes that the kernel may know: those with pins, the top directory, and after an adoption all that were there then.
+    pub fn known(&self) -> Result<Vec<Ino>, Errno> {
+        Ok(self.lock()?.known())
+    }
+
+    /// Keeps `ino` usable in this process while the answer is there, whatever the kernel forgets.
+    pub fn hold(&self, ino: Ino) -> Result<Hold<'_>, Errno> {
+        self.ask(|state| {
+            state.node(ino)?;
+            state.hold(ino);
+            Ok(())
+        })?;
+        Ok(Hold { engine: self, ino })
+    }
+
     /// Removes all inodes without a name that nobody has pinned: what a crash left of open files.
-    pub fn reap_unused(&self) -> Result<(), Errno> {
+    pub(crate) fn reap_unused(&self) -> Result<(), Errno> {
         let unused = self.ask(|state| {
             let orphans = state.orphans().into_iter();
             Ok(orphans.filter(|ino| !state.is_pinned(*ino)).collect::<Vec<_>>())
         })?;
         unused.into_iter().try_for_each(|ino| self.reap(ino))
+    }
+
+    /// Removes all inodes without a name: the kernel uses the volume no more.
+    pub(crate) fn reap_all(&self) -> Result<(), Errno> {
+        self.lock()?.forget_pins();
+        self.reap_unused()
     }
 
     fn reap(&self, ino: Ino) -> Result<(), Errno> {

@@ -12,7 +12,7 @@ use super::{Recovered, read};
 use crate::{
     WalError,
     inode::{Ino, Time},
-    op::Op,
+    op::{Op, Record},
     wal::Wal,
 };
 
@@ -54,18 +54,19 @@ impl Place {
 
 fn append(wal: &Wal, sequences: std::ops::RangeInclusive<u64>) {
     for sequence in sequences {
-        wal.append(sequence, &op(sequence));
+        wal.append(sequence, &record(sequence));
     }
 }
 
-fn op(sequence: u64) -> Op<'static> {
-    Op::Write { ino: Ino(sequence), offset: 0, data: b"data", drop_privileges: false, now: Time::default() }
+fn record(sequence: u64) -> Record<'static> {
+    let op = Op::Write { ino: Ino(sequence), offset: 0, data: b"data", drop_privileges: false, now: Time::default() };
+    Record { request: 0, op }
 }
 
 /// The numbers of what was recovered; each must be what was written under it.
 fn numbers(recovered: &Recovered) -> Vec<u64> {
     let check = |(sequence, bytes): &(u64, bytes::Bytes)| {
-        assert_eq!(postcard::from_bytes::<Op<'_>>(bytes).unwrap(), op(*sequence));
+        assert_eq!(postcard::from_bytes::<Record<'_>>(bytes).unwrap(), record(*sequence));
         *sequence
     };
     recovered.operations.iter().map(check).collect()
@@ -184,6 +185,28 @@ fn a_batch_that_was_moved_or_repeated_is_not_taken_for_another() {
     let repeated = [&sound[..ends[0]], part(1), part(1)].concat();
     fs::write(place.file(), repeated).unwrap();
     assert_eq!(numbers(&place.read(0).unwrap()), [1, 2]);
+}
+
+#[test]
+fn a_file_that_was_filled_ahead_ends_where_its_batches_end() {
+    let place = Place::new();
+    let wal = place.begin(0, Recovered::default());
+    for sequence in 1..=100 {
+        append(&wal, sequence..=sequence);
+        wal.sync().unwrap();
+    }
+    let bytes = fs::read(place.file()).unwrap();
+    assert!(bytes.ends_with(&[0; 1000]));
+    assert_eq!(numbers(&place.read(0).unwrap()).len(), 100);
+    drop(wal);
+    let wal = place.begin(100, place.read(0).unwrap());
+    append(&wal, 101..=101);
+    wal.sync().unwrap();
+    assert_eq!(numbers(&place.read(0).unwrap()).len(), 101);
+    // What was on disk and is zeros now is missing, not the end.
+    let first = super::files(&place.folder()).unwrap().remove(0);
+    fs::write(&first, [&bytes[..5000], &vec![0; bytes.len() - 5000]].concat()).unwrap();
+    assert!(matches!(place.read(0), Err(WalError::Damaged { .. } | WalError::Gap { found: 101, .. })));
 }
 
 #[test]

@@ -99,7 +99,7 @@ fn parse(page: Vec<(Key, Bytes)>) -> Option<Parsed> {
 
 type Xattr<'a> = (&'a serde_bytes::Bytes, &'a serde_bytes::Bytes);
 
-fn decode_xattrs(value: &[u8]) -> Option<BTreeMap<Vec<u8>, Vec<u8>>> {
+pub(crate) fn decode_xattrs(value: &[u8]) -> Option<BTreeMap<Vec<u8>, Vec<u8>>> {
     let pairs: Vec<Xattr<'_>> = postcard::from_bytes(value).ok()?;
     Some(pairs.into_iter().map(|(name, value)| (name.to_vec(), value.to_vec())).collect())
 }
@@ -132,7 +132,19 @@ mod tests {
     fn state() -> State {
         let (salt, epoch) = ([0; 32], [0; 16]);
         let (bytes_max, inodes_max) = (1 << 20, 100);
-        let about = Superblock { salt, epoch, sequence: 0, next_ino: 10, bytes: 0, inodes: 1, bytes_max, inodes_max };
+        let (durability, created) = (crate::Durability::Local, Default::default());
+        let about = Superblock {
+            salt,
+            epoch,
+            sequence: 0,
+            next_ino: 10,
+            bytes: 0,
+            inodes: 1,
+            bytes_max,
+            inodes_max,
+            durability,
+            created,
+        };
         State::new(about, Tree::EMPTY, BTreeSet::new())
     }
 

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Mutex};
 
 use store::{heads::Lease, tree::Tree};
 
-use super::{Durability, Origin, Volume, Volumes, head_name, random};
+use super::{Origin, Volume, Volumes, head_name, health::Watched, random};
 use crate::{
     VolumeError,
     engine::Engine,
@@ -12,7 +12,7 @@ use crate::{
     key::{Key, Part},
     loader::Loader,
     materialise::{Committed, Layout},
-    op::Op,
+    op::Record,
     recover::{self, Recovered},
     state::{self, State},
     wal::Wal,
@@ -21,25 +21,62 @@ use crate::{
 impl Volumes {
     /// Opens `name` for writing: this node is its only writer from now on. What the log on this node's disk has beyond the head is
     /// repeated, if nobody else has written the volume since; else the log is set aside, untouched.
-    pub fn open(&self, name: &str, durability: Durability) -> Result<Volume, VolumeError> {
+    pub fn open(&self, name: &str) -> Result<Volume, VolumeError> {
+        let volume = self.open_log(name)?;
+        volume.engine.reap_unused().map_err(VolumeError::store("remove files without a name"))?;
+        Ok(volume)
+    }
+
+    /// As [`Volumes::open`], in the place of a process of this node that died while the kernel used the volume: files without a name stay
+    /// for as long as the kernel knows them, [`Engine::done`] tells what was done already of what the kernel asks again, and a volume that
+    /// somebody else has written since is refused, because nothing that the kernel knows of it holds.
+    pub fn adopt(&self, name: &str) -> Result<Volume, VolumeError> {
+        self.check_ours(name)?;
+        let volume = self.open_log(name)?;
+        volume.engine.lock().map_err(VolumeError::store("adopt"))?.adopt();
+        Ok(volume)
+    }
+
+    fn open_log(&self, name: &str) -> Result<Volume, VolumeError> {
         let folder = self.log_folder(name)?;
         let (committed, recovered) = self.runtime.block_on(self.take_over(name))?;
         let (superblock, files) = (committed.layout.superblock.clone(), committed.layout.files);
-        let epoch = superblock.epoch;
+        let (epoch, durability) = (superblock.epoch, superblock.durability);
         let mut engine = self.engine(superblock.clone(), files)?;
         let mut last = superblock.sequence;
         for (sequence, operation) in recovered.operations {
-            let op: Op<'_> =
+            let record: Record<'_> =
                 postcard::from_bytes(&operation).map_err(VolumeError::store("read a record of the log"))?;
-            engine.replay(sequence, &op)?;
+            engine.replay(sequence, &record)?;
             last = sequence;
         }
         let key = self.runtime.block_on(self.store.keys().current());
         let key = key.map_err(VolumeError::store("get the key of the log"))?;
         engine.attach(Wal::begin(&folder, self.store.realm(), key, epoch, last, recovered.files)?);
-        engine.reap_unused().map_err(VolumeError::store("remove files without a name"))?;
-        let committed = Mutex::new(committed);
-        Ok(Volume { name: name.to_owned(), volumes: self.clone(), engine, durability, committed, lease: None })
+        let (committed, lease) = (Mutex::new(committed), Mutex::new(None));
+        Ok(Volume {
+            name: name.to_owned(),
+            volumes: self.clone(),
+            engine,
+            durability,
+            committed,
+            lease,
+            health: Watched::default(),
+        })
+    }
+
+    /// Does the log on this node's disk go on from the head?
+    fn check_ours(&self, name: &str) -> Result<(), VolumeError> {
+        let folder = self.log_folder(name)?;
+        let head = head_name(&Origin::Volume(name.to_owned()))?;
+        let layout = self.runtime.block_on(async {
+            let head = self.heads.get(self.store.realm(), &head).await.map_err(VolumeError::heads(name))?;
+            Layout::read(&self.store, head.manifest).await
+        })?;
+        match recover::epoch(&folder)? {
+            Some(epoch) if epoch == layout.superblock.epoch => Ok(()),
+            Some(_) | None => Err(VolumeError::NotOurs { name: name.to_owned() }),
+        }
     }
 
     /// Opens a volume's last commit, or a snapshot, for reading. It stays what it is, also while somebody writes the volume.
@@ -47,9 +84,9 @@ impl Volumes {
         let name = head_name(origin)?;
         let (committed, lease) = self.runtime.block_on(self.open_under_lease(&name))?;
         let engine = self.engine(committed.layout.superblock.clone(), committed.layout.files)?;
-        let committed = Mutex::new(committed);
-        let (name, durability) = (name.to_string(), Durability::Object);
-        Ok(Volume { name, volumes: self.clone(), engine, durability, committed, lease: Some(lease) })
+        let durability = committed.layout.superblock.durability;
+        let (name, committed, lease) = (name.to_string(), Mutex::new(committed), Mutex::new(Some(lease)));
+        Ok(Volume { name, volumes: self.clone(), engine, durability, committed, lease, health: Watched::default() })
     }
 
     pub(super) fn snapshot_layout(&self, volume: &str, snapshot: &str) -> Result<Layout, VolumeError> {
@@ -60,11 +97,14 @@ impl Volumes {
         Ok(committed.layout)
     }
 
-    async fn open_under_lease(&self, name: &store::heads::HeadName) -> Result<(Committed, Lease), VolumeError> {
+    pub(super) async fn open_under_lease(
+        &self,
+        name: &store::heads::HeadName,
+    ) -> Result<(Committed, Lease), VolumeError> {
         let lease = self.target(name.as_str()).lease(&self.store).await?;
         let head = self.heads.open_under(&lease, name).await.map_err(VolumeError::heads(name.as_str()))?;
         let layout = Layout::read(&self.store, head.manifest).await?;
-        Ok((Committed { head, layout }, lease))
+        Ok((Committed::new(head, layout), lease))
     }
 
     /// Makes this node the writer, and finds the log that goes on from the head.
@@ -79,7 +119,7 @@ impl Volumes {
         match recover::epoch(&folder)? {
             Some(epoch) if epoch == about.epoch => {
                 let recovered = recover::read(&folder, &self.store, about.sequence).await?;
-                return Ok((Committed { head, layout }, recovered));
+                return Ok((Committed::new(head, layout), recovered));
             }
             Some(epoch) => {
                 let aside = recover::set_aside(&folder, epoch)?;

@@ -32,7 +32,7 @@ def frame(kind, payload):
 def inode():
     out = number(2) + number(0o777) + number(1000) + number(100) + number(1) + number(6) + number(0) + number(0)
     out += time(-1, 999_999_999) + time(1_700_000_000, 5) + time(1_700_000_001, 6) + time(0, 0)
-    return out + number(300) + text(b"target")
+    return out + number(300) + number(1 << 62 | 8) + text(b"target")
 
 
 def window():
@@ -43,7 +43,7 @@ def window():
 
 def superblock():
     return bytes(range(32)) + b"epoch of 16 byte" + b"".join(
-        map(number, [300, 77, 1 << 40, 65, 10 << 30, 10 << 20]))
+        map(number, [300, 77, 1 << 40, 65, 10 << 30, 10 << 20, 1])) + time(1_700_000_000, 7)
 
 
 def operations():
@@ -64,6 +64,10 @@ def operations():
         number(9) + number(7) + number(1) + number(8) + number(2) + number(3) + now,
         number(10) + number(7) + text(b"user.a") + text(b"v") + number(1) + now,
         number(11) + number(7) + text(b"user.a") + now,
+        number(12) + number(1) + new + now,
+        number(13) + number(7) + number(1) + text(b"name") + now,
+        number(4) + number(1) + text(b"a") + number(2) + text(b"b") + number(3) + now,
+        number(14),
     ]
 
 
@@ -74,7 +78,7 @@ FILES = {
     "entry-v1": number(300) + number(1) + text(b"name"),
     "superblock-v1": superblock(),
     "log-header-v1": frame(0x5601, b"0123456789abcdef" + b"keyidkey" + b"epoch of 16 byte" + struct.pack("<Q", 12)),
-    "log-records-v1": b"".join(struct.pack("<I", len(op)) + op for op in operations()),
+    "log-records-v1": b"".join(struct.pack("<I", len(op) + 2) + number(300) + op for op in operations()),
 }
 
 for name, content in FILES.items():

@@ -20,7 +20,7 @@ fn what_was_synced_survives_a_crash_and_what_was_not_is_gone() {
     write_file(volume.engine(), "lost", b"3");
     drop(volume);
     for _ in 0..3 {
-        let volume = place.node("one").open("ws", Durability::Local).unwrap();
+        let volume = place.node("one").open("ws").unwrap();
         let read = ["committed", "synced", "lost"].map(|name| read_file(volume.engine(), name));
         assert_eq!(read, [Some(b"1".to_vec()), Some(b"2".to_vec()), None]);
     }
@@ -33,7 +33,7 @@ fn what_the_kernel_got_survives_the_process() {
     write_file(volume.engine(), "a", b"1");
     volume.engine().write_log().unwrap();
     drop(volume);
-    let volume = place.node("one").open("ws", Durability::Local).unwrap();
+    let volume = place.node("one").open("ws").unwrap();
     assert_eq!(read_file(volume.engine(), "a"), Some(b"1".to_vec()));
 }
 
@@ -41,11 +41,11 @@ fn what_the_kernel_got_survives_the_process() {
 fn with_durability_object_a_sync_survives_the_node() {
     let place = Place::new();
     let node = place.node("one");
-    node.create("ws", &Options::default()).unwrap();
-    let volume = node.open("ws", Durability::Object).unwrap();
+    node.create("ws", &Options { durability: Durability::Object, ..Options::default() }).unwrap();
+    let volume = node.open("ws").unwrap();
     write_file(volume.engine(), "a", b"1");
     volume.sync().unwrap();
-    let other = place.node("two").open("ws", Durability::Object).unwrap();
+    let other = place.node("two").open("ws").unwrap();
     assert_eq!(read_file(other.engine(), "a"), Some(b"1".to_vec()));
 }
 
@@ -57,17 +57,17 @@ fn a_volume_that_was_taken_over_can_be_read_but_never_changed_or_committed() {
     first.commit().unwrap();
     write_file(first.engine(), "b", b"first");
     first.sync().unwrap();
-    let second = place.node("two").open("ws", Durability::Local).unwrap();
+    let second = place.node("two").open("ws").unwrap();
     assert_eq!(read_file(second.engine(), "b"), None);
     assert!(matches!(first.commit(), Err(VolumeError::Fenced { .. })));
     assert_eq!(first.engine().make(ROOT, b"c", file()).err(), Some(Errno::ROFS));
     assert_eq!(read_file(first.engine(), "b"), Some(b"first".to_vec()));
     write_file(second.engine(), "b", b"second");
     second.commit().unwrap();
-    assert!(matches!(first.snapshot("s"), Err(VolumeError::Fenced { .. })));
+    assert!(matches!(first.snapshot("s", ""), Err(VolumeError::Fenced { .. })));
     drop(first);
     // Its log goes on from a state that is none any more: it is set aside, and nothing of it is repeated.
-    let again = place.node("one").open("ws", Durability::Local).unwrap();
+    let again = place.node("one").open("ws").unwrap();
     assert_eq!(read_file(again.engine(), "b"), Some(b"second".to_vec()));
     let folder = place.log("one", "ws");
     let aside = std::fs::read_dir(folder.parent().unwrap()).unwrap().count();
@@ -82,7 +82,7 @@ fn when_the_log_fails_changes_end_and_what_is_in_memory_is_still_committed() {
     std::fs::remove_dir_all(place.log("one", "ws")).unwrap();
     assert!(matches!(volume.commit(), Err(VolumeError::Wal(_))));
     assert_eq!(volume.engine().make(ROOT, b"b", file()).err(), Some(Errno::ROFS));
-    let other = place.node("two").open("ws", Durability::Local).unwrap();
+    let other = place.node("two").open("ws").unwrap();
     assert_eq!(read_file(other.engine(), "a"), Some(b"1".to_vec()));
 }
 
@@ -92,9 +92,7 @@ fn of_two_nodes_that_fight_for_a_volume_one_writes_it() {
     drop(place.volume("ws"));
     let nodes = [place.node("one"), place.node("two")];
     let opened: Vec<_> = std::thread::scope(|scope| {
-        let threads = nodes
-            .each_ref()
-            .map(|node| scope.spawn(move || (0..5).rev().find_map(|_| node.open("ws", Durability::Local).ok())));
+        let threads = nodes.each_ref().map(|node| scope.spawn(move || (0..5).rev().find_map(|_| node.open("ws").ok())));
         threads.into_iter().filter_map(|thread| thread.join().unwrap()).collect()
     });
     let won = opened.iter().filter(|volume| {
@@ -109,15 +107,15 @@ fn snapshots_forks_and_restores_are_what_they_were_taken_of() {
     let place = Place::new();
     let (node, volume) = (place.node("one"), place.volume("ws"));
     let ino = write_file(volume.engine(), "a", b"one");
-    volume.snapshot("s1").unwrap();
+    volume.snapshot("s1", "").unwrap();
     volume.engine().write(ino, 0, b"two", false).unwrap();
     let later = write_file(volume.engine(), "later", b"x");
-    volume.snapshot("s2").unwrap();
+    volume.snapshot("s2", "").unwrap();
     assert_eq!(node.list(Some("ws")).unwrap(), ["s1", "s2"]);
-    assert!(matches!(volume.snapshot("s1"), Err(VolumeError::Exists { .. })));
+    assert!(matches!(volume.snapshot("s1", ""), Err(VolumeError::Exists { .. })));
 
     node.fork(&snapshot("ws", "s1"), "fork").unwrap();
-    let fork = node.open("fork", Durability::Local).unwrap();
+    let fork = node.open("fork").unwrap();
     assert_eq!(read_file(fork.engine(), "a"), Some(b"one".to_vec()));
     write_file(fork.engine(), "only here", b"x");
     fork.close().unwrap();
@@ -131,7 +129,7 @@ fn snapshots_forks_and_restores_are_what_they_were_taken_of() {
     assert!(next > later, "the kernel knows numbers of the state that was left");
     volume.sync().unwrap();
     drop(volume);
-    let volume = node.open("ws", Durability::Local).unwrap();
+    let volume = node.open("ws").unwrap();
     assert_eq!(read_file(volume.engine(), "after"), Some(b"y".to_vec()));
     let before = node.open_to_read(&snapshot("ws", "before")).unwrap();
     assert_eq!(read_file(before.engine(), "a"), Some(b"two".to_vec()));
@@ -159,7 +157,7 @@ fn a_file_without_a_name_lives_as_long_as_it_is_open_and_not_beyond_a_crash() {
     volume.commit().unwrap();
     assert_eq!(engine.usage().unwrap().inodes, 2);
     drop(volume);
-    let volume = place.node("one").open("ws", Durability::Local).unwrap();
+    let volume = place.node("one").open("ws").unwrap();
     let usage = volume.engine().usage().unwrap();
     assert_eq!((usage.inodes, usage.bytes), (1, 0));
 }
@@ -170,7 +168,7 @@ fn nothing_lies_in_the_open_neither_in_the_store_nor_in_the_log() {
     let volume = place.volume("ws");
     let canary = "canary-7f3a".repeat(4);
     write_file(volume.engine(), &canary, canary.as_bytes());
-    volume.snapshot("s1").unwrap();
+    volume.snapshot("s1", "").unwrap();
     write_file(volume.engine(), &format!("{canary}2"), canary.as_bytes());
     volume.sync().unwrap();
     for folder in ["objects", "one"] {
@@ -198,7 +196,7 @@ fn segments_that_no_state_uses_are_collected_and_all_others_stay() {
     let after = place.stored_bytes();
     assert!(before > 5 * 400_000 && after < 300_000, "{before} {after}");
     volume.close().unwrap();
-    let volume = place.node("two").open("ws", Durability::Local).unwrap();
+    let volume = place.node("two").open("ws").unwrap();
     for round in 0..5 {
         assert_eq!(read_file(volume.engine(), &format!("kept{round}")).unwrap(), noise[..1000]);
     }
@@ -210,9 +208,9 @@ fn names_of_volumes_cannot_leave_their_place() {
     let node = place.node("one");
     for bad in ["", "..", "a/b", "A", &"x".repeat(64)] {
         assert!(matches!(node.create(bad, &Options::default()), Err(VolumeError::Name { .. })), "{bad}");
-        assert!(matches!(node.open(bad, Durability::Local), Err(VolumeError::Name { .. })), "{bad}");
+        assert!(matches!(node.open(bad), Err(VolumeError::Name { .. })), "{bad}");
     }
-    assert!(matches!(node.open("none", Durability::Local), Err(VolumeError::NotFound { .. })));
+    assert!(matches!(node.open("none"), Err(VolumeError::NotFound { .. })));
     node.create("one", &Options::default()).unwrap();
     assert!(matches!(node.create("one", &Options::default()), Err(VolumeError::Exists { .. })));
     node.remove(&Origin::Volume("one".to_owned())).unwrap();
@@ -233,7 +231,7 @@ fn a_large_directory_and_a_large_file_are_opened_as_far_as_they_are_used() {
         engine.write(large, window << 17, b"x", false).unwrap();
     }
     volume.close().unwrap();
-    let volume = place.node("two").open("ws", Durability::Local).unwrap();
+    let volume = place.node("two").open("ws").unwrap();
     let engine = volume.engine();
     assert!(engine.lookup(directory, b"2999").is_ok() && engine.lookup(directory, b"3000").is_err());
     assert_eq!(engine.read(large, 1999 << 17, 10).unwrap(), b"x");

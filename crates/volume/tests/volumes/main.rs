@@ -2,9 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod about;
+mod adopt;
+mod archive;
+mod diff;
 mod lifecycle;
 mod model;
 mod operations;
 mod place;
 mod random;
 mod threads;
+mod verify;
+mod walk;

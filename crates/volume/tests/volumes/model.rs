@@ -151,7 +151,7 @@ impl Model {
                 self.recount();
                 return Ok(());
             }
-            (Rename::Replace, Some(target)) => {
+            (Rename::Replace | Rename::Whiteout, Some(target)) => {
                 match (is_directory(self, id), is_directory(self, target)) {
                     (false, true) => return Err(Errno::ISDIR),
                     (true, false) => return Err(Errno::NOTDIR),
@@ -160,12 +160,28 @@ impl Model {
                 }
                 self.lose(target);
             }
-            (Rename::Replace | Rename::Refuse, None) => {}
+            (Rename::Replace | Rename::Refuse | Rename::Whiteout, None) => {}
         }
         self.entries.remove(&(from_directory, vec![from_name]));
         self.entries.insert((to_directory, vec![to_name]), id);
         self.recount();
+        if how == Rename::Whiteout {
+            self.make(from, Kind::CharDevice, 0)?;
+        }
         Ok(())
+    }
+
+    /// A new file appears as a whole, in the place of whatever has the name.
+    pub(crate) fn replace(&mut self, path: &Path, mode: u16, data: &[u8]) -> Outcome {
+        let (directory, name) = self.place(path)?;
+        if let Some(target) = self.entry(directory, name)? {
+            if self.things[&target].kind == Kind::Directory {
+                return Err(Errno::ISDIR);
+            }
+            self.unlink(path)?;
+        }
+        self.make(path, Kind::File, mode)?;
+        self.write(path, 0, data)
     }
 
     pub(crate) fn write(&mut self, path: &Path, offset: usize, data: &[u8]) -> Outcome {

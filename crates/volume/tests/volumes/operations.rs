@@ -53,7 +53,7 @@ fn quotas_say_no_and_room_comes_back() {
     let place = Place::new();
     let node = place.node("one");
     node.create("small", &Options { bytes_max: 10_000, inodes_max: 3, ..Options::default() }).unwrap();
-    let volume = node.open("small", volume::Durability::Local).unwrap();
+    let volume = node.open("small").unwrap();
     let engine = volume.engine();
     let ino = write_file(engine, "a", &[1; 9_000]);
     assert_eq!(engine.write(ino, 9_000, &[1; 1_001], false), Err(Errno::NOSPC));
@@ -67,7 +67,7 @@ fn quotas_say_no_and_room_comes_back() {
     write_file(engine, "c", &[1; 10_000]);
     volume.sync().unwrap();
     drop(volume);
-    let volume = node.open("small", volume::Durability::Local).unwrap();
+    let volume = node.open("small").unwrap();
     let usage = volume.engine().usage().unwrap();
     assert_eq!((usage.bytes, usage.inodes), (10_000, 3));
 }
@@ -176,6 +176,6 @@ fn many_small_pieces_of_a_file_become_few() {
     volume.commit().unwrap();
     assert_eq!(engine.read(ino, 0, 200_000).unwrap(), expected);
     volume.close().unwrap();
-    let volume = place.node("two").open("ws", volume::Durability::Local).unwrap();
+    let volume = place.node("two").open("ws").unwrap();
     assert_eq!(volume.engine().read(ino, 0, 200_000).unwrap(), expected);
 }

@@ -9,7 +9,7 @@ use store::{
     object::{FaultInjector, FaultPlan, Objects, RequestOptions},
 };
 use tokio::runtime::Runtime;
-use volume::{Durability, Engine, Ino, Kind, New, Options, ROOT, Volume, Volumes};
+use volume::{Engine, Ino, Kind, New, Options, ROOT, Volume, Volumes};
 
 pub(crate) struct Place {
     pub(crate) directory: tempfile::TempDir,
@@ -37,6 +37,11 @@ impl Place {
         self.faults.follow(FaultPlan { outage, ..FaultPlan::default() });
     }
 
+    /// Of all requests to the object store so many fail.
+    pub(crate) fn set_errors(&self, error_rate: f64) {
+        self.faults.follow(FaultPlan { error_rate, ..FaultPlan::default() });
+    }
+
     pub(crate) fn log(&self, node: &str, volume: &str) -> std::path::PathBuf {
         self.directory.path().join(node).join("test").join(volume).join("log")
     }
@@ -54,7 +59,7 @@ impl Place {
     pub(crate) fn volume(&self, name: &str) -> Volume {
         let node = self.node("one");
         node.create(name, &Options::default()).unwrap();
-        node.open(name, Durability::Local).unwrap()
+        node.open(name).unwrap()
     }
 }
 

@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use rustix::io::Errno;
-use volume::{
-    Changes, Durability, Engine, Ino, Kind, Memory, New, Options, Origin, ROOT, Rename, SetXattr, Volume, Volumes,
-};
+use volume::{Changes, Engine, Ino, Kind, Memory, New, Options, Origin, ROOT, Rename, SetXattr, Volume, Volumes};
 
 use crate::{
     model::{Model, Thing},
@@ -23,6 +21,8 @@ enum Step {
     RemoveDirectory(Path),
     Rename(Path, Path, Rename),
     Write(Path, u32, u32, u8),
+    /// A file that was written before it got its name.
+    Place(Path, u16, u32, u8),
     Resize(Path, u32),
     Punch(Path, u32, u32),
     Copy(Path, u32, Path, u32, u32),
@@ -52,7 +52,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => Just(Kind::Symlink),
         1 => Just(Kind::Fifo),
     ];
-    let how = prop_oneof![3 => Just(Rename::Replace), 1 => Just(Rename::Refuse), 2 => Just(Rename::Exchange)];
+    let how = prop_oneof![3 => Just(Rename::Replace), 1 => Just(Rename::Refuse), 2 => Just(Rename::Exchange), 1 => Just(Rename::Whiteout)];
     // Around the ends of windows as often as elsewhere.
     let place = || prop_oneof![0..5_000u32, 130_000..132_000u32, 0..400_000u32];
     let bytes = || prop_oneof![0..200u32, 0..5_000u32, 1..200_000u32];
@@ -63,6 +63,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => path().prop_map(Step::RemoveDirectory),
         5 => (path(), path(), how).prop_map(|(from, to, how)| Step::Rename(from, to, how)),
         12 => (path(), place(), bytes(), 1..9u8).prop_map(|(path, at, bytes, fill)| Step::Write(path, at, bytes, fill)),
+        3 => (path(), 0..0o7777u16, bytes(), 1..9u8).prop_map(|(path, mode, bytes, fill)| Step::Place(path, mode, bytes, fill)),
         2 => (path(), place()).prop_map(|(path, size)| Step::Resize(path, size)),
         3 => (path(), place(), 1..150_000u32).prop_map(|(path, at, bytes)| Step::Punch(path, at, bytes)),
         3 => (path(), place(), path(), place(), bytes())
@@ -120,7 +121,7 @@ impl Pair<'_> {
             Step::Close => self.reopen(true),
             Step::Snapshot => {
                 let name = self.fresh();
-                self.volume().snapshot(&name).unwrap();
+                self.volume().snapshot(&name, "").unwrap();
                 self.snapshots.push((name, self.model.clone()));
             }
             Step::Restore(which) if !self.snapshots.is_empty() => {
@@ -134,7 +135,7 @@ impl Pair<'_> {
                 self.volume().commit().unwrap();
                 let name = self.fresh();
                 self.volumes.fork(&Origin::Volume(self.volume().name().to_owned()), &name).unwrap();
-                self.volume = Some(self.volumes.open(&name, Durability::Local).unwrap());
+                self.volume = Some(self.volumes.open(&name).unwrap());
                 self.snapshots.clear();
             }
             _ => return Ok(()),
@@ -150,7 +151,7 @@ impl Pair<'_> {
             true => volume.close().unwrap(),
             false => drop(volume),
         }
-        self.volume = Some(self.volumes.open(&name, Durability::Local).unwrap());
+        self.volume = Some(self.volumes.open(&name).unwrap());
     }
 
     fn fresh(&mut self) -> String {
@@ -246,6 +247,12 @@ fn on_volume(engine: &Engine, step: &Step) -> Option<Result<(), Errno>> {
             }),
             Step::Write(path, offset, bytes, fill) => resolve(engine, path)
                 .and_then(|ino| engine.write(ino, (*offset).into(), &vec![*fill; *bytes as usize], false)),
+            Step::Place(path, mode, bytes, fill) => place(engine, path).and_then(|(directory, name)| {
+                let new = New { kind: Kind::File, mode: *mode & 0o5777, uid: 1, gid: 2, device: 0, target: b"" };
+                let file = engine.make_unnamed(directory, new)?;
+                engine.write(file.ino(), 0, &vec![*fill; *bytes as usize], false)?;
+                engine.place(file.ino(), directory, &name)
+            }),
             Step::Resize(path, size) => resolve(engine, path).and_then(|ino| {
                 let changes = Changes { size: Some((*size).into()), ..Changes::default() };
                 engine.change(ino, changes).map(drop)
@@ -280,6 +287,7 @@ fn on_model(model: &mut Model, step: &Step) -> Option<Result<(), Errno>> {
         Step::RemoveDirectory(path) => model.remove_directory(path),
         Step::Rename(from, to, how) => model.rename(from, to, *how),
         Step::Write(path, offset, bytes, fill) => model.write(path, *offset as usize, &vec![*fill; *bytes as usize]),
+        Step::Place(path, mode, bytes, fill) => model.replace(path, *mode & 0o5777, &vec![*fill; *bytes as usize]),
         Step::Resize(path, size) => model.resize(path, *size as usize),
         Step::Punch(path, offset, bytes) => model.punch(path, *offset as usize, *bytes as usize),
         Step::Copy(from, offset, to, to_offset, bytes) => {
@@ -308,7 +316,7 @@ proptest! {
         let place = Place::new();
         let (model, volumes) = (Model::new(), place.node("one").with_memory(Memory { inodes_max, ..Memory::default() }));
         volumes.create("n0", &Options::default()).unwrap();
-        let volume = Some(volumes.open("n0", Durability::Local).unwrap());
+        let volume = Some(volumes.open("n0").unwrap());
         let (durable, snapshots) = (model.clone(), Vec::new());
         let mut pair = Pair { place: &place, volumes, volume, durable, model, snapshots, count: 0 };
         for step in &steps {

@@ -9,7 +9,7 @@ use std::{
 };
 
 use rustix::io::Errno;
-use volume::{Committer, Durability, Kind, Memory, Options, ROOT};
+use volume::{Committer, Kind, Memory, Options, ROOT};
 
 use crate::place::{Place, file, new, read_file, write_file};
 
@@ -56,7 +56,7 @@ fn files_written_while_commits_run_are_all_there() {
     });
     volume.sync().unwrap();
     drop(volume);
-    let volume = place.node("one").open("ws", Durability::Local).unwrap();
+    let volume = place.node("one").open("ws").unwrap();
     let engine = volume.engine();
     for thread in 0..THREADS {
         let directory = engine.lookup(ROOT, format!("d{thread}").as_bytes()).unwrap();
@@ -85,7 +85,7 @@ fn syncs_of_many_threads_are_all_kept() {
         }
     });
     drop(volume);
-    let volume = place.node("one").open("ws", Durability::Local).unwrap();
+    let volume = place.node("one").open("ws").unwrap();
     assert_eq!(volume.engine().attributes(ROOT).unwrap().inode.size, 400);
 }
 
@@ -95,7 +95,7 @@ fn writers_wait_while_the_store_is_away_and_nothing_is_dropped() {
     let place = Place::new();
     let node = place.node("one").with_memory(Memory { dirty_bytes_max: 1 << 20, ..Memory::default() });
     node.create("ws", &Options::default()).unwrap();
-    let volume = Arc::new(node.open("ws", Durability::Local).unwrap());
+    let volume = Arc::new(node.open("ws").unwrap());
     let committer = Committer::start(volume.clone(), Duration::from_secs(3600)).unwrap();
     place.set_outage(true);
     let writer = std::thread::spawn({
@@ -118,7 +118,7 @@ fn writers_wait_while_the_store_is_away_and_nothing_is_dropped() {
     writer.join().unwrap();
     drop(committer);
     volume.commit().unwrap();
-    let other = place.node("two").open("ws", Durability::Local).unwrap();
+    let other = place.node("two").open("ws").unwrap();
     assert!((0..50).all(|number| read_file(other.engine(), &format!("f{number}")).unwrap() == [number; BYTES]));
 }
 
@@ -132,7 +132,7 @@ fn a_committer_commits_by_itself_and_ends_when_the_volume_is_taken_over() {
     while volume.engine().dirty_bytes().unwrap() > 0 && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(5));
     }
-    let other = place.node("two").open("ws", Durability::Local).unwrap();
+    let other = place.node("two").open("ws").unwrap();
     assert_eq!(read_file(other.engine(), "a"), Some(b"1".to_vec()));
     write_file(volume.engine(), "b", b"2");
     while !volume.engine().is_read_only() && Instant::now() < deadline {

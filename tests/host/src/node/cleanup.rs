@@ -14,7 +14,8 @@ use anyhow::{Context, Result, ensure};
 use super::Node;
 
 /// What stays of a state directory from which everything was removed.
-const STATE_FILES: [&str; 8] = ["images", "layers", "lock", "node.json", "paused", "sandboxes", "store", "templates"];
+const STATE_FILES: [&str; 10] =
+    ["images", "layers", "lock", "mounts", "node.json", "paused", "sandboxes", "store", "templates", "volumes"];
 
 /// Removes a case's group and directories when dropped, or when the test program ends in any way.
 pub(super) struct Cleanup {
@@ -90,7 +91,7 @@ impl Cleanup {
         }
         let found = names(state);
         ensure!(found.iter().all(|name| STATE_FILES.contains(&name.as_str())), "unexpected files: {found:?}");
-        for folder in ["sandboxes", "templates", "images", "paused"] {
+        for folder in ["sandboxes", "templates", "images", "paused", "mounts"] {
             let found = names(&state.join(folder));
             ensure!(found.is_empty(), "{folder} left behind: {found:?}");
         }
@@ -119,7 +120,7 @@ impl Drop for Cleanup {
 /// What should not be there while a node runs from which all sandboxes were removed.
 #[derive(Debug, Default)]
 pub struct Leftovers {
-    /// Processes that are neither server, keeper, pager, a zygote nor of a blank sandbox.
+    /// Processes that are neither server, keeper, pager, of the volumes, a zygote nor of a blank sandbox.
     pub processes: Vec<String>,
     /// Groups that are not of a blank sandbox.
     pub groups: Vec<String>,
@@ -167,7 +168,7 @@ pub(super) fn leftovers(node: &Node) -> Result<Leftovers> {
         let blank = known.iter().any(|id| group.contains(id.as_str()));
         if blank && comm(pid) != "pando-init" {
             ahead.push(describe(pid));
-        } else if !expected.contains(&pid) && !listed && !blank && !is_pager(pid) {
+        } else if !expected.contains(&pid) && !listed && !blank && !is_family(pid) {
             found.processes.push(describe(pid));
         }
     }
@@ -186,9 +187,10 @@ pub(super) fn leftovers(node: &Node) -> Result<Leftovers> {
     Ok(found)
 }
 
-/// It stays for a while, in case the next checkpoint is started soon, and ends with its node if nobody needs it.
-fn is_pager(pid: i32) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default().contains("\0guardian\0")
+/// Pager, or of the volumes. They stay for a while, in case they are needed soon, and end with their node if nobody needs them.
+fn is_family(pid: i32) -> bool {
+    let command = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    ["\0guardian\0", "\0volumed\0"].iter().any(|role| command.contains(role))
 }
 
 fn describe(pid: i32) -> String {

@@ -31,6 +31,8 @@ mod requests;
 mod services;
 mod store;
 mod twins;
+mod volumes;
+mod volumes_faults;
 
 use pando_host_tests::runner;
 
@@ -56,5 +58,7 @@ fn main() {
     cases.extend(faults_s3::cases());
     cases.extend(kills::cases());
     cases.extend(memory::cases());
+    cases.extend(volumes::cases());
+    cases.extend(volumes_faults::cases());
     runner::run(&cases)
 }

@@ -143,7 +143,7 @@ impl PrivateNode {
     /// Starts one copy and waits for its first answer.
     pub(super) async fn start_one(&self, template: &str) -> Result<(Sandbox, Started)> {
         let began = Instant::now();
-        let request = RunRequest { count: 1, interpreter: Interpreter::InProcess };
+        let request = RunRequest { count: 1, interpreter: Interpreter::InProcess, volumes: Vec::new() };
         let response: RunResponse = self.client.post(&format!("/templates/{template}/run"), &request).await?;
         let running = began.elapsed();
         if let Some(failure) = response.failures.first() {
@@ -229,6 +229,7 @@ pub(super) fn spec(name: &str, command: Vec<String>) -> Result<TemplateSpec> {
         ready: Ready::Port(program::PORT),
         ready_timeout_ms: base::limits::READY_TIMEOUT_MS_DEFAULT,
         limits: Limits::default(),
+        mount_points: Vec::new(),
     })
 }
 

@@ -67,7 +67,7 @@ pub(super) fn all() -> Vec<Check> {
         checkpoint_restore(),
         userfaultfd(),
         memory_nodes(),
-        filesystem("fuse", "FUSE", Verdict::Reduced, FUSE),
+        fuse(),
         pids(),
         ptrace_scope(),
     ]);
@@ -75,7 +75,7 @@ pub(super) fn all() -> Vec<Check> {
 }
 
 const OVERLAY: &str = "load the module: `modprobe overlay` (CONFIG_OVERLAY_FS)";
-const FUSE: &str = "load the module: `modprobe fuse` (CONFIG_FUSE_FS); volumes will need it, forking does not";
+const FUSE: &str = "load the module: `modprobe fuse` (CONFIG_FUSE_FS), and give a container the device /dev/fuse; volumes need it, forking does not";
 
 fn check(
     name: &'static str,
@@ -149,6 +149,17 @@ fn filesystem(name: &'static str, shown: &'static str, otherwise: Verdict, remed
     let known = read("/proc/filesystems").unwrap_or_default();
     let good = known.lines().any(|line| line.split_ascii_whitespace().last() == Some(name));
     check(shown, good, otherwise, if good { "available" } else { "not in /proc/filesystems" }, remedy)
+}
+
+fn fuse() -> Check {
+    let known = read("/proc/filesystems").is_some_and(|known| known.lines().any(|line| line.trim() == "fuse"));
+    let opened = fs::File::options().read(true).write(true).open("/dev/fuse");
+    let found = match (known, &opened) {
+        (true, Ok(_)) => "available".to_owned(),
+        (false, _) => "not in /proc/filesystems".to_owned(),
+        (true, Err(error)) => format!("/dev/fuse: {error}"),
+    };
+    check("FUSE", known && opened.is_ok(), Verdict::Reduced, found, FUSE)
 }
 
 fn cgroups() -> Vec<Check> {

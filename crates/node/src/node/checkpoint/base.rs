@@ -138,6 +138,7 @@ mod tests {
             ready: api::Ready::Listening,
             ready_timeout_ms: 1,
             limits: api::Limits::default(),
+            mount_points: Vec::new(),
         }
     }
 

@@ -79,7 +79,7 @@ pub(super) fn place(
     let args = [SECCOMP_SET_MODE_FILTER.into(), SECCOMP_FILTER_FLAG_TSYNC.into(), filter.into()];
     script.call(libc::SYS_seccomp, args, Check::Equal(0));
     script.call(libc::SYS_set_tid_address, [main.tid_address.into()], Check::Ignore);
-    wait_at_gate(arena, &mut script, transit, mailbox);
+    wait_at_gate(arena, &mut script, transit, mailbox, cwd);
     script.append(timers_of_files);
     timers(arena, &mut script, image);
     thread_attributes(arena, &mut script, image, main);
@@ -166,10 +166,12 @@ fn receive_streams(script: &mut Script, transit: Transit, mailbox: &Mailbox) {
 }
 
 /// A copy that parks goes on when a byte comes through its gate. Whoever could send one has gone if the gate ends: then the copy fails.
-fn wait_at_gate(arena: &mut Arena, script: &mut Script, transit: Transit, mailbox: &Mailbox) {
+/// Until then a volume may have been mounted where its working directory `cwd` is.
+fn wait_at_gate(arena: &mut Arena, script: &mut Script, transit: Transit, mailbox: &Mailbox, cwd: u64) {
     let byte = arena.words(&[0]);
     let at_once = script.unless_word(mailbox.start + 8, PARKED);
     script.call(libc::SYS_read, [transit.gate().into(), byte.into(), 1u64.into()], Check::Equal(1));
+    script.call(libc::SYS_chdir, [cwd.into()], Check::Success);
     script.land(at_once);
 }
 

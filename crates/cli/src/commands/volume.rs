@@ -1,0 +1,144 @@
+//! `pando volume`.
+
+mod files;
+mod history;
+mod mount;
+mod state;
+
+use std::{fmt, process::ExitCode, str::FromStr};
+
+use anyhow::Result;
+use api::VolumeMount;
+use base::id::{SnapshotName, VolumeName};
+
+use super::store;
+use crate::client::Client;
+
+pub(super) use mount::{describe_mount, parse_mount};
+
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+    pando volume create ws --size 20G
+    pando template build agent --mount-point /workspace --cwd /workspace -- /usr/bin/agent
+    pando run agent --volume ws:/workspace
+    pando volume snapshot ws before-the-refactoring --note 'all tests pass'
+    pando volume diff ws before-the-refactoring
+    pando volume restore ws before-the-refactoring
+    pando volume fork ws@before-the-refactoring experiment
+    pando volume mount ws /mnt/ws
+A state of a volume that has a name is written VOLUME@SNAPSHOT.";
+
+/// What can be done with volumes.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    Create(state::CreateArgs),
+    /// List volumes.
+    Ls(JsonArgs),
+    /// Show everything about a volume.
+    Inspect(state::NameArgs),
+    /// Remove volumes that nobody has mounted, or snapshots. Snapshots of a removed volume stay.
+    Rm(state::RmArgs),
+    /// Show what volumes hold, and what was done with them on this node.
+    Usage(JsonArgs),
+    Snapshot(history::SnapshotArgs),
+    /// List the snapshots of a volume, newest first.
+    Log(history::LogArgs),
+    Restore(history::RestoreArgs),
+    Fork(history::ForkArgs),
+    Diff(history::DiffArgs),
+    Export(files::ExportArgs),
+    Import(files::ImportArgs),
+    Cat(files::CatArgs),
+    Verify(state::VerifyArgs),
+    /// Remove what nothing in the store needs any more, of volumes and of checkpoints: `pando store gc`.
+    Gc(store::GcArgs),
+    Mount(mount::MountArgs),
+    Unmount(mount::UnmountArgs),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct JsonArgs {
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn run(command: Command, client: &Client) -> Result<ExitCode> {
+    match command {
+        Command::Create(args) => state::create(args, client).await?,
+        Command::Ls(args) => state::list(&args, client).await?,
+        Command::Inspect(args) => state::inspect(&args, client).await?,
+        Command::Rm(args) => state::remove(&args, client).await?,
+        Command::Usage(args) => state::usage(&args, client).await?,
+        Command::Snapshot(args) => history::snapshot(args, client).await?,
+        Command::Log(args) => history::log(&args, client).await?,
+        Command::Restore(args) => history::restore(args, client).await?,
+        Command::Fork(args) => history::fork(args, client).await?,
+        Command::Diff(args) => history::diff(&args, client).await?,
+        Command::Export(args) => files::export(&args, client).await?,
+        Command::Import(args) => files::import(&args, client).await?,
+        Command::Cat(args) => files::cat(&args, client).await?,
+        Command::Verify(args) => return state::verify(&args, client).await,
+        Command::Gc(args) => store::collect(&args, client).await?,
+        Command::Mount(args) => mount::mount(args, client).await?,
+        Command::Unmount(args) => mount::unmount(args, client).await?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A volume as it is, or as it was: `ws`, `ws@before`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct State {
+    volume: VolumeName,
+    snapshot: Option<SnapshotName>,
+}
+
+impl State {
+    /// As the parameter of a query, with `separator` before it; nothing for the present state.
+    fn query(&self, separator: char) -> String {
+        self.snapshot.as_ref().map(|snapshot| format!("{separator}snapshot={snapshot}")).unwrap_or_default()
+    }
+}
+
+impl FromStr for State {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (volume, snapshot) = match text.split_once('@') {
+            Some((volume, snapshot)) => (volume, Some(snapshot)),
+            None => (text, None),
+        };
+        let snapshot = snapshot.map(str::parse).transpose().map_err(|error: base::id::InvalidId| error.to_string())?;
+        Ok(Self { volume: volume.parse().map_err(|error: base::id::InvalidId| error.to_string())?, snapshot })
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.volume.as_str())?;
+        self.snapshot.iter().try_for_each(|snapshot| write!(f, "@{snapshot}"))
+    }
+}
+
+impl From<&VolumeMount> for State {
+    fn from(mount: &VolumeMount) -> Self {
+        Self { volume: mount.volume.clone(), snapshot: mount.snapshot.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_is_a_volume_or_one_of_its_snapshots() {
+        for text in ["ws", "ws@before"] {
+            assert_eq!(text.parse::<State>().unwrap().to_string(), text);
+        }
+        assert_eq!("ws@a".parse::<State>().unwrap().query('?'), "?snapshot=a");
+        assert_eq!("ws".parse::<State>().unwrap().query('?'), "");
+        for wrong in ["", "@a", "ws@", "ws@a@b", "a/b"] {
+            assert!(wrong.parse::<State>().is_err(), "{wrong}");
+        }
+    }
+}

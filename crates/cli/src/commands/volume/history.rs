@@ -1,0 +1,150 @@
+//! States of volumes: keeping, listing, comparing, going back, forking.
+
+use anyhow::Result;
+use api::{
+    Change, VolumeChange,
+    volume::{FileKind, ForkVolumeRequest, RestoreRequest, Restored, Snapshot, SnapshotRequest, Volume},
+};
+use base::id::{SnapshotName, VolumeName};
+
+use super::State;
+use crate::{client::Client, output};
+
+/// Keep a volume as it is now, under a name. Takes as long as what is not in the store yet takes to get there; whoever works in it goes on.
+#[derive(Debug, clap::Args)]
+pub(crate) struct SnapshotArgs {
+    /// Name of the volume.
+    volume: VolumeName,
+    /// Name of the snapshot. Without it one is made.
+    snapshot: Option<SnapshotName>,
+    /// What to say about it in `pando volume log`.
+    #[arg(long, value_name = "TEXT")]
+    note: Option<String>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct LogArgs {
+    /// Name of the volume.
+    volume: VolumeName,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Make a volume what it was at a snapshot. The state before is kept as a snapshot, whose name is printed. Also while it is mounted:
+/// programs see other files from one moment to the next.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RestoreArgs {
+    /// Name of the volume.
+    volume: VolumeName,
+    /// The snapshot.
+    snapshot: SnapshotName,
+}
+
+/// Make a volume that begins with what another has, now or at a snapshot. It takes no time and no room, whatever is in it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ForkArgs {
+    /// Name of the volume, or VOLUME@SNAPSHOT.
+    volume: State,
+    /// Name of the new one.
+    name: VolumeName,
+}
+
+/// Show which paths differ between two states of a volume, one a line, without reading files.
+///
+/// `+` is new, `-` is gone, `M` has another content, `m` only other permissions, owner, times or attributes, `R` has another name.
+#[derive(Debug, clap::Args)]
+pub(crate) struct DiffArgs {
+    /// Name of the volume.
+    volume: VolumeName,
+    /// The snapshot to compare with.
+    from: SnapshotName,
+    /// What it is compared with: a snapshot. Without it: the volume as it is now.
+    to: Option<SnapshotName>,
+    /// Print JSON, one document a line.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) async fn snapshot(args: SnapshotArgs, client: &Client) -> Result<()> {
+    let request = SnapshotRequest { snapshot: args.snapshot, note: args.note };
+    let taken: Snapshot = client.post(&format!("/volumes/{}/snapshots", args.volume), &request).await?;
+    if args.json {
+        return output::json(&taken);
+    }
+    println!("{}", taken.snapshot);
+    Ok(())
+}
+
+pub(super) async fn log(args: &LogArgs, client: &Client) -> Result<()> {
+    let snapshots: Vec<Snapshot> = client.get(&format!("/volumes/{}/snapshots", args.volume)).await?;
+    if args.json {
+        return output::json(&snapshots);
+    }
+    let row = |snapshot: &Snapshot| {
+        let age = output::age(output::since_ms(snapshot.created_ms));
+        [snapshot.snapshot.to_string(), age, snapshot.note.clone().unwrap_or_default()]
+    };
+    output::table(["SNAPSHOT", "AGE", "NOTE"], &snapshots.iter().map(row).collect::<Vec<_>>());
+    Ok(())
+}
+
+pub(super) async fn restore(args: RestoreArgs, client: &Client) -> Result<()> {
+    let request = RestoreRequest { snapshot: args.snapshot };
+    let restored: Restored = client.post(&format!("/volumes/{}/restore", args.volume), &request).await?;
+    println!("{}", restored.before);
+    eprintln!("what it was before is kept: `pando volume restore {} {}` goes back", args.volume, restored.before);
+    Ok(())
+}
+
+pub(super) async fn fork(args: ForkArgs, client: &Client) -> Result<()> {
+    let request = ForkVolumeRequest { name: args.name, snapshot: args.volume.snapshot };
+    let forked: Volume = client.post(&format!("/volumes/{}/fork", args.volume.volume), &request).await?;
+    println!("{}", forked.name);
+    Ok(())
+}
+
+pub(super) async fn diff(args: &DiffArgs, client: &Client) -> Result<()> {
+    let to = args.to.as_ref().map(|to| format!("&to={to}")).unwrap_or_default();
+    let path = format!("/volumes/{}/diff?from={}{to}", args.volume, args.from);
+    client
+        .get_lines(&path, |change: VolumeChange| {
+            if args.json {
+                println!("{}", serde_json::to_string(&change)?);
+            } else {
+                println!("{}", line(&change));
+            }
+            Ok(())
+        })
+        .await
+}
+
+fn line(change: &VolumeChange) -> String {
+    let mark = match change.change {
+        Change::Added => '+',
+        Change::Removed => '-',
+        Change::Modified => 'M',
+        Change::Metadata => 'm',
+        Change::Renamed => 'R',
+    };
+    let slash = if change.kind == FileKind::Directory { "/" } else { "" };
+    let from = change.from.as_ref().map(|from| format!(" (was {from})")).unwrap_or_default();
+    format!("{mark} {}{slash}{from}", change.path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_are_one_line_each() {
+        let change = |change, kind, from: Option<&str>| {
+            line(&VolumeChange { path: "a/b".to_owned(), change, kind, from: from.map(str::to_owned) })
+        };
+        assert_eq!(change(Change::Added, FileKind::Directory, None), "+ a/b/");
+        assert_eq!(change(Change::Renamed, FileKind::File, Some("c")), "R a/b (was c)");
+    }
+}

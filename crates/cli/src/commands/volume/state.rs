@@ -1,0 +1,224 @@
+//! Volumes as they are: making, looking at, verifying and removing them.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use api::{
+    VolumeVerification,
+    volume::{Volume, VolumeDurability, VolumeMeter, VolumeSpec},
+};
+use base::id::VolumeName;
+
+use super::{JsonArgs, State};
+use crate::{
+    client::Client,
+    commands::{
+        store::{exit_code, verdict},
+        template::parse_bytes,
+    },
+    output,
+};
+
+/// Make an empty volume. It takes no room, however large it may become.
+#[derive(Debug, clap::Args)]
+pub(crate) struct CreateArgs {
+    /// Name of the volume: small letters, digits, '-', '_' and '.'.
+    name: VolumeName,
+    /// Most bytes of data in it: 512M, 20G. Without it: 10G.
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    size: Option<u64>,
+    /// Most files, directories and all else in it. Without it: 10,485,760.
+    #[arg(long, value_name = "N")]
+    inodes: Option<u64>,
+    /// What `fsync` promises: on this machine's disk (local), or in the object store (object).
+    #[arg(long, value_name = "local|object", default_value = "local", value_parser = parse_durability)]
+    durability: VolumeDurability,
+    /// Owner of its top directory. Without it: the user of sandboxed programs, 1000.
+    #[arg(long, value_name = "UID")]
+    uid: Option<u32>,
+    /// Group of its top directory. Without it: 1000.
+    #[arg(long, value_name = "GID")]
+    gid: Option<u32>,
+    /// Permissions of its top directory, octal. Without it: 755.
+    #[arg(long, value_name = "MODE", value_parser = parse_mode)]
+    mode: Option<u16>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct NameArgs {
+    /// Name of the volume.
+    name: VolumeName,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct RmArgs {
+    /// Names of volumes, or VOLUME@SNAPSHOT.
+    #[arg(required = true)]
+    volumes: Vec<State>,
+}
+
+/// Read and open all of a volume, or of a snapshot, and name what is damaged by its path. Exits with 1 if something is, with 7 if
+/// something is only out of reach.
+#[derive(Debug, clap::Args)]
+pub(crate) struct VerifyArgs {
+    /// Name of the volume, or VOLUME@SNAPSHOT.
+    volume: State,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) async fn create(args: CreateArgs, client: &Client) -> Result<()> {
+    let spec = VolumeSpec {
+        name: args.name,
+        bytes_max: args.size,
+        inodes_max: args.inodes,
+        durability: args.durability,
+        uid: args.uid,
+        gid: args.gid,
+        mode: args.mode,
+    };
+    let made: Volume = client.post("/volumes", &spec).await?;
+    if args.json {
+        return output::json(&made);
+    }
+    println!("{}", made.name);
+    Ok(())
+}
+
+pub(super) async fn list(args: &JsonArgs, client: &Client) -> Result<()> {
+    let volumes: Vec<Volume> = client.get("/volumes").await?;
+    if args.json {
+        return output::json(&volumes);
+    }
+    let row = |volume: &Volume| {
+        let usage =
+            |text: fn(&api::volume::VolumeUsage) -> String| volume.usage.as_ref().map_or_else(|| "?".to_owned(), text);
+        let (here, dirty) = match &volume.open {
+            Some(open) if open.read_only.is_some() => ("read-only".to_owned(), output::bytes(open.dirty_bytes)),
+            Some(open) => (format!("mounted {}", open.holders.len()), output::bytes(open.dirty_bytes)),
+            None => ("-".to_owned(), "-".to_owned()),
+        };
+        [
+            volume.name.to_string(),
+            usage(|usage| output::bytes(usage.bytes)),
+            usage(|usage| output::bytes(usage.bytes_max)),
+            usage(|usage| usage.inodes.to_string()),
+            here,
+            dirty,
+            age(volume.committed_ms),
+        ]
+    };
+    let rows: Vec<_> = volumes.iter().map(row).collect();
+    output::table(["NAME", "USED", "OF", "INODES", "HERE", "NOT STORED YET", "LAST COMMIT"], &rows);
+    Ok(())
+}
+
+pub(super) async fn inspect(args: &NameArgs, client: &Client) -> Result<()> {
+    let volume: Volume = client.get(&format!("/volumes/{}", args.name)).await?;
+    if args.json {
+        return output::json(&volume);
+    }
+    print(&volume);
+    Ok(())
+}
+
+fn print(volume: &Volume) {
+    println!("name         {}", volume.name);
+    match &volume.usage {
+        Some(usage) => {
+            println!("data         {} of {}", output::bytes(usage.bytes), output::bytes(usage.bytes_max));
+            println!("inodes       {} of {}", usage.inodes, usage.inodes_max);
+        }
+        None => println!("data         cannot be read now"),
+    }
+    match volume.durability {
+        Some(VolumeDurability::Local) => println!("fsync        on this machine's disk"),
+        Some(VolumeDurability::Object) => println!("fsync        in the object store"),
+        None => {}
+    }
+    println!("made         {} ago", age(volume.created_ms));
+    println!("last commit  {} ago", age(volume.committed_ms));
+    let Some(open) = &volume.open else {
+        println!("here         not open");
+        return;
+    };
+    let holders = if open.holders.is_empty() { "nobody".to_owned() } else { open.holders.join("\n             ") };
+    println!("mounted by   {holders}");
+    println!(
+        "not stored   {} written since the last commit here, {} ago",
+        output::bytes(open.dirty_bytes),
+        output::age(open.last_commit_age_ms)
+    );
+    if let Some(failure) = &open.store_failure {
+        println!("store        the last commit failed: {failure}");
+    }
+    if let Some(reason) = &open.read_only {
+        println!("read-only    {reason}");
+    }
+}
+
+/// How long ago something was that only the store knows.
+fn age(moment_ms: Option<u64>) -> String {
+    moment_ms.map_or_else(|| "?".to_owned(), |moment| output::age(output::since_ms(moment)))
+}
+
+pub(super) async fn remove(args: &RmArgs, client: &Client) -> Result<()> {
+    for State { volume, snapshot } in &args.volumes {
+        let snapshot = snapshot.as_ref().map(|snapshot| format!("/snapshots/{snapshot}")).unwrap_or_default();
+        client.delete::<()>(&format!("/volumes/{volume}{snapshot}")).await?;
+    }
+    Ok(())
+}
+
+pub(super) async fn usage(args: &JsonArgs, client: &Client) -> Result<()> {
+    let meters: Vec<VolumeMeter> = client.get("/volumes/usage").await?;
+    if args.json {
+        return output::json(&meters);
+    }
+    let row = |of: &VolumeMeter| {
+        [
+            of.name.as_ref().map_or_else(|| format!("all of realm {}", of.realm), ToString::to_string),
+            output::bytes(of.usage.bytes),
+            of.usage.inodes.to_string(),
+            of.meter.http_requests.to_string(),
+            output::bytes(of.meter.http_read_bytes),
+            output::bytes(of.meter.http_written_bytes),
+        ]
+    };
+    let rows: Vec<_> = meters.iter().map(row).collect();
+    output::table(["NAME", "DATA", "INODES", "REQUESTS", "READ", "WRITTEN"], &rows);
+    Ok(())
+}
+
+pub(super) async fn verify(args: &VerifyArgs, client: &Client) -> Result<ExitCode> {
+    let path = format!("/volumes/{}/verify{}", args.volume.volume, args.volume.query('?'));
+    let seen: VolumeVerification = client.post(&path, &()).await?;
+    if args.json {
+        output::json(&seen)?;
+    } else {
+        println!("read {} files, directories and the like, {} of data", seen.inodes, output::bytes(seen.bytes));
+        seen.damage.iter().for_each(|found| println!("damaged: {}: {}", found.part, found.problem));
+        seen.unreachable.iter().for_each(|found| println!("out of reach: {}: {}", found.part, found.problem));
+        println!("{}", verdict(seen.damage.len(), seen.unreachable.len()));
+    }
+    Ok(exit_code(seen.damage.len(), seen.unreachable.len()))
+}
+
+fn parse_durability(text: &str) -> Result<VolumeDurability, String> {
+    match text {
+        "local" => Ok(VolumeDurability::Local),
+        "object" => Ok(VolumeDurability::Object),
+        _ => Err("give it as local or object".to_owned()),
+    }
+}
+
+fn parse_mode(text: &str) -> Result<u16, String> {
+    u16::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o7777).ok_or_else(|| "give it as 755".to_owned())
+}

@@ -1,0 +1,35 @@
+//! `pando volumed`: hidden; has the volumes of a node, also when the node has gone.
+
+use std::{path::PathBuf, process::ExitCode};
+
+use anyhow::Result;
+
+use super::node::StoreArgs;
+use crate::{exit, output};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Of the node.
+    #[arg(long)]
+    state: PathBuf,
+    #[command(flatten)]
+    store: StoreArgs,
+    /// Which of the processes this one is.
+    role: volumed::Role,
+}
+
+/// Runs it in this thread, the only one of the process.
+pub(crate) fn run(args: &Args, log: &str) -> ExitCode {
+    output::start_logging(log);
+    match serve(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => exit::report(&error.context("the process of volumes failed")),
+    }
+}
+
+fn serve(args: &Args) -> Result<()> {
+    // All but this program's name and the role.
+    let mut arguments: Vec<_> = std::env::args_os().skip(1).collect();
+    arguments.pop();
+    Ok(node::run_volumes(args.role, args.store.settings()?, &args.state, arguments)?)
+}

@@ -1,0 +1,122 @@
+//! Files, or standard input and output, as bodies of requests and answers.
+
+use std::{
+    fs::File,
+    io::{self, Read, Write},
+    path::Path,
+    pin::Pin,
+    task::{Context as TaskContext, Poll},
+};
+
+use anyhow::{Context, Result};
+use http_body_util::BodyExt;
+use hyper::{
+    Response,
+    body::{Body, Bytes, Frame, Incoming},
+};
+use tempfile::NamedTempFile;
+use tokio::sync::mpsc;
+
+use crate::{
+    exit::Failure,
+    output::{self, Progress},
+};
+
+/// Standard input or output instead of a file.
+pub(crate) const STANDARD: &str = "-";
+/// Bytes read of a file at a time, and parts of it on their way.
+const PART_BYTES: usize = 256 << 10;
+const PARTS: usize = 4;
+
+/// Writes the answer to a request into a new file that only its owner can read, or to standard output; gives its length, if it is a file.
+/// If it breaks off there is no file, and the user gets `advice`.
+pub(crate) async fn write(
+    path: &Path,
+    answer: impl Future<Output = Result<Response<Incoming>>>,
+    advice: &str,
+) -> Result<Option<u64>> {
+    if path == Path::new(STANDARD) {
+        let mut out = io::stdout();
+        copy(answer.await?, &mut out, advice).await?;
+        out.flush().context("cannot write to standard output")?;
+        return Ok(None);
+    }
+    let taken = || Failure::Usage(format!("{} is there already", path.display()));
+    if path.symlink_metadata().is_ok() {
+        return Err(taken().into());
+    }
+    let at = || format!("cannot write {}", path.display());
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // Mode 0600; gone if anything fails from here on, also when the command is interrupted.
+    let mut file = NamedTempFile::new_in(directory).with_context(at)?;
+    let bytes = copy(answer.await?, file.as_file_mut(), advice).await?;
+    file.as_file().sync_all().with_context(at)?;
+    let named = file.persist_noclobber(path);
+    named.map_err(|error| match error.error.kind() {
+        io::ErrorKind::AlreadyExists => anyhow::Error::from(taken()),
+        _ => anyhow::Error::from(error.error).context(at()),
+    })?;
+    File::open(directory).and_then(|directory| directory.sync_all()).with_context(at)?;
+    Ok(Some(bytes))
+}
+
+/// Writes an answer as it comes, and gives its length.
+async fn copy(answer: Response<Incoming>, out: &mut impl Write, advice: &str) -> Result<u64> {
+    let mut progress = Progress::new();
+    let (mut body, mut bytes) = (answer.into_body(), 0);
+    while let Some(frame) = body.frame().await {
+        let part = frame.with_context(|| format!("the answer broke off; {advice}"));
+        let part = part?.into_data().unwrap_or_default();
+        out.write_all(&part).context("cannot write the file")?;
+        bytes += part.len() as u64;
+        progress.show(&output::bytes(bytes));
+    }
+    progress.clear();
+    Ok(bytes)
+}
+
+/// A file, or standard input, as the body of a request. It is read by a thread of its own, which nobody waits for: standard input may never end.
+pub(crate) fn read(path: &Path) -> Result<FileBody> {
+    let mut file: Box<dyn Read + Send> = if path == Path::new(STANDARD) {
+        Box::new(io::stdin())
+    } else {
+        Box::new(File::open(path).with_context(|| format!("cannot open {}", path.display()))?)
+    };
+    let (sender, parts) = mpsc::channel(PARTS);
+    std::thread::spawn(move || {
+        let mut progress = Progress::new();
+        let (mut buffer, mut bytes) = (vec![0; PART_BYTES], 0);
+        loop {
+            let part = match file.read(&mut buffer) {
+                Ok(0) => return progress.clear(),
+                Ok(read) => Ok(Bytes::copy_from_slice(&buffer[..read])),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => Err(error),
+            };
+            bytes += part.as_ref().map_or(0, Bytes::len) as u64;
+            progress.show(&output::bytes(bytes));
+            let failed = part.is_err();
+            if sender.blocking_send(part).is_err() || failed {
+                return progress.clear();
+            }
+        }
+    });
+    Ok(FileBody { parts })
+}
+
+/// See [`read`].
+pub(crate) struct FileBody {
+    parts: mpsc::Receiver<io::Result<Bytes>>,
+}
+
+impl Body for FileBody {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut TaskContext<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        self.parts.poll_recv(context).map(|part| part.map(|part| part.map(Frame::data)))
+    }
+}

@@ -1,0 +1,392 @@
+//! One superblock's requests, as `fuser` hands them over, and the replies.
+//!
+//! Nothing is opened: `OPEN`, `OPENDIR` and `FLUSH` are said to be unknown once, and the kernel never sends them again, nor `RELEASE`.
+//! What is open rests on the kernel's count of lookups ([`Shared::told`]). Locks are the kernel's own.
+
+use std::{ffi::OsStr, io, os::unix::ffi::OsStrExt, path::Path, sync::Arc, time::SystemTime};
+
+use fuser::{
+    BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
+    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
+    ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+use rustix::io::Errno;
+use volume::{Attributes, Kind};
+
+use self::operations::{Place, SetAttributes, new_inode};
+use crate::convert::{VALID, attributes, errno, file_type, ino, kind, nothing};
+
+mod operations;
+mod shared;
+
+pub(crate) use self::shared::Shared;
+
+/// Most bytes of one write or read: what the kernel sends in one request at most, unless it is told otherwise.
+const REQUEST_BYTES_MAX: u32 = 1 << 20;
+
+/// Requests without a waiting program (read-ahead, written-back pages) that may be in flight; the kernel's default is 12.
+const BACKGROUND_MAX: u16 = 64;
+
+/// Blocks of `statfs`.
+const BLOCK_BYTES: u32 = 4096;
+
+/// Inode numbers are never used twice.
+const GENERATION: Generation = Generation(0);
+
+/// Entries of a directory that are asked for at a time.
+const LISTED: usize = 128;
+
+/// See the module.
+pub(crate) struct Adapter {
+    shared: Arc<Shared>,
+    writeback: bool,
+}
+
+impl Adapter {
+    pub(crate) fn new(shared: Arc<Shared>, writeback: bool) -> Self {
+        Self { shared, writeback }
+    }
+}
+
+fn place<'a>(directory: INodeNo, name: &'a OsStr) -> Place<'a> {
+    Place { directory: ino(directory), name: name.as_bytes() }
+}
+
+fn reply_entry(reply: ReplyEntry, result: Result<Attributes, Errno>) {
+    match result {
+        Ok(found) => reply.entry(&VALID, &attributes(&found), GENERATION),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+fn reply_attributes(reply: ReplyAttr, result: Result<Attributes, Errno>) {
+    match result {
+        Ok(found) => reply.attr(&VALID, &attributes(&found)),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+fn reply_empty(reply: ReplyEmpty, result: Result<(), Errno>) {
+    match result {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+fn reply_data(reply: ReplyData, result: Result<Vec<u8>, Errno>) {
+    match result {
+        Ok(data) => reply.data(&data),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+fn reply_written(reply: ReplyWrite, result: Result<u32, Errno>) {
+    match result {
+        Ok(bytes) => reply.written(bytes),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+fn reply_xattr(reply: ReplyXattr, size: u32, result: Result<Vec<u8>, Errno>) {
+    match result {
+        Ok(value) if size == 0 => reply.size(value.len() as u32),
+        Ok(value) if value.len() > size as usize => reply.error(fuser::Errno::ERANGE),
+        Ok(value) => reply.data(&value),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+impl Filesystem for Adapter {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        let mut wanted = InitFlags::FUSE_ASYNC_READ
+            | InitFlags::FUSE_ASYNC_DIO
+            | InitFlags::FUSE_BIG_WRITES
+            | InitFlags::FUSE_CACHE_SYMLINKS
+            | InitFlags::FUSE_DO_READDIRPLUS
+            | InitFlags::FUSE_READDIRPLUS_AUTO
+            | InitFlags::FUSE_EXPLICIT_INVAL_DATA
+            | InitFlags::FUSE_HANDLE_KILLPRIV_V2
+            | InitFlags::FUSE_HAS_RESEND
+            | InitFlags::FUSE_MAX_PAGES
+            | InitFlags::FUSE_NO_EXPORT_SUPPORT
+            | InitFlags::FUSE_PARALLEL_DIROPS;
+        if self.writeback {
+            wanted |= InitFlags::FUSE_WRITEBACK_CACHE;
+        }
+        let missing = |flags: InitFlags| io::Error::other(format!("this kernel's FUSE lacks {flags:?}"));
+        config.add_capabilities(wanted).map_err(missing)?;
+        let odd = |_| io::Error::other("this kernel's FUSE refuses a bound");
+        config.set_max_write(REQUEST_BYTES_MAX).map_err(odd)?;
+        config.set_max_background(BACKGROUND_MAX).map_err(|_| io::Error::other("no background requests"))?;
+        Ok(())
+    }
+
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        match self.shared.find(place(parent, name)) {
+            Err(Errno::NOENT) => reply.entry(&VALID, &nothing(), GENERATION),
+            found => reply_entry(reply, found),
+        }
+    }
+
+    fn forget(&self, _: &Request, node: INodeNo, count: u64) {
+        self.shared.forgotten(ino(node), count);
+    }
+
+    fn getattr(&self, _: &Request, node: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        reply_attributes(reply, self.shared.engine().attributes(ino(node)));
+    }
+
+    fn setattr(
+        &self,
+        request: &Request,
+        node: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        accessed: Option<TimeOrNow>,
+        modified: Option<TimeOrNow>,
+        _changed: Option<SystemTime>,
+        _: Option<FileHandle>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let set = SetAttributes { mode, uid, gid, size, accessed, modified };
+        reply_attributes(reply, self.shared.set_attributes(request, ino(node), &set));
+    }
+
+    fn readlink(&self, _: &Request, node: INodeNo, reply: ReplyData) {
+        reply_data(reply, self.shared.engine().read_link(ino(node)));
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        let made = kind(mode).ok_or(Errno::INVAL).and_then(|kind| {
+            let new = new_inode(request, kind, mode, b"");
+            self.shared.make(request, place(parent, name), volume::New { device: rdev, ..new })
+        });
+        reply_entry(reply, made);
+    }
+
+    fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
+        let new = new_inode(request, Kind::Directory, mode, b"");
+        reply_entry(reply, self.shared.make(request, place(parent, name), new));
+    }
+
+    fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        reply_empty(reply, self.shared.unlink(request, place(parent, name)));
+    }
+
+    fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        reply_empty(reply, self.shared.remove_directory(request, place(parent, name)));
+    }
+
+    fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let new = new_inode(request, Kind::Symlink, 0o777, target.as_os_str().as_bytes());
+        reply_entry(reply, self.shared.make(request, place(parent, name), new));
+    }
+
+    fn rename(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        reply_empty(reply, self.shared.rename(request, place(parent, name), place(new_parent, new_name), flags));
+    }
+
+    fn link(&self, request: &Request, node: INodeNo, new_parent: INodeNo, new_name: &OsStr, reply: ReplyEntry) {
+        reply_entry(reply, self.shared.link(request, ino(node), place(new_parent, new_name)));
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        match self.shared.create(request, place(parent, name), mode, flags) {
+            Ok(made) => {
+                reply.created(&VALID, &attributes(&made), GENERATION, FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
+            }
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        reply.error(fuser::Errno::ENOSYS);
+    }
+
+    fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        reply.error(fuser::Errno::ENOSYS);
+    }
+
+    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        reply.error(fuser::Errno::ENOSYS);
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        node: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        size: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        reply_data(reply, self.shared.engine().read(ino(node), offset, size));
+    }
+
+    fn write(
+        &self,
+        _: &Request,
+        node: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let drop_privileges = flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        reply_written(reply, self.shared.write(ino(node), offset, data, drop_privileges));
+    }
+
+    fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        reply_empty(reply, self.shared.volume().sync());
+    }
+
+    fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        reply_empty(reply, self.shared.volume().sync());
+    }
+
+    fn readdir(&self, _: &Request, node: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let listed = self.shared.list(ino(node), offset, |entry| {
+            let name = OsStr::from_bytes(&entry.name);
+            Ok(reply.add(INodeNo(entry.ino.0), entry.cookie, file_type(entry.kind), name))
+        });
+        match listed {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn readdirplus(&self, _: &Request, node: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
+        let listed = self.shared.list(ino(node), offset, |entry| {
+            self.shared.list_with_attributes(entry, |attr| {
+                let name = OsStr::from_bytes(&entry.name);
+                reply.add(attr.ino, entry.cookie, name, &VALID, attr, GENERATION)
+            })
+        });
+        match listed {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+        match self.shared.engine().usage() {
+            Ok(usage) => {
+                let block = u64::from(BLOCK_BYTES);
+                let free = usage.bytes_max.saturating_sub(usage.bytes) / block;
+                let inodes_free = usage.inodes_max.saturating_sub(usage.inodes);
+                let name_bytes_max = volume::limits::NAME_BYTES_MAX as u32;
+                let blocks = usage.bytes_max / block;
+                reply.statfs(
+                    blocks,
+                    free,
+                    free,
+                    usage.inodes_max,
+                    inodes_free,
+                    BLOCK_BYTES,
+                    name_bytes_max,
+                    BLOCK_BYTES,
+                );
+            }
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn setxattr(
+        &self,
+        request: &Request,
+        node: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        reply_empty(reply, self.shared.set_xattr(request, ino(node), (name.as_bytes(), value), flags));
+    }
+
+    fn getxattr(&self, _: &Request, node: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        reply_xattr(reply, size, self.shared.xattr(ino(node), name.as_bytes()));
+    }
+
+    fn listxattr(&self, _: &Request, node: INodeNo, size: u32, reply: ReplyXattr) {
+        reply_xattr(reply, size, self.shared.xattr_names(ino(node)));
+    }
+
+    fn removexattr(&self, request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        reply_empty(reply, self.shared.remove_xattr(request, ino(node), name.as_bytes()));
+    }
+
+    fn fallocate(
+        &self,
+        _: &Request,
+        node: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        reply_empty(reply, self.shared.allocate(ino(node), offset, length, mode));
+    }
+
+    fn lseek(&self, _: &Request, node: INodeNo, _: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+        match self.shared.seek(ino(node), offset, whence) {
+            Ok(offset) => reply.offset(offset),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn copy_file_range(
+        &self,
+        _: &Request,
+        from: INodeNo,
+        _: FileHandle,
+        from_offset: u64,
+        to: INodeNo,
+        _: FileHandle,
+        to_offset: u64,
+        length: u64,
+        _: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        reply_written(reply, self.shared.copy((ino(from), from_offset), (ino(to), to_offset), length));
+    }
+}

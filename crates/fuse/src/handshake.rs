@@ -1,0 +1,105 @@
+//! Makes a `fuser` session on a device, whether the kernel is at the beginning of its conversation or in the midst of it.
+//!
+//! `fuser` takes a descriptor and begins with the handshake on it. A superblock that another process has served before shakes no hands
+//! again. So the session is begun on a socket, on which we are the kernel; then the device is put in the socket's place:
+//!
+//! ```text
+//!   new superblock       device ─ INIT ─► us ─► socket ─► fuser ─ reply ─► socket ─► us ─► device
+//!   running superblock                    us ─ INIT ─► socket ─► fuser ─ reply ─► dropped
+//!   then                 device ◄────────────── put in the socket's place ──────────────► fuser
+//! ```
+
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+use fuser::{Config, Filesystem, InitFlags, Session, SessionACL};
+use rustix::io::{Errno, read, write};
+
+/// Least buffer that the kernel reads requests into (FUSE_MIN_READ_BUFFER).
+const READ_BUFFER_BYTES: usize = 8192;
+
+const FUSE_INIT: u32 = 26;
+
+/// Whose conversation it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Beginning {
+    /// The kernel says INIT.
+    New,
+    /// Another process has answered INIT; all that it negotiated holds.
+    Running,
+}
+
+/// A session on `device`, ready to run.
+pub(crate) fn session<F: Filesystem>(
+    filesystem: F,
+    config: Config,
+    device: BorrowedFd<'_>,
+    beginning: Beginning,
+) -> io::Result<Session<F>> {
+    let (ours, theirs) = sys::seqpacket::pair()?;
+    let init = match beginning {
+        Beginning::New => read_request(device)?,
+        Beginning::Running => made_up_init(),
+    };
+    write(&ours, &init)?;
+    let session = Session::from_fd(filesystem, theirs, SessionACL::All, config)?;
+    if beginning == Beginning::New {
+        let mut reply = [0; READ_BUFFER_BYTES];
+        let length = read(&ours, &mut reply)?;
+        write(device, &reply[..length])?;
+    }
+    sys::mount::put_in_place(device, session.as_fd())?;
+    Ok(session)
+}
+
+/// What `fuser` has no function for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Notification {
+    /// Every request that a process which has died has read and not answered comes again (FUSE_NOTIFY_RESEND). Once threads read the device.
+    Resend = 7,
+    /// No name that was looked up before is believed any more (FUSE_NOTIFY_INC_EPOCH).
+    ForgetNames = 8,
+}
+
+/// Tells the kernel.
+pub(crate) fn notify(device: &OwnedFd, notification: Notification) -> io::Result<()> {
+    let mut header = [0; 16];
+    // fuse_out_header: length, code instead of an error, and 0, which no request has.
+    header[0..4].copy_from_slice(&16u32.to_ne_bytes());
+    header[4..8].copy_from_slice(&(notification as i32).to_ne_bytes());
+    write(device, &header)?;
+    Ok(())
+}
+
+fn read_request(device: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
+    let mut request = vec![0; READ_BUFFER_BYTES];
+    let length = rustix::io::retry_on_intr(|| match read(device, &mut request) {
+        // The request was taken back before it was read.
+        Err(Errno::NOENT) => Err(Errno::INTR),
+        other => other,
+    })?;
+    request.truncate(length);
+    Ok(request)
+}
+
+/// An INIT of a kernel that can do all that is ever asked for: whether it was granted was settled by the process before.
+fn made_up_init() -> Vec<u8> {
+    let flags = InitFlags::all().bits();
+    let (header_bytes, body_bytes) = (40u32, 64u32);
+    let mut init = Vec::new();
+    for word in [header_bytes + body_bytes, FUSE_INIT] {
+        init.extend_from_slice(&word.to_ne_bytes());
+    }
+    let unique = 1u64;
+    init.extend_from_slice(&unique.to_ne_bytes());
+    // The rest of fuse_in_header: node, user, group, process, padding.
+    init.resize(header_bytes as usize, 0);
+    let (major, minor, readahead_bytes_max) = (7u32, 40u32, 128u32 << 10);
+    for word in [major, minor, readahead_bytes_max, flags as u32, (flags >> 32) as u32] {
+        init.extend_from_slice(&word.to_ne_bytes());
+    }
+    init.resize((header_bytes + body_bytes) as usize, 0);
+    init
+}

@@ -1,0 +1,25 @@
+//! Volumes as filesystems of the kernel.
+//!
+//! ```text
+//!   mount ─► a superblock that is attached nowhere: device + tree ─► clones of the tree, one for each place
+//!                                                     │
+//!   kernel ◄── /dev/fuse ──► session (threads) ─► adapter ─► volume::Engine
+//!                               ▲
+//!   handshake ── the INIT of a new superblock, or one that is made up for a superblock that is running already
+//! ```
+//!
+//! Node ids are inode numbers and there are no file handles, so a process that has the device needs nothing else to go on where another
+//! has died: see [`Served::adopt`]. Why and how is in docs/volume-engine.md.
+
+mod adapter;
+mod convert;
+mod error;
+mod handshake;
+mod mount;
+mod session;
+
+pub use self::{
+    error::FuseError,
+    mount::{Access, Mount, clone_tree, mount},
+    session::{Options, Served},
+};

@@ -1,0 +1,72 @@
+//! A superblock that is attached nowhere, and clones of its tree that can be attached: by anybody, in any mount namespace.
+//!
+//! The superblock lives as long as a clone, the tree or something opened in it does. Then reads of the device fail with `ENODEV`.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::{
+    fs::{Mode, OFlags},
+    mount::{
+        FsMountFlags, FsOpenFlags, MountAttrFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_flag,
+        fsconfig_set_string, fsmount, fsopen, open_tree,
+    },
+};
+
+use crate::error::{Doing, FuseError};
+
+/// A new superblock. Whoever holds both descriptors can go on with it when the process that serves it has died.
+#[derive(Debug)]
+pub struct Mount {
+    /// Where requests come from.
+    pub device: OwnedFd,
+    /// The detached mount of its root.
+    pub tree: OwnedFd,
+}
+
+/// What is allowed through one clone of a tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)] // the words say it
+pub enum Access {
+    ReadOnly,
+    ReadWrite,
+}
+
+/// Makes a superblock. Nobody serves it yet: what asks it waits. `source` is what `mount` shows for the device.
+///
+/// Permissions are checked by the kernel, for all users. No device is usable through it, no set-user-id bit has an effect, and reading
+/// changes no time of access.
+pub fn mount(source: &str) -> Result<Mount, FuseError> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    let device = rustix::fs::open("/dev/fuse", flags, Mode::empty()).doing("open the FUSE device")?;
+    let tree = superblock(source, device.as_fd()).doing("make a FUSE superblock")?;
+    Ok(Mount { device, tree })
+}
+
+fn superblock(source: &str, device: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
+    let context = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    let context = context.as_fd();
+    fsconfig_set_string(context, "source", source)?;
+    fsconfig_set_string(context, "subtype", "pando")?;
+    // As text: kernels of 6.18 refuse FSCONFIG_SET_FD here.
+    fsconfig_set_string(context, "fd", device.as_raw_fd().to_string())?;
+    for (key, value) in [("rootmode", "40000"), ("user_id", "0"), ("group_id", "0")] {
+        fsconfig_set_string(context, key, value)?;
+    }
+    fsconfig_set_flag(context, "default_permissions")?;
+    fsconfig_set_flag(context, "allow_other")?;
+    fsconfig_create(context)?;
+    let attributes =
+        MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOATIME;
+    fsmount(context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)
+}
+
+/// One more mount of the same superblock, to be attached with `move_mount`.
+pub fn clone_tree(tree: BorrowedFd<'_>, access: Access) -> Result<OwnedFd, FuseError> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    let clone = open_tree(tree, "", flags).doing("clone a mount")?;
+    match access {
+        Access::ReadOnly => sys::mount::set_read_only(&clone).doing("make a mount read-only")?,
+        Access::ReadWrite => {}
+    }
+    Ok(clone)
+}

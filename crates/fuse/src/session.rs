@@ -1,0 +1,108 @@
+//! The threads that serve one superblock.
+
+use std::{
+    ffi::OsStr,
+    io,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
+    sync::Arc,
+};
+
+use fuser::{BackgroundSession, Config, INodeNo, Notifier, SessionACL};
+use volume::{Ino, Volume};
+
+use crate::{
+    adapter::{Adapter, Shared},
+    error::{Doing, FuseError},
+    handshake::{self, Beginning, Notification},
+};
+
+/// How a superblock is served.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// Threads that answer requests.
+    pub threads: usize,
+    /// The kernel gathers small writes before it sends them: less durable, and faster for programs that write a few bytes at a time.
+    /// Decided when the superblock is made, and kept over an adoption.
+    pub writeback: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { threads: 4, writeback: false }
+    }
+}
+
+/// A superblock that is being served. Dropping this ends nothing: the threads work until the superblock ends.
+pub struct Served {
+    shared: Arc<Shared>,
+    device: OwnedFd,
+    notifier: Notifier,
+    session: BackgroundSession,
+}
+
+impl Served {
+    /// Serves a superblock that [`crate::mount()`] has made.
+    pub fn start(volume: Arc<Volume>, device: OwnedFd, options: Options) -> Result<Self, FuseError> {
+        volume.engine().mounted().doing("begin to serve")?;
+        Self::serve(volume, device, options, Beginning::New)
+    }
+
+    /// Goes on with a superblock whose process has died, and that had the volume open: what was asked and not answered is asked again.
+    ///
+    /// The volume must be opened from that process's log, with its files without a name: programs may have them open.
+    pub fn adopt(volume: Arc<Volume>, device: OwnedFd, options: Options) -> Result<Self, FuseError> {
+        let served = Self::serve(volume, device, options, Beginning::Running)?;
+        handshake::notify(&served.device, Notification::Resend).doing("have requests repeated")?;
+        Ok(served)
+    }
+
+    fn serve(volume: Arc<Volume>, device: OwnedFd, options: Options, beginning: Beginning) -> Result<Self, FuseError> {
+        let shared = Arc::new(Shared::new(volume));
+        let adapter = Adapter::new(shared.clone(), options.writeback);
+        let mut config = Config::default();
+        config.acl = SessionACL::All;
+        config.n_threads = Some(options.threads.max(1));
+        let session = handshake::session(adapter, config, device.as_fd(), beginning).doing("shake hands with FUSE")?;
+        let notifier = session.notifier();
+        let session = session.spawn().doing("start threads for FUSE")?;
+        Ok(Self { shared, device, notifier, session })
+    }
+
+    /// The kernel forgets a name, after somebody else than the kernel has changed it. Not for threads that answer the kernel.
+    pub fn forget_entry(&self, directory: Ino, name: &[u8]) {
+        tell(self.notifier.inval_entry(INodeNo(directory.0), OsStr::from_bytes(name)));
+    }
+
+    /// The kernel forgets attributes and data. Not for threads that answer the kernel.
+    pub fn forget_inode(&self, ino: Ino) {
+        tell(self.notifier.inval_inode(INodeNo(ino.0), 0, 0));
+    }
+
+    /// The kernel forgets all, after a restore. Takes about a microsecond for each inode that it may know. Not for threads that answer
+    /// the kernel.
+    pub fn forget_all(&self) {
+        // Names first: who looks one up from here on gets what is true now.
+        tell(handshake::notify(&self.device, Notification::ForgetNames));
+        match self.shared.engine().known() {
+            Ok(known) => known.into_iter().for_each(|ino| self.forget_inode(ino)),
+            Err(errno) => tracing::error!(%errno, "what the kernel knows of a volume is not known"),
+        }
+    }
+
+    /// Waits until the superblock has ended: until the last clone of its mount, and its tree, are gone.
+    pub fn wait(self) -> Result<(), FuseError> {
+        self.session.join().doing("serve a superblock to its end")
+    }
+}
+
+/// The superblock may be gone or going: then there is nothing to forget.
+fn tell(told: io::Result<()>) {
+    match told {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => tracing::debug!(%error, "the kernel did not take a notification"),
+    }
+}

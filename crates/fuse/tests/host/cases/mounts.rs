@@ -1,0 +1,91 @@
+//! Superblocks, their clones and their ends.
+
+use std::{fs, io::ErrorKind, os::fd::AsFd, path::Path, sync::Arc};
+
+use fuse::{Access, Options, Served, clone_tree, mount};
+use rustix::{
+    fs::CWD,
+    mount::{MoveMountFlags, UnmountFlags, move_mount, unmount},
+};
+use volume::{Kind, New, ROOT};
+
+use crate::{
+    local,
+    place::{self, NAME, Place},
+};
+
+pub(super) fn clones() {
+    let mut place = Place::new();
+    fs::write(place.path().join("file"), "x").unwrap();
+    let other = tempfile::tempdir().unwrap();
+    place.attach(place.mounted(), Access::ReadOnly, other.path());
+    assert_eq!(fs::read(other.path().join("file")).unwrap(), b"x");
+    let refused = fs::write(other.path().join("file"), "y").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ReadOnlyFilesystem);
+    in_another_namespace(&place);
+    fs::write(place.path().join("file"), "z").unwrap();
+    assert_eq!(fs::read(other.path().join("file")).unwrap(), b"z");
+    // The read-only clone alone keeps the superblock.
+    unmount(place.path(), UnmountFlags::empty()).unwrap();
+    assert_eq!(fs::read(other.path().join("file")).unwrap(), b"z");
+    place.attach(place.mounted(), Access::ReadWrite, &place.path());
+    unmount(other.path(), UnmountFlags::empty()).unwrap();
+    place.unmount();
+}
+
+/// As a keeper does it: a process in another mount namespace attaches what was cloned outside of it.
+fn in_another_namespace(place: &Place) {
+    let clone = clone_tree(place.mounted().tree.as_fd(), Access::ReadWrite).unwrap();
+    let at = tempfile::tempdir().unwrap();
+    let status = place::in_mount_namespace().arg("attach").arg(at.path()).stdin(clone).status().unwrap();
+    assert!(status.success());
+    assert!(fs::read_dir(at.path()).unwrap().next().is_none(), "nothing is mounted here");
+    assert!(place.path().join("made-inside").exists());
+}
+
+/// That process: the mount is its standard input.
+pub(crate) fn attach(directory: &Path) {
+    move_mount(std::io::stdin(), "", CWD, directory, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).unwrap();
+    fs::write(directory.join("made-inside"), "x").unwrap();
+}
+
+/// Served by this process, which changes the volume beside the kernel, as an API does.
+pub(super) fn forgets() {
+    let directory = tempfile::tempdir().unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let volumes = local::volumes(&directory.path().join("state"), &runtime).unwrap();
+    volumes.create(NAME, &volume::Options::default()).unwrap();
+    let volume = Arc::new(volumes.open(NAME).unwrap());
+    let mounted = mount(NAME).unwrap();
+    let served = Served::start(volume.clone(), mounted.device, Options::default()).unwrap();
+    let at = directory.path().join("mnt");
+    fs::create_dir(&at).unwrap();
+    move_mount(&mounted.tree, "", CWD, &at, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).unwrap();
+    drop(mounted.tree);
+
+    let (file, engine) = (at.join("file"), volume.engine());
+    assert!(!file.exists());
+    let new = New { kind: Kind::File, mode: 0o644, uid: 0, gid: 0, device: 0, target: b"" };
+    let ino = engine.make(ROOT, b"file", new).unwrap().ino;
+    served.forget_entry(ROOT, b"file");
+    assert_eq!(fs::read(&file).unwrap(), b"");
+    engine.write(ino, 0, b"one", false).unwrap();
+    served.forget_inode(ino);
+    assert_eq!(fs::read(&file).unwrap(), b"one");
+    assert_eq!(fs::read_dir(&at).unwrap().count(), 1);
+
+    volume.snapshot("then", "").unwrap();
+    fs::write(&file, "two, and longer").unwrap();
+    fs::write(at.join("later"), "x").unwrap();
+    assert_eq!(fs::read_dir(&at).unwrap().count(), 2);
+    let open = fs::File::open(&file).unwrap();
+    volume.restore("then", "before").unwrap();
+    served.forget_all();
+    assert_eq!(std::io::read_to_string(open).unwrap(), "one");
+    assert_eq!(fs::read(&file).unwrap(), b"one");
+    assert!(!at.join("later").exists());
+    assert_eq!(fs::read_dir(&at).unwrap().count(), 1);
+
+    unmount(&at, UnmountFlags::empty()).unwrap();
+    served.wait().unwrap();
+}

@@ -1,0 +1,66 @@
+//! How a checkpoint lies in its manifest. Fields are known by their place there, so what came later lies at the end.
+
+use api::{Image, Limits, Ready, TemplateSpec};
+use base::id::TemplateName;
+use serde::{Deserialize, Serialize};
+
+use super::{BlobRef, Checkpoint, Counts};
+
+/// A template's spec as it was when checkpoints began.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Spec {
+    name: TemplateName,
+    image: Image,
+    command: Vec<String>,
+    env: Vec<(String, String)>,
+    cwd: String,
+    ready: Ready,
+    ready_timeout_ms: u64,
+    limits: Limits,
+}
+
+/// As of version 2.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct WithoutMountPoints {
+    spec: Spec,
+    created_ms: u64,
+    state: BlobRef,
+    memory: BlobRef,
+    base: Vec<BlobRef>,
+    layers: Vec<BlobRef>,
+    counts: Counts,
+    hot: Option<BlobRef>,
+    contents: Vec<BlobRef>,
+}
+
+/// As it is written.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Encoded {
+    older: WithoutMountPoints,
+    mount_points: Vec<String>,
+}
+
+impl From<Checkpoint> for Encoded {
+    fn from(checkpoint: Checkpoint) -> Self {
+        let Checkpoint { spec, created_ms, state, memory, base, layers, counts, hot, contents } = checkpoint;
+        let TemplateSpec { name, image, command, env, cwd, ready, ready_timeout_ms, limits, mount_points } = spec;
+        let spec = Spec { name, image, command, env, cwd, ready, ready_timeout_ms, limits };
+        let older = WithoutMountPoints { spec, created_ms, state, memory, base, layers, counts, hot, contents };
+        Self { older, mount_points }
+    }
+}
+
+impl From<Encoded> for Checkpoint {
+    fn from(Encoded { older, mount_points }: Encoded) -> Self {
+        let WithoutMountPoints { spec, created_ms, state, memory, base, layers, counts, hot, contents } = older;
+        let Spec { name, image, command, env, cwd, ready, ready_timeout_ms, limits } = spec;
+        let spec = TemplateSpec { name, image, command, env, cwd, ready, ready_timeout_ms, limits, mount_points };
+        Self { spec, created_ms, state, memory, base, layers, counts, hot, contents }
+    }
+}
+
+impl From<WithoutMountPoints> for Checkpoint {
+    fn from(older: WithoutMountPoints) -> Self {
+        Encoded { older, mount_points: Vec::new() }.into()
+    }
+}

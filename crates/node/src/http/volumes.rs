@@ -1,0 +1,51 @@
+//! Requests about volumes. Their processes answer all of them but those that concern the host's directories.
+
+use std::sync::Arc;
+
+use api::{MountRequest, UnmountRequest, VolumeMount};
+use axum::{
+    Json,
+    body::Body,
+    extract::{Path, Request as Whole, State},
+    http::{HeaderMap, header},
+    response::Response,
+};
+use base::id::VolumeName;
+
+use super::handlers::{Request, finish, parse};
+use crate::{error::Result, node::Node};
+
+type Shared = State<Arc<Node>>;
+
+/// Passes a request on, and the answer back, as they come. A client that hangs up is felt at the other end.
+pub(super) async fn pass_on(State(node): Shared, mut request: Whole) -> Result<Response> {
+    of_this_connection(request.headers_mut());
+    let mut answer = node.ask_volumes(request).await?.map(Body::new);
+    of_this_connection(answer.headers_mut());
+    Ok(answer)
+}
+
+/// What one connection says is not for the next (RFC 9110, 7.6.1); lengths and encodings of bodies are set anew.
+fn of_this_connection(headers: &mut HeaderMap) {
+    for name in [header::CONNECTION, header::UPGRADE, header::TRANSFER_ENCODING, header::TE, header::EXPECT] {
+        headers.remove(name);
+    }
+}
+
+pub(super) async fn mount(
+    State(node): Shared,
+    Path(name): Path<String>,
+    Request(request): Request<MountRequest>,
+) -> Result<Json<VolumeMount>> {
+    let name: VolumeName = parse(&name)?;
+    finish(async move { node.mount_on_host(name, request).await }).await.map(Json)
+}
+
+pub(super) async fn unmount(
+    State(node): Shared,
+    Path(name): Path<String>,
+    Request(request): Request<UnmountRequest>,
+) -> Result<Json<()>> {
+    let name: VolumeName = parse(&name)?;
+    finish(async move { node.unmount_on_host(&name, &request.path).await }).await.map(Json)
+}

@@ -1,0 +1,227 @@
+//! Volumes in sandboxes. All that is done with volumes is done by processes of their own, which outlive this node; from them come
+//! detached mounts, which the keeper attaches in sandboxes.
+//!
+//! ```text
+//! start:   volumed: attach (holder = sandbox) -> a mount -> keeper: attached in the sandbox's mount namespace -> its program goes on
+//! removal: the sandbox's processes are gone, and the mount with them -> volumed: detach
+//! ```
+//!
+//! Who is a holder without being a sandbox or a mount of the host, because this node or an earlier one was killed, is let go when the
+//! leftovers are swept.
+
+use std::sync::Arc;
+
+use api::{SandboxState, VolumeMount};
+use axum::body::Body;
+use base::{
+    id::SandboxId,
+    limits::{MOUNT_POINT_BYTES_MAX, MOUNT_POINTS_MAX},
+};
+use hyper::{Request, Response, body::Incoming};
+use volumed::{Access, Attach};
+
+use super::{CREATE_DEADLINE, Node};
+use crate::{
+    error::{Error, Result, chain},
+    keeper::message::Request as ToKeeper,
+    records::SandboxRecord,
+};
+
+/// What the sandbox itself needs: nothing may be mounted there, below, or above.
+const RESERVED: [&str; 7] = ["/proc", "/sys", "/dev", "/run/pando", "/etc/hostname", "/etc/hosts", "/etc/machine-id"];
+
+/// Whether a template can have these mount points.
+pub(crate) fn check_mount_points(paths: &[String]) -> Result<()> {
+    let refuse = |message: String| Err(Error::Invalid { message, hint: None });
+    if paths.len() > MOUNT_POINTS_MAX {
+        return refuse(format!(
+            "{} mount points are more than the {MOUNT_POINTS_MAX} that a template can have",
+            paths.len()
+        ));
+    }
+    for (at, path) in paths.iter().enumerate() {
+        if path.len() > MOUNT_POINT_BYTES_MAX {
+            return refuse(format!("a mount point of {} bytes is longer than {MOUNT_POINT_BYTES_MAX}", path.len()));
+        }
+        let is_name = |name: &str| !matches!(name, "" | "." | "..") && !name.contains(char::is_control);
+        if !path.strip_prefix('/').is_some_and(|below| below.split('/').all(is_name)) {
+            return refuse(format!(
+                "{path:?} is no mount point: give an absolute path without `.`, `..` and doubled slashes"
+            ));
+        }
+        if let Some(reserved) = RESERVED.into_iter().find(|reserved| overlap(path, reserved)) {
+            return refuse(format!("{path} cannot be a mount point: {reserved} is the sandbox's own"));
+        }
+        if let Some(other) = paths[..at].iter().find(|other| overlap(path, other)) {
+            return refuse(format!("{path} and {other} cannot both be mount points: one would cover the other"));
+        }
+    }
+    Ok(())
+}
+
+fn overlap(one: &str, other: &str) -> bool {
+    let [one, other] = [one, other].map(std::path::Path::new);
+    one.starts_with(other) || other.starts_with(one)
+}
+
+/// Whether a sandbox of a template with these mount points can have these volumes.
+pub(super) fn check(mount_points: &[String], mounts: &[VolumeMount]) -> Result<()> {
+    for (at, mount) in mounts.iter().enumerate() {
+        if mounts[..at].iter().any(|other| other.path == mount.path) {
+            return Err(Error::Invalid {
+                message: format!("two volumes cannot both be mounted on {}", mount.path),
+                hint: None,
+            });
+        }
+        if !mount_points.contains(&mount.path) {
+            let hint = match mount_points {
+                [] => format!("it has none: build it with `--mount-point {}`", mount.path),
+                declared => format!("its mount points are {}", declared.join(", ")),
+            };
+            let message = format!("the template has no mount point {}", mount.path);
+            return Err(Error::Invalid { message, hint: Some(hint) });
+        }
+    }
+    Ok(())
+}
+
+/// A copy of a sandbox that can write a volume would write it as well, with memory of its own that says what is in it.
+pub(super) fn refuse_written(record: &SandboxRecord) -> Result<()> {
+    let written = record.volumes.iter().filter(|mount| mount.is_writable());
+    let volumes: Vec<String> = written.map(|mount| format!("volume {} on {}", mount.volume, mount.path)).collect();
+    if volumes.is_empty() { Ok(()) } else { Err(Error::WritesVolumes { id: record.id.clone(), volumes }) }
+}
+
+/// For `map_err`.
+pub(super) fn failed(action: &'static str) -> impl FnOnce(volumed::Error) -> Error {
+    move |error| match error {
+        volumed::Error::Refused { status, error } => Error::VolumeRefused { status, error: Box::new(error) },
+        source => Error::Volumes { action, source },
+    }
+}
+
+impl Node {
+    /// Has a request of the API answered by the processes of volumes, piece by piece in both directions.
+    pub(crate) async fn ask_volumes(&self, request: Request<Body>) -> Result<Response<Incoming>> {
+        self.volumes.request(request).await.map_err(failed("ask the process of volumes"))
+    }
+
+    /// Makes the mount points of a sandbox that a template is built from.
+    pub(super) async fn make_mount_points(&self, id: &SandboxId, paths: &[String]) -> Result<()> {
+        if paths.is_empty() {
+            return Ok(());
+        }
+        let keeper = self.keeper("make mount points").await?;
+        let request = ToKeeper::MakeMountPoints { id: id.clone(), paths: paths.to_vec() };
+        keeper.call("make mount points", request, &[], CREATE_DEADLINE).await.map(drop)
+    }
+
+    /// Mounts volumes in a sandbox whose program does not run yet. After a failure some may be: it has to be removed.
+    pub(super) async fn attach_volumes(&self, id: &SandboxId, mounts: &[VolumeMount]) -> Result<()> {
+        if mounts.is_empty() {
+            return Ok(());
+        }
+        // Before the first is asked for: whoever removes the sandbox knows then that it may hold some.
+        self.state().begin_holding(id);
+        let mut attached = Vec::new();
+        for mount in mounts {
+            attached.push(self.detached_mount(mount, id.to_string()).await?);
+        }
+        let keeper = self.keeper("mount the volumes").await?;
+        let request =
+            ToKeeper::Attach { id: id.clone(), paths: mounts.iter().map(|mount| mount.path.clone()).collect() };
+        let descriptors: Vec<_> = attached.iter().collect();
+        keeper.call("mount the volumes", request, &descriptors, CREATE_DEADLINE).await.map(drop)
+    }
+
+    /// A mount of a volume that is attached nowhere.
+    pub(super) async fn detached_mount(&self, mount: &VolumeMount, holder: String) -> Result<std::os::fd::OwnedFd> {
+        let access = if mount.is_writable() { Access::ReadWrite } else { Access::ReadOnly };
+        let attach = Attach { volume: mount.volume.clone(), snapshot: mount.snapshot.clone(), holder, access };
+        self.volumes.attach(attach).await.map_err(failed("mount the volume"))
+    }
+
+    /// The sandbox is gone, and its mounts with it.
+    pub(super) async fn detach_volumes(&self, id: &SandboxId) {
+        let held = self.state().end_holding(id);
+        if held && let Err(error) = self.volumes.detach(id.as_str()).await {
+            tracing::warn!(sandbox = %id, error = chain(&error), "its volumes are let go later");
+            self.sweep_work.notify_one();
+        }
+    }
+
+    /// Lets go of what nobody holds any more.
+    pub(super) async fn detach_strangers(self: &Arc<Self>) -> Result<()> {
+        let holders = self.volumes.holders().await.map_err(failed("list who holds volumes"))?;
+        for holder in holders {
+            if !self.state().holds(&holder) {
+                tracing::info!(holder, "nobody of this name holds a volume any more");
+                self.volumes.detach(&holder).await.map_err(failed("let go of a volume"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Commits and ends the processes of volumes, unless somebody holds one.
+    pub(super) async fn stop_volumes(&self) {
+        if let Err(error) = self.volumes.shutdown().await {
+            tracing::info!(reason = chain(&error), "the processes of volumes stay");
+        }
+    }
+}
+
+impl crate::state::State {
+    /// Whether a name is that of a sandbox that may have mounts, or of a directory of the host.
+    fn holds(&self, holder: &str) -> bool {
+        match (holder.parse::<SandboxId>(), holder.strip_prefix(HOST)) {
+            (Ok(id), _) => self.keeps(&id) && !self.sandbox(&id).is_ok_and(|record| record.state == SandboxState::Lost),
+            (Err(_), Some(path)) => self.host_mount(path).is_some(),
+            (Err(_), None) => false,
+        }
+    }
+}
+
+/// Before the path of a directory of the host that is a holder.
+pub(super) const HOST: &str = "host:";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn are_fine(paths: &[&str]) -> bool {
+        check_mount_points(&paths.iter().map(|path| (*path).to_owned()).collect::<Vec<_>>()).is_ok()
+    }
+
+    #[test]
+    fn mount_points_leave_the_sandbox_what_is_its_own() {
+        for fine in ["/workspace", "/srv/a b/c", "/run/data", "/etc/app", "/process", "/tmp/x"] {
+            assert!(are_fine(&[fine]), "{fine}");
+        }
+        let wrong =
+            ["", "/", "a", "/a/", "/a//b", "/a/../b", "/./a", "/a\n", "/proc", "/proc/1", "/dev/shm", "/run", "/etc"];
+        for wrong in wrong {
+            assert!(!are_fine(&[wrong]), "{wrong}");
+        }
+        assert!(!are_fine(&["/a", "/a/b"]) && !are_fine(&["/a/b", "/a"]) && !are_fine(&["/a", "/a"]));
+        assert!(are_fine(&["/a/b", "/a/bc"]));
+        let many: Vec<String> = (0..=MOUNT_POINTS_MAX).map(|number| format!("/{number}")).collect();
+        assert!(check_mount_points(&many).is_err() && check_mount_points(&many[1..]).is_ok());
+        assert!(!are_fine(&[&format!("/{}", "a".repeat(MOUNT_POINT_BYTES_MAX))]));
+    }
+
+    #[test]
+    fn a_volume_goes_on_a_declared_mount_point_and_alone() {
+        let mount = |path: &str| VolumeMount {
+            volume: "ws".parse().unwrap(),
+            path: path.to_owned(),
+            read_only: false,
+            snapshot: None,
+        };
+        let declared = ["/a".to_owned(), "/b".to_owned()];
+        assert!(check(&declared, &[mount("/a"), mount("/b")]).is_ok());
+        assert!(check(&declared, &[mount("/a"), mount("/a")]).is_err());
+        let Err(Error::Invalid { hint: Some(hint), .. }) = check(&declared, &[mount("/c")]) else { panic!() };
+        assert!(hint.contains("/a, /b"), "{hint}");
+        assert!(check(&[], &[mount("/a")]).is_err());
+    }
+}

@@ -1,0 +1,57 @@
+//! What a program has open where its copies may find another filesystem: it is opened again by its path, and would be another file there.
+//!
+//! The working directory is not among it. A copy enters that by its path, whatever is there by then, as a shell would do that begins in it.
+
+use std::{os::unix::ffi::OsStrExt, path::Path};
+
+use crate::{
+    image::{Backing, FileKind, Image},
+    refusal::Refusal,
+};
+
+/// One refusal for each thing of the program that lies at or below one of `mount_points`.
+pub(crate) fn refusals(image: &Image, mount_points: &[impl AsRef<Path>]) -> Vec<Refusal> {
+    let below = |(what, path): (String, Vec<u8>)| {
+        let path = Path::new(std::ffi::OsStr::from_bytes(&path));
+        let mount_point = mount_points.iter().map(AsRef::as_ref).find(|point| path.starts_with(point))?;
+        let [path, mount_point] = [path, mount_point].map(|path| path.display().to_string());
+        Some(Refusal::BelowMountPoint { what, path, mount_point })
+    };
+    let program = ("its program file".to_owned(), image.layout.exe.clone());
+    std::iter::once(program).chain(files(image)).chain(mappings(image)).filter_map(below).collect()
+}
+
+fn files(image: &Image) -> impl Iterator<Item = (String, Vec<u8>)> {
+    image.files.iter().flat_map(|file| {
+        let number = file.numbers.first().map_or(-1, |(number, _)| *number);
+        let paths = match &file.kind {
+            FileKind::Path { path, .. } | FileKind::Fifo { path, .. } => vec![path.clone()],
+            FileKind::Inotify { watches } => watches.iter().map(|watch| watch.path.clone()).collect(),
+            // A path that begins with a slash replaces the one before.
+            FileKind::Socket(socket) => {
+                let bound = socket.path.as_ref().map(|file| Path::new(std::ffi::OsStr::from_bytes(&file.path)));
+                let cwd = Path::new(std::ffi::OsStr::from_bytes(&image.cwd));
+                bound.map(|bound| cwd.join(bound).as_os_str().as_bytes().to_vec()).into_iter().collect()
+            }
+            FileKind::Stream(_)
+            | FileKind::Pipe { .. }
+            | FileKind::Eventfd { .. }
+            | FileKind::Timerfd { .. }
+            | FileKind::Signalfd { .. }
+            | FileKind::Epoll { .. }
+            | FileKind::Memfd { .. }
+            | FileKind::UnixPair { .. }
+            | FileKind::ResetConnection { .. } => Vec::new(),
+        };
+        paths.into_iter().map(move |path| (format!("descriptor {number}"), path))
+    })
+}
+
+fn mappings(image: &Image) -> impl Iterator<Item = (String, Vec<u8>)> {
+    image.mappings.iter().filter_map(|mapping| match &mapping.backing {
+        Backing::File { path, .. } | Backing::SharedFile { path, .. } => {
+            Some((format!("the mapping at {:#x}", mapping.range.start), path.clone()))
+        }
+        Backing::Anonymous | Backing::Object { .. } => None,
+    })
+}

@@ -1,0 +1,63 @@
+//! What rustix does not have of mounts and of descriptors that are put in each other's place.
+
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd},
+};
+
+/// What mount_setattr(2) reads; its first version.
+#[repr(C)]
+struct MountAttributes {
+    set: u64,
+    clear: u64,
+    propagation: u64,
+    userns_fd: u64,
+}
+
+const _: () = assert!(size_of::<MountAttributes>() == 32);
+
+/// Makes a mount read-only, whatever others of the same filesystem are.
+pub fn set_read_only(mount: impl AsFd) -> io::Result<()> {
+    const MOUNT_ATTR_RDONLY: u64 = 1;
+    let attributes = MountAttributes { set: MOUNT_ATTR_RDONLY, clear: 0, propagation: 0, userns_fd: 0 };
+    // SAFETY: the path is an empty C string, and the kernel reads 32 bytes of attributes; both live until the call returns.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_fd().as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            &raw const attributes,
+            size_of::<MountAttributes>(),
+        )
+    };
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Makes the descriptor `place` refer to what `file` refers to; what it referred to before is closed. It stays close-on-exec.
+///
+/// For a descriptor whose owner offers no way to exchange it. Nobody may use `place` meanwhile.
+pub fn put_in_place(file: impl AsFd, place: impl AsFd) -> io::Result<()> {
+    let (file, place) = (file.as_fd().as_raw_fd(), place.as_fd().as_raw_fd());
+    // SAFETY: both numbers are open descriptors while they are borrowed, and `place` stays open: its owner closes the new file.
+    if unsafe { libc::dup3(file, place, libc::O_CLOEXEC) } == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Seek, Write};
+
+    use super::*;
+
+    #[test]
+    fn a_descriptor_gets_another_file() {
+        let (read, mut write) = std::io::pipe().unwrap();
+        let mut place = std::fs::File::open("/dev/null").unwrap();
+        put_in_place(&read, &place).unwrap();
+        write.write_all(b"x").unwrap();
+        let mut byte = [0];
+        place.read_exact(&mut byte).unwrap();
+        assert_eq!(&byte, b"x");
+        assert!(place.stream_position().is_err(), "it is a pipe now");
+    }
+}

@@ -1,0 +1,57 @@
+//! How commits go, for whoever has to know: people, and those who measure.
+
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Instant,
+};
+
+use super::Volume;
+use crate::VolumeError;
+
+/// How the commits of a volume have gone since it was opened.
+#[derive(Debug, Clone)]
+pub struct Health {
+    /// When the store had everything: the last commit's end, or the opening.
+    pub committed: Instant,
+    /// Commits that failed.
+    pub failures: u64,
+    /// Why the last one did, if it did.
+    pub failure: Option<String>,
+}
+
+/// Health as it changes.
+#[derive(Debug)]
+pub(super) struct Watched {
+    health: Mutex<Health>,
+}
+
+impl Default for Watched {
+    fn default() -> Self {
+        Self { health: Mutex::new(Health { committed: Instant::now(), failures: 0, failure: None }) }
+    }
+}
+
+impl Watched {
+    /// A commit has ended so.
+    pub(super) fn note(&self, commit: &Result<(), VolumeError>) {
+        let mut health = self.lock();
+        match commit {
+            Ok(()) => (health.committed, health.failure) = (Instant::now(), None),
+            Err(error) => {
+                health.failures += 1;
+                health.failure = Some(base::error::chain(error));
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Health> {
+        self.health.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Volume {
+    /// How commits go. Does not wait for one that is under way.
+    pub fn health(&self) -> Health {
+        self.health.lock().clone()
+    }
+}

@@ -1,0 +1,107 @@
+//! A process that served a mount dies, and another takes its place: what the kernel knows stays.
+
+use rustix::io::Errno;
+use volume::{Kind, ROOT, Rename, VolumeError, serving};
+
+use crate::place::{Place, file, new, read_file, write_file};
+
+#[test]
+fn files_without_a_name_stay_until_the_kernel_forgets_them() {
+    let place = Place::new();
+    let volume = place.volume("ws");
+    let (engine, names) = (volume.engine(), ["before commit", "before crash", "after crash"]);
+    let inos = names.map(|name| write_file(engine, name, name.as_bytes()));
+    inos.iter().for_each(|ino| engine.pin(*ino).unwrap());
+    engine.unlink(ROOT, b"before commit").unwrap();
+    volume.commit().unwrap();
+    engine.unlink(ROOT, b"before crash").unwrap();
+    engine.write_log().unwrap();
+    drop(volume);
+    for _ in 0..2 {
+        let volume = place.node("one").adopt("ws").unwrap();
+        let engine = volume.engine();
+        for (ino, name) in inos.iter().zip(names) {
+            assert_eq!(engine.read(*ino, 0, 100).unwrap(), name.as_bytes());
+            engine.write(*ino, 0, name.as_bytes(), false).unwrap();
+        }
+        engine.write_log().unwrap();
+    }
+    let volume = place.node("one").adopt("ws").unwrap();
+    let engine = volume.engine();
+    engine.unlink(ROOT, b"after crash").unwrap();
+    assert!(engine.read(inos[2], 0, 100).is_ok(), "it was known before the crash");
+    // The kernel takes back what it was told by both processes, at once.
+    engine.pin(inos[0]).unwrap();
+    engine.unpin(inos[0], 2).unwrap();
+    engine.unpin(inos[1], 1).unwrap();
+    assert_eq!(inos.map(|ino| engine.read(ino, 0, 1).is_ok()), [false, false, true]);
+    // Files of after the crash are exact.
+    let young = write_file(engine, "young", b"");
+    engine.unlink(ROOT, b"young").unwrap();
+    assert_eq!(engine.read(young, 0, 1), Err(Errno::STALE));
+    volume.close().unwrap();
+    assert_eq!(engine.usage().unwrap().inodes, 1);
+    assert_eq!(engine.make(ROOT, b"x", file()).err(), Some(Errno::ROFS));
+}
+
+#[test]
+fn whoever_works_on_a_file_keeps_it() {
+    let place = Place::new();
+    let volume = place.volume("ws");
+    let engine = volume.engine();
+    let ino = write_file(engine, "a", b"data");
+    let hold = engine.hold(ino).unwrap();
+    let second = engine.hold(ino).unwrap();
+    engine.unlink(ROOT, b"a").unwrap();
+    drop(second);
+    assert_eq!(engine.read(hold.ino(), 0, 9).unwrap(), b"data");
+    drop(hold);
+    assert_eq!(engine.read(ino, 0, 9), Err(Errno::STALE));
+}
+
+#[test]
+fn what_was_done_of_a_request_is_known_to_the_next_process() {
+    let place = Place::new();
+    let volume = place.volume("ws");
+    let engine = volume.engine();
+    let made = serving(4, || engine.make(ROOT, b"d", new(Kind::Directory))).unwrap();
+    let gone = write_file(engine, "gone", b"x");
+    serving(6, || engine.unlink(ROOT, b"gone")).unwrap();
+    assert_eq!(serving(8, || engine.rename(ROOT, b"none", ROOT, b"x", Rename::Replace)), Err(Errno::NOENT));
+    let nobodys = engine.make(ROOT, b"e", new(Kind::Directory)).unwrap();
+    engine.write_log().unwrap();
+    assert_eq!(engine.done(4), None, "of this process the kernel knows itself");
+    drop(volume);
+    let volume = place.node("one").adopt("ws").unwrap();
+    let done = [4, 6, 8, 0].map(|request| volume.engine().done(request).map(|done| done.ino));
+    assert_eq!(done, [Some(Some(made.ino)), Some(Some(gone)), None, None]);
+    assert!(volume.engine().attributes(nobodys.ino).is_ok());
+}
+
+#[test]
+fn all_that_was_given_to_the_kernel_is_there_and_nothing_is_committed_for_it() {
+    let place = Place::new();
+    let volume = place.volume("ws");
+    for number in 0..100 {
+        write_file(volume.engine(), &format!("f{number}"), &[number; 1000]);
+        volume.engine().write_log().unwrap();
+    }
+    drop(volume);
+    let stored = place.stored_bytes();
+    let volume = place.node("one").adopt("ws").unwrap();
+    assert_eq!(place.stored_bytes(), stored);
+    assert!((0..100).all(|number| read_file(volume.engine(), &format!("f{number}")).unwrap() == [number; 1000]));
+}
+
+#[test]
+fn a_volume_that_another_node_has_written_is_not_adopted_and_not_taken_from_it() {
+    let place = Place::new();
+    let volume = place.volume("ws");
+    write_file(volume.engine(), "a", b"1");
+    drop(volume);
+    let other = place.node("two").open("ws").unwrap();
+    assert!(matches!(place.node("one").adopt("ws"), Err(VolumeError::NotOurs { .. })));
+    write_file(other.engine(), "b", b"2");
+    other.commit().unwrap();
+    assert!(place.log("one", "ws").exists(), "the log is left where it is");
+}

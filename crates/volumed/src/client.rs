@@ -1,0 +1,181 @@
+//! The server's side: requests by HTTP, mounts by descriptor. Starts the processes when they are first needed, and finds those that an
+//! earlier server has started.
+
+use std::{
+    io,
+    os::{fd::OwnedFd, unix::process::CommandExt},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::Arc,
+    time::Instant,
+};
+
+use bytes::Bytes;
+use hyper::{
+    Request, Response,
+    body::{Body, Incoming},
+    client::conn::http1,
+};
+use hyper_util::rt::TokioIo;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with,
+    sockopt::{Timeout, set_socket_timeout},
+};
+use tokio::net::UnixStream;
+
+use crate::{
+    BoxError, Error,
+    limits::{ANSWER_MAX, CONTROL_ATTEMPTS, START_MAX, START_TICK},
+    message::{self, Attach, Reply},
+};
+
+/// Where HTTP is served, in [`crate::Config::folder`].
+pub(crate) const HTTP_SOCKET: &str = "http.sock";
+/// Where [`message::Request`]s are.
+pub(crate) const CONTROL_SOCKET: &str = "control.sock";
+
+/// A handle; clones share it. Nothing is started before it is asked for something.
+#[derive(Debug, Clone)]
+pub struct Client {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    folder: PathBuf,
+    /// Starts the guardian: the program and all its arguments.
+    command: Vec<String>,
+    /// Held while it is started.
+    starting: tokio::sync::Mutex<()>,
+}
+
+impl Client {
+    /// A client of the processes that have `folder`, or will have it: `command` starts them.
+    pub fn new(folder: PathBuf, command: Vec<String>) -> Self {
+        Self { inner: Arc::new(Inner { folder, command, starting: tokio::sync::Mutex::default() }) }
+    }
+
+    /// Has a request answered: paths and bodies are those of the node's API. If the worker dies meanwhile this fails, and whether
+    /// the request was carried out is not known.
+    pub async fn request<B>(&self, request: Request<B>) -> Result<Response<Incoming>, Error>
+    where
+        B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    {
+        let stream = self.connect().await?;
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+        // Ends when the answer was read or is dropped.
+        tokio::spawn(connection);
+        Ok(sender.send_request(request).await?)
+    }
+
+    /// A mount that is attached nowhere yet, for [`Attach::holder`]. May be repeated: a holder counts once.
+    pub async fn attach(&self, attach: Attach) -> Result<OwnedFd, Error> {
+        drop(self.connect().await?);
+        match self.control(message::Request::Attach(attach)).await? {
+            (Reply::Done, Some(mount)) => Ok(mount),
+            _ => Err(Error::NoAnswer),
+        }
+    }
+
+    /// This holder has none of its mounts any more.
+    pub async fn detach(&self, holder: &str) -> Result<(), Error> {
+        self.unless_absent(message::Request::Detach { holder: holder.to_owned() }).await.map(drop)
+    }
+
+    /// Everybody who holds a volume, each once. For a new server, to let go of those that are gone.
+    pub async fn holders(&self) -> Result<Vec<String>, Error> {
+        match self.unless_absent(message::Request::Holders).await? {
+            Some(Reply::Holders(holders)) => Ok(holders),
+            Some(_) => Err(Error::NoAnswer),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// Commits and closes all volumes and ends the processes. Refused while somebody holds a volume.
+    pub async fn shutdown(&self) -> Result<(), Error> {
+        self.unless_absent(message::Request::Shutdown).await.map(drop)
+    }
+
+    /// The answer of processes that run; none if they do not.
+    async fn unless_absent(&self, request: message::Request) -> Result<Option<Reply>, Error> {
+        match self.control(request).await {
+            Ok((reply, _)) => Ok(Some(reply)),
+            Err(Error::System { source, .. }) if is_absent(&source) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Asked again when the worker dies over it: all these requests may be repeated.
+    async fn control(&self, request: message::Request) -> Result<(Reply, Option<OwnedFd>), Error> {
+        let socket = self.inner.folder.join(CONTROL_SOCKET);
+        let ask = move || {
+            let answers = std::iter::repeat_with(|| ask(&socket, &request)).take(CONTROL_ATTEMPTS);
+            let mut answers = answers.skip_while(|answer| matches!(answer, Err(Error::NoAnswer)));
+            answers.next().unwrap_or(Err(Error::NoAnswer))
+        };
+        let asked = tokio::task::spawn_blocking(ask).await;
+        asked.map_err(|error| Error::System { doing: "ask the process of volumes", source: io::Error::other(error) })?
+    }
+
+    async fn connect(&self) -> Result<UnixStream, Error> {
+        let socket = self.inner.folder.join(HTTP_SOCKET);
+        let connected = UnixStream::connect(&socket).await;
+        match connected {
+            Err(error) if is_absent(&error) => {}
+            connected => return connected.map_err(Error::system("reach the process of volumes")),
+        }
+        let _starting = self.inner.starting.lock().await;
+        // Another request may have started it meanwhile.
+        if let Ok(stream) = UnixStream::connect(&socket).await {
+            return Ok(stream);
+        }
+        self.start(&socket).await
+    }
+
+    async fn start(&self, socket: &Path) -> Result<UnixStream, Error> {
+        let (program, arguments) = self.inner.command.split_first().ok_or(Error::NoCommand)?;
+        let mut command = Command::new(program);
+        // Ctrl-C in the server's terminal is for the server.
+        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).process_group(0);
+        let mut child = command.spawn().map_err(Error::system("start the process of volumes"))?;
+        let deadline = Instant::now() + START_MAX;
+        let stream = loop {
+            match UnixStream::connect(socket).await {
+                Ok(stream) => break stream,
+                Err(error) if Instant::now() > deadline => {
+                    return Err(Error::System { doing: "reach the process of volumes", source: error });
+                }
+                Err(_) => tokio::time::sleep(START_TICK).await,
+            }
+            if let Some(status) = child.try_wait().map_err(Error::system("start the process of volumes"))? {
+                return Err(Error::DiedAtOnce { status });
+            }
+        };
+        // It ends by itself some day, and is reaped then.
+        std::thread::spawn(move || child.wait());
+        Ok(stream)
+    }
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+}
+
+fn ask(path: &Path, request: &message::Request) -> Result<(Reply, Option<OwnedFd>), Error> {
+    let reach = || Error::system("reach the process of volumes");
+    let address = SocketAddrUnix::new(path).map_err(reach())?;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).map_err(reach())?;
+    for direction in [Timeout::Recv, Timeout::Send] {
+        set_socket_timeout(&socket, direction, Some(ANSWER_MAX)).map_err(reach())?;
+    }
+    connect(&socket, &address).map_err(reach())?;
+    message::send(&socket, request, &[]).map_err(Error::system("ask the process of volumes"))?;
+    match message::receive(&socket) {
+        Ok(Some((Reply::Refused { status, error }, _))) => Err(Error::Refused { status, error }),
+        Ok(Some((reply, mut descriptors))) => Ok((reply, descriptors.pop())),
+        Ok(None) => Err(Error::NoAnswer),
+        // It was killed with the question unread.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Err(Error::NoAnswer),
+        Err(source) => Err(Error::System { doing: "hear the process of volumes", source }),
+    }
+}

@@ -1,0 +1,59 @@
+//! Why a request on a volume or a file failed. `http::errors` maps each to an answer.
+
+use base::id::VolumeName;
+use rustix::io::Errno;
+use volume::VolumeError;
+
+use crate::message::Source;
+
+/// See the module.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    #[error("{message}")]
+    Invalid { message: String },
+    #[error(transparent)]
+    Volume(#[from] VolumeError),
+    #[error("cannot {action} {path} in volume {volume}")]
+    File { action: &'static str, volume: VolumeName, path: String, source: Errno },
+    #[error("volume {what} is held by {}", .holders.join(", "))]
+    Held { what: Source, holders: Vec<String> },
+    #[error("volume {volume} has as many holders on this node as it can have")]
+    TooManyHolders { volume: VolumeName },
+    #[error("volume {volume} is being opened or closed for too long")]
+    Closing { volume: VolumeName },
+    #[error("the file has {size} bytes, and what is asked for lies behind them")]
+    Range { size: u64 },
+    #[error("volume {volume} cannot be mounted")]
+    Mount { volume: VolumeName, source: crate::BoxError },
+    #[error("volumes are in use: {}", .holders.join(", "))]
+    InUse { holders: Vec<String> },
+    #[error("the request was interrupted")]
+    Interrupted,
+    #[error("what was sent broke off")]
+    BrokenOff(#[source] crate::BoxError),
+}
+
+pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
+
+impl Failure {
+    /// Whether the same may go well some time later.
+    pub(crate) fn may_pass(&self) -> bool {
+        match self {
+            Self::Volume(VolumeError::Heads { .. } | VolumeError::Store { .. }) | Self::Interrupted => true,
+            Self::Volume(_)
+            | Self::Invalid { .. }
+            | Self::File { .. }
+            | Self::Held { .. }
+            | Self::InUse { .. }
+            | Self::TooManyHolders { .. }
+            | Self::Closing { .. }
+            | Self::Range { .. }
+            | Self::Mount { .. }
+            | Self::BrokenOff(_) => false,
+        }
+    }
+
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+        Self::Invalid { message: message.into() }
+    }
+}

@@ -1,0 +1,96 @@
+//! Paths and parameters, which are bytes: a file's name need not be UTF-8.
+
+use axum::{extract::FromRequestParts, http::request::Parts};
+use base::id::{SnapshotName, VolumeName};
+
+use crate::{
+    failure::{Failure, Result},
+    message::Source,
+    percent,
+};
+
+/// What a request on a file names.
+pub(super) struct Target {
+    pub(super) source: Source,
+    pub(super) path: Vec<u8>,
+    pub(super) query: Query,
+}
+
+/// Parameters behind the path.
+pub(super) struct Query {
+    pairs: Vec<(String, Vec<u8>)>,
+}
+
+impl<S: Sync> FromRequestParts<S> for Target {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self> {
+        let query = Query::parse(parts.uri.query().unwrap_or_default());
+        // The router has seen to it that it looks so.
+        let rest = parts.uri.path().split_once("/volumes/").map_or("", |(_, rest)| rest);
+        let (name, path) = rest.split_once("/files").unwrap_or((rest, ""));
+        let source = Source { volume: parse(name)?, snapshot: query.parsed::<SnapshotName>("snapshot")? };
+        Ok(Self { source, path: percent::decode(path), query })
+    }
+}
+
+impl Target {
+    /// The volume, for a change.
+    pub(super) fn volume(&self) -> Result<&VolumeName> {
+        match self.source.snapshot {
+            None => Ok(&self.source.volume),
+            Some(_) => Err(Failure::invalid("a snapshot cannot be changed; fork it")),
+        }
+    }
+}
+
+impl Query {
+    fn parse(text: &str) -> Self {
+        let pairs = text.split('&').filter(|pair| !pair.is_empty());
+        let pair = |pair: &str| {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            (key.to_owned(), percent::decode(value))
+        };
+        Self { pairs: pairs.map(pair).collect() }
+    }
+
+    pub(super) fn bytes(&self, key: &str) -> Option<&[u8]> {
+        self.pairs.iter().find(|(known, _)| known == key).map(|(_, value)| &value[..])
+    }
+
+    pub(super) fn required(&self, key: &str) -> Result<&[u8]> {
+        self.bytes(key).ok_or_else(|| Failure::invalid(format!("the parameter {key}= is missing")))
+    }
+
+    fn text(&self, key: &str) -> Result<Option<&str>> {
+        let text = self.bytes(key).map(str::from_utf8).transpose();
+        text.map_err(|_| Failure::invalid(format!("the parameter {key}= is no text")))
+    }
+
+    pub(super) fn operation(&self) -> Result<Option<&str>> {
+        self.text("op")
+    }
+
+    pub(super) fn parsed<T: std::str::FromStr<Err: std::fmt::Display>>(&self, key: &str) -> Result<Option<T>> {
+        let parse = |text: &str| text.parse().map_err(|error| Failure::invalid(format!("{key}={text}: {error}")));
+        self.text(key)?.map(parse).transpose()
+    }
+
+    pub(super) fn flag(&self, key: &str) -> Result<bool> {
+        Ok(self.parsed(key)?.unwrap_or(false))
+    }
+
+    /// Permissions, as `chmod` takes them.
+    pub(super) fn mode(&self) -> Result<Option<u16>> {
+        let parse = |text: &str| match u16::from_str_radix(text, 8) {
+            Ok(mode) if mode <= 0o7777 => Ok(mode),
+            _ => Err(Failure::invalid(format!("mode={text}: it is up to four octal digits"))),
+        };
+        self.text("mode")?.map(parse).transpose()
+    }
+}
+
+/// An identifier out of a path.
+pub(super) fn parse<T: std::str::FromStr<Err = base::id::InvalidId>>(text: &str) -> Result<T> {
+    text.parse().map_err(|error: base::id::InvalidId| Failure::invalid(error.to_string()))
+}

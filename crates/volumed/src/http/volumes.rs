@@ -1,0 +1,221 @@
+//! Requests on volumes as a whole.
+
+use std::sync::Arc;
+
+use api::volume::{
+    ForkVolumeRequest, RestoreRequest, Restored, Snapshot, SnapshotRequest, Volume, VolumeDurability, VolumeSpec,
+};
+use axum::{
+    Json,
+    extract::{FromRequest, Path, State},
+};
+use base::id::{SnapshotName, VolumeName};
+use serde::de::DeserializeOwned;
+use tokio::time::timeout;
+use volume::{Durability, Options, Origin};
+
+use super::{Shared, answer, finish, query::parse};
+use crate::{
+    failure::{Failure, Result},
+    limits::INSPECT_MAX,
+    message::Source,
+    worker::{opened::Opened, table::Table, work::Kind as Work},
+};
+
+/// A JSON body whose mistakes are answered like any other failure.
+pub(super) struct Body<T>(T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
+    type Rejection = Failure;
+
+    async fn from_request(request: axum::extract::Request, state: &S) -> Result<Self> {
+        match Json::from_request(request, state).await {
+            Ok(Json(body)) => Ok(Self(body)),
+            Err(rejection) => Err(Failure::invalid(rejection.body_text())),
+        }
+    }
+}
+
+/// Uid and gid of programs in sandboxes.
+const OWNER: u32 = 1000;
+
+pub(super) async fn create(State(table): Shared, Body(spec): Body<VolumeSpec>) -> Result<Json<Volume>> {
+    // `GET /v1/volumes/usage` is something else.
+    if spec.name.as_str() == "usage" {
+        return Err(Failure::invalid("a volume cannot be called usage"));
+    }
+    if spec.mode.is_some_and(|mode| mode > 0o7777) {
+        return Err(Failure::invalid("a mode has twelve bits"));
+    }
+    let defaults = Options::default();
+    let options = Options {
+        bytes_max: spec.bytes_max.unwrap_or(defaults.bytes_max),
+        inodes_max: spec.inodes_max.unwrap_or(defaults.inodes_max),
+        mode: spec.mode.unwrap_or(defaults.mode),
+        uid: spec.uid.unwrap_or(OWNER),
+        gid: spec.gid.unwrap_or(OWNER),
+        durability: match spec.durability {
+            VolumeDurability::Local => Durability::Local,
+            VolumeDurability::Object => Durability::Object,
+        },
+    };
+    let made = spec.name.clone();
+    finish(async move {
+        whole(&table, move |table| Ok(table.volumes.create(made.as_str(), &options)?)).await?;
+        describe(&table, spec.name).await
+    })
+    .await
+    .map(Json)
+}
+
+pub(super) async fn list(State(table): Shared) -> Result<Json<Vec<Volume>>> {
+    let names = whole(&table, |table| Ok(table.volumes.list(None)?)).await?;
+    let described = names.into_iter().map(|name| {
+        let table = table.clone();
+        tokio::spawn(async move { describe(&table, parse(&name)?).await })
+    });
+    let mut volumes = Vec::new();
+    for described in described.collect::<Vec<_>>() {
+        match described.await.map_err(|_| Failure::Interrupted)? {
+            Ok(volume) => volumes.push(volume),
+            // Removed since.
+            Err(Failure::Volume(volume::VolumeError::NotFound { .. })) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Json(volumes))
+}
+
+pub(super) async fn inspect(State(table): Shared, Path(name): Path<String>) -> Result<Json<Volume>> {
+    describe(&table, parse(&name)?).await.map(Json)
+}
+
+pub(super) async fn remove(State(table): Shared, Path(name): Path<String>) -> Result<Json<()>> {
+    table.remove(Source { volume: parse(&name)?, snapshot: None }).await.map(Json)
+}
+
+pub(super) async fn log(State(table): Shared, Path(name): Path<String>) -> Result<Json<Vec<Snapshot>>> {
+    let name: VolumeName = parse(&name)?;
+    let log = move |table: &Table| {
+        let log = table.volumes.log(name.as_str())?;
+        if log.is_empty() {
+            // Of a volume that is not there, too, it is empty.
+            table.volumes.inspect(&Origin::Volume(name.to_string()))?;
+        }
+        log.into_iter().map(snapshot_info).collect()
+    };
+    whole(&table, log).await.map(Json)
+}
+
+pub(super) async fn snapshot(
+    State(table): Shared,
+    Path(name): Path<String>,
+    Body(request): Body<SnapshotRequest>,
+) -> Result<Json<Snapshot>> {
+    let snapshot = request.snapshot.unwrap_or_else(SnapshotName::random);
+    let note = request.note.unwrap_or_default();
+    let take = move |opened: &Opened| snapshot_info(opened.volume().snapshot(snapshot.as_str(), &note)?);
+    on_open(table, parse(&name)?, take).await.map(Json)
+}
+
+pub(super) async fn remove_snapshot(
+    State(table): Shared,
+    Path((name, snapshot)): Path<(String, String)>,
+) -> Result<Json<()>> {
+    let source = Source { volume: parse(&name)?, snapshot: Some(parse(&snapshot)?) };
+    table.remove(source).await.map(Json)
+}
+
+pub(super) async fn restore(
+    State(table): Shared,
+    Path(name): Path<String>,
+    Body(RestoreRequest { snapshot }): Body<RestoreRequest>,
+) -> Result<Json<Restored>> {
+    let restore = move |opened: &Opened| {
+        let before = SnapshotName::random();
+        opened.volume().restore(snapshot.as_str(), before.as_str())?;
+        opened.forget_all();
+        Ok(Restored { before })
+    };
+    on_open(table, parse(&name)?, restore).await.map(Json)
+}
+
+pub(super) async fn fork(
+    State(table): Shared,
+    Path(name): Path<String>,
+    Body(request): Body<ForkVolumeRequest>,
+) -> Result<Json<Volume>> {
+    let (name, to): (VolumeName, _) = (parse(&name)?, request.name.clone());
+    let volumes = table.volumes.clone();
+    let describing = table.clone();
+    match request.snapshot {
+        Some(snapshot) => {
+            let origin = Origin::Snapshot { volume: name.to_string(), snapshot: snapshot.to_string() };
+            finish(async move { whole(&table, move |_| Ok(volumes.fork(&origin, to.as_str())?)).await }).await?;
+        }
+        None => {
+            let fork = move |opened: &Opened| {
+                opened.volume().commit()?;
+                Ok(volumes.fork(&Origin::Volume(opened.source.volume.to_string()), to.as_str())?)
+            };
+            on_open(table, name, fork).await?;
+        }
+    }
+    describe(&describing, request.name).await.map(Json)
+}
+
+fn snapshot_info(volume::Snapshot { name, created_ms, note }: volume::Snapshot) -> Result<Snapshot> {
+    let note = (!note.is_empty()).then_some(note);
+    Ok(Snapshot { snapshot: parse(&name)?, created_ms, note })
+}
+
+/// Does something with the store.
+async fn whole<T: Send + 'static>(
+    table: &Arc<Table>,
+    work: impl FnOnce(&Table) -> Result<T> + Send + 'static,
+) -> Result<T> {
+    let ours = table.clone();
+    table.work.run(Work::Whole, move || work(&ours)).await
+}
+
+/// Does something with a volume that is open then, to its end.
+async fn on_open<T: Send + 'static>(
+    table: Arc<Table>,
+    volume: VolumeName,
+    work: impl FnOnce(&Opened) -> Result<T> + Send + 'static,
+) -> Result<T> {
+    finish(async move {
+        let opened = table.open(&Source { volume, snapshot: None }).await?;
+        opened.meter.request();
+        table.work.run(Work::Whole, move || work(&opened)).await
+    })
+    .await
+}
+
+/// What is known of a volume, also while the store is away, if it is open.
+pub(super) async fn describe(table: &Arc<Table>, name: VolumeName) -> Result<Volume> {
+    let source = Source { volume: name.clone(), snapshot: None };
+    let opened = table.opened(&source);
+    let origin = Origin::Volume(name.to_string());
+    let about = whole(table, move |table| Ok(table.volumes.inspect(&origin)?));
+    let about = match &opened {
+        // Whether there is such a volume is not known otherwise.
+        None => Some(about.await?),
+        Some(_) => match timeout(INSPECT_MAX, about).await {
+            Ok(Err(error)) if !error.may_pass() => return Err(error),
+            about => about.ok().and_then(Result::ok),
+        },
+    };
+    let current = opened.as_ref().and_then(|opened| opened.engine().usage().ok());
+    let usage = current.or(about.as_ref().map(|about| about.usage)).map(answer::usage);
+    Ok(Volume {
+        created_ms: about.as_ref().map(|about| answer::millis(about.created)),
+        committed_ms: about.as_ref().map(|about| about.committed_ms),
+        generation: about.as_ref().map(|about| about.generation),
+        durability: about.map(|about| answer::durability(about.durability)),
+        usage,
+        open: opened.map(|opened| opened.describe(table.link.holders(&source))),
+        meter: table.meters.of(&name).wire(),
+        name,
+    })
+}

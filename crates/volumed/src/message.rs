@@ -1,0 +1,107 @@
+//! What the processes say to each other: one JSON document per SEQPACKET message, descriptors beside it.
+
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+use api::ErrorDetail;
+use base::id::{SnapshotName, VolumeName};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::limits::MESSAGE_BYTES_MAX;
+
+/// What is mounted: a volume as it is, or one of its snapshots. Each has one superblock on this node.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct Source {
+    pub(crate) volume: VolumeName,
+    pub(crate) snapshot: Option<SnapshotName>,
+}
+
+impl std::fmt::Display for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.snapshot {
+            None => write!(f, "{}", self.volume),
+            Some(snapshot) => write!(f, "{}@{snapshot}", self.volume),
+        }
+    }
+}
+
+/// What a mount allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)] // the words say it
+pub enum Access {
+    ReadOnly,
+    ReadWrite,
+}
+
+/// A wish for a mount.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attach {
+    /// Of this volume.
+    pub volume: VolumeName,
+    /// As it was then; none: as it is, and will be.
+    pub snapshot: Option<SnapshotName>,
+    /// Who it is for, until [`crate::Client::detach`] says otherwise: a sandbox's id, or `host:DIRECTORY`.
+    pub holder: String,
+    /// What it allows. Snapshots are read only in any case.
+    pub access: Access,
+}
+
+/// From a client to the worker, one at a time.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum Request {
+    /// -> `Done` with a detached mount
+    Attach(Attach),
+    /// -> `Done`; also if there is no such holder
+    Detach { holder: String },
+    /// -> `Holders`
+    Holders,
+    /// -> `Done` when everything is committed and closed, and both processes end; `Refused` while anybody holds a volume
+    Shutdown,
+}
+
+/// The worker's answer.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum Reply {
+    Done,
+    Holders(Vec<String>),
+    Refused { status: u16, error: ErrorDetail },
+}
+
+/// From a guardian to its worker, and from a worker to its new guardian: first `Shared`, then each mount, then `Ready`. After that only the
+/// worker speaks: it tells of all changes, and nobody answers.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum Telling {
+    /// With the lock of the folder and the sockets of HTTP and of [`Request`]s: clients wait in them while there is no worker.
+    Shared,
+    /// With tree and devices of a superblock.
+    Mount { source: Source, holders: Vec<String> },
+    /// All was said that there was to say.
+    Ready,
+    /// Others hold it now.
+    Holders { source: Source, holders: Vec<String> },
+    /// It is served no more, and its descriptors may be closed.
+    Unmount { source: Source },
+    /// The worker ends and is not wanted any more.
+    End,
+}
+
+/// Sends one message.
+pub(crate) fn send<T: Serialize>(socket: impl AsFd, message: &T, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let bytes = serde_json::to_vec(message)?;
+    if bytes.len() > MESSAGE_BYTES_MAX {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the message is too long"));
+    }
+    sys::seqpacket::send(socket, &bytes, descriptors)
+}
+
+/// Receives one message; none at the end.
+pub(crate) fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+    let mut buffer = vec![0; MESSAGE_BYTES_MAX];
+    match sys::seqpacket::recv(socket, &mut buffer)? {
+        (0, _) => Ok(None),
+        (length, descriptors) => Ok(Some((serde_json::from_slice(&buffer[..length])?, descriptors))),
+    }
+}

@@ -1,0 +1,198 @@
+//! One volume, or one snapshot, that is open here.
+
+use std::{
+    os::fd::{AsFd, OwnedFd},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Instant,
+};
+
+use api::volume::OpenVolume;
+use fuse::{Served, clone_tree, mount};
+use volume::{Committer, Engine, Health, Ino, Volume};
+
+use super::{link::Link, meter::Meter};
+use crate::{
+    Access, BoxError, Options,
+    error::chain,
+    failure::{Failure, Result},
+    limits::RENEWAL,
+    message::Source,
+};
+
+/// See the module. Whoever uses it has an `Arc` of it; the table has one more.
+pub(crate) struct Opened {
+    pub(crate) source: Source,
+    pub(crate) meter: Arc<Meter>,
+    volume: Arc<Volume>,
+    /// None: it is only read.
+    committer: Option<Committer>,
+    served: Mutex<Option<Arc<Served>>>,
+    last_use: Mutex<Instant>,
+    renewed: Mutex<Instant>,
+}
+
+impl Opened {
+    pub(crate) fn new(source: Source, volume: Volume, meter: Arc<Meter>, options: &Options) -> Result<Self> {
+        let volume = Arc::new(volume);
+        let committer = match source.snapshot {
+            Some(_) => None,
+            None => Some(Committer::start(volume.clone(), options.commit_pause).map_err(|_| Failure::Interrupted)?),
+        };
+        let [last_use, renewed] = [(); 2].map(|()| Mutex::new(Instant::now()));
+        Ok(Self { source, meter, volume, committer, served: Mutex::new(None), last_use, renewed })
+    }
+
+    pub(crate) fn volume(&self) -> &Volume {
+        &self.volume
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        self.volume.engine()
+    }
+
+    pub(crate) fn touch(&self) {
+        *lock(&self.last_use) = Instant::now();
+    }
+
+    pub(crate) fn last_use(&self) -> Instant {
+        *lock(&self.last_use)
+    }
+
+    /// A new mount of it for `holder`, attached nowhere. Blocks.
+    pub(crate) fn attach(&self, link: &Link, holder: &str, access: Access) -> Result<OwnedFd> {
+        let mut served = lock(&self.served);
+        if served.is_none() {
+            *served = Some(Arc::new(self.serve(link).map_err(|source| self.unmountable(source))?));
+        }
+        let (tree, _) = link
+            .descriptors(&self.source)
+            .ok_or(Failure::Interrupted)?
+            .map_err(|error| self.unmountable(error.into()))?;
+        let access = match access {
+            Access::ReadWrite if self.source.snapshot.is_none() => fuse::Access::ReadWrite,
+            Access::ReadWrite | Access::ReadOnly => fuse::Access::ReadOnly,
+        };
+        let clone = clone_tree(tree.as_fd(), access).map_err(|error| self.unmountable(error.into()))?;
+        link.add_holder(&self.source, holder)?;
+        Ok(clone)
+    }
+
+    fn serve(&self, link: &Link) -> Result<Served, BoxError> {
+        let mount = mount(&self.source.to_string())?;
+        let served = Served::start(self.volume.clone(), mount.device.try_clone()?, fuse::Options::default())?;
+        link.keep(&self.source, mount.tree, vec![mount.device]);
+        Ok(served)
+    }
+
+    /// Goes on with the mount that an earlier worker served. Blocks.
+    pub(crate) fn adopt(&self, link: &Link) -> Result<()> {
+        let adopt = || {
+            let (_, devices) = link.descriptors(&self.source).ok_or("it is not mounted")??;
+            let device = devices.into_iter().next().ok_or("it has no device")?;
+            Ok::<_, BoxError>(Served::adopt(self.volume.clone(), device, fuse::Options::default())?)
+        };
+        *lock(&self.served) = Some(Arc::new(adopt().map_err(|source| self.unmountable(source))?));
+        Ok(())
+    }
+
+    fn unmountable(&self, source: BoxError) -> Failure {
+        Failure::Mount { volume: self.source.volume.clone(), source }
+    }
+
+    /// What is to be told of it.
+    pub(crate) fn describe(&self, holders: Vec<String>) -> OpenVolume {
+        let Health { committed, failures, failure } = self.volume.health();
+        let because = || failure.clone().unwrap_or_else(|| "the log on this node's disk cannot be written".to_owned());
+        OpenVolume {
+            holders,
+            dirty_bytes: self.engine().dirty_bytes().unwrap_or(0),
+            last_commit_age_ms: committed.elapsed().as_millis() as u64,
+            store_failures: failures,
+            read_only: self.engine().is_read_only().then(because),
+            store_failure: failure,
+        }
+    }
+
+    /// Whether what it keeps of the store should be prolonged.
+    pub(crate) fn wants_renewal(&self) -> bool {
+        self.source.snapshot.is_some() && lock(&self.renewed).elapsed() > RENEWAL
+    }
+
+    /// Prolongs it. Blocks.
+    pub(crate) fn renew(&self) -> Result<()> {
+        *lock(&self.renewed) = Instant::now();
+        Ok(self.volume.renew()?)
+    }
+
+    /// The kernel forgets what it knows of these names, of the directories that they are in, and of these inodes. Blocks.
+    pub(crate) fn forget(&self, names: &[(Ino, &[u8])], inodes: &[Ino]) {
+        let served = lock(&self.served).clone();
+        if let Some(served) = served {
+            for (directory, name) in names {
+                served.forget_entry(*directory, name);
+                served.forget_inode(*directory);
+            }
+            inodes.iter().for_each(|ino| served.forget_inode(*ino));
+        }
+    }
+
+    /// The kernel forgets all that it knows. Blocks.
+    pub(crate) fn forget_all(&self) {
+        let served = lock(&self.served).clone();
+        if let Some(served) = served {
+            served.forget_all();
+        }
+    }
+
+    /// Commits and closes it. Gives it back if the store is away: it is as good as it was. Blocks for as long as a program works in a mount of
+    /// it although nobody holds it.
+    pub(crate) fn close(self, link: &Link) -> Result<(), Self> {
+        if let Err(error) = self.volume.commit()
+            && !self.is_lost()
+        {
+            tracing::warn!(source = %self.source, error = chain(&error), "a volume that nobody uses cannot be committed now");
+            return Err(self);
+        }
+        link.unmount(&self.source);
+        let served = self.served.into_inner().unwrap_or_else(PoisonError::into_inner);
+        if let Some(Err(error)) = served.and_then(Arc::into_inner).map(Served::wait) {
+            tracing::warn!(source = %self.source, error = chain(&error), "a mount ended badly");
+        }
+        drop(self.committer);
+        // What was written since the commit, if the store has gone away since: it is in the log then.
+        let closed = self.volume.engine().sync().map_err(BoxError::from).and_then(|()| Ok(self.volume.close()?));
+        if let Err(error) = closed {
+            tracing::warn!(source = %self.source, error = chain(&*error), "a volume was closed without a commit");
+        }
+        Ok(())
+    }
+
+    /// Ends it as it is, before it is removed. Blocks as [`Opened::close`].
+    pub(crate) fn discard(self, link: &Link) {
+        link.unmount(&self.source);
+        let served = self.served.into_inner().unwrap_or_else(PoisonError::into_inner);
+        // It is over in any case.
+        let _ = served.and_then(Arc::into_inner).map(Served::wait);
+    }
+
+    /// Commits it. If that cannot be done, what is not in the store is in the log. Blocks.
+    pub(crate) fn save(&self) {
+        if self.is_lost() {
+            return;
+        }
+        if let Err(error) = self.volume.commit() {
+            tracing::warn!(source = %self.source, error = chain(&error), "a volume is left without a commit");
+            // The log says itself if it cannot.
+            let _ = self.engine().sync();
+        }
+    }
+
+    /// Whether nothing that is in memory can be committed any more.
+    fn is_lost(&self) -> bool {
+        self.source.snapshot.is_some() || self.engine().is_read_only()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,261 @@
+//! The table of open volumes.
+//!
+//! ```text
+//!   absent ──open──► opening ──► open ──idle──► closing ──► absent
+//!                                 ▲                │ the store is away
+//!                                 └────────────────┘
+//! ```
+//!
+//! Each source has a slot, and whoever opens or closes it has the slot's lock meanwhile: there is never more than one of a volume. A task of
+//! its own does it, so that a client that goes away leaves nothing half done.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Instant,
+};
+
+use base::id::VolumeName;
+use tokio::{
+    sync::{Mutex as AsyncMutex, OwnedMutexGuard},
+    time::{sleep, timeout},
+};
+use volume::{Origin, Volume, VolumeError, Volumes};
+
+use super::{
+    link::Link,
+    meter::Meters,
+    opened::Opened,
+    work::{Kind, Work},
+};
+use crate::{
+    Options,
+    error::chain,
+    failure::{Failure, Result},
+    limits::{ADOPTION_PAUSE, SLOT_WAIT_MAX},
+    message::Source,
+};
+
+type Slot = AsyncMutex<Option<Arc<Opened>>>;
+/// Alone with one source.
+pub(crate) type Held = OwnedMutexGuard<Option<Arc<Opened>>>;
+
+/// See the module.
+pub(crate) struct Table {
+    pub(crate) volumes: Volumes,
+    pub(crate) link: Link,
+    pub(crate) work: Work,
+    pub(crate) meters: Meters,
+    options: Options,
+    realm: String,
+    slots: Mutex<HashMap<Source, Arc<Slot>>>,
+    last_use: Mutex<Instant>,
+}
+
+impl Table {
+    pub(crate) fn new(volumes: Volumes, link: Link, options: Options, realm: String) -> Arc<Self> {
+        let (work, meters, slots) = (Work::new(), Meters::default(), Mutex::default());
+        let last_use = Mutex::new(Instant::now());
+        Arc::new(Self { volumes, link, work, meters, options, realm, slots, last_use })
+    }
+
+    /// Whose volumes they are.
+    pub(crate) fn realm(&self) -> &str {
+        &self.realm
+    }
+
+    /// Somebody asks for something.
+    pub(crate) fn touch(&self) {
+        *self.last_use.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    /// The volume or snapshot, open. It stays so while the answer is there.
+    pub(crate) async fn open(self: &Arc<Self>, source: &Source) -> Result<Arc<Opened>> {
+        let mut held = self.hold(source).await?;
+        if let Some(opened) = &*held {
+            opened.touch();
+            return Ok(opened.clone());
+        }
+        let (table, source) = (self.clone(), source.clone());
+        let opening = tokio::spawn(async move {
+            let opened = table.open_held(&source, Opening::Anew).await?;
+            *held = Some(opened.clone());
+            Ok(opened)
+        });
+        opening.await.map_err(|_| Failure::Interrupted)?
+    }
+
+    /// What is open now. Does not wait.
+    pub(crate) fn opened(&self, source: &Source) -> Option<Arc<Opened>> {
+        let slot = self.slots().get(source).cloned()?;
+        slot.try_lock().ok()?.clone()
+    }
+
+    /// Keeps others from opening and closing it.
+    pub(crate) async fn hold(&self, source: &Source) -> Result<Held> {
+        let slot = self.slots().entry(source.clone()).or_default().clone();
+        let held = timeout(SLOT_WAIT_MAX, slot.lock_owned()).await;
+        held.map_err(|_| Failure::Closing { volume: source.volume.clone() })
+    }
+
+    /// Removes a volume, whose snapshots stay, or a snapshot. What is open of it is ended as it is.
+    pub(crate) async fn remove(self: &Arc<Self>, source: Source) -> Result<()> {
+        let mut held = self.hold(&source).await?;
+        let holders = self.link.holders(&source);
+        if !holders.is_empty() {
+            return Err(Failure::Held { what: source, holders });
+        }
+        let table = self.clone();
+        let removing = tokio::spawn(async move {
+            let opened = held.take();
+            let (link, volumes, origin) = (table.link.clone(), table.volumes.clone(), origin(&source));
+            let remove = move || {
+                if let Some(opened) = opened.and_then(Arc::into_inner) {
+                    opened.discard(&link);
+                }
+                Ok(volumes.remove(&origin)?)
+            };
+            table.work.run(Kind::Whole, remove).await?;
+            if source.snapshot.is_none() {
+                table.meters.forget(&source.volume);
+            }
+            Ok(())
+        });
+        removing.await.map_err(|_| Failure::Interrupted)?
+    }
+
+    /// Goes on with what an earlier worker had mounted. Programs wait until this succeeds.
+    pub(crate) fn adopt_all(self: &Arc<Self>) {
+        for source in self.link.sources() {
+            let table = self.clone();
+            tokio::spawn(async move {
+                if let Ok(held) = table.hold(&source).await {
+                    table.adopt(&source, held).await;
+                }
+            });
+        }
+    }
+
+    async fn adopt(&self, source: &Source, mut held: Held) {
+        loop {
+            let error = match self.open_held(source, Opening::Adopted).await {
+                Ok(opened) => {
+                    *held = Some(opened);
+                    return tracing::info!(%source, "goes on with a mount");
+                }
+                Err(error) => error,
+            };
+            if !error.may_pass() {
+                tracing::error!(%source, error = chain(&error), "a mount is given up: programs that use it get errors");
+                return self.link.unmount(source);
+            }
+            tracing::warn!(%source, error = chain(&error), "programs that use the mount wait");
+            sleep(ADOPTION_PAUSE).await;
+        }
+    }
+
+    /// With the slot held.
+    async fn open_held(&self, source: &Source, opening: Opening) -> Result<Arc<Opened>> {
+        let (volumes, link, source) = (self.volumes.clone(), self.link.clone(), source.clone());
+        let (meter, options) = (self.meters.of(&source.volume), self.options.clone());
+        let open = move || {
+            let volume = open_volume(&volumes, &source, opening)?;
+            let opened = Opened::new(source, volume, meter, &options)?;
+            if let Opening::Adopted = opening {
+                opened.adopt(&link)?;
+            }
+            Ok(Arc::new(opened))
+        };
+        self.work.run(Kind::Whole, open).await
+    }
+
+    /// The volumes that are open, snapshots left out.
+    pub(crate) fn open_volumes(&self) -> Vec<VolumeName> {
+        let slots = self.slots();
+        slots.keys().filter(|source| source.snapshot.is_none()).map(|source| source.volume.clone()).collect()
+    }
+
+    /// Begins to close what nobody uses, and keeps what is only read from being collected. Does not wait.
+    pub(crate) fn close_idle(self: &Arc<Self>) {
+        let slots: Vec<_> = self.slots().iter().map(|(source, slot)| (source.clone(), slot.clone())).collect();
+        for (source, slot) in slots {
+            let Ok(mut held) = slot.try_lock_owned() else { continue };
+            let Some(opened) = &*held else { continue };
+            let (table, opened) = (self.clone(), opened.clone());
+            if opened.last_use().elapsed() > self.options.idle_close && self.link.holders(&source).is_empty() {
+                drop(opened);
+                tokio::spawn(async move { table.close_held(&mut held).await });
+            } else if opened.wants_renewal() {
+                tokio::spawn(async move { table.work.run(Kind::Whole, move || opened.renew()).await });
+            }
+        }
+        // Nobody has, or waits for, a slot that only the map has.
+        self.slots().retain(|_, slot| Arc::strong_count(slot) > 1 || slot.try_lock().is_ok_and(|held| held.is_some()));
+    }
+
+    /// Commits and closes everything that is not mounted, and commits the rest.
+    pub(crate) async fn close_all(&self) {
+        let sources: Vec<Source> = self.slots().keys().cloned().collect();
+        for source in sources {
+            let Ok(mut held) = self.hold(&source).await else { continue };
+            match &*held {
+                Some(opened) if !self.link.holders(&source).is_empty() => {
+                    let opened = opened.clone();
+                    // If this fails it has said so, and the log has what is not in the store.
+                    let _ = self.work.run(Kind::Whole, move || Ok(opened.save())).await;
+                }
+                Some(_) => self.close_held(&mut held).await,
+                None => {}
+            }
+        }
+    }
+
+    /// Closes what the slot has, unless somebody uses it.
+    async fn close_held(&self, held: &mut Held) {
+        let Some(opened) = held.take() else { return };
+        match Arc::try_unwrap(opened) {
+            Err(used) => **held = Some(used),
+            Ok(opened) => {
+                let link = self.link.clone();
+                if let Ok(Some(opened)) = self.work.run(Kind::Whole, move || Ok(opened.close(&link).err())).await {
+                    opened.touch();
+                    **held = Some(Arc::new(opened));
+                }
+            }
+        }
+    }
+
+    /// Whether nothing is open and nobody has asked for anything for some time.
+    pub(crate) fn is_idle(&self) -> bool {
+        let last_use = *self.last_use.lock().unwrap_or_else(PoisonError::into_inner);
+        last_use.elapsed() > self.options.idle_exit && self.slots().is_empty() && self.link.sources().is_empty()
+    }
+
+    fn slots(&self) -> MutexGuard<'_, HashMap<Source, Arc<Slot>>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Opening {
+    /// This node becomes the volume's writer.
+    Anew,
+    /// It is, unless another node has become it meanwhile.
+    Adopted,
+}
+
+fn open_volume(volumes: &Volumes, source: &Source, opening: Opening) -> Result<Volume, VolumeError> {
+    match (&source.snapshot, opening) {
+        (Some(_), _) => volumes.open_to_read(&origin(source)),
+        (None, Opening::Anew) => volumes.open(source.volume.as_str()),
+        (None, Opening::Adopted) => volumes.adopt(source.volume.as_str()),
+    }
+}
+
+fn origin(source: &Source) -> Origin {
+    let volume = source.volume.to_string();
+    match &source.snapshot {
+        None => Origin::Volume(volume),
+        Some(snapshot) => Origin::Snapshot { volume, snapshot: snapshot.to_string() },
+    }
+}

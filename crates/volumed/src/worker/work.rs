@@ -1,0 +1,61 @@
+//! Work that blocks, on threads beside the runtime, and not too much of it.
+//!
+//! The store's own requests need such threads, too, and what waits for them must not have taken them all: each kind of work has a bound, together
+//! far below what the runtime has. One kind does not wait for another: while writers wait for a store that is away, others read.
+
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+
+use crate::{
+    failure::{Failure, Result},
+    limits::{READS, STEPS, WHOLES, WRITES},
+};
+
+/// See the module.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Kind {
+    /// One step on a tree.
+    Step,
+    /// A file that is sent to a client, which may be slow.
+    Read,
+    /// A file that comes from a client; may wait, too, until less is dirty.
+    Write,
+    /// Of a volume as a whole: opening, committing, closing.
+    Whole,
+}
+
+pub(crate) struct Work {
+    steps: Arc<Semaphore>,
+    reads: Arc<Semaphore>,
+    writes: Arc<Semaphore>,
+    wholes: Arc<Semaphore>,
+}
+
+impl Work {
+    pub(crate) fn new() -> Self {
+        let [steps, reads, writes, wholes] = [STEPS, READS, WRITES, WHOLES].map(|most| Arc::new(Semaphore::new(most)));
+        Self { steps, reads, writes, wholes }
+    }
+
+    /// Does `work`. If nobody waits for its end any more it is done all the same.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        kind: Kind,
+        work: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let bound = match kind {
+            Kind::Step => &self.steps,
+            Kind::Read => &self.reads,
+            Kind::Write => &self.writes,
+            Kind::Whole => &self.wholes,
+        };
+        let permit = bound.clone().acquire_owned().await.map_err(|_| Failure::Interrupted)?;
+        let work = move || {
+            let done = work();
+            drop(permit);
+            done
+        };
+        tokio::task::spawn_blocking(work).await.map_err(|_| Failure::Interrupted)?
+    }
+}

@@ -1,0 +1,171 @@
+//! Opening, closing, and what becomes of a volume whose store or node changes.
+
+use std::{fs, io::ErrorKind, thread, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use api::volume::{FileInfo, Restored, Snapshot, Volume, VolumeMeter};
+use hyper::{Method, StatusCode};
+use serde_json::json;
+use volumed::{Access, Error};
+
+use crate::place::{FAST, Node, wait_until};
+
+pub(crate) fn snapshots_forks_and_restores() -> Result<()> {
+    let node = Node::new(FAST)?;
+    node.create("ws")?;
+    let mount = node.mount("ws")?;
+    fs::write(mount.path.join("a"), b"one")?;
+    let first: Snapshot = node.post("/volumes/ws/snapshots", &json!({ "snapshot": "s1", "note": "the first" }))?;
+    ensure!(first.note.as_deref() == Some("the first"));
+    fs::write(mount.path.join("a"), b"two, and longer")?;
+    fs::write(mount.path.join("b"), b"later")?;
+    let second: Snapshot = node.post("/volumes/ws/snapshots", &json!({}))?;
+    let log: Vec<Snapshot> = node.get("/volumes/ws/snapshots")?;
+    ensure!(log == [second.clone(), first.clone()], "{log:?}");
+    let taken = node.send(Method::POST, "/volumes/ws/snapshots", "{\"snapshot\":\"s1\"}")?;
+    ensure!(taken.status.is_client_error());
+    let old = node.send(Method::GET, "/volumes/ws/files/a?snapshot=s1", "")?;
+    ensure!(old.body == "one");
+
+    let fork: Volume = node.post("/volumes/ws/fork", &json!({ "name": "now" }))?;
+    ensure!(fork.name.as_str() == "now");
+    node.post::<Volume>("/volumes/ws/fork", &json!({ "name": "then", "snapshot": "s1" }))?;
+    ensure!(node.send(Method::GET, "/volumes/now/files/b", "")?.body == "later");
+    ensure!(node.send(Method::GET, "/volumes/then/files/b", "")?.status == StatusCode::NOT_FOUND);
+    node.send(Method::PUT, "/volumes/then/files/b", "its own")?.parsed::<FileInfo>()?;
+
+    ensure!(fs::read(mount.path.join("a"))? == b"two, and longer");
+    let restored: Restored = node.post("/volumes/ws/restore", &json!({ "snapshot": "s1" }))?;
+    ensure!(fs::read(mount.path.join("a"))? == b"one", "the kernel asks again");
+    ensure!(!mount.path.join("b").exists());
+    let before = format!("/volumes/ws/files/b?snapshot={}", restored.before);
+    ensure!(node.send(Method::GET, &before, "")?.body == "later");
+    node.send(Method::DELETE, &format!("/volumes/ws/snapshots/{}", second.snapshot), "")?.parsed::<()>()?;
+    ensure!(node.get::<Vec<Snapshot>>("/volumes/ws/snapshots")?.len() == 2);
+
+    let usage: Vec<VolumeMeter> = node.get("/volumes/usage")?;
+    let sum = usage.last().context("a sum")?;
+    let bytes: u64 = usage[..3].iter().map(|meter| meter.usage.bytes).sum();
+    ensure!(usage.len() == 4 && sum.name.is_none() && sum.usage.bytes == bytes && bytes > 0, "{usage:?}");
+    let metrics = node.send(Method::GET, "/metrics", "")?;
+    let text = String::from_utf8_lossy(&metrics.body).into_owned();
+    ensure!(text.contains("pando_volume_holders{realm=\"test\",volume=\"ws\"} 1\n"), "{text}");
+    mount.leave()?;
+    node.finish()
+}
+
+pub(crate) fn what_nobody_uses_is_closed_and_the_processes_end() -> Result<()> {
+    let node = Node::new([200, 300, 1500])?;
+    node.create("ws")?;
+    node.send(Method::PUT, "/volumes/ws/files/a", "kept")?.parsed::<FileInfo>()?;
+    ensure!(node.open_volumes()? == ["ws"]);
+    wait_until("it is closed", || Ok(node.open_volumes()?.is_empty()))?;
+    ensure!(node.send(Method::GET, "/volumes/ws/files/a", "")?.body == "kept");
+    let mount = node.mount("ws")?;
+    thread::sleep(Duration::from_millis(1000));
+    ensure!(node.open_volumes()? == ["ws"], "it is held");
+    ensure!(fs::read(mount.path.join("a"))? == b"kept");
+    // Somebody still works in it although nobody holds it any more.
+    let file = fs::File::open(mount.path.join("a"))?;
+    mount.leave()?;
+    thread::sleep(Duration::from_millis(1000));
+    drop(file);
+    wait_until("it is closed", || Ok(node.open_volumes()?.is_empty()))?;
+    node.wait_ended()?;
+    // The next request begins anew.
+    ensure!(node.send(Method::GET, "/volumes/ws/files/a", "")?.body == "kept");
+    node.finish()
+}
+
+pub(crate) fn what_is_held_is_not_taken_away() -> Result<()> {
+    let node = Node::new(FAST)?;
+    node.create("ws")?;
+    let mount = node.mount("ws")?;
+    fs::write(mount.path.join("a"), b"1")?;
+    ensure!(node.send(Method::DELETE, "/volumes/ws", "")?.status == StatusCode::CONFLICT);
+    let refused = node.runtime.block_on(node.client.shutdown());
+    ensure!(matches!(&refused, Err(Error::Refused { status: 409, .. })), "{refused:?}");
+    let second = node.attach("ws", "s0123456789ab", Access::ReadOnly)?;
+    let holders = node.runtime.block_on(node.client.holders())?;
+    ensure!(holders.len() == 2 && holders.contains(&"s0123456789ab".to_owned()), "{holders:?}");
+    let volume: Volume = node.get("/volumes/ws")?;
+    ensure!(volume.open.is_some_and(|open| open.holders.len() == 2));
+    let place = node.directory.path().join("mounts/second");
+    fs::create_dir_all(&place)?;
+    let flags = rustix::mount::MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+    rustix::mount::move_mount(&second, "", rustix::fs::CWD, &place, flags)?;
+    ensure!(fs::read(place.join("a"))? == b"1");
+    let denied = fs::write(place.join("a"), b"2").map_err(|error| error.kind());
+    ensure!(denied == Err(ErrorKind::ReadOnlyFilesystem), "{denied:?}");
+    rustix::mount::unmount(&place, rustix::mount::UnmountFlags::DETACH)?;
+    drop(second);
+    node.runtime.block_on(node.client.detach("s0123456789ab"))?;
+    mount.leave()?;
+    node.send(Method::DELETE, "/volumes/ws", "")?.parsed::<()>()?;
+    ensure!(node.get::<Vec<Volume>>("/volumes")?.is_empty());
+    node.finish()
+}
+
+pub(crate) fn a_store_that_is_away_is_told_and_nothing_is_lost() -> Result<()> {
+    let node = Node::new(FAST)?;
+    node.create("ws")?;
+    let mount = node.mount("ws")?;
+    fs::write(mount.path.join("before"), b"before")?;
+    fs::write(node.away(), b"")?;
+    fs::write(mount.path.join("meanwhile"), vec![7; 1 << 20])?;
+    node.send(Method::PUT, "/volumes/ws/files/by%20http", "meanwhile")?.parsed::<FileInfo>()?;
+    wait_until("inspect tells of it", || {
+        let open = node.get::<Volume>("/volumes/ws")?.open.context("it is open")?;
+        Ok(open.store_failure.is_some() && open.dirty_bytes >= 1 << 20 && open.read_only.is_none())
+    })?;
+    let metrics = node.send(Method::GET, "/metrics", "")?;
+    let text = String::from_utf8_lossy(&metrics.body).into_owned();
+    ensure!(text.contains("pando_volume_store_failures_total{realm=\"test\",volume=\"ws\"}"), "{text}");
+    ensure!(node.send(Method::POST, "/volumes/ws/snapshots", "{}")?.status.is_client_error(), "without a content type");
+    let snapshot = node.post::<Snapshot>("/volumes/ws/snapshots", &json!({}));
+    ensure!(snapshot.is_err(), "a snapshot is in the store or is none");
+    // More than may be dirty: the writer waits, and goes on when the store is back.
+    let path = mount.path.join("large");
+    let writer = thread::spawn(move || fs::write(path, vec![9; 300 << 20]));
+    thread::sleep(Duration::from_secs(2));
+    ensure!(!writer.is_finished(), "it waits");
+    ensure!(node.get::<Volume>("/volumes/ws")?.open.is_some(), "others are answered");
+    fs::remove_file(node.away())?;
+    writer.join().expect("it does not panic")?;
+    wait_until("everything is in the store", || {
+        let open = node.get::<Volume>("/volumes/ws")?.open.context("it is open")?;
+        Ok(open.store_failure.is_none() && open.dirty_bytes == 0)
+    })?;
+    ensure!(fs::read(mount.path.join("large"))? == vec![9; 300 << 20]);
+    ensure!(fs::read(mount.path.join("meanwhile"))? == vec![7; 1 << 20]);
+    mount.leave()?;
+    node.finish()
+}
+
+pub(crate) fn a_volume_that_was_taken_over_says_so() -> Result<()> {
+    let one = Node::new(FAST)?;
+    one.create("ws")?;
+    let mount = one.mount("ws")?;
+    fs::write(mount.path.join("a"), b"one")?;
+    wait_until("it is committed", || {
+        Ok(one.get::<Volume>("/volumes/ws")?.open.is_some_and(|open| open.dirty_bytes == 0))
+    })?;
+    let two = one.neighbour("two")?;
+    two.send(Method::PUT, "/volumes/ws/files/b", "two")?.parsed::<FileInfo>()?;
+    fs::write(mount.path.join("lost"), b"too late")?;
+    wait_until("the first node knows", || {
+        let open = one.get::<Volume>("/volumes/ws")?.open.context("it is open")?;
+        Ok(open.read_only.is_some_and(|why| why.contains("another node")))
+    })?;
+    let denied = fs::write(mount.path.join("c"), b"").map_err(|error| error.kind());
+    ensure!(denied == Err(ErrorKind::ReadOnlyFilesystem), "{denied:?}");
+    ensure!(fs::read(mount.path.join("a"))? == b"one");
+    let refused = one.send(Method::PUT, "/volumes/ws/files/c", "")?;
+    ensure!(refused.status == StatusCode::CONFLICT, "{}", refused.status);
+    mount.leave()?;
+    two.finish()?;
+    ensure!(one.send(Method::GET, "/volumes/ws/files/b", "")?.status == StatusCode::NOT_FOUND);
+    wait_until("it is closed", || Ok(one.open_volumes()?.is_empty()))?;
+    ensure!(one.send(Method::GET, "/volumes/ws/files/b", "")?.body == "two", "now it is this node's");
+    one.finish()
+}

@@ -1,0 +1,72 @@
+//! Real mounts, served by real processes, which are killed.
+//!
+//! No harness: this program is also guardian and worker, which begin with one thread. The tests need root, and are in a mount namespace
+//! of their own.
+
+mod files;
+mod kills;
+mod lifecycle;
+mod place;
+
+use std::{
+    os::unix::process::CommandExt,
+    process::{Command, ExitCode},
+    time::Instant,
+};
+
+use anyhow::{Context, Result, bail};
+
+type Case = (&'static str, fn() -> Result<()>);
+
+const CASES: &[Case] = &[
+    ("http_and_a_mount_show_the_same", files::http_and_a_mount_show_the_same),
+    ("paths_stay_in_the_volume", files::paths_stay_in_the_volume),
+    ("an_upload_that_breaks_off_leaves_nothing", files::an_upload_that_breaks_off_leaves_nothing),
+    ("ranges_and_tags", files::ranges_and_tags),
+    ("garbage_is_refused_and_harms_nobody", files::garbage_is_refused_and_harms_nobody),
+    ("fifty_at_once", files::fifty_at_once),
+    ("snapshots_forks_and_restores", lifecycle::snapshots_forks_and_restores),
+    ("what_nobody_uses_is_closed_and_the_processes_end", lifecycle::what_nobody_uses_is_closed_and_the_processes_end),
+    ("what_is_held_is_not_taken_away", lifecycle::what_is_held_is_not_taken_away),
+    ("a_store_that_is_away_is_told_and_nothing_is_lost", lifecycle::a_store_that_is_away_is_told_and_nothing_is_lost),
+    ("a_volume_that_was_taken_over_says_so", lifecycle::a_volume_that_was_taken_over_says_so),
+    ("either_process_may_be_killed_at_any_moment", kills::either_process_may_be_killed_at_any_moment),
+    ("mounts_outlive_a_worker_that_finds_no_store", kills::mounts_outlive_a_worker_that_finds_no_store),
+];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let result = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["family", folder, options, role] => place::be_one_of_the_family(folder, options, role),
+        ["in-namespace", filter] => run_all(filter),
+        [filter] if !filter.starts_with('-') => enter_namespace(filter),
+        _ => enter_namespace(""),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error:?}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn enter_namespace(filter: &str) -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can mount");
+        return Ok(());
+    }
+    let program = std::env::current_exe()?;
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private"]).arg(program).args(["in-namespace", filter]);
+    bail!("cannot run unshare: {}", command.exec())
+}
+
+fn run_all(filter: &str) -> Result<()> {
+    for (name, case) in CASES.iter().filter(|(name, _)| name.contains(filter)) {
+        let start = Instant::now();
+        case().with_context(|| format!("{name} failed"))?;
+        println!("ok {name} ({:.1} s)", start.elapsed().as_secs_f32());
+    }
+    Ok(())
+}

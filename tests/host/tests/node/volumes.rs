@@ -1,0 +1,231 @@
+//! Volumes in sandboxes, over HTTP and on the host: one state that all see; states that are kept; what is refused.
+
+use std::{fs, path::PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use pando_host_tests::{
+    node::{Node, Setting},
+    runner::Case,
+};
+
+pub(crate) fn cases() -> Vec<Case> {
+    let case = |name: &str, body: fn(&Node) -> Result<()>| {
+        Case::new(format!("volumes::{name}"), move || with_scribe(&["--pool", "3", "--ahead", "0"], body))
+    };
+    vec![
+        case("sandboxes_http_and_the_host_see_one_state", shared),
+        case("states_are_kept_restored_and_forked", history),
+        case("what_is_read_only_stays_as_it_is", read_only),
+        case("what_cannot_be_mounted_is_refused_and_leaves_nothing", refused),
+        case("copies_do_not_write_one_volume", copies),
+        Case::new("volumes::a_program_finds_its_volume_where_it_works_also_if_it_was_forked_ahead", || {
+            with_scribe(&["--pool", "4", "--ahead", "4"], carried)
+        }),
+        Case::new("volumes::an_ephemeral_node_takes_its_mounts_along", ephemeral),
+    ]
+}
+
+pub(crate) fn with_scribe(arguments: &[&str], body: fn(&Node) -> Result<()>) -> Result<()> {
+    let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+    let node = Node::start_with(Setting { arguments, ..Setting::default() })?;
+    build_scribe(&node)?;
+    body(&node).with_context(|| format!("log of the node:\n{}", node.log_tail()))?;
+    node.finish()
+}
+
+/// A template whose program writes a journal into its volume.
+pub(crate) fn build_scribe(node: &Node) -> Result<()> {
+    let scribe = node.program("scribe.py");
+    let build =
+        ["template", "build", "scribe", "--mount-point", "/workspace", "--mount-point", "/data", "--cwd", "/workspace"];
+    node.ok(&[&build[..], &["--port", "8080", "--", "/usr/bin/python3", &scribe]].concat()).map(drop)
+}
+
+/// Starts a sandbox with volumes.
+pub(crate) fn run_with(node: &Node, volumes: &[&str]) -> Result<String> {
+    let volumes = volumes.iter().flat_map(|volume| ["--volume", volume]);
+    let arguments: Vec<&str> = ["run", "scribe", "--json"].into_iter().chain(volumes).collect();
+    let started = node.json(&arguments)?;
+    Ok(started["sandboxes"][0]["id"].as_str().with_context(|| format!("not started: {started}"))?.to_owned())
+}
+
+fn fails(node: &Node, arguments: &[&str], code: i32, says: &str) -> Result<()> {
+    let answer = node.pando(arguments)?;
+    ensure!(answer.code == code && answer.stderr.contains(says), "{says:?} and code {code} were expected: {answer}");
+    Ok(())
+}
+
+/// A directory of the host, of this case.
+fn directory(node: &Node, name: &str) -> Result<PathBuf> {
+    let path = node.dir().join(name);
+    fs::create_dir(&path)?;
+    Ok(path)
+}
+
+fn shared(node: &Node) -> Result<()> {
+    node.ok(&["volume", "create", "ws", "--size", "1G"])?;
+    let (one, two) = (run_with(node, &["ws:/workspace"])?, run_with(node, &["ws:/workspace"])?);
+    node.shell(&one, "cd /workspace; mkdir d; echo from one > d/a; ln -s a d/link; stat -c '%u %a' .")?;
+    ensure!(node.shell(&two, "cat /workspace/d/link")? == "from one\n");
+    ensure!(node.ok(&["volume", "cat", "ws", "d/a"])? == "from one\n");
+    let (status, body) = node.api("PUT /v1/volumes/ws/files/d/b", b"by http")?;
+    ensure!((200..300).contains(&status), "{status} {body}");
+    ensure!(node.shell(&one, "cat /workspace/d/b; ls /workspace/d")? == "by httpa\nb\nlink\n");
+    let here = directory(node, "here")?;
+    node.ok(&["volume", "mount", "ws", &here.display().to_string()])?;
+    ensure!(fs::read_to_string(here.join("d/b"))? == "by http");
+    fs::write(here.join("d/c"), "from the host")?;
+    ensure!(node.shell(&two, "cat /workspace/d/c")? == "from the host");
+
+    let volumes = serde_json::to_value(node.inspect(&one)?.volumes)?;
+    ensure!(volumes[0]["volume"] == "ws" && volumes[0]["path"] == "/workspace", "{volumes}");
+    ensure!(node.ok(&["inspect", &one])?.contains("ws on /workspace"));
+    let inspected = node.json(&["volume", "inspect", "ws", "--json"])?;
+    let holders = inspected["open"]["holders"].as_array().context("no holders")?;
+    let on_host = format!("host:{}", here.display());
+    ensure!([&one, &two, &on_host].iter().all(|holder| holders.contains(&holder.as_str().into())), "{inspected}");
+    fails(node, &["volume", "rm", "ws"], 1, "ws")?;
+    fails(node, &["volume", "mount", "ws", &here.display().to_string()], 1, "mounted there")?;
+
+    node.ok(&["rm", &one, &two])?;
+    ensure!(node.ok(&["volume", "ls"])?.contains("mounted 1"), "sandboxes let go when they are removed");
+    let busy = fs::File::open(here.join("d/c"))?;
+    fails(node, &["volume", "unmount", "ws", &here.display().to_string()], 1, "has a file open")?;
+    drop(busy);
+    node.ok(&["volume", "unmount", "ws", &here.display().to_string()])?;
+    ensure!(fs::read_dir(&here)?.next().is_none(), "still mounted");
+    node.ok(&["volume", "rm", "ws"])?;
+    fails(node, &["volume", "inspect", "ws"], 4, "ws")
+}
+
+fn history(node: &Node) -> Result<()> {
+    node.ok(&["volume", "create", "ws"])?;
+    let id = run_with(node, &["ws:/workspace"])?;
+    node.shell(&id, "cd /workspace; echo first > a; mkdir d; echo kept > d/k")?;
+    node.ok(&["volume", "snapshot", "ws", "before", "--note", "all is well"])?;
+    node.shell(&id, "cd /workspace; echo second > a; rm -r d; echo new > b")?;
+    let log = node.ok(&["volume", "log", "ws"])?;
+    ensure!(log.contains("before") && log.contains("all is well"), "{log}");
+    ensure!(node.ok(&["volume", "cat", "ws@before", "a"])? == "first\n");
+    node.ok(&["volume", "fork", "ws@before", "copy"])?;
+    let kept = node.ok(&["volume", "restore", "ws", "before"])?.trim_end().to_owned();
+    ensure!(node.shell(&id, "cd /workspace; cat a d/k; ls")? == "first\nkept\na\nd\n", "what it was");
+    ensure!(node.ok(&["volume", "cat", &format!("ws@{kept}"), "b"])? == "new\n", "what it was before is kept");
+    let other = run_with(node, &["copy:/workspace", "ws@before:/data"])?;
+    node.shell(&other, "cd /workspace; cat a; echo own > a")?;
+    ensure!(node.shell(&id, "cat /workspace/a")? == "first\n", "a fork is apart");
+    ensure!(node.shell(&other, "cat /data/a; touch /data/x 2>&1 | grep -o Read-only")? == "first\nRead-only\n");
+    node.ok(&["rm", "--all"])?;
+    node.ok(&["volume", "rm", "ws@before", &format!("ws@{kept}"), "ws", "copy"]).map(drop)
+}
+
+fn read_only(node: &Node) -> Result<()> {
+    node.ok(&["volume", "create", "ws"])?;
+    let writer = run_with(node, &["ws:/workspace"])?;
+    let reader = run_with(node, &["ws:/workspace:ro"])?;
+    node.shell(&writer, "echo text > /workspace/a")?;
+    let script = "cat /workspace/a; (echo x > /workspace/a) 2>&1 | grep -o Read-only; (rm /workspace/a) 2>&1 | grep -o Read-only";
+    ensure!(node.shell(&reader, script)? == "text\nRead-only\nRead-only\n");
+    node.ok(&["rm", "--all"])?;
+    node.ok(&["volume", "rm", "ws"]).map(drop)
+}
+
+fn refused(node: &Node) -> Result<()> {
+    node.ok(&["volume", "create", "ws"])?;
+    fails(node, &["run", "scribe", "--volume", "ws:/elsewhere"], 2, "/elsewhere")?;
+    fails(node, &["run", "scribe", "--volume", "ws:/elsewhere"], 2, "/workspace, /data")?;
+    fails(node, &["run", "scribe", "--volume", "ws:/data", "--volume", "ws:/data"], 2, "two volumes")?;
+    fails(node, &["run", "scribe", "--volume", "absent:/data", "-n", "2"], 4, "absent")?;
+    fails(node, &["run", "scribe", "--volume", "ws@absent:/data"], 4, "absent")?;
+    ensure!(node.ps()?.is_empty(), "a sandbox is there without its volume");
+    let build = |point: &str, command: &[&str]| {
+        let arguments = ["template", "build", "wrong", "--mount-point", point, "--port", "8080", "--"];
+        node.pando(&[&arguments[..], command].concat())
+    };
+    let scribe = node.program("scribe.py");
+    for point in ["workspace", "/", "/proc/x", "/etc", "/a/../b"] {
+        let answer = build(point, &["/usr/bin/python3", &scribe])?;
+        ensure!(answer.code == 2, "{point}: {answer}");
+    }
+    let opens = "import socket, time; kept = open('/workspace/kept', 'w'); socket.create_server(('127.0.0.1', 8080)); time.sleep(1e6)";
+    let answer = build("/workspace", &["/usr/bin/python3", "-c", &opens.replace("; socket", "; s = socket")])?;
+    ensure!(answer.code == 5 && answer.stderr.contains("/workspace/kept"), "a file open below a mount point: {answer}");
+    node.expect_only_itself()?;
+    node.ok(&["volume", "rm", "ws"]).map(drop)
+}
+
+fn copies(node: &Node) -> Result<()> {
+    node.ok(&["volume", "create", "ws"])?;
+    let writer = run_with(node, &["ws:/workspace"])?;
+    for arguments in [&["fork", &writer][..], &["checkpoint", &writer, "--name", "warm"], &["pause", &writer]] {
+        fails(node, arguments, 1, "can write volume ws on /workspace")?;
+        fails(node, arguments, 1, "pando volume fork")?;
+    }
+    node.shell(&writer, "echo text > /workspace/a")?;
+    let reader = run_with(node, &["ws:/workspace:ro"])?;
+    let copy = node.json(&["fork", &reader, "--json"])?["sandboxes"][0]["id"].as_str().context("no copy")?.to_owned();
+    ensure!(node.shell(&copy, "cat /workspace/a")? == "text\n", "a copy has what is mounted read-only");
+    // A checkpoint has no volumes of its own, and is given others.
+    node.ok(&["checkpoint", &reader, "--name", "warm"])?;
+    let restored = node.json(&["run", "warm", "--volume", "ws:/data", "--json"])?;
+    let restored = restored["sandboxes"][0]["id"].as_str().context("not restored")?;
+    ensure!(node.shell(restored, "cat /data/a; ls /workspace")? == "text\n");
+    node.ok(&["pause", &reader])?;
+    node.ok(&["resume", &reader])?;
+    ensure!(
+        node.shell(&reader, "cat /workspace/a; (echo > /workspace/a) 2>&1 | grep -o Read-only")? == "text\nRead-only\n"
+    );
+    node.ok(&["rm", "--all"])?;
+    node.ok(&["template", "rm", "warm"])?;
+    node.ok(&["checkpoint", "rm", "warm"])?;
+    node.ok(&["volume", "rm", "ws"]).map(drop)
+}
+
+fn carried(node: &Node) -> Result<()> {
+    node.ok(&["volume", "create", "ws"])?;
+    let works = |id: &str| {
+        node.shell(
+            id,
+            "cd /workspace; rm -f journal; touch go; sleep 0.5; rm go; sleep 0.1; test $(wc -l < journal) -gt 3",
+        )
+        .with_context(|| format!("{id} does not work in its volume: {}", node.ok(&["logs", id]).unwrap_or_default()))?;
+        node.ok(&["volume", "cat", "ws", "journal"]).map(drop)
+    };
+    for _ in 0..3 {
+        let id = run_with(node, &["ws:/workspace"])?;
+        works(&id)?;
+        node.ok(&["rm", &id])?;
+    }
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while node.info()?.pool.ahead == 0 {
+        ensure!(std::time::Instant::now() < deadline, "no copy is forked ahead");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let before = node.info()?.pool.ahead;
+    let id = run_with(node, &["ws:/workspace"])?;
+    ensure!(node.info()?.pool.ahead < before, "a waiting copy was not used");
+    works(&id)?;
+    // Its host directory is as any other's without a volume.
+    let without = node.run("scribe", 1)?[0].id.to_string();
+    ensure!(node.shell(&without, "ls -A /workspace; touch /workspace/own; stat -c %u /workspace")? == "1000\n");
+    node.ok(&["rm", "--all"])?;
+    node.ok(&["volume", "rm", "ws"]).map(drop)
+}
+
+fn ephemeral() -> Result<()> {
+    let setting = Setting { arguments: vec!["--ephemeral".to_owned()], ..Setting::default() };
+    let mut node = Node::start_with(setting)?;
+    build_scribe(&node)?;
+    node.ok(&["volume", "create", "ws"])?;
+    run_with(&node, &["ws:/workspace"])?;
+    let here = directory(&node, "here")?;
+    node.ok(&["volume", "mount", "ws", &here.display().to_string()])?;
+    fs::write(here.join("a"), "kept")?;
+    ensure!(node.stop_server()? == Some(0), "{}", node.log_tail());
+    ensure!(fs::read_dir(&here)?.next().is_none(), "still mounted");
+    node.expect_stopped()?;
+    node.start_server()?;
+    ensure!(node.ok(&["volume", "cat", "ws", "a"])? == "kept", "the volume is there");
+    node.ok(&["volume", "rm", "ws"])?;
+    node.finish()
+}

@@ -1,0 +1,171 @@
+//! Volumes whose node, worker or guardian is killed, or whose node is not the one that writes them any more: programs that work in them see
+//! a pause, or a clear error, and nothing that was promised is lost.
+
+use std::{
+    fs,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use pando_host_tests::{node::Node, runner::Case};
+
+use crate::{
+    checkpoint::{Shared, kill},
+    volumes::{build_scribe, run_with},
+};
+
+pub(crate) fn cases() -> Vec<Case> {
+    let case = |name: &str, body: fn(&mut Node) -> Result<()>| {
+        Case::new(format!("volumes_faults::{name}"), move || with_writer(body))
+    };
+    vec![
+        case("a_killed_node_is_not_noticed", killed_node),
+        case("a_killed_worker_is_not_noticed", |node| killed(node, "worker", 5)),
+        case("a_killed_guardian_is_not_noticed", |node| killed(node, "guardian", 3)),
+        case("a_sandbox_that_ends_while_the_node_is_away_is_let_go", ended_meanwhile),
+        Case::new("volumes_faults::another_node_takes_over_and_the_first_one_is_told", taken_over),
+    ]
+}
+
+fn with_writer(body: fn(&mut Node) -> Result<()>) -> Result<()> {
+    let mut node = Node::start()?;
+    build_scribe(&node)?;
+    node.ok(&["volume", "create", "ws"])?;
+    let id = run_with(&node, &["ws:/workspace"])?;
+    node.shell(&id, "touch /workspace/go")?;
+    body(&mut node).with_context(|| format!("log of the node:\n{}", node.log_tail()))?;
+    node.ok(&["rm", "--all"])?;
+    node.ok(&["volume", "rm", "ws"])?;
+    node.finish()
+}
+
+fn only(node: &Node) -> Result<String> {
+    Ok(node.ps()?.first().context("no sandbox")?.id.to_string())
+}
+
+/// The process of volumes of this role, of this node.
+fn process(node: &Node, role: &str) -> Result<i32> {
+    let (state, role) = (format!("--state\0{}\0", node.state.display()), format!("\0{role}\0"));
+    let deadline = Instant::now() + Duration::from_secs(5);
+    loop {
+        for entry in fs::read_dir("/proc")?.flatten() {
+            let command = fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default();
+            let is_it = command.contains("\0volumed\0") && command.contains(&state);
+            if is_it && (command.ends_with(&role) || (role == "\0guardian\0" && command.ends_with("\0heir\0"))) {
+                return Ok(entry.file_name().to_string_lossy().parse()?);
+            }
+        }
+        ensure!(Instant::now() < deadline, "there is no {role:?} of volumes");
+        sleep(Duration::from_millis(5));
+    }
+}
+
+/// Lines of the journal; all are there that the program has written, in their order.
+fn journal(node: &Node) -> Result<usize> {
+    let text = node.ok(&["volume", "cat", "ws", "journal"])?;
+    for (number, line) in text.lines().enumerate() {
+        ensure!(line == number.to_string(), "line {number} of the journal is {line:?}");
+    }
+    Ok(text.lines().count())
+}
+
+/// It goes on, and has said nothing.
+fn expect_progress(node: &Node, id: &str) -> Result<usize> {
+    let (before, deadline) = (journal(node)?, Instant::now() + Duration::from_secs(20));
+    while journal(node)? < before + 5 {
+        ensure!(Instant::now() < deadline, "nothing is written any more: {}", node.ok(&["logs", id])?);
+        sleep(Duration::from_millis(20));
+    }
+    ensure!(node.ok(&["logs", id])?.is_empty(), "{}", node.ok(&["logs", id])?);
+    Ok(before)
+}
+
+fn killed_node(node: &mut Node) -> Result<()> {
+    let id = only(node)?;
+    let here = node.dir().join("here");
+    fs::create_dir(&here)?;
+    node.ok(&["volume", "mount", "ws", &here.display().to_string()])?;
+    for _ in 0..2 {
+        expect_progress(node, &id)?;
+        let at_the_kill = fs::read_to_string(here.join("journal"))?.lines().count();
+        node.kill_server()?;
+        sleep(Duration::from_millis(500));
+        ensure!(
+            fs::read_to_string(here.join("journal"))?.lines().count() > at_the_kill,
+            "nothing is written without a node"
+        );
+        node.start_server()?;
+        expect_progress(node, &id)?;
+    }
+    ensure!(node.ok(&["volume", "ls"])?.contains("mounted 2"), "{}", node.ok(&["volume", "ls"])?);
+    node.ok(&["volume", "unmount", "ws", &here.display().to_string()]).map(drop)
+}
+
+fn killed(node: &mut Node, role: &str, rounds: usize) -> Result<()> {
+    let id = only(node)?;
+    for round in 0..rounds {
+        expect_progress(node, &id).with_context(|| format!("round {round}"))?;
+        let pid = process(node, role)?;
+        kill(pid)?;
+        while process(node, role).is_ok_and(|now| now == pid) {
+            sleep(Duration::from_millis(2));
+        }
+    }
+    expect_progress(node, &id).map(drop)
+}
+
+fn ended_meanwhile(node: &mut Node) -> Result<()> {
+    let id = only(node)?;
+    let group = node.inspect(&id)?.cgroup;
+    node.kill_server()?;
+    fs::write(format!("{group}/cgroup.kill"), "1")?;
+    node.start_server()?;
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let listed = node.ok(&["volume", "ls"])?;
+        if !listed.contains("mounted 1") {
+            return Ok(());
+        }
+        ensure!(Instant::now() < deadline, "a dead sandbox holds its volume:\n{listed}");
+        sleep(Duration::from_millis(50));
+    }
+}
+
+fn taken_over() -> Result<()> {
+    let shared = Shared::new()?;
+    let (first, second) = (shared.node()?, shared.node()?);
+    let done = take_over(&first, &second);
+    done.with_context(|| format!("log of the first:\n{}\n\nof the second:\n{}", first.log_tail(), second.log_tail()))?;
+    second.finish()?;
+    first.finish()
+}
+
+fn take_over(first: &Node, second: &Node) -> Result<()> {
+    build_scribe(first)?;
+    build_scribe(second)?;
+    first.ok(&["volume", "create", "ws"])?;
+    let old = run_with(first, &["ws:/workspace"])?;
+    first.shell(&old, "echo text > /workspace/a; touch /workspace/go; sleep 0.2")?;
+    // A snapshot is a commit: what another node finds at least.
+    first.ok(&["volume", "snapshot", "ws", "here"])?;
+    let new = run_with(second, &["ws:/workspace"])?;
+    ensure!(second.shell(&new, "cat /workspace/a; echo taken > /workspace/b; cat /workspace/b")? == "text\ntaken\n");
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while first.shell(&old, "touch /workspace/x 2>/dev/null && echo written || echo refused")? != "refused\n" {
+        ensure!(Instant::now() < deadline, "the first node writes on");
+        sleep(Duration::from_millis(100));
+    }
+    let said = first.shell(&old, "touch /workspace/x 2>&1 || true")?;
+    ensure!(said.contains("Read-only") || said.contains("Stale"), "{said}");
+    let inspected = first.json(&["volume", "inspect", "ws", "--json"])?;
+    ensure!(
+        inspected["open"]["read_only"].as_str().is_some_and(|reason| reason.contains("another node")),
+        "{inspected}"
+    );
+    ensure!(first.shell(&old, "cat /workspace/a")? == "text\n", "what is there can be read");
+    ensure!(second.shell(&new, "cat /workspace/b")? == "taken\n");
+    first.ok(&["rm", "--all"])?;
+    second.ok(&["rm", "--all"])?;
+    second.ok(&["volume", "rm", "ws@here", "ws"]).map(drop)
+}
