@@ -202,7 +202,13 @@ impl Table {
                 Some(opened) if !self.link.holders(&source).is_empty() => {
                     let opened = opened.clone();
                     // If this fails it has said so, and the log has what is not in the store.
-                    let _ = self.work.run(Kind::Whole, move || Ok(opened.save())).await;
+                    let _ = self
+                        .work
+                        .run(Kind::Whole, move || {
+                            opened.save();
+                            Ok(())
+                        })
+                        .await;
                 }
                 Some(_) => self.close_held(&mut held).await,
                 None => {}
@@ -217,7 +223,7 @@ impl Table {
             Err(used) => **held = Some(used),
             Ok(opened) => {
                 let link = self.link.clone();
-                if let Ok(Some(opened)) = self.work.run(Kind::Whole, move || Ok(opened.close(&link).err())).await {
+                if let Ok(Some(opened)) = self.work.run(Kind::Whole, move || Ok(opened.close(&link))).await {
                     opened.touch();
                     **held = Some(Arc::new(opened));
                 }
@@ -252,7 +258,8 @@ fn open_volume(volumes: &Volumes, source: &Source, opening: Opening) -> Result<V
     }
 }
 
-fn origin(source: &Source) -> Origin {
+/// Its name in the store.
+pub(crate) fn origin(source: &Source) -> Origin {
     let volume = source.volume.to_string();
     match &source.snapshot {
         None => Origin::Volume(volume),
