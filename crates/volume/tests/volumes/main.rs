@@ -5,6 +5,7 @@
 mod about;
 mod adopt;
 mod archive;
+mod compact;
 mod diff;
 mod lifecycle;
 mod model;
