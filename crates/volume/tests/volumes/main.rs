@@ -6,6 +6,7 @@ mod about;
 mod adopt;
 mod archive;
 mod compact;
+mod crash;
 mod diff;
 mod lifecycle;
 mod model;
