@@ -79,7 +79,7 @@ pub struct Store {
 
 struct Inner {
     objects: Objects,
-    keys: RealmKeys,
+    keys: Arc<RealmKeys>,
     cache: Option<Arc<Cache>>,
     peer: Option<Arc<dyn Peer>>,
     flights: Flights,
@@ -98,6 +98,7 @@ struct Counts {
 impl Store {
     /// The chunks of the realm whose keys these are.
     pub fn new(objects: Objects, keys: RealmKeys, cache: Option<Arc<Cache>>, peer: Option<Arc<dyn Peer>>) -> Self {
+        let keys = Arc::new(keys);
         let inner = Inner { objects, keys, cache, peer, flights: Flights::default(), counts: Counts::default() };
         Self { inner: Arc::new(inner) }
     }
@@ -105,6 +106,13 @@ impl Store {
     /// The object store behind it.
     pub fn objects(&self) -> &Objects {
         &self.inner.objects
+    }
+
+    /// The same store without cache and peers: what is read by it is what is stored.
+    pub fn uncached(&self) -> Self {
+        let Inner { objects, keys, .. } = &*self.inner;
+        let (objects, keys, flights, counts) = (objects.clone(), keys.clone(), Flights::default(), Counts::default());
+        Self { inner: Arc::new(Inner { objects, keys, cache: None, peer: None, flights, counts }) }
     }
 
     /// The realm's keys.

@@ -17,8 +17,10 @@ mod apply;
 mod build;
 mod check;
 mod diff;
+mod moved;
 mod node;
 mod scan;
+mod walk;
 
 use std::future::Future;
 
@@ -32,8 +34,10 @@ pub use self::{
     build::Builder,
     check::Checker,
     diff::{Change, Diff},
+    moved::{census, move_out},
     node::{NodeError, NodeRef},
     scan::Scan,
+    walk::{Stretch, Walk},
 };
 use crate::{
     Store,

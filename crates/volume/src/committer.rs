@@ -7,7 +7,11 @@ use std::{
     time::Duration,
 };
 
-use crate::{Volume, limits::COMMIT_BACKOFF};
+use crate::{
+    Volume,
+    compact::Effort,
+    limits::{COMMIT_BACKOFF, COMPACT_COMMITS},
+};
 
 /// A thread that commits a volume while this exists. With it, writers wait when too much is dirty.
 pub struct Committer {
@@ -37,10 +41,17 @@ impl Drop for Committer {
 }
 
 fn run(volume: &Volume, pause: Duration) {
-    let (mut failures, mut next) = (0, pause);
+    let (mut failures, mut next, mut commits) = (0, pause, 0);
     while volume.engine().pressure().sleep(next) {
         match volume.commit() {
-            Ok(()) => (failures, next) = (0, pause),
+            Ok(()) => {
+                (failures, next, commits) = (0, pause, commits + 1);
+                if commits % COMPACT_COMMITS == 0
+                    && let Err(error) = volume.compact(Effort::Worthwhile)
+                {
+                    tracing::warn!(volume = volume.name(), %error, "segments that are little used stay for now");
+                }
+            }
             Err(_) if volume.engine().is_read_only() => break,
             Err(error) => {
                 failures += 1;

@@ -150,7 +150,10 @@ impl Engine {
                 }
             };
             let page = self.loader.page(&base.tree, missed).map_err(|error| io_error(&error))?;
-            self.lock()?.admit(base, missed, page)?;
+            let mut state = self.lock()?;
+            state.admit(base, missed, page)?;
+            // Whoever only reads makes no commits, which let go otherwise.
+            state.evict_if_grown(self.memory.inodes_max);
         }
     }
 

@@ -15,8 +15,11 @@
 //! docs/volume-engine.md.
 
 mod apply;
+pub mod archive;
 mod chunk;
 mod committer;
+mod compact;
+mod crash;
 mod diff;
 mod directory;
 mod engine;
@@ -37,11 +40,15 @@ mod pressure;
 mod recover;
 mod request;
 mod state;
+mod verify;
 mod volume;
 mod wal;
 
+#[cfg(feature = "crashes")]
+pub use self::crash::CRASH_POINTS;
 pub use self::{
     committer::Committer,
+    compact::Effort,
     diff::{Change, Changed, Tell},
     engine::{Attributes, Engine, Hold, Links, Listed, Memory, Usage},
     error::{Cause, VolumeError, WalError},
@@ -49,5 +56,6 @@ pub use self::{
     op::{Changes, New, Rename, SetXattr},
     request::{Done, serving},
     state::Durability,
+    verify::{Finding, Verified},
     volume::{About, Options, Origin, Snapshot, Volume, Volumes},
 };

@@ -55,6 +55,38 @@ pub const NAMES_KNOWN: usize = 16 << 10;
 /// Pages of keys that it remembers: of inodes and of entries, in two places each.
 pub const PAGES_KNOWN: usize = 8;
 
+/// Longest extended header of an archive's member: 24 KiB of attributes, two paths, and much room.
+pub const ARCHIVE_HEADER_BYTES_MAX: u64 = 1 << 20;
+
+/// Most stretches of data of a sparse file in an archive: 16 MiB to remember.
+pub const ARCHIVE_PARTS_MAX: u64 = 1 << 20;
+
+/// Data that an import or export moves at a time.
+pub const ARCHIVE_READ_BYTES: usize = 1 << 20;
+
+/// Segments of nodes above which the small ones are joined: each commit adds one, and a manifest names them all.
+pub const NODE_SEGMENTS: usize = 64;
+
+/// Bytes of nodes that one commit moves: some hundred milliseconds.
+pub const MOVED_NODE_BYTES: u64 = 32 << 20;
+
+/// Bytes of data that one commit moves: as much as writers may have ahead of it.
+pub const MOVED_DATA_BYTES: u64 = 256 << 20;
+
+/// Garbage below which data is not moved, as long as it is less than half of what is in use.
+pub const GARBAGE_BYTES_MIN: i64 = 64 << 20;
+
+/// What a small segment of data is, and how many there may be before they are joined: a commit adds one.
+pub const SMALL_SEGMENT_BYTES: i64 = 4 << 20;
+/// See above.
+pub const DATA_SEGMENTS_SMALL: usize = 256;
+
+/// Commits between two looks at what may be moved.
+pub const COMPACT_COMMITS: u32 = 64;
+
+/// Chunks that a verification reads at once: 4 MiB.
+pub const VERIFY_CHUNKS: usize = 32;
+
 /// Chunks of data kept open in memory: at most 64 MiB. The kernel's page cache is in front of it.
 pub const CHUNKS_OPEN: usize = 512;
 
@@ -76,6 +108,12 @@ pub const INODES_IN_MEMORY: usize = 256 << 10;
 
 /// Records that wait in memory for the log's file before a writer writes them (without a sync).
 pub const WAL_BUFFER_BYTES: usize = 1 << 20;
+
+/// Zeros that are written to the log ahead of what is synced often: some tens of syncs' worth.
+pub const WAL_FILL_BYTES: u64 = 256 << 10;
+
+/// Syncs of one file of the log after which it is filled ahead: most files see none or one.
+pub const WAL_SYNCS_MIN: u32 = 4;
 
 /// Largest batch of the log: a record of the largest write and a buffer before it. Checked before a batch is read.
 pub const WAL_BATCH_BYTES_MAX: usize = 32 << 20;

@@ -7,7 +7,7 @@
 //!
 //! A commit that fails changes nothing: its segments are garbage, and what was frozen is dirty again.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use store::{
@@ -15,16 +15,20 @@ use store::{
     heads::{Head, Heads, Lease, Protected},
     id::{ManifestId, SegmentId},
     manifest::Manifest,
-    tree::{Batch, Tree, apply},
+    tree::{Batch, Tree, apply, move_out},
 };
 
 use crate::{
     VolumeError,
+    compact::{Plan, Use},
+    crash,
     engine::Engine,
     error::Cause,
+    extents::Window,
     inode::{Inode, ROOT},
     key::Key,
     limits::{CAPTURE_KEYS, COMMIT_LEASE},
+    loader::Loader,
     pack::{Packer, Segments},
     state::{Frozen, Stored, Superblock, Usage, Value, encode_xattrs},
 };
@@ -43,6 +47,14 @@ const USAGE: usize = 1;
 pub(crate) struct Committed {
     pub(crate) head: Head,
     pub(crate) layout: Layout,
+    /// Segments that the last commit has moved all data out of.
+    pub(crate) leaving: BTreeSet<SegmentId>,
+}
+
+impl Committed {
+    pub(crate) fn new(head: Head, layout: Layout) -> Self {
+        Self { head, layout, leaving: BTreeSet::new() }
+    }
 }
 
 /// What a manifest says of a volume.
@@ -50,7 +62,7 @@ pub(crate) struct Committed {
 pub(crate) struct Layout {
     pub(crate) superblock: Superblock,
     pub(crate) files: Tree,
-    usage: Tree,
+    pub(crate) usage: Tree,
     pub(crate) segments: BTreeSet<SegmentId>,
 }
 
@@ -117,19 +129,26 @@ impl Target<'_> {
         let lease = self.lease(store).await?;
         let id = layout.write(self.heads, store, &lease).await?;
         let head = self.heads.commit(head, id, &lease).await.map_err(VolumeError::heads(self.volume))?;
-        Ok(Committed { head, layout })
+        Ok(Committed::new(head, layout))
     }
 
-    /// Writes what has changed in `engine` since `last`, and moves the head. Gives back `last` if nothing has. One at a time.
-    pub(crate) async fn materialise(&self, engine: &Engine, last: &Committed) -> Result<Committed, VolumeError> {
+    /// Writes what has changed in `engine` since `last`, moves what `plan` says, and moves the head. Gives back `last` if there is nothing to do. One
+    /// at a time.
+    pub(crate) async fn materialise(
+        &self,
+        engine: &Engine,
+        last: &Committed,
+        plan: &Plan,
+    ) -> Result<Committed, VolumeError> {
         let frozen = {
             let mut state = lock(engine)?;
-            if !state.is_dirty() && state.superblock().sequence == last.layout.superblock.sequence {
+            let idle = plan.is_empty() && last.leaving.is_empty();
+            if idle && !state.is_dirty() && state.superblock().sequence == last.layout.superblock.sequence {
                 return Ok(last.clone());
             }
             state.freeze()
         };
-        match self.write(engine, &frozen, last).await {
+        match self.write(engine, &frozen, last, plan).await {
             Ok((committed, stored)) => {
                 let mut state = lock(engine)?;
                 state.install(committed.layout.files, stored);
@@ -149,10 +168,11 @@ impl Target<'_> {
         engine: &Engine,
         frozen: &Frozen,
         last: &Committed,
+        plan: &Plan,
     ) -> Result<(Committed, Vec<Stored>), VolumeError> {
         let store = engine.loader().store();
         let mut lease = self.lease(store).await?;
-        match self.write_under(engine, frozen, last, &mut lease).await {
+        match self.write_under(engine, frozen, last, plan, &mut lease).await {
             Ok(written) => Ok(written),
             Err(error) => {
                 // Best effort: it expires by itself.
@@ -169,26 +189,20 @@ impl Target<'_> {
         engine: &Engine,
         frozen: &Frozen,
         last: &Committed,
+        plan: &Plan,
         lease: &mut Lease,
     ) -> Result<(Committed, Vec<Stored>), VolumeError> {
         let (loader, store) = (engine.loader(), engine.loader().store());
         let mut segments = Segments { heads: self.heads, store, lease, finished: BTreeSet::new() };
-        let mut batch = Batch::new();
-        let mut windows = Vec::new();
-        while let Some(values) = capture(engine)? {
-            for (key, value) in values {
-                match value {
-                    Value::Window(window) if Packer::wants(&window) => windows.push((key, window)),
-                    value => drop(batch.insert(encoded(key), encode(value)?)),
-                }
-            }
-        }
-        windows.sort_unstable_by_key(|(key, _)| *key);
-        let mut packer = Packer::new(&mut segments, loader);
+        let base = moved_trees(loader, &mut segments, frozen.base.tree, last.layout.usage, plan).await?;
+        let (mut batch, mut windows) = captured(engine, plan)?;
+        add_moved(loader, &frozen.base.tree, plan, &batch, &mut windows).await?;
+        let mut packer = Packer::new(&mut segments, loader, plan);
         for (key, window) in windows {
             packer.add(key, window).await?;
         }
         let stored = packer.finish().await?;
+        crash::point("data written");
         let mut usage = frozen.usage.clone();
         for Stored { key, frozen, stored } in &stored {
             count(&mut usage, frozen, -1);
@@ -197,47 +211,135 @@ impl Target<'_> {
         }
         let mut writer = segments.begin().await?;
         let unwritten = writer.bytes();
-        let files = apply(loader, &mut writer, &frozen.base.tree, &batch).await.map_err(failed("write the tree"))?;
-        let (batch, unused) = usage_batch(engine, &last.layout.usage, &usage).await?;
-        let usage = apply(loader, &mut writer, &last.layout.usage, &batch).await.map_err(failed("write the tree"))?;
+        let files = apply(loader, &mut writer, &base.files, &batch).await.map_err(failed("write the tree"))?;
+        let account = account(loader, &base.usage, &usage, &last.leaving, plan).await?;
+        let usage = apply(loader, &mut writer, &base.usage, &account.batch).await.map_err(failed("write the tree"))?;
         if writer.bytes() > unwritten {
             segments.finish(writer).await?;
         }
+        crash::point("tree written");
         let mut named = last.layout.segments.clone();
         named.append(&mut segments.finished);
-        named.retain(|segment| !unused.contains(segment));
+        named.retain(|id| !account.unused.contains(id) && !plan.nodes.contains(id) && !plan.dead.contains(id));
         let layout = Layout { superblock: frozen.superblock.clone(), files, usage, segments: named };
         let id = layout.write(self.heads, store, lease).await?;
+        crash::point("manifest written");
         let head = self.heads.commit(&last.head, id, lease).await.map_err(VolumeError::heads(self.volume))?;
-        Ok((Committed { head, layout }, stored))
+        crash::point("head moved");
+        Ok((Committed { head, layout, leaving: account.leaving }, stored))
     }
 }
 
-/// What the frozen changes make of the use of segments, and those that nothing uses any more.
-async fn usage_batch(engine: &Engine, tree: &Tree, usage: &Usage) -> Result<(Batch, BTreeSet<SegmentId>), VolumeError> {
-    let (mut batch, mut unused) = (Batch::new(), BTreeSet::new());
-    for (segment, change) in usage.iter().filter(|(_, change)| **change != 0) {
-        let before = tree.get(engine.loader(), &segment.0).await.map_err(failed("read the use of segments"))?;
-        let before = before.and_then(|bytes| Some(i64::from_le_bytes(*bytes.first_chunk()?))).unwrap_or(0);
-        let after = before + change;
-        if after <= 0 {
-            unused.insert(*segment);
+/// Trees that a commit goes on from.
+struct Trees {
+    files: Tree,
+    usage: Tree,
+}
+
+/// The trees with the nodes moved that shall be. Their new segment is whole then: what follows reads them.
+async fn moved_trees(
+    loader: &Loader,
+    segments: &mut Segments<'_>,
+    files: Tree,
+    usage: Tree,
+    plan: &Plan,
+) -> Result<Trees, VolumeError> {
+    if plan.nodes.is_empty() {
+        return Ok(Trees { files, usage });
+    }
+    let mut writer = segments.begin().await?;
+    let unwritten = writer.bytes();
+    let moved = || failed("move nodes of the tree");
+    let files = move_out(loader, &mut writer, &files, &plan.nodes).await.map_err(moved())?;
+    let usage = move_out(loader, &mut writer, &usage, &plan.nodes).await.map_err(moved())?;
+    if writer.bytes() > unwritten {
+        segments.finish(writer).await?;
+    }
+    crash::point("nodes moved");
+    Ok(Trees { files, usage })
+}
+
+/// What the freeze holds: values as they are, and windows that need a place for their data, in order.
+fn captured(engine: &Engine, plan: &Plan) -> Result<(Batch, BTreeMap<Key, Window>), VolumeError> {
+    let (mut batch, mut windows) = (Batch::new(), BTreeMap::new());
+    while let Some(values) = lock(engine)?.capture(CAPTURE_KEYS) {
+        for (key, value) in values {
+            match value {
+                Value::Window(window) if Packer::wants(&window, plan) => drop(windows.insert(key, window)),
+                value => drop(batch.insert(encoded(key), encode(value)?)),
+            }
         }
-        let value = (after > 0).then(|| Bytes::copy_from_slice(&after.to_le_bytes()));
-        batch.insert(Bytes::copy_from_slice(&segment.0), value);
     }
-    Ok((batch, unused))
+    Ok((batch, windows))
 }
 
-fn capture(engine: &Engine) -> Result<Option<Vec<(Key, Value)>>, VolumeError> {
-    Ok(lock(engine)?.capture(CAPTURE_KEYS))
+/// Adds windows that have not changed, and shall move, as the tree has them now.
+async fn add_moved(
+    loader: &Loader,
+    tree: &Tree,
+    plan: &Plan,
+    batch: &Batch,
+    windows: &mut BTreeMap<Key, Window>,
+) -> Result<(), VolumeError> {
+    for key in &plan.windows {
+        if windows.contains_key(key) || batch.contains_key(&key.encode()[..]) {
+            continue;
+        }
+        let value = tree.get(loader, &key.encode()).await.map_err(failed("read a window that shall move"))?;
+        let Some(window) = value.and_then(|value| Window::decode(&value)) else { continue };
+        if plan.moves(&window) {
+            windows.insert(*key, window);
+        }
+    }
+    Ok(())
+}
+
+/// What a commit makes of the use of segments.
+struct Account {
+    batch: Batch,
+    /// Nothing uses them any more.
+    unused: BTreeSet<SegmentId>,
+    /// Nothing in the tree uses them, but what has changed in memory since the freeze may: they stay for one more commit.
+    leaving: BTreeSet<SegmentId>,
+}
+
+async fn account(
+    loader: &Loader,
+    tree: &Tree,
+    usage: &Usage,
+    leaving: &BTreeSet<SegmentId>,
+    plan: &Plan,
+) -> Result<Account, VolumeError> {
+    let mut account = Account { batch: Batch::new(), unused: BTreeSet::new(), leaving: BTreeSet::new() };
+    let changed = usage.iter().filter(|(_, change)| **change != 0).map(|(segment, _)| segment);
+    let concerned: BTreeSet<&SegmentId> = changed.chain(leaving).chain(&plan.data).collect();
+    for segment in concerned {
+        let change = usage.get(segment).copied().unwrap_or(0);
+        let before = tree.get(loader, &segment.0).await.map_err(failed("read the use of segments"))?;
+        let before = before.and_then(|bytes| Use::decode(&bytes));
+        let live = before.map_or(0, |used| used.live) + change;
+        let used = Use { live, written: before.map_or(live, |used| used.written) };
+        let value = match live {
+            ..=0 if plan.data.contains(segment) && before.is_some() => {
+                account.leaving.insert(*segment);
+                Some(Use { live: 0, ..used })
+            }
+            ..=0 => {
+                account.unused.insert(*segment);
+                None
+            }
+            _ => Some(used),
+        };
+        account.batch.insert(Bytes::copy_from_slice(&segment.0), value.map(Use::encode));
+    }
+    Ok(account)
 }
 
 fn lock(engine: &Engine) -> Result<std::sync::MutexGuard<'_, crate::state::State>, VolumeError> {
     engine.lock().map_err(failed("go on: an operation broke off in its middle"))
 }
 
-fn count(usage: &mut Usage, window: &crate::extents::Window, sign: i64) {
+fn count(usage: &mut Usage, window: &Window, sign: i64) {
     for (segment, bytes) in window.stored_bytes() {
         *usage.entry(segment).or_default() += sign * bytes as i64;
     }

@@ -11,6 +11,7 @@ use store::{
 
 use crate::{
     VolumeError, chunk,
+    compact::Plan,
     error::Cause,
     extents::{Piece, Source, Window},
     key::Key,
@@ -32,6 +33,7 @@ pub(crate) struct Segments<'a> {
 pub(crate) struct Packer<'a, 'b> {
     segments: &'b mut Segments<'a>,
     loader: &'a Loader,
+    plan: &'a Plan,
     writer: Option<SegmentWriter>,
     buffer: Vec<u8>,
     /// Pieces whose data is in the buffer: window, piece, and where in the buffer it begins.
@@ -72,13 +74,13 @@ impl Segments<'_> {
 }
 
 impl<'a, 'b> Packer<'a, 'b> {
-    pub(crate) fn new(segments: &'b mut Segments<'a>, loader: &'a Loader) -> Self {
-        Self { segments, loader, writer: None, buffer: Vec::new(), waiting: Vec::new(), windows: Vec::new() }
+    pub(crate) fn new(segments: &'b mut Segments<'a>, loader: &'a Loader, plan: &'a Plan) -> Self {
+        Self { segments, loader, plan, writer: None, buffer: Vec::new(), waiting: Vec::new(), windows: Vec::new() }
     }
 
     /// Does some of a window's data need a place?
-    pub(crate) fn wants(window: &Window) -> bool {
-        window.memory_bytes() > 0 || window.pieces().len() > PIECES_MAX
+    pub(crate) fn wants(window: &Window, plan: &Plan) -> bool {
+        window.memory_bytes() > 0 || window.pieces().len() > PIECES_MAX || plan.moves(window)
     }
 
     /// Adds a window whose data is not in the store, or in too many places.
@@ -115,7 +117,7 @@ impl<'a, 'b> Packer<'a, 'b> {
     /// What of a window stays where it is, and what gets a new place, each stretch without holes as a whole.
     async fn divide(&self, window: &Window) -> Result<(Vec<Piece>, Vec<Run>), VolumeError> {
         let all = window.pieces().len() > PIECES_MAX;
-        let moves = |piece: &Piece| all || matches!(piece.source, Source::Memory { .. });
+        let moves = |piece: &Piece| all || chunk_of(piece).is_none_or(|chunk| self.plan.data.contains(&chunk.segment));
         let chunks: Vec<ChunkRef> = window.pieces().iter().filter(|piece| moves(piece)).filter_map(chunk_of).collect();
         let data = self.loader.data(&chunks).await?;
         let (mut kept, mut runs): (Vec<Piece>, Vec<Run>) = (Vec::new(), Vec::new());
@@ -155,7 +157,7 @@ impl<'a, 'b> Packer<'a, 'b> {
     }
 }
 
-fn chunk_of(piece: &Piece) -> Option<ChunkRef> {
+pub(crate) fn chunk_of(piece: &Piece) -> Option<ChunkRef> {
     match piece.source {
         Source::Chunk { chunk, .. } => Some(chunk),
         Source::Memory { .. } => None,

@@ -116,6 +116,10 @@ fn read_file(
     let (mut at, mut number, mut sequence) = (HEADER_FRAME_BYTES, 0, first);
     while at < bytes.len() {
         let Some(batch) = batch_at(bytes, at, key, number) else {
+            if bytes[at..].iter().all(|byte| *byte == 0) {
+                // It was filled ahead. If there was something, its operations are missing before those of the next file.
+                break;
+            }
             if !is_last || was_synced(bytes, at, key, number, sequence) {
                 return Err(WalError::Damaged { path: path.to_owned(), offset: at });
             }

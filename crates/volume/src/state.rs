@@ -33,7 +33,7 @@ mod pins;
 
 pub(crate) use self::{
     freeze::{Frozen, Stored, Value},
-    load::{Page, encode_xattrs, orphans},
+    load::{Page, decode_xattrs, encode_xattrs, orphans},
 };
 
 /// Why an operation did not happen.
@@ -121,6 +121,8 @@ pub(crate) struct State {
     usage: Usage,
     /// Bytes of data that are in memory only.
     memory_bytes: u64,
+    /// Inodes in memory after the last sweep of clean ones.
+    evicted_to: usize,
     /// A log is being replayed: what it holds has happened, whatever the quota says.
     replaying: bool,
 }
@@ -138,6 +140,7 @@ impl State {
             freeze: None,
             usage: Usage::new(),
             memory_bytes: 0,
+            evicted_to: 0,
             replaying: false,
         }
     }

@@ -14,6 +14,8 @@ use tokio::runtime::Handle;
 
 use crate::{
     VolumeError,
+    compact::{self, Effort, Plan},
+    crash,
     engine::{Engine, Memory},
     inode::{Inode, Kind, ROOT, Time},
     limits::COMMIT_LEASE,
@@ -204,13 +206,31 @@ impl Volume {
 
     /// Writes what was done so far to the store and moves the head. Work goes on meanwhile.
     pub fn commit(&self) -> Result<(), VolumeError> {
-        self.commit_under(&mut self.committed())
+        self.commit_under(&mut self.committed(), &Plan::default())
+    }
+
+    /// Moves what lies in segments that are little used, so that they can go and a manifest names few: a commit that takes longer. What
+    /// there is to move is found out before, while work and commits go on. True if there was something.
+    pub fn compact(&self, effort: Effort) -> Result<bool, VolumeError> {
+        self.wal()?;
+        let name = self.committed().head.name.clone();
+        let runtime = &self.volumes.runtime;
+        let (state, lease) = runtime.block_on(self.volumes.open_under_lease(&name))?;
+        let planned = runtime.block_on(compact::plan(self.engine.loader(), &state.layout, effort));
+        runtime.block_on(self.volumes.heads.release(lease)).map_err(VolumeError::heads(&self.name))?;
+        let plan = planned?;
+        let mut committed = self.committed();
+        if plan.is_empty() || committed.layout.superblock.epoch != plan.epoch {
+            return Ok(false);
+        }
+        self.commit_under(&mut committed, &plan)?;
+        Ok(true)
     }
 
     /// Commits, and names the state `snapshot`, with a note for people: at most [`crate::limits::NOTE_BYTES_MAX`].
     pub fn snapshot(&self, snapshot: &str, note: &str) -> Result<Snapshot, VolumeError> {
         let mut committed = self.committed();
-        self.commit_under(&mut committed)?;
+        self.commit_under(&mut committed, &Plan::default())?;
         self.name_state(&committed.head, snapshot, note)
     }
 
@@ -218,7 +238,7 @@ impl Volume {
     /// Inodes that do not exist in the snapshot are stale; whoever has a cache forgets it now.
     pub fn restore(&self, snapshot: &str, before: &str) -> Result<(), VolumeError> {
         let mut committed = self.committed();
-        self.commit_under(&mut committed)?;
+        self.commit_under(&mut committed, &Plan::default())?;
         self.name_state(&committed.head, before, &format!("before {snapshot} was restored"))?;
         let wal = self.wal()?;
         let mut layout = self.volumes.snapshot_layout(&self.name, snapshot)?;
@@ -237,6 +257,7 @@ impl Volume {
         };
         let (target, store) = (self.volumes.target(&self.name), self.engine.loader().store());
         *committed = self.volumes.runtime.block_on(target.commit(store, &committed.head, layout))?;
+        crash::point("restore committed");
         let about = &committed.layout.superblock;
         let orphans = open::orphans(self.engine.loader(), &committed.layout.files)?;
         state.restart(about.clone(), committed.layout.files, orphans);
@@ -267,7 +288,7 @@ impl Volume {
         renewed.map_err(VolumeError::heads(&self.name))
     }
 
-    fn commit_under(&self, committed: &mut Committed) -> Result<(), VolumeError> {
+    fn commit_under(&self, committed: &mut Committed, plan: &Plan) -> Result<(), VolumeError> {
         let wal = self.wal()?;
         // A log that fails is one more reason to commit what is in memory.
         let rotated = wal.rotate();
@@ -275,7 +296,7 @@ impl Volume {
             self.engine.forbid_changes();
         }
         let target = self.volumes.target(&self.name);
-        match self.volumes.runtime.block_on(target.materialise(&self.engine, committed)) {
+        match self.volumes.runtime.block_on(target.materialise(&self.engine, committed, plan)) {
             Ok(next) => *committed = next,
             Err(error) => {
                 if let VolumeError::Fenced { .. } | VolumeError::NotFound { .. } = error {
@@ -295,6 +316,7 @@ impl Volume {
             let sealed = note::seal(&volumes.store, note).await?;
             volumes.heads.duplicate(committed, &name, &sealed).await.map_err(VolumeError::heads(name.as_str()))
         });
+        crash::point("snapshot named");
         named.map(|head| Snapshot { name: snapshot.to_owned(), created_ms: head.updated_ms, note: note.to_owned() })
     }
 

@@ -188,6 +188,28 @@ fn a_batch_that_was_moved_or_repeated_is_not_taken_for_another() {
 }
 
 #[test]
+fn a_file_that_was_filled_ahead_ends_where_its_batches_end() {
+    let place = Place::new();
+    let wal = place.begin(0, Recovered::default());
+    for sequence in 1..=100 {
+        append(&wal, sequence..=sequence);
+        wal.sync().unwrap();
+    }
+    let bytes = fs::read(place.file()).unwrap();
+    assert!(bytes.ends_with(&[0; 1000]));
+    assert_eq!(numbers(&place.read(0).unwrap()).len(), 100);
+    drop(wal);
+    let wal = place.begin(100, place.read(0).unwrap());
+    append(&wal, 101..=101);
+    wal.sync().unwrap();
+    assert_eq!(numbers(&place.read(0).unwrap()).len(), 101);
+    // What was on disk and is zeros now is missing, not the end.
+    let first = super::files(&place.folder()).unwrap().remove(0);
+    fs::write(&first, [&bytes[..5000], &vec![0; bytes.len() - 5000]].concat()).unwrap();
+    assert!(matches!(place.read(0), Err(WalError::Damaged { .. } | WalError::Gap { found: 101, .. })));
+}
+
+#[test]
 fn damage_in_a_file_before_another_is_named() {
     let place = Place::new();
     let wal = place.begin(0, Recovered::default());

@@ -97,8 +97,11 @@ impl State {
             let (Part::Window(index), Some(Slot::Here(node))) = (key.part, self.slots.get_mut(&key.ino)) else {
                 continue;
             };
-            self.memory_bytes -= frozen.memory_bytes();
-            node.windows.put(index, stored);
+            // One that was moved need not be in memory.
+            if node.windows.loaded(index).is_some() {
+                self.memory_bytes -= frozen.memory_bytes();
+                node.windows.put(index, stored);
+            }
         }
     }
 
@@ -126,6 +129,14 @@ impl State {
             Slot::Here(node) => node.used.replace(false),
             Slot::Gone => false,
         });
+        self.evicted_to = self.slots.len();
+    }
+
+    /// As `evict`, if there is a quarter more than there may be, or than the last time left: it looks at all of them.
+    pub(crate) fn evict_if_grown(&mut self, nodes_max: usize) {
+        if self.slots.len() / 5 * 4 >= nodes_max.max(self.evicted_to) {
+            self.evict(nodes_max);
+        }
     }
 
     pub(super) fn capture_before_change(&mut self, key: Key) {

@@ -99,7 +99,7 @@ fn parse(page: Vec<(Key, Bytes)>) -> Option<Parsed> {
 
 type Xattr<'a> = (&'a serde_bytes::Bytes, &'a serde_bytes::Bytes);
 
-fn decode_xattrs(value: &[u8]) -> Option<BTreeMap<Vec<u8>, Vec<u8>>> {
+pub(crate) fn decode_xattrs(value: &[u8]) -> Option<BTreeMap<Vec<u8>, Vec<u8>>> {
     let pairs: Vec<Xattr<'_>> = postcard::from_bytes(value).ok()?;
     Some(pairs.into_iter().map(|(name, value)| (name.to_vec(), value.to_vec())).collect())
 }

@@ -6,7 +6,7 @@ use store::{heads::Lease, tree::Tree};
 
 use super::{Origin, Volume, Volumes, head_name, random};
 use crate::{
-    VolumeError,
+    VolumeError, crash,
     engine::Engine,
     inode::Ino,
     key::{Key, Part},
@@ -96,7 +96,7 @@ impl Volumes {
         let lease = self.target(name.as_str()).lease(&self.store).await?;
         let head = self.heads.open_under(&lease, name).await.map_err(VolumeError::heads(name.as_str()))?;
         let layout = Layout::read(&self.store, head.manifest).await?;
-        Ok((Committed { head, layout }, lease))
+        Ok((Committed::new(head, layout), lease))
     }
 
     /// Makes this node the writer, and finds the log that goes on from the head.
@@ -106,12 +106,13 @@ impl Volumes {
         let head_name = head_name(&Origin::Volume(name.to_owned()))?;
         let seen = self.heads.get(self.store.realm(), &head_name).await.map_err(failed())?;
         let head = self.heads.take_over(&seen).await.map_err(failed())?;
+        crash::point("taken over");
         let mut layout = Layout::read(&self.store, head.manifest).await?;
         let about = &layout.superblock;
         match recover::epoch(&folder)? {
             Some(epoch) if epoch == about.epoch => {
                 let recovered = recover::read(&folder, &self.store, about.sequence).await?;
-                return Ok((Committed { head, layout }, recovered));
+                return Ok((Committed::new(head, layout), recovered));
             }
             Some(epoch) => {
                 let aside = recover::set_aside(&folder, epoch)?;

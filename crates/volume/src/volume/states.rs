@@ -1,4 +1,4 @@
-//! Looking at states as a whole: what two differ in.
+//! Looking at states as a whole: what two differ in, and whether one is sound.
 
 use store::heads::Lease;
 
@@ -9,6 +9,7 @@ use crate::{
     loader::Loader,
     materialise::Layout,
     names::Names,
+    verify::{self, Verified},
 };
 
 impl Volumes {
@@ -25,6 +26,17 @@ impl Volumes {
                 .map_err(VolumeError::store("end the lease of a comparison"))?;
         }
         told
+    }
+
+    /// Reads and checks all of a state, from the store and not from a cache. Fails only if there is no manifest to begin with.
+    pub fn verify(&self, origin: &Origin) -> Result<Verified, VolumeError> {
+        let (layout, lease) = self.state(origin)?;
+        let loader = Loader::new(self.store.uncached(), self.runtime.clone());
+        let verified = self.runtime.block_on(verify::verify(&loader, &layout));
+        self.runtime
+            .block_on(self.heads.release(lease))
+            .map_err(VolumeError::store("end the lease of a verification"))?;
+        Ok(verified)
     }
 
     /// A state, and what keeps it.

@@ -4,6 +4,9 @@
 
 mod about;
 mod adopt;
+mod archive;
+mod compact;
+mod crash;
 mod diff;
 mod lifecycle;
 mod model;
@@ -11,4 +14,5 @@ mod operations;
 mod place;
 mod random;
 mod threads;
+mod verify;
 mod walk;
