@@ -19,6 +19,7 @@ pub mod archive;
 mod chunk;
 mod committer;
 mod compact;
+mod crash;
 mod diff;
 mod directory;
 mod engine;
@@ -43,6 +44,8 @@ mod verify;
 mod volume;
 mod wal;
 
+#[cfg(feature = "crashes")]
+pub use self::crash::CRASH_POINTS;
 pub use self::{
     committer::Committer,
     compact::Effort,

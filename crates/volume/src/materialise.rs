@@ -21,6 +21,7 @@ use store::{
 use crate::{
     VolumeError,
     compact::{Plan, Use},
+    crash,
     engine::Engine,
     error::Cause,
     extents::Window,
@@ -201,6 +202,7 @@ impl Target<'_> {
             packer.add(key, window).await?;
         }
         let stored = packer.finish().await?;
+        crash::point("data written");
         let mut usage = frozen.usage.clone();
         for Stored { key, frozen, stored } in &stored {
             count(&mut usage, frozen, -1);
@@ -215,12 +217,15 @@ impl Target<'_> {
         if writer.bytes() > unwritten {
             segments.finish(writer).await?;
         }
+        crash::point("tree written");
         let mut named = last.layout.segments.clone();
         named.append(&mut segments.finished);
         named.retain(|id| !account.unused.contains(id) && !plan.nodes.contains(id) && !plan.dead.contains(id));
         let layout = Layout { superblock: frozen.superblock.clone(), files, usage, segments: named };
         let id = layout.write(self.heads, store, lease).await?;
+        crash::point("manifest written");
         let head = self.heads.commit(&last.head, id, lease).await.map_err(VolumeError::heads(self.volume))?;
+        crash::point("head moved");
         Ok((Committed { head, layout, leaving: account.leaving }, stored))
     }
 }
@@ -250,6 +255,7 @@ async fn moved_trees(
     if writer.bytes() > unwritten {
         segments.finish(writer).await?;
     }
+    crash::point("nodes moved");
     Ok(Trees { files, usage })
 }
 

@@ -15,6 +15,7 @@ use tokio::runtime::Handle;
 use crate::{
     VolumeError,
     compact::{self, Effort, Plan},
+    crash,
     engine::{Engine, Memory},
     inode::{Inode, Kind, ROOT, Time},
     limits::COMMIT_LEASE,
@@ -259,6 +260,7 @@ impl Volume {
         };
         let (target, store) = (self.volumes.target(&self.name), self.engine.loader().store());
         *committed = self.volumes.runtime.block_on(target.commit(store, &committed.head, layout))?;
+        crash::point("restore committed");
         let about = &committed.layout.superblock;
         let orphans = open::orphans(self.engine.loader(), &committed.layout.files)?;
         state.restart(about.clone(), committed.layout.files, orphans);
@@ -323,6 +325,7 @@ impl Volume {
             let sealed = note::seal(&volumes.store, note).await?;
             volumes.heads.duplicate(committed, &name, &sealed).await.map_err(VolumeError::heads(name.as_str()))
         });
+        crash::point("snapshot named");
         named.map(|head| Snapshot { name: snapshot.to_owned(), created_ms: head.updated_ms, note: note.to_owned() })
     }
 

@@ -6,7 +6,7 @@ use store::{heads::Lease, tree::Tree};
 
 use super::{Origin, Volume, Volumes, head_name, health::Watched, random};
 use crate::{
-    VolumeError,
+    VolumeError, crash,
     engine::Engine,
     inode::Ino,
     key::{Key, Part},
@@ -114,6 +114,7 @@ impl Volumes {
         let head_name = head_name(&Origin::Volume(name.to_owned()))?;
         let seen = self.heads.get(self.store.realm(), &head_name).await.map_err(failed())?;
         let head = self.heads.take_over(&seen).await.map_err(failed())?;
+        crash::point("taken over");
         let mut layout = Layout::read(&self.store, head.manifest).await?;
         let about = &layout.superblock;
         match recover::epoch(&folder)? {
