@@ -116,11 +116,17 @@ pub struct OpenVolume {
 /// What was done with a volume on this node since its process of volumes began.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meter {
+    /// Operations on its files, through mounts and by HTTP. What the kernel answers from its caches is not in these numbers.
+    pub operations: u64,
+    /// Bytes of files that were read.
+    pub read_bytes: u64,
+    /// Bytes of files that were written.
+    pub written_bytes: u64,
     /// Requests by HTTP.
     pub http_requests: u64,
-    /// Bytes read by HTTP.
+    /// Of the bytes read, those by HTTP.
     pub http_read_bytes: u64,
-    /// Bytes written by HTTP.
+    /// Of the bytes written, those by HTTP.
     pub http_written_bytes: u64,
 }
 

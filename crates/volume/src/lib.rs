@@ -50,7 +50,7 @@ pub use self::{
     committer::Committer,
     compact::Effort,
     diff::{Change, Changed, Tell},
-    engine::{Attributes, Engine, Hold, Links, Listed, Memory, Usage},
+    engine::{Attributes, Engine, Hold, Links, Listed, Memory, Traffic, Usage},
     error::{Cause, VolumeError, WalError},
     inode::{Ino, Inode, Kind, ROOT, Time},
     op::{Changes, New, Rename, SetXattr},

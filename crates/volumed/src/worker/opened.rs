@@ -159,6 +159,7 @@ impl Opened {
             tracing::warn!(source = %self.source, error = chain(&error), "a mount ended badly");
         }
         drop(self.committer);
+        self.meter.add(self.volume.engine().traffic());
         // What was written since the commit, if the store has gone away since: it is in the log then.
         let closed = self.volume.engine().sync().map_err(BoxError::from).and_then(|()| Ok(self.volume.close()?));
         if let Err(error) = closed {

@@ -124,15 +124,14 @@ impl Table {
         removing.await.map_err(|_| Failure::Interrupted)?
     }
 
-    /// Goes on with what an earlier worker had mounted. Programs wait until this succeeds.
+    /// Goes on with what an earlier worker had mounted; programs wait until this succeeds. To be called before anybody else asks for
+    /// anything: opened in another way, a volume would lose what only the kernel knows of it.
     pub(crate) fn adopt_all(self: &Arc<Self>) {
         for source in self.link.sources() {
+            let slot = self.slots().entry(source.clone()).or_default().clone();
+            let Ok(held) = slot.try_lock_owned() else { continue };
             let table = self.clone();
-            tokio::spawn(async move {
-                if let Ok(held) = table.hold(&source).await {
-                    table.adopt(&source, held).await;
-                }
-            });
+            tokio::spawn(async move { table.adopt(&source, held).await });
         }
     }
 

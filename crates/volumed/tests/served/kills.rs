@@ -37,7 +37,8 @@ pub(crate) fn either_process_may_be_killed_at_any_moment() -> Result<()> {
             .collect();
         let killed = kill_at_random(&node, rounds, steps);
         stop.store(true, Relaxed);
-        let written: Result<Vec<_>> = programs.into_iter().map(|program| program.join().unwrap()).collect();
+        let written: Result<Vec<_>> =
+            programs.into_iter().map(|program| program.join().expect("it does not panic")).collect();
         killed.and(written)
     })?;
     println!("   {} steps over {rounds} kills", steps.load(Relaxed));

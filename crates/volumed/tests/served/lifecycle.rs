@@ -50,6 +50,7 @@ pub(crate) fn snapshots_forks_and_restores() -> Result<()> {
     let sum = usage.last().context("a sum")?;
     let bytes: u64 = usage[..3].iter().map(|meter| meter.usage.bytes).sum();
     ensure!(usage.len() == 4 && sum.name.is_none() && sum.usage.bytes == bytes && bytes > 0, "{usage:?}");
+    ensure!(sum.meter.operations > 10 && sum.meter.written_bytes > 10 && sum.meter.http_written_bytes == 7, "{sum:?}");
     let metrics = node.send(Method::GET, "/metrics", "")?;
     let text = String::from_utf8_lossy(&metrics.body).into_owned();
     ensure!(text.contains("pando_volume_holders{realm=\"test\",volume=\"ws\"} 1\n"), "{text}");
@@ -118,6 +119,24 @@ pub(crate) fn what_nobody_uses_is_closed_and_the_processes_end() -> Result<()> {
     // The next request begins anew.
     ensure!(node.send(Method::GET, "/volumes/ws/files/a", "")?.body == "kept");
     node.finish()
+}
+
+pub(crate) fn whoever_is_asked_to_end_commits_first() -> Result<()> {
+    let node = Node::new([60_000, 60_000, 60_000])?;
+    node.create("ws")?;
+    let mount = node.mount("ws")?;
+    fs::write(mount.path.join("a"), b"by mount")?;
+    node.create("other")?;
+    node.send(Method::PUT, "/volumes/other/files/b", "by http")?.parsed::<FileInfo>()?;
+    rustix::process::kill_process(node.worker().context("it lives")?, rustix::process::Signal::TERM)?;
+    node.wait_ended()?;
+    let gone = fs::read(mount.path.join("a")).map_err(|error| error.raw_os_error());
+    ensure!(gone == Err(Some(rustix::io::Errno::NOTCONN.raw_os_error())), "{gone:?}");
+    let two = node.neighbour("two")?;
+    ensure!(two.send(Method::GET, "/volumes/ws/files/a", "")?.body == "by mount");
+    ensure!(two.send(Method::GET, "/volumes/other/files/b", "")?.body == "by http");
+    drop(mount);
+    two.finish()
 }
 
 pub(crate) fn what_is_held_is_not_taken_away() -> Result<()> {

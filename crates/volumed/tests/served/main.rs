@@ -28,6 +28,7 @@ const CASES: &[Case] = &[
     ("snapshots_forks_and_restores", lifecycle::snapshots_forks_and_restores),
     ("what_a_volume_holds_goes_out_and_in", lifecycle::what_a_volume_holds_goes_out_and_in),
     ("what_nobody_uses_is_closed_and_the_processes_end", lifecycle::what_nobody_uses_is_closed_and_the_processes_end),
+    ("whoever_is_asked_to_end_commits_first", lifecycle::whoever_is_asked_to_end_commits_first),
     ("what_is_held_is_not_taken_away", lifecycle::what_is_held_is_not_taken_away),
     ("a_store_that_is_away_is_told_and_nothing_is_lost", lifecycle::a_store_that_is_away_is_told_and_nothing_is_lost),
     ("a_volume_that_was_taken_over_says_so", lifecycle::a_volume_that_was_taken_over_says_so),
