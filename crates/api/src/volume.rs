@@ -15,7 +15,7 @@
 //! | `GET /v1/volumes/NAME/files/PATH` | the bytes of a file (`Range` and `If-None-Match` are understood), or a [`FileList`] of a directory |
 //! | `GET /v1/volumes/NAME/files/PATH?op=stat` | [`FileInfo`]; of a symbolic link itself |
 //! | `HEAD /v1/volumes/NAME/files/PATH` | the headers of `GET` |
-//! | `PUT /v1/volumes/NAME/files/PATH?mode=OCTAL` | bytes -> [`FileInfo`]; replaces the file in one step, makes missing directories |
+//! | `PUT /v1/volumes/NAME/files/PATH?mode=OCTAL&sync=BOOL` | bytes -> [`FileInfo`]; takes the place of what is there in one step, makes missing directories; with `sync` as if followed by `fsync` |
 //! | `DELETE /v1/volumes/NAME/files/PATH?recursive=BOOL` | `null` |
 //! | `POST /v1/volumes/NAME/files/PATH?op=mkdir&mode=OCTAL` | [`FileInfo`]; makes missing directories |
 //! | `POST /v1/volumes/NAME/files/PATH?op=rename&to=PATH` | [`FileInfo`] |

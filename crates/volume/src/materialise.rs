@@ -124,11 +124,16 @@ impl Target<'_> {
         self.heads.lease(store.realm(), &holder, COMMIT_LEASE).await.map_err(VolumeError::heads(self.volume))
     }
 
-    /// Moves the head to a state that is written already.
-    pub(crate) async fn commit(&self, store: &Store, head: &Head, layout: Layout) -> Result<Committed, VolumeError> {
-        let lease = self.lease(store).await?;
-        let id = layout.write(self.heads, store, &lease).await?;
-        let head = self.heads.commit(head, id, &lease).await.map_err(VolumeError::heads(self.volume))?;
+    /// Moves the head to a state that is written already. The lease ends with it.
+    pub(crate) async fn commit(
+        &self,
+        store: &Store,
+        head: &Head,
+        layout: Layout,
+        lease: &Lease,
+    ) -> Result<Committed, VolumeError> {
+        let id = layout.write(self.heads, store, lease).await?;
+        let head = self.heads.commit(head, id, lease).await.map_err(VolumeError::heads(self.volume))?;
         Ok(Committed::new(head, layout))
     }
 

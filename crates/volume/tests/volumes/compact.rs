@@ -98,7 +98,8 @@ fn what_is_written_while_everything_is_moved_is_all_there() {
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
         done.store(true, Ordering::Relaxed);
-        (mover.join().unwrap(), commits.join().unwrap());
+        mover.join().unwrap();
+        commits.join().unwrap();
     });
     volume.commit().unwrap();
     place.collect();
