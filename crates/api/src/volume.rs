@@ -15,7 +15,7 @@
 //! | `GET /v1/volumes/NAME/files/PATH` | the bytes of a file (`Range` and `If-None-Match` are understood), or a [`FileList`] of a directory |
 //! | `GET /v1/volumes/NAME/files/PATH?op=stat` | [`FileInfo`]; of a symbolic link itself |
 //! | `HEAD /v1/volumes/NAME/files/PATH` | the headers of `GET` |
-//! | `PUT /v1/volumes/NAME/files/PATH?mode=OCTAL` | bytes -> [`FileInfo`]; replaces the file in one step, makes missing directories |
+//! | `PUT /v1/volumes/NAME/files/PATH?mode=OCTAL&sync=BOOL` | bytes -> [`FileInfo`]; takes the place of what is there in one step, makes missing directories; with `sync` as if followed by `fsync` |
 //! | `DELETE /v1/volumes/NAME/files/PATH?recursive=BOOL` | `null` |
 //! | `POST /v1/volumes/NAME/files/PATH?op=mkdir&mode=OCTAL` | [`FileInfo`]; makes missing directories |
 //! | `POST /v1/volumes/NAME/files/PATH?op=rename&to=PATH` | [`FileInfo`] |
@@ -116,11 +116,17 @@ pub struct OpenVolume {
 /// What was done with a volume on this node since its process of volumes began.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meter {
+    /// Operations on its files, through mounts and by HTTP. What the kernel answers from its caches is not in these numbers.
+    pub operations: u64,
+    /// Bytes of files that were read.
+    pub read_bytes: u64,
+    /// Bytes of files that were written.
+    pub written_bytes: u64,
     /// Requests by HTTP.
     pub http_requests: u64,
-    /// Bytes read by HTTP.
+    /// Of the bytes read, those by HTTP.
     pub http_read_bytes: u64,
-    /// Bytes written by HTTP.
+    /// Of the bytes written, those by HTTP.
     pub http_written_bytes: u64,
 }
 

@@ -1,7 +1,7 @@
 //! How fast `fuser` can be: a filesystem in memory that does as little as it can, mounted on a directory: `ceiling DIR [THREADS]`.
 //!
 //! It knows what `calls` and small-file workloads need, tells the kernel the same as a volume does (nothing is opened, all may be cached
-//! for an hour), keeps no log, checks nothing and forgets nothing. Ends when DIR is unmounted.
+//! for an hour; there may be extended attributes), keeps no log, checks nothing and forgets nothing. Ends when DIR is unmounted.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -14,7 +14,8 @@ use std::{
 use fuser::{
     BsdFileFlags, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
     InitFlags, KernelConfig, LockOwner, MountOption, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, Request, SessionACL, TimeOrNow, WriteFlags,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, ReplyXattr, Request, SessionACL,
+    TimeOrNow, WriteFlags,
 };
 
 const VALID: Duration = Duration::from_secs(3600);
@@ -225,6 +226,23 @@ impl Filesystem for Ceiling {
         node.data[offset as usize..end].copy_from_slice(data);
         drop(nodes);
         reply.written(data.len() as u32);
+    }
+
+    fn getxattr(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, reply: ReplyXattr) {
+        reply.error(Errno::NO_XATTR);
+    }
+
+    fn readdir(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let nodes = self.nodes();
+        let Some(node) = nodes.by_ino.get(&ino.0) else { return reply.error(Errno::ENOENT) };
+        for (at, (name, child)) in node.entries.iter().enumerate().skip(offset as usize) {
+            let Some(child) = nodes.by_ino.get(child) else { continue };
+            if reply.add(child.attr.ino, at as u64 + 1, child.attr.kind, name) {
+                break;
+            }
+        }
+        drop(nodes);
+        reply.ok();
     }
 
     fn readdirplus(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {

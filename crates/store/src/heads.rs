@@ -210,7 +210,7 @@ impl Heads {
             return Err(why_not(of, &self.get(realm, &of.name).await?));
         }
         match self.get(realm, name).await? {
-            found if found.manifest == *manifest => Ok(found),
+            found if found.manifest == *manifest && found.note == note => Ok(found),
             _ => Err(HeadsError::Exists { realm: realm.clone(), name: name.clone() }),
         }
     }

@@ -1,9 +1,13 @@
-//! What the engine itself does per second, without FUSE: `cargo run --release -p pando-volume --example speed [FILES]`. The log is on, and
-//! is synced where a line says so. Compare lines of one run, not runs.
+//! What the engine itself does per second, without FUSE: `cargo run --release -p pando-volume --example speed [FILES [BYTES]]`. The log is on, and
+//! is synced where a line says so. Lines that name the disk do the same with files of the disk that the log is on (`TMPDIR` says which). Compare
+//! lines of one run, not runs.
 
 #![allow(clippy::unwrap_used, reason = "a measurement fails by panicking")]
 
 use std::{
+    fs::File,
+    io::{Read, Write},
+    path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -14,45 +18,71 @@ use store::{
     keys::{MasterKeys, RealmKeys},
     object::Objects,
 };
-use volume::{Engine, Ino, Kind, New, Options, ROOT, Rename, Volume, Volumes};
+use volume::{Engine, Ino, Kind, New, Options, Origin, ROOT, Rename, Volume, Volumes};
 
+/// Of a file that is synced by itself.
 const FILE_BYTES: usize = 4096;
 const FILES_PER_DIRECTORY: usize = 1000;
 
 fn main() {
-    let files: usize = std::env::args().nth(1).map_or(30_000, |text| text.parse().unwrap());
+    let argument = |at, default| std::env::args().nth(at).map_or(default, |text| text.parse().unwrap());
+    let (files, bytes): (usize, usize) = (argument(1, 30_000), argument(2, FILE_BYTES));
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let objects =
-        Objects::open(&folder.path().join("o").to_str().unwrap().parse().unwrap(), Default::default()).unwrap();
-    let master = MasterKeys::parse(&format!("test:{}", "42".repeat(32)), "here").unwrap();
-    let keys = RealmKeys::new(objects.clone(), Arc::new(master), "test".parse().unwrap());
-    let store = Store::new(objects, keys, None, None);
-    let heads = runtime.block_on(Heads::open_file(&folder.path().join("heads.db"))).unwrap();
-    let volumes = Volumes::new(heads, store, runtime.handle().clone(), folder.path().join("n"));
-    volumes.create("ws", &Options::default()).unwrap();
+    let volumes_of = |node: &str| {
+        let objects = folder.path().join("o").to_str().unwrap().parse().unwrap();
+        let objects = Objects::open(&objects, Default::default()).unwrap();
+        let master = MasterKeys::parse(&format!("test:{}", "42".repeat(32)), "here").unwrap();
+        let keys = RealmKeys::new(objects.clone(), Arc::new(master), "test".parse().unwrap());
+        let store = Store::new(objects, keys, None, None);
+        let heads = runtime.block_on(Heads::open_file(&folder.path().join("heads.db"))).unwrap();
+        Volumes::new(heads, store, runtime.handle().clone(), folder.path().join(node))
+    };
+    let volumes = volumes_of("a node");
+    let room = Options { bytes_max: 100 << 30, ..Options::default() };
+    volumes.create("ws", &room).unwrap();
     let volume = volumes.open("ws").unwrap();
-    let inos = bulk(volume.engine(), files);
+    let inos = bulk(volume.engine(), files, bytes);
     timed("commit", files, || volume.commit().unwrap());
+    println!("{:<34} {:>12.0} MiB", "memory of the process", resident_mib());
     timed("snapshot (nothing changed)", 20, || {
         (0..20).for_each(|number| drop(volume.snapshot(&format!("s{number}"), "").unwrap()));
     });
+    timed("fork", 20, || {
+        let origin = Origin::Snapshot { volume: "ws".to_owned(), snapshot: "s0".to_owned() };
+        (0..20).for_each(|number| volumes.fork(&origin, &format!("f{number}")).unwrap());
+    });
+    timed("restore", 10, || (0..10).for_each(|number| volume.restore("s0", &format!("b{number}")).unwrap()));
     for threads in [1, 8, 32] {
-        synced(&volume, threads);
+        for round in 0..3 {
+            synced_on_disk(folder.path(), threads, round);
+            synced(&volume, threads, round);
+        }
     }
+    sequential(&volume, folder.path());
     volume.close().unwrap();
     let volume = timed("open", 1, || volumes.open("ws").unwrap());
     timed("first read", 1, || read(volume.engine(), &inos[..1]));
+    drop(volume);
+    let other = volumes_of("another node");
+    let volume = timed("open on another node, first read", 1, || {
+        let volume = other.open("ws").unwrap();
+        read(volume.engine(), &inos[..1]);
+        volume
+    });
+    println!("{:<34} {:>12.0} MiB", "memory before a listing of all", resident_mib());
+    list_all(volume.engine());
+    println!("{:<34} {:>12.0} MiB", "memory after it", resident_mib());
     timed("read, cold", files, || read(volume.engine(), &inos));
     remove(volume.engine(), files);
 }
 
-fn bulk(engine: &Engine, files: usize) -> Vec<Ino> {
+fn bulk(engine: &Engine, files: usize, bytes: usize) -> Vec<Ino> {
     let directories: Vec<Ino> = (0..files.div_ceil(FILES_PER_DIRECTORY))
         .map(|number| engine.make(ROOT, format!("d{number}").as_bytes(), new(Kind::Directory)).unwrap().ino)
         .collect();
     let directory = |number: usize| directories[number / FILES_PER_DIRECTORY];
-    let data = [7; FILE_BYTES];
+    let data = vec![7; bytes];
     let inos = timed("create, write", files, || {
         let make = |number| {
             let ino = engine.make(directory(number), name(number).as_bytes(), new(Kind::File)).unwrap().ino;
@@ -64,7 +94,7 @@ fn bulk(engine: &Engine, files: usize) -> Vec<Ino> {
     timed("lookup, read", files, || {
         for number in 0..files {
             let ino = engine.lookup(directory(number), name(number).as_bytes()).unwrap().ino;
-            assert_eq!(engine.read(ino, 0, 1 << 20).unwrap().len(), FILE_BYTES);
+            assert_eq!(engine.read(ino, 0, 1 << 20).unwrap().len(), bytes);
         }
     });
     timed("list, attributes", files, || {
@@ -88,6 +118,17 @@ fn bulk(engine: &Engine, files: usize) -> Vec<Ino> {
     inos
 }
 
+/// Takes all inodes into memory.
+fn list_all(engine: &Engine) {
+    let listed = engine.list(ROOT, 2, 1 << 20).unwrap().into_iter();
+    for directory in listed.filter(|entry| entry.kind == Kind::Directory) {
+        let mut cookie = 0;
+        while let Some(last) = list(engine, directory.ino, cookie) {
+            cookie = last;
+        }
+    }
+}
+
 fn list(engine: &Engine, directory: Ino, cookie: u64) -> Option<u64> {
     let listed = engine.list(directory, cookie, 200).unwrap();
     listed.iter().for_each(|entry| drop(engine.attributes(entry.ino).unwrap()));
@@ -95,17 +136,19 @@ fn list(engine: &Engine, directory: Ino, cookie: u64) -> Option<u64> {
 }
 
 fn read(engine: &Engine, inos: &[Ino]) {
-    inos.iter().for_each(|ino| assert_eq!(engine.read(*ino, 0, 1 << 20).unwrap().len(), FILE_BYTES));
+    inos.iter().for_each(|ino| assert!(!engine.read(*ino, 0, 1 << 20).unwrap().is_empty()));
 }
 
-fn synced(volume: &Volume, threads: usize) {
-    const EACH: usize = 50;
-    timed(&format!("create, write, sync: {threads} threads"), threads * EACH, || {
+const SYNCS: usize = 400;
+
+fn synced(volume: &Volume, threads: usize, round: usize) {
+    let each = SYNCS / threads;
+    timed(&format!("create, write, sync: {threads} threads"), threads * each, || {
         std::thread::scope(|scope| {
             for thread in 0..threads {
                 scope.spawn(move || {
-                    for number in 0..EACH {
-                        let name = format!("s{threads}-{thread}-{number}");
+                    for number in 0..each {
+                        let name = format!("s{threads}-{thread}-{number}-{round}");
                         let ino = volume.engine().make(ROOT, name.as_bytes(), new(Kind::File)).unwrap().ino;
                         volume.engine().write(ino, 0, &[7; FILE_BYTES], false).unwrap();
                         volume.sync().unwrap();
@@ -114,6 +157,59 @@ fn synced(volume: &Volume, threads: usize) {
             }
         });
     });
+}
+
+fn synced_on_disk(folder: &Path, threads: usize, round: usize) {
+    let each = SYNCS / threads;
+    timed(&format!("  the same on the disk: {threads} threads"), threads * each, || {
+        std::thread::scope(|scope| {
+            for thread in 0..threads {
+                scope.spawn(move || {
+                    for number in 0..each {
+                        let path = folder.join(format!("s{threads}-{thread}-{number}-{round}"));
+                        let mut file = File::create(path).unwrap();
+                        file.write_all(&[7; FILE_BYTES]).unwrap();
+                        file.sync_all().unwrap();
+                    }
+                });
+            }
+        });
+    });
+}
+
+/// A gigabyte of one file, in pieces as the kernel gives them, with a sync at the end.
+fn sequential(volume: &Volume, folder: &Path) {
+    const PIECE: usize = 1 << 20;
+    const PIECES: usize = 1 << 10;
+    let mut piece = vec![0; PIECE];
+    (0..PIECE).for_each(|at| piece[at] = (at.wrapping_mul(2_654_435_761) >> 13) as u8);
+    let path = folder.join("sequential");
+    timed("  1 GiB in order to the disk (MiB)", PIECES, || {
+        let mut file = File::create(&path).unwrap();
+        (0..PIECES).for_each(|_| file.write_all(&piece).unwrap());
+        file.sync_all().unwrap();
+    });
+    let engine = volume.engine();
+    let ino = engine.make(ROOT, b"sequential", new(Kind::File)).unwrap().ino;
+    timed("1 GiB in order (MiB)", PIECES, || {
+        (0..PIECES).for_each(|at| engine.write(ino, (at * PIECE) as u64, &piece, false).unwrap());
+        volume.sync().unwrap();
+    });
+    timed("commit of it (MiB)", PIECES, || volume.commit().unwrap());
+    timed("read of it (MiB)", PIECES, || {
+        (0..PIECES)
+            .for_each(|at| assert_eq!(engine.read(ino, (at * PIECE) as u64, PIECE as u32).unwrap().len(), PIECE));
+    });
+    timed("  the same from the disk (MiB)", PIECES, || {
+        let mut file = File::open(&path).unwrap();
+        (0..PIECES).for_each(|_| file.read_exact(&mut piece).unwrap());
+    });
+}
+
+fn resident_mib() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim_end_matches("kB").trim().parse::<f64>().unwrap() / 1024.0
 }
 
 fn remove(engine: &Engine, files: usize) {

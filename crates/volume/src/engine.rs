@@ -34,11 +34,13 @@ use crate::{
 
 mod change;
 mod look;
+mod traffic;
 mod walk;
 
 pub use self::{
     change::Hold,
     look::{Listed, Usage},
+    traffic::Traffic,
     walk::Links,
 };
 
@@ -78,14 +80,15 @@ pub struct Engine {
     pressure: Pressure,
     /// Of the log that was replayed.
     requests: Requests,
+    counters: traffic::Counters,
 }
 
 impl Engine {
     /// A filesystem in which nothing can be changed.
     pub(crate) fn new(state: State, loader: Loader, memory: Memory) -> Self {
         let (read_only, pressure) = (AtomicBool::new(true), Pressure::default());
-        let requests = Requests::default();
-        Self { state: Mutex::new(state), loader, wal: None, read_only, memory, pressure, requests }
+        let (requests, counters) = Default::default();
+        Self { state: Mutex::new(state), loader, wal: None, read_only, memory, pressure, requests, counters }
     }
 
     pub(crate) fn loader(&self) -> &Loader {
@@ -140,6 +143,7 @@ impl Engine {
 
     /// Asks the state, and reads what it misses until it knows.
     fn ask<T>(&self, mut step: impl FnMut(&mut State) -> Step<T>) -> Result<T, Errno> {
+        self.counters.operation();
         loop {
             let (missed, base) = {
                 let mut state = self.lock()?;
@@ -222,6 +226,7 @@ impl Engine {
             true => HashMap::new(),
             false => self.loader.runtime().block_on(self.loader.data(&chunks)).map_err(|error| io_error(&error))?,
         };
+        self.counters.read(plan.length);
         let mut bytes = vec![0; plan.length];
         for (place, piece) in &plan.pieces {
             let part = piece.bytes(&data).ok_or(Errno::IO)?;

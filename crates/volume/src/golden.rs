@@ -82,6 +82,7 @@ fn a_superblock_is_the_documented_one() {
         inodes_max: 10 << 20,
         durability: Durability::Object,
         created: Time { seconds: 1_700_000_000, nanos: 7 },
+        incarnation: *b"sixteen bytes it",
     };
     both_ways(&superblock, include_bytes!("../tests/golden/superblock-v1.bin"));
 }

@@ -19,6 +19,7 @@ pub mod archive;
 mod chunk;
 mod committer;
 mod compact;
+mod crash;
 mod diff;
 mod directory;
 mod engine;
@@ -43,11 +44,13 @@ mod verify;
 mod volume;
 mod wal;
 
+#[cfg(feature = "crashes")]
+pub use self::crash::CRASH_POINTS;
 pub use self::{
     committer::Committer,
     compact::Effort,
     diff::{Change, Changed, Tell},
-    engine::{Attributes, Engine, Hold, Links, Listed, Memory, Usage},
+    engine::{Attributes, Engine, Hold, Links, Listed, Memory, Traffic, Usage},
     error::{Cause, VolumeError, WalError},
     inode::{Ino, Inode, Kind, ROOT, Time},
     op::{Changes, New, Rename, SetXattr},

@@ -121,5 +121,8 @@ pub const WAL_BATCH_BYTES_MAX: usize = 32 << 20;
 /// Largest write in one operation.
 pub const WRITE_BYTES_MAX: usize = 8 << 20;
 
+/// Times that a fork looks at its parent's head again because a commit came between.
+pub const FORK_TRIES: u32 = 10;
+
 /// How long a commit may take before what it wrote may be collected; renewed for each segment.
 pub const COMMIT_LEASE: Duration = Duration::from_secs(3600);

@@ -21,6 +21,7 @@ use store::{
 use crate::{
     VolumeError,
     compact::{Plan, Use},
+    crash,
     engine::Engine,
     error::Cause,
     extents::Window,
@@ -123,11 +124,16 @@ impl Target<'_> {
         self.heads.lease(store.realm(), &holder, COMMIT_LEASE).await.map_err(VolumeError::heads(self.volume))
     }
 
-    /// Moves the head to a state that is written already.
-    pub(crate) async fn commit(&self, store: &Store, head: &Head, layout: Layout) -> Result<Committed, VolumeError> {
-        let lease = self.lease(store).await?;
-        let id = layout.write(self.heads, store, &lease).await?;
-        let head = self.heads.commit(head, id, &lease).await.map_err(VolumeError::heads(self.volume))?;
+    /// Moves the head to a state that is written already. The lease ends with it.
+    pub(crate) async fn commit(
+        &self,
+        store: &Store,
+        head: &Head,
+        layout: Layout,
+        lease: &Lease,
+    ) -> Result<Committed, VolumeError> {
+        let id = layout.write(self.heads, store, lease).await?;
+        let head = self.heads.commit(head, id, lease).await.map_err(VolumeError::heads(self.volume))?;
         Ok(Committed::new(head, layout))
     }
 
@@ -201,6 +207,7 @@ impl Target<'_> {
             packer.add(key, window).await?;
         }
         let stored = packer.finish().await?;
+        crash::point("data written");
         let mut usage = frozen.usage.clone();
         for Stored { key, frozen, stored } in &stored {
             count(&mut usage, frozen, -1);
@@ -215,12 +222,15 @@ impl Target<'_> {
         if writer.bytes() > unwritten {
             segments.finish(writer).await?;
         }
+        crash::point("tree written");
         let mut named = last.layout.segments.clone();
         named.append(&mut segments.finished);
         named.retain(|id| !account.unused.contains(id) && !plan.nodes.contains(id) && !plan.dead.contains(id));
         let layout = Layout { superblock: frozen.superblock.clone(), files, usage, segments: named };
         let id = layout.write(self.heads, store, lease).await?;
+        crash::point("manifest written");
         let head = self.heads.commit(&last.head, id, lease).await.map_err(VolumeError::heads(self.volume))?;
+        crash::point("head moved");
         Ok((Committed { head, layout, leaving: account.leaving }, stored))
     }
 }
@@ -250,6 +260,7 @@ async fn moved_trees(
     if writer.bytes() > unwritten {
         segments.finish(writer).await?;
     }
+    crash::point("nodes moved");
     Ok(Trees { files, usage })
 }
 

@@ -69,6 +69,8 @@ pub(crate) struct Superblock {
     pub(crate) inodes_max: u64,
     pub(crate) durability: Durability,
     pub(crate) created: Time,
+    /// Whose state it is: a fork has its parent's until it is opened first.
+    pub(crate) incarnation: [u8; 16],
 }
 
 /// What `fsync` of a file in a volume promises.

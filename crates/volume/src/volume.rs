@@ -12,18 +12,21 @@ use store::{
 };
 use tokio::runtime::Handle;
 
+use self::birth::Birth;
 use crate::{
     VolumeError,
     compact::{self, Effort, Plan},
+    crash,
     engine::{Engine, Memory},
     inode::{Inode, Kind, ROOT, Time},
-    limits::COMMIT_LEASE,
+    limits::{COMMIT_LEASE, FORK_TRIES},
     materialise::{Committed, Layout, Target},
     pack::Segments,
     state::{Durability, Superblock},
 };
 
 mod about;
+mod birth;
 mod health;
 mod note;
 mod open;
@@ -111,6 +114,7 @@ impl Volumes {
             inodes_max: options.inodes_max,
             durability: options.durability,
             created: Time::now(),
+            incarnation: random(),
         };
         let head = head_name(&Origin::Volume(name.to_owned()))?;
         self.runtime.block_on(async {
@@ -122,16 +126,23 @@ impl Volumes {
         })
     }
 
-    /// Makes volume `name` with what `origin` holds. What is not committed there is not in it: see [`Volume::commit`].
+    /// Makes volume `name` with what `origin` holds: one row of the heads. What is not committed there is not in it: see
+    /// [`Volume::commit`].
     pub fn fork(&self, origin: &Origin, name: &str) -> Result<(), VolumeError> {
         let (from, to) = (head_name(origin)?, head_name(&Origin::Volume(name.to_owned()))?);
+        let birth = Birth { incarnation: random(), created: Time::now() }.encode();
         self.runtime.block_on(async {
-            let lease = self.target(name).lease(&self.store).await?;
-            let head = self.heads.open_under(&lease, &from).await.map_err(VolumeError::heads(from.as_str()))?;
-            let mut layout = Layout::read(&self.store, head.manifest).await?;
-            layout.superblock.epoch = random();
-            layout.superblock.created = Time::now();
-            self.create_head(name, &to, &layout, &lease).await
+            let mut tries = FORK_TRIES;
+            loop {
+                let head =
+                    self.heads.get(self.store.realm(), &from).await.map_err(VolumeError::heads(from.as_str()))?;
+                tries -= 1;
+                match self.heads.duplicate(&head, &to, &birth).await {
+                    // A commit came between.
+                    Err(HeadsError::Moved { .. } | HeadsError::Fenced { .. }) if tries > 0 => {}
+                    made => return made.map(drop).map_err(VolumeError::heads(name)),
+                }
+            }
         })
     }
 
@@ -243,7 +254,7 @@ impl Volume {
         self.commit_under(&mut committed, &Plan::default())?;
         self.name_state(&committed.head, before, &format!("before {snapshot} was restored"))?;
         let wal = self.wal()?;
-        let mut layout = self.volumes.snapshot_layout(&self.name, snapshot)?;
+        let (Committed { mut layout, .. }, lease) = self.volumes.snapshot_under_lease(&self.name, snapshot)?;
         let mut state = self.engine.lock().map_err(VolumeError::store("restore"))?;
         let current = state.superblock();
         layout.superblock = Superblock {
@@ -255,10 +266,12 @@ impl Volume {
             inodes_max: current.inodes_max,
             durability: current.durability,
             created: current.created,
+            incarnation: current.incarnation,
             ..layout.superblock
         };
         let (target, store) = (self.volumes.target(&self.name), self.engine.loader().store());
-        *committed = self.volumes.runtime.block_on(target.commit(store, &committed.head, layout))?;
+        *committed = self.volumes.runtime.block_on(target.commit(store, &committed.head, layout, &lease))?;
+        crash::point("restore committed");
         let about = &committed.layout.superblock;
         let orphans = open::orphans(self.engine.loader(), &committed.layout.files)?;
         state.restart(about.clone(), committed.layout.files, orphans);
@@ -323,6 +336,7 @@ impl Volume {
             let sealed = note::seal(&volumes.store, note).await?;
             volumes.heads.duplicate(committed, &name, &sealed).await.map_err(VolumeError::heads(name.as_str()))
         });
+        crash::point("snapshot named");
         named.map(|head| Snapshot { name: snapshot.to_owned(), created_ms: head.updated_ms, note: note.to_owned() })
     }
 

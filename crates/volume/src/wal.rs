@@ -27,6 +27,7 @@ use store::{
 };
 
 use crate::{
+    crash,
     error::WalError,
     limits::{WAL_BUFFER_BYTES, WAL_FILL_BYTES, WAL_SYNCS_MIN},
     op::Record,
@@ -160,6 +161,7 @@ impl Wal {
             return Err(failed("sync", &log.open.path)(source));
         }
         self.synced.fetch_max(last, Ordering::AcqRel);
+        crash::point("log synced");
         Ok(())
     }
 
@@ -235,6 +237,7 @@ impl Wal {
             return Err(failed("write", &log.open.path)(source));
         }
         log.open.last = last;
+        crash::point("log written");
         Ok(())
     }
 }
@@ -254,6 +257,7 @@ impl Open {
         };
         let file = Arc::new(make().map_err(failed("begin", &path))?);
         let end = bytes.len() as u64;
+        crash::point("log begun");
         let key = SegmentKey::derive(key, realm, header.file);
         Ok(Self { file, end, filled: end, syncs: 0, path, key, header, number: 0, last })
     }
@@ -305,7 +309,7 @@ fn remove_files(files: Vec<(PathBuf, u64)>) -> Result<(), WalError> {
     for (path, _) in files {
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed("remove", &path)(error)),
-            _ => {}
+            _ => crash::point("log removed"),
         }
     }
     Ok(())

@@ -65,7 +65,8 @@ impl Client {
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         // Ends when the answer was read or is dropped.
         tokio::spawn(connection);
-        Ok(sender.send_request(request).await?)
+        let answered = sender.send_request(request).await;
+        answered.map_err(|error| if error.is_incomplete_message() { Error::NoAnswer } else { error.into() })
     }
 
     /// A mount that is attached nowhere yet, for [`Attach::holder`]. May be repeated: a holder counts once.

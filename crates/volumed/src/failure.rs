@@ -2,7 +2,7 @@
 
 use base::id::VolumeName;
 use rustix::io::Errno;
-use volume::VolumeError;
+use volume::{VolumeError, archive::ArchiveError};
 
 use crate::message::Source;
 
@@ -15,6 +15,8 @@ pub(crate) enum Failure {
     Volume(#[from] VolumeError),
     #[error("cannot {action} {path} in volume {volume}")]
     File { action: &'static str, volume: VolumeName, path: String, source: Errno },
+    #[error(transparent)]
+    Archive(#[from] ArchiveError),
     #[error("volume {what} is held by {}", .holders.join(", "))]
     Held { what: Source, holders: Vec<String> },
     #[error("volume {volume} has as many holders on this node as it can have")]
@@ -42,6 +44,7 @@ impl Failure {
             Self::Volume(VolumeError::Heads { .. } | VolumeError::Store { .. }) | Self::Interrupted => true,
             Self::Volume(_)
             | Self::Invalid { .. }
+            | Self::Archive(_)
             | Self::File { .. }
             | Self::Held { .. }
             | Self::InUse { .. }

@@ -6,6 +6,8 @@ mod files;
 mod metrics;
 mod query;
 mod reading;
+mod states;
+mod stream;
 mod volumes;
 mod writing;
 
@@ -40,8 +42,12 @@ pub(crate) fn router(table: Arc<Table>) -> Router {
         .route("/volumes/{name}/snapshots/{snapshot}", delete(volumes::remove_snapshot))
         .route("/volumes/{name}/restore", post(volumes::restore))
         .route("/volumes/{name}/fork", post(volumes::fork))
+        .route("/volumes/{name}/diff", get(states::diff))
+        .route("/volumes/{name}/verify", post(states::verify))
+        .route("/volumes/{name}/export", get(states::export))
         .route("/metrics", get(metrics::text))
         .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
+        .route("/volumes/{name}/import", post(states::import))
         .route("/volumes/{name}/files", files.clone())
         .route("/volumes/{name}/files/", files.clone())
         .route("/volumes/{name}/files/{*path}", files);

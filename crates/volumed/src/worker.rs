@@ -87,13 +87,13 @@ async fn serve(table: &Arc<Table>, http: OwnedFd, control: OwnedFd) -> Result<()
     let mut terminate = signal(SignalKind::terminate()).map_err(listen())?;
     let stop = Arc::new(watch::Sender::new(false));
     let mut stopped = stop.subscribe();
+    table.adopt_all();
     let listener = UnixListener::from_std(http.into()).map_err(listen())?;
     let router = http::router(table.clone());
     let mut until = stop.subscribe();
     let until = async move { drop(until.wait_for(|stop| *stop).await) };
     let serving = tokio::spawn(async move { axum::serve(listener, router).with_graceful_shutdown(until).await });
     tokio::spawn(control::listen(control, table.clone(), stop.clone()));
-    table.adopt_all();
     tracing::info!("volumes are served");
     let mut ticks = interval(TICK);
     loop {

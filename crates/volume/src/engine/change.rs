@@ -83,6 +83,7 @@ impl Engine {
     /// before it while too much is dirty and a [`crate::Committer`] works on it.
     pub fn write(&self, ino: Ino, offset: u64, data: &[u8], drop_privileges: bool) -> Result<(), Errno> {
         self.pressure().wait(self.memory().dirty_bytes_max);
+        self.counters.wrote(data.len());
         self.perform(&Op::Write { ino, offset, data, drop_privileges, now: Time::now() }, |_, _| Ok(()))
     }
 

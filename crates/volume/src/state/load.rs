@@ -144,6 +144,7 @@ mod tests {
             inodes_max,
             durability,
             created,
+            incarnation: [0; 16],
         };
         State::new(about, Tree::EMPTY, BTreeSet::new())
     }

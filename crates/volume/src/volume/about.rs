@@ -2,7 +2,7 @@
 
 use store::heads::{Head, HeadsError};
 
-use super::{Origin, Volumes, head_name, note, snapshots_prefix};
+use super::{Birth, Origin, Volumes, head_name, note, snapshots_prefix};
 use crate::{
     VolumeError,
     engine::Usage,
@@ -92,6 +92,7 @@ impl Volumes {
 }
 
 fn about(head: &Head, layout: &Layout) -> About {
+    let birth = Birth::of(&head.note, &layout.superblock);
     let Superblock { bytes, bytes_max, inodes, inodes_max, durability, created, .. } = layout.superblock;
     About {
         generation: head.generation,
@@ -99,7 +100,7 @@ fn about(head: &Head, layout: &Layout) -> About {
         committed_ms: head.updated_ms,
         usage: Usage { bytes, bytes_max, inodes, inodes_max },
         durability,
-        created,
+        created: birth.map_or(created, |birth| birth.created),
         segments: layout.segments.len(),
     }
 }

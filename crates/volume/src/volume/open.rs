@@ -4,9 +4,9 @@ use std::{collections::BTreeSet, sync::Mutex};
 
 use store::{heads::Lease, tree::Tree};
 
-use super::{Origin, Volume, Volumes, head_name, health::Watched, random};
+use super::{Birth, Origin, Volume, Volumes, head_name, health::Watched, random};
 use crate::{
-    VolumeError,
+    VolumeError, crash,
     engine::Engine,
     inode::Ino,
     key::{Key, Part},
@@ -14,7 +14,7 @@ use crate::{
     materialise::{Committed, Layout},
     op::Record,
     recover::{self, Recovered},
-    state::{self, State},
+    state::{self, State, Superblock},
     wal::Wal,
 };
 
@@ -69,12 +69,14 @@ impl Volumes {
     fn check_ours(&self, name: &str) -> Result<(), VolumeError> {
         let folder = self.log_folder(name)?;
         let head = head_name(&Origin::Volume(name.to_owned()))?;
-        let layout = self.runtime.block_on(async {
+        let (head, layout) = self.runtime.block_on(async {
             let head = self.heads.get(self.store.realm(), &head).await.map_err(VolumeError::heads(name))?;
-            Layout::read(&self.store, head.manifest).await
+            let layout = Layout::read(&self.store, head.manifest).await?;
+            Ok::<_, VolumeError>((head, layout))
         })?;
+        let born = Birth::of(&head.note, &layout.superblock).is_none();
         match recover::epoch(&folder)? {
-            Some(epoch) if epoch == layout.superblock.epoch => Ok(()),
+            Some(epoch) if born && epoch == layout.superblock.epoch => Ok(()),
             Some(_) | None => Err(VolumeError::NotOurs { name: name.to_owned() }),
         }
     }
@@ -89,12 +91,10 @@ impl Volumes {
         Ok(Volume { name, volumes: self.clone(), engine, durability, committed, lease, health: Watched::default() })
     }
 
-    pub(super) fn snapshot_layout(&self, volume: &str, snapshot: &str) -> Result<Layout, VolumeError> {
+    /// A snapshot, kept by a lease.
+    pub(super) fn snapshot_under_lease(&self, volume: &str, snapshot: &str) -> Result<(Committed, Lease), VolumeError> {
         let name = head_name(&Origin::Snapshot { volume: volume.to_owned(), snapshot: snapshot.to_owned() })?;
-        let (committed, lease) = self.runtime.block_on(self.open_under_lease(&name))?;
-        let released = self.runtime.block_on(self.heads.release(lease));
-        released.map_err(VolumeError::heads(name.as_str()))?;
-        Ok(committed.layout)
+        self.runtime.block_on(self.open_under_lease(&name))
     }
 
     pub(super) async fn open_under_lease(
@@ -114,10 +114,12 @@ impl Volumes {
         let head_name = head_name(&Origin::Volume(name.to_owned()))?;
         let seen = self.heads.get(self.store.realm(), &head_name).await.map_err(failed())?;
         let head = self.heads.take_over(&seen).await.map_err(failed())?;
+        crash::point("taken over");
         let mut layout = Layout::read(&self.store, head.manifest).await?;
         let about = &layout.superblock;
+        let birth = Birth::of(&head.note, about);
         match recover::epoch(&folder)? {
-            Some(epoch) if epoch == about.epoch => {
+            Some(epoch) if birth.is_none() && epoch == about.epoch => {
                 let recovered = recover::read(&folder, &self.store, about.sequence).await?;
                 return Ok((Committed::new(head, layout), recovered));
             }
@@ -129,11 +131,16 @@ impl Volumes {
         }
         // From here on no log but this node's goes on from the head.
         layout.superblock.epoch = random();
-        let committed = self.target(name).commit(&self.store, &head, layout).await?;
+        if let Some(Birth { incarnation, created }) = birth {
+            layout.superblock = Superblock { incarnation, created, ..layout.superblock };
+        }
+        let target = self.target(name);
+        let lease = target.lease(&self.store).await?;
+        let committed = target.commit(&self.store, &head, layout, &lease).await?;
         Ok((committed, Recovered::default()))
     }
 
-    fn engine(&self, superblock: state::Superblock, files: Tree) -> Result<Engine, VolumeError> {
+    fn engine(&self, superblock: Superblock, files: Tree) -> Result<Engine, VolumeError> {
         let loader = Loader::new(self.store.clone(), self.runtime.clone());
         let orphans = orphans(&loader, &files)?;
         Ok(Engine::new(State::new(superblock, files, orphans), loader, self.memory))

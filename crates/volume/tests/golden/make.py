@@ -43,7 +43,7 @@ def window():
 
 def superblock():
     return bytes(range(32)) + b"epoch of 16 byte" + b"".join(
-        map(number, [300, 77, 1 << 40, 65, 10 << 30, 10 << 20, 1])) + time(1_700_000_000, 7)
+        map(number, [300, 77, 1 << 40, 65, 10 << 30, 10 << 20, 1])) + time(1_700_000_000, 7) + b"sixteen bytes it"
 
 
 def operations():

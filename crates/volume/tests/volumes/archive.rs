@@ -154,7 +154,8 @@ fn member(name: &str, kind: u8, link: &str, size: u64, records: &[u8]) -> Vec<u8
     header.set_entry_type(tar::EntryType::new(kind));
     header.set_size(size);
     header.set_mode(0o644);
-    (header.set_uid(0), header.set_gid(0));
+    header.set_uid(0);
+    header.set_gid(0);
     header.as_mut_bytes()[..name.len()].copy_from_slice(name.as_bytes());
     header.as_mut_bytes()[157..157 + link.len()].copy_from_slice(link.as_bytes());
     header.set_cksum();

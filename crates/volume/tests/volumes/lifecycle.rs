@@ -250,3 +250,30 @@ fn a_large_directory_and_a_large_file_are_opened_as_far_as_they_are_used() {
     engine.unlink(ROOT, b"large").unwrap();
     assert_eq!(engine.usage().unwrap().bytes, 0);
 }
+
+#[test]
+fn a_fork_takes_no_log_of_an_earlier_volume_of_its_name_for_its_own() {
+    let place = Place::new();
+    let (node, volume) = (place.node("one"), place.volume("ws"));
+    write_file(volume.engine(), "committed", b"1");
+    volume.commit().unwrap();
+    let ws = Origin::Volume("ws".to_owned());
+    node.fork(&ws, "fork").unwrap();
+    assert!(matches!(node.fork(&ws, "fork"), Err(VolumeError::Exists { .. })));
+    write_file(volume.engine(), "only in the log", b"2");
+    volume.sync().unwrap();
+    drop(volume);
+    // The fork still names the manifest that the log goes on from.
+    node.remove(&ws).unwrap();
+    node.fork(&Origin::Volume("fork".to_owned()), "ws").unwrap();
+    assert!(matches!(node.adopt("ws"), Err(VolumeError::NotOurs { .. })));
+    for name in ["ws", "fork"] {
+        let opened = node.open(name).unwrap();
+        assert_eq!(read_file(opened.engine(), "only in the log"), None, "{name}");
+        write_file(opened.engine(), "later", name.as_bytes());
+        opened.sync().unwrap();
+        drop(opened);
+        let again = node.open(name).unwrap();
+        assert_eq!(read_file(again.engine(), "later").unwrap(), name.as_bytes());
+    }
+}

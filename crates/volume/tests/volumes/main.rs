@@ -5,6 +5,8 @@
 mod about;
 mod adopt;
 mod archive;
+mod compact;
+mod crash;
 mod diff;
 mod lifecycle;
 mod model;

@@ -63,6 +63,16 @@ impl Place {
     }
 }
 
+/// The volumes of a node whose process may die, without faults of the store.
+pub(crate) fn volumes_at(root: &Path, runtime: &Runtime) -> Volumes {
+    let heads = runtime.block_on(Heads::open_file(&root.join("heads.db"))).unwrap();
+    let objects = root.join("objects").to_str().unwrap().parse().unwrap();
+    let objects = Objects::open(&objects, RequestOptions::default()).unwrap();
+    let master = MasterKeys::parse(&format!("test:{}", "42".repeat(32)), "a test").unwrap();
+    let keys = RealmKeys::new(objects.clone(), Arc::new(master), "test".parse().unwrap());
+    Volumes::new(heads, Store::new(objects, keys, None, None), runtime.handle().clone(), root.join("n"))
+}
+
 pub(crate) fn file() -> New<'static> {
     new(Kind::File)
 }

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use rustix::io::Errno;
-use volume::{Changes, Engine, Ino, Kind, Memory, New, Options, Origin, ROOT, Rename, SetXattr, Volume, Volumes};
+use volume::{
+    Changes, Effort, Engine, Ino, Kind, Memory, New, Options, Origin, ROOT, Rename, SetXattr, Volume, Volumes,
+};
 
 use crate::{
     model::{Model, Thing},
@@ -32,6 +34,8 @@ enum Step {
     Commit,
     /// The object store is away.
     FailedCommit,
+    /// Everything is moved to other segments.
+    Compact,
     /// The process is killed: what was not synced is gone.
     Crash,
     Close,
@@ -74,6 +78,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => Just(Step::Commit),
         1 => Just(Step::FailedCommit),
         2 => Just(Step::Crash),
+        2 => Just(Step::Compact),
         1 => Just(Step::Close),
         1 => Just(Step::Snapshot),
         1 => any::<prop::sample::Index>().prop_map(Step::Restore),
@@ -108,6 +113,10 @@ impl Pair<'_> {
         match step {
             Step::Sync => self.volume().sync().unwrap(),
             Step::Commit => self.volume().commit().unwrap(),
+            Step::Compact => {
+                self.volume().commit().unwrap();
+                self.volume().compact(Effort::All).unwrap();
+            }
             Step::FailedCommit => {
                 self.place.set_outage(true);
                 let wrote = self.volume().engine().dirty_bytes().unwrap() > 0;

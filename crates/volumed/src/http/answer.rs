@@ -21,7 +21,7 @@ pub(super) fn info(name: &[u8], Attributes { ino, inode }: &Attributes) -> FileI
     }
 }
 
-fn kind(kind: Kind) -> FileKind {
+pub(super) fn kind(kind: Kind) -> FileKind {
     match kind {
         Kind::File => FileKind::File,
         Kind::Directory => FileKind::Directory,

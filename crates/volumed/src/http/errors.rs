@@ -8,7 +8,7 @@ use axum::{
 };
 use rustix::io::Errno;
 use store::chunks::ChunkError;
-use volume::VolumeError;
+use volume::{VolumeError, archive::ArchiveError};
 
 use crate::{error::chain, failure::Failure};
 
@@ -29,6 +29,8 @@ fn place(failure: &Failure) -> Place {
         Failure::Invalid { .. } | Failure::BrokenOff(_) => INVALID,
         Failure::Volume(error) => place_of_volume(error),
         Failure::File { source, .. } => place_of_errno(*source),
+        Failure::Archive(ArchiveError::Volume { source, .. }) => place_of_errno(*source),
+        Failure::Archive(ArchiveError::Stream { .. } | ArchiveError::Refused { .. }) => INVALID,
         Failure::Held { .. } | Failure::InUse { .. } | Failure::TooManyHolders { .. } | Failure::Closing { .. } => {
             CONFLICT
         }
@@ -87,6 +89,7 @@ fn hint(failure: &Failure) -> Option<String> {
         Failure::File { source: Errno::ROFS, .. } => "`pando volume inspect` says why nothing can be changed",
         Failure::File { .. }
         | Failure::Volume(_)
+        | Failure::Archive(_)
         | Failure::Invalid { .. }
         | Failure::BrokenOff(_)
         | Failure::Range { .. }

@@ -63,7 +63,7 @@ impl Job {
     }
 
     /// A new inode: whoever the volume was made for has what is made by HTTP.
-    pub(super) fn new(&self, kind: Kind, mode: u16) -> Result<New<'static>, Errno> {
+    pub(super) fn to_make(&self, kind: Kind, mode: u16) -> Result<New<'static>, Errno> {
         let top = self.opened.engine().attributes(ROOT)?.inode;
         Ok(New { kind, mode, uid: top.uid, gid: top.gid, device: 0, target: b"" })
     }
@@ -128,14 +128,14 @@ fn list_entries(engine: &Engine, directory: Ino, after: u64, limit: usize) -> Re
 }
 
 pub(super) async fn put(State(table): Shared, target: Target, body: Body) -> Result<Json<FileInfo>> {
-    target.volume()?;
+    target.is_volume()?;
     let (mode, sync) = (target.query.mode()?, target.query.flag("sync")?);
     let job = Job::begin(table, &target).await?;
     writing::receive(job, mode, sync, body).await.map(Json)
 }
 
 pub(super) async fn remove(State(table): Shared, target: Target) -> Result<Json<()>> {
-    target.volume()?;
+    target.is_volume()?;
     let recursive = target.query.flag("recursive")?;
     let job = Job::begin(table, &target).await?;
     finish(async move { job.step("remove", move |job| remove_entry(job, recursive)).await }).await.map(Json)
@@ -154,7 +154,7 @@ fn remove_entry(job: &Job, recursive: bool) -> Result<(), Errno> {
 }
 
 pub(super) async fn change(State(table): Shared, target: Target) -> Result<Json<FileInfo>> {
-    target.volume()?;
+    target.is_volume()?;
     let change = Change::parse(&target)?;
     let job = Job::begin(table, &target).await?;
     let change = move |job: &Job| change.apply(job);
@@ -186,8 +186,8 @@ impl Change {
 
     fn apply(self, job: &Job) -> Result<FileInfo, Errno> {
         match self {
-            Self::Mkdir { mode } => make(job, job.new(Kind::Directory, mode)?),
-            Self::Symlink { target } => make(job, New { target: &target, ..job.new(Kind::Symlink, 0o777)? }),
+            Self::Mkdir { mode } => make(job, job.to_make(Kind::Directory, mode)?),
+            Self::Symlink { target } => make(job, New { target: &target, ..job.to_make(Kind::Symlink, 0o777)? }),
             Self::Rename { to } => rename(job, &to),
             Self::Chmod { mode } => {
                 let engine = job.opened.engine();
@@ -205,7 +205,7 @@ pub(super) const DIRECTORY_MODE: u16 = 0o755;
 
 fn make(job: &Job, new: New<'_>) -> Result<FileInfo, Errno> {
     let engine = job.opened.engine();
-    let (directory, name) = engine.make_parents(&job.path, job.new(Kind::Directory, DIRECTORY_MODE)?)?;
+    let (directory, name) = engine.make_parents(&job.path, job.to_make(Kind::Directory, DIRECTORY_MODE)?)?;
     let made = engine.make(directory, &name, new)?;
     job.changed(&[(directory, &name)], &[])?;
     Ok(info(&name, &made))
@@ -215,7 +215,7 @@ fn rename(job: &Job, to: &[u8]) -> Result<FileInfo, Errno> {
     let engine = job.opened.engine();
     let (from, name) = engine.resolve_parent(&job.path)?;
     let moved = engine.lookup(from, &name)?.ino;
-    let (to, new_name) = engine.make_parents(to, job.new(Kind::Directory, DIRECTORY_MODE)?)?;
+    let (to, new_name) = engine.make_parents(to, job.to_make(Kind::Directory, DIRECTORY_MODE)?)?;
     let replaced = job.entry(to, &new_name)?.map(|replaced| replaced.ino);
     engine.rename(from, &name, to, &new_name, Rename::Replace)?;
     let inodes: Vec<Ino> = replaced.into_iter().chain([moved]).collect();

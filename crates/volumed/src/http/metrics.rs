@@ -30,6 +30,9 @@ fn add(sum: &mut VolumeMeter, usage: &VolumeUsage, meter: &Meter) {
         (&mut sum.usage.bytes_max, usage.bytes_max),
         (&mut sum.usage.inodes, usage.inodes),
         (&mut sum.usage.inodes_max, usage.inodes_max),
+        (&mut sum.meter.operations, meter.operations),
+        (&mut sum.meter.read_bytes, meter.read_bytes),
+        (&mut sum.meter.written_bytes, meter.written_bytes),
         (&mut sum.meter.http_requests, meter.http_requests),
         (&mut sum.meter.http_read_bytes, meter.http_read_bytes),
         (&mut sum.meter.http_written_bytes, meter.http_written_bytes),
@@ -60,6 +63,15 @@ const METRICS: &[Metric] = &[
     }),
     ("pando_volume_holders", "gauge", "Sandboxes and directories of the host that have it mounted.", |volume| {
         Some(volume.open.as_ref()?.holders.len() as f64)
+    }),
+    ("pando_volume_operations_total", "counter", "Operations on files, the kernel's caches left out.", |volume| {
+        Some(volume.meter.operations as f64)
+    }),
+    ("pando_volume_read_bytes_total", "counter", "Bytes of files that were read.", |volume| {
+        Some(volume.meter.read_bytes as f64)
+    }),
+    ("pando_volume_written_bytes_total", "counter", "Bytes of files that were written.", |volume| {
+        Some(volume.meter.written_bytes as f64)
     }),
     ("pando_volume_http_requests_total", "counter", "Requests by HTTP.", |volume| {
         Some(volume.meter.http_requests as f64)

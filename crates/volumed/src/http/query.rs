@@ -1,7 +1,7 @@
 //! Paths and parameters, which are bytes: a file's name need not be UTF-8.
 
 use axum::{extract::FromRequestParts, http::request::Parts};
-use base::id::{SnapshotName, VolumeName};
+use base::id::SnapshotName;
 
 use crate::{
     failure::{Failure, Result},
@@ -9,7 +9,7 @@ use crate::{
     percent,
 };
 
-/// What a request on a file names.
+/// What a request on a volume, or on a file in it, names.
 pub(super) struct Target {
     pub(super) source: Source,
     pub(super) path: Vec<u8>,
@@ -28,17 +28,18 @@ impl<S: Sync> FromRequestParts<S> for Target {
         let query = Query::parse(parts.uri.query().unwrap_or_default());
         // The router has seen to it that it looks so.
         let rest = parts.uri.path().split_once("/volumes/").map_or("", |(_, rest)| rest);
-        let (name, path) = rest.split_once("/files").unwrap_or((rest, ""));
+        let (name, behind) = rest.split_once('/').unwrap_or((rest, ""));
+        let path = behind.strip_prefix("files").unwrap_or_default();
         let source = Source { volume: parse(name)?, snapshot: query.parsed::<SnapshotName>("snapshot")? };
         Ok(Self { source, path: percent::decode(path), query })
     }
 }
 
 impl Target {
-    /// The volume, for a change.
-    pub(super) fn volume(&self) -> Result<&VolumeName> {
+    /// For a change.
+    pub(super) fn is_volume(&self) -> Result<()> {
         match self.source.snapshot {
-            None => Ok(&self.source.volume),
+            None => Ok(()),
             Some(_) => Err(Failure::invalid("a snapshot cannot be changed; fork it")),
         }
     }

@@ -1,22 +1,22 @@
 //! Files that are sent.
 
-use std::{io, ops::Range};
+use std::ops::Range;
 
 use axum::{
-    body::Body,
     http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use bytes::Bytes;
-use http_body_util::channel::{Channel, Sender};
+use rustix::io::Errno;
 use volume::Attributes;
 
-use super::{answer::tag, files::Job};
+use super::{
+    answer::tag,
+    files::Job,
+    stream::{self, Outlet},
+};
 use crate::{
-    error::chain,
     failure::{Failure, Result},
-    limits::{PIECE_BYTES, PIECES_WAITING},
-    worker::work::Kind as Work,
+    limits::PIECE_BYTES,
 };
 
 /// The whole file or one range of it.
@@ -32,53 +32,37 @@ pub(super) async fn send(job: Job, found: Attributes, headers: &HeaderMap) -> Re
         Some(_) | None => None,
     };
     let part = range.clone().unwrap_or(0..size);
-    let content = [
-        (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
-        (header::CONTENT_LENGTH, (part.end - part.start).to_string()),
-    ];
-    let (sender, body) = Channel::new(PIECES_WAITING);
-    tokio::spawn(async move {
-        let table = job.table.clone();
-        let sent = table.work.run(Work::Read, move || pass_on(&job, &found, part, sender)).await;
-        if let Err(error) = sent {
-            tracing::warn!(error = chain(&error), "a file could not be sent whole");
-        }
-    });
-    let body = Body::new(body);
+    let length = [(header::CONTENT_LENGTH, (part.end - part.start).to_string())];
+    let table = job.table.clone();
+    let body = stream::answer(&table, "application/octet-stream", move |outlet| pass_on(&job, &found, part, outlet));
     Ok(match range {
-        None => (told, content, body).into_response(),
+        None => (told, length, body).into_response(),
         Some(Range { start, end }) => {
             let range = [(header::CONTENT_RANGE, format!("bytes {start}-{}/{size}", end - 1))];
-            (StatusCode::PARTIAL_CONTENT, told, content, range, body).into_response()
+            (StatusCode::PARTIAL_CONTENT, told, length, range, body).into_response()
         }
     })
 }
 
-/// An answer that breaks off has failed. Blocks.
-fn pass_on(job: &Job, found: &Attributes, mut part: Range<u64>, mut sender: Sender<Bytes, io::Error>) -> Result<()> {
+/// Blocks.
+fn pass_on(job: &Job, found: &Attributes, mut part: Range<u64>, outlet: &mut Outlet) -> Result<()> {
     let engine = job.opened.engine();
-    let mut read = || {
-        let _hold = engine.hold(found.ino)?;
-        while part.start < part.end {
-            let piece = engine.read(found.ino, part.start, (part.end - part.start).min(PIECE_BYTES as u64) as u32)?;
-            if piece.is_empty() {
-                // Somebody has made it shorter.
-                return Err(rustix::io::Errno::STALE);
-            }
-            part.start += piece.len() as u64;
-            job.opened.meter.read(piece.len());
-            if tokio::runtime::Handle::current().block_on(sender.send_data(piece.into())).is_err() {
-                // The client has gone.
-                return Ok(());
-            }
+    let _hold = engine.hold(found.ino).map_err(job.failed("read"))?;
+    while part.start < part.end {
+        let length = (part.end - part.start).min(PIECE_BYTES as u64) as u32;
+        let piece = engine.read(found.ino, part.start, length).map_err(job.failed("read"))?;
+        if piece.is_empty() {
+            // Somebody has made it shorter.
+            return Err(job.failed("read")(Errno::STALE));
         }
-        Ok(())
-    };
-    let read = read();
-    if let Err(errno) = read {
-        sender.abort(errno.into());
+        part.start += piece.len() as u64;
+        job.opened.meter.read(piece.len());
+        if outlet.send(piece.into()).is_err() {
+            // The client has gone.
+            break;
+        }
     }
-    read.map_err(job.failed("read"))
+    Ok(())
 }
 
 /// `bytes=A-B`, `bytes=A-`, `bytes=-N`. Anything else, several ranges too, is answered with the whole file, as the standard allows.

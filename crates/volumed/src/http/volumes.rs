@@ -207,6 +207,7 @@ pub(super) async fn describe(table: &Arc<Table>, name: VolumeName) -> Result<Vol
         },
     };
     let current = opened.as_ref().and_then(|opened| opened.engine().usage().ok());
+    let traffic = opened.as_ref().map(|opened| opened.engine().traffic()).unwrap_or_default();
     let usage = current.or(about.as_ref().map(|about| about.usage)).map(answer::usage);
     Ok(Volume {
         created_ms: about.as_ref().map(|about| answer::millis(about.created)),
@@ -215,7 +216,7 @@ pub(super) async fn describe(table: &Arc<Table>, name: VolumeName) -> Result<Vol
         durability: about.map(|about| answer::durability(about.durability)),
         usage,
         open: opened.map(|opened| opened.describe(table.link.holders(&source))),
-        meter: table.meters.of(&name).wire(),
+        meter: table.meters.of(&name).wire(traffic),
         name,
     })
 }

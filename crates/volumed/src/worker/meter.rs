@@ -9,10 +9,13 @@ use std::{
 };
 
 use base::id::VolumeName;
+use volume::Traffic;
 
 /// Of one volume, since the worker began.
 #[derive(Debug, Default)]
 pub(crate) struct Meter {
+    /// Of the times before, when it was open.
+    closed: Mutex<Traffic>,
     requests: AtomicU64,
     read_bytes: AtomicU64,
     written_bytes: AtomicU64,
@@ -31,12 +34,32 @@ impl Meter {
         self.written_bytes.fetch_add(bytes as u64, Relaxed);
     }
 
-    pub(crate) fn wire(&self) -> api::volume::Meter {
+    /// It is closed, and this was asked of it.
+    pub(crate) fn add(&self, traffic: Traffic) {
+        let mut closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
+        *closed = sum(*closed, traffic);
+    }
+
+    /// For the API; `open`: since it was opened.
+    pub(crate) fn wire(&self, open: Traffic) -> api::volume::Meter {
+        let closed = *self.closed.lock().unwrap_or_else(PoisonError::into_inner);
+        let Traffic { operations, read_bytes, written_bytes } = sum(closed, open);
         api::volume::Meter {
+            operations,
+            read_bytes,
+            written_bytes,
             http_requests: self.requests.load(Relaxed),
             http_read_bytes: self.read_bytes.load(Relaxed),
             http_written_bytes: self.written_bytes.load(Relaxed),
         }
+    }
+}
+
+fn sum(a: Traffic, b: Traffic) -> Traffic {
+    Traffic {
+        operations: a.operations + b.operations,
+        read_bytes: a.read_bytes + b.read_bytes,
+        written_bytes: a.written_bytes + b.written_bytes,
     }
 }
 

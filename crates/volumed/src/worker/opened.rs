@@ -146,12 +146,12 @@ impl Opened {
 
     /// Commits and closes it. Gives it back if the store is away: it is as good as it was. Blocks for as long as a program works in a mount of
     /// it although nobody holds it.
-    pub(crate) fn close(self, link: &Link) -> Result<(), Self> {
+    pub(crate) fn close(self, link: &Link) -> Option<Self> {
         if let Err(error) = self.volume.commit()
             && !self.is_lost()
         {
             tracing::warn!(source = %self.source, error = chain(&error), "a volume that nobody uses cannot be committed now");
-            return Err(self);
+            return Some(self);
         }
         link.unmount(&self.source);
         let served = self.served.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -159,12 +159,13 @@ impl Opened {
             tracing::warn!(source = %self.source, error = chain(&error), "a mount ended badly");
         }
         drop(self.committer);
+        self.meter.add(self.volume.engine().traffic());
         // What was written since the commit, if the store has gone away since: it is in the log then.
         let closed = self.volume.engine().sync().map_err(BoxError::from).and_then(|()| Ok(self.volume.close()?));
         if let Err(error) = closed {
             tracing::warn!(source = %self.source, error = chain(&*error), "a volume was closed without a commit");
         }
-        Ok(())
+        None
     }
 
     /// Ends it as it is, before it is removed. Blocks as [`Opened::close`].

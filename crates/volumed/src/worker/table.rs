@@ -124,15 +124,14 @@ impl Table {
         removing.await.map_err(|_| Failure::Interrupted)?
     }
 
-    /// Goes on with what an earlier worker had mounted. Programs wait until this succeeds.
+    /// Goes on with what an earlier worker had mounted; programs wait until this succeeds. To be called before anybody else asks for
+    /// anything: opened in another way, a volume would lose what only the kernel knows of it.
     pub(crate) fn adopt_all(self: &Arc<Self>) {
         for source in self.link.sources() {
+            let slot = self.slots().entry(source.clone()).or_default().clone();
+            let Ok(held) = slot.try_lock_owned() else { continue };
             let table = self.clone();
-            tokio::spawn(async move {
-                if let Ok(held) = table.hold(&source).await {
-                    table.adopt(&source, held).await;
-                }
-            });
+            tokio::spawn(async move { table.adopt(&source, held).await });
         }
     }
 
@@ -202,7 +201,13 @@ impl Table {
                 Some(opened) if !self.link.holders(&source).is_empty() => {
                     let opened = opened.clone();
                     // If this fails it has said so, and the log has what is not in the store.
-                    let _ = self.work.run(Kind::Whole, move || Ok(opened.save())).await;
+                    let _ = self
+                        .work
+                        .run(Kind::Whole, move || {
+                            opened.save();
+                            Ok(())
+                        })
+                        .await;
                 }
                 Some(_) => self.close_held(&mut held).await,
                 None => {}
@@ -217,7 +222,7 @@ impl Table {
             Err(used) => **held = Some(used),
             Ok(opened) => {
                 let link = self.link.clone();
-                if let Ok(Some(opened)) = self.work.run(Kind::Whole, move || Ok(opened.close(&link).err())).await {
+                if let Ok(Some(opened)) = self.work.run(Kind::Whole, move || Ok(opened.close(&link))).await {
                     opened.touch();
                     **held = Some(Arc::new(opened));
                 }
@@ -252,7 +257,8 @@ fn open_volume(volumes: &Volumes, source: &Source, opening: Opening) -> Result<V
     }
 }
 
-fn origin(source: &Source) -> Origin {
+/// Its name in the store.
+pub(crate) fn origin(source: &Source) -> Origin {
     let volume = source.volume.to_string();
     match &source.snapshot {
         None => Origin::Volume(volume),

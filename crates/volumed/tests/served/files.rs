@@ -43,8 +43,9 @@ pub(crate) fn http_and_a_mount_show_the_same() -> Result<()> {
     node.send(Method::POST, "/volumes/ws/files/empty/one?op=mkdir", "")?.parsed::<FileInfo>()?;
     ensure!(fs::read_dir(at("empty/one"))?.count() == 0);
 
-    let mut listed: Vec<String> =
-        fs::read_dir(&mount.path)?.map(|e| Ok(e?.file_name().into_string().unwrap())).collect::<Result<_>>()?;
+    let mut listed: Vec<String> = fs::read_dir(&mount.path)?
+        .map(|e| Ok(e?.file_name().into_string().expect("all names are text")))
+        .collect::<Result<_>>()?;
     listed.sort();
     let list: FileList = node.get("/volumes/ws/files/")?;
     let mut names: Vec<String> = list.entries.iter().map(|entry| entry.name.clone()).collect();
@@ -222,7 +223,7 @@ pub(crate) fn fifty_at_once() -> Result<()> {
     };
     thread::scope(|scope| {
         let working: Vec<_> = (0..50).map(|number| scope.spawn(move || work(number))).collect();
-        working.into_iter().try_for_each(|work| work.join().unwrap())
+        working.into_iter().try_for_each(|work| work.join().expect("it does not panic"))
     })?;
     let list: FileList = node.get("/volumes/ws/files/")?;
     ensure!(list.entries.len() == 7, "{list:?}");

@@ -35,10 +35,13 @@ pub(crate) fn either_process_may_be_killed_at_any_moment() -> Result<()> {
                 })
             })
             .collect();
-        let killed = kill_at_random(&node, rounds, steps);
+        // A program that has ended before it was told to has failed.
+        let killed = kill_at_random(&node, rounds, steps, || programs.iter().any(|program| program.is_finished()));
         stop.store(true, Relaxed);
-        let written: Result<Vec<_>> = programs.into_iter().map(|program| program.join().unwrap()).collect();
-        killed.and(written)
+        let written: Result<Vec<_>> =
+            programs.into_iter().map(|program| program.join().expect("it does not panic")).collect();
+        // Why a program failed says more.
+        written.and_then(|written| killed.map(|()| written))
     })?;
     println!("   {} steps over {rounds} kills", steps.load(Relaxed));
     for (number, files) in written.iter().enumerate() {
@@ -57,8 +60,9 @@ pub(crate) fn either_process_may_be_killed_at_any_moment() -> Result<()> {
     other.finish()
 }
 
-fn kill_at_random(node: &Node, rounds: u64, steps: &AtomicU64) -> Result<()> {
+fn kill_at_random(node: &Node, rounds: u64, steps: &AtomicU64, failed: impl Fn() -> bool) -> Result<()> {
     for round in 0..rounds {
+        ensure!(!failed(), "a program failed before round {round}");
         thread::sleep(Duration::from_millis(fastrand::u64(0..300)));
         let (worker, guardian) = (node.worker(), node.guardian());
         let victim = if fastrand::u8(0..3) == 0 { guardian } else { worker };

@@ -3,7 +3,10 @@
 use std::{fs, io::ErrorKind, thread, time::Duration};
 
 use anyhow::{Context, Result, ensure};
-use api::volume::{FileInfo, Restored, Snapshot, Volume, VolumeMeter};
+use api::{
+    Change, VolumeChange, VolumeVerification,
+    volume::{FileInfo, Restored, Snapshot, Volume, VolumeMeter},
+};
 use hyper::{Method, StatusCode};
 use serde_json::json;
 use volumed::{Access, Error};
@@ -47,9 +50,50 @@ pub(crate) fn snapshots_forks_and_restores() -> Result<()> {
     let sum = usage.last().context("a sum")?;
     let bytes: u64 = usage[..3].iter().map(|meter| meter.usage.bytes).sum();
     ensure!(usage.len() == 4 && sum.name.is_none() && sum.usage.bytes == bytes && bytes > 0, "{usage:?}");
+    ensure!(sum.meter.operations > 10 && sum.meter.written_bytes > 10 && sum.meter.http_written_bytes == 7, "{sum:?}");
     let metrics = node.send(Method::GET, "/metrics", "")?;
     let text = String::from_utf8_lossy(&metrics.body).into_owned();
     ensure!(text.contains("pando_volume_holders{realm=\"test\",volume=\"ws\"} 1\n"), "{text}");
+    mount.leave()?;
+    node.finish()
+}
+
+pub(crate) fn what_a_volume_holds_goes_out_and_in() -> Result<()> {
+    let node = Node::new(FAST)?;
+    node.create("ws")?;
+    let mount = node.mount("ws")?;
+    fs::create_dir(mount.path.join("d"))?;
+    fs::write(mount.path.join("d/kept"), b"kept")?;
+    fs::write(mount.path.join("old"), b"renamed")?;
+    node.post::<Snapshot>("/volumes/ws/snapshots", &json!({ "snapshot": "s1" }))?;
+    fs::write(mount.path.join("d/new"), vec![1; 3 << 20])?;
+    fs::rename(mount.path.join("old"), mount.path.join("d/moved"))?;
+    let diff = node.send(Method::GET, "/volumes/ws/diff?from=s1", "")?;
+    let mut lines = Vec::new();
+    for line in std::str::from_utf8(&diff.body)?.lines() {
+        lines.push(serde_json::from_str::<VolumeChange>(line)?);
+    }
+    let has = |path: &str, change| lines.iter().any(|line| line.path == path && line.change == change);
+    ensure!(
+        has("d/new", Change::Added) && has("d/moved", Change::Renamed) && !has("d/kept", Change::Metadata),
+        "{lines:?}"
+    );
+    ensure!(node.send(Method::GET, "/volumes/ws/diff?from=none", "")?.status == StatusCode::NOT_FOUND);
+    let verified: VolumeVerification = node.post("/volumes/ws/verify", &json!({}))?;
+    ensure!(verified.damage.is_empty() && verified.bytes > 3 << 20, "{verified:?}");
+
+    let archive = node.send(Method::GET, "/volumes/ws/export", "")?;
+    ensure!(archive.status == StatusCode::OK && archive.body.len() > 3 << 20);
+    node.create("copy")?;
+    let copy = node.mount("copy")?;
+    ensure!(fs::read_dir(&copy.path)?.count() == 0, "and the kernel remembers that");
+    node.send(Method::POST, "/volumes/copy/import?path=in/here", archive.body.clone())?.parsed::<()>()?;
+    ensure!(fs::read(copy.path.join("in/here/d/moved"))? == b"renamed");
+    ensure!(fs::read(copy.path.join("in/here/d/new"))? == vec![1; 3 << 20]);
+    let broken = node.send(Method::POST, "/volumes/copy/import", archive.body.slice(..1 << 20))?;
+    ensure!(broken.status.is_client_error(), "{}", broken.status);
+    ensure!(node.send(Method::POST, "/volumes/copy/import", "garbage")?.status.is_client_error());
+    copy.leave()?;
     mount.leave()?;
     node.finish()
 }
@@ -75,6 +119,24 @@ pub(crate) fn what_nobody_uses_is_closed_and_the_processes_end() -> Result<()> {
     // The next request begins anew.
     ensure!(node.send(Method::GET, "/volumes/ws/files/a", "")?.body == "kept");
     node.finish()
+}
+
+pub(crate) fn whoever_is_asked_to_end_commits_first() -> Result<()> {
+    let node = Node::new([60_000, 60_000, 60_000])?;
+    node.create("ws")?;
+    let mount = node.mount("ws")?;
+    fs::write(mount.path.join("a"), b"by mount")?;
+    node.create("other")?;
+    node.send(Method::PUT, "/volumes/other/files/b", "by http")?.parsed::<FileInfo>()?;
+    rustix::process::kill_process(node.worker().context("it lives")?, rustix::process::Signal::TERM)?;
+    node.wait_ended()?;
+    let gone = fs::read(mount.path.join("a")).map_err(|error| error.raw_os_error());
+    ensure!(gone == Err(Some(rustix::io::Errno::NOTCONN.raw_os_error())), "{gone:?}");
+    let two = node.neighbour("two")?;
+    ensure!(two.send(Method::GET, "/volumes/ws/files/a", "")?.body == "by mount");
+    ensure!(two.send(Method::GET, "/volumes/other/files/b", "")?.body == "by http");
+    drop(mount);
+    two.finish()
 }
 
 pub(crate) fn what_is_held_is_not_taken_away() -> Result<()> {

@@ -187,13 +187,13 @@ pub(super) async fn usage(args: &JsonArgs, client: &Client) -> Result<()> {
             of.name.as_ref().map_or_else(|| format!("all of realm {}", of.realm), ToString::to_string),
             output::bytes(of.usage.bytes),
             of.usage.inodes.to_string(),
-            of.meter.http_requests.to_string(),
-            output::bytes(of.meter.http_read_bytes),
-            output::bytes(of.meter.http_written_bytes),
+            of.meter.operations.to_string(),
+            output::bytes(of.meter.read_bytes),
+            output::bytes(of.meter.written_bytes),
         ]
     };
     let rows: Vec<_> = meters.iter().map(row).collect();
-    output::table(["NAME", "DATA", "INODES", "REQUESTS", "READ", "WRITTEN"], &rows);
+    output::table(["NAME", "DATA", "INODES", "OPERATIONS", "READ", "WRITTEN"], &rows);
     Ok(())
 }
 
