@@ -213,12 +213,12 @@ impl Node {
 
     /// In the background: an earlier node was killed while it had the paused sandbox in hand.
     pub(super) fn hand_back_soon(self: &Arc<Self>, id: SandboxId) {
+        // Nothing else is done with it meanwhile; not in the task, so that who comes first waits for it.
+        if self.state().begin_resume(&id).is_err() {
+            return;
+        }
         let node = Arc::clone(self);
         tokio::spawn(async move {
-            // Nothing else is done with it meanwhile.
-            if node.state().begin_resume(&id).is_err() {
-                return;
-            }
             match node.hand_back(&id).await {
                 Ok(()) => {
                     let record = node.state().let_go(&id);

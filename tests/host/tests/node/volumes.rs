@@ -15,6 +15,7 @@ pub(crate) fn cases() -> Vec<Case> {
     vec![
         case("sandboxes_http_and_the_host_see_one_state", shared),
         case("states_are_kept_restored_and_forked", history),
+        case("states_are_compared_verified_and_carried_elsewhere", carried_elsewhere),
         case("what_is_read_only_stays_as_it_is", read_only),
         case("what_cannot_be_mounted_is_refused_and_leaves_nothing", refused),
         case("copies_do_not_write_one_volume", copies),
@@ -117,6 +118,42 @@ fn history(node: &Node) -> Result<()> {
     ensure!(node.shell(&other, "cat /data/a; touch /data/x 2>&1 | grep -o Read-only")? == "first\nRead-only\n");
     node.ok(&["rm", "--all"])?;
     node.ok(&["volume", "rm", "ws@before", &format!("ws@{kept}"), "ws", "copy"]).map(drop)
+}
+
+fn carried_elsewhere(node: &Node) -> Result<()> {
+    node.ok(&["volume", "create", "ws"])?;
+    let id = run_with(node, &["ws:/workspace"])?;
+    node.shell(
+        &id,
+        "cd /workspace; mkdir d; echo same > d/same; echo old > changed; echo x > gone; ln -s d/same link",
+    )?;
+    node.ok(&["volume", "snapshot", "ws", "before"])?;
+    node.shell(&id, "cd /workspace; echo new > changed; rm gone; echo y > d/added; chmod 600 d/same")?;
+    let changes = node.ok(&["volume", "diff", "ws", "before"])?;
+    for line in ["M changed", "- gone", "+ d/added", "m d/same"] {
+        ensure!(changes.lines().any(|found| found == line), "{line:?} is missing:\n{changes}");
+    }
+    ensure!(!changes.contains("link"), "{changes}");
+    ensure!(node.ok(&["volume", "diff", "ws", "before", "before"])?.is_empty(), "a state differs from itself");
+    for state in ["ws", "ws@before"] {
+        let said = node.ok(&["volume", "verify", state])?;
+        ensure!(said.contains("all of it is sound"), "{state}: {said}");
+    }
+    let file = node.dir().join("ws.tar").display().to_string();
+    node.ok(&["volume", "export", "ws", &file])?;
+    let listed = std::process::Command::new("tar").args(["-tf", &file]).output()?;
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    ensure!(listed.contains("d/added") && !listed.contains("gone"), "another program reads it: {listed}");
+    node.ok(&["volume", "create", "copy"])?;
+    node.ok(&["volume", "import", "copy", &file])?;
+    let copy = run_with(node, &["copy:/workspace"])?;
+    let script = "cd /workspace; cat link changed; find . | sort; stat -c '%a %u' d/same";
+    ensure!(node.shell(&copy, script)? == node.shell(&id, script)?, "it came otherwise than it went");
+    ensure!(node.ok(&["volume", "usage"])?.contains("copy"));
+    let (status, body) = node.api("GET /v1/metrics", b"")?;
+    ensure!(status == 200 && body.contains("# TYPE"), "{status} {body}");
+    node.ok(&["rm", "--all"])?;
+    node.ok(&["volume", "rm", "ws@before", "ws", "copy"]).map(drop)
 }
 
 fn read_only(node: &Node) -> Result<()> {

@@ -102,6 +102,7 @@ pub(super) async fn list(args: &JsonArgs, client: &Client) -> Result<()> {
             |text: fn(&api::volume::VolumeUsage) -> String| volume.usage.as_ref().map_or_else(|| "?".to_owned(), text);
         let (here, dirty) = match &volume.open {
             Some(open) if open.read_only.is_some() => ("read-only".to_owned(), output::bytes(open.dirty_bytes)),
+            Some(open) if open.holders.is_empty() => ("open".to_owned(), output::bytes(open.dirty_bytes)),
             Some(open) => (format!("mounted {}", open.holders.len()), output::bytes(open.dirty_bytes)),
             None => ("-".to_owned(), "-".to_owned()),
         };
