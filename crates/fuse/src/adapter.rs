@@ -34,7 +34,7 @@ const BLOCK_BYTES: u32 = 4096;
 const GENERATION: Generation = Generation(0);
 
 /// Entries of a directory that are asked for at a time.
-const LISTED: usize = 128;
+const LISTED: usize = 64;
 
 /// See the module.
 pub(crate) struct Adapter {
@@ -48,20 +48,25 @@ impl Adapter {
     }
 }
 
+/// Changes and the answer belong together: what is answered need not be known if the kernel asks again.
+fn serving(request: &Request, work: impl FnOnce()) {
+    volume::serving(request.unique().0 & !shared::ASKED_AGAIN, work);
+}
+
 fn place<'a>(directory: INodeNo, name: &'a OsStr) -> Place<'a> {
     Place { directory: ino(directory), name: name.as_bytes() }
 }
 
 fn reply_entry(reply: ReplyEntry, result: Result<Attributes, Errno>) {
     match result {
-        Ok(found) => reply.entry(&VALID, &attributes(&found), GENERATION),
+        Ok(found) => reply.entry(&VALID, &attributes(found.ino, &found.inode), GENERATION),
         Err(error) => reply.error(errno(error)),
     }
 }
 
 fn reply_attributes(reply: ReplyAttr, result: Result<Attributes, Errno>) {
     match result {
-        Ok(found) => reply.attr(&VALID, &attributes(&found)),
+        Ok(found) => reply.attr(&VALID, &attributes(found.ino, &found.inode)),
         Err(error) => reply.error(errno(error)),
     }
 }
@@ -172,29 +177,39 @@ impl Filesystem for Adapter {
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        let made = kind(mode).ok_or(Errno::INVAL).and_then(|kind| {
-            let new = new_inode(request, kind, mode, b"");
-            self.shared.make(request, place(parent, name), volume::New { device: rdev, ..new })
+        serving(request, || {
+            let made = kind(mode).ok_or(Errno::INVAL).and_then(|kind| {
+                let new = new_inode(request, kind, mode, b"");
+                self.shared.make(request, place(parent, name), volume::New { device: rdev, ..new })
+            });
+            reply_entry(reply, made);
         });
-        reply_entry(reply, made);
     }
 
     fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
-        let new = new_inode(request, Kind::Directory, mode, b"");
-        reply_entry(reply, self.shared.make(request, place(parent, name), new));
+        serving(request, || {
+            let new = new_inode(request, Kind::Directory, mode, b"");
+            reply_entry(reply, self.shared.make(request, place(parent, name), new));
+        });
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        reply_empty(reply, self.shared.unlink(request, place(parent, name)));
+        serving(request, || {
+            reply_empty(reply, self.shared.unlink(request, place(parent, name)));
+        });
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        reply_empty(reply, self.shared.remove_directory(request, place(parent, name)));
+        serving(request, || {
+            reply_empty(reply, self.shared.remove_directory(request, place(parent, name)));
+        });
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        let new = new_inode(request, Kind::Symlink, 0o777, target.as_os_str().as_bytes());
-        reply_entry(reply, self.shared.make(request, place(parent, name), new));
+        serving(request, || {
+            let new = new_inode(request, Kind::Symlink, 0o777, target.as_os_str().as_bytes());
+            reply_entry(reply, self.shared.make(request, place(parent, name), new));
+        });
     }
 
     fn rename(
@@ -207,11 +222,15 @@ impl Filesystem for Adapter {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        reply_empty(reply, self.shared.rename(request, place(parent, name), place(new_parent, new_name), flags));
+        serving(request, || {
+            reply_empty(reply, self.shared.rename(request, place(parent, name), place(new_parent, new_name), flags));
+        });
     }
 
     fn link(&self, request: &Request, node: INodeNo, new_parent: INodeNo, new_name: &OsStr, reply: ReplyEntry) {
-        reply_entry(reply, self.shared.link(request, ino(node), place(new_parent, new_name)));
+        serving(request, || {
+            reply_entry(reply, self.shared.link(request, ino(node), place(new_parent, new_name)));
+        });
     }
 
     fn create(
@@ -224,12 +243,18 @@ impl Filesystem for Adapter {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        match self.shared.create(request, place(parent, name), mode, flags) {
+        serving(request, || match self.shared.create(request, place(parent, name), mode, flags) {
             Ok(made) => {
-                reply.created(&VALID, &attributes(&made), GENERATION, FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
+                reply.created(
+                    &VALID,
+                    &attributes(made.ino, &made.inode),
+                    GENERATION,
+                    FileHandle(0),
+                    FopenFlags::FOPEN_KEEP_CACHE,
+                );
             }
             Err(error) => reply.error(errno(error)),
-        }
+        });
     }
 
     fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
@@ -285,7 +310,7 @@ impl Filesystem for Adapter {
     fn readdir(&self, _: &Request, node: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
         let listed = self.shared.list(ino(node), offset, |entry| {
             let name = OsStr::from_bytes(&entry.name);
-            Ok(reply.add(INodeNo(entry.ino.0), entry.cookie, file_type(entry.kind), name))
+            reply.add(INodeNo(entry.ino.0), entry.cookie, file_type(entry.kind), name)
         });
         match listed {
             Ok(()) => reply.ok(),
@@ -294,11 +319,9 @@ impl Filesystem for Adapter {
     }
 
     fn readdirplus(&self, _: &Request, node: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
-        let listed = self.shared.list(ino(node), offset, |entry| {
-            self.shared.list_with_attributes(entry, |attr| {
-                let name = OsStr::from_bytes(&entry.name);
-                reply.add(attr.ino, entry.cookie, name, &VALID, attr, GENERATION)
-            })
+        let listed = self.shared.list_told(ino(node), offset, |entry, attr| {
+            let name = OsStr::from_bytes(&entry.name);
+            reply.add(attr.ino, entry.cookie, name, &VALID, attr, GENERATION)
         });
         match listed {
             Ok(()) => reply.ok(),
@@ -339,7 +362,9 @@ impl Filesystem for Adapter {
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        reply_empty(reply, self.shared.set_xattr(request, ino(node), (name.as_bytes(), value), flags));
+        serving(request, || {
+            reply_empty(reply, self.shared.set_xattr(request, ino(node), (name.as_bytes(), value), flags));
+        });
     }
 
     fn getxattr(&self, _: &Request, node: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
@@ -351,7 +376,9 @@ impl Filesystem for Adapter {
     }
 
     fn removexattr(&self, request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        reply_empty(reply, self.shared.remove_xattr(request, ino(node), name.as_bytes()));
+        serving(request, || {
+            reply_empty(reply, self.shared.remove_xattr(request, ino(node), name.as_bytes()));
+        });
     }
 
     fn fallocate(

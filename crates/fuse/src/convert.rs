@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
-use volume::{Attributes, Ino, Kind, Time};
+use volume::{Ino, Inode, Kind, Time};
 
 /// How long the kernel may believe what it was told: one node writes a volume, and tells the kernel what others than the kernel changed.
 pub(crate) const VALID: Duration = Duration::from_secs(3600);
@@ -44,7 +44,7 @@ pub(crate) fn kind(mode: u32) -> Option<Kind> {
     }
 }
 
-pub(crate) fn attributes(Attributes { ino, inode }: &Attributes) -> FileAttr {
+pub(crate) fn attributes(ino: Ino, inode: &Inode) -> FileAttr {
     FileAttr {
         ino: INodeNo(ino.0),
         size: inode.size,

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Node ids are inode numbers and there are no file handles, so a process that has the device needs nothing else to go on where another
-//! has died: see [`Served::adopt`]. Why and how is in docs/volume-engine.md.
+//! has died: see [`Served::adopt`]. Why and how is in docs/volume-fuse.md.
 
 mod adapter;
 mod convert;

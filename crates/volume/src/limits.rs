@@ -100,6 +100,9 @@ pub const DIRTY_BYTES: u64 = 256 << 20;
 /// Requests of a log that are remembered after it was replayed: far more than the kernel has under way at once.
 pub const REQUESTS_KNOWN: usize = 1 << 16;
 
+/// How long a commit waits for answers to requests before it leaves the log as it is: they take microseconds.
+pub const ANSWER_PATIENCE: Duration = Duration::from_millis(100);
+
 /// Longest pause between two attempts to commit while the store is away.
 pub const COMMIT_BACKOFF: Duration = Duration::from_secs(5);
 

@@ -4,18 +4,34 @@
 //! successor knows what was done.
 
 use std::{
-    cell::Cell,
     collections::{HashMap, VecDeque},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
 };
 
 use crate::{apply::Outcome, inode::Ino, limits::REQUESTS_KNOWN};
 
+/// What each thread that has served a request works on; 0 between requests.
+static ALL: Mutex<Vec<Arc<AtomicU64>>> = Mutex::new(Vec::new());
+
 thread_local! {
     /// What this thread works on.
-    static REQUEST: Cell<u64> = const { Cell::new(0) };
+    static REQUEST: Arc<AtomicU64> = {
+        let request = Arc::<AtomicU64>::default();
+        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        // Those of threads that have ended.
+        all.retain(|other| Arc::strong_count(other) > 1);
+        all.push(request.clone());
+        request
+    };
 }
 
-/// Does `work`, whose changes are those of the kernel's request `number`. One request makes one change that matters: the first.
+/// Does `work`, whose changes are those of the kernel's request `number`, and which answers it. One request makes one change that
+/// matters: the first.
 ///
 /// A thread serves one request at a time, so the number goes with the thread rather than through each of the engine's functions.
 pub fn serving<T>(number: u64, work: impl FnOnce() -> T) -> T {
@@ -23,16 +39,33 @@ pub fn serving<T>(number: u64, work: impl FnOnce() -> T) -> T {
     struct Ended;
     impl Drop for Ended {
         fn drop(&mut self) {
-            REQUEST.set(0);
+            REQUEST.with(|request| request.store(0, Ordering::SeqCst));
         }
     }
-    REQUEST.set(number);
+    REQUEST.with(|request| request.store(number, Ordering::SeqCst));
     let _ended = Ended;
     work()
 }
 
 pub(crate) fn current() -> u64 {
-    REQUEST.get()
+    REQUEST.with(|request| request.load(Ordering::Relaxed))
+}
+
+/// Waits until every request that is being served now is answered; false if that takes longer than `patience`. What an answered request
+/// has done need not be known any more.
+pub(crate) fn all_answered(patience: Duration) -> bool {
+    let until = Instant::now() + patience;
+    let all = ALL.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    all.into_iter().all(|request| {
+        let now = request.load(Ordering::SeqCst);
+        while now != 0 && request.load(Ordering::SeqCst) == now {
+            if Instant::now() > until {
+                return false;
+            }
+            thread::sleep(Duration::from_micros(50));
+        }
+        true
+    })
 }
 
 /// What a change that was done already had to say.
@@ -66,5 +99,29 @@ impl Requests {
 
     pub(crate) fn get(&self, number: u64) -> Option<Done> {
         self.done.get(&number).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[test]
+    fn a_request_is_waited_for_until_it_is_answered() {
+        let ((began, begins), (end, ends)) = (channel(), channel::<()>());
+        let thread = thread::spawn(move || {
+            serving(7, || {
+                began.send(current()).unwrap();
+                ends.recv().unwrap();
+            });
+            current()
+        });
+        assert_eq!(begins.recv().unwrap(), 7);
+        assert!(!all_answered(Duration::from_millis(5)));
+        end.send(()).unwrap();
+        assert!(all_answered(Duration::from_secs(60)));
+        assert_eq!(thread.join().unwrap(), 0);
     }
 }

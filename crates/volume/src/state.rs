@@ -13,8 +13,9 @@
 //! A frozen state is captured a few keys at a time while work goes on: whoever changes a key that has not been captured captures
 //! it first. So background work sees one moment, and never puts an older value over a newer one.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
+use foldhash::{HashMap, HashSet};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use store::{id::SegmentId, tree::Tree};
@@ -135,12 +136,12 @@ impl State {
         Self {
             superblock,
             base: Base { tree, version: 0 },
-            slots: HashMap::new(),
+            slots: HashMap::default(),
             orphans,
             pins: pins::Pins::default(),
-            dirty: HashSet::new(),
+            dirty: HashSet::default(),
             freeze: None,
-            usage: Usage::new(),
+            usage: Usage::default(),
             memory_bytes: 0,
             evicted_to: 0,
             replaying: false,

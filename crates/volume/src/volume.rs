@@ -19,9 +19,10 @@ use crate::{
     crash,
     engine::{Engine, Memory},
     inode::{Inode, Kind, ROOT, Time},
-    limits::{COMMIT_LEASE, FORK_TRIES},
+    limits::{self, COMMIT_LEASE, FORK_TRIES},
     materialise::{Committed, Layout, Target},
     pack::Segments,
+    request,
     state::{Durability, Superblock},
 };
 
@@ -325,7 +326,11 @@ impl Volume {
                 return Err(error);
             }
         }
-        wal.remove_through(committed.layout.superblock.sequence)?;
+        // A request that was done and is not answered must be found in the log if this process dies now. If one takes long, the next commit
+        // removes what this one leaves.
+        if request::all_answered(limits::ANSWER_PATIENCE) {
+            wal.remove_through(committed.layout.superblock.sequence)?;
+        }
         Ok(rotated?)
     }
 

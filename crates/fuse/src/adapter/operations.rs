@@ -144,49 +144,45 @@ impl Shared {
         &self,
         directory: Ino,
         mut cookie: u64,
-        mut add: impl FnMut(&Listed) -> Result<bool, Errno>,
+        mut add: impl FnMut(&Listed) -> bool,
     ) -> Result<(), Errno> {
-        let mut any = false;
+        let first = cookie;
         loop {
             let entries = match self.engine().list(directory, cookie, LISTED) {
                 // What there is is an answer; the error comes again when the kernel asks for more.
-                Err(_) if any => return Ok(()),
+                Err(_) if cookie != first => return Ok(()),
                 listed => listed?,
             };
-            for entry in &entries {
-                match add(entry) {
-                    Ok(true) => return Ok(()),
-                    Err(_) if any => return Ok(()),
-                    added => added?,
-                };
-                (any, cookie) = (true, entry.cookie);
-            }
-            if entries.is_empty() {
+            let Some(last) = entries.last() else { return Ok(()) };
+            cookie = last.cookie;
+            if entries.iter().any(&mut add) {
                 return Ok(());
             }
         }
     }
 
-    /// Adds an entry with what it names, which counts as a lookup.
-    pub(super) fn list_with_attributes(
+    /// As [`Shared::list`], with what each entry names. What is added counts as looked up, but for `.` and `..`.
+    pub(super) fn list_told(
         &self,
-        entry: &Listed,
-        add: impl FnOnce(&FileAttr) -> bool,
-    ) -> Result<bool, Errno> {
-        if let b"." | b".." = &entry.name[..] {
-            // The kernel takes only number and kind of these, and counts nothing.
-            return Ok(add(&convert::bare(entry.ino, entry.kind)));
+        directory: Ino,
+        mut cookie: u64,
+        mut add: impl FnMut(&Listed, &FileAttr) -> bool,
+    ) -> Result<(), Errno> {
+        let first = cookie;
+        loop {
+            let entries = match self.engine().list_told(directory, cookie, LISTED) {
+                Err(_) if cookie != first => return Ok(()),
+                told => told?,
+            };
+            let Some((last, _)) = entries.last() else { return Ok(()) };
+            cookie = last.cookie;
+            let full = entries.iter().position(|(entry, inode)| add(entry, &convert::attributes(entry.ino, inode)));
+            if let Some(added) = full {
+                let rest = entries[added..].iter().filter(|(entry, _)| !entry.is_dot());
+                rest.for_each(|(entry, _)| self.forgotten(entry.ino, 1));
+                return Ok(());
+            }
         }
-        let found = match self.engine().attributes(entry.ino).and_then(|found| self.told(found)) {
-            // Removed since it was listed.
-            Err(Errno::STALE) => return Ok(false),
-            found => found?,
-        };
-        let full = add(&convert::attributes(&found));
-        if full {
-            self.forgotten(found.ino, 1);
-        }
-        Ok(full)
     }
 
     pub(super) fn seek(&self, ino: Ino, offset: i64, whence: i32) -> Result<i64, Errno> {

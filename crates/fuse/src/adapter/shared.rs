@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use volume::{Attributes, Done, Engine, Ino, ROOT, Volume};
 
 /// Set in the number of a request that the kernel repeats (FUSE_UNIQUE_RESEND).
-const ASKED_AGAIN: u64 = 1 << 63;
+pub(super) const ASKED_AGAIN: u64 = 1 << 63;
 
 /// See the module.
 pub(crate) struct Shared {
@@ -49,7 +49,7 @@ impl Shared {
         {
             return again(done);
         }
-        self.kept(volume::serving(number, change))
+        self.kept(change())
     }
 
     /// As [`Shared::once`], for a change of an inode.

@@ -5,8 +5,8 @@ use rustix::io::Errno;
 use super::{Attributes, Engine};
 use crate::{
     directory::{COOKIE_PARENT, COOKIE_SELF},
-    inode::{Ino, Kind},
-    state::{State, Step, entry_gap},
+    inode::{Ino, Inode, Kind},
+    state::{State, Step, Stop, entry_gap},
 };
 
 /// An entry of a listing.
@@ -20,6 +20,13 @@ pub struct Listed {
     pub kind: Kind,
     /// The name.
     pub name: Vec<u8>,
+}
+
+impl Listed {
+    /// Is it the directory itself, or the one that it is in?
+    pub fn is_dot(&self) -> bool {
+        self.cookie <= COOKIE_PARENT
+    }
 }
 
 /// How full a volume is.
@@ -54,6 +61,23 @@ impl Engine {
     /// exactly once, whatever is added or removed meanwhile.
     pub fn list(&self, directory: Ino, cookie: u64, count: usize) -> Result<Vec<Listed>, Errno> {
         self.ask(|state| list(state, directory, cookie, count))
+    }
+
+    /// As [`Engine::list`], with what each entry names, of which the kernel is told: all but `.` and `..` are pinned.
+    pub fn list_told(&self, directory: Ino, cookie: u64, count: usize) -> Result<Vec<(Listed, Inode)>, Errno> {
+        self.ask(|state| {
+            let mut told = Vec::with_capacity(count);
+            for entry in list(state, directory, cookie, count)? {
+                match state.node(entry.ino) {
+                    Ok(node) => told.push((entry, node.inode.clone())),
+                    // What is known is enough for an answer.
+                    Err(Stop::Miss(_)) if !told.is_empty() => break,
+                    Err(stop) => return Err(stop),
+                }
+            }
+            told.iter().filter(|(entry, _)| !entry.is_dot()).for_each(|(entry, _)| state.pin(entry.ino));
+            Ok(told)
+        })
     }
 
     /// Up to `length` bytes from `offset` on; less at the end of the file.

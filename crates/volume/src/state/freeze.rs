@@ -1,7 +1,8 @@
 //! Freezing: one moment of the state, taken out while work goes on.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
+use foldhash::HashSet;
 use store::tree::Tree;
 
 use super::{Base, Slot, State, Superblock, Usage};
@@ -64,7 +65,7 @@ impl State {
         let usage = std::mem::take(&mut self.usage);
         let waiting = std::mem::take(&mut self.dirty);
         let frozen = Frozen { superblock: self.superblock.clone(), base: self.base, usage: usage.clone() };
-        self.freeze = Some(Freeze { waiting, captured: Vec::new(), taken: HashSet::new(), usage });
+        self.freeze = Some(Freeze { waiting, captured: Vec::new(), taken: HashSet::default(), usage });
         frozen
     }
 

@@ -4,7 +4,7 @@
 //! process that died are lost. So whoever goes on in its place takes every inode that was there for known to the kernel, until the
 //! kernel forgets it: when it takes back at least as much as this process has told of it, it has no more.
 
-use std::collections::HashMap;
+use foldhash::HashMap;
 
 use super::State;
 use crate::inode::{Ino, ROOT};
