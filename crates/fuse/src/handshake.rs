@@ -57,7 +57,8 @@ pub(crate) fn session<F: Filesystem>(
 /// What `fuser` has no function for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Notification {
-    /// Every request that a process which has died has read and not answered comes again (FUSE_NOTIFY_RESEND). Once threads read the device.
+    /// Every request that a process which has died has read and not answered comes again (FUSE_NOTIFY_RESEND). Before threads read
+    /// the device: what they have read would come again, too.
     Resend = 7,
     /// No name that was looked up before is believed any more (FUSE_NOTIFY_INC_EPOCH).
     ForgetNames = 8,

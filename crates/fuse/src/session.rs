@@ -52,11 +52,11 @@ impl Served {
 
     /// Goes on with a superblock whose process has died, and that had the volume open: what was asked and not answered is asked again.
     ///
-    /// The volume must be opened from that process's log, with its files without a name: programs may have them open.
+    /// That process must have got as far as [`Served::start`] returning: a superblock whose conversation had not begun is of no use. The
+    /// volume must be open by [`volume::Volumes::adopt`]; nobody should commit it before this returns, because a commit ends what its log
+    /// knows of requests that were done and not answered.
     pub fn adopt(volume: Arc<Volume>, device: OwnedFd, options: Options) -> Result<Self, FuseError> {
-        let served = Self::serve(volume, device, options, Beginning::Running)?;
-        handshake::notify(&served.device, Notification::Resend).doing("have requests repeated")?;
-        Ok(served)
+        Self::serve(volume, device, options, Beginning::Running)
     }
 
     fn serve(volume: Arc<Volume>, device: OwnedFd, options: Options, beginning: Beginning) -> Result<Self, FuseError> {
@@ -66,6 +66,11 @@ impl Served {
         config.acl = SessionACL::All;
         config.n_threads = Some(options.threads.max(1));
         let session = handshake::session(adapter, config, device.as_fd(), beginning).doing("shake hands with FUSE")?;
+        match beginning {
+            Beginning::New => {}
+            // Before any thread reads: what this process has read must not be repeated.
+            Beginning::Running => handshake::notify(&device, Notification::Resend).doing("have requests repeated")?,
+        }
         let notifier = session.notifier();
         let session = session.spawn().doing("start threads for FUSE")?;
         Ok(Self { shared, device, notifier, session })

@@ -57,6 +57,8 @@ impl Place {
         self.attach(&mounted, Access::ReadWrite, &self.path());
         self.mounted = Some(mounted);
         self.serve("start");
+        // From here on it can be killed: an answer says that the conversation has begun.
+        std::fs::metadata(self.path()).unwrap();
     }
 
     pub(crate) fn attach(&self, mounted: &Mount, access: Access, at: &Path) {
