@@ -31,7 +31,8 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { threads: 4, writeback: false }
+        // One that waits for the store or the disk holds its thread.
+        Self { threads: 16, writeback: false }
     }
 }
 
