@@ -8,7 +8,7 @@ HOST_TESTS := pando-host-tests
 HOST_MANIFEST := $(wildcard tests/host/Cargo.toml)
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## installs the missing tools (apt-get); changes nothing that is there
 	@scripts/setup.sh
@@ -38,7 +38,7 @@ endif
 fuzz: ## every parser of bytes from outside, PANDO_FUZZ_SECONDS each (120)
 	@scripts/fuzz.sh
 
-soak: examples programs ## long: kill -9 in the middle of forks (100 rounds), page faults (1,000) and restores (1,000 and more), faults of S3, the engine 20 times, checkpoints 100
+soak: examples programs ## long: kill -9 in the middle of forks (100 rounds), page faults (1,000) and restores (1,000 and more), faults of S3, POSIX tests and 1,300 kills of volumes, the engine 20 times, checkpoints 100
 	$(CARGO) build --locked -p pando
 	GO=$(GO) scripts/s3.sh $(CARGO) test --locked -p pando-store --test chunks -- --include-ignored
 	PANDO_ROUNDS=1000 $(CARGO) test --locked -p pando-pager --test served -- any_of
@@ -47,6 +47,9 @@ soak: examples programs ## long: kill -9 in the middle of forks (100 rounds), pa
 	PANDO_ROUNDS=100 $(CARGO) test --locked -p $(HOST_TESTS) --test engine -- differential::
 	PANDO_ROUNDS=125 $(CARGO) test --locked -p $(HOST_TESTS) --test node -- kills::
 	PANDO_OUTAGE_S=30 GO=$(GO) scripts/s3.sh $(CARGO) test --locked -p $(HOST_TESTS) --test node -- faults
+	FSX_OPERATIONS=200000 scripts/volume.sh posix
+	PANDO_ROUNDS=1000 $(CARGO) test --locked -p pando-volume --test volumes -- crash
+	PANDO_ROUNDS=300 $(CARGO) test --locked -p pando-volumed --test served -- killed
 	for round in $$(seq 20); do $(CARGO) test --locked -p $(HOST_TESTS) --test engine || exit 1; done
 
 check: ## what the CI runs: format, lints, documentation, tests
@@ -58,8 +61,14 @@ check: ## what the CI runs: format, lints, documentation, tests
 bench: build ## the measured comparison: floor, cold start, forks
 	$(OUT)/release/pando bench start
 
+bench-volume: ## volumes beside ext4 and beside a FUSE filesystem that does nothing else; needs root
+	@scripts/volume.sh bench
+
+posix: ## pjdfstest and fsx on a volume; needs root
+	@scripts/volume.sh posix
+
 clean: ## removes everything that was built
 	$(CARGO) clean
 
-.PHONY: help setup build examples programs demo test fuzz soak check bench clean
+.PHONY: help setup build examples programs demo test fuzz soak check bench bench-volume posix clean
 .DEFAULT_GOAL := help

@@ -1,0 +1,148 @@
+#!/bin/bash
+# Volumes beside other filesystems, mounted in a mount namespace of this script's own. Needs root; leaves nothing but what it builds below target.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+readonly PJDFSTEST=0.2.2 FSX=0.3.2
+readonly TOOLS=$PWD/target/tools
+readonly EXAMPLES=$PWD/target/release/examples
+
+say() { printf 'volume: %s\n' "$*" >&2; }
+fail() {
+	printf 'volume: %s\n' "$*" >&2
+	exit 1
+}
+
+usage() {
+	cat <<-END
+		usage: scripts/volume.sh bench | posix
+
+		bench  system calls and a small-file workload on ext4 (or whatever the checkout lies on), on an in-memory FUSE filesystem that
+		       does nothing else, and on a volume; then the engine alone: fsync, writing in order, snapshots, forks, restores.
+		       FILES (5000), ROUNDS (9), ENGINE_FILES (100000)
+		posix  pjdfstest on both, fsx on a volume. FSX_OPERATIONS (20000)
+	END
+}
+
+# In a namespace of its own no mount outlives it, whatever happens.
+enter_namespace() {
+	[[ $(id -u) == 0 ]] || fail "mounting needs root"
+	[[ -n ${PANDO_VOLUME_NAMESPACE:-} ]] || PANDO_VOLUME_NAMESPACE=1 exec unshare --mount --propagation private "$0" "$@"
+}
+
+begin() {
+	cargo build --release --locked -p pando-fuse -p pando-volume --examples
+	work=$(mktemp -d "$PWD/target/volume.XXXXXX")
+	trap end EXIT
+	mkdir "$work/ext4" "$work/ceiling" "$work/volume"
+	chmod 777 "$work"/*
+}
+
+end() {
+	umount --lazy "$work"/{ceiling,volume,second} 2>/dev/null || true
+	wait
+	rm -rf "$work"
+}
+
+# serve DIRECTORY COMMAND...: runs it until DIRECTORY is unmounted.
+serve() {
+	local directory=$1
+	shift
+	"$@" &
+	for _ in {1..200}; do
+		! mountpoint -q "$directory" || return 0
+		sleep 0.05
+	done
+	fail "$1 does not mount $directory"
+}
+
+bench() {
+	begin
+	serve "$work/ceiling" "$EXAMPLES/ceiling" "$work/ceiling" 2
+	serve "$work/volume" "$EXAMPLES/mount" "$work/state" "$work/volume" --threads 2
+	say "load before: $(cut -d ' ' -f 1 /proc/loadavg); operations a second; x: of the directory before it"
+	"$EXAMPLES/calls" "${FILES:-5000}" 8 "${ROUNDS:-9}" "$work/ext4" "$work/ceiling" "$work/volume"
+	say "small files, 32 Python threads: writes, reads, list and stat a second"
+	for load in "1000 4096" "500 256"; do
+		for place in ext4 ceiling volume; do
+			# shellcheck disable=SC2086 # two words
+			/usr/bin/python3 scripts/smallfiles.py "$work/$place" $load 5 32
+		done
+	done
+	say "the engine alone"
+	TMPDIR=$work "$EXAMPLES/speed" "${ENGINE_FILES:-100000}" 4096
+}
+
+# tool NAME VERSION: from crates.io, below target.
+tool() {
+	[[ -x $TOOLS/bin/$1 ]] || cargo install --quiet --locked --root "$TOOLS" --version "$2" "$1"
+}
+
+posix() {
+	tool pjdfstest $PJDFSTEST
+	tool fsx $FSX
+	begin
+	serve "$work/volume" "$EXAMPLES/mount" "$work/state" "$work/volume"
+	mkdir "$work/second"
+	# Some cases want to see that names do not cross filesystems.
+	mount -t tmpfs none "$work/second"
+	cat >"$work/pjdfstest.toml" <<-END
+		[features]
+		posix_fallocate = {}
+		rename_ctime = {}
+		utimensat = {}
+		utime_now = {}
+		stat_st_birthtime = {}
+		[settings]
+		naptime = 0.02
+		allow_remount = false
+		[dummy_auth]
+		entries = [["nobody", "nogroup"], ["games", "games"]]
+	END
+	for place in ext4 volume; do
+		say "pjdfstest on $place"
+		"$TOOLS/bin/pjdfstest" -c "$work/pjdfstest.toml" -p "$work/$place" -s "$work/second" >"$work/$place.log" 2>&1 || {
+			cat "$work/$place.log"
+			fail "pjdfstest fails on $place"
+		}
+		tail -1 "$work/$place.log"
+	done
+	cat >"$work/fsx.toml" <<-END
+		flen = 1048576
+		[opsize]
+		max = 200000
+		[weights]
+		close_open = 1
+		invalidate = 1
+		truncate = 10
+		fsync = 1
+		fdatasync = 1
+		read = 10
+		write = 10
+		mapread = 10
+		mapwrite = 10
+		punch_hole = 10
+		posix_fallocate = 5
+		copy_file_range = 10
+		sendfile = 5
+		posix_fadvise = 1
+	END
+	local seed=$RANDOM
+	say "fsx on volume, seed $seed"
+	"$TOOLS/bin/fsx" -N "${FSX_OPERATIONS:-20000}" -S $seed -f "$work/fsx.toml" -P "$work" "$work/volume/fsx" >"$work/fsx.log" 2>&1 || {
+		tail -40 "$work/fsx.log"
+		fail "fsx fails with seed $seed"
+	}
+	tail -1 "$work/fsx.log"
+}
+
+case ${1:-} in
+bench | posix)
+	enter_namespace "$@"
+	"$1"
+	;;
+*)
+	usage
+	exit 2
+	;;
+esac
