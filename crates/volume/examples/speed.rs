@@ -52,6 +52,7 @@ fn main() {
         let origin = Origin::Snapshot { volume: "ws".to_owned(), snapshot: "s0".to_owned() };
         (0..20).for_each(|number| volumes.fork(&origin, &format!("f{number}")).unwrap());
     });
+    timed("restore, all in memory", 1, || volume.restore("s0", "b").unwrap());
     timed("restore", 10, || (0..10).for_each(|number| volume.restore("s0", &format!("b{number}")).unwrap()));
     for threads in [1, 8, 32] {
         for round in 0..3 {

@@ -148,11 +148,13 @@ impl State {
         }
     }
 
-    /// Becomes the state of another tree. References from outside stay.
-    pub(crate) fn restart(&mut self, superblock: Superblock, tree: Tree, orphans: BTreeSet<Ino>) {
+    /// Becomes the state of another tree, and gives the one before back: to let go of it takes as long as it is large. References from
+    /// outside stay.
+    pub(crate) fn restart(&mut self, superblock: Superblock, tree: Tree, orphans: BTreeSet<Ino>) -> Self {
         let version = self.base.version + 1;
         let pins = std::mem::take(&mut self.pins);
-        *self = Self { pins, base: Base { tree, version }, ..Self::new(superblock, tree, orphans) };
+        let next = Self { pins, base: Base { tree, version }, ..Self::new(superblock, tree, orphans) };
+        std::mem::replace(self, next)
     }
 
     pub(crate) fn superblock(&self) -> &Superblock {

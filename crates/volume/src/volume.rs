@@ -275,7 +275,8 @@ impl Volume {
         crash::point("restore committed");
         let about = &committed.layout.superblock;
         let orphans = open::orphans(self.engine.loader(), &committed.layout.files)?;
-        state.restart(about.clone(), committed.layout.files, orphans);
+        let before = state.restart(about.clone(), committed.layout.files, orphans);
+        self.volumes.runtime.spawn_blocking(move || drop(before));
         Ok(wal.restart(about.epoch, about.sequence)?)
     }
 
