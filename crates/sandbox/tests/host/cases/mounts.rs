@@ -76,7 +76,7 @@ pub(crate) fn made(host: &Host) {
 
 pub(crate) fn hostile(host: &Host) {
     let sandbox = host.sandbox();
-    let outside = host.state().join("outside");
+    let outside = host.state().join("outside-of-mounts");
     fs::create_dir_all(&outside).unwrap();
     let script = "mkdir -p ~/real && ln -s /etc ~/link && ln -s real ~/near && touch ~/file && ln -s OUTSIDE ~/out";
     assert_eq!(shell(&sandbox, &script.replace("OUTSIDE", outside.to_str().unwrap())).code, 0);
