@@ -14,7 +14,10 @@ use rustix::io::Errno;
 use volume::{Attributes, Kind};
 
 use self::operations::{Place, SetAttributes, new_inode};
-use crate::convert::{VALID, attributes, errno, file_type, ino, kind, nothing};
+use crate::{
+    convert::{VALID, attributes, errno, file_type, ino, kind, nothing},
+    warm_up::{self, WarmUp},
+};
 
 mod operations;
 mod shared;
@@ -22,7 +25,7 @@ mod shared;
 pub(crate) use self::shared::Shared;
 
 /// Most bytes of one write or read: what the kernel sends in one request at most, unless it is told otherwise.
-const REQUEST_BYTES_MAX: u32 = 1 << 20;
+pub(crate) const REQUEST_BYTES_MAX: u32 = 1 << 20;
 
 /// Requests without a waiting program (read-ahead, written-back pages) that may be in flight; the kernel's default is 12.
 const BACKGROUND_MAX: u16 = 64;
@@ -39,12 +42,13 @@ const LISTED: usize = 64;
 /// See the module.
 pub(crate) struct Adapter {
     shared: Arc<Shared>,
+    warm_up: Arc<WarmUp>,
     writeback: bool,
 }
 
 impl Adapter {
-    pub(crate) fn new(shared: Arc<Shared>, writeback: bool) -> Self {
-        Self { shared, writeback }
+    pub(crate) fn new(shared: Arc<Shared>, warm_up: Arc<WarmUp>, writeback: bool) -> Self {
+        Self { shared, warm_up, writeback }
     }
 }
 
@@ -133,8 +137,11 @@ impl Filesystem for Adapter {
         }
     }
 
-    fn forget(&self, _: &Request, node: INodeNo, count: u64) {
-        self.shared.forgotten(ino(node), count);
+    fn forget(&self, request: &Request, node: INodeNo, count: u64) {
+        match node.0 {
+            warm_up::NODE => self.warm_up.attend(request),
+            _ => self.shared.forgotten(ino(node), count),
+        }
     }
 
     fn getattr(&self, _: &Request, node: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {

@@ -11,7 +11,7 @@
 
 use std::{
     io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{BorrowedFd, OwnedFd},
 };
 
 use fuser::{Config, Filesystem, InitFlags, Session, SessionACL};
@@ -31,13 +31,13 @@ pub(crate) enum Beginning {
     Running,
 }
 
-/// A session on `device`, ready to run.
+/// A session that is ready to run, on the other end of this socket, in whose place the device has to be put.
 pub(crate) fn session<F: Filesystem>(
     filesystem: F,
     config: Config,
     device: BorrowedFd<'_>,
     beginning: Beginning,
-) -> io::Result<Session<F>> {
+) -> io::Result<(Session<F>, OwnedFd)> {
     let (ours, theirs) = sys::seqpacket::pair()?;
     let init = match beginning {
         Beginning::New => read_request(device)?,
@@ -50,8 +50,7 @@ pub(crate) fn session<F: Filesystem>(
         let length = read(&ours, &mut reply)?;
         write(device, &reply[..length])?;
     }
-    sys::mount::put_in_place(device, session.as_fd())?;
-    Ok(session)
+    Ok((session, ours))
 }
 
 /// What `fuser` has no function for.

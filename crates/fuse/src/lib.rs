@@ -17,6 +17,7 @@ mod error;
 mod handshake;
 mod mount;
 mod session;
+mod warm_up;
 
 pub use self::{
     error::FuseError,

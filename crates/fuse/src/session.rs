@@ -4,7 +4,7 @@ use std::{
     ffi::OsStr,
     io,
     os::{
-        fd::{AsFd, OwnedFd},
+        fd::{AsFd, AsRawFd, OwnedFd},
         unix::ffi::OsStrExt,
     },
     sync::Arc,
@@ -17,6 +17,7 @@ use crate::{
     adapter::{Adapter, Shared},
     error::{Doing, FuseError},
     handshake::{self, Beginning, Notification},
+    warm_up::WarmUp,
 };
 
 /// How a superblock is served.
@@ -62,18 +63,24 @@ impl Served {
 
     fn serve(volume: Arc<Volume>, device: OwnedFd, options: Options, beginning: Beginning) -> Result<Self, FuseError> {
         let shared = Arc::new(Shared::new(volume));
-        let adapter = Adapter::new(shared.clone(), options.writeback);
+        let warm_up = Arc::new(WarmUp::default());
+        let adapter = Adapter::new(shared.clone(), warm_up.clone(), options.writeback);
+        let threads = options.threads.max(1);
         let mut config = Config::default();
         config.acl = SessionACL::All;
-        config.n_threads = Some(options.threads.max(1));
-        let session = handshake::session(adapter, config, device.as_fd(), beginning).doing("shake hands with FUSE")?;
-        match beginning {
-            Beginning::New => {}
-            // Before any thread reads: what this process has read must not be repeated.
-            Beginning::Running => handshake::notify(&device, Notification::Resend).doing("have requests repeated")?,
-        }
-        let notifier = session.notifier();
+        config.n_threads = Some(threads);
+        let (session, socket) =
+            handshake::session(adapter, config, device.as_fd(), beginning).doing("shake hands with FUSE")?;
+        let (notifier, place) = (session.notifier(), session.as_fd().as_raw_fd());
         let session = session.spawn().doing("start threads for FUSE")?;
+        let begin = || {
+            // Before any thread reads the device: what this process has read must not be repeated.
+            if beginning == Beginning::Running {
+                handshake::notify(&device, Notification::Resend)?;
+            }
+            sys::mount::put_in_place(&device, place)
+        };
+        warm_up.run(socket, threads, begin).doing("begin to read requests")?;
         Ok(Self { shared, device, notifier, session })
     }
 

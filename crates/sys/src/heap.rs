@@ -1,4 +1,8 @@
-//! The C library's allocator.
+//! The C library's allocator, and pages of memory.
+
+use std::io;
+
+const PAGE: usize = 4096;
 
 /// Large allocations of this process are mappings of their own from now on, given back to the kernel when they are freed, whichever
 /// thread made them. Without this the library raises that bound by itself, up to 32 MiB, and keeps an arena for each thread: a server that
@@ -7,4 +11,13 @@ pub fn return_large_allocations() {
     const LARGE_BYTES: i32 = 128 << 10;
     // SAFETY: sets a number of the allocator; it fails only for numbers that are too large.
     unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE_BYTES) };
+}
+
+/// Makes the pages of `bytes` bytes from `address` on, as if each were written; their contents stay. Fails if not all of them are mapped.
+pub fn populate(address: usize, bytes: usize) -> io::Result<()> {
+    let begin = address & !(PAGE - 1);
+    let length = (address + bytes).next_multiple_of(PAGE) - begin;
+    // SAFETY: changes no content and no mapping, whatever lies there (madvise(2), MADV_POPULATE_WRITE).
+    let result = unsafe { libc::madvise(begin as *mut libc::c_void, length, libc::MADV_POPULATE_WRITE) };
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

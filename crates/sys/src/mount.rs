@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    os::fd::{AsFd, AsRawFd},
+    os::fd::{AsFd, AsRawFd, RawFd},
 };
 
 /// What mount_setattr(2) reads; its first version.
@@ -36,10 +36,10 @@ pub fn set_read_only(mount: impl AsFd) -> io::Result<()> {
 
 /// Makes the descriptor `place` refer to what `file` refers to; what it referred to before is closed. It stays close-on-exec.
 ///
-/// For a descriptor whose owner offers no way to exchange it. Nobody may use `place` meanwhile.
-pub fn put_in_place(file: impl AsFd, place: impl AsFd) -> io::Result<()> {
-    let (file, place) = (file.as_fd().as_raw_fd(), place.as_fd().as_raw_fd());
-    // SAFETY: both numbers are open descriptors while they are borrowed, and `place` stays open: its owner closes the new file.
+/// For a descriptor whose owner offers no way to exchange it, nor to borrow it. It must be open, and nobody may use it meanwhile.
+pub fn put_in_place(file: impl AsFd, place: RawFd) -> io::Result<()> {
+    let file = file.as_fd().as_raw_fd();
+    // SAFETY: `file` is an open descriptor while it is borrowed; `place`'s owner closes the new file as it would have the old one.
     if unsafe { libc::dup3(file, place, libc::O_CLOEXEC) } == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
@@ -53,7 +53,7 @@ mod tests {
     fn a_descriptor_gets_another_file() {
         let (read, mut write) = std::io::pipe().unwrap();
         let mut place = std::fs::File::open("/dev/null").unwrap();
-        put_in_place(&read, &place).unwrap();
+        put_in_place(&read, place.as_raw_fd()).unwrap();
         write.write_all(b"x").unwrap();
         let mut byte = [0];
         place.read_exact(&mut byte).unwrap();
