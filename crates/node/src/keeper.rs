@@ -76,14 +76,15 @@ pub fn run(server: OwnedFd, node_id: &str, memory_nodes: Vec<u32>) -> Result<(),
     let watcher = Watcher::new().map_err(|error| KeeperError::System("make its epoll set", error))?;
     let server =
         watcher.watch(server, Source::Server).map_err(|error| KeeperError::System("watch its socket", error))?;
-    let mut keeper = Keeper {
+    // Never dropped: bare sandboxes end with this process, and who comes next sweeps them; nobody should wait until each was removed.
+    let mut keeper = std::mem::ManuallyDrop::new(Keeper {
         server,
         sandboxes: Sandboxes::new(cgroups),
         zygotes: Zygotes::new(watcher.clone()),
         builders: Builders::new(watcher.clone(), memory_nodes),
         children: Children::new(watcher.clone()),
         buffer: vec![0; MESSAGE_BYTES_MAX],
-    };
+    });
     loop {
         let timeout = match keeper.sandboxes.dying() {
             Dying::None => TICK_MS,
