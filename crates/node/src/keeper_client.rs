@@ -188,7 +188,8 @@ impl KeeperClient {
     fn on_event(&self, event: Event, events: &mpsc::UnboundedSender<Event>) {
         match event {
             Event::Exited { pid, status, .. } => {
-                if let Some(waiting) = self.lock().processes.remove(&pid) {
+                let waiting = self.lock().processes.remove(&pid);
+                if let Some(waiting) = waiting {
                     let _ = waiting.send(status);
                 }
             }

@@ -81,7 +81,8 @@ impl Choice {
     }
 
     pub(crate) fn was_broken(&self, segment: SegmentId) {
-        if let Some(holder) = self.segments().remove(&segment).and_then(|memory| memory.holder) {
+        let memory = self.segments().remove(&segment);
+        if let Some(holder) = memory.and_then(|memory| memory.holder) {
             holder.was_broken();
         }
     }

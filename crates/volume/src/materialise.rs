@@ -267,7 +267,10 @@ async fn moved_trees(
 /// What the freeze holds: values as they are, and windows that need a place for their data, in order.
 fn captured(engine: &Engine, plan: &Plan) -> Result<(Batch, BTreeMap<Key, Window>), VolumeError> {
     let (mut batch, mut windows) = (Batch::new(), BTreeMap::new());
-    while let Some(values) = lock(engine)?.capture(CAPTURE_KEYS) {
+    loop {
+        // Programs go on between two helpings, also while one is encoded.
+        let values = lock(engine)?.capture(CAPTURE_KEYS);
+        let Some(values) = values else { return Ok((batch, windows)) };
         for (key, value) in values {
             match value {
                 Value::Window(window) if Packer::wants(&window, plan) => drop(windows.insert(key, window)),
@@ -275,7 +278,6 @@ fn captured(engine: &Engine, plan: &Plan) -> Result<(Batch, BTreeMap<Key, Window
             }
         }
     }
-    Ok((batch, windows))
 }
 
 /// Adds windows that have not changed, and shall move, as the tree has them now.

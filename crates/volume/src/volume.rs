@@ -283,7 +283,8 @@ impl Volume {
     /// Commits and ends: nothing can be changed any more, and what the kernel held is forgotten. Without this a volume ends as in a
     /// crash: the log has what was synced. If this fails, the volume goes on as before.
     pub fn close(&self) -> Result<(), VolumeError> {
-        if let Some(lease) = self.lease().take() {
+        let lease = self.lease().take();
+        if let Some(lease) = lease {
             let released = self.volumes.runtime.block_on(self.volumes.heads.release(lease));
             return released.map_err(VolumeError::heads(&self.name));
         }

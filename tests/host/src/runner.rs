@@ -26,7 +26,7 @@ impl Case {
 /// process: 0 if all passed.
 pub fn run(cases: &[Case]) -> ! {
     let wanted = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default();
-    let (mut passed, mut failed) = (0, 0);
+    let (mut passed, mut failures) = (0, Vec::new());
     for case in cases.iter().filter(|case| case.name.contains(&wanted)) {
         let began = Instant::now();
         let before = Traces::now();
@@ -39,14 +39,18 @@ pub fn run(cases: &[Case]) -> ! {
                 println!("{} ... ok ({seconds:.1} s)", case.name);
             }
             Err(error) => {
-                failed += 1;
                 let chain: Vec<String> = error.chain().map(ToString::to_string).collect();
-                println!("{} ... FAILED ({seconds:.1} s)\n    {}", case.name, chain.join("\n    caused by: "));
+                let line =
+                    format!("{} ... FAILED ({seconds:.1} s)\n    {}", case.name, chain.join("\n    caused by: "));
+                println!("{line}");
+                failures.push(line);
             }
         }
     }
-    println!("\n{passed} passed, {failed} failed");
-    std::process::exit(i32::from(failed > 0 || passed == 0));
+    // Once more at the end: a log that was cut keeps its last lines.
+    println!("\n{passed} passed, {} failed", failures.len());
+    failures.iter().for_each(|line| println!("{line}"));
+    std::process::exit(i32::from(!failures.is_empty() || passed == 0));
 }
 
 /// What a case could leave behind.

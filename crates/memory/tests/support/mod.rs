@@ -100,7 +100,8 @@ pub(crate) struct Target {
 
 impl Target {
     fn put(&self, page: u64, bytes: &[u8]) -> Result<(), BoxError> {
-        match self.pages.lock().unwrap().insert(page, bytes.to_vec()) {
+        let before = self.pages.lock().unwrap().insert(page, bytes.to_vec());
+        match before {
             None => Ok(()),
             Some(_) => Err("a page comes twice".into()),
         }

@@ -103,7 +103,8 @@ impl Node {
     }
 
     fn has_ended(&self, id: &SandboxId) -> Error {
-        match self.state().sandbox(id).map(|record| record.state) {
+        let state = self.state().sandbox(id).map(|record| record.state);
+        match state {
             // Its end is not in the records yet.
             Ok(SandboxState::Running) => {
                 Error::NotRunning { id: id.clone(), state: SandboxState::Exited(ExitStatus::Unknown) }

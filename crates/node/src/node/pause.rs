@@ -294,7 +294,9 @@ impl Node {
 
     /// Takes up what an earlier node was in the middle of.
     pub(super) fn take_up_pauses(self: &Arc<Self>) {
-        for record in self.state().sandboxes() {
+        // Not in the head of the loop: there the lock would live as long as the loop.
+        let records = self.state().sandboxes();
+        for record in records {
             match record.state {
                 SandboxState::Pausing => self.settle_later(record),
                 SandboxState::Paused if record.held.is_some() => self.hand_back_soon(record.id),
