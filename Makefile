@@ -64,11 +64,14 @@ bench: build ## the measured comparison: floor, cold start, forks
 bench-volume: ## volumes beside ext4 and beside a FUSE filesystem that does nothing else; needs root
 	@scripts/volume.sh bench
 
+volume-tools: ## git, npm, pip, cargo, tar, SQLite and PostgreSQL on a volume beside ext4; needs root, npm and a network
+	@scripts/volume.sh tools
+
 posix: ## pjdfstest and fsx on a volume; needs root
 	@scripts/volume.sh posix
 
 clean: ## removes everything that was built
 	$(CARGO) clean
 
-.PHONY: help setup build examples programs demo test fuzz soak check bench bench-volume posix clean
+.PHONY: help setup build examples programs demo test fuzz soak check bench bench-volume volume-tools posix clean
 .DEFAULT_GOAL := help

@@ -15,12 +15,14 @@ fail() {
 
 usage() {
 	cat <<-END
-		usage: scripts/volume.sh bench | posix
+		usage: scripts/volume.sh bench | posix | tools [STEP...]
 
 		bench  system calls and a small-file workload on ext4 (or whatever the checkout lies on), on an in-memory FUSE filesystem that
 		       does nothing else, and on a volume; then the engine alone: fsync, writing in order, snapshots, forks, restores.
 		       FILES (5000), ROUNDS (9), ENGINE_FILES (100000)
 		posix  pjdfstest on both, fsx on a volume. FSX_OPERATIONS (20000)
+		tools  what people do, with the real programs, on ext4 and on a volume: git, npm, pip, cargo, tar, rm, SQLite, PostgreSQL; fetches
+		       packages first. ROUNDS (3)
 	END
 }
 
@@ -35,6 +37,7 @@ begin() {
 	work=$(mktemp -d "$PWD/target/volume.XXXXXX")
 	trap end EXIT
 	mkdir "$work/ext4" "$work/ceiling" "$work/volume"
+	chmod 755 "$work"
 	chmod 777 "$work"/*
 }
 
@@ -71,6 +74,15 @@ bench() {
 	done
 	say "the engine alone"
 	TMPDIR=$work "$EXAMPLES/speed" "${ENGINE_FILES:-100000}" 4096
+}
+
+tools() {
+	command -v npm >/dev/null || fail "needs npm (Debian: apt-get install npm)"
+	begin
+	serve "$work/volume" "$EXAMPLES/mount" "$work/state" "$work/volume"
+	mkdir "$work/fetched"
+	say "load before: $(cut -d ' ' -f 1 /proc/loadavg); first: ext4, second: a volume"
+	/usr/bin/python3 scripts/volume_tools.py "$work/ext4" "$work/volume" "$work/fetched" "${ROUNDS:-3}" "$@"
 }
 
 # tool NAME VERSION: from crates.io, below target.
@@ -137,9 +149,9 @@ posix() {
 }
 
 case ${1:-} in
-bench | posix)
+bench | posix | tools)
 	enter_namespace "$@"
-	"$1"
+	"$@"
 	;;
 *)
 	usage

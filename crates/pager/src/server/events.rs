@@ -185,6 +185,7 @@ impl Server {
         let pages = parent.image.layout.pages();
         record.enter(parent.image.record.index, child, None);
         record.missing(pages).copy_from(parent.missing);
+        lock(&parent.image.progress).forked();
         // The child has no move under way, so it awaits no echo.
         record.begin(&Space::from_parts(book.space.spans().to_vec(), Default::default()), pages);
         // A parent that was killed has forked before it died.

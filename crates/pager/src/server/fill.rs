@@ -20,6 +20,13 @@ use crate::{
 /// As long as nobody knows what is touched first, nothing is filled unasked: what is faulted on meanwhile is what should be known.
 pub const RECORDING: Duration = Duration::from_secs(2);
 
+/// How long a process that was handed over, or has forked, is left to its first steps: filling would take processors from those, and each filled
+/// page is one more that a fork has to copy an entry for.
+const CALM: Duration = Duration::from_millis(250);
+
+/// Who forks on and on is filled after this nevertheless.
+const CALM_MAX: Duration = Duration::from_secs(2);
+
 /// Between two looks for something to fill, when there is none.
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -34,20 +41,30 @@ const DEBT_MIN: Duration = Duration::from_millis(1);
 pub(super) struct Progress {
     /// All before this page was looked at in this round.
     sweep: u64,
-    /// After a failure: not before.
+    /// While the working set is recorded, or after a failure: not before.
     due: Option<Instant>,
     failures: u32,
+    opened: Instant,
+    /// Nobody hurries: not before.
+    calm: Instant,
 }
 
 impl Progress {
     pub(super) fn new(is_recorded: bool) -> Self {
-        let due = (!is_recorded).then(|| Instant::now() + RECORDING);
-        Self { sweep: 0, due, failures: 0 }
+        let opened = Instant::now();
+        let due = (!is_recorded).then(|| opened + RECORDING);
+        Self { sweep: 0, due, failures: 0, opened, calm: opened + CALM }
+    }
+
+    /// One of its processes has forked.
+    pub(super) fn forked(&mut self) {
+        self.calm = (Instant::now() + CALM).min(self.opened + CALM_MAX);
     }
 
     /// The address of the next page to fetch, if one of `processes` lacks any.
     fn next(&mut self, image: &Image, processes: &[Arc<Process>], now: Instant) -> Option<u64> {
-        if self.due.is_some_and(|due| now < due) {
+        let calm = now < self.calm && !image.record.is_hurried();
+        if calm || self.due.is_some_and(|due| now < due) {
             return None;
         }
         let Image { layout, source, .. } = image;

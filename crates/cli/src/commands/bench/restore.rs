@@ -150,16 +150,23 @@ impl Run<'_> {
     }
 
     async fn at_once(&self, way: &Way, label: &str, one: Duration, report: &mut Report) -> Result<()> {
-        let (mut answered, mut totals) = (Vec::new(), Vec::new());
+        let (mut started, mut totals) = (Vec::new(), Vec::new());
         for _ in 0..AT_ONCE_NODES {
             progress(&format!("{AT_ONCE} first answers at once, {label}"));
             let (times, total) = many_at_once(way, PLAIN, AT_ONCE).await?;
-            answered.extend(times);
+            started.extend(times);
             totals.push(total);
         }
-        let (median, total) = (median(&answered), median(&totals));
-        let beside =
-            format!("{:.2}x of one; all after {} = {:.2}x", times(median, one), duration(total), times(total, one));
+        let running: Vec<Duration> = started.iter().map(|started| started.running).collect();
+        let answered: Vec<Duration> = started.iter().map(|started| started.answered).collect();
+        let (running, half, total) = (median(&running), median(&answered), median(&totals));
+        let beside = format!(
+            "{:.2}x of one; runs after {}; all after {} = {:.2}x",
+            times(half, one),
+            duration(running),
+            duration(total),
+            times(total, one)
+        );
         report.add(format!("first answer, fresh node, {AT_ONCE} at once, {label}"), answered, beside);
         Ok(())
     }

@@ -64,8 +64,8 @@ pub(super) async fn first_answers(way: &Way, name: &str, rounds: u32) -> Result<
     Ok((firsts, recording))
 }
 
-/// Starts the checkpoint so many times at once on one node; gives the time of each and of all.
-pub(super) async fn many_at_once(way: &Way, name: &str, count: u32) -> Result<(Vec<Duration>, Duration)> {
+/// Starts the checkpoint so many times at once on one node; gives the times of each, and the time of all.
+pub(super) async fn many_at_once(way: &Way, name: &str, count: u32) -> Result<(Vec<Started>, Duration)> {
     let node = Arc::new(node(way).await?);
     let began = Instant::now();
     let mut starts = JoinSet::new();
@@ -75,7 +75,7 @@ pub(super) async fn many_at_once(way: &Way, name: &str, count: u32) -> Result<(V
     }
     let mut answered = Vec::new();
     while let Some(started) = starts.join_next().await {
-        answered.push(started??.1.answered);
+        answered.push(started??.1);
     }
     let total = began.elapsed();
     Arc::into_inner(node).context("the node is still in use")?.stop().await?;
