@@ -65,6 +65,9 @@ pub struct Sandbox {
     pub start_us: u64,
     /// Process id of its program on the node.
     pub main_pid: i32,
+    /// The volumes that are mounted in it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<VolumeMount>,
 }
 
 /// One process of a sandbox.
@@ -104,9 +107,6 @@ pub struct SandboxDetail {
     pub layers: Vec<String>,
     /// Its directory on the node.
     pub directory: String,
-    /// The volumes that are mounted in it.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub volumes: Vec<VolumeMount>,
 }
 
 /// Which interpreter runs a start's script.

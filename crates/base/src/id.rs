@@ -101,6 +101,15 @@ impl SnapshotName {
     }
 }
 
+impl VolumeName {
+    /// Of the volume that a copy has in the place of this one: it begins like this name and ends with the copy's.
+    pub fn of_copy(&self, copy: &SandboxId) -> Self {
+        // Names are ASCII.
+        let begin = &self.0[..self.0.len().min(limits::NAME_BYTES_MAX - 1 - copy.0.len())];
+        Self(format!("{begin}-{copy}"))
+    }
+}
+
 impl SandboxId {
     /// A new identifier from the kernel's random source (48 bits: a clash among a node's sandboxes is refused by `mkdir`).
     pub fn random() -> Self {

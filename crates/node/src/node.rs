@@ -6,6 +6,7 @@
 mod ahead;
 mod build;
 mod checkpoint;
+mod cut;
 mod dial;
 mod discard;
 mod exec;

@@ -139,6 +139,7 @@ impl SandboxRecord {
             created_ms: self.created_ms,
             start_us: self.start_us,
             main_pid: self.main.pid,
+            volumes: self.volumes.clone(),
         }
     }
 }

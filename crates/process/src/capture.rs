@@ -44,6 +44,8 @@ pub struct CaptureSpec {
     pub earlier_arena: Option<(u64, u64)>,
     /// Directories where copies may find another filesystem. What is open there is refused; the working directory may be there.
     pub mount_points: Vec<PathBuf>,
+    /// Directories where copies find a filesystem like the program's, and the zygote none: files may be open there, and not mapped.
+    pub volumes: Vec<PathBuf>,
 }
 
 /// An error of what the caller does while the source is stopped.
@@ -57,7 +59,7 @@ type Step<'a> = &'a mut dyn FnMut() -> Result<(), PauseError>;
 pub struct Capture {
     pub(crate) image: Image,
     pub(crate) still: Still,
-    /// How long the source was stopped.
+    /// How long the source was stopped, or has been so far.
     pub pause: Duration,
 }
 
@@ -134,9 +136,14 @@ fn capture_until(spec: &CaptureSpec, during_pause: Step<'_>, hold: Option<Step<'
     let known = Known { threads, pending, answers, found, lines, dont_fork };
     let image = complete(&still, arena, spec.earlier_arena, known)?;
     refuse(covered::refusals(&image, &spec.mount_points))?;
-    if let Some((hold, _stopped, _deadman)) = held {
-        hold().map_err(Error::DuringPause)?;
-    }
+    refuse(covered::mapped(&image, &spec.volumes))?;
+    let pause = match held {
+        Some((hold, _stopped, _deadman)) => {
+            hold().map_err(Error::DuringPause)?;
+            began.elapsed()
+        }
+        None => pause,
+    };
     Ok(Capture { image, still, pause })
 }
 

@@ -11,17 +11,38 @@ use crate::{
 
 /// One refusal for each thing of the program that lies at or below one of `mount_points`.
 pub(crate) fn refusals(image: &Image, mount_points: &[impl AsRef<Path>]) -> Vec<Refusal> {
-    let below = |(what, path): (String, Vec<u8>)| {
+    let refuse = |what, path, mount_point| Refusal::BelowMountPoint { what, path, mount_point };
+    below(program(image).chain(files(image)).chain(mappings(image)), mount_points, refuse)
+}
+
+/// The same for what the zygote would have to map: it has no filesystems but its root.
+pub(crate) fn mapped(image: &Image, volumes: &[impl AsRef<Path>]) -> Vec<Refusal> {
+    let refuse = |what, path, mount_point| Refusal::OnVolume { what, path, mount_point };
+    below(program(image).chain(mappings(image)), volumes, refuse)
+}
+
+/// Something of the program, for people, and its path.
+type Named = (String, Vec<u8>);
+
+fn below(
+    named: impl Iterator<Item = Named>,
+    mount_points: &[impl AsRef<Path>],
+    refuse: fn(String, String, String) -> Refusal,
+) -> Vec<Refusal> {
+    let below = |(what, path): Named| {
         let path = Path::new(std::ffi::OsStr::from_bytes(&path));
         let mount_point = mount_points.iter().map(AsRef::as_ref).find(|point| path.starts_with(point))?;
         let [path, mount_point] = [path, mount_point].map(|path| path.display().to_string());
-        Some(Refusal::BelowMountPoint { what, path, mount_point })
+        Some(refuse(what, path, mount_point))
     };
-    let program = ("its program file".to_owned(), image.layout.exe.clone());
-    std::iter::once(program).chain(files(image)).chain(mappings(image)).filter_map(below).collect()
+    named.filter_map(below).collect()
 }
 
-fn files(image: &Image) -> impl Iterator<Item = (String, Vec<u8>)> {
+fn program(image: &Image) -> impl Iterator<Item = Named> {
+    std::iter::once(("its program file".to_owned(), image.layout.exe.clone()))
+}
+
+fn files(image: &Image) -> impl Iterator<Item = Named> {
     image.files.iter().flat_map(|file| {
         let number = file.numbers.first().map_or(-1, |(number, _)| *number);
         let paths = match &file.kind {
@@ -47,7 +68,7 @@ fn files(image: &Image) -> impl Iterator<Item = (String, Vec<u8>)> {
     })
 }
 
-fn mappings(image: &Image) -> impl Iterator<Item = (String, Vec<u8>)> {
+fn mappings(image: &Image) -> impl Iterator<Item = Named> {
     image.mappings.iter().filter_map(|mapping| match &mapping.backing {
         Backing::File { path, .. } | Backing::SharedFile { path, .. } => {
             Some((format!("the mapping at {:#x}", mapping.range.start), path.clone()))

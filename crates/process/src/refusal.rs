@@ -83,6 +83,10 @@ pub enum Refusal {
         "{what} is {path}, and on the mount point {mount_point} sandboxes may have a volume instead: have nothing open there when the program is ready"
     )]
     BelowMountPoint { what: String, path: String, mount_point: String },
+    #[error(
+        "{what} is {path}, which is on the volume at {mount_point}: a program that runs, or maps, a file of a volume cannot be forked"
+    )]
+    OnVolume { what: String, path: String, mount_point: String },
     #[error("it has {found} {what}, more than the {max} that can be forked")]
     TooMany { what: String, found: usize, max: usize },
     #[error("it holds capabilities ({effective:#x}) or runs as root: only an unprivileged program can be forked")]

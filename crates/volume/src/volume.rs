@@ -84,6 +84,8 @@ pub struct Volume {
     volumes: Volumes,
     engine: Engine,
     durability: Durability,
+    /// Of the head since this node became the writer; a reader's says nothing.
+    generation: u64,
     /// Held during a commit: there is one at a time.
     committed: Mutex<Committed>,
     /// Of a reader: keeps what it reads.

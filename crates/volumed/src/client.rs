@@ -10,17 +10,21 @@ use std::{
     time::Instant,
 };
 
+use api::ErrorBody;
 use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
 use hyper::{
-    Request, Response,
+    Method, Request, Response,
     body::{Body, Incoming},
     client::conn::http1,
+    header::CONTENT_TYPE,
 };
 use hyper_util::rt::TokioIo;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with,
     sockopt::{Timeout, set_socket_timeout},
 };
+use serde::{Serialize, de::DeserializeOwned};
 use tokio::net::UnixStream;
 
 use crate::{
@@ -67,6 +71,27 @@ impl Client {
         tokio::spawn(connection);
         let answered = sender.send_request(request).await;
         answered.map_err(|error| if error.is_incomplete_message() { Error::NoAnswer } else { error.into() })
+    }
+
+    /// As [`Client::request`], with JSON in both directions. A refusal is an error.
+    pub async fn ask<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: &(impl Serialize + Sync),
+    ) -> Result<T, Error> {
+        let body = serde_json::to_vec(body).map_err(not_json("ask the process of volumes"))?;
+        let request = Request::builder().method(method).uri(path).header(CONTENT_TYPE, "application/json");
+        let request = request.body(Full::new(Bytes::from(body))).map_err(not_json("ask the process of volumes"))?;
+        let response = self.request(request).await?;
+        let status = response.status();
+        let answer = response.into_body().collect().await?.to_bytes();
+        let hear = || not_json("understand the process of volumes");
+        if status.is_success() {
+            return serde_json::from_slice(&answer).map_err(hear());
+        }
+        let ErrorBody { error } = serde_json::from_slice(&answer).map_err(hear())?;
+        Err(Error::Refused { status: status.as_u16(), error })
     }
 
     /// A mount that is attached nowhere yet, for [`Attach::holder`]. May be repeated: a holder counts once.
@@ -156,6 +181,10 @@ impl Client {
         std::thread::spawn(move || child.wait());
         Ok(stream)
     }
+}
+
+fn not_json<E: Into<BoxError>>(doing: &'static str) -> impl FnOnce(E) -> Error {
+    move |error| Error::System { doing, source: io::Error::other(error) }
 }
 
 fn is_absent(error: &io::Error) -> bool {

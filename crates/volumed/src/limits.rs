@@ -58,6 +58,8 @@ pub(crate) const RENEWAL: Duration = Duration::from_secs(15 * 60);
 pub(crate) const SLOT_WAIT_MAX: Duration = Duration::from_secs(60);
 /// Between two attempts to go on with a mount while the store is away.
 pub(crate) const ADOPTION_PAUSE: Duration = Duration::from_millis(500);
+/// How long it is waited for whether another node writes an open volume.
+pub(crate) const CONFIRM_MAX: Duration = Duration::from_secs(1);
 /// How long the store is waited for when an open volume is described.
 pub(crate) const INSPECT_MAX: Duration = Duration::from_secs(1);
 /// Pause before the second attempt to open the store; doubled each time.

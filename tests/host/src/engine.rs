@@ -103,8 +103,13 @@ impl Bench {
             Ok(StreamFile { dev: status.dev(), ino: status.ino() })
         };
         let streams = vec![(file(&place.null)?, Stream::Stdin), (file(&place.log)?, Stream::Stdout)];
-        let spec =
-            CaptureSpec { pid, streams, earlier_arena: base.map(|base| base.facts.arena), mount_points: Vec::new() };
+        let spec = CaptureSpec {
+            pid,
+            streams,
+            earlier_arena: base.map(|base| base.facts.arena),
+            mount_points: Vec::new(),
+            volumes: Vec::new(),
+        };
         let capture = process::capture(&spec, &mut || Ok(place.sandbox.snapshot_upper(&layers[0])?))?;
         let rootfs = sandbox::detached_rootfs(&self.layers(layers))?;
         let spec = BuildSpec {

@@ -172,8 +172,13 @@ fn outside_of_a_sandbox() -> Result<()> {
         child.wait()?;
         return Err(error);
     }
-    let spec =
-        CaptureSpec { pid: child.id() as i32, streams: Vec::new(), earlier_arena: None, mount_points: Vec::new() };
+    let spec = CaptureSpec {
+        pid: child.id() as i32,
+        streams: Vec::new(),
+        earlier_arena: None,
+        mount_points: Vec::new(),
+        volumes: Vec::new(),
+    };
     let mut copied = false;
     let captured = process::capture(&spec, &mut || {
         copied = true;

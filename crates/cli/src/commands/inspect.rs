@@ -46,7 +46,7 @@ fn print(detail: &SandboxDetail) {
     println!("cgroup     {}", detail.cgroup);
     println!("directory  {}", detail.directory);
     println!("layers     {}", detail.layers.join("\n           "));
-    for mount in &detail.volumes {
+    for mount in &sandbox.volumes {
         println!("volume     {}", super::volume::describe_mount(mount));
     }
     println!();

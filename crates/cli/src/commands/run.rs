@@ -47,8 +47,17 @@ pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
     Ok(report_failures(&response.failures))
 }
 
-/// Ids and start times.
+/// Ids and start times, and which volumes each has if any has one.
 pub(super) fn print_started(sandboxes: &[Sandbox]) {
+    if sandboxes.iter().any(|sandbox| !sandbox.volumes.is_empty()) {
+        let volumes = |sandbox: &Sandbox| {
+            let mounts = sandbox.volumes.iter().map(super::volume::describe_mount);
+            mounts.collect::<Vec<_>>().join(", ")
+        };
+        let row = |sandbox: &Sandbox| [sandbox.id.to_string(), output::micros(sandbox.start_us), volumes(sandbox)];
+        let rows: Vec<_> = sandboxes.iter().map(row).collect();
+        return output::table(["ID", "START", "VOLUMES"], &rows);
+    }
     let rows: Vec<_> =
         sandboxes.iter().map(|sandbox| [sandbox.id.to_string(), output::micros(sandbox.start_us)]).collect();
     output::table(["ID", "START"], &rows);

@@ -26,8 +26,8 @@ use crate::error::{Error, Result};
 
 /// Of manifests, in the store's numbering of clients.
 pub(super) const MANIFEST_KIND: u16 = 2;
-/// Of the encoding below. Version 1 has a checkpoint of version 2 and no volumes.
-const VERSION: u16 = 2;
+/// Of the encoding below. Version 1 has a checkpoint of version 2 and no volumes, version 2 only volumes that are mounted read-only.
+const VERSION: u16 = 3;
 /// Of the frame around it.
 const FRAME: u16 = 0x4e02;
 const HEADS: &str = "paused/";
@@ -48,12 +48,32 @@ pub(crate) struct Paused {
     pub(crate) machine: sandbox::Machine,
     /// The node that has it in hand: no other one may start it.
     pub(crate) holder: Option<String>,
-    /// What was mounted in it, all of it read-only.
+    /// What was mounted in it.
     pub(crate) volumes: Vec<Mounted>,
 }
 
-/// A volume as it was mounted: its name, the directory, and the snapshot if it was one.
-pub(crate) type Mounted = (VolumeName, String, Option<SnapshotName>);
+/// A volume as it was mounted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Mounted {
+    pub(crate) volume: VolumeName,
+    /// The directory.
+    pub(crate) path: String,
+    /// If it was one.
+    pub(crate) snapshot: Option<SnapshotName>,
+    pub(crate) read_only: bool,
+}
+
+/// As it was written by version 2: its fields by their places. A volume's were its name, the directory, and the snapshot if it was one.
+type Second = (
+    Checkpoint,
+    SandboxId,
+    Option<SandboxId>,
+    u64,
+    u64,
+    sandbox::Machine,
+    Option<String>,
+    Vec<(VolumeName, String, Option<SnapshotName>)>,
+);
 
 /// As it was written by version 1: its fields by their places.
 type First = (WithoutMountPoints, SandboxId, Option<SandboxId>, u64, u64, sandbox::Machine, Option<String>);
@@ -74,8 +94,15 @@ impl Paused {
             return Err(format!("{} bytes are too many", framed.len())).storing("read a paused sandbox");
         }
         let (version, bytes) = frame::decode(framed, FRAME, VERSION).storing("read a paused sandbox")?;
-        if version > 1 {
+        if version > 2 {
             return postcard::from_bytes(bytes).storing("read a paused sandbox");
+        }
+        if version == 2 {
+            let second: Second = postcard::from_bytes(bytes).storing("read a paused sandbox")?;
+            let (checkpoint, id, parent, created_ms, paused_ms, machine, holder, volumes) = second;
+            let mounted = |(volume, path, snapshot)| Mounted { volume, path, snapshot, read_only: true };
+            let volumes = volumes.into_iter().map(mounted).collect();
+            return Ok(Self { checkpoint, id, parent, created_ms, paused_ms, machine, holder, volumes });
         }
         let first: First = postcard::from_bytes(bytes).storing("read a paused sandbox")?;
         let (checkpoint, id, parent, created_ms, paused_ms, machine, holder) = first;
@@ -139,4 +166,37 @@ pub(crate) fn lost_race(error: &Error) -> bool {
         source.downcast_ref::<HeadsError>(),
         Some(HeadsError::Moved { .. } | HeadsError::Fenced { .. } | HeadsError::NotFound { .. })
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn version_2_had_only_volumes_that_are_mounted_read_only() {
+        let spec = r#"{"name":"a","image":"host","command":["/a"],"cwd":"/","ready":"listening","ready_timeout_ms":1}"#;
+        let blob = || postcard::from_bytes(&[0, 1, 7, 1]).unwrap();
+        let checkpoint = Checkpoint {
+            spec: serde_json::from_str(spec).unwrap(),
+            created_ms: 1,
+            state: blob(),
+            memory: blob(),
+            base: Vec::new(),
+            layers: Vec::new(),
+            counts: Default::default(),
+            hot: None,
+            contents: Vec::new(),
+        };
+        let machine = sandbox::Machine::random();
+        let id = SandboxId::random();
+        let (volume, path): (VolumeName, _) = ("ws".parse().unwrap(), "/workspace".to_owned());
+        let volumes = vec![(volume.clone(), path.clone(), None)];
+        let second: Second = (checkpoint.clone(), id.clone(), None, 1, 2, machine.clone(), None, volumes);
+        let framed = frame::encode(FRAME, 2, &postcard::to_stdvec(&second).unwrap()).unwrap();
+        let volumes = vec![Mounted { volume, path, snapshot: None, read_only: true }];
+        let (parent, holder) = (None, None);
+        let read = Paused { checkpoint, id, parent, created_ms: 1, paused_ms: 2, machine, holder, volumes };
+        assert_eq!(Paused::decode(&framed).unwrap(), read);
+        assert_eq!(Paused::decode(&read.encode().unwrap()).unwrap(), read);
+    }
 }

@@ -91,7 +91,7 @@ fn hint(error: &Error) -> Option<String> {
         }
         Error::VolumeRefused { error, .. } => return error.hint.clone(),
         Error::WritesVolumes { .. } => {
-            "a copy would write the same volume. Fork that (`pando volume fork`) and start a sandbox with the fork: `pando run TEMPLATE --volume FORK:PATH`; sandboxes whose volumes are all mounted with `:ro` can be forked, kept and paused"
+            "fork it (`pando fork`: copies get volumes of their own) or pause it (`pando pause`); of sandboxes whose volumes are all mounted with `:ro` checkpoints can be taken"
         }
         Error::NotMounted { .. } => "`pando volume inspect NAME` shows who holds a volume",
         Error::HostPath { .. } => "name an empty directory that nothing is mounted on",

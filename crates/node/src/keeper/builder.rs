@@ -209,6 +209,7 @@ fn build(
         streams: job.streams.clone(),
         earlier_arena: job.earlier_arena,
         mount_points: job.mount_points.clone(),
+        volumes: job.volumes.clone(),
     };
     let capture_began = Instant::now();
     // Inside the pause: memory and files of the copies are of the same instant.

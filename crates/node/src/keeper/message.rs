@@ -70,6 +70,8 @@ pub(crate) struct BuildZygote {
     pub(crate) state_dest: Option<PathBuf>,
     /// Directories on which copies may have another filesystem: what the program has open there could not be carried.
     pub(crate) mount_points: Vec<PathBuf>,
+    /// Directories on which copies have volumes as the program does: what it has mapped from there could not be carried.
+    pub(crate) volumes: Vec<PathBuf>,
     /// Use huge pages.
     pub(crate) huge_pages: bool,
     /// The sandbox is frozen from the captured instant on, until it is told to thaw.

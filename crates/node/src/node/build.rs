@@ -196,6 +196,7 @@ impl Node {
             layer_dest: job.layer.clone(),
             state_dest: None,
             mount_points: spec.mount_points.iter().map(PathBuf::from).collect(),
+            volumes: Vec::new(),
             huge_pages: true,
             hold: false,
         };

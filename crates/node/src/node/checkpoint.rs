@@ -155,11 +155,16 @@ impl Node {
             state_dest: Some(directory.join(STATE)),
             // What is resumed has the volumes that it had. Other copies may have others.
             mount_points: if hold { Vec::new() } else { spec.mount_points.iter().map(PathBuf::from).collect() },
+            volumes: if hold { volumes::directories(&record.volumes) } else { Vec::new() },
             huge_pages: false,
             hold,
         };
         self.state().hold(&record.layers);
-        let built = self.request_zygote(job, format!("sandbox {}", record.id), None).await;
+        let built = match self.request_zygote(job, format!("sandbox {}", record.id), None).await {
+            // It stands still, and what it has written has to be where it is resumed.
+            Ok(built) if hold => self.commit_written(&record.id, &record.volumes).await.map(|()| built),
+            built => built,
+        };
         let written = match built {
             Ok((built, timings)) => {
                 let captured = Captured {

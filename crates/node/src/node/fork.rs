@@ -2,23 +2,34 @@
 //!
 //! ```text
 //! keeper: still of the program, upper directory copied into the fork point's layer (the only pause) -> zygote, branched off the
-//!         template's: unchanged memory stays shared
+//!         template's: unchanged memory stays shared           volumes that it can write: cut before it goes on (see `cut`)
 //! copies: sandboxes on [fork point's layer, layers of the original ...] -> started from that zygote -> zygote dropped
 //! ```
 //!
 //! The fork point is a directory with a layer and nothing else; it goes with the last sandbox that stands on it.
 
-use std::{path::PathBuf, sync::Arc, time::Instant};
+use std::{
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use api::{BuildTimings, ExitStatus, ForkRequest, ForkResponse, Interpreter, SandboxState};
 use base::id::SandboxId;
 use tokio::sync::oneshot;
 
-use super::{Node, images::remove_quietly, start::Source, volumes};
+use super::{
+    Node,
+    cut::{self, Cut},
+    images::remove_quietly,
+    start::Source,
+    volumes,
+};
 use crate::{
     error::{Context, Error, Result},
     http::error_detail,
     keeper::message::BuildZygote,
+    records::SandboxRecord,
     state::{Blank, FORK_LAYER, ZygoteRef},
 };
 
@@ -26,12 +37,7 @@ impl Node {
     /// Forks `request.count` copies of a running sandbox.
     pub(crate) async fn fork(self: &Arc<Self>, id: &SandboxId, request: &ForkRequest) -> Result<ForkResponse> {
         let began = Instant::now();
-        let pages = {
-            let state = self.state();
-            let record = state.running(id)?;
-            volumes::refuse_written(record)?;
-            record.pages.clone()
-        };
+        let pages = self.state().running(id)?.pages.clone();
         if let Some(pages) = pages {
             self.wait_filled(&pages).await?;
         }
@@ -54,18 +60,19 @@ impl Node {
             layers: record.layers.clone(),
             layer_dest: layer.clone(),
             state_dest: None,
-            // The copies have the same volumes.
+            // The copies have the same volumes, or forks of them.
             mount_points: Vec::new(),
+            volumes: volumes::directories(&record.volumes),
             huge_pages: false,
-            hold: false,
+            hold: cut::written(&record.volumes).next().is_some(),
         };
         let layers: Vec<_> = std::iter::once(layer).chain(record.layers.iter().cloned()).collect();
         // From here on the point lives as long as its layer is used; the claim has done its duty.
         self.state().hold(&layers);
         self.state().release(&point);
-        let (built, blanks) = self.build_beside_blanks(job, &layers, &record.limits, request.count).await;
+        let (built, blanks) = self.build_beside_blanks(job, &layers, &record, request.count).await;
         let response = match built {
-            Ok((built, timings)) => {
+            Ok((built, timings, cut)) => {
                 let source = Source {
                     template: record.template.clone(),
                     parent: Some(id.clone()),
@@ -76,8 +83,10 @@ impl Node {
                     arena: built.arena,
                     interpreter: Interpreter::InProcess,
                     volumes: record.volumes.clone(),
+                    cut,
                 };
                 let (sandboxes, failures) = self.start_many(&source, request.count, blanks).await;
+                self.forget_cut(&source.cut).await;
                 Ok(ForkResponse {
                     sandboxes,
                     pause_us: timings.pause_us,
@@ -114,29 +123,50 @@ impl Node {
         }
     }
 
-    /// Builds the zygote and, as soon as the layer is whole, the sandboxes for its copies: those are the keeper's work, and
-    /// the zygote is its builder's.
+    /// Builds the zygote and, as soon as the layer is whole, cuts the volumes and makes the sandboxes for its copies: those are the keeper's
+    /// work, and the zygote is its builder's.
     async fn build_beside_blanks(
         self: &Arc<Self>,
         job: BuildZygote,
         layers: &[PathBuf],
-        limits: &api::Limits,
+        original: &SandboxRecord,
         count: u32,
-    ) -> (Result<(ZygoteRef, BuildTimings)>, Vec<Blank>) {
+    ) -> (Result<(ZygoteRef, BuildTimings, Cut)>, Vec<Blank>) {
         let (sender, captured) = oneshot::channel();
         let node = Arc::clone(self);
-        let what = format!("sandbox {}", job.id);
+        let (what, holds) = (format!("sandbox {}", job.id), job.hold);
         let build = tokio::spawn(async move { node.request_zygote(job, what, Some(sender)).await });
+        let captured = captured.await.is_ok();
+        let (cut, stood) = if !holds {
+            (Ok(Cut::default()), Duration::ZERO)
+        } else if captured {
+            self.cut(&original.id, &original.volumes).await
+        } else {
+            // The builder may have died between the freeze and its word.
+            self.thaw(&original.id).await;
+            (Ok(Cut::default()), Duration::ZERO)
+        };
         let mut blanks = Vec::new();
-        if captured.await.is_ok() {
+        if captured && cut.is_ok() {
             while blanks.len() < count as usize && !build.is_finished() {
-                match self.create_blank(layers, limits).await {
+                match self.create_blank(layers, &original.limits).await {
                     Ok(blank) => blanks.push(blank),
                     // The start that lacks it tries again, and reports what is wrong.
                     Err(_) => break,
                 }
             }
         }
-        (build.await.doing("build the zygote").flatten(), blanks)
+        let built = match (build.await.doing("build the zygote").flatten(), cut) {
+            (Ok((zygote, timings)), Ok(cut)) => {
+                let pause_us = timings.pause_us + stood.as_micros() as u64;
+                Ok((zygote, BuildTimings { pause_us, ..timings }, cut))
+            }
+            (Ok(_), Err(error)) => Err(error),
+            (Err(error), cut) => {
+                self.forget_cut(&cut.unwrap_or_default()).await;
+                Err(error)
+            }
+        };
+        (built, blanks)
     }
 }

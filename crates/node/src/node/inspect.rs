@@ -24,7 +24,6 @@ impl Node {
             cgroup: group.display().to_string(),
             layers: record.layers.iter().map(|layer| layer.display().to_string()).collect(),
             directory: self.home(id).display().to_string(),
-            volumes: record.volumes,
         })
     }
 }

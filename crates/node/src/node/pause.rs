@@ -18,7 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use api::{CheckpointStage, PauseResponse, SandboxState};
+use api::{CheckpointStage, PauseResponse, SandboxState, VolumeMount};
 use base::id::SandboxId;
 use store::heads::Head;
 use tokio::runtime::Handle;
@@ -30,11 +30,11 @@ use super::{
     inspect::{pids, process},
     load_records,
     logs::earlier_file,
-    now_ms, volumes,
+    now_ms,
 };
 use crate::{
     config::{Config, RECORD, output_file},
-    durable::{Checkpoint, Paused, Storing, lost_race},
+    durable::{Checkpoint, Mounted, Paused, Storing, lost_race},
     error::{Context, Error, Result, chain},
     keeper::message::Request,
     records::{self, Durability, SandboxRecord},
@@ -54,7 +54,6 @@ impl Node {
         progress: &CheckpointProgress,
     ) -> Result<PauseResponse> {
         let began = Instant::now();
-        volumes::refuse_written(self.state().running(id)?)?;
         let record = self.state().begin_pause(id, now_ms())?;
         let named = Arc::new(AtomicBool::new(false));
         let stored = self.store_paused(&record, &named, progress).await;
@@ -114,7 +113,7 @@ impl Node {
                 paused_ms: paused_ms.unwrap_or_default(),
                 machine,
                 holder: Some(holder),
-                volumes: volumes.into_iter().map(|mount| (mount.volume, mount.path, mount.snapshot)).collect(),
+                volumes: volumes.into_iter().map(mounted).collect(),
             };
             paused.commit(writing, parent)
         });
@@ -202,6 +201,11 @@ impl Node {
         if let Err(error) = records::write(&path, &record, Durability::Process) {
             tracing::warn!(sandbox = %id, error = chain(&error), "its record may say that it is being paused");
         }
+        self.thaw(id).await;
+    }
+
+    /// Has a sandbox go on that was frozen with its capture. If the keeper is gone, the next one does so that adopts it.
+    pub(super) async fn thaw(&self, id: &SandboxId) {
         let thawed = match self.keeper("thaw the sandbox").await {
             Ok(keeper) => keeper.call("thaw the sandbox", Request::Thaw { id: id.clone() }, &[], CREATE_DEADLINE).await,
             Err(error) => Err(error),
@@ -309,6 +313,10 @@ impl Node {
             }
         }
     }
+}
+
+fn mounted(VolumeMount { volume, path, read_only, snapshot }: VolumeMount) -> Mounted {
+    Mounted { volume, path, snapshot, read_only }
 }
 
 /// Makes the output files in `from` files of `to` as well. What `to` has already stays.

@@ -13,6 +13,7 @@ use store::heads::Head;
 
 use super::{
     Node,
+    cut::Cut,
     images::{random_suffix, remove_quietly},
     pause::{STORE_REST, link_output},
     start::{InFlight, Source},
@@ -158,6 +159,7 @@ impl Node {
             arena: zygote.arena,
             interpreter: Interpreter::InProcess,
             volumes: small(paused).volumes,
+            cut: Cut::default(),
         };
         self.attach_volumes(id, &source.volumes).await?;
         let (main, ended) = self.fork_into(&source, &blank).await?;
@@ -253,10 +255,11 @@ fn small(paused: &Paused) -> SandboxRecord {
         paused_ms: Some(paused.paused_ms),
         held: None,
         reason: None,
-        volumes: paused.volumes.iter().map(mounted).collect(),
+        volumes: paused.volumes.iter().map(mount).collect(),
     }
 }
 
-fn mounted((volume, path, snapshot): &Mounted) -> VolumeMount {
-    VolumeMount { volume: volume.clone(), path: path.clone(), read_only: true, snapshot: snapshot.clone() }
+fn mount(mounted: &Mounted) -> VolumeMount {
+    let Mounted { volume, path, snapshot, read_only } = mounted.clone();
+    VolumeMount { volume, path, read_only, snapshot }
 }

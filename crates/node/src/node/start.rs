@@ -12,7 +12,7 @@ use base::id::{SandboxId, TemplateName};
 use sandbox::{Machine, ProcessIdentity};
 use tokio::{sync::oneshot, task::JoinSet};
 
-use super::{CREATE_DEADLINE, Node, START_DEADLINE, engine_limits, now_ms, unexpected, volumes};
+use super::{CREATE_DEADLINE, Node, START_DEADLINE, cut::Cut, engine_limits, now_ms, unexpected, volumes};
 use crate::{
     config::RECORD,
     error::{Context, Error, Result, chain},
@@ -34,6 +34,8 @@ pub(super) struct Source {
     pub(super) arena: (u64, u64),
     pub(super) interpreter: Interpreter,
     pub(super) volumes: Vec<VolumeMount>,
+    /// Of a live fork: what each copy has in the place of volumes that the original can write.
+    pub(super) cut: Cut,
 }
 
 impl Source {
@@ -49,6 +51,7 @@ impl Source {
             arena,
             interpreter: request.interpreter,
             volumes: request.volumes.clone(),
+            cut: Cut::default(),
         }
     }
 }
@@ -245,14 +248,16 @@ impl Node {
                 self.zygote_lost(source.zygote, "a start found it dead");
             }
             tracing::warn!(sandbox = %blank.id, template = %source.template, error = chain(error), "a start failed");
-            self.discard(blank.id).await;
+            self.discard(blank.id.clone()).await;
+            self.remove_own_volumes(&blank.id, &source.cut).await;
         }
         started
     }
 
     async fn start_in(self: &Arc<Self>, source: &Source, blank: &mut Blank, began: Instant) -> Result<api::Sandbox> {
         // The program finds its volumes where it goes on.
-        self.attach_volumes(&blank.id, &source.volumes).await?;
+        let volumes = self.own_volumes(&blank.id, &source.volumes, &source.cut).await?;
+        self.attach_volumes(&blank.id, &volumes).await?;
         let (main, ended) = match blank.parked.take() {
             Some(parked) => self.release(parked).await?,
             None => self.fork_into(source, blank).await?,
@@ -274,7 +279,7 @@ impl Node {
             spec: None,
             paused_ms: None,
             held: None,
-            volumes: source.volumes.clone(),
+            volumes,
         };
         blank.record.finish(&record)?;
         let sandbox = record.to_api();

@@ -9,7 +9,7 @@
 //! Who is a holder without being a sandbox or a mount of the host, because this node or an earlier one was killed, is let go when the
 //! leftovers are swept.
 
-use std::sync::Arc;
+use std::{path::PathBuf, sync::Arc};
 
 use api::{SandboxState, VolumeMount};
 use axum::body::Body;
@@ -20,7 +20,7 @@ use base::{
 use hyper::{Request, Response, body::Incoming};
 use volumed::{Access, Attach};
 
-use super::{CREATE_DEADLINE, Node};
+use super::{CREATE_DEADLINE, Node, cut};
 use crate::{
     error::{Error, Result, chain},
     keeper::message::Request as ToKeeper,
@@ -85,11 +85,16 @@ pub(super) fn check(mount_points: &[String], mounts: &[VolumeMount]) -> Result<(
     Ok(())
 }
 
-/// A copy of a sandbox that can write a volume would write it as well, with memory of its own that says what is in it.
+/// A checkpoint has no volumes: what its memory says of one would be of an instant that nobody has kept.
 pub(super) fn refuse_written(record: &SandboxRecord) -> Result<()> {
-    let written = record.volumes.iter().filter(|mount| mount.is_writable());
-    let volumes: Vec<String> = written.map(|mount| format!("volume {} on {}", mount.volume, mount.path)).collect();
+    let volumes: Vec<String> =
+        cut::written(&record.volumes).map(|mount| format!("volume {} on {}", mount.volume, mount.path)).collect();
     if volumes.is_empty() { Ok(()) } else { Err(Error::WritesVolumes { id: record.id.clone(), volumes }) }
+}
+
+/// Where they are mounted.
+pub(super) fn directories(mounts: &[VolumeMount]) -> Vec<PathBuf> {
+    mounts.iter().map(|mount| PathBuf::from(&mount.path)).collect()
 }
 
 /// For `map_err`.

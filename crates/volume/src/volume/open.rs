@@ -53,12 +53,14 @@ impl Volumes {
         let key = self.runtime.block_on(self.store.keys().current());
         let key = key.map_err(VolumeError::store("get the key of the log"))?;
         engine.attach(Wal::begin(&folder, self.store.realm(), key, epoch, last, recovered.files)?);
+        let generation = committed.head.generation;
         let (committed, lease) = (Mutex::new(committed), Mutex::new(None));
         Ok(Volume {
             name: name.to_owned(),
             volumes: self.clone(),
             engine,
             durability,
+            generation,
             committed,
             lease,
             health: Watched::default(),
@@ -87,8 +89,10 @@ impl Volumes {
         let (committed, lease) = self.runtime.block_on(self.open_under_lease(&name))?;
         let engine = self.engine(committed.layout.superblock.clone(), committed.layout.files)?;
         let durability = committed.layout.superblock.durability;
+        let generation = committed.head.generation;
         let (name, committed, lease) = (name.to_string(), Mutex::new(committed), Mutex::new(Some(lease)));
-        Ok(Volume { name, volumes: self.clone(), engine, durability, committed, lease, health: Watched::default() })
+        let (volumes, health) = (self.clone(), Watched::default());
+        Ok(Volume { name, volumes, engine, durability, generation, committed, lease, health })
     }
 
     /// A snapshot, kept by a lease.
@@ -149,6 +153,28 @@ impl Volumes {
     fn log_folder(&self, name: &str) -> Result<std::path::PathBuf, VolumeError> {
         head_name(&Origin::Volume(name.to_owned()))?;
         Ok(self.folder.join(self.store.realm().as_str()).join(name).join("log"))
+    }
+}
+
+impl Volume {
+    /// Asks whether this node is the writer still, or reads what nobody changes. If another one is, or the volume was removed, nothing can be
+    /// changed here from now on, and what is here is of the past. Does not wait for a commit that is under way.
+    pub fn confirm(&self) -> Result<(), VolumeError> {
+        if self.engine.wal().is_none() {
+            return Ok(());
+        }
+        let (name, heads) = (head_name(&Origin::Volume(self.name.clone()))?, &self.volumes.heads);
+        let head = self.volumes.runtime.block_on(heads.get(self.volumes.store.realm(), &name));
+        let confirmed = match head.map_err(VolumeError::heads(&self.name)) {
+            Ok(head) if head.generation == self.generation => return Ok(()),
+            Ok(_) => Err(VolumeError::Fenced { name: self.name.clone() }),
+            Err(error) => Err(error),
+        };
+        if let Err(VolumeError::Fenced { .. } | VolumeError::NotFound { .. }) = confirmed {
+            self.engine.forbid_changes();
+            self.health.note(&confirmed);
+        }
+        confirmed
     }
 }
 

@@ -86,7 +86,9 @@ fn hint(failure: &Failure) -> Option<String> {
         Failure::Interrupted => "ask again",
         Failure::File { source: Errno::NOSPC | Errno::DQUOT, .. } => "remove something, or fork it with a larger size",
         Failure::File { source: Errno::NOTEMPTY, .. } => "say recursive=true to remove it with all that is in it",
-        Failure::File { source: Errno::ROFS, .. } => "`pando volume inspect` says why nothing can be changed",
+        Failure::File { source: Errno::ROFS, .. } | Failure::Volume(VolumeError::ReadOnly { .. }) => {
+            "`pando volume inspect` says why nothing can be changed"
+        }
         Failure::File { .. }
         | Failure::Volume(_)
         | Failure::Archive(_)

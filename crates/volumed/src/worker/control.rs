@@ -8,6 +8,7 @@ use std::{
 
 use rustix::net::{SocketFlags, accept_with};
 use tokio::{io::unix::AsyncFd, sync::watch};
+use volume::VolumeError;
 
 use super::{table::Table, work::Kind};
 use crate::{
@@ -15,7 +16,7 @@ use crate::{
     failure::{Failure, Result},
     http::{detail, status},
     limits::HOLDER_BYTES_MAX,
-    message::{self, Attach, Reply, Request, Source},
+    message::{self, Access, Attach, Reply, Request, Source},
 };
 
 type Watched = AsyncFd<OwnedFd>;
@@ -92,6 +93,9 @@ async fn attach(table: &Arc<Table>, Attach { volume, snapshot, holder, access }:
         )));
     }
     let opened = table.open(&Source { volume, snapshot }).await?;
+    if opened.source.snapshot.is_none() && access == Access::ReadWrite && opened.engine().is_read_only() {
+        return Err(VolumeError::ReadOnly { name: opened.source.volume.to_string() }.into());
+    }
     let link = table.link.clone();
     table.work.run(Kind::Whole, move || opened.attach(&link, &holder, access)).await
 }

@@ -32,7 +32,7 @@ use crate::{
     Options,
     error::chain,
     failure::{Failure, Result},
-    limits::{ADOPTION_PAUSE, SLOT_WAIT_MAX},
+    limits::{ADOPTION_PAUSE, CONFIRM_MAX, SLOT_WAIT_MAX},
     message::Source,
 };
 
@@ -69,20 +69,51 @@ impl Table {
         *self.last_use.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
-    /// The volume or snapshot, open. It stays so while the answer is there.
+    /// The volume or snapshot, open. It stays so while the answer is there. What another node has taken over meanwhile is of the past: it
+    /// is opened anew, unless somebody has it mounted, who is to see errors and not another state.
     pub(crate) async fn open(self: &Arc<Self>, source: &Source) -> Result<Arc<Opened>> {
         let mut held = self.hold(source).await?;
         if let Some(opened) = &*held {
             opened.touch();
-            return Ok(opened.clone());
+            if !self.is_past(opened).await || !self.link.holders(source).is_empty() {
+                return Ok(opened.clone());
+            }
         }
         let (table, source) = (self.clone(), source.clone());
         let opening = tokio::spawn(async move {
+            table.discard_held(&mut held).await?;
             let opened = table.open_held(&source, Opening::Anew).await?;
             *held = Some(opened.clone());
             Ok(opened)
         });
         opening.await.map_err(|_| Failure::Interrupted)?
+    }
+
+    /// Whether another node writes it now. One that cannot be asked changes nothing.
+    async fn is_past(&self, opened: &Arc<Opened>) -> bool {
+        let asked = opened.clone();
+        let confirm = self.work.run(Kind::Whole, move || Ok(asked.volume().confirm()?));
+        matches!(timeout(CONFIRM_MAX, confirm).await, Ok(Err(error)) if !error.may_pass())
+    }
+
+    /// Ends what the slot has as it is.
+    async fn discard_held(&self, held: &mut Held) -> Result<()> {
+        let Some(opened) = held.take() else { return Ok(()) };
+        let (link, volume) = (self.link.clone(), opened.source.volume.clone());
+        match Arc::try_unwrap(opened) {
+            Ok(opened) => {
+                let discard = move || {
+                    opened.discard(&link);
+                    Ok(())
+                };
+                self.work.run(Kind::Whole, discard).await
+            }
+            // Somebody reads it, and will not for long.
+            Err(used) => {
+                **held = Some(used);
+                Err(Failure::Closing { volume })
+            }
+        }
     }
 
     /// What is open now. Does not wait.

@@ -34,7 +34,13 @@ pub fn capture_for_ever(arguments: &[String]) -> Result<()> {
         anyhow::Ok((StreamFile { dev: status.dev(), ino: status.ino() }, stream))
     });
     let streams = streams.into_iter().collect::<Result<_>>()?;
-    let spec = CaptureSpec { pid: pid.parse()?, streams, earlier_arena: Some(arena), mount_points: Vec::new() };
+    let spec = CaptureSpec {
+        pid: pid.parse()?,
+        streams,
+        earlier_arena: Some(arena),
+        mount_points: Vec::new(),
+        volumes: Vec::new(),
+    };
     loop {
         process::capture(&spec, &mut || Ok(()))?;
     }

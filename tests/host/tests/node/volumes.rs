@@ -18,7 +18,9 @@ pub(crate) fn cases() -> Vec<Case> {
         case("states_are_compared_verified_and_carried_elsewhere", carried_elsewhere),
         case("what_is_read_only_stays_as_it_is", read_only),
         case("what_cannot_be_mounted_is_refused_and_leaves_nothing", refused),
-        case("copies_do_not_write_one_volume", copies),
+        case("a_live_fork_gets_volumes_of_its_own_as_they_were_in_that_instant", forked),
+        case("a_sandbox_that_writes_its_volume_is_paused_in_the_middle_of_it", paused),
+        case("checkpoints_have_no_volumes", checkpoints),
         Case::new("volumes::a_program_finds_its_volume_where_it_works_also_if_it_was_forked_ahead", || {
             with_scribe(&["--pool", "4", "--ahead", "4"], carried)
         }),
@@ -78,7 +80,7 @@ fn shared(node: &Node) -> Result<()> {
     fs::write(here.join("d/c"), "from the host")?;
     ensure!(node.shell(&two, "cat /workspace/d/c")? == "from the host");
 
-    let volumes = serde_json::to_value(node.inspect(&one)?.volumes)?;
+    let volumes = serde_json::to_value(node.inspect(&one)?.sandbox.volumes)?;
     ensure!(volumes[0]["volume"] == "ws" && volumes[0]["path"] == "/workspace", "{volumes}");
     ensure!(node.ok(&["inspect", &one])?.contains("ws on /workspace"));
     let inspected = node.json(&["volume", "inspect", "ws", "--json"])?;
@@ -191,13 +193,90 @@ fn refused(node: &Node) -> Result<()> {
     node.ok(&["volume", "rm", "ws"]).map(drop)
 }
 
-fn copies(node: &Node) -> Result<()> {
+/// A sandbox whose program is writing its journal, and always will until `go` is removed.
+fn writing(node: &Node) -> Result<String> {
     node.ok(&["volume", "create", "ws"])?;
     let writer = run_with(node, &["ws:/workspace"])?;
-    for arguments in [&["fork", &writer][..], &["checkpoint", &writer, "--name", "warm"], &["pause", &writer]] {
-        fails(node, arguments, 1, "can write volume ws on /workspace")?;
-        fails(node, arguments, 1, "pando volume fork")?;
+    node.shell(&writer, "touch /workspace/go; sleep 0.3; test -s /workspace/journal")?;
+    Ok(writer)
+}
+
+/// The program goes on writing; every number is there, in order and once: memory and file are of one instant.
+fn expect_whole_journal(node: &Node, id: &str) -> Result<()> {
+    let before = "cd /workspace; before=$(wc -l < journal); sleep 0.3; rm go; sleep 0.1; ";
+    let after = "test $(wc -l < journal) -gt $before && awk '$1 != NR - 1 { print NR, $0; exit 1 }' journal";
+    node.shell(id, &format!("{before}{after}"))
+        .with_context(|| format!("the journal of {id}; its log: {}", node.ok(&["logs", id]).unwrap_or_default()))
+        .map(drop)
+}
+
+/// Writes through a mapping, which nobody syncs: only the kernel has it then.
+fn write_by_mapping(node: &Node, id: &str, text: &str) -> Result<()> {
+    let program = format!(
+        "import mmap; f = open('/workspace/page', 'w+b'); f.truncate(4096); m = mmap.mmap(f.fileno(), 4096); m[:{}] = b'{text}'",
+        text.len()
+    );
+    node.ok(&["exec", id, "--", "/usr/bin/python3", "-c", &program]).map(drop)
+}
+
+fn forked(node: &Node) -> Result<()> {
+    let writer = writing(node)?;
+    let mut volumes = Vec::new();
+    for round in 0..3 {
+        let text = format!("round {round}");
+        write_by_mapping(node, &writer, &text)?;
+        let response = node.json(&["fork", &writer, "-n", "2", "--json"])?;
+        let copies = response["sandboxes"].as_array().context("no copies")?;
+        ensure!(copies.len() == 2, "{response}");
+        for copy in copies {
+            let id = copy["id"].as_str().context("no id")?;
+            let volume = format!("ws-{id}");
+            ensure!(copy["volumes"][0]["volume"] == volume.as_str(), "{copy}");
+            ensure!(node.shell(id, "head -c 7 /workspace/page")? == text, "{id}: what was written through a mapping");
+            expect_whole_journal(node, id)?;
+            node.shell(id, "echo mine > /workspace/mine")?;
+            ensure!(node.ok(&["volume", "cat", &volume, "mine"])? == "mine\n");
+            volumes.push(volume);
+        }
+        node.shell(&writer, "test -e /workspace/go -a ! -e /workspace/mine").context("the original's volume")?;
     }
+    // A copy of a copy.
+    let copy = volumes[0].strip_prefix("ws-").context("no copy")?.to_owned();
+    let again = node.json(&["fork", &copy, "--json"])?;
+    let again = again["sandboxes"][0]["volumes"][0]["volume"].as_str().context("no volume")?.to_owned();
+    ensure!(node.ok(&["volume", "cat", &again, "mine"])? == "mine\n");
+    volumes.push(again);
+    ensure!(node.json(&["volume", "log", "ws", "--json"])?.as_array().is_some_and(Vec::is_empty), "snapshots are left");
+    expect_whole_journal(node, &writer)?;
+    node.ok(&["rm", "--all"])?;
+    for volume in volumes.iter().map(String::as_str).chain(["ws"]) {
+        node.ok(&["volume", "rm", volume])?;
+    }
+    Ok(())
+}
+
+fn paused(node: &Node) -> Result<()> {
+    let writer = writing(node)?;
+    for round in 0..3 {
+        let text = format!("round {round}");
+        write_by_mapping(node, &writer, &text)?;
+        node.ok(&["pause", &writer])?;
+        ensure!(node.ok(&["volume", "cat", "ws", "page"])?.starts_with(&text), "what was written through a mapping");
+        node.ok(&["resume", &writer])?;
+        node.shell(&writer, "test -e /workspace/go")?;
+    }
+    expect_whole_journal(node, &writer)?;
+    ensure!(node.json(&["volume", "log", "ws", "--json"])?.as_array().is_some_and(Vec::is_empty), "snapshots are left");
+    node.ok(&["rm", "--all"])?;
+    node.ok(&["volume", "rm", "ws"]).map(drop)
+}
+
+fn checkpoints(node: &Node) -> Result<()> {
+    node.ok(&["volume", "create", "ws"])?;
+    let writer = run_with(node, &["ws:/workspace"])?;
+    let arguments = ["checkpoint", &writer, "--name", "warm"];
+    fails(node, &arguments, 1, "can write volume ws on /workspace")?;
+    fails(node, &arguments, 1, "pando fork")?;
     node.shell(&writer, "echo text > /workspace/a")?;
     let reader = run_with(node, &["ws:/workspace:ro"])?;
     let copy = node.json(&["fork", &reader, "--json"])?["sandboxes"][0]["id"].as_str().context("no copy")?.to_owned();

@@ -24,7 +24,10 @@ pub(crate) fn cases() -> Vec<Case> {
         case("a_killed_worker_is_not_noticed", |node| killed(node, "worker", 5)),
         case("a_killed_guardian_is_not_noticed", |node| killed(node, "guardian", 3)),
         case("a_sandbox_that_ends_while_the_node_is_away_is_let_go", ended_meanwhile),
-        Case::new("volumes_faults::another_node_takes_over_and_the_first_one_is_told", taken_over),
+        case("a_node_killed_in_a_live_fork_leaves_the_original_writing", |node| killed_in_fork(node, "node")),
+        case("a_worker_killed_in_a_live_fork_leaves_the_original_writing", |node| killed_in_fork(node, "worker")),
+        two_nodes("another_node_takes_over_and_the_first_one_is_told", take_over),
+        two_nodes("a_paused_sandbox_takes_its_volume_to_another_node", resume_elsewhere),
     ]
 }
 
@@ -132,18 +135,84 @@ fn ended_meanwhile(node: &mut Node) -> Result<()> {
     }
 }
 
-fn taken_over() -> Result<()> {
-    let shared = Shared::new()?;
-    let (first, second) = (shared.node()?, shared.node()?);
-    let done = take_over(&first, &second);
-    done.with_context(|| format!("log of the first:\n{}\n\nof the second:\n{}", first.log_tail(), second.log_tail()))?;
-    second.finish()?;
-    first.finish()
+/// In every moment of a fork: nothing stands still afterwards, and what is half made can be removed.
+fn killed_in_fork(node: &mut Node, whom: &str) -> Result<()> {
+    let id = only(node)?;
+    let mut whole = 0;
+    for round in 0..10 {
+        expect_progress(node, &id).with_context(|| format!("round {round}"))?;
+        let fork = node.begin(&["fork", &id, "-n", "2"])?;
+        sleep(Duration::from_millis(4 + 6 * round));
+        if whom == "node" {
+            node.kill_server()?;
+            fork.end()?;
+            node.start_server()?;
+        } else {
+            kill(process(node, whom)?)?;
+            whole += u32::from(fork.end()?.code == 0);
+        }
+        expect_progress(node, &id).with_context(|| format!("round {round}, after the kill"))?;
+        for copy in node.ps()?.iter().filter(|sandbox| sandbox.id.as_str() != id) {
+            let copy = copy.id.as_str();
+            node.shell(copy, "awk '$1 != NR - 1 { print NR, $0; exit 1 }' /workspace/journal")?;
+            node.ok(&["rm", copy])?;
+        }
+    }
+    eprintln!("    {whole} of 10 forks were made although the {whom} was killed");
+    let listed = node.json(&["volume", "ls", "--json"])?;
+    for volume in listed.as_array().context("no list")? {
+        let name = volume["name"].as_str().context("no name")?;
+        if name != "ws" {
+            remove_volume(node, name)?;
+        }
+    }
+    for snapshot in node.json(&["volume", "log", "ws", "--json"])?.as_array().context("no list")? {
+        let name = snapshot["snapshot"].as_str().context("no name")?;
+        node.ok(&["volume", "rm", &format!("ws@{name}")])?;
+    }
+    Ok(())
+}
+
+/// Who held it may not be known to be gone yet.
+fn remove_volume(node: &Node, name: &str) -> Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let removed = node.pando(&["volume", "rm", name])?;
+        if removed.code == 0 {
+            return Ok(());
+        }
+        ensure!(removed.stderr.contains("is held by") && Instant::now() < deadline, "{removed}");
+        sleep(Duration::from_millis(50));
+    }
+}
+
+fn two_nodes(name: &str, body: fn(&Node, &Node) -> Result<()>) -> Case {
+    Case::new(format!("volumes_faults::{name}"), move || {
+        let shared = Shared::new()?;
+        let (first, second) = (shared.node()?, shared.node()?);
+        let done = build_scribe(&first).and_then(|()| build_scribe(&second)).and_then(|()| body(&first, &second));
+        let logs = || format!("log of the first:\n{}\n\nof the second:\n{}", first.log_tail(), second.log_tail());
+        done.with_context(logs)?;
+        second.finish()?;
+        first.finish()
+    })
+}
+
+fn resume_elsewhere(first: &Node, second: &Node) -> Result<()> {
+    first.ok(&["volume", "create", "ws"])?;
+    let id = run_with(first, &["ws:/workspace"])?;
+    first.shell(&id, "touch /workspace/go; sleep 0.3")?;
+    // There and back: neither has closed the volume when the other opens it.
+    for (from, to) in [(first, second), (second, first), (first, second)] {
+        from.ok(&["pause", &id])?;
+        to.ok(&["resume", &id])?;
+        expect_progress(to, &id)?;
+    }
+    second.ok(&["rm", "--all"])?;
+    second.ok(&["volume", "rm", "ws"]).map(drop)
 }
 
 fn take_over(first: &Node, second: &Node) -> Result<()> {
-    build_scribe(first)?;
-    build_scribe(second)?;
     first.ok(&["volume", "create", "ws"])?;
     let old = run_with(first, &["ws:/workspace"])?;
     first.shell(&old, "echo text > /workspace/a; touch /workspace/go; sleep 0.2")?;
