@@ -1,6 +1,10 @@
 //! Identifiers: each kind of thing has its own type, so that one cannot be passed for another.
 
-use std::{fmt, str::FromStr};
+use std::{
+    fmt,
+    hash::{DefaultHasher, Hash, Hasher},
+    str::FromStr,
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -102,11 +106,18 @@ impl SnapshotName {
 }
 
 impl VolumeName {
-    /// Of the volume that a copy has in the place of this one: it begins like this name and ends with the copy's.
+    /// Of the volume that a copy has in the place of this one: it begins like this name and ends with the copy's. Where no room is left for
+    /// all of this name, 8 digits of its hash stand for the rest.
     pub fn of_copy(&self, copy: &SandboxId) -> Self {
+        let whole = format!("{}-{copy}", self.0);
+        if whole.len() <= limits::NAME_BYTES_MAX {
+            return Self(whole);
+        }
+        let mut hasher = DefaultHasher::new();
+        self.0.hash(&mut hasher);
         // Names are ASCII.
-        let begin = &self.0[..self.0.len().min(limits::NAME_BYTES_MAX - 1 - copy.0.len())];
-        Self(format!("{begin}-{copy}"))
+        let begin = &self.0[..limits::NAME_BYTES_MAX - 10 - copy.0.len()];
+        Self(format!("{begin}-{:08x}-{copy}", hasher.finish() as u32))
     }
 }
 
@@ -162,6 +173,19 @@ fn is_name(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_volume_of_a_copy_has_a_name_of_its_own_whatever_the_first_is_called() {
+        let copy = SandboxId::random();
+        let long = "v".repeat(limits::NAME_BYTES_MAX - 1);
+        let names = ["v", &format!("{long}a"), &format!("{long}b")].map(|name| name.parse::<VolumeName>().unwrap());
+        let own = names.map(|name| name.of_copy(&copy).to_string());
+        assert_eq!(own[0], format!("v-{copy}"));
+        assert_ne!(own[1], own[2]);
+        for own in own {
+            assert!(own.ends_with(copy.as_str()) && own.parse::<VolumeName>().is_ok(), "{own}");
+        }
+    }
 
     #[test]
     fn random_sandbox_ids_parse_and_differ() {

@@ -31,6 +31,7 @@ mod transfer;
 pub(crate) mod volumes;
 
 use std::{
+    collections::HashMap,
     fs::{File, OpenOptions},
     os::fd::OwnedFd,
     path::{Path, PathBuf},
@@ -42,7 +43,7 @@ use api::{ExitStatus, SandboxState};
 use base::id::SandboxId;
 use rustix::fs::{IFlags, Mode, OFlags, ioctl_getflags, ioctl_setflags, open};
 use sandbox::Cgroups;
-use tokio::sync::{Notify, Semaphore, oneshot, watch};
+use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedMutexGuard, Semaphore, oneshot, watch};
 
 use crate::{
     config::{Config, RECORD, output_file},
@@ -100,9 +101,11 @@ pub(crate) struct Node {
     changes: watch::Sender<u64>,
     keeper: watch::Sender<Option<CurrentKeeper>>,
     keeper_restarts: watch::Sender<u64>,
-    /// The pool may have room, or a start has ended.
+    /// Who captures a sandbox, or starts a program in it: see [`Node::alone`].
+    captures: Mutex<HashMap<SandboxId, Arc<AsyncMutex<()>>>>,
     /// Who may have the keeper make a sandbox.
     creating: Semaphore,
+    /// The pool may have room, or a start has ended.
     pool_work: Notify,
     /// Limits are to be bound.
     limits_work: Notify,
@@ -148,6 +151,7 @@ impl Node {
             changes: watch::Sender::new(0),
             keeper: watch::Sender::new(None),
             keeper_restarts: watch::Sender::new(0),
+            captures: Mutex::default(),
             creating: Semaphore::new(CREATED_AT_ONCE),
             pool_work: Notify::new(),
             limits_work: Notify::new(),
@@ -160,6 +164,17 @@ impl Node {
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         // A panic while it is held is a bug in a pure function; its data is then as good as any.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Alone with a sandbox among those who capture it, have it stand still, or start a program in it: a capture finds the other's processes in
+    /// its way, and who has it go on does not know for whom else it stands still.
+    async fn alone(&self, id: &SandboxId) -> OwnedMutexGuard<()> {
+        let capture = {
+            let mut captures = self.captures.lock().unwrap_or_else(PoisonError::into_inner);
+            captures.retain(|_, capture| Arc::strong_count(capture) > 1);
+            captures.entry(id.clone()).or_default().clone()
+        };
+        capture.lock_owned().await
     }
 
     fn changed(&self) {

@@ -160,11 +160,18 @@ impl Node {
             hold,
         };
         self.state().hold(&record.layers);
+        if hold {
+            // So that little is left to be written while it stands still.
+            self.commit_written(&record.id, &record.volumes).await?;
+        }
+        // Who pauses it is alone with it to the end.
+        let alone = if hold { None } else { Some(self.alone(&record.id).await) };
         let built = match self.request_zygote(job, format!("sandbox {}", record.id), None).await {
             // It stands still, and what it has written has to be where it is resumed.
             Ok(built) if hold => self.commit_written(&record.id, &record.volumes).await.map(|()| built),
             built => built,
         };
+        drop(alone);
         let written = match built {
             Ok((built, timings)) => {
                 let captured = Captured {

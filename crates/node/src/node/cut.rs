@@ -10,6 +10,7 @@
 use std::{
     fmt,
     os::fd::OwnedFd,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -23,7 +24,10 @@ use rustix::fs::{Mode, OFlags, openat, syncfs};
 use serde::de::DeserializeOwned;
 
 use super::{Node, volumes::failed};
-use crate::error::{Context, Result, chain};
+use crate::error::{Context, Error, Result, chain};
+
+/// How long a sandbox may stand still for its volumes.
+const CUT_MAX: Duration = Duration::from_secs(10);
 
 /// The states of all volumes that a sandbox can write, of one instant. A volume that is mounted twice has one.
 #[derive(Debug, Clone, Default)]
@@ -41,9 +45,15 @@ impl Node {
     pub(super) async fn cut(&self, id: &SandboxId, mounts: &[VolumeMount]) -> (Result<Cut>, Duration) {
         let began = Instant::now();
         let mut cut = Cut::default();
-        let done = self.take_snapshots(id, mounts, &mut cut).await;
+        let taking = tokio::time::timeout(CUT_MAX, self.take_snapshots(id, mounts, &mut cut)).await;
+        let done = taking.doing("fork the volumes in time").flatten();
         self.thaw(id).await;
         let took = began.elapsed();
+        let is_gone = self.state().sandbox(id).is_err();
+        if is_gone {
+            // It may have become a holder again after its end.
+            self.sweep_work.notify_one();
+        }
         match done {
             Ok(()) => (Ok(cut), took),
             Err(error) => {
@@ -53,7 +63,7 @@ impl Node {
         }
     }
 
-    /// Makes what a sandbox that stands still has written what other nodes find.
+    /// Makes what a sandbox has written, up to now or while it stands still, what other nodes find.
     pub(super) async fn commit_written(&self, id: &SandboxId, mounts: &[VolumeMount]) -> Result<()> {
         let mut cut = Cut::default();
         let done = self.take_snapshots(id, mounts, &mut cut).await;
@@ -69,10 +79,11 @@ impl Node {
             // As the sandbox itself, which holds it already.
             let tree = self.detached_mount(mount, id.to_string()).await?;
             tokio::task::spawn_blocking(move || write_back(&tree)).await.doing("write mappings back").flatten()?;
-            let request = SnapshotRequest { snapshot: None, note: Some(format!("live fork of {id}")) };
-            let path = format!("/{}/snapshots", mount.volume);
-            let taken: Snapshot = self.ask_volume(Method::POST, path, &request).await?;
-            cut.snapshots.push((mount.volume.clone(), taken.snapshot));
+            let snapshot = SnapshotName::random();
+            // Known before it is there: whatever becomes of the answer, it is removed.
+            cut.snapshots.push((mount.volume.clone(), snapshot.clone()));
+            let request = SnapshotRequest { snapshot: Some(snapshot), note: Some(format!("while {id} stands still")) };
+            let _: Snapshot = self.ask_volume(Method::POST, format!("/{}/snapshots", mount.volume), &request).await?;
         }
         Ok(())
     }
@@ -98,10 +109,19 @@ impl Node {
     /// Removes the volumes of a copy that did not come to run.
     pub(super) async fn remove_own_volumes(&self, copy: &SandboxId, cut: &Cut) {
         for (volume, _) in &cut.snapshots {
-            let name = volume.of_copy(copy);
-            let removed: Result<()> = self.ask_volume(Method::DELETE, format!("/{name}"), &()).await;
-            if let Err(error) = removed {
-                tracing::debug!(volume = %name, error = chain(&error), "a volume of a copy that did not start is not removed");
+            self.remove_unseen(format!("/{}", volume.of_copy(copy))).await;
+        }
+    }
+
+    /// Removes what a live fork has made whose client has gone.
+    pub(crate) async fn undo_fork(self: &Arc<Self>, copies: &[api::Sandbox]) {
+        self.undo_starts(copies).await;
+        for copy in copies {
+            // Its name says that it was made for the copy.
+            let is_own =
+                |mount: &&VolumeMount| mount.is_writable() && mount.volume.as_str().ends_with(copy.id.as_str());
+            for mount in copy.volumes.iter().filter(is_own) {
+                self.remove_unseen(format!("/{}", mount.volume)).await;
             }
         }
     }
@@ -109,11 +129,16 @@ impl Node {
     /// Every copy has its volumes.
     pub(super) async fn forget_cut(&self, cut: &Cut) {
         for (volume, snapshot) in &cut.snapshots {
-            let removed: Result<()> =
-                self.ask_volume(Method::DELETE, format!("/{volume}/snapshots/{snapshot}"), &()).await;
-            if let Err(error) = removed {
-                tracing::warn!(%volume, %snapshot, error = chain(&error), "a snapshot of a live fork stays");
-            }
+            self.remove_unseen(format!("/{volume}/snapshots/{snapshot}")).await;
+        }
+    }
+
+    /// Removes a volume or snapshot that nobody has been told of.
+    async fn remove_unseen(&self, below: String) {
+        let removed: Result<()> = self.ask_volume(Method::DELETE, below.clone(), &()).await;
+        match removed {
+            Ok(()) | Err(Error::VolumeRefused { status: 404, .. }) => {}
+            Err(error) => tracing::warn!(path = below, error = chain(&error), "something of a live fork stays"),
         }
     }
 

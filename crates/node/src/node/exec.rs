@@ -106,6 +106,7 @@ impl Node {
         main: bool,
         stdio: [&OwnedFd; 3],
     ) -> Result<(ProcessIdentity, oneshot::Receiver<Status>)> {
+        let _alone = self.alone(id).await;
         let keeper = self.keeper("start the program").await?;
         let request = Request::Spawn { id: id.clone(), command, main };
         let answer = keeper.call("start the program", request, &stdio, START_DEADLINE).await?;

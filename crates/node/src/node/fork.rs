@@ -9,6 +9,7 @@
 //! The fork point is a directory with a layer and nothing else; it goes with the last sandbox that stands on it.
 
 use std::{
+    io,
     path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},
@@ -37,10 +38,17 @@ impl Node {
     /// Forks `request.count` copies of a running sandbox.
     pub(crate) async fn fork(self: &Arc<Self>, id: &SandboxId, request: &ForkRequest) -> Result<ForkResponse> {
         let began = Instant::now();
-        let pages = self.state().running(id)?.pages.clone();
+        let (pages, volumes) = {
+            let state = self.state();
+            let record = state.running(id)?;
+            (record.pages.clone(), record.volumes.clone())
+        };
         if let Some(pages) = pages {
             self.wait_filled(&pages).await?;
         }
+        // So that little is left to be written while it stands still.
+        self.commit_written(id, &volumes).await?;
+        let alone = self.alone(id).await;
         let (record, base, point, zygote) = {
             let mut state = self.state();
             let record = state.running(id)?.clone();
@@ -71,6 +79,7 @@ impl Node {
         self.state().hold(&layers);
         self.state().release(&point);
         let (built, blanks) = self.build_beside_blanks(job, &layers, &record, request.count).await;
+        drop(alone);
         let response = match built {
             Ok((built, timings, cut)) => {
                 let source = Source {
@@ -142,9 +151,12 @@ impl Node {
         } else if captured {
             self.cut(&original.id, &original.volumes).await
         } else {
-            // The builder may have died between the freeze and its word.
+            // The builder may have died between the freeze and its word. Copies of what it may have built would share the volumes.
             self.thaw(&original.id).await;
-            (Ok(Cut::default()), Duration::ZERO)
+            (
+                Err(io::Error::other("its builder did not say that it stands still")).doing("fork the volumes"),
+                Duration::ZERO,
+            )
         };
         let mut blanks = Vec::new();
         if captured && cut.is_ok() {

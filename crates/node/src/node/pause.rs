@@ -54,6 +54,7 @@ impl Node {
         progress: &CheckpointProgress,
     ) -> Result<PauseResponse> {
         let began = Instant::now();
+        let _alone = self.alone(id).await;
         let record = self.state().begin_pause(id, now_ms())?;
         let named = Arc::new(AtomicBool::new(false));
         let stored = self.store_paused(&record, &named, progress).await;

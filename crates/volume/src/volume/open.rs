@@ -159,12 +159,12 @@ impl Volumes {
 impl Volume {
     /// Asks whether this node is the writer still, or reads what nobody changes. If another one is, or the volume was removed, nothing can be
     /// changed here from now on, and what is here is of the past. Does not wait for a commit that is under way.
-    pub fn confirm(&self) -> Result<(), VolumeError> {
+    pub async fn confirm(&self) -> Result<(), VolumeError> {
         if self.engine.wal().is_none() {
             return Ok(());
         }
         let (name, heads) = (head_name(&Origin::Volume(self.name.clone()))?, &self.volumes.heads);
-        let head = self.volumes.runtime.block_on(heads.get(self.volumes.store.realm(), &name));
+        let head = heads.get(self.volumes.store.realm(), &name).await;
         let confirmed = match head.map_err(VolumeError::heads(&self.name)) {
             Ok(head) if head.generation == self.generation => return Ok(()),
             Ok(_) => Err(VolumeError::Fenced { name: self.name.clone() }),

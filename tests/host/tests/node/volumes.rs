@@ -1,12 +1,18 @@
 //! Volumes in sandboxes, over HTTP and on the host: one state that all see; states that are kept; what is refused.
 
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    path::PathBuf,
+    thread::sleep,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, Result, ensure};
 use pando_host_tests::{
     node::{Node, Setting},
     runner::Case,
 };
+use rustix::process::Signal;
 
 pub(crate) fn cases() -> Vec<Case> {
     let case = |name: &str, body: fn(&Node) -> Result<()>| {
@@ -20,6 +26,8 @@ pub(crate) fn cases() -> Vec<Case> {
         case("what_cannot_be_mounted_is_refused_and_leaves_nothing", refused),
         case("a_live_fork_gets_volumes_of_its_own_as_they_were_in_that_instant", forked),
         case("a_sandbox_that_writes_its_volume_is_paused_in_the_middle_of_it", paused),
+        case("forks_pauses_and_commands_at_once_do_not_tear_each_other", at_once),
+        case("an_interrupted_fork_leaves_no_volumes", interrupted),
         case("checkpoints_have_no_volumes", checkpoints),
         Case::new("volumes::a_program_finds_its_volume_where_it_works_also_if_it_was_forked_ahead", || {
             with_scribe(&["--pool", "4", "--ahead", "4"], carried)
@@ -269,6 +277,75 @@ fn paused(node: &Node) -> Result<()> {
     ensure!(node.json(&["volume", "log", "ws", "--json"])?.as_array().is_some_and(Vec::is_empty), "snapshots are left");
     node.ok(&["rm", "--all"])?;
     node.ok(&["volume", "rm", "ws"]).map(drop)
+}
+
+fn at_once(node: &Node) -> Result<()> {
+    let writer = writing(node)?;
+    let fork = ["fork", &writer, "--json"];
+    let mut made = 0;
+    for round in 0..5 {
+        let forks = [node.begin(&fork)?, node.begin(&fork)?];
+        // The forks of the first round have only each other in their way.
+        let others = match round {
+            0 => None,
+            _ => {
+                let command = node.begin(&["exec", &writer, "--", "/bin/true"])?;
+                sleep(Duration::from_millis(25 * round));
+                Some((command, node.begin(&["pause", &writer])?))
+            }
+        };
+        for fork in forks {
+            let answer = fork.end()?;
+            // Who came after the pause, or found the command in its way, is told so.
+            ensure!([0, 1, 5].contains(&answer.code), "{answer}");
+            if answer.code == 0 {
+                let response: serde_json::Value = serde_json::from_str(&answer.stdout)?;
+                let id = response["sandboxes"][0]["id"].as_str().context("no copy")?;
+                expect_whole_journal(node, id)?;
+                node.ok(&["rm", id])?;
+                node.ok(&["volume", "rm", &format!("ws-{id}")])?;
+                made += 1;
+            }
+        }
+        if let Some((command, pause)) = others {
+            command.end()?;
+            if pause.end()?.code == 0 {
+                node.ok(&["resume", &writer])?;
+            }
+        }
+        node.shell(&writer, "test -e /workspace/go")?;
+    }
+    ensure!(made > 1, "the first two forks were not made");
+    eprintln!("    {made} of 10 forks were made beside commands and pauses");
+    expect_whole_journal(node, &writer)?;
+    node.ok(&["rm", "--all"])?;
+    node.ok(&["volume", "rm", "ws"]).map(drop)
+}
+
+fn interrupted(node: &Node) -> Result<()> {
+    let writer = writing(node)?;
+    for round in 0..6 {
+        let fork = node.begin(&["fork", &writer, "-n", "4"])?;
+        sleep(Duration::from_millis(8 + 12 * round));
+        // It may have ended.
+        let _ = fork.signal(Signal::INT);
+        if fork.end()?.code == 0 {
+            break;
+        }
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while node.json(&["volume", "ls", "--json"])?.as_array().is_none_or(|volumes| volumes.len() != 1)
+            || node.ps()?.len() != 1
+        {
+            ensure!(Instant::now() < deadline, "round {round}: left: {}", node.ok(&["volume", "ls"])?);
+            sleep(Duration::from_millis(20));
+        }
+    }
+    expect_whole_journal(node, &writer)?;
+    node.ok(&["rm", "--all"])?;
+    for volume in node.json(&["volume", "ls", "--json"])?.as_array().context("no list")? {
+        node.ok(&["volume", "rm", volume["name"].as_str().context("no name")?])?;
+    }
+    Ok(())
 }
 
 fn checkpoints(node: &Node) -> Result<()> {
