@@ -26,7 +26,7 @@ mod engine;
 mod error;
 mod extents;
 #[cfg(test)]
-mod golden;
+mod golden_tests;
 mod inode;
 mod key;
 pub mod limits;

@@ -66,6 +66,7 @@ impl Node {
     /// Makes what a sandbox has written, up to now or while it stands still, what other nodes find.
     pub(super) async fn commit_written(&self, id: &SandboxId, mounts: &[VolumeMount]) -> Result<()> {
         let mut cut = Cut::default();
+        // A snapshot is a commit. Its name is not needed.
         let done = self.take_snapshots(id, mounts, &mut cut).await;
         self.forget_cut(&cut).await;
         done
@@ -82,7 +83,8 @@ impl Node {
             let snapshot = SnapshotName::random();
             // Known before it is there: whatever becomes of the answer, it is removed.
             cut.snapshots.push((mount.volume.clone(), snapshot.clone()));
-            let request = SnapshotRequest { snapshot: Some(snapshot), note: Some(format!("while {id} stands still")) };
+            let request =
+                SnapshotRequest { snapshot: Some(snapshot), note: Some(format!("for a fork or pause of {id}")) };
             let _: Snapshot = self.ask_volume(Method::POST, format!("/{}/snapshots", mount.volume), &request).await?;
         }
         Ok(())

@@ -68,16 +68,16 @@ pub(super) async fn first_answers(way: &Way, name: &str, rounds: u32) -> Result<
 pub(super) async fn many_at_once(way: &Way, name: &str, count: u32) -> Result<(Vec<Started>, Duration)> {
     let node = Arc::new(node(way).await?);
     let began = Instant::now();
-    let mut starts = JoinSet::new();
+    let mut starting = JoinSet::new();
     for _ in 0..count {
         let (node, name) = (node.clone(), name.to_owned());
-        starts.spawn(async move { node.start_one(&name).await });
+        starting.spawn(async move { node.start_one(&name).await });
     }
-    let mut answered = Vec::new();
-    while let Some(started) = starts.join_next().await {
-        answered.push(started??.1);
+    let mut started = Vec::new();
+    while let Some(one) = starting.join_next().await {
+        started.push(one??.1);
     }
     let total = began.elapsed();
     Arc::into_inner(node).context("the node is still in use")?.stop().await?;
-    Ok((answered, total))
+    Ok((started, total))
 }
