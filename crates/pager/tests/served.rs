@@ -11,9 +11,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, ensure};
-use common::{Guardian, Picture, Victim, be_guardian, victim_program, wait_until};
-use pager::Counters;
+use anyhow::{Context, Result, bail, ensure};
+use common::{Guardian, Mode, Picture, Victim, be_guardian, victim_program, wait_until};
+use pager::{Counters, RECORDING};
 use rustix::{
     event::{PollFd, PollFlags, poll},
     process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal, test_kill_process},
@@ -45,6 +45,7 @@ fn run_all(filter: &str) -> Result<()> {
         ("forks_of_what_stands_still_need_no_store", forks_of_what_stands_still_need_no_store),
         ("forks_of_what_stands_still_are_filled_in_a_hurry_or_when_it_is_gone", hurried),
         ("forks_moves_and_removals_are_followed", forks_moves_and_removals_are_followed),
+        ("what_is_touched_in_the_instant_of_a_fork_is_in_the_child", touched_while_forking),
         ("failures_that_pass_are_not_noticed", failures_that_pass_are_not_noticed),
         ("a_lost_page_stops_who_needs_it_and_nobody_else", a_lost_page_stops_who_needs_it_and_nobody_else),
         ("an_image_that_cannot_be_opened_stops_its_process", an_image_that_cannot_be_opened_stops_its_process),
@@ -86,27 +87,34 @@ fn a_process_reads_what_the_image_has(program: &Path) -> Result<()> {
 }
 
 fn first_faults_are_recorded_before_anything_is_filled(program: &Path) -> Result<()> {
-    let guardian = Guardian::start(FAST, 5000, 60_000)?;
-    let picture = Picture { unrecorded: true, cluster_pages: 1, ..picture(2) };
-    let victim = Victim::start(program, &picture, 0)?;
-    victim.serve(&guardian, "hot", &picture)?;
-    ensure!(guardian.client()?.shutdown().is_err(), "it must not end while pages are missing");
-    let victim = victim.go()?;
-    ends_well(victim)?;
-    let status = guardian.client()?.status()?;
-    ensure!(status.counters.fill_pages == 0, "{status:?}");
-    let order = guardian.client()?.working_set("hot")?;
-    ensure!(order.len() > 1000, "{} pages, {order:x?}", order.len());
-    guardian.client()?.forget("hot")?;
-    wait_until("it is forgotten", || Ok(guardian.client()?.status()?.images.is_empty()))?;
-    guardian.finish()
+    for _ in 0..20 {
+        let start = Instant::now();
+        let guardian = Guardian::start(FAST, 5000, 60_000)?;
+        let picture = Picture { unrecorded: true, cluster_pages: 1, ..picture(2) };
+        let victim = Victim::start(program, &picture, 0)?;
+        victim.serve(&guardian, "hot", &picture)?;
+        ensure!(guardian.client()?.shutdown().is_err(), "it must not end while pages are missing");
+        ends_well(victim.go()?)?;
+        let status = guardian.client()?.status()?;
+        // A busy machine may take longer than the recording.
+        let is_meaningful = start.elapsed() < RECORDING;
+        ensure!(!is_meaningful || status.counters.fill_pages == 0, "{status:?}");
+        let order = guardian.client()?.working_set("hot")?;
+        ensure!(!is_meaningful || order.len() > 1000, "{} pages, {order:x?}", order.len());
+        guardian.client()?.forget("hot")?;
+        wait_until("it is forgotten", || Ok(guardian.client()?.status()?.images.is_empty()))?;
+        guardian.finish()?;
+        if is_meaningful {
+            return Ok(());
+        }
+    }
+    bail!("the machine is too busy: no victim came to its end within {RECORDING:?}")
 }
 
 /// A parked process that has all its pages, and its child, which has none and waits.
 fn parked(program: &Path, guardian: &Guardian, picture: &Picture) -> Result<Victim> {
     let victim = Victim::start(program, picture, 0)?;
     victim.serve(guardian, "still", picture)?;
-    victim.tell()?;
     let mut seen = 0;
     wait_until("the parked one is whole, and its child is not", || {
         let status = guardian.client()?.status()?;
@@ -120,7 +128,7 @@ fn parked(program: &Path, guardian: &Guardian, picture: &Picture) -> Result<Vict
 fn forks_of_what_stands_still_need_no_store(program: &Path) -> Result<()> {
     let guardian = Guardian::start(8 << 20, 1000, 60_000)?;
     let away = tempfile::tempdir()?.path().join("away");
-    let picture = Picture { parked: true, away: Some(away.clone()), ..picture(3) };
+    let picture = Picture { mode: Mode::Parked, away: Some(away.clone()), ..picture(3) };
     let mut victim = parked(program, &guardian, &picture)?;
     std::fs::create_dir_all(&away)?;
     let before = guardian.client()?.status()?;
@@ -136,7 +144,7 @@ fn forks_of_what_stands_still_need_no_store(program: &Path) -> Result<()> {
 
 fn hurried(program: &Path) -> Result<()> {
     let guardian = Guardian::start(8 << 20, 1000, 60_000)?;
-    let picture = Picture { parked: true, ..picture(4) };
+    let picture = Picture { mode: Mode::Parked, ..picture(4) };
     let is_whole = || Ok(guardian.client()?.status()?.images.iter().all(|image| image.processes == 0));
     let mut victim = parked(program, &guardian, &picture)?;
     guardian.client()?.hurry("still")?;
@@ -161,6 +169,18 @@ fn forks_moves_and_removals_are_followed(program: &Path) -> Result<()> {
         let victims: Result<Vec<Child>> =
             (0..3).map(|i| begin(program, &guardian, &format!("moves {seed} {i}"), &picture, 400)).collect();
         victims?.into_iter().try_for_each(ends_well)?;
+    }
+    let status = guardian.client()?.status()?;
+    ensure!(status.failures.is_empty(), "{:?}", status.failures);
+    guardian.finish()
+}
+
+fn touched_while_forking(program: &Path) -> Result<()> {
+    let guardian = Guardian::start(FAST, 5000, 60_000)?;
+    for seed in 0..10 {
+        // Not filled meanwhile: all comes by faults, which are answered at once.
+        let picture = Picture { mode: Mode::Forks, unrecorded: true, cluster_pages: 64, wait_us: 0, ..picture(seed) };
+        ends_well(begin(program, &guardian, &format!("forks {seed}"), &picture, 0)?)?;
     }
     let status = guardian.client()?.status()?;
     ensure!(status.failures.is_empty(), "{:?}", status.failures);
@@ -200,14 +220,16 @@ fn an_image_that_cannot_be_opened_stops_its_process(program: &Path) -> Result<()
     let picture = picture(8);
     let victim = Victim::start(program, &picture, 0)?;
     victim.serve_bytes(&guardian, "broken", &picture, b"not a picture")?;
-    let mut victim = victim.go()?;
+    // It may be gone before it hears that.
+    let _ = victim.tell();
+    let mut victim = victim.child;
     ensure!(!victim.wait()?.success());
     wait_until("it is reported", || Ok(guardian.client()?.status()?.failures.len() == 1))?;
     guardian.finish()
 }
 
 fn a_guardian_without_work_ends(program: &Path) -> Result<()> {
-    let mut guardian = Guardian::start(FAST, 1000, 300)?;
+    let mut guardian = Guardian::start(FAST, 1000, 3000)?;
     ends_well(begin(program, &guardian, "short", &picture(9), 0)?)?;
     let pager = Pid::from_raw(guardian.client()?.status()?.pager_pid).context("a pager")?;
     ensure!(guardian.child.wait()?.success());

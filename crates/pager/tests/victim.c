@@ -1,9 +1,10 @@
 // A program whose memory is served: touches, writes, gives up, unmaps, moves and forks at random, and knows what it must read.
 //
 //     victim SEED PAGES OPS      with a SEQPACKET socket as descriptor 3
-//     victim SEED PAGES parked   stands still; a child that it forks first goes when the next message comes
+//     victim SEED PAGES parked   stands still; a child that it forks at once goes when a message comes
+//     victim SEED PAGES forks    threads touch page after page while it forks; its children look at what was touched at that moment
 //
-// It sends its userfaultfd over the socket, waits for an answer, and goes. Exit status 0: every byte was right.
+// It sends its userfaultfd over the socket, waits for a message, and goes. Exit status 0: every byte was right.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -157,16 +158,20 @@ static void send_descriptor(int uffd) {
     *header = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int))};
     memcpy(CMSG_DATA(header), &uffd, sizeof uffd);
     if (sendmsg(3, &message, 0) == -1) die("sendmsg");
+}
+
+static void await_message(void) {
+    char text[64];
     if (recv(3, text, sizeof text, 0) <= 0) die("recv");
 }
 
 static int stand_still(void) {
-    char text[64];
     int status;
+    // Waits until it is served.
     pid_t child = fork();
     if (child == -1) die("fork");
     if (child == 0) {
-        if (recv(3, text, sizeof text, 0) <= 0) die("recv");
+        await_message();
         check_all();
         depth = 2;
         run(500);
@@ -174,6 +179,34 @@ static int stand_still(void) {
     }
     if (waitpid(child, &status, 0) != child) die("wait");
     return status != 0;
+}
+
+static atomic_ulong touched;
+
+static void *toucher(void *argument) {
+    for (uint64_t place; (place = touched++) < pages;) check(place);
+    return argument;
+}
+
+// Faults and forks come out of the kernel together. What a child is to have must not depend on which was first.
+static int fork_while_touching(void) {
+    enum { TOUCHERS = 12, ABOUT = 40 };
+    pthread_t threads[TOUCHERS];
+    for (long i = 0; i < TOUCHERS; i++) pthread_create(&threads[i], NULL, toucher, NULL);
+    int failed = 0, status;
+    while (touched < pages) {
+        uint64_t now = touched;
+        pid_t child = fork();
+        if (child == -1) die("fork");
+        if (child == 0) {
+            for (uint64_t i = now > ABOUT ? now - ABOUT : 0; i < now + ABOUT && i < pages; i++) check(i);
+            _exit(0);
+        }
+        if (waitpid(child, &status, 0) != child) die("wait");
+        failed |= status;
+    }
+    for (int i = 0; i < TOUCHERS; i++) pthread_join(threads[i], NULL);
+    return failed != 0;
 }
 
 int main(int argc, char **argv) {
@@ -192,6 +225,8 @@ int main(int argc, char **argv) {
     send_descriptor(uffd);
     close(uffd);
     if (!strcmp(argv[3], "parked")) return stand_still();
+    await_message();
+    if (!strcmp(argv[3], "forks")) return fork_while_touching();
     pthread_t threads[2];
     for (long i = 0; i < 2; i++) pthread_create(&threads[i], NULL, reader, (void *)i);
     run(ops);

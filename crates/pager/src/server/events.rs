@@ -84,9 +84,9 @@ impl Server {
         let since = Instant::now();
         let mut confused = None;
         let mut gone = false;
-        let mut again = Vec::new();
         {
             let mut book = lock(&process.book);
+            let mut again = Vec::new();
             for _ in 0..LOGS_IN_A_ROW {
                 let count = match self.read_log(process) {
                     Ok(count) => count,
@@ -96,28 +96,31 @@ impl Server {
                         break;
                     }
                 };
+                // Faults come out of the kernel first, and its refusal to copy ends when an event is read. So nothing is copied before all
+                // events of the log are applied: a forked child would lack the page, and not be known to.
+                let mut faults = std::mem::take(&mut again);
                 for event in process.record.log().chunks_exact(MESSAGE_WORDS).take(count).filter_map(Event::decode) {
-                    match event {
-                        Event::Fault(address) => {
-                            process.record.advance();
-                            match self.fault(process, &mut book, address, since) {
-                                Answer::Settled => {}
-                                Answer::Again => again.push(address),
-                                Answer::Gone => gone = true,
-                            }
-                        }
-                        event => confused = confused.or(self.apply(process, &mut book, event)),
+                    if let Event::Fault(address) = event {
+                        faults.push(address);
+                    }
+                    confused = confused.or(self.apply(process, &mut book, event));
+                }
+                if confused.is_some() {
+                    break;
+                }
+                for address in faults {
+                    match self.fault(process, &mut book, address, since) {
+                        Answer::Settled => {}
+                        Answer::Again => again.push(address),
+                        Answer::Gone => gone = true,
                     }
                 }
                 if count < LOG_MESSAGES && again.is_empty() {
                     break;
                 }
             }
-            // Faults come out of the kernel before the events that stand in their way; most of these can be answered now.
             for address in again {
-                if self.fault(process, &mut book, address, since) == Answer::Again {
-                    self.demand.add(Wanted::new(process, address - address % PAGE_BYTES, since).later());
-                }
+                self.demand.add(Wanted::new(process, address - address % PAGE_BYTES, since).later());
             }
         }
         if let Some(reason) = confused {
@@ -137,7 +140,8 @@ impl Server {
         process.uffd().read(process.record.log())
     }
 
-    /// Applies an event that is no fault, and says so in the log. `Some`: the process cannot be served any longer.
+    /// Applies an event, and says so in the log. A fault changes nothing: whoever forgets one asks for it again. `Some`: the process cannot be
+    /// served any longer.
     fn apply(self: &Arc<Self>, process: &Arc<Process>, book: &mut Book, event: Event) -> Option<String> {
         let record = process.record;
         let moved = |space: &Space, outcome: Result<(), Confused>| {

@@ -22,6 +22,18 @@ use serde::{Deserialize, Serialize};
 pub const PAGE: u64 = 4096;
 pub const BASE: u64 = 0x2_0000_0000;
 
+/// What a victim does (`victim.c` has more of it).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Mode {
+    /// Steps at random.
+    #[default]
+    Steps,
+    /// Stands still.
+    Parked,
+    /// Forks while its threads touch pages.
+    Forks,
+}
+
 /// What a victim's memory is, and what the source does wrong.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Picture {
@@ -39,8 +51,8 @@ pub struct Picture {
     pub open_ms: u64,
     /// It is not known which pages are touched first.
     pub unrecorded: bool,
-    /// The process stands still.
-    pub parked: bool,
+    /// What the victim does, instead of so many steps.
+    pub mode: Mode,
     /// As long as this file is there, everything is lost.
     pub away: Option<PathBuf>,
 }
@@ -202,7 +214,12 @@ impl Victim {
         // The socket becomes its standard input first, for lack of another way without unsafe code; then descriptor 3.
         command.args(["-c", "exec 3<&0 </dev/null; exec \"$@\"", "sh"]).arg(program).stdin(Stdio::from(theirs));
         command.args([picture.seed, picture.pages].map(|number| number.to_string()));
-        command.arg(if picture.parked { "parked".to_owned() } else { ops.to_string() }).process_group(0);
+        let mode = match picture.mode {
+            Mode::Steps => ops.to_string(),
+            Mode::Parked => "parked".into(),
+            Mode::Forks => "forks".into(),
+        };
+        command.arg(mode).process_group(0);
         let child = command.spawn()?;
         let mut buffer = [0; 64];
         let (_, mut descriptors) = sys::seqpacket::recv(&ours, &mut buffer)?;
@@ -228,7 +245,7 @@ impl Victim {
             pidfd: pidfd.as_fd(),
             ranges: std::slice::from_ref(&range),
             image,
-            parked: picture.parked,
+            parked: picture.mode == Mode::Parked,
         };
         let mut last = None;
         wait_until("it is served", || {
