@@ -23,7 +23,7 @@ pub(crate) mod volumed;
 
 use std::{path::PathBuf, process::ExitCode};
 
-use anyhow::Context;
+use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -123,6 +123,14 @@ pub(crate) async fn run(cli: Cli) -> ExitCode {
         Ok(code) => code,
         Err(error) => exit::report(&error),
     }
+}
+
+/// Joins the control group whose `cgroup.procs` is the standard input. Before there is memory and there are children: what is taken earlier counts
+/// elsewhere.
+fn join_group() -> Result<()> {
+    rustix::io::write(rustix::stdio::stdin(), b"0").context("cannot join the control group")?;
+    let null = std::fs::File::open("/dev/null").context("cannot open /dev/null")?;
+    rustix::stdio::dup2_stdin(null).context("cannot replace standard input")
 }
 
 /// Ends the command at Ctrl-C by dropping it: that hangs up on the node, which undoes what is half done.

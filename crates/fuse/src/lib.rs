@@ -21,6 +21,6 @@ mod warm_up;
 
 pub use self::{
     error::FuseError,
-    mount::{Access, Mount, clone_tree, mount},
+    mount::{Access, Mount, clone_tree, mount, set_read_ahead},
     session::{Options, Served},
 };

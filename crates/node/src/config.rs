@@ -28,10 +28,12 @@ pub struct Config {
     pub keeper_command: Vec<String>,
     /// Command that runs the pager, whole. With `--join` after it, it joins the control group whose `cgroup.procs` is its standard input.
     pub pager_command: Vec<String>,
-    /// Command that runs the processes of volumes, whole.
+    /// Command that runs the processes of volumes, whole. With `--join` after it, as with the pager's.
     pub volumes_command: Vec<String>,
     /// Most bytes of memory that the pager may take.
     pub pager_memory: u64,
+    /// Most bytes of memory that the processes of volumes may take.
+    pub volumes_memory: u64,
 }
 
 /// Where other nodes are served.

@@ -45,7 +45,6 @@ pub fn run_volumes(
     state_dir: &std::path::Path,
     arguments: Vec<std::ffi::OsString>,
 ) -> std::result::Result<(), volumed::Error> {
-    sys::heap::return_large_allocations();
     let config = volumed::Config { folder: volumes_folder(state_dir), arguments, options: volumed::Options::default() };
     volumed::run(role, config, &durable::StoreOpener::new(settings, state_dir.to_owned()))
 }

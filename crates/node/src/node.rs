@@ -4,6 +4,7 @@
 //! value that [`supervisor`] alone sets; every sandbox has one task that waits for the end of its program.
 
 mod ahead;
+mod bounded;
 mod build;
 mod checkpoint;
 mod cut;
@@ -42,7 +43,7 @@ use std::{
 use api::{ExitStatus, SandboxState};
 use base::id::SandboxId;
 use rustix::fs::{IFlags, Mode, OFlags, ioctl_getflags, ioctl_setflags, open};
-use sandbox::Cgroups;
+use sandbox::{Cgroups, Service};
 use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedMutexGuard, Semaphore, oneshot, watch};
 
 use crate::{
@@ -134,7 +135,9 @@ impl Node {
         let null = OpenOptions::new().read(true).write(true).open("/dev/null").at("open", Path::new("/dev/null"))?;
         let (pool_limit, parked_limit) = (config.pool_limit, config.parked_limit);
         let durable = Durable::open(&config.durable, &config.state_dir).await?;
-        let volumes = volumed::Client::new(crate::volumes_folder(&config.state_dir), config.volumes_command.clone());
+        let group = bounded::group(&cgroups, Service::Volumes, config.volumes_memory);
+        let folder = crate::volumes_folder(&config.state_dir);
+        let volumes = volumed::Client::new(folder, config.volumes_command.clone(), group);
         let mut state = State::new(templates, sandboxes, pool_limit, parked_limit);
         for mount in host_mounts::load(&config) {
             state.begin_host_mount(&mount)?;

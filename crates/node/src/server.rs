@@ -28,6 +28,8 @@ pub async fn run(config: Config) -> Result<()> {
     sys::heap::return_large_allocations();
     let _lock = lock_state(&config.state_dir)?;
     let socket = config.socket.clone();
+    // From here on a node that is told to stop leaves orderly, also if it has only just begun.
+    let interrupted = interrupted()?;
     let listener = listen(&socket).await?;
     let node = Node::load(config).await?;
     node.serve_peers().await?;
@@ -47,7 +49,7 @@ pub async fn run(config: Config) -> Result<()> {
         })
     };
     let finished = tokio::select! {
-        () = interrupted()? => None,
+        () = interrupted => None,
         finished = &mut supervised => Some(finished),
     };
     tracing::info!("the node stops");

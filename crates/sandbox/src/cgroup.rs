@@ -76,7 +76,26 @@ pub struct Cgroups {
 }
 
 const LEAF: &str = "daemon";
-const PAGER: &str = "pager";
+
+/// Processes of the node's own whose memory is bounded, in a group beside those of sandboxes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Service {
+    /// Those that fill restored programs.
+    Pager,
+    /// Those that have the volumes.
+    Volumes,
+}
+
+impl Service {
+    const ALL: [Self; 2] = [Self::Pager, Self::Volumes];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Pager => "pager",
+            Self::Volumes => "volumes",
+        }
+    }
+}
 
 impl Cgroups {
     /// Finds the hierarchies and makes the group `pando-<node_id>` below this process's own group, in each that is used.
@@ -112,28 +131,28 @@ impl Cgroups {
         &self.summary
     }
 
-    /// Makes the group of the node's pager, or finds it, and bounds its memory to `bytes`. Whoever writes `0` to the file is in it from then on,
+    /// Makes the group of a service, or finds it, and bounds its memory to `bytes`. Whoever writes `0` to the file is in it from then on,
     /// with all that it starts. `None` where memory cannot be bounded.
-    pub fn pager_group(&self, bytes: u64) -> Result<Option<File>, Error> {
-        let Some((group, limit)) = self.pager_home() else { return Ok(None) };
+    pub fn service_group(&self, service: Service, bytes: u64) -> Result<Option<File>, Error> {
+        let Some((group, limit)) = self.service_home(service) else { return Ok(None) };
         ensure_dir(&group)?;
         write(&group, limit, &bytes.to_string())?;
         let path = group.join("cgroup.procs");
         File::options().write(true).open(&path).at("open", &path).map(Some)
     }
 
-    /// The pager's group, and the file of its limit.
-    fn pager_home(&self) -> Option<(PathBuf, &'static str)> {
+    /// A service's group, and the file of its limit.
+    fn service_home(&self, service: Service) -> Option<(PathBuf, &'static str)> {
         match &self.summary.memory {
-            ControllerHome::V2 => Some((self.summary.group.join(PAGER), "memory.max")),
-            ControllerHome::V1(parent) => Some((parent.join(PAGER), "memory.limit_in_bytes")),
+            ControllerHome::V2 => Some((self.summary.group.join(service.name()), "memory.max")),
+            ControllerHome::V1(parent) => Some((parent.join(service.name()), "memory.limit_in_bytes")),
             ControllerHome::Missing(_) => None,
         }
     }
 
-    /// Removes the node's groups, if no sandbox and no pager is left in them; for an orderly shutdown.
+    /// Removes the node's groups, if no sandbox and no service is left in them; for an orderly shutdown.
     pub fn remove_all(&self) -> Result<(), Error> {
-        if let Some((group, _)) = self.pager_home() {
+        for (group, _) in Service::ALL.into_iter().filter_map(|service| self.service_home(service)) {
             group::remove_empty(&group)?;
         }
         let leaf = self.summary.group.join(LEAF);

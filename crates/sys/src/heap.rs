@@ -13,6 +13,25 @@ pub fn return_large_allocations() {
     unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE_BYTES) };
 }
 
+/// Memory of large allocations is used again by later ones, of any thread, and up to 64 MiB at the end of the heap are kept. For a process
+/// that has large buffers all the time: with [`return_large_allocations`] each of them costs page faults, and the end of each interrupts other
+/// processors; here that was three quarters of its time.
+pub fn reuse_large_allocations() {
+    const KEPT_BYTES: i32 = 64 << 20;
+    // The bound for mappings is above all buffers. Two heaps, for a moment's competition: one for each thread would hold what only that one can use.
+    let numbers = [(libc::M_MMAP_THRESHOLD, 1 << 30), (libc::M_TRIM_THRESHOLD, KEPT_BYTES), (libc::M_ARENA_MAX, 2)];
+    for (parameter, value) in numbers {
+        // SAFETY: sets a number of the allocator; it fails only for numbers that are too large.
+        unsafe { libc::mallopt(parameter, value) };
+    }
+}
+
+/// Gives what nobody uses of the heaps back to the kernel, whole pages of it. Takes milliseconds: for when much was freed.
+pub fn return_unused() {
+    // SAFETY: nothing that is allocated is touched (malloc_trim(3)).
+    unsafe { libc::malloc_trim(0) };
+}
+
 /// Makes the pages of `bytes` bytes from `address` on, as if each were written; their contents stay. Fails if not all of them are mapped.
 pub fn populate(address: usize, bytes: usize) -> io::Result<()> {
     let begin = address & !(PAGE - 1);

@@ -5,16 +5,25 @@
 //!   1  a zstd frame of them
 //! ```
 
+use std::cell::RefCell;
+
 use bytes::Bytes;
+use zstd::bulk::Compressor;
 
 use crate::limits::PACK_BYTES;
 
 /// Fast enough for a writer (hundreds of MB/s), and half the size for text.
 const ZSTD_LEVEL: i32 = 1;
 
+thread_local! {
+    /// Its tables are a megabyte: to make them for each chunk costs more than to pack it. None, and nothing is packed, if there was no memory for it.
+    static COMPRESSOR: RefCell<Option<Compressor<'static>>> = RefCell::new(Compressor::new(ZSTD_LEVEL).ok());
+}
+
 /// Packs `data`, at most [`PACK_BYTES`]; as it is where packing would save less than an eighth.
 pub(crate) fn encode(data: &[u8]) -> Vec<u8> {
-    let packed = zstd::bulk::compress(data, ZSTD_LEVEL).ok().filter(|packed| packed.len() < data.len() / 8 * 7);
+    let packed = COMPRESSOR.with_borrow_mut(|compressor| compressor.as_mut()?.compress(data).ok());
+    let packed = packed.filter(|packed| packed.len() < data.len() / 8 * 7);
     let (codec, body) = match &packed {
         Some(packed) => (1, packed.as_slice()),
         None => (0, data),

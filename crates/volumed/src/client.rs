@@ -2,6 +2,7 @@
 //! earlier server has started.
 
 use std::{
+    fs::File,
     io,
     os::{fd::OwnedFd, unix::process::CommandExt},
     path::{Path, PathBuf},
@@ -49,14 +50,17 @@ struct Inner {
     folder: PathBuf,
     /// Starts the guardian: the program and all its arguments.
     command: Vec<String>,
+    /// The `cgroup.procs` of the control group that they are to be in.
+    group: Option<File>,
     /// Held while it is started.
     starting: tokio::sync::Mutex<()>,
 }
 
 impl Client {
-    /// A client of the processes that have `folder`, or will have it: `command` starts them.
-    pub fn new(folder: PathBuf, command: Vec<String>) -> Self {
-        Self { inner: Arc::new(Inner { folder, command, starting: tokio::sync::Mutex::default() }) }
+    /// A client of the processes that have `folder`, or will have it: `command` starts them, with `--join` after it and `group` as its standard input
+    /// if they are to join a control group, whose `cgroup.procs` that is.
+    pub fn new(folder: PathBuf, command: Vec<String>, group: Option<File>) -> Self {
+        Self { inner: Arc::new(Inner { folder, command, group, starting: tokio::sync::Mutex::default() }) }
     }
 
     /// Has a request answered: paths and bodies are those of the node's API. If the worker dies meanwhile this fails, and whether
@@ -160,10 +164,13 @@ impl Client {
 
     async fn start(&self, socket: &Path) -> Result<UnixStream, Error> {
         let (program, arguments) = self.inner.command.split_first().ok_or(Error::NoCommand)?;
+        let failed = || Error::system("start the process of volumes");
+        let group = self.inner.group.as_ref().map(File::try_clone).transpose().map_err(failed())?;
         let mut command = Command::new(program);
+        command.args(arguments).args(group.is_some().then_some("--join"));
         // Ctrl-C in the server's terminal is for the server.
-        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).process_group(0);
-        let mut child = command.spawn().map_err(Error::system("start the process of volumes"))?;
+        command.stdin(group.map_or_else(Stdio::null, Stdio::from)).stdout(Stdio::null()).process_group(0);
+        let mut child = command.spawn().map_err(failed())?;
         let deadline = Instant::now() + START_MAX;
         let stream = loop {
             match UnixStream::connect(socket).await {
@@ -173,7 +180,7 @@ impl Client {
                 }
                 Err(_) => tokio::time::sleep(START_TICK).await,
             }
-            if let Some(status) = child.try_wait().map_err(Error::system("start the process of volumes"))? {
+            if let Some(status) = child.try_wait().map_err(failed())? {
                 return Err(Error::DiedAtOnce { status });
             }
         };

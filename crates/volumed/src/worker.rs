@@ -39,7 +39,7 @@ pub(crate) fn run(config: Config, store: &dyn OpenStore, guardian: OwnedFd) -> R
     // Not permitted only where there is no such limit.
     let _ = rustix::thread::set_name(c"volumed");
     raise_descriptor_limit();
-    sys::heap::return_large_allocations();
+    sys::heap::reuse_large_allocations();
     let held = Held::receive(&guardian).map_err(Error::system("hear what is mounted"))?;
     let is_needed = !held.mounts.is_empty();
     let (link, http, control) = Link::new(&config, guardian, held).map_err(Error::system("watch the guardian"))?;

@@ -68,19 +68,35 @@ impl Node {
 
     /// Starts the server, also again after it was killed.
     pub fn start_server(&mut self) -> Result<()> {
+        let marks = self.log()?.matches("node ready").count();
+        self.begin_server()?;
+        self.await_server("ready", |node| Ok(node.log()?.matches("node ready").count() > marks))
+    }
+
+    /// Starts the server, and tells it to stop as soon as it listens, which is before it is ready. Its exit status.
+    pub fn start_and_stop_server(&mut self) -> Result<Option<i32>> {
+        self.begin_server()?;
+        self.await_server("listening", |node| Ok(UnixStream::connect(&node.socket).is_ok()))?;
+        self.stop_server()
+    }
+
+    fn begin_server(&mut self) -> Result<()> {
         ensure!(self.server.is_none(), "the server is there already");
         let log = File::options().create(true).append(true).open(self.log_path())?;
-        let marks = self.log()?.matches("node ready").count();
         let mut command = self.server_command();
         self.server = Some(command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn()?);
+        Ok(())
+    }
+
+    fn await_server(&mut self, what: &str, mut done: impl FnMut(&Self) -> Result<bool>) -> Result<()> {
         let deadline = Instant::now() + Duration::from_secs(20);
-        while self.log()?.matches("node ready").count() <= marks {
+        while !done(self)? {
             let ended = self.server.as_mut().and_then(|server| server.try_wait().transpose()).transpose()?;
             if let Some(status) = ended {
                 self.server = None;
                 bail!("the node ended with {status}:\n{}", self.log()?);
             }
-            ensure!(Instant::now() < deadline, "the node is not ready in time:\n{}", self.log()?);
+            ensure!(Instant::now() < deadline, "the node is not {what} in time:\n{}", self.log()?);
             std::thread::sleep(Duration::from_millis(5));
         }
         Ok(())

@@ -5,10 +5,13 @@ mod criu;
 mod memory;
 mod node;
 mod pages;
+mod place;
 mod program;
+mod proxy;
 mod report;
 mod restore;
 mod start;
+mod volume;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -27,6 +30,8 @@ pub(crate) enum Command {
     Restore(RestoreArgs),
     /// Checkpoints: size, time, pause of the program, memory of the node.
     Memory(MemoryArgs),
+    /// Volumes: on a node that has never seen them, after the one that wrote them was destroyed.
+    Volume(VolumeArgs),
 }
 
 /// Measure starts. A private node is started for it and removed again; needs root, python3 and some minutes.
@@ -80,11 +85,32 @@ pub(crate) struct MemoryArgs {
     json: bool,
 }
 
+/// Measure volumes on nodes that have never seen them, after the node that wrote them was killed with all its processes and its state was removed;
+/// and one long file. Needs root and some minutes; takes 10 GB of /var/tmp (1 GB with --quick).
+/// `scripts/s3.sh sh -c 'pando bench volume --s3 "$PANDO_TEST_S3"'` has an S3 service for it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct VolumeArgs {
+    /// Fresh nodes for each row.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(3..=1000))]
+    rounds: u32,
+    /// Leave out the long one: 1,000,000 files; and read and write 128 MiB instead of 1 GiB.
+    #[arg(long)]
+    quick: bool,
+    /// Also measure with this running S3 service, 1 ms further away: s3://BUCKET?endpoint=http://HOST:PORT&path_style=true
+    /// (keys from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY). What is written there is removed again.
+    #[arg(long, value_name = "URL", value_parser = super::node::parse_objects)]
+    s3: Option<Location>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
 pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     let (report, json) = match command {
         Command::Start(args) => (start::measure(&args).await?, args.json),
         Command::Restore(args) => (restore::measure(&args).await?, args.json),
         Command::Memory(args) => (memory::measure(&args).await?, args.json),
+        Command::Volume(args) => (volume::measure(&args).await?, args.json),
     };
     if json {
         output::json(&report)?

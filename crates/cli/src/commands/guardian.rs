@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, process::ExitCode};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::node::{MemoryArgs, StoreArgs};
 use crate::{exit, output};
@@ -33,10 +33,7 @@ pub(crate) fn run(args: &Args, log: &str) -> ExitCode {
 fn serve(args: &Args) -> Result<()> {
     let settings = args.store.settings()?;
     if args.join {
-        // Before it has memory and children: what is taken earlier counts elsewhere.
-        rustix::io::write(rustix::stdio::stdin(), b"0").context("cannot join the pager's control group")?;
-        let null = std::fs::File::open("/dev/null").context("cannot open /dev/null")?;
-        rustix::stdio::dup2_stdin(null).context("cannot replace standard input")?;
+        super::join_group()?;
     }
     // A page that arrives by fault is taken where the policy of the process says that fills it.
     args.memory.prefer()?;

@@ -31,6 +31,9 @@ pub(crate) struct Args {
     /// Most memory of the pager, which fills restored programs: 512M, 1G. What it fills is not counted. At its limit it is restarted.
     #[arg(long, value_name = "BYTES", default_value = PAGER_MEMORY_DEFAULT, value_parser = super::template::parse_bytes)]
     pager_memory: u64,
+    /// Most memory of the processes of volumes: 1G, 16G. At its limit they are restarted; programs wait meanwhile.
+    #[arg(long, value_name = "BYTES", default_value = VOLUMES_MEMORY_DEFAULT, value_parser = super::template::parse_bytes)]
+    volumes_memory: u64,
     /// Serve other nodes of the realm, who show that they have its key, what this node's cache holds of checkpoints; and find them (as
     /// --find-peers). Not encrypted: chunks stay sealed, but which are asked for shows. Port 0: any.
     #[arg(long, value_name = "IP:PORT")]
@@ -152,6 +155,13 @@ const CACHE_DEFAULT: &str = "8G";
 /// for each GiB of it, so some hundred MiB for the 3,584 that it serves at most.
 const PAGER_MEMORY_DEFAULT: &str = "1G";
 
+/// A volume that is open takes up to some 1.1 GiB: 256 Ki inodes, 256 MiB that are not committed yet, 96 MiB of chunks and nodes. Those in use share this;
+/// the kernel's cache of their logs counts, too, and is given back first.
+const VOLUMES_MEMORY_DEFAULT: &str = "4G";
+
+/// Below what one volume holds before writers wait, they would be killed again and again over the same log.
+const VOLUMES_MEMORY_MIN: u64 = 512 << 20;
+
 pub(super) fn parse_objects(text: &str) -> Result<Location, String> {
     text.parse::<Location>().map_err(|error| error.to_string())
 }
@@ -176,6 +186,9 @@ pub(crate) async fn run(args: Args, socket: PathBuf, log: String) -> Result<Exit
         bail!("the node has to run as root, to make namespaces and control groups; the programs in sandboxes never do");
     }
     args.memory.check()?;
+    if args.volumes_memory < VOLUMES_MEMORY_MIN {
+        bail!("--volumes-memory: one volume that is written to takes more; give it 512M at least");
+    }
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     // Overlay layers and the keeper's paths must not depend on a working directory.
     let state_dir = std::path::absolute(&args.state).context("cannot make the state directory's path absolute")?;
@@ -207,6 +220,7 @@ pub(crate) async fn run(args: Args, socket: PathBuf, log: String) -> Result<Exit
         pager_command,
         volumes_command,
         pager_memory: args.pager_memory,
+        volumes_memory: args.volumes_memory,
         peer_listen,
         at_exit: if args.ephemeral { AtExit::Remove } else { AtExit::Keep },
         keeper_command,

@@ -14,6 +14,9 @@ pub(crate) struct Args {
     state: PathBuf,
     #[command(flatten)]
     store: StoreArgs,
+    /// Join the control group whose `cgroup.procs` is the standard input.
+    #[arg(long)]
+    join: bool,
     /// Which of the processes this one is.
     role: volumed::Role,
 }
@@ -28,8 +31,12 @@ pub(crate) fn run(args: &Args, log: &str) -> ExitCode {
 }
 
 fn serve(args: &Args) -> Result<()> {
-    // All but this program's name and the role.
-    let mut arguments: Vec<_> = std::env::args_os().skip(1).collect();
+    let settings = args.store.settings()?;
+    if args.join {
+        super::join_group()?;
+    }
+    // All but this program's name, and the role at the end. Whom it starts is in its group.
+    let mut arguments: Vec<_> = std::env::args_os().skip(1).filter(|argument| argument != "--join").collect();
     arguments.pop();
-    Ok(node::run_volumes(args.role, args.store.settings()?, &args.state, arguments)?)
+    Ok(node::run_volumes(args.role, settings, &args.state, arguments)?)
 }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use fuse::{Access, Options, Served, clone_tree, mount};
+use fuse::{Access, Options, Served, clone_tree, mount, set_read_ahead};
 use rustix::mount::{MoveMountFlags, move_mount};
 use tokio::runtime::Runtime;
 use volume::{Committer, Durability, Volume, VolumeError};
@@ -28,11 +28,14 @@ struct Arguments {
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse()?;
+    // As the node's process of volumes does.
+    sys::heap::reuse_large_allocations();
     let runtime = Runtime::new()?;
     let volume = Arc::new(open(&arguments, &runtime)?);
     let committer = Committer::start(volume.clone(), Duration::from_secs(2))?;
     let mounted = mount(NAME)?;
     let served = Served::start(volume.clone(), mounted.device, arguments.options)?;
+    set_read_ahead(mounted.tree.as_fd())?;
     attach(&mounted.tree, &arguments.directory)?;
     drop(mounted.tree);
     served.wait()?;

@@ -17,9 +17,10 @@ use std::{
 use base::id::TemplateName;
 use pager::{Client, Serve};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use sandbox::Service;
 use tokio::runtime::Handle;
 
-use super::Node;
+use super::{Node, bounded};
 use crate::{
     durable::{Checkpoint, Durable, Storing, Writing, write_bytes},
     error::{Context, Result},
@@ -53,20 +54,10 @@ impl Node {
 
     /// Has a pager run. The connection is for [`Node::serve`].
     pub(super) async fn reach_pager(&self) -> Result<Client> {
-        let (socket, command, group) = (self.pager_socket(), self.config.pager_command.clone(), self.pager_group());
+        let (socket, command) = (self.pager_socket(), self.config.pager_command.clone());
+        let group = bounded::group(&self.cgroups, Service::Pager, self.config.pager_memory);
         let reach = move || connect_or_start(&socket, &command, group);
         tokio::task::spawn_blocking(reach).await.doing("reach the pager").flatten()
-    }
-
-    /// Where the pager's memory is bounded. Without that it serves all the same: copies depend on it.
-    fn pager_group(&self) -> Option<File> {
-        match self.cgroups.pager_group(self.config.pager_memory) {
-            Ok(group) => group,
-            Err(error) => {
-                tracing::warn!(error = crate::chain(&error), "the pager's memory is not bounded");
-                None
-            }
-        }
     }
 
     /// Has the pager serve a zygote and all that is forked from it.

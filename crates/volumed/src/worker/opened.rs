@@ -7,7 +7,7 @@ use std::{
 };
 
 use api::volume::OpenVolume;
-use fuse::{Served, clone_tree, mount};
+use fuse::{Served, clone_tree, mount, set_read_ahead};
 use volume::{Committer, Engine, Health, Ino, Volume};
 
 use super::{link::Link, meter::Meter};
@@ -80,6 +80,9 @@ impl Opened {
     fn serve(&self, link: &Link) -> Result<Served, BoxError> {
         let mount = mount(&self.source.to_string())?;
         let served = Served::start(self.volume.clone(), mount.device.try_clone()?, fuse::Options::default())?;
+        if let Err(error) = set_read_ahead(mount.tree.as_fd()) {
+            tracing::debug!(error = chain(&error), "the kernel reads ahead less than it could");
+        }
         link.keep(&self.source, mount.tree, vec![mount.device]);
         Ok(served)
     }
@@ -165,6 +168,7 @@ impl Opened {
         if let Err(error) = closed {
             tracing::warn!(source = %self.source, error = chain(&*error), "a volume was closed without a commit");
         }
+        sys::heap::return_unused();
         None
     }
 

@@ -224,7 +224,7 @@ fn client_at(folder: &Path, options: [u64; 3]) -> Result<Client> {
         options.map(|number| number.to_string()).join(","),
         "guardian".to_owned(),
     ];
-    Ok(Client::new(folder.to_owned(), words.to_vec()))
+    Ok(Client::new(folder.to_owned(), words.to_vec(), None))
 }
 
 /// The body of this program as guardian or worker.

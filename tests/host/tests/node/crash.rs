@@ -23,6 +23,7 @@ pub(crate) fn cases() -> Vec<Case> {
     let mut cases = vec![
         Case::new("crash::a_new_server_adopts_what_runs", || case(server_adopts)),
         Case::new("crash::a_stopped_node_keeps_its_sandboxes", || case(stopped_node)),
+        Case::new("crash::a_node_that_is_told_to_stop_while_it_starts_leaves_orderly", || case(stopped_at_once)),
         Case::new("crash::a_new_keeper_adopts_what_runs_and_the_zygote_is_built_again", || case(keeper_adopts)),
         Case::new("crash::server_and_keeper_at_once", || case(both)),
         Case::new("crash::a_lost_zygote_is_built_again_and_run_says_so", || case(zygote)),
@@ -110,6 +111,17 @@ fn stopped_node(node: &mut Node) -> Result<()> {
     let ids = marked(node, 3)?;
     let code = node.stop_server()?;
     ensure!(code == Some(0), "the node ended with {code:?}");
+    node.start_server()?;
+    expect_marked(node, &ids)
+}
+
+fn stopped_at_once(node: &mut Node) -> Result<()> {
+    let ids = marked(node, 3)?;
+    node.stop_server()?;
+    for _ in 0..5 {
+        let code = node.start_and_stop_server()?;
+        ensure!(code == Some(0), "the node ended with {code:?}");
+    }
     node.start_server()?;
     expect_marked(node, &ids)
 }

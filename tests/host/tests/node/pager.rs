@@ -92,7 +92,7 @@ fn family(node: &Node) -> Result<Vec<i32>> {
 }
 
 /// The directory of a process's group in the hierarchy that has the memory controller.
-fn memory_group(pid: i32) -> Result<PathBuf> {
+pub(crate) fn memory_group(pid: i32) -> Result<PathBuf> {
     let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup"))?;
     let of = |wanted: &str| {
         groups.lines().find_map(|line| {
@@ -108,7 +108,7 @@ fn memory_group(pid: i32) -> Result<PathBuf> {
     }
 }
 
-fn read_number(group: &std::path::Path, names: [&str; 2]) -> Result<u64> {
+pub(crate) fn read_number(group: &std::path::Path, names: [&str; 2]) -> Result<u64> {
     let text = names.iter().find_map(|name| std::fs::read_to_string(group.join(name)).ok());
     Ok(text.with_context(|| format!("no {names:?} in {}", group.display()))?.trim().parse()?)
 }

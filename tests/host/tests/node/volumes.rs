@@ -7,12 +7,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use pando_host_tests::{
     node::{Node, Setting},
     runner::Case,
 };
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{
+    pager::{memory_group, read_number},
+    volumes_faults::process,
+};
 
 pub(crate) fn cases() -> Vec<Case> {
     let case = |name: &str, body: fn(&Node) -> Result<()>| {
@@ -31,6 +36,9 @@ pub(crate) fn cases() -> Vec<Case> {
         case("checkpoints_have_no_volumes", checkpoints),
         Case::new("volumes::a_program_finds_its_volume_where_it_works_also_if_it_was_forked_ahead", || {
             with_scribe(&["--pool", "4", "--ahead", "4"], carried)
+        }),
+        Case::new("volumes::the_memory_of_their_processes_is_bounded", || {
+            with_scribe(&["--volumes-memory", "600M"], bounded)
         }),
         Case::new("volumes::an_ephemeral_node_takes_its_mounts_along", ephemeral),
     ]
@@ -408,6 +416,33 @@ fn carried(node: &Node) -> Result<()> {
     ensure!(node.shell(&without, "ls -A /workspace; touch /workspace/own; stat -c %u /workspace")? == "1000\n");
     node.ok(&["rm", "--all"])?;
     node.ok(&["volume", "rm", "ws"]).map(drop)
+}
+
+fn bounded(node: &Node) -> Result<()> {
+    node.ok(&["volume", "create", "ws"])?;
+    run_with(node, &["ws:/workspace"])?;
+    let group = memory_group(process(node, "worker")?)?;
+    ensure!(group.ends_with("volumes"), "{}", group.display());
+    ensure!(read_number(&group, ["memory.limit_in_bytes", "memory.max"])? == 600 << 20);
+    let guardian = process(node, "guardian")?;
+    ensure!(memory_group(guardian)? == group, "{}", memory_group(guardian)?.display());
+    kill_process(Pid::from_raw(guardian).context("a pid")?, Signal::KILL)?;
+    while process(node, "guardian")? == guardian {
+        sleep(Duration::from_millis(5));
+    }
+    let heir = memory_group(process(node, "guardian")?)?;
+    ensure!(heir == group, "who takes its place is in {}", heir.display());
+    node.ok(&["rm", "--all"])?;
+    node.ok(&["volume", "rm", "ws"])?;
+    let Err(error) = Node::start_with(Setting {
+        arguments: ["--volumes-memory", "5M"].map(str::to_owned).to_vec(),
+        ..Setting::default()
+    }) else {
+        bail!("a node runs whose volumes have 5 MiB")
+    };
+    let text = format!("{error:#}");
+    ensure!(text.contains("give it 512M at least"), "{text}");
+    Ok(())
 }
 
 fn ephemeral() -> Result<()> {

@@ -48,14 +48,14 @@ fn only(node: &Node) -> Result<String> {
 }
 
 /// The process of volumes of this role, of this node.
-fn process(node: &Node, role: &str) -> Result<i32> {
+pub(crate) fn process(node: &Node, role: &str) -> Result<i32> {
     let (state, role) = (format!("--state\0{}\0", node.state.display()), format!("\0{role}\0"));
     let deadline = Instant::now() + Duration::from_secs(5);
     loop {
         for entry in fs::read_dir("/proc")?.flatten() {
             let command = fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default();
             let is_it = command.contains("\0volumed\0") && command.contains(&state);
-            if is_it && (command.ends_with(&role) || (role == "\0guardian\0" && command.ends_with("\0heir\0"))) {
+            if is_it && (command.contains(&role) || (role == "\0guardian\0" && command.contains("\0heir\0"))) {
                 return Ok(entry.file_name().to_string_lossy().parse()?);
             }
         }

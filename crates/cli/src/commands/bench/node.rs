@@ -10,10 +10,11 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use api::{
     BuildEvent, Checkpoint, CheckpointEvent, CheckpointRequest, DIAL_PROTOCOL, ForkRequest, ForkResponse, Image,
-    Interpreter, Limits, NodeInfo, Ready, Removed, RunRequest, RunResponse, Sandbox, SandboxDetail, StoreStats,
-    Template, TemplateSpec,
+    Interpreter, Limits, MountRequest, NodeInfo, Ready, Removed, RunRequest, RunResponse, Sandbox, SandboxDetail,
+    StoreStats, Template, TemplateSpec, VolumeMount,
+    volume::{Snapshot, SnapshotRequest, Volume, VolumeDurability, VolumeSpec},
 };
-use base::id::SandboxId;
+use base::id::{SandboxId, VolumeName};
 use http_body_util::BodyExt;
 use hyper::{Method, body::Bytes};
 use tokio::{
@@ -61,9 +62,13 @@ impl PrivateNode {
     pub(super) async fn start_with(ahead: Ahead, more: &[OsString]) -> Result<Self> {
         let dir = PathBuf::from(format!("/var/tmp/pando-bench-{}", std::process::id()));
         std::fs::create_dir(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        Self::run(dir, "warn", ahead, more).await
+    }
+
+    async fn run(dir: PathBuf, log: &str, ahead: Ahead, more: &[OsString]) -> Result<Self> {
         let socket = dir.join("node.sock");
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["--log", "warn", "--socket"]).arg(&socket).args(["node", "--ephemeral", "--state"]);
+        command.args(["--log", log, "--socket"]).arg(&socket).args(["node", "--ephemeral", "--state"]);
         command.arg(dir.join("state")).stdin(Stdio::null()).stdout(Stdio::null());
         if ahead == Ahead::No {
             command.args(["--ahead", "0"]);
@@ -104,6 +109,52 @@ impl PrivateNode {
         let ended = tokio::time::timeout(NODE_WAIT, self.process.wait()).await;
         ended.context("the private node does not end")??;
         Ok(())
+    }
+
+    /// Kills it, and all its processes: as good as a machine that is lost.
+    pub(super) async fn kill(&mut self) -> Result<()> {
+        self.process.start_kill()?;
+        self.process.wait().await?;
+        let name = self.state_dir().display().to_string();
+        let deadline = Instant::now() + NODE_WAIT;
+        // Again and again: who dies first may have been started again by another.
+        loop {
+            let pids = processes_that_name(&name)?;
+            if pids.is_empty() {
+                return Ok(());
+            }
+            ensure!(Instant::now() < deadline, "processes of the private node do not end: {pids:?}");
+            pids.into_iter().for_each(pages::kill);
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    /// Removes what is left of one that was killed: another one finds its state, and removes its sandboxes and control groups.
+    pub(super) async fn clean_up(mut self) -> Result<()> {
+        let more = ["--pool".into(), "0".into()];
+        // It would warn of what it finds.
+        Self::run(std::mem::take(&mut self.dir), "error", Ahead::No, &more).await?.stop().await
+    }
+
+    /// Makes an empty volume.
+    pub(super) async fn create_volume(&self, name: &VolumeName, durability: VolumeDurability) -> Result<()> {
+        let (bytes_max, inodes_max) = (None, None);
+        let spec =
+            VolumeSpec { name: name.clone(), bytes_max, inodes_max, durability, uid: None, gid: None, mode: None };
+        self.client.post::<_, Volume>("/volumes", &spec).await.map(drop)
+    }
+
+    /// Puts the present state of a volume into the store.
+    pub(super) async fn snapshot(&self, name: &VolumeName) -> Result<()> {
+        let request = SnapshotRequest { snapshot: Some("kept".parse()?), note: None };
+        self.client.post::<_, Snapshot>(&format!("/volumes/{name}/snapshots"), &request).await.map(drop)
+    }
+
+    /// Mounts a volume on a directory of the host.
+    pub(super) async fn mount(&self, name: &VolumeName, directory: &Path) -> Result<()> {
+        let path = directory.to_str().context("a directory in UTF-8")?.to_owned();
+        let request = MountRequest { path, read_only: false, snapshot: None };
+        self.client.post::<_, VolumeMount>(&format!("/volumes/{name}/mount"), &request).await.map(drop)
     }
 
     /// Its directory of state.
@@ -212,6 +263,10 @@ impl Drop for PrivateNode {
                 std::thread::sleep(Duration::from_millis(20));
             }
         }
+        if self.dir.as_os_str().is_empty() {
+            // Another one has it now.
+            return;
+        }
         // It outlives nodes, and may not have noticed yet that nobody needs it.
         pages::end_pager(&self.state_dir());
         remove(&self.dir);
@@ -231,6 +286,20 @@ pub(super) fn spec(name: &str, command: Vec<String>) -> Result<TemplateSpec> {
         limits: Limits::default(),
         mount_points: Vec::new(),
     })
+}
+
+/// The processes in whose command this text is.
+fn processes_that_name(text: &str) -> Result<Vec<i32>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc")? {
+        let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        // Gone meanwhile, or dead and not yet waited for by whoever started it: its command is empty then.
+        let Ok(command) = std::fs::read(format!("/proc/{pid}/cmdline")) else { continue };
+        if command.windows(text.len()).any(|part| part == text.as_bytes()) {
+            found.push(pid);
+        }
+    }
+    Ok(found)
 }
 
 fn remove(dir: &Path) {

@@ -62,7 +62,7 @@ fn ask_to_end(socket: &Path, family: &mut Vec<i32>) -> Option<String> {
     client.shutdown().err().map(|error| error.to_string())
 }
 
-fn kill(pid: i32) {
+pub(super) fn kill(pid: i32) {
     if let Some(pid) = Pid::from_raw(pid) {
         let _ = kill_process(pid, Signal::KILL);
     }

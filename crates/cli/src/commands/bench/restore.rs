@@ -5,8 +5,6 @@
 //! and would leave keys, connections and the allocator warm.
 
 mod fresh;
-mod place;
-mod proxy;
 
 use std::{
     sync::Arc,
@@ -16,16 +14,14 @@ use std::{
 use anyhow::{Context, Result};
 use api::Checkpoint;
 
-use self::{
-    fresh::{First, first_answers, many_at_once},
-    place::{Place, Way},
-};
+use self::fresh::{First, first_answers, many_at_once};
 use super::{
     RestoreArgs,
     cold::Plain,
     criu,
     node::{Ahead, PrivateNode},
     pages::Paged,
+    place::{Place, Way},
     program,
     report::{Report, duration, median, progress, times},
 };

@@ -8,10 +8,10 @@ use std::{
 use anyhow::{Context, Result};
 use tokio::task::JoinSet;
 
-use super::place::Way;
 use crate::commands::bench::{
     node::{Ahead, PrivateNode, Started},
     pages::Paged,
+    place::Way,
 };
 
 /// After a removal a node makes room again.

@@ -1,4 +1,4 @@
-//! Where checkpoints are while they are measured: objects, names and keys that several nodes share, one after the other.
+//! Where checkpoints and volumes are while they are measured: objects, names and keys that several nodes share, one after the other.
 
 use std::{
     ffi::OsString,
@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use store::object::{Location, Objects, RequestOptions};
 
-use super::proxy::Proxy;
+use super::{proxy::Proxy, report::median};
 
 /// Requests that a latency is looked at by.
 const PROBES: u32 = 11;
@@ -111,9 +111,14 @@ impl Way {
         self.proxy.as_ref().map(Proxy::bytes)
     }
 
+    /// The objects, by this way.
+    pub(super) fn objects(&self) -> Result<Objects> {
+        Ok(Objects::open(&self.location, RequestOptions::default())?)
+    }
+
     /// How long a request takes that hardly any bytes are for.
     pub(super) async fn probe(&self) -> Result<Duration> {
-        let objects = Objects::open(&self.location, RequestOptions::default())?;
+        let objects = self.objects()?;
         let key = objects.list("").await?.into_iter().next().context("an empty store")?.key;
         let mut took = Vec::new();
         for _ in 0..PROBES {
@@ -121,7 +126,7 @@ impl Way {
             objects.head(&key).await?;
             took.push(began.elapsed());
         }
-        Ok(crate::commands::bench::report::median(&took))
+        Ok(median(&took))
     }
 }
 

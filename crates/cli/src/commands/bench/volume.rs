@@ -1,0 +1,226 @@
+//! Volumes on a node that has never seen them, after the one that wrote them was destroyed; and one long file.
+//!
+//! Every figure of a fresh node is of one of its own: own state directory, empty cache, its processes of volumes not yet started. Starting the node is
+//! not measured: the time runs from the request to mount the volume. Each node is killed with all its processes; none gives the volume back.
+
+mod host;
+
+use std::{
+    collections::HashSet,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use api::volume::VolumeDurability;
+use base::id::VolumeName;
+use store::object::Objects;
+use tokio::task::{JoinSet, spawn_blocking};
+
+use self::host::{Directory, FILE_BYTES, long_read, long_write, read_file, sync, write_files, wrong_files};
+use super::{
+    VolumeArgs,
+    node::{Ahead, PrivateNode},
+    place::{Place, Way},
+    report::{Report, duration, median, progress, times},
+};
+use crate::output;
+
+const FILES: [u64; 2] = [1_000, 30_000];
+const FILES_LONG: u64 = 1_000_000;
+/// Up to so many files, all are read and compared.
+const VERIFIED_MAX: u64 = 30_000;
+const LONG_BYTES: u64 = 1 << 30;
+const LONG_BYTES_QUICK: u64 = 128 << 20;
+/// Writes and reads of the long file.
+const LONG_ROUNDS: usize = 3;
+const LATENCY: Duration = Duration::from_millis(1);
+/// Parts of objects fetched at a time to see how fast the store is, and their size.
+const FETCHED_AT_ONCE: usize = 8;
+const PART_BYTES: u64 = 8 << 20;
+
+pub(super) async fn measure(args: &VolumeArgs) -> Result<Report> {
+    let mut report = Report::of(&format!("files of {FILE_BYTES} bytes that cannot be compressed"));
+    let directory = Directory::new("mount")?;
+    Run { args, directory: &directory, way: &Place::local()?.directly(), label: "directory" }.all(&mut report).await?;
+    if let Some(service) = &args.s3 {
+        let way = Place::s3(service)?.delayed(LATENCY)?;
+        Run { args, directory: &directory, way: &way, label: "S3 at 1 ms" }.all(&mut report).await?;
+    }
+    report.fact("fresh node", "a node of its own for each sample, the one before it killed with all its processes");
+    Ok(report)
+}
+
+/// What one place needs.
+struct Run<'a> {
+    args: &'a VolumeArgs,
+    directory: &'a Directory,
+    way: &'a Way,
+    label: &'a str,
+}
+
+impl Run<'_> {
+    async fn all(&self, report: &mut Report) -> Result<()> {
+        let mut smallest = None;
+        for files in FILES.into_iter().chain((!self.args.quick).then_some(FILES_LONG)) {
+            self.attach(files, &mut smallest, report).await?;
+        }
+        self.long_file(report).await
+    }
+
+    async fn node(&self) -> Result<PrivateNode> {
+        let node = PrivateNode::start_with(Ahead::Yes, &self.way.arguments()).await?;
+        node.settle().await?;
+        Ok(node)
+    }
+
+    /// After it nothing of the node is there.
+    async fn destroy(&self, mut node: PrivateNode) -> Result<()> {
+        node.kill().await?;
+        self.directory.unmount()?;
+        node.clean_up().await
+    }
+
+    /// Another node takes over so many files.
+    async fn attach(&self, files: u64, smallest: &mut Option<Duration>, report: &mut Report) -> Result<()> {
+        let Self { label, directory, .. } = self;
+        progress(&format!("{files} files are written, {label}"));
+        let name: VolumeName = format!("files-{files}").parse()?;
+        let node = self.node().await?;
+        node.create_volume(&name, VolumeDurability::Object).await?;
+        node.mount(&name, directory.path()).await?;
+        let place = directory.path().to_owned();
+        let wrote = spawn_blocking(move || write_files(&place, files)).await??;
+        self.destroy(node).await?;
+        report.fact(format!("{files} files written and synced to the store, {label}"), duration(wrote));
+
+        progress(&format!("{files} files on fresh nodes, {label}"));
+        let (mut mounted, mut first) = (Vec::new(), Vec::new());
+        for round in 0..self.args.rounds {
+            let node = self.node().await?;
+            let began = Instant::now();
+            node.mount(&name, directory.path()).await?;
+            mounted.push(began.elapsed());
+            let number = u64::from(round) * 7919 % files;
+            ensure!(read_file(directory.path(), number)?, "file {number} of {files} is wrong");
+            first.push(began.elapsed());
+            if round + 1 == self.args.rounds && files <= VERIFIED_MAX {
+                let place = directory.path().to_owned();
+                let wrong = spawn_blocking(move || wrong_files(&place, files)).await??;
+                ensure!(wrong == 0, "{wrong} of {files} files are wrong on another node");
+                report.fact(format!("{files} files compared on the last of these nodes, {label}"), "none is wrong");
+            }
+            self.destroy(node).await?;
+        }
+        let median = median(&first);
+        let beside = format!(
+            "{:.2}x of the smallest; mounted after {}",
+            times(median, *smallest.get_or_insert(median)),
+            duration(self::median(&mounted))
+        );
+        report.add(format!("mounted and one file read, fresh node, {files} files, {label}"), first, beside);
+        Ok(())
+    }
+
+    async fn long_file(&self, report: &mut Report) -> Result<()> {
+        let Self { label, directory, .. } = self;
+        let bytes = if self.args.quick { LONG_BYTES_QUICK } else { LONG_BYTES };
+        let size = output::bytes(bytes);
+        progress(&format!("a file of {size}, {label}"));
+        let name: VolumeName = "long".parse()?;
+        let objects = self.way.objects()?;
+        let before: HashSet<String> = objects.list("").await?.into_iter().map(|object| object.key).collect();
+        let beside = Directory::new("local")?;
+        let node = self.node().await?;
+        node.create_volume(&name, VolumeDurability::Local).await?;
+        node.mount(&name, directory.path()).await?;
+        let local = Sequential::measure(beside.path(), bytes).await?;
+        let volume = Sequential::measure(directory.path(), bytes).await?;
+        drop(beside);
+        node.snapshot(&name).await?;
+        self.destroy(node).await?;
+        let rate = |time: Duration| format!("{:.0} MiB/s", bytes as f64 / (1 << 20) as f64 / time.as_secs_f64());
+        let compared = |volume: &[Duration], local: &[Duration]| {
+            let (volume, local) = (median(volume), median(local));
+            format!("{} = {:.2}x of the same on the local disk", rate(volume), times(local, volume))
+        };
+        let beside = compared(&volume.writes, &local.writes);
+        report.add(format!("{size} written in order, and fsync, {label}"), volume.writes, beside);
+        let beside = compared(&volume.reads, &local.reads);
+        report.add(format!("{size} read in order, warm, {label}"), volume.reads, beside);
+
+        progress(&format!("a file of {size} on fresh nodes, {label}"));
+        let (mut cold, mut fetched) = (Vec::new(), Vec::new());
+        for _ in 0..LONG_ROUNDS {
+            let node = self.node().await?;
+            node.mount(&name, directory.path()).await?;
+            let place = directory.path().to_owned();
+            cold.push(spawn_blocking(move || long_read(&place, bytes)).await??);
+            self.destroy(node).await?;
+            fetched.push(fetch_all(&objects, &before).await?);
+        }
+        let beside = format!(
+            "{} = {:.2}x of its objects fetched in parts of {}, {FETCHED_AT_ONCE} at a time",
+            rate(median(&cold)),
+            times(median(&fetched), median(&cold)),
+            output::bytes(PART_BYTES)
+        );
+        report.add(format!("{size} read in order, fresh node, {label}"), cold, beside);
+        report.add(format!("its objects fetched, {label}"), fetched, "");
+        Ok(())
+    }
+}
+
+/// A long file, written and read in order.
+struct Sequential {
+    writes: Vec<Duration>,
+    reads: Vec<Duration>,
+}
+
+impl Sequential {
+    async fn measure(place: &Path, bytes: u64) -> Result<Self> {
+        let (mut writes, mut reads) = (Vec::new(), Vec::new());
+        for _ in 0..LONG_ROUNDS {
+            let place = place.to_owned();
+            let (wrote, read) = spawn_blocking(move || -> Result<_> {
+                let wrote = long_write(&place, bytes)?;
+                sync(&place)?;
+                // What the first reader brings along, others find.
+                long_read(&place, bytes)?;
+                Ok((wrote, long_read(&place, bytes)?))
+            })
+            .await??;
+            writes.push(wrote);
+            reads.push(read);
+        }
+        Ok(Self { writes, reads })
+    }
+}
+
+/// Fetches all objects that were not there `before`.
+async fn fetch_all(objects: &Objects, before: &HashSet<String>) -> Result<Duration> {
+    let new = objects.list("").await?.into_iter().filter(|object| !before.contains(&object.key));
+    let parts = new.flat_map(|object| {
+        let end = move |start: u64| (start + PART_BYTES).min(object.bytes);
+        let starts = (0..object.bytes).step_by(PART_BYTES as usize);
+        starts.map(move |start| (object.key.clone(), start..end(start))).collect::<Vec<_>>()
+    });
+    let wanted = Arc::new(std::sync::Mutex::new(parts.collect::<Vec<_>>()));
+    let began = Instant::now();
+    let mut fetching = JoinSet::new();
+    for _ in 0..FETCHED_AT_ONCE {
+        let (wanted, objects) = (wanted.clone(), objects.clone());
+        fetching.spawn(async move {
+            loop {
+                let next = wanted.lock().ok().and_then(|mut wanted| wanted.pop());
+                let Some((key, part)) = next else { return anyhow::Ok(()) };
+                objects.get_range(&key, part).await.with_context(|| key)?;
+            }
+        });
+    }
+    while let Some(done) = fetching.join_next().await {
+        done??;
+    }
+    Ok(began.elapsed())
+}
