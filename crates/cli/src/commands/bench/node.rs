@@ -117,14 +117,17 @@ impl PrivateNode {
         self.process.wait().await?;
         let name = self.state_dir().display().to_string();
         let deadline = Instant::now() + NODE_WAIT;
+        let mut killed: Vec<i32> = Vec::new();
         // Again and again: who dies first may have been started again by another.
         loop {
-            let pids = processes_that_name(&name)?;
-            if pids.is_empty() {
+            killed.retain(|pid| is_alive(*pid));
+            let found = processes_that_name(&name)?;
+            if found.is_empty() && killed.is_empty() {
                 return Ok(());
             }
-            ensure!(Instant::now() < deadline, "processes of the private node do not end: {pids:?}");
-            pids.into_iter().for_each(pages::kill);
+            ensure!(Instant::now() < deadline, "processes of the private node do not end: {found:?}, {killed:?}");
+            found.iter().copied().for_each(pages::kill);
+            killed.extend(found);
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
@@ -300,6 +303,11 @@ fn processes_that_name(text: &str) -> Result<Vec<i32>> {
         }
     }
     Ok(found)
+}
+
+/// Whether the kernel has still something to take apart of a process: much memory takes a second, and it has no command any more by then.
+fn is_alive(pid: i32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z"))
 }
 
 fn remove(dir: &Path) {
