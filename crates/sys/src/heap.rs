@@ -15,7 +15,7 @@ pub fn return_large_allocations() {
 
 /// Memory of large allocations is used again by later ones, of any thread, and up to 256 MiB at the end of a heap are kept. For a process
 /// that has large buffers all the time: with [`return_large_allocations`] each of them costs page faults, and the end of each interrupts other
-/// processors; here that was three quarters of its time.
+/// processors: two thirds of the time of a process that writes volumes.
 pub fn reuse_large_allocations() {
     const KEPT_BYTES: i32 = 256 << 20;
     // The bound for mappings is above all buffers. Two heaps, for a moment's competition: one for each thread would hold what only that one can use.

@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    os::unix::fs::MetadataExt,
     path::PathBuf,
     thread::sleep,
     time::{Duration, Instant},
@@ -93,6 +94,14 @@ fn shared(node: &Node) -> Result<()> {
     let here = directory(node, "here")?;
     node.ok(&["volume", "mount", "ws", &here.display().to_string()])?;
     ensure!(fs::read_to_string(here.join("d/b"))? == "by http");
+    // Eight chunks at a time, not one.
+    let device = fs::metadata(&here)?.dev();
+    let bdi = format!("/sys/class/bdi/{}:{}/read_ahead_kb", rustix::fs::major(device), rustix::fs::minor(device));
+    let kib = fs::read_to_string(&bdi)?;
+    match fs::write(&bdi, &kib) {
+        Ok(()) => ensure!(kib.trim() == "1024", "{bdi}: {kib}"),
+        Err(error) => println!("    how far is read ahead cannot be set here: {bdi}: {error}"),
+    }
     fs::write(here.join("d/c"), "from the host")?;
     ensure!(node.shell(&two, "cat /workspace/d/c")? == "from the host");
 

@@ -135,8 +135,9 @@ impl PrivateNode {
     /// Removes what is left of one that was killed: another one finds its state, and removes its sandboxes and control groups.
     pub(super) async fn clean_up(mut self) -> Result<()> {
         let more = ["--pool".into(), "0".into()];
-        // It would warn of what it finds.
-        Self::run(std::mem::take(&mut self.dir), "error", Ahead::No, &more).await?.stop().await
+        // It would warn of what it finds. What it cannot remove shows.
+        let log = "error,pando_node::node::supervisor=warn";
+        Self::run(std::mem::take(&mut self.dir), log, Ahead::No, &more).await?.stop().await
     }
 
     /// Makes an empty volume.
