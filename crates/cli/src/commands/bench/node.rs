@@ -22,7 +22,7 @@ use tokio::{
     process::{Child, Command},
 };
 
-use super::{pages, program};
+use super::{pages, place::Way, program};
 use crate::client::{Client, Flow};
 
 /// How long the node may take to come up, and to clean up.
@@ -63,6 +63,13 @@ impl PrivateNode {
         let dir = PathBuf::from(format!("/var/tmp/pando-bench-{}", std::process::id()));
         std::fs::create_dir(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
         Self::run(dir, "warn", ahead, more).await
+    }
+
+    /// One that has seen nothing of what is behind `way`, and has made itself comfortable.
+    pub(super) async fn fresh(way: &Way) -> Result<Self> {
+        let node = Self::start_with(Ahead::Yes, &way.arguments()).await?;
+        node.settle().await?;
+        Ok(node)
     }
 
     async fn run(dir: PathBuf, log: &str, ahead: Ahead, more: &[OsString]) -> Result<Self> {

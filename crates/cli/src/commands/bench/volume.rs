@@ -21,7 +21,7 @@ use tokio::task::{JoinSet, spawn_blocking};
 use self::host::{Directory, FILE_BYTES, long_read, long_write, read_file, sync, write_files, wrong_files};
 use super::{
     VolumeArgs,
-    node::{Ahead, PrivateNode},
+    node::PrivateNode,
     place::{Place, Way},
     report::{Report, duration, median, progress, times},
 };
@@ -69,12 +69,6 @@ impl Run<'_> {
         self.long_file(report).await
     }
 
-    async fn node(&self) -> Result<PrivateNode> {
-        let node = PrivateNode::start_with(Ahead::Yes, &self.way.arguments()).await?;
-        node.settle().await?;
-        Ok(node)
-    }
-
     /// After it nothing of the node is there.
     async fn destroy(&self, mut node: PrivateNode) -> Result<()> {
         node.kill().await?;
@@ -87,7 +81,7 @@ impl Run<'_> {
         let Self { label, directory, .. } = self;
         progress(&format!("{files} files are written, {label}"));
         let name: VolumeName = format!("files-{files}").parse()?;
-        let node = self.node().await?;
+        let node = PrivateNode::fresh(self.way).await?;
         node.create_volume(&name, VolumeDurability::Object).await?;
         node.mount(&name, directory.path()).await?;
         let place = directory.path().to_owned();
@@ -98,7 +92,7 @@ impl Run<'_> {
         progress(&format!("{files} files on fresh nodes, {label}"));
         let (mut mounted, mut first) = (Vec::new(), Vec::new());
         for round in 0..self.args.rounds {
-            let node = self.node().await?;
+            let node = PrivateNode::fresh(self.way).await?;
             let began = Instant::now();
             node.mount(&name, directory.path()).await?;
             mounted.push(began.elapsed());
@@ -132,7 +126,7 @@ impl Run<'_> {
         let objects = self.way.objects()?;
         let before: HashSet<String> = objects.list("").await?.into_iter().map(|object| object.key).collect();
         let beside = Directory::new("local")?;
-        let node = self.node().await?;
+        let node = PrivateNode::fresh(self.way).await?;
         node.create_volume(&name, VolumeDurability::Local).await?;
         node.mount(&name, directory.path()).await?;
         let local = Sequential::measure(beside.path(), bytes).await?;
@@ -153,7 +147,7 @@ impl Run<'_> {
         progress(&format!("a file of {size} on fresh nodes, {label}"));
         let (mut cold, mut fetched) = (Vec::new(), Vec::new());
         for _ in 0..LONG_ROUNDS {
-            let node = self.node().await?;
+            let node = PrivateNode::fresh(self.way).await?;
             node.mount(&name, directory.path()).await?;
             let place = directory.path().to_owned();
             cold.push(spawn_blocking(move || long_read(&place, bytes)).await??);

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use tokio::task::JoinSet;
 
 use crate::commands::bench::{
-    node::{Ahead, PrivateNode, Started},
+    node::{PrivateNode, Started},
     pages::Paged,
     place::Way,
 };
@@ -31,18 +31,12 @@ pub(super) struct First {
     pub(super) again: Started,
 }
 
-async fn node(way: &Way) -> Result<PrivateNode> {
-    let node = PrivateNode::start_with(Ahead::Yes, &way.arguments()).await?;
-    node.settle().await?;
-    Ok(node)
-}
-
 /// Starts the checkpoint on `rounds` nodes, one after the other. Beside them: what the restore before these, which records the working set
 /// if that was not done yet, faulted on until the first answer.
 pub(super) async fn first_answers(way: &Way, name: &str, rounds: u32) -> Result<(Vec<First>, Option<Paged>)> {
     let (mut firsts, mut recording) = (Vec::new(), None);
     for round in 0..=rounds {
-        let node = node(way).await?;
+        let node = PrivateNode::fresh(way).await?;
         let before = way.bytes();
         let (sandbox, started) = node.start_one(name).await?;
         let bytes = way.bytes().zip(before).map(|(after, before)| after - before);
@@ -66,7 +60,7 @@ pub(super) async fn first_answers(way: &Way, name: &str, rounds: u32) -> Result<
 
 /// Starts the checkpoint so many times at once on one node; gives the times of each, and the time of all.
 pub(super) async fn many_at_once(way: &Way, name: &str, count: u32) -> Result<(Vec<Started>, Duration)> {
-    let node = Arc::new(node(way).await?);
+    let node = Arc::new(PrivateNode::fresh(way).await?);
     let began = Instant::now();
     let mut starting = JoinSet::new();
     for _ in 0..count {
