@@ -3,7 +3,12 @@
 mod complete;
 pub(crate) mod inject;
 
-use std::{fs::File, mem::take, path::PathBuf, time::Duration};
+use std::{
+    fs::File,
+    mem::take,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
 
 use complete::{Known, complete};
 use inject::{Injection, Outcome};
@@ -32,6 +37,15 @@ use crate::{
 
 /// A source may be stopped for this long; files that are copied meanwhile count. Whoever captures ends by SIGALRM beyond it.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
+
+/// How long a program may take to come out of its own start.
+const START_MAX: Duration = Duration::from_secs(10);
+
+/// How long a refusal that may pass is waited out.
+const PASS_MAX: Duration = Duration::from_millis(250);
+
+/// The longest wait between two attempts to stop a program in a good place.
+const WAIT_MAX: Duration = Duration::from_millis(128);
 
 /// What to capture.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -149,23 +163,26 @@ fn capture_until(spec: &CaptureSpec, during_pause: Step<'_>, hold: Option<Step<'
 
 /// Stops the source where every thread is in the program: right after its own start some may still be on their way into it.
 fn seize(spec: &CaptureSpec) -> Result<Stopped, Error> {
-    const TRIES: u32 = 200;
     let (start, end) = spec.earlier_arena.unwrap_or((0, 0));
-    let mut refused = Vec::new();
-    for _ in 0..TRIES {
+    let began = Instant::now();
+    let mut wait = Duration::from_millis(1);
+    loop {
         match Stopped::seize(spec.pid) {
             Ok(stopped) => {
                 if stopped.tasks().iter().all(|task| !(start..end).contains(&task.registers.rip)) {
                     return Ok(stopped);
                 }
+                if began.elapsed() > START_MAX {
+                    return Err(Error::Unexpected { pid: spec.pid, what: "does not complete its start".into() });
+                }
             }
-            Err(Error::Refused(refusals)) if refusals.iter().all(Refusal::may_pass) => refused = refusals,
+            Err(Error::Refused(refusals)) if refusals.iter().all(Refusal::may_pass) && began.elapsed() < PASS_MAX => {}
             Err(error) => return Err(error),
         }
-        std::thread::sleep(Duration::from_millis(1));
+        std::thread::sleep(wait);
+        // Where others have the processors, a thread that is stopped again before its turn has come does not get on at all.
+        wait = (wait * 2).min(WAIT_MAX);
     }
-    refuse(refused)?;
-    Err(Error::Unexpected { pid: spec.pid, what: "does not complete its start".into() })
 }
 
 fn refuse(refusals: Vec<Refusal>) -> Result<(), Error> {

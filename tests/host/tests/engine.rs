@@ -74,6 +74,7 @@ fn main() -> Result<()> {
     cases.push(Case::new("a_copy_outlives_its_tracers", || {
         on_a_bench(|bench| killed::a_copy_outlives_its_tracers(bench, KILLS * rounds()?))
     }));
+    cases.push(Case::new("a_busy_copy_is_forked_at_once", || on_a_bench(busy)));
     runner::run(&cases)
 }
 
@@ -193,6 +194,30 @@ fn outside_of_a_sandbox() -> Result<()> {
     let printed = std::fs::read_to_string(path("output"))?;
     ensure!(copied && status.success() && printed == "ready\ndone\n", "the program did not go on: {status}, {printed}");
     Ok(())
+}
+
+/// A copy whose main thread waits for a processor, which its own threads and other copies have, is forked the moment it was started: the
+/// attempts to find it outside of its start leave it time to come there.
+fn busy(bench: &Bench) -> Result<()> {
+    const OTHERS: usize = 5;
+    const FORKS: usize = 40;
+    let source = bench.place(&[])?;
+    let pid = begin(&source, &[format!("{PROGRAMS}/avx512")])?;
+    let first = vec![bench.dir.path().join("layer0")];
+    let zygote = bench.zygote(&source, pid, &first, None)?.zygote;
+    let start = || -> Result<(Place, i32)> {
+        let place = bench.place(&first)?;
+        let pid = place.start(&zygote, How::AtOnce)?;
+        Ok((place, pid))
+    };
+    let others: Vec<(Place, i32)> = (0..OTHERS).map(|_| start()).collect::<Result<_>>()?;
+    for n in 1..=FORKS {
+        let (place, pid) = start()?;
+        let layers = [vec![bench.dir.path().join(format!("layer{n}"))], first.clone()].concat();
+        bench.zygote(&place, pid, &layers, Some(&zygote)).with_context(|| format!("fork {n}"))?;
+        place.sandbox.destroy()?;
+    }
+    others.into_iter().chain([(source, pid)]).try_for_each(|(place, _)| Ok(place.sandbox.destroy()?))
 }
 
 fn differential(name: &str, argv: &[&str]) -> Case {
