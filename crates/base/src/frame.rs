@@ -38,15 +38,27 @@ pub enum FrameError {
 
 /// Frames `payload`.
 pub fn encode(kind: u16, version: u16, payload: &[u8]) -> Result<Vec<u8>, FrameError> {
-    let length = u32::try_from(payload.len()).map_err(|_| FrameError::TooLong(payload.len()))?;
     let mut framed = Vec::with_capacity(HEADER_BYTES + payload.len());
-    framed.extend_from_slice(&MAGIC);
-    framed.extend_from_slice(&kind.to_le_bytes());
-    framed.extend_from_slice(&version.to_le_bytes());
-    framed.extend_from_slice(&length.to_le_bytes());
-    framed.extend_from_slice(&crc32fast::hash(payload).to_le_bytes());
+    framed.extend_from_slice(&[0; HEADER_BYTES]);
     framed.extend_from_slice(payload);
+    complete(kind, version, &mut framed)?;
     Ok(framed)
+}
+
+/// Frames what stands behind [`HEADER_BYTES`] that were left free, where it is.
+///
+/// # Panics
+///
+/// If it has not even these.
+pub fn complete(kind: u16, version: u16, framed: &mut [u8]) -> Result<(), FrameError> {
+    let (header, payload) = framed.split_at_mut(HEADER_BYTES);
+    let length = u32::try_from(payload.len()).map_err(|_| FrameError::TooLong(payload.len()))?;
+    header[..4].copy_from_slice(&MAGIC);
+    header[4..6].copy_from_slice(&kind.to_le_bytes());
+    header[6..8].copy_from_slice(&version.to_le_bytes());
+    header[8..12].copy_from_slice(&length.to_le_bytes());
+    header[12..].copy_from_slice(&crc32fast::hash(payload).to_le_bytes());
+    Ok(())
 }
 
 /// The version and payload of a frame of `kind`, at most version `newest`.

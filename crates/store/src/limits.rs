@@ -22,7 +22,10 @@ pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// services. Larger parts would only cost memory.
 pub const PART_BYTES: usize = 8 << 20;
 
-/// Parts of one upload under way at once; one more is being filled. Bounds an upload's memory to 32 MiB.
+/// Room behind a part for the end of what was added last: chunks have some 100 KiB.
+pub const PART_OVERLAP: usize = 1 << 20;
+
+/// Parts of one upload under way at once; one more is being filled. Bounds an upload's memory to 36 MiB.
 pub const PARTS_IN_FLIGHT: usize = 3;
 
 /// Most parts of one upload: S3's own limit.

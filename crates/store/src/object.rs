@@ -17,6 +17,7 @@ mod directory;
 mod faults;
 mod location;
 mod requests;
+mod staged;
 mod upload;
 
 #[cfg(feature = "faults")]

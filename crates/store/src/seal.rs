@@ -20,11 +20,13 @@ use crate::{
     keys::DataKey,
 };
 
-/// Bytes that sealing adds to a chunk: the data key's id before it, the tag behind.
-pub const OVERHEAD: usize = KEY_ID_BYTES + TAG_BYTES;
+/// Bytes that sealing puts before a chunk: the data key's id.
+pub const BEFORE: usize = 8;
+/// Bytes that it puts behind: the tag.
+pub const BEHIND: usize = 16;
+/// Both.
+pub const OVERHEAD: usize = BEFORE + BEHIND;
 
-const KEY_ID_BYTES: usize = 8;
-const TAG_BYTES: usize = 16;
 const SEGMENT_INFO: &[u8] = b"pando segment 1";
 const CHUNK_INFO: &[u8] = b"pando chunk 1";
 
@@ -59,9 +61,15 @@ impl SegmentKey {
         out.extend_from_slice(&self.id.0);
         let start = out.len();
         out.extend_from_slice(plain);
-        let (nonce, bound) = (nonce(number), self.bound(number));
-        let sealed = self.key.seal_in_place_separate_tag(nonce, bound, &mut out[start..]);
-        out.extend_from_slice(sealed.expect("a chunk is shorter than GCM's longest message").as_ref());
+        let (_, tag) = self.seal_in_place(number, &mut out[start..]);
+        out.extend_from_slice(&tag);
+    }
+
+    /// Seals chunk `number` where it is; gives what belongs before and behind it.
+    pub fn seal_in_place(&self, number: u32, plain: &mut [u8]) -> ([u8; BEFORE], [u8; BEHIND]) {
+        let tag = self.key.seal_in_place_separate_tag(nonce(number), self.bound(number), plain);
+        let tag = tag.expect("a chunk is shorter than GCM's longest message");
+        (self.id.0, tag.as_ref().try_into().expect("GCM's tag has 16 bytes"))
     }
 
     /// What was sealed as chunk `number`.
@@ -69,7 +77,7 @@ impl SegmentKey {
         if key_id(sealed)? != self.id {
             return Err(BrokenSeal);
         }
-        let mut opened = sealed[KEY_ID_BYTES..].to_vec();
+        let mut opened = sealed[BEFORE..].to_vec();
         let plain = self.key.open_in_place(nonce(number), self.bound(number), &mut opened).map_err(|_| BrokenSeal)?;
         let length = plain.len();
         opened.truncate(length);

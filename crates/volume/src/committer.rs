@@ -11,6 +11,7 @@ use crate::{
     Volume,
     compact::Effort,
     limits::{COMMIT_BACKOFF, COMPACT_COMMITS},
+    pressure::Pause,
 };
 
 /// A thread that commits a volume while this exists. With it, writers wait when too much is dirty.
@@ -20,7 +21,7 @@ pub struct Committer {
 }
 
 impl Committer {
-    /// Commits `volume` each `pause`, and earlier when writers wait. While that fails it is tried again, ever less often; writers
+    /// Commits `volume` each `pause`, and earlier when a quarter is dirty of what makes writers wait. While that fails it is tried again, ever less often; writers
     /// wait, and nothing is dropped.
     pub fn start(volume: Arc<Volume>, pause: Duration) -> io::Result<Self> {
         volume.engine().pressure().set_committing(true);
@@ -41,11 +42,11 @@ impl Drop for Committer {
 }
 
 fn run(volume: &Volume, pause: Duration) {
-    let (mut failures, mut next, mut commits) = (0, pause, 0);
-    while volume.engine().pressure().sleep(next) {
+    let (mut failures, mut next, mut commits) = (0, (pause, Pause::Work), 0);
+    while volume.engine().pressure().sleep(next.0, next.1) {
         match volume.commit() {
             Ok(()) => {
-                (failures, next, commits) = (0, pause, commits + 1);
+                (failures, next, commits) = (0, (pause, Pause::Work), commits + 1);
                 if commits % COMPACT_COMMITS == 0
                     && let Err(error) = volume.compact(Effort::Worthwhile)
                 {
@@ -56,8 +57,8 @@ fn run(volume: &Volume, pause: Duration) {
             Err(error) => {
                 failures += 1;
                 tracing::warn!(volume = volume.name(), %error, failures, "a commit failed and will be tried again");
-                // Whoever waits has said so already: the clock has to bring the next attempt.
-                next = COMMIT_BACKOFF.min(Duration::from_millis(50) * 2u32.saturating_pow(failures));
+                let time = COMMIT_BACKOFF.min(Duration::from_millis(50) * 2u32.saturating_pow(failures));
+                next = (time, Pause::Backoff);
             }
         }
     }

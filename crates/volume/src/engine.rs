@@ -86,7 +86,7 @@ pub struct Engine {
 impl Engine {
     /// A filesystem in which nothing can be changed.
     pub(crate) fn new(state: State, loader: Loader, memory: Memory) -> Self {
-        let (read_only, pressure) = (AtomicBool::new(true), Pressure::default());
+        let (read_only, pressure) = (AtomicBool::new(true), Pressure::new(memory.dirty_bytes_max));
         let (requests, counters) = Default::default();
         Self { state: Mutex::new(state), loader, wal: None, read_only, memory, pressure, requests, counters }
     }
@@ -174,7 +174,7 @@ impl Engine {
             let answer = with(state, outcome).map_err(|_| Stop::Errno(Errno::IO))?;
             Ok((answer, full, state.memory_bytes()))
         })?;
-        if dirty_bytes > self.memory.dirty_bytes_max {
+        if self.pressure.concerns(dirty_bytes) {
             self.pressure.set(dirty_bytes);
         }
         if full {

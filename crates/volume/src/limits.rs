@@ -97,6 +97,9 @@ pub const NODES_OPEN: usize = 2048;
 /// what a crash makes the next opening replay.
 pub const DIRTY_BYTES: u64 = 256 << 20;
 
+/// A commit is begun before its time when this part of what writers may have ahead of it is dirty: they write on while it works.
+pub const COMMIT_SHARE: u64 = 4;
+
 /// Requests of a log that are remembered after it was replayed: far more than the kernel has under way at once.
 pub const REQUESTS_KNOWN: usize = 1 << 16;
 

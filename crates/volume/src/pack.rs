@@ -35,7 +35,7 @@ pub(crate) struct Packer<'a, 'b> {
     loader: &'a Loader,
     plan: &'a Plan,
     writer: Option<SegmentWriter>,
-    buffer: Vec<u8>,
+    buffer: chunk::Open,
     /// Pieces whose data is in the buffer: window, piece, and where in the buffer it begins.
     waiting: Vec<(usize, Piece, u32)>,
     windows: Vec<Packed>,
@@ -48,11 +48,8 @@ struct Packed {
     pieces: Vec<Piece>,
 }
 
-/// A stretch of a window that gets a new place.
-struct Run {
-    start: u32,
-    bytes: Vec<u8>,
-}
+/// A stretch of a window that gets a new place: pieces without holes between them.
+type Run = Vec<Piece>;
 
 impl Segments<'_> {
     /// Begins a segment.
@@ -75,7 +72,15 @@ impl Segments<'_> {
 
 impl<'a, 'b> Packer<'a, 'b> {
     pub(crate) fn new(segments: &'b mut Segments<'a>, loader: &'a Loader, plan: &'a Plan) -> Self {
-        Self { segments, loader, plan, writer: None, buffer: Vec::new(), waiting: Vec::new(), windows: Vec::new() }
+        Self {
+            segments,
+            loader,
+            plan,
+            writer: None,
+            buffer: chunk::Open::new(),
+            waiting: Vec::new(),
+            windows: Vec::new(),
+        }
     }
 
     /// Does some of a window's data need a place?
@@ -85,18 +90,22 @@ impl<'a, 'b> Packer<'a, 'b> {
 
     /// Adds a window whose data is not in the store, or in too many places.
     pub(crate) async fn add(&mut self, key: Key, frozen: Window) -> Result<(), VolumeError> {
-        let (kept, runs) = self.divide(&frozen).await?;
+        let (kept, runs) = self.divide(&frozen);
+        let chunks: Vec<ChunkRef> = runs.iter().flatten().filter_map(chunk_of).collect();
+        let data = self.loader.data(&chunks).await?;
         let at = self.windows.len();
         self.windows.push(Packed { key, frozen, pieces: kept });
         for run in runs {
-            if self.buffer.len() + run.bytes.len() > PACK_BYTES {
+            let length: u32 = run.iter().map(|piece| piece.length).sum();
+            if self.buffer.bytes() + length as usize > PACK_BYTES {
                 self.flush().await?;
             }
-            let offset = self.buffer.len() as u32;
             let source = Source::Memory { buffer: Arc::default(), offset: 0 };
-            let piece = Piece { start: run.start, length: run.bytes.len() as u32, source };
-            self.buffer.extend_from_slice(&run.bytes);
-            self.waiting.push((at, piece, offset));
+            self.waiting.push((at, Piece { start: run[0].start, length, source }, self.buffer.bytes() as u32));
+            for piece in &run {
+                let bytes = piece.bytes(&data).ok_or(VolumeError::Damaged { what: "the length of a chunk" })?;
+                self.buffer.add(bytes);
+            }
         }
         Ok(())
     }
@@ -115,36 +124,33 @@ impl<'a, 'b> Packer<'a, 'b> {
     }
 
     /// What of a window stays where it is, and what gets a new place, each stretch without holes as a whole.
-    async fn divide(&self, window: &Window) -> Result<(Vec<Piece>, Vec<Run>), VolumeError> {
+    fn divide(&self, window: &Window) -> (Vec<Piece>, Vec<Run>) {
         let all = window.pieces().len() > PIECES_MAX;
         let moves = |piece: &Piece| all || chunk_of(piece).is_none_or(|chunk| self.plan.data.contains(&chunk.segment));
-        let chunks: Vec<ChunkRef> = window.pieces().iter().filter(|piece| moves(piece)).filter_map(chunk_of).collect();
-        let data = self.loader.data(&chunks).await?;
         let (mut kept, mut runs): (Vec<Piece>, Vec<Run>) = (Vec::new(), Vec::new());
-        for piece in window.pieces() {
-            if !moves(piece) {
-                kept.push(piece.clone());
+        for piece in window.pieces().iter().cloned() {
+            if !moves(&piece) {
+                kept.push(piece);
                 continue;
             }
-            let bytes = piece.bytes(&data).ok_or(VolumeError::Damaged { what: "the length of a chunk" })?;
-            match runs.last_mut().filter(|run| run.start + run.bytes.len() as u32 == piece.start) {
-                Some(run) => run.bytes.extend_from_slice(bytes),
-                None => runs.push(Run { start: piece.start, bytes: bytes.to_vec() }),
+            match runs.last_mut().filter(|run| run.last().is_some_and(|last| last.end() == piece.start)) {
+                Some(run) => run.push(piece),
+                None => runs.push(vec![piece]),
             }
         }
-        Ok((kept, runs))
+        (kept, runs)
     }
 
     /// Writes the buffer as a chunk, and tells the pieces in it.
     async fn flush(&mut self) -> Result<(), VolumeError> {
-        if self.buffer.is_empty() {
+        if self.buffer.bytes() == 0 {
             return Ok(());
         }
         let mut writer = match self.writer.take() {
             Some(writer) => writer,
             None => self.segments.begin().await?,
         };
-        let chunk = writer.append(&chunk::encode(&self.buffer)).await.map_err(failed("write a file's data"))?;
+        let chunk = writer.append(&self.buffer.encode()).await.map_err(failed("write a file's data"))?;
         for (window, piece, offset) in self.waiting.drain(..) {
             self.windows[window].pieces.push(Piece { source: Source::Chunk { chunk, offset }, ..piece });
         }

@@ -1,13 +1,16 @@
-//! Holds writers back while too much is in memory and in the log only, and wakes whoever commits.
+//! Wakes whoever commits when much is in memory and in the log only, and holds writers back when it is too much.
 
 use std::{
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
+use crate::limits::COMMIT_SHARE;
+
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Pressure {
+    bytes_max: u64,
     held: Mutex<Held>,
     changed: Condvar,
 }
@@ -18,39 +21,55 @@ struct Held {
     dirty_bytes: u64,
     /// Nobody waits where nobody commits.
     committing: bool,
-    /// Writers wait, or somebody wants the committer to end.
+    /// There is enough for a commit before its time.
     wanted: bool,
 }
 
+/// What the committer waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pause {
+    /// The time, or enough that is dirty.
+    Work,
+    /// The time: the last commit has failed, and that there is enough is known.
+    Backoff,
+}
+
 impl Pressure {
-    /// Waits while there are more than `bytes_max` dirty bytes and somebody commits.
-    pub(crate) fn wait(&self, bytes_max: u64) {
-        let mut held = self.lock();
-        while held.committing && held.dirty_bytes > bytes_max {
-            held.wanted = true;
-            self.changed.notify_all();
-            held = self.changed.wait(held).unwrap_or_else(PoisonError::into_inner);
-        }
+    /// Writers wait above so many dirty bytes.
+    pub(crate) fn new(bytes_max: u64) -> Self {
+        Self { bytes_max, held: Mutex::default(), changed: Condvar::new() }
+    }
+
+    /// Waits while too much is dirty and somebody commits.
+    pub(crate) fn wait(&self) {
+        let too_much = |held: &mut Held| held.committing && held.dirty_bytes > self.bytes_max;
+        // The guard is all that there is to see of a wait.
+        drop(self.changed.wait_while(self.lock(), too_much));
+    }
+
+    /// Whether it is time to [`Pressure::set`].
+    pub(crate) fn concerns(&self, dirty_bytes: u64) -> bool {
+        dirty_bytes > self.bytes_max / COMMIT_SHARE
     }
 
     /// Tells how many dirty bytes there are now.
     pub(crate) fn set(&self, dirty_bytes: u64) {
-        self.lock().dirty_bytes = dirty_bytes;
+        let mut held = self.lock();
+        held.dirty_bytes = dirty_bytes;
+        held.wanted = self.concerns(dirty_bytes);
         self.changed.notify_all();
     }
 
     /// Somebody commits from now on, or nobody does.
     pub(crate) fn set_committing(&self, committing: bool) {
-        let mut held = self.lock();
-        held.committing = committing;
-        held.wanted = false;
+        self.lock().committing = committing;
         self.changed.notify_all();
     }
 
-    /// For the committer: waits for `pause` or until it is wanted; false if it shall end.
-    pub(crate) fn sleep(&self, pause: Duration) -> bool {
-        let idle = |held: &mut Held| held.committing && !held.wanted;
-        let slept = self.changed.wait_timeout_while(self.lock(), pause, idle);
+    /// For the committer: waits for `time` at most; false if it shall end.
+    pub(crate) fn sleep(&self, time: Duration, pause: Pause) -> bool {
+        let idle = |held: &mut Held| held.committing && (pause == Pause::Backoff || !held.wanted);
+        let slept = self.changed.wait_timeout_while(self.lock(), time, idle);
         let (mut held, _) = slept.unwrap_or_else(PoisonError::into_inner);
         held.wanted = false;
         held.committing

@@ -1,9 +1,9 @@
 //! Reading the log of a volume that was not closed, and what to make of damage.
 //!
-//! A crash may leave any part of what was not synced: a batch cut off, a batch missing before a whole one. That is the *tail*, and it is
-//! dropped from its first unsound batch on; nobody was promised anything of it. But each batch says up to where the disk had synced when
-//! it was written: if a sound batch behind says that the unsound one was on disk, or another file follows, then what was promised
-//! is damaged, and the log is named and left as it is.
+//! A crash may leave any part of what was not synced: a batch cut off, a batch missing before a whole one, also in a file that others
+//! follow. That is the *tail*, and the log is dropped from its first unsound batch on; nobody was promised anything of it. But each batch
+//! says up to where the disk had synced when it was written: if a sound batch behind says that the unsound one was on disk, then what was
+//! promised is damaged, and the log is named and left as it is.
 
 use std::{
     fs::{self, File},
@@ -51,14 +51,18 @@ pub(crate) struct Recovered {
 /// Which epoch the log in `folder` belongs to, if there is one.
 pub(crate) fn epoch(folder: &Path) -> Result<Option<[u8; 16]>, WalError> {
     for path in files(folder)? {
-        let mut bytes = Vec::with_capacity(HEADER_FRAME_BYTES);
-        let read = File::open(&path).and_then(|file| file.take(HEADER_FRAME_BYTES as u64).read_to_end(&mut bytes));
-        read.map_err(failed("read", &path))?;
-        if let Some(header) = decode_header(&bytes) {
+        if let Some(header) = read_header(&path)? {
             return Ok(Some(header.epoch));
         }
     }
     Ok(None)
+}
+
+fn read_header(path: &Path) -> Result<Option<Header>, WalError> {
+    let mut bytes = Vec::with_capacity(HEADER_FRAME_BYTES);
+    let read = File::open(path).and_then(|file| file.take(HEADER_FRAME_BYTES as u64).read_to_end(&mut bytes));
+    read.map_err(failed("read", path))?;
+    Ok(decode_header(&bytes))
 }
 
 /// Moves the log in `folder` aside, untouched: it belongs to a state that the volume does not come from.
@@ -72,67 +76,158 @@ pub(crate) fn set_aside(folder: &Path, epoch: [u8; 16]) -> Result<PathBuf, WalEr
 pub(crate) async fn read(folder: &Path, store: &Store, committed: u64) -> Result<Recovered, WalError> {
     let mut recovered = Recovered::default();
     let mut expected = None;
-    let paths = files(folder)?;
+    let paths = without_committed(files(folder)?, committed)?;
     for (at, path) in paths.iter().enumerate() {
-        let is_last = at + 1 == paths.len();
-        let bytes = Bytes::from(fs::read(path).map_err(failed("read", path))?);
-        let Some(header) = decode_header(&bytes) else {
-            if is_last {
+        let Some(file) = LogFile::read(path, store).await? else {
+            if at + 1 == paths.len() {
                 // It was being made: its header is synced before anything is promised.
-                fs::remove_file(path).map_err(failed("remove", path))?;
+                remove(path)?;
                 break;
             }
             return Err(WalError::Damaged { path: path.clone(), offset: 0 });
         };
-        let missing = expected.unwrap_or(header.first.min(committed + 1));
-        if header.first != missing {
-            return Err(WalError::Gap { path: path.clone(), expected: missing.max(1), found: header.first });
+        let first = file.header.first;
+        let missing = expected.unwrap_or(first.min(committed + 1));
+        if first != missing {
+            let is_tail = at > 0 && first > missing;
+            if !is_tail
+                || file.says_synced(0, None, missing)
+                || later_say_synced(&paths[at + 1..], store, missing).await?
+            {
+                return Err(WalError::Gap { path: path.clone(), expected: missing.max(1), found: first });
+            }
+            drop_files(&paths[at..])?;
+            break;
         }
-        let key = store.keys().get(header.key).await;
-        let key = key.map_err(|source| WalError::Key { path: path.clone(), source: source.into() })?;
-        let key = SegmentKey::derive(&key, store.realm(), header.file);
-        let next = read_file(path, &bytes, &key, header.first, is_last, &mut recovered.operations)?;
+        let (next, torn) = file.read_batches(&mut recovered.operations);
+        if let Some((offset, number)) = torn {
+            if file.says_synced(offset + 1, Some(number), next)
+                || later_say_synced(&paths[at + 1..], store, next).await?
+            {
+                return Err(WalError::Damaged { path: path.clone(), offset });
+            }
+            drop_files(&paths[at + 1..])?;
+            cut_tail(path, offset)?;
+        }
         expected = Some(next);
-        if next == header.first {
+        if next == first {
             // Nothing is in it, and the next file will begin with the same operation.
-            fs::remove_file(path).map_err(failed("remove", path))?;
-            continue;
+            remove(path)?;
+        } else {
+            recovered.files.push((path.clone(), next - 1));
         }
-        recovered.files.push((path.clone(), next - 1));
+        if torn.is_some() {
+            break;
+        }
     }
     recovered.operations.retain(|(sequence, _)| *sequence > committed);
     Ok(recovered)
 }
 
-/// Adds the operations of one file; the number of the one behind the last.
-fn read_file(
-    path: &Path,
-    bytes: &Bytes,
-    key: &SegmentKey,
-    first: u64,
-    is_last: bool,
-    operations: &mut Vec<(u64, Bytes)>,
-) -> Result<u64, WalError> {
-    let (mut at, mut number, mut sequence) = (HEADER_FRAME_BYTES, 0, first);
-    while at < bytes.len() {
-        let Some(batch) = batch_at(bytes, at, key, number) else {
-            if bytes[at..].iter().all(|byte| *byte == 0) {
-                // It was filled ahead. If there was something, its operations are missing before those of the next file.
-                break;
-            }
-            if !is_last || was_synced(bytes, at, key, number, sequence) {
-                return Err(WalError::Damaged { path: path.to_owned(), offset: at });
-            }
-            cut_tail(path, at)?;
-            break;
-        };
-        for record in batch.records {
-            operations.push((sequence, batch.plain.slice(record)));
-            sequence += 1;
+/// Removes files that end before operation `committed` or with it: a crash may bring one back that was removed, and not all of it.
+fn without_committed(mut paths: Vec<PathBuf>, committed: u64) -> Result<Vec<PathBuf>, WalError> {
+    let mut first = 0;
+    for (at, path) in paths.iter().enumerate() {
+        if read_header(path)?.is_some_and(|header| header.first <= committed + 1) {
+            first = at;
         }
-        (at, number) = (batch.end, number + 1);
     }
-    Ok(sequence)
+    paths.drain(..first).try_for_each(|path| remove(&path))?;
+    Ok(paths)
+}
+
+/// Does a sound batch of one of these files say that operation `sequence` was on disk?
+async fn later_say_synced(paths: &[PathBuf], store: &Store, sequence: u64) -> Result<bool, WalError> {
+    for path in paths {
+        if LogFile::read(path, store).await?.is_some_and(|file| file.says_synced(0, None, sequence)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Removes files of which nothing was promised: the last one first, so that what a crash leaves of them is still a log's end.
+fn drop_files(paths: &[PathBuf]) -> Result<(), WalError> {
+    for path in paths.iter().rev() {
+        tracing::warn!(path = %path.display(), "what is missing before this file was never synced: it is dropped");
+        remove(path)?;
+    }
+    Ok(())
+}
+
+fn remove(path: &Path) -> Result<(), WalError> {
+    fs::remove_file(path).map_err(failed("remove", path))
+}
+
+/// A file of the log.
+struct LogFile {
+    header: Header,
+    key: SegmentKey,
+    bytes: Bytes,
+}
+
+impl LogFile {
+    /// `None` without a sound header.
+    async fn read(path: &Path, store: &Store) -> Result<Option<Self>, WalError> {
+        let bytes = Bytes::from(fs::read(path).map_err(failed("read", path))?);
+        let Some(header) = decode_header(&bytes) else { return Ok(None) };
+        let key = store.keys().get(header.key).await;
+        let key = key.map_err(|source| WalError::Key { path: path.to_owned(), source: source.into() })?;
+        let key = SegmentKey::derive(&key, store.realm(), header.file);
+        Ok(Some(Self { header, key, bytes }))
+    }
+
+    /// Adds the operations up to the first unsound batch. Gives the number of the one behind the last, and where the unsound batch is and
+    /// its number.
+    fn read_batches(&self, operations: &mut Vec<(u64, Bytes)>) -> (u64, Option<(usize, u32)>) {
+        let (mut at, mut number, mut sequence) = (HEADER_FRAME_BYTES, 0, self.header.first);
+        while at < self.bytes.len() {
+            let Some(batch) = self.batch_at(at, number) else {
+                // Zeros were filled ahead. If there was something, its operations are missing before those of the next file.
+                let filled = self.bytes[at..].iter().all(|byte| *byte == 0);
+                return (sequence, (!filled).then_some((at, number)));
+            };
+            for record in batch.records {
+                operations.push((sequence, batch.plain.slice(record)));
+                sequence += 1;
+            }
+            (at, number) = (batch.end, number + 1);
+        }
+        (sequence, None)
+    }
+
+    /// Does a sound batch at `from` or behind it, with a number above `number`, say that operation `sequence` was on disk?
+    fn says_synced(&self, from: usize, number: Option<u32>, sequence: u64) -> bool {
+        let end = self.bytes.len().saturating_sub(frame::HEADER_BYTES);
+        (from..end).filter(|start| self.bytes[*start..].starts_with(b"PNDO")).any(|start| {
+            let found = self.batch_number(start).filter(|found| number.is_none_or(|number| *found > number));
+            found.and_then(|found| self.batch_at(start, found)).is_some_and(|batch| batch.synced >= sequence)
+        })
+    }
+
+    fn batch_number(&self, start: usize) -> Option<u32> {
+        let at = start + frame::HEADER_BYTES;
+        Some(u32::from_le_bytes(self.bytes.get(at..at + 4)?.try_into().ok()?))
+    }
+
+    /// The batch at `start`, if it is batch `number` and sound to the last bit.
+    fn batch_at(&self, start: usize, number: u32) -> Option<Batch> {
+        let header = self.bytes.get(start..start + frame::HEADER_BYTES)?;
+        let length = u32::from_le_bytes(header.get(8..12)?.try_into().ok()?) as usize;
+        if length > WAL_BATCH_BYTES_MAX {
+            return None;
+        }
+        let end = start + frame::HEADER_BYTES + length;
+        let (_, payload) = frame::decode(self.bytes.get(start..end)?, BATCH_KIND, VERSION).ok()?;
+        let (found, sealed) = payload.split_first_chunk::<4>()?;
+        if u32::from_le_bytes(*found) != number {
+            return None;
+        }
+        let plain = self.key.open(number, sealed).ok()?;
+        let synced = u64::from_le_bytes(*plain.first_chunk()?);
+        let records = record_ranges(&plain)?;
+        Some(Batch { synced, plain, records, end })
+    }
 }
 
 fn cut_tail(path: &Path, length: usize) -> Result<(), WalError> {
@@ -143,41 +238,6 @@ fn cut_tail(path: &Path, length: usize) -> Result<(), WalError> {
         file.sync_all()
     };
     cut().map_err(failed("cut the tail of", path))
-}
-
-/// Does a sound batch behind `at` say that operation `sequence` was on disk?
-fn was_synced(bytes: &Bytes, at: usize, key: &SegmentKey, number: u32, sequence: u64) -> bool {
-    let starts =
-        (at + 1..bytes.len().saturating_sub(frame::HEADER_BYTES)).filter(|start| bytes[*start..].starts_with(b"PNDO"));
-    let numbered = |start: usize| {
-        let found = batch_number(bytes, start).filter(|found| *found > number)?;
-        batch_at(bytes, start, key, found)
-    };
-    starts.filter_map(numbered).any(|batch| batch.synced >= sequence)
-}
-
-fn batch_number(bytes: &Bytes, start: usize) -> Option<u32> {
-    let at = start + frame::HEADER_BYTES;
-    Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
-}
-
-/// The batch at `start`, if it is batch `number` and sound to the last bit.
-fn batch_at(bytes: &Bytes, start: usize, key: &SegmentKey, number: u32) -> Option<Batch> {
-    let header = bytes.get(start..start + frame::HEADER_BYTES)?;
-    let length = u32::from_le_bytes(header.get(8..12)?.try_into().ok()?) as usize;
-    if length > WAL_BATCH_BYTES_MAX {
-        return None;
-    }
-    let end = start + frame::HEADER_BYTES + length;
-    let (_, payload) = frame::decode(bytes.get(start..end)?, BATCH_KIND, VERSION).ok()?;
-    let (found, sealed) = payload.split_first_chunk::<4>()?;
-    if u32::from_le_bytes(*found) != number {
-        return None;
-    }
-    let plain = key.open(number, sealed).ok()?;
-    let synced = u64::from_le_bytes(*plain.first_chunk()?);
-    let records = record_ranges(&plain)?;
-    Some(Batch { synced, plain, records, end })
 }
 
 fn record_ranges(plain: &Bytes) -> Option<Vec<Range<usize>>> {

@@ -4,7 +4,8 @@
 //!   append ─ into memory, under the state's lock ─► write: sealed batch, no sync ─► sync: fdatasync, shared by all who wait
 //! ```
 //!
-//! A file has a header and batches of records; a new one is begun with each commit, and files that a commit has overtaken are removed.
+//! A file has a header and batches of records; a new one is begun with each commit, and files that a commit has overtaken are removed: what
+//! nobody wants synced need not come to the disk at all.
 //! The layout and what a reader makes of damage are in docs/formats/volume-log.md.
 
 use std::{
@@ -19,7 +20,6 @@ use std::{
 };
 
 use base::frame;
-use bytes::BytesMut;
 use store::{
     id::{KeyId, Realm, SegmentId},
     keys::DataKey,
@@ -32,6 +32,12 @@ use crate::{
     limits::{WAL_BUFFER_BYTES, WAL_FILL_BYTES, WAL_SYNCS_MIN},
     op::Record,
 };
+
+mod batch;
+
+use self::batch::Batch;
+#[cfg(test)]
+pub(crate) use self::batch::encode_record;
 
 /// Kinds of frames in a log.
 pub(crate) const HEADER_KIND: u16 = 0x5601;
@@ -67,17 +73,25 @@ pub(crate) struct Wal {
 
 /// Records that are in no file yet.
 struct Buffer {
-    records: Vec<u8>,
+    batch: Batch,
     /// Number of the last operation that was appended.
     last: u64,
 }
 
 struct Log {
     open: Open,
-    /// Files before the open one, with the number of the last operation in them.
-    older: Vec<(PathBuf, u64)>,
+    /// Files before the open one.
+    older: Vec<Older>,
     /// A write or a sync has failed: what the kernel made of the rest is not known.
     failed: bool,
+}
+
+struct Older {
+    path: PathBuf,
+    /// The last operation in it.
+    last: u64,
+    /// As long as it is not known to be on disk.
+    unsynced: Option<Arc<File>>,
 }
 
 struct Open {
@@ -104,25 +118,31 @@ impl Header {
 }
 
 impl Wal {
-    /// Begins a log in `folder` for operations after `last`. `older` are files that were replayed, whose operations are in no commit yet.
+    /// Begins a log in `folder` for operations after `last`. `replayed` are files with operations after `committed`, each with its last one:
+    /// whoever wrote them may have synced nothing.
     pub(crate) fn begin(
         folder: &Path,
         realm: &Realm,
         key: Arc<DataKey>,
         epoch: [u8; 16],
-        last: u64,
-        older: Vec<(PathBuf, u64)>,
+        (committed, last): (u64, u64),
+        replayed: Vec<(PathBuf, u64)>,
     ) -> Result<Self, WalError> {
         fs::create_dir_all(folder).map_err(failed("make the folder of", folder))?;
+        let older = |(path, last): (PathBuf, u64)| {
+            let file = File::open(&path).map_err(failed("open", &path))?;
+            Ok(Older { path, last, unsynced: Some(Arc::new(file)) })
+        };
+        let older = replayed.into_iter().map(older).collect::<Result<_, _>>()?;
         let open = Open::create(folder, realm, &key, epoch, last)?;
         Ok(Self {
             folder: folder.to_owned(),
             realm: realm.clone(),
             key,
-            buffer: Mutex::new(Buffer { records: Vec::new(), last }),
+            buffer: Mutex::new(Buffer { batch: Batch::default(), last }),
             log: Mutex::new(Log { open, older, failed: false }),
             syncing: Mutex::new(()),
-            synced: AtomicU64::new(last),
+            synced: AtomicU64::new(committed),
         })
     }
 
@@ -130,13 +150,13 @@ impl Wal {
     pub(crate) fn append(&self, sequence: u64, record: &Record<'_>) -> bool {
         let mut buffer = lock(&self.buffer);
         buffer.last = sequence;
-        encode_record(record, &mut buffer.records);
-        buffer.records.len() >= WAL_BUFFER_BYTES
+        buffer.batch.add(record);
+        buffer.batch.bytes() >= WAL_BUFFER_BYTES
     }
 
     /// Gives what was appended to the kernel: it survives this process from here on.
     pub(crate) fn write(&self) -> Result<(), WalError> {
-        self.write_out(&mut lock(&self.log))
+        self.write_out(&mut lock(&self.log), false)
     }
 
     /// Makes all that was appended durable. Whoever waits meanwhile shares the next sync.
@@ -149,29 +169,45 @@ impl Wal {
         if self.synced.load(Ordering::Acquire) >= wanted {
             return Ok(());
         }
+        let synced_older = self.sync_older()?;
         let (file, last) = {
             let mut log = lock(&self.log);
-            self.write_out(&mut log)?;
+            // A reader that finds an older file damaged learns from this one that it was whole.
+            self.write_out(&mut log, synced_older)?;
             log.open.fill_ahead();
             (log.open.file.clone(), log.open.last)
         };
-        if let Err(source) = file.sync_data() {
-            let mut log = lock(&self.log);
-            log.failed = true;
-            return Err(failed("sync", &log.open.path)(source));
-        }
+        self.sync_file(&file)?;
         self.synced.fetch_max(last, Ordering::AcqRel);
         crash::point("log synced");
         Ok(())
     }
 
-    /// Goes on in a new file. All before is durable then.
+    /// Makes durable what files before the open one have; true if there was something.
+    fn sync_older(&self) -> Result<bool, WalError> {
+        let unsynced = |older: &Older| Some((older.unsynced.clone()?, older.last));
+        let files: Vec<(Arc<File>, u64)> = lock(&self.log).older.iter().filter_map(unsynced).collect();
+        let Some((_, through)) = files.last() else { return Ok(false) };
+        files.iter().try_for_each(|(file, _)| self.sync_file(file))?;
+        // No file becomes an older one meanwhile.
+        lock(&self.log).older.iter_mut().for_each(|older| older.unsynced = None);
+        self.synced.fetch_max(*through, Ordering::AcqRel);
+        Ok(true)
+    }
+
+    fn sync_file(&self, file: &File) -> Result<(), WalError> {
+        file.sync_data().map_err(|source| {
+            let mut log = lock(&self.log);
+            log.failed = true;
+            failed("sync", &log.open.path)(source)
+        })
+    }
+
+    /// Goes on in a new file. Syncs nothing.
     pub(crate) fn rotate(&self) -> Result<(), WalError> {
-        // What there is goes to the disk while others write on; with the log locked there is little left.
-        self.sync()?;
         let _turn = lock(&self.syncing);
         let mut log = lock(&self.log);
-        self.sync_out(&mut log)?;
+        self.write_out(&mut log, false)?;
         if log.open.last >= log.open.header.first {
             let (epoch, last) = (log.open.header.epoch, log.open.last);
             self.begin_file(&mut log, epoch, last)?;
@@ -182,7 +218,7 @@ impl Wal {
     /// A commit has all up to `sequence`: files with nothing else go.
     pub(crate) fn remove_through(&self, sequence: u64) -> Result<(), WalError> {
         let mut log = lock(&self.log);
-        let (done, rest) = log.older.drain(..).partition(|(_, last)| *last <= sequence);
+        let (done, rest) = log.older.drain(..).partition(|older| older.last <= sequence);
         log.older = rest;
         remove_files(done)
     }
@@ -192,7 +228,7 @@ impl Wal {
         let _turn = lock(&self.syncing);
         let mut log = lock(&self.log);
         let mut buffer = lock(&self.buffer);
-        buffer.records.clear();
+        buffer.batch = Batch::default();
         buffer.last = last;
         self.begin_file(&mut log, epoch, last)?;
         self.synced.store(last, Ordering::Release);
@@ -202,37 +238,26 @@ impl Wal {
     fn begin_file(&self, log: &mut Log, epoch: [u8; 16], last: u64) -> Result<(), WalError> {
         let next = Open::create(&self.folder, &self.realm, &self.key, epoch, last)?;
         let before = std::mem::replace(&mut log.open, next);
-        log.older.push((before.path, before.last));
+        let unsynced = (self.synced.load(Ordering::Acquire) < before.last).then_some(before.file);
+        log.older.push(Older { path: before.path, last: before.last, unsynced });
         Ok(())
     }
 
-    fn sync_out(&self, log: &mut Log) -> Result<(), WalError> {
-        self.write_out(log)?;
-        if self.synced.load(Ordering::Acquire) >= log.open.last {
-            return Ok(());
-        }
-        if let Err(source) = log.open.file.sync_data() {
-            log.failed = true;
-            return Err(failed("sync", &log.open.path)(source));
-        }
-        self.synced.store(log.open.last, Ordering::Release);
-        Ok(())
-    }
-
-    fn write_out(&self, log: &mut Log) -> Result<(), WalError> {
+    /// Writes what was appended as a batch; also if it is nothing, where the batch itself is `wanted`.
+    fn write_out(&self, log: &mut Log, wanted: bool) -> Result<(), WalError> {
         if log.failed {
             return Err(WalError::Failed);
         }
-        let (records, last) = {
+        let (batch, last) = {
             let mut buffer = lock(&self.buffer);
-            (std::mem::take(&mut buffer.records), buffer.last)
+            (std::mem::take(&mut buffer.batch), buffer.last)
         };
-        if records.is_empty() {
+        if batch.bytes() == 0 && !wanted {
             return Ok(());
         }
-        let batch = encode_batch(&log.open.key, log.open.number, self.synced.load(Ordering::Acquire), &records);
+        let sealed = batch.seal(&log.open.key, log.open.number, self.synced.load(Ordering::Acquire));
         log.open.number += 1;
-        if let Err(source) = log.open.append(&batch) {
+        if let Err(source) = log.open.append(&sealed) {
             log.failed = true;
             return Err(failed("write", &log.open.path)(source));
         }
@@ -280,33 +305,12 @@ impl Open {
     }
 }
 
-/// Appends a record, behind its length.
-pub(crate) fn encode_record(record: &Record<'_>, records: &mut Vec<u8>) {
-    let start = records.len();
-    records.extend_from_slice(&[0; 4]);
-    let bytes = std::mem::take(records);
-    *records = postcard::to_extend(record, bytes).expect("a record is made of numbers and bytes");
-    let length = (records.len() - start - 4) as u32;
-    records[start..start + 4].copy_from_slice(&length.to_le_bytes());
-}
-
-/// A batch as the file has it: its number, then sealed: the last operation that was on disk before, and the records.
-pub(crate) fn encode_batch(key: &SegmentKey, number: u32, synced: u64, records: &[u8]) -> Vec<u8> {
-    let mut plain = Vec::with_capacity(8 + records.len());
-    plain.extend_from_slice(&synced.to_le_bytes());
-    plain.extend_from_slice(records);
-    let mut payload = BytesMut::with_capacity(plain.len() + 64);
-    payload.extend_from_slice(&number.to_le_bytes());
-    key.seal(number, &plain, &mut payload);
-    frame::encode(BATCH_KIND, VERSION, &payload).expect("a batch is shorter than 4 GiB")
-}
-
 pub(crate) fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> WalError {
     move |source| WalError::Io { action, path: path.to_owned(), source }
 }
 
-fn remove_files(files: Vec<(PathBuf, u64)>) -> Result<(), WalError> {
-    for (path, _) in files {
+fn remove_files(files: Vec<Older>) -> Result<(), WalError> {
+    for Older { path, .. } in files {
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed("remove", &path)(error)),
             _ => crash::point("log removed"),

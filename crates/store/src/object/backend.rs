@@ -12,8 +12,9 @@ use object_store::{
 
 use super::{
     Ask,
-    directory::{Directory, Staged},
+    directory::Directory,
     location::{Location, S3Location},
+    staged::Staged,
 };
 
 pub(super) enum Backend {
@@ -47,7 +48,7 @@ impl Backend {
         match self {
             Self::Directory(directory) => {
                 let staged = directory.stage().await?;
-                staged.write(0, bytes).await?;
+                staged.write(bytes).await?;
                 directory.publish(staged, path).await
             }
             Self::S3(s3) => s3.put_opts(path, PutPayload::from(bytes), PutMode::Create.into()).await.map(drop),
@@ -88,7 +89,7 @@ impl Backend {
     pub(super) async fn part(&self, path: &Path, upload: &Unfinished, number: usize, bytes: Bytes) -> Result<PartId> {
         match (self, upload) {
             (Self::Directory(_), Unfinished::File(staged)) => {
-                staged.write((number * crate::limits::PART_BYTES) as u64, bytes).await?;
+                staged.write_part(number, bytes).await?;
                 Ok(PartId { content_id: String::new() })
             }
             (Self::S3(s3), Unfinished::S3(id)) => s3.put_part(path, id, number, bytes.into()).await,

@@ -3,14 +3,12 @@
 use std::{
     fs::{self, File},
     io,
-    os::unix::fs::FileExt,
     path::{Path as FilePath, PathBuf},
-    sync::Arc,
 };
 
-use bytes::Bytes;
 use object_store::{Error, ObjectStore, Result, local::LocalFileSystem, path::Path};
 
+use super::staged::Staged;
 use crate::unnamed;
 
 pub(super) struct Directory {
@@ -18,10 +16,6 @@ pub(super) struct Directory {
     /// Reads, lists and deletes.
     store: LocalFileSystem,
 }
-
-/// A file without a name.
-#[derive(Clone)]
-pub(super) struct Staged(Arc<File>);
 
 impl Directory {
     pub(super) fn open(root: &FilePath) -> Result<Self> {
@@ -41,7 +35,7 @@ impl Directory {
         blocking(move || {
             let file =
                 unnamed::create(&root).map_err(|source| failed("make a file without a name in", &root, source))?;
-            Ok(Staged(Arc::new(file)))
+            Ok(Staged::new(file))
         })
         .await
     }
@@ -51,25 +45,15 @@ impl Directory {
         let (root, target) = (self.root.clone(), self.store.path_to_filesystem(path)?);
         let key = path.to_string();
         blocking(move || {
-            staged.0.sync_all().map_err(|source| failed("sync", &target, source))?;
-            match unnamed::link(&staged.0, &target) {
+            let file = &staged.lock().file;
+            file.sync_all().map_err(|source| failed("sync", &target, source))?;
+            match unnamed::link(file, &target) {
                 Err(source) if source.kind() == io::ErrorKind::AlreadyExists => {
                     return Err(Error::AlreadyExists { path: key, source: source.into() });
                 }
                 other => other.map_err(|source| failed("write", &target, source))?,
             }
             sync_folders(&root, &target).map_err(|source| failed("sync the folder of", &target, source))
-        })
-        .await
-    }
-}
-
-impl Staged {
-    pub(super) async fn write(&self, offset: u64, bytes: Bytes) -> Result<()> {
-        let file = self.0.clone();
-        blocking(move || {
-            let wrote = file.write_all_at(&bytes, offset);
-            wrote.map_err(|source| failed("write to", FilePath::new("a file without a name"), source))
         })
         .await
     }
@@ -83,7 +67,7 @@ fn sync_folders(root: &FilePath, target: &FilePath) -> io::Result<()> {
     Ok(())
 }
 
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     tokio::task::spawn_blocking(work).await?
 }
 
@@ -95,7 +79,7 @@ struct FileError {
     source: io::Error,
 }
 
-fn failed(action: &'static str, path: &FilePath, source: io::Error) -> Error {
+pub(super) fn failed(action: &'static str, path: &FilePath, source: io::Error) -> Error {
     Error::Generic {
         store: "directory",
         source: Box::new(FileError { action, path: path.display().to_string(), source }),

@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use bytes::BytesMut;
+use bytes::{Buf, BytesMut};
 use object_store::{Error as StoreError, multipart::PartId};
 use tokio::task::JoinSet;
 
-use super::{ObjectError, Objects, Operation, backend::Unfinished};
-use crate::limits::{PART_BYTES, PARTS_IN_FLIGHT, PARTS_MAX};
+use super::{ObjectError, Objects, Operation, backend::Unfinished, staged::ALIGNMENT};
+use crate::limits::{PART_BYTES, PART_OVERLAP, PARTS_IN_FLIGHT, PARTS_MAX};
 
 /// An object under way. It is readable once [`Upload::finish`] has returned, and never if the upload is dropped before or the
 /// process dies: then a directory keeps nothing, and a bucket keeps invisible parts, which its lifecycle rule for incomplete
-/// uploads removes. At most 32 MiB are held in memory, plus what one `write` brings.
+/// uploads removes. At most 36 MiB are held in memory, plus what one `write` brings.
 pub struct Upload {
     objects: Objects,
     key: String,
@@ -37,9 +37,6 @@ impl Upload {
 
     /// What was written since the last full part; [`Upload::pass_on`] must follow a change.
     pub(crate) fn buffer(&mut self) -> &mut BytesMut {
-        if self.buffer.capacity() == 0 && self.unfinished.is_some() {
-            self.buffer.reserve(PART_BYTES);
-        }
         &mut self.buffer
     }
 
@@ -79,7 +76,9 @@ impl Upload {
         while self.under_way.len() >= PARTS_IN_FLIGHT {
             self.collect_part().await?;
         }
-        let (number, bytes) = (self.parts.len(), self.buffer.split_to(count).freeze());
+        let mut next = part_buffer();
+        next.extend_from_slice(&self.buffer.split_off(count));
+        let (number, bytes) = (self.parts.len(), std::mem::replace(&mut self.buffer, next).freeze());
         self.parts.push(None);
         self.bytes += count as u64;
         let (objects, key) = (self.objects.clone(), self.key.clone());
@@ -149,6 +148,16 @@ impl Upload {
         };
         inner.requests.run(Operation::Write, &self.key, attempt).await
     }
+}
+
+/// For a part and the end of what was added last, which belongs to the next part, so that it need not grow; where a directory can
+/// write it from.
+fn part_buffer() -> BytesMut {
+    let mut buffer = BytesMut::with_capacity(ALIGNMENT + PART_BYTES + PART_OVERLAP);
+    let start = buffer.as_ptr().align_offset(ALIGNMENT);
+    buffer.resize(start, 0);
+    buffer.advance(start);
+    buffer
 }
 
 impl Drop for Upload {

@@ -82,7 +82,7 @@ impl Engine {
     /// Writes all of `data`, at most [`crate::limits::WRITE_BYTES_MAX`]. `drop_privileges`: the caller is an ordinary user. Waits
     /// before it while too much is dirty and a [`crate::Committer`] works on it.
     pub fn write(&self, ino: Ino, offset: u64, data: &[u8], drop_privileges: bool) -> Result<(), Errno> {
-        self.pressure().wait(self.memory().dirty_bytes_max);
+        self.pressure().wait();
         self.counters.wrote(data.len());
         self.perform(&Op::Write { ino, offset, data, drop_privileges, now: Time::now() }, |_, _| Ok(()))
     }

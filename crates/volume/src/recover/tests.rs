@@ -1,6 +1,10 @@
 //! Damage of every kind.
 
-use std::{fs, path::Path, sync::Arc};
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use store::{
     Store,
@@ -38,8 +42,9 @@ impl Place {
     }
 
     fn begin(&self, last: u64, recovered: Recovered) -> Wal {
+        let committed = recovered.operations.first().map_or(last, |(first, _)| first - 1);
         let key = self.runtime.block_on(self.store.keys().current()).unwrap();
-        Wal::begin(&self.folder(), self.store.realm(), key, [7; 16], last, recovered.files).unwrap()
+        Wal::begin(&self.folder(), self.store.realm(), key, [7; 16], (committed, last), recovered.files).unwrap()
     }
 
     fn read(&self, committed: u64) -> Result<Recovered, WalError> {
@@ -209,18 +214,79 @@ fn a_file_that_was_filled_ahead_ends_where_its_batches_end() {
     assert!(matches!(place.read(0), Err(WalError::Damaged { .. } | WalError::Gap { found: 101, .. })));
 }
 
-#[test]
-fn damage_in_a_file_before_another_is_named() {
-    let place = Place::new();
+/// Three files, of operations 1-2, 3-4 and 5; how the first one was when all were written.
+fn three_files(place: &Place, synced: bool) -> (Vec<PathBuf>, Vec<u8>) {
     let wal = place.begin(0, Recovered::default());
-    append(&wal, 1..=2);
+    append(&wal, 1..=1);
+    wal.write().unwrap();
+    append(&wal, 2..=2);
     wal.rotate().unwrap();
-    let first = super::files(&place.folder()).unwrap().remove(0);
-    append(&wal, 3..=3);
-    wal.sync().unwrap();
-    let sound = fs::read(&first).unwrap();
-    fs::write(&first, &sound[..sound.len() - 1]).unwrap();
-    assert!(matches!(place.read(0), Err(WalError::Damaged { .. })));
-    fs::remove_file(&first).unwrap();
-    assert!(matches!(place.read(0), Err(WalError::Gap { expected: 1, found: 3, .. })));
+    append(&wal, 3..=4);
+    wal.rotate().unwrap();
+    append(&wal, 5..=5);
+    if synced {
+        wal.sync().unwrap()
+    } else {
+        wal.write().unwrap()
+    }
+    let files = super::files(&place.folder()).unwrap();
+    let first = fs::read(&files[0]).unwrap();
+    assert_eq!((files.len(), numbers(&place.read(0).unwrap())), (3, vec![1, 2, 3, 4, 5]));
+    (files, first)
+}
+
+#[test]
+fn what_was_never_synced_may_be_missing_before_other_files() {
+    let whole = three_files(&Place::new(), false).1.len();
+    // Cut anywhere behind the header, or zeros from there on, as a crash of the machine leaves files.
+    for length in super::HEADER_FRAME_BYTES..whole {
+        for zeros in [0, whole - length] {
+            let place = Place::new();
+            let (files, first) = three_files(&place, false);
+            fs::write(&files[0], [&first[..length], &vec![0; zeros]].concat()).unwrap();
+            let left = numbers(&place.read(0).unwrap());
+            assert!(left.is_empty() || left == [1], "cut to {length}, {zeros} zeros: {left:?}");
+            assert_eq!(numbers(&place.read(0).unwrap()), left, "and what is left is sound");
+            assert!(!files[1].exists() && !files[2].exists());
+        }
+    }
+}
+
+#[test]
+fn damage_in_a_file_before_another_is_named_if_it_was_synced() {
+    let place = Place::new();
+    let (files, first) = three_files(&place, true);
+    for length in super::HEADER_FRAME_BYTES..first.len() {
+        fs::write(&files[0], &first[..length]).unwrap();
+        let read = place.read(0);
+        assert!(matches!(read, Err(WalError::Damaged { .. } | WalError::Gap { found: 3, .. })), "cut to {length}");
+        assert_eq!(numbers(&place.read(2).unwrap()), [3, 4, 5], "of what is committed nothing is asked");
+        assert!(!files[0].exists());
+    }
+    fs::remove_file(&files[1]).unwrap();
+    assert!(matches!(place.read(2), Err(WalError::Gap { expected: 3, found: 5, .. })));
+}
+
+#[test]
+fn what_was_replayed_counts_as_synced_only_when_it_was() {
+    for synced in [false, true] {
+        let place = Place::new();
+        let wal = place.begin(0, Recovered::default());
+        append(&wal, 1..=2);
+        wal.write().unwrap();
+        drop(wal);
+        let wal = place.begin(2, place.read(0).unwrap());
+        if synced {
+            wal.sync().unwrap();
+        }
+        append(&wal, 3..=3);
+        wal.write().unwrap();
+        let first = super::files(&place.folder()).unwrap().remove(0);
+        let length = fs::metadata(&first).unwrap().len();
+        File::options().write(true).open(&first).unwrap().set_len(length - 1).unwrap();
+        match place.read(0) {
+            Ok(recovered) => assert!(!synced && numbers(&recovered).is_empty()),
+            Err(error) => assert!(synced && matches!(error, WalError::Damaged { .. }), "{error}"),
+        }
+    }
 }

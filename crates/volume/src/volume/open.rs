@@ -43,7 +43,7 @@ impl Volumes {
         let (superblock, files) = (committed.layout.superblock.clone(), committed.layout.files);
         let (epoch, durability) = (superblock.epoch, superblock.durability);
         let mut engine = self.engine(superblock.clone(), files)?;
-        let mut last = superblock.sequence;
+        let (committed_through, mut last) = (superblock.sequence, superblock.sequence);
         for (sequence, operation) in recovered.operations {
             let record: Record<'_> =
                 postcard::from_bytes(&operation).map_err(VolumeError::store("read a record of the log"))?;
@@ -52,7 +52,8 @@ impl Volumes {
         }
         let key = self.runtime.block_on(self.store.keys().current());
         let key = key.map_err(VolumeError::store("get the key of the log"))?;
-        engine.attach(Wal::begin(&folder, self.store.realm(), key, epoch, last, recovered.files)?);
+        let span = (committed_through, last);
+        engine.attach(Wal::begin(&folder, self.store.realm(), key, epoch, span, recovered.files)?);
         let generation = committed.head.generation;
         let (committed, lease) = (Mutex::new(committed), Mutex::new(None));
         Ok(Volume {
