@@ -150,11 +150,18 @@ impl Cgroups {
         }
     }
 
-    /// Removes the node's groups, if no sandbox and no service is left in them; for an orderly shutdown.
+    /// Removes the node's groups, if no sandbox and no service is left in them; for an orderly shutdown. One that stays does not keep the
+    /// others.
     pub fn remove_all(&self) -> Result<(), Error> {
-        for (group, _) in Service::ALL.into_iter().filter_map(|service| self.service_home(service)) {
-            group::remove_empty(&group)?;
-        }
+        let services = Service::ALL.into_iter().filter_map(|service| self.service_home(service));
+        let services = services.map(|(group, _)| group::remove_empty(&group));
+        let own = std::iter::once_with(|| self.remove_own());
+        let legacy = self.legacy.iter().map(|path| remove_dir(path));
+        // All are tried; the first error is the one to report.
+        services.chain(own).chain(legacy).fold(Ok(()), Result::and)
+    }
+
+    fn remove_own(&self) -> Result<(), Error> {
         let leaf = self.summary.group.join(LEAF);
         if leaf.exists() {
             // The way back: a group that hands on controllers takes no process, so it stops doing that first.
@@ -163,8 +170,7 @@ impl Cgroups {
             write(&self.own, "cgroup.procs", "0")?;
             remove_dir(&leaf)?;
         }
-        remove_dir(&self.summary.group)?;
-        self.legacy.iter().try_for_each(|path| remove_dir(path))
+        remove_dir(&self.summary.group)
     }
 
     /// The v1 directories in use.

@@ -6,7 +6,7 @@ use std::{
     io::{self, Read, Seek},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use base::id::SandboxId;
@@ -201,14 +201,13 @@ fn sweep_unified(path: &Path) -> Result<(), Error> {
     group.remove()
 }
 
-/// A group counts its last process for a moment after that is gone: tries again for up to a second.
+/// A group counts its last process until the kernel has taken that apart, which takes a second for some gigabytes: tries again for up to five.
 pub(super) fn remove_empty(path: &Path) -> Result<(), Error> {
-    let mut left = 1_000;
+    let deadline = Instant::now() + Duration::from_secs(5);
     loop {
         match fs::remove_dir(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::ResourceBusy && left > 0 => {
-                left -= 1;
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy && Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(1));
             }
             result => return result.at("remove", path),
