@@ -7,7 +7,7 @@
 
 use std::{
     fs::{self, File},
-    io::Read,
+    io::{self, Read},
     ops::Range,
     path::{Path, PathBuf},
 };
@@ -65,6 +65,11 @@ fn read_header(path: &Path) -> Result<Option<Header>, WalError> {
     Ok(decode_header(&bytes))
 }
 
+/// Removes files of which the disk has nothing: nobody was promised anything of them.
+pub(crate) fn clear(folder: &Path) -> Result<(), WalError> {
+    drop_files(&files(folder)?)
+}
+
 /// Moves the log in `folder` aside, untouched: it belongs to a state that the volume does not come from.
 pub(crate) fn set_aside(folder: &Path, epoch: [u8; 16]) -> Result<PathBuf, WalError> {
     let aside = folder.with_extension(format!("aside-{}", base::id::hex(&epoch)));
@@ -75,41 +80,34 @@ pub(crate) fn set_aside(folder: &Path, epoch: [u8; 16]) -> Result<PathBuf, WalEr
 /// Reads the operations behind `committed`. A torn tail is cut off.
 pub(crate) async fn read(folder: &Path, store: &Store, committed: u64) -> Result<Recovered, WalError> {
     let mut recovered = Recovered::default();
-    let mut expected = None;
+    let (mut expected, mut begun) = (committed + 1, false);
+    let mut unsound = Vec::new();
     let paths = without_committed(files(folder)?, committed)?;
     for (at, path) in paths.iter().enumerate() {
         let Some(file) = LogFile::read(path, store).await? else {
-            if at + 1 == paths.len() {
-                // It was being made: its header is synced before anything is promised.
-                remove(path)?;
-                break;
-            }
-            return Err(WalError::Damaged { path: path.clone(), offset: 0 });
+            // What was in it is missing before the next one.
+            unsound.push(path.clone());
+            continue;
         };
         let first = file.header.first;
-        let missing = expected.unwrap_or(first.min(committed + 1));
-        if first != missing {
-            let is_tail = at > 0 && first > missing;
-            if !is_tail
-                || file.says_synced(0, None, missing)
-                || later_say_synced(&paths[at + 1..], store, missing).await?
-            {
-                return Err(WalError::Gap { path: path.clone(), expected: missing.max(1), found: first });
+        if first > expected || (first < expected && begun) {
+            if first < expected || say_synced(&paths[at..], store, expected).await? {
+                return Err(WalError::Gap { path: path.clone(), expected, found: first });
             }
             drop_files(&paths[at..])?;
             break;
         }
+        begun = true;
         let (next, torn) = file.read_batches(&mut recovered.operations);
         if let Some((offset, number)) = torn {
-            if file.says_synced(offset + 1, Some(number), next)
-                || later_say_synced(&paths[at + 1..], store, next).await?
-            {
+            let rest = file.says_synced(offset + 1, Some(number), next);
+            if rest || say_synced(&paths[at + 1..], store, next).await? {
                 return Err(WalError::Damaged { path: path.clone(), offset });
             }
             drop_files(&paths[at + 1..])?;
             cut_tail(path, offset)?;
         }
-        expected = Some(next);
+        expected = next;
         if next == first {
             // Nothing is in it, and the next file will begin with the same operation.
             remove(path)?;
@@ -120,6 +118,7 @@ pub(crate) async fn read(folder: &Path, store: &Store, committed: u64) -> Result
             break;
         }
     }
+    drop_files(&unsound)?;
     recovered.operations.retain(|(sequence, _)| *sequence > committed);
     Ok(recovered)
 }
@@ -137,7 +136,7 @@ fn without_committed(mut paths: Vec<PathBuf>, committed: u64) -> Result<Vec<Path
 }
 
 /// Does a sound batch of one of these files say that operation `sequence` was on disk?
-async fn later_say_synced(paths: &[PathBuf], store: &Store, sequence: u64) -> Result<bool, WalError> {
+async fn say_synced(paths: &[PathBuf], store: &Store, sequence: u64) -> Result<bool, WalError> {
     for path in paths {
         if LogFile::read(path, store).await?.is_some_and(|file| file.says_synced(0, None, sequence)) {
             return Ok(true);
@@ -148,11 +147,13 @@ async fn later_say_synced(paths: &[PathBuf], store: &Store, sequence: u64) -> Re
 
 /// Removes files of which nothing was promised: the last one first, so that what a crash leaves of them is still a log's end.
 fn drop_files(paths: &[PathBuf]) -> Result<(), WalError> {
-    for path in paths.iter().rev() {
-        tracing::warn!(path = %path.display(), "what is missing before this file was never synced: it is dropped");
-        remove(path)?;
-    }
-    Ok(())
+    paths.iter().rev().try_for_each(|path| {
+        tracing::warn!(path = %path.display(), "nothing in this file of the log was ever synced: it is dropped");
+        match remove(path) {
+            Err(WalError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        }
+    })
 }
 
 fn remove(path: &Path) -> Result<(), WalError> {
@@ -264,7 +265,7 @@ fn decode_header(bytes: &[u8]) -> Option<Header> {
 /// Files of the log, oldest first.
 fn files(folder: &Path) -> Result<Vec<PathBuf>, WalError> {
     let entries = match fs::read_dir(folder) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         other => other.map_err(failed("list", folder))?,
     };
     let paths = entries.map(|entry| entry.map(|entry| entry.path())).collect::<Result<Vec<_>, _>>();

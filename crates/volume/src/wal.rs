@@ -82,6 +82,8 @@ struct Log {
     open: Open,
     /// Files before the open one.
     older: Vec<Older>,
+    /// The folder was synced since the open file is in it.
+    named: bool,
     /// A write or a sync has failed: what the kernel made of the rest is not known.
     failed: bool,
 }
@@ -140,7 +142,7 @@ impl Wal {
             realm: realm.clone(),
             key,
             buffer: Mutex::new(Buffer { batch: Batch::default(), last }),
-            log: Mutex::new(Log { open, older, failed: false }),
+            log: Mutex::new(Log { open, older, named: false, failed: false }),
             syncing: Mutex::new(()),
             synced: AtomicU64::new(committed),
         })
@@ -178,6 +180,9 @@ impl Wal {
             (log.open.file.clone(), log.open.last)
         };
         self.sync_file(&file)?;
+        if !lock(&self.log).named {
+            self.sync_names()?;
+        }
         self.synced.fetch_max(last, Ordering::AcqRel);
         crash::point("log synced");
         Ok(())
@@ -189,6 +194,8 @@ impl Wal {
         let files: Vec<(Arc<File>, u64)> = lock(&self.log).older.iter().filter_map(unsynced).collect();
         let Some((_, through)) = files.last() else { return Ok(false) };
         files.iter().try_for_each(|(file, _)| self.sync_file(file))?;
+        // Before any file says that these are on disk.
+        self.sync_names()?;
         // No file becomes an older one meanwhile.
         lock(&self.log).older.iter_mut().for_each(|older| older.unsynced = None);
         self.synced.fetch_max(*through, Ordering::AcqRel);
@@ -201,6 +208,15 @@ impl Wal {
             log.failed = true;
             failed("sync", &log.open.path)(source)
         })
+    }
+
+    /// Makes durable which files there are.
+    fn sync_names(&self) -> Result<(), WalError> {
+        let synced = File::open(&self.folder).and_then(|folder| folder.sync_all());
+        let mut log = lock(&self.log);
+        log.named = synced.is_ok();
+        log.failed |= synced.is_err();
+        synced.map_err(failed("sync", &self.folder))
     }
 
     /// Goes on in a new file. Syncs nothing.
@@ -238,6 +254,7 @@ impl Wal {
     fn begin_file(&self, log: &mut Log, epoch: [u8; 16], last: u64) -> Result<(), WalError> {
         let next = Open::create(&self.folder, &self.realm, &self.key, epoch, last)?;
         let before = std::mem::replace(&mut log.open, next);
+        log.named = false;
         let unsynced = (self.synced.load(Ordering::Acquire) < before.last).then_some(before.file);
         log.older.push(Older { path: before.path, last: before.last, unsynced });
         Ok(())
@@ -268,7 +285,6 @@ impl Wal {
 }
 
 impl Open {
-    /// The file and its name are durable when this returns.
     fn create(folder: &Path, realm: &Realm, key: &DataKey, epoch: [u8; 16], last: u64) -> Result<Self, WalError> {
         let header = Header { file: SegmentId::random(), key: key.id(), epoch, first: last + 1 };
         let path = folder.join(format!("{:016x}-{}.wal", header.first, header.file));
@@ -276,8 +292,6 @@ impl Open {
         let make = || -> io::Result<File> {
             let file = File::options().write(true).create_new(true).open(&path)?;
             file.write_all_at(&bytes, 0)?;
-            file.sync_all()?;
-            File::open(folder)?.sync_all()?;
             Ok(file)
         };
         let file = Arc::new(make().map_err(failed("begin", &path))?);

@@ -1,9 +1,11 @@
 //! Objects as files: written without a name, made durable, then linked to their name.
 
 use std::{
+    collections::HashSet,
     fs::{self, File},
     io,
     path::{Path as FilePath, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use object_store::{Error, ObjectStore, Result, local::LocalFileSystem, path::Path};
@@ -15,7 +17,12 @@ pub(super) struct Directory {
     root: PathBuf,
     /// Reads, lists and deletes.
     store: LocalFileSystem,
+    synced: Arc<Folders>,
 }
+
+/// Folders whose names are known to be on disk: nobody removes one.
+#[derive(Default)]
+struct Folders(Mutex<HashSet<PathBuf>>);
 
 impl Directory {
     pub(super) fn open(root: &FilePath) -> Result<Self> {
@@ -23,7 +30,7 @@ impl Directory {
         fs::create_dir_all(root).map_err(failed)?;
         let root = fs::canonicalize(root).map_err(failed)?;
         let store = LocalFileSystem::new_with_prefix(&root)?;
-        Ok(Self { root, store })
+        Ok(Self { root, store, synced: Arc::default() })
     }
 
     pub(super) fn store(&self) -> &dyn ObjectStore {
@@ -42,7 +49,8 @@ impl Directory {
 
     /// Makes the file durable and gives it its name, unless there is such a name.
     pub(super) async fn publish(&self, staged: Staged, path: &Path) -> Result<()> {
-        let (root, target) = (self.root.clone(), self.store.path_to_filesystem(path)?);
+        let (root, synced) = (self.root.clone(), self.synced.clone());
+        let target = self.store.path_to_filesystem(path)?;
         let key = path.to_string();
         blocking(move || {
             let file = &staged.lock().file;
@@ -53,18 +61,30 @@ impl Directory {
                 }
                 other => other.map_err(|source| failed("write", &target, source))?,
             }
-            sync_folders(&root, &target).map_err(|source| failed("sync the folder of", &target, source))
+            synced.sync(&root, &target).map_err(|source| failed("sync the folder of", &target, source))
         })
         .await
     }
 }
 
-/// Makes the name durable: its folder, and those above up to the root, any of which may be new (made by us or by a neighbour).
-fn sync_folders(root: &FilePath, target: &FilePath) -> io::Result<()> {
-    for folder in target.ancestors().skip(1).take_while(|folder| folder.starts_with(root)) {
+impl Folders {
+    /// Makes the name of a file durable: its folder, and once those above up to the root, any of which may be new (made by us or by a
+    /// neighbour).
+    fn sync(&self, root: &FilePath, target: &FilePath) -> io::Result<()> {
+        let mut folders = target.ancestors().skip(1).take_while(|folder| folder.starts_with(root));
+        let Some(folder) = folders.next() else { return Ok(()) };
         File::open(folder)?.sync_all()?;
+        if self.known().contains(folder) {
+            return Ok(());
+        }
+        folders.try_for_each(|above| File::open(above)?.sync_all())?;
+        self.known().insert(folder.to_owned());
+        Ok(())
     }
-    Ok(())
+
+    fn known(&self) -> MutexGuard<'_, HashSet<PathBuf>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {

@@ -132,7 +132,7 @@ impl Volumes {
                 let aside = recover::set_aside(&folder, epoch)?;
                 tracing::warn!(name, aside = %aside.display(), "somebody else has written the volume: the log is set aside");
             }
-            None => {}
+            None => recover::clear(&folder)?,
         }
         // From here on no log but this node's goes on from the head.
         layout.superblock.epoch = random();

@@ -25,9 +25,10 @@ enum Step {
     Die,
 }
 
-/// What the disk has of a file that nobody synced: bytes up to some part of it, then zeros or nothing.
+/// What the disk has of a file that nobody synced: nothing, or bytes up to some part of it, then zeros or nothing.
 #[derive(Debug, Clone)]
 struct Loss {
+    gone: bool,
     part: f64,
     zeros: bool,
 }
@@ -41,7 +42,7 @@ struct Machine {
     promised: u64,
     /// How much of each file of the log is on disk.
     synced: BTreeMap<PathBuf, usize>,
-    /// Files that were there before the last commit: nobody synced that they are gone.
+    /// Files that were there before the last commit, and that the disk may still have.
     before: Files,
 }
 
@@ -73,7 +74,9 @@ impl Machine {
             Step::Sync => {
                 volume.sync().unwrap();
                 self.promised = self.made;
-                self.synced = read_log(&log).into_iter().map(|(path, bytes)| (path, bytes.len())).collect();
+                // The first sync of a file syncs which files there are. One that was synced whole by then may have gone after that.
+                self.before.retain(|path, bytes| self.synced.get(path) == Some(&bytes.len()));
+                self.synced.extend(read_log(&log).into_iter().map(|(path, bytes)| (path, bytes.len())));
             }
             Step::Commit => {
                 volume.engine().write_log().unwrap();
@@ -105,7 +108,12 @@ impl Machine {
             files.extend(gone.map(|(path, bytes)| (path.clone(), bytes.clone())));
         }
         for ((path, bytes), loss) in files.iter().zip(losses.iter().cycle()) {
-            let kept = self.synced.get(path).copied().unwrap_or(HEADER_BYTES);
+            let synced = self.synced.get(path).copied();
+            if synced.is_none() && loss.gone {
+                let _ = fs::remove_file(path);
+                continue;
+            }
+            let kept = synced.unwrap_or(0);
             let length = kept + ((bytes.len() - kept) as f64 * loss.part) as usize;
             let zeros = if loss.zeros { bytes.len() - length } else { 0 };
             fs::write(path, [&bytes[..length], &vec![0; zeros]].concat()).unwrap();
@@ -123,9 +131,6 @@ impl Machine {
     }
 }
 
-/// Of a log's file: synced when it is made, with its name.
-const HEADER_BYTES: usize = 16 + 48;
-
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         6 => Just(Step::Make),
@@ -139,8 +144,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 fn losses() -> impl Strategy<Value = Vec<Loss>> {
-    let loss =
-        (prop_oneof![Just(0.0), Just(1.0), 0.0..1.0], any::<bool>()).prop_map(|(part, zeros)| Loss { part, zeros });
+    let part = prop_oneof![Just(0.0), Just(1.0), 0.0..1.0];
+    let loss = (proptest::bool::weighted(0.2), part, any::<bool>());
+    let loss = loss.prop_map(|(gone, part, zeros)| Loss { gone, part, zeros });
     proptest::collection::vec(loss, 1..4)
 }
 
