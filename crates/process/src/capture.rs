@@ -165,7 +165,7 @@ fn capture_until(spec: &CaptureSpec, during_pause: Step<'_>, hold: Option<Step<'
 fn seize(spec: &CaptureSpec) -> Result<Stopped, Error> {
     let (start, end) = spec.earlier_arena.unwrap_or((0, 0));
     let began = Instant::now();
-    let mut wait = Duration::from_millis(1);
+    let (mut refused, mut wait) = (None, Duration::from_millis(1));
     loop {
         match Stopped::seize(spec.pid) {
             Ok(stopped) => {
@@ -176,7 +176,9 @@ fn seize(spec: &CaptureSpec) -> Result<Stopped, Error> {
                     return Err(Error::Unexpected { pid: spec.pid, what: "does not complete its start".into() });
                 }
             }
-            Err(Error::Refused(refusals)) if refusals.iter().all(Refusal::may_pass) && began.elapsed() < PASS_MAX => {}
+            Err(Error::Refused(refusals))
+                if refusals.iter().all(Refusal::may_pass)
+                    && refused.get_or_insert_with(Instant::now).elapsed() < PASS_MAX => {}
             Err(error) => return Err(error),
         }
         std::thread::sleep(wait);

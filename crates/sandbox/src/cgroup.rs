@@ -154,11 +154,10 @@ impl Cgroups {
     /// others.
     pub fn remove_all(&self) -> Result<(), Error> {
         let services = Service::ALL.into_iter().filter_map(|service| self.service_home(service));
-        let services = services.map(|(group, _)| group::remove_empty(&group));
-        let own = std::iter::once_with(|| self.remove_own());
-        let legacy = self.legacy.iter().map(|path| remove_dir(path));
-        // All are tried; the first error is the one to report.
-        services.chain(own).chain(legacy).fold(Ok(()), Result::and)
+        let removed = services.map(|(group, _)| group::remove_empty(&group)).fold(Ok(()), Result::and);
+        // A service that stays keeps its limit, which needs the controllers.
+        let removed = removed.and_then(|()| self.remove_own());
+        self.legacy.iter().map(|path| remove_dir(path)).fold(removed, Result::and)
     }
 
     fn remove_own(&self) -> Result<(), Error> {

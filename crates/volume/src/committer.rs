@@ -1,4 +1,4 @@
-//! Commits by the clock, and when writers wait for it: bounds what the loss of the node costs, and the log.
+//! Commits by the clock, and before its time when much is dirty: bounds what the loss of the node costs, and the log.
 
 use std::{
     io,

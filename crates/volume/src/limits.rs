@@ -121,6 +121,9 @@ pub const WAL_FILL_BYTES: u64 = 256 << 10;
 /// Syncs of one file of the log after which it is filled ahead: most files see none or one.
 pub const WAL_SYNCS_MIN: u32 = 4;
 
+/// Files of the log that are not synced and kept open for it, above which a commit syncs them.
+pub const WAL_UNSYNCED_MAX: usize = 16;
+
 /// Largest batch of the log: a record of the largest write and a buffer before it. Checked before a batch is read.
 pub const WAL_BATCH_BYTES_MAX: usize = 32 << 20;
 

@@ -149,6 +149,8 @@ impl Target<'_> {
             let mut state = lock(engine)?;
             let idle = plan.is_empty() && last.leaving.is_empty();
             if idle && !state.is_dirty() && state.superblock().sequence == last.layout.superblock.sequence {
+                // Whoever waits may have been told of what is gone by now: a restore ends it, or told late.
+                engine.pressure().set(state.memory_bytes());
                 return Ok(last.clone());
             }
             state.freeze()

@@ -65,9 +65,9 @@ fn read_header(path: &Path) -> Result<Option<Header>, WalError> {
     Ok(decode_header(&bytes))
 }
 
-/// Removes files of which the disk has nothing: nobody was promised anything of them.
+/// Removes files without a sound header, of which nothing can be told.
 pub(crate) fn clear(folder: &Path) -> Result<(), WalError> {
-    drop_files(&files(folder)?)
+    discard(folder, &files(folder)?)
 }
 
 /// Moves the log in `folder` aside, untouched: it belongs to a state that the volume does not come from.
@@ -77,62 +77,84 @@ pub(crate) fn set_aside(folder: &Path, epoch: [u8; 16]) -> Result<PathBuf, WalEr
     Ok(aside)
 }
 
-/// Reads the operations behind `committed`. A torn tail is cut off.
+/// Reads the operations behind `committed`. A torn tail is cut off. If it fails, nothing is changed.
 pub(crate) async fn read(folder: &Path, store: &Store, committed: u64) -> Result<Recovered, WalError> {
     let mut recovered = Recovered::default();
     let (mut expected, mut begun) = (committed + 1, false);
-    let mut unsound = Vec::new();
-    let paths = without_committed(files(folder)?, committed)?;
+    let (mut discarded, paths) = divide(files(folder)?, committed)?;
+    let mut torn_at = None;
     for (at, path) in paths.iter().enumerate() {
         let Some(file) = LogFile::read(path, store).await? else {
             // What was in it is missing before the next one.
-            unsound.push(path.clone());
+            discarded.push(path.clone());
             continue;
         };
         let first = file.header.first;
         if first > expected || (first < expected && begun) {
-            if first < expected || say_synced(&paths[at..], store, expected).await? {
+            if first < expected || say_synced(&paths[at..], store, expected.max(committed + 1)).await? {
                 return Err(WalError::Gap { path: path.clone(), expected, found: first });
             }
-            drop_files(&paths[at..])?;
+            discarded.extend_from_slice(&paths[at..]);
             break;
         }
         begun = true;
         let (next, torn) = file.read_batches(&mut recovered.operations);
-        if let Some((offset, number)) = torn {
-            let rest = file.says_synced(offset + 1, Some(number), next);
-            if rest || say_synced(&paths[at + 1..], store, next).await? {
-                return Err(WalError::Damaged { path: path.clone(), offset });
-            }
-            drop_files(&paths[at + 1..])?;
-            cut_tail(path, offset)?;
-        }
         expected = next;
         if next == first {
             // Nothing is in it, and the next file will begin with the same operation.
-            remove(path)?;
+            discarded.push(path.clone());
         } else {
             recovered.files.push((path.clone(), next - 1));
         }
-        if torn.is_some() {
+        if let Some((offset, number)) = torn {
+            // What a commit has need not be here.
+            let missing = next.max(committed + 1);
+            let rest = file.says_synced(offset + 1, Some(number), missing);
+            if rest || say_synced(&paths[at + 1..], store, missing).await? {
+                return Err(WalError::Damaged { path: path.clone(), offset });
+            }
+            discarded.extend_from_slice(&paths[at + 1..]);
+            torn_at = (next > first).then(|| (path.clone(), offset));
             break;
         }
     }
-    drop_files(&unsound)?;
+    discard(folder, &discarded)?;
+    if let Some((path, offset)) = torn_at {
+        cut_tail(&path, offset)?;
+    }
     recovered.operations.retain(|(sequence, _)| *sequence > committed);
     Ok(recovered)
 }
 
-/// Removes files that end before operation `committed` or with it: a crash may bring one back that was removed, and not all of it.
-fn without_committed(mut paths: Vec<PathBuf>, committed: u64) -> Result<Vec<PathBuf>, WalError> {
+/// Files that end before operation `committed` or with it, and the others: a crash may bring one back that was removed, and not all of it.
+fn divide(mut paths: Vec<PathBuf>, committed: u64) -> Result<(Vec<PathBuf>, Vec<PathBuf>), WalError> {
     let mut first = 0;
     for (at, path) in paths.iter().enumerate() {
         if read_header(path)?.is_some_and(|header| header.first <= committed + 1) {
             first = at;
         }
     }
-    paths.drain(..first).try_for_each(|path| remove(&path))?;
-    Ok(paths)
+    let rest = paths.split_off(first);
+    Ok((paths, rest))
+}
+
+/// Removes files that a log does not go on from: the last one first, so that what a crash leaves of them is still a log's end. None comes back
+/// beside what is written from here on. One with more in it than a crash leaves of what was never synced is kept under another name.
+fn discard(folder: &Path, paths: &[PathBuf]) -> Result<(), WalError> {
+    for path in paths.iter().rev() {
+        let bytes = fs::read(path).map_err(failed("read", path))?;
+        let is_unsound = decode_header(&bytes).is_none();
+        if is_unsound && bytes.iter().skip(HEADER_FRAME_BYTES).any(|byte| *byte != 0) {
+            tracing::warn!(path = %path.display(), "a file of the log without a sound header is kept as .unsound");
+            fs::rename(path, path.with_extension("unsound")).map_err(failed("rename", path))?;
+        } else {
+            fs::remove_file(path).map_err(failed("remove", path))?;
+        }
+    }
+    if paths.is_empty() {
+        return Ok(());
+    }
+    File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed("sync", folder))
 }
 
 /// Does a sound batch of one of these files say that operation `sequence` was on disk?
@@ -143,21 +165,6 @@ async fn say_synced(paths: &[PathBuf], store: &Store, sequence: u64) -> Result<b
         }
     }
     Ok(false)
-}
-
-/// Removes files of which nothing was promised: the last one first, so that what a crash leaves of them is still a log's end.
-fn drop_files(paths: &[PathBuf]) -> Result<(), WalError> {
-    paths.iter().rev().try_for_each(|path| {
-        tracing::warn!(path = %path.display(), "nothing in this file of the log was ever synced: it is dropped");
-        match remove(path) {
-            Err(WalError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(()),
-            removed => removed,
-        }
-    })
-}
-
-fn remove(path: &Path) -> Result<(), WalError> {
-    fs::remove_file(path).map_err(failed("remove", path))
 }
 
 /// A file of the log.

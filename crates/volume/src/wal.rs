@@ -29,7 +29,7 @@ use store::{
 use crate::{
     crash,
     error::WalError,
-    limits::{WAL_BUFFER_BYTES, WAL_FILL_BYTES, WAL_SYNCS_MIN},
+    limits::{WAL_BUFFER_BYTES, WAL_FILL_BYTES, WAL_SYNCS_MIN, WAL_UNSYNCED_MAX},
     op::Record,
 };
 
@@ -131,9 +131,13 @@ impl Wal {
         replayed: Vec<(PathBuf, u64)>,
     ) -> Result<Self, WalError> {
         fs::create_dir_all(folder).map_err(failed("make the folder of", folder))?;
+        let few = replayed.len() < WAL_UNSYNCED_MAX;
         let older = |(path, last): (PathBuf, u64)| {
             let file = File::open(&path).map_err(failed("open", &path))?;
-            Ok(Older { path, last, unsynced: Some(Arc::new(file)) })
+            if !few {
+                file.sync_data().map_err(failed("sync", &path))?;
+            }
+            Ok(Older { path, last, unsynced: few.then(|| Arc::new(file)) })
         };
         let older = replayed.into_iter().map(older).collect::<Result<_, _>>()?;
         let open = Open::create(folder, realm, &key, epoch, last)?;
@@ -172,14 +176,14 @@ impl Wal {
             return Ok(());
         }
         let synced_older = self.sync_older()?;
-        let (file, last) = {
+        let (file, path, last) = {
             let mut log = lock(&self.log);
             // A reader that finds an older file damaged learns from this one that it was whole.
             self.write_out(&mut log, synced_older)?;
             log.open.fill_ahead();
-            (log.open.file.clone(), log.open.last)
+            (log.open.file.clone(), log.open.path.clone(), log.open.last)
         };
-        self.sync_file(&file)?;
+        self.sync_file(&file, &path)?;
         if !lock(&self.log).named {
             self.sync_names()?;
         }
@@ -190,10 +194,17 @@ impl Wal {
 
     /// Makes durable what files before the open one have; true if there was something.
     fn sync_older(&self) -> Result<bool, WalError> {
-        let unsynced = |older: &Older| Some((older.unsynced.clone()?, older.last));
-        let files: Vec<(Arc<File>, u64)> = lock(&self.log).older.iter().filter_map(unsynced).collect();
-        let Some((_, through)) = files.last() else { return Ok(false) };
-        files.iter().try_for_each(|(file, _)| self.sync_file(file))?;
+        let unsynced = |older: &Older| Some((older.unsynced.clone()?, older.path.clone(), older.last));
+        let files: Vec<(Arc<File>, PathBuf, u64)> = {
+            let log = lock(&self.log);
+            if log.failed {
+                // The kernel tells of an error once: a second sync of the same file would succeed.
+                return Err(WalError::Failed);
+            }
+            log.older.iter().filter_map(unsynced).collect()
+        };
+        let Some((_, _, through)) = files.last() else { return Ok(false) };
+        files.iter().try_for_each(|(file, path, _)| self.sync_file(file, path))?;
         // Before any file says that these are on disk.
         self.sync_names()?;
         // No file becomes an older one meanwhile.
@@ -202,12 +213,10 @@ impl Wal {
         Ok(true)
     }
 
-    fn sync_file(&self, file: &File) -> Result<(), WalError> {
-        file.sync_data().map_err(|source| {
-            let mut log = lock(&self.log);
-            log.failed = true;
-            failed("sync", &log.open.path)(source)
-        })
+    fn sync_file(&self, file: &File, path: &Path) -> Result<(), WalError> {
+        let synced = file.sync_data();
+        lock(&self.log).failed |= synced.is_err();
+        synced.map_err(failed("sync", path))
     }
 
     /// Makes durable which files there are.
@@ -219,9 +228,12 @@ impl Wal {
         synced.map_err(failed("sync", &self.folder))
     }
 
-    /// Goes on in a new file. Syncs nothing.
+    /// Goes on in a new file. Syncs nothing, unless very many files wait for it: commits fail while the store is away.
     pub(crate) fn rotate(&self) -> Result<(), WalError> {
         let _turn = lock(&self.syncing);
+        if lock(&self.log).older.iter().filter(|older| older.unsynced.is_some()).count() >= WAL_UNSYNCED_MAX {
+            self.sync_older()?;
+        }
         let mut log = lock(&self.log);
         self.write_out(&mut log, false)?;
         if log.open.last >= log.open.header.first {
@@ -248,7 +260,10 @@ impl Wal {
         buffer.last = last;
         self.begin_file(&mut log, epoch, last)?;
         self.synced.store(last, Ordering::Release);
-        remove_files(std::mem::take(&mut log.older))
+        let removed = remove_files(std::mem::take(&mut log.older));
+        // The next opening would take one that stays for the log.
+        log.failed |= removed.is_err();
+        removed
     }
 
     fn begin_file(&self, log: &mut Log, epoch: [u8; 16], last: u64) -> Result<(), WalError> {

@@ -53,9 +53,9 @@ impl Directory {
         let target = self.store.path_to_filesystem(path)?;
         let key = path.to_string();
         blocking(move || {
-            let file = &staged.lock().file;
+            let file = staged.file();
             file.sync_all().map_err(|source| failed("sync", &target, source))?;
-            match unnamed::link(file, &target) {
+            match unnamed::link(&file, &target) {
                 Err(source) if source.kind() == io::ErrorKind::AlreadyExists => {
                     return Err(Error::AlreadyExists { path: key, source: source.into() });
                 }

@@ -23,75 +23,63 @@ pub(super) const ALIGNMENT: usize = 4096;
 
 /// See the module.
 #[derive(Clone)]
-pub(super) struct Staged(Arc<Mutex<Stage>>);
-
-/// Of one writer at a time: the kernel lets no more into a file, and has the others spin.
-pub(super) struct Stage {
-    pub(super) file: File,
-    /// For parts that are not where the disk wants them.
-    aligned: Vec<u8>,
-}
+pub(super) struct Staged(Arc<Mutex<File>>);
 
 impl Staged {
     pub(super) fn new(file: File) -> Self {
-        Self(Arc::new(Mutex::new(Stage { file, aligned: Vec::new() })))
+        Self(Arc::new(Mutex::new(file)))
     }
 
     /// Writes an object as a whole.
     pub(super) async fn write(&self, bytes: Bytes) -> Result<()> {
-        self.with(move |stage| stage.file.write_all_at(&bytes, 0)).await
+        self.with(move |file| file.write_all_at(&bytes, 0)).await
     }
 
     /// Writes part `number` (from 0); all but the last have [`PART_BYTES`].
     pub(super) async fn write_part(&self, number: usize, bytes: Bytes) -> Result<()> {
-        self.with(move |stage| stage.write_direct(&bytes, (number * PART_BYTES) as u64)).await
+        self.with(move |file| write_part(file, &bytes, (number * PART_BYTES) as u64)).await
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Stage> {
+    /// For one at a time: the kernel lets no more write to a file, and has the others spin.
+    pub(super) fn file(&self) -> MutexGuard<'_, File> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn with(&self, write: impl FnOnce(&mut Stage) -> io::Result<()> + Send + 'static) -> Result<()> {
+    async fn with(&self, write: impl FnOnce(&File) -> io::Result<()> + Send + 'static) -> Result<()> {
         let staged = self.clone();
         blocking(move || {
-            let wrote = write(&mut staged.lock());
+            let wrote = write(&staged.file());
             wrote.map_err(|source| failed("write to", Path::new("a file without a name"), source))
         })
         .await
     }
 }
 
-impl Stage {
-    /// Writes past the page cache, where the filesystem can.
-    fn write_direct(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        let flags = fcntl_getfl(&self.file)?;
-        if fcntl_setfl(&self.file, flags | OFlags::DIRECT).is_err() {
-            return self.file.write_all_at(bytes, offset);
-        }
-        let wrote = self.write_aligned(bytes, offset);
-        fcntl_setfl(&self.file, flags)?;
-        match wrote {
-            // Some filesystems refuse only now.
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => self.file.write_all_at(bytes, offset),
-            // The last part need not end where a block does.
-            Ok(()) if !bytes.len().is_multiple_of(ALIGNMENT) => self.file.set_len(offset + bytes.len() as u64),
-            wrote => wrote,
-        }
+/// Whole blocks go past the page cache, where the filesystem can do that; what is left of the last part does not.
+fn write_part(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+    let (blocks, rest) = bytes.split_at(bytes.len() - bytes.len() % ALIGNMENT);
+    let flags = fcntl_getfl(file)?;
+    let direct = !blocks.is_empty() && fcntl_setfl(file, flags | OFlags::DIRECT).is_ok();
+    let wrote = if direct { write_aligned(file, blocks, offset) } else { file.write_all_at(blocks, offset) };
+    fcntl_setfl(file, flags)?;
+    match wrote {
+        // Some filesystems refuse only now.
+        Err(error) if direct && error.kind() == io::ErrorKind::InvalidInput => file.write_all_at(blocks, offset)?,
+        wrote => wrote?,
     }
+    file.write_all_at(rest, offset + blocks.len() as u64)
+}
 
-    fn write_aligned(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        if bytes.as_ptr().align_offset(ALIGNMENT) == 0 && bytes.len().is_multiple_of(ALIGNMENT) {
-            return self.file.write_all_at(bytes, offset);
-        }
-        // A copy in the right place, with zeros after what is too short for a block.
-        let length = bytes.len().next_multiple_of(ALIGNMENT);
-        self.aligned.resize(PART_BYTES + ALIGNMENT, 0);
-        let start = self.aligned.as_ptr().align_offset(ALIGNMENT);
-        let blocks = &mut self.aligned[start..start + length];
-        blocks[..bytes.len()].copy_from_slice(bytes);
-        blocks[bytes.len()..].fill(0);
-        self.file.write_all_at(blocks, offset)
+/// Writes blocks from where the disk can take them.
+fn write_aligned(file: &File, blocks: &[u8], offset: u64) -> io::Result<()> {
+    if blocks.as_ptr().align_offset(ALIGNMENT) == 0 {
+        return file.write_all_at(blocks, offset);
     }
+    let mut memory = vec![0; blocks.len() + ALIGNMENT];
+    let start = memory.as_ptr().align_offset(ALIGNMENT);
+    let aligned = &mut memory[start..start + blocks.len()];
+    aligned.copy_from_slice(blocks);
+    file.write_all_at(aligned, offset)
 }
 
 #[cfg(test)]
@@ -113,7 +101,7 @@ mod tests {
                 for number in [2, 0, 1] {
                     staged.write_part(number, parts[number].clone()).await.unwrap();
                 }
-                let file = &staged.lock().file;
+                let file = staged.file();
                 let mut found = vec![0; file.metadata().unwrap().len() as usize];
                 file.read_exact_at(&mut found, 0).unwrap();
                 assert!(found == parts.concat(), "{} with a last part of {last} bytes", folder.display());

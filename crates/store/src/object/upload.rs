@@ -37,6 +37,12 @@ impl Upload {
 
     /// What was written since the last full part; [`Upload::pass_on`] must follow a change.
     pub(crate) fn buffer(&mut self) -> &mut BytesMut {
+        // A small object needs no room for a part.
+        if self.buffer.len() >= PART_OVERLAP && self.buffer.capacity() < PART_BYTES {
+            let mut roomy = part_buffer();
+            roomy.extend_from_slice(&self.buffer);
+            self.buffer = roomy;
+        }
         &mut self.buffer
     }
 

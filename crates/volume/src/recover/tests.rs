@@ -290,3 +290,40 @@ fn what_was_replayed_counts_as_synced_only_when_it_was() {
         }
     }
 }
+
+#[test]
+fn what_a_commit_has_need_not_be_in_the_log() {
+    for zeros in [false, true] {
+        let place = Place::new();
+        let wal = place.begin(10, Recovered::default());
+        append(&wal, 11..=13);
+        wal.write().unwrap();
+        drop(wal);
+        // A commit has 12 by now, and the next process says so in its file.
+        let wal = place.begin(13, place.read(12).unwrap());
+        append(&wal, 14..=14);
+        wal.write().unwrap();
+        let first = super::files(&place.folder()).unwrap().remove(0);
+        let mut bytes = fs::read(&first).unwrap();
+        let length = bytes.len();
+        bytes.truncate(super::HEADER_FRAME_BYTES + 5);
+        bytes.resize(if zeros { length } else { bytes.len() }, 0);
+        fs::write(&first, bytes).unwrap();
+        assert!(numbers(&place.read(12).unwrap()).is_empty());
+    }
+}
+
+#[test]
+fn a_file_whose_header_is_damaged_is_kept_under_another_name() {
+    let place = Place::new();
+    let wal = place.begin(0, Recovered::default());
+    append(&wal, 1..=2);
+    wal.sync().unwrap();
+    let file = place.file();
+    let mut bytes = fs::read(&file).unwrap();
+    bytes[20] ^= 1;
+    fs::write(&file, &bytes).unwrap();
+    assert!(numbers(&place.read(0).unwrap()).is_empty());
+    assert_eq!(fs::read(file.with_extension("unsound")).unwrap(), bytes);
+    assert!(!file.exists());
+}

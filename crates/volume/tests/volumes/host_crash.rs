@@ -25,12 +25,20 @@ enum Step {
     Die,
 }
 
-/// What the disk has of a file that nobody synced: nothing, or bytes up to some part of it, then zeros or nothing.
+/// What the disk has of a file that nobody synced: nothing, or bytes up to some part of it, and then this.
 #[derive(Debug, Clone)]
 struct Loss {
     gone: bool,
     part: f64,
-    zeros: bool,
+    rest: Rest,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Rest {
+    Nothing,
+    Zeros,
+    /// Zeros, and then what was written.
+    Hole,
 }
 
 type Files = BTreeMap<PathBuf, Vec<u8>>;
@@ -115,8 +123,14 @@ impl Machine {
             }
             let kept = synced.unwrap_or(0);
             let length = kept + ((bytes.len() - kept) as f64 * loss.part) as usize;
-            let zeros = if loss.zeros { bytes.len() - length } else { 0 };
-            fs::write(path, [&bytes[..length], &vec![0; zeros]].concat()).unwrap();
+            let lost = bytes.len() - length;
+            let (zeros, behind) = match loss.rest {
+                Rest::Nothing => (0, 0),
+                Rest::Zeros => (lost, 0),
+                Rest::Hole => (lost.div_ceil(2), lost / 2),
+            };
+            let left = [&bytes[..length], &vec![0; zeros], &bytes[bytes.len() - behind..]].concat();
+            fs::write(path, left).unwrap();
         }
         let volume = self.place.node("one").open("ws").unwrap();
         let names = volume.engine().list(ROOT, 2, 10_000).unwrap();
@@ -127,6 +141,7 @@ impl Machine {
         assert!((self.promised..=self.made).contains(&found), "{found} of {}", self.promised);
         // And it goes on from there.
         (self.volume, self.made, self.before) = (Some(volume), found, Files::new());
+        self.step(&Step::Make);
         self.step(&Step::Sync);
     }
 }
@@ -145,8 +160,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 fn losses() -> impl Strategy<Value = Vec<Loss>> {
     let part = prop_oneof![Just(0.0), Just(1.0), 0.0..1.0];
-    let loss = (proptest::bool::weighted(0.2), part, any::<bool>());
-    let loss = loss.prop_map(|(gone, part, zeros)| Loss { gone, part, zeros });
+    let rest = prop_oneof![Just(Rest::Nothing), Just(Rest::Zeros), Just(Rest::Hole)];
+    let loss = (proptest::bool::weighted(0.2), part, rest);
+    let loss = loss.prop_map(|(gone, part, rest)| Loss { gone, part, rest });
     proptest::collection::vec(loss, 1..4)
 }
 
