@@ -94,6 +94,7 @@ pub(crate) async fn read(folder: &Path, store: &Store, committed: u64) -> Result
             if first < expected || say_synced(&paths[at..], store, expected.max(committed + 1)).await? {
                 return Err(WalError::Gap { path: path.clone(), expected, found: first });
             }
+            tracing::warn!(path = %path.display(), expected, "what is missing before this file was never synced: it is dropped");
             discarded.extend_from_slice(&paths[at..]);
             break;
         }
@@ -142,9 +143,7 @@ fn divide(mut paths: Vec<PathBuf>, committed: u64) -> Result<(Vec<PathBuf>, Vec<
 /// beside what is written from here on. One with more in it than a crash leaves of what was never synced is kept under another name.
 fn discard(folder: &Path, paths: &[PathBuf]) -> Result<(), WalError> {
     for path in paths.iter().rev() {
-        let bytes = fs::read(path).map_err(failed("read", path))?;
-        let is_unsound = decode_header(&bytes).is_none();
-        if is_unsound && bytes.iter().skip(HEADER_FRAME_BYTES).any(|byte| *byte != 0) {
+        if read_header(path)?.is_none() && has_content(path)? {
             tracing::warn!(path = %path.display(), "a file of the log without a sound header is kept as .unsound");
             fs::rename(path, path.with_extension("unsound")).map_err(failed("rename", path))?;
         } else {
@@ -155,6 +154,12 @@ fn discard(folder: &Path, paths: &[PathBuf]) -> Result<(), WalError> {
         return Ok(());
     }
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed("sync", folder))
+}
+
+/// Is there more than zeros where batches would be?
+fn has_content(path: &Path) -> Result<bool, WalError> {
+    let bytes = fs::read(path).map_err(failed("read", path))?;
+    Ok(bytes.iter().skip(HEADER_FRAME_BYTES).any(|byte| *byte != 0))
 }
 
 /// Does a sound batch of one of these files say that operation `sequence` was on disk?
