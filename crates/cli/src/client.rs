@@ -1,6 +1,6 @@
 //! HTTP over the node's unix socket.
 
-use std::path::PathBuf;
+use std::{os::fd::AsFd, path::PathBuf, pin::pin};
 
 use anyhow::{Context, Result};
 use api::{ErrorBody, VERSION_PREFIX};
@@ -14,8 +14,9 @@ use hyper::{
     upgrade::Upgraded,
 };
 use hyper_util::rt::TokioIo;
+use rustix::net::{Shutdown, shutdown};
 use serde::{Serialize, de::DeserializeOwned};
-use tokio::net::UnixStream;
+use tokio::{net::UnixStream, signal::unix::Signal};
 
 use crate::exit::Failure;
 
@@ -44,13 +45,37 @@ impl Client {
         parse(self.post_stream(path, body).await?).await
     }
 
+    /// As [`Self::post`], for what the node undoes if nobody waits for the answer. At an interrupt this hangs up for its own part only: an
+    /// answer that was under way by then is still the answer. `None`: there was none, or the user has interrupted again.
+    pub(crate) async fn post_until<B: Serialize, T: DeserializeOwned>(
+        &self,
+        interrupts: &mut Signal,
+        path: &str,
+        body: &B,
+    ) -> Result<Option<T>> {
+        let stream = self.connect().await?;
+        let line = stream.as_fd().try_clone_to_owned().context("cannot copy a descriptor")?;
+        let request = Self::json_request(Method::POST, path, serde_json::to_vec(body)?.into(), None)?;
+        let mut answer = pin!(async { parse(self.exchange(stream, request, StatusCode::OK).await?).await });
+        tokio::select! {
+            biased;
+            answer = &mut answer => return answer.map(Some),
+            _ = interrupts.recv() => shutdown(&line, Shutdown::Write).context("cannot hang up")?,
+        }
+        tokio::select! {
+            biased;
+            answer = &mut answer => Ok(answer.ok()),
+            _ = interrupts.recv() => Ok(None),
+        }
+    }
+
     /// Sends bytes as they come.
     pub(crate) async fn post_body<B, T: DeserializeOwned>(&self, path: &str, body: B) -> Result<T>
     where
         B: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + Unpin + 'static,
     {
         let request = Self::request(Method::POST, path).header(header::CONTENT_TYPE, "application/octet-stream");
-        parse(self.exchange(request.body(body)?, StatusCode::OK).await?).await
+        parse(self.exchange(self.connect().await?, request.body(body)?, StatusCode::OK).await?).await
     }
 
     pub(crate) async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
@@ -108,6 +133,12 @@ impl Client {
         body: Bytes,
         protocol: Option<&str>,
     ) -> Result<Response<Incoming>> {
+        let expected = if protocol.is_some() { StatusCode::SWITCHING_PROTOCOLS } else { StatusCode::OK };
+        let request = Self::json_request(method, path, body, protocol)?;
+        self.exchange(self.connect().await?, request, expected).await
+    }
+
+    fn json_request(method: Method, path: &str, body: Bytes, protocol: Option<&str>) -> Result<Request<Full<Bytes>>> {
         let mut request = Self::request(method, path);
         if !body.is_empty() {
             request = request.header(header::CONTENT_TYPE, "application/json");
@@ -115,26 +146,36 @@ impl Client {
         if let Some(protocol) = protocol {
             request = request.header(header::CONNECTION, "upgrade").header(header::UPGRADE, protocol);
         }
-        let expected = if protocol.is_some() { StatusCode::SWITCHING_PROTOCOLS } else { StatusCode::OK };
-        self.exchange(request.body(Full::new(body))?, expected).await
+        Ok(request.body(Full::new(body))?)
     }
 
     fn request(method: Method, path: &str) -> request::Builder {
         Request::builder().method(method).uri(format!("{VERSION_PREFIX}{path}")).header(header::HOST, "node")
     }
 
-    async fn exchange<B>(&self, request: Request<B>, expected: StatusCode) -> Result<Response<Incoming>>
+    async fn connect(&self) -> Result<UnixStream> {
+        UnixStream::connect(&self.socket).await.map_err(|error| self.unreachable(error.to_string()))
+    }
+
+    fn unreachable(&self, cause: String) -> anyhow::Error {
+        Failure::Unreachable { socket: self.socket.display().to_string(), cause }.into()
+    }
+
+    async fn exchange<B>(
+        &self,
+        stream: UnixStream,
+        request: Request<B>,
+        expected: StatusCode,
+    ) -> Result<Response<Incoming>>
     where
         B: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + Unpin + 'static,
     {
-        let unreachable = |cause: String| Failure::Unreachable { socket: self.socket.display().to_string(), cause };
-        let stream = UnixStream::connect(&self.socket).await.map_err(|error| unreachable(error.to_string()))?;
         let (mut sender, connection) =
-            http1::handshake(TokioIo::new(stream)).await.map_err(|error| unreachable(error.to_string()))?;
+            http1::handshake(TokioIo::new(stream)).await.map_err(|error| self.unreachable(error.to_string()))?;
         // Ends with the request; the connection closes when the answer is dropped.
         tokio::spawn(connection.with_upgrades());
         let response =
-            sender.send_request(request).await.map_err(|error| unreachable(format!("it hung up: {error}")))?;
+            sender.send_request(request).await.map_err(|error| self.unreachable(format!("it hung up: {error}")))?;
         if response.status() == expected {
             return Ok(response);
         }

@@ -25,7 +25,8 @@ use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
-use tokio::signal::unix::{SignalKind, signal};
+use serde::{Serialize, de::DeserializeOwned};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
     client::Client,
@@ -95,8 +96,8 @@ pub(crate) async fn run(cli: Cli) -> ExitCode {
         Command::Node(args) => node::run(args, cli.socket, cli.log).await,
         Command::Exec(args) => exec::run(args, &client).await,
         Command::Template(command) => interruptible("the build was cancelled", template::run(command, &client)).await,
-        Command::Run(args) => interruptible("what was started is removed again", run::run(args, &client)).await,
-        Command::Fork(args) => interruptible("what was forked is removed again", fork::run(args, &client)).await,
+        Command::Run(args) => run::run(args, &client).await,
+        Command::Fork(args) => fork::run(args, &client).await,
         Command::Checkpoint(args) => {
             interruptible("a checkpoint that was begun is completed", checkpoint::run(args, &client)).await
         }
@@ -139,14 +140,26 @@ async fn interruptible(
     command: impl Future<Output = anyhow::Result<ExitCode>>,
 ) -> anyhow::Result<ExitCode> {
     // Before anything is begun: what an interrupt finds half done is undone from then on.
-    let mut interrupts = signal(SignalKind::interrupt()).context("cannot listen for interrupts")?;
+    let mut interrupts = interrupts()?;
     tokio::select! {
-        // An answer that is there already is shown, so that nobody wonders what became of its sandboxes.
         biased;
         result = command => result,
-        _ = interrupts.recv() => {
-            let separator = if consequence.is_empty() { "" } else { ": " };
-            Err(Failure::Interrupted(format!("interrupted{separator}{consequence}")).into())
-        }
+        _ = interrupts.recv() => Err(interrupted(consequence)),
     }
+}
+
+/// Has the node start sandboxes. Ctrl-C makes it remove them again, unless its answer is under way: that is shown, so that nobody wonders
+/// what became of them.
+async fn start<B: Serialize, T: DeserializeOwned>(client: &Client, path: &str, request: &B) -> anyhow::Result<T> {
+    let answer = client.post_until(&mut interrupts()?, path, request).await?;
+    answer.ok_or_else(|| interrupted("what was started is removed again"))
+}
+
+fn interrupts() -> anyhow::Result<Signal> {
+    signal(SignalKind::interrupt()).context("cannot listen for interrupts")
+}
+
+fn interrupted(consequence: &str) -> anyhow::Error {
+    let separator = if consequence.is_empty() { "" } else { ": " };
+    Failure::Interrupted(format!("interrupted{separator}{consequence}")).into()
 }

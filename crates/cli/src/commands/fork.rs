@@ -27,7 +27,7 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
     let response: ForkResponse =
-        client.post(&format!("/sandboxes/{}/fork", args.id), &ForkRequest { count: args.count }).await?;
+        super::start(client, &format!("/sandboxes/{}/fork", args.id), &ForkRequest { count: args.count }).await?;
     if args.json {
         output::json(&response)?;
     } else {

@@ -34,7 +34,7 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
     let interpreter = if args.stepping { Interpreter::Stepping } else { Interpreter::InProcess };
     let request = RunRequest { count: args.count, interpreter, volumes: args.volumes };
-    let response: RunResponse = client.post(&format!("/templates/{}/run", args.template), &request).await?;
+    let response: RunResponse = super::start(client, &format!("/templates/{}/run", args.template), &request).await?;
     response.notices.iter().for_each(|notice| eprintln!("pando: note: {notice}"));
     if args.json {
         output::json(&response)?;

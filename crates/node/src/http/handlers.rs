@@ -228,17 +228,24 @@ pub(super) async fn finish<T: Send + 'static>(
 }
 
 /// As [`finish`]; what it did is undone if nobody is there to hear of it.
-async fn finish_or<T: Send + 'static, U: Future<Output = ()> + Send>(
+async fn finish_or<T: Clone + Send + 'static, U: Future<Output = ()> + Send>(
     operation: impl Future<Output = Result<T>> + Send + 'static,
     undo: impl FnOnce(T) -> U + Send + 'static,
 ) -> Result<T> {
-    let (sender, receiver) = oneshot::channel();
+    let (sender, answer) = oneshot::channel();
+    // Dropped with this function, also where the answer has come and nobody has taken it.
+    let (heard, hears) = oneshot::channel();
     tokio::spawn(async move {
-        if let Err(Ok(done)) = sender.send(operation.await) {
+        let answer = operation.await;
+        let done = answer.as_ref().ok().cloned();
+        let _ = sender.send(answer);
+        if let (Some(done), Err(_)) = (done, hears.await) {
             undo(done).await;
         }
     });
-    receiver.await.unwrap_or(Err(Error::Cancelled))
+    let answer = answer.await;
+    let _ = heard.send(());
+    answer.unwrap_or(Err(Error::Cancelled))
 }
 
 fn panicked(error: tokio::task::JoinError) -> Error {

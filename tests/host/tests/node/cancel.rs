@@ -1,14 +1,19 @@
 //! Ctrl-C: the command ends with 130, and what it had started is gone.
 
-use std::{thread::sleep, time::Duration};
+use std::{
+    thread::sleep,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, Result, ensure};
+use api::RunResponse;
 use pando_host_tests::{node::Node, runner::Case};
 use rustix::process::Signal;
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::new("cancel::run_removes_what_it_started", || case(run)),
+        Case::new("cancel::an_answer_under_way_is_shown_or_undone", || case(answered)),
         Case::new("cancel::fork_removes_what_it_started", || case(fork)),
         Case::new("cancel::template_build_leaves_nothing", || case(build)),
         Case::new("cancel::a_killed_client_is_like_ctrl_c", || case(killed)),
@@ -39,13 +44,13 @@ fn interrupted(node: &Node, arguments: &[&str], delay: Duration, said: &str) -> 
 }
 
 fn expect_only(node: &Node, expected: &[&str]) -> Result<()> {
-    let deadline = std::time::Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(10);
     loop {
         let found: Vec<String> = node.ps()?.into_iter().map(|sandbox| sandbox.id.to_string()).collect();
         if found == expected {
             return node.expect_only_itself();
         }
-        ensure!(std::time::Instant::now() < deadline, "left: {found:?}, expected {expected:?}");
+        ensure!(Instant::now() < deadline, "left: {found:?}, expected {expected:?}");
         sleep(Duration::from_millis(10));
     }
 }
@@ -72,6 +77,36 @@ fn run(node: &Node) -> Result<()> {
     node.ask(&standing, "GET /health").map(drop)
 }
 
+/// The client stands still while its answer comes, and is interrupted then.
+fn answered(node: &Node) -> Result<()> {
+    let mut count = 0;
+    for us in (500..10_000).step_by(500) {
+        let command = node.begin(&["run", "geo", "-n", "20", "--json"])?;
+        sleep(Duration::from_micros(us));
+        command.signal(Signal::STOP)?;
+        let deadline = Instant::now() + Duration::from_secs(1);
+        while node.ps()?.len() < 20 && Instant::now() < deadline {
+            sleep(Duration::from_millis(20));
+        }
+        // Of a sandbox that is listed it may not be told yet.
+        sleep(Duration::from_millis(50));
+        let under_way = node.ps()?.len() == 20 && command.signal(Signal::INT).is_ok();
+        command.signal(Signal::CONT)?;
+        let answer = command.end()?;
+        if answer.code == 0 {
+            count += i32::from(under_way);
+            let started: RunResponse = serde_json::from_str(&answer.stdout)?;
+            ensure!(started.sandboxes.len() == 20 && node.ps()?.len() == 20, "{answer}");
+            node.ok(&["rm", "--all"])?;
+        } else {
+            ensure!(answer.code == 130, "{answer}");
+        }
+        expect_only(node, &[])?;
+    }
+    ensure!(count > 0, "no answer was under way");
+    Ok(())
+}
+
 fn fork(node: &Node) -> Result<()> {
     let standing = node.run("geo", 1)?[0].id.to_string();
     for ms in [5, 20, 40, 80, 150] {
@@ -91,9 +126,9 @@ fn build(node: &Node) -> Result<()> {
     let build = ["template", "build", "other", "--port", "8080", "--", "/usr/bin/python3", &service, "--nidx", "16"];
     for ms in [10, 100, 300, 500, 600, 700] {
         if interrupted(node, &build, Duration::from_millis(ms), "interrupted: the build was cancelled")? {
-            let deadline = std::time::Instant::now() + Duration::from_secs(10);
+            let deadline = Instant::now() + Duration::from_secs(10);
             while node.ok(&["template", "ls"])?.contains("other") {
-                ensure!(std::time::Instant::now() < deadline, "a cancelled build is still listed");
+                ensure!(Instant::now() < deadline, "a cancelled build is still listed");
                 sleep(Duration::from_millis(10));
             }
         } else {
@@ -128,9 +163,9 @@ fn killed(node: &Node) -> Result<()> {
     exec.first_line()?;
     exec.signal(Signal::KILL)?;
     exec.end()?;
-    let deadline = std::time::Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(10);
     while node.inspect(&standing)?.processes.len() > 2 {
-        ensure!(std::time::Instant::now() < deadline, "the command of a killed exec runs on");
+        ensure!(Instant::now() < deadline, "the command of a killed exec runs on");
     }
     Ok(())
 }

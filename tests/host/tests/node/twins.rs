@@ -95,8 +95,9 @@ fn zygote_of_only_template(node: &Node) -> Result<i32> {
     Ok(i32::try_from(zygote)?)
 }
 
-/// Where arenas lie in all these programs, and nothing else: `ROOM_FIRST` of `crates/process/src/zygote/build.rs`.
-const ARENAS: (u64, u64) = (0x3f00_0000_0000, 0x3f01_0000_0000);
+/// Where arenas lie: all the rooms that `crates/process/src/zygote/build.rs` tries from `ROOM_FIRST` on. V8 asks for memory at random
+/// addresses and now and then has some of the first room.
+const ARENAS: (u64, u64) = (0x3f00_0000_0000, 0x3f40_0000_0000);
 
 /// A node's zygote of which a checkpoint is being made. Its keeper stands still, so that the zygote is not ended, until this is dropped.
 struct Held {
