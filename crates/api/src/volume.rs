@@ -111,6 +111,10 @@ pub struct OpenVolume {
     pub store_failure: Option<String>,
     /// Why nothing in it can be changed.
     pub read_only: Option<String>,
+    /// Another node writes it; what that commits is seen here. The age of the last commit is then how long ago all of it was seen, and failures
+    /// are those of looking for it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub followed: bool,
 }
 
 /// What was done with a volume on this node since its process of volumes began.

@@ -130,8 +130,11 @@ pub const WAL_BATCH_BYTES_MAX: usize = 32 << 20;
 /// Largest write in one operation.
 pub const WRITE_BYTES_MAX: usize = 8 << 20;
 
-/// Times that a fork looks at its parent's head again because a commit came between.
-pub const FORK_TRIES: u32 = 10;
+/// Times that a head is looked at again because a commit came between what was read of it and what was to be done with it.
+pub const HEAD_TRIES: u32 = 10;
+
+/// What a reader that follows a writer has left behind is kept this long for reads that are under way.
+pub const READ_MAX: Duration = Duration::from_secs(60);
 
 /// How long a commit may take before what it wrote may be collected; renewed for each segment.
 pub const COMMIT_LEASE: Duration = Duration::from_secs(3600);

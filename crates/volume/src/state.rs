@@ -54,12 +54,15 @@ impl From<Errno> for Stop {
 
 pub(crate) type Step<T> = Result<T, Stop>;
 
+/// Epoch of a volume that nobody has opened yet.
+pub(crate) const NO_EPOCH: [u8; 16] = [0; 16];
+
 /// What a volume is besides its tree. Lies in its manifest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Superblock {
     /// Key of the cookies' hash.
     pub(crate) salt: [u8; 32],
-    /// Whose log goes on from this state.
+    /// Whose log goes on from this state; [`NO_EPOCH`]: nobody's.
     pub(crate) epoch: [u8; 16],
     /// The last operation in it.
     pub(crate) sequence: u64,

@@ -12,22 +12,24 @@ use store::{
 };
 use tokio::runtime::Handle;
 
-use self::birth::Birth;
+use self::{birth::Birth, follow::Leases};
 use crate::{
     VolumeError,
     compact::{self, Effort, Plan},
     crash,
     engine::{Engine, Memory},
     inode::{Inode, Kind, ROOT, Time},
-    limits::{self, COMMIT_LEASE, FORK_TRIES},
+    limits,
     materialise::{Committed, Layout, Target},
     pack::Segments,
     request,
-    state::{Durability, Superblock},
+    state::{Durability, NO_EPOCH, Superblock},
 };
 
 mod about;
 mod birth;
+mod follow;
+mod heads;
 mod health;
 mod note;
 mod open;
@@ -88,8 +90,8 @@ pub struct Volume {
     generation: u64,
     /// Held during a commit: there is one at a time.
     committed: Mutex<Committed>,
-    /// Of a reader: keeps what it reads.
-    lease: Mutex<Option<Lease>>,
+    /// Of a reader: keep what it reads.
+    leases: Mutex<Leases>,
     health: health::Watched,
 }
 
@@ -108,7 +110,7 @@ impl Volumes {
     pub fn create(&self, name: &str, options: &Options) -> Result<(), VolumeError> {
         let superblock = Superblock {
             salt: random(),
-            epoch: random(),
+            epoch: NO_EPOCH,
             sequence: 0,
             next_ino: ROOT.0 + 1,
             bytes: 0,
@@ -126,26 +128,6 @@ impl Volumes {
             let mut segments = Segments { heads: &self.heads, store: &self.store, lease: &mut lease, finished };
             let layout = Layout::first(&mut segments, superblock, top_directory(options)).await?;
             self.create_head(name, &head, &layout, &lease).await
-        })
-    }
-
-    /// Makes volume `name` with what `origin` holds: one row of the heads. What is not committed there is not in it: see
-    /// [`Volume::commit`].
-    pub fn fork(&self, origin: &Origin, name: &str) -> Result<(), VolumeError> {
-        let (from, to) = (head_name(origin)?, head_name(&Origin::Volume(name.to_owned()))?);
-        let birth = Birth { incarnation: random(), created: Time::now() }.encode();
-        self.runtime.block_on(async {
-            let mut tries = FORK_TRIES;
-            loop {
-                let head =
-                    self.heads.get(self.store.realm(), &from).await.map_err(VolumeError::heads(from.as_str()))?;
-                tries -= 1;
-                match self.heads.duplicate(&head, &to, &birth).await {
-                    // A commit came between.
-                    Err(HeadsError::Moved { .. } | HeadsError::Fenced { .. }) if tries > 0 => {}
-                    made => return made.map(drop).map_err(VolumeError::heads(name)),
-                }
-            }
         })
     }
 
@@ -170,15 +152,6 @@ impl Volumes {
             after = Some(last.name.clone());
             found.extend(heads);
         }
-    }
-
-    /// Removes a snapshot, or a volume; snapshots of a volume stay. Whoever has it open is fenced off.
-    pub fn remove(&self, origin: &Origin) -> Result<(), VolumeError> {
-        let name = head_name(origin)?;
-        self.runtime.block_on(async {
-            let head = self.heads.get(self.store.realm(), &name).await.map_err(VolumeError::heads(name.as_str()))?;
-            self.heads.remove(&head).await.map_err(VolumeError::heads(name.as_str()))
-        })
     }
 
     async fn create_head(
@@ -285,26 +258,14 @@ impl Volume {
     /// Commits and ends: nothing can be changed any more, and what the kernel held is forgotten. Without this a volume ends as in a
     /// crash: the log has what was synced. If this fails, the volume goes on as before.
     pub fn close(&self) -> Result<(), VolumeError> {
-        let lease = self.lease().take();
-        if let Some(lease) = lease {
-            let released = self.volumes.runtime.block_on(self.volumes.heads.release(lease));
-            return released.map_err(VolumeError::heads(&self.name));
-        }
         if self.engine.wal().is_none() {
-            return Ok(());
+            let leases = std::mem::take(&mut *self.leases());
+            return leases.into_iter().try_for_each(|(_, lease)| self.release(lease));
         }
         self.commit()?;
         self.engine.reap_all().map_err(VolumeError::store("remove files without a name"))?;
         self.engine.forbid_changes();
         self.commit()
-    }
-
-    /// Prolongs what a reader keeps. Due well before an hour is over.
-    pub fn renew(&self) -> Result<(), VolumeError> {
-        let mut lease = self.lease();
-        let Some(lease) = lease.as_mut() else { return Ok(()) };
-        let renewed = self.volumes.runtime.block_on(self.volumes.heads.renew(lease, COMMIT_LEASE));
-        renewed.map_err(VolumeError::heads(&self.name))
     }
 
     fn commit_under(&self, committed: &mut Committed, plan: &Plan) -> Result<(), VolumeError> {
@@ -357,8 +318,8 @@ impl Volume {
         self.committed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lease(&self) -> MutexGuard<'_, Option<Lease>> {
-        self.lease.lock().unwrap_or_else(PoisonError::into_inner)
+    fn leases(&self) -> MutexGuard<'_, Leases> {
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -52,6 +52,8 @@ pub(crate) const LIST_DEFAULT: usize = 1_000;
 pub(crate) const LIST_MAX: usize = 10_000;
 /// How often idle volumes are looked for.
 pub(crate) const TICK: Duration = Duration::from_millis(500);
+/// How often it is looked for what another node has committed of a volume that is followed.
+pub(crate) const FOLLOW_PAUSE: Duration = Duration::from_millis(900);
 /// Readers' leases are for an hour.
 pub(crate) const RENEWAL: Duration = Duration::from_secs(15 * 60);
 /// How long a request waits for a volume that is being opened or closed: its log may be long.

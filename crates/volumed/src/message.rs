@@ -11,18 +11,53 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::limits::MESSAGE_BYTES_MAX;
 
-/// What is mounted: a volume as it is, or one of its snapshots. Each has one superblock on this node.
+/// What is open, and may be mounted. Each has one superblock on this node.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Source {
     pub(crate) volume: VolumeName,
-    pub(crate) snapshot: Option<SnapshotName>,
+    pub(crate) state: State,
+}
+
+/// Which state of a volume.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) enum State {
+    /// As it is: this node writes it.
+    Current,
+    /// As another node, which writes it, has committed it lately.
+    Followed,
+    /// As it was then.
+    Snapshot(SnapshotName),
+}
+
+impl Source {
+    pub(crate) fn current(volume: VolumeName) -> Self {
+        Self { volume, state: State::Current }
+    }
+
+    pub(crate) fn followed(volume: VolumeName) -> Self {
+        Self { volume, state: State::Followed }
+    }
+
+    /// A snapshot; without one, the volume as it is.
+    pub(crate) fn new(volume: VolumeName, snapshot: Option<SnapshotName>) -> Self {
+        Self { volume, state: snapshot.map_or(State::Current, State::Snapshot) }
+    }
+
+    pub(crate) fn is_current(&self) -> bool {
+        self.state == State::Current
+    }
+
+    pub(crate) fn is_followed(&self) -> bool {
+        self.state == State::Followed
+    }
 }
 
 impl std::fmt::Display for Source {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match &self.snapshot {
-            None => write!(f, "{}", self.volume),
-            Some(snapshot) => write!(f, "{}@{snapshot}", self.volume),
+        match &self.state {
+            State::Current => write!(f, "{}", self.volume),
+            State::Followed => write!(f, "{}:followed", self.volume),
+            State::Snapshot(snapshot) => write!(f, "{}@{snapshot}", self.volume),
         }
     }
 }
@@ -41,7 +76,8 @@ pub enum Access {
 pub struct Attach {
     /// Of this volume.
     pub volume: VolumeName,
-    /// As it was then; none: as it is, and will be.
+    /// As it was then; none: as it is, and will be. If it is only to be read and another node writes it, that goes on, and what is committed there
+    /// is seen here.
     pub snapshot: Option<SnapshotName>,
     /// Who it is for, until [`crate::Client::detach`] says otherwise: a sandbox's id, or `host:DIRECTORY`.
     pub holder: String,

@@ -23,7 +23,7 @@ pub(crate) struct Args {
     #[arg(long)]
     stepping: bool,
     /// Mount a volume, or a snapshot of one, on a mount point of the template before the program goes on; may be repeated. With `:ro`
-    /// nothing can be written to it.
+    /// nothing can be written to it, and if another node writes the volume, that goes on: what it commits is seen here some seconds later.
     #[arg(long = "volume", value_name = "VOLUME[@SNAPSHOT]:DIR[:ro]", value_parser = super::volume::parse_mount)]
     volumes: Vec<VolumeMount>,
     /// Print JSON.

@@ -1,4 +1,4 @@
-//! How commits go, for whoever has to know: people, and those who measure.
+//! How commits go, or following them, for whoever has to know: people, and those who measure.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -11,7 +11,8 @@ use crate::VolumeError;
 /// How the commits of a volume have gone since it was opened.
 #[derive(Debug, Clone)]
 pub struct Health {
-    /// When the store had everything: the last commit's end, or the opening.
+    /// When the store had everything: the last commit's end, or the opening. Of what follows another node: when it last had everything that
+    /// the store has.
     pub committed: Instant,
     /// Commits that failed.
     pub failures: u64,
@@ -32,11 +33,11 @@ impl Default for Watched {
 }
 
 impl Watched {
-    /// A commit has ended so.
-    pub(super) fn note(&self, commit: &Result<(), VolumeError>) {
+    /// A commit, or an attempt to follow, has ended so.
+    pub(super) fn note<T>(&self, commit: &Result<T, VolumeError>) {
         let mut health = self.lock();
         match commit {
-            Ok(()) => (health.committed, health.failure) = (Instant::now(), None),
+            Ok(_) => (health.committed, health.failure) = (Instant::now(), None),
             Err(error) => {
                 health.failures += 1;
                 health.failure = Some(base::error::chain(error));

@@ -1,10 +1,10 @@
 //! Opening: taking over, and finding out what this node still knows of a volume.
 
-use std::{collections::BTreeSet, sync::Mutex};
+use std::{collections::BTreeSet, sync::Mutex, time::Instant};
 
 use store::{heads::Lease, tree::Tree};
 
-use super::{Birth, Origin, Volume, Volumes, head_name, health::Watched, random};
+use super::{Birth, Origin, Volume, Volumes, follow::Writer, head_name, health::Watched, random};
 use crate::{
     VolumeError, crash,
     engine::Engine,
@@ -55,7 +55,7 @@ impl Volumes {
         let span = (committed_through, last);
         engine.attach(Wal::begin(&folder, self.store.realm(), key, epoch, span, recovered.files)?);
         let generation = committed.head.generation;
-        let (committed, lease) = (Mutex::new(committed), Mutex::new(None));
+        let (committed, leases) = (Mutex::new(committed), Mutex::default());
         Ok(Volume {
             name: name.to_owned(),
             volumes: self.clone(),
@@ -63,37 +63,39 @@ impl Volumes {
             durability,
             generation,
             committed,
-            lease,
+            leases,
             health: Watched::default(),
         })
     }
 
     /// Does the log on this node's disk go on from the head?
     fn check_ours(&self, name: &str) -> Result<(), VolumeError> {
-        let folder = self.log_folder(name)?;
-        let head = head_name(&Origin::Volume(name.to_owned()))?;
-        let (head, layout) = self.runtime.block_on(async {
-            let head = self.heads.get(self.store.realm(), &head).await.map_err(VolumeError::heads(name))?;
-            let layout = Layout::read(&self.store, head.manifest).await?;
-            Ok::<_, VolumeError>((head, layout))
-        })?;
-        let born = Birth::of(&head.note, &layout.superblock).is_none();
-        match recover::epoch(&folder)? {
-            Some(epoch) if born && epoch == layout.superblock.epoch => Ok(()),
-            Some(_) | None => Err(VolumeError::NotOurs { name: name.to_owned() }),
+        match self.writer(name)? {
+            Writer::Here => Ok(()),
+            Writer::Nobody | Writer::Elsewhere => Err(VolumeError::NotOurs { name: name.to_owned() }),
         }
     }
 
-    /// Opens a volume's last commit, or a snapshot, for reading. It stays what it is, also while somebody writes the volume.
+    /// Opens a volume's last commit, or a snapshot, for reading. It stays what it is, also while somebody writes the volume, until
+    /// [`Volume::follow`] is called.
     pub fn open_to_read(&self, origin: &Origin) -> Result<Volume, VolumeError> {
         let name = head_name(origin)?;
         let (committed, lease) = self.runtime.block_on(self.open_under_lease(&name))?;
         let engine = self.engine(committed.layout.superblock.clone(), committed.layout.files)?;
         let durability = committed.layout.superblock.durability;
         let generation = committed.head.generation;
-        let (name, committed, lease) = (name.to_string(), Mutex::new(committed), Mutex::new(Some(lease)));
+        let leases = Mutex::new([(Instant::now(), lease)].into());
+        let (name, committed) = (name.to_string(), Mutex::new(committed));
         let (volumes, health) = (self.clone(), Watched::default());
-        Ok(Volume { name, volumes, engine, durability, generation, committed, lease, health })
+        Ok(Volume { name, volumes, engine, durability, generation, committed, leases, health })
+    }
+
+    /// As [`Volumes::open_to_read`], in the place of a process that died while the kernel used what it had opened so: the kernel may know every
+    /// inode that there is.
+    pub fn adopt_to_read(&self, origin: &Origin) -> Result<Volume, VolumeError> {
+        let volume = self.open_to_read(origin)?;
+        volume.engine.lock().map_err(VolumeError::store("adopt"))?.adopt();
+        Ok(volume)
     }
 
     /// A snapshot, kept by a lease.
@@ -151,7 +153,7 @@ impl Volumes {
         Ok(Engine::new(State::new(superblock, files, orphans), loader, self.memory))
     }
 
-    fn log_folder(&self, name: &str) -> Result<std::path::PathBuf, VolumeError> {
+    pub(super) fn log_folder(&self, name: &str) -> Result<std::path::PathBuf, VolumeError> {
         head_name(&Origin::Volume(name.to_owned()))?;
         Ok(self.folder.join(self.store.realm().as_str()).join(name).join("log"))
     }

@@ -8,6 +8,7 @@ mod archive;
 mod compact;
 mod crash;
 mod diff;
+mod follow;
 mod host_crash;
 mod lifecycle;
 mod model;

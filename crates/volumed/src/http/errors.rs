@@ -45,7 +45,10 @@ fn place_of_volume(error: &VolumeError) -> Place {
         VolumeError::Name { .. } | VolumeError::Note { .. } => INVALID,
         VolumeError::NotFound { .. } => NOT_FOUND,
         VolumeError::Exists { .. } => CONFLICT,
-        VolumeError::Fenced { .. } | VolumeError::ReadOnly { .. } | VolumeError::NotOurs { .. } => READ_ONLY,
+        VolumeError::Fenced { .. }
+        | VolumeError::ReadOnly { .. }
+        | VolumeError::NotOurs { .. }
+        | VolumeError::Replaced { .. } => READ_ONLY,
         VolumeError::Heads { .. } => AWAY,
         VolumeError::Store { source, .. } if is_damage(source.as_ref()) => DAMAGED,
         VolumeError::Store { .. } => AWAY,

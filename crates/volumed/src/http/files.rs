@@ -31,8 +31,15 @@ pub(super) struct Job {
 }
 
 impl Job {
+    /// To change something.
     pub(super) async fn begin(table: Arc<Table>, target: &Target) -> Result<Self> {
         let opened = table.open(&target.source).await?;
+        opened.meter.request();
+        Ok(Self { table, opened, path: target.path.clone() })
+    }
+
+    async fn begin_to_read(table: Arc<Table>, target: &Target) -> Result<Self> {
+        let opened = table.open_to_read(&target.source).await?;
         opened.meter.request();
         Ok(Self { table, opened, path: target.path.clone() })
     }
@@ -87,7 +94,7 @@ pub(super) async fn get(State(table): Shared, target: Target, headers: HeaderMap
         Some("stat") => Links::Keep,
         Some(other) => return Err(Failure::invalid(format!("op={other}: GET knows only stat"))),
     };
-    let job = Job::begin(table, &target).await?;
+    let job = Job::begin_to_read(table, &target).await?;
     let found = job.step("find", move |job| job.opened.engine().resolve(&job.path, links)).await?;
     if links == Links::Keep {
         return Ok(Json(info(job.name(), &found)).into_response());

@@ -30,7 +30,7 @@ impl<S: Sync> FromRequestParts<S> for Target {
         let rest = parts.uri.path().split_once("/volumes/").map_or("", |(_, rest)| rest);
         let (name, behind) = rest.split_once('/').unwrap_or((rest, ""));
         let path = behind.strip_prefix("files").unwrap_or_default();
-        let source = Source { volume: parse(name)?, snapshot: query.parsed::<SnapshotName>("snapshot")? };
+        let source = Source::new(parse(name)?, query.parsed::<SnapshotName>("snapshot")?);
         Ok(Self { source, path: percent::decode(path), query })
     }
 }
@@ -38,10 +38,10 @@ impl<S: Sync> FromRequestParts<S> for Target {
 impl Target {
     /// For a change.
     pub(super) fn is_volume(&self) -> Result<()> {
-        match self.source.snapshot {
-            None => Ok(()),
-            Some(_) => Err(Failure::invalid("a snapshot cannot be changed; fork it")),
+        if self.source.is_current() {
+            return Ok(());
         }
+        Err(Failure::invalid("a snapshot cannot be changed; fork it"))
     }
 }
 

@@ -30,7 +30,7 @@ pub(super) async fn diff(State(table): Shared, target: Target) -> Result<Respons
     let mut origins = Vec::new();
     for key in ["from", "to"] {
         let snapshot = target.query.parsed::<SnapshotName>(key)?;
-        origins.push(committed(&table, &Source { snapshot, ..target.source.clone() }).await?);
+        origins.push(committed(&table, &Source::new(target.source.volume.clone(), snapshot)).await?);
     }
     let (volumes, to) = (table.volumes.clone(), origins.pop());
     let (Some(from), Some(to)) = (origins.pop(), to) else { return Err(Failure::Interrupted) };
@@ -63,9 +63,9 @@ fn change(Changed { path, kind, change }: Changed) -> VolumeChange {
     VolumeChange { path: percent::encode(&path), change, kind: answer::kind(kind), from }
 }
 
-/// What is in the store of it: of a volume that is open here, all.
+/// What is in the store of it: all, unless another node writes it.
 async fn committed(table: &Arc<Table>, source: &Source) -> Result<volume::Origin> {
-    if source.snapshot.is_none() {
+    if source.is_current() && !table.is_written_elsewhere(&source.volume).await? {
         let opened = table.open(source).await?;
         opened.meter.request();
         table.work.run(Work::Whole, move || Ok(opened.volume().commit()?)).await?;
@@ -92,7 +92,7 @@ fn verification(Verified { inodes, bytes, findings, .. }: Verified) -> VolumeVer
 
 /// All of a volume or a snapshot as a tar archive.
 pub(super) async fn export(State(table): Shared, target: Target) -> Result<Response> {
-    let opened = table.open(&target.source).await?;
+    let opened = table.open_to_read(&target.source).await?;
     opened.meter.request();
     Ok(stream::answer(&table, "application/x-tar", move |outlet| Ok(archive::export(opened.engine(), ROOT, outlet)?)))
 }

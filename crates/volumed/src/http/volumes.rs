@@ -91,7 +91,7 @@ pub(super) async fn inspect(State(table): Shared, Path(name): Path<String>) -> R
 }
 
 pub(super) async fn remove(State(table): Shared, Path(name): Path<String>) -> Result<Json<()>> {
-    table.remove(Source { volume: parse(&name)?, snapshot: None }).await.map(Json)
+    table.remove(Source::current(parse(&name)?)).await.map(Json)
 }
 
 pub(super) async fn log(State(table): Shared, Path(name): Path<String>) -> Result<Json<Vec<Snapshot>>> {
@@ -114,15 +114,21 @@ pub(super) async fn snapshot(
 ) -> Result<Json<Snapshot>> {
     let snapshot = request.snapshot.unwrap_or_else(SnapshotName::random);
     let note = request.note.unwrap_or_default();
+    let name: VolumeName = parse(&name)?;
+    if table.is_written_elsewhere(&name).await? {
+        let take =
+            move |table: &Table| snapshot_info(table.volumes.snapshot(name.as_str(), snapshot.as_str(), &note)?);
+        return finish(async move { whole(&table, take).await }).await.map(Json);
+    }
     let take = move |opened: &Opened| snapshot_info(opened.volume().snapshot(snapshot.as_str(), &note)?);
-    on_open(table, parse(&name)?, take).await.map(Json)
+    on_open(table, name, take).await.map(Json)
 }
 
 pub(super) async fn remove_snapshot(
     State(table): Shared,
     Path((name, snapshot)): Path<(String, String)>,
 ) -> Result<Json<()>> {
-    let source = Source { volume: parse(&name)?, snapshot: Some(parse(&snapshot)?) };
+    let source = Source::new(parse(&name)?, Some(parse(&snapshot)?));
     table.remove(source).await.map(Json)
 }
 
@@ -148,9 +154,13 @@ pub(super) async fn fork(
     let (name, to): (VolumeName, _) = (parse(&name)?, request.name.clone());
     let volumes = table.volumes.clone();
     let describing = table.clone();
-    match request.snapshot {
-        Some(snapshot) => {
-            let origin = Origin::Snapshot { volume: name.to_string(), snapshot: snapshot.to_string() };
+    let stored = match request.snapshot {
+        Some(snapshot) => Some(Origin::Snapshot { volume: name.to_string(), snapshot: snapshot.to_string() }),
+        None if table.is_written_elsewhere(&name).await? => Some(Origin::Volume(name.to_string())),
+        None => None,
+    };
+    match stored {
+        Some(origin) => {
             finish(async move { whole(&table, move |_| Ok(volumes.fork(&origin, to.as_str())?)).await }).await?;
         }
         None => {
@@ -185,7 +195,7 @@ async fn on_open<T: Send + 'static>(
     work: impl FnOnce(&Opened) -> Result<T> + Send + 'static,
 ) -> Result<T> {
     finish(async move {
-        let opened = table.open(&Source { volume, snapshot: None }).await?;
+        let opened = table.open(&Source::current(volume)).await?;
         opened.meter.request();
         table.work.run(Work::Whole, move || work(&opened)).await
     })
@@ -194,8 +204,7 @@ async fn on_open<T: Send + 'static>(
 
 /// What is known of a volume, also while the store is away, if it is open.
 pub(super) async fn describe(table: &Arc<Table>, name: VolumeName) -> Result<Volume> {
-    let source = Source { volume: name.clone(), snapshot: None };
-    let opened = table.opened(&source);
+    let opened = table.opened(&Source::current(name.clone())).or_else(|| table.opened(&Source::followed(name.clone())));
     let origin = Origin::Volume(name.to_string());
     let about = whole(table, move |table| Ok(table.volumes.inspect(&origin)?));
     let about = match &opened {
@@ -215,7 +224,7 @@ pub(super) async fn describe(table: &Arc<Table>, name: VolumeName) -> Result<Vol
         generation: about.as_ref().map(|about| about.generation),
         durability: about.map(|about| answer::durability(about.durability)),
         usage,
-        open: opened.map(|opened| opened.describe(table.link.holders(&source))),
+        open: opened.map(|opened| opened.describe(table.link.holders(&opened.source))),
         meter: table.meters.of(&name).wire(traffic),
         name,
     })

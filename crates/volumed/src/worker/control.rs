@@ -92,8 +92,12 @@ async fn attach(table: &Arc<Table>, Attach { volume, snapshot, holder, access }:
             "a holder's name has 1 to {HOLDER_BYTES_MAX} bytes, without control characters"
         )));
     }
-    let opened = table.open(&Source { volume, snapshot }).await?;
-    if opened.source.snapshot.is_none() && access == Access::ReadWrite && opened.engine().is_read_only() {
+    let source = Source::new(volume, snapshot);
+    let opened = match access {
+        Access::ReadOnly => table.open_to_read(&source).await?,
+        Access::ReadWrite => table.open(&source).await?,
+    };
+    if opened.source.is_current() && access == Access::ReadWrite && opened.engine().is_read_only() {
         return Err(VolumeError::ReadOnly { name: opened.source.volume.to_string() }.into());
     }
     let link = table.link.clone();

@@ -15,7 +15,7 @@ use crate::{
     Access, BoxError, Options,
     error::chain,
     failure::{Failure, Result},
-    limits::RENEWAL,
+    limits::{FOLLOW_PAUSE, RENEWAL},
     message::Source,
 };
 
@@ -29,17 +29,16 @@ pub(crate) struct Opened {
     served: Mutex<Option<Arc<Served>>>,
     last_use: Mutex<Instant>,
     renewed: Mutex<Instant>,
+    followed: Mutex<Instant>,
 }
 
 impl Opened {
     pub(crate) fn new(source: Source, volume: Volume, meter: Arc<Meter>, options: &Options) -> Result<Self> {
         let volume = Arc::new(volume);
-        let committer = match source.snapshot {
-            Some(_) => None,
-            None => Some(Committer::start(volume.clone(), options.commit_pause).map_err(|_| Failure::Interrupted)?),
-        };
-        let [last_use, renewed] = [(); 2].map(|()| Mutex::new(Instant::now()));
-        Ok(Self { source, meter, volume, committer, served: Mutex::new(None), last_use, renewed })
+        let start = || Committer::start(volume.clone(), options.commit_pause).map_err(|_| Failure::Interrupted);
+        let committer = source.is_current().then(start).transpose()?;
+        let [last_use, renewed, followed] = [(); 3].map(|()| Mutex::new(Instant::now()));
+        Ok(Self { source, meter, volume, committer, served: Mutex::new(None), last_use, renewed, followed })
     }
 
     pub(crate) fn volume(&self) -> &Volume {
@@ -69,7 +68,7 @@ impl Opened {
             .ok_or(Failure::Interrupted)?
             .map_err(|error| self.unmountable(error.into()))?;
         let access = match access {
-            Access::ReadWrite if self.source.snapshot.is_none() => fuse::Access::ReadWrite,
+            Access::ReadWrite if self.source.is_current() => fuse::Access::ReadWrite,
             Access::ReadWrite | Access::ReadOnly => fuse::Access::ReadOnly,
         };
         let clone = clone_tree(tree.as_fd(), access).map_err(|error| self.unmountable(error.into()))?;
@@ -95,6 +94,10 @@ impl Opened {
             Ok::<_, BoxError>(Served::adopt(self.volume.clone(), device, fuse::Options::default())?)
         };
         *lock(&self.served) = Some(Arc::new(adopt().map_err(|source| self.unmountable(source))?));
+        if self.source.is_followed() {
+            // What the kernel knows may be of an older commit.
+            self.forget_all();
+        }
         Ok(())
     }
 
@@ -105,12 +108,18 @@ impl Opened {
     /// What is to be told of it.
     pub(crate) fn describe(&self, holders: Vec<String>) -> OpenVolume {
         let Health { committed, failures, failure } = self.volume.health();
-        let because = || failure.clone().unwrap_or_else(|| "the log on this node's disk cannot be written".to_owned());
+        let followed = self.source.is_followed();
+        let because = || match &failure {
+            _ if followed => "another node writes it, and what is committed there is seen here".to_owned(),
+            Some(failure) => failure.clone(),
+            None => "the log on this node's disk cannot be written".to_owned(),
+        };
         OpenVolume {
             holders,
             dirty_bytes: self.engine().dirty_bytes().unwrap_or(0),
             last_commit_age_ms: committed.elapsed().as_millis() as u64,
             store_failures: failures,
+            followed,
             read_only: self.engine().is_read_only().then(because),
             store_failure: failure,
         }
@@ -118,13 +127,40 @@ impl Opened {
 
     /// Whether what it keeps of the store should be prolonged.
     pub(crate) fn wants_renewal(&self) -> bool {
-        self.source.snapshot.is_some() && lock(&self.renewed).elapsed() > RENEWAL
+        !self.source.is_current() && lock(&self.renewed).elapsed() > RENEWAL
     }
 
     /// Prolongs it. Blocks.
     pub(crate) fn renew(&self) -> Result<()> {
         *lock(&self.renewed) = Instant::now();
         Ok(self.volume.renew()?)
+    }
+
+    /// Whether there may be something new to see of what another node writes.
+    pub(crate) fn wants_to_follow(&self) -> bool {
+        self.source.is_followed() && lock(&self.followed).elapsed() > FOLLOW_PAUSE
+    }
+
+    /// Goes on with what another node has committed. If that cannot be had, it stays as it is, and says so where it is described. Blocks.
+    pub(crate) fn follow(&self) {
+        // Here and at the end: who takes long is not asked again meanwhile, nor at once afterwards.
+        *lock(&self.followed) = Instant::now();
+        let failed_before = self.volume.health().failure.is_some();
+        match self.volume.follow() {
+            Ok(None) => {}
+            Ok(Some(changed)) => {
+                let served = lock(&self.served).clone();
+                if let Some(served) = served {
+                    served.forget_names();
+                    changed.into_iter().for_each(|ino| served.forget_inode(ino));
+                }
+            }
+            Err(_) if failed_before => {}
+            Err(error) => {
+                tracing::warn!(source = %self.source, error = chain(&error), "what another node writes is not seen");
+            }
+        }
+        *lock(&self.followed) = Instant::now();
     }
 
     /// The kernel forgets what it knows of these names, of the directories that they are in, and of these inodes. Blocks.
@@ -194,7 +230,7 @@ impl Opened {
 
     /// Whether nothing that is in memory can be committed any more.
     fn is_lost(&self) -> bool {
-        self.source.snapshot.is_some() || self.engine().is_read_only()
+        !self.source.is_current() || self.engine().is_read_only()
     }
 }
 

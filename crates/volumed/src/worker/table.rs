@@ -33,7 +33,7 @@ use crate::{
     error::chain,
     failure::{Failure, Result},
     limits::{ADOPTION_PAUSE, CONFIRM_MAX, SLOT_WAIT_MAX},
-    message::Source,
+    message::{Source, State},
 };
 
 type Slot = AsyncMutex<Option<Arc<Opened>>>;
@@ -77,6 +77,10 @@ impl Table {
             opened.touch();
             // Nobody else has to wait for the answer.
             drop(held);
+            if opened.source.is_followed() {
+                self.follow(&opened).await;
+                return Ok(opened);
+            }
             if !self.is_past(&opened).await || !self.link.holders(source).is_empty() {
                 return Ok(opened);
             }
@@ -93,6 +97,42 @@ impl Table {
             Ok(opened)
         });
         opening.await.map_err(|_| Failure::Interrupted)?
+    }
+
+    /// As [`Table::open`], without taking the volume away from another node that writes it: what that has committed is opened then.
+    pub(crate) async fn open_to_read(self: &Arc<Self>, source: &Source) -> Result<Arc<Opened>> {
+        if !source.is_current() {
+            return self.open(source).await;
+        }
+        let followed = Source::followed(source.volume.clone());
+        match self.is_written_elsewhere(&source.volume).await {
+            Ok(true) => self.open(&followed).await,
+            Ok(false) => self.open(source).await,
+            // The store is away: what is here is as good as it was.
+            Err(error) if error.may_pass() => self.opened(&followed).ok_or(error),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether another node writes the volume, or was the last that did.
+    pub(crate) async fn is_written_elsewhere(&self, volume: &VolumeName) -> Result<bool> {
+        if let Some(opened) = self.opened(&Source::current(volume.clone()))
+            && !self.is_past(&opened).await
+        {
+            return Ok(false);
+        }
+        let (volumes, name) = (self.volumes.clone(), volume.clone());
+        self.work.run(Kind::Whole, move || Ok(volumes.is_written_elsewhere(name.as_str())?)).await
+    }
+
+    /// Goes on with what another node has committed; if that takes long, or cannot be had, it stays what it is.
+    async fn follow(&self, opened: &Arc<Opened>) {
+        let opened = opened.clone();
+        let follow = self.work.run(Kind::Whole, move || {
+            opened.follow();
+            Ok(())
+        });
+        let _ = timeout(CONFIRM_MAX, follow).await;
     }
 
     /// Whether another node writes it now. One that cannot be asked changes nothing.
@@ -142,7 +182,10 @@ impl Table {
     /// Removes a volume, whose snapshots stay, or a snapshot. What is open of it is ended as it is.
     pub(crate) async fn remove(self: &Arc<Self>, source: Source) -> Result<()> {
         let mut held = self.hold(&source).await?;
-        let holders = self.link.holders(&source);
+        let mut holders = self.link.holders(&source);
+        if source.is_current() {
+            holders.extend(self.link.holders(&Source::followed(source.volume.clone())));
+        }
         if !holders.is_empty() {
             return Err(Failure::Held { what: source, holders });
         }
@@ -150,15 +193,19 @@ impl Table {
         let removing = tokio::spawn(async move {
             let opened = held.take();
             let (link, volumes, origin) = (table.link.clone(), table.volumes.clone(), origin(&source));
+            let forgotten = source.is_current().then(|| source.volume.clone());
             let remove = move || {
-                if let Some(opened) = opened.and_then(Arc::into_inner) {
-                    opened.discard(&link);
+                match opened.map(Arc::into_inner) {
+                    Some(Some(opened)) => opened.discard(&link),
+                    // Somebody reads it still, and it ends with that.
+                    Some(None) => link.unmount(&source),
+                    None => {}
                 }
                 Ok(volumes.remove(&origin)?)
             };
             table.work.run(Kind::Whole, remove).await?;
-            if source.snapshot.is_none() {
-                table.meters.forget(&source.volume);
+            if let Some(volume) = forgotten {
+                table.meters.forget(&volume);
             }
             Ok(())
         });
@@ -209,13 +256,13 @@ impl Table {
         self.work.run(Kind::Whole, open).await
     }
 
-    /// The volumes that are open, snapshots left out.
+    /// The volumes that are written here.
     pub(crate) fn open_volumes(&self) -> Vec<VolumeName> {
         let slots = self.slots();
-        slots.keys().filter(|source| source.snapshot.is_none()).map(|source| source.volume.clone()).collect()
+        slots.keys().filter(|source| source.is_current()).map(|source| source.volume.clone()).collect()
     }
 
-    /// Begins to close what nobody uses, and keeps what is only read from being collected. Does not wait.
+    /// Begins to close what nobody uses, keeps what is only read from being collected, and goes on with what other nodes write. Does not wait.
     pub(crate) fn close_idle(self: &Arc<Self>) {
         let slots: Vec<_> = self.slots().iter().map(|(source, slot)| (source.clone(), slot.clone())).collect();
         for (source, slot) in slots {
@@ -227,6 +274,8 @@ impl Table {
                 tokio::spawn(async move { table.close_held(&mut held).await });
             } else if opened.wants_renewal() {
                 tokio::spawn(async move { table.work.run(Kind::Whole, move || opened.renew()).await });
+            } else if opened.wants_to_follow() {
+                tokio::spawn(async move { table.follow(&opened).await });
             }
         }
         // Nobody has, or waits for, a slot that only the map has.
@@ -291,18 +340,19 @@ enum Opening {
 }
 
 fn open_volume(volumes: &Volumes, source: &Source, opening: Opening) -> Result<Volume, VolumeError> {
-    match (&source.snapshot, opening) {
-        (Some(_), _) => volumes.open_to_read(&origin(source)),
-        (None, Opening::Anew) => volumes.open(source.volume.as_str()),
-        (None, Opening::Adopted) => volumes.adopt(source.volume.as_str()),
+    match (source.is_current(), opening) {
+        (true, Opening::Anew) => volumes.open(source.volume.as_str()),
+        (true, Opening::Adopted) => volumes.adopt(source.volume.as_str()),
+        (false, Opening::Anew) => volumes.open_to_read(&origin(source)),
+        (false, Opening::Adopted) => volumes.adopt_to_read(&origin(source)),
     }
 }
 
 /// Its name in the store.
 pub(crate) fn origin(source: &Source) -> Origin {
     let volume = source.volume.to_string();
-    match &source.snapshot {
-        None => Origin::Volume(volume),
-        Some(snapshot) => Origin::Snapshot { volume, snapshot: snapshot.to_string() },
+    match &source.state {
+        State::Current | State::Followed => Origin::Volume(volume),
+        State::Snapshot(snapshot) => Origin::Snapshot { volume, snapshot: snapshot.to_string() },
     }
 }

@@ -27,6 +27,7 @@ pub(crate) fn cases() -> Vec<Case> {
         case("a_node_killed_in_a_live_fork_leaves_the_original_writing", |node| killed_in_fork(node, "node")),
         case("a_worker_killed_in_a_live_fork_leaves_the_original_writing", |node| killed_in_fork(node, "worker")),
         two_nodes("another_node_takes_over_and_the_first_one_is_told", take_over),
+        two_nodes("what_another_node_writes_is_followed_by_those_who_read", followed),
         two_nodes("a_paused_sandbox_takes_its_volume_to_another_node", resume_elsewhere),
     ]
 }
@@ -237,4 +238,42 @@ fn take_over(first: &Node, second: &Node) -> Result<()> {
     first.ok(&["rm", "--all"])?;
     second.ok(&["rm", "--all"])?;
     second.ok(&["volume", "rm", "ws@here", "ws"]).map(drop)
+}
+
+/// Readers on a second node see what the first one commits, through everything that the kernel remembers, and take nothing away from it.
+fn followed(first: &Node, second: &Node) -> Result<()> {
+    first.ok(&["volume", "create", "ws"])?;
+    let writer = run_with(first, &["ws:/workspace"])?;
+    first.shell(&writer, "mkdir d; echo one > d/changed; echo 1 > d/removed; touch go")?;
+    first.ok(&["volume", "snapshot", "ws", "begin"])?;
+    let reader = run_with(second, &["ws:/workspace:ro"])?;
+    ensure!(second.shell(&reader, "cat d/changed d/removed")? == "one\n1\n");
+    for (round, worker_dies) in [(0, false), (1, true), (2, false)] {
+        // In a mapping, in the page cache, in the directory, and an absence that is remembered.
+        second.shell(&reader, "cat d/changed; ls -l d; cat d/new d/removed 2>&1 || true")?;
+        if worker_dies {
+            kill(process(second, "worker")?)?;
+        }
+        first.shell(&writer, &format!("echo of round {round} > d/changed; rm -f d/removed; echo {round} > d/new"))?;
+        let expected = format!("of round {round}\n{round}\nchanged\nnew\n");
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while second.shell(&reader, "cat d/changed d/new 2>&1; ls d")? != expected {
+            ensure!(Instant::now() < deadline, "{}", second.shell(&reader, "cat d/changed d/new 2>&1; ls d")?);
+            sleep(Duration::from_millis(100));
+        }
+        // By HTTP, at once as it is in the store.
+        ensure!(second.ok(&["volume", "cat", "ws", "d/new"])? == format!("{round}\n"));
+    }
+    ensure!(second.shell(&reader, "echo 1 2>/dev/null > d/x && echo written || echo refused")? == "refused\n");
+    second.ok(&["volume", "snapshot", "ws", "elsewhere"])?;
+    second.ok(&["volume", "fork", "ws", "copy"])?;
+    ensure!(second.ok(&["volume", "cat", "copy", "d/new"])? == "2\n");
+    let inspected = second.json(&["volume", "inspect", "ws", "--json"])?;
+    ensure!(inspected["open"]["followed"] == true && inspected["open"]["holders"][0] == *reader, "{inspected}");
+    let held = second.pando(&["volume", "rm", "ws"])?;
+    ensure!(held.code != 0 && held.stderr.contains(&reader), "{held}");
+    expect_progress(first, &writer)?;
+    first.ok(&["rm", "--all"])?;
+    second.ok(&["rm", "--all"])?;
+    second.ok(&["volume", "rm", "ws@begin", "ws@elsewhere", "copy", "ws"]).map(drop)
 }

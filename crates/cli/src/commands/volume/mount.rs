@@ -18,7 +18,7 @@ pub(crate) struct MountArgs {
     volume: State,
     /// The directory. What is in it is hidden meanwhile.
     directory: PathBuf,
-    /// Nothing can be written to it there.
+    /// Nothing can be written to it there. If another node writes the volume, that goes on: what it commits is seen here some seconds later.
     #[arg(long)]
     read_only: bool,
 }

@@ -101,6 +101,7 @@ pub(super) async fn list(args: &JsonArgs, client: &Client) -> Result<()> {
         let usage =
             |text: fn(&api::volume::VolumeUsage) -> String| volume.usage.as_ref().map_or_else(|| "?".to_owned(), text);
         let (here, dirty) = match &volume.open {
+            Some(open) if open.followed => (format!("followed {}", open.holders.len()), "-".to_owned()),
             Some(open) if open.read_only.is_some() => ("read-only".to_owned(), output::bytes(open.dirty_bytes)),
             Some(open) if open.holders.is_empty() => ("open".to_owned(), output::bytes(open.dirty_bytes)),
             Some(open) => (format!("mounted {}", open.holders.len()), output::bytes(open.dirty_bytes)),
@@ -152,6 +153,16 @@ fn print(volume: &Volume) {
     };
     let holders = if open.holders.is_empty() { "nobody".to_owned() } else { open.holders.join("\n             ") };
     println!("mounted by   {holders}");
+    if open.followed {
+        println!(
+            "followed     another node writes it; its commits were looked for {} ago",
+            output::age(open.last_commit_age_ms)
+        );
+        if let Some(failure) = &open.store_failure {
+            println!("store        its commits cannot be seen: {failure}");
+        }
+        return;
+    }
     println!(
         "not stored   {} written since the last commit here, {} ago",
         output::bytes(open.dirty_bytes),

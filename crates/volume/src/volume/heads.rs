@@ -1,0 +1,60 @@
+//! What needs no more than the heads, so no volume that is open: forks, names for what is committed, removals.
+
+use store::heads::{Head, HeadName, HeadsError};
+
+use super::{Birth, Origin, Snapshot, Volumes, head_name, note, random};
+use crate::{VolumeError, inode::Time, limits::HEAD_TRIES};
+
+impl Volumes {
+    /// Makes volume `name` with what `origin` holds: one row of the heads. What is not committed there is not in it: see
+    /// [`Volume::commit`].
+    pub fn fork(&self, origin: &Origin, name: &str) -> Result<(), VolumeError> {
+        let (from, to) = (head_name(origin)?, head_name(&Origin::Volume(name.to_owned()))?);
+        let birth = Birth { incarnation: random(), created: Time::now() }.encode();
+        self.runtime.block_on(self.duplicate(&from, &to, name, &birth)).map(drop)
+    }
+
+    /// Names the last commit of `volume`, whoever writes it, as [`Volume::snapshot`] names what is written here.
+    pub fn snapshot(&self, volume: &str, snapshot: &str, note: &str) -> Result<Snapshot, VolumeError> {
+        let origin = Origin::Snapshot { volume: volume.to_owned(), snapshot: snapshot.to_owned() };
+        let (from, to) = (head_name(&Origin::Volume(volume.to_owned()))?, head_name(&origin)?);
+        let named = self.runtime.block_on(async {
+            let sealed = note::seal(&self.store, note).await?;
+            self.duplicate(&from, &to, to.as_str(), &sealed).await
+        })?;
+        Ok(Snapshot { name: snapshot.to_owned(), created_ms: named.updated_ms, note: note.to_owned() })
+    }
+
+    /// Removes a snapshot, or a volume; snapshots of a volume stay. Whoever has it open is fenced off.
+    pub fn remove(&self, origin: &Origin) -> Result<(), VolumeError> {
+        let name = head_name(origin)?;
+        let removed = self.runtime.block_on(self.on_head(&name, async |head| self.heads.remove(&head).await));
+        removed.map_err(VolumeError::heads(name.as_str()))
+    }
+
+    /// `shown`: how people call what is made.
+    async fn duplicate(&self, from: &HeadName, to: &HeadName, shown: &str, note: &str) -> Result<Head, VolumeError> {
+        let made = self.on_head(from, async |head| self.heads.duplicate(&head, to, note).await).await;
+        made.map_err(|error| match error {
+            HeadsError::Exists { .. } => VolumeError::heads(shown)(error),
+            error => VolumeError::heads(from.as_str())(error),
+        })
+    }
+
+    /// Does something with a head as it is now, whoever changes it meanwhile.
+    async fn on_head<T>(
+        &self,
+        name: &HeadName,
+        act: impl AsyncFn(Head) -> Result<T, HeadsError>,
+    ) -> Result<T, HeadsError> {
+        let mut tries = HEAD_TRIES;
+        loop {
+            tries -= 1;
+            match act(self.heads.get(self.store.realm(), name).await?).await {
+                // A commit came between, or an opening.
+                Err(HeadsError::Moved { .. } | HeadsError::Fenced { .. }) if tries > 0 => {}
+                done => return done,
+            }
+        }
+    }
+}
