@@ -67,7 +67,7 @@ bench-volume: ## volumes beside ext4 and beside a FUSE filesystem that does noth
 volume-tools: ## git, npm, pip, cargo, tar, SQLite and PostgreSQL on a volume beside ext4; needs root, npm and a network
 	@scripts/volume.sh tools
 
-posix: ## pjdfstest and fsx on a volume; needs root
+posix: ## pjdfstest, fsx and the stressors of stress-ng on a volume; needs root
 	@scripts/volume.sh posix
 
 clean: ## removes everything that was built

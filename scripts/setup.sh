@@ -1,6 +1,6 @@
 #!/bin/bash
 # Installs the tools that building, the demo and the tests need and that are missing. Changes nothing that is there, so it can be
-# run again at any time; needs no terminal.
+# run again at any time; needs no terminal. More tools can be named as arguments: tool:package.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 # the server of PostgreSQL, of which tests start one of their own, out of the path: pg_ctlcluster says that the packages are there.
 readonly TOOLS=(
 	gcc:gcc make:make curl:curl go:golang-go node:nodejs java:default-jre-headless javac:default-jdk-headless
-	/usr/bin/python3:python3 perl:perl setpriv:util-linux pg_ctlcluster:postgresql
+	/usr/bin/python3:python3 perl:perl setpriv:util-linux pg_ctlcluster:postgresql faketime:faketime
 )
 
 say() { printf 'setup: %s\n' "$*"; }
@@ -29,7 +29,7 @@ as_root() {
 
 find_missing() {
 	local entry
-	for entry in "${TOOLS[@]}"; do
+	for entry in "${TOOLS[@]}" "$@"; do
 		if command -v "${entry%%:*}" >/dev/null; then
 			continue
 		fi
@@ -67,7 +67,7 @@ check_rust() {
 }
 
 missing=()
-find_missing
+find_missing "$@"
 if ((${#missing[@]} > 0)); then
 	install_missing
 fi

@@ -20,7 +20,8 @@ usage() {
 		bench  system calls and a small-file workload on ext4 (or whatever the checkout lies on), on an in-memory FUSE filesystem that
 		       does nothing else, and on a volume; then the engine alone: fsync, writing in order, snapshots, forks, restores.
 		       FILES (5000), ROUNDS (9), ENGINE_FILES (100000)
-		posix  pjdfstest on both, fsx on a volume. FSX_OPERATIONS (20000)
+		posix  pjdfstest on both; fsx and the file-system stressors of stress-ng, which check what they do, on a volume.
+		       FSX_OPERATIONS (20000), STRESS_SECONDS (2) for each stressor and 15 times that for all of them at once
 		tools  what people do, with the real programs, on ext4 and on a volume: git, npm, pip, cargo, tar, rm, SQLite, PostgreSQL; fetches
 		       packages first. ROUNDS (3)
 	END
@@ -77,7 +78,7 @@ bench() {
 }
 
 tools() {
-	command -v npm >/dev/null || fail "needs npm (Debian: apt-get install npm)"
+	scripts/setup.sh npm:npm >&2
 	begin
 	serve "$work/volume" "$EXAMPLES/mount" "$work/state" "$work/volume"
 	mkdir "$work/fetched"
@@ -93,6 +94,7 @@ tool() {
 posix() {
 	tool pjdfstest $PJDFSTEST
 	tool fsx $FSX
+	scripts/setup.sh stress-ng:stress-ng >&2
 	begin
 	serve "$work/volume" "$EXAMPLES/mount" "$work/state" "$work/volume"
 	mkdir "$work/second"
@@ -146,6 +148,32 @@ posix() {
 		fail "fsx fails with seed $seed"
 	}
 	tail -1 "$work/fsx.log"
+	stress
+}
+
+# What stress-ng has for files, alone by two workers each, then all of it at once; afterwards everything goes, and nothing is left of it.
+readonly STRESSORS="access chdir chmod chown copy-file dentry dir dirdeep dirmany fallocate fcntl file-ioctl filename flock fpunch fstat getdent
+	handle hdd iomix lease link locka lockf lockofd mknod mmap msync open readahead rename revio seek sendfile splice symlink sync-file touch utime xattr"
+
+stress() {
+	local stressor seconds=${STRESS_SECONDS:-2} all=()
+	for stressor in $STRESSORS; do
+		stress_ng "$stressor" --"$stressor" 2 --timeout "$seconds"
+		all+=(--"$stressor" 1)
+	done
+	stress_ng "all at once" "${all[@]}" --timeout $((seconds * 15))
+	rm "$work/volume/fsx"*
+	[[ -z $(ls -A "$work/volume") ]] || fail "stress-ng has left something: $(ls -A "$work/volume")"
+}
+
+stress_ng() {
+	local what=$1
+	shift
+	stress-ng --verify --temp-path "$work/volume" "$@" >"$work/stress.log" 2>&1 || {
+		tail -40 "$work/stress.log"
+		fail "stress-ng, $what: see above"
+	}
+	say "stress-ng, $what: passed"
 }
 
 case ${1:-} in

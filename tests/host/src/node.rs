@@ -24,6 +24,9 @@ use serde_json::Value;
 pub use cleanup::Leftovers;
 pub use command::{Answer, Running};
 
+/// Of Debian's package `libfaketime`; the loader puts the machine's library directory in the place of `$LIB`.
+const FAKETIME: &str = "/usr/$LIB/faketime/libfaketimeMT.so.1";
+
 /// How a node is set up.
 #[derive(Debug, Clone, Default)]
 pub struct Setting {
@@ -31,6 +34,8 @@ pub struct Setting {
     pub state_mib: Option<u32>,
     /// The node is in a network namespace of its own: it reaches nobody, not even by loopback.
     pub own_network: bool,
+    /// How wrong its clock is, as `faketime` says it (`+3h`).
+    pub clock: Option<&'static str>,
     /// More arguments for `pando node`.
     pub arguments: Vec<String>,
 }
@@ -115,6 +120,9 @@ impl Node {
         let mut command = Command::new("unshare");
         command.args(own).args(["sh", "-euc", &script, "sh"]).arg(self.binary()).arg("--socket");
         command.arg(&self.socket).arg("node").arg("--state").arg(&self.state).args(&self.setting.arguments);
+        if let Some(wrong) = self.setting.clock {
+            command.env("LD_PRELOAD", FAKETIME).env("FAKETIME", wrong).env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+        }
         command
     }
 

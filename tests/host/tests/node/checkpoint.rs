@@ -48,6 +48,11 @@ impl Shared {
         Node::start_with(Setting { own_network: true, ..self.setting("master.keys", &[]) })
     }
 
+    /// A node whose clock is wrong, as `faketime` says it.
+    pub(crate) fn node_with_clock(&self, wrong: &'static str) -> Result<Node> {
+        Node::start_with(Setting { clock: Some(wrong), ..self.setting("master.keys", &[]) })
+    }
+
     pub(crate) fn node_with(&self, keys: &str, more: &[&str]) -> Result<Node> {
         Node::start_with(self.setting(keys, more))
     }

@@ -28,6 +28,7 @@ pub(crate) fn cases() -> Vec<Case> {
         case("a_worker_killed_in_a_live_fork_leaves_the_original_writing", |node| killed_in_fork(node, "worker")),
         two_nodes("another_node_takes_over_and_the_first_one_is_told", take_over),
         two_nodes("what_another_node_writes_is_followed_by_those_who_read", followed),
+        Case::new("volumes_faults::wrong_clocks_decide_nothing", wrong_clocks),
         two_nodes("a_paused_sandbox_takes_its_volume_to_another_node", resume_elsewhere),
     ]
 }
@@ -190,13 +191,16 @@ fn remove_volume(node: &Node, name: &str) -> Result<()> {
 fn two_nodes(name: &str, body: fn(&Node, &Node) -> Result<()>) -> Case {
     Case::new(format!("volumes_faults::{name}"), move || {
         let shared = Shared::new()?;
-        let (first, second) = (shared.node()?, shared.node()?);
-        let done = build_scribe(&first).and_then(|()| build_scribe(&second)).and_then(|()| body(&first, &second));
-        let logs = || format!("log of the first:\n{}\n\nof the second:\n{}", first.log_tail(), second.log_tail());
-        done.with_context(logs)?;
-        second.finish()?;
-        first.finish()
+        on_two(shared.node()?, shared.node()?, body)
     })
+}
+
+fn on_two(first: Node, second: Node, body: fn(&Node, &Node) -> Result<()>) -> Result<()> {
+    let done = build_scribe(&first).and_then(|()| build_scribe(&second)).and_then(|()| body(&first, &second));
+    let logs = || format!("log of the first:\n{}\n\nof the second:\n{}", first.log_tail(), second.log_tail());
+    done.with_context(logs)?;
+    second.finish()?;
+    first.finish()
 }
 
 fn resume_elsewhere(first: &Node, second: &Node) -> Result<()> {
@@ -276,4 +280,48 @@ fn followed(first: &Node, second: &Node) -> Result<()> {
     first.ok(&["rm", "--all"])?;
     second.ok(&["rm", "--all"])?;
     second.ok(&["volume", "rm", "ws@begin", "ws@elsewhere", "copy", "ws"]).map(drop)
+}
+
+/// A node that is three hours ahead, so that every lease of the other one is over for it, or three hours behind.
+fn wrong_clocks() -> Result<()> {
+    for wrong in ["+3h", "-3h"] {
+        let shared = Shared::new()?;
+        on_two(shared.node()?, shared.node_with_clock(wrong)?, with_wrong_clock).context(wrong)?;
+    }
+    Ok(())
+}
+
+/// What it collects, follows and takes over costs the first one nothing that was promised.
+fn with_wrong_clock(first: &Node, second: &Node) -> Result<()> {
+    let clock = |node: &Node| node.run("scribe", 1).map(|started| started[0].created_ms);
+    let apart = clock(first)?.abs_diff(clock(second)?);
+    ensure!(apart > 10_000_000, "the clocks are {apart} ms apart: is the package libfaketime there?");
+    first.ok(&["volume", "create", "ws"])?;
+    let writer = run_with(first, &["ws:/workspace"])?;
+    let reader = run_with(second, &["ws:/workspace:ro"])?;
+    first.shell(&writer, "touch go")?;
+    for _ in 0..10 {
+        expect_progress(first, &writer)?;
+        second.ok(&["store", "gc", "--grace", "0"])?;
+    }
+    first.shell(&writer, "rm go; sleep 0.1; cp journal last")?;
+    first.ok(&["volume", "snapshot", "ws", "kept"])?;
+    let written = first.shell(&writer, "wc -l < last")?;
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while second.shell(&reader, "cat last 2>&1 | wc -l")? != written {
+        ensure!(Instant::now() < deadline, "the second node does not see what the first one has written");
+        sleep(Duration::from_millis(100));
+    }
+    for (round, (node, other)) in [(second, first), (first, second), (second, first)].into_iter().enumerate() {
+        let taking = run_with(node, &["ws:/workspace"])?;
+        node.shell(&taking, &format!("test -e journal; test ! -e {round}; touch {round}; sync -f .; ls {round}"))?;
+        node.ok(&["volume", "snapshot", "ws"])?;
+        other.ok(&["store", "gc", "--grace", "0"])?;
+        ensure!(node.shell(&taking, "wc -l < journal")? == written, "round {round}");
+        node.ok(&["rm", "--all"])?;
+        other.ok(&["rm", "--all"])?;
+    }
+    ensure!(journal(second)? == written.trim().parse::<usize>()?);
+    second.ok(&["volume", "verify", "ws"])?;
+    second.ok(&["volume", "rm", "ws"]).map(drop)
 }
