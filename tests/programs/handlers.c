@@ -46,7 +46,7 @@ int main(int argc, char **argv)
 		sigaction(signals[i], &action, NULL);
 		struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = signals[i]};
 		// A pending trap cannot be forked; that of the others is no matter.
-		long period_ns = signals[i] == SIGTRAP ? 3000000 : 300000;
+		long period_ns = signals[i] == SIGTRAP ? 20000000 : 300000;
 		struct itimerspec every = {{0, period_ns}, {0, period_ns}};
 		timer_t timer;
 		if (timer_create(CLOCK_MONOTONIC, &event, &timer) != 0 || timer_settime(timer, 0, &every, NULL) != 0)

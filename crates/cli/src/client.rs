@@ -64,7 +64,10 @@ impl Client {
         }
         tokio::select! {
             biased;
-            answer = &mut answer => Ok(answer.ok()),
+            answer = &mut answer => match answer {
+                Err(error) if matches!(error.downcast_ref(), Some(Failure::Unreachable { .. })) => Ok(None),
+                answer => answer.map(Some),
+            },
             _ = interrupts.recv() => Ok(None),
         }
     }

@@ -16,6 +16,7 @@ use volume::{Attributes, Kind};
 use self::operations::{Place, SetAttributes, new_inode};
 use crate::{
     convert::{VALID, attributes, errno, file_type, ino, kind, nothing},
+    session::Options,
     warm_up::{self, WarmUp},
 };
 
@@ -43,12 +44,12 @@ const LISTED: usize = 64;
 pub(crate) struct Adapter {
     shared: Arc<Shared>,
     warm_up: Arc<WarmUp>,
-    writeback: bool,
+    options: Options,
 }
 
 impl Adapter {
-    pub(crate) fn new(shared: Arc<Shared>, warm_up: Arc<WarmUp>, writeback: bool) -> Self {
-        Self { shared, warm_up, writeback }
+    pub(crate) fn new(shared: Arc<Shared>, warm_up: Arc<WarmUp>, options: Options) -> Self {
+        Self { shared, warm_up, options }
     }
 }
 
@@ -113,13 +114,16 @@ impl Filesystem for Adapter {
             | InitFlags::FUSE_CACHE_SYMLINKS
             | InitFlags::FUSE_DO_READDIRPLUS
             | InitFlags::FUSE_READDIRPLUS_AUTO
-            | InitFlags::FUSE_EXPLICIT_INVAL_DATA
             | InitFlags::FUSE_HANDLE_KILLPRIV_V2
             | InitFlags::FUSE_HAS_RESEND
             | InitFlags::FUSE_MAX_PAGES
             | InitFlags::FUSE_NO_EXPORT_SUPPORT
             | InitFlags::FUSE_PARALLEL_DIROPS;
-        if self.writeback {
+        wanted |= match self.options.changes_by_itself {
+            true => InitFlags::FUSE_AUTO_INVAL_DATA,
+            false => InitFlags::FUSE_EXPLICIT_INVAL_DATA,
+        };
+        if self.options.writeback {
             wanted |= InitFlags::FUSE_WRITEBACK_CACHE;
         }
         let missing = |flags: InitFlags| io::Error::other(format!("this kernel's FUSE lacks {flags:?}"));

@@ -28,12 +28,15 @@ pub struct Options {
     /// The kernel gathers small writes before it sends them: less durable, and faster for programs that write a few bytes at a time.
     /// Decided when the superblock is made, and kept over an adoption.
     pub writeback: bool,
+    /// What is served changes without the kernel: of a file whose size or time of modification is another it drops the data, which is stale for an
+    /// instant otherwise. Decided as `writeback` is.
+    pub changes_by_itself: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
         // One that waits for the store or the disk holds its thread.
-        Self { threads: 16, writeback: false }
+        Self { threads: 16, writeback: false, changes_by_itself: false }
     }
 }
 
@@ -55,8 +58,8 @@ impl Served {
     /// Goes on with a superblock whose process has died, and that had the volume open: what was asked and not answered is asked again.
     ///
     /// That process must have got as far as [`Served::start`] returning: a superblock whose conversation had not begun is of no use. The
-    /// volume must be open by [`volume::Volumes::adopt`]; nobody should commit it before this returns, because a commit ends what its log
-    /// knows of requests that were done and not answered.
+    /// volume must be open by [`volume::Volumes::adopt`], or `adopt_to_follow`, or be a snapshot; nobody should commit it before this returns,
+    /// because a commit ends what its log knows of requests that were done and not answered.
     pub fn adopt(volume: Arc<Volume>, device: OwnedFd, options: Options) -> Result<Self, FuseError> {
         Self::serve(volume, device, options, Beginning::Running)
     }
@@ -64,7 +67,7 @@ impl Served {
     fn serve(volume: Arc<Volume>, device: OwnedFd, options: Options, beginning: Beginning) -> Result<Self, FuseError> {
         let shared = Arc::new(Shared::new(volume));
         let warm_up = Arc::new(WarmUp::default());
-        let adapter = Adapter::new(shared.clone(), warm_up.clone(), options.writeback);
+        let adapter = Adapter::new(shared.clone(), warm_up.clone(), options);
         let threads = options.threads.max(1);
         let mut config = Config::default();
         config.acl = SessionACL::All;
@@ -94,16 +97,11 @@ impl Served {
         tell(self.notifier.inval_inode(INodeNo(ino.0), 0, 0));
     }
 
-    /// The kernel asks again for every name. Not for threads that answer the kernel.
-    pub fn forget_names(&self) {
-        tell(handshake::notify(&self.device, Notification::ForgetNames));
-    }
-
     /// The kernel forgets all, after a restore. Takes about a microsecond for each inode that it may know. Not for threads that answer
     /// the kernel.
     pub fn forget_all(&self) {
         // Names first: who looks one up from here on gets what is true now.
-        self.forget_names();
+        tell(handshake::notify(&self.device, Notification::ForgetNames));
         match self.shared.engine().known() {
             Ok(known) => known.into_iter().for_each(|ino| self.forget_inode(ino)),
             Err(errno) => tracing::error!(%errno, "what the kernel knows of a volume is not known"),

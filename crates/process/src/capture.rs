@@ -42,7 +42,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 const START_MAX: Duration = Duration::from_secs(10);
 
 /// How long a refusal that may pass is waited out.
-const PASS_MAX: Duration = Duration::from_millis(250);
+const PASS_MAX: Duration = Duration::from_secs(1);
 
 /// The longest wait between two attempts to stop a program in a good place.
 const WAIT_MAX: Duration = Duration::from_millis(128);

@@ -24,8 +24,11 @@ pub(crate) fn wait_for_stop(tid: i32) -> Result<bool, Error> {
             Err(error) if is_gone(&error) => return Ok(false),
             stop => match stop.of("wait for thread", tid)? {
                 Stop::Interrupted | Stop::Event(_) | Stop::Cloned => return Ok(true),
-                // Delivered here, with all that belongs to it: the thread stops again before its handler's first instruction.
-                Stop::Signal(signal) => ptrace::resume(tid, signal).of("deliver a signal", tid)?,
+                // Delivered here, with all that belongs to it: the thread stops again before its handler's first instruction. It is told again: under
+                // a storm of signals what it was told first was lost now and then, and it went from signal to signal for ever.
+                Stop::Signal(signal) => {
+                    ptrace::interrupt(tid).and_then(|()| ptrace::resume(tid, signal)).of("deliver a signal", tid)?;
+                }
                 Stop::Ended(_) => return Ok(false),
             },
         }

@@ -26,6 +26,8 @@ pub enum VolumeError {
     Fenced { name: String },
     #[error("{name} is open for reading only")]
     ReadOnly { name: String },
+    #[error("{name} is written by another node")]
+    Elsewhere { name: String },
     #[error("{name} was removed, and another volume has its name: what is here is of the past")]
     Replaced { name: String },
     #[error("a note of {bytes} bytes is too long: a snapshot takes {}", crate::limits::NOTE_BYTES_MAX)]

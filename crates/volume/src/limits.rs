@@ -133,6 +133,9 @@ pub const WRITE_BYTES_MAX: usize = 8 << 20;
 /// Times that a head is looked at again because a commit came between what was read of it and what was to be done with it.
 pub const HEAD_TRIES: u32 = 10;
 
+/// Names and inodes that are listed for the kernel to forget; of more it forgets all that it knows.
+pub const FORGET_MAX: usize = 20_000;
+
 /// What a reader that follows a writer has left behind is kept this long for reads that are under way.
 pub const READ_MAX: Duration = Duration::from_secs(60);
 

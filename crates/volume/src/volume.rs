@@ -36,6 +36,7 @@ mod open;
 mod states;
 
 pub use about::{About, Snapshot};
+pub use follow::Forget;
 pub use health::Health;
 
 /// Bounds of a new volume, and whose its top directory is.
@@ -186,6 +187,7 @@ impl Volume {
     pub fn sync(&self) -> Result<(), Errno> {
         match self.durability {
             Durability::Local => self.engine.sync(),
+            Durability::Object if self.engine.wal().is_none() => Ok(()),
             Durability::Object => self.commit().map_err(|error| {
                 tracing::error!(volume = self.name, %error, "a sync failed");
                 Errno::IO

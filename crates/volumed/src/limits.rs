@@ -42,6 +42,8 @@ pub(crate) const READS: usize = 128;
 pub(crate) const WRITES: usize = 128;
 /// Volumes that are opened, committed, closed and so on at a time.
 pub(crate) const WHOLES: usize = 32;
+/// Looks for what other nodes have committed, of one volume one at a time.
+pub(crate) const FOLLOWS: usize = 16;
 /// Bytes of a file that are read or written at a time for one request.
 pub(crate) const PIECE_BYTES: usize = 1 << 20;
 /// Pieces of a file that wait for a slow reader.

@@ -1,29 +1,45 @@
 //! Reading a volume that another node writes.
 //!
 //! Who only reads takes nothing over. It opens the last commit and goes on with each later one: the tree is exchanged as in a restore, and the two trees,
-//! which share what is the same, tell which inodes the kernel has to forget.
+//! which share what is the same, tell what the kernel has to forget.
 
-use std::{collections::VecDeque, time::Instant};
+use std::{collections::VecDeque, fs, path::PathBuf, time::Instant};
 
 use store::{
-    heads::Lease,
+    heads::{Head, Lease},
     tree::{Diff, Tree},
 };
 
-use super::{Birth, Origin, Volume, Volumes, head_name, open::orphans};
+use super::{Birth, Origin, Volume, Volumes, open::orphans};
 use crate::{
     VolumeError,
-    inode::Ino,
+    directory::Dirent,
+    inode::{Ino, ROOT},
     key::{Key, Part},
-    limits::{COMMIT_LEASE, READ_MAX},
+    limits::{COMMIT_LEASE, FORGET_MAX, READ_MAX},
     loader::Loader,
     materialise::{Committed, Layout},
+    names::decoded,
     recover,
-    state::NO_EPOCH,
+    state::{NO_EPOCH, State},
 };
 
 /// Leases of a reader, the newest last, with when each began. An older one stays for as long as a read of its state may take.
 pub(super) type Leases = VecDeque<(Instant, Lease)>;
+
+/// What the kernel has to forget because another commit is read now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Forget {
+    /// What differs, as far as the kernel may know it.
+    These {
+        /// Names that are there no more, are new, or are those of other inodes.
+        names: Vec<(Ino, Vec<u8>)>,
+        /// Inodes whose attributes, data or entries are others.
+        inodes: Vec<Ino>,
+    },
+    /// More than is worth a list, or nobody knows what.
+    All,
+}
 
 /// Whose log goes on from a volume's head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,38 +52,57 @@ pub(super) enum Writer {
 }
 
 impl Volumes {
-    /// Whether another node writes the volume, or was the last that did. Then opening it for writing would take it away from there.
-    pub fn is_written_elsewhere(&self, name: &str) -> Result<bool, VolumeError> {
-        Ok(self.writer(name)? == Writer::Elsewhere)
+    /// Opens the last commit of a volume that another node writes, to [`Volume::follow`] it.
+    pub fn open_to_follow(&self, name: &str) -> Result<Volume, VolumeError> {
+        let volume = self.open_to_read(&Origin::Volume(name.to_owned()))?;
+        let path = self.followed_path(name)?;
+        let note = || {
+            path.parent().map_or(Ok(()), fs::create_dir_all)?;
+            fs::write(&path, volume.incarnation())
+        };
+        note().map_err(VolumeError::store("note which volume is followed"))?;
+        Ok(volume)
     }
 
-    pub(super) fn writer(&self, name: &str) -> Result<Writer, VolumeError> {
-        let folder = self.log_folder(name)?;
-        let head = head_name(&Origin::Volume(name.to_owned()))?;
-        let (head, layout) = self.runtime.block_on(async {
-            let head = self.heads.get(self.store.realm(), &head).await.map_err(VolumeError::heads(name))?;
-            let layout = Layout::read(&self.store, head.manifest).await?;
-            Ok::<_, VolumeError>((head, layout))
-        })?;
+    /// As [`Volumes::open_to_follow`], in the place of a process of this node that died while the kernel used the volume. If another volume has its name
+    /// by now it is refused: nothing that the kernel knows of it holds.
+    pub fn adopt_to_follow(&self, name: &str) -> Result<Volume, VolumeError> {
+        let volume = self.open_to_read(&Origin::Volume(name.to_owned()))?;
+        let followed =
+            fs::read(self.followed_path(name)?).map_err(VolumeError::store("read which volume is followed"))?;
+        if followed != volume.incarnation() {
+            return Err(VolumeError::Replaced { name: name.to_owned() });
+        }
+        volume.engine.lock().map_err(VolumeError::store("adopt"))?.adopt();
+        Ok(volume)
+    }
+
+    /// Whose log goes on from this state of a volume?
+    pub(super) fn writer(&self, name: &str, head: &Head, layout: &Layout) -> Result<Writer, VolumeError> {
         let about = &layout.superblock;
         if about.epoch == NO_EPOCH || Birth::of(&head.note, about).is_some() {
             return Ok(Writer::Nobody);
         }
-        let is_ours = recover::epoch(&folder)? == Some(about.epoch);
+        let is_ours = recover::epoch(&self.log_folder(name)?)? == Some(about.epoch);
         Ok(if is_ours { Writer::Here } else { Writer::Elsewhere })
+    }
+
+    /// Has the incarnation of the volume that is followed: beside its log.
+    fn followed_path(&self, name: &str) -> Result<PathBuf, VolumeError> {
+        Ok(self.log_folder(name)?.with_file_name("followed"))
     }
 }
 
 impl Volume {
-    /// Goes on with what the volume's writer has committed since. Tells the inodes that the kernel may know as they were; every name may be another.
-    /// `None`: nothing was committed. For a volume that was opened for reading; if this fails, it stays at the state that it has.
-    pub fn follow(&self) -> Result<Option<Vec<Ino>>, VolumeError> {
+    /// Goes on with what the volume's writer has committed since. `None`: nothing. For a volume that was opened for reading; if this fails, it stays at the
+    /// state that it has.
+    pub fn follow(&self) -> Result<Option<Forget>, VolumeError> {
         let followed = self.follow_head();
         self.health.note(&followed);
         followed
     }
 
-    fn follow_head(&self) -> Result<Option<Vec<Ino>>, VolumeError> {
+    fn follow_head(&self) -> Result<Option<Forget>, VolumeError> {
         let mut committed = self.committed();
         let (volumes, name) = (&self.volumes, committed.head.name.clone());
         let failed = || VolumeError::heads(name.as_str());
@@ -76,35 +111,39 @@ impl Volume {
             return Ok(None);
         }
         let (next, lease) = volumes.runtime.block_on(volumes.open_under_lease(&name))?;
-        match self.go_on(&mut committed, next) {
-            Ok(changed) => {
-                self.leases().push_back((Instant::now(), lease));
-                self.release_leases(READ_MAX)?;
-                Ok(Some(changed))
-            }
-            Err(error) => {
-                // Else it ends by itself.
-                let _ = volumes.runtime.block_on(volumes.heads.release(lease));
-                Err(error)
+        let gone_on = self.go_on(&mut committed, next);
+        let left = match &gone_on {
+            Ok(_) => self.keep(lease),
+            Err(_) => vec![lease],
+        };
+        for lease in left {
+            // Else it ends by itself.
+            if let Err(error) = self.release(lease) {
+                tracing::debug!(name = self.name, %error, "a lease is not given back");
             }
         }
+        gone_on.map(Some)
     }
 
-    fn go_on(&self, committed: &mut Committed, next: Committed) -> Result<Vec<Ino>, VolumeError> {
-        let incarnation = |committed: &Committed| committed.layout.superblock.incarnation;
-        if incarnation(committed) != incarnation(&next) {
+    fn go_on(&self, committed: &mut Committed, next: Committed) -> Result<Forget, VolumeError> {
+        if committed.layout.superblock.incarnation != next.layout.superblock.incarnation {
             // Its numbers of inodes are those of other files.
             return Err(VolumeError::Replaced { name: self.name.clone() });
         }
         let (loader, files) = (self.engine.loader(), next.layout.files);
-        let mut changed = self.volumes.runtime.block_on(changed(loader, &committed.layout.files, &files))?;
         let orphans = orphans(loader, &files)?;
+        let differences = self.volumes.runtime.block_on(differences(loader, &committed.layout.files, &files));
+        let mut forget = differences.unwrap_or_else(|error| {
+            // If the lease was lost the older tree may be, too: this is the way out.
+            tracing::warn!(name = self.name, %error, "what two commits differ in is not known: all is forgotten");
+            Forget::All
+        });
         let mut state = self.engine.lock().map_err(VolumeError::store("go on with a commit"))?;
         let before = state.restart(next.layout.superblock.clone(), files, orphans);
-        changed.retain(|ino| state.is_pinned(*ino));
+        forget.keep_known(&state);
         *committed = next;
         self.volumes.runtime.spawn_blocking(move || drop(before));
-        Ok(changed)
+        Ok(forget)
     }
 
     /// Prolongs what a reader keeps. Due well before an hour is over.
@@ -115,32 +154,54 @@ impl Volume {
         renewed.map_err(VolumeError::heads(&self.name))
     }
 
-    /// Lets go of what was followed by something newer this long ago.
-    fn release_leases(&self, age: std::time::Duration) -> Result<(), VolumeError> {
+    /// Keeps the lease of what is read from now on, and gives back those of states that no read can be under way of any more.
+    fn keep(&self, lease: Lease) -> Vec<Lease> {
         let mut leases = self.leases();
-        while leases.get(1).is_some_and(|(began, _)| began.elapsed() > age)
-            && let Some((_, lease)) = leases.pop_front()
-        {
-            self.release(lease)?;
-        }
-        Ok(())
+        leases.push_back((Instant::now(), lease));
+        let is_left = |(began, _): &(Instant, Lease)| began.elapsed() > READ_MAX;
+        let left = leases.iter().skip(1).take_while(|next| is_left(next)).count();
+        leases.drain(..left).map(|(_, lease)| lease).collect()
     }
 
     pub(super) fn release(&self, lease: Lease) -> Result<(), VolumeError> {
         let released = self.volumes.runtime.block_on(self.volumes.heads.release(lease));
         released.map_err(VolumeError::heads(&self.name))
     }
+
+    fn incarnation(&self) -> [u8; 16] {
+        self.committed().layout.superblock.incarnation
+    }
 }
 
-/// Inodes of which anything differs, in order.
-async fn changed(loader: &Loader, before: &Tree, after: &Tree) -> Result<Vec<Ino>, VolumeError> {
-    let mut changes = Diff::new(loader, before, after);
-    let mut inodes = Vec::new();
-    while let Some(change) = changes.next().await.map_err(VolumeError::store("compare two commits"))? {
-        let key = Key::decode(&change.key).ok_or(VolumeError::Damaged { what: "a key" })?;
-        if !matches!(key.part, Part::Orphan(_)) && inodes.last() != Some(&key.ino) {
-            inodes.push(key.ino);
+impl Forget {
+    fn keep_known(&mut self, state: &State) {
+        // The top directory is known without a lookup.
+        let known = |ino: Ino| ino == ROOT || state.is_pinned(ino);
+        if let Self::These { names, inodes } = self {
+            names.retain(|(directory, _)| known(*directory));
+            inodes.retain(|ino| known(*ino));
         }
     }
-    Ok(inodes)
+}
+
+async fn differences(loader: &Loader, before: &Tree, after: &Tree) -> Result<Forget, VolumeError> {
+    let mut changes = Diff::new(loader, before, after);
+    let (mut names, mut inodes) = (Vec::new(), Vec::new());
+    while let Some(change) = changes.next().await.map_err(VolumeError::store("compare two commits"))? {
+        let key = Key::decode(&change.key).ok_or(VolumeError::Damaged { what: "a key" })?;
+        if let Part::Orphan(_) = key.part {
+            continue;
+        }
+        if let Part::Entry(_) = key.part {
+            let entries: [Option<Dirent>; 2] = [decoded(change.before)?, decoded(change.after)?];
+            names.extend(entries.into_iter().flatten().map(|entry| (key.ino, entry.name)));
+        }
+        if inodes.last() != Some(&key.ino) {
+            inodes.push(key.ino);
+        }
+        if names.len() + inodes.len() > FORGET_MAX {
+            return Ok(Forget::All);
+        }
+    }
+    Ok(Forget::These { names, inodes })
 }

@@ -7,14 +7,14 @@ use crate::{VolumeError, inode::Time, limits::HEAD_TRIES};
 
 impl Volumes {
     /// Makes volume `name` with what `origin` holds: one row of the heads. What is not committed there is not in it: see
-    /// [`Volume::commit`].
+    /// [`super::Volume::commit`].
     pub fn fork(&self, origin: &Origin, name: &str) -> Result<(), VolumeError> {
         let (from, to) = (head_name(origin)?, head_name(&Origin::Volume(name.to_owned()))?);
         let birth = Birth { incarnation: random(), created: Time::now() }.encode();
         self.runtime.block_on(self.duplicate(&from, &to, name, &birth)).map(drop)
     }
 
-    /// Names the last commit of `volume`, whoever writes it, as [`Volume::snapshot`] names what is written here.
+    /// Names the last commit of `volume`, whoever writes it, as [`super::Volume::snapshot`] names what is written here.
     pub fn snapshot(&self, volume: &str, snapshot: &str, note: &str) -> Result<Snapshot, VolumeError> {
         let origin = Origin::Snapshot { volume: volume.to_owned(), snapshot: snapshot.to_owned() };
         let (from, to) = (head_name(&Origin::Volume(volume.to_owned()))?, head_name(&origin)?);

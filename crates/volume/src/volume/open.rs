@@ -18,11 +18,28 @@ use crate::{
     wal::Wal,
 };
 
+/// Whether a volume is taken over from another node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Claim {
+    Always,
+    UnlessElsewhere,
+}
+
 impl Volumes {
     /// Opens `name` for writing: this node is its only writer from now on. What the log on this node's disk has beyond the head is
     /// repeated, if nobody else has written the volume since; else the log is set aside, untouched.
     pub fn open(&self, name: &str) -> Result<Volume, VolumeError> {
-        let volume = self.open_log(name)?;
+        self.open_for(name, Claim::Always)
+    }
+
+    /// As [`Volumes::open`], unless another node writes the volume or was the last that did: then it is [`VolumeError::Elsewhere`], and nothing was
+    /// taken from there.
+    pub fn open_unless_elsewhere(&self, name: &str) -> Result<Volume, VolumeError> {
+        self.open_for(name, Claim::UnlessElsewhere)
+    }
+
+    fn open_for(&self, name: &str, claim: Claim) -> Result<Volume, VolumeError> {
+        let volume = self.open_log(name, claim)?;
         volume.engine.reap_unused().map_err(VolumeError::store("remove files without a name"))?;
         Ok(volume)
     }
@@ -32,14 +49,14 @@ impl Volumes {
     /// somebody else has written since is refused, because nothing that the kernel knows of it holds.
     pub fn adopt(&self, name: &str) -> Result<Volume, VolumeError> {
         self.check_ours(name)?;
-        let volume = self.open_log(name)?;
+        let volume = self.open_log(name, Claim::Always)?;
         volume.engine.lock().map_err(VolumeError::store("adopt"))?.adopt();
         Ok(volume)
     }
 
-    fn open_log(&self, name: &str) -> Result<Volume, VolumeError> {
+    fn open_log(&self, name: &str, claim: Claim) -> Result<Volume, VolumeError> {
         let folder = self.log_folder(name)?;
-        let (committed, recovered) = self.runtime.block_on(self.take_over(name))?;
+        let (committed, recovered) = self.runtime.block_on(self.take_over(name, claim))?;
         let (superblock, files) = (committed.layout.superblock.clone(), committed.layout.files);
         let (epoch, durability) = (superblock.epoch, superblock.durability);
         let mut engine = self.engine(superblock.clone(), files)?;
@@ -70,7 +87,13 @@ impl Volumes {
 
     /// Does the log on this node's disk go on from the head?
     fn check_ours(&self, name: &str) -> Result<(), VolumeError> {
-        match self.writer(name)? {
+        let head = head_name(&Origin::Volume(name.to_owned()))?;
+        let (head, layout) = self.runtime.block_on(async {
+            let head = self.heads.get(self.store.realm(), &head).await.map_err(VolumeError::heads(name))?;
+            let layout = Layout::read(&self.store, head.manifest).await?;
+            Ok::<_, VolumeError>((head, layout))
+        })?;
+        match self.writer(name, &head, &layout)? {
             Writer::Here => Ok(()),
             Writer::Nobody | Writer::Elsewhere => Err(VolumeError::NotOurs { name: name.to_owned() }),
         }
@@ -90,14 +113,6 @@ impl Volumes {
         Ok(Volume { name, volumes, engine, durability, generation, committed, leases, health })
     }
 
-    /// As [`Volumes::open_to_read`], in the place of a process that died while the kernel used what it had opened so: the kernel may know every
-    /// inode that there is.
-    pub fn adopt_to_read(&self, origin: &Origin) -> Result<Volume, VolumeError> {
-        let volume = self.open_to_read(origin)?;
-        volume.engine.lock().map_err(VolumeError::store("adopt"))?.adopt();
-        Ok(volume)
-    }
-
     /// A snapshot, kept by a lease.
     pub(super) fn snapshot_under_lease(&self, volume: &str, snapshot: &str) -> Result<(Committed, Lease), VolumeError> {
         let name = head_name(&Origin::Snapshot { volume: volume.to_owned(), snapshot: snapshot.to_owned() })?;
@@ -109,17 +124,34 @@ impl Volumes {
         name: &store::heads::HeadName,
     ) -> Result<(Committed, Lease), VolumeError> {
         let lease = self.target(name.as_str()).lease(&self.store).await?;
-        let head = self.heads.open_under(&lease, name).await.map_err(VolumeError::heads(name.as_str()))?;
-        let layout = Layout::read(&self.store, head.manifest).await?;
-        Ok((Committed::new(head, layout), lease))
+        let open = async {
+            let head = self.heads.open_under(&lease, name).await.map_err(VolumeError::heads(name.as_str()))?;
+            let layout = Layout::read(&self.store, head.manifest).await?;
+            Ok(Committed::new(head, layout))
+        };
+        match open.await {
+            Ok(committed) => Ok((committed, lease)),
+            Err(error) => {
+                // Else it ends by itself.
+                let _ = self.heads.release(lease).await;
+                Err(error)
+            }
+        }
     }
 
     /// Makes this node the writer, and finds the log that goes on from the head.
-    async fn take_over(&self, name: &str) -> Result<(Committed, Recovered), VolumeError> {
+    async fn take_over(&self, name: &str, claim: Claim) -> Result<(Committed, Recovered), VolumeError> {
         let failed = || VolumeError::heads(name);
         let folder = self.log_folder(name)?;
         let head_name = head_name(&Origin::Volume(name.to_owned()))?;
         let seen = self.heads.get(self.store.realm(), &head_name).await.map_err(failed())?;
+        if claim == Claim::UnlessElsewhere {
+            let layout = Layout::read(&self.store, seen.manifest).await?;
+            if self.writer(name, &seen, &layout)? == Writer::Elsewhere {
+                return Err(VolumeError::Elsewhere { name: name.to_owned() });
+            }
+        }
+        // Only as it was seen: of a node that was faster nothing is taken.
         let head = self.heads.take_over(&seen).await.map_err(failed())?;
         crash::point("taken over");
         let mut layout = Layout::read(&self.store, head.manifest).await?;

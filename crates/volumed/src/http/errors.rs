@@ -46,6 +46,7 @@ fn place_of_volume(error: &VolumeError) -> Place {
         VolumeError::NotFound { .. } => NOT_FOUND,
         VolumeError::Exists { .. } => CONFLICT,
         VolumeError::Fenced { .. }
+        | VolumeError::Elsewhere { .. }
         | VolumeError::ReadOnly { .. }
         | VolumeError::NotOurs { .. }
         | VolumeError::Replaced { .. } => READ_ONLY,

@@ -20,7 +20,7 @@ use crate::{
     message::Source,
     percent,
     worker::{
-        table::{Table, origin},
+        table::{Purpose, Table, origin},
         work::Kind as Work,
     },
 };
@@ -65,8 +65,9 @@ fn change(Changed { path, kind, change }: Changed) -> VolumeChange {
 
 /// What is in the store of it: all, unless another node writes it.
 async fn committed(table: &Arc<Table>, source: &Source) -> Result<volume::Origin> {
-    if source.is_current() && !table.is_written_elsewhere(&source.volume).await? {
-        let opened = table.open(source).await?;
+    if source.is_current()
+        && let Some(opened) = table.open_unless_elsewhere(source, Purpose::Read).await?
+    {
         opened.meter.request();
         table.work.run(Work::Whole, move || Ok(opened.volume().commit()?)).await?;
     }

@@ -19,7 +19,11 @@ use crate::{
     failure::{Failure, Result},
     limits::INSPECT_MAX,
     message::Source,
-    worker::{opened::Opened, table::Table, work::Kind as Work},
+    worker::{
+        opened::Opened,
+        table::{Purpose, Table},
+        work::Kind as Work,
+    },
 };
 
 /// A JSON body whose mistakes are answered like any other failure.
@@ -115,13 +119,22 @@ pub(super) async fn snapshot(
     let snapshot = request.snapshot.unwrap_or_else(SnapshotName::random);
     let note = request.note.unwrap_or_default();
     let name: VolumeName = parse(&name)?;
-    if table.is_written_elsewhere(&name).await? {
-        let take =
-            move |table: &Table| snapshot_info(table.volumes.snapshot(name.as_str(), snapshot.as_str(), &note)?);
-        return finish(async move { whole(&table, take).await }).await.map(Json);
-    }
-    let take = move |opened: &Opened| snapshot_info(opened.volume().snapshot(snapshot.as_str(), &note)?);
-    on_open(table, name, take).await.map(Json)
+    finish(async move {
+        let source = Source::current(name.clone());
+        match table.open_unless_elsewhere(&source, Purpose::Name).await? {
+            Some(opened) => {
+                opened.meter.request();
+                let take = move || snapshot_info(opened.volume().snapshot(snapshot.as_str(), &note)?);
+                table.work.run(Work::Whole, take).await
+            }
+            None => {
+                let take = move |table: &Table| table.volumes.snapshot(name.as_str(), snapshot.as_str(), &note);
+                snapshot_info(whole(&table, move |table| Ok(take(table)?)).await?)
+            }
+        }
+    })
+    .await
+    .map(Json)
 }
 
 pub(super) async fn remove_snapshot(
@@ -152,26 +165,23 @@ pub(super) async fn fork(
     Body(request): Body<ForkVolumeRequest>,
 ) -> Result<Json<Volume>> {
     let (name, to): (VolumeName, _) = (parse(&name)?, request.name.clone());
-    let volumes = table.volumes.clone();
-    let describing = table.clone();
-    let stored = match request.snapshot {
-        Some(snapshot) => Some(Origin::Snapshot { volume: name.to_string(), snapshot: snapshot.to_string() }),
-        None if table.is_written_elsewhere(&name).await? => Some(Origin::Volume(name.to_string())),
-        None => None,
-    };
-    match stored {
-        Some(origin) => {
-            finish(async move { whole(&table, move |_| Ok(volumes.fork(&origin, to.as_str())?)).await }).await?;
-        }
-        None => {
-            let fork = move |opened: &Opened| {
-                opened.volume().commit()?;
-                Ok(volumes.fork(&Origin::Volume(opened.source.volume.to_string()), to.as_str())?)
-            };
-            on_open(table, name, fork).await?;
-        }
-    }
-    describe(&describing, request.name).await.map(Json)
+    finish(async move {
+        let origin = match request.snapshot {
+            Some(snapshot) => Origin::Snapshot { volume: name.to_string(), snapshot: snapshot.to_string() },
+            None => {
+                if let Some(opened) = table.open_unless_elsewhere(&Source::current(name.clone()), Purpose::Name).await?
+                {
+                    opened.meter.request();
+                    table.work.run(Work::Whole, move || Ok(opened.volume().commit()?)).await?;
+                }
+                Origin::Volume(name.to_string())
+            }
+        };
+        whole(&table, move |table| Ok(table.volumes.fork(&origin, to.as_str())?)).await?;
+        describe(&table, request.name).await
+    })
+    .await
+    .map(Json)
 }
 
 fn snapshot_info(volume::Snapshot { name, created_ms, note }: volume::Snapshot) -> Result<Snapshot> {

@@ -8,7 +8,8 @@ use std::{
 
 use api::volume::OpenVolume;
 use fuse::{Served, clone_tree, mount, set_read_ahead};
-use volume::{Committer, Engine, Health, Ino, Volume};
+use tokio::sync::Mutex as AsyncMutex;
+use volume::{Committer, Engine, Forget, Health, Ino, Volume};
 
 use super::{link::Link, meter::Meter};
 use crate::{
@@ -30,6 +31,10 @@ pub(crate) struct Opened {
     last_use: Mutex<Instant>,
     renewed: Mutex<Instant>,
     followed: Mutex<Instant>,
+    /// What was forgotten at the last step: an answer that was on its way to the kernel meanwhile may have brought it back.
+    forgotten: Mutex<Option<Forget>>,
+    /// Held by who follows.
+    pub(crate) following: Arc<AsyncMutex<()>>,
 }
 
 impl Opened {
@@ -38,7 +43,8 @@ impl Opened {
         let start = || Committer::start(volume.clone(), options.commit_pause).map_err(|_| Failure::Interrupted);
         let committer = source.is_current().then(start).transpose()?;
         let [last_use, renewed, followed] = [(); 3].map(|()| Mutex::new(Instant::now()));
-        Ok(Self { source, meter, volume, committer, served: Mutex::new(None), last_use, renewed, followed })
+        let (served, forgotten, following) = Default::default();
+        Ok(Self { source, meter, volume, committer, served, last_use, renewed, followed, forgotten, following })
     }
 
     pub(crate) fn volume(&self) -> &Volume {
@@ -78,7 +84,7 @@ impl Opened {
 
     fn serve(&self, link: &Link) -> Result<Served, BoxError> {
         let mount = mount(&self.source.to_string())?;
-        let served = Served::start(self.volume.clone(), mount.device.try_clone()?, fuse::Options::default())?;
+        let served = Served::start(self.volume.clone(), mount.device.try_clone()?, self.fuse_options())?;
         if let Err(error) = set_read_ahead(mount.tree.as_fd()) {
             tracing::debug!(error = chain(&error), "the kernel reads ahead less than it could");
         }
@@ -91,7 +97,7 @@ impl Opened {
         let adopt = || {
             let (_, devices) = link.descriptors(&self.source).ok_or("it is not mounted")??;
             let device = devices.into_iter().next().ok_or("it has no device")?;
-            Ok::<_, BoxError>(Served::adopt(self.volume.clone(), device, fuse::Options::default())?)
+            Ok::<_, BoxError>(Served::adopt(self.volume.clone(), device, self.fuse_options())?)
         };
         *lock(&self.served) = Some(Arc::new(adopt().map_err(|source| self.unmountable(source))?));
         if self.source.is_followed() {
@@ -99,6 +105,10 @@ impl Opened {
             self.forget_all();
         }
         Ok(())
+    }
+
+    fn fuse_options(&self) -> fuse::Options {
+        fuse::Options { changes_by_itself: self.source.is_followed(), ..fuse::Options::default() }
     }
 
     fn unmountable(&self, source: BoxError) -> Failure {
@@ -138,29 +148,27 @@ impl Opened {
 
     /// Whether there may be something new to see of what another node writes.
     pub(crate) fn wants_to_follow(&self) -> bool {
-        self.source.is_followed() && lock(&self.followed).elapsed() > FOLLOW_PAUSE
+        self.source.is_followed() && self.following.try_lock().is_ok() && lock(&self.followed).elapsed() > FOLLOW_PAUSE
     }
 
-    /// Goes on with what another node has committed. If that cannot be had, it stays as it is, and says so where it is described. Blocks.
-    pub(crate) fn follow(&self) {
-        // Here and at the end: who takes long is not asked again meanwhile, nor at once afterwards.
-        *lock(&self.followed) = Instant::now();
+    /// Goes on with what another node has committed. If that cannot be had, it stays as it is, and says so where it is described. For one at a time.
+    /// Blocks.
+    pub(crate) fn follow(&self) -> Result<()> {
         let failed_before = self.volume.health().failure.is_some();
-        match self.volume.follow() {
-            Ok(None) => {}
-            Ok(Some(changed)) => {
-                let served = lock(&self.served).clone();
-                if let Some(served) = served {
-                    served.forget_names();
-                    changed.into_iter().for_each(|ino| served.forget_inode(ino));
-                }
-            }
-            Err(_) if failed_before => {}
-            Err(error) => {
-                tracing::warn!(source = %self.source, error = chain(&error), "what another node writes is not seen");
-            }
-        }
+        let followed = self.volume.follow();
         *lock(&self.followed) = Instant::now();
+        if let Err(error) = &followed
+            && !failed_before
+        {
+            tracing::warn!(source = %self.source, error = chain(error), "what another node writes is not seen");
+        }
+        let now = followed?;
+        let again = std::mem::replace(&mut *lock(&self.forgotten), now.clone());
+        let served = lock(&self.served).clone();
+        if let Some(served) = served {
+            [again, now].iter().flatten().for_each(|what| forget(&served, what));
+        }
+        Ok(())
     }
 
     /// The kernel forgets what it knows of these names, of the directories that they are in, and of these inodes. Blocks.
@@ -231,6 +239,17 @@ impl Opened {
     /// Whether nothing that is in memory can be committed any more.
     fn is_lost(&self) -> bool {
         !self.source.is_current() || self.engine().is_read_only()
+    }
+}
+
+fn forget(served: &Served, what: &Forget) {
+    match what {
+        // Data before the names by which it is found.
+        Forget::These { names, inodes } => {
+            inodes.iter().for_each(|ino| served.forget_inode(*ino));
+            names.iter().for_each(|(directory, name)| served.forget_entry(*directory, name));
+        }
+        Forget::All => served.forget_all(),
     }
 }
 

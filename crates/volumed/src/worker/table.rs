@@ -72,17 +72,59 @@ impl Table {
     /// The volume or snapshot, open. It stays so while the answer is there. What another node has taken over meanwhile is of the past: it
     /// is opened anew, unless somebody has it mounted, who is to see errors and not another state.
     pub(crate) async fn open(self: &Arc<Self>, source: &Source) -> Result<Arc<Opened>> {
+        self.open_for(source, Purpose::Write).await
+    }
+
+    /// As [`Table::open`], without taking the volume away from another node that writes it: what that has committed is opened then.
+    pub(crate) async fn open_to_read(self: &Arc<Self>, source: &Source) -> Result<Arc<Opened>> {
+        let followed = Source::followed(source.volume.clone());
+        let here = self.open_unless_elsewhere(source, Purpose::Read);
+        let here = match self.opened(&followed) {
+            // It is as good as it was if the heads are away.
+            Some(_) => timeout(CONFIRM_MAX, here).await.unwrap_or(Ok(None)),
+            None => here.await,
+        };
+        match here {
+            Ok(Some(opened)) => Ok(opened),
+            Ok(None) => self.open(&followed).await,
+            Err(error) if error.may_pass() => self.opened(&followed).ok_or(error),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// As [`Table::open`]; none if another node writes the volume, or was the last that did.
+    pub(crate) async fn open_unless_elsewhere(
+        self: &Arc<Self>,
+        source: &Source,
+        purpose: Purpose,
+    ) -> Result<Option<Arc<Opened>>> {
+        match self.open_for(source, purpose).await {
+            // The latter: just now.
+            Err(Failure::Volume(VolumeError::Elsewhere { .. } | VolumeError::Fenced { .. })) => Ok(None),
+            opened => opened.map(Some),
+        }
+    }
+
+    async fn open_for(self: &Arc<Self>, source: &Source, purpose: Purpose) -> Result<Arc<Opened>> {
         let mut held = self.hold(source).await?;
         if let Some(opened) = held.clone() {
             opened.touch();
             // Nobody else has to wait for the answer.
             drop(held);
-            if opened.source.is_followed() {
-                self.follow(&opened).await;
+            let is_held = || !self.link.holders(source).is_empty();
+            if source.is_followed() {
+                match self.follow(&opened).await {
+                    Err(error) if !error.may_pass() && is_held() => return Err(error),
+                    Err(error) if !error.may_pass() => {}
+                    Ok(()) | Err(_) => return Ok(opened),
+                }
+            } else if !self.is_past(&opened).await {
                 return Ok(opened);
-            }
-            if !self.is_past(&opened).await || !self.link.holders(source).is_empty() {
-                return Ok(opened);
+            } else if is_held() {
+                return match purpose {
+                    Purpose::Read => Err(VolumeError::Elsewhere { name: source.volume.to_string() }.into()),
+                    Purpose::Write | Purpose::Name => Ok(opened),
+                };
             }
             held = self.hold(source).await?;
             if let Some(now) = held.as_ref().filter(|now| !Arc::ptr_eq(now, &opened)) {
@@ -92,47 +134,26 @@ impl Table {
         let (table, source) = (self.clone(), source.clone());
         let opening = tokio::spawn(async move {
             table.discard_held(&mut held).await?;
-            let opened = table.open_held(&source, Opening::Anew).await?;
+            let opened = table.open_held(&source, Opening::Anew(purpose)).await?;
             *held = Some(opened.clone());
             Ok(opened)
         });
         opening.await.map_err(|_| Failure::Interrupted)?
     }
 
-    /// As [`Table::open`], without taking the volume away from another node that writes it: what that has committed is opened then.
-    pub(crate) async fn open_to_read(self: &Arc<Self>, source: &Source) -> Result<Arc<Opened>> {
-        if !source.is_current() {
-            return self.open(source).await;
-        }
-        let followed = Source::followed(source.volume.clone());
-        match self.is_written_elsewhere(&source.volume).await {
-            Ok(true) => self.open(&followed).await,
-            Ok(false) => self.open(source).await,
-            // The store is away: what is here is as good as it was.
-            Err(error) if error.may_pass() => self.opened(&followed).ok_or(error),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Whether another node writes the volume, or was the last that did.
-    pub(crate) async fn is_written_elsewhere(&self, volume: &VolumeName) -> Result<bool> {
-        if let Some(opened) = self.opened(&Source::current(volume.clone()))
-            && !self.is_past(&opened).await
-        {
-            return Ok(false);
-        }
-        let (volumes, name) = (self.volumes.clone(), volume.clone());
-        self.work.run(Kind::Whole, move || Ok(volumes.is_written_elsewhere(name.as_str())?)).await
-    }
-
-    /// Goes on with what another node has committed; if that takes long, or cannot be had, it stays what it is.
-    async fn follow(&self, opened: &Arc<Opened>) {
-        let opened = opened.clone();
-        let follow = self.work.run(Kind::Whole, move || {
-            opened.follow();
-            Ok(())
-        });
-        let _ = timeout(CONFIRM_MAX, follow).await;
+    /// Goes on with what another node has committed. If that takes long it stays what it is, and goes on later. One after the other, before any thread
+    /// is taken for it.
+    async fn follow(&self, opened: &Arc<Opened>) -> Result<()> {
+        let follow = async {
+            let alone = opened.following.clone().lock_owned().await;
+            let opened = opened.clone();
+            let follow = move || {
+                let _alone = alone;
+                opened.follow()
+            };
+            self.work.run(Kind::Follow, follow).await
+        };
+        timeout(CONFIRM_MAX, follow).await.unwrap_or(Ok(()))
     }
 
     /// Whether another node writes it now. One that cannot be asked changes nothing.
@@ -275,7 +296,8 @@ impl Table {
             } else if opened.wants_renewal() {
                 tokio::spawn(async move { table.work.run(Kind::Whole, move || opened.renew()).await });
             } else if opened.wants_to_follow() {
-                tokio::spawn(async move { table.follow(&opened).await });
+                // It has said what went wrong.
+                tokio::spawn(async move { drop(table.follow(&opened).await) });
             }
         }
         // Nobody has, or waits for, a slot that only the map has.
@@ -331,20 +353,33 @@ impl Table {
     }
 }
 
+/// What a volume is opened for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// To change it: it is taken over.
+    Write,
+    /// To read it.
+    Read,
+    /// To name or copy its state. What is mounted here is meant, whether or not it is of the past: whoever works in it has to hear.
+    Name,
+}
+
 #[derive(Debug, Clone, Copy)]
 enum Opening {
-    /// This node becomes the volume's writer.
-    Anew,
+    Anew(Purpose),
     /// It is, unless another node has become it meanwhile.
     Adopted,
 }
 
 fn open_volume(volumes: &Volumes, source: &Source, opening: Opening) -> Result<Volume, VolumeError> {
-    match (source.is_current(), opening) {
-        (true, Opening::Anew) => volumes.open(source.volume.as_str()),
-        (true, Opening::Adopted) => volumes.adopt(source.volume.as_str()),
-        (false, Opening::Anew) => volumes.open_to_read(&origin(source)),
-        (false, Opening::Adopted) => volumes.adopt_to_read(&origin(source)),
+    let name = source.volume.as_str();
+    match (&source.state, opening) {
+        (State::Current, Opening::Anew(Purpose::Write)) => volumes.open(name),
+        (State::Current, Opening::Anew(Purpose::Read | Purpose::Name)) => volumes.open_unless_elsewhere(name),
+        (State::Current, Opening::Adopted) => volumes.adopt(name),
+        (State::Followed, Opening::Anew(_)) => volumes.open_to_follow(name),
+        (State::Followed, Opening::Adopted) => volumes.adopt_to_follow(name),
+        (State::Snapshot(_), _) => volumes.open_to_read(&origin(source)),
     }
 }
 

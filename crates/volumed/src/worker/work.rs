@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 
 use crate::{
     failure::{Failure, Result},
-    limits::{READS, STEPS, WHOLES, WRITES},
+    limits::{FOLLOWS, READS, STEPS, WHOLES, WRITES},
 };
 
 /// See the module.
@@ -23,6 +23,8 @@ pub(crate) enum Kind {
     Write,
     /// Of a volume as a whole: opening, committing, closing.
     Whole,
+    /// A look for what another node has committed: there may be as many as volumes, and each waits for the heads.
+    Follow,
 }
 
 pub(crate) struct Work {
@@ -30,12 +32,14 @@ pub(crate) struct Work {
     reads: Arc<Semaphore>,
     writes: Arc<Semaphore>,
     wholes: Arc<Semaphore>,
+    follows: Arc<Semaphore>,
 }
 
 impl Work {
     pub(crate) fn new() -> Self {
-        let [steps, reads, writes, wholes] = [STEPS, READS, WRITES, WHOLES].map(|most| Arc::new(Semaphore::new(most)));
-        Self { steps, reads, writes, wholes }
+        let bounds = [STEPS, READS, WRITES, WHOLES, FOLLOWS].map(|most| Arc::new(Semaphore::new(most)));
+        let [steps, reads, writes, wholes, follows] = bounds;
+        Self { steps, reads, writes, wholes, follows }
     }
 
     /// Does `work`. If nobody waits for its end any more it is done all the same.
@@ -49,6 +53,7 @@ impl Work {
             Kind::Read => &self.reads,
             Kind::Write => &self.writes,
             Kind::Whole => &self.wholes,
+            Kind::Follow => &self.follows,
         };
         let permit = bound.clone().acquire_owned().await.map_err(|_| Failure::Interrupted)?;
         let work = move || {

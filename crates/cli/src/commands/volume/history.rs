@@ -11,6 +11,8 @@ use super::State;
 use crate::{client::Client, output};
 
 /// Keep a volume as it is now, under a name. Takes as long as what is not in the store yet takes to get there; whoever works in it goes on.
+///
+/// Of a volume that another node writes it keeps what is committed there.
 #[derive(Debug, clap::Args)]
 pub(crate) struct SnapshotArgs {
     /// Name of the volume.
