@@ -77,6 +77,9 @@ impl Table {
 
     /// As [`Table::open`], without taking the volume away from another node that writes it: what that has committed is opened then.
     pub(crate) async fn open_to_read(self: &Arc<Self>, source: &Source) -> Result<Arc<Opened>> {
+        if !source.is_current() {
+            return self.open(source).await;
+        }
         let followed = Source::followed(source.volume.clone());
         let here = self.open_unless_elsewhere(source, Purpose::Read);
         let here = match self.opened(&followed) {
