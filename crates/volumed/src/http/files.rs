@@ -34,14 +34,17 @@ impl Job {
     /// To change something.
     pub(super) async fn begin(table: Arc<Table>, target: &Target) -> Result<Self> {
         let opened = table.open(&target.source).await?;
-        opened.meter.request();
-        Ok(Self { table, opened, path: target.path.clone() })
+        Ok(Self::in_open(table, opened, target))
     }
 
     async fn begin_to_read(table: Arc<Table>, target: &Target) -> Result<Self> {
         let opened = table.open_to_read(&target.source).await?;
+        Ok(Self::in_open(table, opened, target))
+    }
+
+    fn in_open(table: Arc<Table>, opened: Arc<Opened>, target: &Target) -> Self {
         opened.meter.request();
-        Ok(Self { table, opened, path: target.path.clone() })
+        Self { table, opened, path: target.path.clone() }
     }
 
     /// One step in the volume. `action` says what cannot be done if it fails.

@@ -128,8 +128,10 @@ pub(super) async fn snapshot(
                 table.work.run(Work::Whole, take).await
             }
             None => {
-                let take = move |table: &Table| table.volumes.snapshot(name.as_str(), snapshot.as_str(), &note);
-                snapshot_info(whole(&table, move |table| Ok(take(table)?)).await?)
+                let take = move |table: &Table| {
+                    snapshot_info(table.volumes.snapshot(name.as_str(), snapshot.as_str(), &note)?)
+                };
+                whole(&table, take).await
             }
         }
     })
