@@ -48,7 +48,7 @@ pub(crate) use blob::BlobRef;
 pub(crate) use checkpoint::fuzz as fuzz_checkpoint;
 pub(crate) use checkpoint::{Checkpoint, Counts, known_pages, name_of, pack_layer, page_reader, write_bytes};
 pub(crate) use hot::HotPages;
-pub(crate) use pages::Opener;
+pub(crate) use pages::{ImageRoots, Opener};
 pub(crate) use paused::{Mounted, Paused, lost_race};
 pub(crate) use volumes::StoreOpener;
 pub(crate) use writing::Writing;
@@ -125,12 +125,21 @@ impl Durable {
         let cache = Cache::open(&own.join("cache"), settings.cache_bytes).storing("open the cache")?;
         let peers = open_peers(&settings.peers, &heads, state_dir).await?;
         let asked = peers.clone().map(|peers| peers as Arc<dyn Peer>);
-        Ok(Self { store: Store::new(objects, keys, Some(cache), asked), heads, peers })
+        let store = Store::new(objects, keys, Some(cache), asked);
+        tokio::spawn(preload_keys(store.clone()));
+        Ok(Self { store, heads, peers })
     }
 
     /// A reader of page images, for threads that may block.
     pub(crate) fn chunks(&self, runtime: &Handle) -> Chunks {
         Chunks { store: self.store.clone(), runtime: runtime.clone() }
+    }
+}
+
+/// Two requests that the first restore does not wait for.
+async fn preload_keys(store: Store) {
+    if let Err(error) = store.keys().preload().await {
+        tracing::warn!(error = crate::chain(&error), "the keys of the store cannot be read yet");
     }
 }
 

@@ -50,6 +50,9 @@ pub trait PageSource: Send + Sync {
 
 /// Makes sources of what clients hand over.
 pub trait OpenSource: Send + Sync {
+    /// Called once at a pager's start, on a thread of its own: whatever every image will need can be made ready.
+    fn prepare(&self) {}
+
     /// The source of the image that `image` describes. May wait for the store.
     fn open(&self, image: &[u8]) -> Result<Arc<dyn PageSource>, SourceError>;
 }

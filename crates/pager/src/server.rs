@@ -128,6 +128,7 @@ pub(crate) fn run(board: Board, opener: Arc<dyn OpenSource>, options: Options) -
     let wanted = epoll::EventFlags::IN | epoll::EventFlags::ET;
     epoll::add(&server.epoll, &server.bell, epoll::EventData::new_u64(BELL), wanted)
         .map_err(Error::system("watch the bell"))?;
+    server.spawn("prepare", |server| server.opener.prepare());
     for _ in 0..EVENT_THREADS {
         server.add_event_thread();
     }

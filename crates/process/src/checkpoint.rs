@@ -48,6 +48,8 @@ const ZSTD_LEVEL: i32 = 3;
 /// Largest state that is read, decompressed: bounds what damaged or hostile bytes can ask for. Shared objects (256 MiB each at most) are the
 /// only large part of it.
 const STATE_BYTES_MAX: usize = 1 << 30;
+/// Most bytes that room is made for before they are there.
+const ROOM_BYTES_MAX: usize = 64 << 20;
 
 /// Why bytes are not a program's state.
 #[derive(Debug, thiserror::Error)]
@@ -267,6 +269,11 @@ fn is_of_file(mapping: &Mapping) -> bool {
 }
 
 fn decompress(packed: &[u8]) -> Result<Vec<u8>, StateError> {
+    // In one go into room for all of it, which saves copying; unless the bytes ask for more room than is usual, and may lie.
+    let told = zstd::bulk::Decompressor::upper_bound(packed);
+    if let Some(told) = told.filter(|told| *told <= ROOM_BYTES_MAX) {
+        return zstd::bulk::decompress(packed, told).map_err(StateError::Compression);
+    }
     let decoder = zstd::stream::Decoder::new(packed).map_err(StateError::Compression)?;
     let mut plain = Vec::new();
     let most = STATE_BYTES_MAX as u64 + 1;

@@ -134,6 +134,12 @@ impl RealmKeys {
         }
     }
 
+    /// Reads the keys that there are, unless some are known: whoever will need one need not wait for the object store then.
+    pub async fn preload(&self) -> Result<(), KeyError> {
+        let _only = self.obtaining.lock().await;
+        if self.newest().is_some() { Ok(()) } else { self.load().await }
+    }
+
     /// The key with this identifier, also if another node has made it since.
     pub async fn get(&self, id: KeyId) -> Result<Arc<DataKey>, KeyError> {
         if let Some(key) = self.known(id) {

@@ -1,5 +1,5 @@
-//! Bytes of any length: in the reference itself, if they are few, so that they come with the manifest; else as chunks: pieces of 1 MiB,
-//! and one more chunk that lists them.
+//! Bytes of any length: in the reference itself, if they are few, so that they come with the manifest; else as chunks, pieces of 1 MiB.
+//! Which these are is in the reference, too, or, if they are many, in one more chunk.
 
 use std::io::{self, Read, Write};
 
@@ -18,6 +18,8 @@ const AHEAD: usize = 8;
 /// Most bytes that a reference holds itself, and most that all references of one writing hold: a manifest has room for 1 MiB.
 const INLINE_BYTES_MAX: usize = 256 << 10;
 const INLINE_BYTES_IN_ALL: usize = 640 << 10;
+/// Most pieces that a reference names itself.
+const PIECES_MAX: usize = 64;
 
 /// Where the bytes are.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,6 +28,8 @@ enum Place {
     Inline(#[serde(with = "serde_bytes")] Vec<u8>),
     /// In chunks; the encoded reference of the one that lists the others.
     Listed(Vec<u8>),
+    /// In these chunks: their encoded references.
+    Pieces(#[serde(with = "serde_bytes")] Vec<u8>),
 }
 
 /// Where the bytes of a blob are.
@@ -77,8 +81,12 @@ impl BlobWriter<'_> {
         if !self.piece.is_empty() {
             self.pass_on()?;
         }
-        let list = self.writing.append(&self.list)?;
-        Ok(BlobRef { place: Place::Listed(list.encode().to_vec()), bytes: self.bytes })
+        let place = if self.list.len() <= PIECES_MAX * ChunkRef::BYTES {
+            Place::Pieces(self.list)
+        } else {
+            Place::Listed(self.writing.append(&self.list)?.encode().to_vec())
+        };
+        Ok(BlobRef { place, bytes: self.bytes })
     }
 }
 
@@ -114,9 +122,12 @@ impl BlobRef {
                 let pieces = [bytes::Bytes::from(bytes.clone())].into();
                 return Ok(BlobReader { store, runtime, list: Vec::new().into_iter(), pieces, at: 0 });
             }
-            Place::Listed(list) => ChunkRef::decode(list).storing("open a blob")?,
+            Place::Listed(list) => {
+                let list = ChunkRef::decode(list).storing("open a blob")?;
+                runtime.block_on(store.read(&list)).storing("read the list of a blob")?
+            }
+            Place::Pieces(list) => list.clone().into(),
         };
-        let list = runtime.block_on(store.read(&list)).storing("read the list of a blob")?;
         let refs: std::result::Result<Vec<ChunkRef>, _> = list.chunks(ChunkRef::BYTES).map(ChunkRef::decode).collect();
         let list = refs.storing("read the list of a blob")?.into_iter();
         Ok(BlobReader { store, runtime, list, pieces: std::collections::VecDeque::new(), at: 0 })
@@ -154,5 +165,42 @@ impl Read for BlobReader<'_> {
         into[..taken].copy_from_slice(&piece[self.at..self.at + taken]);
         self.at += taken;
         Ok(taken)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::durable::{Durable, PeerSettings, Settings};
+
+    /// As long as that, and of no period that pieces have.
+    fn text(bytes: usize) -> Vec<u8> {
+        (0..bytes).map(|at| (at % 251) as u8).collect()
+    }
+
+    #[test]
+    fn few_bytes_some_pieces_and_many_are_read_as_they_were_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let settings = Settings {
+            objects: None,
+            database: None,
+            master_keys: None,
+            cache_bytes: 0,
+            peers: PeerSettings::default(),
+        };
+        let durable = runtime.block_on(Durable::open(&settings, folder.path())).unwrap();
+        let mut writing = Writing::begin(&durable, runtime.handle(), "test").unwrap();
+        let lengths = [INLINE_BYTES_MAX, INLINE_BYTES_MAX + 1, PIECE_BYTES * PIECES_MAX, PIECE_BYTES * PIECES_MAX + 1];
+        let blobs = lengths.map(|length| writing.write_blob(&text(length)).unwrap());
+        writing.finish_segment().unwrap();
+        assert!(matches!(
+            blobs.each_ref().map(|blob| &blob.place),
+            [Place::Inline(_), Place::Pieces(_), Place::Pieces(_), Place::Listed(_)]
+        ));
+        for (blob, length) in blobs.iter().zip(lengths) {
+            assert!(blob.read(&durable.store, runtime.handle(), u64::MAX - 1).unwrap() == text(length), "{length}");
+            assert!(blob.read(&durable.store, runtime.handle(), length as u64 - 1).is_err());
+        }
     }
 }

@@ -3,52 +3,79 @@
 use std::{
     ops::Range,
     path::PathBuf,
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
 use memory::{Fetched, PageReader, PageRun};
 use pager::{Cluster, OpenSource, PageSource, SourceError};
+use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
 
-use super::{Checkpoint, Chunks, Durable, Settings, Storing};
+use super::{BlobRef, Checkpoint, Chunks, Durable, Settings, Storing, page_reader};
 use crate::error::{Error, Result};
 
 const PAGE: u64 = memory::PAGE_BYTES as u64;
 
-/// Opens the memory of checkpoints; what it gets is the manifest's name. It is made before the process has threads, so it opens nothing
+/// What the pager is told of the memory of a checkpoint, so that it need not ask for the manifest.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct ImageRoots {
+    /// Newest first.
+    roots: Vec<BlobRef>,
+    is_recorded: bool,
+}
+
+impl ImageRoots {
+    pub(crate) fn of(checkpoint: &Checkpoint) -> Self {
+        Self { roots: checkpoint.images().cloned().collect(), is_recorded: checkpoint.hot.is_some() }
+    }
+
+    pub(crate) fn encode(&self) -> Result<Vec<u8>> {
+        postcard::to_stdvec(self).storing("describe the memory of a checkpoint")
+    }
+}
+
+/// Opens the memory of checkpoints; what it gets are encoded [`ImageRoots`]. It is made before the process has threads, so it opens nothing
 /// before it is asked.
 pub(crate) struct Opener {
     settings: Settings,
     state_dir: PathBuf,
     opened: OnceLock<(Runtime, Durable)>,
+    /// Held while the store is opened.
+    opening: Mutex<()>,
 }
 
 impl Opener {
     pub(crate) fn new(settings: Settings, state_dir: PathBuf) -> Self {
-        Self { settings, state_dir, opened: OnceLock::new() }
+        Self { settings, state_dir, opened: OnceLock::new(), opening: Mutex::new(()) }
     }
 
     fn opened(&self) -> Result<&(Runtime, Durable)> {
+        let _only = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(opened) = self.opened.get() {
             return Ok(opened);
         }
         let runtime = Runtime::new().map_err(|source| Error::System { action: "start a runtime", source })?;
         let durable = runtime.block_on(Durable::open(&self.settings, &self.state_dir))?;
-        // If another thread was faster, this one's is dropped.
         Ok(self.opened.get_or_init(|| (runtime, durable)))
     }
 
-    fn open_pages(&self, manifest: &[u8]) -> Result<Stored> {
+    fn open_pages(&self, image: &[u8]) -> Result<Stored> {
+        let ImageRoots { roots, is_recorded } =
+            postcard::from_bytes(image).storing("read the description of a page image")?;
         let (runtime, durable) = self.opened()?;
-        let manifest = String::from_utf8_lossy(manifest).into_owned();
-        let checkpoint = runtime.block_on(Checkpoint::of_manifest(durable, &manifest))?;
-        let reader = checkpoint.pages(durable, runtime.handle())?;
+        let reader = page_reader(roots.iter(), durable, runtime.handle())?;
         let clusters = reader.clusters().storing("read the index of a page image")?;
-        Ok(Stored { reader, clusters, is_recorded: checkpoint.hot.is_some() })
+        Ok(Stored { reader, clusters, is_recorded })
     }
 }
 
 impl OpenSource for Opener {
+    fn prepare(&self) {
+        if let Err(error) = self.opened() {
+            tracing::warn!(error = crate::chain(&error), "the store cannot be opened yet");
+        }
+    }
+
     fn open(&self, image: &[u8]) -> std::result::Result<Arc<dyn PageSource>, SourceError> {
         // Asked again for as long as the pager has patience: the store may be out of reach for a while.
         let stored = self.open_pages(image).map_err(|error| SourceError::Transient(Box::new(error)))?;

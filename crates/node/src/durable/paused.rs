@@ -26,8 +26,9 @@ use crate::error::{Error, Result};
 
 /// Of manifests, in the store's numbering of clients.
 pub(super) const MANIFEST_KIND: u16 = 2;
-/// Of the encoding below. Version 1 has a checkpoint of version 2 and no volumes, version 2 only volumes that are mounted read-only.
-const VERSION: u16 = 3;
+/// Of the encoding below. Version 1 has a checkpoint of version 2 and no volumes, version 2 only volumes that are mounted read-only, version 3
+/// no references with the names of pieces in them.
+const VERSION: u16 = 4;
 /// Of the frame around it.
 const FRAME: u16 = 0x4e02;
 const HEADS: &str = "paused/";

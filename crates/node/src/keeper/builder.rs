@@ -14,7 +14,10 @@ use std::{
     error::Error,
     fs::File,
     io::{self, Read},
-    os::fd::{AsFd, OwnedFd},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::fs::FileExt,
+    },
     time::Instant,
 };
 
@@ -25,7 +28,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     children::{Children, Role},
-    message::{BuildZygote, Parcel, Reply, RestoreZygote, Status},
+    message::{BuildZygote, ByFault, Parcel, Reply, RestoreZygote, Status},
     watch::{Source, Watched, Watcher},
 };
 
@@ -247,11 +250,15 @@ fn build(
 
 fn restore(job: &RestoreZygote, parcel: &OwnedFd, memory_nodes: &[u32]) -> Performed {
     let began = Instant::now();
+    let mut file = File::from(parcel.try_clone()?);
     let mut bytes = Vec::new();
-    File::from(parcel.try_clone()?).read_to_end(&mut bytes)?;
+    file.read_to_end(&mut bytes)?;
     let Parcel { state, pages } = postcard::from_bytes(&bytes)?;
     drop(bytes);
     let state = ProgramState::decode(&state)?;
+    let by_fault: ByFault = state.by_fault(&pages);
+    file.set_len(0)?;
+    file.write_all_at(&postcard::to_stdvec(&by_fault)?, 0)?;
     let rootfs = sandbox::detached_rootfs(&job.layers)?;
     let seccomp = sandbox::seccomp_program()?;
     let spec = RestoreSpec { rootfs: rootfs.as_fd(), seccomp: &seccomp, pages: &pages, memory_nodes };

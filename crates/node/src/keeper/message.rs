@@ -35,7 +35,8 @@ pub(crate) enum Request {
     Spawn { id: SandboxId, command: sandbox::Command, main: bool },
     /// -> `Built` or `Refused`
     BuildZygote(BuildZygote),
-    /// With a file that holds a [`Parcel`] -> `Built`, with the descriptor of its faults if it has any, or `Refused`
+    /// With a file that holds a [`Parcel`] -> `Built`, with the descriptor of its faults if it has any, or `Refused`. Then the file holds
+    /// [`ByFault`]
     RestoreZygote(RestoreZygote),
     /// With stdin, stdout, stderr -> `Started`
     Start { zygote: u64, id: SandboxId, start: u64, stepping: bool },
@@ -96,6 +97,9 @@ pub(crate) struct Parcel {
     /// Begin and end of each run of pages that the checkpoint has.
     pub(crate) pages: Vec<(u64, u64)>,
 }
+
+/// The mappings of a restored zygote whose pages arrive by fault: begin and end of each.
+pub(crate) type ByFault = Vec<(u64, u64)>;
 
 /// Why the keeper did not do it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

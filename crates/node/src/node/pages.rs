@@ -40,8 +40,8 @@ const FILL_MAX: Duration = Duration::from_secs(600);
 pub(super) struct Served {
     /// Under which its image is known to the pager.
     pub(super) name: String,
-    /// The manifest of its checkpoint.
-    pub(super) manifest: String,
+    /// Encoded [`crate::durable::ImageRoots`].
+    pub(super) image: Vec<u8>,
     pub(super) pid: i32,
     /// Its mappings whose pages arrive by fault.
     pub(super) ranges: Vec<(u64, u64)>,
@@ -72,7 +72,7 @@ impl Node {
                 pid: served.pid,
                 pidfd: pidfd.as_fd(),
                 ranges: &ranges,
-                image: served.manifest.as_bytes(),
+                image: &served.image,
                 parked: true,
             };
             client.serve(&serve).storing("serve the zygote's memory")

@@ -4,12 +4,17 @@
 //! manifest -> layers unpacked into the template's directory -> keeper: zygote restored, its descriptor of faults -> pager -> ready
 //! ```
 
-use std::{io::Write, os::fd::OwnedFd, path::PathBuf, sync::Arc, time::Instant};
+use std::{
+    io::{Read, Seek, Write},
+    os::fd::OwnedFd,
+    path::PathBuf,
+    sync::Arc,
+    time::Instant,
+};
 
 use api::BuildTimings;
 use base::id::TemplateName;
 use pager::Client;
-use process::ProgramState;
 use sys::uffd::Uffd;
 use tokio::{runtime::Handle, task::JoinHandle};
 
@@ -18,12 +23,13 @@ use super::{
     build::Admitted,
     images::{random_suffix, remove_quietly},
     pages::Served,
+    start::InFlight,
     unexpected,
 };
 use crate::{
-    durable::{Checkpoint, Durable, HotPages, Storing},
+    durable::{Checkpoint, Durable, HotPages, ImageRoots, Storing},
     error::{Context, Error, Result},
-    keeper::message::{Parcel, Reply, Request, RestoreZygote},
+    keeper::message::{ByFault, Parcel, Reply, Request, RestoreZygote},
     records::TemplateRecord,
     state::{Blank, ZygoteRef},
 };
@@ -33,6 +39,7 @@ impl Node {
     pub(super) async fn restore(self: &Arc<Self>, name: &TemplateName) -> Result<Option<()>> {
         let Some((head, checkpoint)) = Checkpoint::find(&self.durable, name).await? else { return Ok(None) };
         self.state().begin_build(&checkpoint.spec)?;
+        let _in_flight = InFlight::new(self);
         let _admitted = Admitted::new(self, &checkpoint.spec.name);
         self.changed();
         let directory = self.config.template_dir(name);
@@ -54,7 +61,7 @@ impl Node {
         let began = Instant::now();
         let image_layers = self.prepare_image(&checkpoint.spec).await?;
         let hot = self.read_hot(checkpoint);
-        let parcel = self.fetch(checkpoint, own).await?;
+        let fetched = self.fetch(checkpoint, own).await?;
         tracing::debug!(name = %checkpoint.spec.name, us = began.elapsed().as_micros() as u64, "fetched what is needed first");
         let [layer, lower @ ..] = own else {
             return Err("it has no layer").storing("restore the checkpoint");
@@ -72,7 +79,7 @@ impl Node {
         let layers = record.layers();
         // Whoever has a checkpoint restored will want a sandbox.
         let blank = self.create_blank(&layers, &record.spec.limits);
-        let zygote = self.restore_zygote(&record, parcel, hot, began);
+        let zygote = self.restore_zygote(&record, fetched, hot, began);
         let (zygote, blank) = tokio::join!(zygote, blank);
         let (name, pages) = (record.spec.name.clone(), record.pages.clone());
         let installed = match zygote {
@@ -93,17 +100,31 @@ impl Node {
         tokio::task::spawn_blocking(move || HotPages::read(&checkpoint, &durable, &runtime))
     }
 
-    /// Fetches what is needed first, with its layers into the directories `own`.
-    pub(super) async fn fetch(&self, checkpoint: &Checkpoint, own: &[PathBuf]) -> Result<Packed> {
+    /// Fetches what is needed first, with its layers into the directories `own`. A pager comes up meanwhile: where the kernel makes it wait
+    /// for a control group, others wait with it.
+    pub(super) async fn fetch(self: &Arc<Self>, checkpoint: &Checkpoint, own: &[PathBuf]) -> Result<Fetched> {
+        let (durable, runtime, fetched) = (self.durable.clone(), Handle::current(), checkpoint.clone());
+        let parcel = tokio::task::spawn_blocking(move || parcel(&fetched, &durable, &runtime));
         let (durable, runtime) = (self.durable.clone(), Handle::current());
-        let (fetched, into) = (checkpoint.clone(), own.to_vec());
-        let fetch = move || {
-            for (layer, into) in fetched.layers.iter().zip(&into) {
-                Checkpoint::unpack_layer(layer, &durable, &runtime, into)?;
-            }
-            parcel(&fetched, &durable, &runtime)
+        let (layers, into) = (checkpoint.layers.clone(), own.to_vec());
+        let unpack = move || {
+            let mut layers = layers.iter().zip(&into);
+            layers.try_for_each(|(layer, into)| Checkpoint::unpack_layer(layer, &durable, &runtime, into).map(drop))
         };
-        tokio::task::spawn_blocking(fetch).await.doing("fetch the checkpoint").flatten()
+        let node = Arc::clone(self);
+        let pager = tokio::spawn(async move { node.reach_pager().await });
+        // Both are waited for in any case: what is unpacked is removed after a failure.
+        let (parcel, unpacked) = tokio::join!(parcel, tokio::task::spawn_blocking(unpack));
+        let parcel = parcel.doing("fetch the checkpoint").flatten();
+        let unpacked = unpacked.doing("unpack the checkpoint").flatten();
+        match unpacked.and(parcel).and_then(|parcel| Ok((parcel, ImageRoots::of(checkpoint).encode()?))) {
+            Ok((parcel, image)) => Ok(Fetched { parcel, image, pager }),
+            Err(error) => {
+                // One that comes up when nobody asks for it any more would stay.
+                drop(pager.await);
+                Err(error)
+            }
+        }
     }
 
     /// Puts a blank into the pool, if the template came to be.
@@ -125,17 +146,16 @@ impl Node {
     pub(super) async fn restore_zygote(
         &self,
         record: &TemplateRecord,
-        parcel: Packed,
+        fetched: Fetched,
         hot: JoinHandle<Result<HotPages>>,
         began: Instant,
     ) -> Result<ZygoteRef> {
         let number = self.state().number();
         let keeper = self.keeper("restore the zygote").await?;
         let request = Request::RestoreZygote(RestoreZygote { zygote: number, layers: record.layers() });
-        let descriptors = [&parcel.file];
-        let answer = keeper.call("restore the zygote", request, &descriptors, ZYGOTE_DEADLINE);
-        // Beside each other, and both waited for in any case: a pager that comes up when nobody asks for it any more would stay.
-        let (answer, client) = tokio::join!(answer, self.reach_pager());
+        let Fetched { parcel, image, pager } = fetched;
+        let answer = keeper.call("restore the zygote", request, &[&parcel], ZYGOTE_DEADLINE).await;
+        let client = pager.await.doing("reach the pager").flatten();
         let answer = answer?;
         match answer.reply {
             Reply::Built { facts, build_us, .. } => {
@@ -143,9 +163,12 @@ impl Node {
                 tracing::debug!(name = %record.spec.name, us = total_us, "restored the zygote");
                 let timings = BuildTimings { build_us, total_us, ..BuildTimings::default() };
                 let zygote = ZygoteRef::new(number, facts, timings);
-                if let Some(faults) = answer.descriptor
-                    && let Err(error) = self.fill(parcel.served(&zygote, record), faults, hot, client).await
-                {
+                let fill = async {
+                    let Some(faults) = answer.descriptor else { return Ok(()) };
+                    let (name, pid) = (record.pages.clone().unwrap_or_default(), zygote.engine.pid);
+                    self.fill(Served { name, image, pid, ranges: by_fault(parcel)? }, faults, hot, client).await
+                };
+                if let Err(error) = fill.await {
                     self.drop_zygote(number).await;
                     return Err(error);
                 }
@@ -183,37 +206,31 @@ impl Node {
     }
 }
 
-/// A packed parcel.
-pub(super) struct Packed {
-    file: OwnedFd,
-    /// Mappings whose pages arrive by fault.
-    by_fault: Vec<(u64, u64)>,
-}
-
-impl Packed {
-    fn served(self, zygote: &ZygoteRef, record: &TemplateRecord) -> Served {
-        Served {
-            name: record.pages.clone().unwrap_or_default(),
-            manifest: record.checkpoint.clone().unwrap_or_default(),
-            pid: zygote.engine.pid,
-            ranges: self.by_fault,
-        }
-    }
+/// What a zygote is restored from.
+pub(super) struct Fetched {
+    /// Holds a [`Parcel`].
+    parcel: OwnedFd,
+    /// For the pager.
+    image: Vec<u8>,
+    pager: JoinHandle<Result<Client>>,
 }
 
 /// What the keeper needs to restore a zygote, in a file without a name. Blocks.
-fn parcel(checkpoint: &Checkpoint, durable: &Durable, runtime: &Handle) -> Result<Packed> {
-    let encoded = checkpoint.read_state(durable, runtime)?;
-    let state = ProgramState::decode(&encoded).storing("read the description of the program")?;
+fn parcel(checkpoint: &Checkpoint, durable: &Durable, runtime: &Handle) -> Result<OwnedFd> {
+    let state = checkpoint.read_state(durable, runtime)?;
     let reader = checkpoint.pages(durable, runtime)?;
     let runs = reader.runs().storing("read the index of the memory")?;
-    let pages: Vec<(u64, u64)> = runs.iter().map(|run| (run.address(), run.address() + run.bytes())).collect();
-    let by_fault = state.by_fault(&pages);
-    let parcel = Parcel { state: encoded, pages };
-    let bytes = postcard::to_stdvec(&parcel).storing("pack the checkpoint")?;
+    let pages = runs.iter().map(|run| (run.address(), run.address() + run.bytes())).collect();
+    let bytes = postcard::to_stdvec(&Parcel { state, pages }).storing("pack the checkpoint")?;
     let flags = rustix::fs::MemfdFlags::CLOEXEC;
     let mut file = std::fs::File::from(rustix::fs::memfd_create("pando-parcel", flags).doing("pack the checkpoint")?);
-    file.write_all(&bytes).doing("pack the checkpoint")?;
-    rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0)).doing("pack the checkpoint")?;
-    Ok(Packed { file: file.into(), by_fault })
+    file.write_all(&bytes).and_then(|()| file.rewind()).doing("pack the checkpoint")?;
+    Ok(file.into())
+}
+
+/// What the keeper has left in the file.
+fn by_fault(parcel: OwnedFd) -> Result<ByFault> {
+    let (mut file, mut bytes) = (std::fs::File::from(parcel), Vec::new());
+    file.rewind().and_then(|()| file.read_to_end(&mut bytes)).doing("read what the keeper says")?;
+    postcard::from_bytes(&bytes).storing("read what the keeper says")
 }

@@ -114,7 +114,7 @@ impl Node {
             fs::create_dir_all(directory).at("create", directory)?;
         }
         let hot = self.read_hot(&paused.checkpoint);
-        let parcel = self.fetch(&paused.checkpoint, own).await?;
+        let fetched = self.fetch(&paused.checkpoint, own).await?;
         let (layer, lower) = own.split_first().ok_or(std::io::ErrorKind::InvalidData).doing("find its layers")?;
         let template = TemplateRecord {
             spec: paused.spec().clone(),
@@ -125,7 +125,7 @@ impl Node {
             pages: Some(format!("{}-{}", paused.id, random_suffix())),
             checkpoint: Some(head.manifest.to_string()),
         };
-        let zygote = self.restore_zygote(&template, parcel, hot, began).await?;
+        let zygote = self.restore_zygote(&template, fetched, hot, began).await?;
         let number = zygote.number;
         let started = self.start_again(paused, &template, zygote, began).await;
         if started.is_err() {

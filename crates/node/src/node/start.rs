@@ -242,6 +242,9 @@ impl Node {
             started = self.start_in(source, &mut blank, began).await;
         }
         drop(in_flight);
+        if let Err(error) = started {
+            started = Err(self.explain_failed_start(source, error).await);
+        }
         if let Err(error) = &started {
             if lost_its_zygote(error) {
                 // Its end may have been reported before anyone knew that it belongs to the template.

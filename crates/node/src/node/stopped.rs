@@ -6,8 +6,8 @@ use api::{ExitStatus, SandboxState};
 use base::id::SandboxId;
 use pager::Client;
 
-use super::Node;
-use crate::error::Context;
+use super::{Node, start::Source};
+use crate::error::{Context, Error};
 
 /// The pager writes down whom it killed after it did so.
 const TRIES: u32 = 20;
@@ -27,23 +27,34 @@ impl Node {
         };
         let Some(pages) = record.pages.filter(|_| killed) else { return };
         let (socket, pid) = (crate::pager_socket(&self.config.state_dir), record.main.pid);
-        let asked = tokio::task::spawn_blocking(move || reason(&socket, &pages, pid)).await;
+        let asked = tokio::task::spawn_blocking(move || reason(&socket, &pages, Some(pid))).await;
         if let Ok(Some(reason)) = asked.doing("ask the pager") {
             tracing::warn!(sandbox = %id, reason, "the pager stopped its program");
             let explained = self.state().explain(id, reason);
             self.record_end(explained);
         }
     }
+
+    /// The same of a copy that has ended in its start: the keeper knows only that it was killed.
+    pub(super) async fn explain_failed_start(&self, source: &Source, error: Error) -> Error {
+        let (Error::Keeper { action, message }, Some(pages)) = (&error, source.pages.clone()) else { return error };
+        let socket = crate::pager_socket(&self.config.state_dir);
+        let asked = tokio::task::spawn_blocking(move || reason(&socket, &pages, None)).await;
+        match asked.doing("ask the pager") {
+            Ok(Some(reason)) => Error::Keeper { action, message: format!("{message}: {reason}") },
+            Ok(None) | Err(_) => error,
+        }
+    }
 }
 
-/// Why the pager stopped process `pid` of the image `pages`, if it did. Blocks.
-fn reason(socket: &Path, pages: &str, pid: i32) -> Option<String> {
+/// Why the pager stopped process `pid`, or the last one, of the image `pages`, if it did. Blocks.
+fn reason(socket: &Path, pages: &str, pid: Option<i32>) -> Option<String> {
     for _ in 0..TRIES {
         let failures = Client::connect(socket).and_then(|mut client| client.status()).ok()?.failures;
-        let mut of_image = failures.into_iter().filter(|failure| failure.image == pages).peekable();
+        let mut of_image = failures.into_iter().rev().filter(|failure| failure.image == pages).peekable();
         // Without any it was somebody else.
         of_image.peek()?;
-        if let Some(failure) = of_image.find(|failure| failure.pid == Some(pid)) {
+        if let Some(failure) = of_image.find(|failure| pid.is_none() || failure.pid == pid) {
             return Some(failure.reason);
         }
         std::thread::sleep(TICK);
