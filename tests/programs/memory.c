@@ -4,12 +4,13 @@
 
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 
 enum { PAGE = 4096, STACK_MIB = 6, FRAME_BYTES = 8192, REGION_PAGES = 64 };
 static const size_t SPARSE_BYTES = 4UL << 30, SPARSE_STEP = (64UL << 20) + 7 * PAGE;
 
 struct regions {
-	unsigned char *sparse, *wiped, *undumped, *shared, *hidden, *code, *file, *heap, *advised, *file_shared;
+	unsigned char *sparse, *wiped, *undumped, *apart, *shared, *hidden, *code, *file, *heap, *advised, *file_shared;
 };
 
 static unsigned char *break_at_ready;
@@ -119,6 +120,9 @@ static struct regions set_up(void)
 	fill_sparse(regions.sparse);
 	regions.wiped = map_private(2, MADV_WIPEONFORK);
 	regions.undumped = map_private(3, MADV_DONTFORK);
+	// Neighbours with a hole between them.
+	regions.apart = map_private(9, MADV_DONTFORK);
+	munmap(regions.apart + PAGE, PAGE);
 	regions.advised = map_private(4, MADV_DONTDUMP);
 	regions.hidden = map_private(5, -1);
 	mprotect(regions.hidden, REGION_PAGES * PAGE, PROT_NONE);
@@ -131,6 +135,21 @@ static struct regions set_up(void)
 	return regions;
 }
 
+static bool is_mapped(unsigned char *page)
+{
+	return msync(page, PAGE, MS_ASYNC) == 0;
+}
+
+/// Whether the regions that are kept from forks are.
+static bool kept_from_forks(const struct regions *regions)
+{
+	pid_t child = fork();
+	if (child == 0)
+		_exit(is_mapped(regions->undumped) || is_mapped(regions->apart) || is_mapped(regions->apart + 2 * PAGE));
+	int status = -1;
+	return child > 0 && waitpid(child, &status, 0) == child && status == 0;
+}
+
 static void check(const struct regions *regions)
 {
 	probe_check(sparse_holds(regions->sparse), "4 GB sparse mapping");
@@ -140,6 +159,11 @@ static void check(const struct regions *regions)
 	fill(regions->wiped, 8);
 	probe_check(holds(regions->wiped, 8), "MADV_WIPEONFORK region writable");
 	probe_check(holds(regions->undumped, 3), "MADV_DONTFORK region");
+	probe_check(*(uint64_t *)regions->apart == probe_pattern(9, 0), "MADV_DONTFORK region before a hole");
+	size_t behind = 2 * PAGE / sizeof(uint64_t);
+	probe_check(((uint64_t *)regions->apart)[behind] == probe_pattern(9, behind), "MADV_DONTFORK region behind a hole");
+	probe_check(!is_mapped(regions->apart + PAGE), "a hole between MADV_DONTFORK regions");
+	probe_check(kept_from_forks(regions), "MADV_DONTFORK regions are kept from forks");
 	probe_check(holds(regions->advised, 4), "MADV_DONTDUMP region");
 	mprotect(regions->hidden, REGION_PAGES * PAGE, PROT_READ);
 	probe_check(holds(regions->hidden, 5), "data under PROT_NONE");

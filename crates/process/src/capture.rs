@@ -131,9 +131,10 @@ fn capture_until(spec: &CaptureSpec, during_pause: Step<'_>, hold: Option<Step<'
     let flagged = if same_places(&before, &lines) { before } else { procfs::mappings(pid, "smaps")? };
     let dont_fork: Vec<Range> = flagged.iter().filter(|line| line.flags.dont_fork).map(|line| line.range).collect();
     let earlier = spec.earlier_arena.map(|(start, end)| Range { start, end });
-    let mut injection = Injection::enter(&mut stopped, &flagged, &dont_fork, earlier)?;
+    let advised = mappings::kept_from_forks(&flagged);
+    let mut injection = Injection::enter(&mut stopped, &flagged, &advised, earlier)?;
     // Cloning the still takes as long as all the rest, which goes on beside it.
-    let outcome = injection.run(pid, &dont_fork, |stopped| {
+    let outcome = injection.run(pid, &advised, |stopped| {
         let gathered = gather(spec, stopped, &surroundings, &lines, &watched)?;
         during_pause().map_err(Error::DuringPause)?;
         Ok(gathered)

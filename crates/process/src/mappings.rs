@@ -30,6 +30,14 @@ pub(crate) struct Classified {
     pub(crate) refusals: Vec<Refusal>,
 }
 
+/// What is kept from forks (`MADV_DONTFORK`): from the first to the last of mappings that follow each other, with the holes between them.
+/// `madvise` goes on behind a hole, and says `ENOMEM` at the end. (Node.js keeps some 600 mappings from forks.)
+pub(crate) fn kept_from_forks(lines: &[MapLine]) -> Vec<Range> {
+    let alike = |a: &MapLine, b: &MapLine| a.flags.dont_fork && b.flags.dont_fork;
+    let runs = lines.chunk_by(alike).filter(|run| run[0].flags.dont_fork);
+    runs.map(|run| Range { start: run[0].range.start, end: run[run.len() - 1].range.end }).collect()
+}
+
 /// What a line maps, apart from the details of files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sort {
