@@ -117,7 +117,7 @@ impl Node {
                 None => Err(Error::NoCheckpoint(record.spec.name)),
             };
         }
-        self.state().begin_build(&record.spec)?;
+        self.state().begin_again(&record.spec)?;
         let _admitted = Admitted::new(self, &record.spec.name);
         self.changed();
         self.build_admitted(&record.spec, record.image_layers, &Progress::unheard()).await

@@ -38,7 +38,8 @@ impl Node {
     /// Makes a template of the checkpoint `name`; none if there is no such checkpoint.
     pub(super) async fn restore(self: &Arc<Self>, name: &TemplateName) -> Result<Option<()>> {
         let Some((head, checkpoint)) = Checkpoint::find(&self.durable, name).await? else { return Ok(None) };
-        self.state().begin_build(&checkpoint.spec)?;
+        // Of many who look for it at once one may have restored it before another has found it.
+        self.state().begin_again(&checkpoint.spec)?;
         let _in_flight = InFlight::new(self);
         let _admitted = Admitted::new(self, &checkpoint.spec.name);
         self.changed();

@@ -24,6 +24,15 @@ impl State {
         Ok(())
     }
 
+    /// As [`Self::begin_build`], of a template that was not there, or had lost its zygote, when the caller looked: if it has one by now, someone
+    /// else was faster.
+    pub(crate) fn begin_again(&mut self, spec: &api::TemplateSpec) -> Result<()> {
+        match self.templates.get(&spec.name).map(|template| &template.phase) {
+            Some(Phase::Ready(_)) => Err(Error::TemplateBusy(spec.name.clone())),
+            Some(Phase::Building { .. } | Phase::Lost) | None => self.begin_build(spec),
+        }
+    }
+
     /// The zygote that starts of a template use, if one is parked.
     pub(crate) fn parked_zygote(&self, name: &TemplateName) -> Option<u64> {
         match &self.templates.get(name)?.phase {

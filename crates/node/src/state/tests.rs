@@ -127,6 +127,17 @@ fn one_build_of_a_template_at_a_time() {
 }
 
 #[test]
+fn a_template_that_was_restored_meanwhile_is_not_restored_again() {
+    let mut state = ready("a", 1);
+    assert!(matches!(state.begin_again(&spec("a")), Err(Error::TemplateBusy(_))));
+    assert!(matches!(state.readiness(&name("a")), Ok(Readiness::Ready(ready)) if ready.zygote.number == 1));
+    state.zygote_lost(1);
+    state.begin_again(&spec("a")).unwrap();
+    assert!(matches!(state.begin_again(&spec("a")), Err(Error::TemplateBusy(_))));
+    state.begin_again(&spec("b")).unwrap();
+}
+
+#[test]
 fn a_first_build_that_fails_leaves_no_template() {
     let mut state = empty();
     state.begin_build(&spec("a")).unwrap();

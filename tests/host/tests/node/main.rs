@@ -10,6 +10,7 @@
 //! PANDO_BINARY   the binary (target/debug/pando)
 
 mod ahead;
+mod burst;
 mod cancel;
 mod checkpoint;
 mod crash;
@@ -39,6 +40,7 @@ use pando_host_tests::runner;
 fn main() {
     let mut cases = services::cases();
     cases.extend(ahead::cases());
+    cases.extend(burst::cases());
     cases.extend(live_fork::cases());
     cases.extend(checkpoint::cases());
     cases.extend(pager::cases());
