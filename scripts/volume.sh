@@ -18,7 +18,8 @@ usage() {
 		usage: scripts/volume.sh bench | posix | tools [STEP...]
 
 		bench  system calls and a small-file workload on ext4 (or whatever the checkout lies on), on an in-memory FUSE filesystem that
-		       does nothing else, and on a volume; then the engine alone: fsync, writing in order, snapshots, forks, restores.
+		       does nothing else, and on a volume, and a long file read again; then the engine alone: fsync, writing in order,
+		       snapshots, forks, restores.
 		       FILES (5000), ROUNDS (9), ENGINE_FILES (100000)
 		posix  pjdfstest on both; fsx and the file-system stressors of stress-ng, which check what they do, on a volume.
 		       FSX_OPERATIONS (20000), STRESS_SECONDS (2) for each stressor and 15 times that for all of them at once
@@ -72,6 +73,16 @@ bench() {
 			# shellcheck disable=SC2086 # two words
 			/usr/bin/python3 scripts/smallfiles.py "$work/$place" $load 5 32
 		done
+	done
+	say "512 MiB read from the kernel's pages of the file, each of three times: nobody is asked"
+	for place in ext4 ceiling volume; do
+		dd if=/dev/zero of="$work/$place/long" bs=1M count=512 status=none
+		printf '%-24s' "$work/$place" | sed "s|$work/||"
+		for _ in 1 2 3; do
+			dd if="$work/$place/long" of=/dev/null bs=1M 2>&1 | sed -n 's/.*, \(.*\)$/\1/p' | tr '\n' ' '
+		done
+		echo
+		rm "$work/$place/long"
 	done
 	say "the engine alone"
 	TMPDIR=$work "$EXAMPLES/speed" "${ENGINE_FILES:-100000}" 4096

@@ -106,6 +106,8 @@ pub(crate) struct Node {
     captures: Mutex<HashMap<SandboxId, Arc<AsyncMutex<()>>>>,
     /// Who may have the keeper make a sandbox.
     creating: Semaphore,
+    /// Held while a pager is looked for or started: of two that start at once the second would take the first one's socket away.
+    reaching_pager: AsyncMutex<()>,
     /// The pool may have room, or a start has ended.
     pool_work: Notify,
     /// Limits are to be bound.
@@ -156,6 +158,7 @@ impl Node {
             keeper_restarts: watch::Sender::new(0),
             captures: Mutex::default(),
             creating: Semaphore::new(CREATED_AT_ONCE),
+            reaching_pager: AsyncMutex::default(),
             pool_work: Notify::new(),
             limits_work: Notify::new(),
             sweep_work: Notify::new(),

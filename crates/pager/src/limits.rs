@@ -16,7 +16,7 @@ pub const IMAGES_MAX: usize = 256;
 /// Longest name of an image, in bytes: it is kept in a fixed place in shared memory.
 pub const NAME_BYTES_MAX: usize = 128;
 
-/// Largest opaque description of an image: a manifest's client bytes.
+/// Largest opaque description of an image: roots of page images, as they are in a manifest.
 pub const IMAGE_BYTES_MAX: u64 = 1 << 20;
 
 /// Processes served at a time: with the descriptors of the sources, well below the usual hard limit of 20,000 descriptors.

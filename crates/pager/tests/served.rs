@@ -49,6 +49,7 @@ fn run_all(filter: &str) -> Result<()> {
         ("failures_that_pass_are_not_noticed", failures_that_pass_are_not_noticed),
         ("a_lost_page_stops_who_needs_it_and_nobody_else", a_lost_page_stops_who_needs_it_and_nobody_else),
         ("an_image_that_cannot_be_opened_stops_its_process", an_image_that_cannot_be_opened_stops_its_process),
+        ("images_give_their_places_to_later_ones", images_give_their_places_to_later_ones),
         ("a_guardian_without_work_ends", a_guardian_without_work_ends),
         ("any_of_them_may_be_killed_at_any_moment", any_of_them_may_be_killed_at_any_moment),
     ];
@@ -225,6 +226,19 @@ fn an_image_that_cannot_be_opened_stops_its_process(program: &Path) -> Result<()
     let mut victim = victim.child;
     ensure!(!victim.wait()?.success());
     wait_until("it is reported", || Ok(guardian.client()?.status()?.failures.len() == 1))?;
+    guardian.finish()
+}
+
+/// A guardian that always has something to do never ends, and nobody tells it what is not asked for any more.
+fn images_give_their_places_to_later_ones(program: &Path) -> Result<()> {
+    let guardian = Guardian::start(FAST, 1000, 60_000)?;
+    let small = |seed| Picture { pages: 16, ..picture(seed) };
+    for number in 0..pager::limits::IMAGES_MAX as u64 + 5 {
+        ends_well(begin(program, &guardian, &format!("image-{number}"), &small(number), 0)?)
+            .with_context(|| format!("image {number}"))?;
+    }
+    let images = guardian.client()?.status()?.images;
+    ensure!(images.iter().any(|image| image.name == "image-260") && images.iter().all(|image| image.name != "image-0"));
     guardian.finish()
 }
 

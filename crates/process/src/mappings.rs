@@ -33,8 +33,9 @@ pub(crate) struct Classified {
 /// What is kept from forks (`MADV_DONTFORK`): from the first to the last of mappings that follow each other, with the holes between them.
 /// `madvise` goes on behind a hole, and says `ENOMEM` at the end. (Node.js keeps some 600 mappings from forks.)
 pub(crate) fn kept_from_forks(lines: &[MapLine]) -> Vec<Range> {
-    let alike = |a: &MapLine, b: &MapLine| a.flags.dont_fork && b.flags.dont_fork;
-    let runs = lines.chunk_by(alike).filter(|run| run[0].flags.dont_fork);
+    // A mapped device ends the kernel's walk.
+    let goes_on = |line: &MapLine| line.flags.dont_fork && !line.io;
+    let runs = lines.chunk_by(|a, b| goes_on(a) && goes_on(b)).filter(|run| run[0].flags.dont_fork);
     runs.map(|run| Range { start: run[0].range.start, end: run[run.len() - 1].range.end }).collect()
 }
 

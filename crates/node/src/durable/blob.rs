@@ -115,6 +115,11 @@ pub(super) struct BlobReader<'a> {
 }
 
 impl BlobRef {
+    /// Whether versions of checkpoints before the fourth know such a reference.
+    pub(super) fn is_old(&self) -> bool {
+        matches!(self.place, Place::Inline(_) | Place::Listed(_))
+    }
+
     /// Reads it piece by piece.
     pub(super) fn open<'a>(&self, store: &'a Store, runtime: &'a Handle) -> Result<BlobReader<'a>> {
         let list = match &self.place {

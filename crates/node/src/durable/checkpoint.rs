@@ -75,7 +75,14 @@ pub(crate) fn name_of(name: &TemplateName) -> Result<HeadName> {
 impl Checkpoint {
     fn encode(&self) -> Result<Vec<u8>> {
         let bytes = postcard::to_stdvec(self).storing("encode a checkpoint")?;
-        frame::encode(FRAME, VERSION, &bytes).storing("encode a checkpoint")
+        frame::encode(FRAME, self.version(), &bytes).storing("encode a checkpoint")
+    }
+
+    /// The first that can be read: an older node of the same store reads what is only amended here.
+    pub(super) fn version(&self) -> u16 {
+        let Self { state, memory, base, layers, hot, contents, .. } = self;
+        let references = [state, memory].into_iter().chain(base).chain(layers).chain(hot).chain(contents);
+        if references.into_iter().all(BlobRef::is_old) { WHOLE } else { VERSION }
     }
 
     fn decode(framed: &[u8]) -> Result<Self> {
@@ -96,13 +103,13 @@ impl Checkpoint {
         parent: Option<ManifestId>,
     ) -> Result<(ManifestId, u64)> {
         let client = self.encode()?.into();
-        let manifest = Manifest { kind: MANIFEST_KIND, version: VERSION, parent, client, ..Manifest::default() };
+        let manifest = Manifest { kind: MANIFEST_KIND, version: self.version(), parent, client, ..Manifest::default() };
         writing.commit(&name_of(&self.spec.name)?, replaces, manifest)
     }
 
     /// Takes the place of what `head` names, with the segments of that and those of `writing`.
     pub(crate) fn amend(&self, writing: Writing, head: &Head) -> Result<()> {
-        writing.amend(self.encode()?.into(), head).map(drop)
+        writing.amend(self.version(), self.encode()?.into(), head).map(drop)
     }
 
     /// The checkpoint of this name, if there is one.
@@ -266,8 +273,11 @@ mod tests {
         for bit in 0..cut.len() * 8 {
             let mut flipped = cut.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
-            // Version 0 means what 1 does, which only lacks lists: those that are there are read.
-            assert!(Checkpoint::decode(&flipped).is_ok_and(|found| found == newer) == (bit == 50), "bit {bit}");
+            // An older version only lacks lists: those that are there are read.
+            assert!(
+                Checkpoint::decode(&flipped).is_ok_and(|found| found == newer) == (48..50).contains(&bit),
+                "bit {bit}"
+            );
         }
     }
 }

@@ -3,9 +3,10 @@
 use std::{
     ops::Range,
     path::PathBuf,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, Mutex, OnceLock, TryLockError},
 };
 
+use base::frame;
 use memory::{Fetched, PageReader, PageRun};
 use pager::{Cluster, OpenSource, PageSource, SourceError};
 use serde::{Deserialize, Serialize};
@@ -13,6 +14,10 @@ use tokio::runtime::Runtime;
 
 use super::{BlobRef, Checkpoint, Chunks, Durable, Settings, Storing, page_reader};
 use crate::error::{Error, Result};
+
+/// Of the frame around what the pager is told.
+const FRAME: u16 = 0x4e03;
+const VERSION: u16 = 1;
 
 const PAGE: u64 = memory::PAGE_BYTES as u64;
 
@@ -30,7 +35,14 @@ impl ImageRoots {
     }
 
     pub(crate) fn encode(&self) -> Result<Vec<u8>> {
-        postcard::to_stdvec(self).storing("describe the memory of a checkpoint")
+        let bytes = postcard::to_stdvec(self).storing("describe the memory of a checkpoint")?;
+        frame::encode(FRAME, VERSION, &bytes).storing("describe the memory of a checkpoint")
+    }
+
+    /// A pager may be older or newer than the node that asks it.
+    fn decode(framed: &[u8]) -> Result<Self> {
+        let (_, bytes) = frame::decode(framed, FRAME, VERSION).storing("read the description of a page image")?;
+        postcard::from_bytes(bytes).storing("read the description of a page image")
     }
 }
 
@@ -50,7 +62,18 @@ impl Opener {
     }
 
     fn opened(&self) -> Result<&(Runtime, Durable)> {
-        let _only = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(opened) = self.opened.get() {
+            return Ok(opened);
+        }
+        let _only = match self.opening.try_lock() {
+            Ok(only) => only,
+            Err(TryLockError::Poisoned(only)) => only.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                // Whoever is at it does it for all who wait. Failures, too, or each would wait for those of all before it.
+                drop(self.opening.lock());
+                return self.opened.get().ok_or("it could not be opened: the log says why").storing("open the store");
+            }
+        };
         if let Some(opened) = self.opened.get() {
             return Ok(opened);
         }
@@ -59,9 +82,8 @@ impl Opener {
         Ok(self.opened.get_or_init(|| (runtime, durable)))
     }
 
-    fn open_pages(&self, image: &[u8]) -> Result<Stored> {
-        let ImageRoots { roots, is_recorded } =
-            postcard::from_bytes(image).storing("read the description of a page image")?;
+    fn open_pages(&self, image: ImageRoots) -> Result<Stored> {
+        let ImageRoots { roots, is_recorded } = image;
         let (runtime, durable) = self.opened()?;
         let reader = page_reader(roots.iter(), durable, runtime.handle())?;
         let clusters = reader.clusters().storing("read the index of a page image")?;
@@ -77,6 +99,7 @@ impl OpenSource for Opener {
     }
 
     fn open(&self, image: &[u8]) -> std::result::Result<Arc<dyn PageSource>, SourceError> {
+        let image = ImageRoots::decode(image).map_err(|error| SourceError::Permanent(Box::new(error)))?;
         // Asked again for as long as the pager has patience: the store may be out of reach for a while.
         let stored = self.open_pages(image).map_err(|error| SourceError::Transient(Box::new(error)))?;
         Ok(Arc::new(stored))

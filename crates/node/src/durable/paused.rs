@@ -87,7 +87,7 @@ fn name_of(id: &SandboxId) -> Result<HeadName> {
 impl Paused {
     fn encode(&self) -> Result<Vec<u8>> {
         let bytes = postcard::to_stdvec(self).storing("encode a paused sandbox")?;
-        frame::encode(FRAME, VERSION, &bytes).storing("encode a paused sandbox")
+        frame::encode(FRAME, self.version(), &bytes).storing("encode a paused sandbox")
     }
 
     pub(super) fn decode(framed: &[u8]) -> Result<Self> {
@@ -111,10 +111,15 @@ impl Paused {
         Ok(Self { checkpoint, id, parent, created_ms, paused_ms, machine, holder, volumes: Vec::new() })
     }
 
+    /// The first that can be read; since the third it is that of the checkpoint.
+    fn version(&self) -> u16 {
+        self.checkpoint.version()
+    }
+
     /// Commits it; `parent` is what its checkpoint was taken against. Blocks.
     pub(crate) fn commit(&self, writing: Writing, parent: Option<ManifestId>) -> Result<ManifestId> {
         let client = self.encode()?.into();
-        let manifest = Manifest { kind: MANIFEST_KIND, version: VERSION, parent, client, ..Manifest::default() };
+        let manifest = Manifest { kind: MANIFEST_KIND, version: self.version(), parent, client, ..Manifest::default() };
         writing.commit(&name_of(&self.id)?, None, manifest).map(|(manifest, _)| manifest)
     }
 
@@ -126,9 +131,9 @@ impl Paused {
         durable: &Durable,
         runtime: &Handle,
     ) -> Result<Head> {
-        let client = Self { holder, ..self.clone() }.encode()?.into();
+        let handed = Self { holder, ..self.clone() };
         let writing = Writing::begin(durable, runtime, &format!("sandbox {}", self.id))?;
-        let manifest = writing.amend(client, head)?;
+        let manifest = writing.amend(handed.version(), handed.encode()?.into(), head)?;
         Ok(Head { manifest, ..head.clone() })
     }
 

@@ -130,9 +130,9 @@ impl Writing {
 
 impl Writing {
     /// Puts the manifest of `head` with other client bytes in its place, with what was written meanwhile; if `head` is still what there is.
-    pub(crate) fn amend(self, client: bytes::Bytes, head: &Head) -> Result<ManifestId> {
+    pub(crate) fn amend(self, version: u16, client: bytes::Bytes, head: &Head) -> Result<ManifestId> {
         let read = self.runtime.block_on(Manifest::read(&self.durable.store, head.manifest));
-        let manifest = Manifest { client, ..read.storing("read a manifest")? };
+        let manifest = Manifest { version, client, ..read.storing("read a manifest")? };
         self.commit(&head.name, Some(head), manifest).map(|(manifest, _)| manifest)
     }
 }

@@ -160,6 +160,11 @@ impl Status {
             signal => Self::Signal(signal),
         }
     }
+
+    /// What is said of a copy that has ended so before its start was complete.
+    pub(crate) fn in_start(self) -> String {
+        format!("the copy {self} during its start")
+    }
 }
 
 impl std::fmt::Display for Status {

@@ -193,7 +193,7 @@ impl Zygotes {
         self.by_number
             .values_mut()
             .flat_map(|held| held.requested.extract_if(|_, requested| died(requested)).collect::<Vec<_>>())
-            .map(|(_, requested)| (requested.seq, step_failed(format!("the copy {status} during its start"))))
+            .map(|(_, requested)| (requested.seq, step_failed(status.in_start())))
             .collect()
     }
 

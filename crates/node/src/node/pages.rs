@@ -54,6 +54,7 @@ impl Node {
 
     /// Has a pager run. The connection is for [`Node::serve`].
     pub(super) async fn reach_pager(&self) -> Result<Client> {
+        let _only = self.reaching_pager.lock().await;
         let (socket, command) = (self.pager_socket(), self.config.pager_command.clone());
         let group = bounded::group(&self.cgroups, Service::Pager, self.config.pager_memory);
         let reach = move || connect_or_start(&socket, &command, group);

@@ -14,7 +14,6 @@ use std::{
 
 use api::BuildTimings;
 use base::id::TemplateName;
-use pager::Client;
 use sys::uffd::Uffd;
 use tokio::{runtime::Handle, task::JoinHandle};
 
@@ -40,7 +39,6 @@ impl Node {
         let Some((head, checkpoint)) = Checkpoint::find(&self.durable, name).await? else { return Ok(None) };
         // Of many who look for it at once one may have restored it before another has found it.
         self.state().begin_again(&checkpoint.spec)?;
-        let _in_flight = InFlight::new(self);
         let _admitted = Admitted::new(self, &checkpoint.spec.name);
         self.changed();
         let directory = self.config.template_dir(name);
@@ -113,7 +111,8 @@ impl Node {
             layers.try_for_each(|(layer, into)| Checkpoint::unpack_layer(layer, &durable, &runtime, into).map(drop))
         };
         let node = Arc::clone(self);
-        let pager = tokio::spawn(async move { node.reach_pager().await });
+        // Without a connection that is held meanwhile: it has places for a few.
+        let pager = tokio::spawn(async move { node.reach_pager().await.map(drop) });
         // Both are waited for in any case: what is unpacked is removed after a failure.
         let (parcel, unpacked) = tokio::join!(parcel, tokio::task::spawn_blocking(unpack));
         let parcel = parcel.doing("fetch the checkpoint").flatten();
@@ -152,11 +151,16 @@ impl Node {
         began: Instant,
     ) -> Result<ZygoteRef> {
         let number = self.state().number();
-        let keeper = self.keeper("restore the zygote").await?;
         let request = Request::RestoreZygote(RestoreZygote { zygote: number, layers: record.layers() });
         let Fetched { parcel, image, pager } = fetched;
-        let answer = keeper.call("restore the zygote", request, &[&parcel], ZYGOTE_DEADLINE).await;
-        let client = pager.await.doing("reach the pager").flatten();
+        // The pool would take the keeper's time.
+        let in_flight = InFlight::new(self);
+        let answer = match self.keeper("restore the zygote").await {
+            Ok(keeper) => keeper.call("restore the zygote", request, &[&parcel], ZYGOTE_DEADLINE).await,
+            Err(error) => Err(error),
+        };
+        drop(in_flight);
+        let pager = pager.await.doing("start the pager").flatten();
         let answer = answer?;
         match answer.reply {
             Reply::Built { facts, build_us, .. } => {
@@ -167,7 +171,8 @@ impl Node {
                 let fill = async {
                     let Some(faults) = answer.descriptor else { return Ok(()) };
                     let (name, pid) = (record.pages.clone().unwrap_or_default(), zygote.engine.pid);
-                    self.fill(Served { name, image, pid, ranges: by_fault(parcel)? }, faults, hot, client).await
+                    pager?;
+                    self.fill(Served { name, image, pid, ranges: by_fault(parcel)? }, faults, hot).await
                 };
                 if let Err(error) = fill.await {
                     self.drop_zygote(number).await;
@@ -185,13 +190,7 @@ impl Node {
     }
 
     /// Puts the working set into a zygote, and hands it over to the pager.
-    async fn fill(
-        &self,
-        served: Served,
-        faults: OwnedFd,
-        hot: JoinHandle<Result<HotPages>>,
-        client: Result<Client>,
-    ) -> Result<()> {
+    async fn fill(&self, served: Served, faults: OwnedFd, hot: JoinHandle<Result<HotPages>>) -> Result<()> {
         let hot = hot.await.doing("read the working set").flatten();
         let fill = move || {
             let faults = Uffd::from(faults);
@@ -203,7 +202,9 @@ impl Node {
             OwnedFd::from(faults)
         };
         let faults = tokio::task::spawn_blocking(fill).await.doing("fill the working set")?;
-        self.serve(served, faults, client?).await
+        // It may have waited in vain for as long as it stays, and have ended.
+        let client = self.reach_pager().await?;
+        self.serve(served, faults, client).await
     }
 }
 
@@ -213,7 +214,8 @@ pub(super) struct Fetched {
     parcel: OwnedFd,
     /// For the pager.
     image: Vec<u8>,
-    pager: JoinHandle<Result<Client>>,
+    /// A pager comes up.
+    pager: JoinHandle<Result<()>>,
 }
 
 /// What the keeper needs to restore a zygote, in a file without a name. Blocks.

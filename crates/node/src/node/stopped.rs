@@ -7,7 +7,10 @@ use base::id::SandboxId;
 use pager::Client;
 
 use super::{Node, start::Source};
-use crate::error::{Context, Error};
+use crate::{
+    error::{Context, Error},
+    keeper::message::Status,
+};
 
 /// The pager writes down whom it killed after it did so.
 const TRIES: u32 = 20;
@@ -38,6 +41,9 @@ impl Node {
     /// The same of a copy that has ended in its start: the keeper knows only that it was killed.
     pub(super) async fn explain_failed_start(&self, source: &Source, error: Error) -> Error {
         let (Error::Keeper { action, message }, Some(pages)) = (&error, source.pages.clone()) else { return error };
+        if *message != Status::Signal(rustix::process::Signal::KILL.as_raw()).in_start() {
+            return error;
+        }
         let socket = crate::pager_socket(&self.config.state_dir);
         let asked = tokio::task::spawn_blocking(move || reason(&socket, &pages, None)).await;
         match asked.doing("ask the pager") {

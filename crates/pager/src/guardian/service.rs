@@ -137,8 +137,7 @@ impl Guardian {
         if self.unfinished() >= PROCESSES_MAX - PROCESSES_RESERVE {
             return Err(format!("at most {} processes are served", PROCESSES_MAX - PROCESSES_RESERVE));
         }
-        let place = self.board.images().find(|place| !place.is_used());
-        let place = place.ok_or_else(|| format!("at most {IMAGES_MAX} images are served"))?;
+        let place = self.free_place().ok_or_else(|| format!("at most {IMAGES_MAX} images are served"))?;
         let process = self.board.take_process(State::TakenByGuardian).ok_or("no place for a process")?;
         let serial = self.board.get(Word::Serials) + 1;
         self.board.set(Word::Serials, serial);
@@ -149,6 +148,23 @@ impl Guardian {
         place.complete();
         self.ring();
         Ok(())
+    }
+
+    /// A place for an image; else that of the one that was handed over first of those that no process needs any more: what was recorded of it
+    /// had its time to be asked for.
+    fn free_place(&self) -> Option<ImageRecord> {
+        if let Some(free) = self.board.images().find(|place| !place.is_used()) {
+            return Some(free);
+        }
+        let done = self.board.images().filter(|image| image.is_complete() && !self.is_needed(*image));
+        let oldest = done.min_by_key(|image| image.serial())?;
+        self.remove_if_unused(oldest);
+        Some(oldest).filter(|place| !place.is_used())
+    }
+
+    fn is_needed(&self, image: ImageRecord) -> bool {
+        let uses = |record: &ProcessRecord| record.state() != State::Free && record.image() == image.index;
+        self.board.processes().any(|record| uses(&record))
     }
 
     /// Removes images that nobody asks for any more.
@@ -166,8 +182,7 @@ impl Guardian {
     }
 
     fn remove_if_unused(&self, image: ImageRecord) {
-        let uses = |record: &ProcessRecord| record.state() != State::Free && record.image() == image.index;
-        if !self.board.processes().any(|record| uses(&record)) {
+        if !self.is_needed(image) {
             let descriptor = image.descriptor();
             image.remove();
             drop(descriptor.map(sys::share::adopt));
