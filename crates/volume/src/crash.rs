@@ -2,8 +2,9 @@
 
 /// All of them.
 #[cfg(feature = "crashes")]
-pub const CRASH_POINTS: [&str; 12] = [
+pub const CRASH_POINTS: [&str; 13] = [
     "log begun",
+    "log file taken over",
     "log written",
     "log synced",
     "data written",
@@ -43,3 +44,16 @@ pub(crate) fn point(name: &'static str) {
 /// As above.
 #[cfg(not(feature = "crashes"))]
 pub(crate) fn point(_: &'static str) {}
+
+/// [`WAL_SPARE_BYTES`](crate::limits::WAL_SPARE_BYTES), or `PANDO_SPARE_BYTES`: the processes that die write little.
+#[cfg(feature = "crashes")]
+pub(crate) fn spare_bytes() -> u64 {
+    let bytes = std::env::var("PANDO_SPARE_BYTES").ok().and_then(|bytes| bytes.parse().ok());
+    bytes.unwrap_or(crate::limits::WAL_SPARE_BYTES)
+}
+
+/// As above.
+#[cfg(not(feature = "crashes"))]
+pub(crate) fn spare_bytes() -> u64 {
+    crate::limits::WAL_SPARE_BYTES
+}

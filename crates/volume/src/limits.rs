@@ -121,6 +121,9 @@ pub const WAL_FILL_BYTES: u64 = 256 << 10;
 /// Syncs of one file of the log after which it is filled ahead: most files see none or one.
 pub const WAL_SYNCS_MIN: u32 = 4;
 
+/// A file of the log that a commit has overtaken becomes the next one if it is as large, and as much was written during the commit.
+pub const WAL_SPARE_BYTES: u64 = 8 << 20;
+
 /// Files of the log that are not synced and kept open for it, above which a commit syncs them.
 pub const WAL_UNSYNCED_MAX: usize = 16;
 

@@ -6,6 +6,7 @@
 //! promised is damaged, and the log is named and left as it is.
 
 use std::{
+    ffi::OsStr,
     fs::{self, File},
     io::{self, Read},
     ops::Range,
@@ -58,7 +59,18 @@ pub(crate) fn epoch(folder: &Path) -> Result<Option<[u8; 16]>, WalError> {
     Ok(None)
 }
 
+/// A header that is of this file.
 fn read_header(path: &Path) -> Result<Option<Header>, WalError> {
+    Ok(any_header(path)?.filter(|header| is_of(header, path)))
+}
+
+/// A file that was taken over from another one has a new header and a new name. After a crash of the machine it may have one of them only: then
+/// it was never synced, and nothing that it was before is needed.
+fn is_of(header: &Header, path: &Path) -> bool {
+    path.file_name() == Some(OsStr::new(&header.file_name()))
+}
+
+fn any_header(path: &Path) -> Result<Option<Header>, WalError> {
     let mut bytes = Vec::with_capacity(HEADER_FRAME_BYTES);
     let read = File::open(path).and_then(|file| file.take(HEADER_FRAME_BYTES as u64).read_to_end(&mut bytes));
     read.map_err(failed("read", path))?;
@@ -143,7 +155,7 @@ fn divide(mut paths: Vec<PathBuf>, committed: u64) -> Result<(Vec<PathBuf>, Vec<
 /// beside what is written from here on. One with more in it than a crash leaves of what was never synced is kept under another name.
 fn discard(folder: &Path, paths: &[PathBuf]) -> Result<(), WalError> {
     for path in paths.iter().rev() {
-        if read_header(path)?.is_none() && has_content(path)? {
+        if any_header(path)?.is_none() && has_content(path)? {
             tracing::warn!(path = %path.display(), "a file of the log without a sound header is kept as .unsound");
             fs::rename(path, path.with_extension("unsound")).map_err(failed("rename", path))?;
         } else {
@@ -180,10 +192,10 @@ struct LogFile {
 }
 
 impl LogFile {
-    /// `None` without a sound header.
+    /// `None` without a sound header of its own.
     async fn read(path: &Path, store: &Store) -> Result<Option<Self>, WalError> {
         let bytes = Bytes::from(fs::read(path).map_err(failed("read", path))?);
-        let Some(header) = decode_header(&bytes) else { return Ok(None) };
+        let Some(header) = decode_header(&bytes).filter(|header| is_of(header, path)) else { return Ok(None) };
         let key = store.keys().get(header.key).await;
         let key = key.map_err(|source| WalError::Key { path: path.to_owned(), source: source.into() })?;
         let key = SegmentKey::derive(&key, store.realm(), header.file);

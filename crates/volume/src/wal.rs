@@ -11,7 +11,6 @@
 use std::{
     fs::{self, File},
     io,
-    os::unix::fs::FileExt,
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -23,21 +22,24 @@ use base::frame;
 use store::{
     id::{KeyId, Realm, SegmentId},
     keys::DataKey,
-    seal::SegmentKey,
 };
 
 use crate::{
     crash,
     error::WalError,
-    limits::{WAL_BUFFER_BYTES, WAL_FILL_BYTES, WAL_SYNCS_MIN, WAL_UNSYNCED_MAX},
+    limits::{WAL_BUFFER_BYTES, WAL_UNSYNCED_MAX},
     op::Record,
 };
 
 mod batch;
+mod open;
 
-use self::batch::Batch;
 #[cfg(test)]
 pub(crate) use self::batch::encode_record;
+use self::{
+    batch::Batch,
+    open::{Open, Spare},
+};
 
 /// Kinds of frames in a log.
 pub(crate) const HEADER_KIND: u16 = 0x5601;
@@ -69,6 +71,8 @@ pub(crate) struct Wal {
     syncing: Mutex<()>,
     /// The last operation that is known to be on disk.
     synced: AtomicU64,
+    /// How large a file has to be that is used again.
+    spare_bytes: u64,
 }
 
 /// Records that are in no file yet.
@@ -82,6 +86,8 @@ struct Log {
     open: Open,
     /// Files before the open one.
     older: Vec<Older>,
+    /// What the next file is made of.
+    spare: Option<Spare>,
     /// The folder was synced since the open file is in it.
     named: bool,
     /// A write or a sync has failed: what the kernel made of the rest is not known.
@@ -92,27 +98,23 @@ struct Older {
     path: PathBuf,
     /// The last operation in it.
     last: u64,
+    bytes: u64,
     /// As long as it is not known to be on disk.
     unsynced: Option<Arc<File>>,
 }
 
-struct Open {
-    file: Arc<File>,
-    /// Where the next batch goes.
-    end: u64,
-    /// Up to here the file has bytes: zeros from `end` on.
-    filled: u64,
-    syncs: u32,
-    path: PathBuf,
-    key: SegmentKey,
-    header: Header,
-    /// Number of the next batch.
-    number: u32,
-    /// The last operation in the file.
-    last: u64,
+impl From<Older> for Spare {
+    fn from(Older { path, bytes, .. }: Older) -> Self {
+        Self { path, bytes }
+    }
 }
 
 impl Header {
+    /// Sorts by the first operation.
+    pub(crate) fn file_name(&self) -> String {
+        format!("{:016x}-{}.wal", self.first, self.file)
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         let payload = [&self.file.0[..], &self.key.0, &self.epoch, &self.first.to_le_bytes()].concat();
         frame::encode(HEADER_KIND, VERSION, &payload).expect("a header has 48 bytes")
@@ -137,19 +139,27 @@ impl Wal {
             if !few {
                 file.sync_data().map_err(failed("sync", &path))?;
             }
-            Ok(Older { path, last, unsynced: few.then(|| Arc::new(file)) })
+            let bytes = file.metadata().map_err(failed("look at", &path))?.len();
+            Ok(Older { path, last, bytes, unsynced: few.then(|| Arc::new(file)) })
         };
         let older = replayed.into_iter().map(older).collect::<Result<_, _>>()?;
-        let open = Open::create(folder, realm, &key, epoch, last)?;
+        let open = Open::create(folder, realm, &key, (epoch, last), None)?;
         Ok(Self {
             folder: folder.to_owned(),
             realm: realm.clone(),
             key,
             buffer: Mutex::new(Buffer { batch: Batch::default(), last }),
-            log: Mutex::new(Log { open, older, named: false, failed: false }),
+            log: Mutex::new(Log { open, older, spare: None, named: false, failed: false }),
             syncing: Mutex::new(()),
             synced: AtomicU64::new(committed),
+            spare_bytes: crash::spare_bytes(),
         })
+    }
+
+    /// Has files used again whatever their size, and however little is written.
+    #[cfg(test)]
+    pub(crate) fn use_all_again(&mut self) {
+        self.spare_bytes = 0;
     }
 
     /// Appends operation `sequence`; the caller's lock keeps the order. True if it is time to [`Wal::write`].
@@ -243,12 +253,19 @@ impl Wal {
         Ok(())
     }
 
-    /// A commit has all up to `sequence`: files with nothing else go.
+    /// A commit has all up to `sequence`: files with nothing else go. As long as much is written, the largest of them becomes the next one.
     pub(crate) fn remove_through(&self, sequence: u64) -> Result<(), WalError> {
         let mut log = lock(&self.log);
-        let (done, rest) = log.older.drain(..).partition(|older| older.last <= sequence);
+        let (done, rest): (Vec<Older>, _) = log.older.drain(..).partition(|older| older.last <= sequence);
         log.older = rest;
-        remove_files(done)
+        let mut done: Vec<Spare> = log.spare.take().into_iter().chain(done.into_iter().map(Spare::from)).collect();
+        let busy = log.open.end() >= self.spare_bytes;
+        if busy {
+            done.sort_by_key(|spare| spare.bytes);
+            log.spare = done.pop_if(|spare| spare.bytes >= self.spare_bytes);
+        }
+        remove_files(done.into_iter().map(|spare| spare.path))?;
+        if busy { Ok(()) } else { log.open.trim() }
     }
 
     /// Another state begins after operation `last`, under another epoch: what was logged is of no use.
@@ -260,18 +277,22 @@ impl Wal {
         buffer.last = last;
         self.begin_file(&mut log, epoch, last)?;
         self.synced.store(last, Ordering::Release);
-        let removed = remove_files(std::mem::take(&mut log.older));
+        let spare = log.spare.take().map(|spare| spare.path);
+        let removed = remove_files(std::mem::take(&mut log.older).into_iter().map(|older| older.path).chain(spare));
         // The next opening would take one that stays for the log.
         log.failed |= removed.is_err();
         removed
     }
 
     fn begin_file(&self, log: &mut Log, epoch: [u8; 16], last: u64) -> Result<(), WalError> {
-        let next = Open::create(&self.folder, &self.realm, &self.key, epoch, last)?;
+        // Before another file says that all of this one was on disk.
+        log.open.trim()?;
+        let next = Open::create(&self.folder, &self.realm, &self.key, (epoch, last), log.spare.take())?;
         let before = std::mem::replace(&mut log.open, next);
         log.named = false;
+        let bytes = before.end();
         let unsynced = (self.synced.load(Ordering::Acquire) < before.last).then_some(before.file);
-        log.older.push(Older { path: before.path, last: before.last, unsynced });
+        log.older.push(Older { path: before.path, last: before.last, bytes, unsynced });
         Ok(())
     }
 
@@ -299,47 +320,12 @@ impl Wal {
     }
 }
 
-impl Open {
-    fn create(folder: &Path, realm: &Realm, key: &DataKey, epoch: [u8; 16], last: u64) -> Result<Self, WalError> {
-        let header = Header { file: SegmentId::random(), key: key.id(), epoch, first: last + 1 };
-        let path = folder.join(format!("{:016x}-{}.wal", header.first, header.file));
-        let bytes = header.encode();
-        let make = || -> io::Result<File> {
-            let file = File::options().write(true).create_new(true).open(&path)?;
-            file.write_all_at(&bytes, 0)?;
-            Ok(file)
-        };
-        let file = Arc::new(make().map_err(failed("begin", &path))?);
-        let end = bytes.len() as u64;
-        crash::point("log begun");
-        let key = SegmentKey::derive(key, realm, header.file);
-        Ok(Self { file, end, filled: end, syncs: 0, path, key, header, number: 0, last })
-    }
-
-    fn append(&mut self, batch: &[u8]) -> io::Result<()> {
-        self.file.write_all_at(batch, self.end)?;
-        self.end += batch.len() as u64;
-        self.filled = self.filled.max(self.end);
-        Ok(())
-    }
-
-    /// Writes zeros before they are reached, where syncs are frequent: a sync of bytes that are there already needs no commit of the
-    /// disk's filesystem, and takes half as long. If it fails, the next batch will say so.
-    fn fill_ahead(&mut self) {
-        self.syncs = self.syncs.saturating_add(1);
-        let wanted = self.syncs > WAL_SYNCS_MIN && self.filled - self.end < WAL_FILL_BYTES / 4;
-        if wanted && self.file.write_all_at(&[0; WAL_FILL_BYTES as usize], self.filled).is_ok() {
-            self.filled += WAL_FILL_BYTES;
-        }
-    }
-}
-
 pub(crate) fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> WalError {
     move |source| WalError::Io { action, path: path.to_owned(), source }
 }
 
-fn remove_files(files: Vec<Older>) -> Result<(), WalError> {
-    for Older { path, .. } in files {
+fn remove_files(files: impl IntoIterator<Item = PathBuf>) -> Result<(), WalError> {
+    for path in files {
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed("remove", &path)(error)),
             _ => crash::point("log removed"),

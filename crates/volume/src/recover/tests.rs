@@ -51,7 +51,16 @@ impl Place {
         self.runtime.block_on(read(&self.folder(), &self.store, committed))
     }
 
-    /// The only file.
+    /// As another process would read it now: the log goes on.
+    fn read_copy(&self, committed: u64) -> Recovered {
+        let copy = tempfile::tempdir().unwrap();
+        for path in super::files(&self.folder()).unwrap() {
+            fs::copy(&path, copy.path().join(path.file_name().unwrap())).unwrap();
+        }
+        self.runtime.block_on(read(copy.path(), &self.store, committed)).unwrap()
+    }
+
+    /// The newest file.
     fn file(&self) -> std::path::PathBuf {
         super::files(&self.folder()).unwrap().pop().unwrap()
     }
@@ -326,4 +335,92 @@ fn a_file_whose_header_is_damaged_is_kept_under_another_name() {
     assert!(numbers(&place.read(0).unwrap()).is_empty());
     assert_eq!(fs::read(file.with_extension("unsound")).unwrap(), bytes);
     assert!(!file.exists());
+}
+
+/// Operations 1-40 in a file that a commit has, taken over for 51-53 behind 41-50 in another. Gives the file as it was before and is now.
+fn taken_over(place: &Place, synced: bool) -> ((PathBuf, Vec<u8>), (PathBuf, Vec<u8>)) {
+    let mut wal = place.begin(0, Recovered::default());
+    wal.use_all_again();
+    append(&wal, 1..=20);
+    wal.write().unwrap();
+    append(&wal, 21..=40);
+    wal.sync().unwrap();
+    let before = place.file();
+    let content = fs::read(&before).unwrap();
+    wal.rotate().unwrap();
+    append(&wal, 41..=50);
+    wal.sync().unwrap();
+    wal.remove_through(40).unwrap();
+    wal.rotate().unwrap();
+    append(&wal, 51..=53);
+    if synced {
+        wal.sync().unwrap()
+    } else {
+        wal.write().unwrap()
+    }
+    let now = place.file();
+    let taken = fs::read(&now).unwrap();
+    assert!(!before.exists() && taken.len() == content.len(), "{} and {} bytes", taken.len(), content.len());
+    ((before, content), (now, taken))
+}
+
+#[test]
+fn what_a_file_was_before_is_not_read_again() {
+    for synced in [false, true] {
+        let place = Place::new();
+        let (_, (now, taken)) = taken_over(&place, synced);
+        assert_eq!(numbers(&place.read(40).unwrap()), (41..=53).collect::<Vec<_>>());
+        // What was of before is gone: the next file may say that all of this one was on disk.
+        assert!(fs::metadata(&now).unwrap().len() < taken.len() as u64);
+        let wal = place.begin(53, place.read(40).unwrap());
+        append(&wal, 54..=54);
+        wal.sync().unwrap();
+        assert_eq!(numbers(&place.read(40).unwrap()), (41..=54).collect::<Vec<_>>());
+        assert_eq!(numbers(&place.read(50).unwrap()), [51, 52, 53, 54]);
+    }
+}
+
+#[test]
+fn a_file_that_is_used_again_twice_has_nothing_of_before_when_another_follows() {
+    let place = Place::new();
+    let mut wal = place.begin(0, Recovered::default());
+    wal.use_all_again();
+    let (mut committed, mut last) = (0, 0);
+    for round in [40, 3, 30, 1, 50, 2, 1] {
+        let before = last;
+        // Two batches: the second says that the first was on disk, and all before it.
+        for next in [last + round, last + round + 1] {
+            append(&wal, last + 1..=next);
+            wal.sync().unwrap();
+            last = next;
+        }
+        assert_eq!(numbers(&place.read_copy(committed)), (committed + 1..=last).collect::<Vec<_>>());
+        wal.rotate().unwrap();
+        wal.remove_through(before).unwrap();
+        committed = before;
+    }
+    assert!(super::files(&place.folder()).unwrap().len() <= 3, "one that is read, the open one, one to use again");
+}
+
+/// Neither the name nor the header nor a batch was synced: the disk may have any of them.
+#[test]
+fn a_crash_while_a_file_is_taken_over_leaves_what_was_promised() {
+    let whole = taken_over(&Place::new(), false).1.1.len();
+    for length in (0..=whole).step_by(7) {
+        for (old_name, old_first) in [(false, false), (false, true), (true, false), (true, true)] {
+            let place = Place::new();
+            let ((before, content), (now, taken)) = taken_over(&place, false);
+            fs::remove_file(&now).unwrap();
+            // Of the new bytes the first or the last have come to the disk.
+            let mixed = if old_first {
+                [&content[..length], &taken[length..]].concat()
+            } else {
+                [&taken[..length], &content[length..]].concat()
+            };
+            fs::write(if old_name { &before } else { &now }, mixed).unwrap();
+            let left = numbers(&place.read(40).unwrap());
+            assert!(left.len() >= 10 && left.iter().copied().eq(41..41 + left.len() as u64), "{length}: {left:?}");
+            assert_eq!(numbers(&place.read(40).unwrap()), left, "and what is left is sound");
+        }
+    }
 }
