@@ -119,7 +119,9 @@ pub(crate) async fn read(folder: &Path, store: &Store, committed: u64) -> Result
         } else {
             recovered.files.push((path.clone(), next - 1));
         }
-        if let Some((offset, number)) = torn {
+        if let Some((offset, number)) = torn
+            && !begins_with(paths.get(at + 1), next)?
+        {
             // What a commit has need not be here.
             let missing = next.max(committed + 1);
             let rest = file.says_synced(offset + 1, Some(number), missing);
@@ -139,6 +141,13 @@ pub(crate) async fn read(folder: &Path, store: &Store, committed: u64) -> Result
     Ok(recovered)
 }
 
+/// Does this file begin with operation `first`? Then nothing is missing before it: what is behind the last batch of the one before is what
+/// that file was before it was taken over.
+fn begins_with(path: Option<&PathBuf>, first: u64) -> Result<bool, WalError> {
+    let header = path.map(|path| read_header(path)).transpose()?;
+    Ok(header.flatten().is_some_and(|header| header.first == first))
+}
+
 /// Files that end before operation `committed` or with it, and the others: a crash may bring one back that was removed, and not all of it.
 fn divide(mut paths: Vec<PathBuf>, committed: u64) -> Result<(Vec<PathBuf>, Vec<PathBuf>), WalError> {
     let mut first = 0;
@@ -155,7 +164,11 @@ fn divide(mut paths: Vec<PathBuf>, committed: u64) -> Result<(Vec<PathBuf>, Vec<
 /// beside what is written from here on. One with more in it than a crash leaves of what was never synced is kept under another name.
 fn discard(folder: &Path, paths: &[PathBuf]) -> Result<(), WalError> {
     for path in paths.iter().rev() {
-        if any_header(path)?.is_none() && has_content(path)? {
+        let header = any_header(path)?;
+        if header.is_some_and(|header| !is_of(&header, path)) {
+            tracing::warn!(path = %path.display(), "a file of the log that was being taken over is removed");
+        }
+        if header.is_none() && has_content(path)? {
             tracing::warn!(path = %path.display(), "a file of the log without a sound header is kept as .unsound");
             fs::rename(path, path.with_extension("unsound")).map_err(failed("rename", path))?;
         } else {
@@ -256,13 +269,10 @@ impl LogFile {
 }
 
 fn cut_tail(path: &Path, length: usize) -> Result<(), WalError> {
-    tracing::warn!(path = %path.display(), length, "the log's tail was never synced and is dropped");
-    let cut = || {
-        let file = File::options().write(true).open(path)?;
-        file.set_len(length as u64)?;
-        file.sync_all()
-    };
-    cut().map_err(failed("cut the tail of", path))
+    tracing::info!(path = %path.display(), length, "the log ends here: what follows was never synced, or is of before");
+    // Durable with the next sync, which syncs this file, too; until then the disk may have what it had.
+    let cut = File::options().write(true).open(path).and_then(|file| file.set_len(length as u64));
+    cut.map_err(failed("cut the tail of", path))
 }
 
 fn record_ranges(plain: &Bytes) -> Option<Vec<Range<usize>>> {

@@ -4,8 +4,8 @@
 //!   append ─ into memory, under the state's lock ─► write: sealed batch, no sync ─► sync: fdatasync, shared by all who wait
 //! ```
 //!
-//! A file has a header and batches of records; a new one is begun with each commit, and files that a commit has overtaken are removed: what
-//! nobody wants synced need not come to the disk at all.
+//! A file has a header and batches of records; another one is begun with each commit, and files that a commit has overtaken are removed, or used
+//! again: what nobody wants synced need not come to the disk at all.
 //! The layout and what a reader makes of damage are in docs/formats/volume-log.md.
 
 use std::{
@@ -156,10 +156,10 @@ impl Wal {
         })
     }
 
-    /// Has files used again whatever their size, and however little is written.
+    /// Has files used again from another size on.
     #[cfg(test)]
-    pub(crate) fn use_all_again(&mut self) {
-        self.spare_bytes = 0;
+    pub(crate) fn use_again_from(&mut self, bytes: u64) {
+        self.spare_bytes = bytes;
     }
 
     /// Appends operation `sequence`; the caller's lock keeps the order. True if it is time to [`Wal::write`].
@@ -259,7 +259,7 @@ impl Wal {
         let (done, rest): (Vec<Older>, _) = log.older.drain(..).partition(|older| older.last <= sequence);
         log.older = rest;
         let mut done: Vec<Spare> = log.spare.take().into_iter().chain(done.into_iter().map(Spare::from)).collect();
-        let busy = log.open.end() >= self.spare_bytes;
+        let busy = log.open.written() >= self.spare_bytes;
         if busy {
             done.sort_by_key(|spare| spare.bytes);
             log.spare = done.pop_if(|spare| spare.bytes >= self.spare_bytes);
@@ -275,22 +275,23 @@ impl Wal {
         let mut buffer = lock(&self.buffer);
         buffer.batch = Batch::default();
         buffer.last = last;
-        self.begin_file(&mut log, epoch, last)?;
+        if let Err(error) = self.begin_file(&mut log, epoch, last) {
+            // What the open file promised from here on would be set aside with it.
+            log.failed = true;
+            return Err(error);
+        }
         self.synced.store(last, Ordering::Release);
-        let spare = log.spare.take().map(|spare| spare.path);
-        let removed = remove_files(std::mem::take(&mut log.older).into_iter().map(|older| older.path).chain(spare));
+        let removed = remove_files(std::mem::take(&mut log.older).into_iter().map(|older| older.path));
         // The next opening would take one that stays for the log.
         log.failed |= removed.is_err();
         removed
     }
 
     fn begin_file(&self, log: &mut Log, epoch: [u8; 16], last: u64) -> Result<(), WalError> {
-        // Before another file says that all of this one was on disk.
-        log.open.trim()?;
         let next = Open::create(&self.folder, &self.realm, &self.key, (epoch, last), log.spare.take())?;
         let before = std::mem::replace(&mut log.open, next);
         log.named = false;
-        let bytes = before.end();
+        let bytes = before.bytes();
         let unsynced = (self.synced.load(Ordering::Acquire) < before.last).then_some(before.file);
         log.older.push(Older { path: before.path, last: before.last, bytes, unsynced });
         Ok(())

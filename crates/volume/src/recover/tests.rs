@@ -1,7 +1,9 @@
 //! Damage of every kind.
 
 use std::{
+    collections::BTreeSet,
     fs::{self, File},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -340,7 +342,7 @@ fn a_file_whose_header_is_damaged_is_kept_under_another_name() {
 /// Operations 1-40 in a file that a commit has, taken over for 51-53 behind 41-50 in another. Gives the file as it was before and is now.
 fn taken_over(place: &Place, synced: bool) -> ((PathBuf, Vec<u8>), (PathBuf, Vec<u8>)) {
     let mut wal = place.begin(0, Recovered::default());
-    wal.use_all_again();
+    wal.use_again_from(0);
     append(&wal, 1..=20);
     wal.write().unwrap();
     append(&wal, 21..=40);
@@ -370,8 +372,7 @@ fn what_a_file_was_before_is_not_read_again() {
         let place = Place::new();
         let (_, (now, taken)) = taken_over(&place, synced);
         assert_eq!(numbers(&place.read(40).unwrap()), (41..=53).collect::<Vec<_>>());
-        // What was of before is gone: the next file may say that all of this one was on disk.
-        assert!(fs::metadata(&now).unwrap().len() < taken.len() as u64);
+        assert!(fs::metadata(&now).unwrap().len() < taken.len() as u64, "what was of before is cut off");
         let wal = place.begin(53, place.read(40).unwrap());
         append(&wal, 54..=54);
         wal.sync().unwrap();
@@ -381,11 +382,12 @@ fn what_a_file_was_before_is_not_read_again() {
 }
 
 #[test]
-fn a_file_that_is_used_again_twice_has_nothing_of_before_when_another_follows() {
+fn files_are_used_again_and_again_and_what_they_were_before_is_not_damage() {
     let place = Place::new();
+    let inode = |path: &PathBuf| fs::metadata(path).unwrap().ino();
     let mut wal = place.begin(0, Recovered::default());
-    wal.use_all_again();
-    let (mut committed, mut last) = (0, 0);
+    wal.use_again_from(0);
+    let (mut committed, mut last, mut inodes) = (0, 0, BTreeSet::new());
     for round in [40, 3, 30, 1, 50, 2, 1] {
         let before = last;
         // Two batches: the second says that the first was on disk, and all before it.
@@ -395,11 +397,40 @@ fn a_file_that_is_used_again_twice_has_nothing_of_before_when_another_follows() 
             last = next;
         }
         assert_eq!(numbers(&place.read_copy(committed)), (committed + 1..=last).collect::<Vec<_>>());
+        inodes.insert(inode(&place.file()));
         wal.rotate().unwrap();
         wal.remove_through(before).unwrap();
         committed = before;
     }
+    assert!(inodes.len() <= 3, "{} files for seven", inodes.len());
     assert!(super::files(&place.folder()).unwrap().len() <= 3, "one that is read, the open one, one to use again");
+}
+
+#[test]
+fn when_little_is_written_files_and_what_they_were_before_go() {
+    let place = Place::new();
+    let mut wal = place.begin(0, Recovered::default());
+    let bytes = 2 * crate::limits::WAL_FILL_BYTES;
+    wal.use_again_from(bytes);
+    let large = vec![7; bytes as usize];
+    let mut last = 0;
+    let mut write = |data: &[u8]| {
+        let op = Op::Write { ino: Ino(1), offset: 0, data, drop_privileges: false, now: Time::default() };
+        last += 1;
+        wal.append(last, &Record { request: 0, op });
+        wal.write().unwrap();
+        last
+    };
+    let mut commit = |data: &[u8]| {
+        write(data);
+        wal.rotate().unwrap();
+        // As much is written while it commits.
+        let last = write(data);
+        wal.remove_through(last - 1).unwrap();
+        super::files(&place.folder()).unwrap().iter().map(|path| fs::metadata(path).unwrap().len()).sum::<u64>()
+    };
+    (0..4).for_each(|_| assert!(commit(&large) > bytes));
+    assert!(commit(b"little") < bytes, "neither a file to use again nor more of the open one than it needs");
 }
 
 /// Neither the name nor the header nor a batch was synced: the disk may have any of them.

@@ -3,6 +3,7 @@
 //! Filling new pages of a file takes several times as long as copying into those it has, and new blocks have to be found when they are synced.
 //! So whoever writes much goes on in a file that a commit has overtaken, with another header and name (as PostgreSQL does with its log).
 //! What is behind the last batch then is not zeros but batches of before, which do not open: they are sealed with the key of the file before.
+//! A reader takes them for a torn tail, and sees by the next file's first operation that nothing is missing.
 
 use std::{
     fs::{self, File},
@@ -36,10 +37,8 @@ pub(super) struct Open {
     pub(super) file: Arc<File>,
     /// Where the next batch goes.
     end: u64,
-    /// Up to here the file has bytes.
+    /// Up to here the file has bytes: of before, or zeros.
     filled: u64,
-    /// Up to here those behind `end` are of before; zeros follow.
-    used: u64,
     syncs: u32,
     pub(super) path: PathBuf,
     pub(super) key: SegmentKey,
@@ -77,14 +76,20 @@ impl Open {
         };
         let file = Arc::new(make().map_err(failed("begin", &path))?);
         let end = bytes.len() as u64;
-        let used = spare.map_or(end, |spare| spare.bytes.max(end));
+        let filled = spare.map_or(end, |spare| spare.bytes.max(end));
         crash::point("log begun");
         let key = SegmentKey::derive(key, realm, header.file);
-        Ok(Self { file, end, filled: used, used, syncs: 0, path, key, header, number: 0, last })
+        Ok(Self { file, end, filled, syncs: 0, path, key, header, number: 0, last })
     }
 
-    pub(super) fn end(&self) -> u64 {
+    /// Bytes that were written since it was begun.
+    pub(super) fn written(&self) -> u64 {
         self.end
+    }
+
+    /// Bytes of the file.
+    pub(super) fn bytes(&self) -> u64 {
+        self.filled
     }
 
     pub(super) fn append(&mut self, batch: &[u8]) -> io::Result<()> {
@@ -94,11 +99,11 @@ impl Open {
         Ok(())
     }
 
-    /// Cuts off what is of before.
+    /// Gives back what will not be reached soon.
     pub(super) fn trim(&mut self) -> Result<(), WalError> {
-        if self.end < self.used {
+        if self.filled - self.end > WAL_FILL_BYTES {
             self.file.set_len(self.end).map_err(failed("cut", &self.path))?;
-            (self.filled, self.used) = (self.end, self.end);
+            self.filled = self.end;
         }
         Ok(())
     }

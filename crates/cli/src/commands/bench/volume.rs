@@ -129,20 +129,23 @@ impl Run<'_> {
         let node = PrivateNode::fresh(self.way).await?;
         node.create_volume(&name, VolumeDurability::Local).await?;
         node.mount(&name, directory.path()).await?;
-        let local = Sequential::measure(beside.path(), bytes).await?;
-        let volume = Sequential::measure(directory.path(), bytes).await?;
-        drop(beside);
+        let local_writes = write_rounds(beside.path(), bytes).await?;
+        let writes = write_rounds(directory.path(), bytes).await?;
+        // Warm reads are of a volume that has stored what was written: before, sealing and storing it takes the processors.
         node.snapshot(&name).await?;
+        let local_reads = read_rounds(beside.path(), bytes).await?;
+        let reads = read_rounds(directory.path(), bytes).await?;
+        drop(beside);
         self.destroy(node).await?;
         let rate = |time: Duration| format!("{:.0} MiB/s", bytes as f64 / (1 << 20) as f64 / time.as_secs_f64());
         let compared = |volume: &[Duration], local: &[Duration]| {
             let (volume, local) = (median(volume), median(local));
             format!("{} = {:.2}x of the same on the local disk", rate(volume), times(local, volume))
         };
-        let beside = compared(&volume.writes, &local.writes);
-        report.add(format!("{size} written in order, and fsync, {label}"), volume.writes, beside);
-        let beside = compared(&volume.reads, &local.reads);
-        report.add(format!("{size} read in order, warm, {label}"), volume.reads, beside);
+        let beside = compared(&writes, &local_writes);
+        report.add(format!("{size} written in order, and fsync, {label}"), writes, beside);
+        let beside = compared(&reads, &local_reads);
+        report.add(format!("{size} read in order, warm, {label}"), reads, beside);
 
         progress(&format!("a file of {size} on fresh nodes, {label}"));
         let (mut cold, mut fetched) = (Vec::new(), Vec::new());
@@ -166,30 +169,28 @@ impl Run<'_> {
     }
 }
 
-/// A long file, written and read in order.
-struct Sequential {
-    writes: Vec<Duration>,
-    reads: Vec<Duration>,
+/// A long file, written in order and synced, some times over.
+async fn write_rounds(place: &Path, bytes: u64) -> Result<Vec<Duration>> {
+    let place = place.to_owned();
+    spawn_blocking(move || {
+        let round = |_| -> Result<Duration> {
+            let took = long_write(&place, bytes)?;
+            sync(&place)?;
+            Ok(took)
+        };
+        (0..LONG_ROUNDS).map(round).collect()
+    })
+    .await?
 }
 
-impl Sequential {
-    async fn measure(place: &Path, bytes: u64) -> Result<Self> {
-        let (mut writes, mut reads) = (Vec::new(), Vec::new());
-        for _ in 0..LONG_ROUNDS {
-            let place = place.to_owned();
-            let (wrote, read) = spawn_blocking(move || -> Result<_> {
-                let wrote = long_write(&place, bytes)?;
-                sync(&place)?;
-                // What the first reader brings along, others find.
-                long_read(&place, bytes)?;
-                Ok((wrote, long_read(&place, bytes)?))
-            })
-            .await??;
-            writes.push(wrote);
-            reads.push(read);
-        }
-        Ok(Self { writes, reads })
-    }
+/// The same file, read in order. What the first reader brings along, others find.
+async fn read_rounds(place: &Path, bytes: u64) -> Result<Vec<Duration>> {
+    let place = place.to_owned();
+    spawn_blocking(move || {
+        long_read(&place, bytes)?;
+        (0..LONG_ROUNDS).map(|_| long_read(&place, bytes)).collect()
+    })
+    .await?
 }
 
 /// Fetches all objects that were not there `before`.
