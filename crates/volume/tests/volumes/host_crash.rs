@@ -101,7 +101,12 @@ impl Machine {
             Step::Die => {
                 volume.engine().write_log().unwrap();
                 self.volume = None;
+                let there = read_log(&log);
                 self.volume = Some(self.place.node("one").open("ws").unwrap());
+                // Who discards files syncs the folder: what went before is gone for good.
+                if there.keys().any(|path| !path.exists()) {
+                    self.before.clear();
+                }
             }
         }
     }
