@@ -94,12 +94,12 @@ fn shared(node: &Node) -> Result<()> {
     let here = directory(node, "here")?;
     node.ok(&["volume", "mount", "ws", &here.display().to_string()])?;
     ensure!(fs::read_to_string(here.join("d/b"))? == "by http");
-    // Eight chunks at a time, not one.
+    // Four requests at a time, of eight chunks each, not one chunk.
     let device = fs::metadata(&here)?.dev();
     let bdi = format!("/sys/class/bdi/{}:{}/read_ahead_kb", rustix::fs::major(device), rustix::fs::minor(device));
     let kib = fs::read_to_string(&bdi)?;
     match fs::write(&bdi, &kib) {
-        Ok(()) => ensure!(kib.trim() == "1024", "{bdi}: {kib}"),
+        Ok(()) => ensure!(kib.trim() == "4096", "{bdi}: {kib}"),
         Err(error) => println!("    how far is read ahead cannot be set here: {bdi}: {error}"),
     }
     fs::write(here.join("d/c"), "from the host")?;
