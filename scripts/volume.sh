@@ -18,7 +18,7 @@ usage() {
 		usage: scripts/volume.sh bench | posix | tools [STEP...]
 
 		bench  system calls and a small-file workload on ext4 (or whatever the checkout lies on), on an in-memory FUSE filesystem that
-		       does nothing else, and on a volume, and a long file read again; then the engine alone: fsync, writing in order,
+		       does nothing else, and on a volume, and a long file written and read again; then the engine alone: fsync, writing in order,
 		       snapshots, forks, restores.
 		       FILES (5000), ROUNDS (9), ENGINE_FILES (100000)
 		posix  pjdfstest on both; fsx and the file-system stressors of stress-ng, which check what they do, on a volume.
@@ -72,6 +72,13 @@ bench() {
 		for place in ext4 ceiling volume; do
 			# shellcheck disable=SC2086 # two words
 			/usr/bin/python3 scripts/smallfiles.py "$work/$place" $load 5 32
+		done
+	done
+	say "1 GiB written in order and synced, by turns: MiB/s of each of four"
+	for _ in 1 2; do
+		for place in ext4 ceiling volume; do
+			/usr/bin/python3 scripts/long_file.py "$work/$place"
+			sleep 3
 		done
 	done
 	say "512 MiB read from the kernel's pages of the file, each of three times: nobody is asked"
