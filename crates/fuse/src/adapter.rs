@@ -16,6 +16,7 @@ use volume::{Attributes, Kind};
 use self::operations::{Place, SetAttributes, new_inode};
 use crate::{
     convert::{VALID, attributes, errno, file_type, ino, kind, nothing},
+    crew::Crew,
     session::Options,
     warm_up::{self, WarmUp},
 };
@@ -42,14 +43,14 @@ const LISTED: usize = 64;
 
 /// See the module.
 pub(crate) struct Adapter {
-    shared: Arc<Shared>,
+    crew: Arc<Crew>,
     warm_up: Arc<WarmUp>,
     options: Options,
 }
 
 impl Adapter {
-    pub(crate) fn new(shared: Arc<Shared>, warm_up: Arc<WarmUp>, options: Options) -> Self {
-        Self { shared, warm_up, options }
+    pub(crate) fn new(crew: Arc<Crew>, warm_up: Arc<WarmUp>, options: Options) -> Self {
+        Self { crew, warm_up, options }
     }
 }
 
@@ -135,7 +136,7 @@ impl Filesystem for Adapter {
     }
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        match self.shared.find(place(parent, name)) {
+        match self.crew.work().find(place(parent, name)) {
             Err(Errno::NOENT) => reply.entry(&VALID, &nothing(), GENERATION),
             found => reply_entry(reply, found),
         }
@@ -144,12 +145,12 @@ impl Filesystem for Adapter {
     fn forget(&self, request: &Request, node: INodeNo, count: u64) {
         match node.0 {
             warm_up::NODE => self.warm_up.attend(request),
-            _ => self.shared.forgotten(ino(node), count),
+            _ => self.crew.work().forgotten(ino(node), count),
         }
     }
 
     fn getattr(&self, _: &Request, node: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        reply_attributes(reply, self.shared.engine().attributes(ino(node)));
+        reply_attributes(reply, self.crew.work().engine().attributes(ino(node)));
     }
 
     fn setattr(
@@ -171,11 +172,11 @@ impl Filesystem for Adapter {
         reply: ReplyAttr,
     ) {
         let set = SetAttributes { mode, uid, gid, size, accessed, modified };
-        reply_attributes(reply, self.shared.set_attributes(request, ino(node), &set));
+        reply_attributes(reply, self.crew.work().set_attributes(request, ino(node), &set));
     }
 
     fn readlink(&self, _: &Request, node: INodeNo, reply: ReplyData) {
-        reply_data(reply, self.shared.engine().read_link(ino(node)));
+        reply_data(reply, self.crew.work().engine().read_link(ino(node)));
     }
 
     fn mknod(
@@ -191,7 +192,7 @@ impl Filesystem for Adapter {
         serving(request, || {
             let made = kind(mode).ok_or(Errno::INVAL).and_then(|kind| {
                 let new = new_inode(request, kind, mode, b"");
-                self.shared.make(request, place(parent, name), volume::New { device: rdev, ..new })
+                self.crew.work().make(request, place(parent, name), volume::New { device: rdev, ..new })
             });
             reply_entry(reply, made);
         });
@@ -200,26 +201,26 @@ impl Filesystem for Adapter {
     fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
         serving(request, || {
             let new = new_inode(request, Kind::Directory, mode, b"");
-            reply_entry(reply, self.shared.make(request, place(parent, name), new));
+            reply_entry(reply, self.crew.work().make(request, place(parent, name), new));
         });
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         serving(request, || {
-            reply_empty(reply, self.shared.unlink(request, place(parent, name)));
+            reply_empty(reply, self.crew.work().unlink(request, place(parent, name)));
         });
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         serving(request, || {
-            reply_empty(reply, self.shared.remove_directory(request, place(parent, name)));
+            reply_empty(reply, self.crew.work().remove_directory(request, place(parent, name)));
         });
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         serving(request, || {
             let new = new_inode(request, Kind::Symlink, 0o777, target.as_os_str().as_bytes());
-            reply_entry(reply, self.shared.make(request, place(parent, name), new));
+            reply_entry(reply, self.crew.work().make(request, place(parent, name), new));
         });
     }
 
@@ -234,13 +235,16 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         serving(request, || {
-            reply_empty(reply, self.shared.rename(request, place(parent, name), place(new_parent, new_name), flags));
+            reply_empty(
+                reply,
+                self.crew.work().rename(request, place(parent, name), place(new_parent, new_name), flags),
+            );
         });
     }
 
     fn link(&self, request: &Request, node: INodeNo, new_parent: INodeNo, new_name: &OsStr, reply: ReplyEntry) {
         serving(request, || {
-            reply_entry(reply, self.shared.link(request, ino(node), place(new_parent, new_name)));
+            reply_entry(reply, self.crew.work().link(request, ino(node), place(new_parent, new_name)));
         });
     }
 
@@ -254,7 +258,7 @@ impl Filesystem for Adapter {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        serving(request, || match self.shared.create(request, place(parent, name), mode, flags) {
+        serving(request, || match self.crew.work().create(request, place(parent, name), mode, flags) {
             Ok(made) => {
                 reply.created(
                     &VALID,
@@ -291,7 +295,7 @@ impl Filesystem for Adapter {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        reply_data(reply, self.shared.engine().read(ino(node), offset, size));
+        reply_data(reply, self.crew.work().engine().read(ino(node), offset, size));
     }
 
     fn write(
@@ -307,19 +311,19 @@ impl Filesystem for Adapter {
         reply: ReplyWrite,
     ) {
         let drop_privileges = flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        reply_written(reply, self.shared.write(ino(node), offset, data, drop_privileges));
+        reply_written(reply, self.crew.work().write(ino(node), offset, data, drop_privileges));
     }
 
     fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        reply_empty(reply, self.shared.volume().sync());
+        reply_empty(reply, self.crew.work().volume().sync());
     }
 
     fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        reply_empty(reply, self.shared.volume().sync());
+        reply_empty(reply, self.crew.work().volume().sync());
     }
 
     fn readdir(&self, _: &Request, node: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        let listed = self.shared.list(ino(node), offset, |entry| {
+        let listed = self.crew.work().list(ino(node), offset, |entry| {
             let name = OsStr::from_bytes(&entry.name);
             reply.add(INodeNo(entry.ino.0), entry.cookie, file_type(entry.kind), name)
         });
@@ -330,7 +334,7 @@ impl Filesystem for Adapter {
     }
 
     fn readdirplus(&self, _: &Request, node: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
-        let listed = self.shared.list_told(ino(node), offset, |entry, attr| {
+        let listed = self.crew.work().list_told(ino(node), offset, |entry, attr| {
             let name = OsStr::from_bytes(&entry.name);
             reply.add(attr.ino, entry.cookie, name, &VALID, attr, GENERATION)
         });
@@ -341,7 +345,7 @@ impl Filesystem for Adapter {
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
-        match self.shared.engine().usage() {
+        match self.crew.work().engine().usage() {
             Ok(usage) => {
                 let block = u64::from(BLOCK_BYTES);
                 let free = usage.bytes_max.saturating_sub(usage.bytes) / block;
@@ -374,21 +378,21 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         serving(request, || {
-            reply_empty(reply, self.shared.set_xattr(request, ino(node), (name.as_bytes(), value), flags));
+            reply_empty(reply, self.crew.work().set_xattr(request, ino(node), (name.as_bytes(), value), flags));
         });
     }
 
     fn getxattr(&self, _: &Request, node: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        reply_xattr(reply, size, self.shared.xattr(ino(node), name.as_bytes()));
+        reply_xattr(reply, size, self.crew.work().xattr(ino(node), name.as_bytes()));
     }
 
     fn listxattr(&self, _: &Request, node: INodeNo, size: u32, reply: ReplyXattr) {
-        reply_xattr(reply, size, self.shared.xattr_names(ino(node)));
+        reply_xattr(reply, size, self.crew.work().xattr_names(ino(node)));
     }
 
     fn removexattr(&self, request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         serving(request, || {
-            reply_empty(reply, self.shared.remove_xattr(request, ino(node), name.as_bytes()));
+            reply_empty(reply, self.crew.work().remove_xattr(request, ino(node), name.as_bytes()));
         });
     }
 
@@ -402,11 +406,11 @@ impl Filesystem for Adapter {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        reply_empty(reply, self.shared.allocate(ino(node), offset, length, mode));
+        reply_empty(reply, self.crew.work().allocate(ino(node), offset, length, mode));
     }
 
     fn lseek(&self, _: &Request, node: INodeNo, _: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
-        match self.shared.seek(ino(node), offset, whence) {
+        match self.crew.work().seek(ino(node), offset, whence) {
             Ok(offset) => reply.offset(offset),
             Err(error) => reply.error(errno(error)),
         }
@@ -425,6 +429,6 @@ impl Filesystem for Adapter {
         _: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        reply_written(reply, self.shared.copy((ino(from), from_offset), (ino(to), to_offset), length));
+        reply_written(reply, self.crew.work().copy((ino(from), from_offset), (ino(to), to_offset), length));
     }
 }

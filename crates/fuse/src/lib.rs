@@ -13,6 +13,7 @@
 
 mod adapter;
 mod convert;
+mod crew;
 mod error;
 mod handshake;
 mod mount;

@@ -1,29 +1,26 @@
-//! The threads that serve one superblock.
+//! One superblock that is served.
 
 use std::{
     ffi::OsStr,
     io,
-    os::{
-        fd::{AsFd, AsRawFd, OwnedFd},
-        unix::ffi::OsStrExt,
-    },
+    os::{fd::OwnedFd, unix::ffi::OsStrExt},
     sync::Arc,
 };
 
-use fuser::{BackgroundSession, Config, INodeNo, Notifier, SessionACL};
+use fuser::{INodeNo, Notifier};
 use volume::{Ino, Volume};
 
 use crate::{
-    adapter::{Adapter, Shared},
+    adapter::Shared,
+    crew::Crew,
     error::{Doing, FuseError},
     handshake::{self, Beginning, Notification},
-    warm_up::WarmUp,
 };
 
 /// How a superblock is served.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// Threads that answer requests.
+    /// Most threads that answer requests.
     pub threads: usize,
     /// The kernel gathers small writes before it sends them: less durable, and faster for programs that write a few bytes at a time.
     /// Decided when the superblock is made, and kept over an adoption.
@@ -43,9 +40,8 @@ impl Default for Options {
 /// A superblock that is being served. Dropping this ends nothing: the threads work until the superblock ends.
 pub struct Served {
     shared: Arc<Shared>,
-    device: OwnedFd,
     notifier: Notifier,
-    session: BackgroundSession,
+    crew: Arc<Crew>,
 }
 
 impl Served {
@@ -66,25 +62,8 @@ impl Served {
 
     fn serve(volume: Arc<Volume>, device: OwnedFd, options: Options, beginning: Beginning) -> Result<Self, FuseError> {
         let shared = Arc::new(Shared::new(volume));
-        let warm_up = Arc::new(WarmUp::default());
-        let adapter = Adapter::new(shared.clone(), warm_up.clone(), options);
-        let threads = options.threads.max(1);
-        let mut config = Config::default();
-        config.acl = SessionACL::All;
-        config.n_threads = Some(threads);
-        let (session, socket) =
-            handshake::session(adapter, config, device.as_fd(), beginning).doing("shake hands with FUSE")?;
-        let (notifier, place) = (session.notifier(), session.as_fd().as_raw_fd());
-        let session = session.spawn().doing("start threads for FUSE")?;
-        let begin = || {
-            // Before any thread reads the device: what this process has read must not be repeated.
-            if beginning == Beginning::Running {
-                handshake::notify(&device, Notification::Resend)?;
-            }
-            sys::mount::put_in_place(&device, place)
-        };
-        warm_up.run(socket, threads, begin).doing("begin to read requests")?;
-        Ok(Self { shared, device, notifier, session })
+        let (crew, notifier) = Crew::begin(shared.clone(), device, options, beginning)?;
+        Ok(Self { shared, notifier, crew })
     }
 
     /// The kernel forgets a name, after somebody else than the kernel has changed it. Not for threads that answer the kernel.
@@ -101,7 +80,7 @@ impl Served {
     /// the kernel.
     pub fn forget_all(&self) {
         // Names first: who looks one up from here on gets what is true now.
-        tell(handshake::notify(&self.device, Notification::ForgetNames));
+        tell(handshake::notify(self.crew.device(), Notification::ForgetNames));
         match self.shared.engine().known() {
             Ok(known) => known.into_iter().for_each(|ino| self.forget_inode(ino)),
             Err(errno) => tracing::error!(%errno, "what the kernel knows of a volume is not known"),
@@ -110,7 +89,7 @@ impl Served {
 
     /// Waits until the superblock has ended: until the last clone of its mount, and its tree, are gone.
     pub fn wait(self) -> Result<(), FuseError> {
-        self.session.join().doing("serve a superblock to its end")
+        self.crew.wait().doing("serve a superblock to its end")
     }
 }
 

@@ -13,13 +13,14 @@ pub fn return_large_allocations() {
     unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE_BYTES) };
 }
 
-/// Memory of large allocations is used again by later ones, of any thread, and up to 256 MiB at the end of a heap are kept. For a process
+/// Memory of large allocations (below 16 MiB) is used again by later ones, of any thread, and up to 256 MiB at the end of a heap are kept. For a process
 /// that has large buffers all the time: with [`return_large_allocations`] each of them costs page faults, and the end of each interrupts other
 /// processors: two thirds of the time of a process that writes volumes.
 pub fn reuse_large_allocations() {
     const KEPT_BYTES: i32 = 256 << 20;
-    // The bound for mappings is above all buffers. Two heaps, for a moment's competition: one for each thread would hold what only that one can use.
-    let numbers = [(libc::M_MMAP_THRESHOLD, 1 << 30), (libc::M_TRIM_THRESHOLD, KEPT_BYTES), (libc::M_ARENA_MAX, 2)];
+    // The bound for mappings is above all buffers but those of FUSE's threads, of which most is never touched: out of a heap it would be cleared
+    // first. Two heaps, for a moment's competition: one for each thread would hold what only that one can use.
+    let numbers = [(libc::M_MMAP_THRESHOLD, 16 << 20), (libc::M_TRIM_THRESHOLD, KEPT_BYTES), (libc::M_ARENA_MAX, 2)];
     for (parameter, value) in numbers {
         // SAFETY: sets a number of the allocator; it fails only for numbers that are too large.
         unsafe { libc::mallopt(parameter, value) };

@@ -22,6 +22,7 @@ pub(crate) const ALL: &[Case] = &[
     ("files: a copy shares its data", files::copies),
     ("mounts: a clone is read-only, in another namespace, and the last one ends it", mounts::clones),
     ("mounts: the kernel forgets what others change", mounts::forgets),
+    ("mounts: there are about as many threads as are busy, which end with the superblock", mounts::crew),
     ("programs: git", programs::git),
     ("programs: tar with everything in it", programs::tar),
     ("programs: sqlite with a log and with a journal", programs::sqlite),

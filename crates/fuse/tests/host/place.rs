@@ -78,6 +78,15 @@ impl Place {
         self.server = Some(server.unwrap());
     }
 
+    /// Threads of the server that read requests.
+    pub(crate) fn answering_threads(&self) -> usize {
+        let server = self.server.as_ref().unwrap().id();
+        let tasks = std::fs::read_dir(format!("/proc/{server}/task")).unwrap().flatten();
+        // The others of `fuser` only wait for these.
+        let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+        tasks.map(name).filter(|name| name.starts_with("fuser-") && name.trim() != "fuser-bg").count()
+    }
+
     /// Kills the server as a crash does.
     pub(crate) fn kill(&mut self) {
         let mut server = self.server.take().unwrap();

@@ -1,6 +1,14 @@
 //! Superblocks, their clones and their ends.
 
-use std::{fs, io::ErrorKind, os::fd::AsFd, path::Path, sync::Arc};
+use std::{
+    fs,
+    io::ErrorKind,
+    os::fd::AsFd,
+    path::Path,
+    sync::Arc,
+    thread::sleep,
+    time::{Duration, Instant},
+};
 
 use fuse::{Access, Options, Served, clone_tree, mount};
 use rustix::{
@@ -32,6 +40,42 @@ pub(super) fn clones() {
     unmount(other.path(), UnmountFlags::empty()).unwrap();
     place.unmount();
 }
+
+pub(super) fn crew() {
+    let mut place = Place::new();
+    for round in 0..2 {
+        place.shell("for i in $(seq 50); do echo $i > f$i; done; cat f* > /dev/null");
+        assert!(place.answering_threads() <= 4, "one request after the other needs no more; round {round}");
+        place.python(MANY_SYNC);
+        let until = Instant::now() + Duration::from_secs(10);
+        while place.answering_threads() != Options::default().threads {
+            assert!(Instant::now() < until, "{} threads", place.answering_threads());
+            sleep(Duration::from_millis(5));
+        }
+        place.python(MANY_SYNC);
+        assert_eq!(place.answering_threads(), Options::default().threads);
+        if round == 0 {
+            // Who takes over begins with few again; then the superblock ends, with all of them.
+            place.kill();
+            place.serve("adopt");
+            place.shell("test $(ls | wc -l) = 74");
+        }
+    }
+    place.unmount();
+}
+
+/// Twenty-four threads that make files durable.
+const MANY_SYNC: &str = "
+import os, threading
+def work(number):
+    for round in range(10):
+        with open(f'synced{number}', 'w') as file:
+            file.write(str(round)); file.flush(); os.fsync(file.fileno())
+threads = [threading.Thread(target=work, args=(number,)) for number in range(24)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+assert all(open(f'synced{number}').read() == '9' for number in range(24))
+";
 
 /// As a keeper does it: a process in another mount namespace attaches what was cloned outside of it.
 fn in_another_namespace(place: &Place) {

@@ -1,0 +1,159 @@
+//! The threads that answer for one superblock: few, and twice as many whenever all of them are busy at once.
+//!
+//! A thread that waits for the store or the disk is taken, so a superblock wants many. But each has the pages of its buffer ([`crate::warm_up`]), a
+//! megabyte and some; most superblocks of a node with many sandboxes are hardly used.
+//!
+//! ```text
+//!   begin: FEW threads ── all are at work ──► one more session on the same device, with as many ── all are at work ──► ...
+//! ```
+
+use std::{
+    io,
+    ops::Deref,
+    os::{
+        fd::{AsFd, AsRawFd, OwnedFd},
+        raw::c_int,
+    },
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread::{self, JoinHandle},
+};
+
+use fuser::{BackgroundSession, Config, Notifier, SessionACL};
+
+use crate::{
+    adapter::{Adapter, Shared},
+    error::{Doing, FuseError},
+    handshake::{self, Beginning, Notification},
+    session::Options,
+    warm_up::WarmUp,
+};
+
+/// Threads that a superblock begins with: a program that waits for each answer needs one, and the kernel reads ahead for it.
+const FEW: usize = 2;
+
+/// See the module.
+pub(crate) struct Crew {
+    shared: Arc<Shared>,
+    device: OwnedFd,
+    options: Options,
+    /// Threads that are at work.
+    busy: AtomicUsize,
+    /// Threads that there are, or will be in a moment.
+    hired: AtomicUsize,
+    sessions: Mutex<Vec<BackgroundSession>>,
+    hiring: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Crew {
+    /// The first threads. With these the conversation with the kernel begins, or goes on.
+    pub(crate) fn begin(
+        shared: Arc<Shared>,
+        device: OwnedFd,
+        options: Options,
+        beginning: Beginning,
+    ) -> Result<(Arc<Self>, Notifier), FuseError> {
+        let threads = options.threads.clamp(1, FEW);
+        let (busy, hired) = (AtomicUsize::new(0), AtomicUsize::new(threads));
+        let (sessions, hiring) = (Mutex::default(), Mutex::default());
+        let crew = Arc::new(Self { shared, device, options, busy, hired, sessions, hiring });
+        let begin = || match beginning {
+            // Before any thread reads the device: what this process has read must not be repeated.
+            Beginning::Running => handshake::notify(&crew.device, Notification::Resend),
+            Beginning::New => Ok(()),
+        };
+        let notifier = crew.hire(threads, beginning, begin).doing("begin to read requests")?;
+        Ok((crew, notifier))
+    }
+
+    pub(crate) fn device(&self) -> &OwnedFd {
+        &self.device
+    }
+
+    /// Has `threads` more threads read the device.
+    fn hire(
+        self: &Arc<Self>,
+        threads: usize,
+        beginning: Beginning,
+        first: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<Notifier> {
+        let warm_up = Arc::new(WarmUp::default());
+        let adapter = Adapter::new(Arc::clone(self), warm_up.clone(), self.options);
+        let mut config = Config::default();
+        config.acl = SessionACL::All;
+        config.n_threads = Some(threads);
+        let (session, socket) = handshake::session(adapter, config, self.device.as_fd(), beginning)?;
+        let (notifier, place): (_, c_int) = (session.notifier(), session.as_fd().as_raw_fd());
+        lock(&self.sessions).push(session.spawn()?);
+        warm_up.run(socket, threads, || {
+            first()?;
+            sys::mount::put_in_place(&self.device, place)
+        })?;
+        Ok(notifier)
+    }
+
+    /// What a thread answers from; it is at work until this is dropped.
+    pub(crate) fn work(self: &Arc<Self>) -> Working<'_> {
+        let (busy, hired) = (self.busy.fetch_add(1, Ordering::Relaxed) + 1, self.hired.load(Ordering::Relaxed));
+        if busy == hired && hired < self.options.threads {
+            self.hire_more(hired);
+        }
+        Working(self)
+    }
+
+    #[cold]
+    fn hire_more(self: &Arc<Self>, hired: usize) {
+        let wanted = (2 * hired).min(self.options.threads);
+        if self.hired.compare_exchange(hired, wanted, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+            return;
+        }
+        let crew = Arc::clone(self);
+        // Who asks waits for its answer, not for this.
+        let hire = move || {
+            if let Err(error) = crew.hire(wanted - hired, Beginning::Running, || Ok(())) {
+                tracing::warn!(%error, "a volume has to do with few threads");
+            }
+        };
+        match thread::Builder::new().name("fuse-hiring".to_owned()).spawn(hire) {
+            Ok(hiring) => lock(&self.hiring).push(hiring),
+            Err(error) => tracing::warn!(%error, "a volume has to do with few threads"),
+        }
+    }
+
+    /// Waits until all threads have ended, as they do when the superblock has.
+    pub(crate) fn wait(&self) -> io::Result<()> {
+        loop {
+            let session = lock(&self.sessions).pop();
+            let Some(session) = session else { return Ok(()) };
+            session.join()?;
+            // Those that were about to begin end at once.
+            let hiring = std::mem::take(&mut *lock(&self.hiring));
+            for thread in hiring {
+                thread.join().map_err(|_| io::Error::other("a thread panicked"))?;
+            }
+        }
+    }
+}
+
+/// A thread at work.
+pub(crate) struct Working<'a>(&'a Crew);
+
+impl Deref for Working<'_> {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.0.shared
+    }
+}
+
+impl Drop for Working<'_> {
+    fn drop(&mut self) {
+        self.0.busy.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
