@@ -2,8 +2,10 @@
 
 use std::fmt;
 
-use base::id::TemplateName;
+use base::id::{TemplateName, VolumeName};
 use serde::{Deserialize, Serialize};
+
+use crate::volume::KeptState;
 
 /// Body of a request to take one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +40,20 @@ pub struct Checkpoint {
     pub stored_memory_bytes: u64,
     /// What its file changes take, in bytes.
     pub layer_bytes: u64,
+    /// The volumes that it could write, as they were in the same instant. Each sandbox that is started from it gets forks of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<CheckpointVolume>,
+}
+
+/// A volume of a checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckpointVolume {
+    /// The volume's name then.
+    pub volume: VolumeName,
+    /// The directory that it was mounted on.
+    pub path: String,
+    /// What was in it.
+    pub state: KeptState,
 }
 
 /// What taking a checkpoint is doing.

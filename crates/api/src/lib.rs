@@ -48,7 +48,7 @@ mod template;
 pub mod volume;
 
 pub use change::{Change, VolumeChange, VolumeVerification};
-pub use checkpoint::{Checkpoint, CheckpointEvent, CheckpointRequest, CheckpointStage};
+pub use checkpoint::{Checkpoint, CheckpointEvent, CheckpointRequest, CheckpointStage, CheckpointVolume};
 pub use error::{ErrorBody, ErrorCode, ErrorDetail};
 pub use mount::{MountRequest, UnmountRequest, VolumeMount};
 pub use node::{NodeInfo, PoolInfo};

@@ -191,9 +191,22 @@ pub struct Restored {
 pub struct ForkVolumeRequest {
     /// Of the new volume.
     pub name: VolumeName,
-    /// What it begins with; none: what the volume has now.
+    /// What it begins with; none, and no other state: what the volume has now.
     #[serde(default)]
     pub snapshot: Option<SnapshotName>,
+    /// What it begins with, if that is a state without a name. The volume itself may be gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<KeptState>,
+}
+
+/// A state of a volume that has no name of its own: a checkpoint has it, and keeps it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeptState {
+    /// The checkpoint's name among those of the store.
+    pub by: String,
+    /// The manifest of the state.
+    pub manifest: String,
 }
 
 /// What lies at a path.

@@ -8,7 +8,7 @@ pub fn segment(bytes: &[u8]) {
     segment::fuzz(bytes);
 }
 
-/// The body of a manifest.
+/// The body of a manifest, of each version.
 pub fn manifest(body: &[u8]) {
     crate::manifest::fuzz(body);
 }

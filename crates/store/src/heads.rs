@@ -187,30 +187,42 @@ impl Heads {
     /// Gives what `of` names a second name, with a note, if `of` is still exactly that. In one step, so that no lease is needed. May be
     /// repeated as it was when the answer was lost.
     pub async fn duplicate(&self, of: &Head, name: &HeadName, note: &str) -> Result<Head, HeadsError> {
+        self.name_kept(of, of.manifest, name, note).await
+    }
+
+    /// Gives `manifest` a name of its own, with a note: one that the manifest which `keeper` names needs, if `keeper` is still exactly that. In
+    /// one step, as [`Heads::duplicate`].
+    pub async fn name_kept(
+        &self,
+        keeper: &Head,
+        manifest: ManifestId,
+        name: &HeadName,
+        note: &str,
+    ) -> Result<Head, HeadsError> {
         if note.len() > limits::HEAD_NOTE_BYTES_MAX {
             return Err(HeadsError::Note { bytes: note.len(), bytes_max: limits::HEAD_NOTE_BYTES_MAX });
         }
         let failed = || database("name a state again");
-        let Head { realm, manifest, .. } = of;
+        let realm = &keeper.realm;
         let mut transaction = self.database.begin().await?;
         let generation = next_generation(&mut transaction).await?;
         // Changes nothing: locks the row, so that no commit moves the head away, and no collector comes, before the second name is there.
         let lock = "UPDATE heads SET generation = generation
             WHERE realm = $1 AND name = $2 AND generation = $3 AND manifest = $4";
-        let lock = sqlx::query(lock).bind(realm.as_str()).bind(of.name.as_str()).bind(signed(of.generation));
-        let locked = lock.bind(manifest.to_string()).execute(&mut *transaction).await.map_err(failed())?;
+        let lock = sqlx::query(lock).bind(realm.as_str()).bind(keeper.name.as_str()).bind(signed(keeper.generation));
+        let locked = lock.bind(keeper.manifest.to_string()).execute(&mut *transaction).await.map_err(failed())?;
         let still = locked.rows_affected() == 1;
-        let made = new_head(realm, name, *manifest, generation, note);
+        let made = new_head(realm, name, manifest, generation, note);
         if still && insert(&mut transaction, &made).await.map_err(failed())? {
             transaction.commit().await.map_err(failed())?;
             return Ok(made);
         }
         transaction.rollback().await.map_err(failed())?;
         if !still {
-            return Err(why_not(of, &self.get(realm, &of.name).await?));
+            return Err(why_not(keeper, &self.get(realm, &keeper.name).await?));
         }
         match self.get(realm, name).await? {
-            found if found.manifest == *manifest && found.note == note => Ok(found),
+            found if found.manifest == manifest && found.note == note => Ok(found),
             _ => Err(HeadsError::Exists { realm: realm.clone(), name: name.clone() }),
         }
     }

@@ -96,6 +96,9 @@ pub const TREE_HEIGHT_MAX: u8 = 24;
 /// Nodes that a scan or a batch reads at once, when it has seen that it needs many: half a megabyte, one request if they are neighbours.
 pub const TREE_READ_AHEAD: usize = 32;
 
+/// Most other states that a manifest includes: more than a sandbox has volumes.
+pub const MANIFEST_INCLUDES_MAX: usize = 64;
+
 /// Trees of one manifest: a client has a few maps for one state.
 pub const MANIFEST_TREES_MAX: usize = 16;
 

@@ -19,7 +19,10 @@ use crate::{
     tree::{Tree, TreeError},
 };
 
+/// Of the object.
 const VERSION: u16 = 1;
+/// Of the body. Version 1 includes no other states.
+const BODY_VERSION: u16 = 2;
 
 /// A manifest is sealed as the only chunk of a segment of its own.
 const CHUNK: u32 = 0;
@@ -34,9 +37,11 @@ pub struct Manifest {
     /// A manifest that this one cannot be read without. The garbage collector keeps it, and its parents, as long as this one. Where a
     /// state merely comes from does not belong here: it would be kept for ever.
     pub parent: Option<ManifestId>,
+    /// Manifests of other states that belong to this one, such as the volumes of a checkpoint: kept as long as this one, as the parent is.
+    pub includes: BTreeSet<ManifestId>,
     /// The client knows what each is for.
     pub trees: Vec<Tree>,
-    /// Every segment with a chunk of this state, except those that the parent names. Each tree's root must be in one of them.
+    /// Every segment with a chunk of this state, except those that the parent or an included one names. Each tree's root must be in one of them.
     pub segments: BTreeSet<SegmentId>,
     /// Whatever else the client has to say, compressed by itself if that pays: at most [`limits::MANIFEST_CLIENT_BYTES_MAX`].
     pub client: Bytes,
@@ -75,6 +80,11 @@ pub enum ManifestDamage {
 }
 
 impl Manifest {
+    /// The manifests that are kept as long as this one.
+    pub fn needs(&self) -> impl Iterator<Item = ManifestId> + '_ {
+        self.parent.iter().chain(&self.includes).copied()
+    }
+
     /// Writes the manifest as `id`, which must be fresh and kept by a lease. It is durable when this returns; its segments must
     /// be so before.
     pub async fn write(&self, store: &Store, id: ManifestId) -> Result<(), ManifestError> {
@@ -109,13 +119,14 @@ impl Manifest {
 
     fn open(sealed: &[u8], key: &DataKey, realm: &Realm, id: ManifestId) -> Result<Self, ManifestDamage> {
         let body = segment_key(key, realm, id).open(CHUNK, sealed)?;
-        let (_, payload) = frame::decode(&body, kind::MANIFEST_BODY, VERSION)?;
-        Self::decode(body.slice_ref(payload))
+        let (version, payload) = frame::decode(&body, kind::MANIFEST_BODY, BODY_VERSION)?;
+        Self::decode(version, body.slice_ref(payload))
     }
 
     fn check(&self) -> Result<(), ManifestError> {
         let counts = [
             ("trees", self.trees.len(), limits::MANIFEST_TREES_MAX),
+            ("other manifests", self.includes.len(), limits::MANIFEST_INCLUDES_MAX),
             ("segments", self.segments.len(), limits::MANIFEST_SEGMENTS_MAX),
             ("bytes of its client", self.client.len(), limits::MANIFEST_CLIENT_BYTES_MAX),
         ];
@@ -140,6 +151,11 @@ impl Manifest {
                 body.extend_from_slice(&parent.0);
             }
         }
+        // Left out where there are none: an older program reads that.
+        if !self.includes.is_empty() {
+            body.push(self.includes.len() as u8);
+            self.includes.iter().for_each(|included| body.extend_from_slice(&included.0));
+        }
         body.push(self.trees.len() as u8);
         for tree in &self.trees {
             let tree = tree.encode();
@@ -151,18 +167,32 @@ impl Manifest {
             body.extend_from_slice(&segment.0);
         }
         body.extend_from_slice(&self.client);
-        framed(kind::MANIFEST_BODY, &body)
+        framed(kind::MANIFEST_BODY, if self.includes.is_empty() { 1 } else { BODY_VERSION }, &body)
     }
 
-    fn decode(mut body: Bytes) -> Result<Self, ManifestDamage> {
+    fn decode(version: u16, mut body: Bytes) -> Result<Self, ManifestDamage> {
         let truncated = |_| ManifestDamage::Malformed("truncated");
         let kind = body.try_get_u16_le().map_err(truncated)?;
-        let version = body.try_get_u16_le().map_err(truncated)?;
+        let client_version = body.try_get_u16_le().map_err(truncated)?;
         let parent = match body.try_get_u8().map_err(truncated)? {
             0 => None,
             1 => Some(ManifestId(take_id(&mut body)?)),
             _ => return Err(ManifestDamage::Malformed("whether it has a parent")),
         };
+        let mut includes = BTreeSet::new();
+        if version > 1 {
+            let count = usize::from(body.try_get_u8().map_err(truncated)?);
+            if count == 0 || count > limits::MANIFEST_INCLUDES_MAX {
+                return Err(ManifestDamage::Malformed("a number of other manifests that no writer gives"));
+            }
+            for _ in 0..count {
+                let included = ManifestId(take_id(&mut body)?);
+                if includes.last().is_some_and(|last| *last >= included) {
+                    return Err(ManifestDamage::Malformed("other manifests do not ascend"));
+                }
+                includes.insert(included);
+            }
+        }
         let count = usize::from(body.try_get_u8().map_err(truncated)?);
         if count > limits::MANIFEST_TREES_MAX {
             return Err(ManifestDamage::Malformed("too many trees"));
@@ -187,7 +217,7 @@ impl Manifest {
         if body.len() > limits::MANIFEST_CLIENT_BYTES_MAX {
             return Err(ManifestDamage::Malformed("too many bytes of its client"));
         }
-        Ok(Self { kind, version, parent, trees, segments, client: body })
+        Ok(Self { kind, version: client_version, parent, includes, trees, segments, client: body })
     }
 }
 
@@ -199,7 +229,7 @@ pub fn object_key(realm: &Realm, manifest: ManifestId) -> String {
 fn seal_body(body: &[u8], key: &DataKey, realm: &Realm, id: ManifestId) -> Result<Vec<u8>, ManifestError> {
     let mut sealed = BytesMut::new();
     segment_key(key, realm, id).seal(CHUNK, body, &mut sealed);
-    framed(kind::MANIFEST, &sealed)
+    framed(kind::MANIFEST, VERSION, &sealed)
 }
 
 /// Manifest ids and segment ids are both 128 fresh random bits, so no segment shares a manifest's key. What is sealed has its
@@ -208,10 +238,10 @@ fn segment_key(key: &DataKey, realm: &Realm, id: ManifestId) -> SegmentKey {
     SegmentKey::derive(key, realm, SegmentId(id.0))
 }
 
-fn framed(kind: u16, payload: &[u8]) -> Result<Vec<u8>, ManifestError> {
+fn framed(kind: u16, version: u16, payload: &[u8]) -> Result<Vec<u8>, ManifestError> {
     let max = u32::MAX as usize;
     let too_long = |_| ManifestError::TooMany { what: "bytes", found: payload.len(), max };
-    frame::encode(kind, VERSION, payload).map_err(too_long)
+    frame::encode(kind, version, payload).map_err(too_long)
 }
 
 fn take(body: &mut Bytes, length: usize) -> Result<Bytes, ManifestDamage> {
@@ -232,11 +262,13 @@ fn take_id(body: &mut Bytes) -> Result<[u8; 16], ManifestDamage> {
 pub(crate) fn fuzz(body: &[u8]) {
     let (key, id) = (DataKey::new(crate::id::KeyId([7; 8]), 0, [1; 32]), ManifestId([2; 16]));
     let realm: Realm = "default".parse().expect("a name");
-    let framed = framed(kind::MANIFEST_BODY, body).expect("short");
-    let object = seal_body(&framed, &key, &realm, id).expect("short");
-    let (_, sealed) = frame::decode(&object, kind::MANIFEST, VERSION).expect("a frame");
-    if let Ok(manifest) = Manifest::open(sealed, &key, &realm, id) {
-        assert_eq!(manifest.encode().expect("it was read"), &framed[..]);
+    for version in 1..=BODY_VERSION {
+        let framed = framed(kind::MANIFEST_BODY, version, body).expect("short");
+        let object = seal_body(&framed, &key, &realm, id).expect("short");
+        let (_, sealed) = frame::decode(&object, kind::MANIFEST, VERSION).expect("a frame");
+        if let Ok(manifest) = Manifest::open(sealed, &key, &realm, id) {
+            assert_eq!(manifest.encode().expect("it was read"), &framed[..]);
+        }
     }
 }
 
@@ -269,10 +301,15 @@ mod tests {
             kind: 0x0102,
             version: 3,
             parent: Some(ManifestId([0xcc; 16])),
+            includes: BTreeSet::new(),
             trees: vec![Tree::decode(&tree).unwrap(), Tree::EMPTY],
             segments: [SegmentId([0x11; 16]), SegmentId([0xaa; 16])].into(),
             client: Bytes::from_static(b"what the client says"),
         }
+    }
+
+    fn with_others() -> Manifest {
+        Manifest { includes: [ManifestId([0xdd; 16]), ManifestId([0xee; 16])].into(), ..manifest() }
     }
 
     fn object(manifest: &Manifest) -> Vec<u8> {
@@ -288,26 +325,28 @@ mod tests {
     fn the_bytes_are_the_documented_ones() {
         assert_eq!(manifest().encode().unwrap(), include_bytes!("../tests/golden/manifest-body-v1.bin"));
         assert_eq!(object(&manifest()), include_bytes!("../tests/golden/manifest-v1.bin"));
+        assert_eq!(with_others().encode().unwrap(), include_bytes!("../tests/golden/manifest-body-v2.bin"));
     }
 
     #[test]
     fn a_manifest_reads_back_as_what_it_was() {
-        for manifest in [Manifest::default(), manifest()] {
+        for manifest in [Manifest::default(), manifest(), with_others()] {
             assert_eq!(opened(&object(&manifest)).unwrap(), manifest);
         }
     }
 
     #[test]
     fn every_truncation_and_every_bit_flip_is_refused() {
-        let object = object(&manifest());
-        for length in 0..object.len() {
-            assert!(opened(&object[..length]).is_err(), "cut to {length}");
-        }
-        for bit in 0..object.len() * 8 {
-            let mut damaged = object.clone();
-            damaged[bit / 8] ^= 1 << (bit % 8);
-            // The frame's version may sink to 0, which reads as 1 does; what matters is sealed.
-            assert!(opened(&damaged).is_err() || (48..64).contains(&bit), "bit {bit}");
+        for object in [object(&manifest()), object(&with_others())] {
+            for length in 0..object.len() {
+                assert!(opened(&object[..length]).is_err(), "cut to {length}");
+            }
+            for bit in 0..object.len() * 8 {
+                let mut damaged = object.clone();
+                damaged[bit / 8] ^= 1 << (bit % 8);
+                // The frame's version may sink to 0, which reads as 1 does; what matters is sealed.
+                assert!(opened(&damaged).is_err() || (48..64).contains(&bit), "bit {bit}");
+            }
         }
     }
 
@@ -332,6 +371,11 @@ mod tests {
         assert!(matches!(unnamed, Err(ManifestError::Unnamed { segment: SegmentId([0xaa, ..]) })));
         let bytes = with(|manifest| manifest.client = vec![0; limits::MANIFEST_CLIENT_BYTES_MAX + 1].into());
         assert!(matches!(bytes, Err(ManifestError::TooMany { .. })));
+        let others = with(|manifest| {
+            manifest.includes =
+                (0..=limits::MANIFEST_INCLUDES_MAX).map(|number| ManifestId([number as u8; 16])).collect();
+        });
+        assert!(matches!(others, Err(ManifestError::TooMany { .. })));
         let trees = with(|manifest| manifest.trees = vec![Tree::EMPTY; limits::MANIFEST_TREES_MAX + 1]);
         assert!(matches!(trees, Err(ManifestError::TooMany { .. })));
     }
@@ -345,6 +389,7 @@ mod tests {
         };
         let largest = Manifest {
             parent: Some(ID),
+            includes: (0..limits::MANIFEST_INCLUDES_MAX).map(|number| ManifestId([number as u8; 16])).collect(),
             trees: vec![manifest().trees[0]; limits::MANIFEST_TREES_MAX],
             segments: (0..limits::MANIFEST_SEGMENTS_MAX as u32).map(id).collect(),
             client: vec![0x5a; limits::MANIFEST_CLIENT_BYTES_MAX].into(),
@@ -361,14 +406,16 @@ mod tests {
         fn no_body_breaks_the_parser(
             edits in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
             cut in any::<prop::sample::Index>(),
+            version in 1..=BODY_VERSION,
         ) {
-            let mut body = manifest().encode().unwrap().split_off(frame::HEADER_BYTES);
+            let written = if version == 1 { manifest() } else { with_others() };
+            let mut body = written.encode().unwrap().split_off(frame::HEADER_BYTES);
             for (at, byte) in edits {
                 let at = at.index(body.len());
                 body[at] = byte;
             }
             body.truncate(cut.index(body.len()) + 1);
-            if let Ok(parsed) = Manifest::decode(body.clone().into()) {
+            if let Ok(parsed) = Manifest::decode(version, body.clone().into()) {
                 prop_assert_eq!(&parsed.encode().unwrap()[frame::HEADER_BYTES..], &body);
             }
         }

@@ -146,23 +146,23 @@ impl Verifier<'_> {
         self.report.heads += 1;
         let user = self.users.names.len();
         self.users.names.push(head.name);
-        let mut next = Some(head.manifest);
-        while let Some(id) = next {
+        let mut next = vec![head.manifest];
+        while let Some(id) = next.pop() {
             if !self.users.manifests.contains_key(&id) {
                 let read = Manifest::read(self.store, id).await;
                 let read = read.map(|manifest| Manifest { client: Bytes::new(), ..manifest });
                 self.users.manifests.insert(id, (read, Vec::new()));
             }
-            let Some((manifest, users)) = self.users.manifests.get_mut(&id) else { return };
+            let Some((manifest, users)) = self.users.manifests.get_mut(&id) else { continue };
             if users.last() == Some(&user) {
-                return;
+                continue;
             }
             users.push(user);
-            let Ok(manifest) = manifest else { return };
+            let Ok(manifest) = manifest else { continue };
             for segment in &manifest.segments {
                 self.users.segments.entry(*segment).or_default().push(user);
             }
-            next = manifest.parent;
+            next.extend(manifest.needs());
         }
     }
 

@@ -18,6 +18,8 @@ pub enum VolumeError {
     Name { name: String },
     #[error("there is no volume or snapshot {name}")]
     NotFound { name: String },
+    #[error("{keeper} does not have the state {manifest} of a volume (any more)")]
+    NotKept { keeper: String, manifest: String },
     #[error("{name} exists already")]
     Exists { name: String },
     #[error(

@@ -57,5 +57,5 @@ pub use self::{
     request::{Done, serving},
     state::Durability,
     verify::{Finding, Verified},
-    volume::{About, Forget, Health, Options, Origin, Snapshot, Volume, Volumes},
+    volume::{About, Forget, Health, Options, Origin, Snapshot, Volume, Volumes, head_name},
 };

@@ -100,10 +100,10 @@ impl Layout {
         let manifest = Manifest {
             kind: MANIFEST_KIND,
             version: MANIFEST_VERSION,
-            parent: None,
             trees: vec![self.files, self.usage],
             segments: self.segments.clone(),
             client: client.into(),
+            ..Manifest::default()
         };
         heads.protect(lease, &[Protected::Manifest(id)]).await.map_err(failed("keep a manifest"))?;
         manifest.write(store, id).await.map_err(failed("write the volume's manifest"))?;

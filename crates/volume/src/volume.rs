@@ -347,7 +347,7 @@ fn top_directory(options: &Options) -> Inode {
 }
 
 /// The head that names a state.
-fn head_name(origin: &Origin) -> Result<HeadName, VolumeError> {
+pub fn head_name(origin: &Origin) -> Result<HeadName, VolumeError> {
     let (text, parts) = match origin {
         Origin::Volume(name) => (format!("volumes/{name}/head"), vec![name]),
         Origin::Snapshot { volume, snapshot } => {

@@ -29,12 +29,22 @@ mod worker;
 
 use std::{ffi::OsString, io, path::PathBuf, time::Duration};
 
-use store::{Store, heads::Heads};
+use base::id::{SnapshotName, VolumeName};
+use store::{
+    Store,
+    heads::{HeadName, Heads},
+};
 use tokio::runtime::Handle;
 
 pub use client::Client;
 pub use error::Error;
 pub use message::{Access, Attach};
+
+/// The head of a snapshot, for who keeps what it names.
+pub fn snapshot_head(volume: &VolumeName, snapshot: &SnapshotName) -> Result<HeadName, BoxError> {
+    let origin = volume::Origin::Snapshot { volume: volume.to_string(), snapshot: snapshot.to_string() };
+    Ok(volume::head_name(&origin)?)
+}
 
 /// Any cause.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

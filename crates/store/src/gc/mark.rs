@@ -43,7 +43,7 @@ impl Marked {
                 match read {
                     Ok(manifest) => {
                         self.segments.extend(&manifest.segments);
-                        next.extend(manifest.parent);
+                        next.extend(manifest.needs());
                     }
                     Err(ManifestError::NotFound { .. }) if absent == Absent::Allowed => {}
                     Err(source) => return Err(GcError::Manifest { manifest: id, source }),

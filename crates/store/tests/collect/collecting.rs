@@ -88,6 +88,44 @@ async fn nothing_goes_while_a_manifest_that_a_head_needs_cannot_be_read() {
 }
 
 #[tokio::test]
+async fn what_a_manifest_includes_is_kept_with_all_that_it_needs() {
+    let place = Place::new().await;
+    let (inner, other, base) = (place.segment("1").await, place.segment("2").await, place.segment("3").await);
+    let parent = place.manifest(None, &[base]).await;
+    let included = [place.manifest(Some(parent), &[inner]).await, place.manifest(None, &[other]).await];
+    let head = place.head("a", place.manifest_including(&included).await).await;
+    let needed = [
+        Protected::Segment(inner),
+        Protected::Segment(other),
+        Protected::Segment(base),
+        Protected::Manifest(parent),
+        Protected::Manifest(included[0]),
+        Protected::Manifest(included[1]),
+    ];
+    let report = collect(&place.heads, &place.store, Mode::Remove, Duration::ZERO).await.unwrap();
+    assert_eq!((report.garbage.objects, report.kept.objects), (0, 7), "{report:?}");
+    assert!(needed.into_iter().all(|item| place.has(item)));
+    // One of them has a name of its own by then.
+    place.head("b", included[1]).await;
+    place.heads.remove(&head).await.unwrap();
+    collect(&place.heads, &place.store, Mode::Remove, Duration::ZERO).await.unwrap();
+    let left: Vec<bool> = needed.into_iter().map(|item| place.has(item)).collect();
+    assert_eq!(left, [false, true, false, false, false, true]);
+}
+
+#[tokio::test]
+async fn nothing_goes_while_an_included_manifest_cannot_be_read() {
+    let place = Place::new().await;
+    let included = place.manifest(None, &[]).await;
+    place.head("a", place.manifest_including(&[included]).await).await;
+    let orphan = Protected::Segment(place.segment("nobody's").await);
+    place.damage(&key_of(Protected::Manifest(included)));
+    let refused = collect(&place.heads, &place.store, Mode::Remove, Duration::ZERO).await;
+    assert!(matches!(&refused, Err(GcError::Manifest { manifest, .. }) if *manifest == included), "{refused:?}");
+    assert!(place.has(orphan));
+}
+
+#[tokio::test]
 async fn the_heads_of_another_database_never_judge() {
     let place = Place::new().await;
     let orphan = Protected::Segment(place.segment("not theirs").await);

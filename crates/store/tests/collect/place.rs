@@ -68,6 +68,14 @@ impl Place {
         id
     }
 
+    /// A manifest that includes these, kept by nothing.
+    pub(crate) async fn manifest_including(&self, includes: &[ManifestId]) -> ManifestId {
+        let manifest = Manifest { includes: includes.iter().copied().collect(), ..Manifest::default() };
+        let id = ManifestId::random();
+        manifest.write(&self.store, id).await.unwrap();
+        id
+    }
+
     /// A manifest with a tree of `batch`, in a segment of its own.
     pub(crate) async fn manifest_with_tree(&self, batch: &Batch) -> (ManifestId, SegmentId) {
         let mut segment = self.store.write().await.unwrap();

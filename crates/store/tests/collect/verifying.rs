@@ -49,6 +49,24 @@ async fn all_that_heads_need_is_read_once() {
 }
 
 #[tokio::test]
+async fn what_is_included_is_read_and_its_damage_harms_those_who_include_it() {
+    let place = Place::new().await;
+    let segment = place.segment("of a volume").await;
+    let volume = place.manifest(None, &[segment]).await;
+    place.head("checkpoint", place.manifest_including(&[volume]).await).await;
+    place.head("other", place.manifest_including(&[volume]).await).await;
+    place.head("alone", place.manifest(None, &[]).await).await;
+    let report = verified(&place).await;
+    assert!(report.findings.is_empty(), "{:?}", report.findings);
+    assert_eq!((report.heads, report.manifests, report.segments), (3, 4, 1));
+    place.damage(&key_of(Protected::Segment(segment)));
+    let report = verified(&place).await;
+    let [finding] = &report.findings[..] else { panic!("{:?}", report.findings) };
+    assert!(matches!(finding.problem, Problem::Segment(_)), "{finding:?}");
+    assert_eq!(harmed(finding), ["checkpoint", "other"]);
+}
+
+#[tokio::test]
 async fn a_damaged_segment_is_found_with_the_heads_it_harms() {
     let (place, _, own) = furnished().await;
     place.damage(&key_of(Protected::Segment(own)));

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the golden files of sealing and segments from docs/formats, by another implementation (the package cryptography).
+"""Makes the golden files of sealing, segments and manifests from docs/formats, by another implementation (the package cryptography).
 
 Run it in this folder when a format gets a new version; files of old versions stay as they are.
 """
@@ -18,8 +18,8 @@ REALM = b"golden"
 SEGMENT = b"0123456789abcdef"
 
 
-def frame(kind, payload):
-    return b"PNDO" + struct.pack("<HHII", kind, 1, len(payload), zlib.crc32(payload)) + payload
+def frame(kind, payload, version=1):
+    return b"PNDO" + struct.pack("<HHII", kind, version, len(payload), zlib.crc32(payload)) + payload
 
 
 def seal(number, plain):
@@ -43,10 +43,20 @@ def wrapped_key():
     return frame(16, json.dumps({"sequence": 3, "wrapped": wrapped.hex()}).encode())
 
 
+def manifest_body():
+    tree = b"\x02" + b"\xaa" * 16 + struct.pack("<QII", 0x11223344, 0x5566, 7) + b"\xbb" * 32
+    body = struct.pack("<HH", 0x0102, 3) + b"\x01" + b"\xcc" * 16
+    body += b"\x02" + b"\xdd" * 16 + b"\xee" * 16
+    body += b"\x02" + bytes([len(tree)]) + tree + b"\x00"
+    body += struct.pack("<I", 2) + b"\x11" * 16 + b"\xaa" * 16 + b"what the client says"
+    return frame(26, body, 2)
+
+
 for name, content in {
     "sealed-chunk-v1.bin": seal(5, b"what was sealed"),
     "segment-v1.bin": segment([b"first chunk", b"", bytes(100)]),
     "wrapped-key-v1.bin": wrapped_key(),
+    "manifest-body-v2.bin": manifest_body(),
 }.items():
     with open(name, "wb") as file:
         file.write(content)

@@ -111,6 +111,25 @@ pub(crate) async fn a_state_gets_a_second_name_only_while_its_first_one_has_it(p
     assert_eq!(roots.heads.len(), 2);
 }
 
+pub(crate) async fn what_a_head_keeps_is_named_only_while_that_head_is_what_was_seen(place: &Place) {
+    let heads = place.open().await;
+    let keeper = create(&heads, "checkpoint/a").await;
+    let kept = ManifestId::random();
+    let named = heads.name_kept(&keeper, kept, &name("volumes/a/head"), "a note").await.unwrap();
+    assert_eq!((named.manifest, &*named.note), (kept, "a note"));
+    assert_eq!(heads.name_kept(&keeper, kept, &named.name, "a note").await.unwrap(), named, "repeated");
+    assert_eq!(heads.get(&realm(), &keeper.name).await.unwrap(), keeper);
+    let taken = heads.name_kept(&keeper, ManifestId::random(), &named.name, "a note").await;
+    assert!(matches!(taken, Err(HeadsError::Exists { .. })), "{taken:?}");
+    let long = "x".repeat(store::limits::HEAD_NOTE_BYTES_MAX + 1);
+    let refused = heads.name_kept(&keeper, kept, &name("volumes/b/head"), &long).await;
+    assert!(matches!(refused, Err(HeadsError::Note { .. })), "{refused:?}");
+    commit(&heads, &keeper).await.unwrap();
+    let late = heads.name_kept(&keeper, kept, &name("volumes/b/head"), "").await;
+    assert!(matches!(late, Err(HeadsError::Moved { .. })), "{late:?}");
+    assert!(matches!(heads.get(&realm(), &name("volumes/b/head")).await, Err(HeadsError::NotFound { .. })));
+}
+
 pub(crate) async fn heads_are_listed_by_prefix_in_order_of_bytes_in_parts(place: &Place) {
     let heads = place.open().await;
     // A locale would order these otherwise, and LIKE would take '_' for any letter and 'C' for 'c'.

@@ -1,6 +1,10 @@
 //! What needs no more than the heads, so no volume that is open: forks, names for what is committed, removals.
 
-use store::heads::{Head, HeadName, HeadsError};
+use store::{
+    heads::{Head, HeadName, HeadsError},
+    id::ManifestId,
+    manifest::Manifest,
+};
 
 use super::{Birth, Origin, Snapshot, Volumes, head_name, note, random};
 use crate::{VolumeError, inode::Time, limits::HEAD_TRIES};
@@ -10,8 +14,30 @@ impl Volumes {
     /// [`super::Volume::commit`].
     pub fn fork(&self, origin: &Origin, name: &str) -> Result<(), VolumeError> {
         let (from, to) = (head_name(origin)?, head_name(&Origin::Volume(name.to_owned()))?);
-        let birth = Birth { incarnation: random(), created: Time::now() }.encode();
-        self.runtime.block_on(self.duplicate(&from, &to, name, &birth)).map(drop)
+        self.runtime.block_on(self.duplicate(&from, &to, name, &birth_note())).map(drop)
+    }
+
+    /// As [`Volumes::fork`], of a state that has no name of its own: `manifest`, which what `keeper` names includes, such as a checkpoint.
+    pub fn fork_included(&self, keeper: &HeadName, manifest: ManifestId, name: &str) -> Result<(), VolumeError> {
+        let (to, birth) = (head_name(&Origin::Volume(name.to_owned()))?, birth_note());
+        let named = self.on_head(keeper, async |head| match self.includes(&head, manifest).await {
+            Ok(true) => self.heads.name_kept(&head, manifest, &to, &birth).await.map(|_| Ok(true)),
+            other => Ok(other),
+        });
+        match self.runtime.block_on(named) {
+            Ok(Ok(true)) => Ok(()),
+            Ok(Ok(false)) | Err(HeadsError::NotFound { .. }) => {
+                Err(VolumeError::NotKept { keeper: keeper.to_string(), manifest: manifest.to_string() })
+            }
+            Ok(Err(error)) => Err(error),
+            Err(error @ HeadsError::Exists { .. }) => Err(VolumeError::heads(name)(error)),
+            Err(error) => Err(VolumeError::heads(keeper.as_str())(error)),
+        }
+    }
+
+    async fn includes(&self, keeper: &Head, manifest: ManifestId) -> Result<bool, VolumeError> {
+        let keeping = Manifest::read(&self.store, keeper.manifest).await;
+        Ok(keeping.map_err(VolumeError::store("read what keeps the state"))?.includes.contains(&manifest))
     }
 
     /// Names the last commit of `volume`, whoever writes it, as [`super::Volume::snapshot`] names what is written here.
@@ -57,4 +83,9 @@ impl Volumes {
             }
         }
     }
+}
+
+/// Of a fork that is made now.
+fn birth_note() -> String {
+    Birth { incarnation: random(), created: Time::now() }.encode()
 }

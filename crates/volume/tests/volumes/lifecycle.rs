@@ -252,6 +252,44 @@ fn a_large_directory_and_a_large_file_are_opened_as_far_as_they_are_used() {
 }
 
 #[test]
+fn a_state_that_something_else_includes_is_forked_as_long_as_that_is_there() {
+    let place = Place::new();
+    let (node, volume) = (place.node("one"), place.volume("ws"));
+    write_file(volume.engine(), "a", b"one");
+    volume.snapshot("s", "").unwrap();
+    let state = place.head("volumes/ws/snapshots/s").manifest;
+    let (by, strange) = (place.keep("checkpoint/warm", &[state]).name, place.keep("checkpoint/other", &[]).name);
+    write_file(volume.engine(), "later", b"x");
+    volume.close().unwrap();
+    drop(volume);
+    node.remove(&snapshot("ws", "s")).unwrap();
+    node.remove(&Origin::Volume("ws".to_owned())).unwrap();
+
+    node.fork_included(&by, state, "fork").unwrap();
+    // Also one with the name, and so with the log, of what it comes from.
+    node.fork_included(&by, state, "ws").unwrap();
+    for name in ["fork", "ws"] {
+        let fork = node.open(name).unwrap();
+        assert_eq!(read_file(fork.engine(), "a"), Some(b"one".to_vec()));
+        assert_eq!(read_file(fork.engine(), "later"), None);
+        write_file(fork.engine(), "mine", name.as_bytes());
+        fork.sync().unwrap();
+        drop(fork);
+        let again = node.open(name).unwrap();
+        assert_eq!(read_file(again.engine(), "mine").unwrap(), name.as_bytes());
+        again.close().unwrap();
+    }
+    assert!(matches!(node.fork_included(&by, state, "fork"), Err(VolumeError::Exists { .. })));
+    let missing = "checkpoint/gone".parse().unwrap();
+    for keeper in [&strange, &missing] {
+        let refused = node.fork_included(keeper, state, "second");
+        assert!(matches!(&refused, Err(VolumeError::NotKept { .. })), "{refused:?}");
+    }
+    assert_eq!(node.list(None).unwrap(), ["fork", "ws"]);
+    assert_eq!(place.leases(), 0);
+}
+
+#[test]
 fn a_fork_takes_no_log_of_an_earlier_volume_of_its_name_for_its_own() {
     let place = Place::new();
     let (node, volume) = (place.node("one"), place.volume("ws"));

@@ -1,11 +1,13 @@
 //! Nodes that share a store in a directory, with heads in SQLite beside it.
 
-use std::{path::Path, sync::Arc};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use store::{
     Store, gc,
-    heads::Heads,
+    heads::{Head, Heads, Protected},
+    id::ManifestId,
     keys::{MasterKeys, RealmKeys},
+    manifest::Manifest,
     object::{FaultInjector, FaultPlan, Objects, RequestOptions},
 };
 use tokio::runtime::Runtime;
@@ -44,6 +46,37 @@ impl Place {
 
     pub(crate) fn log(&self, node: &str, volume: &str) -> std::path::PathBuf {
         self.directory.path().join(node).join("test").join(volume).join("log")
+    }
+
+    /// Something of another kind that includes these states, under a name.
+    pub(crate) fn keep(&self, name: &str, includes: &[ManifestId]) -> Head {
+        let (store, manifest) = (self.store(), ManifestId::random());
+        self.runtime.block_on(async {
+            let heads = Heads::open_file(&self.directory.path().join("heads.db")).await.unwrap();
+            let lease = heads.lease(store.realm(), "test", Duration::from_secs(60)).await.unwrap();
+            heads.protect(&lease, &[Protected::Manifest(manifest)]).await.unwrap();
+            let including = Manifest { includes: includes.iter().copied().collect(), ..Manifest::default() };
+            including.write(&store, manifest).await.unwrap();
+            heads.create(store.realm(), &name.parse().unwrap(), manifest, &lease).await.unwrap()
+        })
+    }
+
+    /// The head of this name.
+    pub(crate) fn head(&self, name: &str) -> Head {
+        let store = self.store();
+        self.runtime.block_on(async {
+            let heads = Heads::open_file(&self.directory.path().join("heads.db")).await.unwrap();
+            heads.get(store.realm(), &name.parse().unwrap()).await.unwrap()
+        })
+    }
+
+    /// How many leases there are.
+    pub(crate) fn leases(&self) -> usize {
+        let store = self.store();
+        self.runtime.block_on(async {
+            let heads = Heads::open_file(&self.directory.path().join("heads.db")).await.unwrap();
+            heads.leases(store.realm()).await.unwrap().len()
+        })
     }
 
     fn store(&self) -> Store {

@@ -43,7 +43,7 @@ fn place(failure: &Failure) -> Place {
 fn place_of_volume(error: &VolumeError) -> Place {
     match error {
         VolumeError::Name { .. } | VolumeError::Note { .. } => INVALID,
-        VolumeError::NotFound { .. } => NOT_FOUND,
+        VolumeError::NotFound { .. } | VolumeError::NotKept { .. } => NOT_FOUND,
         VolumeError::Exists { .. } => CONFLICT,
         VolumeError::Fenced { .. }
         | VolumeError::Elsewhere { .. }
@@ -79,6 +79,9 @@ fn place_of_errno(errno: Errno) -> Place {
 fn hint(failure: &Failure) -> Option<String> {
     let text = match failure {
         Failure::Volume(VolumeError::NotFound { .. }) => "`pando volume ls` shows what there is",
+        Failure::Volume(VolumeError::NotKept { .. }) => {
+            "the checkpoint was removed or replaced: once no sandbox of it is left, `pando template rm` lets the next run take what there is now"
+        }
         Failure::Volume(VolumeError::Fenced { .. } | VolumeError::NotOurs { .. }) => {
             "work goes on on the node that has it now; here it is opened again when nobody uses it any more"
         }

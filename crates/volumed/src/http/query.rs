@@ -91,7 +91,7 @@ impl Query {
     }
 }
 
-/// An identifier out of a path.
-pub(super) fn parse<T: std::str::FromStr<Err = base::id::InvalidId>>(text: &str) -> Result<T> {
-    text.parse().map_err(|error: base::id::InvalidId| Failure::invalid(error.to_string()))
+/// A name or an identifier.
+pub(super) fn parse<T: std::str::FromStr<Err: std::fmt::Display>>(text: &str) -> Result<T> {
+    text.parse::<T>().map_err(|error| Failure::invalid(error.to_string()))
 }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use api::volume::{
-    ForkVolumeRequest, RestoreRequest, Restored, Snapshot, SnapshotRequest, Volume, VolumeDurability, VolumeSpec,
+    ForkVolumeRequest, KeptState, RestoreRequest, Restored, Snapshot, SnapshotRequest, Volume, VolumeDurability,
+    VolumeSpec,
 };
 use axum::{
     Json,
@@ -168,6 +169,17 @@ pub(super) async fn fork(
 ) -> Result<Json<Volume>> {
     let (name, to): (VolumeName, _) = (parse(&name)?, request.name.clone());
     finish(async move {
+        if let Some(KeptState { by, manifest }) = request.state {
+            if request.snapshot.is_some() {
+                return Err(Failure::invalid(
+                    "a volume begins with a snapshot or with a state that is kept, not with both",
+                ));
+            }
+            let (by, manifest) = (parse(&by)?, parse(&manifest)?);
+            let fork = move |table: &Table| Ok(table.volumes.fork_included(&by, manifest, to.as_str())?);
+            whole(&table, fork).await?;
+            return describe(&table, request.name).await;
+        }
         let origin = match request.snapshot {
             Some(snapshot) => Origin::Snapshot { volume: name.to_string(), snapshot: snapshot.to_string() },
             None => {
