@@ -46,7 +46,7 @@ use crate::{
 pub(crate) use blob::BlobRef;
 #[cfg(feature = "fuzzing")]
 pub(crate) use checkpoint::fuzz as fuzz_checkpoint;
-pub(crate) use checkpoint::{Checkpoint, Counts, known_pages, name_of, pack_layer, page_reader, write_bytes};
+pub(crate) use checkpoint::{Checkpoint, Counts, Included, known_pages, name_of, pack_layer, page_reader, write_bytes};
 pub(crate) use hot::HotPages;
 pub(crate) use pages::{ImageRoots, Opener};
 pub(crate) use paused::{Mounted, Paused, lost_race};

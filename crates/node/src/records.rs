@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use api::{BuildTimings, SandboxState, TemplateSpec, VolumeMount};
+use api::{BuildTimings, CheckpointVolume, SandboxState, TemplateSpec, VolumeMount};
 use base::{
     frame,
     id::{SandboxId, TemplateName},
@@ -67,6 +67,9 @@ pub(crate) struct TemplateRecord {
     /// Under which the pager knows the memory of its zygote and sandboxes, if that arrives by fault.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) pages: Option<String>,
+    /// Of a checkpoint: of which its sandboxes get forks.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) volumes: Vec<CheckpointVolume>,
 }
 
 impl TemplateRecord {

@@ -8,7 +8,12 @@ use std::{
 use api::Damage;
 use memory::{PageRun, PageTarget};
 use process::ProgramState;
-use store::{id::ManifestId, manifest::Manifest, verify::is_out_of_reach};
+use store::{
+    id::{ManifestId, SegmentId},
+    manifest::Manifest,
+    tree::Checker,
+    verify::is_out_of_reach,
+};
 use tokio::runtime::Handle;
 
 use super::{Checkpoint, Durable, Storing};
@@ -45,19 +50,40 @@ pub(crate) fn checkpoint(manifest: ManifestId, durable: &Durable, runtime: &Hand
     let read = runtime.block_on(Manifest::read(&durable.store, manifest)).storing("read the manifest");
     let Some(read) = checked.note("manifest", read) else { return checked };
     for segment in read.segments {
-        checked.segments += 1;
-        let chunks = runtime.block_on(async {
-            let reader = durable.store.segment(segment).await.storing("open the segment")?;
-            reader.verify().await.storing("read the segment")?;
-            Ok(reader.chunks().len() as u64)
-        });
-        checked.chunks += checked.note(format!("segment {segment}"), chunks).unwrap_or(0);
+        checked_segment(segment, durable, runtime, &mut checked);
+    }
+    for included in read.includes {
+        volume(included, durable, runtime, &mut checked);
     }
     let read = runtime.block_on(Checkpoint::read(durable, manifest));
     if let Some(checkpoint) = checked.note("manifest", read) {
         contents(&checkpoint, durable, runtime, scratch, &mut checked);
     }
     checked
+}
+
+fn checked_segment(segment: SegmentId, durable: &Durable, runtime: &Handle, checked: &mut Checked) {
+    checked.segments += 1;
+    let chunks = runtime.block_on(async {
+        let reader = durable.store.segment(segment).await.storing("open the segment")?;
+        reader.verify().await.storing("read the segment")?;
+        Ok(reader.chunks().len() as u64)
+    });
+    checked.chunks += checked.note(format!("segment {segment}"), chunks).unwrap_or(0);
+}
+
+/// Checks a state of a volume as far as the store goes: its trees and segments. Blocks.
+fn volume(manifest: ManifestId, durable: &Durable, runtime: &Handle, checked: &mut Checked) {
+    let read = runtime.block_on(Manifest::read(&durable.store, manifest)).storing("read the manifest");
+    let Some(read) = checked.note(format!("volume {manifest}"), read) else { return };
+    let mut trees = Checker::default();
+    for tree in &read.trees {
+        let sound = runtime.block_on(trees.check(&durable.store, tree)).storing("read the tree");
+        checked.note(format!("volume {manifest}"), sound);
+    }
+    for segment in read.segments {
+        checked_segment(segment, durable, runtime, checked);
+    }
 }
 
 /// Checks what a checkpoint is made of: its state, its memory, page by page, and its layers. Blocks.

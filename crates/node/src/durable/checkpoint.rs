@@ -2,8 +2,12 @@
 
 use std::io::{Read, Write};
 
-use api::TemplateSpec;
-use base::{frame, id::TemplateName, limits::RECORD_BYTES_MAX};
+use api::{CheckpointVolume, TemplateSpec, volume::KeptState};
+use base::{
+    frame,
+    id::{TemplateName, VolumeName},
+    limits::RECORD_BYTES_MAX,
+};
 use serde::{Deserialize, Serialize};
 use store::{
     heads::{Head, HeadName, HeadsError},
@@ -18,9 +22,11 @@ use crate::error::{Error, Result};
 /// Of manifests, in the store's numbering of clients.
 const MANIFEST_KIND: u16 = 1;
 /// Of the encoding. Version 1 ends before the lists of contents, version 2 before the mount points; version 3 knows no references with
-/// the names of pieces in them.
-const VERSION: u16 = 4;
-/// The first version with all fields.
+/// the names of pieces in them; version 4 ends before the volumes.
+const VERSION: u16 = 5;
+/// The first version with volumes.
+const WITH_VOLUMES: u16 = 5;
+/// The first version with all other fields; the one after it has other references.
 const WHOLE: u16 = 3;
 /// Of the frame around it.
 const FRAME: u16 = 0x4e01;
@@ -50,6 +56,17 @@ pub(crate) struct Checkpoint {
     pub(crate) hot: Option<BlobRef>,
     /// Which pages are in its own chunks, and in those of its parents, newest first: framed lists for [`memory::Known`].
     pub(crate) contents: Vec<BlobRef>,
+    /// The volumes that it could write, of the same instant. A paused sandbox has none: the volumes themselves wait for it.
+    pub(crate) volumes: Vec<Included>,
+}
+
+/// A volume of a checkpoint. The checkpoint's manifest includes its state.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Included {
+    pub(crate) volume: VolumeName,
+    /// The directory that it was mounted on.
+    pub(crate) path: String,
+    pub(crate) state: [u8; 16],
 }
 
 /// For people.
@@ -74,15 +91,21 @@ pub(crate) fn name_of(name: &TemplateName) -> Result<HeadName> {
 
 impl Checkpoint {
     fn encode(&self) -> Result<Vec<u8>> {
-        let bytes = postcard::to_stdvec(self).storing("encode a checkpoint")?;
+        let mut bytes = postcard::to_stdvec(self).storing("encode a checkpoint")?;
+        if !self.volumes.is_empty() {
+            bytes.append(&mut postcard::to_stdvec(&self.volumes).storing("encode a checkpoint")?);
+        }
         frame::encode(FRAME, self.version(), &bytes).storing("encode a checkpoint")
     }
 
     /// The first that can be read: an older node of the same store reads what is only amended here.
     pub(super) fn version(&self) -> u16 {
+        if !self.volumes.is_empty() {
+            return WITH_VOLUMES;
+        }
         let Self { state, memory, base, layers, hot, contents, .. } = self;
         let references = [state, memory].into_iter().chain(base).chain(layers).chain(hot).chain(contents);
-        if references.into_iter().all(BlobRef::is_old) { WHOLE } else { VERSION }
+        if references.into_iter().all(BlobRef::is_old) { WHOLE } else { WHOLE + 1 }
     }
 
     fn decode(framed: &[u8]) -> Result<Self> {
@@ -92,7 +115,24 @@ impl Checkpoint {
         let (version, bytes) = frame::decode(framed, FRAME, VERSION).storing("read a checkpoint")?;
         // An empty list for each that the version lacks.
         let lacking = &[0, 0][..usize::from(WHOLE.saturating_sub(version.max(1)))];
-        postcard::from_bytes(&[bytes, lacking].concat()).storing("read a checkpoint")
+        let bytes = [bytes, lacking].concat();
+        let (checkpoint, rest): (Self, _) = postcard::take_from_bytes(&bytes).storing("read a checkpoint")?;
+        let volumes = match version {
+            WITH_VOLUMES.. => postcard::from_bytes(rest).storing("read a checkpoint")?,
+            _ => Vec::new(),
+        };
+        Ok(Self { volumes, ..checkpoint })
+    }
+
+    /// Its volumes, for people and for who makes forks of them.
+    pub(crate) fn volumes_to_api(&self) -> Result<Vec<CheckpointVolume>> {
+        let by = name_of(&self.spec.name)?.to_string();
+        let shown = |Included { volume, path, state }: &Included| CheckpointVolume {
+            volume: volume.clone(),
+            path: path.clone(),
+            state: KeptState { by: by.clone(), manifest: ManifestId(*state).to_string() },
+        };
+        Ok(self.volumes.iter().map(shown).collect())
     }
 
     /// Commits it under its name; `parent` is what it was taken against. Gives the manifest and the bytes of all its segments.
@@ -103,7 +143,9 @@ impl Checkpoint {
         parent: Option<ManifestId>,
     ) -> Result<(ManifestId, u64)> {
         let client = self.encode()?.into();
-        let manifest = Manifest { kind: MANIFEST_KIND, version: self.version(), parent, client, ..Manifest::default() };
+        let includes = self.volumes.iter().map(|included| ManifestId(included.state)).collect();
+        let (kind, version) = (MANIFEST_KIND, self.version());
+        let manifest = Manifest { kind, version, parent, includes, client, ..Manifest::default() };
         writing.commit(&name_of(&self.spec.name)?, replaces, manifest)
     }
 
@@ -257,6 +299,7 @@ mod tests {
             counts: Counts::default(),
             hot: None,
             contents: Vec::new(),
+            volumes: Vec::new(),
         };
         let encoded = postcard::to_stdvec(&checkpoint).unwrap();
         for (version, lists) in [(1, 2), (2, 1)] {
@@ -268,6 +311,11 @@ mod tests {
         let mut newer = Checkpoint { contents: vec![blob(), blob()], ..checkpoint };
         newer.spec.mount_points = vec!["/workspace".to_owned()];
         assert_eq!(Checkpoint::decode(&newer.encode().unwrap()).unwrap(), newer);
+        let volume = |path: &str| Included { volume: "ws".parse().unwrap(), path: path.to_owned(), state: [7; 16] };
+        let with_volumes = Checkpoint { volumes: vec![volume("/a"), volume("/b")], ..newer.clone() };
+        assert_eq!(Checkpoint::decode(&with_volumes.encode().unwrap()).unwrap(), with_volumes);
+        let cut = with_volumes.encode().unwrap();
+        assert!((0..cut.len()).all(|length| Checkpoint::decode(&cut[..length]).is_err()));
         let cut = newer.encode().unwrap();
         assert!((0..cut.len()).all(|length| Checkpoint::decode(&cut[..length]).is_err()));
         for bit in 0..cut.len() * 8 {

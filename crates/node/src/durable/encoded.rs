@@ -42,7 +42,9 @@ pub(super) struct Encoded {
 
 impl From<Checkpoint> for Encoded {
     fn from(checkpoint: Checkpoint) -> Self {
-        let Checkpoint { spec, created_ms, state, memory, base, layers, counts, hot, contents } = checkpoint;
+        // Volumes lie behind it.
+        let Checkpoint { spec, created_ms, state, memory, base, layers, counts, hot, contents, volumes: _ } =
+            checkpoint;
         let TemplateSpec { name, image, command, env, cwd, ready, ready_timeout_ms, limits, mount_points } = spec;
         let spec = Spec { name, image, command, env, cwd, ready, ready_timeout_ms, limits };
         let older = WithoutMountPoints { spec, created_ms, state, memory, base, layers, counts, hot, contents };
@@ -55,7 +57,7 @@ impl From<Encoded> for Checkpoint {
         let WithoutMountPoints { spec, created_ms, state, memory, base, layers, counts, hot, contents } = older;
         let Spec { name, image, command, env, cwd, ready, ready_timeout_ms, limits } = spec;
         let spec = TemplateSpec { name, image, command, env, cwd, ready, ready_timeout_ms, limits, mount_points };
-        Self { spec, created_ms, state, memory, base, layers, counts, hot, contents }
+        Self { spec, created_ms, state, memory, base, layers, counts, hot, contents, volumes: Vec::new() }
     }
 }
 

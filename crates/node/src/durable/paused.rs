@@ -192,6 +192,7 @@ mod tests {
             counts: Default::default(),
             hot: None,
             contents: Vec::new(),
+            volumes: Vec::new(),
         };
         let machine = sandbox::Machine::random();
         let id = SandboxId::random();

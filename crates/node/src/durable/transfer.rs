@@ -49,7 +49,9 @@ struct Description {
 /// Writes `checkpoint` to `out`. Blocks.
 pub(crate) fn export(checkpoint: &Checkpoint, durable: &Durable, runtime: &Handle, out: impl Write) -> Result<()> {
     // The working set is learned anew, where it is started. Lists of contents are believed, so none is taken from a file.
-    let Checkpoint { spec, created_ms, state, memory: _, base, layers, counts, hot: _, contents: _ } = checkpoint;
+    // Who asks has seen to it that there are no volumes.
+    let Checkpoint { spec, created_ms, state, memory: _, base, layers, counts, hot: _, contents: _, volumes: _ } =
+        checkpoint;
     let mut file = FileWriter::new(out);
     let description = Description {
         spec: spec.clone(),
@@ -169,8 +171,8 @@ pub(crate) fn import(
     let layers = layers.into_iter().map(|bytes| read_blob(&mut file, &mut writing, bytes)).collect::<Result<_>>()?;
     file.finish()?;
     writing.finish_segment()?;
-    let checkpoint =
-        Checkpoint { spec, created_ms, state, memory, base, layers, counts, hot: None, contents: Vec::new() };
+    let (hot, contents, volumes) = (None, Vec::new(), Vec::new());
+    let checkpoint = Checkpoint { spec, created_ms, state, memory, base, layers, counts, hot, contents, volumes };
     let mut checked = Checked::default();
     check::contents(&checkpoint, durable, runtime, import.scratch, &mut checked);
     if let Some(api::Damage { part, problem }) = checked.damage.into_iter().next() {

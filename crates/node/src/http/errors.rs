@@ -30,7 +30,7 @@ fn place(error: &Error) -> (StatusCode, ErrorCode) {
         | Error::HeldElsewhere { .. }
         | Error::ResumedElsewhere(_)
         | Error::PortClosed { .. }
-        | Error::WritesVolumes { .. }
+        | Error::HasVolumes { .. }
         | Error::HostPath { .. }
         | Error::CheckpointExists(_) => (StatusCode::CONFLICT, ErrorCode::Conflict),
         Error::VolumeRefused { status, error } => {
@@ -90,8 +90,11 @@ fn hint(error: &Error) -> Option<String> {
             "resume it first, when it is paused: `pando resume ID`"
         }
         Error::VolumeRefused { error, .. } => return error.hint.clone(),
-        Error::WritesVolumes { .. } => {
-            "fork it (`pando fork`: copies get volumes of their own) or pause it (`pando pause`); of sandboxes whose volumes are all mounted with `:ro` checkpoints can be taken"
+        Error::HasVolumes { name, volumes } => {
+            let volume = volumes.first().map(ToString::to_string).unwrap_or_default();
+            return Some(format!(
+                "`pando volume fork {volume} NEW --checkpoint {name}` makes a volume of what it has, which `pando volume export` writes into a file"
+            ));
         }
         Error::NotMounted { .. } => "`pando volume inspect NAME` shows who holds a volume",
         Error::HostPath { .. } => "name an empty directory that nothing is mounted on",
@@ -152,7 +155,7 @@ fn details(error: &Error) -> Vec<String> {
         Error::ProgramEnded { output, .. } | Error::NotReadyInTime { output, .. } => output.clone(),
         Error::VolumeRefused { error, .. } => error.details.clone(),
         Error::Invalid { .. }
-        | Error::WritesVolumes { .. }
+        | Error::HasVolumes { .. }
         | Error::Volumes { .. }
         | Error::NotMounted { .. }
         | Error::HostPath { .. }

@@ -156,7 +156,7 @@ pub(super) async fn fork(
     check_count(request.count)?;
     let undo = Arc::clone(&node);
     finish_or(async move { node.fork(&id, &request).await }, |response: ForkResponse| async move {
-        undo.undo_fork(&response.sandboxes).await
+        undo.undo_starts(&response.sandboxes).await
     })
     .await
     .map(Json)

@@ -255,6 +255,7 @@ impl Node {
             timings,
             checkpoint: None,
             pages: None,
+            volumes: Vec::new(),
         };
         self.install(record, zygote).await
     }

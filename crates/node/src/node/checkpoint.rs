@@ -1,7 +1,7 @@
 //! Checkpoints of running sandboxes: the source stops as long as for a fork, all else happens behind a zygote of that instant.
 //!
 //! ```text
-//! keeper: still, upper directory copied (the only pause) -> zygote, and a description of the program
+//! keeper: still, upper directory copied, volumes cut (the only pause) -> zygote, and a description of the program
 //! here:   the zygote's memory -> page image; changed layers -> archives; description -> segments; then manifest, then head
 //! ```
 
@@ -10,7 +10,7 @@ mod base;
 use std::{fs, path::PathBuf, sync::Arc, time::Instant};
 
 use ::base::id::{SandboxId, TemplateName};
-use api::{CheckpointRequest, CheckpointStage};
+use api::{BuildTimings, CheckpointRequest, CheckpointStage};
 use memory::{Known, ProcessPages, scan::Scan};
 use process::ProgramState;
 use store::id::ManifestId;
@@ -20,15 +20,18 @@ use tokio::{runtime::Handle, sync::mpsc};
 use self::base::Base;
 use super::{
     Node,
+    cut::{self, Cut, State, VolumeState},
     images::{random_suffix, remove_quietly},
-    now_ms, volumes,
+    now_ms,
 };
 use crate::{
-    durable::{BlobRef, Checkpoint, Counts, Durable, Storing, Writing, pack_layer, page_reader, realm, write_bytes},
+    durable::{
+        BlobRef, Checkpoint, Counts, Durable, Included, Storing, Writing, pack_layer, page_reader, realm, write_bytes,
+    },
     error::{Context, Error, Result},
     keeper::message::BuildZygote,
     records::SandboxRecord,
-    state::FORK_LAYER,
+    state::{FORK_LAYER, ZygoteRef},
 };
 
 /// Name of the description of the program in the directory of the capture.
@@ -82,6 +85,7 @@ struct Captured {
     /// Layers that only this node has, topmost first.
     layers: Vec<PathBuf>,
     pause_us: u64,
+    cut: Cut,
 }
 
 impl Node {
@@ -93,7 +97,6 @@ impl Node {
         progress: &CheckpointProgress,
     ) -> Result<api::Checkpoint> {
         let record = self.state().running(id)?.clone();
-        volumes::refuse_written(&record)?;
         let spec = self.state().spec_of(&record)?;
         let name = match &request.name {
             Some(name) => name.clone(),
@@ -135,6 +138,8 @@ impl Node {
             self.wait_filled(pages).await?;
         }
         progress.stage(CheckpointStage::Capturing);
+        // So that little is left to be written while it stands still.
+        self.commit_written(&record.id, &record.volumes).await?;
         fs::create_dir_all(directory).at("create", directory)?;
         let (base, restored, zygote) = {
             let mut state = self.state();
@@ -143,6 +148,9 @@ impl Node {
             (base, restored, state.number())
         };
         let layer = directory.join(FORK_LAYER);
+        // What is resumed has all the volumes that it had.
+        let kept: Vec<&String> =
+            record.volumes.iter().filter(|mount| hold || mount.is_writable()).map(|mount| &mount.path).collect();
         let job = BuildZygote {
             zygote,
             id: record.id.clone(),
@@ -153,37 +161,30 @@ impl Node {
             layers: record.layers.clone(),
             layer_dest: layer.clone(),
             state_dest: Some(directory.join(STATE)),
-            // What is resumed has the volumes that it had. Other copies may have others.
-            mount_points: if hold { Vec::new() } else { spec.mount_points.iter().map(PathBuf::from).collect() },
-            volumes: if hold { volumes::directories(&record.volumes) } else { Vec::new() },
+            // What other copies may have other volumes in the place of.
+            mount_points: spec.mount_points.iter().filter(|path| !kept.contains(path)).map(PathBuf::from).collect(),
+            volumes: kept.iter().map(PathBuf::from).collect(),
             huge_pages: false,
-            hold,
+            hold: hold || cut::written(&record.volumes).next().is_some(),
         };
         self.state().hold(&record.layers);
-        if hold {
-            // So that little is left to be written while it stands still.
-            self.commit_written(&record.id, &record.volumes).await?;
-        }
-        // Who pauses it is alone with it to the end.
-        let alone = if hold { None } else { Some(self.alone(&record.id).await) };
-        let built = match self.request_zygote(job, format!("sandbox {}", record.id), None).await {
-            // It stands still, and what it has written has to be where it is resumed.
-            Ok(built) if hold => self.commit_written(&record.id, &record.volumes).await.map(|()| built),
-            built => built,
-        };
-        drop(alone);
+        let built =
+            if hold { self.capture_to_pause(job, record).await } else { self.capture_and_cut(job, record).await };
         let written = match built {
-            Ok((built, timings)) => {
+            Ok((built, timings, cut)) => {
                 let captured = Captured {
                     zygote_pid: built.engine.pid,
                     restored,
                     state: directory.join(STATE),
                     layers: std::iter::once(layer).chain(self.own_layers(&record.layers)).collect(),
                     pause_us: timings.pause_us,
+                    cut: cut.clone(),
                 };
                 let (durable, progress, runtime) = (self.durable.clone(), progress.clone(), Handle::current());
                 let write = move || write(&durable, &runtime, &captured, spec, commit, &progress);
-                tokio::task::spawn_blocking(write).await.doing("write the checkpoint").flatten()
+                let written = tokio::task::spawn_blocking(write).await.doing("write the checkpoint").flatten();
+                self.forget_cut(&cut).await;
+                written
             }
             Err(error) => Err(error),
         };
@@ -191,6 +192,30 @@ impl Node {
         let unused = self.state().unhold(&record.layers);
         self.remove_layers(unused).await;
         written
+    }
+
+    /// Captures a sandbox that does not go on; who pauses it is alone with it to the end.
+    async fn capture_to_pause(
+        self: &Arc<Self>,
+        job: BuildZygote,
+        record: &SandboxRecord,
+    ) -> Result<(ZygoteRef, BuildTimings, Cut)> {
+        let (built, timings) = self.request_zygote(job, format!("sandbox {}", record.id), None).await?;
+        // It stands still, and what it has written has to be where it is resumed.
+        self.commit_written(&record.id, &record.volumes).await?;
+        Ok((built, timings, Cut::default()))
+    }
+
+    /// Captures a sandbox that goes on, with the volumes that it writes.
+    async fn capture_and_cut(
+        self: &Arc<Self>,
+        job: BuildZygote,
+        record: &SandboxRecord,
+    ) -> Result<(ZygoteRef, BuildTimings, Cut)> {
+        let _alone = self.alone(&record.id).await;
+        // Nobody waits for sandboxes.
+        let (built, _) = self.build_beside_blanks(job, &[], record, 0).await;
+        built
     }
 
     /// Layers that this node has made; the others are an image's, which every node has of its own.
@@ -205,7 +230,7 @@ impl Node {
         let mut readable = Vec::new();
         for (head, checkpoint) in found {
             match checkpoint {
-                Ok(checkpoint) => readable.push(to_api(&checkpoint, &head.manifest.to_string())),
+                Ok(checkpoint) => readable.push(to_api(&checkpoint, &head.manifest.to_string())?),
                 Err(error) => {
                     tracing::warn!(name = %head.name, error = crate::chain(&error), "a checkpoint is unreadable")
                 }
@@ -218,7 +243,7 @@ impl Node {
     pub(crate) async fn find_checkpoint(&self, name: &TemplateName) -> Result<api::Checkpoint> {
         let found = Checkpoint::find(&self.durable, name).await?;
         let (head, checkpoint) = found.ok_or_else(|| Error::NoCheckpoint(name.clone()))?;
-        Ok(to_api(&checkpoint, &head.manifest.to_string()))
+        to_api(&checkpoint, &head.manifest.to_string())
     }
 
     /// Removes its name; what only it used is garbage then.
@@ -239,6 +264,21 @@ fn made_up(template: &TemplateName) -> Result<TemplateName> {
     })
 }
 
+/// The states of the volumes, which are kept from now on. Blocks.
+fn include(writing: &Writing, cut: &Cut) -> Result<Vec<Included>> {
+    let mut included = Vec::new();
+    for VolumeState { volume, paths, state } in &cut.states {
+        let State::Snapshot(snapshot) = state else { continue };
+        let name = volumed::snapshot_head(volume, snapshot).storing("name the snapshot of a volume")?;
+        let Some(head) = writing.keep(&name)? else {
+            return Err(format!("{name} was removed meanwhile")).storing("keep what is in the volumes");
+        };
+        let state = head.manifest.0;
+        included.extend(paths.iter().map(|path| Included { volume: volume.clone(), path: path.clone(), state }));
+    }
+    Ok(included)
+}
+
 /// Blocks while everything is read, compressed and stored.
 fn write(
     durable: &Durable,
@@ -251,6 +291,7 @@ fn write(
     let encoded = fs::read(&captured.state).at("read", &captured.state)?;
     let state = ProgramState::decode(&encoded).storing("read the description of the program")?;
     let mut writing = Writing::begin(durable, runtime, &format!("checkpoint {}", spec.name))?;
+    let volumes = include(&writing, &captured.cut)?;
     progress.stage(CheckpointStage::StoringMemory);
     let program = Memory::of(captured.zygote_pid, &state)?;
     let (base, known) = find_base(captured, &spec, &program, (durable, runtime, &writing))?;
@@ -272,14 +313,14 @@ fn write(
     let base = if by_frames { roots } else { Vec::new() };
     let contents = std::iter::once(own_contents).chain(older).collect();
     let created_ms = now_ms();
-    let checkpoint = Checkpoint { spec, created_ms, state, memory, base, layers, counts, hot: None, contents };
+    let checkpoint = Checkpoint { spec, created_ms, state, memory, base, layers, counts, hot: None, contents, volumes };
     if parent.is_some() {
         // The zygote's pages and its image are compared once more, as far as the index goes: none may be missing.
         writing.finish_segment()?;
         page_reader(checkpoint.images(), durable, runtime)?.runs().storing("read back the index of the memory")?;
     }
     let manifest = commit(&checkpoint, writing, parent)?;
-    Ok(to_api(&checkpoint, &manifest.to_string()))
+    to_api(&checkpoint, &manifest.to_string())
 }
 
 fn counts(dump: &memory::Totals, pause_us: u64, layers: &[BlobRef]) -> Counts {
@@ -356,10 +397,10 @@ fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-pub(super) fn to_api(checkpoint: &Checkpoint, manifest: &str) -> api::Checkpoint {
+pub(super) fn to_api(checkpoint: &Checkpoint, manifest: &str) -> Result<api::Checkpoint> {
     const PAGE: u64 = memory::PAGE_BYTES as u64;
     let Counts { pause_us, pages, zero_pages, duplicate_pages, memory_bytes, layer_bytes } = checkpoint.counts;
-    api::Checkpoint {
+    Ok(api::Checkpoint {
         name: checkpoint.spec.name.clone(),
         created_ms: checkpoint.created_ms,
         manifest: manifest.to_owned(),
@@ -370,5 +411,6 @@ pub(super) fn to_api(checkpoint: &Checkpoint, manifest: &str) -> api::Checkpoint
         redundant_bytes: (zero_pages + duplicate_pages) * PAGE,
         stored_memory_bytes: memory_bytes,
         layer_bytes,
-    }
+        volumes: checkpoint.volumes_to_api()?,
+    })
 }

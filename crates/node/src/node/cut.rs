@@ -1,13 +1,16 @@
-//! Volumes in a live fork: a copy gets volumes of its own, which begin as the original's were in the instant that its memory is of.
+//! Volumes in live forks and checkpoints: a copy gets volumes of its own, which begin as the original's were in the instant that its memory
+//! is of.
 //!
 //! ```text
-//! builder: captured, and frozen in the same instant -> mappings written back, a snapshot of each volume that it can write -> thawed
-//! copy:    fork of each snapshot -> mounted -> goes on                                   all copies started -> no snapshot
+//! builder:    captured, and frozen in the same instant -> mappings written back, a snapshot of each volume that it can write -> thawed
+//! copy:       fork of each state -> mounted -> goes on                             all copies started -> no snapshot
+//! checkpoint: its manifest includes those of the snapshots                         it has its name    -> no snapshot
 //! ```
 //!
 //! A volume that a copy has got stays when the copy is removed, as all volumes do: its files may be what somebody wanted.
 
 use std::{
+    collections::BTreeSet,
     fmt,
     os::fd::OwnedFd,
     sync::Arc,
@@ -15,8 +18,8 @@ use std::{
 };
 
 use api::{
-    VERSION_PREFIX, VolumeMount,
-    volume::{ForkVolumeRequest, Snapshot, SnapshotRequest, Volume},
+    CheckpointVolume, VERSION_PREFIX, VolumeMount,
+    volume::{ForkVolumeRequest, KeptState, Snapshot, SnapshotRequest, Volume},
 };
 use base::id::{SandboxId, SnapshotName, VolumeName};
 use hyper::Method;
@@ -32,12 +35,60 @@ const CUT_MAX: Duration = Duration::from_secs(10);
 /// The states of all volumes that a sandbox can write, of one instant. A volume that is mounted twice has one.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Cut {
-    snapshots: Vec<(VolumeName, SnapshotName)>,
+    pub(super) states: Vec<VolumeState>,
+}
+
+/// What a copy's own volume begins with.
+#[derive(Debug, Clone)]
+pub(super) struct VolumeState {
+    pub(super) volume: VolumeName,
+    /// Where it is mounted.
+    pub(super) paths: Vec<String>,
+    pub(super) state: State,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum State {
+    /// Taken for this, and removed afterwards.
+    Snapshot(SnapshotName),
+    /// A checkpoint has it.
+    Kept(KeptState),
+}
+
+impl Cut {
+    /// Of a checkpoint, without what is mounted elsewhere in its place.
+    pub(super) fn kept(volumes: &[CheckpointVolume], instead: &[VolumeMount]) -> Self {
+        let mut cut = Self::default();
+        for CheckpointVolume { volume, path, state } in volumes {
+            if !instead.iter().any(|mount| mount.path == *path) {
+                cut.add(volume, path, || State::Kept(state.clone()));
+            }
+        }
+        cut
+    }
+
+    /// True if the volume had no state yet.
+    fn add(&mut self, volume: &VolumeName, path: &str, state: impl FnOnce() -> State) -> bool {
+        let known = self.states.iter_mut().find(|known| known.volume == *volume);
+        let is_new = known.is_none();
+        match known {
+            Some(known) => known.paths.push(path.to_owned()),
+            None => {
+                self.states.push(VolumeState { volume: volume.clone(), paths: vec![path.to_owned()], state: state() })
+            }
+        }
+        is_new
+    }
 }
 
 /// What of a sandbox's volumes its copies cannot share.
 pub(super) fn written(mounts: &[VolumeMount]) -> impl Iterator<Item = &VolumeMount> {
     mounts.iter().filter(|mount| mount.is_writable())
+}
+
+/// The rest.
+pub(super) fn shared(mounts: &[VolumeMount]) -> Vec<VolumeMount> {
+    mounts.iter().filter(|mount| !mount.is_writable()).cloned().collect()
 }
 
 impl Node {
@@ -74,64 +125,74 @@ impl Node {
 
     async fn take_snapshots(&self, id: &SandboxId, mounts: &[VolumeMount], cut: &mut Cut) -> Result<()> {
         for mount in written(mounts) {
-            if cut.snapshots.iter().any(|(volume, _)| *volume == mount.volume) {
+            let snapshot = SnapshotName::random();
+            // Known before it is there: whatever becomes of the answer, it is removed.
+            if !cut.add(&mount.volume, &mount.path, || State::Snapshot(snapshot.clone())) {
                 continue;
             }
             // As the sandbox itself, which holds it already.
             let tree = self.detached_mount(mount, id.to_string()).await?;
             tokio::task::spawn_blocking(move || write_back(&tree)).await.doing("write mappings back").flatten()?;
-            let snapshot = SnapshotName::random();
-            // Known before it is there: whatever becomes of the answer, it is removed.
-            cut.snapshots.push((mount.volume.clone(), snapshot.clone()));
-            let request =
-                SnapshotRequest { snapshot: Some(snapshot), note: Some(format!("for a fork or pause of {id}")) };
+            let note = Some(format!("for a fork, checkpoint or pause of {id}"));
+            let request = SnapshotRequest { snapshot: Some(snapshot), note };
             let _: Snapshot = self.ask_volume(Method::POST, format!("/{}/snapshots", mount.volume), &request).await?;
         }
         Ok(())
     }
 
-    /// The mounts of a copy. After a failure some of its volumes may be there: see [`Node::remove_own_volumes`].
-    pub(super) async fn own_volumes(
-        &self,
-        copy: &SandboxId,
-        mounts: &[VolumeMount],
-        cut: &Cut,
-    ) -> Result<Vec<VolumeMount>> {
-        for (volume, snapshot) in &cut.snapshots {
-            let request = ForkVolumeRequest { name: volume.of_copy(copy), snapshot: Some(snapshot.clone()) };
+    /// Makes the volumes that only this copy has, and gives their mounts. After a failure some may be there: see
+    /// [`Node::remove_own_volumes`].
+    pub(super) async fn own_volumes(&self, copy: &SandboxId, cut: &Cut) -> Result<Vec<VolumeMount>> {
+        let mut mounts = Vec::new();
+        for VolumeState { volume, paths, state } in &cut.states {
+            let (snapshot, state) = match state.clone() {
+                State::Snapshot(snapshot) => (Some(snapshot), None),
+                State::Kept(state) => (None, Some(state)),
+            };
+            let name = volume.of_copy(copy);
+            let request = ForkVolumeRequest { name: name.clone(), snapshot, state };
             let _: Volume = self.ask_volume(Method::POST, format!("/{volume}/fork"), &request).await?;
+            let mount = |path: &String| VolumeMount {
+                volume: name.clone(),
+                path: path.clone(),
+                read_only: false,
+                snapshot: None,
+            };
+            mounts.extend(paths.iter().map(mount));
         }
-        let in_its_place = |mount: &VolumeMount| {
-            let volume = if mount.is_writable() { mount.volume.of_copy(copy) } else { mount.volume.clone() };
-            VolumeMount { volume, ..mount.clone() }
-        };
-        Ok(if cut.snapshots.is_empty() { mounts.to_vec() } else { mounts.iter().map(in_its_place).collect() })
+        Ok(mounts)
     }
 
     /// Removes the volumes of a copy that did not come to run.
     pub(super) async fn remove_own_volumes(&self, copy: &SandboxId, cut: &Cut) {
-        for (volume, _) in &cut.snapshots {
-            self.remove_unseen(format!("/{}", volume.of_copy(copy))).await;
+        for state in &cut.states {
+            self.remove_unseen(format!("/{}", state.volume.of_copy(copy))).await;
         }
     }
 
-    /// Removes what a live fork has made whose client has gone.
-    pub(crate) async fn undo_fork(self: &Arc<Self>, copies: &[api::Sandbox]) {
-        self.undo_starts(copies).await;
-        for copy in copies {
-            // Its name says that it was made for the copy.
+    /// Removes what a request has started whose client has gone, with the volumes that were made for it.
+    pub(crate) async fn undo_starts(self: &Arc<Self>, sandboxes: &[api::Sandbox]) {
+        tracing::info!(count = sandboxes.len(), "the client went away: removing what it started");
+        self.discard_all(sandboxes.iter().map(|sandbox| sandbox.id.clone()).collect()).await;
+        for sandbox in sandboxes {
+            // Its name says so.
             let is_own =
-                |mount: &&VolumeMount| mount.is_writable() && mount.volume.as_str().ends_with(copy.id.as_str());
-            for mount in copy.volumes.iter().filter(is_own) {
-                self.remove_unseen(format!("/{}", mount.volume)).await;
+                |mount: &&VolumeMount| mount.is_writable() && mount.volume.as_str().ends_with(sandbox.id.as_str());
+            let mut removed = BTreeSet::new();
+            for mount in sandbox.volumes.iter().filter(is_own) {
+                if removed.insert(&mount.volume) {
+                    self.remove_unseen(format!("/{}", mount.volume)).await;
+                }
             }
         }
     }
 
-    /// Every copy has its volumes.
+    /// Every copy has its volumes, or the checkpoint has the states.
     pub(super) async fn forget_cut(&self, cut: &Cut) {
-        for (volume, snapshot) in &cut.snapshots {
-            self.remove_unseen(format!("/{volume}/snapshots/{snapshot}")).await;
+        for VolumeState { volume, state, .. } in &cut.states {
+            if let State::Snapshot(snapshot) = state {
+                self.remove_unseen(format!("/{volume}/snapshots/{snapshot}")).await;
+            }
         }
     }
 
@@ -140,7 +201,11 @@ impl Node {
         let removed: Result<()> = self.ask_volume(Method::DELETE, below.clone(), &()).await;
         match removed {
             Ok(()) | Err(Error::VolumeRefused { status: 404, .. }) => {}
-            Err(error) => tracing::warn!(path = below, error = chain(&error), "something of a live fork stays"),
+            Err(error) => tracing::warn!(
+                path = below,
+                error = chain(&error),
+                "something of a volume that nobody wants any more stays"
+            ),
         }
     }
 

@@ -91,7 +91,7 @@ impl Node {
                     zygote,
                     arena: built.arena,
                     interpreter: Interpreter::InProcess,
-                    volumes: record.volumes.clone(),
+                    volumes: cut::shared(&record.volumes),
                     cut,
                 };
                 let (sandboxes, failures) = self.start_many(&source, request.count, blanks).await;
@@ -134,7 +134,7 @@ impl Node {
 
     /// Builds the zygote and, as soon as the layer is whole, cuts the volumes and makes the sandboxes for its copies: those are the keeper's
     /// work, and the zygote is its builder's.
-    async fn build_beside_blanks(
+    pub(super) async fn build_beside_blanks(
         self: &Arc<Self>,
         job: BuildZygote,
         layers: &[PathBuf],

@@ -74,7 +74,7 @@ impl Node {
                 return Err(error);
             }
         };
-        let stored = super::checkpoint::to_api(&checkpoint, "");
+        let stored = super::checkpoint::to_api(&checkpoint, "")?;
         Ok(PauseResponse {
             sandbox: self.state().sandbox(id)?.to_api(),
             memory_bytes: stored.memory_bytes,

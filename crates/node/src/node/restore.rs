@@ -74,6 +74,7 @@ impl Node {
             timings: BuildTimings::default(),
             pages: Some(format!("{}-{}", checkpoint.spec.name, random_suffix())),
             checkpoint: Some(manifest),
+            volumes: checkpoint.volumes_to_api()?,
         };
         let layers = record.layers();
         // Whoever has a checkpoint restored will want a sandbox.

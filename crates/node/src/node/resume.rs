@@ -124,6 +124,7 @@ impl Node {
             timings: BuildTimings::default(),
             pages: Some(format!("{}-{}", paused.id, random_suffix())),
             checkpoint: Some(head.manifest.to_string()),
+            volumes: Vec::new(),
         };
         let zygote = self.restore_zygote(&template, fetched, hot, began).await?;
         let number = zygote.number;

@@ -33,8 +33,9 @@ pub(super) struct Source {
     pub(super) zygote: u64,
     pub(super) arena: (u64, u64),
     pub(super) interpreter: Interpreter,
+    /// Which all of them share.
     pub(super) volumes: Vec<VolumeMount>,
-    /// Of a live fork: what each copy has in the place of volumes that the original can write.
+    /// What each copy has for itself, in the place of volumes that the original can write.
     pub(super) cut: Cut,
 }
 
@@ -44,6 +45,7 @@ impl Source {
         Self {
             layers: record.layers(),
             pages: record.pages,
+            cut: Cut::kept(&record.volumes, &request.volumes),
             template: record.spec.name,
             parent: None,
             limits: record.spec.limits,
@@ -51,7 +53,6 @@ impl Source {
             arena,
             interpreter: request.interpreter,
             volumes: request.volumes.clone(),
-            cut: Cut::default(),
         }
     }
 }
@@ -128,12 +129,6 @@ impl Node {
     pub(crate) async fn warm(self: &Arc<Self>, name: &TemplateName) -> Result<api::Template> {
         self.startable(name).await?;
         self.state().template(name)
-    }
-
-    /// Removes what a request started whose client has gone.
-    pub(crate) async fn undo_starts(self: &Arc<Self>, sandboxes: &[api::Sandbox]) {
-        tracing::info!(count = sandboxes.len(), "the client went away: removing what it started");
-        self.discard_all(sandboxes.iter().map(|sandbox| sandbox.id.clone()).collect()).await;
     }
 
     /// The template as soon as it is ready, and what the user should know about it.
@@ -259,7 +254,8 @@ impl Node {
 
     async fn start_in(self: &Arc<Self>, source: &Source, blank: &mut Blank, began: Instant) -> Result<api::Sandbox> {
         // The program finds its volumes where it goes on.
-        let volumes = self.own_volumes(&blank.id, &source.volumes, &source.cut).await?;
+        let own = self.own_volumes(&blank.id, &source.cut).await?;
+        let volumes = [&source.volumes[..], &own].concat();
         self.attach_volumes(&blank.id, &volumes).await?;
         let (main, ended) = match blank.parked.take() {
             Some(parked) => self.release(parked).await?,

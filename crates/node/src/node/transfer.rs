@@ -1,6 +1,7 @@
 //! Checkpoints as files, out of this node's store and into it.
 
 use std::{
+    collections::BTreeSet,
     io::{self, BufWriter},
     sync::Arc,
 };
@@ -16,7 +17,7 @@ use crate::{
         Checkpoint,
         transfer::{self, Arriving, Import, Leaving},
     },
-    error::{Context, Result, chain},
+    error::{Context, Error, Result, chain},
 };
 
 /// Parts of a file on their way; each has up to 256 KiB.
@@ -31,6 +32,11 @@ impl Node {
     pub(crate) async fn export_checkpoint(self: &Arc<Self>, name: &TemplateName) -> Result<Parts> {
         let (head, lease) = self.hold_checkpoint(name, "export").await?;
         let checkpoint = match Checkpoint::read(&self.durable, head.manifest).await {
+            Ok(Checkpoint { volumes, .. }) if !volumes.is_empty() => {
+                self.let_go(lease).await;
+                let volumes = volumes.into_iter().map(|included| included.volume).collect::<BTreeSet<_>>();
+                return Err(Error::HasVolumes { name: name.clone(), volumes: volumes.into_iter().collect() });
+            }
             Ok(checkpoint) => checkpoint,
             Err(error) => {
                 self.let_go(lease).await;
@@ -77,6 +83,6 @@ impl Node {
         let imported = tokio::task::spawn_blocking(import).await.doing("import the checkpoint").flatten();
         remove_quietly(&directory).await;
         self.state().release(&point);
-        imported.map(|(checkpoint, manifest)| to_api(&checkpoint, &manifest.to_string()))
+        imported.and_then(|(checkpoint, manifest)| to_api(&checkpoint, &manifest.to_string()))
     }
 }

@@ -20,11 +20,10 @@ use base::{
 use hyper::{Request, Response, body::Incoming};
 use volumed::{Access, Attach};
 
-use super::{CREATE_DEADLINE, Node, cut};
+use super::{CREATE_DEADLINE, Node};
 use crate::{
     error::{Error, Result, chain},
     keeper::message::Request as ToKeeper,
-    records::SandboxRecord,
 };
 
 /// What the sandbox itself needs: nothing may be mounted there, below, or above.
@@ -83,13 +82,6 @@ pub(super) fn check(mount_points: &[String], mounts: &[VolumeMount]) -> Result<(
         }
     }
     Ok(())
-}
-
-/// A checkpoint has no volumes: what its memory says of one would be of an instant that nobody has kept.
-pub(super) fn refuse_written(record: &SandboxRecord) -> Result<()> {
-    let volumes: Vec<String> =
-        cut::written(&record.volumes).map(|mount| format!("volume {} on {}", mount.volume, mount.path)).collect();
-    if volumes.is_empty() { Ok(()) } else { Err(Error::WritesVolumes { id: record.id.clone(), volumes }) }
 }
 
 /// Where they are mounted.

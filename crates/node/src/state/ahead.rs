@@ -34,7 +34,9 @@ impl State {
         let Some(record) = self.sandboxes.get(id).filter(|record| record.parent.is_none()) else { return false };
         let Some(template) = self.templates.get_mut(&record.template) else { return false };
         let Phase::Ready(ZygoteRef { engine, .. }) = &template.phase else { return false };
-        if template.learning.begun == SAMPLES {
+        // A copy that waits has opened its files, and what is open on a volume is not there before that is mounted.
+        let has_volumes = template.record.as_ref().is_some_and(|record| !record.volumes.is_empty());
+        if template.learning.begun == SAMPLES || has_volumes {
             return false;
         }
         template.learning.begun += 1;

@@ -40,6 +40,7 @@ fn record(text: &str, layer: &str) -> TemplateRecord {
         timings: BuildTimings::default(),
         checkpoint: None,
         pages: None,
+        volumes: Vec::new(),
     }
 }
 

@@ -34,6 +34,7 @@ mod store;
 mod twins;
 mod volumes;
 mod volumes_faults;
+mod volumes_kept;
 
 use pando_host_tests::runner;
 
@@ -62,5 +63,6 @@ fn main() {
     cases.extend(memory::cases());
     cases.extend(volumes::cases());
     cases.extend(volumes_faults::cases());
+    cases.extend(volumes_kept::cases());
     runner::run(&cases)
 }

@@ -34,13 +34,13 @@ pub(crate) fn cases() -> Vec<Case> {
         case("a_sandbox_that_writes_its_volume_is_paused_in_the_middle_of_it", paused),
         case("forks_pauses_and_commands_at_once_do_not_tear_each_other", at_once),
         case("an_interrupted_fork_leaves_no_volumes", interrupted),
-        case("checkpoints_have_no_volumes", checkpoints),
         Case::new("volumes::a_program_finds_its_volume_where_it_works_also_if_it_was_forked_ahead", || {
             with_scribe(&["--pool", "4", "--ahead", "4"], carried)
         }),
         Case::new("volumes::the_memory_of_their_processes_is_bounded", || {
             with_scribe(&["--volumes-memory", "600M"], bounded)
         }),
+        case("volumes_that_nobody_works_in_cost_little_memory", idle),
         Case::new("volumes::an_ephemeral_node_takes_its_mounts_along", ephemeral),
     ]
 }
@@ -69,7 +69,7 @@ pub(crate) fn run_with(node: &Node, volumes: &[&str]) -> Result<String> {
     Ok(started["sandboxes"][0]["id"].as_str().with_context(|| format!("not started: {started}"))?.to_owned())
 }
 
-fn fails(node: &Node, arguments: &[&str], code: i32, says: &str) -> Result<()> {
+pub(crate) fn fails(node: &Node, arguments: &[&str], code: i32, says: &str) -> Result<()> {
     let answer = node.pando(arguments)?;
     ensure!(answer.code == code && answer.stderr.contains(says), "{says:?} and code {code} were expected: {answer}");
     Ok(())
@@ -219,7 +219,7 @@ fn refused(node: &Node) -> Result<()> {
 }
 
 /// A sandbox whose program is writing its journal, and always will until `go` is removed.
-fn writing(node: &Node) -> Result<String> {
+pub(crate) fn writing(node: &Node) -> Result<String> {
     node.ok(&["volume", "create", "ws"])?;
     let writer = run_with(node, &["ws:/workspace"])?;
     node.shell(&writer, "touch /workspace/go; sleep 0.3; test -s /workspace/journal")?;
@@ -227,7 +227,7 @@ fn writing(node: &Node) -> Result<String> {
 }
 
 /// The program goes on writing; every number is there, in order and once: memory and file are of one instant.
-fn expect_whole_journal(node: &Node, id: &str) -> Result<()> {
+pub(crate) fn expect_whole_journal(node: &Node, id: &str) -> Result<()> {
     let before = "cd /workspace; before=$(wc -l < journal); sleep 0.3; rm go; sleep 0.1; ";
     let after = "test $(wc -l < journal) -gt $before && awk '$1 != NR - 1 { print NR, $0; exit 1 }' journal";
     node.shell(id, &format!("{before}{after}"))
@@ -236,7 +236,7 @@ fn expect_whole_journal(node: &Node, id: &str) -> Result<()> {
 }
 
 /// Writes through a mapping, which nobody syncs: only the kernel has it then.
-fn write_by_mapping(node: &Node, id: &str, text: &str) -> Result<()> {
+pub(crate) fn write_by_mapping(node: &Node, id: &str, text: &str) -> Result<()> {
     let program = format!(
         "import mmap; f = open('/workspace/page', 'w+b'); f.truncate(4096); m = mmap.mmap(f.fileno(), 4096); m[:{}] = b'{text}'",
         text.len()
@@ -370,32 +370,6 @@ fn interrupted(node: &Node) -> Result<()> {
     Ok(())
 }
 
-fn checkpoints(node: &Node) -> Result<()> {
-    node.ok(&["volume", "create", "ws"])?;
-    let writer = run_with(node, &["ws:/workspace"])?;
-    let arguments = ["checkpoint", &writer, "--name", "warm"];
-    fails(node, &arguments, 1, "can write volume ws on /workspace")?;
-    fails(node, &arguments, 1, "pando fork")?;
-    node.shell(&writer, "echo text > /workspace/a")?;
-    let reader = run_with(node, &["ws:/workspace:ro"])?;
-    let copy = node.json(&["fork", &reader, "--json"])?["sandboxes"][0]["id"].as_str().context("no copy")?.to_owned();
-    ensure!(node.shell(&copy, "cat /workspace/a")? == "text\n", "a copy has what is mounted read-only");
-    // A checkpoint has no volumes of its own, and is given others.
-    node.ok(&["checkpoint", &reader, "--name", "warm"])?;
-    let restored = node.json(&["run", "warm", "--volume", "ws:/data", "--json"])?;
-    let restored = restored["sandboxes"][0]["id"].as_str().context("not restored")?;
-    ensure!(node.shell(restored, "cat /data/a; ls /workspace")? == "text\n");
-    node.ok(&["pause", &reader])?;
-    node.ok(&["resume", &reader])?;
-    ensure!(
-        node.shell(&reader, "cat /workspace/a; (echo > /workspace/a) 2>&1 | grep -o Read-only")? == "text\nRead-only\n"
-    );
-    node.ok(&["rm", "--all"])?;
-    node.ok(&["template", "rm", "warm"])?;
-    node.ok(&["checkpoint", "rm", "warm"])?;
-    node.ok(&["volume", "rm", "ws"]).map(drop)
-}
-
 fn carried(node: &Node) -> Result<()> {
     node.ok(&["volume", "create", "ws"])?;
     let works = |id: &str| {
@@ -451,6 +425,39 @@ fn bounded(node: &Node) -> Result<()> {
     };
     let text = format!("{error:#}");
     ensure!(text.contains("give it 512M at least"), "{text}");
+    Ok(())
+}
+
+fn idle(node: &Node) -> Result<()> {
+    const COUNT: usize = 24;
+    const EACH_MAX: u64 = 6 << 20;
+    let resident = || -> Result<u64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", process(node, "worker")?))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).context("no RssAnon")?;
+        Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? << 10)
+    };
+    let mount = |number: usize| -> Result<()> {
+        let (name, at) = (format!("ws{number}"), directory(node, &format!("on{number}"))?);
+        node.ok(&["volume", "create", &name])?;
+        node.ok(&["volume", "mount", &name, &at.display().to_string()])?;
+        fs::write(at.join("a"), "text")?;
+        Ok(())
+    };
+    mount(0)?;
+    let before = resident()?;
+    (1..=COUNT).try_for_each(mount)?;
+    let each = (resident()? - before) / COUNT as u64;
+    println!("    {:.1} MiB each", each as f64 / f64::from(1 << 20));
+    ensure!(each < EACH_MAX, "{} KiB each", each >> 10);
+    for number in 0..=COUNT {
+        node.ok(&[
+            "volume",
+            "unmount",
+            &format!("ws{number}"),
+            &node.dir().join(format!("on{number}")).display().to_string(),
+        ])?;
+        node.ok(&["volume", "rm", &format!("ws{number}")])?;
+    }
     Ok(())
 }
 

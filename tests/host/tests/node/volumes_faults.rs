@@ -26,10 +26,10 @@ pub(crate) fn cases() -> Vec<Case> {
         case("a_sandbox_that_ends_while_the_node_is_away_is_let_go", ended_meanwhile),
         case("a_node_killed_in_a_live_fork_leaves_the_original_writing", |node| killed_in_fork(node, "node")),
         case("a_worker_killed_in_a_live_fork_leaves_the_original_writing", |node| killed_in_fork(node, "worker")),
-        two_nodes("another_node_takes_over_and_the_first_one_is_told", take_over),
-        two_nodes("what_another_node_writes_is_followed_by_those_who_read", followed),
+        two_nodes("volumes_faults::another_node_takes_over_and_the_first_one_is_told", take_over),
+        two_nodes("volumes_faults::what_another_node_writes_is_followed_by_those_who_read", followed),
         Case::new("volumes_faults::wrong_clocks_decide_nothing", wrong_clocks),
-        two_nodes("a_paused_sandbox_takes_its_volume_to_another_node", resume_elsewhere),
+        two_nodes("volumes_faults::a_paused_sandbox_takes_its_volume_to_another_node", resume_elsewhere),
     ]
 }
 
@@ -188,8 +188,8 @@ fn remove_volume(node: &Node, name: &str) -> Result<()> {
     }
 }
 
-fn two_nodes(name: &str, body: fn(&Node, &Node) -> Result<()>) -> Case {
-    Case::new(format!("volumes_faults::{name}"), move || {
+pub(crate) fn two_nodes(name: &str, body: fn(&Node, &Node) -> Result<()>) -> Case {
+    Case::new(name, move || {
         let shared = Shared::new()?;
         on_two(shared.node()?, shared.node()?, body)
     })

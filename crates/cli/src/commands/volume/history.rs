@@ -2,13 +2,13 @@
 
 use anyhow::Result;
 use api::{
-    Change, VolumeChange,
-    volume::{FileKind, ForkVolumeRequest, RestoreRequest, Restored, Snapshot, SnapshotRequest, Volume},
+    Change, Checkpoint, VolumeChange,
+    volume::{FileKind, ForkVolumeRequest, KeptState, RestoreRequest, Restored, Snapshot, SnapshotRequest, Volume},
 };
-use base::id::{SnapshotName, VolumeName};
+use base::id::{SnapshotName, TemplateName, VolumeName};
 
 use super::State;
-use crate::{client::Client, output};
+use crate::{client::Client, exit::Failure, output};
 
 /// Keep a volume as it is now, under a name. Takes as long as what is not in the store yet takes to get there; whoever works in it goes on.
 ///
@@ -46,13 +46,17 @@ pub(crate) struct RestoreArgs {
     snapshot: SnapshotName,
 }
 
-/// Make a volume that begins with what another has, now or at a snapshot. It takes no time and no room, whatever is in it.
+/// Make a volume that begins with what another has, now or at a snapshot, or with what a checkpoint has of it. It takes no time and no
+/// room, whatever is in it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ForkArgs {
     /// Name of the volume, or VOLUME@SNAPSHOT.
     volume: State,
     /// Name of the new one.
     name: VolumeName,
+    /// What the volume held when this checkpoint was taken of a sandbox that wrote it. The volume may be gone since.
+    #[arg(long, value_name = "NAME")]
+    checkpoint: Option<TemplateName>,
 }
 
 /// Show which paths differ between two states of a volume, one a line, without reading files.
@@ -103,10 +107,22 @@ pub(super) async fn restore(args: RestoreArgs, client: &Client) -> Result<()> {
 }
 
 pub(super) async fn fork(args: ForkArgs, client: &Client) -> Result<()> {
-    let request = ForkVolumeRequest { name: args.name, snapshot: args.volume.snapshot };
-    let forked: Volume = client.post(&format!("/volumes/{}/fork", args.volume.volume), &request).await?;
+    let State { volume, snapshot } = args.volume;
+    let state = match &args.checkpoint {
+        Some(checkpoint) => Some(kept(&volume, checkpoint, client).await?),
+        None => None,
+    };
+    let request = ForkVolumeRequest { name: args.name, snapshot, state };
+    let forked: Volume = client.post(&format!("/volumes/{volume}/fork"), &request).await?;
     println!("{}", forked.name);
     Ok(())
+}
+
+/// What a checkpoint has of a volume.
+async fn kept(volume: &VolumeName, checkpoint: &TemplateName, client: &Client) -> Result<KeptState> {
+    let Checkpoint { volumes, .. } = client.get(&format!("/checkpoints/{checkpoint}")).await?;
+    let found = volumes.into_iter().find(|kept| kept.volume == *volume).map(|kept| kept.state);
+    found.ok_or_else(|| Failure::Usage(format!("checkpoint {checkpoint} has no volume {volume}")).into())
 }
 
 pub(super) async fn diff(args: &DiffArgs, client: &Client) -> Result<()> {

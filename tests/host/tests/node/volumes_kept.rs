@@ -1,0 +1,215 @@
+//! Checkpoints of sandboxes that write volumes: they have what was in them in the same instant, for as long as they are there, on any node.
+
+use std::{
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use pando_host_tests::{node::Node, runner::Case};
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::{
+    volumes::{expect_whole_journal, fails, run_with, with_scribe, write_by_mapping, writing},
+    volumes_faults::two_nodes,
+};
+
+pub(crate) fn cases() -> Vec<Case> {
+    let case = |name: &str, body: fn(&Node) -> Result<()>| {
+        Case::new(format!("volumes_kept::{name}"), move || with_scribe(&["--pool", "3", "--ahead", "3"], body))
+    };
+    vec![
+        case("a_checkpoint_has_the_volumes_of_its_instant", of_its_instant),
+        case("a_checkpoint_keeps_what_its_volumes_held", kept),
+        case("other_volumes_can_be_in_the_place_of_those_of_a_checkpoint", instead),
+        case("what_is_mounted_read_only_is_not_kept", read_only),
+        case("an_interrupted_run_leaves_no_volumes", interrupted),
+        two_nodes("volumes_kept::a_checkpoint_takes_its_volumes_to_another_node", elsewhere),
+    ]
+}
+
+/// Starts sandboxes of a checkpoint; their ids.
+fn run(node: &Node, checkpoint: &str, count: usize) -> Result<Vec<String>> {
+    let response = node.json(&["run", checkpoint, "-n", &count.to_string(), "--json"])?;
+    let sandboxes = response["sandboxes"].as_array().context("no sandboxes")?;
+    ensure!(sandboxes.len() == count, "{response}");
+    let id = |sandbox: &Value| Ok(sandbox["id"].as_str().context("no id")?.to_owned());
+    sandboxes.iter().map(id).collect()
+}
+
+fn volumes(node: &Node) -> Result<Vec<String>> {
+    let volumes = node.json(&["volume", "ls", "--json"])?;
+    let name = |volume: &Value| Ok(volume["name"].as_str().context("no name")?.to_owned());
+    volumes.as_array().context("no list")?.iter().map(name).collect()
+}
+
+fn remove_all(node: &Node) -> Result<()> {
+    node.ok(&["rm", "--all"])?;
+    for volume in volumes(node)? {
+        node.ok(&["volume", "rm", &volume])?;
+    }
+    Ok(())
+}
+
+fn forget(node: &Node, checkpoint: &str) -> Result<()> {
+    node.ok(&["template", "rm", checkpoint])?;
+    node.ok(&["checkpoint", "rm", checkpoint]).map(drop)
+}
+
+/// That many files of an earlier checkpoint are no more than garbage by now.
+fn collect(node: &Node) -> Result<()> {
+    node.ok(&["store", "gc", "--grace", "0s"]).map(drop)
+}
+
+fn of_its_instant(node: &Node) -> Result<()> {
+    let writer = writing(node)?;
+    for round in 0..3 {
+        let text = format!("round {round}");
+        write_by_mapping(node, &writer, &text)?;
+        let taken = node.json(&["checkpoint", &writer, "--name", "warm", "--replace", "--json"])?;
+        ensure!(taken["volumes"][0]["volume"] == "ws" && taken["volumes"][0]["path"] == "/workspace", "{taken}");
+        write_by_mapping(node, &writer, "written later")?;
+        let copies = run(node, "warm", 2)?;
+        for id in &copies {
+            ensure!(node.shell(id, "head -c 7 /workspace/page")? == text, "{id}: what was written through a mapping");
+            expect_whole_journal(node, id)?;
+            node.shell(id, "echo mine > /workspace/mine")?;
+            ensure!(node.ok(&["volume", "cat", &format!("ws-{id}"), "mine"])? == "mine\n");
+        }
+        node.shell(&writer, "test -e /workspace/go -a ! -e /workspace/mine").context("the original's volume")?;
+        let copies: Vec<&str> = copies.iter().map(String::as_str).collect();
+        node.ok(&[&["rm"], &copies[..]].concat())?;
+        node.ok(&["template", "rm", "warm"])?;
+    }
+    ensure!(node.json(&["volume", "log", "ws", "--json"])?.as_array().is_some_and(Vec::is_empty), "snapshots are left");
+    ensure!(volumes(node)?.len() == 7, "volumes outlive sandboxes");
+    // The zygote has no volume from which to map.
+    node.shell(&writer, "touch /workspace/map; sleep 0.1")?;
+    let take = ["checkpoint", &writer, "--name", "mapped"];
+    fails(node, &take, 5, "/workspace/journal, which is on the volume at /workspace")?;
+    node.shell(&writer, "rm /workspace/map; sleep 0.1")?;
+    expect_whole_journal(node, &writer)?;
+    ensure!(node.ok(&["checkpoint", "inspect", "warm"])?.contains("/workspace"));
+    node.ok(&["checkpoint", "verify", "warm"])?;
+    node.ok(&["checkpoint", "rm", "warm"])?;
+    remove_all(node)
+}
+
+fn kept(node: &Node) -> Result<()> {
+    let writer = writing(node)?;
+    node.ok(&["checkpoint", &writer, "--name", "warm"])?;
+    // Nothing else is left of the volume.
+    remove_all(node)?;
+    collect(node)?;
+    let copy = run(node, "warm", 1)?.remove(0);
+    expect_whole_journal(node, &copy)?;
+    node.ok(&["volume", "fork", "ws", "again", "--checkpoint", "warm"])?;
+    ensure!(node.ok(&["volume", "cat", "again", "journal"])?.starts_with("0\n1\n"));
+    fails(node, &["volume", "fork", "other", "again2", "--checkpoint", "warm"], 2, "has no volume other")?;
+    fails(node, &["checkpoint", "export", "warm", "-"], 1, "pando volume fork ws NEW --checkpoint warm")?;
+    // One of a copy stands by itself.
+    node.shell(&copy, "touch /workspace/go; sleep 0.2")?;
+    node.ok(&["checkpoint", &copy, "--name", "second"])?;
+    remove_all(node)?;
+    forget(node, "warm")?;
+    collect(node)?;
+    fails(node, &["run", "warm"], 4, "warm")?;
+    let copy = run(node, "second", 1)?.remove(0);
+    expect_whole_journal(node, &copy)?;
+    remove_all(node)?;
+    // The template that was restored from it is not enough.
+    node.ok(&["checkpoint", "rm", "second"])?;
+    fails(node, &["run", "second"], 4, "does not have the state")?;
+    fails(node, &["run", "second"], 4, "pando template rm")?;
+    ensure!(volumes(node)?.is_empty() && node.ps()?.is_empty(), "something is left of the failed start");
+    node.ok(&["template", "rm", "second"]).map(drop)
+}
+
+fn instead(node: &Node) -> Result<()> {
+    let writer = writing(node)?;
+    node.ok(&["checkpoint", &writer, "--name", "warm"])?;
+    node.ok(&["rm", &writer])?;
+    node.ok(&["volume", "create", "other"])?;
+    // On the volume itself, and with one more.
+    let arguments = ["run", "warm", "--volume", "ws:/workspace", "--volume", "other:/data", "--json"];
+    let started = node.json(&arguments)?;
+    let id = started["sandboxes"][0]["id"].as_str().context("not started")?;
+    node.shell(id, "echo text > /data/a; echo text > /workspace/a")?;
+    ensure!(node.ok(&["volume", "cat", "other", "a"])? == "text\n");
+    ensure!(node.ok(&["volume", "cat", "ws", "a"])? == "text\n" && volumes(node)?.len() == 2);
+    let with_data = node.json(&["run", "warm", "--volume", "other:/data", "--json"])?;
+    let id = with_data["sandboxes"][0]["id"].as_str().context("not started")?;
+    ensure!(node.shell(id, "cat /data/a; ls /workspace/a 2>&1 | grep -c 'No such'")? == "text\n1\n");
+    expect_whole_journal(node, id)?;
+    ensure!(volumes(node)?.len() == 3);
+    remove_all(node)?;
+    forget(node, "warm")
+}
+
+fn read_only(node: &Node) -> Result<()> {
+    node.ok(&["volume", "create", "ws"])?;
+    let writer = run_with(node, &["ws:/workspace"])?;
+    node.shell(&writer, "echo text > /workspace/a")?;
+    let reader = run_with(node, &["ws:/workspace:ro"])?;
+    let copy = node.json(&["fork", &reader, "--json"])?["sandboxes"][0]["id"].as_str().context("no copy")?.to_owned();
+    ensure!(node.shell(&copy, "cat /workspace/a")? == "text\n", "a copy has what is mounted read-only");
+    // The checkpoint has none of it, and is given others.
+    let taken = node.json(&["checkpoint", &reader, "--name", "warm", "--json"])?;
+    ensure!(taken["volumes"].is_null(), "{taken}");
+    let restored = node.json(&["run", "warm", "--volume", "ws:/data", "--json"])?;
+    let restored = restored["sandboxes"][0]["id"].as_str().context("not restored")?;
+    ensure!(node.shell(restored, "cat /data/a; ls /workspace")? == "text\n");
+    node.ok(&["pause", &reader])?;
+    node.ok(&["resume", &reader])?;
+    ensure!(
+        node.shell(&reader, "cat /workspace/a; (echo > /workspace/a) 2>&1 | grep -o Read-only")? == "text\nRead-only\n"
+    );
+    remove_all(node)?;
+    forget(node, "warm")
+}
+
+fn interrupted(node: &Node) -> Result<()> {
+    let writer = writing(node)?;
+    node.ok(&["checkpoint", &writer, "--name", "warm"])?;
+    node.ok(&["template", "warm", "warm"])?;
+    for round in 0..6 {
+        let run = node.begin(&["run", "warm", "-n", "4"])?;
+        sleep(Duration::from_millis(4 + 10 * round));
+        // It may have ended.
+        let _ = run.signal(Signal::INT);
+        if run.end()?.code == 0 {
+            break;
+        }
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while volumes(node)?.len() != 1 || node.ps()?.len() != 1 {
+            ensure!(Instant::now() < deadline, "round {round}: left: {}", node.ok(&["volume", "ls"])?);
+            sleep(Duration::from_millis(20));
+        }
+    }
+    expect_whole_journal(node, &writer)?;
+    remove_all(node)?;
+    forget(node, "warm")
+}
+
+fn elsewhere(first: &Node, second: &Node) -> Result<()> {
+    let writer = writing(first)?;
+    first.ok(&["checkpoint", &writer, "--name", "warm"])?;
+    let copies = run(second, "warm", 3)?;
+    for copy in &copies {
+        expect_whole_journal(second, copy)?;
+    }
+    first.shell(&writer, "test -e /workspace/go").context("the original's volume")?;
+    expect_whole_journal(first, &writer)?;
+    // One of there, back here; the one of here is not needed for it.
+    second.shell(&copies[0], "touch /workspace/go; sleep 0.2")?;
+    second.ok(&["checkpoint", &copies[0], "--name", "back"])?;
+    second.ok(&["rm", "--all"])?;
+    forget(second, "warm")?;
+    remove_all(first)?;
+    collect(first)?;
+    let back = run(first, "back", 1)?.remove(0);
+    expect_whole_journal(first, &back)?;
+    remove_all(first)?;
+    forget(first, "back")
+}
