@@ -31,34 +31,45 @@ pub struct HotSet(ChunkList);
 
 /// Writes the pages with numbers `order` of an image, in that order; pages that occur again or that the image has not are left out.
 pub fn write<S: ChunkSource>(reader: &PageReader<S>, order: &[u64], sink: &mut dyn ChunkSink) -> Result<HotSet, Error> {
-    if order.len() > HOT_PAGES_MAX {
-        return Err(Error::TooLarge("its working set has too many pages"));
-    }
-    let mut encoder = Encoder::new(Packing::HOT.codec)?;
     let mut set = HotSet::default();
-    let mut seen = HashSet::new();
-    let (mut numbers, mut plain) = (Vec::new(), Vec::new());
-    for page in order.iter().filter(|page| seen.insert(**page)) {
-        match reader.fetch(*page)? {
-            Fetched::Absent => continue,
-            Fetched::Zero(_) => numbers.push(page | ZERO),
-            Fetched::Data(pages, bytes) => {
-                let from = (page - pages.first) as usize * PAGE_BYTES;
-                plain.extend_from_slice(&bytes[from..from + PAGE_BYTES]);
-                numbers.push(*page);
-            }
-        }
-        if numbers.len() == usize::from(Packing::HOT.chunk_pages) {
-            set.append(&mut numbers, &mut plain, &mut encoder, sink)?;
-        }
-    }
-    if !numbers.is_empty() {
-        set.append(&mut numbers, &mut plain, &mut encoder, sink)?;
-    }
+    set.extend(reader, order, sink)?;
     Ok(set)
 }
 
 impl HotSet {
+    /// Writes more pages of the same image behind those that it has, as [`write()`] does. Those that it has already must not be among them.
+    pub fn extend<S: ChunkSource>(
+        &mut self,
+        reader: &PageReader<S>,
+        order: &[u64],
+        sink: &mut dyn ChunkSink,
+    ) -> Result<(), Error> {
+        if order.len() as u64 + self.pages() > HOT_PAGES_MAX as u64 {
+            return Err(Error::TooLarge("its working set has too many pages"));
+        }
+        let mut encoder = Encoder::new(Packing::HOT.codec)?;
+        let mut seen = HashSet::new();
+        let (mut numbers, mut plain) = (Vec::new(), Vec::new());
+        for page in order.iter().filter(|page| seen.insert(**page)) {
+            match reader.fetch(*page)? {
+                Fetched::Absent => continue,
+                Fetched::Zero(_) => numbers.push(page | ZERO),
+                Fetched::Data(pages, bytes) => {
+                    let from = (page - pages.first) as usize * PAGE_BYTES;
+                    plain.extend_from_slice(&bytes[from..from + PAGE_BYTES]);
+                    numbers.push(*page);
+                }
+            }
+            if numbers.len() == usize::from(Packing::HOT.chunk_pages) {
+                self.append(&mut numbers, &mut plain, &mut encoder, sink)?;
+            }
+        }
+        if !numbers.is_empty() {
+            self.append(&mut numbers, &mut plain, &mut encoder, sink)?;
+        }
+        Ok(())
+    }
+
     fn append(
         &mut self,
         numbers: &mut Vec<u64>,
@@ -82,6 +93,18 @@ impl HotSet {
     /// Pages in it, zero pages included.
     pub fn pages(&self) -> u64 {
         self.0.pages
+    }
+
+    /// The numbers of its pages.
+    pub fn numbers(&self, source: &impl ChunkSource) -> Result<HashSet<u64>, Error> {
+        let mut all = HashSet::new();
+        for ids in self.0.chunks.chunks(CHUNKS_PER_READ) {
+            for bytes in read_many(source, ids)? {
+                let (numbers, _) = open_chunk(bytes)?;
+                all.extend(numbers.into_iter().map(|number| number & !ZERO));
+            }
+        }
+        Ok(all)
     }
 
     /// The framed list of chunks.

@@ -161,6 +161,32 @@ proptest! {
     }
 
     #[test]
+    fn a_working_set_that_is_extended_has_all_its_pages_once(
+        pages in pages(),
+        orders in prop::collection::vec(prop::collection::vec(0u64..450, 0..200), 1..4),
+    ) {
+        let mut chunks = Chunks::default();
+        let root = dump(&pages, &mut chunks, Packing::SMALL, |_| false).root;
+        let reader = reader(&[&root], &chunks).unwrap();
+        let mut hot_chunks = Chunks::default();
+        let (mut set, mut expected) = (hot::HotSet::default(), Vec::new());
+        for order in orders {
+            let known = set.numbers(&hot_chunks).unwrap();
+            prop_assert_eq!(&known, &expected.iter().copied().collect());
+            let missed: Vec<u64> = order.into_iter().filter(|page| !known.contains(page)).collect();
+            set.extend(&reader, &missed, &mut hot_chunks).unwrap();
+            let mut seen = std::collections::HashSet::new();
+            expected.extend(missed.into_iter().filter(|page| pages.contains_key(page) && seen.insert(*page)));
+        }
+        let set = hot::HotSet::open(&set.encode().unwrap()).unwrap();
+        let target = Target::default();
+        set.read(&hot_chunks, &target).unwrap();
+        let came: Vec<u64> = target.calls.lock().unwrap().iter().flat_map(|run| run.first..run.end()).collect();
+        prop_assert_eq!(&came, &expected);
+        prop_assert!(target.pages.lock().unwrap().iter().all(|(page, bytes)| pages[page] == *bytes));
+    }
+
+    #[test]
     fn noise_is_no_cluster(bytes in prop::collection::vec(any::<u8>(), 0..300), pages in 1usize..4) {
         let mut decoder = memory::codec::Decoder::new().unwrap();
         let mut plain = vec![0; pages * PAGE_BYTES];

@@ -30,6 +30,7 @@ mod store;
 mod supervisor;
 mod transfer;
 pub(crate) mod volumes;
+mod working_set;
 
 use std::{
     collections::HashMap,

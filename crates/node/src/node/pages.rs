@@ -10,19 +10,16 @@ use std::{
     },
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    sync::Arc,
     time::{Duration, Instant},
 };
 
-use base::id::TemplateName;
 use pager::{Client, Serve};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use sandbox::Service;
-use tokio::runtime::Handle;
 
 use super::{Node, bounded};
 use crate::{
-    durable::{Checkpoint, Durable, Storing, Writing, write_bytes},
+    durable::Storing,
     error::{Context, Result},
 };
 
@@ -48,7 +45,7 @@ pub(super) struct Served {
 }
 
 impl Node {
-    fn pager_socket(&self) -> PathBuf {
+    pub(super) fn pager_socket(&self) -> PathBuf {
         crate::pager_socket(&self.config.state_dir)
     }
 
@@ -79,22 +76,6 @@ impl Node {
             client.serve(&serve).storing("serve the zygote's memory")
         };
         tokio::task::spawn_blocking(serve).await.doing("serve the zygote's memory").flatten()
-    }
-
-    /// Some time after the first start of a checkpoint, writes down which pages its copies touched first, if nobody has done so yet.
-    pub(super) fn record_working_set(self: &Arc<Self>, name: &TemplateName, pages: String) {
-        let (node, name) = (Arc::clone(self), name.clone());
-        tokio::spawn(async move {
-            tokio::time::sleep(pager::RECORDING).await;
-            let (durable, socket, runtime) = (node.durable.clone(), node.pager_socket(), Handle::current());
-            let record = move || record(&name, &pages, &socket, &durable, &runtime);
-            match tokio::task::spawn_blocking(record).await.doing("record a working set").flatten() {
-                Ok(0) => {}
-                Ok(pages) => tracing::info!(pages, "recorded what copies of the checkpoint touch first"),
-                // The next restore on any node may do better.
-                Err(error) => tracing::warn!(error = crate::chain(&error), "the working set was not recorded"),
-            }
-        });
     }
 
     /// Waits until no process of an image lacks pages: what is not there yet would be missing in a fork. Copies are not filled otherwise.
@@ -139,23 +120,6 @@ impl Node {
             tracing::info!(reason = crate::chain(&error), "the pager stays");
         }
     }
-}
-
-/// Gives the pages of the working set; none if there is nothing to write down. Blocks.
-fn record(name: &TemplateName, pages: &str, socket: &Path, durable: &Durable, runtime: &Handle) -> Result<u64> {
-    let order = Client::connect(socket).and_then(|mut client| client.working_set(pages)).storing("ask the pager")?;
-    let Some((head, mut checkpoint)) = runtime.block_on(Checkpoint::find(durable, name))? else { return Ok(0) };
-    if checkpoint.hot.is_some() || order.is_empty() {
-        return Ok(0);
-    }
-    let order: Vec<u64> = order.iter().map(|address| address / memory::PAGE_BYTES as u64).collect();
-    let reader = checkpoint.pages(durable, runtime)?;
-    let mut writing = Writing::begin(durable, runtime, &format!("working set of {name}"))?;
-    let set = memory::hot::write(&reader, &order, &mut writing).storing("write the working set")?;
-    let encoded = set.encode().storing("write the working set")?;
-    checkpoint.hot = Some(write_bytes(&mut writing, &encoded)?);
-    checkpoint.amend(writing, &head)?;
-    Ok(set.pages())
 }
 
 fn connect_or_start(socket: &Path, command: &[String], group: Option<File>) -> Result<Client> {

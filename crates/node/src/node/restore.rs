@@ -88,7 +88,7 @@ impl Node {
         };
         self.take_in(&name, blank).await;
         installed?;
-        if let (Some(pages), None) = (pages, &checkpoint.hot) {
+        if let Some(pages) = pages {
             self.record_working_set(&name, pages);
         }
         Ok(())

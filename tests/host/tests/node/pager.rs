@@ -1,6 +1,6 @@
 //! What the operator may choose about the memory of restored programs, and what bounds the pager.
 
-use std::{path::PathBuf, process::Command};
+use std::{path::PathBuf, process::Command, thread::sleep, time::Duration};
 
 use anyhow::{Context, Result, bail, ensure};
 use pando_host_tests::{
@@ -12,6 +12,7 @@ pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::new("pager::zygotes_take_memory_from_the_nodes_that_were_named_and_copies_where_they_run", placed),
         Case::new("pager::a_node_without_memory_is_refused_at_the_start", refused),
+        Case::new("pager::what_copies_had_to_wait_for_joins_the_working_set", merged),
         Case::new("pager::its_memory_is_bounded_and_what_it_fills_is_not_its_own", bounded),
         Case::new("pager::at_its_limit_it_is_started_again_and_nothing_is_lost", at_its_limit),
     ]
@@ -84,6 +85,45 @@ fn refused() -> Result<()> {
     let text = format!("{error:#}");
     ensure!(text.contains("--memory-node 1000: no such node has memory; this machine has 0"), "{text}");
     Ok(())
+}
+
+fn merged() -> Result<()> {
+    named(node(&[])?, |node| {
+        node.build_geo("geo", &[])?;
+        let source = node.run("geo", 1)?[0].id.to_string();
+        node.ok(&["checkpoint", &source, "--name", "warm"])?;
+        node.ok(&["rm", &source])?;
+        let manifest = || Ok::<_, anyhow::Error>(node.ok(&["checkpoint", "inspect", "warm"])?);
+        // A restore, whose copy is asked that, and all that the log has to say of the working set afterwards.
+        let restored = |request: &str| -> Result<Vec<String>> {
+            let before = node.log()?.len();
+            let copy = node.run("warm", 1)?[0].id.to_string();
+            node.ask(&copy, request)?;
+            // Recording takes two seconds; where nothing is written down nothing is said.
+            sleep(Duration::from_millis(3_500));
+            node.ok(&["rm", &copy])?;
+            node.ok(&["template", "rm", "warm"])?;
+            let log = node.log()?[before..].to_owned();
+            Ok(log.lines().filter(|line| line.contains("of the checkpoint")).map(str::to_owned).collect())
+        };
+        let first = restored("GET /health")?;
+        ensure!(first.len() == 1 && first[0].contains("recorded what copies"), "{first:?}");
+        let recorded = manifest()?;
+        ensure!(restored("GET /health")?.is_empty() && manifest()? == recorded, "nothing was missing");
+        // All of its memory; of that a set takes as much again as it had.
+        let second = restored("GET /verify")?;
+        ensure!(second.len() == 1 && second[0].contains("merged what copies") && manifest()? != recorded, "{second:?}");
+        let mut merges = 1;
+        while !restored("GET /verify")?.is_empty() {
+            merges += 1;
+            ensure!(merges < 8, "it grows on and on");
+        }
+        println!("    {merges} merges until it was as large as it may be");
+        node.ok(&["checkpoint", "verify", "warm"])?;
+        let copy = node.run("warm", 1)?[0].id.to_string();
+        ensure!(node.ask(&copy, "GET /verify")?["intact"] == true, "not intact");
+        Ok(())
+    })
 }
 
 /// The processes of a node's pager.
