@@ -5,7 +5,9 @@ cd "$(dirname "$0")/.."
 
 readonly PJDFSTEST=0.2.2 FSX=0.3.2
 readonly TOOLS=$PWD/target/tools
-readonly EXAMPLES=$PWD/target/release/examples
+# dev: for checks, without a build of its own; what is measured is measured in release.
+readonly PROFILE=${PROFILE:-release}
+readonly EXAMPLES=$PWD/target/${PROFILE/#dev/debug}/examples
 
 say() { printf 'volume: %s\n' "$*" >&2; }
 fail() {
@@ -22,7 +24,7 @@ usage() {
 		       snapshots, forks, restores.
 		       FILES (5000), ROUNDS (9), ENGINE_FILES (100000)
 		posix  pjdfstest on both; fsx and the file-system stressors of stress-ng, which check what they do, on a volume.
-		       FSX_OPERATIONS (20000), STRESS_SECONDS (2) for each stressor and 15 times that for all of them at once
+		       FSX_OPERATIONS (20000), STRESS_SECONDS (2) for each stressor and 15 times that for all of them at once, PROFILE (release)
 		tools  what people do, with the real programs, on ext4 and on a volume: git, npm, pip, cargo, tar, rm, SQLite, PostgreSQL; fetches
 		       packages first. ROUNDS (3)
 	END
@@ -35,7 +37,7 @@ enter_namespace() {
 }
 
 begin() {
-	cargo build --release --locked -p pando-fuse -p pando-volume --examples
+	cargo build --profile "$PROFILE" --locked -p pando-fuse -p pando-volume --examples
 	work=$(mktemp -d "$PWD/target/volume.XXXXXX")
 	trap end EXIT
 	mkdir "$work/ext4" "$work/ceiling" "$work/volume"

@@ -7,7 +7,7 @@
 //! | `DELETE /v1/volumes/NAME` | `null`; 409 while it is held on this node |
 //! | `GET /v1/volumes/usage` | a list of [`VolumeMeter`]; by realm: [`VolumeUsage`] of all its volumes |
 //! | `GET /v1/metrics` | the same and more, as Prometheus' text |
-//! | `POST /v1/volumes/NAME/snapshots` | [`SnapshotRequest`] -> [`Snapshot`] |
+//! | `POST /v1/volumes/NAME/snapshots` | [`SnapshotRequest`] -> [`Snapshot`], or [`SnapshotEnd`] |
 //! | `GET /v1/volumes/NAME/snapshots` | a list of [`Snapshot`], newest first |
 //! | `DELETE /v1/volumes/NAME/snapshots/SNAP` | `null` |
 //! | `POST /v1/volumes/NAME/restore` | [`RestoreRequest`] -> [`Restored`] |
@@ -157,6 +157,19 @@ pub struct SnapshotRequest {
     /// For people.
     #[serde(default)]
     pub note: Option<String>,
+    /// The head of the answer comes as soon as it is settled what will be in the snapshot, and a [`SnapshotEnd`] when it is durable.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub early: bool,
+}
+
+/// What became of a snapshot, behind an answer that began early.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SnapshotEnd {
+    /// It is durable.
+    Done(Snapshot),
+    /// There is none.
+    Failed(crate::ErrorDetail),
 }
 
 /// A state of a volume that was kept.

@@ -138,12 +138,13 @@ impl Target<'_> {
     }
 
     /// Writes what has changed in `engine` since `last`, moves what `plan` says, and moves the head. Gives back `last` if there is nothing to do. One
-    /// at a time.
+    /// at a time. `fixed` is called as soon as it is settled what is written: what is done from then on is not in it.
     pub(crate) async fn materialise(
         &self,
         engine: &Engine,
         last: &Committed,
         plan: &Plan,
+        fixed: impl FnOnce(),
     ) -> Result<Committed, VolumeError> {
         let frozen = {
             let mut state = lock(engine)?;
@@ -151,10 +152,13 @@ impl Target<'_> {
             if idle && !state.is_dirty() && state.superblock().sequence == last.layout.superblock.sequence {
                 // Whoever waits may have been told of what is gone by now: a restore ends it, or told late.
                 engine.pressure().set(state.memory_bytes());
+                drop(state);
+                fixed();
                 return Ok(last.clone());
             }
             state.freeze()
         };
+        fixed();
         match self.write(engine, &frozen, last, plan).await {
             Ok((committed, stored)) => {
                 let mut state = lock(engine)?;

@@ -197,7 +197,7 @@ impl Volume {
 
     /// Writes what was done so far to the store and moves the head. Work goes on meanwhile.
     pub fn commit(&self) -> Result<(), VolumeError> {
-        self.commit_under(&mut self.committed(), &Plan::default())
+        self.commit_under(&mut self.committed(), &Plan::default(), || ())
     }
 
     /// Moves what lies in segments that are little used, so that they can go and a manifest names few: a commit that takes longer. What
@@ -214,14 +214,20 @@ impl Volume {
         if plan.is_empty() || committed.layout.superblock.epoch != plan.epoch {
             return Ok(false);
         }
-        self.commit_under(&mut committed, &plan)?;
+        self.commit_under(&mut committed, &plan, || ())?;
         Ok(true)
     }
 
     /// Commits, and names the state `snapshot`, with a note for people: at most [`crate::limits::NOTE_BYTES_MAX`].
     pub fn snapshot(&self, snapshot: &str, note: &str) -> Result<Snapshot, VolumeError> {
+        self.snapshot_telling(snapshot, note, || ())
+    }
+
+    /// As [`Volume::snapshot`]. `fixed` is called as soon as it is settled what will be in the snapshot, which takes no longer in a volume that holds
+    /// much: all that was done before, and nothing of what is done from then on. The snapshot may fail nevertheless.
+    pub fn snapshot_telling(&self, snapshot: &str, note: &str, fixed: impl FnOnce()) -> Result<Snapshot, VolumeError> {
         let mut committed = self.committed();
-        self.commit_under(&mut committed, &Plan::default())?;
+        self.commit_under(&mut committed, &Plan::default(), fixed)?;
         self.name_state(&committed.head, snapshot, note)
     }
 
@@ -229,7 +235,7 @@ impl Volume {
     /// Inodes that do not exist in the snapshot are stale; whoever has a cache forgets it now.
     pub fn restore(&self, snapshot: &str, before: &str) -> Result<(), VolumeError> {
         let mut committed = self.committed();
-        self.commit_under(&mut committed, &Plan::default())?;
+        self.commit_under(&mut committed, &Plan::default(), || ())?;
         self.name_state(&committed.head, before, &format!("before {snapshot} was restored"))?;
         let wal = self.wal()?;
         let (Committed { mut layout, .. }, lease) = self.volumes.snapshot_under_lease(&self.name, snapshot)?;
@@ -270,13 +276,13 @@ impl Volume {
         self.commit()
     }
 
-    fn commit_under(&self, committed: &mut Committed, plan: &Plan) -> Result<(), VolumeError> {
-        let done = self.commit_once(committed, plan);
+    fn commit_under(&self, committed: &mut Committed, plan: &Plan, fixed: impl FnOnce()) -> Result<(), VolumeError> {
+        let done = self.commit_once(committed, plan, fixed);
         self.health.note(&done);
         done
     }
 
-    fn commit_once(&self, committed: &mut Committed, plan: &Plan) -> Result<(), VolumeError> {
+    fn commit_once(&self, committed: &mut Committed, plan: &Plan, fixed: impl FnOnce()) -> Result<(), VolumeError> {
         let wal = self.wal()?;
         // A log that fails is one more reason to commit what is in memory.
         let rotated = wal.rotate();
@@ -284,7 +290,7 @@ impl Volume {
             self.engine.forbid_changes();
         }
         let target = self.volumes.target(&self.name);
-        match self.volumes.runtime.block_on(target.materialise(&self.engine, committed, plan)) {
+        match self.volumes.runtime.block_on(target.materialise(&self.engine, committed, plan, fixed)) {
             Ok(next) => *committed = next,
             Err(error) => {
                 if let VolumeError::Fenced { .. } | VolumeError::NotFound { .. } = error {

@@ -84,17 +84,20 @@ impl Client {
         path: &str,
         body: &(impl Serialize + Sync),
     ) -> Result<T, Error> {
+        self.begin(method, path, body).await?.end().await
+    }
+
+    /// As [`Client::ask`], as far as the answer has begun: it is not refused, and its body may take longer.
+    pub async fn begin(&self, method: Method, path: &str, body: &(impl Serialize + Sync)) -> Result<Begun, Error> {
         let body = serde_json::to_vec(body).map_err(not_json("ask the process of volumes"))?;
         let request = Request::builder().method(method).uri(path).header(CONTENT_TYPE, "application/json");
         let request = request.body(Full::new(Bytes::from(body))).map_err(not_json("ask the process of volumes"))?;
-        let response = self.request(request).await?;
-        let status = response.status();
-        let answer = response.into_body().collect().await?.to_bytes();
-        let hear = || not_json("understand the process of volumes");
+        let begun = Begun(self.request(request).await?);
+        let status = begun.0.status();
         if status.is_success() {
-            return serde_json::from_slice(&answer).map_err(hear());
+            return Ok(begun);
         }
-        let ErrorBody { error } = serde_json::from_slice(&answer).map_err(hear())?;
+        let ErrorBody { error } = begun.end().await?;
         Err(Error::Refused { status: status.as_u16(), error })
     }
 
@@ -187,6 +190,18 @@ impl Client {
         // It ends by itself some day, and is reaped then.
         std::thread::spawn(move || child.wait());
         Ok(stream)
+    }
+}
+
+/// An answer that has begun.
+#[derive(Debug)]
+pub struct Begun(Response<Incoming>);
+
+impl Begun {
+    /// The body.
+    pub async fn end<T: DeserializeOwned>(self) -> Result<T, Error> {
+        let answer = self.0.into_body().collect().await?.to_bytes();
+        serde_json::from_slice(&answer).map_err(not_json("understand the process of volumes"))
     }
 }
 

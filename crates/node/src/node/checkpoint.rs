@@ -20,7 +20,7 @@ use tokio::{runtime::Handle, sync::mpsc};
 use self::base::Base;
 use super::{
     Node,
-    cut::{self, Cut, State, VolumeState},
+    cut::{self, Cut, State, Trees, VolumeState},
     images::{random_suffix, remove_quietly},
     now_ms,
 };
@@ -139,7 +139,7 @@ impl Node {
         }
         progress.stage(CheckpointStage::Capturing);
         // So that little is left to be written while it stands still.
-        self.commit_written(&record.id, &record.volumes).await?;
+        let trees = self.commit_written(&record.id, &record.volumes).await?;
         fs::create_dir_all(directory).at("create", directory)?;
         let (base, restored, zygote) = {
             let mut state = self.state();
@@ -168,8 +168,11 @@ impl Node {
             hold: hold || cut::written(&record.volumes).next().is_some(),
         };
         self.state().hold(&record.layers);
-        let built =
-            if hold { self.capture_to_pause(job, record).await } else { self.capture_and_cut(job, record).await };
+        let built = if hold {
+            self.capture_to_pause(job, record).await
+        } else {
+            self.capture_and_cut(job, (record, trees)).await
+        };
         let written = match built {
             Ok((built, timings, cut)) => {
                 let captured = Captured {
@@ -210,11 +213,11 @@ impl Node {
     async fn capture_and_cut(
         self: &Arc<Self>,
         job: BuildZygote,
-        record: &SandboxRecord,
+        (record, trees): (&SandboxRecord, Trees),
     ) -> Result<(ZygoteRef, BuildTimings, Cut)> {
         let _alone = self.alone(&record.id).await;
         // Nobody waits for sandboxes.
-        let (built, _) = self.build_beside_blanks(job, &[], record, 0).await;
+        let (built, _) = self.build_beside_blanks(job, &[], (record, trees), 0).await;
         built
     }
 

@@ -2,7 +2,8 @@
 //! is of.
 //!
 //! ```text
-//! builder:    captured, and frozen in the same instant -> mappings written back, a snapshot of each volume that it can write -> thawed
+//! builder:    captured, and frozen in the same instant -> mappings written back, what is in each volume that it can write is settled -> thawed
+//!                                                                                                      -> a snapshot of it is stored
 //! copy:       fork of each state -> mounted -> goes on                             all copies started -> no snapshot
 //! checkpoint: its manifest includes those of the snapshots                         it has its name    -> no snapshot
 //! ```
@@ -10,7 +11,7 @@
 //! A volume that a copy has got stays when the copy is removed, as all volumes do: its files may be what somebody wanted.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fmt,
     os::fd::OwnedFd,
     sync::Arc,
@@ -19,12 +20,13 @@ use std::{
 
 use api::{
     CheckpointVolume, VERSION_PREFIX, VolumeMount,
-    volume::{ForkVolumeRequest, KeptState, Snapshot, SnapshotRequest, Volume},
+    volume::{ForkVolumeRequest, KeptState, SnapshotEnd, SnapshotRequest, Volume},
 };
 use base::id::{SandboxId, SnapshotName, VolumeName};
-use hyper::Method;
+use hyper::{Method, StatusCode};
 use rustix::fs::{Mode, OFlags, openat, syncfs};
 use serde::de::DeserializeOwned;
+use volumed::Begun;
 
 use super::{Node, volumes::failed};
 use crate::error::{Context, Error, Result, chain};
@@ -37,6 +39,9 @@ const CUT_MAX: Duration = Duration::from_secs(10);
 pub(super) struct Cut {
     pub(super) states: Vec<VolumeState>,
 }
+
+/// Mounts of the volumes that a sandbox can write, by which what it has mapped is written back.
+pub(super) type Trees = BTreeMap<VolumeName, Arc<OwnedFd>>;
 
 /// What a copy's own volume begins with.
 #[derive(Debug, Clone)]
@@ -93,13 +98,22 @@ pub(super) fn shared(mounts: &[VolumeMount]) -> Vec<VolumeMount> {
 
 impl Node {
     /// Cuts the volumes of a sandbox that stands still, and has it go on, whatever came of it. Also: how long that took.
-    pub(super) async fn cut(&self, id: &SandboxId, mounts: &[VolumeMount]) -> (Result<Cut>, Duration) {
+    pub(super) async fn cut(
+        &self,
+        id: &SandboxId,
+        mounts: &[VolumeMount],
+        trees: &mut Trees,
+    ) -> (Result<Cut>, Duration) {
         let began = Instant::now();
         let mut cut = Cut::default();
-        let taking = tokio::time::timeout(CUT_MAX, self.take_snapshots(id, mounts, &mut cut)).await;
-        let done = taking.doing("fork the volumes in time").flatten();
+        let taking = tokio::time::timeout(CUT_MAX, self.take_snapshots(id, mounts, &mut cut, trees)).await;
+        let begun = taking.doing("fork the volumes in time").flatten();
         self.thaw(id).await;
         let took = began.elapsed();
+        let done = match begun {
+            Ok(begun) => stored(begun).await,
+            Err(error) => Err(error),
+        };
         let is_gone = self.state().sandbox(id).is_err();
         if is_gone {
             // It may have become a holder again after its end.
@@ -114,30 +128,50 @@ impl Node {
         }
     }
 
-    /// Makes what a sandbox has written, up to now or while it stands still, what other nodes find.
-    pub(super) async fn commit_written(&self, id: &SandboxId, mounts: &[VolumeMount]) -> Result<()> {
-        let mut cut = Cut::default();
+    /// Makes what a sandbox has written, up to now or while it stands still, what other nodes find. Gives what a cut of it needs.
+    pub(super) async fn commit_written(&self, id: &SandboxId, mounts: &[VolumeMount]) -> Result<Trees> {
+        let (mut cut, mut trees) = (Cut::default(), Trees::new());
         // A snapshot is a commit. Its name is not needed.
-        let done = self.take_snapshots(id, mounts, &mut cut).await;
+        let done = match self.take_snapshots(id, mounts, &mut cut, &mut trees).await {
+            Ok(begun) => stored(begun).await,
+            Err(error) => Err(error),
+        };
         self.forget_cut(&cut).await;
-        done
+        done.map(|()| trees)
     }
 
-    async fn take_snapshots(&self, id: &SandboxId, mounts: &[VolumeMount], cut: &mut Cut) -> Result<()> {
+    /// Settles what will be in the snapshots.
+    async fn take_snapshots(
+        &self,
+        id: &SandboxId,
+        mounts: &[VolumeMount],
+        cut: &mut Cut,
+        trees: &mut Trees,
+    ) -> Result<Vec<Begun>> {
+        let mut begun = Vec::new();
         for mount in written(mounts) {
             let snapshot = SnapshotName::random();
             // Known before it is there: whatever becomes of the answer, it is removed.
             if !cut.add(&mount.volume, &mount.path, || State::Snapshot(snapshot.clone())) {
                 continue;
             }
-            // As the sandbox itself, which holds it already.
-            let tree = self.detached_mount(mount, id.to_string()).await?;
+            let tree = match trees.get(&mount.volume) {
+                Some(tree) => Arc::clone(tree),
+                None => {
+                    // As the sandbox itself, which holds it already.
+                    let tree = Arc::new(self.detached_mount(mount, id.to_string()).await?);
+                    trees.insert(mount.volume.clone(), Arc::clone(&tree));
+                    tree
+                }
+            };
             tokio::task::spawn_blocking(move || write_back(&tree)).await.doing("write mappings back").flatten()?;
             let note = Some(format!("for a fork, checkpoint or pause of {id}"));
-            let request = SnapshotRequest { snapshot: Some(snapshot), note };
-            let _: Snapshot = self.ask_volume(Method::POST, format!("/{}/snapshots", mount.volume), &request).await?;
+            let request = SnapshotRequest { snapshot: Some(snapshot), note, early: true };
+            let path = format!("{VERSION_PREFIX}/volumes/{}/snapshots", mount.volume);
+            let answer = self.volumes.begin(Method::POST, &path, &request).await;
+            begun.push(answer.map_err(failed("fork the volumes"))?);
         }
-        Ok(())
+        Ok(begun)
     }
 
     /// Makes the volumes that only this copy has, and gives their mounts. After a failure some may be there: see
@@ -218,6 +252,17 @@ impl Node {
         let path = format!("{VERSION_PREFIX}/volumes{below}");
         self.volumes.ask(method, &path, body).await.map_err(failed("fork the volumes"))
     }
+}
+
+/// Waits until the snapshots are durable.
+async fn stored(begun: Vec<Begun>) -> Result<()> {
+    for answer in begun {
+        if let SnapshotEnd::Failed(error) = answer.end().await.map_err(failed("fork the volumes"))? {
+            let status = StatusCode::SERVICE_UNAVAILABLE.as_u16();
+            return Err(Error::VolumeRefused { status, error: Box::new(error) });
+        }
+    }
+    Ok(())
 }
 
 /// What programs have written through mappings is in the kernel only. Blocks.

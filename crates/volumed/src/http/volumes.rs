@@ -3,19 +3,23 @@
 use std::sync::Arc;
 
 use api::volume::{
-    ForkVolumeRequest, KeptState, RestoreRequest, Restored, Snapshot, SnapshotRequest, Volume, VolumeDurability,
-    VolumeSpec,
+    ForkVolumeRequest, KeptState, RestoreRequest, Restored, Snapshot, SnapshotEnd, SnapshotRequest, Volume,
+    VolumeDurability, VolumeSpec,
 };
 use axum::{
     Json,
     extract::{FromRequest, Path, State},
+    http::header::CONTENT_TYPE,
+    response::{IntoResponse, Response},
 };
 use base::id::{SnapshotName, VolumeName};
+use bytes::Bytes;
+use http_body_util::channel::Channel;
 use serde::de::DeserializeOwned;
-use tokio::time::timeout;
+use tokio::{sync::oneshot, task::JoinError, time::timeout};
 use volume::{Durability, Options, Origin};
 
-use super::{Shared, answer, finish, query::parse};
+use super::{Shared, answer, errors::detail, finish, query::parse};
 use crate::{
     failure::{Failure, Result},
     limits::INSPECT_MAX,
@@ -116,28 +120,62 @@ pub(super) async fn snapshot(
     State(table): Shared,
     Path(name): Path<String>,
     Body(request): Body<SnapshotRequest>,
-) -> Result<Json<Snapshot>> {
+) -> Result<Response> {
+    let name: VolumeName = parse(&name)?;
+    let early = request.early;
+    let (sender, fixed) = oneshot::channel();
+    let mut taken = tokio::spawn(take(table, name, request, sender));
+    let ended = |taken: std::result::Result<Result<Snapshot>, JoinError>| taken.map_err(|_| Failure::Interrupted)?;
+    if !early {
+        return ended(taken.await).map(|snapshot| Json(snapshot).into_response());
+    }
+    // It may fail before, and then say so like any other request.
+    tokio::select! {
+        biased;
+        Ok(()) = fixed => {}
+        result = &mut taken => return ended(result).map(|snapshot| Json(SnapshotEnd::Done(snapshot)).into_response()),
+    }
+    let (mut sender, body) = Channel::<Bytes, serde_json::Error>::new(1);
+    tokio::spawn(async move {
+        let end = match ended(taken.await) {
+            Ok(snapshot) => SnapshotEnd::Done(snapshot),
+            Err(error) => SnapshotEnd::Failed(detail(&error)),
+        };
+        match serde_json::to_vec(&end) {
+            // Whoever asked may have gone.
+            Ok(end) => drop(sender.send_data(end.into()).await),
+            Err(error) => sender.abort(error),
+        }
+    });
+    Ok(([(CONTENT_TYPE, "application/json")], axum::body::Body::new(body)).into_response())
+}
+
+/// Says when it is settled what will be in the snapshot.
+async fn take(
+    table: Arc<Table>,
+    name: VolumeName,
+    request: SnapshotRequest,
+    fixed: oneshot::Sender<()>,
+) -> Result<Snapshot> {
     let snapshot = request.snapshot.unwrap_or_else(SnapshotName::random);
     let note = request.note.unwrap_or_default();
-    let name: VolumeName = parse(&name)?;
-    finish(async move {
-        let source = Source::current(name.clone());
-        match table.open_unless_elsewhere(&source, Purpose::Name).await? {
-            Some(opened) => {
-                opened.meter.request();
-                let take = move || snapshot_info(opened.volume().snapshot(snapshot.as_str(), &note)?);
-                table.work.run(Work::Whole, take).await
-            }
-            None => {
-                let take = move |table: &Table| {
-                    snapshot_info(table.volumes.snapshot(name.as_str(), snapshot.as_str(), &note)?)
-                };
-                whole(&table, take).await
-            }
+    let source = Source::current(name.clone());
+    match table.open_unless_elsewhere(&source, Purpose::Name).await? {
+        Some(opened) => {
+            opened.meter.request();
+            // Whoever waited may have gone.
+            let fixed = || {
+                let _ = fixed.send(());
+            };
+            let take = move || snapshot_info(opened.volume().snapshot_telling(snapshot.as_str(), &note, fixed)?);
+            table.work.run(Work::Whole, take).await
         }
-    })
-    .await
-    .map(Json)
+        None => {
+            let take =
+                move |table: &Table| snapshot_info(table.volumes.snapshot(name.as_str(), snapshot.as_str(), &note)?);
+            whole(&table, take).await
+        }
+    }
 }
 
 pub(super) async fn remove_snapshot(

@@ -157,7 +157,7 @@ impl PrivateNode {
 
     /// Puts the present state of a volume into the store.
     pub(super) async fn snapshot(&self, name: &VolumeName) -> Result<()> {
-        let request = SnapshotRequest { snapshot: Some("kept".parse()?), note: None };
+        let request = SnapshotRequest { snapshot: Some("kept".parse()?), note: None, early: false };
         self.client.post::<_, Snapshot>(&format!("/volumes/{name}/snapshots"), &request).await.map(drop)
     }
 

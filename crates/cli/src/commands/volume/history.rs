@@ -76,7 +76,7 @@ pub(crate) struct DiffArgs {
 }
 
 pub(super) async fn snapshot(args: SnapshotArgs, client: &Client) -> Result<()> {
-    let request = SnapshotRequest { snapshot: args.snapshot, note: args.note };
+    let request = SnapshotRequest { snapshot: args.snapshot, note: args.note, early: false };
     let taken: Snapshot = client.post(&format!("/volumes/{}/snapshots", args.volume), &request).await?;
     if args.json {
         return output::json(&taken);
