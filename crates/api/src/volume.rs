@@ -168,8 +168,9 @@ pub struct SnapshotRequest {
 pub enum SnapshotEnd {
     /// It is durable.
     Done(Snapshot),
-    /// There is none.
-    Failed(crate::ErrorDetail),
+    /// There is none. The status is what an answer that had not begun would have.
+    #[allow(missing_docs)] // the words say it
+    Failed { status: u16, error: crate::ErrorDetail },
 }
 
 /// A state of a volume that was kept.

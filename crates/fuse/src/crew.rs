@@ -19,6 +19,7 @@ use std::{
         atomic::{AtomicUsize, Ordering},
     },
     thread::{self, JoinHandle},
+    time::Duration,
 };
 
 use fuser::{BackgroundSession, Config, Notifier, SessionACL};
@@ -33,6 +34,9 @@ use crate::{
 
 /// Threads that a superblock begins with: a program that waits for each answer needs one, and the kernel reads ahead for it.
 const FEW: usize = 2;
+
+/// How long after a failure nobody is hired.
+const REST: Duration = Duration::from_secs(1);
 
 /// See the module.
 pub(crate) struct Crew {
@@ -86,12 +90,22 @@ impl Crew {
         config.n_threads = Some(threads);
         let (session, socket) = handshake::session(adapter, config, self.device.as_fd(), beginning)?;
         let (notifier, place): (_, c_int) = (session.notifier(), session.as_fd().as_raw_fd());
-        lock(&self.sessions).push(session.spawn()?);
-        warm_up.run(socket, threads, || {
+        let session = session.spawn()?;
+        let warm = warm_up.run(socket, threads, || {
             first()?;
             sys::mount::put_in_place(&self.device, place)
-        })?;
-        Ok(notifier)
+        });
+        match warm {
+            Ok(()) => {
+                lock(&self.sessions).push(session);
+                Ok(notifier)
+            }
+            Err(error) => {
+                // Its socket is closed by now, which ends its threads; how does not matter.
+                let _ = session.join();
+                Err(error)
+            }
+        }
     }
 
     /// What a thread answers from; it is at work until this is dropped.
@@ -113,25 +127,31 @@ impl Crew {
         // Who asks waits for its answer, not for this.
         let hire = move || {
             if let Err(error) = crew.hire(wanted - hired, Beginning::Running, || Ok(())) {
-                tracing::warn!(%error, "a volume has to do with few threads");
+                tracing::warn!(%error, "a volume has to do with few threads for now");
+                thread::sleep(REST);
+                crew.hired.store(hired, Ordering::Relaxed);
             }
         };
         match thread::Builder::new().name("fuse-hiring".to_owned()).spawn(hire) {
             Ok(hiring) => lock(&self.hiring).push(hiring),
-            Err(error) => tracing::warn!(%error, "a volume has to do with few threads"),
+            Err(error) => {
+                tracing::warn!(%error, "a volume has to do with few threads for now");
+                self.hired.store(hired, Ordering::Relaxed);
+            }
         }
     }
 
-    /// Waits until all threads have ended, as they do when the superblock has.
+    /// Waits until all threads have ended, as they do when the superblock has. Fails if one did not end so, but only then.
     pub(crate) fn wait(&self) -> io::Result<()> {
+        let mut ended = Ok(());
         loop {
             let session = lock(&self.sessions).pop();
-            let Some(session) = session else { return Ok(()) };
-            session.join()?;
+            let Some(session) = session else { return ended };
+            ended = ended.and(session.join());
             // Those that were about to begin end at once.
             let hiring = std::mem::take(&mut *lock(&self.hiring));
             for thread in hiring {
-                thread.join().map_err(|_| io::Error::other("a thread panicked"))?;
+                ended = ended.and(thread.join().map_err(|_| io::Error::other("a thread panicked")));
             }
         }
     }

@@ -78,6 +78,9 @@ pub enum Error {
     DamagedFile { source: Box<dyn std::error::Error + Send + Sync> },
     #[error("checkpoint {name} has volumes, which a file of a checkpoint cannot hold")]
     HasVolumes { name: TemplateName, volumes: Vec<VolumeName> },
+    /// The zygote of a checkpoint whose name is another's by now, or nobody's.
+    #[error("{}", .error.message)]
+    StateGone { error: Box<api::ErrorDetail> },
     #[error("{}", .error.message)]
     VolumeRefused { status: u16, error: Box<api::ErrorDetail> },
     #[error("cannot {action}")]

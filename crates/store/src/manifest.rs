@@ -37,7 +37,8 @@ pub struct Manifest {
     /// A manifest that this one cannot be read without. The garbage collector keeps it, and its parents, as long as this one. Where a
     /// state merely comes from does not belong here: it would be kept for ever.
     pub parent: Option<ManifestId>,
-    /// Manifests of other states that belong to this one, such as the volumes of a checkpoint: kept as long as this one, as the parent is.
+    /// Manifests of other states that belong to this one, such as the volumes of a checkpoint: kept as long as this one, but not by those that
+    /// have it as their parent.
     pub includes: BTreeSet<ManifestId>,
     /// The client knows what each is for.
     pub trees: Vec<Tree>,
@@ -80,11 +81,6 @@ pub enum ManifestDamage {
 }
 
 impl Manifest {
-    /// The manifests that are kept as long as this one.
-    pub fn needs(&self) -> impl Iterator<Item = ManifestId> + '_ {
-        self.parent.iter().chain(&self.includes).copied()
-    }
-
     /// Writes the manifest as `id`, which must be fresh and kept by a lease. It is durable when this returns; its segments must
     /// be so before.
     pub async fn write(&self, store: &Store, id: ManifestId) -> Result<(), ManifestError> {

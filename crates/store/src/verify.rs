@@ -3,7 +3,10 @@
 //! Segments are read from the object store, past caches and peers. A lease keeps what is being looked at, so that a head which moves on
 //! meanwhile is no false alarm.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
 
 use bytes::Bytes;
 use futures::{StreamExt, stream};
@@ -146,8 +149,9 @@ impl Verifier<'_> {
         self.report.heads += 1;
         let user = self.users.names.len();
         self.users.names.push(head.name);
-        let mut next = vec![head.manifest];
-        while let Some(id) = next.pop() {
+        // Those that it is taken against come last, without what they include.
+        let mut next = VecDeque::from([(head.manifest, true)]);
+        while let Some((id, is_whole)) = next.pop_front() {
             if !self.users.manifests.contains_key(&id) {
                 let read = Manifest::read(self.store, id).await;
                 let read = read.map(|manifest| Manifest { client: Bytes::new(), ..manifest });
@@ -160,9 +164,15 @@ impl Verifier<'_> {
             users.push(user);
             let Ok(manifest) = manifest else { continue };
             for segment in &manifest.segments {
-                self.users.segments.entry(*segment).or_default().push(user);
+                let users = self.users.segments.entry(*segment).or_default();
+                if users.last() != Some(&user) {
+                    users.push(user);
+                }
             }
-            next.extend(manifest.needs());
+            next.extend(manifest.parent.map(|parent| (parent, false)));
+            if is_whole {
+                manifest.includes.iter().for_each(|included| next.push_front((*included, true)));
+            }
         }
     }
 

@@ -13,8 +13,8 @@ pub fn return_large_allocations() {
     unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE_BYTES) };
 }
 
-/// Memory of large allocations (below 16 MiB) is used again by later ones, of any thread, and up to 256 MiB at the end of a heap are kept. For a process
-/// that has large buffers all the time: with [`return_large_allocations`] each of them costs page faults, and the end of each interrupts other
+/// Memory of large allocations, below 16 MiB, is used again by later ones, of any thread, and up to 256 MiB at the end of a heap are kept. For a
+/// process that has large buffers all the time: with [`return_large_allocations`] each of them costs page faults, and the end of each interrupts other
 /// processors: two thirds of the time of a process that writes volumes.
 pub fn reuse_large_allocations() {
     const KEPT_BYTES: i32 = 256 << 20;

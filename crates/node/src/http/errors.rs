@@ -33,6 +33,7 @@ fn place(error: &Error) -> (StatusCode, ErrorCode) {
         | Error::HasVolumes { .. }
         | Error::HostPath { .. }
         | Error::CheckpointExists(_) => (StatusCode::CONFLICT, ErrorCode::Conflict),
+        Error::StateGone { error } => (StatusCode::NOT_FOUND, error.code),
         Error::VolumeRefused { status, error } => {
             (StatusCode::from_u16(*status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), error.code)
         }
@@ -89,7 +90,7 @@ fn hint(error: &Error) -> Option<String> {
         Error::NotRunning { state: SandboxState::Pausing, .. } => {
             "resume it first, when it is paused: `pando resume ID`"
         }
-        Error::VolumeRefused { error, .. } => return error.hint.clone(),
+        Error::VolumeRefused { error, .. } | Error::StateGone { error } => return error.hint.clone(),
         Error::HasVolumes { name, volumes } => {
             let volume = volumes.first().map(ToString::to_string).unwrap_or_default();
             return Some(format!(
@@ -153,7 +154,7 @@ fn details(error: &Error) -> Vec<String> {
     match error {
         Error::CannotFork { refusals, .. } | Error::Unfit { reasons: refusals, .. } => refusals.clone(),
         Error::ProgramEnded { output, .. } | Error::NotReadyInTime { output, .. } => output.clone(),
-        Error::VolumeRefused { error, .. } => error.details.clone(),
+        Error::VolumeRefused { error, .. } | Error::StateGone { error } => error.details.clone(),
         Error::Invalid { .. }
         | Error::HasVolumes { .. }
         | Error::Volumes { .. }

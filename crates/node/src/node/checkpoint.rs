@@ -6,11 +6,12 @@
 //! ```
 
 mod base;
+mod volumes;
 
 use std::{fs, path::PathBuf, sync::Arc, time::Instant};
 
 use ::base::id::{SandboxId, TemplateName};
-use api::{BuildTimings, CheckpointRequest, CheckpointStage};
+use api::{CheckpointRequest, CheckpointStage};
 use memory::{Known, ProcessPages, scan::Scan};
 use process::ProgramState;
 use store::id::ManifestId;
@@ -20,18 +21,16 @@ use tokio::{runtime::Handle, sync::mpsc};
 use self::base::Base;
 use super::{
     Node,
-    cut::{self, Cut, State, Trees, VolumeState},
+    cut::{self, Cut},
     images::{random_suffix, remove_quietly},
     now_ms,
 };
 use crate::{
-    durable::{
-        BlobRef, Checkpoint, Counts, Durable, Included, Storing, Writing, pack_layer, page_reader, realm, write_bytes,
-    },
+    durable::{BlobRef, Checkpoint, Counts, Durable, Storing, Writing, pack_layer, page_reader, realm, write_bytes},
     error::{Context, Error, Result},
     keeper::message::BuildZygote,
     records::SandboxRecord,
-    state::{FORK_LAYER, ZygoteRef},
+    state::FORK_LAYER,
 };
 
 /// Name of the description of the program in the directory of the capture.
@@ -104,9 +103,17 @@ impl Node {
         };
         let replaces = match Checkpoint::find(&self.durable, &name).await? {
             Some(_) if !request.replace => return Err(Error::CheckpointExists(name)),
-            found => found.map(|(head, _)| head),
+            found => found.is_some(),
         };
+        let (durable, runtime, head_name) = (self.durable.clone(), Handle::current(), crate::durable::name_of(&name)?);
         let commit: Commit = Box::new(move |checkpoint, writing, parent| {
+            let replaces = match replaces {
+                // As it is by now: its working set may have been recorded meanwhile.
+                true => {
+                    Some(runtime.block_on(durable.heads.get(&realm(), &head_name)).storing("look for the checkpoint")?)
+                }
+                false => None,
+            };
             checkpoint.commit(writing, replaces.as_ref(), parent).map(|(manifest, _)| manifest)
         });
         let spec = api::TemplateSpec { name, ..spec };
@@ -162,13 +169,18 @@ impl Node {
             layer_dest: layer.clone(),
             state_dest: Some(directory.join(STATE)),
             // What other copies may have other volumes in the place of.
-            mount_points: spec.mount_points.iter().filter(|path| !kept.contains(path)).map(PathBuf::from).collect(),
+            mount_points: if hold {
+                Vec::new()
+            } else {
+                spec.mount_points.iter().filter(|path| !kept.contains(path)).map(PathBuf::from).collect()
+            },
             volumes: kept.iter().map(PathBuf::from).collect(),
             huge_pages: false,
             hold: hold || cut::written(&record.volumes).next().is_some(),
         };
         self.state().hold(&record.layers);
         let built = if hold {
+            drop(trees);
             self.capture_to_pause(job, record).await
         } else {
             self.capture_and_cut(job, (record, trees)).await
@@ -195,30 +207,6 @@ impl Node {
         let unused = self.state().unhold(&record.layers);
         self.remove_layers(unused).await;
         written
-    }
-
-    /// Captures a sandbox that does not go on; who pauses it is alone with it to the end.
-    async fn capture_to_pause(
-        self: &Arc<Self>,
-        job: BuildZygote,
-        record: &SandboxRecord,
-    ) -> Result<(ZygoteRef, BuildTimings, Cut)> {
-        let (built, timings) = self.request_zygote(job, format!("sandbox {}", record.id), None).await?;
-        // It stands still, and what it has written has to be where it is resumed.
-        self.commit_written(&record.id, &record.volumes).await?;
-        Ok((built, timings, Cut::default()))
-    }
-
-    /// Captures a sandbox that goes on, with the volumes that it writes.
-    async fn capture_and_cut(
-        self: &Arc<Self>,
-        job: BuildZygote,
-        (record, trees): (&SandboxRecord, Trees),
-    ) -> Result<(ZygoteRef, BuildTimings, Cut)> {
-        let _alone = self.alone(&record.id).await;
-        // Nobody waits for sandboxes.
-        let (built, _) = self.build_beside_blanks(job, &[], (record, trees), 0).await;
-        built
     }
 
     /// Layers that this node has made; the others are an image's, which every node has of its own.
@@ -267,21 +255,6 @@ fn made_up(template: &TemplateName) -> Result<TemplateName> {
     })
 }
 
-/// The states of the volumes, which are kept from now on. Blocks.
-fn include(writing: &Writing, cut: &Cut) -> Result<Vec<Included>> {
-    let mut included = Vec::new();
-    for VolumeState { volume, paths, state } in &cut.states {
-        let State::Snapshot(snapshot) = state else { continue };
-        let name = volumed::snapshot_head(volume, snapshot).storing("name the snapshot of a volume")?;
-        let Some(head) = writing.keep(&name)? else {
-            return Err(format!("{name} was removed meanwhile")).storing("keep what is in the volumes");
-        };
-        let state = head.manifest.0;
-        included.extend(paths.iter().map(|path| Included { volume: volume.clone(), path: path.clone(), state }));
-    }
-    Ok(included)
-}
-
 /// Blocks while everything is read, compressed and stored.
 fn write(
     durable: &Durable,
@@ -294,7 +267,7 @@ fn write(
     let encoded = fs::read(&captured.state).at("read", &captured.state)?;
     let state = ProgramState::decode(&encoded).storing("read the description of the program")?;
     let mut writing = Writing::begin(durable, runtime, &format!("checkpoint {}", spec.name))?;
-    let volumes = include(&writing, &captured.cut)?;
+    let volumes = volumes::keep_states(&writing, &captured.cut)?;
     progress.stage(CheckpointStage::StoringMemory);
     let program = Memory::of(captured.zygote_pid, &state)?;
     let (base, known) = find_base(captured, &spec, &program, (durable, runtime, &writing))?;

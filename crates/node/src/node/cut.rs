@@ -23,7 +23,7 @@ use api::{
     volume::{ForkVolumeRequest, KeptState, SnapshotEnd, SnapshotRequest, Volume},
 };
 use base::id::{SandboxId, SnapshotName, VolumeName};
-use hyper::{Method, StatusCode};
+use hyper::Method;
 use rustix::fs::{Mode, OFlags, openat, syncfs};
 use serde::de::DeserializeOwned;
 use volumed::Begun;
@@ -33,6 +33,12 @@ use crate::error::{Context, Error, Result, chain};
 
 /// How long a sandbox may stand still for its volumes.
 const CUT_MAX: Duration = Duration::from_secs(10);
+
+/// How long storing what is in them may take; it does not stand still meanwhile.
+const STORED_MAX: Duration = Duration::from_secs(60);
+
+/// Seconds between attempts to remove what a failed cut may have left: requests that were under way end within this.
+const FORGET_RESTS_S: [u64; 5] = [1, 2, 4, 16, 64];
 
 /// The states of all volumes that a sandbox can write, of one instant. A volume that is mounted twice has one.
 #[derive(Debug, Clone, Default)]
@@ -99,7 +105,7 @@ pub(super) fn shared(mounts: &[VolumeMount]) -> Vec<VolumeMount> {
 impl Node {
     /// Cuts the volumes of a sandbox that stands still, and has it go on, whatever came of it. Also: how long that took.
     pub(super) async fn cut(
-        &self,
+        self: &Arc<Self>,
         id: &SandboxId,
         mounts: &[VolumeMount],
         trees: &mut Trees,
@@ -110,8 +116,15 @@ impl Node {
         let begun = taking.doing("fork the volumes in time").flatten();
         self.thaw(id).await;
         let took = began.elapsed();
+        (self.end_cut(id, cut, begun).await, took)
+    }
+
+    /// Waits until the snapshots of a cut are durable. A failure leaves none.
+    async fn end_cut(self: &Arc<Self>, id: &SandboxId, cut: Cut, begun: Result<Vec<Begun>>) -> Result<Cut> {
         let done = match begun {
-            Ok(begun) => stored(begun).await,
+            Ok(begun) => {
+                tokio::time::timeout(STORED_MAX, stored(begun)).await.doing("store the volumes in time").flatten()
+            }
             Err(error) => Err(error),
         };
         let is_gone = self.state().sandbox(id).is_err();
@@ -119,25 +132,32 @@ impl Node {
             // It may have become a holder again after its end.
             self.sweep_work.notify_one();
         }
-        match done {
-            Ok(()) => (Ok(cut), took),
-            Err(error) => {
-                self.forget_cut(&cut).await;
-                (Err(error), took)
-            }
+        if done.is_err() {
+            self.forget_failed(cut.clone());
         }
+        done.map(|()| cut)
+    }
+
+    /// In the background: some of the snapshots may come to be yet, in requests that nobody waits for any more.
+    fn forget_failed(self: &Arc<Self>, cut: Cut) {
+        let node = Arc::clone(self);
+        tokio::spawn(async move {
+            for rest in FORGET_RESTS_S {
+                node.forget_cut(&cut).await;
+                tokio::time::sleep(Duration::from_secs(rest)).await;
+            }
+            node.forget_cut(&cut).await;
+        });
     }
 
     /// Makes what a sandbox has written, up to now or while it stands still, what other nodes find. Gives what a cut of it needs.
-    pub(super) async fn commit_written(&self, id: &SandboxId, mounts: &[VolumeMount]) -> Result<Trees> {
+    pub(super) async fn commit_written(self: &Arc<Self>, id: &SandboxId, mounts: &[VolumeMount]) -> Result<Trees> {
         let (mut cut, mut trees) = (Cut::default(), Trees::new());
+        let begun = self.take_snapshots(id, mounts, &mut cut, &mut trees).await;
         // A snapshot is a commit. Its name is not needed.
-        let done = match self.take_snapshots(id, mounts, &mut cut, &mut trees).await {
-            Ok(begun) => stored(begun).await,
-            Err(error) => Err(error),
-        };
+        let cut = self.end_cut(id, cut, begun).await?;
         self.forget_cut(&cut).await;
-        done.map(|()| trees)
+        Ok(trees)
     }
 
     /// Settles what will be in the snapshots.
@@ -184,8 +204,13 @@ impl Node {
                 State::Kept(state) => (None, Some(state)),
             };
             let name = volume.of_copy(copy);
+            let is_kept = state.is_some();
             let request = ForkVolumeRequest { name: name.clone(), snapshot, state };
-            let _: Volume = self.ask_volume(Method::POST, format!("/{volume}/fork"), &request).await?;
+            let forked: Result<Volume> = self.ask_volume(Method::POST, format!("/{volume}/fork"), &request).await;
+            match forked {
+                Err(Error::VolumeRefused { status: 404, error }) if is_kept => return Err(Error::StateGone { error }),
+                forked => drop(forked?),
+            }
             let mount = |path: &String| VolumeMount {
                 volume: name.clone(),
                 path: path.clone(),
@@ -257,15 +282,15 @@ impl Node {
 /// Waits until the snapshots are durable.
 async fn stored(begun: Vec<Begun>) -> Result<()> {
     for answer in begun {
-        if let SnapshotEnd::Failed(error) = answer.end().await.map_err(failed("fork the volumes"))? {
-            let status = StatusCode::SERVICE_UNAVAILABLE.as_u16();
+        if let SnapshotEnd::Failed { status, error } = answer.end().await.map_err(failed("fork the volumes"))? {
             return Err(Error::VolumeRefused { status, error: Box::new(error) });
         }
     }
     Ok(())
 }
 
-/// What programs have written through mappings is in the kernel only. Blocks.
+/// What programs have written through mappings is in the kernel only. Blocks. The kernel waits for its requests, as no volume is mounted with
+/// `fuse::Options::writeback` (with that it would not).
 fn write_back(tree: &OwnedFd) -> Result<()> {
     let root = openat(tree, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
     syncfs(root.doing("open the volume")?).doing("write mappings back")

@@ -57,9 +57,9 @@ impl Source {
     }
 }
 
-/// Whether the start failed only because the zygote, or the keeper that holds it, died under it.
+/// Whether the start failed only because the zygote, or the keeper that holds it, died under it, or is of a checkpoint that was replaced.
 fn lost_its_zygote(error: &Error) -> bool {
-    matches!(error, Error::ZygoteGone { .. } | Error::KeeperLost { .. })
+    matches!(error, Error::ZygoteGone { .. } | Error::KeeperLost { .. } | Error::StateGone { .. })
 }
 
 /// Counts a start as under way while it lives, so that the pool keeps out of its way.
@@ -241,7 +241,10 @@ impl Node {
             started = Err(self.explain_failed_start(source, error).await);
         }
         if let Err(error) = &started {
-            if lost_its_zygote(error) {
+            if let Error::StateGone { .. } = error {
+                self.zygote_lost(source.zygote, "the checkpoint that it is of was replaced or removed");
+                self.drop_zygote(source.zygote).await;
+            } else if lost_its_zygote(error) {
                 // Its end may have been reported before anyone knew that it belongs to the template.
                 self.zygote_lost(source.zygote, "a start found it dead");
             }

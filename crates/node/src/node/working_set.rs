@@ -8,6 +8,7 @@ use std::{collections::HashSet, path::Path, sync::Arc};
 use base::id::TemplateName;
 use memory::hot::HotSet;
 use pager::Client;
+use store::verify::is_out_of_reach;
 use tokio::runtime::Handle;
 
 use super::Node;
@@ -62,8 +63,11 @@ fn record(name: &TemplateName, pages: &str, socket: &Path, durable: &Durable, ru
         return Ok(Recorded::default());
     };
     let order: Vec<u64> = order.iter().map(|address| address / memory::PAGE_BYTES as u64).collect();
-    // One that cannot be read is written anew.
-    let (mut set, known) = read(&checkpoint, durable, runtime).unwrap_or_default();
+    let (mut set, known) = match read(&checkpoint, durable, runtime) {
+        Err(error) if is_out_of_reach(&error) => return Err(error),
+        // One that is damaged is recorded anew.
+        read => read.unwrap_or_default(),
+    };
     let missed = missed(&order, &known);
     if missed.is_empty() {
         return Ok(Recorded::default());

@@ -1,6 +1,6 @@
 //! Marking: everything that the roots keep.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use futures::{StreamExt, stream};
 
@@ -17,7 +17,7 @@ use crate::{
 #[derive(Default)]
 pub(super) struct Marked {
     pub(super) heads: u64,
-    manifests: HashSet<ManifestId>,
+    manifests: HashMap<ManifestId, Part>,
     segments: HashSet<SegmentId>,
 }
 
@@ -25,7 +25,7 @@ impl Marked {
     /// Does a head or a lease keep what is of this kind?
     pub(super) fn keeps(&self, kind: Kind) -> bool {
         match kind {
-            Kind::Manifest(id) => self.manifests.contains(&id),
+            Kind::Manifest(id) => self.manifests.contains_key(&id),
             Kind::Segment(id) => self.segments.contains(&id),
             Kind::Key | Kind::Probe | Kind::Unknown => false,
         }
@@ -33,17 +33,27 @@ impl Marked {
 
     /// Marks these manifests and what they need. Those that are not there are passed over if they may be absent.
     async fn follow(&mut self, store: &Store, roots: Vec<ManifestId>, absent: Absent) -> Result<(), GcError> {
-        let mut wave = roots;
+        let mut wave: Vec<_> = roots.into_iter().map(|id| (id, Part::Whole)).collect();
         while !wave.is_empty() {
-            wave.retain(|id| self.manifests.insert(*id));
-            let reads = stream::iter(wave).map(|id| async move { (id, Manifest::read(store, id).await) });
+            wave.retain(|(id, part)| {
+                let marked = self.manifests.get(id).copied();
+                let is_more = marked.is_none_or(|marked| marked < *part);
+                if is_more {
+                    self.manifests.insert(*id, *part);
+                }
+                is_more
+            });
+            let reads = stream::iter(wave).map(|(id, part)| async move { (id, part, Manifest::read(store, id).await) });
             let mut reads = reads.buffer_unordered(limits::GC_PARALLEL);
             let mut next = Vec::new();
-            while let Some((id, read)) = reads.next().await {
+            while let Some((id, part, read)) = reads.next().await {
                 match read {
                     Ok(manifest) => {
                         self.segments.extend(&manifest.segments);
-                        next.extend(manifest.needs());
+                        next.extend(manifest.parent.map(|parent| (parent, Part::Base)));
+                        if part == Part::Whole {
+                            next.extend(manifest.includes.into_iter().map(|included| (included, Part::Whole)));
+                        }
                     }
                     Err(ManifestError::NotFound { .. }) if absent == Absent::Allowed => {}
                     Err(source) => return Err(GcError::Manifest { manifest: id, source }),
@@ -53,6 +63,15 @@ impl Marked {
         }
         Ok(())
     }
+}
+
+/// How much of a manifest is needed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Part {
+    /// What others are taken against: its own segments and its parent.
+    Base,
+    /// With what it includes.
+    Whole,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -105,12 +105,20 @@ async fn what_a_manifest_includes_is_kept_with_all_that_it_needs() {
     let report = collect(&place.heads, &place.store, Mode::Remove, Duration::ZERO).await.unwrap();
     assert_eq!((report.garbage.objects, report.kept.objects), (0, 7), "{report:?}");
     assert!(needed.into_iter().all(|item| place.has(item)));
+    // What is taken against it needs its own segments, not what it includes.
+    let child = place.head("child", place.manifest(Some(head.manifest), &[]).await).await;
+    collect(&place.heads, &place.store, Mode::Remove, Duration::ZERO).await.unwrap();
+    assert!(needed.into_iter().all(|item| place.has(item)), "by its own name it is whole");
     // One of them has a name of its own by then.
     place.head("b", included[1]).await;
     place.heads.remove(&head).await.unwrap();
     collect(&place.heads, &place.store, Mode::Remove, Duration::ZERO).await.unwrap();
     let left: Vec<bool> = needed.into_iter().map(|item| place.has(item)).collect();
     assert_eq!(left, [false, true, false, false, false, true]);
+    assert!(place.has(Protected::Manifest(head.manifest)), "the child's parent");
+    place.heads.remove(&child).await.unwrap();
+    collect(&place.heads, &place.store, Mode::Remove, Duration::ZERO).await.unwrap();
+    assert!(!place.has(Protected::Manifest(head.manifest)));
 }
 
 #[tokio::test]

@@ -80,7 +80,7 @@ fn hint(failure: &Failure) -> Option<String> {
     let text = match failure {
         Failure::Volume(VolumeError::NotFound { .. }) => "`pando volume ls` shows what there is",
         Failure::Volume(VolumeError::NotKept { .. }) => {
-            "the checkpoint was removed or replaced: once no sandbox of it is left, `pando template rm` lets the next run take what there is now"
+            "the checkpoint was removed or replaced: `pando checkpoint inspect NAME` shows what it has now"
         }
         Failure::Volume(VolumeError::Fenced { .. } | VolumeError::NotOurs { .. }) => {
             "work goes on on the node that has it now; here it is opened again when nobody uses it any more"

@@ -19,7 +19,12 @@ use serde::de::DeserializeOwned;
 use tokio::{sync::oneshot, task::JoinError, time::timeout};
 use volume::{Durability, Options, Origin};
 
-use super::{Shared, answer, errors::detail, finish, query::parse};
+use super::{
+    Shared, answer,
+    errors::{detail, status},
+    finish,
+    query::parse,
+};
 use crate::{
     failure::{Failure, Result},
     limits::INSPECT_MAX,
@@ -139,7 +144,7 @@ pub(super) async fn snapshot(
     tokio::spawn(async move {
         let end = match ended(taken.await) {
             Ok(snapshot) => SnapshotEnd::Done(snapshot),
-            Err(error) => SnapshotEnd::Failed(detail(&error)),
+            Err(error) => SnapshotEnd::Failed { status: status(&error).as_u16(), error: detail(&error) },
         };
         match serde_json::to_vec(&end) {
             // Whoever asked may have gone.

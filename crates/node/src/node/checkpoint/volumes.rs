@@ -1,0 +1,62 @@
+//! The volumes of what is captured: a sandbox that goes on is cut from the volumes that it writes, one that is paused leaves all in them.
+
+use std::sync::Arc;
+
+use api::BuildTimings;
+
+use super::super::{
+    Node,
+    cut::{Cut, State, Trees, VolumeState},
+};
+use crate::{
+    durable::{Included, Storing, Writing},
+    error::{Error, Result},
+    keeper::message::BuildZygote,
+    records::SandboxRecord,
+    state::ZygoteRef,
+};
+
+impl Node {
+    /// Captures a sandbox that does not go on; who pauses it is alone with it to the end.
+    pub(super) async fn capture_to_pause(
+        self: &Arc<Self>,
+        job: BuildZygote,
+        record: &SandboxRecord,
+    ) -> Result<(ZygoteRef, BuildTimings, Cut)> {
+        let (built, timings) = self.request_zygote(job, format!("sandbox {}", record.id), None).await?;
+        // It stands still, and what it has written has to be where it is resumed.
+        self.commit_written(&record.id, &record.volumes).await?;
+        Ok((built, timings, Cut::default()))
+    }
+
+    /// Captures a sandbox that goes on, with the volumes that it writes.
+    pub(super) async fn capture_and_cut(
+        self: &Arc<Self>,
+        job: BuildZygote,
+        (record, trees): (&SandboxRecord, Trees),
+    ) -> Result<(ZygoteRef, BuildTimings, Cut)> {
+        let _alone = self.alone(&record.id).await;
+        // It may have been paused meanwhile, and stands still for that; or it was resumed, and is another process.
+        if self.state().running(&record.id)?.main != record.main {
+            return Err(Error::BeingResumed(record.id.clone()));
+        }
+        // Nobody waits for sandboxes.
+        let (built, _) = self.build_beside_blanks(job, &[], (record, trees), 0).await;
+        built
+    }
+}
+
+/// The states of the volumes, which are kept from now on. Blocks.
+pub(super) fn keep_states(writing: &Writing, cut: &Cut) -> Result<Vec<Included>> {
+    let mut included = Vec::new();
+    for VolumeState { volume, paths, state } in &cut.states {
+        let State::Snapshot(snapshot) = state else { continue };
+        let name = volumed::snapshot_head(volume, snapshot).storing("name the snapshot of a volume")?;
+        let Some(head) = writing.keep(&name)? else {
+            return Err(format!("{name} was removed meanwhile")).storing("keep what is in the volumes");
+        };
+        let state = head.manifest.0;
+        included.extend(paths.iter().map(|path| Included { volume: volume.clone(), path: path.clone(), state }));
+    }
+    Ok(included)
+}
