@@ -101,7 +101,7 @@ pub struct VolumeUsage {
 pub struct OpenVolume {
     /// Who has it mounted: a sandbox's id, or `host:DIRECTORY`.
     pub holders: Vec<String>,
-    /// Bytes of data that are in memory and in the node's log, and not yet in the store.
+    /// What is in memory and in the node's log, and not yet in the store: bytes of data, and 1 KiB for each inode, name or piece of a file that has changed.
     pub dirty_bytes: u64,
     /// Since everything was in the store, or since it was opened, in milliseconds.
     pub last_commit_age_ms: u64,

@@ -103,6 +103,17 @@ impl SnapshotName {
     pub fn random() -> Self {
         Self(format!("snap-{}", random_hex()))
     }
+
+    /// A name for a snapshot that is needed only until `sandbox` has been forked, kept or paused: see [`Self::is_of_cut`].
+    pub fn of_cut(sandbox: &SandboxId) -> Self {
+        Self(format!("cut-{sandbox}-{}", random_hex()))
+    }
+
+    /// Whether [`Self::of_cut`] has given this name for `sandbox`.
+    pub fn is_of_cut(&self, sandbox: &SandboxId) -> bool {
+        let rest = self.0.strip_prefix("cut-").and_then(|rest| rest.strip_prefix(sandbox.as_str()));
+        rest.is_some_and(|rest| rest.starts_with('-'))
+    }
 }
 
 impl VolumeName {

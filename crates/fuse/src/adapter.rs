@@ -345,8 +345,10 @@ impl Filesystem for Adapter {
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
-        match self.crew.work().engine().usage() {
-            Ok(usage) => {
+        let work = self.crew.work();
+        let known = work.engine().usage().and_then(|usage| Ok((usage, work.volume().bytes_available()?)));
+        match known {
+            Ok((usage, available)) => {
                 let block = u64::from(BLOCK_BYTES);
                 let free = usage.bytes_max.saturating_sub(usage.bytes) / block;
                 let inodes_free = usage.inodes_max.saturating_sub(usage.inodes);
@@ -355,7 +357,7 @@ impl Filesystem for Adapter {
                 reply.statfs(
                     blocks,
                     free,
-                    free,
+                    available / block,
                     usage.inodes_max,
                     inodes_free,
                     BLOCK_BYTES,

@@ -31,6 +31,7 @@ mod supervisor;
 mod transfer;
 pub(crate) mod volumes;
 mod working_set;
+mod write_back;
 
 use std::{
     collections::HashMap,
@@ -60,6 +61,7 @@ use crate::{
 pub(crate) use build::Progress;
 pub(crate) use checkpoint::CheckpointProgress;
 pub(crate) use transfer::Parts;
+pub(crate) use volumes::HOST;
 
 /// How long an operation waits for a new keeper when the old one has just died.
 const KEEPER_RESTART_MAX: Duration = Duration::from_secs(10);

@@ -56,7 +56,7 @@ pub struct Attributes {
 /// What a volume may hold in memory.
 #[derive(Debug, Clone, Copy)]
 pub struct Memory {
-    /// Data in memory and in the log only at which writers wait for a commit.
+    /// What is in memory and in the log only at which changes wait for a commit, as [`Engine::dirty_bytes`] counts it.
     pub dirty_bytes_max: u64,
     /// Inodes above which a commit lets clean ones go.
     pub inodes_max: usize,
@@ -161,8 +161,18 @@ impl Engine {
         }
     }
 
-    /// Performs a change and logs it; `with` sees the state right after it.
+    /// Performs a change and logs it; `with` sees the state right after it. Waits before it while too much is dirty and a
+    /// [`crate::Committer`] works on it.
     fn perform<T>(&self, op: &Op<'_>, with: impl Fn(&mut State, crate::apply::Outcome) -> Step<T>) -> Result<T, Errno> {
+        self.pressure.wait();
+        self.perform_at_once(op, with)
+    }
+
+    fn perform_at_once<T>(
+        &self,
+        op: &Op<'_>,
+        with: impl Fn(&mut State, crate::apply::Outcome) -> Step<T>,
+    ) -> Result<T, Errno> {
         let wal = match &self.wal {
             Some(wal) if !self.is_read_only() => wal,
             Some(_) | None => return Err(Errno::ROFS),
@@ -172,7 +182,7 @@ impl Engine {
             let full = wal.append(state.next_sequence(), &Record { request: request::current(), op: *op });
             // It has happened and is logged: whatever comes now, it must not be repeated.
             let answer = with(state, outcome).map_err(|_| Stop::Errno(Errno::IO))?;
-            Ok((answer, full, state.memory_bytes()))
+            Ok((answer, full, state.dirty_bytes()))
         })?;
         if self.pressure.concerns(dirty_bytes) {
             self.pressure.set(dirty_bytes);
@@ -203,7 +213,7 @@ impl Engine {
 
     /// The kernel has a new superblock of the volume: numbers of its requests ([`crate::serving`]) say nothing of earlier ones.
     pub fn mounted(&self) -> Result<(), Errno> {
-        match self.perform(&Op::Mounted, |_, _| Ok(())) {
+        match self.perform_at_once(&Op::Mounted, |_, _| Ok(())) {
             // Nothing is changed here, so nothing is asked that was done already.
             Err(Errno::ROFS) => Ok(()),
             logged => logged.and_then(|()| self.write_log()),

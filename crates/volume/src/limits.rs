@@ -93,9 +93,12 @@ pub const CHUNKS_OPEN: usize = 512;
 /// Nodes of the tree kept in memory: at most 32 MiB, all branches of a million files.
 pub const NODES_OPEN: usize = 2048;
 
-/// Data in memory and in the log only at which writers wait for a commit, unless the node says otherwise: some seconds of writing, and
+/// What is in memory and in the log only at which changes wait for a commit, unless the node says otherwise: some seconds of writing, and
 /// what a crash makes the next opening replay.
 pub const DIRTY_BYTES: u64 = 256 << 20;
+
+/// What an inode, a name or a window that has changed counts as beside its data: a new small file has three of them, and takes some 2.7 KiB.
+pub const DIRTY_KEY_BYTES: u64 = 1 << 10;
 
 /// A commit is begun before its time when this part of what writers may have ahead of it is dirty: they write on while it works.
 pub const COMMIT_SHARE: u64 = 4;

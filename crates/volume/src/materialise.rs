@@ -151,7 +151,7 @@ impl Target<'_> {
             let idle = plan.is_empty() && last.leaving.is_empty();
             if idle && !state.is_dirty() && state.superblock().sequence == last.layout.superblock.sequence {
                 // Whoever waits may have been told of what is gone by now: a restore ends it, or told late.
-                engine.pressure().set(state.memory_bytes());
+                engine.pressure().set(state.dirty_bytes());
                 drop(state);
                 fixed();
                 return Ok(last.clone());
@@ -164,7 +164,7 @@ impl Target<'_> {
                 let mut state = lock(engine)?;
                 state.install(committed.layout.files, stored);
                 state.evict(engine.memory().inodes_max);
-                engine.pressure().set(state.memory_bytes());
+                engine.pressure().set(state.dirty_bytes());
                 Ok(committed)
             }
             Err(error) => {

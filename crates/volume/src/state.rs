@@ -25,6 +25,7 @@ use crate::{
     extents::Window,
     inode::{Ino, Inode, Kind, Time},
     key::{Key, Part},
+    limits::DIRTY_KEY_BYTES,
     paged::{Gap, Paged},
 };
 
@@ -168,8 +169,10 @@ impl State {
         self.base
     }
 
-    pub(crate) fn memory_bytes(&self) -> u64 {
-        self.memory_bytes
+    /// See [`crate::Engine::dirty_bytes`].
+    pub(crate) fn dirty_bytes(&self) -> u64 {
+        let keys = self.dirty.len() + self.freeze.as_ref().map_or(0, freeze::Freeze::keys);
+        self.memory_bytes + keys as u64 * DIRTY_KEY_BYTES
     }
 
     pub(crate) fn inodes_in_memory(&self) -> usize {

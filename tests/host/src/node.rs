@@ -202,6 +202,11 @@ impl Node {
         serde_json::from_str(&text).with_context(|| format!("`pando {}` printed {text:?}", arguments.join(" ")))
     }
 
+    /// A `pando` command of this node, to be started by the caller.
+    pub fn command_of(&self, arguments: &[&str]) -> Command {
+        self.command(&self.socket, arguments)
+    }
+
     fn command(&self, socket: &Path, arguments: &[&str]) -> Command {
         let mut command = Command::new(self.binary());
         command.arg("--socket").arg(socket).args(arguments);
@@ -210,12 +215,12 @@ impl Node {
 
     /// Starts a `pando` command.
     pub fn begin(&self, arguments: &[&str]) -> Result<Running> {
-        Running::begin(self.command(&self.socket, arguments), &[])
+        Running::begin(self.command_of(arguments), &[])
     }
 
     /// As [`Self::begin`], with an input that stays open until [`Running::release`].
     pub fn hold(&self, arguments: &[&str]) -> Result<Running> {
-        Running::begin_held(self.command(&self.socket, arguments))
+        Running::begin_held(self.command_of(arguments))
     }
 
     /// Builds a template of the python service `examples/geo.py`, with more `arguments` for it.

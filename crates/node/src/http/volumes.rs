@@ -1,6 +1,6 @@
 //! Requests about volumes. Their processes answer all of them but those that concern the host's directories.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use api::{MountRequest, UnmountRequest, VolumeMount};
 use axum::{
@@ -23,6 +23,19 @@ pub(super) async fn pass_on(State(node): Shared, mut request: Whole) -> Result<R
     let mut answer = node.ask_volumes(request).await?.map(Body::new);
     of_this_connection(answer.headers_mut());
     Ok(answer)
+}
+
+/// As [`pass_on`], of what concerns all that is in a volume now: what programs here have written through mappings, too.
+pub(super) async fn write_back_and_pass_on(
+    State(node): Shared,
+    Path(names): Path<HashMap<String, String>>,
+    request: Whole,
+) -> Result<Response> {
+    // A name that is none is refused where the request is answered.
+    if let Some(name) = names.get("name").and_then(|name| name.parse().ok()) {
+        node.write_back(&name).await?;
+    }
+    pass_on(State(node), request).await
 }
 
 /// What one connection says is not for the next (RFC 9110, 7.6.1); lengths and encodings of bodies are set anew.

@@ -20,16 +20,18 @@ use std::{
 
 use api::{
     CheckpointVolume, VERSION_PREFIX, VolumeMount,
-    volume::{ForkVolumeRequest, KeptState, SnapshotEnd, SnapshotRequest, Volume},
+    volume::{ForkVolumeRequest, KeptState, Snapshot, SnapshotEnd, SnapshotRequest, Volume},
 };
 use base::id::{SandboxId, SnapshotName, VolumeName};
 use hyper::Method;
-use rustix::fs::{Mode, OFlags, openat, syncfs};
 use serde::de::DeserializeOwned;
 use volumed::Begun;
 
-use super::{Node, volumes::failed};
-use crate::error::{Context, Error, Result, chain};
+use super::{Node, now_ms, volumes::failed, write_back::write_back};
+use crate::{
+    error::{Context, Error, Result, chain},
+    records::SandboxRecord,
+};
 
 /// How long a sandbox may stand still for its volumes.
 const CUT_MAX: Duration = Duration::from_secs(10);
@@ -170,7 +172,7 @@ impl Node {
     ) -> Result<Vec<Begun>> {
         let mut begun = Vec::new();
         for mount in written(mounts) {
-            let snapshot = SnapshotName::random();
+            let snapshot = SnapshotName::of_cut(id);
             // Known before it is there: whatever becomes of the answer, it is removed.
             if !cut.add(&mount.volume, &mount.path, || State::Snapshot(snapshot.clone())) {
                 continue;
@@ -255,6 +257,27 @@ impl Node {
         }
     }
 
+    /// Removes the snapshots that an earlier process of this node took for a cut and, being killed, did not remove.
+    pub(super) async fn forget_old_cuts(self: Arc<Self>) {
+        let began_ms = now_ms() - self.began.elapsed().as_millis() as u64;
+        let sandboxes = self.state().sandboxes();
+        for SandboxRecord { id, volumes, .. } in sandboxes {
+            for volume in written(&volumes).map(|mount| &mount.volume).collect::<BTreeSet<_>>() {
+                let log: Result<Vec<Snapshot>> =
+                    self.ask_volume(Method::GET, format!("/{volume}/snapshots"), &()).await;
+                let log = log.unwrap_or_else(|error| {
+                    tracing::warn!(%volume, error = chain(&error), "snapshots of earlier cuts may stay");
+                    Vec::new()
+                });
+                for Snapshot { snapshot, created_ms, .. } in log {
+                    if snapshot.is_of_cut(&id) && created_ms < began_ms {
+                        self.remove_unseen(format!("/{volume}/snapshots/{snapshot}")).await;
+                    }
+                }
+            }
+        }
+    }
+
     /// Removes a volume or snapshot that nobody has been told of.
     async fn remove_unseen(&self, below: String) {
         let removed: Result<()> = self.ask_volume(Method::DELETE, below.clone(), &()).await;
@@ -287,11 +310,4 @@ async fn stored(begun: Vec<Begun>) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// What programs have written through mappings is in the kernel only. Blocks. The kernel waits for its requests, as no volume is mounted with
-/// `fuse::Options::writeback` (with that it would not).
-fn write_back(tree: &OwnedFd) -> Result<()> {
-    let root = openat(tree, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
-    syncfs(root.doing("open the volume")?).doing("write mappings back")
 }

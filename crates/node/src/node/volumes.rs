@@ -72,6 +72,14 @@ pub(super) fn check(mount_points: &[String], mounts: &[VolumeMount]) -> Result<(
                 hint: None,
             });
         }
+        if let Some(other) = mounts[..at].iter().find(|other| follows(other, mount) || follows(mount, other)) {
+            let message = format!(
+                "a sandbox that writes to {} cannot have it read-only as well: it is to be mounted on {} and {}",
+                mount.volume, other.path, mount.path
+            );
+            // Its copies would have another volume in the place of the one, and this one's files in the place of the other.
+            return Err(Error::Invalid { message, hint: Some("mount a snapshot of it".to_owned()) });
+        }
         if !mount_points.contains(&mount.path) {
             let hint = match mount_points {
                 [] => format!("it has none: build it with `--mount-point {}`", mount.path),
@@ -82,6 +90,11 @@ pub(super) fn check(mount_points: &[String], mounts: &[VolumeMount]) -> Result<(
         }
     }
     Ok(())
+}
+
+/// Whether all that is written in `writer` comes to be seen in `reader`.
+fn follows(reader: &VolumeMount, writer: &VolumeMount) -> bool {
+    writer.is_writable() && !reader.is_writable() && reader.snapshot.is_none() && reader.volume == writer.volume
 }
 
 /// Where they are mounted.
@@ -179,7 +192,7 @@ impl crate::state::State {
 }
 
 /// Before the path of a directory of the host that is a holder.
-pub(super) const HOST: &str = "host:";
+pub(crate) const HOST: &str = "host:";
 
 #[cfg(test)]
 mod tests {
@@ -220,5 +233,11 @@ mod tests {
         let Err(Error::Invalid { hint: Some(hint), .. }) = check(&declared, &[mount("/c")]) else { panic!() };
         assert!(hint.contains("/a, /b"), "{hint}");
         assert!(check(&[], &[mount("/a")]).is_err());
+        let reader = VolumeMount { read_only: true, ..mount("/b") };
+        let still = VolumeMount { snapshot: Some("then".parse().unwrap()), ..reader.clone() };
+        for (other, is_fine) in [(mount("/b"), true), (reader, false), (still, true)] {
+            assert_eq!(check(&declared, &[mount("/a"), other.clone()]).is_ok(), is_fine, "{other:?}");
+            assert_eq!(check(&declared, &[other.clone(), mount("/a")]).is_ok(), is_fine, "{other:?}");
+        }
     }
 }

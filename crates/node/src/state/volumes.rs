@@ -1,10 +1,14 @@
 //! Who may have volumes mounted: sandboxes, and directories of the host.
 
-use api::VolumeMount;
-use base::id::SandboxId;
+use api::{SandboxState, VolumeMount};
+use base::id::{SandboxId, VolumeName};
 
 use super::State;
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    node::HOST,
+    records::SandboxRecord,
+};
 
 impl State {
     /// A sandbox may hold volumes from here on.
@@ -38,6 +42,19 @@ impl State {
     }
 
     /// All that is mounted on directories of the host.
+    /// A mount here by which a volume can be written, and who holds it.
+    pub(crate) fn writer_of(&self, volume: &VolumeName) -> Option<(VolumeMount, String)> {
+        let writes = |mount: &&VolumeMount| mount.is_writable() && mount.volume == *volume;
+        let alive = |record: &&SandboxRecord| matches!(record.state, SandboxState::Running | SandboxState::Exited(_));
+        let in_sandbox = self
+            .sandboxes
+            .values()
+            .filter(alive)
+            .flat_map(|record| record.volumes.iter().map(|mount| (mount, record.id.to_string())));
+        let on_host = self.host_mounts.values().map(|mount| (mount, format!("{HOST}{}", mount.path)));
+        in_sandbox.chain(on_host).find(|(mount, _)| writes(mount)).map(|(mount, holder)| (mount.clone(), holder))
+    }
+
     pub(crate) fn host_mounts(&self) -> Vec<VolumeMount> {
         self.host_mounts.values().cloned().collect()
     }

@@ -79,10 +79,8 @@ impl Engine {
         self.changed(&Op::Change { ino, changes, now: Time::now() })
     }
 
-    /// Writes all of `data`, at most [`crate::limits::WRITE_BYTES_MAX`]. `drop_privileges`: the caller is an ordinary user. Waits
-    /// before it while too much is dirty and a [`crate::Committer`] works on it.
+    /// Writes all of `data`, at most [`crate::limits::WRITE_BYTES_MAX`]. `drop_privileges`: the caller is an ordinary user.
     pub fn write(&self, ino: Ino, offset: u64, data: &[u8], drop_privileges: bool) -> Result<(), Errno> {
-        self.pressure().wait();
         self.counters.wrote(data.len());
         self.perform(&Op::Write { ino, offset, data, drop_privileges, now: Time::now() }, |_, _| Ok(()))
     }
@@ -169,7 +167,8 @@ impl Engine {
     }
 
     fn reap(&self, ino: Ino) -> Result<(), Errno> {
-        match self.perform(&Op::Reap { ino }, |_, _| Ok(())) {
+        // Whoever closes a file, or has removed its name, has waited already.
+        match self.perform_at_once(&Op::Reap { ino }, |_, _| Ok(())) {
             // Another thread was faster, or nothing may be changed here any more.
             Err(Errno::INVAL | Errno::ROFS) => Ok(()),
             other => other,

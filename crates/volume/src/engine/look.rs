@@ -120,9 +120,9 @@ impl Engine {
         Ok(Usage { bytes, bytes_max, inodes: about.inodes, inodes_max: about.inodes_max })
     }
 
-    /// Bytes of data that are in memory and in the log only.
+    /// What is in memory and in the log only: bytes of data, and [`crate::limits::DIRTY_KEY_BYTES`] for each inode, name or window that has changed.
     pub fn dirty_bytes(&self) -> Result<u64, Errno> {
-        Ok(self.lock()?.memory_bytes())
+        Ok(self.lock()?.dirty_bytes())
     }
 
     /// Inodes that are in memory.

@@ -41,28 +41,58 @@ impl Engine {
 
     /// The directory that the last component of `path` is in, and that component: it need not exist, and is no `.` or `..`.
     pub fn resolve_parent(&self, path: &[u8]) -> Result<(Ino, Vec<u8>), Errno> {
-        self.parent_of(path, None)
+        self.parent_of(path, |_, _| Err(Errno::NOENT))
     }
 
-    /// As `resolve_parent`, with directories that are missing made as `new` says.
-    pub fn make_parents(&self, path: &[u8], new: New<'_>) -> Result<(Ino, Vec<u8>), Errno> {
-        self.parent_of(path, Some(New { kind: Kind::Directory, target: b"", ..new }))
+    /// As `resolve_parent`, with directories that are missing made as `new` says. `made` is told where and under which name each of them is,
+    /// also if a later one cannot be made.
+    pub fn make_parents(
+        &self,
+        path: &[u8],
+        new: New<'_>,
+        mut made: impl FnMut(Ino, &[u8]),
+    ) -> Result<(Ino, Vec<u8>), Errno> {
+        let new = New { kind: Kind::Directory, target: b"", ..new };
+        self.parent_of(path, |directory, name| {
+            match self.make(directory, name, new) {
+                Ok(_) => made(directory, name),
+                // Somebody else was faster: it is entered as any other.
+                Err(Errno::EXIST) => {}
+                Err(errno) => return Err(errno),
+            }
+            Ok(())
+        })
     }
 
-    fn parent_of(&self, path: &[u8], make: Option<New<'_>>) -> Result<(Ino, Vec<u8>), Errno> {
+    /// The last directory that is there on the way to `path`.
+    pub fn nearest(&self, path: &[u8]) -> Result<Ino, Errno> {
+        let mut nearest = ROOT;
+        let found = self.parent_of(path, |directory, _| {
+            nearest = directory;
+            Err(Errno::NOENT)
+        });
+        match found {
+            Err(Errno::NOENT) => Ok(nearest),
+            found => found.map(|(directory, _)| directory),
+        }
+    }
+
+    /// `missing` makes what is missing, or says that it cannot be.
+    fn parent_of(
+        &self,
+        path: &[u8],
+        mut missing: impl FnMut(Ino, &[u8]) -> Result<(), Errno>,
+    ) -> Result<(Ino, Vec<u8>), Errno> {
         let mut walk = Walk::new(self, path);
         let last = if walk.rest.is_empty() { None } else { Some(walk.rest.remove(0)) };
         let last = last.filter(|name| name != b"." && name != b"..").ok_or(Errno::INVAL)?;
         while let Some(name) = walk.rest.pop() {
-            match (walk.enter(&name, true), make) {
-                (Err(Errno::NOENT), Some(new)) if self.is_missing(walk.at, &name)? => {
-                    match self.make(walk.at, &name, new) {
-                        // Somebody else was faster: it is entered as any other.
-                        Ok(_) | Err(Errno::EXIST) => walk.enter(&name, true)?,
-                        Err(errno) => return Err(errno),
-                    }
+            match walk.enter(&name, true) {
+                Err(Errno::NOENT) if self.is_missing(walk.at, &name)? => {
+                    missing(walk.at, &name)?;
+                    walk.enter(&name, true)?;
                 }
-                (entered, _) => entered?,
+                entered => entered?,
             }
         }
         match self.attributes(walk.at)?.inode.is_directory() {

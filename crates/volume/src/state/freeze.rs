@@ -35,6 +35,13 @@ pub(super) struct Freeze {
     usage: Usage,
 }
 
+impl Freeze {
+    /// How many keys it holds in memory.
+    pub(super) fn keys(&self) -> usize {
+        self.waiting.len() + self.captured.len() + self.taken.len()
+    }
+}
+
 /// A window whose data went into the store.
 #[derive(Debug)]
 pub(crate) struct Stored {

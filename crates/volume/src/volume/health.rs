@@ -5,6 +5,8 @@ use std::{
     time::Instant,
 };
 
+use rustix::io::Errno;
+
 use super::Volume;
 use crate::VolumeError;
 
@@ -54,5 +56,19 @@ impl Volume {
     /// How commits go. Does not wait for one that is under way.
     pub fn health(&self) -> Health {
         self.health.lock().clone()
+    }
+
+    /// Bytes that can be written now: what the quota leaves; while the store is away no more than writers may have ahead of it; none where nothing
+    /// may be changed.
+    pub fn bytes_available(&self) -> Result<u64, Errno> {
+        let (usage, is_away) = (self.engine.usage()?, self.health.lock().failure.is_some());
+        let free = usage.bytes_max.saturating_sub(usage.bytes);
+        match (self.engine.is_read_only(), is_away) {
+            (true, _) => Ok(0),
+            (false, true) => {
+                Ok(free.min(self.engine.memory().dirty_bytes_max.saturating_sub(self.engine.dirty_bytes()?)))
+            }
+            (false, false) => Ok(free),
+        }
     }
 }

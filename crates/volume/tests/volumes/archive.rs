@@ -51,7 +51,7 @@ fn fill(engine: &Engine) {
     let time = |seconds, nanos| Some(Time { seconds, nanos });
     let long = "l".repeat(200);
     let (directory, name) =
-        engine.make_parents(format!("d/{long}/{long}/file").as_bytes(), new(Kind::Directory)).unwrap();
+        engine.make_parents(format!("d/{long}/{long}/file").as_bytes(), new(Kind::Directory), |_, _| ()).unwrap();
     let ino = engine.make(directory, &name, New { uid: 5_000_000, gid: 7, mode: 0o4755, ..file() }).unwrap().ino;
     engine.write(ino, 0, &[7; 70_001], false).unwrap();
     engine.set_xattr(ino, b"user.bytes", &[0, 10, 61, 255], SetXattr::Either).unwrap();

@@ -36,7 +36,7 @@ fn lines(expected: &[&str]) -> BTreeSet<String> {
 }
 
 fn make(engine: &Engine, path: &str) -> volume::Ino {
-    let (directory, name) = engine.make_parents(path.as_bytes(), new(Kind::Directory)).unwrap();
+    let (directory, name) = engine.make_parents(path.as_bytes(), new(Kind::Directory), |_, _| ()).unwrap();
     let ino = engine.make(directory, &name, file()).unwrap().ino;
     engine.write(ino, 0, path.as_bytes(), false).unwrap();
     ino

@@ -9,7 +9,7 @@ use std::{
 };
 
 use rustix::io::Errno;
-use volume::{Committer, Kind, Memory, Options, ROOT};
+use volume::{Committer, Engine, Kind, Memory, Options, ROOT, Volume, limits::DIRTY_KEY_BYTES};
 
 use crate::place::{Place, file, new, read_file, write_file};
 
@@ -89,37 +89,57 @@ fn syncs_of_many_threads_are_all_kept() {
     assert_eq!(volume.engine().attributes(ROOT).unwrap().inode.size, 400);
 }
 
-#[test]
-fn writers_wait_while_the_store_is_away_and_nothing_is_dropped() {
-    const BYTES: usize = 100_000;
+/// How much may be dirty in the next two tests.
+const DIRTY_MAX: u64 = 1 << 20;
+
+/// Has `change` done `count` times, of which `each` bytes at most become dirty, while the store is away and then when it is back.
+fn changes_wait(change: fn(&Engine, u32), count: u32, each: u64) -> (Place, Arc<Volume>) {
     let place = Place::new();
-    let node = place.node("one").with_memory(Memory { dirty_bytes_max: 1 << 20, ..Memory::default() });
+    let node = place.node("one").with_memory(Memory { dirty_bytes_max: DIRTY_MAX, ..Memory::default() });
     node.create("ws", &Options::default()).unwrap();
     let volume = Arc::new(node.open("ws").unwrap());
     let committer = Committer::start(volume.clone(), Duration::from_secs(3600)).unwrap();
+    let all = volume.bytes_available().unwrap();
     place.set_outage(true);
     let writer = std::thread::spawn({
         let volume = volume.clone();
-        move || {
-            for number in 0..50 {
-                write_file(volume.engine(), &format!("f{number}"), &[number; BYTES]);
-            }
-        }
+        move || (0..count).for_each(|number| change(volume.engine(), number))
     });
+    let dirty = || volume.engine().dirty_bytes().unwrap();
     let deadline = Instant::now() + Duration::from_secs(20);
-    while volume.engine().dirty_bytes().unwrap() <= 1 << 20 && Instant::now() < deadline {
+    while (dirty() <= DIRTY_MAX || volume.health().failure.is_none()) && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(5));
     }
     std::thread::sleep(Duration::from_millis(200));
     assert!(!writer.is_finished());
-    assert!(volume.engine().dirty_bytes().unwrap() <= (1 << 20) + BYTES as u64);
-    assert_eq!(read_file(volume.engine(), "f0").unwrap(), [0; BYTES], "what is here can be read");
+    assert!(dirty() <= DIRTY_MAX + each);
+    assert_eq!(volume.bytes_available().unwrap(), 0);
+    assert!(volume.engine().list(ROOT, 0, 10).is_ok(), "what is here can be read");
     place.set_outage(false);
     writer.join().unwrap();
     drop(committer);
     volume.commit().unwrap();
+    assert!(dirty() == 0 && volume.bytes_available().unwrap() > all / 2);
+    (place, volume)
+}
+
+#[test]
+fn writers_wait_while_the_store_is_away_and_nothing_is_dropped() {
+    const BYTES: usize = 100_000;
+    let write = |engine: &Engine, number| {
+        write_file(engine, &format!("f{number}"), &[number as u8; BYTES]);
+    };
+    let (place, _volume) = changes_wait(write, 50, BYTES as u64 + 8 * DIRTY_KEY_BYTES);
     let other = place.node("two").open("ws").unwrap();
     assert!((0..50).all(|number| read_file(other.engine(), &format!("f{number}")).unwrap() == [number; BYTES]));
+}
+
+#[test]
+fn whoever_makes_names_waits_too() {
+    let make = |engine: &Engine, number| drop(engine.make(ROOT, format!("d{number}").as_bytes(), new(Kind::Directory)));
+    let (place, _volume) = changes_wait(make, 3000, 8 * DIRTY_KEY_BYTES);
+    let other = place.node("two").open("ws").unwrap();
+    assert_eq!(other.engine().attributes(ROOT).unwrap().inode.links, 3002);
 }
 
 #[test]

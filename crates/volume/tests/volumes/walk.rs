@@ -15,7 +15,7 @@ fn a_path_leads_where_it_says_and_never_out_of_the_volume() {
     let place = Place::new();
     let volume = place.volume("ws");
     let engine = volume.engine();
-    let (directory, name) = engine.make_parents(b"/a/b//c", new(Kind::Directory)).unwrap();
+    let (directory, name) = engine.make_parents(b"/a/b//c", new(Kind::Directory), |_, _| ()).unwrap();
     assert_eq!((engine.resolve(b"a/b", Links::Keep).unwrap().ino, &*name), (directory, &b"c"[..]));
     let ino = engine.make(directory, b"c", file()).unwrap().ino;
     for (path, target) in [(&b"a/up"[..], &b"../a/b"[..]), (b"top", b"/a/up/"), (b"a/b/out", b"../../../../a/b/c")] {
@@ -28,7 +28,7 @@ fn a_path_leads_where_it_says_and_never_out_of_the_volume() {
     assert_eq!(kept.inode.kind, Kind::Symlink);
     assert_eq!(engine.resolve(b"top/", Links::Keep).unwrap().ino, directory);
     assert_eq!(engine.resolve(b"", Links::Keep).unwrap().ino, ROOT);
-    assert_eq!(engine.make_parents(b"top/new/x", new(Kind::File)).map(|found| found.1), Ok(b"x".to_vec()));
+    assert_eq!(engine.make_parents(b"top/new/x", new(Kind::File), |_, _| ()).map(|found| found.1), Ok(b"x".to_vec()));
     assert!(engine.resolve(b"a/b/new", Links::Keep).unwrap().inode.is_directory());
     let cases = [("a/b/c/", Errno::NOTDIR), ("a/b/c/d", Errno::NOTDIR), ("a/x/y", Errno::NOENT), ("loop", Errno::LOOP)];
     link(engine, b"loop", b"loop");
@@ -38,10 +38,21 @@ fn a_path_leads_where_it_says_and_never_out_of_the_volume() {
     for (path, errno) in
         [("", Errno::INVAL), ("a/..", Errno::INVAL), ("a/b/c/d", Errno::NOTDIR), ("loop/x", Errno::LOOP)]
     {
-        assert_eq!(engine.make_parents(path.as_bytes(), new(Kind::File)).err(), Some(errno), "{path}");
+        assert_eq!(engine.make_parents(path.as_bytes(), new(Kind::File), |_, _| ()).err(), Some(errno), "{path}");
     }
+    for (path, nearest) in [("a/b/x", "a/b"), ("a/b/x/y/z", "a/b"), ("x/y", ""), ("top/x/y", "a/b")] {
+        let expected = engine.resolve(nearest.as_bytes(), Links::Follow).unwrap().ino;
+        assert_eq!(engine.nearest(path.as_bytes()), Ok(expected), "{path}");
+    }
+    assert_eq!(engine.nearest(b"a/b/c/x"), Err(Errno::NOTDIR));
+    let mut made = Vec::new();
+    engine
+        .make_parents(b"a/b/1/2/x", new(Kind::File), |directory, name| made.push((directory, name.to_vec())))
+        .unwrap();
+    let first = engine.resolve(b"a/b/1", Links::Keep).unwrap().ino;
+    assert_eq!(made, [(directory, b"1".to_vec()), (first, b"2".to_vec())]);
     link(engine, b"dangling", b"nothing");
-    engine.make_parents(b"dangling/x", new(Kind::File)).unwrap();
+    engine.make_parents(b"dangling/x", new(Kind::File), |_, _| ()).unwrap();
     assert!(engine.resolve(b"nothing", Links::Keep).unwrap().inode.is_directory(), "made where the link leads");
 }
 

@@ -78,6 +78,13 @@ impl Job {
         Ok(New { kind, mode, uid: top.uid, gid: top.gid, device: 0, target: b"" })
     }
 
+    /// The directory that `path` is to be in, and its name there. Directories that are missing are made, and the kernel is told of each.
+    pub(super) fn make_parents(&self, path: &[u8]) -> Result<(Ino, Vec<u8>), Errno> {
+        let new = self.to_make(Kind::Directory, DIRECTORY_MODE)?;
+        let made = |directory, name: &[u8]| self.opened.forget(&[(directory, name)], &[]);
+        self.opened.engine().make_parents(path, new, made)
+    }
+
     /// The last component of the path.
     fn name(&self) -> &[u8] {
         let parts = self.path.split(|byte| *byte == b'/');
@@ -156,7 +163,10 @@ fn remove_entry(job: &Job, recursive: bool) -> Result<(), Errno> {
     let (directory, name) = engine.resolve_parent(&job.path)?;
     let Attributes { ino, inode } = engine.lookup(directory, &name)?;
     let gone = match inode.kind {
-        Kind::Directory if recursive => remove_all(engine, directory, &name, ino)?,
+        Kind::Directory if recursive => {
+            // What is gone before it fails is anywhere below.
+            remove_all(engine, directory, &name, ino).inspect_err(|_| job.opened.forget_all())?
+        }
         Kind::Directory => engine.remove_directory(directory, &name).map(|()| vec![ino])?,
         _ => engine.unlink(directory, &name).map(|()| vec![ino])?,
     };
@@ -215,7 +225,7 @@ pub(super) const DIRECTORY_MODE: u16 = 0o755;
 
 fn make(job: &Job, new: New<'_>) -> Result<FileInfo, Errno> {
     let engine = job.opened.engine();
-    let (directory, name) = engine.make_parents(&job.path, job.to_make(Kind::Directory, DIRECTORY_MODE)?)?;
+    let (directory, name) = job.make_parents(&job.path)?;
     let made = engine.make(directory, &name, new)?;
     job.changed(&[(directory, &name)], &[])?;
     Ok(info(&name, &made))
@@ -225,7 +235,7 @@ fn rename(job: &Job, to: &[u8]) -> Result<FileInfo, Errno> {
     let engine = job.opened.engine();
     let (from, name) = engine.resolve_parent(&job.path)?;
     let moved = engine.lookup(from, &name)?.ino;
-    let (to, new_name) = engine.make_parents(to, job.to_make(Kind::Directory, DIRECTORY_MODE)?)?;
+    let (to, new_name) = job.make_parents(to)?;
     let replaced = job.entry(to, &new_name)?.map(|replaced| replaced.ino);
     engine.rename(from, &name, to, &new_name, Rename::Replace)?;
     let inodes: Vec<Ino> = replaced.into_iter().chain([moved]).collect();

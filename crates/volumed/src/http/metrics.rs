@@ -49,9 +49,12 @@ const METRICS: &[Metric] = &[
     ("pando_volume_bytes", "gauge", "Bytes of data.", |volume| Some(volume.usage?.bytes as f64)),
     ("pando_volume_bytes_max", "gauge", "Most bytes of data.", |volume| Some(volume.usage?.bytes_max as f64)),
     ("pando_volume_inodes", "gauge", "Files, directories and all else.", |volume| Some(volume.usage?.inodes as f64)),
-    ("pando_volume_dirty_bytes", "gauge", "Bytes that are in memory and in the node's log only.", |volume| {
-        Some(volume.open.as_ref()?.dirty_bytes as f64)
-    }),
+    (
+        "pando_volume_dirty_bytes",
+        "gauge",
+        "Data that is in memory and in the node's log only, and 1 KiB for each change of something else.",
+        |volume| Some(volume.open.as_ref()?.dirty_bytes as f64),
+    ),
     ("pando_volume_last_commit_age_seconds", "gauge", "Since everything was in the store.", |volume| {
         Some(volume.open.as_ref()?.last_commit_age_ms as f64 / 1000.0)
     }),

@@ -125,7 +125,7 @@ fn directory(job: &Job) -> Result<Ino, Errno> {
     match engine.resolve(&job.path, Links::Follow) {
         Err(Errno::NOENT) => {
             let new = job.to_make(Kind::Directory, DIRECTORY_MODE)?;
-            let (parent, name) = engine.make_parents(&job.path, new)?;
+            let (parent, name) = job.make_parents(&job.path)?;
             Ok(engine.make(parent, &name, new)?.ino)
         }
         Ok(Attributes { inode, .. }) if !inode.is_directory() => Err(Errno::NOTDIR),

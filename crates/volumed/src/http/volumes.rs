@@ -198,8 +198,10 @@ pub(super) async fn restore(
 ) -> Result<Json<Restored>> {
     let restore = move |opened: &Opened| {
         let before = SnapshotName::random();
-        opened.volume().restore(snapshot.as_str(), before.as_str())?;
+        let restored = opened.volume().restore(snapshot.as_str(), before.as_str());
+        // It may fail after the files are those of the snapshot.
         opened.forget_all();
+        restored?;
         Ok(Restored { before })
     };
     on_open(table, parse(&name)?, restore).await.map(Json)

@@ -4,11 +4,12 @@ use std::io::Read;
 
 use api::volume::FileInfo;
 use axum::body::Body;
-use volume::{Attributes, Ino, Kind, New};
+use rustix::io::Errno;
+use volume::{Attributes, Ino, Kind, Links, New};
 
 use super::{
     answer::info,
-    files::{DIRECTORY_MODE, Job},
+    files::Job,
     finish,
     stream::{Inlet, inlet},
 };
@@ -36,17 +37,19 @@ fn write(job: &Job, mode: Option<u16>, sync: bool, inlet: Inlet) -> Result<FileI
     let failed = || job.failed("write");
     let engine = job.opened.engine();
     let new = job.to_make(Kind::File, FILE_MODE).map_err(failed())?;
-    let directory_of = New { mode: DIRECTORY_MODE, ..new };
-    let (directory, name) = engine.make_parents(&job.path, directory_of).map_err(failed())?;
-    let replaced = job.entry(directory, &name).map_err(failed())?;
-    let new = match &replaced {
-        Some(Attributes { inode, .. }) if inode.kind == Kind::File => {
+    let new = match engine.resolve(&job.path, Links::Keep) {
+        Ok(Attributes { inode, .. }) if inode.kind == Kind::File => {
             New { mode: mode.unwrap_or(inode.mode), uid: inode.uid, gid: inode.gid, ..new }
         }
-        Some(_) | None => New { mode: mode.unwrap_or(FILE_MODE), ..new },
+        Ok(_) | Err(Errno::NOENT) => New { mode: mode.unwrap_or(FILE_MODE), ..new },
+        Err(errno) => return Err(failed()(errno)),
     };
-    let hold = engine.make_unnamed(directory, new).map_err(failed())?;
+    // Directories that are missing are made when all is there: an upload that breaks off leaves none.
+    let above = engine.nearest(&job.path).map_err(failed())?;
+    let hold = engine.make_unnamed(above, new).map_err(failed())?;
     fill(job, hold.ino(), inlet)?;
+    let (directory, name) = job.make_parents(&job.path).map_err(failed())?;
+    let replaced = job.entry(directory, &name).map_err(failed())?;
     engine.place(hold.ino(), directory, &name).map_err(failed())?;
     let replaced: Vec<_> = replaced.into_iter().map(|replaced| replaced.ino).collect();
     job.changed(&[(directory, &name)], &replaced).map_err(failed())?;

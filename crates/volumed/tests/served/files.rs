@@ -18,9 +18,11 @@ pub(crate) fn http_and_a_mount_show_the_same() -> Result<()> {
     node.create("ws")?;
     let mount = node.mount("ws")?;
     let at = |name: &str| mount.path.join(name);
-    ensure!(!at("new").exists(), "and the kernel remembers that");
+    ensure!(!at("new").exists() && !at("deep").exists(), "and the kernel remembers that");
+    ensure!(fs::read_dir(&mount.path)?.count() == 0);
     let info: FileInfo = node.send(Method::PUT, "/volumes/ws/files/deep/er/new?mode=750", "by http")?.parsed()?;
     ensure!((info.size, info.mode, info.uid) == (7, 0o750, 1000), "{info:?}");
+    ensure!(fs::read_dir(&mount.path)?.count() == 1, "a directory that was made on the way is listed");
     ensure!(fs::read(at("deep/er/new"))? == b"by http");
     ensure!(fs::metadata(at("deep/er/new"))?.mode() & 0o7777 == 0o750);
     node.send(Method::PUT, "/volumes/ws/files/new", "1")?.parsed::<FileInfo>()?;
@@ -96,21 +98,23 @@ pub(crate) fn an_upload_that_breaks_off_leaves_nothing() -> Result<()> {
     let node = Node::new(FAST)?;
     node.create("ws")?;
     node.send(Method::PUT, "/volumes/ws/files/kept", "as it was")?.parsed::<FileInfo>()?;
-    let begin = || -> Result<UnixStream> {
+    let begin = |path: &str| -> Result<UnixStream> {
         let mut stream = UnixStream::connect(node.folder.join("http.sock"))?;
-        write!(stream, "PUT /v1/volumes/ws/files/kept HTTP/1.1\r\nhost: node\r\ncontent-length: 9000000\r\n\r\n")?;
+        write!(stream, "PUT /v1/volumes/ws/files/{path} HTTP/1.1\r\nhost: node\r\ncontent-length: 9000000\r\n\r\n")?;
         stream.write_all(&vec![b'x'; 5_000_000])?;
         Ok(stream)
     };
     let used = || anyhow::Ok(node.get::<Volume>("/volumes/ws")?.usage.context("it is known")?);
     let before: VolumeUsage = used()?;
-    let client = begin()?;
-    wait_until("it is under way", || Ok(used()?.bytes > before.bytes))?;
-    let list: FileList = node.get("/volumes/ws/files/")?;
-    ensure!(list.entries.len() == 1, "{list:?}");
-    drop(client);
-    wait_until("it is gone", || Ok(used()? == before))?;
-    let _client = begin()?;
+    for path in ["kept", "in/new/directories"] {
+        let client = begin(path)?;
+        wait_until("it is under way", || Ok(used()?.bytes > before.bytes))?;
+        let list: FileList = node.get("/volumes/ws/files/")?;
+        ensure!(list.entries.len() == 1, "{list:?}");
+        drop(client);
+        wait_until("it is gone", || Ok(used()? == before))?;
+    }
+    let _client = begin("kept")?;
     wait_until("it is under way", || Ok(used()?.bytes > before.bytes))?;
     kill(node.worker().context("it lives")?)?;
     node.send(Method::GET, "/volumes/ws/files/kept", "")?;

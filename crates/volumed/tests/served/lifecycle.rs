@@ -8,6 +8,7 @@ use api::{
     volume::{FileInfo, Restored, Snapshot, Volume, VolumeMeter},
 };
 use hyper::{Method, StatusCode};
+use rustix::fs::statvfs;
 use serde_json::json;
 use volumed::{Access, Error};
 
@@ -191,6 +192,10 @@ pub(crate) fn a_store_that_is_away_is_told_and_nothing_is_lost() -> Result<()> {
     let writer = thread::spawn(move || fs::write(path, vec![9; 300 << 20]));
     thread::sleep(Duration::from_secs(2));
     ensure!(!writer.is_finished(), "it waits");
+    wait_until("df tells of it", || {
+        let room = statvfs(&mount.path)?;
+        Ok(room.f_bavail == 0 && room.f_bfree > 0)
+    })?;
     ensure!(node.get::<Volume>("/volumes/ws")?.open.is_some(), "others are answered");
     fs::remove_file(node.away())?;
     writer.join().expect("it does not panic")?;

@@ -35,6 +35,7 @@ mod twins;
 mod volumes;
 mod volumes_faults;
 mod volumes_kept;
+mod volumes_states;
 
 use pando_host_tests::runner;
 
@@ -64,5 +65,6 @@ fn main() {
     cases.extend(volumes::cases());
     cases.extend(volumes_faults::cases());
     cases.extend(volumes_kept::cases());
+    cases.extend(volumes_states::cases());
     runner::run(&cases)
 }

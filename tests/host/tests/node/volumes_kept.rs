@@ -17,7 +17,9 @@ use crate::{
 
 pub(crate) fn cases() -> Vec<Case> {
     let case = |name: &str, body: fn(&Node) -> Result<()>| {
-        Case::new(format!("volumes_kept::{name}"), move || with_scribe(&["--pool", "3", "--ahead", "3"], body))
+        Case::new(format!("volumes_kept::{name}"), move || {
+            with_scribe(&["--pool", "3", "--ahead", "3"], |node| body(node))
+        })
     };
     vec![
         case("a_checkpoint_has_the_volumes_of_its_instant", of_its_instant),
@@ -26,6 +28,9 @@ pub(crate) fn cases() -> Vec<Case> {
         case("what_is_mounted_read_only_is_not_kept", read_only),
         case("a_pause_does_not_care_for_mount_points_without_a_volume", without),
         case("an_interrupted_run_leaves_no_volumes", interrupted),
+        Case::new("volumes_kept::a_node_that_was_killed_in_a_cut_forgets_what_it_took_for_it", || {
+            with_scribe(&["--pool", "1", "--ahead", "0"], cut_short)
+        }),
         two_nodes("volumes_kept::a_checkpoint_takes_its_volumes_to_another_node", elsewhere),
     ]
 }
@@ -209,6 +214,38 @@ fn interrupted(node: &Node) -> Result<()> {
     expect_whole_journal(node, &writer)?;
     remove_all(node)?;
     forget(node, "warm")
+}
+
+fn cut_short(node: &mut Node) -> Result<()> {
+    let writer = writing(node)?;
+    node.ok(&["volume", "snapshot", "ws", "mine"])?;
+    // Like one of a sandbox of another node.
+    let other = "cut-s0123456789ab-0123456789ab";
+    node.ok(&["volume", "snapshot", "ws", other])?;
+    let snapshots = |node: &Node| -> Result<Vec<String>> {
+        let log = node.json(&["volume", "log", "ws", "--json"])?;
+        let name = |snapshot: &Value| Ok(snapshot["snapshot"].as_str().context("no name")?.to_owned());
+        let mut names: Vec<_> = log.as_array().context("no list")?.iter().map(name).collect::<Result<_>>()?;
+        names.sort();
+        Ok(names)
+    };
+    for _ in 0..4 {
+        let taking = node.begin(&["checkpoint", &writer, "--name", "warm", "--replace"])?;
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while snapshots(node)? == [other, "mine"] {
+            ensure!(Instant::now() < deadline, "no cut was taken");
+        }
+        node.kill_server()?;
+        taking.end()?;
+        node.start_server()?;
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while snapshots(node)? != [other, "mine"] {
+            ensure!(Instant::now() < deadline, "left: {:?}", snapshots(node)?);
+            sleep(Duration::from_millis(20));
+        }
+    }
+    expect_whole_journal(node, &writer)?;
+    remove_all(node)
 }
 
 fn elsewhere(first: &Node, second: &Node) -> Result<()> {

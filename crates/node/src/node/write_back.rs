@@ -1,0 +1,48 @@
+//! What programs have written to volumes through mappings (`mmap`) is in the kernel only until it is written back. Whoever takes all of a volume as
+//! it is now has that done first; what is written back to a volume after it was restored would be older than it.
+
+use std::{os::fd::OwnedFd, sync::Arc, time::Duration};
+
+use base::id::VolumeName;
+use rustix::fs::{Mode, OFlags, openat, syncfs};
+
+use super::Node;
+use crate::error::{Context, Result};
+
+/// How long it may take.
+const WRITE_BACK_MAX: Duration = Duration::from_secs(10);
+
+impl Node {
+    /// Has written back what programs on this node have in a volume, if they can write it.
+    pub(crate) async fn write_back(self: &Arc<Self>, volume: &VolumeName) -> Result<()> {
+        let Some((mount, holder)) = self.state().writer_of(volume) else { return Ok(()) };
+        let node = Arc::clone(self);
+        // To its end, although the client may go away: it may be a holder again.
+        let written = tokio::spawn(async move {
+            let written = node.write_back_in(&mount, &holder).await;
+            if node.state().writer_of(&mount.volume).is_none_or(|(_, now)| now != holder) {
+                // It may have become a holder again after its end.
+                node.sweep_work.notify_one();
+            }
+            written
+        });
+        written.await.doing("write mappings back").flatten()
+    }
+
+    async fn write_back_in(&self, mount: &api::VolumeMount, holder: &str) -> Result<()> {
+        let tree = self.detached_mount(mount, holder.to_owned()).await?;
+        let written = tokio::task::spawn_blocking(move || write_back(&tree));
+        tokio::time::timeout(WRITE_BACK_MAX, written)
+            .await
+            .doing("write mappings back in time")?
+            .doing("write mappings back")
+            .flatten()
+    }
+}
+
+/// Writes back all that the kernel has of a mount's volume. Blocks. The kernel waits for its requests, as no volume is mounted with
+/// `fuse::Options::writeback` (with that it would not).
+pub(super) fn write_back(tree: &OwnedFd) -> Result<()> {
+    let root = openat(tree, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+    syncfs(root.doing("open the volume")?).doing("write mappings back")
+}
