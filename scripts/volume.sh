@@ -76,6 +76,14 @@ bench() {
 			/usr/bin/python3 scripts/smallfiles.py "$work/$place" $load 5 32
 		done
 	done
+	say "files of 4 KiB, each synced before the next of its thread, by turns"
+	for threads in 1 8 32; do
+		for _ in 1 2 3; do
+			for place in ext4 volume; do
+				/usr/bin/python3 scripts/fsync_files.py "$work/$place" "$threads" $((threads > 1 ? 4000 : 1000))
+			done
+		done
+	done
 	say "1 GiB written in order and synced, by turns: MiB/s of each of four"
 	for _ in 1 2; do
 		for place in ext4 ceiling volume; do

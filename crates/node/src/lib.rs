@@ -38,14 +38,16 @@ pub fn volumes_folder(state_dir: &std::path::Path) -> std::path::PathBuf {
 const PAGER_IDLE: std::time::Duration = std::time::Duration::from_secs(30);
 
 /// Runs one of the processes of volumes: the whole life of a process that has one thread so far. `arguments` are those that this program
-/// was called with, without the role.
+/// was called with, without the role. `lag`: between two commits of a volume.
 pub fn run_volumes(
     role: volumed::Role,
     settings: durable::Settings,
     state_dir: &std::path::Path,
+    lag: std::time::Duration,
     arguments: Vec<std::ffi::OsString>,
 ) -> std::result::Result<(), volumed::Error> {
-    let config = volumed::Config { folder: volumes_folder(state_dir), arguments, options: volumed::Options::default() };
+    let options = volumed::Options { commit_pause: lag, ..volumed::Options::default() };
+    let config = volumed::Config { folder: volumes_folder(state_dir), arguments, options };
     volumed::run(role, config, &durable::StoreOpener::new(settings, state_dir.to_owned()))
 }
 

@@ -1,6 +1,6 @@
 //! `pando node`.
 
-use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
+use std::{net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use base::limits::{PARKED_COPIES_DEFAULT, POOL_SANDBOXES_DEFAULT};
@@ -34,6 +34,8 @@ pub(crate) struct Args {
     /// Most memory of the processes of volumes: 1G, 16G. At its limit they are restarted; programs wait meanwhile.
     #[arg(long, value_name = "BYTES", default_value = VOLUMES_MEMORY_DEFAULT, value_parser = super::template::parse_bytes)]
     volumes_memory: u64,
+    #[command(flatten)]
+    lag: LagArgs,
     /// Serve other nodes of the realm, who show that they have its key, what this node's cache holds of checkpoints; and find them (as
     /// --find-peers). Not encrypted: chunks stay sealed, but which are asked for shows. Port 0: any.
     #[arg(long, value_name = "IP:PORT")]
@@ -110,6 +112,28 @@ impl MemoryArgs {
     }
 }
 
+/// How far the store may be behind.
+#[derive(Debug, clap::Args)]
+pub(crate) struct LagArgs {
+    /// Pause between two commits of a volume that is written: what the loss of this node costs at most while the store answers. 100ms to 60m.
+    /// Of the processes of volumes that are there already, only the next ones take it.
+    #[arg(long, value_name = "TIME", default_value = VOLUMES_LAG_DEFAULT, value_parser = parse_lag)]
+    pub(crate) volumes_lag: Duration,
+}
+
+impl LagArgs {
+    /// The arguments that say the same.
+    fn arguments(&self) -> [String; 2] {
+        ["--volumes-lag".to_owned(), format!("{}ms", self.volumes_lag.as_millis())]
+    }
+}
+
+fn parse_lag(text: &str) -> Result<Duration, String> {
+    let lag = super::template::parse_time(text)?;
+    let fits = (Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&lag);
+    if fits { Ok(lag) } else { Err("give it from 100ms to 60m".to_owned()) }
+}
+
 impl StoreArgs {
     pub(crate) fn settings(&self) -> Result<Settings> {
         let objects = match (self.objects.clone(), &self.s3_endpoint) {
@@ -158,6 +182,9 @@ const PAGER_MEMORY_DEFAULT: &str = "1G";
 /// A volume that is open takes up to some 1.1 GiB: 256 Ki inodes, 256 MiB that are not committed yet, 96 MiB of chunks and nodes. Those in use share this;
 /// the kernel's cache of their logs counts, too, and is given back first.
 const VOLUMES_MEMORY_DEFAULT: &str = "4G";
+
+/// A commit of a volume in which much goes on takes some hundred milliseconds of a processor, and some objects.
+const VOLUMES_LAG_DEFAULT: &str = "2s";
 
 /// Below what one volume holds before writers wait, they would be killed again and again over the same log.
 const VOLUMES_MEMORY_MIN: u64 = 512 << 20;
@@ -208,6 +235,7 @@ pub(crate) async fn run(args: Args, socket: PathBuf, log: String) -> Result<Exit
         vec![program.display().to_string(), "--log".to_owned(), log.clone(), "volumed".to_owned()];
     volumes_command.extend(["--state".to_owned(), state_dir.display().to_string()]);
     volumes_command.extend(arguments(&durable));
+    volumes_command.extend(args.lag.arguments());
     volumes_command.push(volumed::Role::Guardian.argument().to_owned());
     let mut keeper_command = vec![program.display().to_string(), "--log".to_owned(), log, "keeper".to_owned()];
     keeper_command.extend(args.memory.arguments());
@@ -227,4 +255,19 @@ pub(crate) async fn run(args: Args, socket: PathBuf, log: String) -> Result<Exit
     };
     node::run(config).await?;
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lag_has_bounds() {
+        assert_eq!(parse_lag(VOLUMES_LAG_DEFAULT), Ok(Duration::from_secs(2)));
+        assert_eq!(parse_lag("100ms"), Ok(Duration::from_millis(100)));
+        assert_eq!(parse_lag("60m"), Ok(Duration::from_secs(3600)));
+        for wrong in ["99ms", "61m", "0s", "often"] {
+            assert!(parse_lag(wrong).is_err(), "{wrong}");
+        }
+    }
 }

@@ -4,7 +4,7 @@ use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::Result;
 
-use super::node::StoreArgs;
+use super::node::{LagArgs, StoreArgs};
 use crate::{exit, output};
 
 #[derive(Debug, clap::Args)]
@@ -14,6 +14,8 @@ pub(crate) struct Args {
     state: PathBuf,
     #[command(flatten)]
     store: StoreArgs,
+    #[command(flatten)]
+    lag: LagArgs,
     /// Join the control group whose `cgroup.procs` is the standard input.
     #[arg(long)]
     join: bool,
@@ -38,5 +40,5 @@ fn serve(args: &Args) -> Result<()> {
     // All but this program's name, and the role at the end. Whom it starts is in its group.
     let mut arguments: Vec<_> = std::env::args_os().skip(1).filter(|argument| argument != "--join").collect();
     arguments.pop();
-    Ok(node::run_volumes(args.role, settings, &args.state, arguments)?)
+    Ok(node::run_volumes(args.role, settings, &args.state, args.lag.volumes_lag, arguments)?)
 }

@@ -18,6 +18,10 @@ pub(crate) fn cases() -> Vec<Case> {
         case("states_are_kept_restored_and_forked", history),
         case("states_are_compared_verified_and_carried_elsewhere", carried_elsewhere),
         case("states_have_what_was_written_through_mappings", mapped),
+        Case::new("volumes::commits_come_as_often_as_the_node_was_told", || {
+            with_scribe(&["--volumes-lag", "60m"], |node| behind(node, false))?;
+            with_scribe(&["--volumes-lag", "100ms"], |node| behind(node, true))
+        }),
     ]
 }
 
@@ -76,6 +80,18 @@ fn carried_elsewhere(node: &Node) -> Result<()> {
     ensure!(status == 200 && body.contains("# TYPE"), "{status} {body}");
     node.ok(&["rm", "--all"])?;
     node.ok(&["volume", "rm", "ws@before", "ws", "copy"]).map(drop)
+}
+
+fn behind(node: &Node, is_committed: bool) -> Result<()> {
+    node.ok(&["volume", "create", "ws"])?;
+    let id = run_with(node, &["ws:/workspace"])?;
+    node.shell(&id, "echo text > /workspace/a; sync /workspace/a; sleep 3")?;
+    let open = node.json(&["volume", "inspect", "ws", "--json"])?["open"].clone();
+    let (dirty, age_ms) = (open["dirty_bytes"].as_u64(), open["last_commit_age_ms"].as_u64());
+    ensure!(dirty.map(|dirty| dirty == 0) == Some(is_committed), "{open}");
+    ensure!(age_ms.is_some_and(|age| (age < 2000) == is_committed), "{open}");
+    node.ok(&["rm", &id])?;
+    node.ok(&["volume", "rm", "ws"]).map(drop)
 }
 
 /// Says what is to be at the beginning of a mapped page, which stays mapped and is never synced: only the kernel has it then.
