@@ -1,7 +1,8 @@
-//! A PostgreSQL server of a case's own, on a socket in a temporary directory. It ends with the case, and with the test program.
+//! A PostgreSQL server of a case's own, on a socket in a temporary directory and on a port of the loopback. It ends with the case, and with the test program.
 
 use std::{
     fs,
+    net::{Ipv4Addr, TcpListener},
     os::unix::{
         fs::{PermissionsExt, chown},
         process::CommandExt,
@@ -26,6 +27,7 @@ const START_MAX: Duration = Duration::from_secs(30);
 pub struct Postgres {
     supervisor: Child,
     directory: tempfile::TempDir,
+    port: u16,
 }
 
 impl Postgres {
@@ -42,23 +44,34 @@ impl Postgres {
         ensure!(made.status.success(), "initdb: {}", String::from_utf8_lossy(&made.stderr));
         let mut server = as_nobody(Path::new("/bin/sh"), path);
         server.args(["-c", SUPERVISE, "sh"]).arg(find("postgres")?);
-        server.args(["-F", "-c", "listen_addresses=", "-k"]).arg(path).arg("-D").arg(&data);
+        // Nobody else is given it soon.
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+        server
+            .args(["-F", "-c", "listen_addresses=127.0.0.1", "-p", &port.to_string(), "-k"])
+            .arg(path)
+            .arg("-D")
+            .arg(&data);
         let supervisor = server.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-        let server = Self { supervisor, directory };
+        let server = Self { supervisor, directory, port };
         server.wait_ready()?;
         Ok(server)
     }
 
     /// The address of its database, for `pando node --database`.
     pub fn url(&self) -> String {
-        format!("postgres://pando@localhost/postgres?host={}", self.directory.path().display())
+        format!("postgres://pando@localhost:{}/postgres?host={}", self.port, self.directory.path().display())
+    }
+
+    /// `HOST:PORT` of it.
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
     }
 
     fn wait_ready(&self) -> Result<()> {
         let deadline = Instant::now() + START_MAX;
         let ready = || -> Result<bool> {
             let mut ask = Command::new(find("pg_isready")?);
-            ask.arg("-q").arg("-h").arg(self.directory.path());
+            ask.args(["-q", "-p", &self.port.to_string(), "-h"]).arg(self.directory.path());
             Ok(ask.status()?.success())
         };
         while !ready()? {

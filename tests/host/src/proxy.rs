@@ -1,4 +1,5 @@
-//! A TCP proxy in front of an S3 service that does not keep connections alive: each connection is one request, and some go wrong.
+//! A TCP proxy in front of an S3 service that does not keep connections alive: each connection is one request, and some go wrong. Or in front of
+//! anything else that is to be out of reach at times.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -73,6 +74,11 @@ impl Proxy {
     /// `http://HOST:PORT`
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
+    }
+
+    /// `HOST:PORT`
+    pub fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// From now on.

@@ -58,6 +58,7 @@ impl Node {
             tokio::spawn(Arc::clone(&self).bind_limits()),
             tokio::spawn(Arc::clone(&self).sweep_leftovers()),
             tokio::spawn(Arc::clone(&self).forget_old_cuts()),
+            tokio::spawn(Arc::clone(&self).keep_pager()),
             tokio::spawn(Arc::clone(&self).bound_outputs(OUTPUT_CHECK)),
         ];
         // To the very end: what is removed at the shutdown has to be reaped as well.

@@ -3,6 +3,7 @@
 //! No harness: this program is also guardian and worker, which begin with one thread. The tests need root, and are in a mount namespace
 //! of their own.
 
+mod damage;
 mod files;
 mod kills;
 mod lifecycle;
@@ -32,6 +33,7 @@ const CASES: &[Case] = &[
     ("what_is_held_is_not_taken_away", lifecycle::what_is_held_is_not_taken_away),
     ("a_store_that_is_away_is_told_and_nothing_is_lost", lifecycle::a_store_that_is_away_is_told_and_nothing_is_lost),
     ("a_volume_that_was_taken_over_says_so", lifecycle::a_volume_that_was_taken_over_says_so),
+    ("damage_is_seen_where_it_is_and_the_rest_is_read", damage::damage_is_seen_where_it_is_and_the_rest_is_read),
     ("either_process_may_be_killed_at_any_moment", kills::either_process_may_be_killed_at_any_moment),
     ("mounts_outlive_a_worker_that_finds_no_store", kills::mounts_outlive_a_worker_that_finds_no_store),
 ];

@@ -8,7 +8,12 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use pando_host_tests::{node::Node, runner::Case};
+use pando_host_tests::{
+    node::Node,
+    postgres::Postgres,
+    proxy::{Proxy, Weather},
+    runner::Case,
+};
 
 use crate::{
     checkpoint::{Shared, kill},
@@ -27,6 +32,7 @@ pub(crate) fn cases() -> Vec<Case> {
         case("a_node_killed_in_a_live_fork_leaves_the_original_writing", |node| killed_in_fork(node, "node")),
         case("a_worker_killed_in_a_live_fork_leaves_the_original_writing", |node| killed_in_fork(node, "worker")),
         two_nodes("volumes_faults::another_node_takes_over_and_the_first_one_is_told", take_over),
+        Case::new("volumes_faults::a_node_that_is_cut_off_and_lives_on_takes_nothing_back", cut_off),
         two_nodes("volumes_faults::what_another_node_writes_is_followed_by_those_who_read", followed),
         Case::new("volumes_faults::wrong_clocks_decide_nothing", wrong_clocks),
         two_nodes("volumes_faults::a_paused_sandbox_takes_its_volume_to_another_node", resume_elsewhere),
@@ -195,7 +201,7 @@ pub(crate) fn two_nodes(name: &str, body: fn(&Node, &Node) -> Result<()>) -> Cas
     })
 }
 
-fn on_two(first: Node, second: Node, body: fn(&Node, &Node) -> Result<()>) -> Result<()> {
+fn on_two(first: Node, second: Node, body: impl FnOnce(&Node, &Node) -> Result<()>) -> Result<()> {
     let done = build_scribe(&first).and_then(|()| build_scribe(&second)).and_then(|()| body(&first, &second));
     let logs = || format!("log of the first:\n{}\n\nof the second:\n{}", first.log_tail(), second.log_tail());
     done.with_context(logs)?;
@@ -242,6 +248,50 @@ fn take_over(first: &Node, second: &Node) -> Result<()> {
     first.ok(&["rm", "--all"])?;
     second.ok(&["rm", "--all"])?;
     second.ok(&["volume", "rm", "ws@here", "ws"]).map(drop)
+}
+
+/// Whose volume was taken over while it did not reach the heads.
+fn cut_off() -> Result<()> {
+    let (shared, server) = (Shared::new()?, Postgres::start()?);
+    let between = Proxy::start(&server.address())?;
+    let objects = shared.0.join("objects").display().to_string();
+    let through = format!("postgres://pando@{}/postgres", between.address());
+    let first = shared.node_at(&objects, &through, "master.keys", None)?;
+    let second = shared.node_at(&objects, &server.url(), "master.keys", None)?;
+    let body = |first: &Node, second: &Node| {
+        first.ok(&["volume", "create", "ws"])?;
+        let old = run_with(first, &["ws:/workspace"])?;
+        first.shell(&old, "echo promised > a; touch go; sleep 0.2")?;
+        first.ok(&["volume", "snapshot", "ws", "here"])?;
+        between.set(Weather { outage: true, ..Weather::default() });
+        let open = || anyhow::Ok(first.json(&["volume", "inspect", "ws", "--json"])?["open"].clone());
+        first.shell(&old, "echo alone > b; sync b; cat a b")?;
+        let new = run_with(second, &["ws:/workspace"])?;
+        // It knows nothing of that yet, and cannot commit.
+        first.shell(&old, "echo alone > c; sync c; tail -n 1 journal")?;
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while open()?["store_failure"].is_null() {
+            ensure!(Instant::now() < deadline, "nothing is told of the heads: {}", open()?);
+            sleep(Duration::from_millis(100));
+        }
+        ensure!(second.shell(&new, "cat a; ls b c 2>/dev/null; echo taken > b")? == "promised\n");
+        second.ok(&["volume", "snapshot", "ws", "there"])?;
+        between.set(Weather::default());
+        while open()?["read_only"].is_null() {
+            ensure!(Instant::now() < deadline, "the first node is not told: {}", open()?);
+            sleep(Duration::from_millis(100));
+        }
+        let said = first.shell(&old, "(echo > d) 2>&1 || true; cat c")?;
+        ensure!(said.contains("Read-only") && said.ends_with("alone\n"), "{said}");
+        ensure!(second.shell(&new, "cat a b; ls c 2>/dev/null || true")? == "promised\ntaken\n");
+        for node in [first, second] {
+            node.ok(&["rm", "--all"])?;
+        }
+        let verified = second.ok(&["volume", "verify", "ws"])?;
+        ensure!(verified.contains("all of it is sound"), "{verified}");
+        second.ok(&["volume", "rm", "ws@here", "ws@there", "ws"]).map(drop)
+    };
+    on_two(first, second, body)
 }
 
 /// Readers on a second node see what the first one commits, through everything that the kernel remembers, and take nothing away from it.
