@@ -38,7 +38,7 @@ endif
 fuzz: ## every parser of bytes from outside, PANDO_FUZZ_SECONDS each (120)
 	@scripts/fuzz.sh
 
-soak: examples programs ## long: kill -9 in the middle of forks (100 rounds), page faults (1,000) and restores (1,000 and more), faults of S3, POSIX tests and 1,300 kills of volumes, the engine 20 times, checkpoints 100
+soak: examples programs ## long: kill -9 in the middle of forks (100 rounds), page faults (1,000) and restores (1,000 and more), faults of S3, POSIX tests and 2,000 kills of volumes, the engine 20 times, checkpoints 100
 	$(CARGO) build --locked -p pando
 	GO=$(GO) scripts/s3.sh $(CARGO) test --locked -p pando-store --test chunks -- --include-ignored
 	PANDO_ROUNDS=1000 $(CARGO) test --locked -p pando-pager --test served -- any_of
@@ -49,7 +49,7 @@ soak: examples programs ## long: kill -9 in the middle of forks (100 rounds), pa
 	PANDO_OUTAGE_S=30 GO=$(GO) scripts/s3.sh $(CARGO) test --locked -p $(HOST_TESTS) --test node -- faults
 	FSX_OPERATIONS=200000 scripts/volume.sh posix
 	PANDO_ROUNDS=1000 $(CARGO) test --locked -p pando-volume --test volumes -- crash
-	PANDO_ROUNDS=300 $(CARGO) test --locked -p pando-volumed --test served -- killed
+	PANDO_ROUNDS=1000 $(CARGO) test --locked -p pando-volumed --test served -- killed
 	for round in $$(seq 20); do $(CARGO) test --locked -p $(HOST_TESTS) --test engine || exit 1; done
 
 check: ## what the CI runs: format, lints, documentation, tests

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use volume::{CRASH_POINTS, Effort, Engine, Origin, ROOT, Volume};
+use volume::{CRASH_POINTS, Effort, Engine, Origin, ROOT, Volume, VolumeError, Volumes};
 
 use crate::place::{file, volumes_at};
 
@@ -31,6 +31,7 @@ enum Step {
     Compact,
     Snapshot(String),
     Restore { before: String },
+    Fork(String),
 }
 
 /// What there is, and what it was at each snapshot.
@@ -38,6 +39,7 @@ enum Step {
 struct Model {
     files: Files,
     snapshots: Vec<(String, Files)>,
+    forks: Vec<(String, Files)>,
 }
 
 /// Step `number` is always the same.
@@ -47,12 +49,13 @@ fn step(number: u64) -> Step {
     random = random.wrapping_mul(0xbf58_476d_1ce4_e5b9);
     random ^= random >> 32;
     let name = format!("f{}", random >> 8 & 7);
-    match random % 16 {
+    match random % 17 {
         0..=8 => Step::Put(name, vec![number as u8; (random >> 16) as usize % 40_000]),
         9 | 10 => Step::Remove(name),
         11 | 12 => Step::Commit,
         13 => Step::Compact,
         14 => Step::Snapshot(format!("s{number}")),
+        15 => Step::Fork(format!("k{number}")),
         _ => Step::Restore { before: format!("b{number}") },
     }
 }
@@ -68,19 +71,32 @@ impl Model {
                 let Some((_, files)) = self.snapshots.last().cloned() else { return };
                 self.snapshots.push((before, std::mem::replace(&mut self.files, files)));
             }
+            Step::Fork(name) => self.forks.push((name, with_own(&self.files))),
         }
     }
 }
 
-fn perform(volume: &Volume, number: u64, last_snapshot: &mut Option<String>) {
+/// What a fork has besides what it begins with.
+const OWN: &str = "own";
+
+fn with_own(files: &Files) -> Files {
+    let mut files = files.clone();
+    files.insert(OWN.to_owned(), OWN.into());
+    files
+}
+
+fn put(volume: &Volume, name: &str, data: &[u8]) {
+    let engine = volume.engine();
+    let made = engine.make_unnamed(ROOT, file()).unwrap();
+    engine.write(made.ino(), 0, data, false).unwrap();
+    engine.place(made.ino(), ROOT, name.as_bytes()).unwrap();
+    volume.sync().unwrap();
+}
+
+fn perform(volumes: &Volumes, volume: &Volume, number: u64, last_snapshot: &mut Option<String>) {
     let engine = volume.engine();
     match step(number) {
-        Step::Put(name, data) => {
-            let made = engine.make_unnamed(ROOT, file()).unwrap();
-            engine.write(made.ino(), 0, &data, false).unwrap();
-            engine.place(made.ino(), ROOT, name.as_bytes()).unwrap();
-            volume.sync().unwrap();
-        }
+        Step::Put(name, data) => put(volume, &name, &data),
         Step::Remove(name) => {
             // It need not be there.
             let _ = engine.unlink(ROOT, name.as_bytes());
@@ -98,6 +114,16 @@ fn perform(volume: &Volume, number: u64, last_snapshot: &mut Option<String>) {
                 *last_snapshot = Some(before);
             }
         }
+        Step::Fork(name) => {
+            volume.commit().unwrap();
+            match volumes.fork(&Origin::Volume("ws".to_owned()), &name) {
+                // Of who died in this step.
+                Ok(()) | Err(VolumeError::Exists { .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
+            // It is not closed: what it has of its own is in its log.
+            put(&volumes.open(&name).unwrap(), OWN, OWN.as_bytes());
+        }
     }
 }
 
@@ -113,7 +139,7 @@ fn child() {
     let volume = volumes.open("ws").unwrap();
     let mut out = std::io::stdout();
     for number in first..first + STEPS {
-        perform(&volume, number, &mut last_snapshot);
+        perform(&volumes, &volume, number, &mut last_snapshot);
         writeln!(out, "\nstep {number} {}", log_length(Path::new(&root))).unwrap();
         out.flush().unwrap();
     }
@@ -214,6 +240,17 @@ impl Ground {
             assert!(files(read.engine()) == *expected, "{snapshot}");
             read.close().unwrap();
         }
+        for (fork, expected) in self.model.forks.iter().rev().take(2) {
+            let fork = volumes.open(fork).unwrap();
+            assert!(files(fork.engine()) == *expected, "{}", fork.name());
+            fork.close().unwrap();
+        }
+        if let Step::Fork(begun) = step(self.next)
+            && let Ok(fork) = volumes.open(&begun)
+        {
+            let found = files(fork.engine());
+            assert!(found == self.model.files || found == with_own(&self.model.files), "{begun}");
+        }
         volume.commit().unwrap();
         let verified = volumes.verify(&Origin::Volume("ws".to_owned())).unwrap();
         assert_eq!(verified.findings, []);
@@ -243,11 +280,14 @@ fn whoever_dies_at_any_step_leaves_what_was_promised() {
     }
 }
 
+fn rounds() -> u64 {
+    std::env::var("PANDO_ROUNDS").map_or(8, |rounds| rounds.parse().unwrap())
+}
+
 #[test]
 fn whoever_is_killed_at_any_moment_leaves_what_was_promised() {
-    let rounds = std::env::var("PANDO_ROUNDS").map_or(8, |rounds| rounds.parse().unwrap());
     let mut ground = Ground::new();
-    for round in 0..rounds {
+    for round in 0..rounds() {
         let child = ground.start("", round % 2 == 1);
         ground.end(child, Some(Duration::from_millis(20 + round * 37 % 300)));
         ground.check();
@@ -258,7 +298,7 @@ fn whoever_is_killed_at_any_moment_leaves_what_was_promised() {
 #[test]
 fn a_crash_of_the_host_leaves_what_was_promised() {
     let mut ground = Ground::new();
-    for round in 0..8u64 {
+    for round in 0..rounds() {
         let child = ground.start("", false);
         let Some((log, bytes)) = ground.end(child, Some(Duration::from_millis(50 + round * 53 % 200))) else {
             continue;

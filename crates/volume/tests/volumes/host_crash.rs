@@ -10,7 +10,7 @@ use std::{
 use proptest::prelude::*;
 use volume::{ROOT, Volume};
 
-use crate::place::{Place, file};
+use crate::place::{Place, few_cases, file};
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -172,7 +172,7 @@ fn losses() -> impl Strategy<Value = Vec<Loss>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+    #![proptest_config(few_cases())]
     #[test]
     fn what_was_promised_is_there_and_nothing_without_what_came_before(
         lives in proptest::collection::vec((steps(), losses(), any::<bool>()), 1..5),

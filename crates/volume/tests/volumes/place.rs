@@ -2,6 +2,7 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
+use proptest::prelude::ProptestConfig;
 use store::{
     Store, gc,
     heads::{Head, Heads, Protected},
@@ -12,6 +13,13 @@ use store::{
 };
 use tokio::runtime::Runtime;
 use volume::{Engine, Ino, Kind, New, Options, ROOT, Volume, Volumes};
+
+/// Few in each run of the tests; PROPTEST_CASES for more.
+pub(crate) fn few_cases() -> ProptestConfig {
+    let default = ProptestConfig::default();
+    let cases = if std::env::var_os("PROPTEST_CASES").is_some() { default.cases } else { 100 };
+    ProptestConfig { cases, ..default }
+}
 
 pub(crate) struct Place {
     pub(crate) directory: tempfile::TempDir,

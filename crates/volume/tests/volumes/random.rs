@@ -10,7 +10,7 @@ use volume::{
 
 use crate::{
     model::{Model, Thing},
-    place::Place,
+    place::{Place, few_cases},
 };
 
 type Path = Vec<u8>;
@@ -310,15 +310,8 @@ fn on_model(model: &mut Model, step: &Step) -> Option<Result<(), Errno>> {
     })
 }
 
-/// Few in each run of the tests; PROPTEST_CASES for more.
-fn config() -> ProptestConfig {
-    let default = ProptestConfig::default();
-    let cases = if std::env::var_os("PROPTEST_CASES").is_some() { default.cases } else { 100 };
-    ProptestConfig { cases, ..default }
-}
-
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(few_cases())]
 
     #[test]
     fn a_volume_is_what_the_model_is_whatever_happens(steps in steps(), inodes_max in prop_oneof![Just(0), Just(1000)]) {
