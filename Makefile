@@ -70,8 +70,11 @@ volume-tools: ## git, npm, pip, cargo, tar, SQLite and PostgreSQL on a volume be
 posix: ## pjdfstest, fsx and the stressors of stress-ng on a volume; needs root
 	@scripts/volume.sh posix
 
+posix-hours: ## the same for hours: 8 million operations of fsx (some 50,000 a minute here), each stressor for a minute, all at once for 15
+	@FSX_OPERATIONS=8000000 STRESS_SECONDS=60 scripts/volume.sh posix
+
 clean: ## removes everything that was built
 	$(CARGO) clean
 
-.PHONY: help setup build examples programs demo test fuzz soak check bench bench-volume volume-tools posix clean
+.PHONY: help setup build examples programs demo test fuzz soak check bench bench-volume volume-tools posix posix-hours clean
 .DEFAULT_GOAL := help

@@ -110,7 +110,7 @@ pub(crate) struct Node {
     /// Who may have the keeper make a sandbox.
     creating: Semaphore,
     /// Held while a pager is looked for or started: of two that start at once the second would take the first one's socket away.
-    reaching_pager: AsyncMutex<()>,
+    reaching_pager: Arc<AsyncMutex<()>>,
     /// The pool may have room, or a start has ended.
     pool_work: Notify,
     /// Limits are to be bound.
@@ -161,7 +161,7 @@ impl Node {
             keeper_restarts: watch::Sender::new(0),
             captures: Mutex::default(),
             creating: Semaphore::new(CREATED_AT_ONCE),
-            reaching_pager: AsyncMutex::default(),
+            reaching_pager: Arc::default(),
             pool_work: Notify::new(),
             limits_work: Notify::new(),
             sweep_work: Notify::new(),

@@ -53,10 +53,14 @@ impl Node {
 
     /// Has a pager run. The connection is for [`Node::serve`].
     pub(super) async fn reach_pager(&self) -> Result<Client> {
-        let _only = self.reaching_pager.lock().await;
+        let only = Arc::clone(&self.reaching_pager).lock_owned().await;
         let (socket, command) = (self.pager_socket(), self.config.pager_command.clone());
         let group = bounded::group(&self.cgroups, Service::Pager, self.config.pager_memory);
-        let reach = move || connect_or_start(&socket, &command, group);
+        let reach = move || {
+            // Until it has come up, also if nobody waits for it any more: whoever ends it finds it then.
+            let _only = only;
+            connect_or_start(&socket, &command, group)
+        };
         tokio::task::spawn_blocking(reach).await.doing("reach the pager").flatten()
     }
 
@@ -112,6 +116,7 @@ impl Node {
 
     /// Ends the pager unless somebody depends on it. Zygotes that have just ended may do so for a moment.
     pub(super) async fn stop_pager(&self) {
+        let _only = self.reaching_pager.lock().await;
         let socket = self.pager_socket();
         let patience = if self.ids_here().is_empty() { STOP_MAX } else { Duration::ZERO };
         let stop = move || {

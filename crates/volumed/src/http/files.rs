@@ -47,7 +47,7 @@ impl Job {
         Self { table, opened, path: target.path.clone() }
     }
 
-    /// One step in the volume. `action` says what cannot be done if it fails.
+    /// One step in the volume, that changes nothing. `action` says what cannot be done if it fails.
     async fn step<T: Send + 'static>(
         &self,
         action: &'static str,
@@ -55,6 +55,19 @@ impl Job {
     ) -> Result<T> {
         let job = self.clone();
         self.table.work.run(Work::Step, move || step(&job).map_err(job.failed(action))).await
+    }
+
+    /// One that changes something, which has to wait while too much is dirty; to its end, although the client may go away.
+    async fn change<T: Send + 'static>(
+        self,
+        action: &'static str,
+        change: impl FnOnce(&Self) -> Result<T, Errno> + Send + 'static,
+    ) -> Result<T> {
+        finish(async move {
+            let table = self.table.clone();
+            table.work.run(Work::Write, move || change(&self).map_err(self.failed(action))).await
+        })
+        .await
     }
 
     /// For `map_err`.
@@ -155,7 +168,7 @@ pub(super) async fn remove(State(table): Shared, target: Target) -> Result<Json<
     target.is_volume()?;
     let recursive = target.query.flag("recursive")?;
     let job = Job::begin(table, &target).await?;
-    finish(async move { job.step("remove", move |job| remove_entry(job, recursive)).await }).await.map(Json)
+    job.change("remove", move |job| remove_entry(job, recursive)).await.map(Json)
 }
 
 fn remove_entry(job: &Job, recursive: bool) -> Result<(), Errno> {
@@ -177,8 +190,7 @@ pub(super) async fn change(State(table): Shared, target: Target) -> Result<Json<
     target.is_volume()?;
     let change = Change::parse(&target)?;
     let job = Job::begin(table, &target).await?;
-    let change = move |job: &Job| change.apply(job);
-    finish(async move { job.step("change", change).await }).await.map(Json)
+    job.change("change", move |job| change.apply(job)).await.map(Json)
 }
 
 /// What `POST` does.

@@ -15,11 +15,11 @@ use crate::{
 /// See the module.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Kind {
-    /// One step on a tree.
+    /// One step on a tree, that changes nothing.
     Step,
     /// A file that is sent to a client, which may be slow.
     Read,
-    /// A file that comes from a client; may wait, too, until less is dirty.
+    /// A file that comes from a client, or another change; may wait, too, until less is dirty.
     Write,
     /// Of a volume as a whole: opening, committing, closing.
     Whole,
