@@ -154,6 +154,8 @@ posix() {
 	cat >"$work/fsx.toml" <<-END
 		flen = 1048576
 		[opsize]
+		# fsx takes the refusal of an allocation of nothing, which ext4 gives too, for a filesystem without allocations.
+		min = 1
 		max = 200000
 		[weights]
 		close_open = 1
