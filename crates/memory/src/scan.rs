@@ -48,6 +48,11 @@ impl PageMap {
         scanned.map_err(|source| Error::Process { operation: "scan the page map", pid: self.pid, source })
     }
 
+    /// A process that has ended has no pages, and some kernels (6.18) say just that. Reading tells.
+    fn expect_alive(&self) -> Result<(), Error> {
+        self.entries(Range { start: 0, end: PAGE_BYTES as u64 }).map(drop)
+    }
+
     fn entries(&self, within: Range) -> Result<Vec<u64>, Error> {
         let read = remote::page_entries(&self.file, within);
         read.map_err(|source| Error::Process { operation: "read the page map", pid: self.pid, source })
@@ -94,7 +99,10 @@ impl<R: Iterator<Item = Range>> Iterator for Scan<R> {
                 return Some(Ok(piece));
             }
             if self.within.start >= self.within.end {
-                self.within = self.ranges.next()?;
+                match self.ranges.next() {
+                    Some(range) => self.within = range,
+                    None => return self.process.expect_alive().err().map(Err),
+                }
             }
             if let Err(error) = self.look() {
                 return Some(Err(error));

@@ -1,6 +1,6 @@
 //! The pages of restored zygotes and their copies: served by the pager, a family of processes that outlives this node.
 //!
-//! The node has one run from its beginning, which is a third of what a first restore would cost otherwise. A later node finds it by its socket: copies that still lack
+//! The node has one run from its beginning, which would be a quarter of a first restore otherwise. A later node finds it by its socket: copies that still lack
 //! pages depend on it.
 
 use std::{
