@@ -137,6 +137,7 @@ impl Node {
         sandbox::prepare_host_mask(&mask, &[config.state_dir.clone(), config.socket.clone()])?;
         let templates = load_records::<TemplateRecord>(&config.templates_dir());
         let sandboxes = pause::load(&config);
+        remove_abandoned(&config.templates_dir(), &sandboxes);
         let null = OpenOptions::new().read(true).write(true).open("/dev/null").at("open", Path::new("/dev/null"))?;
         let (pool_limit, parked_limit) = (config.pool_limit, config.parked_limit);
         let durable = Durable::open(&config.durable, &config.state_dir).await?;
@@ -294,6 +295,21 @@ fn load_records<R: records::Record>(dir: &Path) -> Vec<R> {
         })
     };
     paths.filter_map(read).collect()
+}
+
+/// Removes the directories of templates that have no record, of builds and removals that a node was killed in, unless sandboxes stand on their layers.
+fn remove_abandoned(templates: &Path, sandboxes: &[SandboxRecord]) {
+    let Ok(entries) = std::fs::read_dir(templates) else { return };
+    for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+        let is_used = || sandboxes.iter().flat_map(|sandbox| &sandbox.layers).any(|layer| layer.starts_with(&path));
+        if path.join(RECORD).exists() || is_used() {
+            continue;
+        }
+        match std::fs::remove_dir_all(&path) {
+            Ok(()) => tracing::warn!(path = %path.display(), "removed a template that was not finished"),
+            Err(error) => tracing::error!(path = %path.display(), %error, "a template that was not finished stays"),
+        }
+    }
 }
 
 fn exit_status(status: Status) -> ExitStatus {

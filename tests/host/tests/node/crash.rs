@@ -24,6 +24,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("crash::a_new_server_adopts_what_runs", || case(server_adopts)),
         Case::new("crash::a_stopped_node_keeps_its_sandboxes", || case(stopped_node)),
         Case::new("crash::a_node_that_is_told_to_stop_while_it_starts_leaves_orderly", || case(stopped_at_once)),
+        Case::new("crash::a_build_that_died_with_its_node_leaves_nothing", || case(built_halfway)),
         Case::new("crash::a_new_keeper_adopts_what_runs_and_the_zygote_is_built_again", || case(keeper_adopts)),
         Case::new("crash::server_and_keeper_at_once", || case(both)),
         Case::new("crash::a_lost_zygote_is_built_again_and_run_says_so", || case(zygote)),
@@ -123,6 +124,23 @@ fn stopped_at_once(node: &mut Node) -> Result<()> {
         ensure!(code == Some(0), "the node ended with {code:?}");
     }
     node.start_server()?;
+    expect_marked(node, &ids)
+}
+
+fn built_halfway(node: &mut Node) -> Result<()> {
+    let ids = marked(node, 1)?;
+    let directory = node.state.join("templates/other");
+    let build = begin(node, Moment::Build, &ids[0])?.context("no build")?;
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !directory.exists() {
+        ensure!(Instant::now() < deadline, "the build does not begin");
+        sleep(Duration::from_millis(1));
+    }
+    node.kill_server()?;
+    build.end()?;
+    node.start_server()?;
+    ensure!(!directory.exists() || node.ok(&["template", "ls"])?.contains("other"), "what was built halfway stays");
+    remove_other_template(node)?;
     expect_marked(node, &ids)
 }
 
