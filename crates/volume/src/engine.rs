@@ -164,7 +164,7 @@ impl Engine {
     /// Performs a change and logs it; `with` sees the state right after it. Waits before it while too much is dirty and a
     /// [`crate::Committer`] works on it.
     fn perform<T>(&self, op: &Op<'_>, with: impl Fn(&mut State, crate::apply::Outcome) -> Step<T>) -> Result<T, Errno> {
-        self.pressure.wait();
+        request::wait_before_changes(|| self.pressure.wait());
         self.perform_at_once(op, with)
     }
 
@@ -177,6 +177,7 @@ impl Engine {
             Some(wal) if !self.is_read_only() => wal,
             Some(_) | None => return Err(Errno::ROFS),
         };
+        request::changes();
         let (answer, full, dirty_bytes) = self.ask(|state| {
             let outcome = state.apply(op)?;
             let full = wal.append(state.next_sequence(), &Record { request: request::current(), op: *op });

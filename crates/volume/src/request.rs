@@ -4,6 +4,7 @@
 //! successor knows what was done.
 
 use std::{
+    cell::Cell,
     collections::{HashMap, VecDeque},
     sync::{
         Arc, Mutex, PoisonError,
@@ -28,6 +29,9 @@ thread_local! {
         all.push(request.clone());
         request
     };
+
+    /// Whether it has changed something.
+    static CHANGED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Does `work`, whose changes are those of the kernel's request `number`, and which answers it. One request makes one change that
@@ -42,9 +46,28 @@ pub fn serving<T>(number: u64, work: impl FnOnce() -> T) -> T {
             REQUEST.with(|request| request.store(0, Ordering::SeqCst));
         }
     }
+    CHANGED.set(false);
     REQUEST.with(|request| request.store(number, Ordering::SeqCst));
     let _ended = Ended;
     work()
+}
+
+/// Has a request `wait` before its first change. Until then it has done nothing that would have to be known, so nobody waits for its answer.
+pub(crate) fn wait_before_changes(wait: impl FnOnce()) {
+    let number = current();
+    if number == 0 {
+        return wait();
+    }
+    if !CHANGED.get() {
+        REQUEST.with(|request| request.store(0, Ordering::SeqCst));
+        wait();
+        REQUEST.with(|request| request.store(number, Ordering::SeqCst));
+    }
+}
+
+/// It changes something now.
+pub(crate) fn changes() {
+    CHANGED.set(true);
 }
 
 pub(crate) fn current() -> u64 {

@@ -38,6 +38,8 @@ pub(crate) const LOCK_MAX: Duration = Duration::from_secs(5);
 pub(crate) const STEPS: usize = 64;
 /// Files that are being sent to clients.
 pub(crate) const READS: usize = 128;
+/// Changes by HTTP at a time, which wait while too much is dirty.
+pub(crate) const CHANGES: usize = 64;
 /// Files that come from clients.
 pub(crate) const WRITES: usize = 128;
 /// Volumes that are opened, committed, closed and so on at a time.

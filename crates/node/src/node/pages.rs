@@ -65,7 +65,12 @@ impl Node {
     }
 
     /// Has a pager run before anybody needs one: none ends as long as somebody is connected. Should it be killed, whoever needs it next starts another.
+    /// One that an earlier node has left is let end when nobody lacks pages any more: it has that node's settings.
     pub(super) async fn keep_pager(self: Arc<Self>) {
+        let socket = self.pager_socket();
+        if tokio::task::spawn_blocking(move || Client::connect(&socket).is_ok()).await.unwrap_or(true) {
+            return;
+        }
         match self.reach_pager().await {
             Ok(_connected) => std::future::pending().await,
             Err(error) => tracing::warn!(error = crate::chain(&error), "there is no pager yet"),

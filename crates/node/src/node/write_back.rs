@@ -3,11 +3,12 @@
 
 use std::{os::fd::OwnedFd, sync::Arc, time::Duration};
 
+use api::VolumeMount;
 use base::id::VolumeName;
 use rustix::fs::{Mode, OFlags, openat, syncfs};
 
 use super::Node;
-use crate::error::{Context, Result};
+use crate::error::{Context, Error, Result};
 
 /// How long it may take.
 const WRITE_BACK_MAX: Duration = Duration::from_secs(10);
@@ -29,8 +30,15 @@ impl Node {
         written.await.doing("write mappings back").flatten()
     }
 
-    async fn write_back_in(&self, mount: &api::VolumeMount, holder: &str) -> Result<()> {
-        let tree = self.detached_mount(mount, holder.to_owned()).await?;
+    async fn write_back_in(&self, mount: &VolumeMount, holder: &str) -> Result<()> {
+        // One that only reads takes nothing away from another node, and the whole filesystem is written back by it all the same.
+        let reader = VolumeMount { read_only: true, ..mount.clone() };
+        let tree = match self.detached_mount(&reader, holder.to_owned()).await {
+            Ok(tree) => tree,
+            // Another node writes it, or it cannot be written any more: then there is nothing that could be written back.
+            Err(Error::VolumeRefused { .. }) => return Ok(()),
+            Err(error) => return Err(error),
+        };
         let written = tokio::task::spawn_blocking(move || write_back(&tree));
         tokio::time::timeout(WRITE_BACK_MAX, written)
             .await

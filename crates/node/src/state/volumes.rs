@@ -41,7 +41,6 @@ impl State {
         self.host_mounts.get(path)
     }
 
-    /// All that is mounted on directories of the host.
     /// A mount here by which a volume can be written, and who holds it.
     pub(crate) fn writer_of(&self, volume: &VolumeName) -> Option<(VolumeMount, String)> {
         let writes = |mount: &&VolumeMount| mount.is_writable() && mount.volume == *volume;
@@ -55,6 +54,7 @@ impl State {
         in_sandbox.chain(on_host).find(|(mount, _)| writes(mount)).map(|(mount, holder)| (mount.clone(), holder))
     }
 
+    /// All that is mounted on directories of the host.
     pub(crate) fn host_mounts(&self) -> Vec<VolumeMount> {
         self.host_mounts.values().cloned().collect()
     }

@@ -65,7 +65,7 @@ impl Job {
     ) -> Result<T> {
         finish(async move {
             let table = self.table.clone();
-            table.work.run(Work::Write, move || change(&self).map_err(self.failed(action))).await
+            table.work.run(Work::Change, move || change(&self).map_err(self.failed(action))).await
         })
         .await
     }

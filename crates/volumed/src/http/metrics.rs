@@ -52,7 +52,7 @@ const METRICS: &[Metric] = &[
     (
         "pando_volume_dirty_bytes",
         "gauge",
-        "Data that is in memory and in the node's log only, and 1 KiB for each change of something else.",
+        "Data that is in memory and in the node's log only, and 1 KiB for each inode, name or piece of a file that has changed.",
         |volume| Some(volume.open.as_ref()?.dirty_bytes as f64),
     ),
     ("pando_volume_last_commit_age_seconds", "gauge", "Since everything was in the store.", |volume| {

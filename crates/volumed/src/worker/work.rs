@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 
 use crate::{
     failure::{Failure, Result},
-    limits::{FOLLOWS, READS, STEPS, WHOLES, WRITES},
+    limits::{CHANGES, FOLLOWS, READS, STEPS, WHOLES, WRITES},
 };
 
 /// See the module.
@@ -19,7 +19,9 @@ pub(crate) enum Kind {
     Step,
     /// A file that is sent to a client, which may be slow.
     Read,
-    /// A file that comes from a client, or another change; may wait, too, until less is dirty.
+    /// One that changes something; may wait until less is dirty.
+    Change,
+    /// A file that comes from a client, which may be slow; may wait, too.
     Write,
     /// Of a volume as a whole: opening, committing, closing.
     Whole,
@@ -29,6 +31,7 @@ pub(crate) enum Kind {
 
 pub(crate) struct Work {
     steps: Arc<Semaphore>,
+    changes: Arc<Semaphore>,
     reads: Arc<Semaphore>,
     writes: Arc<Semaphore>,
     wholes: Arc<Semaphore>,
@@ -37,9 +40,9 @@ pub(crate) struct Work {
 
 impl Work {
     pub(crate) fn new() -> Self {
-        let bounds = [STEPS, READS, WRITES, WHOLES, FOLLOWS].map(|most| Arc::new(Semaphore::new(most)));
-        let [steps, reads, writes, wholes, follows] = bounds;
-        Self { steps, reads, writes, wholes, follows }
+        let bounds = [STEPS, CHANGES, READS, WRITES, WHOLES, FOLLOWS].map(|most| Arc::new(Semaphore::new(most)));
+        let [steps, changes, reads, writes, wholes, follows] = bounds;
+        Self { steps, changes, reads, writes, wholes, follows }
     }
 
     /// Does `work`. If nobody waits for its end any more it is done all the same.
@@ -50,6 +53,7 @@ impl Work {
     ) -> Result<T> {
         let bound = match kind {
             Kind::Step => &self.steps,
+            Kind::Change => &self.changes,
             Kind::Read => &self.reads,
             Kind::Write => &self.writes,
             Kind::Whole => &self.wholes,
