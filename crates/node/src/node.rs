@@ -93,6 +93,8 @@ struct CurrentKeeper {
 pub(crate) struct Node {
     config: Config,
     id: String,
+    /// Drawn at random by each process that is this node.
+    run: String,
     began: Instant,
     cgroups: Cgroups,
     state: Mutex<State>,
@@ -109,6 +111,8 @@ pub(crate) struct Node {
     captures: Mutex<HashMap<SandboxId, Arc<AsyncMutex<()>>>>,
     /// Who may have the keeper make a sandbox.
     creating: Semaphore,
+    /// Who may have the kernel write a volume's mappings back.
+    writing_back: Arc<Semaphore>,
     /// Held while a pager is looked for or started: of two that start at once the second would take the first one's socket away.
     reaching_pager: Arc<AsyncMutex<()>>,
     /// The pool may have room, or a start has ended.
@@ -154,6 +158,7 @@ impl Node {
             serving: OnceLock::new(),
             config,
             id,
+            run: images::random_suffix(),
             began: Instant::now(),
             cgroups,
             state: Mutex::new(state),
@@ -162,6 +167,7 @@ impl Node {
             keeper_restarts: watch::Sender::new(0),
             captures: Mutex::default(),
             creating: Semaphore::new(CREATED_AT_ONCE),
+            writing_back: Arc::new(Semaphore::new(write_back::AT_ONCE)),
             reaching_pager: Arc::default(),
             pool_work: Notify::new(),
             limits_work: Notify::new(),

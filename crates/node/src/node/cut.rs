@@ -27,7 +27,7 @@ use hyper::Method;
 use serde::de::DeserializeOwned;
 use volumed::Begun;
 
-use super::{Node, now_ms, volumes::failed, write_back::write_back};
+use super::{Node, volumes::failed, write_back::write_back};
 use crate::{
     error::{Context, Error, Result, chain},
     records::SandboxRecord,
@@ -172,7 +172,7 @@ impl Node {
     ) -> Result<Vec<Begun>> {
         let mut begun = Vec::new();
         for mount in written(mounts) {
-            let snapshot = SnapshotName::of_cut(id);
+            let snapshot = SnapshotName::of_cut(id, &self.run, self.state().number());
             // Known before it is there: whatever becomes of the answer, it is removed.
             if !cut.add(&mount.volume, &mount.path, || State::Snapshot(snapshot.clone())) {
                 continue;
@@ -257,24 +257,31 @@ impl Node {
         }
     }
 
-    /// Removes the snapshots that an earlier process of this node took for a cut and, being killed, did not remove.
+    /// Removes the snapshots that an earlier process of this node took for a cut and, being killed, did not remove. More than once: some may come to
+    /// be yet, and the store may be away.
     pub(super) async fn forget_old_cuts(self: Arc<Self>) {
-        let began_ms = now_ms() - self.began.elapsed().as_millis() as u64;
-        let sandboxes = self.state().sandboxes();
-        for SandboxRecord { id, volumes, .. } in sandboxes {
-            for volume in written(&volumes).map(|mount| &mount.volume).collect::<BTreeSet<_>>() {
-                let log: Result<Vec<Snapshot>> =
-                    self.ask_volume(Method::GET, format!("/{volume}/snapshots"), &()).await;
-                let log = log.unwrap_or_else(|error| {
-                    tracing::warn!(%volume, error = chain(&error), "snapshots of earlier cuts may stay");
-                    Vec::new()
-                });
-                for Snapshot { snapshot, created_ms, .. } in log {
-                    if snapshot.is_of_cut(&id) && created_ms < began_ms {
+        for rest in FORGET_RESTS_S {
+            let sandboxes = self.state().sandboxes();
+            for SandboxRecord { id, volumes, .. } in sandboxes {
+                for volume in written(&volumes).map(|mount| &mount.volume).collect::<BTreeSet<_>>() {
+                    self.forget_old_cuts_of(&id, volume).await;
+                }
+            }
+            tokio::time::sleep(Duration::from_secs(rest)).await;
+        }
+    }
+
+    async fn forget_old_cuts_of(&self, sandbox: &SandboxId, volume: &VolumeName) {
+        let log: Result<Vec<Snapshot>> = self.ask_volume(Method::GET, format!("/{volume}/snapshots"), &()).await;
+        match log {
+            Ok(log) => {
+                for Snapshot { snapshot, .. } in log {
+                    if snapshot.is_of_earlier_cut(sandbox, &self.run) {
                         self.remove_unseen(format!("/{volume}/snapshots/{snapshot}")).await;
                     }
                 }
             }
+            Err(error) => tracing::warn!(%volume, error = chain(&error), "snapshots of earlier cuts may stay"),
         }
     }
 

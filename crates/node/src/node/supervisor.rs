@@ -17,6 +17,7 @@ use base::id::SandboxId;
 use tokio::{
     process::{Child, Command},
     sync::{mpsc, watch},
+    task::JoinSet,
 };
 
 use super::orphans;
@@ -54,13 +55,12 @@ impl Node {
         self.check_host_mounts().await;
         // Somebody may hold volumes of whom no record is left.
         self.sweep_work.notify_one();
-        let background = [
-            tokio::spawn(Arc::clone(&self).bind_limits()),
-            tokio::spawn(Arc::clone(&self).sweep_leftovers()),
-            tokio::spawn(Arc::clone(&self).forget_old_cuts()),
-            tokio::spawn(Arc::clone(&self).keep_pager()),
-            tokio::spawn(Arc::clone(&self).bound_outputs(OUTPUT_CHECK)),
-        ];
+        let mut background = JoinSet::new();
+        background.spawn(Arc::clone(&self).bind_limits());
+        background.spawn(Arc::clone(&self).sweep_leftovers());
+        background.spawn(Arc::clone(&self).forget_old_cuts());
+        background.spawn(Arc::clone(&self).keep_pager());
+        background.spawn(Arc::clone(&self).bound_outputs(OUTPUT_CHECK));
         // To the very end: what is removed at the shutdown has to be reaped as well.
         tokio::spawn(orphans::reap());
         loop {
@@ -76,6 +76,7 @@ impl Node {
             running = tokio::select! {
                 running = self.restart_keeper() => running,
                 () = stopped(&mut stop) => {
+                    background.shutdown().await;
                     self.leave().await;
                     return Ok(());
                 }
@@ -83,11 +84,8 @@ impl Node {
         }
         // What it was making is then in the pool, and goes with that.
         let _ = pool.await;
-        for task in background {
-            task.abort();
-            // Only when it has ended does nothing come after it.
-            let _ = task.await;
-        }
+        // Only when they have ended does nothing come after them.
+        background.shutdown().await;
         self.shut_down(running).await;
         Ok(())
     }

@@ -13,6 +13,9 @@ use crate::error::{Context, Error, Result};
 /// How long it may take.
 const WRITE_BACK_MAX: Duration = Duration::from_secs(10);
 
+/// How many may be under way: while the store is away and too much is dirty each keeps its thread, also when nobody waits for it any more.
+pub(super) const AT_ONCE: usize = 16;
+
 impl Node {
     /// Has written back what programs on this node have in a volume, if they can write it.
     pub(crate) async fn write_back(self: &Arc<Self>, volume: &VolumeName) -> Result<()> {
@@ -39,12 +42,17 @@ impl Node {
             Err(Error::VolumeRefused { .. }) => return Ok(()),
             Err(error) => return Err(error),
         };
-        let written = tokio::task::spawn_blocking(move || write_back(&tree));
-        tokio::time::timeout(WRITE_BACK_MAX, written)
-            .await
-            .doing("write mappings back in time")?
-            .doing("write mappings back")
-            .flatten()
+        let turns = Arc::clone(&self.writing_back);
+        let written = async move {
+            // It is never closed.
+            let turn = turns.acquire_owned().await;
+            let written = tokio::task::spawn_blocking(move || {
+                let _turn = turn;
+                write_back(&tree)
+            });
+            written.await.doing("write mappings back").flatten()
+        };
+        tokio::time::timeout(WRITE_BACK_MAX, written).await.doing("write mappings back in time").flatten()
     }
 }
 

@@ -21,9 +21,7 @@ use super::{
 };
 
 pub(crate) fn cases() -> Vec<Case> {
-    let case = |name: &str, body: fn(&Node) -> Result<()>| {
-        Case::new(format!("volumes::{name}"), move || with_scribe(&["--pool", "3", "--ahead", "0"], |node| body(node)))
-    };
+    let case = |name: &str, body| scribe_case(&format!("volumes::{name}"), "0", body);
     vec![
         case("sandboxes_http_and_the_host_see_one_state", shared),
         case("what_is_read_only_stays_as_it_is", read_only),
@@ -41,6 +39,11 @@ pub(crate) fn cases() -> Vec<Case> {
         case("volumes_that_nobody_works_in_cost_little_memory", idle),
         Case::new("volumes::an_ephemeral_node_takes_its_mounts_along", ephemeral),
     ]
+}
+
+/// A case on a node with that template. `ahead`: most copies that are forked ahead.
+pub(crate) fn scribe_case(name: &str, ahead: &'static str, body: fn(&Node) -> Result<()>) -> Case {
+    Case::new(name, move || with_scribe(&["--pool", "3", "--ahead", ahead], |node| body(node)))
 }
 
 pub(crate) fn with_scribe(arguments: &[&str], body: impl FnOnce(&mut Node) -> Result<()>) -> Result<()> {

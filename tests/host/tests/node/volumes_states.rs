@@ -8,12 +8,10 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use pando_host_tests::{node::Node, runner::Case};
 
-use crate::volumes::{run_with, with_scribe};
+use crate::volumes::{run_with, scribe_case, with_scribe};
 
 pub(crate) fn cases() -> Vec<Case> {
-    let case = |name: &str, body: fn(&Node) -> Result<()>| {
-        Case::new(format!("volumes::{name}"), move || with_scribe(&["--pool", "3", "--ahead", "0"], |node| body(node)))
-    };
+    let case = |name: &str, body| scribe_case(&format!("volumes::{name}"), "0", body);
     vec![
         case("states_are_kept_restored_and_forked", history),
         case("states_are_compared_verified_and_carried_elsewhere", carried_elsewhere),
