@@ -50,6 +50,7 @@ soak: examples programs ## long: kill -9 in the middle of forks (100 rounds), pa
 	FSX_OPERATIONS=200000 scripts/volume.sh posix
 	PANDO_ROUNDS=1000 $(CARGO) test --locked -p pando-volume --test volumes -- crash
 	PANDO_ROUNDS=1000 $(CARGO) test --locked -p pando-volumed --test served -- killed
+	PANDO_ROUNDS=1000 $(CARGO) test --locked -p pando-volumed --test served -- local_directory
 	for round in $$(seq 20); do $(CARGO) test --locked -p $(HOST_TESTS) --test engine || exit 1; done
 
 check: ## what the CI runs: format, lints, documentation, tests

@@ -27,7 +27,7 @@
 //! | `POST /v1/sandboxes/ID/resume` | [`ResumeRequest`] -> [`Sandbox`] |
 //! | `POST /v1/sandboxes/ID/exec` | [`ExecRequest`] -> 101, then [`frame::Frame`]s both ways |
 //! | `/v1/volumes...`, `GET /v1/metrics` | see [`volume`] |
-//! | `GET /v1/volumes/NAME/diff?from=SNAPSHOT&to=SNAPSHOT` | [`VolumeChange`]s, one JSON document per line; to missing: the present state |
+//! | `GET /v1/volumes/NAME/diff?from=SNAPSHOT&with=VOLUME&to=SNAPSHOT` | [`VolumeChange`]s, one JSON document per line; without `from` or `to`: the present state; `to` is one of `with`, if that is there |
 //! | `POST /v1/volumes/NAME/verify` | [`VolumeVerification`] |
 //! | `GET /v1/volumes/NAME/export?snapshot=SNAPSHOT`, `POST /v1/volumes/NAME/import?path=PATH` | a tar archive, as bytes |
 //! | `POST /v1/volumes/NAME/mount` | [`MountRequest`] -> [`VolumeMount`] |

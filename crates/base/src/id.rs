@@ -103,21 +103,14 @@ impl SnapshotName {
     pub fn random() -> Self {
         Self(format!("snap-{}", random_hex()))
     }
-
-    /// A name for a snapshot that is needed only until `sandbox` has been forked, kept or paused; `number` is its own among those of this `run`
-    /// of the node (8 hexadecimal digits).
-    pub fn of_cut(sandbox: &SandboxId, run: &str, number: u64) -> Self {
-        Self(format!("cut-{sandbox}-{run}-{number}"))
-    }
-
-    /// Whether [`Self::of_cut`] has given this name for `sandbox` in another run.
-    pub fn is_of_earlier_cut(&self, sandbox: &SandboxId, run: &str) -> bool {
-        let of_sandbox = format!("cut-{sandbox}-");
-        self.0.starts_with(&of_sandbox) && !self.0.starts_with(&format!("{of_sandbox}{run}-"))
-    }
 }
 
 impl VolumeName {
+    /// A name for a volume that is there while something is done (48 random bits).
+    pub fn transient(purpose: &str) -> Self {
+        Self(format!("{purpose}-{}", random_hex()))
+    }
+
     /// Of the volume that a copy has in the place of this one: it begins like this name and ends with the copy's. Where no room is left for
     /// all of this name, 8 digits of its hash stand for the rest.
     pub fn of_copy(&self, copy: &SandboxId) -> Self {
@@ -197,18 +190,6 @@ mod tests {
         for own in own {
             assert!(own.ends_with(copy.as_str()) && own.parse::<VolumeName>().is_ok(), "{own}");
         }
-    }
-
-    #[test]
-    fn a_cut_is_known_by_its_sandbox_and_the_run_of_its_node() {
-        let (of, other) = (SandboxId::random(), SandboxId::random());
-        for number in [0, 10, u64::MAX] {
-            let cut = SnapshotName::of_cut(&of, "0123abcd", number);
-            assert_eq!(cut.as_str().parse(), Ok(cut.clone()));
-            assert!(cut.is_of_earlier_cut(&of, "0123abce") && !cut.is_of_earlier_cut(&of, "0123abcd"));
-            assert!(!cut.is_of_earlier_cut(&other, "0123abce"));
-        }
-        assert!(!SnapshotName::random().is_of_earlier_cut(&of, "0123abcd"));
     }
 
     #[test]

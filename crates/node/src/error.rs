@@ -4,7 +4,7 @@ use std::{io, path::PathBuf};
 
 use api::{ExitStatus, SandboxState};
 pub use base::error::chain;
-use base::id::{SandboxId, TemplateName, VolumeName};
+use base::id::{SandboxId, TemplateName};
 
 /// What the node could not do. The cause is in `source`, never in the text.
 #[derive(Debug, thiserror::Error)]
@@ -76,8 +76,6 @@ pub enum Error {
     Store { action: &'static str, source: Box<dyn std::error::Error + Send + Sync> },
     #[error("the file is no whole checkpoint")]
     DamagedFile { source: Box<dyn std::error::Error + Send + Sync> },
-    #[error("checkpoint {name} has volumes, which a file of a checkpoint cannot hold")]
-    HasVolumes { name: TemplateName, volumes: Vec<VolumeName> },
     /// The zygote of a checkpoint whose name is another's by now, or nobody's.
     #[error("{}", .error.message)]
     StateGone { error: Box<api::ErrorDetail> },

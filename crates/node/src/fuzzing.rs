@@ -64,7 +64,7 @@ impl Importer {
         let scratch = self.folder.join("scratch");
         let import = transfer::Import { name: None, replace: true, admit: |_| Ok(()), scratch: &scratch };
         let handle = self.runtime.handle().clone();
-        let imported = transfer::import(import, durable, &handle, file);
+        let imported = transfer::import(import, durable, &handle, &mut transfer::NoArchives, file);
         assert!(!scratch.exists(), "what was unpacked to be checked is still there");
         imported.map(drop)
     }

@@ -29,6 +29,7 @@ mod stopped;
 mod store;
 mod supervisor;
 mod transfer;
+mod unseen;
 pub(crate) mod volumes;
 mod working_set;
 mod write_back;
@@ -93,8 +94,6 @@ struct CurrentKeeper {
 pub(crate) struct Node {
     config: Config,
     id: String,
-    /// Drawn at random by each process that is this node.
-    run: String,
     began: Instant,
     cgroups: Cgroups,
     state: Mutex<State>,
@@ -128,7 +127,7 @@ impl Node {
     /// Loads the state. Nothing runs yet: [`Self::supervise`] starts the keeper and the rest.
     pub(crate) async fn load(config: Config) -> Result<Arc<Self>> {
         let made = [config.templates_dir(), config.sandboxes_dir(), config.images_dir(), config.paused_dir()];
-        for dir in made.into_iter().chain([config.host_mounts_dir()]) {
+        for dir in made.into_iter().chain([config.host_mounts_dir(), config.unseen_dir()]) {
             std::fs::create_dir_all(&dir).at("create", &dir)?;
         }
         let id = records::node_id(&config.state_dir)?;
@@ -158,7 +157,6 @@ impl Node {
             serving: OnceLock::new(),
             config,
             id,
-            run: images::random_suffix(),
             began: Instant::now(),
             cgroups,
             state: Mutex::new(state),

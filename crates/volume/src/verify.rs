@@ -1,22 +1,26 @@
 //! Reading all of a state, and saying by path what is wrong with it.
 //!
 //! Every node of the tree and every chunk of data is read from the store, past caches, and opened. Then the tree's own rules are checked: what is
-//! named exists, and all counts are right. Whatever is damaged is told, and the rest goes on. Memory: some bytes for each inode and chunk.
+//! named exists and is where it is looked for, all counts are right, and so is the account of segments that the collector goes by. Whatever is damaged is told, and the rest goes on. Memory: some bytes for each inode and chunk.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+mod rules;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use bytes::Bytes;
 use store::{
+    id::SegmentId,
     segment::ChunkRef,
     tree::{Entry, Stretch, Walk},
     verify::is_out_of_reach,
 };
 
+use self::rules::{Seen, Slot, circles, misaccounted, miscount};
 use crate::{
     chunk,
     directory::Dirent,
     extents::Window,
-    inode::{Ino, Inode, Kind, ROOT},
+    inode::{Ino, Inode},
     key::{Key, Part},
     limits::VERIFY_CHUNKS,
     loader::Loader,
@@ -47,18 +51,6 @@ pub struct Verified {
     pub findings: Vec<Finding>,
 }
 
-/// What is counted for one inode while the tree goes by.
-#[derive(Default)]
-struct Seen {
-    /// What it says itself, once it has come by.
-    inode: Option<(Kind, u32)>,
-    /// Entries that name it, and what the last of them says that it is.
-    names: u32,
-    named_as: Option<Kind>,
-    directories: u32,
-    unnamed: bool,
-}
-
 /// The inode that goes by.
 struct Current {
     ino: Ino,
@@ -73,7 +65,10 @@ struct Verifier<'a> {
     names: Names<'a>,
     seen: HashMap<Ino, Seen>,
     current: Option<Current>,
+    slot: Slot,
     chunks: BTreeSet<ChunkRef>,
+    /// Bytes that windows refer to.
+    used: BTreeMap<SegmentId, i64>,
     /// Parts of the tree are lost: what is counted is not all there is.
     partial: bool,
     verified: Verified,
@@ -87,7 +82,9 @@ pub(crate) async fn verify(loader: &Loader, layout: &Layout) -> Verified {
         names: Names::new(loader, layout),
         seen: HashMap::new(),
         current: None,
+        slot: Slot::default(),
         chunks: BTreeSet::new(),
+        used: BTreeMap::new(),
         partial: false,
         verified: Verified::default(),
     };
@@ -122,37 +119,42 @@ impl Verifier<'_> {
         if self.current.as_ref().is_some_and(|current| current.ino != key.ino) {
             self.end_inode().await;
         }
-        if self.value(key, &value).is_none() {
-            self.told(Some(key.ino), "what the tree holds for it cannot be read").await;
+        let wrong =
+            self.value(key, &value).unwrap_or_else(|| Some("what the tree holds for it cannot be read".to_owned()));
+        if let Some(what) = wrong {
+            self.told(Some(key.ino), what).await;
         }
     }
 
-    /// `None` if the value is none of a volume.
-    fn value(&mut self, key: Key, value: &Bytes) -> Option<()> {
+    /// What is wrong with it; `None` if the value is none of a volume.
+    fn value(&mut self, key: Key, value: &Bytes) -> Option<Option<String>> {
         match key.part {
             Part::Inode => {
                 let inode: Inode = postcard::from_bytes(value).ok()?;
-                self.seen.entry(key.ino).or_default().inode = Some((inode.kind, inode.links));
+                self.seen.entry(key.ino).or_default().says(&inode);
                 self.current = Some(Current { ino: key.ino, inode, entries: 0, bytes: 0 });
+                if key.ino.0 >= self.layout.superblock.next_ino {
+                    return Some(Some("its number is one that will be given out".to_owned()));
+                }
             }
             Part::Xattrs => drop(decode_xattrs(value)?),
             Part::Window(_) => {
                 let window = Window::decode(value)?;
                 self.chunks.extend(window.pieces().iter().filter_map(chunk_of));
+                window.stored_bytes().for_each(|(id, bytes)| *self.used.entry(id).or_default() += bytes as i64);
                 self.verified.bytes += window.bytes();
                 self.current.iter_mut().for_each(|current| current.bytes += window.bytes());
             }
-            Part::Entry(_) => {
+            Part::Entry(cookie) => {
                 let entry: Dirent = postcard::from_bytes(value).ok()?;
                 self.current.iter_mut().for_each(|current| current.entries += 1);
-                self.seen.entry(key.ino).or_default().directories += u32::from(entry.kind == Kind::Directory);
-                let named = self.seen.entry(entry.ino).or_default();
-                named.names += 1;
-                named.named_as = Some(entry.kind);
+                self.seen.entry(key.ino).or_default().has_entry(entry.kind);
+                self.seen.entry(entry.ino).or_default().is_named(key.ino, entry.kind);
+                return Some(self.slot.misplaced(&self.layout.superblock.salt, (key.ino, cookie), &entry.name));
             }
-            Part::Orphan(ino) => self.seen.entry(Ino(ino)).or_default().unnamed = true,
+            Part::Orphan(ino) => self.seen.entry(Ino(ino)).or_default().is_unnamed(),
         }
-        Some(())
+        Some(None)
     }
 
     /// What can be said of an inode when all its keys have gone by.
@@ -176,6 +178,20 @@ impl Verifier<'_> {
         for (ino, seen) in &seen {
             if let Some(what) = miscount(*ino, seen) {
                 self.told(Some(*ino), what).await;
+            }
+        }
+        for ino in circles(&seen) {
+            self.told(Some(ino), "it is below itself, and so not below the top").await;
+        }
+        match misaccounted(self.loader, self.layout, std::mem::take(&mut self.used)).await {
+            Ok(wrong) => {
+                for what in wrong {
+                    self.told(None, what).await;
+                }
+            }
+            Err(error) => {
+                let what = format!("the account of its segments cannot be read: {}", chain(&error));
+                self.finding(None, what, is_out_of_reach(&error)).await;
             }
         }
         let about = &self.layout.superblock;
@@ -268,33 +284,6 @@ impl Verifier<'_> {
         let inode = self.names.inode(ino).await.ok()??;
         self.names.path_of(ino, &inode).await.ok()?
     }
-}
-
-/// What is wrong with the names of an inode.
-fn miscount(ino: Ino, seen: &Seen) -> Option<String> {
-    let Some((kind, links)) = seen.inode else {
-        return Some(format!("{} entries name it, and it does not exist", seen.names));
-    };
-    if seen.named_as.is_some_and(|named| named != kind) {
-        return Some(format!("it is of kind {kind:?}, and an entry says {:?}", seen.named_as));
-    }
-    let expected = match kind {
-        Kind::Directory if seen.unnamed => 0,
-        Kind::Directory => 2 + seen.directories,
-        _ => seen.names,
-    };
-    if links != expected {
-        return Some(format!("it says that it has {links} links and has {expected}"));
-    }
-    let names_expected = match kind {
-        Kind::Directory => u32::from(ino != ROOT && !seen.unnamed),
-        _ => seen.names,
-    };
-    let lost = ino != ROOT && seen.names == 0 && !seen.unnamed;
-    if seen.names != names_expected || lost {
-        return Some(format!("it has {} names", seen.names));
-    }
-    None
 }
 
 fn chain(error: &dyn std::error::Error) -> String {

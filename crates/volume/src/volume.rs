@@ -33,6 +33,8 @@ mod heads;
 mod health;
 mod note;
 mod open;
+#[cfg(test)]
+mod planted;
 mod states;
 
 pub use about::{About, Snapshot};

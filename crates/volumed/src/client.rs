@@ -1,6 +1,8 @@
 //! The server's side: requests by HTTP, mounts by descriptor. Starts the processes when they are first needed, and finds those that an
 //! earlier server has started.
 
+mod archive;
+
 use std::{
     fs::File,
     io,
@@ -34,6 +36,7 @@ use crate::{
     message::{self, Attach, Reply},
 };
 
+pub use self::archive::Archive;
 /// Where HTTP is served, in [`crate::Config::folder`].
 pub(crate) const HTTP_SOCKET: &str = "http.sock";
 /// Where [`message::Request`]s are.
@@ -92,6 +95,13 @@ impl Client {
         let body = serde_json::to_vec(body).map_err(not_json("ask the process of volumes"))?;
         let request = Request::builder().method(method).uri(path).header(CONTENT_TYPE, "application/json");
         let request = request.body(Full::new(Bytes::from(body))).map_err(not_json("ask the process of volumes"))?;
+        self.begin_with(request).await
+    }
+
+    async fn begin_with<B>(&self, request: Request<B>) -> Result<Begun, Error>
+    where
+        B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    {
         let begun = Begun(self.request(request).await?);
         let status = begun.0.status();
         if status.is_success() {

@@ -6,6 +6,7 @@ mod files;
 mod metrics;
 mod query;
 mod reading;
+mod rest;
 mod states;
 mod stream;
 mod volumes;
@@ -17,7 +18,7 @@ use axum::{
     Router,
     extract::{DefaultBodyLimit, Request, State},
     http::Uri,
-    middleware::{Next, from_fn_with_state},
+    middleware::{Next, from_fn, from_fn_with_state},
     response::Response,
     routing::{delete, get, post},
 };
@@ -55,6 +56,7 @@ pub(crate) fn router(table: Arc<Table>) -> Router {
         .nest(api::VERSION_PREFIX, routes)
         .fallback(no_such_path)
         .layer(from_fn_with_state(table.clone(), notice))
+        .layer(from_fn(rest::take_rest))
         .with_state(table)
 }
 

@@ -36,7 +36,7 @@ use store::{
 };
 use tokio::runtime::Handle;
 
-pub use client::{Begun, Client};
+pub use client::{Archive, Begun, Client};
 pub use error::Error;
 pub use message::{Access, Attach};
 

@@ -50,6 +50,9 @@ pub(crate) const FOLLOWS: usize = 16;
 pub(crate) const PIECE_BYTES: usize = 1 << 20;
 /// Pieces of a file that wait for a slow reader.
 pub(crate) const PIECES_WAITING: usize = 2;
+/// Most bytes of a body that are read although nobody wants them, and how long that may take.
+pub(crate) const REST_BYTES_MAX: usize = 256 << 20;
+pub(crate) const REST_MAX: Duration = Duration::from_secs(10);
 /// Entries of a directory in one answer, unless the request says otherwise.
 pub(crate) const LIST_DEFAULT: usize = 1_000;
 /// Most of them.

@@ -1,6 +1,7 @@
 //! Whether a checkpoint is whole: everything in it is read, opened, decoded and unpacked. What is wrong is noted, and the rest goes on.
 
 use std::{
+    collections::BTreeSet,
     path::Path,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
@@ -52,14 +53,20 @@ pub(crate) fn checkpoint(manifest: ManifestId, durable: &Durable, runtime: &Hand
     for segment in read.segments {
         checked_segment(segment, durable, runtime, &mut checked);
     }
-    for included in read.includes {
-        volume(included, durable, runtime, &mut checked);
-    }
     let read = runtime.block_on(Checkpoint::read(durable, manifest));
     if let Some(checkpoint) = checked.note("manifest", read) {
+        volumes(&checkpoint, durable, runtime, &mut checked);
         contents(&checkpoint, durable, runtime, scratch, &mut checked);
     }
     checked
+}
+
+/// Checks the states of its volumes. Blocks.
+pub(crate) fn volumes(checkpoint: &Checkpoint, durable: &Durable, runtime: &Handle, checked: &mut Checked) {
+    let states: BTreeSet<[u8; 16]> = checkpoint.volumes.iter().map(|included| included.state).collect();
+    for state in states {
+        volume(ManifestId(state), durable, runtime, checked);
+    }
 }
 
 fn checked_segment(segment: SegmentId, durable: &Durable, runtime: &Handle, checked: &mut Checked) {

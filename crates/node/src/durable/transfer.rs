@@ -3,6 +3,7 @@
 //! A file is written and read from front to back, a few MiB at a time. It is not sealed: whoever has it has the program's memory.
 
 mod file;
+mod volumes;
 
 use std::{
     collections::HashMap,
@@ -16,7 +17,13 @@ use serde::{Deserialize, Serialize};
 use store::{Store, id::ManifestId, segment::ChunkRef};
 use tokio::runtime::Handle;
 
-use self::file::{FileReader, FileWriter, Kind, PIECE_BYTES, damaged};
+pub(crate) use self::volumes::Archives;
+#[cfg(feature = "fuzzing")]
+pub(crate) use self::volumes::NoArchives;
+use self::{
+    file::{FileReader, FileWriter, Kind, PIECE_BYTES, damaged},
+    volumes::{count_volumes, read_volumes, write_volumes},
+};
 use super::{
     BlobRef, Checkpoint, Counts, Durable, Storing, Writing,
     check::{self, Checked},
@@ -44,15 +51,28 @@ struct Description {
     /// Bytes of the state, and of each layer.
     state: u64,
     layers: Vec<u64>,
+    /// How many volumes follow the layers.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    volumes: usize,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde calls it
+fn is_zero(number: &usize) -> bool {
+    *number == 0
 }
 
 /// Writes `checkpoint` to `out`. Blocks.
-pub(crate) fn export(checkpoint: &Checkpoint, durable: &Durable, runtime: &Handle, out: impl Write) -> Result<()> {
+pub(crate) fn export(
+    checkpoint: &Checkpoint,
+    durable: &Durable,
+    runtime: &Handle,
+    archives: &mut impl Archives,
+    out: impl Write,
+) -> Result<()> {
     // The working set is learned anew, where it is started. Lists of contents are believed, so none is taken from a file.
-    // Who asks has seen to it that there are no volumes.
-    let Checkpoint { spec, created_ms, state, memory: _, base, layers, counts, hot: _, contents: _, volumes: _ } =
+    let Checkpoint { spec, created_ms, state, memory: _, base, layers, counts, hot: _, contents: _, volumes } =
         checkpoint;
-    let mut file = FileWriter::new(out);
+    let mut file = FileWriter::new(out, !volumes.is_empty());
     let description = Description {
         spec: spec.clone(),
         created_ms: *created_ms,
@@ -60,6 +80,7 @@ pub(crate) fn export(checkpoint: &Checkpoint, durable: &Durable, runtime: &Handl
         state: state.bytes,
         base: base.len(),
         layers: layers.iter().map(|layer| layer.bytes).collect(),
+        volumes: count_volumes(volumes),
     };
     file.write(Kind::Description, &serde_json::to_vec(&description).storing("describe the checkpoint")?)?;
     write_blob(&mut file, state, &durable.store, runtime)?;
@@ -74,6 +95,7 @@ pub(crate) fn export(checkpoint: &Checkpoint, durable: &Durable, runtime: &Handl
     for layer in layers {
         write_blob(&mut file, layer, &durable.store, runtime)?;
     }
+    write_volumes(&mut file, &checkpoint.volumes_to_api()?, archives)?;
     file.finish()
 }
 
@@ -147,11 +169,12 @@ pub(crate) fn import(
     import: Import<'_>,
     durable: &Durable,
     runtime: &Handle,
+    archives: &mut impl Archives,
     input: impl Read,
 ) -> Result<(Checkpoint, ManifestId)> {
     let mut file = FileReader::new(input);
     let (_, description) = file.next(&[Kind::Description])?;
-    let Description { mut spec, created_ms, counts, base, state, layers } =
+    let Description { mut spec, created_ms, counts, base, state, layers, volumes } =
         serde_json::from_slice(&description).map_err(damaged)?;
     spec.name = import.name.unwrap_or(spec.name);
     (import.admit)(&spec)?;
@@ -169,12 +192,14 @@ pub(crate) fn import(
     let memory = read_pages(&mut file, &mut writing)?;
     let base = (0..base).map(|_| read_pages(&mut file, &mut writing)).collect::<Result<_>>()?;
     let layers = layers.into_iter().map(|bytes| read_blob(&mut file, &mut writing, bytes)).collect::<Result<_>>()?;
+    let volumes = read_volumes(&mut file, volumes, &spec.mount_points, &writing, archives)?;
     file.finish()?;
     writing.finish_segment()?;
-    let (hot, contents, volumes) = (None, Vec::new(), Vec::new());
+    let (hot, contents) = (None, Vec::new());
     let checkpoint = Checkpoint { spec, created_ms, state, memory, base, layers, counts, hot, contents, volumes };
     let mut checked = Checked::default();
     check::contents(&checkpoint, durable, runtime, import.scratch, &mut checked);
+    check::volumes(&checkpoint, durable, runtime, &mut checked);
     if let Some(api::Damage { part, problem }) = checked.damage.into_iter().next() {
         return Err(damaged(format!("what was stored of it does not read back: {part}: {problem}")));
     }

@@ -30,7 +30,6 @@ fn place(error: &Error) -> (StatusCode, ErrorCode) {
         | Error::HeldElsewhere { .. }
         | Error::ResumedElsewhere(_)
         | Error::PortClosed { .. }
-        | Error::HasVolumes { .. }
         | Error::HostPath { .. }
         | Error::CheckpointExists(_) => (StatusCode::CONFLICT, ErrorCode::Conflict),
         Error::StateGone { error } => (StatusCode::NOT_FOUND, error.code),
@@ -91,12 +90,6 @@ fn hint(error: &Error) -> Option<String> {
             "resume it first, when it is paused: `pando resume ID`"
         }
         Error::VolumeRefused { error, .. } | Error::StateGone { error } => return error.hint.clone(),
-        Error::HasVolumes { name, volumes } => {
-            let volume = volumes.first().map(ToString::to_string).unwrap_or_default();
-            return Some(format!(
-                "`pando volume fork {volume} NEW --checkpoint {name}` makes a volume of what it has, which `pando volume export` writes into a file"
-            ));
-        }
         Error::NotMounted { .. } => "`pando volume inspect NAME` shows who holds a volume",
         Error::HostPath { .. } => "name an empty directory that nothing is mounted on",
         Error::NotPaused { .. } => "`pando ps` shows the states of all sandboxes",
@@ -156,7 +149,6 @@ fn details(error: &Error) -> Vec<String> {
         Error::ProgramEnded { output, .. } | Error::NotReadyInTime { output, .. } => output.clone(),
         Error::VolumeRefused { error, .. } | Error::StateGone { error } => error.details.clone(),
         Error::Invalid { .. }
-        | Error::HasVolumes { .. }
         | Error::Volumes { .. }
         | Error::NotMounted { .. }
         | Error::HostPath { .. }

@@ -1,12 +1,15 @@
 //! Requests about volumes. Their processes answer all of them but those that concern the host's directories.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
 
 use api::{MountRequest, UnmountRequest, VolumeMount};
 use axum::{
     Json,
     body::Body,
-    extract::{Path, Request as Whole, State},
+    extract::{Path, Query, Request as Whole, State},
     http::{HeaderMap, header},
     response::Response,
 };
@@ -29,10 +32,12 @@ pub(super) async fn pass_on(State(node): Shared, mut request: Whole) -> Result<R
 pub(super) async fn write_back_and_pass_on(
     State(node): Shared,
     Path(names): Path<HashMap<String, String>>,
+    Query(parameters): Query<HashMap<String, String>>,
     request: Whole,
 ) -> Result<Response> {
+    let named: BTreeSet<_> = [names.get("name"), parameters.get("with")].into_iter().flatten().collect();
     // A name that is none is refused where the request is answered.
-    if let Some(name) = names.get("name").and_then(|name| name.parse().ok()) {
+    for name in named.into_iter().filter_map(|name| name.parse().ok()) {
         node.write_back(&name).await?;
     }
     pass_on(State(node), request).await

@@ -20,27 +20,26 @@ use std::{
 
 use api::{
     CheckpointVolume, VERSION_PREFIX, VolumeMount,
-    volume::{ForkVolumeRequest, KeptState, Snapshot, SnapshotEnd, SnapshotRequest, Volume},
+    volume::{ForkVolumeRequest, KeptState, SnapshotEnd, SnapshotRequest, Volume},
 };
 use base::id::{SandboxId, SnapshotName, VolumeName};
 use hyper::Method;
 use serde::de::DeserializeOwned;
 use volumed::Begun;
 
-use super::{Node, volumes::failed, write_back::write_back};
-use crate::{
-    error::{Context, Error, Result, chain},
-    records::SandboxRecord,
+use super::{
+    Node,
+    unseen::{REMOVAL_RESTS_S, Unseen},
+    volumes::failed,
+    write_back::write_back,
 };
+use crate::error::{Context, Error, Result};
 
 /// How long a sandbox may stand still for its volumes.
 const CUT_MAX: Duration = Duration::from_secs(10);
 
 /// How long storing what is in them may take; it does not stand still meanwhile.
 const STORED_MAX: Duration = Duration::from_secs(60);
-
-/// Seconds between attempts to remove what a failed cut may have left: requests that were under way end within this.
-const FORGET_RESTS_S: [u64; 5] = [1, 2, 4, 16, 64];
 
 /// The states of all volumes that a sandbox can write, of one instant. A volume that is mounted twice has one.
 #[derive(Debug, Clone, Default)]
@@ -144,7 +143,7 @@ impl Node {
     fn forget_failed(self: &Arc<Self>, cut: Cut) {
         let node = Arc::clone(self);
         tokio::spawn(async move {
-            for rest in FORGET_RESTS_S {
+            for rest in REMOVAL_RESTS_S {
                 node.forget_cut(&cut).await;
                 tokio::time::sleep(Duration::from_secs(rest)).await;
             }
@@ -172,11 +171,12 @@ impl Node {
     ) -> Result<Vec<Begun>> {
         let mut begun = Vec::new();
         for mount in written(mounts) {
-            let snapshot = SnapshotName::of_cut(id, &self.run, self.state().number());
+            let snapshot = SnapshotName::random();
             // Known before it is there: whatever becomes of the answer, it is removed.
             if !cut.add(&mount.volume, &mount.path, || State::Snapshot(snapshot.clone())) {
                 continue;
             }
+            self.note_unseen(&Unseen::snapshot(&mount.volume, &snapshot))?;
             let tree = match trees.get(&mount.volume) {
                 Some(tree) => Arc::clone(tree),
                 None => {
@@ -197,7 +197,7 @@ impl Node {
     }
 
     /// Makes the volumes that only this copy has, and gives their mounts. After a failure some may be there: see
-    /// [`Node::remove_own_volumes`].
+    /// [`Node::remove_own_volumes`]. When it runs, [`Node::show_own_volumes`].
     pub(super) async fn own_volumes(&self, copy: &SandboxId, cut: &Cut) -> Result<Vec<VolumeMount>> {
         let mut mounts = Vec::new();
         for VolumeState { volume, paths, state } in &cut.states {
@@ -206,6 +206,7 @@ impl Node {
                 State::Kept(state) => (None, Some(state)),
             };
             let name = volume.of_copy(copy);
+            self.note_unseen(&Unseen::volume(&name))?;
             let is_kept = state.is_some();
             let request = ForkVolumeRequest { name: name.clone(), snapshot, state };
             let forked: Result<Volume> = self.ask_volume(Method::POST, format!("/{volume}/fork"), &request).await;
@@ -227,7 +228,14 @@ impl Node {
     /// Removes the volumes of a copy that did not come to run.
     pub(super) async fn remove_own_volumes(&self, copy: &SandboxId, cut: &Cut) {
         for state in &cut.states {
-            self.remove_unseen(format!("/{}", state.volume.of_copy(copy))).await;
+            self.remove_unseen(&Unseen::volume(&state.volume.of_copy(copy))).await;
+        }
+    }
+
+    /// They stay from now on: the record of the copy has them.
+    pub(super) fn show_own_volumes(&self, copy: &SandboxId, cut: &Cut) {
+        for state in &cut.states {
+            self.forget_note(&Unseen::volume(&state.volume.of_copy(copy)));
         }
     }
 
@@ -242,7 +250,7 @@ impl Node {
             let mut removed = BTreeSet::new();
             for mount in sandbox.volumes.iter().filter(is_own) {
                 if removed.insert(&mount.volume) {
-                    self.remove_unseen(format!("/{}", mount.volume)).await;
+                    self.remove_unseen(&Unseen::volume(&mount.volume)).await;
                 }
             }
         }
@@ -252,53 +260,12 @@ impl Node {
     pub(super) async fn forget_cut(&self, cut: &Cut) {
         for VolumeState { volume, state, .. } in &cut.states {
             if let State::Snapshot(snapshot) = state {
-                self.remove_unseen(format!("/{volume}/snapshots/{snapshot}")).await;
+                self.remove_unseen(&Unseen::snapshot(volume, snapshot)).await;
             }
         }
     }
 
-    /// Removes the snapshots that an earlier process of this node took for a cut and, being killed, did not remove. More than once: some may come to
-    /// be yet, and the store may be away.
-    pub(super) async fn forget_old_cuts(self: Arc<Self>) {
-        for rest in FORGET_RESTS_S {
-            let sandboxes = self.state().sandboxes();
-            for SandboxRecord { id, volumes, .. } in sandboxes {
-                for volume in written(&volumes).map(|mount| &mount.volume).collect::<BTreeSet<_>>() {
-                    self.forget_old_cuts_of(&id, volume).await;
-                }
-            }
-            tokio::time::sleep(Duration::from_secs(rest)).await;
-        }
-    }
-
-    async fn forget_old_cuts_of(&self, sandbox: &SandboxId, volume: &VolumeName) {
-        let log: Result<Vec<Snapshot>> = self.ask_volume(Method::GET, format!("/{volume}/snapshots"), &()).await;
-        match log {
-            Ok(log) => {
-                for Snapshot { snapshot, .. } in log {
-                    if snapshot.is_of_earlier_cut(sandbox, &self.run) {
-                        self.remove_unseen(format!("/{volume}/snapshots/{snapshot}")).await;
-                    }
-                }
-            }
-            Err(error) => tracing::warn!(%volume, error = chain(&error), "snapshots of earlier cuts may stay"),
-        }
-    }
-
-    /// Removes a volume or snapshot that nobody has been told of.
-    async fn remove_unseen(&self, below: String) {
-        let removed: Result<()> = self.ask_volume(Method::DELETE, below.clone(), &()).await;
-        match removed {
-            Ok(()) | Err(Error::VolumeRefused { status: 404, .. }) => {}
-            Err(error) => tracing::warn!(
-                path = below,
-                error = chain(&error),
-                "something of a volume that nobody wants any more stays"
-            ),
-        }
-    }
-
-    async fn ask_volume<T: DeserializeOwned>(
+    pub(super) async fn ask_volume<T: DeserializeOwned>(
         &self,
         method: Method,
         below: String,

@@ -286,6 +286,7 @@ impl Node {
         blank.record.finish(&record)?;
         let sandbox = record.to_api();
         self.state().started(record);
+        self.show_own_volumes(&blank.id, &source.cut);
         self.monitor(blank.id.clone(), ended);
         self.learn_later(&blank.id);
         Ok(sandbox)

@@ -48,6 +48,8 @@ impl Node {
     pub(crate) async fn supervise(self: Arc<Self>, mut stop: watch::Receiver<bool>) -> Result<()> {
         // The first keeper has to come up, so that a host that cannot run one is named at once.
         self.sweep().await?;
+        // Before anything new is noted.
+        let unseen = self.unseen_of_earlier()?;
         let mut running = self.start_keeper().await?;
         self.pool_work.notify_one();
         let pool = tokio::spawn(Arc::clone(&self).fill_pool(stop.clone()));
@@ -58,7 +60,7 @@ impl Node {
         let mut background = JoinSet::new();
         background.spawn(Arc::clone(&self).bind_limits());
         background.spawn(Arc::clone(&self).sweep_leftovers());
-        background.spawn(Arc::clone(&self).forget_old_cuts());
+        background.spawn(Arc::clone(&self).remove_all_unseen(unseen));
         background.spawn(Arc::clone(&self).keep_pager());
         background.spawn(Arc::clone(&self).bound_outputs(OUTPUT_CHECK));
         // To the very end: what is removed at the shutdown has to be reaped as well.

@@ -1,7 +1,8 @@
 //! Checkpoints as files, out of this node's store and into it.
 
+mod archives;
+
 use std::{
-    collections::BTreeSet,
     io::{self, BufWriter},
     sync::Arc,
 };
@@ -11,13 +12,14 @@ use base::id::TemplateName;
 use bytes::Bytes;
 use tokio::{runtime::Handle, sync::mpsc};
 
+use self::archives::Carriers;
 use super::{Node, checkpoint::to_api, images::remove_quietly};
 use crate::{
     durable::{
         Checkpoint,
         transfer::{self, Arriving, Import, Leaving},
     },
-    error::{Context, Error, Result, chain},
+    error::{Context, Result, chain},
 };
 
 /// Parts of a file on their way; each has up to 256 KiB.
@@ -32,11 +34,6 @@ impl Node {
     pub(crate) async fn export_checkpoint(self: &Arc<Self>, name: &TemplateName) -> Result<Parts> {
         let (head, lease) = self.hold_checkpoint(name, "export").await?;
         let checkpoint = match Checkpoint::read(&self.durable, head.manifest).await {
-            Ok(Checkpoint { volumes, .. }) if !volumes.is_empty() => {
-                self.let_go(lease).await;
-                let volumes = volumes.into_iter().map(|included| included.volume).collect::<BTreeSet<_>>();
-                return Err(Error::HasVolumes { name: name.clone(), volumes: volumes.into_iter().collect() });
-            }
             Ok(checkpoint) => checkpoint,
             Err(error) => {
                 self.let_go(lease).await;
@@ -48,7 +45,9 @@ impl Node {
         tokio::spawn(async move {
             let (durable, runtime, out) = (node.durable.clone(), Handle::current(), Leaving(sender.clone()));
             let out = BufWriter::with_capacity(PART_BYTES, out);
-            let export = move || transfer::export(&checkpoint, &durable, &runtime, out);
+            let carriers = Carriers::new(&node);
+            let mut archives = carriers.clone();
+            let export = move || transfer::export(&checkpoint, &durable, &runtime, &mut archives, out);
             let exported = tokio::task::spawn_blocking(export).await.doing("export the checkpoint").flatten();
             if let Err(error) = exported
                 && !sender.is_closed()
@@ -57,6 +56,7 @@ impl Node {
                 // The client sees the answer break off.
                 let _ = sender.send(Err(io::Error::other(error))).await;
             }
+            carriers.remove().await;
             node.let_go(lease).await;
         });
         Ok(parts)
@@ -73,14 +73,17 @@ impl Node {
         let (durable, runtime, point) = (self.durable.clone(), Handle::current(), self.state().claim());
         let directory = self.config.sandbox_dir(&point);
         let scratch = directory.clone();
+        let carriers = Carriers::new(self);
+        let mut archives = carriers.clone();
         let import = move || {
             let import = Import { name, replace, admit, scratch: &scratch };
             let mut arriving = Arriving::new(parts);
-            let imported = transfer::import(import, &durable, &runtime, &mut arriving);
+            let imported = transfer::import(import, &durable, &runtime, &mut archives, &mut arriving);
             arriving.discard_rest();
             imported
         };
         let imported = tokio::task::spawn_blocking(import).await.doing("import the checkpoint").flatten();
+        carriers.remove().await;
         remove_quietly(&directory).await;
         self.state().release(&point);
         imported.and_then(|(checkpoint, manifest)| to_api(&checkpoint, &manifest.to_string()))

@@ -4,7 +4,7 @@ use std::{io::Write, ops::ControlFlow, sync::Arc};
 
 use api::{Change, Damage, VolumeChange, VolumeVerification};
 use axum::{Json, body::Body, extract::State, response::Response};
-use base::id::SnapshotName;
+use base::id::{SnapshotName, VolumeName};
 use rustix::io::Errno;
 use volume::{Attributes, Changed, Ino, Kind, Links, ROOT, Verified, archive};
 
@@ -25,12 +25,14 @@ use crate::{
     },
 };
 
-/// What makes `to=` out of `from=`, line by line; each a snapshot or, if it is not given, the present state.
+/// What makes `to=` out of `from=`, line by line; each a snapshot or, if it is not given, the present state. `to=` is one of `with=`, if that is given.
 pub(super) async fn diff(State(table): Shared, target: Target) -> Result<Response> {
     let mut origins = Vec::new();
-    for key in ["from", "to"] {
+    let volume = &target.source.volume;
+    let with = target.query.parsed::<VolumeName>("with")?;
+    for (volume, key) in [(volume, "from"), (with.as_ref().unwrap_or(volume), "to")] {
         let snapshot = target.query.parsed::<SnapshotName>(key)?;
-        origins.push(committed(&table, &Source::new(target.source.volume.clone(), snapshot)).await?);
+        origins.push(committed(&table, &Source::new(volume.clone(), snapshot)).await?);
     }
     let (volumes, to) = (table.volumes.clone(), origins.pop());
     let (Some(from), Some(to)) = (origins.pop(), to) else { return Err(Failure::Interrupted) };

@@ -9,6 +9,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use api::volume::{FileInfo, FileKind, FileList, Volume, VolumeUsage};
+use bytes::Bytes;
 use hyper::{Method, StatusCode};
 
 use crate::place::{FAST, Node, kill, wait_until};
@@ -120,6 +121,29 @@ pub(crate) fn an_upload_that_breaks_off_leaves_nothing() -> Result<()> {
     node.send(Method::GET, "/volumes/ws/files/kept", "")?;
     wait_until("what was left is gone", || Ok(used()? == before))?;
     ensure!(node.send(Method::GET, "/volumes/ws/files/kept", "")?.body == "as it was");
+    node.finish()
+}
+
+pub(crate) fn a_refusal_is_heard_before_all_is_sent() -> Result<()> {
+    let node = Node::new(FAST)?;
+    node.create("ws")?;
+    node.send(Method::POST, "/volumes/ws/files/d/e?op=mkdir", "")?.parsed::<FileInfo>()?;
+    // Whether it is heard depends on who is faster, if nobody takes the rest.
+    for round in 0..60 {
+        let body = Bytes::from(vec![7; (round % 6) << 17]);
+        for (path, status) in [
+            ("/volumes/ws/files/d/e", StatusCode::CONFLICT),
+            ("/volumes/nobody/files/a", StatusCode::NOT_FOUND),
+            ("/volumes/ws/files/a?mode=99", StatusCode::BAD_REQUEST),
+            ("/volumes/ws/snapshots", StatusCode::METHOD_NOT_ALLOWED),
+        ] {
+            let answer = node.send(Method::PUT, path, body.clone()).context(path)?;
+            ensure!(answer.status == status, "{path}: {} {:?}", answer.status, answer.body);
+        }
+    }
+    let body = Bytes::from(vec![7; 32 << 20]);
+    let refused = node.send(Method::POST, "/volumes/ws/import", body)?;
+    ensure!(refused.status.is_client_error(), "{}", refused.status);
     node.finish()
 }
 

@@ -7,6 +7,7 @@ mod damage;
 mod files;
 mod kills;
 mod lifecycle;
+mod model;
 mod place;
 
 use std::{
@@ -23,6 +24,7 @@ const CASES: &[Case] = &[
     ("http_and_a_mount_show_the_same", files::http_and_a_mount_show_the_same),
     ("paths_stay_in_the_volume", files::paths_stay_in_the_volume),
     ("an_upload_that_breaks_off_leaves_nothing", files::an_upload_that_breaks_off_leaves_nothing),
+    ("a_refusal_is_heard_before_all_is_sent", files::a_refusal_is_heard_before_all_is_sent),
     ("ranges_and_tags", files::ranges_and_tags),
     ("garbage_is_refused_and_harms_nobody", files::garbage_is_refused_and_harms_nobody),
     ("fifty_at_once", files::fifty_at_once),
@@ -35,6 +37,7 @@ const CASES: &[Case] = &[
     ("a_volume_that_was_taken_over_says_so", lifecycle::a_volume_that_was_taken_over_says_so),
     ("damage_is_seen_where_it_is_and_the_rest_is_read", damage::damage_is_seen_where_it_is_and_the_rest_is_read),
     ("either_process_may_be_killed_at_any_moment", kills::either_process_may_be_killed_at_any_moment),
+    ("a_mount_and_a_client_do_what_a_local_directory_does", model::a_mount_and_a_client_do_what_a_local_directory_does),
     ("mounts_outlive_a_worker_that_finds_no_store", kills::mounts_outlive_a_worker_that_finds_no_store),
 ];
 

@@ -14,8 +14,19 @@ use anyhow::{Context, Result, ensure};
 use super::Node;
 
 /// What stays of a state directory from which everything was removed.
-const STATE_FILES: [&str; 10] =
-    ["images", "layers", "lock", "mounts", "node.json", "paused", "sandboxes", "store", "templates", "volumes"];
+const STATE_FILES: [&str; 11] = [
+    "images",
+    "layers",
+    "lock",
+    "mounts",
+    "node.json",
+    "paused",
+    "sandboxes",
+    "store",
+    "templates",
+    "unseen",
+    "volumes",
+];
 
 /// Removes a case's group and directories when dropped, or when the test program ends in any way.
 pub(super) struct Cleanup {
@@ -91,7 +102,7 @@ impl Cleanup {
         }
         let found = names(state);
         ensure!(found.iter().all(|name| STATE_FILES.contains(&name.as_str())), "unexpected files: {found:?}");
-        for folder in ["sandboxes", "templates", "images", "paused", "mounts"] {
+        for folder in ["sandboxes", "templates", "images", "paused", "mounts", "unseen"] {
             let found = names(&state.join(folder));
             ensure!(found.is_empty(), "{folder} left behind: {found:?}");
         }

@@ -245,7 +245,7 @@ fn take_over(first: &Node, second: &Node) -> Result<()> {
     );
     ensure!(first.shell(&old, "cat /workspace/a")? == "text\n", "what is there can be read");
     // Of what is in the store, although a sandbox here has been its writer.
-    first.ok(&["volume", "diff", "ws", "here"])?;
+    first.ok(&["volume", "diff", "ws@here"])?;
     first.ok(&["volume", "fork", "ws@here", "copy"])?;
     let archive = first.dir().join("ws.tar").display().to_string();
     first.ok(&["volume", "export", "ws", &archive])?;

@@ -1,11 +1,12 @@
 //! Checkpoints of sandboxes that write volumes: they have what was in them in the same instant, for as long as they are there, on any node.
 
 use std::{
+    fs,
     thread::sleep,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Error, Result, ensure};
 use pando_host_tests::{node::Node, runner::Case};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -24,11 +25,18 @@ pub(crate) fn cases() -> Vec<Case> {
         case("what_is_mounted_read_only_is_not_kept", read_only),
         case("a_pause_does_not_care_for_mount_points_without_a_volume", without),
         case("an_interrupted_run_leaves_no_volumes", interrupted),
-        Case::new("volumes_kept::a_node_that_was_killed_in_a_cut_forgets_what_it_took_for_it", || {
-            with_scribe(&["--pool", "1", "--ahead", "0"], cut_short)
-        }),
+        killed("in_a_cut_forgets_what_it_took_for_it", cut_short),
+        killed("in_starts_removes_volumes_of_copies_that_do_not_run", starts_cut_short),
+        killed("in_a_transfer_removes_what_carried_volumes", transfers_cut_short),
+        case("a_file_of_a_checkpoint_has_its_volumes", by_file),
         two_nodes("volumes_kept::a_checkpoint_takes_its_volumes_to_another_node", elsewhere),
     ]
+}
+
+fn killed(name: &str, body: fn(&mut Node) -> Result<()>) -> Case {
+    Case::new(format!("volumes_kept::a_node_that_was_killed_{name}"), move || {
+        with_scribe(&["--pool", "1", "--ahead", "0"], body)
+    })
 }
 
 /// Starts sandboxes of a checkpoint; their ids.
@@ -114,7 +122,6 @@ fn kept(node: &Node) -> Result<()> {
     node.ok(&["volume", "fork", "ws", "again", "--checkpoint", "warm"])?;
     ensure!(node.ok(&["volume", "cat", "again", "journal"])?.starts_with("0\n1\n"));
     fails(node, &["volume", "fork", "other", "again2", "--checkpoint", "warm"], 2, "has no volume other")?;
-    fails(node, &["checkpoint", "export", "warm", "-"], 1, "pando volume fork ws NEW --checkpoint warm")?;
     // One of a copy stands by itself.
     node.shell(&copy, "touch /workspace/go; sleep 0.2")?;
     node.ok(&["checkpoint", &copy, "--name", "second"])?;
@@ -201,11 +208,8 @@ fn interrupted(node: &Node) -> Result<()> {
         if run.end()?.code == 0 {
             break;
         }
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while volumes(node)?.len() != 1 || node.ps()?.len() != 1 {
-            ensure!(Instant::now() < deadline, "round {round}: left: {}", node.ok(&["volume", "ls"])?);
-            sleep(Duration::from_millis(20));
-        }
+        wait_until(|| Ok(volumes(node)?.len() == 1 && node.ps()?.len() == 1))
+            .with_context(|| format!("round {round}: left: {:?}", volumes(node)))?;
     }
     expect_whole_journal(node, &writer)?;
     remove_all(node)?;
@@ -215,9 +219,6 @@ fn interrupted(node: &Node) -> Result<()> {
 fn cut_short(node: &mut Node) -> Result<()> {
     let writer = writing(node)?;
     node.ok(&["volume", "snapshot", "ws", "mine"])?;
-    // Like one of a sandbox of another node.
-    let other = "cut-s0123456789ab-0123456789ab";
-    node.ok(&["volume", "snapshot", "ws", other])?;
     let snapshots = |node: &Node| -> Result<Vec<String>> {
         let log = node.json(&["volume", "log", "ws", "--json"])?;
         let name = |snapshot: &Value| Ok(snapshot["snapshot"].as_str().context("no name")?.to_owned());
@@ -225,13 +226,14 @@ fn cut_short(node: &mut Node) -> Result<()> {
         names.sort();
         Ok(names)
     };
+    let is_alone = |node: &Node| Ok::<_, Error>(snapshots(node)? == ["mine"]);
     for _ in 0..4 {
         let deadline = Instant::now() + Duration::from_secs(10);
         let taking = loop {
             let taking = node.begin(&["checkpoint", &writer, "--name", "warm", "--replace"])?;
             let began = Instant::now();
-            while snapshots(node)? == [other, "mine"] && began.elapsed() < Duration::from_secs(1) {}
-            if snapshots(node)? != [other, "mine"] {
+            while is_alone(node)? && began.elapsed() < Duration::from_secs(1) {}
+            if !is_alone(node)? {
                 break taking;
             }
             // It was over between two looks.
@@ -241,14 +243,122 @@ fn cut_short(node: &mut Node) -> Result<()> {
         node.kill_server()?;
         taking.end()?;
         node.start_server()?;
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while snapshots(node)? != [other, "mine"] {
-            ensure!(Instant::now() < deadline, "left: {:?}", snapshots(node)?);
-            sleep(Duration::from_millis(20));
-        }
+        wait_until(|| is_alone(node)).with_context(|| format!("left: {:?}", snapshots(node)))?;
     }
     expect_whole_journal(node, &writer)?;
     remove_all(node)
+}
+
+fn starts_cut_short(node: &mut Node) -> Result<()> {
+    let writer = writing(node)?;
+    node.ok(&["checkpoint", &writer, "--name", "warm"])?;
+    let mut cut_short = 0;
+    for round in 0..6 {
+        node.ok(&["template", "warm", "warm"])?;
+        let run = node.begin(&["run", "warm", "-n", "4"])?;
+        sleep(Duration::from_millis(4 + 8 * round));
+        node.kill_server()?;
+        cut_short += usize::from(run.end()?.code != 0);
+        node.start_server()?;
+        // Copies that ran by then are recorded, and have theirs.
+        wait_until(|| Ok(volumes(node)?.len() == node.ps()?.len()))
+            .with_context(|| format!("round {round}: left: {:?} {:?}", volumes(node), node.ok(&["ps"])))?;
+        for sandbox in node.ps()?.iter().map(|sandbox| sandbox.id.to_string()).filter(|id| *id != writer) {
+            node.ok(&["rm", &sandbox])?;
+            node.ok(&["volume", "rm", &format!("ws-{sandbox}")])?;
+        }
+    }
+    ensure!(cut_short > 0, "no start was cut short");
+    expect_whole_journal(node, &writer)?;
+    remove_all(node)?;
+    forget(node, "warm")
+}
+
+fn transfers_cut_short(node: &mut Node) -> Result<()> {
+    let writer = writing(node)?;
+    node.shell(&writer, "head -c 64M /dev/urandom > /workspace/much")?;
+    node.ok(&["checkpoint", &writer, "--name", "warm"])?;
+    let file = node.dir().join("warm.pando").display().to_string();
+    node.ok(&["checkpoint", "export", "warm", &file])?;
+    let cut = format!("{file}.2");
+    for (arguments, carrier) in [
+        (&["checkpoint", "export", "warm", &cut][..], "export-"),
+        (&["checkpoint", "import", &file, "--name", "second"], "import-"),
+    ] {
+        let carrying = node.begin(arguments)?;
+        wait_until(|| Ok(volumes(node)?.iter().any(|name| name.starts_with(carrier))))
+            .with_context(|| format!("{carrier}: nothing carries it"))?;
+        node.kill_server()?;
+        ensure!(carrying.end()?.code != 0, "{carrier}: it was over");
+        node.start_server()?;
+        wait_until(|| Ok(volumes(node)? == ["ws"])).with_context(|| format!("{carrier}: left: {:?}", volumes(node)))?;
+    }
+    fails(node, &["checkpoint", "inspect", "second"], 4, "second")?;
+    expect_whole_journal(node, &writer)?;
+    remove_all(node)?;
+    node.ok(&["checkpoint", "rm", "warm"]).map(drop)
+}
+
+fn by_file(node: &Node) -> Result<()> {
+    node.ok(&["volume", "create", "ws", "--size", "1G", "--durability", "object"])?;
+    node.ok(&["volume", "create", "data"])?;
+    let writer = run_with(node, &["ws:/workspace", "data:/data"])?;
+    let special =
+        "echo text > a; ln a b; ln -s a c; mkfifo d; truncate -s 1M e; mkdir -m 700 f; chmod 4755 a; touch -d @1.5 f";
+    node.shell(&writer, &format!("touch /workspace/go; cd /data; {special}; sleep 0.3; test -s /workspace/journal"))?;
+    node.ok(&["checkpoint", &writer, "--name", "warm"])?;
+    let file = node.dir().join("warm.pando");
+    let path = file.display().to_string();
+    node.ok(&["checkpoint", "export", "warm", &path])?;
+    ensure!(volumes(node)? == ["data", "ws"], "left: {:?}", volumes(node)?);
+    let bytes = fs::read(&file)?;
+    let other = Node::start()?;
+    imported(&other, &path, &bytes).with_context(|| {
+        format!(
+            "log of the other node:
+{}",
+            other.log_tail()
+        )
+    })?;
+    other.finish()?;
+    remove_all(node)?;
+    node.ok(&["checkpoint", "rm", "warm"]).map(drop)
+}
+
+/// On a node with another store.
+fn imported(other: &Node, path: &str, bytes: &[u8]) -> Result<()> {
+    // From the second half on it is archives, but for the end.
+    for cut in (1..8).map(|part| bytes.len() - bytes.len() / 16 * part) {
+        for broken in [bytes[..cut].to_vec(), [&bytes[..cut], &[!bytes[cut]], &bytes[cut + 1..]].concat()] {
+            let answer = other.pando_with_input(&["checkpoint", "import", "-"], &broken)?;
+            ensure!(answer.code == 1 && volumes(other)?.is_empty(), "{answer} {:?}", volumes(other)?);
+        }
+    }
+    other.ok(&["checkpoint", "import", path])?;
+    ensure!(volumes(other)?.is_empty(), "left: {:?}", volumes(other)?);
+    other.ok(&["checkpoint", "verify", "warm"])?;
+    collect(other)?;
+    for copy in run(other, "warm", 2)? {
+        expect_whole_journal(other, &copy)?;
+        let look = "cd /data; stat -c '%n %f %h %s %Y' a b c d e f; readlink c; cat b";
+        let seen = other.shell(&copy, look)?;
+        ensure!(seen.lines().any(|line| line == "e 81a4 1 1048576" || line.starts_with("e 81a4 1 1048576 ")), "{seen}");
+        ensure!(seen.contains("a 89ed 2 5 ") && seen.contains("b 89ed 2 5 ") && seen.contains("d 11a4 1 0 "), "{seen}");
+        ensure!(seen.contains("f 41c0 2 ") && seen.contains(" 1\n") && seen.ends_with("a\ntext\n"), "{seen}");
+        let own = other.json(&["volume", "inspect", &format!("ws-{copy}"), "--json"])?;
+        ensure!(own["usage"]["bytes_max"] == 1 << 30 && own["durability"] == "object", "{own}");
+    }
+    remove_all(other)?;
+    forget(other, "warm")
+}
+
+fn wait_until(holds: impl Fn() -> Result<bool>) -> Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !holds()? {
+        ensure!(Instant::now() < deadline, "not in time");
+        sleep(Duration::from_millis(5));
+    }
+    Ok(())
 }
 
 fn elsewhere(first: &Node, second: &Node) -> Result<()> {

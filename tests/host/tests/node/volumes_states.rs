@@ -8,13 +8,14 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use pando_host_tests::{node::Node, runner::Case};
 
-use crate::volumes::{run_with, scribe_case, with_scribe};
+use crate::volumes::{fails, run_with, scribe_case, with_scribe, write_by_mapping};
 
 pub(crate) fn cases() -> Vec<Case> {
     let case = |name: &str, body| scribe_case(&format!("volumes::{name}"), "0", body);
     vec![
         case("states_are_kept_restored_and_forked", history),
         case("states_are_compared_verified_and_carried_elsewhere", carried_elsewhere),
+        case("forks_are_compared", forks_compared),
         case("states_have_what_was_written_through_mappings", mapped),
         Case::new("volumes::commits_come_as_often_as_the_node_was_told", || {
             with_scribe(&["--volumes-lag", "60m"], |node| behind(node, false))?;
@@ -53,12 +54,12 @@ fn carried_elsewhere(node: &Node) -> Result<()> {
     )?;
     node.ok(&["volume", "snapshot", "ws", "before"])?;
     node.shell(&id, "cd /workspace; echo new > changed; rm gone; echo y > d/added; chmod 600 d/same")?;
-    let changes = node.ok(&["volume", "diff", "ws", "before"])?;
+    let changes = node.ok(&["volume", "diff", "ws@before"])?;
     for line in ["M changed", "- gone", "+ d/added", "m d/same"] {
         ensure!(changes.lines().any(|found| found == line), "{line:?} is missing:\n{changes}");
     }
     ensure!(!changes.contains("link"), "{changes}");
-    ensure!(node.ok(&["volume", "diff", "ws", "before", "before"])?.is_empty(), "a state differs from itself");
+    ensure!(node.ok(&["volume", "diff", "ws@before", "ws@before"])?.is_empty(), "a state differs from itself");
     for state in ["ws", "ws@before"] {
         let said = node.ok(&["volume", "verify", state])?;
         ensure!(said.contains("all of it is sound"), "{state}: {said}");
@@ -78,6 +79,32 @@ fn carried_elsewhere(node: &Node) -> Result<()> {
     ensure!(status == 200 && body.contains("# TYPE"), "{status} {body}");
     node.ok(&["rm", "--all"])?;
     node.ok(&["volume", "rm", "ws@before", "ws", "copy"]).map(drop)
+}
+
+fn forks_compared(node: &Node) -> Result<()> {
+    node.ok(&["volume", "create", "ws"])?;
+    let one = run_with(node, &["ws:/workspace"])?;
+    node.shell(&one, "cd /workspace; mkdir d; echo same > d/same; echo old > changed; echo x > gone")?;
+    node.ok(&["volume", "fork", "ws", "fork"])?;
+    ensure!(node.ok(&["volume", "diff", "ws", "fork"])?.is_empty(), "a fork differs");
+    node.shell(&one, "cd /workspace; echo new > changed; rm gone; echo y > d/added; chmod 600 d/same")?;
+    let two = run_with(node, &["fork:/workspace"])?;
+    // The first that each makes has the same number, and the page only the kernel has.
+    node.shell(&two, "cd /workspace; echo z > only-here; mkdir e; mv changed e/moved")?;
+    write_by_mapping(node, &two, "mapped")?;
+    let changes = node.ok(&["volume", "diff", "ws", "fork"])?;
+    let mut lines: Vec<&str> = changes.lines().collect();
+    lines.sort_unstable();
+    let moved = ["M e/moved", "R e/moved (was changed)"];
+    let expected = [&["+ e/", "+ gone", "+ only-here", "+ page", "- d/added"], &moved[..], &["m d/same"]].concat();
+    ensure!(lines == expected, "{changes}");
+    fails(node, &["volume", "diff", "ws", "fork@before"], 4, "before")?;
+    fails(node, &["volume", "diff", "ws", "nobody"], 4, "nobody")?;
+    // One that is no relation has other files.
+    node.ok(&["volume", "create", "other"])?;
+    ensure!(node.ok(&["volume", "diff", "other", "ws"])?.contains("+ d/same"), "all of it is new");
+    node.ok(&["rm", "--all"])?;
+    node.ok(&["volume", "rm", "ws", "fork", "other"]).map(drop)
 }
 
 fn behind(node: &Node, is_committed: bool) -> Result<()> {
@@ -162,7 +189,7 @@ fn states_of_a_mapping(node: &Node, mut mapper: Mapper) -> Result<()> {
     ensure!(page("unpacked")? == "state 3", "an archive: {:?}", page("unpacked")?);
     std::fs::remove_file(archive)?;
     mapper.write("state 4")?;
-    ensure!(node.ok(&["volume", "diff", "ws", "one"])?.contains("M page"), "a difference");
+    ensure!(node.ok(&["volume", "diff", "ws@one"])?.contains("M page"), "a difference");
     mapper.write("state 5")?;
     let before = node.ok(&["volume", "restore", "ws", "one"])?.trim_end().to_owned();
     ensure!(page(&format!("ws@{before}"))? == "state 5", "what was before a restore");

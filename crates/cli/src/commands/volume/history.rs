@@ -59,17 +59,15 @@ pub(crate) struct ForkArgs {
     checkpoint: Option<TemplateName>,
 }
 
-/// Show which paths differ between two states of a volume, one a line, without reading files.
+/// Show which paths differ between two states of a volume, or of volumes that were forked, one a line, without reading files.
 ///
-/// `+` is new, `-` is gone, `M` has another content, `m` only other permissions, owner, times or attributes, `R` has another name.
+/// Files are told by when they were made: of volumes that do not come from one another all differ. `+` is new, `-` is gone, `M` has another content, `m` only other permissions, owner, times or attributes, `R` has another name.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DiffArgs {
-    /// Name of the volume.
-    volume: VolumeName,
-    /// The snapshot to compare with.
-    from: SnapshotName,
-    /// What it is compared with: a snapshot. Without it: the volume as it is now.
-    to: Option<SnapshotName>,
+    /// The earlier state: `ws@before`, or `ws` as it is now.
+    from: State,
+    /// The later one. Without it: the volume of the earlier one as it is now.
+    to: Option<State>,
     /// Print JSON, one document a line.
     #[arg(long)]
     json: bool,
@@ -126,8 +124,12 @@ async fn kept(volume: &VolumeName, checkpoint: &TemplateName, client: &Client) -
 }
 
 pub(super) async fn diff(args: &DiffArgs, client: &Client) -> Result<()> {
-    let to = args.to.as_ref().map(|to| format!("&to={to}")).unwrap_or_default();
-    let path = format!("/volumes/{}/diff?from={}{to}", args.volume, args.from);
+    let State { volume, snapshot } = &args.from;
+    let from = snapshot.as_ref().map(|from| format!("from={from}"));
+    let with = args.to.as_ref().map(|State { volume, .. }| format!("with={volume}"));
+    let to = args.to.iter().find_map(|to| Some(format!("to={}", to.snapshot.as_ref()?)));
+    let query: Vec<String> = [from, with, to].into_iter().flatten().collect();
+    let path = format!("/volumes/{volume}/diff?{}", query.join("&"));
     client
         .get_lines(&path, |change: VolumeChange| {
             if args.json {

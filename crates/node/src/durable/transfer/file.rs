@@ -9,8 +9,10 @@ use base::{
 
 use crate::error::{Context, Error, Result};
 
-/// Version of all records.
-const VERSION: u16 = 1;
+/// Version of all records of a file.
+const VERSION: u16 = 2;
+/// The one before knows no volumes: an older node reads what has none.
+const WITHOUT_VOLUMES: u16 = 1;
 /// Bytes of the digest in the last record.
 const DIGEST_BYTES: usize = blake3::OUT_LEN;
 
@@ -30,19 +32,25 @@ pub(super) enum Kind {
     Root = 0x4e14,
     /// The end, with a digest of everything before it.
     End = 0x4e15,
+    /// What a volume is. Pieces of an archive follow.
+    Volume = 0x4e16,
+    /// The end of that archive.
+    VolumeEnd = 0x4e17,
 }
 
 impl Kind {
-    const ALL: [Self; 6] = [Self::Description, Self::Piece, Self::Chunk, Self::Leaf, Self::Root, Self::End];
+    const ALL: [Self; 8] =
+        [Self::Description, Self::Piece, Self::Chunk, Self::Leaf, Self::Root, Self::End, Self::Volume, Self::VolumeEnd];
 
     /// Most bytes in one: checked before they are read.
     fn bytes_max(self) -> usize {
         match self {
-            Self::Description => RECORD_BYTES_MAX,
+            Self::Description | Self::Volume => RECORD_BYTES_MAX,
             Self::Piece => PIECE_BYTES,
             Self::Chunk | Self::Leaf => store::limits::CHUNK_BYTES_MAX,
             Self::Root => memory::limits::ROOT_BYTES_MAX + HEADER_BYTES,
             Self::End => DIGEST_BYTES,
+            Self::VolumeEnd => 0,
         }
     }
 }
@@ -53,16 +61,18 @@ pub(super) const PIECE_BYTES: usize = 1 << 20;
 /// Writes records.
 pub(super) struct FileWriter<W> {
     out: W,
+    version: u16,
     digest: blake3::Hasher,
 }
 
 impl<W: Write> FileWriter<W> {
-    pub(super) fn new(out: W) -> Self {
-        Self { out, digest: blake3::Hasher::new() }
+    pub(super) fn new(out: W, has_volumes: bool) -> Self {
+        let version = if has_volumes { VERSION } else { WITHOUT_VOLUMES };
+        Self { out, version, digest: blake3::Hasher::new() }
     }
 
     pub(super) fn write(&mut self, kind: Kind, payload: &[u8]) -> Result<()> {
-        let framed = frame::encode(kind as u16, VERSION, payload).map_err(damaged)?;
+        let framed = frame::encode(kind as u16, self.version, payload).map_err(damaged)?;
         self.digest.update(&framed);
         self.out.write_all(&framed).doing("write the file")
     }
@@ -106,7 +116,7 @@ impl<R: Read> FileReader<R> {
         framed[..HEADER_BYTES].copy_from_slice(&header);
         self.fill(&mut framed[HEADER_BYTES..])?;
         match frame::decode(&framed, number, VERSION).map_err(damaged)? {
-            (VERSION, _) => {}
+            (WITHOUT_VOLUMES..=VERSION, _) => {}
             _ => return Err(damaged("a version that never was")),
         }
         if kind != Kind::End {
@@ -151,12 +161,23 @@ pub(super) fn damaged(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) 
 mod tests {
     use super::*;
 
-    const ALL: &[Kind] = &[Kind::Description, Kind::Piece, Kind::Chunk, Kind::Leaf, Kind::Root];
+    const ALL: &[(Kind, &[u8])] = &[
+        (Kind::Description, b"{}"),
+        (Kind::Piece, b"piece"),
+        (Kind::Chunk, b"chunk"),
+        (Kind::Leaf, b""),
+        (Kind::Root, b"root"),
+    ];
+    const VOLUME: &[(Kind, &[u8])] = &[(Kind::Volume, b"{}"), (Kind::Piece, b"archive"), (Kind::VolumeEnd, b"")];
 
     fn file() -> Vec<u8> {
+        file_of(ALL, false)
+    }
+
+    fn file_of(records: &[(Kind, &[u8])], has_volumes: bool) -> Vec<u8> {
         let mut bytes = Vec::new();
-        let mut writer = FileWriter::new(&mut bytes);
-        for (kind, payload) in ALL.iter().zip([&b"{}"[..], b"piece", b"chunk", b"", b"root"]) {
+        let mut writer = FileWriter::new(&mut bytes, has_volumes);
+        for (kind, payload) in records {
             writer.write(*kind, payload).unwrap();
         }
         writer.finish().unwrap();
@@ -164,8 +185,13 @@ mod tests {
     }
 
     fn read(bytes: &[u8]) -> Result<Vec<(Kind, Vec<u8>)>> {
+        read_as(bytes, ALL)
+    }
+
+    fn read_as(bytes: &[u8], records: &[(Kind, &[u8])]) -> Result<Vec<(Kind, Vec<u8>)>> {
         let mut reader = FileReader::new(bytes);
-        let records = (0..ALL.len()).map(|_| reader.next(ALL)).collect::<Result<_>>()?;
+        let kinds: Vec<Kind> = records.iter().map(|(kind, _)| *kind).collect();
+        let records = kinds.iter().map(|_| reader.next(&kinds)).collect::<Result<_>>()?;
         reader.finish().map(|()| records)
     }
 
@@ -175,6 +201,11 @@ mod tests {
         let records = read(&file()).unwrap();
         assert_eq!(records.len(), 5);
         assert_eq!(records[2], (Kind::Chunk, b"chunk".to_vec()));
+        let whole = [ALL, VOLUME].concat();
+        let bytes = file_of(&whole, true);
+        assert_eq!(bytes, include_bytes!("../../../tests/golden/checkpoint-file-v2.bin"));
+        let records = read_as(&bytes, &whole).unwrap();
+        assert!(records.iter().map(|(kind, bytes)| (*kind, &bytes[..])).eq(whole));
     }
 
     #[test]

@@ -1,0 +1,131 @@
+//! What this node has made of volumes that nobody has been told of: snapshots of cuts, volumes of copies that do not run yet, volumes on their way
+//! into a file or out of one. Each is noted in the state directory before it is asked for, and until somebody knows of it or it is gone: a node
+//! that is killed in between removes it when it is started again.
+
+use std::{fmt, fs, io, str::FromStr, sync::Arc, time::Duration};
+
+use base::id::{InvalidId, SnapshotName, VolumeName};
+use hyper::Method;
+
+use super::Node;
+use crate::error::{Context, Error, Result, chain};
+
+/// Seconds between attempts to remove what may come to be yet: requests that were under way end within this, and the store may be away.
+pub(super) const REMOVAL_RESTS_S: [u64; 5] = [1, 2, 4, 16, 64];
+
+/// A volume, or a snapshot of one. As text, and so as the name of its note: `VOLUME` or `VOLUME@SNAPSHOT`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Unseen {
+    volume: VolumeName,
+    snapshot: Option<SnapshotName>,
+}
+
+impl Unseen {
+    pub(super) fn volume(volume: &VolumeName) -> Self {
+        Self { volume: volume.clone(), snapshot: None }
+    }
+
+    pub(super) fn snapshot(volume: &VolumeName, snapshot: &SnapshotName) -> Self {
+        Self { volume: volume.clone(), snapshot: Some(snapshot.clone()) }
+    }
+}
+
+impl fmt::Display for Unseen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.snapshot {
+            None => write!(f, "{}", self.volume),
+            Some(snapshot) => write!(f, "{}@{snapshot}", self.volume),
+        }
+    }
+}
+
+impl FromStr for Unseen {
+    type Err = InvalidId;
+
+    fn from_str(text: &str) -> std::result::Result<Self, InvalidId> {
+        match text.split_once('@') {
+            None => Ok(Self { volume: text.parse()?, snapshot: None }),
+            Some((volume, snapshot)) => Ok(Self { volume: volume.parse()?, snapshot: Some(snapshot.parse()?) }),
+        }
+    }
+}
+
+impl Node {
+    /// To be called before it is asked for.
+    pub(super) fn note_unseen(&self, unseen: &Unseen) -> Result<()> {
+        let path = self.config.unseen_dir().join(unseen.to_string());
+        fs::File::create(&path).at("create", &path).map(drop)
+    }
+
+    /// It is gone, or somebody knows of it.
+    pub(super) fn forget_note(&self, unseen: &Unseen) {
+        let path = self.config.unseen_dir().join(unseen.to_string());
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!(path = %path.display(), %error, "what it notes will be removed at the next start");
+            }
+            _ => {}
+        }
+    }
+
+    /// Removes it. If that fails, the next start of this node tries again.
+    pub(super) async fn remove_unseen(&self, unseen: &Unseen) {
+        let path = match unseen {
+            Unseen { volume, snapshot: None } => format!("/{volume}"),
+            Unseen { volume, snapshot: Some(snapshot) } => format!("/{volume}/snapshots/{snapshot}"),
+        };
+        let removed: Result<()> = self.ask_volume(Method::DELETE, path, &()).await;
+        match removed {
+            Ok(()) | Err(Error::VolumeRefused { status: 404, .. }) => self.forget_note(unseen),
+            Err(error) => tracing::warn!(
+                %unseen,
+                error = chain(&error),
+                "something of a volume that nobody wants any more stays until this node is started again"
+            ),
+        }
+    }
+
+    /// What earlier processes of this node have left. What a recorded sandbox has is not among it: somebody may know of it.
+    pub(super) fn unseen_of_earlier(&self) -> Result<Vec<Unseen>> {
+        let directory = self.config.unseen_dir();
+        let mut left = Vec::new();
+        for entry in fs::read_dir(&directory).at("list", &directory)? {
+            let name = entry.at("list", &directory)?.file_name();
+            let Some(unseen) = name.to_str().and_then(|name| name.parse::<Unseen>().ok()) else { continue };
+            let sandboxes = self.state().sandboxes();
+            let is_used = unseen.snapshot.is_none()
+                && sandboxes.iter().flat_map(|record| &record.volumes).any(|mount| mount.volume == unseen.volume);
+            if is_used { self.forget_note(&unseen) } else { left.push(unseen) }
+        }
+        Ok(left)
+    }
+
+    /// Removes them, more than once: what was asked for may come to be yet, and the store may be away.
+    pub(super) async fn remove_all_unseen(self: Arc<Self>, left: Vec<Unseen>) {
+        if left.is_empty() {
+            return;
+        }
+        for rest in REMOVAL_RESTS_S {
+            for unseen in &left {
+                self.remove_unseen(unseen).await;
+            }
+            tokio::time::sleep(Duration::from_secs(rest)).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_are_named_by_what_they_note() {
+        let volume: VolumeName = "ws".parse().unwrap();
+        for unseen in [Unseen::volume(&volume), Unseen::snapshot(&volume, &SnapshotName::random())] {
+            assert_eq!(unseen.to_string().parse(), Ok(unseen));
+        }
+        for wrong in ["", "@", "ws@", "@a", "a@b@c", "../a", ".tmp"] {
+            assert!(wrong.parse::<Unseen>().is_err(), "{wrong}");
+        }
+    }
+}
