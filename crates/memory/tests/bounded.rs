@@ -5,8 +5,8 @@
 use std::fs;
 
 use memory::{
-    BoxError, ChunkId, ChunkSink, ChunkSource, Error, Known, Options, PAGE_BYTES, PageRun, PageSource, codec::Codec,
-    codec::Packing, limits::KNOWN_PAGES_MAX, scan::Piece,
+    BoxError, ChunkId, ChunkSink, ChunkSource, Error, Known, Options, PAGE_BYTES, PageRun, PageSource, codec::Packing,
+    limits::KNOWN_PAGES_MAX, scan::Piece,
 };
 
 /// Memory without end: each other page is zero, no two of the rest are equal.
@@ -75,7 +75,7 @@ fn a_dump_of_eight_gigabytes_takes_less_than_64_mib() {
     let known = known();
     // More pages than are remembered, more chunks than are, and more leaves than fit the root.
     let pieces = [Ok(Piece::Own(PageRun { first: 1 << 20, count: 2 << 20 }))];
-    let options = Options { packing: Packing { codec: Codec::Lz4, cluster_pages: 16, chunk_pages: 16 }, threads: 2 };
+    let options = Options { packing: Packing::SMALL, threads: 4 };
     let dumped = memory::dump(&Endless, pieces.into_iter(), &mut Nowhere(0), options, &known).unwrap();
     assert_eq!((dumped.totals.data_pages, dumped.totals.zero_pages), (1 << 20, 1 << 20));
     println!("{} MiB", peak_bytes() >> 20);

@@ -8,7 +8,7 @@ use std::{
 use tokio::runtime::{Builder, Runtime};
 
 use crate::{
-    durable::{self, Durable, Settings, transfer},
+    durable::{self, Durable, PeerSettings, Settings, transfer},
     keeper::message::{FromKeeper, Parcel, ToKeeper},
     records::{NodeRecord, SandboxRecord, TemplateRecord},
 };
@@ -55,7 +55,13 @@ impl Importer {
             // It may not be there.
             let _ = std::fs::remove_dir_all(&self.folder);
         }
-        let settings = Settings { objects: None, database: None, master_keys: None, cache_bytes: 64 << 20 };
+        let settings = Settings {
+            objects: None,
+            database: None,
+            master_keys: None,
+            cache_bytes: 64 << 20,
+            peers: PeerSettings::default(),
+        };
         let durable = match self.durable.take() {
             Some(durable) => durable,
             None => self.runtime.block_on(Durable::open(&settings, &self.folder))?,

@@ -114,6 +114,8 @@ pub(crate) struct Node {
     writing_back: Arc<Semaphore>,
     /// Held while a pager is looked for or started: of two that start at once the second would take the first one's socket away.
     reaching_pager: Arc<AsyncMutex<()>>,
+    /// Who may ask the pager how far it is.
+    asking_pager: Semaphore,
     /// The pool may have room, or a start has ended.
     pool_work: Notify,
     /// Limits are to be bound.
@@ -167,6 +169,7 @@ impl Node {
             creating: Semaphore::new(CREATED_AT_ONCE),
             writing_back: Arc::new(Semaphore::new(write_back::AT_ONCE)),
             reaching_pager: Arc::default(),
+            asking_pager: Semaphore::new(pages::ASKING_AT_ONCE),
             pool_work: Notify::new(),
             limits_work: Notify::new(),
             sweep_work: Notify::new(),

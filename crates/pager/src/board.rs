@@ -125,6 +125,13 @@ impl Board {
         to_descriptor(self.get(word))
     }
 
+    /// As [`Board::descriptor`], for who closes it.
+    pub(crate) fn take_descriptor(self, word: Word) -> Option<RawFd> {
+        let number = self.descriptor(word);
+        self.set(word, 0);
+        number
+    }
+
     /// The places of clients' connections, as descriptors plus one.
     pub(crate) fn clients(self) -> &'static [AtomicU64] {
         &self.words()[CLIENTS..CLIENTS + CLIENTS_MAX]

@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io::{Read, Seek, Write},
+    io::{ErrorKind, Read, Seek, Write},
     ops::Range,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::Path,
@@ -63,6 +63,18 @@ impl Client {
         }
         connect(&socket, &address).map_err(Error::system("reach the pager's guardian"))?;
         Ok(Self { socket })
+    }
+
+    /// As [`Client::connect`]; none if nobody listens there. Another failure does not say that.
+    pub fn find(socket: &Path) -> Result<Option<Self>, Error> {
+        match Self::connect(socket) {
+            Err(Error::System { source, .. })
+                if matches!(source.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) =>
+            {
+                Ok(None)
+            }
+            connected => connected.map(Some),
+        }
     }
 
     /// Has a process served, and all that are forked from it, until each has all its pages. The process should close its own

@@ -65,8 +65,8 @@ pub const FETCH_THREADS: usize = 8;
 /// Threads that fill in the background.
 pub const FILL_THREADS: usize = 2;
 
-/// Clients connected at a time: the node's server, and a person who looks.
-pub const CLIENTS_MAX: usize = 16;
+/// Clients connected at a time: the node's server, once for each restore, and some who wait for memory; and a person who looks.
+pub const CLIENTS_MAX: usize = 64;
 
 /// Largest message between client and guardian. What is larger goes in a memfd beside it.
 pub const MESSAGE_BYTES_MAX: usize = 16 << 10;

@@ -13,7 +13,7 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use common::{Guardian, Mode, Picture, Victim, be_guardian, victim_program, wait_until};
-use pager::{Counters, RECORDING};
+use pager::{Client, Counters, RECORDING};
 use rustix::{
     event::{PollFd, PollFlags, poll},
     process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal, test_kill_process},
@@ -51,6 +51,7 @@ fn run_all(filter: &str) -> Result<()> {
         ("an_image_that_cannot_be_opened_stops_its_process", an_image_that_cannot_be_opened_stops_its_process),
         ("images_give_their_places_to_later_ones", images_give_their_places_to_later_ones),
         ("a_guardian_without_work_ends", a_guardian_without_work_ends),
+        ("a_pager_that_is_alone_ends_what_it_has_and_others_begin", alone),
         ("any_of_them_may_be_killed_at_any_moment", any_of_them_may_be_killed_at_any_moment),
     ];
     let dir = tempfile::tempdir()?;
@@ -250,6 +251,30 @@ fn a_guardian_without_work_ends(program: &Path) -> Result<()> {
     wait_until("the pager is gone", || Ok(test_kill_process(pager).is_err()))?;
     ensure!(guardian.client().is_err());
     Ok(())
+}
+
+fn alone(program: &Path) -> Result<()> {
+    let mut guardian = Guardian::start(4 << 20, 20_000, 60_000)?;
+    let before = begin(program, &guardian, "before", &picture(11), 2000)?;
+    let status = guardian.client()?.status()?;
+    ensure!(status.images.iter().any(|image| image.processes > 0), "it has all its pages already");
+    let mut waiting = guardian.client()?;
+    let pidfd =
+        |pid: i32| Ok::<_, anyhow::Error>(pidfd_open(Pid::from_raw(pid).context("a pid")?, PidfdFlags::empty())?);
+    let (first, spare, pager) = (pidfd(status.guardian_pid)?, pidfd(status.spare_pid)?, pidfd(status.pager_pid)?);
+    // It would make another spare.
+    pidfd_send_signal(&first, Signal::STOP)?;
+    for victim in [&spare, &first] {
+        pidfd_send_signal(victim, Signal::KILL)?;
+        poll(&mut [PollFd::new(victim, PollFlags::IN)], None)?;
+    }
+    wait_until("clients hear that nobody listens", || Ok(Client::find(&guardian.socket)?.is_none()))?;
+    ensure!(waiting.status().is_err(), "one that was connected hears it, too");
+    guardian.start_another()?;
+    ends_well(begin(program, &guardian, "after", &picture(12), 600)?)?;
+    ends_well(before)?;
+    poll(&mut [PollFd::new(&pager, PollFlags::IN)], None)?;
+    guardian.finish()
 }
 
 /// Kills one of the three, or the pager and one of the others, as soon as all are there again.

@@ -120,7 +120,7 @@ fn capture_until(spec: &CaptureSpec, during_pause: Step<'_>, hold: Option<Step<'
     // What takes long comes before the stop and is only confirmed in the pause: a search for files, and `smaps`, for which the kernel walks
     // the whole address space.
     let watched = watches::find(pid)?;
-    let before = procfs::mappings(pid, "smaps")?;
+    let before = arrived(pid)?;
     // A hostile program can keep a thread of its own from ever coming back: then this process ends, and with it all it holds.
     let deadman = Deadman::arm(PAUSE_MAX);
     let mut stopped = seize(spec)?;
@@ -160,6 +160,20 @@ fn capture_until(spec: &CaptureSpec, during_pause: Step<'_>, hold: Option<Step<'
         None => pause,
     };
     Ok(Capture { image, still, pause })
+}
+
+/// Its mappings, as soon as all pages of them are there. Whoever asks has waited for that; what says so may be a moment late.
+fn arrived(pid: i32) -> Result<Vec<MapLine>, Error> {
+    let began = Instant::now();
+    loop {
+        let lines = procfs::mappings(pid, "smaps")?;
+        let Some(awaited) = lines.iter().find(|line| line.awaited) else { return Ok(lines) };
+        if began.elapsed() > PASS_MAX {
+            // A still would have zeros there.
+            return Err(Error::Refused(vec![Refusal::AwaitedMemory { address: awaited.range.start }]));
+        }
+        std::thread::sleep(WAIT_MAX / 16);
+    }
 }
 
 /// Stops the source where every thread is in the program: right after its own start some may still be on their way into it.

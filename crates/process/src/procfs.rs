@@ -28,6 +28,8 @@ pub(crate) struct MapLine {
     pub(crate) path: Vec<u8>,
     pub(crate) flags: MappingFlags,
     pub(crate) huge_tlb: bool,
+    /// Pages that are missing are somebody's to bring (userfaultfd): the pager's, or they would read as zeros.
+    pub(crate) awaited: bool,
     pub(crate) io: bool,
     /// It may be made writable: a shared mapping's file was open for writing.
     pub(crate) may_write: bool,
@@ -129,6 +131,7 @@ fn map_line(line: &[u8]) -> Option<MapLine> {
         path: unescape(path),
         flags: MappingFlags::default(),
         huge_tlb: false,
+        awaited: false,
         io: false,
         may_write: false,
         protection_key: 0,
@@ -169,6 +172,7 @@ fn apply_flags(line: &mut MapLine, flags: &[u8]) {
             b"sl" => known.sealed = true,
             b"mw" => line.may_write = true,
             b"ht" => line.huge_tlb = true,
+            b"um" => line.awaited = true,
             b"io" | b"pf" => line.io = true,
             _ => {}
         }

@@ -101,6 +101,10 @@ pub enum Refusal {
     SyscallDispatch { tid: i32 },
     #[error("thread {tid} has signal {signal} pending, which a debugger needs: let it be delivered first")]
     PendingTrap { tid: i32, signal: i32 },
+    #[error(
+        "part of its memory (at {address:#x}) has not arrived from its checkpoint yet: try again; if that does not help, the processes of its pager were killed"
+    )]
+    AwaitedMemory { address: u64 },
     #[error("it is a zombie or has lost its main thread")]
     MainThreadGone,
 }

@@ -5,7 +5,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, PoisonError, RwLock},
+    sync::{
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use async_trait::async_trait;
@@ -103,6 +106,8 @@ pub struct RealmKeys {
     objects: Objects,
     provider: Arc<dyn KeyProvider>,
     known: RwLock<HashMap<KeyId, Arc<DataKey>>>,
+    /// Whether these are all that there were at some time: the newest of them may seal then.
+    all_known: AtomicBool,
     /// Held while keys are read or made, so that many who want one cause it once.
     obtaining: tokio::sync::Mutex<()>,
 }
@@ -110,7 +115,8 @@ pub struct RealmKeys {
 impl RealmKeys {
     /// The keys of `realm`; nothing is read before a key is needed.
     pub fn new(objects: Objects, provider: Arc<dyn KeyProvider>, realm: Realm) -> Self {
-        Self { realm, objects, provider, known: RwLock::new(HashMap::new()), obtaining: tokio::sync::Mutex::new(()) }
+        let (known, all_known, obtaining) = (RwLock::default(), AtomicBool::new(false), tokio::sync::Mutex::default());
+        Self { realm, objects, provider, known, all_known, obtaining }
     }
 
     /// Whose keys these are.
@@ -140,7 +146,7 @@ impl RealmKeys {
         if self.newest().is_some() { Ok(()) } else { self.load().await }
     }
 
-    /// The key with this identifier, also if another node has made it since.
+    /// The key with this identifier, also if another node has made it since. What is wrong with other keys does not matter.
     pub async fn get(&self, id: KeyId) -> Result<Arc<DataKey>, KeyError> {
         if let Some(key) = self.known(id) {
             return Ok(key);
@@ -149,8 +155,9 @@ impl RealmKeys {
         if let Some(key) = self.known(id) {
             return Ok(key);
         }
-        self.load().await?;
-        self.known(id).ok_or_else(|| KeyError::UnknownKey { realm: self.realm.clone(), key: id })
+        let masters = self.wrappings().await?.remove(&id).unwrap_or_default();
+        let key = self.unwrap_any(id, &masters).await?;
+        Ok(self.remember(key))
     }
 
     /// Makes a new data key, which seals what is written from now on. (Another node goes on with the key that it knows until it
@@ -196,7 +203,11 @@ impl RealmKeys {
         self.known.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
     }
 
+    /// None: there is none, or nobody knows yet.
     fn newest(&self) -> Option<Arc<DataKey>> {
+        if !self.all_known.load(Ordering::Acquire) {
+            return None;
+        }
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         known.values().max_by_key(|key| (key.sequence, key.id)).cloned()
     }
@@ -222,6 +233,7 @@ impl RealmKeys {
                 self.remember(key);
             }
         }
+        self.all_known.store(true, Ordering::Release);
         Ok(())
     }
 
@@ -238,15 +250,21 @@ impl RealmKeys {
         Ok(found)
     }
 
-    /// The key, by the first of its master keys that is known; the current one first.
+    /// The key, by the first of its master keys that opens it; the current one first.
     async fn unwrap_any(&self, id: KeyId, masters: &[String]) -> Result<DataKey, KeyError> {
         let mut masters: Vec<&String> = masters.iter().collect();
         masters.sort_by_key(|master| *master != self.provider.current());
         let mut failure = KeyError::UnknownKey { realm: self.realm.clone(), key: id };
         for master in masters {
             match self.unwrap(id, master).await {
-                Err(unknown @ KeyError::UnknownMaster { .. }) => failure = unknown,
-                other => return other,
+                Ok(key) => return Ok(key),
+                // It may be the one that opens it.
+                Err(unreachable @ KeyError::Objects { .. }) => return Err(unreachable),
+                // A wrapping that is damaged says more than one that is not for us.
+                Err(error) if matches!(failure, KeyError::UnknownKey { .. } | KeyError::UnknownMaster { .. }) => {
+                    failure = error;
+                }
+                Err(_) => {}
             }
         }
         Err(failure)

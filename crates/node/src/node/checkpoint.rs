@@ -33,6 +33,9 @@ use crate::{
     state::FORK_LAYER,
 };
 
+/// Threads that pack memory: what a dump takes of it grows with each, and the sandboxes want processors, too.
+const THREADS_MAX: usize = 4;
+
 /// Name of the description of the program in the directory of the capture.
 const STATE: &str = "state";
 
@@ -324,8 +327,14 @@ fn find_base(
             Known::default()
         })
     };
-    let restored = captured.restored.as_ref().map(|from| base::restored(from, durable, runtime, writing));
-    if let Some(base) = restored.transpose()?.flatten() {
+    let restored = captured.restored.as_ref().and_then(|from| {
+        base::restored(from, durable, runtime, writing).unwrap_or_else(|error| {
+            // All of it can be stored without.
+            tracing::warn!(error = crate::chain(&error), "the checkpoint that it comes from is of no use to this one");
+            None
+        })
+    });
+    if let Some(base) = restored {
         let known = known(&base);
         return Ok((Some(base), known));
     }
@@ -370,7 +379,7 @@ fn write_memory(writing: &mut Writing, memory: &Memory, base: Option<i32>, known
 }
 
 fn threads() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
+    std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX)
 }
 
 pub(super) fn to_api(checkpoint: &Checkpoint, manifest: &str) -> Result<api::Checkpoint> {

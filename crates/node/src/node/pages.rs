@@ -32,6 +32,10 @@ const START_TICK: Duration = Duration::from_millis(2);
 const FILL_TICK: Duration = Duration::from_millis(20);
 /// How long it may take to notice that the last process that lacks pages has ended.
 const STOP_MAX: Duration = Duration::from_secs(5);
+/// How often in a row it may give no answer.
+const FAILURES_MAX: u32 = 3;
+/// Who may ask it at a time whether memory has arrived: fewer than clients can be connected.
+pub(super) const ASKING_AT_ONCE: usize = 16;
 /// How long a fork waits for the pages that its source still lacks.
 const FILL_MAX: Duration = Duration::from_secs(600);
 
@@ -68,7 +72,8 @@ impl Node {
     /// One that an earlier node has left is let end when nobody lacks pages any more: it has that node's settings.
     pub(super) async fn keep_pager(self: Arc<Self>) {
         let socket = self.pager_socket();
-        if tokio::task::spawn_blocking(move || Client::connect(&socket).is_ok()).await.unwrap_or(true) {
+        let found = tokio::task::spawn_blocking(move || Client::find(&socket)).await;
+        if !matches!(found, Ok(Ok(None))) {
             return;
         }
         match self.reach_pager().await {
@@ -99,24 +104,38 @@ impl Node {
 
     /// Waits until no process of an image lacks pages: what is not there yet would be missing in a fork. Copies are not filled otherwise.
     pub(super) async fn wait_filled(&self, image: &str) -> Result<()> {
-        let (socket, image) = (self.pager_socket(), image.to_owned());
-        let wait = move || {
-            let deadline = Instant::now() + FILL_MAX;
-            // Without a pager nothing is missing: it ends only when nobody lacks pages.
-            while let Ok(mut client) = Client::connect(&socket) {
-                let status = client.hurry(&image).and_then(|()| client.status()).storing("ask the pager")?;
-                if status.images.iter().all(|served| served.name != image || served.processes == 0) {
-                    break;
-                }
-                if Instant::now() > deadline {
-                    return Err(format!("it did not arrive within {} s", FILL_MAX.as_secs()))
-                        .storing("wait for its memory");
-                }
-                std::thread::sleep(FILL_TICK);
+        let deadline = Instant::now() + FILL_MAX;
+        let mut failures = 0;
+        loop {
+            match self.is_filled(image).await {
+                Ok(true) => return Ok(()),
+                // One of its processes may have been killed, and another take its place.
+                Err(error) if failures == FAILURES_MAX => return Err(error),
+                Err(_) => failures += 1,
+                Ok(false) => failures = 0,
             }
-            Ok(())
+            if Instant::now() > deadline {
+                return Err(format!("it did not arrive within {} s", FILL_MAX.as_secs()))
+                    .storing("wait for its memory");
+            }
+            tokio::time::sleep(FILL_TICK).await;
+        }
+    }
+
+    /// Without a pager nothing is missing: it ends only when nobody lacks pages. If all of it was killed before, captures see that.
+    async fn is_filled(&self, image: &str) -> Result<bool> {
+        // It is never closed.
+        let _turn = self.asking_pager.acquire().await;
+        let (socket, image) = (self.pager_socket(), image.to_owned());
+        let ask = move || {
+            let Some(mut client) = Client::find(&socket)? else { return Ok(true) };
+            client.hurry(&image)?;
+            let served = client.status()?.images;
+            Ok(served.iter().all(|served| served.name != image || served.processes == 0))
         };
-        tokio::task::spawn_blocking(wait).await.doing("wait for its memory").flatten()
+        let asked: std::result::Result<_, pager::Error> =
+            tokio::task::spawn_blocking(ask).await.doing("ask the pager")?;
+        asked.storing("ask the pager")
     }
 
     /// Ends the pager unless somebody depends on it. Zygotes that have just ended may do so for a moment.
@@ -127,7 +146,7 @@ impl Node {
         let stop = move || {
             let deadline = Instant::now() + patience;
             // Without a connection there is none.
-            while let Ok(mut client) = Client::connect(&socket) {
+            while let Ok(Some(mut client)) = Client::find(&socket) {
                 match client.shutdown() {
                     Err(error) if Instant::now() > deadline => return Err(error),
                     Err(_) => std::thread::sleep(FILL_TICK),
@@ -143,7 +162,8 @@ impl Node {
 }
 
 fn connect_or_start(socket: &Path, command: &[String], group: Option<File>) -> Result<Client> {
-    if let Ok(client) = Client::connect(socket) {
+    // One that cannot be reached has what others depend on, and its socket.
+    if let Some(client) = Client::find(socket).storing("reach the pager")? {
         return Ok(client);
     }
     let Some((program, arguments)) = command.split_first() else {

@@ -81,15 +81,15 @@ impl Node {
         let blank = self.create_blank(&layers, &record.spec.limits);
         let zygote = self.restore_zygote(&record, fetched, hot, began);
         let (zygote, blank) = tokio::join!(zygote, blank);
-        let (name, pages) = (record.spec.name.clone(), record.pages.clone());
+        let (name, pages, manifest) = (record.spec.name.clone(), record.pages.clone(), record.checkpoint.clone());
         let installed = match zygote {
             Ok(zygote) => self.install(record, zygote).await,
             Err(error) => Err(error),
         };
         self.take_in(&name, blank).await;
         installed?;
-        if let Some(pages) = pages {
-            self.record_working_set(&name, pages);
+        if let (Some(pages), Some(manifest)) = (pages, manifest) {
+            self.record_working_set(&name, manifest, pages);
         }
         Ok(())
     }

@@ -26,12 +26,12 @@ const MERGED_PAGES_MAX: usize = 2048;
 
 impl Node {
     /// Some time after a restore, writes down which pages its copies touched first, as far as nobody has done so yet.
-    pub(super) fn record_working_set(self: &Arc<Self>, name: &TemplateName, pages: String) {
+    pub(super) fn record_working_set(self: &Arc<Self>, name: &TemplateName, manifest: String, pages: String) {
         let (node, name) = (Arc::clone(self), name.clone());
         tokio::spawn(async move {
             tokio::time::sleep(pager::RECORDING).await;
             let (durable, socket, runtime) = (node.durable.clone(), node.pager_socket(), Handle::current());
-            let record = move || record(&name, &pages, &socket, &durable, &runtime);
+            let record = move || record((&name, &manifest), &pages, &socket, &durable, &runtime);
             match tokio::task::spawn_blocking(record).await.doing("record a working set").flatten() {
                 Ok(Recorded { pages: 0, .. }) => {}
                 Ok(Recorded { pages, known: 0 }) => {
@@ -56,12 +56,24 @@ struct Recorded {
     known: usize,
 }
 
-/// Blocks.
-fn record(name: &TemplateName, pages: &str, socket: &Path, durable: &Durable, runtime: &Handle) -> Result<Recorded> {
+/// For the checkpoint `name` that was restored from `manifest`. Blocks.
+fn record(
+    (name, manifest): (&TemplateName, &str),
+    pages: &str,
+    socket: &Path,
+    durable: &Durable,
+    runtime: &Handle,
+) -> Result<Recorded> {
     let order = Client::connect(socket).and_then(|mut client| client.working_set(pages)).storing("ask the pager")?;
     let Some((head, mut checkpoint)) = runtime.block_on(Checkpoint::find(durable, name))? else {
         return Ok(Recorded::default());
     };
+    // Another one may have its name by now, whose pages these are not.
+    if head.manifest.to_string() != manifest
+        && !runtime.block_on(Checkpoint::of_manifest(durable, manifest))?.images().eq(checkpoint.images())
+    {
+        return Ok(Recorded::default());
+    }
     let order: Vec<u64> = order.iter().map(|address| address / memory::PAGE_BYTES as u64).collect();
     let (mut set, known) = match read(&checkpoint, durable, runtime) {
         Err(error) if is_out_of_reach(&error) => return Err(error),

@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sys::uffd::Outcome;
 
 use super::{Server, lock, process::Process};
-use crate::board::{Word, borrow};
+use crate::board::{Word, borrow, to_descriptor};
 
 /// Between two rounds.
 const ROUND: Duration = Duration::from_millis(500);
@@ -17,6 +17,7 @@ const ROUND: Duration = Duration::from_millis(500);
 impl Server {
     /// Returns when neither guardian nor spare is left, nor a process to serve.
     pub(super) fn watch_loop(self: &Arc<Self>) {
+        let mut was_alone = false;
         loop {
             std::thread::sleep(ROUND);
             let processes = self.processes(None);
@@ -26,6 +27,9 @@ impl Server {
             let opening = lock(&self.opening).clone();
             lock(&self.images).retain(|index, image| image.processes() > 0 || opening.contains(index));
             let alone = [Word::Guardian, Word::Spare].into_iter().all(|word| self.is_dead(word));
+            if alone && !std::mem::replace(&mut was_alone, true) {
+                self.end_alone();
+            }
             if alone && processes.is_empty() {
                 return;
             }
@@ -34,6 +38,17 @@ impl Server {
                 self.add_event_thread();
             }
         }
+    }
+
+    /// Guardian and spare are gone, and nobody makes others: clients hear that, so that another family can begin in the place of this one, and what is
+    /// still awaited is brought unasked, so that this one ends soon.
+    fn end_alone(&self) {
+        tracing::error!("guardian and spare were killed: the pager brings what is awaited, and takes nothing new");
+        let listener = self.board.take_descriptor(Word::Listener);
+        let clients = self.board.clients().iter().filter_map(|word| to_descriptor(word.swap(0, Ordering::AcqRel)));
+        // Theirs are in the table that this process has alone now.
+        listener.into_iter().chain(clients).for_each(|number| drop(sys::share::adopt(number)));
+        self.board.images().filter(|image| image.is_used()).for_each(|image| image.hurry());
     }
 
     fn is_dead(&self, word: Word) -> bool {

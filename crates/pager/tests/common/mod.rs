@@ -154,20 +154,30 @@ pub fn be_guardian(arguments: &[String]) -> Result<()> {
 pub struct Guardian {
     pub child: Child,
     pub socket: PathBuf,
+    options: [String; 3],
     _dir: tempfile::TempDir,
+}
+
+fn spawn_guardian(socket: &Path, options: &[String]) -> Result<Child> {
+    let child = Command::new(std::env::current_exe()?).arg("guardian").arg(socket).args(options).spawn()?;
+    wait_until("the guardian listens", || Ok(Client::connect(socket).is_ok()))?;
+    Ok(child)
 }
 
 impl Guardian {
     pub fn start(fill_bytes_per_second: u64, give_up_ms: u64, idle_ms: u64) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let socket = dir.path().join("pager.sock");
-        let mut command = Command::new(std::env::current_exe()?);
-        command.arg("guardian").arg(&socket);
-        command.args([fill_bytes_per_second, give_up_ms, idle_ms].map(|number| number.to_string()));
-        let child = command.spawn()?;
-        let guardian = Self { child, socket, _dir: dir };
-        wait_until("the guardian listens", || Ok(guardian.client().is_ok()))?;
-        Ok(guardian)
+        let options = [fill_bytes_per_second, give_up_ms, idle_ms].map(|number| number.to_string());
+        let child = spawn_guardian(&socket, &options)?;
+        Ok(Self { child, socket, options, _dir: dir })
+    }
+
+    /// Another one at the same place, where nobody listens any more.
+    pub fn start_another(&mut self) -> Result<()> {
+        self.child.wait()?;
+        self.child = spawn_guardian(&self.socket, &self.options)?;
+        Ok(())
     }
 
     pub fn client(&self) -> Result<Client> {

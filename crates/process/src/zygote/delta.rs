@@ -293,6 +293,7 @@ mod tests {
             path: Vec::new(),
             flags: MappingFlags::default(),
             huge_tlb: false,
+            awaited: false,
             io: false,
             may_write: false,
             protection_key: 0,

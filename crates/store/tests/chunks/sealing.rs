@@ -227,8 +227,27 @@ async fn a_wrapping_that_does_not_open_costs_no_other() {
     let false_one = format!("{}/next", wrapped.key.rsplit_once('/').unwrap().0);
     fixture.objects.put(&false_one, "noise".into()).await.unwrap();
     with(format!("next:{next}\ntest:{text}")).rewrap().await.unwrap_err();
-    let store = Store::new(fixture.objects.clone(), with(format!("test:{text}")), None, None);
-    assert_eq!(store.read(&chunk).await.unwrap(), "kept");
+    for masters in [format!("test:{text}"), format!("next:{next}\ntest:{text}")] {
+        let store = Store::new(fixture.objects.clone(), with(masters), None, None);
+        assert_eq!(store.read(&chunk).await.unwrap(), "kept");
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_is_damaged_costs_no_other() {
+    let fixture = Fixture::new();
+    let old = fixture.segment(&[b"under the first key"]).await[0];
+    let first = fixture.objects.list("realms/test/keys").await.unwrap().remove(0).key;
+    fixture.store.keys().rotate().await.unwrap();
+    let new = fixture.segment(&[b"under the second key"]).await[0];
+    fixture.objects.delete(&first).await.unwrap();
+    fixture.objects.put(&first, "noise".into()).await.unwrap();
+    let later = store(&fixture.objects, None);
+    assert_eq!(later.read(&new).await.unwrap(), "under the second key");
+    assert!(later.read(&old).await.is_err());
+    // It may be the newest one.
+    let refused = later.keys().current().await.err().unwrap();
+    assert!(matches!(refused, KeyError::Damaged { .. }), "{refused}");
 }
 
 #[tokio::test]

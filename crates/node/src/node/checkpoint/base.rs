@@ -7,7 +7,7 @@ use store::{heads::Head, id::ManifestId};
 use tokio::runtime::Handle;
 
 use crate::{
-    durable::{BlobRef, Checkpoint, Durable, Writing, known_pages},
+    durable::{BlobRef, Checkpoint, Durable, Storing, Writing, known_pages, page_reader},
     error::Result,
 };
 
@@ -65,6 +65,8 @@ pub(super) fn restored(
             Ok(_) | Err(_) => return Ok(None),
         }
     }
+    // What says where its pages are has to be whole: this checkpoint will refer to it.
+    page_reader(now.images(), durable, runtime)?.runs().storing("read the index of the memory")?;
     Ok(Base::of(&now, head.manifest, Some(*zygote)))
 }
 
