@@ -57,6 +57,8 @@ check: ## what the CI runs: format, lints, documentation, tests
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --locked --workspace --no-deps
+	$(CARGO) clippy --locked -p pando-node -p pando-pager -p pando-store --features pando-node/fuzzing,pando-pager/fuzzing,pando-store/fuzzing -- -D warnings
+	$(CARGO) metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml >/dev/null
 	$(MAKE) test
 
 bench: build ## the measured comparison: floor, cold start, forks

@@ -87,17 +87,32 @@ impl fmt::Display for CheckpointStage {
     }
 }
 
+/// How far a checkpoint or a pause is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckpointProgress {
+    /// What is being done.
+    pub stage: CheckpointStage,
+    /// Milliseconds since the request.
+    pub elapsed_ms: u64,
+    /// Of the memory that is to be stored: bytes that were read, and about how many there are. Pages that an earlier checkpoint has need not be read.
+    #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryProgress>,
+}
+
+/// See [`CheckpointProgress::memory`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)] // the words say it
+pub struct MemoryProgress {
+    pub done_bytes: u64,
+    pub total_bytes: u64,
+}
+
 /// One line of the answer to a request for a checkpoint. The last one is `Done` or `Failed`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CheckpointEvent {
-    /// A stage begins.
-    Stage {
-        /// Which.
-        stage: CheckpointStage,
-        /// Milliseconds since the request.
-        elapsed_ms: u64,
-    },
+    /// A stage begins, or is further.
+    Stage(CheckpointProgress),
     /// It is durable.
     Done(Box<Checkpoint>),
     /// It was not taken.

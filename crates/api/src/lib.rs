@@ -48,7 +48,10 @@ mod template;
 pub mod volume;
 
 pub use change::{Change, VolumeChange, VolumeVerification};
-pub use checkpoint::{Checkpoint, CheckpointEvent, CheckpointRequest, CheckpointStage, CheckpointVolume};
+pub use checkpoint::{
+    Checkpoint, CheckpointEvent, CheckpointProgress, CheckpointRequest, CheckpointStage, CheckpointVolume,
+    MemoryProgress,
+};
 pub use error::{ErrorBody, ErrorCode, ErrorDetail};
 pub use mount::{MountRequest, UnmountRequest, VolumeMount};
 pub use node::{NodeInfo, PoolInfo};

@@ -5,7 +5,7 @@ use std::fmt;
 use base::id::{SandboxId, TemplateName};
 use serde::{Deserialize, Serialize};
 
-use crate::{CheckpointStage, ErrorDetail, VolumeMount};
+use crate::{CheckpointProgress, ErrorDetail, VolumeMount};
 
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -200,13 +200,8 @@ pub struct PauseResponse {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PauseEvent {
-    /// A stage begins.
-    Stage {
-        /// Which.
-        stage: CheckpointStage,
-        /// Milliseconds since the request.
-        elapsed_ms: u64,
-    },
+    /// A stage begins, or is further.
+    Stage(CheckpointProgress),
     /// It is durable, and its processes are gone.
     Done(Box<PauseResponse>),
     /// It was not paused and goes on, unless the message says otherwise.

@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use api::{CheckpointProgress, MemoryProgress};
 use serde::Serialize;
 use tracing_subscriber::EnvFilter;
 
@@ -39,6 +40,14 @@ pub(crate) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) {
 fn print_row<'a>(widths: &[usize], cells: impl Iterator<Item = &'a str>) {
     let line: Vec<String> = widths.iter().zip(cells).map(|(width, cell)| format!("{cell:<width$}")).collect();
     println!("{}", line.join("  ").trim_end());
+}
+
+/// How far a checkpoint or a pause is, as a line.
+pub(crate) fn stage(CheckpointProgress { stage, elapsed_ms, memory }: &CheckpointProgress) -> String {
+    let memory = memory.map(|MemoryProgress { done_bytes, total_bytes }| {
+        format!(", {} of about {}", bytes(done_bytes), bytes(total_bytes))
+    });
+    format!("{:>7.1} s  {stage}{}", *elapsed_ms as f64 / 1e3, memory.unwrap_or_default())
 }
 
 /// One line that is overwritten, on a terminal only.

@@ -60,7 +60,7 @@ use crate::{
 };
 
 pub(crate) use build::Progress;
-pub(crate) use checkpoint::CheckpointProgress;
+pub(crate) use checkpoint::KeepProgress;
 pub(crate) use transfer::Parts;
 pub(crate) use volumes::HOST;
 

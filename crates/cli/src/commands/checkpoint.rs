@@ -98,8 +98,8 @@ async fn take(id: &SandboxId, request: &CheckpointRequest, json: bool, client: &
     let path = format!("/sandboxes/{id}/checkpoint");
     let taken = client.post_lines(&path, request, |event| {
         Ok(match event {
-            CheckpointEvent::Stage { stage, elapsed_ms } => {
-                progress.show(&format!("{:>7.1} s  {stage}", elapsed_ms as f64 / 1e3));
+            CheckpointEvent::Stage(stage) => {
+                progress.show(&output::stage(&stage));
                 Flow::Continue
             }
             CheckpointEvent::Failed(detail) => {

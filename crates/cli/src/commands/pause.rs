@@ -37,8 +37,8 @@ pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
     let path = format!("/sandboxes/{}/pause", args.id);
     let paused = client.post_lines(&path, &(), |event| {
         Ok(match event {
-            PauseEvent::Stage { stage, elapsed_ms } => {
-                progress.show(&format!("{:>7.1} s  {stage}", elapsed_ms as f64 / 1e3));
+            PauseEvent::Stage(stage) => {
+                progress.show(&output::stage(&stage));
                 Flow::Continue
             }
             PauseEvent::Failed(detail) => {

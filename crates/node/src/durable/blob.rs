@@ -120,6 +120,11 @@ impl BlobRef {
         matches!(self.place, Place::Inline(_) | Place::Listed(_))
     }
 
+    /// Whether it is in the manifest itself.
+    pub(crate) fn is_inline(&self) -> bool {
+        matches!(self.place, Place::Inline(_))
+    }
+
     /// Reads it piece by piece.
     pub(super) fn open<'a>(&self, store: &'a Store, runtime: &'a Handle) -> Result<BlobReader<'a>> {
         let list = match &self.place {

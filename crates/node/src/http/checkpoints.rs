@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     error::Result,
-    node::{CheckpointProgress, Node},
+    node::{KeepProgress, Node},
 };
 
 type Shared = State<Arc<Node>>;
@@ -30,8 +30,7 @@ pub(super) async fn take(
 ) -> Result<Response> {
     let id: SandboxId = parse(&id)?;
     let (sender, events) = mpsc::unbounded_channel();
-    let progress =
-        CheckpointProgress::to(sender.clone(), |stage, elapsed_ms| CheckpointEvent::Stage { stage, elapsed_ms });
+    let progress = KeepProgress::to(sender.clone(), CheckpointEvent::Stage);
     tokio::spawn(async move {
         let last = match node.checkpoint(&id, &request, &progress).await {
             Ok(checkpoint) => CheckpointEvent::Done(Box::new(checkpoint)),
@@ -48,7 +47,7 @@ pub(super) async fn pause(State(node): Shared, Path(id): Path<String>) -> Result
     // What is wrong with the request is told by its status.
     node.state().running(&id)?;
     let (sender, events) = mpsc::unbounded_channel();
-    let progress = CheckpointProgress::to(sender.clone(), |stage, elapsed_ms| PauseEvent::Stage { stage, elapsed_ms });
+    let progress = KeepProgress::to(sender.clone(), PauseEvent::Stage);
     tokio::spawn(async move {
         let last = match node.pause(&id, &progress).await {
             Ok(paused) => PauseEvent::Done(Box::new(paused)),

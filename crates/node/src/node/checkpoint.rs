@@ -8,11 +8,19 @@
 mod base;
 mod volumes;
 
-use std::{fs, path::PathBuf, sync::Arc, time::Instant};
+use std::{
+    fs,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
+};
 
 use ::base::id::{SandboxId, TemplateName};
-use api::{CheckpointRequest, CheckpointStage};
-use memory::{Known, ProcessPages, scan::Scan};
+use api::{CheckpointProgress, CheckpointRequest, CheckpointStage, MemoryProgress};
+use memory::{Known, PageRun, PageSource, ProcessPages, scan::Scan};
 use process::ProgramState;
 use store::id::ManifestId;
 use sys::remote::Range;
@@ -30,8 +38,11 @@ use crate::{
     error::{Context, Error, Result},
     keeper::message::BuildZygote,
     records::SandboxRecord,
-    state::FORK_LAYER,
+    state::{FORK_LAYER, RestoredZygote},
 };
+
+/// How much more of the memory has to be read until a client hears of it again.
+const TOLD_BYTES: u64 = 32 << 20;
 
 /// Threads that pack memory: what a dump takes of it grows with each, and the sandboxes want processors, too.
 const THREADS_MAX: usize = 4;
@@ -41,26 +52,30 @@ const STATE: &str = "state";
 
 /// Where a checkpoint, or a pause, tells how far it is.
 #[derive(Clone)]
-pub(crate) struct CheckpointProgress {
+pub(crate) struct KeepProgress {
     began: Instant,
-    listener: Arc<dyn Fn(CheckpointStage, u64) + Send + Sync>,
+    listener: Arc<dyn Fn(CheckpointProgress) + Send + Sync>,
 }
 
-impl CheckpointProgress {
-    /// For a client, which hears of each stage and of the milliseconds until then.
+impl KeepProgress {
+    /// For a client.
     pub(crate) fn to<E: Send + 'static>(
         listener: mpsc::UnboundedSender<E>,
-        event: fn(CheckpointStage, u64) -> E,
+        event: fn(CheckpointProgress) -> E,
     ) -> Self {
-        let listener = Arc::new(move |stage, elapsed_ms| {
+        let listener = Arc::new(move |progress| {
             // A client that hung up does not stop what is almost done.
-            let _ = listener.send(event(stage, elapsed_ms));
+            let _ = listener.send(event(progress));
         });
         Self { began: Instant::now(), listener }
     }
 
     pub(super) fn stage(&self, stage: CheckpointStage) {
-        (self.listener)(stage, self.began.elapsed().as_millis() as u64);
+        self.tell(stage, None);
+    }
+
+    fn tell(&self, stage: CheckpointStage, memory: Option<MemoryProgress>) {
+        (self.listener)(CheckpointProgress { stage, elapsed_ms: self.began.elapsed().as_millis() as u64, memory });
     }
 }
 
@@ -81,8 +96,8 @@ pub(super) type Commit = Box<dyn FnOnce(&Checkpoint, Writing, Option<ManifestId>
 /// What a capture has left for the writer.
 struct Captured {
     zygote_pid: i32,
-    /// If the template was itself restored: its zygote, its name and its manifest.
-    restored: Option<(i32, TemplateName, String)>,
+    /// If the template was itself restored.
+    restored: Option<RestoredZygote>,
     state: PathBuf,
     /// Layers that only this node has, topmost first.
     layers: Vec<PathBuf>,
@@ -96,7 +111,7 @@ impl Node {
         self: &Arc<Self>,
         id: &SandboxId,
         request: &CheckpointRequest,
-        progress: &CheckpointProgress,
+        progress: &KeepProgress,
     ) -> Result<api::Checkpoint> {
         let record = self.state().running(id)?.clone();
         let spec = self.state().spec_of(&record)?;
@@ -124,11 +139,7 @@ impl Node {
     }
 
     /// Captures a sandbox and writes it into the store.
-    pub(super) async fn keep(
-        self: &Arc<Self>,
-        keep: Keep<'_>,
-        progress: &CheckpointProgress,
-    ) -> Result<api::Checkpoint> {
+    pub(super) async fn keep(self: &Arc<Self>, keep: Keep<'_>, progress: &KeepProgress) -> Result<api::Checkpoint> {
         let point = self.state().claim();
         let directory = self.config.sandbox_dir(&point);
         let taken = self.take(keep, &directory, progress).await;
@@ -141,7 +152,7 @@ impl Node {
         self: &Arc<Self>,
         Keep { record, spec, hold, commit }: Keep<'_>,
         directory: &std::path::Path,
-        progress: &CheckpointProgress,
+        progress: &KeepProgress,
     ) -> Result<api::Checkpoint> {
         if let Some(pages) = &record.pages {
             progress.stage(CheckpointStage::WaitingForMemory);
@@ -265,7 +276,7 @@ fn write(
     captured: &Captured,
     spec: api::TemplateSpec,
     commit: Commit,
-    progress: &CheckpointProgress,
+    progress: &KeepProgress,
 ) -> Result<api::Checkpoint> {
     let encoded = fs::read(&captured.state).at("read", &captured.state)?;
     let state = ProgramState::decode(&encoded).storing("read the description of the program")?;
@@ -274,18 +285,19 @@ fn write(
     progress.stage(CheckpointStage::StoringMemory);
     let program = Memory::of(captured.zygote_pid, &state)?;
     let (base, known) = find_base(captured, &spec, &program, (durable, runtime, &writing))?;
-    let dump = write_memory(&mut writing, &program, base.as_ref().and_then(|base| base.zygote), &known)?;
+    let dump = write_memory(&mut writing, &program, base.as_ref().and_then(|base| base.zygote), &known, progress)?;
     drop(known);
     let memory = write_bytes(&mut writing, &dump.root)?;
     let own_contents = write_bytes(&mut writing, &dump.contents)?;
     let state = write_bytes(&mut writing, &encoded)?;
     progress.stage(CheckpointStage::StoringFiles);
-    let layers: Result<Vec<_>> = captured.layers.iter().map(|layer| pack_layer(&mut writing, layer)).collect();
-    let layers = layers?;
+    let known = base.as_ref().map_or(&[][..], |base| &base.layers);
+    let layers = write_layers(&mut writing, &captured.layers, known)?;
+    let keeps_layers = known.iter().any(|layer| !layer.is_inline());
     progress.stage(CheckpointStage::Committing);
     let counts = counts(&dump.totals, captured.pause_us, &layers);
     // What nothing refers to need not be kept, and what no page is looked up in need not be opened.
-    let base = base.filter(|_| dump.totals.parent_pages > 0);
+    let base = base.filter(|_| dump.totals.parent_pages > 0 || keeps_layers);
     let by_frames = dump.totals.parent_pages > dump.known_pages;
     let parent = base.as_ref().map(|base| base.manifest);
     let (roots, older) = base.map_or_else(Default::default, |base| (base.roots, base.contents));
@@ -300,6 +312,16 @@ fn write(
     }
     let manifest = commit(&checkpoint, writing, parent)?;
     to_api(&checkpoint, &manifest.to_string())
+}
+
+/// Writes layers, topmost first. The last of them are `known` already, and are left as they are, but for small ones, which are in the manifest itself.
+fn write_layers(writing: &mut Writing, layers: &[PathBuf], known: &[BlobRef]) -> Result<Vec<BlobRef>> {
+    let (new, old) = layers.split_at(layers.len().saturating_sub(known.len()));
+    let mut written = new.iter().map(|layer| pack_layer(writing, layer)).collect::<Result<Vec<_>>>()?;
+    for (layer, known) in old.iter().zip(known) {
+        written.push(if known.is_inline() { pack_layer(writing, layer)? } else { known.clone() });
+    }
+    Ok(written)
 }
 
 fn counts(dump: &memory::Totals, pause_us: u64, layers: &[BlobRef]) -> Counts {
@@ -328,7 +350,7 @@ fn find_base(
         })
     };
     let restored = captured.restored.as_ref().and_then(|from| {
-        base::restored(from, durable, runtime, writing).unwrap_or_else(|error| {
+        base::restored(from, &captured.layers, (durable, runtime, writing)).unwrap_or_else(|error| {
             // All of it can be stored without.
             tracing::warn!(error = crate::chain(&error), "the checkpoint that it comes from is of no use to this one");
             None
@@ -373,9 +395,48 @@ impl Memory {
     }
 }
 
-fn write_memory(writing: &mut Writing, memory: &Memory, base: Option<i32>, known: &Known) -> Result<memory::Dump> {
+fn write_memory(
+    writing: &mut Writing,
+    memory: &Memory,
+    base: Option<i32>,
+    known: &Known,
+    progress: &KeepProgress,
+) -> Result<memory::Dump> {
     let options = memory::Options { packing: memory::codec::Packing::SMALL, threads: threads() };
-    memory::dump(&memory.pages, memory.scan(base)?, writing, options, known).storing("store the program's memory")
+    let total_bytes = anonymous_bytes(memory.zygote)?;
+    let pages = Told { pages: &memory.pages, done: AtomicU64::new(0), total_bytes, progress };
+    memory::dump(&pages, memory.scan(base)?, writing, options, known).storing("store the program's memory")
+}
+
+/// Pages as they are read, of which a client hears.
+struct Told<'a> {
+    pages: &'a ProcessPages,
+    done: AtomicU64,
+    total_bytes: u64,
+    progress: &'a KeepProgress,
+}
+
+impl PageSource for Told<'_> {
+    fn read(&self, runs: &[PageRun], into: &mut [u8]) -> std::result::Result<(), memory::Error> {
+        let bytes = into.len() as u64;
+        self.pages.read(runs, into)?;
+        let before = self.done.fetch_add(bytes, Ordering::Relaxed);
+        let done_bytes = before + bytes;
+        if before / TOLD_BYTES < done_bytes / TOLD_BYTES {
+            let memory = MemoryProgress { done_bytes, total_bytes: self.total_bytes.max(done_bytes) };
+            self.progress.tell(CheckpointStage::StoringMemory, Some(memory));
+        }
+        Ok(())
+    }
+}
+
+/// Memory of a process that is in no file: what a dump reads at most, and a little more.
+fn anonymous_bytes(pid: i32) -> Result<u64> {
+    let path = format!("/proc/{pid}/smaps_rollup");
+    let rollup = fs::read_to_string(&path).at("read", std::path::Path::new(&path))?;
+    let line = rollup.lines().find_map(|line| line.strip_prefix("Anonymous:"));
+    let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    Ok(kib.unwrap_or(0) << 10)
 }
 
 fn threads() -> usize {

@@ -24,7 +24,7 @@ use store::heads::Head;
 use tokio::runtime::Handle;
 
 use super::{
-    CREATE_DEADLINE, CheckpointProgress, Node,
+    CREATE_DEADLINE, KeepProgress, Node,
     checkpoint::{Commit, Keep},
     images::remove_quietly,
     inspect::{pids, process},
@@ -48,11 +48,7 @@ const SETTLE_TICK: Duration = Duration::from_millis(10);
 
 impl Node {
     /// Pauses a running sandbox: durable, and without processes, when this returns.
-    pub(crate) async fn pause(
-        self: &Arc<Self>,
-        id: &SandboxId,
-        progress: &CheckpointProgress,
-    ) -> Result<PauseResponse> {
+    pub(crate) async fn pause(self: &Arc<Self>, id: &SandboxId, progress: &KeepProgress) -> Result<PauseResponse> {
         let began = Instant::now();
         let _alone = self.alone(id).await;
         let record = self.state().begin_pause(id, now_ms())?;
@@ -89,7 +85,7 @@ impl Node {
         self: &Arc<Self>,
         record: &SandboxRecord,
         named: &Arc<AtomicBool>,
-        progress: &CheckpointProgress,
+        progress: &KeepProgress,
     ) -> Result<()> {
         if record.held.is_some() {
             // From the resume before: its head makes way for the new one.

@@ -1,5 +1,7 @@
 //! Transitions of templates.
 
+use std::path::PathBuf;
+
 use api::TemplateState;
 use base::id::TemplateName;
 
@@ -8,6 +10,15 @@ use crate::{
     error::{Error, Result},
     records::TemplateRecord,
 };
+
+/// A zygote that was made of a checkpoint.
+pub(crate) struct RestoredZygote {
+    pub(crate) pid: i32,
+    pub(crate) name: TemplateName,
+    pub(crate) manifest: String,
+    /// Of its template, topmost first: those of the checkpoint, in the same order, are above those of the image.
+    pub(crate) layers: Vec<PathBuf>,
+}
 
 impl State {
     /// Admits a build: one at a time per template.
@@ -42,12 +53,15 @@ impl State {
         }
     }
 
-    /// If the template was restored from a checkpoint: the pid of its zygote, its name and the manifest.
-    pub(crate) fn restored_zygote(&self, name: &TemplateName) -> Option<(i32, TemplateName, String)> {
+    /// If the template was restored from a checkpoint: its zygote.
+    pub(crate) fn restored_zygote(&self, name: &TemplateName) -> Option<RestoredZygote> {
         let template = self.templates.get(name)?;
-        let manifest = template.record.as_ref()?.checkpoint.clone()?;
+        let record = template.record.as_ref()?;
+        let manifest = record.checkpoint.clone()?;
         match &template.phase {
-            Phase::Ready(zygote) => Some((zygote.engine.pid, name.clone(), manifest)),
+            Phase::Ready(zygote) => {
+                Some(RestoredZygote { pid: zygote.engine.pid, name: name.clone(), manifest, layers: record.layers() })
+            }
             Phase::Building { .. } | Phase::Lost => None,
         }
     }

@@ -19,6 +19,7 @@ pub(crate) fn cases() -> Vec<Case> {
             "checkpoint::one_of_a_sandbox_that_began_before_its_memory_was_there_holds_only_what_changed",
             || case(early),
         ),
+        Case::new("checkpoint::how_far_it_is_is_told", || case(told)),
         Case::new("checkpoint::a_node_without_the_key_cannot_read_it", || case(wrong_key)),
         Case::new("checkpoint::monotonic_clocks_go_on_from_where_they_were", || case(clocks)),
         Case::new("checkpoint::memory_arrives_although_the_pager_is_killed_again_and_again", || case(killed_pager)),
@@ -182,7 +183,9 @@ fn names(_: &Shared, node: &Node) -> Result<()> {
 fn chain(shared: &Shared, node: &Node) -> Result<()> {
     let source = node.run("geo", 1)?[0].id.to_string();
     node.ask(&source, "POST /write?key=a&value=1")?;
+    node.shell(&source, "cd /home/user; head -c 20M /dev/urandom > much; md5sum much > sum")?;
     let whole = stored(&take(node, &source, "first")?)?;
+    let before = bytes_stored(node)?;
     elsewhere(shared, |other| {
         other.ok(&["template", "warm", "first"])?;
         // Shared is what its zygote had when it was forked: all, a moment later.
@@ -191,6 +194,8 @@ fn chain(shared: &Shared, node: &Node) -> Result<()> {
         other.ask(&id, "POST /write?key=b&value=2")?;
         let more = stored(&take(other, &id, "second")?)?;
         ensure!(more < whole / 4, "what is the same as in the first is stored again: {more} of {whole} bytes");
+        let files = bytes_stored(other)? - before;
+        ensure!(files < 5 << 20, "files of the first are stored again: {files} bytes");
         Ok(())
     })?;
     let id = node.run("second", 1)?[0].id.to_string();
@@ -208,14 +213,21 @@ fn chain(shared: &Shared, node: &Node) -> Result<()> {
         let values = &state["values"];
         ensure!(values["a"] == "1" && values["b"] == "2" && values["c"] == "3" && state["writes"] == 3, "{state}");
         ensure!(other.ask(&id, "GET /verify")?["intact"] == true, "not intact");
+        other.shell(&id, "cd /home/user; md5sum -c sum")?;
         let file = shared.0.join("third.pando").display().to_string();
         other.ok(&["checkpoint", "export", "third", &file])?;
         other.ok(&["checkpoint", "import", &file, "--name", "again"])?;
         let id = other.run("again", 1)?[0].id.to_string();
         ensure!(other.ask(&id, "GET /state")?["values"]["c"] == "3", "not what was exported");
         ensure!(other.ask(&id, "GET /verify")?["intact"] == true, "an imported one is not intact");
-        Ok(())
+        other.shell(&id, "cd /home/user; md5sum -c sum").map(drop)
     })
+}
+
+/// Bytes of all segments of the store.
+fn bytes_stored(node: &Node) -> Result<u64> {
+    let stats = node.json(&["store", "stats", "--json"])?;
+    stats["segments"]["bytes"].as_u64().with_context(|| format!("no bytes: {stats}"))
 }
 
 fn alike(shared: &Shared, node: &Node) -> Result<()> {
@@ -321,6 +333,20 @@ fn clocks(shared: &Shared, node: &Node) -> Result<()> {
 }
 
 /// The processes of a node's pager, in the order in which they were made: guardian, spare, pager.
+fn told(_: &Shared, node: &Node) -> Result<()> {
+    node.build_geo("large", &["--mb", "200"])?;
+    let id = node.run("large", 1)?[0].id.to_string();
+    let (status, body) = node.api(&format!("POST /v1/sandboxes/{id}/checkpoint"), b"{}")?;
+    ensure!(status == 200 && body.contains("\"done\""), "{status} {body}");
+    let lines = body.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let bytes =
+        |line: serde_json::Value| Some((line["stage"]["done_bytes"].as_u64()?, line["stage"]["total_bytes"].as_u64()?));
+    let told: Vec<(u64, u64)> = lines.filter_map(bytes).collect();
+    ensure!(told.len() >= 5 && told.is_sorted_by_key(|(done, _)| *done), "{told:?}");
+    ensure!(told.iter().all(|(done, total)| done <= total && (200 << 20..400 << 20).contains(total)), "{told:?}");
+    Ok(())
+}
+
 pub(crate) fn pagers(node: &Node) -> Result<Vec<i32>> {
     let state = format!("--state\0{}\0", node.state.display());
     let mut pids = Vec::new();

@@ -84,27 +84,45 @@ fn bad_weather(proxy: &Proxy, node: &Node, other: &Node) -> Result<()> {
     node.ok(&["store", "verify"]).map(drop)
 }
 
+/// One of so many connections has it: a volume needs few, and keeps them.
+const STORMS: [Weather; 5] = [
+    Weather { late: 2, ..FINE },
+    Weather { throttled: 2, ..FINE },
+    Weather { reset: 2, ..FINE },
+    Weather { cut: 2, ..FINE },
+    Weather { late: 5, throttled: 3, reset: 4, cut: 3, outage: false },
+];
+
+/// From now on, also for whoever is connected.
+fn change(proxy: &Proxy, weather: Weather) {
+    proxy.set(Weather { outage: true, ..FINE });
+    std::thread::sleep(Duration::from_millis(300));
+    proxy.set(weather);
+}
+
 /// What is written behind the proxy is read without it, and the other way round.
 fn volumes(proxy: &Proxy, node: &Node, other: &Node) -> Result<()> {
-    for (number, weather) in BAD.into_iter().enumerate() {
+    for (number, weather) in STORMS.into_iter().enumerate() {
         let there = format!("ws{number}");
-        proxy.set(weather);
+        change(proxy, weather);
         let before = proxy.counts();
         other.ok(&["volume", "create", &there, "--durability", "object"])?;
         mounted(other, &there, |directory| write_files(directory, number))?;
         other.ok(&["volume", "snapshot", &there, "all"])?;
+        change(proxy, weather);
         let verified = other.ok(&["volume", "verify", &there])?;
         ensure!(verified.contains("all of it is sound"), "{weather:?}: {verified}");
         mounted(node, &format!("{there}@all"), |directory| expect_files(directory, number))?;
         let back = format!("back{number}");
         node.ok(&["volume", "create", &back])?;
-        mounted(node, &back, |directory| write_files(directory, number + BAD.len()))?;
+        mounted(node, &back, |directory| write_files(directory, number + STORMS.len()))?;
         // A node that writes it may not have stored all of it when it is unmounted.
         node.ok(&["volume", "snapshot", &back, "all"])?;
-        mounted(other, &format!("{back}@all"), |directory| expect_files(directory, number + BAD.len()))
+        change(proxy, weather);
+        mounted(other, &format!("{back}@all"), |directory| expect_files(directory, number + STORMS.len()))
             .with_context(|| format!("{weather:?}"))?;
         let after = proxy.counts();
-        println!("faults_s3: volumes: {weather:?}: {} of {} requests", after.1 - before.1, after.0 - before.0);
+        println!("faults_s3: volumes: {weather:?}: {} of {} connections", after.1 - before.1, after.0 - before.0);
         ensure!(after.1 > before.1, "nothing went wrong in {weather:?}");
         for volume in [&there, &back] {
             node.ok(&["volume", "rm", &format!("{volume}@all"), volume])?;

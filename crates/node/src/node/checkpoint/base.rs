@@ -1,6 +1,7 @@
 //! What a checkpoint is taken against: one that is in the store already, whose pages need not be stored again.
 
-use ::base::id::TemplateName;
+use std::path::PathBuf;
+
 use api::TemplateSpec;
 use memory::Known;
 use store::{heads::Head, id::ManifestId};
@@ -9,6 +10,7 @@ use tokio::runtime::Handle;
 use crate::{
     durable::{BlobRef, Checkpoint, Durable, Storing, Writing, known_pages, page_reader},
     error::Result,
+    state::RestoredZygote,
 };
 
 /// Most images of one checkpoint, and most lists of contents, those it was taken against included: each image may have to be asked for a page,
@@ -33,6 +35,8 @@ pub(super) struct Base {
     pub(super) roots: Vec<BlobRef>,
     /// Its lists of contents, newest first.
     pub(super) contents: Vec<BlobRef>,
+    /// Its layers, topmost first, if the last ones of what is captured are these.
+    pub(super) layers: Vec<BlobRef>,
 }
 
 impl Base {
@@ -40,7 +44,7 @@ impl Base {
     fn of(checkpoint: &Checkpoint, manifest: ManifestId, zygote: Option<i32>) -> Option<Self> {
         let roots: Vec<BlobRef> = checkpoint.images().cloned().collect();
         let fits = roots.len() < CHAIN_MAX && checkpoint.contents.len() < CHAIN_MAX;
-        fits.then(|| Self { zygote, manifest, roots, contents: checkpoint.contents.clone() })
+        fits.then(|| Self { zygote, manifest, roots, contents: checkpoint.contents.clone(), layers: Vec::new() })
     }
 
     /// The pages that are in it and in those that it was taken against.
@@ -49,12 +53,11 @@ impl Base {
     }
 }
 
-/// The checkpoint that a template was restored from, if that is still what its name stands for.
+/// The checkpoint that a template was restored from, if that is still what its name stands for. `layers` are captured, topmost first.
 pub(super) fn restored(
-    (zygote, name, manifest): &(i32, TemplateName, String),
-    durable: &Durable,
-    runtime: &Handle,
-    writing: &Writing,
+    RestoredZygote { pid, name, manifest, layers: of_template }: &RestoredZygote,
+    layers: &[PathBuf],
+    (durable, runtime, writing): (&Durable, &Handle, &Writing),
 ) -> Result<Option<Base>> {
     let Some(head) = writing.keep(&crate::durable::name_of(name)?)? else { return Ok(None) };
     let now = runtime.block_on(Checkpoint::read(durable, head.manifest))?;
@@ -67,7 +70,10 @@ pub(super) fn restored(
     }
     // What says where its pages are has to be whole: this checkpoint will refer to it.
     page_reader(now.images(), durable, runtime)?.runs().storing("read the index of the memory")?;
-    Ok(Base::of(&now, head.manifest, Some(*zygote)))
+    let base = Base::of(&now, head.manifest, Some(*pid));
+    // Each restore unpacks them into directories of its own names.
+    let is_the_same = of_template.get(..now.layers.len()).is_some_and(|own| layers.ends_with(own));
+    Ok(base.map(|base| Base { layers: if is_the_same { now.layers } else { Vec::new() }, ..base }))
 }
 
 /// The newest checkpoints of the same program, those of the same command first. Those that cannot be read are passed over: everything can be
