@@ -76,11 +76,15 @@ impl Served {
         tell(self.notifier.inval_inode(INodeNo(ino.0), 0, 0));
     }
 
-    /// The kernel forgets all, after a restore. Takes about a microsecond for each inode that it may know. Not for threads that answer
-    /// the kernel.
-    pub fn forget_all(&self) {
-        // Names first: who looks one up from here on gets what is true now.
+    /// The kernel asks again for each name that it knows, at no cost here. Not for threads that answer the kernel.
+    pub fn forget_names(&self) {
         tell(handshake::notify(self.crew.device(), Notification::ForgetNames));
+    }
+
+    /// The kernel forgets all. Takes about a microsecond for each inode that it may know. Not for threads that answer the kernel.
+    pub fn forget_all(&self) {
+        // First: who looks one up from here on gets what is true now.
+        self.forget_names();
         match self.shared.engine().known() {
             Ok(known) => known.into_iter().for_each(|ino| self.forget_inode(ino)),
             Err(errno) => tracing::error!(%errno, "what the kernel knows of a volume is not known"),

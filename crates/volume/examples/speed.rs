@@ -53,7 +53,7 @@ fn main() {
         (0..20).for_each(|number| volumes.fork(&origin, &format!("f{number}")).unwrap());
     });
     timed("restore, all in memory", 1, || volume.restore("s0", "b").unwrap());
-    timed("restore", 10, || (0..10).for_each(|number| volume.restore("s0", &format!("b{number}")).unwrap()));
+    timed("restore", 10, || (0..10).for_each(|number| drop(volume.restore("s0", &format!("b{number}")).unwrap())));
     for threads in [1, 8, 32] {
         for round in 0..3 {
             synced_on_disk(folder.path(), threads, round);

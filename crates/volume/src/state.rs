@@ -175,6 +175,11 @@ impl State {
         self.memory_bytes + keys as u64 * DIRTY_KEY_BYTES
     }
 
+    /// Inodes of which something is not committed, some more than once.
+    pub(crate) fn dirty_inodes(&self) -> impl Iterator<Item = Ino> {
+        self.dirty.iter().map(|key| key.ino)
+    }
+
     pub(crate) fn inodes_in_memory(&self) -> usize {
         self.slots.len()
     }

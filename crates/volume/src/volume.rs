@@ -234,14 +234,17 @@ impl Volume {
     }
 
     /// Makes the volume what it was at `snapshot`; the state before is named `before`. What is written while this runs is undone by it.
-    /// Inodes that do not exist in the snapshot are stale; whoever has a cache forgets it now.
-    pub fn restore(&self, snapshot: &str, before: &str) -> Result<(), VolumeError> {
+    /// Inodes that do not exist in the snapshot are stale; whoever has a cache forgets all names now, and these inodes. After an error,
+    /// everything: the files may be those of the snapshot nevertheless.
+    pub fn restore(&self, snapshot: &str, before: &str) -> Result<Forget, VolumeError> {
         let mut committed = self.committed();
         self.commit_under(&mut committed, &Plan::default(), || ())?;
         self.name_state(&committed.head, before, &format!("before {snapshot} was restored"))?;
         let wal = self.wal()?;
         let (Committed { mut layout, .. }, lease) = self.volumes.snapshot_under_lease(&self.name, snapshot)?;
+        let mut forget = self.differences(&committed.layout.files, &layout.files);
         let mut state = self.engine.lock().map_err(VolumeError::store("restore"))?;
+        forget.add(state.dirty_inodes());
         let current = state.superblock();
         layout.superblock = Superblock {
             epoch: random(),
@@ -261,8 +264,10 @@ impl Volume {
         let about = &committed.layout.superblock;
         let orphans = open::orphans(self.engine.loader(), &committed.layout.files)?;
         let before = state.restart(about.clone(), committed.layout.files, orphans);
+        forget.keep_known(&state);
         self.volumes.runtime.spawn_blocking(move || drop(before));
-        Ok(wal.restart(about.epoch, about.sequence)?)
+        wal.restart(about.epoch, about.sequence)?;
+        Ok(forget)
     }
 
     /// Commits and ends: nothing can be changed any more, and what the kernel held is forgotten. Without this a volume ends as in a

@@ -132,18 +132,22 @@ impl Volume {
         }
         let (loader, files) = (self.engine.loader(), next.layout.files);
         let orphans = orphans(loader, &files)?;
-        let differences = self.volumes.runtime.block_on(differences(loader, &committed.layout.files, &files));
-        let mut forget = differences.unwrap_or_else(|error| {
-            // If the lease was lost the older tree may be, too: this is the way out.
-            tracing::warn!(name = self.name, %error, "what two commits differ in is not known: all is forgotten");
-            Forget::All
-        });
+        let mut forget = self.differences(&committed.layout.files, &files);
         let mut state = self.engine.lock().map_err(VolumeError::store("go on with a commit"))?;
         let before = state.restart(next.layout.superblock.clone(), files, orphans);
         forget.keep_known(&state);
         *committed = next;
         self.volumes.runtime.spawn_blocking(move || drop(before));
         Ok(forget)
+    }
+
+    /// What two states differ in.
+    pub(super) fn differences(&self, before: &Tree, after: &Tree) -> Forget {
+        self.volumes.runtime.block_on(differences(self.engine.loader(), before, after)).unwrap_or_else(|error| {
+            // If the lease was lost the older tree may be, too: this is the way out.
+            tracing::warn!(name = self.name, %error, "what two commits differ in is not known: all is forgotten");
+            Forget::All
+        })
     }
 
     /// Prolongs what a reader keeps. Due well before an hour is over.
@@ -174,7 +178,14 @@ impl Volume {
 }
 
 impl Forget {
-    fn keep_known(&mut self, state: &State) {
+    /// These inodes, too.
+    pub(super) fn add(&mut self, more: impl Iterator<Item = Ino>) {
+        if let Self::These { inodes, .. } = self {
+            inodes.extend(more);
+        }
+    }
+
+    pub(super) fn keep_known(&mut self, state: &State) {
         // The top directory is known without a lookup.
         let known = |ino: Ino| ino == ROOT || state.is_pinned(ino);
         if let Self::These { names, inodes } = self {

@@ -199,9 +199,13 @@ pub(super) async fn restore(
     let restore = move |opened: &Opened| {
         let before = SnapshotName::random();
         let restored = opened.volume().restore(snapshot.as_str(), before.as_str());
-        // It may fail after the files are those of the snapshot.
-        opened.forget_all();
-        restored?;
+        match restored {
+            Ok(forget) => opened.forget_restored(&forget),
+            Err(error) => {
+                opened.forget_all();
+                return Err(error.into());
+            }
+        }
         Ok(Restored { before })
     };
     on_open(table, parse(&name)?, restore).await.map(Json)

@@ -183,6 +183,16 @@ impl Opened {
         }
     }
 
+    /// The kernel forgets what a restore has changed. Blocks.
+    pub(crate) fn forget_restored(&self, what: &Forget) {
+        let served = lock(&self.served).clone();
+        if let Some(served) = served {
+            // First: who looks a name up from here on gets what is true now. What was made while the restore ran has no name in a list.
+            served.forget_names();
+            forget(&served, what);
+        }
+    }
+
     /// The kernel forgets all that it knows. Blocks.
     pub(crate) fn forget_all(&self) {
         let served = lock(&self.served).clone();

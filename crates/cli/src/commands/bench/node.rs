@@ -12,9 +12,11 @@ use api::{
     BuildEvent, Checkpoint, CheckpointEvent, CheckpointRequest, DIAL_PROTOCOL, ForkRequest, ForkResponse, Image,
     Interpreter, Limits, MountRequest, NodeInfo, Ready, Removed, RunRequest, RunResponse, Sandbox, SandboxDetail,
     StoreStats, Template, TemplateSpec, VolumeMount,
-    volume::{Snapshot, SnapshotRequest, Volume, VolumeDurability, VolumeSpec},
+    volume::{
+        ForkVolumeRequest, RestoreRequest, Restored, Snapshot, SnapshotRequest, Volume, VolumeDurability, VolumeSpec,
+    },
 };
-use base::id::{SandboxId, VolumeName};
+use base::id::{SandboxId, SnapshotName, VolumeName};
 use http_body_util::BodyExt;
 use hyper::{Method, body::Bytes};
 use tokio::{
@@ -155,10 +157,37 @@ impl PrivateNode {
         self.client.post::<_, Volume>("/volumes", &spec).await.map(drop)
     }
 
-    /// Puts the present state of a volume into the store.
-    pub(super) async fn snapshot(&self, name: &VolumeName) -> Result<()> {
-        let request = SnapshotRequest { snapshot: Some("kept".parse()?), note: None, early: false };
-        self.client.post::<_, Snapshot>(&format!("/volumes/{name}/snapshots"), &request).await.map(drop)
+    /// Puts the present state of a volume into the store, and names it.
+    pub(super) async fn snapshot(&self, name: &VolumeName) -> Result<SnapshotName> {
+        let request = SnapshotRequest { snapshot: None, note: None, early: false };
+        let taken: Snapshot = self.client.post(&format!("/volumes/{name}/snapshots"), &request).await?;
+        Ok(taken.snapshot)
+    }
+
+    /// Makes another volume of the present state of one.
+    pub(super) async fn fork_volume(&self, name: &VolumeName, new: VolumeName) -> Result<()> {
+        let request = ForkVolumeRequest { name: new, snapshot: None, state: None };
+        self.client.post::<_, Volume>(&format!("/volumes/{name}/fork"), &request).await.map(drop)
+    }
+
+    /// Has a volume be what it was.
+    pub(super) async fn restore_volume(&self, name: &VolumeName, snapshot: SnapshotName) -> Result<()> {
+        let request = RestoreRequest { snapshot };
+        self.client.post::<_, Restored>(&format!("/volumes/{name}/restore"), &request).await.map(drop)
+    }
+
+    /// Memory that the processes of volumes have for themselves, in bytes.
+    pub(super) fn memory_of_volumes(&self) -> Result<u64> {
+        let mut bytes = 0;
+        for pid in processes_that_name(&self.state_dir().display().to_string())? {
+            let command = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            if command.split('\0').any(|word| word == VOLUMES_COMMAND) {
+                let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+                let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).context("no RssAnon")?;
+                bytes += line.trim().trim_end_matches(" kB").parse::<u64>()? << 10;
+            }
+        }
+        Ok(bytes)
     }
 
     /// Mounts a volume on a directory of the host.
@@ -298,6 +327,9 @@ pub(super) fn spec(name: &str, command: Vec<String>) -> Result<TemplateSpec> {
         mount_points: Vec::new(),
     })
 }
+
+/// The word in the command of the processes of volumes.
+const VOLUMES_COMMAND: &str = "volumed";
 
 /// The processes in whose command this text is.
 fn processes_that_name(text: &str) -> Result<Vec<i32>> {

@@ -85,7 +85,12 @@ impl Run<'_> {
         node.create_volume(&name, VolumeDurability::Object).await?;
         node.mount(&name, directory.path()).await?;
         let place = directory.path().to_owned();
+        let idle = node.memory_of_volumes()?;
         let wrote = spawn_blocking(move || write_files(&place, files)).await??;
+        self.states(&node, &name, files, report).await?;
+        let beside = format!("{} with an empty one", output::bytes(idle));
+        let fact = format!("{}; {beside}", output::bytes(node.memory_of_volumes()?));
+        report.fact(format!("memory of the processes of volumes that have {files} files, {label}"), fact);
         self.destroy(node).await?;
         report.fact(format!("{files} files written and synced to the store, {label}"), duration(wrote));
 
@@ -114,6 +119,31 @@ impl Run<'_> {
             duration(self::median(&mounted))
         );
         report.add(format!("mounted and one file read, fresh node, {files} files, {label}"), first, beside);
+        Ok(())
+    }
+
+    /// What is there while the volume is mounted, and all of it is in memory.
+    async fn states(&self, node: &PrivateNode, name: &VolumeName, files: u64, report: &mut Report) -> Result<()> {
+        let (mut snapshots, mut forks, mut restores) = (Vec::new(), Vec::new(), Vec::new());
+        let mut snapshot = node.snapshot(name).await?;
+        for round in 0..self.args.rounds {
+            let began = Instant::now();
+            node.restore_volume(name, snapshot).await?;
+            restores.push(began.elapsed());
+            let began = Instant::now();
+            snapshot = node.snapshot(name).await?;
+            snapshots.push(began.elapsed());
+            let began = Instant::now();
+            node.fork_volume(name, format!("{name}-{round}").parse()?).await?;
+            forks.push(began.elapsed());
+        }
+        for (what, times) in [("snapshot", snapshots), ("fork", forks), ("restore", restores)] {
+            report.add(
+                format!("{what} of a volume with {files} files, {}", self.label),
+                times,
+                "as the API answers it",
+            );
+        }
         Ok(())
     }
 
