@@ -37,8 +37,8 @@ const SHORT_LIFE: Duration = Duration::from_secs(2);
 /// How long to rest before the next try then.
 const RETRY_REST: Duration = Duration::from_secs(1);
 
-/// How long a keeper may take to leave when its server says so.
-const LEAVE_MAX: Duration = Duration::from_secs(5);
+/// How long a keeper may take to leave when its server says so, and what volumes have left to go.
+pub(super) const LEAVE_MAX: Duration = Duration::from_secs(5);
 
 /// How often output files are looked at.
 const OUTPUT_CHECK: Duration = Duration::from_secs(2);
@@ -49,7 +49,7 @@ impl Node {
         // The first keeper has to come up, so that a host that cannot run one is named at once.
         self.sweep().await?;
         // Before anything new is noted.
-        let unseen = self.unseen_of_earlier()?;
+        let unseen = self.noted_unseen()?;
         let mut running = self.start_keeper().await?;
         self.pool_work.notify_one();
         let pool = tokio::spawn(Arc::clone(&self).fill_pool(stop.clone()));
@@ -234,6 +234,7 @@ impl Node {
         if self.config.at_exit == AtExit::Remove {
             self.unmount_all().await;
         }
+        self.remove_noted_unseen().await;
         self.stop_volumes().await;
         let mounted = !self.state().host_mounts().is_empty();
         if self.ids_here().is_empty()

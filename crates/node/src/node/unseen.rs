@@ -7,7 +7,7 @@ use std::{fmt, fs, io, str::FromStr, sync::Arc, time::Duration};
 use base::id::{InvalidId, SnapshotName, VolumeName};
 use hyper::Method;
 
-use super::Node;
+use super::{Node, supervisor::LEAVE_MAX};
 use crate::error::{Context, Error, Result, chain};
 
 /// Seconds between attempts to remove what may come to be yet: requests that were under way end within this, and the store may be away.
@@ -85,8 +85,8 @@ impl Node {
         }
     }
 
-    /// What earlier processes of this node have left. What a recorded sandbox has is not among it: somebody may know of it.
-    pub(super) fn unseen_of_earlier(&self) -> Result<Vec<Unseen>> {
+    /// What is noted. What a recorded sandbox has is not among it: somebody may know of it.
+    pub(super) fn noted_unseen(&self) -> Result<Vec<Unseen>> {
         let directory = self.config.unseen_dir();
         let mut left = Vec::new();
         for entry in fs::read_dir(&directory).at("list", &directory)? {
@@ -98,6 +98,23 @@ impl Node {
             if is_used { self.forget_note(&unseen) } else { left.push(unseen) }
         }
         Ok(left)
+    }
+
+    /// Removes what is still noted when this node stops, as far as that takes no time. The rest is for its next start.
+    pub(super) async fn remove_noted_unseen(&self) {
+        let remove = async {
+            for unseen in self.noted_unseen()? {
+                self.remove_unseen(&unseen).await;
+            }
+            Ok(())
+        };
+        let removed = tokio::time::timeout(LEAVE_MAX, remove).await.doing("remove it in time").flatten();
+        if let Err(error) = removed {
+            tracing::warn!(
+                error = chain(&error),
+                "something of a volume that nobody wants any more stays until this node is started again"
+            );
+        }
     }
 
     /// Removes them, more than once: what was asked for may come to be yet, and the store may be away.

@@ -17,6 +17,7 @@ mod crash;
 mod disk;
 mod failures;
 mod faults;
+mod faults_captured;
 mod faults_host;
 mod faults_s3;
 mod isolation;
