@@ -232,7 +232,8 @@ impl Node {
             && !lost_its_zygote(error)
         {
             tracing::warn!(sandbox = %blank.id, error = chain(error), "a copy forked ahead could not be used");
-            self.discard(blank.id).await;
+            self.discard(blank.id.clone()).await;
+            self.remove_own_volumes(&blank.id, &source.cut).await;
             blank = self.create_blank(&source.layers, &source.limits).await?;
             started = self.start_in(source, &mut blank, began).await;
         }

@@ -13,11 +13,13 @@ use crate::board::{Word, borrow, to_descriptor};
 
 /// Between two rounds.
 const ROUND: Duration = Duration::from_millis(500);
+/// In so many rounds in a row nobody else has to be there.
+const ROUNDS_ALONE: u32 = 2;
 
 impl Server {
     /// Returns when neither guardian nor spare is left, nor a process to serve.
     pub(super) fn watch_loop(self: &Arc<Self>) {
-        let mut was_alone = false;
+        let mut rounds_alone = 0;
         loop {
             std::thread::sleep(ROUND);
             let processes = self.processes(None);
@@ -26,11 +28,13 @@ impl Server {
             }
             let opening = lock(&self.opening).clone();
             lock(&self.images).retain(|index, image| image.processes() > 0 || opening.contains(index));
-            let alone = [Word::Guardian, Word::Spare].into_iter().all(|word| self.is_dead(word));
-            if alone && !std::mem::replace(&mut was_alone, true) {
+            // In this order: a spare that takes over is in the guardian's place before it leaves its own. And twice: what is looked at may be closed meanwhile.
+            let alone = [Word::Spare, Word::Guardian].into_iter().all(|word| self.is_dead(word));
+            rounds_alone = if alone { rounds_alone + 1 } else { 0 };
+            if rounds_alone == ROUNDS_ALONE {
                 self.end_alone();
             }
-            if alone && processes.is_empty() {
+            if rounds_alone >= ROUNDS_ALONE && processes.is_empty() {
                 return;
             }
             // Should all have been held up at the moment when the last one looked.

@@ -88,7 +88,13 @@ pub(super) fn read_volumes(
         let Described { spec, paths } = serde_json::from_slice(&described).map_err(damaged)?;
         let volume = spec.name.clone();
         let is_known = included.iter().any(|known| known.volume == volume || paths.contains(&known.path));
-        if is_known || paths.is_empty() || !paths.iter().all(|path| mount_points.contains(path)) {
+        let is_double = (1..paths.len().min(MOUNT_POINTS_MAX)).any(|at| paths[..at].contains(&paths[at]));
+        if is_known
+            || is_double
+            || paths.is_empty()
+            || paths.len() > mount_points.len()
+            || !paths.iter().all(|path| mount_points.contains(path))
+        {
             return Err(damaged(format!("{volume} is not where it can be: {paths:?}")));
         }
         let mut pieces = Pieces { file, piece: Cursor::default(), has_ended: false, failed: None };
