@@ -20,6 +20,8 @@ use tokio::{net::UnixStream, signal::unix::Signal};
 
 use crate::exit::Failure;
 
+const HUNG_UP: &str = "the node hung up before it had finished";
+
 /// Whether to wait for another line.
 pub(crate) enum Flow<T> {
     Continue,
@@ -53,10 +55,19 @@ impl Client {
         path: &str,
         body: &B,
     ) -> Result<Option<T>> {
+        let request = Self::json_request(Method::POST, path, serde_json::to_vec(body)?.into(), None)?;
+        let answer = |stream| async { parse(self.exchange(stream, request, StatusCode::OK).await?).await };
+        self.until(interrupts, answer).await
+    }
+
+    async fn until<T, F: Future<Output = Result<T>>>(
+        &self,
+        interrupts: &mut Signal,
+        answer: impl FnOnce(UnixStream) -> F,
+    ) -> Result<Option<T>> {
         let stream = self.connect().await?;
         let line = stream.as_fd().try_clone_to_owned().context("cannot copy a descriptor")?;
-        let request = Self::json_request(Method::POST, path, serde_json::to_vec(body)?.into(), None)?;
-        let mut answer = pin!(async { parse(self.exchange(stream, request, StatusCode::OK).await?).await });
+        let mut answer = pin!(answer(stream));
         tokio::select! {
             biased;
             answer = &mut answer => return answer.map(Some),
@@ -65,7 +76,8 @@ impl Client {
         tokio::select! {
             biased;
             answer = &mut answer => match answer {
-                Err(error) if matches!(error.downcast_ref(), Some(Failure::Unreachable { .. })) => Ok(None),
+                // It broke off, as it should.
+                Err(error) if !matches!(error.downcast_ref(), Some(Failure::Node(_))) => Ok(None),
                 answer => answer.map(Some),
             },
             _ = interrupts.recv() => Ok(None),
@@ -103,7 +115,23 @@ impl Client {
         take: impl FnMut(E) -> Result<Flow<T>>,
     ) -> Result<T> {
         let found = lines(self.post_stream(path, body).await?, take).await?;
-        found.context("the node hung up before it had finished")
+        found.context(HUNG_UP)
+    }
+
+    /// [`Self::post_lines`] with an end as that of [`Self::post_until`].
+    pub(crate) async fn post_lines_until<B: Serialize, E: DeserializeOwned, T>(
+        &self,
+        interrupts: &mut Signal,
+        path: &str,
+        body: &B,
+        take: impl FnMut(E) -> Result<Flow<T>>,
+    ) -> Result<Option<T>> {
+        let request = Self::json_request(Method::POST, path, serde_json::to_vec(body)?.into(), None)?;
+        let answer = |stream| async {
+            let found = lines(self.exchange(stream, request, StatusCode::OK).await?, take).await?;
+            found.context(HUNG_UP)
+        };
+        self.until(interrupts, answer).await
     }
 
     /// As [`Self::post_lines`], for all of the lines.

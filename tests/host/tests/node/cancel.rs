@@ -1,6 +1,8 @@
 //! Ctrl-C: the command ends with 130, and what it had started is gone.
 
 use std::{
+    fs,
+    path::Path,
     thread::sleep,
     time::{Duration, Instant},
 };
@@ -9,6 +11,8 @@ use anyhow::{Context, Result, ensure};
 use api::RunResponse;
 use pando_host_tests::{node::Node, runner::Case};
 use rustix::process::Signal;
+
+const CANCELLED: &str = "interrupted: the build was cancelled";
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
@@ -129,14 +133,29 @@ fn build(node: &Node) -> Result<()> {
     let service = node.program("geo.py");
     let build = ["template", "build", "other", "--port", "8080", "--", "/usr/bin/python3", &service, "--nidx", "16"];
     for ms in [10, 100, 300, 500, 600, 700] {
-        if interrupted(node, &build, Duration::from_millis(ms), "interrupted: the build was cancelled")? {
-            let deadline = Instant::now() + Duration::from_secs(10);
-            while node.ok(&["template", "ls"])?.contains("other") {
-                ensure!(Instant::now() < deadline, "a cancelled build is still listed");
-                sleep(Duration::from_millis(10));
-            }
+        if interrupted(node, &build, Duration::from_millis(ms), CANCELLED)? {
+            expect_unlisted(node)?;
         } else {
             node.ok(&["template", "rm", "other"])?;
+        }
+        expect_only(node, &[])?;
+    }
+    // When its record is written it cannot be cancelled any more, and its client has not been told.
+    let directory = node.dir().join("state/templates/other");
+    for _ in 0..5 {
+        let command = node.begin(&build)?;
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !has_record(&directory) {
+            ensure!(Instant::now() < deadline, "no record of the build is written");
+        }
+        command.signal(Signal::INT)?;
+        let answer = command.end()?;
+        if answer.code == 0 {
+            ensure!(answer.stdout.contains("template other is ready"), "{answer}");
+            node.ok(&["template", "rm", "other"])?;
+        } else {
+            ensure!(answer.code == 130 && answer.stderr.contains(CANCELLED), "{answer}");
+            expect_unlisted(node)?;
         }
         expect_only(node, &[])?;
     }
@@ -147,6 +166,21 @@ fn build(node: &Node) -> Result<()> {
     let answer = node.pando(&["run", "geo"])?;
     ensure!(answer.code == 0, "the older template: {answer}");
     Ok(())
+}
+
+fn expect_unlisted(node: &Node) -> Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while node.ok(&["template", "ls"])?.contains("other") {
+        ensure!(Instant::now() < deadline, "a cancelled build is still listed");
+        sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+/// Also one that does not have its name yet.
+fn has_record(directory: &Path) -> bool {
+    let mut entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.any(|entry| entry.file_name().to_string_lossy().contains("record"))
 }
 
 fn killed(node: &Node) -> Result<()> {
