@@ -55,8 +55,8 @@ struct Inner {
     command: Vec<String>,
     /// The `cgroup.procs` of the control group that they are to be in.
     group: Option<File>,
-    /// Held while it is started.
-    starting: tokio::sync::Mutex<()>,
+    /// Held while it is started; true when it is not to be any more.
+    starting: tokio::sync::Mutex<bool>,
 }
 
 impl Client {
@@ -134,8 +134,9 @@ impl Client {
         }
     }
 
-    /// Commits and closes all volumes and ends the processes. Refused while somebody holds a volume.
+    /// Commits and closes all volumes and ends the processes, which this client does not start again. Refused while somebody holds a volume.
     pub async fn shutdown(&self) -> Result<(), Error> {
+        *self.inner.starting.lock().await = true;
         self.unless_absent(message::Request::Shutdown).await.map(drop)
     }
 
@@ -167,10 +168,13 @@ impl Client {
             Err(error) if is_absent(&error) => {}
             connected => return connected.map_err(Error::system("reach the process of volumes")),
         }
-        let _starting = self.inner.starting.lock().await;
+        let is_closed = self.inner.starting.lock().await;
         // Another request may have started it meanwhile.
         if let Ok(stream) = UnixStream::connect(&socket).await {
             return Ok(stream);
+        }
+        if *is_closed {
+            return Err(Error::Closed);
         }
         self.start(&socket).await
     }

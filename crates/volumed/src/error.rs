@@ -19,6 +19,8 @@ pub enum Error {
     DiedAtOnce { status: std::process::ExitStatus },
     #[error("there is no command that starts the process of volumes")]
     NoCommand,
+    #[error("the process of volumes was told to end")]
+    Closed,
     #[error("another process of volumes uses {}", .0.display())]
     InUse(std::path::PathBuf),
     #[error("the worker of volumes died {attempts} times in a row")]

@@ -19,6 +19,8 @@ pub(crate) enum Failure {
     Archive(#[from] ArchiveError),
     #[error("volume {what} is held by {}", .holders.join(", "))]
     Held { what: Source, holders: Vec<String> },
+    #[error("{what} is not wanted any more: its removal came first")]
+    Unwanted { what: Source },
     #[error("volume {volume} has as many holders on this node as it can have")]
     TooManyHolders { volume: VolumeName },
     #[error("volume {volume} is being opened or closed for too long")]
@@ -48,6 +50,7 @@ impl Failure {
             | Self::File { .. }
             | Self::Held { .. }
             | Self::InUse { .. }
+            | Self::Unwanted { .. }
             | Self::TooManyHolders { .. }
             | Self::Closing { .. }
             | Self::Range { .. }

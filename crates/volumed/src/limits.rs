@@ -46,6 +46,8 @@ pub(crate) const WRITES: usize = 128;
 pub(crate) const WHOLES: usize = 32;
 /// Looks for what other nodes have committed, of one volume one at a time.
 pub(crate) const FOLLOWS: usize = 16;
+/// Names of volumes and snapshots that are not to be made any more, and are remembered: the requests that would make them were sent seconds ago.
+pub(crate) const UNWANTED_MAX: usize = 1024;
 /// Bytes of a file that are read or written at a time for one request.
 pub(crate) const PIECE_BYTES: usize = 1 << 20;
 /// Pieces of a file that wait for a slow reader.

@@ -8,6 +8,7 @@
 
 mod control;
 mod link;
+pub(crate) mod making;
 mod meter;
 pub(crate) mod opened;
 pub(crate) mod table;

@@ -27,12 +27,7 @@ use hyper::Method;
 use serde::de::DeserializeOwned;
 use volumed::Begun;
 
-use super::{
-    Node,
-    unseen::{REMOVAL_RESTS_S, Unseen},
-    volumes::failed,
-    write_back::write_back,
-};
+use super::{Node, unseen::Unseen, volumes::failed, write_back::write_back};
 use crate::error::{Context, Error, Result};
 
 /// How long a sandbox may stand still for its volumes.
@@ -77,6 +72,14 @@ impl Cut {
             }
         }
         cut
+    }
+
+    /// What was taken for it.
+    fn snapshots(&self) -> impl Iterator<Item = Unseen> {
+        self.states.iter().filter_map(|VolumeState { volume, state, .. }| match state {
+            State::Snapshot(snapshot) => Some(Unseen::snapshot(volume, snapshot)),
+            State::Kept(_) => None,
+        })
     }
 
     /// True if the volume had no state yet.
@@ -134,21 +137,14 @@ impl Node {
             self.sweep_work.notify_one();
         }
         if done.is_err() {
-            self.forget_failed(cut.clone());
+            self.forget_failed(&cut);
         }
         done.map(|()| cut)
     }
 
-    /// In the background: some of the snapshots may come to be yet, in requests that nobody waits for any more.
-    fn forget_failed(self: &Arc<Self>, cut: Cut) {
-        let node = Arc::clone(self);
-        tokio::spawn(async move {
-            for rest in REMOVAL_RESTS_S {
-                node.forget_cut(&cut).await;
-                tokio::time::sleep(Duration::from_secs(rest)).await;
-            }
-            node.forget_cut(&cut).await;
-        });
+    /// In the background: requests of which nobody waits for the answer any more end first.
+    fn forget_failed(self: &Arc<Self>, cut: &Cut) {
+        tokio::spawn(Arc::clone(self).remove_all_unseen(cut.snapshots().collect()));
     }
 
     /// Makes what a sandbox has written, up to now or while it stands still, what other nodes find. Gives what a cut of it needs.
@@ -233,10 +229,8 @@ impl Node {
     }
 
     /// They stay from now on: the record of the copy has them.
-    pub(super) fn show_own_volumes(&self, copy: &SandboxId, cut: &Cut) {
-        for state in &cut.states {
-            self.forget_note(&Unseen::volume(&state.volume.of_copy(copy)));
-        }
+    pub(super) fn show_own_volumes(&self, copy: &SandboxId, cut: &Cut) -> Result<()> {
+        cut.states.iter().try_for_each(|state| self.forget_note(&Unseen::volume(&state.volume.of_copy(copy))))
     }
 
     /// Removes what a request has started whose client has gone, with the volumes that were made for it.
@@ -258,10 +252,8 @@ impl Node {
 
     /// Every copy has its volumes, or the checkpoint has the states.
     pub(super) async fn forget_cut(&self, cut: &Cut) {
-        for VolumeState { volume, state, .. } in &cut.states {
-            if let State::Snapshot(snapshot) = state {
-                self.remove_unseen(&Unseen::snapshot(volume, snapshot)).await;
-            }
+        for snapshot in cut.snapshots() {
+            self.remove_unseen(&snapshot).await;
         }
     }
 

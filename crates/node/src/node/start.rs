@@ -285,9 +285,9 @@ impl Node {
             volumes,
         };
         blank.record.finish(&record)?;
+        self.show_own_volumes(&blank.id, &source.cut)?;
         let sandbox = record.to_api();
         self.state().started(record);
-        self.show_own_volumes(&blank.id, &source.cut);
         self.monitor(blank.id.clone(), ended);
         self.learn_later(&blank.id);
         Ok(sandbox)

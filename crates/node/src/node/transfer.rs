@@ -33,9 +33,17 @@ impl Node {
     /// Begins to write a checkpoint as a file. The first part comes when it is known to exist.
     pub(crate) async fn export_checkpoint(self: &Arc<Self>, name: &TemplateName) -> Result<Parts> {
         let (head, lease) = self.hold_checkpoint(name, "export").await?;
-        let checkpoint = match Checkpoint::read(&self.durable, head.manifest).await {
+        let mut carriers = Carriers::new(self);
+        let begin = async {
+            let checkpoint = Checkpoint::read(&self.durable, head.manifest).await?;
+            // By the checkpoint's name: before a byte is sent, as it may be replaced or removed while that takes its time.
+            carriers.take_up(&checkpoint.volumes_to_api()?).await?;
+            Ok(checkpoint)
+        };
+        let checkpoint = match begin.await {
             Ok(checkpoint) => checkpoint,
             Err(error) => {
+                carriers.remove().await;
                 self.let_go(lease).await;
                 return Err(error);
             }
@@ -45,7 +53,6 @@ impl Node {
         tokio::spawn(async move {
             let (durable, runtime, out) = (node.durable.clone(), Handle::current(), Leaving(sender.clone()));
             let out = BufWriter::with_capacity(PART_BYTES, out);
-            let carriers = Carriers::new(&node);
             let mut archives = carriers.clone();
             let export = move || transfer::export(&checkpoint, &durable, &runtime, &mut archives, out);
             let exported = tokio::task::spawn_blocking(export).await.doing("export the checkpoint").flatten();

@@ -10,8 +10,10 @@ use hyper::Method;
 use super::{Node, supervisor::LEAVE_MAX};
 use crate::error::{Context, Error, Result, chain};
 
-/// Seconds between attempts to remove what may come to be yet: requests that were under way end within this, and the store may be away.
-pub(super) const REMOVAL_RESTS_S: [u64; 5] = [1, 2, 4, 16, 64];
+/// Seconds after each attempt to remove something: the store may be away.
+const REMOVAL_RESTS_S: [u64; 5] = [1, 2, 4, 16, 64];
+
+const STAYS: &str = "something of a volume that nobody wants any more stays until this node is started again";
 
 /// A volume, or a snapshot of one. As text, and so as the name of its note: `VOLUME` or `VOLUME@SNAPSHOT`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,38 +53,35 @@ impl FromStr for Unseen {
 }
 
 impl Node {
-    /// To be called before it is asked for.
+    /// To be called before it is asked for. Not flushed, as sandboxes stand still meanwhile: the host itself has to live on.
     pub(super) fn note_unseen(&self, unseen: &Unseen) -> Result<()> {
         let path = self.config.unseen_dir().join(unseen.to_string());
         fs::File::create(&path).at("create", &path).map(drop)
     }
 
-    /// It is gone, or somebody knows of it.
-    pub(super) fn forget_note(&self, unseen: &Unseen) {
+    /// Somebody knows of it from now on. Not if this fails: as long as it is noted it may be removed.
+    pub(super) fn forget_note(&self, unseen: &Unseen) -> Result<()> {
         let path = self.config.unseen_dir().join(unseen.to_string());
         match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!(path = %path.display(), %error, "what it notes will be removed at the next start");
-            }
-            _ => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed.at("remove", &path),
         }
     }
 
-    /// Removes it. If that fails, the next start of this node tries again.
-    pub(super) async fn remove_unseen(&self, unseen: &Unseen) {
-        let path = match unseen {
+    /// Removes it, also if the request that makes it is still under way. False if that fails: the next start of this node tries again.
+    pub(super) async fn remove_unseen(&self, unseen: &Unseen) -> bool {
+        let below = match unseen {
             Unseen { volume, snapshot: None } => format!("/{volume}"),
             Unseen { volume, snapshot: Some(snapshot) } => format!("/{volume}/snapshots/{snapshot}"),
         };
-        let removed: Result<()> = self.ask_volume(Method::DELETE, path, &()).await;
-        match removed {
+        let removed = match self.ask_volume(Method::DELETE, format!("{below}?for_good=true"), &()).await {
             Ok(()) | Err(Error::VolumeRefused { status: 404, .. }) => self.forget_note(unseen),
-            Err(error) => tracing::warn!(
-                %unseen,
-                error = chain(&error),
-                "something of a volume that nobody wants any more stays until this node is started again"
-            ),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = &removed {
+            tracing::warn!(%unseen, error = chain(error), "{STAYS}");
         }
+        removed.is_ok()
     }
 
     /// What is noted. What a recorded sandbox has is not among it: somebody may know of it.
@@ -95,7 +94,7 @@ impl Node {
             let sandboxes = self.state().sandboxes();
             let is_used = unseen.snapshot.is_none()
                 && sandboxes.iter().flat_map(|record| &record.volumes).any(|mount| mount.volume == unseen.volume);
-            if is_used { self.forget_note(&unseen) } else { left.push(unseen) }
+            if is_used { self.forget_note(&unseen)? } else { left.push(unseen) }
         }
         Ok(left)
     }
@@ -110,22 +109,23 @@ impl Node {
         };
         let removed = tokio::time::timeout(LEAVE_MAX, remove).await.doing("remove it in time").flatten();
         if let Err(error) = removed {
-            tracing::warn!(
-                error = chain(&error),
-                "something of a volume that nobody wants any more stays until this node is started again"
-            );
+            tracing::warn!(error = chain(&error), "{STAYS}");
         }
     }
 
-    /// Removes them, more than once: what was asked for may come to be yet, and the store may be away.
-    pub(super) async fn remove_all_unseen(self: Arc<Self>, left: Vec<Unseen>) {
-        if left.is_empty() {
-            return;
-        }
+    /// Removes them, more than once if need be: the store may be away.
+    pub(super) async fn remove_all_unseen(self: Arc<Self>, mut left: Vec<Unseen>) {
         for rest in REMOVAL_RESTS_S {
-            for unseen in &left {
-                self.remove_unseen(unseen).await;
+            let mut failed = Vec::new();
+            for unseen in left {
+                if !self.remove_unseen(&unseen).await {
+                    failed.push(unseen);
+                }
             }
+            if failed.is_empty() {
+                return;
+            }
+            left = failed;
             tokio::time::sleep(Duration::from_secs(rest)).await;
         }
     }

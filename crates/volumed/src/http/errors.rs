@@ -31,9 +31,11 @@ fn place(failure: &Failure) -> Place {
         Failure::File { source, .. } => place_of_errno(*source),
         Failure::Archive(ArchiveError::Volume { source, .. }) => place_of_errno(*source),
         Failure::Archive(ArchiveError::Stream { .. } | ArchiveError::Refused { .. }) => INVALID,
-        Failure::Held { .. } | Failure::InUse { .. } | Failure::TooManyHolders { .. } | Failure::Closing { .. } => {
-            CONFLICT
-        }
+        Failure::Held { .. }
+        | Failure::InUse { .. }
+        | Failure::Unwanted { .. }
+        | Failure::TooManyHolders { .. }
+        | Failure::Closing { .. } => CONFLICT,
         Failure::Range { .. } => (StatusCode::RANGE_NOT_SATISFIABLE, ErrorCode::InvalidRequest),
         Failure::Mount { .. } => HOST,
         Failure::Interrupted => (StatusCode::SERVICE_UNAVAILABLE, ErrorCode::Interrupted),
@@ -102,6 +104,7 @@ fn hint(failure: &Failure) -> Option<String> {
         | Failure::Invalid { .. }
         | Failure::BrokenOff(_)
         | Failure::Range { .. }
+        | Failure::Unwanted { .. }
         | Failure::TooManyHolders { .. }
         | Failure::Mount { .. } => return None,
     };

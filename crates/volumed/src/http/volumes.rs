@@ -23,7 +23,7 @@ use super::{
     Shared, answer,
     errors::{detail, status},
     finish,
-    query::parse,
+    query::{Query, Target, parse},
 };
 use crate::{
     failure::{Failure, Result},
@@ -74,7 +74,9 @@ pub(super) async fn create(State(table): Shared, Body(spec): Body<VolumeSpec>) -
         },
     };
     let made = spec.name.clone();
+    let making = table.makings.begin(Source::current(made.clone()))?;
     finish(async move {
+        let _making = making;
         whole(&table, move |table| Ok(table.volumes.create(made.as_str(), &options)?)).await?;
         describe(&table, spec.name).await
     })
@@ -104,8 +106,21 @@ pub(super) async fn inspect(State(table): Shared, Path(name): Path<String>) -> R
     describe(&table, parse(&name)?).await.map(Json)
 }
 
-pub(super) async fn remove(State(table): Shared, Path(name): Path<String>) -> Result<Json<()>> {
-    table.remove(Source::current(parse(&name)?)).await.map(Json)
+pub(super) async fn remove(State(table): Shared, target: Target) -> Result<Json<()>> {
+    remove_source(&table, Source::current(target.source.volume), &target.query).await.map(Json)
+}
+
+/// With `for_good=true` also what a request makes that is under way, or was sent before and not read yet.
+async fn remove_source(table: &Arc<Table>, source: Source, query: &Query) -> Result<()> {
+    let for_good = query.flag("for_good")?;
+    if for_good {
+        table.makings.prevent(&source).await;
+    }
+    table.remove(source.clone()).await?;
+    if for_good {
+        table.makings.allow(&source);
+    }
+    Ok(())
 }
 
 pub(super) async fn log(State(table): Shared, Path(name): Path<String>) -> Result<Json<Vec<Snapshot>>> {
@@ -165,6 +180,7 @@ async fn take(
     let snapshot = request.snapshot.unwrap_or_else(SnapshotName::random);
     let note = request.note.unwrap_or_default();
     let source = Source::current(name.clone());
+    let _making = table.makings.begin(Source::new(name.clone(), Some(snapshot.clone())))?;
     match table.open_unless_elsewhere(&source, Purpose::Name).await? {
         Some(opened) => {
             opened.meter.request();
@@ -186,9 +202,10 @@ async fn take(
 pub(super) async fn remove_snapshot(
     State(table): Shared,
     Path((name, snapshot)): Path<(String, String)>,
+    target: Target,
 ) -> Result<Json<()>> {
     let source = Source::new(parse(&name)?, Some(parse(&snapshot)?));
-    table.remove(source).await.map(Json)
+    remove_source(&table, source, &target.query).await.map(Json)
 }
 
 pub(super) async fn restore(
@@ -217,7 +234,9 @@ pub(super) async fn fork(
     Body(request): Body<ForkVolumeRequest>,
 ) -> Result<Json<Volume>> {
     let (name, to): (VolumeName, _) = (parse(&name)?, request.name.clone());
+    let making = table.makings.begin(Source::current(to.clone()))?;
     finish(async move {
+        let _making = making;
         if let Some(KeptState { by, manifest }) = request.state {
             if request.snapshot.is_some() {
                 return Err(Failure::invalid(

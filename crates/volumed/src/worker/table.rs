@@ -24,6 +24,7 @@ use volume::{Origin, Volume, VolumeError, Volumes};
 
 use super::{
     link::Link,
+    making::Makings,
     meter::Meters,
     opened::Opened,
     work::{Kind, Work},
@@ -46,6 +47,7 @@ pub(crate) struct Table {
     pub(crate) link: Link,
     pub(crate) work: Work,
     pub(crate) meters: Meters,
+    pub(crate) makings: Makings,
     options: Options,
     realm: String,
     slots: Mutex<HashMap<Source, Arc<Slot>>>,
@@ -54,9 +56,9 @@ pub(crate) struct Table {
 
 impl Table {
     pub(crate) fn new(volumes: Volumes, link: Link, options: Options, realm: String) -> Arc<Self> {
-        let (work, meters, slots) = (Work::new(), Meters::default(), Mutex::default());
+        let (work, meters, makings, slots) = (Work::new(), Meters::default(), Makings::new(), Mutex::default());
         let last_use = Mutex::new(Instant::now());
-        Arc::new(Self { volumes, link, work, meters, options, realm, slots, last_use })
+        Arc::new(Self { volumes, link, work, meters, makings, options, realm, slots, last_use })
     }
 
     /// Whose volumes they are.

@@ -1,6 +1,12 @@
 //! Opening, closing, and what becomes of a volume whose store or node changes.
 
-use std::{fs, io::ErrorKind, thread, time::Duration};
+use std::{
+    fs,
+    io::{ErrorKind, Write},
+    os::unix::net::UnixStream,
+    thread,
+    time::Duration,
+};
 
 use anyhow::{Context, Result, ensure};
 use api::{
@@ -8,7 +14,10 @@ use api::{
     volume::{FileInfo, Restored, Snapshot, Volume, VolumeMeter},
 };
 use hyper::{Method, StatusCode};
-use rustix::fs::statvfs;
+use rustix::{
+    fs::statvfs,
+    process::{Signal, kill_process},
+};
 use serde_json::json;
 use volumed::{Access, Error};
 
@@ -166,6 +175,51 @@ pub(crate) fn what_is_held_is_not_taken_away() -> Result<()> {
     mount.leave()?;
     node.send(Method::DELETE, "/volumes/ws", "")?.parsed::<()>()?;
     ensure!(node.get::<Vec<Volume>>("/volumes")?.is_empty());
+    node.finish()
+}
+
+/// Requests whose clients have gone are read, or end, after the one that removes what they make.
+pub(crate) fn what_was_removed_for_good_is_not_made_later() -> Result<()> {
+    let node = Node::new(FAST)?;
+    node.create("ws")?;
+    let worker = node.worker().context("no worker")?;
+    for round in 0..20 {
+        let (new, snapshot) = (format!("new-{round}"), format!("s{round}"));
+        let making = [
+            ("/volumes", json!({ "name": new }), format!("/volumes/{new}")),
+            ("/volumes/ws/snapshots", json!({ "snapshot": snapshot }), format!("/volumes/ws/snapshots/{snapshot}")),
+            ("/volumes/ws/fork", json!({ "name": format!("fork-{round}") }), format!("/volumes/fork-{round}")),
+        ];
+        kill_process(worker, Signal::STOP)?;
+        for (path, body, _) in &making {
+            let mut stream = UnixStream::connect(node.folder.join("http.sock"))?;
+            let body = body.to_string();
+            write!(stream, "POST /v1{path} HTTP/1.1\r\nhost: node\r\ncontent-type: application/json\r\n")?;
+            write!(stream, "content-length: {}\r\n\r\n{body}", body.len())?;
+        }
+        thread::scope(|scope| {
+            let remove = |made| node.send(Method::DELETE, &format!("{made}?for_good=true"), "");
+            let removals: Vec<_> = making.iter().map(|(.., made)| scope.spawn(move || remove(made))).collect();
+            thread::sleep(Duration::from_millis(10));
+            kill_process(worker, Signal::CONT)?;
+            for removal in removals {
+                let status = removal.join().expect("it does not panic")?.status;
+                ensure!(matches!(status, StatusCode::OK | StatusCode::NOT_FOUND), "{status}");
+            }
+            anyhow::Ok(())
+        })?;
+    }
+    // Longer than any of the requests took.
+    thread::sleep(Duration::from_secs(1));
+    let left: Vec<_> = node.get::<Vec<Volume>>("/volumes")?.into_iter().map(|volume| volume.name.to_string()).collect();
+    ensure!(left == ["ws"], "{left:?}");
+    let left = node.get::<Vec<Snapshot>>("/volumes/ws/snapshots")?;
+    ensure!(left.is_empty(), "{left:?}");
+    let late = node.create("never").and_then(|_| Ok(node.send(Method::DELETE, "/volumes/never?for_good=true", "")?));
+    ensure!(late?.status == StatusCode::OK && node.create("never").is_ok(), "what was removed can be made again");
+    ensure!(node.send(Method::DELETE, "/volumes/none?for_good=true", "")?.status == StatusCode::NOT_FOUND);
+    let refused = node.create("none").map(drop).map_err(|error| error.to_string());
+    ensure!(refused.is_err_and(|error| error.contains("not wanted any more")));
     node.finish()
 }
 

@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    path::Path,
     thread::sleep,
     time::{Duration, Instant},
 };
@@ -312,6 +313,7 @@ fn by_file(node: &Node) -> Result<()> {
     node.ok(&["checkpoint", "export", "warm", &path])?;
     ensure!(volumes(node)? == ["data", "ws"], "left: {:?}", volumes(node)?);
     let bytes = fs::read(&file)?;
+    outlives_its_name(node, &writer)?;
     let other = Node::start()?;
     imported(&other, &path, &bytes).with_context(|| {
         format!(
@@ -323,6 +325,39 @@ fn by_file(node: &Node) -> Result<()> {
     other.finish()?;
     remove_all(node)?;
     node.ok(&["checkpoint", "rm", "warm"]).map(drop)
+}
+
+/// An export is of what the checkpoint was when it began.
+fn outlives_its_name(node: &Node, writer: &str) -> Result<()> {
+    let slow = node.dir().join("slow.pando").display().to_string();
+    // Files come before volumes, and these are more than fits between the two.
+    node.shell(writer, "head -c 16M /dev/urandom > /tmp/much")?;
+    node.ok(&["checkpoint", writer, "--name", "warm", "--replace"])?;
+    let exporting = node.begin(&["checkpoint", "export", "warm", &slow])?;
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !is_arriving(node.dir())? {
+        ensure!(Instant::now() < deadline, "nothing is exported");
+    }
+    exporting.signal(Signal::STOP)?;
+    node.ok(&["checkpoint", writer, "--name", "warm", "--replace"])?;
+    exporting.signal(Signal::CONT)?;
+    let ended = exporting.end()?;
+    ensure!(ended.code == 0, "{ended}");
+    node.ok(&["checkpoint", "import", &slow, "--name", "slow"])?;
+    node.ok(&["checkpoint", "verify", "slow"])?;
+    node.ok(&["checkpoint", "rm", "slow"]).map(drop)
+}
+
+fn is_arriving(directory: &Path) -> Result<bool> {
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        // It may have got its name, or be gone.
+        let length = entry.metadata().map_or(0, |metadata| metadata.len());
+        if entry.file_name().to_string_lossy().starts_with(".tmp") && length > 0 {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// On a node with another store.

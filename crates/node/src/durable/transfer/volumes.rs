@@ -21,8 +21,8 @@ use crate::{
 
 /// Who has the volumes of checkpoints. Functions block.
 pub(crate) trait Archives {
-    /// What the volume is that `state` is of, and an archive of all that is in it.
-    fn export(&mut self, volume: &VolumeName, state: &KeptState) -> Result<(VolumeSpec, Box<dyn Read>)>;
+    /// What kind of volume a state is of, and an archive of all that is in it.
+    fn export(&mut self, state: &KeptState) -> Result<(VolumeSpec, Box<dyn Read>)>;
 
     /// Makes a volume from an archive, whatever it is called then. Gives the name of its state, which is there as long as this.
     fn import(&mut self, spec: VolumeSpec, archive: &mut dyn Read) -> Result<HeadName>;
@@ -55,7 +55,7 @@ pub(super) fn write_volumes(
     }
     let mut piece = Vec::new();
     for (volume, (state, paths)) in by_name {
-        let (spec, mut archive) = archives.export(volume, state)?;
+        let (spec, mut archive) = archives.export(state)?;
         let described = Described { spec: VolumeSpec { name: volume.clone(), ..spec }, paths };
         file.write(Kind::Volume, &serde_json::to_vec(&described).storing("describe a volume")?)?;
         loop {
@@ -160,7 +160,7 @@ pub(crate) struct NoArchives;
 
 #[cfg(feature = "fuzzing")]
 impl Archives for NoArchives {
-    fn export(&mut self, _: &VolumeName, _: &KeptState) -> Result<(VolumeSpec, Box<dyn Read>)> {
+    fn export(&mut self, _: &KeptState) -> Result<(VolumeSpec, Box<dyn Read>)> {
         Err(damaged("volumes cannot be written here"))
     }
 

@@ -6,7 +6,7 @@ use std::{
 };
 
 use api::{
-    VERSION_PREFIX,
+    CheckpointVolume, VERSION_PREFIX,
     volume::{ForkVolumeRequest, KeptState, Snapshot, SnapshotRequest, Volume, VolumeSpec},
 };
 use base::id::{SnapshotName, VolumeName};
@@ -26,17 +26,43 @@ pub(super) struct Carriers {
     node: Arc<Node>,
     runtime: Handle,
     made: Arc<Mutex<Vec<Unseen>>>,
+    /// Of an export: what carries each state, by its manifest.
+    leaving: Vec<(String, VolumeSpec)>,
 }
 
 impl Carriers {
     pub(super) fn new(node: &Arc<Node>) -> Self {
-        Self { node: Arc::clone(node), runtime: Handle::current(), made: Arc::default() }
+        Self { node: Arc::clone(node), runtime: Handle::current(), made: Arc::default(), leaving: Vec::new() }
     }
 
     fn note(&self, unseen: Unseen) -> Result<()> {
         self.node.note_unseen(&unseen)?;
         self.made.lock().unwrap_or_else(PoisonError::into_inner).push(unseen);
         Ok(())
+    }
+
+    /// Has all of a checkpoint's volumes carried. From then on they stay what they are, whatever becomes of the checkpoint.
+    pub(super) async fn take_up(&mut self, volumes: &[CheckpointVolume]) -> Result<()> {
+        for CheckpointVolume { volume, state, .. } in volumes {
+            if self.leaving.iter().all(|(manifest, _)| *manifest != state.manifest) {
+                let spec = self.fork(volume, state).await?;
+                self.leaving.push((state.manifest.clone(), spec));
+            }
+        }
+        Ok(())
+    }
+
+    async fn fork(&self, volume: &VolumeName, state: &KeptState) -> Result<VolumeSpec> {
+        let name = VolumeName::transient("export");
+        self.note(Unseen::volume(&name))?;
+        let request = ForkVolumeRequest { name: name.clone(), snapshot: None, state: Some(state.clone()) };
+        let forked: Volume = self.node.ask_volume(Method::POST, format!("/{volume}/fork"), &request).await?;
+        let (Some(usage), Some(durability)) = (forked.usage, forked.durability) else {
+            return Err("the store does not answer").storing("read a volume");
+        };
+        let (bytes_max, inodes_max) = (Some(usage.bytes_max), Some(usage.inodes_max));
+        // Whose its top is, and with what permissions, is in the archive.
+        Ok(VolumeSpec { name, bytes_max, inodes_max, durability, uid: None, gid: None, mode: None })
     }
 
     /// Removes them.
@@ -49,22 +75,11 @@ impl Carriers {
 }
 
 impl Archives for Carriers {
-    fn export(&mut self, volume: &VolumeName, state: &KeptState) -> Result<(VolumeSpec, Box<dyn Read>)> {
-        let name = VolumeName::transient("export");
-        self.note(Unseen::volume(&name))?;
-        let request = ForkVolumeRequest { name: name.clone(), snapshot: None, state: Some(state.clone()) };
-        let path = format!("{VERSION_PREFIX}/volumes/{volume}/fork");
-        let volumes = &self.node.volumes;
-        let forked = self.runtime.block_on(volumes.ask::<Volume>(Method::POST, &path, &request));
-        let Volume { usage, durability, .. } = forked.map_err(failed("read a volume"))?;
-        let (Some(usage), Some(durability)) = (usage, durability) else {
-            return Err("the store does not answer").storing("read a volume");
-        };
-        let (bytes_max, inodes_max) = (Some(usage.bytes_max), Some(usage.inodes_max));
-        let archive = volumes.export(&name, &self.runtime).map_err(failed("read a volume"))?;
-        // Whose its top is, and with what permissions, is in the archive.
-        let spec = VolumeSpec { name, bytes_max, inodes_max, durability, uid: None, gid: None, mode: None };
-        Ok((spec, Box::new(archive)))
+    fn export(&mut self, state: &KeptState) -> Result<(VolumeSpec, Box<dyn Read>)> {
+        let carrier = self.leaving.iter().find(|(manifest, _)| *manifest == state.manifest);
+        let (_, spec) = carrier.ok_or("nothing carries it").storing("read a volume")?;
+        let archive = self.node.volumes.export(&spec.name, &self.runtime).map_err(failed("read a volume"))?;
+        Ok((spec.clone(), Box::new(archive)))
     }
 
     fn import(&mut self, spec: VolumeSpec, archive: &mut dyn Read) -> Result<HeadName> {
