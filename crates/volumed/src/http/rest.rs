@@ -7,7 +7,7 @@ use std::{
     task::{self, Poll},
 };
 
-use axum::{body::Body, extract::Request, middleware::Next, response::Response};
+use axum::{body::Body, extract::Request, http::header::EXPECT, middleware::Next, response::Response};
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
@@ -17,10 +17,16 @@ use crate::limits::{REST_BYTES_MAX, REST_MAX};
 
 /// A body for who answers, and then for who takes what is left of it.
 #[derive(Clone)]
-struct Shared(Arc<Mutex<Body>>);
+struct Shared(Arc<Mutex<State>>);
+
+struct State {
+    body: Body,
+    /// Someone has begun to read it. A client that waits to be told to go on is told then.
+    is_begun: bool,
+}
 
 impl Shared {
-    fn body(&self) -> MutexGuard<'_, Body> {
+    fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -33,28 +39,34 @@ impl HttpBody for Shared {
         self: Pin<&mut Self>,
         context: &mut task::Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut *self.body()).poll_frame(context)
+        let mut state = self.state();
+        state.is_begun = true;
+        Pin::new(&mut state.body).poll_frame(context)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body().is_end_stream()
+        self.state().body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body().size_hint()
+        self.state().body.size_hint()
     }
 }
 
-/// Has a request answered, and takes the rest of its body before the answer is sent.
+/// Has a request answered. The rest of its body is taken beside the answer, unless the client waits to be asked for it.
 pub(super) async fn take_rest(request: Request, next: Next) -> Response {
     if request.body().is_end_stream() {
         return next.run(request).await;
     }
     let (head, body) = request.into_parts();
-    let body = Shared(Arc::new(Mutex::new(body)));
+    let waits = head.headers.contains_key(EXPECT);
+    let body = Shared(Arc::new(Mutex::new(State { body, is_begun: false })));
     let answer = next.run(Request::from_parts(head, Body::new(body.clone()))).await;
-    // One that sends more, or more slowly, sees the connection end.
-    let _ = timeout(REST_MAX, discard(body)).await;
+    let is_sent = !waits || body.state().is_begun;
+    if is_sent && !body.is_end_stream() {
+        // One that sends more, or more slowly, sees the connection end.
+        tokio::spawn(timeout(REST_MAX, discard(body)));
+    }
     answer
 }
 

@@ -96,7 +96,8 @@ pub(super) fn inlet(body: Body) -> (Inlet, impl Future<Output = ()>) {
 }
 
 async fn pass_on(mut body: Body, parts: mpsc::Sender<io::Result<Bytes>>) {
-    while let Some(frame) = body.frame().await {
+    // Whoever reads may have had enough while the client rests.
+    while let Some(frame) = tokio::select! { frame = body.frame() => frame, () = parts.closed() => return } {
         let part = match frame.map(|frame| frame.into_data()) {
             Ok(Ok(part)) if !part.is_empty() => Ok(part),
             // Trailers.

@@ -215,7 +215,7 @@ pub(crate) fn what_was_removed_for_good_is_not_made_later() -> Result<()> {
     ensure!(left == ["ws"], "{left:?}");
     let left = node.get::<Vec<Snapshot>>("/volumes/ws/snapshots")?;
     ensure!(left.is_empty(), "{left:?}");
-    let late = node.create("never").and_then(|_| Ok(node.send(Method::DELETE, "/volumes/never?for_good=true", "")?));
+    let late = node.create("never").and_then(|_| node.send(Method::DELETE, "/volumes/never?for_good=true", ""));
     ensure!(late?.status == StatusCode::OK && node.create("never").is_ok(), "what was removed can be made again");
     ensure!(node.send(Method::DELETE, "/volumes/none?for_good=true", "")?.status == StatusCode::NOT_FOUND);
     let refused = node.create("none").map(drop).map_err(|error| error.to_string());
