@@ -85,6 +85,8 @@ zstd = payload("memory", "page-image-v1.chunk")
 seed("cluster", "zstd", b"\x0f\2" + zstd[zstd.find(b"\x28\xb5\x2f\xfd"):])
 seed("hot_set", "golden", pieces(struct.pack("<Q", 4) + b"\1\0", payload("memory", "hot-set-v1.chunk")))
 
+seed("contents", "golden", pieces(payload("memory", "contents-v1.list"), b"", payload("memory", "contents-v1.piece")))
+
 STATE = subprocess.run(["zstd", "-dc"], input=payload("process", "program-state-v1.bin"), capture_output=True, check=True).stdout
 seed("program_state", "golden", STATE)
 

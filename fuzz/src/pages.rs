@@ -1,7 +1,7 @@
 //! Page images and working sets.
 
 use memory::{
-    BoxError, ChunkId, ChunkSource, Image, PAGE_BYTES, PageReader, PageRun, PageTarget,
+    BoxError, ChunkId, ChunkSource, Image, Known, PAGE_BYTES, PageReader, PageRun, PageTarget,
     codec::{Codec, Decoder},
     hot::HotSet,
 };
@@ -13,6 +13,8 @@ const LEAF: u16 = 0x4d02;
 const CHUNK: u16 = 0x4d03;
 const HOT_SET: u16 = 0x4d04;
 const HOT_CHUNK: u16 = 0x4d05;
+const CONTENTS: u16 = 0x4d06;
+const CONTENTS_PIECE: u16 = 0x4d07;
 
 /// Chunks by the first byte of their names.
 struct Chunks(Vec<Vec<u8>>);
@@ -119,4 +121,11 @@ pub(crate) fn hot_set(data: &[u8]) {
     let Some((set, chunks)) = pieces.split_first() else { return };
     let Ok(set) = HotSet::open(&framed(HOT_SET, set)) else { return };
     drop(set.read(&Chunks::of(HOT_CHUNK, chunks), &Anywhere));
+}
+
+/// A list of contents, then its pieces.
+pub(crate) fn contents(data: &[u8]) {
+    let chunks = pieces(data);
+    let Some((list, chunks)) = chunks.split_first() else { return };
+    drop(Known::read([&framed(CONTENTS, list)[..]], &Chunks::of(CONTENTS_PIECE, chunks)));
 }

@@ -48,7 +48,11 @@ pub(crate) use blob::BlobRef;
 pub(crate) use checkpoint::fuzz as fuzz_checkpoint;
 pub(crate) use checkpoint::{Checkpoint, Counts, Included, known_pages, name_of, pack_layer, page_reader, write_bytes};
 pub(crate) use hot::HotPages;
+#[cfg(feature = "fuzzing")]
+pub(crate) use pages::fuzz as fuzz_image_roots;
 pub(crate) use pages::{ImageRoots, Opener};
+#[cfg(feature = "fuzzing")]
+pub(crate) use paused::fuzz as fuzz_paused;
 pub(crate) use paused::{Mounted, Paused, lost_race};
 pub(crate) use volumes::StoreOpener;
 pub(crate) use writing::Writing;

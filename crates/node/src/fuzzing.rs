@@ -18,6 +18,16 @@ pub fn checkpoint(payload: &[u8]) {
     durable::fuzz_checkpoint(payload);
 }
 
+/// What a manifest says of a paused sandbox.
+pub fn paused(payload: &[u8]) {
+    durable::fuzz_paused(payload);
+}
+
+/// What the pager is told of a checkpoint's memory.
+pub fn image_roots(payload: &[u8]) {
+    durable::fuzz_image_roots(payload);
+}
+
 /// Messages between server and keeper, and parcels.
 pub fn keeper(bytes: &[u8]) {
     drop(serde_json::from_slice::<ToKeeper>(bytes));

@@ -51,6 +51,7 @@ fn run_all(filter: &str) -> Result<()> {
         ("an_image_that_cannot_be_opened_stops_its_process", an_image_that_cannot_be_opened_stops_its_process),
         ("images_give_their_places_to_later_ones", images_give_their_places_to_later_ones),
         ("a_guardian_without_work_ends", a_guardian_without_work_ends),
+        ("a_takeover_is_not_the_end", a_takeover_is_not_the_end),
         ("a_pager_that_is_alone_ends_what_it_has_and_others_begin", alone),
         ("any_of_them_may_be_killed_at_any_moment", any_of_them_may_be_killed_at_any_moment),
     ];
@@ -274,6 +275,32 @@ fn alone(program: &Path) -> Result<()> {
     ends_well(begin(program, &guardian, "after", &picture(12), 600)?)?;
     ends_well(before)?;
     poll(&mut [PollFd::new(&pager, PollFlags::IN)], None)?;
+    guardian.finish()
+}
+
+/// Somebody listens all the time: clients that heard otherwise would start others beside them.
+fn a_takeover_is_not_the_end(_: &Path) -> Result<()> {
+    let guardian = Guardian::start(FAST, 5000, 60_000)?;
+    for round in 0..500 {
+        let (mut pids, mut is_heard) = ([0, 0], true);
+        wait_until("a spare is there", || {
+            let status = guardian.client()?.status()?;
+            pids = [status.guardian_pid, status.spare_pid];
+            Ok(pids.iter().all(|pid| is_alive(*pid)))
+        })?;
+        let killed = pids[round % 2];
+        let victim = pidfd_open(Pid::from_raw(killed).context("a pid")?, PidfdFlags::empty())?;
+        pidfd_send_signal(&victim, Signal::KILL)?;
+        wait_until("there is another one", || {
+            let Some(mut client) = Client::find(&guardian.socket)? else {
+                is_heard = false;
+                return Ok(true);
+            };
+            let status = client.status()?;
+            Ok(![status.guardian_pid, status.spare_pid].contains(&killed) && is_alive(status.spare_pid))
+        })?;
+        ensure!(is_heard, "round {round}: for a moment nobody listens");
+    }
     guardian.finish()
 }
 

@@ -37,7 +37,9 @@ pub enum KeyError {
         "the wrapped data key does not open with master key {master:?}: it is damaged, or the master key is another one of that name"
     )]
     Unwrap { master: String },
-    #[error("the wrapped data key {object} is damaged")]
+    #[error(
+        "the wrapped data key {object} is damaged: bring this object back from a copy, as what it seals cannot be read without it"
+    )]
     Damaged { object: String, source: Box<dyn std::error::Error + Send + Sync> },
     #[error("the master keys in {place} are not usable: {rule}")]
     MasterKeys { place: String, rule: String },
@@ -155,9 +157,17 @@ impl RealmKeys {
         if let Some(key) = self.known(id) {
             return Ok(key);
         }
-        let masters = self.wrappings().await?.remove(&id).unwrap_or_default();
-        let key = self.unwrap_any(id, &masters).await?;
+        let key = match self.read(id).await {
+            Err(error) if is_gone(&error) => self.read(id).await?,
+            read => read?,
+        };
         Ok(self.remember(key))
+    }
+
+    /// Its wrapping is gone, if another node wraps it anew, between the list and the look at it.
+    async fn read(&self, id: KeyId) -> Result<DataKey, KeyError> {
+        let masters = self.wrappings().await?.remove(&id).unwrap_or_default();
+        self.unwrap_any(id, &masters).await
     }
 
     /// Makes a new data key, which seals what is written from now on. (Another node goes on with the key that it knows until it
@@ -229,7 +239,10 @@ impl RealmKeys {
     async fn load(&self) -> Result<(), KeyError> {
         for (id, masters) in self.wrappings().await? {
             if self.known(id).is_none() {
-                let key = self.unwrap_any(id, &masters).await?;
+                let key = match self.unwrap_any(id, &masters).await {
+                    Err(error) if is_gone(&error) => self.read(id).await?,
+                    read => read?,
+                };
                 self.remember(key);
             }
         }
@@ -258,6 +271,7 @@ impl RealmKeys {
         for master in masters {
             match self.unwrap(id, master).await {
                 Ok(key) => return Ok(key),
+                Err(gone) if is_gone(&gone) => failure = gone,
                 // It may be the one that opens it.
                 Err(unreachable @ KeyError::Objects { .. }) => return Err(unreachable),
                 // A wrapping that is damaged says more than one that is not for us.
@@ -305,6 +319,10 @@ impl RealmKeys {
     fn unreachable(&self, source: ObjectError) -> KeyError {
         KeyError::Objects { realm: self.realm.clone(), source }
     }
+}
+
+fn is_gone(error: &KeyError) -> bool {
+    matches!(error, KeyError::Objects { source: ObjectError::NotFound { .. }, .. })
 }
 
 /// Sequence number and ciphertext in the object of a wrapped key.

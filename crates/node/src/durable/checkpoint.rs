@@ -271,13 +271,15 @@ pub(crate) fn write_bytes(writing: &mut Writing, bytes: &[u8]) -> Result<BlobRef
     writing.write_blob(bytes)
 }
 
-/// A checkpoint behind a good checksum; one that decodes has one encoding, or is longer for nothing.
+/// A checkpoint of each version behind a good checksum; one that decodes is the same when it has been written and read again.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz(payload: &[u8]) {
-    let framed = frame::encode(FRAME, VERSION, payload).expect("short");
-    if let Ok(checkpoint) = Checkpoint::decode(&framed) {
-        let again = checkpoint.encode().expect("it was read");
-        assert_eq!(Checkpoint::decode(&again).expect("it was written"), checkpoint);
+    for version in 1..=VERSION {
+        let framed = frame::encode(FRAME, version, payload).expect("short");
+        if let Ok(checkpoint) = Checkpoint::decode(&framed) {
+            let again = checkpoint.encode().expect("it was read");
+            assert_eq!(Checkpoint::decode(&again).expect("it was written"), checkpoint);
+        }
     }
 }
 

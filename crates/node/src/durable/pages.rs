@@ -182,3 +182,14 @@ fn failed(error: memory::Error) -> SourceError {
     };
     if damaged { SourceError::Permanent(Box::new(error)) } else { SourceError::Transient(Box::new(error)) }
 }
+
+/// As `checkpoint::fuzz`.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn fuzz(payload: &[u8]) {
+    let framed = frame::encode(FRAME, VERSION, payload).expect("short");
+    if let Ok(roots) = ImageRoots::decode(&framed) {
+        let again = roots.encode().expect("it was read");
+        let again = ImageRoots::decode(&again).expect("it was written");
+        assert!(again.roots == roots.roots && again.is_recorded == roots.is_recorded);
+    }
+}

@@ -174,6 +174,18 @@ pub(crate) fn lost_race(error: &Error) -> bool {
     )
 }
 
+/// As `checkpoint::fuzz`.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn fuzz(payload: &[u8]) {
+    for version in 1..=VERSION {
+        let framed = frame::encode(FRAME, version, payload).expect("short");
+        if let Ok(paused) = Paused::decode(&framed) {
+            let again = paused.encode().expect("it was read");
+            assert_eq!(Paused::decode(&again).expect("it was written"), paused);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

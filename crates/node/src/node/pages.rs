@@ -145,15 +145,15 @@ impl Node {
         let patience = if self.ids_here().is_empty() { STOP_MAX } else { Duration::ZERO };
         let stop = move || {
             let deadline = Instant::now() + patience;
-            // Without a connection there is none.
-            while let Ok(Some(mut client)) = Client::find(&socket) {
-                match client.shutdown() {
-                    Err(error) if Instant::now() > deadline => return Err(error),
-                    Err(_) => std::thread::sleep(FILL_TICK),
-                    Ok(()) => break,
+            loop {
+                // If nobody listens, none is there.
+                let stopped =
+                    Client::find(&socket).and_then(|found| found.map_or(Ok(()), |mut client| client.shutdown()));
+                match stopped {
+                    Err(_) if Instant::now() < deadline => std::thread::sleep(FILL_TICK),
+                    stopped => return stopped,
                 }
             }
-            Ok(())
         };
         if let Ok(Err(error)) = tokio::task::spawn_blocking(stop).await {
             tracing::info!(reason = crate::chain(&error), "the pager stays");

@@ -6,12 +6,16 @@ use std::{os::fd::OwnedFd, sync::Arc, time::Duration};
 use api::VolumeMount;
 use base::id::VolumeName;
 use rustix::fs::{Mode, OFlags, openat, syncfs};
+use tokio::time::timeout;
 
 use super::Node;
 use crate::error::{Context, Error, Result};
 
 /// How long it may take.
 const WRITE_BACK_MAX: Duration = Duration::from_secs(10);
+
+/// How long for those of other volumes before.
+const TURN_MAX: Duration = Duration::from_secs(30);
 
 /// How many may be under way: while the store is away and too much is dirty each keeps its thread, also when nobody waits for it any more.
 pub(super) const AT_ONCE: usize = 16;
@@ -42,17 +46,15 @@ impl Node {
             Err(Error::VolumeRefused { .. }) => return Ok(()),
             Err(error) => return Err(error),
         };
-        let turns = Arc::clone(&self.writing_back);
-        let written = async move {
-            // It is never closed.
-            let turn = turns.acquire_owned().await;
-            let written = tokio::task::spawn_blocking(move || {
-                let _turn = turn;
-                write_back(&tree)
-            });
-            written.await.doing("write mappings back").flatten()
-        };
-        tokio::time::timeout(WRITE_BACK_MAX, written).await.doing("write mappings back in time").flatten()
+        // It is never closed.
+        let turn = timeout(TURN_MAX, Arc::clone(&self.writing_back).acquire_owned()).await;
+        let turn = turn.doing("write mappings of other volumes back in time")?;
+        let written = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            write_back(&tree)
+        });
+        let written = timeout(WRITE_BACK_MAX, written).await.doing("write mappings back in time")?;
+        written.doing("write mappings back").flatten()
     }
 }
 

@@ -1,12 +1,12 @@
 //! Nothing is readable without the realm's key, nothing stands in for anything else, no damage goes unnoticed.
 
-use std::{fs, path::PathBuf, sync::Arc};
+use std::{fs, path::PathBuf, sync::Arc, time::Duration};
 
 use store::{
     Store,
     chunks::ChunkError,
     keys::{KeyError, KeyProvider, MasterKeys, RealmKeys, Rewrapped},
-    object::Objects,
+    object::{FaultInjector, FaultPlan, Objects, RequestOptions},
     segment::{ChunkRef, SegmentError, object_key},
 };
 
@@ -248,6 +248,27 @@ async fn a_key_that_is_damaged_costs_no_other() {
     // It may be the newest one.
     let refused = later.keys().current().await.err().unwrap();
     assert!(matches!(refused, KeyError::Damaged { .. }), "{refused}");
+}
+
+#[tokio::test]
+async fn a_key_that_is_wrapped_anew_while_it_is_looked_for_is_found() {
+    let fixture = Fixture::new();
+    let key = fixture.store.keys().current().await.unwrap().id();
+    let masters = format!("next:{}\ntest:{}", "f".repeat(64), "0123456789abcdef".repeat(4));
+    let with = |objects: &Objects| {
+        let masters = Arc::new(MasterKeys::parse(&masters, "the test").unwrap());
+        RealmKeys::new(objects.clone(), masters, "test".parse().unwrap())
+    };
+    // Time between the list of what there is and the look at it.
+    let slow = FaultPlan { latency: Duration::from_millis(100), ..FaultPlan::default() };
+    let injector = Arc::new(FaultInjector::new(1, slow));
+    let slow = Objects::open_faulty(&directory(fixture.folder.path()), RequestOptions::default(), injector).unwrap();
+    let reader = with(&slow);
+    let (found, ()) = tokio::join!(reader.get(key), async {
+        tokio::time::sleep(Duration::from_millis(150)).await;
+        with(&fixture.objects).rewrap().await.unwrap();
+    });
+    assert_eq!(found.unwrap().id(), key);
 }
 
 #[tokio::test]
