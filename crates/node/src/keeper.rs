@@ -281,11 +281,11 @@ impl Keeper {
     }
 
     fn take_built(&mut self, zygote: u64, finished: Finished) -> Result<(), KeeperError> {
-        let Finished { seq, reply, built, faults } = finished;
+        let Finished { seq, reply, built, attached } = finished;
         let taken = built.map(|(facts, control)| self.zygotes.insert(zygote, facts, control, &mut self.children));
         match taken {
             Some(Err(error)) => self.reply(seq, Reply::failed(&error)),
-            Some(Ok(())) | None => self.send(&FromKeeper::Reply { seq, reply }, faults.as_ref()),
+            Some(Ok(())) | None => self.send(&FromKeeper::Reply { seq, reply }, attached.as_ref()),
         }
     }
 

@@ -60,7 +60,7 @@ struct AtWork {
     outcome: Option<(Outcome, Vec<OwnedFd>)>,
 }
 
-/// What a builder comes to, with the zygote's control socket and the descriptor of its faults, as far as there are any.
+/// What a builder comes to, with the zygote's control socket and, as far as there is one, a descriptor for the server.
 type Performed = Result<(Outcome, Vec<OwnedFd>), Box<dyn Error>>;
 
 /// What came of a finished builder.
@@ -69,8 +69,8 @@ pub(super) struct Finished {
     pub(super) reply: Reply,
     /// The zygote, if one was built.
     pub(super) built: Option<(ZygoteFacts, OwnedFd)>,
-    /// The descriptor of its faults, if pages arrive by them.
-    pub(super) faults: Option<OwnedFd>,
+    /// For the server: of its faults, if pages arrive by them, or of the file that describes the program.
+    pub(super) attached: Option<OwnedFd>,
 }
 
 /// All builders of this keeper, by the zygote they build.
@@ -159,7 +159,7 @@ impl Builders {
         // Its end can be seen before its last words.
         while self.on_result(zygote).is_some() {}
         let AtWork { seq, outcome, .. } = self.at_work.remove(&zygote)?;
-        let (reply, built, faults) = match outcome {
+        let (reply, built, attached) = match outcome {
             Some((Outcome::Built { facts, pause_us, capture_us, build_us }, descriptors)) => {
                 let mut descriptors = descriptors.into_iter();
                 let built = descriptors.next().map(|control| (facts.clone(), control));
@@ -171,7 +171,7 @@ impl Builders {
                 (failed(format!("the builder of the zygote {status} without a result")), None, None)
             }
         };
-        Some(Finished { seq, reply, built, faults })
+        Some(Finished { seq, reply, built, attached })
     }
 
     /// Gives up a build; its request is answered, its process is the caller's to kill.
@@ -241,11 +241,16 @@ fn build(
     let spec = BuildSpec { rootfs: rootfs.as_fd(), seccomp: &seccomp, huge_pages: job.huge_pages, base, memory_nodes };
     let zygote = process::build(&capture, &spec)?;
     let pause_us = capture.pause.as_micros() as u64;
-    if let Some(path) = &job.state_dest {
-        std::fs::write(path, ProgramState::describe(capture, rootfs.as_fd())?.encode()?)?;
+    let mut descriptors = vec![zygote.control];
+    if job.describe {
+        // Never on a disk: what the program has in registers and changed pages may be secret.
+        let memfd = rustix::fs::memfd_create("pando-state", rustix::fs::MemfdFlags::CLOEXEC)?;
+        let description = ProgramState::describe(capture, rootfs.as_fd())?.encode()?;
+        File::from(memfd.try_clone()?).write_all_at(&description, 0)?;
+        descriptors.push(memfd);
     }
     let outcome = Outcome::Built { facts: zygote.facts, pause_us, capture_us, build_us: micros(build_began) };
-    Ok((outcome, vec![zygote.control]))
+    Ok((outcome, descriptors))
 }
 
 fn restore(job: &RestoreZygote, parcel: &OwnedFd, memory_nodes: &[u32]) -> Performed {

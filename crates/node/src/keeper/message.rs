@@ -67,8 +67,8 @@ pub(crate) struct BuildZygote {
     pub(crate) layers: Vec<PathBuf>,
     /// Where its own file changes are copied: becomes the topmost layer of the copies.
     pub(crate) layer_dest: PathBuf,
-    /// Where a description of the program is written, for a checkpoint.
-    pub(crate) state_dest: Option<PathBuf>,
+    /// Whether `Built` comes with a file that holds a description of the program (an encoded [`process::ProgramState`]).
+    pub(crate) describe: bool,
     /// Directories on which copies may have another filesystem: what the program has open there could not be carried.
     pub(crate) mount_points: Vec<PathBuf>,
     /// Directories on which copies have volumes as the program does: what it has mapped from there could not be carried.

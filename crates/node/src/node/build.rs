@@ -80,6 +80,14 @@ impl Drop for Admitted<'_> {
     }
 }
 
+/// A zygote of a running program.
+pub(super) struct Built {
+    pub(super) zygote: ZygoteRef,
+    pub(super) timings: BuildTimings,
+    /// A file that holds the program's description, if that was wanted.
+    pub(super) description: Option<OwnedFd>,
+}
+
 /// What a build is made of and leaves.
 struct Job {
     spec: TemplateSpec,
@@ -194,14 +202,14 @@ impl Node {
             base: None,
             layers: job.image_layers.clone(),
             layer_dest: job.layer.clone(),
-            state_dest: None,
+            describe: false,
             mount_points: spec.mount_points.iter().map(PathBuf::from).collect(),
             volumes: Vec::new(),
             huge_pages: true,
             hold: false,
         };
         let what = format!("template {}", spec.name);
-        let (zygote, timings) = self.request_zygote(request, what, None).await?;
+        let Built { zygote, timings, .. } = self.request_zygote(request, what, None).await?;
         Ok((zygote, BuildTimings { ready_us, ..timings }))
     }
 
@@ -219,7 +227,7 @@ impl Node {
         request: BuildZygote,
         what: String,
         captured: Option<oneshot::Sender<()>>,
-    ) -> Result<(ZygoteRef, BuildTimings)> {
+    ) -> Result<Built> {
         let number = request.zygote;
         let keeper = self.keeper("build the zygote").await?;
         let request = Request::BuildZygote(request);
@@ -227,7 +235,8 @@ impl Node {
         match answer.reply {
             Reply::Built { facts, pause_us, capture_us, build_us } => {
                 let timings = BuildTimings { ready_us: 0, pause_us, capture_us, build_us, total_us: 0 };
-                Ok((ZygoteRef::new(number, facts, timings.clone()), timings))
+                let zygote = ZygoteRef::new(number, facts, timings.clone());
+                Ok(Built { zygote, timings, description: answer.descriptor })
             }
             Reply::Refused { refusals } => {
                 let refusals = refusals.into_iter().map(|(_, reason)| reason).collect();

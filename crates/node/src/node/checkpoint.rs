@@ -9,7 +9,7 @@ mod base;
 mod volumes;
 mod write;
 
-use std::{fs, path::PathBuf, sync::Arc, time::Instant};
+use std::{fs, os::fd::OwnedFd, path::PathBuf, sync::Arc, time::Instant};
 
 use ::base::id::{SandboxId, TemplateName};
 use api::{CheckpointProgress, CheckpointRequest, CheckpointStage, MemoryProgress};
@@ -19,6 +19,7 @@ use tokio::{runtime::Handle, sync::mpsc};
 use self::write::write;
 use super::{
     Node,
+    build::Built,
     cut::{self, Cut},
     images::{random_suffix, remove_quietly},
 };
@@ -29,9 +30,6 @@ use crate::{
     records::SandboxRecord,
     state::{FORK_LAYER, RestoredZygote},
 };
-
-/// Name of the description of the program in the directory of the capture.
-const STATE: &str = "state";
 
 /// Where a checkpoint, or a pause, tells how far it is.
 #[derive(Clone)]
@@ -81,7 +79,8 @@ struct Captured {
     zygote_pid: i32,
     /// If the template was itself restored.
     restored: Option<RestoredZygote>,
-    state: PathBuf,
+    /// A file that holds the program's description.
+    description: Option<OwnedFd>,
     /// Layers that only this node has, topmost first.
     layers: Vec<PathBuf>,
     pause_us: u64,
@@ -164,7 +163,7 @@ impl Node {
             base,
             layers: record.layers.clone(),
             layer_dest: layer.clone(),
-            state_dest: Some(directory.join(STATE)),
+            describe: true,
             // What other copies may have other volumes in the place of.
             mount_points: if hold {
                 Vec::new()
@@ -183,11 +182,11 @@ impl Node {
             self.capture_and_cut(job, (record, trees)).await
         };
         let written = match built {
-            Ok((built, timings, cut)) => {
+            Ok((Built { zygote: built, timings, description }, cut)) => {
                 let captured = Captured {
                     zygote_pid: built.engine.pid,
                     restored,
-                    state: directory.join(STATE),
+                    description,
                     layers: std::iter::once(layer).chain(self.own_layers(&record.layers)).collect(),
                     pause_us: timings.pause_us,
                     cut: cut.clone(),

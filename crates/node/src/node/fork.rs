@@ -15,12 +15,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use api::{BuildTimings, ExitStatus, ForkRequest, ForkResponse, Interpreter, SandboxState};
+use api::{ExitStatus, ForkRequest, ForkResponse, Interpreter, SandboxState};
 use base::id::SandboxId;
 use tokio::sync::oneshot;
 
 use super::{
     Node,
+    build::Built,
     cut::{self, Cut, Trees},
     images::remove_quietly,
     start::Source,
@@ -31,7 +32,7 @@ use crate::{
     http::error_detail,
     keeper::message::BuildZygote,
     records::SandboxRecord,
-    state::{Blank, FORK_LAYER, ZygoteRef},
+    state::{Blank, FORK_LAYER},
 };
 
 impl Node {
@@ -67,7 +68,7 @@ impl Node {
             base,
             layers: record.layers.clone(),
             layer_dest: layer.clone(),
-            state_dest: None,
+            describe: false,
             // The copies have the same volumes, or forks of them.
             mount_points: Vec::new(),
             volumes: volumes::directories(&record.volumes),
@@ -81,7 +82,7 @@ impl Node {
         let (built, blanks) = self.build_beside_blanks(job, &layers, (&record, trees), request.count).await;
         drop(alone);
         let response = match built {
-            Ok((built, timings, cut)) => {
+            Ok((Built { zygote: built, timings, .. }, cut)) => {
                 let source = Source {
                     template: record.template.clone(),
                     parent: Some(id.clone()),
@@ -140,7 +141,7 @@ impl Node {
         layers: &[PathBuf],
         (original, mut trees): (&SandboxRecord, Trees),
         count: u32,
-    ) -> (Result<(ZygoteRef, BuildTimings, Cut)>, Vec<Blank>) {
+    ) -> (Result<(Built, Cut)>, Vec<Blank>) {
         let (sender, captured) = oneshot::channel();
         let node = Arc::clone(self);
         let (what, holds) = (format!("sandbox {}", job.id), job.hold);
@@ -169,9 +170,9 @@ impl Node {
             }
         }
         let built = match (build.await.doing("build the zygote").flatten(), cut) {
-            (Ok((zygote, timings)), Ok(cut)) => {
-                let pause_us = timings.pause_us + stood.as_micros() as u64;
-                Ok((zygote, BuildTimings { pause_us, ..timings }, cut))
+            (Ok(mut built), Ok(cut)) => {
+                built.timings.pause_us += stood.as_micros() as u64;
+                Ok((built, cut))
             }
             (Ok(_), Err(error)) => Err(error),
             (Err(error), cut) => {

@@ -297,9 +297,12 @@ fn stored(taken: &serde_json::Value) -> Result<u64> {
 fn wrong_key(shared: &Shared, node: &Node) -> Result<()> {
     let source = node.run("geo", 1)?[0].id.to_string();
     node.shell(&source, "echo a-canary-that-nobody-else-has > /home/user/canary")?;
-    node.ask(&source, "POST /write?key=canary&value=a-canary-that-nobody-else-has")?;
+    node.ask(&source, "POST /write?key=canary&value=another-canary-of-memory-alone")?;
     take(node, &source, "sealed")?;
-    ensure!(!holds(&shared.0, b"a-canary-that-nobody-else-has")?, "plaintext in the store");
+    for canary in [&b"a-canary-that-nobody-else-has"[..], b"another-canary-of-memory-alone"] {
+        ensure!(!holds(&shared.0, canary)?, "plaintext in the store");
+    }
+    ensure!(!holds(&node.dir().join("state"), b"another-canary-of-memory-alone")?, "memory on the node's disk");
     let other = shared.node_with("other.keys", &[])?;
     let refused = other.pando(&["run", "sealed"])?;
     ensure!(refused.code != 0 && refused.stderr.contains("key"), "{refused}");
@@ -401,11 +404,10 @@ fn killed_node(shared: &Shared, node: &Node) -> Result<()> {
 /// Whether a file below `folder` holds these bytes.
 fn holds(folder: &Path, needle: &[u8]) -> Result<bool> {
     for entry in std::fs::read_dir(folder)? {
-        let path = entry?.path();
-        let found = match path.is_dir() {
-            true => holds(&path, needle)?,
-            false => std::fs::read(&path)?.windows(needle.len()).any(|window| window == needle),
-        };
+        let entry = entry?;
+        let (kind, path) = (entry.file_type()?, entry.path());
+        let found = (kind.is_dir() && holds(&path, needle)?)
+            || (kind.is_file() && std::fs::read(&path)?.windows(needle.len()).any(|window| window == needle));
         if found {
             return Ok(true);
         }

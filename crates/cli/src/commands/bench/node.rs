@@ -208,6 +208,19 @@ impl PrivateNode {
         tokio::task::spawn_blocking(move || pages::paged(&state_dir)).await?
     }
 
+    /// Waits until no program lacks memory of its checkpoint.
+    pub(super) async fn wait_filled(&self) -> Result<()> {
+        let deadline = Instant::now() + NODE_WAIT;
+        loop {
+            let state_dir = self.state_dir();
+            if tokio::task::spawn_blocking(move || pages::is_filled(&state_dir)).await?? {
+                return Ok(());
+            }
+            ensure!(Instant::now() < deadline, "programs lack memory after {NODE_WAIT:?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
     /// Its process.
     pub(super) fn pid(&self) -> Result<i32> {
         Ok(self.process.id().context("the private node has ended")? as i32)

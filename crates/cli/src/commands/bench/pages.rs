@@ -28,6 +28,12 @@ pub(super) fn paged(state_dir: &Path) -> Result<Option<Paged>> {
     Ok(Some(Paged { faults: counters.faults, working_set: images.iter().map(|image| image.working_set_pages).sum() }))
 }
 
+/// Whether it has nothing more to do.
+pub(super) fn is_filled(state_dir: &Path) -> Result<bool> {
+    let Some(mut client) = Client::find(&node::pager_socket(state_dir))? else { return Ok(true) };
+    Ok(client.status()?.images.iter().all(|image| image.processes == 0))
+}
+
 /// Ends the pager of a node that has ended, with all its programs, and waits for that.
 pub(super) fn end_pager(state_dir: &Path) {
     let socket = node::pager_socket(state_dir);

@@ -5,6 +5,7 @@
 //! and would leave keys, connections and the allocator warm.
 
 mod fresh;
+mod further;
 
 use std::{
     sync::Arc,
@@ -90,8 +91,9 @@ impl Run<'_> {
         let checkpoint = self.take_checkpoints(&way, LABEL, report).await?;
         let one = self.one(&way, LABEL, &checkpoint, report).await?;
         self.at_once(&way, LABEL, one, report).await?;
-        self.sizes(&way, LABEL, report).await?;
-        Ok(())
+        progress("memory of further copies");
+        further::memory_of_each(&way, PLAIN, report).await?;
+        self.sizes(&way, LABEL, report).await
     }
 
     async fn far(&self, place: &Arc<Place>, report: &mut Report) -> Result<()> {

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use api::BuildTimings;
-
 use super::super::{
     Node,
+    build::Built,
     cut::{Cut, State, Trees, VolumeState},
 };
 use crate::{
@@ -13,7 +12,6 @@ use crate::{
     error::{Error, Result},
     keeper::message::BuildZygote,
     records::SandboxRecord,
-    state::ZygoteRef,
 };
 
 impl Node {
@@ -22,11 +20,11 @@ impl Node {
         self: &Arc<Self>,
         job: BuildZygote,
         record: &SandboxRecord,
-    ) -> Result<(ZygoteRef, BuildTimings, Cut)> {
-        let (built, timings) = self.request_zygote(job, format!("sandbox {}", record.id), None).await?;
+    ) -> Result<(Built, Cut)> {
+        let built = self.request_zygote(job, format!("sandbox {}", record.id), None).await?;
         // It stands still, and what it has written has to be where it is resumed.
         self.commit_written(&record.id, &record.volumes).await?;
-        Ok((built, timings, Cut::default()))
+        Ok((built, Cut::default()))
     }
 
     /// Captures a sandbox that goes on, with the volumes that it writes.
@@ -34,7 +32,7 @@ impl Node {
         self: &Arc<Self>,
         job: BuildZygote,
         (record, trees): (&SandboxRecord, Trees),
-    ) -> Result<(ZygoteRef, BuildTimings, Cut)> {
+    ) -> Result<(Built, Cut)> {
         let _alone = self.alone(&record.id).await;
         // It may have been paused meanwhile, and stands still for that; or it was resumed, and is another process.
         if self.state().running(&record.id)?.main != record.main {

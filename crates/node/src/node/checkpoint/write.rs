@@ -1,7 +1,8 @@
 //! Writing what was captured: memory, the program's description and layers into segments, and then what names them.
 
 use std::{
-    fs,
+    fs::{self, File},
+    io::{Read, Seek},
     path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering},
 };
@@ -38,7 +39,7 @@ pub(super) fn write(
     commit: Commit,
     progress: &KeepProgress,
 ) -> Result<api::Checkpoint> {
-    let encoded = fs::read(&captured.state).at("read", &captured.state)?;
+    let encoded = read_description(captured)?;
     let state = ProgramState::decode(&encoded).storing("read the description of the program")?;
     let mut writing = Writing::begin(durable, runtime, &format!("checkpoint {}", spec.name))?;
     let volumes = volumes::keep_states(&writing, &captured.cut)?;
@@ -72,6 +73,15 @@ pub(super) fn write(
     }
     let manifest = commit(&checkpoint, writing, parent)?;
     to_api(&checkpoint, &manifest.to_string())
+}
+
+/// What the keeper has written into a file without a name.
+fn read_description(captured: &Captured) -> Result<Vec<u8>> {
+    let file = captured.description.as_ref().ok_or("the keeper has not sent it").storing("describe the program")?;
+    let mut file = File::from(file.try_clone().doing("read the description of the program")?);
+    let mut encoded = Vec::new();
+    let read = file.rewind().and_then(|()| file.read_to_end(&mut encoded));
+    read.doing("read the description of the program").map(|_| encoded)
 }
 
 /// Writes layers, topmost first. The last of them are `known` already, and are left as they are, but for small ones, which are in the manifest itself.

@@ -1,0 +1,59 @@
+//! What one more sandbox of a checkpoint costs in memory, where there is one already.
+
+use std::{fs, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::{
+    commands::bench::{node::PrivateNode, place::Way, report::Report},
+    output,
+};
+
+const COPIES: u32 = 100;
+/// Until the kernel has taken back what ended, and counts what is used.
+const SETTLE: Duration = Duration::from_secs(2);
+
+/// The machine's available memory is compared, so what the kernel has for a sandbox counts, too: page tables, network, mounts.
+pub(super) async fn memory_of_each(way: &Way, name: &str, report: &mut Report) -> Result<()> {
+    let node = PrivateNode::fresh(way).await?;
+    node.start_one(name).await?;
+    node.wait_filled().await?;
+    tokio::time::sleep(SETTLE).await;
+    let before = available()?;
+    let mut mains = Vec::new();
+    for _ in 0..COPIES {
+        mains.push(node.start_one(name).await?.0.main_pid);
+    }
+    node.settle().await?;
+    node.wait_filled().await?;
+    tokio::time::sleep(SETTLE).await;
+    let used = before.saturating_sub(available()?) / u64::from(COPIES);
+    let mut own = mains.into_iter().map(written).collect::<Result<Vec<_>>>()?;
+    own.sort_unstable();
+    let own = own[own.len() / 2];
+    ensure!(used > 0, "somebody else on this machine has freed memory meanwhile");
+    let value = format!(
+        "{} of the machine's memory; {} are pages that it has written, {} the rest",
+        output::bytes(used),
+        output::bytes(own),
+        output::bytes(used.saturating_sub(own))
+    );
+    report.fact(format!("each of {COPIES} further copies on a node, answered once and idle"), value);
+    node.stop().await
+}
+
+/// Pages that only this process has.
+fn written(pid: i32) -> Result<u64> {
+    kilobytes(&format!("/proc/{pid}/smaps_rollup"), "Private_Dirty:")
+}
+
+fn available() -> Result<u64> {
+    kilobytes("/proc/meminfo", "MemAvailable:")
+}
+
+fn kilobytes(path: &str, key: &str) -> Result<u64> {
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix(key));
+    let number = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    Ok(number.with_context(|| format!("{path} has no {key}"))? << 10)
+}
