@@ -53,6 +53,8 @@ struct Measured {
     eager: Vec<Restored>,
     lazy: Vec<Restored>,
     dump: Duration,
+    /// Until its images were on the disk, after that.
+    synced: Duration,
     images_bytes: u64,
     archives: Vec<Archived>,
 }
@@ -122,16 +124,17 @@ pub(super) async fn compare(criu: &Criu, rounds: u32, cold: Duration, report: &m
             return None;
         }
     };
-    let Measured { eager, lazy, dump, images_bytes, archives } = measured;
+    let Measured { eager, lazy, dump, synced, images_bytes, archives } = measured;
     add("CRIU eager restore", eager, cold, report);
     let lazy = add("CRIU lazy restore", lazy, cold, report);
     report.fact(
         "criu",
         format!(
-            "{}; one dump of {} in {}, restored from the page cache; of each restore {} are the bare start of criu",
+            "{}; one dump of {} in {} and {} more until it is on the disk, restored from the page cache; of each restore {} are the bare start of criu",
             criu.version,
             output::bytes(images_bytes),
             duration(dump),
+            duration(synced),
             duration(criu.start)
         ),
     );

@@ -10,8 +10,8 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use api::{
     BuildEvent, Checkpoint, CheckpointEvent, CheckpointRequest, DIAL_PROTOCOL, ForkRequest, ForkResponse, Image,
-    Interpreter, Limits, MountRequest, NodeInfo, Ready, Removed, RunRequest, RunResponse, Sandbox, SandboxDetail,
-    StoreStats, Template, TemplateSpec, VolumeMount,
+    Interpreter, Limits, MountRequest, NodeInfo, PoolInfo, Ready, Removed, RunRequest, RunResponse, Sandbox,
+    SandboxDetail, StoreStats, Template, TemplateSpec, VolumeMount,
     volume::{
         ForkVolumeRequest, RestoreRequest, Restored, Snapshot, SnapshotRequest, Volume, VolumeDurability, VolumeSpec,
     },
@@ -29,6 +29,9 @@ use crate::client::{Client, Flow};
 
 /// How long the node may take to come up, and to clean up.
 const NODE_WAIT: Duration = Duration::from_secs(30);
+
+/// A pool that has not changed for so long is as it will be.
+const REST: Duration = Duration::from_secs(2);
 
 /// Whether the node forks copies ahead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,13 +105,31 @@ impl PrivateNode {
     pub(super) async fn settle(&self) -> Result<()> {
         let deadline = Instant::now() + NODE_WAIT;
         loop {
-            let pool = self.client.get::<NodeInfo>("/node").await?.pool;
+            let pool = self.pool().await?;
             if pool.bare == pool.limit {
                 return Ok(());
             }
             ensure!(Instant::now() < deadline, "the private node's pool is not full within {NODE_WAIT:?}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
+    }
+
+    /// Waits until it has forked ahead what it will, after something was started.
+    pub(super) async fn rest(&self) -> Result<()> {
+        let mut pool = self.pool().await?;
+        let mut since = Instant::now();
+        while since.elapsed() < REST {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let now = self.pool().await?;
+            if now != pool {
+                (pool, since) = (now, Instant::now());
+            }
+        }
+        Ok(())
+    }
+
+    async fn pool(&self) -> Result<PoolInfo> {
+        Ok(self.client.get::<NodeInfo>("/node").await?.pool)
     }
 
     pub(super) async fn stop(mut self) -> Result<()> {

@@ -28,10 +28,12 @@ pub(super) fn paged(state_dir: &Path) -> Result<Option<Paged>> {
     Ok(Some(Paged { faults: counters.faults, working_set: images.iter().map(|image| image.working_set_pages).sum() }))
 }
 
-/// Whether it has nothing more to do.
+/// Whether nobody lacks memory. Asks that all be filled: unasked only zygotes are.
 pub(super) fn is_filled(state_dir: &Path) -> Result<bool> {
     let Some(mut client) = Client::find(&node::pager_socket(state_dir))? else { return Ok(true) };
-    Ok(client.status()?.images.iter().all(|image| image.processes == 0))
+    let lacking: Vec<_> = client.status()?.images.into_iter().filter(|image| image.processes > 0).collect();
+    lacking.iter().try_for_each(|image| client.hurry(&image.name))?;
+    Ok(lacking.is_empty())
 }
 
 /// Ends the pager of a node that has ended, with all its programs, and waits for that.

@@ -57,6 +57,7 @@ pub(super) fn measure(criu: PathBuf, rounds: u32, archives: bool, watch: Watch) 
     let program = Program::start(&watch)?;
     let bench = Bench { criu, images, program, watch };
     let dump = bench.dump()?;
+    let synced = bench.images.sync()?;
     let images_bytes = bench.images.bytes()?;
     let (mut eager, mut lazy) = (Vec::new(), Vec::new());
     for round in 0..=rounds {
@@ -69,7 +70,7 @@ pub(super) fn measure(criu: PathBuf, rounds: u32, archives: bool, watch: Watch) 
         }
     }
     let archives = if archives { bench.archives()? } else { Vec::new() };
-    Ok(super::Measured { eager, lazy, dump, images_bytes, archives })
+    Ok(super::Measured { eager, lazy, dump, synced, images_bytes, archives })
 }
 
 #[allow(deprecated, reason = "deprecated for CLONE_FILES only, which is not used")]
@@ -298,6 +299,16 @@ impl Images {
         let dir = PathBuf::from(format!("/var/tmp/pando-bench-criu-{what}-{}", std::process::id()));
         fs::create_dir(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
         Ok(Self { dir })
+    }
+
+    /// Until they outlive the machine; CRIU leaves them in the page cache.
+    fn sync(&self) -> Result<Duration> {
+        let began = Instant::now();
+        for entry in fs::read_dir(&self.dir)? {
+            fs::File::open(entry?.path())?.sync_all()?;
+        }
+        fs::File::open(&self.dir)?.sync_all()?;
+        Ok(began.elapsed())
     }
 
     fn bytes(&self) -> Result<u64> {

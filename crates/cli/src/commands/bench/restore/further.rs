@@ -1,6 +1,6 @@
 //! What one more sandbox of a checkpoint costs in memory, where there is one already.
 
-use std::{fs, time::Duration};
+use std::fs;
 
 use anyhow::{Context, Result, ensure};
 
@@ -10,23 +10,19 @@ use crate::{
 };
 
 const COPIES: u32 = 100;
-/// Until the kernel has taken back what ended, and counts what is used.
-const SETTLE: Duration = Duration::from_secs(2);
 
 /// The machine's available memory is compared, so what the kernel has for a sandbox counts, too: page tables, network, mounts.
 pub(super) async fn memory_of_each(way: &Way, name: &str, report: &mut Report) -> Result<()> {
     let node = PrivateNode::fresh(way).await?;
     node.start_one(name).await?;
     node.wait_filled().await?;
-    tokio::time::sleep(SETTLE).await;
+    node.rest().await?;
     let before = available()?;
     let mut mains = Vec::new();
     for _ in 0..COPIES {
         mains.push(node.start_one(name).await?.0.main_pid);
     }
-    node.settle().await?;
-    node.wait_filled().await?;
-    tokio::time::sleep(SETTLE).await;
+    node.rest().await?;
     let used = before.saturating_sub(available()?) / u64::from(COPIES);
     let mut own = mains.into_iter().map(written).collect::<Result<Vec<_>>>()?;
     own.sort_unstable();
