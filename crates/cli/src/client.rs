@@ -20,8 +20,6 @@ use tokio::{net::UnixStream, signal::unix::Signal};
 
 use crate::exit::Failure;
 
-const HUNG_UP: &str = "the node hung up before it had finished";
-
 /// Whether to wait for another line.
 pub(crate) enum Flow<T> {
     Continue,
@@ -76,8 +74,7 @@ impl Client {
         tokio::select! {
             biased;
             answer = &mut answer => match answer {
-                // It broke off, as it should.
-                Err(error) if !matches!(error.downcast_ref(), Some(Failure::Node(_))) => Ok(None),
+                Err(error) if has_hung_up(&error) => Ok(None),
                 answer => answer.map(Some),
             },
             _ = interrupts.recv() => Ok(None),
@@ -115,7 +112,7 @@ impl Client {
         take: impl FnMut(E) -> Result<Flow<T>>,
     ) -> Result<T> {
         let found = lines(self.post_stream(path, body).await?, take).await?;
-        found.context(HUNG_UP)
+        found.ok_or_else(|| Failure::HungUp.into())
     }
 
     /// [`Self::post_lines`] with an end as that of [`Self::post_until`].
@@ -129,7 +126,7 @@ impl Client {
         let request = Self::json_request(Method::POST, path, serde_json::to_vec(body)?.into(), None)?;
         let answer = |stream| async {
             let found = lines(self.exchange(stream, request, StatusCode::OK).await?, take).await?;
-            found.context(HUNG_UP)
+            found.ok_or_else(|| Failure::HungUp.into())
         };
         self.until(interrupts, answer).await
     }
@@ -217,6 +214,12 @@ impl Client {
             Err(_) => anyhow::bail!("the node answered {status}, which this program does not understand"),
         }
     }
+}
+
+/// Whether there is no answer, or not all of it.
+fn has_hung_up(error: &anyhow::Error) -> bool {
+    let of_transport = error.chain().any(|cause| cause.is::<hyper::Error>());
+    of_transport || matches!(error.downcast_ref(), Some(Failure::Unreachable { .. } | Failure::HungUp))
 }
 
 /// Reads lines until `take` has what it waits for, or they end.

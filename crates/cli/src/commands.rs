@@ -95,8 +95,7 @@ pub(crate) async fn run(cli: Cli) -> ExitCode {
         // These have their own way with signals.
         Command::Node(args) => node::run(args, cli.socket, cli.log).await,
         Command::Exec(args) => exec::run(args, &client).await,
-        Command::Template(template::Command::Build(args)) => template::build::run(*args, &client).await,
-        Command::Template(command) => interruptible("", template::run(command, &client)).await,
+        Command::Template(command) => template::run(command, &client).await,
         Command::Run(args) => run::run(args, &client).await,
         Command::Fork(args) => fork::run(args, &client).await,
         Command::Checkpoint(args) => {

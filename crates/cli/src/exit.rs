@@ -30,6 +30,8 @@ pub(crate) enum Failure {
     Node(ErrorDetail),
     /// The node cannot be reached.
     Unreachable { socket: String, cause: String },
+    /// The node's answer has no end.
+    HungUp,
     /// The user interrupted.
     Interrupted(String),
     /// Wrong usage that clap cannot see.
@@ -41,6 +43,7 @@ impl fmt::Display for Failure {
         match self {
             Self::Node(detail) => f.write_str(&detail.message),
             Self::Unreachable { socket, cause } => write!(f, "the node at {socket} cannot be reached: {cause}"),
+            Self::HungUp => f.write_str("the node hung up before it had finished"),
             Self::Interrupted(what) | Self::Usage(what) => f.write_str(what),
         }
     }
@@ -53,6 +56,7 @@ impl Failure {
         match self {
             Self::Node(detail) => code_of(detail.code),
             Self::Unreachable { .. } => 3,
+            Self::HungUp => 1,
             Self::Interrupted(_) => 130,
             Self::Usage(_) => 2,
         }
@@ -62,14 +66,14 @@ impl Failure {
         match self {
             Self::Node(detail) => detail.hint.as_deref(),
             Self::Unreachable { .. } => Some("start one with `pando node`, or name its socket with --socket"),
-            Self::Interrupted(_) | Self::Usage(_) => None,
+            Self::HungUp | Self::Interrupted(_) | Self::Usage(_) => None,
         }
     }
 
     fn details(&self) -> &[String] {
         match self {
             Self::Node(detail) => &detail.details,
-            Self::Unreachable { .. } | Self::Interrupted(_) | Self::Usage(_) => &[],
+            Self::Unreachable { .. } | Self::HungUp | Self::Interrupted(_) | Self::Usage(_) => &[],
         }
     }
 }

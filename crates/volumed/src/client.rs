@@ -134,9 +134,13 @@ impl Client {
         }
     }
 
-    /// Commits and closes all volumes and ends the processes, which this client does not start again. Refused while somebody holds a volume.
-    pub async fn shutdown(&self) -> Result<(), Error> {
+    /// Does not start the processes any more; those that run go on.
+    pub async fn close(&self) {
         *self.inner.starting.lock().await = true;
+    }
+
+    /// Commits and closes all volumes and ends the processes. Refused while somebody holds a volume.
+    pub async fn shutdown(&self) -> Result<(), Error> {
         self.unless_absent(message::Request::Shutdown).await.map(drop)
     }
 

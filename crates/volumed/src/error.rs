@@ -19,7 +19,7 @@ pub enum Error {
     DiedAtOnce { status: std::process::ExitStatus },
     #[error("there is no command that starts the process of volumes")]
     NoCommand,
-    #[error("the process of volumes was told to end")]
+    #[error("the process of volumes is not started any more")]
     Closed,
     #[error("another process of volumes uses {}", .0.display())]
     InUse(std::path::PathBuf),

@@ -8,6 +8,7 @@ use anyhow::Result;
 use api::{Template, TemplateState};
 use base::id::TemplateName;
 
+use super::interruptible;
 use crate::{client::Client, output};
 
 /// What can be done with templates.
@@ -39,14 +40,26 @@ pub(crate) struct NameArgs {
 
 pub(crate) async fn run(command: Command, client: &Client) -> Result<ExitCode> {
     match command {
-        Command::Build(args) => return build::run(*args, client).await,
-        Command::Ls(args) => list(&args, client).await?,
-        Command::Inspect(args) => output::json(&client.get::<Template>(&format!("/templates/{}", args.name)).await?)?,
-        Command::Warm(args) => {
-            describe(&client.post::<_, Template>(&format!("/templates/{}/warm", args.name), &()).await?)
-        }
-        Command::Rm(args) => client.delete::<()>(&format!("/templates/{}", args.name)).await?,
+        Command::Build(args) => build::run(*args, client).await,
+        Command::Ls(args) => interruptible("", list(&args, client)).await,
+        Command::Inspect(args) => interruptible("", inspect(&args, client)).await,
+        Command::Warm(args) => interruptible("a restore that was begun is completed", warm(&args, client)).await,
+        Command::Rm(args) => interruptible("a removal that was begun is completed", remove(&args, client)).await,
     }
+}
+
+async fn inspect(args: &NameArgs, client: &Client) -> Result<ExitCode> {
+    output::json(&client.get::<Template>(&format!("/templates/{}", args.name)).await?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn warm(args: &NameArgs, client: &Client) -> Result<ExitCode> {
+    describe(&client.post::<_, Template>(&format!("/templates/{}/warm", args.name), &()).await?);
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn remove(args: &NameArgs, client: &Client) -> Result<ExitCode> {
+    client.delete::<()>(&format!("/templates/{}", args.name)).await?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -64,10 +77,11 @@ fn describe(template: &Template) {
     );
 }
 
-async fn list(args: &ListArgs, client: &Client) -> Result<()> {
+async fn list(args: &ListArgs, client: &Client) -> Result<ExitCode> {
     let templates: Vec<Template> = client.get("/templates").await?;
     if args.json {
-        return output::json(&templates);
+        output::json(&templates)?;
+        return Ok(ExitCode::SUCCESS);
     }
     let row = |template: &Template| {
         let memory = template.facts.as_ref().map_or_else(|| "-".to_owned(), |facts| output::bytes(facts.memory_bytes));
@@ -82,7 +96,7 @@ async fn list(args: &ListArgs, client: &Client) -> Result<()> {
     };
     let rows: Vec<_> = templates.iter().map(row).collect();
     output::table(["NAME", "STATE", "MEMORY", "THREADS", "SANDBOXES", "COMMAND"], &rows);
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
 pub(super) fn parse_variable(text: &str) -> Result<(String, String), String> {

@@ -33,7 +33,7 @@ pub(crate) enum Request {
     BindLimits { ids: Vec<SandboxId> },
     /// With stdin, stdout, stderr -> `Spawned`
     Spawn { id: SandboxId, command: sandbox::Command, main: bool },
-    /// -> `Built` or `Refused`
+    /// -> `Built`, with a file if the program is to be described, or `Refused`
     BuildZygote(BuildZygote),
     /// With a file that holds a [`Parcel`] -> `Built`, with the descriptor of its faults if it has any, or `Refused`. Then the file holds
     /// [`ByFault`]

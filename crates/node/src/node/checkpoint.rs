@@ -192,7 +192,7 @@ impl Node {
                     cut: cut.clone(),
                 };
                 let (durable, progress, runtime) = (self.durable.clone(), progress.clone(), Handle::current());
-                let write = move || write(&durable, &runtime, &captured, spec, commit, &progress);
+                let write = move || write(&durable, &runtime, captured, spec, commit, &progress);
                 let written = tokio::task::spawn_blocking(write).await.doing("write the checkpoint").flatten();
                 self.forget_cut(&cut).await;
                 written

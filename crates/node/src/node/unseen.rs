@@ -10,8 +10,8 @@ use hyper::Method;
 use super::{Node, supervisor::LEAVE_MAX};
 use crate::error::{Context, Error, Result, chain};
 
-/// Seconds after each attempt to remove something: the store may be away.
-const REMOVAL_RESTS_S: [u64; 5] = [1, 2, 4, 16, 64];
+/// Seconds before each attempt to remove something: the store may be away.
+const REMOVAL_RESTS_S: [u64; 6] = [0, 1, 2, 4, 16, 64];
 
 const STAYS: &str = "something of a volume that nobody wants any more stays until this node is started again";
 
@@ -94,7 +94,11 @@ impl Node {
             let sandboxes = self.state().sandboxes();
             let is_used = unseen.snapshot.is_none()
                 && sandboxes.iter().flat_map(|record| &record.volumes).any(|mount| mount.volume == unseen.volume);
-            if is_used { self.forget_note(&unseen)? } else { left.push(unseen) }
+            if !is_used {
+                left.push(unseen);
+            } else if let Err(error) = self.forget_note(&unseen) {
+                tracing::warn!(%unseen, error = chain(&error), "a volume that is used stays noted as one that nobody knows of");
+            }
         }
         Ok(left)
     }
@@ -116,6 +120,7 @@ impl Node {
     /// Removes them, more than once if need be: the store may be away.
     pub(super) async fn remove_all_unseen(self: Arc<Self>, mut left: Vec<Unseen>) {
         for rest in REMOVAL_RESTS_S {
+            tokio::time::sleep(Duration::from_secs(rest)).await;
             let mut failed = Vec::new();
             for unseen in left {
                 if !self.remove_unseen(&unseen).await {
@@ -126,7 +131,6 @@ impl Node {
                 return;
             }
             left = failed;
-            tokio::time::sleep(Duration::from_secs(rest)).await;
         }
     }
 }

@@ -174,6 +174,8 @@ impl Node {
 
     /// Commits and ends the processes of volumes, unless somebody holds one.
     pub(super) async fn stop_volumes(&self) {
+        // What requests are still in the middle of does not bring them back.
+        self.volumes.close().await;
         if let Err(error) = self.volumes.shutdown().await {
             tracing::info!(reason = chain(&error), "the processes of volumes stay");
         }

@@ -7,7 +7,7 @@ use std::{
     task::{self, Poll},
 };
 
-use axum::{body::Body, extract::Request, http::header::EXPECT, middleware::Next, response::Response};
+use axum::{body::Body, extract::Request, middleware::Next, response::Response};
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
@@ -17,16 +17,10 @@ use crate::limits::{REST_BYTES_MAX, REST_MAX};
 
 /// A body for who answers, and then for who takes what is left of it.
 #[derive(Clone)]
-struct Shared(Arc<Mutex<State>>);
-
-struct State {
-    body: Body,
-    /// Someone has begun to read it. A client that waits to be told to go on is told then.
-    is_begun: bool,
-}
+struct Shared(Arc<Mutex<Body>>);
 
 impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn body(&self) -> MutexGuard<'_, Body> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -39,31 +33,27 @@ impl HttpBody for Shared {
         self: Pin<&mut Self>,
         context: &mut task::Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let mut state = self.state();
-        state.is_begun = true;
-        Pin::new(&mut state.body).poll_frame(context)
+        Pin::new(&mut *self.body()).poll_frame(context)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.state().body.is_end_stream()
+        self.body().is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.state().body.size_hint()
+        self.body().size_hint()
     }
 }
 
-/// Has a request answered. The rest of its body is taken beside the answer, unless the client waits to be asked for it.
+/// Has a request answered. The rest of its body is taken beside the answer.
 pub(super) async fn take_rest(request: Request, next: Next) -> Response {
     if request.body().is_end_stream() {
         return next.run(request).await;
     }
     let (head, body) = request.into_parts();
-    let waits = head.headers.contains_key(EXPECT);
-    let body = Shared(Arc::new(Mutex::new(State { body, is_begun: false })));
+    let body = Shared(Arc::new(Mutex::new(body)));
     let answer = next.run(Request::from_parts(head, Body::new(body.clone()))).await;
-    let is_sent = !waits || body.state().is_begun;
-    if is_sent && !body.is_end_stream() {
+    if !body.is_end_stream() {
         // One that sends more, or more slowly, sees the connection end.
         tokio::spawn(timeout(REST_MAX, discard(body)));
     }

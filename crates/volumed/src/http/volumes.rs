@@ -17,13 +17,13 @@ use bytes::Bytes;
 use http_body_util::channel::Channel;
 use serde::de::DeserializeOwned;
 use tokio::{sync::oneshot, task::JoinError, time::timeout};
-use volume::{Durability, Options, Origin};
+use volume::{Durability, Options, Origin, VolumeError};
 
 use super::{
     Shared, answer,
     errors::{detail, status},
     finish,
-    query::{Query, Target, parse},
+    query::{Target, parse},
 };
 use crate::{
     failure::{Failure, Result},
@@ -107,20 +107,27 @@ pub(super) async fn inspect(State(table): Shared, Path(name): Path<String>) -> R
 }
 
 pub(super) async fn remove(State(table): Shared, target: Target) -> Result<Json<()>> {
-    remove_source(&table, Source::current(target.source.volume), &target.query).await.map(Json)
+    target.is_volume()?;
+    remove_source(table, target.source, target.query.flag("for_good")?).await.map(Json)
 }
 
 /// With `for_good=true` also what a request makes that is under way, or was sent before and not read yet.
-async fn remove_source(table: &Arc<Table>, source: Source, query: &Query) -> Result<()> {
-    let for_good = query.flag("for_good")?;
-    if for_good {
+async fn remove_source(table: Arc<Table>, source: Source, for_good: bool) -> Result<()> {
+    if !for_good {
+        return table.remove(source).await;
+    }
+    finish(async move {
         table.makings.prevent(&source).await;
-    }
-    table.remove(source.clone()).await?;
-    if for_good {
-        table.makings.allow(&source);
-    }
-    Ok(())
+        let removed = table.remove(source.clone()).await;
+        match &removed {
+            // What is not there may be asked for yet; of what could not be looked for that is not known.
+            Err(Failure::Volume(VolumeError::NotFound { .. })) => {}
+            Err(error) if error.may_pass() => {}
+            Ok(()) | Err(_) => table.makings.allow(&source),
+        }
+        removed
+    })
+    .await
 }
 
 pub(super) async fn log(State(table): Shared, Path(name): Path<String>) -> Result<Json<Vec<Snapshot>>> {
@@ -205,7 +212,7 @@ pub(super) async fn remove_snapshot(
     target: Target,
 ) -> Result<Json<()>> {
     let source = Source::new(parse(&name)?, Some(parse(&snapshot)?));
-    remove_source(&table, source, &target.query).await.map(Json)
+    remove_source(table, source, target.query.flag("for_good")?).await.map(Json)
 }
 
 pub(super) async fn restore(

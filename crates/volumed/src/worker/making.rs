@@ -50,6 +50,7 @@ impl Makings {
     /// Resolves when no request makes it; none will.
     pub(crate) async fn prevent(&self, source: &Source) {
         self.0.send_modify(|names| {
+            names.unwanted.retain(|unwanted| unwanted != source);
             if names.unwanted.len() == UNWANTED_MAX {
                 names.unwanted.pop_front();
             }
@@ -59,7 +60,7 @@ impl Makings {
         let _ = self.0.subscribe().wait_for(|names| !names.under_way.contains(source)).await;
     }
 
-    /// Its name may be used again: the request that was given up has been carried out.
+    /// Its name may be used again.
     pub(crate) fn allow(&self, source: &Source) {
         self.0.send_modify(|names| names.unwanted.retain(|unwanted| unwanted != source));
     }

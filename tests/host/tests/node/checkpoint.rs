@@ -302,7 +302,6 @@ fn wrong_key(shared: &Shared, node: &Node) -> Result<()> {
     for canary in [&b"a-canary-that-nobody-else-has"[..], b"another-canary-of-memory-alone"] {
         ensure!(!holds(&shared.0, canary)?, "plaintext in the store");
     }
-    ensure!(!holds(&node.dir().join("state"), b"another-canary-of-memory-alone")?, "memory on the node's disk");
     let other = shared.node_with("other.keys", &[])?;
     let refused = other.pando(&["run", "sealed"])?;
     ensure!(refused.code != 0 && refused.stderr.contains("key"), "{refused}");

@@ -87,6 +87,8 @@ impl Run<'_> {
         let place = directory.path().to_owned();
         let idle = node.memory_of_volumes()?;
         let wrote = spawn_blocking(move || write_files(&place, files)).await??;
+        // What was just written goes on to the disk for seconds, and each of these waits for the same disk.
+        spawn_blocking(rustix::fs::sync).await?;
         self.states(&node, &name, files, report).await?;
         let beside = format!("{} with an empty one", output::bytes(idle));
         let fact = format!("{}; {beside}", output::bytes(node.memory_of_volumes()?));

@@ -33,6 +33,8 @@ const UNDONE_MAX: Duration = Duration::from_secs(10);
 /// How often to ask for that.
 const UNDONE_CHECK: Duration = Duration::from_millis(20);
 
+const UNDER_WAY: &str = "the build is being cancelled";
+
 const EXAMPLES: &str = "\
 Examples:
     pando template build geo -- /usr/bin/python3 /opt/geo/geo.py --port 8080
@@ -96,7 +98,11 @@ pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
     let mut interrupts = interrupts()?;
     let json = args.json;
     let spec = spec(args);
-    let earlier = find(&spec.name, client).await?;
+    let earlier = tokio::select! {
+        biased;
+        found = find(&spec.name, client) => found?,
+        _ = interrupts.recv() => return Err(interrupted("nothing was begun")),
+    };
     let mut progress = Progress::new();
     let built = client.post_lines_until(&mut interrupts, "/templates", &spec, |event| {
         Ok(match event {
@@ -118,7 +124,7 @@ pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
         Some(template) => template,
         None => {
             progress.clear();
-            finished(&spec.name, earlier.as_ref(), client, &mut interrupts).await?
+            finished(&spec, earlier.as_ref(), client, &mut interrupts).await?
         }
     };
     if json {
@@ -141,26 +147,34 @@ async fn find(name: &TemplateName, client: &Client) -> Result<Option<Template>> 
 
 /// What an interrupted build has come to all the same, if it was past being cancelled.
 async fn finished(
-    name: &TemplateName,
+    spec: &TemplateSpec,
     earlier: Option<&Template>,
     client: &Client,
     interrupts: &mut Signal,
 ) -> Result<Template> {
     let deadline = Instant::now() + UNDONE_MAX;
     loop {
-        match find(name, client).await? {
+        let found = tokio::select! {
+            biased;
+            found = find(&spec.name, client) => found?,
+            _ = interrupts.recv() => return Err(interrupted(UNDER_WAY)),
+        };
+        match found {
             Some(Template { state: TemplateState::Building, .. }) => {}
             // No two builds take the same time.
-            Some(template) if template.facts.is_some() && earlier.is_none_or(|it| it.facts != template.facts) => {
-                return Ok(template);
-            }
+            Some(template) if is_new(&template, spec, earlier) => return Ok(template),
             _ => return Err(interrupted("the build was cancelled")),
         }
         let rest = tokio::time::timeout(UNDONE_CHECK, interrupts.recv()).await;
         if rest.is_ok() || Instant::now() > deadline {
-            return Err(interrupted("the build is being cancelled"));
+            return Err(interrupted(UNDER_WAY));
         }
     }
+}
+
+fn is_new(template: &Template, spec: &TemplateSpec, earlier: Option<&Template>) -> bool {
+    let earlier = earlier.and_then(|earlier| earlier.facts.as_ref());
+    template.spec == *spec && template.facts.is_some() && template.facts.as_ref() != earlier
 }
 
 fn spec(args: Args) -> TemplateSpec {

@@ -3,6 +3,7 @@
 use std::{
     fs::{self, File},
     io::{Read, Seek},
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering},
 };
@@ -34,18 +35,18 @@ const THREADS_MAX: usize = 4;
 pub(super) fn write(
     durable: &Durable,
     runtime: &Handle,
-    captured: &Captured,
+    mut captured: Captured,
     spec: api::TemplateSpec,
     commit: Commit,
     progress: &KeepProgress,
 ) -> Result<api::Checkpoint> {
-    let encoded = read_description(captured)?;
+    let encoded = read_description(captured.description.take())?;
     let state = ProgramState::decode(&encoded).storing("read the description of the program")?;
     let mut writing = Writing::begin(durable, runtime, &format!("checkpoint {}", spec.name))?;
     let volumes = volumes::keep_states(&writing, &captured.cut)?;
     progress.stage(CheckpointStage::StoringMemory);
     let program = Memory::of(captured.zygote_pid, &state)?;
-    let (base, known) = find_base(captured, &spec, &program, (durable, runtime, &writing))?;
+    let (base, known) = find_base(&captured, &spec, &program, (durable, runtime, &writing))?;
     let dump = write_memory(&mut writing, &program, base.as_ref().and_then(|base| base.zygote), &known, progress)?;
     drop(known);
     let memory = write_bytes(&mut writing, &dump.root)?;
@@ -76,9 +77,9 @@ pub(super) fn write(
 }
 
 /// What the keeper has written into a file without a name.
-fn read_description(captured: &Captured) -> Result<Vec<u8>> {
-    let file = captured.description.as_ref().ok_or("the keeper has not sent it").storing("describe the program")?;
-    let mut file = File::from(file.try_clone().doing("read the description of the program")?);
+fn read_description(description: Option<OwnedFd>) -> Result<Vec<u8>> {
+    let file = description.ok_or("the keeper has not sent it").storing("describe the program")?;
+    let mut file = File::from(file);
     let mut encoded = Vec::new();
     let read = file.rewind().and_then(|()| file.read_to_end(&mut encoded));
     read.doing("read the description of the program").map(|_| encoded)

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 use crate::{
     commands::bench::{node::PrivateNode, place::Way, report::Report},
@@ -27,13 +27,15 @@ pub(super) async fn memory_of_each(way: &Way, name: &str, report: &mut Report) -
     let mut own = mains.into_iter().map(written).collect::<Result<Vec<_>>>()?;
     own.sort_unstable();
     let own = own[own.len() / 2];
-    ensure!(used > 0, "somebody else on this machine has freed memory meanwhile");
-    let value = format!(
-        "{} of the machine's memory; {} are pages that it has written, {} the rest",
-        output::bytes(used),
-        output::bytes(own),
-        output::bytes(used.saturating_sub(own))
-    );
+    let value = match used.checked_sub(own) {
+        None => "somebody else on this machine has freed memory meanwhile: not known".to_owned(),
+        Some(rest) => format!(
+            "{} of the machine's memory; {} are pages that it has written, {} the rest",
+            output::bytes(used),
+            output::bytes(own),
+            output::bytes(rest)
+        ),
+    };
     report.fact(format!("each of {COPIES} further copies on a node, answered once and idle"), value);
     node.stop().await
 }
