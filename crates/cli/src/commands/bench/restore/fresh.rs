@@ -17,6 +17,9 @@ use crate::commands::bench::{
 /// After a removal a node makes room again.
 const SETTLE: Duration = Duration::from_millis(200);
 
+/// The kernel takes its time to free what the node before has had: gigabytes, in the longest rounds.
+const CALM: Duration = Duration::from_secs(1);
+
 /// After this the first restore of a checkpoint has written its working set down.
 const RECORDED: Duration = Duration::from_secs(4);
 
@@ -37,6 +40,7 @@ pub(super) async fn first_answers(way: &Way, name: &str, rounds: u32) -> Result<
     let (mut firsts, mut recording) = (Vec::new(), None);
     for round in 0..=rounds {
         let node = PrivateNode::fresh(way).await?;
+        tokio::time::sleep(CALM).await;
         let before = way.bytes();
         let (sandbox, started) = node.start_one(name).await?;
         let bytes = way.bytes().zip(before).map(|(after, before)| after - before);
