@@ -53,19 +53,20 @@ impl Client {
         path: &str,
         body: &B,
     ) -> Result<Option<T>> {
-        let request = Self::json_request(Method::POST, path, serde_json::to_vec(body)?.into(), None)?;
-        let answer = |stream| async { parse(self.exchange(stream, request, StatusCode::OK).await?).await };
-        self.until(interrupts, answer).await
+        self.until(interrupts, path, body, parse).await
     }
 
-    async fn until<T, F: Future<Output = Result<T>>>(
+    async fn until<B: Serialize, T, F: Future<Output = Result<T>>>(
         &self,
         interrupts: &mut Signal,
-        answer: impl FnOnce(UnixStream) -> F,
+        path: &str,
+        body: &B,
+        read: impl FnOnce(Response<Incoming>) -> F,
     ) -> Result<Option<T>> {
+        let request = Self::json_request(Method::POST, path, serde_json::to_vec(body)?.into(), None)?;
         let stream = self.connect().await?;
         let line = stream.as_fd().try_clone_to_owned().context("cannot copy a descriptor")?;
-        let mut answer = pin!(answer(stream));
+        let mut answer = pin!(async { read(self.exchange(stream, request, StatusCode::OK).await?).await });
         tokio::select! {
             biased;
             answer = &mut answer => return answer.map(Some),
@@ -123,12 +124,8 @@ impl Client {
         body: &B,
         take: impl FnMut(E) -> Result<Flow<T>>,
     ) -> Result<Option<T>> {
-        let request = Self::json_request(Method::POST, path, serde_json::to_vec(body)?.into(), None)?;
-        let answer = |stream| async {
-            let found = lines(self.exchange(stream, request, StatusCode::OK).await?, take).await?;
-            found.ok_or_else(|| Failure::HungUp.into())
-        };
-        self.until(interrupts, answer).await
+        let read = |answer| async { lines(answer, take).await?.ok_or_else(|| Failure::HungUp.into()) };
+        self.until(interrupts, path, body, read).await
     }
 
     /// As [`Self::post_lines`], for all of the lines.

@@ -14,9 +14,7 @@ use std::{
 use anyhow::{Context, Result};
 use memory::{
     BoxError, ChunkId, ChunkSink, ChunkSource, Image, Options, PAGE_BYTES, PageReader, PageRun, PageTarget,
-    ProcessPages,
-    codec::{Decoder, Encoder, Packing},
-    hot,
+    ProcessPages, codec::Packing, hot,
 };
 
 #[derive(Default)]
@@ -82,26 +80,12 @@ fn dump(pid: i32, sink: &mut dyn ChunkSink, packing: Packing) -> Result<(memory:
 
 /// Seconds to decode every cluster and to copy every page that has bytes.
 fn floor(memory: &common::Memory, packing: Packing) -> Result<(f64, f64)> {
-    let data: Vec<&[u8]> = memory.bytes.chunks(PAGE_BYTES).filter(|page| **page != [0; PAGE_BYTES]).collect();
-    let data = data.concat();
-    let cluster = usize::from(packing.cluster_pages) * PAGE_BYTES;
-    let mut encoder = Encoder::new(packing.codec)?;
-    let pack = |plain: &[u8]| {
-        let mut packed = Vec::new();
-        (encoder.encode(plain, &mut packed), packed, plain.len())
-    };
-    let clusters: Vec<_> = data.chunks(cluster).map(pack).collect();
-    let (mut decoder, mut plain) = (Decoder::new()?, vec![0; cluster]);
-    let decode = common::seconds(9, || {
-        for (codec, packed, length) in &clusters {
-            decoder.decode(*codec, packed, &mut plain[..*length])?;
-        }
-        Ok(())
-    })?;
+    let data = common::data(memory);
+    let (decode, plain) = common::decode(&data, packing, 9)?;
     let mut place = vec![1; data.len()];
     let copy = common::seconds(9, || {
         // From the cache, as a cluster is that was just decoded.
-        place.chunks_mut(cluster).for_each(|place| place.copy_from_slice(hint::black_box(&plain[..place.len()])));
+        place.chunks_mut(plain.len()).for_each(|place| place.copy_from_slice(hint::black_box(&plain[..place.len()])));
         Ok(())
     })?;
     Ok((decode, copy))
@@ -110,12 +94,7 @@ fn floor(memory: &common::Memory, packing: Packing) -> Result<(f64, f64)> {
 fn restores(memory: &common::Memory, chunks: &Chunks, root: &[u8], packing: Packing) -> Result<()> {
     let million = memory.bytes.len() as f64 / 1e6;
     let (decode, copy) = floor(memory, packing)?;
-    let mut at = 0;
-    let place = |run: &PageRun| {
-        at += run.bytes() as usize;
-        (run.first, at - run.bytes() as usize)
-    };
-    let runs = memory.runs.iter().map(place).collect();
+    let runs = common::places(&memory.runs);
     let target = Place { runs, bytes: Mutex::new(vec![0; memory.bytes.len()]) };
     let reader = PageReader::new(vec![Image::open(root)?], chunks)?;
     let whole = common::seconds(9, || Ok(reader.restore(PageRun::ALL, 1, &target)?))?;

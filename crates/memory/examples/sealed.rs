@@ -13,8 +13,7 @@ use std::{
 use anyhow::{Context, Result, anyhow};
 use memory::{
     BoxError, ChunkId, ChunkSink, ChunkSource, Image, Options, PAGE_BYTES, PageReader, PageRun, PageTarget,
-    ProcessPages,
-    codec::{Codec, Decoder, Encoder, Packing},
+    ProcessPages, codec::Packing,
 };
 use store::{
     Store,
@@ -71,12 +70,7 @@ impl Absent {
         let start = (room.as_ptr() as u64).next_multiple_of(PAGE_BYTES as u64);
         let uffd = Uffd::new()?;
         uffd.register(start..start + bytes as u64)?;
-        let mut at = 0;
-        let place = |run: &PageRun| {
-            at += run.bytes() as usize;
-            (run.first, at - run.bytes() as usize)
-        };
-        let runs = runs.iter().map(place).collect();
+        let runs = common::places(runs);
         Ok(Self { uffd, _room: room, start, runs, filled: Mutex::new(0) })
     }
 }
@@ -112,29 +106,15 @@ fn floor(sealed: &Sealed, memory: &common::Memory, packing: Packing) -> Result<[
         Ok(())
     })?;
     drop(bytes);
-    let data: Vec<&[u8]> = memory.bytes.chunks(PAGE_BYTES).filter(|page| **page != [0; PAGE_BYTES]).collect();
-    let data = data.concat();
-    let cluster = usize::from(packing.cluster_pages) * PAGE_BYTES;
-    let mut encoder = Encoder::new(packing.codec)?;
-    let pack = |plain: &[u8]| {
-        let mut packed = Vec::new();
-        (encoder.encode(plain, &mut packed), packed, plain.len())
-    };
-    let clusters: Vec<(Codec, Vec<u8>, usize)> = data.chunks(cluster).map(pack).collect();
-    let (mut decoder, mut plain) = (Decoder::new()?, vec![0; cluster]);
-    let decode = common::seconds(ROUNDS, || {
-        for (codec, packed, length) in &clusters {
-            decoder.decode(*codec, packed, &mut plain[..*length])?;
-        }
-        Ok(())
-    })?;
+    let data = common::data(memory);
+    let (decode, plain) = common::decode(&data, packing, ROUNDS)?;
     let whole = PageRun { first: 0, count: (data.len() / PAGE_BYTES) as u64 };
     let mut targets = (0..ROUNDS).map(|_| Absent::new(&[whole])).collect::<Result<Vec<_>>>()?;
     let copy = common::seconds(ROUNDS, || {
         let target = targets.pop().context("one for each round")?;
-        for first in (0..data.len()).step_by(cluster) {
+        for first in (0..data.len()).step_by(plain.len()) {
             // From the processor's cache, as a cluster is that was just decoded.
-            let length = cluster.min(data.len() - first);
+            let length = plain.len().min(data.len() - first);
             target.uffd.copy(target.start + first as u64, hint::black_box(&plain[..length]))?;
         }
         Ok(())

@@ -6,6 +6,7 @@ mod memory;
 mod node;
 mod pages;
 mod place;
+mod proc;
 mod program;
 mod proxy;
 mod report;

@@ -5,7 +5,8 @@ use std::{fs, time::Instant};
 
 use anyhow::{Context, Result};
 use memory::{
-    PageRun, PageSource, ProcessPages,
+    PAGE_BYTES, PageRun, PageSource, ProcessPages,
+    codec::{Decoder, Encoder, Packing},
     scan::{Piece, Scan},
 };
 use rustix::process::{Pid, Signal, kill_process};
@@ -68,6 +69,41 @@ pub(crate) fn read(pid: i32) -> Result<Memory> {
     ProcessPages::open(pid)?.read(&runs, &mut bytes)?;
     let name = fs::read_to_string(format!("/proc/{pid}/comm"))?.trim().to_owned();
     Ok(Memory { name, runs, bytes })
+}
+
+/// First page of each run, and where it begins when they lie one behind the other.
+pub(crate) fn places(runs: &[PageRun]) -> Vec<(u64, usize)> {
+    let mut at = 0;
+    let place = |run: &PageRun| {
+        at += run.bytes() as usize;
+        (run.first, at - run.bytes() as usize)
+    };
+    runs.iter().map(place).collect()
+}
+
+/// Pages that are not all zeros.
+pub(crate) fn data(memory: &Memory) -> Vec<u8> {
+    let pages = memory.bytes.chunks(PAGE_BYTES).filter(|page| **page != [0; PAGE_BYTES]);
+    pages.collect::<Vec<_>>().concat()
+}
+
+/// Seconds to decode every cluster of `data`, and the last of them.
+pub(crate) fn decode(data: &[u8], packing: Packing, times: usize) -> Result<(f64, Vec<u8>)> {
+    let cluster = usize::from(packing.cluster_pages) * PAGE_BYTES;
+    let mut encoder = Encoder::new(packing.codec)?;
+    let pack = |plain: &[u8]| {
+        let mut packed = Vec::new();
+        (encoder.encode(plain, &mut packed), packed, plain.len())
+    };
+    let clusters: Vec<_> = data.chunks(cluster).map(pack).collect();
+    let (mut decoder, mut plain) = (Decoder::new()?, vec![0; cluster]);
+    let decode = seconds(times, || {
+        for (codec, packed, length) in &clusters {
+            decoder.decode(*codec, packed, &mut plain[..*length])?;
+        }
+        Ok(())
+    })?;
+    Ok((decode, plain))
 }
 
 /// Seconds that `work` takes: the shortest of so many times, because other work on the machine only ever adds.

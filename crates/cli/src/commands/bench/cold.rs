@@ -51,10 +51,7 @@ impl Plain {
 
     /// Resident memory, in bytes.
     pub(super) fn resident_bytes(&self) -> Result<u64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()?))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
-        let kib: u64 = line.split_ascii_whitespace().next().context("no VmRSS")?.parse()?;
-        Ok(kib << 10)
+        super::proc::bytes_of(&format!("/proc/{}/status", self.pid()?), "VmRSS:")
     }
 
     pub(super) async fn stop(mut self) -> Result<()> {

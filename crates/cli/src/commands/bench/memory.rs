@@ -18,6 +18,7 @@ use self::{
 use super::{
     MemoryArgs,
     node::{Ahead, PrivateNode},
+    proc::bytes_of,
     report::{Report, duration, median, progress, times},
 };
 use crate::output;
@@ -156,8 +157,5 @@ fn reset_peak(pid: i32) -> Result<u64> {
 }
 
 fn status(pid: i32, field: &str) -> Result<u64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix(field)).with_context(|| format!("no {field}"))?;
-    let kib: u64 = line.split_ascii_whitespace().next().with_context(|| format!("no {field}"))?.parse()?;
-    Ok(kib << 10)
+    bytes_of(&format!("/proc/{pid}/status"), field)
 }

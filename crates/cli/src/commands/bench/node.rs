@@ -24,7 +24,7 @@ use tokio::{
     process::{Child, Command},
 };
 
-use super::{pages, place::Way, program};
+use super::{pages, place::Way, proc::bytes_of, program};
 use crate::client::{Client, Flow};
 
 /// How long the node may take to come up, and to clean up.
@@ -203,9 +203,7 @@ impl PrivateNode {
         for pid in processes_that_name(&self.state_dir().display().to_string())? {
             let command = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             if command.split('\0').any(|word| word == VOLUMES_COMMAND) {
-                let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-                let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).context("no RssAnon")?;
-                bytes += line.trim().trim_end_matches(" kB").parse::<u64>()? << 10;
+                bytes += bytes_of(&format!("/proc/{pid}/status"), "RssAnon:")?;
             }
         }
         Ok(bytes)

@@ -1,11 +1,9 @@
 //! What one more sandbox of a checkpoint costs in memory, where there is one already.
 
-use std::fs;
-
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::{
-    commands::bench::{node::PrivateNode, place::Way, report::Report},
+    commands::bench::{node::PrivateNode, place::Way, proc::bytes_of, report::Report},
     output,
 };
 
@@ -42,16 +40,9 @@ pub(super) async fn memory_of_each(way: &Way, name: &str, report: &mut Report) -
 
 /// Pages that only this process has.
 fn written(pid: i32) -> Result<u64> {
-    kilobytes(&format!("/proc/{pid}/smaps_rollup"), "Private_Dirty:")
+    bytes_of(&format!("/proc/{pid}/smaps_rollup"), "Private_Dirty:")
 }
 
 fn available() -> Result<u64> {
-    kilobytes("/proc/meminfo", "MemAvailable:")
-}
-
-fn kilobytes(path: &str, key: &str) -> Result<u64> {
-    let text = fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
-    let line = text.lines().find_map(|line| line.strip_prefix(key));
-    let number = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-    Ok(number.with_context(|| format!("{path} has no {key}"))? << 10)
+    bytes_of("/proc/meminfo", "MemAvailable:")
 }
