@@ -6,7 +6,6 @@
 #include <linux/seccomp.h>
 #include <sched.h>
 #include <stddef.h>
-#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/sendfile.h>
@@ -25,27 +24,24 @@ static int made(const char *name)
 	return fd;
 }
 
-static void flock_lock(void)
+static void many_locks(void)
 {
-	if (flock(made("locked"), LOCK_EX) != 0)
-		probe_die("flock");
+	int fd = made("locked");
+	for (int at = 0; at < 5000; at++) {
+		struct flock one = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 2 * at, .l_len = 1};
+		if (fcntl(fd, F_SETLK, &one) != 0)
+			probe_die("fcntl");
+	}
 }
 
-static void record_lock(int command)
+// One page more than what becomes a copy's memory.
+static void gone_file(void)
 {
-	struct flock all = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-	if (fcntl(made("locked"), command, &all) != 0)
-		probe_die("fcntl");
-}
-
-static void posix_lock(void)
-{
-	record_lock(F_SETLK);
-}
-
-static void ofd_lock(void)
-{
-	record_lock(F_OFD_SETLK);
+	const size_t bytes = (1UL << 30) + 4096;
+	int fd = memfd_create("gone", 0);
+	if (fd < 0 || ftruncate(fd, (off_t)bytes) != 0 || mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, fd, 0) == MAP_FAILED)
+		probe_die("memfd");
+	close(fd);
 }
 
 static void lease(void)
@@ -251,7 +247,7 @@ static const struct {
 	const char *name;
 	void (*make)(void);
 } kinds[] = {
-	{"flock", flock_lock}, {"posix_lock", posix_lock}, {"ofd_lock", ofd_lock}, {"lease", lease},
+	{"many_locks", many_locks}, {"gone_file", gone_file}, {"lease", lease},
 	{"thread_directory", thread_directory}, {"thread_files", thread_files},
 	{"deleted_directory", deleted_directory}, {"replaced_directory", replaced_directory},
 	{"replaced_socket", replaced_socket}, {"socket_is_a_file", socket_is_a_file},

@@ -18,6 +18,12 @@ pub const DESCRIPTORS_MAX: usize = 4_096;
 /// Largest content of one pipe, socket queue or shared object that is carried into a copy, in bytes.
 pub const CARRIED_BYTES_MAX: u64 = 256 << 20;
 
+/// Most bytes of files that a zygote cannot map (those of volumes) which a program may have privately mapped: they become its memory.
+pub const TAKEN_OVER_BYTES_MAX: u64 = 1 << 30;
+
+/// Most locks on files that a forked program may hold: bounds the script.
+pub const LOCKS_MAX: usize = 4_096;
+
 /// Largest message between server and keeper, in bytes: below the kernel's default socket buffer (212,992).
 pub const MESSAGE_BYTES_MAX: usize = 128 << 10;
 

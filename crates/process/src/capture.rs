@@ -58,7 +58,7 @@ pub struct CaptureSpec {
     pub earlier_arena: Option<(u64, u64)>,
     /// Directories where copies may find another filesystem. What is open there is refused; the working directory may be there.
     pub mount_points: Vec<PathBuf>,
-    /// Directories where copies find a filesystem like the program's, and the zygote none: files may be open there, and not mapped.
+    /// Directories where copies find a filesystem like the program's, and the zygote none. The program's file must not be there.
     pub volumes: Vec<PathBuf>,
 }
 
@@ -73,6 +73,8 @@ type Step<'a> = &'a mut dyn FnMut() -> Result<(), PauseError>;
 pub struct Capture {
     pub(crate) image: Image,
     pub(crate) still: Still,
+    /// Not yet done: [`Still::take_over`].
+    pub(crate) taken_over: Vec<Range>,
     /// How long the source was stopped, or has been so far.
     pub pause: Duration,
 }
@@ -86,7 +88,7 @@ pub fn examine(pid: i32) -> Result<Vec<Refusal>, Error> {
     objects.add_mapped(pid, &lines)?;
     let watched = watches::find(pid)?;
     refusals.extend(descriptors::read(pid, &standard_streams(pid), &mut objects, &watched)?.refusals);
-    refusals.extend(mappings::classify(pid, &lines, &objects.found)?.refusals);
+    refusals.extend(mappings::classify(pid, &lines, &objects.found, &[])?.refusals);
     Ok(refusals)
 }
 
@@ -149,9 +151,9 @@ fn capture_until(spec: &CaptureSpec, during_pause: Step<'_>, hold: Option<Step<'
     let held = hold.map(|hold| (hold, stopped, deadman));
     let still = Still::adopt(newborn)?;
     let known = Known { threads, pending, answers, found, lines, dont_fork };
-    let image = complete(&still, arena, spec.earlier_arena, known)?;
+    let (image, taken_over) = complete(&still, arena, spec, known)?;
     refuse(covered::refusals(&image, &spec.mount_points))?;
-    refuse(covered::mapped(&image, &spec.volumes))?;
+    refuse(covered::program_refusals(&image, &spec.volumes))?;
     let pause = match held {
         Some((hold, _stopped, _deadman)) => {
             hold().map_err(Error::DuringPause)?;
@@ -159,7 +161,7 @@ fn capture_until(spec: &CaptureSpec, during_pause: Step<'_>, hold: Option<Step<'
         }
         None => pause,
     };
-    Ok(Capture { image, still, pause })
+    Ok(Capture { image, still, taken_over, pause })
 }
 
 /// Its mappings, as soon as all pages of them are there. Whoever asks has waited for that; what says so may be a moment late.

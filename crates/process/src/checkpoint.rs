@@ -43,6 +43,8 @@ use host::Host;
 /// Of the frame.
 const KIND: u16 = 0x5001;
 const VERSION: u16 = 1;
+/// The same, and the locks that the program holds.
+const VERSION_WITH_LOCKS: u16 = 2;
 /// Fast, and its size hardly matters beside the memory's.
 const ZSTD_LEVEL: i32 = 3;
 /// Largest state that is read, decompressed: bounds what damaged or hostile bytes can ask for. Shared objects (256 MiB each at most) are the
@@ -193,22 +195,30 @@ impl ProgramState {
 
     /// As bytes.
     pub fn encode(&self) -> Result<Vec<u8>, StateError> {
-        let plain = postcard::to_stdvec(self).map_err(StateError::Encoding)?;
+        let locks = &self.image.locks;
+        let (version, plain) = match locks.is_empty() {
+            true => (VERSION, postcard::to_stdvec(self)),
+            false => (VERSION_WITH_LOCKS, postcard::to_stdvec(&(self, locks))),
+        };
+        let plain = plain.map_err(StateError::Encoding)?;
         if plain.len() > STATE_BYTES_MAX {
             return Err(StateError::TooLarge { max: STATE_BYTES_MAX });
         }
         let packed = zstd::bulk::compress(&plain, ZSTD_LEVEL).map_err(StateError::Compression)?;
-        Ok(frame::encode(KIND, VERSION, &packed)?)
+        Ok(frame::encode(KIND, version, &packed)?)
     }
 
     /// From bytes, of which no more than 1 GiB are decompressed. A state that no capture makes is refused.
     pub fn decode(bytes: &[u8]) -> Result<Self, StateError> {
-        let packed = match frame::decode(bytes, KIND, VERSION)? {
-            (VERSION, packed) => packed,
-            (version, _) => return Err(StateError::Version(version)),
-        };
+        let (version, packed) = frame::decode(bytes, KIND, VERSION_WITH_LOCKS)?;
+        if !(VERSION..=VERSION_WITH_LOCKS).contains(&version) {
+            return Err(StateError::Version(version));
+        }
         let plain = decompress(packed)?;
-        let (state, rest): (Self, _) = postcard::take_from_bytes(&plain).map_err(StateError::Encoding)?;
+        let (mut state, mut rest): (Self, _) = postcard::take_from_bytes(&plain).map_err(StateError::Encoding)?;
+        if version == VERSION_WITH_LOCKS {
+            (state.image.locks, rest) = postcard::take_from_bytes(rest).map_err(StateError::Encoding)?;
+        }
         if !rest.is_empty() {
             return Err(StateError::Impossible("bytes follow it"));
         }

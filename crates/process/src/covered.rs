@@ -15,10 +15,10 @@ pub(crate) fn refusals(image: &Image, mount_points: &[impl AsRef<Path>]) -> Vec<
     below(program(image).chain(files(image)).chain(mappings(image)), mount_points, refuse)
 }
 
-/// The same for what the zygote would have to map: it has no filesystems but its root.
-pub(crate) fn mapped(image: &Image, volumes: &[impl AsRef<Path>]) -> Vec<Refusal> {
+/// The same for what the zygote would have to run: it has no filesystems but its root.
+pub(crate) fn program_refusals(image: &Image, volumes: &[impl AsRef<Path>]) -> Vec<Refusal> {
     let refuse = |what, path, mount_point| Refusal::OnVolume { what, path, mount_point };
-    below(program(image).chain(mappings(image)), volumes, refuse)
+    below(program(image), volumes, refuse)
 }
 
 /// Something of the program, for people, and its path.

@@ -16,7 +16,7 @@ use sys::{remote, sockets};
 
 use crate::{
     error::{Context, Error},
-    image::{End, EpollEntry, FileKind, OpenFile, Pipe, Stream, StreamFile, TimerValue, UnixPair, Watch},
+    image::{End, EpollEntry, FileKind, FileLock, OpenFile, Pipe, Stream, StreamFile, TimerValue, UnixPair, Watch},
     listed::{Listed, bracketed, list},
     mappings,
     objects::Objects,
@@ -38,6 +38,7 @@ pub(crate) struct Files {
     pub(crate) files: Vec<OpenFile>,
     pub(crate) pipes: Vec<Pipe>,
     pub(crate) pairs: Vec<UnixPair>,
+    pub(crate) locks: Vec<FileLock>,
     pub(crate) refusals: Vec<Refusal>,
     /// Inodes of the process's sockets.
     socket_inodes: HashSet<u64>,
@@ -88,13 +89,25 @@ pub(crate) fn read(
             }
             Err(place) => place,
         };
-        match listed.lock().map_or_else(|| reader.kind(&listed, &mut files), |refusal| Ok(Err(refusal)))? {
+        let locks = match listed.locks() {
+            Ok(locks) => locks,
+            Err(refusal) => {
+                files.refusals.push(refusal);
+                continue;
+            }
+        };
+        match reader.kind(&listed, &mut files)? {
             Err(refusal) => files.refusals.push(refusal),
             Ok(kind) => {
+                files.locks.extend(locks);
                 same_link.insert(place, (listed.fd, files.files.len()));
                 files.files.push(OpenFile { numbers: vec![number], flags: listed.flags & !libc::O_CLOEXEC, kind });
             }
         }
+    }
+    if files.locks.len() > limits::LOCKS_MAX {
+        let (found, max) = (files.locks.len(), limits::LOCKS_MAX);
+        files.refusals.push(Refusal::TooMany { what: "locks".into(), found, max });
     }
     check_pipes(pid, reader.process.as_fd(), &mut files, &reader.pipes)?;
     Ok(files)

@@ -151,6 +151,29 @@ pub(crate) struct OpenFile {
     pub(crate) kind: FileKind,
 }
 
+/// Whose lock it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum LockKind {
+    /// `flock`: the open file's, of the whole file.
+    OpenFile,
+    /// `F_OFD_SETLK`: the open file's.
+    OpenFileRange,
+    /// `F_SETLK`: the process's.
+    Process,
+}
+
+/// A lock on a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FileLock {
+    /// A descriptor by which it can be taken.
+    pub(crate) fd: i32,
+    pub(crate) kind: LockKind,
+    pub(crate) exclusive: bool,
+    pub(crate) start: u64,
+    /// 0: to the end, wherever that will be.
+    pub(crate) length: u64,
+}
+
 /// A registration in an epoll set.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct EpollEntry {
@@ -335,6 +358,9 @@ pub(crate) struct Image {
     pub(crate) process_group_leader: bool,
     /// vDSO and its data pages: name and range, lowest first.
     pub(crate) vdso: Vec<(Vec<u8>, Range)>,
+    /// Not in version 1 of a program's state: follows it.
+    #[serde(skip)]
+    pub(crate) locks: Vec<FileLock>,
 }
 
 /// Who the program runs as. It never has capabilities.

@@ -7,6 +7,7 @@ use std::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::{ffi::OsStrExt, fs::MetadataExt},
     },
+    path::{Path, PathBuf},
 };
 
 use base::limits;
@@ -19,12 +20,16 @@ use crate::{
     objects::Identity,
     procfs::MapLine,
     refusal::Refusal,
+    script::PAGE,
 };
 
 /// The classified mappings of a process.
 #[derive(Debug, Default)]
 pub(crate) struct Classified {
     pub(crate) mappings: Vec<Mapping>,
+    /// What is in files that the zygote cannot map, privately mapped: memory of no file from here on, when it has been
+    /// [taken over](crate::still::Still::take_over).
+    pub(crate) taken_over: Vec<Range>,
     /// vDSO and its data pages, by name.
     pub(crate) vdso: Vec<(Vec<u8>, Range)>,
     pub(crate) refusals: Vec<Refusal>,
@@ -87,14 +92,20 @@ pub(crate) fn sort(line: &MapLine) -> Result<Sort, Refusal> {
     {
         return Err(Refusal::MappedDevice { address, path: path() });
     }
-    if deleted || !line.path.starts_with(b"/") {
-        return Err(Refusal::MappedFile { address, path: path() });
+    match line.path.starts_with(b"/") {
+        true if line.shared => Ok(Sort::SharedFile),
+        true => Ok(Sort::PrivateFile),
+        false => Err(Refusal::MappedFile { address, path: path() }),
     }
-    Ok(if line.shared { Sort::SharedFile } else { Sort::PrivateFile })
 }
 
-/// Classifies `lines` of the process whose root and mapped files are those of `pid`.
-pub(crate) fn classify(pid: i32, lines: &[MapLine], objects: &[Identity]) -> Result<Classified, Error> {
+/// Classifies `lines` of the process whose root and mapped files are those of `pid`. Of files below `elsewhere` the zygote has none.
+pub(crate) fn classify(
+    pid: i32,
+    lines: &[MapLine],
+    objects: &[Identity],
+    elsewhere: &[PathBuf],
+) -> Result<Classified, Error> {
     let root = open_root(pid)?;
     let mut classified = Classified::default();
     if lines.len() > limits::MAPPINGS_MAX {
@@ -106,6 +117,7 @@ pub(crate) fn classify(pid: i32, lines: &[MapLine], objects: &[Identity]) -> Res
         classified.refusals.push(Refusal::GuardRegion { address: guard });
     }
     for line in lines {
+        let mut file = (line.dev, line.inode);
         let backing = match sort(line) {
             Err(refusal) => {
                 classified.refusals.push(refusal);
@@ -126,15 +138,24 @@ pub(crate) fn classify(pid: i32, lines: &[MapLine], objects: &[Identity]) -> Res
                 Backing::Object { object, offset: line.offset }
             }
             Ok(sort @ (Sort::PrivateFile | Sort::SharedFile)) => {
-                if !same_file(pid, root.as_fd(), line) {
-                    let path = String::from_utf8_lossy(&line.path).into_owned();
-                    classified.refusals.push(Refusal::MappedFile { address: line.range.start, path });
-                    continue;
-                }
                 let (path, offset) = (line.path.clone(), line.offset);
-                match sort {
-                    Sort::PrivateFile => Backing::File { path, offset },
-                    _ => Backing::SharedFile { path, offset, writable: line.may_write },
+                let is_elsewhere =
+                    || elsewhere.iter().any(|place| Path::new(OsStr::from_bytes(&path)).starts_with(place));
+                let mapped = mapped(pid, line);
+                let is_same = mapped.as_ref().is_some_and(|mapped| is_at(root.as_fd(), &path, mapped));
+                match (sort, mapped) {
+                    (Sort::SharedFile, _) if is_same => Backing::SharedFile { path, offset, writable: line.may_write },
+                    (Sort::PrivateFile, _) if is_same && !is_elsewhere() => Backing::File { path, offset },
+                    (Sort::PrivateFile, Some(mapped)) => {
+                        classified.taken_over.extend(part_in_file(line, mapped.size()));
+                        file = (0, 0);
+                        Backing::Anonymous
+                    }
+                    _ => {
+                        let path = String::from_utf8_lossy(&path).into_owned();
+                        classified.refusals.push(Refusal::MappedFile { address: line.range.start, path });
+                        continue;
+                    }
                 }
             }
         };
@@ -143,8 +164,13 @@ pub(crate) fn classify(pid: i32, lines: &[MapLine], objects: &[Identity]) -> Res
             protection: line.protection,
             flags: line.flags,
             backing,
-            file: (line.dev, line.inode),
+            file,
         });
+    }
+    let bytes = classified.taken_over.iter().map(|range| range.end - range.start).sum();
+    if bytes > limits::TAKEN_OVER_BYTES_MAX {
+        let what = "memory that shows files of volumes, or files that are not there any more,".into();
+        classified.refusals.push(Refusal::TooMuchContent { what, bytes, max: limits::TAKEN_OVER_BYTES_MAX });
     }
     Ok(classified)
 }
@@ -170,18 +196,25 @@ pub(crate) fn open_inside(root: BorrowedFd<'_>, path: &[u8]) -> rustix::io::Resu
     rustix::fs::openat2(root, OsStr::from_bytes(path), OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)
 }
 
-/// Whether the mapped file is the one that its path names in the process's root filesystem.
+/// The mapped file, also if it has no name any more.
+fn mapped(pid: i32, line: &MapLine) -> Option<fs::Metadata> {
+    fs::metadata(format!("/proc/{pid}/map_files/{:x}-{:x}", line.range.start, line.range.end)).ok()
+}
+
+/// Whether the mapped file is the one that `path` names in the root filesystem.
 ///
-/// Size and time of change are compared, not device and inode: on an overlay a mapping shows the file of a layer, which the path leaves
-/// behind when the file is opened for writing.
-fn same_file(pid: i32, root: BorrowedFd<'_>, line: &MapLine) -> bool {
-    let mapped = fs::metadata(format!("/proc/{pid}/map_files/{:x}-{:x}", line.range.start, line.range.end));
-    let named = open_inside(root, &line.path).and_then(rustix::fs::fstat);
-    match (mapped, named) {
-        (Ok(mapped), Ok(named)) => {
-            let mapped = (mapped.size() as i64, mapped.mtime(), mapped.mtime_nsec());
-            mapped == (named.st_size, named.st_mtime, named.st_mtime_nsec as i64)
-        }
-        _ => false,
-    }
+/// Size and time of change are compared where device and inode differ: on an overlay a mapping shows the file of a layer, which the path
+/// leaves behind when the file is opened for writing.
+fn is_at(root: BorrowedFd<'_>, path: &[u8], mapped: &fs::Metadata) -> bool {
+    let Ok(named) = open_inside(root, path).and_then(rustix::fs::fstat) else { return false };
+    let changed = (mapped.size() as i64, mapped.mtime(), mapped.mtime_nsec());
+    (mapped.dev(), mapped.ino()) == (named.st_dev, named.st_ino)
+        || changed == (named.st_size, named.st_mtime, named.st_mtime_nsec as i64)
+}
+
+/// The pages of a mapping that show some of a file of `bytes`. Behind them the kernel raises SIGBUS.
+fn part_in_file(line: &MapLine, bytes: u64) -> Option<Range> {
+    let shown = bytes.next_multiple_of(PAGE).saturating_sub(line.offset);
+    let Range { start, end } = line.range;
+    (shown > 0).then(|| Range { start, end: end.min(start.saturating_add(shown)) })
 }

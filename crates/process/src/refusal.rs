@@ -34,7 +34,7 @@ pub enum Refusal {
     #[error("descriptor {fd} is {path}, where another file is now: reopen it")]
     ReplacedFile { fd: i32, path: String },
     #[error(
-        "descriptor {fd} holds a lock on {path} ({lock}), which a copy would not hold: unlock it (or close the file) before the program is ready"
+        "descriptor {fd} holds a lease on {path} ({lock}), which a copy would not hold: give it up (or close the file) before the program is ready"
     )]
     FileLock { fd: i32, lock: String, path: String },
     #[error(
@@ -71,7 +71,7 @@ pub enum Refusal {
     InotifyTarget { fd: i32, inode: u64 },
     #[error("{what} holds {bytes} bytes, more than the {max} that a fork carries")]
     TooMuchContent { what: String, bytes: u64, max: u64 },
-    #[error("the mapping at {address:#x} shows {path}, which is not (or no longer) that file in the root filesystem")]
+    #[error("the mapping at {address:#x} shares {path}, which is not (or no longer) that file in the root filesystem")]
     MappedFile { address: u64, path: String },
     #[error("the mapping at {address:#x} shows device {path}")]
     MappedDevice { address: u64, path: String },
@@ -84,7 +84,7 @@ pub enum Refusal {
     )]
     BelowMountPoint { what: String, path: String, mount_point: String },
     #[error(
-        "{what} is {path}, which is on the volume at {mount_point}: a program that runs, or maps, a file of a volume cannot be forked"
+        "{what} is {path}, which is on the volume at {mount_point}: a program that is a file of a volume cannot be forked"
     )]
     OnVolume { what: String, path: String, mount_point: String },
     #[error("it has {found} {what}, more than the {max} that can be forked")]

@@ -8,7 +8,10 @@ use std::{
     },
 };
 
-use sys::ptrace::{self, Stop, options};
+use sys::{
+    ptrace::{self, Stop, options},
+    remote::Range,
+};
 
 use crate::{
     error::{Context, Error},
@@ -17,6 +20,9 @@ use crate::{
 };
 
 const MEMBARRIER_GET_REGISTRATIONS: i32 = 1 << 9;
+
+/// Bytes that go through the caller's memory at a time, whole pages.
+const TAKEN_OVER_AT_ONCE: usize = 1 << 20;
 
 /// A fork of the source, attached to this thread by its parent's clone, that nobody has waited for yet. Killed when this is dropped.
 #[derive(Debug)]
@@ -90,6 +96,19 @@ impl Still {
     /// Reads memory, whatever its protection.
     pub(crate) fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), Error> {
         self.memory.read_exact_at(bytes, address).of("read memory of the still", self.pid)
+    }
+
+    /// Makes pages of files its own, as if they had been written: what is in them is memory of no file then, and read like that.
+    pub(crate) fn take_over(&self, range: Range) -> Result<(), Error> {
+        let mut bytes = vec![0; TAKEN_OVER_AT_ONCE.min((range.end - range.start) as usize)];
+        let mut at = range.start;
+        while at < range.end {
+            let part = bytes.len().min((range.end - at) as usize);
+            self.read(at, &mut bytes[..part])?;
+            self.memory.write_all_at(&bytes[..part], at).of("write memory of the still", self.pid)?;
+            at += part as u64;
+        }
+        Ok(())
     }
 
     fn word(&self, address: u64) -> Result<u64, Error> {

@@ -58,6 +58,8 @@ fn main() -> Result<()> {
         "queues",
         "shared",
         "handlers",
+        "locks",
+        "gone_files",
         "probe-go",
     ]
     .iter()
@@ -83,10 +85,9 @@ const KILLS: u32 = 30;
 
 /// What the probe `refused` holds, and what must be said about it.
 const REFUSED: &[(&str, &str)] = &[
-    ("flock", "holds a lock on /tmp/locked (flock)"),
-    ("posix_lock", "holds a lock on /tmp/locked (POSIX (fcntl))"),
-    ("ofd_lock", "holds a lock on /tmp/locked (OFD (fcntl))"),
-    ("lease", "holds a lock on /tmp/leased (LEASE)"),
+    ("lease", "holds a lease on /tmp/leased (LEASE)"),
+    ("many_locks", "it has 5000 locks, more than the 4096 that can be forked"),
+    ("gone_file", "holds 1073745920 bytes, more than the 1073741824 that a fork carries"),
     ("thread_directory", "does not share working directory and umask with the main thread"),
     ("thread_files", "does not share descriptors with the main thread"),
     ("deleted_directory", "its working directory /tmp/gone (deleted) was deleted or replaced"),

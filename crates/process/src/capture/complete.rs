@@ -5,7 +5,7 @@ use sys::{
     remote::{self, Range},
 };
 
-use super::{Gathered, inject::Answers, refuse};
+use super::{CaptureSpec, Gathered, inject::Answers, refuse};
 use crate::{
     checks,
     error::{Context, Error},
@@ -27,25 +27,26 @@ pub(super) struct Known {
     pub(super) dont_fork: Vec<Range>,
 }
 
-/// The whole image. `arena` is ours, and so is what an earlier start left.
+/// The whole image, and what of the still's memory is to be taken over. `arena` is ours, and so is what an earlier start left.
 pub(super) fn complete(
     still: &Still,
     arena: Range,
-    earlier_arena: Option<(u64, u64)>,
+    spec: &CaptureSpec,
     known: Known,
-) -> Result<Image, Error> {
+) -> Result<(Image, Vec<Range>), Error> {
     let pid = still.pid();
     let Known { threads, pending, answers, found, lines, dont_fork } = known;
     let asked = still.ask(arena.start, arena.end - arena.start)?;
     let mut ours = vec![arena];
-    ours.extend(earlier_arena.map(|(start, end)| Range { start, end }));
+    ours.extend(spec.earlier_arena.map(|(start, end)| Range { start, end }));
     let status = Fields::read(format!("/proc/{pid}/status"))?;
     let mut refusals = checks::nature(pid, &status)?;
     let shown = mappings_as_in_pause(pid, &lines, &dont_fork, &ours, &mut refusals)?;
-    let classified = mappings::classify(pid, &shown, &found.objects.found)?;
+    let elsewhere = [&*spec.mount_points, &*spec.volumes].concat();
+    let classified = mappings::classify(pid, &shown, &found.objects.found, &elsewhere)?;
     refusals.extend(classified.refusals);
     refuse(refusals)?;
-    Ok(Image {
+    let image = Image {
         threads,
         mappings: classified.mappings,
         dont_fork,
@@ -59,6 +60,7 @@ pub(super) fn complete(
         files: found.files.files,
         pipes: found.files.pipes,
         pairs: found.files.pairs,
+        locks: found.files.locks,
         interval_timers: answers.interval_timers,
         posix_timers: answers.posix_timers,
         pending,
@@ -71,7 +73,8 @@ pub(super) fn complete(
         session_leader: found.session_leader,
         process_group_leader: found.process_group_leader,
         vdso: classified.vdso,
-    })
+    };
+    Ok((image, classified.taken_over))
 }
 
 /// The still's mappings but `ours`, by the names that files had in the pause: the program may rename them since. All of the source's must be

@@ -61,6 +61,8 @@ const PROGRAM_FILE: i32 = 0;
 /// Builds a zygote of a captured program. It becomes a child of the nearest subreaper (the keeper).
 pub fn build(capture: &Capture, spec: &BuildSpec<'_>) -> Result<Zygote, Error> {
     prefer(spec.memory_nodes)?;
+    // Behind the back of a source that goes on: a private mapping shows what is written to its file since, or does not.
+    capture.taken_over.iter().try_for_each(|range| capture.still.take_over(*range))?;
     if let Some(older) = spec.base {
         let (start, end) = older.facts.arena;
         let other = start::other_half(start);

@@ -10,7 +10,7 @@ mod sockets;
 use std::collections::BTreeSet;
 
 use crate::{
-    image::{FileKind, Image, OpenFile, Stream, TimerValue},
+    image::{FileKind, FileLock, Image, LockKind, OpenFile, Stream, TimerValue},
     script::{Arena, Arg, Check, Script},
     zygote::start::Transit,
 };
@@ -80,6 +80,10 @@ impl<'a> Builder<'a> {
         // Sets may watch each other, so registrations follow when all numbers are in place.
         for file in &self.image.files {
             self.registrations(file);
+        }
+        // Closing any descriptor of a file ends the process's locks on it: nothing is closed from here on.
+        for lock in &self.image.locks {
+            self.lock(lock);
         }
         self.timers
     }
@@ -224,6 +228,23 @@ impl<'a> Builder<'a> {
             let args = [number.into(), TFD_IOC_SET_TICKS.into(), place.into()];
             self.timers.call(libc::SYS_ioctl, args, Check::Success);
         }
+    }
+
+    /// Takes a lock, which nobody else has: the file is the copy's own. If somebody has, because it is in a volume that others have too, the
+    /// start fails.
+    fn lock(&mut self, lock: &FileLock) {
+        let command = match lock.kind {
+            LockKind::OpenFile => {
+                let operation = libc::LOCK_NB | if lock.exclusive { libc::LOCK_EX } else { libc::LOCK_SH };
+                return self.call(libc::SYS_flock, [lock.fd.into(), operation.into()]);
+            }
+            LockKind::OpenFileRange => libc::F_OFD_SETLK,
+            LockKind::Process => libc::F_SETLK,
+        };
+        // struct flock: type and SEEK_SET, start, length, pid
+        let access = if lock.exclusive { libc::F_WRLCK } else { libc::F_RDLCK };
+        let what = self.arena.words(&[access as u64, lock.start, lock.length, 0]);
+        self.call(libc::SYS_fcntl, [lock.fd.into(), command.into(), what.into()]);
     }
 
     fn registrations(&mut self, file: &OpenFile) {

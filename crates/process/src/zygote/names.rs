@@ -17,6 +17,7 @@ const NAMES: &[(i64, &str)] = &[
     (libc::SYS_fchmodat, "fchmodat"),
     (libc::SYS_fchownat, "fchownat"),
     (libc::SYS_fcntl, "fcntl"),
+    (libc::SYS_flock, "flock"),
     (libc::SYS_ftruncate, "ftruncate"),
     (libc::SYS_getsockname, "getsockname"),
     (libc::SYS_inotify_add_watch, "inotify_add_watch"),
