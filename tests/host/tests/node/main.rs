@@ -36,6 +36,7 @@ mod twins;
 mod volumes;
 mod volumes_faults;
 mod volumes_kept;
+mod volumes_mapped;
 mod volumes_states;
 
 use pando_host_tests::runner;
@@ -66,6 +67,7 @@ fn main() {
     cases.extend(volumes::cases());
     cases.extend(volumes_faults::cases());
     cases.extend(volumes_kept::cases());
+    cases.extend(volumes_mapped::cases());
     cases.extend(volumes_states::cases());
     runner::run(&cases)
 }
