@@ -137,7 +137,7 @@ impl Volume {
         let before = state.restart(next.layout.superblock.clone(), files, orphans);
         forget.keep_known(&state);
         *committed = next;
-        self.volumes.runtime.spawn_blocking(move || drop(before));
+        self.let_go(before);
         Ok(forget)
     }
 
