@@ -18,26 +18,29 @@ pub const CRASH_POINTS: [&str; 13] = [
     "log removed",
 ];
 
-/// Ends the process as a kill does, if `PANDO_CRASH_AT` is `NAME:COUNT` and this is the place's pass of that number.
+/// A place, and the pass of it, counted down, at which this process ends.
+#[cfg(feature = "crashes")]
+static WANTED: std::sync::Mutex<Option<(String, u32)>> = std::sync::Mutex::new(None);
+
+/// Has this process end as by a kill at the place `NAME:COUNT`, at its pass of that number from now on.
+#[cfg(feature = "crashes")]
+pub fn crash_at(text: &str) {
+    let wanted = text.rsplit_once(':').and_then(|(name, count)| Some((name.to_owned(), count.parse().ok()?)));
+    *WANTED.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = wanted;
+}
+
+/// Ends the process if this is the place that was named by [`crash_at`], or in the beginning by `PANDO_CRASH_AT`.
 #[cfg(feature = "crashes")]
 pub(crate) fn point(name: &'static str) {
-    use std::sync::{
-        OnceLock,
-        atomic::{AtomicU32, Ordering},
-    };
-    static WANTED: OnceLock<Option<(String, u32)>> = OnceLock::new();
-    static PASSES: AtomicU32 = AtomicU32::new(0);
+    static BEGUN: std::sync::Once = std::sync::Once::new();
     debug_assert!(CRASH_POINTS.contains(&name), "{name}");
-    let wanted = WANTED.get_or_init(|| {
-        let text = std::env::var("PANDO_CRASH_AT").ok()?;
-        let (name, count) = text.rsplit_once(':')?;
-        Some((name.to_owned(), count.parse().ok()?))
-    });
-    if let Some((wanted, count)) = wanted
-        && wanted == name
-        && PASSES.fetch_add(1, Ordering::Relaxed) + 1 == *count
-    {
-        std::process::abort();
+    BEGUN.call_once(|| std::env::var("PANDO_CRASH_AT").iter().for_each(|text| crash_at(text)));
+    let mut wanted = WANTED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if let Some((_, count)) = wanted.as_mut().filter(|(wanted, _)| wanted == name) {
+        *count -= 1;
+        if *count == 0 {
+            std::process::abort();
+        }
     }
 }
 

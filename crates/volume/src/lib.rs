@@ -45,7 +45,7 @@ mod volume;
 mod wal;
 
 #[cfg(feature = "crashes")]
-pub use self::crash::CRASH_POINTS;
+pub use self::crash::{CRASH_POINTS, crash_at};
 pub use self::{
     committer::Committer,
     compact::Effort,

@@ -6,6 +6,7 @@
 //! promised is damaged, and the log is named and left as it is.
 
 use std::{
+    collections::BTreeSet,
     ffi::OsStr,
     fs::{self, File},
     io::{self, Read},
@@ -49,14 +50,13 @@ pub(crate) struct Recovered {
     pub(crate) files: Vec<(PathBuf, u64)>,
 }
 
-/// Which epoch the log in `folder` belongs to, if there is one.
-pub(crate) fn epoch(folder: &Path) -> Result<Option<[u8; 16]>, WalError> {
+/// Which epochs the files of the log in `folder` belong to. There are several from a restore until the next commit.
+pub(crate) fn epochs(folder: &Path) -> Result<BTreeSet<[u8; 16]>, WalError> {
+    let mut epochs = BTreeSet::new();
     for path in files(folder)? {
-        if let Some(header) = read_header(&path)? {
-            return Ok(Some(header.epoch));
-        }
+        epochs.extend(read_header(&path)?.map(|header| header.epoch));
     }
-    Ok(None)
+    Ok(epochs)
 }
 
 /// A header that is of this file.
@@ -84,9 +84,28 @@ pub(crate) fn clear(folder: &Path) -> Result<(), WalError> {
 
 /// Moves the log in `folder` aside, untouched: it belongs to a state that the volume does not come from.
 pub(crate) fn set_aside(folder: &Path, epoch: [u8; 16]) -> Result<PathBuf, WalError> {
-    let aside = folder.with_extension(format!("aside-{}", base::id::hex(&epoch)));
+    let aside = aside(folder, epoch);
     fs::rename(folder, &aside).map_err(failed("set aside", folder))?;
     Ok(aside)
+}
+
+/// Moves the files of other epochs than `epoch` aside: they are of before a restore.
+pub(crate) fn set_others_aside(folder: &Path, epoch: [u8; 16]) -> Result<(), WalError> {
+    for path in files(folder)? {
+        let Some(other) = read_header(&path)?.map(|header| header.epoch).filter(|other| *other != epoch) else {
+            continue;
+        };
+        let aside = aside(folder, other);
+        tracing::warn!(path = %path.display(), aside = %aside.display(), "a file of the log is of before a restore: it is set aside");
+        let file_name = path.file_name().unwrap_or_default();
+        let moved = fs::create_dir_all(&aside).and_then(|()| fs::rename(&path, aside.join(file_name)));
+        moved.map_err(failed("set aside", &path))?;
+    }
+    Ok(())
+}
+
+fn aside(folder: &Path, epoch: [u8; 16]) -> PathBuf {
+    folder.with_extension(format!("aside-{}", base::id::hex(&epoch)))
 }
 
 /// Reads the operations behind `committed`. A torn tail is cut off. If it fails, nothing is changed.

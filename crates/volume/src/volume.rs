@@ -97,6 +97,8 @@ pub struct Volume {
     /// Of a reader: keep what it reads.
     leases: Mutex<Leases>,
     health: health::Watched,
+    /// See [`Volume::was_restored`].
+    restored: bool,
 }
 
 impl Volumes {
@@ -248,7 +250,7 @@ impl Volume {
         forget.add(state.dirty_inodes());
         let current = state.superblock();
         layout.superblock = Superblock {
-            epoch: random(),
+            epoch: restored_epoch(current.epoch, current.sequence),
             sequence: current.sequence,
             // A number that the abandoned state gave out is known to the kernel.
             next_ino: current.next_ino.max(layout.superblock.next_ino),
@@ -382,6 +384,16 @@ pub fn head_name(origin: &Origin) -> Result<HeadName, VolumeError> {
 
 fn snapshots_prefix(volume: &str) -> String {
     format!("volumes/{volume}/snapshots/")
+}
+
+/// Whose log goes on from a state that was restored by the writer of the log `before`, `sequence` being the last operation before the restore. It
+/// follows from these, so that whoever finds that log and no later one knows that the writer died in between.
+fn restored_epoch(before: [u8; 16], sequence: u64) -> [u8; 16] {
+    let mut hasher = blake3::Hasher::new_derive_key("pando volume: epoch after a restore, 1");
+    hasher.update(&before).update(&sequence.to_le_bytes());
+    let mut epoch = [0; 16];
+    hasher.finalize_xof().fill(&mut epoch);
+    epoch
 }
 
 fn random<const N: usize>() -> [u8; N] {

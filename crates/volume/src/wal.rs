@@ -281,10 +281,9 @@ impl Wal {
             return Err(error);
         }
         self.synced.store(last, Ordering::Release);
-        let removed = remove_files(std::mem::take(&mut log.older).into_iter().map(|older| older.path));
-        // The next opening would take one that stays for the log.
-        log.failed |= removed.is_err();
-        removed
+        // They go with the next commit. Until then they tell whoever comes after this process that the kernel may know what was before.
+        log.older.iter_mut().for_each(|older| (older.last, older.unsynced) = (last, None));
+        Ok(())
     }
 
     fn begin_file(&self, log: &mut Log, epoch: [u8; 16], last: u64) -> Result<(), WalError> {

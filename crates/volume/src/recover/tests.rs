@@ -125,8 +125,15 @@ fn a_log_of_another_state_begins_anew() {
     wal.restart([8; 16], 4).unwrap();
     append(&wal, 5..=5);
     wal.sync().unwrap();
-    assert_eq!(super::epoch(&place.folder()).unwrap(), Some([8; 16]));
+    // Until the next commit both are there.
+    assert_eq!(super::epochs(&place.folder()).unwrap().len(), 2);
+    super::set_others_aside(&place.folder(), [8; 16]).unwrap();
+    assert_eq!(super::epochs(&place.folder()).unwrap(), [[8; 16]].into());
     assert_eq!(numbers(&place.read(4).unwrap()), [5]);
+    append(&wal, 6..=6);
+    wal.sync().unwrap();
+    wal.remove_through(4).unwrap();
+    assert_eq!(numbers(&place.read(4).unwrap()), [5, 6]);
 }
 
 /// Batches 1-2 and 3-4 were synced, each told of by the next; 5-6 and 7 were not told of.

@@ -10,7 +10,7 @@ use store::{
     tree::{Diff, Tree},
 };
 
-use super::{Birth, Origin, Volume, Volumes, open::orphans};
+use super::{Birth, Origin, Volume, Volumes, open::orphans, restored_epoch};
 use crate::{
     VolumeError,
     directory::Dirent,
@@ -48,6 +48,8 @@ pub(super) enum Writer {
     Nobody,
     /// This node's.
     Here,
+    /// This node's, which restored the volume and did not get to a commit: there is its log of before.
+    HereRestored,
     Elsewhere,
 }
 
@@ -83,8 +85,15 @@ impl Volumes {
         if about.epoch == NO_EPOCH || Birth::of(&head.note, about).is_some() {
             return Ok(Writer::Nobody);
         }
-        let is_ours = recover::epoch(&self.log_folder(name)?)? == Some(about.epoch);
-        Ok(if is_ours { Writer::Here } else { Writer::Elsewhere })
+        let epochs = recover::epochs(&self.log_folder(name)?)?;
+        let restored = || epochs.iter().any(|epoch| restored_epoch(*epoch, about.sequence) == about.epoch);
+        Ok(match epochs.contains(&about.epoch) {
+            true if epochs.len() == 1 => Writer::Here,
+            // The next log was begun.
+            true => Writer::HereRestored,
+            false if restored() => Writer::HereRestored,
+            false => Writer::Elsewhere,
+        })
     }
 
     /// Has the incarnation of the volume that is followed: beside its log.

@@ -48,9 +48,10 @@ impl Volumes {
     /// for as long as the kernel knows them, [`Engine::done`] tells what was done already of what the kernel asks again, and a volume that
     /// somebody else has written since is refused, because nothing that the kernel knows of it holds.
     pub fn adopt(&self, name: &str) -> Result<Volume, VolumeError> {
-        self.check_ours(name)?;
-        let volume = self.open_log(name, Claim::Always)?;
+        let writer = self.check_ours(name)?;
+        let mut volume = self.open_log(name, Claim::Always)?;
         volume.engine.lock().map_err(VolumeError::store("adopt"))?.adopt();
+        volume.restored = writer == Writer::HereRestored;
         Ok(volume)
     }
 
@@ -71,6 +72,7 @@ impl Volumes {
         let key = key.map_err(VolumeError::store("get the key of the log"))?;
         let span = (committed_through, last);
         engine.attach(Wal::begin(&folder, self.store.realm(), key, epoch, span, recovered.files)?);
+        recover::set_others_aside(&folder, epoch)?;
         let generation = committed.head.generation;
         let (committed, leases) = (Mutex::new(committed), Mutex::default());
         Ok(Volume {
@@ -82,11 +84,12 @@ impl Volumes {
             committed,
             leases,
             health: Watched::default(),
+            restored: false,
         })
     }
 
-    /// Does the log on this node's disk go on from the head?
-    fn check_ours(&self, name: &str) -> Result<(), VolumeError> {
+    /// Does the log on this node's disk go on from the head, or end where this node restored the volume?
+    fn check_ours(&self, name: &str) -> Result<Writer, VolumeError> {
         let head = head_name(&Origin::Volume(name.to_owned()))?;
         let (head, layout) = self.runtime.block_on(async {
             let head = self.heads.get(self.store.realm(), &head).await.map_err(VolumeError::heads(name))?;
@@ -94,7 +97,7 @@ impl Volumes {
             Ok::<_, VolumeError>((head, layout))
         })?;
         match self.writer(name, &head, &layout)? {
-            Writer::Here => Ok(()),
+            ours @ (Writer::Here | Writer::HereRestored) => Ok(ours),
             Writer::Nobody | Writer::Elsewhere => Err(VolumeError::NotOurs { name: name.to_owned() }),
         }
     }
@@ -110,7 +113,7 @@ impl Volumes {
         let leases = Mutex::new([(Instant::now(), lease)].into());
         let (name, committed) = (name.to_string(), Mutex::new(committed));
         let (volumes, health) = (self.clone(), Watched::default());
-        Ok(Volume { name, volumes, engine, durability, generation, committed, leases, health })
+        Ok(Volume { name, volumes, engine, durability, generation, committed, leases, health, restored: false })
     }
 
     /// A snapshot, kept by a lease.
@@ -157,16 +160,25 @@ impl Volumes {
         let mut layout = Layout::read(&self.store, head.manifest).await?;
         let about = &layout.superblock;
         let birth = Birth::of(&head.note, about);
-        match recover::epoch(&folder)? {
-            Some(epoch) if birth.is_none() && epoch == about.epoch => {
+        match self.writer(name, &head, &layout)? {
+            Writer::Here => {
                 let recovered = recover::read(&folder, &self.store, about.sequence).await?;
                 return Ok((Committed::new(head, layout), recovered));
             }
-            Some(epoch) => {
-                let aside = recover::set_aside(&folder, epoch)?;
-                tracing::warn!(name, aside = %aside.display(), "somebody else has written the volume: the log is set aside");
+            Writer::HereRestored if recover::epochs(&folder)?.contains(&about.epoch) => {
+                recover::set_others_aside(&folder, about.epoch)?;
+                let recovered = recover::read(&folder, &self.store, about.sequence).await?;
+                return Ok((Committed::new(head, layout), recovered));
             }
-            None => recover::clear(&folder)?,
+            // The log of before stays until the next one is begun: whoever comes after this process must see that it was ours.
+            Writer::HereRestored => return Ok((Committed::new(head, layout), Recovered::default())),
+            Writer::Nobody | Writer::Elsewhere => match recover::epochs(&folder)?.first() {
+                Some(epoch) => {
+                    let aside = recover::set_aside(&folder, *epoch)?;
+                    tracing::warn!(name, aside = %aside.display(), "somebody else has written the volume: the log is set aside");
+                }
+                None => recover::clear(&folder)?,
+            },
         }
         // From here on no log but this node's goes on from the head.
         layout.superblock.epoch = random();
@@ -192,6 +204,11 @@ impl Volumes {
 }
 
 impl Volume {
+    /// Whether a process that was adopted died in the middle of a restore, which was done: the kernel has to forget all that it knows.
+    pub fn was_restored(&self) -> bool {
+        self.restored
+    }
+
     /// Asks whether this node is the writer still, or reads what nobody changes. If another one is, or the volume was removed, nothing can be
     /// changed here from now on, and what is here is of the past. Does not wait for a commit that is under way.
     pub async fn confirm(&self) -> Result<(), VolumeError> {

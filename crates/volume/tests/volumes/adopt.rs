@@ -1,7 +1,9 @@
 //! A process that served a mount dies, and another takes its place: what the kernel knows stays.
 
+use std::path::Path;
+
 use rustix::io::Errno;
-use volume::{Kind, ROOT, Rename, VolumeError, serving};
+use volume::{Kind, Origin, ROOT, Rename, VolumeError, serving};
 
 use crate::place::{Place, file, new, read_file, write_file};
 
@@ -104,4 +106,40 @@ fn a_volume_that_another_node_has_written_is_not_adopted_and_not_taken_from_it()
     write_file(other.engine(), "b", b"2");
     other.commit().unwrap();
     assert!(place.log("one", "ws").exists(), "the log is left where it is");
+}
+
+#[test]
+fn whoever_dies_between_a_restore_and_its_log_is_adopted() {
+    let place = Place::new();
+    let volume = place.volume("ws");
+    let a = write_file(volume.engine(), "a", b"1");
+    volume.snapshot("one", "").unwrap();
+    volume.engine().write(a, 0, b"2", false).unwrap();
+    volume.sync().unwrap();
+    // The log as it is until the restore is done.
+    let (log, kept) = (place.log("one", "ws"), place.log("one", "ws").with_extension("kept"));
+    copy_folder(&log, &kept);
+    volume.restore("one", "before").unwrap();
+    drop(volume);
+    std::fs::remove_dir_all(&log).unwrap();
+    std::fs::rename(&kept, &log).unwrap();
+    let volume = place.node("one").adopt("ws").unwrap();
+    assert!(volume.was_restored());
+    assert_eq!(read_file(volume.engine(), "a").unwrap(), b"1");
+    write_file(volume.engine(), "b", b"3");
+    volume.sync().unwrap();
+    drop(volume);
+    let volume = place.node("one").adopt("ws").unwrap();
+    assert!(!volume.was_restored());
+    assert_eq!(read_file(volume.engine(), "b").unwrap(), b"3");
+    let before = Origin::Snapshot { volume: "ws".to_owned(), snapshot: "before".to_owned() };
+    assert_eq!(read_file(place.node("one").open_to_read(&before).unwrap().engine(), "a").unwrap(), b"2");
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    std::fs::create_dir(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+    }
 }

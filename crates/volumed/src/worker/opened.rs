@@ -100,8 +100,8 @@ impl Opened {
             Ok::<_, BoxError>(Served::adopt(self.volume.clone(), device, self.fuse_options())?)
         };
         *lock(&self.served) = Some(Arc::new(adopt().map_err(|source| self.unmountable(source))?));
-        if self.source.is_followed() {
-            // What the kernel knows may be of an older commit.
+        if self.source.is_followed() || self.volume.was_restored() {
+            // What the kernel knows may be of an older commit, or of before the restore.
             self.forget_all();
         }
         Ok(())

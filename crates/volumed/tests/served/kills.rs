@@ -14,14 +14,66 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use api::volume::FileInfo;
 use hyper::Method;
+use rustix::process::Pid;
 
-use crate::place::{FAST, Node, kill, wait_until};
+use crate::place::{FAST, Node, is_alive, kill, wait_until};
 
 const PROGRAMS: usize = 4;
 
+/// Of the case in which two volumes are mounted.
+const MOUNTS: usize = 2;
+
 pub(crate) fn either_process_may_be_killed_at_any_moment() -> Result<()> {
     let rounds = std::env::var("PANDO_ROUNDS").map_or(Ok(15), |text| text.parse())?;
-    let node = Node::new(FAST)?;
+    while_programs_work(FAST, |work| kill_at_random(work, rounds))
+}
+
+pub(crate) fn a_worker_may_die_at_each_of_its_places() -> Result<()> {
+    // Often, because segments are emptied after so many commits.
+    const COMMIT_PAUSE_MS: u64 = 20;
+    while_programs_work([COMMIT_PAUSE_MS, FAST[1], FAST[2]], |work| {
+        // A tree in several segments: what is in one of them is never moved.
+        for part in 0..4 {
+            let folder = work.mount.join(format!("part{part}"));
+            fs::create_dir(&folder)?;
+            (0..500).try_for_each(|number| fs::write(folder.join(number.to_string()), "x"))?;
+            thread::sleep(Duration::from_millis(4 * COMMIT_PAUSE_MS));
+        }
+        work.node.create("other")?;
+        let mount = work.node.mount("other")?;
+        fs::write(mount.path.join("base"), "base")?;
+        let stop = AtomicBool::new(false);
+        let restores = thread::scope(|scope| {
+            let clerk = scope.spawn(|| clerk(work.node, &mount.path, &stop));
+            let died = die_at_each_place(work, || clerk.is_finished());
+            stop.store(true, Relaxed);
+            clerk.join().expect("it does not panic").and_then(|restores| died.map(|()| restores))
+        })?;
+        println!("   {restores} restores beside it");
+        mount.leave()
+    })
+}
+
+/// Programs at work in a mount, while something is done to the processes that serve it.
+struct Work<'n> {
+    node: &'n Node,
+    mount: &'n Path,
+    /// What the programs have done so far, together.
+    steps: &'n AtomicU64,
+    /// A program that has ended before it was told to has failed.
+    failed: &'n dyn Fn() -> bool,
+}
+
+impl Work<'_> {
+    /// Every program has gone on since there were `before` steps.
+    fn goes_on(&self, before: u64) -> bool {
+        self.steps.load(Relaxed) > before + PROGRAMS as u64
+    }
+}
+
+/// No program sees an error, and what each has written is there: in the mount, and on another node afterwards.
+fn while_programs_work(options: [u64; 3], disturb: impl FnOnce(&Work<'_>) -> Result<()>) -> Result<()> {
+    let node = Node::new(options)?;
     node.create("ws")?;
     let mount = node.mount("ws")?;
     let (stop, steps) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -35,15 +87,15 @@ pub(crate) fn either_process_may_be_killed_at_any_moment() -> Result<()> {
                 })
             })
             .collect();
-        // A program that has ended before it was told to has failed.
-        let killed = kill_at_random(&node, rounds, steps, || programs.iter().any(|program| program.is_finished()));
+        let failed = || programs.iter().any(|program| program.is_finished());
+        let disturbed = disturb(&Work { node: &node, mount: &mount.path, steps, failed: &failed });
         stop.store(true, Relaxed);
         let written: Result<Vec<_>> =
             programs.into_iter().map(|program| program.join().expect("it does not panic")).collect();
         // Why a program failed says more.
-        written.and_then(|written| killed.map(|()| written))
+        written.and_then(|written| disturbed.map(|()| written))
     })?;
-    println!("   {} steps over {rounds} kills", steps.load(Relaxed));
+    println!("   {} steps", steps.load(Relaxed));
     for (number, files) in written.iter().enumerate() {
         check(&mount.path.join(format!("p{number}")), files)?;
     }
@@ -60,19 +112,90 @@ pub(crate) fn either_process_may_be_killed_at_any_moment() -> Result<()> {
     other.finish()
 }
 
-fn kill_at_random(node: &Node, rounds: u64, steps: &AtomicU64, failed: impl Fn() -> bool) -> Result<()> {
+/// Keeps, restores and forks states of another volume until it is told to stop. A worker that dies takes its answers along; who uses the mount sees
+/// no error, and finds what was to stay.
+fn clerk(node: &Node, mount: &Path, stop: &AtomicBool) -> Result<u64> {
+    let mut restores = 0;
+    let ask = |method, path: &str, body: String| {
+        let json = [("content-type", "application/json")];
+        node.send_with(method, &format!("/volumes{path}"), body, &json).is_ok_and(|a| a.status.is_success())
+    };
+    for round in 0u64.. {
+        if stop.load(Relaxed) {
+            break;
+        }
+        let snapshot = format!(r#"{{"snapshot": "s{round}"}}"#);
+        fs::write(mount.join("changing"), round.to_string()).context("write")?;
+        if ask(Method::POST, "/other/snapshots", snapshot.clone()) {
+            fs::write(mount.join("changing"), "undone").context("write again")?;
+            if ask(Method::POST, "/other/restore", snapshot) {
+                restores += 1;
+                let found = fs::read_to_string(mount.join("changing")).context("read")?;
+                ensure!(found == round.to_string(), "restored to {round}: {found:?}");
+            }
+        }
+        // A volume that is opened anew.
+        let fork = format!("fork{round}");
+        ask(Method::POST, "/other/fork", format!(r#"{{"name": "{fork}"}}"#));
+        ask(Method::GET, &format!("/{fork}/files/base"), String::new());
+        ask(Method::DELETE, &format!("/{fork}"), String::new());
+        let base = fs::read(mount.join("base")).context("read what stays")?;
+        ensure!(base == b"base", "{base:?}");
+    }
+    Ok(restores)
+}
+
+fn die_at_each_place(work: &Work<'_>, clerk_failed: impl Fn() -> bool) -> Result<()> {
+    let node = work.node;
+    let nobody_failed = || {
+        ensure!(!(work.failed)() && !clerk_failed(), "a program failed");
+        Ok(())
+    };
+    for place in volume::CRASH_POINTS {
+        for pass in [1, 3] {
+            // One that has seen workers die takes its time with the next.
+            let guardian = node.guardian().context("it lives")?;
+            kill(guardian)?;
+            wait_until("its heir has the mounts", || {
+                let heir = node.guardian().filter(|heir| *heir != guardian);
+                Ok(heir.is_some_and(|heir| devices(heir) == MOUNTS))
+            })?;
+            let worker = node.worker().context("it lives")?;
+            fs::write(node.to_die().with_extension("new"), format!("{place}:{pass}"))?;
+            fs::rename(node.to_die().with_extension("new"), node.to_die())?;
+            let dies = wait_until("the worker has died there", || nobody_failed().map(|()| !is_alive(worker)));
+            dies.with_context(|| format!("{place}:{pass}"))?;
+            // What they did since was answered by another worker, which has all that the guardian had to give.
+            let before = work.steps.load(Relaxed);
+            let goes_on = wait_until("there is another, and programs go on", || {
+                nobody_failed().map(|()| node.worker().is_some() && work.goes_on(before))
+            });
+            goes_on.with_context(|| format!("after {place}:{pass}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// How many superblocks of FUSE a process holds.
+fn devices(pid: Pid) -> usize {
+    let held = fs::read_dir(format!("/proc/{}/fd", pid.as_raw_nonzero())).into_iter().flatten().flatten();
+    held.filter(|held| fs::read_link(held.path()).is_ok_and(|link| link == Path::new("/dev/fuse"))).count()
+}
+
+fn kill_at_random(work: &Work<'_>, rounds: u64) -> Result<()> {
+    let node = work.node;
     for round in 0..rounds {
-        ensure!(!failed(), "a program failed before round {round}");
+        ensure!(!(work.failed)(), "a program failed before round {round}");
         thread::sleep(Duration::from_millis(fastrand::u64(0..300)));
         let (worker, guardian) = (node.worker(), node.guardian());
         let victim = if fastrand::u8(0..3) == 0 { guardian } else { worker };
         let Some(victim) = victim else { continue };
         kill(victim)?;
-        let before = steps.load(Relaxed);
+        let before = work.steps.load(Relaxed);
         wait_until("both are there, and programs go on", || {
             let alive =
                 node.worker().is_some_and(|pid| pid != victim) && node.guardian().is_some_and(|pid| pid != victim);
-            Ok(alive && steps.load(Relaxed) > before + PROGRAMS as u64)
+            Ok(alive && work.goes_on(before))
         })
         .with_context(|| format!("round {round}"))?;
     }

@@ -38,6 +38,7 @@ const CASES: &[Case] = &[
     ("a_volume_that_was_taken_over_says_so", lifecycle::a_volume_that_was_taken_over_says_so),
     ("damage_is_seen_where_it_is_and_the_rest_is_read", damage::damage_is_seen_where_it_is_and_the_rest_is_read),
     ("either_process_may_be_killed_at_any_moment", kills::either_process_may_be_killed_at_any_moment),
+    ("a_worker_may_die_at_each_of_its_places", kills::a_worker_may_die_at_each_of_its_places),
     ("a_mount_and_a_client_do_what_a_local_directory_does", model::a_mount_and_a_client_do_what_a_local_directory_does),
     ("mounts_outlive_a_worker_that_finds_no_store", kills::mounts_outlive_a_worker_that_finds_no_store),
 ];
@@ -67,6 +68,8 @@ fn enter_namespace(filter: &str) -> Result<()> {
     let program = std::env::current_exe()?;
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation", "private"]).arg(program).args(["in-namespace", filter]);
+    // Little is written here: files of the log are to be used again all the same.
+    command.env("PANDO_SPARE_BYTES", "65536");
     bail!("cannot run unshare: {}", command.exec())
 }
 

@@ -69,6 +69,11 @@ impl Node {
         self.directory.path().join("away")
     }
 
+    /// The worker dies at the place that this file names, `NAME:PASS`, and removes it before.
+    pub(crate) fn to_die(&self) -> PathBuf {
+        self.directory.path().join("to-die")
+    }
+
     pub(crate) fn send(&self, method: Method, path: &str, body: impl Into<Bytes>) -> Result<Answer> {
         self.send_with(method, path, body, &[])
     }
@@ -197,7 +202,11 @@ impl Drop for Mounted<'_> {
 
 pub(crate) fn kill(pid: Pid) -> Result<()> {
     kill_process(pid, Signal::KILL)?;
-    wait_until("it is dead", || Ok(test_kill_process(pid).is_err() || is_zombie(pid)))
+    wait_until("it is dead", || Ok(!is_alive(pid)))
+}
+
+pub(crate) fn is_alive(pid: Pid) -> bool {
+    test_kill_process(pid).is_ok() && !is_zombie(pid)
 }
 
 fn is_zombie(pid: Pid) -> bool {
@@ -240,9 +249,10 @@ pub(crate) fn be_one_of_the_family(folder: &str, options: &str, role: &str) -> R
         <[u64; 3]>::try_from(numbers).map_err(|_| anyhow::anyhow!("three numbers"))?.map(Duration::from_millis);
     let arguments = ["family", folder, options].map(Into::into).to_vec();
     let options = Options { commit_pause, idle_close, idle_exit };
+    let directory = Path::new(folder).parent().context("no parent")?.to_owned();
     let config = Config { folder: folder.into(), arguments, options };
     let role: Role = role.parse().map_err(anyhow::Error::msg)?;
-    Ok(volumed::run(role, config, &Opener { directory: Path::new(folder).parent().context("no parent")?.to_owned() })?)
+    Ok(volumed::run(role, config, &Opener { directory })?)
 }
 
 struct Opener {
@@ -251,7 +261,7 @@ struct Opener {
 
 impl OpenStore for Opener {
     fn open(&self, runtime: &Handle) -> Result<(Heads, Store), BoxError> {
-        let away = self.directory.join("away");
+        let [away, to_die] = ["away", "to-die"].map(|name| self.directory.join(name));
         if away.exists() {
             return Err("the store is away".into());
         }
@@ -264,6 +274,10 @@ impl OpenStore for Opener {
         let keys = RealmKeys::new(objects.clone(), Arc::new(master), "test".parse()?);
         thread::spawn(move || {
             loop {
+                if let Ok(place) = fs::read_to_string(&to_die) {
+                    volume::crash_at(&place);
+                    let _ = fs::remove_file(&to_die);
+                }
                 faults.follow(FaultPlan { outage: away.exists(), ..FaultPlan::default() });
                 thread::sleep(Duration::from_millis(5));
             }
