@@ -4,4 +4,3 @@ pub mod error;
 pub mod frame;
 pub mod id;
 pub mod limits;
-pub mod priority;

@@ -5,7 +5,6 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use base::priority::at_low_priority;
 use rustix::io::Errno;
 use store::{
     Store,
@@ -24,7 +23,7 @@ use crate::{
     materialise::{Committed, Layout, Target},
     pack::Segments,
     request,
-    state::{Durability, NO_EPOCH, State, Superblock},
+    state::{Durability, NO_EPOCH, Superblock},
 };
 
 mod about;
@@ -268,14 +267,9 @@ impl Volume {
         let orphans = open::orphans(self.engine.loader(), &committed.layout.files)?;
         let before = state.restart(about.clone(), committed.layout.files, orphans);
         forget.keep_known(&state);
-        self.let_go(before);
+        self.volumes.runtime.spawn_blocking(move || drop(before));
         wal.restart(about.epoch, about.sequence)?;
         Ok(forget)
-    }
-
-    /// In the background: a state with a million files takes seconds.
-    fn let_go(&self, state: State) {
-        self.volumes.runtime.spawn_blocking(move || at_low_priority(|| drop(state)));
     }
 
     /// Commits and ends: nothing can be changed any more, and what the kernel held is forgotten. Without this a volume ends as in a

@@ -5,8 +5,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use base::priority::at_low_priority;
-
 use super::{
     Server,
     image::{Image, backoff},
@@ -151,7 +149,6 @@ impl Server {
             }
             fetching.insert(key, Vec::new());
         }
-        // No lock is held meanwhile that a fault waits for; one that needs the same cluster waits for it.
         let result = at_low_priority(|| self.fetch(image, place));
         let waiters = lock(&image.fetching).remove(&key).unwrap_or_default();
         match result {
@@ -205,6 +202,17 @@ impl Server {
         }
         process.deliver(&mut book, cluster, &(0..u64::MAX))
     }
+}
+
+/// Fetches and decodes with a tenth of the weight of everything else. No lock is held meanwhile that a fault waits for; one that needs the same
+/// cluster waits for it, so it is not less.
+fn at_low_priority<T>(work: impl FnOnce() -> T) -> T {
+    const NICE: i32 = 10;
+    // Of this thread only. A pager is privileged; if it were not, filling would be slow and nothing else.
+    let _ = rustix::process::setpriority_process(None, NICE);
+    let done = work();
+    let _ = rustix::process::setpriority_process(None, 0);
+    done
 }
 
 fn lacks(layout: &Layout, process: &Process, cluster: &Cluster) -> bool {
