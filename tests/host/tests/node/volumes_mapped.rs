@@ -11,7 +11,7 @@ use crate::volumes::fails;
 pub(crate) fn cases() -> Vec<Case> {
     let case = |name: &str, body: fn(&Node) -> Result<()>| {
         Case::new(format!("volumes_mapped::{name}"), move || {
-            let mut node =
+            let node =
                 Node::start_with(Setting { arguments: vec!["--pool".into(), "3".into()], ..Setting::default() })?;
             build_mapper(&node)?;
             body(&node).with_context(|| format!("log of the node:\n{}", node.log_tail()))?;
