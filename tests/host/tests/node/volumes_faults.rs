@@ -14,10 +14,12 @@ use pando_host_tests::{
     proxy::{Proxy, Weather},
     runner::Case,
 };
+use serde_json::json;
 
 use crate::{
     checkpoint::{Shared, kill},
     volumes::{build_scribe, run_with},
+    volumes_kept::{volumes, wait_until},
 };
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -143,7 +145,7 @@ fn ended_meanwhile(node: &mut Node) -> Result<()> {
     }
 }
 
-/// In every moment of a fork: nothing stands still afterwards, and what is half made can be removed.
+/// In every moment of a fork: nothing stands still afterwards, and nothing stays of copies that nobody was told of.
 fn killed_in_fork(node: &mut Node, whom: &str) -> Result<()> {
     let id = only(node)?;
     let mut whole = 0;
@@ -164,34 +166,13 @@ fn killed_in_fork(node: &mut Node, whom: &str) -> Result<()> {
             let copy = copy.id.as_str();
             node.shell(copy, "awk '$1 != NR - 1 { print NR, $0; exit 1 }' /workspace/journal")?;
             node.ok(&["rm", copy])?;
+            node.ok(&["volume", "rm", &format!("ws-{copy}")])?;
         }
     }
     eprintln!("    {whole} of 10 forks were made although the {whom} was killed");
-    let listed = node.json(&["volume", "ls", "--json"])?;
-    for volume in listed.as_array().context("no list")? {
-        let name = volume["name"].as_str().context("no name")?;
-        if name != "ws" {
-            remove_volume(node, name)?;
-        }
-    }
-    for snapshot in node.json(&["volume", "log", "ws", "--json"])?.as_array().context("no list")? {
-        let name = snapshot["snapshot"].as_str().context("no name")?;
-        node.ok(&["volume", "rm", &format!("ws@{name}")])?;
-    }
-    Ok(())
-}
-
-/// Who held it may not be known to be gone yet.
-fn remove_volume(node: &Node, name: &str) -> Result<()> {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    loop {
-        let removed = node.pando(&["volume", "rm", name])?;
-        if removed.code == 0 {
-            return Ok(());
-        }
-        ensure!(removed.stderr.contains("is held by") && Instant::now() < deadline, "{removed}");
-        sleep(Duration::from_millis(50));
-    }
+    let left = || Ok((volumes(node)?, node.json(&["volume", "log", "ws", "--json"])?));
+    wait_until(|| left().map(|(volumes, snapshots)| volumes == ["ws"] && snapshots == json!([])))
+        .with_context(|| format!("left: {:?}", left()))
 }
 
 pub(crate) fn two_nodes(name: &str, body: fn(&Node, &Node) -> Result<()>) -> Case {

@@ -49,7 +49,7 @@ fn run(node: &Node, checkpoint: &str, count: usize) -> Result<Vec<String>> {
     sandboxes.iter().map(id).collect()
 }
 
-fn volumes(node: &Node) -> Result<Vec<String>> {
+pub(crate) fn volumes(node: &Node) -> Result<Vec<String>> {
     let volumes = node.json(&["volume", "ls", "--json"])?;
     let name = |volume: &Value| Ok(volume["name"].as_str().context("no name")?.to_owned());
     volumes.as_array().context("no list")?.iter().map(name).collect()
@@ -382,7 +382,7 @@ fn imported(other: &Node, path: &str, bytes: &[u8]) -> Result<()> {
     forget(other, "warm")
 }
 
-fn wait_until(holds: impl Fn() -> Result<bool>) -> Result<()> {
+pub(crate) fn wait_until(holds: impl Fn() -> Result<bool>) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(20);
     while !holds()? {
         ensure!(Instant::now() < deadline, "not in time");
