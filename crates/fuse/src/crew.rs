@@ -15,14 +15,15 @@ use std::{
         raw::c_int,
     },
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
     thread::{self, JoinHandle},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use fuser::{BackgroundSession, Config, Notifier, SessionACL};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{
     adapter::{Adapter, Shared},
@@ -38,6 +39,12 @@ const FEW: usize = 2;
 /// How long after a failure nobody is hired.
 const REST: Duration = Duration::from_secs(1);
 
+/// From reading a request to beginning it takes a thread microseconds.
+const READ_REST: Duration = Duration::from_millis(100);
+
+/// What the kernel repeats is at the head of its queue: by then it was read, unless all threads wait for something.
+const REPEATS_MAX: Duration = Duration::from_secs(10);
+
 /// See the module.
 pub(crate) struct Crew {
     shared: Arc<Shared>,
@@ -49,6 +56,9 @@ pub(crate) struct Crew {
     hired: AtomicUsize,
     sessions: Mutex<Vec<BackgroundSession>>,
     hiring: Mutex<Vec<JoinHandle<()>>>,
+    began: Instant,
+    /// Since when it is known that all of what the kernel repeated was read.
+    repeats_read: OnceLock<Instant>,
 }
 
 impl Crew {
@@ -62,7 +72,8 @@ impl Crew {
         let threads = options.threads.clamp(1, FEW);
         let (busy, hired) = (AtomicUsize::new(0), AtomicUsize::new(threads));
         let (sessions, hiring) = (Mutex::default(), Mutex::default());
-        let crew = Arc::new(Self { shared, device, options, busy, hired, sessions, hiring });
+        let (began, repeats_read) = (Instant::now(), OnceLock::new());
+        let crew = Arc::new(Self { shared, device, options, busy, hired, sessions, hiring, began, repeats_read });
         let begin = || match beginning {
             // Before any thread reads the device: what this process has read must not be repeated.
             Beginning::Running => handshake::notify(&crew.device, Notification::Resend),
@@ -74,6 +85,26 @@ impl Crew {
 
     pub(crate) fn device(&self) -> &OwnedFd {
         &self.device
+    }
+
+    /// Whether all that the kernel repeated in the beginning was begun to be answered, as far as this can be told: to be asked now and then.
+    pub(crate) fn have_repeats_begun(&self) -> bool {
+        match self.repeats_read.get() {
+            Some(since) => since.elapsed() >= READ_REST,
+            None => {
+                if self.is_idle() {
+                    self.repeats_read.get_or_init(Instant::now);
+                }
+                self.began.elapsed() >= REPEATS_MAX
+            }
+        }
+    }
+
+    /// Whether the kernel has no request that nobody has read. A superblock that has ended has none.
+    fn is_idle(&self) -> bool {
+        let mut device = [PollFd::new(&self.device, PollFlags::IN)];
+        let polled = poll(&mut device, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+        polled.is_ok() && !device[0].revents().contains(PollFlags::IN)
     }
 
     /// Has `threads` more threads read the device.

@@ -55,9 +55,13 @@ impl Served {
     ///
     /// That process must have got as far as [`Served::start`] returning: a superblock whose conversation had not begun is of no use. The
     /// volume must be open by [`volume::Volumes::adopt`], or `adopt_to_follow`, or be a snapshot; nobody should commit it before this returns,
-    /// because a commit ends what its log knows of requests that were done and not answered.
+    /// because a commit ends what its log knows of requests that were done and not answered. For some seconds after it commits leave that.
     pub fn adopt(volume: Arc<Volume>, device: OwnedFd, options: Options) -> Result<Self, FuseError> {
-        Self::serve(volume, device, options, Beginning::Running)
+        let served = Self::serve(volume, device, options, Beginning::Running)?;
+        // The crew has the volume.
+        let crew = Arc::downgrade(&served.crew);
+        served.shared.volume().keep_requests_until(move || crew.upgrade().is_none_or(|crew| crew.have_repeats_begun()));
+        Ok(served)
     }
 
     fn serve(volume: Arc<Volume>, device: OwnedFd, options: Options, beginning: Beginning) -> Result<Self, FuseError> {

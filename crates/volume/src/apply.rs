@@ -2,6 +2,7 @@
 //! replayed by this code. Each function looks at all that it needs first, and changes only after the last `?` that can say no.
 
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     inode::{Ino, Time},
@@ -18,7 +19,7 @@ mod unnamed;
 pub(crate) use data::Plan;
 
 /// What an operation has to say.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Outcome {
     /// The inode that was made or changed; of a removal or a replacement the one that lost a name, if one did.
     pub(crate) ino: Option<Ino>,

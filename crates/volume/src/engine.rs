@@ -20,7 +20,7 @@ use store::segment::ChunkRef;
 
 use crate::{
     VolumeError,
-    apply::Plan,
+    apply::{Outcome, Plan},
     extents::{Piece, Source},
     inode::{Ino, Inode},
     limits,
@@ -180,7 +180,9 @@ impl Engine {
         request::changes();
         let (answer, full, dirty_bytes) = self.ask(|state| {
             let outcome = state.apply(op)?;
-            let full = wal.append(state.next_sequence(), &Record { request: request::current(), op: *op });
+            let request = request::current();
+            let record = Record { request, op: *op, outcome: (request != 0).then_some(outcome) };
+            let full = wal.append(state.next_sequence(), &record);
             // It has happened and is logged: whatever comes now, it must not be repeated.
             let answer = with(state, outcome).map_err(|_| Stop::Errno(Errno::IO))?;
             Ok((answer, full, state.dirty_bytes()))
@@ -205,11 +207,17 @@ impl Engine {
             Ok(outcome)
         });
         let outcome = replayed.map_err(|source| VolumeError::Replay { sequence, source })?;
-        match record.op {
-            Op::Mounted => self.requests = Requests::default(),
-            _ => self.requests.add(record.request, outcome),
-        }
+        self.remember(record, Some(outcome));
         Ok(())
+    }
+
+    /// What became of a request, also of one that a commit has, and that is not to be repeated.
+    pub(crate) fn remember(&mut self, record: &Record<'_>, replayed: Option<Outcome>) {
+        match (record.op, replayed.or(record.outcome)) {
+            (Op::Mounted, _) => self.requests = Requests::default(),
+            (_, Some(outcome)) => self.requests.add(record.request, outcome),
+            (_, None) => {}
+        }
     }
 
     /// The kernel has a new superblock of the volume: numbers of its requests ([`crate::serving`]) say nothing of earlier ones.

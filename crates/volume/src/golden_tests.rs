@@ -9,6 +9,7 @@ use store::{
 };
 
 use crate::{
+    apply::Outcome,
     directory::Dirent,
     extents::{Piece, Source, Window},
     inode::{Ino, Inode, Kind, Time},
@@ -99,11 +100,19 @@ fn the_header_and_the_records_of_a_log_are_the_documented_ones() {
     let mut records = Vec::new();
     for op in operations() {
         let start = records.len();
-        let record = Record { request: 300, op };
+        let record = Record { request: 300, op, outcome: None };
         encode_record(&record, &mut records);
-        assert_eq!(postcard::from_bytes::<Record<'_>>(&records[start + 4..]).unwrap(), record);
+        assert_eq!(Record::decode(&records[start + 4..]).unwrap(), record);
     }
     assert_eq!(records, include_bytes!("../tests/golden/log-records-v1.bin"));
+    let mut answered = Vec::new();
+    for (ino, bytes) in [(None, 0), (Some(Ino(300)), 70_000)] {
+        let outcome = Some(Outcome { ino, bytes });
+        let (start, record) = (answered.len(), Record { request: 300, op: operations()[2], outcome });
+        encode_record(&record, &mut answered);
+        assert_eq!(Record::decode(&answered[start + 4..]).unwrap(), record);
+    }
+    assert_eq!(answered, include_bytes!("../tests/golden/log-answered-v1.bin"));
 }
 
 fn operations() -> [Op<'static>; 16] {

@@ -103,6 +103,10 @@ pub const DIRTY_KEY_BYTES: u64 = 1 << 10;
 /// A commit is begun before its time when this part of what writers may have ahead of it is dirty: they write on while it works.
 pub const COMMIT_SHARE: u64 = 4;
 
+/// Files of the log that are read for what they say of requests, though a commit has all that is in them: the newest. They are there if process after
+/// process dies within a moment, and the kernel waits for no answer so long.
+pub const WAL_OVERTAKEN_MAX: usize = 64;
+
 /// Requests of a log that are remembered after it was replayed: far more than the kernel has under way at once.
 pub const REQUESTS_KNOWN: usize = 1 << 16;
 

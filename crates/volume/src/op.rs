@@ -5,7 +5,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::inode::{Ino, Kind, Time};
+use crate::{
+    apply::Outcome,
+    inode::{Ino, Kind, Time},
+};
 
 /// What a new inode shall be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,6 +74,26 @@ pub(crate) struct Record<'a> {
     pub(crate) request: u64,
     #[serde(borrow)]
     pub(crate) op: Op<'a>,
+    /// What the request is answered with. Behind the other fields, if there is one: logs of before it was kept go without.
+    #[serde(skip)]
+    pub(crate) outcome: Option<Outcome>,
+}
+
+impl<'a> Record<'a> {
+    /// Appends it.
+    pub(crate) fn encode(&self, bytes: Vec<u8>) -> postcard::Result<Vec<u8>> {
+        let bytes = postcard::to_extend(self, bytes)?;
+        match &self.outcome {
+            Some(outcome) => postcard::to_extend(outcome, bytes),
+            None => Ok(bytes),
+        }
+    }
+
+    pub(crate) fn decode(bytes: &'a [u8]) -> postcard::Result<Self> {
+        let (record, rest) = postcard::take_from_bytes::<Self>(bytes)?;
+        let outcome = (!rest.is_empty()).then(|| postcard::from_bytes(rest)).transpose()?;
+        Ok(Self { outcome, ..record })
+    }
 }
 
 /// One change.

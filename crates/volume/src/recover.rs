@@ -24,7 +24,7 @@ use store::{
 
 use crate::{
     error::WalError,
-    limits::WAL_BATCH_BYTES_MAX,
+    limits::{WAL_BATCH_BYTES_MAX, WAL_OVERTAKEN_MAX},
     wal::{BATCH_KIND, HEADER_BYTES, HEADER_KIND, Header, VERSION, failed},
 };
 
@@ -44,7 +44,9 @@ struct Batch {
 /// What a log has to give.
 #[derive(Debug, Default)]
 pub(crate) struct Recovered {
-    /// Encoded operations, with their numbers: one after the other.
+    /// Encoded operations that a commit has, as far as they are there.
+    pub(crate) committed: Vec<Bytes>,
+    /// Those behind it, with their numbers: one after the other.
     pub(crate) operations: Vec<(u64, Bytes)>,
     /// The files, each with its last operation.
     pub(crate) files: Vec<(PathBuf, u64)>,
@@ -108,12 +110,23 @@ fn aside(folder: &Path, epoch: [u8; 16]) -> PathBuf {
     folder.with_extension(format!("aside-{}", base::id::hex(&epoch)))
 }
 
-/// Reads the operations behind `committed`. A torn tail is cut off. If it fails, nothing is changed.
+/// Reads the operations, those behind `committed` without a gap. A torn tail is cut off. If it fails, nothing is changed.
 pub(crate) async fn read(folder: &Path, store: &Store, committed: u64) -> Result<Recovered, WalError> {
     let mut recovered = Recovered::default();
     let (mut expected, mut begun) = (committed + 1, false);
     let (mut discarded, paths) = divide(files(folder)?, committed)?;
-    let mut torn_at = None;
+    let (overtaken, mut torn_at) = (discarded.split_off(discarded.len().saturating_sub(WAL_OVERTAKEN_MAX)), None);
+    for path in overtaken {
+        // It says what was done of requests; nothing else of it is needed, and nothing damaged there matters.
+        let before = recovered.operations.len();
+        if let Ok(Some(file)) = LogFile::read(&path, store).await {
+            file.read_batches(&mut recovered.operations);
+        }
+        match recovered.operations[before..].last() {
+            Some((last, _)) => recovered.files.push((path, *last)),
+            None => discarded.push(path),
+        }
+    }
     for (at, path) in paths.iter().enumerate() {
         let Some(file) = LogFile::read(path, store).await? else {
             // What was in it is missing before the next one.
@@ -156,7 +169,10 @@ pub(crate) async fn read(folder: &Path, store: &Store, committed: u64) -> Result
     if let Some((path, offset)) = torn_at {
         cut_tail(&path, offset)?;
     }
-    recovered.operations.retain(|(sequence, _)| *sequence > committed);
+    let (before, behind): (Vec<_>, _) =
+        recovered.operations.into_iter().partition(|(sequence, _)| *sequence <= committed);
+    recovered.committed = before.into_iter().map(|(_, record)| record).collect();
+    recovered.operations = behind;
     Ok(recovered)
 }
 

@@ -72,6 +72,9 @@ pub enum Origin {
     Snapshot { volume: String, snapshot: String },
 }
 
+/// Says whether the kernel has been answered all that it asked again.
+type RepeatsEnded = Box<dyn Fn() -> bool + Send + Sync>;
+
 /// The volumes of one realm, as this node reaches them. Functions block: they are not for threads of the runtime.
 #[derive(Clone)]
 pub struct Volumes {
@@ -96,6 +99,8 @@ pub struct Volume {
     /// Of a reader: keep what it reads.
     leases: Mutex<Leases>,
     health: health::Watched,
+    /// See [`Volume::keep_requests_until`].
+    repeats: Mutex<Option<RepeatsEnded>>,
     /// See [`Volume::was_restored`].
     restored: bool,
 }
@@ -310,10 +315,24 @@ impl Volume {
         }
         // A request that was done and is not answered must be found in the log if this process dies now. If one takes long, the next commit
         // removes what this one leaves.
-        if request::all_answered(limits::ANSWER_PATIENCE) {
+        if self.have_repeats_ended() && request::all_answered(limits::ANSWER_PATIENCE) {
             wal.remove_through(committed.layout.superblock.sequence)?;
         }
         Ok(rotated?)
+    }
+
+    /// Has commits leave what the log says of requests, until one of them finds that they `ended`: the kernel may ask for them again.
+    pub fn keep_requests_until(&self, ended: impl Fn() -> bool + Send + Sync + 'static) {
+        *self.repeats() = Some(Box::new(ended));
+    }
+
+    fn have_repeats_ended(&self) -> bool {
+        let mut repeats = self.repeats();
+        if repeats.as_ref().is_some_and(|ended| !ended()) {
+            return false;
+        }
+        *repeats = None;
+        true
     }
 
     fn name_state(&self, committed: &Head, snapshot: &str, note: &str) -> Result<Snapshot, VolumeError> {
@@ -333,6 +352,10 @@ impl Volume {
 
     fn committed(&self) -> MutexGuard<'_, Committed> {
         self.committed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn repeats(&self) -> MutexGuard<'_, Option<RepeatsEnded>> {
+        self.repeats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn leases(&self) -> MutexGuard<'_, Leases> {

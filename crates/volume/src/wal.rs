@@ -122,27 +122,28 @@ impl Header {
 }
 
 impl Wal {
-    /// Begins a log in `folder` for operations after `last`. `replayed` are files with operations after `committed`, each with its last one:
-    /// whoever wrote them may have synced nothing.
+    /// Begins a log in `folder` for operations after `last`. `read` are the files that were read, each with its last
+    /// one: whoever wrote them may have synced nothing.
     pub(crate) fn begin(
         folder: &Path,
         realm: &Realm,
         key: Arc<DataKey>,
         epoch: [u8; 16],
         (committed, last): (u64, u64),
-        replayed: Vec<(PathBuf, u64)>,
+        read: Vec<(PathBuf, u64)>,
     ) -> Result<Self, WalError> {
         fs::create_dir_all(folder).map_err(failed("make the folder of", folder))?;
-        let few = replayed.len() < WAL_UNSYNCED_MAX;
+        let few = read.iter().filter(|(_, last)| *last > committed).count() < WAL_UNSYNCED_MAX;
         let older = |(path, last): (PathBuf, u64)| {
             let file = File::open(&path).map_err(failed("open", &path))?;
-            if !few {
+            let is_needed = last > committed;
+            if is_needed && !few {
                 file.sync_data().map_err(failed("sync", &path))?;
             }
             let bytes = file.metadata().map_err(failed("look at", &path))?.len();
-            Ok(Older { path, last, bytes, unsynced: few.then(|| Arc::new(file)) })
+            Ok(Older { path, last, bytes, unsynced: (is_needed && few).then(|| Arc::new(file)) })
         };
-        let older = replayed.into_iter().map(older).collect::<Result<_, _>>()?;
+        let older = read.into_iter().map(older).collect::<Result<_, _>>()?;
         let open = Open::create(folder, realm, &key, (epoch, last), None)?;
         Ok(Self {
             folder: folder.to_owned(),

@@ -19,7 +19,7 @@ impl Shared {
         Self { volume }
     }
 
-    pub(super) fn volume(&self) -> &Volume {
+    pub(crate) fn volume(&self) -> &Volume {
         &self.volume
     }
 

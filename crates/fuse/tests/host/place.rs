@@ -61,6 +61,10 @@ impl Place {
         std::fs::metadata(self.path()).unwrap();
     }
 
+    pub(crate) fn log_files(&self) -> usize {
+        std::fs::read_dir(self.state().join("logs/default").join(NAME).join("log")).unwrap().count()
+    }
+
     pub(crate) fn attach(&self, mounted: &Mount, access: Access, at: &Path) {
         let clone = clone_tree(mounted.tree.as_fd(), access).unwrap();
         let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;

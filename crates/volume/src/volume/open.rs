@@ -62,10 +62,11 @@ impl Volumes {
         let (epoch, durability) = (superblock.epoch, superblock.durability);
         let mut engine = self.engine(superblock.clone(), files)?;
         let (committed_through, mut last) = (superblock.sequence, superblock.sequence);
+        for operation in recovered.committed {
+            engine.remember(&decode(&operation)?, None);
+        }
         for (sequence, operation) in recovered.operations {
-            let record: Record<'_> =
-                postcard::from_bytes(&operation).map_err(VolumeError::store("read a record of the log"))?;
-            engine.replay(sequence, &record)?;
+            engine.replay(sequence, &decode(&operation)?)?;
             last = sequence;
         }
         let key = self.runtime.block_on(self.store.keys().current());
@@ -84,6 +85,7 @@ impl Volumes {
             committed,
             leases,
             health: Watched::default(),
+            repeats: Mutex::default(),
             restored: false,
         })
     }
@@ -112,8 +114,9 @@ impl Volumes {
         let generation = committed.head.generation;
         let leases = Mutex::new([(Instant::now(), lease)].into());
         let (name, committed) = (name.to_string(), Mutex::new(committed));
-        let (volumes, health) = (self.clone(), Watched::default());
-        Ok(Volume { name, volumes, engine, durability, generation, committed, leases, health, restored: false })
+        let (volumes, health, repeats) = (self.clone(), Watched::default(), Mutex::default());
+        let restored = false;
+        Ok(Volume { name, volumes, engine, durability, generation, committed, leases, health, repeats, restored })
     }
 
     /// A snapshot, kept by a lease.
@@ -228,6 +231,10 @@ impl Volume {
         }
         confirmed
     }
+}
+
+fn decode(record: &[u8]) -> Result<Record<'_>, VolumeError> {
+    Record::decode(record).map_err(VolumeError::store("read a record of the log"))
 }
 
 /// The inodes of a tree that have no name.

@@ -51,7 +51,7 @@ pub(crate) fn encode_record(record: &Record<'_>, records: &mut Vec<u8>) {
     let start = records.len();
     records.extend_from_slice(&[0; 4]);
     let bytes = std::mem::take(records);
-    *records = postcard::to_extend(record, bytes).expect("a record is made of numbers and bytes");
+    *records = record.encode(bytes).expect("a record is made of numbers and bytes");
     let length = (records.len() - start - 4) as u32;
     records[start..start + 4].copy_from_slice(&length.to_le_bytes());
 }

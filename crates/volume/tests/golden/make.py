@@ -71,6 +71,10 @@ def operations():
     ]
 
 
+def record(operation):
+    return struct.pack("<I", len(operation) + 2) + number(300) + operation
+
+
 FILES = {
     "inode-v1": inode(),
     "xattrs-v1": number(2) + text(b"user.a") + text(b"1") + text(b"user.b") + text(b""),
@@ -78,7 +82,10 @@ FILES = {
     "entry-v1": number(300) + number(1) + text(b"name"),
     "superblock-v1": superblock(),
     "log-header-v1": frame(0x5601, b"0123456789abcdef" + b"keyidkey" + b"epoch of 16 byte" + struct.pack("<Q", 12)),
-    "log-records-v1": b"".join(struct.pack("<I", len(op) + 2) + number(300) + op for op in operations()),
+    "log-records-v1": b"".join(map(record, operations())),
+    "log-answered-v1": b"".join(
+        record(operations()[2] + outcome) for outcome in [b"\0" + number(0), b"\1" + number(300) + number(70_000)]
+    ),
 }
 
 for name, content in FILES.items():

@@ -1,9 +1,15 @@
 //! A process that served a mount dies, and another takes its place: what the kernel knows stays.
 
-use std::path::Path;
+use std::{
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use rustix::io::Errno;
-use volume::{Kind, Origin, ROOT, Rename, VolumeError, serving};
+use volume::{Kind, Origin, ROOT, Rename, Volume, VolumeError, serving};
 
 use crate::place::{Place, file, new, read_file, write_file};
 
@@ -78,6 +84,46 @@ fn what_was_done_of_a_request_is_known_to_the_next_process() {
     let done = [4, 6, 8, 0].map(|request| volume.engine().done(request).map(|done| done.ino));
     assert_eq!(done, [Some(Some(made.ino)), Some(Some(gone)), None, None]);
     assert!(volume.engine().attributes(nobodys.ino).is_ok());
+}
+
+#[test]
+fn what_was_done_of_a_request_that_is_not_answered_is_known_beside_a_commit() {
+    let place = Place::new();
+    let volume = place.volume("ws");
+    // It is committed before it is answered, and the process dies.
+    let made = serving(4, || {
+        let made = volume.engine().make(ROOT, b"d", new(Kind::Directory)).unwrap();
+        std::thread::scope(|scope| scope.spawn(|| volume.commit().unwrap()).join()).unwrap();
+        made
+    });
+    let done = |volume: &Volume, request| volume.engine().done(request).map(|done| done.ino);
+    drop(volume);
+    // Whoever comes after it dies, too, before the kernel has asked again.
+    for round in 0..3 {
+        let volume = place.node("one").adopt("ws").unwrap();
+        assert_eq!(done(&volume, 4), Some(Some(made.ino)), "round {round}");
+        volume.keep_requests_until(|| false);
+        serving(5 + round, || volume.engine().make(ROOT, format!("{round}").as_bytes(), file())).unwrap();
+        volume.commit().unwrap();
+    }
+    let volume = place.node("one").adopt("ws").unwrap();
+    assert!((4..8).all(|request| done(&volume, request).is_some()));
+    let files = || std::fs::read_dir(place.log("one", "ws")).unwrap().count();
+    let ended = Arc::new(AtomicBool::new(false));
+    let asked = ended.clone();
+    volume.keep_requests_until(move || asked.load(Ordering::Relaxed));
+    let change_and_commit = || {
+        write_file(volume.engine(), "a", b"1");
+        volume.engine().unlink(ROOT, b"a").unwrap();
+        volume.commit().unwrap();
+        files()
+    };
+    let before = files();
+    assert!(change_and_commit() > before);
+    ended.store(true, Ordering::Relaxed);
+    assert_eq!(change_and_commit(), 1);
+    drop(volume);
+    assert_eq!(done(&place.node("one").adopt("ws").unwrap(), 4), None);
 }
 
 #[test]

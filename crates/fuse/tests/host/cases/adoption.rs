@@ -6,7 +6,7 @@ use std::{
     os::unix::fs::FileExt,
     process::{Child, Command, Stdio},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use crate::{place::Place, storm::digest};
@@ -38,6 +38,13 @@ pub(super) fn waits() {
     open.read_exact_at(&mut found, 0).unwrap();
     assert_eq!(&found, b"nameless");
     drop(open);
+    // Commits leave what the log says of requests as long as they may be asked for again, and no longer.
+    let until = Instant::now() + Duration::from_secs(20);
+    while place.log_files() > 1 {
+        assert!(Instant::now() < until, "{} files of the log are left", place.log_files());
+        fs::write(path.join("file"), "after").unwrap();
+        thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// Programs that believe nothing run while server after server is killed; then a fresh mount has what each of them says.
