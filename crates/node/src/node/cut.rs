@@ -28,7 +28,7 @@ use serde::de::DeserializeOwned;
 use volumed::Begun;
 
 use super::{Node, unseen::Unseen, volumes::failed, write_back::write_back};
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Error, Result, chain};
 
 /// How long a sandbox may stand still for its volumes.
 const CUT_MAX: Duration = Duration::from_secs(10);
@@ -222,9 +222,9 @@ impl Node {
     }
 
     /// Removes the volumes of a copy that did not come to run.
-    pub(super) async fn remove_own_volumes(&self, copy: &SandboxId, cut: &Cut) {
+    pub(super) async fn remove_own_volumes(self: &Arc<Self>, copy: &SandboxId, cut: &Cut) {
         for state in &cut.states {
-            self.remove_unseen(&Unseen::volume(&state.volume.of_copy(copy))).await;
+            self.remove_unseen(Unseen::volume(&state.volume.of_copy(copy))).await;
         }
     }
 
@@ -236,24 +236,28 @@ impl Node {
     /// Removes what a request has started whose client has gone, with the volumes that were made for it.
     pub(crate) async fn undo_starts(self: &Arc<Self>, sandboxes: &[api::Sandbox]) {
         tracing::info!(count = sandboxes.len(), "the client went away: removing what it started");
-        self.discard_all(sandboxes.iter().map(|sandbox| sandbox.id.clone()).collect()).await;
+        let mut own = Vec::new();
         for sandbox in sandboxes {
             // Its name says so.
             let is_own =
                 |mount: &&VolumeMount| mount.is_writable() && mount.volume.as_str().ends_with(sandbox.id.as_str());
-            let mut removed = BTreeSet::new();
-            for mount in sandbox.volumes.iter().filter(is_own) {
-                if removed.insert(&mount.volume) {
-                    self.remove_unseen(&Unseen::volume(&mount.volume)).await;
-                }
-            }
+            let names: BTreeSet<_> = sandbox.volumes.iter().filter(is_own).map(|mount| &mount.volume).collect();
+            own.extend(names.into_iter().map(Unseen::volume));
+        }
+        // A node that is killed now keeps what has its sandbox yet, and removes the rest when it is started again.
+        if let Err(error) = own.iter().try_for_each(|unseen| self.note_unseen(unseen)) {
+            tracing::warn!(error = chain(&error), "volumes of sandboxes that are removed could not be noted");
+        }
+        self.discard_all(sandboxes.iter().map(|sandbox| sandbox.id.clone()).collect()).await;
+        for unseen in own {
+            self.remove_unseen(unseen).await;
         }
     }
 
     /// Every copy has its volumes, or the checkpoint has the states.
-    pub(super) async fn forget_cut(&self, cut: &Cut) {
+    pub(super) async fn forget_cut(self: &Arc<Self>, cut: &Cut) {
         for snapshot in cut.snapshots() {
-            self.remove_unseen(&snapshot).await;
+            self.remove_unseen(snapshot).await;
         }
     }
 

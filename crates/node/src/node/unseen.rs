@@ -13,7 +13,7 @@ use crate::error::{Context, Error, Result, chain};
 /// Seconds before each attempt to remove something: the store may be away.
 const REMOVAL_RESTS_S: [u64; 6] = [0, 1, 2, 4, 16, 64];
 
-const STAYS: &str = "something of a volume that nobody wants any more stays until this node is started again";
+const STAYS: &str = "something of a volume that nobody wants any more could not be removed; that is tried again, at the latest when this node is started again";
 
 /// A volume, or a snapshot of one. As text, and so as the name of its note: `VOLUME` or `VOLUME@SNAPSHOT`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,8 +68,15 @@ impl Node {
         }
     }
 
-    /// Removes it, also if the request that makes it is still under way. False if that fails: the next start of this node tries again.
-    pub(super) async fn remove_unseen(&self, unseen: &Unseen) -> bool {
+    /// Removes it, also if the request that makes it is still under way. What fails is tried again in the background.
+    pub(super) async fn remove_unseen(self: &Arc<Self>, unseen: Unseen) {
+        if !self.try_to_remove_unseen(&unseen).await {
+            tokio::spawn(Arc::clone(self).remove_all_unseen(vec![unseen]));
+        }
+    }
+
+    /// False if it fails: the next start of this node tries again at the latest.
+    async fn try_to_remove_unseen(&self, unseen: &Unseen) -> bool {
         let below = match unseen {
             Unseen { volume, snapshot: None } => format!("/{volume}"),
             Unseen { volume, snapshot: Some(snapshot) } => format!("/{volume}/snapshots/{snapshot}"),
@@ -107,7 +114,7 @@ impl Node {
     pub(super) async fn remove_noted_unseen(&self) {
         let remove = async {
             for unseen in self.noted_unseen()? {
-                self.remove_unseen(&unseen).await;
+                self.try_to_remove_unseen(&unseen).await;
             }
             Ok(())
         };
@@ -123,7 +130,7 @@ impl Node {
             tokio::time::sleep(Duration::from_secs(rest)).await;
             let mut failed = Vec::new();
             for unseen in left {
-                if !self.remove_unseen(&unseen).await {
+                if !self.try_to_remove_unseen(&unseen).await {
                     failed.push(unseen);
                 }
             }

@@ -69,7 +69,7 @@ impl Carriers {
     pub(super) async fn remove(self) {
         let made = std::mem::take(&mut *self.made.lock().unwrap_or_else(PoisonError::into_inner));
         for unseen in made {
-            self.node.remove_unseen(&unseen).await;
+            self.node.remove_unseen(unseen).await;
         }
     }
 }
