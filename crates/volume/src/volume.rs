@@ -272,7 +272,7 @@ impl Volume {
         let orphans = open::orphans(self.engine.loader(), &committed.layout.files)?;
         let before = state.restart(about.clone(), committed.layout.files, orphans);
         forget.keep_known(&state);
-        self.volumes.runtime.spawn_blocking(move || drop(before));
+        before.let_go();
         wal.restart(about.epoch, about.sequence)?;
         Ok(forget)
     }
