@@ -70,7 +70,7 @@ bench-volume: ## volumes beside ext4 and beside a FUSE filesystem that does noth
 volume-tools: ## git, npm, pip, cargo, tar, SQLite and PostgreSQL on a volume beside ext4; needs root, npm and a network
 	@scripts/volume.sh tools
 
-posix: ## pjdfstest, fsx and the stressors of stress-ng on a volume; needs root
+posix: ## pjdfstest, fsx and the stressors of stress-ng on a volume whose worker is killed all the while; needs root
 	@scripts/volume.sh posix
 
 posix-hours: ## the same for hours: 8 million operations of fsx (some 50,000 a minute here), each stressor for a minute, all at once for 15

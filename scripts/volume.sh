@@ -7,7 +7,8 @@ readonly PJDFSTEST=0.2.2 FSX=0.3.2
 readonly TOOLS=$PWD/target/tools
 # dev: for checks, without a build of its own; what is measured is measured in release.
 readonly PROFILE=${PROFILE:-release}
-readonly EXAMPLES=$PWD/target/${PROFILE/#dev/debug}/examples
+readonly BUILT=$PWD/target/${PROFILE/#dev/debug}
+readonly EXAMPLES=$BUILT/examples PANDO=$BUILT/pando
 
 say() { printf 'volume: %s\n' "$*" >&2; }
 fail() {
@@ -23,8 +24,10 @@ usage() {
 		       does nothing else, and on a volume, and a long file written and read again; then the engine alone: fsync, writing in order,
 		       snapshots, forks, restores.
 		       FILES (5000), ROUNDS (9), ENGINE_FILES (100000)
-		posix  pjdfstest on both; fsx and the file-system stressors of stress-ng, which check what they do, on a volume.
-		       FSX_OPERATIONS (20000), STRESS_SECONDS (2) for each stressor and 15 times that for all of them at once, PROFILE (release)
+		posix  pjdfstest on both; fsx and the file-system stressors of stress-ng, which check what they do, on a volume of a node of its own,
+		       whose worker is killed all the while.
+		       FSX_OPERATIONS (20000), STRESS_SECONDS (2) for each stressor and 15 times that for all of them at once,
+		       KILL_SECONDS (11; 0: nobody is killed. One that dies before its tenth second counts as one that cannot live), PROFILE (release)
 		tools  what people do, with the real programs, on ext4 and on a volume: git, npm, pip, cargo, tar, rm, SQLite, PostgreSQL; fetches
 		       packages first. ROUNDS (3)
 	END
@@ -36,8 +39,9 @@ enter_namespace() {
 	[[ -n ${PANDO_VOLUME_NAMESPACE:-} ]] || PANDO_VOLUME_NAMESPACE=1 exec unshare --mount --propagation private "$0" "$@"
 }
 
+# begin PACKAGE...: builds what is needed of these.
 begin() {
-	cargo build --profile "$PROFILE" --locked -p pando-fuse -p pando-volume --examples
+	cargo build --profile "$PROFILE" --locked "$@"
 	work=$(mktemp -d "$PWD/target/volume.XXXXXX")
 	trap end EXIT
 	mkdir "$work/ext4" "$work/ceiling" "$work/volume"
@@ -46,6 +50,12 @@ begin() {
 }
 
 end() {
+	[[ -z ${killer:-} ]] || kill "$killer"
+	if [[ -n ${node:-} ]]; then
+		# It ends its mounts and processes, and removes its control groups.
+		kill -TERM "$node"
+		wait "$node" || true
+	fi
 	umount --lazy "$work"/{ceiling,volume,second} 2>/dev/null || true
 	wait
 	rm -rf "$work"
@@ -63,8 +73,34 @@ serve() {
 	fail "$1 does not mount $directory"
 }
 
+readonly EXAMPLES_PACKAGES=(-p pando-fuse -p pando-volume --examples)
+
+pando() { "$PANDO" --socket "$work/node.sock" "$@"; }
+
+# serve_node DIRECTORY: a volume of a node, as users have it.
+serve_node() {
+	"$PANDO" --socket "$work/node.sock" node --ephemeral --pool 0 --state "$work/node" 2>"$work/node.log" &
+	node=$!
+	for _ in {1..200}; do
+		! pando volume create posix >/dev/null 2>&1 || break
+		sleep 0.05
+	done
+	pando volume mount posix "$1" >/dev/null && chmod 777 "$1" || fail "the node does not mount a volume: $(tail -3 "$work/node.log")"
+}
+
+# kill_workers SECONDS: kills the worker of volumes of the node as often, until it is killed itself.
+kill_workers() {
+	local killed=0 never
+	# A sleep of its own would outlive this.
+	exec {never}<> <(:)
+	while true; do
+		read -rt "$1" -u "$never" || true
+		! pkill -KILL -f "volumed --state $work/node .*worker" || echo $((killed += 1)) >"$work/killed"
+	done
+}
+
 bench() {
-	begin
+	begin "${EXAMPLES_PACKAGES[@]}"
 	serve "$work/ceiling" "$EXAMPLES/ceiling" "$work/ceiling" 2
 	serve "$work/volume" "$EXAMPLES/mount" "$work/state" "$work/volume" --threads 2
 	say "load before: $(cut -d ' ' -f 1 /proc/loadavg); operations a second; x: of the directory before it"
@@ -109,7 +145,7 @@ bench() {
 
 tools() {
 	scripts/setup.sh npm:npm >&2
-	begin
+	begin "${EXAMPLES_PACKAGES[@]}"
 	serve "$work/volume" "$EXAMPLES/mount" "$work/state" "$work/volume"
 	mkdir "$work/fetched"
 	say "load before: $(cut -d ' ' -f 1 /proc/loadavg); first: ext4, second: a volume"
@@ -125,8 +161,12 @@ posix() {
 	tool pjdfstest $PJDFSTEST
 	tool fsx $FSX
 	scripts/setup.sh stress-ng:stress-ng >&2
-	begin
-	serve "$work/volume" "$EXAMPLES/mount" "$work/state" "$work/volume"
+	begin -p pando
+	serve_node "$work/volume"
+	if ((${KILL_SECONDS:=11})); then
+		kill_workers "$KILL_SECONDS" &
+		killer=$!
+	fi
 	mkdir "$work/second"
 	# Some cases want to see that names do not cross filesystems.
 	mount -t tmpfs none "$work/second"
@@ -196,6 +236,7 @@ stress() {
 	done
 	stress_ng "all at once" "${all[@]}" --timeout $((seconds * 15))
 	rmdir "$work/volume/stress" || fail "stress-ng has left something"
+	say "the worker of volumes was killed $(cat "$work/killed" 2>/dev/null || echo 0) times meanwhile"
 }
 
 stress_ng() {

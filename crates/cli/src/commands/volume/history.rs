@@ -20,7 +20,7 @@ pub(crate) struct SnapshotArgs {
     /// Name of the snapshot. Without it one is made.
     snapshot: Option<SnapshotName>,
     /// What to say about it in `pando volume log`.
-    #[arg(long, value_name = "TEXT")]
+    #[arg(short = 'm', long, value_name = "TEXT")]
     note: Option<String>,
     /// Print JSON.
     #[arg(long)]
