@@ -13,7 +13,7 @@ use crate::error::{Context, Error, Result, chain};
 /// Seconds before each attempt to remove something: the store may be away.
 const REMOVAL_RESTS_S: [u64; 6] = [0, 1, 2, 4, 16, 64];
 
-const STAYS: &str = "something of a volume that nobody wants any more could not be removed; that is tried again, at the latest when this node is started again";
+const STAYS: &str = "something of a volume that nobody wants any more is there still; removing it is tried again, if need be at the next start";
 
 /// A volume, or a snapshot of one. As text, and so as the name of its note: `VOLUME` or `VOLUME@SNAPSHOT`.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -62,11 +62,13 @@ impl Volumes {
         let (epoch, durability) = (superblock.epoch, superblock.durability);
         let mut engine = self.engine(superblock.clone(), files)?;
         let (committed_through, mut last) = (superblock.sequence, superblock.sequence);
-        for operation in recovered.committed {
-            engine.remember(&decode(&operation)?, None);
+        // What cannot be read of these is not needed to go on.
+        for record in recovered.committed.iter().filter_map(|operation| Record::decode(operation).ok()) {
+            engine.remember(&record, None);
         }
         for (sequence, operation) in recovered.operations {
-            engine.replay(sequence, &decode(&operation)?)?;
+            let record = Record::decode(&operation).map_err(VolumeError::store("read a record of the log"))?;
+            engine.replay(sequence, &record)?;
             last = sequence;
         }
         let key = self.runtime.block_on(self.store.keys().current());
@@ -231,10 +233,6 @@ impl Volume {
         }
         confirmed
     }
-}
-
-fn decode(record: &[u8]) -> Result<Record<'_>, VolumeError> {
-    Record::decode(record).map_err(VolumeError::store("read a record of the log"))
 }
 
 /// The inodes of a tree that have no name.

@@ -69,7 +69,7 @@ fn programs(node: &Node) -> Result<()> {
     let refused = |what: &str, texts: &[&str]| {
         build(&ready, &[&program("refused"), what, "--ready-file", "/tmp/ready"], 5, texts)
     };
-    refused("flock", &["holds a lock on /tmp/locked (flock)", "unlock it (or close the file)"])?;
+    refused("lease", &["holds a lease on /tmp/leased (LEASE)", "give it up (or close the file)"])?;
     refused("daemon", &["it started processes that live on without it", "refused"])?;
     refused("deleted_directory", &["its working directory /tmp/gone (deleted) was deleted or replaced"])?;
     let ring = ["exited with status 3 before it was ready", "io_uring_setup: errno"];
