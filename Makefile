@@ -73,7 +73,7 @@ volume-tools: ## git, npm, pip, cargo, tar, SQLite and PostgreSQL on a volume be
 posix: ## pjdfstest, fsx and the stressors of stress-ng on a volume whose worker is killed all the while; needs root
 	@scripts/volume.sh posix
 
-posix-hours: ## the same for hours: 8 million operations of fsx (some 50,000 a minute here), each stressor for a minute, all at once for 15
+posix-hours: ## the same for hours: 8 million operations of fsx (some 150,000 a minute here), each stressor for a minute, all at once for 15
 	@FSX_OPERATIONS=8000000 STRESS_SECONDS=60 scripts/volume.sh posix
 
 clean: ## removes everything that was built
