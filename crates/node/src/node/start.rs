@@ -5,14 +5,14 @@
 //! start: blank from the pool, or made now -> volumes -> keeper: Start, or Release of its parked copy -> record -> running
 //! ```
 
-use std::{path::PathBuf, sync::Arc, time::Instant};
+use std::{path::PathBuf, pin::pin, sync::Arc, time::Instant};
 
 use api::{Interpreter, RunRequest, RunResponse, SandboxState, VolumeMount};
 use base::id::{SandboxId, TemplateName};
 use sandbox::{Machine, ProcessIdentity};
-use tokio::{sync::oneshot, task::JoinSet};
+use tokio::{sync::oneshot, task::JoinSet, time::timeout};
 
-use super::{CREATE_DEADLINE, Node, START_DEADLINE, cut::Cut, engine_limits, now_ms, unexpected, volumes};
+use super::{CREATE_DEADLINE, Node, START_DEADLINE, TURN_MAX, cut::Cut, engine_limits, now_ms, unexpected, volumes};
 use crate::{
     config::RECORD,
     error::{Context, Error, Result, chain},
@@ -194,14 +194,19 @@ impl Node {
             Err(error) => failures.push(error),
         };
         let mut blanks = blanks.into_iter();
+        let began = Instant::now();
         if count == 1 {
             // Alone it needs no task of its own, and no thread has to be woken for that.
-            take(self.start_one(source, blanks.next()).await);
+            let blank = blanks.next().or_else(|| self.take_blank(source));
+            let forked_ahead = blank.as_ref().is_some_and(|blank| blank.parked.is_some());
+            let start = self.start_one(source, blank, began);
+            // Letting a copy go that waits already takes next to nothing; of many in one request all are waited for, whichever is first.
+            take(if forked_ahead { start.await } else { self.in_turn(start).await });
         } else {
             let mut starts = JoinSet::new();
             for _ in 0..count {
                 let (node, source, blank) = (Arc::clone(self), source.clone(), blanks.next());
-                starts.spawn(async move { node.start_one(&source, blank).await });
+                starts.spawn(async move { node.start_one(&source, blank, began).await });
             }
             while let Some(started) = starts.join_next().await {
                 take(started.doing("finish the start").flatten());
@@ -215,12 +220,31 @@ impl Node {
         (sandboxes, failures)
     }
 
-    async fn start_one(self: &Arc<Self>, source: &Source, blank: Option<Blank>) -> Result<api::Sandbox> {
-        let in_flight = InFlight::new(self);
-        let began = Instant::now();
+    /// Does this when it has its turn, which others get after [`TURN_MAX`] in any case.
+    async fn in_turn<T>(&self, start: impl Future<Output = T>) -> T {
+        // Never closed.
+        let turn = self.turns.acquire().await;
+        let mut start = pin!(start);
+        if let Ok(started) = timeout(TURN_MAX, &mut start).await {
+            return started;
+        }
+        drop(turn);
+        start.await
+    }
+
+    fn take_blank(&self, source: &Source) -> Option<Blank> {
         let parked = (source.interpreter == Interpreter::InProcess).then_some(source.zygote);
-        let blank = blank.or_else(|| self.state().take_blank(&source.template, &source.layers, parked));
-        let mut blank = match blank {
+        self.state().take_blank(&source.template, &source.layers, parked)
+    }
+
+    async fn start_one(
+        self: &Arc<Self>,
+        source: &Source,
+        blank: Option<Blank>,
+        began: Instant,
+    ) -> Result<api::Sandbox> {
+        let in_flight = InFlight::new(self);
+        let mut blank = match blank.or_else(|| self.take_blank(source)) {
             Some(blank) => blank,
             None => self.create_blank(&source.layers, &source.limits).await?,
         };

@@ -37,7 +37,7 @@ fn policies(pid: i64) -> Result<Vec<String>> {
     Ok(policies.map(|rest| rest.split(' ').next().unwrap_or_default().to_owned()).collect())
 }
 
-fn zygote(node: &Node, template: &str) -> Result<i64> {
+pub(crate) fn zygote(node: &Node, template: &str) -> Result<i64> {
     let templates = node.json(&["template", "ls", "--json"])?;
     let found = templates.as_array().into_iter().flatten().find(|found| found["name"] == template);
     found.and_then(|found| found["facts"]["zygote_pid"].as_i64()).with_context(|| format!("no zygote of {template}"))
