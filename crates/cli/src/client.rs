@@ -199,8 +199,11 @@ impl Client {
             http1::handshake(TokioIo::new(stream)).await.map_err(|error| self.unreachable(error.to_string()))?;
         // Ends with the request; the connection closes when the answer is dropped.
         tokio::spawn(connection.with_upgrades());
-        let response =
-            sender.send_request(request).await.map_err(|error| self.unreachable(format!("it hung up: {error}")))?;
+        let response = sender.send_request(request).await.map_err(|error| match error.is_user() {
+            // A body that cannot be read any more.
+            true => anyhow::Error::new(error).context("cannot read what is to be sent"),
+            false => self.unreachable(format!("it hung up: {error}")),
+        })?;
         if response.status() == expected {
             return Ok(response);
         }

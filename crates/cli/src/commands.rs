@@ -31,6 +31,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::{
     client::Client,
     exit::{self, EXIT_CODES, Failure},
+    output,
 };
 
 const GLOBAL: &str = "Options of every command";
@@ -106,9 +107,7 @@ pub(crate) async fn run(cli: Cli) -> ExitCode {
             interruptible("a resume that was begun is completed", resume::run(args, &client)).await
         }
         Command::Store(command) => interruptible("", store::run(command, &client)).await,
-        Command::Volume(command) => {
-            interruptible("a change that was begun is completed", volume::run(*command, &client)).await
-        }
+        Command::Volume(command) => interruptible(command.interrupted(), volume::run(*command, &client)).await,
         Command::Connect(args) => interruptible("", connect::run(args, &client)).await,
         Command::Ps(args) => interruptible("", ps::run(args, &client)).await,
         Command::Inspect(args) => interruptible("", inspect::run(args, &client)).await,
@@ -120,10 +119,7 @@ pub(crate) async fn run(cli: Cli) -> ExitCode {
             Err(Failure::Usage("it is started by the node".to_owned()).into())
         }
     };
-    match result {
-        Ok(code) => code,
-        Err(error) => exit::report(&error),
-    }
+    output::closed(result.unwrap_or_else(|error| exit::report(&error)))
 }
 
 /// Joins the control group whose `cgroup.procs` is the standard input. Before there is memory and there are children: what is taken earlier counts

@@ -1,7 +1,10 @@
 //! Tables, units and logs.
 
 use std::{
-    io::{IsTerminal, Write},
+    fmt,
+    io::{self, IsTerminal, Write},
+    process::ExitCode,
+    sync::OnceLock,
     time::Duration,
 };
 
@@ -17,29 +20,60 @@ pub(crate) fn start_logging(level: &str) {
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(terminal).init();
 }
 
+/// Why nothing more can be written to standard output.
+static CLOSED: OnceLock<io::Error> = OnceLock::new();
+
+/// See `outln!`.
+pub(crate) fn line(line: fmt::Arguments<'_>) {
+    written(writeln!(io::stdout(), "{line}"));
+}
+
+/// Remembers that standard output cannot be written to.
+pub(crate) fn written(result: io::Result<()>) {
+    if let Err(error) = result {
+        let _ = CLOSED.set(error);
+    }
+}
+
+/// The exit code of a command that would have ended with `code`. A reader that has seen enough is no failure, as it is none of other tools in a pipe.
+pub(crate) fn closed(code: ExitCode) -> ExitCode {
+    match CLOSED.get() {
+        Some(error) if error.kind() != io::ErrorKind::BrokenPipe && code == ExitCode::SUCCESS => {
+            crate::exit::report(&anyhow::anyhow!("cannot write to standard output: {error}"))
+        }
+        _ => code,
+    }
+}
+
 /// Prints a document for programs.
 pub(crate) fn json<T: Serialize>(value: &T) -> anyhow::Result<()> {
-    println!("{}", serde_json::to_string_pretty(value)?);
+    outln!("{}", serde_json::to_string_pretty(value)?);
     Ok(())
 }
 
-/// Prints columns, each as wide as its widest cell.
+/// Prints columns, each as wide as its widest cell. Line ends and what would command a terminal are shown escaped.
 pub(crate) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) {
+    let rows: Vec<[String; N]> = rows.iter().map(|row| row.each_ref().map(|cell| printable(cell))).collect();
     let mut widths = head.map(str::len);
-    for row in rows {
+    for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.chars().count());
         }
     }
     print_row(&widths, head.iter().copied());
-    for row in rows {
+    for row in &rows {
         print_row(&widths, row.iter().map(String::as_str));
     }
 }
 
+fn printable(text: &str) -> String {
+    let escaped = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    text.chars().map(escaped).collect()
+}
+
 fn print_row<'a>(widths: &[usize], cells: impl Iterator<Item = &'a str>) {
     let line: Vec<String> = widths.iter().zip(cells).map(|(width, cell)| format!("{cell:<width$}")).collect();
-    println!("{}", line.join("  ").trim_end());
+    outln!("{}", line.join("  ").trim_end());
 }
 
 /// How far a checkpoint or a pause is, as a line.
@@ -119,6 +153,7 @@ mod tests {
     #[test]
     fn numbers_read_well() {
         assert_eq!([bytes(0), bytes(1023), bytes(1536), bytes(3 << 30)], ["0 B", "1023 B", "1.5 KiB", "3.0 GiB"]);
+        assert_eq!(printable("a\n\u{1b}[1mü"), "a\\n\\u{1b}[1mü");
         assert_eq!([micros(999), micros(1_500), micros(2_000_000)], ["999 us", "1.50 ms", "2.00 s"]);
         assert_eq!([age(59_999), age(61_000), age(3_660_000), age(90_000_000)], ["59s", "1m01s", "1h01m", "1d01h"]);
     }

@@ -47,6 +47,8 @@ pub(crate) async fn write(
     }
     let at = || format!("cannot write {}", path.display());
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // Else the message names the temporary file.
+    directory.metadata().with_context(at)?;
     // Mode 0600; gone if anything fails from here on, also when the command is interrupted.
     let mut file = NamedTempFile::new_in(directory).with_context(at)?;
     let bytes = copy(answer.await?, file.as_file_mut(), advice).await?;
@@ -80,7 +82,11 @@ pub(crate) fn read(path: &Path) -> Result<FileBody> {
     let mut file: Box<dyn Read + Send> = if path == Path::new(STANDARD) {
         Box::new(io::stdin())
     } else {
-        Box::new(File::open(path).with_context(|| format!("cannot open {}", path.display()))?)
+        let opened = File::open(path).and_then(|file| match file.metadata()?.is_dir() {
+            true => Err(io::ErrorKind::IsADirectory.into()),
+            false => Ok(file),
+        });
+        Box::new(opened.with_context(|| format!("cannot open {}", path.display()))?)
     };
     let (sender, parts) = mpsc::channel(PARTS);
     std::thread::spawn(move || {

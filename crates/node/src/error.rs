@@ -4,7 +4,7 @@ use std::{io, path::PathBuf};
 
 use api::{ExitStatus, SandboxState};
 pub use base::error::chain;
-use base::id::{SandboxId, TemplateName};
+use base::id::{SandboxId, TemplateName, VolumeName};
 
 /// What the node could not do. The cause is in `source`, never in the text.
 #[derive(Debug, thiserror::Error)]
@@ -87,6 +87,10 @@ pub enum Error {
     NotMounted { path: String },
     #[error("{path} of the host cannot be used: {reason}")]
     HostPath { path: String, reason: String },
+    #[error("the volume on {path} of the host is in use: somebody works there, or has a file open")]
+    HostBusy { path: String },
+    #[error("volume {volume} is held by {}, paused", .sandboxes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
+    OfPaused { volume: VolumeName, sandboxes: Vec<SandboxId> },
     #[error("the sandbox engine failed")]
     Sandbox(#[from] sandbox::Error),
 }

@@ -50,7 +50,7 @@ pub(crate) fn router(node: Arc<Node>) -> Router {
     Router::new()
         .nest(api::VERSION_PREFIX, routes)
         .route(&volumes, any(volumes::pass_on))
-        .route(&format!("{volumes}/{{name}}"), any(volumes::pass_on))
+        .route(&format!("{volumes}/{{name}}"), any(volumes::pass_on).delete(volumes::remove))
         .route(&format!("{volumes}/{{name}}/mount"), post(volumes::mount))
         .route(&format!("{volumes}/{{name}}/unmount"), post(volumes::unmount))
         .route(&format!("{volumes}/{{name}}/snapshots"), any(volumes::pass_on).post(volumes::write_back_and_pass_on))

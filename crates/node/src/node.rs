@@ -76,8 +76,8 @@ const CREATE_DEADLINE: Duration = Duration::from_secs(20);
 const CREATED_AT_ONCE: usize = 2;
 
 /// Requests for one copy that are served at a time, for each processor. Were all of many to share the processors, all would end late together;
-/// one after the other half of them end in half the time. More than one for each, as starts wait for the keeper and the zygote, too: of 50 at
-/// once on two processors the last one ended later with 1.5 each, and the middle one a quarter later with 25 each.
+/// one after the other half of them end in two thirds of the time that all take. More than one for each, as starts wait for the keeper and the
+/// zygote, too: of 50 at once on two processors the last one ended later with 1.5 each, and the middle one a quarter later with 25 each.
 const STARTS_PER_CPU: usize = 6;
 
 /// How long a start keeps its turn: one that takes longer waits for something else than a processor, and others need not wait for that.
@@ -144,7 +144,6 @@ impl Node {
             std::fs::create_dir_all(&dir).at("create", &dir)?;
         }
         let id = records::node_id(&config.state_dir)?;
-        let cgroups = Cgroups::open(&id)?;
         for dir in [config.sandboxes_dir(), config.paused_dir()] {
             spread(&dir);
         }
@@ -157,12 +156,15 @@ impl Node {
         let null = OpenOptions::new().read(true).write(true).open("/dev/null").at("open", Path::new("/dev/null"))?;
         let (pool_limit, parked_limit) = (config.pool_limit, config.parked_limit);
         let durable = Durable::open(&config.durable, &config.state_dir).await?;
+        // After all that a wrong option can spoil: nobody removes the groups of a node that did not come to be.
+        let cgroups = Cgroups::open(&id)?;
         let group = bounded::group(&cgroups, Service::Volumes, config.volumes_memory);
         let folder = crate::volumes_folder(&config.state_dir);
         let volumes = volumed::Client::new(folder, config.volumes_command.clone(), group);
         let mut state = State::new(templates, sandboxes, pool_limit, parked_limit);
         for mount in host_mounts::load(&config) {
             state.begin_host_mount(&mount)?;
+            state.end_attaching(&mount.path);
         }
         Ok(Arc::new(Self {
             durable,

@@ -31,7 +31,7 @@ use std::{
     sync::Arc,
 };
 
-use api::{BuildTimings, SandboxState, TemplateFacts, VolumeMount};
+use api::{BuildTimings, SandboxState, TemplateFacts};
 use base::id::{SandboxId, TemplateName};
 use process::ZygoteFacts;
 use sandbox::ProcessIdentity;
@@ -171,7 +171,7 @@ pub(crate) struct State {
     /// Sandboxes that may have volumes mounted.
     holding: BTreeSet<SandboxId>,
     /// What is mounted on directories of the host, by their paths.
-    host_mounts: BTreeMap<String, VolumeMount>,
+    host_mounts: BTreeMap<String, volumes::HostMount>,
     starts_in_flight: usize,
     /// Layers of sandboxes that are being made; one entry for each use.
     held: Vec<PathBuf>,

@@ -138,9 +138,11 @@ pub struct Heads {
 }
 
 impl Heads {
-    /// Opens the database at `url` (`postgres://user@host/database` or `sqlite:///path?mode=rwc`) and brings its schema up to date.
+    /// Opens the database at `url` (`postgres://user@host/database` or `sqlite:///path`) and brings its schema up to date. An SQLite file that is not
+    /// there is made, unless the address has parameters, which say what is to be done (`?mode=rw`).
     pub async fn open(url: &str) -> Result<Self, HeadsError> {
-        Ok(Self { database: Database::open(url).await? })
+        let made = url.starts_with("sqlite:") && !url.contains('?');
+        Ok(Self { database: Database::open(&format!("{url}{}", if made { "?mode=rwc" } else { "" })).await? })
     }
 
     /// Opens the SQLite database at `path`, or makes it. Several processes may use one.

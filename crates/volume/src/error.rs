@@ -16,11 +16,11 @@ pub enum VolumeError {
         "{name:?} cannot be a volume's name: use 1 to 63 of a-z, 0-9, '-', '_' and '.', beginning with a letter or digit"
     )]
     Name { name: String },
-    #[error("there is no volume or snapshot {name}")]
+    #[error("there is no {}", of_head(.name))]
     NotFound { name: String },
     #[error("{keeper} does not have the state {manifest} of a volume (any more)")]
     NotKept { keeper: String, manifest: String },
-    #[error("{name} exists already")]
+    #[error("{} exists already", of_head(.name))]
     Exists { name: String },
     #[error(
         "{name} was taken over by another node: what was written here since its last commit is only in this node's log"
@@ -48,6 +48,16 @@ pub enum VolumeError {
     Replay { sequence: u64, source: Errno },
     #[error(transparent)]
     Wal(#[from] WalError),
+}
+
+/// A volume or a snapshot, by the name of its head, for people.
+fn of_head(name: &str) -> String {
+    let parts: Vec<&str> = name.split('/').collect();
+    match parts[..] {
+        ["volumes", volume, "snapshots", snapshot] => format!("snapshot {snapshot} of volume {volume}"),
+        [volume] | ["volumes", volume, _] => format!("volume {volume}"),
+        _ => format!("volume or snapshot {name}"),
+    }
 }
 
 /// Why the log on this node's disk cannot be written or read.

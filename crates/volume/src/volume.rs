@@ -244,6 +244,8 @@ impl Volume {
     /// Inodes that do not exist in the snapshot are stale; whoever has a cache forgets all names now, and these inodes. After an error,
     /// everything: the files may be those of the snapshot nevertheless.
     pub fn restore(&self, snapshot: &str, before: &str) -> Result<Forget, VolumeError> {
+        // Else the state before would be kept for nothing.
+        self.volumes.inspect(&Origin::Snapshot { volume: self.name.clone(), snapshot: snapshot.to_owned() })?;
         let mut committed = self.committed();
         self.commit_under(&mut committed, &Plan::default(), || ())?;
         self.name_state(&committed.head, before, &format!("before {snapshot} was restored"))?;

@@ -116,7 +116,7 @@ async fn take(id: &SandboxId, request: &CheckpointRequest, json: bool, client: &
     if json {
         return output::json(&checkpoint);
     }
-    println!("{}", checkpoint.name);
+    outln!("{}", checkpoint.name);
     eprintln!(
         "{id} stood still for {}; {} of memory take {}, file changes {}",
         output::micros(checkpoint.pause_us),

@@ -46,9 +46,9 @@ fn print(check: &Check) {
         Verdict::Reduced => "reduced",
         Verdict::Missing => "MISSING",
     };
-    println!("{verdict:<8} {:<28} {}", check.name, check.found);
+    outln!("{verdict:<8} {:<28} {}", check.name, check.found);
     if let Some(remedy) = check.remedy.as_ref().filter(|_| check.verdict != Verdict::Ok) {
-        println!("{:<8} {:<28} -> {remedy}", "", "");
+        outln!("{:<8} {:<28} -> {remedy}", "", "");
     }
 }
 
@@ -74,10 +74,10 @@ fn examine(pid: i32, json: bool) -> Result<ExitCode> {
     if json {
         output::json(&Examination { pid, can_be_forked, refusals })?;
     } else if can_be_forked {
-        println!("process {pid} can be forked");
+        outln!("process {pid} can be forked");
     } else {
-        println!("process {pid} cannot be forked:");
-        refusals.iter().for_each(|reason| println!("    {}: {}", reason.kind, reason.reason));
+        outln!("process {pid} cannot be forked:");
+        refusals.iter().for_each(|reason| outln!("    {}: {}", reason.kind, reason.reason));
     }
     Ok(if can_be_forked { ExitCode::SUCCESS } else { ExitCode::from(5) })
 }

@@ -3,7 +3,7 @@
 mod terminal;
 
 use std::{
-    io::{IsTerminal, Write},
+    io::{self, IsTerminal, Write},
     process::ExitCode,
 };
 
@@ -20,7 +20,7 @@ use tokio::{
     sync::mpsc,
 };
 
-use crate::{client::Client, exit::Failure};
+use crate::{client::Client, exit::Failure, output};
 use terminal::RawTerminal;
 
 /// Bytes taken from standard input at once.
@@ -102,8 +102,9 @@ async fn receive(mut from_node: impl AsyncRead + Unpin) -> Result<ExitStatus> {
         decoder.push(&buffer[..length]);
         while let Some(frame) = decoder.next_frame().context("the node's answer is not understood")? {
             match frame {
-                Frame::Stdout(bytes) => show(std::io::stdout(), &bytes),
-                Frame::Stderr(bytes) => show(std::io::stderr(), &bytes),
+                // A reader that has gone does not stop the command: its exit code still counts.
+                Frame::Stdout(bytes) => output::written(show(std::io::stdout(), &bytes)),
+                Frame::Stderr(bytes) => drop(show(std::io::stderr(), &bytes)),
                 Frame::Exit(status) => return Ok(status),
                 Frame::Stdin(_) | Frame::StdinEnd | Frame::Resize(_) => bail!("the node sent a frame of a client"),
             }
@@ -111,9 +112,8 @@ async fn receive(mut from_node: impl AsyncRead + Unpin) -> Result<ExitStatus> {
     }
 }
 
-/// A reader that has gone does not stop the command: its exit code still counts.
-fn show(mut stream: impl Write, bytes: &[u8]) {
-    let _ = stream.write_all(bytes).and_then(|()| stream.flush());
+fn show(mut stream: impl Write, bytes: &[u8]) -> io::Result<()> {
+    stream.write_all(bytes).and_then(|()| stream.flush())
 }
 
 async fn send(mut to_node: impl AsyncWrite + Unpin, mut frames: mpsc::Receiver<Frame>) {

@@ -31,25 +31,25 @@ pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
 
 fn print(detail: &SandboxDetail) {
     let sandbox = &detail.sandbox;
-    println!("id         {}", sandbox.id);
-    println!("template   {}", sandbox.template);
+    outln!("id         {}", sandbox.id);
+    outln!("template   {}", sandbox.template);
     if let Some(parent) = &sandbox.parent {
-        println!("forked of  {parent}");
+        outln!("forked of  {parent}");
     }
-    println!("state      {}", state(sandbox.state));
+    outln!("state      {}", state(sandbox.state));
     if let Some(reason) = &sandbox.reason {
-        println!("because    its memory could not be had: {reason}");
+        outln!("because    its memory could not be had: {reason}");
     }
-    println!("uptime     {}", output::age(detail.uptime_ms));
-    println!("started in {}", output::micros(sandbox.start_us));
-    println!("memory     {} resident, {} its share", output::bytes(detail.rss_bytes), output::bytes(detail.pss_bytes));
-    println!("cgroup     {}", detail.cgroup);
-    println!("directory  {}", detail.directory);
-    println!("layers     {}", detail.layers.join("\n           "));
+    outln!("uptime     {}", output::age(detail.uptime_ms));
+    outln!("started in {}", output::micros(sandbox.start_us));
+    outln!("memory     {} resident, {} its share", output::bytes(detail.rss_bytes), output::bytes(detail.pss_bytes));
+    outln!("cgroup     {}", detail.cgroup);
+    outln!("directory  {}", detail.directory);
+    outln!("layers     {}", detail.layers.join("\n           "));
     for mount in &sandbox.volumes {
-        println!("volume     {}", super::volume::describe_mount(mount));
+        outln!("volume     {}", super::volume::describe_mount(mount));
     }
-    println!();
+    outln!("");
     let row = |process: &api::ProcessInfo| {
         [
             process.pid.to_string(),

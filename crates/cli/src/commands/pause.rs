@@ -56,7 +56,7 @@ pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
         output::json(&paused)?;
         return Ok(ExitCode::SUCCESS);
     }
-    println!("{}", paused.sandbox.id);
+    outln!("{}", paused.sandbox.id);
     eprintln!(
         "{} of memory take {} in the store, file changes {}; {} in all",
         output::bytes(paused.memory_bytes),

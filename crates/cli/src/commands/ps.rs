@@ -23,7 +23,7 @@ pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
     if args.json {
         output::json(&sandboxes)?;
     } else if args.quiet {
-        sandboxes.iter().for_each(|sandbox| println!("{}", sandbox.id));
+        sandboxes.iter().for_each(|sandbox| outln!("{}", sandbox.id));
     } else {
         let rows: Vec<_> = sandboxes.iter().map(row).collect();
         output::table(["ID", "TEMPLATE", "STATE", "AGE", "START", "FORKED FROM"], &rows);

@@ -22,14 +22,14 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
     if args.all {
         let removed: Removed = client.delete("/sandboxes").await?;
-        removed.sandboxes.iter().for_each(|id| println!("{id}"));
+        removed.sandboxes.iter().for_each(|id| outln!("{id}"));
         return Ok(ExitCode::SUCCESS);
     }
     let mut code = ExitCode::SUCCESS;
     for id in &args.ids {
         // The others are removed all the same.
         match client.delete::<Removed>(&format!("/sandboxes/{id}")).await {
-            Ok(_) => println!("{id}"),
+            Ok(_) => outln!("{id}"),
             Err(error) => code = exit::report(&error),
         }
     }

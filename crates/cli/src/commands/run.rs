@@ -49,6 +49,9 @@ pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
 
 /// Ids and start times, and which volumes each has if any has one.
 pub(super) fn print_started(sandboxes: &[Sandbox]) {
+    if sandboxes.is_empty() {
+        return;
+    }
     if sandboxes.iter().any(|sandbox| !sandbox.volumes.is_empty()) {
         let volumes = |sandbox: &Sandbox| {
             let mounts = sandbox.volumes.iter().map(super::volume::describe_mount);

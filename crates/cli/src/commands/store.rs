@@ -68,14 +68,14 @@ async fn verify(args: &JsonArgs, client: &Client) -> Result<ExitCode> {
         output::json(&seen)?;
     } else {
         let StoreVerification { heads, manifests, nodes, segments, chunks, damage, unreachable } = &seen;
-        println!("read {heads} heads, {manifests} manifests, {nodes} tree nodes, {segments} segments, {chunks} chunks");
+        outln!("read {heads} heads, {manifests} manifests, {nodes} tree nodes, {segments} segments, {chunks} chunks");
         for found in damage {
-            println!("damaged: {} (needed by {})", found.problem, found.heads.join(", "));
+            outln!("damaged: {} (needed by {})", found.problem, found.heads.join(", "));
         }
         for found in unreachable {
-            println!("out of reach: {} (needed by {})", found.problem, found.heads.join(", "));
+            outln!("out of reach: {} (needed by {})", found.problem, found.heads.join(", "));
         }
-        println!("{}", verdict(damage.len(), unreachable.len()));
+        outln!("{}", verdict(damage.len(), unreachable.len()));
     }
     Ok(exit_code(seen.damage.len(), seen.unreachable.len()))
 }
@@ -133,7 +133,7 @@ async fn stats(args: &JsonArgs, client: &Client) -> Result<()> {
         ),
     ];
     for (what, value) in lines {
-        println!("{what:<12} {value}");
+        outln!("{what:<12} {value}");
     }
     Ok(())
 }
@@ -144,11 +144,11 @@ pub(super) async fn collect(args: &GcArgs, client: &Client) -> Result<()> {
     if args.json {
         return output::json(&report);
     }
-    println!("{} {}", if report.dry_run { "would remove" } else { "removed" }, tally(report.garbage));
-    println!("spared as too young: {}", tally(report.young));
-    println!("needed: {}", tally(report.kept));
+    outln!("{} {}", if report.dry_run { "would remove" } else { "removed" }, tally(report.garbage));
+    outln!("spared as too young: {}", tally(report.young));
+    outln!("needed: {}", tally(report.kept));
     if report.leases_ended > 0 {
-        println!("leases that were over: {}", report.leases_ended);
+        outln!("leases that were over: {}", report.leases_ended);
     }
     Ok(())
 }
@@ -159,7 +159,7 @@ async fn rotate_key(args: &JsonArgs, client: &Client) -> Result<()> {
         return output::json(&done);
     }
     let KeyRotation { master, keys, wrapped } = done;
-    println!("wrapped by master key {master:?}, and by no other one: {keys} data keys, {wrapped} of them anew");
+    outln!("wrapped by master key {master:?}, and by no other one: {keys} data keys, {wrapped} of them anew");
     Ok(())
 }
 

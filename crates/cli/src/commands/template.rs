@@ -64,13 +64,13 @@ async fn remove(args: &NameArgs, client: &Client) -> Result<ExitCode> {
 }
 
 fn describe(template: &Template) {
-    println!("template {} is ready", template.name);
+    outln!("template {} is ready", template.name);
     let Some(facts) = &template.facts else { return };
     let timings = &facts.timings;
-    println!("  memory    {} ({} in huge pages)", output::bytes(facts.memory_bytes), output::bytes(facts.huge_bytes));
-    println!("  threads   {}, mappings {}, descriptors {}", facts.threads, facts.mappings, facts.descriptors);
-    println!("  warmed in {}", output::micros(timings.ready_us));
-    println!(
+    outln!("  memory    {} ({} in huge pages)", output::bytes(facts.memory_bytes), output::bytes(facts.huge_bytes));
+    outln!("  threads   {}, mappings {}, descriptors {}", facts.threads, facts.mappings, facts.descriptors);
+    outln!("  warmed in {}", output::micros(timings.ready_us));
+    outln!(
         "  paused    {}, zygote built in {}",
         output::micros(timings.pause_us),
         output::micros(timings.capture_us + timings.build_us)
@@ -122,13 +122,14 @@ pub(super) fn parse_time(text: &str) -> Result<Duration, String> {
 }
 
 pub(super) fn parse_bytes(text: &str) -> Result<u64, String> {
-    let wrong = || "give it as a number of bytes, or as 512K, 512M or 4G".to_owned();
+    let wrong = || "give it as a whole number of bytes, or as 512K, 512M, 4G or 1T; less than 16777216T".to_owned();
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
     let shift = match &text[digits.len()..] {
         "" => 0,
         "K" | "k" | "KiB" => 10,
         "M" | "m" | "MiB" => 20,
         "G" | "g" | "GiB" => 30,
+        "T" | "t" | "TiB" => 40,
         _ => return Err(wrong()),
     };
     let number: u64 = digits.parse().map_err(|_| wrong())?;
@@ -145,6 +146,7 @@ mod tests {
         assert_eq!(parse_time("1.5s"), Ok(Duration::from_millis(1500)));
         assert_eq!(parse_time("2m"), Ok(Duration::from_secs(120)));
         assert_eq!(parse_bytes("512M"), Ok(512 << 20));
+        assert_eq!(parse_bytes("16777215T"), Ok(16777215 << 40));
         for wrong in ["", "0s", "-1s", "x"] {
             assert!(parse_time(wrong).is_err(), "{wrong}");
         }

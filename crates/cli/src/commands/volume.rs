@@ -22,7 +22,7 @@ Examples:
     pando template build agent --mount-point /workspace --cwd /workspace -- /usr/bin/agent
     pando run agent --volume ws:/workspace
     pando volume snapshot ws before-the-refactoring --note 'all tests pass'
-    pando volume diff ws before-the-refactoring
+    pando volume diff ws@before-the-refactoring
     pando volume restore ws before-the-refactoring
     pando volume fork ws@before-the-refactoring experiment
     pando volume mount ws /mnt/ws
@@ -36,7 +36,7 @@ pub(crate) enum Command {
     Ls(JsonArgs),
     /// Show everything about a volume.
     Inspect(state::NameArgs),
-    /// Remove volumes that nobody has mounted, or snapshots. Snapshots of a removed volume stay.
+    /// Remove volumes that nobody has mounted, or snapshots. Prints what is gone. Snapshots of a removed volume stay, and are those of a new volume of its name.
     Rm(state::RmArgs),
     /// Show what volumes hold, and what was done with them on this node.
     Usage(JsonArgs),
@@ -56,6 +56,31 @@ pub(crate) enum Command {
     Unmount(mount::UnmountArgs),
 }
 
+impl Command {
+    /// What becomes of it at an interrupt.
+    pub(crate) fn interrupted(&self) -> &'static str {
+        match self {
+            Self::Create(_)
+            | Self::Rm(_)
+            | Self::Snapshot(_)
+            | Self::Restore(_)
+            | Self::Fork(_)
+            | Self::Mount(_)
+            | Self::Unmount(_) => "a change that was begun is completed",
+            Self::Import(_) => "what was unpacked whole by then stays",
+            Self::Ls(_)
+            | Self::Inspect(_)
+            | Self::Usage(_)
+            | Self::Log(_)
+            | Self::Diff(_)
+            | Self::Export(_)
+            | Self::Cat(_)
+            | Self::Verify(_)
+            | Self::Gc(_) => "",
+        }
+    }
+}
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct JsonArgs {
     /// Print JSON.
@@ -68,7 +93,7 @@ pub(crate) async fn run(command: Command, client: &Client) -> Result<ExitCode> {
         Command::Create(args) => state::create(args, client).await?,
         Command::Ls(args) => state::list(&args, client).await?,
         Command::Inspect(args) => state::inspect(&args, client).await?,
-        Command::Rm(args) => state::remove(&args, client).await?,
+        Command::Rm(args) => return state::remove(&args, client).await,
         Command::Usage(args) => state::usage(&args, client).await?,
         Command::Snapshot(args) => history::snapshot(args, client).await?,
         Command::Log(args) => history::log(&args, client).await?,

@@ -31,6 +31,8 @@ fn place(error: &Error) -> (StatusCode, ErrorCode) {
         | Error::ResumedElsewhere(_)
         | Error::PortClosed { .. }
         | Error::HostPath { .. }
+        | Error::HostBusy { .. }
+        | Error::OfPaused { .. }
         | Error::CheckpointExists(_) => (StatusCode::CONFLICT, ErrorCode::Conflict),
         Error::StateGone { error } => (StatusCode::NOT_FOUND, error.code),
         Error::VolumeRefused { status, error } => {
@@ -91,7 +93,9 @@ fn hint(error: &Error) -> Option<String> {
         }
         Error::VolumeRefused { error, .. } | Error::StateGone { error } => return error.hint.clone(),
         Error::NotMounted { .. } => "`pando volume inspect NAME` shows who holds a volume",
-        Error::HostPath { .. } => "name an empty directory that nothing is mounted on",
+        Error::HostPath { .. } => "name a directory that nothing is mounted on",
+        Error::HostBusy { .. } => "leave the directory, or end what works there: `fuser -vm DIRECTORY` shows it",
+        Error::OfPaused { .. } => "it could not be resumed without: `pando resume ID`, or `pando rm ID`, first",
         Error::NotPaused { .. } => "`pando ps` shows the states of all sandboxes",
         Error::BeingResumed(_) => "wait until it runs: `pando ps`",
         Error::HeldElsewhere { .. } => {
@@ -104,7 +108,7 @@ fn hint(error: &Error) -> Option<String> {
         Error::NotRunning { .. } => "`pando logs` shows its output; `pando rm` removes it",
         Error::PortClosed { .. } => "`pando logs` may say why; the port is that of the program inside",
         Error::CannotFork { .. } => {
-            "`pando doctor --process PID` says the same of a running process; change the program and build again"
+            "`pando doctor --process PID` says the same of a running process; end what `pando exec` has started in it, or change the program and build again"
         }
         Error::ProgramMissing { .. } => {
             "it is looked for inside the sandbox: home directories, /tmp and /var/tmp of the host are hidden there; a script's interpreter may be what is missing"
@@ -114,7 +118,7 @@ fn hint(error: &Error) -> Option<String> {
             "it may have reached its memory limit: `pando template build --memory 8G ...` sets another one"
         }
         Error::ProgramEnded { .. } => {
-            "run the command by itself; it runs as uid 1000 without network access and with other home directories hidden"
+            "run the command by itself; it runs as uid 1000 without network access; home directories, /tmp and /var/tmp of the host are hidden there"
         }
         Error::NotReadyInTime { .. } => {
             "say when it is ready with --port, --ready-file or --ready, or give it more time with --ready-timeout"
@@ -152,6 +156,8 @@ fn details(error: &Error) -> Vec<String> {
         | Error::Volumes { .. }
         | Error::NotMounted { .. }
         | Error::HostPath { .. }
+        | Error::HostBusy { .. }
+        | Error::OfPaused { .. }
         | Error::NoTemplate(_)
         | Error::NothingToRun(_)
         | Error::NoSandbox(_)

@@ -16,7 +16,10 @@ use axum::{
 use base::id::VolumeName;
 
 use super::handlers::{Request, finish, parse};
-use crate::{error::Result, node::Node};
+use crate::{
+    error::{Error, Result},
+    node::Node,
+};
 
 type Shared = State<Arc<Node>>;
 
@@ -26,6 +29,16 @@ pub(super) async fn pass_on(State(node): Shared, mut request: Whole) -> Result<R
     let mut answer = node.ask_volumes(request).await?.map(Body::new);
     of_this_connection(answer.headers_mut());
     Ok(answer)
+}
+
+/// As [`pass_on`], unless a sandbox that is paused here is to have the volume again.
+pub(super) async fn remove(State(node): Shared, Path(name): Path<String>, request: Whole) -> Result<Response> {
+    let name: VolumeName = parse(&name)?;
+    let sandboxes = node.state().paused_with(&name);
+    if !sandboxes.is_empty() {
+        return Err(Error::OfPaused { volume: name, sandboxes });
+    }
+    pass_on(State(node), request).await
 }
 
 /// As [`pass_on`], of what concerns all that is in a volume now: what programs here have written through mappings, too.

@@ -6,7 +6,7 @@
 //!
 //! What a killed node has left is told by the mounts themselves: a record without one is removed by the next node.
 
-use std::{fs, os::fd::AsFd, path::Path, sync::Arc};
+use std::{fs, os::fd::AsFd, path::Path, sync::Arc, time::Duration};
 
 use api::{MountRequest, VolumeMount};
 use base::id::VolumeName;
@@ -15,6 +15,8 @@ use rustix::{
     io::Errno,
     mount::{MoveMountFlags, UnmountFlags, move_mount, unmount},
 };
+
+use tokio::time::interval;
 
 use super::{Node, images::remove_quietly, volumes::HOST};
 use crate::{
@@ -25,6 +27,9 @@ use crate::{
 
 const MOUNTS: &str = "/proc/self/mountinfo";
 
+/// How often it is looked whether somebody else has taken one off.
+const CHECK: Duration = Duration::from_secs(2);
+
 impl Node {
     /// Mounts a volume on a directory.
     pub(crate) async fn mount_on_host(
@@ -33,12 +38,17 @@ impl Node {
         request: MountRequest,
     ) -> Result<VolumeMount> {
         let path = self.usable_directory(&request.path)?;
+        // Somebody else may just have taken another one off.
+        self.check_host_mounts().await;
         let MountRequest { read_only, snapshot, .. } = request;
         let mount = VolumeMount { volume, path: path.clone(), read_only, snapshot };
         self.state().begin_host_mount(&mount)?;
         let mounted = self.attach_on_host(&mount).await;
         match &mounted {
-            Ok(()) => tracing::info!(volume = %mount.volume, path, "mounted"),
+            Ok(()) => {
+                self.state().end_attaching(&path);
+                tracing::info!(volume = %mount.volume, path, "mounted");
+            }
             Err(_) => self.forget_host_mount(&path).await,
         }
         mounted.map(|()| mount)
@@ -81,7 +91,11 @@ impl Node {
             .flatten()
             .find_map(|path| self.state().host_mount(&path).filter(|mount| mount.volume == *volume).cloned());
         let known = known.ok_or_else(not_mounted)?;
-        detach(known.path.clone(), UnmountFlags::NOFOLLOW).await?;
+        let known = self.state().begin_detaching(&known.path).ok_or_else(not_mounted)?;
+        if let Err(error) = detach(known.path.clone(), UnmountFlags::NOFOLLOW).await {
+            self.state().end_attaching(&known.path);
+            return Err(error);
+        }
         self.forget_host_mount(&known.path).await;
         Ok(())
     }
@@ -97,13 +111,28 @@ impl Node {
         self.state().end_host_mount(path);
     }
 
-    /// Of what earlier nodes have recorded, forgets what is not mounted any more.
+    /// Forgets what is not mounted any more, of an earlier node or because somebody else has taken it off.
     pub(super) async fn check_host_mounts(self: &Arc<Self>) {
-        let mounted = fs::read_to_string(MOUNTS).unwrap_or_default();
+        // In this order: what comes to be in between is not looked for.
         let recorded = self.state().host_mounts();
+        if recorded.is_empty() {
+            return;
+        }
+        let Ok(mounted) = fs::read_to_string(MOUNTS) else { return };
         for mount in recorded.into_iter().filter(|mount| !is_mounted(&mounted, &mount.path)) {
-            tracing::warn!(volume = %mount.volume, path = mount.path, "it is not mounted any more");
-            self.forget_host_mount(&mount.path).await;
+            let gone = self.state().begin_detaching(&mount.path);
+            if gone.is_some() {
+                tracing::warn!(volume = %mount.volume, path = mount.path, "it is not mounted any more");
+                self.forget_host_mount(&mount.path).await;
+            }
+        }
+    }
+
+    pub(super) async fn watch_host_mounts(self: Arc<Self>) {
+        let mut interval = interval(CHECK);
+        loop {
+            interval.tick().await;
+            self.check_host_mounts().await;
         }
     }
 
@@ -144,9 +173,7 @@ async fn detach(path: String, flags: UnmountFlags) -> Result<()> {
     let unmount = move || match unmount(&path, flags) {
         // Somebody else has taken it off.
         Ok(()) | Err(Errno::INVAL | Errno::NOENT) => Ok(()),
-        Err(Errno::BUSY) => {
-            Err(Error::HostPath { path, reason: "somebody works there, or has a file open".to_owned() })
-        }
+        Err(Errno::BUSY) => Err(Error::HostBusy { path }),
         Err(errno) => Err(errno).at("unmount", Path::new(&path)),
     };
     tokio::task::spawn_blocking(unmount).await.doing("unmount the volume")?

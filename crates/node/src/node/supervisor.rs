@@ -54,7 +54,6 @@ impl Node {
         self.pool_work.notify_one();
         let pool = tokio::spawn(Arc::clone(&self).fill_pool(stop.clone()));
         self.take_up_pauses();
-        self.check_host_mounts().await;
         // Somebody may hold volumes of whom no record is left.
         self.sweep_work.notify_one();
         let mut background = JoinSet::new();
@@ -62,6 +61,7 @@ impl Node {
         background.spawn(Arc::clone(&self).sweep_leftovers());
         background.spawn(Arc::clone(&self).remove_all_unseen(unseen));
         background.spawn(Arc::clone(&self).keep_pager());
+        background.spawn(Arc::clone(&self).watch_host_mounts());
         background.spawn(Arc::clone(&self).bound_outputs(OUTPUT_CHECK));
         // To the very end: what is removed at the shutdown has to be reaped as well.
         tokio::spawn(orphans::reap());

@@ -10,7 +10,24 @@ use crate::{
     records::SandboxRecord,
 };
 
+/// A volume on a directory of the host.
+#[derive(Debug)]
+pub(super) struct HostMount {
+    mount: VolumeMount,
+    /// Between its being attached and its being taken off.
+    attached: bool,
+}
+
 impl State {
+    /// Sandboxes that are paused here and are to have a volume again.
+    pub(crate) fn paused_with(&self, volume: &VolumeName) -> Vec<SandboxId> {
+        let paused = |record: &&SandboxRecord| matches!(record.state, SandboxState::Paused | SandboxState::Pausing);
+        let has = |record: &&SandboxRecord| {
+            record.volumes.iter().any(|mount| mount.volume == *volume && mount.snapshot.is_none())
+        };
+        self.sandboxes.values().filter(paused).filter(has).map(|record| record.id.clone()).collect()
+    }
+
     /// A sandbox may hold volumes from here on.
     pub(crate) fn begin_holding(&mut self, id: &SandboxId) {
         self.holding.insert(id.clone());
@@ -24,11 +41,25 @@ impl State {
     /// Admits a mount on a directory of the host: one there.
     pub(crate) fn begin_host_mount(&mut self, mount: &VolumeMount) -> Result<()> {
         if let Some(there) = self.host_mounts.get(&mount.path) {
-            let reason = format!("volume {} is mounted there", there.volume);
+            let reason = format!("volume {} is mounted there", there.mount.volume);
             return Err(Error::HostPath { path: mount.path.clone(), reason });
         }
-        self.host_mounts.insert(mount.path.clone(), mount.clone());
+        self.host_mounts.insert(mount.path.clone(), HostMount { mount: mount.clone(), attached: false });
         Ok(())
+    }
+
+    /// It is there for everybody to see.
+    pub(crate) fn end_attaching(&mut self, path: &str) {
+        if let Some(there) = self.host_mounts.get_mut(path) {
+            there.attached = true;
+        }
+    }
+
+    /// Whoever gets a mount here is the one who takes it off, or forgets it.
+    pub(crate) fn begin_detaching(&mut self, path: &str) -> Option<VolumeMount> {
+        let there = self.host_mounts.get_mut(path).filter(|there| there.attached)?;
+        there.attached = false;
+        Some(there.mount.clone())
     }
 
     /// Nothing is mounted there any more.
@@ -38,7 +69,7 @@ impl State {
 
     /// What is mounted on a directory of the host.
     pub(crate) fn host_mount(&self, path: &str) -> Option<&VolumeMount> {
-        self.host_mounts.get(path)
+        self.host_mounts.get(path).map(|there| &there.mount)
     }
 
     /// A mount here by which a volume can be written, and who holds it.
@@ -50,12 +81,12 @@ impl State {
             .values()
             .filter(alive)
             .flat_map(|record| record.volumes.iter().map(|mount| (mount, record.id.to_string())));
-        let on_host = self.host_mounts.values().map(|mount| (mount, format!("{HOST}{}", mount.path)));
+        let on_host = self.host_mounts.values().map(|HostMount { mount, .. }| (mount, format!("{HOST}{}", mount.path)));
         in_sandbox.chain(on_host).find(|(mount, _)| writes(mount)).map(|(mount, holder)| (mount.clone(), holder))
     }
 
     /// All that is mounted on directories of the host.
     pub(crate) fn host_mounts(&self) -> Vec<VolumeMount> {
-        self.host_mounts.values().cloned().collect()
+        self.host_mounts.values().map(|there| there.mount.clone()).collect()
     }
 }

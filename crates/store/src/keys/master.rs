@@ -62,6 +62,9 @@ impl MasterKeys {
             make_file(path).map_err(|error| refuse(format!("it could not be made: {error}")))?;
         }
         let about = fs::metadata(path).map_err(|error| refuse(error.to_string()))?;
+        if !about.is_file() {
+            return Err(refuse("it is not a file".to_owned()));
+        }
         if about.permissions().mode() & 0o077 != 0 {
             return Err(refuse("others may read it; chmod 600 it".to_owned()));
         }
@@ -85,7 +88,10 @@ impl MasterKeys {
 fn make_file(path: &Path) -> std::io::Result<()> {
     let mut secret = Zeroizing::new([0; 32]);
     base::id::fill_random(&mut secret[..]);
-    let line = Zeroizing::new(format!("first:{}\n", base::id::hex(&secret[..])));
+    // Of two files that were made each names its own key: of a store that was sealed with the other one it can be told that the key is missing, not the store damaged.
+    let mut name = [0; 4];
+    base::id::fill_random(&mut name);
+    let line = Zeroizing::new(format!("k{}:{}\n", base::id::hex(&name), base::id::hex(&secret[..])));
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;
     let draft = folder.join(format!(".{}.new", base::id::random_uuid()));

@@ -292,7 +292,9 @@ fn master_keys_come_from_a_file_that_only_its_owner_reads() {
     use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("deep/master.keys");
-    assert_eq!(MasterKeys::from_file(&path).unwrap().current(), "first");
+    let current = MasterKeys::from_file(&path).unwrap().current().to_owned();
+    assert_ne!(MasterKeys::from_file(&folder.path().join("other.keys")).unwrap().current(), current);
+    assert!(MasterKeys::from_file(folder.path()).is_err(), "a folder");
     let made = fs::read_to_string(&path).unwrap();
     MasterKeys::from_file(&path).unwrap();
     assert_eq!(fs::read_to_string(&path).unwrap(), made, "an existing file is not made anew");

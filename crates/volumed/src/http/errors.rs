@@ -80,7 +80,10 @@ fn place_of_errno(errno: Errno) -> Place {
 /// What the user should do next.
 fn hint(failure: &Failure) -> Option<String> {
     let text = match failure {
-        Failure::Volume(VolumeError::NotFound { .. }) => "`pando volume ls` shows what there is",
+        Failure::Volume(VolumeError::NotFound { .. }) => {
+            "`pando volume ls` and `pando volume log NAME` show what there is; `pando volume create` makes a volume"
+        }
+        Failure::Volume(VolumeError::Exists { .. }) => "give another name, or remove that one: `pando volume rm`",
         Failure::Volume(VolumeError::NotKept { .. }) => {
             "the checkpoint was removed or replaced: `pando checkpoint inspect NAME` shows what it has now"
         }

@@ -211,6 +211,9 @@ impl Table {
         let mut holders = self.link.holders(&source);
         if source.is_current() {
             holders.extend(self.link.holders(&Source::followed(source.volume.clone())));
+            // Who has it since before another node took it over, and its own copy, holds both.
+            holders.sort_unstable();
+            holders.dedup();
         }
         if !holders.is_empty() {
             return Err(Failure::Held { what: source, holders });

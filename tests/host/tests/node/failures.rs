@@ -1,5 +1,7 @@
 //! Failures that a user meets: the exit code, what is said, and that nothing stays of it.
 
+use std::{fs, process::Command};
+
 use anyhow::{Context, Result, ensure};
 use pando_host_tests::{
     node::{Node, Setting},
@@ -229,8 +231,26 @@ fn second_node() -> Result<()> {
     ensure!(!std::path::Path::new(&other_socket).exists(), "the second node leaves a socket");
     let answer = node.pando(&["node", "--state", &other])?;
     ensure!(answer.code == 1 && answer.stderr.contains("another node listens on"), "{answer}");
+    expect_no_groups(&other)?;
+    let database = format!("sqlite://{other}/nowhere/heads.db");
+    let answer = node.pando_at(other_socket.as_ref(), &["node", "--state", &other, "--database", &database])?;
+    ensure!(answer.code == 1 && answer.stderr.contains("cannot open the database"), "{answer}");
+    let answer = node.pando_at(other_socket.as_ref(), &["node", "--state", &other, "--master-keys", &other])?;
+    ensure!(answer.code == 1 && answer.stderr.contains("it is not a file"), "{answer}");
+    expect_no_groups(&other)?;
     node.info().context("the first node does not answer any more")?;
     node.finish()
+}
+
+/// Of a node that could not start.
+fn expect_no_groups(state: &str) -> Result<()> {
+    // It did not come that far if there is none.
+    let Ok(record) = fs::read(format!("{state}/node.json")) else { return Ok(()) };
+    let record = String::from_utf8_lossy(&record).into_owned();
+    let id = record.split("\"id\":\"").nth(1).and_then(|rest| rest.split('"').next()).context("no id")?;
+    let found = Command::new("find").args(["/sys/fs/cgroup", "-name", &format!("pando-{id}")]).output()?;
+    ensure!(found.stdout.is_empty(), "left: {}", String::from_utf8_lossy(&found.stdout));
+    Ok(())
 }
 
 fn ephemeral() -> Result<()> {

@@ -1,6 +1,10 @@
 //! What programs print and read: logs, streams and terminals of exec.
 
-use std::time::{Duration, Instant};
+use std::{
+    fs::File,
+    process::Stdio,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, Result, ensure};
 use base::limits::LOG_BYTES_MAX;
@@ -11,6 +15,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("output::the_log_of_a_copy_is_its_own_from_its_first_instant", || case(logs)),
         Case::new("output::a_log_is_bounded_and_keeps_the_newest", || case(bounded)),
         Case::new("output::exec_carries_streams_and_terminals", || case(streams)),
+        Case::new("output::a_reader_that_has_gone_is_no_failure_and_a_full_disk_is_one", || case(unread)),
     ]
 }
 
@@ -85,6 +90,26 @@ fn bounded(node: &Node) -> Result<()> {
         ensure!(Instant::now() < deadline, "{bytes} bytes; the end: {:?}", log.get(log.len().saturating_sub(40)..));
         std::thread::sleep(Duration::from_millis(100));
     }
+}
+
+fn unread(node: &Node) -> Result<()> {
+    node.build_geo("geo", &["--nidx", "2"])?;
+    let id = node.run("geo", 1)?[0].id.to_string();
+    for command in [&["ps"][..], &["inspect", &id], &["exec", &id, "--", "seq", "100000"], &["run", "geo", "-n", "2"]] {
+        let ended = |stdout: Stdio| node.command_of(command).stdout(stdout).output();
+        let full = ended(File::options().write(true).open("/dev/full")?.into())?;
+        let said = String::from_utf8_lossy(&full.stderr).into_owned();
+        ensure!(
+            full.status.code() == Some(1) && said.contains("cannot write to standard output"),
+            "{command:?}: {said}"
+        );
+        let (reader, writer) = std::io::pipe()?;
+        drop(reader);
+        let gone = ended(writer.into())?;
+        let said = String::from_utf8_lossy(&gone.stderr).into_owned();
+        ensure!(gone.status.success() && !said.contains("panicked"), "{command:?}: {:?} {said}", gone.status);
+    }
+    node.ok(&["rm", "--all"]).map(drop)
 }
 
 fn streams(node: &Node) -> Result<()> {

@@ -123,7 +123,19 @@ fn shared(node: &Node) -> Result<()> {
     drop(busy);
     node.ok(&["volume", "unmount", "ws", &here.display().to_string()])?;
     ensure!(fs::read_dir(&here)?.next().is_none(), "still mounted");
-    node.ok(&["volume", "rm", "ws"])?;
+    // Taken off by other means.
+    node.ok(&["volume", "mount", "ws", &here.display().to_string()])?;
+    rustix::mount::unmount(&here, rustix::mount::UnmountFlags::empty())?;
+    node.ok(&["volume", "mount", "ws", &here.display().to_string()])?;
+    rustix::mount::unmount(&here, rustix::mount::UnmountFlags::empty())?;
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !node.ok(&["volume", "inspect", "ws"])?.contains("mounted by   nobody") {
+        ensure!(Instant::now() < deadline, "it still counts as mounted");
+        sleep(Duration::from_millis(100));
+    }
+    // One that cannot be removed keeps no other.
+    let answer = node.pando(&["volume", "rm", "nowhere", "ws"])?;
+    ensure!(answer.code == 4 && answer.stdout == "ws\n" && answer.stderr.contains("no volume nowhere"), "{answer}");
     fails(node, &["volume", "inspect", "ws"], 4, "ws")
 }
 
@@ -230,6 +242,7 @@ fn paused(node: &Node) -> Result<()> {
         let text = format!("round {round}");
         write_by_mapping(node, &writer, &text)?;
         node.ok(&["pause", &writer])?;
+        fails(node, &["volume", "rm", "ws"], 1, &format!("held by {writer}, paused"))?;
         ensure!(node.ok(&["volume", "cat", "ws", "page"])?.starts_with(&text), "what was written through a mapping");
         node.ok(&["resume", &writer])?;
         node.shell(&writer, "test -e /workspace/go")?;

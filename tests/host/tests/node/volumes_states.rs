@@ -34,6 +34,8 @@ fn history(node: &Node) -> Result<()> {
     ensure!(log.contains("before") && log.contains("all is well"), "{log}");
     ensure!(node.ok(&["volume", "cat", "ws@before", "a"])? == "first\n");
     node.ok(&["volume", "fork", "ws@before", "copy"])?;
+    fails(node, &["volume", "restore", "ws", "nothing"], 4, "no snapshot nothing of volume ws")?;
+    ensure!(node.ok(&["volume", "log", "ws"])?.lines().count() == log.lines().count(), "a snapshot of nothing");
     let kept = node.ok(&["volume", "restore", "ws", "before"])?.trim_end().to_owned();
     ensure!(node.shell(&id, "cd /workspace; cat a d/k; ls")? == "first\nkept\na\nd\n", "what it was");
     ensure!(node.ok(&["volume", "cat", &format!("ws@{kept}"), "b"])? == "new\n", "what it was before is kept");

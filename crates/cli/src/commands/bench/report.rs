@@ -69,9 +69,9 @@ impl Report {
 
     pub(super) fn print(&self) {
         for fact in &self.machine {
-            println!("{}: {}", fact.what, fact.value);
+            outln!("{}: {}", fact.what, fact.value);
         }
-        println!();
+        outln!("");
         let cells = |row: &Row| {
             [
                 row.case.clone(),
@@ -84,9 +84,9 @@ impl Report {
         };
         let rows: Vec<[String; 6]> = self.rows.iter().map(cells).collect();
         output::table(["CASE", "N", "MEDIAN", "MEAN", "P99", ""], &rows);
-        println!();
+        outln!("");
         for fact in &self.facts {
-            println!("{}: {}", fact.what, fact.value);
+            outln!("{}: {}", fact.what, fact.value);
         }
     }
 }

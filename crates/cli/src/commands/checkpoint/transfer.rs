@@ -50,14 +50,14 @@ pub(super) async fn verify(args: &VerifyArgs, client: &Client) -> Result<ExitCod
         output::json(&seen)?;
     } else {
         let CheckpointVerification { segments, chunks, pages, files, damage, unreachable, .. } = &seen;
-        println!("read {segments} segments, {chunks} chunks, {pages} pages of memory, {files} files");
+        outln!("read {segments} segments, {chunks} chunks, {pages} pages of memory, {files} files");
         for found in damage {
-            println!("damaged: {}: {}", found.part, found.problem);
+            outln!("damaged: {}: {}", found.part, found.problem);
         }
         for found in unreachable {
-            println!("out of reach: {}: {}", found.part, found.problem);
+            outln!("out of reach: {}: {}", found.part, found.problem);
         }
-        println!("{}", verdict(damage.len(), unreachable.len()));
+        outln!("{}", verdict(damage.len(), unreachable.len()));
     }
     Ok(exit_code(seen.damage.len(), seen.unreachable.len()))
 }
@@ -79,6 +79,6 @@ pub(super) async fn import(args: &ImportArgs, client: &Client) -> Result<()> {
     if args.json {
         return output::json(&checkpoint);
     }
-    println!("{}", checkpoint.name);
+    outln!("{}", checkpoint.name);
     Ok(())
 }

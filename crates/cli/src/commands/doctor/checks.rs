@@ -145,14 +145,18 @@ fn capabilities() -> Check {
     )
 }
 
-fn filesystem(name: &'static str, shown: &'static str, otherwise: Verdict, remedy: &str) -> Check {
+fn is_known(filesystem: &str) -> bool {
     let known = read("/proc/filesystems").unwrap_or_default();
-    let good = known.lines().any(|line| line.split_ascii_whitespace().last() == Some(name));
+    known.lines().any(|line| line.split_ascii_whitespace().last() == Some(filesystem))
+}
+
+fn filesystem(name: &'static str, shown: &'static str, otherwise: Verdict, remedy: &str) -> Check {
+    let good = is_known(name);
     check(shown, good, otherwise, if good { "available" } else { "not in /proc/filesystems" }, remedy)
 }
 
 fn fuse() -> Check {
-    let known = read("/proc/filesystems").is_some_and(|known| known.lines().any(|line| line.trim() == "fuse"));
+    let known = is_known("fuse");
     let opened = fs::File::options().read(true).write(true).open("/dev/fuse");
     let found = match (known, &opened) {
         (true, Ok(_)) => "available".to_owned(),

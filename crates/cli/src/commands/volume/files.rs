@@ -4,9 +4,10 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use base::id::VolumeName;
+use hyper::header;
 
 use super::State;
-use crate::{client::Client, output, transfer};
+use crate::{client::Client, exit::Failure, output, transfer};
 
 /// Write all of a volume, or of a snapshot, into a tar archive. THE FILE IS NOT ENCRYPTED.
 #[derive(Debug, clap::Args)]
@@ -56,7 +57,15 @@ pub(super) async fn cat(args: &CatArgs, client: &Client) -> Result<()> {
     let path = encoded(args.path.trim_start_matches('/'));
     let path = format!("/volumes/{}/files/{path}{}", args.volume.volume, args.volume.query('?'));
     let advice = "the node's log says why";
-    transfer::write(std::path::Path::new(transfer::STANDARD), client.get_stream(&path), advice).await.map(drop)
+    let file = async {
+        let answer = client.get_stream(&path).await?;
+        // Of a directory its entries come, as JSON; what a file has, is not said of what kind it is.
+        match answer.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == "application/json") {
+            true => Err(Failure::Usage(format!("{} is a directory", args.path)).into()),
+            false => Ok(answer),
+        }
+    };
+    transfer::write(std::path::Path::new(transfer::STANDARD), file, advice).await.map(drop)
 }
 
 /// Percent-encoded but for slashes, as a part of an address (RFC 3986, 2.3).

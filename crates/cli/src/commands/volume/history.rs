@@ -44,6 +44,9 @@ pub(crate) struct RestoreArgs {
     volume: VolumeName,
     /// The snapshot.
     snapshot: SnapshotName,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
 }
 
 /// Make a volume that begins with what another has, now or at a snapshot, or with what a checkpoint has of it. It takes no time and no
@@ -57,6 +60,9 @@ pub(crate) struct ForkArgs {
     /// What the volume held when this checkpoint was taken of a sandbox that wrote it. The volume may be gone since.
     #[arg(long, value_name = "NAME")]
     checkpoint: Option<TemplateName>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
 }
 
 /// Show which paths differ between two states of a volume, or of volumes that were forked, one a line, without reading files.
@@ -79,7 +85,7 @@ pub(super) async fn snapshot(args: SnapshotArgs, client: &Client) -> Result<()> 
     if args.json {
         return output::json(&taken);
     }
-    println!("{}", taken.snapshot);
+    outln!("{}", taken.snapshot);
     Ok(())
 }
 
@@ -99,7 +105,10 @@ pub(super) async fn log(args: &LogArgs, client: &Client) -> Result<()> {
 pub(super) async fn restore(args: RestoreArgs, client: &Client) -> Result<()> {
     let request = RestoreRequest { snapshot: args.snapshot };
     let restored: Restored = client.post(&format!("/volumes/{}/restore", args.volume), &request).await?;
-    println!("{}", restored.before);
+    if args.json {
+        return output::json(&restored);
+    }
+    outln!("{}", restored.before);
     eprintln!("what it was before is kept: `pando volume restore {} {}` goes back", args.volume, restored.before);
     Ok(())
 }
@@ -112,7 +121,10 @@ pub(super) async fn fork(args: ForkArgs, client: &Client) -> Result<()> {
     };
     let request = ForkVolumeRequest { name: args.name, snapshot, state };
     let forked: Volume = client.post(&format!("/volumes/{volume}/fork"), &request).await?;
-    println!("{}", forked.name);
+    if args.json {
+        return output::json(&forked);
+    }
+    outln!("{}", forked.name);
     Ok(())
 }
 
@@ -133,9 +145,9 @@ pub(super) async fn diff(args: &DiffArgs, client: &Client) -> Result<()> {
     client
         .get_lines(&path, |change: VolumeChange| {
             if args.json {
-                println!("{}", serde_json::to_string(&change)?);
+                outln!("{}", serde_json::to_string(&change)?);
             } else {
-                println!("{}", line(&change));
+                outln!("{}", line(&change));
             }
             Ok(())
         })

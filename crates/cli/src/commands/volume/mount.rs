@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use api::{MountRequest, UnmountRequest, VolumeMount};
-use base::id::VolumeName;
 
 use super::State;
 use crate::client::Client;
@@ -26,8 +25,8 @@ pub(crate) struct MountArgs {
 /// Take a volume off a directory of this machine.
 #[derive(Debug, clap::Args)]
 pub(crate) struct UnmountArgs {
-    /// Name of the volume.
-    volume: VolumeName,
+    /// Name of the volume, or VOLUME@SNAPSHOT as it was mounted.
+    volume: State,
     /// The directory.
     directory: PathBuf,
 }
@@ -36,13 +35,13 @@ pub(super) async fn mount(args: MountArgs, client: &Client) -> Result<()> {
     let request =
         MountRequest { path: absolute(&args.directory)?, read_only: args.read_only, snapshot: args.volume.snapshot };
     let mount: VolumeMount = client.post(&format!("/volumes/{}/mount", args.volume.volume), &request).await?;
-    println!("{}", describe_mount(&mount));
+    outln!("{}", describe_mount(&mount));
     Ok(())
 }
 
 pub(super) async fn unmount(args: UnmountArgs, client: &Client) -> Result<()> {
     let request = UnmountRequest { path: absolute(&args.directory)? };
-    client.post(&format!("/volumes/{}/unmount", args.volume), &request).await
+    client.post(&format!("/volumes/{}/unmount", args.volume.volume), &request).await
 }
 
 /// The node may have another working directory.

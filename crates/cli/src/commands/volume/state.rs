@@ -16,7 +16,7 @@ use crate::{
         store::{exit_code, verdict},
         template::parse_bytes,
     },
-    output,
+    exit, output,
 };
 
 /// Make an empty volume. It takes no room, however large it may become.
@@ -88,7 +88,7 @@ pub(super) async fn create(args: CreateArgs, client: &Client) -> Result<()> {
     if args.json {
         return output::json(&made);
     }
-    println!("{}", made.name);
+    outln!("{}", made.name);
     Ok(())
 }
 
@@ -132,47 +132,47 @@ pub(super) async fn inspect(args: &NameArgs, client: &Client) -> Result<()> {
 }
 
 fn print(volume: &Volume) {
-    println!("name         {}", volume.name);
+    outln!("name         {}", volume.name);
     match &volume.usage {
         Some(usage) => {
-            println!("data         {} of {}", output::bytes(usage.bytes), output::bytes(usage.bytes_max));
-            println!("inodes       {} of {}", usage.inodes, usage.inodes_max);
+            outln!("data         {} of {}", output::bytes(usage.bytes), output::bytes(usage.bytes_max));
+            outln!("inodes       {} of {}", usage.inodes, usage.inodes_max);
         }
-        None => println!("data         cannot be read now"),
+        None => outln!("data         cannot be read now"),
     }
     match volume.durability {
-        Some(VolumeDurability::Local) => println!("fsync        on this machine's disk"),
-        Some(VolumeDurability::Object) => println!("fsync        in the object store"),
+        Some(VolumeDurability::Local) => outln!("fsync        on this machine's disk"),
+        Some(VolumeDurability::Object) => outln!("fsync        in the object store"),
         None => {}
     }
-    println!("made         {} ago", age(volume.created_ms));
-    println!("last commit  {} ago", age(volume.committed_ms));
+    outln!("made         {} ago", age(volume.created_ms));
+    outln!("last commit  {} ago", age(volume.committed_ms));
     let Some(open) = &volume.open else {
-        println!("here         not open");
+        outln!("here         not open");
         return;
     };
     let holders = if open.holders.is_empty() { "nobody".to_owned() } else { open.holders.join("\n             ") };
-    println!("mounted by   {holders}");
+    outln!("mounted by   {holders}");
     if open.followed {
-        println!(
+        outln!(
             "followed     another node writes it; its commits were looked for {} ago",
             output::age(open.last_commit_age_ms)
         );
         if let Some(failure) = &open.store_failure {
-            println!("store        its commits cannot be seen: {failure}");
+            outln!("store        its commits cannot be seen: {failure}");
         }
         return;
     }
-    println!(
+    outln!(
         "not stored   {} written since the last commit here, {} ago",
         output::bytes(open.dirty_bytes),
         output::age(open.last_commit_age_ms)
     );
     if let Some(failure) = &open.store_failure {
-        println!("store        the last commit failed: {failure}");
+        outln!("store        the last commit failed: {failure}");
     }
     if let Some(reason) = &open.read_only {
-        println!("read-only    {reason}");
+        outln!("read-only    {reason}");
     }
 }
 
@@ -181,12 +181,17 @@ fn age(moment_ms: Option<u64>) -> String {
     moment_ms.map_or_else(|| "?".to_owned(), |moment| output::age(output::since_ms(moment)))
 }
 
-pub(super) async fn remove(args: &RmArgs, client: &Client) -> Result<()> {
-    for State { volume, snapshot } in &args.volumes {
-        let snapshot = snapshot.as_ref().map(|snapshot| format!("/snapshots/{snapshot}")).unwrap_or_default();
-        client.delete::<()>(&format!("/volumes/{volume}{snapshot}")).await?;
+pub(super) async fn remove(args: &RmArgs, client: &Client) -> Result<ExitCode> {
+    let mut code = ExitCode::SUCCESS;
+    for state in &args.volumes {
+        let snapshot = state.snapshot.as_ref().map(|snapshot| format!("/snapshots/{snapshot}")).unwrap_or_default();
+        // The others are removed all the same.
+        match client.delete::<()>(&format!("/volumes/{}{snapshot}", state.volume)).await {
+            Ok(()) => outln!("{state}"),
+            Err(error) => code = exit::report(&error),
+        }
     }
-    Ok(())
+    Ok(code)
 }
 
 pub(super) async fn usage(args: &JsonArgs, client: &Client) -> Result<()> {
@@ -215,10 +220,10 @@ pub(super) async fn verify(args: &VerifyArgs, client: &Client) -> Result<ExitCod
     if args.json {
         output::json(&seen)?;
     } else {
-        println!("read {} files, directories and the like, {} of data", seen.inodes, output::bytes(seen.bytes));
-        seen.damage.iter().for_each(|found| println!("damaged: {}: {}", found.part, found.problem));
-        seen.unreachable.iter().for_each(|found| println!("out of reach: {}: {}", found.part, found.problem));
-        println!("{}", verdict(seen.damage.len(), seen.unreachable.len()));
+        outln!("read {} files, directories and the like, {} of data", seen.inodes, output::bytes(seen.bytes));
+        seen.damage.iter().for_each(|found| outln!("damaged: {}: {}", found.part, found.problem));
+        seen.unreachable.iter().for_each(|found| outln!("out of reach: {}: {}", found.part, found.problem));
+        outln!("{}", verdict(seen.damage.len(), seen.unreachable.len()));
     }
     Ok(exit_code(seen.damage.len(), seen.unreachable.len()))
 }
