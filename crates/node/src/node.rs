@@ -83,6 +83,9 @@ const STARTS_PER_CPU: usize = 6;
 /// How long a start keeps its turn: one that takes longer waits for something else than a processor, and others need not wait for that.
 const TURN_MAX: Duration = Duration::from_millis(100);
 
+/// How long a start waits for its turn at most. So long does any number of starts that are stuck delay others.
+const TURN_WAIT_MAX: Duration = Duration::from_secs(1);
+
 /// Starting one copy takes milliseconds; this is for a host in trouble, or a thousand starts in a row.
 const START_DEADLINE: Duration = Duration::from_secs(30);
 

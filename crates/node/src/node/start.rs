@@ -1,7 +1,7 @@
 //! Starting sandboxes from a template: the path that has to be fast.
 //!
 //! ```text
-//! run -> template ready? (lost: build again; building: wait) -> count x start, side by side
+//! run -> template ready? (lost: build again; building: wait) -> count x start, side by side; a single one in its turn
 //! start: blank from the pool, or made now -> volumes -> keeper: Start, or Release of its parked copy -> record -> running
 //! ```
 
@@ -12,7 +12,10 @@ use base::id::{SandboxId, TemplateName};
 use sandbox::{Machine, ProcessIdentity};
 use tokio::{sync::oneshot, task::JoinSet, time::timeout};
 
-use super::{CREATE_DEADLINE, Node, START_DEADLINE, TURN_MAX, cut::Cut, engine_limits, now_ms, unexpected, volumes};
+use super::{
+    CREATE_DEADLINE, Node, START_DEADLINE, TURN_MAX, TURN_WAIT_MAX, cut::Cut, engine_limits, now_ms, unexpected,
+    volumes,
+};
 use crate::{
     config::RECORD,
     error::{Context, Error, Result, chain},
@@ -54,6 +57,11 @@ impl Source {
             interpreter: request.interpreter,
             volumes: request.volumes.clone(),
         }
+    }
+
+    /// The zygote whose copies forked ahead will do.
+    fn parked(&self) -> Option<u64> {
+        (self.interpreter == Interpreter::InProcess).then_some(self.zygote)
     }
 }
 
@@ -197,10 +205,9 @@ impl Node {
         let began = Instant::now();
         if count == 1 {
             // Alone it needs no task of its own, and no thread has to be woken for that.
-            let blank = blanks.next().or_else(|| self.take_blank(source));
-            let forked_ahead = blank.as_ref().is_some_and(|blank| blank.parked.is_some());
-            let start = self.start_one(source, blank, began);
-            // Letting a copy go that waits already takes next to nothing; of many in one request all are waited for, whichever is first.
+            // Letting a copy go that was forked ahead takes next to nothing; of many in one request all are waited for, whichever is first.
+            let forked_ahead = self.state().has_parked(&source.template, &source.layers, source.parked());
+            let start = self.start_one(source, blanks.next(), began);
             take(if forked_ahead { start.await } else { self.in_turn(start).await });
         } else {
             let mut starts = JoinSet::new();
@@ -220,21 +227,15 @@ impl Node {
         (sandboxes, failures)
     }
 
-    /// Does this when it has its turn, which others get after [`TURN_MAX`] in any case.
+    /// Does this when it has its turn, or after [`TURN_WAIT_MAX`]; others have the turn after [`TURN_MAX`] in any case.
     async fn in_turn<T>(&self, start: impl Future<Output = T>) -> T {
-        // Never closed.
-        let turn = self.turns.acquire().await;
         let mut start = pin!(start);
-        if let Ok(started) = timeout(TURN_MAX, &mut start).await {
+        if let Ok(_turn) = timeout(TURN_WAIT_MAX, self.turns.acquire()).await
+            && let Ok(started) = timeout(TURN_MAX, &mut start).await
+        {
             return started;
         }
-        drop(turn);
         start.await
-    }
-
-    fn take_blank(&self, source: &Source) -> Option<Blank> {
-        let parked = (source.interpreter == Interpreter::InProcess).then_some(source.zygote);
-        self.state().take_blank(&source.template, &source.layers, parked)
     }
 
     async fn start_one(
@@ -244,7 +245,8 @@ impl Node {
         began: Instant,
     ) -> Result<api::Sandbox> {
         let in_flight = InFlight::new(self);
-        let mut blank = match blank.or_else(|| self.take_blank(source)) {
+        let taken = blank.or_else(|| self.state().take_blank(&source.template, &source.layers, source.parked()));
+        let mut blank = match taken {
             Some(blank) => blank,
             None => self.create_blank(&source.layers, &source.limits).await?,
         };

@@ -30,12 +30,21 @@ impl State {
         if let Some(template) = self.templates.get_mut(name) {
             template.last_use = number;
         }
-        let blanks = self.pool.get_mut(name)?;
+        let at = zygote
+            .and_then(|_| self.find_blank(name, layers, zygote))
+            .or_else(|| self.find_blank(name, layers, None))?;
+        Some(self.pool.get_mut(name)?.swap_remove(at))
+    }
+
+    /// Whether a copy of `zygote` waits in a blank sandbox with these layers.
+    pub(crate) fn has_parked(&self, name: &TemplateName, layers: &[PathBuf], zygote: Option<u64>) -> bool {
+        zygote.is_some() && self.find_blank(name, layers, zygote).is_some()
+    }
+
+    /// Where the newest blank sandbox with these layers is, with a copy of `zygote` or without one.
+    fn find_blank(&self, name: &TemplateName, layers: &[PathBuf], zygote: Option<u64>) -> Option<usize> {
         let parked_by = |blank: &Blank| blank.parked.as_ref().map(|parked| parked.zygote);
-        let find =
-            |wanted: Option<u64>| blanks.iter().rposition(|blank| blank.layers == layers && parked_by(blank) == wanted);
-        let at = zygote.and_then(|_| find(zygote)).or_else(|| find(None))?;
-        Some(blanks.swap_remove(at))
+        self.pool.get(name)?.iter().rposition(|blank| blank.layers == layers && parked_by(blank) == zygote)
     }
 
     /// The template that lacks a blank most, if the pool may be filled now.
