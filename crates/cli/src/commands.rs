@@ -119,7 +119,7 @@ pub(crate) async fn run(cli: Cli) -> ExitCode {
             Err(Failure::Usage("it is started by the node".to_owned()).into())
         }
     };
-    output::closed(result.unwrap_or_else(|error| exit::report(&error)))
+    output::exit_code(result.unwrap_or_else(|error| exit::report(&error)))
 }
 
 /// Joins the control group whose `cgroup.procs` is the standard input. Before there is memory and there are children: what is taken earlier counts

@@ -1,6 +1,6 @@
 //! The `pando` command: one client of the node API, and the node itself.
 
-/// A line on standard output: as `println!`, but for a reader that has gone or a full disk, which end no command half-way. [`output::closed`] tells in the end.
+/// A line on standard output: as `println!`, but for a reader that has gone or a full disk, which end no command half-way. [`output::exit_code`] tells in the end.
 macro_rules! outln {
     ($($line:tt)*) => {
         $crate::output::line(format_args!($($line)*))

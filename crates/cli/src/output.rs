@@ -25,18 +25,18 @@ static CLOSED: OnceLock<io::Error> = OnceLock::new();
 
 /// See `outln!`.
 pub(crate) fn line(line: fmt::Arguments<'_>) {
-    written(writeln!(io::stdout(), "{line}"));
+    note_failure(writeln!(io::stdout(), "{line}"));
 }
 
 /// Remembers that standard output cannot be written to.
-pub(crate) fn written(result: io::Result<()>) {
+pub(crate) fn note_failure(result: io::Result<()>) {
     if let Err(error) = result {
         let _ = CLOSED.set(error);
     }
 }
 
 /// The exit code of a command that would have ended with `code`. A reader that has seen enough is no failure, as it is none of other tools in a pipe.
-pub(crate) fn closed(code: ExitCode) -> ExitCode {
+pub(crate) fn exit_code(code: ExitCode) -> ExitCode {
     match CLOSED.get() {
         Some(error) if error.kind() != io::ErrorKind::BrokenPipe && code == ExitCode::SUCCESS => {
             crate::exit::report(&anyhow::anyhow!("cannot write to standard output: {error}"))

@@ -167,7 +167,7 @@ impl Node {
         let mut state = State::new(templates, sandboxes, pool_limit, parked_limit);
         for mount in host_mounts::load(&config) {
             state.begin_host_mount(&mount)?;
-            state.end_attaching(&mount.path);
+            state.set_attached(&mount.path);
         }
         Ok(Arc::new(Self {
             durable,

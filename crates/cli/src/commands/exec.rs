@@ -103,7 +103,7 @@ async fn receive(mut from_node: impl AsyncRead + Unpin) -> Result<ExitStatus> {
         while let Some(frame) = decoder.next_frame().context("the node's answer is not understood")? {
             match frame {
                 // A reader that has gone does not stop the command: its exit code still counts.
-                Frame::Stdout(bytes) => output::written(show(std::io::stdout(), &bytes)),
+                Frame::Stdout(bytes) => output::note_failure(show(std::io::stdout(), &bytes)),
                 Frame::Stderr(bytes) => drop(show(std::io::stderr(), &bytes)),
                 Frame::Exit(status) => return Ok(status),
                 Frame::Stdin(_) | Frame::StdinEnd | Frame::Resize(_) => bail!("the node sent a frame of a client"),

@@ -4,7 +4,7 @@
 //! record (it holds the volume from here on) -> volumed: a detached mount -> attached          unmounted -> volumed: detach -> no record
 //! ```
 //!
-//! What a killed node has left is told by the mounts themselves: a record without one is removed by the next node.
+//! What a killed node has left, or somebody else has taken off, is told by the mounts themselves: a record without one is removed.
 
 use std::{fs, os::fd::AsFd, path::Path, sync::Arc, time::Duration};
 
@@ -15,7 +15,6 @@ use rustix::{
     io::Errno,
     mount::{MoveMountFlags, UnmountFlags, move_mount, unmount},
 };
-
 use tokio::time::interval;
 
 use super::{Node, images::remove_quietly, volumes::HOST};
@@ -46,7 +45,7 @@ impl Node {
         let mounted = self.attach_on_host(&mount).await;
         match &mounted {
             Ok(()) => {
-                self.state().end_attaching(&path);
+                self.state().set_attached(&path);
                 tracing::info!(volume = %mount.volume, path, "mounted");
             }
             Err(_) => self.forget_host_mount(&path).await,
@@ -93,7 +92,7 @@ impl Node {
         let known = known.ok_or_else(not_mounted)?;
         let known = self.state().begin_detaching(&known.path).ok_or_else(not_mounted)?;
         if let Err(error) = detach(known.path.clone(), UnmountFlags::NOFOLLOW).await {
-            self.state().end_attaching(&known.path);
+            self.state().set_attached(&known.path);
             return Err(error);
         }
         self.forget_host_mount(&known.path).await;

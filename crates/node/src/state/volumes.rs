@@ -49,7 +49,7 @@ impl State {
     }
 
     /// It is there for everybody to see.
-    pub(crate) fn end_attaching(&mut self, path: &str) {
+    pub(crate) fn set_attached(&mut self, path: &str) {
         if let Some(there) = self.host_mounts.get_mut(path) {
             there.attached = true;
         }

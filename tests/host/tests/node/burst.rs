@@ -42,7 +42,7 @@ fn stuck() -> Result<()> {
     node.build_geo("well", &["--nidx", "2"])?;
     let still = Pid::from_raw(zygote(&node, "stuck")? as i32).context("no zygote")?;
     kill_process(still, Signal::STOP)?;
-    let requests = 200 * thread::available_parallelism()?.get();
+    let requests = 300 * thread::available_parallelism()?.get();
     let (well, started) = thread::scope(|scope| {
         let waiting: Vec<_> = (0..requests).map(|_| scope.spawn(|| start(&node, "stuck"))).collect();
         thread::sleep(BEGUN);
