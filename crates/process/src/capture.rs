@@ -20,6 +20,7 @@ use sys::{
 };
 
 use crate::{
+    aside::Aside,
     checks::{self, Places, Surroundings},
     covered,
     descriptors::{self, Files},
@@ -127,6 +128,7 @@ fn capture_until(spec: &CaptureSpec, during_pause: Step<'_>, hold: Option<Step<'
     let deadman = Deadman::arm(PAUSE_MAX);
     let mut stopped = seize(spec)?;
     let began = stopped.since();
+    let aside = Aside::step(pid)?;
     // Between the first look and the stop it may have forked.
     refuse(surroundings.processes_again(stopped.tasks())?)?;
     let lines = procfs::mappings(pid, "maps")?;
@@ -147,6 +149,7 @@ fn capture_until(spec: &CaptureSpec, during_pause: Step<'_>, hold: Option<Step<'
     left?;
     let (threads, pending) = threads(pid, stopped.tasks(), take(&mut found.seen), take(&mut answers.threads))?;
     let pause = began.elapsed();
+    drop(aside);
     // Without a hold it goes on here, and the rest happens behind its back.
     let held = hold.map(|hold| (hold, stopped, deadman));
     let still = Still::adopt(newborn)?;

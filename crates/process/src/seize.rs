@@ -2,17 +2,29 @@
 
 use sys::ptrace::{self, Stop};
 
-use crate::error::{Context, Error};
+use crate::{
+    error::{Context, Error},
+    procfs::{self, Stat},
+};
 
 /// A thread may end at any moment until it has stopped: it is then no thread of the program any more.
 fn is_gone(error: &std::io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ECHILD))
 }
 
+fn has_ended(tid: i32) -> Result<bool, Error> {
+    match Stat::read(&tid.to_string()) {
+        Err(error) if procfs::is_gone(&error) => Ok(true),
+        stat => Ok(stat?.is_ending()),
+    }
+}
+
 /// Attaches to a thread and tells it to stop, if it is still there.
 pub(crate) fn tell_to_stop(tid: i32) -> Result<bool, Error> {
     match ptrace::seize(tid, 0).and_then(|()| ptrace::interrupt(tid)) {
         Err(error) if is_gone(&error) => Ok(false),
+        // The answer for a thread that somebody else traces, and for one that has ended but is listed for an instant more.
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) && has_ended(tid)? => Ok(false),
         told => told.of("attach to thread", tid).map(|()| true),
     }
 }

@@ -98,18 +98,7 @@ impl Bench {
     /// Makes a zygote of the program `pid` in `place`, with its files in the first of `layers`. `base`: the zygote that the program was
     /// started from.
     pub fn zygote(&self, place: &Place, pid: i32, layers: &[PathBuf], base: Option<&Zygote>) -> Result<Built> {
-        let file = |file: &File| -> Result<StreamFile> {
-            let status = file.metadata()?;
-            Ok(StreamFile { dev: status.dev(), ino: status.ino() })
-        };
-        let streams = vec![(file(&place.null)?, Stream::Stdin), (file(&place.log)?, Stream::Stdout)];
-        let spec = CaptureSpec {
-            pid,
-            streams,
-            earlier_arena: base.map(|base| base.facts.arena),
-            mount_points: Vec::new(),
-            volumes: Vec::new(),
-        };
+        let spec = place.capture_spec(pid, base.map(|base| base.facts.arena))?;
         let capture = process::capture(&spec, &mut || Ok(place.sandbox.snapshot_upper(&layers[0])?))?;
         let rootfs = sandbox::detached_rootfs(&self.layers(layers))?;
         let spec = BuildSpec {
@@ -149,6 +138,16 @@ impl Bench {
 }
 
 impl Place {
+    /// To capture its program, which is process `pid`.
+    pub fn capture_spec(&self, pid: i32, earlier_arena: Option<(u64, u64)>) -> Result<CaptureSpec> {
+        let file = |file: &File| -> Result<StreamFile> {
+            let status = file.metadata()?;
+            Ok(StreamFile { dev: status.dev(), ino: status.ino() })
+        };
+        let streams = vec![(file(&self.null)?, Stream::Stdin), (file(&self.log)?, Stream::Stdout)];
+        Ok(CaptureSpec { pid, streams, earlier_arena, mount_points: Vec::new(), volumes: Vec::new() })
+    }
+
     /// Starts a program.
     pub fn spawn(&self, argv: &[&str]) -> Result<i32> {
         let argv = argv.iter().map(|arg| (*arg).to_owned()).collect();

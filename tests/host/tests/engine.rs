@@ -77,6 +77,7 @@ fn main() -> Result<()> {
         on_a_bench(|bench| killed::a_copy_outlives_its_tracers(bench, KILLS * rounds()?))
     }));
     cases.push(Case::new("a_busy_copy_is_forked_at_once", || on_a_bench(busy)));
+    cases.push(Case::new("threads_may_end_at_any_moment", || on_a_bench(ending_threads)));
     runner::run(&cases)
 }
 
@@ -219,6 +220,19 @@ fn busy(bench: &Bench) -> Result<()> {
         place.sandbox.destroy()?;
     }
     others.into_iter().chain([(source, pid)]).try_for_each(|(place, _)| Ok(place.sandbox.destroy()?))
+}
+
+/// A thread that ends while the program is being stopped is no reason to fail.
+fn ending_threads(bench: &Bench) -> Result<()> {
+    const CAPTURES: usize = 400;
+    let source = bench.place(&[])?;
+    let pid = begin(&source, &[format!("{PROGRAMS}/ending_threads")])?;
+    let spec = source.capture_spec(pid, None)?;
+    for n in 1..=CAPTURES {
+        process::capture(&spec, &mut || Ok(())).with_context(|| format!("capture {n}"))?;
+        killed::reap_stills(pid)?;
+    }
+    Ok(source.sandbox.destroy()?)
 }
 
 fn differential(name: &str, argv: &[&str]) -> Case {

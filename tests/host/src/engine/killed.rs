@@ -99,8 +99,8 @@ fn tail(text: &str) -> String {
     lines[lines.len().saturating_sub(12)..].join("\n")
 }
 
-/// What the killed ones have cloned are children of ours. If the program itself has ended, says how.
-fn reap_stills(program: i32) -> Result<()> {
+/// The clones of the killed ones are children of ours, and those of captures that are done with. If the program itself has ended, says how.
+pub fn reap_stills(program: i32) -> Result<()> {
     loop {
         let program = Pid::from_raw(program).context("no pid")?;
         let pidfd = rustix::process::pidfd_open(program, rustix::process::PidfdFlags::empty())?;

@@ -58,13 +58,14 @@ async fn measure_program(node: &PrivateNode, program: &Program, report: &mut Rep
     let (sandbox, _) = node.start_one(program.spec.name.as_str()).await?;
     let pid = sandbox.main_pid;
     progress(&format!("checkpoints of {}", program.name));
+    let taken = checkpoints(node, &sandbox, program.checkpoints).await?;
+    // Only now: a checkpoint looks at every process of the sandbox, and of a bare fork one that has ended stays until the keeper rests.
     let mut forks = Vec::new();
     for _ in 0..FORKS {
         // As before a checkpoint: the program has worked since it was stopped.
         node.request(&sandbox.id).await?;
         forks.extend(tokio::task::spawn_blocking(move || process::time_forks(pid, 1)).await??);
     }
-    let taken = checkpoints(node, &sandbox, program.checkpoints).await?;
     progress(&format!("what others make of the pages of {}", program.name));
     let sizes = tokio::task::spawn_blocking(move || sizes::of(pid)).await??;
     add(program, forks, taken, &sizes, report)
