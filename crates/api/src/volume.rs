@@ -45,10 +45,10 @@ pub enum VolumeDurability {
 pub struct VolumeSpec {
     /// Its name.
     pub name: VolumeName,
-    /// Most bytes of data; none: 10 GiB.
+    /// Most bytes of data, 4 KiB at least; none: 10 GiB.
     #[serde(default)]
     pub bytes_max: Option<u64>,
-    /// Most files, directories and all else; none: 10 Mi.
+    /// Most files, directories and all else, 2 at least; none: 10 Mi.
     #[serde(default)]
     pub inodes_max: Option<u64>,
     /// What `fsync` promises.

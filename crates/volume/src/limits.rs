@@ -6,6 +6,12 @@ use std::time::Duration;
 /// sequential one eight times of it at once.
 pub const WINDOW_BYTES: u32 = 128 << 10;
 
+/// Least quotas of a volume: what is smaller is meant otherwise (G left out), and could not take a single file.
+pub const BYTES_MAX_LEAST: u64 = 4 << 10;
+
+/// As [`BYTES_MAX_LEAST`], of inodes: the top directory is one.
+pub const INODES_MAX_LEAST: u64 = 2;
+
 /// Longest name of an entry: what Linux and POSIX take.
 pub const NAME_BYTES_MAX: usize = 255;
 

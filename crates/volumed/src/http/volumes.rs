@@ -17,7 +17,10 @@ use bytes::Bytes;
 use http_body_util::channel::Channel;
 use serde::de::DeserializeOwned;
 use tokio::{sync::oneshot, task::JoinError, time::timeout};
-use volume::{Durability, Options, Origin, VolumeError};
+use volume::{
+    Durability, Options, Origin, VolumeError,
+    limits::{BYTES_MAX_LEAST, INODES_MAX_LEAST},
+};
 
 use super::{
     Shared, answer,
@@ -60,6 +63,14 @@ pub(super) async fn create(State(table): Shared, Body(spec): Body<VolumeSpec>) -
     }
     if spec.mode.is_some_and(|mode| mode > 0o7777) {
         return Err(Failure::invalid("a mode has twelve bits"));
+    }
+    let quotas = [("bytes", spec.bytes_max, BYTES_MAX_LEAST), ("inodes", spec.inodes_max, INODES_MAX_LEAST)];
+    for (what, max, least) in quotas {
+        if let Some(max) = max.filter(|max| *max < least) {
+            return Err(Failure::invalid(format!(
+                "a volume of at most {max} {what} holds no file: {least} is the least"
+            )));
+        }
     }
     let defaults = Options::default();
     let options = Options {

@@ -151,6 +151,9 @@ fn read_only(node: &Node) -> Result<()> {
 }
 
 fn refused(node: &Node) -> Result<()> {
+    fails(node, &["volume", "create", "tiny", "--size", "1"], 2, "at most 1 bytes")?;
+    fails(node, &["volume", "create", "tiny", "--inodes", "0"], 2, "at most 0 inodes")?;
+    fails(node, &["volume", "inspect", "tiny"], 4, "tiny")?;
     node.ok(&["volume", "create", "ws"])?;
     fails(node, &["run", "scribe", "--volume", "ws:/elsewhere"], 2, "/elsewhere")?;
     fails(node, &["run", "scribe", "--volume", "ws:/elsewhere"], 2, "/workspace, /data")?;

@@ -24,10 +24,10 @@ use crate::{
 pub(crate) struct CreateArgs {
     /// Name of the volume: small letters, digits, '-', '_' and '.'.
     name: VolumeName,
-    /// Most bytes of data in it: 512M, 20G. Without it: 10G.
+    /// Most bytes of data in it: 512M, 20G; 4K at least. Without it: 10G.
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     size: Option<u64>,
-    /// Most files, directories and all else in it. Without it: 10,485,760.
+    /// Most files, directories and all else in it, its top directory included; 2 at least. Without it: 10,485,760.
     #[arg(long, value_name = "N")]
     inodes: Option<u64>,
     /// What `fsync` promises: on this machine's disk (local), or in the object store (object).
