@@ -24,8 +24,8 @@ const STARTS: usize = 50;
 /// After this the starts are under way.
 const BEGUN: Duration = Duration::from_millis(300);
 
-/// A third of the deadline of a start, which it takes if the stuck ones keep the turns. They give them up after a second, and each makes a
-/// sandbox then: four seconds of two processors.
+/// A third of the deadline of a start, which it takes if turns are kept and waited for without bound. One of the two bounds is enough: the stuck
+/// ones each make a sandbox once they are under way, and that takes four seconds of two processors, about as long as the other bound leaves.
 const WAITED_MAX: Duration = Duration::from_secs(10);
 
 pub(crate) fn cases() -> Vec<Case> {
