@@ -29,6 +29,7 @@ mod stopped;
 mod store;
 mod supervisor;
 mod transfer;
+mod turns;
 mod unseen;
 pub(crate) mod volumes;
 mod working_set;
@@ -37,7 +38,6 @@ mod write_back;
 use std::{
     collections::HashMap,
     fs::{File, OpenOptions},
-    num::NonZero,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
@@ -74,17 +74,6 @@ const CREATE_DEADLINE: Duration = Duration::from_secs(20);
 /// Sandboxes that are being made at a time: one, and one that waits. The keeper makes one after the other; were all of many starts to queue there
 /// at once, the first program would be forked when the last sandbox is made, and zygotes have nothing to do until then.
 const CREATED_AT_ONCE: usize = 2;
-
-/// Requests for one copy that are served at a time, for each processor. Were all of many to share the processors, all would end late together;
-/// one after the other half of them end in two thirds of the time that all take. More than one for each, as starts wait for the keeper and the
-/// zygote, too: of 50 at once on two processors the last one ended later with 1.5 each, and the middle one a quarter later with 25 each.
-const STARTS_PER_CPU: usize = 6;
-
-/// How long a start keeps its turn: one that takes longer waits for something else than a processor, and others need not wait for that.
-const TURN_MAX: Duration = Duration::from_millis(100);
-
-/// How long a start waits for its turn at most. So long does any number of starts that are stuck delay others.
-const TURN_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// Starting one copy takes milliseconds; this is for a host in trouble, or a thousand starts in a row.
 const START_DEADLINE: Duration = Duration::from_secs(30);
@@ -123,7 +112,7 @@ pub(crate) struct Node {
     /// Who may have the keeper make a sandbox.
     creating: Semaphore,
     /// Which requests for one copy have their turn.
-    turns: Semaphore,
+    turns: turns::Turns,
     /// Who may have the kernel write a volume's mappings back.
     writing_back: Arc<Semaphore>,
     /// Held while a pager is looked for or started: of two that start at once the second would take the first one's socket away.
@@ -183,7 +172,7 @@ impl Node {
             keeper_restarts: watch::Sender::new(0),
             captures: Mutex::default(),
             creating: Semaphore::new(CREATED_AT_ONCE),
-            turns: Semaphore::new(STARTS_PER_CPU * std::thread::available_parallelism().map_or(1, NonZero::get)),
+            turns: turns::Turns::default(),
             writing_back: Arc::new(Semaphore::new(write_back::AT_ONCE)),
             reaching_pager: Arc::default(),
             asking_pager: Semaphore::new(pages::ASKING_AT_ONCE),

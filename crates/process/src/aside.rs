@@ -15,7 +15,7 @@ pub(crate) struct Aside {
 
 impl Aside {
     /// Goes to another processor if thread `tid`, which is stopped, ran on this one. Where this thread may run on one only, it stays.
-    pub(crate) fn step(tid: i32) -> Result<Self, Error> {
+    pub(crate) fn make_room_for(tid: i32) -> Result<Self, Error> {
         const PROCESSOR: usize = 39;
         let its = Stat::read(&tid.to_string())?.field(PROCESSOR) as usize;
         if its != sched_getcpu() || its >= CpuSet::MAX_CPU {

@@ -128,7 +128,7 @@ fn capture_until(spec: &CaptureSpec, during_pause: Step<'_>, hold: Option<Step<'
     let deadman = Deadman::arm(PAUSE_MAX);
     let mut stopped = seize(spec)?;
     let began = stopped.since();
-    let aside = Aside::step(pid)?;
+    let aside = Aside::make_room_for(pid)?;
     // Between the first look and the stop it may have forked.
     refuse(surroundings.processes_again(stopped.tasks())?)?;
     let lines = procfs::mappings(pid, "maps")?;

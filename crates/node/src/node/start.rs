@@ -5,17 +5,14 @@
 //! start: blank from the pool, or made now -> volumes -> keeper: Start, or Release of its parked copy -> record -> running
 //! ```
 
-use std::{path::PathBuf, pin::pin, sync::Arc, time::Instant};
+use std::{path::PathBuf, sync::Arc, time::Instant};
 
 use api::{Interpreter, RunRequest, RunResponse, SandboxState, VolumeMount};
 use base::id::{SandboxId, TemplateName};
 use sandbox::{Machine, ProcessIdentity};
-use tokio::{sync::oneshot, task::JoinSet, time::timeout};
+use tokio::{sync::oneshot, task::JoinSet};
 
-use super::{
-    CREATE_DEADLINE, Node, START_DEADLINE, TURN_MAX, TURN_WAIT_MAX, cut::Cut, engine_limits, now_ms, unexpected,
-    volumes,
-};
+use super::{CREATE_DEADLINE, Node, START_DEADLINE, cut::Cut, engine_limits, now_ms, unexpected, volumes};
 use crate::{
     config::RECORD,
     error::{Context, Error, Result, chain},
@@ -208,7 +205,7 @@ impl Node {
             // Letting a copy go that was forked ahead takes next to nothing; of many in one request all are waited for, whichever is first.
             let forked_ahead = self.state().has_parked(&source.template, &source.layers, source.parked());
             let start = self.start_one(source, blanks.next(), began);
-            take(if forked_ahead { start.await } else { self.in_turn(start).await });
+            take(if forked_ahead { start.await } else { self.turns.take(source.zygote, start).await });
         } else {
             let mut starts = JoinSet::new();
             for _ in 0..count {
@@ -225,17 +222,6 @@ impl Node {
         let unused = self.state().unhold(&source.layers);
         self.remove_layers(unused).await;
         (sandboxes, failures)
-    }
-
-    /// Does this when it has its turn, or after [`TURN_WAIT_MAX`]; others have the turn after [`TURN_MAX`] in any case.
-    async fn in_turn<T>(&self, start: impl Future<Output = T>) -> T {
-        let mut start = pin!(start);
-        if let Ok(_turn) = timeout(TURN_WAIT_MAX, self.turns.acquire()).await
-            && let Ok(started) = timeout(TURN_MAX, &mut start).await
-        {
-            return started;
-        }
-        start.await
     }
 
     async fn start_one(

@@ -59,7 +59,7 @@ async fn measure_program(node: &PrivateNode, program: &Program, report: &mut Rep
     let pid = sandbox.main_pid;
     progress(&format!("checkpoints of {}", program.name));
     let taken = checkpoints(node, &sandbox, program.checkpoints).await?;
-    // Only now: a checkpoint looks at every process of the sandbox, and of a bare fork one that has ended stays until the keeper rests.
+    // Only now: a checkpoint looks at every process of the sandbox, and ended forks are among them until the keeper has time to reap them.
     let mut forks = Vec::new();
     for _ in 0..FORKS {
         // As before a checkpoint: the program has worked since it was stopped.
