@@ -1,8 +1,9 @@
-//! A sandbox's pid 1: a fork of the keeper that never executes a program and needs nothing from the root filesystem.
+//! A sandbox's pid 1: a fork of the keeper that needs nothing from the root filesystem.
 //!
 //! It gives up what it has of the keeper and makes all mounts and settings that need no root filesystem; then it is *bare*, and waits for
-//! that. It makes it its root, gives up every privilege and descriptor, reports, and from then on only keeps the namespaces alive. The kernel
-//! reaps orphans for it (SIGCHLD ignored), so it never wakes up again; having no handler, it ignores every signal from inside the sandbox.
+//! that. It makes it its root, gives up every privilege and descriptor, reports, and gives up the keeper's memory, too: from then on it is a
+//! program of one page ([`sys::rest`]) that only keeps the namespaces alive. The kernel reaps orphans for it (SIGCHLD ignored), so it never
+//! wakes up again; having no handler, it ignores every signal from inside the sandbox.
 
 mod mounts;
 
@@ -93,6 +94,8 @@ fn run(channel: BorrowedFd<'_>) -> i32 {
     if report::send(channel, result).is_err() || failed || sys::child::close_all().is_err() {
         return 1;
     }
+    // Returns where it is not permitted: then this goes on with the memory that it has.
+    let _ = sys::rest::enter(NAME);
     loop {
         pause();
     }
@@ -120,7 +123,7 @@ fn prepare(channel: BorrowedFd<'_>) -> Result<Prepared, Failure> {
     sys::namespace::loopback_up().step("switch the loopback interface on")?;
     set_name(NAME).step("set its name")?;
     hide_command_line();
-    // Its memory is the keeper's: nobody may look at it.
+    // Its memory is the keeper's until it rests: nobody may look at it.
     set_dumpable_behavior(DumpableBehavior::NotDumpable).step("become undumpable")?;
     Ok(prepared)
 }

@@ -12,6 +12,7 @@ pub mod numa;
 pub mod pidfd;
 pub mod ptrace;
 pub mod remote;
+pub mod rest;
 pub mod seccomp;
 pub mod seqpacket;
 pub mod share;

@@ -5,6 +5,7 @@ use std::{
     io::Read,
     os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 
 use base::id::SandboxId;
@@ -115,6 +116,19 @@ pub(crate) fn run(sandbox: &Sandbox, argv: &[&str]) -> Output {
 
 pub(crate) fn shell(sandbox: &Sandbox, script: &str) -> Output {
     run(sandbox, &["sh", "-c", script])
+}
+
+/// Waits until its pid 1 is the program that it comes to be a moment after it has reported.
+pub(crate) fn at_rest(sandbox: &Sandbox) {
+    let comm = format!("/proc/{}/comm", sandbox.init().pid);
+    let exe = format!("/proc/{}/exe", sandbox.init().pid);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while fs::read_link(&exe).unwrap() != Path::new("/memfd:pando-rest (deleted)")
+        || fs::read_to_string(&comm).unwrap() != "pando-init\n"
+    {
+        assert!(Instant::now() < deadline, "pid 1 does not come to rest");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 pub(crate) fn reap_all() {

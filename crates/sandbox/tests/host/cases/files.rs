@@ -13,7 +13,7 @@ use std::{
 use pando_sandbox::{Sandbox, Spec, detached_rootfs, unpack_tarball};
 
 use super::archive::list;
-use crate::host::{Host, destroy, run, shell};
+use crate::host::{Host, at_rest, destroy, run, shell};
 
 pub(crate) fn snapshot(host: &Host) {
     let spec = host.spec();
@@ -119,6 +119,7 @@ pub(crate) fn tarball(host: &Host) {
         unpack_tarball(&tarball, &image).unwrap();
         let spec = Spec { ..host.spec_of(vec![host.base(), image.clone()]) };
         let sandbox = Sandbox::create(&spec, &host.cgroups).unwrap();
+        at_rest(&sandbox);
         let output =
             shell(&sandbox, "cat /etc/own; ls /; echo x > /dev/null; cat /proc/1/comm; echo ok > /tmp/t; cat /tmp/t");
         assert_eq!(

@@ -1,8 +1,8 @@
 //! What a program sees and what it cannot do.
 
-use std::{fs, path::Path};
+use std::{collections::BTreeSet, fs, path::Path};
 
-use crate::host::{Host, command, destroy, run, shell, start, wait};
+use crate::host::{Host, at_rest, command, destroy, run, shell, start, wait};
 
 fn line(text: &str, key: &str) -> String {
     let found = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
@@ -12,6 +12,7 @@ fn line(text: &str, key: &str) -> String {
 pub(crate) fn namespaces(host: &Host) {
     let spec = host.spec();
     let sandbox = pando_sandbox::Sandbox::create(&spec, &host.cgroups).unwrap();
+    at_rest(&sandbox);
     let pids = shell(&sandbox, "ls /proc | grep '^[0-9]*$' | wc -l; cat /proc/1/comm").text;
     assert!(pids.ends_with("pando-init\n"), "{pids}");
     assert!(pids.lines().next().unwrap().trim().parse::<u32>().unwrap() <= 5, "{pids}");
@@ -133,8 +134,21 @@ print(subprocess.run(['echo', 'child'], capture_output=True).stdout)";
     destroy(sandbox);
 }
 
+/// It has no memory but one page of code, a stack and what the kernel gives each process.
+fn nothing_of_its_maker(init: i32) {
+    let maps = fs::read_to_string(format!("/proc/{init}/maps")).unwrap();
+    let names = maps.lines().map(|line| line.split_whitespace().skip(5).collect::<Vec<_>>().join(" "));
+    let names: BTreeSet<String> = names.collect();
+    let expected = ["/memfd:pando-rest (deleted)", "[stack]", "[vvar]", "[vvar_vclock]", "[vdso]", "[vsyscall]"];
+    assert!(names.iter().all(|name| expected.contains(&name.as_str())), "{names:?}");
+    assert_eq!(fs::read_to_string(format!("/proc/{init}/environ")).unwrap(), "");
+    let rollup = fs::read_to_string(format!("/proc/{init}/smaps_rollup")).unwrap();
+    println!("       pid 1: {} private dirty", line(&rollup, "Private_Dirty"));
+}
+
 pub(crate) fn pid_one(host: &Host) {
     let sandbox = host.sandbox();
+    at_rest(&sandbox);
     let init = sandbox.init().pid;
     assert_eq!(fs::read_dir(format!("/proc/{init}/fd")).unwrap().count(), 0);
     let status = fs::read_to_string(format!("/proc/{init}/status")).unwrap();
@@ -148,9 +162,7 @@ pub(crate) fn pid_one(host: &Host) {
     assert!(output.text.contains("not permitted") && output.text.contains("Permission denied"), "{output:?}");
     assert_eq!(output.text.lines().last().unwrap().trim_end(), "pando-init");
     assert!(sandbox.init().is_alive());
-    // It costs no CPU time and little memory of its own.
-    let rollup = fs::read_to_string(format!("/proc/{init}/smaps_rollup")).unwrap();
-    println!("       pid 1: {} private dirty", line(&rollup, "Private_Dirty"));
+    nothing_of_its_maker(init);
     let (pid, _out) = start(&sandbox, &command(&["sh", "-c", "exit 3"]));
     assert_eq!(wait(pid), 3);
     destroy(sandbox);

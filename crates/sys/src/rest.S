@@ -1,0 +1,34 @@
+// A whole program, as an ELF file of one page: takes its first argument for its name and sleeps for ever. See rest.rs.
+    .pushsection .rodata.pando_rest, "a", @progbits
+    .balign 64
+    .globl pando_rest_start
+    .globl pando_rest_end
+    .set .Lrest_base, 0x400000
+    .set .Lrest_bytes, pando_rest_end - pando_rest_start
+pando_rest_start:
+    // Elf64_Ehdr: ET_EXEC for EM_X86_64, with two program headers behind it.
+    .byte 0x7f, 'E', 'L', 'F', 2, 1, 1, 0
+    .quad 0
+    .short 2, 62
+    .long 1
+    .quad .Lrest_base + (.Lrest_entry - pando_rest_start)
+    .quad 64
+    .quad 0
+    .long 0
+    .short 64, 56, 2, 0, 0, 0
+    // Elf64_Phdr: PT_LOAD, to be read and executed: all of the file.
+    .long 1, 5
+    .quad 0, .Lrest_base, .Lrest_base, .Lrest_bytes, .Lrest_bytes, 0x1000
+    // Elf64_Phdr: PT_GNU_STACK, not to be executed.
+    .long 0x6474e551, 6
+    .quad 0, 0, 0, 0, 0, 16
+.Lrest_entry:
+    mov edi, 15                     // PR_SET_NAME
+    mov rsi, qword ptr [rsp + 8]    // argv[0]
+    mov eax, 157                    // prctl
+    syscall
+1:  mov eax, 34                     // pause
+    syscall
+    jmp 1b
+pando_rest_end:
+    .popsection
