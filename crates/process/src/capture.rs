@@ -12,6 +12,7 @@ use std::{
 
 use complete::{Known, complete};
 use inject::{Injection, Outcome};
+use rustix::process::{Pid, getpgid, getsid};
 use serde::{Deserialize, Serialize};
 use sys::{
     deadman::Deadman,
@@ -129,8 +130,6 @@ fn capture_until(spec: &CaptureSpec, during_pause: Step<'_>, hold: Option<Step<'
     let mut stopped = seize(spec)?;
     let began = stopped.since();
     let aside = Aside::make_room_for(pid)?;
-    // Between the first look and the stop it may have forked.
-    refuse(surroundings.processes_again(stopped.tasks())?)?;
     let lines = procfs::mappings(pid, "maps")?;
     let flagged = if same_places(&before, &lines) { before } else { procfs::mappings(pid, "smaps")? };
     let dont_fork: Vec<Range> = flagged.iter().filter(|line| line.flags.dont_fork).map(|line| line.range).collect();
@@ -235,9 +234,11 @@ fn gather(
     watched: &Watched,
 ) -> Result<Gathered, Error> {
     let pid = spec.pid;
-    let mut refusals = checks::threads_again(pid, stopped.tasks())?;
+    // Between the first look and the stop it may have forked.
+    let mut refusals = surroundings.processes_again(stopped.tasks())?;
+    refusals.extend(checks::threads_again(pid, stopped.tasks())?);
     let places = surroundings.places(&mut refusals)?;
-    let seen = stopped.tasks().iter().map(|task| Seen::read(pid, task.tid, &mut refusals));
+    let seen = stopped.tasks().iter().map(|task| Seen::read(task.tid, &mut refusals));
     let seen: Vec<Seen> = seen.collect::<Result<_, _>>()?;
     let mut objects = Objects::default();
     objects.add_mapped(pid, lines)?;
@@ -246,14 +247,21 @@ fn gather(
     let contents = objects.read(&mut refusals)?;
     refuse(refusals)?;
     Ok(Gathered {
-        session_leader: seen.first().is_some_and(|main| main.session() == pid),
-        process_group_leader: seen.first().is_some_and(|main| main.process_group() == pid),
+        session_leader: leads(pid, getsid)?,
+        process_group_leader: leads(pid, getpgid)?,
         seen,
         files,
         objects,
         contents,
         places,
     })
+}
+
+/// Whether process `pid` is what its session, or its process group, is named after.
+fn leads(pid: i32, of: fn(Option<Pid>) -> rustix::io::Result<Pid>) -> Result<bool, Error> {
+    let process = Pid::from_raw(pid);
+    let leader = of(process).of("read session and process group", pid)?;
+    Ok(process == Some(leader))
 }
 
 /// The threads, and the signals that are pending for the whole process; their scripts have ended.

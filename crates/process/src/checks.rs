@@ -95,9 +95,9 @@ pub(crate) fn nature(pid: i32, status: &Fields) -> Result<Vec<Refusal>, Error> {
 pub(crate) fn threads_again(pid: i32, tasks: &[Task]) -> Result<Vec<Refusal>, Error> {
     let mut found: Vec<Refusal> = too_many_threads(tasks.len()).into_iter().collect();
     for task in tasks {
-        let refusal = match own_filters(task.filters) {
-            None => unshared(pid, task.tid)?,
-            own => own,
+        let refusal = match task.has_several_filters {
+            Some(false) => unshared(pid, task.tid)?,
+            Some(true) | None => thread(pid, task.tid)?,
         };
         if refusal.is_some() {
             found.extend(refusal);
@@ -161,7 +161,7 @@ fn open_proc(pid: i32, root: BorrowedFd<'_>) -> Result<OwnedFd, Error> {
 }
 
 impl Surroundings {
-    /// Processes that the program has started since the first look. To be asked before we clone one ourselves.
+    /// Processes that the program has started since the first look. The still that is being cloned is none: it has no parent in the sandbox.
     pub(crate) fn processes_again(&self, tasks: &[Task]) -> Result<Vec<Refusal>, Error> {
         let tasks: Vec<i32> = tasks.iter().map(|task| task.tid).collect();
         if self.proc.is_none() {

@@ -182,8 +182,6 @@ fn apply_flags(line: &mut MapLine, flags: &[u8]) {
 /// What `/proc/PID/stat` tells.
 #[derive(Debug)]
 pub(crate) struct Stat {
-    /// As the kernel has it, unlike in `status`, which escapes.
-    pub(crate) name: Vec<u8>,
     state: u8,
     /// By their number in proc(5), from 4 on.
     fields: Vec<i64>,
@@ -201,12 +199,12 @@ impl Stat {
     /// "42 (name) S 1 ...": the name may itself have brackets and spaces in it.
     fn parse(text: &[u8]) -> Option<Self> {
         let start = text.iter().position(|byte| *byte == b'(')?;
-        let end = text.iter().rposition(|byte| *byte == b')')?;
+        let end = text.iter().rposition(|byte| *byte == b')').filter(|end| *end > start)?;
         let mut fields = std::str::from_utf8(&text[end + 1..]).ok()?.split_ascii_whitespace();
         let state = fields.next()?.bytes().next()?;
         // Addresses above i64::MAX do not occur in user space; unparsable fields read as 0.
         let fields = fields.map(|field| field.parse().unwrap_or(0)).collect();
-        Some(Self { name: text.get(start + 1..end)?.to_vec(), state, fields })
+        Some(Self { state, fields })
     }
 
     /// Field number `n` of proc(5), 4 or more.
@@ -333,7 +331,7 @@ mod tests {
     #[test]
     fn a_name_may_look_like_the_end_of_a_name() {
         let stat = Stat::parse(b"42 (a) R (b) S 1 7 8\n").unwrap();
-        assert_eq!((stat.name.as_slice(), stat.state(), stat.field(5)), (&b"a) R (b"[..], b'S', 7));
+        assert_eq!((stat.state(), stat.field(5)), (b'S', 7));
         assert!(Stat::parse(b"42 )(").is_none());
     }
 

@@ -11,8 +11,9 @@ use crate::{
     error::{Context, Error},
     procfs::{self, Fields, MapLine},
     refusal::Refusal,
-    script::Script,
+    script::{Arg, Check, Script},
     seize::{tell_to_stop, wait_for_stop},
+    threads,
 };
 
 /// Injected scripts of the source end by sending themselves one of these signals: the tracer sees it arrive. They are ignored by default,
@@ -35,13 +36,11 @@ pub(crate) const NOT_CLONED: &str = "could not be cloned (a process or memory li
 pub(crate) struct Task {
     /// Its id here.
     pub(crate) tid: i32,
-    /// Its id inside the sandbox.
-    pub(crate) inner_tid: i32,
     pub(crate) registers: Registers,
     pub(crate) mask: u64,
     pub(crate) rseq: Rseq,
-    /// Seccomp filters in force for it.
-    pub(crate) filters: u64,
+    /// See [`ptrace::has_several_filters`].
+    pub(crate) has_several_filters: Option<bool>,
     /// A signal that arrived while we held the thread, to be delivered when it goes on.
     deliver: i32,
     /// Registers or mask differ from what they must be when it goes on.
@@ -55,11 +54,10 @@ impl Task {
     fn read(tid: i32) -> Result<Self, Error> {
         Ok(Self {
             tid,
-            inner_tid: tid,
             registers: ptrace::registers(tid).of("read registers", tid)?,
             mask: ptrace::signal_mask(tid).of("read signal mask", tid)?,
             rseq: ptrace::rseq(tid).of("read rseq", tid)?,
-            filters: 0,
+            has_several_filters: None,
             deliver: 0,
             disturbed: false,
             mark_at: 0,
@@ -134,19 +132,21 @@ impl Stopped {
 
     /// Reads what other threads could change until all were stopped: a filter for all, a signal for the process.
     fn look(&mut self) -> Result<(), Error> {
+        let status = Fields::read(format!("/proc/{}/status", self.pid))?;
+        self.pending = status.number("SigPnd", 16)? | status.number("ShdPnd", 16)?;
         for n in 0..self.tasks.len() {
             let Task { tid, rseq, .. } = self.tasks[n];
             let mut rip = self.tasks[n].registers.rip;
-            let status = Fields::read(format!("/proc/{}/task/{tid}/status", self.pid))?;
-            self.pending |= status.number("SigPnd", 16)? | status.number("ShdPnd", 16)?;
+            if tid != self.pid {
+                self.pending |= queued(tid)?;
+            }
             if rseq.address != 0 {
                 self.leave_critical_section(rseq.address, &mut rip)?;
             }
             let task = &mut self.tasks[n];
             task.registers.rip = rip;
-            task.inner_tid = status.numbers("NSpid", 10)?.last().map_or(tid, |tid| *tid as i32);
-            // A kernel that does not count them shows none: the field is as old as kernel 5.9.
-            task.filters = status.number("Seccomp_filters", 10).unwrap_or(0);
+            // Reading its status would tell, too, and takes as long as all else that is read of a thread.
+            task.has_several_filters = ptrace::has_several_filters(tid).of("look for seccomp filters", tid)?;
         }
         Ok(())
     }
@@ -314,6 +314,14 @@ impl Stopped {
     }
 }
 
+/// Signals that wait for a thread alone, by bit.
+fn queued(tid: i32) -> Result<u64, Error> {
+    let signals = ptrace::pending_signals(tid, false, threads::PENDING_MAX).of("read pending signals", tid)?;
+    let number = |info: &ptrace::SignalInfo| i32::from_le_bytes([info[0], info[1], info[2], info[3]]);
+    let known = |signal: &i32| (1..=64).contains(signal);
+    Ok(signals.iter().map(number).filter(known).fold(0, |set, signal| set | bit(signal)))
+}
+
 /// Whether the thread has just sent the mark, rather than been sent such a signal by someone else.
 fn is_at_mark(task: &Task) -> Result<bool, Error> {
     Ok(ptrace::registers(task.tid).of("read registers", task.tid)?.rbx == task.mark_at)
@@ -384,10 +392,11 @@ pub(crate) fn step_call(
     }
 }
 
-/// Appends the mark to a script that a thread of the source runs, and the way back should nobody see the mark. Gives the mark's step.
-pub(crate) fn end_with_mark(script: &mut Script, mark: i32, process: i32, thread: i32, frame: u64) -> usize {
-    let args = [u64::from(process as u32).into(), u64::from(thread as u32).into(), mark.into()];
-    let at = script.call(libc::SYS_tgkill, args, crate::script::Check::Ignore);
+/// Appends the mark to a script that a thread of the source runs, and the way back should nobody see the mark. The ids of process and thread
+/// are the results of two earlier steps. Gives the mark's step.
+pub(crate) fn end_with_mark(script: &mut Script, mark: i32, process: usize, thread: usize, frame: u64) -> usize {
+    let args = [Arg::Result(process), Arg::Result(thread), mark.into()];
+    let at = script.call(libc::SYS_tgkill, args, Check::Ignore);
     script.sigreturn(frame);
     at
 }

@@ -8,17 +8,19 @@ use sys::{
 use crate::{
     error::{Context, Error},
     image::{AlternateStack, Scheduling, Thread},
-    procfs::Stat,
     refusal::Refusal,
     stopped::Task,
 };
 
 /// Most pending signals taken over of one queue: far above what programs leave pending.
-const PENDING_MAX: usize = 4_096;
+pub(crate) const PENDING_MAX: usize = 4_096;
 
 /// What the threads themselves reported, and what must be read before they do so.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Reported {
+    /// Its id inside the sandbox.
+    pub(crate) tid: i32,
+    pub(crate) name: Vec<u8>,
     pub(crate) xsave: Vec<u8>,
     pub(crate) alternate: AlternateStack,
     pub(crate) tid_address: u64,
@@ -28,38 +30,27 @@ pub(crate) struct Reported {
 /// What is seen of a thread from outside while it runs its script.
 #[derive(Debug)]
 pub(crate) struct Seen {
-    stat: Stat,
+    policy: u32,
+    nice: i32,
     io_priority: u32,
     affinity: Affinity,
     robust: RobustList,
 }
 
 impl Seen {
-    pub(crate) fn read(pid: i32, tid: i32, refusals: &mut Vec<Refusal>) -> Result<Self, Error> {
-        let seen = Self {
-            stat: Stat::read(&format!("{pid}/task/{tid}"))?,
-            io_priority: remote::io_priority(tid).of("read I/O priority", tid)?,
-            affinity: remote::affinity(tid).of("read affinity", tid)?,
-            robust: remote::robust_list(tid).of("read robust list", tid)?,
-        };
+    pub(crate) fn read(tid: i32, refusals: &mut Vec<Refusal>) -> Result<Self, Error> {
+        let (policy, nice) = remote::policy(tid).of("read scheduling policy", tid)?;
         // SCHED_OTHER, SCHED_BATCH and SCHED_IDLE need nothing but their number.
-        let policy = seen.policy();
         if !matches!(policy as i32, libc::SCHED_OTHER | libc::SCHED_BATCH | libc::SCHED_IDLE) {
             refusals.push(Refusal::Scheduling { tid, policy });
         }
-        Ok(seen)
-    }
-
-    fn policy(&self) -> u32 {
-        self.stat.field(41) as u32
-    }
-
-    pub(crate) fn session(&self) -> i32 {
-        self.stat.field(6) as i32
-    }
-
-    pub(crate) fn process_group(&self) -> i32 {
-        self.stat.field(5) as i32
+        Ok(Self {
+            policy,
+            nice,
+            io_priority: remote::io_priority(tid).of("read I/O priority", tid)?,
+            affinity: remote::affinity(tid).of("read affinity", tid)?,
+            robust: remote::robust_list(tid).of("read robust list", tid)?,
+        })
     }
 
     /// The whole thread. Its script has ended: signals come last, so that no timer that has run out is missed.
@@ -70,14 +61,14 @@ impl Seen {
         refusals: &mut Vec<Refusal>,
     ) -> Result<Thread, Error> {
         let scheduling = Scheduling {
-            nice: self.stat.field(19) as i32,
-            policy: self.policy(),
+            nice: self.nice,
+            policy: self.policy,
             io_priority: self.io_priority,
             timer_slack_ns: reported.timer_slack_ns,
             affinity: self.affinity,
         };
         Ok(Thread {
-            tid: task.inner_tid,
+            tid: reported.tid,
             registers: task.registers,
             xsave: reported.xsave,
             mask: task.mask,
@@ -85,7 +76,7 @@ impl Seen {
             tid_address: reported.tid_address,
             robust: self.robust,
             rseq: task.rseq,
-            name: self.stat.name,
+            name: reported.name,
             scheduling,
             pending: pending(task.tid, false, refusals)?,
         })

@@ -16,6 +16,9 @@ pub(crate) const LEVELS_MAX: usize = 256;
 /// The kernel's own limits (XATTR_SIZE_MAX, XATTR_LIST_MAX), in bytes.
 pub(crate) const XATTR_BYTES_MAX: usize = 64 << 10;
 
+/// Overlayfs' mark of a directory that hides what is below it.
+pub(crate) const OPAQUE: &str = "trusted.overlay.opaque";
+
 pub(crate) fn open_dir(at: impl AsFd, path: impl rustix::path::Arg) -> rustix::io::Result<OwnedFd> {
     openat(at, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
 }

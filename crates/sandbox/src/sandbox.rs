@@ -29,6 +29,9 @@ use crate::{
 pub(crate) const IDENTITY_FILES: [&str; 5] =
     ["etc/hostname", "etc/machine-id", "etc/hosts", "run/pando/boot_id", "run/pando/generation"];
 
+/// The directories of these, likewise: each sandbox has them of its own, so that its own attributes show.
+pub(crate) const IDENTITY_DIRECTORIES: [&str; 3] = ["etc", "run", "run/pando"];
+
 /// What a sandbox is known by beside its id: one that goes on elsewhere keeps it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {

@@ -1,5 +1,5 @@
 //! Copying an overlay's upper directory exactly: whiteouts, opaque marks, owners, modes, times, links, holes, pipes,
-//! devices and sockets. Only the files that make a sandbox a machine of its own are left out: every one has its own.
+//! devices and sockets. Only what makes a sandbox a machine of its own is left out: every one has its own.
 
 use std::{
     collections::HashMap,
@@ -12,16 +12,16 @@ use std::{
 use rustix::{
     fs::{
         AtFlags, CWD, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, Uid, chownat, copy_file_range,
-        fchmod, fchown, ftruncate, futimens, ioctl_ficlone, linkat, mkdirat, mknodat, openat, readlinkat, seek, statat,
-        symlinkat, utimensat,
+        fchmod, fchown, ftruncate, futimens, ioctl_ficlone, lgetxattr, linkat, mkdirat, mknodat, openat, readlinkat,
+        seek, statat, symlinkat, utimensat,
     },
     io::Errno,
 };
 
 use crate::{
-    attributes::{LEVELS_MAX, entry_path, open_dir, set_xattr, xattr, xattr_names},
+    attributes::{LEVELS_MAX, OPAQUE, entry_path, open_dir, set_xattr, xattr, xattr_names},
     error::{Context, Error},
-    sandbox::IDENTITY_FILES,
+    sandbox::{IDENTITY_DIRECTORIES, IDENTITY_FILES},
     tree,
 };
 
@@ -90,14 +90,17 @@ impl Copier {
     fn copy_entry(&mut self, level: &Level, name: &CString) -> rustix::io::Result<Option<Level>> {
         let stat = statat(&level.from, name, AtFlags::SYMLINK_NOFOLLOW)?;
         let kind = FileType::from_raw_mode(stat.st_mode);
+        let path = [&level.path, name.to_bytes()].concat();
         if kind == FileType::Directory {
+            let from = open_dir(&level.from, name)?;
+            if has_identity_only(&from, &path)? {
+                return Ok(None);
+            }
             mkdirat(&level.to, name, Mode::RWXU)?;
-            let path = [&level.path, name.to_bytes(), b"/"].concat();
-            return Level::enter(open_dir(&level.from, name)?, open_dir(&level.to, name)?, path).map(Some);
+            return Level::enter(from, open_dir(&level.to, name)?, [&path, &b"/"[..]].concat()).map(Some);
         }
         // Whoever gets the copy has its own.
-        let path = [&level.path, name.to_bytes()].concat();
-        if IDENTITY_FILES.iter().any(|own| own.as_bytes() == path) {
+        if is_one_of(&IDENTITY_FILES, &path) {
             return Ok(None);
         }
         let key = (stat.st_dev, stat.st_ino);
@@ -157,6 +160,30 @@ impl Copier {
             at = end;
         }
         Ok(())
+    }
+}
+
+fn is_one_of(paths: &[&str], path: &[u8]) -> bool {
+    paths.iter().any(|own| own.as_bytes() == path)
+}
+
+/// Whether the directory is one that every sandbox has of its own, whose attributes are what shows, with nothing in it but what every one has.
+fn has_identity_only(directory: &OwnedFd, path: &[u8]) -> rustix::io::Result<bool> {
+    if !is_one_of(&IDENTITY_DIRECTORIES, path) {
+        return Ok(false);
+    }
+    for name in tree::list(directory)? {
+        let inner = [path, b"/", name.to_bytes()].concat();
+        let is_own = is_one_of(&IDENTITY_FILES, &inner)
+            || is_one_of(&IDENTITY_DIRECTORIES, &inner) && has_identity_only(&open_dir(directory, &name)?, &inner)?;
+        if !is_own {
+            return Ok(false);
+        }
+    }
+    // An opaque one hides what is below it.
+    match lgetxattr(entry_path(directory, c"."), OPAQUE, &mut [0; 1][..]) {
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(true),
+        opaque => opaque.map(|_| false),
     }
 }
 

@@ -213,6 +213,23 @@ pub fn dispatches_syscalls(tid: i32) -> io::Result<bool> {
     }
 }
 
+/// Whether more than one seccomp filter is in force for the thread. None if the kernel does not say: it tells only who has CAP_SYS_ADMIN and
+/// no filter of its own, and says of a thread without any the same as where it cannot tell.
+pub fn has_several_filters(tid: i32) -> io::Result<Option<bool>> {
+    const PTRACE_SECCOMP_GET_METADATA: libc::c_uint = 0x420d;
+    // struct seccomp_metadata { filter_off, flags }: of the second one, counted from the first that was installed.
+    let mut metadata = [1u64, 0];
+    let size = size_of_val(&metadata);
+    match request(PTRACE_SECCOMP_GET_METADATA, tid, size, (&raw mut metadata).addr()) {
+        Ok(_) => Ok(Some(true)),
+        Err(error) => match error.raw_os_error() {
+            Some(libc::ENOENT) => Ok(Some(false)),
+            Some(libc::EACCES | libc::EINVAL | libc::EIO) => Ok(None),
+            _ => Err(error),
+        },
+    }
+}
+
 /// The thread's rseq registration (kernel 5.13 or later).
 pub fn rseq(tid: i32) -> io::Result<Rseq> {
     let mut rseq = Rseq::default();

@@ -228,6 +228,19 @@ pub fn affinity(tid: i32) -> io::Result<Affinity> {
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(Affinity(mask)) }
 }
 
+/// Scheduling policy and nice value of a thread.
+pub fn policy(tid: i32) -> io::Result<(u32, i32)> {
+    // struct sched_attr, first version: size, policy; flags; nice, priority; three more words.
+    let mut attributes = [0u64; 6];
+    // SAFETY: `attributes` has as many bytes as the call is told.
+    let result =
+        unsafe { libc::syscall(libc::SYS_sched_getattr, tid, &raw mut attributes, size_of_val(&attributes), 0) };
+    if result == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(((attributes[0] >> 32) as u32, attributes[2] as u32 as i32))
+}
+
 /// The I/O priority of a thread (`ioprio_get`); 0: none set.
 pub fn io_priority(tid: i32) -> io::Result<u32> {
     const IOPRIO_WHO_PROCESS: i32 = 1;

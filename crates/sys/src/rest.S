@@ -1,4 +1,4 @@
-// A whole program, as an ELF file of one page: takes its first argument for its name and sleeps for ever. See rest.rs.
+// A whole program, as an ELF file of one page: takes its first argument for its name, is not dumpable and sleeps for ever. See rest.rs.
     .pushsection .rodata.pando_rest, "a", @progbits
     .balign 64
     .globl pando_rest_start
@@ -26,6 +26,10 @@ pando_rest_start:
     mov edi, 15                     // PR_SET_NAME
     mov rsi, qword ptr [rsp + 8]    // argv[0]
     mov eax, 157                    // prctl
+    syscall
+    mov edi, 4                      // PR_SET_DUMPABLE
+    xor esi, esi
+    mov eax, 157
     syscall
 1:  mov eax, 34                     // pause
     syscall

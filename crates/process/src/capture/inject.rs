@@ -16,16 +16,18 @@ use crate::{
 /// Arena bytes per thread beside its XSAVE image: the rest of its frame, its script, its answers.
 const BYTES_PER_THREAD: u64 = PAGE;
 
+/// A thread's name has 16 bytes with the zero at its end.
+const NAME_WORDS: usize = 2;
+
 const CODE: u64 = (libc::PROT_READ | libc::PROT_EXEC) as u64;
 const DATA: u64 = (libc::PROT_READ | libc::PROT_WRITE) as u64;
 
 /// A mapping inside the stopped source, with the scripts its threads run.
 pub(super) struct Injection<'a> {
     pub(super) stopped: &'a mut Stopped,
-    syscall: u64,
     pub(super) arena: Range,
-    /// It was made for this, and goes again.
-    is_new: bool,
+    /// Where the source has a `syscall` instruction, if the mapping was made by it for this, and goes again.
+    made_by: Option<u64>,
 }
 
 /// What the main thread's script leaves: where its answers are.
@@ -36,6 +38,8 @@ struct MainPlan {
 
 /// Where a thread's script leaves its answers, and what is known of the thread before.
 struct Place {
+    tid: u64,
+    name: u64,
     alternate: u64,
     tid_address: u64,
     timer_slack: u64,
@@ -75,15 +79,15 @@ impl<'a> Injection<'a> {
         dont_fork: &[Range],
         earlier: Option<Range>,
     ) -> Result<Self, Error> {
-        let syscall = stopped.syscall(lines)?;
         let main = stopped.tasks()[0].tid;
         let xsave = sys::ptrace::xsave(main).of("read extended registers", main)?.len();
         let bytes = room(stopped.tasks().len(), xsave, dont_fork.len());
         if let Some(arena) = earlier
             && serves(stopped, lines, arena, bytes)?
         {
-            return Ok(Self { stopped, syscall, arena, is_new: false });
+            return Ok(Self { stopped, arena, made_by: None });
         }
+        let syscall = stopped.syscall(lines)?;
         // Executable where it is never writable, writable where it is never executable: some programs have the kernel insist on that. The
         // code is written from outside.
         let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
@@ -95,7 +99,7 @@ impl<'a> Injection<'a> {
         let data = [base + PAGE, bytes - PAGE, DATA, 0, 0, 0];
         let is_writable = stopped.step_call(syscall, libc::SYS_mprotect, data)? == 0;
         let arena = Range { start: base, end: base + bytes };
-        let injection = Self { stopped, syscall, arena, is_new: true };
+        let injection = Self { stopped, arena, made_by: Some(syscall) };
         if !is_writable {
             injection.leave()?;
             return Err(Error::NoRoom { bytes });
@@ -143,11 +147,10 @@ impl<'a> Injection<'a> {
         let mut arena = Arena::new(self.arena.start);
         let count = self.stopped.tasks().len();
         let (mut places, mut scripts) = (Vec::with_capacity(count), Vec::with_capacity(count));
-        let inner_pid = self.stopped.tasks()[0].inner_tid;
-        let posix_timers = posix_timers(pid, self.stopped)?;
+        let posix_timers = posix_timers(pid)?;
         let mut main = None;
         for (n, task) in self.stopped.tasks().iter().enumerate() {
-            let tid_address = arena.words(&[0]);
+            let (tid_address, name) = (arena.words(&[0]), arena.words(&[0; NAME_WORDS]));
             let xsave = sys::ptrace::xsave(task.tid).of("read extended registers", task.tid)?;
             let registers = sigframe::user_registers(&task.registers);
             let unknown = AlternateStack::default();
@@ -155,17 +158,20 @@ impl<'a> Injection<'a> {
             // The answer is written where the frame has the alternate stack: the way back keeps it, too.
             let alternate = sigframe::alternate_stack(frame);
             let mut script = Script::default();
+            let process = script.call(libc::SYS_getpid, [], Check::Ignore);
+            let thread = script.call(libc::SYS_gettid, [], Check::Ignore);
             script.call(libc::SYS_sigaltstack, [0u64.into(), alternate.into()], Check::Ignore);
             const PR_GET_TID_ADDRESS: i32 = 40;
             script.call(libc::SYS_prctl, [PR_GET_TID_ADDRESS.into(), tid_address.into()], Check::Ignore);
+            script.call(libc::SYS_prctl, [libc::PR_GET_NAME.into(), name.into()], Check::Ignore);
             let slack = script.call(libc::SYS_prctl, [libc::PR_GET_TIMERSLACK.into()], Check::Ignore);
             if n == 0 {
                 main = Some(plan_main(&mut arena, &mut script, &posix_timers, dont_fork));
             }
-            let mark = stopped::end_with_mark(&mut script, self.stopped.mark(), inner_pid, task.inner_tid, frame);
+            let mark = stopped::end_with_mark(&mut script, self.stopped.mark(), process, thread, frame);
             let script = arena.place(&script);
-            let timer_slack = arena.keep_result(script, slack);
-            places.push(Place { alternate, tid_address, timer_slack, xsave });
+            let [tid, timer_slack] = [thread, slack].map(|step| arena.keep_result(script, step));
+            places.push(Place { tid, name, alternate, tid_address, timer_slack, xsave });
             scripts.push((script, Arena::op_address(script, mark)));
         }
         let main = main.ok_or_else(|| Error::Unexpected { pid, what: "has no threads".into() })?;
@@ -185,21 +191,28 @@ impl<'a> Injection<'a> {
             u64::from_le_bytes(std::array::from_fn(|n| bytes[at + n]))
         };
         let words = |address: u64| -> [u64; 4] { std::array::from_fn(|n| word(address + n as u64 * 8)) };
+        let text = |address: u64| -> Vec<u8> {
+            let bytes = (0..NAME_WORDS as u64).flat_map(|n| word(address + n * 8).to_le_bytes());
+            bytes.take_while(|byte| *byte != 0).collect()
+        };
         let reported = |place: Place| {
             let [address, flags, size, _] = words(place.alternate);
             Reported {
+                tid: word(place.tid) as i32,
+                name: text(place.name),
                 xsave: place.xsave,
                 alternate: AlternateStack { address, flags: flags as u32, size },
                 tid_address: word(place.tid_address),
                 timer_slack_ns: word(place.timer_slack),
             }
         };
-        let threads = plan.places.into_iter().map(reported).collect();
+        let threads: Vec<Reported> = plan.places.into_iter().map(reported).collect();
         let interval_timers = [0, 32, 64].map(|offset| words(plan.main.interval_timers + offset));
         let timer = |(timer, place): (PosixTimer, u64)| {
             let words = words(place);
             let value = TimerValue { interval: (words[0], words[1]), remaining: (words[2], words[3]) };
-            PosixTimer { value, ..timer }
+            let by = self.stopped.tasks().iter().zip(&threads).find(|(task, _)| task.tid == timer.notify_tid);
+            PosixTimer { value, notify_tid: by.map_or(0, |(_, thread)| thread.tid), ..timer }
         };
         let posix_timers = plan.main.posix_timers.into_iter().map(timer).collect();
         Ok(Answers { threads, interval_timers, posix_timers })
@@ -207,11 +220,9 @@ impl<'a> Injection<'a> {
 
     /// Takes the mapping away again, if it is ours.
     pub(super) fn leave(self) -> Result<(), Error> {
-        if !self.is_new {
-            return Ok(());
-        }
+        let Some(syscall) = self.made_by else { return Ok(()) };
         let bytes = self.arena.end - self.arena.start;
-        self.stopped.step_call(self.syscall, libc::SYS_munmap, [self.arena.start, bytes, 0, 0, 0, 0]).map(drop)
+        self.stopped.step_call(syscall, libc::SYS_munmap, [self.arena.start, bytes, 0, 0, 0, 0]).map(drop)
     }
 }
 
@@ -280,8 +291,8 @@ fn plan_main(arena: &mut Arena, script: &mut Script, timers: &[PosixTimer], dont
     MainPlan { interval_timers, posix_timers }
 }
 
-/// The program's POSIX timers without their values (`/proc/PID/timers`, proc(5)).
-fn posix_timers(pid: i32, stopped: &Stopped) -> Result<Vec<PosixTimer>, Error> {
+/// The program's POSIX timers without their values (`/proc/PID/timers`, proc(5)). Whom they notify is named as it is called here.
+fn posix_timers(pid: i32) -> Result<Vec<PosixTimer>, Error> {
     let fields = Fields::read(format!("/proc/{pid}/timers"))?;
     let mut timers: Vec<PosixTimer> = Vec::new();
     for line in fields.lines() {
@@ -311,9 +322,7 @@ fn posix_timers(pid: i32, stopped: &Stopped) -> Result<Vec<PosixTimer>, Error> {
             "notify" => {
                 let (how, whom) = value.split_once('/').unwrap_or((value, ""));
                 let by_thread = whom.starts_with("tid.");
-                let outer: i32 = whom.rsplit('.').next().and_then(|id| id.parse().ok()).unwrap_or(0);
-                timer.notify_tid =
-                    stopped.tasks().iter().find(|task| task.tid == outer).map_or(0, |task| task.inner_tid);
+                timer.notify_tid = whom.rsplit('.').next().and_then(|id| id.parse().ok()).unwrap_or(0);
                 let base = match how {
                     "none" => libc::SIGEV_NONE,
                     "thread" => libc::SIGEV_THREAD,

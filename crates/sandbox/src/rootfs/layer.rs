@@ -12,9 +12,10 @@ use rustix::{
     io::Errno,
 };
 
-use crate::error::{Context, Error};
-
-const OPAQUE: &str = "trusted.overlay.opaque";
+use crate::{
+    attributes::OPAQUE,
+    error::{Context, Error},
+};
 
 pub(super) struct Layer {
     root: PathBuf,

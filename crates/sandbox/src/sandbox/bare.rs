@@ -18,7 +18,7 @@ use std::{
 use base::id::SandboxId;
 use sys::clone::Forked;
 
-use super::{IDENTITY_FILES, Machine, Sandbox};
+use super::{IDENTITY_DIRECTORIES, IDENTITY_FILES, Machine, Sandbox};
 use crate::{
     cgroup::{Cgroups, Group},
     error::{Context, Error},
@@ -109,7 +109,7 @@ impl OwnDirectory {
     /// What makes this sandbox a machine of its own, also after the fork of a program that has read another's.
     fn write_identity(&mut self, id: &SandboxId, dir: &Path, machine: &Machine) -> Result<(), Error> {
         let upper = dir.join("upper");
-        for directory in ["etc", "run", "run/pando"] {
+        for directory in IDENTITY_DIRECTORIES {
             self.directory(&upper.join(directory), 0o755)?;
         }
         let hosts = format!("127.0.0.1 localhost {id}\n::1 localhost ip6-localhost ip6-loopback\n");

@@ -26,7 +26,7 @@ pub(crate) struct Entry {
     modified: (i64, i64),
     device: u64,
     size: u64,
-    names: u64,
+    pub(super) names: u64,
     /// All its names, the first one of them.
     first: PathBuf,
     /// A link's target, or a file's megabytes that are not all zeros.
@@ -230,20 +230,22 @@ pub(crate) fn overlay(host: &Host) {
     assert!(marked("home/user/after", "trusted.overlay.redirect"));
 
     sandbox.freeze().unwrap();
-    let (copy, carried) = (host.state().join("copy"), host.state().join("carried"));
+    let [copy, carried, whole] = ["copy", "carried", "whole"].map(|name| host.state().join(name));
     sandbox.snapshot_upper(&copy).unwrap();
-    let (archive, _) = pack(&upper);
+    for (from, to) in [(&copy, &carried), (&upper, &whole)] {
+        unpack_layer(&mut &pack(from).0[..], to).unwrap();
+    }
     sandbox.thaw().unwrap();
-    unpack_layer(&mut &archive[..], &carried).unwrap();
     // The machine's own files are left out of both.
-    assert!(upper.join("etc/hostname").exists() && !carried.join("etc/hostname").exists());
+    assert!(upper.join("etc/hostname").exists() && !copy.join("etc").exists());
+    assert!(whole.join("etc").exists() && !whole.join("etc/hostname").exists());
     assert_same(&copy, &carried);
     let layers = vec![carried.clone(), lower.clone(), host.mask(), PathBuf::from("/")];
     let child = Sandbox::create(&host.spec_of(layers), &host.cgroups).unwrap();
     assert_eq!(shell(&child, "cd ~/after; ls; cat old; ls ~ ~/replaced").text, before.text);
     destroy(child);
     destroy(sandbox);
-    for dir in [lower, copy, carried] {
+    for dir in [lower, copy, carried, whole] {
         fs::remove_dir_all(dir).unwrap();
     }
 }
