@@ -43,6 +43,9 @@ pub struct Checkpoint {
     /// The volumes that it could write, as they were in the same instant. Each sandbox that is started from it gets forks of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<CheckpointVolume>,
+    /// A template that was built on the node that answers has its name: `run` starts that one there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub hidden: bool,
 }
 
 /// A volume of a checkpoint.

@@ -56,8 +56,8 @@ pub use error::{ErrorBody, ErrorCode, ErrorDetail};
 pub use mount::{MountRequest, UnmountRequest, VolumeMount};
 pub use node::{NodeInfo, PoolInfo};
 pub use sandbox::{
-    ExecRequest, ExitStatus, ForkRequest, ForkResponse, Interpreter, PauseEvent, PauseResponse, ProcessInfo, Removed,
-    ResumeRequest, RunRequest, RunResponse, Sandbox, SandboxDetail, SandboxState, TerminalSize,
+    ExecRequest, ExitStatus, ForkRequest, ForkResponse, Interpreter, PauseEvent, PauseResponse, PausedSandbox,
+    ProcessInfo, Removed, ResumeRequest, RunRequest, RunResponse, Sandbox, SandboxDetail, SandboxState, TerminalSize,
 };
 pub use store::{
     CheckpointVerification, Damage, GcReport, GcRequest, KeyRotation, PeerStats, StoreDamage, StoreReads,

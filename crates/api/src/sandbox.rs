@@ -196,6 +196,23 @@ pub struct PauseResponse {
     pub total_us: u64,
 }
 
+/// A paused sandbox of the store, whichever node paused it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PausedSandbox {
+    /// Its identifier.
+    pub id: SandboxId,
+    /// The template that it was started from.
+    pub template: TemplateName,
+    /// The sandbox that it was forked from, if it was.
+    pub parent: Option<SandboxId>,
+    /// When it was started first, in milliseconds since 1970.
+    pub created_ms: u64,
+    /// When it was paused, in milliseconds since 1970.
+    pub paused_ms: u64,
+    /// The node that has it in hand: it is pausing or resuming it, or it runs there and not all of its memory has arrived. None: any node can resume it.
+    pub holder: Option<String>,
+}
+
 /// One line of the answer to a request for a pause. The last one is `Done` or `Failed`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `POST /v1/volumes` | [`VolumeSpec`] -> [`Volume`] |
 //! | `GET /v1/volumes`, `GET /v1/volumes/NAME` | [`Volume`] (a list of them) |
+//! | `GET /v1/volumes?removed=true` | a list of [`RemovedVolume`] |
 //! | `DELETE /v1/volumes/NAME` | `null`; 409 while it is held on this node |
 //! | `GET /v1/volumes/usage` | a list of [`VolumeMeter`]; by realm: [`VolumeUsage`] of all its volumes |
 //! | `GET /v1/metrics` | the same and more, as Prometheus' text |
@@ -84,6 +85,15 @@ pub struct Volume {
     pub open: Option<OpenVolume>,
     /// What this node had to do with it.
     pub meter: Meter,
+}
+
+/// A volume that was removed and has snapshots: they are kept, and are those of a new volume of its name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemovedVolume {
+    /// Its name.
+    pub name: VolumeName,
+    /// How many snapshots there are.
+    pub snapshots: usize,
 }
 
 /// How full a volume is.

@@ -66,7 +66,8 @@ pub(crate) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) {
     }
 }
 
-fn printable(text: &str) -> String {
+/// A text with line ends and what would command a terminal escaped.
+pub(crate) fn printable(text: &str) -> String {
     let escaped = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
     text.chars().map(escaped).collect()
 }

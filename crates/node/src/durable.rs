@@ -31,7 +31,7 @@ use store::{
     Store,
     cache::Cache,
     chunks::Peer,
-    heads::Heads,
+    heads::{Head, Heads},
     id::Realm,
     keys::{MasterKeys, RealmKeys},
     object::{Location, Objects, RequestOptions},
@@ -132,6 +132,19 @@ impl Durable {
         let store = Store::new(objects, keys, Some(cache), asked);
         tokio::spawn(preload_keys(store.clone()));
         Ok(Self { store, heads, peers })
+    }
+
+    /// All heads of the realm whose names begin so, by name.
+    pub(crate) async fn heads_below(&self, prefix: &str) -> Result<Vec<Head>> {
+        let mut found: Vec<Head> = Vec::new();
+        loop {
+            let after = found.last().map(|head| &head.name);
+            let mut more = self.heads.list(&realm(), prefix, after).await.storing("list what the store has")?;
+            if more.is_empty() {
+                return Ok(found);
+            }
+            found.append(&mut more);
+        }
     }
 
     /// A reader of page images, for threads that may block.

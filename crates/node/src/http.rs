@@ -35,6 +35,7 @@ pub(crate) fn router(node: Arc<Node>) -> Router {
         .route("/sandboxes/{id}/checkpoint", post(checkpoints::take))
         .route("/sandboxes/{id}/pause", post(checkpoints::pause))
         .route("/sandboxes/{id}/resume", post(checkpoints::resume))
+        .route("/paused", get(checkpoints::paused))
         .route("/checkpoints", get(checkpoints::list).post(store::import))
         .route("/checkpoints/{name}", get(checkpoints::get).delete(checkpoints::remove))
         .route("/checkpoints/{name}/verify", post(store::verify_checkpoint))

@@ -1,6 +1,7 @@
 //! Volumes as a whole: making, opening, committing; snapshots, forks and restores, which cost the same whatever a volume holds.
 
 use std::{
+    collections::BTreeMap,
     path::PathBuf,
     sync::{Mutex, MutexGuard, PoisonError},
 };
@@ -151,6 +152,21 @@ impl Volumes {
                 if snapshots_of.is_none() { rest.strip_suffix("/head") } else { Some(rest) }.map(str::to_owned)
             })
             .collect())
+    }
+
+    /// Names of volumes that were removed, with how many snapshots each has.
+    pub fn removed(&self) -> Result<BTreeMap<String, usize>, VolumeError> {
+        const PREFIX: &str = "volumes/";
+        let mut snapshots: BTreeMap<String, usize> = BTreeMap::new();
+        let heads = self.heads_below(PREFIX)?;
+        let parts = || heads.iter().filter_map(|head| head.name.as_str().strip_prefix(PREFIX)?.split_once('/'));
+        for (name, _) in parts().filter(|(_, part)| *part != "head") {
+            *snapshots.entry(name.to_owned()).or_default() += 1;
+        }
+        for (name, _) in parts().filter(|(_, part)| *part == "head") {
+            snapshots.remove(name);
+        }
+        Ok(snapshots)
     }
 
     fn heads_below(&self, prefix: &str) -> Result<Vec<Head>, VolumeError> {

@@ -48,7 +48,7 @@ enum Command {
     /// List checkpoints.
     Ls(ListArgs),
     /// Show everything about a checkpoint.
-    Inspect(NameArgs),
+    Inspect(InspectArgs),
     /// Remove a checkpoint; sandboxes that were started from it run on.
     Rm(NameArgs),
     /// Read, open, decode and unpack all of a checkpoint, and name what is damaged. Exits with 1 if something is.
@@ -70,6 +70,15 @@ struct ListArgs {
 }
 
 #[derive(Debug, clap::Args)]
+struct InspectArgs {
+    /// Name of the checkpoint.
+    name: TemplateName,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
 struct NameArgs {
     /// Name of the checkpoint.
     name: TemplateName,
@@ -78,9 +87,7 @@ struct NameArgs {
 pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
     match (args.command, args.id) {
         (Some(Command::Ls(args)), _) => list(&args, client).await?,
-        (Some(Command::Inspect(NameArgs { name })), _) => {
-            output::json(&client.get::<Checkpoint>(&format!("/checkpoints/{name}")).await?)?
-        }
+        (Some(Command::Inspect(args)), _) => inspect(&args, client).await?,
         (Some(Command::Rm(NameArgs { name })), _) => client.delete::<()>(&format!("/checkpoints/{name}")).await?,
         (Some(Command::Verify(args)), _) => return transfer::verify(&args, client).await,
         (Some(Command::Export(args)), _) => transfer::export(&args, client).await?,
@@ -117,6 +124,9 @@ async fn take(id: &SandboxId, request: &CheckpointRequest, json: bool, client: &
         return output::json(&checkpoint);
     }
     outln!("{}", checkpoint.name);
+    if checkpoint.hidden {
+        eprintln!("pando: note: {}", hidden_by(&checkpoint.name));
+    }
     eprintln!(
         "{id} stood still for {}; {} of memory take {}, file changes {}",
         output::micros(checkpoint.pause_us),
@@ -127,6 +137,40 @@ async fn take(id: &SandboxId, request: &CheckpointRequest, json: bool, client: &
     Ok(())
 }
 
+/// Why `run` does not start it here, and what to do about that.
+fn hidden_by(name: &TemplateName) -> String {
+    format!(
+        "on this node `pando run {name}` starts the template of that name; `pando template rm {name}` has it start the checkpoint"
+    )
+}
+
+async fn inspect(args: &InspectArgs, client: &Client) -> Result<()> {
+    let checkpoint: Checkpoint = client.get(&format!("/checkpoints/{}", args.name)).await?;
+    if args.json {
+        return output::json(&checkpoint);
+    }
+    outln!("name       {}", checkpoint.name);
+    outln!("taken      {} ago", output::age(output::since_ms(checkpoint.created_ms)));
+    outln!("manifest   {}", checkpoint.manifest);
+    outln!("command    {}", output::printable(&checkpoint.command.join(" ")));
+    outln!("image      {}", output::printable(&checkpoint.image.to_string()));
+    outln!("pause      {}", output::micros(checkpoint.pause_us));
+    outln!(
+        "memory     {}, of which {} are zeros or equal to others; {} stored",
+        output::bytes(checkpoint.memory_bytes),
+        output::bytes(checkpoint.redundant_bytes),
+        output::bytes(checkpoint.stored_memory_bytes)
+    );
+    outln!("files      {} of changes stored", output::bytes(checkpoint.layer_bytes));
+    for volume in &checkpoint.volumes {
+        outln!("volume     {} on {}", volume.volume, volume.path);
+    }
+    if checkpoint.hidden {
+        outln!("hidden     {}", hidden_by(&checkpoint.name));
+    }
+    Ok(())
+}
+
 async fn list(args: &ListArgs, client: &Client) -> Result<()> {
     let checkpoints: Vec<Checkpoint> = client.get("/checkpoints").await?;
     if args.json {
@@ -134,7 +178,7 @@ async fn list(args: &ListArgs, client: &Client) -> Result<()> {
     }
     let row = |checkpoint: &Checkpoint| {
         [
-            checkpoint.name.to_string(),
+            if checkpoint.hidden { format!("{} (hidden)", checkpoint.name) } else { checkpoint.name.to_string() },
             output::age(output::since_ms(checkpoint.created_ms)),
             output::bytes(checkpoint.memory_bytes),
             output::bytes(checkpoint.stored_memory_bytes + checkpoint.layer_bytes),

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use api::{ExitStatus, Sandbox, SandboxState};
+use api::{ExitStatus, NodeInfo, PausedSandbox, Sandbox, SandboxState};
 
 use crate::{client::Client, output};
 
@@ -13,12 +13,18 @@ pub(crate) struct Args {
     /// Print identifiers only.
     #[arg(short, long, conflicts_with = "json")]
     quiet: bool,
+    /// List the paused sandboxes of the store instead, whichever node paused them: what can be resumed here.
+    #[arg(long)]
+    paused: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
+    if args.paused {
+        return paused(&args, client).await;
+    }
     let sandboxes: Vec<Sandbox> = client.get("/sandboxes").await?;
     if args.json {
         output::json(&sandboxes)?;
@@ -27,6 +33,32 @@ pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
     } else {
         let rows: Vec<_> = sandboxes.iter().map(row).collect();
         output::table(["ID", "TEMPLATE", "STATE", "AGE", "START", "FORKED FROM"], &rows);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn paused(args: &Args, client: &Client) -> Result<ExitCode> {
+    let sandboxes: Vec<PausedSandbox> = client.get("/paused").await?;
+    if args.json {
+        output::json(&sandboxes)?;
+    } else if args.quiet {
+        sandboxes.iter().for_each(|sandbox| outln!("{}", sandbox.id));
+    } else {
+        let this = client.get::<NodeInfo>("/node").await?.id;
+        let row = |sandbox: &PausedSandbox| {
+            [
+                sandbox.id.to_string(),
+                sandbox.template.to_string(),
+                output::age(output::since_ms(sandbox.paused_ms)),
+                match &sandbox.holder {
+                    None => "-".to_owned(),
+                    Some(node) if *node == this => "this node".to_owned(),
+                    Some(node) => format!("node {node}"),
+                },
+            ]
+        };
+        let rows: Vec<_> = sandboxes.iter().map(row).collect();
+        output::table(["ID", "TEMPLATE", "PAUSED FOR", "IN THE HANDS OF"], &rows);
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -5,7 +5,7 @@ pub(super) mod build;
 use std::{process::ExitCode, time::Duration};
 
 use anyhow::Result;
-use api::{Template, TemplateState};
+use api::{Template, TemplateFacts, TemplateSpec, TemplateState};
 use base::id::TemplateName;
 
 use super::interruptible;
@@ -18,7 +18,7 @@ pub(crate) enum Command {
     /// List templates.
     Ls(ListArgs),
     /// Show everything about a template.
-    Inspect(NameArgs),
+    Inspect(InspectArgs),
     /// Have the zygote of a template, or of a checkpoint, ready on this node, so that the next run need not wait for it.
     Warm(NameArgs),
     /// Remove a template that no sandbox runs from.
@@ -27,6 +27,15 @@ pub(crate) enum Command {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ListArgs {
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct InspectArgs {
+    /// Name of the template.
+    name: TemplateName,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -48,9 +57,47 @@ pub(crate) async fn run(command: Command, client: &Client) -> Result<ExitCode> {
     }
 }
 
-async fn inspect(args: &NameArgs, client: &Client) -> Result<ExitCode> {
-    output::json(&client.get::<Template>(&format!("/templates/{}", args.name)).await?)?;
+async fn inspect(args: &InspectArgs, client: &Client) -> Result<ExitCode> {
+    let template: Template = client.get(&format!("/templates/{}", args.name)).await?;
+    if args.json {
+        output::json(&template)?;
+    } else {
+        print(&template);
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+fn print(template: &Template) {
+    let TemplateSpec { image, command, env, cwd, ready, ready_timeout_ms, limits, mount_points, .. } = &template.spec;
+    outln!("name       {}", template.name);
+    outln!("state      {}", state(template.state));
+    outln!("built      {} ago", output::age(output::since_ms(template.created_ms)));
+    outln!("command    {}", output::printable(&command.join(" ")));
+    outln!("image      {}", output::printable(&image.to_string()));
+    outln!("directory  {}", output::printable(cwd));
+    for (name, value) in env {
+        outln!("env        {}", output::printable(&format!("{name}={value}")));
+    }
+    let ready = output::printable(&ready.to_string());
+    outln!("ready      when {ready}, within {}", output::micros(ready_timeout_ms * 1000));
+    let cpu = limits.cpu_millis.map_or_else(String::new, |millis| format!(", {} processors", f64::from(millis) / 1e3));
+    outln!("limits     {} of memory, {} processes and threads{cpu}", output::bytes(limits.memory_bytes), limits.pids);
+    for path in mount_points {
+        outln!("mount at   {path}");
+    }
+    outln!("sandboxes  {}", template.sandboxes);
+    if let Some(facts) = &template.facts {
+        outln!("zygote     pid {}", facts.zygote_pid);
+        describe_facts(facts, "           ");
+    }
+}
+
+fn state(state: TemplateState) -> &'static str {
+    match state {
+        TemplateState::Building => "building",
+        TemplateState::Ready => "ready",
+        TemplateState::Lost => "lost (built again at the next run)",
+    }
 }
 
 async fn warm(args: &NameArgs, client: &Client) -> Result<ExitCode> {
@@ -65,13 +112,22 @@ async fn remove(args: &NameArgs, client: &Client) -> Result<ExitCode> {
 
 fn describe(template: &Template) {
     outln!("template {} is ready", template.name);
-    let Some(facts) = &template.facts else { return };
+    if let Some(facts) = &template.facts {
+        describe_facts(facts, "  ");
+    }
+}
+
+fn describe_facts(facts: &TemplateFacts, indent: &str) {
     let timings = &facts.timings;
-    outln!("  memory    {} ({} in huge pages)", output::bytes(facts.memory_bytes), output::bytes(facts.huge_bytes));
-    outln!("  threads   {}, mappings {}, descriptors {}", facts.threads, facts.mappings, facts.descriptors);
-    outln!("  warmed in {}", output::micros(timings.ready_us));
     outln!(
-        "  paused    {}, zygote built in {}",
+        "{indent}memory    {} ({} in huge pages)",
+        output::bytes(facts.memory_bytes),
+        output::bytes(facts.huge_bytes)
+    );
+    outln!("{indent}threads   {}, mappings {}, descriptors {}", facts.threads, facts.mappings, facts.descriptors);
+    outln!("{indent}warmed in {}", output::micros(timings.ready_us));
+    outln!(
+        "{indent}paused    {}, zygote built in {}",
         output::micros(timings.pause_us),
         output::micros(timings.capture_us + timings.build_us)
     );
@@ -86,13 +142,15 @@ async fn list(args: &ListArgs, client: &Client) -> Result<ExitCode> {
     let row = |template: &Template| {
         let memory = template.facts.as_ref().map_or_else(|| "-".to_owned(), |facts| output::bytes(facts.memory_bytes));
         let threads = template.facts.as_ref().map_or_else(|| "-".to_owned(), |facts| facts.threads.to_string());
-        let state = match template.state {
-            TemplateState::Building => "building",
-            TemplateState::Ready => "ready",
-            TemplateState::Lost => "lost (built again at the next run)",
-        };
         let command = template.spec.command.join(" ");
-        [template.name.to_string(), state.to_owned(), memory, threads, template.sandboxes.to_string(), command]
+        [
+            template.name.to_string(),
+            state(template.state).to_owned(),
+            memory,
+            threads,
+            template.sandboxes.to_string(),
+            command,
+        ]
     };
     let rows: Vec<_> = templates.iter().map(row).collect();
     output::table(["NAME", "STATE", "MEMORY", "THREADS", "SANDBOXES", "COMMAND"], &rows);

@@ -33,7 +33,7 @@ A state of a volume that has a name is written VOLUME@SNAPSHOT.";
 pub(crate) enum Command {
     Create(state::CreateArgs),
     /// List volumes.
-    Ls(JsonArgs),
+    Ls(state::ListArgs),
     /// Show everything about a volume.
     Inspect(state::NameArgs),
     /// Remove volumes that nobody has mounted, or snapshots. Prints what is gone. Snapshots of a removed volume stay, and are those of a new volume of its name.

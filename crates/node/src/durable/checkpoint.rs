@@ -191,16 +191,11 @@ impl Checkpoint {
     /// Every checkpoint, by name. One whose manifest cannot be read has none.
     pub(crate) async fn list(durable: &Durable) -> Result<Vec<(Head, Result<Self>)>> {
         let mut found = Vec::new();
-        let mut after: Option<HeadName> = None;
-        loop {
-            let heads = Self::heads(durable, after.as_ref()).await?;
-            let Some(last) = heads.last() else { return Ok(found) };
-            after = Some(last.name.clone());
-            for head in heads {
-                let checkpoint = Self::read(durable, head.manifest).await;
-                found.push((head, checkpoint));
-            }
+        for head in durable.heads_below(HEADS).await? {
+            let checkpoint = Self::read(durable, head.manifest).await;
+            found.push((head, checkpoint));
         }
+        Ok(found)
     }
 
     /// The encoded state of the program. Blocks.

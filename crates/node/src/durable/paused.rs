@@ -144,14 +144,41 @@ impl Paused {
             Err(HeadsError::NotFound { .. }) => return Ok(None),
             Err(error) => return Err(error).storing("look for the paused sandbox"),
         };
-        let manifest = Manifest::read(&durable.store, head.manifest).await;
+        let paused = Self::read(durable, head.manifest).await?;
+        Ok(Some((head, paused)))
+    }
+
+    async fn read(durable: &Durable, id: ManifestId) -> Result<Self> {
+        let manifest = Manifest::read(&durable.store, id).await;
         let manifest = manifest.storing("read the manifest of the paused sandbox")?;
         if manifest.kind != MANIFEST_KIND || manifest.version > VERSION {
             let found = (manifest.kind, manifest.version);
             return Err(format!("its manifest has kind and version {found:?}; a newer program may know them"))
                 .storing("read a paused sandbox");
         }
-        Ok(Some((head, Self::decode(&manifest.client)?)))
+        Self::decode(&manifest.client)
+    }
+
+    /// As the API shows it.
+    pub(crate) fn to_api(&self) -> api::PausedSandbox {
+        api::PausedSandbox {
+            id: self.id.clone(),
+            template: self.template().clone(),
+            parent: self.parent.clone(),
+            created_ms: self.created_ms,
+            paused_ms: self.paused_ms,
+            holder: self.holder.clone(),
+        }
+    }
+
+    /// Every paused sandbox, by id. One whose manifest cannot be read is an error of its own.
+    pub(crate) async fn list(durable: &Durable) -> Result<Vec<(Head, Result<Self>)>> {
+        let mut found = Vec::new();
+        for head in durable.heads_below(HEADS).await? {
+            let paused = Self::read(durable, head.manifest).await;
+            found.push((head, paused));
+        }
+        Ok(found)
     }
 
     /// Its template's name.

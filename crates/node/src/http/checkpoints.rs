@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use api::{Checkpoint, CheckpointEvent, CheckpointRequest, PauseEvent, ResumeRequest, Sandbox};
+use api::{Checkpoint, CheckpointEvent, CheckpointRequest, PauseEvent, PausedSandbox, ResumeRequest, Sandbox};
 use axum::{
     Json,
     extract::{Path, State},
@@ -56,6 +56,10 @@ pub(super) async fn pause(State(node): Shared, Path(id): Path<String>) -> Result
         let _ = sender.send(last);
     });
     Ok(json_lines(events))
+}
+
+pub(super) async fn paused(State(node): Shared) -> Result<Json<Vec<PausedSandbox>>> {
+    finish(async move { node.paused_in_store().await }).await.map(Json)
 }
 
 /// It is completed also if the client hangs up.

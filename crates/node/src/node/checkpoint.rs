@@ -117,7 +117,8 @@ impl Node {
             checkpoint.commit(writing, replaces.as_ref(), parent).map(|(manifest, _)| manifest)
         });
         let spec = api::TemplateSpec { name, ..spec };
-        self.keep(Keep { record: &record, spec, hold: false, commit }, progress).await
+        let taken = self.keep(Keep { record: &record, spec, hold: false, commit }, progress).await?;
+        Ok(self.as_seen_here(taken))
     }
 
     /// Captures a sandbox and writes it into the store.
@@ -217,7 +218,9 @@ impl Node {
         let mut readable = Vec::new();
         for (head, checkpoint) in found {
             match checkpoint {
-                Ok(checkpoint) => readable.push(to_api(&checkpoint, &head.manifest.to_string())?),
+                Ok(checkpoint) => {
+                    readable.push(self.as_seen_here(to_api(&checkpoint, &head.manifest.to_string())?));
+                }
                 Err(error) => {
                     tracing::warn!(name = %head.name, error = crate::chain(&error), "a checkpoint is unreadable")
                 }
@@ -230,7 +233,14 @@ impl Node {
     pub(crate) async fn find_checkpoint(&self, name: &TemplateName) -> Result<api::Checkpoint> {
         let found = Checkpoint::find(&self.durable, name).await?;
         let (head, checkpoint) = found.ok_or_else(|| Error::NoCheckpoint(name.clone()))?;
-        to_api(&checkpoint, &head.manifest.to_string())
+        to_api(&checkpoint, &head.manifest.to_string()).map(|found| self.as_seen_here(found))
+    }
+
+    /// With what this node has to say about it.
+    fn as_seen_here(&self, checkpoint: api::Checkpoint) -> api::Checkpoint {
+        let hidden =
+            self.state().template_record(&checkpoint.name).is_some_and(|template| template.checkpoint.is_none());
+        api::Checkpoint { hidden, ..checkpoint }
     }
 
     /// Removes its name; what only it used is garbage then.
@@ -266,5 +276,6 @@ pub(super) fn to_api(checkpoint: &Checkpoint, manifest: &str) -> Result<api::Che
         stored_memory_bytes: memory_bytes,
         layer_bytes,
         volumes: checkpoint.volumes_to_api()?,
+        hidden: false,
     })
 }

@@ -18,7 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use api::{CheckpointStage, PauseResponse, SandboxState, VolumeMount};
+use api::{CheckpointStage, PauseResponse, PausedSandbox, SandboxState, VolumeMount};
 use base::id::SandboxId;
 use store::heads::Head;
 use tokio::runtime::Handle;
@@ -78,6 +78,20 @@ impl Node {
             layer_bytes: stored.layer_bytes,
             total_us: began.elapsed().as_micros() as u64,
         })
+    }
+
+    /// All paused sandboxes of the store, whichever node paused them.
+    pub(crate) async fn paused_in_store(&self) -> Result<Vec<PausedSandbox>> {
+        let mut readable = Vec::new();
+        for (head, paused) in Paused::list(&self.durable).await? {
+            match paused {
+                Ok(paused) => readable.push(paused.to_api()),
+                Err(error) => {
+                    tracing::warn!(name = %head.name, error = chain(&error), "a paused sandbox is unreadable")
+                }
+            }
+        }
+        Ok(readable)
     }
 
     /// Captures and stores it, and names it; `named` says whether it has come to that.

@@ -10,7 +10,7 @@ use crate::{failure::Result, worker::table::Table};
 
 /// Each volume, then all of the realm together.
 pub(super) async fn usage(State(table): Shared) -> Result<Json<Vec<VolumeMeter>>> {
-    let Json(volumes) = volumes::list(State(table.clone())).await?;
+    let volumes = volumes::present(&table).await?;
     let realm = table.realm().to_owned();
     let mut sum =
         VolumeMeter { realm: realm.clone(), name: None, usage: VolumeUsage::default(), meter: Meter::default() };

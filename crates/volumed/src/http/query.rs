@@ -21,6 +21,14 @@ pub(super) struct Query {
     pairs: Vec<(String, Vec<u8>)>,
 }
 
+impl<S: Sync> FromRequestParts<S> for Query {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self> {
+        Ok(Self::parse(parts.uri.query().unwrap_or_default()))
+    }
+}
+
 impl<S: Sync> FromRequestParts<S> for Target {
     type Rejection = Failure;
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use api::volume::{
-    ForkVolumeRequest, KeptState, RestoreRequest, Restored, Snapshot, SnapshotEnd, SnapshotRequest, Volume,
-    VolumeDurability, VolumeSpec,
+    ForkVolumeRequest, KeptState, RemovedVolume, RestoreRequest, Restored, Snapshot, SnapshotEnd, SnapshotRequest,
+    Volume, VolumeDurability, VolumeSpec,
 };
 use axum::{
     Json,
@@ -26,7 +26,7 @@ use super::{
     Shared, answer,
     errors::{detail, status},
     finish,
-    query::{Target, parse},
+    query::{Query, Target, parse},
 };
 use crate::{
     failure::{Failure, Result},
@@ -95,8 +95,21 @@ pub(super) async fn create(State(table): Shared, Body(spec): Body<VolumeSpec>) -
     .map(Json)
 }
 
-pub(super) async fn list(State(table): Shared) -> Result<Json<Vec<Volume>>> {
-    let names = whole(&table, |table| Ok(table.volumes.list(None)?)).await?;
+/// With `removed=true` those that are not there any more and have snapshots.
+pub(super) async fn list(State(table): Shared, query: Query) -> Result<Response> {
+    if query.flag("removed")? {
+        return removed(&table).await.map(|volumes| Json(volumes).into_response());
+    }
+    present(&table).await.map(|volumes| Json(volumes).into_response())
+}
+
+async fn removed(table: &Arc<Table>) -> Result<Vec<RemovedVolume>> {
+    let removed = whole(table, |table| Ok(table.volumes.removed()?)).await?;
+    removed.into_iter().map(|(name, snapshots)| Ok(RemovedVolume { name: parse(&name)?, snapshots })).collect()
+}
+
+pub(super) async fn present(table: &Arc<Table>) -> Result<Vec<Volume>> {
+    let names = whole(table, |table| Ok(table.volumes.list(None)?)).await?;
     let described = names.into_iter().map(|name| {
         let table = table.clone();
         tokio::spawn(async move { describe(&table, parse(&name)?).await })
@@ -110,7 +123,7 @@ pub(super) async fn list(State(table): Shared) -> Result<Json<Vec<Volume>>> {
             Err(error) => return Err(error),
         }
     }
-    Ok(Json(volumes))
+    Ok(volumes)
 }
 
 pub(super) async fn inspect(State(table): Shared, Path(name): Path<String>) -> Result<Json<Volume>> {

@@ -161,6 +161,18 @@ fn services() -> Result<()> {
     node.finish()
 }
 
+/// A checkpoint that is called as a template of the node is not what `run` starts there, and all who look at it are told.
+fn hidden(node: &Node, source: &str) -> Result<()> {
+    let taken = node.pando(&["checkpoint", source, "--name", "geo"])?;
+    ensure!(taken.code == 0 && taken.stderr.contains("`pando template rm geo`"), "{taken}");
+    ensure!(node.ok(&["checkpoint", "ls"])?.contains("geo (hidden)"), "not listed so");
+    ensure!(node.ok(&["checkpoint", "inspect", "geo"])?.contains("hidden "), "not shown so");
+    let others = node.json(&["checkpoint", "inspect", "one", "--json"])?;
+    ensure!(others["hidden"].is_null(), "{others}");
+    ensure!(node.ok(&["template", "inspect", "geo"])?.contains("zygote "), "not for people");
+    node.ok(&["checkpoint", "rm", "geo"]).map(drop)
+}
+
 fn names(_: &Shared, node: &Node) -> Result<()> {
     let source = node.run("geo", 1)?[0].id.to_string();
     take(node, &source, "one")?;
@@ -171,7 +183,9 @@ fn names(_: &Shared, node: &Node) -> Result<()> {
     ensure!(made_up.starts_with("geo-"), "{made_up}");
     let list = node.json(&["checkpoint", "ls", "--json"])?;
     ensure!(list.as_array().is_some_and(|list| list.len() == 2), "{list}");
-    ensure!(node.json(&["checkpoint", "inspect", "one"])?["name"] == "one", "not inspected");
+    ensure!(node.json(&["checkpoint", "inspect", "one", "--json"])?["name"] == "one", "not inspected");
+    ensure!(node.ok(&["checkpoint", "inspect", "one"])?.contains("geo.py"), "not for people");
+    hidden(node, &source)?;
     node.ok(&["checkpoint", "rm", "one"])?;
     let missing = node.pando(&["run", "one"])?;
     ensure!(missing.code == 4, "a removed checkpoint: {missing}");

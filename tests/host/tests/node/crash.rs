@@ -166,7 +166,7 @@ fn both(node: &mut Node) -> Result<()> {
 }
 
 fn zygote_pid(node: &Node) -> Result<Option<i32>> {
-    Ok(node.json(&["template", "inspect", "geo"])?["facts"]["zygote_pid"].as_i64().map(|pid| pid as i32))
+    Ok(node.json(&["template", "inspect", "geo", "--json"])?["facts"]["zygote_pid"].as_i64().map(|pid| pid as i32))
 }
 
 fn zygote(node: &mut Node) -> Result<()> {

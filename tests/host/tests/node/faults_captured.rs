@@ -19,7 +19,7 @@ use crate::{
 /// Its memory is all there: nothing of what it was started from is needed.
 pub(crate) fn kept_without(shared: &Shared, node: &Node, other: &Node) -> Result<()> {
     take(node, "warm")?;
-    let manifest = node.json(&["checkpoint", "inspect", "warm"])?["manifest"].clone();
+    let manifest = node.json(&["checkpoint", "inspect", "warm", "--json"])?["manifest"].clone();
     let manifest = manifest.as_str().context("no manifest")?;
     let is_it = |path: &PathBuf| path.to_string_lossy().contains(manifest);
     let object = objects(shared, "manifests")?.into_iter().find(is_it).context("no such object")?;

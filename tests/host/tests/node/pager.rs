@@ -93,7 +93,7 @@ fn merged() -> Result<()> {
         let source = node.run("geo", 1)?[0].id.to_string();
         node.ok(&["checkpoint", &source, "--name", "warm"])?;
         node.ok(&["rm", &source])?;
-        let manifest = || node.ok(&["checkpoint", "inspect", "warm"]);
+        let manifest = || node.ok(&["checkpoint", "inspect", "warm", "--json"]);
         // A restore, whose copy is asked that, and all that the log has to say of the working set afterwards.
         let restored = |request: &str| -> Result<Vec<String>> {
             let before = node.log()?.len();

@@ -278,12 +278,18 @@ fn another_node(shared: &Shared, node: &mut Node) -> Result<()> {
     pause(node, &id)?;
     let other = shared.node()?;
     ensure!(other.ps()?.is_empty(), "it is another node's");
+    let known = other.json(&["ps", "--paused", "--json"])?;
+    ensure!(known[0]["id"] == id.as_str() && known[0]["template"] == "geo", "{known}");
+    ensure!(known[0]["holder"].is_null() && known.as_array().is_some_and(|known| known.len() == 1), "{known}");
+    ensure!(other.ok(&["ps", "--paused"])?.contains(&id) && other.ok(&["ps", "--paused", "-q"])? == format!("{id}\n"));
     resume(&other, &id)?;
     expect_marked(&other, &id)?;
     ensure!(identity(&other, &id)? == who, "it is another one");
     let twice = node.pando(&["resume", &id])?;
     ensure!(twice.code != 0, "it runs twice: {twice}");
     expect_no_heads(shared, &other)?;
+    let known = node.json(&["ps", "--paused", "--json"])?;
+    ensure!(known.as_array().is_some_and(Vec::is_empty), "it runs: {known}");
     let gone = node.pando(&["resume", &id])?;
     ensure!(gone.code == 4 && gone.stderr.contains("pando rm"), "{gone}");
     // And back again.

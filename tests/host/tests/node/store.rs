@@ -201,8 +201,10 @@ fn by_file(node: &Node) -> Result<()> {
         let piped = other.pando_with_input(&["checkpoint", "import", "-", "--name", "piped"], &bytes)?;
         ensure!(piped.code == 0 && piped.stdout.trim_end() == "piped", "{piped}");
         other.ok(&["checkpoint", "import", &path, "--replace"])?;
-        let (here, there) =
-            (node.json(&["checkpoint", "inspect", "warm"])?, other.json(&["checkpoint", "inspect", "warm"])?);
+        let (here, there) = (
+            node.json(&["checkpoint", "inspect", "warm", "--json"])?,
+            other.json(&["checkpoint", "inspect", "warm", "--json"])?,
+        );
         ensure!(here["memory_bytes"] == there["memory_bytes"] && here["created_ms"] == there["created_ms"], "{there}");
         for name in ["warm", "piped"] {
             let seen = other.json(&["checkpoint", "verify", name, "--json"])?;

@@ -44,7 +44,13 @@ fn history(node: &Node) -> Result<()> {
     ensure!(node.shell(&id, "cat /workspace/a")? == "first\n", "a fork is apart");
     ensure!(node.shell(&other, "cat /data/a; touch /data/x 2>&1 | grep -o Read-only")? == "first\nRead-only\n");
     node.ok(&["rm", "--all"])?;
-    node.ok(&["volume", "rm", "ws@before", &format!("ws@{kept}"), "ws", "copy"]).map(drop)
+    node.ok(&["volume", "rm", "ws", "copy"])?;
+    let removed = node.json(&["volume", "ls", "--removed", "--json"])?;
+    ensure!(removed == serde_json::json!([{"name": "ws", "snapshots": 2}]), "{removed}");
+    node.ok(&["volume", "fork", "ws@before", "ws"])?;
+    ensure!(node.ok(&["volume", "cat", "ws", "a"])? == "first\n", "what was removed is back");
+    ensure!(node.json(&["volume", "ls", "--removed", "--json"])? == serde_json::json!([]), "it is there");
+    node.ok(&["volume", "rm", "ws@before", &format!("ws@{kept}"), "ws"]).map(drop)
 }
 
 fn carried_elsewhere(node: &Node) -> Result<()> {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use api::{
     VolumeVerification,
-    volume::{Volume, VolumeDurability, VolumeMeter, VolumeSpec},
+    volume::{RemovedVolume, Volume, VolumeDurability, VolumeMeter, VolumeSpec},
 };
 use base::id::VolumeName;
 
@@ -42,6 +42,16 @@ pub(crate) struct CreateArgs {
     /// Permissions of its top directory, octal. Without it: 755.
     #[arg(long, value_name = "MODE", value_parser = parse_mode)]
     mode: Option<u16>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ListArgs {
+    /// List volumes that were removed and have snapshots instead. `pando volume log NAME` shows these, `pando volume fork NAME@SNAPSHOT NEW` brings one back.
+    #[arg(long)]
+    removed: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -92,7 +102,10 @@ pub(super) async fn create(args: CreateArgs, client: &Client) -> Result<()> {
     Ok(())
 }
 
-pub(super) async fn list(args: &JsonArgs, client: &Client) -> Result<()> {
+pub(super) async fn list(args: &ListArgs, client: &Client) -> Result<()> {
+    if args.removed {
+        return list_removed(args, client).await;
+    }
     let volumes: Vec<Volume> = client.get("/volumes").await?;
     if args.json {
         return output::json(&volumes);
@@ -119,6 +132,17 @@ pub(super) async fn list(args: &JsonArgs, client: &Client) -> Result<()> {
     };
     let rows: Vec<_> = volumes.iter().map(row).collect();
     output::table(["NAME", "USED", "OF", "INODES", "HERE", "NOT STORED YET", "LAST COMMIT"], &rows);
+    Ok(())
+}
+
+async fn list_removed(args: &ListArgs, client: &Client) -> Result<()> {
+    let removed: Vec<RemovedVolume> = client.get("/volumes?removed=true").await?;
+    if args.json {
+        return output::json(&removed);
+    }
+    let row = |volume: &RemovedVolume| [volume.name.to_string(), volume.snapshots.to_string()];
+    let rows: Vec<_> = removed.iter().map(row).collect();
+    output::table(["NAME", "SNAPSHOTS"], &rows);
     Ok(())
 }
 
