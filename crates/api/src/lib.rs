@@ -25,6 +25,7 @@
 //! | `POST /v1/sandboxes/ID/fork` | [`ForkRequest`] -> [`ForkResponse`] |
 //! | `POST /v1/sandboxes/ID/pause` | nothing -> [`PauseEvent`]s, one JSON document per line |
 //! | `POST /v1/sandboxes/ID/resume` | [`ResumeRequest`] -> [`Sandbox`] |
+//! | `GET /v1/paused` | a list of [`PausedSandbox`] |
 //! | `POST /v1/sandboxes/ID/exec` | [`ExecRequest`] -> 101, then [`frame::Frame`]s both ways |
 //! | `/v1/volumes...`, `GET /v1/metrics` | see [`volume`] |
 //! | `GET /v1/volumes/NAME/diff?from=SNAPSHOT&with=VOLUME&to=SNAPSHOT` | [`VolumeChange`]s, one JSON document per line; without `from` or `to`: the present state; `to` is one of `with`, if that is there |

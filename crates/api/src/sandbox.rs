@@ -196,7 +196,7 @@ pub struct PauseResponse {
     pub total_us: u64,
 }
 
-/// A paused sandbox of the store, whichever node paused it.
+/// A sandbox that the store has paused, whichever node paused it. One that runs again is among them until all of its memory has arrived.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PausedSandbox {
     /// Its identifier.

@@ -32,6 +32,11 @@ pub(crate) const IDENTITY_FILES: [&str; 5] =
 /// The directories of these, likewise: each sandbox has them of its own, so that its own attributes show.
 pub(crate) const IDENTITY_DIRECTORIES: [&str; 3] = ["etc", "run", "run/pando"];
 
+/// Whether `path`, below an upper directory, is one of these.
+pub(crate) fn is_one_of(paths: &[&str], path: &[u8]) -> bool {
+    paths.iter().any(|own| own.as_bytes() == path)
+}
+
 /// What a sandbox is known by beside its id: one that goes on elsewhere keeps it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {

@@ -21,7 +21,7 @@ use rustix::{
 use crate::{
     attributes::{LEVELS_MAX, OPAQUE, entry_path, open_dir, set_xattr, xattr, xattr_names},
     error::{Context, Error},
-    sandbox::{IDENTITY_DIRECTORIES, IDENTITY_FILES},
+    sandbox::{IDENTITY_DIRECTORIES, IDENTITY_FILES, is_one_of},
     tree,
 };
 
@@ -123,7 +123,7 @@ impl Copier {
             }
         }
         if stat.st_nlink > 1 {
-            self.links.insert(key, [&level.path, name.to_bytes()].concat());
+            self.links.insert(key, path);
         }
         Ok(None)
     }
@@ -161,10 +161,6 @@ impl Copier {
         }
         Ok(())
     }
-}
-
-fn is_one_of(paths: &[&str], path: &[u8]) -> bool {
-    paths.iter().any(|own| own.as_bytes() == path)
 }
 
 /// Whether the directory is one that every sandbox has of its own, whose attributes are what shows, with nothing in it but what every one has.

@@ -149,7 +149,8 @@ impl Volumes {
         Ok(heads
             .filter_map(|head| {
                 let rest = head.name.as_str().strip_prefix(&prefix)?;
-                if snapshots_of.is_none() { rest.strip_suffix("/head") } else { Some(rest) }.map(str::to_owned)
+                let volume = || rest.split_once('/').filter(|(_, part)| *part == "head").map(|(name, _)| name);
+                if snapshots_of.is_none() { volume() } else { Some(rest) }.map(str::to_owned)
             })
             .collect())
     }

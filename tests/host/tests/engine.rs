@@ -77,8 +77,48 @@ fn main() -> Result<()> {
         on_a_bench(|bench| killed::a_copy_outlives_its_tracers(bench, KILLS * rounds()?))
     }));
     cases.push(Case::new("a_busy_copy_is_forked_at_once", || on_a_bench(busy)));
+    cases.push(Case::new("whether_a_thread_has_filters_of_its_own_is_told_by_ptrace", several_filters));
     cases.push(Case::new("threads_may_end_at_any_moment", || on_a_bench(ending_threads)));
     runner::run(&cases)
+}
+
+/// Filters beside the sandbox's own that are installed between the first look and the stop show in this only.
+fn several_filters() -> Result<()> {
+    // BPF_RET | BPF_K with SECCOMP_RET_ALLOW, as a sock_filter.
+    const ALLOW: u64 = 0x7fff_0000_0000_0006;
+    let status = |pid: &str, field: &str| -> Result<String> {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+        let value = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(":\t"));
+        Ok(value.with_context(|| format!("no {field}"))?.to_owned())
+    };
+    if status("self", "Seccomp")? != "0" {
+        println!("   skipped: the kernel tells nobody who has a filter, as this process has");
+        return Ok(());
+    }
+    for (filters, expected) in [(0, None), (1, Some(false)), (2, Some(true))] {
+        let child = sys::clone::fork(&sys::clone::ForkOptions::default(), || {
+            let _ = rustix::thread::set_no_new_privs(true);
+            (0..filters).for_each(|_| drop(sys::seccomp::install(&[ALLOW])));
+            loop {
+                rustix::event::pause();
+            }
+        })?;
+        let pid = child.pid;
+        let told = wait_until("it has its filters", Duration::from_secs(10), || {
+            status(&pid.to_string(), "Seccomp_filters").is_ok_and(|count| count == filters.to_string())
+        })
+        .and_then(|()| {
+            sys::ptrace::seize(pid, 0)?;
+            sys::ptrace::interrupt(pid)?;
+            sys::ptrace::wait(pid)?;
+            Ok(sys::ptrace::has_several_filters(pid)?)
+        });
+        rustix::process::pidfd_send_signal(&child.pidfd, rustix::process::Signal::KILL)?;
+        rustix::process::waitpid(Pid::from_raw(pid), WaitOptions::empty())?;
+        let told = told?;
+        ensure!(told == expected, "{filters} filters: {told:?}");
+    }
+    Ok(())
 }
 
 /// Tracers that are killed in a run.

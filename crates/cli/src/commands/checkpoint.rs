@@ -124,9 +124,7 @@ async fn take(id: &SandboxId, request: &CheckpointRequest, json: bool, client: &
         return output::json(&checkpoint);
     }
     outln!("{}", checkpoint.name);
-    if checkpoint.hidden {
-        eprintln!("pando: note: {}", hidden_by(&checkpoint.name));
-    }
+    note_hidden(&checkpoint);
     eprintln!(
         "{id} stood still for {}; {} of memory take {}, file changes {}",
         output::micros(checkpoint.pause_us),
@@ -140,8 +138,15 @@ async fn take(id: &SandboxId, request: &CheckpointRequest, json: bool, client: &
 /// Why `run` does not start it here, and what to do about that.
 fn hidden_by(name: &TemplateName) -> String {
     format!(
-        "on this node `pando run {name}` starts the template of that name; `pando template rm {name}` has it start the checkpoint"
+        "on this node `pando run {name}` starts its template of that name; once the sandboxes of that are gone, `pando template rm {name}` has it start the checkpoint"
     )
+}
+
+/// Tells who has just made it.
+fn note_hidden(checkpoint: &Checkpoint) {
+    if checkpoint.hidden {
+        eprintln!("pando: note: {}", hidden_by(&checkpoint.name));
+    }
 }
 
 async fn inspect(args: &InspectArgs, client: &Client) -> Result<()> {
@@ -163,7 +168,7 @@ async fn inspect(args: &InspectArgs, client: &Client) -> Result<()> {
     );
     outln!("files      {} of changes stored", output::bytes(checkpoint.layer_bytes));
     for volume in &checkpoint.volumes {
-        outln!("volume     {} on {}", volume.volume, volume.path);
+        outln!("volume     {} on {}, state {}", volume.volume, volume.path, volume.state.manifest);
     }
     if checkpoint.hidden {
         outln!("hidden     {}", hidden_by(&checkpoint.name));

@@ -13,7 +13,7 @@ pub(crate) struct Args {
     /// Print identifiers only.
     #[arg(short, long, conflicts_with = "json")]
     quiet: bool,
-    /// List the paused sandboxes of the store instead, whichever node paused them: what can be resumed here.
+    /// List the sandboxes that the store has paused instead, whichever node paused them: those in nobody's hands can be resumed here. With -q only these.
     #[arg(long)]
     paused: bool,
     /// Print JSON.
@@ -42,14 +42,14 @@ async fn paused(args: &Args, client: &Client) -> Result<ExitCode> {
     if args.json {
         output::json(&sandboxes)?;
     } else if args.quiet {
-        sandboxes.iter().for_each(|sandbox| outln!("{}", sandbox.id));
+        sandboxes.iter().filter(|sandbox| sandbox.holder.is_none()).for_each(|sandbox| outln!("{}", sandbox.id));
     } else {
         let this = client.get::<NodeInfo>("/node").await?.id;
         let row = |sandbox: &PausedSandbox| {
             [
                 sandbox.id.to_string(),
                 sandbox.template.to_string(),
-                output::age(output::since_ms(sandbox.paused_ms)),
+                format!("{} ago", output::age(output::since_ms(sandbox.paused_ms))),
                 match &sandbox.holder {
                     None => "-".to_owned(),
                     Some(node) if *node == this => "this node".to_owned(),
@@ -58,7 +58,7 @@ async fn paused(args: &Args, client: &Client) -> Result<ExitCode> {
             ]
         };
         let rows: Vec<_> = sandboxes.iter().map(row).collect();
-        output::table(["ID", "TEMPLATE", "PAUSED FOR", "IN THE HANDS OF"], &rows);
+        output::table(["ID", "TEMPLATE", "PAUSED", "IN THE HANDS OF"], &rows);
     }
     Ok(ExitCode::SUCCESS)
 }

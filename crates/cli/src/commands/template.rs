@@ -71,7 +71,7 @@ fn print(template: &Template) {
     let TemplateSpec { image, command, env, cwd, ready, ready_timeout_ms, limits, mount_points, .. } = &template.spec;
     outln!("name       {}", template.name);
     outln!("state      {}", state(template.state));
-    outln!("built      {} ago", output::age(output::since_ms(template.created_ms)));
+    outln!("made       {} ago", output::age(output::since_ms(template.created_ms)));
     outln!("command    {}", output::printable(&command.join(" ")));
     outln!("image      {}", output::printable(&image.to_string()));
     outln!("directory  {}", output::printable(cwd));
@@ -125,6 +125,10 @@ fn describe_facts(facts: &TemplateFacts, indent: &str) {
         output::bytes(facts.huge_bytes)
     );
     outln!("{indent}threads   {}, mappings {}, descriptors {}", facts.threads, facts.mappings, facts.descriptors);
+    if timings.ready_us == 0 {
+        // Restored, or taken over with its record only.
+        return;
+    }
     outln!("{indent}warmed in {}", output::micros(timings.ready_us));
     outln!(
         "{indent}paused    {}, zygote built in {}",

@@ -27,7 +27,7 @@ use crate::{
     durable::{Checkpoint, Counts, Storing, Writing, realm},
     error::{Context, Error, Result},
     keeper::message::BuildZygote,
-    records::SandboxRecord,
+    records::{SandboxRecord, TemplateRecord},
     state::{FORK_LAYER, RestoredZygote},
 };
 
@@ -237,9 +237,13 @@ impl Node {
     }
 
     /// With what this node has to say about it.
-    fn as_seen_here(&self, checkpoint: api::Checkpoint) -> api::Checkpoint {
-        let hidden =
-            self.state().template_record(&checkpoint.name).is_some_and(|template| template.checkpoint.is_none());
+    pub(super) fn as_seen_here(&self, checkpoint: api::Checkpoint) -> api::Checkpoint {
+        // Its manifest may have been amended since it was restored here. One with volumes that was replaced is restored anew by itself.
+        let hides = |template: &TemplateRecord| match template.checkpoint {
+            None => true,
+            Some(_) => template.created_ms != checkpoint.created_ms && template.volumes.is_empty(),
+        };
+        let hidden = self.state().template_record(&checkpoint.name).is_some_and(hides);
         api::Checkpoint { hidden, ..checkpoint }
     }
 

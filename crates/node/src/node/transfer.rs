@@ -93,6 +93,7 @@ impl Node {
         carriers.remove().await;
         remove_quietly(&directory).await;
         self.state().release(&point);
-        imported.and_then(|(checkpoint, manifest)| to_api(&checkpoint, &manifest.to_string()))
+        let imported = imported.and_then(|(checkpoint, manifest)| to_api(&checkpoint, &manifest.to_string()));
+        imported.map(|checkpoint| self.as_seen_here(checkpoint))
     }
 }

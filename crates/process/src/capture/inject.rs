@@ -16,8 +16,8 @@ use crate::{
 /// Arena bytes per thread beside its XSAVE image: the rest of its frame, its script, its answers.
 const BYTES_PER_THREAD: u64 = PAGE;
 
-/// A thread's name has 16 bytes with the zero at its end.
-const NAME_WORDS: usize = 2;
+/// Bytes of a thread's name, with the zero at its end (TASK_COMM_LEN).
+const NAME_BYTES: usize = 16;
 
 const CODE: u64 = (libc::PROT_READ | libc::PROT_EXEC) as u64;
 const DATA: u64 = (libc::PROT_READ | libc::PROT_WRITE) as u64;
@@ -26,8 +26,8 @@ const DATA: u64 = (libc::PROT_READ | libc::PROT_WRITE) as u64;
 pub(super) struct Injection<'a> {
     pub(super) stopped: &'a mut Stopped,
     pub(super) arena: Range,
-    /// Where the source has a `syscall` instruction, if the mapping was made by it for this, and goes again.
-    made_by: Option<u64>,
+    /// Where the source has a `syscall` instruction that unmaps the arena again, if that was mapped for this.
+    unmapped_by: Option<u64>,
 }
 
 /// What the main thread's script leaves: where its answers are.
@@ -85,7 +85,7 @@ impl<'a> Injection<'a> {
         if let Some(arena) = earlier
             && serves(stopped, lines, arena, bytes)?
         {
-            return Ok(Self { stopped, arena, made_by: None });
+            return Ok(Self { stopped, arena, unmapped_by: None });
         }
         let syscall = stopped.syscall(lines)?;
         // Executable where it is never writable, writable where it is never executable: some programs have the kernel insist on that. The
@@ -99,7 +99,7 @@ impl<'a> Injection<'a> {
         let data = [base + PAGE, bytes - PAGE, DATA, 0, 0, 0];
         let is_writable = stopped.step_call(syscall, libc::SYS_mprotect, data)? == 0;
         let arena = Range { start: base, end: base + bytes };
-        let injection = Self { stopped, arena, made_by: Some(syscall) };
+        let injection = Self { stopped, arena, unmapped_by: Some(syscall) };
         if !is_writable {
             injection.leave()?;
             return Err(Error::NoRoom { bytes });
@@ -150,7 +150,7 @@ impl<'a> Injection<'a> {
         let posix_timers = posix_timers(pid)?;
         let mut main = None;
         for (n, task) in self.stopped.tasks().iter().enumerate() {
-            let (tid_address, name) = (arena.words(&[0]), arena.words(&[0; NAME_WORDS]));
+            let (tid_address, name) = (arena.words(&[0]), arena.data(&[0; NAME_BYTES], 8));
             let xsave = sys::ptrace::xsave(task.tid).of("read extended registers", task.tid)?;
             let registers = sigframe::user_registers(&task.registers);
             let unknown = AlternateStack::default();
@@ -192,8 +192,8 @@ impl<'a> Injection<'a> {
         };
         let words = |address: u64| -> [u64; 4] { std::array::from_fn(|n| word(address + n as u64 * 8)) };
         let text = |address: u64| -> Vec<u8> {
-            let bytes = (0..NAME_WORDS as u64).flat_map(|n| word(address + n * 8).to_le_bytes());
-            bytes.take_while(|byte| *byte != 0).collect()
+            let bytes = &bytes[(address - self.arena.start) as usize..][..NAME_BYTES];
+            bytes.iter().copied().take_while(|byte| *byte != 0).collect()
         };
         let reported = |place: Place| {
             let [address, flags, size, _] = words(place.alternate);
@@ -220,7 +220,7 @@ impl<'a> Injection<'a> {
 
     /// Takes the mapping away again, if it is ours.
     pub(super) fn leave(self) -> Result<(), Error> {
-        let Some(syscall) = self.made_by else { return Ok(()) };
+        let Some(syscall) = self.unmapped_by else { return Ok(()) };
         let bytes = self.arena.end - self.arena.start;
         self.stopped.step_call(syscall, libc::SYS_munmap, [self.arena.start, bytes, 0, 0, 0, 0]).map(drop)
     }

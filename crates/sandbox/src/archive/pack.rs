@@ -22,7 +22,7 @@ use super::{
 use crate::{
     attributes::{LEVELS_MAX, entry_path, open_dir, xattr, xattr_names},
     error::{Context, Error},
-    sandbox::IDENTITY_FILES,
+    sandbox::{IDENTITY_FILES, is_one_of},
     tree,
 };
 
@@ -119,7 +119,7 @@ impl Packer<'_> {
             return self.enter(dir, &stat, name.to_bytes(), path).map(Some);
         }
         // Whoever gets the layer has its own.
-        if IDENTITY_FILES.iter().any(|own| own.as_bytes() == path) || self.further_name(name, &stat)? {
+        if is_one_of(&IDENTITY_FILES, &path) || self.further_name(name, &stat)? {
             return Ok(None);
         }
         match kind {

@@ -38,6 +38,22 @@ fn what_the_kernel_got_survives_the_process() {
 }
 
 #[test]
+fn volumes_are_listed_whatever_their_snapshots_are_called_and_those_that_are_gone_by_what_is_left_of_them() {
+    let place = Place::new();
+    let volume = place.volume("ws");
+    for name in ["head", "before"] {
+        volume.snapshot(name, "").unwrap();
+    }
+    drop(volume);
+    let node = place.node("one");
+    assert_eq!(node.list(None).unwrap(), ["ws"]);
+    assert!(node.removed().unwrap().is_empty());
+    node.remove(&Origin::Volume("ws".to_owned())).unwrap();
+    assert!(node.list(None).unwrap().is_empty());
+    assert_eq!(node.removed().unwrap().into_iter().collect::<Vec<_>>(), [("ws".to_owned(), 2)]);
+}
+
+#[test]
 fn with_durability_object_a_sync_survives_the_node() {
     let place = Place::new();
     let node = place.node("one");

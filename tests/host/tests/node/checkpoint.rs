@@ -170,7 +170,24 @@ fn hidden(node: &Node, source: &str) -> Result<()> {
     let others = node.json(&["checkpoint", "inspect", "one", "--json"])?;
     ensure!(others["hidden"].is_null(), "{others}");
     ensure!(node.ok(&["template", "inspect", "geo"])?.contains("zygote "), "not for people");
-    node.ok(&["checkpoint", "rm", "geo"]).map(drop)
+    node.ok(&["checkpoint", "rm", "geo"])?;
+    let file = std::env::temp_dir().join(format!("pando-hidden-{}", std::process::id()));
+    let path = file.display().to_string();
+    node.ok(&["checkpoint", "export", "one", &path])?;
+    let imported = node.pando(&["checkpoint", "import", &path, "--name", "geo"]);
+    std::fs::remove_file(&file)?;
+    let imported = imported?;
+    ensure!(imported.code == 0 && imported.stderr.contains("`pando template rm geo`"), "{imported}");
+    node.ok(&["checkpoint", "rm", "geo"])?;
+    // Nor is one that takes the place of what the node has restored.
+    let copy = node.run("one", 1)?[0].id.to_string();
+    ensure!(!node.ok(&["checkpoint", "ls"])?.contains("hidden"), "it is what runs");
+    let replaced = node.pando(&["checkpoint", source, "--name", "one", "--replace"])?;
+    ensure!(replaced.code == 0 && replaced.stderr.contains("`pando template rm one`"), "{replaced}");
+    node.ok(&["rm", &copy])?;
+    node.ok(&["template", "rm", "one"])?;
+    ensure!(!node.ok(&["checkpoint", "ls"])?.contains("hidden"), "it is what will run");
+    Ok(())
 }
 
 fn names(_: &Shared, node: &Node) -> Result<()> {

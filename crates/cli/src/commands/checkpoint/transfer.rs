@@ -80,5 +80,6 @@ pub(super) async fn import(args: &ImportArgs, client: &Client) -> Result<()> {
         return output::json(&checkpoint);
     }
     outln!("{}", checkpoint.name);
+    super::note_hidden(&checkpoint);
     Ok(())
 }

@@ -70,6 +70,7 @@ pub(super) fn all() -> Vec<Check> {
         fuse(),
         pids(),
         ptrace_scope(),
+        memory_files(),
     ]);
     checks
 }
@@ -315,6 +316,17 @@ fn ptrace_scope() -> Check {
         Verdict::Missing,
         scope.clone(),
         "kernel.yama.ptrace_scope=3 forbids tracing to everyone; it can only be lowered by a reboot",
+    )
+}
+
+fn memory_files() -> Check {
+    let noexec = read("/proc/sys/vm/memfd_noexec").unwrap_or_else(|| "0".to_owned());
+    check(
+        "memory files",
+        noexec != "2",
+        Verdict::Reduced,
+        format!("vm.memfd_noexec is {noexec}"),
+        "with vm.memfd_noexec=2 the first process of each sandbox keeps a copy of memory of the node's, which nobody in the sandbox can read, and a quarter of a MiB with it",
     )
 }
 

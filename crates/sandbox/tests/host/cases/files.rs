@@ -57,6 +57,12 @@ pub(crate) fn snapshot(host: &Host) {
     assert_eq!(link.ino(), fs::metadata(copy.join("home/user/d/c")).unwrap().ino());
     assert_eq!((link.uid(), link.mode() & 0o7777), (1000, 0o4711));
     assert!(fs::symlink_metadata(copy.join("etc/w")).unwrap().file_type().is_char_device());
+    // What hides something is not left out.
+    let opaque = host.state().join("opaque");
+    rustix::fs::setxattr(upper.join("run"), "trusted.overlay.opaque", b"y", rustix::fs::XattrFlags::empty()).unwrap();
+    sandbox.snapshot_upper(&opaque).unwrap();
+    assert!(opaque.join("run").exists() && !opaque.join("run/pando").exists());
+    fs::remove_dir_all(opaque).unwrap();
     sandbox.thaw().unwrap();
     // It serves as a layer.
     let child =
