@@ -12,7 +12,6 @@ use std::{
 
 use complete::{Known, complete};
 use inject::{Injection, Outcome};
-use rustix::process::{Pid, getpgid, getsid};
 use serde::{Deserialize, Serialize};
 use sys::{
     deadman::Deadman,
@@ -247,21 +246,14 @@ fn gather(
     let contents = objects.read(&mut refusals)?;
     refuse(refusals)?;
     Ok(Gathered {
-        session_leader: leads(pid, getsid)?,
-        process_group_leader: leads(pid, getpgid)?,
+        session_leader: remote::leads_session(pid).of("read the session", pid)?,
+        process_group_leader: remote::leads_process_group(pid).of("read the process group", pid)?,
         seen,
         files,
         objects,
         contents,
         places,
     })
-}
-
-/// Whether process `pid` is what its session, or its process group, is named after.
-fn leads(pid: i32, of: fn(Option<Pid>) -> rustix::io::Result<Pid>) -> Result<bool, Error> {
-    let process = Pid::from_raw(pid);
-    let leader = of(process).of("read session and process group", pid)?;
-    Ok(process == Some(leader))
 }
 
 /// The threads, and the signals that are pending for the whole process; their scripts have ended.

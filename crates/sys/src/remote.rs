@@ -29,6 +29,23 @@ pub fn robust_list(tid: i32) -> io::Result<RobustList> {
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(RobustList { head, len }) }
 }
 
+/// Whether process `pid` leads its session.
+pub fn leads_session(pid: i32) -> io::Result<bool> {
+    // SAFETY: takes an integer and touches no memory.
+    leads(pid, unsafe { libc::getsid(pid) })
+}
+
+/// Whether process `pid` leads its process group.
+pub fn leads_process_group(pid: i32) -> io::Result<bool> {
+    // SAFETY: takes an integer and touches no memory.
+    leads(pid, unsafe { libc::getpgid(pid) })
+}
+
+/// By libc: a leader outside of this pid namespace (`docker exec`, `unshare --pid`) is called 0, which rustix takes for impossible.
+fn leads(pid: i32, leader: i32) -> io::Result<bool> {
+    if leader == -1 { Err(io::Error::last_os_error()) } else { Ok(pid == leader) }
+}
+
 /// How the open files of two descriptors of process `pid` are ordered: equal if they are one, else by an order that means nothing but is
 /// the same in every call (kcmp(2)), so that many can be sorted.
 pub fn open_file_order(pid: i32, a: i32, b: i32) -> io::Result<Ordering> {

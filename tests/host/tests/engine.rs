@@ -73,6 +73,7 @@ fn main() -> Result<()> {
     cases.push(differential("jvm-default", &java_default));
     cases.extend(REFUSED.iter().map(|(what, text)| Case::new(format!("refused::{what}"), || refused(what, text))));
     cases.push(Case::new("seccomp_stays_on_in_the_source", outside_of_a_sandbox));
+    cases.push(Case::new("a_session_may_have_begun_in_another_pid_namespace", in_a_pid_namespace));
     cases.push(Case::new("a_copy_outlives_its_tracers", || {
         on_a_bench(|bench| killed::a_copy_outlives_its_tracers(bench, KILLS * rounds()?))
     }));
@@ -235,6 +236,18 @@ fn outside_of_a_sandbox() -> Result<()> {
     }
     let printed = std::fs::read_to_string(path("output"))?;
     ensure!(copied && status.success() && printed == "ready\ndone\n", "the program did not go on: {status}, {printed}");
+    Ok(())
+}
+
+/// The case before once more, in a pid namespace that its session and process group were not begun in: as `docker exec` and CI run it.
+fn in_a_pid_namespace() -> Result<()> {
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--mount-proc"]).arg(std::env::current_exe()?).arg("seccomp_stays_on");
+    let output = command.output().context("unshare")?;
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let complained = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{}: {printed}{complained}", output.status);
+    ensure!(printed.contains("1 passed, 0 failed"), "the case was not run: {printed}");
     Ok(())
 }
 
