@@ -14,6 +14,7 @@ use process::{BuildSpec, CaptureSpec, ProgramState, Report, RestoreSpec, Stream,
 use sandbox::{Cgroups, Command, Limits, Sandbox, Spec};
 
 mod checkpoint;
+pub mod filters;
 pub mod killed;
 
 /// Where sandboxes see the test programs.

@@ -4,21 +4,15 @@
 //! usage: engine [PART OF A CASE'S NAME]
 //! PANDO_ROUNDS   how often each differential case is run (1)
 
-use std::{
-    fs::File,
-    os::unix::{fs::PermissionsExt, process::CommandExt},
-    path::Path,
-    process::{Command, Stdio},
-    time::Duration,
-};
+use std::{path::Path, time::Duration};
 
 use anyhow::{Context, Result, bail, ensure};
 use pando_host_tests::{
-    engine::{Bench, How, PROGRAMS, Place, killed, wait_until},
+    engine::{Bench, How, PROGRAMS, Place, filters, killed, wait_until},
     runner::{self, Case},
     twins,
 };
-use process::{CaptureSpec, Zygote};
+use process::Zygote;
 use rustix::process::{Pid, WaitOptions};
 
 fn main() -> Result<()> {
@@ -72,54 +66,15 @@ fn main() -> Result<()> {
     cases.push(differential("jvm-serial", &java));
     cases.push(differential("jvm-default", &java_default));
     cases.extend(REFUSED.iter().map(|(what, text)| Case::new(format!("refused::{what}"), || refused(what, text))));
-    cases.push(Case::new("seccomp_stays_on_in_the_source", outside_of_a_sandbox));
-    cases.push(Case::new("a_session_may_have_begun_in_another_pid_namespace", in_a_pid_namespace));
+    cases.push(Case::new("seccomp_stays_on_in_the_source", filters::outside_of_a_sandbox));
+    cases.push(Case::new("a_session_may_have_begun_in_another_pid_namespace", filters::in_a_pid_namespace));
     cases.push(Case::new("a_copy_outlives_its_tracers", || {
         on_a_bench(|bench| killed::a_copy_outlives_its_tracers(bench, KILLS * rounds()?))
     }));
     cases.push(Case::new("a_busy_copy_is_forked_at_once", || on_a_bench(busy)));
-    cases.push(Case::new("whether_a_thread_has_filters_of_its_own_is_told_by_ptrace", several_filters));
+    cases.push(Case::new("whether_a_thread_has_filters_of_its_own_is_told_by_ptrace", filters::several_filters));
     cases.push(Case::new("threads_may_end_at_any_moment", || on_a_bench(ending_threads)));
     runner::run(&cases)
-}
-
-/// Filters beside the sandbox's own that are installed between the first look and the stop show in this only.
-fn several_filters() -> Result<()> {
-    // BPF_RET | BPF_K with SECCOMP_RET_ALLOW, as a sock_filter.
-    const ALLOW: u64 = 0x7fff_0000_0000_0006;
-    let status = |pid: &str, field: &str| -> Result<String> {
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-        let value = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(":\t"));
-        Ok(value.with_context(|| format!("no {field}"))?.to_owned())
-    };
-    if status("self", "Seccomp")? != "0" {
-        println!("   skipped: the kernel tells nobody who has a filter, as this process has");
-        return Ok(());
-    }
-    for (filters, expected) in [(0, None), (1, Some(false)), (2, Some(true))] {
-        let child = sys::clone::fork(&sys::clone::ForkOptions::default(), || {
-            let _ = rustix::thread::set_no_new_privs(true);
-            (0..filters).for_each(|_| drop(sys::seccomp::install(&[ALLOW])));
-            loop {
-                rustix::event::pause();
-            }
-        })?;
-        let pid = child.pid;
-        let told = wait_until("it has its filters", Duration::from_secs(10), || {
-            status(&pid.to_string(), "Seccomp_filters").is_ok_and(|count| count == filters.to_string())
-        })
-        .and_then(|()| {
-            sys::ptrace::seize(pid, 0)?;
-            sys::ptrace::interrupt(pid)?;
-            sys::ptrace::wait(pid)?;
-            Ok(sys::ptrace::has_several_filters(pid)?)
-        });
-        rustix::process::pidfd_send_signal(&child.pidfd, rustix::process::Signal::KILL)?;
-        rustix::process::waitpid(Pid::from_raw(pid), WaitOptions::empty())?;
-        let told = told?;
-        ensure!(told == expected, "{filters} filters: {told:?}");
-    }
-    Ok(())
 }
 
 /// Tracers that are killed in a run.
@@ -195,59 +150,6 @@ fn refused_on(bench: &Bench, what: &str, text: &str) -> Result<()> {
     let outcome = go_on(&source, pid)?;
     ensure!(outcome.printed == ["done"], "the source did not go on: {outcome:?}");
     source.sandbox.destroy()?;
-    Ok(())
-}
-
-/// What is injected into a program is subject to its seccomp filter: one that forbids the clone of the still makes the capture fail. The
-/// program has no sandbox, whose filter would be the one that is allowed.
-fn outside_of_a_sandbox() -> Result<()> {
-    let dir = tempfile::Builder::new().prefix("pando-host-").tempdir()?;
-    std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o777))?;
-    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/programs");
-    let path = |name: &str| dir.path().join(name);
-    std::fs::copy(programs.join("refused"), path("refused")).context("run `make programs`")?;
-    let output = File::create(path("output"))?;
-    let mut command = Command::new(path("refused"));
-    command.arg("clone_filter").arg("--ready-file").arg(path("ready")).arg("--go").arg(path("go"));
-    command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output).current_dir("/").uid(1000).gid(1000);
-    let mut child = command.spawn()?;
-    if let Err(error) = wait_until("ready", Duration::from_secs(10), || path("ready").exists()) {
-        child.kill()?;
-        child.wait()?;
-        return Err(error);
-    }
-    let spec = CaptureSpec {
-        pid: child.id() as i32,
-        streams: Vec::new(),
-        earlier_arena: None,
-        mount_points: Vec::new(),
-        volumes: Vec::new(),
-    };
-    let mut copied = false;
-    let captured = process::capture(&spec, &mut || {
-        copied = true;
-        Ok(())
-    });
-    std::fs::write(path("go"), "")?;
-    let status = child.wait()?;
-    match captured {
-        Ok(_) => bail!("the filter was passed over"),
-        Err(error) => ensure!(error.to_string().contains("could not be cloned"), "it failed otherwise: {error:#}"),
-    }
-    let printed = std::fs::read_to_string(path("output"))?;
-    ensure!(copied && status.success() && printed == "ready\ndone\n", "the program did not go on: {status}, {printed}");
-    Ok(())
-}
-
-/// The case before once more, in a pid namespace that its session and process group were not begun in: as `docker exec` and CI run it.
-fn in_a_pid_namespace() -> Result<()> {
-    let mut command = Command::new("unshare");
-    command.args(["--pid", "--fork", "--mount-proc"]).arg(std::env::current_exe()?).arg("seccomp_stays_on");
-    let output = command.output().context("unshare")?;
-    let printed = String::from_utf8_lossy(&output.stdout);
-    let complained = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{}: {printed}{complained}", output.status);
-    ensure!(printed.contains("1 passed, 0 failed"), "the case was not run: {printed}");
     Ok(())
 }
 

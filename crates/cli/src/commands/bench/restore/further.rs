@@ -2,17 +2,26 @@
 
 use anyhow::Result;
 
-use crate::{
-    commands::bench::{node::PrivateNode, place::Way, proc::bytes_of, report::Report},
-    output,
-};
+use crate::commands::bench::{node::PrivateNode, place::Way, proc::bytes_of, report::Report};
 
 const COPIES: u32 = 100;
 
 /// Started before: then the node has seen what copies touch, and has forked as many ahead as it always will. Those are none of the further copies' cost.
 const EARLIER: u32 = 4;
 
-/// The machine's available memory is compared, so what the kernel has for a sandbox counts, too: page tables, network, mounts.
+/// What `/proc/meminfo` counts of memory that a sandbox can hold: of programs (this node's server and keepers, too), then the kernel's own.
+/// Files' pages, which the copies share with the zygote, are not among it. `MemAvailable` would hold all of it, and whatever else
+/// the machine frees or keeps meanwhile: it differed by more than the copies had.
+const COUNTED: [(&str, &str); 6] = [
+    ("AnonPages:", "of programs"),
+    ("Shmem:", "in memory filesystems"),
+    ("PageTables:", "page tables"),
+    ("Slab:", "slab"),
+    ("KernelStack:", "kernel stacks"),
+    ("Percpu:", "per processor"),
+];
+
+/// Compares sums over the machine before and after: what the kernel has for a sandbox counts, too (page tables, network, mounts).
 pub(super) async fn memory_of_each(way: &Way, name: &str, report: &mut Report) -> Result<()> {
     let node = PrivateNode::fresh(way).await?;
     for _ in 0..EARLIER {
@@ -20,34 +29,34 @@ pub(super) async fn memory_of_each(way: &Way, name: &str, report: &mut Report) -
     }
     node.wait_filled().await?;
     node.rest().await?;
-    let before = available()?;
+    let before = counted()?;
     let mut mains = Vec::new();
     for _ in 0..COPIES {
         mains.push(node.start_one(name).await?.0.main_pid);
     }
     node.rest().await?;
-    let used = before.saturating_sub(available()?) / u64::from(COPIES);
-    let mut own = mains.into_iter().map(written).collect::<Result<Vec<_>>>()?;
-    own.sort_unstable();
-    let own = own[own.len() / 2];
-    let value = match used.checked_sub(own) {
-        None => "somebody else on this machine has freed memory meanwhile: not known".to_owned(),
-        Some(rest) => format!(
-            "{} of the machine's memory; {} are pages that it has written, {} the rest",
-            output::bytes(used),
-            output::bytes(own),
-            output::bytes(rest)
-        ),
-    };
-    report.fact(format!("each of {COPIES} further copies on a node, answered once and idle"), value);
+    let each: Vec<i64> =
+        counted()?.iter().zip(before).map(|(after, before)| (after - before) / i64::from(COPIES)).collect();
+    let own = mains.into_iter().map(written).sum::<Result<i64>>()? / i64::from(COPIES);
+    let parts: Vec<String> =
+        each.iter().zip(COUNTED).map(|(each, (_, what))| format!("{what} {}", kib(*each))).collect();
+    let all: i64 = each.iter().sum();
+    let (all, rest, parts) = (kib(all), kib(all - own), parts.join(", "));
+    let value = format!("{all} ({parts}); {} are pages that it has written, {rest} the rest", kib(own));
+    report.fact(format!("memory of each of {COPIES} further copies on a node, answered once and idle"), value);
     node.stop().await
 }
 
 /// Pages that only this process has.
-fn written(pid: i32) -> Result<u64> {
-    bytes_of(&format!("/proc/{pid}/smaps_rollup"), "Private_Dirty:")
+fn written(pid: i32) -> Result<i64> {
+    Ok(bytes_of(&format!("/proc/{pid}/smaps_rollup"), "Private_Dirty:")? as i64)
 }
 
-fn available() -> Result<u64> {
-    bytes_of("/proc/meminfo", "MemAvailable:")
+fn counted() -> Result<Vec<i64>> {
+    COUNTED.iter().map(|(key, _)| Ok(bytes_of("/proc/meminfo", key)? as i64)).collect()
+}
+
+/// Something else on the machine may have freed more than the copies took.
+fn kib(bytes: i64) -> String {
+    format!("{} KiB", bytes / 1024)
 }
