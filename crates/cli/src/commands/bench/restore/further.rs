@@ -6,8 +6,12 @@ use crate::commands::bench::{node::PrivateNode, place::Way, proc::bytes_of, repo
 
 const COPIES: u32 = 100;
 
-/// Started before: then the node has seen what copies touch, and has forked as many ahead as it always will. Those are none of the further copies' cost.
-const EARLIER: u32 = 4;
+/// Started before anything else: then the node has seen what copies touch.
+const FIRST: u32 = 4;
+
+/// Started when the zygote has all its memory: more than the node forks ahead (`--ahead`), so that none is left that was forked before.
+/// That one lacks pages that the zygote lacked, and gets them for itself.
+const EARLIER: u32 = 40;
 
 /// What `/proc/meminfo` counts of memory that a sandbox can hold: of programs (this node's server and keepers, too), then the kernel's own.
 /// Files' pages, which the copies share with the zygote, are not among it. `MemAvailable` would hold all of it, and whatever else
@@ -24,16 +28,12 @@ const COUNTED: [(&str, &str); 6] = [
 /// Compares sums over the machine before and after: what the kernel has for a sandbox counts, too (page tables, network, mounts).
 pub(super) async fn memory_of_each(way: &Way, name: &str, report: &mut Report) -> Result<()> {
     let node = PrivateNode::fresh(way).await?;
-    for _ in 0..EARLIER {
-        node.start_one(name).await?;
-    }
+    start(&node, name, FIRST).await?;
     node.wait_filled().await?;
+    start(&node, name, EARLIER).await?;
     node.rest().await?;
     let before = counted()?;
-    let mut mains = Vec::new();
-    for _ in 0..COPIES {
-        mains.push(node.start_one(name).await?.0.main_pid);
-    }
+    let mains = start(&node, name, COPIES).await?;
     node.rest().await?;
     let each: Vec<i64> =
         counted()?.iter().zip(before).map(|(after, before)| (after - before) / i64::from(COPIES)).collect();
@@ -45,6 +45,15 @@ pub(super) async fn memory_of_each(way: &Way, name: &str, report: &mut Report) -
     let value = format!("{all} ({parts}); {} are pages that it has written, {rest} the rest", kib(own));
     report.fact(format!("memory of each of {COPIES} further copies on a node, answered once and idle"), value);
     node.stop().await
+}
+
+/// Starts so many, one after the other, each until it has answered. Returns their main processes.
+async fn start(node: &PrivateNode, name: &str, count: u32) -> Result<Vec<i32>> {
+    let mut mains = Vec::new();
+    for _ in 0..count {
+        mains.push(node.start_one(name).await?.0.main_pid);
+    }
+    Ok(mains)
 }
 
 /// Pages that only this process has.
