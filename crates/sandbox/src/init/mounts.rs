@@ -44,6 +44,8 @@ const MASKED_DIRECTORIES: [&str; 5] =
 const NEW_ROOT: &str = "/root";
 /// Reads as empty, like the host's.
 const NULL: &str = "/null";
+/// Reads as empty, too: in the same filesystem, as each one takes some KiB of the kernel's memory.
+const EMPTY: &str = "/empty";
 
 /// The mounts that a root filesystem gets, ready to be moved into it.
 pub(super) struct Prepared {
@@ -62,6 +64,7 @@ pub(super) fn prepare() -> Result<Prepared, Failure> {
     for directory in [NEW_ROOT, "/proc", "/sys", "/pts", "/mqueue"] {
         mkdir(directory, Mode::from_raw_mode(0o755)).step("make a directory")?;
     }
+    mkdir(EMPTY, Mode::from_raw_mode(0o555)).step("make a directory")?;
     mknodat(CWD, NULL, FileType::CharacterDevice, Mode::from_raw_mode(0o666), makedev(1, 3)).step("make a device")?;
     prepare_proc(no_exec)?;
     let no_device = no_exec | MountAttrFlags::MOUNT_ATTR_NODEV;
@@ -73,11 +76,8 @@ pub(super) fn prepare() -> Result<Prepared, Failure> {
         Err(Errno::NODEV) => false,
         result => result.map(|()| true).step("make /dev/mqueue")?,
     };
-    for path in MASKED_FILES {
-        optional(clone_mount(CWD, Path::new(NULL)).and_then(|null| attach(null.as_fd(), Path::new(path))))
-            .step("mask a file")?;
-    }
-    mask_directories().step("mask a directory")?;
+    MASKED_FILES.iter().try_for_each(|path| optional(bind(NULL, path)).map(drop)).step("mask a file")?;
+    MASKED_DIRECTORIES.iter().try_for_each(|path| optional(mask_directory(path)).map(drop)).step("mask a directory")?;
     Ok(Prepared { message_queues })
 }
 
@@ -99,8 +99,7 @@ pub(super) fn enter_root(prepared: &Prepared, rootfs: BorrowedFd<'_>) -> Result<
         move_mount(CWD, from, CWD, to, MoveMountFlags::empty()).step(step)?;
     }
     become_root(".")?;
-    let boot_id = clone_mount(CWD, Path::new(OWN_BOOT_ID)).step("find its boot id")?;
-    attach(boot_id.as_fd(), Path::new(BOOT_ID)).step("set its boot id")?;
+    bind(OWN_BOOT_ID, BOOT_ID).step("set its boot id")?;
     read_only(BOOT_ID).step("set its boot id")
 }
 
@@ -134,13 +133,14 @@ fn attach(mount: BorrowedFd<'_>, at: &Path) -> rustix::io::Result<()> {
     move_mount(mount, "", CWD, at, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
 }
 
-fn clone_mount(from: BorrowedFd<'_>, path: &Path) -> rustix::io::Result<OwnedFd> {
-    open_tree(from, path, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)
+fn bind(from: &str, at: &str) -> rustix::io::Result<()> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    attach(open_tree(CWD, from, flags)?.as_fd(), Path::new(at))
 }
 
 /// Makes a read-only mount of `path` on itself.
 fn lock(path: &str) -> rustix::io::Result<()> {
-    attach(clone_mount(CWD, Path::new(path))?.as_fd(), Path::new(path))?;
+    bind(path, path)?;
     read_only(path)
 }
 
@@ -149,22 +149,9 @@ fn read_only(path: &str) -> rustix::io::Result<()> {
     mount_remount(path, flags, "")
 }
 
-/// One empty, read-only filesystem over all of them.
-fn mask_directories() -> rustix::io::Result<()> {
-    let attributes = quiet() | MountAttrFlags::MOUNT_ATTR_RDONLY | MountAttrFlags::MOUNT_ATTR_NODEV;
-    let empty = detached("tmpfs", &[("size", "4k"), ("mode", "0555")], attributes)?;
-    let mut attached: Option<&str> = None;
-    for path in MASKED_DIRECTORIES {
-        let mask = match attached {
-            // Only a mount that is attached can be cloned on kernels before 6.15.
-            Some(first) => clone_mount(CWD, Path::new(first))?,
-            None => rustix::io::dup(&empty)?,
-        };
-        if optional(attach(mask.as_fd(), Path::new(path)))? {
-            attached = attached.or(Some(path));
-        }
-    }
-    Ok(())
+fn mask_directory(path: &str) -> rustix::io::Result<()> {
+    bind(EMPTY, path)?;
+    read_only(path)
 }
 
 /// Whether it was there to be masked: not every kernel has everything.
