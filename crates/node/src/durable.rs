@@ -26,13 +26,14 @@ use std::{
     sync::Arc,
 };
 
+use futures::{StreamExt, stream};
 use peers::{Directory, Peers};
 use store::{
     Store,
     cache::Cache,
     chunks::Peer,
     heads::{Head, Heads},
-    id::Realm,
+    id::{ManifestId, Realm},
     keys::{MasterKeys, RealmKeys},
     object::{Location, Objects, RequestOptions},
 };
@@ -59,6 +60,9 @@ pub(crate) use writing::Writing;
 
 /// The variable that holds the master keys, if no file is named.
 const MASTER_KEYS_VARIABLE: &str = "PANDO_MASTER_KEYS";
+
+/// Most manifests of a list that are read at once: each may be a round trip to the store.
+const READ_PARALLEL: usize = 16;
 
 /// Where durable things are.
 #[derive(Debug, Clone)]
@@ -134,8 +138,20 @@ impl Durable {
         Ok(Self { store, heads, peers })
     }
 
-    /// All heads of the realm whose names begin so, by name.
-    pub(crate) async fn heads_below(&self, prefix: &str) -> Result<Vec<Head>> {
+    /// Every head of the realm whose name begins so, by name, with what `read` makes of its manifest.
+    pub(crate) async fn read_below<T, F: Future<Output = Result<T>>>(
+        &self,
+        prefix: &str,
+        read: impl Fn(ManifestId) -> F,
+    ) -> Result<Vec<(Head, Result<T>)>> {
+        let reads = self.heads_below(prefix).await?.into_iter().map(|head| {
+            let reading = read(head.manifest);
+            async { (head, reading.await) }
+        });
+        Ok(stream::iter(reads).buffered(READ_PARALLEL).collect().await)
+    }
+
+    async fn heads_below(&self, prefix: &str) -> Result<Vec<Head>> {
         let mut found: Vec<Head> = Vec::new();
         loop {
             let after = found.last().map(|head| &head.name);

@@ -190,12 +190,7 @@ impl Checkpoint {
 
     /// Every checkpoint, by name. One whose manifest cannot be read has none.
     pub(crate) async fn list(durable: &Durable) -> Result<Vec<(Head, Result<Self>)>> {
-        let mut found = Vec::new();
-        for head in durable.heads_below(HEADS).await? {
-            let checkpoint = Self::read(durable, head.manifest).await;
-            found.push((head, checkpoint));
-        }
-        Ok(found)
+        durable.read_below(HEADS, |manifest| Self::read(durable, manifest)).await
     }
 
     /// The encoded state of the program. Blocks.

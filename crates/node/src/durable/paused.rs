@@ -173,12 +173,7 @@ impl Paused {
 
     /// Every paused sandbox, by id. One whose manifest cannot be read is an error of its own.
     pub(crate) async fn list(durable: &Durable) -> Result<Vec<(Head, Result<Self>)>> {
-        let mut found = Vec::new();
-        for head in durable.heads_below(HEADS).await? {
-            let paused = Self::read(durable, head.manifest).await;
-            found.push((head, paused));
-        }
-        Ok(found)
+        durable.read_below(HEADS, |manifest| Self::read(durable, manifest)).await
     }
 
     /// Its template's name.
