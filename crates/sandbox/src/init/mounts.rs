@@ -44,7 +44,7 @@ const MASKED_DIRECTORIES: [&str; 5] =
 const NEW_ROOT: &str = "/root";
 /// Reads as empty, like the host's.
 const NULL: &str = "/null";
-/// Reads as empty, too: in the same filesystem, as each one takes some KiB of the kernel's memory.
+/// Reads as empty, too. In the same filesystem: one more for each sandbox would take some KiB of the kernel's memory.
 const EMPTY: &str = "/empty";
 
 /// The mounts that a root filesystem gets, ready to be moved into it.

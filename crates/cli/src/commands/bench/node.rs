@@ -128,7 +128,8 @@ impl PrivateNode {
         Ok(())
     }
 
-    async fn pool(&self) -> Result<PoolInfo> {
+    /// What it has ready, and at most.
+    pub(super) async fn pool(&self) -> Result<PoolInfo> {
         Ok(self.client.get::<NodeInfo>("/node").await?.pool)
     }
 

@@ -9,10 +9,6 @@ const COPIES: u32 = 100;
 /// Started before anything else: then the node has seen what copies touch.
 const FIRST: u32 = 4;
 
-/// Started when the zygote has all its memory: more than the node forks ahead (`--ahead`), so that none is left that was forked before.
-/// That one lacks pages that the zygote lacked, and gets them for itself.
-const EARLIER: u32 = 40;
-
 /// What `/proc/meminfo` counts of memory that a sandbox can hold: of programs (this node's server and keepers, too), then the kernel's own.
 /// Files' pages, which the copies share with the zygote, are not among it. `MemAvailable` would hold all of it, and whatever else
 /// the machine frees or keeps meanwhile: it differed by more than the copies had.
@@ -30,7 +26,9 @@ pub(super) async fn memory_of_each(way: &Way, name: &str, report: &mut Report) -
     let node = PrivateNode::fresh(way).await?;
     start(&node, name, FIRST).await?;
     node.wait_filled().await?;
-    start(&node, name, EARLIER).await?;
+    // None shall be left that was forked ahead before: it lacks pages that the zygote lacked, and gets them for itself.
+    let ahead = node.pool().await?.ahead_limit;
+    start(&node, name, ahead as u32 + FIRST).await?;
     node.rest().await?;
     let before = counted()?;
     let mains = start(&node, name, COPIES).await?;
