@@ -16,19 +16,22 @@
 mod database;
 mod leases;
 mod peers;
+mod rows;
 
 use std::{
     fmt,
     path::{Path, PathBuf},
     str::FromStr,
-    time::SystemTime,
 };
 
-use sqlx::{AnyConnection, Row, any::AnyRow};
+use sqlx::{AnyConnection, Row};
 
-use self::database::{Database, database};
 pub use self::leases::{Lease, Protected, Roots};
 pub use self::peers::PeerEntry;
+use self::{
+    database::{Database, database},
+    rows::{head, now_ms, parse, parsed, signed},
+};
 use crate::{
     id::{LeaseId, ManifestId, Realm},
     limits,
@@ -201,9 +204,7 @@ impl Heads {
         name: &HeadName,
         note: &str,
     ) -> Result<Head, HeadsError> {
-        if note.len() > limits::HEAD_NOTE_BYTES_MAX {
-            return Err(HeadsError::Note { bytes: note.len(), bytes_max: limits::HEAD_NOTE_BYTES_MAX });
-        }
+        check_note(note)?;
         let failed = || database("name a state again");
         let realm = &keeper.realm;
         let mut transaction = self.database.begin().await?;
@@ -241,9 +242,38 @@ impl Heads {
     /// Moves the head from `expected` to `next` if nobody else has moved it or taken it over. `lease` must keep `next` and what it
     /// needs, and ends here; it goes on if this fails. A commit whose answer was lost may be repeated as it was: it succeeds if it did before.
     pub async fn commit(&self, expected: &Head, next: ManifestId, lease: &Lease) -> Result<Head, HeadsError> {
+        self.commit_naming(expected, next, lease, None).await
+    }
+
+    /// As [`Heads::commit`]; in the same step, what `expected` names gets the name `name`, with a note.
+    pub async fn commit_keeping(
+        &self,
+        expected: &Head,
+        next: ManifestId,
+        lease: &Lease,
+        (name, note): (&HeadName, &str),
+    ) -> Result<Head, HeadsError> {
+        check_note(note)?;
+        self.commit_naming(expected, next, lease, Some((name, note))).await
+    }
+
+    async fn commit_naming(
+        &self,
+        expected: &Head,
+        next: ManifestId,
+        lease: &Lease,
+        before: Option<(&HeadName, &str)>,
+    ) -> Result<Head, HeadsError> {
         let failed = || database("commit a head");
         let Head { realm, name, .. } = expected;
         let mut transaction = self.database.begin().await?;
+        let before = match before {
+            Some((name, note)) => {
+                let generation = next_generation(&mut transaction).await?;
+                Some(new_head(realm, name, expected.manifest, generation, note))
+            }
+            None => None,
+        };
         let kept = leases::hand_over(&mut transaction, lease, realm, next).await?;
         let update = "UPDATE heads SET manifest = $1, updated_ms = $2
             WHERE realm = $3 AND name = $4 AND generation = $5 AND manifest = $6";
@@ -251,7 +281,12 @@ impl Heads {
         let generation = signed(expected.generation);
         let update = sqlx::query(update).bind(next.to_string()).bind(updated_ms).bind(realm.as_str());
         let update = update.bind(name.as_str()).bind(generation).bind(expected.manifest.to_string());
-        if kept && update.execute(&mut *transaction).await.map_err(failed())?.rows_affected() == 1 {
+        let moved = kept && update.execute(&mut *transaction).await.map_err(failed())?.rows_affected() == 1;
+        let named = match &before {
+            Some(before) if moved => insert(&mut transaction, before).await.map_err(failed())?,
+            _ => true,
+        };
+        if moved && named {
             transaction.commit().await.map_err(failed())?;
             return head(realm, name, &next.to_string(), generation, updated_ms, expected.note.clone());
         }
@@ -260,10 +295,13 @@ impl Heads {
         if found.generation == expected.generation && found.manifest == next {
             return Ok(found);
         }
-        if !kept && (found.generation, found.manifest) == (expected.generation, expected.manifest) {
-            return Err(HeadsError::LeaseLost(lease.id));
+        match before {
+            Some(before) if !named => Err(HeadsError::Exists { realm: before.realm, name: before.name }),
+            _ if !kept && (found.generation, found.manifest) == (expected.generation, expected.manifest) => {
+                Err(HeadsError::LeaseLost(lease.id))
+            }
+            _ => Err(why_not(expected, &found)),
         }
-        Err(why_not(expected, &found))
     }
 
     /// Makes the caller the only writer: gives the head a new generation if it still has that of `seen`. Of several that take over
@@ -291,8 +329,11 @@ impl Heads {
         let delete = "DELETE FROM heads WHERE realm = $1 AND name = $2 AND generation = $3 AND manifest = $4";
         let delete = sqlx::query(delete).bind(expected.realm.as_str()).bind(expected.name.as_str());
         let delete = delete.bind(signed(expected.generation)).bind(expected.manifest.to_string());
-        let removed = delete.execute(self.database.pool()).await.map_err(database("remove a head"))?;
-        if removed.rows_affected() == 1 {
+        let failed = || database("remove a head");
+        let mut transaction = self.database.begin().await?;
+        let removed = delete.execute(&mut *transaction).await.map_err(failed())?.rows_affected() == 1;
+        transaction.commit().await.map_err(failed())?;
+        if removed {
             return Ok(());
         }
         Err(why_not(expected, &self.get(&expected.realm, &expected.name).await?))
@@ -317,6 +358,11 @@ impl Heads {
         let rows = sqlx::query(select).fetch_all(self.database.pool()).await.map_err(failed())?;
         rows.iter().map(|row| parsed(row.try_get(0).map_err(failed())?, "realm")).collect()
     }
+}
+
+fn check_note(note: &str) -> Result<(), HeadsError> {
+    let (bytes, bytes_max) = (note.len(), limits::HEAD_NOTE_BYTES_MAX);
+    if bytes > bytes_max { Err(HeadsError::Note { bytes, bytes_max }) } else { Ok(()) }
 }
 
 fn new_head(realm: &Realm, name: &HeadName, manifest: ManifestId, generation: i64, note: &str) -> Head {
@@ -350,43 +396,4 @@ async fn next_generation(transaction: &mut AnyConnection) -> Result<i64, HeadsEr
     let rows = sqlx::query(update).fetch_all(transaction).await.map_err(failed())?;
     let row = rows.first().ok_or(HeadsError::Damaged { expected: "generation", value: String::new() })?;
     row.try_get(0).map_err(failed())
-}
-
-fn parse(realm: &Realm, row: &AnyRow) -> Result<Head, HeadsError> {
-    let failed = || database("read a head's row");
-    let name: String = row.try_get(0).map_err(failed())?;
-    let manifest: String = row.try_get(1).map_err(failed())?;
-    let generation = row.try_get(2).map_err(failed())?;
-    let (updated_ms, note) = (row.try_get(3).map_err(failed())?, row.try_get(4).map_err(failed())?);
-    head(realm, &parsed(name, "head's name")?, &manifest, generation, updated_ms, note)
-}
-
-fn head(
-    realm: &Realm,
-    name: &HeadName,
-    manifest: &str,
-    generation: i64,
-    updated_ms: i64,
-    note: String,
-) -> Result<Head, HeadsError> {
-    let manifest = parsed(manifest.to_owned(), "manifest id")?;
-    let unsigned = |value: i64| {
-        u64::try_from(value).map_err(|_| HeadsError::Damaged { expected: "positive number", value: value.to_string() })
-    };
-    let (generation, updated_ms) = (unsigned(generation)?, unsigned(updated_ms)?);
-    Ok(Head { realm: realm.clone(), name: name.clone(), manifest, generation, updated_ms, note })
-}
-
-fn parsed<T: FromStr>(value: String, expected: &'static str) -> Result<T, HeadsError> {
-    value.parse().map_err(|_| HeadsError::Damaged { expected, value })
-}
-
-/// SQL has no unsigned numbers. Generations count from one, and milliseconds from 1970, so that the sign is never reached.
-fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
-}
-
-fn now_ms() -> i64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }

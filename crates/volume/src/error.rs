@@ -85,7 +85,8 @@ impl VolumeError {
     pub(crate) fn heads(name: &str) -> impl FnOnce(HeadsError) -> Self {
         move |source| match source {
             HeadsError::NotFound { .. } => Self::NotFound { name: name.to_owned() },
-            HeadsError::Exists { .. } => Self::Exists { name: name.to_owned() },
+            // Often a name that something new was to get.
+            HeadsError::Exists { name, .. } => Self::Exists { name: name.to_string() },
             HeadsError::Fenced { .. } | HeadsError::Moved { .. } => Self::Fenced { name: name.to_owned() },
             source => Self::Heads { name: name.to_owned(), source: source.into() },
         }

@@ -257,17 +257,18 @@ impl Volume {
         self.name_state(&committed.head, snapshot, note)
     }
 
-    /// Makes the volume what it was at `snapshot`; the state before is named `before`. What is written while this runs is undone by it.
-    /// Inodes that do not exist in the snapshot are stale; whoever has a cache forgets all names now, and these inodes. After an error,
+    /// Makes the volume what it was at `snapshot`; the state before is named `before` in the same step. What is written while this runs is undone
+    /// by it. Inodes that do not exist in the snapshot are stale; whoever has a cache forgets all names now, and these inodes. After an error,
     /// everything: the files may be those of the snapshot nevertheless.
     pub fn restore(&self, snapshot: &str, before: &str) -> Result<Forget, VolumeError> {
-        // Else the state before would be kept for nothing.
-        self.volumes.inspect(&Origin::Snapshot { volume: self.name.clone(), snapshot: snapshot.to_owned() })?;
-        let mut committed = self.committed();
-        self.commit_under(&mut committed, &Plan::default(), || ())?;
-        self.name_state(&committed.head, before, &format!("before {snapshot} was restored"))?;
+        let (heads, runtime) = (&self.volumes.heads, &self.volumes.runtime);
+        let before = head_name(&Origin::Snapshot { volume: self.name.clone(), snapshot: before.to_owned() })?;
+        let note = format!("before {snapshot} was restored");
+        let note = runtime.block_on(note::seal(&self.volumes.store, &note))?;
         let wal = self.wal()?;
+        let mut committed = self.committed();
         let (Committed { mut layout, .. }, lease) = self.volumes.snapshot_under_lease(&self.name, snapshot)?;
+        self.commit_under(&mut committed, &Plan::default(), || ())?;
         let mut forget = self.differences(&committed.layout.files, &layout.files);
         let mut state = self.engine.lock().map_err(VolumeError::store("restore"))?;
         forget.add(state.dirty_inodes());
@@ -284,8 +285,12 @@ impl Volume {
             incarnation: current.incarnation,
             ..layout.superblock
         };
-        let (target, store) = (self.volumes.target(&self.name), self.engine.loader().store());
-        *committed = self.volumes.runtime.block_on(target.commit(store, &committed.head, layout, &lease))?;
+        let head = runtime.block_on(async {
+            let id = layout.write(heads, self.engine.loader().store(), &lease).await?;
+            let moved = heads.commit_keeping(&committed.head, id, &lease, (&before, &note)).await;
+            moved.map_err(VolumeError::heads(&self.name))
+        })?;
+        *committed = Committed::new(head, layout);
         crash::point("restore committed");
         let about = &committed.layout.superblock;
         let orphans = open::orphans(self.engine.loader(), &committed.layout.files)?;

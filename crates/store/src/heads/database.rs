@@ -51,14 +51,27 @@ impl Database {
         Self::open(&file_url(path)?).await
     }
 
+    /// For reads: what writes begins a transaction, which says how durable it is.
     pub(super) fn pool(&self) -> &AnyPool {
         &self.pool
     }
 
-    /// Begins a transaction that may write. SQLite takes its write lock now, so that the wait for it happens here and nowhere else.
+    /// Begins a transaction that may write, and is on the disk when its commit is answered. SQLite takes its write lock now, so that the
+    /// wait for it happens here and nowhere else.
     pub(super) async fn begin(&self) -> Result<Transaction<'static, Any>, HeadsError> {
+        self.begin_with("PRAGMA synchronous = FULL; BEGIN IMMEDIATE").await
+    }
+
+    /// As [`Database::begin`], for what is of no use after a power cut. SQLite's commit does not wait for the disk then: it outlives all
+    /// processes, and a power cut may undo it, unless a durable transaction came after it. PostgreSQL makes no difference: its server may
+    /// be started anew while its clients live.
+    pub(super) async fn begin_relaxed(&self) -> Result<Transaction<'static, Any>, HeadsError> {
+        self.begin_with("PRAGMA synchronous = NORMAL; BEGIN IMMEDIATE").await
+    }
+
+    async fn begin_with(&self, sqlite: &'static str) -> Result<Transaction<'static, Any>, HeadsError> {
         let statement = match self.engine {
-            Engine::Sqlite => "BEGIN IMMEDIATE",
+            Engine::Sqlite => sqlite,
             Engine::Postgres => "BEGIN",
         };
         self.pool.begin_with(statement).await.map_err(database("begin a transaction"))
@@ -152,11 +165,10 @@ fn pool_options(engine: Engine) -> AnyPoolOptions {
     }
 }
 
-/// A commit that was answered survives a power cut (`synchronous`); a reader never waits for a writer (`journal_mode`).
+/// A reader never waits for a writer (`journal_mode`).
 async fn prepare_sqlite(connection: &mut AnyConnection) -> Result<(), sqlx::Error> {
     let wait = format!("PRAGMA busy_timeout = {}", limits::HEADS_WAIT.as_millis());
     connection.execute(AssertSqlSafe(wait)).await?;
-    connection.execute("PRAGMA synchronous = FULL").await?;
     // Turning the log on needs the database alone, and SQLite does not wait for that by itself.
     let mut tries = limits::SQLITE_WAL_TRIES;
     loop {
@@ -185,4 +197,31 @@ fn is_busy(error: &sqlx::Error) -> bool {
 /// Puts `operation` beside an error of the database.
 pub(super) fn database(operation: &'static str) -> impl FnOnce(sqlx::Error) -> HeadsError {
     move |source| HeadsError::Database { operation, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn synchronous(transaction: &mut Transaction<'static, Any>) -> i64 {
+        let row = sqlx::query("PRAGMA synchronous").fetch_one(&mut **transaction).await.unwrap();
+        row.try_get(0).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_transaction_is_as_durable_as_it_says_whatever_came_before() {
+        const NORMAL: i64 = 1;
+        const FULL: i64 = 2;
+        let folder = tempfile::tempdir().unwrap();
+        let database = Database::open_file(&folder.path().join("heads")).await.unwrap();
+        for _ in 0..2 {
+            let mut durable = database.begin().await.unwrap();
+            assert_eq!(synchronous(&mut durable).await, FULL);
+            durable.commit().await.unwrap();
+            let mut relaxed = database.begin_relaxed().await.unwrap();
+            assert_eq!(synchronous(&mut relaxed).await, NORMAL);
+            // As when its future is dropped.
+            drop(relaxed);
+        }
+    }
 }

@@ -1,10 +1,16 @@
 //! Leases: what no head names yet, or what a reader still needs, and the garbage collector shall leave alone.
+//!
+//! No change of a lease waits for the disk of a machine that has the database for itself: a power cut ends who holds it, too. Where a lease
+//! ends in a commit of a head, it is durable with that.
 
 use std::time::Duration;
 
 use sqlx::{AnyConnection, Row, any::AnyRow};
 
-use super::{Head, HeadName, Heads, HeadsError, database, now_ms, parse, parsed};
+use super::{
+    Head, HeadName, Heads, HeadsError, database,
+    rows::{now_ms, parse, parsed},
+};
 use crate::id::{LeaseId, ManifestId, Realm, SegmentId};
 
 /// A promise of the garbage collector to its holder. Released when the work is done; ended by `expire_leases` when its holder
@@ -55,19 +61,25 @@ impl Heads {
         let lease = Lease { id: LeaseId::random(), realm: realm.clone(), holder: holder.replace('\0', ""), expires_ms };
         let insert = "INSERT INTO leases (id, realm, holder, expires_ms) VALUES ($1, $2, $3, $4)";
         let insert = sqlx::query(insert).bind(lease.id.to_string()).bind(realm.as_str()).bind(lease.holder.clone());
-        let insert = insert.bind(lease.expires_ms as i64).execute(self.database.pool()).await;
-        insert.map_err(database("take a lease"))?;
+        let insert = insert.bind(lease.expires_ms as i64);
+        let failed = || database("take a lease");
+        let mut transaction = self.database.begin_relaxed().await?;
+        insert.execute(&mut *transaction).await.map_err(failed())?;
+        transaction.commit().await.map_err(failed())?;
         Ok(lease)
     }
 
     /// Prolongs the lease to `ttl` from now.
     pub async fn renew(&self, lease: &mut Lease, ttl: Duration) -> Result<(), HeadsError> {
+        let failed = || database("renew a lease");
         let expires_ms = expiry(ttl);
         let update = sqlx::query("UPDATE leases SET expires_ms = $1 WHERE id = $2").bind(expires_ms as i64);
-        let update = update.bind(lease.id.to_string()).execute(self.database.pool()).await;
-        if update.map_err(database("renew a lease"))?.rows_affected() == 0 {
+        let update = update.bind(lease.id.to_string());
+        let mut transaction = self.database.begin_relaxed().await?;
+        if update.execute(&mut *transaction).await.map_err(failed())?.rows_affected() == 0 {
             return Err(HeadsError::LeaseLost(lease.id));
         }
+        transaction.commit().await.map_err(failed())?;
         lease.expires_ms = expires_ms;
         Ok(())
     }
@@ -75,7 +87,7 @@ impl Heads {
     /// Lets the lease keep `items`, which its holder is about to write. Must return before the first byte of them is written. For what
     /// is there already, use [`Heads::open_under`]: it cannot be gone when the lease gets it.
     pub async fn protect(&self, lease: &Lease, items: &[Protected]) -> Result<(), HeadsError> {
-        let mut transaction = self.database.begin().await?;
+        let mut transaction = self.database.begin_relaxed().await?;
         hold(&mut transaction, lease.id).await?;
         for item in items {
             keep(&mut transaction, lease.id, *item).await?;
@@ -86,7 +98,7 @@ impl Heads {
     /// Reads a head and lets the lease keep its manifest, in one step: nothing can collect it in between.
     pub async fn open_under(&self, lease: &Lease, name: &HeadName) -> Result<Head, HeadsError> {
         let failed = || database("open a head");
-        let mut transaction = self.database.begin().await?;
+        let mut transaction = self.database.begin_relaxed().await?;
         hold(&mut transaction, lease.id).await?;
         // An update that changes nothing: it locks the row in both databases, so that no commit moves the head before the lease has it.
         let lock = "UPDATE heads SET generation = generation WHERE realm = $1 AND name = $2
@@ -104,7 +116,7 @@ impl Heads {
 
     /// Ends the lease. What it kept and no head names is garbage. A lease that has ended already is released, too.
     pub async fn release(&self, lease: Lease) -> Result<(), HeadsError> {
-        let mut transaction = self.database.begin().await?;
+        let mut transaction = self.database.begin_relaxed().await?;
         end(&mut transaction, lease.id, &lease.realm).await?;
         transaction.commit().await.map_err(database("release a lease"))
     }
@@ -119,7 +131,7 @@ impl Heads {
     /// Ends the leases of a realm whose time is over by this machine's clock, and says how many.
     pub async fn expire_leases(&self, realm: &Realm) -> Result<u64, HeadsError> {
         let failed = || database("end expired leases");
-        let mut transaction = self.database.begin().await?;
+        let mut transaction = self.database.begin_relaxed().await?;
         let delete = "DELETE FROM leases WHERE realm = $1 AND expires_ms < $2 RETURNING id";
         let rows = sqlx::query(delete).bind(realm.as_str()).bind(now_ms()).fetch_all(&mut *transaction).await;
         let rows = rows.map_err(failed())?;

@@ -24,7 +24,7 @@ impl Heads {
     pub async fn announce_peer(&self, realm: &Realm, peer: &PeerEntry) -> Result<(), HeadsError> {
         let failed = || database("announce a peer");
         let now = self.database.now();
-        let mut transaction = self.database.begin().await?;
+        let mut transaction = self.database.begin_relaxed().await?;
         let delete = format!("DELETE FROM peers WHERE seen_s < {now} - {}", PEER_ROW_MAX.as_secs());
         sqlx::query(AssertSqlSafe(delete)).execute(&mut *transaction).await.map_err(failed())?;
         let insert = format!(
@@ -39,9 +39,11 @@ impl Heads {
 
     /// Says that `node` serves no chunks of `realm` any more.
     pub async fn withdraw_peer(&self, realm: &Realm, node: &str) -> Result<(), HeadsError> {
+        let failed = || database("withdraw a peer");
+        let mut transaction = self.database.begin_relaxed().await?;
         let delete = sqlx::query("DELETE FROM peers WHERE realm = $1 AND node = $2").bind(realm.as_str());
-        let removed = delete.bind(node.to_owned()).execute(self.database.pool()).await;
-        removed.map(drop).map_err(database("withdraw a peer"))
+        delete.bind(node.to_owned()).execute(&mut *transaction).await.map_err(failed())?;
+        transaction.commit().await.map_err(failed())
     }
 
     /// Who has announced itself for `realm` in the last half minute, but for the node `own`; the last seen first.

@@ -111,6 +111,39 @@ pub(crate) async fn a_state_gets_a_second_name_only_while_its_first_one_has_it(p
     assert_eq!(roots.heads.len(), 2);
 }
 
+pub(crate) async fn a_commit_names_what_was_before_in_the_same_step_or_changes_nothing(place: &Place) {
+    let (heads, other) = (place.open().await, place.open().await);
+    let first = create(&heads, "volumes/a").await;
+    let kept = name("snapshots/1");
+    let next = ManifestId::random();
+    let lease = lease_of(&heads, next).await;
+    let moved = heads.commit_keeping(&first, next, &lease, (&kept, "a note")).await.unwrap();
+    assert_eq!((moved.manifest, moved.generation), (next, first.generation));
+    let before = heads.get(&realm(), &kept).await.unwrap();
+    assert_eq!((before.manifest, &*before.note), (first.manifest, "a note"));
+    assert!(before.generation > first.generation);
+    let again = heads.commit_keeping(&first, next, &lease, (&kept, "a note")).await.unwrap();
+    assert_eq!((again, heads.get(&realm(), &kept).await.unwrap()), (moved.clone(), before.clone()), "repeated");
+
+    let next = ManifestId::random();
+    let lease = lease_of(&heads, next).await;
+    let taken = heads.commit_keeping(&moved, next, &lease, (&kept, "")).await;
+    assert!(matches!(&taken, Err(HeadsError::Exists { name, .. }) if *name == kept), "{taken:?}");
+    let late = heads.commit_keeping(&first, next, &lease, (&name("snapshots/2"), "")).await;
+    assert!(matches!(late, Err(HeadsError::Moved { .. })), "{late:?}");
+    let long = "x".repeat(store::limits::HEAD_NOTE_BYTES_MAX + 1);
+    let refused = heads.commit_keeping(&moved, next, &lease, (&name("snapshots/2"), &long)).await;
+    assert!(matches!(refused, Err(HeadsError::Note { .. })), "{refused:?}");
+    other.take_over(&moved).await.unwrap();
+    let fenced = heads.commit_keeping(&moved, next, &lease, (&name("snapshots/2"), "")).await;
+    assert!(matches!(fenced, Err(HeadsError::Fenced { .. })), "{fenced:?}");
+    assert_eq!(heads.get(&realm(), &moved.name).await.unwrap().manifest, moved.manifest);
+    assert_eq!(heads.get(&realm(), &kept).await.unwrap(), before);
+    assert!(matches!(heads.get(&realm(), &name("snapshots/2")).await, Err(HeadsError::NotFound { .. })));
+    // None of these has ended the lease.
+    heads.protect(&lease, &[]).await.unwrap();
+}
+
 pub(crate) async fn what_a_head_keeps_is_named_only_while_that_head_is_what_was_seen(place: &Place) {
     let heads = place.open().await;
     let keeper = create(&heads, "checkpoint/a").await;

@@ -35,6 +35,7 @@ mod on {
         of_several_who_take_over_one_wins
         a_commit_or_create_may_be_repeated_when_its_answer_was_lost
         a_state_gets_a_second_name_only_while_its_first_one_has_it
+        a_commit_names_what_was_before_in_the_same_step_or_changes_nothing
         what_a_head_keeps_is_named_only_while_that_head_is_what_was_seen
         heads_are_listed_by_prefix_in_order_of_bytes_in_parts
         a_realm_does_not_see_another

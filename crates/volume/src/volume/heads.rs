@@ -14,7 +14,7 @@ impl Volumes {
     /// [`super::Volume::commit`].
     pub fn fork(&self, origin: &Origin, name: &str) -> Result<(), VolumeError> {
         let (from, to) = (head_name(origin)?, head_name(&Origin::Volume(name.to_owned()))?);
-        self.runtime.block_on(self.duplicate(&from, &to, name, &birth_note())).map(drop)
+        self.runtime.block_on(self.duplicate(&from, &to, &birth_note())).map(drop)
     }
 
     /// As [`Volumes::fork`], of a state that has no name of its own: `manifest`, which what `keeper` names includes, such as a checkpoint.
@@ -30,7 +30,6 @@ impl Volumes {
                 Err(VolumeError::NotKept { keeper: keeper.to_string(), manifest: manifest.to_string() })
             }
             Ok(Err(error)) => Err(error),
-            Err(error @ HeadsError::Exists { .. }) => Err(VolumeError::heads(name)(error)),
             Err(error) => Err(VolumeError::heads(keeper.as_str())(error)),
         }
     }
@@ -46,7 +45,7 @@ impl Volumes {
         let (from, to) = (head_name(&Origin::Volume(volume.to_owned()))?, head_name(&origin)?);
         let named = self.runtime.block_on(async {
             let sealed = note::seal(&self.store, note).await?;
-            self.duplicate(&from, &to, to.as_str(), &sealed).await
+            self.duplicate(&from, &to, &sealed).await
         })?;
         Ok(Snapshot { name: snapshot.to_owned(), created_ms: named.updated_ms, note: note.to_owned() })
     }
@@ -58,13 +57,9 @@ impl Volumes {
         removed.map_err(VolumeError::heads(name.as_str()))
     }
 
-    /// `shown`: how people call what is made.
-    async fn duplicate(&self, from: &HeadName, to: &HeadName, shown: &str, note: &str) -> Result<Head, VolumeError> {
+    async fn duplicate(&self, from: &HeadName, to: &HeadName, note: &str) -> Result<Head, VolumeError> {
         let made = self.on_head(from, async |head| self.heads.duplicate(&head, to, note).await).await;
-        made.map_err(|error| match error {
-            HeadsError::Exists { .. } => VolumeError::heads(shown)(error),
-            error => VolumeError::heads(from.as_str())(error),
-        })
+        made.map_err(VolumeError::heads(from.as_str()))
     }
 
     /// Does something with a head as it is now, whoever changes it meanwhile.

@@ -138,6 +138,12 @@ fn snapshots_forks_and_restores_are_what_they_were_taken_of() {
     assert_eq!(read_file(volume.engine(), "only here"), None);
     assert_eq!(node.list(None).unwrap(), ["fork", "ws"]);
 
+    assert!(matches!(volume.restore("s3", "before"), Err(VolumeError::NotFound { .. })));
+    let taken = volume.restore("s1", "s2").unwrap_err();
+    assert_eq!(taken.to_string(), "snapshot s2 of volume ws exists already");
+    assert_eq!(read_file(volume.engine(), "a"), Some(b"two".to_vec()));
+    assert_eq!(node.list(Some("ws")).unwrap(), ["s1", "s2"]);
+
     volume.restore("s1", "before").unwrap();
     assert_eq!(read_file(volume.engine(), "a"), Some(b"one".to_vec()));
     assert_eq!(volume.engine().attributes(later).err(), Some(Errno::STALE));
