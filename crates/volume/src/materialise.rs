@@ -215,11 +215,12 @@ impl Target<'_> {
         let stored = packer.finish().await?;
         crash::point("data written");
         let mut usage = frozen.usage.clone();
-        for Stored { key, frozen, stored } in &stored {
+        for Stored { frozen, stored, .. } in &stored {
             count(&mut usage, frozen, -1);
             count(&mut usage, stored, 1);
-            batch.insert(encoded(*key), stored.encode().map(Bytes::from));
         }
+        let placed = stored.iter().map(|Stored { key, stored, .. }| (encoded(*key), stored.encode().map(Bytes::from)));
+        batch.append(&mut placed.collect());
         let mut writer = segments.begin().await?;
         let unwritten = writer.bytes();
         let files = apply(loader, &mut writer, &base.files, &batch).await.map_err(failed("write the tree"))?;
@@ -272,18 +273,20 @@ async fn moved_trees(
 
 /// What the freeze holds: values as they are, and windows that need a place for their data, in order.
 fn captured(engine: &Engine, plan: &Plan) -> Result<(Batch, BTreeMap<Key, Window>), VolumeError> {
-    let (mut batch, mut windows) = (Batch::new(), BTreeMap::new());
+    let (mut values, mut windows) = (Vec::new(), BTreeMap::new());
     loop {
         // Programs go on between two helpings, also while one is encoded.
-        let values = lock(engine)?.capture(CAPTURE_KEYS);
-        let Some(values) = values else { return Ok((batch, windows)) };
-        for (key, value) in values {
+        let Some(captured) = lock(engine)?.capture(CAPTURE_KEYS) else { break };
+        for (key, value) in captured {
             match value {
                 Value::Window(window) if Packer::wants(&window, plan) => drop(windows.insert(key, window)),
-                value => drop(batch.insert(encoded(key), encode(value)?)),
+                value => values.push((key, encode(value)?)),
             }
         }
     }
+    // Keys compare faster than their bytes, and a map is made of what is in order at once.
+    values.sort_unstable_by_key(|(key, _)| *key);
+    Ok((values.into_iter().map(|(key, value)| (encoded(key), value)).collect(), windows))
 }
 
 /// Adds windows that have not changed, and shall move, as the tree has them now.

@@ -291,7 +291,10 @@ impl State {
     /// Removes an inode whose windows and entries have been removed.
     pub(crate) fn remove(&mut self, ino: Ino) {
         self.touch(Key::inode(ino));
-        self.touch(Key::xattrs(ino));
+        // Without any, nobody has them either: the tree, or a change that is dirty already.
+        if self.here(ino).is_some_and(|node| !node.xattrs.is_empty()) {
+            self.touch(Key::xattrs(ino));
+        }
         self.slots.insert(ino, Slot::Gone);
         self.superblock.inodes = self.superblock.inodes.saturating_sub(1);
         self.set_orphan(ino, false);

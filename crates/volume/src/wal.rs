@@ -88,6 +88,8 @@ struct Log {
     older: Vec<Older>,
     /// What the next file is made of.
     spare: Option<Spare>,
+    /// Memory of a batch that was written, for the next one.
+    memory: Vec<u8>,
     /// The folder was synced since the open file is in it.
     named: bool,
     /// A write or a sync has failed: what the kernel made of the rest is not known.
@@ -150,7 +152,7 @@ impl Wal {
             realm: realm.clone(),
             key,
             buffer: Mutex::new(Buffer { batch: Batch::default(), last }),
-            log: Mutex::new(Log { open, older, spare: None, named: false, failed: false }),
+            log: Mutex::new(Log { open, older, spare: None, memory: Vec::new(), named: false, failed: false }),
             syncing: Mutex::new(()),
             synced: AtomicU64::new(committed),
             spare_bytes: crash::spare_bytes(),
@@ -304,7 +306,8 @@ impl Wal {
         }
         let (batch, last) = {
             let mut buffer = lock(&self.buffer);
-            (std::mem::take(&mut buffer.batch), buffer.last)
+            let next = Batch::within(std::mem::take(&mut log.memory));
+            (std::mem::replace(&mut buffer.batch, next), buffer.last)
         };
         if batch.bytes() == 0 && !wanted {
             return Ok(());
@@ -316,6 +319,9 @@ impl Wal {
             return Err(failed("write", &log.open.path)(source));
         }
         log.open.last = last;
+        if sealed.capacity() <= 2 * WAL_BUFFER_BYTES {
+            log.memory = sealed;
+        }
         crash::point("log written");
         Ok(())
     }

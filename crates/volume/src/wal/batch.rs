@@ -20,6 +20,12 @@ pub(super) struct Batch {
 }
 
 impl Batch {
+    /// An empty one, in memory that is there already.
+    pub(super) fn within(mut memory: Vec<u8>) -> Self {
+        memory.clear();
+        Self { memory }
+    }
+
     pub(super) fn add(&mut self, record: &Record<'_>) {
         if self.memory.is_empty() {
             self.memory.resize(RECORDS, 0);
