@@ -45,17 +45,22 @@ fn teach(node: &Node, template: &str) -> Result<()> {
         node.ask(&id, "GET /health")?;
         node.ok(&["rm", &id])?;
     }
-    wait_for_ahead(node, AHEAD)
+    wait_for_ahead(node)
 }
 
-fn wait_for_ahead(node: &Node, wanted: usize) -> Result<()> {
+/// The pool counts a copy as soon as it exists; a case wants all of them at their gates.
+fn wait_for_ahead(node: &Node) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
         let pool = node.info()?.pool;
-        if pool.ahead == wanted && pool.ready == pool.limit {
+        let at_gate = waiting(node)?.iter().filter(|(_, status)| field(status, "Seccomp") == "2").count();
+        if pool.ahead == AHEAD && at_gate == AHEAD && pool.ready == pool.limit {
             return Ok(());
         }
-        ensure!(Instant::now() < deadline, "{wanted} copies ahead were expected: {pool:?}");
+        ensure!(
+            Instant::now() < deadline,
+            "{AHEAD} copies ahead were expected, {at_gate} are at their gates: {pool:?}"
+        );
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -109,12 +114,6 @@ fn identity(node: &Node) -> Result<()> {
 }
 
 fn unprivileged(node: &Node) -> Result<()> {
-    let deadline = Instant::now() + Duration::from_secs(5);
-    // The pool counts a copy as soon as it exists.
-    while waiting(node)?.iter().any(|(_, status)| field(status, "Seccomp") != "2") {
-        ensure!(Instant::now() < deadline, "a waiting copy does not reach its gate");
-        std::thread::sleep(Duration::from_millis(10));
-    }
     for (pid, status) in waiting(node)? {
         for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
             ensure!(field(&status, set) == "0000000000000000", "{set} of waiting copy {pid}: {}", field(&status, set));
@@ -136,7 +135,7 @@ fn killed(node: &Node) -> Result<()> {
         ensure!(node.ask(sandbox.id.as_str(), "GET /verify")?["intact"] == true, "not intact");
     }
     node.ok(&["rm", "--all"])?;
-    wait_for_ahead(node, AHEAD)
+    wait_for_ahead(node)
 }
 
 fn keeper_killed(node: &Node) -> Result<()> {
