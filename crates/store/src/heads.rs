@@ -242,25 +242,27 @@ impl Heads {
     /// Moves the head from `expected` to `next` if nobody else has moved it or taken it over. `lease` must keep `next` and what it
     /// needs, and ends here; it goes on if this fails. A commit whose answer was lost may be repeated as it was: it succeeds if it did before.
     pub async fn commit(&self, expected: &Head, next: ManifestId, lease: &Lease) -> Result<Head, HeadsError> {
-        self.commit_naming(expected, next, lease, None).await
+        self.commit_naming(expected, (next, &expected.note), lease, None).await
     }
 
-    /// As [`Heads::commit`]; in the same step, what `expected` names gets the name `name`, with a note.
+    /// As [`Heads::commit`], with a note for the head; in the same step, what `expected` names gets the name `before`, with a note, too. `next` may be
+    /// what `expected` names already: then a commit that is repeated is told by its note, which has to be a new one.
     pub async fn commit_keeping(
         &self,
         expected: &Head,
-        next: ManifestId,
+        next: (ManifestId, &str),
         lease: &Lease,
-        (name, note): (&HeadName, &str),
+        before: (&HeadName, &str),
     ) -> Result<Head, HeadsError> {
-        check_note(note)?;
-        self.commit_naming(expected, next, lease, Some((name, note))).await
+        check_note(next.1)?;
+        check_note(before.1)?;
+        self.commit_naming(expected, next, lease, Some(before)).await
     }
 
     async fn commit_naming(
         &self,
         expected: &Head,
-        next: ManifestId,
+        (next, next_note): (ManifestId, &str),
         lease: &Lease,
         before: Option<(&HeadName, &str)>,
     ) -> Result<Head, HeadsError> {
@@ -275,12 +277,13 @@ impl Heads {
             None => None,
         };
         let kept = leases::hand_over(&mut transaction, lease, realm, next).await?;
-        let update = "UPDATE heads SET manifest = $1, updated_ms = $2
-            WHERE realm = $3 AND name = $4 AND generation = $5 AND manifest = $6";
+        let update = "UPDATE heads SET manifest = $1, updated_ms = $2, note = $3
+            WHERE realm = $4 AND name = $5 AND generation = $6 AND manifest = $7";
         let updated_ms = now_ms();
         let generation = signed(expected.generation);
-        let update = sqlx::query(update).bind(next.to_string()).bind(updated_ms).bind(realm.as_str());
-        let update = update.bind(name.as_str()).bind(generation).bind(expected.manifest.to_string());
+        let update = sqlx::query(update).bind(next.to_string()).bind(updated_ms).bind(next_note);
+        let update =
+            update.bind(realm.as_str()).bind(name.as_str()).bind(generation).bind(expected.manifest.to_string());
         let moved = kept && update.execute(&mut *transaction).await.map_err(failed())?.rows_affected() == 1;
         let named = match &before {
             Some(before) if moved => insert(&mut transaction, before).await.map_err(failed())?,
@@ -288,11 +291,11 @@ impl Heads {
         };
         if moved && named {
             transaction.commit().await.map_err(failed())?;
-            return head(realm, name, &next.to_string(), generation, updated_ms, expected.note.clone());
+            return head(realm, name, &next.to_string(), generation, updated_ms, next_note.to_owned());
         }
         transaction.rollback().await.map_err(failed())?;
         let found = self.get(realm, name).await?;
-        if found.generation == expected.generation && found.manifest == next {
+        if found.generation == expected.generation && (found.manifest, &*found.note) == (next, next_note) {
             return Ok(found);
         }
         match before {

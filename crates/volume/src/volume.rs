@@ -13,7 +13,7 @@ use store::{
 };
 use tokio::runtime::Handle;
 
-use self::{birth::Birth, follow::Leases};
+use self::follow::Leases;
 use crate::{
     VolumeError,
     compact::{self, Effort, Plan},
@@ -36,6 +36,7 @@ mod note;
 mod open;
 #[cfg(test)]
 mod planted;
+mod restore;
 mod states;
 
 pub use about::{About, Snapshot};
@@ -257,50 +258,6 @@ impl Volume {
         self.name_state(&committed.head, snapshot, note)
     }
 
-    /// Makes the volume what it was at `snapshot`; the state before is named `before` in the same step. What is written while this runs is undone
-    /// by it. Inodes that do not exist in the snapshot are stale; whoever has a cache forgets all names now, and these inodes. After an error,
-    /// everything: the files may be those of the snapshot nevertheless.
-    pub fn restore(&self, snapshot: &str, before: &str) -> Result<Forget, VolumeError> {
-        let (heads, runtime) = (&self.volumes.heads, &self.volumes.runtime);
-        let before = head_name(&Origin::Snapshot { volume: self.name.clone(), snapshot: before.to_owned() })?;
-        let note = format!("before {snapshot} was restored");
-        let note = runtime.block_on(note::seal(&self.volumes.store, &note))?;
-        let wal = self.wal()?;
-        let mut committed = self.committed();
-        let (Committed { mut layout, .. }, lease) = self.volumes.snapshot_under_lease(&self.name, snapshot)?;
-        self.commit_under(&mut committed, &Plan::default(), || ())?;
-        let mut forget = self.differences(&committed.layout.files, &layout.files);
-        let mut state = self.engine.lock().map_err(VolumeError::store("restore"))?;
-        forget.add(state.dirty_inodes());
-        let current = state.superblock();
-        layout.superblock = Superblock {
-            epoch: restored_epoch(current.epoch, current.sequence),
-            sequence: current.sequence,
-            // A number that the abandoned state gave out is known to the kernel.
-            next_ino: current.next_ino.max(layout.superblock.next_ino),
-            bytes_max: current.bytes_max,
-            inodes_max: current.inodes_max,
-            durability: current.durability,
-            created: current.created,
-            incarnation: current.incarnation,
-            ..layout.superblock
-        };
-        let head = runtime.block_on(async {
-            let id = layout.write(heads, self.engine.loader().store(), &lease).await?;
-            let moved = heads.commit_keeping(&committed.head, id, &lease, (&before, &note)).await;
-            moved.map_err(VolumeError::heads(&self.name))
-        })?;
-        *committed = Committed::new(head, layout);
-        crash::point("restore committed");
-        let about = &committed.layout.superblock;
-        let orphans = open::orphans(self.engine.loader(), &committed.layout.files)?;
-        let before = state.restart(about.clone(), committed.layout.files, orphans);
-        forget.keep_known(&state);
-        before.let_go();
-        wal.restart(about.epoch, about.sequence)?;
-        Ok(forget)
-    }
-
     /// Commits and ends: nothing can be changed any more, and what the kernel held is forgotten. Without this a volume ends as in a
     /// crash: the log has what was synced. If this fails, the volume goes on as before.
     pub fn close(&self) -> Result<(), VolumeError> {
@@ -425,16 +382,6 @@ pub fn head_name(origin: &Origin) -> Result<HeadName, VolumeError> {
 
 fn snapshots_prefix(volume: &str) -> String {
     format!("volumes/{volume}/snapshots/")
-}
-
-/// Whose log goes on from a state that was restored by the writer of the log `before`, `sequence` being the last operation before the restore. It
-/// follows from these, so that whoever finds that log and no later one knows that the writer died in between.
-fn restored_epoch(before: [u8; 16], sequence: u64) -> [u8; 16] {
-    let mut hasher = blake3::Hasher::new_derive_key("pando volume: epoch after a restore, 1");
-    hasher.update(&before).update(&sequence.to_le_bytes());
-    let mut epoch = [0; 16];
-    hasher.finalize_xof().fill(&mut epoch);
-    epoch
 }
 
 fn random<const N: usize>() -> [u8; N] {

@@ -117,31 +117,49 @@ pub(crate) async fn a_commit_names_what_was_before_in_the_same_step_or_changes_n
     let kept = name("snapshots/1");
     let next = ManifestId::random();
     let lease = lease_of(&heads, next).await;
-    let moved = heads.commit_keeping(&first, next, &lease, (&kept, "a note")).await.unwrap();
-    assert_eq!((moved.manifest, moved.generation), (next, first.generation));
+    let moved = heads.commit_keeping(&first, (next, "of the head"), &lease, (&kept, "a note")).await.unwrap();
+    assert_eq!((moved.manifest, moved.generation, &*moved.note), (next, first.generation, "of the head"));
     let before = heads.get(&realm(), &kept).await.unwrap();
     assert_eq!((before.manifest, &*before.note), (first.manifest, "a note"));
     assert!(before.generation > first.generation);
-    let again = heads.commit_keeping(&first, next, &lease, (&kept, "a note")).await.unwrap();
+    let again = heads.commit_keeping(&first, (next, "of the head"), &lease, (&kept, "a note")).await.unwrap();
     assert_eq!((again, heads.get(&realm(), &kept).await.unwrap()), (moved.clone(), before.clone()), "repeated");
 
     let next = ManifestId::random();
     let lease = lease_of(&heads, next).await;
-    let taken = heads.commit_keeping(&moved, next, &lease, (&kept, "")).await;
+    let taken = heads.commit_keeping(&moved, (next, ""), &lease, (&kept, "")).await;
     assert!(matches!(&taken, Err(HeadsError::Exists { name, .. }) if *name == kept), "{taken:?}");
-    let late = heads.commit_keeping(&first, next, &lease, (&name("snapshots/2"), "")).await;
+    let late = heads.commit_keeping(&first, (next, ""), &lease, (&name("snapshots/2"), "")).await;
     assert!(matches!(late, Err(HeadsError::Moved { .. })), "{late:?}");
     let long = "x".repeat(store::limits::HEAD_NOTE_BYTES_MAX + 1);
-    let refused = heads.commit_keeping(&moved, next, &lease, (&name("snapshots/2"), &long)).await;
+    let refused = heads.commit_keeping(&moved, (next, ""), &lease, (&name("snapshots/2"), &long)).await;
+    assert!(matches!(refused, Err(HeadsError::Note { .. })), "{refused:?}");
+    let refused = heads.commit_keeping(&moved, (next, &long), &lease, (&name("snapshots/2"), "")).await;
     assert!(matches!(refused, Err(HeadsError::Note { .. })), "{refused:?}");
     other.take_over(&moved).await.unwrap();
-    let fenced = heads.commit_keeping(&moved, next, &lease, (&name("snapshots/2"), "")).await;
+    let fenced = heads.commit_keeping(&moved, (next, ""), &lease, (&name("snapshots/2"), "")).await;
     assert!(matches!(fenced, Err(HeadsError::Fenced { .. })), "{fenced:?}");
     assert_eq!(heads.get(&realm(), &moved.name).await.unwrap().manifest, moved.manifest);
     assert_eq!(heads.get(&realm(), &kept).await.unwrap(), before);
     assert!(matches!(heads.get(&realm(), &name("snapshots/2")).await, Err(HeadsError::NotFound { .. })));
     // None of these has ended the lease.
     heads.protect(&lease, &[]).await.unwrap();
+}
+
+pub(crate) async fn a_commit_of_what_is_named_already_is_told_by_its_note(place: &Place) {
+    let heads = place.open().await;
+    let first = create(&heads, "volumes/a").await;
+    let (kept, taken) = (name("snapshots/1"), create(&heads, "snapshots/taken").await.name);
+    let lease = lease_of(&heads, first.manifest).await;
+    let next = (first.manifest, "restored");
+    let refused = heads.commit_keeping(&first, next, &lease, (&taken, "")).await;
+    assert!(matches!(&refused, Err(HeadsError::Exists { name, .. }) if *name == taken), "{refused:?}");
+    assert_eq!(heads.get(&realm(), &first.name).await.unwrap(), first);
+    let moved = heads.commit_keeping(&first, next, &lease, (&kept, "")).await.unwrap();
+    assert_eq!((moved.manifest, &*moved.note), next);
+    assert_eq!(heads.commit_keeping(&first, next, &lease, (&kept, "")).await.unwrap(), moved, "repeated");
+    // Later commits leave the note where it is.
+    assert_eq!(commit(&heads, &moved).await.unwrap().note, "restored");
 }
 
 pub(crate) async fn what_a_head_keeps_is_named_only_while_that_head_is_what_was_seen(place: &Place) {

@@ -36,6 +36,7 @@ mod on {
         a_commit_or_create_may_be_repeated_when_its_answer_was_lost
         a_state_gets_a_second_name_only_while_its_first_one_has_it
         a_commit_names_what_was_before_in_the_same_step_or_changes_nothing
+        a_commit_of_what_is_named_already_is_told_by_its_note
         what_a_head_keeps_is_named_only_while_that_head_is_what_was_seen
         heads_are_listed_by_prefix_in_order_of_bytes_in_parts
         a_realm_does_not_see_another

@@ -2,7 +2,7 @@
 
 use store::heads::{Head, HeadsError};
 
-use super::{Birth, Origin, Volumes, head_name, note, snapshots_prefix};
+use super::{Origin, Volumes, birth::Birth, head_name, note, snapshots_prefix};
 use crate::{
     VolumeError,
     engine::Usage,
@@ -53,7 +53,7 @@ impl Volumes {
                 async || self.heads.get(self.store.realm(), &name).await.map_err(VolumeError::heads(name.as_str()));
             let mut head = get().await?;
             for _ in 0..ATTEMPTS {
-                match Layout::read(&self.store, head.manifest).await {
+                match self.layout(&head).await {
                     Ok(layout) => return Ok(about(&head, &layout)),
                     Err(error) => {
                         let now = get().await?;

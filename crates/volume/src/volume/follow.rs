@@ -10,7 +10,7 @@ use store::{
     tree::{Diff, Tree},
 };
 
-use super::{Birth, Origin, Volume, Volumes, open::orphans, restored_epoch};
+use super::{Origin, Volume, Volumes, birth::Birth, open::orphans, restore::restored_epoch};
 use crate::{
     VolumeError,
     directory::Dirent,

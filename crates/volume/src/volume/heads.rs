@@ -6,7 +6,7 @@ use store::{
     manifest::Manifest,
 };
 
-use super::{Birth, Origin, Snapshot, Volumes, head_name, note, random};
+use super::{Origin, Snapshot, Volumes, birth::Birth, head_name, note, random};
 use crate::{VolumeError, inode::Time, limits::HEAD_TRIES};
 
 impl Volumes {

@@ -4,14 +4,14 @@ use std::{collections::BTreeSet, sync::Mutex, time::Instant};
 
 use store::{heads::Lease, tree::Tree};
 
-use super::{Birth, Origin, Volume, Volumes, follow::Writer, head_name, health::Watched, random};
+use super::{Origin, Volume, Volumes, birth::Birth, follow::Writer, head_name, health::Watched, random};
 use crate::{
     VolumeError, crash,
     engine::Engine,
     inode::Ino,
     key::{Key, Part},
     loader::Loader,
-    materialise::{Committed, Layout},
+    materialise::Committed,
     op::Record,
     recover::{self, Recovered},
     state::{self, State, Superblock},
@@ -97,7 +97,7 @@ impl Volumes {
         let head = head_name(&Origin::Volume(name.to_owned()))?;
         let (head, layout) = self.runtime.block_on(async {
             let head = self.heads.get(self.store.realm(), &head).await.map_err(VolumeError::heads(name))?;
-            let layout = Layout::read(&self.store, head.manifest).await?;
+            let layout = self.layout(&head).await?;
             Ok::<_, VolumeError>((head, layout))
         })?;
         match self.writer(name, &head, &layout)? {
@@ -134,7 +134,7 @@ impl Volumes {
         let lease = self.target(name.as_str()).lease(&self.store).await?;
         let open = async {
             let head = self.heads.open_under(&lease, name).await.map_err(VolumeError::heads(name.as_str()))?;
-            let layout = Layout::read(&self.store, head.manifest).await?;
+            let layout = self.layout(&head).await?;
             Ok(Committed::new(head, layout))
         };
         match open.await {
@@ -154,7 +154,7 @@ impl Volumes {
         let head_name = head_name(&Origin::Volume(name.to_owned()))?;
         let seen = self.heads.get(self.store.realm(), &head_name).await.map_err(failed())?;
         if claim == Claim::UnlessElsewhere {
-            let layout = Layout::read(&self.store, seen.manifest).await?;
+            let layout = self.layout(&seen).await?;
             if self.writer(name, &seen, &layout)? == Writer::Elsewhere {
                 return Err(VolumeError::Elsewhere { name: name.to_owned() });
             }
@@ -162,7 +162,7 @@ impl Volumes {
         // Only as it was seen: of a node that was faster nothing is taken.
         let head = self.heads.take_over(&seen).await.map_err(failed())?;
         crash::point("taken over");
-        let mut layout = Layout::read(&self.store, head.manifest).await?;
+        let mut layout = self.layout(&head).await?;
         let about = &layout.superblock;
         let birth = Birth::of(&head.note, about);
         match self.writer(name, &head, &layout)? {

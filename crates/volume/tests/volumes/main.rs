@@ -15,6 +15,7 @@ mod model;
 mod operations;
 mod place;
 mod random;
+mod restore;
 mod threads;
 mod verify;
 mod walk;
