@@ -39,11 +39,15 @@ pub async fn run(config: Config) -> Result<()> {
         let (router, mut stopped) = (http::router(Arc::clone(&node)), stop.subscribe());
         let ready = node.first_keeper();
         tokio::spawn(async move {
-            // A client that connects before that waits in the socket's queue.
-            ready.await;
-            tracing::info!(socket = %socket.display(), "node ready");
+            let serve = async {
+                // A client that connects before that waits in the socket's queue.
+                ready.await;
+                tracing::info!(socket = %socket.display(), "node ready");
+                axum::serve(listener, router).await
+            };
             tokio::select! {
-                served = async { axum::serve(listener, router).await } => served,
+                served = serve => served,
+                // Also if there never was a keeper, or was one for so short a time that this has not seen it.
                 _ = stopped.wait_for(|stop| *stop) => Ok(()),
             }
         })

@@ -85,10 +85,32 @@ impl Node {
         self.stop_server()
     }
 
+    /// Starts the server from a file that is gone by then, so that it cannot start processes of its own. Its exit status.
+    pub fn start_server_of_a_removed_program(&mut self) -> Result<Option<i32>> {
+        let remove = "cp \"$1\" \"$1-removed\"\nexec 3< \"$1-removed\"\nrm \"$1-removed\"\nshift\nset -- /proc/self/fd/3 \"$@\"\n";
+        self.begin_server_after(remove)?;
+        let mut server = self.server.take().context("no server")?;
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            if let Some(status) = server.try_wait()? {
+                return Ok(status.code());
+            }
+            if Instant::now() > deadline {
+                self.server = Some(server);
+                bail!("the node does not end:\n{}", self.log()?);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     fn begin_server(&mut self) -> Result<()> {
+        self.begin_server_after("")
+    }
+
+    fn begin_server_after(&mut self, script: &str) -> Result<()> {
         ensure!(self.server.is_none(), "the server is there already");
         let log = File::options().create(true).append(true).open(self.log_path())?;
-        let mut command = self.server_command();
+        let mut command = self.server_command(script);
         self.server = Some(command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn()?);
         Ok(())
     }
@@ -107,13 +129,15 @@ impl Node {
         Ok(())
     }
 
-    fn server_command(&self) -> Command {
+    /// The node, started by a shell that runs `more` before.
+    fn server_command(&self, more: &str) -> Command {
         // The shell joins the group before the node exists, and mounts what only the node shall see.
         let mut script = format!("echo $$ > {}/cgroup.procs\n", self.cleanup.group.display());
         if let Some(mib) = self.setting.state_mib {
             let state = self.state.display();
             script += &format!("mkdir -p {state}\nmount -t tmpfs -o size={mib}m,mode=700 pando-test {state}\n");
         }
+        script += more;
         script += "exec \"$@\"\n";
         let own = [("--mount", self.setting.state_mib.is_some()), ("--net", self.setting.own_network)];
         let own = own.iter().filter(|(_, wanted)| *wanted).map(|(flag, _)| flag);

@@ -20,8 +20,9 @@ use tokio::{
     task::JoinSet,
 };
 
-use super::orphans;
-use super::{CREATE_DEADLINE, CurrentKeeper, DESTROY_DEADLINE, Node, engine_limits, unexpected};
+use super::{
+    CREATE_DEADLINE, CurrentKeeper, DESTROY_DEADLINE, Node, engine_limits, orphans, unexpected, unseen::Unseen,
+};
 use crate::{
     config::AtExit,
     error::{Context, Result, chain},
@@ -46,11 +47,13 @@ const OUTPUT_CHECK: Duration = Duration::from_secs(2);
 impl Node {
     /// Runs until `stop` becomes true, then shuts down orderly.
     pub(crate) async fn supervise(self: Arc<Self>, mut stop: watch::Receiver<bool>) -> Result<()> {
-        // The first keeper has to come up, so that a host that cannot run one is named at once.
-        self.sweep().await?;
-        // Before anything new is noted.
-        let unseen = self.noted_unseen()?;
-        let mut running = self.start_keeper().await?;
+        let (mut running, unseen) = match self.begin().await {
+            Ok(begun) => begun,
+            Err(error) => {
+                self.leave().await;
+                return Err(error);
+            }
+        };
         self.pool_work.notify_one();
         let pool = tokio::spawn(Arc::clone(&self).fill_pool(stop.clone()));
         self.take_up_pauses();
@@ -90,6 +93,14 @@ impl Node {
         background.shutdown().await;
         self.shut_down(running).await;
         Ok(())
+    }
+
+    /// The first keeper has to come up, so that a host that cannot run one is named at once.
+    async fn begin(self: &Arc<Self>) -> Result<(Running, Vec<Unseen>)> {
+        self.sweep().await?;
+        // Before anything new is noted.
+        let unseen = self.noted_unseen()?;
+        Ok((self.start_keeper().await?, unseen))
     }
 
     /// Handles events until the keeper is gone.

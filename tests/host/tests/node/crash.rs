@@ -24,6 +24,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("crash::a_new_server_adopts_what_runs", || case(server_adopts)),
         Case::new("crash::a_stopped_node_keeps_its_sandboxes", || case(stopped_node)),
         Case::new("crash::a_node_that_is_told_to_stop_while_it_starts_leaves_orderly", || case(stopped_at_once)),
+        Case::new("crash::a_node_that_cannot_start_a_keeper_says_so_and_ends", || case(no_keeper)),
         Case::new("crash::a_build_that_died_with_its_node_leaves_nothing", || case(built_halfway)),
         Case::new("crash::a_new_keeper_adopts_what_runs_and_the_zygote_is_built_again", || case(keeper_adopts)),
         Case::new("crash::server_and_keeper_at_once", || case(both)),
@@ -125,6 +126,16 @@ fn stopped_at_once(node: &mut Node) -> Result<()> {
     }
     node.start_server()?;
     expect_marked(node, &ids)
+}
+
+fn no_keeper(node: &mut Node) -> Result<()> {
+    node.stop_server()?;
+    let code = node.start_server_of_a_removed_program()?;
+    let log = node.log()?;
+    ensure!(code == Some(1) && log.contains("cannot start a keeper"), "the node ended with {code:?}:\n{log}");
+    node.expect_stopped()?;
+    node.start_server()?;
+    expect_works(node, 1).map(drop)
 }
 
 fn built_halfway(node: &mut Node) -> Result<()> {
