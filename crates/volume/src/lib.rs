@@ -29,6 +29,7 @@ mod extents;
 mod golden_tests;
 mod inode;
 mod key;
+mod layouts;
 pub mod limits;
 mod loader;
 mod materialise;

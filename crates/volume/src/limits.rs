@@ -143,6 +143,12 @@ pub const WAL_UNSYNCED_MAX: usize = 16;
 /// Largest batch of the log: a record of the largest write and a buffer before it. Checked before a batch is read.
 pub const WAL_BATCH_BYTES_MAX: usize = 32 << 20;
 
+/// Manifests whose contents a node remembers, of all volumes of a realm.
+pub const LAYOUTS_KNOWN: usize = 64;
+
+/// Manifests that name more segments are not remembered: 16 bytes each, so that all take at most some 8 MiB.
+pub const LAYOUT_SEGMENTS_MAX: usize = 4096;
+
 /// Largest write in one operation.
 pub const WRITE_BYTES_MAX: usize = 8 << 20;
 

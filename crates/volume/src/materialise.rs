@@ -27,6 +27,7 @@ use crate::{
     extents::Window,
     inode::{Inode, ROOT},
     key::Key,
+    layouts::Layouts,
     limits::{CAPTURE_KEYS, COMMIT_LEASE},
     loader::Loader,
     pack::{Packer, Segments},
@@ -92,28 +93,12 @@ impl Layout {
         let (files, usage) = (manifest.trees[FILES], manifest.trees[USAGE]);
         Ok(Self { superblock, files, usage, segments: manifest.segments })
     }
-
-    /// Writes a manifest that says this, kept by `lease`.
-    pub(crate) async fn write(&self, heads: &Heads, store: &Store, lease: &Lease) -> Result<ManifestId, VolumeError> {
-        let id = ManifestId::random();
-        let client = postcard::to_stdvec(&self.superblock).map_err(failed("encode the volume's manifest"))?;
-        let manifest = Manifest {
-            kind: MANIFEST_KIND,
-            version: MANIFEST_VERSION,
-            trees: vec![self.files, self.usage],
-            segments: self.segments.clone(),
-            client: client.into(),
-            ..Manifest::default()
-        };
-        heads.protect(lease, &[Protected::Manifest(id)]).await.map_err(failed("keep a manifest"))?;
-        manifest.write(store, id).await.map_err(failed("write the volume's manifest"))?;
-        Ok(id)
-    }
 }
 
 /// Where a commit goes.
 pub(crate) struct Target<'a> {
     pub(crate) heads: &'a Heads,
+    pub(crate) layouts: &'a Layouts,
     pub(crate) volume: &'a str,
 }
 
@@ -124,6 +109,29 @@ impl Target<'_> {
         self.heads.lease(store.realm(), &holder, COMMIT_LEASE).await.map_err(VolumeError::heads(self.volume))
     }
 
+    /// Writes a manifest that says `layout`, kept by `lease`.
+    pub(crate) async fn write_manifest(
+        &self,
+        store: &Store,
+        layout: &Layout,
+        lease: &Lease,
+    ) -> Result<ManifestId, VolumeError> {
+        let id = ManifestId::random();
+        let client = postcard::to_stdvec(&layout.superblock).map_err(failed("encode the volume's manifest"))?;
+        let manifest = Manifest {
+            kind: MANIFEST_KIND,
+            version: MANIFEST_VERSION,
+            trees: vec![layout.files, layout.usage],
+            segments: layout.segments.clone(),
+            client: client.into(),
+            ..Manifest::default()
+        };
+        self.heads.protect(lease, &[Protected::Manifest(id)]).await.map_err(failed("keep a manifest"))?;
+        manifest.write(store, id).await.map_err(failed("write the volume's manifest"))?;
+        self.layouts.know(id, layout);
+        Ok(id)
+    }
+
     /// Moves the head to a state that is written already. The lease ends with it.
     pub(crate) async fn commit(
         &self,
@@ -132,7 +140,7 @@ impl Target<'_> {
         layout: Layout,
         lease: &Lease,
     ) -> Result<Committed, VolumeError> {
-        let id = layout.write(self.heads, store, lease).await?;
+        let id = self.write_manifest(store, &layout, lease).await?;
         let head = self.heads.commit(head, id, lease).await.map_err(VolumeError::heads(self.volume))?;
         Ok(Committed::new(head, layout))
     }
@@ -234,7 +242,7 @@ impl Target<'_> {
         named.append(&mut segments.finished);
         named.retain(|id| !account.unused.contains(id) && !plan.nodes.contains(id) && !plan.dead.contains(id));
         let layout = Layout { superblock: frozen.superblock.clone(), files, usage, segments: named };
-        let id = layout.write(self.heads, store, lease).await?;
+        let id = self.write_manifest(store, &layout, lease).await?;
         crash::point("manifest written");
         let head = self.heads.commit(&last.head, id, lease).await.map_err(VolumeError::heads(self.volume))?;
         crash::point("head moved");

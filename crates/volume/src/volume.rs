@@ -20,6 +20,7 @@ use crate::{
     crash,
     engine::{Engine, Memory},
     inode::{Inode, Kind, ROOT, Time},
+    layouts::Layouts,
     limits,
     materialise::{Committed, Layout, Target},
     pack::Segments,
@@ -86,6 +87,7 @@ pub struct Volumes {
     /// For logs: one folder for each volume.
     folder: PathBuf,
     memory: Memory,
+    layouts: Layouts,
 }
 
 /// A volume that is open here.
@@ -110,7 +112,7 @@ pub struct Volume {
 impl Volumes {
     /// The volumes whose heads and chunks are there. Logs go below `folder`, on a disk of this node.
     pub fn new(heads: Heads, store: Store, runtime: Handle, folder: PathBuf) -> Self {
-        Self { heads, store, runtime, folder, memory: Memory::default() }
+        Self { heads, store, runtime, folder, memory: Memory::default(), layouts: Layouts::none_yet() }
     }
 
     /// With other bounds for the volumes that are opened from here on.
@@ -189,13 +191,13 @@ impl Volumes {
         layout: &Layout,
         lease: &Lease,
     ) -> Result<(), VolumeError> {
-        let id = layout.write(&self.heads, &self.store, lease).await?;
+        let id = self.target(name).write_manifest(&self.store, layout, lease).await?;
         let created = self.heads.create(self.store.realm(), head, id, lease).await;
         created.map(drop).map_err(VolumeError::heads(name))
     }
 
     fn target<'a>(&'a self, volume: &'a str) -> Target<'a> {
-        Target { heads: &self.heads, volume }
+        Target { heads: &self.heads, layouts: &self.layouts, volume }
     }
 }
 

@@ -31,7 +31,7 @@ struct Own {
 impl Volumes {
     /// What a head says.
     pub(super) async fn layout(&self, head: &Head) -> Result<Layout, VolumeError> {
-        let mut layout = Layout::read(&self.store, head.manifest).await?;
+        let mut layout = self.layouts.read(&self.store, head.manifest).await?;
         if let Some(own) = Own::of(&head.note, head.manifest) {
             layout.superblock = own.over(layout.superblock);
         }
@@ -77,8 +77,8 @@ impl Volume {
         layout.superblock = Superblock { bytes_max, inodes_max, durability, ..own.over(layout.superblock) };
         let moved = self.volumes.runtime.block_on(async {
             let next = if differs {
-                let manifest = layout.write(&self.volumes.heads, &self.volumes.store, lease).await?;
-                (manifest, String::new())
+                let target = self.volumes.target(&self.name);
+                (target.write_manifest(&self.volumes.store, &layout, lease).await?, String::new())
             } else {
                 (head.manifest, own.note(head.manifest))
             };

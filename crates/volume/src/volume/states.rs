@@ -6,6 +6,7 @@ use super::{Origin, Volumes, head_name};
 use crate::{
     VolumeError,
     diff::{self, Tell},
+    layouts::Layouts,
     loader::Loader,
     materialise::Layout,
     names::Names,
@@ -30,7 +31,7 @@ impl Volumes {
 
     /// Reads and checks all of a state, from the store and not from a cache. Fails only if there is no manifest to begin with.
     pub fn verify(&self, origin: &Origin) -> Result<Verified, VolumeError> {
-        let (layout, lease) = self.state(origin)?;
+        let (layout, lease) = Self { layouts: Layouts::none_yet(), ..self.clone() }.state(origin)?;
         let loader = Loader::new(self.store.uncached(), self.runtime.clone());
         let verified = self.runtime.block_on(verify::verify(&loader, &layout));
         self.runtime

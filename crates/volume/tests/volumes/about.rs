@@ -30,6 +30,24 @@ fn a_volume_tells_what_it_is_without_being_open() {
 }
 
 #[test]
+fn what_a_node_has_committed_it_need_not_fetch_to_tell_of_it_and_what_is_verified_is_fetched() {
+    let place = Place::new();
+    let (node, origin) = (place.node("one"), Origin::Volume("ws".to_owned()));
+    node.create("ws", &Options::default()).unwrap();
+    let volume = node.open("ws").unwrap();
+    write_file(volume.engine(), "a", &[1; 5000]);
+    volume.snapshot("s", "").unwrap();
+    place.set_outage(true);
+    assert_eq!(node.inspect(&origin).unwrap().usage.bytes, 5000);
+    node.fork(&origin, "fork").unwrap();
+    assert_eq!(node.inspect(&Origin::Volume("fork".to_owned())).unwrap().usage.bytes, 5000);
+    assert!(node.verify(&origin).is_err());
+    assert!(place.node("two").inspect(&origin).is_err());
+    place.set_outage(false);
+    assert!(node.verify(&origin).is_ok());
+}
+
+#[test]
 fn snapshots_are_told_newest_first_with_their_notes_which_lie_nowhere_in_the_open() {
     let place = Place::new();
     let (node, volume) = (place.node("one"), place.volume("ws"));
