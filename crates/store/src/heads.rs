@@ -130,7 +130,7 @@ pub struct Head {
     pub generation: u64,
     /// When it was last changed, in milliseconds since 1970 by the writer's clock. For people, and for guesses that may be wrong.
     pub updated_ms: u64,
-    /// What whoever duplicated a head had to say: at most [`limits::HEAD_NOTE_BYTES_MAX`], often nothing.
+    /// What whoever duplicated the head, or moved it by [`Heads::commit_keeping`], had to say: at most [`limits::HEAD_NOTE_BYTES_MAX`], often nothing.
     pub note: String,
 }
 

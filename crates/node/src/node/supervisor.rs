@@ -50,7 +50,8 @@ impl Node {
         let (mut running, unseen) = match self.begin().await {
             Ok(begun) => begun,
             Err(error) => {
-                self.leave().await;
+                // What other nodes have left running may go on: this one never had it.
+                self.leave(AtExit::Keep).await;
                 return Err(error);
             }
         };
@@ -82,7 +83,7 @@ impl Node {
                 running = self.restart_keeper() => running,
                 () = stopped(&mut stop) => {
                     background.shutdown().await;
-                    self.leave().await;
+                    self.leave(self.config.at_exit).await;
                     return Ok(());
                 }
             };
@@ -229,12 +230,12 @@ impl Node {
             tracing::warn!("the keeper does not leave: killing it");
             let _ = running.child.kill().await;
         }
-        self.leave().await;
+        self.leave(self.config.at_exit).await;
     }
 
     /// Removes what has to go, once there is no keeper any more.
-    async fn leave(self: &Arc<Self>) {
-        if self.config.at_exit == AtExit::Remove {
+    async fn leave(self: &Arc<Self>, at_exit: AtExit) {
+        if at_exit == AtExit::Remove {
             self.ids_here().iter().for_each(|id| drop(self.state().forget(id)));
         }
         // Also what requests were in the middle of when the keeper left.
@@ -242,7 +243,7 @@ impl Node {
             tracing::warn!(error = chain(&error), "leftovers stay for the next node");
         }
         self.stop_pager().await;
-        if self.config.at_exit == AtExit::Remove {
+        if at_exit == AtExit::Remove {
             self.unmount_all().await;
         }
         self.remove_noted_unseen().await;

@@ -11,7 +11,12 @@ use super::HeadsError;
 use crate::limits;
 
 /// Each entry brings the schema from the version that is its index to the next one. Entries are never changed, only added.
-const MIGRATIONS: &[&str] = &[include_str!("schema_1.sql"), include_str!("schema_2.sql"), include_str!("schema_3.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("schema_1.sql"),
+    include_str!("schema_2.sql"),
+    include_str!("schema_3.sql"),
+    include_str!("schema_4.sql"),
+];
 
 /// Any number that only this crate uses: two nodes that open a new database migrate it one after the other.
 const MIGRATION_LOCK: i64 = 0x50_4e_44_4f_48_45_41_44;

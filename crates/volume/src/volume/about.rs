@@ -16,7 +16,7 @@ use crate::{
 pub struct About {
     /// Changes whenever a node takes the volume over.
     pub generation: u64,
-    /// The manifest that the head names: changes with each commit.
+    /// The manifest that the head names: changes with each commit, and with a restore to another one.
     pub manifest: String,
     /// When the head was last changed, in milliseconds since 1970.
     pub committed_ms: u64,

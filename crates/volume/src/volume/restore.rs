@@ -4,7 +4,7 @@
 //! writes a manifest of the volume's own.
 
 use store::{
-    heads::{Head, HeadName, Lease},
+    heads::{Head, HeadName, HeadsError, Lease},
     id::{ManifestId, unhex},
 };
 
@@ -68,6 +68,8 @@ impl Volume {
     ) -> Result<Forget, VolumeError> {
         self.commit_under(committed, &Plan::default(), || ())?;
         let mut forget = self.differences(&committed.layout.files, &layout.files);
+        // Once the head has moved nothing may fail that leaves the volume at work on what it was.
+        let orphans = open::orphans(self.engine.loader(), &layout.files)?;
         let mut state = self.engine.lock().map_err(VolumeError::store("restore"))?;
         forget.add(state.dirty_inodes());
         let current = state.superblock();
@@ -83,13 +85,21 @@ impl Volume {
                 (head.manifest, own.note(head.manifest))
             };
             let (heads, next) = (&self.volumes.heads, (next.0, &*next.1));
-            let moved = heads.commit_keeping(&committed.head, next, lease, (before, note)).await;
+            let commit = async || heads.commit_keeping(&committed.head, next, lease, (before, note)).await;
+            let moved = match commit().await {
+                // The answer may be all that was lost: then this finds what was done.
+                Err(HeadsError::Database { .. }) => commit().await,
+                answered => answered,
+            };
+            if let Err(HeadsError::Database { .. }) = moved {
+                // Nobody knows which state the volume has: what is written from here on could belong to the other one.
+                self.engine.forbid_changes();
+            }
             moved.map_err(VolumeError::heads(&self.name))
         })?;
         *committed = Committed::new(moved, layout);
         crash::point("restore committed");
         let about = &committed.layout.superblock;
-        let orphans = open::orphans(self.engine.loader(), &committed.layout.files)?;
         let before = state.restart(about.clone(), committed.layout.files, orphans);
         forget.keep_known(&state);
         before.let_go();

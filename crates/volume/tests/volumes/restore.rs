@@ -61,6 +61,34 @@ fn a_restore_writes_no_object_and_holds_for_whoever_opens_forks_or_keeps_the_vol
 }
 
 #[test]
+fn a_restore_that_cannot_read_what_it_needs_changes_nothing() {
+    let place = Place::new();
+    let node = place.node("one");
+    node.create("ws", &Options::default()).unwrap();
+    let volume = node.open("ws").unwrap();
+    write_file(volume.engine(), "a", b"one");
+    volume.snapshot("s", "").unwrap();
+    write_file(volume.engine(), "b", b"two");
+    volume.close().unwrap();
+    drop(volume);
+    // The node remembers the manifests, and no node of the trees.
+    let volume = node.open("ws").unwrap();
+    let head = place.head("volumes/ws/head");
+    place.set_outage(true);
+    assert!(volume.restore("s", "before").is_err());
+    place.set_outage(false);
+    assert_eq!(place.head("volumes/ws/head"), head);
+    assert_eq!((node.list(Some("ws")).unwrap().len(), place.leases()), (1, 0));
+    write_file(volume.engine(), "c", b"three");
+    volume.close().unwrap();
+    place.collect();
+    assert!(node.verify(&ws()).unwrap().findings.is_empty());
+    let volume = place.node("two").open("ws").unwrap();
+    let read = ["a", "b", "c"].map(|name| read_file(volume.engine(), name).unwrap());
+    assert_eq!(read, [&b"one"[..], b"two", b"three"]);
+}
+
+#[test]
 fn a_state_of_an_earlier_volume_of_the_name_is_restored_within_the_bounds_of_the_present_one() {
     let place = Place::new();
     let (node, first) = (place.node("one"), place.volume("ws"));
