@@ -89,18 +89,7 @@ impl Node {
     pub fn start_server_of_a_removed_program(&mut self) -> Result<Option<i32>> {
         let remove = "cp \"$1\" \"$1-removed\"\nexec 3< \"$1-removed\"\nrm \"$1-removed\"\nshift\nset -- /proc/self/fd/3 \"$@\"\n";
         self.begin_server_after(remove)?;
-        let mut server = self.server.take().context("no server")?;
-        let deadline = Instant::now() + Duration::from_secs(20);
-        loop {
-            if let Some(status) = server.try_wait()? {
-                return Ok(status.code());
-            }
-            if Instant::now() > deadline {
-                self.server = Some(server);
-                bail!("the node does not end:\n{}", self.log()?);
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        self.await_end()
     }
 
     fn begin_server(&mut self) -> Result<()> {
@@ -183,8 +172,13 @@ impl Node {
 
     /// Stops the server orderly; gives its exit code.
     pub fn stop_server(&mut self) -> Result<Option<i32>> {
+        let server = self.server.as_ref().context("the server is not there")?;
+        kill_process(Pid::from_child(server), Signal::TERM)?;
+        self.await_end()
+    }
+
+    fn await_end(&mut self) -> Result<Option<i32>> {
         let mut server = self.server.take().context("the server is not there")?;
-        kill_process(Pid::from_child(&server), Signal::TERM)?;
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
             if let Some(status) = server.try_wait()? {
@@ -192,7 +186,7 @@ impl Node {
             }
             if Instant::now() > deadline {
                 self.server = Some(server);
-                bail!("the node does not stop:\n{}", self.log()?);
+                bail!("the node does not end:\n{}", self.log()?);
             }
             std::thread::sleep(Duration::from_millis(5));
         }
