@@ -50,7 +50,7 @@ impl Node {
         let (mut running, unseen) = match self.begin().await {
             Ok(begun) => begun,
             Err(error) => {
-                // What other nodes have left running may go on: this one never had it.
+                // What an earlier node left running goes on: this one never had it.
                 self.leave(AtExit::Keep).await;
                 return Err(error);
             }

@@ -74,11 +74,11 @@ impl Volume {
         forget.add(state.dirty_inodes());
         let current = state.superblock();
         let own = Own::after(current, &layout.superblock);
-        let differs = bounds(current) != bounds(&layout.superblock);
+        let other_bounds = bounds(current) != bounds(&layout.superblock);
         let Superblock { bytes_max, inodes_max, durability, .. } = *current;
         layout.superblock = Superblock { bytes_max, inodes_max, durability, ..own.over(layout.superblock) };
         let moved = self.volumes.runtime.block_on(async {
-            let next = if differs {
+            let next = if other_bounds {
                 let target = self.volumes.target(&self.name);
                 (target.write_manifest(&self.volumes.store, &layout, lease).await?, String::new())
             } else {
