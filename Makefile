@@ -38,19 +38,32 @@ endif
 fuzz: ## every parser of bytes from outside, PANDO_FUZZ_SECONDS each (120)
 	@scripts/fuzz.sh
 
-soak: examples programs ## long: kill -9 in the middle of forks (100 rounds), page faults (1,000) and restores (1,000 and more), faults of S3, POSIX tests and 2,000 kills of volumes, the engine 20 times, checkpoints 100
-	$(CARGO) build --locked -p pando
+SOAKS := soak-store soak-node soak-volume soak-engine
+# Also with -j: they share the machine. `make -k soak` goes on after one that fails.
+.NOTPARALLEL:
+
+soak: $(SOAKS) ## all four below: hours
+
+soak-store: ## the store on a real S3 service, and 1,000 kills of pagers in the middle of page faults
 	GO=$(GO) scripts/s3.sh $(CARGO) test --locked -p pando-store --test chunks -- --include-ignored
 	PANDO_ROUNDS=1000 $(CARGO) test --locked -p pando-pager --test served -- any_of
+
+soak-node: examples programs ## kills in the middle of forks (100 rounds) and of restores (1,000 and more), twins compared 100 times, faults of S3
+	$(CARGO) build --locked -p pando
 	PANDO_ROUNDS=100 $(CARGO) test --locked -p $(HOST_TESTS) --test node -- crash::any
 	PANDO_ROUNDS=100 $(CARGO) test --locked -p $(HOST_TESTS) --test node -- twins::every
-	PANDO_ROUNDS=100 $(CARGO) test --locked -p $(HOST_TESTS) --test engine -- differential::
 	PANDO_ROUNDS=125 $(CARGO) test --locked -p $(HOST_TESTS) --test node -- kills::
 	PANDO_OUTAGE_S=30 GO=$(GO) scripts/s3.sh $(CARGO) test --locked -p $(HOST_TESTS) --test node -- faults
+
+soak-volume: ## POSIX tests of volumes, 3,000 kills and crashes
 	FSX_OPERATIONS=200000 scripts/volume.sh posix
 	PANDO_ROUNDS=1000 $(CARGO) test --locked -p pando-volume --test volumes -- crash
 	PANDO_ROUNDS=1000 $(CARGO) test --locked -p pando-volumed --test served -- killed
 	PANDO_ROUNDS=1000 $(CARGO) test --locked -p pando-volumed --test served -- local_directory
+
+soak-engine: examples programs ## each program forked and compared 100 times, and all of the engine's tests 20 times
+	$(CARGO) build --locked -p pando
+	PANDO_ROUNDS=100 $(CARGO) test --locked -p $(HOST_TESTS) --test engine -- differential::
 	for round in $$(seq 20); do $(CARGO) test --locked -p $(HOST_TESTS) --test engine || exit 1; done
 
 check: ## what the CI runs: format, lints, documentation, tests
@@ -79,5 +92,5 @@ posix-hours: ## the same for hours: 8 million operations of fsx (some 150,000 a 
 clean: ## removes everything that was built
 	$(CARGO) clean
 
-.PHONY: help setup build examples programs demo test fuzz soak check bench bench-volume volume-tools posix posix-hours clean
+.PHONY: help setup build examples programs demo test fuzz soak $(SOAKS) check bench bench-volume volume-tools posix posix-hours clean
 .DEFAULT_GOAL := help

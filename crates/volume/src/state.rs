@@ -124,6 +124,8 @@ pub(crate) struct Base {
 pub(crate) struct State {
     superblock: Superblock,
     base: Base,
+    /// Inodes from this number on were made after the last freeze.
+    fresh_from: u64,
     slots: HashMap<Ino, Slot>,
     orphans: BTreeSet<Ino>,
     pins: pins::Pins,
@@ -142,6 +144,7 @@ impl State {
     /// The state of `tree`. Nothing of it is read yet, but for the inodes without a name.
     pub(crate) fn new(superblock: Superblock, tree: Tree, orphans: BTreeSet<Ino>) -> Self {
         Self {
+            fresh_from: superblock.next_ino,
             superblock,
             base: Base { tree, version: 0 },
             slots: HashMap::default(),
@@ -288,16 +291,29 @@ impl State {
         ino
     }
 
-    /// Removes an inode whose windows and entries have been removed.
-    pub(crate) fn remove(&mut self, ino: Ino) {
-        self.touch(Key::inode(ino));
-        // Without any, nobody has them either: the tree, or a change that is dirty already.
-        if self.here(ino).is_some_and(|node| !node.xattrs.is_empty()) {
-            self.touch(Key::xattrs(ino));
-        }
-        self.slots.insert(ino, Slot::Gone);
+    /// Removes an inode without a name, with all it holds: `windows` of data, which are in memory, and no entries.
+    pub(crate) fn remove(&mut self, ino: Ino, windows: &[u64]) {
+        let is_fresh = ino.0 >= self.fresh_from;
+        // Without any now, nobody else has them: the tree, or a change that is dirty already.
+        let has_xattrs = is_fresh || self.here(ino).is_some_and(|node| !node.xattrs.is_empty());
+        let own = [Key::inode(ino), Key::orphan(ino)].into_iter().chain(has_xattrs.then_some(Key::xattrs(ino)));
+        let keys = own.chain(windows.iter().map(|index| Key::window(ino, *index)));
+        let slot = if is_fresh {
+            // Neither the tree nor a freeze has ever heard of it: files that live shortly cost a commit nothing.
+            keys.for_each(|key| _ = self.dirty.remove(&key));
+            self.slots.remove(&ino)
+        } else {
+            keys.for_each(|key| self.touch(key));
+            self.slots.insert(ino, Slot::Gone)
+        };
+        self.orphans.remove(&ino);
         self.superblock.inodes = self.superblock.inodes.saturating_sub(1);
-        self.set_orphan(ino, false);
+        let Some(Slot::Here(node)) = slot else { return };
+        for window in node.windows.into_values() {
+            self.count(&window, -1);
+            self.memory_bytes -= window.memory_bytes();
+            self.superblock.bytes = self.superblock.bytes.saturating_sub(window.bytes());
+        }
     }
 
     pub(crate) fn edit(&mut self, ino: Ino) -> Step<&mut Inode> {

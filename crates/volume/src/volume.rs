@@ -346,7 +346,7 @@ impl Volume {
     }
 }
 
-fn top_directory(options: &Options) -> Inode {
+pub(crate) fn top_directory(options: &Options) -> Inode {
     let now = Time::now();
     Inode {
         kind: Kind::Directory,

@@ -150,10 +150,8 @@ impl State {
         if !self.is_orphan(ino) {
             return Err(Errno::INVAL.into());
         }
-        for index in self.window_indexes(ino, 0)? {
-            self.edit_window(ino, index, |window| *window = Default::default())?;
-        }
-        self.remove(ino);
+        let windows = self.window_indexes(ino, 0)?;
+        self.remove(ino, &windows);
         Ok(ino.into())
     }
 

@@ -71,6 +71,7 @@ impl State {
         debug_assert!(self.freeze.is_none());
         let usage = std::mem::take(&mut self.usage);
         let waiting = std::mem::take(&mut self.dirty);
+        self.fresh_from = self.superblock.next_ino;
         let frozen = Frozen { superblock: self.superblock.clone(), base: self.base, usage: usage.clone() };
         self.freeze = Some(Freeze { waiting, captured: Vec::new(), taken: HashSet::default(), usage });
         frozen
@@ -171,5 +172,86 @@ impl State {
             Part::Entry(cookie) => node.entries.loaded(cookie).cloned().map_or(Value::Absent, Value::Entry),
             Part::Orphan(_) => Value::Absent,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        inode::{Kind, ROOT, Time},
+        op::{New, Op},
+        state::{load::Page, load::tests::state},
+    };
+
+    const NOW: Time = Time { seconds: 1, nanos: 0 };
+
+    fn with_top_directory() -> State {
+        let mut state = state();
+        let top = postcard::to_stdvec(&crate::volume::top_directory(&crate::Options::default())).unwrap();
+        let page = Page { entries: vec![(Key::inode(ROOT), top.into())], whole: true };
+        state.admit(state.base(), Key::inode(ROOT), page).unwrap();
+        state
+    }
+
+    fn make(state: &mut State) -> Ino {
+        let new = New { kind: Kind::File, mode: 0o644, uid: 0, gid: 0, device: 0, target: b"" };
+        let ino = state.apply(&Op::Make { directory: ROOT, name: b"f", new, now: NOW }).unwrap().ino.unwrap();
+        state.apply(&Op::Write { ino, offset: 0, data: b"data", drop_privileges: false, now: NOW }).unwrap();
+        ino
+    }
+
+    fn remove(state: &mut State, ino: Ino) {
+        state.apply(&Op::Unlink { directory: ROOT, name: b"f", now: NOW }).unwrap();
+        state.apply(&Op::Reap { ino }).unwrap();
+    }
+
+    /// Keys of `ino` that a freeze has, with whether each is gone.
+    fn of(state: &mut State, ino: Ino) -> Vec<(Key, bool)> {
+        let captured = state.capture(usize::MAX).unwrap_or_default().into_iter();
+        let own = captured.filter(|(key, _)| key.ino == ino || *key == Key::orphan(ino));
+        let mut own: Vec<_> = own.map(|(key, value)| (key, matches!(value, Value::Absent))).collect();
+        own.sort();
+        own
+    }
+
+    #[test]
+    fn a_file_that_no_freeze_has_seen_leaves_nothing_to_commit() {
+        let mut state = with_top_directory();
+        let ino = make(&mut state);
+        let bytes = state.superblock().bytes;
+        remove(&mut state, ino);
+        assert_eq!((bytes, state.superblock().bytes, state.memory_bytes), (4, 0, 0));
+        assert_eq!(state.dirty.len(), 2, "the directory, and the name in it");
+        assert!(!state.slots.contains_key(&ino));
+        state.freeze();
+        assert_eq!(of(&mut state, ino), []);
+    }
+
+    #[test]
+    fn a_file_that_a_freeze_has_seen_is_removed_by_the_next() {
+        let mut state = with_top_directory();
+        let ino = make(&mut state);
+        state.freeze();
+        remove(&mut state, ino);
+        let own = [Key::inode(ino), Key::window(ino, 0)];
+        assert_eq!(of(&mut state, ino), own.map(|key| (key, false)), "as they were");
+        state.install(Tree::EMPTY, Vec::new());
+        state.freeze();
+        let gone = [Key::orphan(ino), Key::inode(ino), Key::window(ino, 0)];
+        assert_eq!(of(&mut state, ino), gone.map(|key| (key, true)));
+        assert_eq!((state.superblock().bytes, state.memory_bytes), (0, 0));
+    }
+
+    #[test]
+    fn a_file_of_a_commit_that_failed_is_removed_all_the_same() {
+        let mut state = with_top_directory();
+        let ino = make(&mut state);
+        state.freeze();
+        assert!(!of(&mut state, ino).is_empty());
+        state.thaw();
+        remove(&mut state, ino);
+        state.freeze();
+        assert!(of(&mut state, ino).iter().all(|(_, gone)| *gone));
     }
 }

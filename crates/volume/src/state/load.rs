@@ -121,7 +121,7 @@ pub(crate) fn orphans(page: &Page) -> Option<Vec<Ino>> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::collections::BTreeSet;
 
     use store::tree::Tree;
@@ -129,7 +129,8 @@ mod tests {
     use super::*;
     use crate::state::{Stop, Superblock};
 
-    fn state() -> State {
+    /// Of an empty tree, with ten inodes that nobody has looked at.
+    pub(in crate::state) fn state() -> State {
         let (salt, epoch) = ([0; 32], [0; 16]);
         let (bytes_max, inodes_max) = (1 << 20, 100);
         let (durability, created) = (crate::Durability::Local, Default::default());
