@@ -229,7 +229,8 @@ impl State {
                 Ok(node)
             }
             Some(Slot::Gone) => Err(Errno::STALE.into()),
-            None if ino.0 == 0 || ino.0 >= self.superblock.next_ino => Err(Errno::STALE.into()),
+            // What was made since the last freeze is dirty, so it is here, or was removed, or never was.
+            None if ino.0 == 0 || ino.0 >= self.fresh_from => Err(Errno::STALE.into()),
             None => Err(Stop::Miss(Key::inode(ino))),
         }
     }
@@ -299,7 +300,7 @@ impl State {
         let own = [Key::inode(ino), Key::orphan(ino)].into_iter().chain(has_xattrs.then_some(Key::xattrs(ino)));
         let keys = own.chain(windows.iter().map(|index| Key::window(ino, *index)));
         let slot = if is_fresh {
-            // Neither the tree nor a freeze has ever heard of it: files that live shortly cost a commit nothing.
+            // Neither the tree nor a freeze has ever heard of it, so no commit has to.
             keys.for_each(|key| _ = self.dirty.remove(&key));
             self.slots.remove(&ino)
         } else {

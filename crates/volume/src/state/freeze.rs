@@ -177,11 +177,13 @@ impl State {
 
 #[cfg(test)]
 mod tests {
+    use rustix::io::Errno;
+
     use super::*;
     use crate::{
         inode::{Kind, ROOT, Time},
         op::{New, Op},
-        state::{load::Page, load::tests::state},
+        state::{Stop, load::Page, load::tests::state},
     };
 
     const NOW: Time = Time { seconds: 1, nanos: 0 };
@@ -224,6 +226,7 @@ mod tests {
         assert_eq!((bytes, state.superblock().bytes, state.memory_bytes), (4, 0, 0));
         assert_eq!(state.dirty.len(), 2, "the directory, and the name in it");
         assert!(!state.slots.contains_key(&ino));
+        assert!(matches!(state.node(ino), Err(Stop::Errno(Errno::STALE))), "nobody has to ask the store");
         state.freeze();
         assert_eq!(of(&mut state, ino), []);
     }
@@ -252,6 +255,7 @@ mod tests {
         state.thaw();
         remove(&mut state, ino);
         state.freeze();
-        assert!(of(&mut state, ino).iter().all(|(_, gone)| *gone));
+        let gone = [Key::orphan(ino), Key::inode(ino), Key::window(ino, 0)];
+        assert_eq!(of(&mut state, ino), gone.map(|key| (key, true)));
     }
 }
