@@ -11,7 +11,7 @@ use fuser::{
     ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use rustix::io::Errno;
-use volume::{Attributes, Kind};
+use volume::Kind;
 
 use self::operations::{Place, SetAttributes, new_inode};
 use crate::{
@@ -22,6 +22,7 @@ use crate::{
 };
 
 mod operations;
+mod replies;
 mod shared;
 
 pub(crate) use self::shared::Shared;
@@ -63,50 +64,6 @@ fn place<'a>(directory: INodeNo, name: &'a OsStr) -> Place<'a> {
     Place { directory: ino(directory), name: name.as_bytes() }
 }
 
-fn reply_entry(reply: ReplyEntry, result: Result<Attributes, Errno>) {
-    match result {
-        Ok(found) => reply.entry(&VALID, &attributes(found.ino, &found.inode), GENERATION),
-        Err(error) => reply.error(errno(error)),
-    }
-}
-
-fn reply_attributes(reply: ReplyAttr, result: Result<Attributes, Errno>) {
-    match result {
-        Ok(found) => reply.attr(&VALID, &attributes(found.ino, &found.inode)),
-        Err(error) => reply.error(errno(error)),
-    }
-}
-
-fn reply_empty(reply: ReplyEmpty, result: Result<(), Errno>) {
-    match result {
-        Ok(()) => reply.ok(),
-        Err(error) => reply.error(errno(error)),
-    }
-}
-
-fn reply_data(reply: ReplyData, result: Result<Vec<u8>, Errno>) {
-    match result {
-        Ok(data) => reply.data(&data),
-        Err(error) => reply.error(errno(error)),
-    }
-}
-
-fn reply_written(reply: ReplyWrite, result: Result<u32, Errno>) {
-    match result {
-        Ok(bytes) => reply.written(bytes),
-        Err(error) => reply.error(errno(error)),
-    }
-}
-
-fn reply_xattr(reply: ReplyXattr, size: u32, result: Result<Vec<u8>, Errno>) {
-    match result {
-        Ok(value) if size == 0 => reply.size(value.len() as u32),
-        Ok(value) if value.len() > size as usize => reply.error(fuser::Errno::ERANGE),
-        Ok(value) => reply.data(&value),
-        Err(error) => reply.error(errno(error)),
-    }
-}
-
 impl Filesystem for Adapter {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
         let mut wanted = InitFlags::FUSE_ASYNC_READ
@@ -138,7 +95,7 @@ impl Filesystem for Adapter {
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         match self.crew.work().find(place(parent, name)) {
             Err(Errno::NOENT) => reply.entry(&VALID, &nothing(), GENERATION),
-            found => reply_entry(reply, found),
+            found => replies::entry(reply, found),
         }
     }
 
@@ -150,7 +107,7 @@ impl Filesystem for Adapter {
     }
 
     fn getattr(&self, _: &Request, node: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        reply_attributes(reply, self.crew.work().engine().attributes(ino(node)));
+        replies::attributes(reply, self.crew.work().engine().attributes(ino(node)));
     }
 
     fn setattr(
@@ -172,11 +129,11 @@ impl Filesystem for Adapter {
         reply: ReplyAttr,
     ) {
         let set = SetAttributes { mode, uid, gid, size, accessed, modified };
-        reply_attributes(reply, self.crew.work().set_attributes(request, ino(node), &set));
+        replies::attributes(reply, self.crew.work().set_attributes(request, ino(node), &set));
     }
 
     fn readlink(&self, _: &Request, node: INodeNo, reply: ReplyData) {
-        reply_data(reply, self.crew.work().engine().read_link(ino(node)));
+        replies::data(reply, self.crew.work().engine().read_link(ino(node)));
     }
 
     fn mknod(
@@ -194,33 +151,33 @@ impl Filesystem for Adapter {
                 let new = new_inode(request, kind, mode, b"");
                 self.crew.work().make(request, place(parent, name), volume::New { device: rdev, ..new })
             });
-            reply_entry(reply, made);
+            replies::entry(reply, made);
         });
     }
 
     fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
         serving(request, || {
             let new = new_inode(request, Kind::Directory, mode, b"");
-            reply_entry(reply, self.crew.work().make(request, place(parent, name), new));
+            replies::entry(reply, self.crew.work().make(request, place(parent, name), new));
         });
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         serving(request, || {
-            reply_empty(reply, self.crew.work().unlink(request, place(parent, name)));
+            replies::empty(reply, self.crew.work().unlink(request, place(parent, name)));
         });
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         serving(request, || {
-            reply_empty(reply, self.crew.work().remove_directory(request, place(parent, name)));
+            replies::empty(reply, self.crew.work().remove_directory(request, place(parent, name)));
         });
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         serving(request, || {
             let new = new_inode(request, Kind::Symlink, 0o777, target.as_os_str().as_bytes());
-            reply_entry(reply, self.crew.work().make(request, place(parent, name), new));
+            replies::entry(reply, self.crew.work().make(request, place(parent, name), new));
         });
     }
 
@@ -235,7 +192,7 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         serving(request, || {
-            reply_empty(
+            replies::empty(
                 reply,
                 self.crew.work().rename(request, place(parent, name), place(new_parent, new_name), flags),
             );
@@ -244,7 +201,7 @@ impl Filesystem for Adapter {
 
     fn link(&self, request: &Request, node: INodeNo, new_parent: INodeNo, new_name: &OsStr, reply: ReplyEntry) {
         serving(request, || {
-            reply_entry(reply, self.crew.work().link(request, ino(node), place(new_parent, new_name)));
+            replies::entry(reply, self.crew.work().link(request, ino(node), place(new_parent, new_name)));
         });
     }
 
@@ -295,7 +252,7 @@ impl Filesystem for Adapter {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        reply_data(reply, self.crew.work().engine().read(ino(node), offset, size));
+        replies::data(reply, self.crew.work().engine().read(ino(node), offset, size));
     }
 
     fn write(
@@ -311,15 +268,15 @@ impl Filesystem for Adapter {
         reply: ReplyWrite,
     ) {
         let drop_privileges = flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        reply_written(reply, self.crew.work().write(ino(node), offset, data, drop_privileges));
+        replies::written(reply, self.crew.work().write(ino(node), offset, data, drop_privileges));
     }
 
     fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        reply_empty(reply, self.crew.work().volume().sync());
+        replies::empty(reply, self.crew.work().volume().sync());
     }
 
     fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        reply_empty(reply, self.crew.work().volume().sync());
+        replies::empty(reply, self.crew.work().volume().sync());
     }
 
     fn readdir(&self, _: &Request, node: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
@@ -380,21 +337,21 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         serving(request, || {
-            reply_empty(reply, self.crew.work().set_xattr(request, ino(node), (name.as_bytes(), value), flags));
+            replies::empty(reply, self.crew.work().set_xattr(request, ino(node), (name.as_bytes(), value), flags));
         });
     }
 
     fn getxattr(&self, _: &Request, node: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        reply_xattr(reply, size, self.crew.work().xattr(ino(node), name.as_bytes()));
+        replies::xattr(reply, size, self.crew.work().xattr(ino(node), name.as_bytes()));
     }
 
     fn listxattr(&self, _: &Request, node: INodeNo, size: u32, reply: ReplyXattr) {
-        reply_xattr(reply, size, self.crew.work().xattr_names(ino(node)));
+        replies::xattr(reply, size, self.crew.work().xattr_names(ino(node)));
     }
 
     fn removexattr(&self, request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         serving(request, || {
-            reply_empty(reply, self.crew.work().remove_xattr(request, ino(node), name.as_bytes()));
+            replies::empty(reply, self.crew.work().remove_xattr(request, ino(node), name.as_bytes()));
         });
     }
 
@@ -408,7 +365,7 @@ impl Filesystem for Adapter {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        reply_empty(reply, self.crew.work().allocate(ino(node), offset, length, mode));
+        replies::empty(reply, self.crew.work().allocate(ino(node), offset, length, mode));
     }
 
     fn lseek(&self, _: &Request, node: INodeNo, _: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
@@ -431,6 +388,6 @@ impl Filesystem for Adapter {
         _: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        reply_written(reply, self.crew.work().copy((ino(from), from_offset), (ino(to), to_offset), length));
+        replies::written(reply, self.crew.work().copy((ino(from), from_offset), (ino(to), to_offset), length));
     }
 }
