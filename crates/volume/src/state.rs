@@ -295,9 +295,9 @@ impl State {
     /// Removes an inode without a name, with all it holds: `windows` of data, which are in memory, and no entries.
     pub(crate) fn remove(&mut self, ino: Ino, windows: &[u64]) {
         let is_fresh = ino.0 >= self.fresh_from;
-        // Without any now, nobody else has them: the tree, or a change that is dirty already.
-        let has_xattrs = is_fresh || self.here(ino).is_some_and(|node| !node.xattrs.is_empty());
-        let own = [Key::inode(ino), Key::orphan(ino)].into_iter().chain(has_xattrs.then_some(Key::xattrs(ino)));
+        // Without any now, the tree has none either, or that they are gone is dirty already.
+        let may_have_xattrs = is_fresh || self.here(ino).is_some_and(|node| !node.xattrs.is_empty());
+        let own = [Key::inode(ino), Key::orphan(ino)].into_iter().chain(may_have_xattrs.then_some(Key::xattrs(ino)));
         let keys = own.chain(windows.iter().map(|index| Key::window(ino, *index)));
         let slot = if is_fresh {
             // Neither the tree nor a freeze has ever heard of it, so no commit has to.
