@@ -44,6 +44,7 @@ use crate::{
 pub(crate) use ahead::Sample;
 pub(crate) use sandboxes::FORK_LAYER;
 pub(crate) use templates::RestoredZygote;
+pub(crate) use volumes::Writers;
 
 /// A zygote that is parked.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,8 +4,8 @@
 //! - [`build`] makes a zygote of that: a parked process with the same memory, which never runs the program's code.
 //! - [`Zygote::request_start`] forks it into a sandbox: there the copy rebuilds descriptors and threads and goes on.
 //!
-//! All functions act for the calling thread and must be called by a single-threaded process: ptrace belongs to threads, and
-//! building forks. The keeper calls [`build`] in a child of its own.
+//! All of these act for the calling thread and must be called by a single-threaded process: ptrace belongs to threads, and
+//! building forks. The keeper calls [`build`] in a child of its own. [`write_back`], for files that programs have mapped, may be called by anybody.
 //!
 //! ```text
 //!   source ──stop──► still ──memory──► zygote ──clone──► helper ──setns, clone3──► copy
@@ -35,6 +35,7 @@ mod still;
 mod stopped;
 mod threads;
 mod watches;
+mod write_back;
 mod zygote;
 
 pub use capture::{Capture, CaptureSpec, PauseError, capture, capture_and_hold, examine};
@@ -43,4 +44,5 @@ pub use error::Error;
 pub use floor::time_forks;
 pub use image::{Stream, StreamFile};
 pub use refusal::Refusal;
+pub use write_back::{all_processes, write_back};
 pub use zygote::{BuildSpec, Gate, Report, Target, Zygote, ZygoteFacts, build, learn};

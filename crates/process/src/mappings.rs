@@ -198,7 +198,7 @@ pub(crate) fn open_inside(root: BorrowedFd<'_>, path: &[u8]) -> rustix::io::Resu
 
 /// The mapped file, also if it has no name any more.
 fn mapped(pid: i32, line: &MapLine) -> Option<fs::Metadata> {
-    fs::metadata(format!("/proc/{pid}/map_files/{:x}-{:x}", line.range.start, line.range.end)).ok()
+    fs::metadata(line.link(pid)).ok()
 }
 
 /// Whether the mapped file is the one that `path` names in the root filesystem.

@@ -56,7 +56,7 @@ impl Objects {
             if sort(line) != Ok(Sort::Object) || self.found.iter().any(|object| object.is_mapped_by(line)) {
                 continue;
             }
-            let path = format!("/proc/{pid}/map_files/{:x}-{:x}", line.range.start, line.range.end);
+            let path = line.link(pid);
             let file = File::open(&path).on("open", path)?;
             let at = self.add_file(file, &line.path)?;
             self.found[at].mapped_as = Some((line.dev, line.inode));

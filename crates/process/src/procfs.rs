@@ -52,6 +52,11 @@ pub(crate) fn read(path: &str) -> Result<Vec<u8>, Error> {
 }
 
 impl MapLine {
+    /// By which the mapped file can be opened, also if it has no name any more. Whose mapping it is has to be said.
+    pub(crate) fn link(&self, pid: i32) -> String {
+        format!("/proc/{pid}/map_files/{:x}-{:x}", self.range.start, self.range.end)
+    }
+
     /// What is left of it outside of `hole`. Offsets stay: whatever adjoins memory of ours so closely that both are one line has no file.
     pub(crate) fn without(self, hole: Range) -> impl Iterator<Item = Self> {
         let Range { start, end } = self.range;

@@ -1,9 +1,10 @@
 #!/usr/bin/python3
 """Counts, while `work` is there, in four places of its working directory and its own memory at once: a SQLite database in WAL mode (which
-maps a file and holds locks as long as it is open), a page that is mapped to be shared, a private view of a file, and compares them. Calls a
-library that it has loaded from there. Runs `./program` in its own place when `become` is there. Ends with what went wrong. Ready when it
+maps a file and holds locks as long as it is open), 8 MiB that are mapped to be shared, a private view of a file, and compares them. Calls
+a library that it has loaded from there. Runs `./program` in its own place when `become` is there. Ends with what went wrong. Ready when it
 listens on port 8080; opens nothing before."""
 
+import array
 import ctypes
 import mmap
 import os
@@ -13,6 +14,8 @@ import sqlite3
 import time
 
 PAGE = 4096
+# So many that writing them back takes a while.
+SHARED_PAGES = 2048
 VIEW_PAGES = 16
 
 listener = socket.create_server(("127.0.0.1", 8080))
@@ -22,9 +25,10 @@ while not os.path.exists("work"):
 database = sqlite3.connect("numbers.db", isolation_level=None)
 database.execute("pragma journal_mode = wal")
 database.execute("create table numbers (number integer)")
-with open("page", "w+b") as file:
-    file.truncate(PAGE)
-    page = mmap.mmap(file.fileno(), PAGE)
+with open("shared", "w+b") as file:
+    file.truncate(SHARED_PAGES * PAGE)
+    # The first eight bytes of each page.
+    shared = memoryview(mmap.mmap(file.fileno(), 0)).cast("Q")[:: PAGE // 8]
 with open("view", "w+b") as file:
     file.write(b"view" * (VIEW_PAGES * PAGE // 4))
     file.flush()
@@ -45,7 +49,7 @@ while True:
     if not os.path.exists("work"):
         continue
     (rows,) = database.execute("select count(*) from numbers").fetchone()
-    found = [rows, int.from_bytes(page[:8]), int.from_bytes(view[:8]) if number else 0]
+    found = [rows, int.from_bytes(view[:8]) if number else 0, *set(shared)]
     # One more page of the view is looked at each time.
     looked = view[PAGE * (number % VIEW_PAGES) + 8 :][:4]
     if found != [number] * 3 or looked != b"view" or library.cos(0.0) != 1.0:
@@ -53,4 +57,5 @@ while True:
         raise SystemExit(1)
     number += 1
     database.execute("insert into numbers values (?)", (number,))
-    page[:8] = view[:8] = number.to_bytes(8)
+    view[:8] = number.to_bytes(8)
+    shared[:] = array.array("Q", [number]) * SHARED_PAGES

@@ -27,6 +27,7 @@ pub(crate) const ALL: &[Case] = &[
     ("programs: tar with everything in it", programs::tar),
     ("programs: sqlite with a log and with a journal", programs::sqlite),
     ("programs: shared mappings", programs::mappings),
+    ("programs: what they have mapped is written back, which is waited for", programs::written_back),
     ("programs: locks between processes", programs::locks),
     ("adoption: one request of each kind waits for the next server", adoption::waits),
     ("adoption: storms under servers that are killed", adoption::storms),

@@ -8,7 +8,10 @@ use std::{
 };
 
 use fuse::{Access, Mount, clone_tree, mount};
-use rustix::mount::{MoveMountFlags, UnmountFlags, move_mount, unmount};
+use rustix::{
+    mount::{MoveMountFlags, UnmountFlags, move_mount, unmount},
+    process::{Pid, Signal, kill_process},
+};
 use volume::Options;
 
 pub(crate) const NAME: &str = "test";
@@ -89,6 +92,11 @@ impl Place {
         // The others of `fuser` only wait for these.
         let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
         tasks.map(name).filter(|name| name.starts_with("fuser-") && name.trim() != "fuser-bg").count()
+    }
+
+    /// Has the server stand still or go on.
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(self.server.as_ref().unwrap()), signal).unwrap();
     }
 
     /// Kills the server as a crash does.

@@ -42,7 +42,7 @@ pub(super) struct Cut {
     pub(super) states: Vec<VolumeState>,
 }
 
-/// Mounts of the volumes that a sandbox can write, by which what it has mapped is written back.
+/// Mounts of the volumes that a sandbox can write: which filesystems what it has mapped is to be written back to.
 pub(super) type Trees = BTreeMap<VolumeName, Arc<OwnedFd>>;
 
 /// What a copy's own volume begins with.
@@ -182,7 +182,9 @@ impl Node {
                     tree
                 }
             };
-            tokio::task::spawn_blocking(move || write_back(&tree)).await.doing("write mappings back").flatten()?;
+            let writers = self.writers(&mount.volume)?;
+            let written = tokio::task::spawn_blocking(move || write_back(&writers, &tree)).await;
+            written.doing("write mappings back").flatten()?;
             let note = Some(format!("for a fork, checkpoint or pause of {id}"));
             let request = SnapshotRequest { snapshot: Some(snapshot), note, early: true };
             let path = format!("{VERSION_PREFIX}/volumes/{}/snapshots", mount.volume);

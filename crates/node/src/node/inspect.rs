@@ -1,19 +1,28 @@
 //! What a sandbox is made of right now, read from `/proc`.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use api::{ProcessInfo, SandboxDetail};
 use base::id::SandboxId;
+use rustix::io::Errno;
 
 use super::{Node, now_ms};
-use crate::error::Result;
+use crate::error::{Context, Result};
 
 impl Node {
+    /// The control group of a sandbox.
+    pub(super) fn group(&self, id: &SandboxId) -> PathBuf {
+        self.cgroups.summary().group.join(id.as_str())
+    }
+
     /// Everything about one sandbox.
     pub(crate) fn inspect(&self, id: &SandboxId) -> Result<SandboxDetail> {
         let record = self.state().sandbox(id)?.clone();
-        let group = self.cgroups.summary().group.join(id.as_str());
-        let processes: Vec<_> = pids(&group).into_iter().filter_map(process).collect();
+        let group = self.group(id);
+        let processes: Vec<_> = pids(&group).unwrap_or_default().into_iter().filter_map(process).collect();
         let sum = |bytes: fn(&ProcessInfo) -> u64| processes.iter().map(bytes).sum();
         Ok(SandboxDetail {
             sandbox: record.to_api(),
@@ -28,10 +37,16 @@ impl Node {
     }
 }
 
-/// The processes of a control group.
-pub(super) fn pids(group: &Path) -> Vec<i32> {
-    let members = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
-    members.lines().filter_map(|pid| pid.parse().ok()).collect()
+/// The processes of a control group; one that is gone has none.
+pub(super) fn pids(group: &Path) -> Result<Vec<i32>> {
+    let path = group.join("cgroup.procs");
+    let members = match fs::read_to_string(&path) {
+        Ok(members) => members,
+        // The latter of one that goes while it is read.
+        Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::NOENT | Errno::NODEV)) => String::new(),
+        Err(error) => return Err(error).at("read", &path),
+    };
+    Ok(members.lines().filter_map(|pid| pid.parse().ok()).collect())
 }
 
 /// One process; none if it has ended meanwhile.

@@ -134,8 +134,7 @@ impl Node {
     /// A command of `pando exec` would be lost by the pause, not kept.
     fn refuse_others(&self, record: &SandboxRecord) -> Result<()> {
         let own = [record.init.pid, record.main.pid];
-        let group = self.cgroups.summary().group.join(record.id.as_str());
-        let others = pids(&group).into_iter().filter(|pid| !own.contains(pid)).filter_map(process);
+        let others = pids(&self.group(&record.id))?.into_iter().filter(|pid| !own.contains(pid)).filter_map(process);
         let reasons: Vec<String> = others
             .map(|process| format!("process {} ({}) runs beside its program", process.inner_pid, process.name))
             .collect();

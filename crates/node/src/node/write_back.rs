@@ -1,15 +1,17 @@
 //! What programs have written to volumes through mappings (`mmap`) is in the kernel only until it is written back. Whoever takes all of a volume as
 //! it is now has that done first; what is written back to a volume after it was restored would be older than it.
 
-use std::{os::fd::OwnedFd, sync::Arc, time::Duration};
+use std::{io, os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use api::VolumeMount;
 use base::id::VolumeName;
-use rustix::fs::{Mode, OFlags, openat, syncfs};
 use tokio::time::timeout;
 
-use super::Node;
-use crate::error::{Context, Error, Result};
+use super::{Node, inspect::pids};
+use crate::{
+    error::{Context, Error, Result},
+    state::Writers,
+};
 
 /// How long it may take.
 const WRITE_BACK_MAX: Duration = Duration::from_secs(10);
@@ -38,7 +40,7 @@ impl Node {
     }
 
     async fn write_back_in(&self, mount: &VolumeMount, holder: &str) -> Result<()> {
-        // One that only reads takes nothing away from another node, and the whole filesystem is written back by it all the same.
+        // One that only reads takes nothing away from another node, and shows which filesystem it is all the same.
         let reader = VolumeMount { read_only: true, ..mount.clone() };
         let tree = match self.detached_mount(&reader, holder.to_owned()).await {
             Ok(tree) => tree,
@@ -49,18 +51,31 @@ impl Node {
         // It is never closed.
         let turn = timeout(TURN_MAX, Arc::clone(&self.writing_back).acquire_owned()).await;
         let turn = turn.doing("write mappings of other volumes back in time")?;
+        let writers = self.writers(&mount.volume)?;
         let written = tokio::task::spawn_blocking(move || {
             let _turn = turn;
-            write_back(&tree)
+            write_back(&writers, &tree)
         });
         let written = timeout(WRITE_BACK_MAX, written).await.doing("write mappings back in time")?;
         written.doing("write mappings back").flatten()
     }
+
+    /// The processes that may have files of a volume mapped so that they can be written.
+    pub(super) fn writers(&self, volume: &VolumeName) -> Result<Vec<i32>> {
+        let writers = self.state().writers_of(volume);
+        let sandboxes = match writers {
+            Writers::Sandboxes(sandboxes) => sandboxes,
+            Writers::Anybody => return process::all_processes().map_err(io::Error::other).doing("write mappings back"),
+        };
+        let mut processes = Vec::new();
+        for sandbox in sandboxes {
+            processes.extend(pids(&self.group(&sandbox))?);
+        }
+        Ok(processes)
+    }
 }
 
-/// Writes back all that the kernel has of a mount's volume. Blocks. The kernel waits for its requests, as no volume is mounted with
-/// `fuse::Options::writeback` (with that it would not).
-pub(super) fn write_back(tree: &OwnedFd) -> Result<()> {
-    let root = openat(tree, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
-    syncfs(root.doing("open the volume")?).doing("write mappings back")
+/// Writes back all that these processes have written through mappings to a mount's volume, and waits for it. Blocks.
+pub(super) fn write_back(writers: &[i32], tree: &OwnedFd) -> Result<()> {
+    process::write_back(writers, tree).map_err(io::Error::other).doing("write mappings back")
 }

@@ -18,6 +18,15 @@ pub(super) struct HostMount {
     attached: bool,
 }
 
+/// Whose processes may write a volume.
+#[derive(Debug)]
+pub(crate) enum Writers {
+    /// These sandboxes'.
+    Sandboxes(Vec<SandboxId>),
+    /// It is mounted on a directory of the host.
+    Anybody,
+}
+
 impl State {
     /// Sandboxes that are paused here and are to have a volume again.
     pub(crate) fn paused_with(&self, volume: &VolumeName) -> Vec<SandboxId> {
@@ -83,6 +92,16 @@ impl State {
             .flat_map(|record| record.volumes.iter().map(|mount| (mount, record.id.to_string())));
         let on_host = self.host_mounts.values().map(|HostMount { mount, .. }| (mount, format!("{HOST}{}", mount.path)));
         in_sandbox.chain(on_host).find(|(mount, _)| writes(mount)).map(|(mount, holder)| (mount.clone(), holder))
+    }
+
+    /// Whose processes may write a volume through a mount here.
+    pub(crate) fn writers_of(&self, volume: &VolumeName) -> Writers {
+        let writes = |mount: &VolumeMount| mount.is_writable() && mount.volume == *volume;
+        if self.host_mounts.values().any(|there| writes(&there.mount)) {
+            return Writers::Anybody;
+        }
+        let writers = self.sandboxes.values().filter(|record| record.volumes.iter().any(writes));
+        Writers::Sandboxes(writers.map(|record| record.id.clone()).collect())
     }
 
     /// All that is mounted on directories of the host.

@@ -1,5 +1,13 @@
 //! Programs that people run.
 
+use std::{
+    io::{BufRead, BufReader, Write},
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use rustix::process::Signal;
+
 use crate::place::Place;
 
 pub(super) fn git() {
@@ -86,6 +94,59 @@ data = open('map', 'rb').read()
 assert data[:8] == b'headtail' and all(data[i:i + 8] == i.to_bytes(8, 'little') for i in range(8, len(data), 8))
 ",
     );
+}
+
+/// The program has one file of each kind, and writes to that whose name it reads. Its main thread has ended.
+pub(super) fn written_back() {
+    const PROGRAM: &str = r"
+import ctypes, mmap, os, threading
+def mapped(name, protection=mmap.PROT_READ | mmap.PROT_WRITE):
+    with open(name, 'w+b') as file:
+        file.truncate(4096)
+        return mmap.mmap(file.fileno(), 4096, prot=protection)
+files = {name: mapped(name) for name in ['plain', 'unlinked', 'cannot be written any more']}
+os.unlink('unlinked')
+libc = ctypes.CDLL(None)
+def protect(file, protection):
+    page = ctypes.addressof(ctypes.c_char.from_buffer(file))
+    assert libc.mprotect(ctypes.c_void_p(page), ctypes.c_size_t(4096), protection) == 0
+def write():
+    while name := input():
+        files[name][0] ^= 1
+        if name.startswith('cannot'): protect(files[name], mmap.PROT_READ)
+        print('written', flush=True)
+    os._exit(0)
+for name in files: files[name][0] = 1
+threading.Thread(target=write).start()
+print('ready', flush=True)
+libc.syscall(60, 0)
+";
+    let place = Place::new();
+    let mut program = Command::new("python3");
+    program.args(["-c", PROGRAM]).current_dir(place.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut program = program.spawn().unwrap();
+    let (mut asks, mut says) = (program.stdin.take().unwrap(), BufReader::new(program.stdout.take().unwrap()).lines());
+    assert_eq!(says.next().unwrap().unwrap(), "ready");
+    let (process, tree) = ([program.id() as i32], &place.mounted().tree);
+    process::write_back(&process, tree).unwrap();
+    for name in ["plain", "unlinked", "cannot be written any more"] {
+        place.signal(Signal::STOP);
+        // Nothing is dirty yet: who does not wait is seen to return below.
+        process::write_back(&process, tree).unwrap();
+        writeln!(asks, "{name}").unwrap();
+        assert_eq!(says.next().unwrap().unwrap(), "written");
+        std::thread::scope(|scope| {
+            let writing = scope.spawn(|| process::write_back(&process, tree));
+            std::thread::sleep(Duration::from_millis(300));
+            let has_waited = !writing.is_finished();
+            place.signal(Signal::CONT);
+            writing.join().unwrap().unwrap();
+            assert!(has_waited, "{name}");
+        });
+    }
+    writeln!(asks).unwrap();
+    assert!(program.wait().unwrap().success());
+    process::write_back(&process, tree).unwrap();
 }
 
 pub(super) fn locks() {
