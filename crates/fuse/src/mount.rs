@@ -18,6 +18,10 @@ use crate::error::{Doing, FuseError};
 /// but a touched page of a mapping brings as much, a hundred times over before the kernel sees that they are touched at random.
 const READ_AHEAD_BYTES: u32 = 4 << 20;
 
+/// The type that `mount` and `mountinfo` show for volumes.
+pub const FILESYSTEM: &str = "fuse.pando";
+const SUBTYPE: &str = FILESYSTEM.split_at("fuse.".len()).1;
+
 /// A new superblock. Whoever holds both descriptors can go on with it when the process that serves it has died.
 #[derive(Debug)]
 pub struct Mount {
@@ -50,7 +54,7 @@ fn superblock(source: &str, device: BorrowedFd<'_>) -> rustix::io::Result<OwnedF
     let context = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
     let context = context.as_fd();
     fsconfig_set_string(context, "source", source)?;
-    fsconfig_set_string(context, "subtype", "pando")?;
+    fsconfig_set_string(context, "subtype", SUBTYPE)?;
     // As text: kernels of 6.18 refuse FSCONFIG_SET_FD here.
     fsconfig_set_string(context, "fd", device.as_raw_fd().to_string())?;
     for (key, value) in [("rootmode", "40000"), ("user_id", "0"), ("group_id", "0")] {

@@ -63,7 +63,6 @@ use crate::{
 pub(crate) use build::Progress;
 pub(crate) use checkpoint::KeepProgress;
 pub(crate) use transfer::Parts;
-pub(crate) use volumes::HOST;
 
 /// How long an operation waits for a new keeper when the old one has just died.
 const KEEPER_RESTART_MAX: Duration = Duration::from_secs(10);

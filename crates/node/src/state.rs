@@ -31,7 +31,7 @@ use std::{
     sync::Arc,
 };
 
-use api::{BuildTimings, SandboxState, TemplateFacts};
+use api::{BuildTimings, SandboxState, TemplateFacts, VolumeMount};
 use base::id::{SandboxId, TemplateName};
 use process::ZygoteFacts;
 use sandbox::ProcessIdentity;
@@ -170,7 +170,7 @@ pub(crate) struct State {
     /// What became of programs while their sandboxes were being paused.
     ended: BTreeMap<SandboxId, SandboxState>,
     /// Sandboxes that may have volumes mounted.
-    holding: BTreeSet<SandboxId>,
+    holding: BTreeMap<SandboxId, Vec<VolumeMount>>,
     /// What is mounted on directories of the host, by their paths.
     host_mounts: BTreeMap<String, volumes::HostMount>,
     starts_in_flight: usize,
@@ -205,7 +205,7 @@ impl State {
             holding: sandboxes
                 .iter()
                 .filter(|record| !record.volumes.is_empty())
-                .map(|record| record.id.clone())
+                .map(|record| (record.id.clone(), record.volumes.clone()))
                 .collect(),
             host_mounts: BTreeMap::new(),
             // The node before may have ended in between.

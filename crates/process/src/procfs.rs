@@ -217,10 +217,19 @@ impl Stat {
         self.fields.get(n - 4).copied().unwrap_or(0)
     }
 
-    /// Whether it is a zombie or has begun to exit (`PF_EXITING` in field 9).
+    /// Whether it is a zombie or has begun to exit.
     pub(crate) fn is_ending(&self) -> bool {
+        self.is_dead() || self.is_on_its_way_out()
+    }
+
+    /// Whether it has begun to exit (`PF_EXITING` in field 9) and is no zombie yet.
+    pub(crate) fn is_on_its_way_out(&self) -> bool {
         const PF_EXITING: i64 = 4;
-        matches!(self.state, b'Z' | b'X') || self.field(9) & PF_EXITING != 0
+        !self.is_dead() && self.field(9) & PF_EXITING != 0
+    }
+
+    fn is_dead(&self) -> bool {
+        matches!(self.state, b'Z' | b'X')
     }
 
     /// R, S, D, T, t, Z ...

@@ -38,6 +38,7 @@ use tokio::runtime::Handle;
 
 pub use client::{Archive, Begun, Client};
 pub use error::Error;
+pub use fuse::FILESYSTEM;
 pub use message::{Access, Attach};
 
 /// The head of a snapshot, for who keeps what it names.

@@ -143,7 +143,7 @@ impl Node {
         }
         progress.stage(CheckpointStage::Capturing);
         // So that little is left to be written while it stands still.
-        let trees = self.commit_written(&record.id, &record.volumes).await?;
+        self.commit_written(&record.id, &record.volumes).await?;
         fs::create_dir_all(directory).at("create", directory)?;
         let (base, restored, zygote) = {
             let mut state = self.state();
@@ -176,12 +176,8 @@ impl Node {
             hold: hold || cut::written(&record.volumes).next().is_some(),
         };
         self.state().hold(&record.layers);
-        let built = if hold {
-            drop(trees);
-            self.capture_to_pause(job, record).await
-        } else {
-            self.capture_and_cut(job, (record, trees)).await
-        };
+        let built =
+            if hold { self.capture_to_pause(job, record).await } else { self.capture_and_cut(job, record).await };
         let written = match built {
             Ok((Built { zygote: built, timings, description }, cut)) => {
                 let captured = Captured {

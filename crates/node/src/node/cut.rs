@@ -11,9 +11,8 @@
 //! A volume that a copy has got stays when the copy is removed, as all volumes do: its files may be what somebody wanted.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     fmt,
-    os::fd::OwnedFd,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -27,7 +26,7 @@ use hyper::Method;
 use serde::de::DeserializeOwned;
 use volumed::Begun;
 
-use super::{Node, unseen::Unseen, volumes::failed, write_back::write_back};
+use super::{Node, unseen::Unseen, volumes::failed};
 use crate::error::{Context, Error, Result, chain};
 
 /// How long a sandbox may stand still for its volumes.
@@ -41,9 +40,6 @@ const STORED_MAX: Duration = Duration::from_secs(60);
 pub(super) struct Cut {
     pub(super) states: Vec<VolumeState>,
 }
-
-/// Mounts of the volumes that a sandbox can write: which filesystems what it has mapped is to be written back to.
-pub(super) type Trees = BTreeMap<VolumeName, Arc<OwnedFd>>;
 
 /// What a copy's own volume begins with.
 #[derive(Debug, Clone)]
@@ -108,34 +104,24 @@ pub(super) fn shared(mounts: &[VolumeMount]) -> Vec<VolumeMount> {
 
 impl Node {
     /// Cuts the volumes of a sandbox that stands still, and has it go on, whatever came of it. Also: how long that took.
-    pub(super) async fn cut(
-        self: &Arc<Self>,
-        id: &SandboxId,
-        mounts: &[VolumeMount],
-        trees: &mut Trees,
-    ) -> (Result<Cut>, Duration) {
+    pub(super) async fn cut(self: &Arc<Self>, id: &SandboxId, mounts: &[VolumeMount]) -> (Result<Cut>, Duration) {
         let began = Instant::now();
         let mut cut = Cut::default();
-        let taking = tokio::time::timeout(CUT_MAX, self.take_snapshots(id, mounts, &mut cut, trees)).await;
+        let taking = tokio::time::timeout(CUT_MAX, self.take_snapshots(id, mounts, &mut cut)).await;
         let begun = taking.doing("fork the volumes in time").flatten();
         self.thaw(id).await;
         let took = began.elapsed();
-        (self.end_cut(id, cut, begun).await, took)
+        (self.end_cut(cut, begun).await, took)
     }
 
     /// Waits until the snapshots of a cut are durable. A failure leaves none.
-    async fn end_cut(self: &Arc<Self>, id: &SandboxId, cut: Cut, begun: Result<Vec<Begun>>) -> Result<Cut> {
+    async fn end_cut(self: &Arc<Self>, cut: Cut, begun: Result<Vec<Begun>>) -> Result<Cut> {
         let done = match begun {
             Ok(begun) => {
                 tokio::time::timeout(STORED_MAX, stored(begun)).await.doing("store the volumes in time").flatten()
             }
             Err(error) => Err(error),
         };
-        let is_gone = self.state().sandbox(id).is_err();
-        if is_gone {
-            // It may have become a holder again after its end.
-            self.sweep_work.notify_one();
-        }
         if done.is_err() {
             self.forget_failed(&cut);
         }
@@ -147,24 +133,18 @@ impl Node {
         tokio::spawn(Arc::clone(self).remove_all_unseen(cut.snapshots().collect()));
     }
 
-    /// Makes what a sandbox has written, up to now or while it stands still, what other nodes find. Gives what a cut of it needs.
-    pub(super) async fn commit_written(self: &Arc<Self>, id: &SandboxId, mounts: &[VolumeMount]) -> Result<Trees> {
-        let (mut cut, mut trees) = (Cut::default(), Trees::new());
-        let begun = self.take_snapshots(id, mounts, &mut cut, &mut trees).await;
+    /// Makes what a sandbox has written, up to now or while it stands still, what other nodes find.
+    pub(super) async fn commit_written(self: &Arc<Self>, id: &SandboxId, mounts: &[VolumeMount]) -> Result<()> {
+        let mut cut = Cut::default();
+        let begun = self.take_snapshots(id, mounts, &mut cut).await;
         // A snapshot is a commit. Its name is not needed.
-        let cut = self.end_cut(id, cut, begun).await?;
+        let cut = self.end_cut(cut, begun).await?;
         self.forget_cut(&cut).await;
-        Ok(trees)
+        Ok(())
     }
 
     /// Settles what will be in the snapshots.
-    async fn take_snapshots(
-        &self,
-        id: &SandboxId,
-        mounts: &[VolumeMount],
-        cut: &mut Cut,
-        trees: &mut Trees,
-    ) -> Result<Vec<Begun>> {
+    async fn take_snapshots(&self, id: &SandboxId, mounts: &[VolumeMount], cut: &mut Cut) -> Result<Vec<Begun>> {
         let mut begun = Vec::new();
         for mount in written(mounts) {
             let snapshot = SnapshotName::random();
@@ -173,18 +153,7 @@ impl Node {
                 continue;
             }
             self.note_unseen(&Unseen::snapshot(&mount.volume, &snapshot))?;
-            let tree = match trees.get(&mount.volume) {
-                Some(tree) => Arc::clone(tree),
-                None => {
-                    // As the sandbox itself, which holds it already.
-                    let tree = Arc::new(self.detached_mount(mount, id.to_string()).await?);
-                    trees.insert(mount.volume.clone(), Arc::clone(&tree));
-                    tree
-                }
-            };
-            let writers = self.writers(&mount.volume)?;
-            let written = tokio::task::spawn_blocking(move || write_back(&writers, &tree)).await;
-            written.doing("write mappings back").flatten()?;
+            self.write_back(&mount.volume).await?;
             let note = Some(format!("for a fork, checkpoint or pause of {id}"));
             let request = SnapshotRequest { snapshot: Some(snapshot), note, early: true };
             let path = format!("{VERSION_PREFIX}/volumes/{}/snapshots", mount.volume);

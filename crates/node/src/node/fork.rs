@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 use super::{
     Node,
     build::Built,
-    cut::{self, Cut, Trees},
+    cut::{self, Cut},
     images::remove_quietly,
     start::Source,
     volumes,
@@ -48,7 +48,7 @@ impl Node {
             self.wait_filled(&pages).await?;
         }
         // So that little is left to be written while it stands still.
-        let trees = self.commit_written(id, &volumes).await?;
+        self.commit_written(id, &volumes).await?;
         let alone = self.alone(id).await;
         let (record, base, point, zygote) = {
             let mut state = self.state();
@@ -79,7 +79,7 @@ impl Node {
         // From here on the point lives as long as its layer is used; the claim has done its duty.
         self.state().hold(&layers);
         self.state().release(&point);
-        let (built, blanks) = self.build_beside_blanks(job, &layers, (&record, trees), request.count).await;
+        let (built, blanks) = self.build_beside_blanks(job, &layers, &record, request.count).await;
         drop(alone);
         let response = match built {
             Ok((Built { zygote: built, timings, .. }, cut)) => {
@@ -139,7 +139,7 @@ impl Node {
         self: &Arc<Self>,
         job: BuildZygote,
         layers: &[PathBuf],
-        (original, mut trees): (&SandboxRecord, Trees),
+        original: &SandboxRecord,
         count: u32,
     ) -> (Result<(Built, Cut)>, Vec<Blank>) {
         let (sender, captured) = oneshot::channel();
@@ -150,7 +150,7 @@ impl Node {
         let (cut, stood) = if !holds {
             (Ok(Cut::default()), Duration::ZERO)
         } else if captured {
-            self.cut(&original.id, &original.volumes, &mut trees).await
+            self.cut(&original.id, &original.volumes).await
         } else {
             // The builder may have died between the freeze and its word. Copies of what it may have built would share the volumes.
             self.thaw(&original.id).await;

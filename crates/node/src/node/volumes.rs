@@ -132,7 +132,7 @@ impl Node {
             return Ok(());
         }
         // Before the first is asked for: whoever removes the sandbox knows then that it may hold some.
-        self.state().begin_holding(id);
+        self.state().begin_holding(id, mounts);
         let mut attached = Vec::new();
         for mount in mounts {
             attached.push(self.detached_mount(mount, id.to_string()).await?);
@@ -194,7 +194,7 @@ impl crate::state::State {
 }
 
 /// Before the path of a directory of the host that is a holder.
-pub(crate) const HOST: &str = "host:";
+pub(super) const HOST: &str = "host:";
 
 #[cfg(test)]
 mod tests {

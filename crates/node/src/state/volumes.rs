@@ -6,7 +6,6 @@ use base::id::{SandboxId, VolumeName};
 use super::State;
 use crate::{
     error::{Error, Result},
-    node::HOST,
     records::SandboxRecord,
 };
 
@@ -38,13 +37,13 @@ impl State {
     }
 
     /// A sandbox may hold volumes from here on.
-    pub(crate) fn begin_holding(&mut self, id: &SandboxId) {
-        self.holding.insert(id.clone());
+    pub(crate) fn begin_holding(&mut self, id: &SandboxId, mounts: &[VolumeMount]) {
+        self.holding.insert(id.clone(), mounts.to_vec());
     }
 
     /// It is gone. Whether it held any.
     pub(crate) fn end_holding(&mut self, id: &SandboxId) -> bool {
-        self.holding.remove(id)
+        self.holding.remove(id).is_some()
     }
 
     /// Admits a mount on a directory of the host: one there.
@@ -81,27 +80,14 @@ impl State {
         self.host_mounts.get(path).map(|there| &there.mount)
     }
 
-    /// A mount here by which a volume can be written, and who holds it.
-    pub(crate) fn writer_of(&self, volume: &VolumeName) -> Option<(VolumeMount, String)> {
-        let writes = |mount: &&VolumeMount| mount.is_writable() && mount.volume == *volume;
-        let alive = |record: &&SandboxRecord| matches!(record.state, SandboxState::Running | SandboxState::Exited(_));
-        let in_sandbox = self
-            .sandboxes
-            .values()
-            .filter(alive)
-            .flat_map(|record| record.volumes.iter().map(|mount| (mount, record.id.to_string())));
-        let on_host = self.host_mounts.values().map(|HostMount { mount, .. }| (mount, format!("{HOST}{}", mount.path)));
-        in_sandbox.chain(on_host).find(|(mount, _)| writes(mount)).map(|(mount, holder)| (mount.clone(), holder))
-    }
-
-    /// Whose processes may write a volume through a mount here.
+    /// Whose processes may write a volume through a mount here: also sandboxes that are being made, paused or removed.
     pub(crate) fn writers_of(&self, volume: &VolumeName) -> Writers {
         let writes = |mount: &VolumeMount| mount.is_writable() && mount.volume == *volume;
         if self.host_mounts.values().any(|there| writes(&there.mount)) {
             return Writers::Anybody;
         }
-        let writers = self.sandboxes.values().filter(|record| record.volumes.iter().any(writes));
-        Writers::Sandboxes(writers.map(|record| record.id.clone()).collect())
+        let writers = self.holding.iter().filter(|(_, mounts)| mounts.iter().any(writes));
+        Writers::Sandboxes(writers.map(|(id, _)| id.clone()).collect())
     }
 
     /// All that is mounted on directories of the host.

@@ -168,23 +168,25 @@ impl Mapper {
 fn mapped(node: &Node) -> Result<()> {
     node.ok(&["volume", "create", "ws"])?;
     let id = run_with(node, &["ws:/workspace"])?;
-    let in_sandbox = node.command_of(&["exec", &id, "--"]);
-    states_of_a_mapping(node, Mapper::start(in_sandbox, "/workspace/page")?)?;
+    let in_sandbox = |file: &str| Mapper::start(node.command_of(&["exec", &id, "--"]), &format!("/workspace/{file}"));
+    states_of_mappings(node, in_sandbox)?;
     node.ok(&["rm", &id])?;
     let here = node.dir().join("mounted");
     std::fs::create_dir(&here)?;
     let path = here.display().to_string();
     node.ok(&["volume", "mount", "ws", &path])?;
-    let file = here.join("page");
-    states_of_a_mapping(node, Mapper::start(Command::new("env"), &file.display().to_string())?)?;
+    states_of_mappings(node, |file| Mapper::start(Command::new("env"), &format!("{path}/{file}")))?;
     node.ok(&["volume", "unmount", "ws", &path])?;
     node.ok(&["volume", "rm", "ws"]).map(drop)
 }
 
-fn states_of_a_mapping(node: &Node, mut mapper: Mapper) -> Result<()> {
+fn states_of_mappings(node: &Node, start: impl Fn(&str) -> Result<Mapper>) -> Result<()> {
     let page = |source: &str| anyhow::Ok(node.ok(&["volume", "cat", source, "page"])?[..7].to_owned());
+    let mut mapper = start("page")?;
     mapper.write("state 1")?;
     node.ok(&["volume", "snapshot", "ws", "one"])?;
+    let mut later = start("later")?;
+    later.write("state 1")?;
     ensure!(page("ws@one")? == "state 1", "a snapshot: {:?}", page("ws@one")?);
     mapper.write("state 2")?;
     node.ok(&["volume", "fork", "ws", "copy"])?;
@@ -201,10 +203,13 @@ fn states_of_a_mapping(node: &Node, mut mapper: Mapper) -> Result<()> {
     mapper.write("state 5")?;
     let before = node.ok(&["volume", "restore", "ws", "one"])?.trim_end().to_owned();
     ensure!(page(&format!("ws@{before}"))? == "state 5", "what was before a restore");
+    // A mapping of a file that is not in the volume any more is in nobody's way.
+    node.ok(&["volume", "snapshot", "ws", "two"])?;
     // What the kernel still had of it would be written now.
     mapper.end()?;
+    later.end()?;
     ensure!(page("ws")? == "state 1", "a restored file: {:?}", page("ws")?);
-    for volume in ["copy", "unpacked", "ws@one", &format!("ws@{before}")] {
+    for volume in ["copy", "unpacked", "ws@one", "ws@two", &format!("ws@{before}")] {
         node.ok(&["volume", "rm", volume])?;
     }
     Ok(())

@@ -6,9 +6,10 @@ use std::{
     time::Duration,
 };
 
+use process::{Filesystem, Whose};
 use rustix::process::Signal;
 
-use crate::place::Place;
+use crate::place::{NAME, Place};
 
 pub(super) fn git() {
     let mut place = Place::new();
@@ -111,11 +112,11 @@ def protect(file, protection):
     page = ctypes.addressof(ctypes.c_char.from_buffer(file))
     assert libc.mprotect(ctypes.c_void_p(page), ctypes.c_size_t(4096), protection) == 0
 def write():
-    while name := input():
+    while True:
+        name = input()
         files[name][0] ^= 1
         if name.startswith('cannot'): protect(files[name], mmap.PROT_READ)
         print('written', flush=True)
-    os._exit(0)
 for name in files: files[name][0] = 1
 threading.Thread(target=write).start()
 print('ready', flush=True)
@@ -127,26 +128,34 @@ libc.syscall(60, 0)
     let mut program = program.spawn().unwrap();
     let (mut asks, mut says) = (program.stdin.take().unwrap(), BufReader::new(program.stdout.take().unwrap()).lines());
     assert_eq!(says.next().unwrap().unwrap(), "ready");
-    let (process, tree) = ([program.id() as i32], &place.mounted().tree);
-    process::write_back(&process, tree).unwrap();
-    for name in ["plain", "unlinked", "cannot be written any more"] {
+    let processes = [program.id() as i32];
+    let write_back = || {
+        let filesystem = Filesystem { kind: fuse::FILESYSTEM, source: NAME };
+        process::write_back(Whose::These(&processes), filesystem).unwrap();
+    };
+    write_back();
+    for (name, is_killed) in
+        [("plain", false), ("unlinked", false), ("cannot be written any more", false), ("plain", true)]
+    {
         place.signal(Signal::STOP);
-        // Nothing is dirty yet: who does not wait is seen to return below.
-        process::write_back(&process, tree).unwrap();
+        // Nothing is dirty yet.
+        write_back();
         writeln!(asks, "{name}").unwrap();
         assert_eq!(says.next().unwrap().unwrap(), "written");
+        if is_killed {
+            program.kill().unwrap();
+        }
         std::thread::scope(|scope| {
-            let writing = scope.spawn(|| process::write_back(&process, tree));
+            let writing = scope.spawn(write_back);
             std::thread::sleep(Duration::from_millis(300));
             let has_waited = !writing.is_finished();
             place.signal(Signal::CONT);
-            writing.join().unwrap().unwrap();
-            assert!(has_waited, "{name}");
+            writing.join().unwrap();
+            assert!(has_waited, "{name}, killed: {is_killed}");
         });
     }
-    writeln!(asks).unwrap();
-    assert!(program.wait().unwrap().success());
-    process::write_back(&process, tree).unwrap();
+    program.wait().unwrap();
+    write_back();
 }
 
 pub(super) fn locks() {

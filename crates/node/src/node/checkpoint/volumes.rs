@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::super::{
     Node,
     build::Built,
-    cut::{Cut, State, Trees, VolumeState},
+    cut::{Cut, State, VolumeState},
 };
 use crate::{
     durable::{Included, Storing, Writing},
@@ -31,7 +31,7 @@ impl Node {
     pub(super) async fn capture_and_cut(
         self: &Arc<Self>,
         job: BuildZygote,
-        (record, trees): (&SandboxRecord, Trees),
+        record: &SandboxRecord,
     ) -> Result<(Built, Cut)> {
         let _alone = self.alone(&record.id).await;
         // It may have been paused meanwhile, and stands still for that; or it was resumed, and is another process.
@@ -39,7 +39,7 @@ impl Node {
             return Err(Error::BeingResumed(record.id.clone()));
         }
         // Nobody waits for sandboxes.
-        let (built, _) = self.build_beside_blanks(job, &[], (record, trees), 0).await;
+        let (built, _) = self.build_beside_blanks(job, &[], record, 0).await;
         built
     }
 }
