@@ -72,8 +72,13 @@ __attribute__((unused)) static void probe_ready(void)
 
 __attribute__((unused)) static void probe_sleep_ms(long milliseconds)
 {
-	struct timespec rest = {milliseconds / 1000, milliseconds % 1000 * 1000000};
-	while (nanosleep(&rest, &rest) != 0 && errno == EINTR)
+	// Until a time: what nanosleep says is left has the timer's slack (50 us) in it, and grows where signals come more often than that.
+	struct timespec until;
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	int64_t ns = until.tv_nsec + milliseconds % 1000 * 1000000;
+	until.tv_sec += milliseconds / 1000 + ns / 1000000000;
+	until.tv_nsec = ns % 1000000000;
+	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR)
 		continue;
 }
 
