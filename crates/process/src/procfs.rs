@@ -228,6 +228,12 @@ impl Stat {
         !self.is_dead() && self.field(9) & PF_EXITING != 0
     }
 
+    /// Whether it is the kernel's own (`PF_KTHREAD` in field 9).
+    pub(crate) fn is_kernel_thread(&self) -> bool {
+        const PF_KTHREAD: i64 = 0x0020_0000;
+        self.field(9) & PF_KTHREAD != 0
+    }
+
     fn is_dead(&self) -> bool {
         matches!(self.state, b'Z' | b'X')
     }

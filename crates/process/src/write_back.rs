@@ -8,6 +8,7 @@
 use std::{
     collections::HashSet,
     fs::File,
+    io::ErrorKind,
     time::{Duration, Instant},
 };
 
@@ -61,12 +62,24 @@ pub fn write_back(whose: Whose<'_>, filesystem: Filesystem<'_>) -> Result<(), Er
         Whose::These(processes) => {
             processes.iter().try_for_each(|process| write_back_of(*process, filesystem, &mut done))
         }
-        Whose::Anybody => {
-            numbers("/proc")?.into_iter().try_for_each(|process| match write_back_of(process, filesystem, &mut done) {
-                Err(Error::File { source, .. }) if source.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
+        Whose::Anybody => numbers("/proc")?.into_iter().filter(|process| may_share(*process)).try_for_each(|process| {
+            match write_back_of(process, filesystem, &mut done) {
+                Err(Error::File { source, .. }) if source.kind() == ErrorKind::PermissionDenied => Ok(()),
                 written => written,
-            })
+            }
+        }),
+    }
+}
+
+/// Whether a process may have files mapped shared, or have had and be ending: few do, and reading what they have mapped takes longer.
+fn may_share(process: i32) -> bool {
+    let Ok(maps) = File::open(format!("/proc/{process}/maps")) else { return true };
+    match sys::file::maps_shared_file(maps) {
+        Ok(shares) => shares,
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
+            !Stat::read(&process.to_string()).is_ok_and(|stat| stat.is_kernel_thread())
         }
+        Err(_) => true,
     }
 }
 
