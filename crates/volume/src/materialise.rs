@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use store::{
     Store,
-    heads::{Head, Heads, Lease, Protected},
+    heads::{Head, HeadName, Heads, Lease, Protected},
     id::{ManifestId, SegmentId},
     manifest::Manifest,
     tree::{Batch, Tree, apply, move_out},
@@ -105,8 +105,18 @@ pub(crate) struct Target<'a> {
 impl Target<'_> {
     /// Takes a lease for a commit or another short work on the volume.
     pub(crate) async fn lease(&self, store: &Store) -> Result<Lease, VolumeError> {
-        let holder = format!("volume {}", self.volume);
-        self.heads.lease(store.realm(), &holder, COMMIT_LEASE).await.map_err(VolumeError::heads(self.volume))
+        let lease = self.heads.lease(store.realm(), &self.holder(), COMMIT_LEASE).await;
+        lease.map_err(VolumeError::heads(self.volume))
+    }
+
+    /// As [`Target::lease`], of what a head names.
+    pub(crate) async fn open(&self, store: &Store, name: &HeadName) -> Result<(Head, Lease), VolumeError> {
+        let opened = self.heads.open_leased(store.realm(), name, &self.holder(), COMMIT_LEASE).await;
+        opened.map_err(VolumeError::heads(name.as_str()))
+    }
+
+    fn holder(&self) -> String {
+        format!("volume {}", self.volume)
     }
 
     /// Writes a manifest that says `layout`, kept by `lease`.

@@ -128,17 +128,10 @@ impl Node {
     /// The head of a checkpoint, which the collector spares as long as the lease is held.
     pub(super) async fn hold_checkpoint(&self, name: &TemplateName, what: &str) -> Result<(Head, Lease)> {
         let head_name = name_of(name)?;
-        let lease = self.durable.heads.lease(&realm(), &format!("{what} {name}"), LEASE).await;
-        let lease = lease.storing("take a lease")?;
-        match self.durable.heads.open_under(&lease, &head_name).await {
-            Ok(head) => Ok((head, lease)),
-            Err(error) => {
-                self.let_go(lease).await;
-                match error {
-                    HeadsError::NotFound { .. } => Err(Error::NoCheckpoint(name.clone())),
-                    error => Err(error).storing("look for the checkpoint"),
-                }
-            }
+        let opened = self.durable.heads.open_leased(&realm(), &head_name, &format!("{what} {name}"), LEASE).await;
+        match opened {
+            Err(HeadsError::NotFound { .. }) => Err(Error::NoCheckpoint(name.clone())),
+            opened => opened.storing("look for the checkpoint"),
         }
     }
 

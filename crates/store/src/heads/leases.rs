@@ -54,19 +54,42 @@ impl Protected {
     }
 }
 
+impl Lease {
+    fn new(realm: &Realm, holder: &str, ttl: Duration) -> Self {
+        Self {
+            id: LeaseId::random(),
+            realm: realm.clone(),
+            // PostgreSQL has no text with a NUL in it.
+            holder: holder.replace('\0', ""),
+            expires_ms: expiry(ttl),
+        }
+    }
+}
+
 impl Heads {
     /// A new lease of `realm` for `ttl` from now, which keeps nothing yet.
     pub async fn lease(&self, realm: &Realm, holder: &str, ttl: Duration) -> Result<Lease, HeadsError> {
-        let expires_ms = expiry(ttl);
-        let lease = Lease { id: LeaseId::random(), realm: realm.clone(), holder: holder.replace('\0', ""), expires_ms };
-        let insert = "INSERT INTO leases (id, realm, holder, expires_ms) VALUES ($1, $2, $3, $4)";
-        let insert = sqlx::query(insert).bind(lease.id.to_string()).bind(realm.as_str()).bind(lease.holder.clone());
-        let insert = insert.bind(lease.expires_ms as i64);
-        let failed = || database("take a lease");
+        let lease = Lease::new(realm, holder, ttl);
         let mut transaction = self.database.begin_relaxed().await?;
-        insert.execute(&mut *transaction).await.map_err(failed())?;
-        transaction.commit().await.map_err(failed())?;
+        insert(&mut transaction, &lease).await?;
+        transaction.commit().await.map_err(database("take a lease"))?;
         Ok(lease)
+    }
+
+    /// As [`Heads::lease`] and [`Heads::open_under`] in one step. Without a head there is no lease, either.
+    pub async fn open_leased(
+        &self,
+        realm: &Realm,
+        name: &HeadName,
+        holder: &str,
+        ttl: Duration,
+    ) -> Result<(Head, Lease), HeadsError> {
+        let lease = Lease::new(realm, holder, ttl);
+        let mut transaction = self.database.begin_relaxed().await?;
+        insert(&mut transaction, &lease).await?;
+        let head = open(&mut transaction, &lease, name).await?;
+        transaction.commit().await.map_err(database("open a head"))?;
+        Ok((head, lease))
     }
 
     /// Prolongs the lease to `ttl` from now.
@@ -97,20 +120,10 @@ impl Heads {
 
     /// Reads a head and lets the lease keep its manifest, in one step: nothing can collect it in between.
     pub async fn open_under(&self, lease: &Lease, name: &HeadName) -> Result<Head, HeadsError> {
-        let failed = || database("open a head");
         let mut transaction = self.database.begin_relaxed().await?;
         hold(&mut transaction, lease.id).await?;
-        // An update that changes nothing: it locks the row in both databases, so that no commit moves the head before the lease has it.
-        let lock = "UPDATE heads SET generation = generation WHERE realm = $1 AND name = $2
-            RETURNING name, manifest, generation, updated_ms, note";
-        let lock = sqlx::query(lock).bind(lease.realm.as_str()).bind(name.as_str());
-        let rows = lock.fetch_all(&mut *transaction).await.map_err(failed())?;
-        let Some(row) = rows.first() else {
-            return Err(HeadsError::NotFound { realm: lease.realm.clone(), name: name.clone() });
-        };
-        let head = parse(&lease.realm, row)?;
-        keep(&mut transaction, lease.id, Protected::Manifest(head.manifest)).await?;
-        transaction.commit().await.map_err(failed())?;
+        let head = open(&mut transaction, lease, name).await?;
+        transaction.commit().await.map_err(database("open a head"))?;
         Ok(head)
     }
 
@@ -165,6 +178,28 @@ impl Heads {
         }
         Ok(roots)
     }
+}
+
+async fn insert(transaction: &mut AnyConnection, lease: &Lease) -> Result<(), HeadsError> {
+    let insert = "INSERT INTO leases (id, realm, holder, expires_ms) VALUES ($1, $2, $3, $4)";
+    let insert = sqlx::query(insert).bind(lease.id.to_string()).bind(lease.realm.as_str()).bind(&*lease.holder);
+    insert.bind(lease.expires_ms as i64).execute(transaction).await.map_err(database("take a lease"))?;
+    Ok(())
+}
+
+/// Lets a lease that the transaction has locked keep what a head names.
+async fn open(transaction: &mut AnyConnection, lease: &Lease, name: &HeadName) -> Result<Head, HeadsError> {
+    // An update that changes nothing: it locks the row in both databases, so that no commit moves the head before the lease has it.
+    let lock = "UPDATE heads SET generation = generation WHERE realm = $1 AND name = $2
+        RETURNING name, manifest, generation, updated_ms, note";
+    let lock = sqlx::query(lock).bind(lease.realm.as_str()).bind(name.as_str());
+    let rows = lock.fetch_all(&mut *transaction).await.map_err(database("open a head"))?;
+    let Some(row) = rows.first() else {
+        return Err(HeadsError::NotFound { realm: lease.realm.clone(), name: name.clone() });
+    };
+    let head = parse(&lease.realm, row)?;
+    keep(transaction, lease.id, Protected::Manifest(head.manifest)).await?;
+    Ok(head)
 }
 
 /// Locks the lease until the transaction ends. Always the first lock of a transaction, before that of a head: no deadlock.

@@ -206,6 +206,9 @@ pub(crate) async fn a_realm_does_not_see_another(place: &Place) {
     assert_eq!(heads.roots(&other).await.unwrap(), Roots::default());
     let theirs = heads.lease(&other, "test", HOUR).await.unwrap();
     assert!(matches!(heads.open_under(&theirs, &mine.name).await, Err(HeadsError::NotFound { .. })));
+    let unfound = heads.open_leased(&other, &mine.name, "test", HOUR).await;
+    assert!(matches!(unfound, Err(HeadsError::NotFound { .. })));
+    assert_eq!(heads.leases(&other).await.unwrap(), std::slice::from_ref(&theirs));
     // A lease of another realm keeps nothing here, so it does not serve a commit here.
     let foreign = heads.commit(&mine, ManifestId::random(), &theirs).await;
     assert!(matches!(foreign, Err(HeadsError::LeaseLost(_))), "{foreign:?}");
@@ -251,21 +254,27 @@ pub(crate) async fn an_expired_lease_ends_and_a_renewed_one_does_not(place: &Pla
 pub(crate) async fn roots_are_all_that_heads_and_leases_keep(place: &Place) {
     let heads = place.open().await;
     let (a, b) = (create(&heads, "a").await, create(&heads, "b").await);
-    let (writer, reader) = (lease(&heads).await, lease(&heads).await);
+    let writer = lease(&heads).await;
     let next = ManifestId::random();
     let items = [Protected::Manifest(next), Protected::Segment(SegmentId::random())];
     heads.protect(&writer, &items).await.unwrap();
     heads.protect(&writer, &items).await.unwrap();
-    assert_eq!(heads.open_under(&reader, &a.name).await.unwrap(), a);
+    let (opened, reader) = heads.open_leased(&realm(), &a.name, "test", HOUR).await.unwrap();
+    assert_eq!(opened, a);
+    // Another one, that keeps both.
+    let second = lease(&heads).await;
+    assert_eq!(heads.open_under(&second, &a.name).await.unwrap(), a);
+    assert_eq!(heads.open_under(&second, &b.name).await.unwrap(), b);
     let sorted = |mut roots: Roots| {
         roots.heads.sort();
         roots.leased.sort();
         roots
     };
     let mut leased = items.to_vec();
-    leased.push(Protected::Manifest(a.manifest));
+    leased.extend([a.manifest, a.manifest, b.manifest].map(Protected::Manifest));
     let expected = sorted(Roots { heads: vec![a.manifest, b.manifest], leased });
     assert_eq!(sorted(heads.roots(&realm()).await.unwrap()), expected);
+    heads.release(second).await.unwrap();
     // The commit ends the writer's lease; the reader's still keeps what the head has left.
     heads.commit(&a, next, &writer).await.unwrap();
     let leased = vec![Protected::Manifest(a.manifest)];

@@ -131,14 +131,9 @@ impl Volumes {
         &self,
         name: &store::heads::HeadName,
     ) -> Result<(Committed, Lease), VolumeError> {
-        let lease = self.target(name.as_str()).lease(&self.store).await?;
-        let open = async {
-            let head = self.heads.open_under(&lease, name).await.map_err(VolumeError::heads(name.as_str()))?;
-            let layout = self.layout(&head).await?;
-            Ok(Committed::new(head, layout))
-        };
-        match open.await {
-            Ok(committed) => Ok((committed, lease)),
+        let (head, lease) = self.target(name.as_str()).open(&self.store, name).await?;
+        match self.layout(&head).await {
+            Ok(layout) => Ok((Committed::new(head, layout), lease)),
             Err(error) => {
                 // Else it ends by itself.
                 let _ = self.heads.release(lease).await;
