@@ -241,11 +241,11 @@ fn children(pid: i32, tasks: &[i32]) -> Result<Option<Refusal>, Error> {
     let mut found = Vec::new();
     for tid in tasks {
         // A thread may end between the two reads; it then has no children.
-        let text = match procfs::read(&format!("/proc/{pid}/task/{tid}/children")) {
+        let children = match procfs::children(pid, *tid) {
             Err(error) if procfs::is_gone(&error) => continue,
-            text => text?,
+            children => children?,
         };
-        for child in String::from_utf8_lossy(&text).split_ascii_whitespace() {
+        for child in children {
             let name = procfs::read(&format!("/proc/{child}/comm")).unwrap_or_default();
             found.push(format!("{child} {}", String::from_utf8_lossy(&name).trim_end()));
         }

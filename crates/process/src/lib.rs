@@ -44,5 +44,5 @@ pub use error::Error;
 pub use floor::time_forks;
 pub use image::{Stream, StreamFile};
 pub use refusal::Refusal;
-pub use write_back::{Filesystem, Whose, write_back};
+pub use write_back::{Filesystem, Idle, Whose, write_back};
 pub use zygote::{BuildSpec, Gate, Report, Target, Zygote, ZygoteFacts, build, learn};

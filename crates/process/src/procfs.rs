@@ -83,6 +83,12 @@ pub(crate) fn numbers(path: &str) -> Result<Vec<i32>, Error> {
     Ok(found)
 }
 
+/// The children that a thread has begun (`CONFIG_PROC_CHILDREN`).
+pub(crate) fn children(pid: i32, tid: i32) -> Result<Vec<i32>, Error> {
+    let children = read(&format!("/proc/{pid}/task/{tid}/children"))?;
+    Ok(String::from_utf8_lossy(&children).split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect())
+}
+
 /// The mappings of `maps` or `smaps`, without `[vsyscall]`, which is not part of the address space.
 pub(crate) fn mappings(pid: i32, file: &str) -> Result<Vec<MapLine>, Error> {
     let path = format!("/proc/{pid}/{file}");
@@ -226,6 +232,11 @@ impl Stat {
     pub(crate) fn is_on_its_way_out(&self) -> bool {
         const PF_EXITING: i64 = 4;
         !self.is_dead() && self.field(9) & PF_EXITING != 0
+    }
+
+    /// Whether a process's main thread is dead and there is no other one (field 20 counts those that have not been reaped).
+    pub(crate) fn is_last_dead(&self) -> bool {
+        self.is_dead() && self.field(20) <= 1
     }
 
     /// Whether it is the kernel's own (`PF_KTHREAD` in field 9).

@@ -6,17 +6,20 @@
 //! kernel writes back itself when a mapping goes (`fuse_vma_close`), or its process, before either is done. What is dirty is mapped, or being unmapped.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet, hash_map::Entry},
     fs::File,
     io::ErrorKind,
     time::{Duration, Instant},
 };
 
-use rustix::io::Errno;
+use rustix::{
+    fs::{AtFlags, CWD, StatxFlags, statx},
+    io::Errno,
+};
 
 use crate::{
     error::{Context, Error},
-    procfs::{MapLine, Stat, is_gone, mappings, numbers, read},
+    procfs::{MapLine, Stat, children, is_gone, mappings, numbers, read},
 };
 
 /// How long a process may take to end: the kernel writes back what it had mapped meanwhile.
@@ -33,8 +36,17 @@ const MOVES_MAX: usize = 100;
 pub enum Whose<'a> {
     /// These processes'; some may be gone.
     These(&'a [i32]),
-    /// Those of every process in `/proc` that this one may look at: it may be refused those that have capabilities that it lacks.
-    Anybody,
+    /// Those of every process in `/proc` that this one may look at (it may be refused those that have capabilities that it lacks), but for these.
+    Anybody(Option<Idle<'a>>),
+}
+
+/// Children of a single-threaded process that have nothing mapped shared. There may be hundreds, and to see that takes as long as anything else.
+#[derive(Debug, Clone, Copy)]
+pub struct Idle<'a> {
+    /// The process.
+    pub parent: i32,
+    /// Which of its children. Those that are no children of it any more are left out.
+    pub children: &'a HashSet<i32>,
 }
 
 /// A filesystem as proc_pid_mountinfo(5) shows its mounts.
@@ -57,59 +69,138 @@ pub struct Filesystem<'a> {
 /// `/proc` cannot be read, a process does not end or never ceases to move a mapping, or the filesystem has not taken what was written
 /// (`ENOSPC`, `EIO`).
 pub fn write_back(whose: Whose<'_>, filesystem: Filesystem<'_>) -> Result<(), Error> {
-    let mut done = HashSet::new();
+    let mut search =
+        Search { filesystem, kernel_threads: HashSet::new(), devices: HashMap::new(), written: HashSet::new() };
     match whose {
-        Whose::These(processes) => {
-            processes.iter().try_for_each(|process| write_back_of(*process, filesystem, &mut done))
-        }
-        Whose::Anybody => numbers("/proc")?.into_iter().filter(|process| may_share(*process)).try_for_each(|process| {
-            match write_back_of(process, filesystem, &mut done) {
+        Whose::These(processes) => processes.iter().try_for_each(|process| search.write_back(*process)),
+        Whose::Anybody(idle) => {
+            search.kernel_threads = kernel_threads();
+            let mut processes = numbers("/proc")?;
+            if let Some(Idle { parent, children: idle }) = idle {
+                let idle: HashSet<i32> = children(parent, parent)
+                    .unwrap_or_default()
+                    .into_iter()
+                    .filter(|child| idle.contains(child))
+                    .collect();
+                processes.retain(|process| !idle.contains(process));
+            }
+            processes.into_iter().try_for_each(|process| match search.write_back(process) {
                 Err(Error::File { source, .. }) if source.kind() == ErrorKind::PermissionDenied => Ok(()),
                 written => written,
-            }
-        }),
+            })
+        }
     }
 }
 
-/// Whether a process may have files mapped shared, or have had and be ending: few do, and reading what they have mapped takes longer.
-fn may_share(process: i32) -> bool {
-    let Ok(maps) = File::open(format!("/proc/{process}/maps")) else { return true };
-    match sys::file::maps_shared_file(maps) {
-        Ok(shares) => shares,
-        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
-            !Stat::read(&process.to_string()).is_ok_and(|stat| stat.is_kernel_thread())
-        }
-        Err(_) => true,
-    }
+/// The kernel's own threads, as far as one read tells. Programs that the kernel has started may be among them: of those nobody waits for their ends.
+fn kernel_threads() -> HashSet<i32> {
+    const KTHREADD: i32 = 2;
+    let is_there = Stat::read(&KTHREADD.to_string()).is_ok_and(|stat| stat.is_kernel_thread());
+    let threads = if is_there { children(KTHREADD, KTHREADD).unwrap_or_default() } else { Vec::new() };
+    threads.into_iter().collect()
 }
 
 /// A file by its device and number.
 type Identity = (u64, u64);
 
-fn write_back_of(process: i32, filesystem: Filesystem<'_>, done: &mut HashSet<Identity>) -> Result<(), Error> {
-    let mut wanted: Option<HashSet<Identity>> = None;
-    for _ in 0..MOVES_MAX {
-        let (pid, mapped) = shared_files(process, filesystem)?;
-        let listed: HashSet<Identity> = mapped.iter().map(identity).filter(|file| !done.contains(file)).collect();
-        // What is mapped later was written to later.
-        let mut left: HashSet<Identity> = match &wanted {
-            None => listed,
-            Some(wanted) => wanted & &listed,
-        };
-        for line in &mapped {
-            let file = identity(line);
-            // One that is not found there has become two, or a part of another one, or is somewhere else, or gone.
-            if left.contains(&file) && write_back_mapped(pid, line)? {
-                left.remove(&file);
-                done.insert(file);
-            }
-        }
-        if left.is_empty() {
+/// A process's root directory by its mount and number: those who have the same see the same mounts.
+type Root = (u64, u64);
+
+/// What has been found out while one filesystem is written back.
+struct Search<'a> {
+    filesystem: Filesystem<'a>,
+    kernel_threads: HashSet<i32>,
+    /// Its devices, as they are seen from these roots.
+    devices: HashMap<Root, Vec<u64>>,
+    written: HashSet<Identity>,
+}
+
+impl Search<'_> {
+    fn write_back(&mut self, process: i32) -> Result<(), Error> {
+        if !self.may_have_mapped(process)? {
             return Ok(());
         }
-        wanted = Some(left);
+        let mut wanted: Option<HashSet<Identity>> = None;
+        for _ in 0..MOVES_MAX {
+            let (pid, mapped) = self.mapped(process)?;
+            let listed: HashSet<Identity> =
+                mapped.iter().map(identity).filter(|file| !self.written.contains(file)).collect();
+            // What is mapped later was written to later.
+            let mut left: HashSet<Identity> = match &wanted {
+                None => listed,
+                Some(wanted) => wanted & &listed,
+            };
+            for line in &mapped {
+                let file = identity(line);
+                // One that is not found there has become two, or a part of another one, or is somewhere else, or gone.
+                if left.contains(&file) && write_back_mapped(pid, line)? {
+                    left.remove(&file);
+                    self.written.insert(file);
+                }
+            }
+            if left.is_empty() {
+                return Ok(());
+            }
+            wanted = Some(left);
+        }
+        Err(Error::Unexpected { pid: process, what: "never ceases to move its mappings".into() })
     }
-    Err(Error::Unexpected { pid: process, what: "never ceases to move its mappings".into() })
+
+    /// Whether a process may have files of the filesystem mapped, or have had and be ending: few do, and reading what they have mapped takes longer.
+    fn may_have_mapped(&mut self, process: i32) -> Result<bool, Error> {
+        let Ok(maps) = File::open(format!("/proc/{process}/maps")) else { return Ok(true) };
+        match sys::file::devices_mapped_shared(maps) {
+            Ok(mapped) if mapped.is_empty() => Ok(false),
+            Ok(mapped) => Ok(self.devices(process)?.iter().any(|device| mapped.contains(device))),
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
+                Ok(!self.kernel_threads.contains(&process) && !has_ended(process)?)
+            }
+            Err(_) => Ok(true),
+        }
+    }
+
+    /// The shared mappings of files of the filesystem, also those that cannot be written through any more, and by whom they are found.
+    fn mapped(&mut self, process: i32) -> Result<(i32, Vec<MapLine>), Error> {
+        let (pid, mut lines) = all_mappings(process)?;
+        lines.retain(|line| line.shared && line.inode != 0);
+        if !lines.is_empty() {
+            let devices = self.devices(pid)?;
+            lines.retain(|line| devices.contains(&line.dev));
+        }
+        Ok((pid, lines))
+    }
+
+    /// The filesystem's devices, as far as a process sees it mounted.
+    fn devices(&mut self, pid: i32) -> Result<&[u64], Error> {
+        let Some(root) = none_if_gone(root(pid))? else { return Ok(&[]) };
+        match self.devices.entry(root) {
+            Entry::Occupied(known) => Ok(known.into_mut()),
+            Entry::Vacant(unknown) => {
+                let path = format!("/proc/{pid}/mountinfo");
+                let mounts = match read(&path) {
+                    // The answer for one that has let go of its mounts, and before of its memory.
+                    Err(Error::File { source, .. }) if source.raw_os_error() == Some(libc::EINVAL) => return Ok(&[]),
+                    mounts => mounts,
+                };
+                let Some(mounts) = none_if_gone(mounts)? else { return Ok(&[]) };
+                Ok(unknown.insert(devices(&String::from_utf8_lossy(&mounts), self.filesystem)))
+            }
+        }
+    }
+}
+
+/// Whether nothing is left of a process but what its parent is to be told.
+fn has_ended(process: i32) -> Result<bool, Error> {
+    let stat = none_if_gone(Stat::read(&process.to_string()))?;
+    Ok(stat.is_none_or(|stat| stat.is_last_dead()))
+}
+
+fn root(pid: i32) -> Result<Root, Error> {
+    let path = format!("/proc/{pid}/root");
+    // Nobody is asked for it, who may not answer.
+    let flags = AtFlags::STATX_DONT_SYNC;
+    let found = statx(CWD, &path, flags, StatxFlags::MNT_ID | StatxFlags::INO).on("look at", path)?;
+    Ok((found.stx_mnt_id, found.stx_ino))
 }
 
 fn identity(line: &MapLine) -> Identity {
@@ -134,43 +225,23 @@ fn write_back_mapped(pid: i32, line: &MapLine) -> Result<bool, Error> {
     }
 }
 
-/// The shared mappings of files of a filesystem, also those that cannot be written through any more, and by whom they are found.
-fn shared_files(process: i32, filesystem: Filesystem<'_>) -> Result<(i32, Vec<MapLine>), Error> {
-    let (pid, mut lines) = all_mappings(process)?;
-    lines.retain(|line| line.shared && line.inode != 0);
-    if !lines.is_empty() {
-        let path = format!("/proc/{pid}/mountinfo");
-        let mounts = match read(&path) {
-            // The answer for one that has let go of its mounts, and before of its memory.
-            Err(Error::File { source, .. }) if source.raw_os_error() == Some(libc::EINVAL) => Vec::new(),
-            Err(error) if is_gone(&error) => Vec::new(),
-            mounts => mounts?,
-        };
-        let devices = devices(&String::from_utf8_lossy(&mounts), filesystem);
-        lines.retain(|line| devices.contains(&line.dev));
-    }
-    Ok((pid, lines))
-}
-
 /// With the process or thread by which they are found. One that has ended has none.
 fn all_mappings(process: i32) -> Result<(i32, Vec<MapLine>), Error> {
     let began = Instant::now();
     loop {
-        let lines = none_if_gone(mappings(process, "maps"))?;
+        let lines = none_if_gone(mappings(process, "maps"))?.unwrap_or_default();
         if !lines.is_empty() {
             return Ok((process, lines));
         }
         // A main thread that has ended before others shows none. Kernel threads and the dead have no others.
         let mut ending = false;
-        for thread in none_if_gone(numbers(&format!("/proc/{process}/task")))? {
-            let lines = none_if_gone(mappings(thread, "maps"))?;
+        for thread in none_if_gone(numbers(&format!("/proc/{process}/task")))?.unwrap_or_default() {
+            let lines = none_if_gone(mappings(thread, "maps"))?.unwrap_or_default();
             if !lines.is_empty() {
                 return Ok((thread, lines));
             }
-            match Stat::read(&format!("{process}/task/{thread}")) {
-                Err(error) if is_gone(&error) => {}
-                stat => ending |= stat?.is_on_its_way_out(),
-            }
+            let stat = none_if_gone(Stat::read(&format!("{process}/task/{thread}")))?;
+            ending |= stat.is_some_and(|stat| stat.is_on_its_way_out());
         }
         if !ending {
             return Ok((process, Vec::new()));
@@ -196,10 +267,10 @@ fn devices(mountinfo: &str, filesystem: Filesystem<'_>) -> Vec<u64> {
     mountinfo.lines().filter_map(device).collect()
 }
 
-fn none_if_gone<T>(found: Result<Vec<T>, Error>) -> Result<Vec<T>, Error> {
+fn none_if_gone<T>(found: Result<T, Error>) -> Result<Option<T>, Error> {
     match found {
-        Err(error) if is_gone(&error) => Ok(Vec::new()),
-        found => found,
+        Err(error) if is_gone(&error) => Ok(None),
+        found => found.map(Some),
     }
 }
 

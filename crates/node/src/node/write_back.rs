@@ -1,10 +1,10 @@
 //! What programs have written to volumes through mappings (`mmap`) is in the kernel only until it is written back. Whoever takes all of a volume as
 //! it is now has that done first; what is written back to a volume after it was restored would be older than it.
 
-use std::{io, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::HashSet, io, path::PathBuf, sync::Arc, time::Duration};
 
 use base::id::VolumeName;
-use process::{Filesystem, Whose};
+use process::{Filesystem, Idle, Whose};
 use tokio::time::timeout;
 
 use super::{Node, inspect::pids};
@@ -26,10 +26,13 @@ impl Node {
     /// Has written back what programs on this node have written to a volume.
     pub(crate) async fn write_back(&self, volume: &VolumeName) -> Result<()> {
         let writers = self.state().writers_of(volume);
-        let groups = match writers {
+        let whose = match writers {
             Writers::Sandboxes(sandboxes) if sandboxes.is_empty() => return Ok(()),
-            Writers::Sandboxes(sandboxes) => Some(sandboxes.iter().map(|id| self.group(id)).collect()),
-            Writers::Anybody => None,
+            Writers::Sandboxes(sandboxes) => Processes::Of(sandboxes.iter().map(|id| self.group(id)).collect()),
+            Writers::Anybody { idle } => {
+                let keeper = self.keeper.borrow().as_ref().and_then(|keeper| keeper.pid);
+                Processes::All { keeper, idle }
+            }
         };
         // It is never closed.
         let turn = timeout(TURN_MAX, Arc::clone(&self.writing_back).acquire_owned()).await;
@@ -37,19 +40,35 @@ impl Node {
         let volume = volume.clone();
         let written = tokio::task::spawn_blocking(move || {
             let _turn = turn;
-            write_back(groups, &volume)
+            whose.write_back(&volume)
         });
         let written = timeout(WRITE_BACK_MAX, written).await.doing("write mappings back in time")?;
         written.doing("write mappings back").flatten()
     }
 }
 
-/// What the processes of these control groups have written, or all. Blocks.
-fn write_back(groups: Option<Vec<PathBuf>>, volume: &VolumeName) -> Result<()> {
-    let filesystem = Filesystem { kind: volumed::FILESYSTEM, source: volume.as_str() };
-    let processes =
-        groups.map(|groups| groups.iter().map(|group| pids(group)).collect::<Result<Vec<_>>>()).transpose()?;
-    let processes = processes.map(|processes| processes.concat());
-    let written = process::write_back(processes.as_deref().map_or(Whose::Anybody, Whose::These), filesystem);
-    written.map_err(io::Error::other).doing("write mappings back")
+/// Whose mappings are written back.
+enum Processes {
+    /// Those in these control groups.
+    Of(Vec<PathBuf>),
+    /// All, but for children of the keeper that map nothing.
+    All { keeper: Option<u32>, idle: HashSet<i32> },
+}
+
+impl Processes {
+    /// Blocks.
+    fn write_back(&self, volume: &VolumeName) -> Result<()> {
+        let filesystem = Filesystem { kind: volumed::FILESYSTEM, source: volume.as_str() };
+        let written = match self {
+            Self::Of(groups) => {
+                let processes = groups.iter().map(|group| pids(group)).collect::<Result<Vec<_>>>()?.concat();
+                process::write_back(Whose::These(&processes), filesystem)
+            }
+            Self::All { keeper, idle } => {
+                let idle = keeper.map(|keeper| Idle { parent: keeper as i32, children: idle });
+                process::write_back(Whose::Anybody(idle), filesystem)
+            }
+        };
+        written.map_err(io::Error::other).doing("write mappings back")
+    }
 }

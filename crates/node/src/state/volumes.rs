@@ -1,5 +1,7 @@
 //! Who may have volumes mounted: sandboxes, and directories of the host.
 
+use std::collections::HashSet;
+
 use api::{SandboxState, VolumeMount};
 use base::id::{SandboxId, VolumeName};
 
@@ -23,7 +25,10 @@ pub(crate) enum Writers {
     /// These sandboxes'.
     Sandboxes(Vec<SandboxId>),
     /// It is mounted on a directory of the host.
-    Anybody,
+    Anybody {
+        /// But not the first processes of the pool's sandboxes: they map nothing.
+        idle: HashSet<i32>,
+    },
 }
 
 impl State {
@@ -84,7 +89,8 @@ impl State {
     pub(crate) fn writers_of(&self, volume: &VolumeName) -> Writers {
         let writes = |mount: &VolumeMount| mount.is_writable() && mount.volume == *volume;
         if self.host_mounts.values().any(|there| writes(&there.mount)) {
-            return Writers::Anybody;
+            let pool = self.pool.values().flatten().chain(&self.bare);
+            return Writers::Anybody { idle: pool.map(|blank| blank.init.pid).collect() };
         }
         let writers = self.holding.iter().filter(|(_, mounts)| mounts.iter().any(writes));
         Writers::Sandboxes(writers.map(|(id, _)| id.clone()).collect())

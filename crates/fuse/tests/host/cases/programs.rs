@@ -1,12 +1,13 @@
 //! Programs that people run.
 
 use std::{
+    collections::HashSet,
     io::{BufRead, BufReader, Write},
     process::{Command, Stdio},
     time::Duration,
 };
 
-use process::{Filesystem, Whose};
+use process::{Filesystem, Idle, Whose};
 use rustix::process::Signal;
 
 use crate::place::{NAME, Place};
@@ -97,8 +98,10 @@ assert data[:8] == b'headtail' and all(data[i:i + 8] == i.to_bytes(8, 'little') 
     );
 }
 
-/// The program has one file of each kind, and writes to that whose name it reads. Its main thread has ended.
+/// The program has one file of each kind, and writes to that whose name it reads. Its main thread has ended. Another one, which is looked at
+/// before, does not see where the volume is mounted.
 pub(super) fn written_back() {
+    const ELSEWHERE: &str = "import mmap, os, sys; shared = mmap.mmap(-1, 4096); os.chroot('/proc'); print('ready', flush=True); sys.stdin.read()";
     const PROGRAM: &str = r"
 import ctypes, mmap, os, threading
 def mapped(name, protection=mmap.PROT_READ | mmap.PROT_WRITE):
@@ -128,25 +131,37 @@ libc.syscall(60, 0)
     let mut program = program.spawn().unwrap();
     let (mut asks, mut says) = (program.stdin.take().unwrap(), BufReader::new(program.stdout.take().unwrap()).lines());
     assert_eq!(says.next().unwrap().unwrap(), "ready");
-    let processes = [program.id() as i32];
-    let write_back = || {
+    let mut elsewhere = Command::new("python3");
+    elsewhere.args(["-c", ELSEWHERE]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut elsewhere = elsewhere.spawn().unwrap();
+    let mut other_says = BufReader::new(elsewhere.stdout.take().unwrap()).lines();
+    assert_eq!(other_says.next().unwrap().unwrap(), "ready");
+    let processes = [elsewhere.id() as i32, program.id() as i32];
+    // No child of that one.
+    let idle = Idle { parent: 1, children: &HashSet::from(processes) };
+    let (these, anybody) = (Whose::These(&processes), Whose::Anybody(Some(idle)));
+    let write_back = |whose| {
         let filesystem = Filesystem { kind: fuse::FILESYSTEM, source: NAME };
-        process::write_back(Whose::These(&processes), filesystem).unwrap();
+        process::write_back(whose, filesystem).unwrap();
     };
-    write_back();
-    for (name, is_killed) in
-        [("plain", false), ("unlinked", false), ("cannot be written any more", false), ("plain", true)]
-    {
+    write_back(these);
+    for (whose, name, is_killed) in [
+        (these, "plain", false),
+        (these, "unlinked", false),
+        (these, "cannot be written any more", false),
+        (anybody, "plain", false),
+        (these, "plain", true),
+    ] {
         place.signal(Signal::STOP);
         // Nothing is dirty yet.
-        write_back();
+        write_back(whose);
         writeln!(asks, "{name}").unwrap();
         assert_eq!(says.next().unwrap().unwrap(), "written");
         if is_killed {
             program.kill().unwrap();
         }
         std::thread::scope(|scope| {
-            let writing = scope.spawn(write_back);
+            let writing = scope.spawn(move || write_back(whose));
             std::thread::sleep(Duration::from_millis(300));
             let has_waited = !writing.is_finished();
             place.signal(Signal::CONT);
@@ -155,7 +170,10 @@ libc.syscall(60, 0)
         });
     }
     program.wait().unwrap();
-    write_back();
+    write_back(these);
+    // Its input ends.
+    drop(elsewhere.stdin.take());
+    elsewhere.wait().unwrap();
 }
 
 pub(super) fn locks() {
