@@ -6,7 +6,8 @@
 //! kernel writes back itself when a mapping goes (`fuse_vma_close`), or its process, before either is done. What is dirty is mapped, or being unmapped.
 
 use std::{
-    collections::{HashMap, HashSet, hash_map::Entry},
+    collections::{HashMap, HashSet},
+    ffi::OsString,
     fs::File,
     io::ErrorKind,
     time::{Duration, Instant},
@@ -36,7 +37,7 @@ const MOVES_MAX: usize = 100;
 pub enum Whose<'a> {
     /// These processes'; some may be gone.
     These(&'a [i32]),
-    /// Those of every process in `/proc` that this one may look at (it may be refused those that have capabilities that it lacks), but for these.
+    /// Those of every process in `/proc` that this one may look at (it may be refused those that have capabilities that it lacks), without these.
     Anybody(Option<Idle<'a>>),
 }
 
@@ -45,7 +46,7 @@ pub enum Whose<'a> {
 pub struct Idle<'a> {
     /// The process.
     pub parent: i32,
-    /// Which of its children. Those that are no children of it any more are left out.
+    /// Which of its children. What is no child of it any more may be somebody else by now, and is looked at.
     pub children: &'a HashSet<i32>,
 }
 
@@ -69,20 +70,14 @@ pub struct Filesystem<'a> {
 /// `/proc` cannot be read, a process does not end or never ceases to move a mapping, or the filesystem has not taken what was written
 /// (`ENOSPC`, `EIO`).
 pub fn write_back(whose: Whose<'_>, filesystem: Filesystem<'_>) -> Result<(), Error> {
-    let mut search =
-        Search { filesystem, kernel_threads: HashSet::new(), devices: HashMap::new(), written: HashSet::new() };
+    let mut search = Search { filesystem, devices: HashMap::new(), written: HashSet::new() };
     match whose {
         Whose::These(processes) => processes.iter().try_for_each(|process| search.write_back(*process)),
         Whose::Anybody(idle) => {
-            search.kernel_threads = kernel_threads();
             let mut processes = numbers("/proc")?;
             if let Some(Idle { parent, children: idle }) = idle {
-                let idle: HashSet<i32> = children(parent, parent)
-                    .unwrap_or_default()
-                    .into_iter()
-                    .filter(|child| idle.contains(child))
-                    .collect();
-                processes.retain(|process| !idle.contains(process));
+                let children = children(parent, parent).unwrap_or_default();
+                processes.retain(|process| !(idle.contains(process) && children.contains(process)));
             }
             processes.into_iter().try_for_each(|process| match search.write_back(process) {
                 Err(Error::File { source, .. }) if source.kind() == ErrorKind::PermissionDenied => Ok(()),
@@ -92,26 +87,17 @@ pub fn write_back(whose: Whose<'_>, filesystem: Filesystem<'_>) -> Result<(), Er
     }
 }
 
-/// The kernel's own threads, as far as one read tells. Programs that the kernel has started may be among them: of those nobody waits for their ends.
-fn kernel_threads() -> HashSet<i32> {
-    const KTHREADD: i32 = 2;
-    let is_there = Stat::read(&KTHREADD.to_string()).is_ok_and(|stat| stat.is_kernel_thread());
-    let threads = if is_there { children(KTHREADD, KTHREADD).unwrap_or_default() } else { Vec::new() };
-    threads.into_iter().collect()
-}
-
 /// A file by its device and number.
 type Identity = (u64, u64);
 
-/// A process's root directory by its mount and number: those who have the same see the same mounts.
-type Root = (u64, u64);
+/// What decides which mounts a process sees: its mount namespace and, as it may lie in another one, its root directory, by mount, device and number.
+type View = (OsString, [u64; 3]);
 
 /// What has been found out while one filesystem is written back.
 struct Search<'a> {
     filesystem: Filesystem<'a>,
-    kernel_threads: HashSet<i32>,
-    /// Its devices, as they are seen from these roots.
-    devices: HashMap<Root, Vec<u64>>,
+    /// Its devices, as they are seen from there; last, by somebody of whom that is not known.
+    devices: HashMap<Option<View>, Vec<u64>>,
     written: HashSet<Identity>,
 }
 
@@ -151,56 +137,67 @@ impl Search<'_> {
         let Ok(maps) = File::open(format!("/proc/{process}/maps")) else { return Ok(true) };
         match sys::file::devices_mapped_shared(maps) {
             Ok(mapped) if mapped.is_empty() => Ok(false),
-            Ok(mapped) => Ok(self.devices(process)?.iter().any(|device| mapped.contains(device))),
-            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
-                Ok(!self.kernel_threads.contains(&process) && !has_ended(process)?)
+            Ok(mapped) => {
+                let devices = self.devices(process)?;
+                Ok(devices.is_none_or(|devices| devices.iter().any(|device| mapped.contains(device))))
             }
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(!holds_nothing(process)?),
             Err(_) => Ok(true),
         }
     }
 
     /// The shared mappings of files of the filesystem, also those that cannot be written through any more, and by whom they are found.
     fn mapped(&mut self, process: i32) -> Result<(i32, Vec<MapLine>), Error> {
-        let (pid, mut lines) = all_mappings(process)?;
-        lines.retain(|line| line.shared && line.inode != 0);
-        if !lines.is_empty() {
-            let devices = self.devices(pid)?;
-            lines.retain(|line| devices.contains(&line.dev));
-        }
-        Ok((pid, lines))
-    }
-
-    /// The filesystem's devices, as far as a process sees it mounted.
-    fn devices(&mut self, pid: i32) -> Result<&[u64], Error> {
-        let Some(root) = none_if_gone(root(pid))? else { return Ok(&[]) };
-        match self.devices.entry(root) {
-            Entry::Occupied(known) => Ok(known.into_mut()),
-            Entry::Vacant(unknown) => {
-                let path = format!("/proc/{pid}/mountinfo");
-                let mounts = match read(&path) {
-                    // The answer for one that has let go of its mounts, and before of its memory.
-                    Err(Error::File { source, .. }) if source.raw_os_error() == Some(libc::EINVAL) => return Ok(&[]),
-                    mounts => mounts,
-                };
-                let Some(mounts) = none_if_gone(mounts)? else { return Ok(&[]) };
-                Ok(unknown.insert(devices(&String::from_utf8_lossy(&mounts), self.filesystem)))
+        let began = Instant::now();
+        loop {
+            let (pid, mut lines) = all_mappings(process)?;
+            lines.retain(|line| line.shared && line.inode != 0);
+            if lines.is_empty() {
+                return Ok((pid, lines));
             }
+            if let Some(devices) = self.devices(pid)? {
+                lines.retain(|line| devices.contains(&line.dev));
+                return Ok((pid, lines));
+            }
+            // Another thread may still have them.
+            if began.elapsed() > END_MAX {
+                return Err(Error::Unexpected { pid: process, what: "does not end".into() });
+            }
+            std::thread::sleep(END_CHECK);
         }
+    }
+
+    /// The filesystem's devices, as far as a process or thread sees it mounted; none if it has ended meanwhile.
+    fn devices(&mut self, pid: i32) -> Result<Option<&[u64]>, Error> {
+        let view = view(pid);
+        if view.is_some() && self.devices.contains_key(&view) {
+            return Ok(self.devices.get(&view).map(Vec::as_slice));
+        }
+        let mounts = match read(&format!("/proc/{pid}/mountinfo")) {
+            // The answer for one that has let go of its mounts, and before of its memory.
+            Err(Error::File { source, .. }) if source.raw_os_error() == Some(libc::EINVAL) => return Ok(None),
+            mounts => mounts,
+        };
+        let Some(mounts) = none_if_gone(mounts)? else { return Ok(None) };
+        let found = devices(&String::from_utf8_lossy(&mounts), self.filesystem);
+        Ok(Some(self.devices.entry(view).insert_entry(found).into_mut()))
     }
 }
 
-/// Whether nothing is left of a process but what its parent is to be told.
-fn has_ended(process: i32) -> Result<bool, Error> {
+/// Of a process without memory: whether it is none that is ending, but a thread of the kernel's own, or nothing but what its parent is to be told.
+fn holds_nothing(process: i32) -> Result<bool, Error> {
     let stat = none_if_gone(Stat::read(&process.to_string()))?;
-    Ok(stat.is_none_or(|stat| stat.is_last_dead()))
+    Ok(stat.is_none_or(|stat| stat.is_kernel_thread() || stat.is_last_dead()))
 }
 
-fn root(pid: i32) -> Result<Root, Error> {
-    let path = format!("/proc/{pid}/root");
-    // Nobody is asked for it, who may not answer.
+/// Not known of everybody: filesystems in FUSE refuse it even to root, for one.
+fn view(pid: i32) -> Option<View> {
+    let namespace = std::fs::read_link(format!("/proc/{pid}/ns/mnt")).ok()?;
+    // A server of files that does not answer is not asked.
     let flags = AtFlags::STATX_DONT_SYNC;
-    let found = statx(CWD, &path, flags, StatxFlags::MNT_ID | StatxFlags::INO).on("look at", path)?;
-    Ok((found.stx_mnt_id, found.stx_ino))
+    let root = statx(CWD, format!("/proc/{pid}/root"), flags, StatxFlags::MNT_ID | StatxFlags::INO).ok()?;
+    let device = rustix::fs::makedev(root.stx_dev_major, root.stx_dev_minor);
+    Some((namespace.into_os_string(), [root.stx_mnt_id, device, root.stx_ino]))
 }
 
 fn identity(line: &MapLine) -> Identity {

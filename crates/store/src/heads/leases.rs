@@ -187,7 +187,7 @@ async fn insert(transaction: &mut AnyConnection, lease: &Lease) -> Result<(), He
     Ok(())
 }
 
-/// Lets a lease that the transaction has locked keep what a head names.
+/// Lets a lease that the transaction has locked, or made, keep what a head names.
 async fn open(transaction: &mut AnyConnection, lease: &Lease, name: &HeadName) -> Result<Head, HeadsError> {
     // An update that changes nothing: it locks the row in both databases, so that no commit moves the head before the lease has it.
     let lock = "UPDATE heads SET generation = generation WHERE realm = $1 AND name = $2

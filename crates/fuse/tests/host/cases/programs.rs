@@ -99,9 +99,17 @@ assert data[:8] == b'headtail' and all(data[i:i + 8] == i.to_bytes(8, 'little') 
 }
 
 /// The program has one file of each kind, and writes to that whose name it reads. Its main thread has ended. Another one, which is looked at
-/// before, does not see where the volume is mounted.
+/// before, has the same root directory, but in a mount namespace of its own: it sees no mounts there.
 pub(super) fn written_back() {
-    const ELSEWHERE: &str = "import mmap, os, sys; shared = mmap.mmap(-1, 4096); os.chroot('/proc'); print('ready', flush=True); sys.stdin.read()";
+    const ELSEWHERE: &str = r"
+import ctypes, mmap, os, sys
+shared = mmap.mmap(-1, 4096)
+root = os.open(f'/proc/{os.getppid()}/root', os.O_PATH | os.O_DIRECTORY)
+assert ctypes.CDLL(None).unshare(0x20000) == 0
+os.fchdir(root); os.chroot('.')
+assert open('/proc/self/mountinfo').read() == ''
+print('ready', flush=True); sys.stdin.read()
+";
     const PROGRAM: &str = r"
 import ctypes, mmap, os, threading
 def mapped(name, protection=mmap.PROT_READ | mmap.PROT_WRITE):
@@ -126,20 +134,21 @@ print('ready', flush=True)
 libc.syscall(60, 0)
 ";
     let place = Place::new();
-    let mut program = Command::new("python3");
-    program.args(["-c", PROGRAM]).current_dir(place.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut program = program.spawn().unwrap();
-    let (mut asks, mut says) = (program.stdin.take().unwrap(), BufReader::new(program.stdout.take().unwrap()).lines());
-    assert_eq!(says.next().unwrap().unwrap(), "ready");
-    let mut elsewhere = Command::new("python3");
-    elsewhere.args(["-c", ELSEWHERE]).stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut elsewhere = elsewhere.spawn().unwrap();
-    let mut other_says = BufReader::new(elsewhere.stdout.take().unwrap()).lines();
-    assert_eq!(other_says.next().unwrap().unwrap(), "ready");
+    let python = |program: &str| {
+        let mut python = Command::new("python3");
+        python.args(["-c", program]).current_dir(place.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut python = python.spawn().unwrap();
+        let mut says = BufReader::new(python.stdout.take().unwrap()).lines();
+        assert_eq!(says.next().unwrap().unwrap(), "ready");
+        (python, says)
+    };
+    let (mut elsewhere, _says_no_more) = python(ELSEWHERE);
+    let (mut program, mut says) = python(PROGRAM);
+    let mut asks = program.stdin.take().unwrap();
     let processes = [elsewhere.id() as i32, program.id() as i32];
-    // No child of that one.
-    let idle = Idle { parent: 1, children: &HashSet::from(processes) };
-    let (these, anybody) = (Whose::These(&processes), Whose::Anybody(Some(idle)));
+    let idle = HashSet::from(processes);
+    let child_of = |parent| Whose::Anybody(Some(Idle { parent, children: &idle }));
+    let (these, ours, of_init) = (Whose::These(&processes), child_of(std::process::id() as i32), child_of(1));
     let write_back = |whose| {
         let filesystem = Filesystem { kind: fuse::FILESYSTEM, source: NAME };
         process::write_back(whose, filesystem).unwrap();
@@ -149,7 +158,7 @@ libc.syscall(60, 0)
         (these, "plain", false),
         (these, "unlinked", false),
         (these, "cannot be written any more", false),
-        (anybody, "plain", false),
+        (of_init, "plain", false),
         (these, "plain", true),
     ] {
         place.signal(Signal::STOP);
@@ -157,6 +166,8 @@ libc.syscall(60, 0)
         write_back(whose);
         writeln!(asks, "{name}").unwrap();
         assert_eq!(says.next().unwrap().unwrap(), "written");
+        // They are left out.
+        write_back(ours);
         if is_killed {
             program.kill().unwrap();
         }
@@ -166,7 +177,7 @@ libc.syscall(60, 0)
             let has_waited = !writing.is_finished();
             place.signal(Signal::CONT);
             writing.join().unwrap();
-            assert!(has_waited, "{name}, killed: {is_killed}");
+            assert!(has_waited, "{name}, killed: {is_killed}, {whose:?}");
         });
     }
     program.wait().unwrap();
