@@ -8,7 +8,7 @@
 use std::{
     collections::{HashMap, HashSet},
     ffi::OsString,
-    fs::File,
+    fs::{File, read_link},
     io::ErrorKind,
     time::{Duration, Instant},
 };
@@ -75,6 +75,8 @@ pub fn write_back(whose: Whose<'_>, filesystem: Filesystem<'_>) -> Result<(), Er
         Whose::These(processes) => processes.iter().try_for_each(|process| search.write_back(*process)),
         Whose::Anybody(idle) => {
             let mut processes = numbers("/proc")?;
+            let threads = kernel_threads();
+            processes.retain(|process| !threads.contains(process));
             if let Some(Idle { parent, children: idle }) = idle {
                 let children = children(parent, parent).unwrap_or_default();
                 processes.retain(|process| !(idle.contains(process) && children.contains(process)));
@@ -85,6 +87,18 @@ pub fn write_back(whose: Whose<'_>, filesystem: Filesystem<'_>) -> Result<(), Er
             })
         }
     }
+}
+
+/// The kernel's own threads: kthreadd's children, but for programs that the kernel has begun. One of those that is ending has no file, either, and
+/// is not waited for.
+fn kernel_threads() -> HashSet<i32> {
+    const KTHREADD: i32 = 2;
+    // Not so in other pid namespaces.
+    let is_kthreadd = Stat::read(&KTHREADD.to_string()).is_ok_and(|stat| stat.is_kernel_thread());
+    let threads = if is_kthreadd { children(KTHREADD, KTHREADD).unwrap_or_default() } else { Vec::new() };
+    let has_no_file =
+        |pid: &i32| read_link(format!("/proc/{pid}/exe")).is_err_and(|error| error.kind() == ErrorKind::NotFound);
+    threads.into_iter().filter(has_no_file).collect()
 }
 
 /// A file by its device and number.
@@ -192,7 +206,7 @@ fn holds_nothing(process: i32) -> Result<bool, Error> {
 
 /// Not known of everybody: filesystems in FUSE refuse it even to root, for one.
 fn view(pid: i32) -> Option<View> {
-    let namespace = std::fs::read_link(format!("/proc/{pid}/ns/mnt")).ok()?;
+    let namespace = read_link(format!("/proc/{pid}/ns/mnt")).ok()?;
     // A server of files that does not answer is not asked.
     let flags = AtFlags::STATX_DONT_SYNC;
     let root = statx(CWD, format!("/proc/{pid}/root"), flags, StatxFlags::MNT_ID | StatxFlags::INO).ok()?;
