@@ -7,9 +7,9 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    ffi::OsString,
     fs::{File, read_link},
     io::ErrorKind,
+    path::PathBuf,
     time::{Duration, Instant},
 };
 
@@ -37,7 +37,7 @@ const MOVES_MAX: usize = 100;
 pub enum Whose<'a> {
     /// These processes'; some may be gone.
     These(&'a [i32]),
-    /// Those of every process in `/proc` that this one may look at (it may be refused those that have capabilities that it lacks), without these.
+    /// Those of every process in `/proc` but these, as far as this one may look at them: it may be refused those that have capabilities that it lacks.
     Anybody(Option<Idle<'a>>),
 }
 
@@ -104,13 +104,18 @@ fn kernel_threads() -> HashSet<i32> {
 /// A file by its device and number.
 type Identity = (u64, u64);
 
-/// What decides which mounts a process sees: its mount namespace and, as it may lie in another one, its root directory, by mount, device and number.
-type View = (OsString, [u64; 3]);
+/// What decides which mounts a process sees. Its root directory may lie in another mount namespace than its own.
+#[derive(PartialEq, Eq, Hash)]
+struct View {
+    namespace: PathBuf,
+    root_mount: u64,
+    root: Identity,
+}
 
 /// What has been found out while one filesystem is written back.
 struct Search<'a> {
     filesystem: Filesystem<'a>,
-    /// Its devices, as they are seen from there; last, by somebody of whom that is not known.
+    /// Its devices, as they are seen by those who have the same view; under none, by the last one whose view is not known.
     devices: HashMap<Option<View>, Vec<u64>>,
     written: HashSet<Identity>,
 }
@@ -211,7 +216,7 @@ fn view(pid: i32) -> Option<View> {
     let flags = AtFlags::STATX_DONT_SYNC;
     let root = statx(CWD, format!("/proc/{pid}/root"), flags, StatxFlags::MNT_ID | StatxFlags::INO).ok()?;
     let device = rustix::fs::makedev(root.stx_dev_major, root.stx_dev_minor);
-    Some((namespace.into_os_string(), [root.stx_mnt_id, device, root.stx_ino]))
+    Some(View { namespace, root_mount: root.stx_mnt_id, root: (device, root.stx_ino) })
 }
 
 fn identity(line: &MapLine) -> Identity {
