@@ -15,6 +15,7 @@
 
 mod files;
 mod host;
+mod sections;
 mod sound;
 
 use std::{
@@ -35,6 +36,7 @@ use crate::{
     capture::Capture,
     error::{Context, Error},
     image::{Backing, Image, Mapping},
+    xstate::{self, Format, Lacking},
     zygote::{self, Zygote},
 };
 use files::FileIdentity;
@@ -42,9 +44,11 @@ use host::Host;
 
 /// Of the frame.
 const KIND: u16 = 0x5001;
-const VERSION: u16 = 1;
+const VERSION_1: u16 = 1;
 /// The same, and the locks that the program holds.
 const VERSION_WITH_LOCKS: u16 = 2;
+/// As version 1, and [`sections`].
+const VERSION: u16 = 3;
 /// Fast, and its size hardly matters beside the memory's.
 const ZSTD_LEVEL: i32 = 3;
 /// Largest state that is read, decompressed: bounds what damaged or hostile bytes can ask for. Shared objects (256 MiB each at most) are the
@@ -67,6 +71,8 @@ pub enum StateError {
     TooLarge { max: usize },
     #[error("version {0} of the state never was")]
     Version(u16),
+    #[error("the state has a part (number {0}) that this version of pando does not know: use a newer one")]
+    Section(u16),
     #[error("no program has this state: {0}")]
     Impossible(&'static str),
 }
@@ -81,6 +87,8 @@ pub enum Unfit {
     AlteredFile { path: String },
     /// The program may use instructions that this processor does not have.
     ProcessorFeatures { missing: Vec<String> },
+    /// The program has these components of extended registers in use, one bit each.
+    ExtendedRegisters { components: u64 },
     /// The program holds addresses of functions in the kernel's vDSO, which is another one here.
     Vdso { kernel: String, here: String },
     /// The program was checkpointed under a newer kernel.
@@ -94,6 +102,7 @@ impl Unfit {
             Self::MissingFile { .. } => "missing_file",
             Self::AlteredFile { .. } => "altered_file",
             Self::ProcessorFeatures { .. } => "processor_features",
+            Self::ExtendedRegisters { .. } => "extended_registers",
             Self::Vdso { .. } => "vdso",
             Self::OlderKernel { .. } => "older_kernel",
         }
@@ -109,6 +118,9 @@ impl fmt::Display for Unfit {
             Self::AlteredFile { path } => write!(f, "{path}, which the program has mapped, has another content here"),
             Self::ProcessorFeatures { missing } => {
                 write!(f, "this processor lacks {}", missing.join(", "))
+            }
+            Self::ExtendedRegisters { components } => {
+                write!(f, "this processor lacks registers that the program uses (XSAVE components {components:#x})")
             }
             Self::Vdso { kernel, here } => {
                 write!(
@@ -195,29 +207,30 @@ impl ProgramState {
 
     /// As bytes.
     pub fn encode(&self) -> Result<Vec<u8>, StateError> {
-        let locks = &self.image.locks;
-        let (version, plain) = match locks.is_empty() {
-            true => (VERSION, postcard::to_stdvec(self)),
-            false => (VERSION_WITH_LOCKS, postcard::to_stdvec(&(self, locks))),
-        };
-        let plain = plain.map_err(StateError::Encoding)?;
+        let plain = postcard::to_stdvec(&(self, sections::of(&self.image)?)).map_err(StateError::Encoding)?;
         if plain.len() > STATE_BYTES_MAX {
             return Err(StateError::TooLarge { max: STATE_BYTES_MAX });
         }
         let packed = zstd::bulk::compress(&plain, ZSTD_LEVEL).map_err(StateError::Compression)?;
-        Ok(frame::encode(KIND, version, &packed)?)
+        Ok(frame::encode(KIND, VERSION, &packed)?)
     }
 
     /// From bytes, of which no more than 1 GiB are decompressed. A state that no capture makes is refused.
     pub fn decode(bytes: &[u8]) -> Result<Self, StateError> {
-        let (version, packed) = frame::decode(bytes, KIND, VERSION_WITH_LOCKS)?;
-        if !(VERSION..=VERSION_WITH_LOCKS).contains(&version) {
-            return Err(StateError::Version(version));
-        }
+        let (version, packed) = frame::decode(bytes, KIND, VERSION)?;
         let plain = decompress(packed)?;
         let (mut state, mut rest): (Self, _) = postcard::take_from_bytes(&plain).map_err(StateError::Encoding)?;
-        if version == VERSION_WITH_LOCKS {
-            (state.image.locks, rest) = postcard::take_from_bytes(rest).map_err(StateError::Encoding)?;
+        match version {
+            VERSION_1 => {}
+            VERSION_WITH_LOCKS => {
+                (state.image.locks, rest) = postcard::take_from_bytes(rest).map_err(StateError::Encoding)?;
+            }
+            VERSION => {
+                let (sections, after) = postcard::take_from_bytes(rest).map_err(StateError::Encoding)?;
+                sections::apply(sections, &mut state.image)?;
+                rest = after;
+            }
+            _ => return Err(StateError::Version(version)),
         }
         if !rest.is_empty() {
             return Err(StateError::Impossible("bytes follow it"));
@@ -241,9 +254,13 @@ impl ProgramState {
     }
 
     /// Restores the zygote. Everything that this host or its files lack is in [`Error::Unfit`], and nothing is made then.
-    pub fn restore(&self, spec: &RestoreSpec<'_>) -> Result<Restored, Error> {
+    pub fn restore(&mut self, spec: &RestoreSpec<'_>) -> Result<Restored, Error> {
         let mut unfit = self.host.unfit(&self.image)?;
         unfit.extend(files::unfit(&self.files, spec.rootfs)?);
+        let here = Format::here().on("look for", "extended registers")?;
+        if let Err(Lacking(components)) = xstate::fit(&mut self.image, here) {
+            unfit.push(Unfit::ExtendedRegisters { components });
+        }
         if !unfit.is_empty() {
             return Err(Error::Unfit(unfit));
         }

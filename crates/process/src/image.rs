@@ -7,6 +7,8 @@ use sys::{
     remote::{Affinity, Range, RobustList},
 };
 
+use crate::xstate;
+
 /// Which open file is one of the sandbox's standard streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamFile {
@@ -43,6 +45,7 @@ pub(crate) struct Thread {
     /// As it was stopped, not yet fit to go on (see `sigframe::user_registers`).
     #[serde(with = "registers")]
     pub(crate) registers: Registers,
+    /// Its extended registers ([`xstate::carried`]).
     pub(crate) xsave: Vec<u8>,
     pub(crate) mask: u64,
     pub(crate) alternate: AlternateStack,
@@ -358,9 +361,19 @@ pub(crate) struct Image {
     pub(crate) process_group_leader: bool,
     /// vDSO and its data pages: name and range, lowest first.
     pub(crate) vdso: Vec<(Vec<u8>, Range)>,
-    /// Not in version 1 of a program's state: follows it.
+    // What follows came after version 1 of a program's state: `checkpoint::sections` has it.
     #[serde(skip)]
     pub(crate) locks: Vec<FileLock>,
+    #[serde(skip)]
+    pub(crate) extended: ExtendedRegisters,
+}
+
+/// How the extended registers of the threads lie in [`Thread::xsave`] (by default, of states older than version 3: as ptrace showed them), and which more the program may use.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ExtendedRegisters {
+    pub(crate) format: xstate::Format,
+    /// Components that the program has asked the kernel for (`ARCH_REQ_XCOMP_PERM`), one bit each.
+    pub(crate) requested: u64,
 }
 
 /// Who the program runs as. It never has capabilities.

@@ -36,6 +36,7 @@ mod stopped;
 mod threads;
 mod watches;
 mod write_back;
+mod xstate;
 mod zygote;
 
 pub use capture::{Capture, CaptureSpec, PauseError, capture, capture_and_hold, examine};

@@ -105,6 +105,10 @@ pub enum Refusal {
         "part of its memory (at {address:#x}) has not arrived from its checkpoint yet: try again; if that does not help, the processes of its pager were killed"
     )]
     AwaitedMemory { address: u64 },
+    #[error(
+        "thread {tid} has registers in use (components {components:#x}, such as AMX tiles) that a copy cannot be given: release the tiles before the program is ready"
+    )]
+    ExtendedRegisters { tid: i32, components: u64 },
     #[error("it is a zombie or has lost its main thread")]
     MainThreadGone,
 }

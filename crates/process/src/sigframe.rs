@@ -1,9 +1,9 @@
 //! The signal frame from which a thread's whole state is loaded: `rt_sigreturn` restores general registers, the XSAVE image, the signal
-//! mask and the alternate stack in one system call. Layout: arch/x86/include/asm/sigframe.h and uapi/asm/sigcontext.h (x86-64).
+//! mask and the alternate stack in one system call. Format: arch/x86/include/asm/sigframe.h and uapi/asm/sigcontext.h (x86-64).
 
 use sys::ptrace::Registers;
 
-use crate::{image::AlternateStack, script::Arena};
+use crate::{image::AlternateStack, script::Arena, xstate::Format};
 
 const UC_FP_XSTATE: u64 = 1;
 const UC_SIGCONTEXT_SS: u64 = 2;
@@ -13,9 +13,6 @@ const UC_STRICT_RESTORE_SS: u64 = 4;
 const SOFTWARE_BYTES: usize = 464;
 const FP_XSTATE_MAGIC1: u32 = 0x4650_5853;
 const FP_XSTATE_MAGIC2: u32 = 0x4650_5845;
-/// Legacy area and header; smaller images have no header to restore from.
-const XSAVE_BYTES_MIN: usize = 512 + 64;
-
 const ERESTARTSYS: i64 = 512;
 const ERESTARTNOINTR: i64 = 513;
 const ERESTARTNOHAND: i64 = 514;
@@ -45,11 +42,17 @@ pub(crate) fn user_registers(stopped: &Registers) -> Registers {
 /// Adds a frame to the arena; gives the stack pointer with which `rt_sigreturn` finds it.
 ///
 /// fs and gs bases are not part of a frame: `arch_prctl` sets them before.
-pub(crate) fn place(arena: &mut Arena, regs: &Registers, xsave: &[u8], mask: u64, alternate: &AlternateStack) -> u64 {
-    let fpstate = if xsave.len() >= XSAVE_BYTES_MIN { place_xsave(arena, xsave) } else { 0 };
+pub(crate) fn place(
+    arena: &mut Arena,
+    regs: &Registers,
+    extended: (&[u8], &Format),
+    mask: u64,
+    alternate: &AlternateStack,
+) -> u64 {
+    let (fpstate, has_header) = place_extended(arena, extended);
     let mut frame: Vec<u64> = Vec::with_capacity(64);
     frame.push(0); // return address of a real frame
-    let flags = UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS | if fpstate == 0 { 0 } else { UC_FP_XSTATE };
+    let flags = UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS | if has_header { UC_FP_XSTATE } else { 0 };
     frame.extend([flags, 0]); // uc_flags, uc_link
     frame.extend([alternate.address, u64::from(alternate.flags), alternate.size]); // uc_stack
     frame.extend([regs.r8, regs.r9, regs.r10, regs.r11, regs.r12, regs.r13, regs.r14, regs.r15]);
@@ -80,23 +83,28 @@ pub(crate) fn alternate_stack(stack_pointer: u64) -> u64 {
     stack_pointer + 16
 }
 
-fn place_xsave(arena: &mut Arena, xsave: &[u8]) -> u64 {
-    let mut area = xsave.to_vec();
+/// Places the extended registers; gives where, and whether they have an XSAVE header.
+fn place_extended(arena: &mut Arena, (area, layout): (&[u8], &Format)) -> (u64, bool) {
+    let features = layout.features();
+    if features == 0 {
+        return (arena.data(area, 64), false);
+    }
+    let mut area = area.to_vec();
+    // The size is what the kernel compares with the task's own: a greater one, and it restores the legacy part only.
     let len = area.len() as u32;
-    // ptrace leaves the features the image covers (XCR0) in the first software-reserved word.
-    let features: [u8; 8] = std::array::from_fn(|n| xsave[SOFTWARE_BYTES + n]);
     area[SOFTWARE_BYTES..SOFTWARE_BYTES + 4].copy_from_slice(&FP_XSTATE_MAGIC1.to_le_bytes());
     area[SOFTWARE_BYTES + 4..SOFTWARE_BYTES + 8].copy_from_slice(&(len + 4).to_le_bytes());
-    area[SOFTWARE_BYTES + 8..SOFTWARE_BYTES + 16].copy_from_slice(&features);
+    area[SOFTWARE_BYTES + 8..SOFTWARE_BYTES + 16].copy_from_slice(&features.to_le_bytes());
     area[SOFTWARE_BYTES + 16..SOFTWARE_BYTES + 20].copy_from_slice(&len.to_le_bytes());
     area[SOFTWARE_BYTES + 20..SOFTWARE_BYTES + 48].fill(0);
     area.extend_from_slice(&FP_XSTATE_MAGIC2.to_le_bytes());
-    arena.data(&area, 64)
+    (arena.data(&area, 64), true)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::xstate;
 
     fn stopped(orig_rax: i64, rax: i64) -> Registers {
         // A default is not derived for libc's struct; every field is an integer.
@@ -121,5 +129,30 @@ mod tests {
     fn a_thread_in_user_mode_keeps_its_registers() {
         let regs = user_registers(&stopped(-1, -ERESTARTSYS));
         assert_eq!((regs.rax as i64, regs.rip), (-ERESTARTSYS, 0x1002));
+    }
+
+    /// What the kernel compares in a frame (`check_xstate_in_sigframe`): magic numbers and sizes, of an area on a processor with AMX.
+    #[test]
+    fn a_frame_says_the_size_of_an_area_without_tiles() {
+        let layout = xstate::tests::amx();
+        let area = xstate::carried(&vec![0; 11_008], &layout).unwrap();
+        let mut arena = Arena::new(0x10_0000);
+        let (at, has_header) = place_extended(&mut arena, (&area, &layout));
+        let bytes = arena.into_bytes();
+        let placed = &bytes[(at - 0x10_0000) as usize..];
+        let word = |offset: usize| u32::from_le_bytes(std::array::from_fn(|n| placed[offset + n]));
+        assert!(has_header && at.is_multiple_of(64));
+        assert_eq!((word(464), word(468), word(480), word(2816)), (FP_XSTATE_MAGIC1, 2820, 2816, FP_XSTATE_MAGIC2));
+        assert_eq!(u64::from(word(472)) | u64::from(word(476)) << 32, layout.features());
+    }
+
+    #[test]
+    fn without_xsave_a_frame_has_the_legacy_part_and_no_header() {
+        let mut arena = Arena::new(0x10_0000);
+        let extended = (&[7; 512][..], &xstate::Format::default());
+        let stack = place(&mut arena, &crate::image::no_registers(), extended, 0, &AlternateStack::default());
+        let bytes = arena.into_bytes();
+        let flags = bytes[(stack - 0x10_0000) as usize];
+        assert_eq!(u64::from(flags) & UC_FP_XSTATE, 0);
     }
 }

@@ -20,3 +20,4 @@ pub mod share;
 pub mod sockets;
 pub mod stub;
 pub mod uffd;
+pub mod xstate;

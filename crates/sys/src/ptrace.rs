@@ -105,6 +105,7 @@ pub fn event_message(tid: i32) -> io::Result<u64> {
 }
 
 const NT_PRSTATUS: usize = 1;
+const NT_PRFPREG: usize = 2;
 const NT_X86_XSTATE: usize = 0x202;
 
 fn get_set(tid: i32, set: usize, place: *mut u8, len: usize) -> io::Result<usize> {
@@ -130,10 +131,12 @@ pub fn set_registers(tid: i32, regs: &Registers) -> io::Result<()> {
     request(libc::PTRACE_SETREGSET, tid, NT_PRSTATUS, (&raw mut iov).addr()).map(drop)
 }
 
-/// The thread's whole extended state (x87, SSE, AVX, AVX-512, PKRU ...) in the XSAVE standard format.
+/// The thread's whole extended state (x87, SSE, AVX, AVX-512, PKRU ...) in the XSAVE standard format, with room for all components that the
+/// kernel supports; where it does not use XSAVE, the 512 bytes of x87 and SSE.
 pub fn xsave(tid: i32) -> io::Result<Vec<u8>> {
     let mut area = vec![0u8; XSAVE_BYTES_MAX];
-    let len = get_set(tid, NT_X86_XSTATE, area.as_mut_ptr(), area.len())?;
+    let set = if crate::xstate::is_used() { NT_X86_XSTATE } else { NT_PRFPREG };
+    let len = get_set(tid, set, area.as_mut_ptr(), area.len())?;
     area.truncate(len);
     Ok(area)
 }

@@ -117,7 +117,7 @@ impl Bench {
 
     /// A zygote like `built`, restored from the description of its program and an image of its memory, as on another node.
     pub fn restore(&self, built: &Built, layers: &[PathBuf]) -> Result<Zygote> {
-        let state = ProgramState::decode(&built.described)?;
+        let mut state = ProgramState::decode(&built.described)?;
         let reader = checkpoint::image(&state, built.zygote.facts.pid)?;
         let pages: Vec<(u64, u64)> =
             reader.runs()?.iter().map(|run| (run.address(), run.address() + run.bytes())).collect();

@@ -260,7 +260,7 @@ fn restore(job: &RestoreZygote, parcel: &OwnedFd, memory_nodes: &[u32]) -> Perfo
     file.read_to_end(&mut bytes)?;
     let Parcel { state, pages } = postcard::from_bytes(&bytes)?;
     drop(bytes);
-    let state = ProgramState::decode(&state)?;
+    let mut state = ProgramState::decode(&state)?;
     let by_fault: ByFault = state.by_fault(&pages);
     file.set_len(0)?;
     file.write_all_at(&postcard::to_stdvec(&by_fault)?, 0)?;

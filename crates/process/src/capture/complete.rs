@@ -9,11 +9,12 @@ use super::{CaptureSpec, Gathered, inject::Answers, refuse};
 use crate::{
     checks,
     error::{Context, Error},
-    image::{ClockOffsets, Credentials, Image, Layout, Thread},
+    image::{ClockOffsets, Credentials, ExtendedRegisters, Image, Layout, Thread},
     mappings,
     procfs::{self, Fields, MapLine, Stat},
     refusal::Refusal,
     still::Still,
+    xstate::Format,
 };
 
 /// What is known of the program when it goes on.
@@ -73,6 +74,7 @@ pub(super) fn complete(
         session_leader: found.session_leader,
         process_group_leader: found.process_group_leader,
         vdso: classified.vdso,
+        extended: extended_registers(answers.permitted, pid)?,
     };
     Ok((image, classified.taken_over))
 }
@@ -107,6 +109,13 @@ fn mappings_as_in_pause(
         }
     }
     Ok(lines)
+}
+
+fn extended_registers(permitted: u64, pid: i32) -> Result<ExtendedRegisters, Error> {
+    let format = Format::here().of("look for extended registers", pid)?.clone();
+    // What every program may use need not be asked for.
+    let requested = if permitted == 0 { 0 } else { permitted & !format.features() };
+    Ok(ExtendedRegisters { format, requested })
 }
 
 fn credentials(pid: i32, status: &Fields) -> Result<Credentials, Error> {

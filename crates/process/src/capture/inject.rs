@@ -1,16 +1,18 @@
 //! What runs inside the stopped source: scripts of its own threads, in a mapping that is gone again before they go on.
 
-use sys::remote::Range;
+use sys::{ptrace, remote::Range, xstate::ARCH_GET_XCOMP_PERM};
 
 use crate::{
     error::{Context, Error},
     image::{AlternateStack, PosixTimer, TimerValue},
     procfs::{Fields, MapLine},
+    refusal::Refusal,
     script::{Arena, Check, PAGE, Script},
     sigframe,
     still::Newborn,
     stopped::{self, Stopped},
     threads::Reported,
+    xstate::{self, Format, Lacking},
 };
 
 /// Arena bytes per thread beside its XSAVE image: the rest of its frame, its script, its answers.
@@ -34,6 +36,7 @@ pub(super) struct Injection<'a> {
 struct MainPlan {
     interval_timers: u64,
     posix_timers: Vec<(PosixTimer, u64)>,
+    permitted: u64,
 }
 
 /// Where a thread's script leaves its answers, and what is known of the thread before.
@@ -68,6 +71,8 @@ pub(super) struct Answers {
     pub(super) threads: Vec<Reported>,
     pub(super) interval_timers: [[u64; 4]; 3],
     pub(super) posix_timers: Vec<PosixTimer>,
+    /// Components of extended registers that the program may use, one bit each.
+    pub(super) permitted: u64,
 }
 
 impl<'a> Injection<'a> {
@@ -80,8 +85,8 @@ impl<'a> Injection<'a> {
         earlier: Option<Range>,
     ) -> Result<Self, Error> {
         let main = stopped.tasks()[0].tid;
-        let xsave = sys::ptrace::xsave(main).of("read extended registers", main)?.len();
-        let bytes = room(stopped.tasks().len(), xsave, dont_fork.len());
+        let format = Format::here().of("look for extended registers", main)?;
+        let bytes = room(stopped.tasks().len(), format.bytes(), dont_fork.len());
         if let Some(arena) = earlier
             && serves(stopped, lines, arena, bytes)?
         {
@@ -148,13 +153,14 @@ impl<'a> Injection<'a> {
         let count = self.stopped.tasks().len();
         let (mut places, mut scripts) = (Vec::with_capacity(count), Vec::with_capacity(count));
         let posix_timers = posix_timers(pid)?;
+        let format = Format::here().of("look for extended registers", pid)?;
         let mut main = None;
         for (n, task) in self.stopped.tasks().iter().enumerate() {
             let (tid_address, name) = (arena.words(&[0]), arena.data(&[0; NAME_BYTES], 8));
-            let xsave = sys::ptrace::xsave(task.tid).of("read extended registers", task.tid)?;
+            let xsave = extended_registers(task.tid, format)?;
             let registers = sigframe::user_registers(&task.registers);
             let unknown = AlternateStack::default();
-            let frame = sigframe::place(&mut arena, &registers, &xsave, task.mask, &unknown);
+            let frame = sigframe::place(&mut arena, &registers, (&xsave, format), task.mask, &unknown);
             // The answer is written where the frame has the alternate stack: the way back keeps it, too.
             let alternate = sigframe::alternate_stack(frame);
             let mut script = Script::default();
@@ -206,6 +212,7 @@ impl<'a> Injection<'a> {
                 timer_slack_ns: word(place.timer_slack),
             }
         };
+        let permitted = word(plan.main.permitted);
         let threads: Vec<Reported> = plan.places.into_iter().map(reported).collect();
         let interval_timers = [0, 32, 64].map(|offset| words(plan.main.interval_timers + offset));
         let timer = |(timer, place): (PosixTimer, u64)| {
@@ -215,7 +222,7 @@ impl<'a> Injection<'a> {
             PosixTimer { value, notify_tid: by.map_or(0, |(_, thread)| thread.tid), ..timer }
         };
         let posix_timers = plan.main.posix_timers.into_iter().map(timer).collect();
-        Ok(Answers { threads, interval_timers, posix_timers })
+        Ok(Answers { threads, interval_timers, posix_timers, permitted })
     }
 
     /// Takes the mapping away again, if it is ours.
@@ -224,6 +231,13 @@ impl<'a> Injection<'a> {
         let bytes = self.arena.end - self.arena.start;
         self.stopped.step_call(syscall, libc::SYS_munmap, [self.arena.start, bytes, 0, 0, 0, 0]).map(drop)
     }
+}
+
+/// The extended registers of a stopped thread, as far as a copy can have them.
+fn extended_registers(tid: i32, format: &Format) -> Result<Vec<u8>, Error> {
+    let shown = ptrace::xsave(tid).of("read extended registers", tid)?;
+    xstate::carried(&shown, format)
+        .map_err(|Lacking(components)| Error::Refused(vec![Refusal::ExtendedRegisters { tid, components }]))
 }
 
 /// Arena bytes that the capture of a program needs that has so many threads, of so many bytes of extended registers each, and so many ranges
@@ -269,6 +283,9 @@ fn plan_main(arena: &mut Arena, script: &mut Script, timers: &[PosixTimer], dont
         script.call(libc::SYS_timer_gettime, [timer.id.into(), place.into()], Check::Ignore);
         posix_timers.push((timer.clone(), place));
     }
+    // It stays 0 where the kernel does not know the question.
+    let permitted = arena.words(&[0]);
+    script.call(libc::SYS_arch_prctl, [ARCH_GET_XCOMP_PERM.into(), permitted.into()], Check::Ignore);
     let advise = |script: &mut Script, advice: i32| {
         for range in dont_fork {
             script.call(
@@ -288,7 +305,7 @@ fn plan_main(arena: &mut Arena, script: &mut Script, timers: &[PosixTimer], dont
     let flags = (libc::CLONE_PARENT | libc::SIGCHLD) as u64;
     script.try_spawn(libc::SYS_clone, [flags.into(), 0u64.into(), 0u64.into(), 0u64.into(), 0u64.into()], ending);
     advise(script, libc::MADV_DONTFORK);
-    MainPlan { interval_timers, posix_timers }
+    MainPlan { interval_timers, posix_timers, permitted }
 }
 
 /// The program's POSIX timers without their values (`/proc/PID/timers`, proc(5)). Whom they notify is named as it is called here.

@@ -4,7 +4,10 @@
 use sys::remote::Range;
 
 use super::ProgramState;
-use crate::image::{Backing, FileKind, Image, Mapping};
+use crate::{
+    image::{Backing, FileKind, Image, Mapping},
+    xstate,
+};
 
 const PAGE_BYTES: u64 = 4096;
 /// End of the largest address space (five levels of page tables).
@@ -22,6 +25,7 @@ pub(super) fn check(state: &ProgramState) -> Result<(), &'static str> {
         (image.dont_fork.iter().all(|range| is_whole(*range)), "memory that is not forked is not whole pages"),
         (vdso_is_sound(image), "its vDSO is in no order"),
         (indices_are_sound(image), "it refers to what it does not have"),
+        (xstate::is_sound(image), "its extended registers are not those that its format has"),
         (runs().all(|(start, bytes)| start.checked_add(bytes).is_some()), "pages of files beyond all addresses"),
     ];
     if let Some((_, broken)) = rules.iter().find(|(holds, _)| !holds) {
@@ -135,6 +139,7 @@ mod tests {
         });
         refused("a mapping twice", |state| state.image.mappings.insert(1, state.image.mappings[0].clone()));
         refused("half a page", |state| state.image.mappings[0].range.end -= 1);
+        refused("half of the extended registers", |state| state.image.threads[0].xsave.truncate(100));
         refused("the kernel's half", |state| state.image.mappings.last_mut().unwrap().range.end = 1 << 63);
         refused("an offset without end", |state| {
             let backing = Backing::File { path: Vec::new(), offset: u64::MAX - 0xfff };

@@ -1,5 +1,7 @@
 //! The copy's own part: its threads come to life, give up their privileges and go on in the program together.
 
+use sys::xstate;
+
 use super::{
     CLONE_ARGS_BYTES, CloneArgs, FIRST_STREAM, GATE, INIT, Mailbox, PARKED, Transit, clone_args, set_limit,
     state::{memory_attributes, queue_signal, scheduling, thread_attributes, timers},
@@ -60,6 +62,7 @@ pub(super) fn place(
     memory_attributes(&mut script, image);
     let name = arena.text(&main.name);
     script.call(libc::SYS_prctl, [libc::PR_SET_NAME.into(), name.into()], Check::Success);
+    request_components(&mut script, image.extended.requested);
     for (args, entry) in &threads {
         script.spawn(libc::SYS_clone3, [(*args).into(), CLONE_ARGS_BYTES.into()], *entry);
     }
@@ -95,7 +98,7 @@ pub(super) fn place(
         Check::Success,
     );
     script.count_down(gates.closed);
-    let stack = place_frame(arena, main);
+    let stack = place_frame(arena, image, main);
     script.sigreturn(stack);
     arena.place(&script)
 }
@@ -175,9 +178,17 @@ fn wait_at_gate(arena: &mut Arena, script: &mut Script, transit: Transit, mailbo
     script.land(at_once);
 }
 
-fn place_frame(arena: &mut Arena, thread: &Thread) -> u64 {
+/// Permission to use more registers than every program may (AMX tiles) is the process's. Threads get room for them at their first use.
+fn request_components(script: &mut Script, requested: u64) {
+    for component in (0..u64::BITS).filter(|component| requested >> component & 1 == 1) {
+        let args = [xstate::ARCH_REQ_XCOMP_PERM.into(), u64::from(component).into()];
+        script.call(libc::SYS_arch_prctl, args, Check::Success);
+    }
+}
+
+fn place_frame(arena: &mut Arena, image: &Image, thread: &Thread) -> u64 {
     let registers = sigframe::user_registers(&thread.registers);
-    sigframe::place(arena, &registers, &thread.xsave, thread.mask, &thread.alternate)
+    sigframe::place(arena, &registers, (&thread.xsave, &image.extended.format), thread.mask, &thread.alternate)
 }
 
 /// Places one thread's script and the arguments of its clone.
@@ -206,7 +217,7 @@ fn place_thread(
     script.count_down(gates.arriving);
     script.wait_zero(gates.closed);
     thread_attributes(arena, &mut script, image, thread);
-    let stack = place_frame(arena, thread);
+    let stack = place_frame(arena, image, thread);
     script.sigreturn(stack);
     (args, arena.place(&script))
 }
