@@ -209,10 +209,16 @@ fn scan_pages(pagemap: &File, within: Range, wanted: Wanted) -> io::Result<Vec<R
                 _ => runs.push(Range { start: region.start, end: region.end }),
             }
         }
-        if scan.walk_end <= at {
+        if (found as usize) < regions.len() {
+            // The range was walked to its end. `walk_end` does not say so: it is where the kernel's own buffer of 512 regions was full last
+            // (do_pagemap_scan in fs/proc/task_mmu.c), and what comes after that would be found twice.
             break;
         }
-        at = scan.walk_end;
+        let reached = scan.walk_end.max(regions.last().map_or(at, |region| region.end));
+        if reached <= at {
+            break;
+        }
+        at = reached;
     }
     Ok(runs)
 }
@@ -264,4 +270,36 @@ pub fn io_priority(tid: i32) -> io::Result<u32> {
     // SAFETY: ioprio_get takes two integers.
     let priority = unsafe { libc::syscall(libc::SYS_ioprio_get, IOPRIO_WHO_PROCESS, tid) };
     if priority == -1 { Err(io::Error::last_os_error()) } else { Ok(priority as u32) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ptr;
+
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+    use super::*;
+
+    /// Every second page of a mapping is written, so that each is a region of its own: fewer than the kernel's buffer has (512), as many, one
+    /// more, more than one buffer, as many as our vector has (4,096), and more than that.
+    #[test]
+    fn scattered_pages_are_found_once_and_in_order() {
+        for count in [1, 511, 512, 513, 1_000, 4_095, 4_096, 4_097, 9_000] {
+            let bytes = (count * 2 * PAGE) as usize;
+            // SAFETY: a fresh mapping of no file, which nothing else knows; it is written within its bounds and unmapped below.
+            let (start, found) = unsafe {
+                let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+                let base = mmap_anonymous(ptr::null_mut(), bytes, protection, flags).unwrap();
+                libc::madvise(base, bytes, libc::MADV_NOHUGEPAGE);
+                (0..count).for_each(|n| base.cast::<u8>().add((n * 2 * PAGE) as usize).write(1));
+                let start = base.addr() as u64;
+                let pagemap = File::open("/proc/self/pagemap").unwrap();
+                let found = private_pages(&pagemap, Range { start, end: start + bytes as u64 }).unwrap();
+                munmap(base, bytes).unwrap();
+                (start, found)
+            };
+            let page = |n: u64| Range { start: start + n * 2 * PAGE, end: start + n * 2 * PAGE + PAGE };
+            assert!(found.into_iter().eq((0..count).map(page)), "{count} pages");
+        }
+    }
 }
