@@ -62,13 +62,21 @@ pub enum Ready {
     Command(Vec<String>),
 }
 
+/// How much of a ready command is shown.
+const SHOWN_CHARS: usize = 200;
+
 impl fmt::Display for Ready {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Listening => f.write_str("it listens on a TCP port"),
             Self::Port(port) => write!(f, "it listens on port {port}"),
             Self::File(path) => write!(f, "{path} exists"),
-            Self::Command(argv) => write!(f, "`{}` succeeds", argv.join(" ")),
+            Self::Command(argv) => {
+                let text = argv.join(" ");
+                let shown: String = text.chars().take(SHOWN_CHARS).collect();
+                let rest = if shown.len() < text.len() { "..." } else { "" };
+                write!(f, "`{shown}{rest}` succeeds")
+            }
         }
     }
 }

@@ -27,6 +27,34 @@ pub const LOCKS_MAX: usize = 4_096;
 /// Largest message between server and keeper, in bytes: below the kernel's default socket buffer (212,992).
 pub const MESSAGE_BYTES_MAX: usize = 128 << 10;
 
+/// Largest message that goes beside the socket, in a file in memory: a command of [`COMMAND_BYTES_MAX`] is at most six times as long as JSON.
+pub const LONG_MESSAGE_BYTES_MAX: usize = 32 << 20;
+
+/// Most bytes of a command and its environment, as Linux counts them: each string with its zero byte, and 8 bytes for each. The kernel's own bound
+/// where the stack may have 8 MiB (execve(2)).
+pub const COMMAND_BYTES_MAX: usize = 2 << 20;
+
+/// Longest argument, or variable with its name, in bytes: the kernel's MAX_ARG_STRLEN without the zero byte.
+pub const ARGUMENT_BYTES_MAX: usize = (128 << 10) - 1;
+
+/// Longest path, in bytes: the kernel's PATH_MAX without the zero byte.
+pub const PATH_BYTES_MAX: usize = 4_095;
+
+/// Most bytes of a template's description as JSON: it is kept in records, with every checkpoint and paused sandbox of the template.
+pub const TEMPLATE_BYTES_MAX: usize = RECORD_BYTES_MAX / 2;
+
+/// Highest memory limit of a sandbox, in bytes (1 PiB): what the kernel can count.
+pub const MEMORY_BYTES_MAX: u64 = 1 << 50;
+
+/// Highest process limit of a sandbox: the kernel has no more numbers (PID_MAX_LIMIT).
+pub const PIDS_MAX: u64 = 4 << 20;
+
+/// Highest CPU limit of a sandbox, in thousandths of a processor: 10,000 of them; the kernel refuses quotas of some 170,000.
+pub const CPU_MILLIS_MAX: u32 = 10_000_000;
+
+/// Longest time limit of a command, in milliseconds: 30 days.
+pub const COMMAND_TIMEOUT_MS_MAX: u64 = 30 * 86_400_000;
+
 /// Most descriptors in one message: the kernel's SCM_MAX_FD is 253; none of ours needs more than this.
 pub const MESSAGE_DESCRIPTORS_MAX: usize = 16;
 
@@ -36,8 +64,11 @@ pub const MOUNT_POINTS_MAX: usize = MESSAGE_DESCRIPTORS_MAX;
 /// Longest path of a mount point, in bytes: all of them go into one message as well.
 pub const MOUNT_POINT_BYTES_MAX: usize = 1_024;
 
-/// Largest body of an API request, in bytes: no request carries more than a command line.
+/// Largest body of an API request, in bytes, unless it carries a command.
 pub const REQUEST_BYTES_MAX: usize = 256 << 10;
+
+/// Largest body of an API request that carries a command: of its [`COMMAND_BYTES_MAX`], JSON makes six times as many at most.
+pub const COMMAND_REQUEST_BYTES_MAX: usize = 16 << 20;
 
 /// A sandbox's output file is cut when it grows past this, in bytes; the newest half is kept.
 pub const LOG_BYTES_MAX: u64 = 16 << 20;

@@ -9,7 +9,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::{
     durable::{self, Durable, PeerSettings, Settings, transfer},
-    keeper::message::{FromKeeper, Parcel, ToKeeper},
+    keeper::message::{FromKeeper, Parcel, Request},
     records::{NodeRecord, SandboxRecord, TemplateRecord},
 };
 
@@ -30,7 +30,7 @@ pub fn image_roots(payload: &[u8]) {
 
 /// Messages between server and keeper, and parcels.
 pub fn keeper(bytes: &[u8]) {
-    drop(serde_json::from_slice::<ToKeeper>(bytes));
+    drop(serde_json::from_slice::<Request>(bytes));
     drop(serde_json::from_slice::<FromKeeper>(bytes));
     drop(postcard::from_bytes::<Parcel>(bytes));
 }

@@ -3,6 +3,7 @@
 mod checkpoints;
 mod errors;
 mod handlers;
+mod spec;
 mod store;
 mod upgrade;
 mod volumes;
@@ -14,7 +15,7 @@ use axum::{
     extract::DefaultBodyLimit,
     routing::{any, get, post},
 };
-use base::limits::REQUEST_BYTES_MAX;
+use base::limits::{COMMAND_REQUEST_BYTES_MAX, REQUEST_BYTES_MAX};
 
 use crate::node::Node;
 
@@ -22,9 +23,10 @@ pub(crate) use errors::error_detail;
 
 /// Every path of the API.
 pub(crate) fn router(node: Arc<Node>) -> Router {
+    let with_command = DefaultBodyLimit::max(COMMAND_REQUEST_BYTES_MAX);
     let routes = Router::new()
         .route("/node", get(handlers::node))
-        .route("/templates", get(handlers::templates).post(handlers::build))
+        .route("/templates", get(handlers::templates).post(handlers::build).layer(with_command))
         .route("/templates/{name}", get(handlers::template).delete(handlers::remove_template))
         .route("/templates/{name}/run", post(handlers::run))
         .route("/templates/{name}/warm", post(handlers::warm))
@@ -44,7 +46,7 @@ pub(crate) fn router(node: Arc<Node>) -> Router {
         .route("/store/verify", post(store::verify))
         .route("/store/gc", post(store::collect))
         .route("/store/rotate-key", post(store::rotate_key))
-        .route("/sandboxes/{id}/exec", post(upgrade::exec))
+        .route("/sandboxes/{id}/exec", post(upgrade::exec).layer(with_command))
         .route("/sandboxes/{id}/dial/{port}", get(upgrade::dial));
     // Not nested: what is passed on keeps its path.
     let volumes = format!("{}/volumes", api::VERSION_PREFIX);

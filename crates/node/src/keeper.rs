@@ -1,7 +1,7 @@
 //! The keeper: a single-threaded process that owns every sandbox process of the node.
 //!
 //! ```text
-//! server ==SEQPACKET, JSON + descriptors==> keeper --+-- sandboxes (pid 1 of each), programs, commands
+//! server ==SEQPACKET, see `wire`==========> keeper --+-- sandboxes (pid 1 of each), programs, commands
 //!                                                    +-- zygotes (parked; control socket each)
 //!                                                    +-- builders (forked keepers that build one zygote each)
 //! ```
@@ -15,6 +15,7 @@ mod children;
 pub(crate) mod message;
 mod sandboxes;
 mod watch;
+pub(crate) mod wire;
 mod zygotes;
 
 use std::{
@@ -22,12 +23,12 @@ use std::{
     os::fd::{AsFd, OwnedFd},
 };
 
-use base::{id::SandboxId, limits::MESSAGE_BYTES_MAX};
+use base::id::SandboxId;
 use sandbox::{Cgroups, ProcessIdentity};
 
 use builder::{Builders, Finished};
 use children::{Child, Children, Role};
-use message::{Event, FromKeeper, Reply, Request, Status, ToKeeper};
+use message::{Event, FromKeeper, Reply, Request, Status};
 use sandboxes::{Dying, Sandboxes};
 use watch::{Source, Watched, Watcher};
 use zygotes::{Start, Way, Zygotes};
@@ -51,8 +52,6 @@ pub enum KeeperError {
     System(&'static str, #[source] io::Error),
     #[error("the server is gone")]
     ServerGone,
-    #[error("the server's message is not understood")]
-    Message(#[source] serde_json::Error),
 }
 
 /// A daemon may be kept from the out-of-memory killer; what it starts must not inherit that, and all of it descends from the keeper.
@@ -83,7 +82,7 @@ pub fn run(server: OwnedFd, node_id: &str, memory_nodes: Vec<u32>) -> Result<(),
         zygotes: Zygotes::new(watcher.clone()),
         builders: Builders::new(watcher.clone(), memory_nodes),
         children: Children::new(watcher.clone()),
-        buffer: vec![0; MESSAGE_BYTES_MAX],
+        buffer: vec![0; wire::BUFFER_BYTES],
     });
     loop {
         let timeout = match keeper.sandboxes.dying() {
@@ -168,16 +167,16 @@ impl Keeper {
     }
 
     fn on_request(&mut self) -> Result<Flow, KeeperError> {
-        let received = sys::seqpacket::recv(self.server.get(), &mut self.buffer);
-        let (length, descriptors) = match received {
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(Flow::Stop),
-            received => received.map_err(|error| KeeperError::System("read the server's message", error))?,
-        };
-        if length == 0 {
-            return Ok(Flow::Stop);
+        let received = wire::receive(self.server.get(), &mut self.buffer);
+        let received = received.map_err(|error| KeeperError::System("read the server's message", error))?;
+        let Some(wire::Received { seq, body, descriptors }) = received else { return Ok(Flow::Stop) };
+        match body {
+            Ok(request) => self.perform(seq, request, descriptors)?,
+            Err(problem) => {
+                tracing::error!(seq, problem, "a message of the server is not understood");
+                self.reply(seq, Reply::step_failed(format!("the keeper does not understand the request: {problem}")))?;
+            }
         }
-        let ToKeeper { seq, request } = serde_json::from_slice(&self.buffer[..length]).map_err(KeeperError::Message)?;
-        self.perform(seq, request, descriptors)?;
         Ok(Flow::Continue)
     }
 
@@ -285,7 +284,7 @@ impl Keeper {
         let taken = built.map(|(facts, control)| self.zygotes.insert(zygote, facts, control, &mut self.children));
         match taken {
             Some(Err(error)) => self.reply(seq, Reply::failed(&error)),
-            Some(Ok(())) | None => self.send(&FromKeeper::Reply { seq, reply }, attached.as_ref()),
+            Some(Ok(())) | None => self.send_reply(seq, reply, attached.as_ref()),
         }
     }
 
@@ -305,17 +304,28 @@ impl Keeper {
     }
 
     fn reply(&self, seq: u64, reply: Reply) -> Result<(), KeeperError> {
-        self.send(&FromKeeper::Reply { seq, reply }, None)
+        self.send_reply(seq, reply, None)
+    }
+
+    /// What cannot be sent, such as one descriptor too many, is the failure of this request.
+    fn send_reply(&self, seq: u64, reply: Reply, descriptor: Option<&OwnedFd>) -> Result<(), KeeperError> {
+        match self.send(seq, &FromKeeper::Reply(reply), descriptor) {
+            Err(KeeperError::System(action, error)) => {
+                tracing::error!(seq, action, %error, "an answer cannot be sent");
+                let failed = Reply::step_failed(format!("the keeper cannot {action}: {error}"));
+                self.send(seq, &FromKeeper::Reply(failed), None)
+            }
+            sent => sent,
+        }
     }
 
     fn event(&self, event: Event) -> Result<(), KeeperError> {
-        self.send(&FromKeeper::Event(event), None)
+        self.send(0, &FromKeeper::Event(event), None)
     }
 
-    fn send(&self, message: &FromKeeper, descriptor: Option<&OwnedFd>) -> Result<(), KeeperError> {
-        let bytes = serde_json::to_vec(message).map_err(KeeperError::Message)?;
+    fn send(&self, seq: u64, message: &FromKeeper, descriptor: Option<&OwnedFd>) -> Result<(), KeeperError> {
         let descriptors: Vec<_> = descriptor.iter().map(|fd| fd.as_fd()).collect();
-        sys::seqpacket::send(self.server.get(), &bytes, &descriptors).map_err(|error| match error.kind() {
+        wire::send(self.server.get(), seq, message, &descriptors).map_err(|error| match error.kind() {
             io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => KeeperError::ServerGone,
             _ => KeeperError::System("answer the server", error),
         })
@@ -323,5 +333,5 @@ impl Keeper {
 }
 
 fn no_descriptors() -> Reply {
-    Reply::Failed { kind: message::FailureKind::Step, message: "the request came without its descriptors".to_owned() }
+    Reply::step_failed("the request came without its descriptors".to_owned())
 }

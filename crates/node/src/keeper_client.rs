@@ -11,7 +11,6 @@ use std::{
     time::Duration,
 };
 
-use base::limits::MESSAGE_BYTES_MAX;
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::{mpsc, oneshot},
@@ -20,7 +19,10 @@ use tokio::{
 use crate::{
     descriptor::watched,
     error::{Context, Error, Result},
-    keeper::message::{Event, FailureKind, FromKeeper, Reply, Request, Status, ToKeeper},
+    keeper::{
+        message::{Event, FailureKind, FromKeeper, Reply, Request, Status},
+        wire,
+    },
 };
 
 /// A reply, with what belongs to it.
@@ -100,7 +102,7 @@ impl KeeperClient {
         // Also when this future is dropped: a reply that nobody waits for is thrown away.
         let _forget = Forget { client: self, seq };
         let exchange = async {
-            match self.send(&ToKeeper { seq, request }, descriptors).await {
+            match self.send(seq, &request, descriptors).await {
                 Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {
                     return Err(Error::KeeperLost { action });
                 }
@@ -116,6 +118,10 @@ impl KeeperClient {
             Reply::Failed { kind: FailureKind::ProgramNotExecutable, message } => {
                 Err(Error::ProgramNotExecutable { message })
             }
+            Reply::Failed { kind: FailureKind::ArgumentsTooLong, message } => Err(Error::Invalid {
+                message,
+                hint: Some("the kernel bounds arguments and environment by a quarter of the stack's limit: give the node a higher one (`ulimit -s`)".to_owned()),
+            }),
             Reply::Failed { kind: FailureKind::Step | FailureKind::UnknownSandbox, message } => {
                 Err(Error::Keeper { action, message })
             }
@@ -123,29 +129,32 @@ impl KeeperClient {
         }
     }
 
-    async fn send(&self, message: &ToKeeper, descriptors: &[&OwnedFd]) -> std::io::Result<()> {
-        let bytes = serde_json::to_vec(message)?;
+    async fn send(&self, seq: u64, request: &Request, descriptors: &[&OwnedFd]) -> std::io::Result<()> {
+        let letter = wire::Letter::new(seq, request)?;
         let descriptors: Vec<_> = descriptors.iter().map(|fd| fd.as_fd()).collect();
-        self.socket.async_io(Interest::WRITABLE, |socket| sys::seqpacket::send(socket, &bytes, &descriptors)).await
+        self.socket.async_io(Interest::WRITABLE, |socket| letter.send(socket, &descriptors)).await
     }
 
     async fn read(self: Arc<Self>, events: mpsc::UnboundedSender<Event>) {
-        let mut buffer = vec![0; MESSAGE_BYTES_MAX];
+        let mut buffer = vec![0; wire::BUFFER_BYTES];
         loop {
-            let received =
-                self.socket.async_io(Interest::READABLE, |socket| sys::seqpacket::recv(socket, &mut buffer)).await;
-            let (length, descriptors) = match received {
-                Ok((0, _)) => break,
-                Ok(received) => received,
+            let received = self.socket.async_io(Interest::READABLE, |socket| wire::receive(socket, &mut buffer)).await;
+            let wire::Received { seq, body, descriptors } = match received {
+                Ok(None) => break,
+                Ok(Some(received)) => received,
                 Err(error) => {
                     tracing::warn!(%error, "the keeper's socket failed");
                     break;
                 }
             };
-            match serde_json::from_slice(&buffer[..length]) {
-                Ok(FromKeeper::Reply { seq, reply }) => self.on_reply(seq, reply, descriptors.into_iter().next()),
+            match body {
+                Ok(FromKeeper::Reply(reply)) => self.on_reply(seq, reply, descriptors.into_iter().next()),
                 Ok(FromKeeper::Event(event)) => self.on_event(event, &events),
-                Err(error) => tracing::error!(%error, "a message of the keeper is not understood"),
+                Err(problem) => {
+                    tracing::error!(seq, problem, "a message of the keeper is not understood");
+                    let failed = Reply::step_failed(format!("the keeper's answer is not understood: {problem}"));
+                    self.on_reply(seq, failed, None);
+                }
             }
         }
         let mut shared = self.lock();
@@ -248,8 +257,8 @@ mod tests {
         tokio::spawn(async move { client.call("drop it", Request::DropZygote { zygote: 1 }, &[], deadline).await })
     }
 
-    fn answer(theirs: &OwnedFd, message: &FromKeeper) {
-        sys::seqpacket::send(theirs, &serde_json::to_vec(message).unwrap(), &[]).unwrap();
+    fn answer(theirs: &OwnedFd, seq: u64, message: &FromKeeper) {
+        wire::send(theirs, seq, message, &[]).unwrap();
     }
 
     #[tokio::test]
@@ -261,6 +270,21 @@ mod tests {
         assert!(matches!(waiting.await.unwrap(), Err(Error::KeeperLost { .. })));
         let later = drop_zygote(&client, Duration::from_secs(60)).await.unwrap();
         assert!(matches!(later, Err(Error::KeeperLost { .. })));
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_not_understood_fails_its_own_request_only() {
+        let (client, _events, theirs) = keeper();
+        let waiting = [(); 2].map(|()| drop_zygote(&client, Duration::from_secs(60)));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        // The second request's, with nothing behind its header.
+        sys::seqpacket::send(&theirs, &[2, 0, 0, 0, 0, 0, 0, 0, 0], &[]).unwrap();
+        sys::seqpacket::send(&theirs, &[7; 200_000], &[]).unwrap();
+        answer(&theirs, 1, &FromKeeper::Reply(Reply::Done));
+        let [first, second] = waiting;
+        assert!(matches!(first.await.unwrap().unwrap().reply, Reply::Done));
+        assert!(matches!(second.await.unwrap(), Err(Error::Keeper { .. })));
+        assert!(!client.is_gone());
     }
 
     #[tokio::test]
@@ -280,9 +304,9 @@ mod tests {
         let (length, _) = tokio::task::spawn_blocking(move || {
             let received = sys::seqpacket::recv(&theirs, &mut buffer).unwrap();
             let pid = sandbox::ProcessIdentity { pid: 77, start_ticks: 1 };
-            answer(&theirs, &FromKeeper::Reply { seq: 1, reply: Reply::Spawned { pid } });
+            answer(&theirs, 1, &FromKeeper::Reply(Reply::Spawned { pid }));
             let id = "s0123456789ab".parse().unwrap();
-            answer(&theirs, &FromKeeper::Event(Event::Exited { id, pid: 77, main: false, status: Status::Code(4) }));
+            answer(&theirs, 0, &FromKeeper::Event(Event::Exited { id, pid: 77, main: false, status: Status::Code(4) }));
             (received.0, theirs)
         })
         .await

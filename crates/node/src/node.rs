@@ -10,7 +10,7 @@ mod checkpoint;
 mod cut;
 mod dial;
 mod discard;
-mod exec;
+pub(crate) mod exec;
 mod fork;
 mod host_mounts;
 mod images;

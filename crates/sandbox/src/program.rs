@@ -163,7 +163,8 @@ fn filter() -> Result<&'static [u64], Error> {
 }
 
 fn places(command: &Command, name: &str) -> io::Result<Vec<CString>> {
-    if name.contains('/') {
+    // Without a name there is no such program, in whatever directory.
+    if name.contains('/') || name.is_empty() {
         return Ok(vec![CString::new(name)?]);
     }
     let path = command.env.iter().rev().find(|(key, _)| key == "PATH").map_or(PATH_DEFAULT, |(_, value)| value);

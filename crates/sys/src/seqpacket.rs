@@ -32,9 +32,27 @@ pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> 
     if sent == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
 }
 
+/// One message as far as there was room for it.
+#[derive(Debug)]
+pub struct Received {
+    /// Bytes of the buffer that it takes. 0: the peer is gone.
+    pub length: usize,
+    /// Its descriptors, close-on-exec.
+    pub descriptors: Vec<OwnedFd>,
+    /// Whether all of it, descriptors included, is here.
+    pub whole: bool,
+}
+
 /// Receives one message into `buffer`: its length and its descriptors (close-on-exec). Length 0: the peer is gone.
 /// `InvalidData` when the message or its descriptors did not fit; nothing leaks then.
 pub fn recv(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+    let Received { length, descriptors, whole } = recv_part(socket, buffer)?;
+    if whole { Ok((length, descriptors)) } else { Err(io::ErrorKind::InvalidData.into()) }
+}
+
+/// As [`recv`]; of a message that did not fit it gives the part that did, so that the sender can be answered. Descriptors do not fit if this
+/// process has too many open.
+pub fn recv_part(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Received> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let message = rustix::io::retry_on_intr(|| {
@@ -46,10 +64,8 @@ pub fn recv(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<(usize, Vec<Owne
             descriptors.extend(received);
         }
     }
-    if message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
-        return Err(io::ErrorKind::InvalidData.into());
-    }
-    Ok((message.bytes, descriptors))
+    let whole = !message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
+    Ok(Received { length: message.bytes, descriptors, whole })
 }
 
 #[cfg(test)]
@@ -70,6 +86,10 @@ mod tests {
         let (a, b) = pair().unwrap();
         send(&a, b"hello", &[]).unwrap();
         assert_eq!(recv(&b, &mut [0; 2]).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        send(&a, b"hello", &[]).unwrap();
+        let mut buffer = [0; 2];
+        let part = recv_part(&b, &mut buffer).unwrap();
+        assert_eq!((part.length, part.whole, &buffer), (2, false, b"he"));
     }
 
     #[test]

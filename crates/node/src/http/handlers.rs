@@ -15,15 +15,15 @@ use axum::{
 };
 use base::{
     id::{SandboxId, TemplateName},
-    limits::{READY_TIMEOUT_MS_MAX, SANDBOXES_PER_REQUEST_MAX},
+    limits::SANDBOXES_PER_REQUEST_MAX,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::sync::{mpsc, oneshot};
 
-use super::error_detail;
+use super::{error_detail, spec};
 use crate::{
     error::{Error, Result},
-    node::{Node, Progress, volumes::check_mount_points},
+    node::{Node, Progress},
 };
 
 type Shared = State<Arc<Node>>;
@@ -82,7 +82,7 @@ pub(super) async fn remove_template(State(node): Shared, Path(name): Path<String
 
 /// Builds, and tells how far it is, line by line. A client that hangs up cancels.
 pub(super) async fn build(State(node): Shared, Request(spec): Request<TemplateSpec>) -> Result<Response> {
-    check_spec(&spec)?;
+    spec::check(&spec)?;
     let (sender, events) = mpsc::unbounded_channel();
     let progress = Progress::to(sender.clone());
     tokio::spawn(async move {
@@ -108,23 +108,6 @@ pub(super) fn json_lines<T: Serialize + Send + 'static>(mut events: mpsc::Unboun
         }
     });
     ([(header::CONTENT_TYPE, "application/x-ndjson")], stream(body)).into_response()
-}
-
-pub(super) fn check_spec(spec: &TemplateSpec) -> Result<()> {
-    let invalid = |message: &str| Err(Error::Invalid { message: message.to_owned(), hint: None });
-    if spec.command.is_empty() {
-        return invalid("a template needs a command");
-    }
-    if !spec.cwd.starts_with('/') {
-        return invalid("the working directory must be an absolute path");
-    }
-    if !(1..=READY_TIMEOUT_MS_MAX).contains(&spec.ready_timeout_ms) {
-        return invalid("the ready timeout must be between 1 ms and an hour");
-    }
-    if spec.limits.memory_bytes == 0 || spec.limits.pids == 0 || spec.limits.cpu_millis == Some(0) {
-        return invalid("a limit of nothing lets no program start");
-    }
-    check_mount_points(&spec.mount_points)
 }
 
 pub(super) async fn run(

@@ -20,7 +20,10 @@ use hyper::body::Frame;
 use serde::Deserialize;
 use tokio::sync::mpsc;
 
-use super::handlers::{Request, check_spec, finish, parse};
+use super::{
+    handlers::{Request, finish, parse},
+    spec,
+};
 use crate::{
     error::Result,
     node::{Node, Parts},
@@ -91,7 +94,7 @@ pub(super) struct Import {
 pub(super) async fn import(State(node): Shared, Query(query): Query<Import>, body: Body) -> Result<Json<Checkpoint>> {
     let name: Option<TemplateName> = query.name.as_deref().map(parse).transpose()?;
     let (sender, parts) = mpsc::channel(PARTS);
-    let imported = finish(async move { node.import_checkpoint(name, query.replace, check_spec, parts).await });
+    let imported = finish(async move { node.import_checkpoint(name, query.replace, spec::check, parts).await });
     let (imported, ()) = tokio::join!(imported, pass_on(body, sender));
     imported.map(Json)
 }

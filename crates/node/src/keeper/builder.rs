@@ -21,7 +21,6 @@ use std::{
     time::Instant,
 };
 
-use base::limits::MESSAGE_BYTES_MAX;
 use process::{BuildSpec, CaptureSpec, ProgramState, RestoreSpec, Restored, Zygote, ZygoteFacts};
 use sandbox::Sandbox;
 use serde::{Deserialize, Serialize};
@@ -30,6 +29,7 @@ use super::{
     children::{Children, Role},
     message::{BuildZygote, ByFault, Parcel, Reply, RestoreZygote, Status},
     watch::{Source, Watched, Watcher},
+    wire,
 };
 
 /// What a builder tells the keeper.
@@ -166,9 +166,10 @@ impl Builders {
                 (Reply::Built { facts, pause_us, capture_us, build_us }, built, descriptors.next())
             }
             Some((Outcome::Refused { refusals }, _)) => (Reply::Refused { refusals }, None, None),
-            Some((Outcome::Failed { message }, _)) => (failed(message), None, None),
+            Some((Outcome::Failed { message }, _)) => (Reply::step_failed(message), None, None),
             Some((Outcome::Captured, _)) | None => {
-                (failed(format!("the builder of the zygote {status} without a result")), None, None)
+                let message = format!("the builder of the zygote {status} without a result");
+                (Reply::step_failed(message), None, None)
             }
         };
         Some(Finished { seq, reply, built, attached })
@@ -181,22 +182,17 @@ impl Builders {
     }
 }
 
-fn failed(message: String) -> Reply {
-    Reply::Failed { kind: super::message::FailureKind::Step, message }
-}
-
 fn send(socket: &OwnedFd, outcome: &Outcome, descriptors: &[OwnedFd]) -> Result<(), Box<dyn Error>> {
     let descriptors: Vec<_> = descriptors.iter().map(|fd| fd.as_fd()).collect();
-    Ok(sys::seqpacket::send(socket, &serde_json::to_vec(outcome)?, &descriptors)?)
+    Ok(wire::send(socket, 0, outcome, &descriptors)?)
 }
 
 fn receive(socket: &OwnedFd) -> Option<(Outcome, Vec<OwnedFd>)> {
-    let mut buffer = vec![0; MESSAGE_BYTES_MAX];
     // The builder may have ended without a word: never wait for one.
     rustix::io::ioctl_fionbio(socket, true).ok()?;
-    let (length, descriptors) = sys::seqpacket::recv(socket, &mut buffer).ok().filter(|(length, _)| *length > 0)?;
-    let outcome = serde_json::from_slice(&buffer[..length])
-        .unwrap_or_else(|error| Outcome::Failed { message: format!("the builder is not understood: {error}") });
+    let wire::Received { body, descriptors, .. } = wire::receive(socket, &mut vec![0; wire::BUFFER_BYTES]).ok()??;
+    let outcome =
+        body.unwrap_or_else(|problem| Outcome::Failed { message: format!("the builder is not understood: {problem}") });
     Some((outcome, descriptors))
 }
 

@@ -1,6 +1,6 @@
-//! What server and keeper say to each other: one JSON document per SEQPACKET message, descriptors beside it.
+//! What server and keeper say to each other, as [`super::wire`] sends it.
 //!
-//! Every request has a `seq` that its reply repeats; replies may come in any order. Events come unasked.
+//! Every request has a number that its reply repeats; replies may come in any order. Events come unasked.
 
 use std::path::PathBuf;
 
@@ -112,6 +112,8 @@ pub(crate) enum FailureKind {
     ProgramMissing,
     /// The program to run is there, but may not be executed.
     ProgramNotExecutable,
+    /// The kernel does not take that much of arguments and environment.
+    ArgumentsTooLong,
     /// A step failed.
     Step,
 }
@@ -186,21 +188,12 @@ pub(crate) enum Event {
     ZygoteLost { zygote: u64, status: Status },
 }
 
-/// One message of the server.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct ToKeeper {
-    /// Repeated by the reply.
-    pub(crate) seq: u64,
-    /// What is asked.
-    pub(crate) request: Request,
-}
-
 /// One message of the keeper.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum FromKeeper {
-    /// To the request `seq`.
-    Reply { seq: u64, reply: Reply },
-    /// Unasked.
+    /// To the request of its number.
+    Reply(Reply),
+    /// Unasked; it has no number.
     Event(Event),
 }
 
@@ -212,7 +205,12 @@ impl Reply {
 
     /// A failed step, with the whole chain of causes.
     pub(crate) fn failed(error: &dyn std::error::Error) -> Self {
-        Self::Failed { kind: FailureKind::Step, message: crate::error::chain(error) }
+        Self::step_failed(crate::error::chain(error))
+    }
+
+    /// A failed step, in words.
+    pub(crate) fn step_failed(message: String) -> Self {
+        Self::Failed { kind: FailureKind::Step, message }
     }
 
     /// A program that was not started.
@@ -224,6 +222,7 @@ impl Reply {
         let kind = match errno {
             Some(Errno::NOENT) => FailureKind::ProgramMissing,
             Some(Errno::ACCESS | Errno::NOEXEC) => FailureKind::ProgramNotExecutable,
+            Some(Errno::TOOBIG) => FailureKind::ArgumentsTooLong,
             Some(_) | None => FailureKind::Step,
         };
         Self::Failed { kind, message: crate::error::chain(error) }
@@ -242,13 +241,9 @@ mod tests {
     #[test]
     fn a_message_says_on_the_wire_what_the_types_say() {
         let id: SandboxId = "s0123456789ab".parse().unwrap();
-        let start =
-            ToKeeper { seq: 3, request: Request::Start { zygote: 1, id: id.clone(), start: 2, stepping: false } };
+        let start = Request::Start { zygote: 1, id: id.clone(), start: 2, stepping: false };
         let json = serde_json::to_string(&start).unwrap();
-        assert_eq!(
-            json,
-            r#"{"seq":3,"request":{"Start":{"zygote":1,"id":"s0123456789ab","start":2,"stepping":false}}}"#
-        );
+        assert_eq!(json, r#"{"Start":{"zygote":1,"id":"s0123456789ab","start":2,"stepping":false}}"#);
         let event = FromKeeper::Event(Event::Exited { id, pid: 7, main: true, status: Status::Signal(9) });
         let json = serde_json::to_string(&event).unwrap();
         assert!(matches!(

@@ -193,7 +193,7 @@ impl Zygotes {
         self.by_number
             .values_mut()
             .flat_map(|held| held.requested.extract_if(|_, requested| died(requested)).collect::<Vec<_>>())
-            .map(|(_, requested)| (requested.seq, step_failed(status.in_start())))
+            .map(|(_, requested)| (requested.seq, Reply::step_failed(status.in_start())))
             .collect()
     }
 
@@ -213,10 +213,6 @@ fn target<'a>(sandbox: &'a sandbox::Sandbox, stdio: &'a [OwnedFd; 3]) -> Target<
         cgroup: sandbox.cgroup_fd(),
         stdio: [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()],
     }
-}
-
-fn step_failed(message: String) -> Reply {
-    Reply::Failed { kind: super::message::FailureKind::Step, message }
 }
 
 impl Held {
@@ -249,7 +245,7 @@ impl Held {
 
     fn release(&mut self, start: u64, seq: u64) -> Option<(u64, Reply)> {
         let Some(Parked { copy, gate }) = self.parked.remove(&start) else {
-            return Some((seq, step_failed("the copy that was forked ahead has ended".to_owned())));
+            return Some((seq, Reply::step_failed("the copy that was forked ahead has ended".to_owned())));
         };
         match gate.open() {
             Ok(()) => {
@@ -305,7 +301,7 @@ impl Held {
     fn failed(&mut self, start: u64, step: &str, errno: i32) -> Option<(u64, Reply)> {
         // Nobody waits for a parked copy: whoever releases it is told that it has ended.
         self.parked.remove(&start);
-        self.answer(start, step_failed(format!("{step}: {}", io::Error::from_raw_os_error(errno))))
+        self.answer(start, Reply::step_failed(format!("{step}: {}", io::Error::from_raw_os_error(errno))))
     }
 
     fn answer(&mut self, start: u64, reply: Reply) -> Option<(u64, Reply)> {

@@ -1,9 +1,10 @@
 //! Commands in a running sandbox, with pipes or with a terminal, as a stream of frames.
 
+mod check;
 mod stream;
 mod terminal;
 
-use std::{os::fd::OwnedFd, sync::Arc};
+use std::{collections::HashSet, os::fd::OwnedFd, sync::Arc};
 
 use api::{ExecRequest, TemplateSpec};
 use base::id::SandboxId;
@@ -17,6 +18,7 @@ use crate::{
     keeper::message::{Reply, Request, Status},
 };
 
+pub(crate) use check::{check, check_path};
 pub(super) use stream::Streams;
 
 /// What every program gets to see; a template's own variables come on top.
@@ -28,14 +30,15 @@ const ENVIRONMENT: [(&str, &str); 4] = [
 ];
 
 /// A command as the engine takes it: the common environment, then the template's, then `env`.
-pub(super) fn command(spec: &TemplateSpec, argv: Vec<String>, env: &[(String, String)], cwd: Option<&str>) -> Command {
+pub(crate) fn command(spec: &TemplateSpec, argv: Vec<String>, env: &[(String, String)], cwd: Option<&str>) -> Command {
     let common = ENVIRONMENT.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-    let mut merged: Vec<(String, String)> = Vec::new();
-    for (name, value) in common.chain(spec.env.iter().cloned()).chain(env.iter().cloned()) {
-        merged.retain(|(other, _)| *other != name);
-        merged.push((name, value));
-    }
-    Command { argv, env: merged, cwd: cwd.unwrap_or(&spec.cwd).to_owned(), tty: false }
+    let all: Vec<_> = common.chain(spec.env.iter().cloned()).chain(env.iter().cloned()).collect();
+    // Of thousands, and of many with one name, as fast as of a few: the last one of each counts, in its place.
+    let mut seen = HashSet::new();
+    let mut last: Vec<bool> = all.iter().rev().map(|(name, _)| seen.insert(name.as_str())).collect();
+    last.reverse();
+    let env = all.iter().zip(last).filter(|(_, last)| *last).map(|(variable, _)| variable.clone()).collect();
+    Command { argv, env, cwd: cwd.unwrap_or(&spec.cwd).to_owned(), tty: false }
 }
 
 /// A command that runs.
@@ -49,9 +52,6 @@ pub(crate) struct Exec {
 impl Node {
     /// Starts a command in a sandbox that runs.
     pub(crate) async fn exec(self: &Arc<Self>, id: &SandboxId, request: ExecRequest) -> Result<Exec> {
-        if request.command.is_empty() {
-            return Err(Error::Invalid { message: "no command is given".to_owned(), hint: None });
-        }
         let (init, spec) = {
             let state = self.state();
             let record = state.sandbox(id)?;
@@ -64,6 +64,7 @@ impl Node {
             (record.init, state.spec_of(record)?)
         };
         let mut command = command(&spec, request.command, &request.env, request.cwd.as_deref());
+        check(&command)?;
         let (streams, stdio) = match request.terminal {
             Some(size) => {
                 command.tty = true;

@@ -13,6 +13,7 @@ mod ahead;
 mod burst;
 mod cancel;
 mod checkpoint;
+mod commands;
 mod crash;
 mod disk;
 mod failures;
@@ -54,6 +55,7 @@ fn main() {
     cases.extend(peers::cases());
     cases.extend(isolation::cases());
     cases.extend(output::cases());
+    cases.extend(commands::cases());
     cases.extend(limits::cases());
     cases.extend(failures::cases());
     cases.extend(requests::cases());
