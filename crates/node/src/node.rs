@@ -14,6 +14,7 @@ pub(crate) mod exec;
 mod fork;
 mod host_mounts;
 mod images;
+mod in_use;
 mod inspect;
 mod logs;
 mod orphans;

@@ -110,7 +110,7 @@ pub(crate) struct SandboxRecord {
     /// Why its program was stopped, if the pager did it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
-    /// What it was started from, if that need not be a template of this node.
+    /// What it was started from. Nodes of before have written it down of resumed sandboxes only: of others it is then their template's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) spec: Option<TemplateSpec>,
     /// When it was paused, in milliseconds since 1970, if that is so or under way.
@@ -307,6 +307,26 @@ mod tests {
             // Version 0 means what 1 does.
             assert!(is_refused(&flipped) || bit == 48, "bit {bit}");
         }
+    }
+
+    #[test]
+    fn a_record_carries_what_its_sandbox_was_started_from() {
+        let spec = TemplateSpec {
+            name: "geo".parse().unwrap(),
+            image: api::Image::Host,
+            command: vec!["x".into()],
+            env: vec![("A".into(), "1".into())],
+            cwd: "/work".into(),
+            ready: api::Ready::Listening,
+            ready_timeout_ms: 1,
+            limits: api::Limits::default(),
+            mount_points: Vec::new(),
+        };
+        let described = SandboxRecord { spec: Some(spec), ..sandbox() };
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("record");
+        write(&path, &described, Durability::Process).unwrap();
+        assert_eq!(read::<SandboxRecord>(&path).unwrap(), Some(described));
     }
 
     #[test]

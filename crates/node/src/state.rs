@@ -6,6 +6,7 @@
 //!                        build failed |   +------ begin_build ---+----------------------+
 //!                                     v
 //!                  what it was before: none, Ready (its old zygote), Lost
+//!           of a checkpoint: Ready --replaced--> Lost; Building of what was replaced meanwhile --finish_build--> Lost
 //!
 //! sandbox:   claimed --(program started, record written)--> Running --program ended--> Exited
 //!               |                                              \---- all gone -------> Lost
@@ -23,6 +24,7 @@ mod templates;
 #[cfg(test)]
 mod tests;
 mod volumes;
+mod zygotes;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
@@ -92,12 +94,14 @@ struct Template {
     /// What is being built, for lists, while there is no record.
     building: Option<api::TemplateSpec>,
     phase: Phase,
+    /// What its checkpoint was replaced by, if that was done on this node: sandboxes are started from that next.
+    replaced_by: Option<String>,
     learning: ahead::Learning,
 }
 
 impl Template {
     fn new(record: Option<TemplateRecord>, last_use: u64, phase: Phase) -> Self {
-        Self { record, last_use, building: None, phase, learning: ahead::Learning::default() }
+        Self { record, last_use, building: None, phase, replaced_by: None, learning: ahead::Learning::default() }
     }
 }
 
@@ -147,8 +151,8 @@ pub(crate) enum Readiness {
     Ready(Box<Startable>),
     /// Someone builds it: ask again when the state has changed.
     Building,
-    /// Its zygote is gone and has to be built again from this record.
-    Lost(Box<TemplateRecord>),
+    /// Its zygote is gone, or of a checkpoint that was `replaced`: it has to be built again from this record.
+    Lost { record: Box<TemplateRecord>, replaced: bool },
 }
 
 /// All of it.
@@ -179,6 +183,12 @@ pub(crate) struct State {
     /// Something in them began to run whose limits are not bound yet.
     unbound: BTreeSet<SandboxId>,
     next_number: u64,
+    /// Checkpoints that were replaced on this node.
+    replacements: u64,
+    /// How often each zygote of a template is in use.
+    zygotes_in_use: BTreeMap<u64, usize>,
+    /// Zygotes that are dropped when nothing uses them any more.
+    retired: BTreeSet<u64>,
 }
 
 impl State {
@@ -219,6 +229,9 @@ impl State {
             starts_in_flight: 0,
             held: Vec::new(),
             next_number: 1,
+            replacements: 0,
+            zygotes_in_use: BTreeMap::new(),
+            retired: BTreeSet::new(),
         }
     }
 

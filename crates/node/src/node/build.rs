@@ -279,9 +279,9 @@ impl Node {
             self.drop_zygote(zygote.number).await;
             return Err(error);
         }
-        let (previous, blanks) = self.state().finish_build(record, zygote);
-        if let Some(previous) = previous {
-            self.drop_zygote(previous.number).await;
+        let (unused, blanks) = self.state().finish_build(record, zygote);
+        for zygote in unused {
+            self.retire_zygote(zygote.number).await;
         }
         self.discard_blanks(blanks).await;
         let unused = earlier.map(|earlier| earlier.layers()).unwrap_or_default();
@@ -301,12 +301,14 @@ impl Node {
         let directory = self.config.template_dir(name);
         let _ = std::fs::remove_file(directory.join(RECORD));
         if let Some(zygote) = zygote {
-            self.drop_zygote(zygote.number).await;
+            self.retire_zygote(zygote.number).await;
         }
         self.discard_blanks(blanks).await;
-        let unused = self.state().unused(layers);
+        // A start that is under way keeps the layers that it stands on.
+        let left = std::fs::read_dir(&directory).into_iter().flatten().flatten().map(|entry| entry.path());
+        let unused = self.state().unused(layers.into_iter().chain(left).collect());
         self.remove_layers(unused).await;
-        remove_quietly(&directory).await;
+        let _ = std::fs::remove_dir(&directory);
         self.changed();
         Ok(())
     }

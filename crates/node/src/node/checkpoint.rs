@@ -22,12 +22,13 @@ use super::{
     build::Built,
     cut::{self, Cut},
     images::{random_suffix, remove_quietly},
+    in_use::InUse,
 };
 use crate::{
     durable::{Checkpoint, Counts, Storing, Writing, realm},
     error::{Context, Error, Result},
     keeper::message::BuildZygote,
-    records::{SandboxRecord, TemplateRecord},
+    records::SandboxRecord,
     state::{FORK_LAYER, RestoredZygote},
 };
 
@@ -118,7 +119,19 @@ impl Node {
         });
         let spec = api::TemplateSpec { name, ..spec };
         let taken = self.keep(Keep { record: &record, spec, hold: false, commit }, progress).await?;
+        self.supersede(&taken).await;
         Ok(self.as_seen_here(taken))
+    }
+
+    /// What this node has restored of an earlier checkpoint of that name starts nothing any more. Its sandboxes go on.
+    pub(super) async fn supersede(self: &Arc<Self>, newer: &api::Checkpoint) {
+        let (zygote, blanks) = self.state().replaced(&newer.name, &newer.manifest);
+        if let Some(zygote) = zygote {
+            tracing::info!(name = %newer.name, "the checkpoint was replaced: the next start restores what it is now");
+            self.retire_zygote(zygote.number).await;
+            self.changed();
+        }
+        self.discard_blanks(blanks).await;
     }
 
     /// Captures a sandbox and writes it into the store.
@@ -147,7 +160,7 @@ impl Node {
         fs::create_dir_all(directory).at("create", directory)?;
         let (base, restored, zygote) = {
             let mut state = self.state();
-            let base = state.parked_zygote(&record.template);
+            let base = self.use_parked(&mut state, &record.template);
             let restored = state.restored_zygote(&record.template);
             (base, restored, state.number())
         };
@@ -161,7 +174,7 @@ impl Node {
             main: record.main,
             streams: self.streams(&self.open_output(&record.id)?)?,
             earlier_arena: record.arena,
-            base,
+            base: base.as_ref().map(InUse::number),
             layers: record.layers.clone(),
             layer_dest: layer.clone(),
             describe: true,
@@ -196,6 +209,7 @@ impl Node {
             }
             Err(error) => Err(error),
         };
+        drop(base);
         self.drop_zygote(zygote).await;
         let unused = self.state().unhold(&record.layers);
         self.remove_layers(unused).await;
@@ -234,12 +248,7 @@ impl Node {
 
     /// With what this node has to say about it.
     pub(super) fn as_seen_here(&self, checkpoint: api::Checkpoint) -> api::Checkpoint {
-        // Its manifest may have been amended since it was restored here. One with volumes that was replaced is restored anew by itself.
-        let hides = |template: &TemplateRecord| match template.checkpoint {
-            None => true,
-            Some(_) => template.created_ms != checkpoint.created_ms && template.volumes.is_empty(),
-        };
-        let hidden = self.state().template_record(&checkpoint.name).is_some_and(hides);
+        let hidden = self.state().hides_checkpoint(&checkpoint.name, checkpoint.created_ms);
         api::Checkpoint { hidden, ..checkpoint }
     }
 

@@ -167,6 +167,10 @@ impl Node {
             };
             // Two sandboxes that stood on it may have gone at once: then the other one's removal was faster.
             remove_quietly(&directory).await;
+            if let Some(template) = directory.parent().filter(|_| directory.starts_with(self.config.templates_dir())) {
+                // Of one that was removed while something stood on its layers, they were all that was left.
+                let _ = std::fs::remove_dir(template);
+            }
         }
     }
 }

@@ -24,6 +24,7 @@ use super::{
     build::Built,
     cut::{self, Cut},
     images::remove_quietly,
+    in_use::InUse,
     start::Source,
     volumes,
 };
@@ -50,11 +51,12 @@ impl Node {
         // So that little is left to be written while it stands still.
         self.commit_written(id, &volumes).await?;
         let alone = self.alone(id).await;
-        let (record, base, point, zygote) = {
+        let (record, spec, base, point, zygote) = {
             let mut state = self.state();
             let record = state.running(id)?.clone();
-            let base = state.parked_zygote(&record.template);
-            (record, base, state.claim(), state.number())
+            let spec = state.spec_of(&record)?;
+            let base = self.use_parked(&mut state, &record.template);
+            (record, spec, base, state.claim(), state.number())
         };
         let directory = self.config.sandbox_dir(&point);
         let layer = directory.join(FORK_LAYER);
@@ -65,7 +67,7 @@ impl Node {
             main: record.main,
             streams: self.streams(&self.open_output(id)?)?,
             earlier_arena: record.arena,
-            base,
+            base: base.as_ref().map(InUse::number),
             layers: record.layers.clone(),
             layer_dest: layer.clone(),
             describe: false,
@@ -80,11 +82,12 @@ impl Node {
         self.state().hold(&layers);
         self.state().release(&point);
         let (built, blanks) = self.build_beside_blanks(job, &layers, &record, request.count).await;
-        drop(alone);
+        drop((alone, base));
         let response = match built {
             Ok((Built { zygote: built, timings, .. }, cut)) => {
                 let source = Source {
                     template: record.template.clone(),
+                    spec,
                     parent: Some(id.clone()),
                     layers: layers.clone(),
                     pages: None,

@@ -14,6 +14,7 @@ use std::{
 
 use api::BuildTimings;
 use base::id::TemplateName;
+use store::heads::Head;
 use sys::uffd::Uffd;
 use tokio::{runtime::Handle, task::JoinHandle};
 
@@ -36,9 +37,7 @@ use crate::{
 impl Node {
     /// Makes a template of the checkpoint `name`; none if there is no such checkpoint.
     pub(super) async fn restore(self: &Arc<Self>, name: &TemplateName) -> Result<Option<()>> {
-        let Some((head, checkpoint)) = Checkpoint::find(&self.durable, name).await? else { return Ok(None) };
-        // Of many who look for it at once one may have restored it before another has found it.
-        self.state().begin_again(&checkpoint.spec)?;
+        let Some((head, checkpoint)) = self.begin_restore(name).await? else { return Ok(None) };
         let _admitted = Admitted::new(self, &checkpoint.spec.name);
         self.changed();
         let directory = self.config.template_dir(name);
@@ -54,6 +53,21 @@ impl Node {
             let _ = std::fs::remove_dir(&directory);
         }
         restored.map(Some)
+    }
+
+    /// Finds a checkpoint and admits its restore. If it is replaced from then on, what is restored counts as lost.
+    async fn begin_restore(&self, name: &TemplateName) -> Result<Option<(Head, Checkpoint)>> {
+        loop {
+            let before = self.state().replacements();
+            let Some((head, checkpoint)) = Checkpoint::find(&self.durable, name).await? else { return Ok(None) };
+            let mut state = self.state();
+            // If one was replaced meanwhile it may be this one.
+            if state.replacements() == before {
+                // Of many who look for it at once one may have restored it before another has found it.
+                state.begin_again(&checkpoint.spec)?;
+                return Ok(Some((head, checkpoint)));
+            }
+        }
     }
 
     async fn restore_into(self: &Arc<Self>, checkpoint: &Checkpoint, manifest: String, own: &[PathBuf]) -> Result<()> {

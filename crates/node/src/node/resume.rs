@@ -152,6 +152,7 @@ impl Node {
         let blank = self.try_create(id, &layers, limits, Some(paused.machine.clone())).await?;
         let source = Source {
             template: paused.template().clone(),
+            spec: paused.spec().clone(),
             parent: paused.parent.clone(),
             layers: layers.clone(),
             pages: template.pages.clone(),

@@ -7,12 +7,14 @@
 
 use std::{path::PathBuf, sync::Arc, time::Instant};
 
-use api::{Interpreter, RunRequest, RunResponse, SandboxState, VolumeMount};
+use api::{Interpreter, RunRequest, RunResponse, SandboxState, TemplateSpec, VolumeMount};
 use base::id::{SandboxId, TemplateName};
 use sandbox::{Machine, ProcessIdentity};
 use tokio::{sync::oneshot, task::JoinSet};
 
-use super::{CREATE_DEADLINE, Node, START_DEADLINE, cut::Cut, engine_limits, now_ms, unexpected, volumes};
+use super::{
+    CREATE_DEADLINE, Node, START_DEADLINE, cut::Cut, engine_limits, in_use::InUse, now_ms, unexpected, volumes,
+};
 use crate::{
     config::RECORD,
     error::{Context, Error, Result, chain},
@@ -26,6 +28,8 @@ use crate::{
 #[derive(Debug, Clone)]
 pub(super) struct Source {
     pub(super) template: TemplateName,
+    /// What they are started from, in each one's record from then on: the template may be removed or built anew.
+    pub(super) spec: TemplateSpec,
     pub(super) parent: Option<SandboxId>,
     pub(super) layers: Vec<PathBuf>,
     pub(super) pages: Option<String>,
@@ -46,9 +50,10 @@ impl Source {
             layers: record.layers(),
             pages: record.pages,
             cut: Cut::kept(&record.volumes, &request.volumes),
-            template: record.spec.name,
+            template: record.spec.name.clone(),
             parent: None,
-            limits: record.spec.limits,
+            limits: record.spec.limits.clone(),
+            spec: record.spec,
             zygote: number,
             arena,
             interpreter: request.interpreter,
@@ -65,6 +70,17 @@ impl Source {
 /// Whether the start failed only because the zygote, or the keeper that holds it, died under it, or is of a checkpoint that was replaced.
 fn lost_its_zygote(error: &Error) -> bool {
     matches!(error, Error::ZygoteGone { .. } | Error::KeeperLost { .. } | Error::StateGone { .. })
+}
+
+/// What the user is told of a template that had no zygote.
+fn built_again(name: &TemplateName, replaced: bool, began: Instant) -> String {
+    let ms = began.elapsed().as_millis();
+    match replaced {
+        true => format!("checkpoint {name} was replaced: what it is now was restored on this node in {ms} ms"),
+        false => format!(
+            "the zygote of template {name} was gone (the node or its keeper was restarted, or it was killed) and was built again in {ms} ms"
+        ),
+    }
 }
 
 /// Counts a start as under way while it lives, so that the pool keeps out of its way.
@@ -88,7 +104,7 @@ impl Drop for InFlight<'_> {
 impl Node {
     /// Starts `request.count` sandboxes. Failures of single starts are in the response.
     pub(crate) async fn run(self: &Arc<Self>, name: &TemplateName, request: &RunRequest) -> Result<RunResponse> {
-        let (startable, notices) = self.startable(name).await?;
+        let (startable, _in_use, notices) = self.startable(name).await?;
         volumes::check(&startable.record.spec.mount_points, &request.volumes)?;
         let began = Instant::now();
         let source = Source::of_template(startable, request);
@@ -108,7 +124,7 @@ impl Node {
         lost: Vec<Error>,
         mut response: RunResponse,
     ) -> RunResponse {
-        let (startable, notices) = match self.startable(name).await {
+        let (startable, _in_use, notices) = match self.startable(name).await {
             Ok(again) => again,
             Err(error) => {
                 response.failures.extend(std::iter::repeat_n(error_detail(&error), lost.len()));
@@ -137,12 +153,12 @@ impl Node {
     }
 
     /// The template as soon as it is ready, and what the user should know about it.
-    async fn startable(self: &Arc<Self>, name: &TemplateName) -> Result<(Startable, Vec<String>)> {
+    async fn startable(self: &Arc<Self>, name: &TemplateName) -> Result<(Startable, Option<InUse>, Vec<String>)> {
         let mut notices = Vec::new();
         let mut changes = self.changes.subscribe();
         loop {
             changes.mark_unchanged();
-            let readiness = self.state().readiness(name);
+            let readiness = self.readiness(name);
             if let Err(Error::NoTemplate(_)) = readiness {
                 let began = Instant::now();
                 match self.restore(name).await {
@@ -157,16 +173,14 @@ impl Node {
                 }
                 continue;
             }
-            match readiness? {
-                Readiness::Ready(startable) => return Ok((*startable, notices)),
+            let (readiness, in_use) = readiness?;
+            match readiness {
+                Readiness::Ready(startable) => return Ok((*startable, in_use, notices)),
                 Readiness::Building => drop(changes.changed().await),
-                Readiness::Lost(record) => {
+                Readiness::Lost { record, replaced } => {
                     let began = Instant::now();
                     match self.rebuild(*record).await {
-                        Ok(()) => notices.push(format!(
-                            "the zygote of template {name} was gone (the node or its keeper was restarted, or it was killed) and was built again in {} ms",
-                            began.elapsed().as_millis()
-                        )),
+                        Ok(()) => notices.push(built_again(name, replaced, began)),
                         // Someone else was faster.
                         Err(Error::TemplateBusy(_)) => {}
                         Err(error) => return Err(error),
@@ -291,7 +305,7 @@ impl Node {
             start_us: began.elapsed().as_micros() as u64,
             state: SandboxState::Running,
             reason: None,
-            spec: None,
+            spec: Some(source.spec.clone()),
             paused_ms: None,
             held: None,
             volumes,

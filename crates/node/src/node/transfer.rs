@@ -94,6 +94,8 @@ impl Node {
         remove_quietly(&directory).await;
         self.state().release(&point);
         let imported = imported.and_then(|(checkpoint, manifest)| to_api(&checkpoint, &manifest.to_string()));
-        imported.map(|checkpoint| self.as_seen_here(checkpoint))
+        let imported = imported?;
+        self.supersede(&imported).await;
+        Ok(self.as_seen_here(imported))
     }
 }

@@ -67,20 +67,72 @@ impl State {
     }
 
     /// A build succeeded. Returns what it replaces: the zygote to drop and the blanks to remove.
-    pub(crate) fn finish_build(
-        &mut self,
-        record: TemplateRecord,
-        zygote: ZygoteRef,
-    ) -> (Option<ZygoteRef>, Vec<Blank>) {
+    pub(crate) fn finish_build(&mut self, record: TemplateRecord, zygote: ZygoteRef) -> (Vec<ZygoteRef>, Vec<Blank>) {
         let name = record.spec.name.clone();
         let last_use = self.number();
         let new = Template::new(Some(record), last_use, Phase::Ready(zygote));
-        let previous = match self.templates.insert(name.clone(), new) {
-            Some(Template { phase: Phase::Building { previous }, .. }) => previous,
-            Some(Template { phase: Phase::Ready(zygote), .. }) => Some(zygote),
-            Some(Template { phase: Phase::Lost, .. }) | None => None,
-        };
-        (previous, self.pool.remove(&name).unwrap_or_default())
+        let mut unused = Vec::new();
+        if let Some(Template { phase, replaced_by, .. }) = self.templates.insert(name.clone(), new) {
+            match phase {
+                Phase::Building { previous } => unused.extend(previous),
+                Phase::Ready(zygote) => unused.push(zygote),
+                Phase::Lost => {}
+            }
+            if let Some(manifest) = replaced_by {
+                unused.extend(self.supersede(&name, &manifest));
+            }
+        }
+        (unused, self.pool.remove(&name).unwrap_or_default())
+    }
+
+    /// A checkpoint is `manifest` from now on: what was restored of an earlier one starts nothing any more. Returns what that leaves behind: the
+    /// zygote to retire and the blanks to remove.
+    pub(crate) fn replaced(&mut self, name: &TemplateName, manifest: &str) -> (Option<ZygoteRef>, Vec<Blank>) {
+        self.replacements += 1;
+        let unused = self.supersede(name, manifest);
+        let blanks = if unused.is_some() { self.pool.remove(name) } else { None };
+        (unused, blanks.unwrap_or_default())
+    }
+
+    /// How many checkpoints were replaced on this node so far.
+    pub(crate) fn replacements(&self) -> u64 {
+        self.replacements
+    }
+
+    /// Takes the zygote of a template whose checkpoint is `manifest` by now, unless it is of that.
+    fn supersede(&mut self, name: &TemplateName, manifest: &str) -> Option<ZygoteRef> {
+        let template = self.templates.get_mut(name)?;
+        let is_older =
+            template.record.as_ref().and_then(|record| record.checkpoint.as_ref()).is_some_and(|of| of != manifest);
+        match &mut template.phase {
+            Phase::Building { previous } => {
+                // What is being restored may be of an earlier one, too: it is looked at when it is there.
+                template.replaced_by = Some(manifest.to_owned());
+                if is_older { previous.take() } else { None }
+            }
+            Phase::Ready(zygote) if is_older => {
+                let zygote = zygote.clone();
+                template.replaced_by = Some(manifest.to_owned());
+                template.phase = Phase::Lost;
+                Some(zygote)
+            }
+            Phase::Ready(_) | Phase::Lost => None,
+        }
+    }
+
+    /// Whether `run NAME` starts something else than the checkpoint of this name that was taken at `created_ms`.
+    pub(crate) fn hides_checkpoint(&self, name: &TemplateName, created_ms: u64) -> bool {
+        let Some(template) = self.templates.get(name) else { return false };
+        let Some(record) = &template.record else { return false };
+        match (&record.checkpoint, &template.phase) {
+            (None, _) => true,
+            // It is restored anew by the next start.
+            (Some(_), Phase::Lost) => false,
+            // Its manifest may have been amended since it was restored here. One with volumes that was replaced is restored anew by itself.
+            (Some(_), Phase::Ready(_) | Phase::Building { .. }) => {
+                record.created_ms != created_ms && record.volumes.is_empty()
+            }
+        }
     }
 
     /// A build failed: the template is what it was before.
@@ -103,7 +155,9 @@ impl State {
             (Phase::Ready(zygote), Some(record)) => {
                 Ok(Readiness::Ready(Box::new(Startable { record: record.clone(), zygote: zygote.clone() })))
             }
-            (Phase::Lost, Some(record)) => Ok(Readiness::Lost(Box::new(record.clone()))),
+            (Phase::Lost, Some(record)) => {
+                Ok(Readiness::Lost { record: Box::new(record.clone()), replaced: template.replaced_by.is_some() })
+            }
             (Phase::Ready(_) | Phase::Lost, None) => Err(Error::NoTemplate(name.clone())),
         }
     }

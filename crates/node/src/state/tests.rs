@@ -162,7 +162,7 @@ fn a_zygote_that_dies_under_a_build_is_not_used_after_its_failure() {
     state.begin_build(&spec("a")).unwrap();
     assert_eq!(state.zygote_lost(1), None);
     state.abandon_build(&name("a"));
-    assert!(matches!(state.readiness(&name("a")), Ok(Readiness::Lost(_))));
+    assert!(matches!(state.readiness(&name("a")), Ok(Readiness::Lost { replaced: false, .. })));
 }
 
 #[test]
@@ -173,10 +173,82 @@ fn a_build_hands_over_what_it_replaces() {
     assert!(state.put_blank(&name("a"), old).is_none());
     state.begin_build(&spec("a")).unwrap();
     let (previous, blanks) = state.finish_build(record("a", "/t/layer-2"), zygote(2));
-    assert_eq!(previous.map(|zygote| zygote.number), Some(1));
+    assert_eq!(previous.iter().map(|zygote| zygote.number).collect::<Vec<_>>(), [1]);
     assert_eq!(blanks.iter().map(|blank| &blank.id).collect::<Vec<_>>(), [&old_id]);
     assert_eq!(state.zygote_lost(1), None, "of a zygote that is not used any more");
     assert_eq!(state.zygote_lost(2), Some(name("a")));
+}
+
+fn restored(of: &str) -> TemplateRecord {
+    TemplateRecord { checkpoint: Some(of.to_owned()), ..record("a", &format!("/t/{of}")) }
+}
+
+/// Whether a start takes this zygote; else whether it restores what a checkpoint was replaced by.
+fn starts(state: &State) -> Result<u64, bool> {
+    match state.readiness(&name("a")).unwrap() {
+        Readiness::Ready(ready) => Ok(ready.zygote.number),
+        Readiness::Lost { replaced, .. } => Err(replaced),
+        Readiness::Building => panic!("it is being built"),
+    }
+}
+
+#[test]
+fn what_was_restored_of_a_replaced_checkpoint_starts_nothing_more() {
+    let mut state = empty();
+    state.begin_again(&spec("a")).unwrap();
+    state.finish_build(restored("m1"), zygote(1));
+    let blank = blank(&mut state, &restored("m1").layers());
+    assert!(state.put_blank(&name("a"), blank).is_none());
+    let (unused, blanks) = state.replaced(&name("a"), "m1");
+    assert!(unused.is_none() && blanks.is_empty() && starts(&state) == Ok(1), "it is what it was restored of");
+    assert!(state.hides_checkpoint(&name("a"), 2) && !state.hides_checkpoint(&name("a"), 1));
+    let (unused, blanks) = state.replaced(&name("a"), "m2");
+    assert!(unused.is_some_and(|zygote| zygote.number == 1) && blanks.len() == 1);
+    assert!(starts(&state) == Err(true) && !state.hides_checkpoint(&name("a"), 2));
+    state.begin_again(&spec("a")).unwrap();
+    assert!(state.finish_build(restored("m2"), zygote(2)).0.is_empty());
+    assert_eq!(starts(&state), Ok(2));
+    let (unused, _) = state.replaced(&name("b"), "m3");
+    assert!(unused.is_none() && starts(&state) == Ok(2), "another name");
+}
+
+#[test]
+fn a_restore_of_what_is_replaced_meanwhile_counts_as_lost() {
+    let mut state = empty();
+    let before = state.replacements();
+    state.begin_again(&spec("a")).unwrap();
+    state.replaced(&name("a"), "m2");
+    assert_ne!(state.replacements(), before, "who looked for it before has to look again");
+    let (unused, _) = state.finish_build(restored("m1"), zygote(1));
+    assert!(unused.len() == 1 && starts(&state) == Err(true));
+    state.begin_again(&spec("a")).unwrap();
+    state.replaced(&name("a"), "m3");
+    assert!(state.finish_build(restored("m3"), zygote(3)).0.is_empty());
+    assert_eq!(starts(&state), Ok(3), "it was restored of the newer one already");
+    // A build that fails does not bring back what was replaced meanwhile.
+    state.begin_build(&spec("a")).unwrap();
+    assert!(state.replaced(&name("a"), "m4").0.is_some_and(|zygote| zygote.number == 3));
+    state.abandon_build(&name("a"));
+    assert_eq!(starts(&state), Err(true));
+}
+
+#[test]
+fn a_template_that_was_built_hides_checkpoints_of_its_name_and_stays() {
+    let mut state = ready("a", 1);
+    assert!(state.replaced(&name("a"), "m").0.is_none() && starts(&state) == Ok(1));
+    assert!(state.hides_checkpoint(&name("a"), 1) && !state.hides_checkpoint(&name("b"), 1));
+}
+
+#[test]
+fn a_retired_zygote_is_dropped_with_its_last_use() {
+    let mut state = empty();
+    assert!(state.retire_zygote(1), "nothing uses it");
+    state.use_zygote(2);
+    state.use_zygote(2);
+    assert!(!state.retire_zygote(2) && !state.end_zygote_use(2));
+    assert!(state.end_zygote_use(2));
+    state.use_zygote(3);
+    assert!(!state.end_zygote_use(3), "its template has it still");
 }
 
 #[test]
@@ -187,7 +259,7 @@ fn with_the_keeper_every_zygote_and_every_blank_is_lost_and_no_sandbox() {
     let blank_id = blank.id.clone();
     state.put_blank(&name("a"), blank);
     state.keeper_lost();
-    assert!(matches!(state.readiness(&name("a")), Ok(Readiness::Lost(_))));
+    assert!(matches!(state.readiness(&name("a")), Ok(Readiness::Lost { replaced: false, .. })));
     assert!(state.keeps(&kept) && state.records(&kept) && !state.keeps(&blank_id));
     assert_eq!(state.pool_info().ready, 0);
 }

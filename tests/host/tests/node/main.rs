@@ -14,6 +14,7 @@ mod burst;
 mod cancel;
 mod checkpoint;
 mod commands;
+mod copies;
 mod crash;
 mod disk;
 mod failures;
@@ -48,6 +49,7 @@ fn main() {
     cases.extend(burst::cases());
     cases.extend(live_fork::cases());
     cases.extend(checkpoint::cases());
+    cases.extend(copies::cases());
     cases.extend(pager::cases());
     cases.extend(twins::cases());
     cases.extend(pause::cases());

@@ -1,0 +1,158 @@
+//! Copies of sandboxes whose origin is not there any more, or is another one by now.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use pando_host_tests::{node::Node, runner::Case};
+
+use super::checkpoint::{Shared, take};
+
+pub(crate) fn cases() -> Vec<Case> {
+    vec![
+        Case::new("copies::a_fork_of_one_resumed_without_its_template_is_used_and_kept", || case(without_template)),
+        Case::new("copies::a_sandbox_keeps_its_description_when_its_template_gets_another", || case(rebuilt)),
+        Case::new("copies::run_starts_what_a_checkpoint_was_replaced_by", || case(replaced)),
+        Case::new("copies::run_beside_replacements_starts_none_older_than_itself", || case(replaced_beside_runs)),
+    ]
+}
+
+fn case(body: fn(&Shared, &mut Node) -> Result<()>) -> Result<()> {
+    let shared = Shared::new()?;
+    let mut node = shared.node()?;
+    node.build_geo("geo", &["--nidx", "4"])?;
+    body(&shared, &mut node).with_context(|| format!("log of the node:\n{}", node.log_tail()))?;
+    node.finish()
+}
+
+fn write(node: &Node, id: &str, value: &str) -> Result<()> {
+    node.ask(id, &format!("POST /write?key=note&value={value}")).map(drop)
+}
+
+fn expect(node: &Node, id: &str, value: &str) -> Result<()> {
+    let state = node.ask(id, "GET /state")?;
+    ensure!(state["values"]["note"] == value && state["hostname"] == id, "{id} is not of {value}: {state}");
+    Ok(())
+}
+
+fn run(node: &Node, name: &str) -> Result<String> {
+    Ok(node.run(name, 1)?[0].id.to_string())
+}
+
+fn fork(node: &Node, id: &str) -> Result<String> {
+    let forked = node.json(&["fork", id, "--json"])?;
+    Ok(forked["sandboxes"][0]["id"].as_str().context("no copy")?.to_owned())
+}
+
+fn without_template(_: &Shared, node: &mut Node) -> Result<()> {
+    let id = run(node, "geo")?;
+    write(node, &id, "kept")?;
+    node.ok(&["pause", &id])?;
+    node.ok(&["template", "rm", "geo"])?;
+    node.ok(&["resume", &id])?;
+    let first = fork(node, &id)?;
+    node.ok(&["rm", &id])?;
+    for copy in [fork(node, &first)?, first] {
+        expect(node, &copy, "kept")?;
+        ensure!(node.shell(&copy, "echo fine")? == "fine\n", "{copy}: exec");
+        // A node that is started again knows it from its record.
+        node.kill_server()?;
+        node.start_server()?;
+        take(node, &copy, "of-it")?;
+        let started = run(node, "of-it")?;
+        expect(node, &started, "kept")?;
+        node.ok(&["rm", &started])?;
+        node.ok(&["template", "rm", "of-it"])?;
+        node.ok(&["checkpoint", "rm", "of-it"])?;
+        node.ok(&["pause", &copy])?;
+        node.ok(&["resume", &copy])?;
+        expect(node, &copy, "kept")?;
+    }
+    Ok(())
+}
+
+fn rebuilt(_: &Shared, node: &mut Node) -> Result<()> {
+    let build = |value: &str| {
+        let variable = format!("WHICH={value}");
+        let service = node.program("geo.py");
+        let command = ["--port", "8080", "--env", &variable, "--", "/usr/bin/python3", &service, "--nidx", "4"];
+        node.ok(&[&["template", "build", "which"], &command[..]].concat())
+    };
+    build("first")?;
+    let id = run(node, "which")?;
+    build("second")?;
+    for of_first in [fork(node, &id)?, id] {
+        ensure!(node.shell(&of_first, "echo $WHICH")? == "first\n", "{of_first} has the description of a later build");
+    }
+    ensure!(node.shell(&run(node, "which")?, "echo $WHICH")? == "second\n", "a sandbox of the second");
+    Ok(())
+}
+
+fn replaced(shared: &Shared, node: &mut Node) -> Result<()> {
+    let source = run(node, "geo")?;
+    write(node, &source, "first")?;
+    take(node, &source, "warm")?;
+    let old = run(node, "warm")?;
+    write(node, &source, "second")?;
+    let taken = node.pando(&["checkpoint", &source, "--name", "warm", "--replace"])?;
+    ensure!(taken.code == 0 && !taken.stderr.contains("template rm"), "{taken}");
+    ensure!(!node.ok(&["checkpoint", "ls"])?.contains("hidden"), "it is what runs");
+    let started = node.json(&["run", "warm", "--json"])?;
+    ensure!(
+        started["notices"][0].as_str().is_some_and(|notice| notice.contains("was replaced")),
+        "not told: {started}"
+    );
+    let new = started["sandboxes"][0]["id"].as_str().context("not started")?.to_owned();
+    expect(node, &new, "second")?;
+    // What began with the old one goes on, with all that it can do.
+    expect(node, &old, "first")?;
+    let copy = fork(node, &old)?;
+    expect(node, &copy, "first")?;
+    ensure!(node.ask(&copy, "GET /verify")?["intact"] == true && node.shell(&old, "echo fine")? == "fine\n", "old");
+    // Also if it takes the place of what it was itself started from.
+    write(node, &new, "third")?;
+    node.ok(&["checkpoint", &new, "--name", "warm", "--replace"])?;
+    expect(node, &run(node, "warm")?, "third")?;
+    // And by a file.
+    write(node, &new, "fourth")?;
+    take(node, &new, "other")?;
+    let file = shared.0.join("other.pando").display().to_string();
+    node.ok(&["checkpoint", "export", "other", &file])?;
+    node.ok(&["checkpoint", "import", &file, "--name", "warm", "--replace"])?;
+    expect(node, &run(node, "warm")?, "fourth")?;
+    node.ok(&["rm", &old, &copy])?;
+    node.ok(&["rm", "--all"])?;
+    let last = run(node, "warm")?;
+    let directory = node.state.join("templates/warm");
+    let used = node.inspect(&last)?.layers.iter().filter(|layer| Path::new(layer).starts_with(&directory)).count();
+    let there = std::fs::read_dir(&directory)?.flatten();
+    let there = there.filter(|entry| entry.file_name().to_string_lossy().starts_with("layer-")).count();
+    ensure!(there == used, "{there} layers are there, and {used} of them are in use");
+    node.kill_server()?;
+    node.start_server()?;
+    expect(node, &run(node, "warm")?, "fourth")
+}
+
+/// Whoever runs it after a replacement was answered gets that or a later one.
+fn replaced_beside_runs(_: &Shared, node: &mut Node) -> Result<()> {
+    let source = run(node, "geo")?;
+    write(node, &source, "0")?;
+    take(node, &source, "warm")?;
+    let mut runs = Vec::new();
+    for round in 1..=4u64 {
+        // Restores and starts of the one before are under way meanwhile.
+        runs.push((round - 1, node.begin(&["run", "warm", "--json"])?));
+        write(node, &source, &round.to_string())?;
+        runs.push((round - 1, node.begin(&["run", "warm", "--json"])?));
+        node.ok(&["checkpoint", &source, "--name", "warm", "--replace"])?;
+        runs.push((round, node.begin(&["run", "warm", "--json"])?));
+    }
+    for (at_least, run) in runs {
+        let answer = run.end()?;
+        ensure!(answer.code == 0, "a run of {at_least}: {answer}");
+        let answer: serde_json::Value = serde_json::from_str(&answer.stdout)?;
+        let id = answer["sandboxes"][0]["id"].as_str().with_context(|| format!("not started: {answer}"))?.to_owned();
+        let value: u64 = node.ask(&id, "GET /state")?["values"]["note"].as_str().context("no value")?.parse()?;
+        ensure!(value >= at_least, "{id} has {value}, and {at_least} was there before it was asked for");
+    }
+    Ok(())
+}
