@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! client -> node   Stdin, StdinEnd, Resize
-//! node -> client   Stdout, Stderr, then one Exit, after which the node closes
+//! node -> client   Stdout, Stderr, Notice, then one Exit, after which the node closes
 //! ```
 
 use crate::{ExitStatus, TerminalSize};
@@ -27,6 +27,8 @@ pub enum Frame {
     Stderr(Vec<u8>),
     /// How the command ended.
     Exit(ExitStatus),
+    /// A line for people about the command, such as why it was ended; for clients that want it.
+    Notice(String),
 }
 
 /// Why bytes are not frames.
@@ -50,6 +52,7 @@ impl Frame {
             Self::Stdin(bytes) => put(out, 0, bytes),
             Self::Stdout(bytes) => put(out, 1, bytes),
             Self::Stderr(bytes) => put(out, 2, bytes),
+            Self::Notice(text) => put(out, 6, text.as_bytes()),
             Self::StdinEnd => put(out, 3, &[]),
             Self::Resize(size) => {
                 let ([a, b], [c, d]) = (size.rows.to_le_bytes(), size.columns.to_le_bytes());
@@ -79,6 +82,10 @@ impl Frame {
             (5, &[0, a, b, c, d]) => Ok(Self::Exit(ExitStatus::Code(i32::from_le_bytes([a, b, c, d])))),
             (5, &[1, a, b, c, d]) => Ok(Self::Exit(ExitStatus::Signal(i32::from_le_bytes([a, b, c, d])))),
             (5, &[2, 0, 0, 0, 0]) => Ok(Self::Exit(ExitStatus::Unknown)),
+            (6, text) => match str::from_utf8(text) {
+                Ok(text) => Ok(Self::Notice(text.to_owned())),
+                Err(_) => Err(FrameError::Payload(kind)),
+            },
             (3..=5, _) => Err(FrameError::Payload(kind)),
             _ => Err(FrameError::Kind(kind)),
         }
@@ -134,6 +141,7 @@ mod tests {
             Frame::Exit(ExitStatus::Code(-1)),
             Frame::Exit(ExitStatus::Signal(9)),
             Frame::Exit(ExitStatus::Unknown),
+            Frame::Notice("its time was up: ü".to_owned()),
         ]
     }
 
@@ -163,5 +171,6 @@ mod tests {
         assert_eq!(refused(&[9, 0, 0, 0, 0]), FrameError::Kind(9));
         assert_eq!(refused(&[0, 0, 0, 0, 1]), FrameError::TooLong(1 << 24));
         assert_eq!(refused(&[4, 1, 0, 0, 0, 5]), FrameError::Payload(4));
+        assert_eq!(refused(&[6, 1, 0, 0, 0, 0xff]), FrameError::Payload(6));
     }
 }

@@ -253,4 +253,13 @@ pub struct ExecRequest {
     pub cwd: Option<String>,
     /// Give it a terminal of this size.
     pub terminal: Option<TerminalSize>,
+    /// End it, with all that it has started, if it has not ended after so many milliseconds: its exit code is then [`TIMED_OUT`]. 1 ms to 30 days.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+    /// The client understands [`crate::frame::Frame::Notice`].
+    #[serde(default)]
+    pub notices: bool,
 }
+
+/// Exit code of a command whose time was up, as timeout(1) has it.
+pub const TIMED_OUT: i32 = 124;

@@ -18,7 +18,8 @@ Exit codes:
   126  the program to run is not executable
   127  the program to run does not exist in the sandbox
   130  interrupted
-`pando exec` exits as its command does: with its code, or with 128 and the number of the signal that killed it.";
+`pando exec` exits as its command does: with its code, or with 128 and the number of the signal that killed it; with 124 if its time was up
+(--timeout), and with 141 if nobody reads its output any more.";
 
 /// Of `verify`: what was not read may be sound.
 pub(crate) const OUT_OF_REACH: u8 = 7;

@@ -38,7 +38,7 @@ const DESCRIPTORS_MAX: u64 = 1 << 20;
 const EXEC: &str = "execute it";
 const ENTER: &str = "enter its working directory";
 
-/// Starts `command`; it is a child of this process. Returns its pid once it was executed; a failure leaves no process.
+/// Starts `command`; it is a child of this process. Returns its pid once it was executed; a failure leaves no process and no group.
 pub(crate) fn start(
     command: &Command,
     stdio: [BorrowedFd<'_>; 3],
@@ -50,8 +50,24 @@ pub(crate) fn start(
     if group.is_frozen()? {
         return Err(Error::Frozen);
     }
+    let Some(name) = &command.group else { return start_in(&program, stdio, sandbox_init, group.directory()) };
+    let own = group.begin_command(name)?;
+    let started = start_in(&program, stdio, sandbox_init, own.as_fd());
+    if started.is_err() {
+        // If it cannot be removed it goes with the sandbox.
+        let _ = group.forget_command(name);
+    }
+    started
+}
+
+fn start_in(
+    program: &Program<'_>,
+    stdio: [BorrowedFd<'_>; 3],
+    sandbox_init: BorrowedFd<'_>,
+    group: BorrowedFd<'_>,
+) -> Result<i32, Error> {
     let (reader, writer) = report::channel()?;
-    let options = ForkOptions { namespaces: 0, cgroup: Some(group.directory()) };
+    let options = ForkOptions { namespaces: 0, cgroup: Some(group) };
     let child = namespaces::with_children_in_pid_namespace(sandbox_init, || {
         fork(&options, || {
             let Err(failure) = program.become_it(stdio, sandbox_init);
@@ -62,12 +78,12 @@ pub(crate) fn start(
     })?
     .doing("fork a process of the sandbox")?;
     drop(writer);
-    let name = || program.name.clone();
+    let name = || program.name.to_owned();
     let error = match report::receive(reader) {
         Ok(Answer::End | Answer::Ready) => return Ok(child.pid),
         Ok(Answer::Failed { step, source }) if step == EXEC => Error::Exec { command: name(), source },
         Ok(Answer::Failed { step, source }) if step == ENTER => {
-            Error::Start { command: name(), step: format!("{ENTER} {}", command.cwd), source }
+            Error::Start { command: name(), step: format!("{ENTER} {}", program.cwd.to_string_lossy()), source }
         }
         Ok(Answer::Failed { step, source }) => Error::Start { command: name(), step, source },
         Err(error) => error,
@@ -77,8 +93,8 @@ pub(crate) fn start(
 }
 
 /// All that a program needs, made before the fork.
-struct Program {
-    name: String,
+struct Program<'a> {
+    name: &'a str,
     /// Where it may be, in the order of the search.
     places: Vec<CString>,
     argv: CStrings,
@@ -88,15 +104,15 @@ struct Program {
     filter: &'static [u64],
 }
 
-impl Program {
-    fn prepare(command: &Command) -> Result<Self, Error> {
-        let name = command.argv.first().ok_or(Error::NoProgram)?.clone();
+impl<'a> Program<'a> {
+    fn prepare(command: &'a Command) -> Result<Self, Error> {
+        let name = command.argv.first().ok_or(Error::NoProgram)?.as_str();
         let filter = filter()?;
-        let invalid = |source: io::Error| Error::Exec { command: name.clone(), source };
+        let invalid = |source: io::Error| Error::Exec { command: name.to_owned(), source };
         let argv = CStrings::new(command.argv.iter().map(String::as_bytes)).map_err(invalid)?;
         let env = command.env.iter().map(|(key, value)| format!("{key}={value}"));
         let env = CStrings::new(env).map_err(invalid)?;
-        let places = places(command, &name).map_err(invalid)?;
+        let places = places(command, name).map_err(invalid)?;
         let cwd = CString::new(command.cwd.as_bytes()).map_err(|error| invalid(error.into()))?;
         Ok(Self { name, places, argv, env, cwd, tty: command.tty, filter })
     }

@@ -43,4 +43,6 @@ pub struct Command {
     pub cwd: String,
     /// The first stream is a terminal and becomes the program's controlling terminal.
     pub tty: bool,
+    /// Name of a control group of its own, below the sandbox's, which its creator removes when nothing is in it any more; none: the sandbox's.
+    pub group: Option<String>,
 }

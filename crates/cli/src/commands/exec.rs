@@ -4,7 +4,9 @@ mod terminal;
 
 use std::{
     io::{self, IsTerminal, Write},
+    os::fd::AsFd,
     process::ExitCode,
+    time::Duration,
 };
 
 use anyhow::{Context, Result, bail};
@@ -14,8 +16,9 @@ use api::{
 };
 use base::id::SandboxId;
 use hyper::Method;
+use rustix::process::Signal;
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, unix::AsyncFd},
     signal::unix::{SignalKind, signal},
     sync::mpsc,
 };
@@ -32,10 +35,14 @@ const FRAMES_WAITING_MAX: usize = 16;
 /// Run a command in a sandbox.
 ///
 /// Exits as the command does: with its code, or with 128 and the number of the signal that killed it. 127: there is no such
-/// program in the sandbox; 126: it is not executable. The command is killed when this is interrupted.
+/// program in the sandbox; 126: it is not executable.
+///
+/// The command ends with this client: when the client is interrupted or killed, when nobody reads its output any more (exit code 141), or when
+/// the time is up (124), the node sends SIGTERM to the command and all that it has started, and SIGKILL after 2 s. What a command that ends by
+/// itself leaves behind runs on.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n    pando exec ID -- curl -s http://127.0.0.1:8080/health\n    pando exec -t ID -- sh"
+    after_help = "Examples:\n    pando exec ID -- curl -s http://127.0.0.1:8080/health\n    pando exec -t ID -- sh\n    pando exec --timeout 5m ID -- make test"
 )]
 pub(crate) struct Args {
     /// Identifier of the sandbox.
@@ -49,6 +56,9 @@ pub(crate) struct Args {
     /// Working directory inside the sandbox; without it that of the template.
     #[arg(long, value_name = "DIR")]
     cwd: Option<String>,
+    /// End the command, with all that it has started, after this time: 500ms, 30s, 2m; 30 days at most. The exit code is then 124.
+    #[arg(long, value_name = "TIME", value_parser = super::template::parse_time)]
+    timeout: Option<Duration>,
     /// Command and arguments, after `--`.
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<String>,
@@ -56,7 +66,9 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
     let terminal = if args.tty { Some(terminal::size()) } else { None };
-    let request = ExecRequest { command: args.command, env: args.env, cwd: args.cwd, terminal };
+    let timeout_ms = args.timeout.map(|timeout| timeout.as_millis() as u64);
+    let (command, env, cwd) = (args.command, args.env, args.cwd);
+    let request = ExecRequest { command, env, cwd, terminal, timeout_ms, notices: true };
     let body = serde_json::to_vec(&request)?.into();
     let connection = client.upgrade(Method::POST, &format!("/sandboxes/{}/exec", args.id), body, EXEC_PROTOCOL).await?;
     // Only now: a refusal is better read on a terminal that works.
@@ -68,8 +80,9 @@ pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
     let resizing = args.tty.then(|| tokio::spawn(follow_size(frames)));
     let status = tokio::select! {
         status = receive(from_node) => status,
-        // A raw terminal sends Ctrl-C to the command; this is for pipes. Hanging up kills the command.
-        _ = tokio::signal::ctrl_c() => Err(Failure::Interrupted("interrupted: the command was killed".to_owned()).into()),
+        () = unread() => Ok(UNREAD),
+        // A raw terminal sends Ctrl-C to the command; this is for pipes. Hanging up ends the command.
+        _ = tokio::signal::ctrl_c() => Err(Failure::Interrupted("interrupted: the command is ended".to_owned()).into()),
     };
     drop(raw);
     sending.abort();
@@ -78,6 +91,22 @@ pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
         resizing.abort();
     }
     Ok(exit_code(status?))
+}
+
+/// What becomes of a command in a pipe whose reader has gone.
+const UNREAD: ExitStatus = ExitStatus::Signal(Signal::PIPE.as_raw());
+
+/// Resolves when standard output is a pipe or a socket and its reader has gone: a command that is silent is not written for, either.
+async fn unread() {
+    let watched = std::io::stdout().as_fd().try_clone_to_owned();
+    // A file cannot be watched, and has no reader that could go. Deprecated because a type of the caller's could answer with another descriptor
+    // each time. `OwnedFd` cannot, and the successor is an unsafe function, which this crate has none of.
+    #[allow(deprecated)]
+    let watched = watched.and_then(|stdout| AsyncFd::with_interest(stdout, Interest::ERROR));
+    match watched {
+        Ok(stdout) if stdout.ready(Interest::ERROR).await.is_ok() => {}
+        Ok(_) | Err(_) => std::future::pending().await,
+    }
 }
 
 fn exit_code(status: ExitStatus) -> ExitCode {
@@ -102,9 +131,16 @@ async fn receive(mut from_node: impl AsyncRead + Unpin) -> Result<ExitStatus> {
         decoder.push(&buffer[..length]);
         while let Some(frame) = decoder.next_frame().context("the node's answer is not understood")? {
             match frame {
-                // A reader that has gone does not stop the command: its exit code still counts.
-                Frame::Stdout(bytes) => output::note_failure(show(std::io::stdout(), &bytes)),
-                Frame::Stderr(bytes) => drop(show(std::io::stderr(), &bytes)),
+                Frame::Stdout(bytes) => match show(std::io::stdout(), &bytes) {
+                    Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(UNREAD),
+                    // A full disk does not stop the command: it may be there for more than its output.
+                    shown => output::note_failure(shown),
+                },
+                Frame::Stderr(bytes) => match show(std::io::stderr(), &bytes) {
+                    Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(UNREAD),
+                    _ => {}
+                },
+                Frame::Notice(text) => drop(writeln!(std::io::stderr(), "pando: {}", output::printable(&text))),
                 Frame::Exit(status) => return Ok(status),
                 Frame::Stdin(_) | Frame::StdinEnd | Frame::Resize(_) => bail!("the node sent a frame of a client"),
             }

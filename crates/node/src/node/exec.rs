@@ -1,16 +1,17 @@
 //! Commands in a running sandbox, with pipes or with a terminal, as a stream of frames.
 
 mod check;
+mod group;
 mod stream;
 mod terminal;
 
-use std::{collections::HashSet, os::fd::OwnedFd, sync::Arc};
+use std::{collections::HashSet, os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use api::{ExecRequest, TemplateSpec};
-use base::id::SandboxId;
+use base::{id::SandboxId, limits::COMMAND_TIMEOUT_MS_MAX};
 use rustix::pipe::{PipeFlags, pipe_with};
 use sandbox::{Command, ProcessIdentity};
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, time::Instant};
 
 use super::{Node, START_DEADLINE, unexpected};
 use crate::{
@@ -19,6 +20,7 @@ use crate::{
 };
 
 pub(crate) use check::{check, check_path};
+use group::CommandGroup;
 pub(super) use stream::Streams;
 
 /// What every program gets to see; a template's own variables come on top.
@@ -38,15 +40,25 @@ pub(crate) fn command(spec: &TemplateSpec, argv: Vec<String>, env: &[(String, St
     let mut last: Vec<bool> = all.iter().rev().map(|(name, _)| seen.insert(name.as_str())).collect();
     last.reverse();
     let env = all.iter().zip(last).filter(|(_, last)| *last).map(|(variable, _)| variable.clone()).collect();
-    Command { argv, env, cwd: cwd.unwrap_or(&spec.cwd).to_owned(), tty: false }
+    Command { argv, env, cwd: cwd.unwrap_or(&spec.cwd).to_owned(), tty: false, group: None }
 }
 
-/// A command that runs.
+/// A command that runs. Dropped, it ends with all that it has started.
 #[derive(Debug)]
 pub(crate) struct Exec {
     streams: Streams,
-    pid: ProcessIdentity,
+    group: CommandGroup,
     ended: oneshot::Receiver<Status>,
+    /// When its time is up.
+    limit: Option<TimeLimit>,
+    notices: bool,
+}
+
+/// When a command's time is up, and how much it had.
+#[derive(Debug, Clone, Copy)]
+struct TimeLimit {
+    at: Instant,
+    ms: u64,
 }
 
 impl Node {
@@ -65,6 +77,9 @@ impl Node {
         };
         let mut command = command(&spec, request.command, &request.env, request.cwd.as_deref());
         check(&command)?;
+        check_timeout(request.timeout_ms)?;
+        let group = CommandGroup::new(&self.group(id));
+        command.group = Some(group.name());
         let (streams, stdio) = match request.terminal {
             Some(size) => {
                 command.tty = true;
@@ -90,13 +105,14 @@ impl Node {
         };
         let [stdin, stdout, stderr] = &stdio;
         let spawned = self.spawn(id, command, false, [stdin, stdout, stderr]).await;
-        let (pid, ended) = match spawned {
+        let (_, ended) = match spawned {
             Err(Error::Keeper { .. }) if !init.is_alive() => {
                 return Err(Error::NotRunning { id: id.clone(), state: api::SandboxState::Lost });
             }
             spawned => spawned?,
         };
-        Ok(Exec { streams, pid, ended })
+        let limit = request.timeout_ms.map(|ms| TimeLimit { at: Instant::now() + Duration::from_millis(ms), ms });
+        Ok(Exec { streams, group, ended, limit, notices: request.notices })
     }
 
     /// Spawns a program into a sandbox: its identity, and what resolves at its end.
@@ -120,6 +136,13 @@ impl Node {
             (other, _) => Err(unexpected("start the program", other)),
         }
     }
+}
+
+fn check_timeout(timeout_ms: Option<u64>) -> Result<()> {
+    if timeout_ms.is_none_or(|ms| (1..=COMMAND_TIMEOUT_MS_MAX).contains(&ms)) {
+        return Ok(());
+    }
+    Err(Error::Invalid { message: "a command's time limit is 1 ms to 30 days".to_owned(), hint: None })
 }
 
 fn pipe() -> Result<(OwnedFd, OwnedFd)> {

@@ -37,8 +37,19 @@ impl Node {
     }
 }
 
-/// The processes of a control group; one that is gone has none.
+/// The processes of a sandbox's control group and of the groups of its commands; one that is gone has none.
 pub(super) fn pids(group: &Path) -> Result<Vec<i32>> {
+    let mut found = members(group)?;
+    for command in fs::read_dir(group).into_iter().flatten().flatten() {
+        if command.file_type().is_ok_and(|kind| kind.is_dir()) {
+            found.extend(members(&command.path())?);
+        }
+    }
+    Ok(found)
+}
+
+/// The processes of one control group alone; one that is gone has none.
+pub(super) fn members(group: &Path) -> Result<Vec<i32>> {
     let path = group.join("cgroup.procs");
     let members = match fs::read_to_string(&path) {
         Ok(members) => members,

@@ -101,6 +101,8 @@ impl Node {
         self.sweep().await?;
         // Before anything new is noted.
         let unseen = self.noted_unseen()?;
+        // Their clients had the node before this one. What comes from here on is not among them.
+        tokio::spawn(self.commands().end());
         Ok((self.start_keeper().await?, unseen))
     }
 
@@ -221,6 +223,7 @@ impl Node {
     async fn shut_down(self: &Arc<Self>, mut running: Running) {
         let blanks = self.state().take_pool();
         self.discard_blanks(blanks).await;
+        self.commands().end().await;
         if self.config.at_exit == AtExit::Remove {
             self.discard_all(self.ids_here()).await;
         }

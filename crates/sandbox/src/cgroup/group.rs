@@ -102,9 +102,35 @@ impl Group {
         }
     }
 
-    /// All processes, zombies not included, as the host sees them.
+    /// All processes, those of commands too, zombies not included, as the host sees them.
     pub(crate) fn processes(&self) -> Result<Vec<i32>, Error> {
-        read_processes(&self.path)
+        let mut found = read_processes(&self.path)?;
+        for command in self.commands()? {
+            found.extend(read_processes(&command)?);
+        }
+        Ok(found)
+    }
+
+    /// Makes the group of a command, below this one: what the command starts cannot leave it. The limits are this group's.
+    pub(crate) fn begin_command(&self, name: &str) -> Result<OwnedFd, Error> {
+        let path = self.path.join(name);
+        fs::create_dir(&path).at("create", &path)?;
+        File::open(&path).at("open", &path).map(OwnedFd::from)
+    }
+
+    /// Takes back [`Group::begin_command`] of a command that did not start.
+    pub(crate) fn forget_command(&self, name: &str) -> Result<(), Error> {
+        remove_empty(&self.path.join(name))
+    }
+
+    /// The groups of commands.
+    fn commands(&self) -> Result<Vec<PathBuf>, Error> {
+        let entries = match fs::read_dir(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.at("list", &self.path)?,
+        };
+        let directory = |entry: fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir()).then(|| entry.path());
+        Ok(entries.filter_map(|entry| directory(entry.ok()?)).collect())
     }
 
     /// Stops all processes; returns when all are stopped.
@@ -171,6 +197,7 @@ impl Group {
 
     /// Removes the empty groups. Those that are gone already are fine.
     pub(crate) fn remove(&self) -> Result<(), Error> {
+        self.commands()?.iter().try_for_each(|path| remove_empty(path))?;
         std::iter::once(&self.path).chain(&self.legacy).try_for_each(|path| remove_empty(path))
     }
 }
@@ -215,9 +242,13 @@ pub(super) fn remove_empty(path: &Path) -> Result<(), Error> {
     }
 }
 
+/// Those of a group that goes meanwhile are none.
 fn read_processes(group: &Path) -> Result<Vec<i32>, Error> {
     let path = group.join("cgroup.procs");
-    let text = fs::read_to_string(&path).at("read", &path)?;
+    let text = match fs::read_to_string(&path) {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) => return Ok(Vec::new()),
+        text => text.at("read", &path)?,
+    };
     Ok(text.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid > 0).collect())
 }
 

@@ -84,6 +84,7 @@ pub(crate) fn command(argv: &[&str]) -> Command {
         env: env.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
         cwd: "/home/user".to_owned(),
         tty: false,
+        group: None,
     }
 }
 

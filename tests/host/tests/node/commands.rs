@@ -1,12 +1,27 @@
 //! Commands in sandboxes: what they may be given, and when they end.
 
+use std::{
+    fs,
+    io::Read,
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::{Duration, Instant},
+};
+
 use anyhow::{Context, Result, ensure};
 use pando_host_tests::{node::Node, runner::Case};
+use rustix::process::Signal;
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::new("commands::long_arguments_run_up_to_the_limits_of_linux", || case(long)),
         Case::new("commands::hostile_commands_are_refused_and_end_no_process", || case(hostile)),
+        Case::new("commands::a_reader_that_has_gone_ends_the_command", || case(reader_gone)),
+        Case::new("commands::a_killed_client_ends_all_that_its_command_started", || case(client_killed)),
+        Case::new("commands::a_slow_reader_gets_all_of_the_output", || case(slow_reader)),
+        Case::new("commands::what_a_command_leaves_behind_stays_when_it_ends_by_itself", || case(left_behind)),
+        Case::new("commands::a_time_limit_ends_the_command_with_its_children", || case(time_limit)),
+        Case::new("commands::a_killed_node_leaves_no_command_of_its_clients", node_killed),
     ]
 }
 
@@ -85,6 +100,8 @@ fn hostile(node: &Node) -> Result<()> {
         serde_json::json!({"command": ["true"], "cwd": format!("/{}", "x".repeat(5_000))}),
         serde_json::json!({"command": ["true"], "cwd": "/\u{0}"}),
         serde_json::json!({"command": ["true"], "cwd": "relative"}),
+        serde_json::json!({"command": ["true"], "timeout_ms": 0}),
+        serde_json::json!({"command": ["true"], "timeout_ms": u64::MAX}),
     ];
     for body in &bodies {
         refused(node, &exec, body.to_string().as_bytes())?;
@@ -158,4 +175,190 @@ fn refused(node: &Node, request: &str, body: &[u8]) -> Result<()> {
 /// As `Node::api`, for a request whose connection is to become a command's streams; it hangs up.
 fn upgrade(node: &Node, request: &str, body: &[u8]) -> Result<(u16, String)> {
     node.api(&format!("{request} HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: pando-exec\r\nX-Rest:"), body)
+}
+
+/// What runs in a sandbox, by its command line and without its pid 1 and its program.
+fn running(node: &Node, id: &str) -> Result<Vec<String>> {
+    let detail = node.inspect(id)?;
+    let (init, main) = (detail.processes.iter().map(|process| process.pid).min(), detail.sandbox.main_pid);
+    let others = detail.processes.iter().map(|process| process.pid).filter(|pid| Some(*pid) != init && *pid != main);
+    let command = |pid: i32| fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default().replace('\0', " ");
+    Ok(others.map(command).filter(|command| !command.is_empty()).collect())
+}
+
+/// Waits until only the program is left; gives how long that took.
+fn until_alone(node: &Node, id: &str, most: Duration) -> Result<Duration> {
+    let began = Instant::now();
+    loop {
+        let running = running(node, id)?;
+        if running.is_empty() {
+            return Ok(began.elapsed());
+        }
+        ensure!(began.elapsed() < most, "left in {id}: {running:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+const TICKER: &str = "while :; do echo a; sleep 0.05; done";
+
+fn reader_gone(node: &Node) -> Result<()> {
+    let id = sandbox(node)?;
+    // The second one writes nothing any more when its reader goes.
+    for script in [TICKER, "yes", "echo a; exec sleep 1000001"] {
+        let (reader, writer) = std::io::pipe()?;
+        let mut exec = node.command_of(&["exec", &id, "--", "/bin/sh", "-c", script]).stdout(writer).spawn()?;
+        let mut byte = [0];
+        (&reader).read_exact(&mut byte)?;
+        drop(reader);
+        let began = Instant::now();
+        let status = loop {
+            if let Some(status) = exec.try_wait()? {
+                break status;
+            }
+            if began.elapsed() > Duration::from_secs(5) {
+                exec.kill()?;
+                exec.wait()?;
+                anyhow::bail!("exec of {script:?} goes on without a reader");
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        ensure!(status.code() == Some(141), "{script:?}: {status}");
+        until_alone(node, &id, Duration::from_secs(5))?;
+    }
+    node.ok(&["rm", &id]).map(drop)
+}
+
+/// The command has long ended when the reader begins: what it wrote is in pipes, sockets and the node.
+fn slow_reader(node: &Node) -> Result<()> {
+    let id = sandbox(node)?;
+    let (mut reader, writer) = std::io::pipe()?;
+    let mut exec =
+        node.command_of(&["exec", &id, "--", "/usr/bin/head", "-c", "400000", "/dev/zero"]).stdout(writer).spawn()?;
+    std::thread::sleep(Duration::from_millis(1_200));
+    let mut bytes = Vec::new();
+    reader.read_to_end(&mut bytes)?;
+    let status = exec.wait()?;
+    ensure!(bytes.len() == 400_000 && status.success(), "{} bytes, {status}", bytes.len());
+    node.ok(&["rm", &id]).map(drop)
+}
+
+fn client_killed(node: &Node) -> Result<()> {
+    let id = sandbox(node)?;
+    let scripts = [
+        "sleep 1000002; echo",
+        // Out of the group and the session.
+        "setsid sleep 1000003 & setsid -f sleep 1000004; sleep 1000005; echo",
+    ];
+    for signal in [Signal::KILL, Signal::INT, Signal::TERM] {
+        for script in scripts {
+            let exec = node.begin(&["exec", &id, "--", "/bin/sh", "-c", &format!("echo; {script}")])?;
+            exec.first_line()?;
+            exec.signal(signal)?;
+            exec.end()?;
+            until_alone(node, &id, Duration::from_secs(5)).with_context(|| format!("{signal:?}: {script}"))?;
+        }
+    }
+    // A terminal, as well.
+    let exec =
+        node.hold(&["exec", "-t", &id, "--", "/bin/sh", "-c", "echo; setsid sleep 1000006 & sleep 1000007; echo"])?;
+    exec.first_line()?;
+    exec.signal(Signal::KILL)?;
+    exec.release()?;
+    until_alone(node, &id, Duration::from_secs(5))?;
+    // What does not want to end is killed after two seconds; what does has time to tidy up.
+    let stubborn = "trap '' TERM; (trap 'echo tidy > /tmp/tidy; exit' TERM; while :; do sleep 0.01; done) & echo; while :; do sleep 0.01; done";
+    let exec = node.begin(&["exec", &id, "--", "/bin/sh", "-c", stubborn])?;
+    exec.first_line()?;
+    exec.signal(Signal::KILL)?;
+    exec.end()?;
+    let took = until_alone(node, &id, Duration::from_secs(8))?;
+    ensure!(took > Duration::from_millis(1_500), "killed after {took:?}");
+    ensure!(node.shell(&id, "cat /tmp/tidy")? == "tidy\n", "it was not told to end");
+    node.ok(&["fork", &id]).context("a fork after killed clients")?;
+    node.ok(&["rm", "--all"]).map(drop)
+}
+
+fn left_behind(node: &Node) -> Result<()> {
+    let id = sandbox(node)?;
+    node.shell(&id, "sleep 1000008 & echo started")?;
+    std::thread::sleep(Duration::from_millis(300));
+    ensure!(running(node, &id)?.len() == 1, "{:?}", running(node, &id)?);
+    ensure!(groups(node, &id)?.is_empty(), "groups of commands that have ended: {:?}", groups(node, &id)?);
+    let answer = node.pando(&["fork", &id])?;
+    ensure!(answer.code == 5 && answer.stderr.contains("live on without it"), "{answer}");
+    node.shell(&id, "kill $(pidof sleep | tr ' ' '\\n' | grep -v '^2$')")?;
+    node.ok(&["fork", &id])?;
+    node.ok(&["rm", "--all"]).map(drop)
+}
+
+/// The groups of commands in a sandbox's own.
+fn groups(node: &Node, id: &str) -> Result<Vec<PathBuf>> {
+    let group = node.inspect(id)?.cgroup;
+    let entries = fs::read_dir(Path::new(&group)).with_context(|| format!("list {group}"))?;
+    Ok(entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| path.is_dir()).collect())
+}
+
+fn time_limit(node: &Node) -> Result<()> {
+    let id = sandbox(node)?;
+    let answer = node.pando(&[
+        "exec",
+        "--timeout",
+        "300ms",
+        &id,
+        "--",
+        "/bin/sh",
+        "-c",
+        "echo begun; setsid sleep 1000009 & sleep 1000010",
+    ])?;
+    ensure!(answer.code == 124 && answer.stdout == "begun\n", "{answer}");
+    ensure!(answer.stderr.contains("did not end within 300 ms"), "{answer}");
+    ensure!(answer.took < Duration::from_secs(3), "{answer}");
+    until_alone(node, &id, Duration::from_secs(2))?;
+    let answer = node.pando(&[
+        "exec",
+        "--timeout",
+        "300ms",
+        &id,
+        "--",
+        "/bin/sh",
+        "-c",
+        "trap '' TERM; while :; do sleep 0.01; done",
+    ])?;
+    ensure!(answer.code == 124 && answer.took > Duration::from_secs(2), "{answer}");
+    until_alone(node, &id, Duration::from_secs(2))?;
+    // One that ends in time is none of its business, nor one that ends by the signal with words of its own.
+    let answer = node.pando(&["exec", "--timeout", "1m", &id, "--", "/bin/sh", "-c", "exit 3"])?;
+    ensure!(answer.code == 3 && answer.stderr.is_empty(), "{answer}");
+    for wrong in ["0", "-1s", "soon", "400d"] {
+        let answer = node.pando(&["exec", &format!("--timeout={wrong}"), &id, "--", "true"])?;
+        ensure!(answer.code == 2, "--timeout={wrong}: {answer}");
+    }
+    node.ok(&["rm", &id]).map(drop)
+}
+
+fn node_killed() -> Result<()> {
+    let mut node = Node::start()?;
+    let id = sandbox(&node)?;
+    node.shell(&id, "sleep 1000011 & echo started")?;
+    let mut exec = node
+        .command_of(&["exec", &id, "--", "/bin/sh", "-c", "setsid sleep 1000012 & sleep 1000013"])
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()?;
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while running(&node, &id)?.len() < 4 {
+        ensure!(Instant::now() < deadline, "{:?}", running(&node, &id)?);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    node.kill_server()?;
+    exec.wait()?;
+    node.start_server()?;
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while running(&node, &id)?.len() > 1 {
+        ensure!(Instant::now() < deadline, "{:?}", running(&node, &id)?);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    ensure!(running(&node, &id)?[0].contains("1000011"), "{:?}", running(&node, &id)?);
+    node.ok(&["rm", &id])?;
+    node.finish()
 }

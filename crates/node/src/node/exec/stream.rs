@@ -5,27 +5,32 @@
 //! stdout, stderr (pipes) or terminal -> frames -> client; after the command's end what is left in them, then Exit
 //! ```
 //!
-//! A command that left a child behind may keep its pipes open for ever: after its end the pumps get only [`DRAIN_MAX`].
+//! A command that left a child behind may keep its pipes open for ever: after its end they are waited for only [`DRAIN_MAX`]. A slow client
+//! is waited for until it leaves.
 
 use std::{io, os::fd::OwnedFd, time::Duration};
 
-use api::frame::{Decoder, Frame};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use sandbox::ProcessIdentity;
+use api::{
+    TIMED_OUT,
+    frame::{Decoder, Frame},
+};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, unix::AsyncFd},
     sync::mpsc,
 };
 
-use super::{Exec, terminal};
+use super::{Exec, TimeLimit, group::CommandGroup, terminal};
 use crate::{
     error::{Context, Result},
     keeper::message::Status,
     node::exit_status,
 };
 
-/// How long output is still read after the command's end.
+/// How long output is still waited for after the command's end.
 const DRAIN_MAX: Duration = Duration::from_millis(500);
+
+/// How much of it is taken at most: what it may have left in a pipe (`fs.pipe-max-size`), and in the frames that wait.
+const DRAIN_BYTES_MAX: usize = 2 << 20;
 
 /// Bytes of one frame; a page-multiple well below the frame's limit.
 const CHUNK_BYTES: usize = 32 << 10;
@@ -67,65 +72,182 @@ fn watch(fd: OwnedFd) -> Result<AsyncFd<OwnedFd>> {
     crate::descriptor::watched(fd).doing("watch a stream")
 }
 
+/// Why the command is not served any more.
+enum End {
+    /// It has ended; unknown if nobody could tell.
+    Ended(Option<Status>),
+    ClientLeft,
+    TimeIsUp(u64),
+}
+
 impl Exec {
-    /// Serves the client until the command has ended, or kills the command when the client goes away.
+    /// Serves the client until the command has ended. When the client goes away, or the time is up, ends the command and what it has started.
     pub(crate) async fn serve(self, client: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
-        let Self { streams: Streams { input, outputs, terminal }, pid, mut ended } = self;
-        let (mut from_client, mut to_client) = tokio::io::split(client);
-        let (sender, mut frames) = mpsc::channel(FRAMES_WAITING_MAX);
+        let Self { streams: Streams { input, outputs, terminal }, group, ended, limit, notices } = self;
+        let (mut from_client, to_client) = tokio::io::split(client);
+        let (sender, frames) = mpsc::channel(FRAMES_WAITING_MAX);
         let mut pumps = tokio::task::JoinSet::new();
         for (kind, fd) in outputs {
             pumps.spawn(pump_output(kind, fd, sender.clone()));
         }
         drop(sender);
-        let feeding = tokio::spawn(async move { feed(&mut from_client, input, terminal).await });
-        let feeding_abort = feeding.abort_handle();
-        let mut gone = feeding;
-        let mut client_left = false;
-        // Written from one place only, so that frames never mix.
-        let status = loop {
-            tokio::select! {
-                status = &mut ended => break Some(status.unwrap_or(Status::Unknown)),
-                Some(frame) = frames.recv() => {
-                    if write(&mut to_client, &frame).await.is_err() {
-                        break None;
-                    }
-                }
-                left = &mut gone, if !client_left => {
-                    client_left = true;
-                    if matches!(left, Ok(Feed::ClientLeft) | Err(_)) {
-                        break None;
-                    }
-                }
+        // Aborted when this is dropped.
+        let mut feeding = tokio::task::JoinSet::new();
+        feeding.spawn(async move { feed(&mut from_client, input, terminal).await });
+        let mut served = Served { frames, client: Outbox { sink: to_client, bytes: Vec::new() }, notices };
+        let end = served.until_end(ended, feeding, limit).await;
+        served.finish(group, end).await;
+    }
+}
+
+/// The way from the command to its client. Written from one place only, so that frames never mix.
+struct Served<W> {
+    frames: mpsc::Receiver<Frame>,
+    client: Outbox<W>,
+    notices: bool,
+}
+
+impl<W: AsyncWrite + Unpin> Served<W> {
+    async fn until_end(
+        &mut self,
+        mut ended: tokio::sync::oneshot::Receiver<Status>,
+        mut feeding: tokio::task::JoinSet<()>,
+        limit: Option<TimeLimit>,
+    ) -> End {
+        let time_is_up = async {
+            match limit {
+                Some(TimeLimit { at, ms }) => (tokio::time::sleep_until(at).await, ms).1,
+                None => std::future::pending().await,
             }
         };
-        feeding_abort.abort();
-        match status {
-            Some(status) => finish(&mut to_client, &mut frames, status).await,
-            None => kill(pid),
+        tokio::pin!(time_is_up);
+        loop {
+            let frame = tokio::select! {
+                status = &mut ended => return End::Ended(status.ok()),
+                Some(_) = feeding.join_next() => return End::ClientLeft,
+                ms = &mut time_is_up => return End::TimeIsUp(ms),
+                Some(frame) = self.frames.recv() => frame,
+            };
+            // A client that does not read keeps the command waiting, but not its end.
+            tokio::select! {
+                sent = self.client.put(&frame) => {
+                    if sent.is_err() {
+                        return End::ClientLeft;
+                    }
+                }
+                status = &mut ended => return End::Ended(status.ok()),
+                Some(_) = feeding.join_next() => return End::ClientLeft,
+                ms = &mut time_is_up => return End::TimeIsUp(ms),
+            }
         }
+    }
+
+    async fn finish(&mut self, group: CommandGroup, end: End) {
+        match end {
+            End::Ended(Some(status)) => {
+                let drained = self.drain().await;
+                // Before the client knows: what it does next finds all as it stays.
+                group.release().await;
+                if drained.is_ok() {
+                    self.tell_end(None, status).await;
+                }
+            }
+            End::Ended(None) => {
+                group.end().await;
+                self.tell_end(None, Status::Unknown).await;
+            }
+            End::ClientLeft => self.forward_while(group.end(), Forward::Nowhere).await,
+            End::TimeIsUp(ms) => {
+                self.forward_while(group.end(), Forward::ToClient).await;
+                if self.drain().await.is_ok() {
+                    let notice =
+                        format!("the command did not end within {ms} ms, and was ended with all that it had started");
+                    self.tell_end(Some(notice), Status::Code(TIMED_OUT)).await;
+                }
+            }
+        }
+    }
+
+    /// Takes output off the command until `end` is done, so that it can write last words.
+    async fn forward_while(&mut self, end: impl Future<Output = ()> + Send + 'static, mut forward: Forward) {
+        // Of its own: a client that does not read must not keep it.
+        let mut end = tokio::spawn(end);
+        loop {
+            let frame = tokio::select! {
+                _ = &mut end => return,
+                frame = self.frames.recv() => frame,
+            };
+            let Some(frame) = frame else { break };
+            if matches!(forward, Forward::ToClient) && self.client.put(&frame).await.is_err() {
+                forward = Forward::Nowhere;
+            }
+        }
+        // It cannot be cancelled, and does not panic.
+        let _ = end.await;
+    }
+
+    /// Sends what the command has written before its end. An error is the client's.
+    async fn drain(&mut self) -> io::Result<()> {
+        self.client.flush().await?;
+        let deadline = tokio::time::sleep(DRAIN_MAX);
+        tokio::pin!(deadline);
+        let mut taken = 0;
+        while taken < DRAIN_BYTES_MAX {
+            let frame = tokio::select! {
+                biased;
+                frame = self.frames.recv() => frame,
+                () = &mut deadline => None,
+            };
+            let Some(frame) = frame else { break };
+            if let Frame::Stdout(bytes) | Frame::Stderr(bytes) = &frame {
+                taken += bytes.len();
+            }
+            self.client.put(&frame).await?;
+        }
+        Ok(())
+    }
+
+    async fn tell_end(&mut self, notice: Option<String>, status: Status) {
+        let notice = notice.filter(|_| self.notices).map(Frame::Notice);
+        for frame in notice.into_iter().chain([Frame::Exit(exit_status(status))]) {
+            // A client that has left does not want to know.
+            if self.client.put(&frame).await.is_err() {
+                return;
+            }
+        }
+        let _ = self.client.sink.shutdown().await;
     }
 }
 
-async fn finish(to_client: &mut (impl AsyncWrite + Unpin), frames: &mut mpsc::Receiver<Frame>, status: Status) {
-    let drain = async {
-        while let Some(frame) = frames.recv().await {
-            write(to_client, &frame).await?;
-        }
-        io::Result::Ok(())
-    };
-    if !matches!(tokio::time::timeout(DRAIN_MAX, drain).await, Ok(Err(_))) {
-        // A client that has left does not want to know.
-        let _ = write(to_client, &Frame::Exit(exit_status(status))).await;
-        let _ = to_client.shutdown().await;
-    }
+/// What becomes of output.
+enum Forward {
+    ToClient,
+    Nowhere,
 }
 
-async fn write(to_client: &mut (impl AsyncWrite + Unpin), frame: &Frame) -> io::Result<()> {
-    let mut bytes = Vec::with_capacity(CHUNK_BYTES + 8);
-    frame.encode(&mut bytes);
-    to_client.write_all(&bytes).await?;
-    to_client.flush().await
+/// Frames on their way to a client. Whatever is given up in the middle, what comes next goes behind the rest of it.
+struct Outbox<W> {
+    sink: W,
+    bytes: Vec<u8>,
+}
+
+impl<W: AsyncWrite + Unpin> Outbox<W> {
+    async fn put(&mut self, frame: &Frame) -> io::Result<()> {
+        self.flush().await?;
+        frame.encode(&mut self.bytes);
+        self.flush().await
+    }
+
+    async fn flush(&mut self) -> io::Result<()> {
+        while !self.bytes.is_empty() {
+            let written = self.sink.write(&self.bytes).await?;
+            if written == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            self.bytes.drain(..written);
+        }
+        self.sink.flush().await
+    }
 }
 
 async fn pump_output(kind: Kind, fd: AsyncFd<OwnedFd>, frames: mpsc::Sender<Frame>) {
@@ -148,22 +270,13 @@ async fn pump_output(kind: Kind, fd: AsyncFd<OwnedFd>, frames: mpsc::Sender<Fram
     }
 }
 
-enum Feed {
-    /// The connection ended.
-    ClientLeft,
-}
-
-/// Carries the client's frames to the command. A command that does not read any more stops its input, not the stream.
-async fn feed(
-    client: &mut (impl AsyncRead + Unpin),
-    mut input: Option<AsyncFd<OwnedFd>>,
-    terminal: Option<OwnedFd>,
-) -> Feed {
+/// Carries the client's frames to the command, until the client has left. A command that does not read any more stops its input, not the stream.
+async fn feed(client: &mut (impl AsyncRead + Unpin), mut input: Option<AsyncFd<OwnedFd>>, terminal: Option<OwnedFd>) {
     let mut decoder = Decoder::default();
     let mut buffer = vec![0; CHUNK_BYTES];
     loop {
         match client.read(&mut buffer).await {
-            Ok(0) | Err(_) => return Feed::ClientLeft,
+            Ok(0) | Err(_) => return,
             Ok(length) => decoder.push(&buffer[..length]),
         }
         loop {
@@ -181,11 +294,11 @@ async fn feed(
                         tracing::debug!(error = crate::chain(&error), "the terminal keeps its size");
                     }
                 }
-                Ok(Some(Frame::Stdout(_) | Frame::Stderr(_) | Frame::Exit(_))) => return Feed::ClientLeft,
+                Ok(Some(Frame::Stdout(_) | Frame::Stderr(_) | Frame::Exit(_) | Frame::Notice(_))) => return,
                 Ok(None) => break,
                 Err(error) => {
                     tracing::debug!(%error, "the client's frames are not understood");
-                    return Feed::ClientLeft;
+                    return;
                 }
             }
         }
@@ -206,14 +319,4 @@ async fn write_all(fd: &AsyncFd<OwnedFd>, mut bytes: &[u8]) -> io::Result<()> {
         bytes = &bytes[written..];
     }
     Ok(())
-}
-
-fn kill(pid: ProcessIdentity) {
-    let Some(number) = Pid::from_raw(pid.pid) else { return };
-    // Open first, then compare: what the descriptor names cannot change any more.
-    if let Ok(pidfd) = pidfd_open(number, PidfdFlags::empty())
-        && pid.is_alive()
-    {
-        let _ = pidfd_send_signal(&pidfd, Signal::KILL);
-    }
 }

@@ -60,6 +60,7 @@ pub(crate) fn terminal(host: &Host) {
     let user = rustix::fs::open(name, flags, rustix::fs::Mode::empty()).unwrap();
     let tty = Command {
         tty: true,
+        group: None,
         ..command(&[
             "sh",
             "-c",
