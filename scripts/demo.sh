@@ -24,7 +24,7 @@ clean_up() {
 	trap - EXIT INT TERM HUP
 	set +e
 	if [[ -n $node_pid ]] && kill -0 "$node_pid" 2>/dev/null; then
-		pando rm --all >/dev/null 2>&1
+		pando rm --all --force >/dev/null 2>&1
 		kill -TERM "$node_pid"
 		wait "$node_pid"
 	fi
@@ -97,7 +97,7 @@ warm_and_fork() {
 		echo
 	done >"$scratch/states"
 	/usr/bin/python3 scripts/judge.py <"$scratch/states" || fail "the copies of $name are not as they should be"
-	pando rm --all >/dev/null
+	pando rm --all --force >/dev/null
 }
 
 [[ $(id -u) == 0 ]] || fail "run this as root: sandboxes need namespaces, mounts and cgroups"

@@ -57,9 +57,9 @@ pub use error::{ErrorBody, ErrorCode, ErrorDetail};
 pub use mount::{MountRequest, UnmountRequest, VolumeMount};
 pub use node::{NodeInfo, PoolInfo};
 pub use sandbox::{
-    ExecRequest, ExitStatus, ForkRequest, ForkResponse, Interpreter, PauseEvent, PauseResponse, PausedSandbox,
-    ProcessInfo, Removed, ResumeRequest, RunRequest, RunResponse, Sandbox, SandboxDetail, SandboxState, TIMED_OUT,
-    TerminalSize,
+    ExecRequest, ExitStatus, ForkRequest, ForkResponse, Interpreter, MemoryUse, PauseEvent, PauseResponse,
+    PausedSandbox, ProcessInfo, Removed, ResumeRequest, RunRequest, RunResponse, Sandbox, SandboxDetail, SandboxState,
+    TIMED_OUT, TerminalSize,
 };
 pub use store::{
     CheckpointVerification, Damage, GcReport, GcRequest, KeyRotation, PeerStats, StoreDamage, StoreReads,

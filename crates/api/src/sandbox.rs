@@ -56,7 +56,7 @@ pub struct Sandbox {
     pub parent: Option<SandboxId>,
     /// Where it is in its life.
     pub state: SandboxState,
-    /// Why its program was stopped, if a page of its memory could not be had from its checkpoint.
+    /// Why its program was ended, if the node knows: at the memory limit, or because a page of its memory could not be had from its checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// When it started, in milliseconds since 1970.
@@ -87,6 +87,17 @@ pub struct ProcessInfo {
     pub pss_bytes: u64,
 }
 
+/// A sandbox's memory, as its control group counts it: pages that it has made its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryUse {
+    /// Its limit, in bytes.
+    pub limit_bytes: u64,
+    /// The most that it had at once, in bytes, if the kernel counts that.
+    pub peak_bytes: Option<u64>,
+    /// Processes that the kernel has killed because the limit was reached.
+    pub killed: u64,
+}
+
 /// Everything about one sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxDetail {
@@ -101,6 +112,9 @@ pub struct SandboxDetail {
     pub rss_bytes: u64,
     /// Proportional share of all of them, in bytes.
     pub pss_bytes: u64,
+    /// What its memory limit has led to, if the kernel counts that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryUse>,
     /// Its control group, as its pid 1 sees it on the node.
     pub cgroup: String,
     /// Its overlay layers, topmost first.

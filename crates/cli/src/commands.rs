@@ -41,7 +41,7 @@ const GLOBAL: &str = "Options of every command";
 #[command(name = "pando", version, after_help = EXIT_CODES)]
 pub(crate) struct Cli {
     /// Socket of the node.
-    #[arg(long, global = true, value_name = "PATH", default_value = ::node::config::SOCKET_DEFAULT, help_heading = GLOBAL)]
+    #[arg(long, global = true, value_name = "PATH", env = "PANDO_SOCKET", default_value = ::node::config::SOCKET_DEFAULT, help_heading = GLOBAL)]
     pub(crate) socket: PathBuf,
     /// What to log to standard error: error, warn, info, debug, trace, or a filter such as `pando_node=debug`.
     #[arg(long, global = true, value_name = "LEVEL", default_value = "info", help_heading = GLOBAL)]

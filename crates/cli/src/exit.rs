@@ -66,7 +66,9 @@ impl Failure {
     fn hint(&self) -> Option<&str> {
         match self {
             Self::Node(detail) => detail.hint.as_deref(),
-            Self::Unreachable { .. } => Some("start one with `pando node`, or name its socket with --socket"),
+            Self::Unreachable { .. } => {
+                Some("start one with `pando node`, or name its socket with --socket or PANDO_SOCKET")
+            }
             Self::HungUp | Self::Interrupted(_) | Self::Usage(_) => None,
         }
     }

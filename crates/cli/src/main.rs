@@ -11,6 +11,7 @@ mod client;
 mod commands;
 mod exit;
 mod output;
+mod sandbox_id;
 mod transfer;
 
 use std::process::ExitCode;

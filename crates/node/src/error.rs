@@ -1,6 +1,6 @@
 //! How the node fails. `http` maps each of these to an answer.
 
-use std::{io, path::PathBuf};
+use std::{fmt, io, path::PathBuf};
 
 use api::{ExitStatus, SandboxState};
 pub use base::error::chain;
@@ -37,9 +37,11 @@ pub enum Error {
     #[error("nothing listens on port {port} in sandbox {id}")]
     PortClosed { id: SandboxId, port: u16 },
     #[error("{what} cannot be forked")]
-    CannotFork { what: String, refusals: Vec<String> },
-    #[error("the program {status} before it was ready")]
-    ProgramEnded { status: ExitStatus, output: Vec<String> },
+    CannotFork { what: Forked, refusals: Vec<String> },
+    #[error("the program {status} before it was ready{}", .reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default())]
+    ProgramEnded { status: ExitStatus, reason: Option<String>, output: Vec<String> },
+    #[error("the command that tells when the program is ready cannot be run: {message}")]
+    NoReadyCommand { message: String },
     #[error("the program was not ready within {timeout_ms} ms: waited until {ready}")]
     NotReadyInTime { ready: String, timeout_ms: u64, output: Vec<String> },
     #[error("{message}")]
@@ -85,6 +87,8 @@ pub enum Error {
     Volumes { action: &'static str, source: volumed::Error },
     #[error("there is no volume mounted on {path} of the host by this node")]
     NotMounted { path: String },
+    #[error("there is no directory {path} on the host")]
+    NoHostDirectory { path: String },
     #[error("{path} of the host cannot be used: {reason}")]
     HostPath { path: String, reason: String },
     #[error("the volume on {path} of the host is in use: somebody works there, or has a file open")]
@@ -93,6 +97,26 @@ pub enum Error {
     OfPaused { volume: VolumeName, sandboxes: Vec<SandboxId> },
     #[error("the sandbox engine failed")]
     Sandbox(#[from] sandbox::Error),
+}
+
+/// What was to be forked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Forked {
+    /// The program of a template that is being built.
+    Template(TemplateName),
+    /// A sandbox that runs.
+    Sandbox(SandboxId),
+    /// The same, in which more runs than its program.
+    Crowded(SandboxId),
+}
+
+impl fmt::Display for Forked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Template(name) => write!(f, "template {name}"),
+            Self::Sandbox(id) | Self::Crowded(id) => write!(f, "sandbox {id}"),
+        }
+    }
 }
 
 /// What the node's functions return.

@@ -17,6 +17,7 @@ mod images;
 mod in_use;
 mod inspect;
 mod logs;
+mod memory_limit;
 mod orphans;
 mod pages;
 mod pause;
@@ -63,6 +64,7 @@ use crate::{
 
 pub(crate) use build::Progress;
 pub(crate) use checkpoint::KeepProgress;
+pub(crate) use discard::OfPaused;
 pub(crate) use transfer::Parts;
 
 /// How long an operation waits for a new keeper when the old one has just died.

@@ -14,6 +14,7 @@
 
 mod detect;
 mod group;
+mod memory;
 
 use std::{
     fs::{self, File},
@@ -28,6 +29,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Context, Error};
 use detect::{Controller, Own};
 pub(crate) use group::{Group, sweep};
+pub use memory::{MemoryGroup, MemoryUse};
 
 /// Where the limits of a controller are set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -36,7 +36,7 @@ mod tarball;
 mod tree;
 
 pub use archive::{ArchiveTotals, pack_layer, unpack_layer};
-pub use cgroup::{CgroupSummary, Cgroups, ControllerHome, Service};
+pub use cgroup::{CgroupSummary, Cgroups, ControllerHome, MemoryGroup, MemoryUse, Service};
 pub use dial::dial;
 pub use error::Error;
 pub use identity::ProcessIdentity;

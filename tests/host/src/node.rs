@@ -344,7 +344,7 @@ impl Node {
     }
 
     fn finish_commands(&mut self) -> Result<()> {
-        self.ok(&["rm", "--all"])?;
+        self.ok(&["rm", "--all", "--force"])?;
         self.expect_only_itself()?;
         for template in self.json(&["template", "ls", "--json"])?.as_array().context("no list")? {
             self.ok(&["template", "rm", template["name"].as_str().context("no name")?])?;

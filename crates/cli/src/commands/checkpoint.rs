@@ -12,6 +12,7 @@ use crate::{
     client::{Client, Flow},
     exit::Failure,
     output::{self, Progress},
+    sandbox_id::{Among, SandboxName},
 };
 
 const EXAMPLES: &str = "\
@@ -29,7 +30,7 @@ Examples:
 pub(crate) struct Args {
     /// Identifier of the sandbox.
     #[arg(required = true)]
-    id: Option<SandboxId>,
+    id: Option<SandboxName>,
     /// Its name: small letters, digits, '-', '_' and '.'. Without it one is made of the template's.
     #[arg(long)]
     name: Option<TemplateName>,
@@ -93,6 +94,7 @@ pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
         (Some(Command::Export(args)), _) => transfer::export(&args, client).await?,
         (Some(Command::Import(args)), _) => transfer::import(&args, client).await?,
         (None, Some(id)) => {
+            let id = id.find(Among::Node, client).await?;
             take(&id, &CheckpointRequest { name: args.name, replace: args.replace }, args.json, client).await?
         }
         (None, None) => return Err(Failure::Usage("name a sandbox".to_owned()).into()),

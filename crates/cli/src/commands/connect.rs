@@ -4,25 +4,28 @@ use std::{io::ErrorKind, process::ExitCode};
 
 use anyhow::{Context, Result};
 use api::DIAL_PROTOCOL;
-use base::id::SandboxId;
 use hyper::{Method, body::Bytes};
 use tokio::io::{AsyncWriteExt, copy, split, stdin, stdout};
 
-use crate::client::Client;
+use crate::{
+    client::Client,
+    sandbox_id::{Among, SandboxName},
+};
 
 /// Connect standard input and output to a TCP port inside a sandbox.
 ///
 /// Useful as a transport: `printf 'GET / HTTP/1.0\r\n\r\n' | pando connect ID 8080`, or as an ssh ProxyCommand.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Identifier of the sandbox.
-    id: SandboxId,
+    /// Identifier of the sandbox, or its beginning.
+    id: SandboxName,
     /// The port that its program listens on.
     port: u16,
 }
 
 pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
-    let path = format!("/sandboxes/{}/dial/{}", args.id, args.port);
+    let id = args.id.find(Among::Node, client).await?;
+    let path = format!("/sandboxes/{id}/dial/{}", args.port);
     let connection = client.upgrade(Method::GET, &path, Bytes::new(), DIAL_PROTOCOL).await?;
     let (mut from_program, mut to_program) = split(connection);
     let sending = tokio::spawn(async move {

@@ -14,7 +14,6 @@ use api::{
     EXEC_PROTOCOL, ExecRequest, ExitStatus,
     frame::{Decoder, Frame},
 };
-use base::id::SandboxId;
 use hyper::Method;
 use rustix::process::Signal;
 use tokio::{
@@ -23,7 +22,12 @@ use tokio::{
     sync::mpsc,
 };
 
-use crate::{client::Client, exit::Failure, output};
+use crate::{
+    client::Client,
+    exit::Failure,
+    output,
+    sandbox_id::{Among, SandboxName},
+};
 use terminal::RawTerminal;
 
 /// Bytes taken from standard input at once.
@@ -45,8 +49,8 @@ const FRAMES_WAITING_MAX: usize = 16;
     after_help = "Examples:\n    pando exec ID -- curl -s http://127.0.0.1:8080/health\n    pando exec -t ID -- sh\n    pando exec --timeout 5m ID -- make test"
 )]
 pub(crate) struct Args {
-    /// Identifier of the sandbox.
-    id: SandboxId,
+    /// Identifier of the sandbox, or its beginning.
+    id: SandboxName,
     /// Give it a terminal, for shells and editors.
     #[arg(short, long)]
     tty: bool,
@@ -65,12 +69,13 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
+    let id = args.id.find(Among::Node, client).await?;
     let terminal = if args.tty { Some(terminal::size()) } else { None };
     let timeout_ms = args.timeout.map(|timeout| timeout.as_millis() as u64);
     let (command, env, cwd) = (args.command, args.env, args.cwd);
     let request = ExecRequest { command, env, cwd, terminal, timeout_ms, notices: true };
     let body = serde_json::to_vec(&request)?.into();
-    let connection = client.upgrade(Method::POST, &format!("/sandboxes/{}/exec", args.id), body, EXEC_PROTOCOL).await?;
+    let connection = client.upgrade(Method::POST, &format!("/sandboxes/{id}/exec"), body, EXEC_PROTOCOL).await?;
     // Only now: a refusal is better read on a terminal that works.
     let raw = if args.tty && std::io::stdin().is_terminal() { Some(RawTerminal::enter()?) } else { None };
     let (from_node, to_node) = tokio::io::split(connection);

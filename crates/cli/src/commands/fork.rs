@@ -4,10 +4,13 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use api::{ForkRequest, ForkResponse};
-use base::id::SandboxId;
 
 use super::run::{print_started, report_failures};
-use crate::{client::Client, output};
+use crate::{
+    client::Client,
+    output,
+    sandbox_id::{Among, SandboxName},
+};
 
 /// Fork a running sandbox: it goes on, the copies start from that instant.
 ///
@@ -15,8 +18,8 @@ use crate::{client::Client, output};
 /// TCP connections are reset in the copies. A program with child processes cannot be forked (exit code 5, with the reasons).
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Identifier of the sandbox.
-    id: SandboxId,
+    /// Identifier of the sandbox, or its beginning.
+    id: SandboxName,
     /// How many copies.
     #[arg(short = 'n', long, value_name = "N", default_value_t = 1)]
     count: u32,
@@ -26,15 +29,15 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
-    let response: ForkResponse =
-        super::start(client, &format!("/sandboxes/{}/fork", args.id), &ForkRequest { count: args.count }).await?;
+    let id = args.id.find(Among::Node, client).await?;
+    let request = ForkRequest { count: args.count };
+    let response: ForkResponse = super::start(client, &format!("/sandboxes/{id}/fork"), &request).await?;
     if args.json {
         output::json(&response)?;
     } else {
         print_started(&response.sandboxes);
         eprintln!(
-            "{} stood still for {}; {} in all",
-            args.id,
+            "{id} stood still for {}; {} in all",
             output::micros(response.pause_us),
             output::micros(response.total_us)
         );

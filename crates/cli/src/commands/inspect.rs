@@ -3,30 +3,43 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use api::SandboxDetail;
-use base::id::SandboxId;
+use api::{MemoryUse, SandboxDetail};
 
 use super::ps::state;
-use crate::{client::Client, output};
+use crate::{
+    client::Client,
+    output,
+    sandbox_id::{Among, SandboxName},
+};
 
 /// Show everything about a sandbox.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Identifier of the sandbox.
-    id: SandboxId,
+    /// Identifier of the sandbox, or its beginning.
+    id: SandboxName,
     /// Print JSON.
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
-    let detail: SandboxDetail = client.get(&format!("/sandboxes/{}", args.id)).await?;
+    let detail: SandboxDetail = client.get(&format!("/sandboxes/{}", args.id.find(Among::Node, client).await?)).await?;
     if args.json {
         output::json(&detail)?;
     } else {
         print(&detail);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn describe_limit(memory: &MemoryUse) -> String {
+    let peak = memory.peak_bytes.map(|peak| format!(", peak {}", output::bytes(peak))).unwrap_or_default();
+    let killed = match memory.killed {
+        0 => String::new(),
+        1 => "; 1 process was killed at it".to_owned(),
+        count => format!("; {count} processes were killed at it"),
+    };
+    format!("{}{peak}{killed}", output::bytes(memory.limit_bytes))
 }
 
 fn print(detail: &SandboxDetail) {
@@ -38,11 +51,14 @@ fn print(detail: &SandboxDetail) {
     }
     outln!("state      {}", state(sandbox.state));
     if let Some(reason) = &sandbox.reason {
-        outln!("because    its memory could not be had: {reason}");
+        outln!("because    {}", output::printable(reason));
     }
     outln!("uptime     {}", output::age(detail.uptime_ms));
     outln!("started in {}", output::micros(sandbox.start_us));
     outln!("memory     {} resident, {} its share", output::bytes(detail.rss_bytes), output::bytes(detail.pss_bytes));
+    if let Some(memory) = &detail.memory {
+        outln!("limit      {}", describe_limit(memory));
+    }
     outln!("cgroup     {}", detail.cgroup);
     outln!("directory  {}", detail.directory);
     outln!("layers     {}", detail.layers.join("\n           "));

@@ -4,12 +4,12 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use api::PauseEvent;
-use base::id::SandboxId;
 
 use crate::{
     client::{Client, Flow},
     exit::Failure,
     output::{self, Progress},
+    sandbox_id::{Among, SandboxName},
 };
 
 const EXAMPLES: &str = "\
@@ -25,8 +25,8 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Identifier of the sandbox.
-    id: SandboxId,
+    /// Identifier of the sandbox, or its beginning.
+    id: SandboxName,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -34,7 +34,7 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
     let mut progress = Progress::new();
-    let path = format!("/sandboxes/{}/pause", args.id);
+    let path = format!("/sandboxes/{}/pause", args.id.find(Among::Node, client).await?);
     let paused = client.post_lines(&path, &(), |event| {
         Ok(match event {
             PauseEvent::Stage(stage) => {

@@ -31,8 +31,7 @@ pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
     } else if args.quiet {
         sandboxes.iter().for_each(|sandbox| outln!("{}", sandbox.id));
     } else {
-        let rows: Vec<_> = sandboxes.iter().map(row).collect();
-        output::table(["ID", "TEMPLATE", "STATE", "AGE", "START", "FORKED FROM"], &rows);
+        list(&sandboxes);
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -61,6 +60,21 @@ async fn paused(args: &Args, client: &Client) -> Result<ExitCode> {
         output::table(["ID", "TEMPLATE", "PAUSED", "IN THE HANDS OF"], &rows);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// With the reasons of their ends, if any is known.
+fn list(sandboxes: &[Sandbox]) {
+    let head = ["ID", "TEMPLATE", "STATE", "AGE", "START", "FORKED FROM"];
+    if sandboxes.iter().all(|sandbox| sandbox.reason.is_none()) {
+        return output::table(head, &sandboxes.iter().map(row).collect::<Vec<_>>());
+    }
+    let [id, template, state, age, start, parent] = head;
+    let with_reason = |sandbox: &Sandbox| {
+        let [id, template, state, age, start, parent] = row(sandbox);
+        [id, template, state, age, start, parent, sandbox.reason.clone().unwrap_or_default()]
+    };
+    let rows: Vec<_> = sandboxes.iter().map(with_reason).collect();
+    output::table([id, template, state, age, start, parent, "BECAUSE"], &rows);
 }
 
 fn row(sandbox: &Sandbox) -> [String; 6] {

@@ -4,10 +4,13 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use api::{ResumeRequest, Sandbox};
-use base::id::SandboxId;
 
 use super::run::print_started;
-use crate::{client::Client, output};
+use crate::{
+    client::Client,
+    output,
+    sandbox_id::{Among, SandboxName},
+};
 
 /// Have a paused sandbox go on: the same one, with its id, host name, machine id, memory and files.
 ///
@@ -15,8 +18,8 @@ use crate::{client::Client, output};
 /// output goes on in the same log. Connections from before are reset. A sandbox that is not paused is an error.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Identifier of the sandbox.
-    id: SandboxId,
+    /// Identifier of the sandbox, or its beginning.
+    id: SandboxName,
     /// Also if another node has it in hand, because it was killed in between. If that node is not gone for good the sandbox may then
     /// run twice.
     #[arg(long)]
@@ -27,7 +30,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
-    let path = format!("/sandboxes/{}/resume", args.id);
+    let path = format!("/sandboxes/{}/resume", args.id.find(Among::Store, client).await?);
     let sandbox: Sandbox = client.post(&path, &ResumeRequest { force: args.force }).await?;
     if args.json {
         output::json(&sandbox)?;

@@ -1,37 +1,93 @@
 //! `pando rm`.
 
-use std::process::ExitCode;
+use std::{
+    io::{IsTerminal, Write},
+    process::ExitCode,
+};
 
-use anyhow::Result;
-use api::Removed;
-use base::id::SandboxId;
+use anyhow::{Context, Result};
+use api::{Removed, Sandbox, SandboxState};
 
-use crate::{client::Client, exit};
+use crate::{
+    client::Client,
+    exit::{self, Failure},
+    sandbox_id::{Among, SandboxName},
+};
 
-/// Remove sandboxes, running or not, with all that they wrote. Prints the identifiers of those that are gone.
+/// Remove sandboxes, running, paused or ended, with all that they wrote. Prints the identifiers of those that are gone.
+///
+/// Removing a paused sandbox destroys what the store has of it: it cannot be resumed, on any node. With --all this asks first on a terminal, and
+/// elsewhere needs --force, if any sandbox is paused.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("which").required(true).args(["ids", "all"]))]
 pub(crate) struct Args {
-    /// Identifiers of the sandboxes.
-    ids: Vec<SandboxId>,
+    /// Identifiers of the sandboxes, or their beginnings.
+    ids: Vec<SandboxName>,
     /// Remove every sandbox of the node.
     #[arg(long)]
     all: bool,
+    /// With --all: do not ask about paused sandboxes.
+    #[arg(short, long, requires = "all")]
+    force: bool,
 }
 
 pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
     if args.all {
-        let removed: Removed = client.delete("/sandboxes").await?;
-        removed.sandboxes.iter().for_each(|id| outln!("{id}"));
-        return Ok(ExitCode::SUCCESS);
+        return remove_all(args.force, client).await;
     }
     let mut code = ExitCode::SUCCESS;
-    for id in &args.ids {
+    for name in &args.ids {
         // The others are removed all the same.
-        match client.delete::<Removed>(&format!("/sandboxes/{id}")).await {
-            Ok(_) => outln!("{id}"),
+        match remove(name, client).await {
+            Ok(id) => outln!("{id}"),
             Err(error) => code = exit::report(&error),
         }
     }
     Ok(code)
+}
+
+async fn remove(name: &SandboxName, client: &Client) -> Result<base::id::SandboxId> {
+    let id = name.find(Among::Store, client).await?;
+    client.delete::<Removed>(&format!("/sandboxes/{id}")).await?;
+    Ok(id)
+}
+
+async fn remove_all(force: bool, client: &Client) -> Result<ExitCode> {
+    let agreed = force || agree(&client.get::<Vec<Sandbox>>("/sandboxes").await?)?;
+    // One that is paused in between was not asked about.
+    let path = if agreed { "/sandboxes" } else { "/sandboxes?keep_paused=true" };
+    let removed: Removed = client.delete(path).await?;
+    removed.sandboxes.iter().for_each(|id| outln!("{id}"));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Whether the user wants the paused ones among them removed, too. False: there are none.
+fn agree(sandboxes: &[Sandbox]) -> Result<bool> {
+    let is_paused = |sandbox: &&Sandbox| matches!(sandbox.state, SandboxState::Paused | SandboxState::Pausing);
+    let paused = sandboxes.iter().filter(is_paused).count();
+    if paused == 0 {
+        return Ok(false);
+    }
+    let what = match paused {
+        1 => format!(
+            "1 of {} sandboxes is paused: to remove it destroys it for good, in the store as well",
+            sandboxes.len()
+        ),
+        _ => format!(
+            "{paused} of {} sandboxes are paused: to remove them destroys them for good, in the store as well",
+            sandboxes.len()
+        ),
+    };
+    if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
+        let message = format!("{what}. Nothing was removed; `pando rm --all --force` removes all");
+        return Err(Failure::Usage(message).into());
+    }
+    eprint!("{what}. Remove all {}? [y/N] ", sandboxes.len());
+    std::io::stderr().flush().context("cannot ask")?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer).context("cannot read the answer")?;
+    match answer.trim() {
+        "y" | "Y" | "yes" => Ok(true),
+        _ => Err(Failure::Interrupted("nothing was removed".to_owned()).into()),
+    }
 }

@@ -26,6 +26,9 @@ pub(crate) struct Args {
     /// nothing can be written to it, and if another node writes the volume, that goes on: what it commits is seen here some seconds later.
     #[arg(long = "volume", value_name = "VOLUME[@SNAPSHOT]:DIR[:ro]", value_parser = super::volume::parse_mount)]
     volumes: Vec<VolumeMount>,
+    /// Print identifiers only, one per line.
+    #[arg(short, long, conflicts_with = "json")]
+    quiet: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -38,6 +41,8 @@ pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
     response.notices.iter().for_each(|notice| eprintln!("pando: note: {notice}"));
     if args.json {
         output::json(&response)?;
+    } else if args.quiet {
+        response.sandboxes.iter().for_each(|sandbox| outln!("{}", sandbox.id));
     } else {
         print_started(&response.sandboxes);
         if response.sandboxes.len() > 1 {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use api::{ErrorBody, ErrorCode, ErrorDetail, ExitStatus, SandboxState};
+use api::{ErrorBody, ErrorCode, ErrorDetail, SandboxState};
 use axum::{
     Json,
     http::StatusCode,
@@ -10,7 +10,7 @@ use axum::{
 };
 use store::keys::KeyError;
 
-use crate::error::{Error, chain};
+use crate::error::{Error, Forked, chain};
 
 /// Status and code of each error. Exhaustive on purpose: a new error has to be placed here.
 fn place(error: &Error) -> (StatusCode, ErrorCode) {
@@ -30,6 +30,7 @@ fn place(error: &Error) -> (StatusCode, ErrorCode) {
         | Error::HeldElsewhere { .. }
         | Error::ResumedElsewhere(_)
         | Error::PortClosed { .. }
+        | Error::NoHostDirectory { .. }
         | Error::HostPath { .. }
         | Error::HostBusy { .. }
         | Error::OfPaused { .. }
@@ -45,7 +46,9 @@ fn place(error: &Error) -> (StatusCode, ErrorCode) {
         Error::ProgramEnded { .. } | Error::NotReadyInTime { .. } => {
             (StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::NotReady)
         }
-        Error::ProgramMissing { .. } => (StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::ProgramMissing),
+        Error::ProgramMissing { .. } | Error::NoReadyCommand { .. } => {
+            (StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::ProgramMissing)
+        }
         Error::ProgramNotExecutable { .. } => (StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::ProgramNotExecutable),
         Error::Keeper { .. } => (StatusCode::INTERNAL_SERVER_ERROR, ErrorCode::StartFailed),
         Error::ZygoteGone { .. } | Error::KeeperLost { .. } => {
@@ -84,6 +87,7 @@ fn hint(error: &Error) -> Option<String> {
         Error::Store { source, .. } if lacks_master_key(source.as_ref()) => {
             "the master keys are read when the node starts: add that one to them, in any place but the first, and start the node again"
         }
+        Error::Store { source, .. } if !is_of_store(source.as_ref()) => return None,
         Error::Store { .. } => {
             "check the object store and the database that the node was started with; what was half written is garbage, not damage"
         }
@@ -93,6 +97,7 @@ fn hint(error: &Error) -> Option<String> {
         }
         Error::VolumeRefused { error, .. } | Error::StateGone { error } => return error.hint.clone(),
         Error::NotMounted { .. } => "`pando volume inspect NAME` shows who holds a volume",
+        Error::NoHostDirectory { .. } => "make it first: `mkdir -p DIRECTORY`",
         Error::HostPath { .. } => "name a directory that nothing is mounted on",
         Error::HostBusy { .. } => "leave the directory, or end what works there: `fuser -vm DIRECTORY` shows it",
         Error::OfPaused { .. } => "it could not be resumed without: `pando resume ID`, or `pando rm ID`, first",
@@ -107,16 +112,23 @@ fn hint(error: &Error) -> Option<String> {
         Error::GoneFromStore(_) => "`pando rm ID` forgets it on this node",
         Error::NotRunning { .. } => "`pando logs` shows its output; `pando rm` removes it",
         Error::PortClosed { .. } => "`pando logs` may say why; the port is that of the program inside",
-        Error::CannotFork { .. } => {
-            "`pando doctor --process PID` says the same of a running process; end what `pando exec` has started in it, or change the program and build again"
+        Error::CannotFork { what: Forked::Template(_), .. } => {
+            "change the program, or have it say later that it is ready; `pando doctor --process PID` looks at one that runs"
+        }
+        Error::CannotFork { what: Forked::Crowded(_), .. } => {
+            "end what `pando exec` has started in it or has left behind: `pando inspect ID` lists its processes"
+        }
+        Error::CannotFork { what: Forked::Sandbox(_), .. } => {
+            "it goes on; `pando doctor --process PID` looks at a process that runs, and PID is in `pando inspect ID`"
+        }
+        Error::NoReadyCommand { .. } => {
+            "it is looked for inside the sandbox; where an image has no shell, say --port or --ready-file"
         }
         Error::ProgramMissing { .. } => {
             "it is looked for inside the sandbox: home directories, /tmp and /var/tmp of the host are hidden there; a script's interpreter may be what is missing"
         }
         Error::ProgramNotExecutable { .. } => "it has to be executable for uid 1000, and a script has to begin with #!",
-        Error::ProgramEnded { status: ExitStatus::Signal(9), .. } => {
-            "it may have reached its memory limit: `pando template build --memory 8G ...` sets another one"
-        }
+        Error::ProgramEnded { reason: Some(_), .. } => "set another limit: `pando template build --memory 8G ...`",
         Error::ProgramEnded { .. } => {
             "run the command by itself; it runs as uid 1000 without network access; home directories, /tmp and /var/tmp of the host are hidden there"
         }
@@ -139,6 +151,21 @@ fn hint(error: &Error) -> Option<String> {
     Some(text.to_owned())
 }
 
+/// Whether store or database may be at fault, and not what was to be stored.
+fn is_of_store(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut causes = std::iter::successors(Some(error), |&error| error.source());
+    !causes.any(|cause| {
+        let memory = match cause.downcast_ref::<memory::Error>() {
+            // Reading and writing are the store's, and damage is found in what it gave.
+            Some(memory::Error::Write { .. } | memory::Error::Read { .. } | memory::Error::Damaged { .. }) | None => {
+                false
+            }
+            Some(_) => true,
+        };
+        memory || cause.is::<process::Error>() || cause.is::<sandbox::Error>()
+    })
+}
+
 fn lacks_master_key(error: &(dyn std::error::Error + 'static)) -> bool {
     let mut causes = std::iter::successors(Some(error), |&error| error.source());
     causes.any(|cause| {
@@ -155,6 +182,8 @@ fn details(error: &Error) -> Vec<String> {
         Error::Invalid { .. }
         | Error::Volumes { .. }
         | Error::NotMounted { .. }
+        | Error::NoHostDirectory { .. }
+        | Error::NoReadyCommand { .. }
         | Error::HostPath { .. }
         | Error::HostBusy { .. }
         | Error::OfPaused { .. }

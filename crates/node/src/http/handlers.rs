@@ -23,7 +23,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::{error_detail, spec};
 use crate::{
     error::{Error, Result},
-    node::{Node, Progress},
+    node::{Node, OfPaused, Progress},
 };
 
 type Shared = State<Arc<Node>>;
@@ -165,8 +165,16 @@ pub(super) async fn remove(State(node): Shared, Path(id): Path<String>) -> Resul
     finish(async move { node.remove(&id).await }).await.map(|()| Json(removed))
 }
 
-pub(super) async fn remove_all(State(node): Shared) -> Result<Json<Removed>> {
-    finish(async move { Ok(Removed { sandboxes: node.remove_all().await }) }).await.map(Json)
+/// Query of the removal of all.
+#[derive(Deserialize)]
+pub(super) struct RemoveAll {
+    #[serde(default)]
+    keep_paused: bool,
+}
+
+pub(super) async fn remove_all(State(node): Shared, Query(query): Query<RemoveAll>) -> Result<Json<Removed>> {
+    let paused = if query.keep_paused { OfPaused::Kept } else { OfPaused::Removed };
+    finish(async move { Ok(Removed { sandboxes: node.remove_all(paused).await }) }).await.map(Json)
 }
 
 /// Query of the logs.

@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     config::RECORD,
-    error::{Context, Error, Result},
+    error::{Context, Error, Forked, Result},
     keeper::message::{BuildZygote, Reply, Request},
     records::{self, Durability, TemplateRecord},
     state::ZygoteRef,
@@ -189,8 +189,8 @@ impl Node {
         let (main, mut ended) = self.spawn(&job.source, main, true, [&self.null, &output, &output]).await?;
         self.bind_limits_of(job.source.clone()).await;
         progress.stage(BuildStage::WaitingUntilReady);
-        self.wait_until_ready(spec, &job.source, main.pid, &mut ended).await?;
-        let ready_us = spawned.elapsed().as_micros() as u64;
+        let ready = self.wait_until_ready(spec, &job.source, main.pid, &mut ended).await?;
+        let ready_us = ready.duration_since(spawned).as_micros() as u64;
 
         progress.stage(BuildStage::BuildingZygote);
         let request = BuildZygote {
@@ -208,7 +208,7 @@ impl Node {
             huge_pages: true,
             hold: false,
         };
-        let what = format!("template {}", spec.name);
+        let what = Forked::Template(spec.name.clone());
         let Built { zygote, timings, .. } = self.request_zygote(request, what, None).await?;
         Ok((zygote, BuildTimings { ready_us, ..timings }))
     }
@@ -225,7 +225,7 @@ impl Node {
     pub(super) async fn request_zygote(
         &self,
         request: BuildZygote,
-        what: String,
+        what: Forked,
         captured: Option<oneshot::Sender<()>>,
     ) -> Result<Built> {
         let number = request.zygote;
@@ -239,6 +239,11 @@ impl Node {
                 Ok(Built { zygote, timings, description: answer.descriptor })
             }
             Reply::Refused { refusals } => {
+                let beside = refusals.iter().any(|(kind, _)| kind == "daemons");
+                let what = match what {
+                    Forked::Sandbox(id) if beside => Forked::Crowded(id),
+                    what => what,
+                };
                 let refusals = refusals.into_iter().map(|(_, reason)| reason).collect();
                 Err(Error::CannotFork { what, refusals })
             }

@@ -17,6 +17,13 @@ use crate::{
 /// How long to rest before what could not be removed is tried again.
 const SWEEP_REST: Duration = Duration::from_secs(3);
 
+/// What becomes of paused sandboxes when all are removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OfPaused {
+    Kept,
+    Removed,
+}
+
 impl Node {
     /// Removes a sandbox that users know of.
     pub(crate) async fn remove(self: &Arc<Self>, id: &SandboxId) -> Result<()> {
@@ -31,9 +38,14 @@ impl Node {
         }
     }
 
-    /// Removes all of them, side by side.
-    pub(crate) async fn remove_all(self: &Arc<Self>) -> Vec<SandboxId> {
-        let ids: Vec<_> = self.state().sandboxes().into_iter().map(|record| record.id).collect();
+    /// Removes all of them, side by side; those that are paused, or are being paused, only if they are not to be kept.
+    pub(crate) async fn remove_all(self: &Arc<Self>, paused: OfPaused) -> Vec<SandboxId> {
+        let goes = |state| match state {
+            SandboxState::Paused | SandboxState::Pausing => paused == OfPaused::Removed,
+            SandboxState::Running | SandboxState::Exited(_) | SandboxState::Lost => true,
+        };
+        let all = self.state().sandboxes();
+        let ids: Vec<_> = all.into_iter().filter(|record| goes(record.state)).map(|record| record.id).collect();
         let mut removals = JoinSet::new();
         for id in ids {
             let node = Arc::clone(self);

@@ -13,7 +13,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use sandbox::{Command, ProcessIdentity};
 use tokio::{sync::oneshot, time::Instant};
 
-use super::{Node, START_DEADLINE, unexpected};
+use super::{Node, START_DEADLINE, memory_limit::Watch, unexpected};
 use crate::{
     error::{Context, Error, Result},
     keeper::message::{Reply, Request, Status},
@@ -51,6 +51,8 @@ pub(crate) struct Exec {
     ended: oneshot::Receiver<Status>,
     /// When its time is up.
     limit: Option<TimeLimit>,
+    /// What the memory limit has killed meanwhile.
+    memory: Watch,
     notices: bool,
 }
 
@@ -79,6 +81,7 @@ impl Node {
         check(&command)?;
         check_timeout(request.timeout_ms)?;
         let group = CommandGroup::new(&self.group(id));
+        let memory = self.watch_limit(id);
         command.group = Some(group.name());
         let (streams, stdio) = match request.terminal {
             Some(size) => {
@@ -112,7 +115,7 @@ impl Node {
             spawned => spawned?,
         };
         let limit = request.timeout_ms.map(|ms| TimeLimit { at: Instant::now() + Duration::from_millis(ms), ms });
-        Ok(Exec { streams, group, ended, limit, notices: request.notices })
+        Ok(Exec { streams, group, ended, limit, memory, notices: request.notices })
     }
 
     /// Spawns a program into a sandbox: its identity, and what resolves at its end.

@@ -29,7 +29,7 @@ use super::{
     volumes,
 };
 use crate::{
-    error::{Context, Error, Result},
+    error::{Context, Error, Forked, Result},
     http::error_detail,
     keeper::message::BuildZygote,
     records::SandboxRecord,
@@ -147,7 +147,7 @@ impl Node {
     ) -> (Result<(Built, Cut)>, Vec<Blank>) {
         let (sender, captured) = oneshot::channel();
         let node = Arc::clone(self);
-        let (what, holds) = (format!("sandbox {}", job.id), job.hold);
+        let (what, holds) = (Forked::Sandbox(job.id.clone()), job.hold);
         let build = tokio::spawn(async move { node.request_zygote(job, what, Some(sender)).await });
         let captured = captured.await.is_ok();
         let (cut, stood) = if !holds {

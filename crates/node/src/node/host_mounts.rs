@@ -6,7 +6,7 @@
 //!
 //! What a killed node has left, or somebody else has taken off, is told by the mounts themselves: a record without one is removed.
 
-use std::{fs, os::fd::AsFd, path::Path, sync::Arc, time::Duration};
+use std::{fs, io, os::fd::AsFd, path::Path, sync::Arc, time::Duration};
 
 use api::{MountRequest, VolumeMount};
 use base::id::VolumeName;
@@ -59,7 +59,10 @@ impl Node {
         if !path.starts_with('/') {
             return Err(Error::Invalid { message: format!("{path:?} is not an absolute path"), hint: None });
         }
-        let found = fs::canonicalize(path).map_err(|error| unusable(&error.to_string()))?;
+        let found = fs::canonicalize(path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => Error::NoHostDirectory { path: path.to_owned() },
+            _ => unusable(&error.to_string()),
+        })?;
         if [&self.config.state_dir, &self.config.socket]
             .into_iter()
             .any(|own| own.starts_with(&found) || found.starts_with(own))

@@ -30,11 +30,16 @@ impl Node {
             rss_bytes: sum(|process| process.rss_bytes),
             pss_bytes: sum(|process| process.pss_bytes),
             processes,
+            memory: self.cgroups.memory_of(id).and_then(|group| group.read()).map(to_api),
             cgroup: group.display().to_string(),
             layers: record.layers.iter().map(|layer| layer.display().to_string()).collect(),
             directory: self.home(id).display().to_string(),
         })
     }
+}
+
+fn to_api(sandbox::MemoryUse { limit_bytes, peak_bytes, killed }: sandbox::MemoryUse) -> api::MemoryUse {
+    api::MemoryUse { limit_bytes, peak_bytes, killed }
 }
 
 /// The processes of a sandbox's control group and of the groups of its commands; one that is gone has none.

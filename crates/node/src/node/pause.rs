@@ -35,7 +35,7 @@ use super::{
 use crate::{
     config::{Config, RECORD, output_file},
     durable::{Checkpoint, Mounted, Paused, Storing, lost_race},
-    error::{Context, Error, Result, chain},
+    error::{Context, Error, Forked, Result, chain},
     keeper::message::Request,
     records::{self, Durability, SandboxRecord},
 };
@@ -141,7 +141,7 @@ impl Node {
         if reasons.is_empty() {
             return Ok(());
         }
-        Err(Error::CannotFork { what: format!("sandbox {}", record.id), refusals: reasons })
+        Err(Error::CannotFork { what: Forked::Crowded(record.id.clone()), refusals: reasons })
     }
 
     /// Completes a pause whose head is there, and lets the sandbox go on if none is. Fails if the store does not say.

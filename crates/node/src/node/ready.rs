@@ -8,7 +8,10 @@ use std::{
 
 use api::{Ready, TemplateSpec};
 use base::id::SandboxId;
-use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat2};
+use rustix::{
+    fs::{Mode, OFlags, ResolveFlags, open, openat2},
+    process::Signal,
+};
 use tokio::sync::oneshot;
 
 use super::{Node, exit_status, logs::last_lines};
@@ -22,60 +25,76 @@ use crate::{
 const LOOK_MIN: Duration = Duration::from_millis(5);
 const LOOK_MAX: Duration = Duration::from_millis(100);
 
+/// A program that is ready has to be there this long afterwards: one that fails right behind its first words has told why by then.
+const SETTLED: Duration = Duration::from_millis(100);
+
 /// How much of the output goes into the message of a failure.
 const OUTPUT_LINES: usize = 20;
 
 impl Node {
-    /// Waits until the program `main` of the sandbox is ready; it ends early when the program does.
+    /// Waits until the program `main` of the sandbox is ready, and is still there [`SETTLED`] later; it ends early when the program does. Gives
+    /// when it was ready.
     pub(super) async fn wait_until_ready(
         self: &Arc<Self>,
         spec: &TemplateSpec,
         id: &SandboxId,
         main: i32,
         ended: &mut oneshot::Receiver<Status>,
-    ) -> Result<()> {
+    ) -> Result<Instant> {
         let output = || last_lines(&output_file(&self.config.sandbox_dir(id)), OUTPUT_LINES);
         let timeout = Duration::from_millis(spec.ready_timeout_ms);
-        tokio::select! {
+        let ready = tokio::select! {
             biased;
-            status = ended => match status {
-                Ok(status) => Err(Error::ProgramEnded { status: exit_status(status), output: output() }),
-                Err(_) => Err(Error::KeeperLost { action: "wait until the program is ready" }),
-            },
-            ready = tokio::time::timeout(timeout, self.poll_ready(spec, id, main)) => match ready {
-                Ok(()) => Ok(()),
-                Err(_) => {
-                    let ready = spec.ready.to_string();
-                    Err(Error::NotReadyInTime { ready, timeout_ms: spec.ready_timeout_ms, output: output() })
-                }
-            },
+            status = &mut *ended => return Err(self.ended_early(id, status.ok(), output())),
+            ready = tokio::time::timeout(timeout, self.poll_ready(spec, id, main)) => ready,
+        };
+        let Ok(ready) = ready else {
+            let ready = spec.ready.to_string();
+            return Err(Error::NotReadyInTime { ready, timeout_ms: spec.ready_timeout_ms, output: output() });
+        };
+        ready?;
+        let ready = Instant::now();
+        tokio::select! {
+            status = ended => Err(self.ended_early(id, status.ok(), output())),
+            () = tokio::time::sleep(SETTLED) => Ok(ready),
         }
     }
 
-    async fn poll_ready(self: &Arc<Self>, spec: &TemplateSpec, id: &SandboxId, main: i32) {
+    fn ended_early(&self, id: &SandboxId, status: Option<Status>, output: Vec<String>) -> Error {
+        let Some(status) = status else { return Error::KeeperLost { action: "wait until the program is ready" } };
+        let reason = self.killed_at_limit(id).filter(|_| status == Status::Signal(Signal::KILL.as_raw()));
+        Error::ProgramEnded { status: exit_status(status), reason, output }
+    }
+
+    async fn poll_ready(self: &Arc<Self>, spec: &TemplateSpec, id: &SandboxId, main: i32) -> Result<()> {
         let began = Instant::now();
-        while !self.is_ready(spec, id, main).await {
+        while !self.is_ready(spec, id, main).await? {
             // An eighth of the time waited so far: the look costs the wait 12 % at most.
             tokio::time::sleep((began.elapsed() / 8).clamp(LOOK_MIN, LOOK_MAX)).await;
         }
+        Ok(())
     }
 
-    async fn is_ready(self: &Arc<Self>, spec: &TemplateSpec, id: &SandboxId, main: i32) -> bool {
+    async fn is_ready(self: &Arc<Self>, spec: &TemplateSpec, id: &SandboxId, main: i32) -> Result<bool> {
         match &spec.ready {
-            Ready::Listening => !listening_ports(main).is_empty(),
-            Ready::Port(port) => listening_ports(main).contains(port),
-            Ready::File(path) => file_exists(main, path),
+            Ready::Listening => Ok(!listening_ports(main).is_empty()),
+            Ready::Port(port) => Ok(listening_ports(main).contains(port)),
+            Ready::File(path) => Ok(file_exists(main, path)),
             Ready::Command(argv) => self.succeeds(spec, id, argv).await,
         }
     }
 
-    async fn succeeds(self: &Arc<Self>, spec: &TemplateSpec, id: &SandboxId, argv: &[String]) -> bool {
+    /// A command that is not there will not be there the next time: that is an error at once.
+    async fn succeeds(self: &Arc<Self>, spec: &TemplateSpec, id: &SandboxId, argv: &[String]) -> Result<bool> {
         let command = super::exec::command(spec, argv.to_vec(), &[], None);
         match self.spawn(id, command, false, [&self.null; 3]).await {
-            Ok((_, ended)) => matches!(ended.await, Ok(Status::Code(0))),
+            Ok((_, ended)) => Ok(matches!(ended.await, Ok(Status::Code(0)))),
+            Err(Error::ProgramMissing { message } | Error::ProgramNotExecutable { message }) => {
+                Err(Error::NoReadyCommand { message })
+            }
             Err(error) => {
                 tracing::debug!(sandbox = %id, error = crate::chain(&error), "the ready command did not start");
-                false
+                Ok(false)
             }
         }
     }

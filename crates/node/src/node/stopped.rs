@@ -1,4 +1,5 @@
-//! Why a restored program was stopped: only the pager knows that a page could not be had, and forgets it when it ends.
+//! Why a program was killed: at the memory limit, which its control group counts; or a restored one because a page could not be had, which only the
+//! pager knows, and forgets when it ends.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -17,7 +18,7 @@ const TRIES: u32 = 20;
 const TICK: Duration = Duration::from_millis(50);
 
 impl Node {
-    /// Asks the pager whether it stopped the program of a sandbox that has ended, and keeps its reason.
+    /// Finds out whether the memory limit, or the pager, has ended the program of a sandbox, and keeps the reason.
     pub(super) async fn explain_end(self: &Arc<Self>, id: &SandboxId) {
         let Ok(record) = self.state().sandbox(id).cloned() else { return };
         let killed = match record.state {
@@ -28,14 +29,23 @@ impl Node {
             | SandboxState::Pausing
             | SandboxState::Paused => false,
         };
+        if let Some(reason) = self.killed_at_limit(id).filter(|_| killed) {
+            tracing::warn!(sandbox = %id, reason, "the program was killed");
+            self.keep_reason(id, reason);
+            return;
+        }
         let Some(pages) = record.pages.filter(|_| killed) else { return };
         let (socket, pid) = (crate::pager_socket(&self.config.state_dir), record.main.pid);
         let asked = tokio::task::spawn_blocking(move || reason(&socket, &pages, Some(pid))).await;
         if let Ok(Some(reason)) = asked.doing("ask the pager") {
             tracing::warn!(sandbox = %id, reason, "the pager stopped its program");
-            let explained = self.state().explain(id, reason);
-            self.record_end(explained);
+            self.keep_reason(id, format!("its memory could not be had: {reason}"));
         }
+    }
+
+    fn keep_reason(&self, id: &SandboxId, reason: String) {
+        let explained = self.state().explain(id, reason);
+        self.record_end(explained);
     }
 
     /// The same of a copy that has ended in its start: the keeper knows only that it was killed.

@@ -134,7 +134,7 @@ fn killed(node: &Node) -> Result<()> {
     for sandbox in node.run("geo", AHEAD + 2)? {
         ensure!(node.ask(sandbox.id.as_str(), "GET /verify")?["intact"] == true, "not intact");
     }
-    node.ok(&["rm", "--all"])?;
+    node.ok(&["rm", "--all", "--force"])?;
     wait_for_ahead(node)
 }
 

@@ -105,7 +105,7 @@ fn answered(node: &Node) -> Result<()> {
             count += i32::from(under_way);
             let started: RunResponse = serde_json::from_str(&answer.stdout)?;
             ensure!(started.sandboxes.len() == 20 && node.ps()?.len() == 20, "{answer}");
-            node.ok(&["rm", "--all"])?;
+            node.ok(&["rm", "--all", "--force"])?;
         } else {
             ensure!(answer.code == 130, "{answer}");
         }
@@ -192,7 +192,7 @@ fn killed(node: &Node) -> Result<()> {
         // Killed between the node's answer and its own end, it leaves what was asked for: all of it, listed.
         sleep(Duration::from_millis(500));
         if node.ps()?.len() == 50 {
-            node.ok(&["rm", "--all"])?;
+            node.ok(&["rm", "--all", "--force"])?;
         }
         expect_only(node, &[])?;
     }

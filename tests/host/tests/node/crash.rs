@@ -335,7 +335,7 @@ fn crash_round(node: &mut Node, victim: Victim, moment: Moment, delay: Duration)
     for sandbox in node.ps()?.iter().filter(|sandbox| sandbox.state == SandboxState::Running) {
         node.ask(sandbox.id.as_str(), "GET /health").with_context(|| format!("listed as running: {sandbox:?}"))?;
     }
-    node.ok(&["rm", "--all"])?;
+    node.ok(&["rm", "--all", "--force"])?;
     ensure!(node.ps()?.is_empty(), "sandboxes are left after rm --all");
     remove_other_template(node)?;
     node.expect_only_itself()

@@ -312,7 +312,7 @@ fn deleted(_: &Shared, node: &Node, other: &Node) -> Result<()> {
             }
             _ => anyhow::bail!("round {round}: {answer}"),
         }
-        other.ok(&["rm", "--all"])?;
+        other.ok(&["rm", "--all", "--force"])?;
         let removed = other.pando(&["template", "rm", "warm"])?;
         ensure!(matches!(removed.code, 0 | 4), "{removed}");
         expect_nothing_later(other)?;

@@ -33,7 +33,7 @@ pub(crate) fn kept_without(shared: &Shared, node: &Node, other: &Node) -> Result
         node.ok(&["rm", &copy])?;
         node.ok(&["template", "rm", "whole"])?;
     }
-    other.ok(&["rm", "--all"])?;
+    other.ok(&["rm", "--all", "--force"])?;
     other.ok(&["template", "rm", "warm"]).map(drop)
 }
 
@@ -63,7 +63,7 @@ pub(crate) fn killed_watchers(store: &dyn Away, node: &Node, other: &Node) -> Re
     };
     expect_right(other, copy.as_str().context("no copy")?, "warm")?;
     expect_right(other, &id, "warm")?;
-    other.ok(&["rm", "--all"])?;
+    other.ok(&["rm", "--all", "--force"])?;
     other.ok(&["template", "rm", "warm"])?;
     // With other processes in the place of those.
     expect_starts(other, "warm")

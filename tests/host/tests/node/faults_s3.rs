@@ -75,7 +75,7 @@ fn bad_weather(proxy: &Proxy, node: &Node, other: &Node) -> Result<()> {
         expect_right(node, &id, "warm")?;
         node.ok(&["rm", &id])?;
         node.ok(&["template", "rm", "back"])?;
-        other.ok(&["rm", "--all"])?;
+        other.ok(&["rm", "--all", "--force"])?;
         other.ok(&["template", "rm", "warm"])?;
         // The next one fetches again.
         std::fs::remove_dir_all(other.state.join("store/cache/default"))?;

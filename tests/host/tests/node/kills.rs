@@ -85,7 +85,7 @@ fn kill_round(node: &Node, other: &mut Node, choices: &mut Choices, round: u64) 
     }
     let listed = other.ps()?;
     ensure!(listed.iter().all(|sandbox| sandbox.state == api::SandboxState::Running), "stopped: {listed:?}");
-    other.ok(&["rm", "--all"])?;
+    other.ok(&["rm", "--all", "--force"])?;
     other.ok(&["template", "rm", "warm"])?;
     other.expect_only_itself()?;
     Ok(killed)

@@ -13,6 +13,7 @@ mod ahead;
 mod burst;
 mod cancel;
 mod checkpoint;
+mod command_line;
 mod commands;
 mod copies;
 mod crash;
@@ -58,6 +59,7 @@ fn main() {
     cases.extend(isolation::cases());
     cases.extend(output::cases());
     cases.extend(commands::cases());
+    cases.extend(command_line::cases());
     cases.extend(limits::cases());
     cases.extend(failures::cases());
     cases.extend(requests::cases());

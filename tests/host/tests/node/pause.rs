@@ -324,7 +324,7 @@ fn race(shared: &Shared, node: &mut Node) -> Result<()> {
         let winner = if here.code == 0 { &*node } else { &other };
         expect_marked(winner, &id)?;
     }
-    other.ok(&["rm", "--all"])?;
+    other.ok(&["rm", "--all", "--force"])?;
     other.finish()
 }
 

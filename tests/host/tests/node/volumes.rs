@@ -146,7 +146,7 @@ fn read_only(node: &Node) -> Result<()> {
     node.shell(&writer, "echo text > /workspace/a")?;
     let script = "cat /workspace/a; (echo x > /workspace/a) 2>&1 | grep -o Read-only; (rm /workspace/a) 2>&1 | grep -o Read-only";
     ensure!(node.shell(&reader, script)? == "text\nRead-only\nRead-only\n");
-    node.ok(&["rm", "--all"])?;
+    node.ok(&["rm", "--all", "--force"])?;
     node.ok(&["volume", "rm", "ws"]).map(drop)
 }
 
@@ -232,7 +232,7 @@ fn forked(node: &Node) -> Result<()> {
     volumes.push(again);
     ensure!(node.json(&["volume", "log", "ws", "--json"])?.as_array().is_some_and(Vec::is_empty), "snapshots are left");
     expect_whole_journal(node, &writer)?;
-    node.ok(&["rm", "--all"])?;
+    node.ok(&["rm", "--all", "--force"])?;
     for volume in volumes.iter().map(String::as_str).chain(["ws"]) {
         node.ok(&["volume", "rm", volume])?;
     }
@@ -252,7 +252,7 @@ fn paused(node: &Node) -> Result<()> {
     }
     expect_whole_journal(node, &writer)?;
     ensure!(node.json(&["volume", "log", "ws", "--json"])?.as_array().is_some_and(Vec::is_empty), "snapshots are left");
-    node.ok(&["rm", "--all"])?;
+    node.ok(&["rm", "--all", "--force"])?;
     node.ok(&["volume", "rm", "ws"]).map(drop)
 }
 
@@ -295,7 +295,7 @@ fn at_once(node: &Node) -> Result<()> {
     ensure!(made > 1, "the first two forks were not made");
     eprintln!("    {made} of 10 forks were made beside commands and pauses");
     expect_whole_journal(node, &writer)?;
-    node.ok(&["rm", "--all"])?;
+    node.ok(&["rm", "--all", "--force"])?;
     node.ok(&["volume", "rm", "ws"]).map(drop)
 }
 
@@ -318,7 +318,7 @@ fn interrupted(node: &Node) -> Result<()> {
         }
     }
     expect_whole_journal(node, &writer)?;
-    node.ok(&["rm", "--all"])?;
+    node.ok(&["rm", "--all", "--force"])?;
     for volume in node.json(&["volume", "ls", "--json"])?.as_array().context("no list")? {
         node.ok(&["volume", "rm", volume["name"].as_str().context("no name")?])?;
     }
@@ -352,7 +352,7 @@ fn carried(node: &Node) -> Result<()> {
     // Its host directory is as any other's without a volume.
     let without = node.run("scribe", 1)?[0].id.to_string();
     ensure!(node.shell(&without, "ls -A /workspace; touch /workspace/own; stat -c %u /workspace")? == "1000\n");
-    node.ok(&["rm", "--all"])?;
+    node.ok(&["rm", "--all", "--force"])?;
     node.ok(&["volume", "rm", "ws"]).map(drop)
 }
 
@@ -370,7 +370,7 @@ fn bounded(node: &Node) -> Result<()> {
     }
     let heir = memory_group(process(node, "guardian")?)?;
     ensure!(heir == group, "who takes its place is in {}", heir.display());
-    node.ok(&["rm", "--all"])?;
+    node.ok(&["rm", "--all", "--force"])?;
     node.ok(&["volume", "rm", "ws"])?;
     let Err(error) = Node::start_with(Setting {
         arguments: ["--volumes-memory", "5M"].map(str::to_owned).to_vec(),

@@ -48,7 +48,7 @@ fn with_writer(body: fn(&mut Node) -> Result<()>) -> Result<()> {
     let id = run_with(&node, &["ws:/workspace"])?;
     node.shell(&id, "touch /workspace/go")?;
     body(&mut node).with_context(|| format!("log of the node:\n{}", node.log_tail()))?;
-    node.ok(&["rm", "--all"])?;
+    node.ok(&["rm", "--all", "--force"])?;
     node.ok(&["volume", "rm", "ws"])?;
     node.finish()
 }
@@ -200,7 +200,7 @@ fn resume_elsewhere(first: &Node, second: &Node) -> Result<()> {
         to.ok(&["resume", &id])?;
         expect_progress(to, &id)?;
     }
-    second.ok(&["rm", "--all"])?;
+    second.ok(&["rm", "--all", "--force"])?;
     second.ok(&["volume", "rm", "ws"]).map(drop)
 }
 
@@ -232,8 +232,8 @@ fn take_over(first: &Node, second: &Node) -> Result<()> {
     first.ok(&["volume", "export", "ws", &archive])?;
     ensure!(second.shell(&new, "echo more >> /workspace/b; cat /workspace/b")? == "taken\nmore\n", "it was taken back");
     first.ok(&["volume", "rm", "copy"])?;
-    first.ok(&["rm", "--all"])?;
-    second.ok(&["rm", "--all"])?;
+    first.ok(&["rm", "--all", "--force"])?;
+    second.ok(&["rm", "--all", "--force"])?;
     second.ok(&["volume", "rm", "ws@here", "ws"]).map(drop)
 }
 
@@ -273,7 +273,7 @@ fn cut_off() -> Result<()> {
         ensure!(said.contains("Read-only") && said.ends_with("alone\n"), "{said}");
         ensure!(second.shell(&new, "cat a b; ls c 2>/dev/null || true")? == "promised\ntaken\n");
         for node in [first, second] {
-            node.ok(&["rm", "--all"])?;
+            node.ok(&["rm", "--all", "--force"])?;
         }
         let verified = second.ok(&["volume", "verify", "ws"])?;
         ensure!(verified.contains("all of it is sound"), "{verified}");
@@ -321,8 +321,8 @@ fn followed(first: &Node, second: &Node) -> Result<()> {
     let held = second.pando(&["volume", "rm", "ws"])?;
     ensure!(held.code != 0 && held.stderr.contains(&reader), "{held}");
     expect_progress(first, &writer)?;
-    first.ok(&["rm", "--all"])?;
-    second.ok(&["rm", "--all"])?;
+    first.ok(&["rm", "--all", "--force"])?;
+    second.ok(&["rm", "--all", "--force"])?;
     second.ok(&["volume", "rm", "ws@begin", "ws@elsewhere", "copy", "ws"]).map(drop)
 }
 
@@ -364,8 +364,8 @@ fn with_wrong_clock(first: &Node, second: &Node) -> Result<()> {
         node.ok(&["volume", "snapshot", "ws"])?;
         other.ok(&["store", "gc", "--grace", "0"])?;
         ensure!(node.shell(&taking, "wc -l < journal")? == written, "round {round}");
-        node.ok(&["rm", "--all"])?;
-        other.ok(&["rm", "--all"])?;
+        node.ok(&["rm", "--all", "--force"])?;
+        other.ok(&["rm", "--all", "--force"])?;
     }
     ensure!(journal(second)? == written.trim().parse::<usize>()?);
     second.ok(&["volume", "verify", "ws"])?;

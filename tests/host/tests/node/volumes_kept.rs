@@ -56,7 +56,7 @@ pub(crate) fn volumes(node: &Node) -> Result<Vec<String>> {
 }
 
 fn remove_all(node: &Node) -> Result<()> {
-    node.ok(&["rm", "--all"])?;
+    node.ok(&["rm", "--all", "--force"])?;
     for volume in volumes(node)? {
         node.ok(&["volume", "rm", &volume])?;
     }
@@ -403,7 +403,7 @@ fn elsewhere(first: &Node, second: &Node) -> Result<()> {
     // One of there, back here; the one of here is not needed for it.
     second.shell(&copies[0], "touch /workspace/go; sleep 0.2")?;
     second.ok(&["checkpoint", &copies[0], "--name", "back"])?;
-    second.ok(&["rm", "--all"])?;
+    second.ok(&["rm", "--all", "--force"])?;
     forget(second, "warm")?;
     remove_all(first)?;
     collect(first)?;

@@ -67,7 +67,7 @@ except sqlite3.OperationalError as error:
 }
 
 fn remove_all(node: &Node) -> Result<()> {
-    node.ok(&["rm", "--all"])?;
+    node.ok(&["rm", "--all", "--force"])?;
     let volumes = node.json(&["volume", "ls", "--json"])?;
     for volume in volumes.as_array().context("no volumes")? {
         node.ok(&["volume", "rm", volume["name"].as_str().context("no name")?])?;

@@ -9,7 +9,7 @@ use super::super::{
 };
 use crate::{
     durable::{Included, Storing, Writing},
-    error::{Error, Result},
+    error::{Error, Forked, Result},
     keeper::message::BuildZygote,
     records::SandboxRecord,
 };
@@ -21,7 +21,7 @@ impl Node {
         job: BuildZygote,
         record: &SandboxRecord,
     ) -> Result<(Built, Cut)> {
-        let built = self.request_zygote(job, format!("sandbox {}", record.id), None).await?;
+        let built = self.request_zygote(job, Forked::Sandbox(record.id.clone()), None).await?;
         // It stands still, and what it has written has to be where it is resumed.
         self.commit_written(&record.id, &record.volumes).await?;
         Ok((built, Cut::default()))

@@ -14,6 +14,7 @@ use api::{
     TIMED_OUT,
     frame::{Decoder, Frame},
 };
+use sandbox::MemoryUse;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, unix::AsyncFd},
     sync::mpsc,
@@ -23,7 +24,10 @@ use super::{Exec, TimeLimit, group::CommandGroup, terminal};
 use crate::{
     error::{Context, Result},
     keeper::message::Status,
-    node::exit_status,
+    node::{
+        exit_status,
+        memory_limit::{Watch, limit},
+    },
 };
 
 /// How long output is still waited for after the command's end.
@@ -83,7 +87,7 @@ enum End {
 impl Exec {
     /// Serves the client until the command has ended. When the client goes away, or the time is up, ends the command and what it has started.
     pub(crate) async fn serve(self, client: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
-        let Self { streams: Streams { input, outputs, terminal }, group, ended, limit, notices } = self;
+        let Self { streams: Streams { input, outputs, terminal }, group, ended, limit, memory, notices } = self;
         let (mut from_client, to_client) = tokio::io::split(client);
         let (sender, frames) = mpsc::channel(FRAMES_WAITING_MAX);
         let mut pumps = tokio::task::JoinSet::new();
@@ -94,7 +98,7 @@ impl Exec {
         // Aborted when this is dropped.
         let mut feeding = tokio::task::JoinSet::new();
         feeding.spawn(async move { feed(&mut from_client, input, terminal).await });
-        let mut served = Served { frames, client: Outbox { sink: to_client, bytes: Vec::new() }, notices };
+        let mut served = Served { frames, client: Outbox { sink: to_client, bytes: Vec::new() }, memory, notices };
         let end = served.until_end(ended, feeding, limit).await;
         served.finish(group, end).await;
     }
@@ -104,6 +108,7 @@ impl Exec {
 struct Served<W> {
     frames: mpsc::Receiver<Frame>,
     client: Outbox<W>,
+    memory: Watch,
     notices: bool,
 }
 
@@ -149,7 +154,8 @@ impl<W: AsyncWrite + Unpin> Served<W> {
                 // Before the client knows: what it does next finds all as it stays.
                 group.release().await;
                 if drained.is_ok() {
-                    self.tell_end(None, status).await;
+                    let notice = self.memory.killed().map(|found| killed(&found, status));
+                    self.tell_end(notice, status).await;
                 }
             }
             End::Ended(None) => {
@@ -216,6 +222,17 @@ impl<W: AsyncWrite + Unpin> Served<W> {
             }
         }
         let _ = self.client.sink.shutdown().await;
+    }
+}
+
+/// What the memory limit has to do with the end of a command.
+fn killed(found: &MemoryUse, status: Status) -> String {
+    match (status, found.killed) {
+        (Status::Signal(9), 1) => format!("the kernel killed the command at the sandbox's {}", limit(found)),
+        (_, killed) => {
+            let processes = if killed == 1 { "a process".to_owned() } else { format!("{killed} processes") };
+            format!("while the command ran the kernel killed {processes} of the sandbox at its {}", limit(found))
+        }
     }
 }
 

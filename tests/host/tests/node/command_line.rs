@@ -1,0 +1,253 @@
+//! How the command line is used: which node, which sandbox, what is asked first, and what is said of failures.
+
+use std::{
+    io::Write,
+    process::Stdio,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use pando_host_tests::{
+    node::{Answer, Node},
+    runner::Case,
+};
+
+pub(crate) fn cases() -> Vec<Case> {
+    vec![
+        Case::new("command_line::the_environment_names_the_node", || case(environment)),
+        Case::new("command_line::the_beginning_of_an_identifier_is_enough", || case(beginnings)),
+        Case::new("command_line::paused_sandboxes_are_not_removed_unasked", || case(paused)),
+        Case::new("command_line::hints_name_the_right_cause", || case(hints)),
+        Case::new("command_line::a_ready_command_that_cannot_run_is_said_at_once", || case(no_shell)),
+        Case::new("command_line::a_program_that_dies_right_after_its_first_words_is_no_template", || case(dies)),
+        Case::new("command_line::a_death_at_the_memory_limit_is_said_everywhere", || case(memory)),
+        Case::new("command_line::normal_use_logs_no_warning", || case(quiet)),
+    ]
+}
+
+fn case(body: fn(&Node) -> Result<()>) -> Result<()> {
+    let node = Node::start()?;
+    body(&node).with_context(|| format!("log of the node:\n{}", node.log_tail()))?;
+    node.finish()
+}
+
+fn sleepers(node: &Node, count: usize) -> Result<Vec<String>> {
+    node.ok(&["template", "build", "sleeper", "--ready", "true", "--", "/bin/sleep", "1000000"])?;
+    Ok(node.run("sleeper", count)?.into_iter().map(|sandbox| sandbox.id.to_string()).collect())
+}
+
+fn environment(node: &Node) -> Result<()> {
+    sleepers(node, 1)?;
+    let ask = |socket: &std::path::Path, arguments: &[&str]| -> Result<std::process::Output> {
+        // As a user calls it: without --socket.
+        let mut command = std::process::Command::new(node.command_of(&[]).get_program());
+        Ok(command.env("PANDO_SOCKET", socket).args(arguments).output()?)
+    };
+    let started = ask(&node.socket, &["run", "-q", "sleeper", "-n", "2"])?;
+    let ids = String::from_utf8(started.stdout)?;
+    ensure!(started.status.success() && started.stderr.is_empty() || ids.lines().count() == 2, "{ids}");
+    ensure!(ids.lines().all(|line| line.len() == 13 && line.starts_with('s')), "{ids:?}");
+    let listed = String::from_utf8(ask(&node.socket, &["ps", "-q"])?.stdout)?;
+    ensure!(ids.lines().all(|id| listed.contains(id)), "{listed}");
+    let nowhere = node.dir().join("nowhere.sock");
+    let answer = ask(&nowhere, &["ps"])?;
+    let said = String::from_utf8_lossy(&answer.stderr).into_owned();
+    ensure!(
+        answer.status.code() == Some(3) && said.contains("nowhere.sock") && said.contains("PANDO_SOCKET"),
+        "{said}"
+    );
+    // What is said outweighs it.
+    let socket = node.socket.display().to_string();
+    ensure!(ask(&nowhere, &["--socket", &socket, "ps"])?.status.success(), "--socket against PANDO_SOCKET");
+    node.ok(&["rm", "--all"]).map(drop)
+}
+
+fn refused(answer: &Answer, code: i32, texts: &[&str]) -> Result<()> {
+    ensure!(answer.code == code, "{answer}");
+    for text in texts {
+        ensure!(answer.stderr.contains(text), "{text:?} is missing: {answer}");
+    }
+    Ok(())
+}
+
+/// The shortest beginning of `id` that no other of `all` has.
+fn shortest<'a>(id: &'a str, all: &[String]) -> &'a str {
+    let alone = |length: &usize| all.iter().filter(|other| other.starts_with(&id[..*length])).count() == 1;
+    &id[..(2..=id.len()).find(alone).unwrap_or(id.len())]
+}
+
+fn beginnings(node: &Node) -> Result<()> {
+    // Of 17 at least two begin with the same digit.
+    let all = sleepers(node, 17)?;
+    let twice = all.iter().map(|id| &id[..2]).find(|short| all.iter().filter(|id| id.starts_with(short)).count() > 1);
+    let twice = twice.context("no two identifiers begin alike")?;
+    let answer = node.pando(&["exec", twice, "--", "true"])?;
+    refused(&answer, 2, &["is the beginning of"])?;
+    for id in all.iter().filter(|id| id.starts_with(twice)) {
+        refused(&answer, 2, &[id])?;
+    }
+    let missing =
+        all.iter().fold("s0000".to_owned(), |text, id| if id.starts_with(&text) { "s1111".to_owned() } else { text });
+    refused(&node.pando(&["inspect", &missing])?, 4, &["there is no sandbox", &missing])?;
+    let id = &all[0];
+    let short = shortest(id, &all);
+    ensure!(node.ok(&["exec", short, "--", "/bin/hostname"])?.trim() == id, "exec");
+    ensure!(node.ok(&["inspect", short])?.contains(id.as_str()), "inspect");
+    node.ok(&["logs", short])?;
+    let forked = node.json(&["fork", short, "--json"])?;
+    ensure!(forked["sandboxes"][0]["parent"] == id.as_str(), "{forked}");
+    node.ok(&["checkpoint", short, "--name", "kept"])?;
+    ensure!(node.ok(&["pause", short])?.trim() == id, "pause");
+    ensure!(node.ok(&["resume", short])?.contains(id.as_str()), "resume");
+    ensure!(node.ok(&["rm", short])?.trim() == id, "rm");
+    node.ok(&["checkpoint", "rm", "kept"])?;
+    node.ok(&["rm", "--all"]).map(drop)
+}
+
+fn paused(node: &Node) -> Result<()> {
+    let ids = sleepers(node, 3)?;
+    node.ok(&["pause", &ids[0]])?;
+    let answer = node.pando(&["rm", "--all"])?;
+    refused(&answer, 2, &["1 of 3 sandboxes is paused", "Nothing was removed", "--force"])?;
+    ensure!(node.ps()?.len() == 3, "something was removed");
+    // By the API, which is not asked back.
+    let (status, answer) = node.api("DELETE /v1/sandboxes?keep_paused=true", b"")?;
+    ensure!(status == 200 && !answer.contains(&ids[0]) && answer.contains(&ids[1]), "{status} {answer}");
+    // On a terminal it asks.
+    for (typed, left) in [("n\n", 1), ("\n", 1), ("y\n", 0)] {
+        let socket = node.socket.display().to_string();
+        let command = format!("{} --socket {socket} rm --all", node.command_of(&[]).get_program().display());
+        let mut script = std::process::Command::new("script")
+            .args(["-qec", &command, "/dev/null"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("script(1)")?;
+        script.stdin.take().context("no input")?.write_all(typed.as_bytes())?;
+        let shown = String::from_utf8_lossy(&script.wait_with_output()?.stdout).into_owned();
+        ensure!(shown.contains("Remove all 1? [y/N]"), "{typed:?}: {shown}");
+        ensure!(node.ps()?.len() == left, "after {typed:?}: {shown}");
+    }
+    node.ok(&["rm", "--all"]).map(drop)
+}
+
+fn hints(node: &Node) -> Result<()> {
+    let children = "sleep 1000 & exec sleep 1000";
+    let answer =
+        node.pando(&["template", "build", "parent", "--ready", "sleep 0.1", "--", "/bin/sh", "-c", children])?;
+    refused(&answer, 5, &["it has child processes", "hint: change the program"])?;
+    ensure!(!answer.stderr.contains("pando exec"), "a build has no exec: {answer}");
+    let id = &sleepers(node, 1)?[0];
+    node.shell(id, "sleep 1000 & echo")?;
+    for command in [&["fork", id][..], &["checkpoint", id], &["pause", id]] {
+        refused(&node.pando(command)?, 5, &["hint: end what `pando exec` has started"])?;
+    }
+    node.ok(&["volume", "create", "ws"])?;
+    let missing = node.dir().join("not there").display().to_string();
+    let answer = node.pando(&["volume", "mount", "ws", &missing])?;
+    refused(&answer, 1, &[&format!("there is no directory {missing}"), "hint: make it first"])?;
+    node.ok(&["volume", "rm", "ws"])?;
+    node.ok(&["rm", "--all"]).map(drop)
+}
+
+fn no_shell(node: &Node) -> Result<()> {
+    let root = node.programs.join("root");
+    std::fs::create_dir(&root)?;
+    std::fs::copy(node.programs.join("geo-go"), root.join("service"))?;
+    let image = root.display().to_string();
+    let build =
+        ["template", "build", "bare", "--image", &image, "--ready-timeout", "20s", "--ready", "true", "--", "/service"];
+    let answer = node.pando(&build)?;
+    refused(
+        &answer,
+        127,
+        &["the command that tells when the program is ready cannot be run", "/bin/sh", "No such file"],
+    )?;
+    refused(&answer, 127, &["hint: it is looked for inside the sandbox", "--ready-file"])?;
+    ensure!(answer.took < Duration::from_secs(10), "{answer}");
+    Ok(())
+}
+
+fn dies(node: &Node) -> Result<()> {
+    let script = "touch /tmp/ready; sleep 0.03; echo 'no such database'; exit 3";
+    let answer =
+        node.pando(&["template", "build", "dying", "--ready-file", "/tmp/ready", "--", "/bin/sh", "-c", script])?;
+    refused(&answer, 6, &["the program exited with status 3 before it was ready", "no such database"])
+}
+
+/// Takes memory until it is killed, once `/tmp/go` is there.
+const HUNGRY: &str = "import os, time
+open('/tmp/ready', 'w').close()
+while not os.path.exists('/tmp/go'): time.sleep(0.01)
+x = bytearray(512 << 20)
+for n in range(0, len(x), 4096): x[n] = 1
+time.sleep(1000)";
+
+fn memory(node: &Node) -> Result<()> {
+    let limit = ["--memory", "128M", "--ready-file", "/tmp/ready", "--", "/usr/bin/python3", "-c"];
+    let build = |name: &str, script: &str| node.pando(&[&["template", "build", name][..], &limit, &[script]].concat());
+    // Of a build.
+    let answer = build(
+        "greedy",
+        &HUNGRY.replace("while not", "while False and not").replace("open(", "(lambda *a: open(os.devnull))("),
+    )?;
+    refused(
+        &answer,
+        6,
+        &["was killed by signal 9 before it was ready", "memory limit of 128 MiB (peak 12", "--memory"],
+    )?;
+    // Of a command, and of what a command has started.
+    ensure!(build("hungry", HUNGRY)?.code == 0, "the template");
+    let sandboxes = node.run("hungry", 2)?;
+    let (one, other) = (sandboxes[0].id.as_str(), sandboxes[1].id.as_str());
+    // In v1 a command is bound to the limits some time after its start.
+    std::thread::sleep(Duration::from_secs(1));
+    let take = "import time; time.sleep(1); x = bytearray(512 << 20)\nfor n in range(0, len(x), 4096): x[n] = 1";
+    let answer = node.pando(&["exec", one, "--", "/usr/bin/python3", "-c", take])?;
+    refused(&answer, 137, &["the kernel killed the command at the sandbox's memory limit of 128 MiB (peak 12"])?;
+    let answer = node.pando(&["exec", one, "--", "/bin/sh", "-c", &format!("/usr/bin/python3 -c '{take}'; exit 4")])?;
+    refused(&answer, 4, &["while the command ran the kernel killed a process of the sandbox", "128 MiB"])?;
+    ensure!(node.ok(&["inspect", one])?.contains("2 processes were killed at it"), "{}", node.ok(&["inspect", one])?);
+    // Of the program.
+    node.shell(other, "touch /tmp/go")?;
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let reason = loop {
+        if let Some(reason) = node.inspect(other)?.sandbox.reason {
+            break reason;
+        }
+        ensure!(Instant::now() < deadline, "nobody says why it ended: {}", node.ok(&["inspect", other])?);
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    ensure!(reason.contains("memory limit of 128 MiB (peak 12"), "{reason}");
+    let shown = node.ok(&["inspect", other])?;
+    ensure!(shown.contains(&format!("because    {reason}")) && shown.contains("1 process was killed at it"), "{shown}");
+    let listed = node.ok(&["ps"])?;
+    ensure!(listed.contains("BECAUSE") && listed.contains(&reason), "{listed}");
+    refused(&node.pando(&["logs", other])?, 0, &[&reason])?;
+    ensure!(node.log()?.contains(&reason), "the node's log");
+    node.ok(&["rm", "--all"]).map(drop)
+}
+
+/// What the README shows, without what it needs a second node or a volume for.
+fn quiet(node: &Node) -> Result<()> {
+    node.build_geo("geo", &["--nidx", "2"])?;
+    let ids: Vec<String> = node.run("geo", 3)?.into_iter().map(|sandbox| sandbox.id.to_string()).collect();
+    let id = ids[0].as_str();
+    node.shell(id, "curl -s http://127.0.0.1:8080/health || true")?;
+    node.ask(id, "GET /state")?;
+    node.ok(&["fork", id, "-n", "2"])?;
+    node.ok(&["ps"])?;
+    node.ok(&["checkpoint", id, "--name", "warm"])?;
+    node.run("warm", 2)?;
+    node.ok(&["pause", id])?;
+    node.ok(&["resume", id])?;
+    node.ask(id, "GET /verify")?;
+    node.ok(&["logs", id])?;
+    node.ok(&["rm", "--all"])?;
+    node.ok(&["template", "rm", "warm"])?;
+    node.ok(&["checkpoint", "rm", "warm"])?;
+    let log = node.log()?;
+    let loud: Vec<&str> = log.lines().filter(|line| line.contains(" WARN ") || line.contains("ERROR")).collect();
+    ensure!(loud.is_empty(), "{loud:?}");
+    Ok(())
+}
