@@ -6,6 +6,8 @@
 #include <linux/seccomp.h>
 #include <sched.h>
 #include <stddef.h>
+#include <sys/epoll.h>
+#include <sys/inotify.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/sendfile.h>
@@ -151,13 +153,81 @@ static void shared_memory(void)
 	}
 }
 
-static void socket_filter(void)
+static struct sockaddr_un named(const char *name)
 {
-	struct sock_filter accept_all = BPF_STMT(BPF_RET | BPF_K, 0xffff);
-	struct sock_fprog program = {1, &accept_all};
-	int fd = socket(AF_INET, SOCK_DGRAM, 0);
-	if (setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) != 0)
-		probe_die("SO_ATTACH_FILTER");
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	snprintf(address.sun_path, sizeof address.sun_path, "%s/%s", probe_dir, name);
+	return address;
+}
+
+static void waiting_connection(void)
+{
+	struct sockaddr_un address = named("waiting");
+	int listener = socket(AF_UNIX, SOCK_STREAM, 0), client = socket(AF_UNIX, SOCK_STREAM, 0);
+	if (bind(listener, (struct sockaddr *)&address, sizeof address) != 0 || listen(listener, 3) != 0 ||
+	    connect(client, (struct sockaddr *)&address, sizeof address) != 0)
+		probe_die("connect");
+}
+
+static void message_of_closed(void)
+{
+	struct sockaddr_un address = named("receiver"), own = named("closed");
+	int receiver = socket(AF_UNIX, SOCK_DGRAM, 0), sender = socket(AF_UNIX, SOCK_DGRAM, 0);
+	if (bind(receiver, (struct sockaddr *)&address, sizeof address) != 0 || bind(sender, (struct sockaddr *)&own, sizeof own) != 0 ||
+	    sendto(sender, "x", 1, 0, (struct sockaddr *)&address, sizeof address) != 1 || close(sender) != 0)
+		probe_die("sendto");
+}
+
+static void foreign_owner(void)
+{
+	int ends[2];
+	if (pipe(ends) != 0 || fcntl(ends[0], F_SETOWN, 1) != 0)
+		probe_die("F_SETOWN");
+}
+
+static int watching(const char *name)
+{
+	char path[256];
+	snprintf(path, sizeof path, "%s/%s", probe_dir, name);
+	int instance = inotify_init1(IN_NONBLOCK);
+	if (inotify_add_watch(instance, path, IN_MODIFY) < 0)
+		probe_die("%s", path);
+	return instance;
+}
+
+static void inotify_events(void)
+{
+	int fd = made("watched");
+	watching("watched");
+	if (write(fd, "x", 1) != 1)
+		probe_die("write");
+}
+
+/// What is watched is open, and has no name.
+static void inotify_gone(void)
+{
+	char path[256];
+	made("watched");
+	watching("watched");
+	snprintf(path, sizeof path, "%s/watched", probe_dir);
+	unlink(path);
+}
+
+/// What is registered is in a message that waits, and has no descriptor else.
+static void registered_elsewhere(void)
+{
+	int ends[2], way[2], epoll = epoll_create1(0);
+	struct epoll_event event = {.events = EPOLLIN};
+	if (pipe(ends) != 0 || socketpair(AF_UNIX, SOCK_STREAM, 0, way) != 0 || epoll_ctl(epoll, EPOLL_CTL_ADD, ends[0], &event) != 0)
+		probe_die("epoll");
+	char control[CMSG_SPACE(sizeof(int))] __attribute__((aligned(8))) = {0}, byte = 'x';
+	struct iovec bytes = {&byte, 1};
+	struct msghdr message = {.msg_iov = &bytes, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+	struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
+	*rights = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int))};
+	memcpy(CMSG_DATA(rights), &ends[0], sizeof(int));
+	if (sendmsg(way[0], &message, 0) != 1 || close(ends[0]) != 0)
+		probe_die("sendmsg");
 }
 
 /// Gives the calling thread a filter of its own that refuses this system call; none other does anything.
@@ -252,7 +322,8 @@ static const struct {
 	{"deleted_directory", deleted_directory}, {"replaced_directory", replaced_directory},
 	{"replaced_socket", replaced_socket}, {"socket_is_a_file", socket_is_a_file},
 	{"guard_region", guard_region}, {"daemon", daemon_process}, {"shared_memory", shared_memory},
-	{"socket_filter", socket_filter}, {"own_filter", own_filter}, {"thread_filter", thread_filter},
+	{"waiting_connection", waiting_connection}, {"message_of_closed", message_of_closed}, {"foreign_owner", foreign_owner},
+	{"inotify_events", inotify_events}, {"inotify_gone", inotify_gone}, {"registered_elsewhere", registered_elsewhere}, {"own_filter", own_filter}, {"thread_filter", thread_filter},
 	{"clone_filter", clone_filter}, {"replaced_program", replaced_program}, {"huge_mapping", huge_mapping},
 	{"huge_memfd", huge_memfd},
 };

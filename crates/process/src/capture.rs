@@ -244,6 +244,7 @@ fn gather(
     let mut files = descriptors::read(pid, &spec.streams, &mut objects, watched)?;
     refusals.append(&mut files.refusals);
     let contents = objects.read(&mut refusals)?;
+    files.added.objects = objects.statuses(&mut refusals)?;
     refuse(refusals)?;
     Ok(Gathered {
         session_leader: remote::leads_session(pid).of("read the session", pid)?,

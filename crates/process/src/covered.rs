@@ -46,7 +46,9 @@ fn files(image: &Image) -> impl Iterator<Item = Named> {
     image.files.iter().flat_map(|file| {
         let number = file.numbers.first().map_or(-1, |(number, _)| *number);
         let paths = match &file.kind {
-            FileKind::Path { path, .. } | FileKind::Fifo { path, .. } => vec![path.clone()],
+            FileKind::Path { path, .. } | FileKind::Fifo { path, .. } | FileKind::GoneDirectory { path, .. } => {
+                vec![path.clone()]
+            }
             FileKind::Inotify { watches } => watches.iter().map(|watch| watch.path.clone()).collect(),
             // A path that begins with a slash replaces the one before.
             FileKind::Socket(socket) => {

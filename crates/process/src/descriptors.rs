@@ -2,9 +2,8 @@
 //! only looked at.
 
 use std::{
-    cmp::Ordering,
     collections::{HashMap, HashSet},
-    fs::{self, File},
+    fs,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::fs::{FileTypeExt, MetadataExt},
@@ -16,13 +15,18 @@ use sys::{remote, sockets};
 
 use crate::{
     error::{Context, Error},
-    image::{End, EpollEntry, FileKind, FileLock, OpenFile, Pipe, Stream, StreamFile, TimerValue, UnixPair, Watch},
+    gone,
+    image::{
+        Added, End, EpollEntry, FileKind, FileLock, OpenFile, Pipe, SignalOwner, Stream, StreamFile, TimerValue,
+        UnixPair, Watch,
+    },
     listed::{Listed, bracketed, list},
-    mappings,
-    objects::Objects,
+    objects::{self, Objects},
+    owners,
     procfs::Fields,
     refusal::Refusal,
-    sockets as unix,
+    registered,
+    sockets::{self as unix, shown},
     watches::{self, Watched},
 };
 
@@ -39,6 +43,7 @@ pub(crate) struct Files {
     pub(crate) pipes: Vec<Pipe>,
     pub(crate) pairs: Vec<UnixPair>,
     pub(crate) locks: Vec<FileLock>,
+    pub(crate) added: Added,
     pub(crate) refusals: Vec<Refusal>,
     /// Inodes of the process's sockets.
     socket_inodes: HashSet<u64>,
@@ -73,8 +78,16 @@ pub(crate) fn read(
     }
     files.socket_inodes = listed.iter().filter_map(|listed| bracketed(&listed.link, b"socket:[")).collect();
     let watched = watches::confirm(pid, &listed, watched)?;
-    let mut reader =
-        Reader { pid, process, streams, objects, pipes: HashMap::new(), fifos: HashSet::new(), sockets: None, watched };
+    let mut reader = Reader {
+        pid,
+        process: process.as_fd(),
+        streams,
+        objects,
+        pipes: HashMap::new(),
+        fifos: HashSet::new(),
+        sockets: None,
+        watched,
+    };
     // Of each link the open files so far, in the kernel's order: many (of eventfds, say) may have one link.
     let mut seen: HashMap<Vec<u8>, Vec<(i32, usize)>> = HashMap::new();
     for listed in listed {
@@ -82,7 +95,8 @@ pub(crate) fn read(
         let number = (listed.fd, close_on_exec);
         // Two descriptors of one open file stay one.
         let same_link = seen.entry(listed.link.clone()).or_default();
-        let place = match find(pid, same_link, listed.fd)? {
+        let compare = |known: &(i32, usize)| remote::open_file_order(pid, known.0, listed.fd);
+        let place = match registered::place(same_link, compare).of("compare descriptors", pid)? {
             Ok(at) => {
                 files.files[same_link[at].1].numbers.push(number);
                 continue;
@@ -99,6 +113,10 @@ pub(crate) fn read(
         match reader.kind(&listed, &mut files)? {
             Err(refusal) => files.refusals.push(refusal),
             Ok(kind) => {
+                match reader.owner(&listed, &kind)? {
+                    Err(refusal) => files.refusals.push(refusal),
+                    Ok(owner) => files.added.owners.extend(owner.map(|owner| (files.files.len(), owner))),
+                }
                 files.locks.extend(locks);
                 same_link.insert(place, (listed.fd, files.files.len()));
                 files.files.push(OpenFile { numbers: vec![number], flags: listed.flags & !libc::O_CLOEXEC, kind });
@@ -109,22 +127,29 @@ pub(crate) fn read(
         let (found, max) = (files.locks.len(), limits::LOCKS_MAX);
         files.refusals.push(Refusal::TooMany { what: "locks".into(), found, max });
     }
-    check_pipes(pid, reader.process.as_fd(), &mut files, &reader.pipes)?;
+    check_pipes(pid, process.as_fd(), &mut files, &reader.pipes)?;
+    check_senders(&mut files);
+    files.added.reused = registered::find(pid, &files.files, &mut files.refusals)?;
     Ok(files)
 }
 
-/// Where the open file of descriptor `fd` is among `known`, or else would be.
-fn find(pid: i32, known: &[(i32, usize)], fd: i32) -> Result<Result<usize, usize>, Error> {
-    let (mut low, mut high) = (0, known.len());
-    while low < high {
-        let middle = low + (high - low) / 2;
-        match remote::open_file_order(pid, known[middle].0, fd).of("compare descriptors", pid)? {
-            Ordering::Equal => return Ok(Ok(middle)),
-            Ordering::Less => low = middle + 1,
-            Ordering::Greater => high = middle,
+/// What waits at a datagram socket is sent again by the socket that sent it.
+fn check_senders(files: &mut Files) {
+    let names = files.files.iter().filter_map(|file| match &file.kind {
+        FileKind::Socket(socket) => socket.address.as_deref(),
+        _ => None,
+    });
+    let of_pairs = files.added.sockets.iter().filter_map(|(_, state)| Some(&*state.name.as_ref()?.address));
+    let names: HashSet<&[u8]> = names.chain(of_pairs).collect();
+    for (file, state) in &files.added.sockets {
+        let fd = files.files[*file].numbers[0].0;
+        let from =
+            state.queue.iter().map(|message| &*message.from).find(|from| from.len() > 2 && !names.contains(from));
+        if let Some(from) = from {
+            let what = format!("a socket at which a message of another one ({}) waits", shown(from));
+            files.refusals.push(Refusal::UnknownDescriptor { fd, what });
         }
     }
-    Ok(Err(low))
 }
 
 /// Every pipe must have its ends here or closed: another process would lose its peer.
@@ -166,15 +191,15 @@ fn pipe_end(file: &OpenFile, index: usize) -> Option<(i32, End)> {
 
 struct Reader<'a> {
     pid: i32,
-    process: OwnedFd,
+    process: BorrowedFd<'a>,
     streams: &'a [(StreamFile, Stream)],
     objects: &'a mut Objects,
     /// Inode of a pipe -> its index.
     pipes: HashMap<u64, usize>,
     /// Device and inode of the FIFOs whose content is carried by an earlier open file.
     fifos: HashSet<(u64, u64)>,
-    sockets: Option<unix::Reader>,
-    /// Inode of what an inotify instance watches -> its path.
+    sockets: Option<unix::Reader<'a>>,
+    /// What inotify instances watch -> its path.
     watched: Watched,
 }
 
@@ -196,21 +221,24 @@ impl Reader<'_> {
             let socket = self.duplicate(fd)?;
             let mut reader = match self.sockets.take() {
                 Some(reader) => reader,
-                None => unix::Reader::new(self.pid, self.process.as_fd())?,
+                None => unix::Reader::new(self.pid, self.process)?,
             };
             let kind = reader.read(fd, inode, &socket, files);
             self.sockets = Some(reader);
             return kind;
         }
         // A deleted file lives on in its descriptors only, like a memfd: its content is carried and it becomes one.
-        if link.starts_with(b"/memfd:") || (status.is_file() && status.nlink() == 0) {
+        if link.starts_with(b"/memfd:") || (status.is_file() && gone::is_file_gone(self.pid, listed, &status)) {
             let path = format!("/proc/{}/fd/{fd}", self.pid);
-            let file = File::open(&path).on("open", path)?;
+            let file = objects::open(&path).on("open", path)?;
             if rustix::fs::fstatfs(&file).of("read the descriptors", self.pid)?.f_type as u64 == HUGETLBFS_MAGIC {
                 return Ok(Err(Refusal::UnknownDescriptor { fd, what: "a memfd of huge pages".into() }));
             }
             let object = self.objects.add_file(file, link)?;
             return Ok(Ok(FileKind::Memfd { object, offset: listed.offset }));
+        }
+        if status.is_dir() && gone::is_gone(self.pid, listed, &status) {
+            return Ok(gone::directory(self.pid, listed, &status));
         }
         if let Some(name) = link.strip_prefix(b"anon_inode:") {
             return self.anonymous(listed, name);
@@ -219,7 +247,7 @@ impl Reader<'_> {
     }
 
     fn duplicate(&self, fd: i32) -> Result<OwnedFd, Error> {
-        remote::take_descriptor(self.process.as_fd(), fd).of("duplicate a descriptor", self.pid)
+        remote::take_descriptor(self.process, fd).of("duplicate a descriptor", self.pid)
     }
 
     fn pipe(&mut self, listed: &Listed, inode: u64, files: &mut Files) -> Result<Kind, Error> {
@@ -262,48 +290,59 @@ impl Reader<'_> {
                 value: TimerValue { interval: pair(info, "it_interval"), remaining: pair(info, "it_value") },
             }),
             b"[signalfd]" => Ok(FileKind::Signalfd { mask: info.number("sigmask", 16)? }),
-            b"[eventpoll]" => return self.epoll(fd, info),
-            b"inotify" => self.inotify(fd, info),
+            b"[eventpoll]" => Ok(Self::epoll(info)),
+            b"inotify" => return self.inotify(fd, info),
             b"[io_uring]" => Err(Refusal::IoUring { fd }),
             _ => Err(Refusal::UnknownDescriptor { fd, what: String::from_utf8_lossy(&listed.link).into_owned() }),
         })
     }
 
-    fn epoll(&self, fd: i32, info: &Fields) -> Result<Kind, Error> {
+    fn epoll(info: &Fields) -> FileKind {
         let mut entries = Vec::new();
         for line in info.lines().filter(|line| line.starts_with("tfd:")) {
             // "tfd:        4 events:       19 data:                4  pos:0 ino:1 sdev:c"
             let words: Vec<&str> = line.split_ascii_whitespace().collect();
             let (Some(target), Some(events), Some(data)) = (words.get(1), words.get(3), words.get(5)) else { continue };
             let target: i32 = target.parse().unwrap_or(-1);
-            if !remote::same_epoll_target(self.pid, target, fd, target).unwrap_or(false) {
-                return Ok(Err(Refusal::EpollTarget { fd, target }));
-            }
             let events = u32::from_str_radix(events, 16).unwrap_or(0);
             let data = u64::from_str_radix(data, 16).unwrap_or(0);
             entries.push(EpollEntry { fd: target, events, data });
         }
-        Ok(Ok(FileKind::Epoll { entries }))
+        FileKind::Epoll { entries }
     }
 
-    fn inotify(&self, fd: i32, info: &Fields) -> Kind {
+    /// Who gets its signals. A stream is the sandbox's.
+    fn owner(&self, listed: &Listed, kind: &FileKind) -> Result<Result<Option<SignalOwner>, Refusal>, Error> {
+        if listed.flags & libc::O_PATH != 0 || matches!(kind, FileKind::Stream(_)) {
+            return Ok(Ok(None));
+        }
+        owners::read(self.pid, listed.fd, self.duplicate(listed.fd)?)
+    }
+
+    fn inotify(&self, fd: i32, info: &Fields) -> Result<Kind, Error> {
+        let bytes = rustix::io::ioctl_fionread(self.duplicate(fd)?).of("read what waits at inotify", self.pid)?;
+        if bytes > 0 {
+            return Ok(Err(Refusal::InotifyEvents { fd, bytes }));
+        }
         let mut watches = Vec::new();
         for watch in watches::of(info) {
-            let Some(path) = self.watched.get(&watch.inode).cloned() else {
-                return Err(Refusal::InotifyTarget { fd, inode: watch.inode });
+            let Some(place) = self.watched.get(&watch.file).cloned() else {
+                return Ok(Err(Refusal::InotifyTarget { fd, inode: watch.file.inode }));
             };
-            watches.push(Watch { wd: watch.wd, mask: watch.mask, path });
+            let follow = if place.is_link { libc::IN_DONT_FOLLOW } else { 0 };
+            watches.push(Watch { wd: watch.wd, mask: watch.mask | follow, path: place.path });
         }
         // The kernel lists the newest first; numbers are given again in ascending order.
         watches.sort_by_key(|watch| watch.wd);
-        Ok(FileKind::Inotify { watches })
+        Ok(Ok(FileKind::Inotify { watches }))
     }
 
     fn path(&mut self, listed: &Listed, status: &fs::Metadata) -> Result<Kind, Error> {
         let fd = listed.fd;
         let kind = status.file_type();
         let path = String::from_utf8_lossy(&listed.link).into_owned();
-        if kind.is_char_device() || kind.is_block_device() {
+        // What only names a file is none of these itself.
+        if (kind.is_char_device() || kind.is_block_device()) && listed.flags & libc::O_PATH == 0 {
             if listed.link.starts_with(b"/dev/pts/") || listed.link.starts_with(b"/dev/tty") {
                 return Ok(Err(Refusal::Terminal { fd }));
             }
@@ -317,11 +356,11 @@ impl Reader<'_> {
         if status.nlink() == 0 {
             return Ok(Err(Refusal::DeletedFile { fd, path }));
         }
-        let root = mappings::open_root(self.pid).ok();
-        let named =
-            root.and_then(|root| mappings::open_inside(root.as_fd(), &listed.link).and_then(rustix::fs::fstat).ok());
-        if named.is_none_or(|named| named.st_ino != status.ino() || named.st_dev != status.dev()) {
+        if !gone::is_named(self.pid, &listed.link, status) {
             return Ok(Err(Refusal::ReplacedFile { fd, path }));
+        }
+        if listed.flags & libc::O_PATH != 0 {
+            return Ok(Ok(FileKind::Path { path: listed.link.clone(), offset: 0 }));
         }
         if kind.is_fifo() {
             let reads = listed.flags & libc::O_ACCMODE != libc::O_WRONLY;
@@ -343,7 +382,7 @@ fn pair(info: &Fields, name: &str) -> (u64, u64) {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsRawFd;
+    use std::{fs::File, os::fd::AsRawFd};
 
     use super::*;
 

@@ -1,5 +1,8 @@
 //! The image: everything about a program that a copy must have, as data. Memory stays in the still.
 
+mod added;
+
+pub(crate) use added::{Added, Message, ObjectStatus, Reused, SignalOwner, SocketName, SocketOption, SocketState};
 use serde::{Deserialize, Serialize};
 pub(crate) use sys::namespace::ClockOffsets;
 use sys::{
@@ -247,6 +250,11 @@ pub(crate) enum FileKind {
     ResetConnection {
         family: i32,
     },
+    /// A directory that was deleted. Not in versions 1 and 2 of a program's state.
+    GoneDirectory {
+        path: Vec<u8>,
+        mode: u32,
+    },
 }
 
 /// Which end of a pair.
@@ -273,13 +281,14 @@ pub(crate) struct UnixPair {
     pub(crate) kind: i32,
     /// Messages (or, for a stream, one run of bytes) waiting at the first and at the second end.
     pub(crate) queues: [Vec<Vec<u8>>; 2],
-    pub(crate) options: [Vec<SocketOption>; 2],
+    /// Of states of versions 1 and 2.
+    pub(crate) options: [Vec<IntegerOption>; 2],
     /// Directions shut down at each end: 1 receiving, 2 sending, 3 both.
     pub(crate) shutdown: [u8; 2],
 }
 
-/// Level, name and integer value of a socket option.
-pub(crate) type SocketOption = (i32, i32, i32);
+/// Level, name and value of a socket option, as versions 1 and 2 of a program's state have them.
+pub(crate) type IntegerOption = (i32, i32, i32);
 
 /// A socket without a connection.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -287,7 +296,8 @@ pub(crate) struct Socket {
     pub(crate) family: i32,
     pub(crate) kind: i32,
     pub(crate) protocol: i32,
-    pub(crate) options: Vec<SocketOption>,
+    /// Of states of versions 1 and 2.
+    pub(crate) options: Vec<IntegerOption>,
     /// The bound address as a `sockaddr`, if any.
     pub(crate) address: Option<Vec<u8>>,
     /// The connected address of a datagram socket.
@@ -299,7 +309,7 @@ pub(crate) struct Socket {
 }
 
 /// The file of a bound unix socket.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SocketPath {
     /// As it was given to `bind`.
     pub(crate) path: Vec<u8>,
@@ -364,6 +374,8 @@ pub(crate) struct Image {
     // What follows came after version 1 of a program's state: `checkpoint::sections` has it.
     #[serde(skip)]
     pub(crate) locks: Vec<FileLock>,
+    #[serde(skip)]
+    pub(crate) added: Added,
     #[serde(skip)]
     pub(crate) extended: ExtendedRegisters,
 }

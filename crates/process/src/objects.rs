@@ -2,6 +2,8 @@
 //!
 //! The still shares these pages with the source, so their content is read while the source is stopped.
 
+mod attributes;
+
 use std::{
     fs::File,
     io,
@@ -12,10 +14,11 @@ use std::{
 };
 
 use base::limits;
+use rustix::fs::{Mode, OFlags};
 
 use crate::{
     error::{Context, Error},
-    image::SharedObject,
+    image::{ObjectStatus, SharedObject},
     mappings::{Sort, sort},
     procfs::MapLine,
     refusal::Refusal,
@@ -30,6 +33,8 @@ pub(crate) struct Identity {
     status: (u64, u64),
     name: Vec<u8>,
     file: File,
+    /// A descriptor shows it, by which its attributes can be seen.
+    is_open: bool,
 }
 
 impl Identity {
@@ -57,8 +62,8 @@ impl Objects {
                 continue;
             }
             let path = line.link(pid);
-            let file = File::open(&path).on("open", path)?;
-            let at = self.add_file(file, &line.path)?;
+            let file = open(&path).on("open", path)?;
+            let at = self.add(file, &line.path)?;
             self.found[at].mapped_as = Some((line.dev, line.inode));
         }
         Ok(())
@@ -66,12 +71,18 @@ impl Objects {
 
     /// The object that a descriptor shows, added if it is new.
     pub(crate) fn add_file(&mut self, file: File, link: &[u8]) -> Result<usize, Error> {
+        let at = self.add(file, link)?;
+        self.found[at].is_open = true;
+        Ok(at)
+    }
+
+    fn add(&mut self, file: File, link: &[u8]) -> Result<usize, Error> {
         let status = file.metadata().on("read", String::from_utf8_lossy(link))?;
         let status = (status.dev(), status.ino());
         if let Some(at) = self.found.iter().position(|object| object.status == status) {
             return Ok(at);
         }
-        self.found.push(Identity { mapped_as: None, status, name: memfd_name(link), file });
+        self.found.push(Identity { mapped_as: None, status, name: memfd_name(link), file, is_open: false });
         Ok(self.found.len() - 1)
     }
 
@@ -92,6 +103,31 @@ impl Objects {
         }
         self.found.iter().zip(parts).map(|(object, parts)| read_object(object, parts)).collect()
     }
+}
+
+impl Objects {
+    /// The attributes of those that descriptors show, by their places.
+    pub(crate) fn statuses(&self, refusals: &mut Vec<Refusal>) -> Result<Vec<(usize, ObjectStatus)>, Error> {
+        let mut found = Vec::new();
+        for (at, object) in self.found.iter().enumerate().filter(|(_, object)| object.is_open) {
+            let status = object.file.metadata().on("read", object.shown())?;
+            let attributes = attributes::read(&object.file).on("read the attributes of", object.shown())?;
+            if let Err(error) = attributes::try_on_a_memfd(&attributes) {
+                let what = format!("the deleted file {}", object.shown());
+                refusals.push(Refusal::Attributes { what, reason: error.to_string() });
+                continue;
+            }
+            let times = [(status.atime(), status.atime_nsec() as u64), (status.mtime(), status.mtime_nsec() as u64)];
+            found.push((at, ObjectStatus { mode: status.mode() & 0o7777, times, attributes }));
+        }
+        Ok(found)
+    }
+}
+
+/// Opens an object without changing when it was last read.
+pub(crate) fn open(path: &str) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::NOATIME | OFlags::CLOEXEC;
+    Ok(File::from(rustix::fs::open(path, flags, Mode::empty())?))
 }
 
 /// `NAME` of `/memfd:NAME (deleted)`; the path itself for other objects.

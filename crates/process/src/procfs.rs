@@ -268,6 +268,12 @@ impl Fields {
         Ok(Self { path, text })
     }
 
+    /// These lines.
+    #[cfg(test)]
+    pub(crate) fn of(text: &str) -> Self {
+        Self { path: String::new(), text: text.into() }
+    }
+
     /// The value after `name:`.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)

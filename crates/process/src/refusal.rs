@@ -65,8 +65,24 @@ pub enum Refusal {
     Device { fd: i32, path: String },
     #[error("descriptor {fd} is a socket of family {family} and type {socket_type}, which cannot be forked")]
     SocketKind { fd: i32, family: i32, socket_type: i32 },
+    #[error("descriptor {fd} is a socket whose option {option} cannot be set again in a copy: set it to its default")]
+    SocketOption { fd: i32, option: String },
+    #[error(
+        "{count} connections wait at unix socket {fd} to be accepted, and a copy would not have them: accept them before the program is ready"
+    )]
+    WaitingConnections { fd: i32, count: u32 },
+    #[error(
+        "descriptor {fd} sends its signals (F_SETOWN) to process {owner}, which a copy would not have: only the program itself can be their owner"
+    )]
+    ForeignOwner { fd: i32, owner: i32 },
+    #[error("{what} has extended attributes that a copy cannot have: {reason}")]
+    Attributes { what: String, reason: String },
     #[error("epoll set {fd} watches a file that has no descriptor any more (was {target})")]
     EpollTarget { fd: i32, target: i32 },
+    #[error(
+        "{bytes} bytes of events wait at inotify instance {fd}, which a copy would not have: read them before the program is ready"
+    )]
+    InotifyEvents { fd: i32, bytes: u64 },
     #[error("inotify instance {fd} watches something that was not found in the root filesystem (inode {inode})")]
     InotifyTarget { fd: i32, inode: u64 },
     #[error("{what} holds {bytes} bytes, more than the {max} that a fork carries")]

@@ -2,70 +2,185 @@
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
-    os::fd::{AsFd, BorrowedFd},
+    ffi::{CStr, OsStr},
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::ffi::OsStrExt,
+    },
+    path::Path,
 };
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Statx, StatxFlags};
 
 use crate::{
     error::{Context, Error},
     mappings, procfs,
 };
 
-/// The paths of these inodes in the root filesystem of a process, as far as found: one search for all among at most `entries_max` directory
-/// entries, which looks through the places where programs watch before all others, each breadth first.
-pub(crate) fn find(pid: i32, wanted: &HashSet<u64>, entries_max: usize) -> Result<HashMap<u64, Vec<u8>>, Error> {
-    let mut search =
-        Search { wanted, found: HashMap::new(), device: 0, looked: 0, entries_max, queue: VecDeque::new() };
+/// A file as the kernel shows it of a watch. Inodes of the layers of an overlay may have one number, and handles differ.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Identity {
+    pub(crate) inode: u64,
+    /// Empty where the kernel shows none (before Linux 6.5 of overlays).
+    pub(crate) handle: Vec<u8>,
+}
+
+/// Where a file was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) path: Vec<u8>,
+    /// The file is itself a symbolic link.
+    pub(crate) is_link: bool,
+}
+
+/// How far a search goes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reach {
+    pub(crate) directories: usize,
+    pub(crate) entries: usize,
+}
+
+/// Where to look.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Where<'a> {
+    /// Paths that are looked at first, with the directories above them.
+    pub(crate) likely: &'a [Vec<u8>],
+    /// Inodes of directories whose watches see that they or what is in them is listed: these are listed last.
+    pub(crate) loud: &'a HashSet<u64>,
+}
+
+/// The paths of these files in the root filesystem of a process, as far as found. After the likely ones the places where programs watch are
+/// looked through, then all others, each breadth first.
+pub(crate) fn find(
+    pid: i32,
+    wanted: &HashSet<Identity>,
+    places: &Where<'_>,
+    reach: Reach,
+) -> Result<HashMap<Identity, Place>, Error> {
     if wanted.is_empty() {
-        return Ok(search.found);
+        return Ok(HashMap::new());
     }
     let root = mappings::open_root(pid)?;
-    search.device = rustix::fs::fstat(&root).of("read the root directory", pid)?.st_dev;
+    let mut search = Search {
+        wanted,
+        inodes: wanted.iter().map(|wanted| wanted.inode).collect(),
+        loud: places.loud,
+        found: HashMap::new(),
+        mount: statx(root.as_fd(), c"").of("read the root directory", pid)?.stx_mnt_id,
+        reach,
+        listed: HashSet::new(),
+        queue: VecDeque::new(),
+        later: VecDeque::new(),
+    };
+    let above = |path| Path::new(OsStr::from_bytes(path)).ancestors().map(|above| above.as_os_str().as_bytes());
+    for path in places.likely.iter().flat_map(|path| above(path)).collect::<HashSet<_>>() {
+        search.look_at(root.as_fd(), path);
+    }
     let cwd = procfs::link(&format!("/proc/{pid}/cwd"))?;
     for path in [cwd.as_slice(), b"/tmp", b"/home/user", b"/run", b"/etc", b"/"] {
-        let Ok(status) = mappings::open_inside(root.as_fd(), path).and_then(rustix::fs::fstat) else { continue };
-        search.look(path.to_vec(), &status);
-        while let Some(path) = search.queue.pop_front().filter(|_| !search.is_done()) {
-            // What cannot be listed was removed meanwhile: the rest is looked at all the same.
-            let _ = search.list(root.as_fd(), &path);
+        if let Some(directory) = search.look_at(root.as_fd(), path) {
+            search.enqueue(directory, false);
         }
+        search.walk(root.as_fd());
+    }
+    while let Some(directory) = search.later.pop_front().filter(|_| !search.is_done()) {
+        search.queue.push_back(directory);
+        search.walk(root.as_fd());
     }
     Ok(search.found)
 }
 
+/// Which file `path` below `root` is.
+pub(crate) fn identity(root: BorrowedFd<'_>, path: &[u8]) -> rustix::io::Result<(Identity, Place)> {
+    let file = open(root, path, OFlags::PATH)?;
+    let status = statx(file.as_fd(), c"")?;
+    let handle = sys::file::handle(file.as_fd(), c"").unwrap_or_default();
+    Ok((Identity { inode: status.stx_ino, handle }, place(path, &status)))
+}
+
+fn place(path: &[u8], status: &Statx) -> Place {
+    let is_link = FileType::from_raw_mode(u32::from(status.stx_mode)).is_symlink();
+    Place { path: path.to_vec(), is_link }
+}
+
+fn open(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> rustix::io::Result<std::os::fd::OwnedFd> {
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat2(root, OsStr::from_bytes(path), flags, Mode::empty(), resolve)
+}
+
+fn statx(directory: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<Statx> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH;
+    rustix::fs::statx(directory, name, flags, StatxFlags::BASIC_STATS | StatxFlags::MNT_ID)
+}
+
+/// A directory that is to be listed.
+struct Directory {
+    path: Vec<u8>,
+    inode: u64,
+}
+
 struct Search<'a> {
-    wanted: &'a HashSet<u64>,
-    found: HashMap<u64, Vec<u8>>,
-    /// Of the root filesystem: others are not searched.
-    device: u64,
-    looked: usize,
-    entries_max: usize,
-    queue: VecDeque<Vec<u8>>,
+    wanted: &'a HashSet<Identity>,
+    inodes: HashSet<u64>,
+    loud: &'a HashSet<u64>,
+    found: HashMap<Identity, Place>,
+    /// Of the root filesystem: others are not searched. Devices do not tell: an overlay's files show those of their layers.
+    mount: u64,
+    reach: Reach,
+    listed: HashSet<u64>,
+    queue: VecDeque<Directory>,
+    /// What is listed when nothing else is left.
+    later: VecDeque<Directory>,
 }
 
 impl Search<'_> {
     fn is_done(&self) -> bool {
-        self.looked > self.entries_max || self.found.len() == self.wanted.len()
+        self.reach.directories == 0 || self.reach.entries == 0 || self.found.len() == self.wanted.len()
     }
 
-    fn look(&mut self, path: Vec<u8>, status: &rustix::fs::Stat) {
-        self.looked += 1;
-        if status.st_dev != self.device {
-            return;
+    fn look_at(&mut self, root: BorrowedFd<'_>, path: &[u8]) -> Option<Directory> {
+        let file = open(root, path, OFlags::PATH).ok()?;
+        self.look(file.as_fd(), c"", path)
+    }
+
+    /// Notes `path`, which `name` below `directory` names as well, if it is wanted. Gives it if it is a directory that can be listed.
+    fn look(&mut self, directory: BorrowedFd<'_>, name: &CStr, path: &[u8]) -> Option<Directory> {
+        // It may be removed between the two.
+        let status = statx(directory, name).ok().filter(|status| status.stx_mnt_id == self.mount)?;
+        if self.inodes.contains(&status.stx_ino) {
+            let handle = sys::file::handle(directory, name).unwrap_or_default();
+            let same = |wanted: &[u8]| wanted.is_empty() || handle.is_empty() || wanted == handle;
+            let is_it = |wanted: &&Identity| wanted.inode == status.stx_ino && same(&wanted.handle);
+            if let Some(wanted) = self.wanted.iter().find(is_it) {
+                self.found.entry(wanted.clone()).or_insert_with(|| place(path, &status));
+            }
         }
-        if self.wanted.contains(&status.st_ino) {
-            self.found.entry(status.st_ino).or_insert_with(|| path.clone());
-        }
-        if FileType::from_raw_mode(status.st_mode).is_dir() {
-            self.queue.push_back(path);
+        let is_directory = FileType::from_raw_mode(u32::from(status.stx_mode)).is_dir();
+        is_directory.then(|| Directory { path: path.to_vec(), inode: status.stx_ino })
+    }
+
+    fn enqueue(&mut self, directory: Directory, parent_is_loud: bool) {
+        match parent_is_loud || self.loud.contains(&directory.inode) {
+            true => self.later.push_back(directory),
+            false => self.queue.push_back(directory),
         }
     }
 
-    fn list(&mut self, root: BorrowedFd<'_>, path: &[u8]) -> rustix::io::Result<()> {
-        let place = mappings::open_inside(root, path)?;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let directory = rustix::fs::openat(&place, c".", flags, Mode::empty())?;
+    fn walk(&mut self, root: BorrowedFd<'_>) {
+        while let Some(directory) = self.queue.pop_front().filter(|_| !self.is_done()) {
+            // What cannot be listed was removed meanwhile: the rest is looked at all the same.
+            let _ = self.list(root, &directory);
+        }
+    }
+
+    fn list(&mut self, root: BorrowedFd<'_>, Directory { path, inode }: &Directory) -> rustix::io::Result<()> {
+        if !self.listed.insert(*inode) {
+            return Ok(());
+        }
+        self.reach.directories -= 1;
+        let is_loud = self.loud.contains(inode);
+        let directory = open(root, path, OFlags::RDONLY | OFlags::DIRECTORY)?;
         for entry in Dir::read_from(&directory)? {
             let entry = entry?;
             let name = entry.file_name();
@@ -75,10 +190,16 @@ impl Search<'_> {
             if self.is_done() {
                 break;
             }
-            // It may be removed between the two.
-            let Ok(status) = rustix::fs::statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
-            let parent = if path == b"/" { &[][..] } else { path };
-            self.look([parent, b"/", name.to_bytes()].concat(), &status);
+            self.reach.entries -= 1;
+            // Of what is no directory the list tells the inode, on overlays too: few are looked at.
+            let may_be_directory = matches!(entry.file_type(), FileType::Directory | FileType::Unknown);
+            if may_be_directory || self.inodes.contains(&entry.ino()) {
+                let parent = if path == b"/" { &[][..] } else { path };
+                let path = [parent, b"/", name.to_bytes()].concat();
+                if let Some(found) = self.look(directory.as_fd(), name, &path) {
+                    self.enqueue(found, is_loud);
+                }
+            }
         }
         Ok(())
     }

@@ -1,5 +1,9 @@
 //! Sockets of the source: which can be made again, and what of them.
 
+mod fresh;
+mod groups;
+mod queue;
+
 use std::{
     collections::HashMap,
     ffi::OsStr,
@@ -10,65 +14,78 @@ use std::{
     },
 };
 
-use base::limits;
-use sys::sockets::{self, UnixSocket};
+use fresh::{Fresh, inside};
+use groups::Group;
+use queue::Place;
+use sys::{
+    diag::{self, UnixSocket},
+    sockets::{self, Filter},
+};
 
 use crate::{
     descriptors::Files,
     error::{Context, Error},
-    image::{End, FileKind, Socket, SocketOption, SocketPath, UnixPair},
+    image::{End, FileKind, Message, Socket, SocketName, SocketPath, SocketState, UnixPair},
     mappings,
+    options::{Phase, SocketType},
     refusal::Refusal,
 };
 
-/// Options carried over when they differ from a new socket's.
-const OPTIONS: &[(i32, i32)] = &[
-    (libc::SOL_SOCKET, libc::SO_REUSEADDR),
-    (libc::SOL_SOCKET, libc::SO_REUSEPORT),
-    (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
-    (libc::SOL_SOCKET, libc::SO_BROADCAST),
-    (libc::SOL_SOCKET, libc::SO_PASSCRED),
-    (libc::SOL_SOCKET, libc::SO_OOBINLINE),
-];
-
-/// Options of TCP sockets.
-const TCP_OPTIONS: &[(i32, i32)] = &[
-    (libc::IPPROTO_TCP, libc::TCP_NODELAY),
-    (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT),
-    (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE),
-    (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL),
-    (libc::IPPROTO_TCP, libc::TCP_KEEPCNT),
-];
-
-/// Listening unix sockets do not tell their backlog; this is the kernel's own ceiling (`net.core.somaxconn`).
-const UNIX_BACKLOG: u32 = 4_096;
-
-/// Most messages of one queue; the kernel's own limit of datagrams that wait is far lower (`net.unix.max_dgram_qlen`).
-const QUEUE_MAX: usize = 65_536;
-
 /// What all sockets of one process are read with.
 #[derive(Debug)]
-pub(crate) struct Reader {
+pub(crate) struct Reader<'a> {
     pid: i32,
+    process: BorrowedFd<'a>,
     known: HashMap<u64, UnixSocket>,
     /// Inode of a pair's first end -> index of the pair.
     pairs: HashMap<u64, usize>,
+    fresh: Fresh,
+    /// Read when the first UDP socket is met.
+    udp: Option<Udp>,
 }
 
-impl Reader {
+/// What the network namespace tells of UDP sockets.
+#[derive(Debug)]
+struct Udp {
+    shutdowns: HashMap<u64, u8>,
+    groups: Vec<Group>,
+}
+
+/// A socket of the process.
+#[derive(Debug, Clone, Copy)]
+struct Found<'a> {
+    fd: i32,
+    inode: u64,
+    socket: BorrowedFd<'a>,
+    of: SocketType,
+}
+
+/// Why a socket cannot be made again, or not be read.
+enum Stop {
+    Refused(Refusal),
+    Failed(Error),
+}
+
+impl From<Refusal> for Stop {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl<'a> Reader<'a> {
     /// Enters the network namespace of the process for a moment to ask for the peers of its unix sockets.
-    pub(crate) fn new(pid: i32, process: BorrowedFd<'_>) -> Result<Self, Error> {
-        use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
-        let own = rustix::process::pidfd_open(rustix::process::getpid(), rustix::process::PidfdFlags::empty());
-        let own = own.of("open", pid)?;
-        move_into_thread_name_spaces(process, ThreadNameSpaceType::NETWORK).of("enter the network namespace", pid)?;
-        let known = sockets::unix_sockets();
-        move_into_thread_name_spaces(own.as_fd(), ThreadNameSpaceType::NETWORK)
-            .of("leave the network namespace", pid)?;
-        Ok(Self { pid, known: known.of("list unix sockets", pid)?, pairs: HashMap::new() })
+    pub(crate) fn new(pid: i32, process: BorrowedFd<'a>) -> Result<Self, Error> {
+        let known = inside(pid, process, diag::unix_sockets)?.of("list unix sockets", pid)?;
+        Ok(Self { pid, process, known, pairs: HashMap::new(), fresh: Fresh::default(), udp: None })
     }
 
-    /// How the socket with this inode, descriptor `fd` of the process, is made again.
+    /// How the socket with this inode, descriptor `fd` of the process, is made again. It will be the next of `files`.
     pub(crate) fn read(
         &mut self,
         fd: i32,
@@ -76,117 +93,196 @@ impl Reader {
         socket: &OwnedFd,
         files: &mut Files,
     ) -> Result<Result<FileKind, Refusal>, Error> {
-        let socket = socket.as_fd();
+        match self.read_any(fd, inode, socket.as_fd(), files) {
+            Ok((kind, state)) => {
+                if state != SocketState::default() {
+                    files.added.sockets.push((files.files.len(), state));
+                }
+                Ok(Ok(kind))
+            }
+            Err(Stop::Refused(refusal)) => Ok(Err(refusal)),
+            Err(Stop::Failed(error)) => Err(error),
+        }
+    }
+
+    fn read_any(
+        &mut self,
+        fd: i32,
+        inode: u64,
+        socket: BorrowedFd<'_>,
+        files: &mut Files,
+    ) -> Result<(FileKind, SocketState), Stop> {
         let integer = |name| sockets::option(socket, libc::SOL_SOCKET, name).of("read socket option", self.pid);
         let family = integer(libc::SO_DOMAIN)?;
         let kind = integer(libc::SO_TYPE)?;
         let protocol = integer(libc::SO_PROTOCOL)?;
         let listens = integer(libc::SO_ACCEPTCONN)? != 0;
-        if sockets::has_filter(socket).of("read socket filter", self.pid)? {
-            return Ok(Err(Refusal::UnknownDescriptor { fd, what: "a socket with a filter".into() }));
-        }
-        let unsupported = Refusal::SocketKind { fd, family, socket_type: kind };
+        let found = Found { fd, inode, socket, of: SocketType { family, kind, protocol } };
         match (family, kind) {
-            (libc::AF_UNIX, _) if !listens && self.known.get(&inode).is_some_and(|known| known.peer.is_some()) => {
-                return self.read_pair(fd, inode, kind, socket, files);
-            }
-            (libc::AF_UNIX, _) => {}
-            (libc::AF_INET | libc::AF_INET6, libc::SOCK_STREAM) if is_tcp(protocol) => {
-                const TCP_CLOSE: u8 = 7;
-                const TCP_LISTEN: u8 = 10;
-                let state = tcp_state(socket).of("read TCP state", self.pid)?;
-                // One that has ended still names its port, which may be its listener's: it must not be bound again.
-                let ended = state == TCP_CLOSE && sockets::tcp_was_connected(socket).of("read TCP state", self.pid)?;
-                if ended || !matches!(state, TCP_CLOSE | TCP_LISTEN) {
-                    return Ok(Ok(FileKind::ResetConnection { family }));
-                }
-            }
-            (libc::AF_INET | libc::AF_INET6, libc::SOCK_DGRAM) if protocol == libc::IPPROTO_UDP => {}
-            _ => return Ok(Err(unsupported)),
+            (libc::AF_UNIX, _) => self.read_unix(found, listens, files),
+            (libc::AF_INET | libc::AF_INET6, libc::SOCK_STREAM) if is_tcp(protocol) => self.read_tcp(found, listens),
+            (libc::AF_INET | libc::AF_INET6, libc::SOCK_DGRAM) if protocol == libc::IPPROTO_UDP => self.read_udp(found),
+            _ => Err(Refusal::SocketKind { fd, family, socket_type: kind }.into()),
         }
-        let bound_file = self.known.get(&inode).and_then(|known| known.file);
-        let read = self.read_unconnected(fd, bound_file, socket, (family, kind, protocol), listens)?;
-        Ok(read.map(FileKind::Socket))
     }
 
-    fn read_unconnected(
-        &self,
-        fd: i32,
-        bound_file: Option<u32>,
-        socket: BorrowedFd<'_>,
-        (family, kind, protocol): (i32, i32, i32),
-        listens: bool,
-    ) -> Result<Result<Socket, Refusal>, Error> {
-        let local = sockets::local_address(socket).of("read socket address", self.pid)?;
-        let mut options = options(socket, OPTIONS);
-        if is_tcp(protocol) {
-            options.extend(self::options(socket, TCP_OPTIONS));
+    fn read_tcp(&mut self, found: Found<'_>, listens: bool) -> Result<(FileKind, SocketState), Stop> {
+        const TCP_CLOSE: u8 = 7;
+        const TCP_LISTEN: u8 = 10;
+        let state = tcp_state(found.socket).of("read TCP state", self.pid)?;
+        // One that has ended still names its port, which may be its listener's: it must not be bound again.
+        let ended = state == TCP_CLOSE && sockets::tcp_was_connected(found.socket).of("read TCP state", self.pid)?;
+        if ended || !matches!(state, TCP_CLOSE | TCP_LISTEN) {
+            let of = found.of;
+            // What cannot be set any more is lost with the connection.
+            let options = self.fresh.changed(self.pid, self.process, found.socket, of, Phase::Connected)?.options;
+            let state = SocketState { options, ..SocketState::default() };
+            return Ok((FileKind::ResetConnection { family: of.family }, state));
         }
-        if family == libc::AF_INET6 {
-            options.extend([(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY)].iter().filter_map(|(level, name)| {
-                sockets::option(socket, *level, *name).ok().map(|value| (*level, *name, value))
-            }));
-        }
-        let listening = match (listens, protocol) {
-            (false, _) => None,
-            (true, protocol) if is_tcp(protocol) => {
-                Some(sockets::tcp_backlog(socket).of("read the backlog", self.pid)?)
-            }
-            (true, _) => Some(UNIX_BACKLOG),
+        let state = self.state(found, if listens { Phase::Listening } else { Phase::Quiet })?;
+        let listening = match listens {
+            true => Some(sockets::tcp_backlog(found.socket).of("read the backlog", self.pid)?),
+            false => None,
         };
+        Ok((FileKind::Socket(self.unconnected(found, listening, None, None)?), state))
+    }
+
+    fn read_udp(&mut self, found: Found<'_>) -> Result<(FileKind, SocketState), Stop> {
+        let mut state = self.state(found, Phase::Quiet)?;
+        if self.udp.is_none() {
+            let shutdowns = inside(self.pid, self.process, diag::udp_shutdowns)?.of("list UDP sockets", self.pid)?;
+            self.udp = Some(Udp { shutdowns, groups: groups::list(self.pid)? });
+        }
+        if let Some(udp) = &self.udp {
+            state.groups = groups::memberships(self.pid, found.socket, found.of.family, &udp.groups)?;
+            state.shutdown = match udp.shutdowns.get(&found.inode) {
+                Some(shutdown) => *shutdown,
+                // The list has no sockets that are not bound; of these only that they receive no more can be seen.
+                None => shutdown_seen(found.socket).of("poll a socket", self.pid)?,
+            };
+        }
+        let peer = sockets::peer_address(found.socket).ok();
+        Ok((FileKind::Socket(self.unconnected(found, None, peer, None)?), state))
+    }
+
+    fn read_unix(
+        &mut self,
+        found: Found<'_>,
+        listens: bool,
+        files: &mut Files,
+    ) -> Result<(FileKind, SocketState), Stop> {
+        let Found { fd, of, .. } = found;
+        let known = self.known.get(&found.inode).copied().unwrap_or_default();
+        let datagrams = of.kind == libc::SOCK_DGRAM;
+        let mut state = self.state(found, Phase::Quiet)?;
+        if let Some(peer) = known.peer.filter(|_| !listens) {
+            let mutual = self.known.get(&peer).is_some_and(|other| other.peer == Some(found.inode));
+            if peer == 0 || (mutual && files.has_socket(peer)) {
+                return self.read_pair(found, known, state, files);
+            }
+            // What sends to another socket of the program, which does not send to it, is no end of a pair.
+            if !(datagrams && files.has_socket(peer)) {
+                return Err(Refusal::ForeignSocket { fd }.into());
+            }
+        }
+        if known.waiting > 0 {
+            return Err(Refusal::WaitingConnections { fd, count: known.waiting }.into());
+        }
+        state.shutdown = known.shutdown;
+        if datagrams {
+            state.queue = self.queue(found)?;
+        }
+        let peer = if datagrams { sockets::peer_address(found.socket).ok() } else { None };
+        let listening = listens.then_some(known.backlog);
+        Ok((FileKind::Socket(self.unconnected(found, listening, peer, known.file)?), state))
+    }
+
+    /// Options and filter.
+    fn state(&mut self, found: Found<'_>, phase: Phase) -> Result<SocketState, Stop> {
+        let Found { fd, socket, of, .. } = found;
+        let filter = match sockets::filter(socket).of("read socket filter", self.pid)? {
+            Filter::None => Vec::new(),
+            Filter::Classic(program) => program,
+            Filter::Extended => {
+                let what = "a socket with an eBPF filter, which cannot be read".into();
+                return Err(Refusal::UnknownDescriptor { fd, what }.into());
+            }
+        };
+        let changed = self.fresh.changed(self.pid, self.process, socket, of, phase)?;
+        if let [option, ..] = changed.lost[..] {
+            return Err(Refusal::SocketOption { fd, option: option.into() }.into());
+        }
+        Ok(SocketState { options: changed.options, filter, ..SocketState::default() })
+    }
+
+    fn unconnected(
+        &self,
+        found: Found<'_>,
+        listening: Option<u32>,
+        peer: Option<Vec<u8>>,
+        bound_file: Option<u32>,
+    ) -> Result<Socket, Stop> {
+        let SocketType { family, kind, protocol } = found.of;
+        let local = sockets::local_address(found.socket).of("read socket address", self.pid)?;
         // An unbound unix socket has only a family; an unbound internet socket has port 0.
         let bound =
             if family == libc::AF_UNIX { local.len() > 2 } else { local.get(2..4).is_some_and(|port| port != [0, 0]) };
         let path = if family == libc::AF_UNIX && bound && local[2] != 0 {
-            match self.socket_path(fd, &local[2..], bound_file)? {
-                Err(refusal) => return Ok(Err(refusal)),
-                Ok(path) => Some(path),
-            }
+            Some(
+                self.socket_path(&local[2..], bound_file)?
+                    .map_err(|path| Refusal::ReplacedSocket { fd: found.fd, path })?,
+            )
         } else {
             None
         };
-        let peer = if kind == libc::SOCK_DGRAM { sockets::peer_address(socket).ok() } else { None };
-        Ok(Ok(Socket { family, kind, protocol, options, address: bound.then_some(local), peer, listening, path }))
+        let address = bound.then_some(local);
+        Ok(Socket { family, kind, protocol, options: Vec::new(), address, peer, listening, path })
     }
 
-    /// The file of a bound unix socket. A copy removes what it finds there before it binds again, so it must be that socket and nothing
-    /// else.
-    fn socket_path(&self, fd: i32, path: &[u8], bound_file: Option<u32>) -> Result<Result<SocketPath, Refusal>, Error> {
-        let path = path.split(|byte| *byte == 0).next().unwrap_or(&[]).to_vec();
-        let root = mappings::open_root(self.pid)?;
-        // Relative paths were resolved when it was bound; the copy binds them relative to its own working directory.
-        let below = if path.starts_with(b"/") { root } else { open_cwd(self.pid)? };
-        let found =
-            mappings::open_inside(below.as_fd(), OsStr::from_bytes(&path).as_bytes()).and_then(rustix::fs::fstat);
+    /// The file of a bound unix socket, or else its path. A copy removes what it finds there before it binds again, so it must be that socket
+    /// and nothing else.
+    fn socket_path(&self, path: &[u8], bound_file: Option<u32>) -> Result<Result<SocketPath, String>, Error> {
+        let path = name_of(path);
         let is_it = |status: &rustix::fs::Stat| {
             rustix::fs::FileType::from_raw_mode(status.st_mode).is_socket() && bound_file == Some(status.st_ino as u32)
         };
-        Ok(match found.ok().filter(is_it) {
-            None => Err(Refusal::ReplacedSocket { fd, path: String::from_utf8_lossy(&path).into_owned() }),
-            Some(status) => {
-                Ok(SocketPath { path, uid: status.st_uid, gid: status.st_gid, mode: status.st_mode & 0o7777 })
-            }
+        Ok(match self.status_at(path)?.filter(is_it) {
+            None => Err(String::from_utf8_lossy(path).into_owned()),
+            Some(status) => Ok(SocketPath {
+                path: path.to_vec(),
+                uid: status.st_uid,
+                gid: status.st_gid,
+                mode: status.st_mode & 0o7777,
+            }),
         })
+    }
+
+    /// What a path of a unix socket names.
+    fn status_at(&self, path: &[u8]) -> Result<Option<rustix::fs::Stat>, Error> {
+        let root = mappings::open_root(self.pid)?;
+        // Relative paths were resolved when it was bound; the copy binds them relative to its own working directory.
+        let below = if path.starts_with(b"/") { root } else { open_cwd(self.pid)? };
+        let path = OsStr::from_bytes(path).as_bytes();
+        Ok(mappings::open_inside(below.as_fd(), path).and_then(rustix::fs::fstat).ok())
+    }
+
+    fn queue(&self, found: Found<'_>) -> Result<Vec<Message>, Stop> {
+        let Found { fd, socket, of, .. } = found;
+        Ok(Place { pid: self.pid, fd, kind: of.kind, socket }.queue().of("read waiting messages", self.pid)??)
     }
 
     fn read_pair(
         &mut self,
-        fd: i32,
-        inode: u64,
-        kind: i32,
-        socket: BorrowedFd<'_>,
+        found: Found<'_>,
+        known: UnixSocket,
+        mut state: SocketState,
         files: &mut Files,
-    ) -> Result<Result<FileKind, Refusal>, Error> {
-        let UnixSocket { peer, shutdown, .. } = self.known[&inode];
-        let peer = peer.unwrap_or(0);
-        let mutual = self.known.get(&peer).is_some_and(|other| other.peer == Some(inode));
-        if peer != 0 && !(mutual && files.has_socket(peer)) {
-            return Ok(Err(Refusal::ForeignSocket { fd }));
-        }
-        let (pair, end) = match self.pairs.get(&peer) {
+    ) -> Result<(FileKind, SocketState), Stop> {
+        let kind = found.of.kind;
+        let (pair, end) = match known.peer.and_then(|peer| self.pairs.get(&peer)) {
             Some(pair) => (*pair, End::Second),
             None => {
-                self.pairs.insert(inode, files.pairs.len());
+                self.pairs.insert(found.inode, files.pairs.len());
                 files.pairs.push(UnixPair {
                     kind,
                     queues: Default::default(),
@@ -196,39 +292,51 @@ impl Reader {
                 (files.pairs.len() - 1, End::First)
             }
         };
-        let queue = match peek_queue(fd, kind, socket).of("read waiting messages", self.pid)? {
-            Err(refusal) => return Ok(Err(refusal)),
-            Ok(queue) => queue,
-        };
-        files.pairs[pair].queues[end as usize] = queue;
-        let mut options = options(socket, OPTIONS);
-        options.extend(send_buffer(socket, kind).of("read socket option", self.pid)?);
-        files.pairs[pair].options[end as usize] = options;
-        files.pairs[pair].shutdown[end as usize] = shutdown;
-        Ok(Ok(FileKind::UnixPair { pair, end }))
+        let peer_name = sockets::peer_address(found.socket).unwrap_or_default();
+        let queue = self.queue(found)?;
+        if let Some(other) = queue.iter().find(|message| message.from.len() > 2 && message.from != peer_name) {
+            let what = format!("a socket at which a message of another one ({}) waits", shown(&other.from));
+            return Err(Refusal::UnknownDescriptor { fd: found.fd, what }.into());
+        }
+        files.pairs[pair].queues[end as usize] = queue.into_iter().map(|message| message.bytes).collect();
+        files.pairs[pair].shutdown[end as usize] = known.shutdown;
+        state.name = self.name(found, known)?;
+        Ok((FileKind::UnixPair { pair, end }, state))
     }
+
+    /// The name of an end of a pair: its own, or that of the listener that accepted it.
+    fn name(&self, found: Found<'_>, known: UnixSocket) -> Result<Option<SocketName>, Stop> {
+        let address = sockets::local_address(found.socket).of("read socket address", self.pid)?;
+        let path = match address.get(2) {
+            None => return Ok(None),
+            Some(0) => None,
+            Some(_) if self.status_at(name_of(&address[2..]))?.is_none() => None,
+            Some(_) => {
+                let path = self.socket_path(&address[2..], known.file)?;
+                Some(path.map_err(|path| Refusal::ReplacedSocket { fd: found.fd, path })?)
+            }
+        };
+        Ok(Some(SocketName { address, path }))
+    }
+}
+
+/// The path in the address of a unix socket, which may end with zeros.
+fn name_of(path: &[u8]) -> &[u8] {
+    path.split(|byte| *byte == 0).next().unwrap_or(&[])
+}
+
+/// The name of a unix socket, for people.
+pub(crate) fn shown(address: &[u8]) -> String {
+    let name = address.get(2..).unwrap_or(&[]);
+    let is_abstract = name.first() == Some(&0);
+    let shown = if is_abstract { name } else { name_of(name) };
+    String::from_utf8_lossy(shown).replace('\0', "@")
 }
 
 fn open_cwd(pid: i32) -> Result<OwnedFd, Error> {
     use rustix::fs::{Mode, OFlags};
     let path = format!("/proc/{pid}/cwd");
     rustix::fs::open(&path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).on("open", path)
-}
-
-fn options(socket: BorrowedFd<'_>, names: &[(i32, i32)]) -> Vec<SocketOption> {
-    let read = |(level, name): &(i32, i32)| Some((*level, *name, sockets::option(socket, *level, *name).ok()?));
-    names.iter().filter_map(read).filter(|(_, _, value)| *value != 0).collect()
-}
-
-/// The option that gives a unix socket its send buffer, if the program has changed it: what waits at the other end must fit in.
-fn send_buffer(socket: BorrowedFd<'_>, kind: i32) -> io::Result<Option<SocketOption>> {
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
-    let kind = SocketType::from_raw(kind as u32);
-    let fresh = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
-    let size = |socket| sockets::option(socket, libc::SOL_SOCKET, libc::SO_SNDBUF);
-    let (now, default) = (size(socket)?, size(fresh.as_fd())?);
-    // The kernel doubles what it is given (socket(7)).
-    Ok((now != default).then_some((libc::SOL_SOCKET, libc::SO_SNDBUF, now / 2)))
 }
 
 /// TCP or multipath TCP, whose listeners differ in nothing else.
@@ -241,57 +349,11 @@ fn tcp_state(socket: BorrowedFd<'_>) -> io::Result<u8> {
     sockets::option(socket, libc::IPPROTO_TCP, libc::TCP_INFO).map(|word| word as u8)
 }
 
-/// What waits at one end of a pair, left where it is.
-fn peek_queue(fd: i32, kind: i32, socket: BorrowedFd<'_>) -> io::Result<Result<Vec<Vec<u8>>, Refusal>> {
-    let before = sockets::peek_offset(socket)?;
-    let result = walk_queue(fd, kind, socket);
-    // The program may look at its queue in this way itself.
-    sockets::set_peek_offset(socket, before)?;
-    result
-}
-
-fn walk_queue(fd: i32, kind: i32, socket: BorrowedFd<'_>) -> io::Result<Result<Vec<Vec<u8>>, Refusal>> {
-    let datagrams = kind != libc::SOCK_STREAM;
-    let too_much = |bytes: u64| Refusal::TooMuchContent {
-        what: format!("the queue of socket {fd}"),
-        bytes,
-        max: limits::CARRIED_BYTES_MAX,
-    };
-    // Of a stream or a sequence of packets, all that waits; of datagrams the next.
-    let waiting = sockets::waiting_bytes(socket)?;
-    let mut room = waiting.max(sockets::option(socket, libc::SOL_SOCKET, libc::SO_RCVBUF)? as usize);
-    let mut queue: Vec<Vec<u8>> = Vec::new();
-    let mut bytes = 0usize;
-    while datagrams || bytes < waiting {
-        sockets::set_peek_offset(socket, bytes as i32)?;
-        let peeked = match sockets::peek(socket, room) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-            peeked => peeked?,
-        };
-        if peeked.has_ancillary {
-            let what = "a socket with descriptors on their way".into();
-            return Ok(Err(Refusal::UnknownDescriptor { fd, what }));
-        }
-        let total = (bytes + peeked.bytes.len()) as u64;
-        if total > limits::CARRIED_BYTES_MAX || room as u64 > limits::CARRIED_BYTES_MAX || queue.len() > QUEUE_MAX {
-            return Ok(Err(too_much(total)));
-        }
-        if peeked.is_cut {
-            room *= 2;
-            continue;
-        }
-        // The end of the queue, unless it is a datagram without bytes.
-        if peeked.bytes.is_empty() && kind != libc::SOCK_DGRAM {
-            break;
-        }
-        bytes += peeked.bytes.len();
-        queue.push(peeked.bytes);
-    }
-    if kind != libc::SOCK_DGRAM && bytes != waiting {
-        return Ok(Err(Refusal::UnknownDescriptor {
-            fd,
-            what: format!("a socket of whose {waiting} waiting bytes only {bytes} could be read"),
-        }));
-    }
-    Ok(Ok(if datagrams || queue.is_empty() { queue } else { vec![queue.concat()] }))
+/// What a look tells of the directions in which a datagram socket was shut down: 1 receiving, 3 both.
+fn shutdown_seen(socket: BorrowedFd<'_>) -> io::Result<u8> {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut seen = [PollFd::from_borrowed_fd(socket, PollFlags::RDHUP)];
+    poll(&mut seen, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
+    let seen = seen[0].revents();
+    Ok(if seen.contains(PollFlags::HUP) { 3 } else { u8::from(seen.contains(PollFlags::RDHUP)) })
 }

@@ -2,77 +2,147 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    os::fd::{AsFd, BorrowedFd},
+    os::fd::{AsFd, OwnedFd},
+    time::{Duration, Instant},
 };
+
+use sys::remote;
 
 use crate::{
     error::{Context, Error},
     listed::{Listed, list},
     mappings,
     procfs::Fields,
-    search,
+    search::{self, Identity, Place, Reach},
 };
 
-/// Most directory entries looked at while the program runs: about two seconds.
-const LOOK_MAX: usize = 200_000;
+/// How far the search goes while the program runs: about two seconds.
+const LOOK: Reach = Reach { directories: 15_000, entries: 1_000_000 };
 
-/// Most directory entries looked at in the pause, for what the program has only just begun to watch or has moved: about 20 ms.
-const PAUSE_MAX: usize = 2_000;
+/// How far it goes in the pause, for what the program has only just begun to watch or has moved: about 20 ms.
+const LOOK_IN_PAUSE: Reach = Reach { directories: 150, entries: 20_000 };
 
-/// Watched inodes and their paths.
-pub(crate) type Watched = HashMap<u64, Vec<u8>>;
+/// How long a program gets to read the events that wait for it, among them those of the search.
+const READ_MAX: Duration = Duration::from_millis(100);
+
+/// Watched files and their paths.
+pub(crate) type Watched = HashMap<Identity, Place>;
 
 /// A watch as the kernel shows it.
 pub(crate) struct Shown {
     pub(crate) wd: i32,
-    pub(crate) inode: u64,
+    pub(crate) file: Identity,
     pub(crate) mask: u32,
 }
 
 /// The watches of an inotify instance.
 pub(crate) fn of(info: &Fields) -> impl Iterator<Item = Shown> {
-    // "inotify wd:1 ino:2f sdev:3b mask:fce ignored_mask:0 ..."
-    info.lines().filter_map(|line| line.strip_prefix("inotify ")).map(|line| Shown {
-        wd: field(line, "wd") as i32,
-        inode: field(line, "ino"),
-        mask: field(line, "mask") as u32,
+    // "inotify wd:1 ino:2f sdev:3b mask:fce ignored_mask:0 fhandle-bytes:8 fhandle-type:1 f_handle:0a0b..."
+    info.lines().filter_map(|line| line.strip_prefix("inotify ")).map(|line| {
+        // The kernel fills the last word.
+        let mut handle = bytes(text(line, "f_handle"));
+        handle.truncate(field(line, "fhandle-bytes") as usize);
+        Shown {
+            wd: field(line, "wd") as i32,
+            file: Identity { inode: field(line, "ino"), handle },
+            mask: field(line, "mask") as u32,
+        }
     })
+}
+
+fn text<'a>(line: &'a str, name: &str) -> &'a str {
+    let value = line.split_ascii_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix(':'));
+    value.unwrap_or_default()
 }
 
 /// A hexadecimal field of a watch.
 fn field(line: &str, name: &str) -> u64 {
-    let value = line.split_ascii_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix(':'));
-    value.and_then(|value| u64::from_str_radix(value, 16).ok()).unwrap_or(0)
+    u64::from_str_radix(text(line, name), 16).unwrap_or(0)
 }
 
-/// Where the inodes are that process `pid`, which may run, watches; as far as found.
+fn bytes(digits: &str) -> Vec<u8> {
+    let byte = |pair: &[u8; 2]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    digits.as_bytes().as_chunks().0.iter().map_while(byte).collect()
+}
+
+/// Where the files are that process `pid`, which may run, watches; as far as found. Gives it time to read what waits for it.
 pub(crate) fn find(pid: i32) -> Result<Watched, Error> {
-    search::find(pid, &inodes(&list(pid)?), LOOK_MAX)
+    let listed = list(pid)?;
+    let wanted = files(&listed);
+    if wanted.is_empty() {
+        return Ok(Watched::new());
+    }
+    let loud = loud(&listed);
+    let likely: Vec<Vec<u8>> =
+        listed.iter().filter(|listed| listed.link.starts_with(b"/")).map(|listed| listed.link.clone()).collect();
+    let found = search::find(pid, &wanted, &search::Where { likely: &likely, loud: &loud }, LOOK)?;
+    let began = Instant::now();
+    while began.elapsed() < READ_MAX && instances(&listed).any(|fd| waiting_bytes(pid, fd).unwrap_or(0) > 0) {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Ok(found)
 }
 
 /// The same for descriptors that do not change any more, by what was found when they still could.
 pub(crate) fn confirm(pid: i32, listed: &[Listed], known: &Watched) -> Result<Watched, Error> {
-    let mut wanted = inodes(listed);
+    let mut wanted = files(listed);
     if wanted.is_empty() {
         return Ok(Watched::new());
     }
     let root = mappings::open_root(pid)?;
-    let device = rustix::fs::fstat(&root).of("read the root directory", pid)?.st_dev;
-    let is_there = |inode: &u64, path: &[u8]| inode_at(root.as_fd(), path) == Some((device, *inode));
-    let known = known.iter().filter(|(inode, path)| wanted.contains(inode) && is_there(inode, path));
-    let mut found: Watched = known.map(|(inode, path)| (*inode, path.clone())).collect();
-    wanted.retain(|inode| !found.contains_key(inode));
-    found.extend(search::find(pid, &wanted, PAUSE_MAX)?);
+    let is_there = |file: &Identity, place: &Place| {
+        let found = search::identity(root.as_fd(), &place.path).ok();
+        found.is_some_and(|(found, _)| {
+            found.inode == file.inode && (file.handle.is_empty() || file.handle == found.handle)
+        })
+    };
+    let known = known.iter().filter(|(file, place)| wanted.contains(file) && is_there(file, place));
+    let mut found: Watched = known.map(|(file, place)| (file.clone(), place.clone())).collect();
+    wanted.retain(|file| !found.contains_key(file));
+    let places = search::Where { likely: &[], loud: &loud(listed) };
+    found.extend(search::find(pid, &wanted, &places, LOOK_IN_PAUSE)?);
     Ok(found)
 }
 
-fn inode_at(root: BorrowedFd<'_>, path: &[u8]) -> Option<(u64, u64)> {
-    let status = mappings::open_inside(root, path).and_then(rustix::fs::fstat).ok()?;
-    Some((status.st_dev, status.st_ino))
+/// Bytes of events that wait to be read.
+pub(crate) fn waiting_bytes(pid: i32, fd: i32) -> Result<u64, Error> {
+    const WHAT: &str = "read what waits at an inotify instance";
+    let process =
+        rustix::process::Pid::from_raw(pid).ok_or(Error::Unexpected { pid, what: "is no process id".into() })?;
+    let process = rustix::process::pidfd_open(process, rustix::process::PidfdFlags::empty()).of(WHAT, pid)?;
+    let instance: OwnedFd = remote::take_descriptor(process.as_fd(), fd).of(WHAT, pid)?;
+    rustix::io::ioctl_fionread(&instance).of(WHAT, pid)
 }
 
-/// The inodes that all inotify instances watch.
-fn inodes(listed: &[Listed]) -> HashSet<u64> {
+fn instances(listed: &[Listed]) -> impl Iterator<Item = i32> {
+    listed.iter().filter(|listed| listed.link == b"anon_inode:inotify").map(|listed| listed.fd)
+}
+
+/// Inodes of directories whose watches see a search.
+fn loud(listed: &[Listed]) -> HashSet<u64> {
+    const SEES_SEARCHES: u32 = libc::IN_OPEN | libc::IN_ACCESS | libc::IN_CLOSE_NOWRITE;
     let instances = listed.iter().filter(|listed| listed.link == b"anon_inode:inotify");
-    instances.flat_map(|listed| of(&listed.info)).map(|watch| watch.inode).collect()
+    let sees = |watch: &Shown| watch.mask & SEES_SEARCHES != 0;
+    instances.flat_map(|listed| of(&listed.info)).filter(sees).map(|watch| watch.file.inode).collect()
+}
+
+/// The files that all inotify instances watch.
+fn files(listed: &[Listed]) -> HashSet<Identity> {
+    let instances = listed.iter().filter(|listed| listed.link == b"anon_inode:inotify");
+    instances.flat_map(|listed| of(&listed.info)).map(|watch| watch.file).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watch_is_read_as_the_kernel_lists_it() {
+        let info = Fields::of(
+            "inotify wd:1 ino:2f sdev:3b mask:fce ignored_mask:0 fhandle-bytes:3 fhandle-type:1 f_handle:0a0bff00",
+        );
+        let watch = of(&info).next().unwrap();
+        assert_eq!((watch.wd, watch.mask), (1, 0xfce));
+        assert_eq!(watch.file, Identity { inode: 0x2f, handle: vec![0x0a, 0x0b, 0xff] });
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashSet,
+    ffi::CStr,
     io,
     os::fd::{AsFd, AsRawFd},
 };
@@ -12,6 +13,54 @@ pub fn write_back(file: impl AsFd) -> io::Result<()> {
     // SAFETY: an open descriptor while it is borrowed, and numbers; 0 bytes are all that there are.
     let result = unsafe { libc::sync_file_range(file.as_fd().as_raw_fd(), 0, 0, how) };
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Who hears of what happens at an open file (`F_SETOWN_EX`), and by which signal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SignalOwner {
+    /// `F_OWNER_TID` 0, `F_OWNER_PID` 1, `F_OWNER_PGRP` 2.
+    pub kind: i32,
+    /// A thread, process or process group as the caller numbers them; 0: nobody.
+    pub id: i32,
+    /// `F_SETSIG`; 0: the usual one.
+    pub signal: i32,
+}
+
+/// The owner of an open file, which is not one of `O_PATH`.
+pub fn signal_owner(file: impl AsFd) -> io::Result<SignalOwner> {
+    const F_GETSIG: i32 = 11;
+    const F_GETOWN_EX: i32 = 16;
+    let fd = file.as_fd().as_raw_fd();
+    // struct f_owner_ex
+    let mut owner = [0i32; 2];
+    // SAFETY: F_GETOWN_EX writes a `struct f_owner_ex`, two words, at its argument; F_GETSIG has none.
+    let (known, signal) = unsafe { (libc::fcntl(fd, F_GETOWN_EX, owner.as_mut_ptr()), libc::fcntl(fd, F_GETSIG)) };
+    if known == -1 || signal == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(SignalOwner { kind: owner[0], id: owner[1], signal })
+}
+
+/// Which file `path` below `directory` is, by the handle that tells it from all others of its filesystem, as the kernel shows it of watches
+/// (`f_handle` in `/proc/PID/fdinfo`; name_to_handle_at(2), `AT_HANDLE_FID`, Linux 6.5). Follows no link; an empty path is the directory itself.
+pub fn handle(directory: impl AsFd, path: &CStr) -> io::Result<Vec<u8>> {
+    const AT_HANDLE_FID: i32 = 0x200;
+    const HANDLE_BYTES_MAX: usize = 128;
+    // struct file_handle: length, type, bytes
+    let mut handle = [0u32; 2 + HANDLE_BYTES_MAX / 4];
+    handle[0] = HANDLE_BYTES_MAX as u32;
+    let mut mount = 0i32;
+    let flags = AT_HANDLE_FID | libc::AT_EMPTY_PATH;
+    let (directory, path) = (directory.as_fd().as_raw_fd(), path.as_ptr());
+    // SAFETY: a descriptor and a text that live until the call returns, a `struct file_handle` with room for the bytes it says, and a word.
+    let result = unsafe {
+        libc::syscall(libc::SYS_name_to_handle_at, directory, path, handle.as_mut_ptr(), &raw mut mount, flags)
+    };
+    if result == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    let bytes = handle[2..].iter().flat_map(|word| word.to_ne_bytes());
+    Ok(bytes.take(handle[0] as usize).collect())
 }
 
 /// What `PROCMAP_QUERY` reads and writes (Linux 6.11, linux/fs.h).

@@ -5,6 +5,7 @@ pub mod blob;
 pub mod child;
 pub mod clone;
 pub mod deadman;
+pub mod diag;
 pub mod file;
 pub mod heap;
 pub mod mount;

@@ -51,7 +51,12 @@ fn leads(pid: i32, leader: i32) -> io::Result<bool> {
 pub fn open_file_order(pid: i32, a: i32, b: i32) -> io::Result<Ordering> {
     const KCMP_FILE: i32 = 0;
     // SAFETY: kcmp(KCMP_FILE) takes five integers.
-    match unsafe { libc::syscall(libc::SYS_kcmp, pid, pid, KCMP_FILE, a, b) } {
+    order(unsafe { libc::syscall(libc::SYS_kcmp, pid, pid, KCMP_FILE, a, b) })
+}
+
+/// What kcmp(2) answers.
+fn order(answer: i64) -> io::Result<Ordering> {
+    match answer {
         0 => Ok(Ordering::Equal),
         1 => Ok(Ordering::Less),
         2 => Ok(Ordering::Greater),
@@ -77,19 +82,25 @@ pub fn threads_share(a: i32, b: i32, what: Shared) -> io::Result<bool> {
     if order == -1 { Err(io::Error::last_os_error()) } else { Ok(order == 0) }
 }
 
-/// Whether the file that descriptor `slot.fd` names in epoll set `epoll_fd` of the process is (still) the one at its descriptor `fd`.
-pub fn same_epoll_target(pid: i32, fd: i32, epoll_fd: i32, target_fd: i32) -> io::Result<bool> {
-    #[repr(C)]
-    struct EpollSlot {
-        epoll_fd: u32,
-        target_fd: u32,
-        offset: u32,
-    }
+/// A registration in an epoll set of a process: one number may be registered more than once, when it named other files before.
+#[derive(Debug, Clone, Copy)]
+pub struct Registration {
+    /// A descriptor of the set.
+    pub epoll_fd: i32,
+    /// The number that is registered.
+    pub target_fd: i32,
+    /// How many registrations of this number come before it in the kernel's list.
+    pub before: u32,
+}
+
+/// How the open file of descriptor `fd` of process `pid` and that of a registration are ordered, as [`open_file_order`] does; `NotFound` if
+/// there is no such registration.
+pub fn registered_file_order(pid: i32, fd: i32, registration: Registration) -> io::Result<Ordering> {
     const KCMP_EPOLL_TFD: i32 = 7;
-    let slot = EpollSlot { epoll_fd: epoll_fd as u32, target_fd: target_fd as u32, offset: 0 };
-    // SAFETY: for KCMP_EPOLL_TFD the last argument points to a `struct kcmp_epoll_slot`, which lives until the call returns.
-    let order = unsafe { libc::syscall(libc::SYS_kcmp, pid, pid, KCMP_EPOLL_TFD, fd, &raw const slot) };
-    if order == -1 { Err(io::Error::last_os_error()) } else { Ok(order == 0) }
+    // struct kcmp_epoll_slot
+    let slot = [registration.epoll_fd as u32, registration.target_fd as u32, registration.before];
+    // SAFETY: for KCMP_EPOLL_TFD the last argument points to a `struct kcmp_epoll_slot`, three words that live until the call returns.
+    order(unsafe { libc::syscall(libc::SYS_kcmp, pid, pid, KCMP_EPOLL_TFD, fd, slot.as_ptr()) })
 }
 
 /// A process's descriptor `fd`, duplicated into this process.

@@ -1,12 +1,9 @@
 //! Sockets as they are: options, addresses, waiting messages and peers, without changing them.
 
 use std::{
-    collections::HashMap,
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
 };
-
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 
 /// An integer socket option.
 pub fn option(socket: BorrowedFd<'_>, level: i32, name: i32) -> io::Result<i32> {
@@ -17,19 +14,83 @@ pub fn option(socket: BorrowedFd<'_>, level: i32, name: i32) -> io::Result<i32> 
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(value) }
 }
 
-/// Whether a filter is attached to a socket (`SO_ATTACH_FILTER`, `SO_ATTACH_BPF`).
-pub fn has_filter(socket: BorrowedFd<'_>) -> io::Result<bool> {
-    let mut len: libc::socklen_t = 0;
-    let none = std::ptr::null_mut();
-    // SAFETY: with a length of 0 nothing is written but the length.
-    let result =
-        unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, none, &raw mut len) };
-    if result != -1 {
-        return Ok(len > 0);
+/// Reads the value of a socket option into `room`; gives its length in bytes.
+pub fn option_value(socket: BorrowedFd<'_>, level: i32, name: i32, room: &mut [u8]) -> io::Result<usize> {
+    let mut len = room.len() as libc::socklen_t;
+    // SAFETY: `room` has `len` bytes.
+    let result = unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, room.as_mut_ptr().cast(), &raw mut len) };
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(len as usize) }
+}
+
+/// Sets a socket option to these bytes.
+pub fn set_option_value(socket: BorrowedFd<'_>, level: i32, name: i32, value: &[u8]) -> io::Result<()> {
+    let len = value.len() as libc::socklen_t;
+    // SAFETY: `value` has `len` bytes.
+    let result = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, value.as_ptr().cast(), len) };
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// What a socket drops messages by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Filter {
+    /// Nothing.
+    None,
+    /// A program of classic BPF (`SO_ATTACH_FILTER`), one instruction a word.
+    Classic(Vec<u64>),
+    /// A program that cannot be read back (`SO_ATTACH_BPF`).
+    Extended,
+}
+
+/// The filter that is attached to a socket.
+pub fn filter(socket: BorrowedFd<'_>) -> io::Result<Filter> {
+    // Here, and nowhere else, the length counts instructions; 0 asks for their number.
+    let read = |room: &mut [u64]| {
+        let mut len = room.len() as libc::socklen_t;
+        let (fd, place) = (socket.as_raw_fd(), room.as_mut_ptr().cast());
+        // SAFETY: `room` has `len` instructions of 8 bytes.
+        match unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_GET_FILTER, place, &raw mut len) } {
+            -1 => Err(io::Error::last_os_error()),
+            _ => Ok(len as usize),
+        }
+    };
+    let length = match read(&mut []) {
+        Err(error) if error.raw_os_error() == Some(libc::EACCES) => return Ok(Filter::Extended),
+        length => length?,
+    };
+    if length == 0 {
+        return Ok(Filter::None);
     }
-    let error = io::Error::last_os_error();
-    // There is one that is not of the classic kind.
-    if error.raw_os_error() == Some(libc::EACCES) { Ok(true) } else { Err(error) }
+    let mut program = vec![0; length];
+    read(&mut program)?;
+    Ok(Filter::Classic(program))
+}
+
+/// Of a `struct group_filter` (linux/in.h): where its number of sources is, and its length without them.
+const GROUP_SOURCES_AT: usize = 140;
+const GROUP_BYTES: usize = 144;
+const GROUP_SOURCE_BYTES: usize = 128;
+
+/// As what a socket is a member of a multicast group: a `struct group_filter`, which sets the same again. None if it is no member. `level` is that of
+/// the group's family, `interface` an interface's number, `group` a `sockaddr`.
+pub fn group_filter(socket: BorrowedFd<'_>, level: i32, interface: u32, group: &[u8]) -> io::Result<Option<Vec<u8>>> {
+    const MCAST_MSFILTER: i32 = 48;
+    let mut sources = 0;
+    loop {
+        let mut filter = vec![0u8; GROUP_BYTES + sources * GROUP_SOURCE_BYTES];
+        filter[..4].copy_from_slice(&interface.to_ne_bytes());
+        filter[8..8 + group.len()].copy_from_slice(group);
+        filter[GROUP_SOURCES_AT..GROUP_BYTES].copy_from_slice(&(sources as u32).to_ne_bytes());
+        match option_value(socket, level, MCAST_MSFILTER, &mut filter) {
+            Err(error) if error.raw_os_error() == Some(libc::EADDRNOTAVAIL) => return Ok(None),
+            read => read?,
+        };
+        let word = &filter[GROUP_SOURCES_AT..GROUP_BYTES];
+        let found = u32::from_ne_bytes([word[0], word[1], word[2], word[3]]) as usize;
+        if found <= sources {
+            return Ok(Some(filter));
+        }
+        sources = found;
+    }
 }
 
 /// Sets an integer socket option.
@@ -98,118 +159,48 @@ pub fn waiting_bytes(fd: BorrowedFd<'_>) -> io::Result<usize> {
 pub struct Peeked {
     /// Its bytes.
     pub bytes: Vec<u8>,
-    /// It carries descriptors or credentials.
+    /// The address of its sender as a `sockaddr`; empty if it has none.
+    pub from: Vec<u8>,
+    /// The process that sent it, if the socket asks for credentials.
+    pub sender: Option<i32>,
+    /// It carries descriptors, or more than bytes and credentials.
     pub has_ancillary: bool,
     /// It is a datagram with more than these bytes.
     pub is_cut: bool,
 }
 
-/// Looks at the next message (of a stream: up to `max` waiting bytes). `WouldBlock`: none.
-pub fn peek(socket: BorrowedFd<'_>, max: usize) -> io::Result<Peeked> {
+/// Looks at the next message (of a stream: up to `max` waiting bytes). `WouldBlock`: none. `asks_for_credentials`: as the socket has `SO_PASSCRED`.
+pub fn peek(socket: BorrowedFd<'_>, max: usize, asks_for_credentials: bool) -> io::Result<Peeked> {
     let mut bytes = vec![0u8; max];
     let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    let mut from = vec![0u8; size_of::<libc::sockaddr_storage>()];
+    // No room but for credentials, which come first: waiting descriptors are not installed, only announced by MSG_CTRUNC. A header and
+    // `struct ucred`, aligned.
+    let mut control = [0u64; 4];
+    let room = if asks_for_credentials { size_of_val(&control) } else { 0 };
     // SAFETY: a zeroed msghdr is an empty message.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     (message.msg_iov, message.msg_iovlen) = (&raw mut iov, 1);
-    // No control buffer: waiting descriptors are not installed, only announced by MSG_CTRUNC.
+    (message.msg_name, message.msg_namelen) = (from.as_mut_ptr().cast(), from.len() as libc::socklen_t);
+    (message.msg_control, message.msg_controllen) = (control.as_mut_ptr().cast(), room);
     let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
-    // SAFETY: `message` points to one buffer of the length it says.
+    // SAFETY: `message` points to buffers of the lengths it says.
     let received = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
     if received == -1 {
         return Err(io::Error::last_os_error());
     }
     bytes.truncate(received as usize);
+    from.truncate(message.msg_namelen as usize);
+    // struct cmsghdr: length, then level and type; behind it the credentials, of which the process is first.
+    let kind = u64::from(libc::SOL_SOCKET as u32) | u64::from(libc::SCM_CREDENTIALS as u32) << 32;
+    let has_credentials = message.msg_controllen > 0 && control[1] == kind;
     Ok(Peeked {
         bytes,
-        has_ancillary: message.msg_flags & libc::MSG_CTRUNC != 0,
+        from,
+        sender: has_credentials.then_some(control[2] as i32),
+        has_ancillary: message.msg_flags & libc::MSG_CTRUNC != 0 || (message.msg_controllen > 0 && !has_credentials),
         is_cut: message.msg_flags & libc::MSG_TRUNC != 0,
     })
-}
-
-/// What the kernel tells of a unix socket.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct UnixSocket {
-    /// Inode of its peer: None if it never had one, 0 if that is gone.
-    pub peer: Option<u64>,
-    /// Directions shut down: 1 receiving, 2 sending.
-    pub shutdown: u8,
-    /// Low half of the inode number of the file that it is bound to.
-    pub file: Option<u32>,
-}
-
-/// All unix sockets of this thread's network namespace by inode (sock_diag(7)).
-pub fn unix_sockets() -> io::Result<HashMap<u64, UnixSocket>> {
-    const SOCK_DIAG_BY_FAMILY: u16 = 20;
-    const NLM_F_REQUEST_DUMP: u16 = 0x301;
-    const UDIAG_SHOW_VFS: u32 = 2;
-    const UDIAG_SHOW_PEER: u32 = 4;
-    let socket = rustix::net::socket_with(
-        AddressFamily::NETLINK,
-        SocketType::RAW,
-        SocketFlags::CLOEXEC,
-        Some(netlink::SOCK_DIAG),
-    )?;
-    let mut request = Vec::with_capacity(40);
-    request.extend(40u32.to_le_bytes());
-    request.extend(SOCK_DIAG_BY_FAMILY.to_le_bytes());
-    request.extend(NLM_F_REQUEST_DUMP.to_le_bytes());
-    request.extend([0; 8]); // sequence, port
-    request.extend([libc::AF_UNIX as u8, 0, 0, 0]);
-    request.extend(u32::MAX.to_le_bytes()); // all states
-    request.extend(0u32.to_le_bytes()); // all inodes
-    request.extend((UDIAG_SHOW_VFS | UDIAG_SHOW_PEER).to_le_bytes());
-    request.extend([0; 8]); // cookie
-    rustix::net::send(&socket, &request, SendFlags::empty())?;
-    let mut sockets = HashMap::new();
-    let mut buffer = vec![0u8; 64 << 10];
-    loop {
-        let (len, _) = rustix::net::recv(&socket, &mut buffer[..], RecvFlags::empty())?;
-        if !parse_sockets(&buffer[..len], &mut sockets)? {
-            return Ok(sockets);
-        }
-    }
-}
-
-/// Adds the answers in one datagram; says whether more follow.
-fn parse_sockets(mut datagram: &[u8], sockets: &mut HashMap<u64, UnixSocket>) -> io::Result<bool> {
-    const NLMSG_ERROR: u16 = 2;
-    const NLMSG_DONE: u16 = 3;
-    const UNIX_DIAG_VFS: u16 = 1;
-    const UNIX_DIAG_PEER: u16 = 2;
-    const UNIX_DIAG_SHUTDOWN: u16 = 6;
-    let half = |bytes: &[u8], at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
-    let word = |bytes: &[u8], at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-    while datagram.len() >= 16 {
-        let len = word(datagram, 0) as usize;
-        if len < 16 || len > datagram.len() {
-            return Err(io::ErrorKind::InvalidData.into());
-        }
-        match half(datagram, 4) {
-            NLMSG_DONE => return Ok(false),
-            NLMSG_ERROR => return Err(io::Error::other("the kernel refused the socket list")),
-            _ => {}
-        }
-        let message = &datagram[16..len];
-        if message.len() >= 16 {
-            let socket = sockets.entry(u64::from(word(message, 4))).or_default();
-            let mut attributes = &message[16..];
-            while attributes.len() >= 8 {
-                let size = usize::from(half(attributes, 0));
-                match half(attributes, 2) {
-                    UNIX_DIAG_VFS => socket.file = Some(word(attributes, 4)),
-                    UNIX_DIAG_PEER => socket.peer = Some(u64::from(word(attributes, 4))),
-                    UNIX_DIAG_SHUTDOWN => socket.shutdown = attributes[4],
-                    _ => {}
-                }
-                if size < 4 {
-                    break;
-                }
-                attributes = attributes.get(size.next_multiple_of(4)..).unwrap_or(&[]);
-            }
-        }
-        datagram = datagram.get(len.next_multiple_of(4)..).unwrap_or(&[]);
-    }
-    Ok(true)
 }
 
 /// Copies what waits in a pipe, leaving it there: one run of bytes, or each packet of a packet pipe. `reader` may be any descriptor of

@@ -54,6 +54,11 @@ fn main() -> Result<()> {
         "handlers",
         "locks",
         "gone_files",
+        "socket_options",
+        "binding",
+        "unix_names",
+        "registrations",
+        "deleted",
         "probe-go",
     ]
     .iter()
@@ -74,6 +79,7 @@ fn main() -> Result<()> {
     cases.push(Case::new("a_busy_copy_is_forked_at_once", || on_a_bench(busy)));
     cases.push(Case::new("whether_a_thread_has_filters_of_its_own_is_told_by_ptrace", filters::several_filters));
     cases.push(Case::new("threads_may_end_at_any_moment", || on_a_bench(ending_threads)));
+    cases.push(Case::new("files_of_a_layer_may_be_deleted_while_open", || on_a_bench(deleted_from_a_layer)));
     runner::run(&cases)
 }
 
@@ -94,7 +100,12 @@ const REFUSED: &[(&str, &str)] = &[
     ("guard_region", "it has a guard region (MADV_GUARD_INSTALL) at 0x"),
     ("daemon", "refused): only a single process can be forked"),
     ("shared_memory", "holds 314572800 bytes, more than the 268435456 that a fork carries"),
-    ("socket_filter", "a socket with a filter"),
+    ("inotify_events", "bytes of events wait at inotify instance"),
+    ("inotify_gone", "watches something that was not found in the root filesystem"),
+    ("waiting_connection", "1 connections wait at unix socket"),
+    ("foreign_owner", "sends its signals (F_SETOWN) to process"),
+    ("message_of_closed", "a socket at which a message of another one (/tmp/closed) waits"),
+    ("registered_elsewhere", "watches a file that has no descriptor any more"),
     ("own_filter", "it installed 1 seccomp filters of its own"),
     ("thread_filter", "it installed 1 seccomp filters of its own"),
     ("replaced_program", "its program file /tmp/self (deleted) was deleted or replaced"),
@@ -186,6 +197,31 @@ fn ending_threads(bench: &Bench) -> Result<()> {
     for n in 1..=CAPTURES {
         process::capture(&spec, &mut || Ok(())).with_context(|| format!("capture {n}"))?;
         killed::reap_stills(pid)?;
+    }
+    Ok(source.sandbox.destroy()?)
+}
+
+/// What a copy has open lies in a layer of its root filesystem, whose files say that they have a name also when the copy has deleted them.
+fn deleted_from_a_layer(bench: &Bench) -> Result<()> {
+    let argv = [format!("{PROGRAMS}/deleted"), "--keep".into(), "yes".into()];
+    let source = bench.place(&[])?;
+    let pid = begin(&source, &argv)?;
+    let first = vec![bench.dir.path().join("layer1")];
+    let zygote = bench.zygote(&source, pid, &first, None)?.zygote;
+    let copy = bench.place(&first)?;
+    let pid = copy.start(&zygote, How::AtOnce)?;
+    for file in ["file", "named"] {
+        std::fs::remove_file(copy.inside(&format!("/tmp/deleted/{file}")))?;
+    }
+    std::fs::remove_dir(copy.inside("/tmp/deleted/directory"))?;
+    let second = [vec![bench.dir.path().join("layer2")], first].concat();
+    let branch = bench.zygote(&copy, pid, &second, Some(&zygote)).context("fork of the copy")?.zygote;
+    let forked = bench.place(&second)?;
+    let forked_pid = forked.start(&branch, How::AtOnce)?;
+    for (how, place, pid) in [("copy", copy, pid), ("fork", forked, forked_pid)] {
+        let outcome = go_on(&place, pid).context(how)?;
+        ensure!(outcome.printed.last().is_some_and(|last| last == "done"), "{how}: {outcome:?}");
+        place.sandbox.destroy()?;
     }
     Ok(source.sandbox.destroy()?)
 }

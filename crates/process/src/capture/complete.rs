@@ -62,6 +62,7 @@ pub(super) fn complete(
         pipes: found.files.pipes,
         pairs: found.files.pairs,
         locks: found.files.locks,
+        added: found.files.added,
         interval_timers: answers.interval_timers,
         posix_timers: answers.posix_timers,
         pending,

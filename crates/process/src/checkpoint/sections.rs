@@ -20,6 +20,10 @@ pub(super) struct Section {
 mod tag {
     pub(super) const LOCKS: u16 = 1;
     pub(super) const EXTENDED_REGISTERS: u16 = 2;
+    pub(super) const SOCKETS: u16 = 3;
+    pub(super) const SIGNAL_OWNERS: u16 = 4;
+    pub(super) const OBJECTS: u16 = 5;
+    pub(super) const REUSED_NUMBERS: u16 = 6;
 }
 
 /// The sections of an image.
@@ -27,6 +31,10 @@ pub(super) fn of(image: &Image) -> Result<Vec<Section>, StateError> {
     let mut sections = Vec::new();
     put(&mut sections, tag::LOCKS, &image.locks)?;
     put(&mut sections, tag::EXTENDED_REGISTERS, &image.extended)?;
+    put(&mut sections, tag::SOCKETS, &image.added.sockets)?;
+    put(&mut sections, tag::SIGNAL_OWNERS, &image.added.owners)?;
+    put(&mut sections, tag::OBJECTS, &image.added.objects)?;
+    put(&mut sections, tag::REUSED_NUMBERS, &image.added.reused)?;
     Ok(sections)
 }
 
@@ -36,6 +44,10 @@ pub(super) fn apply(sections: Vec<Section>, image: &mut Image) -> Result<(), Sta
         match tag {
             tag::LOCKS => image.locks = get(&bytes)?,
             tag::EXTENDED_REGISTERS => image.extended = get(&bytes)?,
+            tag::SOCKETS => image.added.sockets = get(&bytes)?,
+            tag::SIGNAL_OWNERS => image.added.owners = get(&bytes)?,
+            tag::OBJECTS => image.added.objects = get(&bytes)?,
+            tag::REUSED_NUMBERS => image.added.reused = get(&bytes)?,
             unknown => return Err(StateError::Section(unknown)),
         }
     }

@@ -26,6 +26,7 @@ pub(super) fn check(state: &ProgramState) -> Result<(), &'static str> {
         (vdso_is_sound(image), "its vDSO is in no order"),
         (indices_are_sound(image), "it refers to what it does not have"),
         (xstate::is_sound(image), "its extended registers are not those that its format has"),
+        (numbers_are_sound(image), "a descriptor has a number that none can have"),
         (runs().all(|(start, bytes)| start.checked_add(bytes).is_some()), "pages of files beyond all addresses"),
     ];
     if let Some((_, broken)) = rules.iter().find(|(holds, _)| !holds) {
@@ -67,6 +68,20 @@ fn vdso_is_sound(image: &Image) -> bool {
     image.vdso.iter().all(|(_, range)| range.start >= first && range.start <= range.end)
 }
 
+/// Numbers of descriptors, and those by which epoll sets know them.
+fn numbers_are_sound(image: &Image) -> bool {
+    /// Far above what a kernel allows (`fs.nr_open`).
+    const END: i32 = 1 << 30;
+    image.files.iter().all(|file| {
+        let registered = match &file.kind {
+            FileKind::Epoll { entries } => entries.as_slice(),
+            _ => &[],
+        };
+        let numbers = file.numbers.iter().map(|(number, _)| *number).chain(registered.iter().map(|entry| entry.fd));
+        numbers.into_iter().all(|number| (0..END).contains(&number))
+    })
+}
+
 fn indices_are_sound(image: &Image) -> bool {
     let object = |object: usize| object < image.objects.len();
     let mapped = image.mappings.iter().all(|mapping| match mapping.backing {
@@ -87,14 +102,16 @@ fn indices_are_sound(image: &Image) -> bool {
             | FileKind::Epoll { .. }
             | FileKind::Inotify { .. }
             | FileKind::Socket(_)
-            | FileKind::ResetConnection { .. } => true,
+            | FileKind::ResetConnection { .. }
+            | FileKind::GoneDirectory { .. } => true,
         })
+        && image.added.is_sound(image)
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::{Pages, ProgramState, StateError};
-    use crate::image::{Backing, FileKind};
+    use crate::image::{Backing, FileKind, Reused, SignalOwner, SocketState};
 
     const GOLDEN: &[u8] = include_bytes!("../../tests/golden/program-state-v1.bin");
 
@@ -109,6 +126,16 @@ mod tests {
         assert_eq!((state.image.threads.len(), state.image.pairs.len()), (1, 4));
         let again = ProgramState::decode(&state.encode().unwrap()).unwrap();
         assert_eq!(format!("{again:?}"), format!("{state:?}"));
+    }
+
+    #[test]
+    fn what_version_3_adds_comes_back() {
+        let mut state = golden();
+        let socket = SocketState { options: vec![(1, 13, vec![1, 0, 0, 0, 7, 0, 0, 0])], ..SocketState::default() };
+        state.image.added.sockets.push((2, socket));
+        state.image.added.owners.push((3, SignalOwner { kind: 1, id: 2, signal: 40 }));
+        let again = ProgramState::decode(&state.encode().unwrap()).unwrap();
+        assert_eq!(again.image.added, state.image.added);
     }
 
     #[test]
@@ -154,6 +181,20 @@ mod tests {
         refused("a vDSO before its beginning", |state| state.image.vdso.last_mut().unwrap().1.start = 0);
         refused("pages beyond all addresses", |state| {
             state.file_pages.push(Pages { start: u64::MAX - 0xfff, bytes: vec![0; 0x2000] });
+        });
+        refused("options of no socket", |state| {
+            state.image.added.sockets.push((1 << 40, SocketState { shutdown: 1, ..SocketState::default() }));
+        });
+        refused("a group that is cut off", |state| {
+            let groups = vec![vec![0; 143]];
+            state.image.added.sockets.push((0, SocketState { groups, ..SocketState::default() }));
+        });
+        refused("an owner of nothing", |state| {
+            state.image.added.owners.push((99_999, SignalOwner { kind: 1, id: 2, signal: 0 }));
+        });
+        refused("a descriptor beyond all", |state| state.image.files[0].numbers[0].0 = i32::MAX);
+        refused("a registration in no set", |state| {
+            state.image.added.reused.push(Reused { set: 99_999, entry: 0, fd: 3 });
         });
         refused("pages before others", |state| state.file_pages.push(Pages { start: 0x1000, bytes: vec![0; 0x1000] }));
     }

@@ -3,11 +3,14 @@
 //! The kernel gives each new descriptor the lowest free number, and a copy begins with none below the transit numbers. So what each step
 //! will get is known here (`Numbers`), most files are made right where they belong, and every step checks that it was so.
 
+mod binding;
+mod directories;
 mod objects;
 mod pairs;
+mod registrations;
 mod sockets;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use crate::{
     image::{FileKind, FileLock, Image, LockKind, OpenFile, Stream, TimerValue},
@@ -21,12 +24,13 @@ const TFD_IOC_SET_TICKS: u64 = 0x4008_5400;
 /// `_IOW('I', 0, s32)` of inotify.
 const INOTIFY_IOC_SETNEXTWD: u64 = 0x4004_4900;
 /// Flags of an open file that are set after it was made.
-const LATER_FLAGS: i32 = libc::O_APPEND | libc::O_NONBLOCK | libc::O_ASYNC | libc::O_NOATIME;
+const LATER_FLAGS: i32 = libc::O_APPEND | libc::O_NONBLOCK | libc::O_NOATIME;
 /// Flags with which a path is opened again.
 const OPEN_FLAGS: i32 = libc::O_ACCMODE
     | libc::O_APPEND
     | libc::O_NONBLOCK
     | libc::O_DIRECTORY
+    | libc::O_NOFOLLOW
     | libc::O_PATH
     | libc::O_DSYNC
     | libc::O_DIRECT
@@ -56,8 +60,10 @@ pub(super) struct Builder<'a> {
     /// First number above everything of the program and in transit.
     high: i32,
     streams: i32,
-    /// What runs against a clock, for the end of the start.
+    /// What runs against a clock or sends signals, for the end of the start.
     timers: Script,
+    /// Of the internet sockets that are bound, by protocol and port.
+    crowds: HashMap<binding::Port, binding::Crowd>,
 }
 
 impl<'a> Builder<'a> {
@@ -65,7 +71,8 @@ impl<'a> Builder<'a> {
     pub(super) fn new(arena: &'a mut Arena, script: &'a mut Script, image: &'a Image, transit: Transit) -> Self {
         let numbers = Numbers((transit.control..transit.end()).collect());
         let (high, streams) = (transit.end(), transit.streams());
-        Self { arena, script, image, numbers, high, streams, timers: Script::default() }
+        let crowds = binding::crowds(image);
+        Self { arena, script, image, numbers, high, streams, timers: Script::default(), crowds }
     }
 
     /// Adds everything; gives the steps that arm timers.
@@ -77,13 +84,28 @@ impl<'a> Builder<'a> {
         for (index, file) in self.image.files.iter().enumerate() {
             self.file(index, file);
         }
+        // Of these some are accepted by a listener that is there by now.
+        for index in 0..self.image.files.len() {
+            self.named_pair(index);
+        }
+        self.complete_sockets();
         // Sets may watch each other, so registrations follow when all numbers are in place.
+        for (index, file) in self.image.files.iter().enumerate() {
+            self.registrations(index, file);
+        }
+        // Whoever watches sees nothing of how the copy is made.
         for file in &self.image.files {
-            self.registrations(file);
+            self.watches(file);
         }
         // Closing any descriptor of a file ends the process's locks on it: nothing is closed from here on.
         for lock in &self.image.locks {
             self.lock(lock);
+        }
+        for (index, owner) in &self.image.added.owners {
+            self.owner(&self.image.files[*index], *owner);
+        }
+        for file in self.image.files.iter().filter(|file| file.flags & libc::O_ASYNC != 0) {
+            self.signals(file);
         }
         self.timers
     }
@@ -148,18 +170,10 @@ impl<'a> Builder<'a> {
                 self.make(libc::SYS_signalfd4, [(-1).into(), mask.into(), 8u64.into(), flags.into()])
             }
             FileKind::Epoll { .. } => self.make(libc::SYS_epoll_create1, [CLOSE_ON_EXEC.into()]),
-            FileKind::Inotify { watches } => {
-                let made = self.make(libc::SYS_inotify_init1, [(CLOSE_ON_EXEC | nonblock).into()]);
-                for watch in watches {
-                    self.call(libc::SYS_ioctl, [made.into(), INOTIFY_IOC_SETNEXTWD.into(), watch.wd.into()]);
-                    let path = self.arena.text(&watch.path);
-                    let args = [made.into(), path.into(), u64::from(watch.mask).into()];
-                    self.script.call(libc::SYS_inotify_add_watch, args, Check::Equal(i64::from(watch.wd)));
-                }
-                made
-            }
-            FileKind::Socket(socket) => self.socket(socket, file.flags),
-            FileKind::ResetConnection { family } => self.reset_connection(*family, file.flags),
+            FileKind::Inotify { .. } => self.make(libc::SYS_inotify_init1, [(CLOSE_ON_EXEC | nonblock).into()]),
+            FileKind::GoneDirectory { path, mode } => self.gone_directory(path, *mode, file.flags),
+            FileKind::Socket(socket) => self.socket(index, socket, file.flags),
+            FileKind::ResetConnection { family } => self.reset_connection(index, *family, file.flags),
         };
         self.settle(made, &file.numbers);
     }
@@ -245,16 +259,5 @@ impl<'a> Builder<'a> {
         let access = if lock.exclusive { libc::F_WRLCK } else { libc::F_RDLCK };
         let what = self.arena.words(&[access as u64, lock.start, lock.length, 0]);
         self.call(libc::SYS_fcntl, [lock.fd.into(), command.into(), what.into()]);
-    }
-
-    fn registrations(&mut self, file: &OpenFile) {
-        let (FileKind::Epoll { entries }, Some((set, _))) = (&file.kind, file.numbers.first()) else { return };
-        for entry in entries {
-            let mut event = entry.events.to_le_bytes().to_vec();
-            event.extend(entry.data.to_le_bytes()); // packed: 12 bytes
-            let event = self.arena.data(&event, 8);
-            let args = [(*set).into(), libc::EPOLL_CTL_ADD.into(), entry.fd.into(), event.into()];
-            self.call(libc::SYS_epoll_ctl, args);
-        }
     }
 }

@@ -18,7 +18,7 @@ use sys::blob::OP_BYTES;
 
 use super::{kind, working_set};
 use crate::{
-    image::Image,
+    image::{FileKind, Image},
     script::{Arena, Arg, Check, PAGE, Script},
 };
 
@@ -65,7 +65,13 @@ pub(super) struct Transit {
 
 impl Transit {
     pub(super) fn above(image: &Image) -> Self {
-        let highest = image.files.iter().flat_map(|file| &file.numbers).map(|(number, _)| *number).max().unwrap_or(0);
+        let numbers = image.files.iter().flat_map(|file| &file.numbers).map(|(number, _)| *number);
+        // Numbers that files had when they were registered are theirs again for a moment.
+        let registered = image.files.iter().flat_map(|file| match &file.kind {
+            FileKind::Epoll { entries } => entries.as_slice(),
+            _ => &[],
+        });
+        let highest = numbers.chain(registered.map(|entry| entry.fd)).max().unwrap_or(0);
         Self { control: highest.max(RECEIVED_MAX as i32) + 1 }
     }
 

@@ -2,21 +2,29 @@
 
 use super::{Builder, CLOSE_ON_EXEC};
 use crate::{
-    image::{Backing, FileKind, SharedObject},
+    image::{Backing, FileKind, ObjectStatus, SharedObject},
     script::Check,
 };
+
+/// Of a new memfd.
+const MEMFD_MODE: u32 = 0o777;
+const F_SEAL_SEAL: u32 = 1;
 
 impl Builder<'_> {
     /// An object becomes a memfd of the copy's own, with the content it had; its mappings and descriptors follow.
     pub(super) fn object(&mut self, index: usize, object: &SharedObject) {
         let name = self.arena.text(&object.name[..object.name.len().min(200)]);
-        let flags = (libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) as u64;
-        let made = self.make(libc::SYS_memfd_create, [name.into(), flags.into()]);
+        let allow = if object.seals == F_SEAL_SEAL { 0 } else { libc::MFD_ALLOW_SEALING };
+        let made = self.make(libc::SYS_memfd_create, [name.into(), u64::from(libc::MFD_CLOEXEC | allow).into()]);
         self.call(libc::SYS_ftruncate, [made.into(), object.size.into()]);
         for (offset, bytes) in &object.content {
             let place = self.arena.data(bytes, 8);
             let args = [made.into(), place.into(), (bytes.len() as u64).into(), (*offset).into()];
             self.script.call(libc::SYS_pwrite64, args, Check::Equal(bytes.len() as i64));
+        }
+        let status = self.image.added.object(index).cloned();
+        if let Some(status) = status.as_ref().filter(|status| status.mode != MEMFD_MODE) {
+            self.call(libc::SYS_fchmod, [made.into(), u64::from(status.mode).into()]);
         }
         // Sealed against writing it can have no writable mapping, before or after; other seals may forbid mappings that exist.
         const F_SEAL_WRITE: u32 = 8;
@@ -34,12 +42,16 @@ impl Builder<'_> {
         if !early {
             self.seal(made, object);
         }
+        if let Some(status) = &status {
+            self.attributes(made, status);
+        }
         let made = self.move_up(made);
+        let mut is_first = true;
         for file in &self.image.files {
             if let FileKind::Memfd { object, offset } = file.kind
                 && object == index
             {
-                let number = self.open_again(made, file.flags);
+                let number = self.open_again(made, file.flags, &mut is_first);
                 if offset != 0 {
                     self.call(libc::SYS_lseek, [number.into(), offset.into(), libc::SEEK_SET.into()]);
                 }
@@ -52,16 +64,32 @@ impl Builder<'_> {
 
     fn seal(&mut self, made: i32, object: &SharedObject) {
         // What is no memfd reads as sealed against sealing, which an empty set of seals is not.
-        const F_SEAL_SEAL: u32 = 1;
         if object.seals & !F_SEAL_SEAL != 0 {
             self.call(libc::SYS_fcntl, [made.into(), libc::F_ADD_SEALS.into(), u64::from(object.seals).into()]);
         }
     }
 
-    /// An open file of the object at descriptor `number`, with this access.
-    fn open_again(&mut self, number: i32, flags: i32) -> i32 {
+    /// Extended attributes, and then times, which all that came before has changed.
+    fn attributes(&mut self, made: i32, status: &ObjectStatus) {
+        for (name, value) in &status.attributes {
+            let (name, place) = (self.arena.text(name), self.arena.data(value, 8));
+            let length = value.len() as u64;
+            self.call(libc::SYS_fsetxattr, [made.into(), name.into(), place.into(), length.into(), 0u64.into()]);
+        }
+        let [accessed, changed] = status.times;
+        let times = self.arena.words(&[accessed.0 as u64, accessed.1, changed.0 as u64, changed.1]);
+        self.call(libc::SYS_utimensat, [made.into(), 0u64.into(), times.into(), 0u64.into()]);
+    }
+
+    /// An open file of the object at descriptor `number`, with this access. The first that reads and writes is the one that it was made with: what
+    /// is opened for writing by a path cannot be executed (`ETXTBSY`).
+    fn open_again(&mut self, number: i32, flags: i32, is_first: &mut bool) -> i32 {
+        let access = flags & (libc::O_ACCMODE | libc::O_PATH);
+        if access == libc::O_RDWR && std::mem::take(is_first) {
+            return self.make(libc::SYS_fcntl, [number.into(), libc::F_DUPFD_CLOEXEC.into(), 0u64.into()]);
+        }
         let path = self.arena.text(format!("/proc/self/fd/{number}").as_bytes());
-        let flags = (flags & libc::O_ACCMODE) | CLOSE_ON_EXEC;
+        let flags = access | CLOSE_ON_EXEC;
         self.make(libc::SYS_openat, [libc::AT_FDCWD.into(), path.into(), flags.into()])
     }
 

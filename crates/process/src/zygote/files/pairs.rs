@@ -2,7 +2,7 @@
 
 use super::{Builder, CLOSE_ON_EXEC};
 use crate::{
-    image::{End, FileKind, OpenFile},
+    image::{End, FileKind, OpenFile, SocketName},
     script::Check,
 };
 
@@ -26,7 +26,7 @@ impl Ends {
     }
 }
 
-impl Builder<'_> {
+impl<'a> Builder<'a> {
     /// Both ends of a pipe, when the first of its files is met. An end that no file has was closed in the source as well.
     pub(super) fn pipe(&mut self, index: usize, pipe: usize) {
         let ends = self.ends(|kind| match kind {
@@ -52,23 +52,55 @@ impl Builder<'_> {
         self.place_ends(made, ends);
     }
 
-    /// Both ends of a socket pair, likewise.
+    /// Both ends of a socket pair, likewise, if neither has a name.
     pub(super) fn pair(&mut self, index: usize, pair: usize) {
-        let ends = self.ends(|kind| match kind {
-            FileKind::UnixPair { pair: other, end } if *other == pair => Some(*end),
-            _ => None,
-        });
-        if ends.either() != Some(index) {
+        let ends = self.socket_ends(pair);
+        if ends.either() != Some(index) || self.names(ends) != [None, None] {
             return;
         }
-        let pair = &self.image.pairs[pair];
+        let made = self.socketpair(self.image.pairs[pair].kind);
+        self.fill_pair(made, pair, ends);
+    }
+
+    /// The same of a pair in which the file at `index` is the first, and an end of which has a name. A connection gets its names by being made
+    /// in the way that it was: from one end to a listener, which accepts the other end.
+    pub(super) fn named_pair(&mut self, index: usize) {
+        let FileKind::UnixPair { pair, .. } = self.image.files[index].kind else { return };
+        let ends = self.socket_ends(pair);
+        let names = self.names(ends);
+        if ends.either() != Some(index) || names == [None, None] {
+            return;
+        }
+        let kind = self.image.pairs[pair].kind;
+        let made = match names {
+            [Some(first), Some(second)] if kind == libc::SOCK_DGRAM => self.datagram_pair([first, second]),
+            _ if kind == libc::SOCK_DGRAM => {
+                let made = self.socketpair(kind);
+                for (made, name) in made.into_iter().zip(names) {
+                    name.into_iter().for_each(|name| self.bind_name(made, name));
+                }
+                made
+            }
+            _ => self.connection(kind, names),
+        };
+        self.fill_pair(made, pair, ends);
+    }
+
+    fn socketpair(&mut self, kind: i32) -> [i32; 2] {
         let place = self.arena.words(&[0]);
         let made = [self.numbers.lowest_from(0), self.numbers.lowest_from(0)];
-        let kind = pair.kind | CLOSE_ON_EXEC;
+        let kind = kind | CLOSE_ON_EXEC;
         self.call(libc::SYS_socketpair, [libc::AF_UNIX.into(), kind.into(), 0u64.into(), place.into()]);
+        made
+    }
+
+    /// Options, queues and directions that are shut down; then the ends go where they belong.
+    fn fill_pair(&mut self, made: [i32; 2], pair: usize, ends: Ends) {
+        let pair = &self.image.pairs[pair];
         // First of both: what waits must fit into the sender's buffer.
-        for (socket, options) in made.into_iter().zip(&pair.options) {
-            self.options(socket, options);
+        for (socket, (options, file)) in made.into_iter().zip(pair.options.iter().zip([ends.first, ends.second])) {
+            self.integer_options(socket, options);
+            file.into_iter().for_each(|file| self.options(socket, file, Check::Success));
         }
         for n in 0..2 {
             // What waits at one end was sent by the other. A full buffer is an error, not a wait.
@@ -85,6 +117,88 @@ impl Builder<'_> {
             self.call(libc::SYS_shutdown, [socket.into(), u64::from(shutdown - 1).into()]);
         }
         self.place_ends(made, ends);
+    }
+
+    fn socket_ends(&self, pair: usize) -> Ends {
+        self.ends(|kind| match kind {
+            FileKind::UnixPair { pair: other, end } if *other == pair => Some(*end),
+            _ => None,
+        })
+    }
+
+    fn names(&self, ends: Ends) -> [Option<&'a SocketName>; 2] {
+        let image = self.image;
+        [ends.first, ends.second].map(|file| image.added.socket(file?)?.name.as_ref())
+    }
+
+    /// Two datagram sockets that send to each other.
+    fn datagram_pair(&mut self, names: [&SocketName; 2]) -> [i32; 2] {
+        let made = [self.make_socket(libc::SOCK_DGRAM), self.make_socket(libc::SOCK_DGRAM)];
+        for (made, name) in made.into_iter().zip(names) {
+            self.bind(made, &name.address, name.path.as_ref());
+        }
+        for n in 0..2 {
+            let address = &names[1 - n].address;
+            let place = self.arena.data(address, 8);
+            self.call(libc::SYS_connect, [made[n].into(), place.into(), (address.len() as u64).into()]);
+        }
+        made.into_iter().zip(names).for_each(|(_, name)| self.remove_name(name));
+        made
+    }
+
+    /// A connection to the listener that has the name of one of the ends, or to one that is made for this.
+    fn connection(&mut self, kind: i32, names: [Option<&SocketName>; 2]) -> [i32; 2] {
+        let listener = |name: Option<&SocketName>| name.and_then(|name| self.listener(kind, name));
+        let [first, second] = names.map(listener);
+        let accepted = usize::from(first.is_none() && (second.is_some() || names[0].is_none()));
+        let own = self.make_socket(kind);
+        names[1 - accepted].into_iter().for_each(|name| self.bind_name(own, name));
+        let Some(name) = names[accepted] else { return [own, own] };
+        let listener = first.or(second).unwrap_or_else(|| {
+            let made = self.make_socket(kind);
+            self.bind(made, &name.address, name.path.as_ref());
+            self.call(libc::SYS_listen, [made.into(), 1u64.into()]);
+            made
+        });
+        let place = self.arena.data(&name.address, 8);
+        self.call(libc::SYS_connect, [own.into(), place.into(), (name.address.len() as u64).into()]);
+        let other = self.make(libc::SYS_accept4, [listener.into(), 0u64.into(), 0u64.into(), CLOSE_ON_EXEC.into()]);
+        if first.or(second).is_none() {
+            self.remove_name(name);
+            self.close(listener);
+        }
+        if accepted == 0 { [other, own] } else { [own, other] }
+    }
+
+    fn make_socket(&mut self, kind: i32) -> i32 {
+        let kind = kind | CLOSE_ON_EXEC;
+        self.make(libc::SYS_socket, [libc::AF_UNIX.into(), kind.into(), 0u64.into()])
+    }
+
+    /// The descriptor of the program's listener of this name.
+    fn listener(&self, kind: i32, name: &SocketName) -> Option<i32> {
+        let is_it = |file: &&OpenFile| match &file.kind {
+            FileKind::Socket(socket) => {
+                let listens = socket.listening.is_some() && (socket.family, socket.kind) == (libc::AF_UNIX, kind);
+                listens && socket.address.as_ref() == Some(&name.address)
+            }
+            _ => false,
+        };
+        Some(self.image.files.iter().find(is_it)?.numbers.first()?.0)
+    }
+
+    fn bind_name(&mut self, made: i32, name: &SocketName) {
+        self.bind(made, &name.address, name.path.as_ref());
+        self.remove_name(name);
+    }
+
+    /// Removes the file of a name that had none.
+    fn remove_name(&mut self, name: &SocketName) {
+        let is_path = name.address.get(2).is_some_and(|first| *first != 0);
+        if is_path && name.path.is_none() {
+            let path = self.arena.text(name.address[2..].split(|byte| *byte == 0).next().unwrap_or_default());
+            self.call(libc::SYS_unlinkat, [libc::AT_FDCWD.into(), path.into(), 0u64.into()]);
+        }
     }
 
     fn ends(&self, end_of: impl Fn(&FileKind) -> Option<End>) -> Ends {

@@ -1,0 +1,343 @@
+//! Socket options: the one list of what is carried, and how a socket's differ from those of a new one.
+//!
+//! An option is carried if a program without privileges can set it and the kernel tells its value. The values that a new socket lacks are tried
+//! on one (`changed`): what brings it to the same values is what a copy does. What does not bring it there is named.
+
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+use sys::sockets;
+
+use crate::image::SocketOption;
+
+/// Family, type and protocol of a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct SocketType {
+    pub(crate) family: i32,
+    pub(crate) kind: i32,
+    pub(crate) protocol: i32,
+}
+
+/// Whose option it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Of {
+    Any,
+    Unix,
+    /// IPv4 and IPv6.
+    Inet,
+    Inet6,
+    Tcp,
+    Udp,
+}
+
+/// When the kernel changes its value by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Drifts {
+    Never,
+    Listening,
+    Connected,
+}
+
+/// What a socket does: of what the kernel changes itself nothing is carried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Neither of the others.
+    Quiet,
+    Listening,
+    Connected,
+}
+
+#[derive(Debug)]
+struct Known {
+    text: &'static str,
+    level: i32,
+    name: i32,
+    of: Of,
+    drifts: Drifts,
+}
+
+const fn row(text: &'static str, level: i32, name: i32, of: Of) -> Known {
+    Known { text, level, name, of, drifts: Drifts::Never }
+}
+
+const fn drifting(text: &'static str, level: i32, name: i32, of: Of, drifts: Drifts) -> Known {
+    Known { text, level, name, of, drifts }
+}
+
+const SOCKET: i32 = libc::SOL_SOCKET;
+const IP: i32 = libc::IPPROTO_IP;
+const IPV6: i32 = libc::IPPROTO_IPV6;
+const TCP: i32 = libc::IPPROTO_TCP;
+const UDP: i32 = libc::IPPROTO_UDP;
+
+const SO_BUF_LOCK: i32 = 72;
+const SO_TXREHASH: i32 = 74;
+
+/// In the order in which they are set: what sets another beside itself comes before that. Numbers are those of the kernel's headers, which
+/// `libc` has in part.
+const KNOWN: &[Known] = &[
+    row("IP_TOS", IP, 1, Of::Inet), // and SO_PRIORITY
+    row("SO_REUSEADDR", SOCKET, 2, Of::Any),
+    row("SO_DONTROUTE", SOCKET, 5, Of::Any),
+    row("SO_BROADCAST", SOCKET, 6, Of::Any),
+    drifting("SO_SNDBUF", SOCKET, libc::SO_SNDBUF, Of::Any, Drifts::Connected),
+    drifting("SO_RCVBUF", SOCKET, libc::SO_RCVBUF, Of::Any, Drifts::Connected),
+    row("SO_BUF_LOCK", SOCKET, SO_BUF_LOCK, Of::Any),
+    row("SO_KEEPALIVE", SOCKET, 9, Of::Any),
+    row("SO_OOBINLINE", SOCKET, 10, Of::Any),
+    row("SO_NO_CHECK", SOCKET, 11, Of::Any),
+    row("SO_PRIORITY", SOCKET, 12, Of::Any),
+    row("SO_LINGER", SOCKET, 13, Of::Any),
+    row("SO_REUSEPORT", SOCKET, 15, Of::Any),
+    row("SO_PASSCRED", SOCKET, 16, Of::Unix),
+    row("SO_RCVLOWAT", SOCKET, 18, Of::Any),
+    row("SO_RCVTIMEO", SOCKET, 20, Of::Any),
+    row("SO_SNDTIMEO", SOCKET, 21, Of::Any),
+    row("SO_BINDTODEVICE", SOCKET, 25, Of::Inet),
+    row("SO_TIMESTAMP", SOCKET, 29, Of::Any),
+    row("SO_PASSSEC", SOCKET, 34, Of::Unix),
+    row("SO_TIMESTAMPNS", SOCKET, 35, Of::Any),
+    row("SO_TIMESTAMPING", SOCKET, 37, Of::Any),
+    row("SO_RXQ_OVFL", SOCKET, 40, Of::Any),
+    row("SO_WIFI_STATUS", SOCKET, 41, Of::Inet),
+    row("SO_NOFCS", SOCKET, 43, Of::Inet),
+    row("SO_SELECT_ERR_QUEUE", SOCKET, 45, Of::Any),
+    row("SO_BUSY_POLL", SOCKET, 46, Of::Inet),
+    row("SO_MAX_PACING_RATE", SOCKET, 47, Of::Any),
+    drifting("SO_INCOMING_CPU", SOCKET, 49, Of::Inet, Drifts::Connected),
+    row("SO_ZEROCOPY", SOCKET, 60, Of::Any),
+    row("SO_TXTIME", SOCKET, 61, Of::Inet),
+    row("SO_TIMESTAMP_NEW", SOCKET, 63, Of::Any),
+    row("SO_TIMESTAMPNS_NEW", SOCKET, 64, Of::Any),
+    row("SO_TIMESTAMPING_NEW", SOCKET, 65, Of::Any),
+    row("SO_BUSY_POLL_BUDGET", SOCKET, 70, Of::Inet),
+    row("SO_RESERVE_MEM", SOCKET, 73, Of::Inet),
+    drifting("SO_TXREHASH", SOCKET, SO_TXREHASH, Of::Inet, Drifts::Listening),
+    row("SO_PASSPIDFD", SOCKET, 76, Of::Unix),
+    row("SO_PASSRIGHTS", SOCKET, 83, Of::Unix),
+    row("SO_INQ", SOCKET, 84, Of::Unix),
+    row("IP_TTL", IP, 2, Of::Inet),
+    row("IP_OPTIONS", IP, 4, Of::Inet),
+    row("IP_RECVOPTS", IP, 6, Of::Inet),
+    row("IP_RETOPTS", IP, 7, Of::Inet),
+    row("IP_PKTINFO", IP, 8, Of::Inet),
+    row("IP_MTU_DISCOVER", IP, 10, Of::Inet),
+    row("IP_RECVERR", IP, 11, Of::Inet),
+    row("IP_RECVTTL", IP, 12, Of::Inet),
+    row("IP_RECVTOS", IP, 13, Of::Inet),
+    row("IP_FREEBIND", IP, libc::IP_FREEBIND, Of::Inet),
+    row("IP_PASSSEC", IP, 18, Of::Inet),
+    row("IP_RECVORIGDSTADDR", IP, 20, Of::Inet),
+    row("IP_MINTTL", IP, 21, Of::Inet),
+    row("IP_CHECKSUM", IP, 23, Of::Inet),
+    row("IP_BIND_ADDRESS_NO_PORT", IP, 24, Of::Inet),
+    row("IP_RECVFRAGSIZE", IP, 25, Of::Inet),
+    row("IP_RECVERR_RFC4884", IP, 26, Of::Inet),
+    row("IP_MULTICAST_IF", IP, 32, Of::Inet),
+    row("IP_MULTICAST_TTL", IP, 33, Of::Inet),
+    row("IP_MULTICAST_LOOP", IP, 34, Of::Inet),
+    row("IP_MULTICAST_ALL", IP, 49, Of::Inet),
+    row("IP_UNICAST_IF", IP, 50, Of::Inet),
+    row("IP_LOCAL_PORT_RANGE", IP, 51, Of::Inet),
+    row("IPV6_2292PKTINFO", IPV6, 2, Of::Inet6),
+    row("IPV6_2292HOPOPTS", IPV6, 3, Of::Inet6),
+    row("IPV6_2292DSTOPTS", IPV6, 4, Of::Inet6),
+    row("IPV6_2292RTHDR", IPV6, 5, Of::Inet6),
+    row("IPV6_2292HOPLIMIT", IPV6, 8, Of::Inet6),
+    row("IPV6_FLOWINFO", IPV6, 11, Of::Inet6),
+    row("IPV6_UNICAST_HOPS", IPV6, 16, Of::Inet6),
+    row("IPV6_MULTICAST_IF", IPV6, 17, Of::Inet6),
+    row("IPV6_MULTICAST_HOPS", IPV6, 18, Of::Inet6),
+    row("IPV6_MULTICAST_LOOP", IPV6, 19, Of::Inet6),
+    row("IPV6_MTU_DISCOVER", IPV6, 23, Of::Inet6),
+    row("IPV6_RECVERR", IPV6, 25, Of::Inet6),
+    row("IPV6_V6ONLY", IPV6, 26, Of::Inet6),
+    row("IPV6_MULTICAST_ALL", IPV6, 29, Of::Inet6),
+    row("IPV6_RECVERR_RFC4884", IPV6, 31, Of::Inet6),
+    row("IPV6_FLOWINFO_SEND", IPV6, 33, Of::Inet6),
+    row("IPV6_RECVPKTINFO", IPV6, 49, Of::Inet6),
+    row("IPV6_RECVHOPLIMIT", IPV6, 51, Of::Inet6),
+    row("IPV6_RECVHOPOPTS", IPV6, 53, Of::Inet6),
+    row("IPV6_RECVRTHDR", IPV6, 56, Of::Inet6),
+    row("IPV6_RECVDSTOPTS", IPV6, 58, Of::Inet6),
+    row("IPV6_RECVPATHMTU", IPV6, 60, Of::Inet6),
+    row("IPV6_DONTFRAG", IPV6, 62, Of::Inet6),
+    row("IPV6_RECVTCLASS", IPV6, 66, Of::Inet6),
+    row("IPV6_TCLASS", IPV6, 67, Of::Inet6),
+    row("IPV6_AUTOFLOWLABEL", IPV6, 70, Of::Inet6),
+    row("IPV6_ADDR_PREFERENCES", IPV6, 72, Of::Inet6),
+    row("IPV6_MINHOPCOUNT", IPV6, 73, Of::Inet6),
+    row("IPV6_RECVORIGDSTADDR", IPV6, 74, Of::Inet6),
+    row("IPV6_UNICAST_IF", IPV6, 76, Of::Inet6),
+    row("IPV6_RECVFRAGSIZE", IPV6, 77, Of::Inet6),
+    row("IPV6_FREEBIND", IPV6, libc::IPV6_FREEBIND, Of::Inet6),
+    row("TCP_NODELAY", TCP, 1, Of::Tcp),
+    drifting("TCP_MAXSEG", TCP, 2, Of::Tcp, Drifts::Connected),
+    row("TCP_CORK", TCP, 3, Of::Tcp),
+    row("TCP_KEEPIDLE", TCP, 4, Of::Tcp),
+    row("TCP_KEEPINTVL", TCP, 5, Of::Tcp),
+    row("TCP_KEEPCNT", TCP, 6, Of::Tcp),
+    row("TCP_SYNCNT", TCP, 7, Of::Tcp),
+    row("TCP_LINGER2", TCP, 8, Of::Tcp),
+    row("TCP_DEFER_ACCEPT", TCP, 9, Of::Tcp),
+    drifting("TCP_WINDOW_CLAMP", TCP, 10, Of::Tcp, Drifts::Connected),
+    drifting("TCP_QUICKACK", TCP, 12, Of::Tcp, Drifts::Connected),
+    row("TCP_CONGESTION", TCP, 13, Of::Tcp),
+    row("TCP_THIN_LINEAR_TIMEOUTS", TCP, 16, Of::Tcp),
+    row("TCP_USER_TIMEOUT", TCP, 18, Of::Tcp),
+    row("TCP_FASTOPEN", TCP, 23, Of::Tcp),
+    row("TCP_NOTSENT_LOWAT", TCP, 25, Of::Tcp),
+    row("TCP_SAVE_SYN", TCP, 27, Of::Tcp),
+    row("TCP_FASTOPEN_CONNECT", TCP, 30, Of::Tcp),
+    row("TCP_FASTOPEN_KEY", TCP, 33, Of::Tcp),
+    row("TCP_FASTOPEN_NO_COOKIE", TCP, 34, Of::Tcp),
+    row("TCP_INQ", TCP, 36, Of::Tcp),
+    row("TCP_TX_DELAY", TCP, 37, Of::Tcp),
+    row("TCP_RTO_MAX_MS", TCP, 44, Of::Tcp),
+    row("TCP_RTO_MIN_US", TCP, 45, Of::Tcp),
+    row("TCP_DELACK_MAX_US", TCP, 46, Of::Tcp),
+    row("UDP_CORK", UDP, 1, Of::Udp),
+    row("UDP_ENCAP", UDP, 100, Of::Udp),
+    row("UDP_NO_CHECK6_TX", UDP, 101, Of::Udp),
+    row("UDP_NO_CHECK6_RX", UDP, 102, Of::Udp),
+    row("UDP_SEGMENT", UDP, 103, Of::Udp),
+    row("UDP_GRO", UDP, 104, Of::Udp),
+    row("SO_PEEK_OFF", SOCKET, libc::SO_PEEK_OFF, Of::Any),
+    row("SO_LOCK_FILTER", SOCKET, 44, Of::Any),
+];
+
+/// What is set when a socket has its queue and its filter: it would change or forbid these.
+pub(crate) fn is_late(level: i32, name: i32) -> bool {
+    const SO_LOCK_FILTER: i32 = 44;
+    level == SOCKET && matches!(name, libc::SO_PEEK_OFF | SO_LOCK_FILTER)
+}
+
+/// Longest value, in bytes: that of `IP_OPTIONS`.
+const VALUE_BYTES_MAX: usize = 40;
+
+/// The value of an option: none if the kernel does not tell, or it is not this socket's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Value {
+    length: Option<usize>,
+    bytes: [u8; VALUE_BYTES_MAX],
+}
+
+impl Value {
+    const NONE: Self = Self { length: None, bytes: [0; VALUE_BYTES_MAX] };
+
+    fn read(socket: BorrowedFd<'_>, known: &Known) -> Self {
+        let mut value = Self::NONE;
+        value.length = sockets::option_value(socket, known.level, known.name, &mut value.bytes).ok();
+        value
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.length.unwrap_or(0)]
+    }
+
+    fn number(&self) -> Option<i32> {
+        self.bytes().try_into().ok().map(i32::from_ne_bytes)
+    }
+}
+
+/// The values of all options of a socket, in the order of [`KNOWN`].
+#[derive(Debug, Clone)]
+pub(crate) struct Values(Vec<Value>);
+
+impl Values {
+    pub(crate) fn read(socket: BorrowedFd<'_>, of: SocketType) -> Self {
+        let value = |known: &Known| if known.is_of(of) { Value::read(socket, known) } else { Value::NONE };
+        Self(KNOWN.iter().map(value).collect())
+    }
+
+    fn number(&self, name: i32) -> Option<i32> {
+        let at = KNOWN.iter().position(|known| (known.level, known.name) == (SOCKET, name))?;
+        self.0[at].number()
+    }
+}
+
+impl Known {
+    fn is_of(&self, socket: SocketType) -> bool {
+        let is_unix = socket.family == libc::AF_UNIX;
+        match self.of {
+            Of::Any => true,
+            Of::Unix => is_unix,
+            Of::Inet => !is_unix,
+            Of::Inet6 => socket.family == libc::AF_INET6,
+            Of::Tcp => !is_unix && socket.kind == libc::SOCK_STREAM,
+            Of::Udp => !is_unix && socket.kind == libc::SOCK_DGRAM,
+        }
+    }
+
+    /// Whether the value is the kernel's own.
+    fn has_drifted(&self, values: &Values, value: &Value, phase: Phase) -> bool {
+        let may = match self.drifts {
+            Drifts::Never => false,
+            Drifts::Listening => phase != Phase::Quiet,
+            Drifts::Connected => phase == Phase::Connected,
+        };
+        may && match (self.level, self.name) {
+            // A size that a program has set is locked: 1 for sending, 2 for receiving.
+            (SOCKET, libc::SO_SNDBUF) => values.number(SO_BUF_LOCK).is_some_and(|lock| lock & 1 == 0),
+            (SOCKET, libc::SO_RCVBUF) => values.number(SO_BUF_LOCK).is_some_and(|lock| lock & 2 == 0),
+            // From "as the system has it" to the system's.
+            (SOCKET, SO_TXREHASH) => value.number() == Some(1),
+            _ => true,
+        }
+    }
+
+    /// What is given to the kernel for this value.
+    fn written(&self, value: &Value) -> Vec<u8> {
+        match ((self.level, self.name), value.number()) {
+            // The kernel doubles what it is given (socket(7)).
+            ((SOCKET, libc::SO_SNDBUF | libc::SO_RCVBUF), Some(size)) => (size / 2).to_ne_bytes().to_vec(),
+            _ => value.bytes().to_vec(),
+        }
+    }
+}
+
+/// What brings a new socket to another one's values.
+#[derive(Debug, Default)]
+pub(crate) struct Changed {
+    pub(crate) options: Vec<SocketOption>,
+    /// Names of options that it does not reach.
+    pub(crate) lost: Vec<&'static str>,
+}
+
+/// How `socket` differs from a new one, which has the values `fresh` and which `make` makes.
+pub(crate) fn changed(
+    (socket, of): (BorrowedFd<'_>, SocketType),
+    phase: Phase,
+    fresh: &Values,
+    make: impl FnOnce() -> io::Result<OwnedFd>,
+) -> io::Result<Changed> {
+    let wanted = Values::read(socket, of);
+    let differing = |has: &Values| -> Vec<usize> {
+        let differs = |n: &usize| {
+            wanted.0[*n].length.is_some()
+                && wanted.0[*n] != has.0[*n]
+                && !KNOWN[*n].has_drifted(&wanted, &wanted.0[*n], phase)
+        };
+        (0..KNOWN.len()).filter(differs).collect()
+    };
+    let mut left = differing(fresh);
+    let mut changed = Changed::default();
+    if left.is_empty() {
+        return Ok(changed);
+    }
+    let trial = make()?;
+    // The second time is for what the first has changed beside what it set.
+    for _ in 0..2 {
+        for known in left.iter().map(|n| (&KNOWN[*n], &wanted.0[*n])) {
+            let (known, value) = (known.0, known.0.written(known.1));
+            if sockets::set_option_value(trial.as_fd(), known.level, known.name, &value).is_ok() {
+                changed.options.push((known.level, known.name, value));
+            }
+        }
+        left = differing(&Values::read(trial.as_fd(), of));
+    }
+    changed.lost = left.into_iter().map(|n| KNOWN[n].text).collect();
+    Ok(changed)
+}

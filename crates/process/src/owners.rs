@@ -1,0 +1,41 @@
+//! Who gets a signal when something happens at an open file.
+
+use std::os::fd::AsFd;
+
+use sys::file;
+
+use crate::{
+    error::{Context, Error},
+    image::SignalOwner,
+    procfs::Fields,
+    refusal::Refusal,
+};
+
+/// `F_OWNER_PGRP`
+const GROUP: i32 = 2;
+
+/// The owner of an open file of process `pid`, of which `file` is a duplicate of descriptor `fd`. A copy has the threads of the program and no
+/// other process: no one else is found in it.
+pub(crate) fn read(pid: i32, fd: i32, file: impl AsFd) -> Result<Result<Option<SignalOwner>, Refusal>, Error> {
+    let file::SignalOwner { kind, id, signal } = file::signal_owner(file).of("read a descriptor's owner", pid)?;
+    if id == 0 {
+        return Ok(Ok((signal != 0).then_some(SignalOwner { kind, id, signal })));
+    }
+    // A group has the number of its leader.
+    let status = match Fields::read(format!("/proc/{id}/status")) {
+        Err(error) if crate::procfs::is_gone(&error) => None,
+        status => Some(status?),
+    };
+    let is_own = match &status {
+        Some(_) if kind == GROUP => id == pid,
+        Some(status) => status.number("Tgid", 10)? == pid as u64,
+        None => false,
+    };
+    match status.filter(|_| is_own) {
+        None => Ok(Err(Refusal::ForeignOwner { fd, owner: id })),
+        Some(status) => {
+            let inside = status.numbers("NSpid", 10)?.last().map_or(id, |id| *id as i32);
+            Ok(Ok(Some(SignalOwner { kind, id: inside, signal })))
+        }
+    }
+}

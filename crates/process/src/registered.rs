@@ -1,0 +1,77 @@
+//! Of which files the registrations of epoll sets are. The kernel lists them by the number that each had; since then it may name another file.
+
+use std::{cmp::Ordering, io};
+
+use sys::remote::{self, Registration};
+
+use crate::{
+    error::{Context, Error},
+    image::{EpollEntry, FileKind, OpenFile, Reused},
+    refusal::Refusal,
+};
+
+/// Finds the registrations whose number names another file now, or none: they are of a file that has another descriptor, or refused.
+pub(crate) fn find(pid: i32, files: &[OpenFile], refusals: &mut Vec<Refusal>) -> Result<Vec<Reused>, Error> {
+    let mut found = Vec::new();
+    let mut by_order = None;
+    for (set, file) in files.iter().enumerate() {
+        let (FileKind::Epoll { entries }, Some((epoll_fd, _))) = (&file.kind, file.numbers.first()) else { continue };
+        for (entry, registration) in registrations(*epoll_fd, entries) {
+            let target = registration.target_fd;
+            match remote::registered_file_order(pid, target, registration) {
+                Ok(Ordering::Equal) => continue,
+                Ok(_) => {}
+                // No file has the number now.
+                Err(error) if error.raw_os_error() == Some(libc::EBADF) => {}
+                Err(error) => return Err(error).of("compare descriptors", pid),
+            }
+            if by_order.is_none() {
+                by_order = Some(in_order(pid, files).of("compare descriptors", pid)?);
+            }
+            let among = by_order.as_deref().unwrap_or_default();
+            let compare = |fd: &i32| remote::registered_file_order(pid, *fd, registration);
+            match place(among, compare).of("compare descriptors", pid)? {
+                Ok(at) => found.push(Reused { set, entry, fd: among[at] }),
+                Err(_) => refusals.push(Refusal::EpollTarget { fd: *epoll_fd, target }),
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The entries of a set as the kernel finds them: those of one number by their order.
+fn registrations(epoll_fd: i32, entries: &[EpollEntry]) -> impl Iterator<Item = (usize, Registration)> {
+    let mut before = std::collections::HashMap::<i32, u32>::new();
+    entries.iter().enumerate().map(move |(at, entry)| {
+        let before = before.entry(entry.fd).or_default();
+        *before += 1;
+        (at, Registration { epoll_fd, target_fd: entry.fd, before: *before - 1 })
+    })
+}
+
+/// A descriptor of each open file, in the kernel's order.
+fn in_order(pid: i32, files: &[OpenFile]) -> io::Result<Vec<i32>> {
+    let mut sorted = Vec::with_capacity(files.len());
+    for fd in files.iter().filter_map(|file| Some(file.numbers.first()?.0)) {
+        let place = place(&sorted, |known| remote::open_file_order(pid, *known, fd))?;
+        sorted.insert(place.unwrap_or_else(|place| place), fd);
+    }
+    Ok(sorted)
+}
+
+/// Where the one among `sorted` is that `compare` calls equal to what is looked for, or else would be.
+pub(crate) fn place<T>(
+    sorted: &[T],
+    mut compare: impl FnMut(&T) -> io::Result<Ordering>,
+) -> io::Result<Result<usize, usize>> {
+    let (mut low, mut high) = (0, sorted.len());
+    while low < high {
+        let middle = low + (high - low) / 2;
+        match compare(&sorted[middle])? {
+            Ordering::Equal => return Ok(Ok(middle)),
+            Ordering::Less => low = middle + 1,
+            Ordering::Greater => high = middle,
+        }
+    }
+    Ok(Err(low))
+}

@@ -1,0 +1,64 @@
+//! What is asked of the kernel inside the network namespace of the process: lists of sockets, and how new ones are made.
+
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+use crate::{
+    error::{Context, Error},
+    options::{self, Changed, Phase, SocketType, Values},
+};
+
+/// Does something inside the network namespace of process `pid`.
+pub(super) fn inside<T>(
+    pid: i32,
+    process: BorrowedFd<'_>,
+    action: impl FnOnce() -> io::Result<T>,
+) -> Result<io::Result<T>, Error> {
+    use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
+    let own = rustix::process::pidfd_open(rustix::process::getpid(), rustix::process::PidfdFlags::empty());
+    let own = own.of("open", pid)?;
+    move_into_thread_name_spaces(process, ThreadNameSpaceType::NETWORK).of("enter the network namespace", pid)?;
+    let result = action();
+    move_into_thread_name_spaces(own.as_fd(), ThreadNameSpaceType::NETWORK).of("leave the network namespace", pid)?;
+    Ok(result)
+}
+
+/// New sockets of the process's network namespace, one of each type that it has.
+#[derive(Debug, Default)]
+pub(super) struct Fresh {
+    values: HashMap<SocketType, Values>,
+}
+
+impl Fresh {
+    /// How a socket of the process differs from a new one.
+    pub(super) fn changed(
+        &mut self,
+        pid: i32,
+        process: BorrowedFd<'_>,
+        socket: BorrowedFd<'_>,
+        of: SocketType,
+        phase: Phase,
+    ) -> Result<Changed, Error> {
+        const WHAT: &str = "compare socket options";
+        let fresh = match self.values.entry(of) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => {
+                let made = inside(pid, process, || make(of))?.of(WHAT, pid)?;
+                place.insert(Values::read(made.as_fd(), of))
+            }
+        };
+        let make_inside =
+            || inside(pid, process, || make(of)).map_err(|error| io::Error::other(error.to_string())).flatten();
+        options::changed((socket, of), phase, fresh, make_inside).of(WHAT, pid)
+    }
+}
+
+fn make(of: SocketType) -> io::Result<OwnedFd> {
+    use rustix::net::{AddressFamily, Protocol, RawProtocol, SocketFlags, SocketType, socket_with};
+    let protocol = RawProtocol::new(of.protocol as u32).map(Protocol::from_raw);
+    let (family, kind) = (AddressFamily::from_raw(of.family as u16), SocketType::from_raw(of.kind as u32));
+    Ok(socket_with(family, kind, SocketFlags::CLOEXEC, protocol)?)
+}

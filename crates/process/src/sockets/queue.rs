@@ -1,0 +1,92 @@
+//! What waits at unix sockets, read without taking it.
+
+use std::{io, os::fd::BorrowedFd};
+
+use base::limits;
+use sys::sockets::{self, Peeked};
+
+use crate::{image::Message, refusal::Refusal};
+
+/// Most messages of one queue; the kernel's own limit of datagrams that wait is far lower (`net.unix.max_dgram_qlen`).
+const QUEUE_MAX: usize = 65_536;
+
+/// A unix socket of a process.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place<'a> {
+    pub(super) pid: i32,
+    pub(super) fd: i32,
+    pub(super) kind: i32,
+    pub(super) socket: BorrowedFd<'a>,
+}
+
+impl Place<'_> {
+    /// What waits, left where it is: of a stream one message with all.
+    pub(super) fn queue(self) -> io::Result<Result<Vec<Message>, Refusal>> {
+        let before = sockets::peek_offset(self.socket)?;
+        let result = self.walk();
+        // The program may look at its queue in this way itself.
+        sockets::set_peek_offset(self.socket, before)?;
+        result
+    }
+
+    fn walk(self) -> io::Result<Result<Vec<Message>, Refusal>> {
+        let datagrams = self.kind != libc::SOCK_STREAM;
+        let max = limits::CARRIED_BYTES_MAX;
+        let too_much =
+            |bytes: u64| Refusal::TooMuchContent { what: format!("the queue of socket {}", self.fd), bytes, max };
+        // Of a stream or a sequence of packets, all that waits; of datagrams the next.
+        let waiting = sockets::waiting_bytes(self.socket)?;
+        let mut room = waiting.max(sockets::option(self.socket, libc::SOL_SOCKET, libc::SO_RCVBUF)? as usize);
+        let asks = sockets::option(self.socket, libc::SOL_SOCKET, libc::SO_PASSCRED)? != 0;
+        let mut queue: Vec<Message> = Vec::new();
+        let mut bytes = 0usize;
+        while datagrams || bytes < waiting {
+            sockets::set_peek_offset(self.socket, bytes as i32)?;
+            let peeked = match sockets::peek(self.socket, room, asks) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                peeked => peeked?,
+            };
+            if let Some(refusal) = self.foreign(&peeked) {
+                return Ok(Err(refusal));
+            }
+            let total = (bytes + peeked.bytes.len()) as u64;
+            if total > max || room as u64 > max || queue.len() > QUEUE_MAX {
+                return Ok(Err(too_much(total)));
+            }
+            if peeked.is_cut {
+                room *= 2;
+                continue;
+            }
+            // The end of the queue, unless it is a datagram without bytes.
+            if peeked.bytes.is_empty() && self.kind != libc::SOCK_DGRAM {
+                break;
+            }
+            bytes += peeked.bytes.len();
+            queue.push(Message { from: peeked.from, bytes: peeked.bytes });
+        }
+        if self.kind != libc::SOCK_DGRAM && bytes != waiting {
+            return Ok(Err(
+                self.refusal(format!("a socket of whose {waiting} waiting bytes only {bytes} could be read"))
+            ));
+        }
+        if !datagrams && queue.len() > 1 {
+            let bytes: Vec<Vec<u8>> = queue.into_iter().map(|message| message.bytes).collect();
+            queue = vec![Message { from: Vec::new(), bytes: bytes.concat() }];
+        }
+        Ok(Ok(queue))
+    }
+
+    /// A message that the program could not have sent to itself in just this way.
+    fn foreign(self, peeked: &Peeked) -> Option<Refusal> {
+        if peeked.has_ancillary {
+            return Some(self.refusal("a socket with descriptors on their way".into()));
+        }
+        // 0: a process that is not to be seen from here.
+        let sender = peeked.sender.filter(|sender| *sender != self.pid)?;
+        Some(self.refusal(format!("a socket at which a message of another process ({sender}) waits")))
+    }
+
+    fn refusal(self, what: String) -> Refusal {
+        Refusal::UnknownDescriptor { fd: self.fd, what }
+    }
+}
