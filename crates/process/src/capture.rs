@@ -5,6 +5,7 @@ pub(crate) mod inject;
 
 use std::{
     fs::File,
+    io,
     mem::take,
     path::PathBuf,
     time::{Duration, Instant},
@@ -15,6 +16,7 @@ use inject::{Injection, Outcome};
 use serde::{Deserialize, Serialize};
 use sys::{
     deadman::Deadman,
+    namespace::machine_clocks,
     ptrace::SignalInfo,
     remote::{self, Range},
 };
@@ -25,7 +27,7 @@ use crate::{
     covered,
     descriptors::{self, Files},
     error::{Context, Error},
-    image::{Image, SharedObject, Stream, StreamFile, Thread},
+    image::{ClockOffsets, Image, SharedObject, Stream, StreamFile, Thread},
     mappings,
     objects::Objects,
     procfs::{self, MapLine},
@@ -146,12 +148,14 @@ fn capture_until(spec: &CaptureSpec, during_pause: Step<'_>, hold: Option<Step<'
     let Outcome { newborn, mut answers, mut found } = outcome?;
     left?;
     let (threads, pending) = threads(pid, stopped.tasks(), take(&mut found.seen), take(&mut answers.threads))?;
+    // After its timers: what remains of them counts from then on, and none may be early by the copy's clocks.
+    let clocks = clocks(pid).of("read the clocks", pid)?;
     let pause = began.elapsed();
     drop(aside);
     // Without a hold it goes on here, and the rest happens behind its back.
     let held = hold.map(|hold| (hold, stopped, deadman));
     let still = Still::adopt(newborn)?;
-    let known = Known { threads, pending, answers, found, lines, dont_fork };
+    let known = Known { threads, pending, answers, found, lines, dont_fork, clocks };
     let (image, taken_over) = complete(&still, arena, spec, known)?;
     refuse(covered::refusals(&image, &spec.mount_points))?;
     refuse(covered::program_refusals(&image, &spec.volumes))?;
@@ -163,6 +167,11 @@ fn capture_until(spec: &CaptureSpec, during_pause: Step<'_>, hold: Option<Step<'
         None => pause,
     };
     Ok(Capture { image, still, taken_over, pause })
+}
+
+/// What the clocks of a process show.
+fn clocks(pid: i32) -> io::Result<ClockOffsets> {
+    Ok(ClockOffsets::of(pid)?.plus(machine_clocks()?))
 }
 
 /// Its mappings, as soon as all pages of them are there. Whoever asks has waited for that; what says so may be a moment late.

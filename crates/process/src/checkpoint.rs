@@ -27,15 +27,12 @@ use std::{
 
 use base::frame::{self, FrameError};
 use serde::{Deserialize, Serialize};
-use sys::{
-    namespace::{ClockOffsets, machine_clocks},
-    remote::{self, Range},
-};
+use sys::remote::{self, Range};
 
 use crate::{
     capture::Capture,
     error::{Context, Error},
-    image::{Backing, Image, Mapping},
+    image::{Backing, ClockOffsets, Image, Mapping},
     xstate::{self, Format, Lacking},
     zygote::{self, Zygote},
 };
@@ -140,7 +137,7 @@ impl fmt::Display for Unfit {
 pub struct ProgramState {
     image: Image,
     host: Host,
-    /// What the program's clocks showed.
+    /// What the program's clocks showed; the image had offsets instead before version 3.
     clocks: ClockOffsets,
     /// Of every file that is mapped.
     files: Vec<FileIdentity>,
@@ -201,7 +198,7 @@ impl ProgramState {
                 file_pages.push(Pages { start: run.start, bytes });
             }
         }
-        let clocks = shifted(image.clocks, machine_clocks());
+        let clocks = image.clocks;
         Ok(Self { image, host, clocks, files, file_pages })
     }
 
@@ -235,6 +232,7 @@ impl ProgramState {
         if !rest.is_empty() {
             return Err(StateError::Impossible("bytes follow it"));
         }
+        state.image.clocks = state.clocks;
         sound::check(&state).map_err(StateError::Impossible)?;
         Ok(state)
     }
@@ -265,12 +263,7 @@ impl ProgramState {
             return Err(Error::Unfit(unfit));
         }
         let files: Vec<Range> = self.file_pages.iter().map(Pages::range).collect();
-        // The program's clocks go on from where they were, whatever this machine's show.
-        let now = machine_clocks();
-        let back = ClockOffsets { monotonic_ns: -now.monotonic_ns, boottime_ns: -now.boottime_ns };
-        zygote::restore(&self.image, spec, shifted(self.clocks, back), &files, &mut |at, bytes| {
-            self.read_file_page(at, bytes)
-        })
+        zygote::restore(&self.image, spec, &files, &mut |at, bytes| self.read_file_page(at, bytes))
     }
 
     fn read_file_page(&self, at: u64, bytes: &mut [u8]) -> Result<(), Error> {
@@ -280,14 +273,6 @@ impl ProgramState {
         let from = (at - pages.start) as usize;
         bytes.copy_from_slice(&pages.bytes[from..from + bytes.len()]);
         Ok(())
-    }
-}
-
-/// The sum of both.
-fn shifted(clocks: ClockOffsets, by: ClockOffsets) -> ClockOffsets {
-    ClockOffsets {
-        monotonic_ns: clocks.monotonic_ns.saturating_add(by.monotonic_ns),
-        boottime_ns: clocks.boottime_ns.saturating_add(by.boottime_ns),
     }
 }
 

@@ -363,7 +363,7 @@ pub(crate) struct Image {
     /// Soft and hard limit of each resource, by number.
     pub(crate) limits: Vec<(u64, u64)>,
     pub(crate) credentials: Credentials,
-    /// Of the program's time namespace against the machine's.
+    /// What the program's clocks showed when it was captured.
     pub(crate) clocks: ClockOffsets,
     /// Of the capturing process, and so of the zygote.
     pub(crate) own_affinity: Affinity,

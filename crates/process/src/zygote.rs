@@ -27,7 +27,11 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-use sys::{blob, seqpacket};
+use sys::{
+    blob,
+    namespace::{ClockOffsets, machine_clocks},
+    seqpacket,
+};
 
 pub(crate) use build::restore;
 pub use build::{BuildSpec, build};
@@ -59,6 +63,16 @@ pub struct ZygoteFacts {
     entry: u64,
     /// Address of the table of what parked copies touch ahead.
     working_set: u64,
+    /// What the program's clocks showed when it was captured: those of every copy go on from there.
+    clocks: ClockOffsets,
+}
+
+impl ZygoteFacts {
+    /// The offsets of a time namespace, in the kernel's form, in which the program's clocks go on now from where they were.
+    fn clock_text(&self) -> Result<String, Error> {
+        let now = machine_clocks().of("read the clocks for zygote", self.pid)?;
+        Ok(self.clocks.minus(now).to_text())
+    }
 }
 
 /// A zygote and its control socket.
@@ -95,17 +109,10 @@ impl<'a> Target<'a> {
     }
 }
 
-/// What a parked copy waits at: the writing end of a pipe of which only the copy has the other.
+/// What a parked copy waits at: the writing end of a pipe of which only the copy has the other. What opens it are the offsets of the copy's
+/// clocks, as nobody knows before how long it waits.
 #[derive(Debug)]
 pub struct Gate(OwnedFd);
-
-impl Gate {
-    /// Lets the copy go on.
-    pub fn open(self) -> Result<(), Error> {
-        rustix::io::write(&self.0, &[1]).on("open", "the gate of a parked copy")?;
-        Ok(())
-    }
-}
 
 /// What a zygote or a copy says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -145,11 +152,8 @@ pub(crate) mod kind {
 }
 
 /// The message that asks for a start.
-fn words(start: u64, parks: u64) -> [u8; start::START_BYTES as usize] {
-    let mut message = [0; start::START_BYTES as usize];
-    message[..8].copy_from_slice(&start.to_le_bytes());
-    message[8..].copy_from_slice(&parks.to_le_bytes());
-    message
+fn message(start: u64, parks: u64, clocks: &str) -> Vec<u8> {
+    [&start.to_le_bytes(), &parks.to_le_bytes(), clocks.as_bytes()].concat()
 }
 
 /// A report as sent: start, kind and two words.
@@ -178,17 +182,25 @@ impl Zygote {
 
     /// Asks for a copy; does not wait. Reports with this `start` follow. [`Error::ZygoteGone`] if it has ended.
     pub fn request_start(&self, start: u64, target: &Target<'_>) -> Result<(), Error> {
-        self.send(&words(start, start::AT_ONCE), &target.descriptors())
+        self.send(&message(start, start::AT_ONCE, &self.facts.clock_text()?), &target.descriptors())
     }
 
-    /// Asks for a copy that stops short of the program. It has touched the working set ([`learn`]), has no privileges, and no time
-    /// passes for it, until its gate is opened; it ends if the gate is dropped. `Forked` is reported at once, `Ready` when it has gone on.
+    /// Asks for a copy that stops short of the program. It has touched the working set ([`learn`]), has no effective privilege, and no time
+    /// passes for it, until [`Self::open`] is called; it ends if the gate is dropped. `Forked` is reported at once, `Ready` when it has gone on.
     pub fn request_parked(&self, start: u64, target: &Target<'_>) -> Result<Gate, Error> {
         let flags = rustix::pipe::PipeFlags::CLOEXEC;
         let (inner, outer) = rustix::pipe::pipe_with(flags).of("make a gate for a copy of zygote", self.facts.pid)?;
         let [init, cgroup, stdin, stdout, stderr] = target.descriptors();
-        self.send(&words(start, start::PARKED), &[init, cgroup, stdin, stdout, stderr, inner.as_fd()])?;
+        let clocks = ClockOffsets::default().to_text();
+        self.send(&message(start, start::PARKED, &clocks), &[init, cgroup, stdin, stdout, stderr, inner.as_fd()])?;
         Ok(Gate(outer))
+    }
+
+    /// Lets the parked copy behind `gate` go on.
+    pub fn open(&self, gate: Gate) -> Result<(), Error> {
+        let clocks = self.facts.clock_text()?;
+        rustix::io::write(&gate.0, clocks.as_bytes()).on("open", "the gate of a parked copy")?;
+        Ok(())
     }
 
     /// Asks for a fork of the zygote that becomes another one: its control socket, its arena, its root filesystem and the memory of the still.

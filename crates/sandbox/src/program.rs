@@ -10,6 +10,7 @@ use std::{
 
 use rustix::{
     fs::{FileType, Mode, fchown, fstat},
+    io::Errno,
     process::{Gid, Resource, Rlimit, Uid, chdir, getrlimit, ioctl_tiocsctty, setrlimit, setsid, umask},
     termios::isatty,
     thread::{
@@ -43,6 +44,7 @@ pub(crate) fn start(
     command: &Command,
     stdio: [BorrowedFd<'_>; 3],
     sandbox_init: BorrowedFd<'_>,
+    beside: Option<BorrowedFd<'_>>,
     group: &Group,
 ) -> Result<i32, Error> {
     let program = Program::prepare(command)?;
@@ -50,9 +52,10 @@ pub(crate) fn start(
     if group.is_frozen()? {
         return Err(Error::Frozen);
     }
-    let Some(name) = &command.group else { return start_in(&program, stdio, sandbox_init, group.directory()) };
+    let around = Around { sandbox_init, beside };
+    let Some(name) = &command.group else { return start_in(&program, stdio, around, group.directory()) };
     let own = group.begin_command(name)?;
-    let started = start_in(&program, stdio, sandbox_init, own.as_fd());
+    let started = start_in(&program, stdio, around, own.as_fd());
     if started.is_err() {
         // If it cannot be removed it goes with the sandbox.
         let _ = group.forget_command(name);
@@ -60,17 +63,26 @@ pub(crate) fn start(
     started
 }
 
+/// The processes whose namespaces a program enters, by their pidfds.
+#[derive(Clone, Copy)]
+struct Around<'a> {
+    /// The sandbox's pid 1.
+    sandbox_init: BorrowedFd<'a>,
+    /// The sandbox's program, whose clocks are its own.
+    beside: Option<BorrowedFd<'a>>,
+}
+
 fn start_in(
     program: &Program<'_>,
     stdio: [BorrowedFd<'_>; 3],
-    sandbox_init: BorrowedFd<'_>,
+    around: Around<'_>,
     group: BorrowedFd<'_>,
 ) -> Result<i32, Error> {
     let (reader, writer) = report::channel()?;
     let options = ForkOptions { namespaces: 0, cgroup: Some(group) };
-    let child = namespaces::with_children_in_pid_namespace(sandbox_init, || {
+    let child = namespaces::with_children_in_pid_namespace(around.sandbox_init, || {
         fork(&options, || {
-            let Err(failure) = program.become_it(stdio, sandbox_init);
+            let Err(failure) = program.become_it(stdio, around);
             // If the keeper is gone nobody needs to know.
             let _ = report::send(writer.as_fd(), Err(failure));
             127
@@ -118,7 +130,7 @@ impl<'a> Program<'a> {
     }
 
     /// In the child: everything up to and with exec. The order is forced where a comment says so.
-    fn become_it(&self, stdio: [BorrowedFd<'_>; 3], sandbox_init: BorrowedFd<'_>) -> Result<Infallible, Failure> {
+    fn become_it(&self, stdio: [BorrowedFd<'_>; 3], around: Around<'_>) -> Result<Infallible, Failure> {
         setsid().step("begin a session")?;
         hand_over(stdio).step("hand over its streams")?;
         if self.tty {
@@ -132,7 +144,13 @@ impl<'a> Program<'a> {
             | ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION
             | ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME
             | ThreadNameSpaceType::CONTROL_GROUP;
-        move_into_thread_name_spaces(sandbox_init, rest).step("enter the sandbox")?;
+        move_into_thread_name_spaces(around.sandbox_init, rest).step("enter the sandbox")?;
+        // The clocks are the program's, not the sandbox's: each copy has its own.
+        match around.beside.map(|process| move_into_thread_name_spaces(process, ThreadNameSpaceType::TIME)) {
+            // It has ended, and the sandbox ends with it.
+            None | Some(Ok(()) | Err(Errno::SRCH)) => {}
+            Some(Err(error)) => return Err(error).step("share the clocks of the program"),
+        }
         set_limits().step("set its limits")?;
         umask(Mode::from_raw_mode(0o022));
         sys::child::reset_signals(true);

@@ -134,10 +134,15 @@ impl Sandbox {
 
     /// Starts a program; returns its host pid once it was executed. It is a child of the caller, who reaps it.
     ///
-    /// Pipes and terminals among the streams become the program's user's. The caller must be single-threaded, and the
-    /// sandbox not frozen ([`Error::Frozen`]).
-    pub fn spawn(&self, command: &Command, stdio: [BorrowedFd<'_>; 3]) -> Result<i32, Error> {
-        program::start(command, stdio, self.init_pidfd(), &self.group)
+    /// Pipes and terminals among the streams become the program's user's. `beside` is the pidfd of a process whose monotonic clocks it shares.
+    /// The caller must be single-threaded, and the sandbox not frozen ([`Error::Frozen`]).
+    pub fn spawn(
+        &self,
+        command: &Command,
+        stdio: [BorrowedFd<'_>; 3],
+        beside: Option<BorrowedFd<'_>>,
+    ) -> Result<i32, Error> {
+        program::start(command, stdio, self.init_pidfd(), beside, &self.group)
     }
 
     /// Makes the directory `path`, below the sandbox's root, that a filesystem can be attached to. It belongs to the program's user; what is

@@ -1,14 +1,14 @@
 //! Settings of the namespaces that the calling process is in.
 
 use std::{
-    fs::{self, File},
-    io,
+    fs, io,
     os::fd::{AsFd, AsRawFd},
+    sync::OnceLock,
 };
 
 use serde::{Deserialize, Serialize};
 
-/// By how many nanoseconds a time namespace's clocks differ from the machine's (time_namespaces(7)).
+/// What the two clocks of a time namespace show, or by how much they differ from the machine's, in nanoseconds (time_namespaces(7)).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockOffsets {
     /// Of `CLOCK_MONOTONIC`.
@@ -18,6 +18,12 @@ pub struct ClockOffsets {
 }
 
 const SECOND_NS: i64 = 1_000_000_000;
+
+/// Makes a time namespace for the children of the caller (`CLONE_NEWTIME`, which libc does not have).
+pub const CLONE_NEWTIME: i32 = 0x80;
+
+/// Bytes of [`ClockOffsets::to_text`].
+pub const CLOCK_TEXT_BYTES: usize = 66;
 
 impl ClockOffsets {
     /// Those of the time namespace that `pid` is in; none on a kernel without time namespaces.
@@ -44,37 +50,53 @@ impl ClockOffsets {
         Some(Self { monotonic_ns: offset("monotonic")?, boottime_ns: offset("boottime")? })
     }
 
-    /// Puts the calling process, which has one thread, and its children into a new time namespace whose clocks have these offsets.
-    pub fn enter(&self) -> io::Result<()> {
-        const CLONE_NEWTIME: i32 = 0x80;
-        // SAFETY: takes one integer.
-        if unsafe { libc::unshare(CLONE_NEWTIME) } == -1 {
-            return Err(io::Error::last_os_error());
+    /// As `/proc/PID/timens_offsets` takes them, always of the same length.
+    pub fn to_text(self) -> String {
+        let line = |clock: &str, ns: i64| {
+            format!("{clock:9} {:12} {:9}\n", ns.div_euclid(SECOND_NS), ns.rem_euclid(SECOND_NS))
+        };
+        line("monotonic", self.monotonic_ns) + &line("boottime", self.boottime_ns)
+    }
+
+    /// The sum of both.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            monotonic_ns: self.monotonic_ns.saturating_add(other.monotonic_ns),
+            boottime_ns: self.boottime_ns.saturating_add(other.boottime_ns),
         }
-        let line =
-            |clock: &str, ns: i64| format!("{clock} {} {}\n", ns.div_euclid(SECOND_NS), ns.rem_euclid(SECOND_NS));
-        let text = line("monotonic", self.monotonic_ns) + &line("boottime", self.boottime_ns);
-        fs::write("/proc/self/timens_offsets", text)?;
-        // unshare moves children only, and a child that shares memory is not made across time namespaces.
-        let namespace = File::open("/proc/self/ns/time_for_children")?;
-        // SAFETY: takes a descriptor, which is open, and an integer.
-        if unsafe { libc::setns(namespace.as_raw_fd(), CLONE_NEWTIME) } == -1 {
-            return Err(io::Error::last_os_error());
+    }
+
+    /// The difference of both.
+    #[must_use]
+    pub fn minus(self, other: Self) -> Self {
+        Self {
+            monotonic_ns: self.monotonic_ns.saturating_sub(other.monotonic_ns),
+            boottime_ns: self.boottime_ns.saturating_sub(other.boottime_ns),
         }
-        Ok(())
     }
 }
 
-/// What the machine's clocks show now, in nanoseconds, as offsets from zero.
-pub fn machine_clocks() -> ClockOffsets {
+/// What the machine's own clocks show now, also where this process is in a time namespace with offsets.
+pub fn machine_clocks() -> io::Result<ClockOffsets> {
+    /// A process that has begun never changes its time namespace.
+    static OWN: OnceLock<ClockOffsets> = OnceLock::new();
+    let own = match OWN.get() {
+        Some(own) => *own,
+        None => {
+            let own = ClockOffsets::of(std::process::id() as i32)?;
+            *OWN.get_or_init(|| own)
+        }
+    };
     let ns = |clock| {
         let time = rustix::time::clock_gettime(clock);
         time.tv_sec * SECOND_NS + time.tv_nsec
     };
-    ClockOffsets {
+    let shown = ClockOffsets {
         monotonic_ns: ns(rustix::time::ClockId::Monotonic),
         boottime_ns: ns(rustix::time::ClockId::Boottime),
-    }
+    };
+    Ok(shown.minus(own))
 }
 
 /// Switches the loopback interface of this network namespace on.
@@ -112,5 +134,14 @@ mod tests {
         let offsets = ClockOffsets { monotonic_ns: -1_500_000_000, boottime_ns: 10_000_000_007 };
         assert_eq!(ClockOffsets::parse(text), Some(offsets));
         assert_eq!(ClockOffsets::parse("monotonic x"), None);
+    }
+
+    #[test]
+    fn offsets_are_written_with_the_same_length_whatever_they_are() {
+        for ns in [0, 1, -1, -1_500_000_000, i64::MAX, i64::MIN / 2] {
+            let offsets = ClockOffsets { monotonic_ns: ns, boottime_ns: ns / 3 };
+            let text = offsets.to_text();
+            assert_eq!((text.len(), ClockOffsets::parse(&text)), (CLOCK_TEXT_BYTES, Some(offsets)), "{text}");
+        }
     }
 }

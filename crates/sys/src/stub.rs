@@ -7,10 +7,7 @@ use std::{
     ptr, slice,
 };
 
-use crate::{
-    clone::{ForkOptions, Forked, fork},
-    namespace::ClockOffsets,
-};
+use crate::clone::{ForkOptions, Forked, fork};
 
 /// What a stub becomes.
 #[derive(Debug)]
@@ -21,8 +18,6 @@ pub struct Plan<'a> {
     pub bytes: &'a [u8],
     /// Address of the first operation.
     pub entry: u64,
-    /// Clocks of its own, for it and all that come of it.
-    pub clocks: Option<ClockOffsets>,
     /// Descriptors that it needs, each with the number it is to have there.
     pub descriptors: &'a [(BorrowedFd<'a>, i32)],
 }
@@ -30,7 +25,7 @@ pub struct Plan<'a> {
 /// Forks a child that maps the arena, blocks all signals and runs the operations at `entry`. It keeps this process's memory and
 /// descriptors until its operations give them away, and never returns here.
 ///
-/// Its exit status is the errno if the arena could not be mapped, or the clocks not be set.
+/// Its exit status is the errno if the arena could not be mapped.
 pub fn spawn(plan: &Plan<'_>) -> io::Result<Forked> {
     fork(&ForkOptions::default(), || match enter(plan) {
         Err(error) => error.raw_os_error().unwrap_or(libc::EIO),
@@ -39,9 +34,6 @@ pub fn spawn(plan: &Plan<'_>) -> io::Result<Forked> {
 
 fn enter(plan: &Plan<'_>) -> Result<std::convert::Infallible, io::Error> {
     const PAGE: usize = 4096;
-    if let Some(clocks) = &plan.clocks {
-        clocks.enter()?;
-    }
     place_descriptors(plan.descriptors)?;
     assert!(plan.bytes.len() >= PAGE && plan.bytes.len().is_multiple_of(PAGE));
     let (start, len) = (ptr::without_provenance_mut::<libc::c_void>(plan.base as usize), plan.bytes.len());

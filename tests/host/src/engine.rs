@@ -154,7 +154,7 @@ impl Place {
         let argv = argv.iter().map(|arg| (*arg).to_owned()).collect();
         let env = vec![("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into()), ("HOME".into(), "/home/user".into())];
         let command = Command { argv, env, cwd: "/home/user".into(), tty: false, group: None };
-        Ok(self.sandbox.spawn(&command, self.stdio())?)
+        Ok(self.sandbox.spawn(&command, self.stdio(), None)?)
     }
 
     fn stdio(&self) -> [std::os::fd::BorrowedFd<'_>; 3] {
@@ -179,7 +179,7 @@ impl Place {
                     pid = forked;
                     if let (How::Parked(time), Some(gate)) = (how, gate.take()) {
                         std::thread::sleep(time);
-                        gate.open()?;
+                        zygote.open(gate)?;
                     }
                 }
                 Some(Report::Ready { .. }) => return Ok(pid),

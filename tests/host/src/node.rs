@@ -34,6 +34,8 @@ pub struct Setting {
     pub state_mib: Option<u32>,
     /// The node is in a network namespace of its own: it reaches nobody, not even by loopback.
     pub own_network: bool,
+    /// The node is in a time namespace whose monotonic and boot-time clocks differ from the machine's by this many seconds.
+    pub clocks_ahead_s: Option<i64>,
     /// How wrong its clock is, as `faketime` says it (`+3h`).
     pub clock: Option<&'static str>,
     /// More arguments for `pando node`.
@@ -131,6 +133,9 @@ impl Node {
         let own = [("--mount", self.setting.state_mib.is_some()), ("--net", self.setting.own_network)];
         let own = own.iter().filter(|(_, wanted)| *wanted).map(|(flag, _)| flag);
         let mut command = Command::new("unshare");
+        if let Some(ahead) = self.setting.clocks_ahead_s.map(|ahead| ahead.to_string()) {
+            command.args(["--time", "--monotonic", &ahead, "--boottime", &ahead]);
+        }
         command.args(own).args(["sh", "-euc", &script, "sh"]).arg(self.binary()).arg("--socket");
         command.arg(&self.socket).arg("node").arg("--state").arg(&self.state).args(&self.setting.arguments);
         if let Some(wrong) = self.setting.clock {

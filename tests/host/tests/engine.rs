@@ -70,6 +70,7 @@ fn main() -> Result<()> {
     cases.push(differential("perl", &["/usr/bin/perl", &format!("{PROGRAMS}/probe.pl")]));
     cases.push(differential("jvm-serial", &java));
     cases.push(differential("jvm-default", &java_default));
+    cases.push(Case::new("differential::clocks_of_copies_go_on_from_their_capture", clocks));
     cases.extend(REFUSED.iter().map(|(what, text)| Case::new(format!("refused::{what}"), || refused(what, text))));
     cases.push(Case::new("seccomp_stays_on_in_the_source", filters::outside_of_a_sandbox));
     cases.push(Case::new("a_session_may_have_begun_in_another_pid_namespace", filters::in_a_pid_namespace));
@@ -234,8 +235,22 @@ fn differential(name: &str, argv: &[&str]) -> Case {
 /// No source may be stopped for longer, whatever it holds: far above what any needs, far below what a quadratic step takes.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// How long a parked copy waits: longer than any timer of the programs would take to be late by it.
-const PARKED: Duration = Duration::from_millis(400);
+/// How old the zygote is when copies of it are started, and how long a parked copy waits.
+#[derive(Debug, Clone, Copy)]
+struct Ages {
+    zygote: Duration,
+    parked: Duration,
+}
+
+/// Parked for longer than any timer of the programs would take to be late by it.
+const USUAL: Ages = Ages { zygote: Duration::ZERO, parked: Duration::from_millis(400) };
+
+/// Copies of an old zygote, and one that has waited, see no time pass: every step that they see is a good deal shorter.
+fn clocks() -> Result<()> {
+    const AGES: Ages = Ages { zygote: Duration::from_secs(2), parked: Duration::from_secs(2) };
+    let argv = [format!("{PROGRAMS}/clocks"), "--gap-max".into(), (AGES.zygote / 2).as_millis().to_string()];
+    on_a_bench(|bench| compare_on(bench, &argv, AGES))
+}
 
 /// How a program went on: its output after *ready* and how it ended.
 #[derive(Debug, PartialEq, Eq)]
@@ -254,10 +269,10 @@ fn rounds() -> Result<u32> {
 }
 
 fn compare_once(argv: &[String]) -> Result<()> {
-    on_a_bench(|bench| compare_on(bench, argv))
+    on_a_bench(|bench| compare_on(bench, argv, USUAL))
 }
 
-fn compare_on(bench: &Bench, argv: &[String]) -> Result<()> {
+fn compare_on(bench: &Bench, argv: &[String], ages: Ages) -> Result<()> {
     let undisturbed = bench.place(&[])?;
     let pid = begin(&undisturbed, argv).context("undisturbed")?;
     let expected = go_on(&undisturbed, pid).context("undisturbed")?;
@@ -271,10 +286,11 @@ fn compare_on(bench: &Bench, argv: &[String]) -> Result<()> {
     let restored = bench.restore(&built, &first).context("restored")?;
     expect_twins(&built.zygote, &restored)?;
     let zygote = built.zygote;
+    std::thread::sleep(ages.zygote);
     let mut places = vec![("source", source, source_pid)];
     let starts = [
         ("copy", &zygote, How::AtOnce),
-        ("parked copy", &zygote, How::Parked(PARKED)),
+        ("parked copy", &zygote, How::Parked(ages.parked)),
         ("stepped copy", &zygote, How::Stepping),
         ("restored copy", &restored, How::AtOnce),
     ];

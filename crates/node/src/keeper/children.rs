@@ -116,6 +116,12 @@ impl Children {
         self.by_serial.values().filter(|child| child.ended.is_none()).filter_map(|child| child.role.sandbox()).collect()
     }
 
+    /// A sandbox's program, unless it has ended.
+    pub(super) fn program_of(&self, id: &SandboxId) -> Option<BorrowedFd<'_>> {
+        let is_it = |child: &&Child| matches!(&child.role, Role::Program { id: of, main: true } if of == id);
+        self.by_serial.values().find(is_it).filter(|child| child.ended.is_none()).map(|child| child.pidfd.as_fd())
+    }
+
     /// Whether a builder is at work: it has children of its own that must not be mistaken for strays.
     pub(super) fn has_builders(&self) -> bool {
         self.by_serial.values().any(|child| matches!(child.role, Role::Builder(_)))

@@ -133,7 +133,8 @@ impl Sandboxes {
     ) -> Reply {
         let Some(sandbox) = self.by_id.get(id) else { return Reply::no_sandbox(id) };
         let [stdin, stdout, stderr] = stdio;
-        let pid = match sandbox.spawn(command, [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()]) {
+        let program = children.program_of(id);
+        let pid = match sandbox.spawn(command, [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()], program) {
             Ok(pid) => pid,
             Err(error) => return Reply::not_spawned(&error),
         };

@@ -247,7 +247,7 @@ impl Held {
         let Some(Parked { copy, gate }) = self.parked.remove(&start) else {
             return Some((seq, Reply::step_failed("the copy that was forked ahead has ended".to_owned())));
         };
-        match gate.open() {
+        match self.zygote.open(gate) {
             Ok(()) => {
                 self.requested.insert(start, Requested { seq, phase: Phase::Released { copy } });
                 None

@@ -26,6 +26,8 @@ pub(super) struct Known {
     /// Its mappings in the pause, without their flags.
     pub(super) lines: Vec<MapLine>,
     pub(super) dont_fork: Vec<Range>,
+    /// What its clocks showed at the end of the pause.
+    pub(super) clocks: ClockOffsets,
 }
 
 /// The whole image, and what of the still's memory is to be taken over. `arena` is ours, and so is what an earlier start left.
@@ -36,7 +38,7 @@ pub(super) fn complete(
     known: Known,
 ) -> Result<(Image, Vec<Range>), Error> {
     let pid = still.pid();
-    let Known { threads, pending, answers, found, lines, dont_fork } = known;
+    let Known { threads, pending, answers, found, lines, dont_fork, clocks } = known;
     let asked = still.ask(arena.start, arena.end - arena.start)?;
     let mut ours = vec![arena];
     ours.extend(spec.earlier_arena.map(|(start, end)| Range { start, end }));
@@ -70,7 +72,7 @@ pub(super) fn complete(
         umask: status.number("Umask", 8)? as u32,
         limits: procfs::limits(pid)?,
         credentials: credentials(pid, &status)?,
-        clocks: ClockOffsets::of(pid).of("read the clocks", pid)?,
+        clocks,
         own_affinity: remote::affinity(0).of("read affinity", pid)?,
         session_leader: found.session_leader,
         process_group_leader: found.process_group_leader,

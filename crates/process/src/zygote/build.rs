@@ -25,7 +25,7 @@ use crate::{
     capture::{Capture, inject},
     checkpoint::{RestoreSpec, Restored},
     error::{Context, Error},
-    image::{ClockOffsets, Image},
+    image::Image,
     procfs::{self, Fields, MapLine},
     script::{Arena, Arg, Check, PAGE, Script},
 };
@@ -81,7 +81,6 @@ pub fn build(capture: &Capture, spec: &BuildSpec<'_>) -> Result<Zygote, Error> {
         rootfs: spec.rootfs,
         seccomp: spec.seccomp,
         huge_pages: spec.huge_pages,
-        clocks: capture.image.clocks,
         memory_nodes: spec.memory_nodes,
     };
     let (zygote, _) = from_nothing(&plan, &mut |at, bytes| capture.still.read(at, bytes))?;
@@ -95,7 +94,6 @@ pub(crate) type ReadPages<'a> = &'a mut dyn FnMut(u64, &mut [u8]) -> Result<(), 
 pub(crate) fn restore(
     image: &Image,
     spec: &RestoreSpec<'_>,
-    clocks: ClockOffsets,
     of_files: &[Range],
     read: ReadPages<'_>,
 ) -> Result<Restored, Error> {
@@ -103,7 +101,7 @@ pub(crate) fn restore(
     let pages: Vec<Range> = spec.pages.iter().map(|&(start, end)| Range { start, end }).collect();
     let origin = Origin::Checkpoint { pages: &pages, of_files };
     let RestoreSpec { rootfs, seccomp, memory_nodes, .. } = *spec;
-    let plan = Plan { image, origin, rootfs, seccomp, huge_pages: false, clocks, memory_nodes };
+    let plan = Plan { image, origin, rootfs, seccomp, huge_pages: false, memory_nodes };
     let (zygote, faults) = from_nothing(&plan, read)?;
     Ok(Restored { zygote, faults })
 }
@@ -120,8 +118,6 @@ struct Plan<'a> {
     rootfs: BorrowedFd<'a>,
     seccomp: &'a [u64],
     huge_pages: bool,
-    /// Against the machine's.
-    clocks: ClockOffsets,
     memory_nodes: &'a [u32],
 }
 
@@ -194,9 +190,7 @@ fn from_nothing(plan: &Plan<'_>, read: ReadPages<'_>) -> Result<(Zygote, Option<
         descriptors.push((still.memory(), memory::still_memory(root)));
     }
     let entry = Arena::entry_of(room.start);
-    // Without a difference it needs no time namespace of its own.
-    let clocks = (plan.clocks != ClockOffsets::default()).then_some(plan.clocks);
-    let stub = stub::spawn(&stub::Plan { base: room.start, bytes: &bytes, entry, clocks, descriptors: &descriptors });
+    let stub = stub::spawn(&stub::Plan { base: room.start, bytes: &bytes, entry, descriptors: &descriptors });
     let stub = stub.of("fork the stub of", 0)?;
     drop(theirs);
     reap(stub.pid)?;
@@ -284,6 +278,7 @@ fn finish(
         arena: (at, at + arena.len() as u64),
         entry: entries.receive,
         working_set: entries.working_set,
+        clocks: image.clocks,
     };
     Ok((Zygote::from_parts(facts, control), faults))
 }

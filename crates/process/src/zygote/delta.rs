@@ -13,7 +13,7 @@ use super::memory::{self, OpenFiles, READ, Rest, WRITE};
 use crate::{
     capture::Capture,
     error::{Context, Error},
-    image::{Backing, ClockOffsets, Image, Mapping, MappingFlags},
+    image::{Backing, Image, Mapping, MappingFlags},
     mappings::{Sort, sort},
     procfs::{self, MapLine},
     script::{Arena, Check, PAGE, Script},
@@ -32,14 +32,13 @@ impl Base {
         let mut lines = procfs::mappings(pid, "smaps")?;
         let vdso = lines.iter().filter(|line| sort(line) == Ok(Sort::Vdso)).map(|line| line.range);
         let same_vdso = vdso.eq(image.vdso.iter().map(|(_, range)| *range));
-        let same_clocks = ClockOffsets::of(pid).of("read the clocks", pid)? == image.clocks;
         let same_program = procfs::link(&format!("/proc/{pid}/exe"))? == image.layout.exe;
         let room =
             image.mappings.iter().all(|mapping| mapping.range.end <= other.start || other.end <= mapping.range.start);
         lines.retain(|line| {
             sort(line) != Ok(Sort::Vdso) && (line.range.end <= arena.start || arena.end <= line.range.start)
         });
-        Ok((same_vdso && same_clocks && same_program && room).then_some(Self { pid, lines }))
+        Ok((same_vdso && same_program && room).then_some(Self { pid, lines }))
     }
 }
 

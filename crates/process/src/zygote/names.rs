@@ -4,6 +4,7 @@ const NAMES: &[(i64, &str)] = &[
     (libc::SYS_accept4, "accept4"),
     (libc::SYS_arch_prctl, "arch_prctl"),
     (libc::SYS_bind, "bind"),
+    (libc::SYS_capset, "capset"),
     (libc::SYS_chdir, "chdir"),
     (libc::SYS_clone, "clone"),
     (libc::SYS_clone3, "clone3"),
@@ -34,6 +35,7 @@ const NAMES: &[(i64, &str)] = &[
     (libc::SYS_mprotect, "mprotect"),
     (libc::SYS_mremap, "mremap"),
     (libc::SYS_munmap, "munmap"),
+    (libc::SYS_openat, "openat"),
     (libc::SYS_openat2, "openat2"),
     (libc::SYS_pipe2, "pipe2"),
     (libc::SYS_prctl, "prctl"),
@@ -75,6 +77,7 @@ const NAMES: &[(i64, &str)] = &[
     (libc::SYS_umask, "umask"),
     (libc::SYS_unlinkat, "unlinkat"),
     (libc::SYS_wait4, "wait4"),
+    (libc::SYS_unshare, "unshare"),
     (libc::SYS_write, "write"),
 ];
 

@@ -3,18 +3,19 @@
 //! ```text
 //! zygote   receive start number and descriptors; clone(CLONE_VM) the helper; wait for it; close the descriptors; again
 //! helper   enter the sandbox's namespaces; clone3 the copy, with the program's pid, into the sandbox's cgroup; report it; exit
-//! copy     descriptors, shared mappings, timers, threads (each with its own script); drop privileges; seccomp; report; go on
+//! copy     clocks, descriptors, shared mappings, threads (each with its own script); drop privileges; seccomp; timers; report; go on
 //! ```
 //!
 //! The helper shares the zygote's memory, so nothing is copied for it; the copy's page tables are copied once, by its clone. A pid
 //! namespace is entered by children only, which is why the helper cannot be the copy.
 
+mod clocks;
 mod copy;
 mod state;
 
 use std::mem::size_of;
 
-use sys::blob::OP_BYTES;
+use sys::{blob::OP_BYTES, namespace::CLOCK_TEXT_BYTES};
 
 use super::{kind, working_set};
 use crate::{
@@ -38,8 +39,8 @@ const WAIT_ALL: i32 = 0x4000_0000; // __WALL
 /// Largest count that one read takes.
 const READ_BYTES_MAX: u64 = 0x7fff_f000;
 
-/// Length of the message that asks for a start: its number, and whether the copy parks.
-pub(super) const START_BYTES: u64 = 16;
+/// Length of the message that asks for a start: its number, whether the copy parks, and the offsets of its clocks.
+pub(super) const START_BYTES: u64 = 16 + CLOCK_TEXT_BYTES as u64;
 /// Length of the message that asks for a branch.
 pub(super) const BRANCH_BYTES: u64 = 8;
 /// The second word of a start whose copy goes on in the program at once.
@@ -85,22 +86,47 @@ impl Transit {
         self.streams() + 3
     }
 
+    /// Where the copy writes the offsets of its clocks.
+    fn clock_offsets(self) -> i32 {
+        self.gate() + 1
+    }
+
+    /// The time namespace that it enters.
+    fn clocks(self) -> i32 {
+        self.clock_offsets() + 1
+    }
+
     /// The first number that is not in transit.
     pub(super) fn end(self) -> i32 {
-        self.gate() + 1
+        self.clocks() + 1
     }
 }
 
 /// The words that reports are made of.
 struct Mailbox {
     control: i32,
-    /// The start last received: its number, and whether it parks.
+    /// The start last received: its number, whether it parks, and the offsets of the copy's clocks.
     start: u64,
     /// Operation and result of a failed step.
     failure: u64,
 }
 
 impl Mailbox {
+    fn new(arena: &mut Arena, control: i32) -> Self {
+        let start = arena.data(&[0; START_BYTES as usize], 8);
+        Self { control, start, failure: arena.words(&[0, 0]) }
+    }
+
+    /// Begins steps for a copy that starts in `way` only ([`AT_ONCE`] or [`PARKED`]); they end where [`Script::land`] says.
+    fn only(&self, script: &mut Script, way: u64) -> usize {
+        script.unless_word(self.start + 8, way)
+    }
+
+    /// Where the offsets of the copy's clocks are.
+    fn clocks(&self) -> u64 {
+        self.start + 16
+    }
+
     fn report(&self, arena: &mut Arena, script: &mut Script, kind: u64, words: u64) {
         let kind = arena.words(&[kind]);
         let vectors = arena.words(&[self.start, 8, kind, 8, words, 16]);
@@ -150,7 +176,7 @@ pub(super) fn place(
     transit: Transit,
     memory: CopyMemory,
 ) -> Entries {
-    let mailbox = Mailbox { control: transit.control, start: arena.words(&[0, 0]), failure: arena.words(&[0, 0]) };
+    let mailbox = Mailbox::new(arena, transit.control);
     let handler = mailbox.failure_handler(arena);
     arena.on_fail(handler);
     let working_set = working_set::reserve(arena);

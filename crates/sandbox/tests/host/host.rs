@@ -99,7 +99,7 @@ pub(crate) fn destroy(sandbox: Sandbox) {
 pub(crate) fn start(sandbox: &Sandbox, command: &Command) -> (i32, OwnedFd) {
     let null: OwnedFd = fs::File::open("/dev/null").unwrap().into();
     let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
-    let pid = sandbox.spawn(command, [null.as_fd(), writer.as_fd(), writer.as_fd()]).unwrap();
+    let pid = sandbox.spawn(command, [null.as_fd(), writer.as_fd(), writer.as_fd()], None).unwrap();
     (pid, reader)
 }
 

@@ -22,6 +22,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("checkpoint::how_far_it_is_is_told", || case(told)),
         Case::new("checkpoint::a_node_without_the_key_cannot_read_it", || case(wrong_key)),
         Case::new("checkpoint::monotonic_clocks_go_on_from_where_they_were", || case(clocks)),
+        Case::new("checkpoint::a_node_in_a_time_namespace_goes_on_from_there_too", || case(clocks_of_nodes)),
         Case::new("checkpoint::memory_arrives_although_the_pager_is_killed_again_and_again", || case(killed_pager)),
         Case::new("checkpoint::memory_arrives_although_the_node_is_killed", || case(killed_node)),
     ]
@@ -342,30 +343,76 @@ fn wrong_key(shared: &Shared, node: &Node) -> Result<()> {
     other.finish()
 }
 
-fn clocks(shared: &Shared, node: &Node) -> Result<()> {
-    const PAUSE: std::time::Duration = std::time::Duration::from_secs(5);
+/// Builds the template `clock`, whose program writes its monotonic clock into a file again and again.
+fn build_clock(node: &Node) -> Result<()> {
     let program = "import os, time\nwhile True:\n    open('/tmp/new', 'w').write(str(time.monotonic()))\n    \
                    os.rename('/tmp/new', '/tmp/clock')\n    time.sleep(0.02)";
     let build = ["template", "build", "clock", "--ready-file", "/tmp/clock", "--", "/usr/bin/python3", "-c", program];
     node.ok(&build)?;
-    let shown = |node: &Node, id: &str| -> Result<f64> { Ok(node.shell(id, "cat /tmp/clock")?.parse()?) };
+    Ok(())
+}
+
+/// What the clock of the program in `id` shows, a moment after its start. A command in the sandbox must see the same.
+fn shown_clock(node: &Node, id: &str) -> Result<f64> {
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let program: f64 = node.shell(id, "cat /tmp/clock")?.parse()?;
+    let command = node.shell(id, "python3 -c 'import time; print(time.monotonic())'; cat /proc/uptime")?;
+    for shown in command.lines().filter_map(|line| line.split_whitespace().next()) {
+        let shown: f64 = shown.parse()?;
+        ensure!((shown - program).abs() < 2.0, "the program's clock shows {program}, a command's {shown}");
+    }
+    Ok(program)
+}
+
+fn clocks(shared: &Shared, node: &Node) -> Result<()> {
+    const PAUSE: std::time::Duration = std::time::Duration::from_secs(5);
+    build_clock(node)?;
     let source = node.run("clock", 1)?[0].id.to_string();
     take(node, &source, "kept")?;
-    let then = shown(node, &source)?;
+    let then = shown_clock(node, &source)?;
+    let goes_on = |node: &Node, template: &str| -> Result<String> {
+        let id = node.run(template, 1)?[0].id.to_string();
+        let now = shown_clock(node, &id)?;
+        let most = then + PAUSE.as_secs_f64() / 2.0;
+        ensure!((then - 5.0..most).contains(&now), "{template}: the clock showed {then}, and shows {now}");
+        Ok(id)
+    };
     std::thread::sleep(PAUSE);
+    // A later copy of the template's zygote, which is older by now.
+    goes_on(node, "clock")?;
     elsewhere(shared, |other| {
-        let id = other.run("kept", 1)?[0].id.to_string();
-        std::thread::sleep(std::time::Duration::from_millis(300));
-        let now = shown(other, &id)?;
-        ensure!(now < then + PAUSE.as_secs_f64() / 2.0, "the clock showed {then}, and shows {now} after {PAUSE:?}");
+        let id = goes_on(other, "kept")?;
         // A live fork of it has the same clock.
         let fork = other.json(&["fork", &id, "--json"])?;
         let copy = fork["sandboxes"][0]["id"].as_str().context("no copy")?.to_owned();
-        std::thread::sleep(std::time::Duration::from_millis(300));
-        let (source, copy) = (shown(other, &id)?, shown(other, &copy)?);
-        ensure!((source - copy).abs() < 1.0, "the source's clock shows {source}, its copy's {copy}");
-        Ok(())
+        let (source, copy) = (shown_clock(other, &id)?, shown_clock(other, &copy)?);
+        ensure!((source - copy).abs() < 2.0, "the source's clock shows {source}, its copy's {copy}");
+        // So has a further copy, for which the restored zygote is old.
+        std::thread::sleep(PAUSE / 2);
+        goes_on(other, "kept").map(drop)
     })
+}
+
+/// The offsets of a time namespace count from the machine's clocks, not from those of the node's own namespace.
+fn clocks_of_nodes(shared: &Shared, node: &Node) -> Result<()> {
+    build_clock(node)?;
+    let source = node.run("clock", 1)?[0].id.to_string();
+    take(node, &source, "kept")?;
+    let then = shown_clock(node, &source)?;
+    for ahead in [-50, 100_000] {
+        let setting = Setting { clocks_ahead_s: Some(ahead), ..shared.setting("master.keys", &[]) };
+        let other = Node::start_with(setting)?;
+        let id = other.run("kept", 1)?[0].id.to_string();
+        let now = shown_clock(&other, &id)?;
+        ensure!((then - 5.0..then + 5.0).contains(&now), "{ahead} s: the clock showed {then}, and shows {now}");
+        // What begins there has that node's clock, and its copies go on from it.
+        build_clock(&other)?;
+        let id = other.run("clock", 1)?[0].id.to_string();
+        let own = shown_clock(&other, &id)?;
+        ensure!((own - now - ahead as f64).abs() < 60.0, "{ahead} s: a program of the node itself shows {own}");
+        other.finish()?;
+    }
+    Ok(())
 }
 
 /// The processes of a node's pager, in the order in which they were made: guardian, spare, pager.

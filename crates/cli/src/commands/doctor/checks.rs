@@ -33,7 +33,7 @@ pub(super) struct Check {
 const KERNEL_MIN: (u32, u32) = (6, 15);
 
 /// Capabilities that the node cannot do without, with their numbers.
-const CAPABILITIES: [(&str, u32); 11] = [
+const CAPABILITIES: [(&str, u32); 12] = [
     ("CAP_CHOWN", 0),
     ("CAP_DAC_OVERRIDE", 1),
     ("CAP_FOWNER", 3),
@@ -45,6 +45,7 @@ const CAPABILITIES: [(&str, u32); 11] = [
     ("CAP_SYS_CHROOT", 18),
     ("CAP_SYS_PTRACE", 19),
     ("CAP_SYS_ADMIN", 21),
+    ("CAP_SYS_TIME", 25),
 ];
 
 /// Threads and processes that fifty sandboxes of an ordinary program need.
@@ -65,6 +66,7 @@ pub(super) fn all() -> Vec<Check> {
         huge_pages(),
         pagemap(),
         checkpoint_restore(),
+        time_namespaces(),
         userfaultfd(),
         memory_nodes(),
         fuse(),
@@ -252,6 +254,13 @@ fn checkpoint_restore() -> Check {
     let good = Path::new("/proc/self/timers").exists();
     let found = if good { "available" } else { "not in this kernel" };
     check("checkpoint support", good, Verdict::Missing, found, "use a kernel with CONFIG_CHECKPOINT_RESTORE")
+}
+
+fn time_namespaces() -> Check {
+    let good = Path::new("/proc/self/timens_offsets").exists();
+    let found = if good { "available" } else { "not in this kernel" };
+    let remedy = "use a kernel with CONFIG_TIME_NS: every copy has clocks of its own";
+    check("time namespaces", good, Verdict::Missing, found, remedy)
 }
 
 fn userfaultfd() -> Check {

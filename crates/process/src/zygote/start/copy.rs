@@ -1,9 +1,10 @@
 //! The copy's own part: its threads come to life, give up their privileges and go on in the program together.
 
-use sys::xstate;
+use sys::{namespace::CLOCK_TEXT_BYTES, xstate};
 
 use super::{
-    CLONE_ARGS_BYTES, CloneArgs, FIRST_STREAM, GATE, INIT, Mailbox, PARKED, Transit, clone_args, set_limit,
+    AT_ONCE, CLONE_ARGS_BYTES, CloneArgs, FIRST_STREAM, GATE, INIT, Mailbox, PARKED, Transit, clocks, clone_args,
+    set_limit,
     state::{memory_attributes, queue_signal, scheduling, thread_attributes, timers},
 };
 use crate::{
@@ -32,7 +33,8 @@ struct Gates {
 /// 2. as the program's user with one capability left, which `set_tid` needs: descriptors, memory, threads;
 /// 3. without any, under the seccomp filter: what could make the kernel look at or run the program's code (timers, signals, rseq).
 ///
-/// A copy that parks waits before 3's timers: until then nothing in it runs against a clock, and it has no privileges.
+/// A copy that parks waits in 2, before its threads: a process that has some cannot enter a time namespace (`clocks`). It keeps the capability
+/// for that, too, and neither of the two is in force until its gate opens. Nothing in it runs against a clock by then.
 ///
 /// All signals are blocked until the frame restores the program's mask.
 pub(super) fn place(
@@ -50,7 +52,11 @@ pub(super) fn place(
     let main = &image.threads[0];
     let mut script = Script::default();
     receive_streams(&mut script, transit, mailbox);
-    become_user(&mut script, image, &capabilities);
+    clocks::make(arena, &mut script, transit);
+    let parked = mailbox.only(&mut script, AT_ONCE);
+    clocks::enter(&mut script, transit, mailbox.clocks());
+    script.land(parked);
+    become_user(&mut script, image, &capabilities, mailbox);
     let cwd = arena.text(&image.cwd);
     script.call(libc::SYS_chdir, [cwd.into()], Check::Success);
     if image.session_leader {
@@ -63,6 +69,13 @@ pub(super) fn place(
     let name = arena.text(&main.name);
     script.call(libc::SYS_prctl, [libc::PR_SET_NAME.into(), name.into()], Check::Success);
     request_components(&mut script, image.extended.requested);
+    let at_once = mailbox.only(&mut script, PARKED);
+    working_set::touch(&mut script, working_set);
+    wait_at_gate(&mut script, transit, mailbox, cwd);
+    capabilities.set(&mut script, capabilities.both);
+    clocks::enter(&mut script, transit, mailbox.clocks());
+    capabilities.set(&mut script, capabilities.set_tid_only);
+    script.land(at_once);
     for (args, entry) in &threads {
         script.spawn(libc::SYS_clone3, [(*args).into(), CLONE_ARGS_BYTES.into()], *entry);
     }
@@ -72,9 +85,6 @@ pub(super) fn place(
         // Only now: the transit numbers may be above the program's limit.
         set_limit(arena, &mut script, RLIMIT_NOFILE, *soft, *hard);
     }
-    let at_once = script.unless_word(mailbox.start + 8, PARKED);
-    working_set::touch(&mut script, working_set);
-    script.land(at_once);
     capabilities.drop_all(&mut script);
     script.wait_zero(gates.arriving);
     let program = arena.words(seccomp);
@@ -82,7 +92,6 @@ pub(super) fn place(
     let args = [SECCOMP_SET_MODE_FILTER.into(), SECCOMP_FILTER_FLAG_TSYNC.into(), filter.into()];
     script.call(libc::SYS_seccomp, args, Check::Equal(0));
     script.call(libc::SYS_set_tid_address, [main.tid_address.into()], Check::Ignore);
-    wait_at_gate(arena, &mut script, transit, mailbox, cwd);
     script.append(timers_of_files);
     timers(arena, &mut script, image);
     thread_attributes(arena, &mut script, image, main);
@@ -107,6 +116,10 @@ pub(super) fn place(
 struct Capabilities {
     header: u64,
     set_tid_only: u64,
+    /// What `set_tid` and the entering of a time namespace need, permitted and not in force.
+    both_later: u64,
+    /// The same, in force.
+    both: u64,
     none: u64,
 }
 
@@ -114,11 +127,15 @@ impl Capabilities {
     fn place(arena: &mut Arena) -> Self {
         const VERSION_3: u64 = 0x2008_0522;
         const CAP_CHECKPOINT_RESTORE: u32 = 40;
+        const CAP_SYS_ADMIN: u32 = 21;
         // Two structs of effective, permitted and inheritable: capabilities 0 to 31, and 32 to 63.
         let bit = 1u64 << (CAP_CHECKPOINT_RESTORE - 32);
+        let admin = 1u64 << CAP_SYS_ADMIN;
         Self {
             header: arena.words(&[VERSION_3]),
             set_tid_only: arena.words(&[0, bit << 32, bit]),
+            both_later: arena.words(&[admin << 32, 0, bit]),
+            both: arena.words(&[admin | admin << 32, bit << 32, bit]),
             none: arena.words(&[0, 0, 0]),
         }
     }
@@ -132,9 +149,9 @@ impl Capabilities {
     }
 }
 
-/// The copy becomes the program's user and keeps one capability. Groups, the bounding set and no_new_privs are inherited from the zygote,
-/// which needs none of them (capabilities(7), "Effect of user ID changes on capabilities").
-fn become_user(script: &mut Script, image: &Image, capabilities: &Capabilities) {
+/// The copy becomes the program's user and keeps one capability, or two if it parks. Groups, the bounding set and no_new_privs are inherited
+/// from the zygote, which needs none of them (capabilities(7), "Effect of user ID changes on capabilities").
+fn become_user(script: &mut Script, image: &Image, capabilities: &Capabilities, mailbox: &Mailbox) {
     let keep = |script: &mut Script, keep: u64| {
         script.call(
             libc::SYS_prctl,
@@ -145,7 +162,11 @@ fn become_user(script: &mut Script, image: &Image, capabilities: &Capabilities) 
     keep(script, 1);
     script.call(libc::SYS_setresuid, image.credentials.uids.map(|id| u64::from(id).into()), Check::Success);
     keep(script, 0);
-    capabilities.set(script, capabilities.set_tid_only);
+    for (way, sets) in [(AT_ONCE, capabilities.set_tid_only), (PARKED, capabilities.both_later)] {
+        let other = mailbox.only(script, way);
+        capabilities.set(script, sets);
+        script.land(other);
+    }
     // A change of user makes a process undumpable, which would hide its own /proc entries from it.
     script.call(libc::SYS_prctl, [libc::PR_SET_DUMPABLE.into(), 1u64.into()], Check::Success);
 }
@@ -162,20 +183,19 @@ fn receive_streams(script: &mut Script, transit: Transit, mailbox: &Mailbox) {
     }
     // Without a gate something else has its number: what the program's descriptors are made with comes above, in both kinds of start.
     move_up(script, FIRST_STREAM, transit.gate());
-    let at_once = script.unless_word(mailbox.start + 8, PARKED);
+    let at_once = mailbox.only(script, PARKED);
     move_up(script, GATE, transit.gate());
     script.land(at_once);
     script.call(libc::SYS_close_range, [0u64.into(), (transit.control - 1).into(), 0u64.into()], Check::Success);
 }
 
-/// A copy that parks goes on when a byte comes through its gate. Whoever could send one has gone if the gate ends: then the copy fails.
-/// Until then a volume may have been mounted where its working directory `cwd` is.
-fn wait_at_gate(arena: &mut Arena, script: &mut Script, transit: Transit, mailbox: &Mailbox, cwd: u64) {
-    let byte = arena.words(&[0]);
-    let at_once = script.unless_word(mailbox.start + 8, PARKED);
-    script.call(libc::SYS_read, [transit.gate().into(), byte.into(), 1u64.into()], Check::Equal(1));
+/// A copy that parks goes on when the offsets of its clocks come through its gate. Whoever could send them has gone if the gate ends: then the
+/// copy fails. Until then a volume may have been mounted where its working directory `cwd` is.
+fn wait_at_gate(script: &mut Script, transit: Transit, mailbox: &Mailbox, cwd: u64) {
+    const BYTES: u64 = CLOCK_TEXT_BYTES as u64;
+    let args = [transit.gate().into(), mailbox.clocks().into(), BYTES.into()];
+    script.call(libc::SYS_read, args, Check::Equal(BYTES as i64));
     script.call(libc::SYS_chdir, [cwd.into()], Check::Success);
-    script.land(at_once);
 }
 
 /// Permission to use more registers than every program may (AMX tiles) is the process's. Threads get room for them at their first use.

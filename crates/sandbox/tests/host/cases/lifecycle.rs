@@ -89,7 +89,7 @@ pub(crate) fn sweep(host: &Host) {
             let sandbox = Sandbox::create(&spec, &host.cgroups).unwrap();
             let null = fs::File::open("/dev/null").unwrap();
             loop {
-                sandbox.spawn(&command(&["sleep", "1000"]), [null.as_fd(); 3]).unwrap();
+                sandbox.spawn(&command(&["sleep", "1000"]), [null.as_fd(); 3], None).unwrap();
             }
         })
         .unwrap();
@@ -117,7 +117,7 @@ pub(crate) fn limits(host: &Host) {
         let (output, errors) = rustix::pipe::pipe().unwrap();
         let (input, go) = rustix::pipe::pipe().unwrap();
         let streams = [input.as_fd(), errors.as_fd(), errors.as_fd()];
-        let pid = sandbox.spawn(&command(&["sh", "-c", script]), streams).unwrap();
+        let pid = sandbox.spawn(&command(&["sh", "-c", script]), streams, None).unwrap();
         sandbox.bind_limits().unwrap();
         rustix::io::write(&go, b"go\n").unwrap();
         assert_ne!(wait(pid), 0);
@@ -150,7 +150,7 @@ pub(crate) fn freeze(host: &Host) {
     std::thread::sleep(Duration::from_millis(30));
     assert_eq!(count(), before);
     let null = fs::File::open("/dev/null").unwrap();
-    assert!(matches!(sandbox.spawn(&command(&["true"]), [null.as_fd(); 3]), Err(Error::Frozen)));
+    assert!(matches!(sandbox.spawn(&command(&["true"]), [null.as_fd(); 3], None), Err(Error::Frozen)));
     sandbox.thaw().unwrap();
     std::thread::sleep(Duration::from_millis(30));
     assert_ne!(count(), before);
@@ -165,7 +165,7 @@ pub(crate) fn times(host: &Host) {
         let sandbox = host.sandbox();
         times[0].push(begin.elapsed());
         let begin = Instant::now();
-        let pid = sandbox.spawn(&command(&["/bin/true"]), [null.as_fd(); 3]).unwrap();
+        let pid = sandbox.spawn(&command(&["/bin/true"]), [null.as_fd(); 3], None).unwrap();
         times[1].push(begin.elapsed());
         wait(pid);
         let begin = Instant::now();

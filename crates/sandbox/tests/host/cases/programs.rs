@@ -29,7 +29,7 @@ pub(crate) fn orphans(host: &Host) {
 pub(crate) fn errors(host: &Host) {
     let sandbox = host.sandbox();
     let null = fs::File::open("/dev/null").unwrap();
-    let fail = |command: &Command| sandbox.spawn(command, [null.as_fd(); 3]).unwrap_err();
+    let fail = |command: &Command| sandbox.spawn(command, [null.as_fd(); 3], None).unwrap_err();
     for (argv, errno) in [("no-such-program", libc::ENOENT), ("/etc/passwd", libc::EACCES), ("/root/x", libc::EACCES)] {
         match fail(&command(&[argv])) {
             Error::Exec { command, source } => {
@@ -67,7 +67,7 @@ pub(crate) fn terminal(host: &Host) {
             "echo hello > /dev/tty; test -t 0 && stty -a | head -1; exec 3<>/dev/ptmx && ls /dev/pts",
         ])
     };
-    let pid = sandbox.spawn(&tty, [user.as_fd(); 3]).unwrap();
+    let pid = sandbox.spawn(&tty, [user.as_fd(); 3], None).unwrap();
     drop(user);
     assert_eq!(wait(pid), 0);
     let (mut text, mut part) = (String::new(), [0; 4096]);
@@ -127,7 +127,8 @@ pub(crate) fn low_descriptors(host: &Host) {
         let null = fs::File::open("/dev/null").unwrap();
         sys::child::become_stdio([writer.as_fd(), null.as_fd(), null.as_fd()]).unwrap();
         let (input, output, errors) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
-        let pid = sandbox.spawn(&command(&["echo", "right"]), [output.as_fd(), input.as_fd(), errors.as_fd()]).unwrap();
+        let pid =
+            sandbox.spawn(&command(&["echo", "right"]), [output.as_fd(), input.as_fd(), errors.as_fd()], None).unwrap();
         wait(pid)
     })
     .unwrap();
