@@ -121,11 +121,15 @@ static void socket_is_a_file(void)
 	bound_socket(false);
 }
 
-static void guard_region(void)
+static void many_guards(void)
 {
-	char *memory = mmap(NULL, 1 << 16, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (memory == MAP_FAILED || madvise(memory + 8192, 8192, 102 /* MADV_GUARD_INSTALL */) != 0)
-		probe_die("MADV_GUARD_INSTALL");
+	const size_t page = 4096, guards = 65531;
+	char *memory = mmap(NULL, guards * 2 * page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (memory == MAP_FAILED)
+		probe_die("mmap");
+	for (size_t n = 0; n < guards; n++)
+		if (madvise(memory + n * 2 * page, page, 102 /* MADV_GUARD_INSTALL */) != 0)
+			probe_die("MADV_GUARD_INSTALL");
 }
 
 static void daemon_process(void)
@@ -321,7 +325,7 @@ static const struct {
 	{"thread_directory", thread_directory}, {"thread_files", thread_files},
 	{"deleted_directory", deleted_directory}, {"replaced_directory", replaced_directory},
 	{"replaced_socket", replaced_socket}, {"socket_is_a_file", socket_is_a_file},
-	{"guard_region", guard_region}, {"daemon", daemon_process}, {"shared_memory", shared_memory},
+	{"many_guards", many_guards}, {"daemon", daemon_process}, {"shared_memory", shared_memory},
 	{"waiting_connection", waiting_connection}, {"message_of_closed", message_of_closed}, {"foreign_owner", foreign_owner},
 	{"inotify_events", inotify_events}, {"inotify_gone", inotify_gone}, {"registered_elsewhere", registered_elsewhere}, {"own_filter", own_filter}, {"thread_filter", thread_filter},
 	{"clone_filter", clone_filter}, {"replaced_program", replaced_program}, {"huge_mapping", huge_mapping},

@@ -12,6 +12,10 @@ pub const THREADS_MAX: usize = 4_096;
 /// Most mappings of a forked program: the kernel's own default (`vm.max_map_count`).
 pub const MAPPINGS_MAX: usize = 65_530;
 
+/// Most runs of guard pages (`MADV_GUARD_INSTALL`) of a forked program: bounds the script, in which each is a step of 96 bytes. As many as mappings,
+/// because they take the place of these.
+pub const GUARDS_MAX: usize = MAPPINGS_MAX;
+
 /// Most descriptors of a forked program: bounds the script.
 pub const DESCRIPTORS_MAX: usize = 4_096;
 

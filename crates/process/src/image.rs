@@ -378,6 +378,9 @@ pub(crate) struct Image {
     pub(crate) added: Added,
     #[serde(skip)]
     pub(crate) extended: ExtendedRegisters,
+    /// Runs of guard pages (`MADV_GUARD_INSTALL`), in order.
+    #[serde(skip)]
+    pub(crate) guards: Vec<Range>,
 }
 
 /// How the extended registers of the threads lie in [`Thread::xsave`] (by default, of states older than version 3: as ptrace showed them), and which more the program may use.

@@ -30,6 +30,8 @@ pub(crate) struct Classified {
     /// What is in files that the zygote cannot map, privately mapped: memory of no file from here on, when it has been
     /// [taken over](crate::still::Still::take_over).
     pub(crate) taken_over: Vec<Range>,
+    /// Runs of guard pages, in order.
+    pub(crate) guards: Vec<Range>,
     /// vDSO and its data pages, by name.
     pub(crate) vdso: Vec<(Vec<u8>, Range)>,
     pub(crate) refusals: Vec<Refusal>,
@@ -113,8 +115,10 @@ pub(crate) fn classify(
         classified.refusals.push(Refusal::TooMany { what: "mappings".into(), found: lines.len(), max });
         return Ok(classified);
     }
-    if let Some(guard) = first_guard(pid, lines)? {
-        classified.refusals.push(Refusal::GuardRegion { address: guard });
+    classified.guards = guards(pid, lines)?;
+    if classified.guards.len() > limits::GUARDS_MAX {
+        let (found, max) = (classified.guards.len(), limits::GUARDS_MAX);
+        classified.refusals.push(Refusal::TooMany { what: "guard regions".into(), found, max });
     }
     for line in lines {
         let mut file = (line.dev, line.inode);
@@ -147,7 +151,8 @@ pub(crate) fn classify(
                     (Sort::SharedFile, _) if is_same => Backing::SharedFile { path, offset, writable: line.may_write },
                     (Sort::PrivateFile, _) if is_same && !is_elsewhere() => Backing::File { path, offset },
                     (Sort::PrivateFile, Some(mapped)) => {
-                        classified.taken_over.extend(part_in_file(line, mapped.size()));
+                        let shown = part_in_file(line, mapped.size());
+                        classified.taken_over.extend(remote::subtract(shown.as_slice(), &classified.guards));
                         file = (0, 0);
                         Backing::Anonymous
                     }
@@ -175,13 +180,12 @@ pub(crate) fn classify(
     Ok(classified)
 }
 
-/// The lowest guard page.
-fn first_guard(pid: i32, lines: &[MapLine]) -> Result<Option<u64>, Error> {
+/// All guard pages.
+fn guards(pid: i32, lines: &[MapLine]) -> Result<Vec<Range>, Error> {
     let path = format!("/proc/{pid}/pagemap");
     let pagemap = fs::File::open(&path).on("open", path)?;
     let all = Range { start: 0, end: lines.last().map_or(0, |line| line.range.end) };
-    let guards = remote::guard_pages(&pagemap, all).of("scan the page map", pid)?;
-    Ok(guards.first().map(|guard| guard.start))
+    remote::guard_pages(&pagemap, all).of("scan the page map", pid)
 }
 
 /// The root directory of a process.

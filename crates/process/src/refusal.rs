@@ -51,10 +51,6 @@ pub enum Refusal {
         "it started processes that live on without it ({pids}): only a single process can be forked; end them first"
     )]
     Daemons { pids: String },
-    #[error(
-        "it has a guard region (MADV_GUARD_INSTALL) at {address:#x}, which cannot be forked yet: use PROT_NONE pages instead"
-    )]
-    GuardRegion { address: u64 },
     #[error("descriptor {fd} is a pipe whose other end is in another process")]
     ForeignPipe { fd: i32 },
     #[error("descriptor {fd} is a socket connected to another process")]

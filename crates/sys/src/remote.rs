@@ -8,6 +8,7 @@ use std::{
         fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
         unix::fs::FileExt,
     },
+    sync::OnceLock,
 };
 
 use serde::{Deserialize, Serialize};
@@ -155,15 +156,21 @@ const PAGE_IS_PFNZERO: u64 = 1 << 5;
 /// Since kernel 6.15; such pages also count as swapped.
 const PAGE_IS_GUARD: u64 = 1 << 8;
 
+/// Makes pages that fault when they are touched, without a mapping of their own (madvise(2), since kernel 6.13).
+pub const MADV_GUARD_INSTALL: i32 = 102;
+/// Makes them empty pages again.
+pub const MADV_GUARD_REMOVE: i32 = 103;
+
 /// The runs of pages in `within` that belong to the process alone (anonymous, in memory or swap, not the shared zero page, no guard), in
 /// order. `pagemap` is `/proc/PID/pagemap`; needs kernel 6.7.
 pub fn private_pages(pagemap: &File, within: Range) -> io::Result<Vec<Range>> {
     // Wanted: not file, not the zero page; and present or swapped.
     let but = |excluded: u64| Wanted { all: 0, none: excluded, any: PAGE_IS_PRESENT | PAGE_IS_SWAPPED };
     match scan_pages(pagemap, within, but(PAGE_IS_FILE | PAGE_IS_PFNZERO | PAGE_IS_GUARD)) {
-        // A kernel that does not know guard pages.
+        // A kernel that cannot tell guard pages from swapped ones.
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-            scan_pages(pagemap, within, but(PAGE_IS_FILE | PAGE_IS_PFNZERO))
+            let pages = scan_pages(pagemap, within, but(PAGE_IS_FILE | PAGE_IS_PFNZERO))?;
+            Ok(subtract(&pages, &guard_pages_by_entry(pagemap, within)?))
         }
         result => result,
     }
@@ -174,12 +181,87 @@ pub fn file_pages(pagemap: &File, within: Range) -> io::Result<Vec<Range>> {
     scan_pages(pagemap, within, Wanted { all: PAGE_IS_FILE | PAGE_IS_PRESENT, none: 0, any: 0 })
 }
 
-/// The guard pages in `within` (`MADV_GUARD_INSTALL`); none on a kernel that does not show them.
+/// The runs of guard pages in `within` ([`MADV_GUARD_INSTALL`]), in order.
 pub fn guard_pages(pagemap: &File, within: Range) -> io::Result<Vec<Range>> {
     match scan_pages(pagemap, within, Wanted { all: PAGE_IS_GUARD, none: 0, any: 0 }) {
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(Vec::new()),
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => guard_pages_by_entry(pagemap, within),
         result => result,
     }
+}
+
+/// The same on kernels that make guard pages and do not name them (6.13 and 6.14): there each has the entry in the page map that a guard page of our
+/// own has. The caller must be one who sees whole entries (`CAP_SYS_ADMIN`).
+fn guard_pages_by_entry(pagemap: &File, within: Range) -> io::Result<Vec<Range>> {
+    let Some(guard) = guard_entry()? else { return Ok(Vec::new()) };
+    let swapped = Wanted { all: PAGE_IS_SWAPPED, none: PAGE_IS_PRESENT, any: 0 };
+    let mut guards: Vec<Range> = Vec::new();
+    for run in scan_pages(pagemap, within, swapped)? {
+        for (n, entry) in raw_entries(pagemap, run)?.iter().enumerate() {
+            let start = run.start + n as u64 * PAGE;
+            match guards.last_mut() {
+                _ if entry & SWAP_ENTRY != guard => {}
+                Some(last) if last.end == start => last.end += PAGE,
+                _ => guards.push(Range { start, end: start + PAGE }),
+            }
+        }
+    }
+    Ok(guards)
+}
+
+/// Of an entry of the page map: that the page is not in memory, and what stands in its place.
+const SWAP_ENTRY: u64 = ((1 << 55) - 1) | 1 << 62;
+
+/// What stands in the place of a guard page; none on a kernel that makes none.
+fn guard_entry() -> io::Result<Option<u64>> {
+    static ENTRY: OnceLock<Option<u64>> = OnceLock::new();
+    match ENTRY.get() {
+        Some(entry) => Ok(*entry),
+        None => {
+            let entry = own_guard_entry()?;
+            Ok(*ENTRY.get_or_init(|| entry))
+        }
+    }
+}
+
+fn own_guard_entry() -> io::Result<Option<u64>> {
+    let (flags, bytes) = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, PAGE as usize);
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let page = unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ, flags, -1, 0) };
+    if page == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the page is this function's own, and nothing looks into it.
+    let installed = unsafe { libc::madvise(page, bytes, MADV_GUARD_INSTALL) } == 0;
+    let start = page.addr() as u64;
+    let read = File::open("/proc/self/pagemap").and_then(|file| raw_entries(&file, Range { start, end: start + PAGE }));
+    // SAFETY: unmaps what was mapped above.
+    unsafe { libc::munmap(page, bytes) };
+    let entry = read?[0] & SWAP_ENTRY;
+    match installed {
+        false => Ok(None),
+        // A type of entry of its own, which nobody sees who may not see frames.
+        true if entry & !(1 << 62) == 0 => Err(io::ErrorKind::PermissionDenied.into()),
+        true => Ok(Some(entry)),
+    }
+}
+
+/// The parts of `a` that are not in `b`; both in order.
+pub fn subtract(a: &[Range], b: &[Range]) -> Vec<Range> {
+    let mut left = Vec::new();
+    for range in a {
+        let mut at = range.start;
+        let from = b.partition_point(|other| other.end <= at);
+        for other in b[from..].iter().take_while(|other| other.start < range.end) {
+            if at < other.start {
+                left.push(Range { start: at, end: other.start });
+            }
+            at = other.end;
+        }
+        if at < range.end {
+            left.push(Range { start: at, end: range.end });
+        }
+    }
+    left
 }
 
 /// Categories that a page must have all of, none of and (unless 0) one of.
@@ -239,10 +321,15 @@ fn scan_pages(pagemap: &File, within: Range, wanted: Wanted) -> io::Result<Vec<R
 pub fn page_entries(pagemap: &File, within: Range) -> io::Result<Vec<u64>> {
     const FRAME_AND_PRESENT: u64 = ((1 << 55) - 1) | 1 << 63;
     const PRESENT: u64 = 1 << 63;
+    let entries = raw_entries(pagemap, within)?;
+    let entries = entries.into_iter().map(|entry| entry & FRAME_AND_PRESENT);
+    Ok(entries.map(|entry| if entry & !PRESENT == 0 { 0 } else { entry }).collect())
+}
+
+fn raw_entries(pagemap: &File, within: Range) -> io::Result<Vec<u64>> {
     let mut bytes = vec![0; ((within.end - within.start) / PAGE * 8) as usize];
     pagemap.read_exact_at(&mut bytes, within.start / PAGE * 8)?;
-    let entry = |word: &[u8; 8]| u64::from_le_bytes(*word) & FRAME_AND_PRESENT;
-    Ok(bytes.as_chunks().0.iter().map(entry).map(|entry| if entry & !PRESENT == 0 { 0 } else { entry }).collect())
+    Ok(bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect())
 }
 
 const PAGE: u64 = 4096;
@@ -312,5 +399,44 @@ mod tests {
             let page = |n: u64| Range { start: start + n * 2 * PAGE, end: start + n * 2 * PAGE + PAGE };
             assert!(found.into_iter().eq((0..count).map(page)), "{count} pages");
         }
+    }
+
+    /// Also by the way that is for kernels which do not name guard pages. It needs root, as whole entries do.
+    #[test]
+    fn guard_pages_are_told_from_all_others() {
+        const PAGES: u64 = 64;
+        let bytes = (PAGES * PAGE) as usize;
+        let is_guard = |n: u64| n % 9 < 2;
+        // SAFETY: as above.
+        let (start, [named, by_entry, private]) = unsafe {
+            let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+            let base = mmap_anonymous(ptr::null_mut(), bytes, protection, flags).unwrap();
+            libc::madvise(base, bytes, libc::MADV_NOHUGEPAGE);
+            (0..PAGES / 2).for_each(|n| base.cast::<u8>().add((n * PAGE) as usize).write(1));
+            for n in (0..PAGES).filter(|n| is_guard(*n)) {
+                assert_eq!(libc::madvise(base.byte_add((n * PAGE) as usize), PAGE as usize, MADV_GUARD_INSTALL), 0);
+            }
+            let start = base.addr() as u64;
+            let (pagemap, all) =
+                (File::open("/proc/self/pagemap").unwrap(), Range { start, end: start + bytes as u64 });
+            let found = [guard_pages(&pagemap, all), guard_pages_by_entry(&pagemap, all), private_pages(&pagemap, all)];
+            munmap(base, bytes).unwrap();
+            (start, found.map(Result::unwrap))
+        };
+        let pages = |runs: &[Range]| -> Vec<u64> {
+            runs.iter().flat_map(|run| (run.start - start) / PAGE..(run.end - start) / PAGE).collect()
+        };
+        let guards: Vec<u64> = (0..PAGES).filter(|n| is_guard(*n)).collect();
+        assert_eq!((pages(&named), pages(&by_entry)), (guards.clone(), guards));
+        assert_eq!(pages(&private), (0..PAGES / 2).filter(|n| !is_guard(*n)).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_subtraction_leaves_what_only_the_first_has() {
+        let range = |start, end| Range { start, end };
+        assert_eq!(
+            subtract(&[range(0, 10), range(20, 30)], &[range(2, 4), range(8, 22)]),
+            [range(0, 2), range(4, 8), range(22, 30)]
+        );
     }
 }

@@ -73,6 +73,7 @@ pub(super) fn complete(
         limits: procfs::limits(pid)?,
         credentials: credentials(pid, &status)?,
         clocks,
+        guards: classified.guards,
         own_affinity: remote::affinity(0).of("read affinity", pid)?,
         session_leader: found.session_leader,
         process_group_leader: found.process_group_leader,

@@ -23,6 +23,7 @@ pub(super) fn check(state: &ProgramState) -> Result<(), &'static str> {
         (ascend(mappings()), "its mappings overlap, or are not whole pages in order"),
         (image.mappings.iter().all(offset_is_sound), "a mapping is beyond the end of all files"),
         (image.dont_fork.iter().all(|range| is_whole(*range)), "memory that is not forked is not whole pages"),
+        (ascend(image.guards.iter().copied()), "its guard pages overlap, or are not whole pages in order"),
         (vdso_is_sound(image), "its vDSO is in no order"),
         (indices_are_sound(image), "it refers to what it does not have"),
         (xstate::is_sound(image), "its extended registers are not those that its format has"),
@@ -167,6 +168,10 @@ mod tests {
         refused("a mapping twice", |state| state.image.mappings.insert(1, state.image.mappings[0].clone()));
         refused("half a page", |state| state.image.mappings[0].range.end -= 1);
         refused("half of the extended registers", |state| state.image.threads[0].xsave.truncate(100));
+        refused("guard pages twice", |state| {
+            let range = state.image.mappings[0].range;
+            state.image.guards = vec![range, range];
+        });
         refused("the kernel's half", |state| state.image.mappings.last_mut().unwrap().range.end = 1 << 63);
         refused("an offset without end", |state| {
             let backing = Backing::File { path: Vec::new(), offset: u64::MAX - 0xfff };

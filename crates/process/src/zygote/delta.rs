@@ -63,6 +63,8 @@ pub(super) fn plan(
         File::open(&path).on("open", path)
     };
     let maps = PageMaps { still: open(capture.still.pid())?, base: open(base.pid)?, capture };
+    let everywhere = Range { start: 0, end: base.lines.last().map_or(0, |line| line.range.end) };
+    let guards = remote::guard_pages(&maps.base, everywhere).of("scan the page map", base.pid)?;
     let pieces: Vec<Piece> = capture.image.mappings.iter().flat_map(|mapping| pieces(mapping, &base.lines)).collect();
     for gone in gone(&pieces, &base.lines) {
         unmap(script, gone);
@@ -78,6 +80,10 @@ pub(super) fn plan(
                 for run in difference.dropped {
                     advise_gone(script, run);
                 }
+                let here = |guards: &[Range]| memory::within(guards, mapping.range);
+                let (before, now) = (here(&guards), here(&capture.image.guards));
+                memory::advise(script, &remote::subtract(&before, &now), remote::MADV_GUARD_REMOVE);
+                memory::advise(&mut after, &remote::subtract(&now, &before), remote::MADV_GUARD_INSTALL);
                 (mapping, difference.changed, difference.all_bytes)
             }
             Piece::New(mapping) => {
@@ -86,7 +92,7 @@ pub(super) fn plan(
                 if !memory::map(arena, script, mapping, !runs.is_empty(), &mut files) {
                     continue;
                 }
-                memory::finish(&mut after, mapping, !runs.is_empty());
+                memory::finish(&mut after, mapping, !runs.is_empty(), &capture.image.guards);
                 let bytes = runs.iter().map(|run| run.end - run.start).sum();
                 (mapping, runs, bytes)
             }
@@ -238,7 +244,7 @@ impl PageMaps<'_> {
             }
         }
         let all_bytes = ours.iter().map(|run| run.end - run.start).sum();
-        Ok(Difference { changed, dropped: subtract(&theirs, &ours), all_bytes })
+        Ok(Difference { changed, dropped: remote::subtract(&theirs, &ours), all_bytes })
     }
 }
 
@@ -247,25 +253,6 @@ fn join(runs: &mut Vec<Range>, next: Range) {
         Some(last) if last.end == next.start => last.end = next.end,
         _ => runs.push(next),
     }
-}
-
-/// The parts of `a` that are not in `b`; both in order.
-fn subtract(a: &[Range], b: &[Range]) -> Vec<Range> {
-    let mut left = Vec::new();
-    for range in a {
-        let mut at = range.start;
-        let from = b.partition_point(|other| other.end <= at);
-        for other in b[from..].iter().take_while(|other| other.start < range.end) {
-            if at < other.start {
-                left.push(Range { start: at, end: other.start });
-            }
-            at = at.max(other.end);
-        }
-        if at < range.end {
-            left.push(Range { start: at, end: range.end });
-        }
-    }
-    left
 }
 
 #[cfg(test)]
@@ -332,13 +319,5 @@ mod tests {
             [("kept", 10, 12), ("new", 12, 15), ("kept", 15, 20), ("new", 20, 28), ("kept", 28, 30)]
         );
         assert_eq!(gone(&pieces, &lines), [range(0, 10), range(30, 40)]);
-    }
-
-    #[test]
-    fn a_subtraction_leaves_what_only_the_first_has() {
-        assert_eq!(
-            subtract(&[range(0, 10), range(20, 30)], &[range(2, 4), range(8, 22)]),
-            [range(0, 2), range(4, 8), range(22, 30)]
-        );
     }
 }

@@ -73,7 +73,7 @@ pub(crate) fn by_fault<'a>(image: &'a Image, pages: &'a [Range]) -> impl Iterato
 }
 
 /// The parts of `runs`, which are in order, that lie in `range`.
-fn within(runs: &[Range], range: Range) -> Vec<Range> {
+pub(super) fn within(runs: &[Range], range: Range) -> Vec<Range> {
     let from = runs.partition_point(|run| run.end <= range.start);
     let overlapping = runs[from..].iter().take_while(|run| run.start < range.end);
     overlapping.map(|run| Range { start: run.start.max(range.start), end: run.end.min(range.end) }).collect()
@@ -116,7 +116,7 @@ pub(super) fn plan(
         {
             collapse(&mut after, &runs);
         }
-        finish(&mut after, mapping, !runs.is_empty());
+        finish(&mut after, mapping, !runs.is_empty(), &image.guards);
         if mapping.protection & READ != 0 { readable.extend(runs) } else { rest.outside.extend(runs) }
     }
     files.close(script);
@@ -205,8 +205,16 @@ fn first_protection(mapping: &Mapping, has_pages: bool) -> u64 {
     if has_pages && mapping.protection & READ != 0 { READ | WRITE } else { mapping.protection }
 }
 
-/// Adds what makes a filled mapping like the program's own.
-pub(super) fn finish(script: &mut Script, mapping: &Mapping, has_pages: bool) {
+/// Adds one advice for each range.
+pub(super) fn advise(script: &mut Script, ranges: &[Range], advice: i32) {
+    for range in ranges {
+        let args = [range.start.into(), (range.end - range.start).into(), advice.into()];
+        script.call(libc::SYS_madvise, args, Check::Success);
+    }
+}
+
+/// Adds what makes a filled mapping like the program's own. `guards` are the guard pages of the whole program.
+pub(super) fn finish(script: &mut Script, mapping: &Mapping, has_pages: bool, guards: &[Range]) {
     let Range { start, end } = mapping.range;
     let (address, length) = (start, end - start);
     if first_protection(mapping, has_pages) != mapping.protection {
@@ -225,6 +233,8 @@ pub(super) fn finish(script: &mut Script, mapping: &Mapping, has_pages: bool) {
     for (_, advice) in advice.into_iter().filter(|(set, _)| *set) {
         script.call(libc::SYS_madvise, [address.into(), length.into(), advice.into()], Check::Success);
     }
+    // Only now: a guard page cannot be joined into a huge one, and a sealed mapping takes none.
+    advise(script, &within(guards, mapping.range), remote::MADV_GUARD_INSTALL);
     if flags.sealed {
         script.call(SYS_MSEAL, [address.into(), length.into(), 0u64.into()], Check::Success);
     }

@@ -31,6 +31,7 @@ const NAMES: &[(i64, &str)] = &[
     (libc::SYS_membarrier, "membarrier"),
     (libc::SYS_memfd_create, "memfd_create"),
     (libc::SYS_mlock, "mlock"),
+    (libc::SYS_mlock2, "mlock2"),
     (libc::SYS_mmap, "mmap"),
     (libc::SYS_mprotect, "mprotect"),
     (libc::SYS_mremap, "mremap"),

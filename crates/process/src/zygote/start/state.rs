@@ -2,11 +2,12 @@
 
 use std::mem::size_of_val;
 
-use sys::ptrace::SignalInfo;
+use sys::{ptrace::SignalInfo, remote};
 
 use crate::{
     image::{Image, PosixTimer, Scheduling, Thread},
     script::{Arena, Arg, Check, Script},
+    zygote::memory,
 };
 
 /// What a process has that never asked for another.
@@ -98,7 +99,15 @@ pub(super) fn memory_attributes(script: &mut Script, image: &Image) {
     for mapping in image.mappings.iter().filter(|mapping| mapping.flags.locked) {
         // A fork unlocks memory.
         let range = mapping.range;
-        script.call(libc::SYS_mlock, [range.start.into(), (range.end - range.start).into()], Check::Success);
+        let (guards, length) = (memory::within(&image.guards, range), range.end - range.start);
+        if !guards.is_empty() {
+            // Locking brings all pages in, and stops at a guard page: only what lies between them is brought in.
+            let args = [range.start.into(), length.into(), u64::from(libc::MLOCK_ONFAULT).into()];
+            script.call(libc::SYS_mlock2, args, Check::Success);
+        }
+        for part in remote::subtract(&[range], &guards) {
+            script.call(libc::SYS_mlock, [part.start.into(), (part.end - part.start).into()], Check::Success);
+        }
     }
     for range in &image.dont_fork {
         let args = [range.start.into(), (range.end - range.start).into(), libc::MADV_DONTFORK.into()];
