@@ -35,6 +35,7 @@ use crate::{
     still::Still,
     stopped::{Stopped, Task},
     threads::{self, Reported, Seen},
+    wall::{self, WallTimers},
     watches::{self, Watched},
 };
 
@@ -150,6 +151,7 @@ fn capture_until(spec: &CaptureSpec, during_pause: Step<'_>, hold: Option<Step<'
     let (threads, pending) = threads(pid, stopped.tasks(), take(&mut found.seen), take(&mut answers.threads))?;
     // After its timers: what remains of them counts from then on, and none may be early by the copy's clocks.
     let clocks = clocks(pid).of("read the clocks", pid)?;
+    found.wall_timers.posix = wall::of_timers(&answers.wall_timers)?;
     let pause = began.elapsed();
     drop(aside);
     // Without a hold it goes on here, and the rest happens behind its back.
@@ -232,6 +234,7 @@ struct Gathered {
     objects: Objects,
     contents: Vec<SharedObject>,
     places: Places,
+    wall_timers: WallTimers,
 }
 
 fn gather(
@@ -252,6 +255,7 @@ fn gather(
     objects.add_mapped(pid, lines)?;
     let mut files = descriptors::read(pid, &spec.streams, &mut objects, watched)?;
     refusals.append(&mut files.refusals);
+    let wall_timers = wall::of_descriptors(pid, &mut files.files, &mut refusals)?;
     let contents = objects.read(&mut refusals)?;
     files.added.objects = objects.statuses(&mut refusals)?;
     refuse(refusals)?;
@@ -263,6 +267,7 @@ fn gather(
         objects,
         contents,
         places,
+        wall_timers: WallTimers { descriptors: wall_timers, posix: Vec::new() },
     })
 }
 

@@ -374,7 +374,7 @@ impl Reader<'_> {
 }
 
 /// `(1, 500)` after `name:` as two numbers.
-fn pair(info: &Fields, name: &str) -> (u64, u64) {
+pub(crate) fn pair(info: &Fields, name: &str) -> (u64, u64) {
     let text = info.get(name).unwrap_or("");
     let mut numbers = text.trim_matches(['(', ')']).split(',').map(|number| number.trim().parse().unwrap_or(0));
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))

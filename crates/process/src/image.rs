@@ -10,7 +10,7 @@ use sys::{
     remote::{Affinity, Range, RobustList},
 };
 
-use crate::xstate;
+use crate::{wall::WallTimers, xstate};
 
 /// Which open file is one of the sandbox's standard streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -381,6 +381,8 @@ pub(crate) struct Image {
     /// Runs of guard pages (`MADV_GUARD_INSTALL`), in order.
     #[serde(skip)]
     pub(crate) guards: Vec<Range>,
+    #[serde(skip)]
+    pub(crate) wall_timers: WallTimers,
 }
 
 /// How the extended registers of the threads lie in [`Thread::xsave`] (by default, of states older than version 3: as ptrace showed them), and which more the program may use.

@@ -38,6 +38,7 @@ mod sockets;
 mod still;
 mod stopped;
 mod threads;
+mod wall;
 mod watches;
 mod write_back;
 mod xstate;

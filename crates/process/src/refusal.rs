@@ -55,6 +55,10 @@ pub enum Refusal {
     ForeignPipe { fd: i32 },
     #[error("descriptor {fd} is a socket connected to another process")]
     ForeignSocket { fd: i32 },
+    #[error(
+        "descriptor {fd} is a timer that was cancelled because the clock was set, which the program has not read yet: try again"
+    )]
+    CancelledTimer { fd: i32 },
     #[error("descriptor {fd} is a terminal")]
     Terminal { fd: i32 },
     #[error("descriptor {fd} is a device: {path}")]

@@ -72,6 +72,7 @@ fn main() -> Result<()> {
     cases.push(differential("jvm-serial", &java));
     cases.push(differential("jvm-default", &java_default));
     cases.push(Case::new("differential::clocks_of_copies_go_on_from_their_capture", clocks));
+    cases.push(Case::new("differential::timers_for_a_time_of_day_keep_it", wall_timers));
     cases.extend(REFUSED.iter().map(|(what, text)| Case::new(format!("refused::{what}"), || refused(what, text))));
     cases.push(Case::new("seccomp_stays_on_in_the_source", filters::outside_of_a_sandbox));
     cases.push(Case::new("a_session_may_have_begun_in_another_pid_namespace", filters::in_a_pid_namespace));
@@ -251,6 +252,12 @@ fn clocks() -> Result<()> {
     const AGES: Ages = Ages { zygote: Duration::from_secs(2), parked: Duration::from_secs(2) };
     let argv = [format!("{PROGRAMS}/clocks"), "--gap-max".into(), (AGES.zygote / 2).as_millis().to_string()];
     on_a_bench(|bench| compare_on(bench, &argv, AGES))
+}
+
+/// Copies of an old zygote, and one that has waited, have timers that are due at the same time of day.
+fn wall_timers() -> Result<()> {
+    const AGES: Ages = Ages { zygote: Duration::from_millis(1_200), parked: Duration::from_millis(1_200) };
+    on_a_bench(|bench| compare_on(bench, &[format!("{PROGRAMS}/wall_timers")], AGES))
 }
 
 /// How a program went on: its output after *ready* and how it ended.

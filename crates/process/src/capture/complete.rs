@@ -74,6 +74,7 @@ pub(super) fn complete(
         credentials: credentials(pid, &status)?,
         clocks,
         guards: classified.guards,
+        wall_timers: found.wall_timers,
         own_affinity: remote::affinity(0).of("read affinity", pid)?,
         session_leader: found.session_leader,
         process_group_leader: found.process_group_leader,

@@ -1,5 +1,7 @@
 //! What runs inside the stopped source: scripts of its own threads, in a mapping that is gone again before they go on.
 
+use std::time::Duration;
+
 use sys::{ptrace, remote::Range, xstate::ARCH_GET_XCOMP_PERM};
 
 use crate::{
@@ -12,6 +14,7 @@ use crate::{
     still::Newborn,
     stopped::{self, Stopped},
     threads::Reported,
+    wall::Armed,
     xstate::{self, Format, Lacking},
 };
 
@@ -30,6 +33,8 @@ pub(super) struct Injection<'a> {
     pub(super) arena: Range,
     /// Where the source has a `syscall` instruction that unmaps the arena again, if that was mapped for this.
     unmapped_by: Option<u64>,
+    /// Without their values.
+    posix_timers: Vec<PosixTimer>,
 }
 
 /// What the main thread's script leaves: where its answers are.
@@ -38,6 +43,9 @@ struct MainPlan {
     posix_timers: Vec<(PosixTimer, u64)>,
     permitted: u64,
 }
+
+/// Of the answers about a POSIX timer: its value, and what the wall clock showed before and after that was read.
+const TIMER_WORDS: u64 = 8;
 
 /// Where a thread's script leaves its answers, and what is known of the thread before.
 struct Place {
@@ -71,6 +79,8 @@ pub(super) struct Answers {
     pub(super) threads: Vec<Reported>,
     pub(super) interval_timers: [[u64; 4]; 3],
     pub(super) posix_timers: Vec<PosixTimer>,
+    /// Those that may wait for a time of day.
+    pub(super) wall_timers: Vec<Armed>,
     /// Components of extended registers that the program may use, one bit each.
     pub(super) permitted: u64,
 }
@@ -86,11 +96,12 @@ impl<'a> Injection<'a> {
     ) -> Result<Self, Error> {
         let main = stopped.tasks()[0].tid;
         let format = Format::here().of("look for extended registers", main)?;
-        let bytes = room(stopped.tasks().len(), format.bytes(), dont_fork.len());
+        let posix_timers = posix_timers(main)?;
+        let bytes = room(stopped.tasks().len(), format.bytes(), dont_fork.len(), posix_timers.len());
         if let Some(arena) = earlier
             && serves(stopped, lines, arena, bytes)?
         {
-            return Ok(Self { stopped, arena, unmapped_by: None });
+            return Ok(Self { stopped, arena, unmapped_by: None, posix_timers });
         }
         let syscall = stopped.syscall(lines)?;
         // Executable where it is never writable, writable where it is never executable: some programs have the kernel insist on that. The
@@ -104,7 +115,7 @@ impl<'a> Injection<'a> {
         let data = [base + PAGE, bytes - PAGE, DATA, 0, 0, 0];
         let is_writable = stopped.step_call(syscall, libc::SYS_mprotect, data)? == 0;
         let arena = Range { start: base, end: base + bytes };
-        let injection = Self { stopped, arena, unmapped_by: Some(syscall) };
+        let injection = Self { stopped, arena, unmapped_by: Some(syscall), posix_timers };
         if !is_writable {
             injection.leave()?;
             return Err(Error::NoRoom { bytes });
@@ -152,7 +163,6 @@ impl<'a> Injection<'a> {
         let mut arena = Arena::new(self.arena.start);
         let count = self.stopped.tasks().len();
         let (mut places, mut scripts) = (Vec::with_capacity(count), Vec::with_capacity(count));
-        let posix_timers = posix_timers(pid)?;
         let format = Format::here().of("look for extended registers", pid)?;
         let mut main = None;
         for (n, task) in self.stopped.tasks().iter().enumerate() {
@@ -172,7 +182,7 @@ impl<'a> Injection<'a> {
             script.call(libc::SYS_prctl, [libc::PR_GET_NAME.into(), name.into()], Check::Ignore);
             let slack = script.call(libc::SYS_prctl, [libc::PR_GET_TIMERSLACK.into()], Check::Ignore);
             if n == 0 {
-                main = Some(plan_main(&mut arena, &mut script, &posix_timers, dont_fork));
+                main = Some(plan_main(&mut arena, &mut script, &self.posix_timers, dont_fork));
             }
             let mark = stopped::end_with_mark(&mut script, self.stopped.mark(), process, thread, frame);
             let script = arena.place(&script);
@@ -215,6 +225,9 @@ impl<'a> Injection<'a> {
         let permitted = word(plan.main.permitted);
         let threads: Vec<Reported> = plan.places.into_iter().map(reported).collect();
         let interval_timers = [0, 32, 64].map(|offset| words(plan.main.interval_timers + offset));
+        let wall_timers =
+            plan.main.posix_timers.iter().filter_map(|(timer, place)| armed(timer, [words(*place), words(place + 32)]));
+        let wall_timers = wall_timers.collect();
         let timer = |(timer, place): (PosixTimer, u64)| {
             let words = words(place);
             let value = TimerValue { interval: (words[0], words[1]), remaining: (words[2], words[3]) };
@@ -222,7 +235,7 @@ impl<'a> Injection<'a> {
             PosixTimer { value, notify_tid: by.map_or(0, |(_, thread)| thread.tid), ..timer }
         };
         let posix_timers = plan.main.posix_timers.into_iter().map(timer).collect();
-        Ok(Answers { threads, interval_timers, posix_timers, permitted })
+        Ok(Answers { threads, interval_timers, posix_timers, wall_timers, permitted })
     }
 
     /// Takes the mapping away again, if it is ours.
@@ -240,11 +253,13 @@ fn extended_registers(tid: i32, format: &Format) -> Result<Vec<u8>, Error> {
         .map_err(|Lacking(components)| Error::Refused(vec![Refusal::ExtendedRegisters { tid, components }]))
 }
 
-/// Arena bytes that the capture of a program needs that has so many threads, of so many bytes of extended registers each, and so many ranges
-/// that it keeps from forks.
-pub(crate) fn room(threads: usize, xsave_bytes: usize, dont_fork: usize) -> u64 {
+/// Arena bytes that the capture of a program needs that has so many threads, of so many bytes of extended registers each, so many ranges
+/// that it keeps from forks, and so many POSIX timers.
+pub(crate) fn room(threads: usize, xsave_bytes: usize, dont_fork: usize, posix_timers: usize) -> u64 {
+    const OP_BYTES: u64 = sys::blob::OP_BYTES as u64;
     let of_thread = xsave_bytes.next_multiple_of(64) as u64 + BYTES_PER_THREAD;
-    let bytes = 8 * PAGE + threads as u64 * of_thread + dont_fork as u64 * 2 * sys::blob::OP_BYTES as u64;
+    let bytes = 8 * PAGE + threads as u64 * of_thread + dont_fork as u64 * 2 * OP_BYTES;
+    let bytes = bytes + posix_timers as u64 * (TIMER_WORDS * 8 + 3 * OP_BYTES);
     bytes.next_multiple_of(PAGE)
 }
 
@@ -279,8 +294,13 @@ fn plan_main(arena: &mut Arena, script: &mut Script, timers: &[PosixTimer], dont
     }
     let mut posix_timers = Vec::new();
     for timer in timers {
-        let place = arena.data(&[0; 32], 8);
+        let place = arena.data(&[0; TIMER_WORDS as usize * 8], 8);
+        let look = |script: &mut Script, at: u64| {
+            script.call(libc::SYS_clock_gettime, [libc::CLOCK_REALTIME.into(), at.into()], Check::Ignore);
+        };
+        look(script, place + 32);
         script.call(libc::SYS_timer_gettime, [timer.id.into(), place.into()], Check::Ignore);
+        look(script, place + 48);
         posix_timers.push((timer.clone(), place));
     }
     // It stays 0 where the kernel does not know the question.
@@ -306,6 +326,15 @@ fn plan_main(arena: &mut Arena, script: &mut Script, timers: &[PosixTimer], dont
     script.try_spawn(libc::SYS_clone, [flags.into(), 0u64.into(), 0u64.into(), 0u64.into(), 0u64.into()], ending);
     advise(script, libc::MADV_DONTFORK);
     MainPlan { interval_timers, posix_timers, permitted }
+}
+
+/// A timer that may wait for a time of day, from the answers about it.
+fn armed(timer: &PosixTimer, [value, clock]: [[u64; 4]; 2]) -> Option<Armed> {
+    let time = |at: &[u64]| Duration::new(at[0], at[1] as u32);
+    let (interval, remaining) = (time(&value[..2]), time(&value[2..]));
+    let (earliest, latest) = (time(&clock[..2]) + remaining, time(&clock[2..]) + remaining);
+    let may_be = timer.clock == libc::CLOCK_REALTIME && remaining != Duration::ZERO && earliest <= latest;
+    may_be.then_some(Armed { id: timer.id, earliest, latest, interval })
 }
 
 /// The program's POSIX timers without their values (`/proc/PID/timers`, proc(5)). Whom they notify is named as it is called here.

@@ -25,6 +25,7 @@ mod tag {
     pub(super) const OBJECTS: u16 = 5;
     pub(super) const REUSED_NUMBERS: u16 = 6;
     pub(super) const GUARDS: u16 = 7;
+    pub(super) const WALL_TIMERS: u16 = 8;
 }
 
 /// The sections of an image.
@@ -37,6 +38,7 @@ pub(super) fn of(image: &Image) -> Result<Vec<Section>, StateError> {
     put(&mut sections, tag::OBJECTS, &image.added.objects)?;
     put(&mut sections, tag::REUSED_NUMBERS, &image.added.reused)?;
     put(&mut sections, tag::GUARDS, &image.guards)?;
+    put(&mut sections, tag::WALL_TIMERS, &image.wall_timers)?;
     Ok(sections)
 }
 
@@ -51,6 +53,7 @@ pub(super) fn apply(sections: Vec<Section>, image: &mut Image) -> Result<(), Sta
             tag::OBJECTS => image.added.objects = get(&bytes)?,
             tag::REUSED_NUMBERS => image.added.reused = get(&bytes)?,
             tag::GUARDS => image.guards = get(&bytes)?,
+            tag::WALL_TIMERS => image.wall_timers = get(&bytes)?,
             unknown => return Err(StateError::Section(unknown)),
         }
     }

@@ -233,7 +233,7 @@ fn branch(capture: &Capture, spec: &BuildSpec<'_>, older: &Zygote, base: &Base) 
 /// Bytes of the whole arena. Copies keep it, and a capture of one of them uses it again: so it has room for that.
 fn room(arena: &Arena, image: &Image) -> u64 {
     let xsave_bytes = image.threads.iter().map(|thread| thread.xsave.len()).max().unwrap_or(0);
-    let capture = inject::room(image.threads.len(), xsave_bytes, image.dont_fork.len());
+    let capture = inject::room(image.threads.len(), xsave_bytes, image.dont_fork.len(), image.posix_timers.len());
     arena.len().next_multiple_of(PAGE).max(capture)
 }
 

@@ -15,6 +15,7 @@ use std::collections::{BTreeSet, HashMap};
 use crate::{
     image::{FileKind, FileLock, Image, LockKind, OpenFile, Stream, TimerValue},
     script::{Arena, Arg, Check, Script},
+    wall::{self, WallTimer},
     zygote::start::Transit,
 };
 
@@ -228,14 +229,19 @@ impl<'a> Builder<'a> {
 
     /// Arms a timer that will have descriptor `number`.
     fn arm(&mut self, number: i32, ticks: u64, value: &TimerValue) {
-        // The kernel shows what remains, also of absolute timers: relative from here on.
-        let TimerValue { interval, mut remaining } = *value;
-        if remaining == (0, 0) && interval != (0, 0) {
+        let TimerValue { interval, remaining } = *value;
+        let (flags, time) = match wall::find(&self.image.wall_timers.descriptors, number) {
+            Some(WallTimer { due, cancels: true, .. }) => {
+                (libc::TFD_TIMER_ABSTIME | libc::TFD_TIMER_CANCEL_ON_SET, *due)
+            }
+            Some(WallTimer { due, .. }) => (libc::TFD_TIMER_ABSTIME, *due),
             // A periodic timer that fired and was not read yet: the kernel goes on counting when it is read.
-            remaining = (0, 1);
-        }
-        let place = self.arena.words(&[interval.0, interval.1, remaining.0, remaining.1]);
-        let args = [number.into(), 0u64.into(), place.into(), 0u64.into()];
+            None if remaining == (0, 0) && interval != (0, 0) => (0, (0, 1)),
+            // The kernel shows what remains, also of times of a clock that goes on in the copy from where it was.
+            None => (0, remaining),
+        };
+        let place = self.arena.words(&[interval.0, interval.1, time.0, time.1]);
+        let args = [number.into(), flags.into(), place.into(), 0u64.into()];
         self.timers.call(libc::SYS_timerfd_settime, args, Check::Success);
         if ticks != 0 {
             let place = self.arena.words(&[ticks]);

@@ -5,8 +5,9 @@ use std::mem::size_of_val;
 use sys::{ptrace::SignalInfo, remote};
 
 use crate::{
-    image::{Image, PosixTimer, Scheduling, Thread},
+    image::{Image, PosixTimer, Scheduling, Thread, TimerValue},
     script::{Arena, Arg, Check, Script},
+    wall::{self, WallTimer},
     zygote::memory,
 };
 
@@ -138,7 +139,7 @@ pub(super) fn timers(arena: &mut Arena, script: &mut Script, image: &Image) {
         Check::Success,
     );
     for timer in &image.posix_timers {
-        posix_timer(arena, script, timer);
+        posix_timer(arena, script, timer, wall::find(&image.wall_timers.posix, timer.id));
     }
     script.call(
         libc::SYS_prctl,
@@ -147,7 +148,7 @@ pub(super) fn timers(arena: &mut Arena, script: &mut Script, image: &Image) {
     );
 }
 
-fn posix_timer(arena: &mut Arena, script: &mut Script, timer: &PosixTimer) {
+fn posix_timer(arena: &mut Arena, script: &mut Script, timer: &PosixTimer, wall: Option<&WallTimer>) {
     let pair = |low: i32, high: i32| u64::from(low as u32) | u64::from(high as u32) << 32;
     // struct sigevent { value, signo, notify, tid, ... } of 64 bytes
     let event = arena.words(&[
@@ -162,9 +163,11 @@ fn posix_timer(arena: &mut Arena, script: &mut Script, timer: &PosixTimer) {
     ]);
     let id = arena.words(&[timer.id as u32 as u64]);
     script.call(libc::SYS_timer_create, [timer.clock.into(), event.into(), id.into()], Check::Success);
-    let value = &timer.value;
-    if value.remaining != (0, 0) {
-        let place = arena.words(&[value.interval.0, value.interval.1, value.remaining.0, value.remaining.1]);
-        script.call(libc::SYS_timer_settime, [timer.id.into(), 0u64.into(), place.into(), 0u64.into()], Check::Success);
+    let TimerValue { interval, remaining } = timer.value;
+    if remaining != (0, 0) {
+        let (flags, time) = wall.map_or((0, remaining), |wall| (libc::TIMER_ABSTIME, wall.due));
+        let place = arena.words(&[interval.0, interval.1, time.0, time.1]);
+        let args = [timer.id.into(), flags.into(), place.into(), 0u64.into()];
+        script.call(libc::SYS_timer_settime, args, Check::Success);
     }
 }
