@@ -16,6 +16,10 @@ pub const MAPPINGS_MAX: usize = 65_530;
 /// because they take the place of these.
 pub const GUARDS_MAX: usize = MAPPINGS_MAX;
 
+/// Most bytes of addresses that the mappings of a checkpointed program may cover which hold memory (256 GiB): a restored process has a bit for
+/// each page of them in a fixed place. Reserved mappings without a page do not count.
+pub const RESTORED_ADDRESS_BYTES_MAX: u64 = 256 << 30;
+
 /// Most descriptors of a forked program: bounds the script.
 pub const DESCRIPTORS_MAX: usize = 4_096;
 

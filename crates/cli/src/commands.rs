@@ -16,6 +16,7 @@ pub(crate) mod ps;
 pub(crate) mod resume;
 pub(crate) mod rm;
 pub(crate) mod run;
+pub(crate) mod self_test;
 pub(crate) mod store;
 pub(crate) mod template;
 pub(crate) mod volume;
@@ -87,6 +88,9 @@ pub(crate) enum Command {
     /// The node's processes of volumes; started by it.
     #[command(hide = true)]
     Volumed(volumed::Args),
+    /// The probes of `doctor --self-test`, in a process of their own.
+    #[command(hide = true)]
+    SelfTest(self_test::Args),
 }
 
 /// Runs a command; Ctrl-C ends every one but those that handle it themselves.
@@ -114,8 +118,8 @@ pub(crate) async fn run(cli: Cli) -> ExitCode {
         Command::Logs(args) => interruptible("", logs::run(args, &client)).await,
         Command::Rm(args) => interruptible("", rm::run(args, &client)).await,
         Command::Bench(command) => interruptible("the private node is removed", bench::run(command)).await,
-        Command::Doctor(args) => doctor::run(&args),
-        Command::Keeper(_) | Command::Guardian(_) | Command::Volumed(_) => {
+        Command::Doctor(args) => doctor::run(&args).await,
+        Command::Keeper(_) | Command::Guardian(_) | Command::Volumed(_) | Command::SelfTest(_) => {
             Err(Failure::Usage("it is started by the node".to_owned()).into())
         }
     };

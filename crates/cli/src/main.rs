@@ -32,6 +32,9 @@ fn main() -> ExitCode {
     if let commands::Command::Volumed(volumed) = &cli.command {
         return commands::volumed::run(volumed, &cli.log);
     }
+    if let commands::Command::SelfTest(self_test) = &cli.command {
+        return commands::self_test::run(self_test, &cli.log);
+    }
     output::start_logging(&cli.log);
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,

@@ -68,6 +68,8 @@ pub enum Error {
     StateInUse(PathBuf),
     #[error("another node listens on {}", .0.display())]
     SocketInUse(PathBuf),
+    #[error("this host fails the self-test: {0}")]
+    SelfTest(String),
     #[error("there is no checkpoint {0}")]
     NoCheckpoint(TemplateName),
     #[error("there is a checkpoint {0} already")]

@@ -17,6 +17,7 @@ pub mod keeper;
 mod keeper_client;
 mod node;
 mod records;
+pub mod self_test;
 mod server;
 mod state;
 

@@ -20,6 +20,8 @@ use crate::{
     error::{Context, Error, Result},
     http,
     node::Node,
+    records,
+    self_test::{Finding, Runner, Scope, Verdict},
 };
 
 /// Runs a node until SIGINT or SIGTERM.
@@ -31,6 +33,7 @@ pub async fn run(config: Config) -> Result<()> {
     // From here on a node that is told to stop leaves orderly, also if it has only just begun.
     let interrupted = interrupted()?;
     let listener = listen(&socket).await?;
+    registers_survive(&config).await?;
     let node = Node::load(config).await?;
     node.serve_peers().await?;
     let stop = watch::Sender::new(false);
@@ -66,6 +69,22 @@ pub async fn run(config: Config) -> Result<()> {
     let _ = fs::remove_file(&node.config().socket);
     let _ = served.await;
     finished.map_err(io::Error::other).doing("run the node")?
+}
+
+/// Forks a program that holds values in all registers that this processor has. Where one is lost, every copy would be wrong now and then.
+async fn registers_survive(config: &Config) -> Result<()> {
+    let group = format!("{}-self-test", records::node_id(&config.state_dir)?);
+    let runner = Runner { dir: config.state_dir.join("self-test"), group, scope: Scope::Registers };
+    nothing_lost(runner.run().await?)
+}
+
+fn nothing_lost(findings: Vec<Finding>) -> Result<()> {
+    match findings.into_iter().find(|finding| finding.verdict == Verdict::Failed) {
+        Some(Finding { probe, found, .. }) => Err(Error::SelfTest(format!(
+            "{probe}: {found}; nothing is started. `pando doctor --self-test` tries all there is"
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// Resolves at the first SIGINT or SIGTERM.
@@ -111,4 +130,22 @@ async fn listen(path: &Path) -> Result<UnixListener> {
     let listener = UnixListener::bind(path).at("listen on", path)?;
     fs::set_permissions(path, Permissions::from_mode(0o600)).at("protect", path)?;
     Ok(listener)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_starts_only_if_no_register_is_lost() {
+        let finding = |verdict, found: &str| Finding {
+            probe: "registers of a copy".to_owned(),
+            verdict,
+            found: found.to_owned(),
+            took_us: 1,
+        };
+        assert!(nothing_lost(vec![finding(Verdict::Ok, "all"), finding(Verdict::Skipped, "none")]).is_ok());
+        let lost = nothing_lost(vec![finding(Verdict::Failed, "the copy has lost zmm3")]).unwrap_err().to_string();
+        assert!(lost.contains("the copy has lost zmm3; nothing is started"), "{lost}");
+    }
 }

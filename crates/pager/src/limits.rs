@@ -28,14 +28,15 @@ pub const PROCESSES_RESERVE: usize = EVENT_THREADS_MAX * LOG_MESSAGES;
 /// Processes of one image, so that one fork bomb does not take the places of other images.
 pub const IMAGE_PROCESSES_MAX: usize = 1024;
 
-/// Registered pages of one process (64 GiB): the bits that say which are missing have a fixed place.
-pub const PAGES_MAX: u64 = 1 << 24;
+/// Registered pages of one process: the bits that say which are missing have a fixed place. A checkpoint with more is refused when it is made.
+pub const PAGES_MAX: u64 = base::limits::RESTORED_ADDRESS_BYTES_MAX / PAGE_BYTES;
 
-/// Spans that the mappings of one process may fall into; beyond it the process is killed. The kernel's own bound is 65,530 mappings.
-pub const SPANS_MAX: usize = 16_384;
+/// Spans that a process may begin with: as many as a captured program may have mappings, so that each checkpoint can be served.
+pub const SPANS_AT_START_MAX: usize = base::limits::MAPPINGS_MAX;
 
-/// Spans that a process may begin with, so that it can still divide them.
-pub const SPANS_AT_START_MAX: usize = SPANS_MAX / 2;
+/// Spans that the mappings of one process may fall into; beyond it the process is killed. Twice what it may begin with, so that it can divide
+/// them: the kernel's own bound is 65,530 mappings.
+pub const SPANS_MAX: usize = 2 * SPANS_AT_START_MAX;
 
 /// Moves whose second event is awaited. One per thread of a program that is inside `mremap` at this moment.
 pub const ECHOES_MAX: usize = 64;

@@ -25,14 +25,23 @@ use std::{
     os::fd::{BorrowedFd, OwnedFd},
 };
 
-use base::frame::{self, FrameError};
+use base::{
+    frame::{self, FrameError},
+    limits::RESTORED_ADDRESS_BYTES_MAX,
+};
 use serde::{Deserialize, Serialize};
-use sys::remote::{self, Range};
+use sys::{
+    remote::{self, Range},
+    uffd::Uffd,
+};
 
 use crate::{
     capture::Capture,
     error::{Context, Error},
     image::{Backing, ClockOffsets, Image, Mapping},
+    refusal::Refusal,
+    script::PAGE,
+    still::Still,
     xstate::{self, Format, Lacking},
     zygote::{self, Zygote},
 };
@@ -185,11 +194,13 @@ pub struct Restored {
 impl ProgramState {
     /// Describes a captured program, whose files are those of the root filesystem `rootfs`.
     pub fn describe(capture: Capture, rootfs: BorrowedFd<'_>) -> Result<Self, Error> {
-        let Capture { image, still, .. } = capture;
+        let Capture { mut image, still, .. } = capture;
         let host = Host::of(&image)?;
         let files = files::identify(&image, rootfs)?;
         let path = format!("/proc/{}/pagemap", still.pid());
         let pagemap = File::open(&path).on("open", path)?;
+        restorable(&image, &pagemap, still.pid())?;
+        image.arguments = arguments(&image, &still, &pagemap)?;
         let mut file_pages = Vec::new();
         for mapping in image.mappings.iter().filter(|mapping| is_of_file(mapping)) {
             for run in remote::private_pages(&pagemap, mapping.range).of("scan the page map", still.pid())? {
@@ -239,9 +250,7 @@ impl ProgramState {
 
     /// The address ranges whose pages are kept beside the state.
     pub fn memory_ranges(&self) -> Vec<(u64, u64)> {
-        let anonymous = |mapping: &&Mapping| mapping.backing == Backing::Anonymous && !mapping.flags.wipe_on_fork;
-        let ranges = self.image.mappings.iter().filter(anonymous);
-        ranges.map(|mapping| (mapping.range.start, mapping.range.end)).collect()
+        zygote::anonymous(&self.image).map(|range| (range.start, range.end)).collect()
     }
 
     /// Of the pages that a checkpoint has, the mappings whose pages arrive by fault, in order.
@@ -263,7 +272,21 @@ impl ProgramState {
             return Err(Error::Unfit(unfit));
         }
         let files: Vec<Range> = self.file_pages.iter().map(Pages::range).collect();
-        zygote::restore(&self.image, spec, &files, &mut |at, bytes| self.read_file_page(at, bytes))
+        let restored = zygote::restore(&self.image, spec, &files, &mut |at, bytes| self.read_file_page(at, bytes))?;
+        self.fill_arguments(restored)
+    }
+
+    /// Before anybody else fills anything: a page that is there already is left alone.
+    fn fill_arguments(&self, restored: Restored) -> Result<Restored, Error> {
+        let Restored { zygote, faults } = restored;
+        let Some(faults) = faults.map(Uffd::from) else { return Ok(Restored { zygote, faults: None }) };
+        for (address, bytes) in &self.image.arguments {
+            for (n, page) in bytes.chunks_exact(PAGE as usize).enumerate() {
+                // Where nothing arrives by fault it is there already.
+                faults.copy(address + n as u64 * PAGE, page).of("fill the arguments of zygote", zygote.facts.pid)?;
+            }
+        }
+        Ok(Restored { zygote, faults: Some(faults.into()) })
     }
 
     fn read_file_page(&self, at: u64, bytes: &mut [u8]) -> Result<(), Error> {
@@ -274,6 +297,35 @@ impl ProgramState {
         bytes.copy_from_slice(&pages.bytes[from..from + bytes.len()]);
         Ok(())
     }
+}
+
+/// The pages of arguments and environment that the program has.
+fn arguments(image: &Image, still: &Still, pagemap: &File) -> Result<Vec<(u64, Vec<u8>)>, Error> {
+    let mut pages = Vec::new();
+    let inside = |range: &Range| zygote::anonymous(image).any(|own| own.start <= range.start && range.end <= own.end);
+    for range in image.layout.arguments().into_iter().filter(inside) {
+        for run in remote::private_pages(pagemap, range).of("scan the page map", still.pid())? {
+            let mut bytes = vec![0; (run.end - run.start) as usize];
+            still.read(run.start, &mut bytes)?;
+            pages.push((run.start, bytes));
+        }
+    }
+    Ok(pages)
+}
+
+/// Refuses what could be captured and never restored: the pager has a bit for each page of the mappings that it serves.
+fn restorable(image: &Image, pagemap: &File, pid: i32) -> Result<(), Error> {
+    let length = |range: &Range| range.end - range.start;
+    let max = RESTORED_ADDRESS_BYTES_MAX;
+    if zygote::anonymous(image).map(|range| length(&range)).sum::<u64>() <= max {
+        return Ok(());
+    }
+    let mut bytes = 0;
+    for range in zygote::anonymous(image) {
+        let pages = remote::private_pages(pagemap, range).of("scan the page map", pid)?;
+        bytes += if pages.is_empty() { 0 } else { length(&range) };
+    }
+    if bytes <= max { Ok(()) } else { Err(Error::Refused(vec![Refusal::TooManyAddresses { bytes, max }])) }
 }
 
 fn is_of_file(mapping: &Mapping) -> bool {

@@ -144,6 +144,30 @@ pub(crate) struct Layout {
     pub(crate) exe: Vec<u8>,
 }
 
+/// Most bytes of arguments or of environment that Linux gives a new program: a quarter of the usual stack limit of 8 MiB.
+const COMMAND_LINE_BYTES_MAX: u64 = 2 << 20;
+
+impl Layout {
+    /// Arguments and environment, as whole pages. A program may say that they are anywhere (`PR_SET_MM_MAP`): of each range no more is taken
+    /// than Linux gives a new program.
+    pub(crate) fn arguments(&self) -> Vec<Range> {
+        const PAGE: u64 = 4096;
+        let [.., arg_start, arg_end, env_start, env_end] = self.fields;
+        let pages = |start: u64, end: u64| Range {
+            start: start & !(PAGE - 1),
+            end: end.min(start.saturating_add(COMMAND_LINE_BYTES_MAX)).next_multiple_of(PAGE),
+        };
+        let (arguments, environment) = (pages(arg_start, arg_end), pages(env_start, env_end));
+        // They usually adjoin, and share a page.
+        let is_one = arguments.start <= environment.start && environment.start <= arguments.end;
+        let ranges = match is_one {
+            true => vec![Range { start: arguments.start, end: arguments.end.max(environment.end) }],
+            false => vec![arguments, environment],
+        };
+        ranges.into_iter().filter(|range| range.start < range.end).collect()
+    }
+}
+
 /// A signal's action: handler, flags, restorer, mask.
 pub(crate) type SignalAction = [u64; 4];
 
@@ -383,6 +407,10 @@ pub(crate) struct Image {
     pub(crate) guards: Vec<Range>,
     #[serde(skip)]
     pub(crate) wall_timers: WallTimers,
+    /// The pages with arguments and environment, of a program whose other pages arrive by fault: `/proc/PID/cmdline` and `environ` are read by
+    /// other processes, and the kernel waits for no page on their behalf. Address and bytes.
+    #[serde(skip)]
+    pub(crate) arguments: Vec<(u64, Vec<u8>)>,
 }
 
 /// How the extended registers of the threads lie in [`Thread::xsave`] (by default, of states older than version 3: as ptrace showed them), and which more the program may use.

@@ -87,6 +87,10 @@ pub enum Refusal {
     InotifyTarget { fd: i32, inode: u64 },
     #[error("{what} holds {bytes} bytes, more than the {max} that a fork carries")]
     TooMuchContent { what: String, bytes: u64, max: u64 },
+    #[error(
+        "its mappings that hold memory cover {bytes} bytes of addresses, more than the {max} of which a checkpoint can be restored: reserve smaller mappings"
+    )]
+    TooManyAddresses { bytes: u64, max: u64 },
     #[error("the mapping at {address:#x} shares {path}, which is not (or no longer) that file in the root filesystem")]
     MappedFile { address: u64, path: String },
     #[error("the mapping at {address:#x} shows device {path}")]

@@ -35,7 +35,7 @@ use sys::{
 
 pub(crate) use build::restore;
 pub use build::{BuildSpec, build};
-pub(crate) use memory::by_fault;
+pub(crate) use memory::{anonymous, by_fault};
 pub use working_set::learn;
 
 use crate::error::{Context, Error};

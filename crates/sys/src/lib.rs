@@ -12,6 +12,7 @@ pub mod mount;
 pub mod namespace;
 pub mod numa;
 pub mod pidfd;
+pub mod probe;
 pub mod ptrace;
 pub mod remote;
 pub mod rest;

@@ -1,32 +1,61 @@
-//! `pando doctor`: what this host can do, and why a process could not be forked.
+//! `pando doctor`: what this host can do, whether copies lose anything on it, and why a process could not be forked.
 
 mod checks;
 
-use std::process::ExitCode;
+use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::{Context, Result};
+use node::self_test::{self, Finding, Runner, Scope};
 use serde::Serialize;
 
 use crate::output;
 use checks::{Check, Verdict};
 
-/// Check what this host can do, what is missing and how to get it; or why a process could not be forked.
+/// Check what this host can do, what is missing and how to get it; or whether copies lose anything here; or why a process could not be forked.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Say why this process could not be forked, instead. It is looked at from outside and not stopped.
-    #[arg(long, value_name = "PID")]
+    #[arg(long, value_name = "PID", conflicts_with = "self_test")]
     process: Option<i32>,
+    /// Fork a small program instead, and compare registers, memory and guard pages; see whether limits hold. Takes less than a second, needs
+    /// root and no node, and leaves nothing.
+    #[arg(long)]
+    self_test: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
 }
 
-/// Exits with 1 if something needed is missing, with 5 if the process could not be forked.
-pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+/// Exits with 1 if something needed is missing or lost, with 5 if the process could not be forked.
+pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
     match args.process {
         Some(pid) => examine(pid, args.json),
+        None if args.self_test => test_host(args.json).await,
         None => host(args.json),
     }
+}
+
+async fn test_host(json: bool) -> Result<ExitCode> {
+    // Not below /tmp, which may be memory: sandboxes have their files on a disk as a node's have.
+    let dir = PathBuf::from(format!("/var/tmp/pando-self-test-{}", std::process::id()));
+    let runner = Runner { dir, group: format!("self-test-{}", std::process::id()), scope: Scope::All };
+    let findings = runner.run().await?;
+    if json {
+        output::json(&findings)?;
+    } else {
+        findings.iter().for_each(print_finding);
+    }
+    let failed = findings.iter().any(|finding| finding.verdict == self_test::Verdict::Failed);
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn print_finding(finding: &Finding) {
+    let verdict = match finding.verdict {
+        self_test::Verdict::Ok => "ok",
+        self_test::Verdict::Skipped => "skipped",
+        self_test::Verdict::Failed => "FAILED",
+    };
+    outln!("{verdict:<8} {:<28} {:<70} {:>6.1} ms", finding.probe, finding.found, finding.took_us as f64 / 1e3);
 }
 
 fn host(json: bool) -> Result<ExitCode> {

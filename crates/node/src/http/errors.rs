@@ -63,6 +63,7 @@ fn place(error: &Error) -> (StatusCode, ErrorCode) {
         | Error::Record { .. }
         | Error::StateInUse(_)
         | Error::SocketInUse(_)
+        | Error::SelfTest(_)
         | Error::Store { .. }
         | Error::Volumes { .. }
         | Error::Sandbox(_) => (StatusCode::INTERNAL_SERVER_ERROR, ErrorCode::Host),
@@ -146,6 +147,7 @@ fn hint(error: &Error) -> Option<String> {
         | Error::Record { .. }
         | Error::StateInUse(_)
         | Error::SocketInUse(_)
+        | Error::SelfTest(_)
         | Error::Sandbox(_) => return None,
     };
     Some(text.to_owned())
@@ -215,6 +217,7 @@ fn details(error: &Error) -> Vec<String> {
         | Error::Record { .. }
         | Error::StateInUse(_)
         | Error::SocketInUse(_)
+        | Error::SelfTest(_)
         | Error::Sandbox(_) => Vec::new(),
     }
 }

@@ -234,11 +234,7 @@ fn build(
     let capture_began = Instant::now();
     let capture = match capture(&spec, job, sandbox) {
         Ok(capture) => capture,
-        Err(process::Error::Refused(refusals)) => {
-            let refusals = refusals.iter().map(|refusal| (refusal.kind(), refusal.to_string())).collect();
-            return Ok((Outcome::Refused { refusals }, Vec::new()));
-        }
-        Err(error) => return Err(error.into()),
+        Err(error) => return refused(error),
     };
     let capture_us = micros(capture_began);
     send(keeper, &Outcome::Captured, &[])?;
@@ -255,12 +251,22 @@ fn build(
     if job.describe {
         // Never on a disk: what the program has in registers and changed pages may be secret.
         let memfd = rustix::fs::memfd_create("pando-state", rustix::fs::MemfdFlags::CLOEXEC)?;
-        let description = ProgramState::describe(capture, rootfs.as_fd())?.encode()?;
+        let description = match ProgramState::describe(capture, rootfs.as_fd()) {
+            Ok(state) => state.encode()?,
+            Err(error) => return refused(error),
+        };
         File::from(memfd.try_clone()?).write_all_at(&description, 0)?;
         descriptors.push(memfd);
     }
     let outcome = Outcome::Built { facts: zygote.facts, pause_us, capture_us, build_us: micros(build_began) };
     Ok((outcome, descriptors))
+}
+
+/// What the program has that cannot be captured is an answer, not a failure.
+fn refused(error: process::Error) -> Performed {
+    let process::Error::Refused(refusals) = error else { return Err(error.into()) };
+    let refusals = refusals.iter().map(|refusal| (refusal.kind(), refusal.to_string())).collect();
+    Ok((Outcome::Refused { refusals }, Vec::new()))
 }
 
 /// Captures the program; its files are copied inside the pause, so that memory and files of the copies are of the same instant.

@@ -80,6 +80,7 @@ pub(super) fn complete(
         process_group_leader: found.process_group_leader,
         vdso: classified.vdso,
         extended: extended_registers(answers.permitted, pid)?,
+        arguments: Vec::new(),
     };
     Ok((image, classified.taken_over))
 }

@@ -26,6 +26,7 @@ mod tag {
     pub(super) const REUSED_NUMBERS: u16 = 6;
     pub(super) const GUARDS: u16 = 7;
     pub(super) const WALL_TIMERS: u16 = 8;
+    pub(super) const ARGUMENTS: u16 = 10;
 }
 
 /// The sections of an image.
@@ -39,6 +40,7 @@ pub(super) fn of(image: &Image) -> Result<Vec<Section>, StateError> {
     put(&mut sections, tag::REUSED_NUMBERS, &image.added.reused)?;
     put(&mut sections, tag::GUARDS, &image.guards)?;
     put(&mut sections, tag::WALL_TIMERS, &image.wall_timers)?;
+    put(&mut sections, tag::ARGUMENTS, &image.arguments)?;
     Ok(sections)
 }
 
@@ -54,6 +56,7 @@ pub(super) fn apply(sections: Vec<Section>, image: &mut Image) -> Result<(), Sta
             tag::REUSED_NUMBERS => image.added.reused = get(&bytes)?,
             tag::GUARDS => image.guards = get(&bytes)?,
             tag::WALL_TIMERS => image.wall_timers = get(&bytes)?,
+            tag::ARGUMENTS => image.arguments = get(&bytes)?,
             unknown => return Err(StateError::Section(unknown)),
         }
     }

@@ -26,6 +26,7 @@ pub(super) fn check(state: &ProgramState) -> Result<(), &'static str> {
         (ascend(image.guards.iter().copied()), "its guard pages overlap, or are not whole pages in order"),
         (vdso_is_sound(image), "its vDSO is in no order"),
         (indices_are_sound(image), "it refers to what it does not have"),
+        (image.arguments.iter().all(is_in_pages), "its arguments are not whole pages"),
         (xstate::is_sound(image), "its extended registers are not those that its format has"),
         (numbers_are_sound(image), "a descriptor has a number that none can have"),
         (runs().all(|(start, bytes)| start.checked_add(bytes).is_some()), "pages of files beyond all addresses"),
@@ -42,6 +43,10 @@ pub(super) fn check(state: &ProgramState) -> Result<(), &'static str> {
 fn is_whole(range: Range) -> bool {
     let whole = |address: u64| address.is_multiple_of(PAGE_BYTES);
     whole(range.start) && whole(range.end) && range.start < range.end && range.end <= ADDRESS_END
+}
+
+fn is_in_pages((address, bytes): &(u64, Vec<u8>)) -> bool {
+    address.checked_add(bytes.len() as u64).is_some_and(|end| is_whole(Range { start: *address, end }))
 }
 
 fn ascend(mut ranges: impl Iterator<Item = Range>) -> bool {

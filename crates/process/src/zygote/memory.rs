@@ -67,9 +67,13 @@ impl<'a> Origin<'a> {
 
 /// The mappings of a checkpoint whose pages arrive by fault: those of no file that have any.
 pub(crate) fn by_fault<'a>(image: &'a Image, pages: &'a [Range]) -> impl Iterator<Item = Range> + 'a {
-    let anonymous = |mapping: &&Mapping| mapping.backing == Backing::Anonymous && !mapping.flags.wipe_on_fork;
-    let has_pages = |mapping: &&Mapping| !within(pages, mapping.range).is_empty();
-    image.mappings.iter().filter(anonymous).filter(has_pages).map(|mapping| mapping.range)
+    anonymous(image).filter(|range| !within(pages, *range).is_empty())
+}
+
+/// The mappings of no file whose pages are kept.
+pub(crate) fn anonymous(image: &Image) -> impl Iterator<Item = Range> {
+    let kept = |mapping: &&Mapping| mapping.backing == Backing::Anonymous && !mapping.flags.wipe_on_fork;
+    image.mappings.iter().filter(kept).map(|mapping| mapping.range)
 }
 
 /// The parts of `runs`, which are in order, that lie in `range`.

@@ -19,6 +19,7 @@ pub(crate) fn cases() -> Vec<Case> {
             "checkpoint::one_of_a_sandbox_that_began_before_its_memory_was_there_holds_only_what_changed",
             || case(early),
         ),
+        Case::new("checkpoint::others_can_read_the_command_line_of_a_restored_program", || case(command_line)),
         Case::new("checkpoint::how_far_it_is_is_told", || case(told)),
         Case::new("checkpoint::a_node_without_the_key_cannot_read_it", || case(wrong_key)),
         Case::new("checkpoint::monotonic_clocks_go_on_from_where_they_were", || case(clocks)),
@@ -493,4 +494,19 @@ fn holds(folder: &Path, needle: &[u8]) -> Result<bool> {
         }
     }
     Ok(false)
+}
+
+/// `ps`, and whoever else looks at a program from outside, must not find zeros where pages have not arrived.
+fn command_line(shared: &Shared, node: &Node) -> Result<()> {
+    let looks = "tr '\\0' ' ' < /proc/2/cmdline; echo; tr '\\0' '\\n' < /proc/2/environ | sort";
+    let id = node.run("geo", 1)?[0].id.to_string();
+    let expected = node.shell(&id, looks)?;
+    ensure!(expected.contains("geo.py --nidx 4") && expected.contains("PATH="), "{expected}");
+    node.ok(&["checkpoint", &id, "--name", "geo-line"])?;
+    elsewhere(shared, |other| {
+        let id = other.run("geo-line", 1)?[0].id.to_string();
+        let found = other.shell(&id, looks)?;
+        ensure!(found == expected, "a restored program shows {found:?} instead of {expected:?}");
+        Ok(())
+    })
 }

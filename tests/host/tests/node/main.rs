@@ -19,6 +19,7 @@ mod commands;
 mod copies;
 mod crash;
 mod disk;
+mod doctor;
 mod failures;
 mod faults;
 mod faults_captured;
@@ -68,6 +69,7 @@ fn main() {
     cases.extend(cancel::cases());
     cases.extend(crash::cases());
     cases.extend(disk::cases());
+    cases.extend(doctor::cases());
     cases.extend(faults::cases());
     cases.extend(faults_s3::cases());
     cases.extend(kills::cases());

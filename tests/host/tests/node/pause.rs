@@ -9,6 +9,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use api::{PausedSandbox, SandboxState};
 use pando_host_tests::{
+    engine::wait_until,
     node::{Answer, Node, Setting},
     runner::Case,
 };
@@ -19,6 +20,8 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("pause::nothing_happens_after_the_kept_instant", || case(nothing_after)),
         Case::new("pause::a_paused_sandbox_says_what_can_be_done_with_it", || case(errors)),
         Case::new("pause::what_cannot_be_paused_is_refused_and_goes_on", || case(refused)),
+        Case::new("pause::as_many_mappings_as_are_captured_are_served", || case(many_ranges)),
+        Case::new("pause::what_no_restore_could_serve_is_refused_before", || case(too_many_addresses)),
         Case::new("pause::removed_it_leaves_nothing", || case(removed)),
         Case::new("pause::it_survives_its_node_and_is_paused_again_and_again", || case(restarts)),
         Case::new("pause::another_node_resumes_it_and_its_own_one_knows", || case(another_node)),
@@ -375,4 +378,42 @@ fn no_store(shared: &Shared, node: &mut Node) -> Result<()> {
     pause(node, &id)?;
     resume(node, &id)?;
     expect_marked(node, &id)
+}
+
+/// More mappings with holes between them than the pager once served (8,192): a pause that freed them could never be resumed.
+fn many_ranges(_: &Shared, node: &mut Node) -> Result<()> {
+    let program = node.program("many_ranges");
+    node.ok(&[
+        "template",
+        "build",
+        "ranges",
+        "--ready-file",
+        "/tmp/ready",
+        "--",
+        &program,
+        "--ready-file",
+        "/tmp/ready",
+    ])?;
+    let id = node.run("ranges", 1)?[0].id.to_string();
+    node.ok(&["pause", &id])?;
+    node.ok(&["resume", &id])?;
+    node.shell(&id, "touch /tmp/go")?;
+    let printed = || node.ok(&["logs", &id]).is_ok_and(|log| log.contains("ranges 9000, wrong 0"));
+    wait_until("the program finds its memory", Duration::from_secs(20), printed)?;
+    node.ok(&["rm", &id]).map(drop)
+}
+
+/// One page of memory in each of five mappings of 60 GiB.
+fn too_many_addresses(_: &Shared, node: &mut Node) -> Result<()> {
+    let script = "import mmap,time\nregions=[mmap.mmap(-1,60<<30,flags=mmap.MAP_PRIVATE|mmap.MAP_ANONYMOUS|0x4000) for _ in range(5)]\n\
+                  for region in regions: region[0]=1\nopen('/tmp/ready','w')\ntime.sleep(1000)";
+    node.ok(&["template", "build", "wide", "--ready-file", "/tmp/ready", "--", "/usr/bin/python3", "-c", script])?;
+    let id = node.run("wide", 1)?[0].id.to_string();
+    for command in [vec!["pause", &id], vec!["checkpoint", &id, "--name", "wide-1"]] {
+        let answer = node.pando(&command)?;
+        ensure!(answer.code == 5 && answer.stderr.contains("reserve smaller mappings"), "{command:?}: {answer}");
+    }
+    // It runs on, and a live fork needs no pager.
+    node.ok(&["fork", &id])?;
+    node.shell(&id, "true").map(drop)
 }
