@@ -112,6 +112,7 @@ impl Program {
             Answer::Allow => self.push(RETURN, ALLOW, Target::Next, Target::Next),
             Answer::Missing => self.push(RETURN, ERRNO | libc::ENOSYS as u32, Target::Next, Target::Next),
             Answer::Refuse => self.push(RETURN, ERRNO | libc::EPERM as u32, Target::Next, Target::Next),
+            Answer::Unsupported => self.push(RETURN, ERRNO | libc::EOPNOTSUPP as u32, Target::Next, Target::Next),
             Answer::NoFamily => self.push(RETURN, ERRNO | libc::EAFNOSUPPORT as u32, Target::Next, Target::Next),
             Answer::Clone => self.bits(CLONE_NAMESPACES),
             Answer::Unshare => self.bits(CLONE_NAMESPACES | CLONE_NEWTIME),
@@ -204,6 +205,7 @@ mod tests {
             let expected = match answer {
                 Answer::Missing => ENOSYS,
                 Answer::Refuse => EPERM,
+                Answer::Unsupported => ERRNO | libc::EOPNOTSUPP as u32,
                 _ => ALLOW,
             };
             assert_eq!(run(&program, ARCH_X86_64, number as u32, [0, 0]), expected, "call {number}");
@@ -255,5 +257,13 @@ mod tests {
         for call in [libc::SYS_bpf, libc::SYS_userfaultfd, libc::SYS_mount, libc::SYS_setns, libc::SYS_keyctl] {
             assert_eq!(table[call as usize], Answer::Refuse, "call {call}");
         }
+        // A copy would be without what these set, so that nothing may set it.
+        for call in
+            [libc::SYS_mbind, libc::SYS_set_mempolicy, libc::SYS_set_mempolicy_home_node, libc::SYS_migrate_pages]
+        {
+            assert_eq!(table[call as usize], Answer::Refuse, "call {call}");
+        }
+        let landlock = table[libc::SYS_landlock_create_ruleset as usize..].iter().take(3);
+        assert!(landlock.eq(&[Answer::Unsupported; 3]));
     }
 }

@@ -14,6 +14,8 @@ pub(super) enum Answer {
     Missing,
     /// EPERM.
     Refuse,
+    /// EOPNOTSUPP: as on a kernel that has it and does not use it.
+    Unsupported,
     /// EAFNOSUPPORT.
     NoFamily,
     /// Allowed without namespace flags.
@@ -30,7 +32,7 @@ pub(super) enum Answer {
 
 impl Answer {
     /// Those that look at an argument first: their tails jump forward to the plain ones.
-    pub(super) const ALL: [Self; 10] = [
+    pub(super) const ALL: [Self; 11] = [
         Self::Clone,
         Self::Unshare,
         Self::Personality,
@@ -40,6 +42,7 @@ impl Answer {
         Self::Allow,
         Self::Missing,
         Self::Refuse,
+        Self::Unsupported,
         Self::NoFamily,
     ];
 }
@@ -52,6 +55,7 @@ pub(super) fn table() -> [Answer; NUMBERS] {
         (ALLOWED, Answer::Allow),
         (NEWER_ALLOWED, Answer::Allow),
         (REFUSED, Answer::Refuse),
+        (LANDLOCK, Answer::Unsupported),
         (&[libc::SYS_clone], Answer::Clone),
         (&[libc::SYS_unshare], Answer::Unshare),
         (&[libc::SYS_personality], Answer::Personality),
@@ -123,10 +127,14 @@ const ALLOWED: &[i64] = &[
     libc::SYS_copy_file_range, libc::SYS_preadv2, libc::SYS_pwritev2, libc::SYS_pkey_mprotect, libc::SYS_pkey_alloc,
     libc::SYS_pkey_free, libc::SYS_statx, libc::SYS_rseq, libc::SYS_pidfd_send_signal, libc::SYS_pidfd_open,
     libc::SYS_close_range, libc::SYS_openat2, libc::SYS_pidfd_getfd, libc::SYS_faccessat2, libc::SYS_process_madvise,
-    libc::SYS_epoll_pwait2, libc::SYS_landlock_create_ruleset, libc::SYS_landlock_add_rule,
-    libc::SYS_landlock_restrict_self, libc::SYS_memfd_secret, libc::SYS_process_mrelease, libc::SYS_futex_waitv,
+    libc::SYS_epoll_pwait2, libc::SYS_memfd_secret, libc::SYS_process_mrelease, libc::SYS_futex_waitv,
     libc::SYS_fchmodat2,
 ];
+
+/// A copy would run without the restrictions that its program gave itself, and the kernel tells nobody of them. What programs do where
+/// Landlock is compiled in and switched off, they do here.
+const LANDLOCK: &[i64] =
+    &[libc::SYS_landlock_create_ruleset, libc::SYS_landlock_add_rule, libc::SYS_landlock_restrict_self];
 
 /// Allowed as well, by number because the libc crate has no name for them yet: cachestat, map_shadow_stack, futex_wake,
 /// futex_wait, futex_requeue, mseal, and the four *xattrat.

@@ -123,14 +123,14 @@ pub(crate) fn privileges(host: &Host) {
 libc = ctypes.CDLL(None, use_errno=True)
 def call(*args):
     ctypes.set_errno(0); libc.syscall(*args); return errno.errorcode.get(ctypes.get_errno())
-print(call(425, 1, 0), call(435, 0, 0), call(321, 0, 0, 0), call(165, 0, 0, 0, 0, 0), call(272, 0x10000000), call(0x40000000 + 39))
+print(call(425, 1, 0), call(435, 0, 0), call(321, 0, 0, 0), call(165, 0, 0, 0, 0, 0), call(272, 0x10000000), call(0x40000000 + 39), call(444, 0, 0, 1), call(446, 0, 0))
 try: socket.socket(40, 1, 0)
 except OSError as e: print(errno.errorcode[e.errno])
 import threading, subprocess, multiprocessing
 t = threading.Thread(target=lambda: None); t.start(); t.join()
 print(subprocess.run(['echo', 'child'], capture_output=True).stdout)";
     let output = run(&sandbox, &["python3", "-c", calls]);
-    assert_eq!(output.text, "ENOSYS ENOSYS EPERM EPERM EPERM ENOSYS\nEAFNOSUPPORT\nb'child\\n'\n");
+    assert_eq!(output.text, "ENOSYS ENOSYS EPERM EPERM EPERM ENOSYS ENOTSUP ENOTSUP\nEAFNOSUPPORT\nb'child\\n'\n");
     destroy(sandbox);
 }
 
