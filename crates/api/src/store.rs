@@ -31,7 +31,7 @@ pub struct StoreStats {
     pub unknown: Tally,
     /// Of manifests and segments, what heads or leases keep; the rest is garbage.
     pub kept: Tally,
-    /// Bytes in this node's cache.
+    /// Bytes in this node's cache, which sandboxes' checkpoints and volumes share.
     pub cache_bytes: u64,
     /// Most bytes in it.
     pub cache_bytes_max: u64,
@@ -132,6 +132,9 @@ pub struct GcRequest {
     /// Spare what was written less than this ago, by the store's own clock; none: the default of an hour.
     #[serde(default)]
     pub grace_ms: Option<u64>,
+    /// Also empty this node's cache of the store.
+    #[serde(default)]
+    pub cache: bool,
 }
 
 /// What a collection found.
@@ -149,6 +152,9 @@ pub struct GcReport {
     pub garbage: Tally,
     /// The keys of that.
     pub garbage_keys: Vec<String>,
+    /// Bytes that the cache had and that are gone, or would be; none if it was not asked for.
+    #[serde(default)]
+    pub cache_bytes: Option<u64>,
 }
 
 /// What rotating the master key has done.

@@ -85,9 +85,28 @@ impl Cache {
         Ok(Arc::new(cache))
     }
 
-    /// Bytes in the cache, as far as this process knows.
-    pub fn bytes(&self) -> u64 {
-        self.found.load(Relaxed) + self.added.load(Relaxed)
+    /// Bytes in the cache, by looking: other processes add to it, too.
+    pub async fn count(self: &Arc<Self>) -> io::Result<u64> {
+        let cache = self.clone();
+        blocking(move || Ok(entries(&cache.root)?.iter().map(|entry| entry.bytes).sum())).await.unwrap_or(Ok(0))
+    }
+
+    /// Removes all that is in it; how many bytes that were. What processes are about to add stays, and so does what they have in memory.
+    pub async fn empty(self: &Arc<Self>) -> io::Result<u64> {
+        let cache = self.clone();
+        blocking(move || cache.remove_all()).await.unwrap_or(Ok(0))
+    }
+
+    fn remove_all(&self) -> io::Result<u64> {
+        let _only = self.evicting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut removed = 0;
+        for entry in entries(&self.root)? {
+            remove(&entry.path)?;
+            removed += entry.bytes;
+        }
+        self.added.store(0, Relaxed);
+        self.found.store(0, Relaxed);
+        Ok(removed)
     }
 
     /// The sealed bytes of `chunk`, unchecked but for their length.
@@ -211,14 +230,20 @@ impl Cache {
                 if bytes <= self.bytes_max / 10 * 9 {
                     break;
                 }
-                match fs::remove_file(&entry.path) {
-                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                    _ => bytes -= entry.bytes,
-                }
+                remove(&entry.path)?;
+                bytes -= entry.bytes;
             }
         }
         self.found.store(bytes, Relaxed);
         Ok(())
+    }
+}
+
+/// Another process may have been faster.
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
     }
 }
 

@@ -39,6 +39,9 @@ pub(crate) struct GcArgs {
     /// is spared in any case; readers may need this time to finish with a checkpoint that was removed under them.
     #[arg(long, value_name = "TIME", value_parser = parse_grace)]
     grace: Option<Duration>,
+    /// Also empty this node's cache of the store, which checkpoints and volumes share. What is read next comes from the store again.
+    #[arg(long)]
+    cache: bool,
     /// Print JSON, with the keys of the objects.
     #[arg(long)]
     json: bool,
@@ -140,7 +143,8 @@ async fn stats(args: &JsonArgs, client: &Client) -> Result<()> {
 
 pub(super) async fn collect(args: &GcArgs, client: &Client) -> Result<()> {
     let grace_ms = args.grace.map(|grace| grace.as_millis() as u64);
-    let report: GcReport = client.post("/store/gc", &GcRequest { dry_run: args.dry_run, grace_ms }).await?;
+    let request = GcRequest { dry_run: args.dry_run, grace_ms, cache: args.cache };
+    let report: GcReport = client.post("/store/gc", &request).await?;
     if args.json {
         return output::json(&report);
     }
@@ -149,6 +153,9 @@ pub(super) async fn collect(args: &GcArgs, client: &Client) -> Result<()> {
     outln!("needed: {}", tally(report.kept));
     if report.leases_ended > 0 {
         outln!("leases that were over: {}", report.leases_ended);
+    }
+    if let Some(bytes) = report.cache_bytes {
+        outln!("cached on this node: {}", output::bytes(bytes));
     }
     Ok(())
 }

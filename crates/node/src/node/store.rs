@@ -28,6 +28,10 @@ impl Node {
         let (heads, store) = (&self.durable.heads, &self.durable.store);
         let stats = gc::stats(heads, store).await.storing("count what is in the store")?;
         let (reads, requests) = (store.counters(), store.objects().counters());
+        let cache_bytes = match store.cache() {
+            Some(cache) => cache.count().await.storing("count what is in the cache")?,
+            None => 0,
+        };
         Ok(StoreStats {
             objects: store.objects().location().to_string(),
             heads: stats.heads,
@@ -37,7 +41,7 @@ impl Node {
             keys: tally(stats.keys),
             unknown: tally(stats.unknown),
             kept: tally(stats.kept),
-            cache_bytes: store.cache().map_or(0, |cache| cache.bytes()),
+            cache_bytes,
             cache_bytes_max: self.config.durable.cache_bytes,
             reads: api::StoreReads {
                 cached: reads.cached,
@@ -84,6 +88,7 @@ impl Node {
         let grace = request.grace_ms.map_or(store::limits::GC_GRACE, Duration::from_millis);
         let collected = gc::collect(&self.durable.heads, &self.durable.store, mode, grace).await;
         let report = collected.storing("collect the store's garbage")?;
+        let cache_bytes = if request.cache { Some(self.empty_cache(mode).await?) } else { None };
         Ok(GcReport {
             dry_run: request.dry_run,
             leases_ended: report.leases_ended,
@@ -91,7 +96,17 @@ impl Node {
             young: tally(report.young),
             garbage: tally(report.garbage),
             garbage_keys: report.garbage_keys,
+            cache_bytes,
         })
+    }
+
+    /// Removes what is cached of the store on this node, for the server, the pager and volumes; how many bytes that were, or would be.
+    async fn empty_cache(&self, mode: Mode) -> Result<u64> {
+        let Some(cache) = self.durable.store.cache() else { return Ok(0) };
+        match mode {
+            Mode::DryRun => cache.count().await.storing("count what is in the cache"),
+            Mode::Remove => cache.empty().await.storing("empty the cache"),
+        }
     }
 
     /// Has the current master key, and no other one, wrap every data key.

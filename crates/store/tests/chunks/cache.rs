@@ -173,8 +173,26 @@ async fn a_smaller_bound_takes_effect_at_the_next_start() {
     store.read_many(&fixture.chunks).await.unwrap();
     store.cache().unwrap().settle().await;
     let bytes_max = 3 * 10_024;
-    assert!(Cache::open(&fixture.cache, bytes_max).unwrap().bytes() <= bytes_max);
+    assert!(Cache::open(&fixture.cache, bytes_max).unwrap().count().await.unwrap() <= bytes_max);
     assert!(bytes_in(&fixture.cache) <= bytes_max);
+}
+
+#[tokio::test]
+async fn what_another_process_has_added_is_counted_and_removed() {
+    let fixture = Fixture::new(10).await;
+    let (reader, other) = (fixture.store(1 << 20), fixture.store(1 << 20));
+    let cache = other.cache().unwrap();
+    assert_eq!(cache.count().await.unwrap(), 0);
+    reader.read_many(&fixture.chunks).await.unwrap();
+    reader.cache().unwrap().settle().await;
+    let bytes = bytes_in(&fixture.cache);
+    assert!(bytes > 0 && cache.count().await.unwrap() == bytes);
+    assert_eq!(cache.empty().await.unwrap(), bytes);
+    assert_eq!((bytes_in(&fixture.cache), cache.count().await.unwrap()), (0, 0));
+    // It goes on.
+    reader.read_many(&fixture.chunks).await.unwrap();
+    reader.cache().unwrap().settle().await;
+    assert_eq!(cache.count().await.unwrap(), bytes);
 }
 
 #[tokio::test]
