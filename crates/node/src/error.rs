@@ -93,8 +93,8 @@ pub enum Error {
     NoHostDirectory { path: String },
     #[error("{path} of the host cannot be used: {reason}")]
     HostPath { path: String, reason: String },
-    #[error("the volume on {path} of the host is in use: somebody works there, or has a file open")]
-    HostBusy { path: String },
+    #[error("the volume on {path} of the host is in use by {}", listed(.users))]
+    HostBusy { path: String, users: Vec<String> },
     #[error("volume {volume} is held by {}, paused", .sandboxes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
     OfPaused { volume: VolumeName, sandboxes: Vec<SandboxId> },
     #[error("the sandbox engine failed")]
@@ -123,6 +123,10 @@ impl fmt::Display for Forked {
 
 /// What the node's functions return.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+fn listed(users: &[String]) -> String {
+    if users.is_empty() { "a process that this node cannot see".to_owned() } else { users.join(", ") }
+}
 
 fn state_text(state: &SandboxState) -> String {
     match state {

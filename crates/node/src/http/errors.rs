@@ -100,7 +100,7 @@ fn hint(error: &Error) -> Option<String> {
         Error::NotMounted { .. } => "`pando volume inspect NAME` shows who holds a volume",
         Error::NoHostDirectory { .. } => "make it first: `mkdir -p DIRECTORY`",
         Error::HostPath { .. } => "name a directory that nothing is mounted on",
-        Error::HostBusy { .. } => "leave the directory, or end what works there: `fuser -vm DIRECTORY` shows it",
+        Error::HostBusy { .. } => "leave the directory, or end what works there or has a file open there",
         Error::OfPaused { .. } => "it could not be resumed without: `pando resume ID`, or `pando rm ID`, first",
         Error::NotPaused { .. } => "`pando ps` shows the states of all sandboxes",
         Error::BeingResumed(_) => "wait until it runs: `pando ps`",

@@ -24,6 +24,8 @@ use crate::{
     records::{self, Durability, HostMountRecord},
 };
 
+mod busy;
+
 const MOUNTS: &str = "/proc/self/mountinfo";
 
 /// How often it is looked whether somebody else has taken one off.
@@ -175,7 +177,7 @@ async fn detach(path: String, flags: UnmountFlags) -> Result<()> {
     let unmount = move || match unmount(&path, flags) {
         // Somebody else has taken it off.
         Ok(()) | Err(Errno::INVAL | Errno::NOENT) => Ok(()),
-        Err(Errno::BUSY) => Err(Error::HostBusy { path }),
+        Err(Errno::BUSY) => Err(Error::HostBusy { users: busy::users(&path), path }),
         Err(errno) => Err(errno).at("unmount", Path::new(&path)),
     };
     tokio::task::spawn_blocking(unmount).await.doing("unmount the volume")?
