@@ -10,6 +10,7 @@ macro_rules! outln {
 mod client;
 mod commands;
 mod exit;
+mod mount_helper;
 mod output;
 mod sandbox_id;
 mod transfer;
@@ -21,7 +22,12 @@ use clap::Parser;
 use commands::Cli;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match mount_helper::wanted(std::env::args_os()) {
+        None => Cli::parse(),
+        Some(Ok(mount_helper::Wanted::Command(words))) => Cli::parse_from(words),
+        Some(Ok(mount_helper::Wanted::Nothing)) => return ExitCode::SUCCESS,
+        Some(Err(failure)) => return exit::report(&failure.into()),
+    };
     // Before any thread exists: these fork.
     if let commands::Command::Keeper(keeper) = &cli.command {
         return commands::keeper::run(keeper, &cli.log);
