@@ -66,16 +66,16 @@ fn place<'a>(directory: INodeNo, name: &'a OsStr) -> Place<'a> {
 
 impl Filesystem for Adapter {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        // Without FUSE_ASYNC_DIO: such a write ends without the kernel dropping what a reader cached meanwhile, which stays stale.
         let mut wanted = InitFlags::FUSE_ASYNC_READ
-            | InitFlags::FUSE_ASYNC_DIO
             | InitFlags::FUSE_BIG_WRITES
             | InitFlags::FUSE_CACHE_SYMLINKS
             | InitFlags::FUSE_DO_READDIRPLUS
+            | InitFlags::FUSE_EXPORT_SUPPORT
             | InitFlags::FUSE_READDIRPLUS_AUTO
             | InitFlags::FUSE_HANDLE_KILLPRIV_V2
             | InitFlags::FUSE_HAS_RESEND
             | InitFlags::FUSE_MAX_PAGES
-            | InitFlags::FUSE_NO_EXPORT_SUPPORT
             | InitFlags::FUSE_PARALLEL_DIROPS;
         wanted |= match self.options.changes_by_itself {
             true => InitFlags::FUSE_AUTO_INVAL_DATA,
@@ -112,7 +112,7 @@ impl Filesystem for Adapter {
 
     fn setattr(
         &self,
-        request: &Request,
+        _: &Request,
         node: INodeNo,
         mode: Option<u32>,
         uid: Option<u32>,
@@ -129,7 +129,7 @@ impl Filesystem for Adapter {
         reply: ReplyAttr,
     ) {
         let set = SetAttributes { mode, uid, gid, size, accessed, modified };
-        replies::attributes(reply, self.crew.work().set_attributes(request, ino(node), &set));
+        replies::attributes(reply, self.crew.work().set_attributes(ino(node), &set));
     }
 
     fn readlink(&self, _: &Request, node: INodeNo, reply: ReplyData) {

@@ -22,6 +22,6 @@ mod warm_up;
 
 pub use self::{
     error::FuseError,
-    mount::{Access, FILESYSTEM, Mount, clone_tree, mount, set_read_ahead},
+    mount::{Access, FILESYSTEM, Mount, clone_tree, keep_writable, mount, set_read_ahead},
     session::{Options, Served},
 };

@@ -5,10 +5,11 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::{
-    fs::{AtFlags, Mode, OFlags, StatxFlags, statx},
+    fs::{Access as Permission, AtFlags, Mode, OFlags, StatxFlags, accessat, statx},
+    io::Errno,
     mount::{
-        FsMountFlags, FsOpenFlags, MountAttrFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_flag,
-        fsconfig_set_string, fsmount, fsopen, open_tree,
+        FsMountFlags, FsOpenFlags, FsPickFlags, MountAttrFlags, OpenTreeFlags, fsconfig_create, fsconfig_reconfigure,
+        fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, fspick, open_tree,
     },
 };
 
@@ -75,6 +76,24 @@ pub fn set_read_ahead(tree: BorrowedFd<'_>) -> Result<(), FuseError> {
     let found = found.doing("find the device of a mount")?;
     let place = format!("/sys/class/bdi/{}:{}/read_ahead_kb", found.stx_dev_major, found.stx_dev_minor);
     std::fs::write(place, (READ_AHEAD_BYTES >> 10).to_string()).doing("set how far is read ahead")
+}
+
+/// Undoes what `mount -o remount,ro` of one mount does to all others; whether there was anything to undo. The one mount stays read-only by a flag of its own.
+///
+/// Such a remount sets the flag of the superblock, too, and FUSE neither refuses that nor tells the server. Asks the kernel only, not who serves.
+pub fn keep_writable(tree: BorrowedFd<'_>) -> Result<bool, FuseError> {
+    // The superblock's flag is looked at before anything of the file; the tree's own mount is never read-only.
+    if accessat(tree, ".", Permission::WRITE_OK, AtFlags::empty()) != Err(Errno::ROFS) {
+        return Ok(false);
+    }
+    make_writable(tree).doing("make a volume writable again that was remounted read-only")?;
+    Ok(true)
+}
+
+fn make_writable(tree: BorrowedFd<'_>) -> rustix::io::Result<()> {
+    let context = fspick(tree, "", FsPickFlags::FSPICK_CLOEXEC | FsPickFlags::FSPICK_EMPTY_PATH)?;
+    fsconfig_set_flag(context.as_fd(), "rw")?;
+    fsconfig_reconfigure(context.as_fd())
 }
 
 /// One more mount of the same superblock, to be attached with `move_mount`.

@@ -11,6 +11,7 @@ mod link;
 pub(crate) mod making;
 mod meter;
 pub(crate) mod opened;
+mod remounts;
 pub(crate) mod table;
 pub(crate) mod work;
 
@@ -95,6 +96,7 @@ async fn serve(table: &Arc<Table>, http: OwnedFd, control: OwnedFd) -> Result<()
     let until = async move { drop(until.wait_for(|stop| *stop).await) };
     let serving = tokio::spawn(async move { axum::serve(listener, router).with_graceful_shutdown(until).await });
     tokio::spawn(control::listen(control, table.clone(), stop.clone()));
+    tokio::spawn(remounts::watch(table.clone()));
     tracing::info!("volumes are served");
     let mut ticks = interval(TICK);
     loop {

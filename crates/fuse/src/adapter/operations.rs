@@ -11,7 +11,7 @@ use super::{LISTED, shared::Shared};
 use crate::convert;
 
 /// Attributes that a request changes.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct SetAttributes {
     pub(super) mode: Option<u32>,
     pub(super) uid: Option<u32>,
@@ -33,9 +33,14 @@ pub(super) fn new_inode<'a>(request: &Request, kind: Kind, mode: u32, target: &'
     New { kind, mode: (mode & 0o7777) as u16, uid: request.uid(), gid: request.gid(), device: 0, target }
 }
 
-/// Capabilities do not come with a request; who is not root is taken to lack CAP_FSETID.
-fn is_ordinary(request: &Request) -> bool {
-    request.uid() != 0
+impl SetAttributes {
+    /// Whether set-user-id and set-group-id bits go. The caller's user does not count: in idmapped mounts the kernel does not tell it.
+    ///
+    /// The kernel asks for a change of nothing where these bits shall go and nothing else: `chown` to nobody, and before a write, `fallocate` or
+    /// `copy_file_range` of a caller without CAP_FSETID. With a new size it says so by a flag that `fuser` hides, so they always go there.
+    fn drops_privileges(&self) -> bool {
+        self.uid.is_some() || self.gid.is_some() || self.size.is_some() || *self == Self::default()
+    }
 }
 
 impl Shared {
@@ -43,6 +48,7 @@ impl Shared {
         if place.name.len() > limits::NAME_BYTES_MAX {
             return Err(Errno::NAMETOOLONG);
         }
+        // Also `.` and `..`: so the kernel asks for an inode of which it has only a handle (FUSE_EXPORT_SUPPORT), and for its parent.
         self.told(self.engine().lookup(place.directory, place.name)?)
     }
 
@@ -62,7 +68,7 @@ impl Shared {
         match self.make(request, place, new_inode(request, Kind::File, mode, b"")) {
             Err(Errno::EXIST) if !flags.contains(OFlags::EXCL) => {
                 let found = self.find(place)?;
-                if flags.contains(OFlags::TRUNC) { self.empty(request, found.ino) } else { Ok(found) }
+                if flags.contains(OFlags::TRUNC) { self.empty(found.ino) } else { Ok(found) }
             }
             made => made,
         }
@@ -97,7 +103,7 @@ impl Shared {
         self.done_once(request, || self.engine().rename(from.directory, from.name, to.directory, to.name, how))
     }
 
-    pub(super) fn set_attributes(&self, request: &Request, ino: Ino, set: &SetAttributes) -> Result<Attributes, Errno> {
+    pub(super) fn set_attributes(&self, ino: Ino, set: &SetAttributes) -> Result<Attributes, Errno> {
         let changes = Changes {
             mode: set.mode.map(|mode| (mode & 0o7777) as u16),
             uid: set.uid,
@@ -105,14 +111,14 @@ impl Shared {
             size: set.size,
             accessed: set.accessed.map(convert::time),
             modified: set.modified.map(convert::time),
-            drop_privileges: set.uid.is_some() || set.gid.is_some() || (set.size.is_some() && is_ordinary(request)),
+            drop_privileges: set.drops_privileges(),
         };
         self.kept(self.engine().change(ino, changes))
     }
 
     /// An open file that shall be empty: the kernel sends this along with the opening.
-    pub(super) fn empty(&self, request: &Request, ino: Ino) -> Result<Attributes, Errno> {
-        self.set_attributes(request, ino, &SetAttributes { size: Some(0), ..SetAttributes::default() })
+    pub(super) fn empty(&self, ino: Ino) -> Result<Attributes, Errno> {
+        self.set_attributes(ino, &SetAttributes { size: Some(0), ..SetAttributes::default() })
     }
 
     pub(super) fn write(&self, ino: Ino, offset: u64, data: &[u8], drop_privileges: bool) -> Result<u32, Errno> {

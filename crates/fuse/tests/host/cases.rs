@@ -1,8 +1,10 @@
 //! All cases, in the order in which they run.
 
 mod adoption;
+mod caches;
 mod files;
 mod mounts;
+mod privileges;
 mod programs;
 
 pub(crate) use mounts::attach;
@@ -18,9 +20,14 @@ pub(crate) const ALL: &[Case] = &[
     ("files: a directory of 20,000 entries is listed whole while it changes", files::big_directory),
     ("files: names, times and special files", files::kinds),
     ("files: permissions are the kernel's, privileges go with writes", files::permissions),
+    ("files: times before 1970 keep their fractions", files::early_times),
+    ("files: handles outlive a mount, and say that a file is gone", files::handles),
     ("files: a volume that is full says so, and df knows", files::full),
     ("files: a copy shares its data", files::copies),
+    ("privileges: each change by an ordinary user takes set-user-id away", privileges::taken_away),
+    ("caches: no way of writing leaves stale pages beside a reader", caches::never_stale),
     ("mounts: a clone is read-only, in another namespace, and the last one ends it", mounts::clones),
+    ("mounts: a remount makes one of them read-only, and no other", mounts::remounts),
     ("mounts: the kernel forgets what others change", mounts::forgets),
     ("mounts: there are about as many threads as are busy, which end with the superblock", mounts::crew),
     ("programs: git", programs::git),

@@ -11,7 +11,7 @@ use fuse::{Served, clone_tree, mount, set_read_ahead};
 use tokio::sync::Mutex as AsyncMutex;
 use volume::{Committer, Engine, Forget, Health, Ino, Volume};
 
-use super::{link::Link, meter::Meter};
+use super::{link::Link, meter::Meter, remounts};
 use crate::{
     Access, BoxError, Options,
     error::chain,
@@ -73,6 +73,7 @@ impl Opened {
             .descriptors(&self.source)
             .ok_or(Failure::Interrupted)?
             .map_err(|error| self.unmountable(error.into()))?;
+        remounts::keep_writable(&self.source, tree.as_fd()).map_err(|error| self.unmountable(error.into()))?;
         let access = match access {
             Access::ReadWrite if self.source.is_current() => fuse::Access::ReadWrite,
             Access::ReadWrite | Access::ReadOnly => fuse::Access::ReadOnly,

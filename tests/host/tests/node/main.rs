@@ -40,6 +40,7 @@ mod store;
 mod twins;
 mod volumes;
 mod volumes_faults;
+mod volumes_host;
 mod volumes_kept;
 mod volumes_mapped;
 mod volumes_states;
@@ -76,6 +77,7 @@ fn main() {
     cases.extend(memory::cases());
     cases.extend(volumes::cases());
     cases.extend(volumes_faults::cases());
+    cases.extend(volumes_host::cases());
     cases.extend(volumes_kept::cases());
     cases.extend(volumes_mapped::cases());
     cases.extend(volumes_states::cases());

@@ -119,7 +119,7 @@ fn shared(node: &Node) -> Result<()> {
     node.ok(&["rm", &one, &two])?;
     ensure!(node.ok(&["volume", "ls"])?.contains("mounted 1"), "sandboxes let go when they are removed");
     let busy = fs::File::open(here.join("d/c"))?;
-    fails(node, &["volume", "unmount", "ws", &here.display().to_string()], 1, "has a file open")?;
+    fails(node, &["volume", "unmount", "ws", &here.display().to_string()], 1, "in use by")?;
     drop(busy);
     node.ok(&["volume", "unmount", "ws", &here.display().to_string()])?;
     ensure!(fs::read_dir(&here)?.next().is_none(), "still mounted");

@@ -257,3 +257,66 @@ assert os.copy_file_range(a, b, 100, 5 << 20, 0) == 0
     place.remount();
     place.shell("cp --reflink=auto a c; cmp a c; test $(stat -c %s b) = 1048576");
 }
+
+/// `fuser` gets the fraction wrong, and `convert::time` puts it right: this fails when `fuser` no longer does and the correction is still there.
+pub(super) fn early_times() {
+    let mut place = Place::new();
+    let program = r"
+import os
+times = {'tenth': (-1, -100_000_000), 'second': (-1_000_000_000, -1_000_000_001), 'old': (-(1 << 60) - 7, -86_400_123_456_789)}
+for name, ns in times.items():
+    if not os.path.exists(name):
+        open(name, 'w'); os.utime(name, ns=ns)
+        f = os.open(name, os.O_RDONLY); os.utime(f, ns=ns); os.close(f)
+    found = os.stat(name); assert (found.st_atime_ns, found.st_mtime_ns) == ns, (name, found)
+";
+    place.python(program);
+    place.remount();
+    place.python(program);
+}
+
+/// What was told of an inode by a mount that is gone: the kernel has nothing but the handle, and asks the server.
+pub(super) fn handles() {
+    const CALLS: &str = r"
+import ctypes, os, struct
+libc = ctypes.CDLL(None, use_errno=True)
+def call(number, *args):
+    done = libc.syscall(number, *args)
+    if done < 0: raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return done
+def handle(path):
+    found, mount = ctypes.create_string_buffer(struct.pack('Ii', 128, 0), 136), ctypes.c_int()
+    call(303, -100, path.encode(), found, ctypes.byref(mount), 0)
+    return found.raw
+def opened(handle, flags=os.O_RDONLY):
+    top = os.open('.', os.O_RDONLY)
+    try: return call(304, top, ctypes.create_string_buffer(handle, 136), flags)
+    finally: os.close(top)
+";
+    let mut place = Place::new();
+    place.python(&format!(
+        "{CALLS}
+os.makedirs('a/b/c'); open('a/b/c/file', 'w').write('data'); open('gone', 'w')
+with open('handles', 'wb') as handles:
+    for path in ['a/b/c/file', 'a/b/c', 'gone', '.']: handles.write(handle(path))
+assert os.read(opened(handle('a/b/c/file')), 9) == b'data'
+"
+    ));
+    place.remount();
+    place.python(&format!(
+        "{CALLS}
+import time
+handles = open('handles', 'rb').read()
+file, directory, gone, top = [handles[at:at + 136] for at in range(0, 4 * 136, 136)]
+assert os.read(opened(file), 9) == b'data'
+assert os.readlink('/proc/self/fd/' + str(opened(directory, os.O_DIRECTORY))) == os.getcwd() + '/a/b/c'
+assert os.listdir(opened(directory, os.O_DIRECTORY)) == ['file'] and os.stat(opened(top)).st_ino == os.stat('.').st_ino
+os.unlink('gone')
+for i in range(500):
+    # The kernel forgets a file some time after its last name has gone.
+    try: os.close(opened(gone)); time.sleep(.01)
+    except OSError as e: assert e.errno == 116, e; break
+else: assert False
+"
+    ));
+}

@@ -10,10 +10,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fuse::{Access, Options, Served, clone_tree, mount};
+use fuse::{Access, Options, Served, clone_tree, keep_writable, mount};
 use rustix::{
     fs::CWD,
-    mount::{MoveMountFlags, UnmountFlags, move_mount, unmount},
+    mount::{
+        FsPickFlags, MoveMountFlags, UnmountFlags, fsconfig_reconfigure, fsconfig_set_flag, fspick, move_mount, unmount,
+    },
 };
 use volume::{Kind, New, ROOT};
 
@@ -39,6 +41,32 @@ pub(super) fn clones() {
     place.attach(place.mounted(), Access::ReadWrite, &place.path());
     unmount(other.path(), UnmountFlags::empty()).unwrap();
     place.unmount();
+}
+
+/// As old versions of mount(8) do it, by one call, and as new ones do, the superblock first.
+pub(super) fn remounts() {
+    let place = Place::new();
+    let (tree, other) = (place.mounted().tree.as_fd(), tempfile::tempdir().unwrap());
+    let write = |at: &Path| fs::write(at.join("file"), "x").map_err(|error| error.kind());
+    let superblock_first = |at: &Path| {
+        let picked = fspick(CWD, at, FsPickFlags::FSPICK_CLOEXEC).unwrap();
+        fsconfig_set_flag(picked.as_fd(), "ro").unwrap();
+        fsconfig_reconfigure(picked.as_fd()).unwrap();
+        sys::mount::set_read_only(fs::File::open(at).unwrap()).unwrap();
+    };
+    let one_call = |at: &Path| place.shell(&format!("mount -o remount,ro {}", at.display()));
+    for remount in [&one_call as &dyn Fn(&Path), &superblock_first] {
+        place.attach(place.mounted(), Access::ReadWrite, other.path());
+        assert!(!keep_writable(tree).unwrap());
+        remount(other.path());
+        assert_eq!(write(&place.path()), Err(ErrorKind::ReadOnlyFilesystem), "what has to be undone");
+        assert!(keep_writable(tree).unwrap() && !keep_writable(tree).unwrap());
+        assert_eq!(write(&place.path()), Ok(()));
+        assert_eq!(write(other.path()), Err(ErrorKind::ReadOnlyFilesystem), "the one that was remounted");
+        place.shell(&format!("mount -o remount,rw {}", other.path().display()));
+        assert_eq!(write(other.path()), Ok(()));
+        unmount(other.path(), UnmountFlags::empty()).unwrap();
+    }
 }
 
 pub(super) fn crew() {
