@@ -34,7 +34,7 @@ pub(super) enum Answer {
 
 impl Answer {
     /// Those that look at an argument first: their tails jump forward to the plain ones.
-    pub(super) const ALL: [Self; 11] = [
+    pub(super) const ALL: [Self; 12] = [
         Self::Clone,
         Self::Unshare,
         Self::Personality,
