@@ -133,9 +133,11 @@ impl<W: AsyncWrite + Unpin> Served<W> {
                 ms = &mut time_is_up => return End::TimeIsUp(ms),
                 Some(frame) = self.frames.recv() => frame,
             };
+            // Before anything is waited for: whatever is given up below, what was taken off the command is on its way to the client.
+            frame.encode(&mut self.client.bytes);
             // A client that does not read keeps the command waiting, but not its end.
             tokio::select! {
-                sent = self.client.put(&frame) => {
+                sent = self.client.flush() => {
                     if sent.is_err() {
                         return End::ClientLeft;
                     }
