@@ -68,7 +68,8 @@ impl PageTarget for Zygote {
         for (n, page) in bytes.chunks(PAGE_BYTES).enumerate() {
             let address = (first + n as u64) * PAGE_BYTES as u64;
             match self.0.copy(address, page)? {
-                Outcome::Done(_) => {}
+                // Arguments and environment are there from the start.
+                Outcome::Done(_) | Outcome::Exists => {}
                 other => return Err(format!("page {address:#x}: {other:?}").into()),
             }
         }
