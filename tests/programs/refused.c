@@ -4,13 +4,18 @@
 #include <linux/filter.h>
 #include <linux/memfd.h>
 #include <linux/seccomp.h>
+#include <mqueue.h>
 #include <sched.h>
 #include <stddef.h>
 #include <sys/epoll.h>
 #include <sys/inotify.h>
 #include <sys/mman.h>
+#include <sys/msg.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/sem.h>
 #include <sys/sendfile.h>
+#include <sys/shm.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
@@ -144,6 +149,92 @@ static void daemon_process(void)
 	siginfo_t ended;
 	if (child < 0 || waitid(P_PID, (id_t)child, &ended, WEXITED) != 0)
 		probe_die("fork");
+}
+
+/// A second process that is no child of this one, and no other process's in the sandbox.
+static void sibling(void)
+{
+	long child = syscall(SYS_clone, CLONE_PARENT | SIGCHLD, 0, 0, 0, 0);
+	if (child < 0)
+		probe_die("CLONE_PARENT");
+	// In a session of its own it looks like a process that was started from outside.
+	while (child == 0 && setsid() != 0)
+		pause();
+	probe_sleep_ms(50);
+}
+
+/// A child that stays, and a descriptor that is refused by itself.
+static void child_and_lease(void)
+{
+	pid_t child = fork();
+	while (child == 0 && prctl(PR_SET_PDEATHSIG, SIGKILL) == 0)
+		pause();
+	lease();
+}
+
+static void *ask_to_be_traced(void *unused)
+{
+	(void)unused;
+	if (ptrace(PTRACE_TRACEME, 0, 0, 0) != 0)
+		probe_die("PTRACE_TRACEME");
+	for (;;)
+		probe_sleep_ms(1000);
+	return NULL;
+}
+
+static void traced(void)
+{
+	if (ptrace(PTRACE_TRACEME, 0, 0, 0) != 0)
+		probe_die("PTRACE_TRACEME");
+}
+
+static void traced_thread(void)
+{
+	probe_thread(ask_to_be_traced, NULL);
+	probe_sleep_ms(100);
+}
+
+static void semaphores(void)
+{
+	if (semget(IPC_PRIVATE, 1, 0600) < 0)
+		probe_die("semget");
+}
+
+static void message_queue(void)
+{
+	if (msgget(IPC_PRIVATE, 0600) < 0)
+		probe_die("msgget");
+}
+
+static void detached_segment(void)
+{
+	if (shmget(IPC_PRIVATE, 4096, 0600) < 0)
+		probe_die("shmget");
+}
+
+static mqd_t posix_queue(void)
+{
+	mqd_t queue = mq_open("/kept", O_CREAT | O_RDWR, 0600, NULL);
+	if (queue == (mqd_t)-1 || mq_send(queue, "x", 1, 0) != 0)
+		probe_die("mq_open");
+	return queue;
+}
+
+static void named_queue(void)
+{
+	mq_close(posix_queue());
+}
+
+static void open_queue(void)
+{
+	posix_queue();
+}
+
+static void nameless_queue(void)
+{
+	posix_queue();
+	if (mq_unlink("/kept") != 0)
+		probe_die("mq_unlink");
 }
 
 static void shared_memory(void)
@@ -329,7 +420,10 @@ static const struct {
 	{"waiting_connection", waiting_connection}, {"message_of_closed", message_of_closed}, {"foreign_owner", foreign_owner},
 	{"inotify_events", inotify_events}, {"inotify_gone", inotify_gone}, {"registered_elsewhere", registered_elsewhere}, {"own_filter", own_filter}, {"thread_filter", thread_filter},
 	{"clone_filter", clone_filter}, {"replaced_program", replaced_program}, {"huge_mapping", huge_mapping},
-	{"huge_memfd", huge_memfd},
+	{"huge_memfd", huge_memfd}, {"sibling", sibling}, {"child_and_lease", child_and_lease}, {"traced", traced},
+	{"traced_thread", traced_thread}, {"semaphores", semaphores}, {"message_queue", message_queue},
+	{"detached_segment", detached_segment}, {"named_queue", named_queue}, {"open_queue", open_queue},
+	{"nameless_queue", nameless_queue},
 };
 
 int main(int argc, char **argv)

@@ -2,6 +2,7 @@
 
 mod complete;
 pub(crate) mod inject;
+mod questions;
 
 use std::{
     fs::File,
@@ -30,6 +31,7 @@ use crate::{
     image::{ClockOffsets, Image, SharedObject, Stream, StreamFile, Thread},
     mappings,
     objects::Objects,
+    others,
     procfs::{self, MapLine},
     refusal::Refusal,
     still::{self, Newborn, Still},
@@ -48,6 +50,9 @@ const START_MAX: Duration = Duration::from_secs(10);
 /// How long a refusal that may pass is waited out.
 const PASS_MAX: Duration = Duration::from_secs(1);
 
+/// How long other processes of the sandbox that are about to end are waited for.
+const OTHERS_END_MAX: Duration = Duration::from_millis(100);
+
 /// The longest wait between two attempts to stop a program in a good place.
 const WAIT_MAX: Duration = Duration::from_millis(128);
 
@@ -64,6 +69,9 @@ pub struct CaptureSpec {
     pub mount_points: Vec<PathBuf>,
     /// Directories where copies find a filesystem like the program's, and the zygote none. The program's file must not be there.
     pub volumes: Vec<PathBuf>,
+    /// Processes that were started in the program's sandbox from outside, as the caller sees them. They are not the program's, and stay where
+    /// they are.
+    pub started: Vec<i32>,
 }
 
 /// An error of what the caller does while the source is stopped.
@@ -97,6 +105,25 @@ struct Steps<'a> {
     afterwards: Afterwards,
 }
 
+impl Steps<'_> {
+    /// The same for one more attempt.
+    fn again(&mut self) -> Steps<'_> {
+        let Self { during_pause, others, hold, afterwards } = self;
+        Steps {
+            during_pause: &mut **during_pause,
+            others: match others {
+                Some(others) => Some(&mut **others),
+                None => None,
+            },
+            hold: match hold {
+                Some(hold) => Some(&mut **hold),
+                None => None,
+            },
+            afterwards: *afterwards,
+        }
+    }
+}
+
 /// A captured program.
 #[derive(Debug)]
 pub struct Capture {
@@ -111,12 +138,18 @@ pub struct Capture {
 /// Why process `pid` could not be forked; empty if it could. Changes nothing and stops nothing, so that a running program may have changed
 /// by the time the answer is read.
 pub fn examine(pid: i32) -> Result<Vec<Refusal>, Error> {
-    let mut refusals = checks::look(pid)?.refusals;
+    let mut refusals = checks::look(pid, None)?.refusals;
+    refusals.extend(parts(pid, &standard_streams(pid))?);
+    Ok(refusals)
+}
+
+/// Why parts of process `pid`, its descriptors and mappings, could not be forked.
+fn parts(pid: i32, streams: &[(StreamFile, Stream)]) -> Result<Vec<Refusal>, Error> {
     let lines = procfs::mappings(pid, "smaps")?;
     let mut objects = Objects::default();
     objects.add_mapped(pid, &lines)?;
     let watched = watches::find(pid)?;
-    refusals.extend(descriptors::read(pid, &standard_streams(pid), &mut objects, &watched)?.refusals);
+    let mut refusals = descriptors::read(pid, streams, &mut objects, &watched)?.refusals;
     refusals.extend(mappings::classify(pid, &lines, &objects.found, &[])?.refusals);
     Ok(refusals)
 }
@@ -155,10 +188,36 @@ pub fn capture_beside(
     capture_until(spec, Steps { during_pause, others: Some(others), hold: None, afterwards })
 }
 
-fn capture_until(spec: &CaptureSpec, steps: Steps<'_>) -> Result<Capture, Error> {
+/// Waits for other processes that are about to end, and finds what else is refused.
+fn capture_until(spec: &CaptureSpec, mut steps: Steps<'_>) -> Result<Capture, Error> {
+    let began = Instant::now();
+    loop {
+        match capture_once(spec, steps.again()) {
+            Err(Error::Refused(refusals))
+                if refusals.iter().all(Refusal::may_end) && began.elapsed() < OTHERS_END_MAX =>
+            {
+                std::thread::sleep(OTHERS_END_MAX / 20);
+            }
+            Err(Error::Refused(refusals)) => return Err(Error::Refused(with_parts(spec, refusals))),
+            captured => return captured,
+        }
+    }
+}
+
+/// A capture ends at the first step that refuses. What the parts of the program are refused for is said with it, as far as they can be read.
+fn with_parts(spec: &CaptureSpec, mut refusals: Vec<Refusal>) -> Vec<Refusal> {
+    for refusal in parts(spec.pid, &spec.streams).unwrap_or_default() {
+        if !refusals.contains(&refusal) {
+            refusals.push(refusal);
+        }
+    }
+    refusals
+}
+
+fn capture_once(spec: &CaptureSpec, steps: Steps<'_>) -> Result<Capture, Error> {
     let Steps { during_pause, others, hold, afterwards } = steps;
     let pid = spec.pid;
-    let checks::Look { refusals, surroundings } = checks::look(pid)?;
+    let checks::Look { refusals, surroundings } = checks::look(pid, Some(&spec.started))?;
     refuse(refusals)?;
     // What takes long comes before the stop and is only confirmed in the pause: a search for files, and `smaps`, for which the kernel walks
     // the whole address space.
@@ -171,6 +230,10 @@ fn capture_until(spec: &CaptureSpec, steps: Steps<'_>) -> Result<Capture, Error>
     let aside = Aside::make_room_for(pid)?;
     let lines = procfs::mappings(pid, "maps")?;
     let flagged = if same_places(&before, &lines) { before } else { procfs::mappings(pid, "smaps")? };
+    // Nothing can be run in such a program.
+    let shadow = flagged.iter().find(|line| line.shadow_stack);
+    refuse(shadow.map(|line| Refusal::ShadowStack { address: line.range.start }).into_iter().collect())?;
+    let locked = mappings::locked(&flagged, spec.earlier_arena);
     let dont_fork: Vec<Range> = flagged.iter().filter(|line| line.flags.dont_fork).map(|line| line.range).collect();
     let earlier = spec.earlier_arena.map(|(start, end)| Range { start, end });
     let advised = mappings::kept_from_forks(&flagged);
@@ -182,11 +245,12 @@ fn capture_until(spec: &CaptureSpec, steps: Steps<'_>) -> Result<Capture, Error>
     };
     // Cloning the still takes as long as all the rest, which goes on beside it.
     let at_once = others.is_none();
-    let outcome = injection.run(pid, &advised, |stopped| at_once.then(|| look(stopped)).transpose());
+    let outcome = injection.run(pid, &flagged, &advised, |stopped| at_once.then(|| look(stopped)).transpose());
     let arena = injection.arena;
     let left = injection.leave();
     let Outcome { newborn, mut answers, found } = outcome?;
     left?;
+    let still_pid = newborn.pid();
     let (mut found, still, frozen) = match found {
         Some(found) => (found, Found::Newborn(newborn), None),
         None => {
@@ -196,6 +260,8 @@ fn capture_until(spec: &CaptureSpec, steps: Steps<'_>) -> Result<Capture, Error>
             (look(&stopped)?, Found::Asked(asked), frozen)
         }
     };
+    let siblings = others::siblings_but(take(&mut found.parentless), still_pid);
+    refuse(siblings.into_iter().chain(take(&mut answers.system_v)).collect())?;
     let (threads, pending) = threads(pid, stopped.tasks(), take(&mut found.seen), take(&mut answers.threads))?;
     // After its timers: what remains of them counts from then on, and none may be early by the copy's clocks.
     let clocks = clocks(pid).of("read the clocks", pid)?;
@@ -211,6 +277,7 @@ fn capture_until(spec: &CaptureSpec, steps: Steps<'_>) -> Result<Capture, Error>
         }
     };
     let (still, asked) = still.ask(arena)?;
+    answers.attributes.locked = locked;
     let known = Known { threads, pending, answers, found, lines, dont_fork, clocks };
     let (image, taken_over) = complete(&still, asked, arena, spec, known)?;
     refuse(covered::refusals(&image, &spec.mount_points))?;
@@ -338,6 +405,7 @@ struct Gathered {
     contents: Vec<SharedObject>,
     places: Places,
     wall_timers: WallTimers,
+    parentless: Vec<others::Process>,
 }
 
 fn gather(
@@ -349,7 +417,8 @@ fn gather(
 ) -> Result<Gathered, Error> {
     let pid = spec.pid;
     // Between the first look and the stop it may have forked.
-    let mut refusals = surroundings.processes_again(stopped.tasks())?;
+    let (mut refusals, parentless) = surroundings.others.again(stopped.tasks())?;
+    refusals.extend(surroundings.message_queues()?);
     refusals.extend(checks::threads_again(pid, stopped.tasks())?);
     let places = surroundings.places(&mut refusals)?;
     let seen = stopped.tasks().iter().map(|task| Seen::read(task.tid, &mut refusals));
@@ -371,6 +440,7 @@ fn gather(
         contents,
         places,
         wall_timers: WallTimers { descriptors: wall_timers, posix: Vec::new() },
+        parentless,
     })
 }
 

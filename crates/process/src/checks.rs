@@ -13,8 +13,10 @@ use base::limits;
 use sys::remote::{self, Shared};
 
 use crate::{
+    descriptors::MQUEUE_MAGIC,
     error::{Context, Error},
     mappings,
+    others::Others,
     procfs::{self, Fields, Stat},
     refusal::Refusal,
     stopped::Task,
@@ -32,12 +34,13 @@ pub(crate) struct Look {
 #[derive(Debug)]
 pub(crate) struct Surroundings {
     pid: i32,
-    /// Its id inside its pid namespace.
-    inner_pid: i32,
     root: OwnedFd,
-    /// Its sandbox's /proc, which lists the sandbox's processes only, however many the machine has. None outside of a sandbox.
-    proc: Option<OwnedFd>,
+    queues: Option<OwnedFd>,
+    pub(crate) others: Others,
 }
+
+/// Most names that are listed in a message.
+const NAMES_MAX: usize = 8;
 
 /// Where copies find working directory and program.
 #[derive(Debug, Default)]
@@ -46,8 +49,8 @@ pub(crate) struct Places {
     pub(crate) exe: Vec<u8>,
 }
 
-/// Looks at process `pid` while it runs.
-pub(crate) fn look(pid: i32) -> Result<Look, Error> {
+/// Looks at process `pid` while it runs. `started`: as [`Others::of`] has it.
+pub(crate) fn look(pid: i32, started: Option<&[i32]>) -> Result<Look, Error> {
     let status = Fields::read(format!("/proc/{pid}/status"))?;
     let mut refusals = Vec::new();
     let tracer = status.number("TracerPid", 10)?;
@@ -68,11 +71,11 @@ pub(crate) fn look(pid: i32) -> Result<Look, Error> {
     refusals.extend(too_many_threads(tasks.len()));
     refusals.extend(threads(pid, &tasks)?);
     let root = mappings::open_root(pid)?;
-    let proc = if ids.len() > 1 { Some(open_proc(pid, root.as_fd())?) } else { None };
-    let inner_pid = ids.last().map_or(pid, |id| *id as i32);
-    let surroundings = Surroundings { pid, inner_pid, root, proc };
-    refusals.extend(children(pid, &tasks)?);
-    refusals.extend(surroundings.daemons()?.0);
+    let others = Others::of(pid, &ids, root.as_fd(), started)?;
+    refusals.extend(others.look(&tasks)?);
+    let queues = open_queues(root.as_fd());
+    let surroundings = Surroundings { pid, root, queues, others };
+    refusals.extend(surroundings.message_queues()?);
     surroundings.places(&mut refusals)?;
     Ok(Look { refusals, surroundings })
 }
@@ -83,6 +86,10 @@ pub(crate) fn nature(pid: i32, status: &Fields) -> Result<Vec<Refusal>, Error> {
     let effective = status.number("CapEff", 16)? | status.number("CapPrm", 16)?;
     if effective != 0 || status.numbers("Uid", 10)?.contains(&0) {
         found.push(Refusal::Privileged { effective });
+    }
+    // Not on every kernel.
+    if status.number("untag_mask", 16).is_ok_and(|mask| mask != u64::MAX) {
+        found.push(Refusal::TaggedAddresses);
     }
     if elf_class(pid) == Some(1) {
         found.push(Refusal::ThirtyTwoBit);
@@ -127,6 +134,10 @@ fn threads(pid: i32, tasks: &[i32]) -> Result<Option<Refusal>, Error> {
 
 fn thread(pid: i32, tid: i32) -> Result<Option<Refusal>, Error> {
     let status = Fields::read(format!("/proc/{pid}/task/{tid}/status"))?;
+    let tracer = status.number("TracerPid", 10)? as i32;
+    if tid != pid && tracer != 0 {
+        return Ok(Some(Refusal::Traced { tracer }));
+    }
     if let Some(own) = own_filters(status.number("Seccomp_filters", 10).unwrap_or(0)) {
         return Ok(Some(own));
     }
@@ -152,51 +163,26 @@ fn unshared(pid: i32, tid: i32) -> Result<Option<Refusal>, Error> {
     Ok(None)
 }
 
-fn open_proc(pid: i32, root: BorrowedFd<'_>) -> Result<OwnedFd, Error> {
-    const PROC_SUPER_MAGIC: u64 = 0x9fa0;
-    match mappings::open_inside(root, b"proc") {
-        Ok(proc) if rustix::fs::fstatfs(&proc).is_ok_and(|found| found.f_type as u64 == PROC_SUPER_MAGIC) => Ok(proc),
-        _ => Err(Error::Unexpected { pid, what: "does not see /proc of its sandbox".into() }),
-    }
+/// The directory of the sandbox's message queues, if it has one.
+fn open_queues(root: BorrowedFd<'_>) -> Option<OwnedFd> {
+    let queues = mappings::open_inside(root, b"dev/mqueue").ok()?;
+    rustix::fs::fstatfs(&queues).is_ok_and(|found| found.f_type as u64 == MQUEUE_MAGIC).then_some(queues)
 }
 
 impl Surroundings {
-    /// Processes that the program has started since the first look. The still that is being cloned is none: it has no parent in the sandbox.
-    pub(crate) fn processes_again(&self, tasks: &[Task]) -> Result<Vec<Refusal>, Error> {
-        let tasks: Vec<i32> = tasks.iter().map(|task| task.tid).collect();
-        if self.proc.is_none() {
-            return Ok(children(self.pid, &tasks)?.into_iter().collect());
+    /// Message queues with a name, which live as long as the sandbox.
+    pub(crate) fn message_queues(&self) -> Result<Option<Refusal>, Error> {
+        // The kernel's DIRENT_SIZE, of "." and "..".
+        const EMPTY_BYTES: i64 = 40;
+        let Some(queues) = &self.queues else { return Ok(None) };
+        if rustix::fs::fstat(queues).of("look for message queues of", self.pid)?.st_size == EMPTY_BYTES {
+            return Ok(None);
         }
-        let (daemons, has_children) = self.daemons()?;
-        let children = if has_children { children(self.pid, &tasks)? } else { None };
-        Ok(children.into_iter().chain(daemons).collect())
-    }
-
-    /// Processes that the program left to its sandbox's init, as `pid name`; pids as in the sandbox. A copy would not have them. What was
-    /// started in the sandbox from outside has no parent inside. Beside it, whether there are children of the program itself.
-    fn daemons(&self) -> Result<(Option<Refusal>, bool), Error> {
-        const INIT: i32 = 1;
-        let Some(proc) = &self.proc else { return Ok((None, false)) };
-        let proc = format!("/proc/self/fd/{}", proc.as_raw_fd());
-        let (mut found, mut has_children) = (Vec::new(), false);
-        for inner in procfs::numbers(&proc)? {
-            if inner == INIT || inner == self.inner_pid {
-                continue;
-            }
-            let status = match Fields::read(format!("{proc}/{inner}/status")) {
-                Err(error) if procfs::is_gone(&error) => continue,
-                status => status?,
-            };
-            let parent = status.number("PPid", 10)? as i32;
-            has_children |= parent == self.inner_pid;
-            // A zombie is about to be reaped.
-            let alive = !status.get("State").is_some_and(|state| state.starts_with(['Z', 'X']));
-            if alive && parent == INIT {
-                found.push(format!("{inner} {}", status.get("Name").unwrap_or_default()));
-            }
-        }
-        let pids = found.join(", ");
-        Ok(((!found.is_empty()).then_some(Refusal::Daemons { pids }), has_children))
+        let path = format!("/proc/self/fd/{}", queues.as_raw_fd());
+        let entries = fs::read_dir(&path).on("list", "/dev/mqueue")?;
+        let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+        let names: Vec<String> = names.take(NAMES_MAX).collect();
+        Ok((!names.is_empty()).then(|| Refusal::MessageQueues { names: names.join(", ") }))
     }
 
     /// Working directory and program file must be where their paths say: copies open them there.
@@ -234,23 +220,6 @@ fn is_at(root: BorrowedFd<'_>, path: &[u8], is: &fs::Metadata) -> bool {
         changes == (named.st_size, named.st_mtime, named.st_mtime_nsec as i64)
     };
     path.starts_with(b"/") && same
-}
-
-/// Children of all threads, as `pid name`.
-fn children(pid: i32, tasks: &[i32]) -> Result<Option<Refusal>, Error> {
-    let mut found = Vec::new();
-    for tid in tasks {
-        // A thread may end between the two reads; it then has no children.
-        let children = match procfs::children(pid, *tid) {
-            Err(error) if procfs::is_gone(&error) => continue,
-            children => children?,
-        };
-        for child in children {
-            let name = procfs::read(&format!("/proc/{child}/comm")).unwrap_or_default();
-            found.push(format!("{child} {}", String::from_utf8_lossy(&name).trim_end()));
-        }
-    }
-    Ok((!found.is_empty()).then(|| Refusal::Children { pids: found.join(", ") }))
 }
 
 /// The class byte of the program's ELF header: 1 is 32-bit.

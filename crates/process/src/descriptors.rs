@@ -35,6 +35,7 @@ const DEVICES: &[&[u8]] = &[b"/dev/null", b"/dev/zero", b"/dev/full", b"/dev/ran
 
 /// Of `statfs`.
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
+pub(crate) const MQUEUE_MAGIC: u64 = 0x1980_0202;
 
 /// The open files of a process.
 #[derive(Debug, Default)]
@@ -231,8 +232,12 @@ impl Reader<'_> {
         if link.starts_with(b"/memfd:") || (status.is_file() && gone::is_file_gone(self.pid, listed, &status)) {
             let path = format!("/proc/{}/fd/{fd}", self.pid);
             let file = objects::open(&path).on("open", path)?;
-            if rustix::fs::fstatfs(&file).of("read the descriptors", self.pid)?.f_type as u64 == HUGETLBFS_MAGIC {
-                return Ok(Err(Refusal::UnknownDescriptor { fd, what: "a memfd of huge pages".into() }));
+            match rustix::fs::fstatfs(&file).of("read the descriptors", self.pid)?.f_type as u64 {
+                HUGETLBFS_MAGIC => {
+                    return Ok(Err(Refusal::UnknownDescriptor { fd, what: "a memfd of huge pages".into() }));
+                }
+                MQUEUE_MAGIC => return Ok(Err(Refusal::message_queue(fd, link))),
+                _ => {}
             }
             let object = self.objects.add_file(file, link)?;
             return Ok(Ok(FileKind::Memfd { object, offset: listed.offset }));
@@ -357,7 +362,12 @@ impl Reader<'_> {
             return Ok(Err(Refusal::DeletedFile { fd, path }));
         }
         if !gone::is_named(self.pid, &listed.link, status) {
-            return Ok(Err(Refusal::ReplacedFile { fd, path }));
+            // The name of a message queue is no path.
+            let file = format!("/proc/{}/fd/{fd}", self.pid);
+            return Ok(Err(match rustix::fs::statfs(&file) {
+                Ok(found) if found.f_type as u64 == MQUEUE_MAGIC => Refusal::message_queue(fd, &listed.link),
+                _ => Refusal::ReplacedFile { fd, path },
+            }));
         }
         if listed.flags & libc::O_PATH != 0 {
             return Ok(Ok(FileKind::Path { path: listed.link.clone(), offset: 0 }));

@@ -1,8 +1,12 @@
 //! The image: everything about a program that a copy must have, as data. Memory stays in the still.
 
 mod added;
+mod attributes;
 
 pub(crate) use added::{Added, Message, ObjectStatus, Reused, SignalOwner, SocketName, SocketOption, SocketState};
+pub(crate) use attributes::{
+    Attributes, Locked, MACHINE_CHECK_DEFAULT, ProcessAttributes, SPECULATION_CONTROLS, ThreadAttributes,
+};
 use serde::{Deserialize, Serialize};
 pub(crate) use sys::namespace::ClockOffsets;
 use sys::{
@@ -60,6 +64,9 @@ pub(crate) struct Thread {
     pub(crate) scheduling: Scheduling,
     #[serde(with = "signals")]
     pub(crate) pending: Vec<SignalInfo>,
+    /// `checkpoint::sections` has it.
+    #[serde(skip)]
+    pub(crate) attributes: ThreadAttributes,
 }
 
 /// How a thread is scheduled.
@@ -99,8 +106,12 @@ pub(crate) struct MappingFlags {
     pub(crate) mergeable: bool,
     pub(crate) sequential: bool,
     pub(crate) random: bool,
+    /// Of a source only, and of what is locked by it: a still has none. See [`ProcessAttributes::locked`].
     pub(crate) locked: bool,
     pub(crate) sealed: bool,
+    /// `MAP_DROPPABLE`. `checkpoint::sections` has it.
+    #[serde(skip)]
+    pub(crate) droppable: bool,
 }
 
 /// One mapping.
@@ -113,6 +124,9 @@ pub(crate) struct Mapping {
     pub(crate) backing: Backing,
     /// Device and inode of the mapped file, as the kernel lists them; 0 without one.
     pub(crate) file: (u64, u64),
+    /// Of anonymous memory that has one (`PR_SET_VMA_ANON_NAME`). `checkpoint::sections` has it.
+    #[serde(skip)]
+    pub(crate) name: Vec<u8>,
 }
 
 impl Mapping {
@@ -411,6 +425,8 @@ pub(crate) struct Image {
     /// other processes, and the kernel waits for no page on their behalf. Address and bytes.
     #[serde(skip)]
     pub(crate) arguments: Vec<(u64, Vec<u8>)>,
+    #[serde(skip)]
+    pub(crate) attributes: ProcessAttributes,
 }
 
 /// How the extended registers of the threads lie in [`Thread::xsave`] (by default, of states older than version 3: as ptrace showed them), and which more the program may use.

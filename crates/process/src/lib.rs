@@ -26,6 +26,7 @@ mod listed;
 mod mappings;
 mod objects;
 mod options;
+mod others;
 mod owners;
 mod procfs;
 mod refusal;

@@ -16,7 +16,7 @@ use sys::remote::{self, Range};
 
 use crate::{
     error::{Context, Error},
-    image::{Backing, Mapping},
+    image::{Backing, Locked, Mapping},
     objects::Identity,
     procfs::MapLine,
     refusal::Refusal,
@@ -46,6 +46,13 @@ pub(crate) fn kept_from_forks(lines: &[MapLine]) -> Vec<Range> {
     runs.map(|run| Range { start: run[0].range.start, end: run[run.len() - 1].range.end }).collect()
 }
 
+/// Locked memory, but for the arena that an earlier start has left.
+pub(crate) fn locked(lines: &[MapLine], arena: Option<(u64, u64)>) -> Vec<Locked> {
+    let arena = arena.map_or(Range { start: 0, end: 0 }, |(start, end)| Range { start, end });
+    let locked = lines.iter().filter(|line| line.flags.locked).flat_map(|line| line.clone().without(arena));
+    locked.map(|line| Locked { range: line.range, on_fault: line.locked_on_fault }).collect()
+}
+
 /// What a line maps, apart from the details of files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sort {
@@ -63,6 +70,9 @@ pub(crate) fn sort(line: &MapLine) -> Result<Sort, Refusal> {
     let path = || String::from_utf8_lossy(&line.path).into_owned();
     if line.protection_key != 0 {
         return Err(Refusal::ProtectionKey { address, key: line.protection_key });
+    }
+    if line.shadow_stack {
+        return Err(Refusal::ShadowStack { address });
     }
     if line.huge_tlb {
         return Err(Refusal::HugeTlb { address });
@@ -168,6 +178,7 @@ pub(crate) fn classify(
             range: line.range,
             protection: line.protection,
             flags: line.flags,
+            name: name_of(line).to_vec(),
             backing,
             file,
         });
@@ -178,6 +189,11 @@ pub(crate) fn classify(
         classified.refusals.push(Refusal::TooMuchContent { what, bytes, max: limits::TAKEN_OVER_BYTES_MAX });
     }
     Ok(classified)
+}
+
+/// What anonymous memory is called, `NAME` of `[anon:NAME]`; nothing if it has no name.
+pub(crate) fn name_of(line: &MapLine) -> &[u8] {
+    line.path.strip_prefix(b"[anon:").and_then(|name| name.strip_suffix(b"]")).unwrap_or(b"")
 }
 
 /// All guard pages.
@@ -221,4 +237,56 @@ fn part_in_file(line: &MapLine, bytes: u64) -> Option<Range> {
     let shown = bytes.next_multiple_of(PAGE).saturating_sub(line.offset);
     let Range { start, end } = line.range;
     (shown > 0).then(|| Range { start, end: end.min(start.saturating_add(shown)) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::MappingFlags;
+
+    fn line(start: u64, end: u64, path: &[u8]) -> MapLine {
+        MapLine {
+            range: Range { start, end },
+            protection: 3,
+            shared: false,
+            offset: 0,
+            dev: 0,
+            inode: 0,
+            path: path.to_vec(),
+            flags: MappingFlags::default(),
+            huge_tlb: false,
+            awaited: false,
+            io: false,
+            may_write: false,
+            protection_key: 0,
+            locked_on_fault: false,
+            shadow_stack: false,
+        }
+    }
+
+    #[test]
+    fn memory_has_the_name_that_its_program_gave_it() {
+        assert_eq!(name_of(&line(0, 1, b"[anon:a [b] c]")), b"a [b] c");
+        for none in [&b""[..], b"[heap]", b"[stack]", b"/anon:x", b"[anon_shmem:x]"] {
+            assert_eq!(name_of(&line(0, 1, none)), b"");
+        }
+        assert_eq!(sort(&line(0, 1, b"[anon:x]")), Ok(Sort::Anonymous));
+    }
+
+    #[test]
+    fn a_shadow_stack_is_refused() {
+        let line = MapLine { shadow_stack: true, ..line(0x1000, 0x2000, b"") };
+        assert_eq!(sort(&line), Err(Refusal::ShadowStack { address: 0x1000 }));
+    }
+
+    #[test]
+    fn locked_memory_is_what_is_locked_outside_of_the_arena() {
+        let mut lines = vec![line(10, 20, b""), line(30, 60, b""), line(70, 80, b"")];
+        (lines[1].flags.locked, lines[2].flags.locked, lines[2].locked_on_fault) = (true, true, true);
+        let found: Vec<(u64, u64, bool)> = locked(&lines, Some((40, 50)))
+            .iter()
+            .map(|locked| (locked.range.start, locked.range.end, locked.on_fault))
+            .collect();
+        assert_eq!(found, [(30, 40, false), (50, 60, false), (70, 80, true)]);
+    }
 }

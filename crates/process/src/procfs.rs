@@ -34,6 +34,9 @@ pub(crate) struct MapLine {
     /// It may be made writable: a shared mapping's file was open for writing.
     pub(crate) may_write: bool,
     pub(crate) protection_key: u32,
+    /// Its locked pages are brought in only when they are touched (`MLOCK_ONFAULT`).
+    pub(crate) locked_on_fault: bool,
+    pub(crate) shadow_stack: bool,
 }
 
 /// Reads a file of /proc.
@@ -67,6 +70,17 @@ impl MapLine {
 
 pub(crate) fn link(path: &str) -> Result<Vec<u8>, Error> {
     Ok(fs::read_link(path).on("read link", path)?.into_os_string().into_vec())
+}
+
+/// What a file of one line says.
+pub(crate) fn text(path: &str) -> Result<String, Error> {
+    Ok(String::from_utf8_lossy(&read(path)?).trim().to_owned())
+}
+
+/// The nice value of a process's group of the scheduler; 0 on a kernel without such groups. "/autogroup-123 nice 5"
+pub(crate) fn autogroup_nice(pid: i32) -> i32 {
+    let line = text(&format!("/proc/{pid}/autogroup")).unwrap_or_default();
+    line.rsplit(' ').next().and_then(|nice| nice.parse().ok()).unwrap_or(0)
 }
 
 /// Numeric entries of a directory such as `/proc/PID/task`, in order.
@@ -146,6 +160,8 @@ fn map_line(line: &[u8]) -> Option<MapLine> {
         io: false,
         may_write: false,
         protection_key: 0,
+        locked_on_fault: false,
+        shadow_stack: false,
     })
 }
 
@@ -182,6 +198,9 @@ fn apply_flags(line: &mut MapLine, flags: &[u8]) {
             b"lo" => known.locked = true,
             b"sl" => known.sealed = true,
             b"mw" => line.may_write = true,
+            b"dp" => known.droppable = true,
+            b"lf" => line.locked_on_fault = true,
+            b"ss" => line.shadow_stack = true,
             b"ht" => line.huge_tlb = true,
             b"um" => line.awaited = true,
             b"io" | b"pf" => line.io = true,
@@ -343,6 +362,15 @@ mod tests {
     #[test]
     fn an_anonymous_map_line_has_no_path() {
         assert!(map_line(b"7f00a000-7f00c000 rw-p 00000000 00:00 0 ").unwrap().path.is_empty());
+    }
+
+    #[test]
+    fn flags_are_understood() {
+        let mut line = map_line(b"7f00a000-7f00c000 rw-p 00000000 00:00 0 ").unwrap();
+        apply_flags(&mut line, b"rd wr mr mw me lo lf ss nr wf dd dp ");
+        let flags = line.flags;
+        assert!(flags.locked && flags.droppable && flags.no_reserve && flags.wipe_on_fork && flags.dont_dump);
+        assert!(line.locked_on_fault && line.shadow_stack && !flags.sealed && !flags.mergeable);
     }
 
     #[test]

@@ -15,12 +15,30 @@ pub enum Refusal {
     IoUring { fd: i32 },
     #[error("it has an io_uring mapping at {address:#x}: run it with io_uring switched off")]
     IoUringMapping { address: u64 },
-    #[error("process {tracer} traces it (a debugger or strace): detach it first")]
+    #[error(
+        "process {tracer} traces it: detach the debugger or strace; a program that asks to be traced (PTRACE_TRACEME) cannot be forked"
+    )]
     Traced { tracer: i32 },
     #[error("it runs in pid namespace level {level} of its sandbox: nested pid namespaces cannot be forked")]
     NestedPidNamespace { level: usize },
     #[error("it uses System V shared memory at {address:#x} ({name}): use POSIX shared memory or mmap instead")]
     SystemV { address: u64, name: String },
+    #[error(
+        "its sandbox has System V objects ({what}), which copies would not have: remove them before the program is ready, or use POSIX ones and threads"
+    )]
+    SystemVObjects { what: String },
+    #[error(
+        "its sandbox has POSIX message queues ({names}), which copies would not have: remove them (mq_unlink) before the program is ready"
+    )]
+    MessageQueues { names: String },
+    #[error(
+        "descriptor {fd} is the POSIX message queue {name}, which copies would not have: close it before the program is ready"
+    )]
+    MessageQueue { fd: i32, name: String },
+    #[error("it has a shadow stack at {address:#x}: run it with shadow stacks switched off")]
+    ShadowStack { address: u64 },
+    #[error("it uses the upper bits of addresses (linear address masking): run it with that switched off")]
+    TaggedAddresses,
     #[error("it has an asynchronous I/O context (io_setup) at {address:#x}")]
     AsyncIo { address: u64 },
     #[error("it is a 32-bit program")]
@@ -51,6 +69,10 @@ pub enum Refusal {
         "it started processes that live on without it ({pids}): only a single process can be forked; end them first"
     )]
     Daemons { pids: String },
+    #[error(
+        "it started processes that are not its children ({pids}), by clone with CLONE_PARENT: only a single process can be forked; end them first"
+    )]
+    Siblings { pids: String },
     #[error("descriptor {fd} is a pipe whose other end is in another process")]
     ForeignPipe { fd: i32 },
     #[error("descriptor {fd} is a socket connected to another process")]
@@ -99,6 +121,8 @@ pub enum Refusal {
     HugeTlb { address: u64 },
     #[error("the mapping at {address:#x} uses memory protection key {key}")]
     ProtectionKey { address: u64, key: u32 },
+    #[error("it has allocated {count} memory protection key(s), which copies would not have: free them (pkey_free)")]
+    ProtectionKeys { count: u64 },
     #[error(
         "{what} is {path}, and on the mount point {mount_point} sandboxes may have a volume instead: have nothing open there when the program is ready"
     )]
@@ -134,9 +158,20 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// Of a descriptor that `/proc/PID/fd` shows as `link`.
+    pub(crate) fn message_queue(fd: i32, link: &[u8]) -> Self {
+        let name = link.strip_suffix(b" (deleted)").unwrap_or(link);
+        Self::MessageQueue { fd, name: String::from_utf8_lossy(name).into_owned() }
+    }
+
     /// Whether the next moment may be different.
     pub(crate) fn may_pass(&self) -> bool {
         matches!(self, Self::PendingTrap { .. })
+    }
+
+    /// Whether it is about other processes, which may be about to end.
+    pub(crate) fn may_end(&self) -> bool {
+        matches!(self, Self::Children { .. } | Self::Daemons { .. } | Self::Siblings { .. })
     }
 
     /// A short code for programs, as in the JSON form.

@@ -4,7 +4,8 @@ use sys::ptrace::{self, Stop};
 
 use crate::{
     error::{Context, Error},
-    procfs::{self, Stat},
+    procfs::{self, Fields, Stat},
+    refusal::Refusal,
 };
 
 /// A thread may end at any moment until it has stopped: it is then no thread of the program any more.
@@ -19,12 +20,21 @@ fn has_ended(tid: i32) -> Result<bool, Error> {
     }
 }
 
+/// Who traces a thread; 0: nobody.
+fn tracer(tid: i32) -> Result<i32, Error> {
+    Ok(Fields::read(format!("/proc/{tid}/status"))?.number("TracerPid", 10)? as i32)
+}
+
 /// Attaches to a thread and tells it to stop, if it is still there.
 pub(crate) fn tell_to_stop(tid: i32) -> Result<bool, Error> {
     match ptrace::seize(tid, 0).and_then(|()| ptrace::interrupt(tid)) {
         Err(error) if is_gone(&error) => Ok(false),
         // The answer for a thread that somebody else traces, and for one that has ended but is listed for an instant more.
         Err(error) if error.raw_os_error() == Some(libc::EPERM) && has_ended(tid)? => Ok(false),
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => match tracer(tid)? {
+            0 => Err(error).of("attach to thread", tid),
+            tracer => Err(Error::Refused(vec![Refusal::Traced { tracer }])),
+        },
         told => told.of("attach to thread", tid).map(|()| true),
     }
 }

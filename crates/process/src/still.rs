@@ -34,6 +34,10 @@ impl Newborn {
     pub(crate) fn new(pid: i32) -> Self {
         Self { pid }
     }
+
+    pub(crate) fn pid(&self) -> i32 {
+        self.pid
+    }
 }
 
 impl Drop for Newborn {
@@ -71,6 +75,8 @@ pub(crate) struct Answers {
     pub(crate) dumpable: u64,
     pub(crate) no_huge_pages: u64,
     pub(crate) personality: u64,
+    /// The lowest key for memory that is free, 0 on a processor without such keys.
+    pub(crate) free_key: u64,
 }
 
 impl Still {
@@ -140,11 +146,12 @@ impl Still {
         let dumpable = ask(&mut script, libc::PR_GET_DUMPABLE);
         let no_huge_pages = ask(&mut script, libc::PR_GET_THP_DISABLE);
         let personality = script.call(libc::SYS_personality, [u64::from(u32::MAX).into()], Check::Ignore);
+        let free_key = script.call(libc::SYS_pkey_alloc, [zero(), zero()], Check::Ignore);
         script.trap();
         let start = arena.place(&script);
         let brk_at = arena.keep_result(start, brk);
-        let [membarrier, dumpable, no_huge_pages, personality] =
-            [membarrier, dumpable, no_huge_pages, personality].map(|step| arena.keep_result(start, step));
+        let [membarrier, dumpable, no_huge_pages, personality, free_key] =
+            [membarrier, dumpable, no_huge_pages, personality, free_key].map(|step| arena.keep_result(start, step));
         let bytes = arena.into_bytes();
         if bytes.len() as u64 > arena_bytes {
             return Err(Error::NoRoom { bytes: bytes.len() as u64 });
@@ -178,6 +185,7 @@ impl Still {
             dumpable: answer(dumpable)?,
             no_huge_pages: answer(no_huge_pages)?,
             personality: answer(personality)?,
+            free_key: answer(free_key)?,
         })
     }
 }

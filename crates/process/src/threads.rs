@@ -2,12 +2,12 @@
 
 use sys::{
     ptrace::{self, SignalInfo},
-    remote::{self, Affinity, RobustList},
+    remote::{self, Affinity, RobustList, Scheduled},
 };
 
 use crate::{
     error::{Context, Error},
-    image::{AlternateStack, Scheduling, Thread},
+    image::{AlternateStack, Scheduling, Thread, ThreadAttributes},
     refusal::Refusal,
     stopped::Task,
 };
@@ -25,13 +25,13 @@ pub(crate) struct Reported {
     pub(crate) alternate: AlternateStack,
     pub(crate) tid_address: u64,
     pub(crate) timer_slack_ns: u64,
+    pub(crate) attributes: ThreadAttributes,
 }
 
 /// What is seen of a thread from outside while it runs its script.
 #[derive(Debug)]
 pub(crate) struct Seen {
-    policy: u32,
-    nice: i32,
+    scheduled: Scheduled,
     io_priority: u32,
     affinity: Affinity,
     robust: RobustList,
@@ -39,14 +39,14 @@ pub(crate) struct Seen {
 
 impl Seen {
     pub(crate) fn read(tid: i32, refusals: &mut Vec<Refusal>) -> Result<Self, Error> {
-        let (policy, nice) = remote::policy(tid).of("read scheduling policy", tid)?;
+        let scheduled = remote::scheduled(tid).of("read scheduling policy", tid)?;
+        let policy = scheduled.policy;
         // SCHED_OTHER, SCHED_BATCH and SCHED_IDLE need nothing but their number.
         if !matches!(policy as i32, libc::SCHED_OTHER | libc::SCHED_BATCH | libc::SCHED_IDLE) {
             refusals.push(Refusal::Scheduling { tid, policy });
         }
         Ok(Self {
-            policy,
-            nice,
+            scheduled,
             io_priority: remote::io_priority(tid).of("read I/O priority", tid)?,
             affinity: remote::affinity(tid).of("read affinity", tid)?,
             robust: remote::robust_list(tid).of("read robust list", tid)?,
@@ -60,9 +60,10 @@ impl Seen {
         reported: Reported,
         refusals: &mut Vec<Refusal>,
     ) -> Result<Thread, Error> {
+        let Scheduled { nice, policy, .. } = self.scheduled;
         let scheduling = Scheduling {
-            nice: self.nice,
-            policy: self.policy,
+            nice,
+            policy,
             io_priority: self.io_priority,
             timer_slack_ns: reported.timer_slack_ns,
             affinity: self.affinity,
@@ -78,10 +79,29 @@ impl Seen {
             rseq: task.rseq,
             name: reported.name,
             scheduling,
+            attributes: self.scheduled_otherwise(reported.attributes)?,
             pending: pending(task.tid, false, refusals)?,
         })
     }
 }
+
+impl Seen {
+    /// Adds what the scheduler was told beside policy and nice value.
+    fn scheduled_otherwise(&self, reported: ThreadAttributes) -> Result<ThreadAttributes, Error> {
+        let Scheduled { flags, slice_ns, utilization, .. } = self.scheduled;
+        // What the machine's slice is shows in whoever has none of its own, as this process.
+        let usual = remote::scheduled(0).of("read scheduling policy", 0)?.slice_ns;
+        Ok(ThreadAttributes {
+            scheduling_flags: flags,
+            slice_ns: if slice_ns == usual { 0 } else { slice_ns },
+            utilization: Some(utilization).filter(|asked| ![(0, 0), UTILIZATION_DEFAULT].contains(asked)),
+            ..reported
+        })
+    }
+}
+
+/// The least and the most utilisation of a thread that asked for neither.
+const UTILIZATION_DEFAULT: (u32, u32) = (0, 1024);
 
 /// Signals pending for a thread or (`shared`) for its whole process.
 pub(crate) fn pending(tid: i32, shared: bool, refusals: &mut Vec<Refusal>) -> Result<Vec<SignalInfo>, Error> {

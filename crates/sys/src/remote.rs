@@ -349,17 +349,38 @@ pub fn affinity(tid: i32) -> io::Result<Affinity> {
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(Affinity(mask)) }
 }
 
-/// Scheduling policy and nice value of a thread.
-pub fn policy(tid: i32) -> io::Result<(u32, i32)> {
-    // struct sched_attr, first version: size, policy; flags; nice, priority; three more words.
-    let mut attributes = [0u64; 6];
+/// How a thread is scheduled, as in `struct sched_attr`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Scheduled {
+    /// `SCHED_OTHER`, ...
+    pub policy: u32,
+    /// `SCHED_FLAG_RESET_ON_FORK`.
+    pub flags: u64,
+    /// -20 to 19.
+    pub nice: i32,
+    /// How long it may run at a time; 0 if the kernel does not say.
+    pub slice_ns: u64,
+    /// Least and most utilisation that it asks for; 0 and 0 if the kernel knows none.
+    pub utilization: (u32, u32),
+}
+
+/// How a thread is scheduled.
+pub fn scheduled(tid: i32) -> io::Result<Scheduled> {
+    // struct sched_attr, second version: size, policy; flags; nice, priority; three times; least and most utilisation.
+    let mut attributes = [0u64; 7];
     // SAFETY: `attributes` has as many bytes as the call is told.
     let result =
         unsafe { libc::syscall(libc::SYS_sched_getattr, tid, &raw mut attributes, size_of_val(&attributes), 0) };
     if result == -1 {
         return Err(io::Error::last_os_error());
     }
-    Ok(((attributes[0] >> 32) as u32, attributes[2] as u32 as i32))
+    Ok(Scheduled {
+        policy: (attributes[0] >> 32) as u32,
+        flags: attributes[1],
+        nice: attributes[2] as u32 as i32,
+        slice_ns: attributes[3],
+        utilization: (attributes[6] as u32, (attributes[6] >> 32) as u32),
+    })
 }
 
 /// The I/O priority of a thread (`ioprio_get`); 0: none set.

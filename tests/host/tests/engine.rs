@@ -60,6 +60,8 @@ fn main() -> Result<()> {
         "unix_names",
         "registrations",
         "deleted",
+        "attributes",
+        "lowered_limits",
         "probe-go",
     ]
     .iter()
@@ -83,6 +85,7 @@ fn main() -> Result<()> {
     cases.push(Case::new("whether_a_thread_has_filters_of_its_own_is_told_by_ptrace", filters::several_filters));
     cases.push(Case::new("threads_may_end_at_any_moment", || on_a_bench(ending_threads)));
     cases.push(Case::new("files_of_a_layer_may_be_deleted_while_open", || on_a_bench(deleted_from_a_layer)));
+    cases.push(Case::new("a_child_that_is_about_to_end_is_waited_for", || on_a_bench(ending_children)));
     runner::run(&cases)
 }
 
@@ -114,6 +117,16 @@ const REFUSED: &[(&str, &str)] = &[
     ("replaced_program", "its program file /tmp/self (deleted) was deleted or replaced"),
     ("huge_mapping", "uses huge pages of hugetlbfs"),
     ("huge_memfd", "a memfd of huge pages"),
+    ("sibling", "it started processes that are not its children"),
+    ("child_and_lease", "holds a lease on /tmp/leased (LEASE)"),
+    ("traced", "traces it"),
+    ("traced_thread", "traces it"),
+    ("semaphores", "System V objects"),
+    ("message_queue", "System V objects"),
+    ("detached_segment", "System V objects"),
+    ("named_queue", "POSIX message queues (kept)"),
+    ("open_queue", "is the POSIX message queue /kept"),
+    ("nameless_queue", "is the POSIX message queue /kept"),
 ];
 
 /// Some huge pages of hugetlbfs, which a machine keeps none of by itself.
@@ -161,9 +174,24 @@ fn refused_on(bench: &Bench, what: &str, text: &str) -> Result<()> {
         Ok(_) => bail!("it was forked"),
         Err(error) => ensure!(format!("{error:#}").contains(text), "it was not said why: {error:#}"),
     }
+    if what == "traced_thread" {
+        reap_traced(&source, pid)?;
+    }
     let outcome = go_on(&source, pid)?;
     ensure!(outcome.printed == ["done"], "the source did not go on: {outcome:?}");
     source.sandbox.destroy()?;
+    Ok(())
+}
+
+/// Lets the program end, and waits for its threads that this process traces: without that it never ends.
+fn reap_traced(source: &Place, pid: i32) -> Result<()> {
+    let tids = std::fs::read_dir(format!("/proc/{pid}/task"))?.map(|entry| entry.map(|entry| entry.file_name()));
+    let tids: Vec<std::ffi::OsString> = tids.collect::<Result<_, _>>()?;
+    std::fs::write(source.inside("/tmp/go"), "")?;
+    let tids = tids.iter().filter_map(|tid| tid.to_str()?.parse().ok()).filter(|tid| *tid != pid);
+    for tid in tids {
+        while !matches!(sys::ptrace::wait(tid)?, sys::ptrace::Stop::Ended(_)) {}
+    }
     Ok(())
 }
 
@@ -225,6 +253,19 @@ fn deleted_from_a_layer(bench: &Bench) -> Result<()> {
         let outcome = go_on(&place, pid).context(how)?;
         ensure!(outcome.printed.last().is_some_and(|last| last == "done"), "{how}: {outcome:?}");
         place.sandbox.destroy()?;
+    }
+    Ok(source.sandbox.destroy()?)
+}
+
+/// A child that ends within the time that is given to it is no reason to refuse, whenever it is seen.
+fn ending_children(bench: &Bench) -> Result<()> {
+    const CAPTURES: usize = 20;
+    let source = bench.place(&[])?;
+    let pid = begin(&source, &[format!("{PROGRAMS}/ending_children")])?;
+    let spec = source.capture_spec(pid, None)?;
+    for n in 1..=CAPTURES {
+        process::capture(&spec, &mut || Ok(())).with_context(|| format!("capture {n}"))?;
+        killed::reap_stills(pid)?;
     }
     Ok(source.sandbox.destroy()?)
 }

@@ -122,7 +122,8 @@ impl Builders {
     ) -> io::Result<()> {
         let nodes = self.memory_nodes.clone();
         let freezes = (!job.hold).then(|| job.id.clone());
-        self.start((seq, freezes), job.zygote, children, |keeper| build(job, sandbox, base, &nodes, keeper))
+        let started = children.programs_of(&job.id);
+        self.start((seq, freezes), job.zygote, children, |keeper| build(job, sandbox, base, &nodes, started, keeper))
     }
 
     /// Forks a builder that restores a zygote; `parcel` holds a [`Parcel`].
@@ -222,6 +223,7 @@ fn build(
     sandbox: &Sandbox,
     base: Option<&Zygote>,
     memory_nodes: &[u32],
+    started: Vec<i32>,
     keeper: &OwnedFd,
 ) -> Performed {
     let spec = CaptureSpec {
@@ -230,6 +232,7 @@ fn build(
         earlier_arena: job.earlier_arena,
         mount_points: job.mount_points.clone(),
         volumes: job.volumes.clone(),
+        started,
     };
     let capture_began = Instant::now();
     let capture = match capture(&spec, job, sandbox) {

@@ -129,6 +129,11 @@ impl Children {
         self.by_serial.values().find(is_it).filter(|child| child.ended.is_none()).map(|child| child.pidfd.as_fd())
     }
 
+    /// The program of a sandbox and the commands that run in it.
+    pub(super) fn programs_of(&self, id: &SandboxId) -> Vec<i32> {
+        self.by_serial.values().filter(|child| child.role.sandbox() == Some(id)).map(|child| child.pid).collect()
+    }
+
     /// Whether a builder is at work: it has children of its own that must not be mistaken for strays.
     pub(super) fn has_builders(&self) -> bool {
         self.by_serial.values().any(|child| matches!(child.role, Role::Builder(_)))

@@ -9,7 +9,7 @@ use super::{CaptureSpec, Gathered, inject::Answers, refuse};
 use crate::{
     checks,
     error::{Context, Error},
-    image::{ClockOffsets, Credentials, ExtendedRegisters, Image, Layout, Thread},
+    image::{ClockOffsets, Credentials, ExtendedRegisters, Image, Layout, ProcessAttributes, Thread},
     mappings,
     procfs::{self, Fields, MapLine, Stat},
     refusal::Refusal,
@@ -44,6 +44,10 @@ pub(super) fn complete(
     ours.extend(spec.earlier_arena.map(|(start, end)| Range { start, end }));
     let status = Fields::read(format!("/proc/{pid}/status"))?;
     let mut refusals = checks::nature(pid, &status)?;
+    // The first one has no number that a program asked for.
+    if asked.free_key > 1 {
+        refusals.push(Refusal::ProtectionKeys { count: asked.free_key - 1 });
+    }
     let shown = mappings_as_in_pause(pid, &lines, &dont_fork, &ours, &mut refusals)?;
     let elsewhere = [&*spec.mount_points, &*spec.volumes].concat();
     let classified = mappings::classify(pid, &shown, &found.objects.found, &elsewhere)?;
@@ -69,6 +73,7 @@ pub(super) fn complete(
         posix_timers: answers.posix_timers,
         pending,
         cwd: found.places.cwd,
+        attributes: attributes(pid, answers.attributes)?,
         umask: status.number("Umask", 8)? as u32,
         limits: procfs::limits(pid)?,
         credentials: credentials(pid, &status)?,
@@ -122,6 +127,19 @@ fn extended_registers(permitted: u64, pid: i32) -> Result<ExtendedRegisters, Err
     // What every program may use need not be asked for.
     let requested = if permitted == 0 { 0 } else { permitted & !format.features() };
     Ok(ExtendedRegisters { format, requested })
+}
+
+/// Adds what files of /proc tell.
+fn attributes(pid: i32, asked: ProcessAttributes) -> Result<ProcessAttributes, Error> {
+    let own = std::process::id() as i32;
+    let unlike_own = |name: &str| -> Result<Option<String>, Error> {
+        let [theirs, ours] = [pid, own].map(|pid| procfs::text(&format!("/proc/{pid}/{name}")));
+        let theirs = theirs?;
+        Ok((theirs != ours?).then_some(theirs))
+    };
+    let oom_score_adj = unlike_own("oom_score_adj")?.and_then(|text| text.parse().ok());
+    let coredump_filter = unlike_own("coredump_filter")?.and_then(|text| u32::from_str_radix(&text, 16).ok());
+    Ok(ProcessAttributes { oom_score_adj, coredump_filter, autogroup_nice: procfs::autogroup_nice(pid), ..asked })
 }
 
 fn credentials(pid: i32, status: &Fields) -> Result<Credentials, Error> {

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use sys::{ptrace, remote::Range, xstate::ARCH_GET_XCOMP_PERM};
 
+use super::questions::{OfProcess, OfThread, ProcessPlaces, ThreadPlaces};
 use crate::{
     error::{Context, Error},
-    image::{AlternateStack, PosixTimer, TimerValue},
+    image::{AlternateStack, PosixTimer, ProcessAttributes, TimerValue},
     procfs::{Fields, MapLine},
     refusal::Refusal,
     script::{Arena, Check, PAGE, Script},
@@ -55,6 +56,7 @@ struct Place {
     tid_address: u64,
     timer_slack: u64,
     xsave: Vec<u8>,
+    attributes: ThreadPlaces,
 }
 
 /// The scripts as they lie in the arena.
@@ -63,6 +65,7 @@ struct Plan {
     /// Of each thread: where its script begins, and the operation that sends the mark.
     scripts: Vec<(u64, u64)>,
     main: MainPlan,
+    attributes: ProcessPlaces,
     /// Bytes of the arena that are in use.
     bytes: usize,
 }
@@ -83,6 +86,9 @@ pub(super) struct Answers {
     pub(super) wall_timers: Vec<Armed>,
     /// Components of extended registers that the program may use, one bit each.
     pub(super) permitted: u64,
+    /// What the main thread knows of them.
+    pub(super) attributes: ProcessAttributes,
+    pub(super) system_v: Option<Refusal>,
 }
 
 impl<'a> Injection<'a> {
@@ -128,10 +134,11 @@ impl<'a> Injection<'a> {
     pub(super) fn run<T>(
         &mut self,
         pid: i32,
+        lines: &[MapLine],
         dont_fork: &[Range],
         meanwhile: impl FnOnce(&Stopped) -> Result<T, Error>,
     ) -> Result<Outcome<T>, Error> {
-        let plan = self.plan(pid, dont_fork)?;
+        let plan = self.plan(pid, lines, dont_fork)?;
         let mut result = Ok(());
         let mut begun = 0;
         // The main thread first: its clone takes longest.
@@ -159,7 +166,7 @@ impl<'a> Injection<'a> {
     }
 
     /// Lays the scripts out and writes them into the arena.
-    fn plan(&mut self, pid: i32, dont_fork: &[Range]) -> Result<Plan, Error> {
+    fn plan(&mut self, pid: i32, lines: &[MapLine], dont_fork: &[Range]) -> Result<Plan, Error> {
         let mut arena = Arena::new(self.arena.start);
         let count = self.stopped.tasks().len();
         let (mut places, mut scripts) = (Vec::with_capacity(count), Vec::with_capacity(count));
@@ -181,22 +188,26 @@ impl<'a> Injection<'a> {
             script.call(libc::SYS_prctl, [PR_GET_TID_ADDRESS.into(), tid_address.into()], Check::Ignore);
             script.call(libc::SYS_prctl, [libc::PR_GET_NAME.into(), name.into()], Check::Ignore);
             let slack = script.call(libc::SYS_prctl, [libc::PR_GET_TIMERSLACK.into()], Check::Ignore);
-            if n == 0 {
-                main = Some(plan_main(&mut arena, &mut script, &self.posix_timers, dont_fork));
-            }
+            let of_thread = OfThread::add(&mut arena, &mut script);
+            let of_process = (n == 0).then(|| OfProcess::add(&mut arena, &mut script, lines));
+            let of_main = (n == 0).then(|| plan_main(&mut arena, &mut script, &self.posix_timers, dont_fork));
             let mark = stopped::end_with_mark(&mut script, self.stopped.mark(), process, thread, frame);
             let script = arena.place(&script);
             let [tid, timer_slack] = [thread, slack].map(|step| arena.keep_result(script, step));
-            places.push(Place { tid, name, alternate, tid_address, timer_slack, xsave });
+            let attributes = of_thread.placed(&mut arena, script);
+            if let Some((of_main, of_process)) = of_main.zip(of_process) {
+                main = Some((of_main, of_process.placed(&mut arena, script)));
+            }
+            places.push(Place { tid, name, alternate, tid_address, timer_slack, xsave, attributes });
             scripts.push((script, Arena::op_address(script, mark)));
         }
-        let main = main.ok_or_else(|| Error::Unexpected { pid, what: "has no threads".into() })?;
+        let (main, attributes) = main.ok_or_else(|| Error::Unexpected { pid, what: "has no threads".into() })?;
         let bytes = arena.into_bytes();
         if bytes.len() as u64 > self.arena.end - self.arena.start {
             return Err(Error::NoRoom { bytes: bytes.len() as u64 });
         }
         self.stopped.write(self.arena.start, &bytes)?;
-        Ok(Plan { places, scripts, main, bytes: bytes.len() })
+        Ok(Plan { places, scripts, main, attributes, bytes: bytes.len() })
     }
 
     fn answers(&self, plan: Plan) -> Result<Answers, Error> {
@@ -220,6 +231,7 @@ impl<'a> Injection<'a> {
                 alternate: AlternateStack { address, flags: flags as u32, size },
                 tid_address: word(place.tid_address),
                 timer_slack_ns: word(place.timer_slack),
+                attributes: place.attributes.read(&word),
             }
         };
         let permitted = word(plan.main.permitted);
@@ -235,7 +247,8 @@ impl<'a> Injection<'a> {
             PosixTimer { value, notify_tid: by.map_or(0, |(_, thread)| thread.tid), ..timer }
         };
         let posix_timers = plan.main.posix_timers.into_iter().map(timer).collect();
-        Ok(Answers { threads, interval_timers, posix_timers, wall_timers, permitted })
+        let (attributes, system_v) = (plan.attributes.read(&word), plan.attributes.system_v(&word));
+        Ok(Answers { threads, interval_timers, posix_timers, wall_timers, permitted, attributes, system_v })
     }
 
     /// Takes the mapping away again, if it is ours.

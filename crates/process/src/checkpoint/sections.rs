@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::StateError;
-use crate::image::Image;
+use crate::image::{Attributes, Image};
 
 /// One section.
 #[derive(Debug, Serialize, Deserialize)]
@@ -27,6 +27,7 @@ mod tag {
     pub(super) const GUARDS: u16 = 7;
     pub(super) const WALL_TIMERS: u16 = 8;
     pub(super) const ARGUMENTS: u16 = 10;
+    pub(super) const ATTRIBUTES: u16 = 9;
 }
 
 /// The sections of an image.
@@ -41,6 +42,7 @@ pub(super) fn of(image: &Image) -> Result<Vec<Section>, StateError> {
     put(&mut sections, tag::GUARDS, &image.guards)?;
     put(&mut sections, tag::WALL_TIMERS, &image.wall_timers)?;
     put(&mut sections, tag::ARGUMENTS, &image.arguments)?;
+    put(&mut sections, tag::ATTRIBUTES, &Attributes::of(image))?;
     Ok(sections)
 }
 
@@ -57,6 +59,7 @@ pub(super) fn apply(sections: Vec<Section>, image: &mut Image) -> Result<(), Sta
             tag::GUARDS => image.guards = get(&bytes)?,
             tag::WALL_TIMERS => image.wall_timers = get(&bytes)?,
             tag::ARGUMENTS => image.arguments = get(&bytes)?,
+            tag::ATTRIBUTES => get::<Attributes>(&bytes)?.apply(image).map_err(StateError::Impossible)?,
             unknown => return Err(StateError::Section(unknown)),
         }
     }

@@ -24,6 +24,7 @@ pub(super) fn check(state: &ProgramState) -> Result<(), &'static str> {
         (image.mappings.iter().all(offset_is_sound), "a mapping is beyond the end of all files"),
         (image.dont_fork.iter().all(|range| is_whole(*range)), "memory that is not forked is not whole pages"),
         (ascend(image.guards.iter().copied()), "its guard pages overlap, or are not whole pages in order"),
+        (image.attributes.locked.iter().all(|locked| is_whole(locked.range)), "locked memory is not whole pages"),
         (vdso_is_sound(image), "its vDSO is in no order"),
         (indices_are_sound(image), "it refers to what it does not have"),
         (image.arguments.iter().all(is_in_pages), "its arguments are not whole pages"),
@@ -117,8 +118,14 @@ fn indices_are_sound(image: &Image) -> bool {
 #[cfg(test)]
 mod tests {
     use super::super::{Pages, ProgramState, StateError};
-    use crate::image::{Backing, FileKind, Reused, SignalOwner, SocketState};
+    use sys::remote::Range;
 
+    use crate::image::{
+        Attributes, Backing, FileKind, Locked, ProcessAttributes, Reused, SignalOwner, SocketState, ThreadAttributes,
+    };
+
+    /// Made of the state of version 1 by giving it one of each attribute ([`with_attributes`]), and never again.
+    const GOLDEN_3: &[u8] = include_bytes!("../../tests/golden/program-state-v3-attributes.bin");
     const GOLDEN: &[u8] = include_bytes!("../../tests/golden/program-state-v1.bin");
 
     fn golden() -> ProgramState {
@@ -132,6 +139,62 @@ mod tests {
         assert_eq!((state.image.threads.len(), state.image.pairs.len()), (1, 4));
         let again = ProgramState::decode(&state.encode().unwrap()).unwrap();
         assert_eq!(format!("{again:?}"), format!("{state:?}"));
+    }
+
+    /// The state of version 1 with every attribute that there is.
+    fn with_attributes() -> ProgramState {
+        let mut state = golden();
+        let mapping = state.image.mappings.iter_mut().find(|mapping| mapping.backing == Backing::Anonymous).unwrap();
+        (mapping.flags.droppable, mapping.name) = (true, b"heap of mine".to_vec());
+        state.image.attributes = ProcessAttributes {
+            locked: vec![Locked { range: Range { start: 0x1000, end: 0x3000 }, on_fault: true }],
+            lock_future: 6,
+            oom_score_adj: Some(-17),
+            coredump_filter: Some(0x7f),
+            autogroup_nice: 5,
+            child_subreaper: true,
+            deny_write_exec: 3,
+            merges_memory: true,
+            chooses_timer_ids: true,
+        };
+        state.image.threads[0].attributes = ThreadAttributes {
+            death_signal: 12,
+            machine_check: 1,
+            secure_bits: 0x110,
+            time_stamp_traps: true,
+            cpuid_traps: true,
+            speculation: [4, 8, 2],
+            scheduling_flags: 1,
+            slice_ns: 5_000_000,
+            utilization: Some((1, 512)),
+        };
+        state
+    }
+
+    #[test]
+    fn what_programs_set_of_themselves_stays_readable() {
+        let read = ProgramState::decode(GOLDEN_3).unwrap();
+        assert_eq!(format!("{read:?}"), format!("{:?}", with_attributes()));
+        let again = ProgramState::decode(&read.encode().unwrap()).unwrap();
+        assert_eq!(format!("{again:?}"), format!("{read:?}"));
+    }
+
+    #[test]
+    fn attributes_of_what_a_program_does_not_have_are_refused() {
+        let apply = |change: fn(&mut ProgramState)| {
+            let mut other = with_attributes();
+            change(&mut other);
+            Attributes::of(&other.image).apply(&mut golden().image)
+        };
+        assert!(apply(|_| {}).is_ok());
+        assert!(apply(|state| state.image.threads.push(state.image.threads[0].clone())).is_err());
+        assert!(
+            apply(|state| {
+                let named = state.image.mappings.iter().find(|mapping| !mapping.name.is_empty()).unwrap().clone();
+                state.image.mappings.push(named);
+            })
+            .is_err()
+        );
     }
 
     #[test]

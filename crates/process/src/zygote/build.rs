@@ -267,6 +267,11 @@ fn finish(
 ) -> Result<(Zygote, Option<OwnedFd>), Error> {
     let (pid, faults) = built(control.as_fd(), arena, at)?;
     fill_outside(pid, &rest.outside, read)?;
+    if let Some(filter) = image.attributes.coredump_filter {
+        // Copies inherit it with the memory that it is about.
+        let path = format!("/proc/{pid}/coredump_filter");
+        std::fs::write(&path, format!("{filter:#x}")).on("write", path)?;
+    }
     let facts = ZygoteFacts {
         pid,
         main_tid: image.threads[0].tid,

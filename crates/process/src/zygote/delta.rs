@@ -14,7 +14,7 @@ use crate::{
     capture::Capture,
     error::{Context, Error},
     image::{Backing, Image, Mapping, MappingFlags},
-    mappings::{Sort, sort},
+    mappings::{Sort, name_of, sort},
     procfs::{self, MapLine},
     script::{Arena, Check, PAGE, Script},
 };
@@ -92,7 +92,7 @@ pub(super) fn plan(
                 if !memory::map(arena, script, mapping, !runs.is_empty(), &mut files) {
                     continue;
                 }
-                memory::finish(&mut after, mapping, !runs.is_empty(), &capture.image.guards);
+                memory::finish(arena, &mut after, mapping, !runs.is_empty(), &capture.image.guards);
                 let bytes = runs.iter().map(|run| run.end - run.start).sum();
                 (mapping, runs, bytes)
             }
@@ -175,7 +175,7 @@ fn is_same(mapping: &Mapping, line: &MapLine) -> bool {
         return false;
     }
     match (&mapping.backing, sort(line)) {
-        (Backing::Anonymous, Ok(Sort::Anonymous)) => true,
+        (Backing::Anonymous, Ok(Sort::Anonymous)) => mapping.name == name_of(line),
         (Backing::File { path, offset }, Ok(Sort::PrivateFile)) => {
             let same_place = offset.wrapping_sub(mapping.range.start) == line.offset.wrapping_sub(line.range.start);
             same_place && *path == line.path && mapping.file == (line.dev, line.inode)
@@ -265,7 +265,8 @@ mod tests {
 
     fn anonymous(start: u64, end: u64, protection: u64) -> Mapping {
         let backing = Backing::Anonymous;
-        Mapping { range: range(start, end), protection, flags: MappingFlags::default(), backing, file: (0, 0) }
+        let (flags, name) = (MappingFlags::default(), Vec::new());
+        Mapping { range: range(start, end), protection, flags, backing, file: (0, 0), name }
     }
 
     fn line(start: u64, end: u64, protection: u64) -> MapLine {
@@ -283,6 +284,8 @@ mod tests {
             io: false,
             may_write: false,
             protection_key: 0,
+            locked_on_fault: false,
+            shadow_stack: false,
         }
     }
 

@@ -40,8 +40,12 @@ pub(super) fn process_state(arena: &mut Arena, script: &mut Script, image: &Imag
     for bit in (0..64).filter(|bit| image.membarrier >> bit & 1 != 0) {
         script.call(libc::SYS_membarrier, [(1u64 << bit).into(), 0u64.into(), 0u64.into()], Check::Success);
     }
-    for (resource, (soft, hard)) in image.limits.iter().enumerate().filter(|(resource, _)| *resource != RLIMIT_NOFILE) {
-        start::set_limit(arena, script, resource, *soft, *hard);
+    for (resource, (soft, hard)) in image.limits.iter().enumerate() {
+        match start::is_set_late(resource, image) {
+            true if resource == RLIMIT_NOFILE => {}
+            true => start::lift_limit(arena, script, resource),
+            false => start::set_limit(arena, script, resource, *soft, *hard),
+        }
     }
     script.call(libc::SYS_umask, [u64::from(image.umask).into()], Check::Ignore);
     let groups: Vec<u8> = image.credentials.groups.iter().flat_map(|group| group.to_le_bytes()).collect();
@@ -51,8 +55,9 @@ pub(super) fn process_state(arena: &mut Arena, script: &mut Script, image: &Imag
     script.call(libc::SYS_setpriority, [u64::from(libc::PRIO_PROCESS).into(), 0u64.into(), 0u64.into()], Check::Ignore);
     script.call(libc::SYS_keyctl, [KEYCTL_JOIN_SESSION_KEYRING.into(), 0u64.into()], Check::Ignore);
     script.call(libc::SYS_personality, [image.personality.into()], Check::Ignore);
-    let no_huge_pages =
-        [libc::PR_SET_THP_DISABLE.into(), image.no_huge_pages.into(), 0u64.into(), 0u64.into(), 0u64.into()];
+    // Beside whether they are off, for what they are not: an argument of its own.
+    let (off, but) = (image.no_huge_pages & 1, image.no_huge_pages & !1);
+    let no_huge_pages = [libc::PR_SET_THP_DISABLE.into(), off.into(), but.into(), 0u64.into(), 0u64.into()];
     script.call(libc::SYS_prctl, no_huge_pages, Check::Ignore);
     let gids = image.credentials.gids.map(|id| u64::from(id).into());
     script.call(libc::SYS_setresgid, gids, Check::Success);

@@ -20,6 +20,8 @@ const BYTES_MAX: u64 = 0x7fff_f000;
 
 const MADV_COLLAPSE: i32 = 25;
 const SYS_MSEAL: i64 = 462;
+const MAP_DROPPABLE: i32 = 8;
+const PR_SET_VMA: i32 = 0x5356_4d41;
 pub(super) const READ: u64 = 1;
 pub(super) const WRITE: u64 = 2;
 
@@ -120,7 +122,7 @@ pub(super) fn plan(
         {
             collapse(&mut after, &runs);
         }
-        finish(&mut after, mapping, !runs.is_empty(), &image.guards);
+        finish(arena, &mut after, mapping, !runs.is_empty(), &image.guards);
         if mapping.protection & READ != 0 { readable.extend(runs) } else { rest.outside.extend(runs) }
     }
     files.close(script);
@@ -180,7 +182,8 @@ pub(super) fn map(
 ) -> bool {
     let Range { start, end } = mapping.range;
     let protection = first_protection(mapping, has_pages);
-    let mut flags = libc::MAP_PRIVATE | libc::MAP_FIXED_NOREPLACE;
+    let sharing = if mapping.flags.droppable { MAP_DROPPABLE } else { libc::MAP_PRIVATE };
+    let mut flags = sharing | libc::MAP_FIXED_NOREPLACE;
     if mapping.flags.grows_down {
         flags |= libc::MAP_GROWSDOWN;
     }
@@ -218,7 +221,7 @@ pub(super) fn advise(script: &mut Script, ranges: &[Range], advice: i32) {
 }
 
 /// Adds what makes a filled mapping like the program's own. `guards` are the guard pages of the whole program.
-pub(super) fn finish(script: &mut Script, mapping: &Mapping, has_pages: bool, guards: &[Range]) {
+pub(super) fn finish(arena: &mut Arena, script: &mut Script, mapping: &Mapping, has_pages: bool, guards: &[Range]) {
     let Range { start, end } = mapping.range;
     let (address, length) = (start, end - start);
     if first_protection(mapping, has_pages) != mapping.protection {
@@ -236,6 +239,12 @@ pub(super) fn finish(script: &mut Script, mapping: &Mapping, has_pages: bool, gu
     ];
     for (_, advice) in advice.into_iter().filter(|(set, _)| *set) {
         script.call(libc::SYS_madvise, [address.into(), length.into(), advice.into()], Check::Success);
+    }
+    if !mapping.name.is_empty() {
+        let name = arena.text(&mapping.name);
+        // A kernel without such names shows them to nobody.
+        let args = [PR_SET_VMA.into(), 0u64.into(), address.into(), length.into(), name.into()];
+        script.call(libc::SYS_prctl, args, Check::Ignore);
     }
     // Only now: a guard page cannot be joined into a huge one, and a sealed mapping takes none.
     advise(script, &within(guards, mapping.range), remote::MADV_GUARD_INSTALL);

@@ -9,6 +9,7 @@
 //! The helper shares the zygote's memory, so nothing is copied for it; the copy's page tables are copied once, by its clone. A pid
 //! namespace is entered by children only, which is why the helper cannot be the copy.
 
+mod attributes;
 mod clocks;
 mod copy;
 mod state;
@@ -19,7 +20,7 @@ use sys::{blob::OP_BYTES, namespace::CLOCK_TEXT_BYTES};
 
 use super::{kind, working_set};
 use crate::{
-    image::{FileKind, Image},
+    image::{FileKind, Image, Mapping},
     script::{Arena, Arg, Check, PAGE, Script},
 };
 
@@ -62,6 +63,8 @@ pub(super) fn other_half(arena: u64) -> u64 {
 pub(super) struct Transit {
     /// The control socket.
     pub(super) control: i32,
+    /// Whether copies have a descriptor of the helper, for whose end they wait.
+    with_helper: bool,
 }
 
 impl Transit {
@@ -73,7 +76,8 @@ impl Transit {
             _ => &[],
         });
         let highest = numbers.chain(registered.map(|entry| entry.fd)).max().unwrap_or(0);
-        Self { control: highest.max(RECEIVED_MAX as i32) + 1 }
+        let with_helper = image.threads.iter().any(|thread| thread.attributes.death_signal != 0);
+        Self { control: highest.max(RECEIVED_MAX as i32) + 1, with_helper }
     }
 
     /// The first of three, in a copy.
@@ -96,9 +100,14 @@ impl Transit {
         self.clock_offsets() + 1
     }
 
+    /// In a copy: the helper's pidfd.
+    fn helper(self) -> Option<i32> {
+        self.with_helper.then_some(self.clocks() + 1)
+    }
+
     /// The first number that is not in transit.
     pub(super) fn end(self) -> i32 {
-        self.clocks() + 1
+        self.helper().unwrap_or(self.clocks()) + 1
     }
 }
 
@@ -181,7 +190,7 @@ pub(super) fn place(
     arena.on_fail(handler);
     let working_set = working_set::reserve(arena);
     let copy = copy::place(arena, image, seccomp, transit, &mailbox, working_set);
-    let helper = place_helper(arena, image, copy, &mailbox, memory);
+    let helper = place_helper(arena, image, copy, transit, &mailbox, memory);
     let (zygote, receive) = place_loop(arena, helper, transit, &mailbox);
     Entries { zygote, receive, handler, working_set }
 }
@@ -293,7 +302,14 @@ struct CloneArgs {
     cgroup: u64,
 }
 
-fn place_helper(arena: &mut Arena, image: &Image, copy: u64, mailbox: &Mailbox, memory: CopyMemory) -> u64 {
+fn place_helper(
+    arena: &mut Arena,
+    image: &Image,
+    copy: u64,
+    transit: Transit,
+    mailbox: &Mailbox,
+    memory: CopyMemory,
+) -> u64 {
     let namespaces =
         libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
     let args = clone_args(
@@ -310,6 +326,12 @@ fn place_helper(arena: &mut Arena, image: &Image, copy: u64, mailbox: &Mailbox, 
     if memory == CopyMemory::Local {
         script.call(libc::SYS_set_mempolicy, [libc::MPOL_DEFAULT.into(), 0u64.into(), 0u64.into()], Check::Success);
     }
+    if let Some(helper) = transit.helper() {
+        let pid = script.call(libc::SYS_getpid, [], Check::Ignore);
+        let made = script.call(libc::SYS_pidfd_open, [Arg::Result(pid), 0u64.into()], Check::Success);
+        let args = [Arg::Result(made), helper.into(), libc::O_CLOEXEC.into()];
+        script.call(libc::SYS_dup3, args, Check::Success);
+    }
     script.call(libc::SYS_setns, [INIT.into(), namespaces.into()], Check::Success);
     let clone = script.spawn(libc::SYS_clone3, [args.into(), CLONE_ARGS_BYTES.into()], copy);
     let report = mailbox.report_result(arena, &mut script, kind::FORKED, clone);
@@ -317,6 +339,27 @@ fn place_helper(arena: &mut Arena, image: &Image, copy: u64, mailbox: &Mailbox, 
     let placed = arena.place(&script);
     report.complete(arena, placed);
     placed
+}
+
+/// Whether copies need more of a resource while they start than the program may have any more: they limit it themselves then, and the zygote
+/// leaves it to them.
+pub(super) fn is_set_late(resource: usize, image: &Image) -> bool {
+    let shares = |mapping: &Mapping| !mapping.is_private();
+    match resource as u32 {
+        // The transit numbers may be above the limit.
+        libc::RLIMIT_NOFILE => true,
+        libc::RLIMIT_MEMLOCK => !image.attributes.locked.is_empty() || image.attributes.lock_future != 0,
+        libc::RLIMIT_NPROC => image.threads.len() > 1,
+        libc::RLIMIT_AS => image.mappings.iter().any(shares),
+        libc::RLIMIT_FSIZE => !image.objects.is_empty(),
+        _ => false,
+    }
+}
+
+/// Adds the lifting of a limit, as far as the zygote has a right to that.
+pub(super) fn lift_limit(arena: &mut Arena, script: &mut Script, resource: usize) {
+    let place = arena.words(&[u64::MAX, u64::MAX]);
+    script.call(libc::SYS_prlimit64, [0u64.into(), (resource as u64).into(), place.into(), 0u64.into()], Check::Ignore);
 }
 
 /// Adds the setting of one resource limit of the process itself.

@@ -13,6 +13,7 @@ use sys::{
 use super::names;
 use crate::{
     error::{Context, Error},
+    procfs::Fields,
     stopped::{self, StepEvents},
 };
 
@@ -30,7 +31,8 @@ pub(super) fn run(
         // A trap that is blocked would reset the program's action for it; children begin with the same mask.
         ptrace::set_signal_mask(zygote, stopped::ONLY_TRAP).of("unblock the trap of", zygote)?;
         request()?;
-        let mut stepper = Stepper { syscall: stopped::blob_syscall(arena.0), released: Vec::new() };
+        let syscall = stopped::blob_syscall(arena.0);
+        let mut stepper = Stepper { syscall, released: Vec::new(), waiting: Vec::new() };
         let result = stepper.run(zygote, entry, true);
         for tid in stepper.released.drain(..).rev() {
             ptrace::detach(tid, 0).of("let go of thread", tid)?;
@@ -58,6 +60,8 @@ struct Stepper {
     syscall: u64,
     /// Threads that need only be let go.
     released: Vec<i32>,
+    /// Copies whose helper has not ended yet, each with its script.
+    waiting: Vec<(i32, u64)>,
 }
 
 /// An operation as read from the arena.
@@ -91,6 +95,11 @@ impl Operation {
     }
 }
 
+/// Whether a thread is the first of its process.
+fn leads_process(tid: i32) -> Result<bool, Error> {
+    Ok(tid != 0 && Fields::read(format!("/proc/{tid}/status"))?.number("Tgid", 10)? == tid as u64)
+}
+
 impl Stepper {
     /// Runs operations from `at` in stopped thread `tid` until it ends, is ready to be let go, or (`once`) would begin again.
     fn run(&mut self, tid: i32, mut at: u64, once: bool) -> Result<(), Error> {
@@ -105,7 +114,9 @@ impl Stepper {
                 kind if kind == Kind::Call as u32 || kind == Kind::Spawn as u32 => {
                     let nr = operation.word(8) as i64;
                     if nr == libc::SYS_exit || nr == libc::SYS_exit_group {
-                        return self.exit(tid, &base, nr, operation.arg(0));
+                        self.exit(tid, &base, nr, operation.arg(0))?;
+                        let waiting = std::mem::take(&mut self.waiting);
+                        return waiting.into_iter().try_for_each(|(copy, script)| self.child(copy, script));
                     }
                     self.call(tid, &memory, &base, at, &operation)?;
                     if nr == libc::SYS_arch_prctl {
@@ -162,7 +173,11 @@ impl Stepper {
         }
         let mut events = StepEvents::default();
         let result = stopped::step_call(tid, base, self.syscall, (operation.word(8) as i64, args), &mut events)?;
-        if events.child != 0 {
+        // A copy waits for the end of its helper, which alone makes a process by this call.
+        let is_copy = operation.word(8) as i64 == libc::SYS_clone3 && leads_process(events.child)?;
+        if is_copy {
+            self.waiting.push((events.child, operation.target()));
+        } else if events.child != 0 {
             self.child(events.child, operation.target())?;
         }
         if operation.flags() & blob::KEEP_RESULT != 0 {

@@ -3,8 +3,8 @@
 use sys::{namespace::CLOCK_TEXT_BYTES, xstate};
 
 use super::{
-    AT_ONCE, CLONE_ARGS_BYTES, CloneArgs, FIRST_STREAM, GATE, INIT, Mailbox, PARKED, Transit, clocks, clone_args,
-    set_limit,
+    AT_ONCE, CLONE_ARGS_BYTES, CloneArgs, FIRST_STREAM, GATE, INIT, Mailbox, PARKED, Transit, attributes, clocks,
+    clone_args, is_set_late, set_limit,
     state::{memory_attributes, queue_signal, scheduling, thread_attributes, timers},
 };
 use crate::{
@@ -14,7 +14,6 @@ use crate::{
     zygote::{files, kind, working_set},
 };
 
-const RLIMIT_NOFILE: usize = 7;
 const ARCH_SET_FS: i32 = 0x1002;
 const SECCOMP_SET_MODE_FILTER: i32 = 1;
 const SECCOMP_FILTER_FLAG_TSYNC: u64 = 1;
@@ -57,16 +56,20 @@ pub(super) fn place(
     let parked = mailbox.only(&mut script, AT_ONCE);
     clocks::enter(&mut script, transit, mailbox.clocks());
     script.land(parked);
+    let leads_session = attributes::of_group(arena, &mut script, image);
     become_user(&mut script, image, &capabilities, mailbox);
     let cwd = arena.text(&image.cwd);
     script.call(libc::SYS_chdir, [cwd.into()], Check::Success);
-    if image.session_leader {
+    if leads_session {
+        // Already.
+    } else if image.session_leader {
         script.call(libc::SYS_setsid, [], Check::Success);
     } else if image.process_group_leader {
         script.call(libc::SYS_setpgid, [0u64.into(), 0u64.into()], Check::Success);
     }
     let timers_of_files = files::Builder::new(arena, &mut script, image, transit).build();
     memory_attributes(&mut script, image);
+    attributes::of_process(arena, &mut script, image);
     let name = arena.text(&main.name);
     script.call(libc::SYS_prctl, [libc::PR_SET_NAME.into(), name.into()], Check::Success);
     request_components(&mut script, image.extended.requested);
@@ -82,9 +85,10 @@ pub(super) fn place(
     }
     script.call(libc::SYS_arch_prctl, [ARCH_SET_FS.into(), main.registers.fs_base.into()], Check::Success);
     scheduling(arena, &mut script, image, main);
-    if let Some((soft, hard)) = image.limits.get(RLIMIT_NOFILE) {
-        // Only now: the transit numbers may be above the program's limit.
-        set_limit(arena, &mut script, RLIMIT_NOFILE, *soft, *hard);
+    for (resource, (soft, hard)) in image.limits.iter().enumerate() {
+        if is_set_late(resource, image) {
+            set_limit(arena, &mut script, resource, *soft, *hard);
+        }
     }
     capabilities.drop_all(&mut script);
     script.wait_zero(gates.arriving);
@@ -95,6 +99,8 @@ pub(super) fn place(
     script.call(libc::SYS_set_tid_address, [main.tid_address.into()], Check::Ignore);
     script.append(timers_of_files);
     timers(arena, &mut script, image);
+    attributes::deny_write_exec(&mut script, image);
+    attributes::wait_for_helper(arena, &mut script, transit);
     thread_attributes(arena, &mut script, image, main);
     for info in &image.pending {
         queue_signal(arena, &mut script, libc::SYS_rt_sigqueueinfo, &[main.tid.into()], info);

@@ -2,13 +2,13 @@
 
 use std::mem::size_of_val;
 
-use sys::{ptrace::SignalInfo, remote};
+use sys::ptrace::SignalInfo;
 
+use super::attributes;
 use crate::{
-    image::{Image, PosixTimer, Scheduling, Thread, TimerValue},
+    image::{Image, PosixTimer, Scheduling, Thread, ThreadAttributes, TimerValue},
     script::{Arena, Arg, Check, Script},
     wall::{self, WallTimer},
-    zygote::memory,
 };
 
 /// What a process has that never asked for another.
@@ -37,6 +37,7 @@ pub(super) fn thread_attributes(arena: &mut Arena, script: &mut Script, image: &
         let whom = [image.threads[0].tid.into(), thread.tid.into()];
         queue_signal(arena, script, libc::SYS_rt_tgsigqueueinfo, &whom, info);
     }
+    attributes::of_thread(script, &thread.attributes);
 }
 
 /// How a thread is scheduled, and its name.
@@ -47,14 +48,7 @@ pub(super) fn scheduling(arena: &mut Arena, script: &mut Script, image: &Image, 
         script.call(libc::SYS_prctl, [libc::PR_SET_NAME.into(), name.into()], Check::Success);
     }
     let scheduling = &thread.scheduling;
-    if scheduling.policy != libc::SCHED_OTHER as u32 {
-        let priority = arena.words(&[0]);
-        script.call(
-            libc::SYS_sched_setscheduler,
-            [0u64.into(), u64::from(scheduling.policy).into(), priority.into()],
-            Check::Success,
-        );
-    }
+    policy(arena, script, scheduling.policy, &thread.attributes);
     if scheduling.nice != 0 {
         // A program that came by a negative value has it from its node, and no right to it.
         script.call(
@@ -64,6 +58,22 @@ pub(super) fn scheduling(arena: &mut Arena, script: &mut Script, image: &Image, 
         );
     }
     own_scheduling(arena, script, image, scheduling);
+}
+
+/// What the scheduler is told beside a nice value.
+fn policy(arena: &mut Arena, script: &mut Script, policy: u32, attributes: &ThreadAttributes) {
+    const UTILIZATION: u64 = 0x60; // SCHED_FLAG_UTIL_CLAMP_MIN | SCHED_FLAG_UTIL_CLAMP_MAX
+    let ThreadAttributes { scheduling_flags, slice_ns, utilization, .. } = *attributes;
+    if (policy, scheduling_flags, slice_ns, utilization) == (libc::SCHED_OTHER as u32, 0, 0, None) {
+        return;
+    }
+    let (least, most) = utilization.unwrap_or_default();
+    let flags = scheduling_flags | if utilization.is_some() { UTILIZATION } else { 0 };
+    // struct sched_attr, second version: size and policy; flags; nice value and priority; three times; least and most utilisation.
+    const BYTES: u64 = 7 * 8;
+    let (policy, utilization) = (u64::from(policy) << 32, u64::from(least) | u64::from(most) << 32);
+    let place = arena.words(&[BYTES | policy, flags, 0, slice_ns, 0, 0, utilization]);
+    script.call(libc::SYS_sched_setattr, [0u64.into(), place.into(), 0u64.into()], Check::Success);
 }
 
 /// What differs from the main thread's common defaults: most threads need none of it.
@@ -97,19 +107,6 @@ pub(super) fn queue_signal(arena: &mut Arena, script: &mut Script, nr: i64, whom
 }
 
 pub(super) fn memory_attributes(script: &mut Script, image: &Image) {
-    for mapping in image.mappings.iter().filter(|mapping| mapping.flags.locked) {
-        // A fork unlocks memory.
-        let range = mapping.range;
-        let (guards, length) = (memory::within(&image.guards, range), range.end - range.start);
-        if !guards.is_empty() {
-            // Locking brings all pages in, and stops at a guard page: only what lies between them is brought in.
-            let args = [range.start.into(), length.into(), u64::from(libc::MLOCK_ONFAULT).into()];
-            script.call(libc::SYS_mlock2, args, Check::Success);
-        }
-        for part in remote::subtract(&[range], &guards) {
-            script.call(libc::SYS_mlock, [part.start.into(), (part.end - part.start).into()], Check::Success);
-        }
-    }
     for range in &image.dont_fork {
         let args = [range.start.into(), (range.end - range.start).into(), libc::MADV_DONTFORK.into()];
         script.call(libc::SYS_madvise, args, Check::Success);
@@ -129,7 +126,9 @@ pub(super) fn timers(arena: &mut Arena, script: &mut Script, image: &Image) {
         let place = arena.words(&timer);
         script.call(libc::SYS_setitimer, [(which as u64).into(), place.into(), 0u64.into()], Check::Success);
     }
-    if image.posix_timers.is_empty() {
+    // The program may itself be about to choose numbers.
+    let stays = image.attributes.chooses_timer_ids;
+    if image.posix_timers.is_empty() && !stays {
         return;
     }
     // With this the kernel gives each timer the number asked for (6.15).
@@ -140,6 +139,9 @@ pub(super) fn timers(arena: &mut Arena, script: &mut Script, image: &Image) {
     );
     for timer in &image.posix_timers {
         posix_timer(arena, script, timer, wall::find(&image.wall_timers.posix, timer.id));
+    }
+    if stays {
+        return;
     }
     script.call(
         libc::SYS_prctl,
