@@ -126,6 +126,7 @@ impl Stage {
             earlier_arena: program.arena,
             mount_points: Vec::new(),
             volumes: Vec::new(),
+            started: Vec::new(),
         };
         self.snapshots += 1;
         let layer = self.dir.join(format!("changes-{}", self.snapshots));
