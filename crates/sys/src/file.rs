@@ -137,6 +137,11 @@ mod tests {
 
         let mut child = std::process::Command::new("sleep").arg("10").spawn().unwrap();
         let of_child = format!("/proc/{}/maps", child.id());
+        // The kernel lets us go on a moment before the child has the memory of its new program (exec_mmap in fs/exec.c).
+        let command = format!("/proc/{}/cmdline", child.id());
+        while !fs::read(&command).unwrap().starts_with(b"sleep") {
+            std::thread::yield_now();
+        }
         assert!(found(&of_child).unwrap().is_empty());
         let maps = File::open(of_child).unwrap();
         child.kill().unwrap();
