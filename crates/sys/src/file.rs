@@ -135,7 +135,8 @@ mod tests {
         });
         assert_eq!(found("/proc/self/maps").unwrap(), listed.collect());
 
-        let mut child = std::process::Command::new("sleep").arg("10").spawn().unwrap();
+        // Of another locale the C library maps a cache, shared.
+        let mut child = std::process::Command::new("sleep").arg("10").env("LC_ALL", "C").spawn().unwrap();
         let of_child = format!("/proc/{}/maps", child.id());
         // The kernel lets us go on a moment before the child has the memory of its new program (exec_mmap in fs/exec.c).
         let command = format!("/proc/{}/cmdline", child.id());
