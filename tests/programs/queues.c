@@ -67,12 +67,6 @@ int main(int argc, char **argv)
 	    setsockopt(peeked[0], SOL_SOCKET, SO_PEEK_OFF, &offset, sizeof offset) != 0 ||
 	    recv(peeked[0], few, 2, MSG_PEEK) != 2 || offset_of(peeked[0]) != 5)
 		probe_die("SO_PEEK_OFF");
-	int listener = socket(AF_INET, SOCK_STREAM, IPPROTO_MPTCP);
-	struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_port = htons(4262)};
-	if (listener < 0)
-		puts("note: no multipath TCP here");
-	else if (bind(listener, (struct sockaddr *)&address, sizeof address) != 0 || listen(listener, 7) != 0)
-		probe_die("listen by multipath TCP");
 	probe_ready();
 	probe_wait();
 
@@ -96,12 +90,5 @@ int main(int argc, char **argv)
 	probe_check(offset_of(peeked[0]) == 5, "peeked stream: where the next look begins");
 	got = recv(peeked[0], found, sizeof found, 0);
 	probe_check(got == 10 && memcmp(found, "0123456789", 10) == 0, "peeked stream: all bytes");
-	if (listener >= 0) {
-		int protocol = 0, client = socket(AF_INET, SOCK_STREAM, 0);
-		socklen_t length = sizeof protocol;
-		getsockopt(listener, SOL_SOCKET, SO_PROTOCOL, &protocol, &length);
-		bool accepts = connect(client, (struct sockaddr *)&address, sizeof address) == 0 && accept(listener, NULL, NULL) >= 0;
-		probe_check(accepts && protocol == IPPROTO_MPTCP, "multipath TCP listener");
-	}
 	return probe_end();
 }

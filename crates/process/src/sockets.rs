@@ -339,9 +339,9 @@ fn open_cwd(pid: i32) -> Result<OwnedFd, Error> {
     rustix::fs::open(&path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).on("open", path)
 }
 
-/// TCP or multipath TCP, whose listeners differ in nothing else.
+/// Not multipath TCP, which programs in sandboxes do not get.
 fn is_tcp(protocol: i32) -> bool {
-    matches!(protocol, libc::IPPROTO_TCP | libc::IPPROTO_MPTCP)
+    protocol == libc::IPPROTO_TCP
 }
 
 /// The TCP state, first byte of `struct tcp_info`.

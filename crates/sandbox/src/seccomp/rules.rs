@@ -16,13 +16,15 @@ pub(super) enum Answer {
     Refuse,
     /// EAFNOSUPPORT.
     NoFamily,
+    /// EPROTONOSUPPORT: as on a kernel that has the family but not the protocol.
+    NoProtocol,
     /// Allowed without namespace flags.
     Clone,
     /// Allowed without namespace flags.
     Unshare,
     /// Allowed for the usual personalities.
     Personality,
-    /// Allowed but for the families that leave a network namespace.
+    /// Allowed for [`FAMILIES`], with the protocols that programs need.
     Socket,
     /// Allowed but for typing into a terminal.
     Ioctl,
@@ -30,7 +32,7 @@ pub(super) enum Answer {
 
 impl Answer {
     /// Those that look at an argument first: their tails jump forward to the plain ones.
-    pub(super) const ALL: [Self; 10] = [
+    pub(super) const ALL: [Self; 11] = [
         Self::Clone,
         Self::Unshare,
         Self::Personality,
@@ -41,13 +43,30 @@ impl Answer {
         Self::Missing,
         Self::Refuse,
         Self::NoFamily,
+        Self::NoProtocol,
     ];
 }
+
+/// Protocols of internet sockets: the default of the type, ICMP (where the kernel lets a program send it), TCP, UDP, ICMPv6.
+///
+/// The others answer as on a kernel that lacks them. Multipath TCP, which programs try first and do without (Go listens by it), SCTP, DCCP
+/// and SMC are large, are not carried into copies, and a mere attempt makes the kernel load their modules.
+pub(super) const INTERNET_PROTOCOLS: &[u32] =
+    &[0, libc::IPPROTO_ICMP as u32, libc::IPPROTO_TCP as u32, libc::IPPROTO_UDP as u32, libc::IPPROTO_ICMPV6 as u32];
+
+/// Of netlink: addresses and routes, which `getifaddrs` asks for. The kernel tells events of all devices of the host to every network namespace
+/// of the host's user namespace (`NETLINK_KOBJECT_UEVENT`); auditing, filtering, IPsec and the generic families need privileges; `ss`
+/// reads /proc where there is no `NETLINK_SOCK_DIAG`.
+pub(super) const NETLINK_PROTOCOLS: &[u32] = &[libc::NETLINK_ROUTE as u32];
 
 /// The answer to every call.
 pub(super) fn table() -> [Answer; NUMBERS] {
     let mut table = [Answer::Missing; NUMBERS];
-    // io_uring and clone3 stay "missing": the filter cannot see the operations of the one and the flags of the other.
+    // io_uring and clone3 stay "missing": the filter cannot see the operations of the one and the flags of the other. So do
+    // - io_setup and its relatives: each context is taken from fs.aio-max-nr, which all of the host share and one program can use up.
+    //   Databases and web servers go on without (libaio's users look for ENOSYS: kernels can be built without it);
+    // - modify_ldt: only 16-bit programs and some of 32 bits need a table of segments, and copies do not get it;
+    // - memfd_secret: memory that no capture can read, and that is locked.
     for (calls, answer) in [
         (ALLOWED, Answer::Allow),
         (NEWER_ALLOWED, Answer::Allow),
@@ -55,7 +74,8 @@ pub(super) fn table() -> [Answer; NUMBERS] {
         (&[libc::SYS_clone], Answer::Clone),
         (&[libc::SYS_unshare], Answer::Unshare),
         (&[libc::SYS_personality], Answer::Personality),
-        (&[libc::SYS_socket], Answer::Socket),
+        // A pair is made of two sockets before the kernel sees whether the family has pairs.
+        (&[libc::SYS_socket, libc::SYS_socketpair], Answer::Socket),
         (&[libc::SYS_ioctl], Answer::Ioctl),
     ] {
         for call in calls {
@@ -77,7 +97,7 @@ const ALLOWED: &[i64] = &[
     libc::SYS_getitimer, libc::SYS_alarm, libc::SYS_setitimer, libc::SYS_getpid, libc::SYS_sendfile,
     libc::SYS_connect, libc::SYS_accept, libc::SYS_sendto, libc::SYS_recvfrom, libc::SYS_sendmsg, libc::SYS_recvmsg,
     libc::SYS_shutdown, libc::SYS_bind, libc::SYS_listen, libc::SYS_getsockname, libc::SYS_getpeername,
-    libc::SYS_socketpair, libc::SYS_setsockopt, libc::SYS_getsockopt, libc::SYS_fork, libc::SYS_vfork,
+    libc::SYS_setsockopt, libc::SYS_getsockopt, libc::SYS_fork, libc::SYS_vfork,
     libc::SYS_execve, libc::SYS_exit, libc::SYS_wait4, libc::SYS_kill, libc::SYS_uname, libc::SYS_semget,
     libc::SYS_semop, libc::SYS_semctl, libc::SYS_shmdt, libc::SYS_msgget, libc::SYS_msgsnd, libc::SYS_msgrcv,
     libc::SYS_msgctl, libc::SYS_fcntl, libc::SYS_flock, libc::SYS_fsync, libc::SYS_fdatasync, libc::SYS_truncate,
@@ -95,12 +115,12 @@ const ALLOWED: &[i64] = &[
     libc::SYS_setpriority, libc::SYS_sched_setparam, libc::SYS_sched_getparam, libc::SYS_sched_setscheduler,
     libc::SYS_sched_getscheduler, libc::SYS_sched_get_priority_max, libc::SYS_sched_get_priority_min,
     libc::SYS_sched_rr_get_interval, libc::SYS_mlock, libc::SYS_munlock, libc::SYS_mlockall, libc::SYS_munlockall,
-    libc::SYS_modify_ldt, libc::SYS_prctl, libc::SYS_arch_prctl, libc::SYS_setrlimit, libc::SYS_sync,
+    libc::SYS_prctl, libc::SYS_arch_prctl, libc::SYS_setrlimit, libc::SYS_sync,
     libc::SYS_gettid, libc::SYS_readahead, libc::SYS_setxattr, libc::SYS_lsetxattr, libc::SYS_fsetxattr,
     libc::SYS_getxattr, libc::SYS_lgetxattr, libc::SYS_fgetxattr, libc::SYS_listxattr, libc::SYS_llistxattr,
     libc::SYS_flistxattr, libc::SYS_removexattr, libc::SYS_lremovexattr, libc::SYS_fremovexattr, libc::SYS_tkill,
-    libc::SYS_time, libc::SYS_futex, libc::SYS_sched_setaffinity, libc::SYS_sched_getaffinity, libc::SYS_io_setup,
-    libc::SYS_io_destroy, libc::SYS_io_getevents, libc::SYS_io_submit, libc::SYS_io_cancel, libc::SYS_epoll_create,
+    libc::SYS_time, libc::SYS_futex, libc::SYS_sched_setaffinity, libc::SYS_sched_getaffinity, 
+    libc::SYS_epoll_create,
     libc::SYS_remap_file_pages, libc::SYS_getdents64, libc::SYS_set_tid_address, libc::SYS_restart_syscall,
     libc::SYS_semtimedop, libc::SYS_fadvise64, libc::SYS_timer_create, libc::SYS_timer_settime,
     libc::SYS_timer_gettime, libc::SYS_timer_getoverrun, libc::SYS_timer_delete, libc::SYS_clock_gettime,
@@ -124,7 +144,7 @@ const ALLOWED: &[i64] = &[
     libc::SYS_pkey_free, libc::SYS_statx, libc::SYS_rseq, libc::SYS_pidfd_send_signal, libc::SYS_pidfd_open,
     libc::SYS_close_range, libc::SYS_openat2, libc::SYS_pidfd_getfd, libc::SYS_faccessat2, libc::SYS_process_madvise,
     libc::SYS_epoll_pwait2, libc::SYS_landlock_create_ruleset, libc::SYS_landlock_add_rule,
-    libc::SYS_landlock_restrict_self, libc::SYS_memfd_secret, libc::SYS_process_mrelease, libc::SYS_futex_waitv,
+    libc::SYS_landlock_restrict_self, libc::SYS_process_mrelease, libc::SYS_futex_waitv,
     libc::SYS_fchmodat2,
 ];
 
