@@ -95,5 +95,22 @@ pub const READY_TIMEOUT_MS_MAX: u64 = 3_600_000;
 /// A sandbox's default memory limit, in bytes.
 pub const MEMORY_BYTES_DEFAULT: u64 = 4 << 30;
 
-/// A sandbox's default process (and thread) limit.
-pub const PIDS_DEFAULT: u64 = 4_096;
+/// A sandbox's default limit of tasks: processes, and threads, which count alike. Enough for a build or a browser; one neighbour that
+/// forks without end then takes a sixtieth of the 32,768 that a small host has.
+pub const PIDS_DEFAULT: u64 = 512;
+
+/// All sandboxes together may have this share of the tasks that the kernel has numbers for (`kernel.pid_max`), in hundredths. It bounds what is in use,
+/// not the sum of limits, which may be larger: the host keeps the rest.
+pub const PIDS_OF_HOST_PERCENT: u64 = 80;
+
+/// The score of every sandboxed program when the host runs out of memory, from -1000 to 1000: as if it used half of all memory more than it does, so
+/// it is killed before the host's own processes. A program may raise its own.
+pub const OOM_SCORE_PROGRAM: i16 = 500;
+
+/// The score of the node and its keeper, where it may be lowered (`CAP_SYS_RESOURCE`): without them nobody removes the sandbox that
+/// takes the memory. Not -1000: a node that leaks is better killed, in the end, than the host.
+pub const OOM_SCORE_NODE: i16 = -900;
+
+/// Most terminals of one sandbox: the kernel has 4,096 for all of the host (`kernel.pty.max`) and keeps 1,024 for the host itself, which
+/// leaves 48 such sandboxes.
+pub const TERMINALS_MAX: u32 = 64;

@@ -55,7 +55,8 @@ fn overlay(layers: &[PathBuf], upper: Option<(&Path, &Path)>) -> Result<OwnedFd,
     // A sandbox's root does not outlive a crash of the host: without this, each end of a sandbox would sync the whole
     // filesystem below it (and each fsync in it would wait for the disk).
     fsconfig_set_flag(&overlay.context, "volatile").doing("make an overlay")?;
-    overlay.mount(MountAttrFlags::empty())
+    // Its /dev becomes a mount of its own, in which there are devices.
+    overlay.mount(MountAttrFlags::MOUNT_ATTR_NODEV)
 }
 
 /// A read-only overlay of `image` alone, as its stand-in below other layers.

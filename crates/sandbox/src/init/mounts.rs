@@ -6,6 +6,7 @@ use std::{
     path::Path,
 };
 
+use base::limits::TERMINALS_MAX;
 use rustix::{
     fs::{CWD, FileType, Mode, makedev, mkdir, mknodat},
     io::Errno,
@@ -25,23 +26,27 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 const OWN_BOOT_ID: &str = "/run/pando/boot_id";
 /// Settings and devices of the kernel: to be read only. As in Docker.
 const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
-/// What tells about the host or its other tenants: reads as empty. As in Docker.
-const MASKED_FILES: [&str; 8] = [
-    "/proc/kcore",
-    "/proc/keys",
-    "/proc/key-users",
-    "/proc/latency_stats",
-    "/proc/timer_list",
-    "/proc/sched_debug",
-    "/proc/interrupts",
-    "/proc/vmallocinfo",
+/// What tells about the host or its other tenants: reads as empty. First what Docker masks, then what programs need as little: how the host was
+/// booted, its modules, disks, addresses and physical memory, and counters of what all of it does.
+#[rustfmt::skip]
+const MASKED_FILES: [&str; 22] = [
+    "/proc/kcore", "/proc/keys", "/proc/key-users", "/proc/latency_stats", "/proc/timer_list", "/proc/sched_debug",
+    "/proc/interrupts", "/proc/vmallocinfo",
+    "/proc/cmdline", "/proc/bootconfig", "/proc/modules", "/proc/kallsyms", "/proc/diskstats", "/proc/partitions", "/proc/mdstat",
+    "/proc/swaps", "/proc/iomem", "/proc/ioports", "/proc/softirqs", "/proc/schedstat", "/proc/buddyinfo", "/proc/zoneinfo",
 ];
 /// The same, for directories.
-const MASKED_DIRECTORIES: [&str; 5] =
-    ["/proc/acpi", "/proc/asound", "/proc/scsi", "/sys/firmware", "/sys/devices/virtual/powercap"];
+const MASKED_DIRECTORIES: [&str; 5] = ["/proc/acpi", "/proc/asound", "/proc/driver", "/proc/pressure", "/proc/scsi"];
+/// What there is of /sys: what programs and runtimes size themselves by, and the sandbox's own network devices. The rest are the host's devices,
+/// disks, modules, firmware and slabs.
+const SYS: [&str; 4] = ["devices/system", "devices/virtual/net", "class/net", "kernel/mm"];
+/// Directories of /sys that are empty, because programs look whether there is anything in them.
+const SYS_EMPTY: [&str; 7] = ["block", "bus", "dev", "firmware", "fs/cgroup", "module", "power"];
 
 /// Where the root filesystem is attached before it becomes the root.
 const NEW_ROOT: &str = "/root";
+/// Where all of sysfs is while a part of it is bound below /sys.
+const SYSFS: &str = "/sysfs";
 /// Reads as empty, like the host's.
 const NULL: &str = "/null";
 /// Reads as empty, too. In the same filesystem: one more for each sandbox would take some KiB of the kernel's memory.
@@ -61,16 +66,18 @@ pub(super) fn prepare() -> Result<Prepared, Failure> {
     // Any directory would do: the old root is dropped right away, so that nothing of the host is kept busy.
     attach(own.as_fd(), Path::new("/proc")).step("attach a root of its own")?;
     become_root("/proc")?;
-    for directory in [NEW_ROOT, "/proc", "/sys", "/pts", "/mqueue"] {
+    for directory in [NEW_ROOT, "/proc", "/sys", SYSFS, "/pts", "/mqueue"] {
         mkdir(directory, Mode::from_raw_mode(0o755)).step("make a directory")?;
     }
     mkdir(EMPTY, Mode::from_raw_mode(0o555)).step("make a directory")?;
     mknodat(CWD, NULL, FileType::CharacterDevice, Mode::from_raw_mode(0o666), makedev(1, 3)).step("make a device")?;
     prepare_proc(no_exec)?;
     let no_device = no_exec | MountAttrFlags::MOUNT_ATTR_NODEV;
-    mount("sysfs", "/sys", &[], no_device | MountAttrFlags::MOUNT_ATTR_RDONLY).step("make /sys")?;
+    prepare_sys(no_device).step("make /sys")?;
     // Each mount of devpts is an instance of its own. Group 5 is tty on every distribution.
-    mount("devpts", "/pts", &[("ptmxmode", "0666"), ("mode", "0620"), ("gid", "5")], no_exec).step("mount /dev/pts")?;
+    let terminals = TERMINALS_MAX.to_string();
+    let options = [("ptmxmode", "0666"), ("mode", "0620"), ("gid", "5"), ("max", terminals.as_str())];
+    mount("devpts", "/pts", &options, no_exec).step("mount /dev/pts")?;
     // Kernels without POSIX message queues exist, and few programs need them.
     let message_queues = match mount("mqueue", "/mqueue", &[], no_device) {
         Err(Errno::NODEV) => false,
@@ -88,10 +95,38 @@ fn prepare_proc(attributes: MountAttrFlags) -> Result<(), Failure> {
     READ_ONLY.iter().try_for_each(|path| optional(lock(path)).map(drop)).step("lock /proc")
 }
 
+/// Makes /sys of directories of this root, with those of sysfs that a sandbox has bound on them.
+fn prepare_sys(attributes: MountAttrFlags) -> rustix::io::Result<()> {
+    mount("sysfs", SYSFS, &[], attributes | MountAttrFlags::MOUNT_ATTR_RDONLY)?;
+    bind("/sys", "/sys")?;
+    SYS_EMPTY.iter().try_for_each(|directory| make_below_sys(directory))?;
+    for directory in SYS {
+        make_below_sys(directory)?;
+        optional(bind(&format!("{SYSFS}/{directory}"), &format!("/sys/{directory}")))?;
+    }
+    read_only("/sys")?;
+    unmount(SYSFS, UnmountFlags::DETACH)
+}
+
+fn make_below_sys(directory: &str) -> rustix::io::Result<()> {
+    let mut path = "/sys".to_owned();
+    for name in directory.split('/') {
+        path = format!("{path}/{name}");
+        match mkdir(&path, Mode::from_raw_mode(0o755)) {
+            Err(Errno::EXIST) => {}
+            made => made?,
+        }
+    }
+    Ok(())
+}
+
 /// Makes `rootfs` the root of this mount namespace, with the mounts that are prepared.
 pub(super) fn enter_root(prepared: &Prepared, rootfs: BorrowedFd<'_>) -> Result<(), Failure> {
     attach(rootfs, Path::new(NEW_ROOT)).step("attach the root filesystem")?;
     chdir(NEW_ROOT).step("enter the root filesystem")?;
+    // No device file of an image can be opened, but those of /dev, which are the sandbox's own: a mount of its own, and before what comes on it.
+    bind("dev", "dev").step("mount /dev")?;
+    mount_remount("dev", MountFlags::BIND | MountFlags::NOSUID, "").step("mount /dev")?;
     let message_queues = prepared.message_queues.then_some(("/mqueue", "dev/mqueue", "mount /dev/mqueue"));
     let always =
         [("/proc", "proc", "mount /proc"), ("/sys", "sys", "mount /sys"), ("/pts", "dev/pts", "mount /dev/pts")];

@@ -34,6 +34,10 @@ pub(super) fn write_base(layer: &Layer) -> Result<(), Error> {
     layer.opaque("var/tmp", scratch)?;
     layer.directory("run/lock", scratch)?;
     layer.directory("etc", plain)?;
+    // The older place of the machine's id, often a file of its own: the image's, then, or the host's.
+    layer.directory("var/lib", plain)?;
+    layer.opaque("var/lib/dbus", plain)?;
+    layer.symlink("var/lib/dbus/machine-id", "/etc/machine-id")?;
     for (name, major, minor) in DEVICES {
         layer.device(&format!("dev/{name}"), major, minor)?;
     }

@@ -1,6 +1,6 @@
 //! What a program sees and what it cannot do.
 
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{collections::BTreeSet, fs, os::fd::AsFd, path::Path};
 
 use crate::host::{Host, at_rest, command, destroy, run, shell, start, wait};
 
@@ -78,7 +78,7 @@ pub(crate) fn kernel_files(host: &Host) {
     for read_only in paths.into_iter().filter(|path| Path::new(path).exists()) {
         assert!(options.lines().any(|line| line.starts_with(&format!("{read_only} ro,"))), "{read_only}: {options}");
     }
-    assert!(options.lines().any(|line| line.starts_with("/ rw,nosuid")), "{options}");
+    assert!(options.lines().any(|line| line.starts_with("/ rw,nosuid,nodev")), "{options}");
     for masked in ["/proc/kcore", "/proc/keys", "/proc/timer_list"].into_iter().filter(|path| Path::new(path).exists())
     {
         assert_eq!(shell(&sandbox, &format!("cat {masked} | wc -c")).text, "0\n", "{masked}");
@@ -101,7 +101,7 @@ pub(crate) fn host_is_out_of_reach(host: &Host) {
     assert_ne!(shell(&sandbox, "touch /usr/bin/new").code, 0);
     // Only the sandbox's own mounts, and no way up.
     let mounts = shell(&sandbox, "wc -l < /proc/self/mountinfo").text;
-    assert!(mounts.trim().parse::<u32>().unwrap() < 30, "{mounts}");
+    assert!(mounts.trim().parse::<u32>().unwrap() < 50, "{mounts}");
     assert_eq!(shell(&sandbox, "cd /../../..; pwd; ls -d work 2>/dev/null").text.lines().next(), Some("/"));
     destroy(sandbox);
 }
@@ -165,5 +165,157 @@ pub(crate) fn pid_one(host: &Host) {
     nothing_of_its_maker(init);
     let (pid, _out) = start(&sandbox, &command(&["sh", "-c", "exit 3"]));
     assert_eq!(wait(pid), 3);
+    destroy(sandbox);
+}
+
+/// What could take from all of the host, or needs nothing that programs have: closed with the error of a kernel that lacks it.
+pub(crate) fn closed_doors(host: &Host) {
+    let sandbox = host.sandbox();
+    let script = "import ctypes, errno, socket
+libc = ctypes.CDLL(None, use_errno=True)
+def call(*args):
+    ctypes.set_errno(0)
+    return errno.errorcode[ctypes.get_errno()] if libc.syscall(*args) == -1 else 'allowed'
+def attempt(family, kind, protocol):
+    try: socket.socket(family, kind, protocol).close()
+    except OSError as error: return errno.errorcode[error.errno]
+    return 'allowed'
+context = ctypes.c_ulong(0)
+segment = (ctypes.c_uint * 4)(0, 0, 0xfffff, 0x51)
+print('io_setup', call(206, 8, ctypes.byref(context)))
+print('modify_ldt', call(154, 1, segment, 16))
+print('memfd_secret', call(447, 0))
+for name, *kind in [('multipath TCP', 2, 1, 262), ('multipath TCP 6', 10, 1, 262), ('SCTP', 2, 1, 132), ('uevents', 16, 3, 15),
+                    ('audit', 16, 3, 9), ('generic', 16, 3, 16), ('diagnosis', 16, 3, 4), ('packets', 17, 3, 0), ('TIPC', 30, 5, 0)]:
+    print(name, attempt(*kind))
+pair = (ctypes.c_int * 2)()
+print('pair', call(53, 2, 1, 262, pair), call(53, 30, 5, 0, pair))
+for kind in [(1, 1, 0), (2, 1, 6), (10, 2, 0), (10, 2, 17), (16, 3, 0)]: print(*kind, attempt(*kind))
+print([name for _, name in socket.if_nameindex()])";
+    let expected = "io_setup ENOSYS
+modify_ldt ENOSYS
+memfd_secret ENOSYS
+multipath TCP EPROTONOSUPPORT
+multipath TCP 6 EPROTONOSUPPORT
+SCTP EPROTONOSUPPORT
+uevents EPROTONOSUPPORT
+audit EPROTONOSUPPORT
+generic EPROTONOSUPPORT
+diagnosis EPROTONOSUPPORT
+packets EAFNOSUPPORT
+TIPC EAFNOSUPPORT
+pair EPROTONOSUPPORT EAFNOSUPPORT
+1 1 0 allowed
+2 1 6 allowed
+10 2 0 allowed
+10 2 17 allowed
+16 3 0 allowed
+['lo']
+";
+    assert_eq!(run(&sandbox, &["python3", "-c", script]).text, expected);
+    // Tools that ask by a closed family first find another way.
+    let listening = "import socket, subprocess
+s = socket.create_server(('127.0.0.1', 4711))
+print('4711' in subprocess.run(['ss', '-tln'], capture_output=True, text=True).stdout)
+print('127.0.0.1' in subprocess.run(['ip', 'addr'], capture_output=True, text=True).stdout)";
+    if ["/usr/bin/ss", "/usr/sbin/ip"].iter().all(|tool| Path::new(tool).exists()) {
+        let mut command = command(&["python3", "-c", listening]);
+        command.env[0].1 = "/usr/sbin:/usr/bin:/bin".to_owned();
+        let (pid, output) = start(&sandbox, &command);
+        let mut text = String::new();
+        std::io::Read::read_to_string(&mut fs::File::from(output), &mut text).unwrap();
+        assert_eq!((wait(pid), text.as_str()), (0, "True\nTrue\n"));
+    } else {
+        println!("       ss and ip are not tried: they are not installed");
+    }
+    destroy(sandbox);
+}
+
+/// Terminals are counted over all of the host; nobody gets more than a share.
+pub(crate) fn terminals(host: &Host) {
+    let (sandbox, neighbour) = (host.sandbox(), host.sandbox());
+    let script = "import errno, os, sys
+held = []
+try:
+    while len(held) < int(sys.argv[1]): held.append(os.open('/dev/ptmx', os.O_RDWR | os.O_NOCTTY))
+    print('all')
+except OSError as error: print(len(held), errno.errorcode[error.errno])
+sys.stdout.flush()
+if sys.argv[2:]: sys.stdin.read()";
+    let (input, hold) = rustix::pipe::pipe().unwrap();
+    let (output, errors) = rustix::pipe::pipe().unwrap();
+    let holder = command(&["python3", "-c", script, "100000", "hold"]);
+    let pid = sandbox.spawn(&holder, [input.as_fd(), errors.as_fd(), errors.as_fd()]).unwrap();
+    drop((input, errors));
+    let mut text = [0; 100];
+    let length = rustix::io::read(&output, &mut text).unwrap();
+    let expected = format!("{} ENOSPC\n", base::limits::TERMINALS_MAX);
+    assert_eq!(String::from_utf8_lossy(&text[..length]), expected);
+    let most = base::limits::TERMINALS_MAX.to_string();
+    assert_eq!(run(&neighbour, &["python3", "-c", script, &most]).text, "all\n");
+    drop(hold);
+    assert_eq!(wait(pid), 0);
+    destroy(sandbox);
+    destroy(neighbour);
+}
+
+/// What of the host neither programs nor their libraries need.
+pub(crate) fn host_facts(host: &Host) {
+    let sandbox = host.sandbox();
+    for path in
+        ["/proc/cmdline", "/proc/modules", "/proc/kallsyms", "/proc/diskstats", "/proc/partitions", "/proc/iomem"]
+    {
+        if fs::read(path).is_ok_and(|content| !content.is_empty()) {
+            assert_eq!(shell(&sandbox, &format!("cat {path} | wc -c")).text, "0\n", "{path}");
+        }
+    }
+    let sys = "cd /sys; ls -1d * */* devices/virtual/*; cat class/net/lo/ifindex; ls devices/system/cpu | grep -c cpu0";
+    let expected = "block bus class class/net dev devices devices/system devices/virtual devices/virtual/net firmware fs fs/cgroup kernel kernel/mm module power 1 1";
+    assert_eq!(shell(&sandbox, sys).text.split_whitespace().collect::<BTreeSet<_>>(), expected.split(' ').collect());
+    // What runtimes size themselves by is there.
+    for path in ["/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/sys/devices/system/cpu/online"] {
+        assert_ne!(shell(&sandbox, &format!("cat {path} | wc -c")).text, "0\n", "{path}");
+    }
+    let ids = shell(&sandbox, "cat /etc/machine-id /var/lib/dbus/machine-id").text;
+    let (first, second) = ids.split_once('\n').unwrap();
+    assert_eq!((first.len(), first), (32, second.trim_end()), "{ids}");
+    destroy(sandbox);
+}
+
+/// A directory image may have device files anywhere: it was unpacked by root.
+pub(crate) fn devices_of_images(host: &Host) {
+    let image = host.state().join("image-with-devices");
+    fs::create_dir_all(image.join("etc")).unwrap();
+    for directory in ["usr", "bin", "lib", "lib64"] {
+        let link = fs::read_link(Path::new("/").join(directory));
+        match link {
+            Ok(target) => std::os::unix::fs::symlink(target, image.join(directory)).unwrap(),
+            Err(_) => fs::create_dir(image.join(directory)).unwrap(),
+        }
+    }
+    let (mode, device) = (rustix::fs::Mode::from_raw_mode(0o666), rustix::fs::makedev(1, 5));
+    let (cwd, kind) = (rustix::fs::CWD, rustix::fs::FileType::CharacterDevice);
+    rustix::fs::mknodat(cwd, image.join("zero"), kind, mode, device).unwrap();
+    fs::set_permissions(image.join("zero"), std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
+    let spec = host.spec_of(vec![host.base(), image.clone()]);
+    let sandbox = pando_sandbox::Sandbox::create(&spec, &host.cgroups).unwrap();
+    // The image has no shell: a visitor with the program's rights would see no more than this.
+    let root = format!("/proc/{}/root", sandbox.init().pid);
+    let opened = |path: &str| fs::File::open(format!("{root}{path}")).err().and_then(|error| error.raw_os_error());
+    assert_eq!(opened("/zero"), Some(libc::EACCES));
+    assert_eq!((opened("/dev/zero"), opened("/dev/null")), (None, None));
+    destroy(sandbox);
+    fs::remove_dir_all(image).unwrap();
+    // Image host as well, and what the sandbox has itself works.
+    let sandbox = host.sandbox();
+    let mounts = shell(&sandbox, "awk '{print $5, $6}' /proc/self/mountinfo").text;
+    assert!(mounts.lines().any(|line| line.starts_with("/ rw,nosuid,nodev,")), "{mounts}");
+    assert_eq!(
+        shell(&sandbox, "head -c 3 /dev/zero | wc -c; : > /dev/null; : < /dev/tty; ls /dev/pts /dev/shm")
+            .text
+            .lines()
+            .next(),
+        Some("3")
+    );
     destroy(sandbox);
 }
