@@ -23,7 +23,9 @@ use crate::{
     cgroup::{Cgroups, Group},
     error::{Context, Error},
     identity::ProcessIdentity,
-    init, rootfs,
+    init,
+    launcher::LauncherSlot,
+    rootfs,
     spec::Limits,
     tree,
 };
@@ -81,7 +83,8 @@ fn keep(
     mut directory: OwnDirectory,
 ) -> Sandbox {
     directory.made.clear();
-    Sandbox { dir, init, init_pidfd: process.keep(), group: group.keep() }
+    let (init_pidfd, group) = (process.keep(), group.keep());
+    Sandbox { dir, init, init_pidfd, group, launcher: LauncherSlot::default() }
 }
 
 /// What a creation has made below the sandbox's directory, removed when dropped.
