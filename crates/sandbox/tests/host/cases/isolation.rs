@@ -245,7 +245,7 @@ if sys.argv[2:]: sys.stdin.read()";
     let (input, hold) = rustix::pipe::pipe().unwrap();
     let (output, errors) = rustix::pipe::pipe().unwrap();
     let holder = command(&["python3", "-c", script, "100000", "hold"]);
-    let pid = sandbox.spawn(&holder, [input.as_fd(), errors.as_fd(), errors.as_fd()]).unwrap();
+    let pid = sandbox.spawn(&holder, [input.as_fd(), errors.as_fd(), errors.as_fd()], None).unwrap();
     drop((input, errors));
     let mut text = [0; 100];
     let length = rustix::io::read(&output, &mut text).unwrap();
