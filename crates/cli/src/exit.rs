@@ -106,13 +106,13 @@ pub(crate) fn code_of(code: ErrorCode) -> u8 {
 
 /// Prints a failure with its whole chain, once.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
-    eprintln!("pando: {error:#}");
+    errln!("pando: {error:#}");
     let Some(failure) = error.downcast_ref::<Failure>() else { return ExitCode::FAILURE };
     for line in failure.details() {
-        eprintln!("    {line}");
+        errln!("    {line}");
     }
     if let Some(hint) = failure.hint() {
-        eprintln!("hint: {hint}");
+        errln!("hint: {hint}");
     }
     ExitCode::from(failure.code())
 }

@@ -1,9 +1,19 @@
 //! The `pando` command: one client of the node API, and the node itself.
 
+// What is printed may hold names and output of programs: all of it goes through `output`, which lets nothing command a terminal.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 /// A line on standard output: as `println!`, but for a reader that has gone or a full disk, which end no command half-way. [`output::exit_code`] tells in the end.
 macro_rules! outln {
     ($($line:tt)*) => {
         $crate::output::line(format_args!($($line)*))
+    };
+}
+
+/// A line on standard error, likewise.
+macro_rules! errln {
+    ($($line:tt)*) => {
+        $crate::output::error_line(format_args!($($line)*))
     };
 }
 

@@ -23,9 +23,19 @@ pub(crate) fn start_logging(level: &str) {
 /// Why nothing more can be written to standard output.
 static CLOSED: OnceLock<io::Error> = OnceLock::new();
 
-/// See `outln!`.
+/// See `outln!`. What would command a terminal is shown escaped: names, errors and output of programs are in what is printed.
 pub(crate) fn line(line: fmt::Arguments<'_>) {
-    note_failure(writeln!(io::stdout(), "{line}"));
+    note_failure(writeln!(io::stdout(), "{}", tame(&line.to_string())));
+}
+
+/// See `errln!`. Nobody is told where nobody can be.
+pub(crate) fn error_line(line: fmt::Arguments<'_>) {
+    let _ = writeln!(io::stderr(), "{}", tame(&line.to_string()));
+}
+
+/// Asks on standard error: the answer comes on the same line.
+pub(crate) fn ask(question: fmt::Arguments<'_>) -> io::Result<()> {
+    write!(io::stderr(), "{}", tame(&question.to_string()))
 }
 
 /// Remembers that standard output cannot be written to.
@@ -47,7 +57,7 @@ pub(crate) fn exit_code(code: ExitCode) -> ExitCode {
 
 /// Prints a document for programs.
 pub(crate) fn json<T: Serialize>(value: &T) -> anyhow::Result<()> {
-    outln!("{}", serde_json::to_string_pretty(value)?);
+    note_failure(writeln!(io::stdout(), "{}", tame_json(&serde_json::to_string_pretty(value)?)));
     Ok(())
 }
 
@@ -66,10 +76,29 @@ pub(crate) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) {
     }
 }
 
-/// A text with line ends and what would command a terminal escaped.
+/// A text for one line: with line ends and what would command a terminal escaped.
 pub(crate) fn printable(text: &str) -> String {
-    let escaped = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
-    text.chars().map(escaped).collect()
+    tame(text).replace('\n', "\\n").replace('\t', "\\t")
+}
+
+/// A text of any number of lines, with what would command a terminal escaped: programs choose their names and what they print, and a terminal
+/// takes orders from either (titles, keys, the clipboard).
+fn tame(text: &str) -> String {
+    let shown = |c: char| if is_order(c) { c.escape_default().to_string() } else { c.to_string() };
+    text.chars().map(shown).collect()
+}
+
+/// The same for JSON, which stays JSON of the same value. Only strings hold such characters.
+fn tame_json(text: &str) -> String {
+    let shown = |c: char| if is_order(c) { format!("\\u{:04x}", u32::from(c)) } else { c.to_string() };
+    text.chars().map(shown).collect()
+}
+
+/// Whether a terminal may do something else than show it: the control characters, of which terminals know 32 more behind ASCII, and what turns
+/// the direction of writing, so that a text reads otherwise than it is.
+fn is_order(c: char) -> bool {
+    let turns = matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    (c.is_control() && !matches!(c, '\n' | '\t')) || turns
 }
 
 fn print_row<'a>(widths: &[usize], cells: impl Iterator<Item = &'a str>) {
@@ -97,14 +126,13 @@ impl Progress {
 
     pub(crate) fn show(&mut self, text: &str) {
         if self.shown {
-            eprint!("\r\x1b[K{text}");
-            let _ = std::io::stderr().flush();
+            let _ = write!(io::stderr(), "\r\x1b[K{}", printable(text));
         }
     }
 
     pub(crate) fn clear(&mut self) {
         if self.shown {
-            eprint!("\r\x1b[K");
+            let _ = write!(io::stderr(), "\r\x1b[K");
         }
     }
 }
@@ -155,6 +183,14 @@ mod tests {
     fn numbers_read_well() {
         assert_eq!([bytes(0), bytes(1023), bytes(1536), bytes(3 << 30)], ["0 B", "1023 B", "1.5 KiB", "3.0 GiB"]);
         assert_eq!(printable("a\n\u{1b}[1mü"), "a\\n\\u{1b}[1mü");
+        let hostile = "\u{1b}]0;title\u{7}\u{9b}31m\r\u{7f}\u{202e}";
+        let harmless = "\\u{1b}]0;title\\u{7}\\u{9b}31m\\r\\u{7f}\\u{202e}";
+        assert_eq!(tame(&format!("first\n\t{hostile}")), format!("first\n\t{harmless}"));
+        // As often as it is done.
+        assert_eq!(tame(&printable(hostile)), harmless);
+        let document = tame_json(&serde_json::to_string_pretty(&[hostile]).unwrap());
+        assert!(!document.chars().any(is_order), "{document}");
+        assert_eq!(serde_json::from_str::<[String; 1]>(&document).unwrap(), [hostile]);
         assert_eq!([micros(999), micros(1_500), micros(2_000_000)], ["999 us", "1.50 ms", "2.00 s"]);
         assert_eq!([age(59_999), age(61_000), age(3_660_000), age(90_000_000)], ["59s", "1m01s", "1h01m", "1d01h"]);
     }

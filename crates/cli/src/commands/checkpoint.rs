@@ -127,7 +127,7 @@ async fn take(id: &SandboxId, request: &CheckpointRequest, json: bool, client: &
     }
     outln!("{}", checkpoint.name);
     note_hidden(&checkpoint);
-    eprintln!(
+    errln!(
         "{id} stood still for {}; {} of memory take {}, file changes {}",
         output::micros(checkpoint.pause_us),
         output::bytes(checkpoint.memory_bytes),
@@ -147,7 +147,7 @@ fn hidden_by(name: &TemplateName) -> String {
 /// Tells who has just made it.
 fn note_hidden(checkpoint: &Checkpoint) {
     if checkpoint.hidden {
-        eprintln!("pando: note: {}", hidden_by(&checkpoint.name));
+        errln!("pando: note: {}", hidden_by(&checkpoint.name));
     }
 }
 

@@ -119,7 +119,7 @@ fn exit_code(status: ExitStatus) -> ExitCode {
         ExitStatus::Code(code) => ExitCode::from(u8::try_from(code & 0xff).unwrap_or(1)),
         ExitStatus::Signal(signal) => ExitCode::from(u8::try_from(128 + signal).unwrap_or(1)),
         ExitStatus::Unknown => {
-            eprintln!("pando: the command's exit status was lost with the keeper");
+            errln!("pando: the command's exit status was lost with the keeper");
             ExitCode::FAILURE
         }
     }

@@ -36,7 +36,7 @@ pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
         output::json(&response)?;
     } else {
         print_started(&response.sandboxes);
-        eprintln!(
+        errln!(
             "{id} stood still for {}; {} in all",
             output::micros(response.pause_us),
             output::micros(response.total_us)

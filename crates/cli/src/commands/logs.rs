@@ -12,7 +12,8 @@ use crate::{
     sandbox_id::{Among, SandboxName},
 };
 
-/// Show the output of a sandbox's program, standard output and standard error as they came.
+/// Show the output of a sandbox's program, standard output and standard error as they came. Escape sequences in it are not touched, as with `exec`:
+/// show that of a program you do not trust with `| cat -v`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Identifier of the sandbox, or its beginning.
@@ -36,7 +37,7 @@ pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
     }
     // Nothing in its output says so.
     if let Some(reason) = client.get::<SandboxDetail>(&format!("/sandboxes/{id}")).await?.sandbox.reason {
-        eprintln!("pando: the program ended: {}", output::printable(&reason));
+        errln!("pando: the program ended: {}", output::printable(&reason));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -57,7 +57,7 @@ pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     outln!("{}", paused.sandbox.id);
-    eprintln!(
+    errln!(
         "{} of memory take {} in the store, file changes {}; {} in all",
         output::bytes(paused.memory_bytes),
         output::bytes(paused.stored_memory_bytes),

@@ -1,9 +1,6 @@
 //! `pando rm`.
 
-use std::{
-    io::{IsTerminal, Write},
-    process::ExitCode,
-};
+use std::{io::IsTerminal, process::ExitCode};
 
 use anyhow::{Context, Result};
 use api::{Removed, Sandbox, SandboxState};
@@ -11,6 +8,7 @@ use api::{Removed, Sandbox, SandboxState};
 use crate::{
     client::Client,
     exit::{self, Failure},
+    output,
     sandbox_id::{Among, SandboxName},
 };
 
@@ -82,8 +80,7 @@ fn agree(sandboxes: &[Sandbox]) -> Result<bool> {
         let message = format!("{what}. Nothing was removed; `pando rm --all --force` removes all");
         return Err(Failure::Usage(message).into());
     }
-    eprint!("{what}. Remove all {}? [y/N] ", sandboxes.len());
-    std::io::stderr().flush().context("cannot ask")?;
+    output::ask(format_args!("{what}. Remove all {}? [y/N] ", sandboxes.len())).context("cannot ask")?;
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer).context("cannot read the answer")?;
     match answer.trim() {

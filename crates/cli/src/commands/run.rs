@@ -38,7 +38,7 @@ pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
     let interpreter = if args.stepping { Interpreter::Stepping } else { Interpreter::InProcess };
     let request = RunRequest { count: args.count, interpreter, volumes: args.volumes };
     let response: RunResponse = super::start(client, &format!("/templates/{}/run", args.template), &request).await?;
-    response.notices.iter().for_each(|notice| eprintln!("pando: note: {notice}"));
+    response.notices.iter().for_each(|notice| errln!("pando: note: {notice}"));
     if args.json {
         output::json(&response)?;
     } else if args.quiet {
@@ -46,7 +46,7 @@ pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
     } else {
         print_started(&response.sandboxes);
         if response.sandboxes.len() > 1 {
-            eprintln!("{} sandboxes in {}", response.sandboxes.len(), output::micros(response.total_us));
+            errln!("{} sandboxes in {}", response.sandboxes.len(), output::micros(response.total_us));
         }
     }
     Ok(report_failures(&response.failures))
@@ -82,10 +82,10 @@ pub(super) fn report_failures(failures: &[ErrorDetail]) -> ExitCode {
         }
     }
     for (failure, count) in seen {
-        eprintln!("pando: {count} not started: {}", failure.message);
-        failure.details.iter().for_each(|line| eprintln!("    {line}"));
+        errln!("pando: {count} not started: {}", failure.message);
+        failure.details.iter().for_each(|line| errln!("    {line}"));
         if let Some(hint) = &failure.hint {
-            eprintln!("hint: {hint}");
+            errln!("hint: {hint}");
         }
     }
     ExitCode::from(code_of(first.code))

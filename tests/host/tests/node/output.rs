@@ -15,6 +15,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("output::the_log_of_a_copy_is_its_own_from_its_first_instant", || case(logs)),
         Case::new("output::a_log_is_bounded_and_keeps_the_newest", || case(bounded)),
         Case::new("output::exec_carries_streams_and_terminals", || case(streams)),
+        Case::new("output::nothing_that_a_program_chose_commands_a_terminal", || case(hostile)),
         Case::new("output::a_reader_that_has_gone_is_no_failure_and_a_full_disk_is_one", || case(unread)),
     ]
 }
@@ -112,6 +113,67 @@ fn unread(node: &Node) -> Result<()> {
         ensure!(gone.status.code() == Some(right) && said.is_empty(), "{command:?}: {:?} {said}", gone.status);
     }
     node.ok(&["rm", "--all"]).map(drop)
+}
+
+/// Sets the title, in both ways that terminals know, and turns the direction of writing.
+const ORDERS: &str = "\u{1b}]0;owned\u{7}\u{9b}31m\u{202e}";
+
+const HOSTILE: &str = "
+import ctypes, sys, time
+orders = sys.argv[1]
+print(orders, flush=True)
+if sys.argv[2] == 'fail': sys.exit(3)
+# 15 bytes of a name.
+ctypes.CDLL(None).prctl(15, (chr(27) + '[7m' + chr(0x9b) + '1m').encode())
+open('/tmp/ready', 'w').close()
+time.sleep(1000)
+";
+
+fn hostile(node: &Node) -> Result<()> {
+    let harmless = |text: &str| {
+        text.chars().all(|c| (c == '\n' || c == '\t' || !c.is_control()) && !('\u{202a}'..='\u{202e}').contains(&c))
+    };
+    let build = |name, what| {
+        let program = ["--ready-file", "/tmp/ready", "--", "/usr/bin/python3", "-c", HOSTILE, ORDERS, what];
+        node.pando(&[&["template", "build", name][..], &program].concat())
+    };
+    let failed = build("failing", "fail")?;
+    ensure!(failed.code == 6 && failed.stderr.contains("\\u{1b}]0;owned\\u{7}\\u{9b}31m"), "{failed}");
+    let built = build("hostile", "stay")?;
+    ensure!(built.code == 0, "{built}");
+    let id = node.run("hostile", 1)?[0].id.to_string();
+    let inspected = node.pando(&["inspect", &id])?;
+    ensure!(inspected.stdout.contains("\\u{1b}[7m\\u{9b}1m"), "{inspected}");
+    let document = node.pando(&["inspect", &id, "--json"])?;
+    let detail: serde_json::Value = serde_json::from_str(&document.stdout)?;
+    let name = detail["processes"]
+        .as_array()
+        .and_then(|all| all.iter().find_map(|one| one["name"].as_str().filter(|n| n.contains('['))));
+    ensure!(name == Some("\u{1b}[7m\u{9b}1m"), "{document}");
+    let missing = node.pando(&["exec", &id, "--", &format!("/bin/{ORDERS}")])?;
+    ensure!(missing.code == 127, "{missing}");
+    let template = node.pando(&["template", "inspect", "hostile"])?;
+    for (what, answer) in [
+        ("build", failed),
+        ("built", built),
+        ("inspect", inspected),
+        ("json", document),
+        ("exec", missing),
+        ("template", template),
+    ] {
+        ensure!(
+            harmless(&answer.stdout) && harmless(&answer.stderr),
+            "{what}: {:?} {:?}",
+            answer.stdout,
+            answer.stderr
+        );
+    }
+    // What programs print is passed on as it is, where it is asked for.
+    ensure!(
+        node.ok(&["logs", &id])?.is_empty() && node.ok(&["exec", &id, "--", "printf", "%s", ORDERS])? == ORDERS,
+        "exec"
+    );
+    node.ok(&["rm", &id]).map(drop)
 }
 
 fn streams(node: &Node) -> Result<()> {

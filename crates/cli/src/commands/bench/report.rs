@@ -106,7 +106,7 @@ fn machine(program: &str) -> Vec<Fact> {
 
 /// Says on standard error what is being done.
 pub(super) fn progress(what: &str) {
-    eprintln!("bench: {what} ...");
+    errln!("bench: {what} ...");
 }
 
 /// The value below which `percent` of the sorted times lie (nearest rank).

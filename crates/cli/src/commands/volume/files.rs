@@ -43,7 +43,7 @@ pub(super) async fn export(args: &ExportArgs, client: &Client) -> Result<()> {
     let path = format!("/volumes/{}/export{}", args.volume.volume, args.volume.query('?'));
     let advice = format!("the node's log says why, and `pando volume verify {}` what is damaged", args.volume.volume);
     if let Some(bytes) = transfer::write(&args.file, client.get_stream(&path), &advice).await? {
-        eprintln!("{}: {}, not encrypted", args.file.display(), output::bytes(bytes));
+        errln!("{}: {}, not encrypted", args.file.display(), output::bytes(bytes));
     }
     Ok(())
 }

@@ -109,7 +109,7 @@ pub(super) async fn restore(args: RestoreArgs, client: &Client) -> Result<()> {
         return output::json(&restored);
     }
     outln!("{}", restored.before);
-    eprintln!("what it was before is kept: `pando volume restore {} {}` goes back", args.volume, restored.before);
+    errln!("what it was before is kept: `pando volume restore {} {}` goes back", args.volume, restored.before);
     Ok(())
 }
 
