@@ -249,7 +249,8 @@ impl Keeper {
     fn drop_zygote(&mut self, seq: u64, zygote: u64) -> Result<(), KeeperError> {
         let cancelled = self.builders.cancel(zygote);
         self.answer_all(cancelled.into_iter().collect())?;
-        self.children.drop_role(&Role::Builder(zygote));
+        // What it has left frozen is thawed at its end.
+        self.children.kill_role(&Role::Builder(zygote));
         let answers = self.zygotes.lose(zygote, "the zygote was dropped");
         self.answer_all(answers)?;
         self.children.drop_role(&Role::Zygote(zygote));
@@ -280,7 +281,13 @@ impl Keeper {
     }
 
     fn take_built(&mut self, zygote: u64, finished: Finished) -> Result<(), KeeperError> {
-        let Finished { seq, reply, built, attached } = finished;
+        let Finished { seq, reply, frozen, built, attached } = finished;
+        if let Some(id) = frozen {
+            // It may have been removed meanwhile.
+            let _ = self.sandboxes.thaw(&id);
+        }
+        // Without its control socket a zygote that nobody wants ends.
+        let Some(seq) = seq else { return Ok(()) };
         let taken = built.map(|(facts, control)| self.zygotes.insert(zygote, facts, control, &mut self.children));
         match taken {
             Some(Err(error)) => self.reply(seq, Reply::failed(&error)),

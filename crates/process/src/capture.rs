@@ -30,7 +30,7 @@ use crate::{
     objects::Objects,
     procfs::{self, MapLine},
     refusal::Refusal,
-    still::Still,
+    still::{self, Newborn, Still},
     stopped::{Stopped, Task},
     threads::{self, Reported, Seen},
     watches::{self, Watched},
@@ -69,6 +69,31 @@ pub type PauseError = Box<dyn std::error::Error + Send + Sync>;
 /// What the caller does at some point of a capture.
 type Step<'a> = &'a mut dyn FnMut() -> Result<(), PauseError>;
 
+/// Other processes in the sandbox of a source: commands that were started in it. They are not captured, but they write files.
+pub trait Others {
+    /// Has all processes of the sandbox stand still; those that are stopped by their tracer do.
+    fn freeze(&mut self) -> Result<(), PauseError>;
+    /// Lets all go on.
+    fn thaw(&mut self);
+}
+
+/// What becomes of a source that was captured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Afterwards {
+    /// It goes on.
+    GoesOn,
+    /// It stands still with all that is in its sandbox, from the captured instant on.
+    StandsStill,
+}
+
+/// What the caller does in a capture.
+struct Steps<'a> {
+    during_pause: Step<'a>,
+    others: Option<&'a mut dyn Others>,
+    hold: Option<Step<'a>>,
+    afterwards: Afterwards,
+}
+
 /// A captured program.
 #[derive(Debug)]
 pub struct Capture {
@@ -106,17 +131,29 @@ fn standard_streams(pid: i32) -> Vec<(StreamFile, Stream)> {
 ///
 /// The source is unchanged afterwards, also after an error. [`Error::Refused`] has every reason found.
 pub fn capture(spec: &CaptureSpec, during_pause: Step<'_>) -> Result<Capture, Error> {
-    capture_until(spec, during_pause, None)
+    capture_until(spec, Steps { during_pause, others: None, hold: None, afterwards: Afterwards::GoesOn })
 }
 
 /// As [`capture`], but the source stands still until all of it is read and `hold` has returned. `hold` makes sure that it goes no further
 /// then (it freezes its control group): what the capture shows is the last that the source has done. The still needs to run no more by that
 /// time, so it may be frozen along with the source.
 pub fn capture_and_hold(spec: &CaptureSpec, during_pause: Step<'_>, hold: Step<'_>) -> Result<Capture, Error> {
-    capture_until(spec, during_pause, Some(hold))
+    capture_until(spec, Steps { during_pause, others: None, hold: Some(hold), afterwards: Afterwards::StandsStill })
 }
 
-fn capture_until(spec: &CaptureSpec, during_pause: Step<'_>, hold: Option<Step<'_>>) -> Result<Capture, Error> {
+/// As [`capture`], of a program that is not alone in its sandbox: `others` stand still with it during `during_pause`. The pause is longer by the
+/// time that this takes, and nothing goes on beside the making of the still.
+pub fn capture_beside(
+    spec: &CaptureSpec,
+    during_pause: Step<'_>,
+    others: &mut dyn Others,
+    afterwards: Afterwards,
+) -> Result<Capture, Error> {
+    capture_until(spec, Steps { during_pause, others: Some(others), hold: None, afterwards })
+}
+
+fn capture_until(spec: &CaptureSpec, steps: Steps<'_>) -> Result<Capture, Error> {
+    let Steps { during_pause, others, hold, afterwards } = steps;
     let pid = spec.pid;
     let checks::Look { refusals, surroundings } = checks::look(pid)?;
     refuse(refusals)?;
@@ -135,34 +172,100 @@ fn capture_until(spec: &CaptureSpec, during_pause: Step<'_>, hold: Option<Step<'
     let earlier = spec.earlier_arena.map(|(start, end)| Range { start, end });
     let advised = mappings::kept_from_forks(&flagged);
     let mut injection = Injection::enter(&mut stopped, &flagged, &advised, earlier)?;
-    // Cloning the still takes as long as all the rest, which goes on beside it.
-    let outcome = injection.run(pid, &advised, |stopped| {
+    let mut look = |stopped: &Stopped| {
         let gathered = gather(spec, stopped, &surroundings, &lines, &watched)?;
         during_pause().map_err(Error::DuringPause)?;
         Ok(gathered)
-    });
+    };
+    // Cloning the still takes as long as all the rest, which goes on beside it.
+    let at_once = others.is_none();
+    let outcome = injection.run(pid, &advised, |stopped| at_once.then(|| look(stopped)).transpose());
     let arena = injection.arena;
     let left = injection.leave();
-    let Outcome { newborn, mut answers, mut found } = outcome?;
+    let Outcome { newborn, mut answers, found } = outcome?;
     left?;
+    let (mut found, still, frozen) = match found {
+        Some(found) => (found, Found::Newborn(newborn), None),
+        None => {
+            // Frozen processes run no scripts: what is asked of the still is asked before.
+            let asked = Found::Newborn(newborn).ask(arena)?;
+            let frozen = others.map(Frozen::freeze).transpose()?;
+            (look(&stopped)?, Found::Asked(asked), frozen)
+        }
+    };
     let (threads, pending) = threads(pid, stopped.tasks(), take(&mut found.seen), take(&mut answers.threads))?;
     let pause = began.elapsed();
     drop(aside);
-    // Without a hold it goes on here, and the rest happens behind its back.
-    let held = hold.map(|hold| (hold, stopped, deadman));
-    let still = Still::adopt(newborn)?;
+    let held = match afterwards {
+        Afterwards::StandsStill => Some((stopped, frozen, deadman)),
+        // It goes on here, and the rest happens behind its back.
+        Afterwards::GoesOn => {
+            drop((stopped, frozen, deadman));
+            None
+        }
+    };
+    let (still, asked) = still.ask(arena)?;
     let known = Known { threads, pending, answers, found, lines, dont_fork };
-    let (image, taken_over) = complete(&still, arena, spec, known)?;
+    let (image, taken_over) = complete(&still, asked, arena, spec, known)?;
     refuse(covered::refusals(&image, &spec.mount_points))?;
     refuse(covered::program_refusals(&image, &spec.volumes))?;
     let pause = match held {
-        Some((hold, _stopped, _deadman)) => {
-            hold().map_err(Error::DuringPause)?;
+        Some((_stopped, frozen, _deadman)) => {
+            hold.map_or(Ok(()), |hold| hold()).map_err(Error::DuringPause)?;
+            // Nothing fails any more.
+            if let Some(frozen) = frozen {
+                frozen.keep();
+            }
             began.elapsed()
         }
         None => pause,
     };
     Ok(Capture { image, still, taken_over, pause })
+}
+
+/// The still as far as it is made.
+enum Found {
+    Newborn(Newborn),
+    Asked((Still, still::Answers)),
+}
+
+impl Found {
+    /// Waits for the still, and asks it what only it can tell.
+    fn ask(self, arena: Range) -> Result<(Still, still::Answers), Error> {
+        match self {
+            Self::Newborn(newborn) => {
+                let still = Still::adopt(newborn)?;
+                let answers = still.ask(arena.start, arena.end - arena.start)?;
+                Ok((still, answers))
+            }
+            Self::Asked(asked) => Ok(asked),
+        }
+    }
+}
+
+/// All processes of a sandbox, which stand still until this is dropped.
+struct Frozen<'a>(Option<&'a mut dyn Others>);
+
+impl<'a> Frozen<'a> {
+    fn freeze(others: &'a mut dyn Others) -> Result<Self, Error> {
+        // Dropped also after a failure: some may stand still already.
+        let mut frozen = Self(Some(others));
+        frozen.0.as_mut().map_or(Ok(()), |others| others.freeze()).map_err(Error::DuringPause)?;
+        Ok(frozen)
+    }
+
+    /// They stand still until somebody else has them go on.
+    fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        if let Some(others) = &mut self.0 {
+            others.thaw();
+        }
+    }
 }
 
 /// Its mappings, as soon as all pages of them are there. Whoever asks has waited for that; what says so may be a moment late.

@@ -43,7 +43,9 @@ mod write_back;
 mod xstate;
 mod zygote;
 
-pub use capture::{Capture, CaptureSpec, PauseError, capture, capture_and_hold, examine};
+pub use capture::{
+    Afterwards, Capture, CaptureSpec, Others, PauseError, capture, capture_and_hold, capture_beside, examine,
+};
 pub use checkpoint::{ProgramState, RestoreSpec, Restored, StateError, Unfit};
 pub use error::Error;
 pub use floor::time_forks;

@@ -21,7 +21,10 @@ use std::{
     time::Instant,
 };
 
-use process::{BuildSpec, CaptureSpec, ProgramState, RestoreSpec, Restored, Zygote, ZygoteFacts};
+use base::id::SandboxId;
+use process::{
+    Afterwards, BuildSpec, CaptureSpec, Others, PauseError, ProgramState, RestoreSpec, Restored, Zygote, ZygoteFacts,
+};
 use sandbox::Sandbox;
 use serde::{Deserialize, Serialize};
 
@@ -54,10 +57,29 @@ enum Outcome {
 
 /// A builder at work.
 struct AtWork {
-    seq: u64,
+    /// None if it is answered: the build was cancelled.
+    seq: Option<u64>,
+    /// The sandbox that it may have left frozen if it is killed: the server lets go only what it had held.
+    freezes: Option<SandboxId>,
     /// Until it was read.
     socket: Option<Watched<OwnedFd>>,
     outcome: Option<(Outcome, Vec<OwnedFd>)>,
+}
+
+impl AtWork {
+    /// Takes a message off the socket. True if it says that the capture is done, and more follows.
+    fn hear(&mut self) -> bool {
+        let Some(socket) = &self.socket else { return false };
+        match receive(socket.get()) {
+            Some((Outcome::Captured, _)) => true,
+            outcome => {
+                self.outcome = outcome;
+                // Out of the set with its last message or its end: from here on the process's own end tells the rest.
+                self.socket = None;
+                false
+            }
+        }
+    }
 }
 
 /// What a builder comes to, with the zygote's control socket and, as far as there is one, a descriptor for the server.
@@ -65,8 +87,11 @@ type Performed = Result<(Outcome, Vec<OwnedFd>), Box<dyn Error>>;
 
 /// What came of a finished builder.
 pub(super) struct Finished {
-    pub(super) seq: u64,
+    /// None if nobody waits for it any more.
+    pub(super) seq: Option<u64>,
     pub(super) reply: Reply,
+    /// A sandbox that may be frozen, and is nobody's to let go.
+    pub(super) frozen: Option<SandboxId>,
     /// The zygote, if one was built.
     pub(super) built: Option<(ZygoteFacts, OwnedFd)>,
     /// For the server: of its faults, if pages arrive by them, or of the file that describes the program.
@@ -96,7 +121,8 @@ impl Builders {
         children: &mut Children,
     ) -> io::Result<()> {
         let nodes = self.memory_nodes.clone();
-        self.start(seq, job.zygote, children, |keeper| build(job, sandbox, base, &nodes, keeper))
+        let freezes = (!job.hold).then(|| job.id.clone());
+        self.start((seq, freezes), job.zygote, children, |keeper| build(job, sandbox, base, &nodes, keeper))
     }
 
     /// Forks a builder that restores a zygote; `parcel` holds a [`Parcel`].
@@ -108,12 +134,12 @@ impl Builders {
         children: &mut Children,
     ) -> io::Result<()> {
         let nodes = self.memory_nodes.clone();
-        self.start(seq, job.zygote, children, |_| restore(job, parcel, &nodes))
+        self.start((seq, None), job.zygote, children, |_| restore(job, parcel, &nodes))
     }
 
     fn start(
         &mut self,
-        seq: u64,
+        (seq, freezes): (u64, Option<SandboxId>),
         zygote: u64,
         children: &mut Children,
         perform: impl FnOnce(&OwnedFd) -> Performed,
@@ -136,29 +162,24 @@ impl Builders {
         })?;
         children.watch(builder.pid, Role::Builder(zygote))?;
         let socket = self.watcher.watch(ours, Source::Builder(zygote))?;
-        self.at_work.insert(zygote, AtWork { seq, socket: Some(socket), outcome: None });
+        self.at_work.insert(zygote, AtWork { seq: Some(seq), freezes, socket: Some(socket), outcome: None });
         Ok(())
     }
 
-    /// Takes a message off the socket. The request, if it says that the capture is done; [`Self::finish`] gives out the rest.
+    /// Takes a message off the socket. The request, if it says that the capture is done and is waited for; [`Self::finish`] gives out the rest.
     pub(super) fn on_result(&mut self, zygote: u64) -> Option<u64> {
         let builder = self.at_work.get_mut(&zygote)?;
-        match receive(builder.socket.as_ref()?.get()) {
-            Some((Outcome::Captured, _)) => Some(builder.seq),
-            outcome => {
-                builder.outcome = outcome;
-                // Out of the set with its last message or its end: from here on the process's own end tells the rest.
-                builder.socket = None;
-                None
-            }
-        }
+        if builder.hear() { builder.seq } else { None }
     }
 
     /// The builder's process ended.
     pub(super) fn finish(&mut self, zygote: u64, status: Status) -> Option<Finished> {
+        let mut builder = self.at_work.remove(&zygote)?;
         // Its end can be seen before its last words.
-        while self.on_result(zygote).is_some() {}
-        let AtWork { seq, outcome, .. } = self.at_work.remove(&zygote)?;
+        while builder.hear() {}
+        let AtWork { seq, freezes, outcome, .. } = builder;
+        // With its last word it has let go what it froze.
+        let frozen = freezes.filter(|_| outcome.is_none());
         let (reply, built, attached) = match outcome {
             Some((Outcome::Built { facts, pause_us, capture_us, build_us }, descriptors)) => {
                 let mut descriptors = descriptors.into_iter();
@@ -172,13 +193,13 @@ impl Builders {
                 (Reply::step_failed(message), None, None)
             }
         };
-        Some(Finished { seq, reply, built, attached })
+        Some(Finished { seq, reply, frozen, built, attached })
     }
 
     /// Gives up a build; its request is answered, its process is the caller's to kill.
     pub(super) fn cancel(&mut self, zygote: u64) -> Option<(u64, Reply)> {
-        let builder = self.at_work.remove(&zygote)?;
-        Some((builder.seq, Reply::zygote_gone("the build was cancelled")))
+        let seq = self.at_work.get_mut(&zygote)?.seq.take()?;
+        Some((seq, Reply::zygote_gone("the build was cancelled")))
     }
 }
 
@@ -211,14 +232,7 @@ fn build(
         volumes: job.volumes.clone(),
     };
     let capture_began = Instant::now();
-    // Inside the pause: memory and files of the copies are of the same instant.
-    let mut copy_files = || Ok(sandbox.snapshot_upper(&job.layer_dest)?);
-    let mut freeze = || Ok(sandbox.freeze()?);
-    let captured = match job.hold {
-        true => process::capture_and_hold(&spec, &mut copy_files, &mut freeze),
-        false => process::capture(&spec, &mut copy_files),
-    };
-    let capture = match captured {
+    let capture = match capture(&spec, job, sandbox) {
         Ok(capture) => capture,
         Err(process::Error::Refused(refusals)) => {
             let refusals = refusals.iter().map(|refusal| (refusal.kind(), refusal.to_string())).collect();
@@ -247,6 +261,35 @@ fn build(
     }
     let outcome = Outcome::Built { facts: zygote.facts, pause_us, capture_us, build_us: micros(build_began) };
     Ok((outcome, descriptors))
+}
+
+/// Captures the program; its files are copied inside the pause, so that memory and files of the copies are of the same instant.
+fn capture(spec: &CaptureSpec, job: &BuildZygote, sandbox: &Sandbox) -> Result<process::Capture, process::Error> {
+    let mut copy_files = || Ok(sandbox.snapshot_upper(&job.layer_dest)?);
+    // No command is started meanwhile: the server has captures and starts of commands take turns.
+    if sandbox.has_others(job.main.pid).map_err(|error| process::Error::DuringPause(error.into()))? {
+        let afterwards = if job.hold { Afterwards::StandsStill } else { Afterwards::GoesOn };
+        return process::capture_beside(spec, &mut copy_files, &mut Beside(sandbox), afterwards);
+    }
+    match job.hold {
+        true => process::capture_and_hold(spec, &mut copy_files, &mut || Ok(sandbox.freeze()?)),
+        false => process::capture(spec, &mut copy_files),
+    }
+}
+
+/// Commands in the program's sandbox.
+struct Beside<'a>(&'a Sandbox);
+
+impl Others for Beside<'_> {
+    fn freeze(&mut self) -> Result<(), PauseError> {
+        Ok(self.0.freeze()?)
+    }
+
+    fn thaw(&mut self) {
+        if let Err(error) = self.0.thaw() {
+            tracing::error!(error = crate::error::chain(&error), "a sandbox may stand still");
+        }
+    }
 }
 
 fn restore(job: &RestoreZygote, parcel: &OwnedFd, memory_nodes: &[u32]) -> Performed {

@@ -104,8 +104,15 @@ impl Children {
 
     /// Kills what has `role` and reaps it later.
     pub(super) fn drop_role(&mut self, role: &Role) {
+        self.kill_role(role);
         for child in self.by_serial.values_mut().filter(|child| child.role == *role) {
             child.role = Role::Dropped;
+        }
+    }
+
+    /// Kills what has `role`. Its end is reported.
+    pub(super) fn kill_role(&self, role: &Role) {
+        for child in self.by_serial.values().filter(|child| child.role == *role) {
             // It fails only for a process that is gone already.
             let _ = pidfd_send_signal(&child.pidfd, Signal::KILL);
         }

@@ -196,13 +196,13 @@ impl Node {
         let ended = main.map(|main| keeper.ended(main.pid));
         let request = Request::Adopt { spec, init: record.init, main };
         let answer = keeper.call("adopt the sandbox", request, &[], CREATE_DEADLINE).await;
-        match (answer.map(|answer| answer.reply), ended) {
-            (Ok(Reply::Adopted { alive: true, main_alive: true }), Some(ended)) => {
-                self.monitor(id.clone(), ended);
-                if record.state == SandboxState::Running {
-                    thaw(keeper, id).await;
-                }
-            }
+        let answer = answer.map(|answer| answer.reply);
+        // A capture that was cut off may have left it frozen, with commands that outlive its program. Only a pause decides for itself.
+        if matches!(answer, Ok(Reply::Adopted { alive: true, .. })) && record.state != SandboxState::Pausing {
+            thaw(keeper, id.clone()).await;
+        }
+        match (answer, ended) {
+            (Ok(Reply::Adopted { alive: true, main_alive: true }), Some(ended)) => self.monitor(id.clone(), ended),
             (Ok(Reply::Adopted { alive: true, .. }), Some(_)) => {
                 self.set_sandbox_state(&id, SandboxState::Exited(ExitStatus::Unknown));
                 self.explain_end(&id).await;
@@ -270,7 +270,7 @@ impl Node {
     }
 }
 
-/// A pause that was cut off before anything was durable has left it frozen.
+/// A pause, fork or checkpoint that was cut off has left it frozen.
 async fn thaw(keeper: &KeeperClient, id: SandboxId) {
     let answer = keeper.call("thaw the sandbox", Request::Thaw { id: id.clone() }, &[], CREATE_DEADLINE).await;
     if let Err(error) = answer {

@@ -13,7 +13,7 @@ use crate::{
     mappings,
     procfs::{self, Fields, MapLine, Stat},
     refusal::Refusal,
-    still::Still,
+    still::{self, Still},
     xstate::Format,
 };
 
@@ -31,13 +31,13 @@ pub(super) struct Known {
 /// The whole image, and what of the still's memory is to be taken over. `arena` is ours, and so is what an earlier start left.
 pub(super) fn complete(
     still: &Still,
+    asked: still::Answers,
     arena: Range,
     spec: &CaptureSpec,
     known: Known,
 ) -> Result<(Image, Vec<Range>), Error> {
     let pid = still.pid();
     let Known { threads, pending, answers, found, lines, dont_fork } = known;
-    let asked = still.ask(arena.start, arena.end - arena.start)?;
     let mut ours = vec![arena];
     ours.extend(spec.earlier_arena.map(|(start, end)| Range { start, end }));
     let status = Fields::read(format!("/proc/{pid}/status"))?;

@@ -10,6 +10,7 @@
 //! PANDO_BINARY   the binary (target/debug/pando)
 
 mod ahead;
+mod beside_commands;
 mod burst;
 mod cancel;
 mod checkpoint;
@@ -47,6 +48,7 @@ use pando_host_tests::runner;
 fn main() {
     let mut cases = services::cases();
     cases.extend(ahead::cases());
+    cases.extend(beside_commands::cases());
     cases.extend(burst::cases());
     cases.extend(live_fork::cases());
     cases.extend(checkpoint::cases());
