@@ -26,6 +26,7 @@ use std::{
     sync::Arc,
 };
 
+use base::limits::RECORD_BYTES_MAX;
 use futures::{StreamExt, stream};
 use peers::{Directory, Peers};
 use store::{
@@ -215,5 +216,13 @@ impl memory::ChunkSource for Chunks {
             ids.iter().map(|id| store::segment::ChunkRef::decode(id.as_bytes())).collect();
         let read = self.runtime.block_on(self.store.read_many(&chunks?))?;
         Ok(read.into_iter().map(Vec::from).collect())
+    }
+}
+
+/// What a reader would refuse for its length is not written.
+fn readable(framed: Vec<u8>) -> std::result::Result<Vec<u8>, String> {
+    match framed.len() <= RECORD_BYTES_MAX {
+        true => Ok(framed),
+        false => Err(format!("its description has {} bytes, more than {RECORD_BYTES_MAX}", framed.len())),
     }
 }

@@ -16,6 +16,7 @@ mod host_mounts;
 mod images;
 mod in_use;
 mod inspect;
+mod layers;
 mod logs;
 mod memory_limit;
 mod orphans;

@@ -201,6 +201,13 @@ impl Draft {
 
 fn encode<R: Record>(path: &Path, record: &R) -> Result<Vec<u8>> {
     let payload = serde_json::to_vec(record).map_err(|error| unusable(path, error))?;
+    if payload.len() > RECORD_BYTES_MAX {
+        // It could not be read again.
+        return Err(unusable(
+            path,
+            io::Error::other(format!("it has {} bytes, more than {RECORD_BYTES_MAX}", payload.len())),
+        ));
+    }
     frame::encode(R::KIND, R::VERSION, &payload).map_err(|error| unusable(path, error))
 }
 
@@ -274,6 +281,18 @@ mod tests {
             assert_eq!(read::<SandboxRecord>(&path).unwrap(), Some(sandbox()));
         }
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "no temporary file is left");
+    }
+
+    #[test]
+    fn what_could_not_be_read_again_is_not_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("record");
+        let with = |bytes: usize| SandboxRecord { reason: Some("x".repeat(bytes)), ..sandbox() };
+        let long = with(RECORD_BYTES_MAX - serde_json::to_vec(&with(0)).unwrap().len());
+        write(&path, &long, Durability::Process).unwrap();
+        assert_eq!(read::<SandboxRecord>(&path).unwrap(), Some(long));
+        let longer = with(RECORD_BYTES_MAX);
+        assert!(matches!(write(&path, &longer, Durability::Process), Err(Error::Record { .. })));
     }
 
     #[test]

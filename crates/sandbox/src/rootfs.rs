@@ -27,6 +27,9 @@ use crate::error::{Context, Error};
 pub use base_layer::prepare_base_layer;
 pub use host_mask::prepare_host_mask;
 
+/// Most layers of a root filesystem, the image's included: the kernel stacks no more (OVL_MAX_STACK in fs/overlayfs/params.h).
+pub const LAYERS_MAX: usize = 500;
+
 /// A read-only overlay of `layers` (topmost first, at least two), mounted nowhere: for opening its files from outside.
 pub fn detached_rootfs(layers: &[PathBuf]) -> Result<OwnedFd, Error> {
     overlay(layers, None)

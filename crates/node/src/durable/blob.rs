@@ -3,6 +3,7 @@
 
 use std::io::{self, Read, Write};
 
+use base::limits::RECORD_BYTES_MAX;
 use serde::{Deserialize, Serialize};
 use store::{Store, segment::ChunkRef};
 use tokio::runtime::Handle;
@@ -18,6 +19,8 @@ const AHEAD: usize = 8;
 /// Most bytes that a reference holds itself, and most that all references of one writing hold: a manifest has room for 1 MiB.
 const INLINE_BYTES_MAX: usize = 256 << 10;
 const INLINE_BYTES_IN_ALL: usize = 640 << 10;
+/// What is left beside them for all else in a manifest, half of what there is: the rest is for references of many layers.
+const ELSE_BYTES: usize = (RECORD_BYTES_MAX - INLINE_BYTES_IN_ALL) / 2;
 /// Most pieces that a reference names itself.
 const PIECES_MAX: usize = 64;
 
@@ -52,6 +55,11 @@ impl Writing {
     /// Begins a blob.
     pub(super) fn blob(&mut self) -> BlobWriter<'_> {
         BlobWriter { writing: self, piece: Vec::with_capacity(PIECE_BYTES), list: Vec::new(), bytes: 0 }
+    }
+
+    /// The manifest has so many bytes of another kind: if they are many, its references hold fewer.
+    pub(crate) fn leave_room(&mut self, bytes: usize) {
+        self.inline_bytes += bytes.saturating_sub(ELSE_BYTES);
     }
 
     /// Writes a whole blob.

@@ -95,7 +95,8 @@ impl Checkpoint {
         if !self.volumes.is_empty() {
             bytes.append(&mut postcard::to_stdvec(&self.volumes).storing("encode a checkpoint")?);
         }
-        frame::encode(FRAME, self.version(), &bytes).storing("encode a checkpoint")
+        let framed = frame::encode(FRAME, self.version(), &bytes).storing("encode a checkpoint")?;
+        super::readable(framed).storing("encode a checkpoint")
     }
 
     /// The first that can be read: an older node of the same store reads what is only amended here.

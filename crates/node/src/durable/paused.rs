@@ -87,7 +87,8 @@ fn name_of(id: &SandboxId) -> Result<HeadName> {
 impl Paused {
     fn encode(&self) -> Result<Vec<u8>> {
         let bytes = postcard::to_stdvec(self).storing("encode a paused sandbox")?;
-        frame::encode(FRAME, self.version(), &bytes).storing("encode a paused sandbox")
+        let framed = frame::encode(FRAME, self.version(), &bytes).storing("encode a paused sandbox")?;
+        super::readable(framed).storing("encode a paused sandbox")
     }
 
     pub(super) fn decode(framed: &[u8]) -> Result<Self> {

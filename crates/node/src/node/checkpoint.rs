@@ -23,6 +23,7 @@ use super::{
     cut::{self, Cut},
     images::{random_suffix, remove_quietly},
     in_use::InUse,
+    layers,
 };
 use crate::{
     durable::{Checkpoint, Counts, Storing, Writing, realm},
@@ -150,6 +151,7 @@ impl Node {
         directory: &std::path::Path,
         progress: &KeepProgress,
     ) -> Result<api::Checkpoint> {
+        layers::check(record)?;
         if let Some(pages) = &record.pages {
             progress.stage(CheckpointStage::WaitingForMemory);
             self.wait_filled(pages).await?;

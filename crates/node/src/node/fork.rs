@@ -25,6 +25,7 @@ use super::{
     cut::{self, Cut},
     images::remove_quietly,
     in_use::InUse,
+    layers,
     start::Source,
     volumes,
 };
@@ -54,6 +55,7 @@ impl Node {
         let (record, spec, base, point, zygote) = {
             let mut state = self.state();
             let record = state.running(id)?.clone();
+            layers::check(&record)?;
             let spec = state.spec_of(&record)?;
             let base = self.use_parked(&mut state, &record.template);
             (record, spec, base, state.claim(), state.number())

@@ -42,4 +42,5 @@ pub(crate) const ALL: &[(&str, Case)] = &[
     ("a_hostile_tree_diverts_no_mount", mounts::hostile),
     ("times_of_mounts", mounts::times),
     ("a_read_only_rootfs_is_mounted_nowhere", files::detached),
+    ("a_root_has_as_many_layers_as_the_kernel_stacks", files::many_layers),
 ];

@@ -11,6 +11,7 @@ pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::new("copies::a_fork_of_one_resumed_without_its_template_is_used_and_kept", || case(without_template)),
         Case::new("copies::a_sandbox_keeps_its_description_when_its_template_gets_another", || case(rebuilt)),
+        Case::new("copies::one_with_a_long_description_and_many_small_files_is_kept_and_paused", long_description),
         Case::new("copies::run_starts_what_a_checkpoint_was_replaced_by", || case(replaced)),
         Case::new("copies::run_beside_replacements_starts_none_older_than_itself", || case(replaced_beside_runs)),
     ]
@@ -85,6 +86,35 @@ fn rebuilt(_: &Shared, node: &mut Node) -> Result<()> {
     }
     ensure!(node.shell(&run(node, "which")?, "echo $WHICH")? == "second\n", "a sandbox of the second");
     Ok(())
+}
+
+/// Description and layers each fit into a manifest, and not all of them together.
+fn long_description() -> Result<()> {
+    let shared = Shared::new()?;
+    let node = shared.node()?;
+    let service = node.program("geo.py");
+    let variables: Vec<String> = (0..4).map(|n| format!("LONG{n}={}", "x".repeat(120 << 10))).collect();
+    let mut command = vec!["template", "build", "long", "--port", "8080"];
+    variables.iter().for_each(|variable| command.extend(["--env", variable]));
+    command.extend(["--", "/usr/bin/python3", &service, "--nidx", "2"]);
+    node.ok(&command)?;
+    let mut id = run(&node, "long")?;
+    for _ in 0..2 {
+        node.shell(&id, "head -c 250000 /dev/urandom > /home/user/$(date +%s%N)")?;
+        id = fork(&node, &id)?;
+    }
+    write(&node, &id, "kept")?;
+    node.shell(&id, "head -c 250000 /dev/urandom > /home/user/last; cat /home/user/* | md5sum > /tmp/sum")?;
+    let right = |id: &str| node.shell(id, "cat /home/user/* | md5sum | cmp - /tmp/sum && env | grep -c LONG");
+    take(&node, &id, "warm")?;
+    let started = run(&node, "warm")?;
+    expect(&node, &started, "kept")?;
+    ensure!(right(&started)? == "4\n", "{started}: files or description");
+    node.ok(&["pause", &id])?;
+    node.ok(&["resume", &id])?;
+    expect(&node, &id, "kept")?;
+    ensure!(right(&id)? == "4\n", "{id}: files or description");
+    node.finish()
 }
 
 fn replaced(shared: &Shared, node: &mut Node) -> Result<()> {

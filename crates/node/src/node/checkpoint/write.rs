@@ -43,6 +43,7 @@ pub(super) fn write(
     let encoded = read_description(captured.description.take())?;
     let state = ProgramState::decode(&encoded).storing("read the description of the program")?;
     let mut writing = Writing::begin(durable, runtime, &format!("checkpoint {}", spec.name))?;
+    writing.leave_room(serde_json::to_vec(&spec).map_or(0, |spec| spec.len()));
     let volumes = volumes::keep_states(&writing, &captured.cut)?;
     progress.stage(CheckpointStage::StoringMemory);
     let program = Memory::of(captured.zygote_pid, &state)?;

@@ -10,10 +10,29 @@ use std::{
     process,
 };
 
-use pando_sandbox::{Sandbox, Spec, detached_rootfs, unpack_tarball};
+use pando_sandbox::{LAYERS_MAX, Sandbox, Spec, detached_rootfs, unpack_tarball};
 
 use super::archive::list;
 use crate::host::{Host, at_rest, destroy, run, shell};
+
+pub(crate) fn many_layers(host: &Host) {
+    let folder = tempfile::tempdir_in(host.state()).unwrap();
+    let layer = |number: usize| {
+        let path = folder.path().join(number.to_string());
+        fs::create_dir(&path).unwrap();
+        path
+    };
+    let above: Vec<PathBuf> = (2..=LAYERS_MAX).map(layer).collect();
+    fs::write(above[0].join("top"), "top").unwrap();
+    fs::write(above[LAYERS_MAX - 3].join("deep"), "deep").unwrap();
+    let layers = |above: &[PathBuf]| [above, &[host.mask(), PathBuf::from("/")]].concat();
+    let spec = host.spec_of(layers(&above[1..]));
+    let sandbox = Sandbox::create(&spec, &host.cgroups).unwrap();
+    assert_eq!(shell(&sandbox, "cat /deep; test -e /top || echo not there").text, "deepnot there\n");
+    destroy(sandbox);
+    detached_rootfs(&layers(&above[1..])).unwrap();
+    detached_rootfs(&layers(&above)).unwrap_err();
+}
 
 pub(crate) fn snapshot(host: &Host) {
     let spec = host.spec();
