@@ -27,6 +27,7 @@ use crate::{
     error::{Context, Error},
     image::{Image, SharedObject, Stream, StreamFile, Thread},
     mappings,
+    memory_files::{self, MemoryFiles},
     objects::Objects,
     procfs::{self, MapLine},
     refusal::Refusal,
@@ -61,6 +62,16 @@ pub struct CaptureSpec {
     pub mount_points: Vec<PathBuf>,
     /// Directories where copies find a filesystem like the program's, and the zygote none. The program's file must not be there.
     pub volumes: Vec<PathBuf>,
+    /// A directory where the program's sandbox, and that of every copy, has a filesystem in memory of its own: what is in it goes with the
+    /// program.
+    pub memory_files: Option<PathBuf>,
+}
+
+impl CaptureSpec {
+    /// Directories whose files a zygote cannot map.
+    fn without_zygotes(&self) -> Vec<PathBuf> {
+        self.volumes.iter().chain(&self.memory_files).cloned().collect()
+    }
 }
 
 /// An error of what the caller does while the source is stopped.
@@ -209,6 +220,7 @@ fn capture_until(spec: &CaptureSpec, steps: Steps<'_>) -> Result<Capture, Error>
     let (image, taken_over) = complete(&still, asked, arena, spec, known)?;
     refuse(covered::refusals(&image, &spec.mount_points))?;
     refuse(covered::program_refusals(&image, &spec.volumes))?;
+    refuse(covered::memory_refusal(&image, spec.memory_files.as_deref()).into_iter().collect())?;
     let pause = match held {
         Some((_stopped, frozen, _deadman)) => {
             hold.map_or(Ok(()), |hold| hold()).map_err(Error::DuringPause)?;
@@ -325,6 +337,7 @@ struct Gathered {
     files: Files,
     objects: Objects,
     contents: Vec<SharedObject>,
+    memory_files: MemoryFiles,
     places: Places,
 }
 
@@ -348,6 +361,10 @@ fn gather(
     refusals.append(&mut files.refusals);
     let contents = objects.read(&mut refusals)?;
     files.added.objects = objects.statuses(&mut refusals)?;
+    let memory_files = match &spec.memory_files {
+        Some(directory) => memory_files::read(pid, directory, &mut refusals)?,
+        None => MemoryFiles::new(),
+    };
     refuse(refusals)?;
     Ok(Gathered {
         session_leader: remote::leads_session(pid).of("read the session", pid)?,
@@ -356,6 +373,7 @@ fn gather(
         files,
         objects,
         contents,
+        memory_files,
         places,
     })
 }

@@ -146,7 +146,14 @@ impl Place {
             Ok(StreamFile { dev: status.dev(), ino: status.ino() })
         };
         let streams = vec![(file(&self.null)?, Stream::Stdin), (file(&self.log)?, Stream::Stdout)];
-        Ok(CaptureSpec { pid, streams, earlier_arena, mount_points: Vec::new(), volumes: Vec::new() })
+        Ok(CaptureSpec {
+            pid,
+            streams,
+            earlier_arena,
+            mount_points: Vec::new(),
+            volumes: Vec::new(),
+            memory_files: Some(sandbox::SHARED_MEMORY.into()),
+        })
     }
 
     /// Starts a program.

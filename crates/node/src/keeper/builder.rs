@@ -230,6 +230,7 @@ fn build(
         earlier_arena: job.earlier_arena,
         mount_points: job.mount_points.clone(),
         volumes: job.volumes.clone(),
+        memory_files: Some(sandbox::SHARED_MEMORY.into()),
     };
     let capture_began = Instant::now();
     let capture = match capture(&spec, job, sandbox) {

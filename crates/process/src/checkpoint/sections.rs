@@ -24,6 +24,7 @@ mod tag {
     pub(super) const SIGNAL_OWNERS: u16 = 4;
     pub(super) const OBJECTS: u16 = 5;
     pub(super) const REUSED_NUMBERS: u16 = 6;
+    pub(super) const MEMORY_FILES: u16 = 7;
 }
 
 /// The sections of an image.
@@ -35,6 +36,7 @@ pub(super) fn of(image: &Image) -> Result<Vec<Section>, StateError> {
     put(&mut sections, tag::SIGNAL_OWNERS, &image.added.owners)?;
     put(&mut sections, tag::OBJECTS, &image.added.objects)?;
     put(&mut sections, tag::REUSED_NUMBERS, &image.added.reused)?;
+    put(&mut sections, tag::MEMORY_FILES, &image.memory_files)?;
     Ok(sections)
 }
 
@@ -48,6 +50,7 @@ pub(super) fn apply(sections: Vec<Section>, image: &mut Image) -> Result<(), Sta
             tag::SIGNAL_OWNERS => image.added.owners = get(&bytes)?,
             tag::OBJECTS => image.added.objects = get(&bytes)?,
             tag::REUSED_NUMBERS => image.added.reused = get(&bytes)?,
+            tag::MEMORY_FILES => image.memory_files = get(&bytes)?,
             unknown => return Err(StateError::Section(unknown)),
         }
     }

@@ -7,7 +7,6 @@ use crate::{
 };
 
 const PR_SET_MM_MAP: i32 = 14;
-const RLIMIT_NOFILE: usize = 7;
 const KEYCTL_JOIN_SESSION_KEYRING: i32 = 1;
 
 /// Adds what copies inherit: actions, the kernel's view of the address space, limits, identity without uids.
@@ -40,7 +39,9 @@ pub(super) fn process_state(arena: &mut Arena, script: &mut Script, image: &Imag
     for bit in (0..64).filter(|bit| image.membarrier >> bit & 1 != 0) {
         script.call(libc::SYS_membarrier, [(1u64 << bit).into(), 0u64.into(), 0u64.into()], Check::Success);
     }
-    for (resource, (soft, hard)) in image.limits.iter().enumerate().filter(|(resource, _)| *resource != RLIMIT_NOFILE) {
+    for (resource, (soft, hard)) in
+        image.limits.iter().enumerate().filter(|(resource, _)| !start::OWN_LIMITS.contains(resource))
+    {
         start::set_limit(arena, script, resource, *soft, *hard);
     }
     script.call(libc::SYS_umask, [u64::from(image.umask).into()], Check::Ignore);

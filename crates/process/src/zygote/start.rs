@@ -38,6 +38,10 @@ const WAIT_ALL: i32 = 0x4000_0000; // __WALL
 /// Largest count that one read takes.
 const READ_BYTES_MAX: u64 = 0x7fff_f000;
 
+/// Limits that a copy takes on when its files are made: numbers in transit may be above that of descriptors, and what files in memory hold may
+/// be more than the program may write by now.
+pub(super) const OWN_LIMITS: [usize; 2] = [libc::RLIMIT_NOFILE as usize, libc::RLIMIT_FSIZE as usize];
+
 /// Length of the message that asks for a start: its number, and whether the copy parks.
 pub(super) const START_BYTES: u64 = 16;
 /// Length of the message that asks for a branch.

@@ -77,6 +77,7 @@ pub fn outside_of_a_sandbox() -> Result<()> {
         earlier_arena: None,
         mount_points: Vec::new(),
         volumes: Vec::new(),
+        memory_files: None,
     };
     let mut copied = false;
     let captured = process::capture(&spec, &mut || {

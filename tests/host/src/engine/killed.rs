@@ -40,6 +40,7 @@ pub fn capture_for_ever(arguments: &[String]) -> Result<()> {
         earlier_arena: Some(arena),
         mount_points: Vec::new(),
         volumes: Vec::new(),
+        memory_files: None,
     };
     loop {
         process::capture(&spec, &mut || Ok(()))?;

@@ -3,17 +3,16 @@
 use sys::xstate;
 
 use super::{
-    CLONE_ARGS_BYTES, CloneArgs, FIRST_STREAM, GATE, INIT, Mailbox, PARKED, Transit, clone_args, set_limit,
+    CLONE_ARGS_BYTES, CloneArgs, FIRST_STREAM, GATE, INIT, Mailbox, OWN_LIMITS, PARKED, Transit, clone_args, set_limit,
     state::{memory_attributes, queue_signal, scheduling, thread_attributes, timers},
 };
 use crate::{
     image::{Image, Thread},
     script::{Arena, Check, Script},
     sigframe,
-    zygote::{files, kind, working_set},
+    zygote::{files, kind, memory_files, working_set},
 };
 
-const RLIMIT_NOFILE: usize = 7;
 const ARCH_SET_FS: i32 = 0x1002;
 const SECCOMP_SET_MODE_FILTER: i32 = 1;
 const SECCOMP_FILTER_FLAG_TSYNC: u64 = 1;
@@ -51,6 +50,8 @@ pub(super) fn place(
     let mut script = Script::default();
     receive_streams(&mut script, transit, mailbox);
     become_user(&mut script, image, &capabilities);
+    // Before what may be among them: its working directory, and all that it has open and mapped.
+    memory_files::make(arena, &mut script, image);
     let cwd = arena.text(&image.cwd);
     script.call(libc::SYS_chdir, [cwd.into()], Check::Success);
     if image.session_leader {
@@ -68,9 +69,10 @@ pub(super) fn place(
     }
     script.call(libc::SYS_arch_prctl, [ARCH_SET_FS.into(), main.registers.fs_base.into()], Check::Success);
     scheduling(arena, &mut script, image, main);
-    if let Some((soft, hard)) = image.limits.get(RLIMIT_NOFILE) {
-        // Only now: the transit numbers may be above the program's limit.
-        set_limit(arena, &mut script, RLIMIT_NOFILE, *soft, *hard);
+    for resource in OWN_LIMITS {
+        if let Some((soft, hard)) = image.limits.get(resource) {
+            set_limit(arena, &mut script, resource, *soft, *hard);
+        }
     }
     let at_once = script.unless_word(mailbox.start + 8, PARKED);
     working_set::touch(&mut script, working_set);
