@@ -341,3 +341,81 @@ pub(crate) fn changed(
     changed.lost = left.into_iter().map(|n| KNOWN[n].text).collect();
     Ok(changed)
 }
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType as Kind, socket_with};
+
+    use super::*;
+
+    const TYPES: [SocketType; 7] = [
+        SocketType { family: libc::AF_INET, kind: libc::SOCK_STREAM, protocol: libc::IPPROTO_TCP },
+        SocketType { family: libc::AF_INET6, kind: libc::SOCK_STREAM, protocol: libc::IPPROTO_TCP },
+        SocketType { family: libc::AF_INET, kind: libc::SOCK_DGRAM, protocol: libc::IPPROTO_UDP },
+        SocketType { family: libc::AF_INET6, kind: libc::SOCK_DGRAM, protocol: libc::IPPROTO_UDP },
+        SocketType { family: libc::AF_UNIX, kind: libc::SOCK_STREAM, protocol: 0 },
+        SocketType { family: libc::AF_UNIX, kind: libc::SOCK_DGRAM, protocol: 0 },
+        SocketType { family: libc::AF_UNIX, kind: libc::SOCK_SEQPACKET, protocol: 0 },
+    ];
+
+    fn make(of: SocketType) -> io::Result<OwnedFd> {
+        let (family, kind) = (AddressFamily::from_raw(of.family as u16), Kind::from_raw(of.kind as u32));
+        Ok(socket_with(family, kind, SocketFlags::CLOEXEC, None)?)
+    }
+
+    fn changes(socket: &impl AsFd, of: SocketType, phase: Phase) -> Changed {
+        let fresh = Values::read(make(of).unwrap().as_fd(), of);
+        changed((socket.as_fd(), of), phase, &fresh, || make(of)).unwrap()
+    }
+
+    #[test]
+    fn a_socket_on_which_nothing_was_set_costs_a_start_nothing() {
+        for of in TYPES {
+            // A host may be without IPv6.
+            let Ok(socket) = make(of) else { continue };
+            let found = changes(&socket, of, Phase::Quiet);
+            assert!(found.options.is_empty() && found.lost.is_empty(), "{of:?}: {found:?}");
+        }
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        // Set by the standard library.
+        sockets::set_option(listener.as_fd(), SOCKET, libc::SO_REUSEADDR, 0).unwrap();
+        let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (server, _) = listener.accept().unwrap();
+        sockets::set_option(server.as_fd(), SOCKET, libc::SO_REUSEADDR, 0).unwrap();
+        let found = changes(&listener, TYPES[0], Phase::Listening);
+        assert!(found.options.is_empty() && found.lost.is_empty(), "listener: {found:?}");
+        for connected in [client, server] {
+            let found = changes(&connected, TYPES[0], Phase::Connected);
+            assert!(found.options.is_empty() && found.lost.is_empty(), "connection: {found:?}");
+        }
+    }
+
+    #[test]
+    fn what_sets_another_option_beside_itself_is_made_good() {
+        const IP_TOS: i32 = 1;
+        let of = TYPES[2];
+        let socket = make(of).unwrap();
+        sockets::set_option(socket.as_fd(), IP, IP_TOS, 0x10).unwrap();
+        sockets::set_option(socket.as_fd(), SOCKET, libc::SO_PRIORITY, 0).unwrap();
+        let found = changes(&socket, of, Phase::Quiet);
+        assert_eq!(found.lost, Vec::<&str>::new());
+        let other = make(of).unwrap();
+        for (level, name, value) in &found.options {
+            sockets::set_option_value(other.as_fd(), *level, *name, value).unwrap();
+        }
+        let [wanted, reached] = [&socket, &other].map(|socket| Values::read(socket.as_fd(), of).0);
+        assert_eq!(wanted, reached);
+    }
+
+    #[test]
+    fn an_option_that_is_not_reached_is_named() {
+        let of = TYPES[2];
+        let socket = make(of).unwrap();
+        sockets::set_option(socket.as_fd(), SOCKET, libc::SO_BROADCAST, 1).unwrap();
+        let fresh = Values::read(make(of).unwrap().as_fd(), of);
+        // A trial that takes nothing, because it is no socket.
+        let found =
+            changed((socket.as_fd(), of), Phase::Quiet, &fresh, || Ok(rustix::pipe::pipe().map(|(reader, _)| reader)?));
+        assert_eq!(found.unwrap().lost, ["SO_BROADCAST"]);
+    }
+}

@@ -111,7 +111,9 @@ fn indices_are_sound(image: &Image) -> bool {
 #[cfg(test)]
 mod tests {
     use super::super::{Pages, ProgramState, StateError};
-    use crate::image::{Backing, FileKind, Reused, SignalOwner, SocketState};
+    use crate::image::{
+        Added, Backing, FileKind, Message, ObjectStatus, Reused, SignalOwner, SocketName, SocketPath, SocketState,
+    };
 
     const GOLDEN: &[u8] = include_bytes!("../../tests/golden/program-state-v1.bin");
 
@@ -128,14 +130,40 @@ mod tests {
         assert_eq!(format!("{again:?}"), format!("{state:?}"));
     }
 
+    /// One of everything.
+    fn descriptors() -> Added {
+        let path = SocketPath { path: b"/tmp/s".to_vec(), uid: 1000, gid: 1000, mode: 0o755 };
+        let socket = SocketState {
+            options: vec![(libc::SOL_SOCKET, libc::SO_LINGER, vec![1, 0, 0, 0, 7, 0, 0, 0])],
+            filter: vec![6],
+            groups: vec![vec![0; 144]],
+            shutdown: 2,
+            name: Some(SocketName { address: b"\x01\0/tmp/s\0".to_vec(), path: Some(path) }),
+            queue: vec![Message { from: b"\x01\0\0name".to_vec(), bytes: b"waits".to_vec() }],
+        };
+        let times = [(1_000, 5), (-2_000, 6)];
+        Added {
+            sockets: vec![(2, socket)],
+            owners: vec![(3, SignalOwner { kind: 1, id: 2, signal: 40 })],
+            objects: vec![(0, ObjectStatus { mode: 0o640, times, attributes: vec![(b"user.a".into(), b"b".into())] })],
+            reused: vec![Reused { set: 1, entry: 4, fd: 7 }],
+        }
+    }
+
+    /// The state of version 1 with descriptors as they are since version 3. Written once.
     #[test]
-    fn what_version_3_adds_comes_back() {
+    fn descriptors_of_version_3_stay_readable() {
+        const GOLDEN: &[u8] = include_bytes!("../../tests/golden/program-state-v3-descriptors.bin");
+        let state = ProgramState::decode(GOLDEN).unwrap();
+        assert_eq!(state.image.added, descriptors());
+        assert_eq!(ProgramState::decode(&state.encode().unwrap()).unwrap().image.added, descriptors());
+    }
+
+    #[test]
+    fn write_golden() {
         let mut state = golden();
-        let socket = SocketState { options: vec![(1, 13, vec![1, 0, 0, 0, 7, 0, 0, 0])], ..SocketState::default() };
-        state.image.added.sockets.push((2, socket));
-        state.image.added.owners.push((3, SignalOwner { kind: 1, id: 2, signal: 40 }));
-        let again = ProgramState::decode(&state.encode().unwrap()).unwrap();
-        assert_eq!(again.image.added, state.image.added);
+        state.image.added = descriptors();
+        std::fs::write("tests/golden/program-state-v3-descriptors.bin", state.encode().unwrap()).unwrap();
     }
 
     #[test]
