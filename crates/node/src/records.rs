@@ -256,7 +256,7 @@ mod tests {
             parent: None,
             layers: vec!["/a".into(), "/".into()],
             pages: None,
-            limits: api::Limits::default(),
+            limits: api::Limits { memory_bytes: 4 << 30, pids: 4096, cpu_millis: None },
             init: ProcessIdentity { pid: 10, start_ticks: 11 },
             main: ProcessIdentity { pid: 12, start_ticks: 13 },
             arena: Some((4096, 8192)),
