@@ -255,6 +255,17 @@ static struct sockaddr_un named(const char *name)
 	return address;
 }
 
+/// What is written by the descriptor is read by the name that is left.
+static void other_name(void)
+{
+	char path[256], other[256];
+	made("first");
+	snprintf(path, sizeof path, "%s/first", probe_dir);
+	snprintf(other, sizeof other, "%s/second", probe_dir);
+	if (link(path, other) != 0 || unlink(path) != 0)
+		probe_die("%s", other);
+}
+
 static void waiting_connection(void)
 {
 	struct sockaddr_un address = named("waiting");
@@ -278,6 +289,13 @@ static void foreign_owner(void)
 	int ends[2];
 	if (pipe(ends) != 0 || fcntl(ends[0], F_SETOWN, 1) != 0)
 		probe_die("F_SETOWN");
+}
+
+static void urgent_byte(void)
+{
+	int ends[2];
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0 || send(ends[0], "abc", 3, 0) != 3 || send(ends[0], "!", 1, MSG_OOB) != 1)
+		probe_die("MSG_OOB");
 }
 
 static int watching(const char *name)
@@ -418,6 +436,7 @@ static const struct {
 	{"replaced_socket", replaced_socket}, {"socket_is_a_file", socket_is_a_file},
 	{"many_guards", many_guards}, {"daemon", daemon_process}, {"shared_memory", shared_memory},
 	{"waiting_connection", waiting_connection}, {"message_of_closed", message_of_closed}, {"foreign_owner", foreign_owner},
+	{"urgent_byte", urgent_byte}, {"other_name", other_name},
 	{"inotify_events", inotify_events}, {"inotify_gone", inotify_gone}, {"registered_elsewhere", registered_elsewhere}, {"own_filter", own_filter}, {"thread_filter", thread_filter},
 	{"clone_filter", clone_filter}, {"replaced_program", replaced_program}, {"huge_mapping", huge_mapping},
 	{"huge_memfd", huge_memfd}, {"sibling", sibling}, {"child_and_lease", child_and_lease}, {"traced", traced},

@@ -136,7 +136,8 @@ const KNOWN: &[Known] = &[
     row("IP_RECVFRAGSIZE", IP, 25, Of::Inet),
     row("IP_RECVERR_RFC4884", IP, 26, Of::Inet),
     row("IP_MULTICAST_IF", IP, 32, Of::Inet),
-    row("IP_MULTICAST_TTL", IP, 33, Of::Inet),
+    // From here to IPV6_MULTICAST_HOPS, what drifts is taken from the packet that a connection was accepted by.
+    drifting("IP_MULTICAST_TTL", IP, 33, Of::Inet, Drifts::Connected),
     row("IP_MULTICAST_LOOP", IP, 34, Of::Inet),
     row("IP_MULTICAST_ALL", IP, 49, Of::Inet),
     row("IP_UNICAST_IF", IP, 50, Of::Inet),
@@ -148,8 +149,8 @@ const KNOWN: &[Known] = &[
     row("IPV6_2292HOPLIMIT", IPV6, 8, Of::Inet6),
     row("IPV6_FLOWINFO", IPV6, 11, Of::Inet6),
     row("IPV6_UNICAST_HOPS", IPV6, 16, Of::Inet6),
-    row("IPV6_MULTICAST_IF", IPV6, 17, Of::Inet6),
-    row("IPV6_MULTICAST_HOPS", IPV6, 18, Of::Inet6),
+    drifting("IPV6_MULTICAST_IF", IPV6, 17, Of::Inet6, Drifts::Connected),
+    drifting("IPV6_MULTICAST_HOPS", IPV6, 18, Of::Inet6, Drifts::Connected),
     row("IPV6_MULTICAST_LOOP", IPV6, 19, Of::Inet6),
     row("IPV6_MTU_DISCOVER", IPV6, 23, Of::Inet6),
     row("IPV6_RECVERR", IPV6, 25, Of::Inet6),
@@ -340,4 +341,91 @@ pub(crate) fn changed(
     }
     changed.lost = left.into_iter().map(|n| KNOWN[n].text).collect();
     Ok(changed)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType as Kind, socket_with};
+
+    use super::*;
+
+    const TYPES: [SocketType; 7] = [
+        SocketType { family: libc::AF_INET, kind: libc::SOCK_STREAM, protocol: libc::IPPROTO_TCP },
+        SocketType { family: libc::AF_INET6, kind: libc::SOCK_STREAM, protocol: libc::IPPROTO_TCP },
+        SocketType { family: libc::AF_INET, kind: libc::SOCK_DGRAM, protocol: libc::IPPROTO_UDP },
+        SocketType { family: libc::AF_INET6, kind: libc::SOCK_DGRAM, protocol: libc::IPPROTO_UDP },
+        SocketType { family: libc::AF_UNIX, kind: libc::SOCK_STREAM, protocol: 0 },
+        SocketType { family: libc::AF_UNIX, kind: libc::SOCK_DGRAM, protocol: 0 },
+        SocketType { family: libc::AF_UNIX, kind: libc::SOCK_SEQPACKET, protocol: 0 },
+    ];
+
+    fn make(of: SocketType) -> io::Result<OwnedFd> {
+        let (family, kind) = (AddressFamily::from_raw(of.family as u16), Kind::from_raw(of.kind as u32));
+        Ok(socket_with(family, kind, SocketFlags::CLOEXEC, None)?)
+    }
+
+    /// Fails also if a trial socket is made for nothing.
+    fn assert_unchanged(socket: &impl AsFd, of: SocketType, phase: Phase) {
+        let fresh = Values::read(make(of).unwrap().as_fd(), of);
+        let mut is_tried = false;
+        let found = changed((socket.as_fd(), of), phase, &fresh, || {
+            is_tried = true;
+            make(of)
+        });
+        assert!(!is_tried, "{of:?}, {phase:?}: {found:?}");
+    }
+
+    #[test]
+    fn a_socket_on_which_nothing_was_set_costs_a_start_nothing() {
+        for of in TYPES {
+            // A host may be without IPv6.
+            let Ok(socket) = make(of) else { continue };
+            assert_unchanged(&socket, of, Phase::Quiet);
+        }
+        // A socket of IPv6 that is bound to one address is of IPv6 only.
+        for (any, to, of) in [("0.0.0.0:0", "127.0.0.1", TYPES[0]), ("[::]:0", "::1", TYPES[1])] {
+            let Ok(listener) = std::net::TcpListener::bind(any) else { continue };
+            // Set by the standard library.
+            sockets::set_option(listener.as_fd(), SOCKET, libc::SO_REUSEADDR, 0).unwrap();
+            let client = std::net::TcpStream::connect((to, listener.local_addr().unwrap().port())).unwrap();
+            let (server, _) = listener.accept().unwrap();
+            assert_unchanged(&listener, of, Phase::Listening);
+            for connected in [client, server] {
+                assert_unchanged(&connected, of, Phase::Connected);
+            }
+        }
+    }
+
+    #[test]
+    fn what_sets_another_option_beside_itself_is_made_good() {
+        const IP_TOS: i32 = 1;
+        let of = TYPES[2];
+        let socket = make(of).unwrap();
+        sockets::set_option(socket.as_fd(), IP, IP_TOS, 0x10).unwrap();
+        sockets::set_option(socket.as_fd(), SOCKET, libc::SO_PRIORITY, 0).unwrap();
+        let fresh = Values::read(make(of).unwrap().as_fd(), of);
+        let found = changed((socket.as_fd(), of), Phase::Quiet, &fresh, || make(of)).unwrap();
+        assert_eq!(found.lost, Vec::<&str>::new());
+        let other = make(of).unwrap();
+        for (level, name, value) in &found.options {
+            sockets::set_option_value(other.as_fd(), *level, *name, value).unwrap();
+        }
+        let [wanted, reached] = [&socket, &other].map(|socket| Values::read(socket.as_fd(), of).0);
+        assert_eq!(wanted, reached);
+    }
+
+    #[test]
+    fn an_option_that_is_not_reached_is_named() {
+        const SO_LOCK_FILTER: i32 = 44;
+        let of = TYPES[2];
+        let socket = make(of).unwrap();
+        sockets::set_option(socket.as_fd(), SOCKET, libc::SO_BROADCAST, 1).unwrap();
+        let fresh = Values::read(make(of).unwrap().as_fd(), of);
+        // Nothing takes this back.
+        let locked = make(of).unwrap();
+        sockets::set_option(locked.as_fd(), SOCKET, SO_LOCK_FILTER, 1).unwrap();
+        let found = changed((socket.as_fd(), of), Phase::Quiet, &fresh, || Ok(locked)).unwrap();
+        assert_eq!(found.lost, ["SO_LOCK_FILTER"]);
+        assert_eq!(found.options, [(SOCKET, libc::SO_BROADCAST, 1i32.to_ne_bytes().to_vec())]);
+    }
 }

@@ -49,7 +49,7 @@ pub enum Refusal {
         "descriptor {fd} is {path}, which was deleted and is not a regular file: close it before the program is ready"
     )]
     DeletedFile { fd: i32, path: String },
-    #[error("descriptor {fd} is {path}, where another file is now: reopen it")]
+    #[error("descriptor {fd} is {path}, where another file is now, or none: reopen it")]
     ReplacedFile { fd: i32, path: String },
     #[error(
         "descriptor {fd} holds a lease on {path} ({lock}), which a copy would not hold: give it up (or close the file) before the program is ready"

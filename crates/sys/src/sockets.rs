@@ -203,6 +203,14 @@ pub fn peek(socket: BorrowedFd<'_>, max: usize, asks_for_credentials: bool) -> i
     })
 }
 
+/// Whether a byte that is out of band (`MSG_OOB`) waits at a stream socket.
+pub fn has_urgent_byte(socket: BorrowedFd<'_>) -> bool {
+    let mut byte = 0u8;
+    let flags = libc::MSG_OOB | libc::MSG_PEEK | libc::MSG_DONTWAIT;
+    // SAFETY: `byte` has room for one byte.
+    unsafe { libc::recv(socket.as_raw_fd(), (&raw mut byte).cast(), 1, flags) == 1 }
+}
+
 /// Copies what waits in a pipe, leaving it there: one run of bytes, or each packet of a packet pipe. `reader` may be any descriptor of
 /// its reading end.
 pub fn peek_pipe(reader: BorrowedFd<'_>, capacity: usize) -> io::Result<Vec<Vec<u8>>> {

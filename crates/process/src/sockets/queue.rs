@@ -36,6 +36,9 @@ impl Place<'_> {
             |bytes: u64| Refusal::TooMuchContent { what: format!("the queue of socket {}", self.fd), bytes, max };
         // Of a stream or a sequence of packets, all that waits; of datagrams the next.
         let waiting = sockets::waiting_bytes(self.socket)?;
+        if waiting > 0 && !datagrams && sockets::has_urgent_byte(self.socket) {
+            return Ok(Err(self.refusal("a socket at which a byte waits that was sent out of band (MSG_OOB)".into())));
+        }
         let mut room = waiting.max(sockets::option(self.socket, libc::SOL_SOCKET, libc::SO_RCVBUF)? as usize);
         let asks = sockets::option(self.socket, libc::SOL_SOCKET, libc::SO_PASSCRED)? != 0;
         let mut queue: Vec<Message> = Vec::new();
