@@ -182,9 +182,15 @@ impl Keeper {
 
     fn perform(&mut self, seq: u64, request: Request, descriptors: Vec<OwnedFd>) -> Result<(), KeeperError> {
         let reply = match request {
-            Request::CreateSandbox { spec, machine } => self.sandboxes.create(&spec, machine),
+            Request::CreateSandbox { spec, machine } => match <[OwnedFd; 2]>::try_from(descriptors) {
+                Ok(output) => self.sandboxes.create(&spec, machine, &output),
+                Err(_) => no_descriptors(),
+            },
             Request::CreateBare { id, dir } => self.sandboxes.create_bare(&id, &dir),
-            Request::Furnish { spec } => self.sandboxes.furnish(&spec),
+            Request::Furnish { spec } => match <[OwnedFd; 2]>::try_from(descriptors) {
+                Ok(output) => self.sandboxes.furnish(&spec, &output),
+                Err(_) => no_descriptors(),
+            },
             Request::MakeMountPoints { id, paths } => self.sandboxes.make_mount_points(&id, &paths),
             Request::Attach { id, paths } if paths.len() == descriptors.len() => {
                 self.sandboxes.attach(&id, &paths, &descriptors)

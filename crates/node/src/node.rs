@@ -20,6 +20,7 @@ mod layers;
 mod logs;
 mod memory_limit;
 mod orphans;
+mod output;
 mod pages;
 mod pause;
 mod peers;
@@ -40,7 +41,7 @@ mod write_back;
 
 use std::{
     collections::HashMap,
-    fs::{File, OpenOptions},
+    fs::OpenOptions,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
@@ -54,7 +55,7 @@ use sandbox::{Cgroups, Service};
 use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedMutexGuard, Semaphore, oneshot, watch};
 
 use crate::{
-    config::{Config, RECORD, output_file},
+    config::{Config, RECORD},
     durable::Durable,
     error::{Context, Error, Result},
     keeper::message::Status,
@@ -66,6 +67,7 @@ use crate::{
 pub(crate) use build::Progress;
 pub(crate) use checkpoint::KeepProgress;
 pub(crate) use discard::OfPaused;
+pub(crate) use output::Carriage;
 pub(crate) use transfer::Parts;
 
 /// How long an operation waits for a new keeper when the old one has just died.
@@ -291,12 +293,6 @@ impl Node {
     fn home(&self, id: &SandboxId) -> PathBuf {
         let paused = self.state().sandbox(id).is_ok_and(|record| record.state == SandboxState::Paused);
         if paused { self.config.paused_dir().join(id.as_str()) } else { self.config.sandbox_dir(id) }
-    }
-
-    /// The output file of a sandbox, made if need be; every write goes to its end.
-    fn open_output(&self, id: &SandboxId) -> Result<File> {
-        let path = output_file(&self.config.sandbox_dir(id));
-        OpenOptions::new().append(true).create(true).open(&path).at("open", &path)
     }
 }
 

@@ -41,6 +41,7 @@ use tokio::sync::oneshot;
 
 use crate::{
     keeper::message::Status,
+    node::Carriage,
     records::{self, SandboxRecord, TemplateRecord},
 };
 pub(crate) use ahead::Sample;
@@ -114,8 +115,10 @@ pub(crate) struct Blank {
     pub(crate) init: ProcessIdentity,
     /// The layers it was made with; none if it is bare.
     pub(crate) layers: Vec<PathBuf>,
-    /// Its output file, open: making it takes as long as a tenth of a start.
+    /// The end of its output that its program writes to, made ahead: that takes as long as a tenth of a start.
     pub(crate) output: Arc<OwnedFd>,
+    /// What its pid 1 needs to carry the output, if it has not got it yet.
+    pub(crate) carriage: Option<Carriage>,
     /// Its record, for the same reason.
     pub(crate) record: Arc<records::Draft>,
     /// The copy that was forked into it ahead.

@@ -2,7 +2,7 @@
 //!
 //! It gives up what it has of the keeper and makes all mounts and settings that need no root filesystem; then it is *bare*, and waits for
 //! that. It makes it its root, gives up every privilege and descriptor, reports, and gives up the keeper's memory, too: from then on it is a
-//! program of one page ([`sys::rest`]) that only keeps the namespaces alive. The kernel reaps orphans for it (SIGCHLD ignored), so it never
+//! program of one page ([`sys::rest`]) that keeps the namespaces alive and carries the program's output from its pipe to its file. The kernel reaps orphans for it (SIGCHLD ignored), so it never
 //! wakes up again; having no handler, it ignores every signal from inside the sandbox.
 
 mod mounts;
@@ -13,12 +13,15 @@ use std::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::fs::FileExt,
     },
+    time::Duration,
 };
 
 use base::id::SandboxId;
 use rustix::{
-    event::pause,
-    fs::Mode,
+    event::{PollFd, PollFlags, pause, poll},
+    fs::{Mode, SeekFrom, seek},
+    io::Errno,
+    pipe::{SpliceFlags, splice},
     process::{
         DumpableBehavior, Signal, WaitId, WaitIdOptions, pidfd_send_signal, set_dumpable_behavior, setsid, umask,
         waitid,
@@ -37,6 +40,21 @@ use crate::{
 const NAMESPACES: i32 =
     libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
 const NAME: &std::ffi::CStr = c"pando-init";
+/// Descriptors that a pid 1 keeps for the output: pipe, file.
+const OUTPUT_DESCRIPTORS: u32 = 2;
+/// Bytes that are carried at once.
+const CHUNK_BYTES: usize = 64 << 10;
+/// How long to wait where the file cannot be written.
+const FULL_PAUSE: Duration = Duration::from_millis(100);
+
+/// Where a program's output comes from and goes to.
+#[derive(Debug, Clone, Copy)]
+pub struct Output<'a> {
+    /// The reading end of the pipe that is the program's standard output and standard error.
+    pub pipe: BorrowedFd<'a>,
+    /// Open for writing, without `O_APPEND`: everything is appended.
+    pub file: BorrowedFd<'a>,
+}
 
 /// Starts a pid 1 in `group`, with everything but a root filesystem, and gives the channel at whose end it waits for that. It ends with the
 /// channel. A failure leaves no process.
@@ -54,9 +72,17 @@ pub(crate) fn start(group: &Group) -> Result<(Forked, OwnedFd), Error> {
     }
 }
 
-/// Gives a pid 1 the root filesystem of sandbox `id`: then it is ready for programs. After a failure it has ended, or is about to.
-pub(crate) fn furnish(channel: OwnedFd, id: &SandboxId, rootfs: &OwnedFd) -> Result<(), Error> {
-    sys::seqpacket::send(&channel, id.as_str().as_bytes(), &[rootfs.as_fd()]).doing("hand over the root filesystem")?;
+/// Gives a pid 1 the root filesystem of sandbox `id`, and the output that it is to carry: then it is ready for programs. After a failure it has
+/// ended, or is about to.
+pub(crate) fn furnish(
+    channel: OwnedFd,
+    id: &SandboxId,
+    rootfs: &OwnedFd,
+    output: Option<Output<'_>>,
+) -> Result<(), Error> {
+    let output = output.into_iter().flat_map(|Output { pipe, file }| [pipe, file]);
+    let handed: Vec<BorrowedFd<'_>> = std::iter::once(rootfs.as_fd()).chain(output).collect();
+    sys::seqpacket::send(&channel, id.as_str().as_bytes(), &handed).doing("hand over the root filesystem")?;
     report::receive(channel).and_then(ready)
 }
 
@@ -87,25 +113,54 @@ fn run(channel: BorrowedFd<'_>) -> i32 {
     if report::send(channel, Ok(())).is_err() {
         return 1;
     }
-    let Some((id, rootfs)) = wait_for_root(channel) else { return 1 };
-    let result = enter(&prepared, &id, &rootfs).and_then(|()| close_all_except(channel));
+    let Some((id, rootfs, output)) = wait_for_root(channel) else { return 1 };
+    let kept = if output.is_some() { OUTPUT_DESCRIPTORS } else { 0 };
+    let result = enter(&prepared, &id, &rootfs).and_then(|()| keep_output(channel, output.as_ref()));
+    // Their numbers are others' by now, or nobody's.
+    std::mem::forget((rootfs, output));
     let failed = result.is_err();
     // Nobody listens any more: the keeper was killed, and a half-made sandbox is of no use to its successor.
-    if report::send(channel, result).is_err() || failed || sys::child::close_all().is_err() {
+    if report::send(channel, result).is_err() || failed || sys::child::close_from(kept).is_err() {
         return 1;
     }
     // Returns where it is not permitted: then this goes on with the memory that it has.
     let _ = sys::rest::enter(NAME);
+    carry_output();
     loop {
         pause();
     }
 }
 
-/// The sandbox's id and its root filesystem; none if the keeper has gone or does not want the sandbox.
-fn wait_for_root(channel: BorrowedFd<'_>) -> Option<(String, OwnedFd)> {
+/// Makes the pipe descriptor 0 and the file 1, and closes all others but the channel.
+fn keep_output(channel: BorrowedFd<'_>, output: Option<&[OwnedFd; 2]>) -> Result<(), Failure> {
+    let Some([pipe, file]) = output else { return close_all_except(channel) };
+    sys::child::become_stdio([pipe.as_fd(), file.as_fd(), file.as_fd()]).step("take over the output")?;
+    sys::child::close_from_except(OUTPUT_DESCRIPTORS, channel).step("close descriptors")
+}
+
+/// What [`sys::rest`] does, by this process itself.
+fn carry_output() {
+    let (pipe, file) = (io::stdin(), io::stdout());
+    loop {
+        let mut ready = [PollFd::new(&pipe, PollFlags::IN)];
+        let _ = poll(&mut ready, None);
+        let _ = seek(&file, SeekFrom::End(0));
+        match splice(&pipe, None, &file, None, CHUNK_BYTES, SpliceFlags::NONBLOCK) {
+            Ok(0) | Err(Errno::BADF) => return,
+            Ok(_) => {}
+            Err(_) => std::thread::sleep(FULL_PAUSE),
+        }
+    }
+}
+
+/// The sandbox's id, its root filesystem and the output to carry; none if the keeper has gone or does not want the sandbox.
+fn wait_for_root(channel: BorrowedFd<'_>) -> Option<(String, OwnedFd, Option<[OwnedFd; 2]>)> {
     let mut id = [0; base::limits::NAME_BYTES_MAX];
-    let (length, mut descriptors) = sys::seqpacket::recv(channel, &mut id).ok()?;
-    Some((str::from_utf8(&id[..length]).ok()?.to_owned(), descriptors.pop()?))
+    let (length, descriptors) = sys::seqpacket::recv(channel, &mut id).ok()?;
+    let mut descriptors = descriptors.into_iter();
+    let rootfs = descriptors.next()?;
+    let output = descriptors.next().zip(descriptors.next()).map(|(pipe, file)| [pipe, file]);
+    Some((str::from_utf8(&id[..length]).ok()?.to_owned(), rootfs, output))
 }
 
 fn prepare(channel: BorrowedFd<'_>) -> Result<Prepared, Failure> {

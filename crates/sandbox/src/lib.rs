@@ -40,6 +40,7 @@ pub use cgroup::{CgroupSummary, Cgroups, ControllerHome, MemoryGroup, MemoryUse,
 pub use dial::dial;
 pub use error::Error;
 pub use identity::ProcessIdentity;
+pub use init::Output;
 pub use rootfs::{LAYERS_MAX, detached_rootfs, prepare_base_layer, prepare_host_mask};
 pub use sandbox::{Bare, Machine, Sandbox};
 pub use seccomp::seccomp_program;

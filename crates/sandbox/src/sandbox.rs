@@ -21,6 +21,7 @@ use crate::{
     deadline::Deadline,
     error::{Context, Error},
     identity::{ProcessIdentity, stat},
+    init::Output,
     mount_point, program, snapshot,
     spec::{Command, Spec},
 };
@@ -84,12 +85,17 @@ impl Sandbox {
     ///
     /// `spec.dir` may exist already; `upper` and `work` in it must not. The caller must be single-threaded.
     pub fn create(spec: &Spec, cgroups: &Cgroups) -> Result<Self, Error> {
-        Self::create_as(spec, &Machine::random(), cgroups)
+        Self::create_as(spec, &Machine::random(), cgroups, None)
     }
 
-    /// As [`Self::create`], for one that has been there before.
-    pub fn create_as(spec: &Spec, machine: &Machine, cgroups: &Cgroups) -> Result<Self, Error> {
-        Bare::create(&spec.id, &spec.dir, machine, cgroups)?.furnish(&spec.layers, &spec.limits, cgroups)
+    /// As [`Self::create`], for one that has been there before, or whose pid 1 carries its program's output.
+    pub fn create_as(
+        spec: &Spec,
+        machine: &Machine,
+        cgroups: &Cgroups,
+        output: Option<Output<'_>>,
+    ) -> Result<Self, Error> {
+        Bare::create(&spec.id, &spec.dir, machine, cgroups)?.furnish(&spec.layers, &spec.limits, cgroups, output)
     }
 
     /// Takes over a sandbox that an earlier keeper made; `None` if its pid 1 is not alive any more.

@@ -33,19 +33,25 @@ pub fn close_on_exec_from(first: u32) -> io::Result<()> {
 
 /// Closes every descriptor of this process except `kept`. Only for a child that never returns to code that owns any.
 pub fn close_all_except(kept: BorrowedFd<'_>) -> io::Result<()> {
+    close_from_except(0, kept)
+}
+
+/// Closes every descriptor of this process from `first` on except `kept`, which is not below. Only for a child that never returns to code that owns
+/// any.
+pub fn close_from_except(first: u32, kept: BorrowedFd<'_>) -> io::Result<()> {
     let kept = kept.as_raw_fd() as u32;
-    if kept > 0 {
+    if kept > first {
         // SAFETY: the caller promises that this process uses none of them any more.
-        check(unsafe { libc::close_range(0, kept - 1, 0) })?;
+        check(unsafe { libc::close_range(first, kept - 1, 0) })?;
     }
     // SAFETY: as above.
     check(unsafe { libc::close_range(kept + 1, u32::MAX, 0) }).map(drop)
 }
 
-/// Closes every descriptor of this process. Only for a child that never returns to code that owns any.
-pub fn close_all() -> io::Result<()> {
+/// Closes every descriptor of this process from `first` on. Only for a child that never returns to code that owns any.
+pub fn close_from(first: u32) -> io::Result<()> {
     // SAFETY: the caller promises that this process uses none of them any more.
-    check(unsafe { libc::close_range(0, u32::MAX, 0) }).map(drop)
+    check(unsafe { libc::close_range(first, u32::MAX, 0) }).map(drop)
 }
 
 /// Sets every signal to its default action and, with `unblock`, empties the signal mask.

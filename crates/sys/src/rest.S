@@ -1,4 +1,5 @@
-// A whole program, as an ELF file of one page: takes its first argument for its name, is not dumpable and sleeps for ever. See rest.rs.
+// A whole program, as an ELF file of one page: takes its first argument for its name, is not dumpable, and appends what comes out of descriptor 0
+// to descriptor 1 until nothing can come any more. Then it sleeps for ever. See rest.rs.
     .pushsection .rodata.pando_rest, "a", @progbits
     .balign 64
     .globl pando_rest_start
@@ -30,6 +31,48 @@ pando_rest_start:
     mov edi, 4                      // PR_SET_DUMPABLE
     xor esi, esi
     mov eax, 157
+    syscall
+    // struct pollfd: descriptor 0, POLLIN.
+    sub rsp, 16
+    mov qword ptr [rsp], 0
+    mov word ptr [rsp + 4], 1
+2:  mov rdi, rsp
+    mov esi, 1
+    mov rdx, -1
+    mov eax, 7                      // poll
+    syscall
+    // Each time: the file may have been cut meanwhile.
+    mov edi, 1
+    xor esi, esi
+    mov edx, 2                      // SEEK_END
+    mov eax, 8                      // lseek
+    syscall
+    xor edi, edi
+    xor esi, esi
+    mov edx, 1
+    xor r10d, r10d
+    mov r8d, 65536
+    mov r9d, 2                      // SPLICE_F_NONBLOCK
+    mov eax, 275                    // splice: the bytes leave the pipe when they are in the file
+    syscall
+    test rax, rax
+    jg 2b
+    jz 3f
+    cmp rax, -9                     // EBADF: it was given nothing to do
+    je 1f
+    // The disk may be full: what is in the pipe waits, and whoever writes to it.
+    xor edi, edi
+    xor esi, esi
+    mov edx, 100                    // milliseconds
+    mov eax, 7                      // poll
+    syscall
+    jmp 2b
+    // Nobody has the other end any more.
+3:  xor edi, edi
+    mov eax, 3                      // close
+    syscall
+    mov edi, 1
+    mov eax, 3
     syscall
 1:  mov eax, 34                     // pause
     syscall

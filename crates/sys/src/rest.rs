@@ -1,4 +1,5 @@
-//! A program for processes that only have to be there: it has one page of code, and sleeps for ever.
+//! A program for processes that only have to be there: it has one page of code, and sleeps for ever. Beside that it can carry what comes out of
+//! a pipe to a file.
 //!
 //! A fork that goes on as it is keeps the memory of whoever forked it, with whatever lies in there, and the page tables for it.
 
@@ -19,7 +20,8 @@ unsafe extern "C" {
     static pando_rest_end: u8;
 }
 
-/// Becomes that program, called `name`, without arguments, environment and whatever is to be closed at an `execve`; signals that are ignored
+/// Becomes that program, called `name`. If descriptor 0 is a pipe and 1 a file (without `O_APPEND`), it appends to the file what comes; what it
+/// cannot write it leaves in the pipe and tries again. It begins without arguments, environment and whatever is to be closed at an `execve`; signals that are ignored
 /// stay so. Returns only if that failed: where no file in memory may be executed (sysctl `vm.memfd_noexec`) this process is as it was.
 pub fn enter(name: &CStr) -> io::Error {
     let program = match file() {

@@ -13,11 +13,11 @@ use serde::{Deserialize, Serialize};
 /// From the server, with the descriptors that the variant names.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Request {
-    /// As `machine`, if it is one that has been there before -> `Created`
+    /// As `machine`, if it is one that has been there before, with the two ends of [`sandbox::Output`] -> `Created`
     CreateSandbox { spec: sandbox::Spec, machine: Option<sandbox::Machine> },
     /// One without a root filesystem -> `Created`
     CreateBare { id: SandboxId, dir: PathBuf },
-    /// Make a sandbox of a bare one -> `Created`. After a failure nothing of it is left
+    /// Make a sandbox of a bare one, with the two ends of [`sandbox::Output`] -> `Created`. After a failure nothing of it is left
     Furnish { spec: sandbox::Spec },
     /// Make the directories that volumes can be mounted on -> `Done`
     MakeMountPoints { id: SandboxId, paths: Vec<String> },

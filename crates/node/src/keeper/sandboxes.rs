@@ -68,9 +68,9 @@ impl Sandboxes {
         self.by_id.values().map(Sandbox::init).chain(bare).any(|init| init.pid == pid)
     }
 
-    pub(super) fn create(&mut self, spec: &sandbox::Spec, machine: Option<Machine>) -> Reply {
+    pub(super) fn create(&mut self, spec: &sandbox::Spec, machine: Option<Machine>, output: &[OwnedFd; 2]) -> Reply {
         let machine = machine.unwrap_or_else(Machine::random);
-        let created = Sandbox::create_as(spec, &machine, &self.cgroups);
+        let created = Sandbox::create_as(spec, &machine, &self.cgroups, Some(self::output(output)));
         self.take_in(spec, created)
     }
 
@@ -85,9 +85,9 @@ impl Sandboxes {
         }
     }
 
-    pub(super) fn furnish(&mut self, spec: &sandbox::Spec) -> Reply {
+    pub(super) fn furnish(&mut self, spec: &sandbox::Spec, output: &[OwnedFd; 2]) -> Reply {
         let Some(bare) = self.bare.remove(&spec.id) else { return Reply::no_sandbox(&spec.id) };
-        let furnished = bare.furnish(&spec.layers, &spec.limits, &self.cgroups);
+        let furnished = bare.furnish(&spec.layers, &spec.limits, &self.cgroups, Some(self::output(output)));
         self.take_in(spec, furnished)
     }
 
@@ -249,4 +249,8 @@ impl Sandboxes {
             None => Reply::no_sandbox(id),
         }
     }
+}
+
+fn output([pipe, file]: &[OwnedFd; 2]) -> sandbox::Output<'_> {
+    sandbox::Output { pipe: pipe.as_fd(), file: file.as_fd() }
 }

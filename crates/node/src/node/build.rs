@@ -1,21 +1,13 @@
 //! Building a template: its program in a sandbox of its own, until it is ready; then a zygote of it; then the sandbox is gone.
 
-use std::{
-    fs::File,
-    os::fd::{AsFd, OwnedFd},
-    path::PathBuf,
-    sync::Arc,
-    time::Instant,
-};
+use std::{os::fd::OwnedFd, path::PathBuf, sync::Arc, time::Instant};
 
 use api::{BuildEvent, BuildStage, BuildTimings, TemplateSpec};
 use base::id::{SandboxId, TemplateName};
-use process::{Stream, StreamFile};
-use rustix::fs::fstat;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
-    CREATE_DEADLINE, Node, ZYGOTE_DEADLINE, engine_limits,
+    Node, ZYGOTE_DEADLINE, engine_limits,
     exec::command,
     images::{random_suffix, remove_quietly},
     now_ms, unexpected,
@@ -174,22 +166,19 @@ impl Node {
         let dir = self.config.sandbox_dir(&job.source);
         let limits = engine_limits(&spec.limits);
         let create = sandbox::Spec { id: job.source.clone(), dir, layers: job.image_layers.clone(), limits };
-        let keeper = self.keeper("make a sandbox").await?;
-        keeper
-            .call("make a sandbox", Request::CreateSandbox { spec: create, machine: None }, &[], CREATE_DEADLINE)
-            .await?;
+        let (output, carriage) = self.make_output(&job.source)?;
+        let request = Request::CreateSandbox { spec: create, machine: None };
+        let init = self.ask_for_init(request, &carriage.descriptors()).await?;
 
         self.make_mount_points(&job.source, &spec.mount_points).await?;
 
-        let output = self.open_output(&job.source)?;
-        let streams = self.streams(&output)?;
-        let output = OwnedFd::from(output);
+        let streams = self.streams(&job.source, init)?;
         let spawned = Instant::now();
         let main = command(spec, spec.command.clone(), &[], None);
         let (main, mut ended) = self.spawn(&job.source, main, true, [&self.null, &output, &output]).await?;
         self.bind_limits_of(job.source.clone()).await;
         progress.stage(BuildStage::WaitingUntilReady);
-        let ready = self.wait_until_ready(spec, &job.source, main.pid, &mut ended).await?;
+        let ready = self.wait_until_ready(spec, &job.source, (init, main), &mut ended).await?;
         let ready_us = ready.duration_since(spawned).as_micros() as u64;
 
         progress.stage(BuildStage::BuildingZygote);
@@ -211,14 +200,6 @@ impl Node {
         let what = Forked::Template(spec.name.clone());
         let Built { zygote, timings, .. } = self.request_zygote(request, what, None).await?;
         Ok((zygote, BuildTimings { ready_us, ..timings }))
-    }
-
-    /// Which files a program was started with: a copy gets its own sandbox's instead.
-    pub(super) fn streams(&self, output: &File) -> Result<Vec<(StreamFile, Stream)>> {
-        let of = |fd: &dyn AsFd| fstat(fd.as_fd()).map(|stat| StreamFile { dev: stat.st_dev, ino: stat.st_ino });
-        let stdin = of(&self.null).doing("look at /dev/null")?;
-        let stdout = of(output).doing("look at the output file")?;
-        Ok(vec![(stdin, Stream::Stdin), (stdout, Stream::Stdout)])
     }
 
     /// Has the keeper build a zygote. `captured` resolves as soon as sandboxes can be made on its layer.

@@ -174,7 +174,7 @@ impl Node {
             zygote,
             id: record.id.clone(),
             main: record.main,
-            streams: self.streams(&self.open_output(&record.id)?)?,
+            streams: self.streams(&record.id, record.init)?,
             earlier_arena: record.arena,
             base: base.as_ref().map(InUse::number),
             layers: record.layers.clone(),

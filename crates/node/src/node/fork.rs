@@ -67,7 +67,7 @@ impl Node {
             zygote,
             id: id.clone(),
             main: record.main,
-            streams: self.streams(&self.open_output(id)?)?,
+            streams: self.streams(id, record.init)?,
             earlier_arena: record.arena,
             base: base.as_ref().map(InUse::number),
             layers: record.layers.clone(),

@@ -12,11 +12,15 @@ use api::SandboxState;
 use base::{id::SandboxId, limits::LOG_BYTES_MAX};
 use tokio::sync::mpsc;
 
-use super::Node;
+use super::{Node, output::carried};
 use crate::{config::output_file, error::Result};
 
 /// How often a followed file is looked at.
 const FOLLOW_EVERY: Duration = Duration::from_millis(100);
+
+/// How long it is waited for that output which was written is in the file, at its end and in between.
+pub(super) const CARRIED_MAX: Duration = Duration::from_millis(500);
+const CARRIED_RUNNING_MAX: Duration = Duration::from_millis(50);
 
 /// Bytes read at once.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -45,11 +49,17 @@ impl Node {
         }
         let mut file = File::open(&path).ok()?;
         loop {
-            // Asked before reading: what it wrote before its end is then in the file.
-            let goes_on = self.state().sandbox(id).is_ok_and(|record| match record.state {
-                SandboxState::Running | SandboxState::Pausing => true,
-                SandboxState::Paused | SandboxState::Exited(_) | SandboxState::Lost => false,
-            });
+            // Asked before reading: what it wrote before its end is then in the pipe, or in the file.
+            let (init, goes_on) = {
+                let state = self.state();
+                let record = state.sandbox(id).ok()?;
+                let goes_on = match record.state {
+                    SandboxState::Running | SandboxState::Pausing => true,
+                    SandboxState::Paused | SandboxState::Exited(_) | SandboxState::Lost => false,
+                };
+                (record.init, goes_on)
+            };
+            carried(init, if goes_on { CARRIED_RUNNING_MAX } else { CARRIED_MAX }).await;
             send_rest(&mut file, sender).await?;
             if !follow || !goes_on {
                 return Some(());
@@ -85,8 +95,8 @@ pub(super) fn earlier_file(path: &Path) -> std::path::PathBuf {
 
 /// Empties a file longer than `bytes_max` after copying its newest half beside it.
 ///
-/// Programs append to it through descriptors of their own, so it must stay the same file. What they write between the
-/// copy and the cut (microseconds) is lost: the price of a bound that needs no process between program and file.
+/// The sandbox's pid 1 appends to it through a descriptor of its own, so it must stay the same file. What it writes between the
+/// copy and the cut (microseconds) is lost: the price of a bound that needs nobody beside them.
 fn cut(path: &Path, bytes_max: u64) -> io::Result<()> {
     let length = match std::fs::metadata(path) {
         Ok(found) => found.len(),

@@ -31,6 +31,7 @@ use super::{
     load_records,
     logs::earlier_file,
     now_ms,
+    output::carry_rest,
 };
 use crate::{
     config::{Config, RECORD, output_file},
@@ -229,7 +230,10 @@ impl Node {
     fn set_aside(&self, small: &SandboxRecord) -> Result<()> {
         let aside = self.config.paused_dir().join(small.id.as_str());
         fs::create_dir_all(&aside).at("create", &aside)?;
-        link_output(&self.config.sandbox_dir(&small.id), &aside)?;
+        let dir = self.config.sandbox_dir(&small.id);
+        // It stands still, its pid 1 as well.
+        carry_rest(small.init, &output_file(&dir))?;
+        link_output(&dir, &aside)?;
         // Last: without it the directory does not count.
         records::write(&aside.join(RECORD), small, Durability::Machine)
     }

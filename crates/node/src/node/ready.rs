@@ -12,9 +12,14 @@ use rustix::{
     fs::{Mode, OFlags, ResolveFlags, open, openat2},
     process::Signal,
 };
+use sandbox::ProcessIdentity;
 use tokio::sync::oneshot;
 
-use super::{Node, exit_status, logs::last_lines};
+use super::{
+    Node, exit_status,
+    logs::{CARRIED_MAX, last_lines},
+    output::carried,
+};
 use crate::{
     config::output_file,
     error::{Error, Result},
@@ -38,32 +43,36 @@ impl Node {
         self: &Arc<Self>,
         spec: &TemplateSpec,
         id: &SandboxId,
-        main: i32,
+        (init, main): (ProcessIdentity, ProcessIdentity),
         ended: &mut oneshot::Receiver<Status>,
     ) -> Result<Instant> {
-        let output = || last_lines(&output_file(&self.config.sandbox_dir(id)), OUTPUT_LINES);
         let timeout = Duration::from_millis(spec.ready_timeout_ms);
         let ready = tokio::select! {
             biased;
-            status = &mut *ended => return Err(self.ended_early(id, status.ok(), output())),
-            ready = tokio::time::timeout(timeout, self.poll_ready(spec, id, main)) => ready,
+            status = &mut *ended => return Err(self.ended_early(id, init, status.ok()).await),
+            ready = tokio::time::timeout(timeout, self.poll_ready(spec, id, main.pid)) => ready,
         };
         let Ok(ready) = ready else {
-            let ready = spec.ready.to_string();
-            return Err(Error::NotReadyInTime { ready, timeout_ms: spec.ready_timeout_ms, output: output() });
+            let (ready, output) = (spec.ready.to_string(), self.last_output(id, init).await);
+            return Err(Error::NotReadyInTime { ready, timeout_ms: spec.ready_timeout_ms, output });
         };
         ready?;
         let ready = Instant::now();
         tokio::select! {
-            status = ended => Err(self.ended_early(id, status.ok(), output())),
+            status = ended => Err(self.ended_early(id, init, status.ok()).await),
             () = tokio::time::sleep(SETTLED) => Ok(ready),
         }
     }
 
-    fn ended_early(&self, id: &SandboxId, status: Option<Status>, output: Vec<String>) -> Error {
+    async fn last_output(&self, id: &SandboxId, init: ProcessIdentity) -> Vec<String> {
+        carried(init, CARRIED_MAX).await;
+        last_lines(&output_file(&self.config.sandbox_dir(id)), OUTPUT_LINES)
+    }
+
+    async fn ended_early(&self, id: &SandboxId, init: ProcessIdentity, status: Option<Status>) -> Error {
         let Some(status) = status else { return Error::KeeperLost { action: "wait until the program is ready" } };
         let reason = self.killed_at_limit(id).filter(|_| status == Status::Signal(Signal::KILL.as_raw()));
-        Error::ProgramEnded { status: exit_status(status), reason, output }
+        Error::ProgramEnded { status: exit_status(status), reason, output: self.last_output(id, init).await }
     }
 
     async fn poll_ready(self: &Arc<Self>, spec: &TemplateSpec, id: &SandboxId, main: i32) -> Result<()> {

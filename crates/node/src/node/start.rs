@@ -5,7 +5,7 @@
 //! start: blank from the pool, or made now -> volumes -> keeper: Start, or Release of its parked copy -> record -> running
 //! ```
 
-use std::{path::PathBuf, sync::Arc, time::Instant};
+use std::{os::fd::OwnedFd, path::PathBuf, sync::Arc, time::Instant};
 
 use api::{Interpreter, RunRequest, RunResponse, SandboxState, TemplateSpec, VolumeMount};
 use base::id::{SandboxId, TemplateName};
@@ -13,7 +13,8 @@ use sandbox::{Machine, ProcessIdentity};
 use tokio::{sync::oneshot, task::JoinSet};
 
 use super::{
-    CREATE_DEADLINE, Node, START_DEADLINE, cut::Cut, engine_limits, in_use::InUse, now_ms, unexpected, volumes,
+    CREATE_DEADLINE, Carriage, Node, START_DEADLINE, cut::Cut, engine_limits, in_use::InUse, now_ms, unexpected,
+    volumes,
 };
 use crate::{
     config::RECORD,
@@ -358,20 +359,26 @@ impl Node {
         let _turn = self.creating.acquire().await;
         let id = self.state().claim();
         let request = Request::CreateBare { id: id.clone(), dir: self.config.sandbox_dir(&id) };
-        let created = self.ask_for_blank(&id, request, &[]).await;
+        let created = match self.ask_for_init(request, &[]).await {
+            // Its directory is there from here on.
+            Ok(init) => self
+                .make_output(&id)
+                .and_then(|(output, carriage)| self.blank(&id, init, &[], output).map(|blank| (blank, carriage)))
+                .map(|(blank, carriage)| Blank { carriage: Some(carriage), ..blank }),
+            Err(error) => Err(error),
+        };
         if created.is_err() {
             self.discard(id).await;
         }
         created
     }
 
-    async fn furnish(&self, bare: Blank, layers: &[PathBuf], limits: &api::Limits) -> Result<Blank> {
-        let keeper = self.keeper("make a sandbox").await?;
+    async fn furnish(&self, mut bare: Blank, layers: &[PathBuf], limits: &api::Limits) -> Result<Blank> {
         let request = Request::Furnish { spec: self.spec(&bare.id, layers, limits) };
-        match keeper.call("make a sandbox", request, &[], CREATE_DEADLINE).await?.reply {
-            Reply::Created { .. } => Ok(Blank { layers: layers.to_vec(), ..bare }),
-            other => Err(unexpected("make a sandbox", &other)),
-        }
+        let carriage = bare.carriage.take();
+        let descriptors = carriage.iter().flat_map(Carriage::descriptors).collect::<Vec<_>>();
+        self.ask_for_init(request, &descriptors).await?;
+        Ok(Blank { layers: layers.to_vec(), ..bare })
     }
 
     /// Makes a sandbox without a program, as `machine` if it has been there before. After a failure some of it may be left.
@@ -383,7 +390,9 @@ impl Node {
         machine: Option<Machine>,
     ) -> Result<Blank> {
         let request = Request::CreateSandbox { spec: self.spec(id, layers, limits), machine };
-        self.ask_for_blank(id, request, layers).await
+        let (output, carriage) = self.make_output(id)?;
+        let init = self.ask_for_init(request, &carriage.descriptors()).await?;
+        self.blank(id, init, layers, output)
     }
 
     fn spec(&self, id: &SandboxId, layers: &[PathBuf], limits: &api::Limits) -> sandbox::Spec {
@@ -391,15 +400,17 @@ impl Node {
         sandbox::Spec { id: id.clone(), dir, layers: layers.to_vec(), limits: engine_limits(limits) }
     }
 
-    async fn ask_for_blank(&self, id: &SandboxId, request: Request, layers: &[PathBuf]) -> Result<Blank> {
+    pub(super) async fn ask_for_init(&self, request: Request, descriptors: &[&OwnedFd]) -> Result<ProcessIdentity> {
         let keeper = self.keeper("make a sandbox").await?;
-        match keeper.call("make a sandbox", request, &[], CREATE_DEADLINE).await?.reply {
-            Reply::Created { init } => {
-                let output = Arc::new(self.open_output(id)?.into());
-                let record = Arc::new(records::Draft::create(&self.config.sandbox_dir(id).join(RECORD))?);
-                Ok(Blank { id: id.clone(), init, layers: layers.to_vec(), output, record, parked: None })
-            }
+        match keeper.call("make a sandbox", request, descriptors, CREATE_DEADLINE).await?.reply {
+            Reply::Created { init } => Ok(init),
             other => Err(unexpected("make a sandbox", &other)),
         }
+    }
+
+    fn blank(&self, id: &SandboxId, init: ProcessIdentity, layers: &[PathBuf], output: OwnedFd) -> Result<Blank> {
+        let record = Arc::new(records::Draft::create(&self.config.sandbox_dir(id).join(RECORD))?);
+        let (id, layers, output) = (id.clone(), layers.to_vec(), Arc::new(output));
+        Ok(Blank { id, init, layers, output, carriage: None, record, parked: None })
     }
 }

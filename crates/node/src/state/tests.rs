@@ -90,6 +90,7 @@ fn blank(state: &mut State, layers: &[PathBuf]) -> Blank {
         init,
         layers: layers.to_vec(),
         output: Arc::new(File::create(dir.path().join("output")).unwrap().into()),
+        carriage: None,
         record: Arc::new(Draft::create(&dir.path().join("record")).unwrap()),
         parked: None,
     }

@@ -23,7 +23,8 @@ use crate::{
     cgroup::{Cgroups, Group},
     error::{Context, Error},
     identity::ProcessIdentity,
-    init, rootfs,
+    init::{self, Output},
+    rootfs,
     spec::Limits,
     tree,
 };
@@ -59,11 +60,17 @@ impl Bare {
         self.init
     }
 
-    /// Gives it a root filesystem of `layers` and its limits: it is a sandbox then. A failure leaves nothing of it.
-    pub fn furnish(mut self, layers: &[PathBuf], limits: &Limits, cgroups: &Cgroups) -> Result<Sandbox, Error> {
+    /// Gives it a root filesystem of `layers`, its limits and the output to carry: it is a sandbox then. A failure leaves nothing of it.
+    pub fn furnish(
+        mut self,
+        layers: &[PathBuf],
+        limits: &Limits,
+        cgroups: &Cgroups,
+        output: Option<Output<'_>>,
+    ) -> Result<Sandbox, Error> {
         let rootfs = rootfs::writable(layers, &self.dir)?;
         self.group.get_mut().limit(cgroups, &self.id, limits)?;
-        init::furnish(self.channel, &self.id, &rootfs)?;
+        init::furnish(self.channel, &self.id, &rootfs, output)?;
         Ok(keep(self.dir, self.init, self.process, self.group, self.directory))
     }
 

@@ -187,7 +187,7 @@ fn expect_descriptors(pid: i32) -> Result<()> {
             Some("socket") => "socket",
             Some("anon_inode") if target.contains("eventpoll") => "epoll",
             Some("/dev/null") => "null",
-            Some(path) if path.ends_with("output.log") => "output",
+            Some("pipe") => "output",
             _ => bail!("descriptor {} of {pid} is {target}", entry.file_name().display()),
         };
         kinds.push(kind);

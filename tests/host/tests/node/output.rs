@@ -14,6 +14,8 @@ pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::new("output::the_log_of_a_copy_is_its_own_from_its_first_instant", || case(logs)),
         Case::new("output::a_log_is_bounded_and_keeps_the_newest", || case(bounded)),
+        Case::new("output::programs_open_their_streams_by_name_and_lose_nothing", || case(reopened)),
+        Case::new("output::it_is_carried_while_no_node_is_there", without_node),
         Case::new("output::exec_carries_streams_and_terminals", || case(streams)),
         Case::new("output::nothing_that_a_program_chose_commands_a_terminal", || case(hostile)),
         Case::new("output::a_reader_that_has_gone_is_no_failure_and_a_full_disk_is_one", || case(unread)),
@@ -62,6 +64,86 @@ fn logs(node: &Node) -> Result<()> {
     let answer = follower.end()?;
     ensure!(answer.code == 0 && answer.took < Duration::from_secs(10), "{}", answer.took.as_secs_f32());
     Ok(())
+}
+
+/// `>` opens to cut, which is none for a stream; each line is one write.
+const NAMED: &str = "echo a >/dev/stderr; echo b >/dev/stderr; echo c >/dev/stdout; echo d >>/dev/stdout; echo e";
+
+fn reopened(node: &Node) -> Result<()> {
+    let answer = node.pando(&["template", "build", "failing", "--", "/bin/sh", "-c", &format!("{NAMED}; exit 3")])?;
+    ensure!(answer.code == 6, "{answer}");
+    ensure!(answer.stderr.contains("    a\n    b\n    c\n    d\n    e\n"), "of a build: {answer}");
+    node.ok(&["template", "build", "named", "--ready", "sleep 0.1", "--", "/usr/bin/python3", "-c", NAMED_IN_PYTHON])?;
+    let id = node.run("named", 1)?[0].id.to_string();
+    node.shell(&id, "touch /tmp/go")?;
+    let whole = "a\nb\nc\nd\ne\n";
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while node.ok(&["logs", &id])? != whole {
+        ensure!(Instant::now() < deadline, "of a copy: {:?}", node.ok(&["logs", &id])?);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    // A fork has streams of its own, and the first one keeps what it has.
+    let fork = node.json(&["fork", &id, "--json"])?;
+    let forked = fork["sandboxes"][0]["id"].as_str().context("no id")?.to_owned();
+    node.shell(&forked, "touch /tmp/again")?;
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while node.ok(&["logs", &forked])? != whole {
+        ensure!(Instant::now() < deadline, "of a fork: {:?}", node.ok(&["logs", &forked])?);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    ensure!(node.ok(&["logs", &id])? == whole, "after the fork: {:?}", node.ok(&["logs", &id])?);
+    // Paused and resumed: what comes later is behind what was there.
+    node.ok(&["pause", &id])?;
+    ensure!(node.ok(&["logs", &id])? == whole, "paused: {:?}", node.ok(&["logs", &id])?);
+    node.ok(&["resume", &id])?;
+    node.shell(&id, "touch /tmp/again")?;
+    let twice = whole.repeat(2);
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while node.ok(&["logs", &id])? != twice {
+        ensure!(Instant::now() < deadline, "resumed: {:?}", node.ok(&["logs", &id])?);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    // A command has streams of its own by the same names.
+    let answer = node.pando(&["exec", &id, "--", "/bin/sh", "-c", NAMED])?;
+    ensure!(answer.stdout == "c\nd\ne\n" && answer.stderr == "a\nb\n", "of a command: {answer}");
+    node.ok(&["rm", "--all"]).map(drop)
+}
+
+/// One process: what a shell does with `>` and `>>`, when it is told to.
+const NAMED_IN_PYTHON: &str = "
+import os, time
+def say(path, flags, text):
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | flags, 0o666)
+    os.write(fd, text)
+    os.close(fd)
+for told in ['/tmp/go', '/tmp/again']:
+    while not os.path.exists(told):
+        time.sleep(0.01)
+    say('/dev/stderr', os.O_TRUNC, b'a\\n')
+    say('/dev/stderr', os.O_TRUNC, b'b\\n')
+    say('/dev/stdout', os.O_TRUNC, b'c\\n')
+    say('/dev/stdout', os.O_APPEND, b'd\\n')
+    os.write(1, b'e\\n')
+time.sleep(1000)
+";
+
+/// More than a pipe holds.
+fn without_node() -> Result<()> {
+    let mut node = Node::start()?;
+    build_script(&node, "flood", FLOOD)?;
+    let id = node.run("flood", 1)?[0].id.to_string();
+    let file = std::path::PathBuf::from(node.inspect(&id)?.directory).join("output.log");
+    node.shell(&id, "(sleep 0.5; touch /tmp/go) >/dev/null 2>&1 &")?;
+    node.kill_server()?;
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while file.metadata()?.len() < 48_000_000 {
+        ensure!(Instant::now() < deadline, "{} bytes without a node", file.metadata()?.len());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    node.start_server()?;
+    ensure!(node.ok(&["logs", &id])?.ends_with("the last line\n"), "the end of it");
+    node.ok(&["rm", &id])?;
+    node.finish()
 }
 
 const FLOOD: &str = "
