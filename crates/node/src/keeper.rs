@@ -54,21 +54,10 @@ pub enum KeeperError {
     ServerGone,
 }
 
-/// A daemon may be kept from the out-of-memory killer; what it starts must not inherit that, and all of it descends from the keeper.
-fn give_up_protection() {
-    const ADJUSTMENT: &str = "/proc/self/oom_score_adj";
-    let adjustment = std::fs::read_to_string(ADJUSTMENT).ok().and_then(|text| text.trim().parse::<i32>().ok());
-    if adjustment.is_some_and(|adjustment| adjustment < 0)
-        && let Err(error) = std::fs::write(ADJUSTMENT, "0")
-    {
-        tracing::warn!(%error, "sandboxes inherit the daemon's protection from the out-of-memory killer");
-    }
-}
-
 /// Runs the keeper on its end of the server's socket until the server is gone. Zygotes take their memory from `memory_nodes`, if any are named.
 pub fn run(server: OwnedFd, node_id: &str, memory_nodes: Vec<u32>) -> Result<(), KeeperError> {
     crate::descriptor::raise_limit();
-    give_up_protection();
+    crate::protect_from_memory_shortage();
     let subreaper = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
     subreaper.map_err(|errno| KeeperError::System("become the reaper of its descendants", errno.into()))?;
     let cgroups = Cgroups::open(node_id).map_err(KeeperError::Cgroups)?;

@@ -35,6 +35,15 @@ pub fn volumes_folder(state_dir: &std::path::Path) -> std::path::PathBuf {
     state_dir.join("volumes")
 }
 
+/// Keeps this process from the out-of-memory killer, as far as the host lets it: with the server, or the keeper, nobody is left to remove the
+/// sandbox that takes the memory. What sandboxes get of it is given up where they are forked.
+fn protect_from_memory_shortage() {
+    if let Err(error) = sys::oom::lower_to(base::limits::OOM_SCORE_NODE) {
+        // Containers often lack CAP_SYS_RESOURCE. Programs are still the first to be killed.
+        tracing::debug!(%error, "the out-of-memory killer may choose this process");
+    }
+}
+
 /// How long a pager stays that nobody needs, in case the next checkpoint is started soon.
 const PAGER_IDLE: std::time::Duration = std::time::Duration::from_secs(30);
 

@@ -27,6 +27,7 @@ use crate::{
 /// Runs a node until SIGINT or SIGTERM.
 pub async fn run(config: Config) -> Result<()> {
     crate::descriptor::raise_limit();
+    crate::protect_from_memory_shortage();
     sys::heap::return_large_allocations();
     let _lock = lock_state(&config.state_dir)?;
     let socket = config.socket.clone();

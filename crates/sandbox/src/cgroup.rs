@@ -7,10 +7,14 @@
 //!
 //! ```text
 //! v2:  <own group>/pando-<node>/<sandbox>            freeze, kill, membership, and limits if v2 has the controllers
-//!      <own group>/pando-<node>/daemon               the daemon itself, if v2 has the controllers (no inner processes)
+//!      <own group>/pando-<node>-daemon               the daemon itself, if v2 has the controllers (no inner processes)
+//!      <own group>/pando-<node>-pager                the pager, with a limit of its own, if v2 has memory
 //! v1:  <own group of memory>/pando-<node>/<sandbox>  only memory.limit_in_bytes; likewise cpu and pids
-//! either, where memory is: .../pando-<node>/pager     the pager, with a limit of its own
+//!      <own group of memory>/pando-<node>/pager      the pager
 //! ```
+//!
+//! Where tasks are counted, `pando-<node>` has a limit of them, too: of what all sandboxes use together. That is why the node's own processes
+//! are not in it.
 
 mod detect;
 mod group;
@@ -23,7 +27,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use base::id::SandboxId;
+use base::{id::SandboxId, limits::PIDS_OF_HOST_PERCENT};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Context, Error};
@@ -77,6 +81,7 @@ pub struct Cgroups {
     _mount: Option<OwnedFd>,
 }
 
+/// Of the group's name, which goes before it.
 const LEAF: &str = "daemon";
 
 /// Processes of the node's own whose memory is bounded, in a group beside those of sandboxes.
@@ -102,18 +107,20 @@ impl Service {
 impl Cgroups {
     /// Finds the hierarchies and makes the group `pando-<node_id>` below this process's own group, in each that is used.
     ///
-    /// Where v2 has controllers this process moves into the leaf `pando-<node_id>/daemon`, because a group that hands
+    /// Where v2 has controllers this process moves into the leaf `pando-<node_id>-daemon`, because a group that hands
     /// controllers on must not hold processes itself; children that it starts afterwards begin there.
+    ///
+    /// All sandboxes together get at most [`PIDS_OF_HOST_PERCENT`] of the host's tasks.
     pub fn open(node_id: &str) -> Result<Self, Error> {
         let name = format!("pando-{node_id}");
         let mut found = detect::detect()?;
-        let leaf = format!("{name}/{LEAF}");
+        let leaf = format!("{name}-{LEAF}");
         if let Some(above) = found.own.path.to_str().and_then(|path| path.strip_suffix(&leaf)) {
             found.own.path = PathBuf::from(above.trim_end_matches('/'));
         }
         let group = found.own.path.join(&name);
         ensure_dir(&group)?;
-        let refused = hand_on_controllers(&found.own, &group)?;
+        let refused = hand_on_controllers(&found.own, &group, &found.own.path.join(&leaf))?;
         let mut home = |controller| match (found.own.controllers.contains(&controller), &refused) {
             (true, None) => ControllerHome::V2,
             (true, Some(reason)) => ControllerHome::Missing(reason.clone()),
@@ -123,6 +130,7 @@ impl Cgroups {
         let mut legacy: Vec<PathBuf> = [&memory, &pids, &cpu].into_iter().filter_map(ControllerHome::v1).collect();
         legacy.sort_unstable();
         legacy.dedup();
+        bound_tasks(&pids, &group)?;
         let mounted_privately = found.own.mount.is_some();
         let summary = CgroupSummary { group, mounted_privately, memory, pids, cpu };
         Ok(Self { summary, own: found.own.path, legacy, _mount: found.own.mount })
@@ -146,7 +154,7 @@ impl Cgroups {
     /// A service's group, and the file of its limit.
     fn service_home(&self, service: Service) -> Option<(PathBuf, &'static str)> {
         match &self.summary.memory {
-            ControllerHome::V2 => Some((self.summary.group.join(service.name()), "memory.max")),
+            ControllerHome::V2 => Some((self.beside(service.name()), "memory.max")),
             ControllerHome::V1(parent) => Some((parent.join(service.name()), "memory.limit_in_bytes")),
             ControllerHome::Missing(_) => None,
         }
@@ -162,8 +170,15 @@ impl Cgroups {
         self.legacy.iter().map(|path| remove_dir(path)).fold(removed, Result::and)
     }
 
+    /// The v2 group `pando-<node>-<name>`.
+    fn beside(&self, name: &str) -> PathBuf {
+        let mut path = self.summary.group.clone().into_os_string();
+        path.push(format!("-{name}"));
+        path.into()
+    }
+
     fn remove_own(&self) -> Result<(), Error> {
-        let leaf = self.summary.group.join(LEAF);
+        let leaf = self.beside(LEAF);
         if leaf.exists() {
             // The way back: a group that hands on controllers takes no process, so it stops doing that first.
             write_controllers(&self.summary.group, '-').at("take back controllers of", &self.summary.group)?;
@@ -208,16 +223,31 @@ fn legacy_home(own: Option<PathBuf>, name: &str) -> ControllerHome {
     }
 }
 
+/// Bounds the tasks of all sandboxes together, where they are counted: one that forks without end takes up its own limit, and a thousand with
+/// small ones must not take up the host either.
+fn bound_tasks(home: &ControllerHome, group: &Path) -> Result<(), Error> {
+    let directory = match home {
+        ControllerHome::V2 => group,
+        ControllerHome::V1(directory) => directory,
+        ControllerHome::Missing(_) => return Ok(()),
+    };
+    let read = |path: &str| -> Result<u64, Error> {
+        let text = fs::read_to_string(path).at("read", Path::new(path))?;
+        text.trim().parse().map_err(io::Error::other).at("read", Path::new(path))
+    };
+    let tasks = read("/proc/sys/kernel/pid_max")?.min(read("/proc/sys/kernel/threads-max")?);
+    write(directory, "pids.max", &(tasks * PIDS_OF_HOST_PERCENT / 100).to_string())
+}
+
 /// Enables the limits' controllers for the children of `group`. The reason if the host does not let us.
-fn hand_on_controllers(own: &Own, group: &Path) -> Result<Option<String>, Error> {
+fn hand_on_controllers(own: &Own, group: &Path, leaf: &Path) -> Result<Option<String>, Error> {
     if own.controllers.is_empty() {
         return Ok(None);
     }
     // Only the real root group may both hold processes and hand on controllers; it has no cgroup.type.
     if own.path.join("cgroup.type").exists() {
-        let leaf = group.join(LEAF);
-        ensure_dir(&leaf)?;
-        write(&leaf, "cgroup.procs", "0")?;
+        ensure_dir(leaf)?;
+        write(leaf, "cgroup.procs", "0")?;
     }
     let result = write_controllers(&own.path, '+').and_then(|()| write_controllers(group, '+'));
     Ok(result.err().map(|error| format!("{} cannot hand on its controllers: {error}", own.path.display())))

@@ -27,6 +27,10 @@ pub enum Error {
     NoProgram,
     #[error("the sandbox is frozen; thaw it first")]
     Frozen,
+    #[error(
+        "cannot fork a process of the sandbox: it has as many tasks as it may have (`--pids`), or all sandboxes of the host together have"
+    )]
+    TooManyTasks(#[source] io::Error),
     #[error("no answer from a new process within {0} ms")]
     Silent(u64),
     #[error("the processes in {} do not stop within {waited_ms} ms", group.display())]
@@ -51,6 +55,16 @@ pub enum Error {
     NoLayer,
     #[error("the system-call filter is too long")]
     Filter,
+}
+
+impl Error {
+    /// Why a process of the sandbox could not be forked.
+    pub(crate) fn fork(source: io::Error) -> Self {
+        match source.raw_os_error() {
+            Some(libc::EAGAIN) => Self::TooManyTasks(source),
+            _ => Self::System { action: "fork a process of the sandbox", source },
+        }
+    }
 }
 
 /// Adds what was being done to an error of the system.

@@ -60,7 +60,7 @@ pub struct Output<'a> {
 /// channel. A failure leaves no process.
 pub(crate) fn start(group: &Group) -> Result<(Forked, OwnedFd), Error> {
     let (channel, other) = sys::seqpacket::pair().doing("make a socket")?;
-    let options = ForkOptions { namespaces: NAMESPACES, cgroup: Some(group.directory()) };
+    let options = ForkOptions { namespaces: NAMESPACES, cgroup: Some(group.directory()), ..ForkOptions::default() };
     let init = fork(&options, || run(other.as_fd())).doing("fork the sandbox's first process")?;
     drop(other);
     match report::hear(channel.as_fd()).and_then(ready) {
@@ -170,6 +170,8 @@ fn prepare(channel: BorrowedFd<'_>) -> Result<Prepared, Failure> {
     sys::child::reset_signals(true);
     sys::child::ignore_children();
     setsid().step("begin a session")?;
+    // The keeper's protection is not the sandbox's. It uses next to nothing, so no higher: its end would be that of the whole sandbox.
+    sys::oom::raise_to(0).step("give up the keeper's protection")?;
     // Modes are what they are said to be.
     umask(Mode::empty());
     // Not at the clone: a cgroup namespace's root is the group its creator is in at that moment.

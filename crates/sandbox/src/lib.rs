@@ -22,6 +22,7 @@ mod dial;
 mod error;
 mod identity;
 mod init;
+mod launcher;
 mod mount_point;
 mod namespaces;
 mod program;

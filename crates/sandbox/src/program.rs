@@ -4,10 +4,11 @@ use std::{
     convert::Infallible,
     ffi::CString,
     io,
-    os::fd::{AsFd, BorrowedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::OnceLock,
 };
 
+use base::limits::OOM_SCORE_PROGRAM;
 use rustix::{
     fs::{FileType, Mode, fchown, fstat},
     io::Errno,
@@ -20,13 +21,15 @@ use rustix::{
 };
 use sys::{
     child::CStrings,
-    clone::{ForkOptions, fork},
+    clone::{ForkOptions, Forked, Parent, fork},
 };
 
 use crate::{
     cgroup::Group,
-    error::{Context, Error},
-    init, namespaces,
+    error::Error,
+    init,
+    launcher::LauncherSlot,
+    namespaces,
     report::{self, Answer, Failure, Step},
     seccomp::seccomp_program,
     spec::{Command, PROGRAM_ID},
@@ -39,33 +42,37 @@ const DESCRIPTORS_MAX: u64 = 1 << 20;
 const EXEC: &str = "execute it";
 const ENTER: &str = "enter its working directory";
 
+/// Of a sandbox, what its programs are started with.
+pub(crate) struct Home<'a> {
+    /// pidfd of its pid 1.
+    pub(crate) init: BorrowedFd<'a>,
+    /// pidfd of its program, whose monotonic clocks are its own.
+    pub(crate) beside: Option<BorrowedFd<'a>>,
+    pub(crate) group: &'a Group,
+    pub(crate) launcher: &'a LauncherSlot,
+}
+
 /// Starts `command`; it is a child of this process. Returns its pid once it was executed; a failure leaves no process and no group.
-pub(crate) fn start(
-    command: &Command,
-    stdio: [BorrowedFd<'_>; 3],
-    sandbox_init: BorrowedFd<'_>,
-    beside: Option<BorrowedFd<'_>>,
-    group: &Group,
-) -> Result<i32, Error> {
+pub(crate) fn start(command: &Command, stdio: [BorrowedFd<'_>; 3], home: &Home<'_>) -> Result<i32, Error> {
     let program = Program::prepare(command)?;
     // It would freeze before it is the program, and its creator would wait for it.
-    if group.is_frozen()? {
+    if home.group.is_frozen()? {
         return Err(Error::Frozen);
     }
-    let around = Around { sandbox_init, beside };
-    let Some(name) = &command.group else { return start_in(&program, stdio, around, group.directory()) };
-    let own = group.begin_command(name)?;
-    let started = start_in(&program, stdio, around, own.as_fd());
+    let start_in = |cgroup| start_in(cgroup, &program, command, stdio, home);
+    let Some(name) = &command.group else { return start_in(home.group.directory()) };
+    let own = home.group.begin_command(name)?;
+    let started = start_in(own.as_fd());
     if started.is_err() {
         // If it cannot be removed it goes with the sandbox.
-        let _ = group.forget_command(name);
+        let _ = home.group.forget_command(name);
     }
     started
 }
 
 /// The processes whose namespaces a program enters, by their pidfds.
 #[derive(Clone, Copy)]
-struct Around<'a> {
+pub(crate) struct Around<'a> {
     /// The sandbox's pid 1.
     sandbox_init: BorrowedFd<'a>,
     /// The sandbox's program, whose clocks are its own.
@@ -73,22 +80,20 @@ struct Around<'a> {
 }
 
 fn start_in(
+    cgroup: BorrowedFd<'_>,
     program: &Program<'_>,
+    command: &Command,
     stdio: [BorrowedFd<'_>; 3],
-    around: Around<'_>,
-    group: BorrowedFd<'_>,
+    home: &Home<'_>,
 ) -> Result<i32, Error> {
     let (reader, writer) = report::channel()?;
-    let options = ForkOptions { namespaces: 0, cgroup: Some(group) };
-    let child = namespaces::with_children_in_pid_namespace(around.sandbox_init, || {
-        fork(&options, || {
-            let Err(failure) = program.become_it(stdio, around);
-            // If the keeper is gone nobody needs to know.
-            let _ = report::send(writer.as_fd(), Err(failure));
-            127
-        })
-    })?
-    .doing("fork a process of the sandbox")?;
+    let around = Around { sandbox_init: home.init, beside: home.beside };
+    let place = Place { around, cgroup, stdio, report: writer.as_fd() };
+    let child = if home.group.limits_are_inherited() {
+        home.launcher.fork(home.group, command, &place)
+    } else {
+        program.fork(&place, Parent::Caller).map_err(Error::fork)
+    }?;
     drop(writer);
     let name = || program.name.to_owned();
     let error = match report::receive(reader) {
@@ -104,8 +109,35 @@ fn start_in(
     Err(error)
 }
 
+/// Where a program begins, by descriptors.
+pub(crate) struct Place<'a> {
+    pub(crate) around: Around<'a>,
+    /// The v2 group that it begins in.
+    pub(crate) cgroup: BorrowedFd<'a>,
+    pub(crate) stdio: [BorrowedFd<'a>; 3],
+    /// Where it says at which step it failed.
+    pub(crate) report: BorrowedFd<'a>,
+}
+
+impl<'a> Place<'a> {
+    /// To be sent to another process.
+    pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'a>> {
+        let [stdin, stdout, stderr] = self.stdio;
+        let always = [self.around.sandbox_init, self.cgroup, stdin, stdout, stderr, self.report];
+        always.into_iter().chain(self.around.beside)
+    }
+
+    /// Of what was received; none if these are not the descriptors of a place.
+    pub(crate) fn of(received: &'a [OwnedFd]) -> Option<Self> {
+        let [init, cgroup, stdin, stdout, stderr, report, beside @ ..] = received else { return None };
+        let around = Around { sandbox_init: init.as_fd(), beside: beside.first().map(AsFd::as_fd) };
+        let stdio = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
+        Some(Self { around, cgroup: cgroup.as_fd(), stdio, report: report.as_fd() })
+    }
+}
+
 /// All that a program needs, made before the fork.
-struct Program<'a> {
+pub(crate) struct Program<'a> {
     name: &'a str,
     /// Where it may be, in the order of the search.
     places: Vec<CString>,
@@ -117,7 +149,7 @@ struct Program<'a> {
 }
 
 impl<'a> Program<'a> {
-    fn prepare(command: &'a Command) -> Result<Self, Error> {
+    pub(crate) fn prepare(command: &'a Command) -> Result<Self, Error> {
         let name = command.argv.first().ok_or(Error::NoProgram)?.as_str();
         let filter = filter()?;
         let invalid = |source: io::Error| Error::Exec { command: name.to_owned(), source };
@@ -129,9 +161,24 @@ impl<'a> Program<'a> {
         Ok(Self { name, places, argv, env, cwd, tty: command.tty, filter })
     }
 
+    /// Forks the process that becomes it.
+    pub(crate) fn fork(&self, place: &Place<'_>, parent: Parent) -> io::Result<Forked> {
+        let options = ForkOptions { namespaces: 0, cgroup: Some(place.cgroup), parent };
+        let become_it = || {
+            let Err(failure) = self.become_it(place.stdio, place.around);
+            // If the keeper is gone nobody needs to know.
+            let _ = report::send(place.report, Err(failure));
+            127
+        };
+        let forked = namespaces::with_children_in_pid_namespace(place.around.sandbox_init, || fork(&options, become_it));
+        forked.map_err(io::Error::other)?
+    }
+
     /// In the child: everything up to and with exec. The order is forced where a comment says so.
     fn become_it(&self, stdio: [BorrowedFd<'_>; 3], around: Around<'_>) -> Result<Infallible, Failure> {
         setsid().step("begin a session")?;
+        // In the host's /proc, and while it may: the kernel lets nobody without privileges undo it where the keeper has `CAP_SYS_RESOURCE`.
+        sys::oom::raise_to(OOM_SCORE_PROGRAM).step("be the first that is killed when memory is short")?;
         hand_over(stdio).step("hand over its streams")?;
         if self.tty {
             // After setsid: only the leader of a session without a terminal can take one.

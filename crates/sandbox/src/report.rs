@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// A new process is ready within this many milliseconds even on a machine that is starting a thousand others.
-const ANSWER_MS_MAX: u64 = 20_000;
+pub(crate) const ANSWER_MS_MAX: u64 = 20_000;
 
 /// An errno, the longest name of a step, and a byte.
 const MESSAGE_BYTES: usize = 96;

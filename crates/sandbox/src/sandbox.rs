@@ -22,6 +22,7 @@ use crate::{
     error::{Context, Error},
     identity::{ProcessIdentity, stat},
     init::Output,
+    launcher::LauncherSlot,
     mount_point, program, snapshot,
     spec::{Command, Spec},
 };
@@ -78,6 +79,7 @@ pub struct Sandbox {
     init: ProcessIdentity,
     init_pidfd: OwnedFd,
     group: Group,
+    launcher: LauncherSlot,
 }
 
 impl Sandbox {
@@ -110,7 +112,7 @@ impl Sandbox {
             return Ok(None);
         }
         let group = Group::open(cgroups, &spec.id, &spec.limits)?;
-        Ok(Some(Self { dir: spec.dir.clone(), init, init_pidfd, group }))
+        Ok(Some(Self { dir: spec.dir.clone(), init, init_pidfd, group, launcher: LauncherSlot::default() }))
     }
 
     /// Its directory on the host, which outlives it.
@@ -145,15 +147,16 @@ impl Sandbox {
 
     /// Starts a program; returns its host pid once it was executed. It is a child of the caller, who reaps it.
     ///
-    /// Pipes and terminals among the streams become the program's user's. `beside` is the pidfd of a process whose monotonic clocks it shares.
-    /// The caller must be single-threaded, and the sandbox not frozen ([`Error::Frozen`]).
+    /// Its limits hold from its first instruction. Pipes and terminals among the streams become the program's user's. `beside` is the pidfd of a process
+    /// whose monotonic clocks it shares. The caller must be single-threaded, and the sandbox not frozen ([`Error::Frozen`]).
     pub fn spawn(
         &self,
         command: &Command,
         stdio: [BorrowedFd<'_>; 3],
         beside: Option<BorrowedFd<'_>>,
     ) -> Result<i32, Error> {
-        program::start(command, stdio, self.init_pidfd(), beside, &self.group)
+        let home = program::Home { init: self.init_pidfd(), beside, group: &self.group, launcher: &self.launcher };
+        program::start(command, stdio, &home)
     }
 
     /// Makes the directory `path`, below the sandbox's root, that a filesystem can be attached to. It belongs to the program's user; what is
@@ -169,8 +172,8 @@ impl Sandbox {
     }
 
     /// Makes the limits hold on a host whose controllers are in v1: moves all processes into the v1 groups. The first move
-    /// waits for an RCU grace period, some 5 to 15 ms, during which nobody can fork; more right behind it do not. Processes that are born later are born there, but those that a
-    /// start puts into the v2 group from outside are not: call it again after them.
+    /// waits for an RCU grace period, some 5 to 15 ms, during which nobody can fork; more right behind it do not. Processes that are born later are born
+    /// there, and so are those of [`Self::spawn`]. Copies of zygotes are not: call it after each.
     pub fn bind_limits(&self) -> Result<(), Error> {
         self.group.bind()
     }
@@ -211,6 +214,8 @@ impl Sandbox {
         let programs = self.group.processes()?.into_iter().filter(|pid| *pid != self.init.pid);
         let reaped_by_caller = programs.into_iter().any(|pid| stat(pid).is_some_and(|stat| stat.parent == own));
         self.group.kill()?;
+        // It is in the v1 groups, which are removed.
+        self.launcher.end();
         self.group.wait_empty()?;
         self.group.remove()?;
         if reaped_by_caller || !self.init_is_child()? {

@@ -48,10 +48,15 @@ pub fn close_from_except(first: u32, kept: BorrowedFd<'_>) -> io::Result<()> {
     check(unsafe { libc::close_range(kept + 1, u32::MAX, 0) }).map(drop)
 }
 
-/// Closes every descriptor of this process from `first` on. Only for a child that never returns to code that owns any.
+/// Closes all descriptors from `first` on. Only for a child that never returns to code that owns any of these.
 pub fn close_from(first: u32) -> io::Result<()> {
     // SAFETY: the caller promises that this process uses none of them any more.
     check(unsafe { libc::close_range(first, u32::MAX, 0) }).map(drop)
+}
+
+/// Closes every descriptor of this process. Only for a child that never returns to code that owns any.
+pub fn close_all() -> io::Result<()> {
+    close_from(0)
 }
 
 /// Sets every signal to its default action and, with `unblock`, empties the signal mask.

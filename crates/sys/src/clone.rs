@@ -11,6 +11,16 @@ const _: () = assert!(size_of::<libc::clone_args>() == 88, "the kernel's CLONE_A
 /// The libc crate's constant overflowed its type.
 const CLONE_INTO_CGROUP: u64 = 1 << 33;
 
+/// Whose child a forked process is: who gets its `SIGCHLD` and reaps it.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub enum Parent {
+    /// The process that forks it.
+    #[default]
+    Caller,
+    /// That process's own parent.
+    ParentOfCaller,
+}
+
 /// What differs from a plain fork.
 #[derive(Default)]
 pub struct ForkOptions<'a> {
@@ -18,6 +28,8 @@ pub struct ForkOptions<'a> {
     pub namespaces: i32,
     /// The cgroup v2 directory that the child begins in.
     pub cgroup: Option<BorrowedFd<'a>>,
+    /// Whose child it is.
+    pub parent: Parent,
 }
 
 /// A child that was forked.
@@ -30,7 +42,7 @@ pub struct Forked {
 
 /// Forks a copy-on-write child that runs `child` and exits with what it returns (101 if it panics).
 ///
-/// The child's end is announced by `SIGCHLD`. The caller must be single-threaded: a lock that another thread holds at
+/// The child's end is announced to its parent by `SIGCHLD`. The caller must be single-threaded: a lock that another thread holds at
 /// this moment would stay locked in the child for ever. Debug builds check it.
 pub fn fork(options: &ForkOptions<'_>, child: impl FnOnce() -> i32) -> io::Result<Forked> {
     debug_assert_eq!(threads(), Some(1), "only a single-threaded process may fork");
@@ -39,7 +51,11 @@ pub fn fork(options: &ForkOptions<'_>, child: impl FnOnce() -> i32) -> io::Resul
     let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
     args.flags = libc::CLONE_PIDFD as u64 | u64::from(options.namespaces as u32);
     args.pidfd = &raw mut pidfd as u64;
-    args.exit_signal = libc::SIGCHLD as u64;
+    match options.parent {
+        Parent::Caller => args.exit_signal = libc::SIGCHLD as u64,
+        // The signal is the caller's own then (clone(2)).
+        Parent::ParentOfCaller => args.flags |= libc::CLONE_PARENT as u64,
+    }
     if let Some(cgroup) = options.cgroup {
         args.flags |= CLONE_INTO_CGROUP;
         args.cgroup = cgroup.as_raw_fd() as u64;

@@ -11,6 +11,7 @@ pub mod heap;
 pub mod mount;
 pub mod namespace;
 pub mod numa;
+pub mod oom;
 pub mod pidfd;
 pub mod probe;
 pub mod ptrace;

@@ -154,6 +154,10 @@ impl Builders {
             if dies_with_keeper.is_err() || rustix::process::getppid() != Some(keeper) {
                 return 1;
             }
+            // The zygote inherits it, too, and holds the program's memory: not to be kept at the expense of the host.
+            if let Err(error) = sys::oom::raise_to(0) {
+                tracing::warn!(%error, "a zygote is as protected from the out-of-memory killer as its keeper");
+            }
             let (outcome, descriptors) = perform(&theirs)
                 .unwrap_or_else(|error| (Outcome::Failed { message: crate::error::chain(&*error) }, Vec::new()));
             match send(&theirs, &outcome, &descriptors) {

@@ -176,7 +176,6 @@ impl Node {
         let spawned = Instant::now();
         let main = command(spec, spec.command.clone(), &[], None);
         let (main, mut ended) = self.spawn(&job.source, main, true, [&self.null, &output, &output]).await?;
-        self.bind_limits_of(job.source.clone()).await;
         progress.stage(BuildStage::WaitingUntilReady);
         let ready = self.wait_until_ready(spec, &job.source, (init, main), &mut ended).await?;
         let ready_us = ready.duration_since(spawned).as_micros() as u64;

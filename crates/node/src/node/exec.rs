@@ -131,11 +131,7 @@ impl Node {
         let request = Request::Spawn { id: id.clone(), command, main };
         let answer = keeper.call("start the program", request, &stdio, START_DEADLINE).await?;
         match (&answer.reply, answer.ended) {
-            (Reply::Spawned { pid }, Some(ended)) => {
-                self.state().limits_due(id);
-                self.limits_work.notify_one();
-                Ok((*pid, ended))
-            }
+            (Reply::Spawned { pid }, Some(ended)) => Ok((*pid, ended)),
             (other, _) => Err(unexpected("start the program", other)),
         }
     }

@@ -143,13 +143,6 @@ impl State {
             || in_use(&self.held)
     }
 
-    /// A command was put into a sandbox: its limits do not hold for that yet.
-    pub(crate) fn limits_due(&mut self, id: &SandboxId) {
-        if self.sandboxes.contains_key(id) {
-            self.unbound.insert(id.clone());
-        }
-    }
-
     /// Sandboxes whose limits are to be bound.
     pub(crate) fn take_unbound(&mut self) -> BTreeSet<SandboxId> {
         std::mem::take(&mut self.unbound)

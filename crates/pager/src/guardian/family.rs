@@ -56,8 +56,7 @@ fn bury(board: Board, word: Word) {
 /// Whether the kernel may not choose this process when memory runs out; its children inherit that. Of the three, the pager is the one that takes
 /// memory, and the one that is replaced without loss: it is to be chosen. All three at once would be lost memory.
 pub(super) fn spare_when_memory_is_short(spare: bool) {
-    let adjustment = if spare { "-1000" } else { "0" };
-    if let Err(error) = std::fs::write("/proc/self/oom_score_adj", adjustment) {
+    if let Err(error) = sys::oom::set(if spare { -1000 } else { 0 }) {
         // Not permitted in some containers.
         tracing::debug!(%error, "the out-of-memory killer chooses among the pager's processes as it likes");
     }

@@ -77,15 +77,29 @@ impl Group {
         self.directory.as_fd()
     }
 
+    /// Whether limits come from who forks a process, and not from the v2 group that it begins in.
+    pub(crate) fn limits_are_inherited(&self) -> bool {
+        !self.legacy.is_empty()
+    }
+
+    /// Makes the v1 groups, with the limits.
+    fn prepare_legacy(&self) -> Result<(), Error> {
+        self.legacy.iter().try_for_each(|path| ensure_dir(path))?;
+        self.legacy_limits.iter().try_for_each(|(file, value)| fs::write(file, value).at("write", file))
+    }
+
+    /// Moves one process into the v1 groups, which need not be one of the sandbox's.
+    pub(crate) fn bind_one(&self, pid: i32) -> Result<(), Error> {
+        self.prepare_legacy()?;
+        self.legacy.iter().try_for_each(|path| join(path, pid))
+    }
+
     /// Moves all processes into the v1 groups, which have the limits then. Nothing to do where v2 has the controllers.
     pub(crate) fn bind(&self) -> Result<(), Error> {
-        if self.legacy.is_empty() {
+        if !self.limits_are_inherited() {
             return Ok(());
         }
-        self.legacy.iter().try_for_each(|path| ensure_dir(path))?;
-        for (file, value) in &self.legacy_limits {
-            fs::write(file, value).at("write", file)?;
-        }
+        self.prepare_legacy()?;
         let mut moved = HashSet::new();
         loop {
             // A process forked meanwhile by one that was not moved yet shows up in the next round; a child of a moved one

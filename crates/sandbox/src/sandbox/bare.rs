@@ -24,6 +24,7 @@ use crate::{
     error::{Context, Error},
     identity::ProcessIdentity,
     init::{self, Output},
+    launcher::LauncherSlot,
     rootfs,
     spec::Limits,
     tree,
@@ -88,7 +89,8 @@ fn keep(
     mut directory: OwnDirectory,
 ) -> Sandbox {
     directory.made.clear();
-    Sandbox { dir, init, init_pidfd: process.keep(), group: group.keep() }
+    let (init_pidfd, group) = (process.keep(), group.keep());
+    Sandbox { dir, init, init_pidfd, group, launcher: LauncherSlot::default() }
 }
 
 /// What a creation has made below the sandbox's directory, removed when dropped.

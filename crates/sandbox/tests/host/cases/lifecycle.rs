@@ -108,33 +108,140 @@ pub(crate) fn sweep(host: &Host) {
     destroy(sandbox);
 }
 
+/// Nothing that a program does comes before its limits, whichever hierarchy has the controllers, and whoever forks it.
 pub(crate) fn limits(host: &Host) {
-    let sandbox = host.sandbox();
-    sandbox.bind_limits().unwrap();
     let summary = host.cgroups.summary();
+    let spec = host.spec();
+    let sandbox = Sandbox::create(&spec, &host.cgroups).unwrap();
+    let parent = std::process::id();
+    // The first one in a sandbox, and a later one.
+    for _ in 0..2 {
+        let groups = shell(&sandbox, "cat /proc/self/cgroup").text;
+        for (home, name) in [(&summary.memory, "memory"), (&summary.pids, "pids"), (&summary.cpu, "cpu")] {
+            let own = |line: &&str| line.split(':').nth(1).is_some_and(|names| names.split(',').any(|one| one == name));
+            let line = groups.lines().find(own);
+            let in_its_group = line.is_some_and(|line| line.ends_with(spec.id.as_str()));
+            assert!(in_its_group || !matches!(home, ControllerHome::V1(_)), "{name}: {groups}");
+        }
+    }
     if !matches!(summary.pids, ControllerHome::Missing(_)) {
-        let script = "read go; for i in $(seq 100); do sleep 5 & done";
-        let (output, errors) = rustix::pipe::pipe().unwrap();
-        let (input, go) = rustix::pipe::pipe().unwrap();
-        let streams = [input.as_fd(), errors.as_fd(), errors.as_fd()];
-        let pid = sandbox.spawn(&command(&["sh", "-c", script]), streams, None).unwrap();
-        sandbox.bind_limits().unwrap();
-        rustix::io::write(&go, b"go\n").unwrap();
-        assert_ne!(wait(pid), 0);
-        let mut text = [0; 100];
-        let length = rustix::io::read(&output, &mut text).unwrap();
-        assert!(String::from_utf8_lossy(&text[..length]).contains("fork"));
-        assert!((60..=64).contains(&sandbox.processes().unwrap().len()));
+        let output = shell(&sandbox, "for i in $(seq 100); do sleep 5 > /dev/null 2>&1 & done");
+        assert!(output.code != 0 && output.text.contains("Cannot fork"), "{output:?}");
+        let left = sandbox.processes().unwrap().len();
+        assert!((60..=64).contains(&left), "{left}");
+        // What cannot be started says why.
+        let null = fs::File::open("/dev/null").unwrap();
+        // The shell has ended: there is room for one more, or none, by how fast the kernel takes it apart.
+        match sandbox.spawn(&command(&["true"]), [null.as_fd(); 3], None) {
+            Ok(pid) => assert_eq!(wait(pid), 0),
+            Err(error) => assert!(matches!(error, Error::TooManyTasks(_)), "{error}"),
+        }
     }
-    // Also for what is put into the v2 group from outside afterwards.
-    let script = "import time\nb = bytearray(1)\nprint('go', flush=True)\ntime.sleep(0.3)\nb = bytearray(400 << 20)\nprint('too much')";
-    let (pid, reader) = start(&sandbox, &command(&["python3", "-c", script]));
-    let mut word = [0; 3];
-    std::io::Read::read_exact(&mut fs::File::from(reader.try_clone().unwrap()), &mut word).unwrap();
-    sandbox.bind_limits().unwrap();
+    destroy(sandbox);
+    let sandbox = host.sandbox();
     if !matches!(summary.memory, ControllerHome::Missing(_)) {
-        assert_eq!(wait(pid), 128 + 9);
+        for _ in 0..2 {
+            let (pid, _output) = start(&sandbox, &command(&["python3", "-c", "print(len(bytearray(400 << 20)))"]));
+            let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            assert!(
+                status.is_empty() || status.contains(&format!("PPid:\t{parent}\n")),
+                "not a child of its keeper: {status}"
+            );
+            assert_eq!(wait(pid), 128 + 9);
+        }
     }
+    assert_eq!(shell(&sandbox, "echo fine").text, "fine\n");
+    destroy(sandbox);
+}
+
+/// A sandbox whose launcher was killed, as the kernel may when memory is short, gets another one.
+pub(crate) fn launcher_killed(host: &Host) {
+    if !matches!(host.cgroups.summary().pids, ControllerHome::V1(_)) {
+        return println!("       skipped: nobody needs a launcher where cgroup v2 has the controllers");
+    }
+    let sandbox = host.sandbox();
+    assert_eq!(shell(&sandbox, "echo one").text, "one\n");
+    let children = || {
+        let text = fs::read_to_string(format!("/proc/self/task/{}/children", std::process::id())).unwrap();
+        let pids = text.split_whitespace().map(|pid| pid.parse::<i32>().unwrap()).collect::<Vec<_>>();
+        let comm =
+            |pid: &i32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm == "pando-launcher\n");
+        pids.into_iter().filter(comm).collect::<Vec<_>>()
+    };
+    let before = children();
+    assert_eq!(before.len(), 1);
+    // It is not the sandbox's: no program sees it, it is not frozen with them, and it can be read by nobody who is not root.
+    assert!(!sandbox.processes().unwrap().contains(&before[0]));
+    rustix::process::kill_process(rustix::process::Pid::from_raw(before[0]).unwrap(), Signal::KILL).unwrap();
+    wait(before[0]);
+    assert_eq!(shell(&sandbox, "echo two").text, "two\n");
+    assert_ne!(children(), before);
+    destroy(sandbox);
+    assert!(children().is_empty());
+}
+
+/// Gives a file its content back.
+struct Restore<'a>(&'a std::path::Path, String);
+
+impl Drop for Restore<'_> {
+    fn drop(&mut self) {
+        fs::write(self.0, &self.1).unwrap();
+    }
+}
+
+/// Neighbours with limits of their own meet the limit that all have together, and the host's own processes do not.
+pub(crate) fn tasks_together(host: &Host) {
+    let summary = host.cgroups.summary();
+    let parent = match &summary.pids {
+        ControllerHome::V2 => &summary.group,
+        ControllerHome::V1(directory) => directory,
+        ControllerHome::Missing(reason) => return println!("       skipped: no limit of tasks here: {reason}"),
+    };
+    let limit = parent.join("pids.max");
+    let number = |path: &str| fs::read_to_string(path).unwrap().trim().parse::<u64>().unwrap();
+    let of_host = number("/proc/sys/kernel/pid_max").min(number("/proc/sys/kernel/threads-max"));
+    let share = of_host * base::limits::PIDS_OF_HOST_PERCENT / 100;
+    assert_eq!(fs::read_to_string(&limit).unwrap().trim(), share.to_string());
+    let sandboxes = [host.sandbox(), host.sandbox()];
+    // What cases before have killed counts until the kernel has taken it apart.
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while fs::read_to_string(parent.join("pids.current")).unwrap().trim().parse::<u32>().unwrap() > 2 {
+        assert!(Instant::now() < deadline, "tasks of other cases are left");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let _restore = Restore(&limit, share.to_string());
+    // Each may have 64.
+    fs::write(&limit, "80").unwrap();
+    let null = fs::File::open("/dev/null").unwrap();
+    let words = sandboxes.each_ref().map(|sandbox| {
+        let (output, errors) = rustix::pipe::pipe().unwrap();
+        let script = "for i in $(seq 55); do sleep 100 & done; echo all";
+        sandbox.spawn(&command(&["sh", "-c", script]), [null.as_fd(), errors.as_fd(), errors.as_fd()], None).unwrap();
+        let mut text = [0; 200];
+        let length = rustix::io::read(&output, &mut text).unwrap();
+        String::from_utf8_lossy(&text[..length]).into_owned()
+    });
+    assert!(words[0].contains("all") && words[1].contains("Cannot fork"), "{words:?}");
+    assert!(std::process::Command::new("true").status().unwrap().success());
+    sandboxes.into_iter().for_each(destroy);
+}
+
+/// Programs have a high score, and so have their children; where the host lets it, none can lower it again.
+pub(crate) fn memory_is_short(host: &Host) {
+    let sandbox = host.sandbox();
+    let score = "cat /proc/self/oom_score_adj";
+    assert_eq!(shell(&sandbox, &format!("{score}; ({score}); sh -c '{score}'")).text, "500\n500\n500\n");
+    let raised = format!("echo 700 > /proc/self/oom_score_adj; {score}");
+    assert_eq!(shell(&sandbox, &raised).text, "700\n");
+    let lowered = shell(&sandbox, &format!("echo 499 > /proc/self/oom_score_adj; {score}")).text;
+    if sys::oom::lower_to(-1).is_ok() {
+        sys::oom::set(0).unwrap();
+        assert!(lowered.ends_with("\n500\n"), "{lowered}");
+    } else {
+        println!("       a program can lower its score here: without CAP_SYS_RESOURCE nobody can forbid that");
+    }
+    let init = fs::read_to_string(format!("/proc/{}/oom_score_adj", sandbox.init().pid)).unwrap();
+    assert_eq!(init, "0\n");
     destroy(sandbox);
 }
 
