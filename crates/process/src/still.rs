@@ -55,7 +55,10 @@ impl Drop for Newborn {
 #[derive(Debug)]
 pub(crate) struct Still {
     pid: i32,
+    /// Read-only: the zygote that is built has it, too.
     memory: File,
+    /// For the builder alone.
+    writable: File,
     _process: Newborn,
 }
 
@@ -86,15 +89,16 @@ impl Still {
         }
         ptrace::set_options(pid, options::EXIT_KILL).of("guard the still", pid)?;
         let path = format!("/proc/{pid}/mem");
-        let memory = File::options().read(true).write(true).open(&path).on("open", &path)?;
-        Ok(Self { pid, memory, _process: newborn })
+        let memory = File::open(&path).on("open", &path)?;
+        let writable = File::options().write(true).open(&path).on("open", &path)?;
+        Ok(Self { pid, memory, writable, _process: newborn })
     }
 
     pub(crate) fn pid(&self) -> i32 {
         self.pid
     }
 
-    /// Its `/proc/PID/mem`.
+    /// Its `/proc/PID/mem`, to read.
     pub(crate) fn memory(&self) -> BorrowedFd<'_> {
         self.memory.as_fd()
     }
@@ -111,7 +115,7 @@ impl Still {
         while at < range.end {
             let part = bytes.len().min((range.end - at) as usize);
             self.read(at, &mut bytes[..part])?;
-            self.memory.write_all_at(&bytes[..part], at).of("write memory of the still", self.pid)?;
+            self.writable.write_all_at(&bytes[..part], at).of("write memory of the still", self.pid)?;
             at += part as u64;
         }
         Ok(())
@@ -152,7 +156,7 @@ impl Still {
         if bytes.len() as u64 > arena_bytes {
             return Err(Error::NoRoom { bytes: bytes.len() as u64 });
         }
-        self.memory.write_all_at(&bytes, arena_base).of("write memory of the still", self.pid)?;
+        self.writable.write_all_at(&bytes, arena_base).of("write memory of the still", self.pid)?;
         let mut regs = ptrace::registers(self.pid).of("read registers of the still", self.pid)?;
         (regs.rip, regs.rbx, regs.orig_rax) = (arena_base, start, u64::MAX);
         // The still must run nothing but the script: with all signals blocked only the trap stops it.

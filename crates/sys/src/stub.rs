@@ -22,8 +22,8 @@ pub struct Plan<'a> {
     pub descriptors: &'a [(BorrowedFd<'a>, i32)],
 }
 
-/// Forks a child that maps the arena, blocks all signals and runs the operations at `entry`. It keeps this process's memory and
-/// descriptors until its operations give them away, and never returns here.
+/// Forks a child that maps the arena, blocks all signals and runs the operations at `entry`. It has no descriptors but those of the plan,
+/// keeps this process's memory until its operations give that away, and never returns here.
 ///
 /// Its exit status is the errno if the arena could not be mapped.
 pub fn spawn(plan: &Plan<'_>) -> io::Result<Forked> {
@@ -70,7 +70,7 @@ fn enter(plan: &Plan<'_>) -> Result<std::convert::Infallible, io::Error> {
     }
 }
 
-/// Gives descriptors their numbers. All are first moved above these, because one may sit where another belongs.
+/// Gives descriptors their numbers, and closes all others. All are first moved above these, because one may sit where another belongs.
 fn place_descriptors(descriptors: &[(BorrowedFd<'_>, i32)]) -> io::Result<()> {
     let above = descriptors.iter().map(|(_, number)| number + 1).max().unwrap_or(0);
     let mut moved = Vec::with_capacity(descriptors.len());
@@ -88,5 +88,19 @@ fn place_descriptors(descriptors: &[(BorrowedFd<'_>, i32)]) -> io::Result<()> {
             return Err(io::Error::last_os_error());
         }
     }
-    Ok(())
+    let mut numbers: Vec<u32> = descriptors.iter().map(|(_, number)| *number as u32).collect();
+    numbers.sort_unstable();
+    let mut first = 0;
+    for number in numbers {
+        if number > first {
+            close_range(first, number - 1)?;
+        }
+        first = number + 1;
+    }
+    close_range(first, u32::MAX)
+}
+
+fn close_range(first: u32, last: u32) -> io::Result<()> {
+    // SAFETY: this child runs no code that owns descriptors any more.
+    if unsafe { libc::close_range(first, last, 0) } == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

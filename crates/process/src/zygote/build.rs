@@ -55,8 +55,6 @@ const VDSO_ROOM_BYTES: u64 = 1 << 20;
 const ARENA_BYTES_MAX: u64 = HALF_BYTES - VDSO_ROOM_BYTES;
 /// End of user addresses with four-level page tables.
 const USER_END: u64 = 0x7fff_ffff_f000;
-/// A number for the program's file while the kernel is told of it: the stub's own descriptors are of no use any more.
-const PROGRAM_FILE: i32 = 0;
 
 /// Builds a zygote of a captured program. It becomes a child of the nearest subreaper (the keeper).
 pub fn build(capture: &Capture, spec: &BuildSpec<'_>) -> Result<Zygote, Error> {
@@ -169,9 +167,11 @@ fn from_nothing(plan: &Plan<'_>, read: ReadPages<'_>) -> Result<(Zygote, Option<
     clear_address_space(&mut draft.script, room, &own, image);
     let rest = memory::plan(&mut draft.arena, &mut draft.script, image, &plan.origin, root, plan.huge_pages)?;
     let exe = memory::open_in_root(&mut draft.arena, &mut draft.script, root, &image.layout.exe, libc::O_CLOEXEC);
-    let args = [Arg::Result(exe), PROGRAM_FILE.into(), libc::O_CLOEXEC.into()];
+    // A number that nothing has, for the kernel to be told of it.
+    let program_file = memory::still_memory(root) + 1;
+    let args = [Arg::Result(exe), program_file.into(), libc::O_CLOEXEC.into()];
     draft.script.call(libc::SYS_dup3, args, Check::Success);
-    process_state(&mut draft.arena, &mut draft.script, image, Some(PROGRAM_FILE));
+    process_state(&mut draft.arena, &mut draft.script, image, Some(program_file));
     faults::register(&mut draft.arena, &mut draft.script, draft.transit.control, &rest.by_fault);
     let construct = draft.complete();
     // The stub's own child shares its memory, which is all that is kept: a clone with CLONE_VM begins without the C

@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    os::unix::fs::MetadataExt,
     time::{Duration, Instant},
 };
 
@@ -129,16 +130,39 @@ fn unprivileged(node: &Node) -> Result<()> {
         // Not in force: CAP_SYS_ADMIN for its time namespace, CAP_CHECKPOINT_RESTORE for its threads' numbers.
         ensure!(field(&status, "CapPrm") == "0000010000200000", "{pid}: {}", field(&status, "CapPrm"));
         ensure!(field(&status, "NoNewPrivs") == "1", "{status}");
+        // It still has its zygote's socket: no other process of its user may look into it, so its entries are root's.
+        ensure!(owner(pid)? == (0, 0), "waiting copy {pid} is dumpable");
         // All but what cannot be blocked.
         ensure!(field(&status, "SigBlk") == "fffffffffffbfeff", "{}", field(&status, "SigBlk"));
     }
     ensure!(node.ps()?.is_empty(), "a waiting copy is listed");
+    let keeper = node.info()?.keeper_pid.context("no keeper")?;
+    let children = fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children"))?;
+    let zygotes =
+        children.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).filter(|pid| named(*pid, "pando-zygote"));
+    let zygotes: Vec<i32> = zygotes.collect();
+    ensure!(!zygotes.is_empty(), "no zygote");
+    for zygote in zygotes {
+        // Its group is the program's.
+        ensure!(owner(zygote)? == (0, 0), "zygote {zygote} is dumpable");
+    }
     // Once it was let go it has none at all.
     for sandbox in node.run("geo", AHEAD)? {
         let status = fs::read_to_string(format!("/proc/{}/status", sandbox.main_pid))?;
         ensure!(field(&status, "CapPrm") == "0000000000000000" && field(&status, "Seccomp") == "2", "{status}");
+        ensure!(owner(sandbox.main_pid)? == (1000, 1000), "a program cannot look at itself");
     }
     Ok(())
+}
+
+/// Who may look at a process: its own user and group if it is dumpable, else root (proc(5)).
+fn owner(pid: i32) -> Result<(u32, u32)> {
+    let entry = fs::metadata(format!("/proc/{pid}/environ"))?;
+    Ok((entry.uid(), entry.gid()))
+}
+
+fn named(pid: i32, name: &str) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim_end() == name)
 }
 
 fn killed(node: &Node) -> Result<()> {

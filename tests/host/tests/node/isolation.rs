@@ -18,6 +18,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("isolation::what_a_program_must_not_do_fails", || case(forbidden)),
         Case::new("isolation::copies_cannot_meet", || case(neighbours)),
         Case::new("isolation::every_copy_is_a_machine_of_its_own", || case(identities)),
+        Case::new("isolation::a_zygote_under_construction_only_reads_memory", construction),
         Case::new("isolation::a_copy_has_the_privileges_and_descriptors_of_its_program_only", || case(privileges)),
     ]
 }
@@ -152,6 +153,56 @@ fn privileges(node: &Node) -> Result<()> {
     Ok(())
 }
 
+/// A zygote is built of memory that it reads from a stopped process. It must not be able to write there, and another's memory is all that it has of it.
+fn construction() -> Result<()> {
+    let node = Node::start()?;
+    let memory = "import time; x = b'x' * (400 << 20); open('/tmp/ready', 'w').close(); time.sleep(1000)";
+    let build = ["template", "build", "large", "--ready-file", "/tmp/ready", "--", "/usr/bin/python3", "-c", memory];
+    let keeper = node.info()?.keeper_pid.context("no keeper")?;
+    let mut building = node.begin(&build)?;
+    let (mut readers, deadline) = (0, std::time::Instant::now() + std::time::Duration::from_secs(60));
+    while !building.has_ended()? && std::time::Instant::now() < deadline {
+        // Of the builder, which may write, there is the whole program in its memory; of a zygote nothing.
+        for pid in descendants(keeper as i32).into_iter().filter(|pid| gave_up_its_memory(*pid)) {
+            for flags in memory_descriptors(pid) {
+                readers += 1;
+                ensure!(
+                    flags & 3 == 0,
+                    "process {pid}, which becomes a zygote, has another's memory open with flags {flags:#o}"
+                );
+            }
+        }
+    }
+    let answer = building.end()?;
+    ensure!(answer.code == 0, "{answer}");
+    ensure!(readers > 0, "the zygote was not seen while it read");
+    node.finish()
+}
+
+fn descendants(pid: i32) -> Vec<i32> {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    let children = children.split_ascii_whitespace().filter_map(|child| child.parse().ok());
+    children.flat_map(|child| [vec![child], descendants(child)].concat()).collect()
+}
+
+fn gave_up_its_memory(pid: i32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/maps"))
+        .is_ok_and(|maps| !maps.is_empty() && !maps.contains("/pando\n"))
+}
+
+/// The flags of open files of processes' memory.
+fn memory_descriptors(pid: i32) -> Vec<u32> {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let memory = entries.filter(|entry| {
+        std::fs::read_link(entry.path()).is_ok_and(|target| target.starts_with("/proc") && target.ends_with("mem"))
+    });
+    let flags = |entry: std::fs::DirEntry| {
+        let info = std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{}", entry.file_name().display())).ok()?;
+        u32::from_str_radix(info.lines().find_map(|line| line.strip_prefix("flags:"))?.trim(), 8).ok()
+    };
+    memory.filter_map(flags).collect()
+}
+
 fn expect_unprivileged(pid: i32) -> Result<()> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let value = |name: &str| {
@@ -179,6 +230,11 @@ fn expect_unprivileged(pid: i32) -> Result<()> {
 
 /// geo.py has its three streams, an epoll set, asyncio's socket pair and the listening socket.
 fn expect_descriptors(pid: i32) -> Result<()> {
+    // It says that it goes on in the program before it has closed what it says that by.
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(2);
+    while std::fs::read_dir(format!("/proc/{pid}/fd"))?.count() > 7 && std::time::Instant::now() < deadline {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
     let mut kinds = Vec::new();
     for entry in std::fs::read_dir(format!("/proc/{pid}/fd"))? {
         let entry = entry?;

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     image::{Image, Thread},
-    script::{Arena, Check, Script},
+    script::{Arena, Arg, Check, Script},
     sigframe,
     zygote::{files, kind, working_set},
 };
@@ -51,6 +51,7 @@ pub(super) fn place(
     let main = &image.threads[0];
     let mut script = Script::default();
     receive_streams(&mut script, transit, mailbox);
+    be_killed_first(arena, &mut script);
     clocks::make(arena, &mut script, transit);
     let parked = mailbox.only(&mut script, AT_ONCE);
     clocks::enter(&mut script, transit, mailbox.clocks());
@@ -104,7 +105,6 @@ pub(super) fn place(
     for info in &image.pending {
         queue_signal(arena, &mut script, libc::SYS_rt_sigqueueinfo, &[main.tid.into()], info);
     }
-    script.call(libc::SYS_prctl, [libc::PR_SET_DUMPABLE.into(), image.dumpable.into()], Check::Success);
     let nothing = arena.words(&[0, 0]);
     mailbox.report(arena, &mut script, kind::READY, nothing);
     script.call(
@@ -112,6 +112,8 @@ pub(super) fn place(
         [transit.control.into(), u64::from(u32::MAX).into(), 0u64.into()],
         Check::Success,
     );
+    // Behind the end of all that it has of others: from here on another process of its user may look into it. The kernel takes no 2 (`suid_dumpable`).
+    script.call(libc::SYS_prctl, [libc::PR_SET_DUMPABLE.into(), u64::from(image.dumpable == 1).into()], Check::Success);
     script.count_down(gates.closed);
     let stack = place_frame(arena, image, main);
     script.sigreturn(stack);
@@ -173,8 +175,20 @@ fn become_user(script: &mut Script, image: &Image, capabilities: &Capabilities, 
         capabilities.set(script, sets);
         script.land(other);
     }
-    // A change of user makes a process undumpable, which would hide its own /proc entries from it.
-    script.call(libc::SYS_prctl, [libc::PR_SET_DUMPABLE.into(), 1u64.into()], Check::Success);
+    // Whatever the kernel makes of a change of user (fs.suid_dumpable): until it is the program it has capabilities, its zygote's socket and a script.
+    script.call(libc::SYS_prctl, [libc::PR_SET_DUMPABLE.into(), 0u64.into()], Check::Success);
+}
+
+/// The copy is killed before the host's own processes when memory is short. While it is privileged: its /proc is root's until it is the program.
+fn be_killed_first(arena: &mut Arena, script: &mut Script) {
+    let path = arena.text(b"/proc/self/oom_score_adj");
+    let text = base::limits::OOM_SCORE_PROGRAM.to_string();
+    let bytes = arena.data(text.as_bytes(), 1);
+    let flags = libc::O_WRONLY | libc::O_CLOEXEC;
+    let open = [libc::AT_FDCWD.into(), path.into(), flags.into()];
+    let file = script.call(libc::SYS_openat, open, Check::Success);
+    script.call(libc::SYS_write, [Arg::Result(file), bytes.into(), (text.len() as u64).into()], Check::Success);
+    script.call(libc::SYS_close, [Arg::Result(file)], Check::Success);
 }
 
 /// Streams, and the gate of a copy that parks, move above the program's numbers, which are then all free.
