@@ -170,7 +170,8 @@ impl<'a> Program<'a> {
             let _ = report::send(place.report, Err(failure));
             127
         };
-        let forked = namespaces::with_children_in_pid_namespace(place.around.sandbox_init, || fork(&options, become_it));
+        let forked =
+            namespaces::with_children_in_pid_namespace(place.around.sandbox_init, || fork(&options, become_it));
         forked.map_err(io::Error::other)?
     }
 

@@ -32,8 +32,16 @@ pub(super) fn of_group(arena: &mut Arena, script: &mut Script, image: &Image) ->
     true
 }
 
+/// While it is privileged, because its files in /proc are root's until it is the program: the copy is killed before the host's own processes when
+/// memory is short, and before other copies if the program asked for that.
+pub(super) fn be_killed_first(arena: &mut Arena, script: &mut Script, image: &Image) {
+    let least = i32::from(base::limits::OOM_SCORE_PROGRAM);
+    let adjustment = image.attributes.oom_score_adj.map_or(least, |own| own.max(least));
+    write(arena, script, b"/proc/self/oom_score_adj", adjustment, Check::Success);
+}
+
 /// As the program's user, when all of its memory is there.
-pub(super) fn of_process(arena: &mut Arena, script: &mut Script, image: &Image) {
+pub(super) fn of_process(script: &mut Script, image: &Image) {
     let attributes = &image.attributes;
     for locked in &attributes.locked {
         // A fork unlocks memory. It is locked in any case, also where not all of it can be brought in: nothing may be allowed there.
@@ -50,10 +58,6 @@ pub(super) fn of_process(arena: &mut Arena, script: &mut Script, image: &Image) 
     }
     if attributes.lock_future != 0 {
         script.call(libc::SYS_mlockall, [u64::from(attributes.lock_future).into()], Check::Success);
-    }
-    if let Some(adjustment) = attributes.oom_score_adj {
-        // It may be lower than what a start gives here, to which an ordinary user has no right.
-        write(arena, script, b"/proc/self/oom_score_adj", adjustment, Check::Ignore);
     }
     if attributes.child_subreaper {
         set(script, libc::PR_SET_CHILD_SUBREAPER, [1, 0], Check::Success);

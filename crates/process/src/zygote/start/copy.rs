@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     image::{Image, Thread},
-    script::{Arena, Arg, Check, Script},
+    script::{Arena, Check, Script},
     sigframe,
     zygote::{files, kind, working_set},
 };
@@ -51,7 +51,7 @@ pub(super) fn place(
     let main = &image.threads[0];
     let mut script = Script::default();
     receive_streams(&mut script, transit, mailbox);
-    be_killed_first(arena, &mut script);
+    attributes::be_killed_first(arena, &mut script, image);
     clocks::make(arena, &mut script, transit);
     let parked = mailbox.only(&mut script, AT_ONCE);
     clocks::enter(&mut script, transit, mailbox.clocks());
@@ -69,7 +69,7 @@ pub(super) fn place(
     }
     let timers_of_files = files::Builder::new(arena, &mut script, image, transit).build();
     memory_attributes(&mut script, image);
-    attributes::of_process(arena, &mut script, image);
+    attributes::of_process(&mut script, image);
     let name = arena.text(&main.name);
     script.call(libc::SYS_prctl, [libc::PR_SET_NAME.into(), name.into()], Check::Success);
     request_components(&mut script, image.extended.requested);
@@ -177,18 +177,6 @@ fn become_user(script: &mut Script, image: &Image, capabilities: &Capabilities, 
     }
     // Whatever the kernel makes of a change of user (fs.suid_dumpable): until it is the program it has capabilities, its zygote's socket and a script.
     script.call(libc::SYS_prctl, [libc::PR_SET_DUMPABLE.into(), 0u64.into()], Check::Success);
-}
-
-/// The copy is killed before the host's own processes when memory is short. While it is privileged: its /proc is root's until it is the program.
-fn be_killed_first(arena: &mut Arena, script: &mut Script) {
-    let path = arena.text(b"/proc/self/oom_score_adj");
-    let text = base::limits::OOM_SCORE_PROGRAM.to_string();
-    let bytes = arena.data(text.as_bytes(), 1);
-    let flags = libc::O_WRONLY | libc::O_CLOEXEC;
-    let open = [libc::AT_FDCWD.into(), path.into(), flags.into()];
-    let file = script.call(libc::SYS_openat, open, Check::Success);
-    script.call(libc::SYS_write, [Arg::Result(file), bytes.into(), (text.len() as u64).into()], Check::Success);
-    script.call(libc::SYS_close, [Arg::Result(file)], Check::Success);
 }
 
 /// Streams, and the gate of a copy that parks, move above the program's numbers, which are then all free.
