@@ -266,7 +266,7 @@ fn client_killed(node: &Node) -> Result<()> {
     exec.release()?;
     until_alone(node, &id, Duration::from_secs(5))?;
     // What does not want to end is killed after two seconds; what does has time to tidy up.
-    let stubborn = "trap '' TERM; (trap 'echo tidy > /tmp/tidy; exit' TERM; while :; do sleep 0.01; done) & echo; while :; do sleep 0.01; done";
+    let stubborn = "trap '' TERM; (trap 'echo tidy > /tmp/tidy; exit' TERM; echo; while :; do sleep 0.01; done) & while :; do sleep 0.01; done";
     let exec = node.begin(&["exec", &id, "--", "/bin/sh", "-c", stubborn])?;
     exec.first_line()?;
     exec.signal(Signal::KILL)?;

@@ -24,8 +24,11 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("crash::a_new_server_adopts_what_runs", || case(server_adopts)),
         Case::new("crash::a_stopped_node_keeps_its_sandboxes", || case(stopped_node)),
         Case::new("crash::a_node_that_is_told_to_stop_while_it_starts_leaves_orderly", || case(stopped_at_once)),
-        Case::new("crash::a_node_that_cannot_start_a_keeper_says_so_and_ends", || case(no_keeper)),
-        Case::new("crash::an_ephemeral_node_that_cannot_start_a_keeper_removes_no_sandbox", no_keeper_for_these),
+        Case::new("crash::a_node_that_cannot_start_its_own_program_says_so_and_ends", || case(no_program)),
+        Case::new(
+            "crash::an_ephemeral_node_that_cannot_start_its_own_program_removes_no_sandbox",
+            no_program_for_these,
+        ),
         Case::new("crash::a_build_that_died_with_its_node_leaves_nothing", || case(built_halfway)),
         Case::new("crash::a_new_keeper_adopts_what_runs_and_the_zygote_is_built_again", || case(keeper_adopts)),
         Case::new("crash::server_and_keeper_at_once", || case(both)),
@@ -129,17 +132,18 @@ fn stopped_at_once(node: &mut Node) -> Result<()> {
     expect_marked(node, &ids)
 }
 
-fn no_keeper(node: &mut Node) -> Result<()> {
+fn no_program(node: &mut Node) -> Result<()> {
     node.stop_server()?;
     let code = node.start_server_of_a_removed_program()?;
     let log = node.log()?;
-    ensure!(code == Some(1) && log.contains("cannot start a keeper"), "the node ended with {code:?}:\n{log}");
+    // The first of it that a node starts.
+    ensure!(code == Some(1) && log.contains("cannot start the self-test"), "the node ended with {code:?}:\n{log}");
     node.expect_stopped()?;
     node.start_server()?;
     expect_works(node, 1).map(drop)
 }
 
-fn no_keeper_for_these() -> Result<()> {
+fn no_program_for_these() -> Result<()> {
     let mut node = Node::start_with(Setting { arguments: vec!["--ephemeral".to_owned()], ..Setting::default() })?;
     node.build_geo("geo", &SMALL)?;
     let ids = marked(&node, 2)?;
