@@ -188,13 +188,20 @@ pub fn capture_beside(
     capture_until(spec, Steps { during_pause, others: Some(others), hold: None, afterwards })
 }
 
-/// Waits for other processes that are about to end, and finds what else is refused.
+/// Waits for other processes that are about to end, and finds what else is refused. One that is seen only when the files are cut is not waited for:
+/// they cannot be cut twice.
 fn capture_until(spec: &CaptureSpec, mut steps: Steps<'_>) -> Result<Capture, Error> {
     let began = Instant::now();
+    let mut has_cut = false;
     loop {
-        match capture_once(spec, steps.again()) {
+        let Steps { during_pause, others, hold, afterwards } = steps.again();
+        let mut once = || {
+            has_cut = true;
+            during_pause()
+        };
+        match capture_once(spec, Steps { during_pause: &mut once, others, hold, afterwards }) {
             Err(Error::Refused(refusals))
-                if refusals.iter().all(Refusal::may_end) && began.elapsed() < OTHERS_END_MAX =>
+                if !has_cut && refusals.iter().all(Refusal::may_end) && began.elapsed() < OTHERS_END_MAX =>
             {
                 std::thread::sleep(OTHERS_END_MAX / 20);
             }

@@ -86,6 +86,7 @@ fn main() -> Result<()> {
     cases.push(Case::new("threads_may_end_at_any_moment", || on_a_bench(ending_threads)));
     cases.push(Case::new("files_of_a_layer_may_be_deleted_while_open", || on_a_bench(deleted_from_a_layer)));
     cases.push(Case::new("a_child_that_is_about_to_end_is_waited_for", || on_a_bench(ending_children)));
+    cases.push(Case::new("files_are_cut_once_however_late_it_is_refused", || on_a_bench(ending_siblings)));
     runner::run(&cases)
 }
 
@@ -267,6 +268,36 @@ fn ending_children(bench: &Bench) -> Result<()> {
     let spec = source.capture_spec(pid, None)?;
     for n in 1..=CAPTURES {
         process::capture(&spec, &mut || Ok(())).with_context(|| format!("capture {n}"))?;
+        killed::reap_stills(pid)?;
+    }
+    Ok(source.sandbox.destroy()?)
+}
+
+/// What a capture does while the program is stopped it does once: files that were copied already cannot be copied again.
+fn ending_siblings(bench: &Bench) -> Result<()> {
+    const LATE: usize = 2;
+    const CAPTURES_MAX: usize = 2_000;
+    let source = bench.place(&[])?;
+    let pid = begin(&source, &[format!("{PROGRAMS}/ending_children"), "--siblings".into(), "yes".into()])?;
+    let spec = source.capture_spec(pid, None)?;
+    let (mut late, mut n) = (0, 0);
+    while late < LATE {
+        n += 1;
+        ensure!(n <= CAPTURES_MAX, "of {CAPTURES_MAX} captures {late} were refused late");
+        let mut cuts = 0;
+        let captured = process::capture(&spec, &mut || {
+            cuts += 1;
+            Ok(())
+        });
+        ensure!(cuts <= 1, "capture {n} cut the files {cuts} times");
+        match captured {
+            Ok(_) => {}
+            Err(process::Error::Refused(refusals)) => {
+                late += usize::from(cuts == 1);
+                ensure!(refusals.iter().all(|refusal| refusal.kind() == "siblings"), "capture {n}: {refusals:?}");
+            }
+            Err(error) => return Err(error).with_context(|| format!("capture {n}")),
+        }
         killed::reap_stills(pid)?;
     }
     Ok(source.sandbox.destroy()?)
