@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    io::{BufRead, BufReader},
     os::fd::AsFd,
     path::PathBuf,
     time::{Duration, Instant},
@@ -217,9 +218,10 @@ pub(crate) fn tasks_together(host: &Host) {
         let (output, errors) = rustix::pipe::pipe().unwrap();
         let script = "for i in $(seq 55); do sleep 100 & done; echo all";
         sandbox.spawn(&command(&["sh", "-c", script]), [null.as_fd(), errors.as_fd(), errors.as_fd()], None).unwrap();
-        let mut text = [0; 200];
-        let length = rustix::io::read(&output, &mut text).unwrap();
-        String::from_utf8_lossy(&text[..length]).into_owned()
+        // The shell writes its message in pieces.
+        let mut line = String::new();
+        BufReader::new(fs::File::from(output)).read_line(&mut line).unwrap();
+        line
     });
     assert!(words[0].contains("all") && words[1].contains("Cannot fork"), "{words:?}");
     assert!(std::process::Command::new("true").status().unwrap().success());
