@@ -242,26 +242,9 @@ fn part_in_file(line: &MapLine, bytes: u64) -> Option<Range> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::image::MappingFlags;
 
     fn line(start: u64, end: u64, path: &[u8]) -> MapLine {
-        MapLine {
-            range: Range { start, end },
-            protection: 3,
-            shared: false,
-            offset: 0,
-            dev: 0,
-            inode: 0,
-            path: path.to_vec(),
-            flags: MappingFlags::default(),
-            huge_tlb: false,
-            awaited: false,
-            io: false,
-            may_write: false,
-            protection_key: 0,
-            locked_on_fault: false,
-            shadow_stack: false,
-        }
+        MapLine { protection: 3, path: path.to_vec(), ..MapLine::of(Range { start, end }) }
     }
 
     #[test]

@@ -55,6 +55,27 @@ pub(crate) fn read(path: &str) -> Result<Vec<u8>, Error> {
 }
 
 impl MapLine {
+    /// Private memory of no file, of which nothing is said and nothing is allowed.
+    pub(crate) fn of(range: Range) -> Self {
+        Self {
+            range,
+            protection: 0,
+            shared: false,
+            offset: 0,
+            dev: 0,
+            inode: 0,
+            path: Vec::new(),
+            flags: MappingFlags::default(),
+            huge_tlb: false,
+            awaited: false,
+            io: false,
+            may_write: false,
+            protection_key: 0,
+            locked_on_fault: false,
+            shadow_stack: false,
+        }
+    }
+
     /// By which the mapped file can be opened, also if it has no name any more. Whose mapping it is has to be said.
     pub(crate) fn link(&self, pid: i32) -> String {
         format!("/proc/{pid}/map_files/{:x}-{:x}", self.range.start, self.range.end)
@@ -147,21 +168,13 @@ fn map_line(line: &[u8]) -> Option<MapLine> {
     let path = rest.iter().position(|byte| *byte != b' ').map_or(&[][..], |at| &rest[at..]);
     let bit = |at: usize, letter: u8, value: u64| if permissions.get(at) == Some(&letter) { value } else { 0 };
     Some(MapLine {
-        range: Range { start: u64::from_str_radix(start, 16).ok()?, end: u64::from_str_radix(end, 16).ok()? },
         protection: bit(0, b'r', 1) | bit(1, b'w', 2) | bit(2, b'x', 4),
         shared: permissions.get(3) == Some(&b's'),
         offset,
         dev: rustix::fs::makedev(u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?),
         inode,
         path: unescape(path),
-        flags: MappingFlags::default(),
-        huge_tlb: false,
-        awaited: false,
-        io: false,
-        may_write: false,
-        protection_key: 0,
-        locked_on_fault: false,
-        shadow_stack: false,
+        ..MapLine::of(Range { start: u64::from_str_radix(start, 16).ok()?, end: u64::from_str_radix(end, 16).ok()? })
     })
 }
 

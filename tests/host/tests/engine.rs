@@ -224,11 +224,14 @@ fn busy(bench: &Bench) -> Result<()> {
 
 /// A thread that ends while the program is being stopped is no reason to fail.
 fn ending_threads(bench: &Bench) -> Result<()> {
-    const CAPTURES: usize = 400;
+    captured_in_a_row(bench, "ending_threads", 400)
+}
+
+fn captured_in_a_row(bench: &Bench, program: &str, captures: usize) -> Result<()> {
     let source = bench.place(&[])?;
-    let pid = begin(&source, &[format!("{PROGRAMS}/ending_threads")])?;
+    let pid = begin(&source, &[format!("{PROGRAMS}/{program}")])?;
     let spec = source.capture_spec(pid, None)?;
-    for n in 1..=CAPTURES {
+    for n in 1..=captures {
         process::capture(&spec, &mut || Ok(())).with_context(|| format!("capture {n}"))?;
         killed::reap_stills(pid)?;
     }
@@ -262,15 +265,7 @@ fn deleted_from_a_layer(bench: &Bench) -> Result<()> {
 
 /// A child that ends within the time that is given to it is no reason to refuse, whenever it is seen.
 fn ending_children(bench: &Bench) -> Result<()> {
-    const CAPTURES: usize = 20;
-    let source = bench.place(&[])?;
-    let pid = begin(&source, &[format!("{PROGRAMS}/ending_children")])?;
-    let spec = source.capture_spec(pid, None)?;
-    for n in 1..=CAPTURES {
-        process::capture(&spec, &mut || Ok(())).with_context(|| format!("capture {n}"))?;
-        killed::reap_stills(pid)?;
-    }
-    Ok(source.sandbox.destroy()?)
+    captured_in_a_row(bench, "ending_children", 20)
 }
 
 /// What a capture does while the program is stopped it does once: files that were copied already cannot be copied again.

@@ -270,23 +270,7 @@ mod tests {
     }
 
     fn line(start: u64, end: u64, protection: u64) -> MapLine {
-        MapLine {
-            range: range(start, end),
-            protection,
-            shared: false,
-            offset: 0,
-            dev: 0,
-            inode: 0,
-            path: Vec::new(),
-            flags: MappingFlags::default(),
-            huge_tlb: false,
-            awaited: false,
-            io: false,
-            may_write: false,
-            protection_key: 0,
-            locked_on_fault: false,
-            shadow_stack: false,
-        }
+        MapLine { protection, ..MapLine::of(range(start, end)) }
     }
 
     fn described(pieces: &[Piece]) -> Vec<(&'static str, u64, u64)> {
