@@ -168,21 +168,22 @@ impl Node {
         Ok(())
     }
 
-    /// Removes layers of ours; images that the user gave are not.
+    /// Removes layers of ours that the state says are unused; images that the user gave are not removed.
     pub(super) async fn remove_layers(&self, layers: Vec<PathBuf>) {
         let roots = [self.config.templates_dir(), self.config.sandboxes_dir(), self.config.images_dir()];
         for layer in layers.into_iter().filter(|layer| roots.iter().any(|root| layer.starts_with(root))) {
             // A fork point is nothing but its layer; a template's directory goes with the template.
             let directory = match layer.parent() {
-                Some(parent) if layer.starts_with(self.config.sandboxes_dir()) => parent.to_path_buf(),
-                Some(_) | None => layer,
+                Some(parent) if layer.starts_with(self.config.sandboxes_dir()) => parent,
+                Some(_) | None => &layer,
             };
             // Two sandboxes that stood on it may have gone at once: then the other one's removal was faster.
-            remove_quietly(&directory).await;
+            remove_quietly(directory).await;
             if let Some(template) = directory.parent().filter(|_| directory.starts_with(self.config.templates_dir())) {
                 // Of one that was removed while something stood on its layers, they were all that was left.
                 let _ = std::fs::remove_dir(template);
             }
+            self.state().layer_removed(&layer);
         }
     }
 }

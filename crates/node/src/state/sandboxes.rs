@@ -70,9 +70,19 @@ impl State {
     }
 
     /// Of these layers, those that nothing uses.
-    pub(crate) fn unused(&self, mut layers: Vec<PathBuf>) -> Vec<PathBuf> {
+    ///
+    /// Fork points among them are claimed until [`Self::layer_removed`]: a sweep beside the removal finds no leftover.
+    pub(crate) fn unused(&mut self, mut layers: Vec<PathBuf>) -> Vec<PathBuf> {
         layers.retain(|layer| !self.uses_layer(layer));
+        self.claimed.extend(layers.iter().filter_map(|layer| fork_point(layer)));
         layers
+    }
+
+    /// A layer that was unused has been removed; what is left of it is for the sweep.
+    pub(crate) fn layer_removed(&mut self, layer: &Path) {
+        if let Some(point) = fork_point(layer) {
+            self.claimed.remove(&point);
+        }
     }
 
     /// A sandbox runs.

@@ -285,6 +285,8 @@ fn a_layer_is_given_up_with_its_last_user_only() {
     state.hold(&[point.into()]);
     assert!(state.forget(&second).is_empty());
     assert_eq!(state.unhold(&[point.into()]), [PathBuf::from(point)]);
+    assert!(state.keeps(&"s0123456789ab".parse().unwrap()), "no leftover for the sweep while it is removed");
+    state.layer_removed(point.as_ref());
     assert!(!state.keeps(&"s0123456789ab".parse().unwrap()));
 }
 
