@@ -61,7 +61,8 @@ pub struct Filesystem<'a> {
 
 /// Writes back all that processes have written, through mappings, to files of a filesystem that they see, and waits until the filesystem has
 /// it, which need not be durably. Who has begun to end is waited for. What a program unmaps at this moment, or leaves by execve(2), the kernel
-/// may still be writing back: it has not been told that it is done.
+/// may still be writing back: it has not been told that it is done. So it is with what a killed program had mapped, if somebody else reads that
+/// program's `/proc/PID/maps` at the moment of its end: its memory then ends with that read, after the program.
 ///
 /// A file that is gone from the filesystem, or a filesystem that takes nothing any more (`ESTALE`, `EROFS`), has nothing to be waited for.
 ///
