@@ -26,6 +26,13 @@ pub const DESCRIPTORS_MAX: usize = 4_096;
 /// Largest content of one pipe, socket queue or shared object that is carried into a copy, in bytes.
 pub const CARRIED_BYTES_MAX: u64 = 256 << 20;
 
+/// Size of a sandbox's /dev/shm, in bytes: all of it is carried into copies, so a program cannot have more there than a capture takes. What is in
+/// it is memory of the sandbox, and counts against that limit, too.
+pub const SHARED_MEMORY_BYTES_MAX: u64 = CARRIED_BYTES_MAX;
+
+/// Most files in a sandbox's /dev/shm, directories and further names of a file included: bounds the script of a copy, and the kernel's memory.
+pub const SHARED_MEMORY_FILES_MAX: usize = 16_384;
+
 /// Most bytes of files that a zygote cannot map (those of volumes) which a program may have privately mapped: they become its memory.
 pub const TAKEN_OVER_BYTES_MAX: u64 = 1 << 30;
 
@@ -89,6 +96,9 @@ pub const POOL_SANDBOXES_DEFAULT: usize = 64;
 
 /// Of these, the most that hold a copy forked ahead, which makes up to 4 MiB of the program's memory its own.
 pub const PARKED_COPIES_DEFAULT: usize = 32;
+
+/// Most content of shared memory, in bytes, of a program whose copies are forked ahead: each of them has its own.
+pub const PARKED_SHARED_BYTES_MAX: u64 = 4 << 20;
 
 /// A template must be ready within this many milliseconds unless the request says otherwise.
 pub const READY_TIMEOUT_MS_DEFAULT: u64 = 60_000;

@@ -30,6 +30,7 @@ use crate::{
     error::{Context, Error},
     image::{ClockOffsets, Image, SharedObject, Stream, StreamFile, Thread},
     mappings,
+    memory_files::{self, MemoryFiles},
     objects::Objects,
     others,
     procfs::{self, MapLine},
@@ -72,6 +73,16 @@ pub struct CaptureSpec {
     /// Processes that were started in the program's sandbox from outside, as the caller sees them. They are not the program's, and stay where
     /// they are.
     pub started: Vec<i32>,
+    /// A directory where the program's sandbox, and that of every copy, has a filesystem in memory of its own: what is in it goes with the
+    /// program.
+    pub memory_files: Option<PathBuf>,
+}
+
+impl CaptureSpec {
+    /// Directories whose files a zygote cannot map.
+    fn without_zygotes(&self) -> Vec<PathBuf> {
+        self.volumes.iter().chain(&self.memory_files).cloned().collect()
+    }
 }
 
 /// An error of what the caller does while the source is stopped.
@@ -289,6 +300,7 @@ fn capture_once(spec: &CaptureSpec, steps: Steps<'_>) -> Result<Capture, Error> 
     let (image, taken_over) = complete(&still, asked, arena, spec, known)?;
     refuse(covered::refusals(&image, &spec.mount_points))?;
     refuse(covered::program_refusals(&image, &spec.volumes))?;
+    refuse(covered::memory_refusal(&image, spec.memory_files.as_deref()).into_iter().collect())?;
     let pause = match held {
         Some((_stopped, frozen, _deadman)) => {
             hold.map_or(Ok(()), |hold| hold()).map_err(Error::DuringPause)?;
@@ -410,6 +422,7 @@ struct Gathered {
     files: Files,
     objects: Objects,
     contents: Vec<SharedObject>,
+    memory_files: MemoryFiles,
     places: Places,
     wall_timers: WallTimers,
     parentless: Vec<others::Process>,
@@ -437,6 +450,10 @@ fn gather(
     let wall_timers = wall::of_descriptors(pid, &mut files.files, &mut refusals)?;
     let contents = objects.read(&mut refusals)?;
     files.added.objects = objects.statuses(&mut refusals)?;
+    let memory_files = match &spec.memory_files {
+        Some(directory) => memory_files::read(pid, directory, &mut refusals)?,
+        None => MemoryFiles::new(),
+    };
     refuse(refusals)?;
     Ok(Gathered {
         session_leader: remote::leads_session(pid).of("read the session", pid)?,
@@ -445,6 +462,7 @@ fn gather(
         files,
         objects,
         contents,
+        memory_files,
         places,
         wall_timers: WallTimers { descriptors: wall_timers, posix: Vec::new() },
         parentless,

@@ -21,6 +21,13 @@ pub(crate) fn program_refusals(image: &Image, volumes: &[impl AsRef<Path>]) -> V
     below(program(image), volumes, refuse)
 }
 
+/// A zygote has no files in memory either: its program must be none of them.
+pub(crate) fn memory_refusal(image: &Image, directory: Option<&Path>) -> Option<Refusal> {
+    let exe = Path::new(std::ffi::OsStr::from_bytes(&image.layout.exe));
+    directory.filter(|directory| exe.starts_with(directory))?;
+    Some(Refusal::ProgramInMemory { path: exe.display().to_string() })
+}
+
 /// Something of the program, for people, and its path.
 type Named = (String, Vec<u8>);
 

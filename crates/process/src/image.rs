@@ -14,7 +14,11 @@ use sys::{
     remote::{Affinity, Range, RobustList},
 };
 
-use crate::{wall::WallTimers, xstate};
+use crate::{
+    memory_files::{MemoryFile, MemoryFiles},
+    wall::WallTimers,
+    xstate,
+};
 
 /// Which open file is one of the sandbox's standard streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -427,6 +431,17 @@ pub(crate) struct Image {
     pub(crate) arguments: Vec<(u64, Vec<u8>)>,
     #[serde(skip)]
     pub(crate) attributes: ProcessAttributes,
+    #[serde(skip)]
+    pub(crate) memory_files: MemoryFiles,
+}
+
+impl Image {
+    /// Content of shared memory and of files in memory, in bytes.
+    pub(crate) fn copied_bytes(&self) -> u64 {
+        let objects = self.objects.iter().flat_map(|object| &object.content).map(|(_, bytes)| bytes.len());
+        let files = self.memory_files.iter().flat_map(MemoryFile::content).map(|part| part.bytes.len());
+        objects.chain(files).map(|bytes| bytes as u64).sum()
+    }
 }
 
 /// How the extended registers of the threads lie in [`Thread::xsave`] (by default, of states older than version 3: as ptrace showed them), and which more the program may use.

@@ -24,6 +24,7 @@ mod gone;
 mod image;
 mod listed;
 mod mappings;
+mod memory_files;
 mod objects;
 mod options;
 mod others;

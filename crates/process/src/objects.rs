@@ -2,7 +2,7 @@
 //!
 //! The still shares these pages with the source, so their content is read while the source is stopped.
 
-mod attributes;
+pub(crate) mod attributes;
 
 use std::{
     fs::File,
@@ -150,7 +150,7 @@ fn read_object(object: &Identity, parts: Vec<(u64, u64)>) -> Result<SharedObject
 }
 
 /// The parts of a sparse file that hold data.
-fn data_ranges(file: &File) -> io::Result<Vec<(u64, u64)>> {
+pub(crate) fn data_ranges(file: &File) -> io::Result<Vec<(u64, u64)>> {
     let size = file.metadata()?.len();
     let mut ranges = Vec::new();
     let mut at = 0;

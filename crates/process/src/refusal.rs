@@ -153,6 +153,10 @@ pub enum Refusal {
         "thread {tid} has registers in use (components {components:#x}, such as AMX tiles) that a copy cannot be given: release the tiles before the program is ready"
     )]
     ExtendedRegisters { tid: i32, components: u64 },
+    #[error("{path}, a file in memory that its copies would have, {what}: remove it")]
+    MemoryFile { path: String, what: String },
+    #[error("its program file {path} is a file in memory, which cannot be forked: start it from another directory")]
+    ProgramInMemory { path: String },
     #[error("it is a zombie or has lost its main thread")]
     MainThreadGone,
 }

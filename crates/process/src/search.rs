@@ -17,6 +17,9 @@ use crate::{
     mappings, procfs,
 };
 
+/// The directory for shared memory in every root filesystem.
+const SHARED_MEMORY: &[u8] = b"/dev/shm";
+
 /// A file as the kernel shows it of a watch. Inodes of the layers of an overlay may have one number, and handles differ.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Identity {
@@ -66,18 +69,21 @@ pub(crate) fn find(
         inodes: wanted.iter().map(|wanted| wanted.inode).collect(),
         loud: places.loud,
         found: HashMap::new(),
-        mount: statx(root.as_fd(), c"").of("read the root directory", pid)?.stx_mnt_id,
+        mounts: vec![statx(root.as_fd(), c"").of("read the root directory", pid)?.stx_mnt_id],
         reach,
         listed: HashSet::new(),
         queue: VecDeque::new(),
         later: VecDeque::new(),
     };
+    // If it is a filesystem of its own, one in memory that goes with the program.
+    let shared = open(root.as_fd(), SHARED_MEMORY, OFlags::PATH).and_then(|shared| statx(shared.as_fd(), c""));
+    search.mounts.extend(shared.map(|shared| shared.stx_mnt_id));
     let above = |path| Path::new(OsStr::from_bytes(path)).ancestors().map(|above| above.as_os_str().as_bytes());
     for path in places.likely.iter().flat_map(|path| above(path)).collect::<HashSet<_>>() {
         search.look_at(root.as_fd(), path);
     }
     let cwd = procfs::link(&format!("/proc/{pid}/cwd"))?;
-    for path in [cwd.as_slice(), b"/tmp", b"/home/user", b"/run", b"/etc", b"/"] {
+    for path in [cwd.as_slice(), b"/tmp", b"/home/user", b"/run", b"/etc", SHARED_MEMORY, b"/"] {
         if let Some(directory) = search.look_at(root.as_fd(), path) {
             search.enqueue(directory, false);
         }
@@ -117,6 +123,7 @@ fn statx(directory: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<Statx> {
 /// A directory that is to be listed.
 struct Directory {
     path: Vec<u8>,
+    mount: u64,
     inode: u64,
 }
 
@@ -125,10 +132,11 @@ struct Search<'a> {
     inodes: HashSet<u64>,
     loud: &'a HashSet<u64>,
     found: HashMap<Identity, Place>,
-    /// Of the root filesystem: others are not searched. Devices do not tell: an overlay's files show those of their layers.
-    mount: u64,
+    /// Of the root filesystem and of shared memory: others are not searched. Devices do not tell: an overlay's files show those of their layers.
+    mounts: Vec<u64>,
     reach: Reach,
-    listed: HashSet<u64>,
+    /// Mounts and inodes.
+    listed: HashSet<(u64, u64)>,
     queue: VecDeque<Directory>,
     /// What is listed when nothing else is left.
     later: VecDeque<Directory>,
@@ -147,7 +155,7 @@ impl Search<'_> {
     /// Notes `path`, which `name` below `directory` names as well, if it is wanted. Gives it if it is a directory that can be listed.
     fn look(&mut self, directory: BorrowedFd<'_>, name: &CStr, path: &[u8]) -> Option<Directory> {
         // It may be removed between the two.
-        let status = statx(directory, name).ok().filter(|status| status.stx_mnt_id == self.mount)?;
+        let status = statx(directory, name).ok().filter(|status| self.mounts.contains(&status.stx_mnt_id))?;
         if self.inodes.contains(&status.stx_ino) {
             let handle = sys::file::handle(directory, name).unwrap_or_default();
             let same = |wanted: &[u8]| wanted.is_empty() || handle.is_empty() || wanted == handle;
@@ -157,7 +165,7 @@ impl Search<'_> {
             }
         }
         let is_directory = FileType::from_raw_mode(u32::from(status.stx_mode)).is_dir();
-        is_directory.then(|| Directory { path: path.to_vec(), inode: status.stx_ino })
+        is_directory.then(|| Directory { path: path.to_vec(), mount: status.stx_mnt_id, inode: status.stx_ino })
     }
 
     fn enqueue(&mut self, directory: Directory, parent_is_loud: bool) {
@@ -174,8 +182,8 @@ impl Search<'_> {
         }
     }
 
-    fn list(&mut self, root: BorrowedFd<'_>, Directory { path, inode }: &Directory) -> rustix::io::Result<()> {
-        if !self.listed.insert(*inode) {
+    fn list(&mut self, root: BorrowedFd<'_>, Directory { path, mount, inode }: &Directory) -> rustix::io::Result<()> {
+        if !self.listed.insert((*mount, *inode)) {
             return Ok(());
         }
         self.reach.directories -= 1;

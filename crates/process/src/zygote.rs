@@ -10,6 +10,7 @@ mod faults;
 mod files;
 mod inherited;
 mod memory;
+mod memory_files;
 mod names;
 mod start;
 mod stepper;
@@ -57,6 +58,8 @@ pub struct ZygoteFacts {
     pub memory_bytes: u64,
     /// Of that, in huge pages.
     pub huge_bytes: u64,
+    /// Content of shared memory and of files in memory, in bytes: each copy writes its own.
+    pub copied_bytes: u64,
     /// Begin and end of the mapping that copies keep for the way back into the program; not part of the program.
     pub arena: (u64, u64),
     /// Address of the operations of one start.

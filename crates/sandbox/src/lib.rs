@@ -45,7 +45,7 @@ pub use init::Output;
 pub use rootfs::{LAYERS_MAX, detached_rootfs, prepare_base_layer, prepare_host_mask};
 pub use sandbox::{Bare, Machine, Sandbox};
 pub use seccomp::seccomp_program;
-pub use spec::{Command, Limits, PROGRAM_ID, Spec};
+pub use spec::{Command, Limits, PROGRAM_ID, SHARED_MEMORY, Spec};
 pub use sweep::{remove_remains, sweep};
 pub use tarball::unpack_tarball;
 pub use tree::remove as remove_directory;

@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 /// The user and group id of every sandboxed program.
 pub const PROGRAM_ID: u32 = 1000;
 
+/// The directory for shared memory: a filesystem of the sandbox's own, in memory. What is in it goes with the program, in no layer.
+pub const SHARED_MEMORY: &str = "/dev/shm";
+
 /// What a sandbox may use at most.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {

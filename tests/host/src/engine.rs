@@ -153,6 +153,7 @@ impl Place {
             mount_points: Vec::new(),
             volumes: Vec::new(),
             started: Vec::new(),
+            memory_files: Some(sandbox::SHARED_MEMORY.into()),
         })
     }
 

@@ -237,6 +237,7 @@ fn build(
         mount_points: job.mount_points.clone(),
         volumes: job.volumes.clone(),
         started,
+        memory_files: Some(sandbox::SHARED_MEMORY.into()),
     };
     let capture_began = Instant::now();
     let capture = match capture(&spec, job, sandbox) {

@@ -127,6 +127,7 @@ impl Stage {
             mount_points: Vec::new(),
             volumes: Vec::new(),
             started: Vec::new(),
+            memory_files: Some(sandbox::SHARED_MEMORY.into()),
         };
         self.snapshots += 1;
         let layer = self.dir.join(format!("changes-{}", self.snapshots));

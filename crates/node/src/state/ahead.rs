@@ -4,7 +4,10 @@
 //! template:  built --(SAMPLES sandboxes were looked at)--> taught: its blanks get parked copies
 //! ```
 
-use base::id::{SandboxId, TemplateName};
+use base::{
+    id::{SandboxId, TemplateName},
+    limits::PARKED_SHARED_BYTES_MAX,
+};
 use process::ZygoteFacts;
 use sandbox::ProcessIdentity;
 
@@ -36,7 +39,7 @@ impl State {
         let Phase::Ready(ZygoteRef { engine, .. }) = &template.phase else { return false };
         // A copy that waits has opened its files, and what is open on a volume is not there before that is mounted.
         let has_volumes = template.record.as_ref().is_some_and(|record| !record.volumes.is_empty());
-        if template.learning.begun == SAMPLES || has_volumes {
+        if template.learning.begun == SAMPLES || has_volumes || engine.copied_bytes > PARKED_SHARED_BYTES_MAX {
             return false;
         }
         template.learning.begun += 1;

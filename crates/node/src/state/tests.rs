@@ -180,6 +180,19 @@ fn a_build_hands_over_what_it_replaces() {
     assert_eq!(state.zygote_lost(2), Some(name("a")));
 }
 
+#[test]
+fn copies_with_much_shared_memory_of_their_own_are_not_forked_ahead() {
+    for (more, is_looked_at) in [(0, true), (1, false)] {
+        let mut state = empty();
+        state.begin_build(&spec("a")).unwrap();
+        let mut zygote = zygote(1);
+        zygote.engine.copied_bytes = base::limits::PARKED_SHARED_BYTES_MAX + more;
+        state.finish_build(record("a", "/t/layer"), zygote);
+        let id = sandbox(&mut state, "a", &["/t/layer"]);
+        assert_eq!(state.begin_sample(&id), is_looked_at);
+    }
+}
+
 fn restored(of: &str) -> TemplateRecord {
     TemplateRecord { checkpoint: Some(of.to_owned()), ..record("a", &format!("/t/{of}")) }
 }

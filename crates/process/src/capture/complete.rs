@@ -49,7 +49,7 @@ pub(super) fn complete(
         refusals.push(Refusal::ProtectionKeys { count: asked.free_key - 1 });
     }
     let shown = mappings_as_in_pause(pid, &lines, &dont_fork, &ours, &mut refusals)?;
-    let elsewhere = [&*spec.mount_points, &*spec.volumes].concat();
+    let elsewhere = [&*spec.mount_points, &*spec.without_zygotes()].concat();
     let classified = mappings::classify(pid, &shown, &found.objects.found, &elsewhere)?;
     refusals.extend(classified.refusals);
     refuse(refusals)?;
@@ -84,6 +84,7 @@ pub(super) fn complete(
         session_leader: found.session_leader,
         process_group_leader: found.process_group_leader,
         vdso: classified.vdso,
+        memory_files: found.memory_files,
         extended: extended_registers(answers.permitted, pid)?,
         arguments: Vec::new(),
     };

@@ -28,6 +28,7 @@ mod tag {
     pub(super) const WALL_TIMERS: u16 = 8;
     pub(super) const ARGUMENTS: u16 = 10;
     pub(super) const ATTRIBUTES: u16 = 9;
+    pub(super) const MEMORY_FILES: u16 = 11;
 }
 
 /// The sections of an image.
@@ -43,6 +44,7 @@ pub(super) fn of(image: &Image) -> Result<Vec<Section>, StateError> {
     put(&mut sections, tag::WALL_TIMERS, &image.wall_timers)?;
     put(&mut sections, tag::ARGUMENTS, &image.arguments)?;
     put(&mut sections, tag::ATTRIBUTES, &Attributes::of(image))?;
+    put(&mut sections, tag::MEMORY_FILES, &image.memory_files)?;
     Ok(sections)
 }
 
@@ -60,6 +62,7 @@ pub(super) fn apply(sections: Vec<Section>, image: &mut Image) -> Result<(), Sta
             tag::WALL_TIMERS => image.wall_timers = get(&bytes)?,
             tag::ARGUMENTS => image.arguments = get(&bytes)?,
             tag::ATTRIBUTES => get::<Attributes>(&bytes)?.apply(image).map_err(StateError::Impossible)?,
+            tag::MEMORY_FILES => image.memory_files = get(&bytes)?,
             unknown => return Err(StateError::Section(unknown)),
         }
     }

@@ -6,7 +6,7 @@ use sys::remote::Range;
 use super::ProgramState;
 use crate::{
     image::{Backing, FileKind, Image, Mapping},
-    xstate,
+    memory_files, xstate,
 };
 
 const PAGE_BYTES: u64 = 4096;
@@ -28,6 +28,7 @@ pub(super) fn check(state: &ProgramState) -> Result<(), &'static str> {
         (vdso_is_sound(image), "its vDSO is in no order"),
         (indices_are_sound(image), "it refers to what it does not have"),
         (image.arguments.iter().all(is_in_pages), "its arguments are not whole pages"),
+        (memory_files::is_sound(&image.memory_files), "a file in memory has the name of none"),
         (xstate::is_sound(image), "its extended registers are not those that its format has"),
         (numbers_are_sound(image), "a descriptor has a number that none can have"),
         (runs().all(|(start, bytes)| start.checked_add(bytes).is_some()), "pages of files beyond all addresses"),
@@ -120,9 +121,12 @@ mod tests {
     use super::super::{Pages, ProgramState, StateError};
     use sys::remote::Range;
 
-    use crate::image::{
-        Added, Attributes, Backing, FileKind, Locked, Message, ObjectStatus, ProcessAttributes, Reused, SignalOwner,
-        SocketName, SocketPath, SocketState, ThreadAttributes,
+    use crate::{
+        image::{
+            Added, Attributes, Backing, FileKind, Locked, Message, ObjectStatus, ProcessAttributes, Reused,
+            SignalOwner, SocketName, SocketPath, SocketState, ThreadAttributes,
+        },
+        memory_files::{MemoryFile, MemoryFileKind, Part},
     };
 
     /// Made of the state of version 1 by giving it one of each attribute ([`with_attributes`]), and never again.
@@ -140,6 +144,22 @@ mod tests {
         assert_eq!((state.image.threads.len(), state.image.pairs.len()), (1, 4));
         let again = ProgramState::decode(&state.encode().unwrap()).unwrap();
         assert_eq!(format!("{again:?}"), format!("{state:?}"));
+    }
+
+    fn name_of(of: usize) -> MemoryFile {
+        let kind = MemoryFileKind::Name { of };
+        MemoryFile { path: b"/dev/shm/b".to_vec(), kind, mode: 0o600, times: [(1, 2), (3, 4)], attributes: Vec::new() }
+    }
+
+    #[test]
+    fn files_in_memory_go_with_the_state() {
+        let mut state = golden();
+        let kind =
+            MemoryFileKind::Regular { size: 1 << 20, content: vec![Part { offset: 4096, bytes: b"x".to_vec() }] };
+        let attributes = vec![(b"user.a".to_vec(), b"1".to_vec())];
+        state.image.memory_files = vec![MemoryFile { kind, attributes, ..name_of(0) }, name_of(0)];
+        let again = ProgramState::decode(&state.encode().unwrap()).unwrap();
+        assert_eq!(again.image.memory_files, state.image.memory_files);
     }
 
     /// The state of version 1 with every attribute that there is.
@@ -271,6 +291,7 @@ mod tests {
         refused("a memfd of nothing", |state| state.image.files[0].kind = FileKind::Memfd { object: 99, offset: 0 });
         refused("the end of no pipe", |state| state.image.pipes.clear());
         refused("the end of no pair", |state| state.image.pairs.clear());
+        refused("a name of a file that is not there", |state| state.image.memory_files.push(name_of(1)));
         refused("a vDSO before its beginning", |state| state.image.vdso.last_mut().unwrap().1.start = 0);
         refused("pages beyond all addresses", |state| {
             state.file_pages.push(Pages { start: u64::MAX - 0xfff, bytes: vec![0; 0x2000] });

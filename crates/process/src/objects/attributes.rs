@@ -10,14 +10,16 @@ const BYTES_MAX: usize = 64 << 10;
 type Attribute = (Vec<u8>, Vec<u8>);
 
 /// Those that a program without privileges sets: its own, and access lists.
-pub(super) fn read(file: &File) -> io::Result<Vec<Attribute>> {
-    let mut room = vec![0; BYTES_MAX];
-    let length = match rustix::fs::flistxattr(file, &mut room[..]) {
-        Err(rustix::io::Errno::OPNOTSUPP) => return Ok(Vec::new()),
+pub(crate) fn read(file: &File) -> io::Result<Vec<Attribute>> {
+    match rustix::fs::flistxattr_query(file) {
+        // Most have none, and need no room.
+        Ok(0) | Err(rustix::io::Errno::OPNOTSUPP) => return Ok(Vec::new()),
         length => length?,
     };
+    let mut room = vec![0; BYTES_MAX];
+    let length = rustix::fs::flistxattr(file, &mut room[..])?;
     let names = room[..length].to_vec();
-    let is_carried = |name: &&[u8]| name.starts_with(b"user.") || *name == b"system.posix_acl_access";
+    let is_carried = |name: &&[u8]| name.starts_with(b"user.") || name.starts_with(b"system.posix_acl_");
     let mut found = Vec::new();
     for name in names.split(|byte| *byte == 0).filter(is_carried) {
         let length = rustix::fs::fgetxattr(file, name, &mut room[..])?;

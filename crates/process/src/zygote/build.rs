@@ -280,6 +280,7 @@ fn finish(
         descriptors: image.files.iter().map(|file| file.numbers.len()).sum(),
         memory_bytes: rest.memory_bytes,
         huge_bytes: huge_bytes(pid)?,
+        copied_bytes: image.copied_bytes(),
         arena: (at, at + arena.len() as u64),
         entry: entries.receive,
         working_set: entries.working_set,

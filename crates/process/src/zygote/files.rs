@@ -16,7 +16,7 @@ use crate::{
     image::{FileKind, FileLock, Image, LockKind, OpenFile, Stream, TimerValue},
     script::{Arena, Arg, Check, Script},
     wall::{self, WallTimer},
-    zygote::start::Transit,
+    zygote::{memory_files, start::Transit},
 };
 
 const CLOSE_ON_EXEC: i32 = libc::O_CLOEXEC;
@@ -94,6 +94,7 @@ impl<'a> Builder<'a> {
         for (index, file) in self.image.files.iter().enumerate() {
             self.registrations(index, file);
         }
+        memory_files::finish(self.arena, self.script, self.image);
         // Whoever watches sees nothing of how the copy is made.
         for file in &self.image.files {
             self.watches(file);

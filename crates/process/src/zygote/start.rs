@@ -351,7 +351,7 @@ pub(super) fn is_set_late(resource: usize, image: &Image) -> bool {
         libc::RLIMIT_MEMLOCK => !image.attributes.locked.is_empty() || image.attributes.lock_future != 0,
         libc::RLIMIT_NPROC => image.threads.len() > 1,
         libc::RLIMIT_AS => image.mappings.iter().any(shares),
-        libc::RLIMIT_FSIZE => !image.objects.is_empty(),
+        libc::RLIMIT_FSIZE => !image.objects.is_empty() || !image.memory_files.is_empty(),
         _ => false,
     }
 }

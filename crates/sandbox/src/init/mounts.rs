@@ -1,12 +1,12 @@
 //! The mounts of a sandbox, made by its pid 1 in its own mount namespace: what needs no root filesystem first.
 
 use std::{
-    fs,
+    fs, io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::Path,
 };
 
-use base::limits::TERMINALS_MAX;
+use base::limits::{SHARED_MEMORY_BYTES_MAX, SHARED_MEMORY_FILES_MAX, TERMINALS_MAX};
 use rustix::{
     fs::{CWD, FileType, Mode, makedev, mkdir, mknodat},
     io::Errno,
@@ -18,7 +18,10 @@ use rustix::{
     process::{chdir, pivot_root},
 };
 
-use crate::report::{Failure, Step};
+use crate::{
+    report::{Failure, Step},
+    spec::SHARED_MEMORY,
+};
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// Its file in the root filesystem: a mount shows in /proc/self/mountinfo where it comes from, and the host's paths are
@@ -133,9 +136,23 @@ pub(super) fn enter_root(prepared: &Prepared, rootfs: BorrowedFd<'_>) -> Result<
     for (from, to, step) in always.into_iter().chain(message_queues) {
         move_mount(CWD, from, CWD, to, MoveMountFlags::empty()).step(step)?;
     }
+    mount_shared_memory().step("mount /dev/shm")?;
     become_root(".")?;
     bind(OWN_BOOT_ID, BOOT_ID).step("set its boot id")?;
     read_only(BOOT_ID).step("set its boot id")
+}
+
+/// Makes /dev/shm a filesystem in memory, below the working directory. Where a layer has files there, because the program comes from a node on
+/// which it was none, it stays what it was.
+fn mount_shared_memory() -> io::Result<()> {
+    let directory = SHARED_MEMORY.trim_start_matches('/');
+    if fs::read_dir(directory)?.next().is_some() {
+        return Ok(());
+    }
+    // One more for the directory itself.
+    let (size, files) = (SHARED_MEMORY_BYTES_MAX.to_string(), (SHARED_MEMORY_FILES_MAX + 1).to_string());
+    let options = [("size", size.as_str()), ("nr_inodes", files.as_str()), ("mode", "1777")];
+    Ok(mount("tmpfs", directory, &options, quiet() | MountAttrFlags::MOUNT_ATTR_NODEV)?)
 }
 
 /// Makes the mount at `path` the root, and drops the one before with all that is in it.

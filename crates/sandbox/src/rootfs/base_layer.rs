@@ -44,7 +44,7 @@ pub(super) fn write_base(layer: &Layer) -> Result<(), Error> {
     for (name, target) in DEVICE_LINKS {
         layer.symlink(&format!("dev/{name}"), target)?;
     }
-    // In the overlay and not a tmpfs: a live fork then carries it with the rest of the upper directory.
+    // A mount point, like the next two.
     layer.directory("dev/shm", scratch)?;
     layer.directory("dev/pts", plain)?;
     layer.directory("dev/mqueue", scratch)?;

@@ -78,6 +78,7 @@ pub fn outside_of_a_sandbox() -> Result<()> {
         mount_points: Vec::new(),
         volumes: Vec::new(),
         started: Vec::new(),
+        memory_files: None,
     };
     let mut copied = false;
     let captured = process::capture(&spec, &mut || {

@@ -41,6 +41,7 @@ pub fn capture_for_ever(arguments: &[String]) -> Result<()> {
         mount_points: Vec::new(),
         volumes: Vec::new(),
         started: Vec::new(),
+        memory_files: None,
     };
     loop {
         process::capture(&spec, &mut || Ok(()))?;

@@ -14,7 +14,12 @@ use rustix::process::{Pid, Signal, kill_process};
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
-        Case::new("beside_commands::files_of_copies_are_of_one_instant_while_commands_write", || case(one_instant)),
+        Case::new("beside_commands::files_of_copies_are_of_one_instant_while_commands_write", || {
+            case(|node| one_instant(node, "/tmp"))
+        }),
+        Case::new("beside_commands::files_in_memory_are_of_that_instant_too", || {
+            case(|node| one_instant(node, "/dev/shm"))
+        }),
         Case::new("beside_commands::a_builder_killed_while_all_stands_still_leaves_all_going_on", || {
             case(killed_builder)
         }),
@@ -29,50 +34,52 @@ fn case(body: fn(&Node) -> Result<()>) -> Result<()> {
 }
 
 /// Among many files, one that is always there under one of two names, one that never is there for long, and two that grow by turns. Ends when
-/// it finds /tmp/stop; an error of any call ends it with one.
+/// it finds a file `stop`; an error of any call ends it with one.
 const WRITER: &str = "
 import os
-for d in 'amz': os.makedirs('/tmp/' + d, exist_ok=True)
-for k in range(1500): open('/tmp/m/%d' % k, 'w').write('x')
-open('/tmp/a/token', 'w').write('t')
-one, two = open('/tmp/a/one', 'ab', 0), open('/tmp/z/two', 'ab', 0)
+os.chdir(os.environ['PLACE'])
+for d in 'amz': os.makedirs(d, exist_ok=True)
+for k in range(1500): open('m/%d' % k, 'w').write('x')
+open('a/token', 'w').write('t')
+one, two = open('a/one', 'ab', 0), open('z/two', 'ab', 0)
 print('ready', flush=True)
 n = 0
-while not os.path.exists('/tmp/stop'):
-    os.rename('/tmp/a/token', '/tmp/z/token'); open('/tmp/m/short', 'w').close(); os.unlink('/tmp/m/short')
+while not os.path.exists('stop'):
+    os.rename('a/token', 'z/token'); open('m/short', 'w').close(); os.unlink('m/short')
     one.write(b'.'); two.write(b'.')
-    os.rename('/tmp/z/token', '/tmp/a/token')
+    os.rename('z/token', 'a/token')
     n += 1
 print(n)
 ";
 
-fn begin_writer(node: &Node, id: &str) -> Result<Running> {
-    let writer = node.begin(&["exec", id, "--", "/usr/bin/python3", "-c", WRITER])?;
+fn begin_writer(node: &Node, id: &str, place: &str) -> Result<Running> {
+    let variable = format!("PLACE={place}");
+    let writer = node.begin(&["exec", "--env", &variable, id, "--", "/usr/bin/python3", "-c", WRITER])?;
     ensure!(writer.first_line()? == "ready", "the writer did not begin");
     Ok(writer)
 }
 
-fn end_writer(node: &Node, id: &str, writer: Running) -> Result<()> {
-    let before = written(node, id)?;
+fn end_writer(node: &Node, id: &str, place: &str, writer: Running) -> Result<()> {
+    let before = written(node, id, place)?;
     let deadline = Instant::now() + Duration::from_secs(10);
-    while written(node, id)? == before {
+    while written(node, id, place)? == before {
         ensure!(Instant::now() < deadline, "the writer stands still");
     }
-    node.shell(id, "touch /tmp/stop")?;
+    node.shell(id, &format!("touch {place}/stop"))?;
     let answer = writer.end()?;
     ensure!(answer.code == 0, "the writer: {answer}");
     Ok(())
 }
 
-fn written(node: &Node, id: &str) -> Result<u64> {
-    Ok(node.shell(id, "stat -c %s /tmp/a/one")?.trim().parse()?)
+fn written(node: &Node, id: &str, place: &str) -> Result<u64> {
+    Ok(node.shell(id, &format!("stat -c %s {place}/a/one"))?.trim().parse()?)
 }
 
 /// What a copy has of the files.
-fn expect_whole(node: &Node, copy: &str) -> Result<()> {
+fn expect_whole(node: &Node, copy: &str, place: &str) -> Result<()> {
     let seen = node.shell(
         copy,
-        "ls /tmp/a /tmp/z | grep -c token; ls /tmp/m | grep -c '^[0-9]*$'; stat -c %s /tmp/a/one /tmp/z/two | xargs",
+        &format!("cd {place}; ls a z | grep -c token; ls m | grep -c '^[0-9]*$'; stat -c %s a/one z/two | xargs"),
     )?;
     let [tokens, others, sizes] = seen.lines().collect::<Vec<_>>()[..] else { anyhow::bail!("{copy}: {seen:?}") };
     let sizes: Vec<u64> = sizes.split(' ').map(str::parse).collect::<Result<_, _>>()?;
@@ -81,14 +88,14 @@ fn expect_whole(node: &Node, copy: &str) -> Result<()> {
     Ok(())
 }
 
-fn one_instant(node: &Node) -> Result<()> {
+fn one_instant(node: &Node, place: &str) -> Result<()> {
     let id = node.run("geo", 1)?[0].id.to_string();
     node.ask(&id, "POST /write?key=note&value=kept")?;
-    let writer = begin_writer(node, &id)?;
+    let writer = begin_writer(node, &id, place)?;
     for _ in 0..8 {
         let forked = node.json(&["fork", &id, "--json"])?;
         let copy = forked["sandboxes"][0]["id"].as_str().context("no copy")?.to_owned();
-        expect_whole(node, &copy)?;
+        expect_whole(node, &copy, place)?;
         ensure!(node.ask(&copy, "GET /state")?["values"]["note"] == "kept", "{copy}: another memory");
         node.ok(&["rm", &copy])?;
     }
@@ -96,18 +103,18 @@ fn one_instant(node: &Node) -> Result<()> {
         let name = format!("kept{round}");
         node.ok(&["checkpoint", &id, "--name", &name])?;
         let copy = node.run(&name, 1)?[0].id.to_string();
-        expect_whole(node, &copy)?;
+        expect_whole(node, &copy, place)?;
         ensure!(node.ask(&copy, "GET /verify")?["intact"] == true, "{copy} is not intact");
         node.ok(&["rm", &copy])?;
         node.ok(&["checkpoint", "rm", &name])?;
     }
-    end_writer(node, &id, writer)
+    end_writer(node, &id, place, writer)
 }
 
 fn killed_builder(node: &Node) -> Result<()> {
     let sandbox = node.run("geo", 1)?.remove(0);
     let id = sandbox.id.to_string();
-    let writer = begin_writer(node, &id)?;
+    let writer = begin_writer(node, &id, "/tmp")?;
     // So that copying takes a while.
     node.shell(
         &id,
@@ -119,16 +126,16 @@ fn killed_builder(node: &Node) -> Result<()> {
         let fork = node.begin(&["fork", &id])?;
         killed += u32::from(kill_builder(sandbox.main_pid, &group)?);
         fork.end()?;
-        let before = written(node, &id)?;
+        let before = written(node, &id, "/tmp")?;
         let deadline = Instant::now() + Duration::from_secs(10);
-        while written(node, &id)? == before {
+        while written(node, &id, "/tmp")? == before {
             ensure!(Instant::now() < deadline, "all stands still");
         }
         node.ask(&id, "GET /state")?;
     }
     ensure!(killed > 0, "no builder was met while all stood still");
     eprintln!("    {killed} of 4 builders were killed while all stood still");
-    end_writer(node, &id, writer)
+    end_writer(node, &id, "/tmp", writer)
 }
 
 /// Kills the builder that captures a program as soon as the group is frozen; false if that was missed.

@@ -36,6 +36,7 @@ mod pause;
 mod peers;
 mod requests;
 mod services;
+mod shared_memory;
 mod store;
 mod twins;
 mod volumes;
@@ -58,6 +59,7 @@ fn main() {
     cases.extend(pager::cases());
     cases.extend(twins::cases());
     cases.extend(pause::cases());
+    cases.extend(shared_memory::cases());
     cases.extend(store::cases());
     cases.extend(peers::cases());
     cases.extend(isolation::cases());

@@ -11,7 +11,7 @@ use crate::{
     image::{Image, Thread},
     script::{Arena, Check, Script},
     sigframe,
-    zygote::{files, kind, working_set},
+    zygote::{files, kind, memory_files, working_set},
 };
 
 const ARCH_SET_FS: i32 = 0x1002;
@@ -58,6 +58,8 @@ pub(super) fn place(
     script.land(parked);
     let leads_session = attributes::of_group(arena, &mut script, image);
     become_user(&mut script, image, &capabilities, mailbox);
+    // Before what may be among them: its working directory, and all that it has open and mapped.
+    memory_files::make(arena, &mut script, image);
     let cwd = arena.text(&image.cwd);
     script.call(libc::SYS_chdir, [cwd.into()], Check::Success);
     if leads_session {
