@@ -50,6 +50,8 @@ pub(crate) struct Where<'a> {
     pub(crate) likely: &'a [Vec<u8>],
     /// Inodes of directories whose watches see that they or what is in them is listed: these are listed last.
     pub(crate) loud: &'a HashSet<u64>,
+    /// Inodes that are directories: their watches want events that only directories have.
+    pub(crate) directories: &'a HashSet<u64>,
 }
 
 /// The paths of these files in the root filesystem of a process, as far as found. After the likely ones the places where programs watch are
@@ -67,7 +69,8 @@ pub(crate) fn find(
     let mut search = Search {
         wanted,
         inodes: wanted.iter().map(|wanted| wanted.inode).collect(),
-        loud: places.loud,
+        places,
+        reader: Reader::of(pid)?,
         found: HashMap::new(),
         mounts: vec![statx(root.as_fd(), c"").of("read the root directory", pid)?.stx_mnt_id],
         reach,
@@ -120,6 +123,37 @@ fn statx(directory: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<Statx> {
     rustix::fs::statx(directory, name, flags, StatxFlags::BASIC_STATS | StatxFlags::MNT_ID)
 }
 
+/// Who watches, and so can read what is watched.
+struct Reader {
+    user: u64,
+    groups: Vec<u64>,
+}
+
+impl Reader {
+    fn of(pid: i32) -> Result<Self, Error> {
+        let status = procfs::Fields::read(format!("/proc/{pid}/status"))?;
+        // The second of each is the effective one.
+        let effective = |name: &str| Ok::<_, Error>(status.numbers(name, 10)?.get(1).copied().unwrap_or(u64::MAX));
+        let mut groups = status.numbers("Groups", 10)?;
+        groups.push(effective("Gid")?);
+        Ok(Self { user: effective("Uid")?, groups })
+    }
+
+    /// By its mode: a file with an access list has there what any of those in it may do at most.
+    fn may_read(&self, status: &Statx) -> bool {
+        let owns = self.user == u64::from(status.stx_uid);
+        let is_of_group = self.groups.contains(&status.stx_gid.into());
+        let readable = if owns {
+            0o400
+        } else if is_of_group {
+            0o040
+        } else {
+            0o044
+        };
+        self.user == 0 || u32::from(status.stx_mode) & readable != 0
+    }
+}
+
 /// A directory that is to be listed.
 struct Directory {
     path: Vec<u8>,
@@ -130,7 +164,8 @@ struct Directory {
 struct Search<'a> {
     wanted: &'a HashSet<Identity>,
     inodes: HashSet<u64>,
-    loud: &'a HashSet<u64>,
+    places: &'a Where<'a>,
+    reader: Reader,
     found: HashMap<Identity, Place>,
     /// Of the root filesystem and of shared memory: others are not searched. Devices do not tell: an overlay's files show those of their layers.
     mounts: Vec<u64>,
@@ -156,20 +191,23 @@ impl Search<'_> {
     fn look(&mut self, directory: BorrowedFd<'_>, name: &CStr, path: &[u8]) -> Option<Directory> {
         // It may be removed between the two.
         let status = statx(directory, name).ok().filter(|status| self.mounts.contains(&status.stx_mnt_id))?;
+        let is_directory = FileType::from_raw_mode(u32::from(status.stx_mode)).is_dir();
         if self.inodes.contains(&status.stx_ino) {
             let handle = sys::file::handle(directory, name).unwrap_or_default();
             let same = |wanted: &[u8]| wanted.is_empty() || handle.is_empty() || wanted == handle;
-            let is_it = |wanted: &&Identity| wanted.inode == status.stx_ino && same(&wanted.handle);
+            let may_be = |wanted: &Identity| {
+                (is_directory || !self.places.directories.contains(&wanted.inode)) && self.reader.may_read(&status)
+            };
+            let is_it = |wanted: &&Identity| wanted.inode == status.stx_ino && same(&wanted.handle) && may_be(wanted);
             if let Some(wanted) = self.wanted.iter().find(is_it) {
                 self.found.entry(wanted.clone()).or_insert_with(|| place(path, &status));
             }
         }
-        let is_directory = FileType::from_raw_mode(u32::from(status.stx_mode)).is_dir();
         is_directory.then(|| Directory { path: path.to_vec(), mount: status.stx_mnt_id, inode: status.stx_ino })
     }
 
     fn enqueue(&mut self, directory: Directory, parent_is_loud: bool) {
-        match parent_is_loud || self.loud.contains(&directory.inode) {
+        match parent_is_loud || self.places.loud.contains(&directory.inode) {
             true => self.later.push_back(directory),
             false => self.queue.push_back(directory),
         }
@@ -187,7 +225,7 @@ impl Search<'_> {
             return Ok(());
         }
         self.reach.directories -= 1;
-        let is_loud = self.loud.contains(inode);
+        let is_loud = self.places.loud.contains(inode);
         let directory = open(root, path, OFlags::RDONLY | OFlags::DIRECTORY)?;
         for entry in Dir::read_from(&directory)? {
             let entry = entry?;
@@ -210,5 +248,43 @@ impl Search<'_> {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_found(path: &str, directories: &HashSet<u64>) -> bool {
+        let root = rustix::fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        let (file, _) = identity(root.as_fd(), path.as_bytes()).unwrap();
+        let likely = [path.as_bytes().to_vec()];
+        let places = Where { likely: &likely, loud: &HashSet::new(), directories };
+        let reach = Reach { directories: 0, entries: 0 };
+        !find(std::process::id() as i32, &HashSet::from([file]), &places, reach).unwrap().is_empty()
+    }
+
+    #[test]
+    fn a_file_with_the_number_of_a_watched_directory_is_not_taken_for_it() {
+        let (directory, file) = ("/etc", "/etc/passwd");
+        let number = |path| HashSet::from([statx(rustix::fs::CWD, path).unwrap().stx_ino]);
+        assert!(is_found(file, &HashSet::new()));
+        assert!(!is_found(file, &number(c"/etc/passwd")));
+        assert!(is_found(directory, &number(c"/etc")));
+    }
+
+    #[test]
+    fn who_watches_a_file_can_read_it() {
+        let reader = Reader { user: 1000, groups: vec![1000, 50] };
+        let may = |uid: u32, gid: u32, mode: u16| {
+            let mut status = statx(rustix::fs::CWD, c".").unwrap();
+            (status.stx_uid, status.stx_gid, status.stx_mode) = (uid, gid, mode);
+            reader.may_read(&status)
+        };
+        assert!(may(1000, 0, 0o400) && may(0, 50, 0o640) && may(0, 0, 0o604));
+        // The group may be that of an access list.
+        assert!(may(0, 0, 0o640));
+        assert!(!may(1000, 0, 0o044) && !may(0, 50, 0o604) && !may(0, 0, 0o600));
+        assert!(Reader { user: 0, groups: Vec::new() }.may_read(&statx(rustix::fs::CWD, c".").unwrap()));
     }
 }

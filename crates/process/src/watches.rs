@@ -75,7 +75,8 @@ pub(crate) fn find(pid: i32) -> Result<Watched, Error> {
     let loud = loud(&listed);
     let likely: Vec<Vec<u8>> =
         listed.iter().filter(|listed| listed.link.starts_with(b"/")).map(|listed| listed.link.clone()).collect();
-    let found = search::find(pid, &wanted, &search::Where { likely: &likely, loud: &loud }, LOOK)?;
+    let places = search::Where { likely: &likely, loud: &loud, directories: &directories(&listed) };
+    let found = search::find(pid, &wanted, &places, LOOK)?;
     let began = Instant::now();
     while began.elapsed() < READ_MAX && instances(&listed).any(|fd| waiting_bytes(pid, fd).unwrap_or(0) > 0) {
         std::thread::sleep(Duration::from_millis(2));
@@ -99,7 +100,7 @@ pub(crate) fn confirm(pid: i32, listed: &[Listed], known: &Watched) -> Result<Wa
     let known = known.iter().filter(|(file, place)| wanted.contains(file) && is_there(file, place));
     let mut found: Watched = known.map(|(file, place)| (file.clone(), place.clone())).collect();
     wanted.retain(|file| !found.contains_key(file));
-    let places = search::Where { likely: &[], loud: &loud(listed) };
+    let places = search::Where { likely: &[], loud: &loud(listed), directories: &directories(listed) };
     found.extend(search::find(pid, &wanted, &places, LOOK_IN_PAUSE)?);
     Ok(found)
 }
@@ -124,6 +125,17 @@ fn loud(listed: &[Listed]) -> HashSet<u64> {
     let instances = listed.iter().filter(|listed| listed.link == b"anon_inode:inotify");
     let sees = |watch: &Shown| watch.mask & SEES_SEARCHES != 0;
     instances.flat_map(|listed| of(&listed.info)).filter(sees).map(|watch| watch.file.inode).collect()
+}
+
+/// Inodes whose watches want nothing but events of directories.
+fn directories(listed: &[Listed]) -> HashSet<u64> {
+    const OF_DIRECTORIES: u32 = libc::IN_CREATE | libc::IN_DELETE | libc::IN_MOVED_FROM | libc::IN_MOVED_TO;
+    let instances = listed.iter().filter(|listed| listed.link == b"anon_inode:inotify");
+    let only = |watch: &Shown| {
+        let events = watch.mask & libc::IN_ALL_EVENTS;
+        events != 0 && events & !OF_DIRECTORIES == 0
+    };
+    instances.flat_map(|listed| of(&listed.info)).filter(only).map(|watch| watch.file.inode).collect()
 }
 
 /// The files that all inotify instances watch.

@@ -18,6 +18,7 @@ use super::checkpoint::{Shared, take};
 pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::new("shared_memory::it_is_in_memory_bounded_and_each_sandboxs_own", || case(bounded)),
+        Case::new("shared_memory::it_counts_against_the_memory_limit", || case(counted)),
         Case::new("shared_memory::copies_of_a_template_have_what_it_held_also_parked_ones", || case(template)),
         Case::new("shared_memory::a_live_fork_has_what_its_original_holds", || case(fork)),
         Case::new("shared_memory::a_checkpoint_takes_it_to_another_node", || case(checkpoint)),
@@ -87,6 +88,20 @@ fn bounded(_: &Shared, node: &Node) -> Result<()> {
     ensure!(said.contains("No space left on device") && (16_000..=16_384).contains(&count), "not bounded: {said}");
     ensure!(node.shell(&other, "ls /dev/shm")? == node.shell(&id, "ls /dev/shm")?, "not its own");
     look(node, &id, "GET /", "first").map(drop)
+}
+
+fn counted(_: &Shared, node: &Node) -> Result<()> {
+    let sleeper = ["--memory", "128M", "--ready", "true", "--", "/bin/sleep", "1000"];
+    node.ok(&[&["template", "build", "small"][..], &sleeper].concat())?;
+    let (id, other) = (run(node, "small")?, run(node, "small")?);
+    // In v1 what starts is bound to the limits some time after.
+    std::thread::sleep(Duration::from_secs(1));
+    let fill = "sleep 2; head -c 200M /dev/zero > /dev/shm/full && echo all of it";
+    let answer = node.pando(&["exec", &id, "--", "/bin/sh", "-c", fill])?;
+    ensure!(!answer.stdout.contains("all of it"), "200 MiB of 128: {answer}");
+    ensure!(answer.code == 137 || answer.stderr.contains("Killed"), "{answer}");
+    ensure!(node.shell(&other, "ls /dev/shm")?.is_empty(), "the other sandbox has it");
+    Ok(())
 }
 
 fn template(_: &Shared, node: &Node) -> Result<()> {
