@@ -151,15 +151,28 @@ mod tests {
         MemoryFile { path: b"/dev/shm/b".to_vec(), kind, mode: 0o600, times: [(1, 2), (3, 4)], attributes: Vec::new() }
     }
 
-    #[test]
-    fn files_in_memory_go_with_the_state() {
-        let mut state = golden();
-        let kind =
-            MemoryFileKind::Regular { size: 1 << 20, content: vec![Part { offset: 4096, bytes: b"x".to_vec() }] };
+    /// One of each kind.
+    fn memory_files() -> Vec<MemoryFile> {
+        let file = |path: &[u8], kind| MemoryFile { path: path.to_vec(), kind, ..name_of(0) };
+        let content = vec![Part { offset: 4096, bytes: b"x".to_vec() }];
         let attributes = vec![(b"user.a".to_vec(), b"1".to_vec())];
-        state.image.memory_files = vec![MemoryFile { kind, attributes, ..name_of(0) }, name_of(0)];
-        let again = ProgramState::decode(&state.encode().unwrap()).unwrap();
-        assert_eq!(again.image.memory_files, state.image.memory_files);
+        vec![
+            MemoryFile { attributes, ..file(b"/dev/shm/a", MemoryFileKind::Regular { size: 1 << 20, content }) },
+            name_of(0),
+            file(b"/dev/shm/folder", MemoryFileKind::Directory),
+            file(b"/dev/shm/folder/link", MemoryFileKind::Link { to: b"../a".to_vec() }),
+            file(b"/dev/shm/fifo", MemoryFileKind::Special { kind: libc::S_IFIFO }),
+        ]
+    }
+
+    /// Made of the state of version 1 by giving it [`memory_files`], and never again.
+    #[test]
+    fn files_in_memory_stay_readable() {
+        const GOLDEN: &[u8] = include_bytes!("../../tests/golden/program-state-v3-memory-files.bin");
+        let state = ProgramState::decode(GOLDEN).unwrap();
+        assert_eq!(state.image.memory_files, memory_files());
+        assert_eq!(ProgramState::decode(&state.encode().unwrap()).unwrap().image.memory_files, memory_files());
+        assert!(golden().image.memory_files.is_empty());
     }
 
     /// The state of version 1 with every attribute that there is.
