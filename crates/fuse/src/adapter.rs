@@ -53,11 +53,11 @@ impl Adapter {
     pub(crate) fn new(crew: Arc<Crew>, warm_up: Arc<WarmUp>, options: Options) -> Self {
         Self { crew, warm_up, options }
     }
-}
 
-/// Changes and the answer belong together: what is answered need not be known if the kernel asks again.
-fn serving(request: &Request, work: impl FnOnce()) {
-    volume::serving(request.unique().0 & !shared::ASKED_AGAIN, work);
+    /// Changes and the answer belong together: what is answered need not be known if the kernel asks again.
+    fn serving(&self, request: &Request, work: impl FnOnce()) {
+        self.crew.engine().serving(request.unique().0 & !shared::ASKED_AGAIN, work);
+    }
 }
 
 fn place<'a>(directory: INodeNo, name: &'a OsStr) -> Place<'a> {
@@ -146,7 +146,7 @@ impl Filesystem for Adapter {
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        serving(request, || {
+        self.serving(request, || {
             let made = kind(mode).ok_or(Errno::INVAL).and_then(|kind| {
                 let new = new_inode(request, kind, mode, b"");
                 self.crew.work().make(request, place(parent, name), volume::New { device: rdev, ..new })
@@ -156,26 +156,26 @@ impl Filesystem for Adapter {
     }
 
     fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
-        serving(request, || {
+        self.serving(request, || {
             let new = new_inode(request, Kind::Directory, mode, b"");
             replies::entry(reply, self.crew.work().make(request, place(parent, name), new));
         });
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        serving(request, || {
+        self.serving(request, || {
             replies::empty(reply, self.crew.work().unlink(request, place(parent, name)));
         });
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        serving(request, || {
+        self.serving(request, || {
             replies::empty(reply, self.crew.work().remove_directory(request, place(parent, name)));
         });
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        serving(request, || {
+        self.serving(request, || {
             let new = new_inode(request, Kind::Symlink, 0o777, target.as_os_str().as_bytes());
             replies::entry(reply, self.crew.work().make(request, place(parent, name), new));
         });
@@ -191,7 +191,7 @@ impl Filesystem for Adapter {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        serving(request, || {
+        self.serving(request, || {
             replies::empty(
                 reply,
                 self.crew.work().rename(request, place(parent, name), place(new_parent, new_name), flags),
@@ -200,7 +200,7 @@ impl Filesystem for Adapter {
     }
 
     fn link(&self, request: &Request, node: INodeNo, new_parent: INodeNo, new_name: &OsStr, reply: ReplyEntry) {
-        serving(request, || {
+        self.serving(request, || {
             replies::entry(reply, self.crew.work().link(request, ino(node), place(new_parent, new_name)));
         });
     }
@@ -215,7 +215,7 @@ impl Filesystem for Adapter {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        serving(request, || match self.crew.work().create(request, place(parent, name), mode, flags) {
+        self.serving(request, || match self.crew.work().create(request, place(parent, name), mode, flags) {
             Ok(made) => {
                 reply.created(
                     &VALID,
@@ -336,7 +336,7 @@ impl Filesystem for Adapter {
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        serving(request, || {
+        self.serving(request, || {
             replies::empty(reply, self.crew.work().set_xattr(request, ino(node), (name.as_bytes(), value), flags));
         });
     }
@@ -350,7 +350,7 @@ impl Filesystem for Adapter {
     }
 
     fn removexattr(&self, request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        serving(request, || {
+        self.serving(request, || {
             replies::empty(reply, self.crew.work().remove_xattr(request, ino(node), name.as_bytes()));
         });
     }

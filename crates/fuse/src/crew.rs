@@ -24,6 +24,7 @@ use std::{
 
 use fuser::{BackgroundSession, Config, Notifier, SessionACL};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use volume::Engine;
 
 use crate::{
     adapter::{Adapter, Shared},
@@ -81,6 +82,11 @@ impl Crew {
         };
         let notifier = crew.hire(threads, beginning, begin).doing("begin to read requests")?;
         Ok((crew, notifier))
+    }
+
+    /// For what is no work yet.
+    pub(crate) fn engine(&self) -> &Engine {
+        self.shared.engine()
     }
 
     pub(crate) fn device(&self) -> &OwnedFd {

@@ -10,7 +10,7 @@ use std::{
     collections::HashMap,
     sync::{
         Mutex, MutexGuard,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -68,6 +68,9 @@ impl Default for Memory {
     }
 }
 
+/// How many this process has had.
+static ENGINES: AtomicU64 = AtomicU64::new(0);
+
 /// See the module.
 pub struct Engine {
     state: Mutex<State>,
@@ -80,6 +83,8 @@ pub struct Engine {
     pressure: Pressure,
     /// Of the log that was replayed.
     requests: Requests,
+    /// Which one of this process it is.
+    number: u64,
     counters: traffic::Counters,
 }
 
@@ -88,7 +93,13 @@ impl Engine {
     pub(crate) fn new(state: State, loader: Loader, memory: Memory) -> Self {
         let (read_only, pressure) = (AtomicBool::new(true), Pressure::new(memory.dirty_bytes_max));
         let (requests, counters) = Default::default();
-        Self { state: Mutex::new(state), loader, wal: None, read_only, memory, pressure, requests, counters }
+        let number = ENGINES.fetch_add(1, Ordering::Relaxed);
+        Self { state: Mutex::new(state), loader, wal: None, read_only, memory, pressure, requests, number, counters }
+    }
+
+    /// Which one of this process it is.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
     }
 
     pub(crate) fn loader(&self) -> &Loader {
@@ -220,7 +231,13 @@ impl Engine {
         }
     }
 
-    /// The kernel has a new superblock of the volume: numbers of its requests ([`crate::serving`]) say nothing of earlier ones.
+    /// Does `work`, which answers the kernel's request `number`. One request makes one change that matters: the first. What a request has done is told to
+    /// the kernel once, so the log has its number, and a commit leaves the log until it is answered.
+    pub fn serving<T>(&self, number: u64, work: impl FnOnce() -> T) -> T {
+        request::serving(self.number, number, work)
+    }
+
+    /// The kernel has a new superblock of the volume: numbers of its requests ([`Engine::serving`]) say nothing of earlier ones.
     pub fn mounted(&self) -> Result<(), Errno> {
         match self.perform_at_once(&Op::Mounted, |_, _| Ok(())) {
             // Nothing is changed here, so nothing is asked that was done already.
@@ -229,7 +246,7 @@ impl Engine {
         }
     }
 
-    /// What the kernel's request `number` did before this process took a volume over, if it did: see [`request::serving`].
+    /// What the kernel's request `number` did before this process took a volume over, if it did: see [`Engine::serving`].
     pub fn done(&self, number: u64) -> Option<Done> {
         self.requests.get(number)
     }

@@ -55,7 +55,7 @@ pub use self::{
     error::{Cause, VolumeError, WalError},
     inode::{Ino, Inode, Kind, ROOT, Time},
     op::{Changes, New, Rename, SetXattr},
-    request::{Done, serving},
+    request::Done,
     state::Durability,
     verify::{Finding, Verified},
     volume::{About, Forget, Health, Options, Origin, Snapshot, Volume, Volumes, head_name},

@@ -16,13 +16,22 @@ use std::{
 
 use crate::{apply::Outcome, inode::Ino, limits::REQUESTS_KNOWN};
 
-/// What each thread that has served a request works on; 0 between requests.
-static ALL: Mutex<Vec<Arc<AtomicU64>>> = Mutex::new(Vec::new());
+/// What each thread that has served a request works on.
+static ALL: Mutex<Vec<Arc<Serving>>> = Mutex::new(Vec::new());
+
+/// What a thread works on.
+#[derive(Debug, Default)]
+struct Serving {
+    /// Of which volume: see [`Engine::serving`](crate::Engine::serving). As long as no request is served it says nothing.
+    volume: AtomicU64,
+    /// The request; 0 between requests.
+    request: AtomicU64,
+}
 
 thread_local! {
     /// What this thread works on.
-    static REQUEST: Arc<AtomicU64> = {
-        let request = Arc::<AtomicU64>::default();
+    static REQUEST: Arc<Serving> = {
+        let request = Arc::<Serving>::default();
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
         // Those of threads that have ended.
         all.retain(|other| Arc::strong_count(other) > 1);
@@ -34,20 +43,23 @@ thread_local! {
     static CHANGED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Does `work`, whose changes are those of the kernel's request `number`, and which answers it. One request makes one change that
+/// Does `work`, whose changes are those of the kernel's request `number` to `volume`, and which answers it. One request makes one change that
 /// matters: the first.
 ///
 /// A thread serves one request at a time, so the number goes with the thread rather than through each of the engine's functions.
-pub fn serving<T>(number: u64, work: impl FnOnce() -> T) -> T {
+pub(crate) fn serving<T>(volume: u64, number: u64, work: impl FnOnce() -> T) -> T {
     /// Also when the work panics.
     struct Ended;
     impl Drop for Ended {
         fn drop(&mut self) {
-            REQUEST.with(|request| request.store(0, Ordering::SeqCst));
+            REQUEST.with(|serving| serving.request.store(0, Ordering::SeqCst));
         }
     }
     CHANGED.set(false);
-    REQUEST.with(|request| request.store(number, Ordering::SeqCst));
+    REQUEST.with(|serving| {
+        serving.volume.store(volume, Ordering::SeqCst);
+        serving.request.store(number, Ordering::SeqCst);
+    });
     let _ended = Ended;
     work()
 }
@@ -59,9 +71,9 @@ pub(crate) fn wait_before_changes(wait: impl FnOnce()) {
         return wait();
     }
     if !CHANGED.get() {
-        REQUEST.with(|request| request.store(0, Ordering::SeqCst));
+        REQUEST.with(|serving| serving.request.store(0, Ordering::SeqCst));
         wait();
-        REQUEST.with(|request| request.store(number, Ordering::SeqCst));
+        REQUEST.with(|serving| serving.request.store(number, Ordering::SeqCst));
     }
 }
 
@@ -71,17 +83,19 @@ pub(crate) fn changes() {
 }
 
 pub(crate) fn current() -> u64 {
-    REQUEST.with(|request| request.load(Ordering::Relaxed))
+    REQUEST.with(|serving| serving.request.load(Ordering::Relaxed))
 }
 
-/// Waits until every request that is being served now is answered; false if that takes longer than `patience`. What an answered request
-/// has done need not be known any more.
-pub(crate) fn all_answered(patience: Duration) -> bool {
+/// Waits until every request to `volume` that is being served now is answered; false if that takes longer than `patience`. What an answered request
+/// has done need not be known any more. Requests to other volumes may take as long as they like.
+pub(crate) fn all_answered(volume: u64, patience: Duration) -> bool {
     let until = Instant::now() + patience;
     let all = ALL.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    all.into_iter().all(|request| {
-        let now = request.load(Ordering::SeqCst);
-        while now != 0 && request.load(Ordering::SeqCst) == now {
+    all.into_iter().all(|serving| {
+        let now = serving.request.load(Ordering::SeqCst);
+        let unanswered =
+            || serving.request.load(Ordering::SeqCst) == now && serving.volume.load(Ordering::SeqCst) == volume;
+        while now != 0 && unanswered() {
             if Instant::now() > until {
                 return false;
             }
@@ -132,19 +146,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_waited_for_until_it_is_answered() {
+    fn a_volume_waits_for_its_own_requests_until_they_are_answered() {
         let ((began, begins), (end, ends)) = (channel(), channel::<()>());
         let thread = thread::spawn(move || {
-            serving(7, || {
+            serving(1, 7, || {
                 began.send(current()).unwrap();
                 ends.recv().unwrap();
             });
             current()
         });
         assert_eq!(begins.recv().unwrap(), 7);
-        assert!(!all_answered(Duration::from_millis(5)));
+        assert!(!all_answered(1, Duration::from_millis(5)));
+        assert!(all_answered(2, Duration::ZERO));
         end.send(()).unwrap();
-        assert!(all_answered(Duration::from_secs(60)));
+        assert!(all_answered(1, Duration::from_secs(60)));
         assert_eq!(thread.join().unwrap(), 0);
     }
 }

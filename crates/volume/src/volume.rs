@@ -298,7 +298,7 @@ impl Volume {
         }
         // A request that was done and is not answered must be found in the log if this process dies now. If one takes long, the next commit
         // removes what this one leaves.
-        if self.have_repeats_ended() && request::all_answered(limits::ANSWER_PATIENCE) {
+        if self.have_repeats_ended() && request::all_answered(self.engine.number(), limits::ANSWER_PATIENCE) {
             wal.remove_through(committed.layout.superblock.sequence)?;
         }
         Ok(rotated?)

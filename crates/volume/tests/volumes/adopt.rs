@@ -9,7 +9,7 @@ use std::{
 };
 
 use rustix::io::Errno;
-use volume::{Kind, Origin, ROOT, Rename, Volume, VolumeError, serving};
+use volume::{Kind, Origin, ROOT, Rename, Volume, VolumeError};
 
 use crate::place::{Place, file, new, read_file, write_file};
 
@@ -72,10 +72,10 @@ fn what_was_done_of_a_request_is_known_to_the_next_process() {
     let place = Place::new();
     let volume = place.volume("ws");
     let engine = volume.engine();
-    let made = serving(4, || engine.make(ROOT, b"d", new(Kind::Directory))).unwrap();
+    let made = engine.serving(4, || engine.make(ROOT, b"d", new(Kind::Directory))).unwrap();
     let gone = write_file(engine, "gone", b"x");
-    serving(6, || engine.unlink(ROOT, b"gone")).unwrap();
-    assert_eq!(serving(8, || engine.rename(ROOT, b"none", ROOT, b"x", Rename::Replace)), Err(Errno::NOENT));
+    engine.serving(6, || engine.unlink(ROOT, b"gone")).unwrap();
+    assert_eq!(engine.serving(8, || engine.rename(ROOT, b"none", ROOT, b"x", Rename::Replace)), Err(Errno::NOENT));
     let nobodys = engine.make(ROOT, b"e", new(Kind::Directory)).unwrap();
     engine.write_log().unwrap();
     assert_eq!(engine.done(4), None, "of this process the kernel knows itself");
@@ -91,7 +91,7 @@ fn what_was_done_of_a_request_that_is_not_answered_is_known_beside_a_commit() {
     let place = Place::new();
     let volume = place.volume("ws");
     // It is committed before it is answered, and the process dies.
-    let made = serving(4, || {
+    let made = volume.engine().serving(4, || {
         let made = volume.engine().make(ROOT, b"d", new(Kind::Directory)).unwrap();
         std::thread::scope(|scope| scope.spawn(|| volume.commit().unwrap()).join()).unwrap();
         made
@@ -103,7 +103,10 @@ fn what_was_done_of_a_request_that_is_not_answered_is_known_beside_a_commit() {
         let volume = place.node("one").adopt("ws").unwrap();
         assert_eq!(done(&volume, 4), Some(Some(made.ino)), "round {round}");
         volume.keep_requests_until(|| false);
-        serving(5 + round, || volume.engine().make(ROOT, format!("{round}").as_bytes(), file())).unwrap();
+        volume
+            .engine()
+            .serving(5 + round, || volume.engine().make(ROOT, format!("{round}").as_bytes(), file()))
+            .unwrap();
         volume.commit().unwrap();
     }
     let volume = place.node("one").adopt("ws").unwrap();
