@@ -17,6 +17,7 @@ pub mod probe;
 pub mod ptrace;
 pub mod remote;
 pub mod rest;
+pub mod sched;
 pub mod seccomp;
 pub mod seqpacket;
 pub mod share;

@@ -34,7 +34,7 @@ pub(crate) const CLIENTS_WAITING: i32 = 1024;
 /// How long a new guardian waits for one that is about to end.
 pub(crate) const LOCK_MAX: Duration = Duration::from_secs(5);
 
-/// Steps on trees at a time by HTTP.
+/// Steps on trees at a time by HTTP. Of these and the next three one volume has half at most, and less the more volumes are busy (`worker::turns`).
 pub(crate) const STEPS: usize = 64;
 /// Files that are being sent to clients.
 pub(crate) const READS: usize = 128;
@@ -73,6 +73,9 @@ pub(crate) const ADOPTION_PAUSE: Duration = Duration::from_millis(500);
 pub(crate) const CONFIRM_MAX: Duration = Duration::from_secs(1);
 /// How long the store is waited for when an open volume is described.
 pub(crate) const INSPECT_MAX: Duration = Duration::from_secs(1);
+/// After what time threads of the worker make room for others that are ready: the shortest that the kernel takes. Reading and sealing is much work on
+/// many threads. With the kernel's own 3 ms a program that waits for an answer waits for the work of other volumes each time before it goes on.
+pub(crate) const SLICE: Duration = Duration::from_micros(100);
 /// Pause before the second attempt to open the store; doubled each time.
 pub(crate) const STORE_PAUSE_FIRST: Duration = Duration::from_millis(50);
 /// How long requests have to finish when the worker ends.

@@ -13,6 +13,7 @@ mod meter;
 pub(crate) mod opened;
 mod remounts;
 pub(crate) mod table;
+mod turns;
 pub(crate) mod work;
 
 use std::{os::fd::OwnedFd, sync::Arc, thread};
@@ -33,7 +34,7 @@ use crate::{
     error::chain,
     held::Held,
     http,
-    limits::{END_MAX, RESTART_MAX, STORE_PAUSE_FIRST, TICK},
+    limits::{END_MAX, RESTART_MAX, SLICE, STORE_PAUSE_FIRST, TICK},
 };
 
 /// The body of a worker; `guardian` is the socket of the one that started it.
@@ -41,6 +42,10 @@ pub(crate) fn run(config: Config, store: &dyn OpenStore, guardian: OwnedFd) -> R
     // Not permitted only where there is no such limit.
     let _ = rustix::thread::set_name(c"volumed");
     raise_descriptor_limit();
+    if let Err(error) = sys::sched::set_slice(SLICE) {
+        // A kernel without it is slower for those who wait beside much work.
+        tracing::debug!(error = chain(&error), "threads keep the kernel's own slice");
+    }
     sys::heap::reuse_large_allocations();
     let held = Held::receive(&guardian).map_err(Error::system("hear what is mounted"))?;
     let is_needed = !held.mounts.is_empty();

@@ -54,7 +54,8 @@ impl Job {
         step: impl FnOnce(&Self) -> Result<T, Errno> + Send + 'static,
     ) -> Result<T> {
         let job = self.clone();
-        self.table.work.run(Work::Step, move || step(&job).map_err(job.failed(action))).await
+        let volume = &self.opened.source.volume;
+        self.table.work.run(Work::Step, volume, move || step(&job).map_err(job.failed(action))).await
     }
 
     /// One that changes something, which has to wait while too much is dirty; to its end, although the client may go away.
@@ -64,8 +65,8 @@ impl Job {
         change: impl FnOnce(&Self) -> Result<T, Errno> + Send + 'static,
     ) -> Result<T> {
         finish(async move {
-            let table = self.table.clone();
-            table.work.run(Work::Change, move || change(&self).map_err(self.failed(action))).await
+            let (table, volume) = (self.table.clone(), self.opened.source.volume.clone());
+            table.work.run(Work::Change, &volume, move || change(&self).map_err(self.failed(action))).await
         })
         .await
     }

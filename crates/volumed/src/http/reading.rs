@@ -33,8 +33,9 @@ pub(super) async fn send(job: Job, found: Attributes, headers: &HeaderMap) -> Re
     };
     let part = range.clone().unwrap_or(0..size);
     let length = [(header::CONTENT_LENGTH, (part.end - part.start).to_string())];
-    let table = job.table.clone();
-    let body = stream::answer(&table, "application/octet-stream", move |outlet| pass_on(&job, &found, part, outlet));
+    let (table, volume) = (job.table.clone(), job.opened.source.volume.clone());
+    let body =
+        stream::answer(&table, &volume, "application/octet-stream", move |outlet| pass_on(&job, &found, part, outlet));
     Ok(match range {
         None => (told, length, body).into_response(),
         Some(Range { start, end }) => {

@@ -39,9 +39,9 @@ pub(super) async fn diff(State(table): Shared, target: Target) -> Result<Respons
     // Here, so that a snapshot that is not there is no answer that breaks off.
     for origin in [from.clone(), to.clone()] {
         let volumes = volumes.clone();
-        table.work.run(Work::Whole, move || Ok(volumes.inspect(&origin)?)).await.map(drop)?;
+        table.work.run_whole(move || Ok(volumes.inspect(&origin)?)).await.map(drop)?;
     }
-    Ok(stream::answer(&table, "application/x-ndjson", move |outlet| {
+    Ok(stream::answer(&table, volume, "application/x-ndjson", move |outlet| {
         let mut tell = |changed: Changed| {
             let line = serde_json::to_vec(&change(changed)).map_err(std::io::Error::from);
             match line.and_then(|line| outlet.write_all(&line)).and_then(|()| outlet.write_all(b"\n")) {
@@ -71,7 +71,7 @@ async fn committed(table: &Arc<Table>, source: &Source) -> Result<volume::Origin
         && let Some(opened) = table.open_unless_elsewhere(source, Purpose::Read).await?
     {
         opened.meter.request();
-        table.work.run(Work::Whole, move || Ok(opened.volume().commit()?)).await?;
+        table.work.run_whole(move || Ok(opened.volume().commit()?)).await?;
     }
     Ok(origin(source))
 }
@@ -80,7 +80,7 @@ async fn committed(table: &Arc<Table>, source: &Source) -> Result<volume::Origin
 pub(super) async fn verify(State(table): Shared, target: Target) -> Result<Json<VolumeVerification>> {
     let origin = committed(&table, &target.source).await?;
     let volumes = table.volumes.clone();
-    let verified = table.work.run(Work::Whole, move || Ok(volumes.verify(&origin)?)).await?;
+    let verified = table.work.run_whole(move || Ok(volumes.verify(&origin)?)).await?;
     Ok(Json(verification(verified)))
 }
 
@@ -97,7 +97,10 @@ fn verification(Verified { inodes, bytes, findings, .. }: Verified) -> VolumeVer
 pub(super) async fn export(State(table): Shared, target: Target) -> Result<Response> {
     let opened = table.open_to_read(&target.source).await?;
     opened.meter.request();
-    Ok(stream::answer(&table, "application/x-tar", move |outlet| Ok(archive::export(opened.engine(), ROOT, outlet)?)))
+    let volume = opened.source.volume.clone();
+    Ok(stream::answer(&table, &volume, "application/x-tar", move |outlet| {
+        Ok(archive::export(opened.engine(), ROOT, outlet)?)
+    }))
 }
 
 /// Unpacks a tar archive into the directory `path=`, which is made if it is missing. What was unpacked stays if it breaks off.
@@ -107,7 +110,7 @@ pub(super) async fn import(State(table): Shared, target: Target, body: Body) -> 
     let job = Job { path, ..Job::begin(table, &target).await? };
     let (inlet, passing) = stream::inlet(body);
     let work = async move {
-        let table = job.table.clone();
+        let (table, volume) = (job.table.clone(), job.opened.source.volume.clone());
         let import = move || {
             let directory = directory(&job).map_err(job.failed("make"))?;
             let imported = archive::import(job.opened.engine(), directory, inlet);
@@ -116,7 +119,7 @@ pub(super) async fn import(State(table): Shared, target: Target, body: Body) -> 
             imported?;
             Ok(())
         };
-        table.work.run(Work::Write, import).await
+        table.work.run(Work::Write, &volume, import).await
     };
     let (imported, ()) = tokio::join!(finish(work), passing);
     imported.map(Json)

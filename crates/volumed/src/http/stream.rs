@@ -9,6 +9,7 @@ use axum::{
     body::Body,
     response::{IntoResponse, Response},
 };
+use base::id::VolumeName;
 use bytes::{Buf, Bytes};
 use http_body_util::{
     BodyExt,
@@ -30,15 +31,16 @@ pub(super) struct Outlet {
     gathered: Vec<u8>,
 }
 
-/// An answer that `work` writes. One that breaks off has failed.
+/// An answer that `work` in `volume` writes. One that breaks off has failed.
 pub(super) fn answer(
     table: &Arc<Table>,
+    volume: &VolumeName,
     content_type: &'static str,
     work: impl FnOnce(&mut Outlet) -> Result<()> + Send + 'static,
 ) -> Response {
     let (sender, body) = Channel::new(PIECES_WAITING);
     let mut outlet = Outlet { sender, runtime: Handle::current(), gathered: Vec::new() };
-    let table = table.clone();
+    let (table, volume) = (table.clone(), volume.clone());
     let work = move || {
         let done = work(&mut outlet);
         let flushed = outlet.flush();
@@ -48,7 +50,7 @@ pub(super) fn answer(
         done.and(Ok(flushed.is_err()))
     };
     tokio::spawn(async move {
-        match table.work.run(Work::Read, work).await {
+        match table.work.run(Work::Read, &volume, work).await {
             Ok(false) => {}
             Ok(true) => tracing::debug!("a client went away before its answer was whole"),
             Err(error) => tracing::warn!(error = chain(&error), "an answer broke off"),

@@ -35,7 +35,6 @@ use crate::{
     worker::{
         opened::Opened,
         table::{Purpose, Table},
-        work::Kind as Work,
     },
 };
 
@@ -220,7 +219,7 @@ async fn take(
                 let _ = fixed.send(());
             };
             let take = move || snapshot_info(opened.volume().snapshot_telling(snapshot.as_str(), &note, fixed)?);
-            table.work.run(Work::Whole, take).await
+            table.work.run_whole(take).await
         }
         None => {
             let take =
@@ -285,7 +284,7 @@ pub(super) async fn fork(
                 if let Some(opened) = table.open_unless_elsewhere(&Source::current(name.clone()), Purpose::Name).await?
                 {
                     opened.meter.request();
-                    table.work.run(Work::Whole, move || Ok(opened.volume().commit()?)).await?;
+                    table.work.run_whole(move || Ok(opened.volume().commit()?)).await?;
                 }
                 Origin::Volume(name.to_string())
             }
@@ -308,7 +307,7 @@ async fn whole<T: Send + 'static>(
     work: impl FnOnce(&Table) -> Result<T> + Send + 'static,
 ) -> Result<T> {
     let ours = table.clone();
-    table.work.run(Work::Whole, move || work(&ours)).await
+    table.work.run_whole(move || work(&ours)).await
 }
 
 /// Does something with a volume that is open then, to its end.
@@ -320,7 +319,7 @@ async fn on_open<T: Send + 'static>(
     finish(async move {
         let opened = table.open(&Source::current(volume)).await?;
         opened.meter.request();
-        table.work.run(Work::Whole, move || work(&opened)).await
+        table.work.run_whole(move || work(&opened)).await
     })
     .await
 }

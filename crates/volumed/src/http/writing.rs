@@ -25,8 +25,8 @@ const FILE_MODE: u16 = 0o644;
 pub(super) async fn receive(job: Job, mode: Option<u16>, sync: bool, body: Body) -> Result<FileInfo> {
     let (inlet, passing) = inlet(body);
     let work = async move {
-        let table = job.table.clone();
-        table.work.run(Work::Write, move || write(&job, mode, sync, inlet)).await
+        let (table, volume) = (job.table.clone(), job.opened.source.volume.clone());
+        table.work.run(Work::Write, &volume, move || write(&job, mode, sync, inlet)).await
     };
     let (received, ()) = tokio::join!(finish(work), passing);
     received

@@ -10,7 +10,7 @@ use rustix::net::{SocketFlags, accept_with};
 use tokio::{io::unix::AsyncFd, sync::watch};
 use volume::VolumeError;
 
-use super::{table::Table, work::Kind};
+use super::table::Table;
 use crate::{
     error::chain,
     failure::{Failure, Result},
@@ -101,7 +101,7 @@ async fn attach(table: &Arc<Table>, Attach { volume, snapshot, holder, access }:
         return Err(VolumeError::ReadOnly { name: opened.source.volume.to_string() }.into());
     }
     let link = table.link.clone();
-    table.work.run(Kind::Whole, move || opened.attach(&link, &holder, access)).await
+    table.work.run_whole(move || opened.attach(&link, &holder, access)).await
 }
 
 /// Has the runtime watch it; it must be non-blocking.

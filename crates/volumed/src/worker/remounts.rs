@@ -13,7 +13,7 @@ use std::{
 use fuse::FuseError;
 use tokio::io::{Interest, unix::AsyncFd};
 
-use super::{table::Table, work::Kind};
+use super::table::Table;
 use crate::{error::chain, message::Source};
 
 const MOUNTS: &str = "/proc/self/mountinfo";
@@ -39,7 +39,7 @@ pub(super) async fn watch(table: Arc<Table>) {
             Ok(())
         };
         // Fails only when the process ends.
-        let _ = table.work.run(Kind::Whole, look).await;
+        let _ = table.work.run_whole(look).await;
         match changes.ready(Interest::PRIORITY).await {
             Ok(mut ready) => ready.clear_ready(),
             Err(_) => return,

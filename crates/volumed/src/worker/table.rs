@@ -22,13 +22,7 @@ use tokio::{
 };
 use volume::{Origin, Volume, VolumeError, Volumes};
 
-use super::{
-    link::Link,
-    making::Makings,
-    meter::Meters,
-    opened::Opened,
-    work::{Kind, Work},
-};
+use super::{link::Link, making::Makings, meter::Meters, opened::Opened, work::Work};
 use crate::{
     Options,
     error::chain,
@@ -156,7 +150,7 @@ impl Table {
                 let _alone = alone;
                 opened.follow()
             };
-            self.work.run(Kind::Follow, follow).await
+            self.work.run_follow(follow).await
         };
         timeout(CONFIRM_MAX, follow).await.unwrap_or(Ok(()))
     }
@@ -182,7 +176,7 @@ impl Table {
                     opened.discard(&link);
                     Ok(())
                 };
-                self.work.run(Kind::Whole, discard).await
+                self.work.run_whole(discard).await
             }
             // Somebody reads it, and will not for long.
             Err(used) => {
@@ -232,7 +226,7 @@ impl Table {
                 }
                 Ok(volumes.remove(&origin)?)
             };
-            table.work.run(Kind::Whole, remove).await?;
+            table.work.run_whole(remove).await?;
             if let Some(volume) = forgotten {
                 table.meters.forget(&volume);
             }
@@ -282,7 +276,7 @@ impl Table {
             }
             Ok(Arc::new(opened))
         };
-        self.work.run(Kind::Whole, open).await
+        self.work.run_whole(open).await
     }
 
     /// The volumes that are written here.
@@ -302,7 +296,7 @@ impl Table {
                 drop(opened);
                 tokio::spawn(async move { table.close_held(&mut held).await });
             } else if opened.wants_renewal() {
-                tokio::spawn(async move { table.work.run(Kind::Whole, move || opened.renew()).await });
+                tokio::spawn(async move { table.work.run_whole(move || opened.renew()).await });
             } else if opened.wants_to_follow() {
                 // It has said what went wrong.
                 tokio::spawn(async move { drop(table.follow(&opened).await) });
@@ -323,7 +317,7 @@ impl Table {
                     // If this fails it has said so, and the log has what is not in the store.
                     let _ = self
                         .work
-                        .run(Kind::Whole, move || {
+                        .run_whole(move || {
                             opened.save();
                             Ok(())
                         })
@@ -342,7 +336,7 @@ impl Table {
             Err(used) => **held = Some(used),
             Ok(opened) => {
                 let link = self.link.clone();
-                if let Ok(Some(opened)) = self.work.run(Kind::Whole, move || Ok(opened.close(&link))).await {
+                if let Ok(Some(opened)) = self.work.run_whole(move || Ok(opened.close(&link))).await {
                     opened.touch();
                     **held = Some(Arc::new(opened));
                 }

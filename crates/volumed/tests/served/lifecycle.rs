@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::{ErrorKind, Write},
+    io::{ErrorKind, Read, Write},
     os::unix::net::UnixStream,
     thread,
     time::Duration,
@@ -175,6 +175,48 @@ pub(crate) fn what_is_held_is_not_taken_away() -> Result<()> {
     mount.leave()?;
     node.send(Method::DELETE, "/volumes/ws", "")?.parsed::<()>()?;
     ensure!(node.get::<Vec<Volume>>("/volumes")?.is_empty());
+    node.finish()
+}
+
+/// More of them than there are turns, and none goes on: not those that read a file, and not those that send one.
+pub(crate) fn slow_clients_of_one_volume_hold_up_no_other() -> Result<()> {
+    const CLIENTS: usize = 160;
+    let node = Node::new(FAST)?;
+    for volume in ["busy", "quiet"] {
+        node.create(volume)?;
+        node.send(Method::PUT, &format!("/volumes/{volume}/files/long"), vec![7; 4 << 20])?.parsed::<FileInfo>()?;
+    }
+    let client = |head: String| -> Result<UnixStream> {
+        let mut stream = UnixStream::connect(node.folder.join("http.sock"))?;
+        stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+        write!(stream, "{head} HTTP/1.1\r\nhost: node\r\nconnection: close\r\n")?;
+        Ok(stream)
+    };
+    let get = |volume: &str| -> Result<UnixStream> {
+        let mut stream = client(format!("GET /v1/volumes/{volume}/files/long"))?;
+        stream.write_all(b"\r\n")?;
+        Ok(stream)
+    };
+    let put = |volume: &str, name: &str, body: &[u8]| -> Result<UnixStream> {
+        let mut stream = client(format!("PUT /v1/volumes/{volume}/files/{name}"))?;
+        stream.write_all(b"content-length: 4\r\n\r\n")?;
+        stream.write_all(body)?;
+        Ok(stream)
+    };
+    let sending = (0..CLIENTS).map(|number| put("busy", &number.to_string(), b"12")).collect::<Result<Vec<_>>>()?;
+    let reading = (0..CLIENTS).map(|_| get("busy")).collect::<Result<Vec<_>>>()?;
+    // More than the head of an answer.
+    let has_begun = |stream: &&UnixStream| rustix::io::ioctl_fionread(stream).is_ok_and(|bytes| bytes > 4096);
+    wait_until("half of the turns are taken", || Ok(reading.iter().filter(has_begun).count() >= 64))?;
+    let mut answer = Vec::new();
+    get("quiet")?.read_to_end(&mut answer).context("what another volume has cannot be read")?;
+    ensure!(answer.len() > 4 << 20, "{}", String::from_utf8_lossy(&answer));
+    answer.clear();
+    put("quiet", "short", b"1234")?.read_to_end(&mut answer).context("nothing can be written to another volume")?;
+    ensure!(answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
+    drop((sending, reading));
+    // Those that waited go on, one after the other, and find that their clients are gone.
+    ensure!(node.send(Method::GET, "/volumes/busy/files/long", "")?.body.len() == 4 << 20);
     node.finish()
 }
 

@@ -33,6 +33,7 @@ const CASES: &[Case] = &[
     ("what_nobody_uses_is_closed_and_the_processes_end", lifecycle::what_nobody_uses_is_closed_and_the_processes_end),
     ("whoever_is_asked_to_end_commits_first", lifecycle::whoever_is_asked_to_end_commits_first),
     ("what_is_held_is_not_taken_away", lifecycle::what_is_held_is_not_taken_away),
+    ("slow_clients_of_one_volume_hold_up_no_other", lifecycle::slow_clients_of_one_volume_hold_up_no_other),
     ("what_was_removed_for_good_is_not_made_later", lifecycle::what_was_removed_for_good_is_not_made_later),
     ("a_store_that_is_away_is_told_and_nothing_is_lost", lifecycle::a_store_that_is_away_is_told_and_nothing_is_lost),
     ("a_volume_that_was_taken_over_says_so", lifecycle::a_volume_that_was_taken_over_says_so),
