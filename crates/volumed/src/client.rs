@@ -127,10 +127,21 @@ impl Client {
 
     /// Everybody who holds a volume, each once. For a new server, to let go of those that are gone.
     pub async fn holders(&self) -> Result<Vec<String>, Error> {
-        match self.unless_absent(message::Request::Holders).await? {
-            Some(Reply::Holders(holders)) => Ok(holders),
-            Some(_) => Err(Error::NoAnswer),
-            None => Ok(Vec::new()),
+        let (mut all, mut request) = (Vec::new(), message::Request::Holders);
+        loop {
+            match self.unless_absent(request).await? {
+                Some(Reply::Holders(holders)) => {
+                    all.extend(holders);
+                    return Ok(all);
+                }
+                Some(Reply::SomeHolders(holders)) => {
+                    let after = holders.last().cloned().ok_or(Error::NoAnswer)?;
+                    all.extend(holders);
+                    request = message::Request::HoldersAfter { after };
+                }
+                Some(_) => return Err(Error::NoAnswer),
+                None => return Ok(all),
+            }
         }
     }
 

@@ -4,7 +4,7 @@ use base::id::VolumeName;
 use rustix::io::Errno;
 use volume::{VolumeError, archive::ArchiveError};
 
-use crate::message::Source;
+use crate::{limits::HOLDERS_NAMED, message::Source};
 
 /// See the module.
 #[derive(Debug, thiserror::Error)]
@@ -17,7 +17,7 @@ pub(crate) enum Failure {
     File { action: &'static str, volume: VolumeName, path: String, source: Errno },
     #[error(transparent)]
     Archive(#[from] ArchiveError),
-    #[error("volume {what} is held by {}", .holders.join(", "))]
+    #[error("volume {what} is held by {}", named(.holders).join(", "))]
     Held { what: Source, holders: Vec<String> },
     #[error("{what} is not wanted any more: its removal came first")]
     Unwanted { what: Source },
@@ -29,7 +29,7 @@ pub(crate) enum Failure {
     Range { size: u64 },
     #[error("volume {volume} cannot be mounted")]
     Mount { volume: VolumeName, source: crate::BoxError },
-    #[error("volumes are in use: {}", .holders.join(", "))]
+    #[error("volumes are in use: {}", named(.holders).join(", "))]
     InUse { holders: Vec<String> },
     #[error("the request was interrupted")]
     Interrupted,
@@ -62,4 +62,11 @@ impl Failure {
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
         Self::Invalid { message: message.into() }
     }
+}
+
+/// The first of them, and how many there are beside these.
+pub(crate) fn named(holders: &[String]) -> Vec<String> {
+    let (first, rest) = holders.split_at(HOLDERS_NAMED.min(holders.len()));
+    let more = (!rest.is_empty()).then(|| format!("and {} more", rest.len()));
+    first.iter().cloned().chain(more).collect()
 }

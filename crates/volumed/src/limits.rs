@@ -10,6 +10,9 @@ pub const HOLDER_BYTES_MAX: usize = 4096;
 /// Names of all holders of one superblock together: as JSON they fit into one message in any case. Some 3,000 sandboxes.
 pub const HOLDERS_BYTES_MAX: usize = 48 << 10;
 
+/// Holders that an error names: twice, in its text and its details, and the longest names still fit into one message. Of others it says how many.
+pub(crate) const HOLDERS_NAMED: usize = 6;
+
 /// How long the processes may take to come up.
 pub(crate) const START_MAX: Duration = Duration::from_secs(10);
 /// Between two looks whether they have.
@@ -71,6 +74,10 @@ pub(crate) const SLOT_WAIT_MAX: Duration = Duration::from_secs(60);
 pub(crate) const ADOPTION_PAUSE: Duration = Duration::from_millis(500);
 /// How long it is waited for whether another node writes an open volume.
 pub(crate) const CONFIRM_MAX: Duration = Duration::from_secs(1);
+/// How often the heads are asked whether another node writes an open volume in which nothing changes: each time that so many commits could have been,
+pub(crate) const CONFIRM_COMMITS: u32 = 5;
+/// and at least so often.
+pub(crate) const CONFIRM_PAUSE_MAX: Duration = Duration::from_secs(10);
 /// How long the store is waited for when an open volume is described.
 pub(crate) const INSPECT_MAX: Duration = Duration::from_secs(1);
 /// After what time threads of the worker make room for others that are ready: the shortest that the kernel takes. Reading and sealing is much work on

@@ -92,8 +92,10 @@ pub(crate) enum Request {
     Attach(Attach),
     /// -> `Done`; also if there is no such holder
     Detach { holder: String },
-    /// -> `Holders`
+    /// -> `Holders`, or `SomeHolders`
     Holders,
+    /// The same, of those that come behind this one in order. A worker that knows `SomeHolders` knows it.
+    HoldersAfter { after: String },
     /// -> `Done` when everything is committed and closed, and both processes end; `Refused` while anybody holds a volume
     Shutdown,
 }
@@ -102,8 +104,14 @@ pub(crate) enum Request {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Reply {
     Done,
+    /// In order; there are no more.
     Holders(Vec<String>),
-    Refused { status: u16, error: ErrorDetail },
+    /// In order, as many as fit into a message: there are more behind the last.
+    SomeHolders(Vec<String>),
+    Refused {
+        status: u16,
+        error: ErrorDetail,
+    },
 }
 
 /// From a guardian to its worker, and from a worker to its new guardian: first `Shared`, then each mount, then `Ready`. After that only the

@@ -10,7 +10,10 @@ use rustix::io::Errno;
 use store::chunks::ChunkError;
 use volume::{VolumeError, archive::ArchiveError};
 
-use crate::{error::chain, failure::Failure};
+use crate::{
+    error::chain,
+    failure::{Failure, named},
+};
 
 type Place = (StatusCode, ErrorCode);
 
@@ -122,7 +125,7 @@ pub(crate) fn status(failure: &Failure) -> StatusCode {
 /// The failure on the wire, its chain of causes in one line.
 pub(crate) fn detail(failure: &Failure) -> ErrorDetail {
     let details = match failure {
-        Failure::Held { holders, .. } | Failure::InUse { holders } => holders.clone(),
+        Failure::Held { holders, .. } | Failure::InUse { holders } => named(holders),
         _ => Vec::new(),
     };
     ErrorDetail { code: place(failure).1, message: chain(failure), hint: hint(failure), details }

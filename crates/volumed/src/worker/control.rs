@@ -15,7 +15,7 @@ use crate::{
     error::chain,
     failure::{Failure, Result},
     http::{detail, status},
-    limits::HOLDER_BYTES_MAX,
+    limits::{HOLDER_BYTES_MAX, HOLDERS_BYTES_MAX},
     message::{self, Access, Attach, Reply, Request, Source},
 };
 
@@ -73,7 +73,8 @@ async fn answer(table: &Arc<Table>, stop: &Stop, request: Request) -> Result<(Re
             table.link.remove_holder(&holder);
             Ok((Reply::Done, None))
         }
-        Request::Holders => Ok((Reply::Holders(table.link.all_holders()), None)),
+        Request::Holders => Ok((holders(table.link.all_holders(), ""), None)),
+        Request::HoldersAfter { after } => Ok((holders(table.link.all_holders(), &after), None)),
         Request::Shutdown => {
             let holders = table.link.all_holders();
             if !holders.is_empty() {
@@ -84,6 +85,18 @@ async fn answer(table: &Arc<Table>, stop: &Stop, request: Request) -> Result<(Re
             Ok((Reply::Done, None))
         }
     }
+}
+
+/// As many of `all` behind `after` as fit into a message, `all` in order.
+fn holders(all: Vec<String>, after: &str) -> Reply {
+    let mut rest = all.into_iter().filter(|holder| holder.as_str() > after).peekable();
+    let (mut some, mut bytes) = (Vec::new(), 0);
+    // With quotes and a comma. The longest name alone is below the bound.
+    while let Some(holder) = rest.next_if(|holder| bytes + holder.len() + 3 <= HOLDERS_BYTES_MAX) {
+        bytes += holder.len() + 3;
+        some.push(holder);
+    }
+    if rest.peek().is_none() { Reply::Holders(some) } else { Reply::SomeHolders(some) }
 }
 
 async fn attach(table: &Arc<Table>, Attach { volume, snapshot, holder, access }: Attach) -> Result<OwnedFd> {

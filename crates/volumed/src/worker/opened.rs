@@ -3,7 +3,7 @@
 use std::{
     os::fd::{AsFd, OwnedFd},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use api::volume::OpenVolume;
@@ -16,7 +16,7 @@ use crate::{
     Access, BoxError, Options,
     error::chain,
     failure::{Failure, Result},
-    limits::{FOLLOW_PAUSE, RENEWAL},
+    limits::{CONFIRM_COMMITS, CONFIRM_PAUSE_MAX, FOLLOW_PAUSE, RENEWAL},
     message::Source,
 };
 
@@ -31,6 +31,8 @@ pub(crate) struct Opened {
     last_use: Mutex<Instant>,
     renewed: Mutex<Instant>,
     followed: Mutex<Instant>,
+    confirmed: Mutex<Instant>,
+    confirm_pause: Duration,
     /// What was forgotten at the last step: an answer that was on its way to the kernel meanwhile may have brought it back.
     forgotten: Mutex<Option<Forget>>,
     /// Held by who follows.
@@ -42,9 +44,23 @@ impl Opened {
         let volume = Arc::new(volume);
         let start = || Committer::start(volume.clone(), options.commit_pause).map_err(|_| Failure::Interrupted);
         let committer = source.is_current().then(start).transpose()?;
-        let [last_use, renewed, followed] = [(); 3].map(|()| Mutex::new(Instant::now()));
+        let [last_use, renewed, followed, confirmed] = [(); 4].map(|()| Mutex::new(Instant::now()));
+        let confirm_pause = (CONFIRM_COMMITS * options.commit_pause).min(CONFIRM_PAUSE_MAX);
         let (served, forgotten, following) = Default::default();
-        Ok(Self { source, meter, volume, committer, served, last_use, renewed, followed, forgotten, following })
+        Ok(Self {
+            source,
+            meter,
+            volume,
+            committer,
+            served,
+            last_use,
+            renewed,
+            followed,
+            confirmed,
+            confirm_pause,
+            forgotten,
+            following,
+        })
     }
 
     pub(crate) fn volume(&self) -> &Volume {
@@ -150,6 +166,17 @@ impl Opened {
     /// Whether there may be something new to see of what another node writes.
     pub(crate) fn wants_to_follow(&self) -> bool {
         self.source.is_followed() && self.following.try_lock().is_ok() && lock(&self.followed).elapsed() > FOLLOW_PAUSE
+    }
+
+    /// Whether it is time to look whether another node has taken the volume over. Commits find out by themselves, but a volume in which nothing
+    /// changes has none. True once for each time.
+    pub(crate) fn wants_confirmation(&self) -> bool {
+        let mut confirmed = lock(&self.confirmed);
+        let wants = self.source.is_current() && !self.is_lost() && confirmed.elapsed() > self.confirm_pause;
+        if wants {
+            *confirmed = Instant::now();
+        }
+        wants
     }
 
     /// Goes on with what another node has committed. If that cannot be had, it stays as it is, and says so where it is described. For one at a time.

@@ -300,6 +300,9 @@ impl Table {
             } else if opened.wants_to_follow() {
                 // It has said what went wrong.
                 tokio::spawn(async move { drop(table.follow(&opened).await) });
+            } else if opened.wants_confirmation() {
+                // If another node writes it, changes are refused from here on.
+                tokio::spawn(async move { table.is_past(&opened).await });
             }
         }
         // Nobody has, or waits for, a slot that only the map has.

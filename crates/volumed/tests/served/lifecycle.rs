@@ -178,6 +178,31 @@ pub(crate) fn what_is_held_is_not_taken_away() -> Result<()> {
     node.finish()
 }
 
+/// Names of holders have up to 4 KiB, and 128 KiB fit into one message of the control socket.
+pub(crate) fn any_number_of_holders_is_told() -> Result<()> {
+    let node = Node::new(FAST)?;
+    let mut wanted = Vec::new();
+    for volume in ["a", "b", "c", "d"] {
+        node.create(volume)?;
+        for number in 0..11 {
+            // Written in JSON the quotes are twice as long.
+            let holder = format!("host:/{volume}/{number:02}/{}", "\"".repeat(4080));
+            drop(node.attach(volume, &holder, Access::ReadOnly)?);
+            wanted.push(holder);
+        }
+    }
+    let holders = node.runtime.block_on(node.client.holders())?;
+    ensure!(holders == wanted, "{} of {} holders", holders.len(), wanted.len());
+    let refused = node.runtime.block_on(node.client.shutdown());
+    let Err(Error::Refused { status: 409, error }) = &refused else { anyhow::bail!("{refused:?}") };
+    ensure!(error.message.ends_with(", and 38 more") && error.details.len() == 7, "{}", error.message);
+    for holder in &wanted {
+        node.runtime.block_on(node.client.detach(holder))?;
+    }
+    ensure!(node.runtime.block_on(node.client.holders())?.is_empty());
+    node.finish()
+}
+
 /// More of them than there are turns, and none goes on: not those that read a file, and not those that send one.
 pub(crate) fn slow_clients_of_one_volume_hold_up_no_other() -> Result<()> {
     const CLIENTS: usize = 160;
@@ -303,6 +328,28 @@ pub(crate) fn a_store_that_is_away_is_told_and_nothing_is_lost() -> Result<()> {
     ensure!(fs::read(mount.path.join("meanwhile"))? == vec![7; 1 << 20]);
     mount.leave()?;
     node.finish()
+}
+
+pub(crate) fn a_takeover_is_noticed_where_nobody_writes() -> Result<()> {
+    let one = Node::new(FAST)?;
+    one.create("ws")?;
+    let mount = one.mount("ws")?;
+    fs::write(mount.path.join("a"), b"one")?;
+    wait_until("it is committed", || {
+        Ok(one.get::<Volume>("/volumes/ws")?.open.is_some_and(|open| open.dirty_bytes == 0))
+    })?;
+    let two = one.neighbour("two")?;
+    two.send(Method::PUT, "/volumes/ws/files/b", "two")?.parsed::<FileInfo>()?;
+    // Nothing is changed here, and nothing is asked for that would need the newest state.
+    wait_until("the first node knows", || {
+        let open = one.get::<Volume>("/volumes/ws")?.open.context("it is open")?;
+        Ok(open.read_only.is_some_and(|why| why.contains("another node")))
+    })?;
+    let denied = fs::write(mount.path.join("c"), b"").map_err(|error| error.kind());
+    ensure!(denied == Err(ErrorKind::ReadOnlyFilesystem), "{denied:?}");
+    mount.leave()?;
+    two.finish()?;
+    one.finish()
 }
 
 pub(crate) fn a_volume_that_was_taken_over_says_so() -> Result<()> {
