@@ -263,11 +263,17 @@ impl Engine {
             false => self.loader.runtime().block_on(self.loader.data(&chunks)).map_err(|error| io_error(&error))?,
         };
         self.counters.read(plan.length);
-        let mut bytes = vec![0; plan.length];
+        // In their order, so that only holes are cleared.
+        let mut bytes = Vec::with_capacity(plan.length);
         for (place, piece) in &plan.pieces {
             let part = piece.bytes(&data).ok_or(Errno::IO)?;
-            bytes.get_mut(*place..*place + part.len()).ok_or(Errno::IO)?.copy_from_slice(part);
+            if *place < bytes.len() || *place + part.len() > plan.length {
+                return Err(Errno::IO);
+            }
+            bytes.resize(*place, 0);
+            bytes.extend_from_slice(part);
         }
+        bytes.resize(plan.length, 0);
         Ok(bytes)
     }
 
