@@ -110,7 +110,7 @@ pub(super) fn progress(what: &str) {
 }
 
 /// The value below which `percent` of the sorted times lie (nearest rank).
-fn at(sorted: &[Duration], percent: usize) -> Duration {
+pub(super) fn at(sorted: &[Duration], percent: usize) -> Duration {
     let rank = (sorted.len() * percent).div_ceil(100).max(1) - 1;
     sorted.get(rank).copied().unwrap_or_default()
 }

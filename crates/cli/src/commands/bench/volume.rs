@@ -4,6 +4,7 @@
 //! not measured: the time runs from the request to mount the volume. Each node is killed with all its processes; none gives the volume back.
 
 mod host;
+mod neighbours;
 
 use std::{
     collections::HashSet,
@@ -18,12 +19,15 @@ use base::id::VolumeName;
 use store::object::Objects;
 use tokio::task::{JoinSet, spawn_blocking};
 
-use self::host::{Directory, FILE_BYTES, long_read, long_write, read_file, sync, write_files, wrong_files};
+use self::{
+    host::{Directory, FILE_BYTES, long_read, long_write, read_file, sync, write_files, wrong_files},
+    neighbours::{Load, Steps},
+};
 use super::{
     VolumeArgs,
     node::PrivateNode,
     place::{Place, Way},
-    report::{Report, duration, median, progress, times},
+    report::{Report, at, duration, median, progress, times},
 };
 use crate::output;
 
@@ -66,7 +70,40 @@ impl Run<'_> {
         for files in FILES.into_iter().chain((!self.args.quick).then_some(FILES_LONG)) {
             self.attach(files, &mut smallest, report).await?;
         }
+        self.neighbours(report).await?;
         self.long_file(report).await
+    }
+
+    /// Small steps in one volume, alone and beside another one.
+    async fn neighbours(&self, report: &mut Report) -> Result<()> {
+        let Self { label, directory, .. } = self;
+        let (node, beside) = (PrivateNode::fresh(self.way).await?, Directory::new("busy")?);
+        for (name, place) in [("quiet", directory.path()), ("busy", beside.path())] {
+            let name: VolumeName = name.parse()?;
+            node.create_volume(&name, VolumeDurability::Local).await?;
+            node.mount(&name, place).await?;
+        }
+        for load in Load::ALL {
+            progress(&format!("a quiet volume beside one with much to do ({load:?}), {label}"));
+            let (quiet, busy) = (directory.path().to_owned(), beside.path().to_owned());
+            let Steps { mut alone, beside } =
+                spawn_blocking(move || neighbours::measure(&quiet, &busy, load)).await??;
+            let mut sorted = beside.clone();
+            alone.sort_unstable();
+            sorted.sort_unstable();
+            let of_alone = |percent| times(at(&sorted, percent), at(&alone, percent));
+            let beside_text = format!("{:.2}x of alone; p99 {:.2}x", of_alone(50), of_alone(99));
+            let what = match load {
+                Load::Write => "write long files",
+                Load::Read => "read long files",
+                Load::Names => "make, rename and remove files",
+            };
+            let case =
+                format!("small file written and renamed beside 8 threads that {what} in another volume, {label}");
+            report.add(case, beside, beside_text);
+        }
+        beside.unmount()?;
+        self.destroy(node).await
     }
 
     /// After it nothing of the node is there.

@@ -15,7 +15,7 @@ pub(super) const FILE_BYTES: usize = 4096;
 const FILES_IN_A_DIRECTORY: u64 = 1000;
 const THREADS: u64 = 8;
 /// Bytes written and read at a time.
-const BLOCK_BYTES: usize = 1 << 20;
+pub(super) const BLOCK_BYTES: usize = 1 << 20;
 const LONG_FILE: &str = "long";
 
 /// An empty directory of the host. Whatever is mounted there and all that is in it is removed when it is dropped.
@@ -54,7 +54,7 @@ impl Drop for Directory {
 }
 
 /// Bytes that follow from `number` and cannot be compressed (splitmix64).
-fn content(number: u64, bytes: usize) -> Vec<u8> {
+pub(super) fn content(number: u64, bytes: usize) -> Vec<u8> {
     let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut word = || {
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
