@@ -3,7 +3,14 @@
 //! Nothing is opened: `OPEN`, `OPENDIR` and `FLUSH` are said to be unknown once, and the kernel never sends them again, nor `RELEASE`.
 //! What is open rests on the kernel's count of lookups ([`Shared::told`]). Locks are the kernel's own.
 
-use std::{ffi::OsStr, io, os::unix::ffi::OsStrExt, path::Path, sync::Arc, time::SystemTime};
+use std::{
+    ffi::OsStr,
+    io,
+    os::unix::ffi::OsStrExt,
+    path::Path,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
@@ -11,11 +18,11 @@ use fuser::{
     ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use rustix::io::Errno;
-use volume::Kind;
+use volume::{Attributes, Kind};
 
 use self::operations::{Place, SetAttributes, new_inode};
 use crate::{
-    convert::{VALID, attributes, errno, file_type, ino, kind, nothing},
+    convert::{NAMES_VALID, VALID, attributes, errno, file_type, ino, kind, nothing},
     crew::Crew,
     session::Options,
     warm_up::{self, WarmUp},
@@ -54,6 +61,21 @@ impl Adapter {
         Self { crew, warm_up, options }
     }
 
+    /// How long the kernel may believe a name.
+    fn names_valid(&self) -> Duration {
+        if self.crew.has_epochs() { VALID } else { NAMES_VALID }
+    }
+
+    fn entry(&self, reply: ReplyEntry, result: Result<Attributes, Errno>) {
+        match result {
+            Ok(found) => {
+                let attributes = attributes(found.ino, &found.inode);
+                reply.entry_with_ttls(&VALID, &self.names_valid(), &attributes, GENERATION);
+            }
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
     /// Changes and the answer belong together: what is answered need not be known if the kernel asks again.
     fn serving(&self, request: &Request, work: impl FnOnce()) {
         self.crew.engine().serving(request.unique().0 & !shared::ASKED_AGAIN, work);
@@ -64,26 +86,32 @@ fn place<'a>(directory: INodeNo, name: &'a OsStr) -> Place<'a> {
     Place { directory: ino(directory), name: name.as_bytes() }
 }
 
+/// What is asked of the kernel at the beginning; it must have all of it.
+pub(crate) fn wanted(options: Options) -> InitFlags {
+    // Without FUSE_ASYNC_DIO: such a write ends without the kernel dropping what a reader cached meanwhile, which stays stale.
+    let mut wanted = InitFlags::FUSE_ASYNC_READ
+        | InitFlags::FUSE_BIG_WRITES
+        | InitFlags::FUSE_CACHE_SYMLINKS
+        | InitFlags::FUSE_DO_READDIRPLUS
+        | InitFlags::FUSE_EXPORT_SUPPORT
+        | InitFlags::FUSE_READDIRPLUS_AUTO
+        | InitFlags::FUSE_HANDLE_KILLPRIV_V2
+        | InitFlags::FUSE_HAS_RESEND
+        | InitFlags::FUSE_MAX_PAGES
+        | InitFlags::FUSE_PARALLEL_DIROPS;
+    wanted |= match options.changes_by_itself {
+        true => InitFlags::FUSE_AUTO_INVAL_DATA,
+        false => InitFlags::FUSE_EXPLICIT_INVAL_DATA,
+    };
+    if options.writeback {
+        wanted |= InitFlags::FUSE_WRITEBACK_CACHE;
+    }
+    wanted
+}
+
 impl Filesystem for Adapter {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // Without FUSE_ASYNC_DIO: such a write ends without the kernel dropping what a reader cached meanwhile, which stays stale.
-        let mut wanted = InitFlags::FUSE_ASYNC_READ
-            | InitFlags::FUSE_BIG_WRITES
-            | InitFlags::FUSE_CACHE_SYMLINKS
-            | InitFlags::FUSE_DO_READDIRPLUS
-            | InitFlags::FUSE_EXPORT_SUPPORT
-            | InitFlags::FUSE_READDIRPLUS_AUTO
-            | InitFlags::FUSE_HANDLE_KILLPRIV_V2
-            | InitFlags::FUSE_HAS_RESEND
-            | InitFlags::FUSE_MAX_PAGES
-            | InitFlags::FUSE_PARALLEL_DIROPS;
-        wanted |= match self.options.changes_by_itself {
-            true => InitFlags::FUSE_AUTO_INVAL_DATA,
-            false => InitFlags::FUSE_EXPLICIT_INVAL_DATA,
-        };
-        if self.options.writeback {
-            wanted |= InitFlags::FUSE_WRITEBACK_CACHE;
-        }
+        let wanted = wanted(self.options);
         let missing = |flags: InitFlags| io::Error::other(format!("this kernel's FUSE lacks {flags:?}"));
         config.add_capabilities(wanted).map_err(missing)?;
         let odd = |_| io::Error::other("this kernel's FUSE refuses a bound");
@@ -94,8 +122,8 @@ impl Filesystem for Adapter {
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         match self.crew.work().find(place(parent, name)) {
-            Err(Errno::NOENT) => reply.entry(&VALID, &nothing(), GENERATION),
-            found => replies::entry(reply, found),
+            Err(Errno::NOENT) => reply.entry(&self.names_valid(), &nothing(), GENERATION),
+            found => self.entry(reply, found),
         }
     }
 
@@ -151,14 +179,14 @@ impl Filesystem for Adapter {
                 let new = new_inode(request, kind, mode, b"");
                 self.crew.work().make(request, place(parent, name), volume::New { device: rdev, ..new })
             });
-            replies::entry(reply, made);
+            self.entry(reply, made);
         });
     }
 
     fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
         self.serving(request, || {
             let new = new_inode(request, Kind::Directory, mode, b"");
-            replies::entry(reply, self.crew.work().make(request, place(parent, name), new));
+            self.entry(reply, self.crew.work().make(request, place(parent, name), new));
         });
     }
 
@@ -177,7 +205,7 @@ impl Filesystem for Adapter {
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         self.serving(request, || {
             let new = new_inode(request, Kind::Symlink, 0o777, target.as_os_str().as_bytes());
-            replies::entry(reply, self.crew.work().make(request, place(parent, name), new));
+            self.entry(reply, self.crew.work().make(request, place(parent, name), new));
         });
     }
 
@@ -201,7 +229,7 @@ impl Filesystem for Adapter {
 
     fn link(&self, request: &Request, node: INodeNo, new_parent: INodeNo, new_name: &OsStr, reply: ReplyEntry) {
         self.serving(request, || {
-            replies::entry(reply, self.crew.work().link(request, ino(node), place(new_parent, new_name)));
+            self.entry(reply, self.crew.work().link(request, ino(node), place(new_parent, new_name)));
         });
     }
 
@@ -218,7 +246,7 @@ impl Filesystem for Adapter {
         self.serving(request, || match self.crew.work().create(request, place(parent, name), mode, flags) {
             Ok(made) => {
                 reply.created(
-                    &VALID,
+                    &self.names_valid(),
                     &attributes(made.ino, &made.inode),
                     GENERATION,
                     FileHandle(0),
@@ -291,9 +319,10 @@ impl Filesystem for Adapter {
     }
 
     fn readdirplus(&self, _: &Request, node: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
+        let valid = self.names_valid();
         let listed = self.crew.work().list_told(ino(node), offset, |entry, attr| {
             let name = OsStr::from_bytes(&entry.name);
-            reply.add(attr.ino, entry.cookie, name, &VALID, attr, GENERATION)
+            reply.add(attr.ino, entry.cookie, name, &valid, attr, GENERATION)
         });
         match listed {
             Ok(()) => reply.ok(),

@@ -8,6 +8,9 @@ use volume::{Ino, Inode, Kind, Time};
 /// How long the kernel may believe what it was told: one node writes a volume, and tells the kernel what others than the kernel changed.
 pub(crate) const VALID: Duration = Duration::from_secs(3600);
 
+/// How long it may believe a name where it cannot be told to forget all of them (before Linux 6.16): a restore waits for so long.
+pub(crate) const NAMES_VALID: Duration = Duration::from_secs(1);
+
 /// What a file is read and written in at best.
 const BLOCK_BYTES: u32 = 4096;
 

@@ -51,6 +51,8 @@ pub(crate) struct Crew {
     shared: Arc<Shared>,
     device: OwnedFd,
     options: Options,
+    /// Whether the kernel can be told to forget all names at once.
+    has_epochs: bool,
     /// Threads that are at work.
     busy: AtomicUsize,
     /// Threads that there are, or will be in a moment.
@@ -71,10 +73,12 @@ impl Crew {
         beginning: Beginning,
     ) -> Result<(Arc<Self>, Notifier), FuseError> {
         let threads = options.threads.clamp(1, FEW);
+        let has_epochs = options.epochs && handshake::has_epochs(&device);
         let (busy, hired) = (AtomicUsize::new(0), AtomicUsize::new(threads));
         let (sessions, hiring) = (Mutex::default(), Mutex::default());
         let (began, repeats_read) = (Instant::now(), OnceLock::new());
-        let crew = Arc::new(Self { shared, device, options, busy, hired, sessions, hiring, began, repeats_read });
+        let crew =
+            Arc::new(Self { shared, device, options, has_epochs, busy, hired, sessions, hiring, began, repeats_read });
         let begin = || match beginning {
             // Before any thread reads the device: what this process has read must not be repeated.
             Beginning::Running => handshake::notify(&crew.device, Notification::Resend),
@@ -91,6 +95,10 @@ impl Crew {
 
     pub(crate) fn device(&self) -> &OwnedFd {
         &self.device
+    }
+
+    pub(crate) fn has_epochs(&self) -> bool {
+        self.has_epochs
     }
 
     /// Whether all that the kernel repeated in the beginning was begun to be answered, as far as this can be told: to be asked now and then.

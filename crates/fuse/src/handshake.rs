@@ -22,6 +22,9 @@ const READ_BUFFER_BYTES: usize = 8192;
 
 const FUSE_INIT: u32 = 26;
 
+/// Of each request.
+const HEADER_BYTES: usize = 40;
+
 /// Whose conversation it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Beginning {
@@ -73,6 +76,12 @@ pub(crate) fn notify(device: &OwnedFd, notification: Notification) -> io::Result
     Ok(())
 }
 
+/// Whether the kernel knows [`Notification::ForgetNames`] (Linux 6.16). Asking has it look each name up once more.
+pub(crate) fn has_epochs(device: &OwnedFd) -> bool {
+    // Any other failure is that of the superblock, which tells the next who asks.
+    !matches!(notify(device, Notification::ForgetNames), Err(error) if error.kind() == io::ErrorKind::InvalidInput)
+}
+
 fn read_request(device: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
     let mut request = vec![0; READ_BUFFER_BYTES];
     let length = rustix::io::retry_on_intr(|| match read(device, &mut request) {
@@ -84,10 +93,24 @@ fn read_request(device: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
     Ok(request)
 }
 
+/// What the kernel offers in its INIT, which nobody has read yet.
+pub(crate) fn offered(device: BorrowedFd<'_>) -> io::Result<InitFlags> {
+    let request = read_request(device)?;
+    let word = |at: usize| {
+        let bytes = request.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
+        bytes.map(u32::from_ne_bytes).ok_or_else(|| io::Error::other("the kernel's first request is too short"))
+    };
+    // After the header: major, minor, how much is read ahead, flags; more flags if one of these says so.
+    let low = u64::from(word(HEADER_BYTES + 12)?);
+    let extended = InitFlags::from_bits_retain(low).contains(InitFlags::FUSE_INIT_EXT);
+    let high = if extended { u64::from(word(HEADER_BYTES + 16)?) } else { 0 };
+    Ok(InitFlags::from_bits_retain(low | high << 32))
+}
+
 /// An INIT of a kernel that can do all that is ever asked for: whether it was granted was settled by the process before.
 fn made_up_init() -> Vec<u8> {
     let flags = InitFlags::all().bits();
-    let (header_bytes, body_bytes) = (40u32, 64u32);
+    let (header_bytes, body_bytes) = (HEADER_BYTES as u32, 64u32);
     let mut init = Vec::new();
     for word in [header_bytes + body_bytes, FUSE_INIT] {
         init.extend_from_slice(&word.to_ne_bytes());

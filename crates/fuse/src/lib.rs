@@ -15,6 +15,7 @@ mod adapter;
 mod convert;
 mod crew;
 mod error;
+mod features;
 mod handshake;
 mod mount;
 mod session;
@@ -22,6 +23,7 @@ mod warm_up;
 
 pub use self::{
     error::FuseError,
-    mount::{Access, FILESYSTEM, Mount, clone_tree, keep_writable, mount, set_read_ahead},
+    features::{Features, features},
+    mount::{Access, FILESYSTEM, Mount, clone_tree, keep_writable, mount, mount_again, set_read_ahead},
     session::{Options, Served},
 };

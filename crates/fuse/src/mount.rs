@@ -51,6 +51,7 @@ pub fn mount(source: &str) -> Result<Mount, FuseError> {
     Ok(Mount { device, tree })
 }
 
+/// A mount of the superblock of `device`, which is made if the device has none.
 fn superblock(source: &str, device: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
     let context = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
     let context = context.as_fd();
@@ -96,13 +97,44 @@ fn make_writable(tree: BorrowedFd<'_>) -> rustix::io::Result<()> {
     fsconfig_reconfigure(context.as_fd())
 }
 
-/// One more mount of the same superblock, to be attached with `move_mount`.
-pub fn clone_tree(tree: BorrowedFd<'_>, access: Access) -> Result<OwnedFd, FuseError> {
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
-    let clone = open_tree(tree, "", flags).doing("clone a mount")?;
+/// One more mount of the superblock with this device and tree, to be attached with `move_mount`. `source` is what [`mount`] was told.
+pub fn clone_tree(
+    source: &str,
+    device: BorrowedFd<'_>,
+    tree: BorrowedFd<'_>,
+    access: Access,
+) -> Result<OwnedFd, FuseError> {
+    let clone = match clone_attached_nowhere(tree) {
+        // Before Linux 6.15 a mount that is attached nowhere cannot be cloned.
+        Err(Errno::INVAL) => return mount_again(source, device, access),
+        clone => clone.doing("clone a mount")?,
+    };
+    with_access(clone, access)
+}
+
+/// Whether a tree can be cloned that is attached nowhere.
+pub(crate) fn clones_trees(tree: BorrowedFd<'_>) -> bool {
+    clone_attached_nowhere(tree).is_ok()
+}
+
+fn clone_attached_nowhere(tree: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
+    open_tree(
+        tree,
+        "",
+        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH,
+    )
+}
+
+/// The same on every kernel that has the device's superblock mounted by a second context, as since Linux 5.16. [`clone_tree`] is preferred: this one
+/// waits for a `sync` that is under way.
+pub fn mount_again(source: &str, device: BorrowedFd<'_>, access: Access) -> Result<OwnedFd, FuseError> {
+    with_access(superblock(source, device).doing("mount a FUSE superblock once more")?, access)
+}
+
+fn with_access(mount: OwnedFd, access: Access) -> Result<OwnedFd, FuseError> {
     match access {
-        Access::ReadOnly => sys::mount::set_read_only(&clone).doing("make a mount read-only")?,
+        Access::ReadOnly => sys::mount::set_read_only(&mount).doing("make a mount read-only")?,
         Access::ReadWrite => {}
     }
-    Ok(clone)
+    Ok(mount)
 }

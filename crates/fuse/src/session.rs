@@ -5,6 +5,7 @@ use std::{
     io,
     os::{fd::OwnedFd, unix::ffi::OsStrExt},
     sync::Arc,
+    time::Duration,
 };
 
 use fuser::{INodeNo, Notifier};
@@ -12,10 +13,14 @@ use volume::{Ino, Volume};
 
 use crate::{
     adapter::Shared,
+    convert::NAMES_VALID,
     crew::Crew,
     error::{Doing, FuseError},
     handshake::{self, Beginning, Notification},
 };
+
+/// How long an answer may be under way to the kernel, from when it was true.
+const ON_THE_WAY: Duration = Duration::from_millis(100);
 
 /// How a superblock is served.
 #[derive(Debug, Clone, Copy)]
@@ -28,12 +33,14 @@ pub struct Options {
     /// What is served changes without the kernel: of a file whose size or time of modification is another it drops the data, which is stale for an
     /// instant otherwise. Decided as `writeback` is.
     pub changes_by_itself: bool,
+    /// Names are forgotten all at once where the kernel can (Linux 6.16). Without, as on older kernels, it believes each for a second only.
+    pub epochs: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
         // One that waits for the store or the disk holds its thread.
-        Self { threads: 16, writeback: false, changes_by_itself: false }
+        Self { threads: 16, writeback: false, changes_by_itself: false, epochs: true }
     }
 }
 
@@ -80,9 +87,14 @@ impl Served {
         tell(self.notifier.inval_inode(INodeNo(ino.0), 0, 0));
     }
 
-    /// The kernel asks again for each name that it knows, at no cost here. Not for threads that answer the kernel.
+    /// The kernel asks again for each name that it knows, at no cost here. Not for threads that answer the kernel. On a kernel without epochs this
+    /// waits until none that it knows is believed any more: somewhat more than a second.
     pub fn forget_names(&self) {
-        tell(handshake::notify(self.crew.device(), Notification::ForgetNames));
+        if self.crew.has_epochs() {
+            tell(handshake::notify(self.crew.device(), Notification::ForgetNames));
+        } else {
+            std::thread::sleep(NAMES_VALID + ON_THE_WAY);
+        }
     }
 
     /// The kernel forgets all. Takes about a microsecond for each inode that it may know. Not for threads that answer the kernel.

@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use fuse::{Access, Options, Served, clone_tree, mount, set_read_ahead};
+use fuse::{Access, Mount, Options, Served, clone_tree, mount, set_read_ahead};
 use rustix::mount::{MoveMountFlags, move_mount};
 use tokio::runtime::Runtime;
 use volume::{Committer, Durability, Volume, VolumeError};
@@ -34,18 +34,18 @@ fn main() -> Result<()> {
     let volume = Arc::new(open(&arguments, &runtime)?);
     let committer = Committer::start(volume.clone(), Duration::from_secs(2))?;
     let mounted = mount(NAME)?;
-    let served = Served::start(volume.clone(), mounted.device, arguments.options)?;
+    let served = Served::start(volume.clone(), mounted.device.try_clone()?, arguments.options)?;
     set_read_ahead(mounted.tree.as_fd())?;
-    attach(&mounted.tree, &arguments.directory)?;
-    drop(mounted.tree);
+    attach(&mounted, &arguments.directory)?;
+    drop(mounted);
     served.wait()?;
     drop(committer);
     volume.close()?;
     Ok(())
 }
 
-fn attach(tree: &impl AsFd, directory: &Path) -> Result<()> {
-    let clone = clone_tree(tree.as_fd(), Access::ReadWrite)?;
+fn attach(mounted: &Mount, directory: &Path) -> Result<()> {
+    let clone = clone_tree(NAME, mounted.device.as_fd(), mounted.tree.as_fd(), Access::ReadWrite)?;
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
     move_mount(&clone, "", rustix::fs::CWD, directory, flags).context("attach the mount")
 }

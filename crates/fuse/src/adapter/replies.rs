@@ -1,18 +1,10 @@
 //! Results as the kernel is told of them.
 
-use fuser::{ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyWrite, ReplyXattr};
+use fuser::{ReplyAttr, ReplyData, ReplyEmpty, ReplyWrite, ReplyXattr};
 use rustix::io::Errno;
 use volume::Attributes;
 
-use super::GENERATION;
 use crate::convert::{self, VALID, errno};
-
-pub(super) fn entry(reply: ReplyEntry, result: Result<Attributes, Errno>) {
-    match result {
-        Ok(found) => reply.entry(&VALID, &convert::attributes(found.ino, &found.inode), GENERATION),
-        Err(error) => reply.error(errno(error)),
-    }
-}
 
 pub(super) fn attributes(reply: ReplyAttr, result: Result<Attributes, Errno>) {
     match result {

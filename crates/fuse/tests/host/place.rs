@@ -1,7 +1,7 @@
 //! A mounted volume, its server process, and what must be gone afterwards.
 
 use std::{
-    os::fd::AsFd,
+    os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
@@ -69,9 +69,13 @@ impl Place {
     }
 
     pub(crate) fn attach(&self, mounted: &Mount, access: Access, at: &Path) {
-        let clone = clone_tree(mounted.tree.as_fd(), access).unwrap();
+        let clone = clone_tree(NAME, mounted.device.as_fd(), mounted.tree.as_fd(), access).unwrap();
+        Self::attach_clone(&clone, at);
+    }
+
+    pub(crate) fn attach_clone(clone: &OwnedFd, at: &Path) {
         let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
-        move_mount(&clone, "", rustix::fs::CWD, at, flags).unwrap();
+        move_mount(clone, "", rustix::fs::CWD, at, flags).unwrap();
     }
 
     pub(crate) fn mounted(&self) -> &Mount {

@@ -85,16 +85,19 @@ impl Opened {
         if served.is_none() {
             *served = Some(Arc::new(self.serve(link).map_err(|source| self.unmountable(source))?));
         }
-        let (tree, _) = link
+        let (tree, devices) = link
             .descriptors(&self.source)
             .ok_or(Failure::Interrupted)?
             .map_err(|error| self.unmountable(error.into()))?;
+        let device = devices.first().ok_or_else(|| self.unmountable("it has no device".into()))?;
         remounts::keep_writable(&self.source, tree.as_fd()).map_err(|error| self.unmountable(error.into()))?;
         let access = match access {
             Access::ReadWrite if self.source.is_current() => fuse::Access::ReadWrite,
             Access::ReadWrite | Access::ReadOnly => fuse::Access::ReadOnly,
         };
-        let clone = clone_tree(tree.as_fd(), access).map_err(|error| self.unmountable(error.into()))?;
+        let name = self.source.to_string();
+        let clone = clone_tree(&name, device.as_fd(), tree.as_fd(), access);
+        let clone = clone.map_err(|error| self.unmountable(error.into()))?;
         link.add_holder(&self.source, holder)?;
         Ok(clone)
     }

@@ -3,14 +3,14 @@
 use std::{
     fs,
     io::ErrorKind,
-    os::fd::AsFd,
+    os::{fd::AsFd, unix::fs::MetadataExt},
     path::Path,
     sync::Arc,
     thread::sleep,
     time::{Duration, Instant},
 };
 
-use fuse::{Access, Options, Served, clone_tree, keep_writable, mount};
+use fuse::{Access, Options, Served, clone_tree, keep_writable, mount, mount_again};
 use rustix::{
     fs::CWD,
     mount::{
@@ -40,6 +40,34 @@ pub(super) fn clones() {
     assert_eq!(fs::read(other.path().join("file")).unwrap(), b"z");
     place.attach(place.mounted(), Access::ReadWrite, &place.path());
     unmount(other.path(), UnmountFlags::empty()).unwrap();
+    place.unmount();
+}
+
+/// As before Linux 6.15, where a tree that is attached nowhere cannot be cloned: by the device alone.
+pub(super) fn again() {
+    let mut place = Place::new();
+    fs::write(place.path().join("file"), "x").unwrap();
+    let [other, read_only] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let device = place.mounted().device.as_fd();
+    Place::attach_clone(&mount_again(NAME, device, Access::ReadWrite).unwrap(), other.path());
+    Place::attach_clone(&mount_again(NAME, device, Access::ReadOnly).unwrap(), read_only.path());
+    let superblock = |at: &Path| fs::metadata(at).unwrap().dev();
+    assert_eq!(superblock(other.path()), superblock(&place.path()));
+    fs::write(other.path().join("file"), "y").unwrap();
+    assert_eq!(fs::read(place.path().join("file")).unwrap(), b"y");
+    assert_eq!(fs::read(read_only.path().join("file")).unwrap(), b"y");
+    let refused = fs::write(read_only.path().join("file"), "z").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ReadOnlyFilesystem);
+    // What mountinfo says of a mount does not tell how it was made.
+    let told = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let told = |at: &Path| {
+        let line = told.lines().find(|line| line.split(' ').nth(4) == at.to_str()).unwrap();
+        let (mount, superblock) = line.split_once(" - ").unwrap();
+        (mount.split(' ').nth(5).unwrap().to_owned(), superblock.to_owned())
+    };
+    assert_eq!(told(other.path()), told(&place.path()));
+    unmount(other.path(), UnmountFlags::empty()).unwrap();
+    unmount(read_only.path(), UnmountFlags::empty()).unwrap();
     place.unmount();
 }
 
@@ -107,7 +135,8 @@ assert all(open(f'synced{number}').read() == '9' for number in range(24))
 
 /// As a keeper does it: a process in another mount namespace attaches what was cloned outside of it.
 fn in_another_namespace(place: &Place) {
-    let clone = clone_tree(place.mounted().tree.as_fd(), Access::ReadWrite).unwrap();
+    let clone =
+        clone_tree(NAME, place.mounted().device.as_fd(), place.mounted().tree.as_fd(), Access::ReadWrite).unwrap();
     let at = tempfile::tempdir().unwrap();
     let status = place::in_mount_namespace().arg("attach").arg(at.path()).stdin(clone).status().unwrap();
     assert!(status.success());
@@ -121,15 +150,30 @@ pub(crate) fn attach(directory: &Path) {
     fs::write(directory.join("made-inside"), "x").unwrap();
 }
 
+/// The kernel that runs the tests has all that volumes need; nothing of the trial is left.
+pub(super) fn tried() {
+    let features = fuse::features().unwrap();
+    assert_eq!(features.lacking, None);
+}
+
 /// Served by this process, which changes the volume beside the kernel, as an API does.
 pub(super) fn forgets() {
+    forgets_with(Options::default());
+}
+
+/// As before Linux 6.16.
+pub(super) fn forgets_without_epochs() {
+    forgets_with(Options { epochs: false, ..Options::default() });
+}
+
+fn forgets_with(options: Options) {
     let directory = tempfile::tempdir().unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let volumes = local::volumes(&directory.path().join("state"), &runtime).unwrap();
     volumes.create(NAME, &volume::Options::default()).unwrap();
     let volume = Arc::new(volumes.open(NAME).unwrap());
     let mounted = mount(NAME).unwrap();
-    let served = Served::start(volume.clone(), mounted.device, Options::default()).unwrap();
+    let served = Served::start(volume.clone(), mounted.device, options).unwrap();
     let at = directory.path().join("mnt");
     fs::create_dir(&at).unwrap();
     move_mount(&mounted.tree, "", CWD, &at, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).unwrap();
@@ -150,13 +194,15 @@ pub(super) fn forgets() {
     fs::write(&file, "two, and longer").unwrap();
     fs::write(at.join("later"), "x").unwrap();
     assert_eq!(fs::read_dir(&at).unwrap().count(), 2);
-    let open = fs::File::open(&file).unwrap();
+    let (open, in_use) = (fs::File::open(&file).unwrap(), fs::File::open(at.join("later")).unwrap());
+    assert!(!at.join("never").exists());
     volume.restore("then", "before").unwrap();
     served.forget_all();
     assert_eq!(std::io::read_to_string(open).unwrap(), "one");
     assert_eq!(fs::read(&file).unwrap(), b"one");
     assert!(!at.join("later").exists());
     assert_eq!(fs::read_dir(&at).unwrap().count(), 1);
+    drop(in_use);
 
     unmount(&at, UnmountFlags::empty()).unwrap();
     served.wait().unwrap();
