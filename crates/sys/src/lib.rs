@@ -8,6 +8,7 @@ pub mod deadman;
 pub mod diag;
 pub mod file;
 pub mod heap;
+pub mod kernel;
 pub mod mount;
 pub mod namespace;
 pub mod numa;

@@ -25,7 +25,7 @@ const MASK_EXIT: u64 = 1 << 3;
 const PIDFD_GET_INFO: libc::Ioctl = 0xc040_ff0b_u32 as libc::Ioctl;
 
 /// How a process ended, as wait(2) encodes it, whoever its parent was. None as long as its parent has not reaped it, and
-/// on kernels before 6.15. The descriptor must have been opened while the process lived.
+/// on kernels before 6.15 (a caller that waits for it waits in vain). The descriptor must have been opened while the process lived.
 pub fn exit_status(pidfd: BorrowedFd<'_>) -> io::Result<Option<i32>> {
     let mut info = PidfdInfo { mask: MASK_EXIT, ..PidfdInfo::default() };
     // SAFETY: the kernel writes at most the 64 bytes whose size is part of the request's number, and `info` has them.

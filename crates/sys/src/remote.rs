@@ -189,6 +189,35 @@ pub fn guard_pages(pagemap: &File, within: Range) -> io::Result<Vec<Range>> {
     }
 }
 
+/// How guard pages are told from others here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Guards {
+    /// This kernel makes none (before 6.13).
+    None,
+    /// The page map has a name for them (6.15).
+    Named,
+    /// By their entries in the page map.
+    ByEntry,
+}
+
+/// How guard pages are told from others here. Fails if this kernel makes them and this process cannot tell.
+pub fn guards_here() -> io::Result<Guards> {
+    let pagemap = File::open("/proc/self/pagemap")?;
+    match scan_pages(&pagemap, Range { start: 0, end: PAGE }, Wanted { all: PAGE_IS_GUARD, none: 0, any: 0 }) {
+        Ok(_) => Ok(Guards::Named),
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            Ok(if guard_entry()?.is_some() { Guards::ByEntry } else { Guards::None })
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether pages of a process can be looked for (`PAGEMAP_SCAN`, Linux 6.7).
+pub fn try_scan() -> io::Result<()> {
+    let pagemap = File::open("/proc/self/pagemap")?;
+    scan_pages(&pagemap, Range { start: 0, end: PAGE }, Wanted { all: PAGE_IS_PRESENT, none: 0, any: 0 }).map(drop)
+}
+
 /// The same on kernels that make guard pages and do not name them (6.13 and 6.14): there each has the entry in the page map that a guard page of our
 /// own has. The caller must be one who sees whole entries (`CAP_SYS_ADMIN`).
 fn guard_pages_by_entry(pagemap: &File, within: Range) -> io::Result<Vec<Range>> {
