@@ -133,6 +133,10 @@ pub enum Refusal {
     OnVolume { what: String, path: String, mount_point: String },
     #[error("it has {found} {what}, more than the {max} that can be forked")]
     TooMany { what: String, found: usize, max: usize },
+    #[error(
+        "its POSIX timers have numbers up to {found}, and this kernel cannot be asked for one: up to {max} can be passed over (Linux 6.15 has no such bound)"
+    )]
+    TimerNumbers { found: i32, max: usize },
     #[error("it holds capabilities ({effective:#x}) or runs as root: only an unprivileged program can be forked")]
     Privileged { effective: u64 },
     #[error("it was stopped by a signal (SIGSTOP): continue it first")]

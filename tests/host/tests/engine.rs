@@ -75,6 +75,7 @@ fn main() -> Result<()> {
     cases.push(differential("jvm-default", &java_default));
     cases.push(Case::new("differential::clocks_of_copies_go_on_from_their_capture", clocks));
     cases.push(Case::new("differential::timers_for_a_time_of_day_keep_it", wall_timers));
+    cases.push(Case::new("differential::an_older_kernel_is_pretended_and_made_up_for", on_an_old_kernel));
     cases.extend(REFUSED.iter().map(|(what, text)| Case::new(format!("refused::{what}"), || refused(what, text))));
     cases.push(Case::new("seccomp_stays_on_in_the_source", filters::outside_of_a_sandbox));
     cases.push(Case::new("a_session_may_have_begun_in_another_pid_namespace", filters::in_a_pid_namespace));
@@ -327,6 +328,14 @@ fn clocks() -> Result<()> {
 fn wall_timers() -> Result<()> {
     const AGES: Ages = Ages { zygote: Duration::from_millis(1_200), parked: Duration::from_millis(1_200) };
     on_a_bench(|bench| compare_on(bench, &[format!("{PROGRAMS}/wall_timers")], AGES))
+}
+
+/// What kernels before 6.15 lack is done another way: layers of the root, numbers of timers.
+fn on_an_old_kernel() -> Result<()> {
+    sys::kernel::pretend_old(true);
+    let result = compare(&[format!("{PROGRAMS}/timers")]);
+    sys::kernel::pretend_old(false);
+    result
 }
 
 /// How a program went on: its output after *ready* and how it ended.

@@ -59,6 +59,7 @@ const USER_END: u64 = 0x7fff_ffff_f000;
 /// Builds a zygote of a captured program. It becomes a child of the nearest subreaper (the keeper).
 pub fn build(capture: &Capture, spec: &BuildSpec<'_>) -> Result<Zygote, Error> {
     prefer(spec.memory_nodes)?;
+    start::timers::check(&capture.image)?;
     // Behind the back of a source that goes on: a private mapping shows what is written to its file since, or does not.
     capture.taken_over.iter().try_for_each(|range| capture.still.take_over(*range))?;
     if let Some(older) = spec.base {
@@ -158,6 +159,7 @@ impl Draft {
 /// A zygote made from nothing, and the descriptor of its faults if pages arrive by them. `read` gives the pages that are written from outside.
 fn from_nothing(plan: &Plan<'_>, read: ReadPages<'_>) -> Result<(Zygote, Option<OwnedFd>), Error> {
     let image = plan.image;
+    start::timers::check(image)?;
     let own = procfs::mappings(std::process::id() as i32, "maps")?;
     let room = free_room(image, &own)?;
     let mut draft = Draft::new(image, plan.seccomp, room.start, plan.memory_nodes);

@@ -13,6 +13,7 @@ mod attributes;
 mod clocks;
 mod copy;
 mod state;
+pub(super) mod timers;
 
 use std::mem::size_of;
 

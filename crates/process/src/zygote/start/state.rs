@@ -4,11 +4,13 @@ use std::mem::size_of_val;
 
 use sys::ptrace::SignalInfo;
 
-use super::attributes;
+use super::{
+    attributes,
+    timers::{self, Numbers},
+};
 use crate::{
-    image::{Image, PosixTimer, Scheduling, Thread, ThreadAttributes, TimerValue},
+    image::{Image, Scheduling, Thread, ThreadAttributes},
     script::{Arena, Arg, Check, Script},
-    wall::{self, WallTimer},
 };
 
 /// What a process has that never asked for another.
@@ -16,7 +18,7 @@ const DEFAULT_TIMER_SLACK_NS: u64 = 50_000;
 const ARCH_SET_GS: i32 = 0x1001;
 /// `rseq_cs` in `struct rseq`.
 const RSEQ_CS_OFFSET: u64 = 8;
-const PR_TIMER_CREATE_RESTORE_IDS: i32 = 77;
+pub(super) const PR_TIMER_CREATE_RESTORE_IDS: i32 = 77;
 
 /// What every thread has of its own, the main one too: addresses that the kernel looks at, signals. Only once it has no privileges.
 pub(super) fn thread_attributes(arena: &mut Arena, script: &mut Script, image: &Image, thread: &Thread) {
@@ -126,50 +128,5 @@ pub(super) fn timers(arena: &mut Arena, script: &mut Script, image: &Image) {
         let place = arena.words(&timer);
         script.call(libc::SYS_setitimer, [(which as u64).into(), place.into(), 0u64.into()], Check::Success);
     }
-    // The program may itself be about to choose numbers.
-    let stays = image.attributes.chooses_timer_ids;
-    if image.posix_timers.is_empty() && !stays {
-        return;
-    }
-    // With this the kernel gives each timer the number asked for (6.15).
-    script.call(
-        libc::SYS_prctl,
-        [PR_TIMER_CREATE_RESTORE_IDS.into(), 1u64.into(), 0u64.into(), 0u64.into(), 0u64.into()],
-        Check::Success,
-    );
-    for timer in &image.posix_timers {
-        posix_timer(arena, script, timer, wall::find(&image.wall_timers.posix, timer.id));
-    }
-    if stays {
-        return;
-    }
-    script.call(
-        libc::SYS_prctl,
-        [PR_TIMER_CREATE_RESTORE_IDS.into(), 0u64.into(), 0u64.into(), 0u64.into(), 0u64.into()],
-        Check::Success,
-    );
-}
-
-fn posix_timer(arena: &mut Arena, script: &mut Script, timer: &PosixTimer, wall: Option<&WallTimer>) {
-    let pair = |low: i32, high: i32| u64::from(low as u32) | u64::from(high as u32) << 32;
-    // struct sigevent { value, signo, notify, tid, ... } of 64 bytes
-    let event = arena.words(&[
-        timer.sigev_value,
-        pair(timer.signal, timer.notify),
-        timer.notify_tid as u32 as u64,
-        0,
-        0,
-        0,
-        0,
-        0,
-    ]);
-    let id = arena.words(&[timer.id as u32 as u64]);
-    script.call(libc::SYS_timer_create, [timer.clock.into(), event.into(), id.into()], Check::Success);
-    let TimerValue { interval, remaining } = timer.value;
-    if remaining != (0, 0) {
-        let (flags, time) = wall.map_or((0, remaining), |wall| (libc::TIMER_ABSTIME, wall.due));
-        let place = arena.words(&[interval.0, interval.1, time.0, time.1]);
-        let args = [timer.id.into(), flags.into(), place.into(), 0u64.into()];
-        script.call(libc::SYS_timer_settime, args, Check::Success);
-    }
+    timers::make(arena, script, image, Numbers::here());
 }
