@@ -23,8 +23,8 @@ use sys::probe;
 /// What cannot be tried says why.
 pub(super) type Trial<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Longest wait for anything. A busy host takes a hundredth of it.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest wait for anything. A busy host takes a hundredth of it, an emulated one a third.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// Where sandboxes see the probe.
 const PROGRAM: &str = "probe";
 const GIB: u64 = 1 << 30;
