@@ -1,6 +1,11 @@
 //! The single checks. Each says what it found; none changes anything that outlives it.
 
-use std::{fs, path::Path};
+use std::{
+    fs, io,
+    os::fd::AsFd,
+    path::Path,
+    process::{Command, Stdio},
+};
 
 use sandbox::{CgroupSummary, Cgroups};
 use serde::Serialize;
@@ -27,10 +32,6 @@ pub(super) struct Check {
     /// How to get it.
     pub(super) remedy: Option<String>,
 }
-
-/// Oldest kernel with everything that is used: overlay layers that are mounted nowhere and timers that keep their numbers
-/// (PR_TIMER_CREATE_RESTORE_IDS) both came with 6.15.
-const KERNEL_MIN: (u32, u32) = (6, 15);
 
 /// Capabilities that the node cannot do without, with their numbers.
 const CAPABILITIES: [(&str, u32); 12] = [
@@ -59,21 +60,26 @@ pub(super) fn all() -> Vec<Check> {
         root(),
         capabilities(),
         filesystem("overlay", "overlayfs", Verdict::Missing, OVERLAY),
+        detached_layers(),
     ];
     checks.extend(cgroups());
     checks.extend([
         pidfds(),
+        exit_statuses(),
         huge_pages(),
         pagemap(),
+        page_scan(),
+        guard_pages(),
+        timer_numbers(),
+        mapping_queries(),
         checkpoint_restore(),
         time_namespaces(),
         userfaultfd(),
         memory_nodes(),
         fuse(),
-        pids(),
-        ptrace_scope(),
-        memory_files(),
     ]);
+    checks.extend(fuse_features());
+    checks.extend([pids(), ptrace_scope(), memory_files()]);
     checks
 }
 
@@ -106,16 +112,90 @@ fn architecture() -> Check {
     )
 }
 
+/// Only told. What matters is what it can do, and that is tried: distributions carry features back.
 fn kernel() -> Check {
-    let release = rustix::system::uname().release().to_string_lossy().into_owned();
-    let good = version(&release).is_some_and(|version| version >= KERNEL_MIN);
-    let remedy = format!("install a kernel of at least {}.{}", KERNEL_MIN.0, KERNEL_MIN.1);
-    check("kernel", good, Verdict::Missing, release, remedy)
+    check("kernel", true, Verdict::Ok, rustix::system::uname().release().to_string_lossy(), "")
 }
 
-fn version(release: &str) -> Option<(u32, u32)> {
-    let mut numbers = release.split(|letter: char| !letter.is_ascii_digit()).map(str::parse::<u32>);
-    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+/// A feature that was tried: what was found if it is there, or why it is not.
+fn feature(
+    name: &'static str,
+    tried: Result<impl Into<String>, impl ToString>,
+    otherwise: Verdict,
+    remedy: &str,
+) -> Check {
+    match tried {
+        Ok(found) => check(name, true, otherwise, found, remedy),
+        Err(error) => check(name, false, otherwise, error.to_string(), remedy),
+    }
+}
+
+fn yes(good: bool, there: &'static str, not_there: &'static str) -> Result<&'static str, &'static str> {
+    if good { Ok(there) } else { Err(not_there) }
+}
+
+fn detached_layers() -> Check {
+    let tried = yes(sandbox::takes_detached_layers(), "mounted nowhere", "have to be mounted");
+    let remedy = "Linux 6.15; without it each start of image `host` copies the node's mount table for a moment";
+    feature("layers of overlays", tried, Verdict::Reduced, remedy)
+}
+
+fn timer_numbers() -> Check {
+    let tried = sys::kernel::try_timer_number().map(|()| "chosen");
+    let remedy =
+        "Linux 6.15; without it a program that has passed over more than 256 numbers of POSIX timers is refused";
+    feature("numbers of timers", tried, Verdict::Reduced, remedy)
+}
+
+fn page_scan() -> Check {
+    let remedy = "use Linux 6.7 or newer (PAGEMAP_SCAN)";
+    feature("page scan", sys::remote::try_scan().map(|()| "available"), Verdict::Missing, remedy)
+}
+
+fn guard_pages() -> Check {
+    let told = sys::remote::guards_here().map(|guards| match guards {
+        sys::remote::Guards::None => "none in this kernel: programs do without",
+        sys::remote::Guards::Named => "named in the page map",
+        sys::remote::Guards::ByEntry => "told by their entries in the page map",
+    });
+    let remedy = "Linux 6.15, or CAP_SYS_ADMIN; without, programs cannot be captured: guard pages might be lost";
+    feature("guard pages", told, Verdict::Missing, remedy)
+}
+
+fn mapping_queries() -> Check {
+    let tried = fs::File::open("/proc/self/maps").and_then(sys::file::devices_mapped_shared).map(|_| "available");
+    let remedy =
+        "Linux 6.11 (PROCMAP_QUERY); without it a cut of a volume takes longer the more its programs have mapped";
+    feature("queries of mappings", tried, Verdict::Reduced, remedy)
+}
+
+/// Of a process that was reaped, as a keeper asks for those that its predecessor was the parent of.
+fn exit_statuses() -> Check {
+    let tried = || {
+        let mut child = Command::new("/proc/self/exe").arg("--version").stdout(Stdio::null()).spawn()?;
+        let pid = rustix::process::Pid::from_child(&child);
+        let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?;
+        child.wait()?;
+        let status = sys::pidfd::exit_status(pidfd.as_fd())?;
+        status.map(|_| "told").ok_or_else(|| io::Error::other("not told"))
+    };
+    let remedy = "Linux 6.15; without it nobody learns how a program ended whose keeper was killed before";
+    feature("exit status by pidfd", tried(), Verdict::Reduced, remedy)
+}
+
+/// What volumes need of FUSE, or make up for.
+fn fuse_features() -> Vec<Check> {
+    // Whether there is any is a check of its own.
+    let Ok(found) = fuse::features() else { return Vec::new() };
+    let offered = found.lacking.map_or(Ok("all that volumes need"), |lacking| Err(format!("without {lacking}")));
+    let needed = "Linux 6.9 (FUSE_HAS_RESEND); without it no volume can be mounted, and forking needs none";
+    let names = "Linux 6.16; without it the kernel asks again for each name after a second, and a restore of a mounted volume waits for that";
+    let clones = "Linux 6.15; without it a mount of a volume waits for a `sync` of it that is under way";
+    vec![
+        feature("FUSE requests", offered, Verdict::Reduced, needed),
+        feature("FUSE names", yes(found.epochs, "forgotten at once", "not forgotten at once"), Verdict::Reduced, names),
+        feature("FUSE mounts", yes(found.clones, "cloned", "made once more"), Verdict::Reduced, clones),
+    ]
 }
 
 fn root() -> Check {
@@ -343,11 +423,27 @@ fn memory_files() -> Check {
 mod tests {
     use super::*;
 
+    /// The kernels of the list in docs/kernels.md have these checks, whatever they find.
     #[test]
-    fn kernel_versions_compare_by_number() {
-        assert_eq!(version("6.18.3-1-cloud-amd64"), Some((6, 18)));
-        assert!(version("6.100.0").unwrap() > KERNEL_MIN);
-        assert!(version("6.7.0").unwrap() < KERNEL_MIN);
-        assert_eq!(version("linux"), None);
+    fn each_feature_of_the_kernel_is_tried() {
+        let tried =
+            [detached_layers(), timer_numbers(), page_scan(), guard_pages(), mapping_queries(), exit_statuses()];
+        for check in tried {
+            assert!(!check.found.is_empty(), "{check:?}");
+            assert_eq!(check.remedy.is_some(), check.verdict != Verdict::Ok, "{check:?}");
+        }
+    }
+
+    #[test]
+    fn no_version_of_a_kernel_is_a_reason() {
+        assert_eq!(kernel().verdict, Verdict::Ok);
+    }
+
+    #[test]
+    fn what_is_not_there_says_what_is_lost() {
+        let lost = feature("thing", Err::<&str, _>("not in this kernel"), Verdict::Reduced, "without it less");
+        assert_eq!((lost.verdict, lost.found.as_str()), (Verdict::Reduced, "not in this kernel"));
+        assert_eq!(lost.remedy.as_deref(), Some("without it less"));
+        assert_eq!(feature("thing", Ok::<_, &str>("there"), Verdict::Reduced, "-").remedy, None);
     }
 }
