@@ -89,8 +89,11 @@ posix: ## pjdfstest, fsx and the stressors of stress-ng on a volume whose worker
 posix-hours: ## the same for hours: 8 million operations of fsx (some 150,000 a minute here), each stressor for a minute, all at once for 15
 	@FSX_OPERATIONS=8000000 STRESS_SECONDS=60 scripts/volume.sh posix
 
+kernels: ## boots other kernels in QEMU (6.12 and the newest) and tries pando on them: minutes each; not part of the CI
+	@scripts/kernels.sh
+
 clean: ## removes everything that was built
 	$(CARGO) clean
 
-.PHONY: help setup build examples programs demo test fuzz soak $(SOAKS) check bench bench-volume volume-tools posix posix-hours clean
+.PHONY: help setup build examples programs demo test fuzz soak $(SOAKS) check bench bench-volume volume-tools posix posix-hours kernels clean
 .DEFAULT_GOAL := help
