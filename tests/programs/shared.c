@@ -1,5 +1,5 @@
 // Shared memory of the unusual kinds: anonymous with a name, a view for reading of a file that is open for writing, which becomes writable
-// later; and watches in a deep tree of directories, as many instances as there are directories.
+// later, views for reading of files that are written in other ways; and watches in a deep tree of directories, as many instances as there are directories.
 #include "probe.h"
 
 #include <sys/inotify.h>
@@ -33,6 +33,20 @@ int main(int argc, char **argv)
 		probe_die("%s", path);
 	unsigned char *view = map(PROT_READ, MAP_SHARED, file);
 	close(file);
+
+	// Views for reading of one that is written by another view, and of one that is written by a descriptor.
+	int readers[2], writers[2];
+	unsigned char *seen[2];
+	for (int n = 0; n < 2; n++) {
+		snprintf(path, sizeof path, "%s/shared.seen.%d", probe_dir, n);
+		writers[n] = open(path, O_RDWR | O_CREAT, 0600);
+		readers[n] = open(path, O_RDONLY);
+		if (writers[n] < 0 || readers[n] < 0 || ftruncate(writers[n], PAGE) != 0)
+			probe_die("%s", path);
+		seen[n] = map(PROT_READ, MAP_SHARED, readers[n]);
+	}
+	unsigned char *written = map(PROT_READ | PROT_WRITE, MAP_SHARED, writers[0]);
+	close(writers[0]);
 
 	int watches[DEPTH];
 	size_t length = (size_t)snprintf(path, sizeof path, "%s/shared-tree", probe_dir);
@@ -71,6 +85,10 @@ int main(int argc, char **argv)
 		file = open(path, O_RDONLY);
 		probe_check(pread(file, back, 3, 0) == 3 && memcmp(back, "new", 3) == 0, "view: is the file");
 	}
+
+	memcpy(written, "mapped", 6);
+	probe_check(memcmp(seen[0], "mapped", 6) == 0, "view: sees what another view writes");
+	probe_check(pwrite(writers[1], "written", 7, 0) == 7 && memcmp(seen[1], "written", 7) == 0, "view: sees what a descriptor writes");
 
 	length = (size_t)snprintf(path, sizeof path, "%s/shared-tree", probe_dir);
 	for (int depth = 0; depth < DEPTH; depth++) {

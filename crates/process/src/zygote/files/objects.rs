@@ -1,5 +1,7 @@
 //! Shared memory: every copy gets objects of its own, with the content that the source had.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use sys::remote::{self, Range};
 
 use super::{Builder, CLOSE_ON_EXEC};
@@ -106,10 +108,38 @@ impl Builder<'_> {
 
     /// Shared views of files of the root filesystem: of the copy's own file.
     pub(super) fn shared_files(&mut self) {
+        self.take_from_layers();
         for mapping in &self.image.mappings {
             if let Backing::SharedFile { path, offset, writable } = &mapping.backing {
                 let made = self.open(path, if *writable { libc::O_RDWR } else { libc::O_RDONLY });
                 self.shared_mapping(mapping.range.start, mapping.range.end, mapping.protection, made, *offset);
+                self.close(made);
+            }
+        }
+    }
+
+    /// Opens once what the program has a view of for reading, and can write in another way. An overlay copies a file of a lower layer when it is
+    /// opened for writing, and a view that is older than that shows the layer's for ever.
+    fn take_from_layers(&mut self) {
+        let image = self.image;
+        let views = |for_writing: bool| {
+            image.mappings.iter().filter_map(move |mapping| match &mapping.backing {
+                Backing::SharedFile { path, writable, .. } if *writable == for_writing => Some(path),
+                _ => None,
+            })
+        };
+        let descriptors = image.files.iter().filter_map(|file| match (&file.kind, file.flags & libc::O_ACCMODE) {
+            (FileKind::Path { path, .. }, access @ (libc::O_WRONLY | libc::O_RDWR))
+                if file.flags & libc::O_PATH == 0 =>
+            {
+                Some((path, access))
+            }
+            _ => None,
+        });
+        let written: BTreeMap<_, _> = views(true).map(|path| (path, libc::O_RDWR)).chain(descriptors).collect();
+        for path in views(false).collect::<BTreeSet<_>>() {
+            if let Some(access) = written.get(path) {
+                let made = self.open(path, *access);
                 self.close(made);
             }
         }
