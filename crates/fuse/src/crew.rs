@@ -52,7 +52,7 @@ pub(crate) struct Crew {
     device: OwnedFd,
     options: Options,
     /// Whether the kernel can be told to forget all names at once.
-    has_epochs: bool,
+    has_epochs: OnceLock<bool>,
     /// Threads that are at work.
     busy: AtomicUsize,
     /// Threads that there are, or will be in a moment.
@@ -73,16 +73,20 @@ impl Crew {
         beginning: Beginning,
     ) -> Result<(Arc<Self>, Notifier), FuseError> {
         let threads = options.threads.clamp(1, FEW);
-        let has_epochs = options.epochs && handshake::has_epochs(&device);
+        let has_epochs = OnceLock::new();
         let (busy, hired) = (AtomicUsize::new(0), AtomicUsize::new(threads));
         let (sessions, hiring) = (Mutex::default(), Mutex::default());
         let (began, repeats_read) = (Instant::now(), OnceLock::new());
         let crew =
             Arc::new(Self { shared, device, options, has_epochs, busy, hired, sessions, hiring, began, repeats_read });
-        let begin = || match beginning {
-            // Before any thread reads the device: what this process has read must not be repeated.
-            Beginning::Running => handshake::notify(&crew.device, Notification::Resend),
-            Beginning::New => Ok(()),
+        // By now the kernel has the answer to its INIT, and no thread reads the device.
+        let begin = || {
+            crew.has_epochs.get_or_init(|| options.epochs && handshake::has_epochs(&crew.device));
+            match beginning {
+                // What this process has read must not be repeated.
+                Beginning::Running => handshake::notify(&crew.device, Notification::Resend),
+                Beginning::New => Ok(()),
+            }
         };
         let notifier = crew.hire(threads, beginning, begin).doing("begin to read requests")?;
         Ok((crew, notifier))
@@ -98,7 +102,7 @@ impl Crew {
     }
 
     pub(crate) fn has_epochs(&self) -> bool {
-        self.has_epochs
+        self.has_epochs.get().copied().unwrap_or(false)
     }
 
     /// Whether all that the kernel repeated in the beginning was begun to be answered, as far as this can be told: to be asked now and then.

@@ -76,7 +76,7 @@ pub(crate) fn notify(device: &OwnedFd, notification: Notification) -> io::Result
     Ok(())
 }
 
-/// Whether the kernel knows [`Notification::ForgetNames`] (Linux 6.16). Asking has it look each name up once more.
+/// Whether the kernel knows [`Notification::ForgetNames`] (Linux 6.16). New kernels (7.2) hear it only when their INIT was answered. Asking has it look each name up once more.
 pub(crate) fn has_epochs(device: &OwnedFd) -> bool {
     // Any other failure is that of the superblock, which tells the next who asks.
     !matches!(notify(device, Notification::ForgetNames), Err(error) if error.kind() == io::ErrorKind::InvalidInput)
@@ -93,7 +93,7 @@ fn read_request(device: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
     Ok(request)
 }
 
-/// What the kernel offers in its INIT, which nobody has read yet.
+/// What the kernel offers in its INIT, which nobody has read yet. It is answered: nothing of it is wanted.
 pub(crate) fn offered(device: BorrowedFd<'_>) -> io::Result<InitFlags> {
     let request = read_request(device)?;
     let word = |at: usize| {
@@ -103,8 +103,22 @@ pub(crate) fn offered(device: BorrowedFd<'_>) -> io::Result<InitFlags> {
     // After the header: major, minor, how much is read ahead, flags; more flags if one of these says so.
     let low = u64::from(word(HEADER_BYTES + 12)?);
     let extended = InitFlags::from_bits_retain(low).contains(InitFlags::FUSE_INIT_EXT);
+    answer_init(device, &request)?;
     let high = if extended { u64::from(word(HEADER_BYTES + 16)?) } else { 0 };
     Ok(InitFlags::from_bits_retain(low | high << 32))
+}
+
+fn answer_init(device: BorrowedFd<'_>, request: &[u8]) -> io::Result<()> {
+    let (major, minor, write_bytes_max) = (7u32, 31u32, 4096u32);
+    let mut answer = [0; 16 + 64];
+    // fuse_out_header: length, no error, the request's number; fuse_init_out.
+    answer[0..4].copy_from_slice(&80u32.to_ne_bytes());
+    answer[8..16].copy_from_slice(request.get(8..16).unwrap_or(&[0; 8]));
+    for (at, word) in [(16, major), (20, minor), (36, write_bytes_max)] {
+        answer[at..at + 4].copy_from_slice(&word.to_ne_bytes());
+    }
+    write(device, &answer)?;
+    Ok(())
 }
 
 /// An INIT of a kernel that can do all that is ever asked for: whether it was granted was settled by the process before.

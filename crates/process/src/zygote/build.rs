@@ -9,7 +9,11 @@ use std::{
     },
 };
 
-use sys::{remote::Range, seqpacket, stub};
+use sys::{
+    ptrace::{self, Stop},
+    remote::Range,
+    seqpacket, stub,
+};
 
 use super::{
     Zygote, ZygoteFacts,
@@ -358,20 +362,53 @@ fn built(control: BorrowedFd<'_>, arena: &[u8], base: u64) -> Result<(i32, Optio
     }
 }
 
+/// A process that stands still and is traced. It goes on when this is dropped.
+struct Traced(i32);
+
+impl Traced {
+    fn new(pid: i32) -> Result<Self, Error> {
+        ptrace::seize(pid, 0).of("trace zygote", pid)?;
+        let traced = Self(pid);
+        ptrace::interrupt(pid).of("stop zygote", pid)?;
+        match ptrace::wait(pid).of("wait for zygote", pid)? {
+            Stop::Ended(_) => Err(Error::ZygoteGone),
+            Stop::Interrupted | Stop::Signal(_) | Stop::Cloned | Stop::Event(_) => Ok(traced),
+        }
+    }
+}
+
+impl Drop for Traced {
+    fn drop(&mut self) {
+        // It fails only if the process has ended.
+        let _ = ptrace::detach(self.0, 0);
+    }
+}
+
 /// Writes the pages that the zygote could not fill itself.
+///
+/// New kernels (7.2) let only a tracer write where the process itself cannot (CONFIG_PROC_MEM_FORCE_PTRACE).
 fn fill_outside(pid: i32, runs: &[Range], read: ReadPages<'_>) -> Result<(), Error> {
     if runs.is_empty() {
         return Ok(());
     }
     let path = format!("/proc/{pid}/mem");
     let memory = File::options().write(true).open(&path).on("open", path)?;
+    let mut traced = if sys::kernel::is_old() { Some(Traced::new(pid)?) } else { None };
     let mut buffer = vec![0; 64 * PAGE as usize];
     for run in runs {
         let mut at = run.start;
         while at < run.end {
             let length = (run.end - at).min(buffer.len() as u64) as usize;
             read(at, &mut buffer[..length])?;
-            memory.write_all_at(&buffer[..length], at).of("write memory of zygote", pid)?;
+            let write = || memory.write_all_at(&buffer[..length], at);
+            match write() {
+                Err(error) if error.raw_os_error() == Some(libc::EIO) && traced.is_none() => {
+                    traced = Some(Traced::new(pid)?);
+                    write()
+                }
+                written => written,
+            }
+            .of("write memory of zygote", pid)?;
             at += length as u64;
         }
     }

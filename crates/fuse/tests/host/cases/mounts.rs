@@ -154,6 +154,8 @@ pub(crate) fn attach(directory: &Path) {
 pub(super) fn tried() {
     let features = fuse::features().unwrap();
     assert_eq!(features.lacking, None);
+    // As it is told when it is served.
+    assert_eq!(features, fuse::features().unwrap());
 }
 
 /// Served by this process, which changes the volume beside the kernel, as an API does.
