@@ -231,12 +231,21 @@ fn bound_tasks(home: &ControllerHome, group: &Path) -> Result<(), Error> {
         ControllerHome::V1(directory) => directory,
         ControllerHome::Missing(_) => return Ok(()),
     };
-    let read = |path: &str| -> Result<u64, Error> {
+    let tasks = most_tasks(directory)?;
+    write(directory, "pids.max", &(tasks * PIDS_OF_HOST_PERCENT / 100).to_string())
+}
+
+/// What `directory` could count at most if it had no limit: what the kernel has numbers and memory for, and the limits of the groups that it is in
+/// (a service's `TasksMax`, a container's limit).
+fn most_tasks(directory: &Path) -> Result<u64, Error> {
+    let of_host = |path: &str| -> Result<u64, Error> {
         let text = fs::read_to_string(path).at("read", Path::new(path))?;
         text.trim().parse().map_err(io::Error::other).at("read", Path::new(path))
     };
-    let tasks = read("/proc/sys/kernel/pid_max")?.min(read("/proc/sys/kernel/threads-max")?);
-    write(directory, "pids.max", &(tasks * PIDS_OF_HOST_PERCENT / 100).to_string())
+    let host = of_host("/proc/sys/kernel/pid_max")?.min(of_host("/proc/sys/kernel/threads-max")?);
+    // Without a number where there is no limit, and without the file at the root.
+    let limit = |group: &Path| fs::read_to_string(group.join("pids.max")).ok()?.trim().parse::<u64>().ok();
+    Ok(directory.ancestors().skip(1).filter_map(limit).fold(host, u64::min))
 }
 
 /// Enables the limits' controllers for the children of `group`. The reason if the host does not let us.
@@ -278,5 +287,24 @@ fn remove_dir(path: &Path) -> Result<(), Error> {
     match fs::remove_dir(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         result => result.at("remove", path),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_above_bound_what_there_can_be_at_most() {
+        let root = tempfile::tempdir().unwrap();
+        let node = root.path().join("service/node");
+        fs::create_dir_all(&node).unwrap();
+        let unlimited = most_tasks(&node).unwrap();
+        assert!(unlimited > 300);
+        write(root.path(), "pids.max", "300\n").unwrap();
+        write(&root.path().join("service"), "pids.max", "max\n").unwrap();
+        // Its own is what is to be set.
+        write(&node, "pids.max", "7\n").unwrap();
+        assert_eq!(most_tasks(&node).unwrap(), 300);
     }
 }

@@ -129,7 +129,11 @@ impl Group {
     pub(crate) fn begin_command(&self, name: &str) -> Result<OwnedFd, Error> {
         let path = self.path.join(name);
         fs::create_dir(&path).at("create", &path)?;
-        File::open(&path).at("open", &path).map(OwnedFd::from)
+        let opened = File::open(&path).at("open", &path);
+        if opened.is_err() {
+            let _ = fs::remove_dir(&path);
+        }
+        opened.map(OwnedFd::from)
     }
 
     /// Takes back [`Group::begin_command`] of a command that did not start.

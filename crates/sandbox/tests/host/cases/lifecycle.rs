@@ -4,7 +4,7 @@ use std::{
     fs,
     io::{BufRead, BufReader},
     os::fd::AsFd,
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
@@ -201,7 +201,9 @@ pub(crate) fn tasks_together(host: &Host) {
     let limit = parent.join("pids.max");
     let number = |path: &str| fs::read_to_string(path).unwrap().trim().parse::<u64>().unwrap();
     let of_host = number("/proc/sys/kernel/pid_max").min(number("/proc/sys/kernel/threads-max"));
-    let share = of_host * base::limits::PIDS_OF_HOST_PERCENT / 100;
+    let above = |group: &Path| fs::read_to_string(group.join("pids.max")).ok()?.trim().parse().ok();
+    let share =
+        parent.ancestors().skip(1).filter_map(above).fold(of_host, u64::min) * base::limits::PIDS_OF_HOST_PERCENT / 100;
     assert_eq!(fs::read_to_string(&limit).unwrap().trim(), share.to_string());
     let sandboxes = [host.sandbox(), host.sandbox()];
     // What cases before have killed counts until the kernel has taken it apart.
