@@ -123,7 +123,7 @@ const ALLOWED: &[i64] = &[
     libc::SYS_gettid, libc::SYS_readahead, libc::SYS_setxattr, libc::SYS_lsetxattr, libc::SYS_fsetxattr,
     libc::SYS_getxattr, libc::SYS_lgetxattr, libc::SYS_fgetxattr, libc::SYS_listxattr, libc::SYS_llistxattr,
     libc::SYS_flistxattr, libc::SYS_removexattr, libc::SYS_lremovexattr, libc::SYS_fremovexattr, libc::SYS_tkill,
-    libc::SYS_time, libc::SYS_futex, libc::SYS_sched_setaffinity, libc::SYS_sched_getaffinity, 
+    libc::SYS_time, libc::SYS_futex, libc::SYS_sched_setaffinity, libc::SYS_sched_getaffinity,
     libc::SYS_epoll_create,
     libc::SYS_remap_file_pages, libc::SYS_getdents64, libc::SYS_set_tid_address, libc::SYS_restart_syscall,
     libc::SYS_semtimedop, libc::SYS_fadvise64, libc::SYS_timer_create, libc::SYS_timer_settime,
