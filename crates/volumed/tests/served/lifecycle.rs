@@ -21,7 +21,7 @@ use rustix::{
 use serde_json::json;
 use volumed::{Access, Error};
 
-use crate::place::{FAST, Node, wait_until};
+use crate::place::{FAST, Mounted, Node, wait_until};
 
 pub(crate) fn snapshots_forks_and_restores() -> Result<()> {
     let node = Node::new(FAST)?;
@@ -330,8 +330,8 @@ pub(crate) fn a_store_that_is_away_is_told_and_nothing_is_lost() -> Result<()> {
     node.finish()
 }
 
-pub(crate) fn a_takeover_is_noticed_where_nobody_writes() -> Result<()> {
-    let one = Node::new(FAST)?;
+/// A volume of `one`, written and mounted there, and the node that has taken it over.
+fn taken_over(one: &Node) -> Result<(Mounted<'_>, Node)> {
     one.create("ws")?;
     let mount = one.mount("ws")?;
     fs::write(mount.path.join("a"), b"one")?;
@@ -340,13 +340,24 @@ pub(crate) fn a_takeover_is_noticed_where_nobody_writes() -> Result<()> {
     })?;
     let two = one.neighbour("two")?;
     two.send(Method::PUT, "/volumes/ws/files/b", "two")?.parsed::<FileInfo>()?;
-    // Nothing is changed here, and nothing is asked for that would need the newest state.
+    Ok((mount, two))
+}
+
+fn becomes_read_only(one: &Node, mount: &Mounted<'_>) -> Result<()> {
     wait_until("the first node knows", || {
         let open = one.get::<Volume>("/volumes/ws")?.open.context("it is open")?;
         Ok(open.read_only.is_some_and(|why| why.contains("another node")))
     })?;
     let denied = fs::write(mount.path.join("c"), b"").map_err(|error| error.kind());
     ensure!(denied == Err(ErrorKind::ReadOnlyFilesystem), "{denied:?}");
+    Ok(())
+}
+
+pub(crate) fn a_takeover_is_noticed_where_nobody_writes() -> Result<()> {
+    let one = Node::new(FAST)?;
+    let (mount, two) = taken_over(&one)?;
+    // Nothing is changed here, and nothing is asked for that would need the newest state.
+    becomes_read_only(&one, &mount)?;
     mount.leave()?;
     two.finish()?;
     one.finish()
@@ -354,21 +365,9 @@ pub(crate) fn a_takeover_is_noticed_where_nobody_writes() -> Result<()> {
 
 pub(crate) fn a_volume_that_was_taken_over_says_so() -> Result<()> {
     let one = Node::new(FAST)?;
-    one.create("ws")?;
-    let mount = one.mount("ws")?;
-    fs::write(mount.path.join("a"), b"one")?;
-    wait_until("it is committed", || {
-        Ok(one.get::<Volume>("/volumes/ws")?.open.is_some_and(|open| open.dirty_bytes == 0))
-    })?;
-    let two = one.neighbour("two")?;
-    two.send(Method::PUT, "/volumes/ws/files/b", "two")?.parsed::<FileInfo>()?;
+    let (mount, two) = taken_over(&one)?;
     fs::write(mount.path.join("lost"), b"too late")?;
-    wait_until("the first node knows", || {
-        let open = one.get::<Volume>("/volumes/ws")?.open.context("it is open")?;
-        Ok(open.read_only.is_some_and(|why| why.contains("another node")))
-    })?;
-    let denied = fs::write(mount.path.join("c"), b"").map_err(|error| error.kind());
-    ensure!(denied == Err(ErrorKind::ReadOnlyFilesystem), "{denied:?}");
+    becomes_read_only(&one, &mount)?;
     ensure!(fs::read(mount.path.join("a"))? == b"one");
     let refused = one.send(Method::PUT, "/volumes/ws/files/c", "")?;
     ensure!(refused.status == StatusCode::CONFLICT, "{}", refused.status);
