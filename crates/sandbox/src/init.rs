@@ -2,8 +2,8 @@
 //!
 //! It gives up what it has of the keeper and makes all mounts and settings that need no root filesystem; then it is *bare*, and waits for
 //! that. It makes it its root, gives up every privilege and descriptor, reports, and gives up the keeper's memory, too: from then on it is a
-//! program of one page ([`sys::rest`]) that keeps the namespaces alive and carries the program's output from its pipe to its file. The kernel reaps orphans for it (SIGCHLD ignored), so it never
-//! wakes up again; having no handler, it ignores every signal from inside the sandbox.
+//! program of one page ([`sys::rest`]) that keeps the namespaces alive and carries the program's output from its pipe to its file. It wakes up
+//! for output only: the kernel reaps orphans for it (SIGCHLD ignored). Having no handler, it ignores every signal from inside the sandbox.
 
 mod mounts;
 
