@@ -3,9 +3,9 @@ CARGO ?= cargo
 GO ?= go
 OUT := target
 
-# The host tests need root and run one after the other; `make test` runs them after all others.
-HOST_TESTS := pando-host-tests
-HOST_MANIFEST := $(wildcard tests/host/Cargo.toml)
+# All packages at once, so that all of these build one graph of dependencies.
+TESTS := --locked --workspace --lib --bins --tests
+HOST_TESTS := $(CARGO) test --locked --workspace --test host --
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,15 +29,15 @@ demo: setup ## warms three real services, forks them, prints the comparison, cle
 	@scripts/demo.sh
 
 test: setup examples programs ## all tests; the host tests need root
-	$(CARGO) build --locked -p pando
-	$(CARGO) test --locked --workspace --exclude $(HOST_TESTS)
-ifneq ($(HOST_MANIFEST),)
-	$(CARGO) test --locked --manifest-path $(HOST_MANIFEST) -- --test-threads=1
-endif
+	$(CARGO) build $(TESTS)
+	$(CARGO) test $(TESTS) --exclude pando-host-tests
+	$(HOST_TESTS)
 
 fuzz: ## every parser of bytes from outside, PANDO_FUZZ_SECONDS each (120)
 	@scripts/fuzz.sh
 
+# Soak tests take as long as they take.
+soak%: export PANDO_TEST_SECONDS = 1000000
 SOAKS := soak-store soak-node soak-volume soak-engine
 # Also with -j: they share the machine. `make -k soak` goes on after one that fails.
 .NOTPARALLEL:
@@ -49,11 +49,11 @@ soak-store: ## the store on a real S3 service, and 1,000 kills of pagers in the 
 	PANDO_ROUNDS=1000 $(CARGO) test --locked -p pando-pager --test served -- any_of
 
 soak-node: examples programs ## kills in the middle of forks (100 rounds) and of restores (1,000 and more), twins compared 100 times, faults of S3
-	$(CARGO) build --locked -p pando
-	PANDO_ROUNDS=100 $(CARGO) test --locked -p $(HOST_TESTS) --test node -- crash::any
-	PANDO_ROUNDS=100 $(CARGO) test --locked -p $(HOST_TESTS) --test node -- twins::every
-	PANDO_ROUNDS=125 $(CARGO) test --locked -p $(HOST_TESTS) --test node -- kills::
-	PANDO_OUTAGE_S=30 GO=$(GO) scripts/s3.sh $(CARGO) test --locked -p $(HOST_TESTS) --test node -- faults
+	$(CARGO) build $(TESTS)
+	PANDO_ROUNDS=100 $(HOST_TESTS) crash::any
+	PANDO_ROUNDS=100 $(HOST_TESTS) twins::every
+	PANDO_ROUNDS=125 $(HOST_TESTS) kills::
+	PANDO_OUTAGE_S=30 GO=$(GO) scripts/s3.sh $(HOST_TESTS) faults
 
 soak-volume: ## POSIX tests of volumes, 3,000 kills and crashes
 	FSX_OPERATIONS=200000 scripts/volume.sh posix
@@ -62,9 +62,9 @@ soak-volume: ## POSIX tests of volumes, 3,000 kills and crashes
 	PANDO_ROUNDS=1000 $(CARGO) test --locked -p pando-volumed --test served -- local_directory
 
 soak-engine: examples programs ## each program forked and compared 100 times, and all of the engine's tests 20 times
-	$(CARGO) build --locked -p pando
-	PANDO_ROUNDS=100 $(CARGO) test --locked -p $(HOST_TESTS) --test engine -- differential::
-	for round in $$(seq 20); do $(CARGO) test --locked -p $(HOST_TESTS) --test engine || exit 1; done
+	$(CARGO) build $(TESTS)
+	PANDO_ROUNDS=100 $(HOST_TESTS) differential::
+	for round in $$(seq 20); do $(HOST_TESTS) engine:: differential:: refused:: || exit 1; done
 
 check: ## what the CI runs: format, lints, documentation, tests
 	$(CARGO) fmt --all --check

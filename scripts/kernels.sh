@@ -89,12 +89,12 @@ prepare_system() {
 build() {
 	cargo build --profile "$PROFILE" --locked -p pando
 	local tests
-	tests=$(cargo test --locked -p pando-sandbox --test host --no-run --message-format=json 2>/dev/null |
+	tests=$(cargo test --locked --workspace --test host --no-run --message-format=json 2>/dev/null |
 		grep -o '"executable":"[^"]*/host-[^"]*"' | tail -n 1 | cut -d '"' -f 4)
-	[[ -x $tests ]] || fail "the tests of pando-sandbox cannot be built"
+	[[ -x $tests ]] || fail "the host tests cannot be built"
 	mkdir -p "$HOME_DIR/programs"
 	strip -o "$HOME_DIR/programs/pando" "target/${PROFILE/#dev/debug}/pando"
-	strip -o "$HOME_DIR/programs/sandbox-tests" "$tests"
+	strip -o "$HOME_DIR/programs/host-tests" "$tests"
 	"${CC:-gcc}" -std=gnu17 -O2 -o "$HOME_DIR/programs/service" scripts/kernels/service.c
 }
 
@@ -108,7 +108,7 @@ initrd() {
 	mkdir -p "$root/opt" "$root/lib/modules"
 	cp "$HOME_DIR/$1"/modules/* "$root/lib/modules/"
 	install -m 755 "$HOME_DIR/programs/pando" "$root/usr/bin/pando"
-	install -m 755 "$HOME_DIR/programs/service" "$HOME_DIR/programs/sandbox-tests" "$root/opt/"
+	install -m 755 "$HOME_DIR/programs/service" "$HOME_DIR/programs/host-tests" "$root/opt/"
 	install -m 755 scripts/kernels/guest.sh "$root/guest.sh"
 	cat >"$root/init" <<-'END'
 		#!/bin/sh

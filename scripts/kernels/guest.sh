@@ -98,7 +98,7 @@ limit_memory() {
 }
 step limit-memory limit_memory "$id"
 pando rm --all --force >/dev/null 2>&1
-step sandbox-tests /opt/sandbox-tests limits
+step host-tests env PANDO_TEST_SECONDS=600 /opt/host-tests sandbox::limits
 
 step volume-create pando volume create ws --size 1G
 id=$(started pando run svc --volume ws:/workspace)

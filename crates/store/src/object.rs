@@ -13,14 +13,14 @@ use crate::limits;
 
 mod backend;
 mod directory;
-#[cfg(feature = "faults")]
+#[cfg(debug_assertions)]
 mod faults;
 mod location;
 mod requests;
 mod staged;
 mod upload;
 
-#[cfg(feature = "faults")]
+#[cfg(debug_assertions)]
 pub use faults::{FaultInjector, FaultPlan};
 pub use location::{InvalidLocation, Location, S3Location};
 pub use requests::{Counters, RequestOptions};
@@ -111,7 +111,7 @@ impl Objects {
     }
 
     /// As [`Objects::open`], with every request going through `faults`.
-    #[cfg(feature = "faults")]
+    #[cfg(debug_assertions)]
     pub fn open_faulty(
         location: &Location,
         options: RequestOptions,

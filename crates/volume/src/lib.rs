@@ -45,7 +45,7 @@ mod verify;
 mod volume;
 mod wal;
 
-#[cfg(feature = "crashes")]
+#[cfg(debug_assertions)]
 pub use self::crash::{CRASH_POINTS, crash_at};
 pub use self::{
     committer::Committer,

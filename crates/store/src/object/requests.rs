@@ -59,7 +59,7 @@ pub(super) struct Requests {
     errors: AtomicU64,
     bytes_out: AtomicU64,
     bytes_in: AtomicU64,
-    #[cfg(feature = "faults")]
+    #[cfg(debug_assertions)]
     faults: Option<std::sync::Arc<super::FaultInjector>>,
 }
 
@@ -73,12 +73,12 @@ impl Requests {
             errors: AtomicU64::new(0),
             bytes_out: AtomicU64::new(0),
             bytes_in: AtomicU64::new(0),
-            #[cfg(feature = "faults")]
+            #[cfg(debug_assertions)]
             faults: None,
         }
     }
 
-    #[cfg(feature = "faults")]
+    #[cfg(debug_assertions)]
     pub(super) fn through(self, faults: std::sync::Arc<super::FaultInjector>) -> Self {
         Self { faults: Some(faults), ..self }
     }
@@ -125,7 +125,7 @@ impl Requests {
         tokio::time::timeout(timeout, self.afflicted(work)).await.map_err(late)?
     }
 
-    #[cfg(feature = "faults")]
+    #[cfg(debug_assertions)]
     async fn afflicted<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         let Some(faults) = &self.faults else { return work.await };
         faults.before().await?;
@@ -134,14 +134,14 @@ impl Requests {
         Ok(done)
     }
 
-    #[cfg(not(feature = "faults"))]
+    #[cfg(not(debug_assertions))]
     async fn afflicted<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         work.await
     }
 
     /// What an answer looks like after its way here: the same, but for faults that are injected.
     pub(super) fn damage(&self, bytes: Bytes) -> Bytes {
-        #[cfg(feature = "faults")]
+        #[cfg(debug_assertions)]
         if let Some(faults) = &self.faults {
             return faults.damage(bytes);
         }

@@ -26,7 +26,7 @@ const PROGRAM: &str = "import threading, time\n\
 pub const CAPTURE: &str = "--capture";
 
 /// Captures a program over and over, until it is killed.
-pub fn capture_for_ever(arguments: &[String]) -> Result<()> {
+pub fn capture_for_ever(arguments: &[&str]) -> Result<()> {
     let [pid, start, end] = arguments else { anyhow::bail!("{CAPTURE} PID START END") };
     let arena = (start.parse()?, end.parse()?);
     let streams = [(0, Stream::Stdin), (1, Stream::Stdout)].map(|(number, stream)| {

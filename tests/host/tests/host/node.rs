@@ -1,0 +1,80 @@
+//! The whole product: each case starts a node of its own and uses the `pando` command as a user would.
+
+mod ahead;
+mod beside_commands;
+mod burst;
+mod cancel;
+mod checkpoint;
+mod command_line;
+mod commands;
+mod copies;
+mod crash;
+mod disk;
+mod doctor;
+mod failures;
+mod faults;
+mod faults_captured;
+mod faults_host;
+mod faults_s3;
+mod isolation;
+mod kills;
+mod limits;
+mod live_fork;
+mod memory;
+mod output;
+mod pager;
+mod pause;
+mod peers;
+mod requests;
+mod services;
+mod shared_memory;
+mod store;
+mod twins;
+mod volumes;
+mod volumes_faults;
+mod volumes_host;
+mod volumes_kept;
+mod volumes_mapped;
+mod volumes_states;
+
+use pando_host_tests::runner::Case;
+
+pub(crate) fn cases() -> Vec<Case> {
+    let parts = [
+        services::cases(),
+        ahead::cases(),
+        beside_commands::cases(),
+        burst::cases(),
+        live_fork::cases(),
+        checkpoint::cases(),
+        copies::cases(),
+        pager::cases(),
+        twins::cases(),
+        pause::cases(),
+        shared_memory::cases(),
+        store::cases(),
+        peers::cases(),
+        isolation::cases(),
+        output::cases(),
+        commands::cases(),
+        command_line::cases(),
+        limits::cases(),
+        failures::cases(),
+        requests::cases(),
+        cancel::cases(),
+        crash::cases(),
+        disk::cases(),
+        doctor::cases(),
+        faults::cases(),
+        faults_s3::cases(),
+        kills::cases(),
+        memory::cases(),
+        volumes::cases(),
+        volumes_faults::cases(),
+        volumes_host::cases(),
+        volumes_kept::cases(),
+        volumes_mapped::cases(),
+        volumes_states::cases(),
+    ];
+    parts.into_iter().flatten().collect()
+}
