@@ -195,6 +195,26 @@ static void check_shut(int n, int socket)
 	printf("shut %d: events %#x, receives %zd (%d), sends %zd (%d)\n", n, polled.revents, received, receive_error, sent, sent < 0 ? errno : 0);
 }
 
+/// A socket whose connect() was refused. The kernel has changed values of it, which are not the program's.
+static int refused_once(void)
+{
+	struct sockaddr_in nobody = local(1);
+	int fd = new_socket(AF_INET, SOCK_STREAM);
+	if (connect(fd, (struct sockaddr *)&nobody, sizeof nobody) == 0 || errno != ECONNREFUSED)
+		probe_die("connect");
+	return fd;
+}
+
+static void show_segment(const char *what, int socket, int port)
+{
+	struct sockaddr_in to = local(port);
+	int bytes = 0;
+	socklen_t length = sizeof bytes;
+	bool is_connected = connect(socket, (struct sockaddr *)&to, sizeof to) == 0;
+	getsockopt(socket, TCP, 2, &bytes, &length);
+	printf("%s: connects %d, segments of %d bytes\n", what, is_connected, bytes);
+}
+
 int main(int argc, char **argv)
 {
 	probe_begin(argc, argv);
@@ -223,6 +243,10 @@ int main(int argc, char **argv)
 	filter(filtered);
 	int members[] = {in_group(7091, "239.1.2.1", NULL), in_group(7091, "239.1.2.2", "127.0.0.1"), in_group(7091, "239.1.2.2", "127.0.0.9")};
 	const int shut_down[] = {shut(7092, SHUT_RD, true), shut(7093, SHUT_WR, true), shut(7094, SHUT_RDWR, true), shut(7095, SHUT_WR, false)};
+	int refused = refused_once(), plain = new_socket(AF_INET, SOCK_STREAM);
+	struct sockaddr_in plain_address = local(7098);
+	if (bind(plain, (struct sockaddr *)&plain_address, sizeof plain_address) != 0 || listen(plain, 7) != 0)
+		probe_die("listen");
 	probe_ready();
 	probe_wait();
 	show("tcp", tcp), show("tcp6", tcp6), show("listener", listener), show("udp", udp), show("udp6", udp6), show("untouched", untouched);
@@ -231,5 +255,6 @@ int main(int argc, char **argv)
 	check_groups(7091, members);
 	for (int n = 0; n < 4; n++)
 		check_shut(n, shut_down[n]);
+	show_segment("refused once", refused, 7098);
 	return probe_end();
 }

@@ -38,6 +38,10 @@ enum Drifts {
     Never,
     Listening,
     Connected,
+    /// `TCP_MAXSEG`: connected, and it keeps what it used when a connection was refused.
+    Segment,
+    /// `SO_INCOMING_CPU`: connected, at each packet that it receives.
+    Receiving,
 }
 
 /// What a socket does: of what the kernel changes itself nothing is carried.
@@ -47,6 +51,8 @@ pub(crate) enum Phase {
     Quiet,
     Listening,
     Connected,
+    /// A datagram socket that is told whom it sends to.
+    Datagrams,
 }
 
 #[derive(Debug)]
@@ -106,7 +112,7 @@ const KNOWN: &[Known] = &[
     row("SO_SELECT_ERR_QUEUE", SOCKET, 45, Of::Any),
     row("SO_BUSY_POLL", SOCKET, 46, Of::Inet),
     row("SO_MAX_PACING_RATE", SOCKET, 47, Of::Any),
-    drifting("SO_INCOMING_CPU", SOCKET, 49, Of::Inet, Drifts::Connected),
+    drifting("SO_INCOMING_CPU", SOCKET, 49, Of::Inet, Drifts::Receiving),
     row("SO_ZEROCOPY", SOCKET, 60, Of::Any),
     row("SO_TXTIME", SOCKET, 61, Of::Inet),
     row("SO_TIMESTAMP_NEW", SOCKET, 63, Of::Any),
@@ -175,7 +181,7 @@ const KNOWN: &[Known] = &[
     row("IPV6_RECVFRAGSIZE", IPV6, 77, Of::Inet6),
     row("IPV6_FREEBIND", IPV6, libc::IPV6_FREEBIND, Of::Inet6),
     row("TCP_NODELAY", TCP, 1, Of::Tcp),
-    drifting("TCP_MAXSEG", TCP, 2, Of::Tcp, Drifts::Connected),
+    drifting("TCP_MAXSEG", TCP, 2, Of::Tcp, Drifts::Segment),
     row("TCP_CORK", TCP, 3, Of::Tcp),
     row("TCP_KEEPIDLE", TCP, 4, Of::Tcp),
     row("TCP_KEEPINTVL", TCP, 5, Of::Tcp),
@@ -243,41 +249,64 @@ impl Value {
     }
 }
 
-/// The values of all options of a socket, in the order of [`KNOWN`].
+/// The values of all options of a socket.
 #[derive(Debug, Clone)]
-pub(crate) struct Values(Vec<Value>);
+pub(crate) struct Values {
+    /// In the order of [`KNOWN`].
+    options: Vec<Value>,
+    /// Bytes of the segments that a TCP socket would send; none of others, and if it listens.
+    segment: Option<u32>,
+}
 
 impl Values {
     pub(crate) fn read(socket: BorrowedFd<'_>, of: SocketType) -> Self {
         let value = |known: &Known| if known.is_of(of) { Value::read(socket, known) } else { Value::NONE };
-        Self(KNOWN.iter().map(value).collect())
+        let segment =
+            if Of::Tcp.has(of) { sockets::tcp_segment(socket).ok().filter(|bytes| *bytes != 0) } else { None };
+        Self { options: KNOWN.iter().map(value).collect(), segment }
     }
 
     fn number(&self, name: i32) -> Option<i32> {
         let at = KNOWN.iter().position(|known| (known.level, known.name) == (SOCKET, name))?;
-        self.0[at].number()
+        self.options[at].number()
+    }
+}
+
+impl Of {
+    fn has(self, socket: SocketType) -> bool {
+        let is_unix = socket.family == libc::AF_UNIX;
+        match self {
+            Self::Any => true,
+            Self::Unix => is_unix,
+            Self::Inet => !is_unix,
+            Self::Inet6 => socket.family == libc::AF_INET6,
+            Self::Tcp => !is_unix && socket.kind == libc::SOCK_STREAM,
+            Self::Udp => !is_unix && socket.kind == libc::SOCK_DGRAM,
+        }
     }
 }
 
 impl Known {
     fn is_of(&self, socket: SocketType) -> bool {
-        let is_unix = socket.family == libc::AF_UNIX;
-        match self.of {
-            Of::Any => true,
-            Of::Unix => is_unix,
-            Of::Inet => !is_unix,
-            Of::Inet6 => socket.family == libc::AF_INET6,
-            Of::Tcp => !is_unix && socket.kind == libc::SOCK_STREAM,
-            Of::Udp => !is_unix && socket.kind == libc::SOCK_DGRAM,
-        }
+        self.of.has(socket)
     }
 
     /// Whether the value is the kernel's own.
-    fn has_drifted(&self, values: &Values, value: &Value, phase: Phase) -> bool {
+    fn has_drifted(&self, values: &Values, value: &Value, phase: Phase, fresh: &Values) -> bool {
         let may = match self.drifts {
             Drifts::Never => false,
-            Drifts::Listening => phase != Phase::Quiet,
+            Drifts::Listening => matches!(phase, Phase::Listening | Phase::Connected),
             Drifts::Connected => phase == Phase::Connected,
+            // A socket that is not connected shows the program's own limit, or else the segments that it would send.
+            Drifts::Segment => {
+                phase == Phase::Connected
+                    || values.segment.is_some_and(|segment| value.number() == i32::try_from(segment).ok())
+            }
+            // A refused connection has received a packet, too.
+            Drifts::Receiving => {
+                let was_refused = values.segment.is_some() && values.segment != fresh.segment;
+                matches!(phase, Phase::Connected | Phase::Datagrams) || was_refused
+            }
         };
         may && match (self.level, self.name) {
             // A size that a program has set is locked: 1 for sending, 2 for receiving.
@@ -317,9 +346,8 @@ pub(crate) fn changed(
     let wanted = Values::read(socket, of);
     let differing = |has: &Values| -> Vec<usize> {
         let differs = |n: &usize| {
-            wanted.0[*n].length.is_some()
-                && wanted.0[*n] != has.0[*n]
-                && !KNOWN[*n].has_drifted(&wanted, &wanted.0[*n], phase)
+            let value = &wanted.options[*n];
+            value.length.is_some() && *value != has.options[*n] && !KNOWN[*n].has_drifted(&wanted, value, phase, fresh)
         };
         (0..KNOWN.len()).filter(differs).collect()
     };
@@ -331,7 +359,7 @@ pub(crate) fn changed(
     let trial = make()?;
     // The second time is for what the first has changed beside what it set.
     for _ in 0..2 {
-        for known in left.iter().map(|n| (&KNOWN[*n], &wanted.0[*n])) {
+        for known in left.iter().map(|n| (&KNOWN[*n], &wanted.options[*n])) {
             let (known, value) = (known.0, known.0.written(known.1));
             if sockets::set_option_value(trial.as_fd(), known.level, known.name, &value).is_ok() {
                 changed.options.push((known.level, known.name, value));
@@ -397,6 +425,37 @@ mod tests {
     }
 
     #[test]
+    fn what_the_kernel_changes_without_a_connection_is_not_carried() {
+        for (to, of) in [("127.0.0.1:1", TYPES[0]), ("[::1]:1", TYPES[1])] {
+            let Ok(socket) = make(of) else { continue };
+            let to: std::net::SocketAddr = to.parse().unwrap();
+            let Err(rustix::io::Errno::CONNREFUSED) = rustix::net::connect(&socket, &to) else { continue };
+            assert_unchanged(&socket, of, Phase::Quiet);
+        }
+        let [receiver, sender] = [(); 2].map(|()| std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
+        receiver.connect(sender.local_addr().unwrap()).unwrap();
+        sender.send_to(b"x", receiver.local_addr().unwrap()).unwrap();
+        receiver.recv(&mut [0]).unwrap();
+        assert_unchanged(&receiver, TYPES[2], Phase::Datagrams);
+    }
+
+    #[test]
+    fn a_segment_size_and_a_processor_of_the_programs_are_carried() {
+        const TCP_MAXSEG: i32 = 2;
+        const SO_INCOMING_CPU: i32 = 49;
+        let of = TYPES[0];
+        let socket = make(of).unwrap();
+        sockets::set_option(socket.as_fd(), TCP, TCP_MAXSEG, 700).unwrap();
+        sockets::set_option(socket.as_fd(), SOCKET, SO_INCOMING_CPU, 0).unwrap();
+        let fresh = Values::read(make(of).unwrap().as_fd(), of);
+        let mut found = changed((socket.as_fd(), of), Phase::Quiet, &fresh, || make(of)).unwrap();
+        found.options.dedup();
+        let bytes = |number: i32| number.to_ne_bytes().to_vec();
+        assert_eq!(found.options, [(SOCKET, SO_INCOMING_CPU, bytes(0)), (TCP, TCP_MAXSEG, bytes(700))]);
+        assert_eq!(found.lost, Vec::<&str>::new());
+    }
+
+    #[test]
     fn what_sets_another_option_beside_itself_is_made_good() {
         const IP_TOS: i32 = 1;
         let of = TYPES[2];
@@ -410,7 +469,7 @@ mod tests {
         for (level, name, value) in &found.options {
             sockets::set_option_value(other.as_fd(), *level, *name, value).unwrap();
         }
-        let [wanted, reached] = [&socket, &other].map(|socket| Values::read(socket.as_fd(), of).0);
+        let [wanted, reached] = [&socket, &other].map(|socket| Values::read(socket.as_fd(), of).options);
         assert_eq!(wanted, reached);
     }
 

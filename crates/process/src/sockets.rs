@@ -148,7 +148,8 @@ impl<'a> Reader<'a> {
     }
 
     fn read_udp(&mut self, found: Found<'_>) -> Result<(FileKind, SocketState), Stop> {
-        let mut state = self.state(found, Phase::Quiet)?;
+        let peer = sockets::peer_address(found.socket).ok();
+        let mut state = self.state(found, if peer.is_some() { Phase::Datagrams } else { Phase::Quiet })?;
         if self.udp.is_none() {
             let shutdowns = inside(self.pid, self.process, diag::udp_shutdowns)?.of("list UDP sockets", self.pid)?;
             self.udp = Some(Udp { shutdowns, groups: groups::list(self.pid)? });
@@ -161,7 +162,6 @@ impl<'a> Reader<'a> {
                 None => shutdown_seen(found.socket).of("poll a socket", self.pid)?,
             };
         }
-        let peer = sockets::peer_address(found.socket).ok();
         Ok((FileKind::Socket(self.unconnected(found, None, peer, None)?), state))
     }
 

@@ -126,6 +126,15 @@ pub fn peer_address(socket: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
 
 /// The backlog of a listening TCP socket (`tcpi_sacked` holds it: net/ipv4/tcp.c, tcp_get_info).
 pub fn tcp_backlog(socket: BorrowedFd<'_>) -> io::Result<u32> {
+    Ok(tcp_info(socket)?.tcpi_sacked)
+}
+
+/// Bytes of the segments that a TCP socket would send now (`tcpi_snd_mss`). The kernel does not tell it of a listening socket: 0.
+pub fn tcp_segment(socket: BorrowedFd<'_>) -> io::Result<u32> {
+    Ok(tcp_info(socket)?.tcpi_snd_mss)
+}
+
+fn tcp_info(socket: BorrowedFd<'_>) -> io::Result<libc::tcp_info> {
     // SAFETY: tcp_info consists of integers, for which zero is a value.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
     let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
@@ -133,7 +142,7 @@ pub fn tcp_backlog(socket: BorrowedFd<'_>) -> io::Result<u32> {
     // SAFETY: `info` has `len` bytes.
     let result =
         unsafe { libc::getsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, place, &raw mut len) };
-    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(info.tcpi_sacked) }
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(info) }
 }
 
 /// Whether a TCP socket is, or was before it was closed, connected: it has sent or received a segment since it was made.
