@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 #include <sys/xattr.h>
 
-static int file, named, directory, directory_path, program, memfd, read_only;
+static int file, named, directory, directory_path, program, memfd, read_only, write_only, read_only_mode;
 
 static int checked(int result, const char *what)
 {
@@ -53,6 +53,17 @@ static void set_up(bool keep)
 	named = checked(open(path, O_PATH | O_CLOEXEC), path);
 	if (!keep)
 		checked(unlink(path), path);
+	if (!keep) {
+		path_of("write-only", path);
+		write_only = checked(open(path, O_CREAT | O_WRONLY | O_EXCL | O_CLOEXEC, 0600), path);
+		fsetxattr(write_only, "user.colour", "blue", 4, 0);
+		checked(fchmod(write_only, 0444), "fchmod");
+		checked(unlink(path), path);
+	}
+	read_only_mode = checked(memfd_create("read-only mode", 0), "memfd");
+	fsetxattr(read_only_mode, "user.colour", "black", 5, 0);
+	checked(fchmod(read_only_mode, 0400), "fchmod");
+	checked(futimens(read_only_mode, (struct timespec[]){{5000, 9}, {6000, 10}}), "futimens");
 	path_of("file", path);
 	file = checked(open(path, O_RDONLY | O_NOATIME | O_CLOEXEC), path);
 	checked((int)lseek(file, 3, SEEK_SET), "lseek");
@@ -106,7 +117,14 @@ int main(int argc, char **argv)
 
 	char text[64] = "";
 	show("file", file), show("memfd", memfd), show("read only", read_only);
+	show("read-only mode", read_only_mode);
+	probe_check(pwrite(read_only_mode, "x", 1, 0) == 1, "read-only mode: is written");
 	struct stat status;
+	if (write_only != 0) {
+		probe_check(write(write_only, "x", 1) == 1 && read(write_only, text, 1) == -1, "write only: is written");
+		checked(futimens(write_only, (struct timespec[]){{7000, 0}, {8000, 0}}), "futimens");
+		show("write only", write_only);
+	}
 	probe_check(fstat(named, &status) == 0 && S_ISREG(status.st_mode) && status.st_size == 10 && status.st_mtim.tv_sec == 2000, "named: is the file");
 	probe_check(read(named, text, 1) == -1 && errno == EBADF && (fcntl(named, F_GETFL) & O_PATH) != 0, "named: only names it");
 	probe_check(lseek(file, 0, SEEK_CUR) == 3 && read(file, text, sizeof text) == 8 && strcmp(text, "the file") == 0, "file: content");

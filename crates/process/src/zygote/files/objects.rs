@@ -27,9 +27,24 @@ impl Builder<'_> {
             let args = [made.into(), place.into(), (bytes.len() as u64).into(), (*offset).into()];
             self.script.call(libc::SYS_pwrite64, args, Check::Equal(bytes.len() as i64));
         }
+        // While it has the mode of a new one: the program's may forbid its own user to open it or to give it attributes.
+        let made = self.move_up(made);
+        let mut is_first = true;
+        for file in &self.image.files {
+            if let FileKind::Memfd { object, offset } = file.kind
+                && object == index
+            {
+                let number = self.open_again(made, file.flags, &mut is_first);
+                if offset != 0 {
+                    self.call(libc::SYS_lseek, [number.into(), offset.into(), libc::SEEK_SET.into()]);
+                }
+                self.later_flags(number, file.flags);
+                self.settle(number, &file.numbers);
+            }
+        }
         let status = self.image.added.object(index).cloned();
-        if let Some(status) = status.as_ref().filter(|status| status.mode != MEMFD_MODE) {
-            self.call(libc::SYS_fchmod, [made.into(), u64::from(status.mode).into()]);
+        if let Some(status) = &status {
+            self.attributes(made, status);
         }
         // Sealed against writing it can have no writable mapping, before or after; other seals may forbid mappings that exist.
         const F_SEAL_WRITE: u32 = 8;
@@ -48,21 +63,7 @@ impl Builder<'_> {
             self.seal(made, object);
         }
         if let Some(status) = &status {
-            self.attributes(made, status);
-        }
-        let made = self.move_up(made);
-        let mut is_first = true;
-        for file in &self.image.files {
-            if let FileKind::Memfd { object, offset } = file.kind
-                && object == index
-            {
-                let number = self.open_again(made, file.flags, &mut is_first);
-                if offset != 0 {
-                    self.call(libc::SYS_lseek, [number.into(), offset.into(), libc::SEEK_SET.into()]);
-                }
-                self.later_flags(number, file.flags);
-                self.settle(number, &file.numbers);
-            }
+            self.times(made, status);
         }
         self.close(made);
     }
@@ -74,13 +75,20 @@ impl Builder<'_> {
         }
     }
 
-    /// Extended attributes, and then times, which all that came before has changed.
+    /// Extended attributes, and then the mode, which may forbid them. Before seals, which may forbid another mode.
     fn attributes(&mut self, made: i32, status: &ObjectStatus) {
         for (name, value) in &status.attributes {
             let (name, place) = (self.arena.text(name), self.arena.data(value, 8));
             let length = value.len() as u64;
             self.call(libc::SYS_fsetxattr, [made.into(), name.into(), place.into(), length.into(), 0u64.into()]);
         }
+        if status.mode != MEMFD_MODE {
+            self.call(libc::SYS_fchmod, [made.into(), u64::from(status.mode).into()]);
+        }
+    }
+
+    /// Last: all that came before has changed them.
+    fn times(&mut self, made: i32, status: &ObjectStatus) {
         let [accessed, changed] = status.times;
         let times = self.arena.words(&[accessed.0 as u64, accessed.1, changed.0 as u64, changed.1]);
         self.call(libc::SYS_utimensat, [made.into(), 0u64.into(), times.into(), 0u64.into()]);
