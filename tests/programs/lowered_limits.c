@@ -1,12 +1,13 @@
 // Limits that were lowered below what the program already has: a start has to come by that before it limits itself.
 #include "probe.h"
 
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 
-enum { LOCKED_BYTES = 1 << 20, SHARED_BYTES = 4 << 20, THREADS = 4 };
+enum { LOCKED_BYTES = 1 << 20, SHARED_BYTES = 4 << 20, THREADS = 4, SIGNALS = 4 };
 
-static int which[] = {RLIMIT_MEMLOCK, RLIMIT_FSIZE, RLIMIT_AS, RLIMIT_NOFILE};
+static int which[] = {RLIMIT_MEMLOCK, RLIMIT_FSIZE, RLIMIT_AS, RLIMIT_NOFILE, RLIMIT_CPU, RLIMIT_SIGPENDING};
 
 static void lower(int resource, rlim_t most)
 {
@@ -33,9 +34,47 @@ static void *live(void *unused)
 	return NULL;
 }
 
+/// How many of the signals wait. They are taken.
+static int taken(int signal)
+{
+	sigset_t set;
+	sigemptyset(&set);
+	sigaddset(&set, signal);
+	int count = 0;
+	for (siginfo_t info; sigtimedwait(&set, &info, &(struct timespec){0, 0}) == signal; count++)
+		if (info.si_value.sival_int != count)
+			probe_check(false, "value of signal %d", signal);
+	return count;
+}
+
+static void *takes(void *unused)
+{
+	(void)unused;
+	probe_wait();
+	return (void *)(intptr_t)taken(SIGRTMIN + 1);
+}
+
+/// Queues signals for the process and for a thread, and makes timers, for which the kernel keeps signals ready.
+static pthread_t queue(void)
+{
+	pthread_t thread = probe_thread(takes, NULL);
+	for (int n = 0; n < SIGNALS; n++) {
+		union sigval value = {.sival_int = n};
+		timer_t timer;
+		if (sigqueue(getpid(), SIGRTMIN, value) != 0 || pthread_sigqueue(thread, SIGRTMIN + 1, value) != 0 ||
+		    timer_create(CLOCK_MONOTONIC, NULL, &timer) != 0)
+			probe_die("sigqueue");
+	}
+	return thread;
+}
+
 int main(int argc, char **argv)
 {
 	probe_begin(argc, argv);
+	sigset_t set;
+	sigemptyset(&set);
+	sigaddset(&set, SIGRTMIN), sigaddset(&set, SIGRTMIN + 1);
+	pthread_sigmask(SIG_BLOCK, &set, NULL);
 	char *locked = mmap(NULL, LOCKED_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	char *shared = mmap(NULL, SHARED_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (locked == MAP_FAILED || shared == MAP_FAILED || mlock(locked, LOCKED_BYTES) != 0)
@@ -46,7 +85,10 @@ int main(int argc, char **argv)
 	int high = fcntl(0, F_DUPFD_CLOEXEC, 500);
 	if (high < 0)
 		probe_die("F_DUPFD_CLOEXEC");
+	pthread_t thread = queue();
 	probe_ready();
+	lower(RLIMIT_CPU, 60);
+	lower(RLIMIT_SIGPENDING, 1);
 	lower(RLIMIT_MEMLOCK, 4096);
 	lower(RLIMIT_FSIZE, 1 << 20);
 	lower(RLIMIT_NOFILE, 64);
@@ -61,5 +103,8 @@ int main(int argc, char **argv)
 	}
 	probe_check(fcntl(high, F_GETFD) == FD_CLOEXEC, "a descriptor above the limit");
 	probe_check(shared[0] == 5 && shared[SHARED_BYTES - 1] == 5, "shared memory");
+	void *count = NULL;
+	pthread_join(thread, &count);
+	printf("signals: %d of the process, %d of a thread\n", taken(SIGRTMIN), (int)(intptr_t)count);
 	return probe_end();
 }

@@ -21,7 +21,7 @@ use sys::{blob::OP_BYTES, namespace::CLOCK_TEXT_BYTES};
 
 use super::{kind, working_set};
 use crate::{
-    image::{FileKind, Image, Mapping},
+    image::{FileKind, Image, Mapping, Thread},
     script::{Arena, Arg, Check, PAGE, Script},
 };
 
@@ -342,8 +342,8 @@ fn place_helper(
     placed
 }
 
-/// Whether copies need more of a resource while they start than the program may have any more: they limit it themselves then, and the zygote
-/// leaves it to them.
+/// Whether copies need more of a resource while they start than the program may have any more, or the zygote does: copies limit it themselves
+/// then, and the zygote leaves it to them.
 pub(super) fn is_set_late(resource: usize, image: &Image) -> bool {
     let shares = |mapping: &Mapping| !mapping.is_private();
     match resource as u32 {
@@ -352,9 +352,19 @@ pub(super) fn is_set_late(resource: usize, image: &Image) -> bool {
         libc::RLIMIT_MEMLOCK => !image.attributes.locked.is_empty() || image.attributes.lock_future != 0,
         libc::RLIMIT_NPROC => image.threads.len() > 1,
         libc::RLIMIT_AS => image.mappings.iter().any(shares),
+        // The zygote would be killed for the time that it takes itself.
+        libc::RLIMIT_CPU => image.limits[resource] != (u64::MAX, u64::MAX),
+        libc::RLIMIT_SIGPENDING => is_set_last(resource, image),
         libc::RLIMIT_FSIZE => !image.objects.is_empty() || !image.memory_files.is_empty(),
         _ => false,
     }
+}
+
+/// Of [`is_set_late`], whether the last steps of a start still need it: the kernel counts timers and signals that wait.
+fn is_set_last(resource: usize, image: &Image) -> bool {
+    let waits = |thread: &Thread| !thread.pending.is_empty();
+    resource as u32 == libc::RLIMIT_SIGPENDING
+        && (!image.posix_timers.is_empty() || !image.pending.is_empty() || image.threads.iter().any(waits))
 }
 
 /// Adds the lifting of a limit, as far as the zygote has a right to that.

@@ -78,6 +78,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases.push(Case::new("engine::a_busy_copy_is_forked_at_once", || on_a_bench(busy)));
     cases
         .push(Case::new("engine::whether_a_thread_has_filters_of_its_own_is_told_by_ptrace", filters::several_filters));
+    cases.push(Case::new("engine::a_zygote_has_no_limit_of_its_own_time", || on_a_bench(no_limit_of_time)));
     cases.push(Case::new("engine::threads_may_end_at_any_moment", || on_a_bench(ending_threads)));
     cases.push(Case::new("engine::files_of_a_layer_may_be_deleted_while_open", || on_a_bench(deleted_from_a_layer)));
     cases.push(Case::new("engine::a_child_that_is_about_to_end_is_waited_for", || on_a_bench(ending_children)));
@@ -215,6 +216,21 @@ fn busy(bench: &Bench) -> Result<()> {
         place.sandbox.destroy()?;
     }
     others.into_iter().chain([(source, pid)]).try_for_each(|(place, _)| Ok(place.sandbox.destroy()?))
+}
+
+/// The zygote's own time is not the program's: by the limit of that a zygote would be killed when it has made enough copies.
+fn no_limit_of_time(bench: &Bench) -> Result<()> {
+    let source = bench.place(&[])?;
+    let pid = begin(&source, &[format!("{PROGRAMS}/lowered_limits")])?;
+    let zygote = bench.zygote(&source, pid, &[bench.dir.path().join("layer")], None)?.zygote;
+    let cpu_time = |pid: i32| -> Result<String> {
+        let limits = std::fs::read_to_string(format!("/proc/{pid}/limits"))?;
+        let line = limits.lines().find_map(|line| line.strip_prefix("Max cpu time")).context("no limit of CPU time")?;
+        Ok(line.split_whitespace().next().unwrap_or_default().to_owned())
+    };
+    ensure!(cpu_time(pid)? == "60", "the program has no limit");
+    ensure!(cpu_time(zygote.facts.pid)? == "unlimited", "the zygote has a limit of {} s", cpu_time(zygote.facts.pid)?);
+    Ok(source.sandbox.destroy()?)
 }
 
 /// A thread that ends while the program is being stopped is no reason to fail.

@@ -4,8 +4,8 @@ use sys::{namespace::CLOCK_TEXT_BYTES, xstate};
 
 use super::{
     AT_ONCE, CLONE_ARGS_BYTES, CloneArgs, FIRST_STREAM, GATE, INIT, Mailbox, PARKED, Transit, attributes, clocks,
-    clone_args, is_set_late, set_limit,
-    state::{memory_attributes, queue_signal, scheduling, thread_attributes, timers},
+    clone_args, is_set_last, is_set_late, set_limit,
+    state::{memory_attributes, queue_own, queue_signal, scheduling, thread_attributes, timers},
 };
 use crate::{
     image::{Image, Thread},
@@ -30,7 +30,8 @@ struct Gates {
 ///
 /// 1. with all of them: only what needs them, on nothing that the program has a say in;
 /// 2. as the program's user with one capability left, which `set_tid` needs: descriptors, memory, threads;
-/// 3. without any, under the seccomp filter: what could make the kernel look at or run the program's code (timers, signals, rseq).
+/// 3. without any: signals that waited for one thread, which have to be there before the limit of those that may wait;
+/// 4. under the seccomp filter, too: what could make the kernel look at or run the program's code (timers, signals, rseq).
 ///
 /// A copy that parks waits in 2, before its threads: a process that has some cannot enter a time namespace (`clocks`). It keeps the capability
 /// for that, too, and neither of the two is in force until its gate opens. Nothing in it runs against a clock by then.
@@ -88,11 +89,12 @@ pub(super) fn place(
     script.call(libc::SYS_arch_prctl, [ARCH_SET_FS.into(), main.registers.fs_base.into()], Check::Success);
     scheduling(arena, &mut script, image, main);
     for (resource, (soft, hard)) in image.limits.iter().enumerate() {
-        if is_set_late(resource, image) {
+        if is_set_late(resource, image) && !is_set_last(resource, image) {
             set_limit(arena, &mut script, resource, *soft, *hard);
         }
     }
     capabilities.drop_all(&mut script);
+    queue_own(arena, &mut script, image, main);
     script.wait_zero(gates.arriving);
     let program = arena.words(seccomp);
     let filter = arena.words(&[seccomp.len() as u64, program]);
@@ -103,9 +105,14 @@ pub(super) fn place(
     timers(arena, &mut script, image);
     attributes::deny_write_exec(&mut script, image);
     attributes::wait_for_helper(arena, &mut script, transit);
-    thread_attributes(arena, &mut script, image, main);
+    thread_attributes(&mut script, main);
     for info in &image.pending {
         queue_signal(arena, &mut script, libc::SYS_rt_sigqueueinfo, &[main.tid.into()], info);
+    }
+    for (resource, (soft, hard)) in image.limits.iter().enumerate() {
+        if is_set_last(resource, image) {
+            set_limit(arena, &mut script, resource, *soft, *hard);
+        }
     }
     let nothing = arena.words(&[0, 0]);
     mailbox.report(arena, &mut script, kind::READY, nothing);
@@ -244,9 +251,10 @@ fn place_thread(
     let mut script = Script::default();
     scheduling(arena, &mut script, image, thread);
     capabilities.drop_all(&mut script);
+    queue_own(arena, &mut script, image, thread);
     script.count_down(gates.arriving);
     script.wait_zero(gates.closed);
-    thread_attributes(arena, &mut script, image, thread);
+    thread_attributes(&mut script, thread);
     let stack = place_frame(arena, image, thread);
     script.sigreturn(stack);
     (args, arena.place(&script))

@@ -20,8 +20,8 @@ const ARCH_SET_GS: i32 = 0x1001;
 const RSEQ_CS_OFFSET: u64 = 8;
 pub(super) const PR_TIMER_CREATE_RESTORE_IDS: i32 = 77;
 
-/// What every thread has of its own, the main one too: addresses that the kernel looks at, signals. Only once it has no privileges.
-pub(super) fn thread_attributes(arena: &mut Arena, script: &mut Script, image: &Image, thread: &Thread) {
+/// What every thread has of its own, the main one too: addresses that the kernel looks at. Only once it has no privileges.
+pub(super) fn thread_attributes(script: &mut Script, thread: &Thread) {
     if thread.registers.gs_base != 0 {
         script.call(libc::SYS_arch_prctl, [ARCH_SET_GS.into(), thread.registers.gs_base.into()], Check::Success);
     }
@@ -35,11 +35,15 @@ pub(super) fn thread_attributes(arena: &mut Arena, script: &mut Script, image: &
         let args = [rseq.address.into(), u64::from(rseq.size).into(), 0u64.into(), u64::from(rseq.signature).into()];
         script.call(libc::SYS_rseq, args, Check::Success);
     }
+    attributes::of_thread(script, &thread.attributes);
+}
+
+/// What waits for a thread, which only itself can queue with what came with it.
+pub(super) fn queue_own(arena: &mut Arena, script: &mut Script, image: &Image, thread: &Thread) {
     for info in &thread.pending {
         let whom = [image.threads[0].tid.into(), thread.tid.into()];
         queue_signal(arena, script, libc::SYS_rt_tgsigqueueinfo, &whom, info);
     }
-    attributes::of_thread(script, &thread.attributes);
 }
 
 /// How a thread is scheduled, and its name.
