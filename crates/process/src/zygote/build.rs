@@ -273,11 +273,7 @@ fn finish(
 ) -> Result<(Zygote, Option<OwnedFd>), Error> {
     let (pid, faults) = built(control.as_fd(), arena, at)?;
     fill_outside(pid, &rest.outside, read)?;
-    if let Some(filter) = image.attributes.coredump_filter {
-        // Copies inherit it with the memory that it is about.
-        let path = format!("/proc/{pid}/coredump_filter");
-        std::fs::write(&path, format!("{filter:#x}")).on("write", path)?;
-    }
+    set_coredump_filter(pid, image.attributes.coredump_filter)?;
     let facts = ZygoteFacts {
         pid,
         main_tid: image.threads[0].tid,
@@ -293,6 +289,16 @@ fn finish(
         clocks: image.clocks,
     };
     Ok((Zygote::from_parts(facts, control), faults))
+}
+
+/// Copies inherit it with the memory that it is about. A branch has that of the older zygote: without one the program has this process's.
+fn set_coredump_filter(pid: i32, filter: Option<u32>) -> Result<(), Error> {
+    let text = match filter {
+        Some(filter) => format!("{filter:#x}"),
+        None => format!("0x{}", procfs::text("/proc/self/coredump_filter")?.trim()),
+    };
+    let path = format!("/proc/{pid}/coredump_filter");
+    std::fs::write(&path, text).on("write", path)
 }
 
 /// A range that is free in the image and in this process.

@@ -79,6 +79,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases
         .push(Case::new("engine::whether_a_thread_has_filters_of_its_own_is_told_by_ptrace", filters::several_filters));
     cases.push(Case::new("engine::a_zygote_has_no_limit_of_its_own_time", || on_a_bench(no_limit_of_time)));
+    cases.push(Case::new("engine::a_fork_of_a_copy_has_the_core_filter_of_that", || on_a_bench(usual_core_filter)));
     cases.push(Case::new("engine::threads_may_end_at_any_moment", || on_a_bench(ending_threads)));
     cases.push(Case::new("engine::files_of_a_layer_may_be_deleted_while_open", || on_a_bench(deleted_from_a_layer)));
     cases.push(Case::new("engine::a_child_that_is_about_to_end_is_waited_for", || on_a_bench(ending_children)));
@@ -231,6 +232,30 @@ fn no_limit_of_time(bench: &Bench) -> Result<()> {
     ensure!(cpu_time(pid)? == "60", "the program has no limit");
     ensure!(cpu_time(zygote.facts.pid)? == "unlimited", "the zygote has a limit of {} s", cpu_time(zygote.facts.pid)?);
     Ok(source.sandbox.destroy()?)
+}
+
+/// A copy goes back to the usual filter of what a core file has. A zygote that branches off the copy's own had another.
+fn usual_core_filter(bench: &Bench) -> Result<()> {
+    let filter = |pid: &str| std::fs::read_to_string(format!("/proc/{pid}/coredump_filter"));
+    let source = bench.place(&[])?;
+    let pid = begin(&source, &[format!("{PROGRAMS}/attributes")])?;
+    let first = vec![bench.dir.path().join("layer1")];
+    let zygote = bench.zygote(&source, pid, &first, None)?.zygote;
+    let usual = filter("self")?;
+    ensure!(filter(&zygote.facts.pid.to_string())? != usual, "the program has the usual filter");
+    let copy = bench.place(&first)?;
+    let pid = copy.start(&zygote, How::AtOnce)?;
+    std::fs::write(format!("/proc/{pid}/coredump_filter"), format!("0x{}", usual.trim()))?;
+    let second = [vec![bench.dir.path().join("layer2")], first].concat();
+    let branch = bench.zygote(&copy, pid, &second, Some(&zygote))?.zygote;
+    let forked = bench.place(&second)?;
+    let forked_pid = forked.start(&branch, How::AtOnce)?;
+    ensure!(
+        filter(&forked_pid.to_string())? == usual,
+        "the fork has filter {}",
+        filter(&forked_pid.to_string())?.trim()
+    );
+    [source, copy, forked].into_iter().try_for_each(|place| Ok(place.sandbox.destroy()?))
 }
 
 /// A thread that ends while the program is being stopped is no reason to fail.
