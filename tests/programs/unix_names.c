@@ -127,6 +127,36 @@ static void talk(const char *what, int a, int b)
 	probe_check(there && back, "%s: goes on", what);
 }
 
+/// A socket takes any number of datagrams from its peer, and few from others.
+static int crowded(int *count)
+{
+	int source = bound(new_socket(SOCK_DGRAM), "@n-source"), early = bound(new_socket(SOCK_DGRAM), "@n-early");
+	int fd = bound(new_socket(SOCK_DGRAM), "@n-crowded");
+	send_to(source, "@n-crowded", "peer, before");
+	send_to(early, "@n-crowded", "other, before");
+	connected(fd, "@n-source");
+	struct sockaddr_un to;
+	socklen_t bytes = address("@n-crowded", &to);
+	while (*count < 100 && sendto(source, "peer", 4, MSG_DONTWAIT, (struct sockaddr *)&to, bytes) == 4)
+		++*count;
+	if (*count < 30)
+		probe_die("only %d datagrams were taken", *count);
+	return fd;
+}
+
+/// Each sends to the one before. The first was connected last: from then on it takes nothing from the second.
+static void chain(int *links)
+{
+	for (int n = 0; n < 3; n++) {
+		char name[16];
+		snprintf(name, sizeof name, "@n-chain-%d", n);
+		links[n] = bound(new_socket(SOCK_DGRAM), name);
+	}
+	connected(links[2], "@n-chain-1");
+	send_to(links[2], "@n-chain-1", "from the last");
+	connected(links[1], "@n-chain-0");
+}
+
 int main(int argc, char **argv)
 {
 	probe_begin(argc, argv);
@@ -178,6 +208,8 @@ int main(int argc, char **argv)
 	send_to(sender, "@n-closed", "before");
 	if (shutdown(closed, SHUT_RD) != 0 && errno != ENOTCONN)
 		probe_die("shutdown");
+	int count = 0, crowd = crowded(&count), links[3];
+	chain(links);
 	probe_ready();
 	probe_wait();
 
@@ -196,6 +228,9 @@ int main(int argc, char **argv)
 	talk("left and right", two_ways[0], two_ways[1]), talk("gone too", gone_too[0], gone_too[1]);
 	int late = connected(new_socket(SOCK_STREAM), "n-listener");
 	talk("late", late, accepted(path_listener));
+	show("crowded", crowd), show_waiting("crowded", crowd);
+	for (int n = 0; n < 3; n++)
+		show("chain", links[n]), show_waiting("chain", links[n]);
 	struct sockaddr_un to;
 	socklen_t bytes = address("@n-closed", &to);
 	ssize_t sent = sendto(sender, "x", 1, MSG_NOSIGNAL | MSG_DONTWAIT, (struct sockaddr *)&to, bytes);

@@ -1,11 +1,46 @@
 //! Sockets without a connection, and connections that a copy finds reset.
 
+use std::collections::HashMap;
+
 use super::{Builder, CLOSE_ON_EXEC};
 use crate::{
-    image::{FileKind, IntegerOption, Message, Socket, SocketState},
+    image::{FileKind, Image, IntegerOption, Message, OpenFile, Socket, SocketState},
     options,
     script::Check,
 };
+
+/// The unix sockets in the order in which they are connected: one that has a peer cannot become the peer of others any more. So each comes behind
+/// those whose peer it is.
+fn unix_sockets(image: &Image) -> Vec<usize> {
+    let sockets: Vec<(usize, &Socket)> = image.files.iter().enumerate().filter_map(unix_socket).collect();
+    let addresses = sockets.iter().enumerate().filter_map(|(at, (_, socket))| Some((socket.address.as_ref()?, at)));
+    let by_address: HashMap<_, _> = addresses.collect();
+    let peers: Vec<Option<usize>> =
+        sockets.iter().map(|(_, socket)| by_address.get(socket.peer.as_ref()?).copied()).collect();
+    let mut waits_for = vec![0; sockets.len()];
+    peers.iter().flatten().for_each(|peer| waits_for[*peer] += 1);
+    let mut order: Vec<usize> = (0..sockets.len()).filter(|at| waits_for[*at] == 0).collect();
+    let mut next = 0;
+    while let Some(at) = order.get(next) {
+        if let Some(peer) = peers[*at] {
+            waits_for[peer] -= 1;
+            if waits_for[peer] == 0 {
+                order.push(peer);
+            }
+        }
+        next += 1;
+    }
+    // Two that have each other are a pair, and longer circles are not possible. What is left anyhow fails at its connection.
+    order.extend((0..sockets.len()).filter(|at| waits_for[*at] > 0));
+    order.into_iter().map(|at| sockets[at].0).collect()
+}
+
+fn unix_socket((index, file): (usize, &OpenFile)) -> Option<(usize, &Socket)> {
+    match &file.kind {
+        FileKind::Socket(socket) if socket.family == libc::AF_UNIX => Some((index, socket)),
+        _ => None,
+    }
+}
 
 impl Builder<'_> {
     /// Options as states of versions 1 and 2 have them.
@@ -65,16 +100,15 @@ impl Builder<'_> {
             FileKind::Socket(socket) => Some(socket),
             _ => None,
         };
-        for (index, state) in &image.added.sockets {
-            if let Some(address) = socket(*index).and_then(|socket| socket.address.as_ref()) {
-                state.queue.iter().for_each(|message| self.send(message, address));
-            }
-        }
-        // One that has a peer takes nothing from others.
-        for index in 0..image.files.len() {
-            if let Some(socket) = socket(index).filter(|socket| socket.family == libc::AF_UNIX) {
-                self.connect(number(index), socket);
-            }
+        for index in unix_sockets(image) {
+            let Some(socket) = socket(index) else { continue };
+            let queue = image.added.socket(index).map_or(&[][..], |state| &state.queue);
+            // One that has a peer takes nothing from others, and of its peer it takes more than of others (`net.unix.max_dgram_qlen`).
+            let of_others = queue.iter().rposition(|message| Some(&message.from) != socket.peer.as_ref());
+            let (before, after) = queue.split_at(of_others.map_or(0, |last| last + 1));
+            self.send_all(before, socket);
+            self.connect(number(index), socket);
+            self.send_all(after, socket);
         }
         for (index, state) in &image.added.sockets {
             self.complete_socket(number(*index), state);
@@ -109,6 +143,12 @@ impl Builder<'_> {
             // the kernel says ENOTCONN.
             let how = u64::from(state.shutdown - 1);
             self.script.call(libc::SYS_shutdown, [socket.into(), how.into()], Check::Ignore);
+        }
+    }
+
+    fn send_all(&mut self, messages: &[Message], to: &Socket) {
+        if let Some(address) = &to.address {
+            messages.iter().for_each(|message| self.send(message, address));
         }
     }
 
