@@ -58,6 +58,17 @@ static void show(const char *what, int fd)
 	       flags[2], flags[3]);
 }
 
+/// The address, without its port, that a socket connects from.
+static void show_source(const char *what, int fd, int port)
+{
+	struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)}, own = {0};
+	socklen_t bytes = sizeof own;
+	bool is_connected = connect(fd, (struct sockaddr *)&to, sizeof to) == 0;
+	getsockname(fd, (struct sockaddr *)&own, &bytes);
+	printf("%s: connects %d, from %s\n", what, is_connected, inet_ntoa(own.sin_addr));
+	close(fd);
+}
+
 /// How many of some connections each listener of a port has.
 static void share(const char *what, int port, int *listeners)
 {
@@ -98,11 +109,16 @@ int main(int argc, char **argv)
 	int free_six = listening(bound(AF_INET6, SOCK_STREAM, "2001:db8::1", 7107, IPPROTO_IPV6, 78 /* IPV6_FREEBIND */));
 	int was_free = switched_off(listening(bound(AF_INET, SOCK_STREAM, "192.0.2.8", 7108, IPPROTO_IP, IP_FREEBIND)), IPPROTO_IP, IP_FREEBIND);
 	int udp_free = switched_off(bound(AF_INET6, SOCK_DGRAM, "2001:db8::2", 7109, IPPROTO_IPV6, 78), IPPROTO_IPV6, 78);
+	int no_port = bound(AF_INET, SOCK_STREAM, "127.0.0.2", 0, IPPROTO_IP, 24 /* IP_BIND_ADDRESS_NO_PORT */);
+	int was_no_port = switched_off(bound(AF_INET, SOCK_STREAM, "127.0.0.3", 0, IPPROTO_IP, 24), IPPROTO_IP, 24);
+	int no_port_six = bound(AF_INET6, SOCK_STREAM, "::1", 0, IPPROTO_IP, 24), no_port_udp = bound(AF_INET, SOCK_DGRAM, "127.0.0.4", 0, IPPROTO_IP, 24);
 	probe_ready();
 	probe_wait();
 	for (int n = 0; n < 2; n++)
 		show("kept", kept[n]), show("off", off[n]), show("addresses", addresses[n]), show("datagrams", datagrams[n]), show("shared", shared[n]);
 	show("free", free_four), show("free, IPv6", free_six), show("was free", was_free), show("was free, datagrams", udp_free);
+	show("no port", no_port), show("was no port", was_no_port), show("no port, IPv6", no_port_six), show("no port, datagrams", no_port_udp);
+	show_source("no port", no_port, 7103), show_source("was no port", was_no_port, 7103);
 	share("kept", 7101, kept);
 	share("off", 7102, off);
 	struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(7104), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};

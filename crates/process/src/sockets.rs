@@ -224,9 +224,8 @@ impl<'a> Reader<'a> {
     ) -> Result<Socket, Stop> {
         let SocketType { family, kind, protocol } = found.of;
         let local = sockets::local_address(found.socket).of("read socket address", self.pid)?;
-        // An unbound unix socket has only a family; an unbound internet socket has port 0.
-        let bound =
-            if family == libc::AF_UNIX { local.len() > 2 } else { local.get(2..4).is_some_and(|port| port != [0, 0]) };
+        // An unbound unix socket has only a family.
+        let bound = if family == libc::AF_UNIX { local.len() > 2 } else { is_bound(&local) };
         let path = if family == libc::AF_UNIX && bound && local[2] != 0 {
             Some(
                 self.socket_path(&local[2..], bound_file)?
@@ -318,6 +317,14 @@ impl<'a> Reader<'a> {
         };
         Ok(Some(SocketName { address, path }))
     }
+}
+
+/// Whether an internet socket of this address is bound: it has a port, or an address of which it takes a port later
+/// (`IP_BIND_ADDRESS_NO_PORT`).
+fn is_bound(local: &[u8]) -> bool {
+    // struct sockaddr_in: family, port, address; struct sockaddr_in6 has flow information before the address.
+    let address = if local.len() < size_of::<libc::sockaddr_in6>() { 4..8 } else { 8..24 };
+    [2..4, address].into_iter().any(|part| local.get(part).is_some_and(|bytes| bytes.iter().any(|byte| *byte != 0)))
 }
 
 /// The path in the address of a unix socket, which may end with zeros.

@@ -13,6 +13,7 @@ type Flag = (i32, i32);
 
 const REUSE_ADDRESS: Flag = (libc::SOL_SOCKET, libc::SO_REUSEADDR);
 const REUSE_PORT: Flag = (libc::SOL_SOCKET, libc::SO_REUSEPORT);
+const IP_BIND_ADDRESS_NO_PORT: i32 = 24;
 
 /// Where internet sockets may be in each other's way: type and port.
 pub(super) type Port = (i32, u16);
@@ -47,7 +48,14 @@ pub(super) fn crowds(image: &Image) -> HashMap<Port, Crowd> {
 
 fn port(socket: &Socket) -> Option<Port> {
     let address = socket.address.as_ref().filter(|_| socket.family != libc::AF_UNIX)?;
-    Some((socket.kind, u16::from_be_bytes([*address.get(2)?, *address.get(3)?])))
+    let port = u16::from_be_bytes([*address.get(2)?, *address.get(3)?]);
+    (port != 0).then_some((socket.kind, port))
+}
+
+/// The flag by which a socket is bound to an address, and takes a port later.
+fn without_port(socket: &Socket) -> Option<Flag> {
+    let is_bound = socket.address.is_some() && socket.family != libc::AF_UNIX;
+    (is_bound && port(socket).is_none()).then_some((libc::IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT))
 }
 
 /// Whether the program has the flag set.
@@ -79,12 +87,13 @@ impl Builder<'_> {
         let state = self.image.added.socket(index);
         let crowd = port(socket).and_then(|port| self.crowds.get(&port)).and_then(Crowd::flag);
         let missing = |flag: &Flag| !has(*flag, socket, state);
-        let (crowd, free) = (crowd.filter(missing), free_bind(socket).filter(missing));
-        for flag in crowd.iter().chain(&free) {
+        let own = [free_bind(socket), without_port(socket)].into_iter().flatten().filter(missing);
+        let own: Vec<Flag> = own.collect();
+        for flag in crowd.filter(missing).iter().chain(&own) {
             self.flag(made, *flag, 1);
         }
         self.bind(made, address, socket.path.as_ref());
-        if let Some(flag) = free {
+        for flag in own {
             self.flag(made, flag, 0);
         }
     }
