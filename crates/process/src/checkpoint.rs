@@ -265,7 +265,8 @@ impl ProgramState {
         let mut unfit = self.host.unfit(&self.image)?;
         unfit.extend(files::unfit(&self.files, spec.rootfs)?);
         let here = Format::here().on("look for", "extended registers")?;
-        if let Err(Lacking(components)) = xstate::fit(&mut self.image, here) {
+        let shown_here = Format::shown_here().on("look for", "extended registers")?;
+        if let Err(Lacking(components)) = xstate::fit(&mut self.image, here, shown_here) {
             unfit.push(Unfit::ExtendedRegisters { components });
         }
         if !unfit.is_empty() {

@@ -63,6 +63,19 @@ impl Format {
         Self { features: features | LEGACY, components: beyond.map(component).collect() }
     }
 
+    /// Bytes of the area that ptrace shows on this host: it has room for every component that the kernel supports.
+    pub(crate) fn shown_here() -> io::Result<usize> {
+        static SHOWN: OnceLock<usize> = OnceLock::new();
+        if let Some(bytes) = SHOWN.get() {
+            return Ok(*bytes);
+        }
+        let bytes = match xstate::is_used() {
+            true => Self::new(xstate::supported()?, xstate::place).bytes(),
+            false => LEGACY_BYTES,
+        };
+        Ok(*SHOWN.get_or_init(|| bytes))
+    }
+
     /// Components that an area has room for, one bit each; 0: it has no header.
     pub(crate) fn features(&self) -> u64 {
         self.features
@@ -145,13 +158,41 @@ pub(crate) fn moved(area: &[u8], from: &Format, to: &Format) -> Result<Vec<u8>, 
     Ok(there)
 }
 
-/// Has the threads of a captured program in this host's format.
-pub(crate) fn fit(image: &mut Image, here: &Format) -> Result<(), Lacking> {
+/// An area as ptrace showed it, on a host that is not known. Components 0 to 4 are at the same places everywhere. Others are where this host has
+/// them if its own areas are as long, `shown_here`.
+fn carried_from_elsewhere(shown: &[u8], here: &Format, shown_here: usize) -> Result<Vec<u8>, Lacking> {
+    const EVERYWHERE: u64 = 0x1f;
+    let elsewhere = in_use(shown) & !EVERYWHERE;
+    if elsewhere == 0 || shown.len() == shown_here || is_only_pkru(shown, here) {
+        return carried(shown, here);
+    }
+    Err(Lacking(elsewhere))
+}
+
+/// Whether beyond AVX a thread has only PKRU in use, at this host's place. Nearly every thread has that, and components that are not in use are
+/// shown as zeros.
+fn is_only_pkru(shown: &[u8], here: &Format) -> bool {
+    const PKRU: u32 = 9;
+    const UP_TO_AVX: u64 = 0x7;
+    const AVX_END: usize = 832;
+    let Some(place) = here.components.iter().find(|component| component.number == PKRU) else { return false };
+    let is_used = |at: usize| shown[at] != 0;
+    let is_its = |at: &usize| (place.offset as usize..place.end()).contains(at);
+    in_use(shown) & !UP_TO_AVX == place.bit()
+        && (AVX_END..shown.len()).filter(is_its).any(is_used)
+        && !(AVX_END..shown.len()).filter(|at| !is_its(at)).any(is_used)
+}
+
+/// Has the threads of a captured program in this host's format, in which ptrace shows areas of `shown_here` bytes.
+pub(crate) fn fit(image: &mut Image, here: &Format, shown_here: usize) -> Result<(), Lacking> {
     let from = &image.extended.format;
     for thread in &mut image.threads {
-        // Before version 3 a state had the areas as ptrace had shown them, on a host like this one.
+        // Before version 3 a state had the areas as ptrace had shown them.
         let is_as_shown = from.features == 0 && thread.xsave.len() >= AREA_BYTES_MIN;
-        thread.xsave = if is_as_shown { carried(&thread.xsave, here) } else { moved(&thread.xsave, from, here) }?;
+        thread.xsave = match is_as_shown {
+            true => carried_from_elsewhere(&thread.xsave, here, shown_here),
+            false => moved(&thread.xsave, from, here),
+        }?;
     }
     image.extended.format = here.clone();
     Ok(())
@@ -300,6 +341,30 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn an_old_area_from_a_host_with_other_places_is_refused() {
+        const AMX_BYTES: usize = 11_008;
+        const ZEN_BYTES: usize = 2440;
+        let usual = mask(&[AVX, PKRU]);
+        let large = mask(&[AVX, MASKS, 7, PKRU]);
+        let amx_area = |used| shown(AMX_BYTES, used, intel);
+        let zen_area = |used| shown(ZEN_BYTES, used, amd);
+        // A host like this one.
+        let area = amx_area(large);
+        assert_eq!(carried_from_elsewhere(&area, &amx(), AMX_BYTES), carried(&area, &amx()));
+        // Places that all hosts have.
+        let area = zen_area(mask(&[AVX]));
+        assert_eq!(carried_from_elsewhere(&area, &amx(), AMX_BYTES), carried(&area, &amx()));
+        let lacking = Err(Lacking(1 << MASKS | 1 << 7 | 1 << PKRU));
+        assert_eq!(carried_from_elsewhere(&zen_area(large), &amx(), AMX_BYTES), lacking);
+        assert_eq!(carried_from_elsewhere(&amx_area(large), &zen(), ZEN_BYTES), lacking);
+        // What nearly every thread has: elsewhere on AMD, at the same place without tiles.
+        assert_eq!(carried_from_elsewhere(&zen_area(usual), &amx(), AMX_BYTES), Err(Lacking(1 << PKRU)));
+        assert_eq!(carried_from_elsewhere(&amx_area(usual), &zen(), ZEN_BYTES), Err(Lacking(1 << PKRU)));
+        let area = amx_area(usual);
+        assert_eq!(carried_from_elsewhere(&area, &avx512(), 2696), carried(&area, &avx512()));
+    }
+
+    #[test]
     fn this_hosts_format_is_that_of_a_fresh_process() {
         let here = Format::here().unwrap();
         assert!(here.is_sound() && here.bytes() >= LEGACY_BYTES, "{here:?}");
@@ -307,5 +372,19 @@ pub(crate) mod tests {
             let supported = sys::xstate::supported().unwrap();
             assert_eq!(here.features & !supported, 0, "{supported:x}");
         }
+    }
+
+    #[test]
+    fn ptrace_shows_an_area_of_the_length_that_is_expected() {
+        use sys::ptrace;
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = child.id() as i32;
+        ptrace::seize(pid, 0).unwrap();
+        ptrace::interrupt(pid).unwrap();
+        ptrace::wait(pid).unwrap();
+        let shown = ptrace::xsave(pid).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(shown.len(), Format::shown_here().unwrap());
     }
 }
