@@ -9,7 +9,7 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
-enum { NUMBER = 702, GONE_NUMBER = 1003, PIPES = 4, OWNED = 4 };
+enum { NUMBER = 702, GONE_NUMBER = 1003, SET_NUMBER = 803, PIPES = 4, OWNED = 4 };
 
 static int checked(int result, const char *what)
 {
@@ -37,6 +37,30 @@ static void set_up_epoll(void)
 	}
 	close(GONE_NUMBER);
 	checked(fcntl(NUMBER, F_SETFD, 0), "F_SETFD");
+}
+
+static int under_set[2];
+
+/// A set that has the number by which it knows a file.
+static void set_up_set(void)
+{
+	checked(pipe2(under_set, O_CLOEXEC), "pipe");
+	checked(dup3(under_set[0], SET_NUMBER, O_CLOEXEC), "dup3");
+	int set = checked(epoll_create1(EPOLL_CLOEXEC), "epoll");
+	struct epoll_event event = {.events = EPOLLIN, .data.u64 = 0x200};
+	checked(epoll_ctl(set, EPOLL_CTL_ADD, SET_NUMBER, &event), "EPOLL_CTL_ADD");
+	checked(dup3(set, SET_NUMBER, O_CLOEXEC), "dup3");
+	close(set);
+}
+
+static void check_set(void)
+{
+	struct epoll_event event;
+	probe_check(epoll_wait(SET_NUMBER, &event, 1, 0) == 0, "set of its own number: nothing yet");
+	if (write(under_set[1], "x", 1) != 1)
+		probe_die("write");
+	probe_check(epoll_wait(SET_NUMBER, &event, 1, 100) == 1 && event.data.u64 == 0x200, "set of its own number: the pipe");
+	probe_check(fcntl(SET_NUMBER, F_GETFD) == FD_CLOEXEC, "set of its own number: flags");
 }
 
 static void check_epoll(void)
@@ -168,11 +192,13 @@ int main(int argc, char **argv)
 {
 	probe_begin(argc, argv);
 	set_up_epoll();
+	set_up_set();
 	set_up_inotify();
 	set_up_owners();
 	probe_ready();
 	probe_wait();
 	check_epoll();
+	check_set();
 	check_inotify();
 	check_owners();
 	return probe_end();

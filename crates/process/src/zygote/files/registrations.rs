@@ -46,7 +46,8 @@ impl Builder<'_> {
             aside
         });
         self.call(libc::SYS_dup3, [fd.into(), number.into(), CLOSE_ON_EXEC.into()]);
-        self.register(set, entry);
+        // The set itself may have the number now.
+        self.register(aside.filter(|_| set == number).unwrap_or(set), entry);
         match (aside, close_on_exec) {
             (Some(aside), Some(close_on_exec)) => {
                 let flags = if close_on_exec { CLOSE_ON_EXEC } else { 0 };
