@@ -154,14 +154,15 @@ tools() {
 
 # tool NAME VERSION: from crates.io, below target.
 tool() {
-	[[ -x $TOOLS/bin/$1 ]] || cargo install --quiet --locked --root "$TOOLS" --version "$2" "$1"
+	[[ -x $TOOLS/bin/$1 ]] || cargo install --debug --quiet --locked --root "$TOOLS" --version "$2" "$1"
 }
 
 posix() {
 	tool pjdfstest $PJDFSTEST
 	tool fsx $FSX
 	scripts/setup.sh stress-ng:stress-ng >&2
-	begin -p pando
+	# As the tests are built, which use the same binary.
+	if [[ $PROFILE == dev ]]; then begin --workspace --lib --bins --tests; else begin -p pando; fi
 	serve_node "$work/volume"
 	if ((${KILL_SECONDS:=11})); then
 		kill_workers "$KILL_SECONDS" &

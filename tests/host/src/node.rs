@@ -27,6 +27,9 @@ pub use command::{Answer, Running};
 /// Of Debian's package `libfaketime`; the loader puts the machine's library directory in the place of `$LIB`.
 const FAKETIME: &str = "/usr/$LIB/faketime/libfaketimeMT.so.1";
 
+/// A pool of the usual size takes a node two seconds of CPU time to fill and to empty, which few cases need.
+const POOL: [&str; 2] = ["--pool", "4"];
+
 /// How a node is set up.
 #[derive(Debug, Clone, Default)]
 pub struct Setting {
@@ -38,7 +41,7 @@ pub struct Setting {
     pub clocks_ahead_s: Option<i64>,
     /// How wrong its clock is, as `faketime` says it (`+3h`).
     pub clock: Option<&'static str>,
-    /// More arguments for `pando node`.
+    /// More arguments for `pando node`. Without `--pool` among them, the pool is small.
     pub arguments: Vec<String>,
 }
 
@@ -71,6 +74,11 @@ impl Node {
         let mut node = Self { programs, state, socket, setting, server: None, cleanup };
         node.start_server()?;
         Ok(node)
+    }
+
+    /// Has the server started with other arguments from now on, as [`Setting::arguments`].
+    pub fn set_arguments(&mut self, arguments: &[&str]) {
+        self.setting.arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
     }
 
     /// Starts the server, also again after it was killed.
@@ -138,6 +146,9 @@ impl Node {
         }
         command.args(own).args(["sh", "-euc", &script, "sh"]).arg(self.binary()).arg("--socket");
         command.arg(&self.socket).arg("node").arg("--state").arg(&self.state).args(&self.setting.arguments);
+        if !self.setting.arguments.iter().any(|argument| argument == "--pool") {
+            command.args(POOL);
+        }
         if let Some(wrong) = self.setting.clock {
             command.env("LD_PRELOAD", FAKETIME).env("FAKETIME", wrong).env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
         }
@@ -381,7 +392,11 @@ impl Drop for Node {
 fn place_programs(dir: &Path, programs: &Path) -> Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let binary = std::env::var_os("PANDO_BINARY").map_or_else(|| root.join("target/debug/pando"), PathBuf::from);
-    fs::copy(&binary, dir.join("pando")).with_context(|| format!("{}: build it first", binary.display()))?;
+    // A debug build has well over 100 MB. A link also keeps it in the page cache from one case to the next.
+    let place = dir.join("pando");
+    fs::hard_link(&binary, &place)
+        .or_else(|_| fs::copy(&binary, &place).map(drop))
+        .with_context(|| format!("{}: build it first", binary.display()))?;
     for folder in ["target/programs", "examples", "examples/node", "tests/host/probes"] {
         let entries = fs::read_dir(root.join(folder)).with_context(|| format!("{folder}: run `make programs`"))?;
         for entry in entries {

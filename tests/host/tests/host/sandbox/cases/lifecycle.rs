@@ -9,6 +9,7 @@ use std::{
 };
 
 use base::id::SandboxId;
+use pando_host_tests::runner::reap;
 use rustix::process::Signal;
 use sandbox::{ControllerHome, Error, ProcessIdentity, Sandbox, remove_directory, sweep as sweep_all};
 
@@ -100,7 +101,8 @@ pub(crate) fn sweep(host: &Host) {
         assert!(swept.iter().all(|id| *id == spec.id));
         found += swept.len();
         // The creator may have been killed in the middle of a fork: its death is certain only now.
-        reap_all();
+        wait(creator.pid);
+        reap();
         found += sweep_all(&host.cgroups, &host.sandboxes(), &is_kept).unwrap().len();
         assert!(!spec.dir.exists());
     }
