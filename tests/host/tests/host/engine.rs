@@ -82,7 +82,10 @@ pub(crate) fn cases() -> Vec<Case> {
     cases.push(Case::new("engine::a_fork_of_a_copy_has_the_core_filter_of_that", || on_a_bench(usual_core_filter)));
     cases.push(Case::new("engine::threads_may_end_at_any_moment", || on_a_bench(ending_threads)));
     cases.push(Case::new("engine::files_of_a_layer_may_be_deleted_while_open", || on_a_bench(deleted_from_a_layer)));
-    cases.push(Case::new("engine::a_child_that_is_about_to_end_is_waited_for", || on_a_bench(ending_children)));
+    cases.push(
+        Case::new("engine::a_child_that_is_about_to_end_is_waited_for", || on_a_bench(ending_children))
+            .alone("it waits for 100 ms of a child that works"),
+    );
     cases.push(Case::new("engine::files_are_cut_once_however_late_it_is_refused", || on_a_bench(ending_siblings)));
     cases
 }
@@ -340,7 +343,7 @@ fn differential(name: &str, argv: &[&str]) -> Case {
 }
 
 /// No source may be stopped for longer, whatever it holds: far above what any needs, far below what a quadratic step takes.
-const PAUSE_MAX: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(3);
 
 /// How old the zygote is when copies of it are started, and how long a parked copy waits.
 #[derive(Debug, Clone, Copy)]

@@ -343,7 +343,7 @@ fn with_wrong_clock(first: &Node, second: &Node) -> Result<()> {
     first.ok(&["volume", "create", "ws"])?;
     let writer = run_with(first, &["ws:/workspace"])?;
     let reader = run_with(second, &["ws:/workspace:ro"])?;
-    first.shell(&writer, "touch go")?;
+    first.shell(&writer, "touch go; until test -s journal; do sleep 0.02; done")?;
     for _ in 0..10 {
         expect_progress(first, &writer)?;
         second.ok(&["store", "gc", "--grace", "0"])?;
