@@ -2,13 +2,13 @@
 
 mod checks;
 
-use std::{path::PathBuf, process::ExitCode};
+use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use node::self_test::{self, Finding, Runner, Scope};
 use serde::Serialize;
 
-use crate::output;
+use crate::{output, scratch};
 use checks::{Check, Verdict};
 
 /// Check what this host can do, what is missing and how to get it; or whether copies lose anything here; or why a process could not be forked.
@@ -36,8 +36,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
 }
 
 async fn test_host(json: bool) -> Result<ExitCode> {
-    // Not below /tmp, which may be memory: sandboxes have their files on a disk as a node's have.
-    let dir = PathBuf::from(format!("/var/tmp/pando-self-test-{}", std::process::id()));
+    let dir = scratch::make("self-test")?;
     let runner = Runner { dir, group: format!("self-test-{}", std::process::id()), scope: Scope::All };
     let findings = runner.run().await?;
     if json {

@@ -25,7 +25,10 @@ use tokio::{
 };
 
 use super::{pages, place::Way, proc::bytes_of, program};
-use crate::client::{Client, Flow};
+use crate::{
+    client::{Client, Flow},
+    scratch,
+};
 
 /// How long the node may take to come up, and to clean up.
 const NODE_WAIT: Duration = Duration::from_secs(30);
@@ -63,11 +66,9 @@ impl PrivateNode {
         Self::start_with(ahead, &[]).await
     }
 
-    /// The same with more of the arguments of `pando node`. One at a time: it has a fixed place.
+    /// The same with more of the arguments of `pando node`.
     pub(super) async fn start_with(ahead: Ahead, more: &[OsString]) -> Result<Self> {
-        let dir = PathBuf::from(format!("/var/tmp/pando-bench-{}", std::process::id()));
-        std::fs::create_dir(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
-        Self::run(dir, "warn", ahead, more).await
+        Self::run(scratch::make("bench")?, "warn", ahead, more).await
     }
 
     /// One that has seen nothing of what is behind `way`, and has made itself comfortable.

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use store::object::{Location, Objects, RequestOptions};
 
 use super::{proxy::Proxy, report::median};
+use crate::scratch;
 
 /// Requests that a latency is looked at by.
 const PROBES: u32 = 11;
@@ -31,7 +32,7 @@ pub(super) struct Way {
 impl Place {
     /// In a directory of the local disk.
     pub(super) fn local() -> Result<Arc<Self>> {
-        let dir = make_directory()?;
+        let dir = scratch::make("bench-store")?;
         let location = Location::Directory(dir.join("objects"));
         Ok(Arc::new(Self { dir, location }))
     }
@@ -41,7 +42,7 @@ impl Place {
         let Location::S3(mut s3) = service.clone() else { bail!("{service} is not s3://...") };
         let own = format!("pando-bench-{}", std::process::id());
         s3.prefix = if s3.prefix.is_empty() { own } else { format!("{}/{own}", s3.prefix) };
-        Ok(Arc::new(Self { dir: make_directory()?, location: Location::S3(s3) }))
+        Ok(Arc::new(Self { dir: scratch::make("bench-store")?, location: Location::S3(s3) }))
     }
 
     /// Without anything in between.
@@ -128,10 +129,4 @@ impl Way {
         }
         Ok(median(&took))
     }
-}
-
-fn make_directory() -> Result<PathBuf> {
-    let dir = PathBuf::from(format!("/var/tmp/pando-bench-store-{}", std::process::id()));
-    std::fs::create_dir(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
-    Ok(dir)
 }

@@ -20,7 +20,7 @@ use rustix::{
 };
 
 use super::{POLL, Watch, criu_command, last_errors};
-use crate::commands::bench::program;
+use crate::{commands::bench::program, scratch};
 pub(super) use archive::Archived;
 
 /// The program is started cold once, maybe on a busy machine.
@@ -296,9 +296,7 @@ struct Images {
 
 impl Images {
     fn new(what: &str) -> Result<Self> {
-        let dir = PathBuf::from(format!("/var/tmp/pando-bench-criu-{what}-{}", std::process::id()));
-        fs::create_dir(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
-        Ok(Self { dir })
+        Ok(Self { dir: scratch::make(&format!("bench-criu-{what}"))? })
     }
 
     /// Until they outlive the machine; CRIU leaves them in the page cache.

@@ -10,6 +10,8 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use rustix::mount::{UnmountFlags, unmount};
 
+use crate::scratch;
+
 /// Bytes of each small file.
 pub(super) const FILE_BYTES: usize = 4096;
 const FILES_IN_A_DIRECTORY: u64 = 1000;
@@ -23,9 +25,7 @@ pub(super) struct Directory(PathBuf);
 
 impl Directory {
     pub(super) fn new(name: &str) -> Result<Self> {
-        let path = PathBuf::from(format!("/var/tmp/pando-bench-{name}-{}", std::process::id()));
-        fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
-        Ok(Self(path))
+        Ok(Self(scratch::make(&format!("bench-{name}"))?))
     }
 
     pub(super) fn path(&self) -> &Path {
