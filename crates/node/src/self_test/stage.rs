@@ -17,7 +17,7 @@ use rustix::{
     fs::{FlockOperation, flock},
     process::{Pid, WaitOptions, getpid, set_child_subreaper, wait, waitpid},
 };
-use sandbox::{Cgroups, Command, Limits, Sandbox, Spec};
+use sandbox::{CgroupSummary, Cgroups, Command, Limits, Sandbox, Spec};
 use sys::probe;
 
 /// What cannot be tried says why.
@@ -78,6 +78,11 @@ impl Stage {
         let seccomp = sandbox::seccomp_program()?;
         let (dir, layers) = (dir.to_owned(), vec![base, program]);
         Ok(Self { dir, cgroups, layers, seccomp, sandboxes: Vec::new(), snapshots: 0, _lock: lock })
+    }
+
+    /// Which limits hold on this host.
+    pub(super) fn limits(&self) -> &CgroupSummary {
+        self.cgroups.summary()
     }
 
     /// The probe, started in a sandbox of its own, when it is ready.
@@ -173,20 +178,17 @@ impl Stage {
 
     /// Ends all programs and sandboxes; zygotes must have been dropped.
     pub(super) fn clear(&mut self) -> Trial<()> {
+        // One that stays does not keep the others.
+        let mut cleared = Ok(());
         for sandbox in self.sandboxes.drain(..) {
-            sandbox.kill()?;
-            patiently("a sandbox does not end", || {
-                reap();
-                Ok(sandbox.has_ended()?.then_some(()))
-            })?;
-            let dir = sandbox.dir().to_owned();
-            sandbox.destroy()?;
-            sandbox::remove_directory(&dir)?;
+            let ended = end(sandbox);
+            cleared = cleared.and(ended);
         }
         for n in 1..=std::mem::take(&mut self.snapshots) {
-            sandbox::remove_directory(&self.dir.join(format!("changes-{n}")))?;
+            let removed = sandbox::remove_directory(&self.dir.join(format!("changes-{n}")));
+            cleared = cleared.and(removed.map_err(Into::into));
         }
-        Ok(())
+        cleared
     }
 
     /// Removes everything.
@@ -256,6 +258,17 @@ fn memory(pid: i32) -> Trial<File> {
 
 fn stdio(streams: &[File; 2]) -> [BorrowedFd<'_>; 3] {
     [streams[0].as_fd(), streams[1].as_fd(), streams[1].as_fd()]
+}
+
+fn end(sandbox: Sandbox) -> Trial<()> {
+    sandbox.kill()?;
+    patiently("a sandbox does not end", || {
+        reap();
+        Ok(sandbox.has_ended()?.then_some(()))
+    })?;
+    let dir = sandbox.dir().to_owned();
+    sandbox.destroy()?;
+    Ok(sandbox::remove_directory(&dir)?)
 }
 
 /// Reaps what has ended; whether no child is left.

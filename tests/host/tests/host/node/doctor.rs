@@ -7,13 +7,17 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use pando_host_tests::{node::Node, runner::Case};
+use pando_host_tests::{
+    node::Node,
+    runner::{Case, skip},
+};
 use serde_json::Value;
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::new("doctor::the_self_test_forks_compares_and_leaves_nothing", self_test),
         Case::new("doctor::files_of_the_self_test_are_where_no_link_leads", planted),
+        Case::new("doctor::limits_that_do_not_hold_are_not_tried", no_limits),
     ]
 }
 
@@ -62,5 +66,28 @@ fn planted() -> Result<()> {
     ensure!(output.status.success(), "{output:?}");
     ensure!(fs::read_to_string(&victim)? == "whole", "a link led to a file of root");
     ensure!(left.is_ok_and(|target| target == victim), "the directory was used");
+    node.finish()
+}
+
+/// As in a container that is given no controllers.
+fn no_limits() -> Result<()> {
+    let mounts = fs::read_to_string("/proc/self/mounts")?;
+    let mounted = |controller: &&str| mounts.contains(&format!(" /sys/fs/cgroup/{controller} cgroup "));
+    if !["pids", "memory"].iter().all(mounted) {
+        return skip("cgroup v1 has not the controllers here, which could be taken away");
+    }
+    let node = Node::start()?;
+    let script = "umount /sys/fs/cgroup/pids /sys/fs/cgroup/memory && exec \"$@\"";
+    let pando = node.command_of(&["doctor", "--self-test", "--json"]);
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "/bin/sh", "-c", script, "sh"]).arg(pando.get_program()).args(pando.get_args());
+    let output = command.output()?;
+    ensure!(output.status.success(), "{output:?}");
+    for finding in findings(&String::from_utf8_lossy(&output.stdout))? {
+        let limit = finding["probe"].as_str().is_some_and(|probe| probe.starts_with("limit"));
+        let (verdict, found) = (finding["verdict"].as_str(), finding["found"].as_str().unwrap_or_default());
+        ensure!(verdict == Some(if limit { "skipped" } else { "ok" }), "{finding}");
+        ensure!(!limit || found.contains("no such controller"), "{finding}");
+    }
     node.finish()
 }
