@@ -28,6 +28,8 @@ const MEMORY_BYTES: u64 = 64 << 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
+    /// Nothing: only what a killed run has left is removed.
+    Nothing,
     /// The registers of a copy: tens of milliseconds.
     Registers,
     /// Everything.
@@ -59,7 +61,8 @@ pub struct Finding {
     pub took_us: u64,
 }
 
-/// Runs the probes with files below the existing directory `dir`, which are gone when this returns, and the control group `pando-GROUP`.
+/// Runs the probes with files below the existing directory `dir` and the control group `pando-GROUP`. All of these are gone when this returns.
+/// If standard input is a pipe whose other end closes, this stops early and cleans up.
 pub fn run(dir: &Path, group: &str, scope: Scope) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut stage = match Stage::open(dir, group) {
@@ -67,6 +70,7 @@ pub fn run(dir: &Path, group: &str, scope: Scope) -> Vec<Finding> {
         Err(error) => return vec![finding("set-up", Instant::now(), Err(error))],
     };
     let probes: &[(&str, Probe)] = match scope {
+        Scope::Nothing => &[],
         Scope::Registers => &[("registers of a copy", registers)],
         Scope::All => &[
             ("registers of a copy", registers),
@@ -78,6 +82,9 @@ pub fn run(dir: &Path, group: &str, scope: Scope) -> Vec<Finding> {
         ],
     };
     for (name, probe) in probes {
+        if stage::is_abandoned() {
+            break;
+        }
         let began = Instant::now();
         let tried = probe(&mut stage);
         // After a failure too: what is left would run beside the next probe.

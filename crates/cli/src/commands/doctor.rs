@@ -37,8 +37,11 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
 
 async fn test_host(json: bool) -> Result<ExitCode> {
     let dir = scratch::make("self-test")?;
-    let runner = Runner { dir, group: format!("self-test-{}", std::process::id()), scope: Scope::All };
-    let findings = runner.run().await?;
+    let runner = Runner { dir: dir.clone(), group: format!("self-test-{}", std::process::id()), scope: Scope::All };
+    let findings = runner.run().await;
+    // It is there only if the set-up failed.
+    let _ = std::fs::remove_dir_all(dir);
+    let findings = findings?;
     if json {
         output::json(&findings)?;
     } else {

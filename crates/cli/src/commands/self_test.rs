@@ -20,6 +20,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum ScopeArg {
+    Nothing,
     Registers,
     All,
 }
@@ -28,6 +29,7 @@ enum ScopeArg {
 pub(crate) fn run(args: &Args, log: &str) -> ExitCode {
     output::start_logging(log);
     let scope = match args.scope {
+        ScopeArg::Nothing => Scope::Nothing,
         ScopeArg::Registers => Scope::Registers,
         ScopeArg::All => Scope::All,
     };

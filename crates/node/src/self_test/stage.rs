@@ -3,6 +3,7 @@
 use std::{
     error::Error,
     fs::{self, File, Permissions},
+    io,
     os::{
         fd::{AsFd, BorrowedFd},
         unix::fs::{FileExt, MetadataExt, PermissionsExt},
@@ -14,6 +15,7 @@ use std::{
 use base::id::SandboxId;
 use process::{BuildSpec, CaptureSpec, Report, Stream, StreamFile, Target, Zygote};
 use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
     fs::{FlockOperation, flock},
     process::{Pid, WaitOptions, getpid, set_child_subreaper, wait, waitpid},
 };
@@ -61,8 +63,7 @@ pub(super) struct Warm {
 
 impl Stage {
     pub(super) fn open(dir: &Path, group: &str) -> Trial<Self> {
-        let lock = File::create(dir.join("lock"))?;
-        flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| "another self-test runs")?;
+        let lock = patiently("another self-test does not end", || lock(dir))?;
         // Zygotes are children of nobody else then, and are reaped here.
         set_child_subreaper(Some(getpid()))?;
         let cgroups = Cgroups::open(group)?;
@@ -166,7 +167,7 @@ impl Stage {
             }
             Some(Report::Ready { .. }) => Ok(*pid),
             Some(Report::Failed { step, errno, .. }) => {
-                Err(format!("{step}: {}", std::io::Error::from_raw_os_error(errno)).into())
+                Err(format!("{step}: {}", io::Error::from_raw_os_error(errno)).into())
             }
             Some(Report::Gone) => Err("the zygote has ended".into()),
             None => Ok(None),
@@ -194,14 +195,19 @@ impl Stage {
     /// Removes everything.
     pub(super) fn close(mut self) -> Trial<()> {
         let cleared = self.clear();
-        patiently("a process does not end", || Ok(reap().then_some(())))?;
-        sandbox::sweep(&self.cgroups, &self.dir, &|_| false)?;
-        for layer in &self.layers {
-            sandbox::remove_directory(layer)?;
-        }
-        self.cgroups.remove_all()?;
+        // First: what could not be cleared would not end.
+        let swept = sandbox::sweep(&self.cgroups, &self.dir, &|_| false).map(drop);
+        let reaped = finally("a process does not end", || Ok(reap().then_some(())));
+        let layers = self.layers.iter().map(|layer| sandbox::remove_directory(layer)).fold(Ok(()), Result::and);
+        let removed = self.cgroups.remove_all();
         let _ = fs::remove_file(self.dir.join("lock"));
-        cleared
+        // The parent does this too, unless it was killed.
+        let _ = fs::remove_dir(&self.dir);
+        cleared?;
+        swept?;
+        reaped?;
+        layers?;
+        Ok(removed?)
     }
 }
 
@@ -252,6 +258,18 @@ impl Copy {
     }
 }
 
+/// The lock of the directory, unless another one has it, who removes both in the end.
+fn lock(dir: &Path) -> Trial<Option<File>> {
+    let path = dir.join("lock");
+    fs::create_dir_all(dir)?;
+    let lock = File::create(&path)?;
+    if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+        return Ok(None);
+    }
+    let same = fs::metadata(&path).is_ok_and(|found| lock.metadata().is_ok_and(|held| held.ino() == found.ino()));
+    Ok(same.then_some(lock))
+}
+
 fn memory(pid: i32) -> Trial<File> {
     Ok(File::options().read(true).write(true).open(format!("/proc/{pid}/mem"))?)
 }
@@ -262,7 +280,7 @@ fn stdio(streams: &[File; 2]) -> [BorrowedFd<'_>; 3] {
 
 fn end(sandbox: Sandbox) -> Trial<()> {
     sandbox.kill()?;
-    patiently("a sandbox does not end", || {
+    finally("a sandbox does not end", || {
         reap();
         Ok(sandbox.has_ended()?.then_some(()))
     })?;
@@ -282,8 +300,23 @@ fn reap() -> bool {
     }
 }
 
-/// Tries until there is a value.
+/// Whether the parent has ended, or wants this process to: it holds the other end of standard input.
+pub(super) fn is_abandoned() -> bool {
+    let stdin = io::stdin();
+    let mut ends = [PollFd::new(&stdin, PollFlags::empty())];
+    poll(&mut ends, Some(&Timespec::default())).is_ok_and(|_| ends[0].revents().contains(PollFlags::HUP))
+}
+
+/// Tries until there is a value, or the parent has gone.
 fn patiently<T>(what: &str, mut attempt: impl FnMut() -> Trial<Option<T>>) -> Trial<T> {
+    finally(what, || match attempt()? {
+        None if is_abandoned() => Err("the self-test was interrupted".into()),
+        tried => Ok(tried),
+    })
+}
+
+/// Tries until there is a value.
+fn finally<T>(what: &str, mut attempt: impl FnMut() -> Trial<Option<T>>) -> Trial<T> {
     let began = Instant::now();
     loop {
         if let Some(value) = attempt()? {

@@ -2,15 +2,19 @@
 
 use std::{
     fs,
-    path::PathBuf,
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
+    time::Duration,
 };
 
 use anyhow::{Context, Result, ensure};
 use pando_host_tests::{
+    engine::wait_until,
     node::Node,
     runner::{Case, skip},
 };
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::Value;
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -18,6 +22,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("doctor::the_self_test_forks_compares_and_leaves_nothing", self_test),
         Case::new("doctor::files_of_the_self_test_are_where_no_link_leads", planted),
         Case::new("doctor::limits_that_do_not_hold_are_not_tried", no_limits),
+        Case::new("doctor::an_interrupted_self_test_leaves_nothing", interrupted),
     ]
 }
 
@@ -90,4 +95,59 @@ fn no_limits() -> Result<()> {
         ensure!(!limit || found.contains("no such controller"), "{finding}");
     }
     node.finish()
+}
+
+fn interrupted() -> Result<()> {
+    let node = Node::start()?;
+    // At once, while there are sandboxes, and while its own process is killed with it.
+    for signal in [Signal::INT, Signal::KILL] {
+        let mut command = node.command_of(&["doctor", "--self-test"]);
+        let mut child = command.process_group(0).stdout(Stdio::null()).spawn()?;
+        let (pid, mut dir) = (child.id(), None);
+        wait_until("the self-test has sandboxes", Duration::from_secs(20), || {
+            dir = directory_of_the_self_test(pid);
+            dir.as_deref().is_some_and(has_sandbox)
+        })?;
+        let dir = dir.context("no directory")?;
+        kill_process_group(Pid::from_child(&child), signal)?;
+        child.wait()?;
+        let group = format!("pando-self-test-{pid}");
+        let gone = || !dir.exists() && !is_named(&dir) && cgroups_called(Path::new("/sys/fs/cgroup"), &group) == 0;
+        wait_until("nothing of the self-test is left", Duration::from_secs(20), gone)?;
+    }
+    node.finish()
+}
+
+fn command_lines() -> impl Iterator<Item = Vec<String>> {
+    let line = |entry: fs::DirEntry| fs::read(entry.path().join("cmdline")).ok();
+    let lines = fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(line);
+    lines.map(|line| line.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect())
+}
+
+/// The directory in the command line of the process that `pando doctor`, `pid`, has started.
+fn directory_of_the_self_test(pid: u32) -> Option<PathBuf> {
+    let group = format!("self-test-{pid}");
+    let line = command_lines().find(|line| line.contains(&group))?;
+    let at = line.iter().position(|word| word == "--dir")?;
+    line.get(at + 1).map(PathBuf::from)
+}
+
+fn has_sandbox(dir: &Path) -> bool {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.into_iter().any(|entry| entry.path().join("output").exists())
+}
+
+/// Whether a process has the directory in its command line.
+fn is_named(dir: &Path) -> bool {
+    let dir = dir.to_string_lossy();
+    command_lines().any(|line| line.iter().any(|word| *word == dir))
+}
+
+fn cgroups_called(folder: &Path, group: &str) -> usize {
+    let folders = fs::read_dir(folder).into_iter().flatten().flatten().filter(|entry| entry.path().is_dir());
+    folders
+        .map(|entry| {
+            usize::from(entry.file_name().to_string_lossy().starts_with(group)) + cgroups_called(&entry.path(), group)
+        })
+        .sum()
 }
