@@ -9,7 +9,7 @@
 //! v2:  <own group>/pando-<node>/<sandbox>            freeze, kill, membership, and limits if v2 has the controllers
 //!      <own group>/pando-<node>-daemon               the daemon itself, if v2 has the controllers (no inner processes)
 //!      <own group>/pando-<node>-pager                the pager, with a limit of its own, if v2 has memory
-//! v1:  <own group of memory>/pando-<node>/<sandbox>  only memory.limit_in_bytes; likewise cpu and pids
+//! v1:  <own group of memory>/pando-<node>/<sandbox>  only its limits of memory; likewise cpu and pids
 //!      <own group of memory>/pando-<node>/pager      the pager
 //! ```
 //!

@@ -28,6 +28,11 @@ const EMPTY: &str = "populated 0";
 /// The period of CPU limits, in microseconds: the kernel's default.
 const CPU_PERIOD_US: u64 = 100_000;
 
+/// Of v2: swap alone.
+const SWAP_LIMIT: &str = "memory.swap.max";
+/// Of v1: memory and swap together. It cannot be below the limit of memory, so it is set after that.
+const LEGACY_SWAP_LIMIT: &str = "memory.memsw.limit_in_bytes";
+
 /// The groups of one sandbox in all hierarchies.
 pub(crate) struct Group {
     path: PathBuf,
@@ -85,7 +90,9 @@ impl Group {
     /// Makes the v1 groups, with the limits.
     fn prepare_legacy(&self) -> Result<(), Error> {
         self.legacy.iter().try_for_each(|path| ensure_dir(path))?;
-        self.legacy_limits.iter().try_for_each(|(file, value)| fs::write(file, value).at("write", file))
+        // A kernel that does not count swap has no such file.
+        let limits = self.legacy_limits.iter().filter(|(file, _)| !file.ends_with(LEGACY_SWAP_LIMIT) || file.exists());
+        limits.into_iter().try_for_each(|(file, value)| fs::write(file, value).at("write", file))
     }
 
     /// Moves one process into the v1 groups, which need not be one of the sandbox's.
@@ -283,6 +290,10 @@ fn set_limits(cgroups: &Cgroups, path: &Path, limits: &Limits) -> Result<(), Err
     let summary = cgroups.summary();
     if summary.memory == ControllerHome::V2 {
         write(path, "memory.max", &limits.memory_bytes.to_string())?;
+        // Else what exceeds the limit is moved to swap, without end. A kernel without swap has no such file.
+        if path.join(SWAP_LIMIT).exists() {
+            write(path, SWAP_LIMIT, "0")?;
+        }
     }
     if summary.pids == ControllerHome::V2 {
         write(path, "pids.max", &limits.pids.to_string())?;
@@ -298,6 +309,7 @@ fn legacy_limits(cgroups: &Cgroups, id: &SandboxId, limits: &Limits) -> Vec<(Pat
     let quota = limits.cpu_millis.map(|millis| quota_us(millis).to_string());
     let wanted = [
         (&summary.memory, "memory.limit_in_bytes", Some(limits.memory_bytes.to_string())),
+        (&summary.memory, LEGACY_SWAP_LIMIT, Some(limits.memory_bytes.to_string())),
         (&summary.pids, "pids.max", Some(limits.pids.to_string())),
         (&summary.cpu, "cpu.cfs_quota_us", quota),
     ];

@@ -1,13 +1,21 @@
 //! What a sandbox may use, and programs that want more.
 
-use std::time::{Duration, Instant};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, Result, ensure};
-use pando_host_tests::{node::Node, runner::Case};
+use pando_host_tests::{
+    node::Node,
+    runner::{Case, skip},
+};
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::new("limits::memory_and_processes_are_bounded_per_sandbox", || case(bounded)),
+        Case::new("limits::a_memory_limit_leaves_no_room_in_swap", || case(no_swap)),
         Case::new("limits::a_fork_bomb_is_removed_like_anything_else", || case(bomb)),
         Case::new("limits::a_program_under_construction_is_as_unprivileged_as_its_copies", || case(source)),
     ]
@@ -42,6 +50,35 @@ fn bounded(node: &Node) -> Result<()> {
         "100 processes of 64: {answer}"
     );
     node.ask(other, "GET /health").context("the other sandbox").map(drop)
+}
+
+fn no_swap(node: &Node) -> Result<()> {
+    build_small(node)?;
+    let sandbox = node.run("small", 1)?[0].id.to_string();
+    // A command starts with limits on cgroup v1 too.
+    node.shell(&sandbox, "true")?;
+    let limits = files_of_group(Path::new("/sys/fs/cgroup"), &sandbox);
+    let limits = [("memory.swap.max", 0), ("memory.memsw.limit_in_bytes", 256 << 20)]
+        .into_iter()
+        .filter_map(|(name, wanted)| Some((limits.iter().find(|path| path.ends_with(name))?, wanted)))
+        .collect::<Vec<_>>();
+    if limits.is_empty() {
+        return skip("this kernel counts no swap");
+    }
+    for (path, wanted) in limits {
+        let found = fs::read_to_string(path)?;
+        ensure!(found.trim() == wanted.to_string(), "{}: {found}", path.display());
+    }
+    Ok(())
+}
+
+/// The files of all control groups called `name`.
+fn files_of_group(folder: &Path, name: &str) -> Vec<PathBuf> {
+    let entries = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let folders = entries(folder).filter(|path| path.is_dir() && !path.is_symlink());
+    folders
+        .flat_map(|path| if path.ends_with(name) { entries(&path).collect() } else { files_of_group(&path, name) })
+        .collect()
 }
 
 fn bomb(node: &Node) -> Result<()> {
