@@ -10,6 +10,7 @@ mod stage;
 
 use std::{path::Path, time::Instant};
 
+use rustix::io::Errno;
 use sandbox::ControllerHome;
 use serde::{Deserialize, Serialize};
 use sys::probe::{self, Registers};
@@ -165,10 +166,24 @@ fn guard_pages(stage: &mut Stage) -> Trial<Outcome> {
         zygote => zygote?,
     };
     let copy = stage.copy(&zygote)?;
-    Ok(match copy.word(probe::GUARD) {
-        Err(_) => (Verdict::Ok, "a guard page is one in a copy".to_owned()),
-        Ok(_) => (Verdict::Failed, "a copy can read a page that was a guard page".to_owned()),
+    let guarded = is_guarded(copy.word(probe::GUARD))?;
+    // A copy that has ended cannot be read either.
+    copy.wait_for(probe::HOLDS)?;
+    Ok(match guarded {
+        true => (Verdict::Ok, "a guard page is one in a copy".to_owned()),
+        false => (Verdict::Failed, "a copy can read a page that was a guard page".to_owned()),
     })
+}
+
+/// Whether the kernel refused to read a page, and nothing else went wrong.
+fn is_guarded(read: Trial<u64>) -> Trial<bool> {
+    match read {
+        Ok(_) => Ok(false),
+        Err(error) => match error.downcast_ref().and_then(Errno::from_io_error) {
+            Some(Errno::IO | Errno::FAULT) => Ok(true),
+            _ => Err(error),
+        },
+    }
 }
 
 fn is_refusal(error: &(dyn std::error::Error + Send + Sync + 'static)) -> bool {
@@ -205,4 +220,22 @@ fn memory_limit(stage: &mut Stage) -> Trial<Outcome> {
         true => (Verdict::Ok, format!("of {} MiB: what takes more is ended", MEMORY_BYTES >> 20)),
         false => (Verdict::Failed, format!("of {} MiB: 1 GiB was used all the same", MEMORY_BYTES >> 20)),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn only_a_refused_read_shows_a_guard_page() {
+        for errno in [Errno::IO, Errno::FAULT] {
+            assert!(is_guarded(Err(io::Error::from(errno).into())).unwrap());
+        }
+        assert!(!is_guarded(Ok(0)).unwrap());
+        // A process that has ended reads as an empty file.
+        assert!(is_guarded(Err(io::Error::from(io::ErrorKind::UnexpectedEof).into())).is_err());
+        assert!(is_guarded(Err("no process".into())).is_err());
+    }
 }
