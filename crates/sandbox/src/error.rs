@@ -25,6 +25,8 @@ pub enum Error {
     MountPoint { path: PathBuf, step: String, source: io::Error },
     #[error("a command needs at least the name of a program")]
     NoProgram,
+    #[error("{command:?} was not started: the time for its start was up before")]
+    Late { command: String },
     #[error("the sandbox is frozen; thaw it first")]
     Frozen,
     #[error(

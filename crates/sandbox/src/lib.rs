@@ -42,6 +42,7 @@ pub use dial::dial;
 pub use error::Error;
 pub use identity::ProcessIdentity;
 pub use init::Output;
+pub use program::monotonic_ns;
 pub use rootfs::{LAYERS_MAX, detached_rootfs, prepare_base_layer, prepare_host_mask, takes_detached_layers};
 pub use sandbox::{Bare, Machine, Sandbox};
 pub use seccomp::seccomp_program;

@@ -60,14 +60,34 @@ pub(crate) fn start(command: &Command, stdio: [BorrowedFd<'_>; 3], home: &Home<'
         return Err(Error::Frozen);
     }
     let start_in = |cgroup| start_in(cgroup, &program, command, stdio, home);
-    let Some(name) = &command.group else { return start_in(home.group.directory()) };
+    let Some(name) = &command.group else {
+        in_time(command)?;
+        return start_in(home.group.directory());
+    };
     let own = home.group.begin_command(name)?;
-    let started = start_in(own.as_fd());
+    // After the group was made: when the time is up, who gave up finds the group, or nothing starts.
+    let started = in_time(command).and_then(|()| start_in(own.as_fd()));
     if started.is_err() {
         // If it cannot be removed it goes with the sandbox.
         let _ = home.group.forget_command(name);
     }
     started
+}
+
+/// Fails if the start was given up.
+fn in_time(command: &Command) -> Result<(), Error> {
+    match command.until_ns {
+        Some(until) if monotonic_ns() >= until => {
+            Err(Error::Late { command: command.argv.first().cloned().unwrap_or_default() })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Now, as [`Command::until_ns`] counts.
+pub fn monotonic_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// The processes whose namespaces a program enters, by their pidfds.

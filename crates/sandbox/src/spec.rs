@@ -48,4 +48,6 @@ pub struct Command {
     pub tty: bool,
     /// Name of a control group of its own, below the sandbox's, which its creator removes when nothing is in it any more; none: the sandbox's.
     pub group: Option<String>,
+    /// When its start is given up, in nanoseconds of `CLOCK_MONOTONIC`: it does not start later, and its group is there before that or never.
+    pub until_ns: Option<u64>,
 }

@@ -161,7 +161,7 @@ impl Place {
     pub fn spawn(&self, argv: &[&str]) -> Result<i32> {
         let argv = argv.iter().map(|arg| (*arg).to_owned()).collect();
         let env = vec![("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into()), ("HOME".into(), "/home/user".into())];
-        let command = Command { argv, env, cwd: "/home/user".into(), tty: false, group: None };
+        let command = Command { argv, env, cwd: "/home/user".into(), tty: false, group: None, until_ns: None };
         Ok(self.sandbox.spawn(&command, self.stdio(), None)?)
     }
 

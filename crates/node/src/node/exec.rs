@@ -10,7 +10,7 @@ use std::{collections::HashSet, os::fd::OwnedFd, sync::Arc, time::Duration};
 use api::{ExecRequest, TemplateSpec};
 use base::{id::SandboxId, limits::COMMAND_TIMEOUT_MS_MAX};
 use rustix::pipe::{PipeFlags, pipe_with};
-use sandbox::{Command, ProcessIdentity};
+use sandbox::{Command, ProcessIdentity, monotonic_ns};
 use tokio::{sync::oneshot, time::Instant};
 
 use super::{Node, START_DEADLINE, memory_limit::Watch, unexpected};
@@ -40,7 +40,7 @@ pub(crate) fn command(spec: &TemplateSpec, argv: Vec<String>, env: &[(String, St
     let mut last: Vec<bool> = all.iter().rev().map(|(name, _)| seen.insert(name.as_str())).collect();
     last.reverse();
     let env = all.iter().zip(last).filter(|(_, last)| *last).map(|(variable, _)| variable.clone()).collect();
-    Command { argv, env, cwd: cwd.unwrap_or(&spec.cwd).to_owned(), tty: false, group: None }
+    Command { argv, env, cwd: cwd.unwrap_or(&spec.cwd).to_owned(), tty: false, group: None, until_ns: None }
 }
 
 /// A command that runs. Dropped, it ends with all that it has started.
@@ -122,12 +122,14 @@ impl Node {
     pub(super) async fn spawn(
         &self,
         id: &SandboxId,
-        command: Command,
+        mut command: Command,
         main: bool,
         stdio: [&OwnedFd; 3],
     ) -> Result<(ProcessIdentity, oneshot::Receiver<Status>)> {
         let _alone = self.alone(id).await;
         let keeper = self.keeper("start the program").await?;
+        // Before the wait for the answer begins: when that is given up, the keeper starts it no more.
+        command.until_ns = Some(monotonic_ns() + START_DEADLINE.as_nanos() as u64);
         let request = Request::Spawn { id: id.clone(), command, main };
         let answer = keeper.call("start the program", request, &stdio, START_DEADLINE).await?;
         match (&answer.reply, answer.ended) {

@@ -101,7 +101,14 @@ impl Stage {
     fn start(&mut self, argument: &str, limits: Limits) -> Trial<Copy> {
         let (sandbox, streams) = self.place(&[], limits)?;
         let argv = [format!("/{PROGRAM}"), argument.to_owned()];
-        let command = Command { argv: argv.to_vec(), env: Vec::new(), cwd: "/".to_owned(), tty: false, group: None };
+        let command = Command {
+            argv: argv.to_vec(),
+            env: Vec::new(),
+            cwd: "/".to_owned(),
+            tty: false,
+            group: None,
+            until_ns: None,
+        };
         let pid = self.sandboxes[sandbox].spawn(&command, stdio(&streams), None)?;
         let program = Copy { sandbox, pid, memory: memory(pid)?, streams, arena: None, below: Vec::new() };
         program.wait_for(probe::HOLDS)?;

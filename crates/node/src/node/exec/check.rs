@@ -85,7 +85,7 @@ mod tests {
     fn command(argv: &[&str], env: &[(&str, &str)], cwd: &str) -> Command {
         let argv = argv.iter().map(|text| (*text).to_owned()).collect();
         let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        Command { argv, env, cwd: cwd.to_owned(), tty: false, group: None }
+        Command { argv, env, cwd: cwd.to_owned(), tty: false, group: None, until_ns: None }
     }
 
     #[test]

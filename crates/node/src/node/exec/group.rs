@@ -106,6 +106,14 @@ async fn end(group: &Path) {
         kill(group);
         is_empty_within(group, KILLED_MAX).await;
     }
+    // The keeper may be about to start the command in it: it must not join the sandbox's then.
+    for _ in 0..REMOVALS_MAX {
+        match fs::remove_dir(group) {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => kill(group),
+            _ => break,
+        }
+        tokio::time::sleep(LOOK_MIN).await;
+    }
     remove(group).await;
 }
 

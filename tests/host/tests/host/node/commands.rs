@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use pando_host_tests::{node::Node, runner::Case};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
@@ -21,6 +21,8 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("commands::a_slow_reader_gets_all_of_the_output", || case(slow_reader)),
         Case::new("commands::what_a_command_leaves_behind_stays_when_it_ends_by_itself", || case(left_behind)),
         Case::new("commands::a_time_limit_ends_the_command_with_its_children", || case(time_limit)),
+        Case::new("commands::a_command_whose_start_was_given_up_never_starts", || case(late))
+            .slow("the node waits 30 s for a start"),
         Case::new("commands::a_killed_node_leaves_no_command_of_its_clients", node_killed),
     ]
 }
@@ -39,6 +41,21 @@ fn sandbox(node: &Node) -> Result<String> {
 
 fn build_sleep(node: &Node, name: &str) -> Result<()> {
     node.ok(&["template", "build", name, "--ready", "true", "--", "/bin/sleep", "1000000"]).map(drop)
+}
+
+/// The keeper is busy for longer than the node waits for it.
+fn late(node: &Node) -> Result<()> {
+    let id = sandbox(node)?;
+    let keeper = node.info()?.keeper_pid.and_then(|pid| Pid::from_raw(pid as i32)).context("no keeper")?;
+    kill_process(keeper, Signal::STOP)?;
+    let answer = node.pando(&["exec", &id, "--", "/bin/sh", "-c", "touch /tmp/late; exec sleep 1000000"]);
+    kill_process(keeper, Signal::CONT)?;
+    let answer = answer?;
+    ensure!(answer.code != 0 && answer.stderr.contains("no answer within"), "{answer}");
+    // The keeper takes this one after that.
+    let seen = node.shell(&id, "ls /tmp")?;
+    ensure!(!seen.contains("late"), "the command started: {seen}");
+    Ok(())
 }
 
 fn long(node: &Node) -> Result<()> {

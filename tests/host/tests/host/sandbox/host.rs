@@ -98,6 +98,7 @@ pub(crate) fn command(argv: &[&str]) -> Command {
         cwd: "/home/user".to_owned(),
         tty: false,
         group: None,
+        until_ns: None,
     }
 }
 

@@ -41,6 +41,8 @@ pub(crate) fn errors(host: &Host) {
     let elsewhere = Command { cwd: "/root".to_owned(), ..command(&["true"]) };
     let error = fail(&elsewhere);
     assert_eq!(error.to_string(), "cannot start \"true\" in the sandbox: enter its working directory /root");
+    let late = Command { group: Some("late".to_owned()), until_ns: Some(1), ..command(&["true"]) };
+    assert!(matches!(fail(&late), Error::Late { .. }), "who wanted it gave up before");
     assert!(matches!(fail(&command(&[])), Error::NoProgram));
     assert!(matches!(fail(&command(&["a\0b"])), Error::Exec { .. }));
     assert_eq!(sandbox.processes().unwrap().len(), 1);
@@ -61,6 +63,7 @@ pub(crate) fn terminal(host: &Host) {
     let tty = Command {
         tty: true,
         group: None,
+        until_ns: None,
         ..command(&[
             "sh",
             "-c",
