@@ -19,7 +19,7 @@ use std::{
 use base::id::SandboxId;
 use rustix::{
     event::{PollFd, PollFlags, pause, poll},
-    fs::{Mode, SeekFrom, seek},
+    fs::{FlockOperation, Mode, SeekFrom, flock, seek},
     io::Errno,
     pipe::{SpliceFlags, splice},
     process::{
@@ -144,8 +144,11 @@ fn carry_output() {
     loop {
         let mut ready = [PollFd::new(&pipe, PollFlags::IN)];
         let _ = poll(&mut ready, None);
+        let _ = flock(&file, FlockOperation::LockExclusive);
         let _ = seek(&file, SeekFrom::End(0));
-        match splice(&pipe, None, &file, None, CHUNK_BYTES, SpliceFlags::NONBLOCK) {
+        let carried = splice(&pipe, None, &file, None, CHUNK_BYTES, SpliceFlags::NONBLOCK);
+        let _ = flock(&file, FlockOperation::Unlock);
+        match carried {
             Ok(0) | Err(Errno::BADF) => return,
             Ok(_) => {}
             Err(_) => std::thread::sleep(FULL_PAUSE),

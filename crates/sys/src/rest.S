@@ -41,7 +41,11 @@ pando_rest_start:
     mov rdx, -1
     mov eax, 7                      // poll
     syscall
-    // Each time: the file may have been cut meanwhile.
+    // Each time: the file may have been cut meanwhile. While it is locked nobody cuts it: its end stays where it is until the bytes are there.
+    mov edi, 1
+    mov esi, 2                      // LOCK_EX
+    mov eax, 73                     // flock
+    syscall
     mov edi, 1
     xor esi, esi
     mov edx, 2                      // SEEK_END
@@ -55,6 +59,12 @@ pando_rest_start:
     mov r9d, 2                      // SPLICE_F_NONBLOCK
     mov eax, 275                    // splice: the bytes leave the pipe when they are in the file
     syscall
+    mov rbx, rax
+    mov edi, 1
+    mov esi, 8                      // LOCK_UN
+    mov eax, 73
+    syscall
+    mov rax, rbx
     test rax, rax
     jg 2b
     jz 3f

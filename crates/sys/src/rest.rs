@@ -21,7 +21,8 @@ unsafe extern "C" {
 }
 
 /// Becomes that program, called `name`. If descriptor 0 is a pipe and 1 a file (without `O_APPEND`), it appends to the file what comes; what it
-/// cannot write it leaves in the pipe and tries again. It begins without arguments, environment and whatever is to be closed at an `execve`; signals that are ignored
+/// cannot write it leaves in the pipe and tries again. It has the file locked (`flock`) while it looks for its end and writes there: who cuts the
+/// file locks it too. It begins without arguments, environment and whatever is to be closed at an `execve`; signals that are ignored
 /// stay so. Returns only if that failed: where no file in memory may be executed (sysctl `vm.memfd_noexec`) this process is as it was.
 pub fn enter(name: &CStr) -> io::Error {
     let program = match file() {

@@ -10,6 +10,10 @@ use std::{
 
 use api::SandboxState;
 use base::{id::SandboxId, limits::LOG_BYTES_MAX};
+use rustix::{
+    fs::{FlockOperation, flock},
+    io::Errno,
+};
 use tokio::sync::mpsc;
 
 use super::{Node, output::carried};
@@ -21,6 +25,10 @@ const FOLLOW_EVERY: Duration = Duration::from_millis(100);
 /// How long it is waited for that output which was written is in the file, at its end and in between.
 pub(super) const CARRIED_MAX: Duration = Duration::from_millis(500);
 const CARRIED_RUNNING_MAX: Duration = Duration::from_millis(50);
+
+/// How often, and how soon again, a file is tried to be locked that pid 1 has locked, which takes microseconds each time.
+const LOCK_TRIES: u32 = 200;
+const LOCK_PAUSE: Duration = Duration::from_micros(500);
 
 /// Bytes read at once.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -95,8 +103,9 @@ pub(super) fn earlier_file(path: &Path) -> std::path::PathBuf {
 
 /// Empties a file longer than `bytes_max` after copying its newest half beside it.
 ///
-/// The sandbox's pid 1 appends to it through a descriptor of its own, so it must stay the same file. What it writes between the
-/// copy and the cut (microseconds) is lost: the price of a bound that needs nobody beside them.
+/// The sandbox's pid 1 appends to it through a descriptor of its own, so it must stay the same file. Pid 1 locks the file while it looks for the
+/// end and writes there; without the lock it could write at the end that was before the cut, behind a hole. If pid 1 is frozen in between, the file
+/// does not grow, and is cut later.
 fn cut(path: &Path, bytes_max: u64) -> io::Result<()> {
     let length = match std::fs::metadata(path) {
         Ok(found) => found.len(),
@@ -107,11 +116,28 @@ fn cut(path: &Path, bytes_max: u64) -> io::Result<()> {
         return Ok(());
     }
     let mut file = OpenOptions::new().read(true).write(true).open(path)?;
+    if !lock(&file)? {
+        return Ok(());
+    }
+    let length = file.metadata()?.len();
     file.seek(SeekFrom::Start(length.saturating_sub(bytes_max / 2)))?;
     let new = path.with_extension("log.new");
     io::copy(&mut file, &mut File::create(&new)?)?;
     file.set_len(0)?;
+    // Not only by closing: a process that is being forked may have the descriptor for a moment.
+    flock(&file, FlockOperation::Unlock)?;
     std::fs::rename(new, earlier_file(path))
+}
+
+/// Tries for a while; whether it is locked.
+fn lock(file: &File) -> io::Result<bool> {
+    for _ in 0..LOCK_TRIES {
+        match flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => std::thread::sleep(LOCK_PAUSE),
+            locked => return locked.map(|()| true).map_err(Into::into),
+        }
+    }
+    Ok(false)
 }
 
 async fn send_rest(file: &mut File, sender: &mpsc::Sender<Vec<u8>>) -> Option<()> {
@@ -161,6 +187,23 @@ mod tests {
         writer.write_all(b"new").unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"new");
         assert_eq!(std::fs::read(earlier_file(&path)).unwrap(), b"789ab");
+    }
+
+    #[test]
+    fn a_file_that_pid_1_is_writing_to_is_cut_later() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("output.log");
+        std::fs::write(&path, "0123456789").unwrap();
+        let writer = File::options().write(true).open(&path).unwrap();
+        flock(&writer, FlockOperation::LockExclusive).unwrap();
+        cut(&path, 4).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"0123456789");
+        flock(&writer, FlockOperation::Unlock).unwrap();
+        cut(&path, 4).unwrap();
+        assert_eq!(
+            (std::fs::read(&path).unwrap(), std::fs::read(earlier_file(&path)).unwrap()),
+            (vec![], b"89".into())
+        );
     }
 
     #[test]

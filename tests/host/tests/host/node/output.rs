@@ -8,12 +8,14 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use base::limits::LOG_BYTES_MAX;
-use pando_host_tests::{node::Node, runner::Case};
+use pando_host_tests::{engine::wait_until, node::Node, runner::Case};
+use rustix::fs::{FlockOperation, flock};
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::new("output::the_log_of_a_copy_is_its_own_from_its_first_instant", || case(logs)),
         Case::new("output::a_log_is_bounded_and_keeps_the_newest", || case(bounded)),
+        Case::new("output::a_log_that_is_being_cut_is_not_written_to", || case(locked)),
         Case::new("output::programs_open_their_streams_by_name_and_lose_nothing", || case(reopened)),
         Case::new("output::it_is_carried_while_no_node_is_there", without_node),
         Case::new("output::exec_carries_streams_and_terminals", || case(streams)),
@@ -173,6 +175,25 @@ fn bounded(node: &Node) -> Result<()> {
         ensure!(Instant::now() < deadline, "{bytes} bytes; the end: {:?}", log.get(log.len().saturating_sub(40)..));
         std::thread::sleep(Duration::from_millis(100));
     }
+}
+
+fn locked(node: &Node) -> Result<()> {
+    build_script(node, "counter", COUNTER)?;
+    let id = node.run("counter", 1)?[0].id.to_string();
+    let path = std::path::PathBuf::from(node.inspect(&id)?.directory).join("output.log");
+    let length = || path.metadata().map_or(0, |found| found.len());
+    wait_until("there is output", Duration::from_secs(5), || length() > 0)?;
+    let file = File::options().write(true).open(&path)?;
+    flock(&file, FlockOperation::LockExclusive)?;
+    let before = length();
+    std::thread::sleep(Duration::from_millis(200));
+    ensure!(length() == before, "pid 1 writes to a file that somebody may be cutting");
+    file.set_len(0)?;
+    flock(&file, FlockOperation::Unlock)?;
+    wait_until("there is output again", Duration::from_secs(5), || length() > 0)?;
+    let text = std::fs::read_to_string(&path)?;
+    ensure!(!text.contains('\0'), "{:?}", text.get(..40));
+    Ok(())
 }
 
 fn unread(node: &Node) -> Result<()> {
