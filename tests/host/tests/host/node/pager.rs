@@ -12,7 +12,8 @@ pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::new("pager::zygotes_take_memory_from_the_nodes_that_were_named_and_copies_where_they_run", placed),
         Case::new("pager::a_node_without_memory_is_refused_at_the_start", refused),
-        Case::new("pager::what_copies_had_to_wait_for_joins_the_working_set", merged),
+        Case::new("pager::what_copies_had_to_wait_for_joins_the_working_set", merged)
+            .slow("a recording takes two seconds, and six are waited for"),
         Case::new("pager::its_memory_is_bounded_and_what_it_fills_is_not_its_own", bounded),
         Case::new("pager::at_its_limit_it_is_started_again_and_nothing_is_lost", at_its_limit),
     ]
@@ -45,7 +46,7 @@ pub(crate) fn zygote(node: &Node, template: &str) -> Result<i64> {
 
 /// Builds a template, starts a checkpoint of one of its copies, and gives the copy of that.
 fn restored(node: &Node) -> Result<i64> {
-    node.build_geo("geo", &[])?;
+    node.build_geo("geo", &["--nidx", "16"])?;
     let source = node.run("geo", 1)?[0].id.to_string();
     node.ok(&["checkpoint", &source, "--name", "warm"])?;
     node.ok(&["rm", &source])?;
@@ -89,7 +90,7 @@ fn refused() -> Result<()> {
 
 fn merged() -> Result<()> {
     named(node(&[])?, |node| {
-        node.build_geo("geo", &[])?;
+        node.build_geo("geo", &["--nidx", "16"])?;
         let source = node.run("geo", 1)?[0].id.to_string();
         node.ok(&["checkpoint", &source, "--name", "warm"])?;
         node.ok(&["rm", &source])?;
@@ -192,7 +193,7 @@ fn bounded() -> Result<()> {
 
 fn at_its_limit() -> Result<()> {
     // Less than it takes for the packed and the plain pages of a few chunks.
-    named(node(&["--pager-memory", "5M"])?, |node| {
+    named(node(&["--pager-memory", "6M"])?, |node| {
         // Asks for every byte.
         restored(node)?;
         let family = family(node)?;
