@@ -20,6 +20,8 @@ static unsigned char *mapped_memory_file;
 static DIR *directory;
 static struct sockaddr_in tcp_address, udp_address;
 static char first_name[256];
+static int object, unreadable, neither, closed_directory, closed_fifo;
+static char *unwritable;
 
 static int checked(int fd, const char *what)
 {
@@ -62,6 +64,45 @@ static void open_files(void)
 	null_fd = checked(open("/dev/null", O_RDWR), "/dev/null");
 	zero_fd = checked(open("/dev/zero", O_RDONLY), "/dev/zero");
 	random_fd = checked(open("/dev/urandom", O_RDONLY), "/dev/urandom");
+}
+
+static int with_mode(const char *name, int flags, int first, int later, char *path)
+{
+	snprintf(path, 512, "%s/probe-modes/%s", probe_dir, name);
+	int fd = checked(open(path, flags | O_CREAT | O_EXCL | O_CLOEXEC, first), path);
+	checked(fchmod(fd, (mode_t)later), "fchmod");
+	return fd;
+}
+
+/// Files whose modes forbid their owner to open them as they are open.
+static void open_with_modes(void)
+{
+	char path[512];
+	snprintf(path, sizeof path, "%s/probe-modes", probe_dir);
+	checked(mkdir(path, 0755), path);
+	object = with_mode("object", O_WRONLY, 0444, 0444, path);
+	checked((int)write(object, "first ", 6), "write");
+	neither = with_mode("neither", O_RDWR, 0, 04000, path);
+	checked((int)write(neither, "neither", 7), "write");
+	checked((int)lseek(neither, 2, SEEK_SET), "lseek");
+	close(with_mode("unreadable", O_WRONLY, 0600, 0604, path));
+	unreadable = checked(open(path, O_RDONLY | O_CLOEXEC), path);
+	checked(chmod(path, 0240), path);
+	int fd = with_mode("mapped", O_RDWR, 0600, 0440, path);
+	checked(ftruncate(fd, 4096), "ftruncate");
+	unwritable = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (unwritable == MAP_FAILED)
+		probe_die("mmap");
+	close(fd);
+	snprintf(path, sizeof path, "%s/probe-modes/directory", probe_dir);
+	checked(mkdir(path, 0700), path);
+	closed_directory = checked(open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), path);
+	checked(chmod(path, 0), path);
+	snprintf(path, sizeof path, "%s/probe-modes/fifo", probe_dir);
+	checked(mkfifo(path, 0600), path);
+	closed_fifo = checked(open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC), path);
+	checked((int)write(closed_fifo, "waits", 5), "write");
+	checked(chmod(path, 0), path);
 }
 
 static void open_pipes(void)
@@ -188,6 +229,31 @@ static void check_files(void)
 	probe_check(read(random_fd, bytes, 16) == 16, "/dev/urandom");
 }
 
+static void show_mode(const char *name)
+{
+	char path[512];
+	struct stat status;
+	snprintf(path, sizeof path, "%s/probe-modes/%s", probe_dir, name);
+	checked(lstat(path, &status), path);
+	printf("%s: mode %o, opens: %d\n", name, status.st_mode, access(path, R_OK | W_OK));
+}
+
+static void check_modes(void)
+{
+	char bytes[16] = "";
+	probe_check(write(object, "second", 6) == 6 && read(object, bytes, 1) == -1, "a file of mode 0444 is written");
+	probe_check(reads(neither, "ither") && pwrite(neither, "N", 1, 0) == 1, "a file of mode 0 is read and written");
+	probe_check(read(unreadable, bytes, 1) == 0 && write(unreadable, "x", 1) == -1, "a file of mode 0240 is read");
+	unwritable[0] = 'x';
+	probe_check(msync(unwritable, 4096, MS_SYNC) == 0, "a file of mode 0440 is written through its mapping");
+	probe_check(getdents64(closed_directory, (char[512]){0}, 512) > 0, "a directory of mode 0 is listed");
+	probe_check(reads(closed_fifo, "waits"), "a FIFO of mode 0 is read");
+	for (const char **name = (const char *[]){"object", "neither", "unreadable", "mapped", "directory", "fifo", NULL}; *name != NULL; name++)
+		show_mode(*name);
+	struct stat status;
+	probe_check(fstat(object, &status) == 0 && status.st_size == 12, "a file of mode 0444 goes on at its offset");
+}
+
 static void check_pipes(void)
 {
 	probe_check(reads(pipe_ends[0], "queued bytes"), "pipe bytes");
@@ -281,6 +347,7 @@ int main(int argc, char **argv)
 {
 	probe_begin(argc, argv);
 	open_files();
+	open_with_modes();
 	open_pipes();
 	open_memory_files();
 	open_unix_sockets();
@@ -288,6 +355,7 @@ int main(int argc, char **argv)
 	probe_ready();
 	probe_wait();
 	check_files();
+	check_modes();
 	check_pipes();
 	check_memory_files();
 	check_sockets();

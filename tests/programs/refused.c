@@ -426,6 +426,18 @@ static void huge_memfd(void)
 		probe_die("MFD_HUGETLB");
 }
 
+/// Its own directory, which it cannot search any more.
+static void closed_directory(void)
+{
+	char path[512];
+	snprintf(path, sizeof path, "%s/closed", probe_dir);
+	if (mkdir(path, 0700) != 0)
+		probe_die("%s", path);
+	made("closed/file");
+	if (chmod(path, 0600) != 0)
+		probe_die("chmod");
+}
+
 static const struct {
 	const char *name;
 	void (*make)(void);
@@ -442,7 +454,7 @@ static const struct {
 	{"huge_memfd", huge_memfd}, {"sibling", sibling}, {"child_and_lease", child_and_lease}, {"traced", traced},
 	{"traced_thread", traced_thread}, {"semaphores", semaphores}, {"message_queue", message_queue},
 	{"detached_segment", detached_segment}, {"named_queue", named_queue}, {"open_queue", open_queue},
-	{"nameless_queue", nameless_queue},
+	{"nameless_queue", nameless_queue}, {"closed_directory", closed_directory},
 };
 
 int main(int argc, char **argv)

@@ -23,6 +23,7 @@ use sys::{
 };
 
 use crate::{
+    access::Access,
     aside::Aside,
     checks::{self, Places, Surroundings},
     covered,
@@ -161,6 +162,7 @@ fn parts(pid: i32, streams: &[(StreamFile, Stream)]) -> Result<Vec<Refusal>, Err
     objects.add_mapped(pid, &lines)?;
     let watched = watches::find(pid)?;
     let mut refusals = descriptors::read(pid, streams, &mut objects, &watched)?.refusals;
+    refusals.extend(Access::of(pid)?.check_rest(pid, &lines)?);
     refusals.extend(mappings::classify(pid, &lines, &objects.found, &[])?.refusals);
     Ok(refusals)
 }
@@ -447,6 +449,7 @@ fn gather(
     objects.add_mapped(pid, lines)?;
     let mut files = descriptors::read(pid, &spec.streams, &mut objects, watched)?;
     refusals.append(&mut files.refusals);
+    refusals.extend(Access::of(pid)?.check_rest(pid, lines)?);
     let wall_timers = wall::of_descriptors(pid, &mut files.files, &mut refusals)?;
     let contents = objects.read(&mut refusals)?;
     files.added.objects = objects.statuses(&mut refusals)?;

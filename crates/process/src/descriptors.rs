@@ -14,6 +14,7 @@ use base::limits;
 use sys::{remote, sockets};
 
 use crate::{
+    access::{self, Access},
     error::{Context, Error},
     gone,
     image::{
@@ -87,6 +88,7 @@ pub(crate) fn read(
         pipes: HashMap::new(),
         fifos: HashSet::new(),
         sockets: None,
+        access: Access::of(pid)?,
         watched,
     };
     // Of each link the open files so far, in the kernel's order: many (of eventfds, say) may have one link.
@@ -200,6 +202,7 @@ struct Reader<'a> {
     /// Device and inode of the FIFOs whose content is carried by an earlier open file.
     fifos: HashSet<(u64, u64)>,
     sockets: Option<unix::Reader<'a>>,
+    access: Access,
     /// What inotify instances watch -> its path.
     watched: Watched,
 }
@@ -368,6 +371,12 @@ impl Reader<'_> {
                 Ok(found) if found.f_type as u64 == MQUEUE_MAGIC => Refusal::message_queue(fd, &listed.link),
                 _ => Refusal::ReplacedFile { fd, path },
             }));
+        }
+        // A FIFO is opened for both directions first.
+        let both = listed.flags & libc::O_PATH == 0 && kind.is_fifo();
+        let wanted = access::wanted(if both { libc::O_RDWR } else { listed.flags });
+        if let Some(refusal) = self.access.check(&format!("descriptor {fd}"), &listed.link, wanted) {
+            return Ok(Err(refusal));
         }
         if listed.flags & libc::O_PATH != 0 {
             return Ok(Ok(FileKind::Path { path: listed.link.clone(), offset: 0 }));

@@ -12,6 +12,7 @@
 //!     │ goes on        │ dies             │ parked          │ exits                 │ drops privileges, rebuilds, goes on
 //! ```
 
+mod access;
 mod aside;
 mod capture;
 mod checkpoint;

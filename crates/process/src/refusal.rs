@@ -52,6 +52,10 @@ pub enum Refusal {
     #[error("descriptor {fd} is {path}, where another file is now, or none: reopen it")]
     ReplacedFile { fd: i32, path: String },
     #[error(
+        "{what} is {path}, which a copy cannot open: {reason}; give the program the right again, or close it, before the program is ready"
+    )]
+    Unopenable { what: String, path: String, reason: String },
+    #[error(
         "descriptor {fd} holds a lease on {path} ({lock}), which a copy would not hold: give it up (or close the file) before the program is ready"
     )]
     FileLock { fd: i32, lock: String, path: String },

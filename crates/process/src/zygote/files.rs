@@ -5,6 +5,7 @@
 
 mod binding;
 mod directories;
+mod modes;
 mod objects;
 mod pairs;
 mod registrations;
@@ -19,6 +20,8 @@ use crate::{
     zygote::{memory_files, start::Transit},
 };
 
+/// Size of `struct open_how`.
+const HOW_BYTES: u64 = 24;
 const CLOSE_ON_EXEC: i32 = libc::O_CLOEXEC;
 /// `_IOW('T', 0, u64)` of timerfd.
 const TFD_IOC_SET_TICKS: u64 = 0x4008_5400;
@@ -65,6 +68,8 @@ pub(super) struct Builder<'a> {
     timers: Script,
     /// Of the internet sockets that are bound, by protocol and port.
     crowds: HashMap<binding::Port, binding::Crowd>,
+    /// Room for a `struct stat`, and a word that is always 0.
+    status: u64,
 }
 
 impl<'a> Builder<'a> {
@@ -73,7 +78,8 @@ impl<'a> Builder<'a> {
         let numbers = Numbers((transit.control..transit.end()).collect());
         let (high, streams) = (transit.end(), transit.streams());
         let crowds = binding::crowds(image);
-        Self { arena, script, image, numbers, high, streams, timers: Script::default(), crowds }
+        let status = arena.words(&[0; modes::WORDS]);
+        Self { arena, script, image, numbers, high, streams, timers: Script::default(), crowds, status }
     }
 
     /// Adds everything; gives the steps that arm timers.
@@ -193,7 +199,11 @@ impl<'a> Builder<'a> {
         let resolve = libc::RESOLVE_NO_SYMLINKS | libc::RESOLVE_NO_MAGICLINKS;
         let how = self.arena.words(&[(flags | CLOSE_ON_EXEC) as u64, 0, resolve]);
         let path = self.arena.text(path);
-        self.make(libc::SYS_openat2, [libc::AT_FDCWD.into(), path.into(), how.into(), 24u64.into()])
+        // By the program's own user what a mode forbids is refused with EACCES.
+        let forbidden = (flags & libc::O_PATH == 0).then(|| self.open_forbidden(path, flags, how));
+        let made = self.make(libc::SYS_openat2, [libc::AT_FDCWD.into(), path.into(), how.into(), HOW_BYTES.into()]);
+        forbidden.into_iter().for_each(|over| self.script.land(over));
+        made
     }
 
     fn path(&mut self, path: &[u8], offset: u64, flags: i32) -> i32 {

@@ -129,6 +129,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("detached_segment", "System V objects"),
     ("named_queue", "POSIX message queues (kept)"),
     ("open_queue", "is the POSIX message queue /kept"),
+    ("closed_directory", "is /tmp/closed/file, which a copy cannot open: the program may not search /tmp/closed"),
     ("nameless_queue", "is the POSIX message queue /kept"),
 ];
 

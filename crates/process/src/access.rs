@@ -1,0 +1,169 @@
+//! Whether a copy can open again what the program has open. A copy opens files by path and with the program's own rights, and modes may have
+//! changed since the program opened them.
+
+use std::{
+    collections::HashMap,
+    ffi::OsStr,
+    os::{
+        fd::{AsFd, AsRawFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::{Stat, StatVfsMountFlags};
+
+use crate::{
+    error::Error,
+    mappings::{self, Sort, sort},
+    procfs::{self, MapLine},
+    refusal::Refusal,
+};
+
+const SEARCH: u32 = 1;
+const WRITE: u32 = 2;
+const READ: u32 = 4;
+
+/// What an open file with these flags was opened for.
+pub(crate) fn wanted(flags: i32) -> u32 {
+    match flags & libc::O_ACCMODE {
+        _ if flags & libc::O_PATH != 0 => 0,
+        libc::O_RDONLY => READ,
+        libc::O_WRONLY => WRITE,
+        _ => READ | WRITE,
+    }
+}
+
+/// The rights of a program, in its root filesystem.
+pub(crate) struct Access {
+    root: OwnedFd,
+    user: u32,
+    groups: Vec<u32>,
+    /// Directory -> what of its path the program may not search.
+    closed: HashMap<PathBuf, Option<PathBuf>>,
+}
+
+impl Access {
+    pub(crate) fn of(pid: i32) -> Result<Self, Error> {
+        let status = procfs::Fields::read(format!("/proc/{pid}/status"))?;
+        // The second of each is the effective one.
+        let effective = |name: &str| Ok::<_, Error>(status.numbers(name, 10)?.get(1).copied().unwrap_or(u64::MAX));
+        let mut groups = status.numbers("Groups", 10)?;
+        groups.push(effective("Gid")?);
+        let groups = groups.into_iter().map(|group| group as u32).collect();
+        Ok(Self { root: mappings::open_root(pid)?, user: effective("Uid")? as u32, groups, closed: HashMap::new() })
+    }
+
+    /// Refuses what a copy cannot open.
+    pub(crate) fn check(&mut self, what: &str, path: &[u8], wanted: u32) -> Option<Refusal> {
+        if self.is_free(path) {
+            return None;
+        }
+        let name = Path::new(OsStr::from_bytes(path));
+        let reason = match name.parent().and_then(|above| self.closed(above)) {
+            Some(closed) => Some(may_not_search(&closed)),
+            None => self.denied(name, wanted),
+        };
+        let path = String::from_utf8_lossy(path).into_owned();
+        reason.map(|reason| Refusal::Unopenable { what: what.into(), path, reason })
+    }
+
+    /// Refuses the working directory, if the program could not enter it again, and what it has a shared view of.
+    pub(crate) fn check_rest(&mut self, pid: i32, lines: &[MapLine]) -> Result<Vec<Refusal>, Error> {
+        let cwd = procfs::link(&format!("/proc/{pid}/cwd"))?;
+        let closed = if self.is_free(&cwd) { None } else { self.closed(Path::new(OsStr::from_bytes(&cwd))) };
+        let cwd = closed.map(|closed| Refusal::Unopenable {
+            what: "its working directory".into(),
+            path: String::from_utf8_lossy(&cwd).into_owned(),
+            reason: may_not_search(&closed),
+        });
+        let views = lines.iter().filter(|line| sort(line) == Ok(Sort::SharedFile));
+        let views = views.filter_map(|line| {
+            let wanted = if line.may_write { READ | WRITE } else { READ };
+            self.check(&format!("the mapping at {:#x}", line.range.start), &line.path, wanted)
+        });
+        let views: Vec<Refusal> = views.collect();
+        Ok(cwd.into_iter().chain(views).collect())
+    }
+
+    /// Whether modes do not count: for root, and for files in memory, which a copy makes itself and gives their modes last.
+    fn is_free(&self, path: &[u8]) -> bool {
+        self.user == 0 || path.starts_with(b"/dev/shm/")
+    }
+
+    /// The first directory of a path that the program may not search.
+    fn closed(&mut self, directory: &Path) -> Option<PathBuf> {
+        if let Some(known) = self.closed.get(directory) {
+            return known.clone();
+        }
+        let above = directory.parent().and_then(|above| self.closed(above));
+        let closed = above.or_else(|| self.lacks(directory, SEARCH).map(|_| directory.to_path_buf()));
+        self.closed.insert(directory.to_path_buf(), closed.clone());
+        closed
+    }
+
+    /// Why a file cannot be opened. Its owner may change the mode for a moment (`zygote::files`).
+    fn denied(&self, path: &Path, wanted: u32) -> Option<String> {
+        let (file, status) = self.lacks(path, wanted)?;
+        let mode = status.st_mode & 0o7777;
+        if status.st_uid != self.user {
+            return Some(format!("its mode {mode:o} forbids it, and the program does not own it"));
+        }
+        if rustix::fs::fstatvfs(&file).is_ok_and(|found| found.f_flag.contains(StatVfsMountFlags::RDONLY)) {
+            return Some(format!("its mode {mode:o} forbids it, and its filesystem is read-only"));
+        }
+        // A change of mode would take it away.
+        const SET_GROUP: u32 = 0o2000;
+        (mode & SET_GROUP != 0 && !self.groups.contains(&status.st_gid))
+            .then(|| format!("its mode {mode:o} forbids it, and the program is not in its group {}", status.st_gid))
+    }
+
+    /// The file at this path, if its mode forbids the program to do this.
+    fn lacks(&self, path: &Path, wanted: u32) -> Option<(OwnedFd, Stat)> {
+        let file = mappings::open_inside(self.root.as_fd(), path.as_os_str().as_bytes()).ok()?;
+        let status = rustix::fs::fstat(&file).ok()?;
+        let may = self.may(&status, wanted) || (status.st_uid != self.user && may_by_list(&file, &status, wanted));
+        (!may).then_some((file, status))
+    }
+
+    fn may(&self, status: &Stat, wanted: u32) -> bool {
+        let class = match status.st_uid == self.user {
+            true => 6,
+            false if self.groups.contains(&status.st_gid) => 3,
+            false => 0,
+        };
+        status.st_mode >> class & wanted == wanted
+    }
+}
+
+fn may_not_search(closed: &Path) -> String {
+    format!("the program may not search {}", closed.display())
+}
+
+/// Whether a file has an access list, by which somebody else than its owner may do this. Its mode has what any of those in the list may do at most.
+fn may_by_list(file: &OwnedFd, status: &Stat, wanted: u32) -> bool {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let has_list = rustix::fs::getxattr(&path, "system.posix_acl_access", &mut [0u8; 0]).is_ok_and(|bytes| bytes > 0);
+    has_list && (status.st_mode >> 3 & wanted == wanted || status.st_mode & wanted == wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mode_counts_for_owner_group_or_others() {
+        let access = |user, groups: &[u32]| Access {
+            root: mappings::open_root(std::process::id() as i32).unwrap(),
+            user,
+            groups: groups.to_vec(),
+            closed: HashMap::new(),
+        };
+        let mut status = rustix::fs::stat("/").unwrap();
+        (status.st_uid, status.st_gid, status.st_mode) = (7, 50, 0o100_426);
+        let may = |user, groups: &[u32], wanted| access(user, groups).may(&status, wanted);
+        assert!(may(7, &[50], READ) && !may(7, &[50], WRITE));
+        assert!(may(8, &[1, 50], WRITE) && !may(8, &[50], READ));
+        assert!(may(8, &[1], READ | WRITE) && !may(8, &[1], SEARCH));
+    }
+}
