@@ -284,6 +284,21 @@ static void message_of_closed(void)
 		probe_die("sendto");
 }
 
+static void peer_of_closed(void)
+{
+	struct sockaddr_un address[3] = {named("first"), named("second"), named("third")};
+	int sockets[3];
+	for (int n = 0; n < 3; n++) {
+		sockets[n] = socket(AF_UNIX, SOCK_DGRAM, 0);
+		if (bind(sockets[n], (struct sockaddr *)&address[n], sizeof address[n]) != 0)
+			probe_die("bind");
+	}
+	for (int n = 0; n < 2; n++)
+		if (connect(sockets[n], (struct sockaddr *)&address[n + 1], sizeof address[n]) != 0)
+			probe_die("connect");
+	close(sockets[2]);
+}
+
 static void foreign_owner(void)
 {
 	int ends[2];
@@ -447,7 +462,7 @@ static const struct {
 	{"deleted_directory", deleted_directory}, {"replaced_directory", replaced_directory},
 	{"replaced_socket", replaced_socket}, {"socket_is_a_file", socket_is_a_file},
 	{"many_guards", many_guards}, {"daemon", daemon_process}, {"shared_memory", shared_memory},
-	{"waiting_connection", waiting_connection}, {"message_of_closed", message_of_closed}, {"foreign_owner", foreign_owner},
+	{"waiting_connection", waiting_connection}, {"message_of_closed", message_of_closed}, {"peer_of_closed", peer_of_closed}, {"foreign_owner", foreign_owner},
 	{"urgent_byte", urgent_byte}, {"other_name", other_name},
 	{"inotify_events", inotify_events}, {"inotify_gone", inotify_gone}, {"registered_elsewhere", registered_elsewhere}, {"own_filter", own_filter}, {"thread_filter", thread_filter},
 	{"clone_filter", clone_filter}, {"replaced_program", replaced_program}, {"huge_mapping", huge_mapping},

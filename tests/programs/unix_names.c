@@ -157,6 +157,24 @@ static void chain(int *links)
 	connected(links[1], "@n-chain-0");
 }
 
+/// Two that have each other, and three that were connected to one of them before, one of these through another: they may not send to it.
+static void mutual(int *sockets)
+{
+	for (int n = 0; n < 5; n++) {
+		char name[16];
+		snprintf(name, sizeof name, n == 1 ? "n-mutual-%d" : "@n-mutual-%d", n);
+		sockets[n] = bound(new_socket(SOCK_DGRAM), name);
+	}
+	connected(sockets[4], "@n-mutual-3");
+	connected(sockets[0], "n-mutual-1"), connected(sockets[3], "n-mutual-1");
+	connected(sockets[1], "@n-mutual-2"), connected(sockets[2], "n-mutual-1");
+	send_to(sockets[1], "@n-mutual-2", "of the pair");
+	char path[128];
+	snprintf(path, sizeof path, "%s/n-mutual-1", probe_dir);
+	if (unlink(path) != 0)
+		probe_die("%s", path);
+}
+
 int main(int argc, char **argv)
 {
 	probe_begin(argc, argv);
@@ -210,6 +228,8 @@ int main(int argc, char **argv)
 		probe_die("shutdown");
 	int count = 0, crowd = crowded(&count), links[3];
 	chain(links);
+	int pair[5];
+	mutual(pair);
 	probe_ready();
 	probe_wait();
 
@@ -231,6 +251,13 @@ int main(int argc, char **argv)
 	show("crowded", crowd), show_waiting("crowded", crowd);
 	for (int n = 0; n < 3; n++)
 		show("chain", links[n]), show_waiting("chain", links[n]);
+	for (int n = 0; n < 5; n++) {
+		show("mutual", pair[n]), show_waiting("mutual", pair[n]);
+		ssize_t sent = send(pair[n], "x", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+		printf("by mutual: %zd (%d)\n", sent, sent < 0 ? errno : 0);
+	}
+	talk("mutual", pair[1], pair[2]);
+	show_file("n-mutual-1");
 	struct sockaddr_un to;
 	socklen_t bytes = address("@n-closed", &to);
 	ssize_t sent = sendto(sender, "x", 1, MSG_NOSIGNAL | MSG_DONTWAIT, (struct sockaddr *)&to, bytes);

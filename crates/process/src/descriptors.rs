@@ -18,8 +18,8 @@ use crate::{
     error::{Context, Error},
     gone,
     image::{
-        Added, End, EpollEntry, FileKind, FileLock, OpenFile, Pipe, SignalOwner, Stream, StreamFile, TimerValue,
-        UnixPair, Watch,
+        Added, End, EpollEntry, FileKind, FileLock, OpenFile, Pipe, SignalOwner, Socket, Stream, StreamFile,
+        TimerValue, UnixPair, Watch,
     },
     listed::{Listed, bracketed, list},
     objects::{self, Objects},
@@ -132,6 +132,7 @@ pub(crate) fn read(
     }
     check_pipes(pid, process.as_fd(), &mut files, &reader.pipes)?;
     check_senders(&mut files);
+    check_peers(&mut files);
     files.added.reused = registered::find(pid, &files.files, &mut files.refusals)?;
     Ok(files)
 }
@@ -153,6 +154,46 @@ fn check_senders(files: &mut Files) {
             files.refusals.push(Refusal::UnknownDescriptor { fd, what });
         }
     }
+}
+
+/// Sockets are connected by address, and a socket to its peer before that one is connected to another.
+fn check_peers(files: &mut Files) {
+    let all = || files.files.iter().enumerate();
+    let pairs = all().filter_map(|(index, file)| match file.kind {
+        FileKind::UnixPair { pair, .. } if files.pairs[pair].kind == libc::SOCK_DGRAM => Some((index, pair)),
+        _ => None,
+    });
+    // Pair of the socket that has an address, and whether there is another socket of that address.
+    let mut by_address: HashMap<&[u8], (Option<usize>, bool)> = HashMap::new();
+    let mut ends: HashMap<usize, usize> = HashMap::new();
+    let mut note = |address, pair| {
+        by_address.entry(address).and_modify(|(_, again)| *again = true).or_insert((pair, false));
+    };
+    for (index, pair) in pairs {
+        *ends.entry(pair).or_default() += 1;
+        let name = files.added.socket(index).and_then(|state| state.name.as_ref());
+        name.into_iter().for_each(|name| note(&*name.address, Some(pair)));
+    }
+    let sockets = all().filter_map(|(_, file)| match &file.kind {
+        FileKind::Socket(socket) if (socket.family, socket.kind) == (libc::AF_UNIX, libc::SOCK_DGRAM) => {
+            Some((file.numbers[0].0, socket))
+        }
+        _ => None,
+    });
+    let sockets: Vec<_> = sockets.collect();
+    sockets.iter().filter_map(|(_, socket)| socket.address.as_deref()).for_each(|address| note(address, None));
+    let refusal = |(fd, socket): &(i32, &Socket)| {
+        let peer = socket.peer.as_deref()?;
+        let why = match by_address.get(peer)? {
+            (_, true) => "a name that several of its sockets have",
+            (Some(pair), _) if ends.get(pair) == Some(&1) => "whose own peer is closed",
+            _ => return None,
+        };
+        let what = format!("a socket that sends to another one ({}), {why}", shown(peer));
+        Some(Refusal::UnknownDescriptor { fd: *fd, what })
+    };
+    let refusals: Vec<Refusal> = sockets.iter().filter_map(refusal).collect();
+    files.refusals.extend(refusals);
 }
 
 /// Every pipe must have its ends here or closed: another process would lose its peer.

@@ -68,6 +68,8 @@ pub(super) struct Builder<'a> {
     timers: Script,
     /// Of the internet sockets that are bound, by protocol and port.
     crowds: HashMap<binding::Port, binding::Crowd>,
+    /// Pairs whose ends do not have each other yet.
+    open_pairs: Vec<(usize, pairs::Ends)>,
     /// Room for a `struct stat`, and a word that is always 0.
     status: u64,
 }
@@ -79,7 +81,8 @@ impl<'a> Builder<'a> {
         let (high, streams) = (transit.end(), transit.streams());
         let crowds = binding::crowds(image);
         let status = arena.words(&[0; modes::WORDS]);
-        Self { arena, script, image, numbers, high, streams, timers: Script::default(), crowds, status }
+        let (timers, open_pairs) = (Script::default(), Vec::new());
+        Self { arena, script, image, numbers, high, streams, timers, crowds, open_pairs, status }
     }
 
     /// Adds everything; gives the steps that arm timers.

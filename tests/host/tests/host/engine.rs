@@ -112,6 +112,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("waiting_connection", "1 connections wait at unix socket"),
     ("foreign_owner", "sends its signals (F_SETOWN) to process"),
     ("message_of_closed", "a socket at which a message of another one (/tmp/closed) waits"),
+    ("peer_of_closed", "a socket that sends to another one (/tmp/second), whose own peer is closed"),
     ("urgent_byte", "a byte waits that was sent out of band (MSG_OOB)"),
     ("other_name", "is /tmp/first (deleted), where another file is now, or none"),
     ("registered_elsewhere", "watches a file that has no descriptor any more"),

@@ -11,7 +11,7 @@ const PIPE_CAPACITY: u32 = 65_536;
 
 /// The files that are the two ends of a pair, by index.
 #[derive(Debug, Clone, Copy)]
-struct Ends {
+pub(super) struct Ends {
     first: Option<usize>,
     second: Option<usize>,
 }
@@ -73,6 +73,13 @@ impl<'a> Builder<'a> {
         }
         let kind = self.image.pairs[pair].kind;
         let made = match names {
+            [Some(first), Some(second)] if kind == libc::SOCK_DGRAM && self.is_sent_to([first, second]) => {
+                let made = self.bound_pair([first, second]);
+                self.pair_options(made, pair, ends);
+                self.place_ends(made, ends);
+                self.open_pairs.push((pair, ends));
+                return;
+            }
             [Some(first), Some(second)] if kind == libc::SOCK_DGRAM => self.datagram_pair([first, second]),
             _ if kind == libc::SOCK_DGRAM => {
                 let made = self.socketpair(kind);
@@ -96,12 +103,22 @@ impl<'a> Builder<'a> {
 
     /// Options, queues and directions that are shut down; then the ends go where they belong.
     fn fill_pair(&mut self, made: [i32; 2], pair: usize, ends: Ends) {
-        let pair = &self.image.pairs[pair];
         // First of both: what waits must fit into the sender's buffer.
+        self.pair_options(made, pair, ends);
+        self.pair_queues(made, pair);
+        self.place_ends(made, ends);
+    }
+
+    fn pair_options(&mut self, made: [i32; 2], pair: usize, ends: Ends) {
+        let pair = &self.image.pairs[pair];
         for (socket, (options, file)) in made.into_iter().zip(pair.options.iter().zip([ends.first, ends.second])) {
             self.integer_options(socket, options);
             file.into_iter().for_each(|file| self.options(socket, file, Check::Success));
         }
+    }
+
+    fn pair_queues(&mut self, made: [i32; 2], pair: usize) {
+        let pair = &self.image.pairs[pair];
         for n in 0..2 {
             // What waits at one end was sent by the other. A full buffer is an error, not a wait.
             for message in &pair.queues[n] {
@@ -116,7 +133,6 @@ impl<'a> Builder<'a> {
             // RCV_SHUTDOWN 1, SEND_SHUTDOWN 2, as the kernel keeps them; `shutdown` takes one less.
             self.call(libc::SYS_shutdown, [socket.into(), u64::from(shutdown - 1).into()]);
         }
-        self.place_ends(made, ends);
     }
 
     fn socket_ends(&self, pair: usize) -> Ends {
@@ -133,17 +149,52 @@ impl<'a> Builder<'a> {
 
     /// Two datagram sockets that send to each other.
     fn datagram_pair(&mut self, names: [&SocketName; 2]) -> [i32; 2] {
+        let made = self.bound_pair(names);
+        self.join(made, names);
+        made
+    }
+
+    /// Joins the pairs that were left open until the sockets outside that send to them are connected: an end that has a peer can become the peer
+    /// of no other.
+    pub(super) fn join_pairs(&mut self) {
+        let image = self.image;
+        let number = |file: Option<usize>| {
+            file.and_then(|file| image.files[file].numbers.first()).map_or(-1, |(number, _)| *number)
+        };
+        for (pair, ends) in std::mem::take(&mut self.open_pairs) {
+            let made = [ends.first, ends.second].map(number);
+            if let [Some(first), Some(second)] = self.names(ends) {
+                self.join(made, [first, second]);
+                self.pair_queues(made, pair);
+            }
+        }
+    }
+
+    /// Whether a socket that is no end of a pair sends to one of these.
+    fn is_sent_to(&self, names: [&SocketName; 2]) -> bool {
+        self.image.files.iter().any(|file| match &file.kind {
+            FileKind::Socket(socket) if (socket.family, socket.kind) == (libc::AF_UNIX, libc::SOCK_DGRAM) => {
+                names.iter().any(|name| socket.peer.as_ref() == Some(&name.address))
+            }
+            _ => false,
+        })
+    }
+
+    fn bound_pair(&mut self, names: [&SocketName; 2]) -> [i32; 2] {
         let made = [self.make_socket(libc::SOCK_DGRAM), self.make_socket(libc::SOCK_DGRAM)];
         for (made, name) in made.into_iter().zip(names) {
             self.bind(made, &name.address, name.path.as_ref());
         }
+        made
+    }
+
+    fn join(&mut self, made: [i32; 2], names: [&SocketName; 2]) {
         for n in 0..2 {
             let address = &names[1 - n].address;
             let place = self.arena.data(address, 8);
             self.call(libc::SYS_connect, [made[n].into(), place.into(), (address.len() as u64).into()]);
         }
-        made.into_iter().zip(names).for_each(|(_, name)| self.remove_name(name));
-        made
+        names.into_iter().for_each(|name| self.remove_name(name));
     }
 
     /// A connection to the listener that has the name of one of the ends, or to one that is made for this.

@@ -9,8 +9,8 @@ use crate::{
     script::Check,
 };
 
-/// The unix sockets in the order in which they are connected: one that has a peer cannot become the peer of others any more. So each comes behind
-/// those whose peer it is.
+/// The unix datagram sockets in the order in which they are connected: one that has a peer cannot become the peer of others any more. So each comes
+/// behind those whose peer it is.
 fn unix_sockets(image: &Image) -> Vec<usize> {
     let sockets: Vec<(usize, &Socket)> = image.files.iter().enumerate().filter_map(unix_socket).collect();
     let addresses = sockets.iter().enumerate().filter_map(|(at, (_, socket))| Some((socket.address.as_ref()?, at)));
@@ -37,7 +37,9 @@ fn unix_sockets(image: &Image) -> Vec<usize> {
 
 fn unix_socket((index, file): (usize, &OpenFile)) -> Option<(usize, &Socket)> {
     match &file.kind {
-        FileKind::Socket(socket) if socket.family == libc::AF_UNIX => Some((index, socket)),
+        FileKind::Socket(socket) if (socket.family, socket.kind) == (libc::AF_UNIX, libc::SOCK_DGRAM) => {
+            Some((index, socket))
+        }
         _ => None,
     }
 }
@@ -110,6 +112,7 @@ impl Builder<'_> {
             self.connect(number(index), socket);
             self.send_all(after, socket);
         }
+        self.join_pairs();
         for (index, state) in &image.added.sockets {
             self.complete_socket(number(*index), state);
         }
