@@ -228,8 +228,9 @@ int main(int argc, char **argv)
 		probe_die("shutdown");
 	int count = 0, crowd = crowded(&count), links[3];
 	chain(links);
-	int pair[5];
+	int pair[5], itself = bound(new_socket(SOCK_DGRAM), "@n-itself"), to_itself = connected(new_socket(SOCK_DGRAM), "@n-itself");
 	mutual(pair);
+	send_to(to_itself, "@n-itself", "before"), connected(itself, "@n-itself"), send_to(itself, "@n-itself", "by itself");
 	probe_ready();
 	probe_wait();
 
@@ -257,6 +258,8 @@ int main(int argc, char **argv)
 		printf("by mutual: %zd (%d)\n", sent, sent < 0 ? errno : 0);
 	}
 	talk("mutual", pair[1], pair[2]);
+	show("itself", itself), show_waiting("itself", itself), show("to itself", to_itself);
+	talk("itself", itself, itself);
 	show_file("n-mutual-1");
 	struct sockaddr_un to;
 	socklen_t bytes = address("@n-closed", &to);

@@ -176,7 +176,9 @@ impl<'a> Reader<'a> {
         let datagrams = of.kind == libc::SOCK_DGRAM;
         let mut state = self.state(found, Phase::Quiet)?;
         if let Some(peer) = known.peer.filter(|_| !listens) {
-            let mutual = self.known.get(&peer).is_some_and(|other| other.peer == Some(found.inode));
+            // One that has itself as its peer has no other end.
+            let mutual =
+                peer != found.inode && self.known.get(&peer).is_some_and(|other| other.peer == Some(found.inode));
             if peer == 0 || (mutual && files.has_socket(peer)) {
                 return self.read_pair(found, known, state, files);
             }

@@ -30,7 +30,7 @@ fn unix_sockets(image: &Image) -> Vec<usize> {
         }
         next += 1;
     }
-    // Two that have each other are a pair, and longer circles are not possible. What is left anyhow fails at its connection.
+    // Two that have each other are a pair, and longer circles are not possible. What is left has itself as its peer.
     order.extend((0..sockets.len()).filter(|at| waits_for[*at] > 0));
     order.into_iter().map(|at| sockets[at].0).collect()
 }
