@@ -119,6 +119,7 @@ fn dividing_without_end_is_refused() {
     // As many spans as there may be, of three pages each, apart.
     let spans = (0..SPANS_MAX as u64).map(|i| Span { at: 4 * i * PAGE_BYTES, first: 3 * i, pages: 3 });
     let mut space = Space::from_parts(spans.collect(), VecDeque::new());
-    assert_eq!(space.unmap(&bytes(0, 1)), Ok(vec![0..1]), "one that gets smaller is no more");
+    let gone = space.unmap(&bytes(0, 1)).unwrap();
+    assert!(gone.len() == 1 && gone[0] == (0..1), "one that gets smaller is no more: {gone:?}");
     assert_eq!(space.unmap(&bytes(5, 1)), Err(Confused::TooManySpans));
 }
