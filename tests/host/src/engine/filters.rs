@@ -62,6 +62,8 @@ pub fn outside_of_a_sandbox() -> Result<()> {
     let path = |name: &str| dir.path().join(name);
     std::fs::copy(programs.join("refused"), path("refused")).context("run `make programs`")?;
     let output = File::create(path("output"))?;
+    // A copy opens it again as the program's user.
+    output.set_permissions(PermissionsExt::from_mode(0o666))?;
     let mut command = Command::new(path("refused"));
     command.arg("clone_filter").arg("--ready-file").arg(path("ready")).arg("--go").arg(path("go"));
     command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output).current_dir("/").uid(1000).gid(1000);

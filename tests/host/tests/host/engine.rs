@@ -64,7 +64,10 @@ pub(crate) fn cases() -> Vec<Case> {
     cases.push(differential("jvm-serial", &java));
     cases.push(differential("jvm-default", &java_default));
     cases.push(Case::new("differential::clocks_of_copies_go_on_from_their_capture", clocks));
-    cases.push(Case::new("differential::timers_for_a_time_of_day_keep_it", wall_timers));
+    cases.push(
+        Case::new("differential::timers_for_a_time_of_day_keep_it", wall_timers)
+            .slow("its timers are due seconds later"),
+    );
     cases.push(Case::new("differential::an_older_kernel_is_pretended_and_made_up_for", on_an_old_kernel));
     cases.extend(REFUSED.iter().map(|(what, text)| {
         let case = Case::new(format!("refused::{what}"), || refused(what, text));
@@ -75,12 +78,18 @@ pub(crate) fn cases() -> Vec<Case> {
     cases.push(Case::new("engine::a_copy_outlives_its_tracers", || {
         on_a_bench(|bench| killed::a_copy_outlives_its_tracers(bench, KILLS * rounds()?))
     }));
-    cases.push(Case::new("engine::a_busy_copy_is_forked_at_once", || on_a_bench(busy)));
+    cases.push(
+        Case::new("engine::a_busy_copy_is_forked_at_once", || on_a_bench(busy))
+            .slow("each of its forks competes with five programs that compute"),
+    );
     cases
         .push(Case::new("engine::whether_a_thread_has_filters_of_its_own_is_told_by_ptrace", filters::several_filters));
     cases.push(Case::new("engine::a_zygote_has_no_limit_of_its_own_time", || on_a_bench(no_limit_of_time)));
     cases.push(Case::new("engine::a_fork_of_a_copy_has_the_core_filter_of_that", || on_a_bench(usual_core_filter)));
-    cases.push(Case::new("engine::threads_may_end_at_any_moment", || on_a_bench(ending_threads)));
+    cases.push(
+        Case::new("engine::threads_may_end_at_any_moment", || on_a_bench(ending_threads))
+            .slow("a thread rarely ends at the right moment: it captures 400 times"),
+    );
     cases.push(Case::new("engine::files_of_a_layer_may_be_deleted_while_open", || on_a_bench(deleted_from_a_layer)));
     cases.push(
         Case::new("engine::a_child_that_is_about_to_end_is_waited_for", || on_a_bench(ending_children))
@@ -204,7 +213,7 @@ fn reap_traced(source: &Place, pid: i32) -> Result<()> {
 /// attempts to find it outside of its start leave it time to come there.
 fn busy(bench: &Bench) -> Result<()> {
     const OTHERS: usize = 5;
-    const FORKS: usize = 40;
+    const FORKS: usize = 25;
     let source = bench.place(&[])?;
     let pid = begin(&source, &[format!("{PROGRAMS}/avx512")])?;
     let first = vec![bench.dir.path().join("layer0")];

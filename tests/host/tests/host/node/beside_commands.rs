@@ -16,10 +16,12 @@ pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::new("beside_commands::files_of_copies_are_of_one_instant_while_commands_write", || {
             case(|node| one_instant(node, "/tmp"))
-        }),
+        })
+        .slow("it forks again and again beside commands that write"),
         Case::new("beside_commands::files_in_memory_are_of_that_instant_too", || {
             case(|node| one_instant(node, "/dev/shm"))
-        }),
+        })
+        .slow("it forks again and again beside commands that write"),
         Case::new("beside_commands::a_builder_killed_while_all_stands_still_leaves_all_going_on", || {
             case(killed_builder)
         }),

@@ -31,7 +31,8 @@ const WAITED_MAX: Duration = Duration::from_secs(3);
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
-        Case::new("burst::a_checkpoint_is_restored_once_for_all_who_start_it_at_once", restored_once),
+        Case::new("burst::a_checkpoint_is_restored_once_for_all_who_start_it_at_once", restored_once)
+            .slow("it restores a program of full size"),
         Case::new("burst::starts_of_a_zygote_that_stands_still_do_not_delay_those_of_others", stuck_zygote)
             .alone("it measures how long starts take"),
         Case::new("burst::starts_that_wait_for_a_volume_keep_no_other_from_its_turn", || {

@@ -17,7 +17,8 @@ const CANCELLED: &str = "interrupted: the build was cancelled";
 pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::new("cancel::run_removes_what_it_started", || case(run)),
-        Case::new("cancel::an_answer_under_way_is_shown_or_undone", || case(answered)),
+        Case::new("cancel::an_answer_under_way_is_shown_or_undone", || case(answered))
+            .slow("the moment between an answer and its client is looked for"),
         Case::new("cancel::fork_removes_what_it_started", || case(fork)),
         Case::new("cancel::template_build_leaves_nothing", || case(build)),
         Case::new("cancel::a_killed_client_is_like_ctrl_c", || case(killed)),

@@ -11,18 +11,23 @@ use pando_host_tests::{
 pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::new("checkpoint::memory_and_files_of_its_moment_start_on_another_node", || case(another_node)),
-        Case::new("checkpoint::every_service_starts_on_another_node", services),
+        Case::new("checkpoint::every_service_starts_on_another_node", services)
+            .slow("it keeps and starts programs several times, on two nodes"),
         Case::new("checkpoint::names_are_taken_replaced_listed_and_removed", || case(names)),
-        Case::new("checkpoint::one_of_a_restored_sandbox_holds_only_what_changed_and_needs_no_names", || case(chain)),
-        Case::new("checkpoint::further_ones_of_a_template_built_here_hold_only_what_changed", || case(alike)),
+        Case::new("checkpoint::one_of_a_restored_sandbox_holds_only_what_changed_and_needs_no_names", || case(chain))
+            .slow("it keeps and starts programs several times, on two nodes"),
+        Case::new("checkpoint::further_ones_of_a_template_built_here_hold_only_what_changed", || case(alike))
+            .slow("it keeps and starts programs several times, on two nodes"),
         Case::new(
             "checkpoint::one_of_a_sandbox_that_began_before_its_memory_was_there_holds_only_what_changed",
             || case(early),
-        ),
+        )
+        .slow("it keeps and starts programs several times, on two nodes"),
         Case::new("checkpoint::others_can_read_the_command_line_of_a_restored_program", || case(command_line)),
         Case::new("checkpoint::how_far_it_is_is_told", || case(told)),
         Case::new("checkpoint::a_node_without_the_key_cannot_read_it", || case(wrong_key)),
-        Case::new("checkpoint::monotonic_clocks_go_on_from_where_they_were", || case(clocks)),
+        Case::new("checkpoint::monotonic_clocks_go_on_from_where_they_were", || case(clocks))
+            .slow("clocks have to differ by seconds"),
         Case::new("checkpoint::a_node_in_a_time_namespace_goes_on_from_there_too", || case(clocks_of_nodes)),
         Case::new("checkpoint::memory_arrives_although_the_pager_is_killed_again_and_again", || case(killed_pager)),
         Case::new("checkpoint::memory_arrives_although_the_node_is_killed", || case(killed_node)),

@@ -24,7 +24,8 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new(format!("faults::{name}"), move || two_nodes(None, body))
     };
     vec![
-        case("programs_wait_for_a_store_that_is_away", |shared, node, other| outage(&Folder(shared), node, other)),
+        case("programs_wait_for_a_store_that_is_away", |shared, node, other| outage(&Folder(shared), node, other))
+            .slow("the store is away for seconds"),
         case("what_has_not_arrived_is_not_captured", |shared, node, other| {
             killed_watchers(&Folder(shared), node, other)
         }),

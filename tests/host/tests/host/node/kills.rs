@@ -15,7 +15,10 @@ use super::{
 };
 
 pub(crate) fn cases() -> Vec<Case> {
-    vec![Case::new("kills::of_any_process_under_load_leave_no_wrong_byte", under_load)]
+    vec![
+        Case::new("kills::of_any_process_under_load_leave_no_wrong_byte", under_load)
+            .slow("it kills processes again and again"),
+    ]
 }
 
 /// Kills of one round.

@@ -8,11 +8,14 @@ use pando_host_tests::{node::Node, runner::Case};
 const COPIES: usize = 50;
 
 pub(crate) fn cases() -> Vec<Case> {
-    vec![Case::new("memory::each_of_50_idle_copies_costs_at_most_5_percent", || {
-        let node = Node::start()?;
-        shares(&node).with_context(|| format!("log of the node:\n{}", node.log_tail()))?;
-        node.finish()
-    })]
+    vec![
+        Case::new("memory::each_of_50_idle_copies_costs_at_most_5_percent", || {
+            let node = Node::start()?;
+            shares(&node).with_context(|| format!("log of the node:\n{}", node.log_tail()))?;
+            node.finish()
+        })
+        .slow("fifty copies have to come to rest"),
+    ]
 }
 
 fn shares(node: &Node) -> Result<()> {

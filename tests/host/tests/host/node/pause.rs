@@ -26,7 +26,8 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("pause::it_survives_its_node_and_is_paused_again_and_again", || case(restarts)),
         Case::new("pause::another_node_resumes_it_and_its_own_one_knows", || case(another_node)),
         Case::new("pause::of_two_nodes_that_resume_it_one_does", || case(race)),
-        Case::new("pause::a_node_killed_in_between_leaves_it_running_or_paused", || case(killed)),
+        Case::new("pause::a_node_killed_in_between_leaves_it_running_or_paused", || case(killed))
+            .slow("it kills eight nodes"),
         Case::new("pause::without_a_store_the_sandbox_goes_on", || case(no_store)),
     ]
 }

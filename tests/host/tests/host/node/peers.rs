@@ -15,7 +15,8 @@ use super::checkpoint::Shared;
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
-        Case::new("peers::a_checkpoint_starts_from_another_nodes_cache_while_the_store_is_away", || case(from_a_peer)),
+        Case::new("peers::a_checkpoint_starts_from_another_nodes_cache_while_the_store_is_away", || case(from_a_peer))
+            .slow("a whole checkpoint has to arrive before the store goes away"),
         Case::new("peers::who_lacks_the_key_is_refused", || case(refused)),
         Case::new("peers::peers_that_hang_or_are_gone_are_passed_over", || case(passed_over)),
     ]

@@ -19,6 +19,7 @@ pub(crate) fn cases() -> Vec<Case> {
                 whole_life(&node, service, interpreter).with_context(|| node.log_tail())?;
                 node.finish()
             })
+            .slow("it makes many copies of a program of full size, and compares what each answers")
         })
         .collect()
 }

@@ -19,10 +19,12 @@ use super::checkpoint::{FILLED, Shared, take};
 pub(crate) fn cases() -> Vec<Case> {
     let all = PROGRAMS.iter().map(|program| {
         Case::new(format!("twins::{}_has_every_page_of_its_source_on_another_node", program.name), || memory(program))
+            .slow("every page of a program of full size is compared")
     });
     let all = all.collect::<Vec<_>>();
     all.into_iter()
-        .chain([Case::new("twins::every_service_goes_on_on_a_distant_node_round_after_round", rounds)])
+        .chain([Case::new("twins::every_service_goes_on_on_a_distant_node_round_after_round", rounds)
+            .slow("three services go on on another node, one after the other")])
         .collect()
 }
 

@@ -31,8 +31,10 @@ pub(crate) fn cases() -> Vec<Case> {
         case("a_killed_worker_is_not_noticed", |node| killed(node, "worker", 5)),
         case("a_killed_guardian_is_not_noticed", |node| killed(node, "guardian", 3)),
         case("a_sandbox_that_ends_while_the_node_is_away_is_let_go", ended_meanwhile),
-        case("a_node_killed_in_a_live_fork_leaves_the_original_writing", |node| killed_in_fork(node, "node")),
-        case("a_worker_killed_in_a_live_fork_leaves_the_original_writing", |node| killed_in_fork(node, "worker")),
+        case("a_node_killed_in_a_live_fork_leaves_the_original_writing", |node| killed_in_fork(node, "node"))
+            .slow("it kills in one fork after the other"),
+        case("a_worker_killed_in_a_live_fork_leaves_the_original_writing", |node| killed_in_fork(node, "worker"))
+            .slow("it kills in one fork after the other"),
         two_nodes("volumes_faults::another_node_takes_over_and_the_first_one_is_told", take_over),
         Case::new("volumes_faults::a_node_that_is_cut_off_and_lives_on_takes_nothing_back", cut_off),
         two_nodes("volumes_faults::what_another_node_writes_is_followed_by_those_who_read", followed),
