@@ -22,6 +22,8 @@ use rustix::{
 use sandbox::{CgroupSummary, Cgroups, Command, Limits, Sandbox, Spec};
 use sys::probe;
 
+use crate::error::Context;
+
 /// What cannot be tried says why.
 pub(super) type Trial<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -227,17 +229,25 @@ impl Copy {
     }
 
     pub(super) fn write(&self, address: u64, word: u64) -> Trial<()> {
-        Ok(self.memory.write_all_at(&word.to_le_bytes(), address)?)
+        self.write_bytes(&word.to_le_bytes(), address)
+    }
+
+    fn read(&self, bytes: &mut [u8], address: u64) -> Trial<()> {
+        Ok(self.memory.read_exact_at(bytes, address).doing("read the memory of a probe")?)
+    }
+
+    fn write_bytes(&self, bytes: &[u8], address: u64) -> Trial<()> {
+        Ok(self.memory.write_all_at(bytes, address).doing("write to the memory of a probe")?)
     }
 
     fn progress(&self) -> Trial<u32> {
         let mut bytes = [0; 4];
-        self.memory.read_exact_at(&mut bytes, probe::PROGRESS)?;
+        self.read(&mut bytes, probe::PROGRESS)?;
         Ok(u32::from_le_bytes(bytes))
     }
 
     pub(super) fn go(&self) -> Trial<()> {
-        Ok(self.memory.write_all_at(&1u32.to_le_bytes(), probe::GO)?)
+        self.write_bytes(&1u32.to_le_bytes(), probe::GO)
     }
 
     pub(super) fn wait_for(&self, progress: u32) -> Trial<()> {
@@ -260,7 +270,7 @@ impl Copy {
         self.go()?;
         self.wait_for(probe::DONE)?;
         let mut held = vec![0; probe::pattern().len()];
-        self.memory.read_exact_at(&mut held, probe::HELD)?;
+        self.read(&mut held, probe::HELD)?;
         Ok(held)
     }
 }
