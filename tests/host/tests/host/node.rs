@@ -27,6 +27,7 @@ mod pause;
 mod peers;
 mod requests;
 mod services;
+mod shared;
 mod shared_memory;
 mod store;
 mod twins;

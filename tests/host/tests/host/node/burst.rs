@@ -13,12 +13,7 @@ use pando_host_tests::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{
-    checkpoint::{Shared, take},
-    pager::zygote,
-    volumes::with_scribe,
-    volumes_faults::process,
-};
+use super::{checkpoint::take, pager::zygote, shared::Shared, volumes::with_scribe, volumes_faults::process};
 
 const NODES: usize = 4;
 const STARTS: usize = 50;

@@ -5,24 +5,19 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use pando_host_tests::{node::Node, runner::Case};
 
-use super::checkpoint::{Shared, take};
+use super::{
+    checkpoint::take,
+    shared::{Shared, with_geo},
+};
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
-        Case::new("copies::a_fork_of_one_resumed_without_its_template_is_used_and_kept", || case(without_template)),
-        Case::new("copies::a_sandbox_keeps_its_description_when_its_template_gets_another", || case(rebuilt)),
+        Case::new("copies::a_fork_of_one_resumed_without_its_template_is_used_and_kept", || with_geo(without_template)),
+        Case::new("copies::a_sandbox_keeps_its_description_when_its_template_gets_another", || with_geo(rebuilt)),
         Case::new("copies::one_with_a_long_description_and_many_small_files_is_kept_and_paused", long_description),
-        Case::new("copies::run_starts_what_a_checkpoint_was_replaced_by", || case(replaced)),
-        Case::new("copies::run_beside_replacements_starts_none_older_than_itself", || case(replaced_beside_runs)),
+        Case::new("copies::run_starts_what_a_checkpoint_was_replaced_by", || with_geo(replaced)),
+        Case::new("copies::run_beside_replacements_starts_none_older_than_itself", || with_geo(replaced_beside_runs)),
     ]
-}
-
-fn case(body: fn(&Shared, &mut Node) -> Result<()>) -> Result<()> {
-    let shared = Shared::new()?;
-    let mut node = shared.node()?;
-    node.build_geo("geo", &["--nidx", "4"])?;
-    body(&shared, &mut node).with_context(|| format!("log of the node:\n{}", node.log_tail()))?;
-    node.finish()
 }
 
 fn write(node: &Node, id: &str, value: &str) -> Result<()> {

@@ -13,10 +13,10 @@ use api::SandboxState;
 use pando_host_tests::{node::Node, postgres::Postgres, runner::Case};
 
 use super::{
-    checkpoint::Shared,
     crash::{Choices, number},
     faults_captured::{kept_without, killed_watchers},
     faults_host,
+    shared::Shared,
 };
 
 pub(crate) fn cases() -> Vec<Case> {

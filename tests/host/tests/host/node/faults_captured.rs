@@ -12,8 +12,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use super::{
-    checkpoint::{Shared, pagers},
+    checkpoint::pagers,
     faults::{Away, expect_right, expect_starts, objects, take, without},
+    shared::Shared,
 };
 
 /// Its memory is all there: nothing of what it was started from is needed.

@@ -9,8 +9,8 @@ use anyhow::{Context, Result, ensure};
 use pando_host_tests::node::Node;
 
 use super::{
-    checkpoint::Shared,
     faults::{expect_right, take},
+    shared::Shared,
 };
 
 pub(crate) fn full_disk(shared: &Shared, node: &Node, _: &Node) -> Result<()> {

@@ -9,9 +9,10 @@ use anyhow::{Context, Result, ensure};
 use pando_host_tests::{node::Node, runner::Case};
 
 use super::{
-    checkpoint::{Shared, kill, pagers},
+    checkpoint::{kill, pagers},
     crash::{Choices, number},
     faults::{expect_right, take},
+    shared::Shared,
 };
 
 pub(crate) fn cases() -> Vec<Case> {

@@ -1,7 +1,6 @@
 //! Pausing and resuming: the same sandbox goes on, on this node or another, whatever ends in between.
 
 use std::{
-    path::PathBuf,
     thread::sleep,
     time::{Duration, Instant},
 };
@@ -10,64 +9,33 @@ use anyhow::{Context, Result, ensure};
 use api::{PausedSandbox, SandboxState};
 use pando_host_tests::{
     engine::wait_until,
-    node::{Answer, Node, Setting},
+    node::{Answer, Node},
     runner::Case,
 };
 
+use super::shared::{Shared, with_geo};
+
 pub(crate) fn cases() -> Vec<Case> {
     vec![
-        Case::new("pause::the_same_sandbox_goes_on_where_it_was", || case(same)),
-        Case::new("pause::nothing_happens_after_the_kept_instant", || case(nothing_after)),
-        Case::new("pause::a_paused_sandbox_says_what_can_be_done_with_it", || case(errors)),
-        Case::new("pause::what_cannot_be_paused_is_refused_and_goes_on", || case(refused)),
-        Case::new("pause::as_many_mappings_as_are_captured_are_served", || case(many_ranges)),
-        Case::new("pause::what_no_restore_could_serve_is_refused_before", || case(too_many_addresses)),
-        Case::new("pause::removed_it_leaves_nothing", || case(removed)),
-        Case::new("pause::it_survives_its_node_and_is_paused_again_and_again", || case(restarts)),
-        Case::new("pause::another_node_resumes_it_and_its_own_one_knows", || case(another_node)),
-        Case::new("pause::of_two_nodes_that_resume_it_one_does", || case(race)),
-        Case::new("pause::a_node_killed_in_between_leaves_it_running_or_paused", || case(killed))
+        Case::new("pause::the_same_sandbox_goes_on_where_it_was", || with_geo(same)),
+        Case::new("pause::nothing_happens_after_the_kept_instant", || with_geo(nothing_after)),
+        Case::new("pause::a_paused_sandbox_says_what_can_be_done_with_it", || with_geo(errors)),
+        Case::new("pause::what_cannot_be_paused_is_refused_and_goes_on", || with_geo(refused)),
+        Case::new("pause::as_many_mappings_as_are_captured_are_served", || with_geo(many_ranges)),
+        Case::new("pause::what_no_restore_could_serve_is_refused_before", || with_geo(too_many_addresses)),
+        Case::new("pause::removed_it_leaves_nothing", || with_geo(removed)),
+        Case::new("pause::it_survives_its_node_and_is_paused_again_and_again", || with_geo(restarts)),
+        Case::new("pause::another_node_resumes_it_and_its_own_one_knows", || with_geo(another_node)),
+        Case::new("pause::of_two_nodes_that_resume_it_one_does", || with_geo(race)),
+        Case::new("pause::a_node_killed_in_between_leaves_it_running_or_paused", || with_geo(killed))
             .slow("it kills eight nodes"),
-        Case::new("pause::without_a_store_the_sandbox_goes_on", || case(no_store)),
+        Case::new("pause::without_a_store_the_sandbox_goes_on", || with_geo(no_store)),
     ]
 }
 
-/// What two nodes share, removed when dropped.
-struct Shared(PathBuf);
-
-impl Shared {
-    fn new() -> Result<Self> {
-        let path = PathBuf::from(format!("/var/tmp/pando-host-pause-{}", std::process::id()));
-        std::fs::create_dir(&path)?;
-        Ok(Self(path))
-    }
-
-    fn node(&self) -> Result<Node> {
-        let database = format!("sqlite://{}?mode=rwc", self.0.join("heads.db").display());
-        let path = |name: &str| self.0.join(name).display().to_string();
-        let arguments = ["--objects", &path("objects"), "--database", &database, "--master-keys", &path("keys")];
-        let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
-        Node::start_with(Setting { arguments, ..Setting::default() })
-    }
-
-    /// Names in the database that no longer should be there.
-    fn heads(&self, node: &Node) -> Result<u64> {
-        node.json(&["store", "stats", "--json"])?["heads"].as_u64().context("no figure")
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-fn case(body: fn(&Shared, &mut Node) -> Result<()>) -> Result<()> {
-    let shared = Shared::new()?;
-    let mut node = shared.node()?;
-    node.build_geo("geo", &["--nidx", "4"])?;
-    body(&shared, &mut node).with_context(|| format!("log of the node:\n{}", node.log_tail()))?;
-    node.finish()
+/// Names in the database that no longer should be there.
+fn heads(node: &Node) -> Result<u64> {
+    node.json(&["store", "stats", "--json"])?["heads"].as_u64().context("no figure")
 }
 
 /// A sandbox with a value in memory and one in a file.
@@ -120,16 +88,16 @@ fn expect_conflict(answer: &Answer, says: &str) -> Result<()> {
 }
 
 /// Waits until the store has no heads: a resumed sandbox has all its memory then.
-fn expect_no_heads(shared: &Shared, node: &Node) -> Result<()> {
+fn expect_no_heads(node: &Node) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(30);
-    while shared.heads(node)? > 0 {
+    while heads(node)? > 0 {
         ensure!(Instant::now() < deadline, "heads are left");
         sleep(Duration::from_millis(100));
     }
     Ok(())
 }
 
-fn same(shared: &Shared, node: &mut Node) -> Result<()> {
+fn same(_: &Shared, node: &mut Node) -> Result<()> {
     let id = marked(node)?;
     let (who, log) = (identity(node, &id)?, node.ok(&["logs", &id])?);
     let created = node.inspect(&id)?.sandbox.created_ms;
@@ -147,7 +115,7 @@ fn same(shared: &Shared, node: &mut Node) -> Result<()> {
     let fork = node.json(&["fork", &id, "--json"])?;
     let copy = fork["sandboxes"][0]["id"].as_str().context("no copy")?.to_owned();
     ensure!(node.ask(&copy, "GET /state")?["values"]["note"] == "kept", "a fork of it");
-    expect_no_heads(shared, node)?;
+    expect_no_heads(node)?;
     node.ok(&["store", "gc", "--grace", "0"])?;
     expect_marked(node, &id)
 }
@@ -235,7 +203,7 @@ fn removed(shared: &Shared, node: &mut Node) -> Result<()> {
     pause(node, &two)?;
     pause(node, &three)?;
     node.ok(&["rm", &one])?;
-    ensure!(state(node, &one)?.is_none() && shared.heads(node)? == 2, "something is left");
+    ensure!(state(node, &one)?.is_none() && heads(node)? == 2, "something is left");
     let missing = node.pando(&["resume", &one])?;
     ensure!(missing.code == 4, "{missing}");
     // A node that knows nothing of it can remove it as well.
@@ -247,7 +215,7 @@ fn removed(shared: &Shared, node: &mut Node) -> Result<()> {
     // Just resumed it still has its head.
     resume(node, &three)?;
     node.ok(&["rm", &three, &two])?;
-    ensure!(node.ps()?.is_empty() && shared.heads(node)? == 0, "something is left");
+    ensure!(node.ps()?.is_empty() && heads(node)? == 0, "something is left");
     ensure!(std::fs::read_dir(node.state.join("paused"))?.count() == 0, "records are left");
     Ok(())
 }
@@ -293,7 +261,7 @@ fn another_node(shared: &Shared, node: &mut Node) -> Result<()> {
     ensure!(identity(&other, &id)? == who, "it is another one");
     let twice = node.pando(&["resume", &id])?;
     ensure!(twice.code != 0, "it runs twice: {twice}");
-    expect_no_heads(shared, &other)?;
+    expect_no_heads(&other)?;
     let known = node.json(&["ps", "--paused", "--json"])?;
     ensure!(known.as_array().is_some_and(Vec::is_empty), "it runs: {known}");
     let gone = node.pando(&["resume", &id])?;
@@ -332,7 +300,7 @@ fn race(shared: &Shared, node: &mut Node) -> Result<()> {
     other.finish()
 }
 
-fn killed(shared: &Shared, node: &mut Node) -> Result<()> {
+fn killed(_: &Shared, node: &mut Node) -> Result<()> {
     let (mut paused, mut running) = (0, 0);
     // In the first milliseconds the program is being captured.
     for round in 0..8 {
@@ -358,7 +326,7 @@ fn killed(shared: &Shared, node: &mut Node) -> Result<()> {
         expect_marked(node, &id)?;
         node.ok(&["rm", &id])?;
         node.expect_only_itself()?;
-        ensure!(shared.heads(node)? == 0, "round {round}: a head is left");
+        ensure!(heads(node)? == 0, "round {round}: a head is left");
     }
     eprintln!("    {running} were running afterwards, {paused} paused");
     Ok(())

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use pando_host_tests::{node::Node, runner::Case};
 use serde_json::Value;
 
-use super::checkpoint::Shared;
+use super::shared::Shared;
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![

@@ -13,7 +13,7 @@ use pando_host_tests::{
 };
 use serde_json::Value;
 
-use super::checkpoint::{Shared, take};
+use super::{checkpoint::take, shared::Shared};
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![

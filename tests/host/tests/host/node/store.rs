@@ -17,7 +17,7 @@ use pando_host_tests::{node::Node, runner::Case};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use super::checkpoint::Shared;
+use super::shared::Shared;
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![

@@ -14,7 +14,10 @@ use pando_host_tests::{
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::checkpoint::{FILLED, Shared, take};
+use super::{
+    checkpoint::{FILLED, take},
+    shared::Shared,
+};
 
 pub(crate) fn cases() -> Vec<Case> {
     let all = PROGRAMS.iter().map(|program| {

@@ -17,7 +17,8 @@ use pando_host_tests::{
 use serde_json::json;
 
 use super::{
-    checkpoint::{Shared, kill},
+    checkpoint::kill,
+    shared::Shared,
     volumes::{build_scribe, run_with},
     volumes_kept::{volumes, wait_until},
 };
