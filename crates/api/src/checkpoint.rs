@@ -80,14 +80,7 @@ pub enum CheckpointStage {
 
 impl fmt::Display for CheckpointStage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::WaitingForMemory => "waiting for the rest of its own memory",
-            Self::Capturing => "capturing the program",
-            Self::StoringMemory => "storing its memory",
-            Self::StoringFiles => "storing its files",
-            Self::Committing => "committing",
-            Self::Freeing => "ending its processes",
-        })
+        model::CheckpointStage::from(*self).fmt(f)
     }
 }
 

@@ -40,6 +40,26 @@ pub enum ErrorCode {
     Host,
 }
 
+impl ErrorCode {
+    /// The status of an answer that fails so.
+    pub fn http_status(self) -> u16 {
+        match self {
+            Self::InvalidRequest => 400,
+            Self::NotFound => 404,
+            Self::Conflict | Self::ReadOnly => 409,
+            Self::CannotFork | Self::NotReady | Self::ProgramMissing | Self::ProgramNotExecutable | Self::Damaged => {
+                422
+            }
+            // The client does not read it. The number is nginx's, for logs.
+            Self::Cancelled => 499,
+            Self::StartFailed | Self::Host => 500,
+            Self::Interrupted | Self::StoreUnavailable => 503,
+            Self::TimedOut => 504,
+            Self::NoSpace => 507,
+        }
+    }
+}
+
 /// The body of every failed answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorBody {

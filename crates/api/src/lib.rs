@@ -39,6 +39,7 @@
 
 mod change;
 mod checkpoint;
+mod convert;
 pub mod error;
 pub mod frame;
 mod mount;

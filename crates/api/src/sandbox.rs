@@ -21,11 +21,7 @@ pub enum ExitStatus {
 
 impl fmt::Display for ExitStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Code(code) => write!(f, "exited with status {code}"),
-            Self::Signal(signal) => write!(f, "was killed by signal {signal}"),
-            Self::Unknown => f.write_str("ended with unknown status"),
-        }
+        model::ExitStatus::from(*self).fmt(f)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{fmt, path::PathBuf, str::FromStr};
 
-use base::{id::TemplateName, limits};
+use base::id::TemplateName;
 use serde::{Deserialize, Serialize};
 
 /// A root filesystem.
@@ -18,11 +18,7 @@ pub enum Image {
 impl FromStr for Image {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "host" => Ok(Self::Host),
-            _ if text.starts_with('/') => Ok(Self::Path(PathBuf::from(text))),
-            _ => Err(format!("{text:?} is no image: give 'host' or the absolute path of a directory or tarball")),
-        }
+        text.parse::<model::Image>().map(Self::from)
     }
 }
 
@@ -41,10 +37,7 @@ impl From<Image> for String {
 
 impl fmt::Display for Image {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Host => f.write_str("host"),
-            Self::Path(path) => write!(f, "{}", path.display()),
-        }
+        model::Image::from(self.clone()).fmt(f)
     }
 }
 
@@ -62,25 +55,6 @@ pub enum Ready {
     Command(Vec<String>),
 }
 
-/// How much of a ready command is shown.
-const SHOWN_CHARS: usize = 200;
-
-impl fmt::Display for Ready {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Listening => f.write_str("it listens on a TCP port"),
-            Self::Port(port) => write!(f, "it listens on port {port}"),
-            Self::File(path) => write!(f, "{path} exists"),
-            Self::Command(argv) => {
-                let text = argv.join(" ");
-                let shown: String = text.chars().take(SHOWN_CHARS).collect();
-                let rest = if shown.len() < text.len() { "..." } else { "" };
-                write!(f, "`{shown}{rest}` succeeds")
-            }
-        }
-    }
-}
-
 /// What one sandbox may use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
@@ -94,7 +68,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { memory_bytes: limits::MEMORY_BYTES_DEFAULT, pids: limits::PIDS_DEFAULT, cpu_millis: None }
+        model::Limits::default().into()
     }
 }
 
@@ -205,13 +179,7 @@ pub enum BuildStage {
 
 impl fmt::Display for BuildStage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::PreparingImage => "preparing the image",
-            Self::StartingProgram => "starting the program",
-            Self::WaitingUntilReady => "waiting until the program is ready",
-            Self::BuildingZygote => "building the zygote",
-            Self::RemovingSource => "removing the source",
-        })
+        model::BuildStage::from(*self).fmt(f)
     }
 }
 
@@ -237,11 +205,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_image_is_host_or_an_absolute_path() {
-        assert_eq!("host".parse(), Ok(Image::Host));
-        assert_eq!("/srv/root".parse(), Ok(Image::Path("/srv/root".into())));
-        assert!("srv/root".parse::<Image>().is_err());
+    fn an_image_is_a_string_on_the_wire() {
         assert_eq!(serde_json::to_string(&Image::Host).unwrap(), "\"host\"");
+        assert_eq!(serde_json::from_str::<Image>("\"/srv/root\"").unwrap(), Image::Path("/srv/root".into()));
+        assert!(serde_json::from_str::<Image>("\"srv/root\"").is_err());
     }
 
     #[test]

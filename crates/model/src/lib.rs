@@ -1,0 +1,30 @@
+//! The nouns of Pando, apart from wire and disk.
+//!
+//! The node works with these types. What travels (`pando-api`) and what is written (records of the node, manifests of checkpoints) has types
+//! of its own, which convert from and to these. A change of a noun therefore changes neither a protocol nor a format by accident.
+
+mod checkpoint;
+mod failure;
+mod mount;
+mod node;
+mod sandbox;
+mod store;
+mod template;
+
+pub use checkpoint::{
+    Checkpoint, CheckpointOptions, CheckpointProgress, CheckpointStage, CheckpointVolume, KeptState, MemoryProgress,
+};
+pub use failure::{Failure, FailureKind};
+pub use mount::Mount;
+pub use node::{NodeInfo, PoolInfo};
+pub use sandbox::{
+    CommandSpec, ExitStatus, Forks, Interpreter, MemoryUse, Paused, PausedSandbox, ProcessInfo, RunSpec, Sandbox,
+    SandboxDetail, SandboxState, Started, Takeover, TerminalSize,
+};
+pub use store::{
+    CheckpointVerification, Damage, GcOptions, GcReport, KeyRotation, PeerStats, StoreDamage, StoreReads,
+    StoreRequests, StoreStats, StoreVerification, Tally,
+};
+pub use template::{
+    BuildProgress, BuildStage, BuildTimings, Image, Limits, Ready, Template, TemplateFacts, TemplateSpec, TemplateState,
+};

@@ -1,0 +1,43 @@
+//! The node itself.
+
+/// What a node says about itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeInfo {
+    /// Chosen at the first start of the state directory.
+    pub id: String,
+    /// Of the program.
+    pub version: String,
+    /// Process id of the server.
+    pub pid: u32,
+    /// Process id of the keeper; none while a new one is being started.
+    pub keeper_pid: Option<u32>,
+    /// How often the keeper had to be started again.
+    pub keeper_restarts: u64,
+    /// Milliseconds since the server started.
+    pub uptime_ms: u64,
+    /// Where its state is.
+    pub state_dir: String,
+    /// How it groups processes.
+    pub cgroups: String,
+    /// Templates known.
+    pub templates: usize,
+    /// Sandboxes known.
+    pub sandboxes: usize,
+    /// Blank sandboxes.
+    pub pool: PoolInfo,
+}
+
+/// How full the pool is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolInfo {
+    /// Blank sandboxes of a template that are ready.
+    pub ready: usize,
+    /// Those without a root filesystem, for any template.
+    pub bare: usize,
+    /// The most it keeps, of either.
+    pub limit: usize,
+    /// Of those that are ready, the ones with a copy forked ahead.
+    pub ahead: usize,
+    /// The most of these.
+    pub ahead_limit: usize,
+}
