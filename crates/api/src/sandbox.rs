@@ -272,4 +272,4 @@ pub struct ExecRequest {
 }
 
 /// Exit code of a command whose time was up, as timeout(1) has it.
-pub const TIMED_OUT: i32 = 124;
+pub const TIMED_OUT: i32 = model::TIMED_OUT;

@@ -55,6 +55,12 @@ pub enum Ready {
     Command(Vec<String>),
 }
 
+impl fmt::Display for Ready {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        model::Ready::from(self.clone()).fmt(f)
+    }
+}
+
 /// What one sandbox may use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {

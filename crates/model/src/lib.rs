@@ -10,6 +10,7 @@ mod node;
 mod sandbox;
 mod store;
 mod template;
+mod volume;
 
 pub use checkpoint::{
     Checkpoint, CheckpointOptions, CheckpointProgress, CheckpointStage, CheckpointVolume, KeptState, MemoryProgress,
@@ -18,8 +19,8 @@ pub use failure::{Failure, FailureKind};
 pub use mount::Mount;
 pub use node::{NodeInfo, PoolInfo};
 pub use sandbox::{
-    CommandSpec, ExitStatus, Forks, Interpreter, MemoryUse, Paused, PausedSandbox, ProcessInfo, RunSpec, Sandbox,
-    SandboxDetail, SandboxState, Started, Takeover, TerminalSize,
+    CommandSpec, ExitStatus, Forks, Interpreter, MemoryUse, PauseReport, PausedSandbox, ProcessInfo, RunSpec, Sandbox,
+    SandboxDetail, SandboxState, Started, TIMED_OUT, Takeover, TerminalSize,
 };
 pub use store::{
     CheckpointVerification, Damage, GcOptions, GcReport, KeyRotation, PeerStats, StoreDamage, StoreReads,
@@ -28,3 +29,4 @@ pub use store::{
 pub use template::{
     BuildProgress, BuildStage, BuildTimings, Image, Limits, Ready, Template, TemplateFacts, TemplateSpec, TemplateState,
 };
+pub use volume::{VolumeDurability, VolumeSpec};

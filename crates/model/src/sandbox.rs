@@ -139,7 +139,7 @@ pub struct RunSpec {
 
 /// A sandbox that was paused.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Paused {
+pub struct PauseReport {
     /// The sandbox.
     pub sandbox: Sandbox,
     /// Memory of its program, in bytes.
@@ -231,3 +231,6 @@ pub enum Takeover {
     /// The other node is known to be gone for good.
     Forced,
 }
+
+/// Exit code of a command whose time was up, as timeout(1) has it.
+pub const TIMED_OUT: i32 = 124;

@@ -9,7 +9,7 @@ use tokio::io::unix::AsyncFd;
 const DESCRIPTORS_WANTED: u64 = 1 << 16;
 
 /// Raises this process's soft limit of descriptors as far as it needs and may.
-pub(crate) fn raise_limit() {
+pub fn raise_limit() {
     let limit = getrlimit(Resource::Nofile);
     let wanted = limit.maximum.unwrap_or(DESCRIPTORS_WANTED).min(DESCRIPTORS_WANTED);
     if limit.current.is_some_and(|current| current < wanted) {
@@ -19,7 +19,7 @@ pub(crate) fn raise_limit() {
 }
 
 /// Makes `fd` non-blocking and has the runtime watch it.
-pub(crate) fn watched(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+pub fn watched(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     rustix::io::ioctl_fionbio(&fd, true)?;
     // Deprecated because a type of the caller's could answer with another descriptor each time. `OwnedFd` cannot, and
     // the successor is an unsafe function, which this crate has none of.

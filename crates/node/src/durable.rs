@@ -15,6 +15,7 @@ pub(crate) mod check;
 mod checkpoint;
 mod encoded;
 mod hot;
+pub mod nouns;
 mod pages;
 mod paused;
 pub(crate) mod transfer;

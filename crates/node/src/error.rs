@@ -1,10 +1,12 @@
-//! How the node fails. `http` maps each of these to an answer.
+//! How the node fails.
+
+mod failure;
 
 use std::{fmt, io, path::PathBuf};
 
-use api::{ExitStatus, SandboxState};
 pub use base::error::chain;
 use base::id::{SandboxId, TemplateName, VolumeName};
+use model::{ExitStatus, SandboxState};
 
 /// What the node could not do. The cause is in `source`, never in the text.
 #[derive(Debug, thiserror::Error)]
@@ -81,10 +83,10 @@ pub enum Error {
     #[error("the file is no whole checkpoint")]
     DamagedFile { source: Box<dyn std::error::Error + Send + Sync> },
     /// The zygote of a checkpoint whose name is another's by now, or nobody's.
-    #[error("{}", .error.message)]
-    StateGone { error: Box<api::ErrorDetail> },
-    #[error("{}", .error.message)]
-    VolumeRefused { status: u16, error: Box<api::ErrorDetail> },
+    #[error("{}", .0.message)]
+    StateGone(Box<model::Failure>),
+    #[error("{}", .0.message)]
+    VolumeRefused(Box<model::Failure>),
     #[error("cannot {action}")]
     Volumes { action: &'static str, source: volumed::Error },
     #[error("there is no volume mounted on {path} of the host by this node")]
@@ -139,8 +141,10 @@ fn state_text(state: &SandboxState) -> String {
 }
 
 /// Adds what was being done to an error of the system.
-pub(crate) trait Context<T> {
+pub trait Context<T> {
+    /// While `action` was being done to the file at `path`.
     fn at(self, action: &'static str, path: &std::path::Path) -> Result<T>;
+    /// While `action` was being done.
     fn doing(self, action: &'static str) -> Result<T>;
 }
 

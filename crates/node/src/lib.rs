@@ -1,29 +1,28 @@
-//! One node's daemon: the keeper, the state, the pool and the HTTP API, composed of the engines.
+//! One node: templates, sandboxes, the pool and the keeper, composed of the engines. It knows no HTTP.
 //!
 //! ```text
-//! http (axum over a unix socket) -> node (operations) -> state (one lock, pure transitions) + records (disk)
+//! (an adapter) -> node (operations) -> state (one lock, pure transitions) + records (disk)
 //!                                        |
 //!                                        +-> keeper_client ==SEQPACKET==> keeper (own process; see `keeper`)
 //! ```
 
 pub mod config;
-mod descriptor;
+pub mod descriptor;
 pub mod durable;
 pub mod error;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
-mod http;
 pub mod keeper;
 mod keeper_client;
 mod node;
 mod records;
 pub mod self_test;
-mod server;
 mod state;
 
 pub use config::Config;
-pub use error::{Error, Result, chain};
-pub use server::run;
+pub use error::{Context, Error, Result, chain};
+pub use node::{KeepProgress, Node, OfPaused, Parts, Progress, check_spec, exec, volumes_failed};
+pub use records::node_id;
 
 /// Where the pager of a node listens.
 pub fn pager_socket(state_dir: &std::path::Path) -> std::path::PathBuf {
@@ -37,7 +36,7 @@ pub fn volumes_folder(state_dir: &std::path::Path) -> std::path::PathBuf {
 
 /// Keeps this process from the out-of-memory killer, as far as the host lets it: with the server, or the keeper, nobody is left to remove the
 /// sandbox that takes the memory. What sandboxes get of it is given up where they are forked.
-fn protect_from_memory_shortage() {
+pub fn protect_from_memory_shortage() {
     if let Err(error) = sys::oom::lower_to(base::limits::OOM_SCORE_NODE) {
         // Containers often lack CAP_SYS_RESOURCE. Programs are still the first to be killed.
         tracing::debug!(%error, "the out-of-memory killer may choose this process");

@@ -10,7 +10,7 @@ mod checkpoint;
 mod cut;
 mod dial;
 mod discard;
-pub(crate) mod exec;
+pub mod exec;
 mod fork;
 mod host_mounts;
 mod images;
@@ -28,6 +28,7 @@ mod pool;
 mod ready;
 mod restore;
 mod resume;
+mod spec;
 mod start;
 mod stopped;
 mod store;
@@ -48,8 +49,8 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use api::{ExitStatus, SandboxState};
-use base::id::SandboxId;
+use base::id::{SandboxId, TemplateName};
+use model::{ExitStatus, SandboxState};
 use rustix::fs::{IFlags, Mode, OFlags, ioctl_getflags, ioctl_setflags, open};
 use sandbox::{Cgroups, Service};
 use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedMutexGuard, Semaphore, oneshot, watch};
@@ -64,11 +65,13 @@ use crate::{
     state::State,
 };
 
-pub(crate) use build::Progress;
-pub(crate) use checkpoint::KeepProgress;
-pub(crate) use discard::OfPaused;
+pub use build::Progress;
+pub use checkpoint::KeepProgress;
+pub use discard::OfPaused;
 pub(crate) use output::Carriage;
-pub(crate) use transfer::Parts;
+pub use spec::check_spec;
+pub use transfer::Parts;
+pub use volumes::failed as volumes_failed;
 
 /// How long an operation waits for a new keeper when the old one has just died.
 const KEEPER_RESTART_MAX: Duration = Duration::from_secs(10);
@@ -97,7 +100,7 @@ struct CurrentKeeper {
 }
 
 /// One node.
-pub(crate) struct Node {
+pub struct Node {
     config: Config,
     id: String,
     began: Instant,
@@ -135,7 +138,7 @@ pub(crate) struct Node {
 
 impl Node {
     /// Loads the state. Nothing runs yet: [`Self::supervise`] starts the keeper and the rest.
-    pub(crate) async fn load(config: Config) -> Result<Arc<Self>> {
+    pub async fn load(config: Config) -> Result<Arc<Self>> {
         let made = [config.templates_dir(), config.sandboxes_dir(), config.images_dir(), config.paused_dir()];
         for dir in made.into_iter().chain([config.host_mounts_dir(), config.unseen_dir()]) {
             std::fs::create_dir_all(&dir).at("create", &dir)?;
@@ -222,20 +225,40 @@ impl Node {
     }
 
     /// What it runs with.
-    pub(crate) fn config(&self) -> &Config {
+    pub fn config(&self) -> &Config {
         &self.config
     }
 
     /// Resolves when the first keeper runs and has adopted what there is.
-    pub(crate) fn first_keeper(&self) -> impl Future<Output = ()> + Send + use<> {
+    pub fn first_keeper(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut keeper = self.keeper.subscribe();
         async move { drop(keeper.wait_for(Option::is_some).await.map(drop)) }
     }
 
+    /// All templates, by name.
+    pub fn templates(&self) -> Vec<model::Template> {
+        self.state().templates()
+    }
+
+    /// One template.
+    pub fn template(&self, name: &TemplateName) -> Result<model::Template> {
+        self.state().template(name)
+    }
+
+    /// All sandboxes, by id.
+    pub fn sandboxes(&self) -> Vec<model::Sandbox> {
+        self.state().sandboxes().iter().map(SandboxRecord::to_model).collect()
+    }
+
+    /// Fails if the program of a sandbox does not run.
+    pub fn check_running(&self, id: &SandboxId) -> Result<()> {
+        self.state().running(id).map(drop)
+    }
+
     /// What the node says about itself.
-    pub(crate) fn info(&self) -> api::NodeInfo {
+    pub fn info(&self) -> model::NodeInfo {
         let state = self.state();
-        api::NodeInfo {
+        model::NodeInfo {
             id: self.id.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -332,7 +355,7 @@ fn exit_status(status: Status) -> ExitStatus {
     }
 }
 
-fn engine_limits(limits: &api::Limits) -> sandbox::Limits {
+fn engine_limits(limits: &model::Limits) -> sandbox::Limits {
     sandbox::Limits { memory_bytes: limits.memory_bytes, pids: limits.pids, cpu_millis: limits.cpu_millis }
 }
 

@@ -9,16 +9,19 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use api::{BuildTimings, CheckpointVolume, SandboxState, TemplateSpec, VolumeMount};
 use base::{
     frame,
     id::{SandboxId, TemplateName},
     limits::RECORD_BYTES_MAX,
 };
+use model::{BuildTimings, CheckpointVolume, Mount, SandboxState, TemplateSpec};
 use sandbox::ProcessIdentity;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::error::{Context, Error, Result};
+use crate::{
+    durable::nouns,
+    error::{Context, Error, Result},
+};
 
 /// The kinds of record, as framed.
 pub(crate) trait Record: Serialize + DeserializeOwned {
@@ -36,7 +39,7 @@ pub(crate) struct NodeRecord {
 }
 
 /// The id of the node whose state is in `state_dir`; made at its first start.
-pub(crate) fn node_id(state_dir: &Path) -> Result<String> {
+pub fn node_id(state_dir: &Path) -> Result<String> {
     let path = state_dir.join("node.json");
     if let Some(NodeRecord { id }) = read(&path)? {
         return Ok(id);
@@ -52,6 +55,7 @@ pub(crate) fn node_id(state_dir: &Path) -> Result<String> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TemplateRecord {
     /// What it is built from.
+    #[serde(with = "nouns::TemplateSpec")]
     pub(crate) spec: TemplateSpec,
     /// When it was first built, in milliseconds since 1970.
     pub(crate) created_ms: u64,
@@ -60,6 +64,7 @@ pub(crate) struct TemplateRecord {
     /// File changes of its program until it was ready; the topmost layer of its sandboxes.
     pub(crate) layer: PathBuf,
     /// Of the last build.
+    #[serde(with = "nouns::BuildTimings")]
     pub(crate) timings: BuildTimings,
     /// The manifest of the checkpoint that it was restored from, if it was: then its zygote is not built but restored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -68,7 +73,7 @@ pub(crate) struct TemplateRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) pages: Option<String>,
     /// Of a checkpoint: of which its sandboxes get forks.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "nouns::checkpoint_volumes")]
     pub(crate) volumes: Vec<CheckpointVolume>,
 }
 
@@ -94,7 +99,8 @@ pub(crate) struct SandboxRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) pages: Option<String>,
     /// What it may use.
-    pub(crate) limits: api::Limits,
+    #[serde(with = "nouns::Limits")]
+    pub(crate) limits: model::Limits,
     /// Its pid 1.
     pub(crate) init: ProcessIdentity,
     /// Its program.
@@ -106,12 +112,13 @@ pub(crate) struct SandboxRecord {
     /// How long its start took, in microseconds.
     pub(crate) start_us: u64,
     /// Where it is in its life.
+    #[serde(with = "nouns::SandboxState")]
     pub(crate) state: SandboxState,
     /// Why its program was stopped, if the pager did it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
     /// What it was started from. Nodes of before have written it down of resumed sandboxes only: of others it is then their template's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "nouns::optional_spec")]
     pub(crate) spec: Option<TemplateSpec>,
     /// When it was paused, in milliseconds since 1970, if that is so or under way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -120,20 +127,21 @@ pub(crate) struct SandboxRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) held: Option<u64>,
     /// What is mounted in it.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) volumes: Vec<VolumeMount>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "nouns::mounts")]
+    pub(crate) volumes: Vec<Mount>,
 }
 
 /// A volume that is mounted on a directory of the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct HostMountRecord {
-    pub(crate) mount: VolumeMount,
+    #[serde(with = "nouns::Mount")]
+    pub(crate) mount: Mount,
 }
 
 impl SandboxRecord {
-    /// As the API shows it.
-    pub(crate) fn to_api(&self) -> api::Sandbox {
-        api::Sandbox {
+    /// As clients see it.
+    pub(crate) fn to_model(&self) -> model::Sandbox {
+        model::Sandbox {
             id: self.id.clone(),
             template: self.template.clone(),
             parent: self.parent.clone(),
@@ -256,13 +264,13 @@ mod tests {
             parent: None,
             layers: vec!["/a".into(), "/".into()],
             pages: None,
-            limits: api::Limits { memory_bytes: 4 << 30, pids: 4096, cpu_millis: None },
+            limits: model::Limits { memory_bytes: 4 << 30, pids: 4096, cpu_millis: None },
             init: ProcessIdentity { pid: 10, start_ticks: 11 },
             main: ProcessIdentity { pid: 12, start_ticks: 13 },
             arena: Some((4096, 8192)),
             created_ms: 1,
             start_us: 2,
-            state: SandboxState::Exited(api::ExitStatus::Code(3)),
+            state: SandboxState::Exited(model::ExitStatus::Code(3)),
             reason: None,
             spec: None,
             paused_ms: None,
@@ -332,13 +340,13 @@ mod tests {
     fn a_record_carries_what_its_sandbox_was_started_from() {
         let spec = TemplateSpec {
             name: "geo".parse().unwrap(),
-            image: api::Image::Host,
+            image: model::Image::Host,
             command: vec!["x".into()],
             env: vec![("A".into(), "1".into())],
             cwd: "/work".into(),
-            ready: api::Ready::Listening,
+            ready: model::Ready::Listening,
             ready_timeout_ms: 1,
-            limits: api::Limits::default(),
+            limits: model::Limits::default(),
             mount_points: Vec::new(),
         };
         let described = SandboxRecord { spec: Some(spec), ..sandbox() };

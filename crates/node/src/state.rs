@@ -33,8 +33,8 @@ use std::{
     sync::Arc,
 };
 
-use api::{BuildTimings, SandboxState, TemplateFacts, VolumeMount};
 use base::id::{SandboxId, TemplateName};
+use model::{BuildTimings, Mount, SandboxState, TemplateFacts};
 use process::ZygoteFacts;
 use sandbox::ProcessIdentity;
 use tokio::sync::oneshot;
@@ -93,7 +93,7 @@ struct Template {
     /// Grows with every use: the pool is for those that are used.
     last_use: u64,
     /// What is being built, for lists, while there is no record.
-    building: Option<api::TemplateSpec>,
+    building: Option<model::TemplateSpec>,
     phase: Phase,
     /// What its checkpoint was replaced by, if that was done on this node: sandboxes are started from that next.
     replaced_by: Option<String>,
@@ -177,7 +177,7 @@ pub(crate) struct State {
     /// What became of programs while their sandboxes were being paused.
     ended: BTreeMap<SandboxId, SandboxState>,
     /// Sandboxes that may have volumes mounted.
-    holding: BTreeMap<SandboxId, Vec<VolumeMount>>,
+    holding: BTreeMap<SandboxId, Vec<Mount>>,
     /// What is mounted on directories of the host, by their paths.
     host_mounts: BTreeMap<String, volumes::HostMount>,
     starts_in_flight: usize,

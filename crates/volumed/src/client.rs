@@ -2,6 +2,7 @@
 //! earlier server has started.
 
 mod archive;
+mod volumes;
 
 use std::{
     fs::File,
@@ -36,7 +37,10 @@ use crate::{
     message::{self, Attach, Reply},
 };
 
-pub use self::archive::Archive;
+pub use self::{
+    archive::Archive,
+    volumes::{Origin, Settled},
+};
 /// Where HTTP is served, in [`crate::Config::folder`].
 pub(crate) const HTTP_SOCKET: &str = "http.sock";
 /// Where [`message::Request`]s are.
@@ -68,7 +72,7 @@ impl Client {
 
     /// Has a request answered: paths and bodies are those of the node's API. If the worker dies meanwhile this fails, and whether
     /// the request was carried out is not known.
-    pub async fn request<B>(&self, request: Request<B>) -> Result<Response<Incoming>, Error>
+    pub async fn forward<B>(&self, request: Request<B>) -> Result<Response<Incoming>, Error>
     where
         B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
     {
@@ -80,8 +84,8 @@ impl Client {
         answered.map_err(|error| if error.is_incomplete_message() { Error::NoAnswer } else { error.into() })
     }
 
-    /// As [`Client::request`], with JSON in both directions. A refusal is an error.
-    pub async fn ask<T: DeserializeOwned>(
+    /// As [`Client::forward`], with JSON in both directions. A refusal is an error.
+    async fn ask<T: DeserializeOwned>(
         &self,
         method: Method,
         path: &str,
@@ -91,7 +95,7 @@ impl Client {
     }
 
     /// As [`Client::ask`], as far as the answer has begun: it is not refused, and its body may take longer.
-    pub async fn begin(&self, method: Method, path: &str, body: &(impl Serialize + Sync)) -> Result<Begun, Error> {
+    async fn begin(&self, method: Method, path: &str, body: &(impl Serialize + Sync)) -> Result<Begun, Error> {
         let body = serde_json::to_vec(body).map_err(not_json("ask the process of volumes"))?;
         let request = Request::builder().method(method).uri(path).header(CONTENT_TYPE, "application/json");
         let request = request.body(Full::new(Bytes::from(body))).map_err(not_json("ask the process of volumes"))?;
@@ -102,13 +106,12 @@ impl Client {
     where
         B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
     {
-        let begun = Begun(self.request(request).await?);
-        let status = begun.0.status();
-        if status.is_success() {
+        let begun = Begun(self.forward(request).await?);
+        if begun.0.status().is_success() {
             return Ok(begun);
         }
         let ErrorBody { error } = begun.end().await?;
-        Err(Error::Refused { status: status.as_u16(), error })
+        Err(Error::Refused(Box::new(error.into())))
     }
 
     /// A mount that is attached nowhere yet, for [`Attach::holder`]. May be repeated: a holder counts once.
@@ -224,11 +227,11 @@ impl Client {
 
 /// An answer that has begun.
 #[derive(Debug)]
-pub struct Begun(Response<Incoming>);
+struct Begun(Response<Incoming>);
 
 impl Begun {
     /// The body.
-    pub async fn end<T: DeserializeOwned>(self) -> Result<T, Error> {
+    async fn end<T: DeserializeOwned>(self) -> Result<T, Error> {
         let answer = self.0.into_body().collect().await?.to_bytes();
         serde_json::from_slice(&answer).map_err(not_json("understand the process of volumes"))
     }
@@ -252,7 +255,7 @@ fn ask(path: &Path, request: &message::Request) -> Result<(Reply, Option<OwnedFd
     connect(&socket, &address).map_err(reach())?;
     message::send(&socket, request, &[]).map_err(Error::system("ask the process of volumes"))?;
     match message::receive(&socket) {
-        Ok(Some((Reply::Refused { status, error }, _))) => Err(Error::Refused { status, error }),
+        Ok(Some((Reply::Refused { error, .. }, _))) => Err(Error::Refused(Box::new(error.into()))),
         Ok(Some((reply, mut descriptors))) => Ok((reply, descriptors.pop())),
         Ok(None) => Err(Error::NoAnswer),
         // It was killed with the question unread.

@@ -2,7 +2,6 @@
 
 use std::io;
 
-use api::ErrorDetail;
 pub(crate) use base::error::chain;
 
 /// See the module.
@@ -11,8 +10,8 @@ pub(crate) use base::error::chain;
 pub enum Error {
     #[error("cannot {doing}")]
     System { doing: &'static str, source: io::Error },
-    #[error("the process of volumes said no: {}", .error.message)]
-    Refused { status: u16, error: ErrorDetail },
+    #[error("the process of volumes said no: {}", .0.message)]
+    Refused(Box<model::Failure>),
     #[error("the process of volumes ended before it answered")]
     NoAnswer,
     #[error("the process of volumes ended at once: {status}; the log says why")]

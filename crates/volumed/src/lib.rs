@@ -36,7 +36,7 @@ use store::{
 };
 use tokio::runtime::Handle;
 
-pub use client::{Archive, Begun, Client};
+pub use client::{Archive, Client, Origin, Settled};
 pub use error::Error;
 pub use fuse::FILESYSTEM;
 pub use message::{Access, Attach};

@@ -124,9 +124,9 @@ impl From<model::Forks> for ForkResponse {
     }
 }
 
-impl From<model::Paused> for PauseResponse {
+impl From<model::PauseReport> for PauseResponse {
     fn from(
-        model::Paused { sandbox, memory_bytes, stored_memory_bytes, layer_bytes, total_us }: model::Paused,
+        model::PauseReport { sandbox, memory_bytes, stored_memory_bytes, layer_bytes, total_us }: model::PauseReport,
     ) -> Self {
         Self { sandbox: sandbox.into(), memory_bytes, stored_memory_bytes, layer_bytes, total_us }
     }

@@ -253,7 +253,7 @@ pub(crate) async fn run(args: Args, socket: PathBuf, log: String) -> Result<Exit
         at_exit: if args.ephemeral { AtExit::Remove } else { AtExit::Keep },
         keeper_command,
     };
-    node::run(config).await?;
+    server::run(config).await?;
     Ok(ExitCode::SUCCESS)
 }
 

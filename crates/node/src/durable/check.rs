@@ -6,8 +6,8 @@ use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use api::Damage;
 use memory::{PageRun, PageTarget};
+use model::Damage;
 use process::ProgramState;
 use store::{
     id::{ManifestId, SegmentId},

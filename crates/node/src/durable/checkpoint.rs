@@ -2,12 +2,12 @@
 
 use std::io::{Read, Write};
 
-use api::{CheckpointVolume, TemplateSpec, volume::KeptState};
 use base::{
     frame,
     id::{TemplateName, VolumeName},
     limits::RECORD_BYTES_MAX,
 };
+use model::{CheckpointVolume, KeptState, TemplateSpec};
 use serde::{Deserialize, Serialize};
 use store::{
     heads::{Head, HeadName, HeadsError},
@@ -126,7 +126,7 @@ impl Checkpoint {
     }
 
     /// Its volumes, for people and for who makes forks of them.
-    pub(crate) fn volumes_to_api(&self) -> Result<Vec<CheckpointVolume>> {
+    pub(crate) fn kept_volumes(&self) -> Result<Vec<CheckpointVolume>> {
         let by = name_of(&self.spec.name)?.to_string();
         let shown = |Included { volume, path, state }: &Included| CheckpointVolume {
             volume: volume.clone(),
@@ -276,14 +276,14 @@ pub(crate) fn fuzz(payload: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::nouns, *};
 
     #[test]
     fn older_versions_lack_the_last_lists() {
         let spec = r#"{"name":"a","image":"host","command":["/a"],"cwd":"/","ready":"listening","ready_timeout_ms":1}"#;
         let blob = || postcard::from_bytes::<BlobRef>(&[0, 1, 7, 1]).unwrap();
         let checkpoint = Checkpoint {
-            spec: serde_json::from_str(spec).unwrap(),
+            spec: nouns::TemplateSpec::deserialize(&mut serde_json::Deserializer::from_str(spec)).unwrap(),
             created_ms: 1,
             state: blob(),
             memory: blob(),

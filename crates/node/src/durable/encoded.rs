@@ -1,21 +1,24 @@
 //! How a checkpoint lies in its manifest. Fields are known by their place there, so what came later lies at the end.
 
-use api::{Image, Limits, Ready, TemplateSpec};
 use base::id::TemplateName;
+use model::{Image, Limits, Ready, TemplateSpec};
 use serde::{Deserialize, Serialize};
 
-use super::{BlobRef, Checkpoint, Counts};
+use super::{BlobRef, Checkpoint, Counts, nouns};
 
 /// A template's spec as it was when checkpoints began.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Spec {
     name: TemplateName,
+    #[serde(with = "nouns::image")]
     image: Image,
     command: Vec<String>,
     env: Vec<(String, String)>,
     cwd: String,
+    #[serde(with = "nouns::Ready")]
     ready: Ready,
     ready_timeout_ms: u64,
+    #[serde(with = "nouns::Limits")]
     limits: Limits,
 }
 

@@ -7,12 +7,12 @@
 //! it has all its memory               no head
 //! ```
 
-use api::TemplateSpec;
 use base::{
     frame,
     id::{SandboxId, SnapshotName, TemplateName, VolumeName},
     limits::RECORD_BYTES_MAX,
 };
+use model::TemplateSpec;
 use serde::{Deserialize, Serialize};
 use store::{
     heads::{Head, HeadName, HeadsError},
@@ -160,9 +160,9 @@ impl Paused {
         Self::decode(&manifest.client)
     }
 
-    /// As the API shows it.
-    pub(crate) fn to_api(&self) -> api::PausedSandbox {
-        api::PausedSandbox {
+    /// As clients see it.
+    pub(crate) fn to_model(&self) -> model::PausedSandbox {
+        model::PausedSandbox {
             id: self.id.clone(),
             template: self.template().clone(),
             parent: self.parent.clone(),
@@ -211,14 +211,14 @@ pub(crate) fn fuzz(payload: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::nouns, *};
 
     #[test]
     fn version_2_had_only_volumes_that_are_mounted_read_only() {
         let spec = r#"{"name":"a","image":"host","command":["/a"],"cwd":"/","ready":"listening","ready_timeout_ms":1}"#;
         let blob = || postcard::from_bytes(&[0, 1, 7, 1]).unwrap();
         let checkpoint = Checkpoint {
-            spec: serde_json::from_str(spec).unwrap(),
+            spec: nouns::TemplateSpec::deserialize(&mut serde_json::Deserializer::from_str(spec)).unwrap(),
             created_ms: 1,
             state: blob(),
             memory: blob(),

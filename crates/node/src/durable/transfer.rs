@@ -10,9 +10,9 @@ use std::{
     io::{self, Read, Write},
 };
 
-use api::TemplateSpec;
 use base::id::TemplateName;
 use memory::{BoxError, ChunkId, ChunkMover, ChunkSink, ChunkSource};
+use model::TemplateSpec;
 use serde::{Deserialize, Serialize};
 use store::{Store, id::ManifestId, segment::ChunkRef};
 use tokio::runtime::Handle;
@@ -27,7 +27,7 @@ use self::{
 use super::{
     BlobRef, Checkpoint, Counts, Durable, Storing, Writing,
     check::{self, Checked},
-    name_of, realm,
+    name_of, nouns, realm,
 };
 use crate::error::{Error, Result};
 
@@ -43,6 +43,7 @@ const LAYERS_MAX: usize = 128;
 /// The first record.
 #[derive(Debug, Serialize, Deserialize)]
 struct Description {
+    #[serde(with = "nouns::TemplateSpec")]
     spec: TemplateSpec,
     created_ms: u64,
     counts: Counts,
@@ -95,7 +96,7 @@ pub(crate) fn export(
     for layer in layers {
         write_blob(&mut file, layer, &durable.store, runtime)?;
     }
-    write_volumes(&mut file, &checkpoint.volumes_to_api()?, archives)?;
+    write_volumes(&mut file, &checkpoint.kept_volumes()?, archives)?;
     file.finish()
 }
 
@@ -200,7 +201,7 @@ pub(crate) fn import(
     let mut checked = Checked::default();
     check::contents(&checkpoint, durable, runtime, import.scratch, &mut checked);
     check::volumes(&checkpoint, durable, runtime, &mut checked);
-    if let Some(api::Damage { part, problem }) = checked.damage.into_iter().next() {
+    if let Some(model::Damage { part, problem }) = checked.damage.into_iter().next() {
         return Err(damaged(format!("what was stored of it does not read back: {part}: {problem}")));
     }
     let (manifest, _) = checkpoint.commit(writing, replaces.as_ref(), None)?;

@@ -1,9 +1,9 @@
 //! Building a template: its program in a sandbox of its own, until it is ready; then a zygote of it; then the sandbox is gone.
 
-use std::{os::fd::OwnedFd, path::PathBuf, sync::Arc, time::Instant};
+use std::{os::fd::OwnedFd, path::PathBuf, pin::Pin, sync::Arc, time::Instant};
 
-use api::{BuildEvent, BuildStage, BuildTimings, TemplateSpec};
 use base::id::{SandboxId, TemplateName};
+use model::{BuildProgress, BuildStage, BuildTimings, TemplateSpec};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
@@ -20,34 +20,49 @@ use crate::{
     state::ZygoteRef,
 };
 
-/// Where a build tells how far it is, and learns that nobody listens any more.
-#[derive(Debug)]
-pub(crate) struct Progress {
+/// Where a build tells how far it is, and learns that its client has left.
+pub struct Progress {
     began: Instant,
-    listener: Option<mpsc::UnboundedSender<BuildEvent>>,
+    listener: Option<Listener>,
+}
+
+struct Listener {
+    tell: Box<dyn Fn(BuildProgress) + Send + Sync>,
+    left: Box<dyn Fn() -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>,
 }
 
 impl Progress {
-    /// For a client.
-    pub(crate) fn to(listener: mpsc::UnboundedSender<BuildEvent>) -> Self {
-        Self { began: Instant::now(), listener: Some(listener) }
+    /// For the client at the other end of `listener`.
+    pub fn to<E: Send + 'static>(
+        listener: mpsc::UnboundedSender<E>,
+        event: impl Fn(BuildProgress) -> E + Send + Sync + 'static,
+    ) -> Self {
+        let client = listener.clone();
+        let tell = Box::new(move |progress| {
+            // A client that has left is noticed by `abandoned`.
+            let _ = listener.send(event(progress));
+        });
+        let left = Box::new(move || {
+            let client = client.clone();
+            Box::pin(async move { client.closed().await }) as Pin<Box<dyn Future<Output = ()> + Send>>
+        });
+        Self { began: Instant::now(), listener: Some(Listener { tell, left }) }
     }
 
-    /// For no one in particular: such a build is not cancelled.
+    /// For no client in particular: such a build is not cancelled.
     fn unheard() -> Self {
         Self { began: Instant::now(), listener: None }
     }
 
     fn stage(&self, stage: BuildStage) {
         if let Some(listener) = &self.listener {
-            // A listener that is gone is noticed by `abandoned`.
-            let _ = listener.send(BuildEvent::Stage { stage, elapsed_ms: self.began.elapsed().as_millis() as u64 });
+            (listener.tell)(BuildProgress { stage, elapsed_ms: self.began.elapsed().as_millis() as u64 });
         }
     }
 
     async fn abandoned(&self) {
         match &self.listener {
-            Some(listener) => listener.closed().await,
+            Some(listener) => (listener.left)().await,
             None => std::future::pending().await,
         }
     }
@@ -91,7 +106,7 @@ struct Job {
 
 impl Node {
     /// Builds a template, or builds it anew.
-    pub(crate) async fn build(self: &Arc<Self>, spec: TemplateSpec, progress: &Progress) -> Result<api::Template> {
+    pub async fn build(self: &Arc<Self>, spec: TemplateSpec, progress: &Progress) -> Result<model::Template> {
         self.state().begin_build(&spec)?;
         let admitted = Admitted::new(self, &spec.name);
         self.changed();
@@ -276,7 +291,7 @@ impl Node {
     }
 
     /// Removes a template that no sandbox uses.
-    pub(crate) async fn remove_template(self: &Arc<Self>, name: &TemplateName) -> Result<()> {
+    pub async fn remove_template(self: &Arc<Self>, name: &TemplateName) -> Result<()> {
         let (layers, removed) = {
             let mut state = self.state();
             let layers = state.template_record(name).map(TemplateRecord::layers).unwrap_or_default();

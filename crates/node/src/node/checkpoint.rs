@@ -12,7 +12,7 @@ mod write;
 use std::{fs, os::fd::OwnedFd, path::PathBuf, sync::Arc, time::Instant};
 
 use ::base::id::{SandboxId, TemplateName};
-use api::{CheckpointProgress, CheckpointRequest, CheckpointStage, MemoryProgress};
+use model::{CheckpointOptions, CheckpointProgress, CheckpointStage, MemoryProgress};
 use store::id::ManifestId;
 use tokio::{runtime::Handle, sync::mpsc};
 
@@ -35,16 +35,16 @@ use crate::{
 
 /// Where a checkpoint, or a pause, tells how far it is.
 #[derive(Clone)]
-pub(crate) struct KeepProgress {
+pub struct KeepProgress {
     began: Instant,
     listener: Arc<dyn Fn(CheckpointProgress) + Send + Sync>,
 }
 
 impl KeepProgress {
     /// For a client.
-    pub(crate) fn to<E: Send + 'static>(
+    pub fn to<E: Send + 'static>(
         listener: mpsc::UnboundedSender<E>,
-        event: fn(CheckpointProgress) -> E,
+        event: impl Fn(CheckpointProgress) -> E + Send + Sync + 'static,
     ) -> Self {
         let listener = Arc::new(move |progress| {
             // A client that hung up does not stop what is almost done.
@@ -66,7 +66,7 @@ impl KeepProgress {
 pub(super) struct Keep<'a> {
     pub(super) record: &'a SandboxRecord,
     /// Of its template, under the name that the checkpoint gets.
-    pub(super) spec: api::TemplateSpec,
+    pub(super) spec: model::TemplateSpec,
     /// Whether the sandbox is frozen from the captured instant on.
     pub(super) hold: bool,
     /// Gives it its name.
@@ -91,12 +91,12 @@ struct Captured {
 
 impl Node {
     /// Takes a checkpoint of a running sandbox; durable when this returns.
-    pub(crate) async fn checkpoint(
+    pub async fn checkpoint(
         self: &Arc<Self>,
         id: &SandboxId,
-        request: &CheckpointRequest,
+        request: &CheckpointOptions,
         progress: &KeepProgress,
-    ) -> Result<api::Checkpoint> {
+    ) -> Result<model::Checkpoint> {
         let record = self.state().running(id)?.clone();
         let spec = self.state().spec_of(&record)?;
         let name = match &request.name {
@@ -118,14 +118,14 @@ impl Node {
             };
             checkpoint.commit(writing, replaces.as_ref(), parent).map(|(manifest, _)| manifest)
         });
-        let spec = api::TemplateSpec { name, ..spec };
+        let spec = model::TemplateSpec { name, ..spec };
         let taken = self.keep(Keep { record: &record, spec, hold: false, commit }, progress).await?;
         self.supersede(&taken).await;
         Ok(self.as_seen_here(taken))
     }
 
     /// What this node has restored of an earlier checkpoint of that name starts nothing any more. Its sandboxes go on.
-    pub(super) async fn supersede(self: &Arc<Self>, newer: &api::Checkpoint) {
+    pub(super) async fn supersede(self: &Arc<Self>, newer: &model::Checkpoint) {
         let (zygote, blanks) = self.state().replaced(&newer.name, &newer.manifest);
         if let Some(zygote) = zygote {
             tracing::info!(name = %newer.name, "the checkpoint was replaced: the next start restores what it is now");
@@ -136,7 +136,7 @@ impl Node {
     }
 
     /// Captures a sandbox and writes it into the store.
-    pub(super) async fn keep(self: &Arc<Self>, keep: Keep<'_>, progress: &KeepProgress) -> Result<api::Checkpoint> {
+    pub(super) async fn keep(self: &Arc<Self>, keep: Keep<'_>, progress: &KeepProgress) -> Result<model::Checkpoint> {
         let point = self.state().claim();
         let directory = self.config.sandbox_dir(&point);
         let taken = self.take(keep, &directory, progress).await;
@@ -150,7 +150,7 @@ impl Node {
         Keep { record, spec, hold, commit }: Keep<'_>,
         directory: &std::path::Path,
         progress: &KeepProgress,
-    ) -> Result<api::Checkpoint> {
+    ) -> Result<model::Checkpoint> {
         layers::check(record)?;
         if let Some(pages) = &record.pages {
             progress.stage(CheckpointStage::WaitingForMemory);
@@ -225,13 +225,13 @@ impl Node {
     }
 
     /// All checkpoints of the store.
-    pub(crate) async fn checkpoints(&self) -> Result<Vec<api::Checkpoint>> {
+    pub async fn checkpoints(&self) -> Result<Vec<model::Checkpoint>> {
         let found = Checkpoint::list(&self.durable).await?;
         let mut readable = Vec::new();
         for (head, checkpoint) in found {
             match checkpoint {
                 Ok(checkpoint) => {
-                    readable.push(self.as_seen_here(to_api(&checkpoint, &head.manifest.to_string())?));
+                    readable.push(self.as_seen_here(to_model(&checkpoint, &head.manifest.to_string())?));
                 }
                 Err(error) => {
                     tracing::warn!(name = %head.name, error = crate::chain(&error), "a checkpoint is unreadable")
@@ -242,20 +242,20 @@ impl Node {
     }
 
     /// One of them.
-    pub(crate) async fn find_checkpoint(&self, name: &TemplateName) -> Result<api::Checkpoint> {
+    pub async fn find_checkpoint(&self, name: &TemplateName) -> Result<model::Checkpoint> {
         let found = Checkpoint::find(&self.durable, name).await?;
         let (head, checkpoint) = found.ok_or_else(|| Error::NoCheckpoint(name.clone()))?;
-        to_api(&checkpoint, &head.manifest.to_string()).map(|found| self.as_seen_here(found))
+        to_model(&checkpoint, &head.manifest.to_string()).map(|found| self.as_seen_here(found))
     }
 
     /// With what this node has to say about it.
-    pub(super) fn as_seen_here(&self, checkpoint: api::Checkpoint) -> api::Checkpoint {
+    pub(super) fn as_seen_here(&self, checkpoint: model::Checkpoint) -> model::Checkpoint {
         let hidden = self.state().hides_checkpoint(&checkpoint.name, checkpoint.created_ms);
-        api::Checkpoint { hidden, ..checkpoint }
+        model::Checkpoint { hidden, ..checkpoint }
     }
 
     /// Removes its name; what only it used is garbage then.
-    pub(crate) async fn remove_checkpoint(&self, name: &TemplateName) -> Result<()> {
+    pub async fn remove_checkpoint(&self, name: &TemplateName) -> Result<()> {
         let head = match self.durable.heads.get(&realm(), &crate::durable::name_of(name)?).await {
             Err(store::heads::HeadsError::NotFound { .. }) => return Err(Error::NoCheckpoint(name.clone())),
             head => head.storing("look for the checkpoint")?,
@@ -272,10 +272,10 @@ fn made_up(template: &TemplateName) -> Result<TemplateName> {
     })
 }
 
-pub(super) fn to_api(checkpoint: &Checkpoint, manifest: &str) -> Result<api::Checkpoint> {
+pub(super) fn to_model(checkpoint: &Checkpoint, manifest: &str) -> Result<model::Checkpoint> {
     const PAGE: u64 = memory::PAGE_BYTES as u64;
     let Counts { pause_us, pages, zero_pages, duplicate_pages, memory_bytes, layer_bytes } = checkpoint.counts;
-    Ok(api::Checkpoint {
+    Ok(model::Checkpoint {
         name: checkpoint.spec.name.clone(),
         created_ms: checkpoint.created_ms,
         manifest: manifest.to_owned(),
@@ -286,7 +286,7 @@ pub(super) fn to_api(checkpoint: &Checkpoint, manifest: &str) -> Result<api::Che
         redundant_bytes: (zero_pages + duplicate_pages) * PAGE,
         stored_memory_bytes: memory_bytes,
         layer_bytes,
-        volumes: checkpoint.volumes_to_api()?,
+        volumes: checkpoint.kept_volumes()?,
         hidden: false,
     })
 }

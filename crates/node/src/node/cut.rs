@@ -12,19 +12,13 @@
 
 use std::{
     collections::BTreeSet,
-    fmt,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use api::{
-    CheckpointVolume, VERSION_PREFIX, VolumeMount,
-    volume::{ForkVolumeRequest, KeptState, SnapshotEnd, SnapshotRequest, Volume},
-};
 use base::id::{SandboxId, SnapshotName, VolumeName};
-use hyper::Method;
-use serde::de::DeserializeOwned;
-use volumed::Begun;
+use model::{CheckpointVolume, FailureKind, Mount};
+use volumed::{Origin, Settled};
 
 use super::{Node, unseen::Unseen, volumes::failed};
 use crate::error::{Context, Error, Result, chain};
@@ -47,24 +41,16 @@ pub(super) struct VolumeState {
     pub(super) volume: VolumeName,
     /// Where it is mounted.
     pub(super) paths: Vec<String>,
-    pub(super) state: State,
-}
-
-#[derive(Debug, Clone)]
-pub(super) enum State {
-    /// Taken for this, and removed afterwards.
-    Snapshot(SnapshotName),
-    /// A checkpoint has it.
-    Kept(KeptState),
+    pub(super) origin: Origin,
 }
 
 impl Cut {
     /// Of a checkpoint, without what is mounted elsewhere in its place.
-    pub(super) fn kept(volumes: &[CheckpointVolume], instead: &[VolumeMount]) -> Self {
+    pub(super) fn kept(volumes: &[CheckpointVolume], instead: &[Mount]) -> Self {
         let mut cut = Self::default();
         for CheckpointVolume { volume, path, state } in volumes {
             if !instead.iter().any(|mount| mount.path == *path) {
-                cut.add(volume, path, || State::Kept(state.clone()));
+                cut.add(volume, path, || Origin::Kept(state.clone()));
             }
         }
         cut
@@ -72,20 +58,20 @@ impl Cut {
 
     /// What was taken for it.
     fn snapshots(&self) -> impl Iterator<Item = Unseen> {
-        self.states.iter().filter_map(|VolumeState { volume, state, .. }| match state {
-            State::Snapshot(snapshot) => Some(Unseen::snapshot(volume, snapshot)),
-            State::Kept(_) => None,
+        self.states.iter().filter_map(|VolumeState { volume, origin, .. }| match origin {
+            Origin::Snapshot(snapshot) => Some(Unseen::snapshot(volume, snapshot)),
+            Origin::Kept(_) => None,
         })
     }
 
     /// True if the volume had no state yet.
-    fn add(&mut self, volume: &VolumeName, path: &str, state: impl FnOnce() -> State) -> bool {
+    fn add(&mut self, volume: &VolumeName, path: &str, origin: impl FnOnce() -> Origin) -> bool {
         let known = self.states.iter_mut().find(|known| known.volume == *volume);
         let is_new = known.is_none();
         match known {
             Some(known) => known.paths.push(path.to_owned()),
             None => {
-                self.states.push(VolumeState { volume: volume.clone(), paths: vec![path.to_owned()], state: state() })
+                self.states.push(VolumeState { volume: volume.clone(), paths: vec![path.to_owned()], origin: origin() })
             }
         }
         is_new
@@ -93,18 +79,18 @@ impl Cut {
 }
 
 /// What of a sandbox's volumes its copies cannot share.
-pub(super) fn written(mounts: &[VolumeMount]) -> impl Iterator<Item = &VolumeMount> {
+pub(super) fn written(mounts: &[Mount]) -> impl Iterator<Item = &Mount> {
     mounts.iter().filter(|mount| mount.is_writable())
 }
 
 /// The rest.
-pub(super) fn shared(mounts: &[VolumeMount]) -> Vec<VolumeMount> {
+pub(super) fn shared(mounts: &[Mount]) -> Vec<Mount> {
     mounts.iter().filter(|mount| !mount.is_writable()).cloned().collect()
 }
 
 impl Node {
     /// Cuts the volumes of a sandbox that stands still, and has it go on, whatever came of it. Also: how long that took.
-    pub(super) async fn cut(self: &Arc<Self>, id: &SandboxId, mounts: &[VolumeMount]) -> (Result<Cut>, Duration) {
+    pub(super) async fn cut(self: &Arc<Self>, id: &SandboxId, mounts: &[Mount]) -> (Result<Cut>, Duration) {
         let began = Instant::now();
         let mut cut = Cut::default();
         let taking = tokio::time::timeout(CUT_MAX, self.take_snapshots(id, mounts, &mut cut)).await;
@@ -115,7 +101,7 @@ impl Node {
     }
 
     /// Waits until the snapshots of a cut are durable. A failure leaves none.
-    async fn end_cut(self: &Arc<Self>, cut: Cut, begun: Result<Vec<Begun>>) -> Result<Cut> {
+    async fn end_cut(self: &Arc<Self>, cut: Cut, begun: Result<Vec<Settled>>) -> Result<Cut> {
         let done = match begun {
             Ok(begun) => {
                 tokio::time::timeout(STORED_MAX, stored(begun)).await.doing("store the volumes in time").flatten()
@@ -134,7 +120,7 @@ impl Node {
     }
 
     /// Makes what a sandbox has written, up to now or while it stands still, what other nodes find.
-    pub(super) async fn commit_written(self: &Arc<Self>, id: &SandboxId, mounts: &[VolumeMount]) -> Result<()> {
+    pub(super) async fn commit_written(self: &Arc<Self>, id: &SandboxId, mounts: &[Mount]) -> Result<()> {
         let mut cut = Cut::default();
         let begun = self.take_snapshots(id, mounts, &mut cut).await;
         // A snapshot is a commit. Its name is not needed.
@@ -144,49 +130,40 @@ impl Node {
     }
 
     /// Settles what will be in the snapshots.
-    async fn take_snapshots(&self, id: &SandboxId, mounts: &[VolumeMount], cut: &mut Cut) -> Result<Vec<Begun>> {
+    async fn take_snapshots(&self, id: &SandboxId, mounts: &[Mount], cut: &mut Cut) -> Result<Vec<Settled>> {
         let mut begun = Vec::new();
         for mount in written(mounts) {
             let snapshot = SnapshotName::random();
             // Known before it is there: whatever becomes of the answer, it is removed.
-            if !cut.add(&mount.volume, &mount.path, || State::Snapshot(snapshot.clone())) {
+            if !cut.add(&mount.volume, &mount.path, || Origin::Snapshot(snapshot.clone())) {
                 continue;
             }
             self.note_unseen(&Unseen::snapshot(&mount.volume, &snapshot))?;
             self.write_back(&mount.volume).await?;
-            let note = Some(format!("for a fork, checkpoint or pause of {id}"));
-            let request = SnapshotRequest { snapshot: Some(snapshot), note, early: true };
-            let path = format!("{VERSION_PREFIX}/volumes/{}/snapshots", mount.volume);
-            let answer = self.volumes.begin(Method::POST, &path, &request).await;
-            begun.push(answer.map_err(failed("fork the volumes"))?);
+            let note = format!("for a fork, checkpoint or pause of {id}");
+            let settled = self.volumes.settle_snapshot(&mount.volume, snapshot, note).await;
+            begun.push(settled.map_err(failed("fork the volumes"))?);
         }
         Ok(begun)
     }
 
     /// Makes the volumes that only this copy has, and gives their mounts. After a failure some may be there: see
     /// [`Node::remove_own_volumes`]. When it runs, [`Node::show_own_volumes`].
-    pub(super) async fn own_volumes(&self, copy: &SandboxId, cut: &Cut) -> Result<Vec<VolumeMount>> {
+    pub(super) async fn own_volumes(&self, copy: &SandboxId, cut: &Cut) -> Result<Vec<Mount>> {
         let mut mounts = Vec::new();
-        for VolumeState { volume, paths, state } in &cut.states {
-            let (snapshot, state) = match state.clone() {
-                State::Snapshot(snapshot) => (Some(snapshot), None),
-                State::Kept(state) => (None, Some(state)),
-            };
+        for VolumeState { volume, paths, origin } in &cut.states {
             let name = volume.of_copy(copy);
             self.note_unseen(&Unseen::volume(&name))?;
-            let is_kept = state.is_some();
-            let request = ForkVolumeRequest { name: name.clone(), snapshot, state };
-            let forked: Result<Volume> = self.ask_volume(Method::POST, format!("/{volume}/fork"), &request).await;
-            match forked {
-                Err(Error::VolumeRefused { status: 404, error }) if is_kept => return Err(Error::StateGone { error }),
+            let is_kept = matches!(origin, Origin::Kept(_));
+            let forked = self.volumes.fork(volume, origin.clone(), name.clone()).await;
+            match forked.map_err(failed("fork the volumes")) {
+                Err(Error::VolumeRefused(failure)) if is_kept && failure.kind == FailureKind::NotFound => {
+                    return Err(Error::StateGone(failure));
+                }
                 forked => drop(forked?),
             }
-            let mount = |path: &String| VolumeMount {
-                volume: name.clone(),
-                path: path.clone(),
-                read_only: false,
-                snapshot: None,
-            };
+            let mount =
+                |path: &String| Mount { volume: name.clone(), path: path.clone(), read_only: false, snapshot: None };
             mounts.extend(paths.iter().map(mount));
         }
         Ok(mounts)
@@ -205,13 +182,12 @@ impl Node {
     }
 
     /// Removes what a request has started whose client has gone, with the volumes that were made for it.
-    pub(crate) async fn undo_starts(self: &Arc<Self>, sandboxes: &[api::Sandbox]) {
+    pub async fn undo_starts(self: &Arc<Self>, sandboxes: &[model::Sandbox]) {
         tracing::info!(count = sandboxes.len(), "the client went away: removing what it started");
         let mut own = Vec::new();
         for sandbox in sandboxes {
             // Its name says so.
-            let is_own =
-                |mount: &&VolumeMount| mount.is_writable() && mount.volume.as_str().ends_with(sandbox.id.as_str());
+            let is_own = |mount: &&Mount| mount.is_writable() && mount.volume.as_str().ends_with(sandbox.id.as_str());
             let names: BTreeSet<_> = sandbox.volumes.iter().filter(is_own).map(|mount| &mount.volume).collect();
             own.extend(names.into_iter().map(Unseen::volume));
         }
@@ -231,24 +207,12 @@ impl Node {
             self.remove_unseen(snapshot).await;
         }
     }
-
-    pub(super) async fn ask_volume<T: DeserializeOwned>(
-        &self,
-        method: Method,
-        below: String,
-        body: &(impl serde::Serialize + Sync + fmt::Debug),
-    ) -> Result<T> {
-        let path = format!("{VERSION_PREFIX}/volumes{below}");
-        self.volumes.ask(method, &path, body).await.map_err(failed("fork the volumes"))
-    }
 }
 
 /// Waits until the snapshots are durable.
-async fn stored(begun: Vec<Begun>) -> Result<()> {
-    for answer in begun {
-        if let SnapshotEnd::Failed { status, error } = answer.end().await.map_err(failed("fork the volumes"))? {
-            return Err(Error::VolumeRefused { status, error: Box::new(error) });
-        }
+async fn stored(begun: Vec<Settled>) -> Result<()> {
+    for settled in begun {
+        settled.stored().await.map_err(failed("fork the volumes"))?;
     }
     Ok(())
 }

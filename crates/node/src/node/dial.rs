@@ -13,7 +13,7 @@ const CONNECT_MAX: Duration = Duration::from_secs(10);
 
 impl Node {
     /// Connects to a port of the program in a sandbox.
-    pub(crate) async fn dial(&self, id: &SandboxId, port: u16) -> Result<TcpStream> {
+    pub async fn dial(&self, id: &SandboxId, port: u16) -> Result<TcpStream> {
         let init = self.state().running(id)?.init;
         // A handful of system calls: not worth a way to the keeper, nor a thread.
         let stream = sandbox::dial(init, port)?;

@@ -2,8 +2,8 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use api::SandboxState;
 use base::id::SandboxId;
+use model::SandboxState;
 use tokio::task::JoinSet;
 
 use super::{DESTROY_DEADLINE, Node, images::remove_quietly};
@@ -19,14 +19,16 @@ const SWEEP_REST: Duration = Duration::from_secs(3);
 
 /// What becomes of paused sandboxes when all are removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum OfPaused {
+pub enum OfPaused {
+    /// They stay.
     Kept,
+    /// They are removed, too.
     Removed,
 }
 
 impl Node {
     /// Removes a sandbox that users know of.
-    pub(crate) async fn remove(self: &Arc<Self>, id: &SandboxId) -> Result<()> {
+    pub async fn remove(self: &Arc<Self>, id: &SandboxId) -> Result<()> {
         self.wait_settled(id).await?;
         let known = self.state().sandbox(id).map(|record| record.state);
         match known {
@@ -39,7 +41,7 @@ impl Node {
     }
 
     /// Removes all of them, side by side; those that are paused, or are being paused, only if they are not to be kept.
-    pub(crate) async fn remove_all(self: &Arc<Self>, paused: OfPaused) -> Vec<SandboxId> {
+    pub async fn remove_all(self: &Arc<Self>, paused: OfPaused) -> Vec<SandboxId> {
         let goes = |state| match state {
             SandboxState::Paused | SandboxState::Pausing => paused == OfPaused::Removed,
             SandboxState::Running | SandboxState::Exited(_) | SandboxState::Lost => true,

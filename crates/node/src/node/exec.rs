@@ -7,8 +7,8 @@ mod terminal;
 
 use std::{collections::HashSet, os::fd::OwnedFd, sync::Arc, time::Duration};
 
-use api::{ExecRequest, TemplateSpec};
 use base::{id::SandboxId, limits::COMMAND_TIMEOUT_MS_MAX};
+use model::{CommandSpec, TemplateSpec};
 use rustix::pipe::{PipeFlags, pipe_with};
 use sandbox::{Command, ProcessIdentity, monotonic_ns};
 use tokio::{sync::oneshot, time::Instant};
@@ -22,6 +22,7 @@ use crate::{
 pub(crate) use check::{check, check_path};
 use group::CommandGroup;
 pub(super) use stream::Streams;
+pub use stream::{Input, Inputs, Output, Outputs};
 
 /// What every program gets to see; a template's own variables come on top.
 const ENVIRONMENT: [(&str, &str); 4] = [
@@ -45,7 +46,7 @@ pub(crate) fn command(spec: &TemplateSpec, argv: Vec<String>, env: &[(String, St
 
 /// A command that runs. Dropped, it ends with all that it has started.
 #[derive(Debug)]
-pub(crate) struct Exec {
+pub struct Exec {
     streams: Streams,
     group: CommandGroup,
     ended: oneshot::Receiver<Status>,
@@ -53,7 +54,6 @@ pub(crate) struct Exec {
     limit: Option<TimeLimit>,
     /// What the memory limit has killed meanwhile.
     memory: Watch,
-    notices: bool,
 }
 
 /// When a command's time is up, and how much it had.
@@ -65,13 +65,13 @@ struct TimeLimit {
 
 impl Node {
     /// Starts a command in a sandbox that runs.
-    pub(crate) async fn exec(self: &Arc<Self>, id: &SandboxId, request: ExecRequest) -> Result<Exec> {
+    pub async fn exec(self: &Arc<Self>, id: &SandboxId, request: CommandSpec) -> Result<Exec> {
         let (init, spec) = {
             let state = self.state();
             let record = state.sandbox(id)?;
             match record.state {
-                api::SandboxState::Running | api::SandboxState::Exited(_) => {}
-                state @ (api::SandboxState::Pausing | api::SandboxState::Paused | api::SandboxState::Lost) => {
+                model::SandboxState::Running | model::SandboxState::Exited(_) => {}
+                state @ (model::SandboxState::Pausing | model::SandboxState::Paused | model::SandboxState::Lost) => {
                     return Err(Error::NotRunning { id: id.clone(), state });
                 }
             }
@@ -110,12 +110,12 @@ impl Node {
         let spawned = self.spawn(id, command, false, [stdin, stdout, stderr]).await;
         let (_, ended) = match spawned {
             Err(Error::Keeper { .. }) if !init.is_alive() => {
-                return Err(Error::NotRunning { id: id.clone(), state: api::SandboxState::Lost });
+                return Err(Error::NotRunning { id: id.clone(), state: model::SandboxState::Lost });
             }
             spawned => spawned?,
         };
         let limit = request.timeout_ms.map(|ms| TimeLimit { at: Instant::now() + Duration::from_millis(ms), ms });
-        Ok(Exec { streams, group, ended, limit, memory, notices: request.notices })
+        Ok(Exec { streams, group, ended, limit, memory })
     }
 
     /// Spawns a program into a sandbox: its identity, and what resolves at its end.
@@ -158,13 +158,13 @@ mod tests {
     fn later_variables_replace_earlier_ones() {
         let spec = TemplateSpec {
             name: "a".parse().unwrap(),
-            image: api::Image::Host,
+            image: model::Image::Host,
             command: vec![],
             env: vec![("HOME".into(), "/srv".into()), ("A".into(), "1".into())],
             cwd: "/work".into(),
-            ready: api::Ready::Listening,
+            ready: model::Ready::Listening,
             ready_timeout_ms: 1,
-            limits: api::Limits::default(),
+            limits: model::Limits::default(),
             mount_points: Vec::new(),
         };
         let command = command(&spec, vec!["x".into()], &[("A".into(), "2".into())], None);

@@ -15,8 +15,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use api::{ExitStatus, ForkRequest, ForkResponse, Interpreter, SandboxState};
 use base::id::SandboxId;
+use model::{ExitStatus, Forks, Interpreter, SandboxState};
 use tokio::sync::oneshot;
 
 use super::{
@@ -31,15 +31,14 @@ use super::{
 };
 use crate::{
     error::{Context, Error, Forked, Result},
-    http::error_detail,
     keeper::message::BuildZygote,
     records::SandboxRecord,
     state::{Blank, FORK_LAYER},
 };
 
 impl Node {
-    /// Forks `request.count` copies of a running sandbox.
-    pub(crate) async fn fork(self: &Arc<Self>, id: &SandboxId, request: &ForkRequest) -> Result<ForkResponse> {
+    /// Forks `count` copies of a running sandbox.
+    pub async fn fork(self: &Arc<Self>, id: &SandboxId, count: u32) -> Result<Forks> {
         let began = Instant::now();
         let (pages, volumes) = {
             let state = self.state();
@@ -83,7 +82,7 @@ impl Node {
         // From here on the point lives as long as its layer is used; the claim has done its duty.
         self.state().hold(&layers);
         self.state().release(&point);
-        let (built, blanks) = self.build_beside_blanks(job, &layers, &record, request.count).await;
+        let (built, blanks) = self.build_beside_blanks(job, &layers, &record, count).await;
         drop((alone, base));
         let response = match built {
             Ok((Built { zygote: built, timings, .. }, cut)) => {
@@ -100,15 +99,15 @@ impl Node {
                     volumes: cut::shared(&record.volumes),
                     cut,
                 };
-                let (sandboxes, failures) = self.start_many(&source, request.count, blanks).await;
+                let (sandboxes, failures) = self.start_many(&source, count, blanks).await;
                 self.forget_cut(&source.cut).await;
-                Ok(ForkResponse {
+                Ok(Forks {
                     sandboxes,
                     pause_us: timings.pause_us,
                     capture_us: timings.capture_us,
                     build_us: timings.build_us,
                     total_us: began.elapsed().as_micros() as u64,
-                    failures: failures.iter().map(error_detail).collect(),
+                    failures: failures.iter().map(Error::failure).collect(),
                 })
             }
             Err(error) => {

@@ -8,8 +8,8 @@
 
 use std::{fs, io, os::fd::AsFd, path::Path, sync::Arc, time::Duration};
 
-use api::{MountRequest, VolumeMount};
 use base::id::VolumeName;
+use model::Mount;
 use rustix::{
     fs::{AtFlags, Mode, OFlags, StatxAttributes, StatxFlags, open, statx},
     io::Errno,
@@ -33,16 +33,11 @@ const CHECK: Duration = Duration::from_secs(2);
 
 impl Node {
     /// Mounts a volume on a directory.
-    pub(crate) async fn mount_on_host(
-        self: &Arc<Self>,
-        volume: VolumeName,
-        request: MountRequest,
-    ) -> Result<VolumeMount> {
-        let path = self.usable_directory(&request.path)?;
+    pub async fn mount_on_host(self: &Arc<Self>, mount: Mount) -> Result<Mount> {
+        let path = self.usable_directory(&mount.path)?;
         // Somebody else may just have taken another one off.
         self.check_host_mounts().await;
-        let MountRequest { read_only, snapshot, .. } = request;
-        let mount = VolumeMount { volume, path: path.clone(), read_only, snapshot };
+        let mount = Mount { path: path.clone(), ..mount };
         self.state().begin_host_mount(&mount)?;
         let mounted = self.attach_on_host(&mount).await;
         match &mounted {
@@ -74,7 +69,7 @@ impl Node {
         found.into_os_string().into_string().map_err(|_| unusable("its path is not UTF-8"))
     }
 
-    async fn attach_on_host(&self, mount: &VolumeMount) -> Result<()> {
+    async fn attach_on_host(&self, mount: &Mount) -> Result<()> {
         let directory = self.config.host_mount_dir(&mount.path);
         fs::create_dir_all(&directory).at("create", &directory)?;
         let record = HostMountRecord { mount: mount.clone() };
@@ -86,7 +81,7 @@ impl Node {
     }
 
     /// Takes a volume off a directory.
-    pub(crate) async fn unmount_on_host(self: &Arc<Self>, volume: &VolumeName, path: &str) -> Result<()> {
+    pub async fn unmount_on_host(self: &Arc<Self>, volume: &VolumeName, path: &str) -> Result<()> {
         let not_mounted = || Error::NotMounted { path: path.to_owned() };
         // It may be known by another path, and the volume may not answer: then by this one.
         let found = fs::canonicalize(path).ok().and_then(|path| path.into_os_string().into_string().ok());
@@ -154,7 +149,7 @@ impl Node {
 }
 
 /// What earlier nodes have recorded.
-pub(super) fn load(config: &Config) -> Vec<VolumeMount> {
+pub(super) fn load(config: &Config) -> Vec<Mount> {
     super::load_records::<HostMountRecord>(&config.host_mounts_dir()).into_iter().map(|record| record.mount).collect()
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use api::{Image, TemplateSpec};
+use model::{Image, TemplateSpec};
 
 use super::Node;
 use crate::error::{Context, Error, Result};

@@ -5,8 +5,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use api::{ProcessInfo, SandboxDetail};
 use base::id::SandboxId;
+use model::{ProcessInfo, SandboxDetail};
 use rustix::io::Errno;
 
 use super::{Node, now_ms};
@@ -19,18 +19,18 @@ impl Node {
     }
 
     /// Everything about one sandbox.
-    pub(crate) fn inspect(&self, id: &SandboxId) -> Result<SandboxDetail> {
+    pub fn inspect(&self, id: &SandboxId) -> Result<SandboxDetail> {
         let record = self.state().sandbox(id)?.clone();
         let group = self.group(id);
         let processes: Vec<_> = pids(&group).unwrap_or_default().into_iter().filter_map(process).collect();
         let sum = |bytes: fn(&ProcessInfo) -> u64| processes.iter().map(bytes).sum();
         Ok(SandboxDetail {
-            sandbox: record.to_api(),
+            sandbox: record.to_model(),
             uptime_ms: now_ms().saturating_sub(record.created_ms),
             rss_bytes: sum(|process| process.rss_bytes),
             pss_bytes: sum(|process| process.pss_bytes),
             processes,
-            memory: self.cgroups.memory_of(id).and_then(|group| group.read()).map(to_api),
+            memory: self.cgroups.memory_of(id).and_then(|group| group.read()).map(to_model),
             cgroup: group.display().to_string(),
             layers: record.layers.iter().map(|layer| layer.display().to_string()).collect(),
             directory: self.home(id).display().to_string(),
@@ -38,8 +38,8 @@ impl Node {
     }
 }
 
-fn to_api(sandbox::MemoryUse { limit_bytes, peak_bytes, killed }: sandbox::MemoryUse) -> api::MemoryUse {
-    api::MemoryUse { limit_bytes, peak_bytes, killed }
+fn to_model(sandbox::MemoryUse { limit_bytes, peak_bytes, killed }: sandbox::MemoryUse) -> model::MemoryUse {
+    model::MemoryUse { limit_bytes, peak_bytes, killed }
 }
 
 /// The processes of a sandbox's control group and of the groups of its commands; one that is gone has none.

@@ -8,8 +8,8 @@ use std::{
     time::Duration,
 };
 
-use api::SandboxState;
 use base::{id::SandboxId, limits::LOG_BYTES_MAX};
+use model::SandboxState;
 use rustix::{
     fs::{FlockOperation, flock},
     io::Errno,
@@ -38,7 +38,7 @@ const TAIL_BYTES: u64 = 16 << 10;
 
 impl Node {
     /// The sandbox's output so far, the part that was cut off included; with `follow` also what comes until its end.
-    pub(crate) fn logs(self: &Arc<Self>, id: &SandboxId, follow: bool) -> Result<mpsc::Receiver<Vec<u8>>> {
+    pub fn logs(self: &Arc<Self>, id: &SandboxId, follow: bool) -> Result<mpsc::Receiver<Vec<u8>>> {
         self.state().sandbox(id)?;
         let (sender, chunks) = mpsc::channel(4);
         let (node, id) = (Arc::clone(self), id.clone());

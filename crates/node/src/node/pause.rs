@@ -18,8 +18,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use api::{CheckpointStage, PauseResponse, PausedSandbox, SandboxState, VolumeMount};
 use base::id::SandboxId;
+use model::{CheckpointStage, Mount, PauseReport, PausedSandbox, SandboxState};
 use store::heads::Head;
 use tokio::runtime::Handle;
 
@@ -49,7 +49,7 @@ const SETTLE_TICK: Duration = Duration::from_millis(10);
 
 impl Node {
     /// Pauses a running sandbox: durable, and without processes, when this returns.
-    pub(crate) async fn pause(self: &Arc<Self>, id: &SandboxId, progress: &KeepProgress) -> Result<PauseResponse> {
+    pub async fn pause(self: &Arc<Self>, id: &SandboxId, progress: &KeepProgress) -> Result<PauseReport> {
         let began = Instant::now();
         let _alone = self.alone(id).await;
         let record = self.state().begin_pause(id, now_ms())?;
@@ -71,9 +71,9 @@ impl Node {
                 return Err(error);
             }
         };
-        let stored = super::checkpoint::to_api(&checkpoint, "")?;
-        Ok(PauseResponse {
-            sandbox: self.state().sandbox(id)?.to_api(),
+        let stored = super::checkpoint::to_model(&checkpoint, "")?;
+        Ok(PauseReport {
+            sandbox: self.state().sandbox(id)?.to_model(),
             memory_bytes: stored.memory_bytes,
             stored_memory_bytes: stored.stored_memory_bytes,
             layer_bytes: stored.layer_bytes,
@@ -82,11 +82,11 @@ impl Node {
     }
 
     /// All paused sandboxes of the store, whichever node paused them.
-    pub(crate) async fn paused_in_store(&self) -> Result<Vec<PausedSandbox>> {
+    pub async fn paused_in_store(&self) -> Result<Vec<PausedSandbox>> {
         let mut readable = Vec::new();
         for (head, paused) in Paused::list(&self.durable).await? {
             match paused {
-                Ok(paused) => readable.push(paused.to_api()),
+                Ok(paused) => readable.push(paused.to_model()),
                 Err(error) => {
                     tracing::warn!(name = %head.name, error = chain(&error), "a paused sandbox is unreadable")
                 }
@@ -329,7 +329,7 @@ impl Node {
     }
 }
 
-fn mounted(VolumeMount { volume, path, read_only, snapshot }: VolumeMount) -> Mounted {
+fn mounted(Mount { volume, path, read_only, snapshot }: Mount) -> Mounted {
     Mounted { volume, path, snapshot, read_only }
 }
 

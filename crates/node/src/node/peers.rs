@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ::peers::{Directory, Server};
-use api::PeerStats;
+use model::PeerStats;
 use tokio::{net::TcpListener, task::JoinHandle};
 
 use super::Node;
@@ -23,7 +23,7 @@ pub(super) struct Serving {
 
 impl Node {
     /// Listens for other nodes if that is wanted, and tells them so. What it needs to answer is read before.
-    pub(crate) async fn serve_peers(&self) -> Result<()> {
+    pub async fn serve_peers(&self) -> Result<()> {
         let Some(peer_listen) = &self.config.peer_listen else { return Ok(()) };
         let listener = TcpListener::bind(peer_listen.listen).await.doing("listen for other nodes (--peer-listen)")?;
         let bound = listener.local_addr().doing("listen for other nodes (--peer-listen)")?;
@@ -38,7 +38,7 @@ impl Node {
     }
 
     /// Serves other nodes no more, and tells them so.
-    pub(crate) async fn leave_peers(&self) {
+    pub async fn leave_peers(&self) {
         if let Some(serving) = self.serving.get() {
             serving.tasks.iter().for_each(JoinHandle::abort);
             serving.directory.withdraw().await;

@@ -6,8 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use api::{Ready, TemplateSpec};
 use base::id::SandboxId;
+use model::{Ready, TemplateSpec};
 use rustix::{
     fs::{Mode, OFlags, ResolveFlags, open, openat2},
     process::Signal,

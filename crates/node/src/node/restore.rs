@@ -12,8 +12,8 @@ use std::{
     time::Instant,
 };
 
-use api::BuildTimings;
 use base::id::TemplateName;
+use model::BuildTimings;
 use store::heads::Head;
 use sys::uffd::Uffd;
 use tokio::{runtime::Handle, task::JoinHandle};
@@ -88,7 +88,7 @@ impl Node {
             timings: BuildTimings::default(),
             pages: Some(format!("{}-{}", checkpoint.spec.name, random_suffix())),
             checkpoint: Some(manifest),
-            volumes: checkpoint.volumes_to_api()?,
+            volumes: checkpoint.kept_volumes()?,
         };
         let layers = record.layers();
         // Whoever has a checkpoint restored will want a sandbox.

@@ -7,8 +7,8 @@
 
 use std::{fs, path::PathBuf, sync::Arc, time::Instant};
 
-use api::{BuildTimings, Interpreter, ResumeRequest, Sandbox, SandboxState, VolumeMount};
 use base::id::SandboxId;
+use model::{BuildTimings, Interpreter, Mount, Sandbox, SandboxState, Takeover};
 use store::heads::Head;
 
 use super::{
@@ -28,14 +28,14 @@ use crate::{
 
 impl Node {
     /// Has a paused sandbox go on.
-    pub(crate) async fn resume(self: &Arc<Self>, id: &SandboxId, request: &ResumeRequest) -> Result<Sandbox> {
+    pub async fn resume(self: &Arc<Self>, id: &SandboxId, takeover: Takeover) -> Result<Sandbox> {
         let began = Instant::now();
         if self.state().sandbox(id).is_ok_and(|record| record.state == SandboxState::Paused && record.held.is_some()) {
             // The node that has just been started may still be handing it back.
             self.wait_settled(id).await?;
         }
         let known = self.state().begin_resume(id)?;
-        let resumed = self.take_and_resume(id, known, request, began).await;
+        let resumed = self.take_and_resume(id, known, takeover, began).await;
         self.state().end_resume(id);
         if resumed.is_ok() {
             self.release_later(id.clone());
@@ -47,14 +47,14 @@ impl Node {
         self: &Arc<Self>,
         id: &SandboxId,
         known: Option<SandboxRecord>,
-        request: &ResumeRequest,
+        takeover: Takeover,
         began: Instant,
     ) -> Result<Sandbox> {
         let Some((head, paused)) = Paused::find(&self.durable, id).await? else {
             return Err(known.map_or(Error::NoSandbox(id.clone()), |_| Error::GoneFromStore(id.clone())));
         };
         match &paused.holder {
-            Some(node) if *node != self.id && !request.force => {
+            Some(node) if *node != self.id && takeover == Takeover::Refused => {
                 return Err(Error::HeldElsewhere { id: id.clone(), node: node.clone() });
             }
             Some(_) | None => {}
@@ -178,7 +178,7 @@ impl Node {
             ..small(paused)
         };
         blank.record.finish(&record)?;
-        let sandbox = record.to_api();
+        let sandbox = record.to_model();
         self.state().started(record);
         self.monitor(id.clone(), ended);
         Ok(sandbox)
@@ -261,7 +261,7 @@ fn small(paused: &Paused) -> SandboxRecord {
     }
 }
 
-fn mount(mounted: &Mounted) -> VolumeMount {
+fn mount(mounted: &Mounted) -> Mount {
     let Mounted { volume, path, snapshot, read_only } = mounted.clone();
-    VolumeMount { volume, path, read_only, snapshot }
+    Mount { volume, path, read_only, snapshot }
 }

@@ -7,8 +7,8 @@
 
 use std::{os::fd::OwnedFd, path::PathBuf, sync::Arc, time::Instant};
 
-use api::{Interpreter, RunRequest, RunResponse, SandboxState, TemplateSpec, VolumeMount};
 use base::id::{SandboxId, TemplateName};
+use model::{Interpreter, Mount, RunSpec, SandboxState, Started, TemplateSpec};
 use sandbox::{Machine, ProcessIdentity};
 use tokio::{sync::oneshot, task::JoinSet};
 
@@ -19,7 +19,6 @@ use super::{
 use crate::{
     config::RECORD,
     error::{Context, Error, Result, chain},
-    http::error_detail,
     keeper::message::{Reply, Request, Status},
     records::{self, SandboxRecord},
     state::{Blank, Readiness, Startable, ZygoteRef},
@@ -34,18 +33,18 @@ pub(super) struct Source {
     pub(super) parent: Option<SandboxId>,
     pub(super) layers: Vec<PathBuf>,
     pub(super) pages: Option<String>,
-    pub(super) limits: api::Limits,
+    pub(super) limits: model::Limits,
     pub(super) zygote: u64,
     pub(super) arena: (u64, u64),
     pub(super) interpreter: Interpreter,
     /// Which all of them share.
-    pub(super) volumes: Vec<VolumeMount>,
+    pub(super) volumes: Vec<Mount>,
     /// What each copy has for itself, in the place of volumes that the original can write.
     pub(super) cut: Cut,
 }
 
 impl Source {
-    fn of_template(startable: Startable, request: &RunRequest) -> Self {
+    fn of_template(startable: Startable, request: &RunSpec) -> Self {
         let Startable { record, zygote: ZygoteRef { number, arena, .. } } = startable;
         Self {
             layers: record.layers(),
@@ -104,7 +103,7 @@ impl Drop for InFlight<'_> {
 
 impl Node {
     /// Starts `request.count` sandboxes. Failures of single starts are in the response.
-    pub(crate) async fn run(self: &Arc<Self>, name: &TemplateName, request: &RunRequest) -> Result<RunResponse> {
+    pub async fn run(self: &Arc<Self>, name: &TemplateName, request: &RunSpec) -> Result<Started> {
         let (startable, _in_use, notices) = self.startable(name).await?;
         volumes::check(&startable.record.spec.mount_points, &request.volumes)?;
         let began = Instant::now();
@@ -112,8 +111,8 @@ impl Node {
         let (sandboxes, failures) = self.start_many(&source, request.count, Vec::new()).await;
         let total_us = began.elapsed().as_micros() as u64;
         let (lost, failed): (Vec<_>, Vec<_>) = failures.into_iter().partition(lost_its_zygote);
-        let failures = failed.iter().map(error_detail).collect();
-        let response = RunResponse { sandboxes, total_us, notices, failures };
+        let failures = failed.iter().map(Error::failure).collect();
+        let response = Started { sandboxes, total_us, notices, failures };
         if lost.is_empty() { Ok(response) } else { Ok(self.run_again(name, request, lost, response).await) }
     }
 
@@ -121,14 +120,14 @@ impl Node {
     async fn run_again(
         self: &Arc<Self>,
         name: &TemplateName,
-        request: &RunRequest,
+        request: &RunSpec,
         lost: Vec<Error>,
-        mut response: RunResponse,
-    ) -> RunResponse {
+        mut response: Started,
+    ) -> Started {
         let (startable, _in_use, notices) = match self.startable(name).await {
             Ok(again) => again,
             Err(error) => {
-                response.failures.extend(std::iter::repeat_n(error_detail(&error), lost.len()));
+                response.failures.extend(std::iter::repeat_n(error.failure(), lost.len()));
                 return response;
             }
         };
@@ -143,12 +142,12 @@ impl Node {
         let (sandboxes, failures) = self.start_many(&source, lost.len() as u32, Vec::new()).await;
         response.total_us += began.elapsed().as_micros() as u64;
         response.sandboxes.extend(sandboxes);
-        response.failures.extend(failures.iter().map(error_detail));
+        response.failures.extend(failures.iter().map(Error::failure));
         response
     }
 
     /// Has a template's zygote, or a checkpoint's, ready on this node; starts nothing.
-    pub(crate) async fn warm(self: &Arc<Self>, name: &TemplateName) -> Result<api::Template> {
+    pub async fn warm(self: &Arc<Self>, name: &TemplateName) -> Result<model::Template> {
         self.startable(name).await?;
         self.state().template(name)
     }
@@ -206,10 +205,10 @@ impl Node {
         source: &Source,
         count: u32,
         blanks: Vec<Blank>,
-    ) -> (Vec<api::Sandbox>, Vec<Error>) {
+    ) -> (Vec<model::Sandbox>, Vec<Error>) {
         self.state().hold(&source.layers);
         let (mut sandboxes, mut failures) = (Vec::new(), Vec::new());
-        let mut take = |started: Result<api::Sandbox>| match started {
+        let mut take = |started: Result<model::Sandbox>| match started {
             Ok(sandbox) => sandboxes.push(sandbox),
             Err(error) => failures.push(error),
         };
@@ -244,7 +243,7 @@ impl Node {
         source: &Source,
         blank: Option<Blank>,
         began: Instant,
-    ) -> Result<api::Sandbox> {
+    ) -> Result<model::Sandbox> {
         let in_flight = InFlight::new(self);
         let taken = blank.or_else(|| self.state().take_blank(&source.template, &source.layers, source.parked()));
         let mut blank = match taken {
@@ -283,7 +282,7 @@ impl Node {
         started
     }
 
-    async fn start_in(self: &Arc<Self>, source: &Source, blank: &mut Blank, began: Instant) -> Result<api::Sandbox> {
+    async fn start_in(self: &Arc<Self>, source: &Source, blank: &mut Blank, began: Instant) -> Result<model::Sandbox> {
         // The program finds its volumes where it goes on.
         let own = self.own_volumes(&blank.id, &source.cut).await?;
         let volumes = [&source.volumes[..], &own].concat();
@@ -313,7 +312,7 @@ impl Node {
         };
         blank.record.finish(&record)?;
         self.show_own_volumes(&blank.id, &source.cut)?;
-        let sandbox = record.to_api();
+        let sandbox = record.to_model();
         self.state().started(record);
         self.monitor(blank.id.clone(), ended);
         self.learn_later(&blank.id);
@@ -339,7 +338,7 @@ impl Node {
     }
 
     /// Makes a sandbox without a program, of a bare one if there is one. A failure leaves nothing.
-    pub(super) async fn create_blank(self: &Arc<Self>, layers: &[PathBuf], limits: &api::Limits) -> Result<Blank> {
+    pub(super) async fn create_blank(self: &Arc<Self>, layers: &[PathBuf], limits: &model::Limits) -> Result<Blank> {
         // It is never closed.
         let _turn = self.creating.acquire().await;
         let bare = self.state().take_bare();
@@ -373,7 +372,7 @@ impl Node {
         created
     }
 
-    async fn furnish(&self, mut bare: Blank, layers: &[PathBuf], limits: &api::Limits) -> Result<Blank> {
+    async fn furnish(&self, mut bare: Blank, layers: &[PathBuf], limits: &model::Limits) -> Result<Blank> {
         let request = Request::Furnish { spec: self.spec(&bare.id, layers, limits) };
         let carriage = bare.carriage.take();
         let descriptors = carriage.iter().flat_map(Carriage::descriptors).collect::<Vec<_>>();
@@ -386,7 +385,7 @@ impl Node {
         &self,
         id: &SandboxId,
         layers: &[PathBuf],
-        limits: &api::Limits,
+        limits: &model::Limits,
         machine: Option<Machine>,
     ) -> Result<Blank> {
         let request = Request::CreateSandbox { spec: self.spec(id, layers, limits), machine };
@@ -395,7 +394,7 @@ impl Node {
         self.blank(id, init, layers, output)
     }
 
-    fn spec(&self, id: &SandboxId, layers: &[PathBuf], limits: &api::Limits) -> sandbox::Spec {
+    fn spec(&self, id: &SandboxId, layers: &[PathBuf], limits: &model::Limits) -> sandbox::Spec {
         let dir = self.config.sandbox_dir(id);
         sandbox::Spec { id: id.clone(), dir, layers: layers.to_vec(), limits: engine_limits(limits) }
     }

@@ -3,8 +3,8 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use api::{ExitStatus, SandboxState};
 use base::id::SandboxId;
+use model::{ExitStatus, SandboxState};
 use pager::Client;
 
 use super::{Node, start::Source};

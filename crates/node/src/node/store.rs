@@ -2,10 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use api::{
-    CheckpointVerification, GcReport, GcRequest, KeyRotation, StoreDamage, StoreStats, StoreVerification, Tally,
-};
 use base::id::TemplateName;
+use model::{
+    CheckpointVerification, GcOptions, GcReport, KeyRotation, StoreDamage, StoreStats, StoreVerification, Tally,
+};
 use store::{
     gc::{self, Mode},
     heads::{Head, HeadsError, Lease},
@@ -24,7 +24,7 @@ const LEASE: Duration = Duration::from_secs(3600);
 
 impl Node {
     /// Counts what is in the store.
-    pub(crate) async fn store_stats(&self) -> Result<StoreStats> {
+    pub async fn store_stats(&self) -> Result<StoreStats> {
         let (heads, store) = (&self.durable.heads, &self.durable.store);
         let stats = gc::stats(heads, store).await.storing("count what is in the store")?;
         let (reads, requests) = (store.counters(), store.objects().counters());
@@ -43,7 +43,7 @@ impl Node {
             kept: tally(stats.kept),
             cache_bytes,
             cache_bytes_max: self.config.durable.cache_bytes,
-            reads: api::StoreReads {
+            reads: model::StoreReads {
                 cached: reads.cached,
                 from_peers: reads.from_peers,
                 peer_bytes: reads.peer_bytes,
@@ -51,7 +51,7 @@ impl Node {
                 broken: reads.broken,
             },
             peers: self.peer_stats(),
-            requests: api::StoreRequests {
+            requests: model::StoreRequests {
                 attempts: requests.requests,
                 retries: requests.retries,
                 errors: requests.errors,
@@ -62,7 +62,7 @@ impl Node {
     }
 
     /// Reads everything that any head needs.
-    pub(crate) async fn verify_store(&self) -> Result<StoreVerification> {
+    pub async fn verify_store(&self) -> Result<StoreVerification> {
         let verified = store::verify::verify(&self.durable.heads, &self.durable.store).await;
         let report = verified.storing("verify the store")?;
         let damage = |Finding { heads, problem }: Finding| StoreDamage {
@@ -83,7 +83,7 @@ impl Node {
     }
 
     /// Removes what nothing needs, or says what that would be.
-    pub(crate) async fn collect_garbage(&self, request: GcRequest) -> Result<GcReport> {
+    pub async fn collect_garbage(&self, request: GcOptions) -> Result<GcReport> {
         let mode = if request.dry_run { Mode::DryRun } else { Mode::Remove };
         let grace = request.grace_ms.map_or(store::limits::GC_GRACE, Duration::from_millis);
         let collected = gc::collect(&self.durable.heads, &self.durable.store, mode, grace).await;
@@ -110,14 +110,14 @@ impl Node {
     }
 
     /// Has the current master key, and no other one, wrap every data key.
-    pub(crate) async fn rotate_master_key(&self) -> Result<KeyRotation> {
+    pub async fn rotate_master_key(&self) -> Result<KeyRotation> {
         let done = self.durable.store.keys().rewrap().await.storing("wrap the data keys by the current master key")?;
         tracing::info!(master = done.master, keys = done.keys, wrapped = done.wrapped, "rotated the master key");
         Ok(KeyRotation { master: done.master, keys: done.keys, wrapped: done.wrapped })
     }
 
     /// Reads, opens, decodes and unpacks everything of one checkpoint.
-    pub(crate) async fn verify_checkpoint(self: &Arc<Self>, name: &TemplateName) -> Result<CheckpointVerification> {
+    pub async fn verify_checkpoint(self: &Arc<Self>, name: &TemplateName) -> Result<CheckpointVerification> {
         let (head, lease) = self.hold_checkpoint(name, "verify").await?;
         let (durable, runtime, point) = (self.durable.clone(), Handle::current(), self.state().claim());
         let directory = self.config.sandbox_dir(&point);

@@ -12,8 +12,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use api::{ExitStatus, SandboxState};
 use base::id::SandboxId;
+use model::{ExitStatus, SandboxState};
 use tokio::{
     process::{Child, Command},
     sync::{mpsc, watch},
@@ -46,7 +46,7 @@ const OUTPUT_CHECK: Duration = Duration::from_secs(2);
 
 impl Node {
     /// Runs until `stop` becomes true, then shuts down orderly.
-    pub(crate) async fn supervise(self: Arc<Self>, mut stop: watch::Receiver<bool>) -> Result<()> {
+    pub async fn supervise(self: Arc<Self>, mut stop: watch::Receiver<bool>) -> Result<()> {
         let (mut running, unseen) = match self.begin().await {
             Ok(begun) => begun,
             Err(error) => {

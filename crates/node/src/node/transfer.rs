@@ -7,13 +7,12 @@ use std::{
     sync::Arc,
 };
 
-use api::TemplateSpec;
 use base::id::TemplateName;
 use bytes::Bytes;
 use tokio::{runtime::Handle, sync::mpsc};
 
 use self::archives::Carriers;
-use super::{Node, checkpoint::to_api, images::remove_quietly};
+use super::{Node, check_spec, checkpoint::to_model, images::remove_quietly};
 use crate::{
     durable::{
         Checkpoint,
@@ -27,17 +26,17 @@ const PARTS: usize = 8;
 const PART_BYTES: usize = 256 << 10;
 
 /// Parts of a file that come from or go to a client. One that failed is the last.
-pub(crate) type Parts = mpsc::Receiver<io::Result<Bytes>>;
+pub type Parts = mpsc::Receiver<io::Result<Bytes>>;
 
 impl Node {
     /// Begins to write a checkpoint as a file. The first part comes when it is known to exist.
-    pub(crate) async fn export_checkpoint(self: &Arc<Self>, name: &TemplateName) -> Result<Parts> {
+    pub async fn export_checkpoint(self: &Arc<Self>, name: &TemplateName) -> Result<Parts> {
         let (head, lease) = self.hold_checkpoint(name, "export").await?;
         let mut carriers = Carriers::new(self);
         let begin = async {
             let checkpoint = Checkpoint::read(&self.durable, head.manifest).await?;
             // By the checkpoint's name: before a byte is sent, as it may be replaced or removed while that takes its time.
-            carriers.take_up(&checkpoint.volumes_to_api()?).await?;
+            carriers.take_up(&checkpoint.kept_volumes()?).await?;
             Ok(checkpoint)
         };
         let checkpoint = match begin.await {
@@ -70,20 +69,19 @@ impl Node {
     }
 
     /// Takes a checkpoint over from a file.
-    pub(crate) async fn import_checkpoint(
+    pub async fn import_checkpoint(
         self: &Arc<Self>,
         name: Option<TemplateName>,
         replace: bool,
-        admit: fn(&TemplateSpec) -> Result<()>,
         parts: Parts,
-    ) -> Result<api::Checkpoint> {
+    ) -> Result<model::Checkpoint> {
         let (durable, runtime, point) = (self.durable.clone(), Handle::current(), self.state().claim());
         let directory = self.config.sandbox_dir(&point);
         let scratch = directory.clone();
         let carriers = Carriers::new(self);
         let mut archives = carriers.clone();
         let import = move || {
-            let import = Import { name, replace, admit, scratch: &scratch };
+            let import = Import { name, replace, admit: check_spec, scratch: &scratch };
             let mut arriving = Arriving::new(parts);
             let imported = transfer::import(import, &durable, &runtime, &mut archives, &mut arriving);
             arriving.discard_rest();
@@ -93,7 +91,7 @@ impl Node {
         carriers.remove().await;
         remove_quietly(&directory).await;
         self.state().release(&point);
-        let imported = imported.and_then(|(checkpoint, manifest)| to_api(&checkpoint, &manifest.to_string()));
+        let imported = imported.and_then(|(checkpoint, manifest)| to_model(&checkpoint, &manifest.to_string()));
         let imported = imported?;
         self.supersede(&imported).await;
         Ok(self.as_seen_here(imported))

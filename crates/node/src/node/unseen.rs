@@ -5,10 +5,10 @@
 use std::{fmt, fs, io, str::FromStr, sync::Arc, time::Duration};
 
 use base::id::{InvalidId, SnapshotName, VolumeName};
-use hyper::Method;
+use model::FailureKind;
 
-use super::{Node, supervisor::LEAVE_MAX};
-use crate::error::{Context, Error, Result, chain};
+use super::{Node, supervisor::LEAVE_MAX, volumes::failed};
+use crate::error::{Context, Result, chain};
 
 /// Seconds before each attempt to remove something: the store may be away.
 const REMOVAL_RESTS_S: [u64; 6] = [0, 1, 2, 4, 16, 64];
@@ -77,14 +77,15 @@ impl Node {
 
     /// False if it fails: the next start of this node tries again at the latest.
     async fn try_to_remove_unseen(&self, unseen: &Unseen) -> bool {
-        let below = match unseen {
-            Unseen { volume, snapshot: None } => format!("/{volume}"),
-            Unseen { volume, snapshot: Some(snapshot) } => format!("/{volume}/snapshots/{snapshot}"),
+        let removed = match unseen {
+            Unseen { volume, snapshot: None } => self.volumes.remove(volume).await,
+            Unseen { volume, snapshot: Some(snapshot) } => self.volumes.remove_snapshot(volume, snapshot).await,
         };
-        let removed = match self.ask_volume(Method::DELETE, format!("{below}?for_good=true"), &()).await {
-            Ok(()) | Err(Error::VolumeRefused { status: 404, .. }) => self.forget_note(unseen),
-            Err(error) => Err(error),
+        let removed = match removed {
+            Err(volumed::Error::Refused(failure)) if failure.kind == FailureKind::NotFound => Ok(()),
+            removed => removed,
         };
+        let removed = removed.map_err(failed("remove a volume")).and_then(|()| self.forget_note(unseen));
         if let Err(error) = &removed {
             tracing::warn!(%unseen, error = chain(error), "{STAYS}");
         }

@@ -11,13 +11,11 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use api::{SandboxState, VolumeMount};
-use axum::body::Body;
 use base::{
-    id::SandboxId,
+    id::{SandboxId, VolumeName},
     limits::{MOUNT_POINT_BYTES_MAX, MOUNT_POINTS_MAX},
 };
-use hyper::{Request, Response, body::Incoming};
+use model::{Mount, SandboxState};
 use volumed::{Access, Attach};
 
 use super::{CREATE_DEADLINE, Node};
@@ -64,7 +62,7 @@ fn overlap(one: &str, other: &str) -> bool {
 }
 
 /// Whether a sandbox of a template with these mount points can have these volumes.
-pub(super) fn check(mount_points: &[String], mounts: &[VolumeMount]) -> Result<()> {
+pub(super) fn check(mount_points: &[String], mounts: &[Mount]) -> Result<()> {
     for (at, mount) in mounts.iter().enumerate() {
         if mounts[..at].iter().any(|other| other.path == mount.path) {
             return Err(Error::Invalid {
@@ -93,27 +91,35 @@ pub(super) fn check(mount_points: &[String], mounts: &[VolumeMount]) -> Result<(
 }
 
 /// Whether all that is written in `writer` comes to be seen in `reader`.
-fn follows(reader: &VolumeMount, writer: &VolumeMount) -> bool {
+fn follows(reader: &Mount, writer: &Mount) -> bool {
     writer.is_writable() && !reader.is_writable() && reader.snapshot.is_none() && reader.volume == writer.volume
 }
 
 /// Where they are mounted.
-pub(super) fn directories(mounts: &[VolumeMount]) -> Vec<PathBuf> {
+pub(super) fn directories(mounts: &[Mount]) -> Vec<PathBuf> {
     mounts.iter().map(|mount| PathBuf::from(&mount.path)).collect()
 }
 
 /// For `map_err`.
-pub(super) fn failed(action: &'static str) -> impl FnOnce(volumed::Error) -> Error {
+pub fn failed(action: &'static str) -> impl FnOnce(volumed::Error) -> Error {
     move |error| match error {
-        volumed::Error::Refused { status, error } => Error::VolumeRefused { status, error: Box::new(error) },
+        volumed::Error::Refused(failure) => Error::VolumeRefused(failure),
         source => Error::Volumes { action, source },
     }
 }
 
 impl Node {
-    /// Has a request of the API answered by the processes of volumes, piece by piece in both directions.
-    pub(crate) async fn ask_volumes(&self, request: Request<Body>) -> Result<Response<Incoming>> {
-        self.volumes.request(request).await.map_err(failed("ask the process of volumes"))
+    /// The processes that have the volumes.
+    pub fn volumes(&self) -> &volumed::Client {
+        &self.volumes
+    }
+
+    /// Refuses to have a volume removed that a paused sandbox needs when it is resumed.
+    pub fn check_removable(&self, volume: &VolumeName) -> Result<()> {
+        match self.state().paused_with(volume) {
+            sandboxes if sandboxes.is_empty() => Ok(()),
+            sandboxes => Err(Error::OfPaused { volume: volume.clone(), sandboxes }),
+        }
     }
 
     /// Makes the mount points of a sandbox that a template is built from.
@@ -127,7 +133,7 @@ impl Node {
     }
 
     /// Mounts volumes in a sandbox whose program does not run yet. After a failure some may be: it has to be removed.
-    pub(super) async fn attach_volumes(&self, id: &SandboxId, mounts: &[VolumeMount]) -> Result<()> {
+    pub(super) async fn attach_volumes(&self, id: &SandboxId, mounts: &[Mount]) -> Result<()> {
         if mounts.is_empty() {
             return Ok(());
         }
@@ -145,7 +151,7 @@ impl Node {
     }
 
     /// A mount of a volume that is attached nowhere.
-    pub(super) async fn detached_mount(&self, mount: &VolumeMount, holder: String) -> Result<std::os::fd::OwnedFd> {
+    pub(super) async fn detached_mount(&self, mount: &Mount, holder: String) -> Result<std::os::fd::OwnedFd> {
         let access = if mount.is_writable() { Access::ReadWrite } else { Access::ReadOnly };
         let attach = Attach { volume: mount.volume.clone(), snapshot: mount.snapshot.clone(), holder, access };
         self.volumes.attach(attach).await.map_err(failed("mount the volume"))
@@ -223,7 +229,7 @@ mod tests {
 
     #[test]
     fn a_volume_goes_on_a_declared_mount_point_and_alone() {
-        let mount = |path: &str| VolumeMount {
+        let mount = |path: &str| Mount {
             volume: "ws".parse().unwrap(),
             path: path.to_owned(),
             read_only: false,
@@ -235,8 +241,8 @@ mod tests {
         let Err(Error::Invalid { hint: Some(hint), .. }) = check(&declared, &[mount("/c")]) else { panic!() };
         assert!(hint.contains("/a, /b"), "{hint}");
         assert!(check(&[], &[mount("/a")]).is_err());
-        let reader = VolumeMount { read_only: true, ..mount("/b") };
-        let still = VolumeMount { snapshot: Some("then".parse().unwrap()), ..reader.clone() };
+        let reader = Mount { read_only: true, ..mount("/b") };
+        let still = Mount { snapshot: Some("then".parse().unwrap()), ..reader.clone() };
         for (other, is_fine) in [(mount("/b"), true), (reader, false), (still, true)] {
             assert_eq!(check(&declared, &[mount("/a"), other.clone()]).is_ok(), is_fine, "{other:?}");
             assert_eq!(check(&declared, &[other.clone(), mount("/a")]).is_ok(), is_fine, "{other:?}");

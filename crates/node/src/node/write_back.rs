@@ -24,7 +24,7 @@ pub(super) const AT_ONCE: usize = 16;
 
 impl Node {
     /// Has written back what programs on this node have written to a volume.
-    pub(crate) async fn write_back(&self, volume: &VolumeName) -> Result<()> {
+    pub async fn write_back(&self, volume: &VolumeName) -> Result<()> {
         let writers = self.state().writers_of(volume);
         let whose = match writers {
             Writers::Sandboxes(sandboxes) if sandboxes.is_empty() => return Ok(()),

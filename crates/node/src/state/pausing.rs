@@ -8,8 +8,8 @@
 
 use std::path::PathBuf;
 
-use api::SandboxState;
 use base::id::SandboxId;
+use model::SandboxState;
 
 use super::State;
 use crate::{
@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn an_end_during_a_pause_counts_only_if_it_is_not_paused() {
         let mut state = empty();
-        let ended = SandboxState::Exited(api::ExitStatus::Signal(9));
+        let ended = SandboxState::Exited(model::ExitStatus::Signal(9));
         let id = sandbox(&mut state, "geo", &["/a"]);
         state.begin_pause(&id, 7).unwrap();
         assert!(state.set_state(&id, ended).is_none());

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use api::PoolInfo;
 use base::id::TemplateName;
+use model::PoolInfo;
 
 use super::{Blank, Phase, State};
 use crate::records::TemplateRecord;

@@ -5,8 +5,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use api::{SandboxState, TemplateSpec};
 use base::id::SandboxId;
+use model::{SandboxState, TemplateSpec};
 
 use super::State;
 use crate::{

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use api::TemplateState;
 use base::id::TemplateName;
+use model::TemplateState;
 
 use super::{Blank, Phase, Readiness, Startable, State, Template, ZygoteRef, pausing};
 use crate::{
@@ -22,7 +22,7 @@ pub(crate) struct RestoredZygote {
 
 impl State {
     /// Admits a build: one at a time per template.
-    pub(crate) fn begin_build(&mut self, spec: &api::TemplateSpec) -> Result<()> {
+    pub(crate) fn begin_build(&mut self, spec: &model::TemplateSpec) -> Result<()> {
         let lost = || Template::new(None, 0, Phase::Lost);
         let template = self.templates.entry(spec.name.clone()).or_insert_with(lost);
         let previous = match &template.phase {
@@ -37,7 +37,7 @@ impl State {
 
     /// As [`Self::begin_build`], of a template that was not there, or had lost its zygote, when the caller looked: if it has one by now, someone
     /// else was faster.
-    pub(crate) fn begin_again(&mut self, spec: &api::TemplateSpec) -> Result<()> {
+    pub(crate) fn begin_again(&mut self, spec: &model::TemplateSpec) -> Result<()> {
         match self.templates.get(&spec.name).map(|template| &template.phase) {
             Some(Phase::Ready(_)) => Err(Error::TemplateBusy(spec.name.clone())),
             Some(Phase::Building { .. } | Phase::Lost) | None => self.begin_build(spec),
@@ -212,7 +212,7 @@ impl State {
     }
 
     /// As the API shows it.
-    pub(crate) fn template(&self, name: &TemplateName) -> Result<api::Template> {
+    pub(crate) fn template(&self, name: &TemplateName) -> Result<model::Template> {
         let missing = || Error::NoTemplate(name.clone());
         let template = self.templates.get(name).ok_or_else(missing)?;
         let spec =
@@ -222,7 +222,7 @@ impl State {
             Phase::Ready(zygote) => (TemplateState::Ready, Some(zygote.facts.clone())),
             Phase::Lost => (TemplateState::Lost, None),
         };
-        Ok(api::Template {
+        Ok(model::Template {
             name: name.clone(),
             state,
             spec: spec.clone(),
@@ -233,7 +233,7 @@ impl State {
     }
 
     /// All templates, by name.
-    pub(crate) fn templates(&self) -> Vec<api::Template> {
+    pub(crate) fn templates(&self) -> Vec<model::Template> {
         self.templates.keys().filter_map(|name| self.template(name).ok()).collect()
     }
 

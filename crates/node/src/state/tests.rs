@@ -2,8 +2,8 @@
 
 use std::{collections::BTreeSet, fs::File, path::PathBuf, sync::Arc};
 
-use api::{BuildTimings, Image, Ready, SandboxState, TemplateFacts, TemplateSpec, TemplateState};
 use base::id::{SandboxId, TemplateName};
+use model::{BuildTimings, Image, Ready, SandboxState, TemplateFacts, TemplateSpec, TemplateState};
 use sandbox::ProcessIdentity;
 use tokio::sync::oneshot;
 
@@ -26,7 +26,7 @@ fn spec(text: &str) -> TemplateSpec {
         cwd: "/".into(),
         ready: Ready::Listening,
         ready_timeout_ms: 1,
-        limits: api::Limits::default(),
+        limits: model::Limits::default(),
         mount_points: Vec::new(),
     }
 }
@@ -66,7 +66,7 @@ pub(super) fn sandbox(state: &mut State, template: &str, layers: &[&str]) -> San
         parent: None,
         layers: layers.iter().map(PathBuf::from).collect(),
         pages: None,
-        limits: api::Limits::default(),
+        limits: model::Limits::default(),
         init: identity,
         main: identity,
         arena: None,
@@ -447,7 +447,7 @@ fn limits_are_bound_once_for_each_start() {
 fn an_end_is_news_once() {
     let mut state = ready("a", 1);
     let id = sandbox(&mut state, "a", &["/t/layer"]);
-    let ended = SandboxState::Exited(api::ExitStatus::Code(0));
+    let ended = SandboxState::Exited(model::ExitStatus::Code(0));
     assert!(state.set_state(&id, ended).is_some());
     assert!(state.set_state(&id, ended).is_none());
     assert!(matches!(state.running(&id), Err(Error::NotRunning { .. })));

@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use api::{SandboxState, VolumeMount};
 use base::id::{SandboxId, VolumeName};
+use model::{Mount, SandboxState};
 
 use super::State;
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
 /// A volume on a directory of the host.
 #[derive(Debug)]
 pub(super) struct HostMount {
-    mount: VolumeMount,
+    mount: Mount,
     /// Between its being attached and its being taken off.
     attached: bool,
 }
@@ -42,7 +42,7 @@ impl State {
     }
 
     /// A sandbox may hold volumes from here on.
-    pub(crate) fn begin_holding(&mut self, id: &SandboxId, mounts: &[VolumeMount]) {
+    pub(crate) fn begin_holding(&mut self, id: &SandboxId, mounts: &[Mount]) {
         self.holding.insert(id.clone(), mounts.to_vec());
     }
 
@@ -52,7 +52,7 @@ impl State {
     }
 
     /// Admits a mount on a directory of the host: one there.
-    pub(crate) fn begin_host_mount(&mut self, mount: &VolumeMount) -> Result<()> {
+    pub(crate) fn begin_host_mount(&mut self, mount: &Mount) -> Result<()> {
         if let Some(there) = self.host_mounts.get(&mount.path) {
             let reason = format!("volume {} is mounted there", there.mount.volume);
             return Err(Error::HostPath { path: mount.path.clone(), reason });
@@ -69,7 +69,7 @@ impl State {
     }
 
     /// Whoever gets a mount here is the one who takes it off, or forgets it.
-    pub(crate) fn begin_detaching(&mut self, path: &str) -> Option<VolumeMount> {
+    pub(crate) fn begin_detaching(&mut self, path: &str) -> Option<Mount> {
         let there = self.host_mounts.get_mut(path).filter(|there| there.attached)?;
         there.attached = false;
         Some(there.mount.clone())
@@ -81,13 +81,13 @@ impl State {
     }
 
     /// What is mounted on a directory of the host.
-    pub(crate) fn host_mount(&self, path: &str) -> Option<&VolumeMount> {
+    pub(crate) fn host_mount(&self, path: &str) -> Option<&Mount> {
         self.host_mounts.get(path).map(|there| &there.mount)
     }
 
     /// Whose processes may write a volume through a mount here: also sandboxes that are being made, paused or removed.
     pub(crate) fn writers_of(&self, volume: &VolumeName) -> Writers {
-        let writes = |mount: &VolumeMount| mount.is_writable() && mount.volume == *volume;
+        let writes = |mount: &Mount| mount.is_writable() && mount.volume == *volume;
         if self.host_mounts.values().any(|there| writes(&there.mount)) {
             let pool = self.pool.values().flatten().chain(&self.bare);
             return Writers::Anybody { idle: pool.map(|blank| blank.init.pid).collect() };
@@ -97,7 +97,7 @@ impl State {
     }
 
     /// All that is mounted on directories of the host.
-    pub(crate) fn host_mounts(&self) -> Vec<VolumeMount> {
+    pub(crate) fn host_mounts(&self) -> Vec<Mount> {
         self.host_mounts.values().map(|there| there.mount.clone()).collect()
     }
 }

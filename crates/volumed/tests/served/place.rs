@@ -91,7 +91,7 @@ impl Node {
         }
         let request = request.body(Full::new(body.into()))?;
         self.runtime.block_on(async {
-            let response = self.client.request(request).await?;
+            let response = self.client.forward(request).await?;
             let (parts, body) = response.into_parts();
             let body = body.collect().await?.to_bytes();
             Ok(Answer { status: parts.status, headers: parts.headers, body })

@@ -5,17 +5,14 @@ use std::{
     io::{self, Cursor, Read, Write},
 };
 
-use api::{
-    CheckpointVolume,
-    volume::{KeptState, VolumeSpec},
-};
 use base::{id::VolumeName, limits::MOUNT_POINTS_MAX};
+use model::{CheckpointVolume, KeptState, VolumeSpec};
 use serde::{Deserialize, Serialize};
 use store::heads::HeadName;
 
 use super::file::{FileReader, FileWriter, Kind, PIECE_BYTES, damaged};
 use crate::{
-    durable::{Included, Storing, Writing},
+    durable::{Included, Storing, Writing, nouns},
     error::{Context, Error, Result},
 };
 
@@ -31,6 +28,7 @@ pub(crate) trait Archives {
 /// The record before an archive.
 #[derive(Debug, Serialize, Deserialize)]
 struct Described {
+    #[serde(with = "nouns::VolumeSpec")]
     spec: VolumeSpec,
     /// Where the program has it.
     paths: Vec<String>,

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use api::TemplateSpec;
 use memory::Known;
+use model::TemplateSpec;
 use store::{heads::Head, id::ManifestId};
 use tokio::runtime::Handle;
 
@@ -139,13 +139,13 @@ mod tests {
     fn spec(name: &str, command: &[&str]) -> TemplateSpec {
         TemplateSpec {
             name: name.parse().unwrap(),
-            image: api::Image::Host,
+            image: model::Image::Host,
             command: command.iter().map(|word| (*word).to_owned()).collect(),
             env: Vec::new(),
             cwd: "/".to_owned(),
-            ready: api::Ready::Listening,
+            ready: model::Ready::Listening,
             ready_timeout_ms: 1,
-            limits: api::Limits::default(),
+            limits: model::Limits::default(),
             mount_points: Vec::new(),
         }
     }
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(likeness(&one, &spec("two", &["/bin/a", "x"])), Some(Likeness::Command));
         assert_eq!(likeness(&one, &spec("one", &["/bin/a", "y"])), Some(Likeness::Program));
         assert_eq!(likeness(&one, &spec("one", &["/bin/b", "x"])), None);
-        let elsewhere = TemplateSpec { image: api::Image::Path("/srv".into()), ..spec("one", &["/bin/a", "x"]) };
+        let elsewhere = TemplateSpec { image: model::Image::Path("/srv".into()), ..spec("one", &["/bin/a", "x"]) };
         assert_eq!(likeness(&one, &elsewhere), None);
     }
 }

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use super::super::{
     Node,
     build::Built,
-    cut::{Cut, State, VolumeState},
+    cut::{Cut, VolumeState},
 };
+use volumed::Origin;
+
 use crate::{
     durable::{Included, Storing, Writing},
     error::{Error, Forked, Result},
@@ -47,8 +49,8 @@ impl Node {
 /// The states of the volumes, which are kept from now on. Blocks.
 pub(super) fn keep_states(writing: &Writing, cut: &Cut) -> Result<Vec<Included>> {
     let mut included = Vec::new();
-    for VolumeState { volume, paths, state } in &cut.states {
-        let State::Snapshot(snapshot) = state else { continue };
+    for VolumeState { volume, paths, origin } in &cut.states {
+        let Origin::Snapshot(snapshot) = origin else { continue };
         let name = volumed::snapshot_head(volume, snapshot).storing("name the snapshot of a volume")?;
         let Some(head) = writing.keep(&name)? else {
             return Err(format!("{name} was removed meanwhile")).storing("keep what is in the volumes");

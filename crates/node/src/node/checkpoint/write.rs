@@ -8,8 +8,8 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use api::{CheckpointStage, MemoryProgress};
 use memory::{Known, PageRun, PageSource, ProcessPages, scan::Scan};
+use model::{CheckpointStage, MemoryProgress};
 use process::ProgramState;
 use sys::remote::Range;
 use tokio::runtime::Handle;
@@ -17,10 +17,10 @@ use tokio::runtime::Handle;
 use super::{
     Captured, Commit, KeepProgress,
     base::{self, Base},
-    to_api, volumes,
+    to_model, volumes,
 };
 use crate::{
-    durable::{BlobRef, Checkpoint, Counts, Durable, Storing, Writing, pack_layer, page_reader, write_bytes},
+    durable::{BlobRef, Checkpoint, Counts, Durable, Storing, Writing, nouns, pack_layer, page_reader, write_bytes},
     error::{Context, Result},
     node::now_ms,
 };
@@ -36,14 +36,14 @@ pub(super) fn write(
     durable: &Durable,
     runtime: &Handle,
     mut captured: Captured,
-    spec: api::TemplateSpec,
+    spec: model::TemplateSpec,
     commit: Commit,
     progress: &KeepProgress,
-) -> Result<api::Checkpoint> {
+) -> Result<model::Checkpoint> {
     let encoded = read_description(captured.description.take())?;
     let state = ProgramState::decode(&encoded).storing("read the description of the program")?;
     let mut writing = Writing::begin(durable, runtime, &format!("checkpoint {}", spec.name))?;
-    writing.leave_room(serde_json::to_vec(&spec).map_or(0, |spec| spec.len()));
+    writing.leave_room(nouns::bytes_of(&spec));
     let volumes = volumes::keep_states(&writing, &captured.cut)?;
     progress.stage(CheckpointStage::StoringMemory);
     let program = Memory::of(captured.zygote_pid, &state)?;
@@ -74,7 +74,7 @@ pub(super) fn write(
         page_reader(checkpoint.images(), durable, runtime)?.runs().storing("read back the index of the memory")?;
     }
     let manifest = commit(&checkpoint, writing, parent)?;
-    to_api(&checkpoint, &manifest.to_string())
+    to_model(&checkpoint, &manifest.to_string())
 }
 
 /// What the keeper has written into a file without a name.
@@ -110,7 +110,7 @@ fn counts(dump: &memory::Totals, pause_us: u64, layers: &[BlobRef]) -> Counts {
 /// What is known of the pages that a dump will read, and whose they are.
 fn find_base(
     captured: &Captured,
-    spec: &api::TemplateSpec,
+    spec: &model::TemplateSpec,
     memory: &Memory,
     (durable, runtime, writing): (&Durable, &Handle, &Writing),
 ) -> Result<(Option<Base>, Known)> {

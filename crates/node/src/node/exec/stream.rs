@@ -1,8 +1,8 @@
 //! The running command's streams, and the pumps between them and the client.
 //!
 //! ```text
-//! client frames -> Decoder -> stdin (pipe or terminal), resize
-//! stdout, stderr (pipes) or terminal -> frames -> client; after the command's end what is left in them, then Exit
+//! client: Inputs  -> stdin (pipe or terminal), size of the terminal
+//! stdout, stderr (pipes) or terminal -> client: Outputs; after the command's end what is left in them, then its exit
 //! ```
 //!
 //! A command that left a child behind may keep its pipes open for ever: after its end they are waited for only [`DRAIN_MAX`]. A slow client
@@ -10,13 +10,10 @@
 
 use std::{io, os::fd::OwnedFd, time::Duration};
 
-use api::{
-    TIMED_OUT,
-    frame::{Decoder, Frame},
-};
+use model::{ExitStatus, TIMED_OUT, TerminalSize};
 use sandbox::MemoryUse;
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, unix::AsyncFd},
+    io::{Interest, unix::AsyncFd},
     sync::mpsc,
 };
 
@@ -39,8 +36,48 @@ const DRAIN_BYTES_MAX: usize = 2 << 20;
 /// Bytes of one frame; a page-multiple well below the frame's limit.
 const CHUNK_BYTES: usize = 32 << 10;
 
-/// Frames that may wait for a slow client before the command has to wait.
-const FRAMES_WAITING_MAX: usize = 16;
+/// Outputs that may wait for a slow client before the command has to wait.
+const OUTPUTS_WAITING_MAX: usize = 16;
+
+/// Something of a command for its client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Output {
+    /// Bytes of standard output, or of the terminal: at most 32 KiB.
+    Stdout(Vec<u8>),
+    /// Bytes of standard error: at most 32 KiB.
+    Stderr(Vec<u8>),
+    /// A line for people about the command, such as why it was ended.
+    Notice(String),
+    /// How the command ended. Nothing follows.
+    Exit(ExitStatus),
+}
+
+/// Something of a client for its command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Input {
+    /// Bytes for standard input.
+    Stdin(Vec<u8>),
+    /// No more standard input.
+    StdinEnd,
+    /// The client's terminal changed its size.
+    Resize(TerminalSize),
+}
+
+/// The way from a command to its client, in whatever way that is spoken to.
+pub trait Outputs: Send {
+    /// Puts `output` behind what was put before. It is on its way then, whatever is cancelled later.
+    fn put(&mut self, output: Output);
+    /// Sends all that was put. May be cancelled and called again: no byte is lost or sent twice.
+    fn flush(&mut self) -> impl Future<Output = io::Result<()>> + Send;
+    /// There is no more.
+    fn close(&mut self) -> impl Future<Output = ()> + Send;
+}
+
+/// The way from a client to its command.
+pub trait Inputs: Send {
+    /// What comes next; none when the client has left, or does not speak as it should.
+    fn next(&mut self) -> impl Future<Output = Option<Input>> + Send;
+}
 
 /// Our ends of the command's streams.
 #[derive(Debug)]
@@ -86,10 +123,9 @@ enum End {
 
 impl Exec {
     /// Serves the client until the command has ended. When the client goes away, or the time is up, ends the command and what it has started.
-    pub(crate) async fn serve(self, client: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
-        let Self { streams: Streams { input, outputs, terminal }, group, ended, limit, memory, notices } = self;
-        let (mut from_client, to_client) = tokio::io::split(client);
-        let (sender, frames) = mpsc::channel(FRAMES_WAITING_MAX);
+    pub async fn serve(self, mut from_client: impl Inputs + 'static, to_client: impl Outputs) {
+        let Self { streams: Streams { input, outputs, terminal }, group, ended, limit, memory } = self;
+        let (sender, outputs_of_command) = mpsc::channel(OUTPUTS_WAITING_MAX);
         let mut pumps = tokio::task::JoinSet::new();
         for (kind, fd) in outputs {
             pumps.spawn(pump_output(kind, fd, sender.clone()));
@@ -98,21 +134,20 @@ impl Exec {
         // Aborted when this is dropped.
         let mut feeding = tokio::task::JoinSet::new();
         feeding.spawn(async move { feed(&mut from_client, input, terminal).await });
-        let mut served = Served { frames, client: Outbox { sink: to_client, bytes: Vec::new() }, memory, notices };
+        let mut served = Served { outputs: outputs_of_command, client: to_client, memory };
         let end = served.until_end(ended, feeding, limit).await;
         served.finish(group, end).await;
     }
 }
 
-/// The way from the command to its client. Written from one place only, so that frames never mix.
-struct Served<W> {
-    frames: mpsc::Receiver<Frame>,
-    client: Outbox<W>,
+/// The way from the command to its client. Written from one place only, so that outputs never mix.
+struct Served<C> {
+    outputs: mpsc::Receiver<Output>,
+    client: C,
     memory: Watch,
-    notices: bool,
 }
 
-impl<W: AsyncWrite + Unpin> Served<W> {
+impl<C: Outputs> Served<C> {
     async fn until_end(
         &mut self,
         mut ended: tokio::sync::oneshot::Receiver<Status>,
@@ -127,14 +162,14 @@ impl<W: AsyncWrite + Unpin> Served<W> {
         };
         tokio::pin!(time_is_up);
         loop {
-            let frame = tokio::select! {
+            let output = tokio::select! {
                 status = &mut ended => return End::Ended(status.ok()),
                 Some(_) = feeding.join_next() => return End::ClientLeft,
                 ms = &mut time_is_up => return End::TimeIsUp(ms),
-                Some(frame) = self.frames.recv() => frame,
+                Some(output) = self.outputs.recv() => output,
             };
             // Before anything is waited for: whatever is given up below, what was taken off the command is on its way to the client.
-            frame.encode(&mut self.client.bytes);
+            self.client.put(output);
             // A client that does not read keeps the command waiting, but not its end.
             tokio::select! {
                 sent = self.client.flush() => {
@@ -181,12 +216,12 @@ impl<W: AsyncWrite + Unpin> Served<W> {
         // Of its own: a client that does not read must not keep it.
         let mut end = tokio::spawn(end);
         loop {
-            let frame = tokio::select! {
+            let output = tokio::select! {
                 _ = &mut end => return,
-                frame = self.frames.recv() => frame,
+                output = self.outputs.recv() => output,
             };
-            let Some(frame) = frame else { break };
-            if matches!(forward, Forward::ToClient) && self.client.put(&frame).await.is_err() {
+            let Some(output) = output else { break };
+            if matches!(forward, Forward::ToClient) && self.send(output).await.is_err() {
                 forward = Forward::Nowhere;
             }
         }
@@ -201,29 +236,33 @@ impl<W: AsyncWrite + Unpin> Served<W> {
         tokio::pin!(deadline);
         let mut taken = 0;
         while taken < DRAIN_BYTES_MAX {
-            let frame = tokio::select! {
+            let output = tokio::select! {
                 biased;
-                frame = self.frames.recv() => frame,
+                output = self.outputs.recv() => output,
                 () = &mut deadline => None,
             };
-            let Some(frame) = frame else { break };
-            if let Frame::Stdout(bytes) | Frame::Stderr(bytes) = &frame {
+            let Some(output) = output else { break };
+            if let Output::Stdout(bytes) | Output::Stderr(bytes) = &output {
                 taken += bytes.len();
             }
-            self.client.put(&frame).await?;
+            self.send(output).await?;
         }
         Ok(())
     }
 
     async fn tell_end(&mut self, notice: Option<String>, status: Status) {
-        let notice = notice.filter(|_| self.notices).map(Frame::Notice);
-        for frame in notice.into_iter().chain([Frame::Exit(exit_status(status))]) {
+        for output in notice.map(Output::Notice).into_iter().chain([Output::Exit(exit_status(status))]) {
             // A client that has left does not want to know.
-            if self.client.put(&frame).await.is_err() {
+            if self.send(output).await.is_err() {
                 return;
             }
         }
-        let _ = self.client.sink.shutdown().await;
+        self.client.close().await;
+    }
+
+    async fn send(&mut self, output: Output) -> io::Result<()> {
+        self.client.put(output);
+        self.client.flush().await
     }
 }
 
@@ -244,32 +283,7 @@ enum Forward {
     Nowhere,
 }
 
-/// Frames on their way to a client. Whatever is given up in the middle, what comes next goes behind the rest of it.
-struct Outbox<W> {
-    sink: W,
-    bytes: Vec<u8>,
-}
-
-impl<W: AsyncWrite + Unpin> Outbox<W> {
-    async fn put(&mut self, frame: &Frame) -> io::Result<()> {
-        self.flush().await?;
-        frame.encode(&mut self.bytes);
-        self.flush().await
-    }
-
-    async fn flush(&mut self) -> io::Result<()> {
-        while !self.bytes.is_empty() {
-            let written = self.sink.write(&self.bytes).await?;
-            if written == 0 {
-                return Err(io::ErrorKind::WriteZero.into());
-            }
-            self.bytes.drain(..written);
-        }
-        self.sink.flush().await
-    }
-}
-
-async fn pump_output(kind: Kind, fd: AsyncFd<OwnedFd>, frames: mpsc::Sender<Frame>) {
+async fn pump_output(kind: Kind, fd: AsyncFd<OwnedFd>, outputs: mpsc::Sender<Output>) {
     let mut buffer = vec![0; CHUNK_BYTES];
     loop {
         let read = fd.async_io(Interest::READABLE, |fd| Ok(rustix::io::read(fd, &mut buffer)?)).await;
@@ -279,45 +293,31 @@ async fn pump_output(kind: Kind, fd: AsyncFd<OwnedFd>, frames: mpsc::Sender<Fram
             return;
         }
         let bytes = buffer[..length].to_vec();
-        let frame = match kind {
-            Kind::Stdout => Frame::Stdout(bytes),
-            Kind::Stderr => Frame::Stderr(bytes),
+        let output = match kind {
+            Kind::Stdout => Output::Stdout(bytes),
+            Kind::Stderr => Output::Stderr(bytes),
         };
-        if frames.send(frame).await.is_err() {
+        if outputs.send(output).await.is_err() {
             return;
         }
     }
 }
 
-/// Carries the client's frames to the command, until the client has left. A command that does not read any more stops its input, not the stream.
-async fn feed(client: &mut (impl AsyncRead + Unpin), mut input: Option<AsyncFd<OwnedFd>>, terminal: Option<OwnedFd>) {
-    let mut decoder = Decoder::default();
-    let mut buffer = vec![0; CHUNK_BYTES];
-    loop {
-        match client.read(&mut buffer).await {
-            Ok(0) | Err(_) => return,
-            Ok(length) => decoder.push(&buffer[..length]),
-        }
-        loop {
-            match decoder.next_frame() {
-                Ok(Some(Frame::Stdin(bytes))) => {
-                    if let Some(fd) = &input
-                        && write_all(fd, &bytes).await.is_err()
-                    {
-                        input = None;
-                    }
+/// Carries the client's inputs to the command, until the client has left. A command that does not read any more stops its input, not the stream.
+async fn feed(client: &mut impl Inputs, mut input: Option<AsyncFd<OwnedFd>>, terminal: Option<OwnedFd>) {
+    while let Some(next) = client.next().await {
+        match next {
+            Input::Stdin(bytes) => {
+                if let Some(fd) = &input
+                    && write_all(fd, &bytes).await.is_err()
+                {
+                    input = None;
                 }
-                Ok(Some(Frame::StdinEnd)) => end_input(&mut input, terminal.as_ref()).await,
-                Ok(Some(Frame::Resize(size))) => {
-                    if let Some(Err(error)) = terminal.as_ref().map(|master| terminal::resize(master, size)) {
-                        tracing::debug!(error = crate::chain(&error), "the terminal keeps its size");
-                    }
-                }
-                Ok(Some(Frame::Stdout(_) | Frame::Stderr(_) | Frame::Exit(_) | Frame::Notice(_))) => return,
-                Ok(None) => break,
-                Err(error) => {
-                    tracing::debug!(%error, "the client's frames are not understood");
-                    return;
+            }
+            Input::StdinEnd => end_input(&mut input, terminal.as_ref()).await,
+            Input::Resize(size) => {
+                if let Some(Err(error)) = terminal.as_ref().map(|master| terminal::resize(master, size)) {
+                    tracing::debug!(error = crate::chain(&error), "the terminal keeps its size");
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use std::{os::fd::OwnedFd, path::Path};
 
-use api::TerminalSize;
+use model::TerminalSize;
 use rustix::{
     fs::{Mode, OFlags, ResolveFlags, open, openat2},
     pty::{OpenptFlags, ioctl_tiocgptpeer, unlockpt},

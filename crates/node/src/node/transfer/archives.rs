@@ -5,14 +5,11 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use api::{
-    CheckpointVolume, VERSION_PREFIX,
-    volume::{ForkVolumeRequest, KeptState, Snapshot, SnapshotRequest, Volume, VolumeSpec},
-};
 use base::id::{SnapshotName, VolumeName};
-use hyper::Method;
+use model::{CheckpointVolume, KeptState, VolumeSpec};
 use store::heads::HeadName;
 use tokio::runtime::Handle;
+use volumed::Origin;
 
 use super::super::{Node, unseen::Unseen, volumes::failed};
 use crate::{
@@ -55,14 +52,9 @@ impl Carriers {
     async fn fork(&self, volume: &VolumeName, state: &KeptState) -> Result<VolumeSpec> {
         let name = VolumeName::transient("export");
         self.note(Unseen::volume(&name))?;
-        let request = ForkVolumeRequest { name: name.clone(), snapshot: None, state: Some(state.clone()) };
-        let forked: Volume = self.node.ask_volume(Method::POST, format!("/{volume}/fork"), &request).await?;
-        let (Some(usage), Some(durability)) = (forked.usage, forked.durability) else {
-            return Err("the store does not answer").storing("read a volume");
-        };
-        let (bytes_max, inodes_max) = (Some(usage.bytes_max), Some(usage.inodes_max));
+        let forked = self.node.volumes.fork(volume, Origin::Kept(state.clone()), name).await;
         // Whose its top is, and with what permissions, is in the archive.
-        Ok(VolumeSpec { name, bytes_max, inodes_max, durability, uid: None, gid: None, mode: None })
+        forked.map_err(failed("fork the volumes"))?.ok_or("the store does not answer").storing("read a volume")
     }
 
     /// Removes them.
@@ -86,15 +78,11 @@ impl Archives for Carriers {
         let (name, snapshot) = (VolumeName::transient("import"), SnapshotName::random());
         let volumes = &self.node.volumes;
         self.note(Unseen::volume(&name))?;
-        let path = format!("{VERSION_PREFIX}/volumes");
         let spec = VolumeSpec { name: name.clone(), ..spec };
-        let made = self.runtime.block_on(volumes.ask::<Volume>(Method::POST, &path, &spec));
-        made.map_err(failed("make a volume"))?;
+        self.runtime.block_on(volumes.create(spec)).map_err(failed("make a volume"))?;
         volumes.import(&name, archive, &self.runtime).map_err(failed("write a volume"))?;
         self.note(Unseen::snapshot(&name, &snapshot))?;
-        let path = format!("{VERSION_PREFIX}/volumes/{name}/snapshots");
-        let request = SnapshotRequest { snapshot: Some(snapshot.clone()), note: None, early: false };
-        let stored = self.runtime.block_on(volumes.ask::<Snapshot>(Method::POST, &path, &request));
+        let stored = self.runtime.block_on(volumes.snapshot(&name, snapshot.clone()));
         stored.map_err(failed("store a volume"))?;
         volumed::snapshot_head(&name, &snapshot).storing("name the state of a volume")
     }

@@ -11,13 +11,11 @@ use axum::{
 use base::id::{SandboxId, TemplateName};
 use tokio::sync::mpsc;
 
+use node::{KeepProgress, Node};
+
 use super::{
-    error_detail,
-    handlers::{Request, finish, json_lines, parse},
-};
-use crate::{
-    error::Result,
-    node::{KeepProgress, Node},
+    errors::Result,
+    handlers::{Request, all, answer, finish, json_lines, parse},
 };
 
 type Shared = State<Arc<Node>>;
@@ -30,11 +28,11 @@ pub(super) async fn take(
 ) -> Result<Response> {
     let id: SandboxId = parse(&id)?;
     let (sender, events) = mpsc::unbounded_channel();
-    let progress = KeepProgress::to(sender.clone(), CheckpointEvent::Stage);
+    let progress = KeepProgress::to(sender.clone(), |progress| CheckpointEvent::Stage(progress.into()));
     tokio::spawn(async move {
-        let last = match node.checkpoint(&id, &request, &progress).await {
-            Ok(checkpoint) => CheckpointEvent::Done(Box::new(checkpoint)),
-            Err(error) => CheckpointEvent::Failed(error_detail(&error)),
+        let last = match node.checkpoint(&id, &request.into(), &progress).await {
+            Ok(checkpoint) => CheckpointEvent::Done(Box::new(checkpoint.into())),
+            Err(error) => CheckpointEvent::Failed(error.failure().into()),
         };
         let _ = sender.send(last);
     });
@@ -45,13 +43,13 @@ pub(super) async fn take(
 pub(super) async fn pause(State(node): Shared, Path(id): Path<String>) -> Result<Response> {
     let id: SandboxId = parse(&id)?;
     // What is wrong with the request is told by its status.
-    node.state().running(&id)?;
+    node.check_running(&id)?;
     let (sender, events) = mpsc::unbounded_channel();
-    let progress = KeepProgress::to(sender.clone(), PauseEvent::Stage);
+    let progress = KeepProgress::to(sender.clone(), |progress| PauseEvent::Stage(progress.into()));
     tokio::spawn(async move {
         let last = match node.pause(&id, &progress).await {
-            Ok(paused) => PauseEvent::Done(Box::new(paused)),
-            Err(error) => PauseEvent::Failed(error_detail(&error)),
+            Ok(paused) => PauseEvent::Done(Box::new(paused.into())),
+            Err(error) => PauseEvent::Failed(error.failure().into()),
         };
         let _ = sender.send(last);
     });
@@ -59,7 +57,7 @@ pub(super) async fn pause(State(node): Shared, Path(id): Path<String>) -> Result
 }
 
 pub(super) async fn paused(State(node): Shared) -> Result<Json<Vec<PausedSandbox>>> {
-    finish(async move { node.paused_in_store().await }).await.map(Json)
+    finish(async move { node.paused_in_store().await }).await.map(|paused| Json(all(paused)))
 }
 
 /// It is completed also if the client hangs up.
@@ -69,16 +67,16 @@ pub(super) async fn resume(
     Request(request): Request<ResumeRequest>,
 ) -> Result<Json<Sandbox>> {
     let id: SandboxId = parse(&id)?;
-    finish(async move { node.resume(&id, &request).await }).await.map(Json)
+    answer(finish(async move { node.resume(&id, request.into()).await }).await)
 }
 
 pub(super) async fn list(State(node): Shared) -> Result<Json<Vec<Checkpoint>>> {
-    finish(async move { node.checkpoints().await }).await.map(Json)
+    finish(async move { node.checkpoints().await }).await.map(|found| Json(all(found)))
 }
 
 pub(super) async fn get(State(node): Shared, Path(name): Path<String>) -> Result<Json<Checkpoint>> {
     let name: TemplateName = parse(&name)?;
-    finish(async move { node.find_checkpoint(&name).await }).await.map(Json)
+    answer(finish(async move { node.find_checkpoint(&name).await }).await)
 }
 
 pub(super) async fn remove(State(node): Shared, Path(name): Path<String>) -> Result<Json<()>> {

@@ -1,27 +1,22 @@
-//! The one table from the node's errors to HTTP.
+//! What an error is to a client: its kind, and what the client should do next. Each table is exhaustive on purpose: a new error has to be placed
+//! in all of them.
 
 use std::sync::Arc;
 
-use api::{ErrorBody, ErrorCode, ErrorDetail, SandboxState};
-use axum::{
-    Json,
-    http::StatusCode,
-    response::{IntoResponse, Response},
-};
+use model::{Failure, FailureKind, SandboxState};
 use store::keys::KeyError;
 
-use crate::error::{Error, Forked, chain};
+use super::{Error, Forked, chain};
 
-/// Status and code of each error. Exhaustive on purpose: a new error has to be placed here.
-fn place(error: &Error) -> (StatusCode, ErrorCode) {
+fn kind(error: &Error) -> FailureKind {
     match error {
-        Error::Invalid { .. } => (StatusCode::BAD_REQUEST, ErrorCode::InvalidRequest),
+        Error::Invalid { .. } => FailureKind::InvalidRequest,
         Error::NoTemplate(_)
         | Error::NothingToRun(_)
         | Error::NoSandbox(_)
         | Error::GoneFromStore(_)
         | Error::NotMounted { .. }
-        | Error::NoCheckpoint(_) => (StatusCode::NOT_FOUND, ErrorCode::NotFound),
+        | Error::NoCheckpoint(_) => FailureKind::NotFound,
         Error::TemplateBusy(_)
         | Error::TemplateInUse { .. }
         | Error::NotRunning { .. }
@@ -34,30 +29,18 @@ fn place(error: &Error) -> (StatusCode, ErrorCode) {
         | Error::HostPath { .. }
         | Error::HostBusy { .. }
         | Error::OfPaused { .. }
-        | Error::CheckpointExists(_) => (StatusCode::CONFLICT, ErrorCode::Conflict),
-        Error::StateGone { error } => (StatusCode::NOT_FOUND, error.code),
-        Error::VolumeRefused { status, error } => {
-            (StatusCode::from_u16(*status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), error.code)
-        }
-        Error::Volumes { source: volumed::Error::NoAnswer, .. } => {
-            (StatusCode::SERVICE_UNAVAILABLE, ErrorCode::Interrupted)
-        }
-        Error::CannotFork { .. } | Error::Unfit { .. } => (StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::CannotFork),
-        Error::ProgramEnded { .. } | Error::NotReadyInTime { .. } => {
-            (StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::NotReady)
-        }
-        Error::ProgramMissing { .. } | Error::NoReadyCommand { .. } => {
-            (StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::ProgramMissing)
-        }
-        Error::ProgramNotExecutable { .. } => (StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::ProgramNotExecutable),
-        Error::Keeper { .. } => (StatusCode::INTERNAL_SERVER_ERROR, ErrorCode::StartFailed),
-        Error::ZygoteGone { .. } | Error::KeeperLost { .. } => {
-            (StatusCode::SERVICE_UNAVAILABLE, ErrorCode::Interrupted)
-        }
-        Error::DamagedFile { .. } => (StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::Damaged),
-        Error::Deadline { .. } => (StatusCode::GATEWAY_TIMEOUT, ErrorCode::TimedOut),
-        // Nobody is there to read it; the number is nginx's, for logs.
-        Error::Cancelled => (StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST), ErrorCode::Cancelled),
+        | Error::CheckpointExists(_) => FailureKind::Conflict,
+        Error::StateGone(failure) | Error::VolumeRefused(failure) => failure.kind,
+        Error::Volumes { source: volumed::Error::NoAnswer, .. } => FailureKind::Interrupted,
+        Error::CannotFork { .. } | Error::Unfit { .. } => FailureKind::CannotFork,
+        Error::ProgramEnded { .. } | Error::NotReadyInTime { .. } => FailureKind::NotReady,
+        Error::ProgramMissing { .. } | Error::NoReadyCommand { .. } => FailureKind::ProgramMissing,
+        Error::ProgramNotExecutable { .. } => FailureKind::ProgramNotExecutable,
+        Error::Keeper { .. } => FailureKind::StartFailed,
+        Error::ZygoteGone { .. } | Error::KeeperLost { .. } => FailureKind::Interrupted,
+        Error::DamagedFile { .. } => FailureKind::Damaged,
+        Error::Deadline { .. } => FailureKind::TimedOut,
+        Error::Cancelled => FailureKind::Cancelled,
         Error::File { .. }
         | Error::System { .. }
         | Error::Record { .. }
@@ -66,7 +49,7 @@ fn place(error: &Error) -> (StatusCode, ErrorCode) {
         | Error::SelfTest(_)
         | Error::Store { .. }
         | Error::Volumes { .. }
-        | Error::Sandbox(_) => (StatusCode::INTERNAL_SERVER_ERROR, ErrorCode::Host),
+        | Error::Sandbox(_) => FailureKind::Host,
     }
 }
 
@@ -96,7 +79,7 @@ fn hint(error: &Error) -> Option<String> {
         Error::NotRunning { state: SandboxState::Pausing, .. } => {
             "resume it first, when it is paused: `pando resume ID`"
         }
-        Error::VolumeRefused { error, .. } | Error::StateGone { error } => return error.hint.clone(),
+        Error::StateGone(failure) | Error::VolumeRefused(failure) => return failure.hint.clone(),
         Error::NotMounted { .. } => "`pando volume inspect NAME` shows who holds a volume",
         Error::NoHostDirectory { .. } => "make it first: `mkdir -p DIRECTORY`",
         Error::HostPath { .. } => "name a directory that nothing is mounted on",
@@ -180,7 +163,7 @@ fn details(error: &Error) -> Vec<String> {
     match error {
         Error::CannotFork { refusals, .. } | Error::Unfit { reasons: refusals, .. } => refusals.clone(),
         Error::ProgramEnded { output, .. } | Error::NotReadyInTime { output, .. } => output.clone(),
-        Error::VolumeRefused { error, .. } | Error::StateGone { error } => error.details.clone(),
+        Error::StateGone(failure) | Error::VolumeRefused(failure) => failure.details.clone(),
         Error::Invalid { .. }
         | Error::Volumes { .. }
         | Error::NotMounted { .. }
@@ -222,17 +205,9 @@ fn details(error: &Error) -> Vec<String> {
     }
 }
 
-/// The error on the wire, its chain of causes in one line.
-pub(crate) fn error_detail(error: &Error) -> ErrorDetail {
-    ErrorDetail { code: place(error).1, message: chain(error), hint: hint(error), details: details(error) }
-}
-
-impl IntoResponse for Error {
-    fn into_response(self) -> Response {
-        let (status, _) = place(&self);
-        if status.is_server_error() {
-            tracing::warn!(error = chain(&self), "a request failed");
-        }
-        (status, Json(ErrorBody { error: error_detail(&self) })).into_response()
+impl Error {
+    /// For a client, with the chain of causes in one line.
+    pub fn failure(&self) -> Failure {
+        Failure { kind: kind(self), message: chain(self), hint: hint(self), details: details(self) }
     }
 }

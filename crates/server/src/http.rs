@@ -2,8 +2,8 @@
 
 mod checkpoints;
 mod errors;
+mod frames;
 mod handlers;
-mod spec;
 mod store;
 mod upgrade;
 mod volumes;
@@ -17,9 +17,7 @@ use axum::{
 };
 use base::limits::{COMMAND_REQUEST_BYTES_MAX, REQUEST_BYTES_MAX};
 
-use crate::node::Node;
-
-pub(crate) use errors::error_detail;
+use node::Node;
 
 /// Every path of the API.
 pub(crate) fn router(node: Arc<Node>) -> Router {

@@ -20,11 +20,9 @@ use base::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::sync::{mpsc, oneshot};
 
-use super::{error_detail, spec};
-use crate::{
-    error::{Error, Result},
-    node::{Node, OfPaused, Progress},
-};
+use node::{Error, Node, OfPaused, Progress};
+
+use super::errors::{Failed, Result};
 
 type Shared = State<Arc<Node>>;
 
@@ -32,19 +30,19 @@ type Shared = State<Arc<Node>>;
 pub(super) struct Request<T>(pub(super) T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Request<T> {
-    type Rejection = Error;
+    type Rejection = Failed;
 
     async fn from_request(request: axum::extract::Request, state: &S) -> Result<Self> {
         match Json::from_request(request, state).await {
             Ok(Json(body)) => Ok(Self(body)),
-            Err(rejection) => Err(Error::Invalid { message: rejection.body_text(), hint: None }),
+            Err(rejection) => Err(invalid(rejection.body_text())),
         }
     }
 }
 
 /// An identifier out of a path.
 pub(super) fn parse<T: std::str::FromStr<Err = base::id::InvalidId>>(text: &str) -> Result<T> {
-    text.parse().map_err(|error: base::id::InvalidId| Error::Invalid { message: error.to_string(), hint: None })
+    text.parse().map_err(|error: base::id::InvalidId| invalid(error.to_string()))
 }
 
 fn check_count(count: u32) -> Result<()> {
@@ -52,27 +50,30 @@ fn check_count(count: u32) -> Result<()> {
         return Ok(());
     }
     let message = format!("{count} sandboxes were asked for; one request starts 1 to {SANDBOXES_PER_REQUEST_MAX}");
-    Err(Error::Invalid { message, hint: None })
+    Err(invalid(message))
 }
 
-pub(super) async fn no_such_path(uri: Uri) -> Error {
-    Error::Invalid {
-        message: format!("the node has no {uri}"),
-        hint: Some("client and node may be of different versions".to_owned()),
-    }
+/// A request that is wrong in itself.
+pub(super) fn invalid(message: String) -> Failed {
+    Error::Invalid { message, hint: None }.into()
+}
+
+pub(super) async fn no_such_path(uri: Uri) -> Failed {
+    let hint = Some("client and node may be of different versions".to_owned());
+    Error::Invalid { message: format!("the node has no {uri}"), hint }.into()
 }
 
 pub(super) async fn node(State(node): Shared) -> Json<NodeInfo> {
-    Json(node.info())
+    Json(node.info().into())
 }
 
 pub(super) async fn templates(State(node): Shared) -> Json<Vec<Template>> {
-    Json(node.state().templates())
+    Json(all(node.templates()))
 }
 
 pub(super) async fn template(State(node): Shared, Path(name): Path<String>) -> Result<Json<Template>> {
     let name: TemplateName = parse(&name)?;
-    Ok(Json(node.state().template(&name)?))
+    Ok(Json(node.template(&name)?.into()))
 }
 
 pub(super) async fn remove_template(State(node): Shared, Path(name): Path<String>) -> Result<Json<()>> {
@@ -82,13 +83,17 @@ pub(super) async fn remove_template(State(node): Shared, Path(name): Path<String
 
 /// Builds, and tells how far it is, line by line. A client that hangs up cancels.
 pub(super) async fn build(State(node): Shared, Request(spec): Request<TemplateSpec>) -> Result<Response> {
-    spec::check(&spec)?;
+    let spec = spec.into();
+    node::check_spec(&spec)?;
     let (sender, events) = mpsc::unbounded_channel();
-    let progress = Progress::to(sender.clone());
+    let progress = Progress::to(sender.clone(), |progress: model::BuildProgress| BuildEvent::Stage {
+        stage: progress.stage.into(),
+        elapsed_ms: progress.elapsed_ms,
+    });
     tokio::spawn(async move {
         let last = match node.build(spec, &progress).await {
-            Ok(template) => BuildEvent::Done(Box::new(template)),
-            Err(error) => BuildEvent::Failed(error_detail(&error)),
+            Ok(template) => BuildEvent::Done(Box::new(template.into())),
+            Err(error) => BuildEvent::Failed(error.failure().into()),
         };
         let _ = sender.send(last);
     });
@@ -118,16 +123,14 @@ pub(super) async fn run(
     let name: TemplateName = parse(&name)?;
     check_count(request.count)?;
     let undo = Arc::clone(&node);
-    finish_or(async move { node.run(&name, &request).await }, |response: RunResponse| async move {
-        undo.undo_starts(&response.sandboxes).await
-    })
-    .await
-    .map(Json)
+    let run = async move { node.run(&name, &request.into()).await };
+    let started = finish_or(run, |started: model::Started| async move { undo.undo_starts(&started.sandboxes).await });
+    answer(started.await)
 }
 
 pub(super) async fn warm(State(node): Shared, Path(name): Path<String>) -> Result<Json<Template>> {
     let name: TemplateName = parse(&name)?;
-    finish(async move { node.warm(&name).await }).await.map(Json)
+    answer(finish(async move { node.warm(&name).await }).await)
 }
 
 pub(super) async fn fork(
@@ -138,25 +141,20 @@ pub(super) async fn fork(
     let id: SandboxId = parse(&id)?;
     check_count(request.count)?;
     let undo = Arc::clone(&node);
-    finish_or(async move { node.fork(&id, &request).await }, |response: ForkResponse| async move {
-        undo.undo_starts(&response.sandboxes).await
-    })
-    .await
-    .map(Json)
+    let fork = async move { node.fork(&id, request.count).await };
+    let forks = finish_or(fork, |forks: model::Forks| async move { undo.undo_starts(&forks.sandboxes).await });
+    answer(forks.await)
 }
 
 pub(super) async fn sandboxes(State(node): Shared) -> Json<Vec<Sandbox>> {
-    Json(node.state().sandboxes().iter().map(crate::records::SandboxRecord::to_api).collect())
+    Json(all(node.sandboxes()))
 }
 
 pub(super) async fn sandbox(State(node): Shared, Path(id): Path<String>) -> Result<Json<SandboxDetail>> {
     let id: SandboxId = parse(&id)?;
     // Adding up the memory of large programs takes milliseconds of the kernel's time.
-    finish(async move {
-        tokio::task::spawn_blocking(move || node.inspect(&id)).await.unwrap_or_else(|error| Err(panicked(error)))
-    })
-    .await
-    .map(Json)
+    let inspect = tokio::task::spawn_blocking(move || node.inspect(&id));
+    answer(finish(async move { inspect.await.unwrap_or_else(|error| Err(panicked(error))) }).await)
 }
 
 pub(super) async fn remove(State(node): Shared, Path(id): Path<String>) -> Result<Json<Removed>> {
@@ -211,16 +209,26 @@ impl hyper::body::Body for ChannelBody {
     }
 }
 
+/// What the node has done, as an answer.
+pub(super) fn answer<T: Into<U>, U>(done: Result<T>) -> Result<Json<U>> {
+    done.map(|done| Json(done.into()))
+}
+
+/// A list, as an answer.
+pub(super) fn all<T: Into<U>, U>(nouns: Vec<T>) -> Vec<U> {
+    nouns.into_iter().map(Into::into).collect()
+}
+
 /// Runs an operation to its end even if the client goes away: half an operation is worse than a whole one.
 pub(super) async fn finish<T: Send + 'static>(
-    operation: impl Future<Output = Result<T>> + Send + 'static,
+    operation: impl Future<Output = node::Result<T>> + Send + 'static,
 ) -> Result<T> {
-    tokio::spawn(operation).await.unwrap_or_else(|error| Err(panicked(error)))
+    Ok(tokio::spawn(operation).await.unwrap_or_else(|error| Err(panicked(error)))?)
 }
 
 /// As [`finish`]; what it did is undone if nobody is there to hear of it.
 async fn finish_or<T: Clone + Send + 'static, U: Future<Output = ()> + Send>(
-    operation: impl Future<Output = Result<T>> + Send + 'static,
+    operation: impl Future<Output = node::Result<T>> + Send + 'static,
     undo: impl FnOnce(T) -> U + Send + 'static,
 ) -> Result<T> {
     let (sender, answer) = oneshot::channel();
@@ -236,7 +244,7 @@ async fn finish_or<T: Clone + Send + 'static, U: Future<Output = ()> + Send>(
     });
     let answer = answer.await;
     let _ = heard.send(());
-    answer.unwrap_or(Err(Error::Cancelled))
+    Ok(answer.unwrap_or(Err(Error::Cancelled))?)
 }
 
 fn panicked(error: tokio::task::JoinError) -> Error {

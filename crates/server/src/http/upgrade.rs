@@ -13,10 +13,12 @@ use base::id::SandboxId;
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 
-use super::handlers::{self, finish, parse};
-use crate::{
-    error::{Error, Result},
-    node::Node,
+use node::Node;
+
+use super::{
+    errors::Result,
+    frames::{FramesIn, FramesOut, Notices},
+    handlers::{self, finish, invalid, parse},
 };
 
 /// How long the client may take to switch protocols after the answer.
@@ -30,10 +32,12 @@ pub(super) async fn exec(
     let id: SandboxId = parse(&id)?;
     let upgrade = take_upgrade(&mut request, EXEC_PROTOCOL)?;
     let handlers::Request(command) = handlers::Request::<ExecRequest>::from_request(request, &node).await?;
-    let exec = finish(async move { node.exec(&id, command).await }).await?;
+    let notices = if command.notices { Notices::Wanted } else { Notices::Unknown };
+    let exec = finish(async move { node.exec(&id, command.into()).await }).await?;
     tokio::spawn(async move {
         if let Some(client) = upgraded(upgrade).await {
-            exec.serve(client).await;
+            let (from_client, to_client) = tokio::io::split(client);
+            exec.serve(FramesIn::new(from_client), FramesOut::new(to_client, notices)).await;
         }
     });
     Ok(switching(EXEC_PROTOCOL))
@@ -60,10 +64,7 @@ fn take_upgrade(request: &mut Request, protocol: &str) -> Result<OnUpgrade> {
     let wanted = request.headers().get(header::UPGRADE).is_some_and(|value| value.as_bytes() == protocol.as_bytes());
     match request.extensions_mut().remove::<OnUpgrade>().filter(|_| wanted) {
         Some(upgrade) => Ok(upgrade),
-        None => Err(Error::Invalid {
-            message: format!("this request needs `connection: upgrade` and `upgrade: {protocol}`"),
-            hint: None,
-        }),
+        None => Err(invalid(format!("this request needs `connection: upgrade` and `upgrade: {protocol}`"))),
     }
 }
 

@@ -1,9 +1,10 @@
 //! What a template may ask for.
 
-use api::{Image, Limits, Ready, TemplateSpec};
 use base::limits::{CPU_MILLIS_MAX, MEMORY_BYTES_MAX, PIDS_MAX, READY_TIMEOUT_MS_MAX, TEMPLATE_BYTES_MAX};
+use model::{Image, Limits, Ready, TemplateSpec};
 
 use crate::{
+    durable::nouns,
     error::{Error, Result},
     node::{
         exec::{check as check_command, check_path, command},
@@ -12,7 +13,7 @@ use crate::{
 };
 
 /// Refuses what no node could build.
-pub(super) fn check(spec: &TemplateSpec) -> Result<()> {
+pub fn check_spec(spec: &TemplateSpec) -> Result<()> {
     if spec.command.is_empty() {
         return invalid("a template needs a command".to_owned());
     }
@@ -23,7 +24,7 @@ pub(super) fn check(spec: &TemplateSpec) -> Result<()> {
     check_ready(spec)?;
     check_limits(&spec.limits)?;
     check_mount_points(&spec.mount_points)?;
-    let bytes = serde_json::to_vec(spec).map_or(usize::MAX, |text| text.len());
+    let bytes = nouns::bytes_of(spec);
     if bytes > TEMPLATE_BYTES_MAX {
         return invalid(format!(
             "the template's description has {bytes} bytes as JSON, more than {TEMPLATE_BYTES_MAX}"

@@ -20,13 +20,11 @@ use hyper::body::Frame;
 use serde::Deserialize;
 use tokio::sync::mpsc;
 
+use node::{Node, Parts};
+
 use super::{
-    handlers::{Request, finish, parse},
-    spec,
-};
-use crate::{
-    error::Result,
-    node::{Node, Parts},
+    errors::Result,
+    handlers::{Request, answer, finish, parse},
 };
 
 type Shared = State<Arc<Node>>;
@@ -35,20 +33,20 @@ type Shared = State<Arc<Node>>;
 const PARTS: usize = 8;
 
 pub(super) async fn stats(State(node): Shared) -> Result<Json<StoreStats>> {
-    node.store_stats().await.map(Json)
+    answer(node.store_stats().await.map_err(Into::into))
 }
 
 /// It may take hours and changes nothing, so a client that hangs up ends it. Its lease ends by itself.
 pub(super) async fn verify(State(node): Shared) -> Result<Json<StoreVerification>> {
-    node.verify_store().await.map(Json)
+    answer(node.verify_store().await.map_err(Into::into))
 }
 
 pub(super) async fn collect(State(node): Shared, Request(request): Request<GcRequest>) -> Result<Json<GcReport>> {
-    finish(async move { node.collect_garbage(request).await }).await.map(Json)
+    answer(finish(async move { node.collect_garbage(request.into()).await }).await)
 }
 
 pub(super) async fn rotate_key(State(node): Shared) -> Result<Json<KeyRotation>> {
-    finish(async move { node.rotate_master_key().await }).await.map(Json)
+    answer(finish(async move { node.rotate_master_key().await }).await)
 }
 
 pub(super) async fn verify_checkpoint(
@@ -56,7 +54,7 @@ pub(super) async fn verify_checkpoint(
     Path(name): Path<String>,
 ) -> Result<Json<CheckpointVerification>> {
     let name: TemplateName = parse(&name)?;
-    finish(async move { node.verify_checkpoint(&name).await }).await.map(Json)
+    answer(finish(async move { node.verify_checkpoint(&name).await }).await)
 }
 
 /// An answer that breaks off has failed: the file has its end only if all of it is there.
@@ -74,10 +72,7 @@ impl hyper::body::Body for PartsBody {
     type Data = Bytes;
     type Error = io::Error;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         self.parts.poll_recv(context).map(|part| part.map(|part| part.map(Frame::data)))
     }
 }
@@ -94,9 +89,9 @@ pub(super) struct Import {
 pub(super) async fn import(State(node): Shared, Query(query): Query<Import>, body: Body) -> Result<Json<Checkpoint>> {
     let name: Option<TemplateName> = query.name.as_deref().map(parse).transpose()?;
     let (sender, parts) = mpsc::channel(PARTS);
-    let imported = finish(async move { node.import_checkpoint(name, query.replace, spec::check, parts).await });
+    let imported = finish(async move { node.import_checkpoint(name, query.replace, parts).await });
     let (imported, ()) = tokio::join!(imported, pass_on(body, sender));
-    imported.map(Json)
+    answer(imported)
 }
 
 async fn pass_on(mut body: Body, parts: mpsc::Sender<io::Result<Bytes>>) {

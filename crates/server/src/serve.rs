@@ -15,19 +15,17 @@ use tokio::{
     sync::watch,
 };
 
-use crate::{
-    config::Config,
-    error::{Context, Error, Result},
-    http,
-    node::Node,
-    records,
+use node::{
+    Config, Context, Error, Node, Result,
     self_test::{Finding, Runner, Scope, Verdict},
 };
 
+use crate::http;
+
 /// Runs a node until SIGINT or SIGTERM.
 pub async fn run(config: Config) -> Result<()> {
-    crate::descriptor::raise_limit();
-    crate::protect_from_memory_shortage();
+    node::descriptor::raise_limit();
+    node::protect_from_memory_shortage();
     sys::heap::return_large_allocations();
     let _lock = lock_state(&config.state_dir)?;
     let socket = config.socket.clone();
@@ -74,7 +72,7 @@ pub async fn run(config: Config) -> Result<()> {
 
 /// Forks a program that holds values in all registers that this processor has. Where one is lost, every copy would be wrong now and then.
 async fn registers_survive(config: &Config) -> Result<()> {
-    let group = format!("{}-self-test", records::node_id(&config.state_dir)?);
+    let group = format!("{}-self-test", node::node_id(&config.state_dir)?);
     let runner = Runner { dir: config.state_dir.join("self-test"), group, scope: Scope::Registers };
     nothing_lost(runner.run().await?)
 }

@@ -15,10 +15,11 @@ use axum::{
 };
 use base::id::VolumeName;
 
-use super::handlers::{Request, finish, parse};
-use crate::{
-    error::{Error, Result},
-    node::Node,
+use node::Node;
+
+use super::{
+    errors::Result,
+    handlers::{Request, answer, finish, parse},
 };
 
 type Shared = State<Arc<Node>>;
@@ -26,7 +27,12 @@ type Shared = State<Arc<Node>>;
 /// Passes a request on, and the answer back, as they come. A client that hangs up is felt at the other end.
 pub(super) async fn pass_on(State(node): Shared, mut request: Whole) -> Result<Response> {
     of_this_connection(request.headers_mut());
-    let mut answer = node.ask_volumes(request).await?.map(Body::new);
+    let mut answer = node
+        .volumes()
+        .forward(request)
+        .await
+        .map_err(node::volumes_failed("ask the process of volumes"))?
+        .map(Body::new);
     of_this_connection(answer.headers_mut());
     Ok(answer)
 }
@@ -34,10 +40,7 @@ pub(super) async fn pass_on(State(node): Shared, mut request: Whole) -> Result<R
 /// As [`pass_on`], unless a sandbox that is paused here is to have the volume again.
 pub(super) async fn remove(State(node): Shared, Path(name): Path<String>, request: Whole) -> Result<Response> {
     let name: VolumeName = parse(&name)?;
-    let sandboxes = node.state().paused_with(&name);
-    if !sandboxes.is_empty() {
-        return Err(Error::OfPaused { volume: name, sandboxes });
-    }
+    node.check_removable(&name)?;
     pass_on(State(node), request).await
 }
 
@@ -69,7 +72,9 @@ pub(super) async fn mount(
     Request(request): Request<MountRequest>,
 ) -> Result<Json<VolumeMount>> {
     let name: VolumeName = parse(&name)?;
-    finish(async move { node.mount_on_host(name, request).await }).await.map(Json)
+    let MountRequest { path, read_only, snapshot } = request;
+    let mount = model::Mount { volume: name, path, read_only, snapshot };
+    answer(finish(async move { node.mount_on_host(mount).await }).await)
 }
 
 pub(super) async fn unmount(

@@ -1,0 +1,222 @@
+//! How nouns are written: in records of the node, in manifests and in checkpoint files. Each type here describes one noun for serde's `remote`,
+//! so that a change of the noun does not compile until somebody has decided what becomes of what was written before. Names of fields and
+//! variants are those of the formats and never change.
+
+use base::id::{SnapshotName, TemplateName, VolumeName};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+
+/// See [`model::Ready`].
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "model::Ready", rename_all = "snake_case")]
+#[allow(missing_docs)] // those of the noun
+pub enum Ready {
+    Listening,
+    Port(u16),
+    File(String),
+    Command(Vec<String>),
+}
+
+/// See [`model::Limits`].
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "model::Limits")]
+#[allow(missing_docs)]
+pub struct Limits {
+    pub memory_bytes: u64,
+    pub pids: u64,
+    pub cpu_millis: Option<u32>,
+}
+
+/// See [`model::TemplateSpec`].
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "model::TemplateSpec")]
+#[allow(missing_docs)]
+pub struct TemplateSpec {
+    pub name: TemplateName,
+    #[serde(with = "image")]
+    pub image: model::Image,
+    pub command: Vec<String>,
+    #[serde(default)]
+    pub env: Vec<(String, String)>,
+    pub cwd: String,
+    #[serde(with = "Ready")]
+    pub ready: model::Ready,
+    pub ready_timeout_ms: u64,
+    #[serde(default = "model::Limits::default", with = "Limits")]
+    pub limits: model::Limits,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mount_points: Vec<String>,
+}
+
+/// See [`model::BuildTimings`].
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "model::BuildTimings")]
+#[allow(missing_docs)]
+pub struct BuildTimings {
+    pub ready_us: u64,
+    pub pause_us: u64,
+    pub capture_us: u64,
+    pub build_us: u64,
+    pub total_us: u64,
+}
+
+/// See [`model::ExitStatus`].
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "model::ExitStatus", rename_all = "snake_case")]
+#[allow(missing_docs)]
+pub enum ExitStatus {
+    Code(i32),
+    Signal(i32),
+    Unknown,
+}
+
+/// See [`model::SandboxState`].
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "model::SandboxState", rename_all = "snake_case")]
+#[allow(missing_docs)]
+pub enum SandboxState {
+    Running,
+    Pausing,
+    Paused,
+    Exited(#[serde(with = "ExitStatus")] model::ExitStatus),
+    Lost,
+}
+
+/// See [`model::Mount`].
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "model::Mount")]
+#[allow(missing_docs)]
+pub struct Mount {
+    pub volume: VolumeName,
+    pub path: String,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub read_only: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<SnapshotName>,
+}
+
+/// See [`model::KeptState`].
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "model::KeptState", deny_unknown_fields)]
+#[allow(missing_docs)]
+pub struct KeptState {
+    pub by: String,
+    pub manifest: String,
+}
+
+/// See [`model::CheckpointVolume`].
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "model::CheckpointVolume")]
+#[allow(missing_docs)]
+pub struct CheckpointVolume {
+    pub volume: VolumeName,
+    pub path: String,
+    #[serde(with = "KeptState")]
+    pub state: model::KeptState,
+}
+
+/// See [`model::VolumeDurability`].
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "model::VolumeDurability", rename_all = "snake_case")]
+#[allow(missing_docs)]
+pub enum VolumeDurability {
+    Local,
+    Object,
+}
+
+/// See [`model::VolumeSpec`].
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "model::VolumeSpec", deny_unknown_fields)]
+#[allow(missing_docs)]
+pub struct VolumeSpec {
+    pub name: VolumeName,
+    #[serde(default)]
+    pub bytes_max: Option<u64>,
+    #[serde(default)]
+    pub inodes_max: Option<u64>,
+    #[serde(default, with = "VolumeDurability")]
+    pub durability: model::VolumeDurability,
+    #[serde(default)]
+    pub uid: Option<u32>,
+    #[serde(default)]
+    pub gid: Option<u32>,
+    #[serde(default)]
+    pub mode: Option<u16>,
+}
+
+/// Bytes of a spec where it is written down.
+pub fn bytes_of(spec: &model::TemplateSpec) -> usize {
+    let mut text = Vec::new();
+    match TemplateSpec::serialize(spec, &mut serde_json::Serializer::new(&mut text)) {
+        Ok(()) => text.len(),
+        Err(_) => usize::MAX,
+    }
+}
+
+/// An image as its text.
+pub mod image {
+    use super::*;
+
+    /// For serde.
+    pub fn serialize<S: Serializer>(image: &model::Image, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(image)
+    }
+
+    /// For serde.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<model::Image, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
+}
+
+/// Lists of mounts.
+pub mod mounts {
+    use super::*;
+
+    #[derive(Serialize, Deserialize)]
+    struct One(#[serde(with = "Mount")] model::Mount);
+
+    /// For serde.
+    pub fn serialize<S: Serializer>(mounts: &[model::Mount], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(mounts.iter().cloned().map(One))
+    }
+
+    /// For serde.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<model::Mount>, D::Error> {
+        Ok(Vec::deserialize(deserializer)?.into_iter().map(|One(mount)| mount).collect())
+    }
+}
+
+/// Lists of the volumes of a checkpoint.
+pub mod checkpoint_volumes {
+    use super::*;
+
+    #[derive(Serialize, Deserialize)]
+    struct One(#[serde(with = "CheckpointVolume")] model::CheckpointVolume);
+
+    /// For serde.
+    pub fn serialize<S: Serializer>(volumes: &[model::CheckpointVolume], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(volumes.iter().cloned().map(One))
+    }
+
+    /// For serde.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<model::CheckpointVolume>, D::Error> {
+        Ok(Vec::deserialize(deserializer)?.into_iter().map(|One(volume)| volume).collect())
+    }
+}
+
+/// A spec that may be there.
+pub mod optional_spec {
+    use super::*;
+
+    #[derive(Serialize, Deserialize)]
+    struct One(#[serde(with = "TemplateSpec")] model::TemplateSpec);
+
+    /// For serde.
+    pub fn serialize<S: Serializer>(spec: &Option<model::TemplateSpec>, serializer: S) -> Result<S::Ok, S::Error> {
+        spec.clone().map(One).serialize(serializer)
+    }
+
+    /// For serde.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<model::TemplateSpec>, D::Error> {
+        Ok(Option::deserialize(deserializer)?.map(|One(spec)| spec))
+    }
+}

@@ -1,0 +1,11 @@
+//! A node as a process: what answers HTTP, listens on sockets and heeds signals. The operations are those of `pando-node`.
+//!
+//! ```text
+//! serve: state directory locked -> socket -> self-test of the host -> node loaded -> requests until a signal -> orderly end
+//! http:  parse -> call the node -> convert -> map the error
+//! ```
+
+mod http;
+mod serve;
+
+pub use serve::run;
