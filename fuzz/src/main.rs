@@ -46,7 +46,7 @@ const TARGETS: &[(&str, Target)] = &[
     ("exec_stream", messages::exec_stream),
     ("requests", messages::requests),
     ("pager_client", pager::fuzzing::client),
-    ("keeper", node::fuzzing::keeper),
+    ("keeper", messages::keeper),
     ("records", node::fuzzing::records),
 ];
 

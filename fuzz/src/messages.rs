@@ -1,6 +1,7 @@
 //! Frames, messages and requests: small things.
 
 use api::frame::Decoder;
+use keeper::protocol::message::{FromKeeper, Parcel, Request};
 
 /// Whatever begins like a frame.
 pub(crate) fn frame(data: &[u8]) {
@@ -31,6 +32,13 @@ pub(crate) fn exec_stream(data: &[u8]) {
         }
     }
     assert!(stream.starts_with(&read), "frames have one encoding");
+}
+
+/// Messages between server and keeper, and parcels.
+pub(crate) fn keeper(data: &[u8]) {
+    drop(serde_json::from_slice::<Request>(data));
+    drop(serde_json::from_slice::<FromKeeper>(data));
+    drop(postcard::from_bytes::<Parcel>(data));
 }
 
 /// Bodies of the API's requests, and of answers that the command reads.

@@ -6,6 +6,7 @@ use std::{fmt, io, path::PathBuf};
 
 pub use base::error::chain;
 use base::id::{SandboxId, TemplateName, VolumeName};
+use keeper::{Failure, protocol::message::FailureKind};
 use model::{ExitStatus, SandboxState};
 
 /// What the node could not do. The cause is in `source`, never in the text.
@@ -101,6 +102,26 @@ pub enum Error {
     OfPaused { volume: VolumeName, sandboxes: Vec<SandboxId> },
     #[error("the sandbox engine failed")]
     Sandbox(#[from] sandbox::Error),
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::KeeperLost { action } => Self::KeeperLost { action },
+            Failure::Deadline { action, deadline_ms } => Self::Deadline { action, deadline_ms },
+            Failure::Send(source) => Self::System { action: "write to the keeper", source },
+            Failure::Refused { action, kind, message } => match kind {
+                FailureKind::ZygoteGone => Self::ZygoteGone { action, message },
+                FailureKind::ProgramMissing => Self::ProgramMissing { message },
+                FailureKind::ProgramNotExecutable => Self::ProgramNotExecutable { message },
+                FailureKind::ArgumentsTooLong => {
+                    let hint = "the kernel bounds arguments and environment by a quarter of the stack's limit: give the node a higher one (`ulimit -s`)";
+                    Self::Invalid { message, hint: Some(hint.to_owned()) }
+                }
+                FailureKind::Step | FailureKind::UnknownSandbox => Self::Keeper { action, message },
+            },
+        }
+    }
 }
 
 /// What was to be forked.

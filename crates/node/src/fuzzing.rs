@@ -9,7 +9,6 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::{
     durable::{self, Durable, PeerSettings, Settings, transfer},
-    keeper::message::{FromKeeper, Parcel, Request},
     records::{NodeRecord, SandboxRecord, TemplateRecord},
 };
 
@@ -26,13 +25,6 @@ pub fn paused(payload: &[u8]) {
 /// What the pager is told of a checkpoint's memory.
 pub fn image_roots(payload: &[u8]) {
     durable::fuzz_image_roots(payload);
-}
-
-/// Messages between server and keeper, and parcels.
-pub fn keeper(bytes: &[u8]) {
-    drop(serde_json::from_slice::<Request>(bytes));
-    drop(serde_json::from_slice::<FromKeeper>(bytes));
-    drop(postcard::from_bytes::<Parcel>(bytes));
 }
 
 /// Records of a node's state.

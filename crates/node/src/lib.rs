@@ -3,17 +3,14 @@
 //! ```text
 //! (an adapter) -> node (operations) -> state (one lock, pure transitions) + records (disk)
 //!                                        |
-//!                                        +-> keeper_client ==SEQPACKET==> keeper (own process; see `keeper`)
+//!                                        +-> keeper::KeeperClient ==SEQPACKET==> keeper (own process; crate `keeper`)
 //! ```
 
 pub mod config;
-pub mod descriptor;
 pub mod durable;
 pub mod error;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
-pub mod keeper;
-mod keeper_client;
 mod node;
 mod records;
 pub mod self_test;
@@ -32,15 +29,6 @@ pub fn pager_socket(state_dir: &std::path::Path) -> std::path::PathBuf {
 /// Where the processes of a node's volumes have their sockets and logs.
 pub fn volumes_folder(state_dir: &std::path::Path) -> std::path::PathBuf {
     state_dir.join("volumes")
-}
-
-/// Keeps this process from the out-of-memory killer, as far as the host lets it: with the server, or the keeper, nobody is left to remove the
-/// sandbox that takes the memory. What sandboxes get of it is given up where they are forked.
-pub fn protect_from_memory_shortage() {
-    if let Err(error) = sys::oom::lower_to(base::limits::OOM_SCORE_NODE) {
-        // Containers often lack CAP_SYS_RESOURCE. Programs are still the first to be killed.
-        tracing::debug!(%error, "the out-of-memory killer may choose this process");
-    }
 }
 
 /// How long a pager stays that nobody needs, in case the next checkpoint is started soon.

@@ -50,6 +50,8 @@ use std::{
 };
 
 use base::id::{SandboxId, TemplateName};
+use keeper::KeeperClient;
+use keeper::protocol::message::Status;
 use model::{ExitStatus, SandboxState};
 use rustix::fs::{IFlags, Mode, OFlags, ioctl_getflags, ioctl_setflags, open};
 use sandbox::{Cgroups, Service};
@@ -59,8 +61,6 @@ use crate::{
     config::{Config, RECORD},
     durable::Durable,
     error::{Context, Error, Result},
-    keeper::message::Status,
-    keeper_client::KeeperClient,
     records::{self, Durability, SandboxRecord, TemplateRecord},
     state::State,
 };
@@ -364,7 +364,7 @@ fn now_ms() -> u64 {
 }
 
 /// A reply that does not fit its request: a bug, named rather than panicked over.
-fn unexpected(action: &'static str, reply: &crate::keeper::message::Reply) -> Error {
+fn unexpected(action: &'static str, reply: &keeper::protocol::message::Reply) -> Error {
     Error::Keeper { action, message: format!("unexpected reply {reply:?}") }
 }
 

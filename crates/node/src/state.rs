@@ -34,13 +34,13 @@ use std::{
 };
 
 use base::id::{SandboxId, TemplateName};
+use keeper::protocol::message::Status;
 use model::{BuildTimings, Mount, SandboxState, TemplateFacts};
 use process::ZygoteFacts;
 use sandbox::ProcessIdentity;
 use tokio::sync::oneshot;
 
 use crate::{
-    keeper::message::Status,
     node::Carriage,
     records::{self, SandboxRecord, TemplateRecord},
 };

@@ -24,8 +24,8 @@ use crate::http;
 
 /// Runs a node until SIGINT or SIGTERM.
 pub async fn run(config: Config) -> Result<()> {
-    node::descriptor::raise_limit();
-    node::protect_from_memory_shortage();
+    keeper::descriptor::raise_limit();
+    keeper::protect_from_memory_shortage();
     sys::heap::return_large_allocations();
     let _lock = lock_state(&config.state_dir)?;
     let socket = config.socket.clone();

@@ -33,6 +33,6 @@ fn keep(args: &Args) -> Result<()> {
     // Children must not inherit it as their standard input: the server would never see its end.
     let null = std::fs::File::open("/dev/null").context("cannot open /dev/null")?;
     rustix::stdio::dup2_stdin(null).context("cannot replace standard input")?;
-    node::keeper::run(socket, &args.node, args.memory.nodes.clone())?;
+    keeper::run(socket, &args.node, args.memory.nodes.clone())?;
     Ok(())
 }

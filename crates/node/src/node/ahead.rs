@@ -10,9 +10,10 @@ use sandbox::ProcessIdentity;
 use tokio::sync::oneshot;
 
 use super::{Node, START_DEADLINE, unexpected};
+use keeper::protocol::message::{Reply, Request, Status};
+
 use crate::{
     error::{Context, Result, chain},
-    keeper::message::{Reply, Request, Status},
     state::{Blank, Parked, Sample},
 };
 

@@ -12,10 +12,11 @@ use super::{
     images::{random_suffix, remove_quietly},
     now_ms, unexpected,
 };
+use keeper::protocol::message::{BuildZygote, Reply, Request};
+
 use crate::{
     config::RECORD,
     error::{Context, Error, Forked, Result},
-    keeper::message::{BuildZygote, Reply, Request},
     records::{self, Durability, TemplateRecord},
     state::ZygoteRef,
 };

@@ -25,10 +25,11 @@ use super::{
     in_use::InUse,
     layers,
 };
+use keeper::protocol::message::BuildZygote;
+
 use crate::{
     durable::{Checkpoint, Counts, Storing, Writing, realm},
     error::{Context, Error, Result},
-    keeper::message::BuildZygote,
     records::SandboxRecord,
     state::{FORK_LAYER, RestoredZygote},
 };

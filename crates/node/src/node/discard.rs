@@ -7,10 +7,11 @@ use model::SandboxState;
 use tokio::task::JoinSet;
 
 use super::{DESTROY_DEADLINE, Node, images::remove_quietly};
+use keeper::protocol::message::Request;
+
 use crate::{
     config::RECORD,
     error::{Context, Result, chain},
-    keeper::message::Request,
     state::{Blank, State},
 };
 
@@ -105,7 +106,11 @@ impl Node {
         let removed = match self.keeper("remove the sandbox").await {
             Ok(keeper) => {
                 let request = Request::DestroySandbox { id: id.clone() };
-                keeper.call("remove the sandbox", request, &[], DESTROY_DEADLINE).await.map(drop)
+                keeper
+                    .call("remove the sandbox", request, &[], DESTROY_DEADLINE)
+                    .await
+                    .map(drop)
+                    .map_err(crate::Error::from)
             }
             Err(error) => Err(error),
         };

@@ -14,10 +14,9 @@ use sandbox::{Command, ProcessIdentity, monotonic_ns};
 use tokio::{sync::oneshot, time::Instant};
 
 use super::{Node, START_DEADLINE, memory_limit::Watch, unexpected};
-use crate::{
-    error::{Context, Error, Result},
-    keeper::message::{Reply, Request, Status},
-};
+use keeper::protocol::message::{Reply, Request, Status};
+
+use crate::error::{Context, Error, Result};
 
 pub(crate) use check::{check, check_path};
 use group::CommandGroup;

@@ -29,9 +29,10 @@ use super::{
     start::Source,
     volumes,
 };
+use keeper::protocol::message::BuildZygote;
+
 use crate::{
     error::{Context, Error, Forked, Result},
-    keeper::message::BuildZygote,
     records::SandboxRecord,
     state::{Blank, FORK_LAYER},
 };

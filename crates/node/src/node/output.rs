@@ -46,7 +46,7 @@ pub(crate) struct Carriage {
 }
 
 impl Carriage {
-    /// As [`crate::keeper::message::Request`]s want it.
+    /// As [`keeper::protocol::message::Request`]s want it.
     pub(super) fn descriptors(&self) -> [&OwnedFd; 2] {
         [&self.pipe, &self.file]
     }

@@ -33,11 +33,12 @@ use super::{
     now_ms,
     output::carry_rest,
 };
+use keeper::protocol::message::Request;
+
 use crate::{
     config::{Config, RECORD, output_file},
     durable::{Checkpoint, Mounted, Paused, Storing, lost_race},
     error::{Context, Error, Forked, Result, chain},
-    keeper::message::Request,
     records::{self, Durability, SandboxRecord},
 };
 
@@ -218,7 +219,10 @@ impl Node {
     /// Has a sandbox go on that was frozen with its capture. If the keeper is gone, the next one does so that adopts it.
     pub(super) async fn thaw(&self, id: &SandboxId) {
         let thawed = match self.keeper("thaw the sandbox").await {
-            Ok(keeper) => keeper.call("thaw the sandbox", Request::Thaw { id: id.clone() }, &[], CREATE_DEADLINE).await,
+            Ok(keeper) => keeper
+                .call("thaw the sandbox", Request::Thaw { id: id.clone() }, &[], CREATE_DEADLINE)
+                .await
+                .map_err(Error::from),
             Err(error) => Err(error),
         };
         if let Err(error) = thawed {

@@ -9,7 +9,9 @@ use base::id::TemplateName;
 use tokio::sync::watch;
 
 use super::{CREATE_DEADLINE, Node, supervisor::stopped};
-use crate::{error::chain, keeper::message::Request, state::Blank};
+use keeper::protocol::message::Request;
+
+use crate::{error::chain, state::Blank};
 
 /// How long all starts must have ended before limits are bound: on cgroup v1 that stalls every fork for milliseconds.
 const LIMITS_DELAY: Duration = Duration::from_millis(50);

@@ -20,10 +20,11 @@ use super::{
     logs::{CARRIED_MAX, last_lines},
     output::carried,
 };
+use keeper::protocol::message::Status;
+
 use crate::{
     config::output_file,
     error::{Error, Result},
-    keeper::message::Status,
 };
 
 /// How often to look: soon at first, because many programs are ready within milliseconds.

@@ -26,10 +26,11 @@ use super::{
     start::InFlight,
     unexpected,
 };
+use keeper::protocol::message::{ByFault, Parcel, Reply, Request, RestoreZygote};
+
 use crate::{
     durable::{Checkpoint, Durable, HotPages, ImageRoots, Storing},
     error::{Context, Error, Result},
-    keeper::message::{ByFault, Parcel, Reply, Request, RestoreZygote},
     records::TemplateRecord,
     state::{Blank, ZygoteRef},
 };
@@ -171,7 +172,9 @@ impl Node {
         // The pool would take the keeper's time.
         let in_flight = InFlight::new(self);
         let answer = match self.keeper("restore the zygote").await {
-            Ok(keeper) => keeper.call("restore the zygote", request, &[&parcel], ZYGOTE_DEADLINE).await,
+            Ok(keeper) => {
+                keeper.call("restore the zygote", request, &[&parcel], ZYGOTE_DEADLINE).await.map_err(Error::from)
+            }
             Err(error) => Err(error),
         };
         drop(in_flight);

@@ -16,10 +16,11 @@ use super::{
     CREATE_DEADLINE, Carriage, Node, START_DEADLINE, cut::Cut, engine_limits, in_use::InUse, now_ms, unexpected,
     volumes,
 };
+use keeper::protocol::message::{Reply, Request, Status};
+
 use crate::{
     config::RECORD,
     error::{Context, Error, Result, chain},
-    keeper::message::{Reply, Request, Status},
     records::{self, SandboxRecord},
     state::{Blank, Readiness, Startable, ZygoteRef},
 };

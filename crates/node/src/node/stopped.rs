@@ -8,10 +8,9 @@ use model::{ExitStatus, SandboxState};
 use pager::Client;
 
 use super::{Node, start::Source};
-use crate::{
-    error::{Context, Error},
-    keeper::message::Status,
-};
+use keeper::protocol::message::Status;
+
+use crate::error::{Context, Error};
 
 /// The pager writes down whom it killed after it did so.
 const TRIES: u32 = 20;

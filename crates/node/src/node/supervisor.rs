@@ -23,11 +23,12 @@ use tokio::{
 use super::{
     CREATE_DEADLINE, CurrentKeeper, DESTROY_DEADLINE, Node, engine_limits, orphans, unexpected, unseen::Unseen,
 };
+use keeper::KeeperClient;
+use keeper::protocol::message::{Event, Reply, Request};
+
 use crate::{
     config::AtExit,
     error::{Context, Result, chain},
-    keeper::message::{Event, Reply, Request},
-    keeper_client::KeeperClient,
     records::SandboxRecord,
     state::State,
 };
@@ -178,7 +179,7 @@ impl Node {
             .process_group(0)
             .spawn()
             .doing("start a keeper")?;
-        let (client, events) = KeeperClient::start(ours)?;
+        let (client, events) = KeeperClient::start(ours).doing("watch the keeper's socket")?;
         Ok(Running { child, client, events })
     }
 

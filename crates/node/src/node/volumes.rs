@@ -19,10 +19,9 @@ use model::{Mount, SandboxState};
 use volumed::{Access, Attach};
 
 use super::{CREATE_DEADLINE, Node};
-use crate::{
-    error::{Error, Result, chain},
-    keeper::message::Request as ToKeeper,
-};
+use keeper::protocol::message::Request as ToKeeper;
+
+use crate::error::{Error, Result, chain};
 
 /// What the sandbox itself needs: nothing may be mounted there, below, or above.
 const RESERVED: [&str; 7] = ["/proc", "/sys", "/dev", "/run/pando", "/etc/hostname", "/etc/hosts", "/etc/machine-id"];
@@ -129,7 +128,8 @@ impl Node {
         }
         let keeper = self.keeper("make mount points").await?;
         let request = ToKeeper::MakeMountPoints { id: id.clone(), paths: paths.to_vec() };
-        keeper.call("make mount points", request, &[], CREATE_DEADLINE).await.map(drop)
+        keeper.call("make mount points", request, &[], CREATE_DEADLINE).await?;
+        Ok(())
     }
 
     /// Mounts volumes in a sandbox whose program does not run yet. After a failure some may be: it has to be removed.
@@ -147,7 +147,8 @@ impl Node {
         let request =
             ToKeeper::Attach { id: id.clone(), paths: mounts.iter().map(|mount| mount.path.clone()).collect() };
         let descriptors: Vec<_> = attached.iter().collect();
-        keeper.call("mount the volumes", request, &descriptors, CREATE_DEADLINE).await.map(drop)
+        keeper.call("mount the volumes", request, &descriptors, CREATE_DEADLINE).await?;
+        Ok(())
     }
 
     /// A mount of a volume that is attached nowhere.

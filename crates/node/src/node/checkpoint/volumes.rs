@@ -7,12 +7,12 @@ use super::super::{
     build::Built,
     cut::{Cut, VolumeState},
 };
+use keeper::protocol::message::BuildZygote;
 use volumed::Origin;
 
 use crate::{
     durable::{Included, Storing, Writing},
     error::{Error, Forked, Result},
-    keeper::message::BuildZygote,
     records::SandboxRecord,
 };
 

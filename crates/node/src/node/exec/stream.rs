@@ -18,9 +18,10 @@ use tokio::{
 };
 
 use super::{Exec, TimeLimit, group::CommandGroup, terminal};
+use keeper::protocol::message::Status;
+
 use crate::{
     error::{Context, Result},
-    keeper::message::Status,
     node::{
         exit_status,
         memory_limit::{Watch, limit},
@@ -110,7 +111,7 @@ impl Streams {
 }
 
 fn watch(fd: OwnedFd) -> Result<AsyncFd<OwnedFd>> {
-    crate::descriptor::watched(fd).doing("watch a stream")
+    keeper::descriptor::watched(fd).doing("watch a stream")
 }
 
 /// Why the command is not served any more.

@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 
 /// From the server, with the descriptors that the variant names.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) enum Request {
+#[allow(missing_docs)] // of fields: the variants say it
+pub enum Request {
     /// As `machine`, if it is one that has been there before, with the two ends of [`sandbox::Output`] -> `Created`
     CreateSandbox { spec: sandbox::Spec, machine: Option<sandbox::Machine> },
     /// One without a root filesystem -> `Created`
@@ -50,60 +51,60 @@ pub(crate) enum Request {
 
 /// Build a zygote from a running program.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct BuildZygote {
+pub struct BuildZygote {
     /// The number it will have.
-    pub(crate) zygote: u64,
+    pub zygote: u64,
     /// The sandbox of the program.
-    pub(crate) id: SandboxId,
+    pub id: SandboxId,
     /// The program.
-    pub(crate) main: ProcessIdentity,
+    pub main: ProcessIdentity,
     /// Which files are its standard streams.
-    pub(crate) streams: Vec<(StreamFile, Stream)>,
+    pub streams: Vec<(StreamFile, Stream)>,
     /// Where an earlier start left its arena, if the program is itself a copy.
-    pub(crate) earlier_arena: Option<(u64, u64)>,
+    pub earlier_arena: Option<(u64, u64)>,
     /// The zygote that the program was started from, or an ancestor of it: unchanged memory is shared with it.
-    pub(crate) base: Option<u64>,
+    pub base: Option<u64>,
     /// Layers of the sandbox, topmost first.
-    pub(crate) layers: Vec<PathBuf>,
+    pub layers: Vec<PathBuf>,
     /// Where its own file changes are copied: becomes the topmost layer of the copies.
-    pub(crate) layer_dest: PathBuf,
+    pub layer_dest: PathBuf,
     /// Whether `Built` comes with a file that holds a description of the program (an encoded [`process::ProgramState`]).
-    pub(crate) describe: bool,
+    pub describe: bool,
     /// Directories on which copies may have another filesystem: what the program has open there could not be carried.
-    pub(crate) mount_points: Vec<PathBuf>,
+    pub mount_points: Vec<PathBuf>,
     /// Directories on which copies have volumes as the program does: what it has mapped from there could not be carried.
-    pub(crate) volumes: Vec<PathBuf>,
+    pub volumes: Vec<PathBuf>,
     /// Use huge pages.
-    pub(crate) huge_pages: bool,
+    pub huge_pages: bool,
     /// The sandbox is frozen from the captured instant on, until it is told to thaw.
-    pub(crate) hold: bool,
+    pub hold: bool,
 }
 
 /// Restore the zygote of a checkpoint.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct RestoreZygote {
+pub struct RestoreZygote {
     /// The number it will have.
-    pub(crate) zygote: u64,
+    pub zygote: u64,
     /// Layers of its root filesystem, topmost first.
-    pub(crate) layers: Vec<PathBuf>,
+    pub layers: Vec<PathBuf>,
 }
 
 /// What a zygote is restored from, but for the pages that arrive by fault.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Parcel {
+pub struct Parcel {
     /// An encoded [`process::ProgramState`].
     #[serde(with = "serde_bytes")]
-    pub(crate) state: Vec<u8>,
+    pub state: Vec<u8>,
     /// Begin and end of each run of pages that the checkpoint has.
-    pub(crate) pages: Vec<(u64, u64)>,
+    pub pages: Vec<(u64, u64)>,
 }
 
 /// The mappings of a restored zygote whose pages arrive by fault: begin and end of each.
-pub(crate) type ByFault = Vec<(u64, u64)>;
+pub type ByFault = Vec<(u64, u64)>;
 
 /// Why the keeper did not do it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum FailureKind {
+pub enum FailureKind {
     /// It has no such sandbox.
     UnknownSandbox,
     /// It has no such zygote, or that died meanwhile.
@@ -120,7 +121,8 @@ pub(crate) enum FailureKind {
 
 /// To the server.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) enum Reply {
+#[allow(missing_docs)] // of fields: the variants say it
+pub enum Reply {
     /// The sandbox is there; its pid 1.
     Created { init: ProcessIdentity },
     /// What of it still lives.
@@ -145,7 +147,7 @@ pub(crate) enum Reply {
 
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Status {
+pub enum Status {
     /// Exit code.
     Code(i32),
     /// Signal.
@@ -156,7 +158,7 @@ pub(crate) enum Status {
 
 impl Status {
     /// From what wait(2) reports.
-    pub(crate) fn of_wait(status: i32) -> Self {
+    pub fn of_wait(status: i32) -> Self {
         match status & 0x7f {
             0 => Self::Code(status >> 8 & 0xff),
             signal => Self::Signal(signal),
@@ -164,7 +166,7 @@ impl Status {
     }
 
     /// What is said of a copy that has ended so before its start was complete.
-    pub(crate) fn in_start(self) -> String {
+    pub fn in_start(self) -> String {
         format!("the copy {self} during its start")
     }
 }
@@ -181,7 +183,8 @@ impl std::fmt::Display for Status {
 
 /// Unasked, to the server.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) enum Event {
+#[allow(missing_docs)] // of fields: the variants say it
+pub enum Event {
     /// A program or command of a sandbox ended.
     Exited { id: SandboxId, pid: i32, main: bool, status: Status },
     /// A zygote ended that nobody dropped.
@@ -190,7 +193,7 @@ pub(crate) enum Event {
 
 /// One message of the keeper.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) enum FromKeeper {
+pub enum FromKeeper {
     /// To the request of its number.
     Reply(Reply),
     /// Unasked; it has no number.
@@ -199,22 +202,22 @@ pub(crate) enum FromKeeper {
 
 impl Reply {
     /// A failure of an unknown sandbox.
-    pub(crate) fn no_sandbox(id: &SandboxId) -> Self {
+    pub fn no_sandbox(id: &SandboxId) -> Self {
         Self::Failed { kind: FailureKind::UnknownSandbox, message: format!("the keeper has no sandbox {id}") }
     }
 
     /// A failed step, with the whole chain of causes.
-    pub(crate) fn failed(error: &dyn std::error::Error) -> Self {
-        Self::step_failed(crate::error::chain(error))
+    pub fn failed(error: &dyn std::error::Error) -> Self {
+        Self::step_failed(base::error::chain(error))
     }
 
     /// A failed step, in words.
-    pub(crate) fn step_failed(message: String) -> Self {
+    pub fn step_failed(message: String) -> Self {
         Self::Failed { kind: FailureKind::Step, message }
     }
 
     /// A program that was not started.
-    pub(crate) fn not_spawned(error: &sandbox::Error) -> Self {
+    pub fn not_spawned(error: &sandbox::Error) -> Self {
         let errno = match error {
             sandbox::Error::Exec { source, .. } => Errno::from_io_error(source),
             _ => None,
@@ -225,11 +228,11 @@ impl Reply {
             Some(Errno::TOOBIG) => FailureKind::ArgumentsTooLong,
             Some(_) | None => FailureKind::Step,
         };
-        Self::Failed { kind, message: crate::error::chain(error) }
+        Self::Failed { kind, message: base::error::chain(error) }
     }
 
     /// The zygote is gone.
-    pub(crate) fn zygote_gone(message: impl Into<String>) -> Self {
+    pub fn zygote_gone(message: impl Into<String>) -> Self {
         Self::Failed { kind: FailureKind::ZygoteGone, message: message.into() }
     }
 }

@@ -28,11 +28,14 @@ use process::{
 use sandbox::Sandbox;
 use serde::{Deserialize, Serialize};
 
+use crate::protocol::{
+    message::{BuildZygote, ByFault, Parcel, Reply, RestoreZygote, Status},
+    wire,
+};
+
 use super::{
     children::{Children, Role},
-    message::{BuildZygote, ByFault, Parcel, Reply, RestoreZygote, Status},
     watch::{Source, Watched, Watcher},
-    wire,
 };
 
 /// What a builder tells the keeper.
@@ -159,7 +162,7 @@ impl Builders {
                 tracing::warn!(%error, "a zygote is as protected from the out-of-memory killer as its keeper");
             }
             let (outcome, descriptors) = perform(&theirs)
-                .unwrap_or_else(|error| (Outcome::Failed { message: crate::error::chain(&*error) }, Vec::new()));
+                .unwrap_or_else(|error| (Outcome::Failed { message: base::error::chain(&*error) }, Vec::new()));
             match send(&theirs, &outcome, &descriptors) {
                 Ok(()) => 0,
                 Err(_) => 1,
@@ -301,7 +304,7 @@ impl Others for Beside<'_> {
 
     fn thaw(&mut self) {
         if let Err(error) = self.0.thaw() {
-            tracing::error!(error = crate::error::chain(&error), "a sandbox may stand still");
+            tracing::error!(error = base::error::chain(&error), "a sandbox may stand still");
         }
     }
 }

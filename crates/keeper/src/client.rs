@@ -18,26 +18,40 @@ use tokio::{
 
 use crate::{
     descriptor::watched,
-    error::{Context, Error, Result},
-    keeper::{
+    protocol::{
         message::{Event, FailureKind, FromKeeper, Reply, Request, Status},
         wire,
     },
 };
 
+/// Why a request was not done.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // the messages say it
+pub enum Failure {
+    #[error("cannot {action}: the keeper died")]
+    KeeperLost { action: &'static str },
+    #[error("cannot {action}: no answer within {deadline_ms} ms")]
+    Deadline { action: &'static str, deadline_ms: u64 },
+    #[error("cannot write to the keeper")]
+    Send(#[source] std::io::Error),
+    #[error("cannot {action}: {message}")]
+    Refused { action: &'static str, kind: FailureKind, message: String },
+}
+
 /// A reply, with what belongs to it.
 #[derive(Debug)]
-pub(crate) struct Answer {
-    pub(crate) reply: Reply,
+pub struct Answer {
+    /// Never [`Reply::Failed`], nor [`Reply::Captured`].
+    pub reply: Reply,
     /// Resolves when the process of this reply ends; fails when the keeper dies first.
-    pub(crate) ended: Option<oneshot::Receiver<Status>>,
+    pub ended: Option<oneshot::Receiver<Status>>,
     /// What came along.
-    pub(crate) descriptor: Option<OwnedFd>,
+    pub descriptor: Option<OwnedFd>,
 }
 
 /// One running keeper.
 #[derive(Debug)]
-pub(crate) struct KeeperClient {
+pub struct KeeperClient {
     socket: AsyncFd<OwnedFd>,
     shared: Mutex<Shared>,
 }
@@ -60,8 +74,8 @@ struct Shared {
 
 impl KeeperClient {
     /// Takes the server's end of the socket. Events come out of `events`, which ends when the keeper does.
-    pub(crate) fn start(socket: OwnedFd) -> Result<(Arc<Self>, mpsc::UnboundedReceiver<Event>)> {
-        let socket = watched(socket).doing("watch the keeper's socket")?;
+    pub fn start(socket: OwnedFd) -> std::io::Result<(Arc<Self>, mpsc::UnboundedReceiver<Event>)> {
+        let socket = watched(socket)?;
         let client = Arc::new(Self { socket, shared: Mutex::default() });
         let (sender, events) = mpsc::unbounded_channel();
         tokio::spawn(Arc::clone(&client).read(sender));
@@ -69,30 +83,30 @@ impl KeeperClient {
     }
 
     /// Asks the keeper. A reply of failure becomes an error.
-    pub(crate) async fn call(
+    pub async fn call(
         &self,
         action: &'static str,
         request: Request,
         descriptors: &[&OwnedFd],
         deadline: Duration,
-    ) -> Result<Answer> {
+    ) -> Result<Answer, Failure> {
         self.call_in_two(action, request, descriptors, deadline, None).await
     }
 
     /// As [`Self::call`]; `captured` resolves when [`Reply::Captured`] comes, and fails if that never comes.
-    pub(crate) async fn call_in_two(
+    pub async fn call_in_two(
         &self,
         action: &'static str,
         request: Request,
         descriptors: &[&OwnedFd],
         deadline: Duration,
         captured: Option<oneshot::Sender<()>>,
-    ) -> Result<Answer> {
+    ) -> Result<Answer, Failure> {
         let (sender, receiver) = oneshot::channel();
         let seq = {
             let mut shared = self.lock();
             if shared.gone {
-                return Err(Error::KeeperLost { action });
+                return Err(Failure::KeeperLost { action });
             }
             shared.next_seq += 1;
             let seq = shared.next_seq;
@@ -104,27 +118,16 @@ impl KeeperClient {
         let exchange = async {
             match self.send(seq, &request, descriptors).await {
                 Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {
-                    return Err(Error::KeeperLost { action });
+                    return Err(Failure::KeeperLost { action });
                 }
-                sent => sent.doing("write to the keeper")?,
+                sent => sent.map_err(Failure::Send)?,
             }
-            receiver.await.map_err(|_| Error::KeeperLost { action })
+            receiver.await.map_err(|_| Failure::KeeperLost { action })
         };
         let answer = tokio::time::timeout(deadline, exchange).await;
-        let answer = answer.map_err(|_| Error::Deadline { action, deadline_ms: deadline.as_millis() as u64 })??;
+        let answer = answer.map_err(|_| Failure::Deadline { action, deadline_ms: deadline.as_millis() as u64 })??;
         match answer.reply {
-            Reply::Failed { kind: FailureKind::ZygoteGone, message } => Err(Error::ZygoteGone { action, message }),
-            Reply::Failed { kind: FailureKind::ProgramMissing, message } => Err(Error::ProgramMissing { message }),
-            Reply::Failed { kind: FailureKind::ProgramNotExecutable, message } => {
-                Err(Error::ProgramNotExecutable { message })
-            }
-            Reply::Failed { kind: FailureKind::ArgumentsTooLong, message } => Err(Error::Invalid {
-                message,
-                hint: Some("the kernel bounds arguments and environment by a quarter of the stack's limit: give the node a higher one (`ulimit -s`)".to_owned()),
-            }),
-            Reply::Failed { kind: FailureKind::Step | FailureKind::UnknownSandbox, message } => {
-                Err(Error::Keeper { action, message })
-            }
+            Reply::Failed { kind, message } => Err(Failure::Refused { action, kind, message }),
             _ => Ok(answer),
         }
     }
@@ -190,7 +193,7 @@ impl KeeperClient {
     }
 
     /// Resolves when the process ends, which the keeper reports because it adopted it.
-    pub(crate) fn ended(&self, pid: i32) -> oneshot::Receiver<Status> {
+    pub fn ended(&self, pid: i32) -> oneshot::Receiver<Status> {
         self.lock().expect_end(pid)
     }
 
@@ -207,12 +210,12 @@ impl KeeperClient {
     }
 
     /// Whether it has died, which its supervisor may not know yet.
-    pub(crate) fn is_gone(&self) -> bool {
+    pub fn is_gone(&self) -> bool {
         self.lock().gone
     }
 
     /// Says goodbye: the keeper sees the end of the socket and exits.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         // It fails only if the keeper has gone before.
         let _ = rustix::net::shutdown(self.socket.get_ref(), rustix::net::Shutdown::Both);
     }
@@ -252,7 +255,7 @@ mod tests {
         (client, events, theirs)
     }
 
-    fn drop_zygote(client: &Arc<KeeperClient>, deadline: Duration) -> tokio::task::JoinHandle<Result<Answer>> {
+    fn drop_zygote(client: &Arc<KeeperClient>, deadline: Duration) -> tokio::task::JoinHandle<Result<Answer, Failure>> {
         let client = Arc::clone(client);
         tokio::spawn(async move { client.call("drop it", Request::DropZygote { zygote: 1 }, &[], deadline).await })
     }
@@ -267,9 +270,9 @@ mod tests {
         let waiting = drop_zygote(&client, Duration::from_secs(60));
         tokio::time::sleep(Duration::from_millis(20)).await;
         drop(theirs);
-        assert!(matches!(waiting.await.unwrap(), Err(Error::KeeperLost { .. })));
+        assert!(matches!(waiting.await.unwrap(), Err(Failure::KeeperLost { .. })));
         let later = drop_zygote(&client, Duration::from_secs(60)).await.unwrap();
-        assert!(matches!(later, Err(Error::KeeperLost { .. })));
+        assert!(matches!(later, Err(Failure::KeeperLost { .. })));
     }
 
     #[tokio::test]
@@ -283,7 +286,7 @@ mod tests {
         answer(&theirs, 1, &FromKeeper::Reply(Reply::Done));
         let [first, second] = waiting;
         assert!(matches!(first.await.unwrap().unwrap().reply, Reply::Done));
-        assert!(matches!(second.await.unwrap(), Err(Error::Keeper { .. })));
+        assert!(matches!(second.await.unwrap(), Err(Failure::Refused { kind: FailureKind::Step, .. })));
         assert!(!client.is_gone());
     }
 
@@ -291,7 +294,7 @@ mod tests {
     async fn a_silent_keeper_meets_the_deadline() {
         let (client, _events, _theirs) = keeper();
         let late = drop_zygote(&client, Duration::from_millis(20)).await.unwrap();
-        assert!(matches!(late, Err(Error::Deadline { deadline_ms: 20, .. })));
+        assert!(matches!(late, Err(Failure::Deadline { deadline_ms: 20, .. })));
         assert!(client.lock().waiting.is_empty());
     }
 

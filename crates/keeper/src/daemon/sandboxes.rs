@@ -10,10 +10,9 @@ use std::{
 use base::id::SandboxId;
 use sandbox::{Bare, Cgroups, Machine, ProcessIdentity, Sandbox};
 
-use super::{
-    children::{Children, Role, pid_namespace},
-    message::{FailureKind, Reply},
-};
+use crate::protocol::message::{FailureKind, Reply};
+
+use super::children::{Children, Role, pid_namespace};
 
 /// How long a killed sandbox's processes may take to end. After that the server is told that it failed, and goes on waiting
 /// on its own: a process in an uninterruptible wait must not keep everybody else.

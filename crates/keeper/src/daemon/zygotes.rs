@@ -19,10 +19,11 @@ use base::id::SandboxId;
 use process::{Gate, Report, Target, Zygote, ZygoteFacts};
 use sandbox::ProcessIdentity;
 
+use crate::protocol::message::{Reply, Status};
+
 use super::{
     children::{Children, Role},
     identity,
-    message::{Reply, Status},
     sandboxes::Sandboxes,
     watch::{Source, Watched, Watcher},
 };
@@ -173,7 +174,7 @@ impl Zygotes {
                 }
                 Err(error) => {
                     answers.extend(
-                        self.lose(number, &format!("the zygote is not understood: {}", crate::error::chain(&error))),
+                        self.lose(number, &format!("the zygote is not understood: {}", base::error::chain(&error))),
                     );
                     children.drop_role(&Role::Zygote(number));
                     return answers;

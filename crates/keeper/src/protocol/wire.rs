@@ -26,17 +26,17 @@ const INLINE: u8 = 0;
 const IN_FILE: u8 = 1;
 
 /// Bytes of a buffer that takes any message.
-pub(crate) const BUFFER_BYTES: usize = HEADER_BYTES + MESSAGE_BYTES_MAX;
+pub const BUFFER_BYTES: usize = HEADER_BYTES + MESSAGE_BYTES_MAX;
 
 /// A message that can be sent, again if the socket was full.
-pub(crate) struct Letter {
+pub struct Letter {
     bytes: Vec<u8>,
     file: Option<OwnedFd>,
 }
 
 impl Letter {
     /// `InvalidInput` above [`LONG_MESSAGE_BYTES_MAX`].
-    pub(crate) fn new<T: Serialize>(seq: u64, body: &T) -> io::Result<Self> {
+    pub fn new<T: Serialize>(seq: u64, body: &T) -> io::Result<Self> {
         let mut bytes = [&seq.to_le_bytes()[..], &[INLINE]].concat();
         serde_json::to_writer(&mut bytes, body)?;
         if bytes.len() <= BUFFER_BYTES {
@@ -53,35 +53,30 @@ impl Letter {
     }
 
     /// `WouldBlock` if the socket is non-blocking and full.
-    pub(crate) fn send(&self, socket: impl AsFd, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    pub fn send(&self, socket: impl AsFd, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         let file = self.file.iter().map(AsFd::as_fd);
         sys::seqpacket::send(socket, &self.bytes, &file.chain(descriptors.iter().copied()).collect::<Vec<_>>())
     }
 }
 
 /// Makes a message and sends it.
-pub(crate) fn send<T: Serialize>(
-    socket: impl AsFd,
-    seq: u64,
-    body: &T,
-    descriptors: &[BorrowedFd<'_>],
-) -> io::Result<()> {
+pub fn send<T: Serialize>(socket: impl AsFd, seq: u64, body: &T, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     Letter::new(seq, body)?.send(socket, descriptors)
 }
 
 /// A message that has come.
 #[derive(Debug)]
-pub(crate) struct Received<T> {
+pub struct Received<T> {
     /// 0 also where it is too short to say.
-    pub(crate) seq: u64,
+    pub seq: u64,
     /// What it says, or why that cannot be understood.
-    pub(crate) body: Result<T, String>,
+    pub body: Result<T, String>,
     /// What came along.
-    pub(crate) descriptors: Vec<OwnedFd>,
+    pub descriptors: Vec<OwnedFd>,
 }
 
 /// Receives one message into `buffer` of [`BUFFER_BYTES`]; none at the end. An error is one of the socket, never of the message.
-pub(crate) fn receive<T: DeserializeOwned>(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Option<Received<T>>> {
+pub fn receive<T: DeserializeOwned>(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Option<Received<T>>> {
     let sys::seqpacket::Received { length, mut descriptors, whole } = match sys::seqpacket::recv_part(socket, buffer) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(None),
         received => received?,
@@ -119,7 +114,7 @@ fn read<T: DeserializeOwned>(file: OwnedFd) -> Result<T, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::keeper::message::{FromKeeper, Request};
+    use crate::protocol::message::{FromKeeper, Request};
 
     fn exchange(text: &str) -> String {
         let (ours, theirs) = sys::seqpacket::pair().unwrap();

@@ -1,7 +1,7 @@
 //! The keeper: a single-threaded process that owns every sandbox process of the node.
 //!
 //! ```text
-//! server ==SEQPACKET, see `wire`==========> keeper --+-- sandboxes (pid 1 of each), programs, commands
+//! server ==SEQPACKET, see protocol::wire=> keeper --+-- sandboxes (pid 1 of each), programs, commands
 //!                                                    +-- zygotes (parked; control socket each)
 //!                                                    +-- builders (forked keepers that build one zygote each)
 //! ```
@@ -12,10 +12,8 @@
 
 mod builder;
 mod children;
-pub(crate) mod message;
 mod sandboxes;
 mod watch;
-pub(crate) mod wire;
 mod zygotes;
 
 use std::{
@@ -26,9 +24,13 @@ use std::{
 use base::id::SandboxId;
 use sandbox::{Cgroups, ProcessIdentity};
 
+use crate::protocol::{
+    message::{self, Event, FromKeeper, Reply, Request, Status},
+    wire,
+};
+
 use builder::{Builders, Finished};
 use children::{Child, Children, Role};
-use message::{Event, FromKeeper, Reply, Request, Status};
 use sandboxes::{Dying, Sandboxes};
 use watch::{Source, Watched, Watcher};
 use zygotes::{Start, Way, Zygotes};

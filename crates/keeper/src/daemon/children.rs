@@ -17,10 +17,9 @@ use rustix::{
     process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid},
 };
 
-use super::{
-    message::Status,
-    watch::{Source, Watched, Watcher},
-};
+use crate::protocol::message::Status;
+
+use super::watch::{Source, Watched, Watcher};
 
 /// Why a process is watched.
 #[derive(Debug, Clone, PartialEq, Eq)]
