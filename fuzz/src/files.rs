@@ -5,7 +5,7 @@ use std::{
     sync::{Mutex, OnceLock, PoisonError},
 };
 
-use node::fuzzing::Importer;
+use checkpoint::fuzzing::Importer;
 use process::ProgramState;
 
 use crate::parts::{framed, packed, pieces};

@@ -19,7 +19,7 @@ pub struct Config {
     /// The most of them that have a copy forked ahead.
     pub parked_limit: usize,
     /// Where what outlives it is.
-    pub durable: crate::durable::Settings,
+    pub durable: checkpoint::Settings,
     /// Where it serves other nodes what it has of checkpoints; none: nowhere.
     pub peer_listen: Option<PeerListen>,
     /// What becomes of the sandboxes when it stops.

@@ -178,3 +178,28 @@ impl<T, E: Into<io::Error>> Context<T> for std::result::Result<T, E> {
         self.map_err(|source| Error::System { action, source: source.into() })
     }
 }
+
+/// Adds what was being done to an error of the store, or of what was to be stored.
+pub(crate) trait Storing<T> {
+    fn storing(self, action: &'static str) -> Result<T>;
+}
+
+impl<T, E: Into<Box<dyn std::error::Error + Send + Sync>>> Storing<T> for std::result::Result<T, E> {
+    fn storing(self, action: &'static str) -> Result<T> {
+        self.map_err(|source| Error::Store { action, source: source.into() })
+    }
+}
+
+impl From<checkpoint::Error> for Error {
+    fn from(error: checkpoint::Error) -> Self {
+        use checkpoint::Error as E;
+        match error {
+            E::Store { action, source } => Self::Store { action, source },
+            E::System { action, source } => Self::System { action, source },
+            E::Exists(name) => Self::CheckpointExists(name),
+            E::DamagedFile { source } => Self::DamagedFile { source },
+            E::Cancelled => Self::Cancelled,
+            E::Sandbox(source) => Self::Sandbox(source),
+        }
+    }
+}

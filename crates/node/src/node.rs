@@ -6,7 +6,7 @@
 mod ahead;
 mod bounded;
 mod build;
-mod checkpoint;
+mod checkpoints;
 mod cut;
 mod dial;
 mod discard;
@@ -57,16 +57,17 @@ use rustix::fs::{IFlags, Mode, OFlags, ioctl_getflags, ioctl_setflags, open};
 use sandbox::{Cgroups, Service};
 use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedMutexGuard, Semaphore, oneshot, watch};
 
+use checkpoint::Durable;
+
 use crate::{
     config::{Config, RECORD},
-    durable::Durable,
     error::{Context, Error, Result},
     records::{self, Durability, SandboxRecord, TemplateRecord},
     state::State,
 };
 
 pub use build::Progress;
-pub use checkpoint::KeepProgress;
+pub use checkpoints::KeepProgress;
 pub use discard::OfPaused;
 pub(crate) use output::Carriage;
 pub use spec::check_spec;
@@ -155,7 +156,7 @@ impl Node {
         remove_abandoned(&config.templates_dir(), &sandboxes);
         let null = OpenOptions::new().read(true).write(true).open("/dev/null").at("open", Path::new("/dev/null"))?;
         let (pool_limit, parked_limit) = (config.pool_limit, config.parked_limit);
-        let durable = Durable::open(&config.durable, &config.state_dir).await?;
+        let durable = Durable::open(&config.durable, &config.state_dir, &id).await?;
         // After all that a wrong option can spoil: nobody removes the groups of a node that did not come to be.
         let cgroups = Cgroups::open(&id)?;
         let group = bounded::group(&cgroups, Service::Volumes, config.volumes_memory);

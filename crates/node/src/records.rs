@@ -18,10 +18,9 @@ use model::{BuildTimings, CheckpointVolume, Mount, SandboxState, TemplateSpec};
 use sandbox::ProcessIdentity;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::{
-    durable::nouns,
-    error::{Context, Error, Result},
-};
+use checkpoint::nouns;
+
+use crate::error::{Context, Error, Result};
 
 /// The kinds of record, as framed.
 pub(crate) trait Record: Serialize + DeserializeOwned {

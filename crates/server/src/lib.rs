@@ -5,7 +5,9 @@
 //! http:  parse -> call the node -> convert -> map the error
 //! ```
 
+mod beside;
 mod http;
 mod serve;
 
+pub use beside::{run_pager, run_volumes};
 pub use serve::run;

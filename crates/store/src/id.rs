@@ -22,6 +22,13 @@ impl Realm {
     }
 }
 
+/// The realm of a node that was told of none.
+impl Default for Realm {
+    fn default() -> Self {
+        Self("default".to_owned())
+    }
+}
+
 impl FromStr for Realm {
     type Err = InvalidId;
 

@@ -37,5 +37,5 @@ fn serve(args: &Args) -> Result<()> {
     }
     // A page that arrives by fault is taken where the policy of the process says that fills it.
     args.memory.prefer()?;
-    Ok(node::run_pager(settings, &args.state)?)
+    server::run_pager(settings, &args.state)
 }

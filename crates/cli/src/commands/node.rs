@@ -4,11 +4,12 @@ use std::{net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use base::limits::{PARKED_COPIES_DEFAULT, POOL_SANDBOXES_DEFAULT};
-use node::{
-    config::{AtExit, Config, PeerListen, STATE_DIR_DEFAULT},
-    durable::{PeerSettings, Settings},
+use checkpoint::{PeerSettings, Settings};
+use node::config::{AtExit, Config, PeerListen, STATE_DIR_DEFAULT};
+use store::{
+    id::Realm,
+    object::{Location, S3Location},
 };
-use store::object::{Location, S3Location};
 
 /// Run the node in the foreground. Its log goes to standard error; "node ready" says that it takes requests.
 ///
@@ -147,6 +148,7 @@ impl StoreArgs {
             (objects, _) => objects,
         };
         Ok(Settings {
+            realm: Realm::default(),
             objects,
             database: self.database.clone(),
             master_keys: self.master_keys.as_ref().map(std::path::absolute).transpose()?,

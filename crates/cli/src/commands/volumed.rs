@@ -40,5 +40,5 @@ fn serve(args: &Args) -> Result<()> {
     // All but this program's name, and the role at the end. Whom it starts is in its group.
     let mut arguments: Vec<_> = std::env::args_os().skip(1).filter(|argument| argument != "--join").collect();
     arguments.pop();
-    Ok(node::run_volumes(args.role, settings, &args.state, args.lag.volumes_lag, arguments)?)
+    server::run_volumes(args.role, settings, &args.state, args.lag.volumes_lag, arguments)
 }

@@ -20,10 +20,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use sandbox::Service;
 
 use super::{Node, bounded};
-use crate::{
-    durable::Storing,
-    error::{Context, Result},
-};
+use crate::error::{Context, Result, Storing};
 
 /// How long a pager may take to come up.
 const START_MAX: Duration = Duration::from_secs(10);
@@ -43,7 +40,7 @@ const FILL_MAX: Duration = Duration::from_secs(600);
 pub(super) struct Served {
     /// Under which its image is known to the pager.
     pub(super) name: String,
-    /// Encoded [`crate::durable::ImageRoots`].
+    /// Encoded [`checkpoint::ImageRoots`].
     pub(super) image: Vec<u8>,
     pub(super) pid: i32,
     /// Its mappings whose pages arrive by fault.

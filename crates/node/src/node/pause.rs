@@ -25,7 +25,7 @@ use tokio::runtime::Handle;
 
 use super::{
     CREATE_DEADLINE, KeepProgress, Node,
-    checkpoint::{Commit, Keep},
+    checkpoints::{Commit, Keep},
     images::remove_quietly,
     inspect::{pids, process},
     load_records,
@@ -35,10 +35,11 @@ use super::{
 };
 use keeper::protocol::message::Request;
 
+use checkpoint::{Checkpoint, Mounted, Paused, lost_race};
+
 use crate::{
     config::{Config, RECORD, output_file},
-    durable::{Checkpoint, Mounted, Paused, Storing, lost_race},
-    error::{Context, Error, Forked, Result, chain},
+    error::{Context, Error, Forked, Result, Storing, chain},
     records::{self, Durability, SandboxRecord},
 };
 
@@ -72,7 +73,7 @@ impl Node {
                 return Err(error);
             }
         };
-        let stored = super::checkpoint::to_model(&checkpoint, "")?;
+        let stored = super::checkpoints::to_model(&checkpoint, "")?;
         Ok(PauseReport {
             sandbox: self.state().sandbox(id)?.to_model(),
             memory_bytes: stored.memory_bytes,
@@ -128,7 +129,7 @@ impl Node {
                 holder: Some(holder),
                 volumes: volumes.into_iter().map(mounted).collect(),
             };
-            paused.commit(writing, parent)
+            Ok(paused.commit(writing, parent)?)
         });
         self.keep(Keep { record, spec, hold: true, commit }, progress).await.map(drop)
     }
@@ -261,7 +262,7 @@ impl Node {
     /// Writes down who holds it.
     pub(super) async fn hand_to(&self, paused: Paused, holder: Option<String>, head: Head) -> Result<Head> {
         let (durable, runtime) = (self.durable.clone(), Handle::current());
-        let hand = move || paused.hand_to(holder, &head, &durable, &runtime);
+        let hand = move || Ok(paused.hand_to(holder, &head, &durable, &runtime)?);
         tokio::task::spawn_blocking(hand).await.doing("write down who holds the sandbox").flatten()
     }
 

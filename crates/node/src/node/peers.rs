@@ -7,10 +7,7 @@ use model::PeerStats;
 use tokio::{net::TcpListener, task::JoinHandle};
 
 use super::Node;
-use crate::{
-    durable::{Storing, directory},
-    error::{Context, Result},
-};
+use crate::error::{Context, Result, Storing};
 
 /// What serves other nodes.
 pub(super) struct Serving {
@@ -29,7 +26,7 @@ impl Node {
         let bound = listener.local_addr().doing("listen for other nodes (--peer-listen)")?;
         let address = peer_listen.address.clone().unwrap_or_else(|| bound.to_string());
         let server = Server::new(self.durable.store.clone());
-        let directory = directory(&self.durable.heads, &self.config.state_dir)?;
+        let directory = self.durable.directory(&self.id);
         let announcing = directory.clone().announce(address.clone()).await.storing("tell other nodes of this one")?;
         let serving = tokio::spawn(Arc::clone(&server).serve(listener));
         tracing::info!(%bound, address, "serves other nodes");

@@ -28,9 +28,10 @@ use super::{
 };
 use keeper::protocol::message::{ByFault, Parcel, Reply, Request, RestoreZygote};
 
+use checkpoint::{Checkpoint, Durable, HotPages, ImageRoots};
+
 use crate::{
-    durable::{Checkpoint, Durable, HotPages, ImageRoots, Storing},
-    error::{Context, Error, Result},
+    error::{Context, Error, Result, Storing},
     records::TemplateRecord,
     state::{Blank, ZygoteRef},
 };
@@ -112,7 +113,7 @@ impl Node {
     /// Begins to read the working set, while the rest is fetched and built.
     pub(super) fn read_hot(&self, checkpoint: &Checkpoint) -> JoinHandle<Result<HotPages>> {
         let (checkpoint, durable, runtime) = (checkpoint.clone(), self.durable.clone(), Handle::current());
-        tokio::task::spawn_blocking(move || HotPages::read(&checkpoint, &durable, &runtime))
+        tokio::task::spawn_blocking(move || Ok(HotPages::read(&checkpoint, &durable, &runtime)?))
     }
 
     /// Fetches what is needed first, with its layers into the directories `own`. A pager comes up meanwhile: where the kernel makes it wait
@@ -124,7 +125,10 @@ impl Node {
         let (layers, into) = (checkpoint.layers.clone(), own.to_vec());
         let unpack = move || {
             let mut layers = layers.iter().zip(&into);
-            layers.try_for_each(|(layer, into)| Checkpoint::unpack_layer(layer, &durable, &runtime, into).map(drop))
+            layers.try_for_each(|(layer, into)| {
+                Checkpoint::unpack_layer(layer, &durable, &runtime, into)?;
+                Ok(())
+            })
         };
         let node = Arc::clone(self);
         // Without a connection that is held meanwhile: it has places for a few.
@@ -212,7 +216,7 @@ impl Node {
         let hot = hot.await.doing("read the working set").flatten();
         let fill = move || {
             let faults = Uffd::from(faults);
-            match hot.and_then(|hot| hot.fill(&faults)) {
+            match hot.and_then(|hot| Ok(hot.fill(&faults)?)) {
                 Ok(()) => {}
                 // Its pages come by faults like all others; whether they can be had is seen then.
                 Err(error) => tracing::warn!(error = crate::chain(&error), "the working set was not filled"),

@@ -18,9 +18,10 @@ use super::{
     pause::{STORE_REST, link_output},
     start::{InFlight, Source},
 };
+use checkpoint::{Mounted, Paused, lost_race};
+
 use crate::{
     config::RECORD,
-    durable::{Mounted, Paused, lost_race},
     error::{Context, Error, Result, chain},
     records::{self, Durability, SandboxRecord, TemplateRecord},
     state::{FORK_LAYER, ZygoteRef},

@@ -3,8 +3,9 @@
 use base::limits::{CPU_MILLIS_MAX, MEMORY_BYTES_MAX, PIDS_MAX, READY_TIMEOUT_MS_MAX, TEMPLATE_BYTES_MAX};
 use model::{Image, Limits, Ready, TemplateSpec};
 
+use checkpoint::nouns;
+
 use crate::{
-    durable::nouns,
     error::{Error, Result},
     node::{
         exec::{check as check_command, check_path, command},

@@ -14,10 +14,9 @@ use store::{
 use tokio::runtime::Handle;
 
 use super::{Node, images::remove_quietly};
-use crate::{
-    durable::{Storing, check, name_of, realm},
-    error::{Context, Error, Result, chain},
-};
+use checkpoint::{check, name_of};
+
+use crate::error::{Context, Error, Result, Storing, chain};
 
 /// What is read is kept from the collector this long.
 const LEASE: Duration = Duration::from_secs(3600);
@@ -143,7 +142,11 @@ impl Node {
     /// The head of a checkpoint, which the collector spares as long as the lease is held.
     pub(super) async fn hold_checkpoint(&self, name: &TemplateName, what: &str) -> Result<(Head, Lease)> {
         let head_name = name_of(name)?;
-        let opened = self.durable.heads.open_leased(&realm(), &head_name, &format!("{what} {name}"), LEASE).await;
+        let opened = self
+            .durable
+            .heads
+            .open_leased(self.durable.store.realm(), &head_name, &format!("{what} {name}"), LEASE)
+            .await;
         match opened {
             Err(HeadsError::NotFound { .. }) => Err(Error::NoCheckpoint(name.clone())),
             opened => opened.storing("look for the checkpoint"),

@@ -12,14 +12,13 @@ use bytes::Bytes;
 use tokio::{runtime::Handle, sync::mpsc};
 
 use self::archives::Carriers;
-use super::{Node, check_spec, checkpoint::to_model, images::remove_quietly};
-use crate::{
-    durable::{
-        Checkpoint,
-        transfer::{self, Arriving, Import, Leaving},
-    },
-    error::{Context, Result, chain},
+use super::{Node, check_spec, checkpoints::to_model, images::remove_quietly};
+use checkpoint::{
+    Checkpoint,
+    transfer::{self, Arriving, Import, Leaving},
 };
+
+use crate::error::{Context, Result, chain};
 
 /// Parts of a file on their way; each has up to 256 KiB.
 const PARTS: usize = 8;

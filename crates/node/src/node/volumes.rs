@@ -115,9 +115,10 @@ impl Node {
 
     /// Refuses to have a volume removed that a paused sandbox needs when it is resumed.
     pub fn check_removable(&self, volume: &VolumeName) -> Result<()> {
-        match self.state().paused_with(volume) {
-            sandboxes if sandboxes.is_empty() => Ok(()),
-            sandboxes => Err(Error::OfPaused { volume: volume.clone(), sandboxes }),
+        let sandboxes = self.state().paused_with(volume);
+        match sandboxes.is_empty() {
+            true => Ok(()),
+            false => Err(Error::OfPaused { volume: volume.clone(), sandboxes }),
         }
     }
 

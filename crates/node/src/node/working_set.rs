@@ -12,10 +12,9 @@ use store::verify::is_out_of_reach;
 use tokio::runtime::Handle;
 
 use super::Node;
-use crate::{
-    durable::{Checkpoint, Durable, Storing, Writing, lost_race, write_bytes},
-    error::{Context, Result},
-};
+use checkpoint::{Checkpoint, Durable, Writing, lost_race, write_bytes};
+
+use crate::error::{Context, Result, Storing};
 
 /// Fewer pages that a set lacks are not written down: a quarter of a millisecond of faults.
 const MISSED_MIN: usize = 16;

@@ -12,10 +12,9 @@ use tokio::runtime::Handle;
 use volumed::Origin;
 
 use super::super::{Node, unseen::Unseen, volumes::failed};
-use crate::{
-    durable::{Storing, transfer::Archives},
-    error::Result,
-};
+use checkpoint::transfer::Archives;
+
+use crate::error::{Error, Result, Storing};
 
 /// The volumes that carry; clones share them.
 #[derive(Clone)]
@@ -67,6 +66,8 @@ impl Carriers {
 }
 
 impl Archives for Carriers {
+    type Error = Error;
+
     fn export(&mut self, state: &KeptState) -> Result<(VolumeSpec, Box<dyn Read>)> {
         let carrier = self.leaving.iter().find(|(manifest, _)| *manifest == state.manifest);
         let (_, spec) = carrier.ok_or("nothing carries it").storing("read a volume")?;

@@ -197,13 +197,13 @@ mod tests {
 
     #[test]
     fn the_bytes_are_the_documented_ones() {
-        assert_eq!(file(), include_bytes!("../../../tests/golden/checkpoint-file-v1.bin"));
+        assert_eq!(file(), include_bytes!("../../tests/golden/checkpoint-file-v1.bin"));
         let records = read(&file()).unwrap();
         assert_eq!(records.len(), 5);
         assert_eq!(records[2], (Kind::Chunk, b"chunk".to_vec()));
         let whole = [ALL, VOLUME].concat();
         let bytes = file_of(&whole, true);
-        assert_eq!(bytes, include_bytes!("../../../tests/golden/checkpoint-file-v2.bin"));
+        assert_eq!(bytes, include_bytes!("../../tests/golden/checkpoint-file-v2.bin"));
         let records = read_as(&bytes, &whole).unwrap();
         assert!(records.iter().map(|(kind, bytes)| (*kind, &bytes[..])).eq(whole));
     }

@@ -7,9 +7,10 @@ use model::TemplateSpec;
 use store::{heads::Head, id::ManifestId};
 use tokio::runtime::Handle;
 
+use checkpoint::{BlobRef, Checkpoint, Durable, Writing, known_pages, page_reader};
+
 use crate::{
-    durable::{BlobRef, Checkpoint, Durable, Storing, Writing, known_pages, page_reader},
-    error::Result,
+    error::{Result, Storing},
     state::RestoredZygote,
 };
 
@@ -49,7 +50,7 @@ impl Base {
 
     /// The pages that are in it and in those that it was taken against.
     pub(super) fn known(&self, durable: &Durable, runtime: &Handle) -> Result<Known> {
-        known_pages(&self.contents, durable, runtime)
+        Ok(known_pages(&self.contents, durable, runtime)?)
     }
 }
 
@@ -59,7 +60,7 @@ pub(super) fn restored(
     layers: &[PathBuf],
     (durable, runtime, writing): (&Durable, &Handle, &Writing),
 ) -> Result<Option<Base>> {
-    let Some(head) = writing.keep(&crate::durable::name_of(name)?)? else { return Ok(None) };
+    let Some(head) = writing.keep(&checkpoint::name_of(name)?)? else { return Ok(None) };
     let now = runtime.block_on(Checkpoint::read(durable, head.manifest))?;
     // Another manifest may stand for the same memory: with a working set, for example.
     if head.manifest.to_string() != *manifest {

@@ -12,8 +12,8 @@ use pager::{Cluster, OpenSource, PageSource, SourceError};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
 
-use super::{BlobRef, Checkpoint, Chunks, Durable, Settings, Storing, page_reader};
-use crate::error::{Error, Result};
+use super::{BlobRef, Checkpoint, Chunks, Durable, Settings, page_reader};
+use crate::error::{Error, Result, Storing};
 
 /// Of the frame around what the pager is told.
 const FRAME: u16 = 0x4e03;
@@ -23,18 +23,20 @@ const PAGE: u64 = memory::PAGE_BYTES as u64;
 
 /// What the pager is told of the memory of a checkpoint, so that it need not ask for the manifest.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct ImageRoots {
+pub struct ImageRoots {
     /// Newest first.
     roots: Vec<BlobRef>,
     is_recorded: bool,
 }
 
 impl ImageRoots {
-    pub(crate) fn of(checkpoint: &Checkpoint) -> Self {
+    /// Of a checkpoint.
+    pub fn of(checkpoint: &Checkpoint) -> Self {
         Self { roots: checkpoint.images().cloned().collect(), is_recorded: checkpoint.hot.is_some() }
     }
 
-    pub(crate) fn encode(&self) -> Result<Vec<u8>> {
+    /// As the pager is told them.
+    pub fn encode(&self) -> Result<Vec<u8>> {
         let bytes = postcard::to_stdvec(self).storing("describe the memory of a checkpoint")?;
         frame::encode(FRAME, VERSION, &bytes).storing("describe the memory of a checkpoint")
     }
@@ -48,17 +50,19 @@ impl ImageRoots {
 
 /// Opens the memory of checkpoints; what it gets are encoded [`ImageRoots`]. It is made before the process has threads, so it opens nothing
 /// before it is asked.
-pub(crate) struct Opener {
+pub struct Opener {
     settings: Settings,
     state_dir: PathBuf,
+    node: String,
     opened: OnceLock<(Runtime, Durable)>,
     /// Held while the store is opened.
     opening: Mutex<()>,
 }
 
 impl Opener {
-    pub(crate) fn new(settings: Settings, state_dir: PathBuf) -> Self {
-        Self { settings, state_dir, opened: OnceLock::new(), opening: Mutex::new(()) }
+    /// For the node of this id, with this state.
+    pub fn new(settings: Settings, state_dir: PathBuf, node: String) -> Self {
+        Self { settings, state_dir, node, opened: OnceLock::new(), opening: Mutex::new(()) }
     }
 
     fn opened(&self) -> Result<&(Runtime, Durable)> {
@@ -78,7 +82,7 @@ impl Opener {
             return Ok(opened);
         }
         let runtime = Runtime::new().map_err(|source| Error::System { action: "start a runtime", source })?;
-        let durable = runtime.block_on(Durable::open(&self.settings, &self.state_dir))?;
+        let durable = runtime.block_on(Durable::open(&self.settings, &self.state_dir, &self.node))?;
         Ok(self.opened.get_or_init(|| (runtime, durable)))
     }
 
@@ -94,7 +98,7 @@ impl Opener {
 impl OpenSource for Opener {
     fn prepare(&self) {
         if let Err(error) = self.opened() {
-            tracing::warn!(error = crate::chain(&error), "the store cannot be opened yet");
+            tracing::warn!(error = base::error::chain(&error), "the store cannot be opened yet");
         }
     }
 

@@ -17,9 +17,9 @@ use serde::{Deserialize, Serialize};
 use store::{Store, id::ManifestId, segment::ChunkRef};
 use tokio::runtime::Handle;
 
-pub(crate) use self::volumes::Archives;
+pub use self::volumes::Archives;
 #[cfg(feature = "fuzzing")]
-pub(crate) use self::volumes::NoArchives;
+pub use self::volumes::NoArchives;
 use self::{
     file::{FileReader, FileWriter, Kind, PIECE_BYTES, damaged},
     volumes::{count_volumes, read_volumes, write_volumes},
@@ -27,7 +27,7 @@ use self::{
 use super::{
     BlobRef, Checkpoint, Counts, Durable, Storing, Writing,
     check::{self, Checked},
-    name_of, nouns, realm,
+    name_of, nouns,
 };
 use crate::error::{Error, Result};
 
@@ -63,13 +63,13 @@ fn is_zero(number: &usize) -> bool {
 }
 
 /// Writes `checkpoint` to `out`. Blocks.
-pub(crate) fn export(
+pub fn export<A: Archives>(
     checkpoint: &Checkpoint,
     durable: &Durable,
     runtime: &Handle,
-    archives: &mut impl Archives,
+    archives: &mut A,
     out: impl Write,
-) -> Result<()> {
+) -> Result<(), A::Error> {
     // The working set is learned anew, where it is started. Lists of contents are believed, so none is taken from a file.
     let Checkpoint { spec, created_ms, state, memory: _, base, layers, counts, hot: _, contents: _, volumes } =
         checkpoint;
@@ -97,7 +97,7 @@ pub(crate) fn export(
         write_blob(&mut file, layer, &durable.store, runtime)?;
     }
     write_volumes(&mut file, &checkpoint.kept_volumes()?, archives)?;
-    file.finish()
+    Ok(file.finish()?)
 }
 
 fn write_blob(file: &mut FileWriter<impl Write>, blob: &BlobRef, store: &Store, runtime: &Handle) -> Result<()> {
@@ -154,25 +154,25 @@ fn number_of(id: &ChunkId) -> std::result::Result<usize, BoxError> {
 }
 
 /// What becomes of a file.
-pub(crate) struct Import<'a> {
+pub struct Import<'a, E> {
     /// Another name than it had.
-    pub(crate) name: Option<TemplateName>,
+    pub name: Option<TemplateName>,
     /// Take the place of a checkpoint of that name.
-    pub(crate) replace: bool,
+    pub replace: bool,
     /// Whether this node would take such a template.
-    pub(crate) admit: fn(&TemplateSpec) -> Result<()>,
+    pub admit: fn(&TemplateSpec) -> Result<(), E>,
     /// A directory that is not there yet, for what has to be unpacked to be checked.
-    pub(crate) scratch: &'a std::path::Path,
+    pub scratch: &'a std::path::Path,
 }
 
 /// Takes a checkpoint over from `input`. It gets its name when everything is stored, has been read back and is whole. Blocks.
-pub(crate) fn import(
-    import: Import<'_>,
+pub fn import<A: Archives>(
+    import: Import<'_, A::Error>,
     durable: &Durable,
     runtime: &Handle,
-    archives: &mut impl Archives,
+    archives: &mut A,
     input: impl Read,
-) -> Result<(Checkpoint, ManifestId)> {
+) -> Result<(Checkpoint, ManifestId), A::Error> {
     let mut file = FileReader::new(input);
     let (_, description) = file.next(&[Kind::Description])?;
     let Description { mut spec, created_ms, counts, base, state, layers, volumes } =
@@ -180,13 +180,13 @@ pub(crate) fn import(
     spec.name = import.name.unwrap_or(spec.name);
     (import.admit)(&spec)?;
     if layers.len() > LAYERS_MAX || base >= memory::limits::LAYERS_MAX {
-        return Err(damaged(format!("it has {} layers and {base} images", layers.len())));
+        return Err(damaged(format!("it has {} layers and {base} images", layers.len())).into());
     }
-    let replaces = match runtime.block_on(durable.heads.get(&realm(), &name_of(&spec.name)?)) {
-        Ok(_) if !import.replace => return Err(Error::CheckpointExists(spec.name)),
+    let replaces = match runtime.block_on(durable.heads.get(durable.store.realm(), &name_of(&spec.name)?)) {
+        Ok(_) if !import.replace => return Err(Error::Exists(spec.name).into()),
         Ok(head) => Some(head),
         Err(store::heads::HeadsError::NotFound { .. }) => None,
-        Err(error) => return Err(error).storing("look for a checkpoint"),
+        Err(error) => return Err(error).storing("look for a checkpoint").map_err(Into::into),
     };
     let mut writing = Writing::begin(durable, runtime, &format!("import {}", spec.name))?;
     let state = read_blob(&mut file, &mut writing, state)?;
@@ -202,7 +202,7 @@ pub(crate) fn import(
     check::contents(&checkpoint, durable, runtime, import.scratch, &mut checked);
     check::volumes(&checkpoint, durable, runtime, &mut checked);
     if let Some(model::Damage { part, problem }) = checked.damage.into_iter().next() {
-        return Err(damaged(format!("what was stored of it does not read back: {part}: {problem}")));
+        return Err(damaged(format!("what was stored of it does not read back: {part}: {problem}")).into());
     }
     let (manifest, _) = checkpoint.commit(writing, replaces.as_ref(), None)?;
     Ok((checkpoint, manifest))
@@ -281,18 +281,19 @@ impl ChunkMover for Moving<'_> {
 }
 
 /// A file that arrives in parts, from the other end of a connection.
-pub(crate) struct Arriving {
+pub struct Arriving {
     parts: tokio::sync::mpsc::Receiver<io::Result<bytes::Bytes>>,
     part: bytes::Bytes,
 }
 
 impl Arriving {
-    pub(crate) fn new(parts: tokio::sync::mpsc::Receiver<io::Result<bytes::Bytes>>) -> Self {
+    /// In these parts.
+    pub fn new(parts: tokio::sync::mpsc::Receiver<io::Result<bytes::Bytes>>) -> Self {
         Self { parts, part: bytes::Bytes::new() }
     }
 
     /// Lets the other end say all it has to say: it listens to an answer only then.
-    pub(crate) fn discard_rest(&mut self) {
+    pub fn discard_rest(&mut self) {
         while let Some(Ok(_)) = self.parts.blocking_recv() {}
     }
 }
@@ -312,7 +313,7 @@ impl Read for Arriving {
 }
 
 /// A file that leaves in parts, to the other end of a connection.
-pub(crate) struct Leaving(pub(crate) tokio::sync::mpsc::Sender<io::Result<bytes::Bytes>>);
+pub struct Leaving(pub tokio::sync::mpsc::Sender<io::Result<bytes::Bytes>>);
 
 impl Write for Leaving {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

@@ -11,14 +11,17 @@
 //! Everything here blocks: it runs on threads of its own, beside the asynchronous node.
 
 mod blob;
-pub(crate) mod check;
+pub mod check;
 mod checkpoint;
 mod encoded;
+mod error;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod hot;
 pub mod nouns;
 mod pages;
 mod paused;
-pub(crate) mod transfer;
+pub mod transfer;
 mod volumes;
 mod writing;
 
@@ -41,24 +44,16 @@ use store::{
 };
 use tokio::runtime::Handle;
 
-use crate::{
-    error::{Error, Result},
-    records,
-};
+use error::Storing;
 
-pub(crate) use blob::BlobRef;
-#[cfg(feature = "fuzzing")]
-pub(crate) use checkpoint::fuzz as fuzz_checkpoint;
-pub(crate) use checkpoint::{Checkpoint, Counts, Included, known_pages, name_of, pack_layer, page_reader, write_bytes};
-pub(crate) use hot::HotPages;
-#[cfg(feature = "fuzzing")]
-pub(crate) use pages::fuzz as fuzz_image_roots;
-pub(crate) use pages::{ImageRoots, Opener};
-#[cfg(feature = "fuzzing")]
-pub(crate) use paused::fuzz as fuzz_paused;
-pub(crate) use paused::{Mounted, Paused, lost_race};
-pub(crate) use volumes::StoreOpener;
-pub(crate) use writing::Writing;
+pub use blob::BlobRef;
+pub use checkpoint::{Checkpoint, Counts, Included, known_pages, name_of, pack_layer, page_reader, write_bytes};
+pub use error::{Error, Result};
+pub use hot::HotPages;
+pub use pages::{ImageRoots, Opener};
+pub use paused::{Mounted, Paused, lost_race};
+pub use volumes::StoreOpener;
+pub use writing::Writing;
 
 /// The variable that holds the master keys, if no file is named.
 const MASTER_KEYS_VARIABLE: &str = "PANDO_MASTER_KEYS";
@@ -69,6 +64,8 @@ const READ_PARALLEL: usize = 16;
 /// Where durable things are.
 #[derive(Debug, Clone)]
 pub struct Settings {
+    /// Whose they are: what belongs to other realms of the same store is neither seen nor opened.
+    pub realm: Realm,
     /// Objects; none: a directory of the node's state.
     pub objects: Option<Location>,
     /// Address of the database of heads; none: a file in the node's state.
@@ -92,27 +89,20 @@ pub struct PeerSettings {
 
 /// The durable store of one realm, opened.
 #[derive(Clone)]
-pub(crate) struct Durable {
-    pub(crate) store: Store,
-    pub(crate) heads: Heads,
+pub struct Durable {
+    /// Objects, keys and cache.
+    pub store: Store,
+    /// Names.
+    pub heads: Heads,
     /// None: nobody is asked.
-    pub(crate) peers: Option<Arc<Peers>>,
-}
-
-/// Adds what was being done to an error of the store.
-pub(crate) trait Storing<T> {
-    fn storing(self, action: &'static str) -> Result<T>;
-}
-
-impl<T, E: Into<Box<dyn std::error::Error + Send + Sync>>> Storing<T> for std::result::Result<T, E> {
-    fn storing(self, action: &'static str) -> Result<T> {
-        self.map_err(|source| Error::Store { action, source: source.into() })
-    }
+    pub peers: Option<Arc<Peers>>,
 }
 
 impl Durable {
     /// Opens the store and makes sure that objects and heads belong together.
-    pub(crate) async fn open(settings: &Settings, state_dir: &Path) -> Result<Self> {
+    ///
+    /// `state_dir`: of the node, for what is not elsewhere. `node`: the id of the node, by which others know it.
+    pub async fn open(settings: &Settings, state_dir: &Path, node: &str) -> Result<Self> {
         let own = state_dir.join("store");
         std::fs::create_dir_all(&own).storing("make the store's directory")?;
         let location = settings.objects.clone().unwrap_or_else(|| Location::Directory(own.join("objects")));
@@ -131,9 +121,9 @@ impl Durable {
             None => MasterKeys::from_file(&own.join("master.keys")),
         };
         let keys = Arc::new(keys.storing("read the master keys")?);
-        let keys = RealmKeys::new(objects.clone(), keys, realm());
+        let keys = RealmKeys::new(objects.clone(), keys, settings.realm.clone());
         let cache = Cache::open(&own.join("cache"), settings.cache_bytes).storing("open the cache")?;
-        let peers = open_peers(&settings.peers, &heads, state_dir).await?;
+        let peers = open_peers(settings, &heads, node).await?;
         let asked = peers.clone().map(|peers| peers as Arc<dyn Peer>);
         let store = Store::new(objects, keys, Some(cache), asked);
         tokio::spawn(preload_keys(store.clone()));
@@ -141,7 +131,7 @@ impl Durable {
     }
 
     /// Every head of the realm whose name begins so, by name, with what `read` makes of its manifest.
-    pub(crate) async fn read_below<T, F: Future<Output = Result<T>>>(
+    pub async fn read_below<T, F: Future<Output = Result<T>>>(
         &self,
         prefix: &str,
         read: impl Fn(ManifestId) -> F,
@@ -157,7 +147,8 @@ impl Durable {
         let mut found: Vec<Head> = Vec::new();
         loop {
             let after = found.last().map(|head| &head.name);
-            let mut more = self.heads.list(&realm(), prefix, after).await.storing("list what the store has")?;
+            let mut more =
+                self.heads.list(self.store.realm(), prefix, after).await.storing("list what the store has")?;
             if more.is_empty() {
                 return Ok(found);
             }
@@ -165,8 +156,13 @@ impl Durable {
         }
     }
 
+    /// Where the nodes of the realm name themselves, as seen by `node`.
+    pub fn directory(&self, node: &str) -> Directory {
+        Directory { heads: self.heads.clone(), realm: self.store.realm().clone(), own: node.to_owned() }
+    }
+
     /// A reader of page images, for threads that may block.
-    pub(crate) fn chunks(&self, runtime: &Handle) -> Chunks {
+    pub fn chunks(&self, runtime: &Handle) -> Chunks {
         Chunks { store: self.store.clone(), runtime: runtime.clone() }
     }
 }
@@ -174,34 +170,26 @@ impl Durable {
 /// Two requests that the first restore does not wait for.
 async fn preload_keys(store: Store) {
     if let Err(error) = store.keys().preload().await {
-        tracing::warn!(error = crate::chain(&error), "the keys of the store cannot be read yet");
+        tracing::warn!(error = base::error::chain(&error), "the keys of the store cannot be read yet");
     }
 }
 
-async fn open_peers(settings: &PeerSettings, heads: &Heads, state_dir: &Path) -> Result<Option<Arc<Peers>>> {
-    if settings.given.is_empty() && !settings.found {
+async fn open_peers(settings: &Settings, heads: &Heads, node: &str) -> Result<Option<Arc<Peers>>> {
+    let PeerSettings { given, found } = &settings.peers;
+    if given.is_empty() && !found {
         return Ok(None);
     }
-    let peers = Peers::new(&settings.given);
-    if settings.found {
-        directory(heads, state_dir)?.follow(&peers, settings.given.clone()).await;
+    let peers = Peers::new(given);
+    if *found {
+        let directory = Directory { heads: heads.clone(), realm: settings.realm.clone(), own: node.to_owned() };
+        directory.follow(&peers, given.clone()).await;
     }
     Ok(Some(peers))
 }
 
-/// Where the nodes of the realm name themselves, as seen by the node with this state.
-pub(crate) fn directory(heads: &Heads, state_dir: &Path) -> Result<Directory> {
-    Ok(Directory { heads: heads.clone(), realm: realm(), own: records::node_id(state_dir)? })
-}
-
-/// The only realm so far.
-pub(crate) fn realm() -> Realm {
-    "default".parse().expect("it is a name")
-}
-
 /// Chunks of page images, out of the store. Blocks: never from a thread of the runtime.
 #[derive(Clone)]
-pub(crate) struct Chunks {
+pub struct Chunks {
     store: Store,
     runtime: Handle,
 }

@@ -3,7 +3,7 @@
 //! variants are those of the formats and never change.
 
 use base::id::{SnapshotName, TemplateName, VolumeName};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// See [`model::Ready`].
 #[derive(Serialize, Deserialize)]
@@ -154,7 +154,9 @@ pub fn bytes_of(spec: &model::TemplateSpec) -> usize {
 
 /// An image as its text.
 pub mod image {
-    use super::*;
+    use serde::de::Error;
+
+    use super::{Deserialize, Deserializer, Serializer};
 
     /// For serde.
     pub fn serialize<S: Serializer>(image: &model::Image, serializer: S) -> Result<S::Ok, S::Error> {
@@ -169,7 +171,7 @@ pub mod image {
 
 /// Lists of mounts.
 pub mod mounts {
-    use super::*;
+    use super::{Deserialize, Deserializer, Mount, Serialize, Serializer};
 
     #[derive(Serialize, Deserialize)]
     struct One(#[serde(with = "Mount")] model::Mount);
@@ -187,7 +189,7 @@ pub mod mounts {
 
 /// Lists of the volumes of a checkpoint.
 pub mod checkpoint_volumes {
-    use super::*;
+    use super::{CheckpointVolume, Deserialize, Deserializer, Serialize, Serializer};
 
     #[derive(Serialize, Deserialize)]
     struct One(#[serde(with = "CheckpointVolume")] model::CheckpointVolume);
@@ -205,7 +207,7 @@ pub mod checkpoint_volumes {
 
 /// A spec that may be there.
 pub mod optional_spec {
-    use super::*;
+    use super::{Deserialize, Deserializer, Serialize, Serializer, TemplateSpec};
 
     #[derive(Serialize, Deserialize)]
     struct One(#[serde(with = "TemplateSpec")] model::TemplateSpec);

@@ -12,17 +12,21 @@ use store::heads::HeadName;
 
 use super::file::{FileReader, FileWriter, Kind, PIECE_BYTES, damaged};
 use crate::{
-    durable::{Included, Storing, Writing, nouns},
+    Included, Storing, Writing,
     error::{Context, Error, Result},
+    nouns,
 };
 
 /// Who has the volumes of checkpoints. Functions block.
-pub(crate) trait Archives {
+pub trait Archives {
+    /// How that fails; what is wrong with a file or the store can be told with it, too.
+    type Error: From<Error>;
+
     /// What kind of volume a state is of, and an archive of all that is in it.
-    fn export(&mut self, state: &KeptState) -> Result<(VolumeSpec, Box<dyn Read>)>;
+    fn export(&mut self, state: &KeptState) -> Result<(VolumeSpec, Box<dyn Read>), Self::Error>;
 
     /// Makes a volume from an archive, whatever it is called then. Gives the name of its state, which is there as long as this.
-    fn import(&mut self, spec: VolumeSpec, archive: &mut dyn Read) -> Result<HeadName>;
+    fn import(&mut self, spec: VolumeSpec, archive: &mut dyn Read) -> Result<HeadName, Self::Error>;
 }
 
 /// The record before an archive.
@@ -42,11 +46,11 @@ pub(super) fn count_volumes(volumes: &[Included]) -> usize {
     names.len()
 }
 
-pub(super) fn write_volumes(
+pub(super) fn write_volumes<A: Archives>(
     file: &mut FileWriter<impl Write>,
     volumes: &[CheckpointVolume],
-    archives: &mut impl Archives,
-) -> Result<()> {
+    archives: &mut A,
+) -> Result<(), A::Error> {
     let mut by_name: BTreeMap<&VolumeName, (&KeptState, Vec<String>)> = BTreeMap::new();
     for CheckpointVolume { volume, path, state } in volumes {
         by_name.entry(volume).or_insert((state, Vec::new())).1.push(path.clone());
@@ -70,15 +74,15 @@ pub(super) fn write_volumes(
 }
 
 /// The next `count` volumes of a file, for a program with these mount points.
-pub(super) fn read_volumes(
+pub(super) fn read_volumes<A: Archives>(
     file: &mut FileReader<impl Read>,
     count: usize,
     mount_points: &[String],
     writing: &Writing,
-    archives: &mut impl Archives,
-) -> Result<Vec<Included>> {
+    archives: &mut A,
+) -> Result<Vec<Included>, A::Error> {
     if count > MOUNT_POINTS_MAX {
-        return Err(damaged(format!("it has {count} volumes")));
+        return Err(damaged(format!("it has {count} volumes")).into());
     }
     let mut included: Vec<Included> = Vec::new();
     for _ in 0..count {
@@ -93,14 +97,14 @@ pub(super) fn read_volumes(
             || paths.len() > mount_points.len()
             || !paths.iter().all(|path| mount_points.contains(path))
         {
-            return Err(damaged(format!("{volume} is not where it can be: {paths:?}")));
+            return Err(damaged(format!("{volume} is not where it can be: {paths:?}")).into());
         }
         let mut pieces = Pieces { file, piece: Cursor::default(), has_ended: false, failed: None };
         let made = archives.import(spec, &mut pieces);
         let rest = pieces.finish();
         let name = match (made, rest) {
             // Whoever takes the archive only hears that it breaks off.
-            (_, Err(error)) => return Err(error),
+            (_, Err(error)) => return Err(error.into()),
             (made, Ok(())) => made?,
         };
         let head = writing.keep(&name)?.ok_or("it was removed meanwhile").storing("keep a volume")?;
@@ -154,10 +158,12 @@ impl<R: Read> Read for Pieces<'_, R> {
 
 /// For checkpoints that have none.
 #[cfg(feature = "fuzzing")]
-pub(crate) struct NoArchives;
+pub struct NoArchives;
 
 #[cfg(feature = "fuzzing")]
 impl Archives for NoArchives {
+    type Error = Error;
+
     fn export(&mut self, _: &KeptState) -> Result<(VolumeSpec, Box<dyn Read>)> {
         Err(damaged("volumes cannot be written here"))
     }

@@ -19,9 +19,10 @@ use super::{
     base::{self, Base},
     to_model, volumes,
 };
+use checkpoint::{BlobRef, Checkpoint, Counts, Durable, Writing, nouns, pack_layer, page_reader, write_bytes};
+
 use crate::{
-    durable::{BlobRef, Checkpoint, Counts, Durable, Storing, Writing, nouns, pack_layer, page_reader, write_bytes},
-    error::{Context, Result},
+    error::{Context, Result, Storing},
     node::now_ms,
 };
 
@@ -89,7 +90,7 @@ fn read_description(description: Option<OwnedFd>) -> Result<Vec<u8>> {
 /// Writes layers, topmost first. The last of them are `known` already, and are left as they are, but for small ones, which are in the manifest itself.
 fn write_layers(writing: &mut Writing, layers: &[PathBuf], known: &[BlobRef]) -> Result<Vec<BlobRef>> {
     let (new, old) = layers.split_at(layers.len().saturating_sub(known.len()));
-    let mut written = new.iter().map(|layer| pack_layer(writing, layer)).collect::<Result<Vec<_>>>()?;
+    let mut written = new.iter().map(|layer| pack_layer(writing, layer)).collect::<checkpoint::Result<Vec<_>>>()?;
     for (layer, known) in old.iter().zip(known) {
         written.push(if known.is_inline() { pack_layer(writing, layer)? } else { known.clone() });
     }

@@ -17,18 +17,26 @@ use store::{
 };
 use tokio::runtime::Handle;
 
-use super::{Checkpoint, Durable, Storing};
-use crate::error::{Result, chain};
+use super::{Checkpoint, Durable};
+use base::error::chain;
+
+use crate::error::{Result, Storing};
 
 /// What a check has seen.
 #[derive(Debug, Default)]
-pub(crate) struct Checked {
-    pub(crate) segments: u64,
-    pub(crate) chunks: u64,
-    pub(crate) pages: u64,
-    pub(crate) files: u64,
-    pub(crate) damage: Vec<Damage>,
-    pub(crate) unreachable: Vec<Damage>,
+pub struct Checked {
+    /// Segments that were read.
+    pub segments: u64,
+    /// Chunks in these, each opened.
+    pub chunks: u64,
+    /// Pages of memory, each decoded.
+    pub pages: u64,
+    /// Files, directories and the like in layers, each unpacked.
+    pub files: u64,
+    /// What is damaged or missing.
+    pub damage: Vec<Damage>,
+    /// What could not be read and may be sound.
+    pub unreachable: Vec<Damage>,
 }
 
 impl Checked {
@@ -46,7 +54,7 @@ impl Checked {
 }
 
 /// Checks all that `manifest` names. Layers are unpacked to `scratch`, which is not there yet and is gone afterwards. Blocks.
-pub(crate) fn checkpoint(manifest: ManifestId, durable: &Durable, runtime: &Handle, scratch: &Path) -> Checked {
+pub fn checkpoint(manifest: ManifestId, durable: &Durable, runtime: &Handle, scratch: &Path) -> Checked {
     let mut checked = Checked::default();
     let read = runtime.block_on(Manifest::read(&durable.store, manifest)).storing("read the manifest");
     let Some(read) = checked.note("manifest", read) else { return checked };
@@ -62,7 +70,7 @@ pub(crate) fn checkpoint(manifest: ManifestId, durable: &Durable, runtime: &Hand
 }
 
 /// Checks the states of its volumes. Blocks.
-pub(crate) fn volumes(checkpoint: &Checkpoint, durable: &Durable, runtime: &Handle, checked: &mut Checked) {
+pub fn volumes(checkpoint: &Checkpoint, durable: &Durable, runtime: &Handle, checked: &mut Checked) {
     let states: BTreeSet<[u8; 16]> = checkpoint.volumes.iter().map(|included| included.state).collect();
     for state in states {
         volume(ManifestId(state), durable, runtime, checked);
@@ -94,13 +102,7 @@ fn volume(manifest: ManifestId, durable: &Durable, runtime: &Handle, checked: &m
 }
 
 /// Checks what a checkpoint is made of: its state, its memory, page by page, and its layers. Blocks.
-pub(crate) fn contents(
-    checkpoint: &Checkpoint,
-    durable: &Durable,
-    runtime: &Handle,
-    scratch: &Path,
-    checked: &mut Checked,
-) {
+pub fn contents(checkpoint: &Checkpoint, durable: &Durable, runtime: &Handle, scratch: &Path, checked: &mut Checked) {
     checked.note("state", state(checkpoint, durable, runtime));
     let pages = pages(checkpoint, durable, runtime);
     checked.pages = checked.note("memory", pages).unwrap_or(0);

@@ -13,15 +13,15 @@ use store::{
 };
 use tokio::runtime::Handle;
 
-use super::{Durable, Storing, realm};
-use crate::error::Result;
+use super::Durable;
+use crate::error::{Result, Storing};
 
 /// What is written is kept from the garbage collector this long after the last renewal.
 const LEASE: Duration = Duration::from_secs(3600);
 const RENEW_AFTER: Duration = Duration::from_secs(300);
 
 /// The segments of one new state. Dropped before [`Writing::commit`] it leaves garbage, which the collector removes.
-pub(crate) struct Writing {
+pub struct Writing {
     durable: Durable,
     runtime: Handle,
     lease: Lease,
@@ -36,8 +36,9 @@ pub(crate) struct Writing {
 
 impl Writing {
     /// For `holder`, as lists of leases name it.
-    pub(crate) fn begin(durable: &Durable, runtime: &Handle, holder: &str) -> Result<Self> {
-        let lease = runtime.block_on(durable.heads.lease(&realm(), holder, LEASE)).storing("take a lease")?;
+    pub fn begin(durable: &Durable, runtime: &Handle, holder: &str) -> Result<Self> {
+        let lease =
+            runtime.block_on(durable.heads.lease(durable.store.realm(), holder, LEASE)).storing("take a lease")?;
         Ok(Self {
             durable: durable.clone(),
             runtime: runtime.clone(),
@@ -51,7 +52,7 @@ impl Writing {
     }
 
     /// Writes one chunk, in another segment if the present one is full.
-    pub(crate) fn append(&mut self, plain: &[u8]) -> Result<ChunkRef> {
+    pub fn append(&mut self, plain: &[u8]) -> Result<ChunkRef> {
         self.renew()?;
         match self.try_append(plain) {
             Ok(Err(WriteError::Full { .. })) => {
@@ -81,7 +82,7 @@ impl Writing {
     }
 
     /// What was appended can be read when this returns.
-    pub(crate) fn finish_segment(&mut self) -> Result<()> {
+    pub fn finish_segment(&mut self) -> Result<()> {
         if let Some(writer) = self.writer.take() {
             let segment = self.runtime.block_on(writer.finish()).storing("finish a segment")?;
             self.finished_bytes += segment.bytes;
@@ -90,7 +91,7 @@ impl Writing {
     }
 
     /// The head of this name, whose manifest is kept from now on until the writing is done; none if there is no such head.
-    pub(crate) fn keep(&self, name: &HeadName) -> Result<Option<Head>> {
+    pub fn keep(&self, name: &HeadName) -> Result<Option<Head>> {
         match self.runtime.block_on(self.durable.heads.open_under(&self.lease, name)) {
             Ok(head) => Ok(Some(head)),
             Err(HeadsError::NotFound { .. }) => Ok(None),
@@ -107,7 +108,7 @@ impl Writing {
     }
 
     /// Makes it all durable and gives it a name, which must be free or `replaces`. Gives the manifest and the bytes of everything.
-    pub(crate) fn commit(
+    pub fn commit(
         mut self,
         name: &HeadName,
         replaces: Option<&Head>,
@@ -121,7 +122,7 @@ impl Writing {
         runtime.block_on(manifest.write(&durable.store, id)).storing("write a manifest")?;
         let committed: std::result::Result<Head, HeadsError> = match replaces {
             Some(head) => runtime.block_on(durable.heads.commit(head, id, lease)),
-            None => runtime.block_on(durable.heads.create(&realm(), name, id, lease)),
+            None => runtime.block_on(durable.heads.create(durable.store.realm(), name, id, lease)),
         };
         committed.storing("name it")?;
         Ok((id, self.finished_bytes))
@@ -130,7 +131,7 @@ impl Writing {
 
 impl Writing {
     /// Puts the manifest of `head` with other client bytes in its place, with what was written meanwhile; if `head` is still what there is.
-    pub(crate) fn amend(self, version: u16, client: bytes::Bytes, head: &Head) -> Result<ManifestId> {
+    pub fn amend(self, version: u16, client: bytes::Bytes, head: &Head) -> Result<ManifestId> {
         let read = self.runtime.block_on(Manifest::read(&self.durable.store, head.manifest));
         let manifest = Manifest { version, client, ..read.storing("read a manifest")? };
         self.commit(&head.name, Some(head), manifest).map(|(manifest, _)| manifest)
@@ -143,7 +144,7 @@ impl Drop for Writing {
         let (heads, lease) = (self.durable.heads.clone(), self.lease.clone());
         self.runtime.spawn(async move {
             if let Err(error) = heads.release(lease).await {
-                tracing::debug!(error = crate::chain(&error), "a lease is not released; it ends by itself");
+                tracing::debug!(error = base::error::chain(&error), "a lease is not released; it ends by itself");
             }
         });
     }

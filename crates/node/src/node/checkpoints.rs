@@ -27,9 +27,10 @@ use super::{
 };
 use keeper::protocol::message::BuildZygote;
 
+use checkpoint::{Checkpoint, Counts, Writing};
+
 use crate::{
-    durable::{Checkpoint, Counts, Storing, Writing, realm},
-    error::{Context, Error, Result},
+    error::{Context, Error, Result, Storing},
     records::SandboxRecord,
     state::{FORK_LAYER, RestoredZygote},
 };
@@ -108,16 +109,19 @@ impl Node {
             Some(_) if !request.replace => return Err(Error::CheckpointExists(name)),
             found => found.is_some(),
         };
-        let (durable, runtime, head_name) = (self.durable.clone(), Handle::current(), crate::durable::name_of(&name)?);
+        let (durable, runtime, head_name) = (self.durable.clone(), Handle::current(), checkpoint::name_of(&name)?);
         let commit: Commit = Box::new(move |checkpoint, writing, parent| {
             let replaces = match replaces {
                 // As it is by now: its working set may have been recorded meanwhile.
-                true => {
-                    Some(runtime.block_on(durable.heads.get(&realm(), &head_name)).storing("look for the checkpoint")?)
-                }
+                true => Some(
+                    runtime
+                        .block_on(durable.heads.get(durable.store.realm(), &head_name))
+                        .storing("look for the checkpoint")?,
+                ),
                 false => None,
             };
-            checkpoint.commit(writing, replaces.as_ref(), parent).map(|(manifest, _)| manifest)
+            let (manifest, _) = checkpoint.commit(writing, replaces.as_ref(), parent)?;
+            Ok(manifest)
         });
         let spec = model::TemplateSpec { name, ..spec };
         let taken = self.keep(Keep { record: &record, spec, hold: false, commit }, progress).await?;
@@ -257,7 +261,7 @@ impl Node {
 
     /// Removes its name; what only it used is garbage then.
     pub async fn remove_checkpoint(&self, name: &TemplateName) -> Result<()> {
-        let head = match self.durable.heads.get(&realm(), &crate::durable::name_of(name)?).await {
+        let head = match self.durable.heads.get(self.durable.store.realm(), &checkpoint::name_of(name)?).await {
             Err(store::heads::HeadsError::NotFound { .. }) => return Err(Error::NoCheckpoint(name.clone())),
             head => head.storing("look for the checkpoint")?,
         };

@@ -6,11 +6,11 @@ use memory::{PAGE_BYTES, PageRun, PageTarget};
 use sys::uffd::{Outcome, Uffd};
 use tokio::runtime::Handle;
 
-use super::{Checkpoint, Durable, Storing};
-use crate::error::{Context, Result};
+use super::{Checkpoint, Durable};
+use crate::error::{Context, Result, Storing};
 
 /// Pages that are touched first: their numbers, and their bytes unless they are zeros.
-pub(crate) struct HotPages(Vec<(u64, Option<Vec<u8>>)>);
+pub struct HotPages(Vec<(u64, Option<Vec<u8>>)>);
 
 /// Gathers runs of pages, in any order.
 #[derive(Default)]
@@ -36,7 +36,7 @@ impl PageTarget for Gathered {
 
 impl HotPages {
     /// Those of a checkpoint; none if they are not known. Blocks.
-    pub(crate) fn read(checkpoint: &Checkpoint, durable: &Durable, runtime: &Handle) -> Result<Self> {
+    pub fn read(checkpoint: &Checkpoint, durable: &Durable, runtime: &Handle) -> Result<Self> {
         let gathered = Gathered::default();
         if let Some(set) = checkpoint.hot_set(durable, runtime)? {
             set.read(&durable.chunks(runtime), &gathered).storing("read the working set")?;
@@ -48,7 +48,7 @@ impl HotPages {
     }
 
     /// Puts them into the process that `faults` is of. It must stand still, and nobody else read its events.
-    pub(crate) fn fill(&self, faults: &Uffd) -> Result<()> {
+    pub fn fill(&self, faults: &Uffd) -> Result<()> {
         const PAGE: u64 = PAGE_BYTES as u64;
         self.0.iter().try_for_each(|(first, bytes)| match bytes {
             Some(bytes) => fill_run(faults, first * PAGE, bytes),

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use store::{Store, segment::ChunkRef};
 use tokio::runtime::Handle;
 
-use super::{Storing, Writing};
-use crate::error::Result;
+use super::Writing;
+use crate::error::{Result, Storing};
 
 /// A piece: large enough for one request, small enough to hold some of them.
 const PIECE_BYTES: usize = 1 << 20;
@@ -37,10 +37,10 @@ enum Place {
 
 /// Where the bytes of a blob are.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct BlobRef {
+pub struct BlobRef {
     place: Place,
     /// How many they are.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
 }
 
 /// Takes bytes and writes pieces.
@@ -58,7 +58,7 @@ impl Writing {
     }
 
     /// The manifest has so many bytes of another kind: if they are many, its references hold fewer.
-    pub(crate) fn leave_room(&mut self, bytes: usize) {
+    pub fn leave_room(&mut self, bytes: usize) {
         self.inline_bytes += bytes.saturating_sub(ELSE_BYTES);
     }
 
@@ -129,7 +129,7 @@ impl BlobRef {
     }
 
     /// Whether it is in the manifest itself.
-    pub(crate) fn is_inline(&self) -> bool {
+    pub fn is_inline(&self) -> bool {
         matches!(self.place, Place::Inline(_))
     }
 
@@ -189,7 +189,7 @@ impl Read for BlobReader<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::durable::{Durable, PeerSettings, Settings};
+    use crate::{Durable, PeerSettings, Settings};
 
     /// As long as that, and of no period that pieces have.
     fn text(bytes: usize) -> Vec<u8> {
@@ -201,13 +201,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let settings = Settings {
+            realm: store::id::Realm::default(),
             objects: None,
             database: None,
             master_keys: None,
             cache_bytes: 0,
             peers: PeerSettings::default(),
         };
-        let durable = runtime.block_on(Durable::open(&settings, folder.path())).unwrap();
+        let durable = runtime.block_on(Durable::open(&settings, folder.path(), "test")).unwrap();
         let mut writing = Writing::begin(&durable, runtime.handle(), "test").unwrap();
         let lengths = [INLINE_BYTES_MAX, INLINE_BYTES_MAX + 1, PIECE_BYTES * PIECES_MAX, PIECE_BYTES * PIECES_MAX + 1];
         let blobs = lengths.map(|length| writing.write_blob(&text(length)).unwrap());

@@ -10,9 +10,10 @@ use super::super::{
 use keeper::protocol::message::BuildZygote;
 use volumed::Origin;
 
+use checkpoint::{Included, Writing};
+
 use crate::{
-    durable::{Included, Storing, Writing},
-    error::{Error, Forked, Result},
+    error::{Error, Forked, Result, Storing},
     records::SandboxRecord,
 };
 

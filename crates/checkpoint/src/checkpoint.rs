@@ -16,8 +16,8 @@ use store::{
 };
 use tokio::runtime::Handle;
 
-use super::{BlobRef, Durable, Paused, Storing, Writing, encoded::Encoded, paused, realm};
-use crate::error::{Error, Result};
+use super::{BlobRef, Durable, Paused, Writing, encoded::Encoded, paused};
+use crate::error::{Error, Result, Storing};
 
 /// Of manifests, in the store's numbering of clients.
 const MANIFEST_KIND: u16 = 1;
@@ -39,53 +39,59 @@ const INDEX_BYTES_MAX: u64 = 64 << 20;
 /// What a checkpoint is made of.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Encoded", into = "Encoded")]
-pub(crate) struct Checkpoint {
+pub struct Checkpoint {
     /// Of the template at the root of the sandbox; its name is the checkpoint's.
-    pub(crate) spec: TemplateSpec,
-    pub(crate) created_ms: u64,
+    pub spec: TemplateSpec,
+    /// When it was taken, in milliseconds since 1970.
+    pub created_ms: u64,
     /// The program apart from its memory.
-    pub(crate) state: BlobRef,
+    pub state: BlobRef,
     /// The root of its page image.
-    pub(crate) memory: BlobRef,
+    pub memory: BlobRef,
     /// The roots of the images that it was taken against, newest first. Their chunks belong to the manifest's parent.
-    pub(crate) base: Vec<BlobRef>,
+    pub base: Vec<BlobRef>,
     /// Its file changes, as layers above the image, topmost first.
-    pub(crate) layers: Vec<BlobRef>,
-    pub(crate) counts: Counts,
+    pub layers: Vec<BlobRef>,
+    /// For people.
+    pub counts: Counts,
     /// The pages that its copies touch first, once that is known: an encoded [`memory::hot::HotSet`].
-    pub(crate) hot: Option<BlobRef>,
+    pub hot: Option<BlobRef>,
     /// Which pages are in its own chunks, and in those of its parents, newest first: framed lists for [`memory::Known`].
-    pub(crate) contents: Vec<BlobRef>,
+    pub contents: Vec<BlobRef>,
     /// The volumes that it could write, of the same instant. A paused sandbox has none: the volumes themselves wait for it.
-    pub(crate) volumes: Vec<Included>,
+    pub volumes: Vec<Included>,
 }
 
 /// A volume of a checkpoint. The checkpoint's manifest includes its state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Included {
-    pub(crate) volume: VolumeName,
+pub struct Included {
+    /// The volume's name then.
+    pub volume: VolumeName,
     /// The directory that it was mounted on.
-    pub(crate) path: String,
-    pub(crate) state: [u8; 16],
+    pub path: String,
+    /// The manifest of what was in it.
+    pub state: [u8; 16],
 }
 
 /// For people.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Counts {
+pub struct Counts {
     /// How long the source stood still, in microseconds.
-    pub(crate) pause_us: u64,
-    /// Pages of memory, and how many of them are zeros or equal to another.
-    pub(crate) pages: u64,
-    pub(crate) zero_pages: u64,
-    pub(crate) duplicate_pages: u64,
+    pub pause_us: u64,
+    /// Pages of memory.
+    pub pages: u64,
+    /// Those that are zeros.
+    pub zero_pages: u64,
+    /// Those that are equal to another.
+    pub duplicate_pages: u64,
     /// Bytes that the pages take, compressed.
-    pub(crate) memory_bytes: u64,
+    pub memory_bytes: u64,
     /// Bytes of the layers' archives.
-    pub(crate) layer_bytes: u64,
+    pub layer_bytes: u64,
 }
 
 /// The head of a checkpoint.
-pub(crate) fn name_of(name: &TemplateName) -> Result<HeadName> {
+pub fn name_of(name: &TemplateName) -> Result<HeadName> {
     format!("{HEADS}{name}").parse().storing("name a checkpoint")
 }
 
@@ -126,7 +132,7 @@ impl Checkpoint {
     }
 
     /// Its volumes, for people and for who makes forks of them.
-    pub(crate) fn kept_volumes(&self) -> Result<Vec<CheckpointVolume>> {
+    pub fn kept_volumes(&self) -> Result<Vec<CheckpointVolume>> {
         let by = name_of(&self.spec.name)?.to_string();
         let shown = |Included { volume, path, state }: &Included| CheckpointVolume {
             volume: volume.clone(),
@@ -137,7 +143,7 @@ impl Checkpoint {
     }
 
     /// Commits it under its name; `parent` is what it was taken against. Gives the manifest and the bytes of all its segments.
-    pub(crate) fn commit(
+    pub fn commit(
         &self,
         writing: Writing,
         replaces: Option<&Head>,
@@ -151,13 +157,13 @@ impl Checkpoint {
     }
 
     /// Takes the place of what `head` names, with the segments of that and those of `writing`.
-    pub(crate) fn amend(&self, writing: Writing, head: &Head) -> Result<()> {
+    pub fn amend(&self, writing: Writing, head: &Head) -> Result<()> {
         writing.amend(self.version(), self.encode()?.into(), head).map(drop)
     }
 
     /// The checkpoint of this name, if there is one.
-    pub(crate) async fn find(durable: &Durable, name: &TemplateName) -> Result<Option<(Head, Self)>> {
-        let head = match durable.heads.get(&realm(), &name_of(name)?).await {
+    pub async fn find(durable: &Durable, name: &TemplateName) -> Result<Option<(Head, Self)>> {
+        let head = match durable.heads.get(durable.store.realm(), &name_of(name)?).await {
             Ok(head) => head,
             Err(HeadsError::NotFound { .. }) => return Ok(None),
             Err(error) => return Err(error).storing("look for a checkpoint"),
@@ -167,11 +173,12 @@ impl Checkpoint {
     }
 
     /// The checkpoint that a manifest describes, whatever its name is by now.
-    pub(crate) async fn of_manifest(durable: &Durable, manifest: &str) -> Result<Self> {
+    pub async fn of_manifest(durable: &Durable, manifest: &str) -> Result<Self> {
         Self::read(durable, manifest.parse().storing("read a manifest's name")?).await
     }
 
-    pub(crate) async fn read(durable: &Durable, id: ManifestId) -> Result<Self> {
+    /// The checkpoint, or that of the paused sandbox, that a manifest describes.
+    pub async fn read(durable: &Durable, id: ManifestId) -> Result<Self> {
         let manifest = Manifest::read(&durable.store, id).await.storing("read the manifest of a checkpoint")?;
         if manifest.kind == paused::MANIFEST_KIND {
             return Paused::decode(&manifest.client).map(|paused| paused.checkpoint);
@@ -185,39 +192,39 @@ impl Checkpoint {
     }
 
     /// Heads of checkpoints by name, some of those after `after`; none if there are no more.
-    pub(crate) async fn heads(durable: &Durable, after: Option<&HeadName>) -> Result<Vec<Head>> {
-        durable.heads.list(&realm(), HEADS, after).await.storing("list checkpoints")
+    pub async fn heads(durable: &Durable, after: Option<&HeadName>) -> Result<Vec<Head>> {
+        durable.heads.list(durable.store.realm(), HEADS, after).await.storing("list checkpoints")
     }
 
     /// Every checkpoint, by name. One whose manifest cannot be read has none.
-    pub(crate) async fn list(durable: &Durable) -> Result<Vec<(Head, Result<Self>)>> {
+    pub async fn list(durable: &Durable) -> Result<Vec<(Head, Result<Self>)>> {
         durable.read_below(HEADS, |manifest| Self::read(durable, manifest)).await
     }
 
     /// The encoded state of the program. Blocks.
-    pub(crate) fn read_state(&self, durable: &Durable, runtime: &Handle) -> Result<Vec<u8>> {
+    pub fn read_state(&self, durable: &Durable, runtime: &Handle) -> Result<Vec<u8>> {
         self.state.read(&durable.store, runtime, STATE_BYTES_MAX)
     }
 
     /// Its working set, if it is known. Blocks.
-    pub(crate) fn hot_set(&self, durable: &Durable, runtime: &Handle) -> Result<Option<memory::hot::HotSet>> {
+    pub fn hot_set(&self, durable: &Durable, runtime: &Handle) -> Result<Option<memory::hot::HotSet>> {
         let Some(hot) = &self.hot else { return Ok(None) };
         let bytes = hot.read(&durable.store, runtime, INDEX_BYTES_MAX)?;
         memory::hot::HotSet::open(&bytes).map(Some).storing("open the working set of a checkpoint")
     }
 
     /// A reader of its memory. Blocks.
-    pub(crate) fn pages(&self, durable: &Durable, runtime: &Handle) -> Result<memory::PageReader<super::Chunks>> {
+    pub fn pages(&self, durable: &Durable, runtime: &Handle) -> Result<memory::PageReader<super::Chunks>> {
         page_reader(self.images(), durable, runtime)
     }
 
     /// The roots of its memory's images, newest first.
-    pub(crate) fn images(&self) -> impl Iterator<Item = &BlobRef> {
+    pub fn images(&self) -> impl Iterator<Item = &BlobRef> {
         std::iter::once(&self.memory).chain(&self.base)
     }
 
     /// Unpacks one of its layers into the new directory `into`. Blocks.
-    pub(crate) fn unpack_layer(
+    pub fn unpack_layer(
         layer: &BlobRef,
         durable: &Durable,
         runtime: &Handle,
@@ -229,7 +236,7 @@ impl Checkpoint {
 }
 
 /// A reader of images, each followed by the one it was taken against. Blocks.
-pub(crate) fn page_reader<'a>(
+pub fn page_reader<'a>(
     roots: impl Iterator<Item = &'a BlobRef>,
     durable: &Durable,
     runtime: &Handle,
@@ -243,7 +250,7 @@ pub(crate) fn page_reader<'a>(
 }
 
 /// What is in the chunks that `lists` describe, the first list preferred. Blocks.
-pub(crate) fn known_pages(lists: &[BlobRef], durable: &Durable, runtime: &Handle) -> Result<memory::Known> {
+pub fn known_pages(lists: &[BlobRef], durable: &Durable, runtime: &Handle) -> Result<memory::Known> {
     let read = |list: &BlobRef| list.read(&durable.store, runtime, INDEX_BYTES_MAX);
     let lists = lists.iter().map(read).collect::<Result<Vec<_>>>()?;
     let known = memory::Known::read(lists.iter().map(|list| &list[..]), &durable.chunks(runtime));
@@ -251,14 +258,14 @@ pub(crate) fn known_pages(lists: &[BlobRef], durable: &Durable, runtime: &Handle
 }
 
 /// Writes one layer. Blocks.
-pub(crate) fn pack_layer(writing: &mut Writing, layer: &std::path::Path) -> Result<BlobRef> {
+pub fn pack_layer(writing: &mut Writing, layer: &std::path::Path) -> Result<BlobRef> {
     let mut blob = writing.blob();
     sandbox::pack_layer(layer, &mut blob as &mut dyn Write).map_err(Error::Sandbox)?;
     blob.finish()
 }
 
 /// Writes the state of a program. Blocks.
-pub(crate) fn write_bytes(writing: &mut Writing, bytes: &[u8]) -> Result<BlobRef> {
+pub fn write_bytes(writing: &mut Writing, bytes: &[u8]) -> Result<BlobRef> {
     writing.write_blob(bytes)
 }
 

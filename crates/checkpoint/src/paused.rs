@@ -21,8 +21,8 @@ use store::{
 };
 use tokio::runtime::Handle;
 
-use super::{Checkpoint, Durable, Storing, Writing, encoded::WithoutMountPoints, realm};
-use crate::error::{Error, Result};
+use super::{Checkpoint, Durable, Writing, encoded::WithoutMountPoints};
+use crate::error::{Result, Storing};
 
 /// Of manifests, in the store's numbering of clients.
 pub(super) const MANIFEST_KIND: u16 = 2;
@@ -35,33 +35,36 @@ const HEADS: &str = "paused/";
 
 /// A sandbox that does not run anywhere.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Paused {
+pub struct Paused {
     /// Its program, memory and files. The name in its spec is that of its template.
-    pub(crate) checkpoint: Checkpoint,
-    pub(crate) id: SandboxId,
+    pub checkpoint: Checkpoint,
+    /// Its identifier.
+    pub id: SandboxId,
     /// The sandbox it was forked from, if it was.
-    pub(crate) parent: Option<SandboxId>,
+    pub parent: Option<SandboxId>,
     /// When it was started first, in milliseconds since 1970.
-    pub(crate) created_ms: u64,
+    pub created_ms: u64,
     /// When it was paused, in milliseconds since 1970: tells one pause of it from another.
-    pub(crate) paused_ms: u64,
+    pub paused_ms: u64,
     /// What it keeps beside its id.
-    pub(crate) machine: sandbox::Machine,
+    pub machine: sandbox::Machine,
     /// The node that has it in hand: no other one may start it.
-    pub(crate) holder: Option<String>,
+    pub holder: Option<String>,
     /// What was mounted in it.
-    pub(crate) volumes: Vec<Mounted>,
+    pub volumes: Vec<Mounted>,
 }
 
 /// A volume as it was mounted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Mounted {
-    pub(crate) volume: VolumeName,
+pub struct Mounted {
+    /// Its name.
+    pub volume: VolumeName,
     /// The directory.
-    pub(crate) path: String,
+    pub path: String,
     /// If it was one.
-    pub(crate) snapshot: Option<SnapshotName>,
-    pub(crate) read_only: bool,
+    pub snapshot: Option<SnapshotName>,
+    /// Nothing could be written through the mount.
+    pub read_only: bool,
 }
 
 /// As it was written by version 2: its fields by their places. A volume's were its name, the directory, and the snapshot if it was one.
@@ -118,20 +121,14 @@ impl Paused {
     }
 
     /// Commits it; `parent` is what its checkpoint was taken against. Blocks.
-    pub(crate) fn commit(&self, writing: Writing, parent: Option<ManifestId>) -> Result<ManifestId> {
+    pub fn commit(&self, writing: Writing, parent: Option<ManifestId>) -> Result<ManifestId> {
         let client = self.encode()?.into();
         let manifest = Manifest { kind: MANIFEST_KIND, version: self.version(), parent, client, ..Manifest::default() };
         writing.commit(&name_of(&self.id)?, None, manifest).map(|(manifest, _)| manifest)
     }
 
     /// Gives it to `holder`, if `head` is still what there is. Blocks.
-    pub(crate) fn hand_to(
-        &self,
-        holder: Option<String>,
-        head: &Head,
-        durable: &Durable,
-        runtime: &Handle,
-    ) -> Result<Head> {
+    pub fn hand_to(&self, holder: Option<String>, head: &Head, durable: &Durable, runtime: &Handle) -> Result<Head> {
         let handed = Self { holder, ..self.clone() };
         let writing = Writing::begin(durable, runtime, &format!("sandbox {}", self.id))?;
         let manifest = writing.amend(handed.version(), handed.encode()?.into(), head)?;
@@ -139,8 +136,8 @@ impl Paused {
     }
 
     /// The paused sandbox of this id, if there is one.
-    pub(crate) async fn find(durable: &Durable, id: &SandboxId) -> Result<Option<(Head, Self)>> {
-        let head = match durable.heads.get(&realm(), &name_of(id)?).await {
+    pub async fn find(durable: &Durable, id: &SandboxId) -> Result<Option<(Head, Self)>> {
+        let head = match durable.heads.get(durable.store.realm(), &name_of(id)?).await {
             Ok(head) => head,
             Err(HeadsError::NotFound { .. }) => return Ok(None),
             Err(error) => return Err(error).storing("look for the paused sandbox"),
@@ -161,7 +158,7 @@ impl Paused {
     }
 
     /// As clients see it.
-    pub(crate) fn to_model(&self) -> model::PausedSandbox {
+    pub fn to_model(&self) -> model::PausedSandbox {
         model::PausedSandbox {
             id: self.id.clone(),
             template: self.template().clone(),
@@ -173,28 +170,28 @@ impl Paused {
     }
 
     /// Every paused sandbox, by id. One whose manifest cannot be read is an error of its own.
-    pub(crate) async fn list(durable: &Durable) -> Result<Vec<(Head, Result<Self>)>> {
+    pub async fn list(durable: &Durable) -> Result<Vec<(Head, Result<Self>)>> {
         durable.read_below(HEADS, |manifest| Self::read(durable, manifest)).await
     }
 
     /// Its template's name.
-    pub(crate) fn template(&self) -> &TemplateName {
+    pub fn template(&self) -> &TemplateName {
         &self.spec().name
     }
 
     /// What it was started from.
-    pub(crate) fn spec(&self) -> &TemplateSpec {
+    pub fn spec(&self) -> &TemplateSpec {
         &self.checkpoint.spec
     }
 }
 
 /// Whether a head was not what the writer had seen: another node was faster.
-pub(crate) fn lost_race(error: &Error) -> bool {
-    let Error::Store { source, .. } = error else { return false };
-    matches!(
-        source.downcast_ref::<HeadsError>(),
-        Some(HeadsError::Moved { .. } | HeadsError::Fenced { .. } | HeadsError::NotFound { .. })
-    )
+pub fn lost_race(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut causes = std::iter::successors(Some(error), |&error| error.source());
+    causes.any(|cause| {
+        let heads = cause.downcast_ref();
+        matches!(heads, Some(HeadsError::Moved { .. } | HeadsError::Fenced { .. } | HeadsError::NotFound { .. }))
+    })
 }
 
 /// As `checkpoint::fuzz`.
