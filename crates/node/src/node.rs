@@ -10,6 +10,7 @@ mod checkpoints;
 mod cut;
 mod dial;
 mod discard;
+mod drivers;
 pub mod exec;
 mod fork;
 mod host_mounts;
@@ -17,6 +18,7 @@ mod images;
 mod in_use;
 mod inspect;
 mod layers;
+pub(crate) mod lifecycle;
 mod logs;
 mod memory_limit;
 mod orphans;
@@ -41,7 +43,6 @@ mod working_set;
 mod write_back;
 
 use std::{
-    collections::HashMap,
     fs::OpenOptions,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
@@ -55,7 +56,7 @@ use keeper::protocol::message::Status;
 use model::{ExitStatus, SandboxState};
 use rustix::fs::{IFlags, Mode, OFlags, ioctl_getflags, ioctl_setflags, open};
 use sandbox::{Cgroups, Service};
-use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedMutexGuard, Semaphore, oneshot, watch};
+use tokio::sync::{Mutex as AsyncMutex, Notify, Semaphore, oneshot, watch};
 
 use checkpoint::Durable;
 
@@ -65,6 +66,9 @@ use crate::{
     records::{self, Durability, SandboxRecord, TemplateRecord},
     state::State,
 };
+
+use drivers::Drivers;
+use lifecycle::Operation;
 
 pub use build::Progress;
 pub use checkpoints::KeepProgress;
@@ -116,8 +120,8 @@ pub struct Node {
     changes: watch::Sender<u64>,
     keeper: watch::Sender<Option<CurrentKeeper>>,
     keeper_restarts: watch::Sender<u64>,
-    /// Who captures a sandbox, or starts a program in it: see [`Node::alone`].
-    captures: Mutex<HashMap<SandboxId, Arc<AsyncMutex<()>>>>,
+    /// What is done with sandboxes, one operation after the other.
+    drivers: Drivers,
     /// Who may have the keeper make a sandbox.
     creating: Semaphore,
     /// Which requests for one copy have their turn.
@@ -179,7 +183,7 @@ impl Node {
             changes: watch::Sender::new(0),
             keeper: watch::Sender::new(None),
             keeper_restarts: watch::Sender::new(0),
-            captures: Mutex::default(),
+            drivers: Drivers::default(),
             creating: Semaphore::new(CREATED_AT_ONCE),
             turns: turns::Turns::default(),
             writing_back: Arc::new(Semaphore::new(write_back::AT_ONCE)),
@@ -196,17 +200,6 @@ impl Node {
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         // A panic while it is held is a bug in a pure function; its data is then as good as any.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Alone with a sandbox among those who capture it, have it stand still, or start a program in it: a capture finds the other's processes in
-    /// its way, and who has it go on does not know for whom else it stands still.
-    async fn alone(&self, id: &SandboxId) -> OwnedMutexGuard<()> {
-        let capture = {
-            let mut captures = self.captures.lock().unwrap_or_else(PoisonError::into_inner);
-            captures.retain(|_, capture| Arc::strong_count(capture) > 1);
-            captures.entry(id.clone()).or_default().clone()
-        };
-        capture.lock_owned().await
     }
 
     fn changed(&self) {
@@ -251,9 +244,9 @@ impl Node {
         self.state().sandboxes().iter().map(SandboxRecord::to_model).collect()
     }
 
-    /// Fails if the program of a sandbox does not run.
-    pub fn check_running(&self, id: &SandboxId) -> Result<()> {
-        self.state().running(id).map(drop)
+    /// Fails if a sandbox could not be paused now.
+    pub fn check_pausable(&self, id: &SandboxId) -> Result<()> {
+        self.admits(id, Operation::Pause).map(drop)
     }
 
     /// What the node says about itself.

@@ -182,7 +182,7 @@ pub(crate) struct State {
     host_mounts: BTreeMap<String, volumes::HostMount>,
     starts_in_flight: usize,
     /// Layers of sandboxes that are being made; one entry for each use.
-    held: Vec<PathBuf>,
+    pinned: Vec<PathBuf>,
     /// Something in them began to run whose limits are not bound yet.
     unbound: BTreeSet<SandboxId>,
     next_number: u64,
@@ -230,7 +230,7 @@ impl State {
             parked_limit,
             samples: BTreeMap::new(),
             starts_in_flight: 0,
-            held: Vec::new(),
+            pinned: Vec::new(),
             next_number: 1,
             replacements: 0,
             zygotes_in_use: BTreeMap::new(),

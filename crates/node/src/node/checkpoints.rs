@@ -195,7 +195,7 @@ impl Node {
             huge_pages: false,
             hold: hold || cut::written(&record.volumes).next().is_some(),
         };
-        self.state().hold(&record.layers);
+        let pinned = self.pin(record.layers.clone());
         let built =
             if hold { self.capture_to_pause(job, record).await } else { self.capture_and_cut(job, record).await };
         let written = match built {
@@ -218,8 +218,7 @@ impl Node {
         };
         drop(base);
         self.drop_zygote(zygote).await;
-        let unused = self.state().unhold(&record.layers);
-        self.remove_layers(unused).await;
+        pinned.unpin().await;
         written
     }
 

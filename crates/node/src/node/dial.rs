@@ -5,7 +5,7 @@ use std::time::Duration;
 use base::id::SandboxId;
 use tokio::net::TcpStream;
 
-use super::Node;
+use super::{Node, lifecycle::Operation};
 use crate::error::{Context, Error, Result};
 
 /// A loopback connection is made or refused at once; this is for a program whose queue is full.
@@ -14,6 +14,7 @@ const CONNECT_MAX: Duration = Duration::from_secs(10);
 impl Node {
     /// Connects to a port of the program in a sandbox.
     pub async fn dial(&self, id: &SandboxId, port: u16) -> Result<TcpStream> {
+        self.admits(id, Operation::Connect)?;
         let init = self.state().running(id)?.init;
         // A handful of system calls: not worth a way to the keeper, nor a thread.
         let stream = sandbox::dial(init, port)?;

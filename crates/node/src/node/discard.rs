@@ -6,7 +6,7 @@ use base::id::SandboxId;
 use model::SandboxState;
 use tokio::task::JoinSet;
 
-use super::{DESTROY_DEADLINE, Node, images::remove_quietly};
+use super::{DESTROY_DEADLINE, Node, images::remove_quietly, lifecycle::Operation};
 use keeper::protocol::message::Request;
 
 use crate::{
@@ -17,6 +17,9 @@ use crate::{
 
 /// How long to rest before what could not be removed is tried again.
 const SWEEP_REST: Duration = Duration::from_secs(3);
+
+/// How long a removal waits for the end of a pause or resume that is under way.
+const SETTLE_MAX: Duration = Duration::from_secs(60);
 
 /// What becomes of paused sandboxes when all are removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +33,11 @@ pub enum OfPaused {
 impl Node {
     /// Removes a sandbox that users know of.
     pub async fn remove(self: &Arc<Self>, id: &SandboxId) -> Result<()> {
-        self.wait_settled(id).await?;
+        let (node, of) = (Arc::clone(self), id.clone());
+        self.drive_within(id, Operation::Remove, SETTLE_MAX, async move { node.remove_now(&of).await }).await
+    }
+
+    async fn remove_now(self: &Arc<Self>, id: &SandboxId) -> Result<()> {
         let known = self.state().sandbox(id).map(|record| record.state);
         match known {
             Ok(SandboxState::Paused) | Err(_) => self.remove_paused(id).await,

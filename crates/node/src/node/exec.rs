@@ -13,7 +13,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use sandbox::{Command, ProcessIdentity, monotonic_ns};
 use tokio::{sync::oneshot, time::Instant};
 
-use super::{Node, START_DEADLINE, memory_limit::Watch, unexpected};
+use super::{Node, START_DEADLINE, lifecycle::Operation, memory_limit::Watch, unexpected};
 use keeper::protocol::message::{Reply, Request, Status};
 
 use crate::error::{Context, Error, Result};
@@ -66,14 +66,9 @@ impl Node {
     /// Starts a command in a sandbox that runs.
     pub async fn exec(self: &Arc<Self>, id: &SandboxId, request: CommandSpec) -> Result<Exec> {
         let (init, spec) = {
+            self.admits(id, Operation::Command)?;
             let state = self.state();
             let record = state.sandbox(id)?;
-            match record.state {
-                model::SandboxState::Running | model::SandboxState::Exited(_) => {}
-                state @ (model::SandboxState::Pausing | model::SandboxState::Paused | model::SandboxState::Lost) => {
-                    return Err(Error::NotRunning { id: id.clone(), state });
-                }
-            }
             (record.init, state.spec_of(record)?)
         };
         let mut command = command(&spec, request.command, &request.env, request.cwd.as_deref());
@@ -105,8 +100,12 @@ impl Node {
                 (Streams::pipes(stdin_write, stdout_read, stderr_read)?, [stdin_read, stdout_write, stderr_write])
             }
         };
-        let [stdin, stdout, stderr] = &stdio;
-        let spawned = self.spawn(id, command, false, [stdin, stdout, stderr]).await;
+        let (node, of) = (Arc::clone(self), id.clone());
+        let spawn = async move {
+            let [stdin, stdout, stderr] = &stdio;
+            node.spawn(&of, command, false, [stdin, stdout, stderr]).await
+        };
+        let spawned = self.drive(id, Operation::Command, spawn).await;
         let (_, ended) = match spawned {
             Err(Error::Keeper { .. }) if !init.is_alive() => {
                 return Err(Error::NotRunning { id: id.clone(), state: model::SandboxState::Lost });
@@ -125,7 +124,6 @@ impl Node {
         main: bool,
         stdio: [&OwnedFd; 3],
     ) -> Result<(ProcessIdentity, oneshot::Receiver<Status>)> {
-        let _alone = self.alone(id).await;
         let keeper = self.keeper("start the program").await?;
         // Before the wait for the answer begins: when that is given up, the keeper starts it no more.
         command.until_ns = Some(monotonic_ns() + START_DEADLINE.as_nanos() as u64);

@@ -16,7 +16,7 @@ use std::{
 };
 
 use base::id::SandboxId;
-use model::{ExitStatus, Forks, Interpreter, SandboxState};
+use model::{BuildTimings, ExitStatus, Forks, Interpreter, SandboxState};
 use tokio::sync::oneshot;
 
 use super::{
@@ -25,7 +25,8 @@ use super::{
     cut::{self, Cut},
     images::remove_quietly,
     in_use::InUse,
-    layers,
+    layers::{self, Pinned},
+    lifecycle::Operation,
     start::Source,
     volumes,
 };
@@ -37,10 +38,28 @@ use crate::{
     state::{Blank, FORK_LAYER},
 };
 
+/// An instant of a sandbox, or what is left of the attempt to capture one.
+struct ForkPoint {
+    /// Where its layer is.
+    directory: PathBuf,
+    zygote: u64,
+    layers: Pinned,
+    captured: Result<Captured>,
+}
+
+/// What copies are started from.
+struct Captured {
+    source: Source,
+    timings: BuildTimings,
+    /// Sandboxes for them that were made meanwhile.
+    blanks: Vec<Blank>,
+}
+
 impl Node {
     /// Forks `count` copies of a running sandbox.
     pub async fn fork(self: &Arc<Self>, id: &SandboxId, count: u32) -> Result<Forks> {
         let began = Instant::now();
+        self.admits(id, Operation::Capture)?;
         let (pages, volumes) = {
             let state = self.state();
             let record = state.running(id)?;
@@ -51,7 +70,34 @@ impl Node {
         }
         // So that little is left to be written while it stands still.
         self.commit_written(id, &volumes).await?;
-        let alone = self.alone(id).await;
+        let (node, of) = (Arc::clone(self), id.clone());
+        let point = self.drive(id, Operation::Capture, async move { node.make_fork_point(&of, count).await }).await?;
+        let ForkPoint { directory, zygote, layers, captured } = point;
+        let forks = match captured {
+            Ok(Captured { source, timings, blanks }) => {
+                let (sandboxes, failures) = self.start_many(&source, count, blanks).await;
+                self.forget_cut(&source.cut).await;
+                Ok(Forks {
+                    sandboxes,
+                    pause_us: timings.pause_us,
+                    capture_us: timings.capture_us,
+                    build_us: timings.build_us,
+                    total_us: began.elapsed().as_micros() as u64,
+                    failures: failures.iter().map(Error::failure).collect(),
+                })
+            }
+            Err(error) => Err(error),
+        };
+        self.drop_zygote(zygote).await;
+        layers.unpin().await;
+        if forks.is_err() {
+            remove_quietly(&directory).await;
+        }
+        forks
+    }
+
+    /// Captures a sandbox, alone with it, and builds the zygote of that instant.
+    async fn make_fork_point(self: &Arc<Self>, id: &SandboxId, count: u32) -> Result<ForkPoint> {
         let (record, spec, base, point, zygote) = {
             let mut state = self.state();
             let record = state.running(id)?.clone();
@@ -81,17 +127,17 @@ impl Node {
         };
         let layers: Vec<_> = std::iter::once(layer).chain(record.layers.iter().cloned()).collect();
         // From here on the point lives as long as its layer is used; the claim has done its duty.
-        self.state().hold(&layers);
+        let pinned = self.pin(layers.clone());
         self.state().release(&point);
         let (built, blanks) = self.build_beside_blanks(job, &layers, &record, count).await;
-        drop((alone, base));
-        let response = match built {
+        drop(base);
+        let captured = match built {
             Ok((Built { zygote: built, timings, .. }, cut)) => {
                 let source = Source {
                     template: record.template.clone(),
                     spec,
                     parent: Some(id.clone()),
-                    layers: layers.clone(),
+                    layers,
                     pages: None,
                     limits: record.limits.clone(),
                     zygote,
@@ -100,16 +146,7 @@ impl Node {
                     volumes: cut::shared(&record.volumes),
                     cut,
                 };
-                let (sandboxes, failures) = self.start_many(&source, count, blanks).await;
-                self.forget_cut(&source.cut).await;
-                Ok(Forks {
-                    sandboxes,
-                    pause_us: timings.pause_us,
-                    capture_us: timings.capture_us,
-                    build_us: timings.build_us,
-                    total_us: began.elapsed().as_micros() as u64,
-                    failures: failures.iter().map(Error::failure).collect(),
-                })
+                Ok(Captured { source, timings, blanks })
             }
             Err(error) => {
                 self.discard_blanks(blanks).await;
@@ -117,13 +154,7 @@ impl Node {
                 if record.main.is_alive() { Err(error) } else { Err(self.has_ended(id)) }
             }
         };
-        self.drop_zygote(zygote).await;
-        let unused = self.state().unhold(&layers);
-        self.remove_layers(unused).await;
-        if response.is_err() {
-            remove_quietly(&directory).await;
-        }
-        response
+        Ok(ForkPoint { directory, zygote, layers: pinned, captured })
     }
 
     fn has_ended(&self, id: &SandboxId) -> Error {

@@ -1,12 +1,51 @@
-//! The layers that a capture adds to: what cannot be stacked any more is refused before anything is captured, not when it is to be started.
+//! Layers: those that are about to be stood on stay, and what cannot be stacked any more is refused before anything is captured, not when it is
+//! to be started.
+
+use std::{path::PathBuf, sync::Arc};
 
 use base::id::SandboxId;
 use sandbox::LAYERS_MAX;
 
+use super::Node;
 use crate::{
     error::{Error, Forked, Result},
     records::SandboxRecord,
 };
+
+/// Layers that stay while this lives, whatever is removed meanwhile.
+pub(super) struct Pinned {
+    node: Arc<Node>,
+    layers: Vec<PathBuf>,
+}
+
+impl Pinned {
+    /// Removes those that nothing else uses, to the end.
+    pub(super) async fn unpin(mut self) {
+        let layers = std::mem::take(&mut self.layers);
+        let unused = self.node.state().unpin(&layers);
+        self.node.remove_layers(unused).await;
+    }
+}
+
+impl Drop for Pinned {
+    /// For those that do not get so far: the same in the background.
+    fn drop(&mut self) {
+        if self.layers.is_empty() {
+            return;
+        }
+        let unused = self.node.state().unpin(&self.layers);
+        let node = Arc::clone(&self.node);
+        tokio::spawn(async move { node.remove_layers(unused).await });
+    }
+}
+
+impl Node {
+    /// Keeps layers that a sandbox is about to be made with.
+    pub(super) fn pin(self: &Arc<Self>, layers: Vec<PathBuf>) -> Pinned {
+        self.state().pin(&layers);
+        Pinned { node: Arc::clone(self), layers }
+    }
+}
 
 /// Whether copies of a sandbox, which have one layer more, can have a root filesystem.
 pub(super) fn check(record: &SandboxRecord) -> Result<()> {

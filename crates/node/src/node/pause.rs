@@ -28,6 +28,7 @@ use super::{
     checkpoints::{Commit, Keep},
     images::remove_quietly,
     inspect::{pids, process},
+    lifecycle::Operation,
     load_records,
     logs::earlier_file,
     now_ms,
@@ -45,15 +46,16 @@ use crate::{
 
 /// How long to rest before the store is asked again.
 pub(super) const STORE_REST: Duration = Duration::from_secs(3);
-/// How long a removal waits for the end of a pause or resume that is under way.
-const SETTLE_MAX: Duration = Duration::from_secs(60);
-const SETTLE_TICK: Duration = Duration::from_millis(10);
 
 impl Node {
     /// Pauses a running sandbox: durable, and without processes, when this returns.
     pub async fn pause(self: &Arc<Self>, id: &SandboxId, progress: &KeepProgress) -> Result<PauseReport> {
+        let (node, of, progress) = (Arc::clone(self), id.clone(), progress.clone());
+        self.drive(id, Operation::Pause, async move { node.pause_alone(&of, &progress).await }).await
+    }
+
+    async fn pause_alone(self: &Arc<Self>, id: &SandboxId, progress: &KeepProgress) -> Result<PauseReport> {
         let began = Instant::now();
-        let _alone = self.alone(id).await;
         let record = self.state().begin_pause(id, now_ms())?;
         let named = Arc::new(AtomicBool::new(false));
         let stored = self.store_paused(&record, &named, progress).await;
@@ -69,7 +71,7 @@ impl Node {
             (Ok(None), Err(error)) => return Err(error),
             (Ok(None), Ok(())) => return Err(Error::GoneFromStore(id.clone())),
             (Err(error), _) => {
-                self.settle_later(record);
+                self.settle_later(id);
                 return Err(error);
             }
         };
@@ -163,17 +165,25 @@ impl Node {
         Ok(Some(paused.checkpoint))
     }
 
-    /// In the background, until the store answers.
-    fn settle_later(self: &Arc<Self>, record: SandboxRecord) {
-        let node = Arc::clone(self);
-        tokio::spawn(async move {
-            while !node.state().is_settled(&record.id) {
-                if let Err(error) = node.settle(&record).await {
-                    let error = chain(&error);
-                    tracing::warn!(sandbox = %record.id, error, "whether it is paused is not known; it stands still");
-                    tokio::time::sleep(STORE_REST).await;
-                }
+    /// Waits until it is known whether a sandbox is paused, if its pause was interrupted. It stands still meanwhile.
+    pub(super) async fn settle_pause(self: &Arc<Self>, id: &SandboxId) {
+        loop {
+            let record = self.state().sandbox(id).ok().filter(|record| record.state == SandboxState::Pausing).cloned();
+            let Some(record) = record else { return };
+            if let Err(error) = self.settle(&record).await {
+                let error = chain(&error);
+                tracing::warn!(sandbox = %id, error, "whether it is paused is not known; it stands still");
+                tokio::time::sleep(STORE_REST).await;
             }
+        }
+    }
+
+    /// In the background: the driver settles a pause before it does anything else.
+    fn settle_later(self: &Arc<Self>, id: &SandboxId) {
+        let (node, id) = (Arc::clone(self), id.clone());
+        tokio::spawn(async move {
+            // Denied if it is settled by then.
+            let _ = node.drive(&id, Operation::Settle, async { Ok(()) }).await;
         });
     }
 
@@ -300,28 +310,13 @@ impl Node {
         Ok(())
     }
 
-    /// Waits until neither a pause nor a resume of the sandbox is under way.
-    pub(super) async fn wait_settled(&self, id: &SandboxId) -> Result<()> {
-        let deadline = Instant::now() + SETTLE_MAX;
-        while !self.state().is_settled(id) {
-            if Instant::now() > deadline {
-                return match self.state().running(id) {
-                    Err(error) => Err(error),
-                    Ok(_) => Err(Error::BeingResumed(id.clone())),
-                };
-            }
-            tokio::time::sleep(SETTLE_TICK).await;
-        }
-        Ok(())
-    }
-
     /// Takes up what an earlier node was in the middle of.
     pub(super) fn take_up_pauses(self: &Arc<Self>) {
         // Not in the head of the loop: there the lock would live as long as the loop.
         let records = self.state().sandboxes();
         for record in records {
             match record.state {
-                SandboxState::Pausing => self.settle_later(record),
+                SandboxState::Pausing => self.settle_later(&record.id),
                 SandboxState::Paused if record.held.is_some() => self.hand_back_soon(record.id),
                 SandboxState::Paused => {}
                 SandboxState::Running | SandboxState::Exited(_) | SandboxState::Lost => {

@@ -57,7 +57,7 @@ impl Node {
                     continue;
                 };
                 let layers = record.layers();
-                self.state().hold(&layers);
+                let pinned = self.pin(layers.clone());
                 let created = self.create_blank(&layers, &record.spec.limits).await;
                 let unwanted = match created {
                     Ok(blank) => self.state().put_blank(&record.spec.name, blank),
@@ -70,8 +70,7 @@ impl Node {
                 if let Some(blank) = unwanted {
                     self.discard(blank.id).await;
                 }
-                let unused = self.state().unhold(&layers);
-                self.remove_layers(unused).await;
+                pinned.unpin().await;
             }
         }
     }

@@ -15,6 +15,7 @@ use super::{
     Node,
     cut::Cut,
     images::{random_suffix, remove_quietly},
+    lifecycle::Operation,
     pause::{STORE_REST, link_output},
     start::{InFlight, Source},
 };
@@ -30,12 +31,12 @@ use crate::{
 impl Node {
     /// Has a paused sandbox go on.
     pub async fn resume(self: &Arc<Self>, id: &SandboxId, takeover: Takeover) -> Result<Sandbox> {
-        let began = Instant::now();
-        if self.state().sandbox(id).is_ok_and(|record| record.state == SandboxState::Paused && record.held.is_some()) {
-            // The node that has just been started may still be handing it back.
-            self.wait_settled(id).await?;
-        }
-        let known = self.state().begin_resume(id)?;
+        let (node, of, began) = (Arc::clone(self), id.clone(), Instant::now());
+        self.drive(id, Operation::Resume, async move { node.resume_alone(&of, takeover, began).await }).await
+    }
+
+    async fn resume_alone(self: &Arc<Self>, id: &SandboxId, takeover: Takeover, began: Instant) -> Result<Sandbox> {
+        let known = self.state().begin_resume(id);
         let resumed = self.take_and_resume(id, known, takeover, began).await;
         self.state().end_resume(id);
         if resumed.is_ok() {
@@ -94,11 +95,10 @@ impl Node {
         let own: Vec<PathBuf> = points.iter().map(|point| self.config.sandbox_dir(point).join(FORK_LAYER)).collect();
         let layers: Vec<PathBuf> = own.iter().cloned().chain(image_layers.iter().cloned()).collect();
         // As with a fork's, each directory lives as long as its layer is used.
-        self.state().hold(&layers);
+        let pinned = self.pin(layers.clone());
         points.iter().for_each(|point| self.state().release(point));
         let resumed = self.restore_and_start(paused, head, &own, image_layers, began).await;
-        let unused = self.state().unhold(&layers);
-        self.remove_layers(unused).await;
+        pinned.unpin().await;
         drop(in_flight);
         resumed
     }
@@ -216,24 +216,20 @@ impl Node {
         Ok(())
     }
 
-    /// In the background: an earlier node was killed while it had the paused sandbox in hand.
+    /// In the background: an earlier node was killed while it had the paused sandbox in hand. What is asked for meanwhile waits for its turn.
     pub(super) fn hand_back_soon(self: &Arc<Self>, id: SandboxId) {
-        // Nothing else is done with it meanwhile; not in the task, so that who comes first waits for it.
-        if self.state().begin_resume(&id).is_err() {
-            return;
-        }
         let node = Arc::clone(self);
         tokio::spawn(async move {
-            match node.hand_back(&id).await {
-                Ok(()) => {
-                    let record = node.state().let_go(&id);
-                    record.iter().for_each(|record| node.write_aside(record));
-                }
-                Err(error) => {
-                    tracing::warn!(sandbox = %id, error = chain(&error), "only this node can resume it for now");
-                }
+            let (inner, of) = (Arc::clone(&node), id.clone());
+            let handed = node.drive(&id, Operation::Settle, async move {
+                inner.hand_back(&of).await?;
+                let record = inner.state().let_go(&of);
+                record.iter().for_each(|record| inner.write_aside(record));
+                Ok(())
+            });
+            if let Err(error) = handed.await {
+                tracing::warn!(sandbox = %id, error = chain(&error), "only this node can resume it for now");
             }
-            node.state().end_resume(&id);
         });
     }
 }

@@ -207,7 +207,7 @@ impl Node {
         count: u32,
         blanks: Vec<Blank>,
     ) -> (Vec<model::Sandbox>, Vec<Error>) {
-        self.state().hold(&source.layers);
+        let layers = self.pin(source.layers.clone());
         let (mut sandboxes, mut failures) = (Vec::new(), Vec::new());
         let mut take = |started: Result<model::Sandbox>| match started {
             Ok(sandbox) => sandboxes.push(sandbox),
@@ -234,8 +234,7 @@ impl Node {
         for blank in blanks {
             self.discard(blank.id).await;
         }
-        let unused = self.state().unhold(&source.layers);
-        self.remove_layers(unused).await;
+        layers.unpin().await;
         (sandboxes, failures)
     }
 

@@ -14,6 +14,7 @@ use model::SandboxState;
 use super::State;
 use crate::{
     error::{Error, Result},
+    node::lifecycle::Phase,
     records::SandboxRecord,
 };
 
@@ -23,7 +24,22 @@ pub(super) fn is_here(record: &SandboxRecord) -> bool {
 }
 
 impl State {
-    /// Admits a pause: from here on nothing else is done with the sandbox.
+    /// Where it is in its life, as far as operations are concerned.
+    pub(crate) fn phase(&self, id: &SandboxId) -> Phase {
+        if self.resuming.contains(id) {
+            return Phase::Resuming;
+        }
+        match self.sandboxes.get(id).map(|record| record.state) {
+            None => Phase::Absent,
+            Some(SandboxState::Running) => Phase::Running,
+            Some(SandboxState::Pausing) => Phase::Pausing,
+            Some(SandboxState::Paused) => Phase::Paused,
+            Some(SandboxState::Exited(status)) => Phase::Exited(status),
+            Some(SandboxState::Lost) => Phase::Lost,
+        }
+    }
+
+    /// A pause begins. Its program may have ended since that was admitted.
     pub(crate) fn begin_pause(&mut self, id: &SandboxId, now_ms: u64) -> Result<SandboxRecord> {
         self.running(id)?;
         let record = self.sandboxes.get_mut(id).ok_or_else(|| Error::NoSandbox(id.clone()))?;
@@ -50,33 +66,15 @@ impl State {
         layers
     }
 
-    /// Admits a resume; the record of the sandbox if it was paused on this node.
-    pub(crate) fn begin_resume(&mut self, id: &SandboxId) -> Result<Option<SandboxRecord>> {
-        let record = self.sandboxes.get(id);
-        match record.map(|record| record.state) {
-            None | Some(SandboxState::Paused) => {}
-            Some(
-                state @ (SandboxState::Running | SandboxState::Pausing | SandboxState::Exited(_) | SandboxState::Lost),
-            ) => {
-                return Err(Error::NotPaused { id: id.clone(), state });
-            }
-        }
-        let record = record.cloned();
-        if !self.resuming.insert(id.clone()) {
-            return Err(Error::BeingResumed(id.clone()));
-        }
-        Ok(record)
+    /// A resume begins; the record of the sandbox if it was paused on this node.
+    pub(crate) fn begin_resume(&mut self, id: &SandboxId) -> Option<SandboxRecord> {
+        self.resuming.insert(id.clone());
+        self.sandboxes.get(id).cloned()
     }
 
     /// It runs, or it is paused as before.
     pub(crate) fn end_resume(&mut self, id: &SandboxId) {
         self.resuming.remove(id);
-    }
-
-    /// Whether neither a pause nor a resume of it is under way.
-    pub(crate) fn is_settled(&self, id: &SandboxId) -> bool {
-        let pausing = self.sandboxes.get(id).is_some_and(|record| record.state == SandboxState::Pausing);
-        !pausing && !self.resuming.contains(id)
     }
 
     /// The sweep must leave a sandbox of this id alone, which is about to be made.
@@ -108,14 +106,14 @@ mod tests {
     fn nothing_else_is_done_with_a_sandbox_that_is_being_paused() {
         let mut state = empty();
         let id = sandbox(&mut state, "geo", &["/a"]);
-        assert!(matches!(state.begin_resume(&id), Err(Error::NotPaused { state: SandboxState::Running, .. })));
+        assert_eq!(state.phase(&id), Phase::Running);
         state.begin_pause(&id, 7).unwrap();
+        assert_eq!(state.phase(&id), Phase::Pausing);
         assert!(matches!(state.running(&id), Err(Error::NotRunning { state: SandboxState::Pausing, .. })));
         assert!(matches!(state.begin_pause(&id, 8), Err(Error::NotRunning { .. })));
-        assert!(matches!(state.begin_resume(&id), Err(Error::NotPaused { .. })));
-        assert!(!state.is_settled(&id));
         assert_eq!(state.abandon_pause(&id).unwrap().state, SandboxState::Running);
-        assert!(state.running(&id).is_ok() && state.is_settled(&id));
+        assert!(state.running(&id).is_ok());
+        assert_eq!(state.phase(&id), Phase::Running);
     }
 
     #[test]
@@ -136,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_paused_sandbox_keeps_nothing_on_the_node_and_is_resumed_once() {
+    fn a_paused_sandbox_keeps_nothing_on_the_node() {
         let mut state = empty();
         let id = sandbox(&mut state, "geo", &["/own"]);
         let record = state.begin_pause(&id, 7).unwrap();
@@ -145,9 +143,10 @@ mod tests {
         state.release(&id);
         assert_eq!(unused, [PathBuf::from("/own")]);
         assert!(!state.keeps(&id) && state.sandboxes_here().is_empty() && state.sandboxes().len() == 1);
-        assert!(state.begin_resume(&id).unwrap().is_some());
-        assert!(matches!(state.begin_resume(&id), Err(Error::BeingResumed(_))));
+        assert_eq!(state.phase(&id), Phase::Paused);
+        assert!(state.begin_resume(&id).is_some());
+        assert_eq!(state.phase(&id), Phase::Resuming);
         state.end_resume(&id);
-        assert!(state.begin_resume(&id).unwrap().is_some());
+        assert_eq!(state.phase(&id), Phase::Paused);
     }
 }

@@ -44,7 +44,7 @@ impl State {
     /// Whether the sweep must leave it alone: it is claimed, or a fork point that is a layer of something.
     pub(crate) fn keeps(&self, id: &SandboxId) -> bool {
         let is_point = |layer: &PathBuf| fork_point(layer).is_some_and(|point| point == *id);
-        self.claimed.contains(id) || self.records(id) || self.held.iter().any(is_point)
+        self.claimed.contains(id) || self.records(id) || self.pinned.iter().any(is_point)
     }
 
     /// Whether it outlives the node: a sandbox that was started, or a fork point that one stands on.
@@ -55,15 +55,15 @@ impl State {
     }
 
     /// Keeps layers that a sandbox is about to be made with.
-    pub(crate) fn hold(&mut self, layers: &[PathBuf]) {
-        self.held.extend_from_slice(layers);
+    pub(crate) fn pin(&mut self, layers: &[PathBuf]) {
+        self.pinned.extend_from_slice(layers);
     }
 
-    /// Undoes [`Self::hold`]. Returns the layers that nothing uses any more.
-    pub(crate) fn unhold(&mut self, layers: &[PathBuf]) -> Vec<PathBuf> {
+    /// Undoes [`Self::pin`]. Returns the layers that nothing uses any more.
+    pub(crate) fn unpin(&mut self, layers: &[PathBuf]) -> Vec<PathBuf> {
         for layer in layers {
-            if let Some(at) = self.held.iter().position(|held| held == layer) {
-                self.held.swap_remove(at);
+            if let Some(at) = self.pinned.iter().position(|pinned| pinned == layer) {
+                self.pinned.swap_remove(at);
             }
         }
         self.unused(layers.to_vec())
@@ -150,7 +150,7 @@ impl State {
         self.templates.values().filter_map(|template| template.record.as_ref()).any(|record| in_use(&record.layers()))
             || self.sandboxes.values().any(|record| in_use(&record.layers))
             || self.pool.values().flatten().any(|blank| in_use(&blank.layers))
-            || in_use(&self.held)
+            || in_use(&self.pinned)
     }
 
     /// Sandboxes whose limits are to be bound.

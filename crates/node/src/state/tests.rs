@@ -295,9 +295,9 @@ fn a_layer_is_given_up_with_its_last_user_only() {
     let second = sandbox(&mut state, "a", &[point, "/t/layer", "/"]);
     assert!(state.keeps(&"s0123456789ab".parse().unwrap()), "a fork point in use is kept by the sweep");
     assert!(state.forget(&first).is_empty());
-    state.hold(&[point.into()]);
+    state.pin(&[point.into()]);
     assert!(state.forget(&second).is_empty());
-    assert_eq!(state.unhold(&[point.into()]), [PathBuf::from(point)]);
+    assert_eq!(state.unpin(&[point.into()]), [PathBuf::from(point)]);
     assert!(state.keeps(&"s0123456789ab".parse().unwrap()), "no leftover for the sweep while it is removed");
     state.layer_removed(point.as_ref());
     assert!(!state.keeps(&"s0123456789ab".parse().unwrap()));

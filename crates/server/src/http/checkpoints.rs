@@ -43,7 +43,7 @@ pub(super) async fn take(
 pub(super) async fn pause(State(node): Shared, Path(id): Path<String>) -> Result<Response> {
     let id: SandboxId = parse(&id)?;
     // What is wrong with the request is told by its status.
-    node.check_running(&id)?;
+    node.check_pausable(&id)?;
     let (sender, events) = mpsc::unbounded_channel();
     let progress = KeepProgress::to(sender.clone(), |progress| PauseEvent::Stage(progress.into()));
     tokio::spawn(async move {

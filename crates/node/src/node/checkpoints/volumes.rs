@@ -6,6 +6,7 @@ use super::super::{
     Node,
     build::Built,
     cut::{Cut, VolumeState},
+    lifecycle::Operation,
 };
 use keeper::protocol::message::BuildZygote;
 use volumed::Origin;
@@ -36,14 +37,17 @@ impl Node {
         job: BuildZygote,
         record: &SandboxRecord,
     ) -> Result<(Built, Cut)> {
-        let _alone = self.alone(&record.id).await;
-        // It may have been paused meanwhile, and stands still for that; or it was resumed, and is another process.
-        if self.state().running(&record.id)?.main != record.main {
-            return Err(Error::BeingResumed(record.id.clone()));
-        }
-        // Nobody waits for sandboxes.
-        let (built, _) = self.build_beside_blanks(job, &[], record, 0).await;
-        built
+        let (node, original) = (Arc::clone(self), record.clone());
+        let capture = async move {
+            // It may have been paused and resumed meanwhile, and is another process.
+            if node.state().running(&original.id)?.main != original.main {
+                return Err(Error::BeingResumed(original.id));
+            }
+            // Nobody waits for sandboxes.
+            let (built, _) = node.build_beside_blanks(job, &[], &original, 0).await;
+            built
+        };
+        self.drive(&record.id, Operation::Capture, capture).await
     }
 }
 
