@@ -17,13 +17,15 @@ mod host_mounts;
 mod images;
 mod in_use;
 mod inspect;
+mod keepers;
 mod layers;
+mod ledger;
 pub(crate) mod lifecycle;
 mod logs;
 mod memory_limit;
 mod orphans;
 mod output;
-mod pages;
+mod pager_link;
 mod pause;
 mod peers;
 mod pool;
@@ -46,17 +48,16 @@ use std::{
     fs::OpenOptions,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, MutexGuard, OnceLock},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use base::id::{SandboxId, TemplateName};
-use keeper::KeeperClient;
 use keeper::protocol::message::Status;
 use model::{ExitStatus, SandboxState};
 use rustix::fs::{IFlags, Mode, OFlags, ioctl_getflags, ioctl_setflags, open};
 use sandbox::{Cgroups, Service};
-use tokio::sync::{Mutex as AsyncMutex, Notify, Semaphore, oneshot, watch};
+use tokio::sync::oneshot;
 
 use checkpoint::Durable;
 
@@ -68,7 +69,11 @@ use crate::{
 };
 
 use drivers::Drivers;
+use keepers::Keepers;
+use ledger::Ledger;
 use lifecycle::Operation;
+use pager_link::PagerLink;
+use volumes::Mounts;
 
 pub use build::Progress;
 pub use checkpoints::KeepProgress;
@@ -78,15 +83,8 @@ pub use spec::check_spec;
 pub use transfer::Parts;
 pub use volumes::failed as volumes_failed;
 
-/// How long an operation waits for a new keeper when the old one has just died.
-const KEEPER_RESTART_MAX: Duration = Duration::from_secs(10);
-
 /// Making one sandbox takes milliseconds; this is for a host in trouble.
 const CREATE_DEADLINE: Duration = Duration::from_secs(20);
-
-/// Sandboxes that are being made at a time: one, and one that waits. The keeper makes one after the other; were all of many starts to queue there
-/// at once, the first program would be forked when the last sandbox is made, and zygotes have nothing to do until then.
-const CREATED_AT_ONCE: usize = 2;
 
 /// Starting one copy takes milliseconds; this is for a host in trouble, or a thousand starts in a row.
 const START_DEADLINE: Duration = Duration::from_secs(30);
@@ -97,48 +95,27 @@ const DESTROY_DEADLINE: Duration = Duration::from_secs(60);
 /// Copying the memory of a large program.
 const ZYGOTE_DEADLINE: Duration = Duration::from_secs(600);
 
-/// A keeper and what the node knows of it.
-#[derive(Debug, Clone)]
-struct CurrentKeeper {
-    client: Arc<KeeperClient>,
-    pid: Option<u32>,
+/// Where a node runs, and as whom. Nothing of it changes while it runs.
+struct Host {
+    config: Config,
+    id: String,
+    began: Instant,
+    cgroups: Arc<Cgroups>,
+    null: OwnedFd,
 }
 
 /// One node.
 pub struct Node {
-    config: Config,
-    id: String,
-    began: Instant,
-    cgroups: Cgroups,
-    state: Mutex<State>,
-    durable: Durable,
-    /// The processes that have the volumes.
-    volumes: volumed::Client,
-    /// Who serves other nodes, and where; empty: nobody.
-    serving: OnceLock<peers::Serving>,
-    /// Counts changes of templates; waiters look again.
-    changes: watch::Sender<u64>,
-    keeper: watch::Sender<Option<CurrentKeeper>>,
-    keeper_restarts: watch::Sender<u64>,
+    host: Host,
+    ledger: Ledger,
+    keepers: Keepers,
     /// What is done with sandboxes, one operation after the other.
     drivers: Drivers,
-    /// Who may have the keeper make a sandbox.
-    creating: Semaphore,
-    /// Which requests for one copy have their turn.
-    turns: turns::Turns,
-    /// Who may have the kernel write a volume's mappings back.
-    writing_back: Arc<Semaphore>,
-    /// Held while a pager is looked for or started: of two that start at once the second would take the first one's socket away.
-    reaching_pager: Arc<AsyncMutex<()>>,
-    /// Who may ask the pager how far it is.
-    asking_pager: Semaphore,
-    /// The pool may have room, or a start has ended.
-    pool_work: Notify,
-    /// Limits are to be bound.
-    limits_work: Notify,
-    /// Something could not be removed.
-    sweep_work: Notify,
-    null: OwnedFd,
+    durable: Durable,
+    mounts: Mounts,
+    pager: PagerLink,
+    /// Who serves other nodes, and where; empty: this node serves none.
+    serving: OnceLock<peers::Serving>,
 }
 
 impl Node {
@@ -162,7 +139,7 @@ impl Node {
         let (pool_limit, parked_limit) = (config.pool_limit, config.parked_limit);
         let durable = Durable::open(&config.durable, &config.state_dir, &id).await?;
         // After all that a wrong option can spoil: nobody removes the groups of a node that did not come to be.
-        let cgroups = Cgroups::open(&id)?;
+        let cgroups = Arc::new(Cgroups::open(&id)?);
         let group = bounded::group(&cgroups, Service::Volumes, config.volumes_memory);
         let folder = crate::volumes_folder(&config.state_dir);
         let volumes = volumed::Client::new(folder, config.volumes_command.clone(), group);
@@ -171,62 +148,32 @@ impl Node {
             state.begin_host_mount(&mount)?;
             state.set_attached(&mount.path);
         }
+        let pager = PagerLink::new(&config, Arc::clone(&cgroups));
         Ok(Arc::new(Self {
-            durable,
-            volumes,
-            serving: OnceLock::new(),
-            config,
-            id,
-            began: Instant::now(),
-            cgroups,
-            state: Mutex::new(state),
-            changes: watch::Sender::new(0),
-            keeper: watch::Sender::new(None),
-            keeper_restarts: watch::Sender::new(0),
+            host: Host { config, id, began: Instant::now(), cgroups, null: null.into() },
+            ledger: Ledger::new(state),
+            keepers: Keepers::new(),
             drivers: Drivers::default(),
-            creating: Semaphore::new(CREATED_AT_ONCE),
-            turns: turns::Turns::default(),
-            writing_back: Arc::new(Semaphore::new(write_back::AT_ONCE)),
-            reaching_pager: Arc::default(),
-            asking_pager: Semaphore::new(pages::ASKING_AT_ONCE),
-            pool_work: Notify::new(),
-            limits_work: Notify::new(),
-            sweep_work: Notify::new(),
-            null: null.into(),
+            durable,
+            mounts: Mounts::new(volumes),
+            pager,
+            serving: OnceLock::new(),
         }))
     }
 
     /// The state, for a moment: never across an await.
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        // A panic while it is held is a bug in a pure function; its data is then as good as any.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn changed(&self) {
-        self.changes.send_modify(|count| *count += 1);
-        self.pool_work.notify_one();
-    }
-
-    /// The keeper; waits for a new one if the last has just died.
-    async fn keeper(&self, action: &'static str) -> Result<Arc<KeeperClient>> {
-        let mut current = self.keeper.subscribe();
-        let lives = |keeper: &Option<CurrentKeeper>| keeper.as_ref().is_some_and(|keeper| !keeper.client.is_gone());
-        let present = tokio::time::timeout(KEEPER_RESTART_MAX, current.wait_for(lives)).await;
-        match present.map(|present| present.map(|keeper| keeper.as_ref().map(|keeper| Arc::clone(&keeper.client)))) {
-            Ok(Ok(Some(client))) => Ok(client),
-            Ok(Ok(None) | Err(_)) | Err(_) => Err(Error::KeeperLost { action }),
-        }
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.ledger.state()
     }
 
     /// What it runs with.
     pub fn config(&self) -> &Config {
-        &self.config
+        &self.host.config
     }
 
     /// Resolves when the first keeper runs and has adopted what there is.
     pub fn first_keeper(&self) -> impl Future<Output = ()> + Send + use<> {
-        let mut keeper = self.keeper.subscribe();
-        async move { drop(keeper.wait_for(Option::is_some).await.map(drop)) }
+        self.keepers.first()
     }
 
     /// All templates, by name.
@@ -253,14 +200,14 @@ impl Node {
     pub fn info(&self) -> model::NodeInfo {
         let state = self.state();
         model::NodeInfo {
-            id: self.id.clone(),
+            id: self.host.id.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
-            keeper_pid: self.keeper.borrow().as_ref().and_then(|keeper| keeper.pid),
-            keeper_restarts: *self.keeper_restarts.borrow(),
-            uptime_ms: self.began.elapsed().as_millis() as u64,
-            state_dir: self.config.state_dir.display().to_string(),
-            cgroups: self.cgroups.summary().group.display().to_string(),
+            keeper_pid: self.keepers.pid(),
+            keeper_restarts: self.keepers.restarts(),
+            uptime_ms: self.host.began.elapsed().as_millis() as u64,
+            state_dir: self.host.config.state_dir.display().to_string(),
+            cgroups: self.host.cgroups.summary().group.display().to_string(),
             templates: state.templates().len(),
             sandboxes: state.sandboxes().len(),
             pool: state.pool_info(),
@@ -293,14 +240,14 @@ impl Node {
         }
         if state == SandboxState::Lost {
             // Its mounts have gone with it.
-            self.sweep_work.notify_one();
+            self.ledger.sweep_work.notify_one();
         }
         self.record_end(changed);
     }
 
     fn record_end(&self, changed: Option<SandboxRecord>) {
         let Some(record) = changed else { return };
-        let path = self.config.sandbox_dir(&record.id).join(RECORD);
+        let path = self.host.config.sandbox_dir(&record.id).join(RECORD);
         if let Err(error) = records::write(&path, &record, Durability::Process) {
             tracing::warn!(sandbox = %record.id, error = crate::chain(&error), "its end could not be recorded");
         }
@@ -309,7 +256,7 @@ impl Node {
     /// The directory of a sandbox.
     fn home(&self, id: &SandboxId) -> PathBuf {
         let paused = self.state().sandbox(id).is_ok_and(|record| record.state == SandboxState::Paused);
-        if paused { self.config.paused_dir().join(id.as_str()) } else { self.config.sandbox_dir(id) }
+        if paused { self.host.config.paused_dir().join(id.as_str()) } else { self.host.config.sandbox_dir(id) }
     }
 }
 

@@ -26,8 +26,8 @@ impl Node {
         let start = self.state().number();
         let output = &*blank.output;
         let request = Request::Park { zygote, id: blank.id.clone(), start };
-        let keeper = self.keeper("fork ahead").await?;
-        let answer = keeper.call("fork ahead", request, &[&self.null, output, output], START_DEADLINE).await?;
+        let keeper = self.keepers.get("fork ahead").await?;
+        let answer = keeper.call("fork ahead", request, &[&self.host.null, output, output], START_DEADLINE).await?;
         match (&answer.reply, answer.ended) {
             (Reply::Parked { main }, Some(ended)) => {
                 blank.parked = Some(Parked { zygote, start, main: *main, ended });
@@ -40,7 +40,7 @@ impl Node {
     /// Lets a parked copy go on.
     pub(super) async fn release(&self, parked: Parked) -> Result<(ProcessIdentity, oneshot::Receiver<Status>)> {
         let Parked { zygote, start, main, ended } = parked;
-        let keeper = self.keeper("start the sandbox").await?;
+        let keeper = self.keepers.get("start the sandbox").await?;
         let request = Request::Release { zygote, start };
         let answer = keeper.call("start the sandbox", request, &[], START_DEADLINE).await?;
         match answer.reply {
@@ -73,6 +73,6 @@ impl Node {
             Err(error) => tracing::warn!(%template, error = chain(&error), "nothing learned"),
         }
         self.state().end_sample(&template);
-        self.pool_work.notify_one();
+        self.ledger.pool_work.notify_one();
     }
 }

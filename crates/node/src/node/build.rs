@@ -84,7 +84,7 @@ impl<'a> Admitted<'a> {
 impl Drop for Admitted<'_> {
     fn drop(&mut self) {
         self.node.state().abandon_build(self.name);
-        self.node.changed();
+        self.node.ledger.changed();
     }
 }
 
@@ -110,13 +110,13 @@ impl Node {
     pub async fn build(self: &Arc<Self>, spec: TemplateSpec, progress: &Progress) -> Result<model::Template> {
         self.state().begin_build(&spec)?;
         let admitted = Admitted::new(self, &spec.name);
-        self.changed();
+        self.ledger.changed();
         progress.stage(BuildStage::PreparingImage);
         let image_layers = self.prepare_image(&spec).await?;
         let built = self.build_admitted(&spec, image_layers.clone(), progress).await;
         drop(admitted);
         if built.is_err() {
-            let own = image_layers.into_iter().filter(|layer| layer.starts_with(self.config.images_dir()));
+            let own = image_layers.into_iter().filter(|layer| layer.starts_with(self.host.config.images_dir()));
             for layer in own {
                 remove_quietly(&layer).await;
             }
@@ -135,7 +135,7 @@ impl Node {
         }
         self.state().begin_again(&record.spec)?;
         let _admitted = Admitted::new(self, &record.spec.name);
-        self.changed();
+        self.ledger.changed();
         self.build_admitted(&record.spec, record.image_layers, &Progress::unheard()).await
     }
 
@@ -145,7 +145,7 @@ impl Node {
         image_layers: Vec<PathBuf>,
         progress: &Progress,
     ) -> Result<()> {
-        let directory = self.config.template_dir(&spec.name);
+        let directory = self.host.config.template_dir(&spec.name);
         std::fs::create_dir_all(&directory).at("create", &directory)?;
         let layer = directory.join(format!("layer-{}", random_suffix()));
         let (source, zygote) = {
@@ -179,7 +179,7 @@ impl Node {
     async fn build_zygote(self: &Arc<Self>, job: &Job, progress: &Progress) -> Result<(ZygoteRef, BuildTimings)> {
         progress.stage(BuildStage::StartingProgram);
         let spec = &job.spec;
-        let dir = self.config.sandbox_dir(&job.source);
+        let dir = self.host.config.sandbox_dir(&job.source);
         let limits = engine_limits(&spec.limits);
         let create = sandbox::Spec { id: job.source.clone(), dir, layers: job.image_layers.clone(), limits };
         let (output, carriage) = self.make_output(&job.source)?;
@@ -191,7 +191,7 @@ impl Node {
         let streams = self.streams(&job.source, init)?;
         let spawned = Instant::now();
         let main = command(spec, spec.command.clone(), &[], None);
-        let (main, mut ended) = self.spawn(&job.source, main, true, [&self.null, &output, &output]).await?;
+        let (main, mut ended) = self.spawn(&job.source, main, true, [&self.host.null, &output, &output]).await?;
         progress.stage(BuildStage::WaitingUntilReady);
         let ready = self.wait_until_ready(spec, &job.source, (init, main), &mut ended).await?;
         let ready_us = ready.duration_since(spawned).as_micros() as u64;
@@ -225,7 +225,7 @@ impl Node {
         captured: Option<oneshot::Sender<()>>,
     ) -> Result<Built> {
         let number = request.zygote;
-        let keeper = self.keeper("build the zygote").await?;
+        let keeper = self.keepers.get("build the zygote").await?;
         let request = Request::BuildZygote(request);
         let answer = keeper.call_in_two("build the zygote", request, &[], ZYGOTE_DEADLINE, captured).await?;
         match answer.reply {
@@ -273,7 +273,7 @@ impl Node {
     /// A template is ready, and takes the place of what was there.
     pub(super) async fn install(self: &Arc<Self>, record: TemplateRecord, zygote: ZygoteRef) -> Result<()> {
         let earlier = self.state().template_record(&record.spec.name).cloned();
-        let path = self.config.template_dir(&record.spec.name).join(RECORD);
+        let path = self.host.config.template_dir(&record.spec.name).join(RECORD);
         // What was restored can be again.
         let durability = if record.checkpoint.is_some() { Durability::Process } else { Durability::Machine };
         if let Err(error) = records::write(&path, &record, durability) {
@@ -299,7 +299,7 @@ impl Node {
             (layers, state.remove_template(name)?)
         };
         let (zygote, blanks) = removed;
-        let directory = self.config.template_dir(name);
+        let directory = self.host.config.template_dir(name);
         let _ = std::fs::remove_file(directory.join(RECORD));
         if let Some(zygote) = zygote {
             self.retire_zygote(zygote.number).await;
@@ -310,7 +310,7 @@ impl Node {
         let unused = self.state().unused(layers.into_iter().chain(left).collect());
         self.remove_layers(unused).await;
         let _ = std::fs::remove_dir(&directory);
-        self.changed();
+        self.ledger.changed();
         Ok(())
     }
 }

@@ -135,7 +135,7 @@ impl Node {
         if let Some(zygote) = zygote {
             tracing::info!(name = %newer.name, "the checkpoint was replaced: the next start restores what it is now");
             self.retire_zygote(zygote.number).await;
-            self.changed();
+            self.ledger.changed();
         }
         self.discard_blanks(blanks).await;
     }
@@ -143,7 +143,7 @@ impl Node {
     /// Captures a sandbox and writes it into the store.
     pub(super) async fn keep(self: &Arc<Self>, keep: Keep<'_>, progress: &KeepProgress) -> Result<model::Checkpoint> {
         let point = self.state().claim();
-        let directory = self.config.sandbox_dir(&point);
+        let directory = self.host.config.sandbox_dir(&point);
         let taken = self.take(keep, &directory, progress).await;
         remove_quietly(&directory).await;
         self.state().release(&point);
@@ -159,7 +159,7 @@ impl Node {
         layers::check(record)?;
         if let Some(pages) = &record.pages {
             progress.stage(CheckpointStage::WaitingForMemory);
-            self.wait_filled(pages).await?;
+            self.pager.wait_filled(pages).await?;
         }
         progress.stage(CheckpointStage::Capturing);
         // So that little is left to be written while it stands still.
@@ -224,7 +224,7 @@ impl Node {
 
     /// Layers that this node has made; the others are an image's, which every node has of its own.
     fn own_layers(&self, layers: &[PathBuf]) -> Vec<PathBuf> {
-        let own = [self.config.templates_dir(), self.config.sandboxes_dir()];
+        let own = [self.host.config.templates_dir(), self.host.config.sandboxes_dir()];
         layers.iter().filter(|layer| own.iter().any(|own| layer.starts_with(own))).cloned().collect()
     }
 

@@ -141,7 +141,7 @@ impl Node {
             self.note_unseen(&Unseen::snapshot(&mount.volume, &snapshot))?;
             self.write_back(&mount.volume).await?;
             let note = format!("for a fork, checkpoint or pause of {id}");
-            let settled = self.volumes.settle_snapshot(&mount.volume, snapshot, note).await;
+            let settled = self.mounts.client.settle_snapshot(&mount.volume, snapshot, note).await;
             begun.push(settled.map_err(failed("fork the volumes"))?);
         }
         Ok(begun)
@@ -155,7 +155,7 @@ impl Node {
             let name = volume.of_copy(copy);
             self.note_unseen(&Unseen::volume(&name))?;
             let is_kept = matches!(origin, Origin::Kept(_));
-            let forked = self.volumes.fork(volume, origin.clone(), name.clone()).await;
+            let forked = self.mounts.client.fork(volume, origin.clone(), name.clone()).await;
             match forked.map_err(failed("fork the volumes")) {
                 Err(Error::VolumeRefused(failure)) if is_kept && failure.kind == FailureKind::NotFound => {
                     return Err(Error::StateGone(failure));

@@ -101,7 +101,7 @@ impl Node {
             tracing::warn!(sandbox = %id, error = chain(&error), "what the store has of it stays there");
         }
         // The record goes first: a crash in between leaves something unclaimed, which the sweep finds.
-        let dir = self.config.sandbox_dir(&id);
+        let dir = self.host.config.sandbox_dir(&id);
         let _ = std::fs::remove_file(dir.join(RECORD));
         let unused = self.state().forget(&id);
         self.end(&id).await;
@@ -110,7 +110,7 @@ impl Node {
 
     /// Ends the processes of a sandbox and removes its files. What is left is swept later: nothing may claim it then.
     pub(super) async fn end(self: &Arc<Self>, id: &SandboxId) {
-        let removed = match self.keeper("remove the sandbox").await {
+        let removed = match self.keepers.get("remove the sandbox").await {
             Ok(keeper) => {
                 let request = Request::DestroySandbox { id: id.clone() };
                 keeper
@@ -128,7 +128,7 @@ impl Node {
         self.state().release(id);
         if let Err(error) = cleared {
             tracing::error!(sandbox = %id, error = chain(&error), "a sandbox could not be removed; it is tried again");
-            self.sweep_work.notify_one();
+            self.ledger.sweep_work.notify_one();
         }
     }
 
@@ -138,9 +138,9 @@ impl Node {
         let node = Arc::clone(self);
         let clear = move || {
             if ended {
-                sandbox::remove_directory(&node.config.sandbox_dir(&id))
+                sandbox::remove_directory(&node.host.config.sandbox_dir(&id))
             } else {
-                sandbox::remove_remains(&node.cgroups, &node.config.sandboxes_dir(), &id)
+                sandbox::remove_remains(&node.host.cgroups, &node.host.config.sandboxes_dir(), &id)
             }
         };
         Ok(tokio::task::spawn_blocking(clear).await.doing("remove the sandbox")??)
@@ -149,7 +149,7 @@ impl Node {
     /// Sweeps again what could not be removed. Never returns.
     pub(super) async fn sweep_leftovers(self: Arc<Self>) {
         loop {
-            self.sweep_work.notified().await;
+            self.ledger.sweep_work.notified().await;
             loop {
                 tokio::time::sleep(SWEEP_REST).await;
                 let swept = match self.sweep().await {
@@ -173,7 +173,7 @@ impl Node {
     pub(super) async fn sweep_unless(self: &Arc<Self>, keeps: fn(&State, &SandboxId) -> bool) -> Result<()> {
         let node = Arc::clone(self);
         let swept = tokio::task::spawn_blocking(move || {
-            sandbox::sweep(&node.cgroups, &node.config.sandboxes_dir(), &|id| keeps(&node.state(), id))
+            sandbox::sweep(&node.host.cgroups, &node.host.config.sandboxes_dir(), &|id| keeps(&node.state(), id))
         });
         let swept = swept.await.doing("sweep")??;
         if !swept.is_empty() {
@@ -184,16 +184,18 @@ impl Node {
 
     /// Removes layers of ours that the state says are unused; images that the user gave are not removed.
     pub(super) async fn remove_layers(&self, layers: Vec<PathBuf>) {
-        let roots = [self.config.templates_dir(), self.config.sandboxes_dir(), self.config.images_dir()];
+        let roots = [self.host.config.templates_dir(), self.host.config.sandboxes_dir(), self.host.config.images_dir()];
         for layer in layers.into_iter().filter(|layer| roots.iter().any(|root| layer.starts_with(root))) {
             // A fork point is nothing but its layer; a template's directory goes with the template.
             let directory = match layer.parent() {
-                Some(parent) if layer.starts_with(self.config.sandboxes_dir()) => parent,
+                Some(parent) if layer.starts_with(self.host.config.sandboxes_dir()) => parent,
                 Some(_) | None => &layer,
             };
             // Two sandboxes that stood on it may have gone at once: then the other one's removal was faster.
             remove_quietly(directory).await;
-            if let Some(template) = directory.parent().filter(|_| directory.starts_with(self.config.templates_dir())) {
+            if let Some(template) =
+                directory.parent().filter(|_| directory.starts_with(self.host.config.templates_dir()))
+            {
                 // Of one that was removed while something stood on its layers, they were all that was left.
                 let _ = std::fs::remove_dir(template);
             }

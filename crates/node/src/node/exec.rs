@@ -124,7 +124,7 @@ impl Node {
         main: bool,
         stdio: [&OwnedFd; 3],
     ) -> Result<(ProcessIdentity, oneshot::Receiver<Status>)> {
-        let keeper = self.keeper("start the program").await?;
+        let keeper = self.keepers.get("start the program").await?;
         // Before the wait for the answer begins: when that is given up, the keeper starts it no more.
         command.until_ns = Some(monotonic_ns() + START_DEADLINE.as_nanos() as u64);
         let request = Request::Spawn { id: id.clone(), command, main };

@@ -66,7 +66,7 @@ impl Node {
             (record.pages.clone(), record.volumes.clone())
         };
         if let Some(pages) = pages {
-            self.wait_filled(&pages).await?;
+            self.pager.wait_filled(&pages).await?;
         }
         // So that little is left to be written while it stands still.
         self.commit_written(id, &volumes).await?;
@@ -106,7 +106,7 @@ impl Node {
             let base = self.use_parked(&mut state, &record.template);
             (record, spec, base, state.claim(), state.number())
         };
-        let directory = self.config.sandbox_dir(&point);
+        let directory = self.host.config.sandbox_dir(&point);
         let layer = directory.join(FORK_LAYER);
         std::fs::create_dir_all(&directory).at("create", &directory)?;
         let job = BuildZygote {

@@ -60,7 +60,7 @@ impl Node {
             io::ErrorKind::NotFound => Error::NoHostDirectory { path: path.to_owned() },
             _ => unusable(&error.to_string()),
         })?;
-        if [&self.config.state_dir, &self.config.socket]
+        if [&self.host.config.state_dir, &self.host.config.socket]
             .into_iter()
             .any(|own| own.starts_with(&found) || found.starts_with(own))
         {
@@ -70,7 +70,7 @@ impl Node {
     }
 
     async fn attach_on_host(&self, mount: &Mount) -> Result<()> {
-        let directory = self.config.host_mount_dir(&mount.path);
+        let directory = self.host.config.host_mount_dir(&mount.path);
         fs::create_dir_all(&directory).at("create", &directory)?;
         let record = HostMountRecord { mount: mount.clone() };
         records::write(&directory.join(RECORD), &record, Durability::Process)?;
@@ -102,11 +102,11 @@ impl Node {
     /// Nothing is mounted there any more.
     async fn forget_host_mount(self: &Arc<Self>, path: &str) {
         let holder = format!("{HOST}{path}");
-        if let Err(error) = self.volumes.detach(&holder).await {
+        if let Err(error) = self.mounts.client.detach(&holder).await {
             tracing::warn!(holder, error = chain(&error), "its volume is let go later");
-            self.sweep_work.notify_one();
+            self.ledger.sweep_work.notify_one();
         }
-        remove_quietly(&self.config.host_mount_dir(path)).await;
+        remove_quietly(&self.host.config.host_mount_dir(path)).await;
         self.state().end_host_mount(path);
     }
 

@@ -12,11 +12,11 @@ impl Node {
     /// because sandboxes of an earlier build may still stand on the earlier one.
     pub(super) async fn prepare_image(&self, spec: &TemplateSpec) -> Result<Vec<PathBuf>> {
         let path = match &spec.image {
-            Image::Host => return Ok(vec![self.config.host_mask(), PathBuf::from("/")]),
+            Image::Host => return Ok(vec![self.host.config.host_mask(), PathBuf::from("/")]),
             Image::Path(path) => path.clone(),
         };
         let found = std::fs::metadata(&path).at("open the image", &path)?;
-        let base = self.config.base_layer();
+        let base = self.host.config.base_layer();
         std::fs::create_dir_all(&base).at("create", &base)?;
         sandbox::prepare_base_layer(&base)?;
         if found.is_dir() {
@@ -26,7 +26,7 @@ impl Node {
             let message = format!("the image {} is neither a directory nor a tarball", path.display());
             return Err(Error::Invalid { message, hint: None });
         }
-        let into = self.config.images_dir().join(format!("{}-{}", spec.name, random_suffix()));
+        let into = self.host.config.images_dir().join(format!("{}-{}", spec.name, random_suffix()));
         // Whole or not at all, so a failure leaves nothing here.
         unpack(path, into.clone()).await?;
         Ok(vec![base, into])

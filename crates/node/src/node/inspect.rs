@@ -15,7 +15,7 @@ use crate::error::{Context, Result};
 impl Node {
     /// The control group of a sandbox.
     pub(super) fn group(&self, id: &SandboxId) -> PathBuf {
-        self.cgroups.summary().group.join(id.as_str())
+        self.host.cgroups.summary().group.join(id.as_str())
     }
 
     /// Everything about one sandbox.
@@ -30,7 +30,7 @@ impl Node {
             rss_bytes: sum(|process| process.rss_bytes),
             pss_bytes: sum(|process| process.pss_bytes),
             processes,
-            memory: self.cgroups.memory_of(id).and_then(|group| group.read()).map(to_model),
+            memory: self.host.cgroups.memory_of(id).and_then(|group| group.read()).map(to_model),
             cgroup: group.display().to_string(),
             layers: record.layers.iter().map(|layer| layer.display().to_string()).collect(),
             directory: self.home(id).display().to_string(),

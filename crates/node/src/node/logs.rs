@@ -86,7 +86,7 @@ impl Node {
             tokio::time::sleep(every).await;
             let ids: Vec<_> = self.state().sandboxes_here().into_iter().map(|record| record.id).collect();
             for id in ids {
-                let path = output_file(&self.config.sandbox_dir(&id));
+                let path = output_file(&self.host.config.sandbox_dir(&id));
                 let cut = tokio::task::spawn_blocking(move || cut(&path, LOG_BYTES_MAX));
                 if let Ok(Err(error)) = cut.await {
                     tracing::warn!(sandbox = %id, %error, "its output could not be cut");

@@ -24,13 +24,13 @@ impl Watch {
 impl Node {
     /// Begins to watch a sandbox.
     pub(super) fn watch_limit(&self, id: &SandboxId) -> Watch {
-        let group = self.cgroups.memory_of(id);
+        let group = self.host.cgroups.memory_of(id);
         Watch { before: group.as_ref().map_or(0, MemoryGroup::killed), group }
     }
 
     /// Why a program was killed, if the kernel has killed anything in its sandbox at the memory limit.
     pub(super) fn killed_at_limit(&self, id: &SandboxId) -> Option<String> {
-        let found = Watch { group: self.cgroups.memory_of(id), before: 0 }.killed()?;
+        let found = Watch { group: self.host.cgroups.memory_of(id), before: 0 }.killed()?;
         Some(format!("the kernel killed it at the sandbox's {}", limit(&found)))
     }
 }

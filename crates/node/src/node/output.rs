@@ -55,7 +55,7 @@ impl Carriage {
 impl Node {
     /// Makes pipe and file, and the sandbox's directory if it is not there.
     pub(super) fn make_output(&self, id: &SandboxId) -> Result<(Writer, Carriage)> {
-        let dir = self.config.sandbox_dir(id);
+        let dir = self.host.config.sandbox_dir(id);
         match DirBuilder::new().mode(0o700).create(&dir) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             made => made.at("create", &dir)?,
@@ -71,10 +71,10 @@ impl Node {
 
     /// Which files a program was started with: a copy gets its own sandbox's instead.
     pub(super) fn streams(&self, id: &SandboxId, init: ProcessIdentity) -> Result<Vec<(StreamFile, Stream)>> {
-        let null = fstat(&self.null).doing("look at /dev/null")?;
+        let null = fstat(&self.host.null).doing("look at /dev/null")?;
         let mut streams = vec![(StreamFile { dev: null.st_dev, ino: null.st_ino }, Stream::Stdin)];
         // The latter of a sandbox that an earlier version of the node has made: its program writes to the file itself.
-        let file = std::fs::metadata(output_file(&self.config.sandbox_dir(id))).ok();
+        let file = std::fs::metadata(output_file(&self.host.config.sandbox_dir(id))).ok();
         for output in [pipe(init), file].into_iter().flatten() {
             use std::os::unix::fs::MetadataExt;
             streams.push((StreamFile { dev: output.dev(), ino: output.ino() }, Stream::Stdout));

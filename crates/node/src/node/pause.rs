@@ -113,9 +113,9 @@ impl Node {
         }
         self.refuse_others(record)?;
         let spec = self.state().spec_of(record)?;
-        let dir = self.config.sandbox_dir(&record.id);
+        let dir = self.host.config.sandbox_dir(&record.id);
         let machine = sandbox::Machine::read(&dir)?;
-        let (written, holder, named) = (record.clone(), self.id.clone(), Arc::clone(named));
+        let (written, holder, named) = (record.clone(), self.host.id.clone(), Arc::clone(named));
         let commit: Commit = Box::new(move |checkpoint, writing, parent| {
             // A node that finds this record looks for the head.
             records::write(&dir.join(RECORD), &written, Durability::Machine)?;
@@ -200,7 +200,7 @@ impl Node {
             ..record.clone()
         };
         self.set_aside(&small)?;
-        let _ = fs::remove_file(self.config.sandbox_dir(id).join(RECORD));
+        let _ = fs::remove_file(self.host.config.sandbox_dir(id).join(RECORD));
         self.end(id).await;
         let small = match self.hand_back(id).await {
             Ok(()) => SandboxRecord { held: None, ..small },
@@ -213,14 +213,14 @@ impl Node {
         let unused = self.state().paused(small);
         self.remove_layers(unused).await;
         // If its processes were not to be ended in time: nothing claims them any more.
-        self.sweep_work.notify_one();
+        self.ledger.sweep_work.notify_one();
         Ok(())
     }
 
     /// The pause has failed: what runs goes on, with the record that says so.
     async fn go_on(self: &Arc<Self>, id: &SandboxId) {
         let Some(record) = self.state().abandon_pause(id) else { return };
-        let path = self.config.sandbox_dir(id).join(RECORD);
+        let path = self.host.config.sandbox_dir(id).join(RECORD);
         if let Err(error) = records::write(&path, &record, Durability::Process) {
             tracing::warn!(sandbox = %id, error = chain(&error), "its record may say that it is being paused");
         }
@@ -229,7 +229,7 @@ impl Node {
 
     /// Has a sandbox go on that was frozen with its capture. If the keeper is gone, the next one does so that adopts it.
     pub(super) async fn thaw(&self, id: &SandboxId) {
-        let thawed = match self.keeper("thaw the sandbox").await {
+        let thawed = match self.keepers.get("thaw the sandbox").await {
             Ok(keeper) => keeper
                 .call("thaw the sandbox", Request::Thaw { id: id.clone() }, &[], CREATE_DEADLINE)
                 .await
@@ -243,9 +243,9 @@ impl Node {
 
     /// Keeps a small record, and the output if there is any.
     fn set_aside(&self, small: &SandboxRecord) -> Result<()> {
-        let aside = self.config.paused_dir().join(small.id.as_str());
+        let aside = self.host.config.paused_dir().join(small.id.as_str());
         fs::create_dir_all(&aside).at("create", &aside)?;
-        let dir = self.config.sandbox_dir(&small.id);
+        let dir = self.host.config.sandbox_dir(&small.id);
         // It stands still, its pid 1 as well.
         carry_rest(small.init, &output_file(&dir))?;
         link_output(&dir, &aside)?;
@@ -254,7 +254,7 @@ impl Node {
     }
 
     pub(super) fn write_aside(&self, small: &SandboxRecord) {
-        let path = self.config.paused_dir().join(small.id.as_str()).join(RECORD);
+        let path = self.host.config.paused_dir().join(small.id.as_str()).join(RECORD);
         if let Err(error) = records::write(&path, small, Durability::Machine) {
             tracing::warn!(sandbox = %small.id, error = chain(&error), "its record is out of date");
         }
@@ -263,7 +263,7 @@ impl Node {
     /// Tells the store that this node does not hold the paused sandbox any more.
     pub(super) async fn hand_back(&self, id: &SandboxId) -> Result<()> {
         let Some((head, paused)) = Paused::find(&self.durable, id).await? else { return Ok(()) };
-        if paused.holder.as_ref() != Some(&self.id) {
+        if paused.holder.as_ref() != Some(&self.host.id) {
             return Ok(());
         }
         self.hand_to(paused, None, head).await.map(drop)
@@ -282,7 +282,7 @@ impl Node {
         if paused_ms.is_some_and(|of| of != paused.paused_ms) {
             return Ok(None);
         }
-        if paused.holder.as_ref().is_none_or(|holder| *holder == self.id) {
+        if paused.holder.as_ref().is_none_or(|holder| *holder == self.host.id) {
             self.remove_this_head(&head).await?;
         }
         Ok(Some(paused))
@@ -299,13 +299,13 @@ impl Node {
         let known = self.state().sandbox(id).is_ok();
         if !known {
             let holder = found.ok_or_else(|| Error::NoSandbox(id.clone()))?.holder;
-            return match holder.filter(|holder| *holder != self.id) {
+            return match holder.filter(|holder| *holder != self.host.id) {
                 Some(node) => Err(Error::HeldElsewhere { id: id.clone(), node }),
                 None => Ok(()),
             };
         }
         // What is remembered here of a sandbox that another node has resumed goes all the same.
-        remove_quietly(&self.config.paused_dir().join(id.as_str())).await;
+        remove_quietly(&self.host.config.paused_dir().join(id.as_str())).await;
         self.state().forget(id);
         Ok(())
     }

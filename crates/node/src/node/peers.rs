@@ -21,12 +21,12 @@ pub(super) struct Serving {
 impl Node {
     /// Listens for other nodes if that is wanted, and tells them so. What it needs to answer is read before.
     pub async fn serve_peers(&self) -> Result<()> {
-        let Some(peer_listen) = &self.config.peer_listen else { return Ok(()) };
+        let Some(peer_listen) = &self.host.config.peer_listen else { return Ok(()) };
         let listener = TcpListener::bind(peer_listen.listen).await.doing("listen for other nodes (--peer-listen)")?;
         let bound = listener.local_addr().doing("listen for other nodes (--peer-listen)")?;
         let address = peer_listen.address.clone().unwrap_or_else(|| bound.to_string());
         let server = Server::new(self.durable.store.clone());
-        let directory = self.durable.directory(&self.id);
+        let directory = self.durable.directory(&self.host.id);
         let announcing = directory.clone().announce(address.clone()).await.storing("tell other nodes of this one")?;
         let serving = tokio::spawn(Arc::clone(&server).serve(listener));
         tracing::info!(%bound, address, "serves other nodes");

@@ -30,7 +30,7 @@ impl Node {
     pub(super) async fn fill_pool(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
         loop {
             tokio::select! {
-                () = self.pool_work.notified() => {}
+                () = self.ledger.pool_work.notified() => {}
                 () = stopped(&mut stop) => return,
             }
             let low = self.state().pool_is_low();
@@ -108,7 +108,7 @@ impl Node {
     /// Binds limits some time after the last start, or exec. Never returns.
     pub(super) async fn bind_limits(self: Arc<Self>) {
         loop {
-            self.limits_work.notified().await;
+            self.ledger.limits_work.notified().await;
             let due = Instant::now();
             loop {
                 tokio::time::sleep(LIMITS_DELAY).await;
@@ -126,7 +126,7 @@ impl Node {
 
     /// One at a time: a start that comes meanwhile waits for one sandbox at most.
     pub(super) async fn bind_limits_of(&self, id: base::id::SandboxId) {
-        let Ok(keeper) = self.keeper("bind limits").await else { return };
+        let Ok(keeper) = self.keepers.get("bind limits").await else { return };
         let request = Request::BindLimits { ids: vec![id.clone()] };
         if let Err(error) = keeper.call("bind limits", request, &[], CREATE_DEADLINE).await {
             tracing::warn!(sandbox = %id, error = chain(&error), "limits could not be bound");

@@ -67,7 +67,7 @@ impl Node {
 
     async fn last_output(&self, id: &SandboxId, init: ProcessIdentity) -> Vec<String> {
         carried(init, CARRIED_MAX).await;
-        last_lines(&output_file(&self.config.sandbox_dir(id)), OUTPUT_LINES)
+        last_lines(&output_file(&self.host.config.sandbox_dir(id)), OUTPUT_LINES)
     }
 
     async fn ended_early(&self, id: &SandboxId, init: ProcessIdentity, status: Option<Status>) -> Error {
@@ -97,7 +97,7 @@ impl Node {
     /// A command that is not there will not be there the next time: that is an error at once.
     async fn succeeds(self: &Arc<Self>, spec: &TemplateSpec, id: &SandboxId, argv: &[String]) -> Result<bool> {
         let command = super::exec::command(spec, argv.to_vec(), &[], None);
-        match self.spawn(id, command, false, [&self.null; 3]).await {
+        match self.spawn(id, command, false, [&self.host.null; 3]).await {
             Ok((_, ended)) => Ok(matches!(ended.await, Ok(Status::Code(0)))),
             Err(Error::ProgramMissing { message } | Error::ProgramNotExecutable { message }) => {
                 Err(Error::NoReadyCommand { message })

@@ -22,7 +22,7 @@ use super::{
     Node, ZYGOTE_DEADLINE,
     build::Admitted,
     images::{random_suffix, remove_quietly},
-    pages::Served,
+    pager_link::Served,
     start::InFlight,
     unexpected,
 };
@@ -41,8 +41,8 @@ impl Node {
     pub(super) async fn restore(self: &Arc<Self>, name: &TemplateName) -> Result<Option<()>> {
         let Some((head, checkpoint)) = self.begin_restore(name).await? else { return Ok(None) };
         let _admitted = Admitted::new(self, &checkpoint.spec.name);
-        self.changed();
-        let directory = self.config.template_dir(name);
+        self.ledger.changed();
+        let directory = self.host.config.template_dir(name);
         std::fs::create_dir_all(&directory).at("create", &directory)?;
         let own: Vec<PathBuf> =
             checkpoint.layers.iter().map(|_| directory.join(format!("layer-{}", random_suffix()))).collect();
@@ -132,7 +132,7 @@ impl Node {
         };
         let node = Arc::clone(self);
         // Without a connection that is held meanwhile: it has places for a few.
-        let pager = tokio::spawn(async move { node.reach_pager().await.map(drop) });
+        let pager = tokio::spawn(async move { node.pager.reach().await.map(drop) });
         // Both are waited for in any case: what is unpacked is removed after a failure.
         let (parcel, unpacked) = tokio::join!(parcel, tokio::task::spawn_blocking(unpack));
         let parcel = parcel.doing("fetch the checkpoint").flatten();
@@ -175,7 +175,7 @@ impl Node {
         let Fetched { parcel, image, pager } = fetched;
         // The pool would take the keeper's time.
         let in_flight = InFlight::new(self);
-        let answer = match self.keeper("restore the zygote").await {
+        let answer = match self.keepers.get("restore the zygote").await {
             Ok(keeper) => {
                 keeper.call("restore the zygote", request, &[&parcel], ZYGOTE_DEADLINE).await.map_err(Error::from)
             }
@@ -225,8 +225,8 @@ impl Node {
         };
         let faults = tokio::task::spawn_blocking(fill).await.doing("fill the working set")?;
         // It may have waited in vain for as long as it stays, and have ended.
-        let client = self.reach_pager().await?;
-        self.serve(served, faults, client).await
+        let client = self.pager.reach().await?;
+        self.pager.serve(served, faults, client).await
     }
 }
 

@@ -56,7 +56,7 @@ impl Node {
             return Err(known.map_or(Error::NoSandbox(id.clone()), |_| Error::GoneFromStore(id.clone())));
         };
         match &paused.holder {
-            Some(node) if *node != self.id && takeover == Takeover::Refused => {
+            Some(node) if *node != self.host.id && takeover == Takeover::Refused => {
                 return Err(Error::HeldElsewhere { id: id.clone(), node: node.clone() });
             }
             Some(_) | None => {}
@@ -64,10 +64,10 @@ impl Node {
         let is_known = known.is_some();
         // What tells a node after a crash that the store's word is its own.
         let small = SandboxRecord { held: Some(paused.paused_ms), ..known.unwrap_or_else(|| small(&paused)) };
-        let aside = self.config.paused_dir().join(id.as_str());
+        let aside = self.host.config.paused_dir().join(id.as_str());
         fs::create_dir_all(&aside).at("create", &aside)?;
         self.write_aside(&small);
-        let resumed = match self.hand_to(paused.clone(), Some(self.id.clone()), head).await {
+        let resumed = match self.hand_to(paused.clone(), Some(self.host.id.clone()), head).await {
             Ok(head) => self.go_on_here(&paused, &head, began).await,
             Err(error) if lost_race(&error) => Err(Error::ResumedElsewhere(id.clone())),
             Err(error) => Err(error),
@@ -92,7 +92,8 @@ impl Node {
         let in_flight = InFlight::new(self);
         let image_layers = self.prepare_image(paused.spec()).await?;
         let points: Vec<SandboxId> = paused.checkpoint.layers.iter().map(|_| self.state().claim()).collect();
-        let own: Vec<PathBuf> = points.iter().map(|point| self.config.sandbox_dir(point).join(FORK_LAYER)).collect();
+        let own: Vec<PathBuf> =
+            points.iter().map(|point| self.host.config.sandbox_dir(point).join(FORK_LAYER)).collect();
         let layers: Vec<PathBuf> = own.iter().cloned().chain(image_layers.iter().cloned()).collect();
         // As with a fork's, each directory lives as long as its layer is used.
         let pinned = self.pin(layers.clone());
@@ -147,9 +148,9 @@ impl Node {
     ) -> Result<Sandbox> {
         let (id, limits, layers) = (&paused.id, &paused.spec().limits, template.layers());
         self.state().claim_as(id);
-        let dir = self.config.sandbox_dir(id);
+        let dir = self.host.config.sandbox_dir(id);
         fs::create_dir_all(&dir).at("create", &dir)?;
-        link_output(&self.config.paused_dir().join(id.as_str()), &dir)?;
+        link_output(&self.host.config.paused_dir().join(id.as_str()), &dir)?;
         let blank = self.try_create(id, &layers, limits, Some(paused.machine.clone())).await?;
         let source = Source {
             template: paused.template().clone(),
@@ -201,7 +202,7 @@ impl Node {
         let record = self.state().sandbox(id).cloned();
         let Ok(SandboxRecord { held: Some(held), pages, .. }) = record else { return Ok(()) };
         if let Some(pages) = pages {
-            self.wait_filled(&pages).await?;
+            self.pager.wait_filled(&pages).await?;
         }
         // It may have been removed, or paused again, meanwhile; then the head is none of ours.
         if !self.state().sandbox(id).is_ok_and(|record| record.held == Some(held)) {
@@ -209,7 +210,7 @@ impl Node {
         }
         self.remove_head(id, Some(held)).await?;
         let Some(record) = self.state().let_go(id) else { return Ok(()) };
-        let path = self.config.sandbox_dir(id).join(RECORD);
+        let path = self.host.config.sandbox_dir(id).join(RECORD);
         if record.state != SandboxState::Paused && path.exists() {
             records::write(&path, &record, Durability::Process)?;
         }

@@ -97,8 +97,8 @@ impl<'a> InFlight<'a> {
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         self.0.state().start_ends();
-        self.0.pool_work.notify_one();
-        self.0.limits_work.notify_one();
+        self.0.ledger.pool_work.notify_one();
+        self.0.ledger.limits_work.notify_one();
     }
 }
 
@@ -156,7 +156,7 @@ impl Node {
     /// The template as soon as it is ready, and what the user should know about it.
     async fn startable(self: &Arc<Self>, name: &TemplateName) -> Result<(Startable, Option<InUse>, Vec<String>)> {
         let mut notices = Vec::new();
-        let mut changes = self.changes.subscribe();
+        let mut changes = self.ledger.changes.subscribe();
         loop {
             changes.mark_unchanged();
             let readiness = self.readiness(name);
@@ -220,7 +220,7 @@ impl Node {
             // Letting a copy go that was forked ahead takes next to nothing; of many in one request all are waited for, whichever is first.
             let forked_ahead = self.state().has_parked(&source.template, &source.layers, source.parked());
             let start = self.start_one(source, blanks.next(), began);
-            take(if forked_ahead { start.await } else { self.turns.take(source.zygote, start).await });
+            take(if forked_ahead { start.await } else { self.keepers.turns.take(source.zygote, start).await });
         } else {
             let mut starts = JoinSet::new();
             for _ in 0..count {
@@ -329,8 +329,9 @@ impl Node {
         let number = self.state().number();
         let stepping = source.interpreter == Interpreter::Stepping;
         let request = Request::Start { zygote: source.zygote, id: blank.id.clone(), start: number, stepping };
-        let keeper = self.keeper("start the sandbox").await?;
-        let answer = keeper.call("start the sandbox", request, &[&self.null, output, output], START_DEADLINE).await?;
+        let keeper = self.keepers.get("start the sandbox").await?;
+        let answer =
+            keeper.call("start the sandbox", request, &[&self.host.null, output, output], START_DEADLINE).await?;
         match (&answer.reply, answer.ended) {
             (Reply::Started { main }, Some(ended)) => Ok((*main, ended)),
             (reply, _) => Err(unexpected("start the sandbox", reply)),
@@ -339,8 +340,7 @@ impl Node {
 
     /// Makes a sandbox without a program, of a bare one if there is one. A failure leaves nothing.
     pub(super) async fn create_blank(self: &Arc<Self>, layers: &[PathBuf], limits: &model::Limits) -> Result<Blank> {
-        // It is never closed.
-        let _turn = self.creating.acquire().await;
+        let _turn = self.keepers.creation().await;
         let bare = self.state().take_bare();
         let id = bare.as_ref().map_or_else(|| self.state().claim(), |bare| bare.id.clone());
         let created = match bare {
@@ -355,9 +355,9 @@ impl Node {
 
     /// Makes a sandbox that lacks a root filesystem. A failure leaves nothing.
     pub(super) async fn create_bare(self: &Arc<Self>) -> Result<Blank> {
-        let _turn = self.creating.acquire().await;
+        let _turn = self.keepers.creation().await;
         let id = self.state().claim();
-        let request = Request::CreateBare { id: id.clone(), dir: self.config.sandbox_dir(&id) };
+        let request = Request::CreateBare { id: id.clone(), dir: self.host.config.sandbox_dir(&id) };
         let created = match self.ask_for_init(request, &[]).await {
             // Its directory is there from here on.
             Ok(init) => self
@@ -395,12 +395,12 @@ impl Node {
     }
 
     fn spec(&self, id: &SandboxId, layers: &[PathBuf], limits: &model::Limits) -> sandbox::Spec {
-        let dir = self.config.sandbox_dir(id);
+        let dir = self.host.config.sandbox_dir(id);
         sandbox::Spec { id: id.clone(), dir, layers: layers.to_vec(), limits: engine_limits(limits) }
     }
 
     pub(super) async fn ask_for_init(&self, request: Request, descriptors: &[&OwnedFd]) -> Result<ProcessIdentity> {
-        let keeper = self.keeper("make a sandbox").await?;
+        let keeper = self.keepers.get("make a sandbox").await?;
         match keeper.call("make a sandbox", request, descriptors, CREATE_DEADLINE).await?.reply {
             Reply::Created { init } => Ok(init),
             other => Err(unexpected("make a sandbox", &other)),
@@ -408,7 +408,7 @@ impl Node {
     }
 
     fn blank(&self, id: &SandboxId, init: ProcessIdentity, layers: &[PathBuf], output: OwnedFd) -> Result<Blank> {
-        let record = Arc::new(records::Draft::create(&self.config.sandbox_dir(id).join(RECORD))?);
+        let record = Arc::new(records::Draft::create(&self.host.config.sandbox_dir(id).join(RECORD))?);
         let (id, layers, output) = (id.clone(), layers.to_vec(), Arc::new(output));
         Ok(Blank { id, init, layers, output, carriage: None, record, parked: None })
     }

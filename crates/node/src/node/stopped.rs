@@ -34,7 +34,7 @@ impl Node {
             return;
         }
         let Some(pages) = record.pages.filter(|_| killed) else { return };
-        let (socket, pid) = (crate::pager_socket(&self.config.state_dir), record.main.pid);
+        let (socket, pid) = (self.pager.socket(), record.main.pid);
         let asked = tokio::task::spawn_blocking(move || reason(&socket, &pages, Some(pid))).await;
         if let Ok(Some(reason)) = asked.doing("ask the pager") {
             tracing::warn!(sandbox = %id, reason, "the pager stopped its program");
@@ -53,7 +53,7 @@ impl Node {
         if *message != Status::Signal(rustix::process::Signal::KILL.as_raw()).in_start() {
             return error;
         }
-        let socket = crate::pager_socket(&self.config.state_dir);
+        let socket = self.pager.socket();
         let asked = tokio::task::spawn_blocking(move || reason(&socket, &pages, None)).await;
         match asked.doing("ask the pager") {
             Ok(Some(reason)) => Error::Keeper { action, message: format!("{message}: {reason}") },

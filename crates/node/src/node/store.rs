@@ -41,7 +41,7 @@ impl Node {
             unknown: tally(stats.unknown),
             kept: tally(stats.kept),
             cache_bytes,
-            cache_bytes_max: self.config.durable.cache_bytes,
+            cache_bytes_max: self.host.config.durable.cache_bytes,
             reads: model::StoreReads {
                 cached: reads.cached,
                 from_peers: reads.from_peers,
@@ -119,7 +119,7 @@ impl Node {
     pub async fn verify_checkpoint(self: &Arc<Self>, name: &TemplateName) -> Result<CheckpointVerification> {
         let (head, lease) = self.hold_checkpoint(name, "verify").await?;
         let (durable, runtime, point) = (self.durable.clone(), Handle::current(), self.state().claim());
-        let directory = self.config.sandbox_dir(&point);
+        let directory = self.host.config.sandbox_dir(&point);
         let (scratch, manifest) = (directory.clone(), head.manifest);
         let check = move || check::checkpoint(manifest, &durable, &runtime, &scratch);
         let checked = tokio::task::spawn_blocking(check).await.doing("verify the checkpoint");

@@ -20,9 +20,7 @@ use tokio::{
     task::JoinSet,
 };
 
-use super::{
-    CREATE_DEADLINE, CurrentKeeper, DESTROY_DEADLINE, Node, engine_limits, orphans, unexpected, unseen::Unseen,
-};
+use super::{CREATE_DEADLINE, DESTROY_DEADLINE, Node, engine_limits, orphans, pager_link, unexpected, unseen::Unseen};
 use keeper::KeeperClient;
 use keeper::protocol::message::{Event, Reply, Request};
 
@@ -56,16 +54,17 @@ impl Node {
                 return Err(error);
             }
         };
-        self.pool_work.notify_one();
+        self.ledger.pool_work.notify_one();
         let pool = tokio::spawn(Arc::clone(&self).fill_pool(stop.clone()));
         self.take_up_pauses();
         // Somebody may hold volumes of whom no record is left.
-        self.sweep_work.notify_one();
+        self.ledger.sweep_work.notify_one();
         let mut background = JoinSet::new();
         background.spawn(Arc::clone(&self).bind_limits());
         background.spawn(Arc::clone(&self).sweep_leftovers());
         background.spawn(Arc::clone(&self).remove_all_unseen(unseen));
-        background.spawn(Arc::clone(&self).keep_pager());
+        let node = Arc::clone(&self);
+        background.spawn(async move { node.pager.keep().await });
         background.spawn(Arc::clone(&self).watch_host_mounts());
         background.spawn(Arc::clone(&self).bound_outputs(OUTPUT_CHECK));
         // To the very end: what is removed at the shutdown has to be reaped as well.
@@ -84,7 +83,7 @@ impl Node {
                 running = self.restart_keeper() => running,
                 () = stopped(&mut stop) => {
                     background.shutdown().await;
-                    self.leave(self.config.at_exit).await;
+                    self.leave(self.host.config.at_exit).await;
                     return Ok(());
                 }
             };
@@ -122,19 +121,19 @@ impl Node {
         let template = self.state().zygote_lost(zygote);
         if let Some(name) = template {
             tracing::warn!(template = %name, how, "its zygote is gone; the next run builds it again");
-            self.changed();
+            self.ledger.changed();
         }
     }
 
     async fn lose_keeper(self: &Arc<Self>, running: &mut Running) {
         tracing::warn!("the keeper is gone: its zygotes are lost, sandboxes run on");
-        self.keeper.send_replace(None);
+        self.keepers.withdraw();
         // Its socket may have ended before its process: zygotes go only with the last descriptor.
         let _ = running.child.start_kill();
         let _ = running.child.wait().await;
         self.state().keeper_lost();
-        self.keeper_restarts.send_modify(|count| *count += 1);
-        self.changed();
+        self.keepers.count_restart();
+        self.ledger.changed();
     }
 
     /// Tries until it works: without a keeper the node can do nothing, but what runs goes on running.
@@ -159,20 +158,25 @@ impl Node {
             self.adopt(&running.client, record).await;
         }
         let pid = running.child.id();
-        self.keeper.send_replace(Some(CurrentKeeper { client: Arc::clone(&running.client), pid }));
+        self.keepers.publish(Arc::clone(&running.client), pid);
         tracing::info!(pid, "the keeper runs");
-        self.limits_work.notify_one();
-        self.changed();
+        self.ledger.limits_work.notify_one();
+        self.ledger.changed();
         Ok(running)
     }
 
     fn spawn_keeper(&self) -> Result<Running> {
         let (ours, theirs) = sys::seqpacket::pair().doing("make the keeper's socket")?;
-        let (program, arguments) =
-            self.config.keeper_command.split_first().ok_or(std::io::ErrorKind::InvalidInput).doing("start a keeper")?;
+        let (program, arguments) = self
+            .host
+            .config
+            .keeper_command
+            .split_first()
+            .ok_or(std::io::ErrorKind::InvalidInput)
+            .doing("start a keeper")?;
         let child = Command::new(program)
             .args(arguments)
-            .args(["--node", &self.id])
+            .args(["--node", &self.host.id])
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
             // Ctrl-C at the terminal is for the server, which decides what becomes of the keeper.
@@ -188,7 +192,7 @@ impl Node {
         let id = record.id.clone();
         let spec = sandbox::Spec {
             id: id.clone(),
-            dir: self.config.sandbox_dir(&id),
+            dir: self.host.config.sandbox_dir(&id),
             layers: record.layers.clone(),
             limits: engine_limits(&record.limits),
         };
@@ -225,16 +229,16 @@ impl Node {
         let blanks = self.state().take_pool();
         self.discard_blanks(blanks).await;
         self.commands().end().await;
-        if self.config.at_exit == AtExit::Remove {
+        if self.host.config.at_exit == AtExit::Remove {
             self.discard_all(self.ids_here()).await;
         }
-        self.keeper.send_replace(None);
+        self.keepers.withdraw();
         running.client.close();
         if tokio::time::timeout(LEAVE_MAX, running.child.wait()).await.is_err() {
             tracing::warn!("the keeper does not leave: killing it");
             let _ = running.child.kill().await;
         }
-        self.leave(self.config.at_exit).await;
+        self.leave(self.host.config.at_exit).await;
     }
 
     /// Removes what has to go, once there is no keeper any more.
@@ -246,7 +250,8 @@ impl Node {
         if let Err(error) = self.sweep_unless(State::records).await {
             tracing::warn!(error = chain(&error), "leftovers stay for the next node");
         }
-        self.stop_pager().await;
+        let patience = if self.ids_here().is_empty() { pager_link::STOP_MAX } else { Duration::ZERO };
+        self.pager.stop(patience).await;
         if at_exit == AtExit::Remove {
             self.unmount_all().await;
         }
@@ -255,7 +260,7 @@ impl Node {
         let mounted = !self.state().host_mounts().is_empty();
         if self.ids_here().is_empty()
             && !mounted
-            && let Err(error) = self.cgroups.remove_all()
+            && let Err(error) = self.host.cgroups.remove_all()
         {
             tracing::warn!(error = chain(&error), "the control groups could not be removed");
         }
@@ -263,7 +268,7 @@ impl Node {
 
     /// Ends a zygote.
     pub(super) async fn drop_zygote(&self, zygote: u64) {
-        let Ok(keeper) = self.keeper("drop the zygote").await else { return };
+        let Ok(keeper) = self.keepers.get("drop the zygote").await else { return };
         if let Err(error) = keeper.call("drop the zygote", Request::DropZygote { zygote }, &[], DESTROY_DEADLINE).await
         {
             tracing::warn!(zygote, error = chain(&error), "it could not be dropped");

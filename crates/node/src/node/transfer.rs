@@ -75,7 +75,7 @@ impl Node {
         parts: Parts,
     ) -> Result<model::Checkpoint> {
         let (durable, runtime, point) = (self.durable.clone(), Handle::current(), self.state().claim());
-        let directory = self.config.sandbox_dir(&point);
+        let directory = self.host.config.sandbox_dir(&point);
         let scratch = directory.clone();
         let carriers = Carriers::new(self);
         let mut archives = carriers.clone();

@@ -55,13 +55,13 @@ impl FromStr for Unseen {
 impl Node {
     /// To be called before it is asked for. Not flushed, as sandboxes stand still meanwhile: the host itself has to live on.
     pub(super) fn note_unseen(&self, unseen: &Unseen) -> Result<()> {
-        let path = self.config.unseen_dir().join(unseen.to_string());
+        let path = self.host.config.unseen_dir().join(unseen.to_string());
         fs::File::create(&path).at("create", &path).map(drop)
     }
 
     /// Somebody knows of it from now on. Not if this fails: as long as it is noted it may be removed.
     pub(super) fn forget_note(&self, unseen: &Unseen) -> Result<()> {
-        let path = self.config.unseen_dir().join(unseen.to_string());
+        let path = self.host.config.unseen_dir().join(unseen.to_string());
         match fs::remove_file(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             removed => removed.at("remove", &path),
@@ -78,8 +78,8 @@ impl Node {
     /// False if it fails: the next start of this node tries again at the latest.
     async fn try_to_remove_unseen(&self, unseen: &Unseen) -> bool {
         let removed = match unseen {
-            Unseen { volume, snapshot: None } => self.volumes.remove(volume).await,
-            Unseen { volume, snapshot: Some(snapshot) } => self.volumes.remove_snapshot(volume, snapshot).await,
+            Unseen { volume, snapshot: None } => self.mounts.client.remove(volume).await,
+            Unseen { volume, snapshot: Some(snapshot) } => self.mounts.client.remove_snapshot(volume, snapshot).await,
         };
         let removed = match removed {
             Err(volumed::Error::Refused(failure)) if failure.kind == FailureKind::NotFound => Ok(()),
@@ -94,7 +94,7 @@ impl Node {
 
     /// What is noted. What a recorded sandbox has is not among it: somebody may know of it.
     pub(super) fn noted_unseen(&self) -> Result<Vec<Unseen>> {
-        let directory = self.config.unseen_dir();
+        let directory = self.host.config.unseen_dir();
         let mut left = Vec::new();
         for entry in fs::read_dir(&directory).at("list", &directory)? {
             let name = entry.at("list", &directory)?.file_name();

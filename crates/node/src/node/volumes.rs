@@ -16,9 +16,10 @@ use base::{
     limits::{MOUNT_POINT_BYTES_MAX, MOUNT_POINTS_MAX},
 };
 use model::{Mount, SandboxState};
+use tokio::sync::Semaphore;
 use volumed::{Access, Attach};
 
-use super::{CREATE_DEADLINE, Node};
+use super::{CREATE_DEADLINE, Node, write_back};
 use keeper::protocol::message::Request as ToKeeper;
 
 use crate::error::{Error, Result, chain};
@@ -99,6 +100,18 @@ pub(super) fn directories(mounts: &[Mount]) -> Vec<PathBuf> {
     mounts.iter().map(|mount| PathBuf::from(&mount.path)).collect()
 }
 
+/// The processes that have the volumes, and who may have the kernel write mappings back.
+pub(super) struct Mounts {
+    pub(super) client: volumed::Client,
+    pub(super) writing_back: Arc<Semaphore>,
+}
+
+impl Mounts {
+    pub(super) fn new(client: volumed::Client) -> Self {
+        Self { client, writing_back: Arc::new(Semaphore::new(write_back::AT_ONCE)) }
+    }
+}
+
 /// For `map_err`.
 pub fn failed(action: &'static str) -> impl FnOnce(volumed::Error) -> Error {
     move |error| match error {
@@ -110,7 +123,7 @@ pub fn failed(action: &'static str) -> impl FnOnce(volumed::Error) -> Error {
 impl Node {
     /// The processes that have the volumes.
     pub fn volumes(&self) -> &volumed::Client {
-        &self.volumes
+        &self.mounts.client
     }
 
     /// Refuses to have a volume removed that a paused sandbox needs when it is resumed.
@@ -127,7 +140,7 @@ impl Node {
         if paths.is_empty() {
             return Ok(());
         }
-        let keeper = self.keeper("make mount points").await?;
+        let keeper = self.keepers.get("make mount points").await?;
         let request = ToKeeper::MakeMountPoints { id: id.clone(), paths: paths.to_vec() };
         keeper.call("make mount points", request, &[], CREATE_DEADLINE).await?;
         Ok(())
@@ -144,7 +157,7 @@ impl Node {
         for mount in mounts {
             attached.push(self.detached_mount(mount, id.to_string()).await?);
         }
-        let keeper = self.keeper("mount the volumes").await?;
+        let keeper = self.keepers.get("mount the volumes").await?;
         let request =
             ToKeeper::Attach { id: id.clone(), paths: mounts.iter().map(|mount| mount.path.clone()).collect() };
         let descriptors: Vec<_> = attached.iter().collect();
@@ -156,25 +169,25 @@ impl Node {
     pub(super) async fn detached_mount(&self, mount: &Mount, holder: String) -> Result<std::os::fd::OwnedFd> {
         let access = if mount.is_writable() { Access::ReadWrite } else { Access::ReadOnly };
         let attach = Attach { volume: mount.volume.clone(), snapshot: mount.snapshot.clone(), holder, access };
-        self.volumes.attach(attach).await.map_err(failed("mount the volume"))
+        self.mounts.client.attach(attach).await.map_err(failed("mount the volume"))
     }
 
     /// The sandbox is gone, and its mounts with it.
     pub(super) async fn detach_volumes(&self, id: &SandboxId) {
         let held = self.state().end_holding(id);
-        if held && let Err(error) = self.volumes.detach(id.as_str()).await {
+        if held && let Err(error) = self.mounts.client.detach(id.as_str()).await {
             tracing::warn!(sandbox = %id, error = chain(&error), "its volumes are let go later");
-            self.sweep_work.notify_one();
+            self.ledger.sweep_work.notify_one();
         }
     }
 
     /// Lets go of what nobody holds any more.
     pub(super) async fn detach_strangers(self: &Arc<Self>) -> Result<()> {
-        let holders = self.volumes.holders().await.map_err(failed("list who holds volumes"))?;
+        let holders = self.mounts.client.holders().await.map_err(failed("list who holds volumes"))?;
         for holder in holders {
             if !self.state().holds(&holder) {
                 tracing::info!(holder, "nobody of this name holds a volume any more");
-                self.volumes.detach(&holder).await.map_err(failed("let go of a volume"))?;
+                self.mounts.client.detach(&holder).await.map_err(failed("let go of a volume"))?;
             }
         }
         Ok(())
@@ -183,8 +196,8 @@ impl Node {
     /// Commits and ends the processes of volumes, unless somebody holds one.
     pub(super) async fn stop_volumes(&self) {
         // What requests are still in the middle of does not bring them back.
-        self.volumes.close().await;
-        if let Err(error) = self.volumes.shutdown().await {
+        self.mounts.client.close().await;
+        if let Err(error) = self.mounts.client.shutdown().await {
             tracing::info!(reason = chain(&error), "the processes of volumes stay");
         }
     }

@@ -29,7 +29,7 @@ impl Node {
         let (node, name) = (Arc::clone(self), name.clone());
         tokio::spawn(async move {
             tokio::time::sleep(pager::RECORDING).await;
-            let (durable, socket, runtime) = (node.durable.clone(), node.pager_socket(), Handle::current());
+            let (durable, socket, runtime) = (node.durable.clone(), node.pager.socket(), Handle::current());
             let record = move || record((&name, &manifest), &pages, &socket, &durable, &runtime);
             match tokio::task::spawn_blocking(record).await.doing("record a working set").flatten() {
                 Ok(Recorded { pages: 0, .. }) => {}

@@ -30,12 +30,12 @@ impl Node {
             Writers::Sandboxes(sandboxes) if sandboxes.is_empty() => return Ok(()),
             Writers::Sandboxes(sandboxes) => Processes::Of(sandboxes.iter().map(|id| self.group(id)).collect()),
             Writers::Anybody { idle } => {
-                let keeper = self.keeper.borrow().as_ref().and_then(|keeper| keeper.pid);
+                let keeper = self.keepers.pid();
                 Processes::All { keeper, idle }
             }
         };
         // It is never closed.
-        let turn = timeout(TURN_MAX, Arc::clone(&self.writing_back).acquire_owned()).await;
+        let turn = timeout(TURN_MAX, Arc::clone(&self.mounts.writing_back).acquire_owned()).await;
         let turn = turn.doing("write mappings of other volumes back in time")?;
         let volume = volume.clone();
         let written = tokio::task::spawn_blocking(move || {

@@ -51,7 +51,7 @@ impl Carriers {
     async fn fork(&self, volume: &VolumeName, state: &KeptState) -> Result<VolumeSpec> {
         let name = VolumeName::transient("export");
         self.note(Unseen::volume(&name))?;
-        let forked = self.node.volumes.fork(volume, Origin::Kept(state.clone()), name).await;
+        let forked = self.node.mounts.client.fork(volume, Origin::Kept(state.clone()), name).await;
         // Whose its top is, and with what permissions, is in the archive.
         forked.map_err(failed("fork the volumes"))?.ok_or("the store does not answer").storing("read a volume")
     }
@@ -71,13 +71,13 @@ impl Archives for Carriers {
     fn export(&mut self, state: &KeptState) -> Result<(VolumeSpec, Box<dyn Read>)> {
         let carrier = self.leaving.iter().find(|(manifest, _)| *manifest == state.manifest);
         let (_, spec) = carrier.ok_or("nothing carries it").storing("read a volume")?;
-        let archive = self.node.volumes.export(&spec.name, &self.runtime).map_err(failed("read a volume"))?;
+        let archive = self.node.mounts.client.export(&spec.name, &self.runtime).map_err(failed("read a volume"))?;
         Ok((spec.clone(), Box::new(archive)))
     }
 
     fn import(&mut self, spec: VolumeSpec, archive: &mut dyn Read) -> Result<HeadName> {
         let (name, snapshot) = (VolumeName::transient("import"), SnapshotName::random());
-        let volumes = &self.node.volumes;
+        let volumes = &self.node.mounts.client;
         self.note(Unseen::volume(&name))?;
         let spec = VolumeSpec { name: name.clone(), ..spec };
         self.runtime.block_on(volumes.create(spec)).map_err(failed("make a volume"))?;

@@ -17,10 +17,14 @@ use std::{
 
 use pager::{Client, Serve};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use sandbox::Service;
+use sandbox::{Cgroups, Service};
+use tokio::sync::{Mutex as AsyncMutex, Semaphore};
 
-use super::{Node, bounded};
-use crate::error::{Context, Result, Storing};
+use super::bounded;
+use crate::{
+    config::Config,
+    error::{Context, Result, Storing},
+};
 
 /// How long a pager may take to come up.
 const START_MAX: Duration = Duration::from_secs(10);
@@ -28,11 +32,11 @@ const START_TICK: Duration = Duration::from_millis(2);
 /// How often it is asked whether a program has all its pages.
 const FILL_TICK: Duration = Duration::from_millis(20);
 /// How long it may take to notice that the last process that lacks pages has ended.
-const STOP_MAX: Duration = Duration::from_secs(5);
+pub(super) const STOP_MAX: Duration = Duration::from_secs(5);
 /// How often in a row it may give no answer.
 const FAILURES_MAX: u32 = 3;
 /// Who may ask it at a time whether memory has arrived: fewer than clients can be connected.
-pub(super) const ASKING_AT_ONCE: usize = 16;
+const ASKING_AT_ONCE: usize = 16;
 /// How long a fork waits for the pages that its source still lacks.
 const FILL_MAX: Duration = Duration::from_secs(600);
 
@@ -47,16 +51,41 @@ pub(super) struct Served {
     pub(super) ranges: Vec<(u64, u64)>,
 }
 
-impl Node {
-    pub(super) fn pager_socket(&self) -> PathBuf {
-        crate::pager_socket(&self.config.state_dir)
+/// The way to the pager.
+pub(super) struct PagerLink {
+    socket: PathBuf,
+    command: Vec<String>,
+    cgroups: Arc<Cgroups>,
+    /// Most bytes of memory that it may take.
+    memory_bytes: u64,
+    /// Held while a pager is looked for or started: of two that start at once the second would take the first one's socket away.
+    reaching: Arc<AsyncMutex<()>>,
+    /// Who may ask it how far it is.
+    asking: Semaphore,
+}
+
+impl PagerLink {
+    pub(super) fn new(config: &Config, cgroups: Arc<Cgroups>) -> Self {
+        Self {
+            socket: crate::pager_socket(&config.state_dir),
+            command: config.pager_command.clone(),
+            cgroups,
+            memory_bytes: config.pager_memory,
+            reaching: Arc::default(),
+            asking: Semaphore::new(ASKING_AT_ONCE),
+        }
     }
 
-    /// Has a pager run. The connection is for [`Node::serve`].
-    pub(super) async fn reach_pager(&self) -> Result<Client> {
-        let only = Arc::clone(&self.reaching_pager).lock_owned().await;
-        let (socket, command) = (self.pager_socket(), self.config.pager_command.clone());
-        let group = bounded::group(&self.cgroups, Service::Pager, self.config.pager_memory);
+    /// Where it listens.
+    pub(super) fn socket(&self) -> PathBuf {
+        self.socket.clone()
+    }
+
+    /// Has a pager run. The connection is for [`PagerLink::serve`].
+    pub(super) async fn reach(&self) -> Result<Client> {
+        let only = Arc::clone(&self.reaching).lock_owned().await;
+        let (socket, command) = (self.socket(), self.command.clone());
+        let group = bounded::group(&self.cgroups, Service::Pager, self.memory_bytes);
         let reach = move || {
             // Until it has come up, also if nobody waits for it any more: whoever ends it finds it then.
             let _only = only;
@@ -67,13 +96,13 @@ impl Node {
 
     /// Has a pager run before anybody needs one: none ends as long as somebody is connected. Should it be killed, whoever needs it next starts another.
     /// One that an earlier node has left is let end when nobody lacks pages any more: it has that node's settings.
-    pub(super) async fn keep_pager(self: Arc<Self>) {
-        let socket = self.pager_socket();
+    pub(super) async fn keep(&self) {
+        let socket = self.socket();
         let found = tokio::task::spawn_blocking(move || Client::find(&socket)).await;
         if !matches!(found, Ok(Ok(None))) {
             return;
         }
-        match self.reach_pager().await {
+        match self.reach().await {
             Ok(_connected) => std::future::pending().await,
             Err(error) => tracing::warn!(error = crate::chain(&error), "there is no pager yet"),
         }
@@ -122,8 +151,8 @@ impl Node {
     /// Without a pager nothing is missing: it ends only when nobody lacks pages. If all of it was killed before, captures see that.
     async fn is_filled(&self, image: &str) -> Result<bool> {
         // It is never closed.
-        let _turn = self.asking_pager.acquire().await;
-        let (socket, image) = (self.pager_socket(), image.to_owned());
+        let _turn = self.asking.acquire().await;
+        let (socket, image) = (self.socket(), image.to_owned());
         let ask = move || {
             let Some(mut client) = Client::find(&socket)? else { return Ok(true) };
             client.hurry(&image)?;
@@ -135,11 +164,10 @@ impl Node {
         asked.storing("ask the pager")
     }
 
-    /// Ends the pager unless somebody depends on it. Zygotes that have just ended may do so for a moment.
-    pub(super) async fn stop_pager(&self) {
-        let _only = self.reaching_pager.lock().await;
-        let socket = self.pager_socket();
-        let patience = if self.ids_here().is_empty() { STOP_MAX } else { Duration::ZERO };
+    /// Ends the pager unless somebody depends on it. Zygotes that have just ended may do so for a moment: then `patience` is longer.
+    pub(super) async fn stop(&self, patience: Duration) {
+        let _only = self.reaching.lock().await;
+        let socket = self.socket();
         let stop = move || {
             let deadline = Instant::now() + patience;
             loop {

@@ -1,0 +1,44 @@
+//! The state of the node behind one lock, and the bells of those who work on it in the background.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{Notify, watch};
+
+use crate::state::State;
+
+/// See the module.
+pub(super) struct Ledger {
+    state: Mutex<State>,
+    /// Counts changes of templates; waiters look again.
+    pub(super) changes: watch::Sender<u64>,
+    /// The pool may have room, or a start has ended.
+    pub(super) pool_work: Notify,
+    /// Limits are to be bound.
+    pub(super) limits_work: Notify,
+    /// Something could not be removed.
+    pub(super) sweep_work: Notify,
+}
+
+impl Ledger {
+    pub(super) fn new(state: State) -> Self {
+        Self {
+            state: Mutex::new(state),
+            changes: watch::Sender::new(0),
+            pool_work: Notify::new(),
+            limits_work: Notify::new(),
+            sweep_work: Notify::new(),
+        }
+    }
+
+    /// The state, for a moment: never across an await.
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        // A panic while it is held is a bug in a pure function; its data is then as good as any.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A template has changed.
+    pub(super) fn changed(&self) {
+        self.changes.send_modify(|count| *count += 1);
+        self.pool_work.notify_one();
+    }
+}
