@@ -1,4 +1,4 @@
-//! How the pages of a cluster are packed. The figures behind the choices are in `docs/formats/page-image.md` and come from
+//! How the pages of a cluster are packed. The figures behind the choices are in `docs/memory.md` and come from
 //! `cargo run --release -p pando-memory --example codecs -- PID`.
 
 use zstd::bulk::{Compressor, Decompressor};
