@@ -38,7 +38,7 @@ fn what_the_kernel_got_survives_the_process() {
 }
 
 #[test]
-fn volumes_are_listed_whatever_their_snapshots_are_called_and_those_that_are_gone_by_what_is_left_of_them() {
+fn volumes_are_listed_whatever_their_snapshots_are_called() {
     let place = Place::new();
     let volume = place.volume("ws");
     for name in ["head", "before"] {
