@@ -68,10 +68,10 @@ pub(crate) enum Command {
     Checkpoint(checkpoint::Args),
     Pause(pause::Args),
     Resume(resume::Args),
-    /// Look after the store behind checkpoints.
+    /// Check, measure and clean the store of checkpoints and volumes.
     #[command(subcommand)]
     Store(store::Command),
-    /// Make, look at, keep, fork and mount volumes: durable workspaces.
+    /// Create, list, snapshot, restore, fork and mount volumes: durable workspaces.
     #[command(subcommand, after_help = volume::EXAMPLES)]
     Volume(Box<volume::Command>),
     Rm(rm::Args),

@@ -14,12 +14,12 @@ Exit codes:
     4  no such template, checkpoint, sandbox, volume or snapshot
     5  the program cannot be forked
     6  the program ended or was not ready in time
-    7  of what was to be verified some was out of reach, and nothing was damaged
+    7  verify: something is out of reach, nothing is damaged
   126  the program to run is not executable
   127  the program to run does not exist in the sandbox
   130  interrupted
-`pando exec` exits as its command does: with its code, or with 128 and the number of the signal that killed it; with 124 if its time was up
-(--timeout), and with 141 if nobody reads its output any more.";
+`pando exec` exits as its command does: with its code, or with 128 plus the number of the signal that killed it. It exits with 124 after
+--timeout, and with 141 if no process reads its output any more.";
 
 /// Of `verify`: what was not read may be sound.
 pub(crate) const OUT_OF_REACH: u8 = 7;

@@ -21,20 +21,20 @@ Examples:
     pando run warm -n 5                             on this node, or on any that reaches the object store
     pando checkpoint ls";
 
-/// Keep a running sandbox for ever, as it is now: memory, processes and file changes, in the object store.
+/// Keep a running sandbox in the object store, as it is now: memory, kernel state, changed files and volumes.
 ///
-/// The sandbox stops for as long as a fork takes and goes on; the rest happens behind its back. `pando run NAME` starts copies, also on
-/// another node that reaches the store and has the same image.
+/// The sandbox stands still for milliseconds and goes on while its memory is stored. `pando run NAME` starts copies, on this node or on any
+/// node that reaches the store and has the same image.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true, after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Identifier of the sandbox.
+    /// Identifier of the sandbox, or its beginning.
     #[arg(required = true)]
     id: Option<SandboxName>,
-    /// Its name: small letters, digits, '-', '_' and '.'. Without it one is made of the template's.
+    /// Name of the checkpoint: small letters, digits, '-', '_' and '.'. Default: the template's name with a suffix.
     #[arg(long)]
     name: Option<TemplateName>,
-    /// Take the place of a checkpoint of that name.
+    /// Replace the checkpoint of that name.
     #[arg(long, requires = "name")]
     replace: bool,
     /// Print JSON.
@@ -50,16 +50,15 @@ enum Command {
     Ls(ListArgs),
     /// Show everything about a checkpoint.
     Inspect(InspectArgs),
-    /// Remove a checkpoint; sandboxes that were started from it run on.
+    /// Remove a checkpoint. Sandboxes that were started from it run on.
     Rm(NameArgs),
-    /// Read, open, decode and unpack all of a checkpoint, and name what is damaged. Exits with 1 if something is.
+    /// Read, open and unpack all of a checkpoint, and name what is damaged. Exits with 1 if something is damaged.
     Verify(transfer::VerifyArgs),
-    /// Write a checkpoint into one file, for another store. THE FILE IS NOT ENCRYPTED: it has the program's whole memory and its
-    /// files, and with them every secret that the program knows. Keep it as you would keep those, or encrypt it on its way:
-    /// `pando checkpoint export NAME - | age -r KEY > FILE`.
+    /// Write a checkpoint and its volumes into one file, for another store. THE FILE IS NOT ENCRYPTED: it has the program's memory and
+    /// files, with every secret that the program knows. Encrypt it on its way: `pando checkpoint export NAME - | age -r KEY > FILE`.
     Export(transfer::ExportArgs),
-    /// Take a checkpoint over from a file. Everything in it is checked before it gets its name. A checkpoint is a program that will
-    /// run: import files only from those whose programs you would run.
+    /// Read a checkpoint from a file. Everything in it is checked before it gets its name. A checkpoint is a program that will run:
+    /// import files only from people whose programs you would run.
     Import(transfer::ImportArgs),
 }
 
@@ -140,7 +139,7 @@ async fn take(id: &SandboxId, request: &CheckpointRequest, json: bool, client: &
 /// Why `run` does not start it here, and what to do about that.
 fn hidden_by(name: &TemplateName) -> String {
     format!(
-        "on this node `pando run {name}` starts its template of that name; once the sandboxes of that are gone, `pando template rm {name}` has it start the checkpoint"
+        "on this node `pando run {name}` starts the template of that name; to start the checkpoint, remove the template's sandboxes, then run `pando template rm {name}`"
     )
 }
 

@@ -14,12 +14,12 @@ use crate::{
 
 /// Connect standard input and output to a TCP port inside a sandbox.
 ///
-/// Useful as a transport: `printf 'GET / HTTP/1.0\r\n\r\n' | pando connect ID 8080`, or as an ssh ProxyCommand.
+/// For example `printf 'GET / HTTP/1.0\r\n\r\n' | pando connect ID 8080`, or as an ssh ProxyCommand.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Identifier of the sandbox, or its beginning.
     id: SandboxName,
-    /// The port that its program listens on.
+    /// TCP port inside the sandbox.
     port: u16,
 }
 

@@ -11,14 +11,14 @@ use serde::Serialize;
 use crate::{output, scratch};
 use checks::{Check, Verdict};
 
-/// Check what this host can do, what is missing and how to get it; or whether copies lose anything here; or why a process could not be forked.
+/// Check the host: what it can do, what is missing and how to get it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Say why this process could not be forked, instead. It is looked at from outside and not stopped.
+    /// Instead, tell why this process could not be forked. The process is looked at from outside and not stopped.
     #[arg(long, value_name = "PID", conflicts_with = "self_test")]
     process: Option<i32>,
-    /// Fork a small program instead, and compare registers, memory and guard pages; see whether limits hold. Takes less than a second, needs
-    /// root and no node, and leaves nothing.
+    /// Instead, fork a small program, compare its registers, memory and guard pages, and try whether limits hold. Takes less than a second,
+    /// needs root and no node, and leaves nothing.
     #[arg(long)]
     self_test: bool,
     /// Print JSON.

@@ -38,12 +38,12 @@ const FRAMES_WAITING_MAX: usize = 16;
 
 /// Run a command in a sandbox.
 ///
-/// Exits as the command does: with its code, or with 128 and the number of the signal that killed it. 127: there is no such
-/// program in the sandbox; 126: it is not executable.
+/// Exits as the command does: with its code, or with 128 plus the number of the signal that killed it. 127: the sandbox has no such
+/// program. 126: the program is not executable.
 ///
-/// The command ends with this client: when the client is interrupted or killed, when nobody reads its output any more (exit code 141), or when
-/// the time is up (124), the node sends SIGTERM to the command and all that it has started, and SIGKILL after 2 s. What a command that ends by
-/// itself leaves behind runs on.
+/// The node ends the command and everything that it has started (SIGTERM, and SIGKILL after 2 s) if this client is interrupted or killed, if
+/// no process reads the output any more (exit code 141), or if --timeout is over (124). If the command ends by itself, processes that it left
+/// behind run on.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n    pando exec ID -- curl -s http://127.0.0.1:8080/health\n    pando exec -t ID -- sh\n    pando exec --timeout 5m ID -- make test"
@@ -51,16 +51,16 @@ const FRAMES_WAITING_MAX: usize = 16;
 pub(crate) struct Args {
     /// Identifier of the sandbox, or its beginning.
     id: SandboxName,
-    /// Give it a terminal, for shells and editors.
+    /// Give the command a terminal, for shells and editors.
     #[arg(short, long)]
     tty: bool,
     /// Environment variable, on top of the template's; may be repeated.
     #[arg(long, value_name = "K=V", value_parser = super::template::parse_variable)]
     env: Vec<(String, String)>,
-    /// Working directory inside the sandbox; without it that of the template.
+    /// Working directory inside the sandbox. Default: that of the template.
     #[arg(long, value_name = "DIR")]
     cwd: Option<String>,
-    /// End the command, with all that it has started, after this time: 500ms, 30s, 2m; 30 days at most. The exit code is then 124.
+    /// End the command and everything that it has started after this time: 500ms, 30s, 2m; 30 days at most. The exit code is then 124.
     #[arg(long, value_name = "TIME", value_parser = super::template::parse_time)]
     timeout: Option<Duration>,
     /// Command and arguments, after `--`.
@@ -119,7 +119,7 @@ fn exit_code(status: ExitStatus) -> ExitCode {
         ExitStatus::Code(code) => ExitCode::from(u8::try_from(code & 0xff).unwrap_or(1)),
         ExitStatus::Signal(signal) => ExitCode::from(u8::try_from(128 + signal).unwrap_or(1)),
         ExitStatus::Unknown => {
-            errln!("pando: the command's exit status was lost with the keeper");
+            errln!("pando: the command's exit status is lost: a helper process of the node died");
             ExitCode::FAILURE
         }
     }

@@ -12,15 +12,16 @@ use crate::{
     sandbox_id::{Among, SandboxName},
 };
 
-/// Fork a running sandbox: it goes on, the copies start from that instant.
+/// Fork a running sandbox. It goes on; the copies start from this instant.
 ///
-/// Copies have its memory, threads, files and changes on disk. Commands run by `pando exec` are not copied, and established
-/// TCP connections are reset in the copies. A program with child processes cannot be forked (exit code 5, with the reasons).
+/// Copies have its memory, threads, open files and changed files, and forks of the volumes that it can write. Commands of `pando exec` are
+/// not copied. Established TCP connections are reset in the copies. A program with child processes cannot be forked (exit code 5, with the
+/// reasons).
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Identifier of the sandbox, or its beginning.
     id: SandboxName,
-    /// How many copies.
+    /// Number of copies.
     #[arg(short = 'n', long, value_name = "N", default_value_t = 1)]
     count: u32,
     /// Print JSON.

@@ -12,13 +12,13 @@ use crate::{
     sandbox_id::{Among, SandboxName},
 };
 
-/// Show the output of a sandbox's program, standard output and standard error as they came. Escape sequences in it are not touched, as with `exec`:
-/// show that of a program you do not trust with `| cat -v`.
+/// Show the standard output and standard error of a sandbox's program. Escape sequences are passed on, as with `exec`: add `| cat -v` if you
+/// do not trust the program.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Identifier of the sandbox, or its beginning.
     id: SandboxName,
-    /// Go on until the program ends.
+    /// Follow the output until the program ends.
     #[arg(short, long)]
     follow: bool,
 }

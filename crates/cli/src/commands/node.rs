@@ -11,37 +11,38 @@ use store::{
     object::{Location, S3Location},
 };
 
-/// Run the node in the foreground. Its log goes to standard error; "node ready" says that it takes requests.
+/// Run the node in the foreground. It logs to standard error, and logs "node ready" once it takes requests.
 ///
-/// When it is stopped (SIGINT, SIGTERM), sandboxes run on and the next node with the same state directory takes them over.
+/// When the node is stopped (SIGINT, SIGTERM), sandboxes run on. The next node with the same state directory takes them over.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Where templates and sandboxes are kept. One node per directory.
+    /// Directory of templates, sandboxes and logs of volumes. One node per directory.
     #[arg(long, value_name = "DIR", default_value = STATE_DIR_DEFAULT)]
     state: PathBuf,
-    /// Most blank sandboxes kept ready, over all templates, and as many for templates to come. 0: none.
+    /// Most prepared sandboxes that wait for starts, over all templates, and as many for programs that are new to the node. 0: none.
     #[arg(long, value_name = "N", default_value_t = POOL_SANDBOXES_DEFAULT)]
     pool: usize,
-    /// Most of those that have a copy forked ahead, which a start only lets go. Each holds up to 4 MiB. 0: none.
+    /// Most of these that hold a copy of a program, ready to go. Each takes up to 4 MiB. 0: none.
     #[arg(long, value_name = "N", default_value_t = PARKED_COPIES_DEFAULT)]
     ahead: usize,
     #[command(flatten)]
     store: StoreArgs,
     #[command(flatten)]
     memory: MemoryArgs,
-    /// Most memory of the pager, which fills restored programs: 512M, 1G. What it fills is not counted. At its limit it is restarted.
+    /// Memory limit of the processes that bring the memory of checkpoints: 512M, 1G. What they bring is not counted. At the limit they are
+    /// restarted.
     #[arg(long, value_name = "BYTES", default_value = PAGER_MEMORY_DEFAULT, value_parser = super::template::parse_bytes)]
     pager_memory: u64,
-    /// Most memory of the processes of volumes: 1G, 16G. At its limit they are restarted; programs wait meanwhile.
+    /// Memory limit of the processes that serve volumes: 1G, 16G. At the limit they are restarted, and programs wait meanwhile.
     #[arg(long, value_name = "BYTES", default_value = VOLUMES_MEMORY_DEFAULT, value_parser = super::template::parse_bytes)]
     volumes_memory: u64,
     #[command(flatten)]
     lag: LagArgs,
-    /// Serve other nodes of the realm, who show that they have its key, what this node's cache holds of checkpoints; and find them (as
-    /// --find-peers). Not encrypted: chunks stay sealed, but which are asked for shows. Port 0: any.
+    /// Serve other nodes of the store from this node's cache, at this address, and find them (as --find-peers). Nodes must show that they have
+    /// the store's key. Data stays sealed, but the connection shows which parts are asked for. Port 0: any.
     #[arg(long, value_name = "IP:PORT")]
     peer_listen: Option<SocketAddr>,
-    /// Where other nodes reach --peer-listen, if not at that address itself.
+    /// Address at which other nodes reach --peer-listen, if it is another one.
     #[arg(long, value_name = "HOST:PORT", requires = "peer_listen", value_parser = parse_peer)]
     peer_address: Option<String>,
     /// Remove all sandboxes when the node is stopped.
@@ -49,38 +50,39 @@ pub(crate) struct Args {
     ephemeral: bool,
 }
 
-/// Where what outlives the node is.
+/// Where everything is stored that outlives the node.
 #[derive(Debug, clap::Args)]
 pub(crate) struct StoreArgs {
-    /// Where checkpoints are kept: a directory, or s3://BUCKET/PREFIX (keys from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY).
-    /// Without it: a directory below --state.
+    /// Where checkpoints and volumes are stored: a directory, or s3://BUCKET/PREFIX (keys from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY).
+    /// Default: a directory below --state.
     #[arg(long, value_name = "DIR|s3://...", value_parser = parse_objects)]
     objects: Option<Location>,
-    /// Address of the S3 service, if it is not AWS: http://127.0.0.1:7070. Its buckets are in paths.
+    /// Address of the S3 service, if it is not AWS: http://127.0.0.1:7070. Buckets are addressed by path.
     #[arg(long, value_name = "URL", requires = "objects")]
     s3_endpoint: Option<String>,
-    /// Where the names of checkpoints are kept: postgres://USER@HOST/DATABASE, which nodes share. Without it: SQLite below --state.
+    /// Database of the names of checkpoints and volumes: postgres://USER@HOST/DATABASE, or sqlite:///PATH for nodes of one machine. Default:
+    /// SQLite below --state.
     #[arg(long, value_name = "URL")]
     database: Option<String>,
-    /// File of the master keys, which nodes share; made if it is missing. Without it: PANDO_MASTER_KEYS, or a file below --state.
+    /// File of the master keys, the same on all nodes of a store. Made if it is missing. Default: PANDO_MASTER_KEYS, or a file below --state.
     #[arg(long, value_name = "FILE")]
     master_keys: Option<PathBuf>,
-    /// Most bytes of checkpoints kept on the local disk: 512M, 4G.
+    /// Size of the local cache of the store: 512M, 4G.
     #[arg(long, value_name = "BYTES", default_value = CACHE_DEFAULT, value_parser = super::template::parse_bytes)]
     cache: u64,
-    /// Ask this node for chunks before the object store. May be repeated.
+    /// Ask this node for data before the object store. May be repeated.
     #[arg(long = "peer", value_name = "HOST:PORT", value_parser = parse_peer)]
     peers: Vec<String>,
-    /// Ask the nodes, too, that have named themselves in the database.
+    /// Also ask the nodes that have registered themselves in the database.
     #[arg(long)]
     find_peers: bool,
 }
 
-/// Where memory that copies share is taken from.
+/// Where the memory that sandboxes share is taken from.
 #[derive(Debug, clap::Args)]
 pub(crate) struct MemoryArgs {
-    /// NUMA nodes that hold the memory of zygotes, which copies share and hardly any touches whole; memory of other kinds (CXL) appears as such
-    /// nodes. When they are full, others are used. What copies write is where they run. Without it: wherever zygotes are built.
+    /// NUMA nodes for the memory that the sandboxes of a template share; CXL memory appears as such nodes. If they are full, other nodes are
+    /// used. What a sandbox writes is where it runs. Default: wherever the template is built.
     #[arg(long = "memory-node", value_name = "N[,N...]", value_delimiter = ',')]
     pub(crate) nodes: Vec<u32>,
 }
@@ -113,11 +115,11 @@ impl MemoryArgs {
     }
 }
 
-/// How far the store may be behind.
+/// How far the store may be behind a volume.
 #[derive(Debug, clap::Args)]
 pub(crate) struct LagArgs {
-    /// Pause between two commits of a volume that is written: what the loss of this node costs at most while the store answers. 100ms to 60m.
-    /// Of the processes of volumes that are there already, only the next ones take it.
+    /// Pause between two commits of a volume that is written: at most this much work is lost with the node, while the store answers. 100ms to
+    /// 60m. Processes of volumes that already run keep their earlier value.
     #[arg(long, value_name = "TIME", default_value = VOLUMES_LAG_DEFAULT, value_parser = parse_lag)]
     pub(crate) volumes_lag: Duration,
 }

@@ -17,11 +17,11 @@ Examples:
     pando pause s0123456789ab
     pando resume s0123456789ab          on this node, or on any that reaches the object store";
 
-/// Put a running sandbox away: its memory and files go to the object store, its processes and its memory are given back.
+/// Put a running sandbox into the object store, and free its memory and processes.
 ///
-/// From the instant that is kept on the program does nothing any more: no output, no file, no answer. `pando resume` has the same sandbox go
-/// on from there. If it cannot be paused it goes on, and the message says why (exit code 1; 5 if it has more than one process, such as
-/// a command of `pando exec`). A sandbox that is paused already is an error.
+/// After the kept instant the program does nothing: no output, no file, no answer. `pando resume` continues the same sandbox from there. If the
+/// sandbox cannot be paused, it goes on, and the message tells why (exit code 1; 5 if the program cannot be captured, for example because it
+/// has a child process). A sandbox that is already paused is an error.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {

@@ -13,7 +13,8 @@ pub(crate) struct Args {
     /// Print identifiers only.
     #[arg(short, long, conflicts_with = "json")]
     quiet: bool,
-    /// List the sandboxes that the store has paused instead, whichever node paused them: those in nobody's hands can be resumed here. With -q only these.
+    /// Instead, list the paused sandboxes of the store, whichever node paused them, and the node that holds each. With -q only those that no
+    /// node holds: they can be resumed here.
     #[arg(long)]
     paused: bool,
     /// Print JSON.

@@ -12,16 +12,15 @@ use crate::{
     sandbox_id::{Among, SandboxName},
 };
 
-/// Have a paused sandbox go on: the same one, with its id, host name, machine id, memory and files.
+/// Continue a paused sandbox: the same one, with its id, host name, machine id, memory and files.
 ///
-/// Any node that reaches the object store can do it, if it has the image; of several that try at once one does. On the node where it was paused its
-/// output goes on in the same log. Connections from before are reset. A sandbox that is not paused is an error.
+/// Any node that reaches the object store and has the image can resume it. If several try at once, exactly one does. On the node where it was
+/// paused, its output goes on in the same log. Established connections are reset. A sandbox that is not paused is an error.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Identifier of the sandbox, or its beginning.
     id: SandboxName,
-    /// Also if another node has it in hand, because it was killed in between. If that node is not gone for good the sandbox may then
-    /// run twice.
+    /// Resume it although another node holds it, because that node was killed in between. If that node comes back, the sandbox may run twice.
     #[arg(long)]
     force: bool,
     /// Print JSON.

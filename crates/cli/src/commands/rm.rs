@@ -12,10 +12,10 @@ use crate::{
     sandbox_id::{Among, SandboxName},
 };
 
-/// Remove sandboxes, running, paused or ended, with all that they wrote. Prints the identifiers of those that are gone.
+/// Remove sandboxes, running, paused or ended, with all that they wrote except their volumes. Prints the identifiers of the removed ones.
 ///
-/// Removing a paused sandbox destroys what the store has of it: it cannot be resumed, on any node. With --all this asks first on a terminal, and
-/// elsewhere needs --force, if any sandbox is paused.
+/// A paused sandbox that is removed cannot be resumed on any node. If any sandbox is paused, --all asks first on a terminal, and needs --force
+/// elsewhere.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("which").required(true).args(["ids", "all"]))]
 pub(crate) struct Args {

@@ -10,20 +10,20 @@ use crate::{client::Client, exit::code_of, output};
 
 /// Start sandboxes from a template or a checkpoint. Prints the identifier of each and how long its start took.
 ///
-/// The first run of a checkpoint on a node restores it there; it is a template of that node then. If a template's zygote is gone (the node was restarted) it is built again first, which takes as long as the program
-/// does to get ready. Interrupting removes what was started.
+/// The first run of a checkpoint on a node restores it there; it is a template of that node afterwards. After a restart of the node, the first
+/// run of a template starts its program again, which takes as long as the program takes to get ready. Ctrl-C removes what was started.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Name of the template or checkpoint.
     template: TemplateName,
-    /// How many to start, side by side.
+    /// Number of sandboxes to start, side by side.
     #[arg(short = 'n', long, value_name = "N", default_value_t = 1)]
     count: u32,
-    /// Start with the stepping interpreter: slower, for comparison.
+    /// Start in a second, slower way, which tests compare with the usual one.
     #[arg(long)]
     stepping: bool,
-    /// Mount a volume, or a snapshot of one, on a mount point of the template before the program goes on; may be repeated. With `:ro`
-    /// nothing can be written to it, and if another node writes the volume, that goes on: what it commits is seen here some seconds later.
+    /// Mount a volume, or a snapshot of one, on a mount point of the template. May be repeated. With `:ro` the mount is read-only; if another
+    /// node writes the volume, it stays the writer, and its commits show here some seconds later.
     #[arg(long = "volume", value_name = "VOLUME[@SNAPSHOT]:DIR[:ro]", value_parser = super::volume::parse_mount)]
     volumes: Vec<VolumeMount>,
     /// Print identifiers only, one per line.

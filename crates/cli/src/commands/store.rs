@@ -9,17 +9,17 @@ use crate::{client::Client, exit, output};
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// Read everything that any checkpoint needs, and name what is damaged. Exits with 1 if something is, with 7 if something is
-    /// only out of reach.
+    /// Read everything that checkpoints and volumes need, and name what is damaged. Exits with 1 if something is damaged, with 7 if something
+    /// is only out of reach.
     Verify(JsonArgs),
-    /// Count what is in the store, and what this node has asked of it.
+    /// Count what is in the store, and the requests of this node.
     Stats(JsonArgs),
-    /// Remove what nothing needs any more: of removed checkpoints, and of work that was broken off.
+    /// Remove what nothing needs any more: rests of removed checkpoints and volumes, and of interrupted work.
     Gc(GcArgs),
-    /// Have the current master key, the first in the file, wrap all data keys, and no other one any more. Nothing else is written again.
+    /// Make the first master key of the file the only one that opens the store. Stored data is not written again.
     ///
-    /// Before: put the new key first into the file of every node, keep the old one behind it, and start the nodes again. After: remove
-    /// the old one from the files. Run it on one node.
+    /// Before: put the new key first into the file of every node, keep the old key behind it, and restart the nodes. Then run this on one node.
+    /// After: remove the old key from the files.
     RotateKey(JsonArgs),
 }
 
@@ -32,14 +32,14 @@ pub(crate) struct JsonArgs {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct GcArgs {
-    /// Only say what would be removed.
+    /// Only tell what would be removed.
     #[arg(long)]
     dry_run: bool,
-    /// Spare what was written less than this ago, by the store's own clock: 0, 90s, 10m. Without it: an hour. What is being written
-    /// is spared in any case; readers may need this time to finish with a checkpoint that was removed under them.
+    /// Spare what was written less than this ago, by the store's own clock: 0, 90s, 10m. Default: an hour. What is being written is always
+    /// spared. Readers need this time to finish with a checkpoint that was removed meanwhile.
     #[arg(long, value_name = "TIME", value_parser = parse_grace)]
     grace: Option<Duration>,
-    /// Also empty this node's cache of the store, which checkpoints and volumes share. What is read next comes from the store again.
+    /// Also empty this node's cache of the store.
     #[arg(long)]
     cache: bool,
     /// Print JSON, with the keys of the objects.

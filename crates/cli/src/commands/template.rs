@@ -19,9 +19,9 @@ pub(crate) enum Command {
     Ls(ListArgs),
     /// Show everything about a template.
     Inspect(InspectArgs),
-    /// Have the zygote of a template, or of a checkpoint, ready on this node, so that the next run need not wait for it.
+    /// Make a template, or a checkpoint, ready on this node, so that the next run need not wait.
     Warm(NameArgs),
-    /// Remove a template that no sandbox runs from.
+    /// Remove a template that no sandbox uses.
     Rm(NameArgs),
 }
 
@@ -87,7 +87,7 @@ fn print(template: &Template) {
     }
     outln!("sandboxes  {}", template.sandboxes);
     if let Some(facts) = &template.facts {
-        outln!("zygote     pid {}", facts.zygote_pid);
+        outln!("parked     pid {}", facts.zygote_pid);
         describe_facts(facts, "           ");
     }
 }
@@ -131,7 +131,7 @@ fn describe_facts(facts: &TemplateFacts, indent: &str) {
     }
     outln!("{indent}warmed in {}", output::micros(timings.ready_us));
     outln!(
-        "{indent}paused    {}, zygote built in {}",
+        "{indent}paused    {}, parked in {}",
         output::micros(timings.pause_us),
         output::micros(timings.capture_us + timings.build_us)
     );

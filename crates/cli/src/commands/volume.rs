@@ -36,9 +36,10 @@ pub(crate) enum Command {
     Ls(state::ListArgs),
     /// Show everything about a volume.
     Inspect(state::NameArgs),
-    /// Remove volumes that nobody has mounted, or snapshots. Prints what is gone. Snapshots of a removed volume stay, and are those of a new volume of its name.
+    /// Remove volumes that are mounted nowhere, or snapshots. Prints what is removed. Snapshots of a removed volume stay, and belong to the next
+    /// volume of its name.
     Rm(state::RmArgs),
-    /// Show what volumes hold, and what was done with them on this node.
+    /// Show what volumes hold, and count what this node did with them.
     Usage(JsonArgs),
     Snapshot(history::SnapshotArgs),
     /// List the snapshots of a volume, newest first.
@@ -50,7 +51,7 @@ pub(crate) enum Command {
     Import(files::ImportArgs),
     Cat(files::CatArgs),
     Verify(state::VerifyArgs),
-    /// Remove what nothing in the store needs any more, of volumes and of checkpoints: `pando store gc`.
+    /// Remove what nothing in the store needs any more: the same as `pando store gc`.
     Gc(store::GcArgs),
     Mount(mount::MountArgs),
     Unmount(mount::UnmountArgs),

@@ -65,11 +65,11 @@ fn hint(error: &Error) -> Option<String> {
         Error::TemplateBusy(_) => "try again when the build has finished",
         Error::TemplateInUse { .. } => "remove them first: `pando ps`, then `pando rm`",
         Error::NoCheckpoint(_) => "`pando checkpoint ls` shows what there is; `pando checkpoint ID` takes one",
-        Error::CheckpointExists(_) => "give another --name, or say --replace",
+        Error::CheckpointExists(_) => "give another --name, or add --replace",
         Error::Unfit { .. } => "start it on a node with the same kernel, processor features and image files",
         Error::DamagedFile { .. } => "export it again; nothing was taken over from this file",
         Error::Store { source, .. } if lacks_master_key(source.as_ref()) => {
-            "the master keys are read when the node starts: add that one to them, in any place but the first, and start the node again"
+            "the master keys are read when the node starts: add that key to the file, not in the first place, and restart the node"
         }
         Error::Store { source, .. } if !is_of_store(source.as_ref()) => return None,
         Error::Store { .. } => {
@@ -83,30 +83,32 @@ fn hint(error: &Error) -> Option<String> {
         Error::NotMounted { .. } => "`pando volume inspect NAME` shows who holds a volume",
         Error::NoHostDirectory { .. } => "make it first: `mkdir -p DIRECTORY`",
         Error::HostPath { .. } => "name a directory that nothing is mounted on",
-        Error::HostBusy { .. } => "leave the directory, or end what works there or has a file open there",
-        Error::OfPaused { .. } => "it could not be resumed without: `pando resume ID`, or `pando rm ID`, first",
+        Error::HostBusy { .. } => {
+            "leave the directory, and end the processes that work there or have a file open there"
+        }
+        Error::OfPaused { .. } => "first `pando resume ID` or `pando rm ID`: the paused sandbox needs the volume",
         Error::NotPaused { .. } => "`pando ps` shows the states of all sandboxes",
         Error::BeingResumed(_) => "wait until it runs: `pando ps`",
         Error::HeldElsewhere { .. } => {
-            "it runs there, or that node was killed in between and completes it when it is started again; only if that node is gone for good: `pando resume --force ID`"
+            "that node runs it; if that node crashed, it finishes at its next start; only if that node is gone for good: `pando resume --force ID`"
         }
         Error::ResumedElsewhere(_) => {
-            "it runs there soon; if that node is killed in between, `pando resume ID` here says which one has it"
+            "it runs there soon; if that node is killed in between, `pando resume ID` here names the node that holds it"
         }
         Error::GoneFromStore(_) => "`pando rm ID` forgets it on this node",
         Error::NotRunning { .. } => "`pando logs` shows its output; `pando rm` removes it",
         Error::PortClosed { .. } => "`pando logs` may say why; the port is that of the program inside",
         Error::CannotFork { what: Forked::Template(_), .. } => {
-            "change the program, or have it say later that it is ready; `pando doctor --process PID` looks at one that runs"
+            "change the program, or let it be ready later (--ready); `pando doctor --process PID` examines a process of the host"
         }
         Error::CannotFork { what: Forked::Crowded(_), .. } => {
-            "end what `pando exec` has started in it or has left behind: `pando inspect ID` lists its processes"
+            "end what `pando exec` has started in the sandbox or has left behind: `pando inspect ID` lists its processes"
         }
         Error::CannotFork { what: Forked::Sandbox(_), .. } => {
-            "it goes on; `pando doctor --process PID` looks at a process that runs, and PID is in `pando inspect ID`"
+            "the sandbox goes on; `pando doctor --process PID` gives the reasons, with the PID from `pando inspect ID`"
         }
         Error::NoReadyCommand { .. } => {
-            "it is looked for inside the sandbox; where an image has no shell, say --port or --ready-file"
+            "it is looked for inside the sandbox; if the image has no shell, use --port or --ready-file"
         }
         Error::ProgramMissing { .. } => {
             "it is looked for inside the sandbox: home directories, /tmp and /var/tmp of the host are hidden there; a script's interpreter may be what is missing"
@@ -117,11 +119,13 @@ fn hint(error: &Error) -> Option<String> {
             "run the command by itself; it runs as uid 1000 without network access; home directories, /tmp and /var/tmp of the host are hidden there"
         }
         Error::NotReadyInTime { .. } => {
-            "say when it is ready with --port, --ready-file or --ready, or give it more time with --ready-timeout"
+            "tell when it is ready with --port, --ready-file or --ready, or give it more time with --ready-timeout"
         }
-        Error::ZygoteGone { .. } | Error::KeeperLost { .. } => "repeat the command: what was lost is built again",
+        Error::ZygoteGone { .. } | Error::KeeperLost { .. } => "repeat the command: the template is made ready again",
         Error::Deadline { .. } => "the node's log may say more; `pando doctor` checks the host",
-        Error::Volumes { source: volumed::Error::NoAnswer, .. } => "repeat the command: what died is started again",
+        Error::Volumes { source: volumed::Error::NoAnswer, .. } => {
+            "repeat the command: the process of volumes is started again"
+        }
         Error::Volumes { .. } => "the node's log says more; `pando doctor` checks what volumes need of the host",
         Error::Keeper { .. }
         | Error::Cancelled

@@ -25,7 +25,7 @@ pub(super) struct VerifyArgs {
 pub(super) struct ExportArgs {
     /// Name of the checkpoint.
     name: TemplateName,
-    /// The new file, which only its owner can read; -: standard output.
+    /// The new file, readable by its owner only; -: standard output.
     file: PathBuf,
 }
 
@@ -33,10 +33,10 @@ pub(super) struct ExportArgs {
 pub(super) struct ImportArgs {
     /// The file; -: standard input.
     file: PathBuf,
-    /// Another name than it had.
+    /// Name of the checkpoint here. Default: the name that it had.
     #[arg(long)]
     name: Option<TemplateName>,
-    /// Take the place of a checkpoint of that name.
+    /// Replace the checkpoint of that name.
     #[arg(long)]
     replace: bool,
     /// Print JSON.

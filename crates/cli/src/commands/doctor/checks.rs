@@ -165,7 +165,7 @@ fn guard_pages() -> Check {
 fn mapping_queries() -> Check {
     let tried = fs::File::open("/proc/self/maps").and_then(sys::file::devices_mapped_shared).map(|_| "available");
     let remedy =
-        "Linux 6.11 (PROCMAP_QUERY); without it a cut of a volume takes longer the more its programs have mapped";
+        "Linux 6.11 (PROCMAP_QUERY); without it a snapshot of a volume takes longer the more its programs have mapped";
     feature("queries of mappings", tried, Verdict::Reduced, remedy)
 }
 
@@ -179,7 +179,7 @@ fn exit_statuses() -> Check {
         let status = sys::pidfd::exit_status(pidfd.as_fd())?;
         status.map(|_| "told").ok_or_else(|| io::Error::other("not told"))
     };
-    let remedy = "Linux 6.15; without it nobody learns how a program ended whose keeper was killed before";
+    let remedy = "Linux 6.15; without it the exit status of a program is unknown if a helper process of the node was killed before";
     feature("exit status by pidfd", tried(), Verdict::Reduced, remedy)
 }
 
@@ -415,7 +415,7 @@ fn memory_files() -> Check {
         noexec != "2",
         Verdict::Reduced,
         format!("vm.memfd_noexec is {noexec}"),
-        "with vm.memfd_noexec=2 the first process of each sandbox keeps a copy of memory of the node's, which nobody in the sandbox can read, and a quarter of a MiB with it",
+        "with vm.memfd_noexec=2 the first process of each sandbox keeps a quarter of a MiB of the node's memory, which no process in the sandbox can read",
     )
 }
 

@@ -43,11 +43,10 @@ Examples:
     pando template build calc --image /srv/images/calc.tar.gz --ready 'test -e /run/ready' -- /usr/bin/calc
 Then: pando run geo -n 5";
 
-/// Start a program, wait until it is ready, and keep it parked for forking.
+/// Start a program, wait until it is ready, and keep a parked copy of it for `pando run`.
 ///
-/// The program runs in a sandbox as uid 1000, without network but loopback. It should listen on a port, or say otherwise
-/// when it is ready; once it is, a copy of it is parked (the zygote) and the program itself is removed. A template of the
-/// same name is replaced; its sandboxes run on.
+/// The program runs in a sandbox as uid 1000, without network except loopback. Once it is ready, a copy of it is parked and the program itself
+/// is removed. It must not have child processes then. A template of the same name is replaced; its sandboxes run on.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -56,7 +55,7 @@ pub(crate) struct Args {
     /// Root filesystem: `host` (the node's own, read-only, private places hidden), or the path of a directory or tarball.
     #[arg(long, value_name = "host|PATH", default_value = "host", value_parser = parse_image)]
     image: Image,
-    /// Ready when it listens on this TCP port. Without any --port, --ready-file or --ready: on any port.
+    /// Ready when the program listens on this TCP port. Default, without --ready-file and --ready: any port.
     #[arg(long, value_name = "N", group = "readiness")]
     port: Option<u16>,
     /// Ready when this file exists inside the sandbox.
@@ -65,10 +64,10 @@ pub(crate) struct Args {
     /// Ready when this shell command succeeds inside the sandbox.
     #[arg(long, value_name = "CMD", group = "readiness")]
     ready: Option<String>,
-    /// How long to wait for that: 500ms, 30s, 2m. Without it: one minute.
+    /// How long to wait until it is ready: 500ms, 30s, 2m. Default: one minute.
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     ready_timeout: Option<Duration>,
-    /// Environment variable of the program; may be repeated.
+    /// Environment variable of the program. May be repeated.
     #[arg(long, value_name = "K=V", value_parser = parse_variable)]
     env: Vec<(String, String)>,
     /// Working directory inside the sandbox.
@@ -80,10 +79,10 @@ pub(crate) struct Args {
     /// Limit of processes and threads of each sandbox.
     #[arg(long, value_name = "N", default_value_t = PIDS_DEFAULT)]
     pids: u64,
-    /// Processors that each sandbox may use, for example 0.5. Without it: no limit.
+    /// CPUs that each sandbox may use, for example 0.5. Default: no limit.
     #[arg(long, value_name = "N", value_parser = parse_cpus)]
     cpus: Option<u32>,
-    /// Directory, inside the sandbox, on which sandboxes of it can have a volume; may be repeated. It is made if it is missing.
+    /// Directory inside the sandbox on which its sandboxes can have a volume. Made if it is missing. May be repeated.
     #[arg(long = "mount-point", value_name = "DIR")]
     mount_points: Vec<String>,
     /// Print the template as JSON.

@@ -14,18 +14,18 @@ use crate::{client::Client, exit::Failure, output, transfer};
 pub(crate) struct ExportArgs {
     /// Name of the volume, or VOLUME@SNAPSHOT.
     volume: State,
-    /// The new file, which only its owner can read; -: standard output.
+    /// The new file, readable by its owner only; -: standard output.
     file: PathBuf,
 }
 
-/// Unpack a tar archive into a volume: what is in it takes the place of what has the same path.
+/// Unpack a tar archive into a volume. Its files replace those of the same path.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ImportArgs {
     /// Name of the volume.
     volume: VolumeName,
     /// The file; -: standard input.
     file: PathBuf,
-    /// The directory of the volume that it is unpacked in.
+    /// Directory of the volume in which it is unpacked.
     #[arg(long, value_name = "DIR", default_value = "/")]
     to: String,
 }
@@ -35,7 +35,7 @@ pub(crate) struct ImportArgs {
 pub(crate) struct CatArgs {
     /// Name of the volume, or VOLUME@SNAPSHOT.
     volume: State,
-    /// Its path, from the volume's top directory.
+    /// Path of the file, from the volume's top directory.
     path: String,
 }
 

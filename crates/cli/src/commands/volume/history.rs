@@ -10,16 +10,16 @@ use base::id::{SnapshotName, TemplateName, VolumeName};
 use super::State;
 use crate::{client::Client, exit::Failure, output};
 
-/// Keep a volume as it is now, under a name. Takes as long as what is not in the store yet takes to get there; whoever works in it goes on.
+/// Keep a volume as it is now, under a name. Takes as long as it takes to store what is not in the store yet. Programs in the volume go on.
 ///
-/// Of a volume that another node writes it keeps what is committed there.
+/// If another node writes the volume, the snapshot has what that node has committed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct SnapshotArgs {
     /// Name of the volume.
     volume: VolumeName,
-    /// Name of the snapshot. Without it one is made.
+    /// Name of the snapshot. Default: a new one.
     snapshot: Option<SnapshotName>,
-    /// What to say about it in `pando volume log`.
+    /// Text that `pando volume log` shows beside it.
     #[arg(short = 'm', long, value_name = "TEXT")]
     note: Option<String>,
     /// Print JSON.
@@ -36,8 +36,8 @@ pub(crate) struct LogArgs {
     json: bool,
 }
 
-/// Make a volume what it was at a snapshot. The state before is kept as a snapshot, whose name is printed. Also while it is mounted:
-/// programs see other files from one moment to the next.
+/// Take a volume back to a snapshot. The state before is kept as a snapshot, whose name is printed. If the volume is mounted, programs see
+/// the other files at once.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RestoreArgs {
     /// Name of the volume.
@@ -49,15 +49,14 @@ pub(crate) struct RestoreArgs {
     json: bool,
 }
 
-/// Make a volume that begins with what another has, now or at a snapshot, or with what a checkpoint has of it. It takes no time and no
-/// room, whatever is in it.
+/// Make a new volume from another one, from a snapshot, or from what a checkpoint has of a volume. It takes no room, whatever its size.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ForkArgs {
     /// Name of the volume, or VOLUME@SNAPSHOT.
     volume: State,
-    /// Name of the new one.
+    /// Name of the new volume.
     name: VolumeName,
-    /// What the volume held when this checkpoint was taken of a sandbox that wrote it. The volume may be gone since.
+    /// Take the state that this checkpoint has of the volume. The volume may be gone since.
     #[arg(long, value_name = "NAME")]
     checkpoint: Option<TemplateName>,
     /// Print JSON.
@@ -65,14 +64,15 @@ pub(crate) struct ForkArgs {
     json: bool,
 }
 
-/// Show which paths differ between two states of a volume, or of volumes that were forked, one a line, without reading files.
+/// Show which paths differ between two states of a volume, or of two volumes of which one is a fork of the other.
 ///
-/// Files are told by when they were made: of volumes that do not come from one another all differ. `+` is new, `-` is gone, `M` has another content, `m` only other permissions, owner, times or attributes, `R` has another name.
+/// `+` is new, `-` is gone, `M` has other content, `m` has other permissions, owner, times or attributes only, `R` has another name. Files of
+/// volumes that are not related all differ.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DiffArgs {
     /// The earlier state: `ws@before`, or `ws` as it is now.
     from: State,
-    /// The later one. Without it: the volume of the earlier one as it is now.
+    /// The later state. Default: the same volume as it is now.
     to: Option<State>,
     /// Print JSON, one document a line.
     #[arg(long)]

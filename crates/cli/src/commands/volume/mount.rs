@@ -10,14 +10,14 @@ use crate::client::Client;
 
 /// Mount a volume, or a snapshot of one, on a directory of this machine, for people and their tools.
 ///
-/// It stays when the node is stopped, until `pando volume unmount`, or until a node that was started with --ephemeral ends.
+/// The mount stays until `pando volume unmount`, also when the node is stopped. A node with --ephemeral takes it off at its end.
 #[derive(Debug, clap::Args)]
 pub(crate) struct MountArgs {
     /// Name of the volume, or VOLUME@SNAPSHOT.
     volume: State,
-    /// The directory. What is in it is hidden meanwhile.
+    /// An existing directory. Its own files are hidden meanwhile.
     directory: PathBuf,
-    /// Nothing can be written to it there. If another node writes the volume, that goes on: what it commits is seen here some seconds later.
+    /// Make the mount read-only. If another node writes the volume, it stays the writer, and its commits show here some seconds later.
     #[arg(long)]
     read_only: bool,
 }

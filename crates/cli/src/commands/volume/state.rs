@@ -24,22 +24,22 @@ use crate::{
 pub(crate) struct CreateArgs {
     /// Name of the volume: small letters, digits, '-', '_' and '.'.
     name: VolumeName,
-    /// Most bytes of data in it: 512M, 20G; 4K at least. Without it: 10G.
+    /// Most bytes of data: 512M, 20G; 4K at least. Default: 10G.
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     size: Option<u64>,
-    /// Most files, directories and all else in it, its top directory included; 2 at least. Without it: 10,485,760.
+    /// Most files and directories, with the top directory; 2 at least. Default: 10,485,760.
     #[arg(long, value_name = "N")]
     inodes: Option<u64>,
-    /// What `fsync` promises: on this machine's disk (local), or in the object store (object).
+    /// What `fsync` waits for: the disk of this machine (local), or the object store (object).
     #[arg(long, value_name = "local|object", default_value = "local", value_parser = parse_durability)]
     durability: VolumeDurability,
-    /// Owner of its top directory. Without it: the user of sandboxed programs, 1000.
+    /// Owner of its top directory. Default: 1000, the user of sandboxed programs.
     #[arg(long, value_name = "UID")]
     uid: Option<u32>,
-    /// Group of its top directory. Without it: 1000.
+    /// Group of its top directory. Default: 1000.
     #[arg(long, value_name = "GID")]
     gid: Option<u32>,
-    /// Permissions of its top directory, octal. Without it: 755.
+    /// Permissions of its top directory, octal. Default: 755.
     #[arg(long, value_name = "MODE", value_parser = parse_mode)]
     mode: Option<u16>,
     /// Print JSON.
@@ -49,7 +49,8 @@ pub(crate) struct CreateArgs {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ListArgs {
-    /// List volumes that were removed and have snapshots instead. `pando volume log NAME` shows these, `pando volume fork NAME@SNAPSHOT NEW` brings one back.
+    /// Instead, list removed volumes that still have snapshots. `pando volume log NAME` shows these, `pando volume fork NAME@SNAPSHOT NEW`
+    /// brings one back.
     #[arg(long)]
     removed: bool,
     /// Print JSON.
@@ -73,7 +74,7 @@ pub(crate) struct RmArgs {
     volumes: Vec<State>,
 }
 
-/// Read and open all of a volume, or of a snapshot, and name what is damaged by its path. Exits with 1 if something is, with 7 if
+/// Read and open all of a volume, or of a snapshot, and name what is damaged by its path. Exits with 1 if something is damaged, with 7 if
 /// something is only out of reach.
 #[derive(Debug, clap::Args)]
 pub(crate) struct VerifyArgs {
