@@ -118,7 +118,7 @@ fn hidden(shared: &Shared, node: &Node, source: &str) -> Result<()> {
     ensure!(node.ok(&["checkpoint", "inspect", "geo"])?.contains("hidden "), "not shown so");
     let others = node.json(&["checkpoint", "inspect", "one", "--json"])?;
     ensure!(others["hidden"].is_null(), "{others}");
-    ensure!(node.ok(&["template", "inspect", "geo"])?.contains("zygote "), "not for people");
+    ensure!(node.ok(&["template", "inspect", "geo"])?.contains("parked "), "not for people");
     node.ok(&["checkpoint", "rm", "geo"])?;
     let file = std::env::temp_dir().join(format!("pando-hidden-{}", std::process::id()));
     let path = file.display().to_string();
