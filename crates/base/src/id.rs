@@ -1,10 +1,6 @@
 //! Identifiers: each kind of thing has its own type, so that one cannot be passed for another.
 
-use std::{
-    fmt,
-    hash::{DefaultHasher, Hash, Hasher},
-    str::FromStr,
-};
+use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
@@ -112,17 +108,16 @@ impl VolumeName {
     }
 
     /// Of the volume that a copy has in the place of this one: it begins like this name and ends with the copy's. Where no room is left for
-    /// all of this name, 8 digits of its hash stand for the rest.
+    /// all of this name, 8 digits of its CRC-32 stand for the rest: names are durable, so the digits must not depend on the compiler.
     pub fn of_copy(&self, copy: &SandboxId) -> Self {
         let whole = format!("{}-{copy}", self.0);
         if whole.len() <= limits::NAME_BYTES_MAX {
             return Self(whole);
         }
-        let mut hasher = DefaultHasher::new();
-        self.0.hash(&mut hasher);
+        let checksum = crc32fast::hash(self.0.as_bytes());
         // Names are ASCII.
         let begin = &self.0[..limits::NAME_BYTES_MAX - 10 - copy.0.len()];
-        Self(format!("{begin}-{:08x}-{copy}", hasher.finish() as u32))
+        Self(format!("{begin}-{checksum:08x}-{copy}"))
     }
 }
 
@@ -190,6 +185,13 @@ mod tests {
         for own in own {
             assert!(own.ends_with(copy.as_str()) && own.parse::<VolumeName>().is_ok(), "{own}");
         }
+    }
+
+    #[test]
+    fn a_shortened_name_is_the_same_in_every_build() {
+        let name: VolumeName = format!("{}a", "v".repeat(limits::NAME_BYTES_MAX - 1)).parse().unwrap();
+        let copy: SandboxId = "s0123456789ab".parse().unwrap();
+        assert_eq!(name.of_copy(&copy).as_str(), "vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv-4784c277-s0123456789ab");
     }
 
     #[test]
