@@ -1,7 +1,7 @@
 //! Frames, messages and requests: small things.
 
 use api::frame::Decoder;
-use keeper::protocol::message::{FromKeeper, Parcel, Request};
+use keeper::protocol::{FromKeeper, Parcel, Request};
 
 /// Whatever begins like a frame.
 pub(crate) fn frame(data: &[u8]) {

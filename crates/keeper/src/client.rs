@@ -1,16 +1,19 @@
 //! The server's side of the keeper: requests with deadlines, replies in any order, ends of processes.
 //!
-//! One reader task per keeper hands out replies and events. When the socket ends, every waiting request fails at once
-//! and every process that was waited for counts as unobserved; nothing ever hangs on a dead keeper.
+//! One task per keeper reads replies and events and hands them out. When the socket ends, every waiting request fails at once, and so does
+//! every wait for the end of a process. Nothing ever hangs on a dead keeper.
 
 use std::{
     collections::HashMap,
-    io::ErrorKind,
+    io::{self, ErrorKind},
     os::fd::{AsFd, OwnedFd},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
+use process::ZygoteFacts;
+use sandbox::ProcessIdentity;
+use serde_json::Value;
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::{mpsc, oneshot},
@@ -19,8 +22,8 @@ use tokio::{
 use crate::{
     descriptor::watched,
     protocol::{
-        message::{Event, FailureKind, FromKeeper, Reply, Request, Status},
-        wire,
+        Adopted, Built, BuiltOrRefused, Call, Created, Event, Failed, FailureKind, Files, Forked, FromKeeper, Refusal,
+        Status, wire,
     },
 };
 
@@ -33,90 +36,166 @@ pub enum Failure {
     #[error("cannot {action}: no answer within {deadline_ms} ms")]
     Deadline { action: &'static str, deadline_ms: u64 },
     #[error("cannot write to the keeper")]
-    Send(#[source] std::io::Error),
+    Send(#[source] io::Error),
     #[error("cannot {action}: {message}")]
-    Refused { action: &'static str, kind: FailureKind, message: String },
+    Failed { action: &'static str, kind: FailureKind, message: String },
 }
 
-/// A reply, with what belongs to it.
+/// Resolves when a process ends; fails if the keeper dies first.
+pub type Ended = oneshot::Receiver<Status>;
+
+/// A process that runs, or a parked copy.
 #[derive(Debug)]
-pub struct Answer {
-    /// Never [`Reply::Failed`], nor [`Reply::Captured`].
-    pub reply: Reply,
-    /// Resolves when the process of this reply ends; fails when the keeper dies first.
-    pub ended: Option<oneshot::Receiver<Status>>,
-    /// What came along.
-    pub descriptor: Option<OwnedFd>,
+pub struct Spawned {
+    /// The process.
+    pub process: ProcessIdentity,
+    /// Resolves at its end.
+    pub ended: Ended,
+}
+
+/// A zygote that waits for starts.
+#[derive(Debug)]
+pub struct NewZygote {
+    /// What is known of it.
+    pub facts: ZygoteFacts,
+    /// How long the program stood still, in microseconds.
+    pub pause_us: u64,
+    /// How long the capture took, in microseconds.
+    pub capture_us: u64,
+    /// How long building the zygote took, in microseconds.
+    pub build_us: u64,
+    /// The description of the program, or the userfaultfd of a restored zygote; see [`Built`].
+    pub file: Option<OwnedFd>,
+}
+
+/// A reply, as it becomes what the caller gets.
+pub trait Reply {
+    /// What the caller gets.
+    type Output: Send + 'static;
+    /// Joins the reply with its file and with the end of its process.
+    fn join(self, file: Option<OwnedFd>, ends: &mut Ends) -> Self::Output;
+}
+
+macro_rules! as_it_is {
+    ($($reply:ty)*) => {
+        $(impl Reply for $reply {
+            type Output = Self;
+            fn join(self, _file: Option<OwnedFd>, _ends: &mut Ends) -> Self {
+                self
+            }
+        })*
+    };
+}
+as_it_is!(() Created Adopted);
+
+impl Reply for Forked {
+    type Output = Spawned;
+    fn join(self, _file: Option<OwnedFd>, ends: &mut Ends) -> Spawned {
+        Spawned { process: self.process, ended: ends.expect(self.process.pid) }
+    }
+}
+
+impl Reply for BuiltOrRefused {
+    type Output = Result<NewZygote, Vec<Refusal>>;
+    fn join(self, file: Option<OwnedFd>, _ends: &mut Ends) -> Self::Output {
+        self.map(|Built { facts, pause_us, capture_us, build_us }| NewZygote {
+            facts,
+            pause_us,
+            capture_us,
+            build_us,
+            file,
+        })
+    }
+}
+
+/// The processes whose end is waited for, by pid.
+#[derive(Debug, Default)]
+pub struct Ends {
+    by_pid: HashMap<i32, oneshot::Sender<Status>>,
+}
+
+impl Ends {
+    fn expect(&mut self, pid: i32) -> Ended {
+        let (sender, receiver) = oneshot::channel();
+        self.by_pid.insert(pid, sender);
+        receiver
+    }
+}
+
+/// Takes the outcome of a request, with the file that came along.
+type Deliver = Box<dyn FnOnce(Result<Value, Failed>, Option<OwnedFd>, &mut Ends) + Send>;
+
+/// A request without an answer so far.
+struct Waiting {
+    deliver: Deliver,
+    /// For [`FromKeeper::Captured`].
+    captured: Option<oneshot::Sender<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    next_seq: u64,
+    waiting: HashMap<u64, Waiting>,
+    ends: Ends,
+    gone: bool,
 }
 
 /// One running keeper.
-#[derive(Debug)]
 pub struct KeeperClient {
     socket: AsyncFd<OwnedFd>,
     shared: Mutex<Shared>,
 }
 
-/// A request that was not answered yet.
-#[derive(Debug)]
-struct Waiting {
-    answer: oneshot::Sender<Answer>,
-    /// For [`Reply::Captured`], which comes before the answer.
-    captured: Option<oneshot::Sender<()>>,
-}
-
-#[derive(Debug, Default)]
-struct Shared {
-    next_seq: u64,
-    waiting: HashMap<u64, Waiting>,
-    processes: HashMap<i32, oneshot::Sender<Status>>,
-    gone: bool,
+impl std::fmt::Debug for KeeperClient {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KeeperClient").field("socket", &self.socket).finish_non_exhaustive()
+    }
 }
 
 impl KeeperClient {
-    /// Takes the server's end of the socket. Events come out of `events`, which ends when the keeper does.
-    pub fn start(socket: OwnedFd) -> std::io::Result<(Arc<Self>, mpsc::UnboundedReceiver<Event>)> {
-        let socket = watched(socket)?;
-        let client = Arc::new(Self { socket, shared: Mutex::default() });
+    /// Takes the server's end of the socket. Events come out of the receiver, which ends when the keeper does.
+    pub fn start(socket: OwnedFd) -> io::Result<(Arc<Self>, mpsc::UnboundedReceiver<Event>)> {
+        let client = Arc::new(Self { socket: watched(socket)?, shared: Mutex::default() });
         let (sender, events) = mpsc::unbounded_channel();
         tokio::spawn(Arc::clone(&client).read(sender));
         Ok((client, events))
     }
 
-    /// Asks the keeper. A reply of failure becomes an error.
-    pub async fn call(
+    /// Sends a request with its files and waits for the reply.
+    pub async fn call<C: Call<Reply: Reply>>(
         &self,
-        action: &'static str,
-        request: Request,
-        descriptors: &[&OwnedFd],
-        deadline: Duration,
-    ) -> Result<Answer, Failure> {
-        self.call_in_two(action, request, descriptors, deadline, None).await
+        call: C,
+        files: <C::Files as Files>::Lent<'_>,
+    ) -> Result<<C::Reply as Reply>::Output, Failure> {
+        self.exchange(call, files, None, C::DEADLINE).await
     }
 
-    /// As [`Self::call`]; `captured` resolves when [`Reply::Captured`] comes, and fails if that never comes.
-    pub async fn call_in_two(
+    /// As [`Self::call`]. `captured` resolves when the capture is done, before the reply. It fails if the capture fails.
+    pub async fn call_capture<C: Call<Reply: Reply>>(
         &self,
-        action: &'static str,
-        request: Request,
-        descriptors: &[&OwnedFd],
-        deadline: Duration,
+        call: C,
+        files: <C::Files as Files>::Lent<'_>,
         captured: Option<oneshot::Sender<()>>,
-    ) -> Result<Answer, Failure> {
+    ) -> Result<<C::Reply as Reply>::Output, Failure> {
+        self.exchange(call, files, captured, C::DEADLINE).await
+    }
+
+    async fn exchange<C: Call<Reply: Reply>>(
+        &self,
+        call: C,
+        files: <C::Files as Files>::Lent<'_>,
+        captured: Option<oneshot::Sender<()>>,
+        deadline: Duration,
+    ) -> Result<<C::Reply as Reply>::Output, Failure> {
+        let action = C::ACTION;
         let (sender, receiver) = oneshot::channel();
-        let seq = {
-            let mut shared = self.lock();
-            if shared.gone {
-                return Err(Failure::KeeperLost { action });
-            }
-            shared.next_seq += 1;
-            let seq = shared.next_seq;
-            shared.waiting.insert(seq, Waiting { answer: sender, captured });
-            seq
-        };
-        // Also when this future is dropped: a reply that nobody waits for is thrown away.
+        let deliver = deliver::<C::Reply>(sender);
+        let seq = self.expect(Waiting { deliver, captured }).ok_or(Failure::KeeperLost { action })?;
+        // A dropped future forgets its request: a reply that comes later is thrown away.
         let _forget = Forget { client: self, seq };
+        let letter = wire::Letter::new(seq, &call.into()).map_err(Failure::Send)?;
         let exchange = async {
-            match self.send(seq, &request, descriptors).await {
+            match self.send(&letter, files.as_ref()).await {
                 Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {
                     return Err(Failure::KeeperLost { action });
                 }
@@ -124,18 +203,26 @@ impl KeeperClient {
             }
             receiver.await.map_err(|_| Failure::KeeperLost { action })
         };
-        let answer = tokio::time::timeout(deadline, exchange).await;
-        let answer = answer.map_err(|_| Failure::Deadline { action, deadline_ms: deadline.as_millis() as u64 })??;
-        match answer.reply {
-            Reply::Failed { kind, message } => Err(Failure::Refused { action, kind, message }),
-            _ => Ok(answer),
-        }
+        let outcome = tokio::time::timeout(deadline, exchange).await;
+        let outcome = outcome.map_err(|_| Failure::Deadline { action, deadline_ms: deadline.as_millis() as u64 })??;
+        outcome.map_err(|Failed { kind, message }| Failure::Failed { action, kind, message })
     }
 
-    async fn send(&self, seq: u64, request: &Request, descriptors: &[&OwnedFd]) -> std::io::Result<()> {
-        let letter = wire::Letter::new(seq, request)?;
-        let descriptors: Vec<_> = descriptors.iter().map(|fd| fd.as_fd()).collect();
-        self.socket.async_io(Interest::WRITABLE, |socket| letter.send(socket, &descriptors)).await
+    /// Numbers a request. None if the keeper is gone.
+    fn expect(&self, waiting: Waiting) -> Option<u64> {
+        let mut shared = self.lock();
+        if shared.gone {
+            return None;
+        }
+        shared.next_seq += 1;
+        let seq = shared.next_seq;
+        shared.waiting.insert(seq, waiting);
+        Some(seq)
+    }
+
+    async fn send(&self, letter: &wire::Letter, files: &[&OwnedFd]) -> io::Result<()> {
+        let files: Vec<_> = files.iter().map(|file| file.as_fd()).collect();
+        self.socket.async_io(Interest::WRITABLE, |socket| letter.send(socket, &files)).await
     }
 
     async fn read(self: Arc<Self>, events: mpsc::UnboundedSender<Event>) {
@@ -150,57 +237,47 @@ impl KeeperClient {
                     break;
                 }
             };
+            let file = descriptors.into_iter().next();
             match body {
-                Ok(FromKeeper::Reply(reply)) => self.on_reply(seq, reply, descriptors.into_iter().next()),
+                Ok(FromKeeper::Captured) => self.on_captured(seq),
+                Ok(FromKeeper::Done(reply)) => self.on_outcome(seq, Ok(reply), file),
+                Ok(FromKeeper::Failed(failed)) => self.on_outcome(seq, Err(failed), None),
                 Ok(FromKeeper::Event(event)) => self.on_event(event, &events),
                 Err(problem) => {
                     tracing::error!(seq, problem, "a message of the keeper is not understood");
-                    let failed = Reply::step_failed(format!("the keeper's answer is not understood: {problem}"));
-                    self.on_reply(seq, failed, None);
+                    self.on_outcome(seq, Err(not_understood(problem)), None);
                 }
             }
         }
         let mut shared = self.lock();
         shared.gone = true;
         shared.waiting.clear();
-        shared.processes.clear();
+        shared.ends.by_pid.clear();
     }
 
-    fn on_reply(&self, seq: u64, reply: Reply, descriptor: Option<OwnedFd>) {
-        let mut shared = self.lock();
-        if matches!(reply, Reply::Captured) {
-            if let Some(captured) = shared.waiting.get_mut(&seq).and_then(|waiting| waiting.captured.take()) {
-                // Who asked may not care any more.
-                let _ = captured.send(());
-            }
-            return;
+    fn on_captured(&self, seq: u64) {
+        let captured = self.lock().waiting.get_mut(&seq).and_then(|waiting| waiting.captured.take());
+        if let Some(captured) = captured {
+            // The caller may no longer care.
+            let _ = captured.send(());
         }
-        let Some(waiting) = shared.waiting.remove(&seq) else { return };
-        // Before anyone sees the reply: the end of the process may be the very next message.
-        let ended = match &reply {
-            Reply::Spawned { pid } | Reply::Started { main: pid } | Reply::Parked { main: pid } => {
-                Some(shared.expect_end(pid.pid))
-            }
-            Reply::Created { .. }
-            | Reply::Adopted { .. }
-            | Reply::Done
-            | Reply::Captured
-            | Reply::Built { .. }
-            | Reply::Refused { .. }
-            | Reply::Failed { .. } => None,
-        };
-        let _ = waiting.answer.send(Answer { reply, ended, descriptor });
     }
 
-    /// Resolves when the process ends, which the keeper reports because it adopted it.
-    pub fn ended(&self, pid: i32) -> oneshot::Receiver<Status> {
-        self.lock().expect_end(pid)
+    fn on_outcome(&self, seq: u64, outcome: Result<Value, Failed>, file: Option<OwnedFd>) {
+        let mut shared = self.lock();
+        let Some(waiting) = shared.waiting.remove(&seq) else { return };
+        (waiting.deliver)(outcome, file, &mut shared.ends);
+    }
+
+    /// Resolves when the process ends. For a process that the keeper is about to adopt.
+    pub fn ended(&self, pid: i32) -> Ended {
+        self.lock().ends.expect(pid)
     }
 
     fn on_event(&self, event: Event, events: &mpsc::UnboundedSender<Event>) {
         match event {
             Event::Exited { pid, status, .. } => {
-                let waiting = self.lock().processes.remove(&pid);
+                let waiting = self.lock().ends.by_pid.remove(&pid);
                 if let Some(waiting) = waiting {
                     let _ = waiting.send(status);
                 }
@@ -209,29 +286,37 @@ impl KeeperClient {
         }
     }
 
-    /// Whether it has died, which its supervisor may not know yet.
+    /// Whether the keeper has died. Its supervisor may not know it yet.
     pub fn is_gone(&self) -> bool {
         self.lock().gone
     }
 
-    /// Says goodbye: the keeper sees the end of the socket and exits.
+    /// Shuts the socket down: the keeper sees its end and exits.
     pub fn close(&self) {
         // It fails only if the keeper has gone before.
         let _ = rustix::net::shutdown(self.socket.get_ref(), rustix::net::Shutdown::Both);
     }
 
     fn lock(&self) -> MutexGuard<'_, Shared> {
-        // Nothing in here panics half way through a change.
+        // Nothing panics in the middle of a change.
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Shared {
-    fn expect_end(&mut self, pid: i32) -> oneshot::Receiver<Status> {
-        let (sender, receiver) = oneshot::channel();
-        self.processes.insert(pid, sender);
-        receiver
-    }
+/// Reads the reply as the type of its request. It runs before the next message is read: the end of the process may be the next message.
+fn deliver<R>(sender: oneshot::Sender<Result<R::Output, Failed>>) -> Deliver
+where
+    R: Reply + serde::de::DeserializeOwned,
+{
+    Box::new(move |outcome, file, ends| {
+        let reply = outcome.and_then(|reply| R::deserialize(reply).map_err(not_understood));
+        // The caller may no longer wait.
+        let _ = sender.send(reply.map(|reply| reply.join(file, ends)));
+    })
+}
+
+fn not_understood(problem: impl std::fmt::Display) -> Failed {
+    Failed::step(format!("the keeper's answer is not understood: {problem}"))
 }
 
 struct Forget<'a> {
@@ -248,6 +333,9 @@ impl Drop for Forget<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::{DropZygote, Interpreter, StartCopy};
+
+    const LONG: Duration = Duration::from_secs(60);
 
     fn keeper() -> (Arc<KeeperClient>, mpsc::UnboundedReceiver<Event>, OwnedFd) {
         let (ours, theirs) = sys::seqpacket::pair().unwrap();
@@ -255,9 +343,13 @@ mod tests {
         (client, events, theirs)
     }
 
-    fn drop_zygote(client: &Arc<KeeperClient>, deadline: Duration) -> tokio::task::JoinHandle<Result<Answer, Failure>> {
+    fn drop_zygote(client: &Arc<KeeperClient>, deadline: Duration) -> tokio::task::JoinHandle<Result<(), Failure>> {
         let client = Arc::clone(client);
-        tokio::spawn(async move { client.call("drop it", Request::DropZygote { zygote: 1 }, &[], deadline).await })
+        tokio::spawn(async move { client.exchange(DropZygote { zygote: 1 }, [], None, deadline).await })
+    }
+
+    fn done(reply: impl serde::Serialize) -> FromKeeper {
+        FromKeeper::Done(serde_json::to_value(reply).unwrap())
     }
 
     fn answer(theirs: &OwnedFd, seq: u64, message: &FromKeeper) {
@@ -267,26 +359,31 @@ mod tests {
     #[tokio::test]
     async fn a_request_on_a_dead_keeper_fails_and_never_hangs() {
         let (client, _events, theirs) = keeper();
-        let waiting = drop_zygote(&client, Duration::from_secs(60));
+        let waiting = drop_zygote(&client, LONG);
         tokio::time::sleep(Duration::from_millis(20)).await;
         drop(theirs);
         assert!(matches!(waiting.await.unwrap(), Err(Failure::KeeperLost { .. })));
-        let later = drop_zygote(&client, Duration::from_secs(60)).await.unwrap();
+        let later = drop_zygote(&client, LONG).await.unwrap();
         assert!(matches!(later, Err(Failure::KeeperLost { .. })));
     }
 
     #[tokio::test]
     async fn an_answer_that_is_not_understood_fails_its_own_request_only() {
         let (client, _events, theirs) = keeper();
-        let waiting = [(); 2].map(|()| drop_zygote(&client, Duration::from_secs(60)));
+        let waiting = [(); 3].map(|()| drop_zygote(&client, LONG));
         tokio::time::sleep(Duration::from_millis(20)).await;
         // The second request's, with nothing behind its header.
         sys::seqpacket::send(&theirs, &[2, 0, 0, 0, 0, 0, 0, 0, 0], &[]).unwrap();
         sys::seqpacket::send(&theirs, &[7; 200_000], &[]).unwrap();
-        answer(&theirs, 1, &FromKeeper::Reply(Reply::Done));
-        let [first, second] = waiting;
-        assert!(matches!(first.await.unwrap().unwrap().reply, Reply::Done));
-        assert!(matches!(second.await.unwrap(), Err(Failure::Refused { kind: FailureKind::Step, .. })));
+        // The third request's, with the reply of another one.
+        answer(&theirs, 3, &done(Adopted::Gone));
+        answer(&theirs, 1, &done(()));
+        let [first, second, third] = waiting;
+        assert!(first.await.unwrap().is_ok());
+        for waiting in [second, third] {
+            let failure = waiting.await.unwrap().unwrap_err();
+            assert!(matches!(failure, Failure::Failed { kind: FailureKind::Step, .. }), "{failure:?}");
+        }
         assert!(!client.is_gone());
     }
 
@@ -301,21 +398,24 @@ mod tests {
     #[tokio::test]
     async fn an_end_right_behind_the_reply_is_not_missed() {
         let (client, _events, theirs) = keeper();
-        let waiting = drop_zygote(&client, Duration::from_secs(60));
-        let mut buffer = [0; 1024];
+        let asking = Arc::clone(&client);
+        let sandbox: base::id::SandboxId = "s0123456789ab".parse().unwrap();
+        let start = StartCopy { zygote: 1, sandbox: sandbox.clone(), start: 2, interpreter: Interpreter::InProcess };
+        let null: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
+        let waiting = tokio::spawn(async move { asking.call(start, [&null; 3]).await });
         tokio::task::yield_now().await;
-        let (length, _) = tokio::task::spawn_blocking(move || {
-            let received = sys::seqpacket::recv(&theirs, &mut buffer).unwrap();
-            let pid = sandbox::ProcessIdentity { pid: 77, start_ticks: 1 };
-            answer(&theirs, 1, &FromKeeper::Reply(Reply::Spawned { pid }));
-            let id = "s0123456789ab".parse().unwrap();
-            answer(&theirs, 0, &FromKeeper::Event(Event::Exited { id, pid: 77, main: false, status: Status::Code(4) }));
-            (received.0, theirs)
+        tokio::task::spawn_blocking(move || {
+            let mut buffer = vec![0; wire::BUFFER_BYTES];
+            let request = wire::receive::<crate::protocol::Request>(&theirs, &mut buffer).unwrap().unwrap();
+            assert_eq!((request.seq, request.descriptors.len()), (1, 3));
+            answer(&theirs, 1, &done(Forked { process: ProcessIdentity { pid: 77, start_ticks: 1 } }));
+            let event = Event::Exited { sandbox, pid: 77, main: true, status: Status::Code(4) };
+            answer(&theirs, 0, &FromKeeper::Event(event));
+            theirs
         })
         .await
         .unwrap();
-        assert!(length > 0);
-        let answer = waiting.await.unwrap().unwrap();
-        assert_eq!(answer.ended.unwrap().await.unwrap(), Status::Code(4));
+        let started = waiting.await.unwrap().unwrap();
+        assert_eq!((started.process.pid, started.ended.await.unwrap()), (77, Status::Code(4)));
     }
 }

@@ -10,6 +10,7 @@
 //! of everything below it. It holds nothing that must survive: when the server goes it exits, its zygotes follow, and the
 //! sandboxes run on until the next node adopts them. Nothing in its loop waits longer than a few milliseconds.
 
+mod answer;
 mod builder;
 mod children;
 mod sandboxes;
@@ -21,14 +22,11 @@ use std::{
     os::fd::{AsFd, OwnedFd},
 };
 
-use base::id::SandboxId;
 use sandbox::{Cgroups, ProcessIdentity};
 
-use crate::protocol::{
-    message::{self, Event, FromKeeper, Reply, Request, Status},
-    wire,
-};
+use crate::protocol::{Call, Event, Failed, Files, FromKeeper, Interpreter, Request, Status, wire};
 
+use answer::{Answer, Ticket};
 use builder::{Builders, Finished};
 use children::{Child, Children, Role};
 use sandboxes::{Dying, Sandboxes};
@@ -134,9 +132,8 @@ impl Keeper {
                 }
             }
             Source::Builder(zygote) => {
-                if let Some(seq) = self.builders.on_result(zygote) {
-                    self.reply(seq, Reply::Captured)?;
-                }
+                let captured = self.builders.on_result(zygote);
+                self.answer_all(captured)?;
             }
             Source::Zygote(zygote) => {
                 let answers = self.zygotes.on_report(zygote, &self.sandboxes, &mut self.children);
@@ -167,93 +164,78 @@ impl Keeper {
             Ok(request) => self.perform(seq, request, descriptors)?,
             Err(problem) => {
                 tracing::error!(seq, problem, "a message of the server is not understood");
-                self.reply(seq, Reply::step_failed(format!("the keeper does not understand the request: {problem}")))?;
+                let failed = Failed::step(format!("the keeper does not understand the request: {problem}"));
+                self.answer(Ticket::<()>::new(seq).fail(failed))?;
             }
         }
         Ok(Flow::Continue)
     }
 
-    fn perform(&mut self, seq: u64, request: Request, descriptors: Vec<OwnedFd>) -> Result<(), KeeperError> {
-        let reply = match request {
-            Request::CreateSandbox { spec, machine } => match <[OwnedFd; 2]>::try_from(descriptors) {
-                Ok(output) => self.sandboxes.create(&spec, machine, &output),
-                Err(_) => no_descriptors(),
-            },
-            Request::CreateBare { id, dir } => self.sandboxes.create_bare(&id, &dir),
-            Request::Furnish { spec } => match <[OwnedFd; 2]>::try_from(descriptors) {
-                Ok(output) => self.sandboxes.furnish(&spec, &output),
-                Err(_) => no_descriptors(),
-            },
-            Request::MakeMountPoints { id, paths } => self.sandboxes.make_mount_points(&id, &paths),
-            Request::Attach { id, paths } if paths.len() == descriptors.len() => {
-                self.sandboxes.attach(&id, &paths, &descriptors)
+    fn perform(&mut self, seq: u64, request: Request, files: Vec<OwnedFd>) -> Result<(), KeeperError> {
+        let Self { sandboxes, zygotes, builders, children, .. } = self;
+        let answers = match request {
+            Request::CreateSandbox(call) => {
+                now(seq, call, files, |call, output| sandboxes.create(&call.spec, call.machine, &output))
             }
-            Request::Attach { .. } => no_descriptors(),
-            Request::Thaw { id } => self.sandboxes.thaw(&id),
-            Request::Adopt { spec, init, main } => self.sandboxes.adopt(&spec, init, main, &mut self.children),
-            Request::BindLimits { ids } => self.sandboxes.bind_limits(&ids),
-            Request::Spawn { id, command, main } => match <[OwnedFd; 3]>::try_from(descriptors) {
-                Ok(stdio) => self.sandboxes.spawn(&id, &command, main, &stdio, &mut self.children),
-                Err(_) => no_descriptors(),
-            },
-            Request::DestroySandbox { id } => match self.sandboxes.destroy(seq, id) {
-                Some(reply) => reply,
-                None => return Ok(()),
-            },
-            Request::BuildZygote(job) => match self.build(seq, &job) {
-                Some(reply) => reply,
-                None => return Ok(()),
-            },
-            Request::RestoreZygote(job) => match <[OwnedFd; 1]>::try_from(descriptors) {
-                Ok([parcel]) => match self.builders.restore(seq, &job, &parcel, &mut self.children) {
-                    Ok(()) => return Ok(()),
-                    Err(error) => Reply::failed(&error),
-                },
-                Err(_) => no_descriptors(),
-            },
-            Request::Start { zygote, id, start, stepping } => {
-                let way = if stepping { Way::Stepping } else { Way::AtOnce };
-                return self.start(zygote, (seq, id, start, way), descriptors);
+            Request::CreateBare(call) => {
+                now(seq, call, files, |call, []| sandboxes.create_bare(&call.sandbox, &call.dir))
             }
-            Request::Park { zygote, id, start } => {
-                return self.start(zygote, (seq, id, start, Way::Parked), descriptors);
+            Request::Furnish(call) => now(seq, call, files, |call, output| sandboxes.furnish(&call.spec, &output)),
+            Request::MakeMountPoints(call) => {
+                now(seq, call, files, |call, []| sandboxes.make_mount_points(&call.sandbox, &call.paths))
             }
-            Request::Release { zygote, start } => {
-                let answers = self.zygotes.release(zygote, start, seq);
-                return self.answer_all(answers);
+            Request::AttachMounts(call) => {
+                now(seq, call, files, |call, mounts| sandboxes.attach(&call.sandbox, &call.paths, &mounts))
             }
-            Request::DropZygote { zygote } => return self.drop_zygote(seq, zygote),
+            Request::Thaw(call) => now(seq, call, files, |call, []| sandboxes.thaw(&call.sandbox)),
+            Request::Adopt(call) => {
+                now(seq, call, files, |call, []| sandboxes.adopt(&call.spec, call.init, call.main, children))
+            }
+            Request::BindLimits(call) => now(seq, call, files, |call, []| sandboxes.bind_limits(&call.sandboxes)),
+            Request::Spawn(call) => now(seq, call, files, |call, stdio| sandboxes.spawn(&call, &stdio, children)),
+            Request::DestroySandbox(call) => {
+                later(seq, call, files, |call, [], ticket| sandboxes.destroy(ticket, call.sandbox))
+            }
+            Request::BuildZygote(call) => later(seq, call, files, |call, [], ticket| {
+                let Some(sandbox) = sandboxes.get(&call.sandbox) else {
+                    return vec![ticket.fail(Failed::no_sandbox(&call.sandbox))];
+                };
+                let base = call.base.and_then(|number| zygotes.get(number));
+                builders.build(ticket, &call, sandbox, base, children)
+            }),
+            Request::RestoreZygote(call) => {
+                later(seq, call, files, |call, [parcel], ticket| builders.restore(ticket, &call, &parcel, children))
+            }
+            Request::StartCopy(call) => later(seq, call, files, |call, stdio, ticket| {
+                let way = match call.interpreter {
+                    Interpreter::InProcess => Way::AtOnce,
+                    Interpreter::Stepping => Way::Stepping,
+                };
+                let start = Start { ticket, id: call.sandbox, start: call.start, way, stdio };
+                zygotes.start(call.zygote, start, sandboxes)
+            }),
+            Request::ParkCopy(call) => later(seq, call, files, |call, stdio, ticket| {
+                let start = Start { ticket, id: call.sandbox, start: call.start, way: Way::Parked, stdio };
+                zygotes.start(call.zygote, start, sandboxes)
+            }),
+            Request::ReleaseCopy(call) => {
+                later(seq, call, files, |call, [], ticket| zygotes.release(call.zygote, call.start, ticket))
+            }
+            Request::DropZygote(call) => {
+                later(seq, call, files, |call, [], ticket| self.drop_zygote(ticket, call.zygote))
+            }
         };
-        self.reply(seq, reply)
-    }
-
-    fn start(
-        &mut self,
-        zygote: u64,
-        (seq, id, start, way): (u64, SandboxId, u64, Way),
-        descriptors: Vec<OwnedFd>,
-    ) -> Result<(), KeeperError> {
-        let Ok(stdio) = <[OwnedFd; 3]>::try_from(descriptors) else { return self.reply(seq, no_descriptors()) };
-        let answers = self.zygotes.start(zygote, Start { seq, id, start, way, stdio }, &self.sandboxes);
         self.answer_all(answers)
     }
 
-    /// Nothing to answer yet, unless it failed at once.
-    fn build(&mut self, seq: u64, job: &message::BuildZygote) -> Option<Reply> {
-        let Some(sandbox) = self.sandboxes.get(&job.id) else { return Some(Reply::no_sandbox(&job.id)) };
-        let base = job.base.and_then(|number| self.zygotes.get(number));
-        self.builders.build(seq, job, sandbox, base, &mut self.children).err().map(|error| Reply::failed(&error))
-    }
-
-    fn drop_zygote(&mut self, seq: u64, zygote: u64) -> Result<(), KeeperError> {
-        let cancelled = self.builders.cancel(zygote);
-        self.answer_all(cancelled.into_iter().collect())?;
-        // What it has left frozen is thawed at its end.
+    fn drop_zygote(&mut self, ticket: Ticket<()>, zygote: u64) -> Vec<Answer> {
+        let mut answers: Vec<_> = self.builders.cancel(zygote).into_iter().collect();
+        // If the builder left the sandbox frozen, the sandbox is thawed at the builder's end.
         self.children.kill_role(&Role::Builder(zygote));
-        let answers = self.zygotes.lose(zygote, "the zygote was dropped");
-        self.answer_all(answers)?;
+        answers.extend(self.zygotes.lose(zygote, "the zygote was dropped"));
         self.children.drop_role(&Role::Zygote(zygote));
-        self.reply(seq, Reply::Done)
+        answers.push(ticket.done(()));
+        answers
     }
 
     fn on_ended(&mut self, child: Child, status: Status) -> Result<(), KeeperError> {
@@ -261,7 +243,7 @@ impl Keeper {
             Role::Program { id, main } => {
                 let answers = self.zygotes.on_program_ended(child.pid, status);
                 self.answer_all(answers)?;
-                self.event(Event::Exited { id, pid: child.pid, main, status })
+                self.event(Event::Exited { sandbox: id, pid: child.pid, main, status })
             }
             Role::Zygote(zygote) => {
                 // Reports that it sent before it died still count.
@@ -280,18 +262,18 @@ impl Keeper {
     }
 
     fn take_built(&mut self, zygote: u64, finished: Finished) -> Result<(), KeeperError> {
-        let Finished { seq, reply, frozen, built, attached } = finished;
+        let Finished { ticket, outcome, frozen, built, file } = finished;
         if let Some(id) = frozen {
             // It may have been removed meanwhile.
             let _ = self.sandboxes.thaw(&id);
         }
-        // Without its control socket a zygote that nobody wants ends.
-        let Some(seq) = seq else { return Ok(()) };
+        // A zygote whose build was cancelled ends when its control socket is closed here.
+        let Some(ticket) = ticket else { return Ok(()) };
         let taken = built.map(|(facts, control)| self.zygotes.insert(zygote, facts, control, &mut self.children));
-        match taken {
-            Some(Err(error)) => self.reply(seq, Reply::failed(&error)),
-            Some(Ok(())) | None => self.send_reply(seq, reply, attached.as_ref()),
-        }
+        self.answer(match taken {
+            Some(Err(error)) => ticket.fail(Failed::of(&error)),
+            Some(Ok(())) | None => Answer { file, ..ticket.answer(outcome) },
+        })
     }
 
     fn finish_dying(&mut self) -> Result<(), KeeperError> {
@@ -305,21 +287,17 @@ impl Keeper {
         }
     }
 
-    fn answer_all(&self, answers: Vec<(u64, Reply)>) -> Result<(), KeeperError> {
-        answers.into_iter().try_for_each(|(seq, reply)| self.reply(seq, reply))
+    fn answer_all(&self, answers: impl IntoIterator<Item = Answer>) -> Result<(), KeeperError> {
+        answers.into_iter().try_for_each(|answer| self.answer(answer))
     }
 
-    fn reply(&self, seq: u64, reply: Reply) -> Result<(), KeeperError> {
-        self.send_reply(seq, reply, None)
-    }
-
-    /// What cannot be sent, such as one descriptor too many, is the failure of this request.
-    fn send_reply(&self, seq: u64, reply: Reply, descriptor: Option<&OwnedFd>) -> Result<(), KeeperError> {
-        match self.send(seq, &FromKeeper::Reply(reply), descriptor) {
+    /// An answer that cannot be sent, for example because a file is too many, becomes the failure of its request.
+    fn answer(&self, Answer { seq, message, file }: Answer) -> Result<(), KeeperError> {
+        match self.send(seq, &message, file.as_ref()) {
             Err(KeeperError::System(action, error)) => {
                 tracing::error!(seq, action, %error, "an answer cannot be sent");
-                let failed = Reply::step_failed(format!("the keeper cannot {action}: {error}"));
-                self.send(seq, &FromKeeper::Reply(failed), None)
+                let failed = Failed::step(format!("the keeper cannot {action}: {error}"));
+                self.send(seq, &FromKeeper::Failed(failed), None)
             }
             sent => sent,
         }
@@ -338,6 +316,26 @@ impl Keeper {
     }
 }
 
-fn no_descriptors() -> Reply {
-    Reply::step_failed("the request came without its descriptors".to_owned())
+/// Performs a request that is answered at once.
+fn now<C: Call>(
+    seq: u64,
+    call: C,
+    files: Vec<OwnedFd>,
+    perform: impl FnOnce(C, C::Files) -> Result<C::Reply, Failed>,
+) -> Vec<Answer> {
+    later(seq, call, files, |call, files, ticket: Ticket<C::Reply>| vec![ticket.answer(perform(call, files))])
+}
+
+/// Performs a request that keeps its ticket until it can be answered. Returns the answers that are due now.
+fn later<C: Call>(
+    seq: u64,
+    call: C,
+    files: Vec<OwnedFd>,
+    perform: impl FnOnce(C, C::Files, Ticket<C::Reply>) -> Vec<Answer>,
+) -> Vec<Answer> {
+    let ticket = Ticket::new(seq);
+    match C::Files::take(files) {
+        Some(files) => perform(call, files, ticket),
+        None => vec![ticket.fail(Failed::step("the request came without its files"))],
+    }
 }

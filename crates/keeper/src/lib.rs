@@ -11,7 +11,7 @@ mod daemon;
 pub mod descriptor;
 pub mod protocol;
 
-pub use client::{Answer, Failure, KeeperClient};
+pub use client::{Ended, Failure, KeeperClient, NewZygote, Spawned};
 pub use daemon::{KeeperError, run};
 
 /// Keeps this process from the out-of-memory killer, as far as the host allows. Without the server or the keeper, no process can remove the

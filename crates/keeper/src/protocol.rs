@@ -1,4 +1,23 @@
-//! What server and keeper say to each other: [`message`] has the messages, [`wire`] carries them.
+//! The messages between the server and the keeper.
+//!
+//! ```text
+//! server ── request + its files ─────────────────────> keeper
+//! server <── Captured, then Done(reply) or Failed ──── keeper     with the number of the request; in any order
+//! server <── Event ─────────────────────────────────── keeper     unasked; number 0
+//! ```
+//!
+//! Each request is a type of its own. [`Call`] names the type of its reply and the files that go with it. [`wire`] carries the messages.
 
-pub mod message;
+mod call;
+mod reply;
+mod request;
 pub mod wire;
+
+pub use call::{Call, Files, Request};
+pub use reply::{
+    Adopted, Built, BuiltOrRefused, ByFault, Created, Event, Failed, FailureKind, Forked, FromKeeper, Refusal, Status,
+};
+pub use request::{
+    Adopt, AttachMounts, BindLimits, BuildZygote, CreateBare, CreateSandbox, DestroySandbox, DropZygote, Furnish,
+    Interpreter, MakeMountPoints, Parcel, ParkCopy, ReleaseCopy, RestoreZygote, Spawn, StartCopy, Thaw,
+};

@@ -6,7 +6,7 @@ use std::{fmt, io, path::PathBuf};
 
 pub use base::error::chain;
 use base::id::{SandboxId, TemplateName, VolumeName};
-use keeper::{Failure, protocol::message::FailureKind};
+use keeper::{Failure, protocol::FailureKind};
 use model::{ExitStatus, SandboxState};
 
 /// What the node could not do. The cause is in `source`, never in the text.
@@ -110,7 +110,7 @@ impl From<Failure> for Error {
             Failure::KeeperLost { action } => Self::KeeperLost { action },
             Failure::Deadline { action, deadline_ms } => Self::Deadline { action, deadline_ms },
             Failure::Send(source) => Self::System { action: "write to the keeper", source },
-            Failure::Refused { action, kind, message } => match kind {
+            Failure::Failed { action, kind, message } => match kind {
                 FailureKind::ZygoteGone => Self::ZygoteGone { action, message },
                 FailureKind::ProgramMissing => Self::ProgramMissing { message },
                 FailureKind::ProgramNotExecutable => Self::ProgramNotExecutable { message },

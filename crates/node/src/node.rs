@@ -49,11 +49,11 @@ use std::{
     os::fd::OwnedFd,
     path::{Path, PathBuf},
     sync::{Arc, MutexGuard, OnceLock},
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
 use base::id::{SandboxId, TemplateName};
-use keeper::protocol::message::Status;
+use keeper::protocol::Status;
 use model::{ExitStatus, SandboxState};
 use rustix::fs::{IFlags, Mode, OFlags, ioctl_getflags, ioctl_setflags, open};
 use sandbox::{Cgroups, Service};
@@ -63,7 +63,7 @@ use checkpoint::Durable;
 
 use crate::{
     config::{Config, RECORD},
-    error::{Context, Error, Result},
+    error::{Context, Result},
     records::{self, Durability, SandboxRecord, TemplateRecord},
     state::State,
 };
@@ -82,18 +82,6 @@ pub(crate) use output::Carriage;
 pub use spec::check_spec;
 pub use transfer::Parts;
 pub use volumes::failed as volumes_failed;
-
-/// Making one sandbox takes milliseconds; this is for a host in trouble.
-const CREATE_DEADLINE: Duration = Duration::from_secs(20);
-
-/// Starting one copy takes milliseconds; this is for a host in trouble, or a thousand starts in a row.
-const START_DEADLINE: Duration = Duration::from_secs(30);
-
-/// Ending processes and removing files; a large upper directory takes a while.
-const DESTROY_DEADLINE: Duration = Duration::from_secs(60);
-
-/// Copying the memory of a large program.
-const ZYGOTE_DEADLINE: Duration = Duration::from_secs(600);
 
 /// Where a node runs, and as whom. Nothing of it changes while it runs.
 struct Host {
@@ -302,11 +290,6 @@ fn engine_limits(limits: &model::Limits) -> sandbox::Limits {
 
 fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
-}
-
-/// A reply that does not fit its request: a bug, named rather than panicked over.
-fn unexpected(action: &'static str, reply: &keeper::protocol::message::Reply) -> Error {
-    Error::Keeper { action, message: format!("unexpected reply {reply:?}") }
 }
 
 /// Has ext4 put each directory below `directory` into a block group of its own (chattr(1), `T`). Where it makes a file it passes over all inodes

@@ -34,7 +34,7 @@ use std::{
 };
 
 use base::id::{SandboxId, TemplateName};
-use keeper::protocol::message::Status;
+use keeper::protocol::Status;
 use model::{BuildTimings, Mount, SandboxState, TemplateFacts};
 use process::ZygoteFacts;
 use sandbox::ProcessIdentity;

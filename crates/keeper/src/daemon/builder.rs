@@ -29,11 +29,11 @@ use sandbox::Sandbox;
 use serde::{Deserialize, Serialize};
 
 use crate::protocol::{
-    message::{BuildZygote, ByFault, Parcel, Reply, RestoreZygote, Status},
-    wire,
+    BuildZygote, Built, BuiltOrRefused, ByFault, Failed, Parcel, Refusal, RestoreZygote, Status, wire,
 };
 
 use super::{
+    answer::{Answer, Ticket},
     children::{Children, Role},
     watch::{Source, Watched, Watcher},
 };
@@ -41,27 +41,18 @@ use super::{
 /// What a builder tells the keeper.
 #[derive(Debug, Serialize, Deserialize)]
 enum Outcome {
-    /// The first word, without a meaning of its own if the build fails later.
+    /// The first word. If the build fails later, it means nothing.
     Captured,
-    /// With the zygote's control socket.
-    Built {
-        facts: ZygoteFacts,
-        pause_us: u64,
-        capture_us: u64,
-        build_us: u64,
-    },
-    Refused {
-        refusals: Vec<(String, String)>,
-    },
-    Failed {
-        message: String,
-    },
+    /// Comes with the zygote's control socket.
+    Built(Built),
+    Refused(Vec<Refusal>),
+    Failed(String),
 }
 
 /// A builder at work.
 struct AtWork {
-    /// None if it is answered: the build was cancelled.
-    seq: Option<u64>,
+    /// None if the build was cancelled: its request is answered.
+    ticket: Option<Ticket<BuiltOrRefused>>,
     /// The sandbox that it may have left frozen if it is killed: the server lets go only what it had held.
     freezes: Option<SandboxId>,
     /// Until it was read.
@@ -90,15 +81,15 @@ type Performed = Result<(Outcome, Vec<OwnedFd>), Box<dyn Error>>;
 
 /// What came of a finished builder.
 pub(super) struct Finished {
-    /// None if nobody waits for it any more.
-    pub(super) seq: Option<u64>,
-    pub(super) reply: Reply,
+    /// None if the build was cancelled.
+    pub(super) ticket: Option<Ticket<BuiltOrRefused>>,
+    pub(super) outcome: Result<BuiltOrRefused, Failed>,
     /// A sandbox that may be frozen, and is nobody's to let go.
     pub(super) frozen: Option<SandboxId>,
     /// The zygote, if one was built.
     pub(super) built: Option<(ZygoteFacts, OwnedFd)>,
     /// For the server: of its faults, if pages arrive by them, or of the file that describes the program.
-    pub(super) attached: Option<OwnedFd>,
+    pub(super) file: Option<OwnedFd>,
 }
 
 /// All builders of this keeper, by the zygote they build.
@@ -117,97 +108,115 @@ impl Builders {
     /// Forks a builder that builds a zygote of a running program.
     pub(super) fn build(
         &mut self,
-        seq: u64,
+        ticket: Ticket<BuiltOrRefused>,
         job: &BuildZygote,
         sandbox: &Sandbox,
         base: Option<&Zygote>,
         children: &mut Children,
-    ) -> io::Result<()> {
+    ) -> Vec<Answer> {
         let nodes = self.memory_nodes.clone();
-        let freezes = (!job.hold).then(|| job.id.clone());
-        let started = children.programs_of(&job.id);
-        self.start((seq, freezes), job.zygote, children, |keeper| build(job, sandbox, base, &nodes, started, keeper))
+        let freezes = (!job.hold).then(|| job.sandbox.clone());
+        let started = children.programs_of(&job.sandbox);
+        let forked = self.fork(job.zygote, children, |keeper| build(job, sandbox, base, &nodes, started, keeper));
+        self.begin(ticket, job.zygote, freezes, forked)
     }
 
     /// Forks a builder that restores a zygote; `parcel` holds a [`Parcel`].
     pub(super) fn restore(
         &mut self,
-        seq: u64,
+        ticket: Ticket<BuiltOrRefused>,
         job: &RestoreZygote,
         parcel: &OwnedFd,
         children: &mut Children,
-    ) -> io::Result<()> {
+    ) -> Vec<Answer> {
         let nodes = self.memory_nodes.clone();
-        self.start((seq, None), job.zygote, children, |_| restore(job, parcel, &nodes))
+        let forked = self.fork(job.zygote, children, |_| restore(job, parcel, &nodes));
+        self.begin(ticket, job.zygote, None, forked)
     }
 
-    fn start(
+    fn begin(
         &mut self,
-        (seq, freezes): (u64, Option<SandboxId>),
+        ticket: Ticket<BuiltOrRefused>,
+        zygote: u64,
+        freezes: Option<SandboxId>,
+        forked: io::Result<Watched<OwnedFd>>,
+    ) -> Vec<Answer> {
+        match forked {
+            Ok(socket) => {
+                let (ticket, socket) = (Some(ticket), Some(socket));
+                self.at_work.insert(zygote, AtWork { ticket, freezes, socket, outcome: None });
+                Vec::new()
+            }
+            Err(error) => vec![ticket.fail(Failed::of(&error))],
+        }
+    }
+
+    /// Forks a builder and returns the socket on which it reports.
+    fn fork(
+        &self,
         zygote: u64,
         children: &mut Children,
         perform: impl FnOnce(&OwnedFd) -> Performed,
-    ) -> io::Result<()> {
+    ) -> io::Result<Watched<OwnedFd>> {
         let (ours, theirs) = sys::seqpacket::pair()?;
         let keeper = rustix::process::getpid();
         let builder = sys::clone::fork(&sys::clone::ForkOptions::default(), || {
-            // A builder of a dead keeper would build what nobody takes.
+            // The builder of a dead keeper would build what nobody takes.
             let dies_with_keeper =
                 rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
             if dies_with_keeper.is_err() || rustix::process::getppid() != Some(keeper) {
                 return 1;
             }
-            // The zygote inherits it, too, and holds the program's memory: not to be kept at the expense of the host.
+            // The zygote inherits the score and holds the program's memory: not to be kept at the expense of the host.
             if let Err(error) = sys::oom::raise_to(0) {
                 tracing::warn!(%error, "a zygote is as protected from the out-of-memory killer as its keeper");
             }
-            let (outcome, descriptors) = perform(&theirs)
-                .unwrap_or_else(|error| (Outcome::Failed { message: base::error::chain(&*error) }, Vec::new()));
-            match send(&theirs, &outcome, &descriptors) {
+            let (outcome, files) =
+                perform(&theirs).unwrap_or_else(|error| (Outcome::Failed(base::error::chain(&*error)), Vec::new()));
+            match send(&theirs, &outcome, &files) {
                 Ok(()) => 0,
                 Err(_) => 1,
             }
         })?;
         children.watch(builder.pid, Role::Builder(zygote))?;
-        let socket = self.watcher.watch(ours, Source::Builder(zygote))?;
-        self.at_work.insert(zygote, AtWork { seq: Some(seq), freezes, socket: Some(socket), outcome: None });
-        Ok(())
+        self.watcher.watch(ours, Source::Builder(zygote))
     }
 
-    /// Takes a message off the socket. The request, if it says that the capture is done and is waited for; [`Self::finish`] gives out the rest.
-    pub(super) fn on_result(&mut self, zygote: u64) -> Option<u64> {
+    /// Takes a message off the socket of a builder. Returns the word for the server that the capture is done, if the message says so.
+    /// [`Self::finish`] gives out the rest.
+    pub(super) fn on_result(&mut self, zygote: u64) -> Option<Answer> {
         let builder = self.at_work.get_mut(&zygote)?;
-        if builder.hear() { builder.seq } else { None }
+        if builder.hear() { builder.ticket.as_ref().map(Ticket::captured) } else { None }
     }
 
     /// The builder's process ended.
     pub(super) fn finish(&mut self, zygote: u64, status: Status) -> Option<Finished> {
         let mut builder = self.at_work.remove(&zygote)?;
-        // Its end can be seen before its last words.
+        // The end of its process can be seen before its last words.
         while builder.hear() {}
-        let AtWork { seq, freezes, outcome, .. } = builder;
-        // With its last word it has let go what it froze.
+        let AtWork { ticket, freezes, outcome, .. } = builder;
+        // A builder thaws what it froze before its last word.
         let frozen = freezes.filter(|_| outcome.is_none());
-        let (reply, built, attached) = match outcome {
-            Some((Outcome::Built { facts, pause_us, capture_us, build_us }, descriptors)) => {
-                let mut descriptors = descriptors.into_iter();
-                let built = descriptors.next().map(|control| (facts.clone(), control));
-                (Reply::Built { facts, pause_us, capture_us, build_us }, built, descriptors.next())
+        let (outcome, files) = outcome.unzip();
+        let mut files = files.into_iter().flatten();
+        let (outcome, built) = match outcome {
+            Some(Outcome::Built(built)) => {
+                let control = files.next().map(|control| (built.facts.clone(), control));
+                (Ok(Ok(built)), control)
             }
-            Some((Outcome::Refused { refusals }, _)) => (Reply::Refused { refusals }, None, None),
-            Some((Outcome::Failed { message }, _)) => (Reply::step_failed(message), None, None),
-            Some((Outcome::Captured, _)) | None => {
-                let message = format!("the builder of the zygote {status} without a result");
-                (Reply::step_failed(message), None, None)
+            Some(Outcome::Refused(refusals)) => (Ok(Err(refusals)), None),
+            Some(Outcome::Failed(message)) => (Err(Failed::step(message)), None),
+            Some(Outcome::Captured) | None => {
+                (Err(Failed::step(format!("the builder of the zygote {status} without a result"))), None)
             }
         };
-        Some(Finished { seq, reply, frozen, built, attached })
+        Some(Finished { ticket, outcome, frozen, built, file: files.next() })
     }
 
-    /// Gives up a build; its request is answered, its process is the caller's to kill.
-    pub(super) fn cancel(&mut self, zygote: u64) -> Option<(u64, Reply)> {
-        let seq = self.at_work.get_mut(&zygote)?.seq.take()?;
-        Some((seq, Reply::zygote_gone("the build was cancelled")))
+    /// Gives up a build and answers its request. The caller kills the process.
+    pub(super) fn cancel(&mut self, zygote: u64) -> Option<Answer> {
+        let ticket = self.at_work.get_mut(&zygote)?.ticket.take()?;
+        Some(ticket.fail(Failed::zygote_gone("the build was cancelled")))
     }
 }
 
@@ -220,8 +229,7 @@ fn receive(socket: &OwnedFd) -> Option<(Outcome, Vec<OwnedFd>)> {
     // The builder may have ended without a word: never wait for one.
     rustix::io::ioctl_fionbio(socket, true).ok()?;
     let wire::Received { body, descriptors, .. } = wire::receive(socket, &mut vec![0; wire::BUFFER_BYTES]).ok()??;
-    let outcome =
-        body.unwrap_or_else(|problem| Outcome::Failed { message: format!("the builder is not understood: {problem}") });
+    let outcome = body.unwrap_or_else(|problem| Outcome::Failed(format!("the builder is not understood: {problem}")));
     Some((outcome, descriptors))
 }
 
@@ -269,15 +277,15 @@ fn build(
         File::from(memfd.try_clone()?).write_all_at(&description, 0)?;
         descriptors.push(memfd);
     }
-    let outcome = Outcome::Built { facts: zygote.facts, pause_us, capture_us, build_us: micros(build_began) };
+    let outcome = Outcome::Built(Built { facts: zygote.facts, pause_us, capture_us, build_us: micros(build_began) });
     Ok((outcome, descriptors))
 }
 
 /// What the program has that cannot be captured is an answer, not a failure.
 fn refused(error: process::Error) -> Performed {
     let process::Error::Refused(refusals) = error else { return Err(error.into()) };
-    let refusals = refusals.iter().map(|refusal| (refusal.kind(), refusal.to_string())).collect();
-    Ok((Outcome::Refused { refusals }, Vec::new()))
+    let refusals = refusals.iter().map(|refusal| Refusal { kind: refusal.kind(), reason: refusal.to_string() });
+    Ok((Outcome::Refused(refusals.collect()), Vec::new()))
 }
 
 /// Captures the program; its files are copied inside the pause, so that memory and files of the copies are of the same instant.
@@ -326,12 +334,13 @@ fn restore(job: &RestoreZygote, parcel: &OwnedFd, memory_nodes: &[u32]) -> Perfo
     let Restored { zygote, faults } = match state.restore(&spec) {
         Ok(restored) => restored,
         Err(process::Error::Unfit(unfit)) => {
-            let refusals = unfit.iter().map(|unfit| (unfit.kind().to_owned(), unfit.to_string())).collect();
-            return Ok((Outcome::Refused { refusals }, Vec::new()));
+            let refusals =
+                unfit.iter().map(|unfit| Refusal { kind: unfit.kind().to_owned(), reason: unfit.to_string() });
+            return Ok((Outcome::Refused(refusals.collect()), Vec::new()));
         }
         Err(error) => return Err(error.into()),
     };
-    let outcome = Outcome::Built { facts: zygote.facts, pause_us: 0, capture_us: 0, build_us: micros(began) };
+    let outcome = Outcome::Built(Built { facts: zygote.facts, pause_us: 0, capture_us: 0, build_us: micros(began) });
     Ok((outcome, std::iter::once(zygote.control).chain(faults).collect()))
 }
 

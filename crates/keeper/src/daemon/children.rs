@@ -17,7 +17,7 @@ use rustix::{
     process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid},
 };
 
-use crate::protocol::message::Status;
+use crate::protocol::Status;
 
 use super::watch::{Source, Watched, Watcher};
 

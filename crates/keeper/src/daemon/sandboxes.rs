@@ -10,8 +10,9 @@ use std::{
 use base::id::SandboxId;
 use sandbox::{Bare, Cgroups, Machine, ProcessIdentity, Sandbox};
 
-use crate::protocol::message::{FailureKind, Reply};
+use crate::protocol::{Adopted, Created, Failed, Forked, Spawn};
 
+use super::answer::{Answer, Ticket};
 use super::children::{Children, Role, pid_namespace};
 
 /// How long a killed sandbox's processes may take to end. After that the server is told that it failed, and goes on waiting
@@ -35,7 +36,7 @@ pub(super) enum Dying {
 /// A sandbox whose processes were killed and are being waited for.
 #[derive(Debug)]
 struct Killed {
-    seq: u64,
+    ticket: Ticket<()>,
     id: SandboxId,
     /// Its pid namespace.
     namespace: Option<PathBuf>,
@@ -67,37 +68,42 @@ impl Sandboxes {
         self.by_id.values().map(Sandbox::init).chain(bare).any(|init| init.pid == pid)
     }
 
-    pub(super) fn create(&mut self, spec: &sandbox::Spec, machine: Option<Machine>, output: &[OwnedFd; 2]) -> Reply {
+    pub(super) fn create(
+        &mut self,
+        spec: &sandbox::Spec,
+        machine: Option<Machine>,
+        output: &[OwnedFd; 2],
+    ) -> Result<Created, Failed> {
         let machine = machine.unwrap_or_else(Machine::random);
         let created = Sandbox::create_as(spec, &machine, &self.cgroups, Some(self::output(output)));
         self.take_in(spec, created)
     }
 
-    pub(super) fn create_bare(&mut self, id: &SandboxId, dir: &Path) -> Reply {
+    pub(super) fn create_bare(&mut self, id: &SandboxId, dir: &Path) -> Result<Created, Failed> {
         match Bare::create(id, dir, &Machine::random(), &self.cgroups) {
             Ok(bare) => {
                 let init = bare.init();
                 self.bare.insert(id.clone(), bare);
-                Reply::Created { init }
+                Ok(Created { init })
             }
-            Err(error) => Reply::failed(&error),
+            Err(error) => Err(Failed::of(&error)),
         }
     }
 
-    pub(super) fn furnish(&mut self, spec: &sandbox::Spec, output: &[OwnedFd; 2]) -> Reply {
-        let Some(bare) = self.bare.remove(&spec.id) else { return Reply::no_sandbox(&spec.id) };
+    pub(super) fn furnish(&mut self, spec: &sandbox::Spec, output: &[OwnedFd; 2]) -> Result<Created, Failed> {
+        let Some(bare) = self.bare.remove(&spec.id) else { return Err(Failed::no_sandbox(&spec.id)) };
         let furnished = bare.furnish(&spec.layers, &spec.limits, &self.cgroups, Some(self::output(output)));
         self.take_in(spec, furnished)
     }
 
-    fn take_in(&mut self, spec: &sandbox::Spec, made: Result<Sandbox, sandbox::Error>) -> Reply {
+    fn take_in(&mut self, spec: &sandbox::Spec, made: Result<Sandbox, sandbox::Error>) -> Result<Created, Failed> {
         match made {
             Ok(sandbox) => {
                 let init = sandbox.init();
                 self.by_id.insert(spec.id.clone(), sandbox);
-                Reply::Created { init }
+                Ok(Created { init })
             }
-            Err(error) => Reply::failed(&error),
+            Err(error) => Err(Failed::of(&error)),
         }
     }
 
@@ -107,11 +113,11 @@ impl Sandboxes {
         init: ProcessIdentity,
         main: Option<ProcessIdentity>,
         children: &mut Children,
-    ) -> Reply {
+    ) -> Result<Adopted, Failed> {
         let sandbox = match Sandbox::adopt(spec, init, &self.cgroups) {
             Ok(Some(sandbox)) => sandbox,
-            Ok(None) => return Reply::Adopted { alive: false, main_alive: false },
-            Err(error) => return Reply::failed(&error),
+            Ok(None) => return Ok(Adopted::Gone),
+            Err(error) => return Err(Failed::of(&error)),
         };
         self.by_id.insert(spec.id.clone(), sandbox);
         // Watch first, then compare identities: the other order could watch a process that took over the number.
@@ -119,79 +125,70 @@ impl Sandboxes {
             let role = Role::Program { id: spec.id.clone(), main: true };
             main.is_alive() && children.watch(main.pid, role).is_ok() && main.is_alive()
         });
-        Reply::Adopted { alive: true, main_alive }
+        Ok(if main_alive { Adopted::WithProgram } else { Adopted::WithoutProgram })
     }
 
     pub(super) fn spawn(
         &self,
-        id: &SandboxId,
-        command: &sandbox::Command,
-        main: bool,
-        stdio: &[OwnedFd; 3],
+        Spawn { sandbox: id, command, main }: &Spawn,
+        [stdin, stdout, stderr]: &[OwnedFd; 3],
         children: &mut Children,
-    ) -> Reply {
-        let Some(sandbox) = self.by_id.get(id) else { return Reply::no_sandbox(id) };
-        let [stdin, stdout, stderr] = stdio;
+    ) -> Result<Forked, Failed> {
+        let sandbox = self.by_id.get(id).ok_or_else(|| Failed::no_sandbox(id))?;
         let program = children.program_of(id);
-        let pid = match sandbox.spawn(command, [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()], program) {
-            Ok(pid) => pid,
-            Err(error) => return Reply::not_spawned(&error),
-        };
-        // Until it is reaped, which only we can do, the number cannot be taken over by another process.
-        let watched = children.watch(pid, Role::Program { id: id.clone(), main });
-        match (watched, super::identity(pid)) {
-            (Ok(_), Ok(identity)) => Reply::Spawned { pid: identity },
-            (Err(error), _) | (_, Err(error)) => Reply::failed(&error),
-        }
+        let pid = sandbox.spawn(command, [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()], program);
+        let pid = pid.map_err(|error| Failed::not_spawned(&error))?;
+        // Only the keeper can reap it: until then no other process gets its pid.
+        let watched = children.watch(pid, Role::Program { id: id.clone(), main: *main });
+        let process = watched.and_then(|_| super::identity(pid)).map_err(|error| Failed::of(&error))?;
+        Ok(Forked { process })
     }
 
-    pub(super) fn make_mount_points(&self, id: &SandboxId, paths: &[String]) -> Reply {
+    pub(super) fn make_mount_points(&self, id: &SandboxId, paths: &[String]) -> Result<(), Failed> {
         self.with(id, |sandbox| paths.iter().try_for_each(|path| sandbox.make_mount_point(Path::new(path))))
     }
 
-    pub(super) fn attach(&self, id: &SandboxId, paths: &[String], mounts: &[OwnedFd]) -> Reply {
+    pub(super) fn attach(&self, id: &SandboxId, paths: &[String], mounts: &[OwnedFd]) -> Result<(), Failed> {
+        if paths.len() != mounts.len() {
+            return Err(Failed::step("the request came without its files"));
+        }
         self.with(id, |sandbox| {
             paths.iter().zip(mounts).try_for_each(|(path, mount)| sandbox.attach(mount.as_fd(), Path::new(path)))
         })
     }
 
-    pub(super) fn thaw(&self, id: &SandboxId) -> Reply {
+    pub(super) fn thaw(&self, id: &SandboxId) -> Result<(), Failed> {
         self.with(id, Sandbox::thaw)
     }
 
-    /// Does what has no other answer than that it is done.
-    fn with(&self, id: &SandboxId, work: impl FnOnce(&Sandbox) -> Result<(), sandbox::Error>) -> Reply {
-        match self.by_id.get(id).map(work) {
-            Some(Ok(())) => Reply::Done,
-            Some(Err(error)) => Reply::failed(&error),
-            None => Reply::no_sandbox(id),
-        }
+    /// Works on a sandbox, if the keeper has it.
+    fn with(&self, id: &SandboxId, work: impl FnOnce(&Sandbox) -> Result<(), sandbox::Error>) -> Result<(), Failed> {
+        let sandbox = self.by_id.get(id).ok_or_else(|| Failed::no_sandbox(id))?;
+        work(sandbox).map_err(|error| Failed::of(&error))
     }
 
-    /// Binds the limits of those that are there; the rest have been removed meanwhile.
-    pub(super) fn bind_limits(&self, ids: &[SandboxId]) -> Reply {
-        let mut failed = None;
+    /// Binds the limits of the sandboxes that still exist. The first failure is reported after all were tried.
+    pub(super) fn bind_limits(&self, ids: &[SandboxId]) -> Result<(), Failed> {
+        let mut bound = Ok(());
         for sandbox in ids.iter().filter_map(|id| self.by_id.get(id)) {
-            if let Err(error) = sandbox.bind_limits() {
-                failed.get_or_insert_with(|| Reply::failed(&error));
-            }
+            bound = bound.and(sandbox.bind_limits());
         }
-        failed.unwrap_or(Reply::Done)
+        bound.map_err(|error| Failed::of(&error))
     }
 
-    /// Kills the sandbox; [`Self::finish_dying`] answers `seq` when its programs have ended, so that many die side by side.
-    pub(super) fn destroy(&mut self, seq: u64, id: SandboxId) -> Option<Reply> {
+    /// Kills the sandbox. [`Self::finish_dying`] answers when its programs have ended, so that many sandboxes die side by side.
+    pub(super) fn destroy(&mut self, ticket: Ticket<()>, id: SandboxId) -> Vec<Answer> {
         if let Some(bare) = self.bare.remove(&id) {
             self.by_id.insert(id.clone(), bare.give_up());
         }
-        let Some(sandbox) = self.by_id.get(&id) else { return Some(Reply::no_sandbox(&id)) };
+        let Some(sandbox) = self.by_id.get(&id) else { return vec![ticket.fail(Failed::no_sandbox(&id))] };
         if let Err(error) = sandbox.kill() {
-            return Some(Reply::failed(&error));
+            return vec![ticket.fail(Failed::of(&error))];
         }
         let namespace = pid_namespace(sandbox.init().pid);
-        self.killed.push(Killed { seq, id, namespace, deadline: Instant::now() + DYING_MAX });
+        self.killed.push(Killed { ticket, id, namespace, deadline: Instant::now() + DYING_MAX });
         self.dying = Dying::Ready;
-        None
+        Vec::new()
     }
 
     /// How far the removals are.
@@ -203,7 +200,7 @@ impl Sandboxes {
     ///
     /// The order matters: pid 1 cannot end before every process of its pid namespace is reaped, and the programs'
     /// parent is the keeper, so waiting for pid 1 first would wait for ourselves.
-    pub(super) fn finish_dying(&mut self, children: &Children) -> Vec<(u64, Reply)> {
+    pub(super) fn finish_dying(&mut self, children: &Children) -> Vec<Answer> {
         if self.killed.is_empty() {
             return Vec::new();
         }
@@ -220,7 +217,7 @@ impl Sandboxes {
             (_, _) => Dying::Waiting,
         };
         self.killed = waiting;
-        ready.into_iter().map(|killed| (killed.seq, self.remove(&killed.id))).collect()
+        ready.into_iter().map(|killed| killed.ticket.answer(self.remove(&killed.id))).collect()
     }
 
     fn reap_strays(&self, children: &Children) {
@@ -237,16 +234,14 @@ impl Sandboxes {
         self.by_id.get(id).is_none_or(|sandbox| sandbox.has_ended().unwrap_or(true))
     }
 
-    fn remove(&mut self, id: &SandboxId) -> Reply {
+    fn remove(&mut self, id: &SandboxId) -> Result<(), Failed> {
         let ended = self.has_ended(id);
-        match self.by_id.remove(id) {
-            Some(sandbox) if ended => sandbox.destroy().map_or_else(|error| Reply::failed(&error), |()| Reply::Done),
-            Some(_) => Reply::Failed {
-                kind: FailureKind::Step,
-                message: format!("its processes did not end within {} s of being killed", DYING_MAX.as_secs()),
-            },
-            None => Reply::no_sandbox(id),
+        let sandbox = self.by_id.remove(id).ok_or_else(|| Failed::no_sandbox(id))?;
+        if !ended {
+            let seconds = DYING_MAX.as_secs();
+            return Err(Failed::step(format!("its processes did not end within {seconds} s of being killed")));
         }
+        sandbox.destroy().map_err(|error| Failed::of(&error))
     }
 }
 

@@ -19,9 +19,10 @@ use base::id::SandboxId;
 use process::{Gate, Report, Target, Zygote, ZygoteFacts};
 use sandbox::ProcessIdentity;
 
-use crate::protocol::message::{Reply, Status};
+use crate::protocol::{Failed, Forked, Status};
 
 use super::{
+    answer::{Answer, Ticket},
     children::{Children, Role},
     identity,
     sandboxes::Sandboxes,
@@ -33,7 +34,7 @@ const STARTS_REQUESTED_MAX: usize = 32;
 
 /// A start as requested by the server.
 pub(super) struct Start {
-    pub(super) seq: u64,
+    pub(super) ticket: Ticket<Forked>,
     pub(super) id: SandboxId,
     pub(super) start: u64,
     pub(super) way: Way,
@@ -51,20 +52,14 @@ pub(super) enum Way {
     Parked,
 }
 
-/// A start that the zygote or its copy works on.
-struct Requested {
-    seq: u64,
-    phase: Phase,
-}
-
 /// How far a requested start is.
 enum Phase {
     /// It is to run at once: whether the copy is forked, and whether it goes on in the program.
-    Starting { id: SandboxId, copy: Option<ProcessIdentity>, ready: bool },
+    Starting { ticket: Ticket<Forked>, id: SandboxId, copy: Option<ProcessIdentity>, ready: bool },
     /// It is to be forked and wait.
-    Parking { id: SandboxId, gate: Gate },
+    Parking { ticket: Ticket<Forked>, id: SandboxId, gate: Gate },
     /// It waited and was let go.
-    Released { copy: ProcessIdentity },
+    Released { ticket: Ticket<()>, copy: ProcessIdentity },
 }
 
 impl Phase {
@@ -72,7 +67,14 @@ impl Phase {
         match self {
             Self::Starting { copy, .. } => *copy,
             Self::Parking { .. } => None,
-            Self::Released { copy } => Some(*copy),
+            Self::Released { copy, .. } => Some(*copy),
+        }
+    }
+
+    fn fail(self, failed: Failed) -> Answer {
+        match self {
+            Self::Starting { ticket, .. } | Self::Parking { ticket, .. } => ticket.fail(failed),
+            Self::Released { ticket, .. } => ticket.fail(failed),
         }
     }
 }
@@ -88,7 +90,7 @@ struct Held {
     /// A duplicate of the zygote's control socket, for the epoll set.
     _control: Watched<OwnedFd>,
     queued: VecDeque<Start>,
-    requested: HashMap<u64, Requested>,
+    requested: HashMap<u64, Phase>,
     parked: HashMap<u64, Parked>,
 }
 
@@ -99,7 +101,7 @@ pub(super) struct Zygotes {
 }
 
 /// Answers to requests that were waiting.
-pub(super) type Answers = Vec<(u64, Reply)>;
+pub(super) type Answers = Vec<Answer>;
 
 impl Zygotes {
     pub(super) fn new(watcher: Watcher) -> Self {
@@ -144,17 +146,17 @@ impl Zygotes {
     /// Queues a start and requests as many as the zygote takes.
     pub(super) fn start(&mut self, number: u64, start: Start, sandboxes: &Sandboxes) -> Answers {
         let Some(held) = self.by_number.get_mut(&number) else {
-            return vec![(start.seq, Reply::zygote_gone("its zygote is gone"))];
+            return vec![start.ticket.fail(Failed::zygote_gone("its zygote is gone"))];
         };
         held.queued.push_back(start);
         held.advance(sandboxes)
     }
 
     /// Lets a parked copy go on.
-    pub(super) fn release(&mut self, number: u64, start: u64, seq: u64) -> Answers {
+    pub(super) fn release(&mut self, number: u64, start: u64, ticket: Ticket<()>) -> Answers {
         match self.by_number.get_mut(&number) {
-            Some(held) => held.release(start, seq).into_iter().collect(),
-            None => vec![(seq, Reply::zygote_gone("its zygote is gone"))],
+            Some(held) => held.release(start, ticket).into_iter().collect(),
+            None => vec![ticket.fail(Failed::zygote_gone("its zygote is gone"))],
         }
     }
 
@@ -190,20 +192,20 @@ impl Zygotes {
         for held in self.by_number.values_mut() {
             held.parked.retain(|_, parked| parked.copy.pid != pid);
         }
-        let died = |requested: &mut Requested| requested.phase.copy().is_some_and(|copy| copy.pid == pid);
+        let died = |phase: &mut Phase| phase.copy().is_some_and(|copy| copy.pid == pid);
         self.by_number
             .values_mut()
-            .flat_map(|held| held.requested.extract_if(|_, requested| died(requested)).collect::<Vec<_>>())
-            .map(|(_, requested)| (requested.seq, Reply::step_failed(status.in_start())))
+            .flat_map(|held| held.requested.extract_if(|_, phase| died(phase)).collect::<Vec<_>>())
+            .map(|(_, phase)| phase.fail(Failed::step(status.in_start())))
             .collect()
     }
 
     /// Forgets a zygote; every start that waits for it fails with `reason`.
     pub(super) fn lose(&mut self, number: u64, reason: &str) -> Answers {
         let Some(held) = self.by_number.remove(&number) else { return Vec::new() };
-        let requested = held.requested.into_values().map(|requested| requested.seq);
-        let queued = held.queued.into_iter().map(|queued| queued.seq);
-        requested.chain(queued).map(|seq| (seq, Reply::zygote_gone(reason))).collect()
+        let requested = held.requested.into_values().map(|phase| phase.fail(Failed::zygote_gone(reason)));
+        let queued = held.queued.into_iter().map(|queued| queued.ticket.fail(Failed::zygote_gone(reason)));
+        requested.chain(queued).collect()
     }
 }
 
@@ -220,92 +222,97 @@ impl Held {
     fn advance(&mut self, sandboxes: &Sandboxes) -> Answers {
         let mut answers = Vec::new();
         while self.requested.len() < STARTS_REQUESTED_MAX {
-            let Some(Start { seq, id, start, way, stdio }) = self.queued.pop_front() else { break };
+            let Some(Start { ticket, id, start, way, stdio }) = self.queued.pop_front() else { break };
             let Some(sandbox) = sandboxes.get(&id) else {
-                answers.push((seq, Reply::no_sandbox(&id)));
+                answers.push(ticket.fail(Failed::no_sandbox(&id)));
                 continue;
             };
-            let target = target(sandbox, &stdio);
-            match self.request(id, start, way, &target) {
-                Ok(phase) => drop(self.requested.insert(start, Requested { seq, phase })),
-                Err(process::Error::ZygoteGone) => answers.push((seq, Reply::zygote_gone("its zygote died"))),
-                Err(error) => answers.push((seq, Reply::failed(&error))),
+            match self.request(start, way, &target(sandbox, &stdio)) {
+                Ok(gate) => {
+                    let phase = match gate {
+                        Some(gate) => Phase::Parking { ticket, id, gate },
+                        None => Phase::Starting { ticket, id, copy: None, ready: false },
+                    };
+                    self.requested.insert(start, phase);
+                }
+                Err(process::Error::ZygoteGone) => answers.push(ticket.fail(Failed::zygote_gone("its zygote died"))),
+                Err(error) => answers.push(ticket.fail(Failed::of(&error))),
             }
         }
         answers
     }
 
-    fn request(&self, id: SandboxId, start: u64, way: Way, target: &Target<'_>) -> Result<Phase, process::Error> {
+    /// Asks the zygote for a copy. A copy that parks has a gate.
+    fn request(&self, start: u64, way: Way, target: &Target<'_>) -> Result<Option<Gate>, process::Error> {
         match way {
-            Way::AtOnce => self.zygote.request_start(start, target)?,
-            Way::Stepping => self.zygote.start_by_stepping(start, target)?,
-            Way::Parked => return Ok(Phase::Parking { id, gate: self.zygote.request_parked(start, target)? }),
+            Way::AtOnce => self.zygote.request_start(start, target).map(|()| None),
+            Way::Stepping => self.zygote.start_by_stepping(start, target).map(|()| None),
+            Way::Parked => self.zygote.request_parked(start, target).map(Some),
         }
-        Ok(Phase::Starting { id, copy: None, ready: false })
     }
 
-    fn release(&mut self, start: u64, seq: u64) -> Option<(u64, Reply)> {
+    fn release(&mut self, start: u64, ticket: Ticket<()>) -> Option<Answer> {
         let Some(Parked { copy, gate }) = self.parked.remove(&start) else {
-            return Some((seq, Reply::step_failed("the copy that was forked ahead has ended".to_owned())));
+            return Some(ticket.fail(Failed::step("the copy that was forked ahead has ended")));
         };
         match self.zygote.open(gate) {
             Ok(()) => {
-                self.requested.insert(start, Requested { seq, phase: Phase::Released { copy } });
+                self.requested.insert(start, Phase::Released { ticket, copy });
                 None
             }
-            Err(error) => Some((seq, Reply::failed(&error))),
+            Err(error) => Some(ticket.fail(Failed::of(&error))),
         }
     }
 
-    fn forked(&mut self, start: u64, pid: i32, children: &mut Children) -> Option<(u64, Reply)> {
-        let (Phase::Starting { id, .. } | Phase::Parking { id, .. }) = &self.requested.get(&start)?.phase else {
+    fn forked(&mut self, start: u64, pid: i32, children: &mut Children) -> Option<Answer> {
+        let (Phase::Starting { id, .. } | Phase::Parking { id, .. }) = self.requested.get(&start)? else {
             return None;
         };
         let watched = children.watch(pid, Role::Program { id: id.clone(), main: true });
         // Now, while the copy is still at work, and not when everybody waits for the answer.
-        let copy = match watched.and_then(|_| identity(pid)) {
+        let copy = watched.and_then(|_| identity(pid));
+        let phase = self.requested.remove(&start)?;
+        let copy = match copy {
             Ok(copy) => copy,
-            Err(error) => return self.answer(start, Reply::failed(&error)),
+            Err(error) => return Some(phase.fail(Failed::of(&error))),
         };
-        let Requested { seq, phase } = self.requested.remove(&start)?;
         match phase {
-            Phase::Parking { gate, .. } => {
+            Phase::Parking { ticket, gate, .. } => {
                 self.parked.insert(start, Parked { copy, gate });
-                Some((seq, Reply::Parked { main: copy }))
+                Some(ticket.done(Forked { process: copy }))
             }
             // The helper reports the fork and the copy reports that it is ready: two processes, so either may be first.
-            Phase::Starting { ready: true, .. } => Some((seq, Reply::Started { main: copy })),
-            Phase::Starting { id, ready, .. } => {
-                let phase = Phase::Starting { id, copy: Some(copy), ready };
-                self.requested.insert(start, Requested { seq, phase });
+            Phase::Starting { ticket, ready: true, .. } => Some(ticket.done(Forked { process: copy })),
+            Phase::Starting { ticket, id, ready, .. } => {
+                self.requested.insert(start, Phase::Starting { ticket, id, copy: Some(copy), ready });
                 None
             }
-            Phase::Released { .. } => None,
+            released @ Phase::Released { .. } => {
+                self.requested.insert(start, released);
+                None
+            }
         }
     }
 
-    fn ready(&mut self, start: u64) -> Option<(u64, Reply)> {
-        match &mut self.requested.get_mut(&start)?.phase {
-            Phase::Starting { copy: Some(copy), .. } => {
-                let main = *copy;
-                self.answer(start, Reply::Started { main })
-            }
-            Phase::Starting { ready, .. } => {
-                *ready = true;
+    fn ready(&mut self, start: u64) -> Option<Answer> {
+        match self.requested.remove(&start)? {
+            Phase::Starting { ticket, copy: Some(copy), .. } => Some(ticket.done(Forked { process: copy })),
+            Phase::Released { ticket, .. } => Some(ticket.done(())),
+            Phase::Starting { ticket, id, copy: None, .. } => {
+                self.requested.insert(start, Phase::Starting { ticket, id, copy: None, ready: true });
                 None
             }
-            Phase::Released { .. } => self.answer(start, Reply::Done),
-            Phase::Parking { .. } => None,
+            parking @ Phase::Parking { .. } => {
+                self.requested.insert(start, parking);
+                None
+            }
         }
     }
 
-    fn failed(&mut self, start: u64, step: &str, errno: i32) -> Option<(u64, Reply)> {
+    fn failed(&mut self, start: u64, step: &str, errno: i32) -> Option<Answer> {
         // Nobody waits for a parked copy: whoever releases it is told that it has ended.
         self.parked.remove(&start);
-        self.answer(start, Reply::step_failed(format!("{step}: {}", io::Error::from_raw_os_error(errno))))
-    }
-
-    fn answer(&mut self, start: u64, reply: Reply) -> Option<(u64, Reply)> {
-        self.requested.remove(&start).map(|requested| (requested.seq, reply))
+        let failed = Failed::step(format!("{step}: {}", io::Error::from_raw_os_error(errno)));
+        self.requested.remove(&start).map(|phase| phase.fail(failed))
     }
 }

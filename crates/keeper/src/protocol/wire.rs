@@ -114,7 +114,7 @@ fn read<T: DeserializeOwned>(file: OwnedFd) -> Result<T, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::message::{FromKeeper, Request};
+    use crate::protocol::{DropZygote, FromKeeper, Request};
 
     fn exchange(text: &str) -> String {
         let (ours, theirs) = sys::seqpacket::pair().unwrap();
@@ -151,8 +151,11 @@ mod tests {
 
     #[test]
     fn what_is_not_understood_is_the_failure_of_its_own_request() {
-        let whole = Letter::new(9, &Request::DropZygote { zygote: 1 }).unwrap().bytes;
-        assert!(matches!(raw(&whole, &[]), Received { seq: 9, body: Ok(Request::DropZygote { zygote: 1 }), .. }));
+        let whole = Letter::new(9, &Request::from(DropZygote { zygote: 1 })).unwrap().bytes;
+        assert!(matches!(
+            raw(&whole, &[]),
+            Received { seq: 9, body: Ok(Request::DropZygote(DropZygote { zygote: 1 })), .. }
+        ));
         for length in 1..whole.len() {
             let received = raw(&whole[..length], &[]);
             assert_eq!((received.seq, received.body.is_err()), (if length < 9 { 0 } else { 9 }, true), "{length}");

@@ -9,8 +9,11 @@ use base::id::SandboxId;
 use sandbox::ProcessIdentity;
 use tokio::sync::oneshot;
 
-use super::{Node, START_DEADLINE, unexpected};
-use keeper::protocol::message::{Reply, Request, Status};
+use super::Node;
+use keeper::{
+    Spawned,
+    protocol::{ParkCopy, ReleaseCopy, Status},
+};
 
 use crate::{
     error::{Context, Result, chain},
@@ -25,28 +28,17 @@ impl Node {
     pub(super) async fn park(&self, blank: &mut Blank, zygote: u64) -> Result<()> {
         let start = self.state().number();
         let output = &*blank.output;
-        let request = Request::Park { zygote, id: blank.id.clone(), start };
-        let keeper = self.keepers.get("fork ahead").await?;
-        let answer = keeper.call("fork ahead", request, &[&self.host.null, output, output], START_DEADLINE).await?;
-        match (&answer.reply, answer.ended) {
-            (Reply::Parked { main }, Some(ended)) => {
-                blank.parked = Some(Parked { zygote, start, main: *main, ended });
-                Ok(())
-            }
-            (reply, _) => Err(unexpected("fork ahead", reply)),
-        }
+        let park = ParkCopy { zygote, sandbox: blank.id.clone(), start };
+        let Spawned { process: main, ended } = self.keepers.call(park, [&self.host.null, output, output]).await?;
+        blank.parked = Some(Parked { zygote, start, main, ended });
+        Ok(())
     }
 
     /// Lets a parked copy go on.
     pub(super) async fn release(&self, parked: Parked) -> Result<(ProcessIdentity, oneshot::Receiver<Status>)> {
         let Parked { zygote, start, main, ended } = parked;
-        let keeper = self.keepers.get("start the sandbox").await?;
-        let request = Request::Release { zygote, start };
-        let answer = keeper.call("start the sandbox", request, &[], START_DEADLINE).await?;
-        match answer.reply {
-            Reply::Done => Ok((main, ended)),
-            other => Err(unexpected("start the sandbox", &other)),
-        }
+        self.keepers.call(ReleaseCopy { zygote, start }, []).await?;
+        Ok((main, ended))
     }
 
     /// Looks at a new sandbox some time later, if there is still something to learn from it.

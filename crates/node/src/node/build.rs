@@ -7,12 +7,15 @@ use model::{BuildProgress, BuildStage, BuildTimings, TemplateSpec};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
-    Node, ZYGOTE_DEADLINE, engine_limits,
+    Node, engine_limits,
     exec::command,
     images::{random_suffix, remove_quietly},
-    now_ms, unexpected,
+    now_ms,
 };
-use keeper::protocol::message::{BuildZygote, Reply, Request};
+use keeper::{
+    NewZygote,
+    protocol::{BuildZygote, Call, CreateSandbox, Created},
+};
 
 use crate::{
     config::RECORD,
@@ -183,8 +186,8 @@ impl Node {
         let limits = engine_limits(&spec.limits);
         let create = sandbox::Spec { id: job.source.clone(), dir, layers: job.image_layers.clone(), limits };
         let (output, carriage) = self.make_output(&job.source)?;
-        let request = Request::CreateSandbox { spec: create, machine: None };
-        let init = self.ask_for_init(request, &carriage.descriptors()).await?;
+        let create = CreateSandbox { spec: create, machine: None };
+        let Created { init } = self.keepers.call(create, carriage.descriptors()).await?;
 
         self.make_mount_points(&job.source, &spec.mount_points).await?;
 
@@ -199,7 +202,7 @@ impl Node {
         progress.stage(BuildStage::BuildingZygote);
         let request = BuildZygote {
             zygote: job.zygote,
-            id: job.source.clone(),
+            sandbox: job.source.clone(),
             main,
             streams,
             earlier_arena: None,
@@ -225,25 +228,22 @@ impl Node {
         captured: Option<oneshot::Sender<()>>,
     ) -> Result<Built> {
         let number = request.zygote;
-        let keeper = self.keepers.get("build the zygote").await?;
-        let request = Request::BuildZygote(request);
-        let answer = keeper.call_in_two("build the zygote", request, &[], ZYGOTE_DEADLINE, captured).await?;
-        match answer.reply {
-            Reply::Built { facts, pause_us, capture_us, build_us } => {
+        let keeper = self.keepers.get(BuildZygote::ACTION).await?;
+        match keeper.call_capture(request, [], captured).await? {
+            Ok(NewZygote { facts, pause_us, capture_us, build_us, file }) => {
                 let timings = BuildTimings { ready_us: 0, pause_us, capture_us, build_us, total_us: 0 };
                 let zygote = ZygoteRef::new(number, facts, timings.clone());
-                Ok(Built { zygote, timings, description: answer.descriptor })
+                Ok(Built { zygote, timings, description: file })
             }
-            Reply::Refused { refusals } => {
-                let beside = refusals.iter().any(|(kind, _)| kind == "daemons");
+            Err(refusals) => {
+                let beside = refusals.iter().any(|refusal| refusal.kind == "daemons");
                 let what = match what {
                     Forked::Sandbox(id) if beside => Forked::Crowded(id),
                     what => what,
                 };
-                let refusals = refusals.into_iter().map(|(_, reason)| reason).collect();
+                let refusals = refusals.into_iter().map(|refusal| refusal.reason).collect();
                 Err(Error::CannotFork { what, refusals })
             }
-            other => Err(unexpected("build the zygote", &other)),
         }
     }
 

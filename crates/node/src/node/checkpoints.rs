@@ -25,7 +25,7 @@ use super::{
     in_use::InUse,
     layers,
 };
-use keeper::protocol::message::BuildZygote;
+use keeper::protocol::BuildZygote;
 
 use checkpoint::{Checkpoint, Counts, Writing};
 
@@ -177,7 +177,7 @@ impl Node {
             record.volumes.iter().filter(|mount| hold || mount.is_writable()).map(|mount| &mount.path).collect();
         let job = BuildZygote {
             zygote,
-            id: record.id.clone(),
+            sandbox: record.id.clone(),
             main: record.main,
             streams: self.streams(&record.id, record.init)?,
             earlier_arena: record.arena,

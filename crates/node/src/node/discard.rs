@@ -6,8 +6,8 @@ use base::id::SandboxId;
 use model::SandboxState;
 use tokio::task::JoinSet;
 
-use super::{DESTROY_DEADLINE, Node, images::remove_quietly, lifecycle::Operation};
-use keeper::protocol::message::Request;
+use super::{Node, images::remove_quietly, lifecycle::Operation};
+use keeper::protocol::DestroySandbox;
 
 use crate::{
     config::RECORD,
@@ -110,17 +110,7 @@ impl Node {
 
     /// Ends the processes of a sandbox and removes its files. What is left is swept later: nothing may claim it then.
     pub(super) async fn end(self: &Arc<Self>, id: &SandboxId) {
-        let removed = match self.keepers.get("remove the sandbox").await {
-            Ok(keeper) => {
-                let request = Request::DestroySandbox { id: id.clone() };
-                keeper
-                    .call("remove the sandbox", request, &[], DESTROY_DEADLINE)
-                    .await
-                    .map(drop)
-                    .map_err(crate::Error::from)
-            }
-            Err(error) => Err(error),
-        };
+        let removed = self.keepers.call(DestroySandbox { sandbox: id.clone() }, []).await;
         let cleared = self.clear_away(id.clone(), removed.is_ok()).await;
         if cleared.is_ok() {
             self.detach_volumes(id).await;

@@ -13,8 +13,11 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use sandbox::{Command, ProcessIdentity, monotonic_ns};
 use tokio::{sync::oneshot, time::Instant};
 
-use super::{Node, START_DEADLINE, lifecycle::Operation, memory_limit::Watch, unexpected};
-use keeper::protocol::message::{Reply, Request, Status};
+use super::{Node, lifecycle::Operation, memory_limit::Watch};
+use keeper::{
+    Spawned,
+    protocol::{Call, Spawn, Status},
+};
 
 use crate::error::{Context, Error, Result};
 
@@ -124,15 +127,11 @@ impl Node {
         main: bool,
         stdio: [&OwnedFd; 3],
     ) -> Result<(ProcessIdentity, oneshot::Receiver<Status>)> {
-        let keeper = self.keepers.get("start the program").await?;
+        let keeper = self.keepers.get(Spawn::ACTION).await?;
         // Before the wait for the answer begins: when that is given up, the keeper starts it no more.
-        command.until_ns = Some(monotonic_ns() + START_DEADLINE.as_nanos() as u64);
-        let request = Request::Spawn { id: id.clone(), command, main };
-        let answer = keeper.call("start the program", request, &stdio, START_DEADLINE).await?;
-        match (&answer.reply, answer.ended) {
-            (Reply::Spawned { pid }, Some(ended)) => Ok((*pid, ended)),
-            (other, _) => Err(unexpected("start the program", other)),
-        }
+        command.until_ns = Some(monotonic_ns() + Spawn::DEADLINE.as_nanos() as u64);
+        let Spawned { process, ended } = keeper.call(Spawn { sandbox: id.clone(), command, main }, stdio).await?;
+        Ok((process, ended))
     }
 }
 

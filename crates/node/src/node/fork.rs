@@ -30,7 +30,7 @@ use super::{
     start::Source,
     volumes,
 };
-use keeper::protocol::message::BuildZygote;
+use keeper::protocol::BuildZygote;
 
 use crate::{
     error::{Context, Error, Forked, Result},
@@ -111,7 +111,7 @@ impl Node {
         std::fs::create_dir_all(&directory).at("create", &directory)?;
         let job = BuildZygote {
             zygote,
-            id: id.clone(),
+            sandbox: id.clone(),
             main: record.main,
             streams: self.streams(id, record.init)?,
             earlier_arena: record.arena,
@@ -180,7 +180,7 @@ impl Node {
     ) -> (Result<(Built, Cut)>, Vec<Blank>) {
         let (sender, captured) = oneshot::channel();
         let node = Arc::clone(self);
-        let (what, holds) = (Forked::Sandbox(job.id.clone()), job.hold);
+        let (what, holds) = (Forked::Sandbox(job.sandbox.clone()), job.hold);
         let build = tokio::spawn(async move { node.request_zygote(job, what, Some(sender)).await });
         let captured = captured.await.is_ok();
         let (cut, stood) = if !holds {

@@ -2,7 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use keeper::KeeperClient;
+use keeper::{
+    KeeperClient,
+    client::Reply,
+    protocol::{Call, Files},
+};
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
 use super::turns::Turns;
@@ -51,6 +55,15 @@ impl Keepers {
             Ok(Ok(Some(client))) => Ok(client),
             Ok(Ok(None) | Err(_)) | Err(_) => Err(Error::KeeperLost { action }),
         }
+    }
+
+    /// Has the keeper do something.
+    pub(super) async fn call<C: Call<Reply: Reply>>(
+        &self,
+        call: C,
+        files: <C::Files as Files>::Lent<'_>,
+    ) -> Result<<C::Reply as Reply>::Output> {
+        Ok(self.get(C::ACTION).await?.call(call, files).await?)
     }
 
     /// Resolves when the first one runs and has adopted what there is.

@@ -46,7 +46,7 @@ pub(crate) struct Carriage {
 }
 
 impl Carriage {
-    /// As [`keeper::protocol::message::Request`]s want it.
+    /// In the order in which the keeper's requests take them.
     pub(super) fn descriptors(&self) -> [&OwnedFd; 2] {
         [&self.pipe, &self.file]
     }

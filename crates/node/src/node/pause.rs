@@ -24,7 +24,7 @@ use store::heads::Head;
 use tokio::runtime::Handle;
 
 use super::{
-    CREATE_DEADLINE, KeepProgress, Node,
+    KeepProgress, Node,
     checkpoints::{Commit, Keep},
     images::remove_quietly,
     inspect::{pids, process},
@@ -34,7 +34,7 @@ use super::{
     now_ms,
     output::carry_rest,
 };
-use keeper::protocol::message::Request;
+use keeper::protocol::Thaw;
 
 use checkpoint::{Checkpoint, Mounted, Paused, lost_race};
 
@@ -229,13 +229,7 @@ impl Node {
 
     /// Has a sandbox go on that was frozen with its capture. If the keeper is gone, the next one does so that adopts it.
     pub(super) async fn thaw(&self, id: &SandboxId) {
-        let thawed = match self.keepers.get("thaw the sandbox").await {
-            Ok(keeper) => keeper
-                .call("thaw the sandbox", Request::Thaw { id: id.clone() }, &[], CREATE_DEADLINE)
-                .await
-                .map_err(Error::from),
-            Err(error) => Err(error),
-        };
+        let thawed = self.keepers.call(Thaw { sandbox: id.clone() }, []).await;
         if let Err(error) = thawed {
             tracing::error!(sandbox = %id, error = chain(&error), "it may stand still");
         }

@@ -8,8 +8,8 @@ use std::{
 use base::id::TemplateName;
 use tokio::sync::watch;
 
-use super::{CREATE_DEADLINE, Node, supervisor::stopped};
-use keeper::protocol::message::Request;
+use super::{Node, supervisor::stopped};
+use keeper::protocol::{BindLimits, Call};
 
 use crate::{error::chain, state::Blank};
 
@@ -126,9 +126,8 @@ impl Node {
 
     /// One at a time: a start that comes meanwhile waits for one sandbox at most.
     pub(super) async fn bind_limits_of(&self, id: base::id::SandboxId) {
-        let Ok(keeper) = self.keepers.get("bind limits").await else { return };
-        let request = Request::BindLimits { ids: vec![id.clone()] };
-        if let Err(error) = keeper.call("bind limits", request, &[], CREATE_DEADLINE).await {
+        let Ok(keeper) = self.keepers.get(BindLimits::ACTION).await else { return };
+        if let Err(error) = keeper.call(BindLimits { sandboxes: vec![id.clone()] }, []).await {
             tracing::warn!(sandbox = %id, error = chain(&error), "limits could not be bound");
         }
     }

@@ -20,7 +20,7 @@ use super::{
     logs::{CARRIED_MAX, last_lines},
     output::carried,
 };
-use keeper::protocol::message::Status;
+use keeper::protocol::Status;
 
 use crate::{
     config::output_file,

@@ -19,14 +19,13 @@ use sys::uffd::Uffd;
 use tokio::{runtime::Handle, task::JoinHandle};
 
 use super::{
-    Node, ZYGOTE_DEADLINE,
+    Node,
     build::Admitted,
     images::{random_suffix, remove_quietly},
     pager_link::Served,
     start::InFlight,
-    unexpected,
 };
-use keeper::protocol::message::{ByFault, Parcel, Reply, Request, RestoreZygote};
+use keeper::protocol::{ByFault, Parcel, RestoreZygote};
 
 use checkpoint::{Checkpoint, Durable, HotPages, ImageRoots};
 
@@ -171,27 +170,21 @@ impl Node {
         began: Instant,
     ) -> Result<ZygoteRef> {
         let number = self.state().number();
-        let request = Request::RestoreZygote(RestoreZygote { zygote: number, layers: record.layers() });
+        let request = RestoreZygote { zygote: number, layers: record.layers() };
         let Fetched { parcel, image, pager } = fetched;
         // The pool would take the keeper's time.
         let in_flight = InFlight::new(self);
-        let answer = match self.keepers.get("restore the zygote").await {
-            Ok(keeper) => {
-                keeper.call("restore the zygote", request, &[&parcel], ZYGOTE_DEADLINE).await.map_err(Error::from)
-            }
-            Err(error) => Err(error),
-        };
+        let answer = self.keepers.call(request, [&parcel]).await;
         drop(in_flight);
         let pager = pager.await.doing("start the pager").flatten();
-        let answer = answer?;
-        match answer.reply {
-            Reply::Built { facts, build_us, .. } => {
+        match answer? {
+            Ok(restored) => {
                 let total_us = began.elapsed().as_micros() as u64;
                 tracing::debug!(name = %record.spec.name, us = total_us, "restored the zygote");
-                let timings = BuildTimings { build_us, total_us, ..BuildTimings::default() };
-                let zygote = ZygoteRef::new(number, facts, timings);
+                let timings = BuildTimings { build_us: restored.build_us, total_us, ..BuildTimings::default() };
+                let zygote = ZygoteRef::new(number, restored.facts, timings);
                 let fill = async {
-                    let Some(faults) = answer.descriptor else { return Ok(()) };
+                    let Some(faults) = restored.file else { return Ok(()) };
                     let (name, pid) = (record.pages.clone().unwrap_or_default(), zygote.engine.pid);
                     pager?;
                     self.fill(Served { name, image, pid, ranges: by_fault(parcel)? }, faults, hot).await
@@ -203,11 +196,10 @@ impl Node {
                 tracing::debug!(name = %record.spec.name, us = began.elapsed().as_micros() as u64, "the pager serves it");
                 Ok(zygote)
             }
-            Reply::Refused { refusals } => {
-                let reasons = refusals.into_iter().map(|(_, reason)| reason).collect();
+            Err(refusals) => {
+                let reasons = refusals.into_iter().map(|refusal| refusal.reason).collect();
                 Err(Error::Unfit { name: record.spec.name.clone(), reasons })
             }
-            other => Err(unexpected("restore the zygote", &other)),
         }
     }
 

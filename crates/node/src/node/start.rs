@@ -12,11 +12,11 @@ use model::{Interpreter, Mount, RunSpec, SandboxState, Started, TemplateSpec};
 use sandbox::{Machine, ProcessIdentity};
 use tokio::{sync::oneshot, task::JoinSet};
 
-use super::{
-    CREATE_DEADLINE, Carriage, Node, START_DEADLINE, cut::Cut, engine_limits, in_use::InUse, now_ms, unexpected,
-    volumes,
+use super::{Node, cut::Cut, engine_limits, in_use::InUse, now_ms, volumes};
+use keeper::{
+    Spawned,
+    protocol::{self, CreateBare, CreateSandbox, Created, Furnish, StartCopy, Status},
 };
-use keeper::protocol::message::{Reply, Request, Status};
 
 use crate::{
     config::RECORD,
@@ -326,16 +326,14 @@ impl Node {
         blank: &Blank,
     ) -> Result<(ProcessIdentity, oneshot::Receiver<Status>)> {
         let output = &*blank.output;
-        let number = self.state().number();
-        let stepping = source.interpreter == Interpreter::Stepping;
-        let request = Request::Start { zygote: source.zygote, id: blank.id.clone(), start: number, stepping };
-        let keeper = self.keepers.get("start the sandbox").await?;
-        let answer =
-            keeper.call("start the sandbox", request, &[&self.host.null, output, output], START_DEADLINE).await?;
-        match (&answer.reply, answer.ended) {
-            (Reply::Started { main }, Some(ended)) => Ok((*main, ended)),
-            (reply, _) => Err(unexpected("start the sandbox", reply)),
-        }
+        let start = self.state().number();
+        let interpreter = match source.interpreter {
+            Interpreter::InProcess => protocol::Interpreter::InProcess,
+            Interpreter::Stepping => protocol::Interpreter::Stepping,
+        };
+        let copy = StartCopy { zygote: source.zygote, sandbox: blank.id.clone(), start, interpreter };
+        let Spawned { process, ended } = self.keepers.call(copy, [&self.host.null, output, output]).await?;
+        Ok((process, ended))
     }
 
     /// Makes a sandbox without a program, of a bare one if there is one. A failure leaves nothing.
@@ -357,10 +355,10 @@ impl Node {
     pub(super) async fn create_bare(self: &Arc<Self>) -> Result<Blank> {
         let _turn = self.keepers.creation().await;
         let id = self.state().claim();
-        let request = Request::CreateBare { id: id.clone(), dir: self.host.config.sandbox_dir(&id) };
-        let created = match self.ask_for_init(request, &[]).await {
+        let bare = CreateBare { sandbox: id.clone(), dir: self.host.config.sandbox_dir(&id) };
+        let created = match self.keepers.call(bare, []).await {
             // Its directory is there from here on.
-            Ok(init) => self
+            Ok(Created { init }) => self
                 .make_output(&id)
                 .and_then(|(output, carriage)| self.blank(&id, init, &[], output).map(|blank| (blank, carriage)))
                 .map(|(blank, carriage)| Blank { carriage: Some(carriage), ..blank }),
@@ -373,10 +371,10 @@ impl Node {
     }
 
     async fn furnish(&self, mut bare: Blank, layers: &[PathBuf], limits: &model::Limits) -> Result<Blank> {
-        let request = Request::Furnish { spec: self.spec(&bare.id, layers, limits) };
-        let carriage = bare.carriage.take();
-        let descriptors = carriage.iter().flat_map(Carriage::descriptors).collect::<Vec<_>>();
-        self.ask_for_init(request, &descriptors).await?;
+        let furnish = Furnish { spec: self.spec(&bare.id, layers, limits) };
+        let carriage =
+            bare.carriage.take().ok_or(std::io::ErrorKind::NotFound).doing("take the output of a bare sandbox")?;
+        self.keepers.call(furnish, carriage.descriptors()).await?;
         Ok(Blank { layers: layers.to_vec(), ..bare })
     }
 
@@ -388,23 +386,15 @@ impl Node {
         limits: &model::Limits,
         machine: Option<Machine>,
     ) -> Result<Blank> {
-        let request = Request::CreateSandbox { spec: self.spec(id, layers, limits), machine };
+        let create = CreateSandbox { spec: self.spec(id, layers, limits), machine };
         let (output, carriage) = self.make_output(id)?;
-        let init = self.ask_for_init(request, &carriage.descriptors()).await?;
+        let Created { init } = self.keepers.call(create, carriage.descriptors()).await?;
         self.blank(id, init, layers, output)
     }
 
     fn spec(&self, id: &SandboxId, layers: &[PathBuf], limits: &model::Limits) -> sandbox::Spec {
         let dir = self.host.config.sandbox_dir(id);
         sandbox::Spec { id: id.clone(), dir, layers: layers.to_vec(), limits: engine_limits(limits) }
-    }
-
-    pub(super) async fn ask_for_init(&self, request: Request, descriptors: &[&OwnedFd]) -> Result<ProcessIdentity> {
-        let keeper = self.keepers.get("make a sandbox").await?;
-        match keeper.call("make a sandbox", request, descriptors, CREATE_DEADLINE).await?.reply {
-            Reply::Created { init } => Ok(init),
-            other => Err(unexpected("make a sandbox", &other)),
-        }
     }
 
     fn blank(&self, id: &SandboxId, init: ProcessIdentity, layers: &[PathBuf], output: OwnedFd) -> Result<Blank> {

@@ -8,7 +8,7 @@ use model::{ExitStatus, SandboxState};
 use pager::Client;
 
 use super::{Node, start::Source};
-use keeper::protocol::message::Status;
+use keeper::protocol::Status;
 
 use crate::error::{Context, Error};
 

@@ -20,9 +20,11 @@ use tokio::{
     task::JoinSet,
 };
 
-use super::{CREATE_DEADLINE, DESTROY_DEADLINE, Node, engine_limits, orphans, pager_link, unexpected, unseen::Unseen};
-use keeper::KeeperClient;
-use keeper::protocol::message::{Event, Reply, Request};
+use super::{Node, engine_limits, orphans, pager_link, unseen::Unseen};
+use keeper::{
+    KeeperClient,
+    protocol::{Adopt, Adopted, Call, DropZygote, Event, Thaw},
+};
 
 use crate::{
     config::AtExit,
@@ -199,28 +201,24 @@ impl Node {
         let main = matches!(record.state, SandboxState::Running | SandboxState::Pausing).then_some(record.main);
         // Before it is asked: the end may follow right behind the answer.
         let ended = main.map(|main| keeper.ended(main.pid));
-        let request = Request::Adopt { spec, init: record.init, main };
-        let answer = keeper.call("adopt the sandbox", request, &[], CREATE_DEADLINE).await;
-        let answer = answer.map(|answer| answer.reply);
+        let adopted = keeper.call(Adopt { spec, init: record.init, main }, []).await;
+        let alive = matches!(adopted, Ok(Adopted::WithProgram | Adopted::WithoutProgram));
         // A capture that was cut off may have left it frozen, with commands that outlive its program. Only a pause decides for itself.
-        if matches!(answer, Ok(Reply::Adopted { alive: true, .. })) && record.state != SandboxState::Pausing {
+        if alive && record.state != SandboxState::Pausing {
             thaw(keeper, id.clone()).await;
         }
-        match (answer, ended) {
-            (Ok(Reply::Adopted { alive: true, main_alive: true }), Some(ended)) => self.monitor(id.clone(), ended),
-            (Ok(Reply::Adopted { alive: true, .. }), Some(_)) => {
+        match (adopted, ended) {
+            (Ok(Adopted::WithProgram), Some(ended)) => self.monitor(id.clone(), ended),
+            (Ok(Adopted::WithoutProgram), Some(_)) => {
                 self.set_sandbox_state(&id, SandboxState::Exited(ExitStatus::Unknown));
                 self.explain_end(&id).await;
             }
-            (Ok(Reply::Adopted { alive: false, .. }), Some(_)) => {
+            (Ok(Adopted::Gone), Some(_)) => {
                 self.set_sandbox_state(&id, SandboxState::Lost);
                 self.explain_end(&id).await;
             }
             // Its program had ended before.
-            (Ok(Reply::Adopted { .. }), None) => {}
-            (Ok(other), _) => {
-                tracing::error!(sandbox = %id, error = %unexpected("adopt the sandbox", &other), "not adopted")
-            }
+            (Ok(Adopted::WithProgram | Adopted::WithoutProgram | Adopted::Gone), None) => {}
             (Err(error), _) => tracing::error!(sandbox = %id, error = chain(&error), "not adopted"),
         }
     }
@@ -268,9 +266,8 @@ impl Node {
 
     /// Ends a zygote.
     pub(super) async fn drop_zygote(&self, zygote: u64) {
-        let Ok(keeper) = self.keepers.get("drop the zygote").await else { return };
-        if let Err(error) = keeper.call("drop the zygote", Request::DropZygote { zygote }, &[], DESTROY_DEADLINE).await
-        {
+        let Ok(keeper) = self.keepers.get(DropZygote::ACTION).await else { return };
+        if let Err(error) = keeper.call(DropZygote { zygote }, []).await {
             tracing::warn!(zygote, error = chain(&error), "it could not be dropped");
         }
     }
@@ -278,8 +275,7 @@ impl Node {
 
 /// A pause, fork or checkpoint that was cut off has left it frozen.
 async fn thaw(keeper: &KeeperClient, id: SandboxId) {
-    let answer = keeper.call("thaw the sandbox", Request::Thaw { id: id.clone() }, &[], CREATE_DEADLINE).await;
-    if let Err(error) = answer {
+    if let Err(error) = keeper.call(Thaw { sandbox: id.clone() }, []).await {
         tracing::error!(sandbox = %id, error = chain(&error), "it may stand still");
     }
 }

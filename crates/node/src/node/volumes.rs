@@ -19,8 +19,8 @@ use model::{Mount, SandboxState};
 use tokio::sync::Semaphore;
 use volumed::{Access, Attach};
 
-use super::{CREATE_DEADLINE, Node, write_back};
-use keeper::protocol::message::Request as ToKeeper;
+use super::{Node, write_back};
+use keeper::protocol::{AttachMounts, MakeMountPoints};
 
 use crate::error::{Error, Result, chain};
 
@@ -140,10 +140,7 @@ impl Node {
         if paths.is_empty() {
             return Ok(());
         }
-        let keeper = self.keepers.get("make mount points").await?;
-        let request = ToKeeper::MakeMountPoints { id: id.clone(), paths: paths.to_vec() };
-        keeper.call("make mount points", request, &[], CREATE_DEADLINE).await?;
-        Ok(())
+        self.keepers.call(MakeMountPoints { sandbox: id.clone(), paths: paths.to_vec() }, []).await
     }
 
     /// Mounts volumes in a sandbox whose program does not run yet. After a failure some may be: it has to be removed.
@@ -157,12 +154,8 @@ impl Node {
         for mount in mounts {
             attached.push(self.detached_mount(mount, id.to_string()).await?);
         }
-        let keeper = self.keepers.get("mount the volumes").await?;
-        let request =
-            ToKeeper::Attach { id: id.clone(), paths: mounts.iter().map(|mount| mount.path.clone()).collect() };
-        let descriptors: Vec<_> = attached.iter().collect();
-        keeper.call("mount the volumes", request, &descriptors, CREATE_DEADLINE).await?;
-        Ok(())
+        let paths = mounts.iter().map(|mount| mount.path.clone()).collect();
+        self.keepers.call(AttachMounts { sandbox: id.clone(), paths }, attached.iter().collect()).await
     }
 
     /// A mount of a volume that is attached nowhere.

@@ -8,7 +8,7 @@ use super::super::{
     cut::{Cut, VolumeState},
     lifecycle::Operation,
 };
-use keeper::protocol::message::BuildZygote;
+use keeper::protocol::BuildZygote;
 use volumed::Origin;
 
 use checkpoint::{Included, Writing};

@@ -18,7 +18,7 @@ use tokio::{
 };
 
 use super::{Exec, TimeLimit, group::CommandGroup, terminal};
-use keeper::protocol::message::Status;
+use keeper::protocol::Status;
 
 use crate::{
     error::{Context, Result},
