@@ -15,9 +15,10 @@ use rustix::fs::{Stat, StatVfsMountFlags};
 
 use crate::{
     error::Error,
-    mappings::{self, Sort, sort},
     procfs::{self, MapLine},
     refusal::Refusal,
+    root,
+    sort::{Sort, sort},
 };
 
 const SEARCH: u32 = 1;
@@ -51,7 +52,7 @@ impl Access {
         let mut groups = status.numbers("Groups", 10)?;
         groups.push(effective("Gid")?);
         let groups = groups.into_iter().map(|group| group as u32).collect();
-        Ok(Self { root: mappings::open_root(pid)?, user: effective("Uid")? as u32, groups, closed: HashMap::new() })
+        Ok(Self { root: root::open_root(pid)?, user: effective("Uid")? as u32, groups, closed: HashMap::new() })
     }
 
     /// Refuses what a copy cannot open.
@@ -120,7 +121,7 @@ impl Access {
 
     /// The file at this path, if its mode forbids the program to do this.
     fn lacks(&self, path: &Path, wanted: u32) -> Option<(OwnedFd, Stat)> {
-        let file = mappings::open_inside(self.root.as_fd(), path.as_os_str().as_bytes()).ok()?;
+        let file = root::open_inside(self.root.as_fd(), path.as_os_str().as_bytes()).ok()?;
         let status = rustix::fs::fstat(&file).ok()?;
         let may = self.may(&status, wanted) || (status.st_uid != self.user && may_by_list(&file, &status, wanted));
         (!may).then_some((file, status))
@@ -154,7 +155,7 @@ mod tests {
     #[test]
     fn a_mode_counts_for_owner_group_or_others() {
         let access = |user, groups: &[u32]| Access {
-            root: mappings::open_root(std::process::id() as i32).unwrap(),
+            root: root::open_root(std::process::id() as i32).unwrap(),
             user,
             groups: groups.to_vec(),
             closed: HashMap::new(),

@@ -18,12 +18,7 @@ mod host;
 mod sections;
 mod sound;
 
-use std::{
-    fmt,
-    fs::File,
-    io::Read,
-    os::fd::{BorrowedFd, OwnedFd},
-};
+use std::{fs::File, io::Read, os::fd::BorrowedFd};
 
 use base::{
     frame::{self, FrameError},
@@ -38,12 +33,14 @@ use sys::{
 use crate::{
     capture::Capture,
     error::{Context, Error},
-    image::{Backing, ClockOffsets, Image, Mapping},
-    refusal::Refusal,
+    image::{
+        Backing, ClockOffsets, Image, Mapping,
+        xstate::{self, Format, Lacking},
+    },
+    refusal::{Refusal, Unfit},
     script::PAGE,
     still::Still,
-    xstate::{self, Format, Lacking},
-    zygote::{self, Zygote},
+    zygote::{self, RestoreSpec, Restored},
 };
 use files::FileIdentity;
 use host::Host;
@@ -83,64 +80,6 @@ pub enum StateError {
     Impossible(&'static str),
 }
 
-/// Why a checkpoint cannot be restored on this host.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(missing_docs)] // of fields: the messages say it
-pub enum Unfit {
-    /// A file that the program has mapped is not there.
-    MissingFile { path: String },
-    /// It is there, and has another content.
-    AlteredFile { path: String },
-    /// The program may use instructions that this processor does not have.
-    ProcessorFeatures { missing: Vec<String> },
-    /// The program has these components of extended registers in use, one bit each.
-    ExtendedRegisters { components: u64 },
-    /// The program holds addresses of functions in the kernel's vDSO, which is another one here.
-    Vdso { kernel: String, here: String },
-    /// The program was checkpointed under a newer kernel.
-    OlderKernel { kernel: String, here: String },
-}
-
-impl Unfit {
-    /// A code for programs.
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Self::MissingFile { .. } => "missing_file",
-            Self::AlteredFile { .. } => "altered_file",
-            Self::ProcessorFeatures { .. } => "processor_features",
-            Self::ExtendedRegisters { .. } => "extended_registers",
-            Self::Vdso { .. } => "vdso",
-            Self::OlderKernel { .. } => "older_kernel",
-        }
-    }
-}
-
-impl fmt::Display for Unfit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::MissingFile { path } => {
-                write!(f, "{path}, which the program has mapped, is not in the root filesystem")
-            }
-            Self::AlteredFile { path } => write!(f, "{path}, which the program has mapped, has another content here"),
-            Self::ProcessorFeatures { missing } => {
-                write!(f, "this processor lacks {}", missing.join(", "))
-            }
-            Self::ExtendedRegisters { components } => {
-                write!(f, "this processor lacks registers that the program uses (XSAVE components {components:#x})")
-            }
-            Self::Vdso { kernel, here } => {
-                write!(
-                    f,
-                    "the vDSO of this kernel ({here}) is not that of kernel {kernel}, under which the program ran"
-                )
-            }
-            Self::OlderKernel { kernel, here } => {
-                write!(f, "this kernel ({here}) is older than {kernel}, under which the program ran")
-            }
-        }
-    }
-}
-
 /// All of a program but its memory.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ProgramState {
@@ -166,29 +105,6 @@ impl Pages {
     fn range(&self) -> Range {
         Range { start: self.start, end: self.start + self.bytes.len() as u64 }
     }
-}
-
-/// What a zygote is restored with.
-#[derive(Debug)]
-pub struct RestoreSpec<'a> {
-    /// A root filesystem with the same files as the source's.
-    pub rootfs: BorrowedFd<'a>,
-    /// The seccomp filter of copies, one classic BPF instruction a word.
-    pub seccomp: &'a [u64],
-    /// The pages that the checkpoint has beside the state, in order: begin and end of each run.
-    pub pages: &'a [(u64, u64)],
-    /// As in [`BuildSpec`](crate::BuildSpec); for pages that arrive by fault, the policy of whoever fills them counts.
-    pub memory_nodes: &'a [u32],
-}
-
-/// A restored zygote.
-#[derive(Debug)]
-pub struct Restored {
-    /// Copies can be forked from it at once.
-    pub zygote: Zygote,
-    /// The userfaultfd of its address space, none if nothing arrives by fault. Pages that are not served in time make every toucher
-    /// wait; if it is closed they read as zeros.
-    pub faults: Option<OwnedFd>,
 }
 
 impl ProgramState {

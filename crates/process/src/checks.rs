@@ -15,10 +15,10 @@ use sys::remote::{self, Shared};
 use crate::{
     descriptors::MQUEUE_MAGIC,
     error::{Context, Error},
-    mappings,
     others::Others,
     procfs::{self, Fields, Stat},
     refusal::Refusal,
+    root,
     stopped::Task,
 };
 
@@ -70,7 +70,7 @@ pub(crate) fn look(pid: i32, started: Option<&[i32]>) -> Result<Look, Error> {
     let tasks = procfs::numbers(&format!("/proc/{pid}/task"))?;
     refusals.extend(too_many_threads(tasks.len()));
     refusals.extend(threads(pid, &tasks)?);
-    let root = mappings::open_root(pid)?;
+    let root = root::open_root(pid)?;
     let others = Others::of(pid, &ids, root.as_fd(), started)?;
     refusals.extend(others.look(&tasks)?);
     let queues = open_queues(root.as_fd());
@@ -165,7 +165,7 @@ fn unshared(pid: i32, tid: i32) -> Result<Option<Refusal>, Error> {
 
 /// The directory of the sandbox's message queues, if it has one.
 fn open_queues(root: BorrowedFd<'_>) -> Option<OwnedFd> {
-    let queues = mappings::open_inside(root, b"dev/mqueue").ok()?;
+    let queues = root::open_inside(root, b"dev/mqueue").ok()?;
     rustix::fs::fstatfs(&queues).is_ok_and(|found| found.f_type as u64 == MQUEUE_MAGIC).then_some(queues)
 }
 
@@ -212,7 +212,7 @@ impl Surroundings {
 /// Whether `path` below `root` names this directory, or a file of this content. Devices are not compared, nor the inodes of files: an
 /// overlay has several of one file.
 fn is_at(root: BorrowedFd<'_>, path: &[u8], is: &fs::Metadata) -> bool {
-    let Ok(named) = mappings::open_inside(root, path).and_then(rustix::fs::fstat) else { return false };
+    let Ok(named) = root::open_inside(root, path).and_then(rustix::fs::fstat) else { return false };
     let changes = (is.size() as i64, is.mtime(), is.mtime_nsec());
     let same = if is.is_dir() {
         named.st_ino == is.ino()

@@ -16,11 +16,9 @@ use sys::{remote, sockets};
 use crate::{
     access::{self, Access},
     error::{Context, Error},
+    files::Files,
     gone,
-    image::{
-        Added, End, EpollEntry, FileKind, FileLock, OpenFile, Pipe, SignalOwner, Socket, Stream, StreamFile,
-        TimerValue, UnixPair, Watch,
-    },
+    image::{End, EpollEntry, FileKind, OpenFile, Pipe, SignalOwner, Socket, Stream, StreamFile, TimerValue, Watch},
     listed::{Listed, bracketed, list},
     objects::{self, Objects},
     owners,
@@ -37,26 +35,6 @@ const DEVICES: &[&[u8]] = &[b"/dev/null", b"/dev/zero", b"/dev/full", b"/dev/ran
 /// Of `statfs`.
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 pub(crate) const MQUEUE_MAGIC: u64 = 0x1980_0202;
-
-/// The open files of a process.
-#[derive(Debug, Default)]
-pub(crate) struct Files {
-    pub(crate) files: Vec<OpenFile>,
-    pub(crate) pipes: Vec<Pipe>,
-    pub(crate) pairs: Vec<UnixPair>,
-    pub(crate) locks: Vec<FileLock>,
-    pub(crate) added: Added,
-    pub(crate) refusals: Vec<Refusal>,
-    /// Inodes of the process's sockets.
-    socket_inodes: HashSet<u64>,
-}
-
-impl Files {
-    /// Whether the process itself holds the socket with this inode.
-    pub(crate) fn has_socket(&self, inode: u64) -> bool {
-        self.socket_inodes.contains(&inode)
-    }
-}
 
 /// Reads all descriptors of process `pid`. `watched` is what [`watches::find`] gave a moment ago.
 pub(crate) fn read(
@@ -336,7 +314,7 @@ impl Reader<'_> {
             b"[timerfd]" => Ok(FileKind::Timerfd {
                 clock: info.number("clockid", 10)? as i32,
                 ticks: info.number("ticks", 10)?,
-                value: TimerValue { interval: pair(info, "it_interval"), remaining: pair(info, "it_value") },
+                value: TimerValue { interval: info.pair("it_interval"), remaining: info.pair("it_value") },
             }),
             b"[signalfd]" => Ok(FileKind::Signalfd { mask: info.number("sigmask", 16)? }),
             b"[eventpoll]" => Ok(Self::epoll(info)),
@@ -431,13 +409,6 @@ impl Reader<'_> {
         }
         Ok(Ok(FileKind::Path { path: listed.link.clone(), offset: listed.offset }))
     }
-}
-
-/// `(1, 500)` after `name:` as two numbers.
-pub(crate) fn pair(info: &Fields, name: &str) -> (u64, u64) {
-    let text = info.get(name).unwrap_or("");
-    let mut numbers = text.trim_matches(['(', ')']).split(',').map(|number| number.trim().parse().unwrap_or(0));
-    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::{fmt, io};
 
-use crate::{checkpoint::Unfit, refusal::Refusal};
+use crate::refusal::{Refusal, Unfit};
 
 /// What the engine could not do.
 #[derive(Debug, thiserror::Error)]

@@ -11,7 +11,7 @@ use std::{
 
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 
-use crate::{image::FileKind, listed::Listed, mappings, refusal::Refusal};
+use crate::{image::FileKind, listed::Listed, refusal::Refusal, root};
 
 /// How the kernel marks a name that was deleted. A file may be called so.
 const MARK: &[u8] = b" (deleted)";
@@ -21,7 +21,7 @@ pub(crate) fn is_named(pid: i32, path: &[u8], status: &Metadata) -> bool {
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let open = |root| rustix::fs::openat2(root, std::ffi::OsStr::from_bytes(path), flags, Mode::empty(), resolve);
-    let named = mappings::open_root(pid).ok().and_then(|root| open(root).and_then(rustix::fs::fstat).ok());
+    let named = root::open_root(pid).ok().and_then(|root| open(root).and_then(rustix::fs::fstat).ok());
     named.is_some_and(|named| named.st_ino == status.ino() && named.st_dev == status.dev())
 }
 
@@ -49,12 +49,12 @@ pub(crate) fn directory(pid: i32, listed: &Listed, status: &Metadata) -> Result<
 /// Whether nothing is at this path, and the program's user may make a directory there.
 fn may_make(pid: i32, path: &[u8]) -> Option<bool> {
     const MAY_MAKE: u32 = 0o3;
-    let root = mappings::open_root(pid).ok()?;
-    if mappings::open_inside(root.as_fd(), path).is_ok() {
+    let root = root::open_root(pid).ok()?;
+    if root::open_inside(root.as_fd(), path).is_ok() {
         return Some(false);
     }
     let above = Path::new(std::ffi::OsStr::from_bytes(path)).parent()?;
-    let above = mappings::open_inside(root.as_fd(), above.as_os_str().as_bytes()).and_then(rustix::fs::fstat).ok()?;
+    let above = root::open_inside(root.as_fd(), above.as_os_str().as_bytes()).and_then(rustix::fs::fstat).ok()?;
     let user = std::fs::metadata(format!("/proc/{pid}")).ok()?.uid();
     let as_owner = above.st_uid == user && above.st_mode >> 6 & MAY_MAKE == MAY_MAKE;
     let may = as_owner || above.st_mode & MAY_MAKE == MAY_MAKE;

@@ -2,23 +2,24 @@
 
 mod added;
 mod attributes;
+pub(crate) mod memory_files;
+mod wall;
+pub(crate) mod xstate;
 
 pub(crate) use added::{Added, Message, ObjectStatus, Reused, SignalOwner, SocketName, SocketOption, SocketState};
 pub(crate) use attributes::{
     Attributes, Locked, MACHINE_CHECK_DEFAULT, ProcessAttributes, SPECULATION_CONTROLS, ThreadAttributes,
 };
+pub(crate) use memory_files::{MemoryFile, MemoryFileKind, MemoryFiles, Part};
 use serde::{Deserialize, Serialize};
 pub(crate) use sys::namespace::ClockOffsets;
 use sys::{
     ptrace::{Registers, Rseq, SignalInfo},
     remote::{Affinity, Range, RobustList},
 };
+pub(crate) use wall::{WallTimer, WallTimers, wall_timer};
 
-use crate::{
-    memory_files::{MemoryFile, MemoryFiles},
-    wall::WallTimers,
-    xstate,
-};
+use crate::procfs::MappingFlags;
 
 /// Which open file is one of the sandbox's standard streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -95,27 +96,6 @@ pub(crate) enum Backing {
     SharedFile { path: Vec<u8>, offset: u64, writable: bool },
     /// A shared view of an object of [`Image::objects`].
     Object { object: usize, offset: u64 },
-}
-
-/// Advice and other flags a mapping carries, as in `VmFlags` of `/proc/PID/smaps`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct MappingFlags {
-    pub(crate) grows_down: bool,
-    pub(crate) no_reserve: bool,
-    pub(crate) dont_fork: bool,
-    pub(crate) wipe_on_fork: bool,
-    pub(crate) dont_dump: bool,
-    pub(crate) huge: bool,
-    pub(crate) no_huge: bool,
-    pub(crate) mergeable: bool,
-    pub(crate) sequential: bool,
-    pub(crate) random: bool,
-    /// Of a source only, and of what is locked by it: a still has none. See [`ProcessAttributes::locked`].
-    pub(crate) locked: bool,
-    pub(crate) sealed: bool,
-    /// `MAP_DROPPABLE`. `checkpoint::sections` has it.
-    #[serde(skip)]
-    pub(crate) droppable: bool,
 }
 
 /// One mapping.

@@ -4,14 +4,13 @@ use std::{
     ffi::OsStr,
     fs,
     os::{
-        fd::{AsFd, BorrowedFd, OwnedFd},
+        fd::{AsFd, BorrowedFd},
         unix::{ffi::OsStrExt, fs::MetadataExt},
     },
     path::{Path, PathBuf},
 };
 
 use base::limits;
-use rustix::fs::{Mode, OFlags, ResolveFlags};
 use sys::remote::{self, Range};
 
 use crate::{
@@ -20,7 +19,9 @@ use crate::{
     objects::Identity,
     procfs::MapLine,
     refusal::Refusal,
+    root::{open_inside, open_root},
     script::PAGE,
+    sort::{Sort, name_of, sort},
 };
 
 /// The classified mappings of a process.
@@ -51,64 +52,6 @@ pub(crate) fn locked(lines: &[MapLine], arena: Option<(u64, u64)>) -> Vec<Locked
     let arena = arena.map_or(Range { start: 0, end: 0 }, |(start, end)| Range { start, end });
     let locked = lines.iter().filter(|line| line.flags.locked).flat_map(|line| line.clone().without(arena));
     locked.map(|line| Locked { range: line.range, on_fault: line.locked_on_fault }).collect()
-}
-
-/// What a line maps, apart from the details of files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Sort {
-    Vdso,
-    Anonymous,
-    PrivateFile,
-    SharedFile,
-    /// Shared memory that no path names (any more).
-    Object,
-}
-
-/// The sort of a mapping, or why it cannot be forked.
-pub(crate) fn sort(line: &MapLine) -> Result<Sort, Refusal> {
-    let address = line.range.start;
-    let path = || String::from_utf8_lossy(&line.path).into_owned();
-    if line.protection_key != 0 {
-        return Err(Refusal::ProtectionKey { address, key: line.protection_key });
-    }
-    if line.shadow_stack {
-        return Err(Refusal::ShadowStack { address });
-    }
-    if line.huge_tlb {
-        return Err(Refusal::HugeTlb { address });
-    }
-    if line.path.starts_with(b"[v") {
-        return Ok(Sort::Vdso);
-    }
-    if line.path.starts_with(b"anon_inode:[io_uring]") {
-        return Err(Refusal::IoUringMapping { address });
-    }
-    if line.path.starts_with(b"/[aio]") {
-        return Err(Refusal::AsyncIo { address });
-    }
-    if line.path.starts_with(b"/SYSV") {
-        return Err(Refusal::SystemV { address, name: path() });
-    }
-    // Shared anonymous memory is a file without a path, and may have a name: `[anon_shmem:...]`.
-    let deleted = line.path.ends_with(b" (deleted)");
-    let named = line.path.starts_with(b"[");
-    if line.shared && (deleted || named || line.path.starts_with(b"/memfd:")) {
-        return Ok(Sort::Object);
-    }
-    if line.inode == 0 || line.path.is_empty() || named {
-        return Ok(Sort::Anonymous);
-    }
-    if line.io
-        || line.path.starts_with(b"anon_inode:")
-        || (line.path.starts_with(b"/dev/") && !line.path.starts_with(b"/dev/shm/"))
-    {
-        return Err(Refusal::MappedDevice { address, path: path() });
-    }
-    match line.path.starts_with(b"/") {
-        true if line.shared => Ok(Sort::SharedFile),
-        true => Ok(Sort::PrivateFile),
-        false => Err(Refusal::MappedFile { address, path: path() }),
-    }
 }
 
 /// Classifies `lines` of the process whose root and mapped files are those of `pid`. Of files below `elsewhere` the zygote has none.
@@ -191,29 +134,12 @@ pub(crate) fn classify(
     Ok(classified)
 }
 
-/// What anonymous memory is called, `NAME` of `[anon:NAME]`; nothing if it has no name.
-pub(crate) fn name_of(line: &MapLine) -> &[u8] {
-    line.path.strip_prefix(b"[anon:").and_then(|name| name.strip_suffix(b"]")).unwrap_or(b"")
-}
-
 /// All guard pages.
 fn guards(pid: i32, lines: &[MapLine]) -> Result<Vec<Range>, Error> {
     let path = format!("/proc/{pid}/pagemap");
     let pagemap = fs::File::open(&path).on("open", path)?;
     let all = Range { start: 0, end: lines.last().map_or(0, |line| line.range.end) };
     remote::guard_pages(&pagemap, all).of("scan the page map", pid)
-}
-
-/// The root directory of a process.
-pub(crate) fn open_root(pid: i32) -> Result<OwnedFd, Error> {
-    let path = format!("/proc/{pid}/root");
-    rustix::fs::open(&path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).on("open", path)
-}
-
-/// Opens `path` below `root` for looking at only; never leaves `root`, never follows a link.
-pub(crate) fn open_inside(root: BorrowedFd<'_>, path: &[u8]) -> rustix::io::Result<OwnedFd> {
-    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    rustix::fs::openat2(root, OsStr::from_bytes(path), OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)
 }
 
 /// The mapped file, also if it has no name any more.
@@ -245,21 +171,6 @@ mod tests {
 
     fn line(start: u64, end: u64, path: &[u8]) -> MapLine {
         MapLine { protection: 3, path: path.to_vec(), ..MapLine::of(Range { start, end }) }
-    }
-
-    #[test]
-    fn memory_has_the_name_that_its_program_gave_it() {
-        assert_eq!(name_of(&line(0, 1, b"[anon:a [b] c]")), b"a [b] c");
-        for none in [&b""[..], b"[heap]", b"[stack]", b"/anon:x", b"[anon_shmem:x]"] {
-            assert_eq!(name_of(&line(0, 1, none)), b"");
-        }
-        assert_eq!(sort(&line(0, 1, b"[anon:x]")), Ok(Sort::Anonymous));
-    }
-
-    #[test]
-    fn a_shadow_stack_is_refused() {
-        let line = MapLine { shadow_stack: true, ..line(0x1000, 0x2000, b"") };
-        assert_eq!(sort(&line), Err(Refusal::ShadowStack { address: 0x1000 }));
     }
 
     #[test]

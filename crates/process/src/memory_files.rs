@@ -19,92 +19,23 @@ use rustix::{
     fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat},
     io::Errno,
 };
-use serde::{Deserialize, Serialize};
 
 use crate::{
     error::{Context, Error},
-    mappings,
+    image::{MemoryFile, MemoryFileKind, MemoryFiles, Part},
     objects::{attributes, data_ranges},
     procfs::Fields,
     refusal::Refusal,
+    root,
 };
 
 /// The kernel's bound of a path that is given to it, with the zero at its end.
 const PATH_BYTES_MAX: usize = 4_096;
 
-/// What the directory holds: parents before what is in them, and further names of a file after its first.
-pub(crate) type MemoryFiles = Vec<MemoryFile>;
-
-/// One of them.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct MemoryFile {
-    /// As the sandbox sees it.
-    pub(crate) path: Vec<u8>,
-    pub(crate) kind: MemoryFileKind,
-    /// Without the kind of the file.
-    pub(crate) mode: u32,
-    /// Seconds and nanoseconds of the last access and change.
-    pub(crate) times: [(i64, u64); 2],
-    /// Extended attributes: names and values.
-    pub(crate) attributes: Vec<(Vec<u8>, Vec<u8>)>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum MemoryFileKind {
-    Directory,
-    Regular {
-        size: u64,
-        content: Vec<Part>,
-    },
-    Link {
-        to: Vec<u8>,
-    },
-    /// One more name of the file at this place.
-    Name {
-        of: usize,
-    },
-    /// A FIFO or a socket, as in `st_mode`.
-    Special {
-        kind: u32,
-    },
-}
-
-/// Bytes of a file that are no hole.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Part {
-    pub(crate) offset: u64,
-    #[serde(with = "serde_bytes")]
-    pub(crate) bytes: Vec<u8>,
-}
-
-impl MemoryFile {
-    /// Its bytes that are no holes.
-    pub(crate) fn content(&self) -> &[Part] {
-        match &self.kind {
-            MemoryFileKind::Regular { content, .. } => content,
-            MemoryFileKind::Directory
-            | MemoryFileKind::Link { .. }
-            | MemoryFileKind::Name { .. }
-            | MemoryFileKind::Special { .. } => &[],
-        }
-    }
-}
-
-/// Whether every further name is one of a file before it.
-pub(crate) fn is_sound(files: &[MemoryFile]) -> bool {
-    files.iter().enumerate().all(|(at, file)| match file.kind {
-        MemoryFileKind::Name { of } => of < at,
-        MemoryFileKind::Directory
-        | MemoryFileKind::Regular { .. }
-        | MemoryFileKind::Link { .. }
-        | MemoryFileKind::Special { .. } => true,
-    })
-}
-
 /// Reads what process `pid`, which stands still, sees in `directory`. Nothing unless a filesystem in memory is mounted there: what lies in the
 /// root filesystem travels with its layers.
 pub(crate) fn read(pid: i32, directory: &Path, refusals: &mut Vec<Refusal>) -> Result<MemoryFiles, Error> {
-    let root = mappings::open_root(pid)?;
+    let root = root::open_root(pid)?;
     let path = directory.as_os_str().as_bytes();
     if !is_mounted(root.as_fd(), path).on("look at", directory.display().to_string())? {
         return Ok(MemoryFiles::new());
@@ -122,7 +53,7 @@ pub(crate) fn read(pid: i32, directory: &Path, refusals: &mut Vec<Refusal>) -> R
 
 fn is_mounted(root: BorrowedFd<'_>, path: &[u8]) -> rustix::io::Result<bool> {
     const TMPFS_MAGIC: u64 = 0x0102_1994;
-    match mappings::open_inside(root, path) {
+    match root::open_inside(root, path) {
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(false),
         place => {
             let place = place?;
@@ -174,7 +105,7 @@ impl Reader {
     }
 
     fn open_directory(&self, path: &[u8]) -> rustix::io::Result<OwnedFd> {
-        let place = mappings::open_inside(self.root.as_fd(), path)?;
+        let place = root::open_inside(self.root.as_fd(), path)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOATIME;
         rustix::fs::openat(&place, c".", flags, Mode::empty())
     }

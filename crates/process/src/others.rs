@@ -4,9 +4,9 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use crate::{
     error::Error,
-    mappings,
     procfs::{self, Fields},
     refusal::Refusal,
+    root,
     stopped::Task,
 };
 
@@ -151,7 +151,7 @@ fn inner(pid: i32) -> Option<i32> {
 
 fn open_proc(pid: i32, root: BorrowedFd<'_>) -> Result<OwnedFd, Error> {
     const PROC_SUPER_MAGIC: u64 = 0x9fa0;
-    match mappings::open_inside(root, b"proc") {
+    match root::open_inside(root, b"proc") {
         Ok(proc) if rustix::fs::fstatfs(&proc).is_ok_and(|found| found.f_type as u64 == PROC_SUPER_MAGIC) => Ok(proc),
         _ => Err(Error::Unexpected { pid, what: "does not see /proc of its sandbox".into() }),
     }

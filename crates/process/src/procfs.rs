@@ -8,12 +8,10 @@ use std::{
     },
 };
 
+use serde::{Deserialize, Serialize};
 use sys::remote::Range;
 
-use crate::{
-    error::{Context, Error},
-    image::MappingFlags,
-};
+use crate::error::{Context, Error};
 
 /// A line of `/proc/PID/maps` with, when read from `smaps`, its flags.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,6 +35,27 @@ pub(crate) struct MapLine {
     /// Its locked pages are brought in only when they are touched (`MLOCK_ONFAULT`).
     pub(crate) locked_on_fault: bool,
     pub(crate) shadow_stack: bool,
+}
+
+/// Advice and other flags a mapping carries, as in `VmFlags` of `/proc/PID/smaps`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct MappingFlags {
+    pub(crate) grows_down: bool,
+    pub(crate) no_reserve: bool,
+    pub(crate) dont_fork: bool,
+    pub(crate) wipe_on_fork: bool,
+    pub(crate) dont_dump: bool,
+    pub(crate) huge: bool,
+    pub(crate) no_huge: bool,
+    pub(crate) mergeable: bool,
+    pub(crate) sequential: bool,
+    pub(crate) random: bool,
+    /// Of a source only, and of what is locked by it: a still has none. See [`ProcessAttributes::locked`].
+    pub(crate) locked: bool,
+    pub(crate) sealed: bool,
+    /// `MAP_DROPPABLE`. `checkpoint::sections` has it.
+    #[serde(skip)]
+    pub(crate) droppable: bool,
 }
 
 /// Reads a file of /proc.
@@ -324,6 +343,13 @@ impl Fields {
             .split_ascii_whitespace()
             .map(|number| u64::from_str_radix(number, radix).map_err(|_| bad(value)))
             .collect()
+    }
+
+    /// `(1, 500)` after `name:` as two numbers; 0 for one that is not there.
+    pub(crate) fn pair(&self, name: &str) -> (u64, u64) {
+        let text = self.get(name).unwrap_or("");
+        let mut numbers = text.trim_matches(['(', ')']).split(',').map(|number| number.trim().parse().unwrap_or(0));
+        (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
     }
 
     /// The first number after `name:` in this base; a unit may follow.

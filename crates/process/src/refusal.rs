@@ -1,4 +1,6 @@
-//! Why a program cannot be forked, in words.
+//! Why a program cannot be forked, or a checkpoint cannot be restored on this host, in words.
+
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -193,6 +195,64 @@ impl Refusal {
                 fields.get("kind").and_then(|kind| kind.as_str()).unwrap_or_default().to_owned()
             }
             _ => String::new(),
+        }
+    }
+}
+
+/// Why a checkpoint cannot be restored on this host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs)] // of fields: the messages say it
+pub enum Unfit {
+    /// A file that the program has mapped is not there.
+    MissingFile { path: String },
+    /// It is there, and has another content.
+    AlteredFile { path: String },
+    /// The program may use instructions that this processor does not have.
+    ProcessorFeatures { missing: Vec<String> },
+    /// The program has these components of extended registers in use, one bit each.
+    ExtendedRegisters { components: u64 },
+    /// The program holds addresses of functions in the kernel's vDSO, which is another one here.
+    Vdso { kernel: String, here: String },
+    /// The program was checkpointed under a newer kernel.
+    OlderKernel { kernel: String, here: String },
+}
+
+impl Unfit {
+    /// A code for programs.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::MissingFile { .. } => "missing_file",
+            Self::AlteredFile { .. } => "altered_file",
+            Self::ProcessorFeatures { .. } => "processor_features",
+            Self::ExtendedRegisters { .. } => "extended_registers",
+            Self::Vdso { .. } => "vdso",
+            Self::OlderKernel { .. } => "older_kernel",
+        }
+    }
+}
+
+impl fmt::Display for Unfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::MissingFile { path } => {
+                write!(f, "{path}, which the program has mapped, is not in the root filesystem")
+            }
+            Self::AlteredFile { path } => write!(f, "{path}, which the program has mapped, has another content here"),
+            Self::ProcessorFeatures { missing } => {
+                write!(f, "this processor lacks {}", missing.join(", "))
+            }
+            Self::ExtendedRegisters { components } => {
+                write!(f, "this processor lacks registers that the program uses (XSAVE components {components:#x})")
+            }
+            Self::Vdso { kernel, here } => {
+                write!(
+                    f,
+                    "the vDSO of this kernel ({here}) is not that of kernel {kernel}, under which the program ran"
+                )
+            }
+            Self::OlderKernel { kernel, here } => {
+                write!(f, "this kernel ({here}) is older than {kernel}, under which the program ran")
+            }
         }
     }
 }

@@ -14,7 +14,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Statx, Stat
 
 use crate::{
     error::{Context, Error},
-    mappings, procfs,
+    procfs, root,
 };
 
 /// The directory for shared memory in every root filesystem.
@@ -65,7 +65,7 @@ pub(crate) fn find(
     if wanted.is_empty() {
         return Ok(HashMap::new());
     }
-    let root = mappings::open_root(pid)?;
+    let root = root::open_root(pid)?;
     let mut search = Search {
         wanted,
         inodes: wanted.iter().map(|wanted| wanted.inode).collect(),

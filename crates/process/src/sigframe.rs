@@ -3,7 +3,10 @@
 
 use sys::ptrace::Registers;
 
-use crate::{image::AlternateStack, script::Arena, xstate::Format};
+use crate::{
+    image::{AlternateStack, xstate::Format},
+    script::Arena,
+};
 
 const UC_FP_XSTATE: u64 = 1;
 const UC_SIGCONTEXT_SS: u64 = 2;
@@ -104,7 +107,7 @@ fn place_extended(arena: &mut Arena, (area, layout): (&[u8], &Format)) -> (u64, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::xstate;
+    use crate::image::xstate;
 
     fn stopped(orig_rax: i64, rax: i64) -> Registers {
         // A default is not derived for libc's struct; every field is an integer.

@@ -23,12 +23,12 @@ use sys::{
 };
 
 use crate::{
-    descriptors::Files,
     error::{Context, Error},
+    files::Files,
     image::{End, FileKind, Message, Socket, SocketName, SocketPath, SocketState, UnixPair},
-    mappings,
     options::{Phase, SocketType},
     refusal::Refusal,
+    root,
 };
 
 /// What all sockets of one process are read with.
@@ -260,11 +260,11 @@ impl<'a> Reader<'a> {
 
     /// What a path of a unix socket names.
     fn status_at(&self, path: &[u8]) -> Result<Option<rustix::fs::Stat>, Error> {
-        let root = mappings::open_root(self.pid)?;
+        let root = root::open_root(self.pid)?;
         // Relative paths were resolved when it was bound; the copy binds them relative to its own working directory.
         let below = if path.starts_with(b"/") { root } else { open_cwd(self.pid)? };
         let path = OsStr::from_bytes(path).as_bytes();
-        Ok(mappings::open_inside(below.as_fd(), path).and_then(rustix::fs::fstat).ok())
+        Ok(root::open_inside(below.as_fd(), path).and_then(rustix::fs::fstat).ok())
     }
 
     fn queue(&self, found: Found<'_>) -> Result<Vec<Message>, Stop> {

@@ -13,7 +13,6 @@ use crate::{
     refusal::Refusal,
     script::{Arg, Check, Script},
     seize::{tell_to_stop, wait_for_stop},
-    threads,
 };
 
 /// Injected scripts of the source end by sending themselves one of these signals: the tracer sees it arrive. They are ignored by default,
@@ -27,6 +26,9 @@ const fn bit(signal: i32) -> u64 {
 
 /// Everything blocked but the trap: a trap that is blocked would reset the program's action for it (force_sig in kernel/signal.c).
 pub(crate) const ONLY_TRAP: u64 = !bit(libc::SIGTRAP);
+
+/// Most pending signals taken over of one queue: far above what programs leave pending.
+pub(crate) const PENDING_MAX: usize = 4_096;
 
 /// Why a clone inside a program gives no child.
 pub(crate) const NOT_CLONED: &str = "could not be cloned (a process or memory limit?)";
@@ -316,7 +318,7 @@ impl Stopped {
 
 /// Signals that wait for a thread alone, by bit.
 fn queued(tid: i32) -> Result<u64, Error> {
-    let signals = ptrace::pending_signals(tid, false, threads::PENDING_MAX).of("read pending signals", tid)?;
+    let signals = ptrace::pending_signals(tid, false, PENDING_MAX).of("read pending signals", tid)?;
     let number = |info: &ptrace::SignalInfo| i32::from_le_bytes([info[0], info[1], info[2], info[3]]);
     let known = |signal: &i32| (1..=64).contains(signal);
     Ok(signals.iter().map(number).filter(known).fold(0, |set, signal| set | bit(signal)))

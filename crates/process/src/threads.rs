@@ -9,11 +9,8 @@ use crate::{
     error::{Context, Error},
     image::{AlternateStack, Scheduling, Thread, ThreadAttributes},
     refusal::Refusal,
-    stopped::Task,
+    stopped::{PENDING_MAX, Task},
 };
-
-/// Most pending signals taken over of one queue: far above what programs leave pending.
-pub(crate) const PENDING_MAX: usize = 4_096;
 
 /// What the threads themselves reported, and what must be read before they do so.
 #[derive(Debug, Clone, Default)]

@@ -9,41 +9,16 @@
 
 use std::{fs, os::fd::AsFd, time::Duration};
 
-use serde::{Deserialize, Serialize};
 use sys::remote;
 
 use crate::{
-    descriptors,
     error::{Context, Error},
-    image::{FileKind, OpenFile},
+    image::{FileKind, OpenFile, WallTimer},
     procfs::Fields,
     refusal::Refusal,
 };
 
 const TIMER_LIST: &str = "/proc/timer_list";
-
-/// A timer that waits for a time of day.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct WallTimer {
-    /// Its first descriptor, or its number.
-    pub(crate) which: i32,
-    /// Seconds and nanoseconds since 1970; both 0: it is not armed.
-    pub(crate) due: (u64, u64),
-    /// Whether its reader is told when somebody sets the clock (`TFD_TIMER_CANCEL_ON_SET`).
-    pub(crate) cancels: bool,
-}
-
-/// All of a program.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct WallTimers {
-    pub(crate) descriptors: Vec<WallTimer>,
-    pub(crate) posix: Vec<WallTimer>,
-}
-
-/// The one that is called `which`.
-pub(crate) fn find(timers: &[WallTimer], which: i32) -> Option<&WallTimer> {
-    timers.iter().find(|timer| timer.which == which)
-}
 
 /// The timer descriptors among `files` that were set to a time of day. One that is periodic, and is due while nobody has read it, is asked when it
 /// will be due next; the kernel arms it again for that, as it does when the program reads it.
@@ -69,7 +44,7 @@ pub(crate) fn of_descriptors(
         if is_due {
             ask(pid, *fd)?;
             info = Fields::read(path)?;
-            (*ticks, value.remaining) = (info.number("ticks", 10)?, descriptors::pair(&info, "it_value"));
+            (*ticks, value.remaining) = (info.number("ticks", 10)?, info.pair("it_value"));
         }
         if *clock == libc::CLOCK_REALTIME {
             timers.extend(of_descriptor(*fd, &info, now())?);
@@ -91,14 +66,14 @@ fn ask(pid: i32, fd: i32) -> Result<(), Error> {
 /// One that is due has ticks and no time left. One with ticks that has not come to its time was cancelled, and the program has not read that.
 fn was_cancelled(info: &Fields) -> Result<bool, Error> {
     let flags = info.number("settime flags", 8)? as i32;
-    let has_come = descriptors::pair(info, "it_value") == (0, 0);
+    let has_come = info.pair("it_value") == (0, 0);
     Ok(flags & libc::TFD_TIMER_CANCEL_ON_SET != 0 && !has_come && info.number("ticks", 10)? != 0)
 }
 
 /// One of them, as its `fdinfo` shows it at the time `now`.
 fn of_descriptor(fd: i32, info: &Fields, now: Duration) -> Result<Option<WallTimer>, Error> {
     let flags = info.number("settime flags", 8)? as i32;
-    let due = match descriptors::pair(info, "it_value") {
+    let due = match info.pair("it_value") {
         (0, 0) => (0, 0),
         (seconds, nanoseconds) => parts(now + Duration::new(seconds, nanoseconds as u32)),
     };

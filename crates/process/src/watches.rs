@@ -11,8 +11,8 @@ use sys::remote;
 use crate::{
     error::{Context, Error},
     listed::{Listed, list},
-    mappings,
     procfs::Fields,
+    root,
     search::{self, Identity, Place, Reach},
 };
 
@@ -90,7 +90,7 @@ pub(crate) fn confirm(pid: i32, listed: &[Listed], known: &Watched) -> Result<Wa
     if wanted.is_empty() {
         return Ok(Watched::new());
     }
-    let root = mappings::open_root(pid)?;
+    let root = root::open_root(pid)?;
     let is_there = |file: &Identity, place: &Place| {
         let found = search::identity(root.as_fd(), &place.path).ok();
         found.is_some_and(|(found, _)| {

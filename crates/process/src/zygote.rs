@@ -35,7 +35,7 @@ use sys::{
 };
 
 pub(crate) use build::restore;
-pub use build::{BuildSpec, build};
+pub use build::{BuildSpec, RestoreSpec, Restored, build};
 pub(crate) use memory::{anonymous, by_fault};
 pub use working_set::learn;
 

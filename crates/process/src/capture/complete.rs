@@ -9,12 +9,11 @@ use super::{CaptureSpec, Gathered, inject::Answers, refuse};
 use crate::{
     checks,
     error::{Context, Error},
-    image::{ClockOffsets, Credentials, ExtendedRegisters, Image, Layout, ProcessAttributes, Thread},
+    image::{ClockOffsets, Credentials, ExtendedRegisters, Image, Layout, ProcessAttributes, Thread, xstate::Format},
     mappings,
     procfs::{self, Fields, MapLine, Stat},
     refusal::Refusal,
     still::{self, Still},
-    xstate::Format,
 };
 
 /// What is known of the program when it goes on.

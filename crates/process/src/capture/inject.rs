@@ -7,7 +7,10 @@ use sys::{ptrace, remote::Range, xstate::ARCH_GET_XCOMP_PERM};
 use super::questions::{OfProcess, OfThread, ProcessPlaces, ThreadPlaces};
 use crate::{
     error::{Context, Error},
-    image::{AlternateStack, PosixTimer, ProcessAttributes, TimerValue},
+    image::{
+        AlternateStack, PosixTimer, ProcessAttributes, TimerValue,
+        xstate::{self, Format, Lacking},
+    },
     procfs::{Fields, MapLine},
     refusal::Refusal,
     script::{Arena, Check, PAGE, Script},
@@ -16,7 +19,6 @@ use crate::{
     stopped::{self, Stopped},
     threads::Reported,
     wall::Armed,
-    xstate::{self, Format, Lacking},
 };
 
 /// Arena bytes per thread beside its XSAVE image: the rest of its frame, its script, its answers.

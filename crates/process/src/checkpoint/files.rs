@@ -16,10 +16,10 @@ use std::{
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use serde::{Deserialize, Serialize};
 
-use super::Unfit;
 use crate::{
     error::{Context, Error},
     image::{Backing, Image},
+    refusal::Unfit,
 };
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,12 +4,12 @@ use std::{collections::BTreeSet, fs::File, os::unix::fs::FileExt};
 
 use serde::{Deserialize, Serialize};
 
-use super::Unfit;
 use crate::{
     error::{Context, Error},
     image::Image,
-    mappings::{Sort, sort},
     procfs,
+    refusal::Unfit,
+    sort::{Sort, sort},
 };
 
 /// Instruction sets that programs look for and then use (flags of /proc/cpuinfo). Other flags are of the kernel's business or the host's.

@@ -4,10 +4,7 @@
 use sys::remote::Range;
 
 use super::ProgramState;
-use crate::{
-    image::{Backing, FileKind, Image, Mapping},
-    memory_files, xstate,
-};
+use crate::image::{Backing, FileKind, Image, Mapping, memory_files, xstate};
 
 const PAGE_BYTES: u64 = 4096;
 /// End of the largest address space (five levels of page tables).
@@ -28,7 +25,7 @@ pub(super) fn check(state: &ProgramState) -> Result<(), &'static str> {
         (vdso_is_sound(image), "its vDSO is in no order"),
         (indices_are_sound(image), "it refers to what it does not have"),
         (image.arguments.iter().all(is_in_pages), "its arguments are not whole pages"),
-        (memory_files::is_sound(&image.memory_files), "a file in memory has the name of none"),
+        (memory_files::are_sound(&image.memory_files), "a file in memory has the name of none"),
         (xstate::is_sound(image), "its extended registers are not those that its format has"),
         (numbers_are_sound(image), "a descriptor has a number that none can have"),
         (runs().all(|(start, bytes)| start.checked_add(bytes).is_some()), "pages of files beyond all addresses"),
@@ -121,12 +118,9 @@ mod tests {
     use super::super::{Pages, ProgramState, StateError};
     use sys::remote::Range;
 
-    use crate::{
-        image::{
-            Added, Attributes, Backing, FileKind, Locked, Message, ObjectStatus, ProcessAttributes, Reused,
-            SignalOwner, SocketName, SocketPath, SocketState, ThreadAttributes,
-        },
-        memory_files::{MemoryFile, MemoryFileKind, Part},
+    use crate::image::{
+        Added, Attributes, Backing, FileKind, Locked, MemoryFile, MemoryFileKind, Message, ObjectStatus, Part,
+        ProcessAttributes, Reused, SignalOwner, SocketName, SocketPath, SocketState, ThreadAttributes,
     };
 
     /// Made of the state of version 1 by giving it one of each attribute ([`with_attributes`]), and never again.

@@ -27,7 +27,6 @@ use super::{
 };
 use crate::{
     capture::{Capture, inject},
-    checkpoint::{RestoreSpec, Restored},
     error::{Context, Error},
     image::Image,
     procfs::{self, Fields, MapLine},
@@ -49,6 +48,29 @@ pub struct BuildSpec<'a> {
     /// NUMA nodes that the zygote's memory is taken from as long as they have any; none: wherever it is built. This becomes the policy of the
     /// calling thread, too. The memory that copies take for themselves is not concerned.
     pub memory_nodes: &'a [u32],
+}
+
+/// What a zygote is restored with.
+#[derive(Debug)]
+pub struct RestoreSpec<'a> {
+    /// A root filesystem with the same files as the source's.
+    pub rootfs: BorrowedFd<'a>,
+    /// The seccomp filter of copies, one classic BPF instruction a word.
+    pub seccomp: &'a [u64],
+    /// The pages that the checkpoint has beside the state, in order: begin and end of each run.
+    pub pages: &'a [(u64, u64)],
+    /// As in [`BuildSpec`]; for pages that arrive by fault, the policy of whoever fills them counts.
+    pub memory_nodes: &'a [u32],
+}
+
+/// A restored zygote.
+#[derive(Debug)]
+pub struct Restored {
+    /// Copies can be forked from it at once.
+    pub zygote: Zygote,
+    /// The userfaultfd of its address space, none if nothing arrives by fault. Pages that are not served in time make every toucher
+    /// wait; if it is closed they read as zeros.
+    pub faults: Option<OwnedFd>,
 }
 
 /// Addresses tried for the arena's room: far from where kernels and runtimes place things.

@@ -13,10 +13,10 @@ use super::memory::{self, OpenFiles, READ, Rest, WRITE};
 use crate::{
     capture::Capture,
     error::{Context, Error},
-    image::{Backing, Image, Mapping, MappingFlags},
-    mappings::{Sort, name_of, sort},
-    procfs::{self, MapLine},
+    image::{Backing, Image, Mapping},
+    procfs::{self, MapLine, MappingFlags},
     script::{Arena, Check, PAGE, Script},
+    sort::{Sort, name_of, sort},
 };
 
 /// A zygote to start from.

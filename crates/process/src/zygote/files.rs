@@ -14,9 +14,8 @@ mod sockets;
 use std::collections::{BTreeSet, HashMap};
 
 use crate::{
-    image::{FileKind, FileLock, Image, LockKind, OpenFile, Stream, TimerValue},
+    image::{FileKind, FileLock, Image, LockKind, OpenFile, Stream, TimerValue, WallTimer, wall_timer},
     script::{Arena, Arg, Check, Script},
-    wall::{self, WallTimer},
     zygote::{memory_files, start::Transit},
 };
 
@@ -244,7 +243,7 @@ impl<'a> Builder<'a> {
     /// Arms a timer that will have descriptor `number`.
     fn arm(&mut self, number: i32, ticks: u64, value: &TimerValue) {
         let TimerValue { interval, remaining } = *value;
-        let (flags, time) = match wall::find(&self.image.wall_timers.descriptors, number) {
+        let (flags, time) = match wall_timer(&self.image.wall_timers.descriptors, number) {
             Some(WallTimer { due, cancels: true, .. }) => {
                 (libc::TFD_TIMER_ABSTIME | libc::TFD_TIMER_CANCEL_ON_SET, *due)
             }

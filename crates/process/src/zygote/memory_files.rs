@@ -4,8 +4,7 @@
 //! end only. (A program may have a file open that it could not open any more.)
 
 use crate::{
-    image::Image,
-    memory_files::{MemoryFile, MemoryFileKind},
+    image::{Image, MemoryFile, MemoryFileKind},
     script::{Arena, Check, Script},
 };
 

@@ -20,9 +20,9 @@ use sys::remote::{self, Range};
 use super::ZygoteFacts;
 use crate::{
     error::{Context, Error},
-    mappings::{Sort, sort},
     procfs::{self, MapLine},
     script::{Arena, Arg, Check, Script},
+    sort::{Sort, sort},
     zygote::memory::WRITE,
 };
 

@@ -18,7 +18,6 @@ const DEFAULT_TIMER_SLACK_NS: u64 = 50_000;
 const ARCH_SET_GS: i32 = 0x1001;
 /// `rseq_cs` in `struct rseq`.
 const RSEQ_CS_OFFSET: u64 = 8;
-pub(super) const PR_TIMER_CREATE_RESTORE_IDS: i32 = 77;
 
 /// What every thread has of its own, the main one too: addresses that the kernel looks at. Only once it has no privileges.
 pub(super) fn thread_attributes(script: &mut Script, thread: &Thread) {

@@ -3,18 +3,17 @@
 //! Linux 6.15 and newer give a timer the number that is asked for. Before, a process gets the next number each time, from 0 on: so timers are made and
 //! deleted up to the one that is wanted.
 
-use super::state::PR_TIMER_CREATE_RESTORE_IDS;
 use crate::{
     error::Error,
-    image::{Image, PosixTimer, TimerValue},
+    image::{Image, PosixTimer, TimerValue, WallTimer, wall_timer},
     refusal::Refusal,
     script::{Arena, Check, Script},
-    wall::{self, WallTimer},
 };
 
 /// Numbers that are passed over where none can be asked for: each takes two steps of the script, which is part of every copy.
 const PASSED_OVER_MAX: usize = 256;
 
+const PR_TIMER_CREATE_RESTORE_IDS: i32 = 77;
 const CLOCK_MONOTONIC: i32 = 1;
 const SIGEV_NONE: i32 = 1;
 
@@ -57,7 +56,7 @@ pub(super) fn make(arena: &mut Arena, script: &mut Script, image: &Image, number
     if image.posix_timers.is_empty() && !stays {
         return;
     }
-    let wall = |timer: &PosixTimer| wall::find(&image.wall_timers.posix, timer.id);
+    let wall = |timer: &PosixTimer| wall_timer(&image.wall_timers.posix, timer.id);
     if numbers == Numbers::InOrder {
         in_order(arena, script, &image.posix_timers, wall);
         return;

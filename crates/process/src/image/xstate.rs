@@ -11,7 +11,7 @@ use std::{io, sync::OnceLock};
 use serde::{Deserialize, Serialize};
 use sys::{ptrace::XSAVE_BYTES_MAX, xstate};
 
-use crate::image::Image;
+use super::Image;
 
 /// Bytes of the part that all processors have (FXSAVE).
 const LEGACY_BYTES: usize = 512;

@@ -1,0 +1,25 @@
+//! The root filesystem of a process, looked at from outside.
+
+use std::{
+    ffi::OsStr,
+    os::{
+        fd::{BorrowedFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
+};
+
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+
+use crate::error::{Context, Error};
+
+/// The root directory of a process.
+pub(crate) fn open_root(pid: i32) -> Result<OwnedFd, Error> {
+    let path = format!("/proc/{pid}/root");
+    rustix::fs::open(&path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).on("open", path)
+}
+
+/// Opens `path` below `root` for looking at only; never leaves `root`, never follows a link.
+pub(crate) fn open_inside(root: BorrowedFd<'_>, path: &[u8]) -> rustix::io::Result<OwnedFd> {
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    rustix::fs::openat2(root, OsStr::from_bytes(path), OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)
+}
