@@ -1,6 +1,16 @@
-//! Capture: stop the source, take a still of it, read what the still does not show, let it go on.
+//! Capture: stop the source, fork it (the still), read what the still does not show, let the source go on.
+//!
+//! The steps of one capture:
+//!
+//! 1. Look at the running program, and refuse what can be refused without stopping it.
+//! 2. Stop every thread ([`crate::stop`]). Each thread runs a script ([`inject`]) that tells what only it can; the main thread clones the still.
+//! 3. Meanwhile read descriptors, shared memory and timers ([`crate::observe`]), and run what the caller does in the pause.
+//! 4. Let the source go on, or keep it where it is.
+//! 5. Read the rest from the still (`complete`), and refuse files that copies would not find ([`covered`]).
 
 mod complete;
+mod covered;
+mod floor;
 pub(crate) mod inject;
 mod questions;
 
@@ -13,6 +23,7 @@ use std::{
 };
 
 use complete::{Known, complete};
+pub use floor::time_forks;
 use inject::{Injection, Outcome};
 use serde::{Deserialize, Serialize};
 use sys::{
@@ -23,23 +34,26 @@ use sys::{
 };
 
 use crate::{
-    access::Access,
-    aside::Aside,
-    checks::{self, Places, Surroundings},
-    covered, descriptors,
     error::{Context, Error},
-    files::Files,
     image::{ClockOffsets, Image, MemoryFiles, SharedObject, Stream, StreamFile, Thread, WallTimers},
-    mappings, memory_files,
-    objects::Objects,
-    others,
+    observe::{
+        access::Access,
+        checks::{self, Places, Surroundings},
+        descriptors,
+        files::Files,
+        mappings, memory_files,
+        objects::Objects,
+        others, wall,
+        watches::{self, Watched},
+    },
     procfs::{self, MapLine},
     refusal::Refusal,
-    still::{self, Newborn, Still},
-    stopped::{Stopped, Task},
-    threads::{self, Reported, Seen},
-    wall,
-    watches::{self, Watched},
+    stop::{
+        aside::Aside,
+        still::{self, Newborn, Still},
+        stopped::{Stopped, Task},
+        threads::{self, Reported, Seen},
+    },
 };
 
 /// A source may be stopped for this long; files that are copied meanwhile count. Whoever captures ends by SIGALRM beyond it.

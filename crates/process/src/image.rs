@@ -1,8 +1,15 @@
-//! The image: everything about a program that a copy must have, as data. Memory stays in the still.
+//! The image of a program: everything that a copy must have apart from its memory, as data.
+//!
+//! - This file has the types; [`added`] and [`attributes`] have what came after version 1 of the file form.
+//! - [`state`] is the file form: a program's state as bytes that another node understands.
+//! - [`xstate`] moves extended registers between the layouts of two processors.
+//!
+//! Nothing here reads a process.
 
 mod added;
 mod attributes;
-pub(crate) mod memory_files;
+mod memory_files;
+mod state;
 mod wall;
 pub(crate) mod xstate;
 
@@ -12,10 +19,12 @@ pub(crate) use attributes::{
 };
 pub(crate) use memory_files::{MemoryFile, MemoryFileKind, MemoryFiles, Part};
 use serde::{Deserialize, Serialize};
+pub(crate) use state::{FileContent, FileIdentity, Host, Pages};
+pub use state::{ProgramState, StateError};
 pub(crate) use sys::namespace::ClockOffsets;
 use sys::{
     ptrace::{Registers, Rseq, SignalInfo},
-    remote::{Affinity, Range, RobustList},
+    remote::{Affinity, PAGE, Range, RobustList},
 };
 pub(crate) use wall::{WallTimer, WallTimers, wall_timer};
 
@@ -54,7 +63,7 @@ pub(crate) struct AlternateStack {
 pub(crate) struct Thread {
     /// Its id inside the sandbox.
     pub(crate) tid: i32,
-    /// As it was stopped, not yet fit to go on (see `sigframe::user_registers`).
+    /// As it was stopped, not yet fit to go on (see `script::sigframe`).
     #[serde(with = "registers")]
     pub(crate) registers: Registers,
     /// Its extended registers ([`xstate::carried`]).
@@ -69,7 +78,7 @@ pub(crate) struct Thread {
     pub(crate) scheduling: Scheduling,
     #[serde(with = "signals")]
     pub(crate) pending: Vec<SignalInfo>,
-    /// `checkpoint::sections` has it.
+    /// `state::sections` has it.
     #[serde(skip)]
     pub(crate) attributes: ThreadAttributes,
 }
@@ -108,7 +117,7 @@ pub(crate) struct Mapping {
     pub(crate) backing: Backing,
     /// Device and inode of the mapped file, as the kernel lists them; 0 without one.
     pub(crate) file: (u64, u64),
-    /// Of anonymous memory that has one (`PR_SET_VMA_ANON_NAME`). `checkpoint::sections` has it.
+    /// Of anonymous memory that has one (`PR_SET_VMA_ANON_NAME`). `state::sections` has it.
     #[serde(skip)]
     pub(crate) name: Vec<u8>,
 }
@@ -149,7 +158,6 @@ impl Layout {
     /// Arguments and environment, as whole pages. A program may say that they are anywhere (`PR_SET_MM_MAP`): of each range no more is taken
     /// than Linux gives a new program.
     pub(crate) fn arguments(&self) -> Vec<Range> {
-        const PAGE: u64 = 4096;
         let [.., arg_start, arg_end, env_start, env_end] = self.fields;
         let pages = |start: u64, end: u64| Range {
             start: start & !(PAGE - 1),
@@ -177,6 +185,20 @@ pub(crate) struct OpenFile {
     /// Status flags and access mode, as `F_GETFL`.
     pub(crate) flags: i32,
     pub(crate) kind: FileKind,
+}
+
+/// Bits of an access mode, as in `access(2)` and in a file's mode.
+pub(crate) const WRITE: u32 = 2;
+pub(crate) const READ: u32 = 4;
+
+/// The access mode of an open file with these flags; 0 if it only names a file (`O_PATH`).
+pub(crate) fn access_mode(flags: i32) -> u32 {
+    match flags & libc::O_ACCMODE {
+        _ if flags & libc::O_PATH != 0 => 0,
+        libc::O_RDONLY => READ,
+        libc::O_WRONLY => WRITE,
+        _ => READ | WRITE,
+    }
 }
 
 /// Whose lock it is.
@@ -393,7 +415,7 @@ pub(crate) struct Image {
     pub(crate) process_group_leader: bool,
     /// vDSO and its data pages: name and range, lowest first.
     pub(crate) vdso: Vec<(Vec<u8>, Range)>,
-    // What follows came after version 1 of a program's state: `checkpoint::sections` has it.
+    // What follows came after version 1 of a program's state: `state::sections` has it.
     #[serde(skip)]
     pub(crate) locks: Vec<FileLock>,
     #[serde(skip)]
@@ -422,6 +444,24 @@ impl Image {
         let files = self.memory_files.iter().flat_map(MemoryFile::content).map(|part| part.bytes.len());
         objects.chain(files).map(|bytes| bytes as u64).sum()
     }
+
+    /// The mappings of no file whose pages are kept.
+    pub(crate) fn anonymous(&self) -> impl Iterator<Item = Range> {
+        let kept = |mapping: &&Mapping| mapping.backing == Backing::Anonymous && !mapping.flags.wipe_on_fork;
+        self.mappings.iter().filter(kept).map(|mapping| mapping.range)
+    }
+
+    /// The mappings of a checkpoint whose pages arrive by fault: those of no file that have any.
+    pub(crate) fn by_fault<'a>(&'a self, pages: &'a [Range]) -> impl Iterator<Item = Range> + 'a {
+        self.anonymous().filter(|range| !within(pages, *range).is_empty())
+    }
+}
+
+/// The parts of `runs`, which are in order, that lie in `range`.
+pub(crate) fn within(runs: &[Range], range: Range) -> Vec<Range> {
+    let from = runs.partition_point(|run| run.end <= range.start);
+    let overlapping = runs[from..].iter().take_while(|run| run.start < range.end);
+    overlapping.map(|run| Range { start: run.start.max(range.start), end: run.end.min(range.end) }).collect()
 }
 
 /// How the extended registers of the threads lie in [`Thread::xsave`] (by default, of states older than version 3: as ptrace showed them), and which more the program may use.

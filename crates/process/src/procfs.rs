@@ -50,10 +50,10 @@ pub(crate) struct MappingFlags {
     pub(crate) mergeable: bool,
     pub(crate) sequential: bool,
     pub(crate) random: bool,
-    /// Of a source only, and of what is locked by it: a still has none. See [`ProcessAttributes::locked`].
+    /// Of a source only, and of what is locked by it: a still has none. See `image::ProcessAttributes::locked`.
     pub(crate) locked: bool,
     pub(crate) sealed: bool,
-    /// `MAP_DROPPABLE`. `checkpoint::sections` has it.
+    /// `MAP_DROPPABLE`. `image::state::sections` has it.
     #[serde(skip)]
     pub(crate) droppable: bool,
 }

@@ -2,12 +2,14 @@
 //!
 //! A [`Script`] is a list of system calls with typed arguments (a value, a word in memory, the result of an earlier call) and the result
 //! each must have. An [`Arena`] lays scripts, their data and the blob (`sys::blob`, the interpreter) out as the bytes of one mapping.
-//! Two interpreters run the laid-out operations: the blob natively, [`crate::stepper`] from outside, one system call at a time.
+//! Two interpreters run the laid-out operations: the blob natively, `zygote::stepper` from outside, one system call at a time.
 
-use sys::blob::{self, Kind, OP_BYTES, Op};
+pub(crate) mod sigframe;
 
-/// Size of a page, the unit of everything here.
-pub(crate) const PAGE: u64 = 4096;
+use sys::{
+    blob::{self, Kind, OP_BYTES, Op},
+    remote::{PAGE, Range},
+};
 
 /// An argument of a call.
 #[derive(Debug, Clone, Copy)]
@@ -155,6 +157,14 @@ impl Script {
         let here = self.steps.len();
         if let Step::Unless { target, .. } = &mut self.steps[unless] {
             *target = here;
+        }
+    }
+
+    /// Adds one `madvise` for each range, which must succeed.
+    pub(crate) fn advise(&mut self, ranges: &[Range], advice: i32) {
+        for range in ranges {
+            let args = [range.start.into(), (range.end - range.start).into(), advice.into()];
+            self.call(libc::SYS_madvise, args, Check::Success);
         }
     }
 

@@ -1,20 +1,23 @@
 //! The zygote: a parked process with the program's memory, from which copies are forked.
 //!
 //! It waits in the blob for messages on its control socket and forks a copy for each. When the socket's other end is closed (the keeper
-//! died) it exits. It runs none of the program's code, so it may be privileged; copies drop the privileges before
-//! they touch anything that the program chose.
+//! died) it exits. It runs none of the program's code, so it may be privileged; copies drop the privileges before they touch anything that
+//! the program chose.
+//!
+//! - `build` makes a zygote from nothing: from a still ([`memory`]), or from a checkpoint whose pages arrive by fault ([`faults`]).
+//! - [`delta`] makes one as a fork of an older zygote, with what differs.
+//! - [`inherited`] sets what copies inherit with the memory: signal actions, limits, identity.
+//! - `learn` finds what parked copies can touch ahead.
+//! - [`stepper`] runs a start without the blob, as a check on it.
 
 mod build;
 mod delta;
 mod faults;
-mod files;
 mod inherited;
+mod learn;
 mod memory;
-mod memory_files;
 mod names;
-mod start;
 mod stepper;
-mod working_set;
 
 use std::{
     cell::RefCell,
@@ -36,10 +39,12 @@ use sys::{
 
 pub(crate) use build::restore;
 pub use build::{BuildSpec, RestoreSpec, Restored, build};
-pub(crate) use memory::{anonymous, by_fault};
-pub use working_set::learn;
+pub use learn::learn;
 
-use crate::error::{Context, Error};
+use crate::{
+    error::{Context, Error},
+    start::{self, kind},
+};
 
 /// What is known of a zygote.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -145,15 +150,6 @@ pub enum Report {
     Gone,
 }
 
-/// Kinds of report on the wire.
-pub(crate) mod kind {
-    pub(crate) const BUILT: u64 = 0;
-    pub(crate) const FORKED: u64 = 1;
-    pub(crate) const READY: u64 = 2;
-    pub(crate) const FAILED: u64 = 3;
-    pub(crate) const FAULTS: u64 = 4;
-}
-
 /// The message that asks for a start.
 fn message(start: u64, parks: u64, clocks: &str) -> Vec<u8> {
     [&start.to_le_bytes(), &parks.to_le_bytes(), clocks.as_bytes()].concat()
@@ -188,7 +184,7 @@ impl Zygote {
         self.send(&message(start, start::AT_ONCE, &self.facts.clock_text()?), &target.descriptors())
     }
 
-    /// Asks for a copy that stops short of the program. It has touched the working set ([`learn`]), has no effective privilege, and no time
+    /// Asks for a copy that stops short of the program. It has touched the working set ([`learn()`]), has no effective privilege, and no time
     /// passes for it, until [`Self::open`] is called; it ends if the gate is dropped. `Forked` is reported at once, `Ready` when it has gone on.
     pub fn request_parked(&self, start: u64, target: &Target<'_>) -> Result<Gate, Error> {
         let flags = rustix::pipe::PipeFlags::CLOEXEC;

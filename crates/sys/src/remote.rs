@@ -361,7 +361,8 @@ fn raw_entries(pagemap: &File, within: Range) -> io::Result<Vec<u64>> {
     Ok(bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect())
 }
 
-const PAGE: u64 = 4096;
+/// Bytes of a page.
+pub const PAGE: u64 = 4096;
 
 /// The processors that a thread may use: bit n = processor n.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -7,13 +7,12 @@ use sys::{
 
 use super::{CaptureSpec, Gathered, inject::Answers, refuse};
 use crate::{
-    checks,
     error::{Context, Error},
     image::{ClockOffsets, Credentials, ExtendedRegisters, Image, Layout, ProcessAttributes, Thread, xstate::Format},
-    mappings,
+    observe::{checks, mappings},
     procfs::{self, Fields, MapLine, Stat},
     refusal::Refusal,
-    still::{self, Still},
+    stop::still::{self, Still},
 };
 
 /// What is known of the program when it goes on.

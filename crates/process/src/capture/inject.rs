@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use sys::{ptrace, remote::Range, xstate::ARCH_GET_XCOMP_PERM};
+use sys::{
+    ptrace,
+    remote::{PAGE, Range},
+    xstate::ARCH_GET_XCOMP_PERM,
+};
 
 use super::questions::{OfProcess, OfThread, ProcessPlaces, ThreadPlaces};
 use crate::{
@@ -11,14 +15,15 @@ use crate::{
         AlternateStack, PosixTimer, ProcessAttributes, TimerValue,
         xstate::{self, Format, Lacking},
     },
+    observe::wall::Armed,
     procfs::{Fields, MapLine},
     refusal::Refusal,
-    script::{Arena, Check, PAGE, Script},
-    sigframe,
-    still::Newborn,
-    stopped::{self, Stopped},
-    threads::Reported,
-    wall::Armed,
+    script::{Arena, Check, Script, sigframe},
+    stop::{
+        still::Newborn,
+        stopped::{self, Stopped},
+        threads::Reported,
+    },
 };
 
 /// Arena bytes per thread beside its XSAVE image: the rest of its frame, its script, its answers.

@@ -1,10 +1,12 @@
 //! What only a program's own threads can say of themselves, asked by their scripts.
 
+use sys::remote::PAGE;
+
 use crate::{
     image::{ProcessAttributes, SPECULATION_CONTROLS, ThreadAttributes},
     procfs::MapLine,
     refusal::Refusal,
-    script::{Arena, Arg, Check, PAGE, Script},
+    script::{Arena, Arg, Check, Script},
 };
 
 const ARCH_GET_CPUID: i32 = 0x1011;

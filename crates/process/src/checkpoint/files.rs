@@ -14,26 +14,12 @@ use std::{
 };
 
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
-use serde::{Deserialize, Serialize};
 
 use crate::{
     error::{Context, Error},
-    image::{Backing, Image},
+    image::{Backing, FileContent, FileIdentity, Image},
     refusal::Unfit,
 };
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct FileIdentity {
-    path: Vec<u8>,
-    bytes: u64,
-    content: Content,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-enum Content {
-    BuildId(Vec<u8>),
-    Hash([u8; 32]),
-}
 
 /// Of every file that the program has mapped or runs.
 pub(super) fn identify(image: &Image, rootfs: BorrowedFd<'_>) -> Result<Vec<FileIdentity>, Error> {
@@ -85,8 +71,8 @@ fn identity(path: &[u8], rootfs: BorrowedFd<'_>) -> io::Result<FileIdentity> {
     let file = open(path, rootfs)?;
     let bytes = file.metadata()?.len();
     let content = match build_id(&file)? {
-        Some(id) => Content::BuildId(id),
-        None => Content::Hash(hash(&file)?),
+        Some(id) => FileContent::BuildId(id),
+        None => FileContent::Hash(hash(&file)?),
     };
     Ok(FileIdentity { path: path.to_vec(), bytes, content })
 }

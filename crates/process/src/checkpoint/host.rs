@@ -2,14 +2,12 @@
 
 use std::{collections::BTreeSet, fs::File, os::unix::fs::FileExt};
 
-use serde::{Deserialize, Serialize};
-
 use crate::{
     error::{Context, Error},
-    image::Image,
+    image::{Host, Image},
+    observe::sort::{Sort, sort},
     procfs,
     refusal::Unfit,
-    sort::{Sort, sort},
 };
 
 /// Instruction sets that programs look for and then use (flags of /proc/cpuinfo). Other flags are of the kernel's business or the host's.
@@ -77,16 +75,6 @@ const FEATURES: &[&str] = &[
     "xsavec",
     "xsaveopt",
 ];
-
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Host {
-    /// `uname -r`
-    kernel: String,
-    /// Of the bytes of the vDSO.
-    vdso: [u8; 32],
-    /// Of [`FEATURES`], those that the processor has.
-    features: BTreeSet<String>,
-}
 
 impl Host {
     /// This host. The vDSO is looked at in this process: it is the same in all.

@@ -11,7 +11,7 @@ use std::{
 
 use sys::{
     ptrace::{self, Stop},
-    remote::Range,
+    remote::{PAGE, Range},
     seqpacket, stub,
 };
 
@@ -20,17 +20,16 @@ use super::{
     delta::{self, Base},
     faults,
     inherited::process_state,
-    kind,
     memory::{self, Origin, Rest},
     names, receive,
-    start::{self, CopyMemory, HALF_BYTES, ROOM_BYTES},
 };
 use crate::{
     capture::{Capture, inject},
     error::{Context, Error},
     image::Image,
     procfs::{self, Fields, MapLine},
-    script::{Arena, Arg, Check, PAGE, Script},
+    script::{Arena, Arg, Check, Script},
+    start::{self, CopyMemory, HALF_BYTES, ROOM_BYTES, kind},
 };
 
 /// What a zygote is built with.

@@ -7,16 +7,16 @@
 
 use std::fs::File;
 
-use sys::remote::{self, Range};
+use sys::remote::{self, PAGE, Range};
 
 use super::memory::{self, OpenFiles, READ, Rest, WRITE};
 use crate::{
     capture::Capture,
     error::{Context, Error},
-    image::{Backing, Image, Mapping},
+    image::{Backing, Image, Mapping, within},
+    observe::sort::{Sort, name_of, sort},
     procfs::{self, MapLine, MappingFlags},
-    script::{Arena, Check, PAGE, Script},
-    sort::{Sort, name_of, sort},
+    script::{Arena, Check, Script},
 };
 
 /// A zygote to start from.
@@ -80,10 +80,10 @@ pub(super) fn plan(
                 for run in difference.dropped {
                     advise_gone(script, run);
                 }
-                let here = |guards: &[Range]| memory::within(guards, mapping.range);
+                let here = |guards: &[Range]| within(guards, mapping.range);
                 let (before, now) = (here(&guards), here(&capture.image.guards));
-                memory::advise(script, &remote::subtract(&before, &now), remote::MADV_GUARD_REMOVE);
-                memory::advise(&mut after, &remote::subtract(&now, &before), remote::MADV_GUARD_INSTALL);
+                script.advise(&remote::subtract(&before, &now), remote::MADV_GUARD_REMOVE);
+                after.advise(&remote::subtract(&now, &before), remote::MADV_GUARD_INSTALL);
                 (mapping, difference.changed, difference.all_bytes)
             }
             Piece::New(mapping) => {

@@ -5,8 +5,10 @@
 
 use sys::remote::Range;
 
-use super::kind;
-use crate::script::{Arena, Arg, Check, Script};
+use crate::{
+    script::{Arena, Arg, Check, Script},
+    start::kind,
+};
 
 const UFFDIO_API: u64 = 0xc018_aa3f;
 const UFFDIO_REGISTER: u64 = 0xc020_aa00;

@@ -1,9 +1,9 @@
 //! What copies inherit from their zygote as a process, beside its memory.
 
-use super::start;
 use crate::{
     image::Image,
     script::{Arena, Check, Script},
+    start,
 };
 
 const PR_SET_MM_MAP: i32 = 14;

@@ -6,9 +6,9 @@ use sys::remote::{self, Range};
 
 use crate::{
     error::{Context, Error},
-    image::{Backing, Image, Mapping},
+    image::{Backing, Image, Mapping, within},
     script::{Arena, Check, Script},
-    still::Still,
+    stop::still::Still,
 };
 
 const HUGE: u64 = 2 << 20;
@@ -67,24 +67,6 @@ impl<'a> Origin<'a> {
     }
 }
 
-/// The mappings of a checkpoint whose pages arrive by fault: those of no file that have any.
-pub(crate) fn by_fault<'a>(image: &'a Image, pages: &'a [Range]) -> impl Iterator<Item = Range> + 'a {
-    anonymous(image).filter(|range| !within(pages, *range).is_empty())
-}
-
-/// The mappings of no file whose pages are kept.
-pub(crate) fn anonymous(image: &Image) -> impl Iterator<Item = Range> {
-    let kept = |mapping: &&Mapping| mapping.backing == Backing::Anonymous && !mapping.flags.wipe_on_fork;
-    image.mappings.iter().filter(kept).map(|mapping| mapping.range)
-}
-
-/// The parts of `runs`, which are in order, that lie in `range`.
-pub(super) fn within(runs: &[Range], range: Range) -> Vec<Range> {
-    let from = runs.partition_point(|run| run.end <= range.start);
-    let overlapping = runs[from..].iter().take_while(|run| run.start < range.end);
-    overlapping.map(|run| Range { start: run.start.max(range.start), end: run.end.min(range.end) }).collect()
-}
-
 /// The number of the still's `/proc/PID/mem` while building: behind that of the root filesystem.
 pub(super) fn still_memory(root: i32) -> i32 {
     root + 1
@@ -128,7 +110,7 @@ pub(super) fn plan(
     files.close(script);
     match origin {
         Origin::Still { .. } => read_memory(script, still_memory(root), &readable),
-        Origin::Checkpoint { pages, .. } => rest.by_fault.extend(by_fault(image, pages)),
+        Origin::Checkpoint { pages, .. } => rest.by_fault.extend(image.by_fault(pages)),
     }
     script.append(after);
     Ok(rest)
@@ -212,14 +194,6 @@ fn first_protection(mapping: &Mapping, has_pages: bool) -> u64 {
     if has_pages && mapping.protection & READ != 0 { READ | WRITE } else { mapping.protection }
 }
 
-/// Adds one advice for each range.
-pub(super) fn advise(script: &mut Script, ranges: &[Range], advice: i32) {
-    for range in ranges {
-        let args = [range.start.into(), (range.end - range.start).into(), advice.into()];
-        script.call(libc::SYS_madvise, args, Check::Success);
-    }
-}
-
 /// Adds what makes a filled mapping like the program's own. `guards` are the guard pages of the whole program.
 pub(super) fn finish(arena: &mut Arena, script: &mut Script, mapping: &Mapping, has_pages: bool, guards: &[Range]) {
     let Range { start, end } = mapping.range;
@@ -247,7 +221,7 @@ pub(super) fn finish(arena: &mut Arena, script: &mut Script, mapping: &Mapping, 
         script.call(libc::SYS_prctl, args, Check::Ignore);
     }
     // Only now: a guard page cannot be joined into a huge one, and a sealed mapping takes none.
-    advise(script, &within(guards, mapping.range), remote::MADV_GUARD_INSTALL);
+    script.advise(&within(guards, mapping.range), remote::MADV_GUARD_INSTALL);
     if flags.sealed {
         script.call(SYS_MSEAL, [address.into(), length.into(), 0u64.into()], Check::Success);
     }
@@ -303,7 +277,7 @@ fn used_blocks(runs: &[Range]) -> impl Iterator<Item = Range> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::script::PAGE;
+    use sys::remote::PAGE;
 
     #[test]
     fn only_well_used_blocks_become_huge() {

@@ -14,7 +14,7 @@ use super::names;
 use crate::{
     error::{Context, Error},
     procfs::Fields,
-    stopped::{self, StepEvents},
+    stop::stopped::{self, StepEvents},
 };
 
 /// Runs the zygote's loop once, from its receiving step at `entry`. `request` sends the message that it receives.

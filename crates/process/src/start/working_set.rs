@@ -15,16 +15,9 @@
 
 use std::{fs::File, io, os::unix::fs::FileExt};
 
-use sys::remote::{self, Range};
+use sys::remote::Range;
 
-use super::ZygoteFacts;
-use crate::{
-    error::{Context, Error},
-    procfs::{self, MapLine},
-    script::{Arena, Arg, Check, Script},
-    sort::{Sort, sort},
-    zygote::memory::WRITE,
-};
+use crate::script::{Arena, Arg, Check, Script};
 
 /// Most ranges of pages that are made the copy's own: the kernel takes 1,024 of them at once.
 const WRITTEN_MAX: usize = 1_000;
@@ -53,58 +46,16 @@ pub(super) fn touch(script: &mut Script, table: u64) {
     }
 }
 
-/// Adds to a zygote's working set what its copy `copy` has touched so far. Gives the pages that the set has now; the set is
-/// bounded, and what is beyond its bounds is left out.
-pub fn learn(zygote: &ZygoteFacts, copy: i32) -> Result<u64, Error> {
-    let path = format!("/proc/{}/mem", zygote.pid);
-    let memory = File::options().read(true).write(true).open(&path).on("open", path)?;
-    let mut set = WorkingSet::read(&memory, zygote.working_set).of("read memory of zygote", zygote.pid)?;
-    let maps = [copy, zygote.pid].map(|pid| {
-        let path = format!("/proc/{pid}/pagemap");
-        File::open(&path).on("open", path)
-    });
-    let [copy_map, zygote_map] = maps;
-    let (copy_map, zygote_map) = (copy_map?, zygote_map?);
-    for line in procfs::mappings(zygote.pid, "maps")? {
-        let arena = Range { start: zygote.arena.0, end: zygote.arena.1 };
-        if line.shared || (line.range.start < arena.end && arena.start < line.range.end) {
-            continue;
-        }
-        look(&line, &copy_map, &zygote_map, &mut set).of("compare the page maps of zygote", zygote.pid)?;
-    }
-    set.bound();
-    set.write(&memory, zygote.working_set).of("write memory of zygote", zygote.pid)?;
-    Ok(set.written.iter().chain(&set.looked_at).map(|range| (range.end - range.start) / crate::script::PAGE).sum())
-}
-
-/// Adds what the copy touched of one mapping.
-fn look(line: &MapLine, copy: &File, zygote: &File, set: &mut WorkingSet) -> io::Result<()> {
-    match sort(line) {
-        Ok(Sort::Anonymous | Sort::PrivateFile) if line.protection & WRITE != 0 => {
-            for run in remote::private_pages(copy, line.range)? {
-                let (own, shared) = (remote::page_entries(copy, run)?, remote::page_entries(zygote, run)?);
-                for (n, (own, shared)) in own.iter().zip(&shared).enumerate() {
-                    if *own != 0 && own != shared {
-                        let start = run.start + n as u64 * crate::script::PAGE;
-                        set.written.push(Range { start, end: start + crate::script::PAGE });
-                    }
-                }
-            }
-        }
-        Ok(Sort::PrivateFile) => set.looked_at.extend(remote::file_pages(copy, line.range)?),
-        _ => {}
-    }
-    Ok(())
-}
-
+/// What the table names.
 #[derive(Debug, Default, PartialEq)]
-struct WorkingSet {
-    written: Vec<Range>,
-    looked_at: Vec<Range>,
+pub(crate) struct WorkingSet {
+    pub(crate) written: Vec<Range>,
+    pub(crate) looked_at: Vec<Range>,
 }
 
 impl WorkingSet {
-    fn read(memory: &File, at: u64) -> io::Result<Self> {
+    /// The table at this address of a process.
+    pub(crate) fn read(memory: &File, at: u64) -> io::Result<Self> {
         let mut bytes = vec![0; TABLE_BYTES];
         memory.read_exact_at(&mut bytes, at)?;
         let (words, _) = bytes.as_chunks::<8>();
@@ -119,7 +70,8 @@ impl WorkingSet {
         })
     }
 
-    fn write(&self, memory: &File, at: u64) -> io::Result<()> {
+    /// Writes the table at this address of a process.
+    pub(crate) fn write(&self, memory: &File, at: u64) -> io::Result<()> {
         let mut words = vec![self.written.len() as u64, self.looked_at.len() as u64];
         let entries = |ranges: &[Range]| -> Vec<u64> {
             ranges.iter().flat_map(|range| [range.start, range.end - range.start]).collect()
@@ -132,7 +84,7 @@ impl WorkingSet {
     }
 
     /// Sorts and joins, and drops what is beyond the bounds.
-    fn bound(&mut self) {
+    pub(crate) fn bound(&mut self) {
         self.written = joined(std::mem::take(&mut self.written));
         self.looked_at = joined(std::mem::take(&mut self.looked_at));
         self.written.truncate(WRITTEN_MAX);

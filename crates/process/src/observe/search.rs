@@ -14,7 +14,8 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Statx, Stat
 
 use crate::{
     error::{Context, Error},
-    procfs, root,
+    observe::root,
+    procfs,
 };
 
 /// The directory for shared memory in every root filesystem.

@@ -4,9 +4,12 @@ use std::time::{Duration, Instant};
 
 use crate::{
     error::Error,
-    mappings, procfs,
-    still::{Newborn, Still},
-    stopped::Stopped,
+    observe::mappings,
+    procfs,
+    stop::{
+        still::{Newborn, Still},
+        stopped::Stopped,
+    },
 };
 
 /// Forks process `pid`, as it is, with the memory that it keeps from its own forks, `rounds` times and ends each fork at once; gives what each

@@ -23,10 +23,12 @@ use rustix::{
 use crate::{
     error::{Context, Error},
     image::{MemoryFile, MemoryFileKind, MemoryFiles, Part},
-    objects::{attributes, data_ranges},
+    observe::{
+        objects::{attributes, data_ranges},
+        root,
+    },
     procfs::Fields,
     refusal::Refusal,
-    root,
 };
 
 /// The kernel's bound of a path that is given to it, with the zero at its end.

@@ -9,7 +9,7 @@ use crate::{
     error::{Context, Error},
     image::{AlternateStack, Scheduling, Thread, ThreadAttributes},
     refusal::Refusal,
-    stopped::{PENDING_MAX, Task},
+    stop::stopped::{PENDING_MAX, Task},
 };
 
 /// What the threads themselves reported, and what must be read before they do so.

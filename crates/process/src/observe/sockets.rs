@@ -24,11 +24,10 @@ use sys::{
 
 use crate::{
     error::{Context, Error},
-    files::Files,
     image::{End, FileKind, Message, Socket, SocketName, SocketPath, SocketState, UnixPair},
+    observe::{files::Files, root},
     options::{Phase, SocketType},
     refusal::Refusal,
-    root,
 };
 
 /// What all sockets of one process are read with.

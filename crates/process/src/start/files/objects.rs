@@ -6,9 +6,8 @@ use sys::remote::{self, Range};
 
 use super::{Builder, CLOSE_ON_EXEC};
 use crate::{
-    image::{Backing, FileKind, ObjectStatus, SharedObject},
+    image::{Backing, FileKind, ObjectStatus, SharedObject, within},
     script::Check,
-    zygote::memory,
 };
 
 /// Of a new memfd.
@@ -110,8 +109,8 @@ impl Builder<'_> {
         let flags = libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE;
         let args = [start.into(), (end - start).into(), protection.into(), flags.into(), file.into(), offset.into()];
         self.script.call(libc::SYS_mmap, args, Check::Equal(start as i64));
-        let guards = memory::within(&self.image.guards, Range { start, end });
-        memory::advise(self.script, &guards, remote::MADV_GUARD_INSTALL);
+        let guards = within(&self.image.guards, Range { start, end });
+        self.script.advise(&guards, remote::MADV_GUARD_INSTALL);
     }
 
     /// Shared views of files of the root filesystem: of the copy's own file.

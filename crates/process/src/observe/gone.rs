@@ -11,7 +11,11 @@ use std::{
 
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 
-use crate::{image::FileKind, listed::Listed, refusal::Refusal, root};
+use crate::{
+    image::FileKind,
+    observe::{listed::Listed, root},
+    refusal::Refusal,
+};
 
 /// How the kernel marks a name that was deleted. A file may be called so.
 const MARK: &[u8] = b" (deleted)";

@@ -13,13 +13,11 @@ use base::limits;
 use sys::remote::{self, Shared};
 
 use crate::{
-    descriptors::MQUEUE_MAGIC,
     error::{Context, Error},
-    others::Others,
+    observe::{descriptors::MQUEUE_MAGIC, others::Others, root},
     procfs::{self, Fields, Stat},
     refusal::Refusal,
-    root,
-    stopped::Task,
+    stop::stopped::Task,
 };
 
 /// What a look at a running process gives.

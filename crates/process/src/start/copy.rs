@@ -9,9 +9,8 @@ use super::{
 };
 use crate::{
     image::{Image, Thread},
-    script::{Arena, Check, Script},
-    sigframe,
-    zygote::{files, kind, memory_files, working_set},
+    script::{Arena, Check, Script, sigframe},
+    start::{files, kind, memory_files, working_set},
 };
 
 const ARCH_SET_FS: i32 = 0x1002;

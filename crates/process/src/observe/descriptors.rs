@@ -14,19 +14,23 @@ use base::limits;
 use sys::{remote, sockets};
 
 use crate::{
-    access::{self, Access},
     error::{Context, Error},
-    files::Files,
-    gone,
-    image::{End, EpollEntry, FileKind, OpenFile, Pipe, SignalOwner, Socket, Stream, StreamFile, TimerValue, Watch},
-    listed::{Listed, bracketed, list},
-    objects::{self, Objects},
-    owners,
+    image::{
+        End, EpollEntry, FileKind, OpenFile, Pipe, SignalOwner, Socket, Stream, StreamFile, TimerValue, Watch,
+        access_mode,
+    },
+    observe::{
+        access::Access,
+        files::Files,
+        gone,
+        listed::{Listed, bracketed, list},
+        objects::{self, Objects},
+        owners, registered,
+        sockets::{self as unix, shown},
+        watches::{self, Watched},
+    },
     procfs::Fields,
     refusal::Refusal,
-    registered,
-    sockets::{self as unix, shown},
-    watches::{self, Watched},
 };
 
 /// Devices that are the same in every sandbox.
@@ -393,7 +397,7 @@ impl Reader<'_> {
         }
         // A FIFO is opened for both directions first.
         let both = listed.flags & libc::O_PATH == 0 && kind.is_fifo();
-        let wanted = access::wanted(if both { libc::O_RDWR } else { listed.flags });
+        let wanted = access_mode(if both { libc::O_RDWR } else { listed.flags });
         if let Some(refusal) = self.access.check(&format!("descriptor {fd}"), &listed.link, wanted) {
             return Ok(Err(refusal));
         }

@@ -3,7 +3,7 @@
 
 use super::{Builder, CLOSE_ON_EXEC, HOW_BYTES};
 use crate::{
-    access,
+    image::access_mode,
     script::{Arg, Check},
 };
 
@@ -20,7 +20,7 @@ impl Builder<'_> {
     /// The mode is another one while the file is opened. It is put back whether that succeeds or not.
     pub(super) fn open_forbidden(&mut self, path: u64, flags: i32, how: u64) -> usize {
         let here = || libc::AT_FDCWD.into();
-        let wanted = u64::from(access::wanted(flags));
+        let wanted = u64::from(access_mode(flags));
         let args = [here(), path.into(), wanted.into(), (libc::AT_EACCESS | libc::AT_SYMLINK_NOFOLLOW).into()];
         let may = self.script.call(libc::SYS_faccessat2, args, Check::Ignore);
         let other = self.script.unless(may, i64::from(-libc::EACCES) as u64);

@@ -1,4 +1,5 @@
-//! One start as scripts: what the zygote, its short-lived helper and the copy do.
+//! One start as scripts: what the zygote, its short-lived helper and the copy do. It owns the copy's side: descriptors ([`files`]), files in
+//! memory, threads, clocks and timers are made again here.
 //!
 //! ```text
 //! zygote   receive start number and descriptors; clone(CLONE_VM) the helper; wait for it; close the descriptors; again
@@ -12,21 +13,23 @@
 mod attributes;
 mod clocks;
 mod copy;
+mod files;
+mod memory_files;
 mod state;
-pub(super) mod timers;
+pub(crate) mod timers;
+pub(crate) mod working_set;
 
 use std::mem::size_of;
 
-use sys::{blob::OP_BYTES, namespace::CLOCK_TEXT_BYTES};
+use sys::{blob::OP_BYTES, namespace::CLOCK_TEXT_BYTES, remote::PAGE};
 
-use super::{kind, working_set};
 use crate::{
     image::{FileKind, Image, Mapping, Thread},
-    script::{Arena, Arg, Check, PAGE, Script},
+    script::{Arena, Arg, Check, Script},
 };
 
 /// Descriptors that come with a request, in this order: pid 1's pidfd, cgroup directory, standard input, output, error.
-pub(super) const RECEIVED: usize = 5;
+pub(crate) const RECEIVED: usize = 5;
 /// The same with the gate at which a parked copy waits.
 const RECEIVED_MAX: usize = RECEIVED + 1;
 
@@ -42,34 +45,43 @@ const WAIT_ALL: i32 = 0x4000_0000; // __WALL
 const READ_BYTES_MAX: u64 = 0x7fff_f000;
 
 /// Length of the message that asks for a start: its number, whether the copy parks, and the offsets of its clocks.
-pub(super) const START_BYTES: u64 = 16 + CLOCK_TEXT_BYTES as u64;
+pub(crate) const START_BYTES: u64 = 16 + CLOCK_TEXT_BYTES as u64;
 /// Length of the message that asks for a branch.
-pub(super) const BRANCH_BYTES: u64 = 8;
+pub(crate) const BRANCH_BYTES: u64 = 8;
 /// The second word of a start whose copy goes on in the program at once.
-pub(super) const AT_ONCE: u64 = 0;
+pub(crate) const AT_ONCE: u64 = 0;
 /// The second word of a start whose copy waits at its gate.
-pub(super) const PARKED: u64 = 1;
+pub(crate) const PARKED: u64 = 1;
+
+/// Kinds of report on the wire.
+pub(crate) mod kind {
+    pub(crate) const BUILT: u64 = 0;
+    pub(crate) const FORKED: u64 = 1;
+    pub(crate) const READY: u64 = 2;
+    pub(crate) const FAILED: u64 = 3;
+    pub(crate) const FAULTS: u64 = 4;
+}
 
 /// Arenas lie in free room of this size, in one half of it: the other half is for the arena of a branch.
-pub(super) const ROOM_BYTES: u64 = 1 << 32;
-pub(super) const HALF_BYTES: u64 = ROOM_BYTES / 2;
+pub(crate) const ROOM_BYTES: u64 = 1 << 32;
+pub(crate) const HALF_BYTES: u64 = ROOM_BYTES / 2;
 
 /// The other half of the room of an arena.
-pub(super) fn other_half(arena: u64) -> u64 {
+pub(crate) fn other_half(arena: u64) -> u64 {
     arena ^ HALF_BYTES
 }
 
 /// Numbers of the descriptors in transit, above all of the program's.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Transit {
+pub(crate) struct Transit {
     /// The control socket.
-    pub(super) control: i32,
+    pub(crate) control: i32,
     /// Whether copies have a descriptor of the helper, for whose end they wait.
     with_helper: bool,
 }
 
 impl Transit {
-    pub(super) fn above(image: &Image) -> Self {
+    pub(crate) fn above(image: &Image) -> Self {
         let numbers = image.files.iter().flat_map(|file| &file.numbers).map(|(number, _)| *number);
         // Numbers that files had when they were registered are theirs again for a moment.
         let registered = image.files.iter().flat_map(|file| match &file.kind {
@@ -82,7 +94,7 @@ impl Transit {
     }
 
     /// The first of three, in a copy.
-    pub(super) fn streams(self) -> i32 {
+    pub(crate) fn streams(self) -> i32 {
         self.control + 1
     }
 
@@ -107,7 +119,7 @@ impl Transit {
     }
 
     /// The first number that is not in transit.
-    pub(super) fn end(self) -> i32 {
+    pub(crate) fn end(self) -> i32 {
         self.helper().unwrap_or(self.clocks()) + 1
     }
 }
@@ -179,7 +191,7 @@ impl ResultReport {
 }
 
 /// Places all scripts of a start; gives the address of the zygote's loop, which begins by reporting that the zygote is built.
-pub(super) fn place(
+pub(crate) fn place(
     arena: &mut Arena,
     image: &Image,
     seccomp: &[u64],
@@ -198,7 +210,7 @@ pub(super) fn place(
 
 /// Where a copy takes the memory from that is not the zygote's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum CopyMemory {
+pub(crate) enum CopyMemory {
     /// By the policy of whoever built the zygote.
     Inherited,
     /// Where it runs: the zygote has a policy for its own memory that is not for what copies write.
@@ -206,15 +218,15 @@ pub(super) enum CopyMemory {
 }
 
 /// Where the placed scripts begin.
-pub(super) struct Entries {
+pub(crate) struct Entries {
     /// The zygote's loop after building.
-    pub(super) zygote: u64,
+    pub(crate) zygote: u64,
     /// Its receiving step.
-    pub(super) receive: u64,
+    pub(crate) receive: u64,
     /// The handler for steps of the building.
-    pub(super) handler: u64,
+    pub(crate) handler: u64,
     /// The table of what copies touch ahead.
-    pub(super) working_set: u64,
+    pub(crate) working_set: u64,
 }
 
 fn place_loop(arena: &mut Arena, helper: u64, transit: Transit, mailbox: &Mailbox) -> (u64, u64) {
@@ -282,7 +294,7 @@ fn place_branch(arena: &mut Arena) -> u64 {
 }
 
 /// Arguments of a clone that shares memory and nothing else.
-pub(super) fn vm_child() -> [Arg; 5] {
+pub(crate) fn vm_child() -> [Arg; 5] {
     let flags = (libc::CLONE_VM | libc::SIGCHLD) as u64;
     [flags.into(), 0u64.into(), 0u64.into(), 0u64.into(), 0u64.into()]
 }
@@ -344,7 +356,7 @@ fn place_helper(
 
 /// Whether copies need more of a resource while they start than the program may have any more, or the zygote does: copies limit it themselves
 /// then, and the zygote leaves it to them.
-pub(super) fn is_set_late(resource: usize, image: &Image) -> bool {
+pub(crate) fn is_set_late(resource: usize, image: &Image) -> bool {
     let shares = |mapping: &Mapping| !mapping.is_private();
     match resource as u32 {
         // The transit numbers may be above the limit.
@@ -368,13 +380,13 @@ fn is_set_last(resource: usize, image: &Image) -> bool {
 }
 
 /// Adds the lifting of a limit, as far as the zygote has a right to that.
-pub(super) fn lift_limit(arena: &mut Arena, script: &mut Script, resource: usize) {
+pub(crate) fn lift_limit(arena: &mut Arena, script: &mut Script, resource: usize) {
     let place = arena.words(&[u64::MAX, u64::MAX]);
     script.call(libc::SYS_prlimit64, [0u64.into(), (resource as u64).into(), place.into(), 0u64.into()], Check::Ignore);
 }
 
 /// Adds the setting of one resource limit of the process itself.
-pub(super) fn set_limit(arena: &mut Arena, script: &mut Script, resource: usize, soft: u64, hard: u64) {
+pub(crate) fn set_limit(arena: &mut Arena, script: &mut Script, resource: usize, soft: u64, hard: u64) {
     let place = arena.words(&[soft, hard]);
     script.call(
         libc::SYS_prlimit64,

@@ -4,10 +4,10 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use crate::{
     error::Error,
+    observe::root,
     procfs::{self, Fields},
     refusal::Refusal,
-    root,
-    stopped::Task,
+    stop::stopped::Task,
 };
 
 /// Where the program's other processes are looked for.

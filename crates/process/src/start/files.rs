@@ -16,7 +16,7 @@ use std::collections::{BTreeSet, HashMap};
 use crate::{
     image::{FileKind, FileLock, Image, LockKind, OpenFile, Stream, TimerValue, WallTimer, wall_timer},
     script::{Arena, Arg, Check, Script},
-    zygote::{memory_files, start::Transit},
+    start::{Transit, memory_files},
 };
 
 /// Size of `struct open_how`.

@@ -11,17 +11,18 @@ use std::{
 };
 
 use base::limits;
-use sys::remote::{self, Range};
+use sys::remote::{self, PAGE, Range};
 
 use crate::{
     error::{Context, Error},
     image::{Backing, Locked, Mapping},
-    objects::Identity,
+    observe::{
+        objects::Identity,
+        root::{open_inside, open_root},
+        sort::{Sort, name_of, sort},
+    },
     procfs::MapLine,
     refusal::Refusal,
-    root::{open_inside, open_root},
-    script::PAGE,
-    sort::{Sort, name_of, sort},
 };
 
 /// The classified mappings of a process.
@@ -29,7 +30,7 @@ use crate::{
 pub(crate) struct Classified {
     pub(crate) mappings: Vec<Mapping>,
     /// What is in files that the zygote cannot map, privately mapped: memory of no file from here on, when it has been
-    /// [taken over](crate::still::Still::take_over).
+    /// [taken over](crate::stop::still::Still::take_over).
     pub(crate) taken_over: Vec<Range>,
     /// Runs of guard pages, in order.
     pub(crate) guards: Vec<Range>,

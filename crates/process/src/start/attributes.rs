@@ -4,9 +4,8 @@ use sys::remote::{self, Range};
 
 use super::Transit;
 use crate::{
-    image::{Image, MACHINE_CHECK_DEFAULT, ThreadAttributes},
+    image::{Image, MACHINE_CHECK_DEFAULT, ThreadAttributes, within},
     script::{Arena, Arg, Check, Script},
-    zygote::memory,
 };
 
 const ARCH_SET_CPUID: i32 = 0x1012;
@@ -50,8 +49,7 @@ pub(super) fn of_process(script: &mut Script, image: &Image) {
         script.call(libc::SYS_mlock2, [start.into(), (end - start).into(), on_fault.into()], Check::Success);
         if !locked.on_fault {
             // Bringing pages in stops at a guard page: only what lies between them is brought in.
-            for Range { start, end } in remote::subtract(&[locked.range], &memory::within(&image.guards, locked.range))
-            {
+            for Range { start, end } in remote::subtract(&[locked.range], &within(&image.guards, locked.range)) {
                 script.call(libc::SYS_mlock, [start.into(), (end - start).into()], Check::Ignore);
             }
         }

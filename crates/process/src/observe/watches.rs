@@ -10,10 +10,12 @@ use sys::remote;
 
 use crate::{
     error::{Context, Error},
-    listed::{Listed, list},
+    observe::{
+        listed::{Listed, list},
+        root,
+        search::{self, Identity, Place, Reach},
+    },
     procfs::Fields,
-    root,
-    search::{self, Identity, Place, Reach},
 };
 
 /// How far the search goes while the program runs: about two seconds.

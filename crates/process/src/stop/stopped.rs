@@ -12,7 +12,7 @@ use crate::{
     procfs::{self, Fields, MapLine},
     refusal::Refusal,
     script::{Arg, Check, Script},
-    seize::{tell_to_stop, wait_for_stop},
+    stop::seize::{tell_to_stop, wait_for_stop},
 };
 
 /// Injected scripts of the source end by sending themselves one of these signals: the tracer sees it arrive. They are ignored by default,

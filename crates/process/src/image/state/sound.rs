@@ -1,12 +1,11 @@
 //! Whether a decoded state is one that a capture can have made: its numbers are computed with and used as indices, by processes that must not
 //! fail. What the kernel itself refuses is left to it.
 
-use sys::remote::Range;
+use sys::remote::{PAGE, Range};
 
 use super::ProgramState;
 use crate::image::{Backing, FileKind, Image, Mapping, memory_files, xstate};
 
-const PAGE_BYTES: u64 = 4096;
 /// End of the largest address space (five levels of page tables).
 const ADDRESS_END: u64 = 1 << 56;
 
@@ -40,7 +39,7 @@ pub(super) fn check(state: &ProgramState) -> Result<(), &'static str> {
 }
 
 fn is_whole(range: Range) -> bool {
-    let whole = |address: u64| address.is_multiple_of(PAGE_BYTES);
+    let whole = |address: u64| address.is_multiple_of(PAGE);
     whole(range.start) && whole(range.end) && range.start < range.end && range.end <= ADDRESS_END
 }
 
@@ -62,8 +61,7 @@ fn offset_is_sound(mapping: &Mapping) -> bool {
     match mapping.backing {
         Backing::Anonymous => true,
         Backing::File { offset, .. } | Backing::SharedFile { offset, .. } | Backing::Object { offset, .. } => {
-            offset.is_multiple_of(PAGE_BYTES)
-                && offset.checked_add(length).is_some_and(|end| i64::try_from(end).is_ok())
+            offset.is_multiple_of(PAGE) && offset.checked_add(length).is_some_and(|end| i64::try_from(end).is_ok())
         }
     }
 }
@@ -124,8 +122,8 @@ mod tests {
     };
 
     /// Made of the state of version 1 by giving it one of each attribute ([`with_attributes`]), and never again.
-    const GOLDEN_3: &[u8] = include_bytes!("../../tests/golden/program-state-v3-attributes.bin");
-    const GOLDEN: &[u8] = include_bytes!("../../tests/golden/program-state-v1.bin");
+    const GOLDEN_3: &[u8] = include_bytes!("../../../tests/golden/program-state-v3-attributes.bin");
+    const GOLDEN: &[u8] = include_bytes!("../../../tests/golden/program-state-v1.bin");
 
     fn golden() -> ProgramState {
         ProgramState::decode(GOLDEN).unwrap()
@@ -162,7 +160,7 @@ mod tests {
     /// Made of the state of version 1 by giving it [`memory_files`], and never again.
     #[test]
     fn files_in_memory_stay_readable() {
-        const GOLDEN: &[u8] = include_bytes!("../../tests/golden/program-state-v3-memory-files.bin");
+        const GOLDEN: &[u8] = include_bytes!("../../../tests/golden/program-state-v3-memory-files.bin");
         let state = ProgramState::decode(GOLDEN).unwrap();
         assert_eq!(state.image.memory_files, memory_files());
         assert_eq!(ProgramState::decode(&state.encode().unwrap()).unwrap().image.memory_files, memory_files());
@@ -248,7 +246,7 @@ mod tests {
     /// Made of the state of version 1 by giving it [`descriptors`], and never again.
     #[test]
     fn descriptors_of_version_3_stay_readable() {
-        const GOLDEN: &[u8] = include_bytes!("../../tests/golden/program-state-v3-descriptors.bin");
+        const GOLDEN: &[u8] = include_bytes!("../../../tests/golden/program-state-v3-descriptors.bin");
         let state = ProgramState::decode(GOLDEN).unwrap();
         assert_eq!(state.image.added, descriptors());
         assert_eq!(ProgramState::decode(&state.encode().unwrap()).unwrap().image.added, descriptors());

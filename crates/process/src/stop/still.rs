@@ -16,7 +16,7 @@ use sys::{
 use crate::{
     error::{Context, Error},
     script::{Arena, Check, Script},
-    stopped::ONLY_TRAP,
+    stop::stopped::ONLY_TRAP,
 };
 
 const MEMBARRIER_GET_REGISTRATIONS: i32 = 1 << 9;

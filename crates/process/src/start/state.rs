@@ -29,7 +29,7 @@ pub(super) fn thread_attributes(script: &mut Script, thread: &Thread) {
     }
     let rseq = &thread.rseq;
     if rseq.address != 0 {
-        // No section is under way (`threads::leave_critical_section`): the kernel must not act on what is left of one.
+        // No section is under way (`stop::stopped` makes threads leave them): the kernel must not act on what is left of one.
         script.store(rseq.address + RSEQ_CS_OFFSET, 0);
         let args = [rseq.address.into(), u64::from(rseq.size).into(), 0u64.into(), u64::from(rseq.signature).into()];
         script.call(libc::SYS_rseq, args, Check::Success);

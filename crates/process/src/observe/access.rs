@@ -15,25 +15,16 @@ use rustix::fs::{Stat, StatVfsMountFlags};
 
 use crate::{
     error::Error,
+    image::{READ, WRITE},
+    observe::{
+        root,
+        sort::{Sort, sort},
+    },
     procfs::{self, MapLine},
     refusal::Refusal,
-    root,
-    sort::{Sort, sort},
 };
 
 const SEARCH: u32 = 1;
-const WRITE: u32 = 2;
-const READ: u32 = 4;
-
-/// What an open file with these flags was opened for.
-pub(crate) fn wanted(flags: i32) -> u32 {
-    match flags & libc::O_ACCMODE {
-        _ if flags & libc::O_PATH != 0 => 0,
-        libc::O_RDONLY => READ,
-        libc::O_WRONLY => WRITE,
-        _ => READ | WRITE,
-    }
-}
 
 /// The rights of a program, in its root filesystem.
 pub(crate) struct Access {
@@ -103,7 +94,7 @@ impl Access {
         closed
     }
 
-    /// Why a file cannot be opened. Its owner may change the mode for a moment (`zygote::files`).
+    /// Why a file cannot be opened. Its owner may change the mode for a moment (`start::files::modes`).
     fn denied(&self, path: &Path, wanted: u32) -> Option<String> {
         let (file, status) = self.lacks(path, wanted)?;
         let mode = status.st_mode & 0o7777;

@@ -19,9 +19,9 @@ use rustix::fs::{Mode, OFlags};
 use crate::{
     error::{Context, Error},
     image::{ObjectStatus, SharedObject},
+    observe::sort::{Sort, sort},
     procfs::MapLine,
     refusal::Refusal,
-    sort::{Sort, sort},
 };
 
 /// An object and the file through which it is read.

@@ -1,0 +1,27 @@
+//! Reading a program from outside: what it has, and what of that cannot be forked. Nothing here changes the program or runs in it.
+//!
+//! | what                   | modules                                                                          |
+//! |------------------------|----------------------------------------------------------------------------------|
+//! | the process as a whole | [`checks`]; [`others`]: other processes of its sandbox                           |
+//! | memory                 | [`sort`]: what one mapping is; [`mappings`]; [`objects`]: shared memory; [`memory_files`] |
+//! | descriptors            | [`descriptors`], which asks [`listed`], [`registered`] (epoll), [`owners`], [`watches`] (inotify) and [`sockets`]; [`wall`]: timers |
+//! | files by path          | [`root`]: opening; [`access`]: may the program open it again; [`gone`]: deleted names; [`search`]: paths of inodes |
+
+pub(crate) mod access;
+pub(crate) mod checks;
+pub(crate) mod descriptors;
+pub(crate) mod files;
+mod gone;
+mod listed;
+pub(crate) mod mappings;
+pub(crate) mod memory_files;
+pub(crate) mod objects;
+pub(crate) mod others;
+mod owners;
+mod registered;
+mod root;
+mod search;
+mod sockets;
+pub(crate) mod sort;
+pub(crate) mod wall;
+pub(crate) mod watches;
