@@ -25,6 +25,7 @@ use std::{
 use complete::{Known, complete};
 pub use floor::time_forks;
 use inject::{Injection, Outcome};
+use procfs::MapLine;
 use serde::{Deserialize, Serialize};
 use sys::{
     deadman::Deadman,
@@ -46,7 +47,6 @@ use crate::{
         others, wall,
         watches::{self, Watched},
     },
-    procfs::{self, MapLine},
     refusal::Refusal,
     stop::{
         aside::Aside,
@@ -170,7 +170,7 @@ pub fn examine(pid: i32) -> Result<Vec<Refusal>, Error> {
 
 /// Why parts of process `pid`, its descriptors and mappings, could not be forked.
 fn parts(pid: i32, streams: &[(StreamFile, Stream)]) -> Result<Vec<Refusal>, Error> {
-    let lines = procfs::mappings(pid, "smaps")?;
+    let lines = procfs::smaps(pid)?;
     let mut objects = Objects::default();
     objects.add_mapped(pid, &lines)?;
     let watched = watches::find(pid)?;
@@ -261,8 +261,8 @@ fn capture_once(spec: &CaptureSpec, steps: Steps<'_>) -> Result<Capture, Error> 
     let mut stopped = seize(spec)?;
     let began = stopped.since();
     let aside = Aside::make_room_for(pid)?;
-    let lines = procfs::mappings(pid, "maps")?;
-    let flagged = if same_places(&before, &lines) { before } else { procfs::mappings(pid, "smaps")? };
+    let lines = procfs::maps(pid)?;
+    let flagged = if same_places(&before, &lines) { before } else { procfs::smaps(pid)? };
     // Nothing can be run in such a program.
     let shadow = flagged.iter().find(|line| line.shadow_stack);
     refuse(shadow.map(|line| Refusal::ShadowStack { address: line.range.start }).into_iter().collect())?;
@@ -384,7 +384,7 @@ impl Drop for Frozen<'_> {
 fn arrived(pid: i32) -> Result<Vec<MapLine>, Error> {
     let began = Instant::now();
     loop {
-        let lines = procfs::mappings(pid, "smaps")?;
+        let lines = procfs::smaps(pid)?;
         let Some(awaited) = lines.iter().find(|line| line.awaited) else { return Ok(lines) };
         if began.elapsed() > PASS_MAX {
             // A still would have zeros there.

@@ -32,14 +32,9 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// The kernel's text about a process has a form this program does not know.
-    #[error("{path} has an unexpected line: {line}")]
-    Format {
-        /// Which file.
-        path: String,
-        /// The line.
-        line: String,
-    },
+    /// `/proc` could not be read.
+    #[error(transparent)]
+    Proc(#[from] procfs::Error),
     /// A thread stopped for another reason than expected, or ended.
     #[error("process {pid} {what}")]
     Unexpected {
@@ -78,6 +73,26 @@ pub enum Error {
     /// A checkpoint needs what this host does not have; nothing was made.
     #[error("the checkpoint does not fit this host: {}", Listed(.0))]
     Unfit(Vec<Unfit>),
+}
+
+impl Error {
+    /// Whether it says that the process or thread is gone.
+    pub(crate) fn is_gone(&self) -> bool {
+        match self {
+            Self::Proc(error) => error.is_gone(),
+            Self::Process { source, .. } | Self::File { source, .. } => {
+                matches!(source.raw_os_error(), Some(libc::ESRCH | libc::ENOENT))
+            }
+            Self::Refused(_)
+            | Self::Unexpected { .. }
+            | Self::Step { .. }
+            | Self::DuringPause(_)
+            | Self::NoRoom { .. }
+            | Self::ZygoteGone
+            | Self::MissingPage { .. }
+            | Self::Unfit(_) => false,
+        }
+    }
 }
 
 /// Attaches what was tried to an I/O error.

@@ -18,6 +18,7 @@ pub(crate) use attributes::{
     Attributes, Locked, MACHINE_CHECK_DEFAULT, ProcessAttributes, SPECULATION_CONTROLS, ThreadAttributes,
 };
 pub(crate) use memory_files::{MemoryFile, MemoryFileKind, MemoryFiles, Part};
+use procfs::MappingFlags;
 use serde::{Deserialize, Serialize};
 pub(crate) use state::{FileContent, FileIdentity, Host, Pages};
 pub use state::{ProgramState, StateError};
@@ -27,8 +28,6 @@ use sys::{
     remote::{Affinity, PAGE, Range, RobustList},
 };
 pub(crate) use wall::{WallTimer, WallTimers, wall_timer};
-
-use crate::procfs::MappingFlags;
 
 /// Which open file is one of the sandbox's standard streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -113,6 +112,7 @@ pub(crate) struct Mapping {
     pub(crate) range: Range,
     /// PROT_READ | PROT_WRITE | PROT_EXEC
     pub(crate) protection: u64,
+    #[serde(with = "flags")]
     pub(crate) flags: MappingFlags,
     pub(crate) backing: Backing,
     /// Device and inode of the mapped file, as the kernel lists them; 0 without one.
@@ -492,6 +492,78 @@ mod registers {
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Registers, D::Error> {
         <[u64; REGISTER_WORDS]>::deserialize(deserializer).map(ptrace::registers_of_words)
+    }
+}
+
+/// Flags of a mapping in the order of version 1 of a program's state. What came later is in `state::sections`.
+mod flags {
+    use procfs::MappingFlags;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(flags: &MappingFlags, serializer: S) -> Result<S::Ok, S::Error> {
+        let &MappingFlags {
+            grows_down,
+            no_reserve,
+            dont_fork,
+            wipe_on_fork,
+            dont_dump,
+            huge,
+            no_huge,
+            mergeable,
+            sequential,
+            random,
+            locked,
+            sealed,
+            droppable: _,
+        } = flags;
+        [
+            grows_down,
+            no_reserve,
+            dont_fork,
+            wipe_on_fork,
+            dont_dump,
+            huge,
+            no_huge,
+            mergeable,
+            sequential,
+            random,
+            locked,
+            sealed,
+        ]
+        .serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<MappingFlags, D::Error> {
+        let [
+            grows_down,
+            no_reserve,
+            dont_fork,
+            wipe_on_fork,
+            dont_dump,
+            huge,
+            no_huge,
+            mergeable,
+            sequential,
+            random,
+            locked,
+            sealed,
+        ] = <[bool; 12]>::deserialize(deserializer)?;
+        let droppable = false;
+        Ok(MappingFlags {
+            grows_down,
+            no_reserve,
+            dont_fork,
+            wipe_on_fork,
+            dont_dump,
+            huge,
+            no_huge,
+            mergeable,
+            sequential,
+            random,
+            locked,
+            sealed,
+            droppable,
+        })
     }
 }
 

@@ -37,12 +37,10 @@ mod error;
 mod image;
 mod observe;
 mod options;
-mod procfs;
 mod refusal;
 mod script;
 mod start;
 mod stop;
-mod write_back;
 mod zygote;
 
 pub use capture::{
@@ -52,5 +50,4 @@ pub use capture::{
 pub use error::Error;
 pub use image::{ProgramState, StateError, Stream, StreamFile};
 pub use refusal::{Refusal, Unfit};
-pub use write_back::{Filesystem, Idle, Whose, write_back};
 pub use zygote::{BuildSpec, Gate, Report, RestoreSpec, Restored, Target, Zygote, ZygoteFacts, build, learn};

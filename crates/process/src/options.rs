@@ -7,7 +7,6 @@ use std::{
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
-
 use sys::sockets;
 
 use crate::image::SocketOption;

@@ -20,7 +20,6 @@ pub(crate) mod timers;
 pub(crate) mod working_set;
 
 use std::mem::size_of;
-
 use sys::{blob::OP_BYTES, namespace::CLOCK_TEXT_BYTES, remote::PAGE};
 
 use crate::{

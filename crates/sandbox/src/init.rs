@@ -31,6 +31,8 @@ use rustix::{
 use sys::clone::{ForkOptions, Forked, fork};
 
 use self::mounts::Prepared;
+use procfs::Stat;
+
 use crate::{
     cgroup::Group,
     error::{Context, Error},
@@ -207,10 +209,10 @@ fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {
 /// Overwrites the copy of the keeper's command line, which every process of the sandbox could read. The rest of a root
 /// process's /proc is closed to them. Where the kernel forbids it the sandbox merely shows how the keeper was called.
 fn hide_command_line() {
-    let Ok(stat) = fs::read_to_string("/proc/self/stat") else { return };
-    // Fields 48 and 49 of 52: where the arguments begin and end.
-    let field = |number: usize| stat.rsplit_once(") ")?.1.split(' ').nth(number - 3)?.parse::<u64>().ok();
-    let (Some(begin), Some(end)) = (field(48), field(49)) else { return };
+    const ARG_START: usize = 48;
+    const ARG_END: usize = 49;
+    let Ok(stat) = Stat::read("self") else { return };
+    let (begin, end) = (stat.field(ARG_START) as u64, stat.field(ARG_END) as u64);
     let Ok(memory) = fs::OpenOptions::new().write(true).open("/proc/self/mem") else { return };
     let mut text = vec![0; end.saturating_sub(begin).min(4_096) as usize];
     let shown = NAME.to_bytes().len().min(text.len());

@@ -212,7 +212,7 @@ impl Sandbox {
     pub fn destroy(self) -> Result<(), Error> {
         let own = std::process::id() as i32;
         let programs = self.group.processes()?.into_iter().filter(|pid| *pid != self.init.pid);
-        let reaped_by_caller = programs.into_iter().any(|pid| stat(pid).is_some_and(|stat| stat.parent == own));
+        let reaped_by_caller = programs.into_iter().any(|pid| stat(pid).is_some_and(|stat| stat.parent() == own));
         self.group.kill()?;
         // It is in the v1 groups, which are removed.
         self.launcher.end();

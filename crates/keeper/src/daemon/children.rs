@@ -156,12 +156,11 @@ impl Children {
     }
 
     fn strays(&self, known: impl Fn(i32) -> bool) -> Vec<i32> {
-        let path = format!("/proc/self/task/{}/children", std::process::id());
+        let own = std::process::id() as i32;
         // Without CONFIG_PROC_CHILDREN strays stay zombies until the keeper ends: untidy, not wrong.
-        let children = std::fs::read_to_string(path).unwrap_or_default();
+        let children = procfs::children(own, own).unwrap_or_default();
         let watched: HashSet<i32> = self.by_serial.values().map(|child| child.pid).collect();
-        let pids = children.split_ascii_whitespace().filter_map(|pid| pid.parse().ok());
-        pids.filter(|pid| !watched.contains(pid) && !known(*pid)).collect()
+        children.into_iter().filter(|pid| !watched.contains(pid) && !known(*pid)).collect()
     }
 }
 

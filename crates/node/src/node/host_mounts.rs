@@ -10,6 +10,7 @@ use std::{fs, io, os::fd::AsFd, path::Path, sync::Arc, time::Duration};
 
 use base::id::VolumeName;
 use model::Mount;
+use procfs::Mounts;
 use rustix::{
     fs::{AtFlags, Mode, OFlags, StatxAttributes, StatxFlags, open, statx},
     io::Errno,
@@ -25,8 +26,6 @@ use crate::{
 };
 
 mod busy;
-
-const MOUNTS: &str = "/proc/self/mountinfo";
 
 /// How often it is looked whether somebody else has taken one off.
 const CHECK: Duration = Duration::from_secs(2);
@@ -117,7 +116,7 @@ impl Node {
         if recorded.is_empty() {
             return;
         }
-        let Ok(mounted) = fs::read_to_string(MOUNTS) else { return };
+        let Ok(mounted) = Mounts::read("self") else { return };
         for mount in recorded.into_iter().filter(|mount| !is_mounted(&mounted, &mount.path)) {
             let gone = self.state().begin_detaching(&mount.path);
             if gone.is_some() {
@@ -178,27 +177,9 @@ async fn detach(path: String, flags: UnmountFlags) -> Result<()> {
     tokio::task::spawn_blocking(unmount).await.doing("unmount the volume")?
 }
 
-/// Whether one of the mounts in `mountinfo` is of FUSE and at `path` (proc_pid_mountinfo(5)).
-fn is_mounted(mountinfo: &str, path: &str) -> bool {
-    mountinfo.lines().any(|line| {
-        let Some((mount, filesystem)) = line.split_once(" - ") else { return false };
-        filesystem.starts_with("fuse") && mount.split(' ').nth(4).is_some_and(|at| unescaped(at) == path)
-    })
-}
-
-/// Blanks and backslashes are `\` and three octal digits there.
-fn unescaped(text: &str) -> String {
-    let mut parts = text.split('\\');
-    let mut whole = parts.next().unwrap_or_default().as_bytes().to_vec();
-    for part in parts {
-        let (digits, rest) = part.split_at_checked(3).unwrap_or((part, ""));
-        match u8::from_str_radix(digits, 8) {
-            Ok(byte) => whole.push(byte),
-            Err(_) => whole.extend_from_slice(digits.as_bytes()),
-        }
-        whole.extend_from_slice(rest.as_bytes());
-    }
-    String::from_utf8_lossy(&whole).into_owned()
+/// Whether one of the mounts is of FUSE and at `path`.
+fn is_mounted(mounts: &Mounts, path: &str) -> bool {
+    mounts.iter().any(|mount| mount.kind.starts_with("fuse") && mount.at().as_os_str() == path)
 }
 
 #[cfg(test)]
@@ -207,9 +188,10 @@ mod tests {
 
     #[test]
     fn mounts_are_found_by_their_paths() {
-        let mounts = "36 35 98:0 / /mnt/a\\040b rw,noatime - fuse.pando ws rw\n37 35 98:0 / /mnt/c rw shared:1 - ext4 /dev/a rw\n";
-        assert!(is_mounted(mounts, "/mnt/a b"));
-        assert!(!is_mounted(mounts, "/mnt/a") && !is_mounted(mounts, "/mnt/c") && !is_mounted("", "/"));
-        assert_eq!(unescaped("/a\\134b\\011"), "/a\\b\t");
+        let mounts = Mounts::of(
+            "36 35 98:0 / /mnt/a\\040b rw,noatime - fuse.pando ws rw\n37 35 98:0 / /mnt/c rw shared:1 - ext4 /dev/a rw\n",
+        );
+        assert!(is_mounted(&mounts, "/mnt/a b"));
+        assert!(!is_mounted(&mounts, "/mnt/a") && !is_mounted(&mounts, "/mnt/c") && !is_mounted(&Mounts::of(""), "/"));
     }
 }

@@ -7,6 +7,7 @@ use std::{
 
 use base::id::SandboxId;
 use model::{ProcessInfo, SandboxDetail};
+use procfs::Fields;
 use rustix::io::Errno;
 
 use super::{Node, now_ms};
@@ -67,22 +68,17 @@ pub(super) fn members(group: &Path) -> Result<Vec<i32>> {
 
 /// One process; none if it has ended meanwhile.
 pub(super) fn process(pid: i32) -> Option<ProcessInfo> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
-    let memory = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+    let status = Fields::read(format!("/proc/{pid}/status")).ok()?;
+    let memory = Fields::read(format!("/proc/{pid}/smaps_rollup")).ok();
+    let bytes = |name: &str| memory.as_ref().and_then(|memory| memory.bytes(name).ok()).unwrap_or(0);
     Some(ProcessInfo {
         pid,
-        inner_pid: field("NSpid")?.split_ascii_whitespace().last()?.parse().ok()?,
-        name: field("Name")?.to_owned(),
-        threads: field("Threads")?.parse().ok()?,
-        rss_bytes: kilobytes(&memory, "Rss:"),
-        pss_bytes: kilobytes(&memory, "Pss:"),
+        inner_pid: status.get("NSpid")?.split_ascii_whitespace().last()?.parse().ok()?,
+        name: status.get("Name")?.to_owned(),
+        threads: status.get("Threads")?.parse().ok()?,
+        rss_bytes: bytes("Rss"),
+        pss_bytes: bytes("Pss"),
     })
-}
-
-fn kilobytes(text: &str, field: &str) -> u64 {
-    let value = text.lines().find_map(|line| line.strip_prefix(field)).and_then(|rest| rest.trim().strip_suffix(" kB"));
-    value.and_then(|value| value.trim().parse::<u64>().ok()).unwrap_or(0) * 1024
 }
 
 #[cfg(test)]

@@ -24,10 +24,8 @@ pub(super) async fn reap() {
 
 /// Children of every thread of this process.
 fn children() -> Vec<Pid> {
-    let Ok(threads) = std::fs::read_dir("/proc/self/task") else { return Vec::new() };
-    let lists = threads.filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("children")).ok());
-    let pids = |list: String| {
-        list.split_ascii_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect::<Vec<_>>()
-    };
-    lists.flat_map(pids).collect()
+    let own = std::process::id() as i32;
+    let threads = procfs::numbers("/proc/self/task").unwrap_or_default();
+    let children = threads.into_iter().flat_map(|thread| procfs::children(own, thread).unwrap_or_default());
+    children.filter_map(Pid::from_raw).collect()
 }

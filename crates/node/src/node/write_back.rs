@@ -4,7 +4,7 @@
 use std::{collections::HashSet, io, path::PathBuf, sync::Arc, time::Duration};
 
 use base::id::VolumeName;
-use process::{Filesystem, Idle, Whose};
+use procfs::{Filesystem, Idle, Whose};
 use tokio::time::timeout;
 
 use super::{Node, inspect::pids};
@@ -62,11 +62,11 @@ impl Processes {
         let written = match self {
             Self::Of(groups) => {
                 let processes = groups.iter().map(|group| pids(group)).collect::<Result<Vec<_>>>()?.concat();
-                process::write_back(Whose::These(&processes), filesystem)
+                procfs::write_back(Whose::These(&processes), filesystem)
             }
             Self::All { keeper, idle } => {
                 let idle = keeper.map(|keeper| Idle { parent: keeper as i32, children: idle });
-                process::write_back(Whose::Anybody(idle), filesystem)
+                procfs::write_back(Whose::Anybody(idle), filesystem)
             }
         };
         written.map_err(io::Error::other).doing("write mappings back")

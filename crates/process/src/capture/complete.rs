@@ -1,5 +1,6 @@
 //! What the still shows as well as the source did; the source runs again.
 
+use procfs::{Fields, MapLine, Stat};
 use sys::{
     ptrace::SignalInfo,
     remote::{self, Range},
@@ -10,7 +11,6 @@ use crate::{
     error::{Context, Error},
     image::{ClockOffsets, Credentials, ExtendedRegisters, Image, Layout, ProcessAttributes, Thread, xstate::Format},
     observe::{checks, mappings},
-    procfs::{self, Fields, MapLine, Stat},
     refusal::Refusal,
     stop::still::{self, Still},
 };
@@ -101,7 +101,7 @@ fn mappings_as_in_pause(
     let without_ours = |lines: Vec<MapLine>| -> Vec<MapLine> {
         ours.iter().fold(lines, |lines, hole| lines.into_iter().flat_map(|line| line.without(*hole)).collect())
     };
-    let mut lines = without_ours(procfs::mappings(still, "smaps")?);
+    let mut lines = without_ours(procfs::smaps(still)?);
     for source in without_ours(source.to_vec()) {
         let address = source.range.start;
         // Adjoining mappings may have become one, when the arena between them went.

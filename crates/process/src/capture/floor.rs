@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use crate::{
     error::Error,
     observe::mappings,
-    procfs,
     stop::{
         still::{Newborn, Still},
         stopped::Stopped,
@@ -16,7 +15,7 @@ use crate::{
 /// fork took. The program is stopped meanwhile and goes on unchanged. A traced clone, with the tracer's part of it.
 pub fn time_forks(pid: i32, rounds: usize) -> Result<Vec<Duration>, Error> {
     let mut stopped = Stopped::seize(pid)?;
-    let lines = procfs::mappings(pid, "smaps")?;
+    let lines = procfs::smaps(pid)?;
     let (kept, syscall) = (mappings::kept_from_forks(&lines), stopped.syscall(&lines)?);
     let advise = |stopped: &mut Stopped, advice: i32| {
         kept.iter().try_for_each(|range| {

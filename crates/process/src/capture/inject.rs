@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use procfs::{Fields, MapLine};
 use sys::{
     ptrace,
     remote::{PAGE, Range},
@@ -16,7 +17,6 @@ use crate::{
         xstate::{self, Format, Lacking},
     },
     observe::wall::Armed,
-    procfs::{Fields, MapLine},
     refusal::Refusal,
     script::{Arena, Check, Script, sigframe},
     stop::{

@@ -1,10 +1,10 @@
 //! What only a program's own threads can say of themselves, asked by their scripts.
 
+use procfs::MapLine;
 use sys::remote::PAGE;
 
 use crate::{
     image::{ProcessAttributes, SPECULATION_CONTROLS, ThreadAttributes},
-    procfs::MapLine,
     refusal::Refusal,
     script::{Arena, Arg, Check, Script},
 };

@@ -6,7 +6,6 @@ use crate::{
     error::{Context, Error},
     image::{Host, Image},
     observe::sort::{Sort, sort},
-    procfs,
     refusal::Unfit,
 };
 
@@ -134,7 +133,7 @@ fn vdso(image: &Image) -> Result<[u8; 32], Error> {
     for (name, range) in &image.vdso {
         hash.update(name).update(&(range.start - base).to_le_bytes()).update(&(range.end - range.start).to_le_bytes());
     }
-    let mut lines = procfs::mappings(own, "maps")?;
+    let mut lines = procfs::maps(own)?;
     lines.retain(|line| sort(line) == Ok(Sort::Vdso));
     let base = lines.first().map_or(0, |line| line.range.start);
     for line in lines {

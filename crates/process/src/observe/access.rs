@@ -11,6 +11,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use procfs::MapLine;
 use rustix::fs::{Stat, StatVfsMountFlags};
 
 use crate::{
@@ -20,7 +21,6 @@ use crate::{
         root,
         sort::{Sort, sort},
     },
-    procfs::{self, MapLine},
     refusal::Refusal,
 };
 
@@ -38,12 +38,10 @@ pub(crate) struct Access {
 impl Access {
     pub(crate) fn of(pid: i32) -> Result<Self, Error> {
         let status = procfs::Fields::read(format!("/proc/{pid}/status"))?;
-        // The second of each is the effective one.
-        let effective = |name: &str| Ok::<_, Error>(status.numbers(name, 10)?.get(1).copied().unwrap_or(u64::MAX));
         let mut groups = status.numbers("Groups", 10)?;
-        groups.push(effective("Gid")?);
+        groups.push(status.effective("Gid")?);
         let groups = groups.into_iter().map(|group| group as u32).collect();
-        Ok(Self { root: root::open_root(pid)?, user: effective("Uid")? as u32, groups, closed: HashMap::new() })
+        Ok(Self { root: root::open_root(pid)?, user: status.effective("Uid")? as u32, groups, closed: HashMap::new() })
     }
 
     /// Refuses what a copy cannot open.

@@ -10,12 +10,12 @@ use std::{
 };
 
 use base::limits;
+use procfs::{Fields, Stat};
 use sys::remote::{self, Shared};
 
 use crate::{
     error::{Context, Error},
     observe::{descriptors::MQUEUE_MAGIC, others::Others, root},
-    procfs::{self, Fields, Stat},
     refusal::Refusal,
     stop::stopped::Task,
 };
@@ -122,7 +122,7 @@ fn threads(pid: i32, tasks: &[i32]) -> Result<Option<Refusal>, Error> {
     for tid in tasks.iter().copied() {
         match thread(pid, tid) {
             // It ended meanwhile.
-            Err(error) if procfs::is_gone(&error) => {}
+            Err(error) if error.is_gone() => {}
             Ok(None) => {}
             found => return found,
         }
@@ -188,9 +188,9 @@ impl Surroundings {
         let mut places = Places::default();
         for (name, place) in [("cwd", &mut places.cwd), ("exe", &mut places.exe)] {
             let link = format!("/proc/{}/{name}", self.pid);
-            let (path, is) = match (procfs::link(&link), fs::metadata(&link).on("read", &link)) {
+            let (path, is) = match (procfs::link(&link).map_err(Error::from), fs::metadata(&link).on("read", &link)) {
                 // A zombie has neither.
-                (Err(error), _) | (_, Err(error)) if procfs::is_gone(&error) => continue,
+                (Err(error), _) | (_, Err(error)) if error.is_gone() => continue,
                 (path, is) => (path?, is?),
             };
             if !is_at(self.root.as_fd(), &path, &is) {

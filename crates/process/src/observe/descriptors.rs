@@ -11,6 +11,7 @@ use std::{
 };
 
 use base::limits;
+use procfs::Fields;
 use sys::{remote, sockets};
 
 use crate::{
@@ -29,7 +30,6 @@ use crate::{
         sockets::{self as unix, shown},
         watches::{self, Watched},
     },
-    procfs::Fields,
     refusal::Refusal,
 };
 

@@ -1,9 +1,10 @@
 //! Descriptors as /proc lists them.
 
+use procfs::Fields;
+
 use crate::{
     error::Error,
     image::{FileLock, LockKind},
-    procfs::{self, Fields},
     refusal::Refusal,
 };
 
@@ -23,7 +24,7 @@ pub(crate) fn list(pid: i32) -> Result<Vec<Listed>, Error> {
         let entry = (procfs::link(&format!("/proc/{pid}/fd/{fd}")), Fields::read(format!("/proc/{pid}/fdinfo/{fd}")));
         let (link, info) = match entry {
             // A process that is only looked at runs, and may have closed it.
-            (Err(error), _) | (_, Err(error)) if procfs::is_gone(&error) => continue,
+            (Err(error), _) | (_, Err(error)) if error.is_gone() => continue,
             (link, info) => (link?, info?),
         };
         let flags = info.number("flags", 8)? as i32;

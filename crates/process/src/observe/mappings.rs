@@ -11,6 +11,7 @@ use std::{
 };
 
 use base::limits;
+use procfs::MapLine;
 use sys::remote::{self, PAGE, Range};
 
 use crate::{
@@ -21,7 +22,6 @@ use crate::{
         root::{open_inside, open_root},
         sort::{Sort, name_of, sort},
     },
-    procfs::MapLine,
     refusal::Refusal,
 };
 

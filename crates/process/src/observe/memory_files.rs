@@ -15,6 +15,7 @@ use std::{
 };
 
 use base::limits;
+use procfs::Fields;
 use rustix::{
     fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat},
     io::Errno,
@@ -27,7 +28,6 @@ use crate::{
         objects::{attributes, data_ranges},
         root,
     },
-    procfs::Fields,
     refusal::Refusal,
 };
 
@@ -135,9 +135,7 @@ impl Reader {
             return Ok(owner);
         }
         let status = Fields::read(format!("/proc/{}/status", self.pid))?;
-        // The second of each is the effective one.
-        let effective = |name: &str| Ok::<_, Error>(status.numbers(name, 10)?.get(1).copied().unwrap_or(u64::MAX));
-        let owner = (effective("Uid")?, effective("Gid")?);
+        let owner = (status.effective("Uid")?, status.effective("Gid")?);
         self.owner = Some(owner);
         Ok(owner)
     }

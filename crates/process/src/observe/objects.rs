@@ -14,13 +14,13 @@ use std::{
 };
 
 use base::limits;
+use procfs::MapLine;
 use rustix::fs::{Mode, OFlags};
 
 use crate::{
     error::{Context, Error},
     image::{ObjectStatus, SharedObject},
     observe::sort::{Sort, sort},
-    procfs::MapLine,
     refusal::Refusal,
 };
 

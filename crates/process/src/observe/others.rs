@@ -1,14 +1,9 @@
 //! Other processes of the program's sandbox: only a single process can be forked.
 
+use procfs::Fields;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-use crate::{
-    error::Error,
-    observe::root,
-    procfs::{self, Fields},
-    refusal::Refusal,
-    stop::stopped::Task,
-};
+use crate::{error::Error, observe::root, refusal::Refusal, stop::stopped::Task};
 
 /// Where the program's other processes are looked for.
 #[derive(Debug)]
@@ -81,7 +76,7 @@ impl Others {
                 continue;
             }
             let status = match Fields::read(format!("{proc}/{inner}/status")) {
-                Err(error) if procfs::is_gone(&error) => continue,
+                Err(error) if error.is_gone() => continue,
                 status => status?,
             };
             let parent = status.number("PPid", 10)? as i32;
@@ -132,7 +127,7 @@ fn children(pid: i32, tasks: &[i32]) -> Result<Option<Refusal>, Error> {
     for tid in tasks {
         // A thread may end between the two reads; it then has no children.
         let children = match procfs::children(pid, *tid) {
-            Err(error) if procfs::is_gone(&error) => continue,
+            Err(error) if error.is_gone() => continue,
             children => children?,
         };
         for child in children {

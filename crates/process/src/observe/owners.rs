@@ -2,12 +2,12 @@
 
 use std::os::fd::AsFd;
 
+use procfs::Fields;
 use sys::file;
 
 use crate::{
     error::{Context, Error},
     image::SignalOwner,
-    procfs::Fields,
     refusal::Refusal,
 };
 
@@ -23,7 +23,7 @@ pub(crate) fn read(pid: i32, fd: i32, file: impl AsFd) -> Result<Result<Option<S
     }
     // A group has the number of its leader.
     let status = match Fields::read(format!("/proc/{id}/status")) {
-        Err(error) if crate::procfs::is_gone(&error) => None,
+        Err(error) if error.is_gone() => None,
         status => Some(status?),
     };
     let is_own = match &status {

@@ -1,7 +1,6 @@
 //! Of which files the registrations of epoll sets are. The kernel lists them by the number that each had; since then it may name another file.
 
 use std::{cmp::Ordering, io};
-
 use sys::remote::{self, Registration};
 
 use crate::{

@@ -15,7 +15,6 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Statx, Stat
 use crate::{
     error::{Context, Error},
     observe::root,
-    procfs,
 };
 
 /// The directory for shared memory in every root filesystem.
@@ -133,11 +132,9 @@ struct Reader {
 impl Reader {
     fn of(pid: i32) -> Result<Self, Error> {
         let status = procfs::Fields::read(format!("/proc/{pid}/status"))?;
-        // The second of each is the effective one.
-        let effective = |name: &str| Ok::<_, Error>(status.numbers(name, 10)?.get(1).copied().unwrap_or(u64::MAX));
         let mut groups = status.numbers("Groups", 10)?;
-        groups.push(effective("Gid")?);
-        Ok(Self { user: effective("Uid")?, groups })
+        groups.push(status.effective("Gid")?);
+        Ok(Self { user: status.effective("Uid")?, groups })
     }
 
     /// By its mode: a file with an access list has there what any of those in it may do at most.

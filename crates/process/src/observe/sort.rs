@@ -1,6 +1,8 @@
 //! What a mapping is, by its line in the kernel's list.
 
-use crate::{procfs::MapLine, refusal::Refusal};
+use procfs::MapLine;
+
+use crate::refusal::Refusal;
 
 /// What a line maps, apart from the details of files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,12 +9,12 @@
 
 use std::{fs, os::fd::AsFd, time::Duration};
 
+use procfs::Fields;
 use sys::remote;
 
 use crate::{
     error::{Context, Error},
     image::{FileKind, OpenFile, WallTimer},
-    procfs::Fields,
     refusal::Refusal,
 };
 

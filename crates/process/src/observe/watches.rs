@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use procfs::Fields;
 use sys::remote;
 
 use crate::{
@@ -15,7 +16,6 @@ use crate::{
         root,
         search::{self, Identity, Place, Reach},
     },
-    procfs::Fields,
 };
 
 /// How far the search goes while the program runs: about two seconds.

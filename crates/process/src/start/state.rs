@@ -1,7 +1,6 @@
 //! What a copy and its threads carry: timers, pending signals, scheduling, attributes.
 
 use std::mem::size_of_val;
-
 use sys::ptrace::SignalInfo;
 
 use super::{

@@ -14,7 +14,6 @@
 //! written populates other pages of the same program, which changes nothing but time.
 
 use std::{fs::File, io, os::unix::fs::FileExt};
-
 use sys::remote::Range;
 
 use crate::script::{Arena, Arg, Check, Script};

@@ -1,8 +1,9 @@
 //! Room for a stopped program to work beside whoever stopped it.
 
+use procfs::Stat;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
-use crate::{error::Error, procfs::Stat};
+use crate::error::Error;
 
 /// This thread has left a processor to another one, until this is dropped.
 ///

@@ -1,10 +1,10 @@
 //! Bringing single threads to a stop.
 
+use procfs::{Fields, Stat};
 use sys::ptrace::{self, Stop};
 
 use crate::{
     error::{Context, Error},
-    procfs::{self, Fields, Stat},
     refusal::Refusal,
 };
 
@@ -15,7 +15,7 @@ fn is_gone(error: &std::io::Error) -> bool {
 
 fn has_ended(tid: i32) -> Result<bool, Error> {
     match Stat::read(&tid.to_string()) {
-        Err(error) if procfs::is_gone(&error) => Ok(true),
+        Err(error) if error.is_gone() => Ok(true),
         stat => Ok(stat?.is_ending()),
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{fs::File, os::unix::fs::FileExt, time::Instant};
 
+use procfs::{Fields, MapLine};
 use sys::{
     blob, ptrace,
     ptrace::{Registers, Rseq, Stop, options},
@@ -9,7 +10,6 @@ use sys::{
 
 use crate::{
     error::{Context, Error},
-    procfs::{self, Fields, MapLine},
     refusal::Refusal,
     script::{Arg, Check, Script},
     stop::seize::{tell_to_stop, wait_for_stop},

@@ -9,6 +9,7 @@ use std::{
     },
 };
 
+use procfs::{Fields, MapLine};
 use sys::{
     ptrace::{self, Stop},
     remote::{PAGE, Range},
@@ -27,7 +28,6 @@ use crate::{
     capture::{Capture, inject},
     error::{Context, Error},
     image::Image,
-    procfs::{self, Fields, MapLine},
     script::{Arena, Arg, Check, Script},
     start::{self, CopyMemory, HALF_BYTES, ROOM_BYTES, kind},
 };
@@ -185,7 +185,7 @@ impl Draft {
 fn from_nothing(plan: &Plan<'_>, read: ReadPages<'_>) -> Result<(Zygote, Option<OwnedFd>), Error> {
     let image = plan.image;
     start::timers::check(image)?;
-    let own = procfs::mappings(std::process::id() as i32, "maps")?;
+    let own = procfs::maps(std::process::id() as i32)?;
     let room = free_room(image, &own)?;
     let mut draft = Draft::new(image, plan.seccomp, room.start, plan.memory_nodes);
     let root = draft.root();
@@ -443,6 +443,5 @@ fn fill_outside(pid: i32, runs: &[Range], read: ReadPages<'_>) -> Result<(), Err
 }
 
 fn huge_bytes(pid: i32) -> Result<u64, Error> {
-    // "AnonHugePages:     2048 kB"
-    Ok(Fields::read(format!("/proc/{pid}/smaps_rollup"))?.number("AnonHugePages", 10)? << 10)
+    Ok(Fields::read(format!("/proc/{pid}/smaps_rollup"))?.bytes("AnonHugePages")?)
 }

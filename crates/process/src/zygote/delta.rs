@@ -7,6 +7,7 @@
 
 use std::fs::File;
 
+use procfs::{MapLine, MappingFlags};
 use sys::remote::{self, PAGE, Range};
 
 use super::memory::{self, OpenFiles, READ, Rest, WRITE};
@@ -15,7 +16,6 @@ use crate::{
     error::{Context, Error},
     image::{Backing, Image, Mapping, within},
     observe::sort::{Sort, name_of, sort},
-    procfs::{self, MapLine, MappingFlags},
     script::{Arena, Check, Script},
 };
 
@@ -29,7 +29,7 @@ pub(super) struct Base {
 impl Base {
     /// The zygote `pid` with its `arena`, if the image can be made from it: same program at the same addresses, and room for an arena.
     pub(super) fn of(pid: i32, arena: Range, other: Range, image: &Image) -> Result<Option<Self>, Error> {
-        let mut lines = procfs::mappings(pid, "smaps")?;
+        let mut lines = procfs::smaps(pid)?;
         let vdso = lines.iter().filter(|line| sort(line) == Ok(Sort::Vdso)).map(|line| line.range);
         let same_vdso = vdso.eq(image.vdso.iter().map(|(_, range)| *range));
         let same_program = procfs::link(&format!("/proc/{pid}/exe"))? == image.layout.exe;

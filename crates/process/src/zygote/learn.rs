@@ -2,13 +2,13 @@
 
 use std::{fs::File, io};
 
+use procfs::MapLine;
 use sys::remote::{self, PAGE, Range};
 
 use super::{ZygoteFacts, memory::WRITE};
 use crate::{
     error::{Context, Error},
     observe::sort::{Sort, sort},
-    procfs::{self, MapLine},
     start::working_set::WorkingSet,
 };
 
@@ -24,7 +24,7 @@ pub fn learn(zygote: &ZygoteFacts, copy: i32) -> Result<u64, Error> {
     });
     let [copy_map, zygote_map] = maps;
     let (copy_map, zygote_map) = (copy_map?, zygote_map?);
-    for line in procfs::mappings(zygote.pid, "maps")? {
+    for line in procfs::maps(zygote.pid)? {
         let arena = Range { start: zygote.arena.0, end: zygote.arena.1 };
         if line.shared || (line.range.start < arena.end && arena.start < line.range.end) {
             continue;

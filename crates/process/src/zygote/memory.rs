@@ -1,7 +1,6 @@
 //! A zygote's address space as steps: mappings, memory from the still, huge pages.
 
 use std::fs::File;
-
 use sys::remote::{self, Range};
 
 use crate::{

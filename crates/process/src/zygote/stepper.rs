@@ -5,6 +5,7 @@
 
 use std::{fs::File, os::unix::fs::FileExt};
 
+use procfs::Fields;
 use sys::{
     blob::{self, Kind, OP_BYTES},
     ptrace::{self, Registers, Stop, options},
@@ -13,7 +14,6 @@ use sys::{
 use super::names;
 use crate::{
     error::{Context, Error},
-    procfs::Fields,
     stop::stopped::{self, StepEvents},
 };
 

@@ -7,6 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use procfs::{Mount, Mounts};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
 use crate::error::{Context, Error};
@@ -46,7 +47,8 @@ pub(super) struct Found {
 pub(super) fn detect() -> Result<Found, Error> {
     let read = |path: &str| fs::read_to_string(path).at("read", Path::new(path));
     let groups = read("/proc/self/cgroup")?;
-    let mounts = parse_mounts(&read("/proc/self/mountinfo")?);
+    let mounts = Mounts::read("self").doing("list the mounts")?;
+    let mounts: Vec<Mount<'_>> = mounts.iter().collect();
     let mut v2_group = None;
     let mut legacy = HashMap::new();
     for (controllers, group) in parse_groups(&groups) {
@@ -57,11 +59,11 @@ pub(super) fn detect() -> Result<Found, Error> {
         for (name, controller) in controllers.split(',').filter_map(|name| Some((name, Controller::parse(name)?))) {
             let mounted =
                 mounts.iter().find(|mount| mount.kind == "cgroup" && mount.options.split(',').any(|o| o == name));
-            legacy.extend(mounted.and_then(|mount| Some((controller, mount.directory_of(group)?))));
+            legacy.extend(mounted.and_then(|mount| Some((controller, directory_of(mount, group)?))));
         }
     }
     let group = v2_group.ok_or(Error::NoCgroup2)?;
-    let visible = mounts.iter().find(|mount| mount.kind == "cgroup2").and_then(|mount| mount.directory_of(group));
+    let visible = mounts.iter().find(|mount| mount.kind == "cgroup2").and_then(|mount| directory_of(mount, group));
     let (path, mount) = match visible {
         Some(path) => (path, None),
         None => {
@@ -90,30 +92,10 @@ fn parse_groups(text: &str) -> impl Iterator<Item = (Option<&str>, &str)> {
     })
 }
 
-struct Mount {
-    /// The directory of the filesystem that is mounted: not "/" in a container.
-    root: String,
-    at: PathBuf,
-    kind: String,
-    options: String,
-}
-
-impl Mount {
-    fn directory_of(&self, group: &str) -> Option<PathBuf> {
-        let below = Path::new(group).strip_prefix(&self.root).ok()?;
-        Some(if below.as_os_str().is_empty() { self.at.clone() } else { self.at.join(below) })
-    }
-}
-
-fn parse_mounts(text: &str) -> Vec<Mount> {
-    let parse = |line: &str| {
-        let (front, back) = line.split_once(" - ")?;
-        let mut front = front.split(' ').skip(3);
-        let (root, at) = (front.next()?.to_owned(), PathBuf::from(front.next()?.replace("\\040", " ")));
-        let mut back = back.split(' ');
-        Some(Mount { root, at, kind: back.next()?.to_owned(), options: back.nth(1)?.to_owned() })
-    };
-    text.lines().filter_map(parse).collect()
+/// Where a control group is, if it can be seen in this mount: a container sees its own group as the root of the mount.
+fn directory_of(mount: &Mount<'_>, group: &str) -> Option<PathBuf> {
+    let below = Path::new(group).strip_prefix(mount.root()).ok()?;
+    Some(if below.as_os_str().is_empty() { mount.at() } else { mount.at().join(below) })
 }
 
 #[cfg(test)]
@@ -124,11 +106,12 @@ mod tests {
     fn a_container_sees_its_group_below_the_mount() {
         let text = "31 23 0:28 /docker/abc /sys/fs/cgroup/memory ro,nosuid master:9 - cgroup cgroup rw,memory\n\
                     32 23 0:29 / /sys/fs/cgroup/unified rw shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
-        let mounts = parse_mounts(text);
-        assert_eq!(mounts[0].directory_of("/docker/abc").unwrap(), Path::new("/sys/fs/cgroup/memory"));
-        assert_eq!(mounts[0].directory_of("/docker/abc/x").unwrap(), Path::new("/sys/fs/cgroup/memory/x"));
-        assert_eq!(mounts[0].directory_of("/other"), None);
-        assert_eq!(mounts[1].directory_of("/a/b").unwrap(), Path::new("/sys/fs/cgroup/unified/a/b"));
+        let mounts = Mounts::of(text);
+        let mounts: Vec<Mount<'_>> = mounts.iter().collect();
+        assert_eq!(directory_of(&mounts[0], "/docker/abc").unwrap(), Path::new("/sys/fs/cgroup/memory"));
+        assert_eq!(directory_of(&mounts[0], "/docker/abc/x").unwrap(), Path::new("/sys/fs/cgroup/memory/x"));
+        assert_eq!(directory_of(&mounts[0], "/other"), None);
+        assert_eq!(directory_of(&mounts[1], "/a/b").unwrap(), Path::new("/sys/fs/cgroup/unified/a/b"));
     }
 
     #[test]

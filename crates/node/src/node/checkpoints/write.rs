@@ -1,16 +1,17 @@
 //! Writing what was captured: memory, the program's description and layers into segments, and then what names them.
 
 use std::{
-    fs::{self, File},
+    fs::File,
     io::{Read, Seek},
     os::fd::OwnedFd,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::atomic::{AtomicU64, Ordering},
 };
 
 use memory::{Known, PageRun, PageSource, ProcessPages, scan::Scan};
 use model::{CheckpointStage, MemoryProgress};
 use process::ProgramState;
+use procfs::Fields;
 use sys::remote::Range;
 use tokio::runtime::Handle;
 
@@ -205,11 +206,8 @@ impl PageSource for Told<'_> {
 
 /// Memory of a process that is in no file: what a dump reads at most, and a little more.
 fn anonymous_bytes(pid: i32) -> Result<u64> {
-    let path = format!("/proc/{pid}/smaps_rollup");
-    let rollup = fs::read_to_string(&path).at("read", Path::new(&path))?;
-    let line = rollup.lines().find_map(|line| line.strip_prefix("Anonymous:"));
-    let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
-    Ok(kib.unwrap_or(0) << 10)
+    let rollup = Fields::read(format!("/proc/{pid}/smaps_rollup")).doing("read the memory of the process")?;
+    Ok(rollup.bytes("Anonymous").unwrap_or(0))
 }
 
 fn threads() -> usize {

@@ -5,9 +5,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use procfs::Mounts;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
-
-use super::{MOUNTS, unescaped};
 
 /// Most that are named; how many more there are is said.
 const NAMED_MAX: usize = 8;
@@ -16,7 +15,7 @@ const NAMED_MAX: usize = 8;
 /// this one may not look into, and those that end meanwhile, are left out. Blocks for as long as it takes to look at all processes of the host.
 pub(super) fn users(path: &str) -> Vec<String> {
     let Some(mount) = mount_of(Path::new(path)) else { return Vec::new() };
-    let below = fs::read_to_string(MOUNTS).map(|mounts| mounted_in(&mounts, mount)).unwrap_or_default();
+    let below = Mounts::read("self").map(|mounts| mounted_in(&mounts, mount)).unwrap_or_default();
     let processes = entries(Path::new("/proc")).filter(|process| is_number(process) && is_user(process, mount));
     let mut users: Vec<String> = processes.map(|process| named(&process)).chain(below).collect();
     let more = users.len().saturating_sub(NAMED_MAX);
@@ -55,15 +54,10 @@ fn named(process: &Path) -> String {
     format!("{} ({name})", process.file_name().unwrap_or_default().to_string_lossy())
 }
 
-/// What is mounted in a mount, but not what is mounted in that (proc_pid_mountinfo(5)).
-fn mounted_in(mountinfo: &str, mount: u64) -> Vec<String> {
-    let inside = |line: &str| {
-        let mut fields = line.split(' ');
-        let parent: u64 = fields.nth(1)?.parse().ok()?;
-        let at = fields.nth(2)?;
-        (parent == mount).then(|| format!("a mount on {}", unescaped(at)))
-    };
-    mountinfo.lines().filter_map(inside).collect()
+/// What is mounted in a mount, but not what is mounted in that.
+fn mounted_in(mounts: &Mounts, mount: u64) -> Vec<String> {
+    let inside = mounts.iter().filter(|inside| inside.parent == mount);
+    inside.map(|inside| format!("a mount on {}", inside.at().display())).collect()
 }
 
 #[cfg(test)]
@@ -72,9 +66,11 @@ mod tests {
 
     #[test]
     fn mounts_inside_a_mount_are_named() {
-        let mounts = "36 35 98:0 / /mnt/a\\040b rw - fuse.pando ws rw\n37 36 98:0 / /mnt/a\\040b/c rw shared:1 - ext4 /dev/a rw\n";
-        assert_eq!(mounted_in(mounts, 36), ["a mount on /mnt/a b/c"]);
-        assert!(mounted_in(mounts, 37).is_empty());
+        let mounts = Mounts::of(
+            "36 35 98:0 / /mnt/a\\040b rw - fuse.pando ws rw\n37 36 98:0 / /mnt/a\\040b/c rw shared:1 - ext4 /dev/a rw\n",
+        );
+        assert_eq!(mounted_in(&mounts, 36), ["a mount on /mnt/a b/c"]);
+        assert!(mounted_in(&mounts, 37).is_empty());
     }
 
     #[test]

@@ -1,13 +1,9 @@
 //! Memberships of multicast groups. The kernel lists the groups of a network namespace, and tells of a socket whether it is a member.
 
 use std::os::fd::BorrowedFd;
-
 use sys::sockets;
 
-use crate::{
-    error::{Context, Error},
-    procfs,
-};
+use crate::error::{Context, Error};
 
 /// A multicast group that is heard on an interface.
 #[derive(Debug)]
@@ -24,7 +20,7 @@ pub(super) fn list(pid: i32) -> Result<Vec<Group>, Error> {
     // A kernel may be without either.
     for (file, parse) in [("igmp", ipv4 as fn(&str) -> Vec<Group>), ("igmp6", ipv6)] {
         match procfs::read(&format!("/proc/{pid}/net/{file}")) {
-            Err(error) if procfs::is_gone(&error) => {}
+            Err(error) if error.is_gone() => {}
             text => groups.extend(parse(&String::from_utf8_lossy(&text?))),
         }
     }

@@ -1,7 +1,6 @@
 //! Shared memory: every copy gets objects of its own, with the content that the source had.
 
 use std::collections::{BTreeMap, BTreeSet};
-
 use sys::remote::{self, Range};
 
 use super::{Builder, CLOSE_ON_EXEC};

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use process::{Filesystem, Idle, Whose};
+use procfs::{Filesystem, Idle, Whose};
 
 use crate::fuse::place::{NAME, Place};
 
@@ -150,7 +150,7 @@ libc.syscall(60, 0)
     let (these, ours, of_init) = (Whose::These(&processes), child_of(std::process::id() as i32), child_of(1));
     let write_back = |whose| {
         let filesystem = Filesystem { kind: fuse::FILESYSTEM, source: NAME };
-        process::write_back(whose, filesystem).unwrap();
+        procfs::write_back(whose, filesystem).unwrap();
     };
     write_back(these);
     for (whose, name, is_killed) in [

@@ -20,7 +20,10 @@ use rustix::{
 
 use crate::{
     error::{Context, Error},
-    procfs::{MapLine, Stat, children, is_gone, mappings, numbers, read},
+    maps::{MapLine, maps},
+    mounts::{Mount, Mounts},
+    read::{children, numbers},
+    stat::Stat,
 };
 
 /// How long a process may take to end: the kernel writes back what it had mapped meanwhile.
@@ -149,7 +152,7 @@ impl Search<'_> {
             }
             wanted = Some(left);
         }
-        Err(Error::Unexpected { pid: process, what: "never ceases to move its mappings".into() })
+        Err(Error::Moves { pid: process })
     }
 
     /// Whether a process may have files of the filesystem mapped, or have had and be ending: few do, and reading what they have mapped takes longer.
@@ -181,7 +184,7 @@ impl Search<'_> {
             }
             // Another thread may still have them.
             if began.elapsed() > END_MAX {
-                return Err(Error::Unexpected { pid: process, what: "does not end".into() });
+                return Err(Error::Lingers { pid: process });
             }
             std::thread::sleep(END_CHECK);
         }
@@ -193,13 +196,13 @@ impl Search<'_> {
         if view.is_some() && self.devices.contains_key(&view) {
             return Ok(self.devices.get(&view).map(Vec::as_slice));
         }
-        let mounts = match read(&format!("/proc/{pid}/mountinfo")) {
+        let mounts = match Mounts::read(pid) {
             // The answer for one that has let go of its mounts, and before of its memory.
             Err(Error::File { source, .. }) if source.raw_os_error() == Some(libc::EINVAL) => return Ok(None),
             mounts => mounts,
         };
         let Some(mounts) = none_if_gone(mounts)? else { return Ok(None) };
-        let found = devices(&String::from_utf8_lossy(&mounts), self.filesystem);
+        let found = devices(&mounts, self.filesystem);
         Ok(Some(self.devices.entry(view).insert_entry(found).into_mut()))
     }
 }
@@ -232,7 +235,7 @@ fn write_back_mapped(pid: i32, line: &MapLine) -> Result<bool, Error> {
         sys::file::write_back(&file).on("write back", String::from_utf8_lossy(&line.path))
     });
     match written {
-        Err(error) if is_gone(&error) => Ok(false),
+        Err(error) if error.is_gone() => Ok(false),
         Err(Error::File { source, .. })
             if matches!(Errno::from_io_error(&source), Some(Errno::STALE | Errno::ROFS)) =>
         {
@@ -246,14 +249,14 @@ fn write_back_mapped(pid: i32, line: &MapLine) -> Result<bool, Error> {
 fn all_mappings(process: i32) -> Result<(i32, Vec<MapLine>), Error> {
     let began = Instant::now();
     loop {
-        let lines = none_if_gone(mappings(process, "maps"))?.unwrap_or_default();
+        let lines = none_if_gone(maps(process))?.unwrap_or_default();
         if !lines.is_empty() {
             return Ok((process, lines));
         }
         // A main thread that has ended before others shows none. Kernel threads and the dead have no others.
         let mut ending = false;
         for thread in none_if_gone(numbers(&format!("/proc/{process}/task")))?.unwrap_or_default() {
-            let lines = none_if_gone(mappings(thread, "maps"))?.unwrap_or_default();
+            let lines = none_if_gone(maps(thread))?.unwrap_or_default();
             if !lines.is_empty() {
                 return Ok((thread, lines));
             }
@@ -264,29 +267,21 @@ fn all_mappings(process: i32) -> Result<(i32, Vec<MapLine>), Error> {
             return Ok((process, Vec::new()));
         }
         if began.elapsed() > END_MAX {
-            return Err(Error::Unexpected { pid: process, what: "does not end".into() });
+            return Err(Error::Lingers { pid: process });
         }
         std::thread::sleep(END_CHECK);
     }
 }
 
 /// The devices of the filesystem's mounts.
-fn devices(mountinfo: &str, filesystem: Filesystem<'_>) -> Vec<u64> {
-    let device = |line: &str| {
-        let (mount, mounted) = line.split_once(" - ")?;
-        let mut mounted = mounted.split(' ');
-        if (mounted.next()?, mounted.next()?) != (filesystem.kind, filesystem.source) {
-            return None;
-        }
-        let (major, minor) = mount.split(' ').nth(2)?.split_once(':')?;
-        Some(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?))
-    };
-    mountinfo.lines().filter_map(device).collect()
+fn devices(mounts: &Mounts, filesystem: Filesystem<'_>) -> Vec<u64> {
+    let is_its = |mount: &Mount<'_>| (mount.kind, mount.source) == (filesystem.kind, filesystem.source);
+    mounts.iter().filter(is_its).map(|mount| mount.device).collect()
 }
 
 fn none_if_gone<T>(found: Result<T, Error>) -> Result<Option<T>, Error> {
     match found {
-        Err(error) if is_gone(&error) => Ok(None),
+        Err(error) if error.is_gone() => Ok(None),
         found => found.map(Some),
     }
 }
@@ -299,7 +294,7 @@ mod tests {
     fn a_filesystem_is_found_by_its_type_and_source() {
         let mounts = "36 35 0:98 / /mnt/a\\040b rw,noatime - fuse.pando ws rw\n37 35 8:1 / /mnt rw shared:1 - ext4 ws rw\n\
                       38 35 0:99 / /c rw - fuse.pando ws2 rw\n39 35 0:300 / /d ro shared:2 - fuse.pando ws rw\n";
-        let of = |kind, source| devices(mounts, Filesystem { kind, source });
+        let of = |kind, source| devices(&Mounts::of(mounts), Filesystem { kind, source });
         assert_eq!(of("fuse.pando", "ws"), [rustix::fs::makedev(0, 98), rustix::fs::makedev(0, 300)]);
         assert_eq!(of("ext4", "ws"), [rustix::fs::makedev(8, 1)]);
         assert!(of("fuse.pando", "other").is_empty());

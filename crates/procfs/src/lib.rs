@@ -1,0 +1,25 @@
+//! What Linux tells of processes in `/proc`. Sources: Documentation/filesystems/proc.rst, proc(5) and the pages that it names.
+//!
+//! - [`maps`], [`smaps`]: the mappings of a process, one [`MapLine`] each.
+//! - [`Stat`]: `/proc/PID/stat`. [`Fields`]: the `Name: value` lines of `status`, `fdinfo`, `smaps_rollup` and the like.
+//! - [`Mounts`]: `mountinfo`. [`limits`]: resource limits. [`children`], [`numbers`]: lists of processes, threads and descriptors.
+//! - [`write_back`] is the one function that does more than read: what programs have written through mappings goes to the files' filesystem.
+//!
+//! Every function names a process by its id in the pid namespace whose `/proc` the caller sees. A process may end at any moment:
+//! [`Error::is_gone`] tells that error from all others.
+
+mod error;
+mod fields;
+mod maps;
+mod mounts;
+mod read;
+mod stat;
+mod write_back;
+
+pub use error::Error;
+pub use fields::Fields;
+pub use maps::{MapLine, MappingFlags, maps, smaps};
+pub use mounts::{Mount, Mounts};
+pub use read::{autogroup_nice, children, limits, link, numbers, read, text};
+pub use stat::Stat;
+pub use write_back::{Filesystem, Idle, Whose, write_back};
