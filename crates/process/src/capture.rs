@@ -36,10 +36,10 @@ use sys::{
 
 use crate::{
     error::{Context, Error},
-    image::{ClockOffsets, Image, MemoryFiles, SharedObject, Stream, StreamFile, Thread, WallTimers},
+    image::{ClockOffsets, MemoryFiles, ProgramImage, SharedObject, Stream, StreamFile, Thread, WallTimers},
     observe::{
         access::Access,
-        checks::{self, Places, Surroundings},
+        checks::{self, Paths, Surroundings},
         descriptors,
         files::Files,
         mappings, memory_files,
@@ -103,7 +103,7 @@ impl CaptureSpec {
 pub type PauseError = Box<dyn std::error::Error + Send + Sync>;
 
 /// What the caller does at some point of a capture.
-type Step<'a> = &'a mut dyn FnMut() -> Result<(), PauseError>;
+type Callback<'a> = &'a mut dyn FnMut() -> Result<(), PauseError>;
 
 /// Other processes in the sandbox of a source: commands that were started in it. They are not captured, but they write files.
 pub trait Others {
@@ -124,9 +124,9 @@ pub enum Afterwards {
 
 /// What the caller does in a capture.
 struct Steps<'a> {
-    during_pause: Step<'a>,
+    during_pause: Callback<'a>,
     others: Option<&'a mut dyn Others>,
-    hold: Option<Step<'a>>,
+    hold: Option<Callback<'a>>,
     afterwards: Afterwards,
 }
 
@@ -152,7 +152,7 @@ impl Steps<'_> {
 /// A captured program.
 #[derive(Debug)]
 pub struct Capture {
-    pub(crate) image: Image,
+    pub(crate) image: ProgramImage,
     pub(crate) still: Still,
     /// Not yet done: [`Still::take_over`].
     pub(crate) taken_over: Vec<Range>,
@@ -192,14 +192,14 @@ fn standard_streams(pid: i32) -> Vec<(StreamFile, Stream)> {
 /// Captures a program. `during_pause` runs while it is stopped: what it does (copying files) belongs to the same instant.
 ///
 /// The source is unchanged afterwards, also after an error. [`Error::Refused`] has every reason found.
-pub fn capture(spec: &CaptureSpec, during_pause: Step<'_>) -> Result<Capture, Error> {
+pub fn capture(spec: &CaptureSpec, during_pause: Callback<'_>) -> Result<Capture, Error> {
     capture_until(spec, Steps { during_pause, others: None, hold: None, afterwards: Afterwards::GoesOn })
 }
 
 /// As [`capture`], but the source stands still until all of it is read and `hold` has returned. `hold` makes sure that it goes no further
 /// then (it freezes its control group): what the capture shows is the last that the source has done. The still needs to run no more by that
 /// time, so it may be frozen along with the source.
-pub fn capture_and_hold(spec: &CaptureSpec, during_pause: Step<'_>, hold: Step<'_>) -> Result<Capture, Error> {
+pub fn capture_and_hold(spec: &CaptureSpec, during_pause: Callback<'_>, hold: Callback<'_>) -> Result<Capture, Error> {
     capture_until(spec, Steps { during_pause, others: None, hold: Some(hold), afterwards: Afterwards::StandsStill })
 }
 
@@ -207,7 +207,7 @@ pub fn capture_and_hold(spec: &CaptureSpec, during_pause: Step<'_>, hold: Step<'
 /// time that this takes, and nothing goes on beside the making of the still.
 pub fn capture_beside(
     spec: &CaptureSpec,
-    during_pause: Step<'_>,
+    during_pause: Callback<'_>,
     others: &mut dyn Others,
     afterwards: Afterwards,
 ) -> Result<Capture, Error> {
@@ -285,12 +285,12 @@ fn capture_once(spec: &CaptureSpec, steps: Steps<'_>) -> Result<Capture, Error> 
     left?;
     let still_pid = newborn.pid();
     let (mut found, still, frozen) = match found {
-        Some(found) => (found, Found::Newborn(newborn), None),
+        Some(found) => (found, NewStill::Newborn(newborn), None),
         None => {
             // Frozen processes run no scripts: what is asked of the still is asked before.
-            let asked = Found::Newborn(newborn).ask(arena)?;
+            let asked = NewStill::Newborn(newborn).ask(arena)?;
             let frozen = others.map(Frozen::freeze).transpose()?;
-            (look(&stopped)?, Found::Asked(asked), frozen)
+            (look(&stopped)?, NewStill::Asked(asked), frozen)
         }
     };
     let siblings = others::siblings_but(take(&mut found.parentless), still_pid);
@@ -336,14 +336,14 @@ fn clocks(pid: i32) -> io::Result<ClockOffsets> {
 }
 
 /// The still as far as it is made.
-enum Found {
+enum NewStill {
     Newborn(Newborn),
-    Asked((Still, still::Answers)),
+    Asked((Still, still::StillAnswers)),
 }
 
-impl Found {
+impl NewStill {
     /// Waits for the still, and asks it what only it can tell.
-    fn ask(self, arena: Range) -> Result<(Still, still::Answers), Error> {
+    fn ask(self, arena: Range) -> Result<(Still, still::StillAnswers), Error> {
         match self {
             Self::Newborn(newborn) => {
                 let still = Still::adopt(newborn)?;
@@ -438,7 +438,7 @@ struct Gathered {
     objects: Objects,
     contents: Vec<SharedObject>,
     memory_files: MemoryFiles,
-    places: Places,
+    places: Paths,
     wall_timers: WallTimers,
     parentless: Vec<others::Process>,
 }

@@ -26,7 +26,7 @@ use crate::{
     capture::Capture,
     error::{Context, Error},
     image::{
-        Backing, Host, Image, Mapping, Pages, ProgramState,
+        Backing, Host, Mapping, Pages, ProgramImage, ProgramState,
         xstate::{self, Format, Lacking},
     },
     refusal::{Refusal, Unfit},
@@ -97,7 +97,7 @@ impl ProgramState {
 }
 
 /// The pages of arguments and environment that the program has.
-fn arguments(image: &Image, still: &Still, pagemap: &File) -> Result<Vec<(u64, Vec<u8>)>, Error> {
+fn arguments(image: &ProgramImage, still: &Still, pagemap: &File) -> Result<Vec<(u64, Vec<u8>)>, Error> {
     let mut pages = Vec::new();
     let inside = |range: &Range| image.anonymous().any(|own| own.start <= range.start && range.end <= own.end);
     for range in image.layout.arguments().into_iter().filter(inside) {
@@ -111,7 +111,7 @@ fn arguments(image: &Image, still: &Still, pagemap: &File) -> Result<Vec<(u64, V
 }
 
 /// Refuses what could be captured and never restored: the pager has a bit for each page of the mappings that it serves.
-fn restorable(image: &Image, pagemap: &File, pid: i32) -> Result<(), Error> {
+fn restorable(image: &ProgramImage, pagemap: &File, pid: i32) -> Result<(), Error> {
     let length = |range: &Range| range.end - range.start;
     let max = RESTORED_ADDRESS_BYTES_MAX;
     if image.anonymous().map(|range| length(&range)).sum::<u64>() <= max {

@@ -8,7 +8,7 @@ use crate::refusal::{Refusal, Unfit};
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The program has something that cannot be forked; nothing was changed and it runs on.
-    #[error("the program cannot be forked: {}", Listed(.0))]
+    #[error("the program cannot be forked: {}", Joined(.0))]
     Refused(Vec<Refusal>),
     /// A system call about a process failed.
     #[error("{what} of process {pid}")]
@@ -71,7 +71,7 @@ pub enum Error {
         address: u64,
     },
     /// A checkpoint needs what this host does not have; nothing was made.
-    #[error("the checkpoint does not fit this host: {}", Listed(.0))]
+    #[error("the checkpoint does not fit this host: {}", Joined(.0))]
     Unfit(Vec<Unfit>),
 }
 
@@ -113,9 +113,9 @@ impl<T, E: Into<io::Error>> Context<T> for Result<T, E> {
     }
 }
 
-struct Listed<'a, T>(&'a [T]);
+struct Joined<'a, T>(&'a [T]);
 
-impl<T: fmt::Display> fmt::Display for Listed<'_, T> {
+impl<T: fmt::Display> fmt::Display for Joined<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (n, reason) in self.0.iter().enumerate() {
             if n > 0 {

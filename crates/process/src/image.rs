@@ -13,7 +13,7 @@ mod state;
 mod wall;
 pub(crate) mod xstate;
 
-pub(crate) use added::{Added, Message, ObjectStatus, Reused, SignalOwner, SocketName, SocketOption, SocketState};
+pub(crate) use added::{Added, AddedSocket, Message, ObjectStatus, Reused, SignalOwner, SocketName, SocketOption};
 pub(crate) use attributes::{
     Attributes, Locked, MACHINE_CHECK_DEFAULT, ProcessAttributes, SPECULATION_CONTROLS, ThreadAttributes,
 };
@@ -102,7 +102,7 @@ pub(crate) enum Backing {
     File { path: Vec<u8>, offset: u64 },
     /// A shared view of a file of the root filesystem.
     SharedFile { path: Vec<u8>, offset: u64, writable: bool },
-    /// A shared view of an object of [`Image::objects`].
+    /// A shared view of an object of [`ProgramImage::objects`].
     Object { object: usize, offset: u64 },
 }
 
@@ -376,7 +376,7 @@ pub(crate) struct PosixTimer {
 
 /// All that is known of a stopped program except its memory.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Image {
+pub(crate) struct ProgramImage {
     /// The main thread is first.
     pub(crate) threads: Vec<Thread>,
     pub(crate) mappings: Vec<Mapping>,
@@ -437,7 +437,7 @@ pub(crate) struct Image {
     pub(crate) memory_files: MemoryFiles,
 }
 
-impl Image {
+impl ProgramImage {
     /// Content of shared memory and of files in memory, in bytes.
     pub(crate) fn copied_bytes(&self) -> u64 {
         let objects = self.objects.iter().flat_map(|object| &object.content).map(|(_, bytes)| bytes.len());

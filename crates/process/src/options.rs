@@ -55,7 +55,7 @@ pub(crate) enum Phase {
 }
 
 #[derive(Debug)]
-struct Known {
+struct OptionRow {
     text: &'static str,
     level: i32,
     name: i32,
@@ -63,12 +63,12 @@ struct Known {
     drifts: Drifts,
 }
 
-const fn row(text: &'static str, level: i32, name: i32, of: Of) -> Known {
-    Known { text, level, name, of, drifts: Drifts::Never }
+const fn row(text: &'static str, level: i32, name: i32, of: Of) -> OptionRow {
+    OptionRow { text, level, name, of, drifts: Drifts::Never }
 }
 
-const fn drifting(text: &'static str, level: i32, name: i32, of: Of, drifts: Drifts) -> Known {
-    Known { text, level, name, of, drifts }
+const fn drifting(text: &'static str, level: i32, name: i32, of: Of, drifts: Drifts) -> OptionRow {
+    OptionRow { text, level, name, of, drifts }
 }
 
 const SOCKET: i32 = libc::SOL_SOCKET;
@@ -82,7 +82,7 @@ const SO_TXREHASH: i32 = 74;
 
 /// In the order in which they are set: what sets another beside itself comes before that. Numbers are those of the kernel's headers, which
 /// `libc` has in part.
-const KNOWN: &[Known] = &[
+const KNOWN: &[OptionRow] = &[
     row("IP_TOS", IP, 1, Of::Inet), // and SO_PRIORITY
     row("SO_REUSEADDR", SOCKET, 2, Of::Any),
     row("SO_DONTROUTE", SOCKET, 5, Of::Any),
@@ -233,7 +233,7 @@ struct Value {
 impl Value {
     const NONE: Self = Self { length: None, bytes: [0; VALUE_BYTES_MAX] };
 
-    fn read(socket: BorrowedFd<'_>, known: &Known) -> Self {
+    fn read(socket: BorrowedFd<'_>, known: &OptionRow) -> Self {
         let mut value = Self::NONE;
         value.length = sockets::option_value(socket, known.level, known.name, &mut value.bytes).ok();
         value
@@ -259,7 +259,7 @@ pub(crate) struct Values {
 
 impl Values {
     pub(crate) fn read(socket: BorrowedFd<'_>, of: SocketType) -> Self {
-        let value = |known: &Known| if known.is_of(of) { Value::read(socket, known) } else { Value::NONE };
+        let value = |known: &OptionRow| if known.is_of(of) { Value::read(socket, known) } else { Value::NONE };
         let segment =
             if Of::Tcp.has(of) { sockets::tcp_segment(socket).ok().filter(|bytes| *bytes != 0) } else { None };
         Self { options: KNOWN.iter().map(value).collect(), segment }
@@ -285,7 +285,7 @@ impl Of {
     }
 }
 
-impl Known {
+impl OptionRow {
     fn is_of(&self, socket: SocketType) -> bool {
         self.of.has(socket)
     }

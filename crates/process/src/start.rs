@@ -11,11 +11,11 @@
 //! namespace is entered by children only, which is why the helper cannot be the copy.
 
 mod attributes;
+mod carried;
 mod clocks;
 mod copy;
 mod files;
 mod memory_files;
-mod state;
 pub(crate) mod timers;
 pub(crate) mod working_set;
 
@@ -23,7 +23,7 @@ use std::mem::size_of;
 use sys::{blob::OP_BYTES, namespace::CLOCK_TEXT_BYTES, remote::PAGE};
 
 use crate::{
-    image::{FileKind, Image, Mapping, Thread},
+    image::{FileKind, Mapping, ProgramImage, Thread},
     script::{Arena, Arg, Check, Script},
 };
 
@@ -80,7 +80,7 @@ pub(crate) struct Transit {
 }
 
 impl Transit {
-    pub(crate) fn above(image: &Image) -> Self {
+    pub(crate) fn above(image: &ProgramImage) -> Self {
         let numbers = image.files.iter().flat_map(|file| &file.numbers).map(|(number, _)| *number);
         // Numbers that files had when they were registered are theirs again for a moment.
         let registered = image.files.iter().flat_map(|file| match &file.kind {
@@ -192,7 +192,7 @@ impl ResultReport {
 /// Places all scripts of a start; gives the address of the zygote's loop, which begins by reporting that the zygote is built.
 pub(crate) fn place(
     arena: &mut Arena,
-    image: &Image,
+    image: &ProgramImage,
     seccomp: &[u64],
     transit: Transit,
     memory: CopyMemory,
@@ -316,7 +316,7 @@ struct CloneArgs {
 
 fn place_helper(
     arena: &mut Arena,
-    image: &Image,
+    image: &ProgramImage,
     copy: u64,
     transit: Transit,
     mailbox: &Mailbox,
@@ -355,7 +355,7 @@ fn place_helper(
 
 /// Whether copies need more of a resource while they start than the program may have any more, or the zygote does: copies limit it themselves
 /// then, and the zygote leaves it to them.
-pub(crate) fn is_set_late(resource: usize, image: &Image) -> bool {
+pub(crate) fn is_set_late(resource: usize, image: &ProgramImage) -> bool {
     let shares = |mapping: &Mapping| !mapping.is_private();
     match resource as u32 {
         // The transit numbers may be above the limit.
@@ -372,7 +372,7 @@ pub(crate) fn is_set_late(resource: usize, image: &Image) -> bool {
 }
 
 /// Of [`is_set_late`], whether the last steps of a start still need it: the kernel counts timers and signals that wait.
-fn is_set_last(resource: usize, image: &Image) -> bool {
+fn is_set_last(resource: usize, image: &ProgramImage) -> bool {
     let waits = |thread: &Thread| !thread.pending.is_empty();
     resource as u32 == libc::RLIMIT_SIGPENDING
         && (!image.posix_timers.is_empty() || !image.pending.is_empty() || image.threads.iter().any(waits))

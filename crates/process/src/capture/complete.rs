@@ -9,7 +9,9 @@ use sys::{
 use super::{CaptureSpec, Gathered, inject::Answers, refuse};
 use crate::{
     error::{Context, Error},
-    image::{ClockOffsets, Credentials, ExtendedRegisters, Image, Layout, ProcessAttributes, Thread, xstate::Format},
+    image::{
+        ClockOffsets, Credentials, ExtendedRegisters, Layout, ProcessAttributes, ProgramImage, Thread, xstate::Format,
+    },
     observe::{checks, mappings},
     refusal::Refusal,
     stop::still::{self, Still},
@@ -31,11 +33,11 @@ pub(super) struct Known {
 /// The whole image, and what of the still's memory is to be taken over. `arena` is ours, and so is what an earlier start left.
 pub(super) fn complete(
     still: &Still,
-    asked: still::Answers,
+    asked: still::StillAnswers,
     arena: Range,
     spec: &CaptureSpec,
     known: Known,
-) -> Result<(Image, Vec<Range>), Error> {
+) -> Result<(ProgramImage, Vec<Range>), Error> {
     let pid = still.pid();
     let Known { threads, pending, answers, found, lines, dont_fork, clocks } = known;
     let mut ours = vec![arena];
@@ -51,7 +53,7 @@ pub(super) fn complete(
     let classified = mappings::classify(pid, &shown, &found.objects.found, &elsewhere)?;
     refusals.extend(classified.refusals);
     refuse(refusals)?;
-    let image = Image {
+    let image = ProgramImage {
         threads,
         mappings: classified.mappings,
         dont_fork,

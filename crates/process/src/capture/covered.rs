@@ -5,24 +5,24 @@
 use std::{os::unix::ffi::OsStrExt, path::Path};
 
 use crate::{
-    image::{Backing, FileKind, Image},
+    image::{Backing, FileKind, ProgramImage},
     refusal::Refusal,
 };
 
 /// One refusal for each thing of the program that lies at or below one of `mount_points`.
-pub(crate) fn refusals(image: &Image, mount_points: &[impl AsRef<Path>]) -> Vec<Refusal> {
+pub(crate) fn refusals(image: &ProgramImage, mount_points: &[impl AsRef<Path>]) -> Vec<Refusal> {
     let refuse = |what, path, mount_point| Refusal::BelowMountPoint { what, path, mount_point };
     below(program(image).chain(files(image)).chain(mappings(image)), mount_points, refuse)
 }
 
 /// The same for what the zygote would have to run: it has no filesystems but its root.
-pub(crate) fn program_refusals(image: &Image, volumes: &[impl AsRef<Path>]) -> Vec<Refusal> {
+pub(crate) fn program_refusals(image: &ProgramImage, volumes: &[impl AsRef<Path>]) -> Vec<Refusal> {
     let refuse = |what, path, mount_point| Refusal::OnVolume { what, path, mount_point };
     below(program(image), volumes, refuse)
 }
 
 /// A zygote has no files in memory either: its program must be none of them.
-pub(crate) fn memory_refusal(image: &Image, directory: Option<&Path>) -> Option<Refusal> {
+pub(crate) fn memory_refusal(image: &ProgramImage, directory: Option<&Path>) -> Option<Refusal> {
     let exe = Path::new(std::ffi::OsStr::from_bytes(&image.layout.exe));
     directory.filter(|directory| exe.starts_with(directory))?;
     Some(Refusal::ProgramInMemory { path: exe.display().to_string() })
@@ -45,11 +45,11 @@ fn below(
     named.filter_map(below).collect()
 }
 
-fn program(image: &Image) -> impl Iterator<Item = Named> {
+fn program(image: &ProgramImage) -> impl Iterator<Item = Named> {
     std::iter::once(("its program file".to_owned(), image.layout.exe.clone()))
 }
 
-fn files(image: &Image) -> impl Iterator<Item = Named> {
+fn files(image: &ProgramImage) -> impl Iterator<Item = Named> {
     image.files.iter().flat_map(|file| {
         let number = file.numbers.first().map_or(-1, |(number, _)| *number);
         let paths = match &file.kind {
@@ -77,7 +77,7 @@ fn files(image: &Image) -> impl Iterator<Item = Named> {
     })
 }
 
-fn mappings(image: &Image) -> impl Iterator<Item = Named> {
+fn mappings(image: &ProgramImage) -> impl Iterator<Item = Named> {
     image.mappings.iter().filter_map(|mapping| match &mapping.backing {
         Backing::File { path, .. } | Backing::SharedFile { path, .. } => {
             Some((format!("the mapping at {:#x}", mapping.range.start), path.clone()))

@@ -56,7 +56,7 @@ struct MainPlan {
 const TIMER_WORDS: u64 = 8;
 
 /// Where a thread's script leaves its answers, and what is known of the thread before.
-struct Place {
+struct ThreadAnswers {
     tid: u64,
     name: u64,
     alternate: u64,
@@ -68,7 +68,7 @@ struct Place {
 
 /// The scripts as they lie in the arena.
 struct Plan {
-    places: Vec<Place>,
+    places: Vec<ThreadAnswers>,
     /// Of each thread: where its script begins, and the operation that sends the mark.
     scripts: Vec<(u64, u64)>,
     main: MainPlan,
@@ -205,7 +205,7 @@ impl<'a> Injection<'a> {
             if let Some((of_main, of_process)) = of_main.zip(of_process) {
                 main = Some((of_main, of_process.placed(&mut arena, script)));
             }
-            places.push(Place { tid, name, alternate, tid_address, timer_slack, xsave, attributes });
+            places.push(ThreadAnswers { tid, name, alternate, tid_address, timer_slack, xsave, attributes });
             scripts.push((script, Arena::op_address(script, mark)));
         }
         let (main, attributes) = main.ok_or_else(|| Error::Unexpected { pid, what: "has no threads".into() })?;
@@ -229,7 +229,7 @@ impl<'a> Injection<'a> {
             let bytes = &bytes[(address - self.arena.start) as usize..][..NAME_BYTES];
             bytes.iter().copied().take_while(|byte| *byte != 0).collect()
         };
-        let reported = |place: Place| {
+        let reported = |place: ThreadAnswers| {
             let [address, flags, size, _] = words(place.alternate);
             Reported {
                 tid: word(place.tid) as i32,

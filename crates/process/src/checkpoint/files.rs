@@ -17,12 +17,12 @@ use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 
 use crate::{
     error::{Context, Error},
-    image::{Backing, FileContent, FileIdentity, Image},
+    image::{Backing, FileContent, FileIdentity, ProgramImage},
     refusal::Unfit,
 };
 
 /// Of every file that the program has mapped or runs.
-pub(super) fn identify(image: &Image, rootfs: BorrowedFd<'_>) -> Result<Vec<FileIdentity>, Error> {
+pub(super) fn identify(image: &ProgramImage, rootfs: BorrowedFd<'_>) -> Result<Vec<FileIdentity>, Error> {
     let mut paths: BTreeSet<&[u8]> = BTreeSet::from([&*image.layout.exe]);
     for mapping in &image.mappings {
         match &mapping.backing {

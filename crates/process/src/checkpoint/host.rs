@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, fs::File, os::unix::fs::FileExt};
 
 use crate::{
     error::{Context, Error},
-    image::{Host, Image},
+    image::{Host, ProgramImage},
     observe::sort::{Sort, sort},
     refusal::Unfit,
 };
@@ -77,12 +77,12 @@ const FEATURES: &[&str] = &[
 
 impl Host {
     /// This host. The vDSO is looked at in this process: it is the same in all.
-    pub(super) fn of(image: &Image) -> Result<Self, Error> {
+    pub(super) fn of(image: &ProgramImage) -> Result<Self, Error> {
         Ok(Self { kernel: kernel()?, vdso: vdso(image)?, features: features()? })
     }
 
     /// What this host lacks.
-    pub(super) fn unfit(&self, image: &Image) -> Result<Vec<Unfit>, Error> {
+    pub(super) fn unfit(&self, image: &ProgramImage) -> Result<Vec<Unfit>, Error> {
         Ok(self.lacking(Self::of(image)?))
     }
 
@@ -123,7 +123,7 @@ fn features() -> Result<BTreeSet<String>, Error> {
 }
 
 /// Names, sizes and code of the vDSO and its data pages. The data itself changes with time.
-fn vdso(image: &Image) -> Result<[u8; 32], Error> {
+fn vdso(image: &ProgramImage) -> Result<[u8; 32], Error> {
     let own = std::process::id() as i32;
     let path = "/proc/self/mem";
     let memory = File::open(path).on("open", path)?;

@@ -2,20 +2,20 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Image, SocketPath};
+use super::{ProgramImage, SocketPath};
 
 /// By the place of the open file or object that it belongs to, in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Added {
-    pub(crate) sockets: Vec<(usize, SocketState)>,
+    pub(crate) sockets: Vec<(usize, AddedSocket)>,
     pub(crate) owners: Vec<(usize, SignalOwner)>,
     pub(crate) objects: Vec<(usize, ObjectStatus)>,
     pub(crate) reused: Vec<Reused>,
 }
 
 impl Added {
-    /// What was added about the socket at this place of [`Image::files`].
-    pub(crate) fn socket(&self, file: usize) -> Option<&SocketState> {
+    /// What was added about the socket at this place of [`ProgramImage::files`].
+    pub(crate) fn socket(&self, file: usize) -> Option<&AddedSocket> {
         find(&self.sockets, file)
     }
 
@@ -24,7 +24,7 @@ impl Added {
     }
 
     /// Whether all that it refers to is there.
-    pub(crate) fn is_sound(&self, image: &Image) -> bool {
+    pub(crate) fn is_sound(&self, image: &ProgramImage) -> bool {
         let file = |place: usize| place < image.files.len();
         self.sockets.iter().all(|(place, state)| file(*place) && state.is_sound())
             && self.owners.iter().all(|(place, _)| file(*place))
@@ -43,7 +43,7 @@ pub(crate) type SocketOption = (i32, i32, Vec<u8>);
 
 /// What a socket is beside its addresses.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct SocketState {
+pub(crate) struct AddedSocket {
     /// In the order in which they are set.
     pub(crate) options: Vec<SocketOption>,
     /// A classic BPF filter, one instruction a word.
@@ -58,7 +58,7 @@ pub(crate) struct SocketState {
     pub(crate) queue: Vec<Message>,
 }
 
-impl SocketState {
+impl AddedSocket {
     /// Whether what is taken apart is as long as it has to be.
     fn is_sound(&self) -> bool {
         const GROUP_FILTER_BYTES: usize = 144;
@@ -108,7 +108,7 @@ pub(crate) struct ObjectStatus {
 /// A registration in an epoll set by a number that names another file by now, or none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Reused {
-    /// The place of the set in [`Image::files`].
+    /// The place of the set in [`ProgramImage::files`].
     pub(crate) set: usize,
     /// The place of the entry among the set's.
     pub(crate) entry: usize,

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use sys::remote::Range;
 
-use super::Image;
+use super::ProgramImage;
 
 /// Of the whole program.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -95,7 +95,7 @@ pub(crate) struct Attributes {
 
 impl Attributes {
     /// Those of an image.
-    pub(crate) fn of(image: &Image) -> Self {
+    pub(crate) fn of(image: &ProgramImage) -> Self {
         let mut threads: Vec<ThreadAttributes> = image.threads.iter().map(|thread| thread.attributes.clone()).collect();
         if threads.iter().all(|attributes| *attributes == ThreadAttributes::default()) {
             threads.clear();
@@ -113,7 +113,7 @@ impl Attributes {
     }
 
     /// Gives them to the image that they belong to.
-    pub(crate) fn apply(self, image: &mut Image) -> Result<(), &'static str> {
+    pub(crate) fn apply(self, image: &mut ProgramImage) -> Result<(), &'static str> {
         const FOREIGN: &str = "attributes of what it does not have";
         if !self.threads.is_empty() && self.threads.len() != image.threads.len() {
             return Err(FOREIGN);

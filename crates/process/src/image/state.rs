@@ -11,7 +11,7 @@ use base::frame::{self, FrameError};
 use serde::{Deserialize, Serialize};
 use sys::remote::Range;
 
-use super::{ClockOffsets, Image};
+use super::{ClockOffsets, ProgramImage};
 
 /// Of the frame.
 const KIND: u16 = 0x5001;
@@ -51,7 +51,7 @@ pub enum StateError {
 /// All of a program but its memory.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ProgramState {
-    pub(crate) image: Image,
+    pub(crate) image: ProgramImage,
     pub(crate) host: Host,
     /// What the program's clocks showed; the image had offsets instead before version 3.
     pub(crate) clocks: ClockOffsets,

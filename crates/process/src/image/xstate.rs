@@ -11,7 +11,7 @@ use std::{io, sync::OnceLock};
 use serde::{Deserialize, Serialize};
 use sys::{ptrace::XSAVE_BYTES_MAX, xstate};
 
-use super::Image;
+use super::ProgramImage;
 
 /// Bytes of the part that all processors have (FXSAVE).
 const LEGACY_BYTES: usize = 512;
@@ -184,7 +184,7 @@ fn is_only_pkru(shown: &[u8], here: &Format) -> bool {
 }
 
 /// Has the threads of a captured program in this host's format, in which ptrace shows areas of `shown_here` bytes.
-pub(crate) fn fit(image: &mut Image, here: &Format, shown_here: usize) -> Result<(), Lacking> {
+pub(crate) fn fit(image: &mut ProgramImage, here: &Format, shown_here: usize) -> Result<(), Lacking> {
     let from = &image.extended.format;
     for thread in &mut image.threads {
         // Before version 3 a state had the areas as ptrace had shown them.
@@ -199,7 +199,7 @@ pub(crate) fn fit(image: &mut Image, here: &Format, shown_here: usize) -> Result
 }
 
 /// Whether the areas of a decoded image are what its format says.
-pub(crate) fn is_sound(image: &Image) -> bool {
+pub(crate) fn is_sound(image: &ProgramImage) -> bool {
     let format = &image.extended.format;
     let fits = |area: &[u8]| match format.features {
         0 => (LEGACY_BYTES..=XSAVE_BYTES_MAX).contains(&area.len()),

@@ -15,7 +15,7 @@ use sys::remote::{self, Shared};
 
 use crate::{
     error::{Context, Error},
-    observe::{descriptors::MQUEUE_MAGIC, others::Others, root},
+    observe::{descriptors::MQUEUE_MAGIC, others::OtherProcesses, root},
     refusal::Refusal,
     stop::stopped::Task,
 };
@@ -34,7 +34,7 @@ pub(crate) struct Surroundings {
     pid: i32,
     root: OwnedFd,
     queues: Option<OwnedFd>,
-    pub(crate) others: Others,
+    pub(crate) others: OtherProcesses,
 }
 
 /// Most names that are listed in a message.
@@ -42,12 +42,12 @@ const NAMES_MAX: usize = 8;
 
 /// Where copies find working directory and program.
 #[derive(Debug, Default)]
-pub(crate) struct Places {
+pub(crate) struct Paths {
     pub(crate) cwd: Vec<u8>,
     pub(crate) exe: Vec<u8>,
 }
 
-/// Looks at process `pid` while it runs. `started`: as [`Others::of`] has it.
+/// Looks at process `pid` while it runs. `started`: as [`OtherProcesses::of`] has it.
 pub(crate) fn look(pid: i32, started: Option<&[i32]>) -> Result<Look, Error> {
     let status = Fields::read(format!("/proc/{pid}/status"))?;
     let mut refusals = Vec::new();
@@ -69,7 +69,7 @@ pub(crate) fn look(pid: i32, started: Option<&[i32]>) -> Result<Look, Error> {
     refusals.extend(too_many_threads(tasks.len()));
     refusals.extend(threads(pid, &tasks)?);
     let root = root::open_root(pid)?;
-    let others = Others::of(pid, &ids, root.as_fd(), started)?;
+    let others = OtherProcesses::of(pid, &ids, root.as_fd(), started)?;
     refusals.extend(others.look(&tasks)?);
     let queues = open_queues(root.as_fd());
     let surroundings = Surroundings { pid, root, queues, others };
@@ -184,8 +184,8 @@ impl Surroundings {
     }
 
     /// Working directory and program file must be where their paths say: copies open them there.
-    pub(crate) fn places(&self, refusals: &mut Vec<Refusal>) -> Result<Places, Error> {
-        let mut places = Places::default();
+    pub(crate) fn places(&self, refusals: &mut Vec<Refusal>) -> Result<Paths, Error> {
+        let mut places = Paths::default();
         for (name, place) in [("cwd", &mut places.cwd), ("exe", &mut places.exe)] {
             let link = format!("/proc/{}/{name}", self.pid);
             let (path, is) = match (procfs::link(&link).map_err(Error::from), fs::metadata(&link).on("read", &link)) {

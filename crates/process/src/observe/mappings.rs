@@ -18,7 +18,7 @@ use crate::{
     error::{Context, Error},
     image::{Backing, Locked, Mapping},
     observe::{
-        objects::Identity,
+        objects::Object,
         root::{open_inside, open_root},
         sort::{Sort, name_of, sort},
     },
@@ -59,7 +59,7 @@ pub(crate) fn locked(lines: &[MapLine], arena: Option<(u64, u64)>) -> Vec<Locked
 pub(crate) fn classify(
     pid: i32,
     lines: &[MapLine],
-    objects: &[Identity],
+    objects: &[Object],
     elsewhere: &[PathBuf],
 ) -> Result<Classified, Error> {
     let root = open_root(pid)?;

@@ -26,7 +26,7 @@ use crate::{
 
 /// An object and the file through which it is read.
 #[derive(Debug)]
-pub(crate) struct Identity {
+pub(crate) struct Object {
     /// Device and inode as the list of mappings shows them; on an overlay these are not those that `stat` shows.
     mapped_as: Option<(u64, u64)>,
     /// Device and inode of `stat`.
@@ -37,7 +37,7 @@ pub(crate) struct Identity {
     is_open: bool,
 }
 
-impl Identity {
+impl Object {
     /// Whether this mapping shows it.
     pub(crate) fn is_mapped_by(&self, line: &MapLine) -> bool {
         self.mapped_as == Some((line.dev, line.inode))
@@ -51,7 +51,7 @@ impl Identity {
 /// All objects found so far.
 #[derive(Debug, Default)]
 pub(crate) struct Objects {
-    pub(crate) found: Vec<Identity>,
+    pub(crate) found: Vec<Object>,
 }
 
 impl Objects {
@@ -82,7 +82,7 @@ impl Objects {
         if let Some(at) = self.found.iter().position(|object| object.status == status) {
             return Ok(at);
         }
-        self.found.push(Identity { mapped_as: None, status, name: memfd_name(link), file, is_open: false });
+        self.found.push(Object { mapped_as: None, status, name: memfd_name(link), file, is_open: false });
         Ok(self.found.len() - 1)
     }
 
@@ -96,7 +96,7 @@ impl Objects {
             parts.push(found);
         }
         if bytes > limits::CARRIED_BYTES_MAX {
-            let names: Vec<String> = self.found.iter().take(4).map(Identity::shown).collect();
+            let names: Vec<String> = self.found.iter().take(4).map(Object::shown).collect();
             let what = format!("shared memory ({})", names.join(", "));
             refusals.push(Refusal::TooMuchContent { what, bytes, max: limits::CARRIED_BYTES_MAX });
             return Ok(Vec::new());
@@ -136,7 +136,7 @@ fn memfd_name(link: &[u8]) -> Vec<u8> {
     name.strip_prefix(b"/memfd:").unwrap_or(name).to_vec()
 }
 
-fn read_object(object: &Identity, parts: Vec<(u64, u64)>) -> Result<SharedObject, Error> {
+fn read_object(object: &Object, parts: Vec<(u64, u64)>) -> Result<SharedObject, Error> {
     let size = object.file.metadata().on("read", object.shown())?.len();
     // Objects that are not memfds have no seals to read.
     let seals = rustix::fs::fcntl_get_seals(object.file.as_fd()).map_or(0, |seals| seals.bits());

@@ -7,7 +7,7 @@ use crate::{error::Error, observe::root, refusal::Refusal, stop::stopped::Task};
 
 /// Where the program's other processes are looked for.
 #[derive(Debug)]
-pub(crate) struct Others {
+pub(crate) struct OtherProcesses {
     pid: i32,
     /// Its id inside its pid namespace.
     inner_pid: i32,
@@ -19,7 +19,7 @@ pub(crate) struct Others {
 
 /// What the sandbox's /proc lists beside the program, its init and what was started from outside.
 #[derive(Debug, Default)]
-struct Listed {
+struct SandboxProcesses {
     /// Processes whose parent has ended, as `pid name`.
     daemons: Vec<String>,
     has_children: bool,
@@ -34,7 +34,7 @@ pub(crate) struct Process {
     name: String,
 }
 
-impl Others {
+impl OtherProcesses {
     /// `ids` are the program's in all pid namespaces; `started` are the processes that were started in its sandbox from outside, as the
     /// caller sees them.
     pub(crate) fn of(pid: i32, ids: &[u64], root: BorrowedFd<'_>, started: Option<&[i32]>) -> Result<Self, Error> {
@@ -66,9 +66,9 @@ impl Others {
     }
 
     /// A zombie without a parent in the sandbox, or whose parent is its init, is about to be reaped.
-    fn list(&self) -> Result<Listed, Error> {
+    fn list(&self) -> Result<SandboxProcesses, Error> {
         const INIT: i32 = 1;
-        let mut listed = Listed::default();
+        let mut listed = SandboxProcesses::default();
         let Some(proc) = &self.proc else { return Ok(listed) };
         let proc = format!("/proc/self/fd/{}", proc.as_raw_fd());
         for inner in procfs::numbers(&proc)? {
@@ -116,7 +116,7 @@ fn siblings(parentless: &[Process]) -> Option<Refusal> {
 }
 
 /// Processes that the program left to its sandbox's init, as `pid name`; pids as in the sandbox. A copy would not have them.
-fn daemons(listed: &Listed) -> Option<Refusal> {
+fn daemons(listed: &SandboxProcesses) -> Option<Refusal> {
     let pids = listed.daemons.join(", ");
     (!pids.is_empty()).then_some(Refusal::Daemons { pids })
 }

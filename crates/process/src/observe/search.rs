@@ -22,7 +22,7 @@ const SHARED_MEMORY: &[u8] = b"/dev/shm";
 
 /// A file as the kernel shows it of a watch. Inodes of the layers of an overlay may have one number, and handles differ.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Identity {
+pub(crate) struct FileHandle {
     pub(crate) inode: u64,
     /// Empty where the kernel shows none (before Linux 6.5 of overlays).
     pub(crate) handle: Vec<u8>,
@@ -30,7 +30,7 @@ pub(crate) struct Identity {
 
 /// Where a file was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct FoundPath {
     pub(crate) path: Vec<u8>,
     /// The file is itself a symbolic link.
     pub(crate) is_link: bool,
@@ -58,10 +58,10 @@ pub(crate) struct Where<'a> {
 /// looked through, then all others, each breadth first.
 pub(crate) fn find(
     pid: i32,
-    wanted: &HashSet<Identity>,
+    wanted: &HashSet<FileHandle>,
     places: &Where<'_>,
     reach: Reach,
-) -> Result<HashMap<Identity, Place>, Error> {
+) -> Result<HashMap<FileHandle, FoundPath>, Error> {
     if wanted.is_empty() {
         return Ok(HashMap::new());
     }
@@ -100,16 +100,16 @@ pub(crate) fn find(
 }
 
 /// Which file `path` below `root` is.
-pub(crate) fn identity(root: BorrowedFd<'_>, path: &[u8]) -> rustix::io::Result<(Identity, Place)> {
+pub(crate) fn identity(root: BorrowedFd<'_>, path: &[u8]) -> rustix::io::Result<(FileHandle, FoundPath)> {
     let file = open(root, path, OFlags::PATH)?;
     let status = statx(file.as_fd(), c"")?;
     let handle = sys::file::handle(file.as_fd(), c"").unwrap_or_default();
-    Ok((Identity { inode: status.stx_ino, handle }, place(path, &status)))
+    Ok((FileHandle { inode: status.stx_ino, handle }, place(path, &status)))
 }
 
-fn place(path: &[u8], status: &Statx) -> Place {
+fn place(path: &[u8], status: &Statx) -> FoundPath {
     let is_link = FileType::from_raw_mode(u32::from(status.stx_mode)).is_symlink();
-    Place { path: path.to_vec(), is_link }
+    FoundPath { path: path.to_vec(), is_link }
 }
 
 fn open(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> rustix::io::Result<std::os::fd::OwnedFd> {
@@ -160,11 +160,11 @@ struct Directory {
 }
 
 struct Search<'a> {
-    wanted: &'a HashSet<Identity>,
+    wanted: &'a HashSet<FileHandle>,
     inodes: HashSet<u64>,
     places: &'a Where<'a>,
     reader: Reader,
-    found: HashMap<Identity, Place>,
+    found: HashMap<FileHandle, FoundPath>,
     /// Of the root filesystem and of shared memory: others are not searched. Devices do not tell: an overlay's files show those of their layers.
     mounts: Vec<u64>,
     reach: Reach,
@@ -193,10 +193,10 @@ impl Search<'_> {
         if self.inodes.contains(&status.stx_ino) {
             let handle = sys::file::handle(directory, name).unwrap_or_default();
             let same = |wanted: &[u8]| wanted.is_empty() || handle.is_empty() || wanted == handle;
-            let may_be = |wanted: &Identity| {
+            let may_be = |wanted: &FileHandle| {
                 (is_directory || !self.places.directories.contains(&wanted.inode)) && self.reader.may_read(&status)
             };
-            let is_it = |wanted: &&Identity| wanted.inode == status.stx_ino && same(&wanted.handle) && may_be(wanted);
+            let is_it = |wanted: &&FileHandle| wanted.inode == status.stx_ino && same(&wanted.handle) && may_be(wanted);
             if let Some(wanted) = self.wanted.iter().find(is_it) {
                 self.found.entry(wanted.clone()).or_insert_with(|| place(path, &status));
             }

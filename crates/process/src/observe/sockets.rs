@@ -16,7 +16,7 @@ use std::{
 
 use fresh::{Fresh, inside};
 use groups::Group;
-use queue::Place;
+use queue::Queue;
 use sys::{
     diag::{self, UnixSocket},
     sockets::{self, Filter},
@@ -24,7 +24,7 @@ use sys::{
 
 use crate::{
     error::{Context, Error},
-    image::{End, FileKind, Message, Socket, SocketName, SocketPath, SocketState, UnixPair},
+    image::{AddedSocket, End, FileKind, Message, Socket, SocketName, SocketPath, UnixPair},
     observe::{files::Files, root},
     options::{Phase, SocketType},
     refusal::Refusal,
@@ -60,18 +60,18 @@ struct Found<'a> {
 }
 
 /// Why a socket cannot be made again, or not be read.
-enum Stop {
+enum NotRead {
     Refused(Refusal),
     Failed(Error),
 }
 
-impl From<Refusal> for Stop {
+impl From<Refusal> for NotRead {
     fn from(refusal: Refusal) -> Self {
         Self::Refused(refusal)
     }
 }
 
-impl From<Error> for Stop {
+impl From<Error> for NotRead {
     fn from(error: Error) -> Self {
         Self::Failed(error)
     }
@@ -94,13 +94,13 @@ impl<'a> Reader<'a> {
     ) -> Result<Result<FileKind, Refusal>, Error> {
         match self.read_any(fd, inode, socket.as_fd(), files) {
             Ok((kind, state)) => {
-                if state != SocketState::default() {
+                if state != AddedSocket::default() {
                     files.added.sockets.push((files.files.len(), state));
                 }
                 Ok(Ok(kind))
             }
-            Err(Stop::Refused(refusal)) => Ok(Err(refusal)),
-            Err(Stop::Failed(error)) => Err(error),
+            Err(NotRead::Refused(refusal)) => Ok(Err(refusal)),
+            Err(NotRead::Failed(error)) => Err(error),
         }
     }
 
@@ -110,7 +110,7 @@ impl<'a> Reader<'a> {
         inode: u64,
         socket: BorrowedFd<'_>,
         files: &mut Files,
-    ) -> Result<(FileKind, SocketState), Stop> {
+    ) -> Result<(FileKind, AddedSocket), NotRead> {
         let integer = |name| sockets::option(socket, libc::SOL_SOCKET, name).of("read socket option", self.pid);
         let family = integer(libc::SO_DOMAIN)?;
         let kind = integer(libc::SO_TYPE)?;
@@ -125,7 +125,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn read_tcp(&mut self, found: Found<'_>, listens: bool) -> Result<(FileKind, SocketState), Stop> {
+    fn read_tcp(&mut self, found: Found<'_>, listens: bool) -> Result<(FileKind, AddedSocket), NotRead> {
         const TCP_CLOSE: u8 = 7;
         const TCP_LISTEN: u8 = 10;
         let state = tcp_state(found.socket).of("read TCP state", self.pid)?;
@@ -135,7 +135,7 @@ impl<'a> Reader<'a> {
             let of = found.of;
             // What cannot be set any more is lost with the connection.
             let options = self.fresh.changed(self.pid, self.process, found.socket, of, Phase::Connected)?.options;
-            let state = SocketState { options, ..SocketState::default() };
+            let state = AddedSocket { options, ..AddedSocket::default() };
             return Ok((FileKind::ResetConnection { family: of.family }, state));
         }
         let state = self.state(found, if listens { Phase::Listening } else { Phase::Quiet })?;
@@ -146,7 +146,7 @@ impl<'a> Reader<'a> {
         Ok((FileKind::Socket(self.unconnected(found, listening, None, None)?), state))
     }
 
-    fn read_udp(&mut self, found: Found<'_>) -> Result<(FileKind, SocketState), Stop> {
+    fn read_udp(&mut self, found: Found<'_>) -> Result<(FileKind, AddedSocket), NotRead> {
         let peer = sockets::peer_address(found.socket).ok();
         let mut state = self.state(found, if peer.is_some() { Phase::Datagrams } else { Phase::Quiet })?;
         if self.udp.is_none() {
@@ -169,7 +169,7 @@ impl<'a> Reader<'a> {
         found: Found<'_>,
         listens: bool,
         files: &mut Files,
-    ) -> Result<(FileKind, SocketState), Stop> {
+    ) -> Result<(FileKind, AddedSocket), NotRead> {
         let Found { fd, of, .. } = found;
         let known = self.known.get(&found.inode).copied().unwrap_or_default();
         let datagrams = of.kind == libc::SOCK_DGRAM;
@@ -199,7 +199,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Options and filter.
-    fn state(&mut self, found: Found<'_>, phase: Phase) -> Result<SocketState, Stop> {
+    fn state(&mut self, found: Found<'_>, phase: Phase) -> Result<AddedSocket, NotRead> {
         let Found { fd, socket, of, .. } = found;
         let filter = match sockets::filter(socket).of("read socket filter", self.pid)? {
             Filter::None => Vec::new(),
@@ -213,7 +213,7 @@ impl<'a> Reader<'a> {
         if let [option, ..] = changed.lost[..] {
             return Err(Refusal::SocketOption { fd, option: option.into() }.into());
         }
-        Ok(SocketState { options: changed.options, filter, ..SocketState::default() })
+        Ok(AddedSocket { options: changed.options, filter, ..AddedSocket::default() })
     }
 
     fn unconnected(
@@ -222,7 +222,7 @@ impl<'a> Reader<'a> {
         listening: Option<u32>,
         peer: Option<Vec<u8>>,
         bound_file: Option<u32>,
-    ) -> Result<Socket, Stop> {
+    ) -> Result<Socket, NotRead> {
         let SocketType { family, kind, protocol } = found.of;
         let local = sockets::local_address(found.socket).of("read socket address", self.pid)?;
         // An unbound unix socket has only a family.
@@ -266,18 +266,18 @@ impl<'a> Reader<'a> {
         Ok(root::open_inside(below.as_fd(), path).and_then(rustix::fs::fstat).ok())
     }
 
-    fn queue(&self, found: Found<'_>) -> Result<Vec<Message>, Stop> {
+    fn queue(&self, found: Found<'_>) -> Result<Vec<Message>, NotRead> {
         let Found { fd, socket, of, .. } = found;
-        Ok(Place { pid: self.pid, fd, kind: of.kind, socket }.queue().of("read waiting messages", self.pid)??)
+        Ok(Queue { pid: self.pid, fd, kind: of.kind, socket }.read().of("read waiting messages", self.pid)??)
     }
 
     fn read_pair(
         &mut self,
         found: Found<'_>,
         known: UnixSocket,
-        mut state: SocketState,
+        mut state: AddedSocket,
         files: &mut Files,
-    ) -> Result<(FileKind, SocketState), Stop> {
+    ) -> Result<(FileKind, AddedSocket), NotRead> {
         let kind = found.of.kind;
         let (pair, end) = match known.peer.and_then(|peer| self.pairs.get(&peer)) {
             Some(pair) => (*pair, End::Second),
@@ -305,7 +305,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The name of an end of a pair: its own, or that of the listener that accepted it.
-    fn name(&self, found: Found<'_>, known: UnixSocket) -> Result<Option<SocketName>, Stop> {
+    fn name(&self, found: Found<'_>, known: UnixSocket) -> Result<Option<SocketName>, NotRead> {
         let address = sockets::local_address(found.socket).of("read socket address", self.pid)?;
         let path = match address.get(2) {
             None => return Ok(None),

@@ -14,7 +14,7 @@ use crate::{
     observe::{
         listed::{Listed, list},
         root,
-        search::{self, Identity, Place, Reach},
+        search::{self, FileHandle, FoundPath, Reach},
     },
 };
 
@@ -28,12 +28,12 @@ const LOOK_IN_PAUSE: Reach = Reach { directories: 150, entries: 20_000 };
 const READ_MAX: Duration = Duration::from_millis(100);
 
 /// Watched files and their paths.
-pub(crate) type Watched = HashMap<Identity, Place>;
+pub(crate) type Watched = HashMap<FileHandle, FoundPath>;
 
 /// A watch as the kernel shows it.
 pub(crate) struct Shown {
     pub(crate) wd: i32,
-    pub(crate) file: Identity,
+    pub(crate) file: FileHandle,
     pub(crate) mask: u32,
 }
 
@@ -46,7 +46,7 @@ pub(crate) fn of(info: &Fields) -> impl Iterator<Item = Shown> {
         handle.truncate(field(line, "fhandle-bytes") as usize);
         Shown {
             wd: field(line, "wd") as i32,
-            file: Identity { inode: field(line, "ino"), handle },
+            file: FileHandle { inode: field(line, "ino"), handle },
             mask: field(line, "mask") as u32,
         }
     })
@@ -93,7 +93,7 @@ pub(crate) fn confirm(pid: i32, listed: &[Listed], known: &Watched) -> Result<Wa
         return Ok(Watched::new());
     }
     let root = root::open_root(pid)?;
-    let is_there = |file: &Identity, place: &Place| {
+    let is_there = |file: &FileHandle, place: &FoundPath| {
         let found = search::identity(root.as_fd(), &place.path).ok();
         found.is_some_and(|(found, _)| {
             found.inode == file.inode && (file.handle.is_empty() || file.handle == found.handle)
@@ -141,7 +141,7 @@ fn directories(listed: &[Listed]) -> HashSet<u64> {
 }
 
 /// The files that all inotify instances watch.
-fn files(listed: &[Listed]) -> HashSet<Identity> {
+fn files(listed: &[Listed]) -> HashSet<FileHandle> {
     let instances = listed.iter().filter(|listed| listed.link == b"anon_inode:inotify");
     instances.flat_map(|listed| of(&listed.info)).map(|watch| watch.file).collect()
 }
@@ -157,6 +157,6 @@ mod tests {
         );
         let watch = of(&info).next().unwrap();
         assert_eq!((watch.wd, watch.mask), (1, 0xfce));
-        assert_eq!(watch.file, Identity { inode: 0x2f, handle: vec![0x0a, 0x0b, 0xff] });
+        assert_eq!(watch.file, FileHandle { inode: 0x2f, handle: vec![0x0a, 0x0b, 0xff] });
     }
 }

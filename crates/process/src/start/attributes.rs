@@ -4,7 +4,7 @@ use sys::remote::{self, Range};
 
 use super::Transit;
 use crate::{
-    image::{Image, MACHINE_CHECK_DEFAULT, ThreadAttributes, within},
+    image::{MACHINE_CHECK_DEFAULT, ProgramImage, ThreadAttributes, within},
     script::{Arena, Arg, Check, Script},
 };
 
@@ -20,7 +20,7 @@ fn set(script: &mut Script, option: i32, arguments: [u64; 2], check: Check) {
 
 /// While it is privileged: the scheduler takes a group's nice value from an ordinary user once in 100 ms, from all of them together. Gives
 /// whether it has begun its session.
-pub(super) fn of_group(arena: &mut Arena, script: &mut Script, image: &Image) -> bool {
+pub(super) fn of_group(arena: &mut Arena, script: &mut Script, image: &ProgramImage) -> bool {
     let nice = image.attributes.autogroup_nice;
     if nice == 0 || !image.session_leader {
         return false;
@@ -33,14 +33,14 @@ pub(super) fn of_group(arena: &mut Arena, script: &mut Script, image: &Image) ->
 
 /// While it is privileged, because its files in /proc are root's until it is the program: the copy is killed before the host's own processes when
 /// memory is short, and before other copies if the program asked for that.
-pub(super) fn be_killed_first(arena: &mut Arena, script: &mut Script, image: &Image) {
+pub(super) fn be_killed_first(arena: &mut Arena, script: &mut Script, image: &ProgramImage) {
     let least = i32::from(base::limits::OOM_SCORE_PROGRAM);
     let adjustment = image.attributes.oom_score_adj.map_or(least, |own| own.max(least));
     write(arena, script, b"/proc/self/oom_score_adj", adjustment, Check::Success);
 }
 
 /// As the program's user, when all of its memory is there.
-pub(super) fn of_process(script: &mut Script, image: &Image) {
+pub(super) fn of_process(script: &mut Script, image: &ProgramImage) {
     let attributes = &image.attributes;
     for locked in &attributes.locked {
         // A fork unlocks memory. It is locked in any case, also where not all of it can be brought in: nothing may be allowed there.
@@ -67,7 +67,7 @@ pub(super) fn of_process(script: &mut Script, image: &Image) {
 }
 
 /// When nothing is mapped any more.
-pub(super) fn deny_write_exec(script: &mut Script, image: &Image) {
+pub(super) fn deny_write_exec(script: &mut Script, image: &ProgramImage) {
     if image.attributes.deny_write_exec != 0 {
         set(script, PR_SET_MDWE, [image.attributes.deny_write_exec.into(), 0], Check::Success);
     }

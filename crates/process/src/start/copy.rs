@@ -3,12 +3,12 @@
 use sys::{namespace::CLOCK_TEXT_BYTES, xstate};
 
 use super::{
-    AT_ONCE, CLONE_ARGS_BYTES, CloneArgs, FIRST_STREAM, GATE, INIT, Mailbox, PARKED, Transit, attributes, clocks,
-    clone_args, is_set_last, is_set_late, set_limit,
-    state::{memory_attributes, queue_own, queue_signal, scheduling, thread_attributes, timers},
+    AT_ONCE, CLONE_ARGS_BYTES, CloneArgs, FIRST_STREAM, GATE, INIT, Mailbox, PARKED, Transit, attributes,
+    carried::{memory_attributes, queue_own, queue_signal, scheduling, thread_attributes, timers},
+    clocks, clone_args, is_set_last, is_set_late, set_limit,
 };
 use crate::{
-    image::{Image, Thread},
+    image::{ProgramImage, Thread},
     script::{Arena, Check, Script, sigframe},
     start::{files, kind, memory_files, working_set},
 };
@@ -38,7 +38,7 @@ struct Gates {
 /// All signals are blocked until the frame restores the program's mask.
 pub(super) fn place(
     arena: &mut Arena,
-    image: &Image,
+    image: &ProgramImage,
     seccomp: &[u64],
     transit: Transit,
     mailbox: &Mailbox,
@@ -167,7 +167,7 @@ impl Capabilities {
 
 /// The copy becomes the program's user and keeps one capability, or two if it parks. Groups, the bounding set and no_new_privs are inherited
 /// from the zygote, which needs none of them (capabilities(7), "Effect of user ID changes on capabilities").
-fn become_user(script: &mut Script, image: &Image, capabilities: &Capabilities, mailbox: &Mailbox) {
+fn become_user(script: &mut Script, image: &ProgramImage, capabilities: &Capabilities, mailbox: &Mailbox) {
     let keep = |script: &mut Script, keep: u64| {
         script.call(
             libc::SYS_prctl,
@@ -222,7 +222,7 @@ fn request_components(script: &mut Script, requested: u64) {
     }
 }
 
-fn place_frame(arena: &mut Arena, image: &Image, thread: &Thread) -> u64 {
+fn place_frame(arena: &mut Arena, image: &ProgramImage, thread: &Thread) -> u64 {
     let registers = sigframe::user_registers(&thread.registers);
     sigframe::place(arena, &registers, (&thread.xsave, &image.extended.format), thread.mask, &thread.alternate)
 }
@@ -230,7 +230,7 @@ fn place_frame(arena: &mut Arena, image: &Image, thread: &Thread) -> u64 {
 /// Places one thread's script and the arguments of its clone.
 fn place_thread(
     arena: &mut Arena,
-    image: &Image,
+    image: &ProgramImage,
     thread: &Thread,
     capabilities: &Capabilities,
     gates: &Gates,

@@ -14,7 +14,7 @@ mod sockets;
 use std::collections::{BTreeSet, HashMap};
 
 use crate::{
-    image::{FileKind, FileLock, Image, LockKind, OpenFile, Stream, TimerValue, WallTimer, wall_timer},
+    image::{FileKind, FileLock, LockKind, OpenFile, ProgramImage, Stream, TimerValue, WallTimer, wall_timer},
     script::{Arena, Arg, Check, Script},
     start::{Transit, memory_files},
 };
@@ -58,7 +58,7 @@ impl Numbers {
 pub(super) struct Builder<'a> {
     arena: &'a mut Arena,
     script: &'a mut Script,
-    image: &'a Image,
+    image: &'a ProgramImage,
     numbers: Numbers,
     /// First number above everything of the program and in transit.
     high: i32,
@@ -75,7 +75,7 @@ pub(super) struct Builder<'a> {
 
 impl<'a> Builder<'a> {
     /// The program's numbers are free, those in transit are not.
-    pub(super) fn new(arena: &'a mut Arena, script: &'a mut Script, image: &'a Image, transit: Transit) -> Self {
+    pub(super) fn new(arena: &'a mut Arena, script: &'a mut Script, image: &'a ProgramImage, transit: Transit) -> Self {
         let numbers = Numbers((transit.control..transit.end()).collect());
         let (high, streams) = (transit.end(), transit.streams());
         let crowds = binding::crowds(image);

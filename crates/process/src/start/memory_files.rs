@@ -4,14 +4,14 @@
 //! end only. (A program may have a file open that it could not open any more.)
 
 use crate::{
-    image::{Image, MemoryFile, MemoryFileKind},
+    image::{MemoryFile, MemoryFileKind, ProgramImage},
     script::{Arena, Check, Script},
 };
 
 const OWN: u64 = 0o700;
 
 /// Makes them. No descriptor below the program's is in use yet.
-pub(super) fn make(arena: &mut Arena, script: &mut Script, image: &Image) {
+pub(super) fn make(arena: &mut Arena, script: &mut Script, image: &ProgramImage) {
     for file in &image.memory_files {
         let path = arena.text(&file.path);
         let here = || libc::AT_FDCWD.into();
@@ -67,7 +67,7 @@ fn attribute(arena: &mut Arena, name: &[u8], value: &[u8]) -> [u64; 3] {
 
 /// Gives them modes and times, what is in a directory before that. A directory gets its attributes, too: access lists among them would count for
 /// what is made in it.
-pub(super) fn finish(arena: &mut Arena, script: &mut Script, image: &Image) {
+pub(super) fn finish(arena: &mut Arena, script: &mut Script, image: &ProgramImage) {
     for file in image.memory_files.iter().rev() {
         let path = arena.text(&file.path);
         if file.kind == MemoryFileKind::Directory {

@@ -5,7 +5,7 @@
 
 use crate::{
     error::Error,
-    image::{Image, PosixTimer, TimerValue, WallTimer, wall_timer},
+    image::{PosixTimer, ProgramImage, TimerValue, WallTimer, wall_timer},
     refusal::Refusal,
     script::{Arena, Check, Script},
 };
@@ -19,12 +19,12 @@ const SIGEV_NONE: i32 = 1;
 
 /// How timers get their numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Numbers {
+pub(crate) enum TimerNumbers {
     Chosen,
     InOrder,
 }
 
-impl Numbers {
+impl TimerNumbers {
     /// What this kernel can.
     pub(crate) fn here() -> Self {
         if sys::kernel::chooses_timer_numbers() { Self::Chosen } else { Self::InOrder }
@@ -32,17 +32,19 @@ impl Numbers {
 }
 
 /// Refuses timers whose numbers they cannot get on this kernel.
-pub(crate) fn check(image: &Image) -> Result<(), Error> {
-    let refusal = refusal(&image.posix_timers, image.attributes.chooses_timer_ids, Numbers::here());
+pub(crate) fn check(image: &ProgramImage) -> Result<(), Error> {
+    let refusal = refusal(&image.posix_timers, image.attributes.chooses_timer_ids, TimerNumbers::here());
     refusal.map_or(Ok(()), |refusal| Err(Error::Refused(vec![refusal])))
 }
 
-fn refusal(timers: &[PosixTimer], chooses: bool, numbers: Numbers) -> Option<Refusal> {
+fn refusal(timers: &[PosixTimer], chooses: bool, numbers: TimerNumbers) -> Option<Refusal> {
     let last = timers.iter().map(|timer| timer.id).max();
     match numbers {
-        Numbers::Chosen => None,
-        Numbers::InOrder if chooses => Some(Refusal::TimerNumbers { found: last.unwrap_or(0), max: PASSED_OVER_MAX }),
-        Numbers::InOrder => {
+        TimerNumbers::Chosen => None,
+        TimerNumbers::InOrder if chooses => {
+            Some(Refusal::TimerNumbers { found: last.unwrap_or(0), max: PASSED_OVER_MAX })
+        }
+        TimerNumbers::InOrder => {
             let found = last?;
             let most = PASSED_OVER_MAX + timers.len();
             (found as usize >= most).then_some(Refusal::TimerNumbers { found, max: PASSED_OVER_MAX })
@@ -51,13 +53,13 @@ fn refusal(timers: &[PosixTimer], chooses: bool, numbers: Numbers) -> Option<Ref
 }
 
 /// Makes all of them. The program may itself be about to choose numbers.
-pub(super) fn make(arena: &mut Arena, script: &mut Script, image: &Image, numbers: Numbers) {
+pub(super) fn make(arena: &mut Arena, script: &mut Script, image: &ProgramImage, numbers: TimerNumbers) {
     let stays = image.attributes.chooses_timer_ids;
     if image.posix_timers.is_empty() && !stays {
         return;
     }
     let wall = |timer: &PosixTimer| wall_timer(&image.wall_timers.posix, timer.id);
-    if numbers == Numbers::InOrder {
+    if numbers == TimerNumbers::InOrder {
         in_order(arena, script, &image.posix_timers, wall);
         return;
     }
@@ -142,16 +144,16 @@ mod tests {
     #[test]
     fn numbers_out_of_reach_are_refused_by_name() {
         let timers: Vec<_> = [0, 1, 200].map(timer).into();
-        assert!(refusal(&timers, false, Numbers::InOrder).is_none());
-        assert!(refusal(&[], false, Numbers::InOrder).is_none());
+        assert!(refusal(&timers, false, TimerNumbers::InOrder).is_none());
+        assert!(refusal(&[], false, TimerNumbers::InOrder).is_none());
         let far = [timer(3), timer(10_000)];
-        assert!(refusal(&far, true, Numbers::Chosen).is_none());
-        let told = refusal(&far, false, Numbers::InOrder).unwrap();
+        assert!(refusal(&far, true, TimerNumbers::Chosen).is_none());
+        let told = refusal(&far, false, TimerNumbers::InOrder).unwrap();
         assert_eq!(told.kind(), "timer_numbers");
         assert!(told.to_string().contains("numbers up to 10000"), "{told}");
-        assert!(refusal(&[], true, Numbers::InOrder).is_some(), "it could not go on to choose them");
+        assert!(refusal(&[], true, TimerNumbers::InOrder).is_some(), "it could not go on to choose them");
         // Many timers in a row pass over none.
         let many: Vec<_> = (0..1000).map(timer).collect();
-        assert!(refusal(&many, false, Numbers::InOrder).is_none());
+        assert!(refusal(&many, false, TimerNumbers::InOrder).is_none());
     }
 }

@@ -64,7 +64,7 @@ pub(crate) struct Still {
 
 /// What only the program's own system calls tell, asked of the still so that the source does not wait for it.
 #[derive(Debug)]
-pub(crate) struct Answers {
+pub(crate) struct StillAnswers {
     /// Actions of signals 1 to 64.
     pub(crate) actions: Vec<[u64; 4]>,
     /// End of the heap.
@@ -128,7 +128,7 @@ impl Still {
     }
 
     /// Runs a few system calls in the still, from the copy of the arena it got with the source's memory.
-    pub(crate) fn ask(&self, arena_base: u64, arena_bytes: u64) -> Result<Answers, Error> {
+    pub(crate) fn ask(&self, arena_base: u64, arena_bytes: u64) -> Result<StillAnswers, Error> {
         let mut arena = Arena::new(arena_base);
         let place = arena.data(&[0; 64 * 32], 8);
         let mut script = Script::default();
@@ -178,7 +178,7 @@ impl Still {
         let actions = words.as_chunks().0.to_vec();
         // A question that the kernel does not know, or the filter forbids, is answered by an error: then nothing is set.
         let answer = |at: u64| Ok::<u64, Error>((self.word(at)? as i64).max(0) as u64);
-        Ok(Answers {
+        Ok(StillAnswers {
             actions,
             brk: self.word(brk_at)?,
             membarrier: answer(membarrier)?,

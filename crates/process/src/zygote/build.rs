@@ -20,14 +20,14 @@ use super::{
     Zygote, ZygoteFacts,
     delta::{self, Base},
     faults,
-    inherited::process_state,
+    inherited::inherit,
     memory::{self, Origin, Rest},
     names, receive,
 };
 use crate::{
     capture::{Capture, inject},
     error::{Context, Error},
-    image::Image,
+    image::ProgramImage,
     script::{Arena, Arg, Check, Script},
     start::{self, CopyMemory, HALF_BYTES, ROOM_BYTES, kind},
 };
@@ -116,7 +116,7 @@ pub(crate) type ReadPages<'a> = &'a mut dyn FnMut(u64, &mut [u8]) -> Result<(), 
 
 /// Restores a zygote of a checkpoint. `read` gives the changed pages of files, which are at `of_files`.
 pub(crate) fn restore(
-    image: &Image,
+    image: &ProgramImage,
     spec: &RestoreSpec<'_>,
     of_files: &[Range],
     read: ReadPages<'_>,
@@ -137,7 +137,7 @@ fn prefer(nodes: &[u32]) -> Result<(), Error> {
 
 /// A zygote that is made from nothing.
 struct Plan<'a> {
-    image: &'a Image,
+    image: &'a ProgramImage,
     origin: Origin<'a>,
     rootfs: BorrowedFd<'a>,
     seccomp: &'a [u64],
@@ -154,7 +154,7 @@ struct Draft {
 }
 
 impl Draft {
-    fn new(image: &Image, seccomp: &[u64], at: u64, memory_nodes: &[u32]) -> Self {
+    fn new(image: &ProgramImage, seccomp: &[u64], at: u64, memory_nodes: &[u32]) -> Self {
         let transit = start::Transit::above(image);
         let mut arena = Arena::new(at);
         let memory = if memory_nodes.is_empty() { CopyMemory::Inherited } else { CopyMemory::Local };
@@ -198,7 +198,7 @@ fn from_nothing(plan: &Plan<'_>, read: ReadPages<'_>) -> Result<(Zygote, Option<
     let program_file = memory::still_memory(root) + 1;
     let args = [Arg::Result(exe), program_file.into(), libc::O_CLOEXEC.into()];
     draft.script.call(libc::SYS_dup3, args, Check::Success);
-    process_state(&mut draft.arena, &mut draft.script, image, Some(program_file));
+    inherit(&mut draft.arena, &mut draft.script, image, Some(program_file));
     faults::register(&mut draft.arena, &mut draft.script, draft.transit.control, &rest.by_fault);
     let construct = draft.complete();
     // The stub's own child shares its memory, which is all that is kept: a clone with CLONE_VM begins without the C
@@ -242,7 +242,7 @@ fn branch(capture: &Capture, spec: &BuildSpec<'_>, older: &Zygote, base: &Base) 
     script.call(libc::SYS_munmap, [start.into(), (end - start).into()], Check::Success);
     let tail = script.call(libc::SYS_munmap, [0u64.into(), 0u64.into()], Check::Success);
     let rest = delta::plan(&mut draft.arena, &mut draft.script, capture, base, root)?;
-    process_state(&mut draft.arena, &mut draft.script, &capture.image, None);
+    inherit(&mut draft.arena, &mut draft.script, &capture.image, None);
     let construct = draft.complete();
     draft.arena.set_entry(construct);
     let used = room(&draft.arena, &capture.image);
@@ -258,13 +258,13 @@ fn branch(capture: &Capture, spec: &BuildSpec<'_>, older: &Zygote, base: &Base) 
 }
 
 /// Bytes of the whole arena. Copies keep it, and a capture of one of them uses it again: so it has room for that.
-fn room(arena: &Arena, image: &Image) -> u64 {
+fn room(arena: &Arena, image: &ProgramImage) -> u64 {
     let xsave_bytes = image.threads.iter().map(|thread| thread.xsave.len()).max().unwrap_or(0);
     let capture = inject::room(image.threads.len(), xsave_bytes, image.dont_fork.len(), image.posix_timers.len());
     arena.len().next_multiple_of(PAGE).max(capture)
 }
 
-fn arena_bytes(arena: Arena, image: &Image) -> Result<Vec<u8>, Error> {
+fn arena_bytes(arena: Arena, image: &ProgramImage) -> Result<Vec<u8>, Error> {
     let room = room(&arena, image) as usize;
     let mut bytes = arena.into_bytes();
     bytes.resize(room, 0);
@@ -284,7 +284,7 @@ fn arena_file(bytes: &[u8]) -> Result<File, Error> {
 
 /// Waits for the new zygote and completes what it could not do itself.
 fn finish(
-    image: &Image,
+    image: &ProgramImage,
     control: OwnedFd,
     arena: &[u8],
     at: u64,
@@ -323,7 +323,7 @@ fn set_coredump_filter(pid: i32, filter: Option<u32>) -> Result<(), Error> {
 }
 
 /// A range that is free in the image and in this process.
-fn free_room(image: &Image, own: &[MapLine]) -> Result<Range, Error> {
+fn free_room(image: &ProgramImage, own: &[MapLine]) -> Result<Range, Error> {
     let taken: Vec<Range> =
         image.mappings.iter().map(|mapping| mapping.range).chain(own.iter().map(|line| line.range)).collect();
     (0..ROOM_TRIES)
@@ -336,7 +336,7 @@ fn free_room(image: &Image, own: &[MapLine]) -> Result<Range, Error> {
 /// Adds the unmapping of everything but the arena, with the vDSO moved to where the program has it.
 ///
 /// The vDSO and its data pages keep their distance from each other: its code finds the data relative to itself.
-fn clear_address_space(script: &mut Script, room: Range, own: &[MapLine], image: &Image) {
+fn clear_address_space(script: &mut Script, room: Range, own: &[MapLine], image: &ProgramImage) {
     let aside = room.end - VDSO_ROOM_BYTES;
     let ours: Vec<&MapLine> = own.iter().filter(|line| line.path.starts_with(b"[v")).collect();
     let our_base = ours.first().map_or(0, |line| line.range.start);

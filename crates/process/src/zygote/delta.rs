@@ -14,7 +14,7 @@ use super::memory::{self, OpenFiles, READ, Rest, WRITE};
 use crate::{
     capture::Capture,
     error::{Context, Error},
-    image::{Backing, Image, Mapping, within},
+    image::{Backing, Mapping, ProgramImage, within},
     observe::sort::{Sort, name_of, sort},
     script::{Arena, Check, Script},
 };
@@ -28,7 +28,7 @@ pub(super) struct Base {
 
 impl Base {
     /// The zygote `pid` with its `arena`, if the image can be made from it: same program at the same addresses, and room for an arena.
-    pub(super) fn of(pid: i32, arena: Range, other: Range, image: &Image) -> Result<Option<Self>, Error> {
+    pub(super) fn of(pid: i32, arena: Range, other: Range, image: &ProgramImage) -> Result<Option<Self>, Error> {
         let mut lines = procfs::smaps(pid)?;
         let vdso = lines.iter().filter(|line| sort(line) == Ok(Sort::Vdso)).map(|line| line.range);
         let same_vdso = vdso.eq(image.vdso.iter().map(|(_, range)| *range));

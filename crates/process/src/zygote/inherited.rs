@@ -1,7 +1,7 @@
 //! What copies inherit from their zygote as a process, beside its memory.
 
 use crate::{
-    image::Image,
+    image::ProgramImage,
     script::{Arena, Check, Script},
     start,
 };
@@ -12,7 +12,7 @@ const KEYCTL_JOIN_SESSION_KEYRING: i32 = 1;
 
 /// Adds what copies inherit: actions, the kernel's view of the address space, limits, identity without uids.
 /// `program` is the descriptor of the program's file, if the kernel is to be told of it.
-pub(super) fn process_state(arena: &mut Arena, script: &mut Script, image: &Image, program: Option<i32>) {
+pub(super) fn inherit(arena: &mut Arena, script: &mut Script, image: &ProgramImage, program: Option<i32>) {
     let name = arena.text(b"pando-zygote");
     script.call(libc::SYS_prctl, [libc::PR_SET_NAME.into(), name.into()], Check::Success);
     script.call(libc::SYS_setsid, [], Check::Success);

@@ -5,7 +5,7 @@ use sys::remote::{self, Range};
 
 use crate::{
     error::{Context, Error},
-    image::{Backing, Image, Mapping, within},
+    image::{Backing, Mapping, ProgramImage, within},
     script::{Arena, Check, Script},
     stop::still::Still,
 };
@@ -75,7 +75,7 @@ pub(super) fn still_memory(root: i32) -> i32 {
 pub(super) fn plan(
     arena: &mut Arena,
     script: &mut Script,
-    image: &Image,
+    image: &ProgramImage,
     origin: &Origin<'_>,
     root: i32,
     huge_pages: bool,

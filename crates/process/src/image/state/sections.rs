@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::StateError;
-use crate::image::{Attributes, Image};
+use crate::image::{Attributes, ProgramImage};
 
 /// One section.
 #[derive(Debug, Serialize, Deserialize)]
@@ -16,7 +16,7 @@ pub(super) struct Section {
     bytes: Vec<u8>,
 }
 
-/// Tags, never reused. A new kind of state takes the next number, a `#[serde(skip)]` field of [`Image`], a line in [`of`] and one in [`apply`].
+/// Tags, never reused. A new kind of state takes the next number, a `#[serde(skip)]` field of [`ProgramImage`], a line in [`of`] and one in [`apply`].
 mod tag {
     pub(super) const LOCKS: u16 = 1;
     pub(super) const EXTENDED_REGISTERS: u16 = 2;
@@ -32,7 +32,7 @@ mod tag {
 }
 
 /// The sections of an image.
-pub(super) fn of(image: &Image) -> Result<Vec<Section>, StateError> {
+pub(super) fn of(image: &ProgramImage) -> Result<Vec<Section>, StateError> {
     let mut sections = Vec::new();
     put(&mut sections, tag::LOCKS, &image.locks)?;
     put(&mut sections, tag::EXTENDED_REGISTERS, &image.extended)?;
@@ -49,7 +49,7 @@ pub(super) fn of(image: &Image) -> Result<Vec<Section>, StateError> {
 }
 
 /// Puts them where they belong.
-pub(super) fn apply(sections: Vec<Section>, image: &mut Image) -> Result<(), StateError> {
+pub(super) fn apply(sections: Vec<Section>, image: &mut ProgramImage) -> Result<(), StateError> {
     for Section { tag, bytes } in sections {
         match tag {
             tag::LOCKS => image.locks = get(&bytes)?,

@@ -4,7 +4,7 @@
 use sys::remote::{PAGE, Range};
 
 use super::ProgramState;
-use crate::image::{Backing, FileKind, Image, Mapping, memory_files, xstate};
+use crate::image::{Backing, FileKind, Mapping, ProgramImage, memory_files, xstate};
 
 /// End of the largest address space (five levels of page tables).
 const ADDRESS_END: u64 = 1 << 56;
@@ -66,13 +66,13 @@ fn offset_is_sound(mapping: &Mapping) -> bool {
     }
 }
 
-fn vdso_is_sound(image: &Image) -> bool {
+fn vdso_is_sound(image: &ProgramImage) -> bool {
     let first = image.vdso.first().map_or(0, |(_, range)| range.start);
     image.vdso.iter().all(|(_, range)| range.start >= first && range.start <= range.end)
 }
 
 /// Numbers of descriptors, and those by which epoll sets know them.
-fn numbers_are_sound(image: &Image) -> bool {
+fn numbers_are_sound(image: &ProgramImage) -> bool {
     /// Far above what a kernel allows (`fs.nr_open`).
     const END: i32 = 1 << 30;
     image.files.iter().all(|file| {
@@ -85,7 +85,7 @@ fn numbers_are_sound(image: &Image) -> bool {
     })
 }
 
-fn indices_are_sound(image: &Image) -> bool {
+fn indices_are_sound(image: &ProgramImage) -> bool {
     let object = |object: usize| object < image.objects.len();
     let mapped = image.mappings.iter().all(|mapping| match mapping.backing {
         Backing::Object { object: index, .. } => object(index),
@@ -117,8 +117,8 @@ mod tests {
     use sys::remote::Range;
 
     use crate::image::{
-        Added, Attributes, Backing, FileKind, Locked, MemoryFile, MemoryFileKind, Message, ObjectStatus, Part,
-        ProcessAttributes, Reused, SignalOwner, SocketName, SocketPath, SocketState, ThreadAttributes,
+        Added, AddedSocket, Attributes, Backing, FileKind, Locked, MemoryFile, MemoryFileKind, Message, ObjectStatus,
+        Part, ProcessAttributes, Reused, SignalOwner, SocketName, SocketPath, ThreadAttributes,
     };
 
     /// Made of the state of version 1 by giving it one of each attribute ([`with_attributes`]), and never again.
@@ -226,7 +226,7 @@ mod tests {
     /// One of everything that a descriptor can have.
     fn descriptors() -> Added {
         let path = SocketPath { path: b"/tmp/s".to_vec(), uid: 1000, gid: 1000, mode: 0o755 };
-        let socket = SocketState {
+        let socket = AddedSocket {
             options: vec![(libc::SOL_SOCKET, libc::SO_LINGER, vec![1, 0, 0, 0, 7, 0, 0, 0])],
             filter: vec![6],
             groups: vec![vec![0; 144]],
@@ -302,11 +302,11 @@ mod tests {
             state.file_pages.push(Pages { start: u64::MAX - 0xfff, bytes: vec![0; 0x2000] });
         });
         refused("options of no socket", |state| {
-            state.image.added.sockets.push((1 << 40, SocketState { shutdown: 1, ..SocketState::default() }));
+            state.image.added.sockets.push((1 << 40, AddedSocket { shutdown: 1, ..AddedSocket::default() }));
         });
         refused("a group that is cut off", |state| {
             let groups = vec![vec![0; 143]];
-            state.image.added.sockets.push((0, SocketState { groups, ..SocketState::default() }));
+            state.image.added.sockets.push((0, AddedSocket { groups, ..AddedSocket::default() }));
         });
         refused("an owner of nothing", |state| {
             state.image.added.owners.push((99_999, SignalOwner { kind: 1, id: 2, signal: 0 }));

@@ -12,16 +12,16 @@ const QUEUE_MAX: usize = 65_536;
 
 /// A unix socket of a process.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place<'a> {
+pub(super) struct Queue<'a> {
     pub(super) pid: i32,
     pub(super) fd: i32,
     pub(super) kind: i32,
     pub(super) socket: BorrowedFd<'a>,
 }
 
-impl Place<'_> {
+impl Queue<'_> {
     /// What waits, left where it is: of a stream one message with all.
-    pub(super) fn queue(self) -> io::Result<Result<Vec<Message>, Refusal>> {
+    pub(super) fn read(self) -> io::Result<Result<Vec<Message>, Refusal>> {
         let before = sockets::peek_offset(self.socket)?;
         let result = self.walk();
         // The program may look at its queue in this way itself.

@@ -4,7 +4,7 @@ use std::{collections::HashMap, net::IpAddr};
 
 use super::Builder;
 use crate::{
-    image::{FileKind, Image, Socket, SocketPath, SocketState},
+    image::{AddedSocket, FileKind, ProgramImage, Socket, SocketPath},
     script::Check,
 };
 
@@ -34,7 +34,7 @@ impl Crowd {
     }
 }
 
-pub(super) fn crowds(image: &Image) -> HashMap<Port, Crowd> {
+pub(super) fn crowds(image: &ProgramImage) -> HashMap<Port, Crowd> {
     let mut crowds = HashMap::<Port, Crowd>::new();
     for (index, file) in image.files.iter().enumerate() {
         let FileKind::Socket(socket) = &file.kind else { continue };
@@ -59,7 +59,7 @@ fn without_port(socket: &Socket) -> Option<Flag> {
 }
 
 /// Whether the program has the flag set.
-fn has(flag: Flag, socket: &Socket, state: Option<&SocketState>) -> bool {
+fn has(flag: Flag, socket: &Socket, state: Option<&AddedSocket>) -> bool {
     let of_state =
         state.iter().flat_map(|state| &state.options).map(|(level, name, value)| ((*level, *name), value[0] != 0));
     let older = socket.options.iter().map(|(level, name, value)| ((*level, *name), *value != 0));

@@ -4,14 +4,14 @@ use std::collections::HashMap;
 
 use super::{Builder, CLOSE_ON_EXEC};
 use crate::{
-    image::{FileKind, Image, IntegerOption, Message, OpenFile, Socket, SocketState},
+    image::{AddedSocket, FileKind, IntegerOption, Message, OpenFile, ProgramImage, Socket},
     options,
     script::Check,
 };
 
 /// The unix datagram sockets in the order in which they are connected: one that has a peer cannot become the peer of others any more. So each comes
 /// behind those whose peer it is.
-fn unix_sockets(image: &Image) -> Vec<usize> {
+fn unix_sockets(image: &ProgramImage) -> Vec<usize> {
     let sockets: Vec<(usize, &Socket)> = image.files.iter().enumerate().filter_map(unix_socket).collect();
     let addresses = sockets.iter().enumerate().filter_map(|(at, (_, socket))| Some((socket.address.as_ref()?, at)));
     let by_address: HashMap<_, _> = addresses.collect();
@@ -118,7 +118,7 @@ impl Builder<'_> {
         }
     }
 
-    fn complete_socket(&mut self, socket: i32, state: &SocketState) {
+    fn complete_socket(&mut self, socket: i32, state: &AddedSocket) {
         const MCAST_JOIN_GROUP: i32 = 42;
         const MCAST_MSFILTER: i32 = 48;
         // Of a struct group_filter: its beginning is a struct group_req, behind which mode (0: all but these) and number of sources follow.

@@ -5,10 +5,10 @@ use sys::ptrace::SignalInfo;
 
 use super::{
     attributes,
-    timers::{self, Numbers},
+    timers::{self, TimerNumbers},
 };
 use crate::{
-    image::{Image, Scheduling, Thread, ThreadAttributes},
+    image::{ProgramImage, Scheduling, Thread, ThreadAttributes},
     script::{Arena, Arg, Check, Script},
 };
 
@@ -37,7 +37,7 @@ pub(super) fn thread_attributes(script: &mut Script, thread: &Thread) {
 }
 
 /// What waits for a thread, which only itself can queue with what came with it.
-pub(super) fn queue_own(arena: &mut Arena, script: &mut Script, image: &Image, thread: &Thread) {
+pub(super) fn queue_own(arena: &mut Arena, script: &mut Script, image: &ProgramImage, thread: &Thread) {
     for info in &thread.pending {
         let whom = [image.threads[0].tid.into(), thread.tid.into()];
         queue_signal(arena, script, libc::SYS_rt_tgsigqueueinfo, &whom, info);
@@ -45,7 +45,7 @@ pub(super) fn queue_own(arena: &mut Arena, script: &mut Script, image: &Image, t
 }
 
 /// How a thread is scheduled, and its name.
-pub(super) fn scheduling(arena: &mut Arena, script: &mut Script, image: &Image, thread: &Thread) {
+pub(super) fn scheduling(arena: &mut Arena, script: &mut Script, image: &ProgramImage, thread: &Thread) {
     // A thread begins with the name of the one that created it, the main thread.
     if thread.name != image.threads[0].name {
         let name = arena.text(&thread.name);
@@ -81,7 +81,7 @@ fn policy(arena: &mut Arena, script: &mut Script, policy: u32, attributes: &Thre
 }
 
 /// What differs from the main thread's common defaults: most threads need none of it.
-fn own_scheduling(arena: &mut Arena, script: &mut Script, image: &Image, scheduling: &Scheduling) {
+fn own_scheduling(arena: &mut Arena, script: &mut Script, image: &ProgramImage, scheduling: &Scheduling) {
     const PR_SET_TIMERSLACK: i32 = 29;
     const IOPRIO_WHO_PROCESS: i32 = 1;
     if scheduling.affinity != image.own_affinity {
@@ -110,14 +110,14 @@ pub(super) fn queue_signal(arena: &mut Arena, script: &mut Script, nr: i64, whom
     };
 }
 
-pub(super) fn memory_attributes(script: &mut Script, image: &Image) {
+pub(super) fn memory_attributes(script: &mut Script, image: &ProgramImage) {
     for range in &image.dont_fork {
         let args = [range.start.into(), (range.end - range.start).into(), libc::MADV_DONTFORK.into()];
         script.call(libc::SYS_madvise, args, Check::Success);
     }
 }
 
-pub(super) fn timers(arena: &mut Arena, script: &mut Script, image: &Image) {
+pub(super) fn timers(arena: &mut Arena, script: &mut Script, image: &ProgramImage) {
     for (which, timer) in image.interval_timers.iter().enumerate() {
         let mut timer = *timer;
         if timer == [0; 4] {
@@ -130,5 +130,5 @@ pub(super) fn timers(arena: &mut Arena, script: &mut Script, image: &Image) {
         let place = arena.words(&timer);
         script.call(libc::SYS_setitimer, [(which as u64).into(), place.into(), 0u64.into()], Check::Success);
     }
-    timers::make(arena, script, image, Numbers::here());
+    timers::make(arena, script, image, TimerNumbers::here());
 }
