@@ -1,7 +1,7 @@
 //! Page images and working sets.
 
 use memory::{
-    BoxError, ChunkId, ChunkSource, Image, Known, PAGE_BYTES, PageReader, PageRun, PageTarget,
+    BoxError, ChunkId, ChunkSource, Known, PAGE_BYTES, PageImage, PageReader, PageRun, PageTarget,
     codec::{Codec, Decoder},
     hot::HotSet,
 };
@@ -48,7 +48,7 @@ impl PageTarget for Anywhere {
 }
 
 fn read_all(root: &[u8], chunks: &Chunks) {
-    let Ok(image) = Image::open(root) else { return };
+    let Ok(image) = PageImage::open(root) else { return };
     let reader = PageReader::new(vec![image], chunks).expect("one layer");
     let runs = reader.runs();
     let restored = reader.restore(PageRun::ALL, 1, &Anywhere);

@@ -243,7 +243,7 @@ pub fn page_reader<'a>(
 ) -> Result<memory::PageReader<super::Chunks>> {
     let open = |root: &BlobRef| {
         let root = root.read(&durable.store, runtime, INDEX_BYTES_MAX)?;
-        memory::Image::open(&root).storing("open a page image")
+        memory::PageImage::open(&root).storing("open a page image")
     };
     let images = roots.map(open).collect::<Result<Vec<_>>>()?;
     memory::PageReader::new(images, durable.chunks(runtime)).storing("open a page image")

@@ -50,7 +50,7 @@ pub use blob::BlobRef;
 pub use checkpoint::{Checkpoint, Counts, Included, known_pages, name_of, pack_layer, page_reader, write_bytes};
 pub use error::{Error, Result};
 pub use hot::HotPages;
-pub use pages::{ImageRoots, Opener};
+pub use pages::{Opener, PageImageRoots};
 pub use paused::{Mounted, Paused, lost_race};
 pub use volumes::StoreOpener;
 pub use writing::Writing;

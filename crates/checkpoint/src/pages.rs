@@ -23,13 +23,13 @@ const PAGE: u64 = memory::PAGE_BYTES as u64;
 
 /// What the pager is told of the memory of a checkpoint, so that it need not ask for the manifest.
 #[derive(Serialize, Deserialize)]
-pub struct ImageRoots {
+pub struct PageImageRoots {
     /// Newest first.
     roots: Vec<BlobRef>,
     is_recorded: bool,
 }
 
-impl ImageRoots {
+impl PageImageRoots {
     /// Of a checkpoint.
     pub fn of(checkpoint: &Checkpoint) -> Self {
         Self { roots: checkpoint.images().cloned().collect(), is_recorded: checkpoint.hot.is_some() }
@@ -48,7 +48,7 @@ impl ImageRoots {
     }
 }
 
-/// Opens the memory of checkpoints; what it gets are encoded [`ImageRoots`]. It is made before the process has threads, so it opens nothing
+/// Opens the memory of checkpoints; what it gets are encoded [`PageImageRoots`]. It is made before the process has threads, so it opens nothing
 /// before it is asked.
 pub struct Opener {
     settings: Settings,
@@ -86,8 +86,8 @@ impl Opener {
         Ok(self.opened.get_or_init(|| (runtime, durable)))
     }
 
-    fn open_pages(&self, image: ImageRoots) -> Result<Stored> {
-        let ImageRoots { roots, is_recorded } = image;
+    fn open_pages(&self, image: PageImageRoots) -> Result<Stored> {
+        let PageImageRoots { roots, is_recorded } = image;
         let (runtime, durable) = self.opened()?;
         let reader = page_reader(roots.iter(), durable, runtime.handle())?;
         let clusters = reader.clusters().storing("read the index of a page image")?;
@@ -103,7 +103,7 @@ impl OpenSource for Opener {
     }
 
     fn open(&self, image: &[u8]) -> std::result::Result<Arc<dyn PageSource>, SourceError> {
-        let image = ImageRoots::decode(image).map_err(|error| SourceError::Permanent(Box::new(error)))?;
+        let image = PageImageRoots::decode(image).map_err(|error| SourceError::Permanent(Box::new(error)))?;
         // Asked again for as long as the pager has patience: the store may be out of reach for a while.
         let stored = self.open_pages(image).map_err(|error| SourceError::Transient(Box::new(error)))?;
         Ok(Arc::new(stored))
@@ -191,9 +191,9 @@ fn failed(error: memory::Error) -> SourceError {
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz(payload: &[u8]) {
     let framed = frame::encode(FRAME, VERSION, payload).expect("short");
-    if let Ok(roots) = ImageRoots::decode(&framed) {
+    if let Ok(roots) = PageImageRoots::decode(&framed) {
         let again = roots.encode().expect("it was read");
-        let again = ImageRoots::decode(&again).expect("it was written");
+        let again = PageImageRoots::decode(&again).expect("it was written");
         assert!(again.roots == roots.roots && again.is_recorded == roots.is_recorded);
     }
 }

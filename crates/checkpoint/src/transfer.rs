@@ -88,7 +88,7 @@ pub fn export<A: Archives>(
     let chunks = durable.chunks(runtime);
     for root in checkpoint.images() {
         let root = root.read(&durable.store, runtime, INDEX_BYTES_MAX as u64)?;
-        let image = memory::Image::open(&root).storing("open a page image")?;
+        let image = memory::PageImage::open(&root).storing("open a page image")?;
         let mut pages = Pages { file: &mut file, source: &chunks, numbers: HashMap::new(), leaves: 0 };
         let root = image.moved(&chunks, &mut pages).storing("write the memory")?;
         file.write(Kind::Root, &root)?;
@@ -238,7 +238,7 @@ fn read_pages(file: &mut FileReader<impl Read>, writing: &mut Writing) -> Result
             return Err(damaged("it has more memory than a program can"));
         }
     };
-    let image = memory::Image::open(&root).map_err(damaged)?;
+    let image = memory::PageImage::open(&root).map_err(damaged)?;
     // What is wrong here is in the file's index, unless the store failed, which says so.
     let root = image.moved(&Leaves(leaves), &mut Moving { chunks, writing }).map_err(|error| match error {
         memory::Error::Write { source } if source.is::<Error>() => {

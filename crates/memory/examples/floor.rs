@@ -13,7 +13,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use memory::{
-    BoxError, ChunkId, ChunkSink, ChunkSource, Image, Options, PAGE_BYTES, PageReader, PageRun, PageTarget,
+    BoxError, ChunkId, ChunkSink, ChunkSource, Options, PAGE_BYTES, PageImage, PageReader, PageRun, PageTarget,
     ProcessPages, codec::Packing, hot,
 };
 
@@ -96,7 +96,7 @@ fn restores(memory: &common::Memory, chunks: &Chunks, root: &[u8], packing: Pack
     let (decode, copy) = floor(memory, packing)?;
     let runs = common::places(&memory.runs);
     let target = Place { runs, bytes: Mutex::new(vec![0; memory.bytes.len()]) };
-    let reader = PageReader::new(vec![Image::open(root)?], chunks)?;
+    let reader = PageReader::new(vec![PageImage::open(root)?], chunks)?;
     let whole = common::seconds(9, || Ok(reader.restore(PageRun::ALL, 1, &target)?))?;
     let same = *target.bytes.lock().unwrap_or_else(PoisonError::into_inner) == memory.bytes;
     println!(
@@ -113,7 +113,7 @@ fn restores(memory: &common::Memory, chunks: &Chunks, root: &[u8], packing: Pack
 /// Faults on pages all over the image, each in a chunk that is not open yet; and the working set.
 fn faults(memory: &common::Memory, chunks: &Chunks, root: &[u8]) -> Result<()> {
     let mut micros = Vec::new();
-    let reader = PageReader::new(vec![Image::open(root)?], chunks)?;
+    let reader = PageReader::new(vec![PageImage::open(root)?], chunks)?;
     let pages: Vec<u64> = memory.runs.iter().flat_map(|run| run.first..run.end()).collect();
     for page in pages.iter().step_by(1009) {
         let start = Instant::now();

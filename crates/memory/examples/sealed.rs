@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::{Context, Result, anyhow};
 use memory::{
-    BoxError, ChunkId, ChunkSink, ChunkSource, Image, Options, PAGE_BYTES, PageReader, PageRun, PageTarget,
+    BoxError, ChunkId, ChunkSink, ChunkSource, Options, PAGE_BYTES, PageImage, PageReader, PageRun, PageTarget,
     ProcessPages, codec::Packing,
 };
 use store::{
@@ -151,7 +151,7 @@ fn restore(pid: i32, name: &str, packing: Packing) -> Result<()> {
     sealed.runtime.block_on(writer.finish())?;
 
     let memory = common::read(pid)?;
-    let reader = PageReader::new(vec![Image::open(&dumped.root)?], &sealed)?;
+    let reader = PageReader::new(vec![PageImage::open(&dumped.root)?], &sealed)?;
     fill_cache(&sealed)?;
     let mut targets = (0..ROUNDS).map(|_| Absent::new(&memory.runs)).collect::<Result<Vec<_>>>()?;
     let mut filled = 0;

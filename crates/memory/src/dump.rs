@@ -44,7 +44,7 @@ pub struct Options {
 /// A written image.
 #[derive(Debug)]
 pub struct Dump {
-    /// The root of its index, for [`crate::Image::open`].
+    /// The root of its index, for [`crate::PageImage::open`].
     pub root: Vec<u8>,
     /// What it holds.
     pub totals: Totals,

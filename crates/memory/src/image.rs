@@ -49,12 +49,12 @@ pub struct Totals {
 }
 
 /// An opened index.
-pub struct Image {
+pub struct PageImage {
     root: Root,
     open: Mutex<LruCache<usize, Arc<Leaf>>>,
 }
 
-impl Image {
+impl PageImage {
     /// Checks the root of an image, as [`crate::dump`] returned it.
     pub fn open(root: &[u8]) -> Result<Self, Error> {
         let leaves = const { NonZeroUsize::new(OPEN_LEAVES_MAX).expect("more than none") };

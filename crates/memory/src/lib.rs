@@ -39,7 +39,7 @@ pub use chunks::{ChunkId, ChunkSink, ChunkSource};
 pub use content::{Known, Sample};
 pub use dump::{Dump, Options, dump};
 pub use error::{BoxError, Damage, Error};
-pub use image::{ChunkMover, Image, Totals};
+pub use image::{ChunkMover, PageImage, Totals};
 pub use page::{PAGE_BYTES, PageRun};
 pub use read::{PageSource, ProcessPages};
 pub use reader::{ClusterPages, Fetched, PageReader};

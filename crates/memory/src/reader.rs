@@ -13,14 +13,14 @@ use crate::{
     chunks::{ChunkId, ChunkSource},
     codec::Decoder,
     error::{Damage, Error},
-    image::{Image, Kind, Leaf, Run},
+    image::{Kind, Leaf, PageImage, Run},
     limits::{LAYERS_MAX, OPEN_CHUNKS_MAX},
     page::{PAGE_BYTES, PageRun},
 };
 
 /// Reads an image together with those it builds on. Keeps the chunks it used last, and what it decoded of them. For any number of threads.
 pub struct PageReader<S> {
-    layers: Vec<Image>,
+    layers: Vec<PageImage>,
     pub(crate) source: S,
     open: Mutex<LruCache<ChunkId, Arc<Chunk>>>,
     decoders: Mutex<Vec<Decoder>>,
@@ -61,7 +61,7 @@ impl Deref for ClusterPages {
 
 impl<S: ChunkSource> PageReader<S> {
     /// A reader of the first of `layers`; each must be followed by the image it was dumped against.
-    pub fn new(layers: Vec<Image>, source: S) -> Result<Self, Error> {
+    pub fn new(layers: Vec<PageImage>, source: S) -> Result<Self, Error> {
         if layers.len() > LAYERS_MAX {
             return Err(Error::TooManyLayers { have: layers.len() - 1, most: LAYERS_MAX });
         }
@@ -133,7 +133,7 @@ impl<S: ChunkSource> PageReader<S> {
         Err(Error::NoParent { page })
     }
 
-    fn run_at(&self, layer: &Image, page: u64) -> Result<Option<(Arc<Leaf>, Run)>, Error> {
+    fn run_at(&self, layer: &PageImage, page: u64) -> Result<Option<(Arc<Leaf>, Run)>, Error> {
         let index = layer.leaf_from(page);
         if layer.leaf_start(index).is_none_or(|first| first > page) {
             return Ok(None);

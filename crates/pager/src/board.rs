@@ -22,7 +22,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use image::ImageRecord;
+use image::PageImageRecord;
 use process::ProcessRecord;
 use record::Record;
 use sys::{share::Region, uffd::Event};
@@ -181,12 +181,12 @@ impl Board {
         numbers.map(|number| self.read_failure(number)).filter(|record| !record.is_empty()).collect()
     }
 
-    pub(crate) fn image(self, index: usize) -> ImageRecord {
+    pub(crate) fn image(self, index: usize) -> PageImageRecord {
         let at = IMAGES + index * image::WORDS;
-        ImageRecord::new(index, Record::new(self.region, IMAGE_STATES + index, at))
+        PageImageRecord::new(index, Record::new(self.region, IMAGE_STATES + index, at))
     }
 
-    pub(crate) fn images(self) -> impl Iterator<Item = ImageRecord> {
+    pub(crate) fn images(self) -> impl Iterator<Item = PageImageRecord> {
         (0..IMAGES_MAX).map(move |index| self.image(index))
     }
 
@@ -234,7 +234,7 @@ impl Board {
         let head = [Word::Pager, Word::Guardian, Word::Spare, Word::Listener, Word::Bell];
         let head = head.into_iter().filter_map(|word| self.descriptor(word));
         let clients = self.clients().iter().filter_map(|word| to_descriptor(word.load(Ordering::Acquire)));
-        let images = self.images().filter_map(ImageRecord::descriptor);
+        let images = self.images().filter_map(PageImageRecord::descriptor);
         head.chain(clients).chain(images).chain(self.processes().flat_map(ProcessRecord::descriptors)).collect()
     }
 }

@@ -31,6 +31,6 @@ mod space;
 
 pub use client::{Client, Serve};
 pub use error::{BoxError, Error, SourceError};
-pub use message::{Counters, Failure, ImageStatus, Status};
+pub use message::{Counters, Failure, PageImageStatus, Status};
 pub use pages::{Cluster, OpenSource, PageSource};
 pub use server::{Options, RECORDING};

@@ -45,7 +45,7 @@ pub(crate) enum Reply {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     /// The images that are served.
-    pub images: Vec<ImageStatus>,
+    pub images: Vec<PageImageStatus>,
     /// Processes that were stopped because a page could not be had, oldest first; the last 64.
     pub failures: Vec<Failure>,
     /// Pid of the pager.
@@ -87,7 +87,7 @@ pub struct Counters {
 
 /// One image.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ImageStatus {
+pub struct PageImageStatus {
     /// As the client called it.
     pub name: String,
     /// Pid of the process that was handed over.

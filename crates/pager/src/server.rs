@@ -47,7 +47,7 @@ use crate::{
     pages::OpenSource,
     server::{
         demand::Demand,
-        image::Image,
+        image::PageImage,
         process::{Claims, Process},
     },
 };
@@ -77,7 +77,7 @@ pub(crate) struct Server {
     options: Options,
     epoll: OwnedFd,
     bell: OwnedFd,
-    images: Mutex<HashMap<usize, Arc<Image>>>,
+    images: Mutex<HashMap<usize, Arc<PageImage>>>,
     /// Images that a thread opens at this moment.
     opening: Mutex<HashSet<usize>>,
     claims: Claims,

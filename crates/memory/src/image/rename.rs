@@ -1,7 +1,7 @@
 //! The same image in another place, where its chunks have other names.
 
 use super::{
-    Image, Leaf,
+    Leaf, PageImage,
     build::place,
     root::{LeafRef, Root},
 };
@@ -17,7 +17,7 @@ pub trait ChunkMover: ChunkSink {
     fn names(&mut self, chunks: &[ChunkId]) -> Result<Vec<ChunkId>, BoxError>;
 }
 
-impl Image {
+impl PageImage {
     /// The root of this image in the place `to`. Its index is read through `source`, a leaf at a time.
     pub fn moved(&self, source: &dyn ChunkSource, to: &mut impl ChunkMover) -> Result<Vec<u8>, Error> {
         let mut root = Root { totals: self.root.totals, leaves: Vec::with_capacity(self.root.leaves.len()) };

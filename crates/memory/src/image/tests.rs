@@ -48,7 +48,7 @@ fn runs(count: usize) -> impl Strategy<Value = Vec<(PageRun, What)>> {
 }
 
 /// All pages of the image, one by one.
-fn pages(image: &Image, chunks: &Chunks) -> Vec<(u64, What)> {
+fn pages(image: &PageImage, chunks: &Chunks) -> Vec<(u64, What)> {
     let mut pages = Vec::new();
     for index in 0..image.root.leaves.len() {
         let leaf = image.leaf(index, chunks).unwrap();
@@ -89,7 +89,7 @@ proptest! {
     #[test]
     fn an_index_gives_back_its_runs(runs in runs(300)) {
         let mut chunks = Chunks::default();
-        let image = Image::open(&build(&runs, &mut chunks)).unwrap();
+        let image = PageImage::open(&build(&runs, &mut chunks)).unwrap();
         let each = |(pages, what): &(PageRun, What)| {
             let (first, what) = (pages.first, *what);
             pages.each().map(move |page| match what {
@@ -104,7 +104,7 @@ proptest! {
     #[test]
     fn bytes_that_are_no_index_are_refused(bytes in prop::collection::vec(any::<u8>(), 0..500)) {
         prop_assert!(Leaf::decode(&bytes).is_err());
-        prop_assert!(Image::open(&bytes).is_err());
+        prop_assert!(PageImage::open(&bytes).is_err());
         let framed = |kind, payload: &[u8]| base::frame::encode(kind, 1, payload).unwrap();
         let packed = zstd::bulk::compress(&bytes, 1).unwrap();
         // Sound frames around noise: only the checks of the fields are left. No panic, and hardly ever a leaf.
@@ -125,13 +125,13 @@ fn large_indexes_continue_in_chunks() {
     }
     let root = builder.finish(&mut chunks).unwrap();
     assert!(root.len() < limits::ROOT_INLINE_BYTES_MAX + 4096 && !chunks.0.is_empty(), "{} bytes", root.len());
-    let image = Image::open(&root).unwrap();
+    let image = PageImage::open(&root).unwrap();
     let found = pages(&image, &chunks);
     assert!(found.into_iter().eq((0..count).map(|page| (3 * page, What::Data { id: id(page), ordinal: 5 }))));
     // A sound leaf in the wrong place is found out.
     let swapped = Chunks(chunks.0.iter().rev().cloned().collect());
     let last = image.root.leaves.len() - 1;
-    let again = Image::open(&root).unwrap();
+    let again = PageImage::open(&root).unwrap();
     assert!(again.leaf(last, &swapped).is_err());
 }
 
@@ -147,7 +147,7 @@ fn every_truncation_and_every_bit_flip_of_an_index_is_refused() {
     let mut chunks = Chunks::default();
     let data = What::Data { id: chunk_id(3), ordinal: 2 };
     let root = build(&[(run(1, 4), What::Zero), (run(9, 4), data), (run(20, 4), What::Parent)], &mut chunks);
-    let load = |root: &[u8]| Image::open(root).and_then(|image| image.leaf(0, &chunks).map(drop));
+    let load = |root: &[u8]| PageImage::open(root).and_then(|image| image.leaf(0, &chunks).map(drop));
     load(&root).unwrap();
     for length in 0..root.len() {
         assert!(load(&root[..length]).is_err(), "cut to {length}");
@@ -196,9 +196,9 @@ fn a_moved_image_has_the_same_pages_in_renamed_chunks() {
         builder.push(run(3 * page, 1), what, &mut chunks).unwrap();
     }
     let root = builder.finish(&mut chunks).unwrap();
-    let image = Image::open(&root).unwrap();
+    let image = PageImage::open(&root).unwrap();
     let mut elsewhere = Elsewhere::default();
-    let moved = Image::open(&image.moved(&chunks, &mut elsewhere).unwrap()).unwrap();
+    let moved = PageImage::open(&image.moved(&chunks, &mut elsewhere).unwrap()).unwrap();
     assert_eq!(moved.totals(), image.totals());
     let back = |(page, what)| match what {
         What::Data { id, ordinal } => {

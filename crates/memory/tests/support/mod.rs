@@ -8,7 +8,7 @@ use std::{
 };
 
 use memory::{
-    BoxError, ChunkId, ChunkSink, ChunkSource, Error, Image, Known, Options, PAGE_BYTES, PageReader, PageRun,
+    BoxError, ChunkId, ChunkSink, ChunkSource, Error, Known, Options, PAGE_BYTES, PageImage, PageReader, PageRun,
     PageSource, PageTarget, codec::Packing, scan::Piece,
 };
 
@@ -87,7 +87,7 @@ pub(crate) fn dump_against(
 }
 
 pub(crate) fn reader<'a>(roots: &[&[u8]], chunks: &'a Chunks) -> Result<PageReader<&'a Chunks>, Error> {
-    let layers: Result<Vec<Image>, Error> = roots.iter().map(|root| Image::open(root)).collect();
+    let layers: Result<Vec<PageImage>, Error> = roots.iter().map(|root| PageImage::open(root)).collect();
     PageReader::new(layers?, chunks)
 }
 

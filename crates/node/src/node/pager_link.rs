@@ -44,7 +44,7 @@ const FILL_MAX: Duration = Duration::from_secs(600);
 pub(super) struct Served {
     /// Under which its image is known to the pager.
     pub(super) name: String,
-    /// Encoded [`checkpoint::ImageRoots`].
+    /// Encoded [`checkpoint::PageImageRoots`].
     pub(super) image: Vec<u8>,
     pub(super) pid: i32,
     /// Its mappings whose pages arrive by fault.

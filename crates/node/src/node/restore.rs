@@ -27,7 +27,7 @@ use super::{
 };
 use keeper::protocol::{ByFault, Parcel, RestoreZygote};
 
-use checkpoint::{Checkpoint, Durable, HotPages, ImageRoots};
+use checkpoint::{Checkpoint, Durable, HotPages, PageImageRoots};
 
 use crate::{
     error::{Context, Error, Result, Storing},
@@ -136,7 +136,7 @@ impl Node {
         let (parcel, unpacked) = tokio::join!(parcel, tokio::task::spawn_blocking(unpack));
         let parcel = parcel.doing("fetch the checkpoint").flatten();
         let unpacked = unpacked.doing("unpack the checkpoint").flatten();
-        match unpacked.and(parcel).and_then(|parcel| Ok((parcel, ImageRoots::of(checkpoint).encode()?))) {
+        match unpacked.and(parcel).and_then(|parcel| Ok((parcel, PageImageRoots::of(checkpoint).encode()?))) {
             Ok((parcel, image)) => Ok(Fetched { parcel, image, pager }),
             Err(error) => {
                 // One that comes up when nobody asks for it any more would stay.

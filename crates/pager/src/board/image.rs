@@ -24,7 +24,7 @@ const ORDER: usize = PAGE_WORDS;
 
 /// An image that is served: its name, where its description is, and what was faulted on first.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct ImageRecord {
+pub(crate) struct PageImageRecord {
     pub(crate) index: usize,
     record: Record<WORDS>,
 }
@@ -42,7 +42,7 @@ pub(crate) struct Description {
     pub(crate) parked: bool,
 }
 
-impl ImageRecord {
+impl PageImageRecord {
     pub(super) fn new(index: usize, record: Record<WORDS>) -> Self {
         Self { index, record }
     }

@@ -16,7 +16,7 @@ use super::Guardian;
 use crate::{
     board::{
         Word, borrow, from_descriptor,
-        image::{Description, ImageRecord},
+        image::{Description, PageImageRecord},
         process::{ProcessRecord, State},
         to_descriptor,
     },
@@ -24,7 +24,7 @@ use crate::{
         IMAGE_BYTES_MAX, IMAGES_MAX, MESSAGE_BYTES_MAX, NAME_BYTES_MAX, PAGES_MAX, PROCESSES_MAX, PROCESSES_RESERVE,
         SPANS_AT_START_MAX,
     },
-    message::{Counters, Failure, ImageStatus, Reply, Request, Status},
+    message::{Counters, Failure, PageImageStatus, Reply, Request, Status},
     pages::Layout,
 };
 
@@ -152,7 +152,7 @@ impl Guardian {
 
     /// A place for an image; else that of the one that was handed over first of those that no process needs any more: what was recorded of it
     /// had its time to be asked for.
-    fn free_place(&self) -> Option<ImageRecord> {
+    fn free_place(&self) -> Option<PageImageRecord> {
         if let Some(free) = self.board.images().find(|place| !place.is_used()) {
             return Some(free);
         }
@@ -162,7 +162,7 @@ impl Guardian {
         Some(oldest).filter(|place| !place.is_used())
     }
 
-    fn is_needed(&self, image: ImageRecord) -> bool {
+    fn is_needed(&self, image: PageImageRecord) -> bool {
         let uses = |record: &ProcessRecord| record.state() != State::Free && record.image() == image.index;
         self.board.processes().any(|record| uses(&record))
     }
@@ -181,7 +181,7 @@ impl Guardian {
         }
     }
 
-    fn remove_if_unused(&self, image: ImageRecord) {
+    fn remove_if_unused(&self, image: PageImageRecord) {
         if !self.is_needed(image) {
             let descriptor = image.descriptor();
             image.remove();
@@ -215,12 +215,12 @@ impl Guardian {
         }
     }
 
-    fn image_status(&self, image: ImageRecord) -> ImageStatus {
+    fn image_status(&self, image: PageImageRecord) -> PageImageStatus {
         let records =
             self.board.processes().filter(|record| is_served(record.state()) && record.image() == image.index);
         let missing: Vec<u64> =
             records.map(|record| record.pages().map_or(0, |pages| record.missing(pages).count())).collect();
-        ImageStatus {
+        PageImageStatus {
             name: image.name(),
             pid: image.description().map_or(0, |image| image.pid),
             processes: missing.len() as u64,

@@ -82,7 +82,7 @@ impl Server {
     }
 
     /// A cluster of an image, checked.
-    pub(super) fn fetch(&self, image: &super::Image, place: u64) -> Result<Cluster, SourceError> {
+    pub(super) fn fetch(&self, image: &super::PageImage, place: u64) -> Result<Cluster, SourceError> {
         let cluster = image.source.cluster(place)?;
         if cluster.is_sound(place) {
             Ok(cluster)

@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     Server,
-    image::{Image, backoff},
+    image::{PageImage, backoff},
     lock,
     process::{Process, Trouble},
 };
@@ -62,12 +62,12 @@ impl Progress {
     }
 
     /// The address of the next page to fetch, if one of `processes` lacks any.
-    fn next(&mut self, image: &Image, processes: &[Arc<Process>], now: Instant) -> Option<u64> {
+    fn next(&mut self, image: &PageImage, processes: &[Arc<Process>], now: Instant) -> Option<u64> {
         let calm = now < self.calm && !image.record.is_hurried();
         if calm || self.due.is_some_and(|due| now < due) {
             return None;
         }
-        let Image { layout, source, .. } = image;
+        let PageImage { layout, source, .. } = image;
         let rest = self.sweep..layout.pages();
         let Some(number) = processes.iter().filter_map(|process| process.missing.first(&rest)).min() else {
             self.sweep = 0;
@@ -114,7 +114,7 @@ impl Server {
                 std::thread::sleep(debt.min(PAUSE));
                 continue;
             }
-            let images: Vec<Arc<Image>> = lock(&self.images).values().cloned().collect();
+            let images: Vec<Arc<PageImage>> = lock(&self.images).values().cloned().collect();
             let mut filled = false;
             for turn in 0..images.len() {
                 filled |= self.fill_some(&images[(turn + offset) % images.len()]);
@@ -126,7 +126,7 @@ impl Server {
     }
 
     /// Fetches one cluster of an image and gives it to all that lack it. False: there is nothing to fetch.
-    fn fill_some(self: &Arc<Self>, image: &Arc<Image>) -> bool {
+    fn fill_some(self: &Arc<Self>, image: &Arc<PageImage>) -> bool {
         if image.lost.is_some() || image.processes() == 0 {
             return false;
         }

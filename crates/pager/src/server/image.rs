@@ -13,7 +13,7 @@ use std::{
 
 use super::{Server, demand::Wanted, fill::Progress, lock, process::Process, still::Still};
 use crate::{
-    board::{Word, image::ImageRecord, process::ProcessRecord},
+    board::{Word, image::PageImageRecord, process::ProcessRecord},
     error::{SourceError, chain},
     limits::PAGE_BYTES,
     missing::Missing,
@@ -30,8 +30,8 @@ pub(super) fn backoff(tries: u32) -> Duration {
 }
 
 /// An image that is open.
-pub(super) struct Image {
-    pub(super) record: ImageRecord,
+pub(super) struct PageImage {
+    pub(super) record: PageImageRecord,
     pub(super) name: String,
     serial: u64,
     pub(super) layout: Layout,
@@ -48,9 +48,9 @@ pub(super) struct Image {
     processes: AtomicUsize,
 }
 
-impl std::fmt::Debug for Image {
+impl std::fmt::Debug for PageImage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Image").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("PageImage").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
@@ -80,8 +80,8 @@ impl PageSource for Lost {
     }
 }
 
-impl Image {
-    fn new(record: ImageRecord, layout: Layout, source: Arc<dyn PageSource>, lost: Option<String>) -> Self {
+impl PageImage {
+    fn new(record: PageImageRecord, layout: Layout, source: Arc<dyn PageSource>, lost: Option<String>) -> Self {
         let mut seen = vec![0; layout.pages().div_ceil(64) as usize];
         // An earlier pager may have recorded some.
         for address in record.order() {
@@ -152,7 +152,7 @@ impl Image {
 }
 
 /// The registered ranges of an image, and its opaque bytes.
-fn read_description(record: ImageRecord) -> Result<(Layout, Vec<u8>), String> {
+fn read_description(record: PageImageRecord) -> Result<(Layout, Vec<u8>), String> {
     let image = record.description().ok_or("it was removed")?;
     // Opened anew: the guardian's descriptor keeps its place.
     let mut file = std::fs::File::open(format!("/proc/self/fd/{}", image.descriptor)).map_err(|e| e.to_string())?;
@@ -186,16 +186,18 @@ impl Server {
         }
     }
 
-    fn open_source(&self, record: ImageRecord) -> Image {
+    fn open_source(&self, record: PageImageRecord) -> PageImage {
         let (layout, opaque) = match read_description(record) {
             Ok(read) => read,
-            Err(reason) => return Image::new(record, Layout::default(), Arc::new(Lost(reason.clone())), Some(reason)),
+            Err(reason) => {
+                return PageImage::new(record, Layout::default(), Arc::new(Lost(reason.clone())), Some(reason));
+            }
         };
         let start = Instant::now();
         let mut tries = 0;
         let reason = loop {
             match self.opener.open(&opaque) {
-                Ok(source) => return Image::new(record, layout, source, None),
+                Ok(source) => return PageImage::new(record, layout, source, None),
                 Err(error @ SourceError::Permanent(_)) => break chain(&error),
                 Err(error @ SourceError::Transient(_)) if start.elapsed() > self.options.give_up => {
                     break chain(&error);
@@ -207,11 +209,11 @@ impl Server {
                 }
             }
         };
-        Image::new(record, layout, Arc::new(Lost(reason.clone())), Some(reason))
+        PageImage::new(record, layout, Arc::new(Lost(reason.clone())), Some(reason))
     }
 
     /// Goes on with a process where its record says that it is.
-    fn take_over(self: &Arc<Self>, record: ProcessRecord, image: &Arc<Image>) {
+    fn take_over(self: &Arc<Self>, record: ProcessRecord, image: &Arc<PageImage>) {
         if record.pages().is_none() {
             let missing: Missing<'_> = record.missing(image.layout.pages());
             for (_, numbers) in image.source.ranges().iter().flat_map(|range| image.layout.numbers(range)) {

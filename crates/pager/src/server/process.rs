@@ -15,7 +15,7 @@ use std::{
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use sys::uffd::{Outcome, Uffd};
 
-use super::{image::Image, lock};
+use super::{image::PageImage, lock};
 use crate::{
     board::{
         borrow,
@@ -58,7 +58,7 @@ pub(super) struct Book {
 #[derive(Debug)]
 pub(super) struct Process {
     pub(super) record: ProcessRecord,
-    pub(super) image: Arc<Image>,
+    pub(super) image: Arc<PageImage>,
     pub(super) missing: Missing<'static>,
     pub(super) book: Mutex<Book>,
     uffd: Option<Uffd>,
@@ -68,7 +68,7 @@ pub(super) struct Process {
 
 impl Process {
     /// Takes the process of `record` over, as the record has it. `AlreadyExists`: somebody has.
-    pub(super) fn new(record: ProcessRecord, image: &Arc<Image>, claims: &Claims) -> io::Result<Arc<Self>> {
+    pub(super) fn new(record: ProcessRecord, image: &Arc<PageImage>, claims: &Claims) -> io::Result<Arc<Self>> {
         if !lock(claims).insert(record.index) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }

@@ -4,7 +4,7 @@ use std::{os::fd::OwnedFd, sync::Mutex, time::Duration};
 
 use anyhow::{Result, anyhow};
 use memory::{
-    BoxError, ChunkId, ChunkSink, ChunkSource, Image, Options, PAGE_BYTES, PageReader, PageRun, PageTarget,
+    BoxError, ChunkId, ChunkSink, ChunkSource, Options, PAGE_BYTES, PageImage, PageReader, PageRun, PageTarget,
     ProcessPages, codec::Packing, scan::Scan,
 };
 use process::ProgramState;
@@ -46,7 +46,7 @@ pub(super) fn image(state: &ProgramState, zygote: i32) -> Result<PageReader<Chun
     let options = Options { packing: Packing::SMALL, threads: 2 };
     let dump = memory::dump(&ProcessPages::open(zygote)?, scan, &mut chunks, options, &memory::Known::default())?;
     wait_for_threads()?;
-    Ok(PageReader::new(vec![Image::open(&dump.root)?], chunks)?)
+    Ok(PageReader::new(vec![PageImage::open(&dump.root)?], chunks)?)
 }
 
 /// Fills a restored zygote; then nobody watches its memory any more.
