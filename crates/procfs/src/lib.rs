@@ -1,13 +1,15 @@
 //! What Linux tells of processes in `/proc`. Sources: Documentation/filesystems/proc.rst, proc(5) and the pages that it names.
 //!
-//! - [`maps`], [`smaps`]: the mappings of a process, one [`MapLine`] each.
+//! - [`maps()`], [`smaps`]: the mappings of a process, one [`MapLine`] each.
 //! - [`Stat`]: `/proc/PID/stat`. [`Fields`]: the `Name: value` lines of `status`, `fdinfo`, `smaps_rollup` and the like.
-//! - [`Mounts`]: `mountinfo`. [`limits`]: resource limits. [`children`], [`numbers`]: lists of processes, threads and descriptors.
-//! - [`write_back`] is the one function that does more than read: what programs have written through mappings goes to the files' filesystem.
+//! - [`Mounts`]: `mountinfo`. [`CgroupPaths`]: `cgroup`. [`limits`]: resource limits.
+//! - [`children`], [`numbers`]: lists of processes, threads and descriptors.
+//! - [`write_back()`] is the one function that does more than read: what programs have written through mappings goes to the files' filesystem.
 //!
 //! Every function names a process by its id in the pid namespace whose `/proc` the caller sees. A process may end at any moment:
 //! [`Error::is_gone`] tells that error from all others.
 
+mod cgroups;
 mod error;
 mod fields;
 mod maps;
@@ -16,6 +18,7 @@ mod read;
 mod stat;
 mod write_back;
 
+pub use cgroups::{CgroupPath, CgroupPaths};
 pub use error::Error;
 pub use fields::Fields;
 pub use maps::{MapLine, MappingFlags, maps, smaps};

@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use procfs::{Mount, Mounts};
+use procfs::{CgroupPath, CgroupPaths, Mount, Mounts};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
 use crate::error::{Context, Error};
@@ -45,24 +45,19 @@ pub(super) struct Found {
 }
 
 pub(super) fn detect() -> Result<Found, Error> {
-    let read = |path: &str| fs::read_to_string(path).at("read", Path::new(path));
-    let groups = read("/proc/self/cgroup")?;
+    let groups = CgroupPaths::read("self").doing("find this process's control groups")?;
     let mounts = Mounts::read("self").doing("list the mounts")?;
     let mounts: Vec<Mount<'_>> = mounts.iter().collect();
-    let mut v2_group = None;
     let mut legacy = HashMap::new();
-    for (controllers, group) in parse_groups(&groups) {
-        let Some(controllers) = controllers else {
-            v2_group = Some(group);
-            continue;
-        };
+    for CgroupPath { controllers, path: group } in groups.iter() {
+        let controllers = controllers.unwrap_or_default();
         for (name, controller) in controllers.split(',').filter_map(|name| Some((name, Controller::parse(name)?))) {
             let mounted =
                 mounts.iter().find(|mount| mount.kind == "cgroup" && mount.options.split(',').any(|o| o == name));
             legacy.extend(mounted.and_then(|mount| Some((controller, directory_of(mount, group)?))));
         }
     }
-    let group = v2_group.ok_or(Error::NoCgroup2)?;
+    let group = groups.unified().ok_or(Error::NoCgroup2)?;
     let visible = mounts.iter().find(|mount| mount.kind == "cgroup2").and_then(|mount| directory_of(mount, group));
     let (path, mount) = match visible {
         Some(path) => (path, None),
@@ -81,15 +76,6 @@ fn mount_privately() -> rustix::io::Result<OwnedFd> {
     let context = fsopen("cgroup2", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(&context)?;
     fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
-}
-
-/// Lines of `/proc/PID/cgroup`: the controllers (`None`: v2) and the group's path in its hierarchy.
-fn parse_groups(text: &str) -> impl Iterator<Item = (Option<&str>, &str)> {
-    text.lines().filter_map(|line| {
-        let (number, rest) = line.split_once(':')?;
-        let (controllers, group) = rest.split_once(':')?;
-        Some(if number == "0" { (None, group) } else { (Some(controllers), group) })
-    })
 }
 
 /// Where a control group is, if it can be seen in this mount: a container sees its own group as the root of the mount.
@@ -112,12 +98,5 @@ mod tests {
         assert_eq!(directory_of(&mounts[0], "/docker/abc/x").unwrap(), Path::new("/sys/fs/cgroup/memory/x"));
         assert_eq!(directory_of(&mounts[0], "/other"), None);
         assert_eq!(directory_of(&mounts[1], "/a/b").unwrap(), Path::new("/sys/fs/cgroup/unified/a/b"));
-    }
-
-    #[test]
-    fn v2_and_v1_lines_are_told_apart() {
-        let text = "4:memory:/m\n1:cpu,cpuacct:/\n0::/unified/x\n";
-        let groups: Vec<_> = parse_groups(text).collect();
-        assert_eq!(groups, [(Some("memory"), "/m"), (Some("cpu,cpuacct"), "/"), (None, "/unified/x")]);
     }
 }

@@ -7,6 +7,7 @@ use std::{
     process::{Command, Stdio},
 };
 
+use procfs::{CgroupPath, CgroupPaths, Fields};
 use sandbox::{CgroupSummary, Cgroups};
 use serde::Serialize;
 
@@ -210,13 +211,8 @@ fn root() -> Check {
 }
 
 fn capabilities() -> Check {
-    let status = read("/proc/self/status").unwrap_or_default();
-    let set = status
-        .lines()
-        .find_map(|line| line.strip_prefix("CapEff:"))
-        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
-    let lacking: Vec<_> =
-        CAPABILITIES.iter().filter(|(_, bit)| set.unwrap_or(0) & (1 << bit) == 0).map(|(name, _)| *name).collect();
+    let set = Fields::read("/proc/self/status".into()).and_then(|status| status.number("CapEff", 16)).unwrap_or(0);
+    let lacking: Vec<_> = CAPABILITIES.iter().filter(|(_, bit)| set & (1 << bit) == 0).map(|(name, _)| *name).collect();
     let found =
         if lacking.is_empty() { "all that are needed".to_owned() } else { format!("without {}", lacking.join(", ")) };
     check(
@@ -383,14 +379,12 @@ fn pids() -> Check {
 
 /// The limit of the group that this process is in, where a `pids` controller says one.
 fn own_pids_max() -> Option<u64> {
-    let membership = read("/proc/self/cgroup")?;
-    let candidates = membership.lines().filter_map(|line| {
-        let mut parts = line.splitn(3, ':');
-        let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+    let groups = CgroupPaths::read("self").ok()?;
+    let candidates = groups.iter().filter_map(|CgroupPath { controllers, path }| {
         let mount = match controllers {
-            "" => "/sys/fs/cgroup",
-            "pids" => "/sys/fs/cgroup/pids",
-            _ => return None,
+            None => "/sys/fs/cgroup",
+            Some("pids") => "/sys/fs/cgroup/pids",
+            Some(_) => return None,
         };
         read(format!("{mount}{path}/pids.max"))?.parse().ok()
     });

@@ -14,6 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use procfs::CgroupPaths;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::task::JoinSet;
 
@@ -132,11 +133,11 @@ fn tell(group: &Path, signal: Signal) {
 
 /// Whether the process is in the group, by that and the sandbox's, which no other has.
 fn is_in(pid: i32, group: &Path) -> bool {
-    let found = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let Ok(found) = CgroupPaths::read(pid) else { return false };
     let mut names = group.iter().rev();
     let (Some(own), Some(sandbox)) = (names.next(), names.next()) else { return false };
     let end = Path::new(sandbox).join(own);
-    found.lines().filter_map(|line| line.strip_prefix("0::")).any(|path| Path::new(path).ends_with(&end))
+    found.unified().is_some_and(|path| Path::new(path).ends_with(&end))
 }
 
 fn kill(group: &Path) {
