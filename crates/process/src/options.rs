@@ -1,7 +1,7 @@
-//! Socket options: the one list of what is carried, and how a socket's differ from those of a new one.
+//! Socket options: the one list of those that a fork carries, and how a socket's options differ from those of a new one.
 //!
-//! An option is carried if a program without privileges can set it and the kernel tells its value. The values that a new socket lacks are tried
-//! on one (`changed`): what brings it to the same values is what a copy does. What does not bring it there is named.
+//! An option is carried if a program without privileges can set it and the kernel tells its value. Values that differ from a new socket's are
+//! tried on a new one (`changed`). A copy does the same steps. An option that does not reach its value is named in the refusal.
 
 use std::{
     io,

@@ -1,8 +1,8 @@
-//! Scripts: what is done inside another process, as data.
+//! Scripts: system calls that another process makes, as data.
 //!
 //! A [`Script`] is a list of system calls with typed arguments (a value, a word in memory, the result of an earlier call) and the result
 //! each must have. An [`Arena`] lays scripts, their data and the blob (`sys::blob`, the interpreter) out as the bytes of one mapping.
-//! Two interpreters run the laid-out operations: the blob natively, `zygote::stepper` from outside, one system call at a time.
+//! Two interpreters run these operations: the blob inside the process, and `zygote::stepper` from outside, one system call at a time.
 
 pub(crate) mod sigframe;
 

@@ -7,8 +7,8 @@
 //! copy     clocks, descriptors, shared mappings, threads (each with its own script); drop privileges; seccomp; timers; report; go on
 //! ```
 //!
-//! The helper shares the zygote's memory, so nothing is copied for it; the copy's page tables are copied once, by its clone. A pid
-//! namespace is entered by children only, which is why the helper cannot be the copy.
+//! The helper shares the zygote's memory, so nothing is copied for it. The copy's page tables are copied once, by its clone. The helper
+//! cannot be the copy, because only children enter a pid namespace.
 
 mod attributes;
 mod carried;

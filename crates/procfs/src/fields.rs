@@ -1,4 +1,4 @@
-//! Files of lines with a name each.
+//! Files with one `Name: value` line for each field.
 
 use crate::{error::Error, read::read};
 

@@ -1,9 +1,9 @@
 //! Writing back what programs have written to files through mappings.
 //!
 //! For a filesystem in FUSE, syncfs(2) starts that and does not wait for it (Linux "fs/writeback: skip AS_NO_DATA_INTEGRITY mappings in
-//! wait_sb_inodes()" and "writeback: don't block sync for filesystems with no data integrity guarantees", both in stable kernels too). A file's
-//! own sync waits, and it is known which files need one: without `FUSE_WRITEBACK_CACHE` nothing but a shared mapping makes a page dirty, and the
-//! kernel writes back itself when a mapping goes (`fuse_vma_close`), or its process, before either is done. What is dirty is mapped, or being unmapped.
+//! wait_sb_inodes()" and "writeback: don't block sync for filesystems with no data integrity guarantees", both in stable kernels too). A
+//! file's own sync waits, and the files that need one can be found. Without `FUSE_WRITEBACK_CACHE` only shared mappings make pages dirty. When a
+//! mapping or its process goes, the kernel writes back first (`fuse_vma_close`). So what is dirty is mapped, or being unmapped.
 
 use std::{
     collections::{HashMap, HashSet},

@@ -1,4 +1,4 @@
-//! What the still shows as well as the source did; the source runs again.
+//! Reading what the still shows as well as the source did. The source runs again by then, unless it is to stand still.
 
 use procfs::{Fields, MapLine, Stat};
 use sys::{

@@ -1,6 +1,7 @@
-//! What a program has open where its copies may find another filesystem: it is opened again by its path, and would be another file there.
+//! Refuses files that a program has open below a directory where its copies may find another filesystem. A copy opens files by path, so it
+//! would open another file there.
 //!
-//! The working directory is not among it. A copy enters that by its path, whatever is there by then, as a shell would do that begins in it.
+//! The working directory is exempt. A copy enters its path, whatever is there by then, like a shell that starts in that directory.
 
 use std::{os::unix::ffi::OsStrExt, path::Path};
 

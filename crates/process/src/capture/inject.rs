@@ -1,4 +1,4 @@
-//! What runs inside the stopped source: scripts of its own threads, in a mapping that is gone again before they go on.
+//! Scripts that the source's own threads run while it is stopped. They lie in a mapping that is removed before the threads go on.
 
 use std::time::Duration;
 

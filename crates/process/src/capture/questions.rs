@@ -1,4 +1,4 @@
-//! What only a program's own threads can say of themselves, asked by their scripts.
+//! Attributes that only a thread can read of itself. The thread's script asks for them.
 
 use procfs::MapLine;
 use sys::remote::PAGE;

@@ -1,7 +1,7 @@
-//! Mapped files: the program has parts of their content in its registers and pages, so they must be the same where it is restored.
+//! The mapped files of a program must be the same where it is restored: its registers and pages contain parts of them.
 //!
-//! A program's binary and libraries carry a build id, which the linker makes of their content: a few hundred bytes to read. Of other files the
-//! whole content counts.
+//! Binaries and libraries carry a build id, which the linker computes from their content. It is a few hundred bytes to read. Any other file
+//! is identified by the hash of its whole content.
 
 use std::{
     collections::BTreeSet,

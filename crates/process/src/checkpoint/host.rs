@@ -1,4 +1,4 @@
-//! What a program takes for granted of its host: processor and kernel.
+//! What a program takes for granted of its host: the processor's instructions, the kernel and its vDSO.
 
 use std::{collections::BTreeSet, fs::File, os::unix::fs::FileExt};
 

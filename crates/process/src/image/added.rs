@@ -1,4 +1,4 @@
-//! What descriptors are beside what versions 1 and 2 of a program's state have of them.
+//! What is known of descriptors and shared memory since version 3 of a program's state.
 
 use serde::{Deserialize, Serialize};
 

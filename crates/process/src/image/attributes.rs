@@ -1,5 +1,5 @@
-//! What a program has set of itself, and its threads of themselves, by `prctl`, `mlock` and files of /proc. The default is what a program has
-//! that never set anything: then none of it is written down, nor set in copies.
+//! Attributes that a program set by `prctl`, `mlock` and files of /proc, for itself and for its threads. The default is that of a program
+//! that never set any. A default is not written to the state, and a copy does not set it.
 
 use serde::{Deserialize, Serialize};
 use sys::remote::Range;

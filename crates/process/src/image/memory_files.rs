@@ -1,4 +1,4 @@
-//! Files in memory as they travel with the program.
+//! Files in memory (`/dev/shm`), as data.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,5 @@
-//! Timers that wait for a time of day. A copy's are due at that time too, at once if it has passed. All others go on with what remained of them.
+//! Timers that wait for a time of day. In a copy they expire at that time too, or at once if it has passed. All other timers go on with
+//! the time that remained.
 
 use serde::{Deserialize, Serialize};
 

@@ -2,9 +2,9 @@
 //! header, and components at places that the processor names. Places differ between processors (AMD has no room for MPX).
 //!
 //! ptrace shows the area with room for every component that the kernel supports. A task's own area is smaller: it has the components that
-//! every program may use, and AMX tiles only after the first use of one. `rt_sigreturn` takes a frame whose area is larger than the task's own
-//! for one without XSAVE, and silently restores x87 and SSE alone (`check_xstate_in_sigframe`, arch/x86/kernel/fpu/signal.c). So a copy's
-//! area has exactly the size of a task that has used no tile ([`carried`]).
+//! every program may use, and AMX tiles only after the first use of one. If a frame's area is larger than the task's own, `rt_sigreturn`
+//! takes it for a frame without XSAVE and silently restores x87 and SSE alone (`check_xstate_in_sigframe`,
+//! arch/x86/kernel/fpu/signal.c). So a copy's area has exactly the size of a task that has used no tile ([`carried`]).
 
 use std::{io, sync::OnceLock};
 

@@ -1,5 +1,5 @@
-//! Whether a copy can open again what the program has open. A copy opens files by path and with the program's own rights, and modes may have
-//! changed since the program opened them.
+//! Whether a copy can open the program's files again. A copy opens them by path and with the program's own rights. Modes may have changed
+//! since the program opened them.
 
 use std::{
     collections::HashMap,

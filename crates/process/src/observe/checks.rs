@@ -1,5 +1,5 @@
-//! What makes a process as a whole impossible to fork, seen from outside: all of it while the process runs, and in the pause again what
-//! may have changed meanwhile.
+//! What makes a whole process impossible to fork, seen from outside. Everything is checked while the process runs. What may have changed
+//! since is checked again in the pause.
 
 use std::{
     fs,

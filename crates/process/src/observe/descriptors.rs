@@ -1,5 +1,5 @@
-//! Descriptors of the source, read from `/proc/PID/fdinfo` and through duplicates (`pidfd_getfd`), which share the open file and so are
-//! only looked at.
+//! Descriptors of the source, read from `/proc/PID/fdinfo` and through duplicates (`pidfd_getfd`). A duplicate shares the open file with the
+//! program, so nothing is done to it but looking.
 
 use std::{
     collections::{HashMap, HashSet},

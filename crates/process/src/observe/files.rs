@@ -1,4 +1,4 @@
-//! What is found of the open files of a process.
+//! The open files of a process, as far as they have been read.
 
 use std::collections::HashSet;
 

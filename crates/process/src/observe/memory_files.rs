@@ -1,7 +1,7 @@
-//! Files in memory: what is in the directory for shared memory (`/dev/shm`), on which every sandbox has a filesystem of its own.
+//! Reading files in memory: the directory for shared memory (`/dev/shm`), where every sandbox has a filesystem of its own.
 //!
-//! No layer has them, so they travel with the program: they are read in the pause, in the same instant as all else, and made anew by each copy
-//! before it opens or maps anything. All of them belong to the program's user: nobody else in a sandbox writes there.
+//! No layer contains these files, so they travel with the program. They are read in the pause, and each copy makes them before it opens or
+//! maps anything. All of them belong to the program's user: no other user of a sandbox writes there.
 
 use std::{
     collections::HashMap,

@@ -1,4 +1,5 @@
-//! Of which files the registrations of epoll sets are. The kernel lists them by the number that each had; since then it may name another file.
+//! Finds the files of epoll registrations. The kernel lists a registration by the number that the file had then. That number may name
+//! another file by now.
 
 use std::{cmp::Ordering, io};
 use sys::remote::{self, Registration};

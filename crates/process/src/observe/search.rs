@@ -1,4 +1,4 @@
-//! Paths of inodes.
+//! Searches a root filesystem for the paths of inodes.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},

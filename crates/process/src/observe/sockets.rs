@@ -1,4 +1,4 @@
-//! Sockets of the source: which can be made again, and what of them.
+//! Sockets of the source: which of them can be made again, and with what.
 
 mod fresh;
 mod groups;

@@ -1,4 +1,4 @@
-//! What a mapping is, by its line in the kernel's list.
+//! Which sort of mapping a line of the kernel's list shows.
 
 use procfs::MapLine;
 

@@ -1,11 +1,10 @@
-//! Timers that wait for a time of day: those of `CLOCK_REALTIME` that were set to an absolute time. A copy's are due at that time too, at once if it
-//! has passed. All others go on with what remained of them.
+//! Finds the timers that wait for a time of day: those of `CLOCK_REALTIME` that were set to an absolute time.
 //!
-//! Of a timer descriptor the kernel shows how it was set. Of a POSIX timer it shows only what remains. But it keeps an absolute one
-//! among the timers of the wall clock, and a relative one among those of the monotonic clock, which changes of the time of day do not concern
-//! (`common_hrtimer_arm` in kernel/time/posix-timers.c). `/proc/timer_list` lists both with the nanosecond at which they are due, so a timer
-//! that is due at that very time is the one. Where there is no such list, or the kernel has the timer in none (`SIGEV_NONE`, or a signal of it is pending),
-//! it counts as relative: that is what most are.
+//! The kernel shows how a timer descriptor was set. Of a POSIX timer it shows only the time that remains. It keeps absolute timers among those
+//! of the wall clock, and relative timers among those of the monotonic clock, which a change of the time of day does not move
+//! (`common_hrtimer_arm` in kernel/time/posix-timers.c). `/proc/timer_list` lists both with the nanosecond at which they expire, so a timer that
+//! expires at exactly that time is the one. A POSIX timer that is in no list counts as relative, as most are: there is no such file, or the
+//! timer has `SIGEV_NONE`, or a signal of it is pending.
 
 use std::{fs, os::fd::AsFd, time::Duration};
 

@@ -1,4 +1,4 @@
-//! What inotify instances watch. The kernel tells it by inode only, and copies need paths.
+//! What inotify instances watch. The kernel names inodes only, and copies need paths.
 
 use std::{
     collections::{HashMap, HashSet},

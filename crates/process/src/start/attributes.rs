@@ -1,4 +1,4 @@
-//! What the program had set of itself, and its threads of themselves, set again: nothing for a program that has the defaults.
+//! Sets again the attributes that the program had set for itself and its threads. A program with the defaults needs no step.
 
 use sys::remote::{self, Range};
 

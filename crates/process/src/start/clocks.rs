@@ -1,11 +1,11 @@
 //! A copy's clocks: a time namespace of its own, in which `CLOCK_MONOTONIC` and `CLOCK_BOOTTIME` go on from the capture.
 //!
-//! Programs keep points of these clocks in their memory: deadlines, the next tick of a schedule. A copy whose clocks had gone on while its
-//! zygote waited would find all of them passed at once.
+//! Programs keep points of these clocks in their memory: deadlines, the next tick of a schedule. If the clocks had gone on while the zygote
+//! waited, all of these would have passed at once.
 //!
-//! The kernel takes a namespace's offsets until the first process enters it, and lets a process enter it that has one thread and
-//! `CAP_SYS_ADMIN`. So a copy makes the namespace first of all, and enters it before it has threads; one that parks enters it when its gate
-//! opens, as only then it is known for how long it has waited.
+//! The kernel takes a namespace's offsets until the first process enters it. A process can enter it only with one thread and
+//! `CAP_SYS_ADMIN`. So a copy makes the namespace first of all, and enters it before it has threads. A copy that parks enters it when its
+//! gate opens: only then is it known how long the copy has waited.
 
 use sys::namespace::{CLOCK_TEXT_BYTES, CLONE_NEWTIME};
 

@@ -1,7 +1,7 @@
 //! A copy's descriptors as steps.
 //!
-//! The kernel gives each new descriptor the lowest free number, and a copy begins with none below the transit numbers. So what each step
-//! will get is known here (`Numbers`), most files are made right where they belong, and every step checks that it was so.
+//! The kernel gives each new descriptor the lowest free number, and a copy begins with none below the transit numbers. So the number that
+//! each step gets is known here (`Numbers`). Most files are made at their own number, and every step checks that it got the expected one.
 
 mod binding;
 mod directories;

@@ -1,7 +1,7 @@
-//! A copy's files in memory, on a filesystem that is empty before.
+//! Makes a copy's files in memory, on a filesystem that is empty before.
 //!
-//! They are made with the program's own rights, open to it while they are filled, opened and mapped; modes and times are what they were at the
-//! end only. (A program may have a file open that it could not open any more.)
+//! They are made with the program's own rights. While they are filled, opened and mapped their modes permit that. Their own modes and times
+//! are set last: a program may have a file open that it could not open now.
 
 use crate::{
     image::{MemoryFile, MemoryFileKind, ProgramImage},

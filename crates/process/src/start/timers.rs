@@ -1,7 +1,7 @@
 //! POSIX timers, which keep their numbers.
 //!
-//! Linux 6.15 and newer give a timer the number that is asked for. Before, a process gets the next number each time, from 0 on: so timers are made and
-//! deleted up to the one that is wanted.
+//! Linux 6.15 and newer give a timer the number that is asked for. Before, a process gets the next number each time, from 0 on. There a copy
+//! makes timers and deletes them until the wanted number is next.
 
 use crate::{
     error::Error,

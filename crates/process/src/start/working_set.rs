@@ -1,8 +1,8 @@
-//! The pages that copies touch first: learned from copies that ran, touched ahead by copies that park.
+//! The table of pages that a copy touches ahead while it parks.
 //!
-//! A copy begins with page tables that are all shared with its zygote, or empty where a file is mapped; each first write and each first
-//! look into a file is a fault. While a copy waits at its gate it can take these faults ahead, if it is known which. The table of them lies
-//! in the zygote's arena, which every copy inherits:
+//! At its start a copy shares all page tables with its zygote, or has none where a file is mapped. Each first write and each first look into
+//! a file is a fault. While a copy waits at its gate it can take these faults ahead, if the pages are known (`zygote::learn`). The table
+//! lies in the zygote's arena, which every copy inherits:
 //!
 //! ```text
 //! words 0, 1        how many entries of each kind
@@ -10,7 +10,7 @@
 //! then              LOOKED_AT_MAX x (address, bytes): pages of files to map
 //! ```
 //!
-//! The entries are `struct iovec`s of one `process_madvise(MADV_POPULATE_*)` each. The table is advice: one that is read while it is
+//! The entries are `struct iovec`s of one `process_madvise(MADV_POPULATE_*)` each. The table is advice: a copy that reads it while it is
 //! written populates other pages of the same program, which changes nothing but time.
 
 use std::{fs::File, io, os::unix::fs::FileExt};

@@ -1,4 +1,4 @@
-//! Room for a stopped program to work beside whoever stopped it.
+//! Leaves a CPU to a stopped program, for what it does while its tracer works.
 
 use procfs::Stat;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};

@@ -1,4 +1,4 @@
-//! Bringing single threads to a stop.
+//! Stops single threads.
 
 use procfs::{Fields, Stat};
 use sys::ptrace::{self, Stop};

@@ -1,4 +1,4 @@
-//! A stopped program: every thread seized, and all given back as they were when this is dropped.
+//! A stopped program: every thread is seized. All threads go on as they were when it is dropped.
 
 use std::{fs::File, os::unix::fs::FileExt, time::Instant};
 

@@ -1,5 +1,5 @@
-//! Building a zygote from a still: a child of ours gives up its address space for the program's, or an older zygote is
-//! forked and brought up to date.
+//! Builds a zygote: a child of this process gives up its address space for the program's, or an older zygote is forked and brought up to
+//! date.
 
 use std::{
     fs::File,

@@ -1,9 +1,9 @@
-//! A zygote as a fork of another: the memory of a program that was itself started from a zygote differs from that zygote's only where it
-//! was written since. What is still the same page of physical memory in both is not copied but shared further.
+//! A zygote as a fork of another. If a program was itself started from a zygote, its memory differs from that zygote's only where it was
+//! written since. Pages that are still the same physical memory are shared further instead of copied.
 //!
-//! The page maps of the still and of the older zygote show the frame behind each page. Frames that are equal are one page, shared
-//! copy-on-write since the program's start. Both processes stand still, but the kernel may move pages while they are compared; then
-//! frames differ and a page is copied needlessly. So that no move can make two pages look equal, the still is read before and after.
+//! The page maps of the still and of the older zygote show the frame behind each page. Equal frames are one page, shared copy-on-write since
+//! the program's start. Both processes stand still, but the kernel may move pages while they are compared. Then frames differ, and a page is
+//! copied needlessly. The still is read before and after, because a move could otherwise make two pages look equal.
 
 use std::fs::File;
 

@@ -1,7 +1,7 @@
-//! Pages that arrive when they are touched: the zygote registers its mappings with a userfaultfd and gives the descriptor away.
+//! Pages that arrive when they are touched: the zygote registers its mappings with a userfaultfd and sends the descriptor away.
 //!
-//! It has to be the zygote that makes the descriptor: it is bound to the address space of its maker. Copies inherit the registration, and
-//! whoever holds the descriptor is told of each (userfaultfd(2), `UFFD_FEATURE_EVENT_FORK`), and of what they unmap, move and give back.
+//! The zygote itself must make the descriptor, which is bound to the address space of its maker. Copies inherit the registration. The holder of
+//! the descriptor is told of each copy (userfaultfd(2), `UFFD_FEATURE_EVENT_FORK`), and of what copies unmap, move and give back.
 
 use sys::remote::Range;
 

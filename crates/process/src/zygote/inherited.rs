@@ -1,4 +1,4 @@
-//! What copies inherit from their zygote as a process, beside its memory.
+//! What copies inherit from their zygote as a process, beside its memory: signal actions, limits, identity.
 
 use crate::{
     image::ProgramImage,

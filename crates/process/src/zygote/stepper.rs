@@ -1,7 +1,7 @@
-//! The fallback interpreter: runs a placed script from outside by stepping single system calls with ptrace.
+//! The second interpreter: runs a placed script from outside, by stepping single system calls with ptrace.
 //!
-//! It reads the operations that the blob would run, so both do the same. While it works every process involved is stopped between
-//! steps, so the threads of a copy need not wait for each other: they are let go together at the end.
+//! It reads the operations that the blob would run, so both do the same. Between steps every process involved is stopped. So the threads of
+//! a copy need not wait for each other: all are let go together at the end.
 
 use std::{fs::File, os::unix::fs::FileExt};
 

@@ -1,7 +1,7 @@
-//! What a program's state has grown by since version 1: sections, each with a tag and bytes of its own.
+//! What was added to a program's state since version 1: sections, each with a tag and bytes of its own.
 //!
-//! A section that has nothing to say is not written. A reader that does not know a tag refuses the state, because the program would lose
-//! something without a word.
+//! A section without content is not written. A reader that does not know a tag refuses the state, because the program would silently lose
+//! something.
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 

@@ -1,5 +1,5 @@
-//! Whether a decoded state is one that a capture can have made: its numbers are computed with and used as indices, by processes that must not
-//! fail. What the kernel itself refuses is left to it.
+//! Whether a decoded state is one that a capture can have made. Processes that must not fail compute with its numbers and use them as
+//! indices. What the kernel checks itself is left to the kernel.
 
 use sys::remote::{PAGE, Range};
 

@@ -1,4 +1,4 @@
-//! What is asked of the kernel inside the network namespace of the process: lists of sockets, and how new ones are made.
+//! Questions to the kernel from inside the network namespace of the process: lists of sockets, and what new sockets are like.
 
 use std::{
     collections::{HashMap, hash_map::Entry},

@@ -1,4 +1,4 @@
-//! Memberships of multicast groups. The kernel lists the groups of a network namespace, and tells of a socket whether it is a member.
+//! Memberships of multicast groups. The kernel lists the groups of a network namespace, and tells whether a socket is a member of one.
 
 use std::os::fd::BorrowedFd;
 use sys::sockets;

@@ -1,4 +1,4 @@
-//! What waits at unix sockets, read without taking it.
+//! Messages that wait at unix sockets, read without taking them.
 
 use std::{io, os::fd::BorrowedFd};
 

@@ -1,4 +1,4 @@
-//! Binding sockets again: to addresses that were free only by leave of options that the program may have switched off since.
+//! Binding sockets again, also to an address that was free only because of an option that the program has switched off since.
 
 use std::{collections::HashMap, net::IpAddr};
 

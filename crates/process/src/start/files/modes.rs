@@ -1,5 +1,5 @@
-//! Opening again what the program has open and its owner, the program's user, could not open any more: its mode forbids that by now. (git makes
-//! its objects with mode 0444 and writes to them.)
+//! Opening files again whose mode forbids that by now, although the program's user owns them. (git makes its objects with mode 0444 and
+//! writes to them.)
 
 use super::{Builder, CLOSE_ON_EXEC, HOW_BYTES};
 use crate::{

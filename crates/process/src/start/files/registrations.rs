@@ -1,4 +1,4 @@
-//! Whom open files tell of what happens at them: epoll sets, watches, signals.
+//! Registrations for events of open files: epoll sets, inotify watches, owners of signals.
 
 use super::{Builder, CLOSE_ON_EXEC, INOTIFY_IOC_SETNEXTWD, LATER_FLAGS};
 use crate::{
