@@ -8,6 +8,7 @@
 //! 4. Let the source go on, or keep it where it is.
 //! 5. Read the rest from the still (`complete`), and refuse files that copies would not find ([`covered`]).
 
+mod caller;
 mod complete;
 mod covered;
 mod floor;
@@ -22,6 +23,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+pub use caller::{Afterwards, Others, PauseError};
+use caller::{Callback, Frozen, Steps};
 use complete::{Known, complete};
 pub use floor::time_forks;
 use inject::{Injection, Outcome};
@@ -96,56 +99,6 @@ impl CaptureSpec {
     /// Directories whose files a zygote cannot map.
     fn without_zygotes(&self) -> Vec<PathBuf> {
         self.volumes.iter().chain(&self.memory_files).cloned().collect()
-    }
-}
-
-/// An error of what the caller does while the source is stopped.
-pub type PauseError = Box<dyn std::error::Error + Send + Sync>;
-
-/// What the caller does at some point of a capture.
-type Callback<'a> = &'a mut dyn FnMut() -> Result<(), PauseError>;
-
-/// Other processes in the sandbox of a source: commands that were started in it. They are not captured, but they write files.
-pub trait Others {
-    /// Has all processes of the sandbox stand still; those that are stopped by their tracer do.
-    fn freeze(&mut self) -> Result<(), PauseError>;
-    /// Lets all go on.
-    fn thaw(&mut self);
-}
-
-/// What becomes of a source that was captured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Afterwards {
-    /// It goes on.
-    GoesOn,
-    /// It stands still with all that is in its sandbox, from the captured instant on.
-    StandsStill,
-}
-
-/// What the caller does in a capture.
-struct Steps<'a> {
-    during_pause: Callback<'a>,
-    others: Option<&'a mut dyn Others>,
-    hold: Option<Callback<'a>>,
-    afterwards: Afterwards,
-}
-
-impl Steps<'_> {
-    /// The same for one more attempt.
-    fn again(&mut self) -> Steps<'_> {
-        let Self { during_pause, others, hold, afterwards } = self;
-        Steps {
-            during_pause: &mut **during_pause,
-            others: match others {
-                Some(others) => Some(&mut **others),
-                None => None,
-            },
-            hold: match hold {
-                Some(hold) => Some(&mut **hold),
-                None => None,
-            },
-            afterwards: *afterwards,
-        }
     }
 }
 
@@ -351,31 +304,6 @@ impl NewStill {
                 Ok((still, answers))
             }
             Self::Asked(asked) => Ok(asked),
-        }
-    }
-}
-
-/// All processes of a sandbox, which stand still until this is dropped.
-struct Frozen<'a>(Option<&'a mut dyn Others>);
-
-impl<'a> Frozen<'a> {
-    fn freeze(others: &'a mut dyn Others) -> Result<Self, Error> {
-        // Dropped also after a failure: some may stand still already.
-        let mut frozen = Self(Some(others));
-        frozen.0.as_mut().map_or(Ok(()), |others| others.freeze()).map_err(Error::DuringPause)?;
-        Ok(frozen)
-    }
-
-    /// They stand still until somebody else has them go on.
-    fn keep(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for Frozen<'_> {
-    fn drop(&mut self) {
-        if let Some(others) = &mut self.0 {
-            others.thaw();
         }
     }
 }

@@ -1,7 +1,26 @@
-//! Timers that wait for a time of day. In a copy they expire at that time too, or at once if it has passed. All other timers go on with
-//! the time that remained.
+//! Timers of a program. A timer that waits for a time of day expires in a copy at that time too, or at once if it has passed. All other
+//! timers go on with the time that remained.
 
 use serde::{Deserialize, Serialize};
+
+/// A timer's remaining time and interval: seconds and nanoseconds of each.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct TimerValue {
+    pub(crate) interval: (u64, u64),
+    pub(crate) remaining: (u64, u64),
+}
+
+/// A POSIX timer.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct PosixTimer {
+    pub(crate) id: i32,
+    pub(crate) clock: i32,
+    pub(crate) signal: i32,
+    pub(crate) sigev_value: u64,
+    pub(crate) notify: i32,
+    pub(crate) notify_tid: i32,
+    pub(crate) value: TimerValue,
+}
 
 /// A timer that waits for a time of day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,0 +1,203 @@
+//! Open files of a program, and what they are made again from.
+
+use serde::{Deserialize, Serialize};
+
+use super::TimerValue;
+
+/// Which open file is one of the sandbox's standard streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamFile {
+    /// Device number, as `stat` gives it.
+    pub dev: u64,
+    /// Inode number.
+    pub ino: u64,
+}
+
+/// A standard stream of a sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Stream {
+    /// Descriptor 0 at the program's start.
+    Stdin,
+    /// Descriptor 1.
+    Stdout,
+    /// Descriptor 2.
+    Stderr,
+}
+
+/// An open file and the descriptors that name it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct OpenFile {
+    /// Numbers, each with its close-on-exec flag.
+    pub(crate) numbers: Vec<(i32, bool)>,
+    /// Status flags and access mode, as `F_GETFL`.
+    pub(crate) flags: i32,
+    pub(crate) kind: FileKind,
+}
+
+/// Bits of an access mode, as in `access(2)` and in a file's mode.
+pub(crate) const WRITE: u32 = 2;
+pub(crate) const READ: u32 = 4;
+
+/// The access mode of an open file with these flags; 0 if it only names a file (`O_PATH`).
+pub(crate) fn access_mode(flags: i32) -> u32 {
+    match flags & libc::O_ACCMODE {
+        _ if flags & libc::O_PATH != 0 => 0,
+        libc::O_RDONLY => READ,
+        libc::O_WRONLY => WRITE,
+        _ => READ | WRITE,
+    }
+}
+
+/// Whose lock it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum LockKind {
+    /// `flock`: the open file's, of the whole file.
+    OpenFile,
+    /// `F_OFD_SETLK`: the open file's.
+    OpenFileRange,
+    /// `F_SETLK`: the process's.
+    Process,
+}
+
+/// A lock on a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FileLock {
+    /// A descriptor by which it can be taken.
+    pub(crate) fd: i32,
+    pub(crate) kind: LockKind,
+    pub(crate) exclusive: bool,
+    pub(crate) start: u64,
+    /// 0: to the end, wherever that will be.
+    pub(crate) length: u64,
+}
+
+/// A registration in an epoll set.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct EpollEntry {
+    pub(crate) fd: i32,
+    pub(crate) events: u32,
+    pub(crate) data: u64,
+}
+
+/// One watch of an inotify instance.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Watch {
+    pub(crate) wd: i32,
+    pub(crate) mask: u32,
+    pub(crate) path: Vec<u8>,
+}
+
+/// How an open file is made again.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum FileKind {
+    Stream(Stream),
+    Path {
+        path: Vec<u8>,
+        offset: u64,
+    },
+    Pipe {
+        pipe: usize,
+        end: End,
+    },
+    Fifo {
+        path: Vec<u8>,
+        content: Vec<u8>,
+    },
+    Eventfd {
+        count: u64,
+        semaphore: bool,
+    },
+    Timerfd {
+        clock: i32,
+        ticks: u64,
+        value: TimerValue,
+    },
+    Signalfd {
+        mask: u64,
+    },
+    Epoll {
+        entries: Vec<EpollEntry>,
+    },
+    Inotify {
+        watches: Vec<Watch>,
+    },
+    Memfd {
+        object: usize,
+        offset: u64,
+    },
+    UnixPair {
+        pair: usize,
+        end: End,
+    },
+    Socket(Socket),
+    /// A connection: the copy finds it reset by its peer.
+    ResetConnection {
+        family: i32,
+    },
+    /// A directory that was deleted. Not in versions 1 and 2 of a program's state.
+    GoneDirectory {
+        path: Vec<u8>,
+        mode: u32,
+    },
+}
+
+/// Which end of a pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum End {
+    /// A pipe's reading end; the socket met first.
+    First,
+    /// A pipe's writing end; its peer.
+    Second,
+}
+
+/// A pipe whose ends are in the program, or closed.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Pipe {
+    pub(crate) capacity: u32,
+    /// Waiting packets, or one run of bytes.
+    pub(crate) content: Vec<Vec<u8>>,
+    pub(crate) packets: bool,
+}
+
+/// A socket pair whose ends are in the program, or closed.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct UnixPair {
+    pub(crate) kind: i32,
+    /// Messages (or, for a stream, one run of bytes) waiting at the first and at the second end.
+    pub(crate) queues: [Vec<Vec<u8>>; 2],
+    /// Of states of versions 1 and 2.
+    pub(crate) options: [Vec<IntegerOption>; 2],
+    /// Directions shut down at each end: 1 receiving, 2 sending, 3 both.
+    pub(crate) shutdown: [u8; 2],
+}
+
+/// Level, name and value of a socket option, as versions 1 and 2 of a program's state have them.
+pub(crate) type IntegerOption = (i32, i32, i32);
+
+/// A socket without a connection.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Socket {
+    pub(crate) family: i32,
+    pub(crate) kind: i32,
+    pub(crate) protocol: i32,
+    /// Of states of versions 1 and 2.
+    pub(crate) options: Vec<IntegerOption>,
+    /// The bound address as a `sockaddr`, if any.
+    pub(crate) address: Option<Vec<u8>>,
+    /// The connected address of a datagram socket.
+    pub(crate) peer: Option<Vec<u8>>,
+    /// Backlog, when it listens.
+    pub(crate) listening: Option<u32>,
+    /// The file of a bound unix socket.
+    pub(crate) path: Option<SocketPath>,
+}
+
+/// The file of a bound unix socket.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SocketPath {
+    /// As it was given to `bind`.
+    pub(crate) path: Vec<u8>,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) mode: u32,
+}
