@@ -215,10 +215,7 @@ fn capture_once(spec: &CaptureSpec, steps: Steps<'_>) -> Result<Capture, Error> 
     let began = stopped.since();
     let aside = Aside::make_room_for(pid)?;
     let lines = procfs::maps(pid)?;
-    let flagged = if same_places(&before, &lines) { before } else { procfs::smaps(pid)? };
-    // Nothing can be run in such a program.
-    let shadow = flagged.iter().find(|line| line.shadow_stack);
-    refuse(shadow.map(|line| Refusal::ShadowStack { address: line.range.start }).into_iter().collect())?;
+    let flagged = with_flags(pid, before, &lines)?;
     let locked = mappings::locked(&flagged, spec.earlier_arena);
     let dont_fork: Vec<Range> = flagged.iter().filter(|line| line.flags.dont_fork).map(|line| line.range).collect();
     let earlier = spec.earlier_arena.map(|(start, end)| Range { start, end });
@@ -266,9 +263,7 @@ fn capture_once(spec: &CaptureSpec, steps: Steps<'_>) -> Result<Capture, Error> 
     answers.attributes.locked = locked;
     let known = Known { threads, pending, answers, found, lines, dont_fork, clocks };
     let (image, taken_over) = complete(&still, asked, arena, spec, known)?;
-    refuse(covered::refusals(&image, &spec.mount_points))?;
-    refuse(covered::program_refusals(&image, &spec.volumes))?;
-    refuse(covered::memory_refusal(&image, spec.memory_files.as_deref()).into_iter().collect())?;
+    refuse_covered(&image, spec)?;
     let pause = match held {
         Some((_stopped, frozen, _deadman)) => {
             hold.map_or(Ok(()), |hold| hold()).map_err(Error::DuringPause)?;
@@ -281,6 +276,22 @@ fn capture_once(spec: &CaptureSpec, steps: Steps<'_>) -> Result<Capture, Error> 
         None => pause,
     };
     Ok(Capture { image, still, taken_over, pause })
+}
+
+/// The mappings of the stopped source with their flags, which were read before the stop if they are still the same.
+fn with_flags(pid: i32, before: Vec<MapLine>, lines: &[MapLine]) -> Result<Vec<MapLine>, Error> {
+    let flagged = if same_places(&before, lines) { before } else { procfs::smaps(pid)? };
+    // Nothing can be run in such a program.
+    let shadow = flagged.iter().find(|line| line.shadow_stack);
+    refuse(shadow.map(|line| Refusal::ShadowStack { address: line.range.start }).into_iter().collect())?;
+    Ok(flagged)
+}
+
+/// Refuses what copies would not find.
+fn refuse_covered(image: &ProgramImage, spec: &CaptureSpec) -> Result<(), Error> {
+    refuse(covered::refusals(image, &spec.mount_points))?;
+    refuse(covered::program_refusals(image, &spec.volumes))?;
+    refuse(covered::memory_refusal(image, spec.memory_files.as_deref()).into_iter().collect())
 }
 
 /// What the clocks of a process show.

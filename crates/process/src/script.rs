@@ -314,21 +314,7 @@ impl Arena {
     fn op(&self, step: &Step, script: u64) -> Op {
         let blank =
             Op { kind: 0, flags: 0, nr: 0, args: [0; 6], result: 0, target: 0, expect: 0, on_fail: self.on_fail };
-        let place = |args: &[Arg], op: &mut Op| {
-            for (n, arg) in args.iter().enumerate() {
-                op.args[n] = match *arg {
-                    Arg::Value(value) => value,
-                    Arg::Result(earlier) => {
-                        op.flags |= blob::indirect(n);
-                        Self::result_address(script, earlier)
-                    }
-                    Arg::Word(address) => {
-                        op.flags |= blob::indirect(n);
-                        address
-                    }
-                };
-            }
-        };
+        let place = |args: &[Arg], op: &mut Op| place_args(op, args, script);
         let mut op = blank;
         let kind = match step {
             Step::Call { nr, args, check } => {
@@ -391,6 +377,22 @@ impl Arena {
         };
         op.kind = kind as u32;
         op
+    }
+}
+
+fn place_args(op: &mut Op, args: &[Arg], script: u64) {
+    for (n, arg) in args.iter().enumerate() {
+        op.args[n] = match *arg {
+            Arg::Value(value) => value,
+            Arg::Result(earlier) => {
+                op.flags |= blob::indirect(n);
+                Arena::result_address(script, earlier)
+            }
+            Arg::Word(address) => {
+                op.flags |= blob::indirect(n);
+                address
+            }
+        };
     }
 }
 

@@ -62,12 +62,8 @@ pub(super) fn place(
     memory_files::make(arena, &mut script, image);
     let cwd = arena.text(&image.cwd);
     script.call(libc::SYS_chdir, [cwd.into()], Check::Success);
-    if leads_session {
-        // Already.
-    } else if image.session_leader {
-        script.call(libc::SYS_setsid, [], Check::Success);
-    } else if image.process_group_leader {
-        script.call(libc::SYS_setpgid, [0u64.into(), 0u64.into()], Check::Success);
+    if !leads_session {
+        lead(&mut script, image);
     }
     let timers_of_files = files::Builder::new(arena, &mut script, image, transit).build();
     memory_attributes(&mut script, image);
@@ -87,18 +83,11 @@ pub(super) fn place(
     }
     script.call(libc::SYS_arch_prctl, [ARCH_SET_FS.into(), main.registers.fs_base.into()], Check::Success);
     scheduling(arena, &mut script, image, main);
-    for (resource, (soft, hard)) in image.limits.iter().enumerate() {
-        if is_set_late(resource, image) && !is_set_last(resource, image) {
-            set_limit(arena, &mut script, resource, *soft, *hard);
-        }
-    }
+    limits(arena, &mut script, image, |resource| is_set_late(resource, image) && !is_set_last(resource, image));
     capabilities.drop_all(&mut script);
     queue_own(arena, &mut script, image, main);
     script.wait_zero(gates.arriving);
-    let program = arena.words(seccomp);
-    let filter = arena.words(&[seccomp.len() as u64, program]);
-    let args = [SECCOMP_SET_MODE_FILTER.into(), SECCOMP_FILTER_FLAG_TSYNC.into(), filter.into()];
-    script.call(libc::SYS_seccomp, args, Check::Equal(0));
+    filter_all_threads(arena, &mut script, seccomp);
     script.call(libc::SYS_set_tid_address, [main.tid_address.into()], Check::Ignore);
     script.append(timers_of_files);
     timers(arena, &mut script, image);
@@ -108,24 +97,46 @@ pub(super) fn place(
     for info in &image.pending {
         queue_signal(arena, &mut script, libc::SYS_rt_sigqueueinfo, &[main.tid.into()], info);
     }
-    for (resource, (soft, hard)) in image.limits.iter().enumerate() {
-        if is_set_last(resource, image) {
-            set_limit(arena, &mut script, resource, *soft, *hard);
-        }
-    }
+    limits(arena, &mut script, image, |resource| is_set_last(resource, image));
     let nothing = arena.words(&[0, 0]);
     mailbox.report(arena, &mut script, kind::READY, nothing);
-    script.call(
-        libc::SYS_close_range,
-        [transit.control.into(), u64::from(u32::MAX).into(), 0u64.into()],
-        Check::Success,
-    );
-    // Behind the end of all that it has of others: from here on another process of its user may look into it. The kernel takes no 2 (`suid_dumpable`).
-    script.call(libc::SYS_prctl, [libc::PR_SET_DUMPABLE.into(), u64::from(image.dumpable == 1).into()], Check::Success);
+    close_all_of_others(&mut script, image, transit);
     script.count_down(gates.closed);
     let stack = place_frame(arena, image, main);
     script.sigreturn(stack);
     arena.place(&script)
+}
+
+/// Adds the leading of a session or process group, as the program does.
+fn lead(script: &mut Script, image: &ProgramImage) {
+    if image.session_leader {
+        script.call(libc::SYS_setsid, [], Check::Success);
+    } else if image.process_group_leader {
+        script.call(libc::SYS_setpgid, [0u64.into(), 0u64.into()], Check::Success);
+    }
+}
+
+/// Adds the setting of these resources' limits.
+fn limits(arena: &mut Arena, script: &mut Script, image: &ProgramImage, is_wanted: impl Fn(usize) -> bool) {
+    for (resource, (soft, hard)) in image.limits.iter().enumerate().filter(|(resource, _)| is_wanted(*resource)) {
+        set_limit(arena, script, resource, *soft, *hard);
+    }
+}
+
+/// Adds the seccomp filter, which all threads get in one step.
+fn filter_all_threads(arena: &mut Arena, script: &mut Script, seccomp: &[u64]) {
+    let program = arena.words(seccomp);
+    let filter = arena.words(&[seccomp.len() as u64, program]);
+    let args = [SECCOMP_SET_MODE_FILTER.into(), SECCOMP_FILTER_FLAG_TSYNC.into(), filter.into()];
+    script.call(libc::SYS_seccomp, args, Check::Equal(0));
+}
+
+/// Adds the closing of what a copy has of others. From then on another process of its user may look into it, if the program allows that.
+fn close_all_of_others(script: &mut Script, image: &ProgramImage, transit: Transit) {
+    let args = [transit.control.into(), u64::from(u32::MAX).into(), 0u64.into()];
+    script.call(libc::SYS_close_range, args, Check::Success);
+    // The kernel takes no 2 (`suid_dumpable`).
+    script.call(libc::SYS_prctl, [libc::PR_SET_DUMPABLE.into(), u64::from(image.dumpable == 1).into()], Check::Success);
 }
 
 /// Arguments of `capset`, laid out.
