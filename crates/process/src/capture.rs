@@ -59,7 +59,7 @@ use crate::{
     },
 };
 
-/// A source may be stopped for this long; files that are copied meanwhile count. Whoever captures ends by SIGALRM beyond it.
+/// The longest stop of a source, copying of files included. Beyond it SIGALRM ends this process, and the source goes on.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// How long a program may take to come out of its own start.
@@ -83,7 +83,7 @@ pub struct CaptureSpec {
     pub streams: Vec<(StreamFile, Stream)>,
     /// Where an earlier start left its arena (begin and end), which is not part of the program.
     pub earlier_arena: Option<(u64, u64)>,
-    /// Directories where copies may find another filesystem. What is open there is refused; the working directory may be there.
+    /// Directories where copies may find another filesystem. Open files there are refused. The working directory may be there.
     pub mount_points: Vec<PathBuf>,
     /// Directories where copies find a filesystem like the program's, and the zygote none. The program's file must not be there.
     pub volumes: Vec<PathBuf>,
@@ -319,7 +319,7 @@ impl NewStill {
     }
 }
 
-/// Its mappings, as soon as all pages of them are there. Whoever asks has waited for that; what says so may be a moment late.
+/// Its mappings, as soon as all their pages are there. The caller has waited for the pages, but `smaps` may tell of them a moment late.
 fn arrived(pid: i32) -> Result<Vec<MapLine>, Error> {
     let began = Instant::now();
     loop {

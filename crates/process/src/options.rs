@@ -214,7 +214,7 @@ const KNOWN: &[OptionRow] = &[
     row("SO_LOCK_FILTER", SOCKET, 44, Of::Any),
 ];
 
-/// What is set when a socket has its queue and its filter: it would change or forbid these.
+/// Whether an option is set last, when a socket has its queue and its filter: it would change or forbid these.
 pub(crate) fn is_late(level: i32, name: i32) -> bool {
     const SO_LOCK_FILTER: i32 = 44;
     level == SOCKET && matches!(name, libc::SO_PEEK_OFF | SO_LOCK_FILTER)

@@ -274,7 +274,7 @@ impl Arena {
         address
     }
 
-    /// The fixed place of the first operation, at which whoever maps the arena begins: it goes on with the script at `entry`.
+    /// The fixed place of the first operation. A process that maps the arena begins there, and goes on with the script at `entry`.
     pub(crate) fn set_entry(&mut self, entry: u64) {
         let mut script = Script::default();
         script.go(entry);

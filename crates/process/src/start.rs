@@ -210,7 +210,7 @@ pub(crate) fn place(
 /// Where a copy takes the memory from that is not the zygote's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CopyMemory {
-    /// By the policy of whoever built the zygote.
+    /// By the policy of the process that built the zygote.
     Inherited,
     /// Where it runs: the zygote has a policy for its own memory that is not for what copies write.
     Local,

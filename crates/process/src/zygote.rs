@@ -117,8 +117,8 @@ impl<'a> Target<'a> {
     }
 }
 
-/// What a parked copy waits at: the writing end of a pipe of which only the copy has the other. What opens it are the offsets of the copy's
-/// clocks, as nobody knows before how long it waits.
+/// The gate at which a parked copy waits: the writing end of a pipe whose other end only the copy has. The offsets of the copy's clocks open
+/// it, because only then is it known how long the copy has waited.
 #[derive(Debug)]
 pub struct Gate(OwnedFd);
 

@@ -71,7 +71,7 @@ pub struct MapLine {
 }
 
 impl MapLine {
-    /// Private memory of no file, of which nothing is said and nothing is allowed.
+    /// Private memory of no file, with no flags and no access.
     pub fn of(range: Range) -> Self {
         Self {
             range,

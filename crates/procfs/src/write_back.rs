@@ -49,7 +49,7 @@ pub enum Whose<'a> {
 pub struct Idle<'a> {
     /// The process.
     pub parent: i32,
-    /// Which of its children. What is no child of it any more may be somebody else by now, and is looked at.
+    /// Which of its children. A number that is no child any more may be of another process by now, and is looked at.
     pub children: &'a HashSet<i32>,
 }
 
@@ -63,9 +63,11 @@ pub struct Filesystem<'a> {
 }
 
 /// Writes back all that processes have written, through mappings, to files of a filesystem that they see, and waits until the filesystem has
-/// it, which need not be durably. Who has begun to end is waited for. What a program unmaps at this moment, or leaves by execve(2), the kernel
-/// may still be writing back: it has not been told that it is done. So it is with what a killed program had mapped, if somebody else reads that
-/// program's `/proc/PID/maps` at the moment of its end: its memory then ends with that read, after the program.
+/// it, which need not be durably. Processes that have begun to end are waited for.
+///
+/// The kernel may still be writing back what a program unmaps at this moment, or leaves by execve(2). It has not told the program that it is done.
+/// The same holds for a killed program if another process reads its `/proc/PID/maps` at the moment of its end: the memory then ends with that read,
+/// after the program.
 ///
 /// A file that is gone from the filesystem, or a filesystem that takes nothing any more (`ESTALE`, `EROFS`), has nothing to be waited for.
 ///
@@ -116,7 +118,7 @@ struct View {
     root: Identity,
 }
 
-/// What has been found out while one filesystem is written back.
+/// The state of writing one filesystem back.
 struct Search<'a> {
     filesystem: Filesystem<'a>,
     /// Its devices, as they are seen by those who have the same view; under none, by the last one whose view is not known.
@@ -134,7 +136,7 @@ impl Search<'_> {
             let (pid, mapped) = self.mapped(process)?;
             let listed: HashSet<Identity> =
                 mapped.iter().map(identity).filter(|file| !self.written.contains(file)).collect();
-            // What is mapped later was written to later.
+            // Later mappings were written to later.
             let mut left: HashSet<Identity> = match &wanted {
                 None => listed,
                 Some(wanted) => wanted & &listed,

@@ -63,7 +63,7 @@ impl<'a> Frozen<'a> {
         Ok(frozen)
     }
 
-    /// They stand still until somebody else has them go on.
+    /// They stand still until the caller thaws them.
     pub(super) fn keep(mut self) {
         self.0 = None;
     }

@@ -17,7 +17,7 @@ use crate::{
     stop::still::{self, Still},
 };
 
-/// What is known of the program when it goes on.
+/// The facts about a program that were read before it went on.
 pub(super) struct Known {
     pub(super) threads: Vec<Thread>,
     pub(super) pending: Vec<SignalInfo>,

@@ -99,8 +99,8 @@ pub(super) struct Answers {
 }
 
 impl<'a> Injection<'a> {
-    /// Finds room in the source. The arena that its own start has left serves, if it can: mapping another one takes calls in the midst of
-    /// which nobody may kill this process, since only we can take the main thread back to where it was.
+    /// Finds room in the source. If the arena of its own start can serve, it does. Mapping another one takes calls during which this process
+    /// must not be killed, because only it can take the main thread back to where it was.
     pub(super) fn enter(
         stopped: &'a mut Stopped,
         lines: &[MapLine],
@@ -157,7 +157,7 @@ impl<'a> Injection<'a> {
         let found = result.and_then(|()| meanwhile(self.stopped));
         let mut newborn = None;
         let mut result = Ok(());
-        // Those that began are waited for in any case: nobody may be in the arena when it goes.
+        // Threads that began are waited for in any case: none may be in the arena when it goes.
         for thread in (0..begun).rev() {
             let finished = self.stopped.finish(thread, &mut |child| {
                 newborn = Some(Newborn::new(child));

@@ -171,7 +171,7 @@ impl ProcessPlaces {
         }
     }
 
-    /// System V objects of the sandbox, whoever made them: they live as long as it does.
+    /// System V objects of the sandbox, also those of other programs: they live as long as the sandbox.
     pub(super) fn system_v(&self, word: &dyn Fn(u64) -> u64) -> Option<Refusal> {
         let [semaphores, queues, segments] = self.system_v;
         // semusz is the eighth number of struct seminfo, msgpool the first of msginfo, used_ids of shm_info.

@@ -112,7 +112,7 @@ impl ProgramState {
         Ok(frame::encode(KIND, VERSION, &packed)?)
     }
 
-    /// From bytes, of which no more than 1 GiB are decompressed. A state that no capture makes is refused.
+    /// From bytes. No more than 1 GiB is decompressed. A state that no capture makes is refused.
     pub fn decode(bytes: &[u8]) -> Result<Self, StateError> {
         let (version, packed) = frame::decode(bytes, KIND, VERSION)?;
         let plain = decompress(packed)?;

@@ -29,7 +29,7 @@ pub(crate) struct WallTimer {
     pub(crate) which: i32,
     /// Seconds and nanoseconds since 1970; both 0: it is not armed.
     pub(crate) due: (u64, u64),
-    /// Whether its reader is told when somebody sets the clock (`TFD_TIMER_CANCEL_ON_SET`).
+    /// Whether its reader is told when the clock is set (`TFD_TIMER_CANCEL_ON_SET`).
     pub(crate) cancels: bool,
 }
 

@@ -130,7 +130,7 @@ fn may_not_search(closed: &Path) -> String {
     format!("the program may not search {}", closed.display())
 }
 
-/// Whether a file has an access list, by which somebody else than its owner may do this. Its mode has what any of those in the list may do at most.
+/// Whether a file has an access list that may permit this to a user who is not its owner. The file's mode then has the most that the list permits.
 fn may_by_list(file: &OwnedFd, status: &Stat, wanted: u32) -> bool {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let has_list = rustix::fs::getxattr(&path, "system.posix_acl_access", &mut [0u8; 0]).is_ok_and(|bytes| bytes > 0);

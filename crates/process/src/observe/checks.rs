@@ -1,5 +1,5 @@
-//! What makes a whole process impossible to fork, seen from outside. Everything is checked while the process runs. What may have changed
-//! since is checked again in the pause.
+//! Finds the reasons why a whole process cannot be forked, seen from outside. Everything is checked while the process runs. Facts that may have
+//! changed since are checked again in the pause.
 
 use std::{
     fs,
@@ -28,7 +28,7 @@ pub(crate) struct Look {
     pub(crate) surroundings: Surroundings,
 }
 
-/// Where the process lives: kept from the first look for the second, in the pause. Whoever has no privileges can change neither.
+/// Where the process lives: kept from the first look for the second, in the pause. A program without privileges can change neither.
 #[derive(Debug)]
 pub(crate) struct Surroundings {
     pid: i32,
@@ -95,8 +95,8 @@ pub(crate) fn nature(pid: i32, status: &Fields) -> Result<Vec<Refusal>, Error> {
     Ok(found)
 }
 
-/// What its threads may have changed since the first look. All are stopped by us, so nobody else traces them and the main thread is there;
-/// pid namespaces are for life.
+/// Looks again at what its threads may have changed since the first look. This process has stopped all of them, so no other one traces them, and
+/// the main thread is there. Pid namespaces are for life.
 pub(crate) fn threads_again(pid: i32, tasks: &[Task]) -> Result<Vec<Refusal>, Error> {
     let mut found: Vec<Refusal> = too_many_threads(tasks.len()).into_iter().collect();
     for task in tasks {

@@ -40,7 +40,7 @@ pub(crate) struct Classified {
 }
 
 /// What is kept from forks (`MADV_DONTFORK`): from the first to the last of mappings that follow each other, with the holes between them.
-/// `madvise` goes on behind a hole, and says `ENOMEM` at the end. (Node.js keeps some 600 mappings from forks.)
+/// `madvise` goes on behind a hole, and says `ENOMEM` at the end. (Node.js keeps about 600 mappings from forks.)
 pub(crate) fn kept_from_forks(lines: &[MapLine]) -> Vec<Range> {
     // A mapped device ends the kernel's walk.
     let goes_on = |line: &MapLine| line.flags.dont_fork && !line.io;

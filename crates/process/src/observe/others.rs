@@ -53,8 +53,8 @@ impl OtherProcesses {
         Ok(found)
     }
 
-    /// Processes that the program has started since the first look. Those that have its own parent, one of which may be the still that is
-    /// being cloned, are given beside.
+    /// Processes that the program has started since the first look. Siblings of the program are given apart: one of
+    /// them may be the still that is being cloned.
     pub(crate) fn again(&self, tasks: &[Task]) -> Result<(Vec<Refusal>, Vec<Process>), Error> {
         let tasks: Vec<i32> = tasks.iter().map(|task| task.tid).collect();
         if self.proc.is_none() {

@@ -14,8 +14,8 @@ use crate::{
 /// `F_OWNER_PGRP`
 const GROUP: i32 = 2;
 
-/// The owner of an open file of process `pid`, of which `file` is a duplicate of descriptor `fd`. A copy has the threads of the program and no
-/// other process: no one else is found in it.
+/// The owner of an open file of process `pid`: `file` is a duplicate of its descriptor `fd`. A copy has the threads of the program and no other
+/// process, so the owner must be one of these.
 pub(crate) fn read(pid: i32, fd: i32, file: impl AsFd) -> Result<Result<Option<SignalOwner>, Refusal>, Error> {
     let file::SignalOwner { kind, id, signal } = file::signal_owner(file).of("read a descriptor's owner", pid)?;
     if id == 0 {

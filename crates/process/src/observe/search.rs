@@ -171,7 +171,7 @@ struct Search<'a> {
     /// Mounts and inodes.
     listed: HashSet<(u64, u64)>,
     queue: VecDeque<Directory>,
-    /// What is listed when nothing else is left.
+    /// Directories that are listed last, when nothing else is left.
     later: VecDeque<Directory>,
 }
 
@@ -213,7 +213,7 @@ impl Search<'_> {
 
     fn walk(&mut self, root: BorrowedFd<'_>) {
         while let Some(directory) = self.queue.pop_front().filter(|_| !self.is_done()) {
-            // What cannot be listed was removed meanwhile: the rest is looked at all the same.
+            // A directory that cannot be listed was removed meanwhile. The search goes on.
             let _ = self.list(root, &directory);
         }
     }

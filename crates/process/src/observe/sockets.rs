@@ -133,7 +133,7 @@ impl<'a> Reader<'a> {
         let ended = state == TCP_CLOSE && sockets::tcp_was_connected(found.socket).of("read TCP state", self.pid)?;
         if ended || !matches!(state, TCP_CLOSE | TCP_LISTEN) {
             let of = found.of;
-            // What cannot be set any more is lost with the connection.
+            // Options that cannot be set any more are lost with the connection.
             let options = self.fresh.changed(self.pid, self.process, found.socket, of, Phase::Connected)?.options;
             let state = AddedSocket { options, ..AddedSocket::default() };
             return Ok((FileKind::ResetConnection { family: of.family }, state));
@@ -320,7 +320,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Whether an internet socket of this address is bound: it has a port, or an address of which it takes a port later
+/// Whether an internet socket of this address is bound: it has a port, or an address and takes a port later
 /// (`IP_BIND_ADDRESS_NO_PORT`).
 fn is_bound(local: &[u8]) -> bool {
     // struct sockaddr_in: family, port, address; struct sockaddr_in6 has flow information before the address.

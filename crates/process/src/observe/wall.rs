@@ -19,8 +19,8 @@ use crate::{
 
 const TIMER_LIST: &str = "/proc/timer_list";
 
-/// The timer descriptors among `files` that were set to a time of day. One that is periodic, and is due while nobody has read it, is asked when it
-/// will be due next; the kernel arms it again for that, as it does when the program reads it.
+/// The timer descriptors among `files` that were set to a time of day. A periodic one that has expired and was not read is asked when it
+/// expires next. The kernel arms it again for that, as it does when the program reads it.
 pub(crate) fn of_descriptors(
     pid: i32,
     files: &mut [OpenFile],

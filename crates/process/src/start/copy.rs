@@ -216,7 +216,7 @@ fn receive_streams(script: &mut Script, transit: Transit, mailbox: &Mailbox) {
     script.call(libc::SYS_close_range, [0u64.into(), (transit.control - 1).into(), 0u64.into()], Check::Success);
 }
 
-/// A copy that parks goes on when the offsets of its clocks come through its gate. Whoever could send them has gone if the gate ends: then the
+/// A copy that parks goes on when the offsets of its clocks come through its gate. If the gate ends, the process that could send them is gone, and the
 /// copy fails. Until then a volume may have been mounted where its working directory `cwd` is.
 fn wait_at_gate(script: &mut Script, transit: Transit, mailbox: &Mailbox, cwd: u64) {
     const BYTES: u64 = CLOCK_TEXT_BYTES as u64;

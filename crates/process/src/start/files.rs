@@ -103,7 +103,7 @@ impl<'a> Builder<'a> {
             self.registrations(index, file);
         }
         memory_files::finish(self.arena, self.script, self.image);
-        // Whoever watches sees nothing of how the copy is made.
+        // No watch sees how the copy is made.
         for file in &self.image.files {
             self.watches(file);
         }
@@ -263,8 +263,8 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Takes a lock, which nobody else has: the file is the copy's own. If somebody has, because it is in a volume that others have too, the
-    /// start fails.
+    /// Takes a lock. The file is the copy's own, so no other process has the lock. If one has, because the file is in a shared volume, the start
+    /// fails.
     fn lock(&mut self, lock: &FileLock) {
         let command = match lock.kind {
             LockKind::OpenFile => {

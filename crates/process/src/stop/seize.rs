@@ -20,7 +20,7 @@ fn has_ended(tid: i32) -> Result<bool, Error> {
     }
 }
 
-/// Who traces a thread; 0: nobody.
+/// The tracer of a thread; 0: it has none.
 fn tracer(tid: i32) -> Result<i32, Error> {
     Ok(Fields::read(format!("/proc/{tid}/status"))?.number("TracerPid", 10)? as i32)
 }
@@ -29,7 +29,7 @@ fn tracer(tid: i32) -> Result<i32, Error> {
 pub(crate) fn tell_to_stop(tid: i32) -> Result<bool, Error> {
     match ptrace::seize(tid, 0).and_then(|()| ptrace::interrupt(tid)) {
         Err(error) if is_gone(&error) => Ok(false),
-        // The answer for a thread that somebody else traces, and for one that has ended but is listed for an instant more.
+        // The answer for a thread that another process traces, and for one that has ended but is listed for an instant more.
         Err(error) if error.raw_os_error() == Some(libc::EPERM) && has_ended(tid)? => Ok(false),
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => match tracer(tid)? {
             0 => Err(error).of("attach to thread", tid),

@@ -24,7 +24,7 @@ const MEMBARRIER_GET_REGISTRATIONS: i32 = 1 << 9;
 /// Bytes that go through the caller's memory at a time, whole pages.
 const TAKEN_OVER_AT_ONCE: usize = 1 << 20;
 
-/// A fork of the source, attached to this thread by its parent's clone, that nobody has waited for yet. Killed when this is dropped.
+/// A fork of the source, attached to this thread by its parent's clone, that has not been waited for yet. Killed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Newborn {
     pid: i32,

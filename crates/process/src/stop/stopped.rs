@@ -17,7 +17,7 @@ use crate::{
 
 /// Injected scripts of the source end by sending themselves one of these signals: the tracer sees it arrive. They are ignored by default,
 /// so that a script also ends well (in `rt_sigreturn` to where the thread was) when the tracer was killed in the middle. The first that
-/// nobody has sent already is taken.
+/// is not pending already is taken.
 const MARKS: [i32; 3] = [libc::SIGWINCH, libc::SIGURG, libc::SIGCHLD];
 
 const fn bit(signal: i32) -> u64 {
@@ -394,7 +394,7 @@ pub(crate) fn step_call(
     }
 }
 
-/// Appends the mark to a script that a thread of the source runs, and the way back should nobody see the mark. The ids of process and thread
+/// Appends the mark to a script that a thread of the source runs, and the way back in case the tracer is gone. The ids of process and thread
 /// are the results of two earlier steps. Gives the mark's step.
 pub(crate) fn end_with_mark(script: &mut Script, mark: i32, process: usize, thread: usize, frame: u64) -> usize {
     let args = [Arg::Result(process), Arg::Result(thread), mark.into()];

@@ -1,4 +1,4 @@
-//! What is read of each thread while the source is stopped.
+//! Reading each thread while the source is stopped.
 
 use sys::{
     ptrace::{self, SignalInfo},
@@ -86,7 +86,7 @@ impl Seen {
     /// Adds what the scheduler was told beside policy and nice value.
     fn scheduled_otherwise(&self, reported: ThreadAttributes) -> Result<ThreadAttributes, Error> {
         let Scheduled { flags, slice_ns, utilization, .. } = self.scheduled;
-        // What the machine's slice is shows in whoever has none of its own, as this process.
+        // A process without a slice of its own, as this one, shows the machine's.
         let usual = remote::scheduled(0).of("read scheduling policy", 0)?.slice_ns;
         Ok(ThreadAttributes {
             scheduling_flags: flags,

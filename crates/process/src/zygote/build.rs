@@ -58,7 +58,7 @@ pub struct RestoreSpec<'a> {
     pub seccomp: &'a [u64],
     /// The pages that the checkpoint has beside the state, in order: begin and end of each run.
     pub pages: &'a [(u64, u64)],
-    /// As in [`BuildSpec`]; for pages that arrive by fault, the policy of whoever fills them counts.
+    /// As in [`BuildSpec`]; for pages that arrive by fault, the policy of the process that fills them counts.
     pub memory_nodes: &'a [u32],
 }
 

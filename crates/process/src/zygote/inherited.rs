@@ -61,8 +61,8 @@ pub(super) fn inherit(arena: &mut Arena, script: &mut Script, image: &ProgramIma
     script.call(libc::SYS_prctl, no_huge_pages, Check::Ignore);
     let gids = image.credentials.gids.map(|id| u64::from(id).into());
     script.call(libc::SYS_setresgid, gids, Check::Success);
-    // It is privileged, and its memory is what all copies will be: nobody but the host's root may look into it or write to it, a root of a sandbox's
-    // own users neither. Copies inherit this. After the change of group, at which the kernel decides by itself.
+    // It is privileged, and its memory is what all copies will be: only the host's root may look into it or write to it, and no root of a sandbox's
+    // own users. Copies inherit this. After the change of group, at which the kernel decides by itself.
     script.call(libc::SYS_prctl, [libc::PR_SET_DUMPABLE.into(), 0u64.into()], Check::Success);
     // The bounding set limits what can be gained, not what is held: the zygote keeps its capabilities, its copies can never have any.
     for capability in 0..64u64 {

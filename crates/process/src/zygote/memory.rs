@@ -215,7 +215,7 @@ pub(super) fn finish(arena: &mut Arena, script: &mut Script, mapping: &Mapping, 
     }
     if !mapping.name.is_empty() {
         let name = arena.text(&mapping.name);
-        // A kernel without such names shows them to nobody.
+        // A kernel without such names does not show them.
         let args = [PR_SET_VMA.into(), 0u64.into(), address.into(), length.into(), name.into()];
         script.call(libc::SYS_prctl, args, Check::Ignore);
     }
@@ -254,7 +254,7 @@ fn collapse(script: &mut Script, runs: &[Range]) {
     }
 }
 
-/// The aligned 2 MiB blocks of which enough is used.
+/// The aligned 2 MiB blocks that are used enough.
 fn used_blocks(runs: &[Range]) -> impl Iterator<Item = Range> {
     let mut blocks: Vec<(u64, u64)> = Vec::new();
     for run in runs {

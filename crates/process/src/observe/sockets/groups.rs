@@ -59,7 +59,7 @@ fn ipv6(text: &str) -> Vec<Group> {
     text.lines().filter_map(group).collect()
 }
 
-/// As what a socket of this family is a member of which groups.
+/// The groups whose member a socket of this family may be, and in which way.
 pub(super) fn memberships(
     pid: i32,
     socket: BorrowedFd<'_>,

@@ -114,7 +114,7 @@ impl Builder<'_> {
         self.option(socket, level, name, &value.to_ne_bytes(), Check::Success);
     }
 
-    /// Binds to an address, in whose place a copy finds the source's socket file, to which nobody listens any more.
+    /// Binds to an address. A copy finds the source's socket file there, without a listener.
     pub(super) fn bind(&mut self, made: i32, address: &[u8], file: Option<&SocketPath>) {
         let place = self.arena.data(address, 8);
         let path = file.map(|file| self.arena.text(&file.path));

@@ -62,8 +62,8 @@ impl<'a> Builder<'a> {
         self.fill_pair(made, pair, ends);
     }
 
-    /// The same of a pair in which the file at `index` is the first, and an end of which has a name. A connection gets its names by being made
-    /// in the way that it was: from one end to a listener, which accepts the other end.
+    /// The same of a pair with a name at one end; the file at `index` is the pair's first. A connection gets its names by being made as it was:
+    /// from one end to a listener, which accepts the other end.
     pub(super) fn named_pair(&mut self, index: usize) {
         let FileKind::UnixPair { pair, .. } = self.image.files[index].kind else { return };
         let ends = self.socket_ends(pair);

@@ -30,7 +30,7 @@ fn unix_sockets(image: &ProgramImage) -> Vec<usize> {
         }
         next += 1;
     }
-    // Two that have each other are a pair, and longer circles are not possible. What is left has itself as its peer.
+    // Two that have each other are a pair, and longer circles are not possible. The rest are their own peers.
     order.extend((0..sockets.len()).filter(|at| waits_for[*at] > 0));
     order.into_iter().map(|at| sockets[at].0).collect()
 }
@@ -217,7 +217,7 @@ impl Builder<'_> {
         self.call(libc::SYS_setsockopt, linger);
         self.close(accepted);
         self.close(listener);
-        // What cannot be set any more is lost with the connection.
+        // Options that cannot be set any more are lost with the connection.
         self.options(made, index, Check::Ignore);
         self.later_flags(made, flags);
         made
