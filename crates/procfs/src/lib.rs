@@ -6,8 +6,12 @@
 //! - [`children`], [`numbers`]: lists of processes, threads and descriptors.
 //! - [`write_back()`] is the one function that does more than read: what programs have written through mappings goes to the files' filesystem.
 //!
-//! Every function names a process by its id in the pid namespace whose `/proc` the caller sees. A process may end at any moment:
-//! [`Error::is_gone`] tells that error from all others.
+//! Every function names a process by its id in the pid namespace whose `/proc` the caller sees.
+//!
+//! # Errors
+//!
+//! All functions fail with [`Error::File`] if the kernel does not give a file, and with [`Error::Format`] if its text has a form that is not
+//! known here. A process may end at any moment: [`Error::is_gone`] tells that error from all others.
 
 mod cgroups;
 mod error;

@@ -65,7 +65,7 @@ pub fn autogroup_nice(pid: i32) -> i32 {
 /// Number of resource limits Linux has (RLIM_NLIMITS).
 const LIMITS: usize = 16;
 
-/// Soft and hard limits of a process in the order of their numbers (RLIMIT_CPU = 0 ...).
+/// Soft and hard limits of a process in the order of their numbers (`RLIMIT_CPU` is 0), each in the unit of setrlimit(2). `u64::MAX`: none.
 pub fn limits(pid: i32) -> Result<Vec<(u64, u64)>, Error> {
     let text = String::from_utf8_lossy(&read(&format!("/proc/{pid}/limits"))?).into_owned();
     let mut found = Vec::with_capacity(LIMITS);
