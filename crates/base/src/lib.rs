@@ -1,6 +1,9 @@
-//! What every other crate may use: identifiers, limits, errors as text and the framed encoding of what outlives a process.
+//! What every other crate may use: identifiers, limits, errors as text, text for people, scratch directories, and the framed encoding of
+//! what outlives a process.
 
 pub mod error;
 pub mod frame;
 pub mod id;
 pub mod limits;
+pub mod scratch;
+pub mod text;

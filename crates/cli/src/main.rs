@@ -23,7 +23,6 @@ mod exit;
 mod mount_helper;
 mod output;
 mod sandbox_id;
-mod scratch;
 mod transfer;
 
 use std::process::ExitCode;

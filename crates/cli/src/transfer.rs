@@ -9,6 +9,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
+use base::text;
 use http_body_util::BodyExt;
 use hyper::{
     Response,
@@ -17,10 +18,7 @@ use hyper::{
 use tempfile::NamedTempFile;
 use tokio::sync::mpsc;
 
-use crate::{
-    exit::Failure,
-    output::{self, Progress},
-};
+use crate::{exit::Failure, output::Progress};
 
 /// Standard input or output instead of a file.
 pub(crate) const STANDARD: &str = "-";
@@ -71,7 +69,7 @@ async fn copy(answer: Response<Incoming>, out: &mut impl Write, advice: &str) ->
         let part = part?.into_data().unwrap_or_default();
         out.write_all(&part).context("cannot write the file")?;
         bytes += part.len() as u64;
-        progress.show(&output::bytes(bytes));
+        progress.show(&text::bytes(bytes));
     }
     progress.clear();
     Ok(bytes)
@@ -100,7 +98,7 @@ pub(crate) fn read(path: &Path) -> Result<FileBody> {
                 Err(error) => Err(error),
             };
             bytes += part.as_ref().map_or(0, Bytes::len) as u64;
-            progress.show(&output::bytes(bytes));
+            progress.show(&text::bytes(bytes));
             let failed = part.is_err();
             if sender.blocking_send(part).is_err() || failed {
                 return progress.clear();

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use api::{Checkpoint, CheckpointEvent, CheckpointRequest};
 use base::id::{SandboxId, TemplateName};
+use base::text;
 
 use crate::{
     client::{Client, Flow},
@@ -128,10 +129,10 @@ async fn take(id: &SandboxId, request: &CheckpointRequest, json: bool, client: &
     note_hidden(&checkpoint);
     errln!(
         "{id} stood still for {}; {} of memory take {}, file changes {}",
-        output::micros(checkpoint.pause_us),
-        output::bytes(checkpoint.memory_bytes),
-        output::bytes(checkpoint.stored_memory_bytes),
-        output::bytes(checkpoint.layer_bytes)
+        text::micros(checkpoint.pause_us),
+        text::bytes(checkpoint.memory_bytes),
+        text::bytes(checkpoint.stored_memory_bytes),
+        text::bytes(checkpoint.layer_bytes)
     );
     Ok(())
 }
@@ -156,18 +157,18 @@ async fn inspect(args: &InspectArgs, client: &Client) -> Result<()> {
         return output::json(&checkpoint);
     }
     outln!("name       {}", checkpoint.name);
-    outln!("taken      {} ago", output::age(output::since_ms(checkpoint.created_ms)));
+    outln!("taken      {} ago", text::age(output::since_ms(checkpoint.created_ms)));
     outln!("manifest   {}", checkpoint.manifest);
-    outln!("command    {}", output::printable(&checkpoint.command.join(" ")));
-    outln!("image      {}", output::printable(&checkpoint.image.to_string()));
-    outln!("pause      {}", output::micros(checkpoint.pause_us));
+    outln!("command    {}", text::one_line(&checkpoint.command.join(" ")));
+    outln!("image      {}", text::one_line(&checkpoint.image.to_string()));
+    outln!("pause      {}", text::micros(checkpoint.pause_us));
     outln!(
         "memory     {}, of which {} are zeros or equal to others; {} stored",
-        output::bytes(checkpoint.memory_bytes),
-        output::bytes(checkpoint.redundant_bytes),
-        output::bytes(checkpoint.stored_memory_bytes)
+        text::bytes(checkpoint.memory_bytes),
+        text::bytes(checkpoint.redundant_bytes),
+        text::bytes(checkpoint.stored_memory_bytes)
     );
-    outln!("files      {} of changes stored", output::bytes(checkpoint.layer_bytes));
+    outln!("files      {} of changes stored", text::bytes(checkpoint.layer_bytes));
     for volume in &checkpoint.volumes {
         outln!("volume     {} on {}, state {}", volume.volume, volume.path, volume.state.manifest);
     }
@@ -185,9 +186,9 @@ async fn list(args: &ListArgs, client: &Client) -> Result<()> {
     let row = |checkpoint: &Checkpoint| {
         [
             if checkpoint.hidden { format!("{} (hidden)", checkpoint.name) } else { checkpoint.name.to_string() },
-            output::age(output::since_ms(checkpoint.created_ms)),
-            output::bytes(checkpoint.memory_bytes),
-            output::bytes(checkpoint.stored_memory_bytes + checkpoint.layer_bytes),
+            text::age(output::since_ms(checkpoint.created_ms)),
+            text::bytes(checkpoint.memory_bytes),
+            text::bytes(checkpoint.stored_memory_bytes + checkpoint.layer_bytes),
             checkpoint.command.join(" "),
         ]
     };

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use node::self_test::{self, Finding, Runner, Scope};
 use serde::Serialize;
 
-use crate::{output, scratch};
+use crate::output;
 use checks::{Check, Verdict};
 
 /// Check the host: what it can do, what is missing and how to get it.
@@ -36,7 +36,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
 }
 
 async fn test_host(json: bool) -> Result<ExitCode> {
-    let dir = scratch::make("self-test")?;
+    let dir = base::scratch::make("self-test")?;
     let runner = Runner { dir: dir.clone(), group: format!("self-test-{}", std::process::id()), scope: Scope::All };
     let findings = runner.run().await;
     // It is there only if the set-up failed.

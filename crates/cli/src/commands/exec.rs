@@ -14,6 +14,7 @@ use api::{
     EXEC_PROTOCOL, ExecRequest, ExitStatus,
     frame::{Decoder, Frame},
 };
+use base::text;
 use hyper::Method;
 use rustix::process::Signal;
 use tokio::{
@@ -145,7 +146,7 @@ async fn receive(mut from_node: impl AsyncRead + Unpin) -> Result<ExitStatus> {
                     Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(UNREAD),
                     _ => {}
                 },
-                Frame::Notice(text) => drop(writeln!(std::io::stderr(), "pando: {}", output::printable(&text))),
+                Frame::Notice(text) => drop(writeln!(std::io::stderr(), "pando: {}", text::one_line(&text))),
                 Frame::Exit(status) => return Ok(status),
                 Frame::Stdin(_) | Frame::StdinEnd | Frame::Resize(_) => bail!("the node sent a frame of a client"),
             }

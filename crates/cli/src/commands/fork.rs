@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use api::{ForkRequest, ForkResponse};
+use base::text;
 
 use super::run::{print_started, report_failures};
 use crate::{
@@ -37,11 +38,7 @@ pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
         output::json(&response)?;
     } else {
         print_started(&response.sandboxes);
-        errln!(
-            "{id} stood still for {}; {} in all",
-            output::micros(response.pause_us),
-            output::micros(response.total_us)
-        );
+        errln!("{id} stood still for {}; {} in all", text::micros(response.pause_us), text::micros(response.total_us));
     }
     Ok(report_failures(&response.failures))
 }

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use api::{MemoryUse, SandboxDetail};
+use base::text;
 
 use super::ps::state;
 use crate::{
@@ -33,13 +34,13 @@ pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
 }
 
 fn describe_limit(memory: &MemoryUse) -> String {
-    let peak = memory.peak_bytes.map(|peak| format!(", peak {}", output::bytes(peak))).unwrap_or_default();
+    let peak = memory.peak_bytes.map(|peak| format!(", peak {}", text::bytes(peak))).unwrap_or_default();
     let killed = match memory.killed {
         0 => String::new(),
         1 => "; 1 process was killed at it".to_owned(),
         count => format!("; {count} processes were killed at it"),
     };
-    format!("{}{peak}{killed}", output::bytes(memory.limit_bytes))
+    format!("{}{peak}{killed}", text::bytes(memory.limit_bytes))
 }
 
 fn print(detail: &SandboxDetail) {
@@ -51,11 +52,11 @@ fn print(detail: &SandboxDetail) {
     }
     outln!("state      {}", state(sandbox.state));
     if let Some(reason) = &sandbox.reason {
-        outln!("because    {}", output::printable(reason));
+        outln!("because    {}", text::one_line(reason));
     }
-    outln!("uptime     {}", output::age(detail.uptime_ms));
-    outln!("started in {}", output::micros(sandbox.start_us));
-    outln!("memory     {} resident, {} its share", output::bytes(detail.rss_bytes), output::bytes(detail.pss_bytes));
+    outln!("uptime     {}", text::age(detail.uptime_ms));
+    outln!("started in {}", text::micros(sandbox.start_us));
+    outln!("memory     {} resident, {} its share", text::bytes(detail.rss_bytes), text::bytes(detail.pss_bytes));
     if let Some(memory) = &detail.memory {
         outln!("limit      {}", describe_limit(memory));
     }
@@ -71,8 +72,8 @@ fn print(detail: &SandboxDetail) {
             process.pid.to_string(),
             process.inner_pid.to_string(),
             process.threads.to_string(),
-            output::bytes(process.rss_bytes),
-            output::bytes(process.pss_bytes),
+            text::bytes(process.rss_bytes),
+            text::bytes(process.pss_bytes),
             process.name.clone(),
         ]
     };

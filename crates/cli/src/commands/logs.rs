@@ -4,11 +4,11 @@ use std::{io::Write, process::ExitCode};
 
 use anyhow::{Context, Result};
 use api::SandboxDetail;
+use base::text;
 use http_body_util::BodyExt;
 
 use crate::{
     client::Client,
-    output,
     sandbox_id::{Among, SandboxName},
 };
 
@@ -37,7 +37,7 @@ pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
     }
     // Nothing in its output says so.
     if let Some(reason) = client.get::<SandboxDetail>(&format!("/sandboxes/{id}")).await?.sandbox.reason {
-        errln!("pando: the program ended: {}", output::printable(&reason));
+        errln!("pando: the program ended: {}", text::one_line(&reason));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use api::PauseEvent;
+use base::text;
 
 use crate::{
     client::{Client, Flow},
@@ -59,10 +60,10 @@ pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
     outln!("{}", paused.sandbox.id);
     errln!(
         "{} of memory take {} in the store, file changes {}; {} in all",
-        output::bytes(paused.memory_bytes),
-        output::bytes(paused.stored_memory_bytes),
-        output::bytes(paused.layer_bytes),
-        output::micros(paused.total_us)
+        text::bytes(paused.memory_bytes),
+        text::bytes(paused.stored_memory_bytes),
+        text::bytes(paused.layer_bytes),
+        text::micros(paused.total_us)
     );
     Ok(ExitCode::SUCCESS)
 }

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use api::{ExitStatus, NodeInfo, PausedSandbox, Sandbox, SandboxState};
+use base::text;
 
 use crate::{client::Client, output};
 
@@ -49,7 +50,7 @@ async fn paused(args: &Args, client: &Client) -> Result<ExitCode> {
             [
                 sandbox.id.to_string(),
                 sandbox.template.to_string(),
-                format!("{} ago", output::age(output::since_ms(sandbox.paused_ms))),
+                format!("{} ago", text::age(output::since_ms(sandbox.paused_ms))),
                 match &sandbox.holder {
                     None => "-".to_owned(),
                     Some(node) if *node == this => "this node".to_owned(),
@@ -83,8 +84,8 @@ fn row(sandbox: &Sandbox) -> [String; 6] {
         sandbox.id.to_string(),
         sandbox.template.to_string(),
         state(sandbox.state),
-        output::age(output::since_ms(sandbox.created_ms)),
-        output::micros(sandbox.start_us),
+        text::age(output::since_ms(sandbox.created_ms)),
+        text::micros(sandbox.start_us),
         sandbox.parent.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string),
     ]
 }

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use api::{ErrorDetail, Interpreter, RunRequest, RunResponse, Sandbox, VolumeMount};
 use base::id::TemplateName;
+use base::text;
 
 use crate::{client::Client, exit::code_of, output};
 
@@ -46,7 +47,7 @@ pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
     } else {
         print_started(&response.sandboxes);
         if response.sandboxes.len() > 1 {
-            errln!("{} sandboxes in {}", response.sandboxes.len(), output::micros(response.total_us));
+            errln!("{} sandboxes in {}", response.sandboxes.len(), text::micros(response.total_us));
         }
     }
     Ok(report_failures(&response.failures))
@@ -62,12 +63,12 @@ pub(super) fn print_started(sandboxes: &[Sandbox]) {
             let mounts = sandbox.volumes.iter().map(super::volume::describe_mount);
             mounts.collect::<Vec<_>>().join(", ")
         };
-        let row = |sandbox: &Sandbox| [sandbox.id.to_string(), output::micros(sandbox.start_us), volumes(sandbox)];
+        let row = |sandbox: &Sandbox| [sandbox.id.to_string(), text::micros(sandbox.start_us), volumes(sandbox)];
         let rows: Vec<_> = sandboxes.iter().map(row).collect();
         return output::table(["ID", "START", "VOLUMES"], &rows);
     }
     let rows: Vec<_> =
-        sandboxes.iter().map(|sandbox| [sandbox.id.to_string(), output::micros(sandbox.start_us)]).collect();
+        sandboxes.iter().map(|sandbox| [sandbox.id.to_string(), text::micros(sandbox.start_us)]).collect();
     output::table(["ID", "START"], &rows);
 }
 

@@ -4,6 +4,7 @@ use std::{process::ExitCode, time::Duration};
 
 use anyhow::Result;
 use api::{GcReport, GcRequest, KeyRotation, PeerStats, StoreStats, StoreVerification, Tally};
+use base::text;
 
 use crate::{client::Client, exit, output};
 
@@ -114,7 +115,7 @@ async fn stats(args: &JsonArgs, client: &Client) -> Result<()> {
         ("keys", tally(stats.keys)),
         ("unknown", tally(stats.unknown)),
         ("needed", tally(stats.kept)),
-        ("cache", format!("{} of {}", output::bytes(stats.cache_bytes), output::bytes(stats.cache_bytes_max))),
+        ("cache", format!("{} of {}", text::bytes(stats.cache_bytes), text::bytes(stats.cache_bytes_max))),
         (
             "chunks read",
             format!(
@@ -130,8 +131,8 @@ async fn stats(args: &JsonArgs, client: &Client) -> Result<()> {
                 stats.requests.attempts,
                 stats.requests.retries,
                 stats.requests.errors,
-                output::bytes(stats.requests.bytes_out),
-                output::bytes(stats.requests.bytes_in)
+                text::bytes(stats.requests.bytes_out),
+                text::bytes(stats.requests.bytes_in)
             ),
         ),
     ];
@@ -155,7 +156,7 @@ pub(super) async fn collect(args: &GcArgs, client: &Client) -> Result<()> {
         outln!("leases that were over: {}", report.leases_ended);
     }
     if let Some(bytes) = report.cache_bytes {
-        outln!("cached on this node: {}", output::bytes(bytes));
+        outln!("cached on this node: {}", text::bytes(bytes));
     }
     Ok(())
 }
@@ -173,7 +174,7 @@ async fn rotate_key(args: &JsonArgs, client: &Client) -> Result<()> {
 fn peers(stats: &PeerStats) -> String {
     let PeerStats { address, known, hits, misses, failures, served, served_bytes, refused } = stats;
     let at = address.as_ref().map_or_else(|| "serves nobody".to_owned(), |address| format!("serves at {address}"));
-    let given = output::bytes(*served_bytes);
+    let given = text::bytes(*served_bytes);
     format!(
         "{known} known; {hits} chunks given by them, {misses} not, {failures} failures; {at}: {served} chunks, {given}; {refused} refused"
     )
@@ -181,7 +182,7 @@ fn peers(stats: &PeerStats) -> String {
 
 fn tally(tally: Tally) -> String {
     let plural = if tally.objects == 1 { "" } else { "s" };
-    format!("{} object{plural}, {}", tally.objects, output::bytes(tally.bytes))
+    format!("{} object{plural}, {}", tally.objects, text::bytes(tally.bytes))
 }
 
 #[cfg(test)]

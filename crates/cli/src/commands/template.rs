@@ -7,6 +7,7 @@ use std::{process::ExitCode, time::Duration};
 use anyhow::Result;
 use api::{Template, TemplateFacts, TemplateSpec, TemplateState};
 use base::id::TemplateName;
+use base::text;
 
 use super::interruptible;
 use crate::{client::Client, output};
@@ -71,17 +72,17 @@ fn print(template: &Template) {
     let TemplateSpec { image, command, env, cwd, ready, ready_timeout_ms, limits, mount_points, .. } = &template.spec;
     outln!("name       {}", template.name);
     outln!("state      {}", state(template.state));
-    outln!("made       {} ago", output::age(output::since_ms(template.created_ms)));
-    outln!("command    {}", output::printable(&command.join(" ")));
-    outln!("image      {}", output::printable(&image.to_string()));
-    outln!("directory  {}", output::printable(cwd));
+    outln!("made       {} ago", text::age(output::since_ms(template.created_ms)));
+    outln!("command    {}", text::one_line(&command.join(" ")));
+    outln!("image      {}", text::one_line(&image.to_string()));
+    outln!("directory  {}", text::one_line(cwd));
     for (name, value) in env {
-        outln!("env        {}", output::printable(&format!("{name}={value}")));
+        outln!("env        {}", text::one_line(&format!("{name}={value}")));
     }
-    let ready = output::printable(&ready.to_string());
-    outln!("ready      when {ready}, within {}", output::micros(ready_timeout_ms * 1000));
+    let ready = text::one_line(&ready.to_string());
+    outln!("ready      when {ready}, within {}", text::micros(ready_timeout_ms * 1000));
     let cpu = limits.cpu_millis.map_or_else(String::new, |millis| format!(", {} processors", f64::from(millis) / 1e3));
-    outln!("limits     {} of memory, {} processes and threads{cpu}", output::bytes(limits.memory_bytes), limits.pids);
+    outln!("limits     {} of memory, {} processes and threads{cpu}", text::bytes(limits.memory_bytes), limits.pids);
     for path in mount_points {
         outln!("mount at   {path}");
     }
@@ -119,21 +120,17 @@ fn describe(template: &Template) {
 
 fn describe_facts(facts: &TemplateFacts, indent: &str) {
     let timings = &facts.timings;
-    outln!(
-        "{indent}memory    {} ({} in huge pages)",
-        output::bytes(facts.memory_bytes),
-        output::bytes(facts.huge_bytes)
-    );
+    outln!("{indent}memory    {} ({} in huge pages)", text::bytes(facts.memory_bytes), text::bytes(facts.huge_bytes));
     outln!("{indent}threads   {}, mappings {}, descriptors {}", facts.threads, facts.mappings, facts.descriptors);
     if timings.ready_us == 0 {
         // Restored, or taken over with its record only.
         return;
     }
-    outln!("{indent}warmed in {}", output::micros(timings.ready_us));
+    outln!("{indent}warmed in {}", text::micros(timings.ready_us));
     outln!(
         "{indent}paused    {}, parked in {}",
-        output::micros(timings.pause_us),
-        output::micros(timings.capture_us + timings.build_us)
+        text::micros(timings.pause_us),
+        text::micros(timings.capture_us + timings.build_us)
     );
 }
 
@@ -144,7 +141,7 @@ async fn list(args: &ListArgs, client: &Client) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let row = |template: &Template| {
-        let memory = template.facts.as_ref().map_or_else(|| "-".to_owned(), |facts| output::bytes(facts.memory_bytes));
+        let memory = template.facts.as_ref().map_or_else(|| "-".to_owned(), |facts| text::bytes(facts.memory_bytes));
         let threads = template.facts.as_ref().map_or_else(|| "-".to_owned(), |facts| facts.threads.to_string());
         let command = template.spec.command.join(" ");
         [

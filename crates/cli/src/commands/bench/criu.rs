@@ -19,10 +19,10 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
+use base::text;
 use tokio::sync::oneshot;
 
 use super::report::{Report, duration, median, times};
-use crate::output;
 use restore::{Archived, Restored};
 
 /// Older ones fail on the kernels that Pando needs.
@@ -132,7 +132,7 @@ pub(super) async fn compare(criu: &Criu, rounds: u32, cold: Duration, report: &m
         format!(
             "{}; one dump of {} in {} and {} more until it is on the disk, restored from the page cache; of each restore {} are the bare start of criu",
             criu.version,
-            output::bytes(images_bytes),
+            text::bytes(images_bytes),
             duration(dump),
             duration(synced),
             duration(criu.start)
@@ -149,8 +149,8 @@ fn add_archived(archived: Archived, dump: Duration, images_bytes: u64, report: &
     let beside = format!(
         "dumped and packed in {}: {}, on disk at most {}",
         duration(dump + packed),
-        output::bytes(bytes),
-        output::bytes(bytes + images_bytes)
+        text::bytes(bytes),
+        text::bytes(bytes + images_bytes)
     );
     report.add(format!("CRIU's images by tar and {filter}: unpack and restore to first answer"), answered, beside);
 }

@@ -10,6 +10,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use api::Checkpoint;
+use base::text;
 
 use self::{
     programs::{Program, Services},
@@ -21,7 +22,6 @@ use super::{
     proc::bytes_of,
     report::{Report, duration, median, progress, times},
 };
-use crate::output;
 
 /// Bare forks of each program.
 const FORKS: usize = 20;
@@ -113,12 +113,12 @@ async fn checkpoints(node: &PrivateNode, sandbox: &api::Sandbox, count: usize) -
 fn add(program: &Program, forks: Vec<Duration>, taken: Taken, sizes: &Sizes, report: &mut Report) -> Result<()> {
     let Taken { last, took, pauses, extra_bytes, object_bytes, next } = taken;
     let name = &program.name;
-    let memory = output::bytes(last.memory_bytes);
+    let memory = text::bytes(last.memory_bytes);
     let fork = report.add(format!("{name}: bare fork"), forks, &*memory);
     let beside = format!("{:.2}x of the bare fork", times(median(&pauses), fork));
     report.add(format!("{name}: pause of a checkpoint"), pauses, beside);
     let rate = last.memory_bytes as f64 / 1e6 / median(&took).as_secs_f64().max(1e-9);
-    let beside = format!("{rate:.0} MB/s; the server grows by {}", output::bytes(extra_bytes));
+    let beside = format!("{rate:.0} MB/s; the server grows by {}", text::bytes(extra_bytes));
     report.add(format!("{name}: checkpoint until durable"), took, beside);
     let stored = last.stored_memory_bytes as f64;
     let of = |bytes: u64| stored / bytes.max(1) as f64;
@@ -126,27 +126,27 @@ fn add(program: &Program, forks: Vec<Duration>, taken: Taken, sizes: &Sizes, rep
         format!("{name}: size"),
         format!(
             "{} of {memory} = {:.3} of raw; {:.3}x of LZ4 per page ({}), {:.3}x of one zstd stream ({}, by {}); objects {} (sealed, with index, state and files)",
-            output::bytes(last.stored_memory_bytes),
+            text::bytes(last.stored_memory_bytes),
             of(last.memory_bytes),
             of(sizes.lz4_pages),
-            output::bytes(sizes.lz4_pages),
+            text::bytes(sizes.lz4_pages),
             of(sizes.zstd_stream),
-            output::bytes(sizes.zstd_stream),
+            text::bytes(sizes.zstd_stream),
             duration(sizes.zstd_took),
-            output::bytes(object_bytes),
+            text::bytes(object_bytes),
         ),
     );
     report.fact(
         format!("{name}: the next one"),
         format!(
             "{} ({:.3}x of the whole one)",
-            output::bytes(next.stored_memory_bytes),
+            text::bytes(next.stored_memory_bytes),
             next.stored_memory_bytes as f64 / stored.max(1.0)
         ),
     );
     let looked = sizes.raw as f64 / last.memory_bytes.max(1) as f64;
     if (looked - 1.0).abs() > 0.01 {
-        report.fact(format!("{name}: caution"), format!("the comparison saw {} of memory", output::bytes(sizes.raw)));
+        report.fact(format!("{name}: caution"), format!("the comparison saw {} of memory", text::bytes(sizes.raw)));
     }
     Ok(())
 }

@@ -25,10 +25,7 @@ use tokio::{
 };
 
 use super::{pages, place::Way, proc::bytes_of, program};
-use crate::{
-    client::{Client, Flow},
-    scratch,
-};
+use crate::client::{Client, Flow};
 
 /// How long the node may take to come up, and to clean up.
 const NODE_WAIT: Duration = Duration::from_secs(30);
@@ -68,7 +65,7 @@ impl PrivateNode {
 
     /// The same with more of the arguments of `pando node`.
     pub(super) async fn start_with(ahead: Ahead, more: &[OsString]) -> Result<Self> {
-        Self::run(scratch::make("bench")?, "warn", ahead, more).await
+        Self::run(base::scratch::make("bench")?, "warn", ahead, more).await
     }
 
     /// One that has seen nothing of what is behind `way`, and has made itself comfortable.

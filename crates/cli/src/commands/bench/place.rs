@@ -11,7 +11,6 @@ use anyhow::{Context, Result, bail};
 use store::object::{Location, Objects, RequestOptions};
 
 use super::{proxy::Proxy, report::median};
-use crate::scratch;
 
 /// Requests that a latency is looked at by.
 const PROBES: u32 = 11;
@@ -32,7 +31,7 @@ pub(super) struct Way {
 impl Place {
     /// In a directory of the local disk.
     pub(super) fn local() -> Result<Arc<Self>> {
-        let dir = scratch::make("bench-store")?;
+        let dir = base::scratch::make("bench-store")?;
         let location = Location::Directory(dir.join("objects"));
         Ok(Arc::new(Self { dir, location }))
     }
@@ -42,7 +41,7 @@ impl Place {
         let Location::S3(mut s3) = service.clone() else { bail!("{service} is not s3://...") };
         let own = format!("pando-bench-{}", std::process::id());
         s3.prefix = if s3.prefix.is_empty() { own } else { format!("{}/{own}", s3.prefix) };
-        Ok(Arc::new(Self { dir: scratch::make("bench-store")?, location: Location::S3(s3) }))
+        Ok(Arc::new(Self { dir: base::scratch::make("bench-store")?, location: Location::S3(s3) }))
     }
 
     /// Without anything in between.

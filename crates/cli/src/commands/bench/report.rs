@@ -1,5 +1,6 @@
 //! Figures: collected, printed as a table, or written as JSON.
 
+use base::text;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -76,9 +77,9 @@ impl Report {
             [
                 row.case.clone(),
                 row.samples.to_string(),
-                output::micros(row.median_us),
-                output::micros(row.mean_us),
-                output::micros(row.p99_us),
+                text::micros(row.median_us),
+                text::micros(row.mean_us),
+                text::micros(row.p99_us),
                 row.beside.clone(),
             ]
         };
@@ -122,7 +123,7 @@ pub(super) fn median(times: &[Duration]) -> Duration {
 }
 
 pub(super) fn duration(time: Duration) -> String {
-    output::micros(time.as_micros() as u64)
+    text::micros(time.as_micros() as u64)
 }
 
 /// `a` as a multiple of `b`.

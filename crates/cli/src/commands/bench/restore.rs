@@ -14,6 +14,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use api::Checkpoint;
+use base::text;
 
 use self::fresh::{First, first_answers, many_at_once};
 use super::{
@@ -26,7 +27,6 @@ use super::{
     program,
     report::{Report, duration, median, progress, times},
 };
-use crate::output;
 
 /// Added to the program's own 100 MB and never touched, in MiB.
 const UNTOUCHED_MIB: [u32; 2] = [10, 500];
@@ -179,7 +179,7 @@ impl Run<'_> {
             let (median, bytes) = (median(&answered), fetched_bytes(&firsts));
             let mut beside = format!("{:.2}x of the smallest", times(median, *smallest.get_or_insert(median)));
             if let Some(bytes) = bytes {
-                beside += &format!("; {} fetched before it", output::bytes(bytes));
+                beside += &format!("; {} fetched before it", text::bytes(bytes));
             }
             report.add(format!("first answer, fresh node, {mib} MiB untouched, {label}"), answered, beside);
         }
@@ -211,9 +211,9 @@ async fn take(
     let checkpoint = last.context("no checkpoint was asked for")?;
     let beside = format!(
         "{} of memory, {} stored; pause {}",
-        output::bytes(checkpoint.memory_bytes),
-        output::bytes(checkpoint.stored_memory_bytes + checkpoint.layer_bytes),
-        output::micros(checkpoint.pause_us)
+        text::bytes(checkpoint.memory_bytes),
+        text::bytes(checkpoint.stored_memory_bytes + checkpoint.layer_bytes),
+        text::micros(checkpoint.pause_us)
     );
     report.add(format!("checkpoint until durable, {untouched_mib} MiB untouched, {label}"), took, beside);
     Ok(checkpoint)
@@ -234,8 +234,7 @@ fn fetched(firsts: &[First], recording: Option<&Paged>, label: &str, checkpoint:
     const PAGE: u64 = memory::PAGE_BYTES as u64;
     let working_set = recording.map(|paged| paged.working_set).filter(|pages| *pages > 0);
     if let Some(pages) = working_set {
-        let value =
-            format!("{pages} pages, {} of {}", output::bytes(pages * PAGE), output::bytes(checkpoint.memory_bytes));
+        let value = format!("{pages} pages, {} of {}", text::bytes(pages * PAGE), text::bytes(checkpoint.memory_bytes));
         report.fact(format!("faulted on until the first answer while the working set was recorded, {label}"), value);
     }
     let faults = middle(firsts.iter().filter_map(|first| first.paged.as_ref()).map(|paged| paged.faults).collect());
@@ -249,6 +248,6 @@ fn fetched(firsts: &[First], recording: Option<&Paged>, label: &str, checkpoint:
         let (raw, packed) = (bytes as f64 / set, bytes as f64 / (set * stored).max(1.0));
         format!("; {raw:.2}x of the working set, {packed:.2}x of what such pages take compressed on average")
     });
-    let value = format!("{} on the wire, with all that a fresh node asks for{ratios}", output::bytes(bytes));
+    let value = format!("{} on the wire, with all that a fresh node asks for{ratios}", text::bytes(bytes));
     report.fact(format!("fetched until the first answer, {label}"), value);
 }

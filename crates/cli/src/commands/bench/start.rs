@@ -7,6 +7,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use base::id::SandboxId;
+use base::text;
 use tokio::task::JoinSet;
 
 use super::{
@@ -17,7 +18,6 @@ use super::{
     program,
     report::{Report, duration, median, progress, times},
 };
-use crate::output;
 
 /// Samples of what needs no more to be steady.
 const FEW: u32 = 20;
@@ -80,7 +80,7 @@ async fn measure_cold(args: &StartArgs, criu: Result<Criu>, report: &mut Report)
     let resident_bytes = plain.resident_bytes()?;
     plain.stop().await?;
     let alone_median = report.add("cold start to first answer", alone, "");
-    let fork = report.add("bare fork() of that process (the floor)", forks, output::bytes(resident_bytes));
+    let fork = report.add("bare fork() of that process (the floor)", forks, text::bytes(resident_bytes));
     let mut at_once = vec![(1, alone_median, alone_median)];
     for count in if args.quick { vec![10] } else { vec![10, 50] } {
         progress(&format!("{count} cold starts at once"));
@@ -184,7 +184,7 @@ async fn one_at_a_time(
     let started = series(node, "geo", args.rounds).await?;
     let running: Vec<Duration> = started.iter().map(|started| started.running).collect();
     let answered: Vec<Duration> = started.iter().map(|started| started.answered).collect();
-    let running = report.add(format!("{} until it runs", verb(ahead)), running, output::bytes(memory));
+    let running = report.add(format!("{} until it runs", verb(ahead)), running, text::bytes(memory));
     let (_, cold_mean, _) = cold.at_once[0];
     let answered_median = median(&answered);
     let allowed = cold.fork * 2 + own_answer;
@@ -255,9 +255,9 @@ async fn idle_memory(node: &Arc<PrivateNode>, cold: &Cold, report: &mut Report) 
         "memory of 50 idle copies",
         format!(
             "PSS median {}, largest {} = {percent:.1} % of the cold program's {} resident",
-            output::bytes(shares[shares.len() / 2]),
-            output::bytes(largest),
-            output::bytes(cold.resident_bytes)
+            text::bytes(shares[shares.len() / 2]),
+            text::bytes(largest),
+            text::bytes(cold.resident_bytes)
         ),
     );
     node.remove_all().await
@@ -265,7 +265,7 @@ async fn idle_memory(node: &Arc<PrivateNode>, cold: &Cold, report: &mut Report) 
 
 /// Pauses of a running copy that is forked.
 async fn live_forks(node: &PrivateNode, template: &str, count: u32, memory: u64, report: &mut Report) -> Result<()> {
-    progress(&format!("live forks of {}", output::bytes(memory)));
+    progress(&format!("live forks of {}", text::bytes(memory)));
     let (sandbox, _) = node.start_one(template).await?;
     let (mut pauses, mut totals) = (Vec::new(), Vec::new());
     for _ in 0..count {
@@ -277,7 +277,7 @@ async fn live_forks(node: &PrivateNode, template: &str, count: u32, memory: u64,
             node.remove(&copy.id).await?;
         }
     }
-    report.add("live fork: pause of the source", pauses, output::bytes(memory));
+    report.add("live fork: pause of the source", pauses, text::bytes(memory));
     report.add("live fork: until the copy runs", totals, "");
     node.remove(&sandbox.id).await
 }
@@ -292,7 +292,7 @@ async fn larger(node: &PrivateNode, ahead: Ahead, extra_mib: u32, base: Duration
     let started = series(node, &name, FEW).await?;
     let running: Vec<Duration> = started.iter().map(|started| started.running).collect();
     let ratio = times(median(&running), base);
-    let beside = format!("{} ({} huge); {ratio:.2}x of the small one", output::bytes(memory), output::bytes(huge));
+    let beside = format!("{} ({} huge); {ratio:.2}x of the small one", text::bytes(memory), text::bytes(huge));
     report.add(format!("{} until it runs, {extra_mib} MiB more", verb(ahead)), running, beside);
     match ahead {
         Ahead::Yes => live_forks(node, &name, FEW / 4, memory, report).await,

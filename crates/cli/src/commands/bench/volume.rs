@@ -16,6 +16,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use api::volume::VolumeDurability;
 use base::id::VolumeName;
+use base::text;
 use store::object::Objects;
 use tokio::task::{JoinSet, spawn_blocking};
 
@@ -29,7 +30,6 @@ use super::{
     place::{Place, Way},
     report::{Report, at, duration, median, progress, times},
 };
-use crate::output;
 
 const FILES: [u64; 2] = [1_000, 30_000];
 const FILES_LONG: u64 = 1_000_000;
@@ -127,8 +127,8 @@ impl Run<'_> {
         // What was just written goes on to the disk for seconds, and each of these waits for the same disk.
         spawn_blocking(rustix::fs::sync).await?;
         self.states(&node, &name, files, report).await?;
-        let beside = format!("{} with an empty one", output::bytes(idle));
-        let fact = format!("{}; {beside}", output::bytes(node.memory_of_volumes()?));
+        let beside = format!("{} with an empty one", text::bytes(idle));
+        let fact = format!("{}; {beside}", text::bytes(node.memory_of_volumes()?));
         report.fact(format!("memory of the processes of volumes that have {files} files, {label}"), fact);
         self.destroy(node).await?;
         report.fact(format!("{files} files written and synced to the store, {label}"), duration(wrote));
@@ -189,7 +189,7 @@ impl Run<'_> {
     async fn long_file(&self, report: &mut Report) -> Result<()> {
         let Self { label, directory, .. } = self;
         let bytes = if self.args.quick { LONG_BYTES_QUICK } else { LONG_BYTES };
-        let size = output::bytes(bytes);
+        let size = text::bytes(bytes);
         progress(&format!("a file of {size}, {label}"));
         let name: VolumeName = "long".parse()?;
         let objects = self.way.objects()?;
@@ -230,7 +230,7 @@ impl Run<'_> {
             "{} = {:.2}x of its objects fetched in parts of {}, {FETCHED_AT_ONCE} at a time",
             rate(median(&cold)),
             times(median(&fetched), median(&cold)),
-            output::bytes(PART_BYTES)
+            text::bytes(PART_BYTES)
         );
         report.add(format!("{size} read in order, fresh node, {label}"), cold, beside);
         report.add(format!("its objects fetched, {label}"), fetched, "");

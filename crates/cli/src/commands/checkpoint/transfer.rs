@@ -5,6 +5,7 @@ use std::{path::PathBuf, process::ExitCode};
 use anyhow::Result;
 use api::{Checkpoint, CheckpointVerification};
 use base::id::TemplateName;
+use base::text;
 
 use crate::{
     client::Client,
@@ -66,7 +67,7 @@ pub(super) async fn export(args: &ExportArgs, client: &Client) -> Result<()> {
     let advice = format!("the node's log says why, and `pando checkpoint verify {}` what is damaged", args.name);
     let path = format!("/checkpoints/{}/export", args.name);
     if let Some(bytes) = transfer::write(&args.file, client.get_stream(&path), &advice).await? {
-        errln!("{}: {}, not encrypted", args.file.display(), output::bytes(bytes));
+        errln!("{}: {}, not encrypted", args.file.display(), text::bytes(bytes));
     }
     Ok(())
 }

@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use base::id::VolumeName;
+use base::text;
 use hyper::header;
 
 use super::State;
-use crate::{client::Client, exit::Failure, output, transfer};
+use crate::{client::Client, exit::Failure, transfer};
 
 /// Write all of a volume, or of a snapshot, into a tar archive. THE FILE IS NOT ENCRYPTED.
 #[derive(Debug, clap::Args)]
@@ -43,7 +44,7 @@ pub(super) async fn export(args: &ExportArgs, client: &Client) -> Result<()> {
     let path = format!("/volumes/{}/export{}", args.volume.volume, args.volume.query('?'));
     let advice = format!("the node's log says why, and `pando volume verify {}` what is damaged", args.volume.volume);
     if let Some(bytes) = transfer::write(&args.file, client.get_stream(&path), &advice).await? {
-        errln!("{}: {}, not encrypted", args.file.display(), output::bytes(bytes));
+        errln!("{}: {}, not encrypted", args.file.display(), text::bytes(bytes));
     }
     Ok(())
 }

@@ -6,6 +6,7 @@ use api::{
     volume::{FileKind, ForkVolumeRequest, KeptState, RestoreRequest, Restored, Snapshot, SnapshotRequest, Volume},
 };
 use base::id::{SnapshotName, TemplateName, VolumeName};
+use base::text;
 
 use super::State;
 use crate::{client::Client, exit::Failure, output};
@@ -95,7 +96,7 @@ pub(super) async fn log(args: &LogArgs, client: &Client) -> Result<()> {
         return output::json(&snapshots);
     }
     let row = |snapshot: &Snapshot| {
-        let age = output::age(output::since_ms(snapshot.created_ms));
+        let age = text::age(output::since_ms(snapshot.created_ms));
         [snapshot.snapshot.to_string(), age, snapshot.note.clone().unwrap_or_default()]
     };
     output::table(["SNAPSHOT", "AGE", "NOTE"], &snapshots.iter().map(row).collect::<Vec<_>>());

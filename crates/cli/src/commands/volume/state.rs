@@ -8,6 +8,7 @@ use api::{
     volume::{RemovedVolume, Volume, VolumeDurability, VolumeMeter, VolumeSpec},
 };
 use base::id::VolumeName;
+use base::text;
 
 use super::{JsonArgs, State};
 use crate::{
@@ -116,15 +117,15 @@ pub(super) async fn list(args: &ListArgs, client: &Client) -> Result<()> {
             |text: fn(&api::volume::VolumeUsage) -> String| volume.usage.as_ref().map_or_else(|| "?".to_owned(), text);
         let (here, dirty) = match &volume.open {
             Some(open) if open.followed => (format!("followed {}", open.holders.len()), "-".to_owned()),
-            Some(open) if open.read_only.is_some() => ("read-only".to_owned(), output::bytes(open.dirty_bytes)),
-            Some(open) if open.holders.is_empty() => ("open".to_owned(), output::bytes(open.dirty_bytes)),
-            Some(open) => (format!("mounted {}", open.holders.len()), output::bytes(open.dirty_bytes)),
+            Some(open) if open.read_only.is_some() => ("read-only".to_owned(), text::bytes(open.dirty_bytes)),
+            Some(open) if open.holders.is_empty() => ("open".to_owned(), text::bytes(open.dirty_bytes)),
+            Some(open) => (format!("mounted {}", open.holders.len()), text::bytes(open.dirty_bytes)),
             None => ("-".to_owned(), "-".to_owned()),
         };
         [
             volume.name.to_string(),
-            usage(|usage| output::bytes(usage.bytes)),
-            usage(|usage| output::bytes(usage.bytes_max)),
+            usage(|usage| text::bytes(usage.bytes)),
+            usage(|usage| text::bytes(usage.bytes_max)),
             usage(|usage| usage.inodes.to_string()),
             here,
             dirty,
@@ -160,7 +161,7 @@ fn print(volume: &Volume) {
     outln!("name         {}", volume.name);
     match &volume.usage {
         Some(usage) => {
-            outln!("data         {} of {}", output::bytes(usage.bytes), output::bytes(usage.bytes_max));
+            outln!("data         {} of {}", text::bytes(usage.bytes), text::bytes(usage.bytes_max));
             outln!("inodes       {} of {}", usage.inodes, usage.inodes_max);
         }
         None => outln!("data         cannot be read now"),
@@ -181,7 +182,7 @@ fn print(volume: &Volume) {
     if open.followed {
         outln!(
             "followed     another node writes it; its commits were looked for {} ago",
-            output::age(open.last_commit_age_ms)
+            text::age(open.last_commit_age_ms)
         );
         if let Some(failure) = &open.store_failure {
             outln!("store        its commits cannot be seen: {failure}");
@@ -190,8 +191,8 @@ fn print(volume: &Volume) {
     }
     outln!(
         "not stored   {} written since the last commit here, {} ago",
-        output::bytes(open.dirty_bytes),
-        output::age(open.last_commit_age_ms)
+        text::bytes(open.dirty_bytes),
+        text::age(open.last_commit_age_ms)
     );
     if let Some(failure) = &open.store_failure {
         outln!("store        the last commit failed: {failure}");
@@ -203,7 +204,7 @@ fn print(volume: &Volume) {
 
 /// How long ago something was that only the store knows.
 fn age(moment_ms: Option<u64>) -> String {
-    moment_ms.map_or_else(|| "?".to_owned(), |moment| output::age(output::since_ms(moment)))
+    moment_ms.map_or_else(|| "?".to_owned(), |moment| text::age(output::since_ms(moment)))
 }
 
 pub(super) async fn remove(args: &RmArgs, client: &Client) -> Result<ExitCode> {
@@ -227,11 +228,11 @@ pub(super) async fn usage(args: &JsonArgs, client: &Client) -> Result<()> {
     let row = |of: &VolumeMeter| {
         [
             of.name.as_ref().map_or_else(|| format!("all of realm {}", of.realm), ToString::to_string),
-            output::bytes(of.usage.bytes),
+            text::bytes(of.usage.bytes),
             of.usage.inodes.to_string(),
             of.meter.operations.to_string(),
-            output::bytes(of.meter.read_bytes),
-            output::bytes(of.meter.written_bytes),
+            text::bytes(of.meter.read_bytes),
+            text::bytes(of.meter.written_bytes),
         ]
     };
     let rows: Vec<_> = meters.iter().map(row).collect();
@@ -245,7 +246,7 @@ pub(super) async fn verify(args: &VerifyArgs, client: &Client) -> Result<ExitCod
     if args.json {
         output::json(&seen)?;
     } else {
-        outln!("read {} files, directories and the like, {} of data", seen.inodes, output::bytes(seen.bytes));
+        outln!("read {} files, directories and the like, {} of data", seen.inodes, text::bytes(seen.bytes));
         seen.damage.iter().for_each(|found| outln!("damaged: {}: {}", found.part, found.problem));
         seen.unreachable.iter().for_each(|found| outln!("out of reach: {}: {}", found.part, found.problem));
         outln!("{}", verdict(seen.damage.len(), seen.unreachable.len()));

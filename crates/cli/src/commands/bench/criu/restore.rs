@@ -20,7 +20,7 @@ use rustix::{
 };
 
 use super::{POLL, Watch, criu_command, last_errors};
-use crate::{commands::bench::program, scratch};
+use crate::commands::bench::program;
 pub(super) use archive::Archived;
 
 /// The program is started cold once, maybe on a busy machine.
@@ -296,7 +296,7 @@ struct Images {
 
 impl Images {
     fn new(what: &str) -> Result<Self> {
-        Ok(Self { dir: scratch::make(&format!("bench-criu-{what}"))? })
+        Ok(Self { dir: base::scratch::make(&format!("bench-criu-{what}"))? })
     }
 
     /// Until they outlive the machine; CRIU leaves them in the page cache.

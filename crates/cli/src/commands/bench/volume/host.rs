@@ -10,8 +10,6 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use rustix::mount::{UnmountFlags, unmount};
 
-use crate::scratch;
-
 /// Bytes of each small file.
 pub(super) const FILE_BYTES: usize = 4096;
 const FILES_IN_A_DIRECTORY: u64 = 1000;
@@ -25,7 +23,7 @@ pub(super) struct Directory(PathBuf);
 
 impl Directory {
     pub(super) fn new(name: &str) -> Result<Self> {
-        Ok(Self(scratch::make(&format!("bench-{name}"))?))
+        Ok(Self(base::scratch::make(&format!("bench-{name}"))?))
     }
 
     pub(super) fn path(&self) -> &Path {
