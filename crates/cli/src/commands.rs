@@ -26,11 +26,10 @@ use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
-use serde::{Serialize, de::DeserializeOwned};
+use client::Client;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
-    client::Client,
     exit::{self, EXIT_CODES, Failure},
     output,
 };
@@ -148,15 +147,13 @@ async fn interruptible(
     }
 }
 
-/// Has the node start sandboxes. Ctrl-C makes it remove them again, unless its answer is under way: that is shown, so that nobody wonders
-/// what became of them.
-async fn start<B: Serialize, T: DeserializeOwned>(client: &Client, path: &str, request: &B) -> anyhow::Result<T> {
-    let answer = client.post_until(&mut interrupts()?, path, request).await?;
-    answer.ok_or_else(|| interrupted("what was started is removed again"))
-}
-
 fn interrupts() -> anyhow::Result<Signal> {
     signal(SignalKind::interrupt()).context("cannot listen for interrupts")
+}
+
+/// A start was interrupted, and the node removes what it had started.
+fn removed_again() -> anyhow::Error {
+    interrupted("what was started is removed again")
 }
 
 fn interrupted(consequence: &str) -> anyhow::Error {

@@ -1,8 +1,8 @@
 //! Exit codes, and how a failure is told.
 
-use std::{fmt, process::ExitCode};
+use std::process::ExitCode;
 
-use api::{ErrorCode, ErrorDetail};
+use api::ErrorCode;
 
 /// What `--help` says about them.
 pub(crate) const EXIT_CODES: &str = "\
@@ -24,60 +24,38 @@ Exit codes:
 /// Of `verify`: what was not read may be sound.
 pub(crate) const OUT_OF_REACH: u8 = 7;
 
-/// A failure with an exit code of its own.
-#[derive(Debug)]
+/// A failure of the command itself with an exit code of its own. Failures of the node are [`client::Error`].
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
-    /// The node answered with an error.
-    Node(ErrorDetail),
-    /// The node cannot be reached.
-    Unreachable { socket: String, cause: String },
-    /// The node's answer has no end.
-    HungUp,
     /// The user interrupted.
+    #[error("{0}")]
     Interrupted(String),
     /// Wrong usage that clap cannot see.
+    #[error("{0}")]
     Usage(String),
 }
 
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Node(detail) => f.write_str(&detail.message),
-            Self::Unreachable { socket, cause } => write!(f, "the node at {socket} cannot be reached: {cause}"),
-            Self::HungUp => f.write_str("the node hung up before it had finished"),
-            Self::Interrupted(what) | Self::Usage(what) => f.write_str(what),
-        }
+/// The exit code of a failure.
+fn code(error: &anyhow::Error) -> u8 {
+    match error.downcast_ref() {
+        Some(Failure::Interrupted(_)) => return 130,
+        Some(Failure::Usage(_)) => return 2,
+        None => {}
     }
-}
-
-impl std::error::Error for Failure {}
-
-impl Failure {
-    fn code(&self) -> u8 {
-        match self {
-            Self::Node(detail) => code_of(detail.code),
-            Self::Unreachable { .. } => 3,
-            Self::HungUp => 1,
-            Self::Interrupted(_) => 130,
-            Self::Usage(_) => 2,
-        }
-    }
-
-    fn hint(&self) -> Option<&str> {
-        match self {
-            Self::Node(detail) => detail.hint.as_deref(),
-            Self::Unreachable { .. } => {
-                Some("start one with `pando node`, or name its socket with --socket or PANDO_SOCKET")
-            }
-            Self::HungUp | Self::Interrupted(_) | Self::Usage(_) => None,
-        }
-    }
-
-    fn details(&self) -> &[String] {
-        match self {
-            Self::Node(detail) => &detail.details,
-            Self::Unreachable { .. } | Self::HungUp | Self::Interrupted(_) | Self::Usage(_) => &[],
-        }
+    match error.downcast_ref() {
+        Some(client::Error::Node(detail)) => code_of(detail.code),
+        Some(client::Error::Unreachable { .. } | client::Error::NoAnswer { .. }) => 3,
+        Some(client::Error::IsDirectory(_)) => 2,
+        Some(
+            client::Error::HungUp
+            | client::Error::BrokenOff(_)
+            | client::Error::NotUnderstood(_)
+            | client::Error::Status(_)
+            | client::Error::Upload(_)
+            | client::Error::Request(_)
+            | client::Error::HangUp(_),
+        )
+        | None => 1,
     }
 }
 
@@ -107,12 +85,15 @@ pub(crate) fn code_of(code: ErrorCode) -> u8 {
 /// Prints a failure with its whole chain, once.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     errln!("pando: {error:#}");
-    let Some(failure) = error.downcast_ref::<Failure>() else { return ExitCode::FAILURE };
-    for line in failure.details() {
-        errln!("    {line}");
+    match error.downcast_ref() {
+        Some(client::Error::Node(detail)) => {
+            detail.details.iter().for_each(|line| errln!("    {line}"));
+            detail.hint.iter().for_each(|hint| errln!("hint: {hint}"));
+        }
+        Some(client::Error::Unreachable { .. } | client::Error::NoAnswer { .. }) => {
+            errln!("hint: start one with `pando node`, or name its socket with --socket or PANDO_SOCKET");
+        }
+        _ => {}
     }
-    if let Some(hint) = failure.hint() {
-        errln!("hint: {hint}");
-    }
-    ExitCode::from(failure.code())
+    ExitCode::from(code(error))
 }

@@ -17,7 +17,6 @@ macro_rules! errln {
     };
 }
 
-mod client;
 mod commands;
 mod exit;
 mod mount_helper;

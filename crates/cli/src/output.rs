@@ -61,6 +61,12 @@ pub(crate) fn json<T: Serialize>(value: &T) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Prints a document for programs on one line.
+pub(crate) fn json_line<T: Serialize>(value: &T) {
+    let text = serde_json::to_string(value).map_err(io::Error::from);
+    note_failure(text.and_then(|text| writeln!(io::stdout(), "{}", text::harmless_json(&text))));
+}
+
 /// Prints a table.
 pub(crate) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) {
     for row in text::table(head, rows) {

@@ -3,10 +3,11 @@
 use std::{collections::BTreeSet, str::FromStr};
 
 use anyhow::Result;
-use api::{ErrorCode, ErrorDetail, PausedSandbox, Sandbox};
+use api::{ErrorCode, ErrorDetail};
 use base::id::{InvalidId, SandboxId};
+use client::Client;
 
-use crate::{client::Client, exit::Failure};
+use crate::exit::Failure;
 
 /// Digits of an identifier behind its first letter.
 const DIGITS: usize = 12;
@@ -43,10 +44,10 @@ impl SandboxName {
         if let Ok(id) = self.0.parse() {
             return Ok(id);
         }
-        let sandboxes: Vec<Sandbox> = client.get("/sandboxes").await?;
+        let sandboxes = client.sandboxes().await?;
         let mut ids: BTreeSet<SandboxId> = sandboxes.into_iter().map(|sandbox| sandbox.id).collect();
         if among == Among::Store {
-            let paused: Vec<PausedSandbox> = client.get("/paused").await?;
+            let paused = client.paused().await?;
             ids.extend(paused.into_iter().map(|sandbox| sandbox.id));
         }
         ids.retain(|id| id.as_str().starts_with(&self.0));
@@ -64,7 +65,7 @@ impl SandboxName {
     fn missing(&self) -> anyhow::Error {
         let message = format!("there is no sandbox whose identifier begins with {}", self.0);
         let hint = Some("`pando ps` shows what there is".to_owned());
-        Failure::Node(ErrorDetail { code: ErrorCode::NotFound, message, hint, details: Vec::new() }).into()
+        client::Error::Node(ErrorDetail { code: ErrorCode::NotFound, message, hint, details: Vec::new() }).into()
     }
 }
 

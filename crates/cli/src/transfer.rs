@@ -4,17 +4,12 @@ use std::{
     fs::File,
     io::{self, Read, Write},
     path::Path,
-    pin::Pin,
-    task::{Context as TaskContext, Poll},
 };
 
 use anyhow::{Context, Result};
 use base::text;
-use http_body_util::BodyExt;
-use hyper::{
-    Response,
-    body::{Body, Bytes, Frame, Incoming},
-};
+use bytes::Bytes;
+use client::{Download, Upload};
 use tempfile::NamedTempFile;
 use tokio::sync::mpsc;
 
@@ -30,7 +25,7 @@ const PARTS: usize = 4;
 /// If it breaks off there is no file, and the user gets `advice`.
 pub(crate) async fn write(
     path: &Path,
-    answer: impl Future<Output = Result<Response<Incoming>>>,
+    answer: impl Future<Output = client::Result<Download>>,
     advice: &str,
 ) -> Result<Option<u64>> {
     if path == Path::new(STANDARD) {
@@ -61,12 +56,10 @@ pub(crate) async fn write(
 }
 
 /// Writes an answer as it comes, and gives its length.
-async fn copy(answer: Response<Incoming>, out: &mut impl Write, advice: &str) -> Result<u64> {
+async fn copy(mut answer: Download, out: &mut impl Write, advice: &str) -> Result<u64> {
     let mut progress = Progress::new();
-    let (mut body, mut bytes) = (answer.into_body(), 0);
-    while let Some(frame) = body.frame().await {
-        let part = frame.with_context(|| format!("the answer broke off; {advice}"));
-        let part = part?.into_data().unwrap_or_default();
+    let mut bytes = 0;
+    while let Some(part) = answer.next().await.with_context(|| format!("the answer is not whole; {advice}"))? {
         out.write_all(&part).context("cannot write the file")?;
         bytes += part.len() as u64;
         progress.show(&text::bytes(bytes));
@@ -76,7 +69,7 @@ async fn copy(answer: Response<Incoming>, out: &mut impl Write, advice: &str) ->
 }
 
 /// A file, or standard input, as the body of a request. It is read by a thread of its own, which nobody waits for: standard input may never end.
-pub(crate) fn read(path: &Path) -> Result<FileBody> {
+pub(crate) fn read(path: &Path) -> Result<Upload> {
     let mut file: Box<dyn Read + Send> = if path == Path::new(STANDARD) {
         Box::new(io::stdin())
     } else {
@@ -105,22 +98,5 @@ pub(crate) fn read(path: &Path) -> Result<FileBody> {
             }
         }
     });
-    Ok(FileBody { parts })
-}
-
-/// See [`read`].
-pub(crate) struct FileBody {
-    parts: mpsc::Receiver<io::Result<Bytes>>,
-}
-
-impl Body for FileBody {
-    type Data = Bytes;
-    type Error = io::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut TaskContext<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
-        self.parts.poll_recv(context).map(|part| part.map(|part| part.map(Frame::data)))
-    }
+    Ok(Upload::new(parts))
 }

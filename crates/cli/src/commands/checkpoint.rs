@@ -5,12 +5,12 @@ mod transfer;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use api::{Checkpoint, CheckpointEvent, CheckpointRequest};
+use api::{Checkpoint, CheckpointRequest};
 use base::id::{SandboxId, TemplateName};
 use base::text;
+use client::Client;
 
 use crate::{
-    client::{Client, Flow},
     exit::Failure,
     output::{self, Progress},
     sandbox_id::{Among, SandboxName},
@@ -89,7 +89,7 @@ pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
     match (args.command, args.id) {
         (Some(Command::Ls(args)), _) => list(&args, client).await?,
         (Some(Command::Inspect(args)), _) => inspect(&args, client).await?,
-        (Some(Command::Rm(NameArgs { name })), _) => client.delete::<()>(&format!("/checkpoints/{name}")).await?,
+        (Some(Command::Rm(NameArgs { name })), _) => client.remove_checkpoint(&name).await?,
         (Some(Command::Verify(args)), _) => return transfer::verify(&args, client).await,
         (Some(Command::Export(args)), _) => transfer::export(&args, client).await?,
         (Some(Command::Import(args)), _) => transfer::import(&args, client).await?,
@@ -104,24 +104,9 @@ pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
 
 async fn take(id: &SandboxId, request: &CheckpointRequest, json: bool, client: &Client) -> Result<()> {
     let mut progress = Progress::new();
-    let path = format!("/sandboxes/{id}/checkpoint");
-    let taken = client.post_lines(&path, request, |event| {
-        Ok(match event {
-            CheckpointEvent::Stage(stage) => {
-                progress.show(&output::stage(&stage));
-                Flow::Continue
-            }
-            CheckpointEvent::Failed(detail) => {
-                progress.clear();
-                return Err(Failure::Node(detail).into());
-            }
-            CheckpointEvent::Done(checkpoint) => {
-                progress.clear();
-                Flow::Done(*checkpoint)
-            }
-        })
-    });
-    let checkpoint = taken.await?;
+    let taken = client.take_checkpoint(id, request, |stage| progress.show(&output::stage(stage))).await;
+    progress.clear();
+    let checkpoint = taken?;
     if json {
         return output::json(&checkpoint);
     }
@@ -152,7 +137,7 @@ fn note_hidden(checkpoint: &Checkpoint) {
 }
 
 async fn inspect(args: &InspectArgs, client: &Client) -> Result<()> {
-    let checkpoint: Checkpoint = client.get(&format!("/checkpoints/{}", args.name)).await?;
+    let checkpoint = client.checkpoint(&args.name).await?;
     if args.json {
         return output::json(&checkpoint);
     }
@@ -179,7 +164,7 @@ async fn inspect(args: &InspectArgs, client: &Client) -> Result<()> {
 }
 
 async fn list(args: &ListArgs, client: &Client) -> Result<()> {
-    let checkpoints: Vec<Checkpoint> = client.get("/checkpoints").await?;
+    let checkpoints = client.checkpoints().await?;
     if args.json {
         return output::json(&checkpoints);
     }

@@ -3,14 +3,10 @@
 use std::{io::ErrorKind, process::ExitCode};
 
 use anyhow::{Context, Result};
-use api::DIAL_PROTOCOL;
-use hyper::{Method, body::Bytes};
+use client::Client;
 use tokio::io::{AsyncWriteExt, copy, split, stdin, stdout};
 
-use crate::{
-    client::Client,
-    sandbox_id::{Among, SandboxName},
-};
+use crate::sandbox_id::{Among, SandboxName};
 
 /// Connect standard input and output to a TCP port inside a sandbox.
 ///
@@ -25,8 +21,7 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
     let id = args.id.find(Among::Node, client).await?;
-    let path = format!("/sandboxes/{id}/dial/{}", args.port);
-    let connection = client.upgrade(Method::GET, &path, Bytes::new(), DIAL_PROTOCOL).await?;
+    let connection = client.dial(&id, args.port).await?;
     let (mut from_program, mut to_program) = split(connection);
     let sending = tokio::spawn(async move {
         let _ = copy(&mut stdin(), &mut to_program).await;

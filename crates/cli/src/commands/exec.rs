@@ -11,11 +11,11 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use api::{
-    EXEC_PROTOCOL, ExecRequest, ExitStatus,
+    ExecRequest, ExitStatus,
     frame::{Decoder, Frame},
 };
 use base::text;
-use hyper::Method;
+use client::Client;
 use rustix::process::Signal;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, unix::AsyncFd},
@@ -24,7 +24,6 @@ use tokio::{
 };
 
 use crate::{
-    client::Client,
     exit::Failure,
     output,
     sandbox_id::{Among, SandboxName},
@@ -75,8 +74,7 @@ pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
     let timeout_ms = args.timeout.map(|timeout| timeout.as_millis() as u64);
     let (command, env, cwd) = (args.command, args.env, args.cwd);
     let request = ExecRequest { command, env, cwd, terminal, timeout_ms, notices: true };
-    let body = serde_json::to_vec(&request)?.into();
-    let connection = client.upgrade(Method::POST, &format!("/sandboxes/{id}/exec"), body, EXEC_PROTOCOL).await?;
+    let connection = client.exec(&id, &request).await?;
     // Only now: a refusal is better read on a terminal that works.
     let raw = if args.tty && std::io::stdin().is_terminal() { Some(RawTerminal::enter()?) } else { None };
     let (from_node, to_node) = tokio::io::split(connection);

@@ -3,12 +3,15 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use api::{ForkRequest, ForkResponse};
+use api::ForkRequest;
 use base::text;
+use client::Client;
 
-use super::run::{print_started, report_failures};
+use super::{
+    interrupts, removed_again,
+    run::{print_started, report_failures},
+};
 use crate::{
-    client::Client,
     output,
     sandbox_id::{Among, SandboxName},
 };
@@ -33,7 +36,8 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
     let id = args.id.find(Among::Node, client).await?;
     let request = ForkRequest { count: args.count };
-    let response: ForkResponse = super::start(client, &format!("/sandboxes/{id}/fork"), &request).await?;
+    let started = client.fork_until(&mut interrupts()?, &id, &request).await?;
+    let response = started.ok_or_else(removed_again)?;
     if args.json {
         output::json(&response)?;
     } else {

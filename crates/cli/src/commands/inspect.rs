@@ -5,10 +5,10 @@ use std::process::ExitCode;
 use anyhow::Result;
 use api::{MemoryUse, SandboxDetail};
 use base::text;
+use client::Client;
 
 use super::ps::state;
 use crate::{
-    client::Client,
     output,
     sandbox_id::{Among, SandboxName},
 };
@@ -24,7 +24,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
-    let detail: SandboxDetail = client.get(&format!("/sandboxes/{}", args.id.find(Among::Node, client).await?)).await?;
+    let detail = client.sandbox(&args.id.find(Among::Node, client).await?).await?;
     if args.json {
         output::json(&detail)?;
     } else {

@@ -2,15 +2,11 @@
 
 use std::{io::Write, process::ExitCode};
 
-use anyhow::{Context, Result};
-use api::SandboxDetail;
+use anyhow::Result;
 use base::text;
-use http_body_util::BodyExt;
+use client::Client;
 
-use crate::{
-    client::Client,
-    sandbox_id::{Among, SandboxName},
-};
+use crate::sandbox_id::{Among, SandboxName};
 
 /// Show the standard output and standard error of a sandbox's program. Escape sequences are passed on, as with `exec`: add `| cat -v` if you
 /// do not trust the program.
@@ -25,18 +21,16 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
     let id = args.id.find(Among::Node, client).await?;
-    let path = format!("/sandboxes/{id}/logs?follow={}", args.follow);
-    let mut body = client.get_stream(&path).await?.into_body();
+    let mut printed = client.logs(&id, args.follow).await?;
     let mut stdout = std::io::stdout();
-    while let Some(frame) = body.frame().await {
-        let bytes = frame.context("the node's answer broke off")?.into_data().unwrap_or_default();
+    while let Some(bytes) = printed.next().await? {
         // A reader such as `head` that has enough ends it without a complaint.
         if stdout.write_all(&bytes).and_then(|()| stdout.flush()).is_err() {
             return Ok(ExitCode::SUCCESS);
         }
     }
     // Nothing in its output says so.
-    if let Some(reason) = client.get::<SandboxDetail>(&format!("/sandboxes/{id}")).await?.sandbox.reason {
+    if let Some(reason) = client.sandbox(&id).await?.sandbox.reason {
         errln!("pando: the program ended: {}", text::one_line(&reason));
     }
     Ok(ExitCode::SUCCESS)

@@ -3,12 +3,10 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use api::PauseEvent;
 use base::text;
+use client::Client;
 
 use crate::{
-    client::{Client, Flow},
-    exit::Failure,
     output::{self, Progress},
     sandbox_id::{Among, SandboxName},
 };
@@ -35,24 +33,10 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
     let mut progress = Progress::new();
-    let path = format!("/sandboxes/{}/pause", args.id.find(Among::Node, client).await?);
-    let paused = client.post_lines(&path, &(), |event| {
-        Ok(match event {
-            PauseEvent::Stage(stage) => {
-                progress.show(&output::stage(&stage));
-                Flow::Continue
-            }
-            PauseEvent::Failed(detail) => {
-                progress.clear();
-                return Err(Failure::Node(detail).into());
-            }
-            PauseEvent::Done(paused) => {
-                progress.clear();
-                Flow::Done(*paused)
-            }
-        })
-    });
-    let paused = paused.await?;
+    let id = args.id.find(Among::Node, client).await?;
+    let paused = client.pause(&id, |stage| progress.show(&output::stage(stage))).await;
+    progress.clear();
+    let paused = paused?;
     if args.json {
         output::json(&paused)?;
         return Ok(ExitCode::SUCCESS);

@@ -3,10 +3,11 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use api::{ExitStatus, NodeInfo, PausedSandbox, Sandbox, SandboxState};
+use api::{ExitStatus, PausedSandbox, Sandbox, SandboxState};
 use base::text;
+use client::Client;
 
-use crate::{client::Client, output};
+use crate::output;
 
 /// List sandboxes.
 #[derive(Debug, clap::Args)]
@@ -27,7 +28,7 @@ pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
     if args.paused {
         return paused(&args, client).await;
     }
-    let sandboxes: Vec<Sandbox> = client.get("/sandboxes").await?;
+    let sandboxes = client.sandboxes().await?;
     if args.json {
         output::json(&sandboxes)?;
     } else if args.quiet {
@@ -39,13 +40,13 @@ pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
 }
 
 async fn paused(args: &Args, client: &Client) -> Result<ExitCode> {
-    let sandboxes: Vec<PausedSandbox> = client.get("/paused").await?;
+    let sandboxes = client.paused().await?;
     if args.json {
         output::json(&sandboxes)?;
     } else if args.quiet {
         sandboxes.iter().filter(|sandbox| sandbox.holder.is_none()).for_each(|sandbox| outln!("{}", sandbox.id));
     } else {
-        let this = client.get::<NodeInfo>("/node").await?.id;
+        let this = client.node().await?.id;
         let row = |sandbox: &PausedSandbox| {
             [
                 sandbox.id.to_string(),

@@ -3,11 +3,11 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use api::{ResumeRequest, Sandbox};
+use api::ResumeRequest;
+use client::Client;
 
 use super::run::print_started;
 use crate::{
-    client::Client,
     output,
     sandbox_id::{Among, SandboxName},
 };
@@ -29,8 +29,8 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
-    let path = format!("/sandboxes/{}/resume", args.id.find(Among::Store, client).await?);
-    let sandbox: Sandbox = client.post(&path, &ResumeRequest { force: args.force }).await?;
+    let id = args.id.find(Among::Store, client).await?;
+    let sandbox = client.resume(&id, &ResumeRequest { force: args.force }).await?;
     if args.json {
         output::json(&sandbox)?;
     } else {

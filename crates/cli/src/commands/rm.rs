@@ -3,10 +3,10 @@
 use std::{io::IsTerminal, process::ExitCode};
 
 use anyhow::{Context, Result};
-use api::{Removed, Sandbox, SandboxState};
+use api::{Sandbox, SandboxState};
+use client::Client;
 
 use crate::{
-    client::Client,
     exit::{self, Failure},
     output,
     sandbox_id::{Among, SandboxName},
@@ -46,15 +46,14 @@ pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
 
 async fn remove(name: &SandboxName, client: &Client) -> Result<base::id::SandboxId> {
     let id = name.find(Among::Store, client).await?;
-    client.delete::<Removed>(&format!("/sandboxes/{id}")).await?;
+    client.remove(&id).await?;
     Ok(id)
 }
 
 async fn remove_all(force: bool, client: &Client) -> Result<ExitCode> {
-    let agreed = force || agree(&client.get::<Vec<Sandbox>>("/sandboxes").await?)?;
+    let agreed = force || agree(&client.sandboxes().await?)?;
     // One that is paused in between was not asked about.
-    let path = if agreed { "/sandboxes" } else { "/sandboxes?keep_paused=true" };
-    let removed: Removed = client.delete(path).await?;
+    let removed = if agreed { client.remove_all().await? } else { client.remove_all_but_paused().await? };
     removed.sandboxes.iter().for_each(|id| outln!("{id}"));
     Ok(ExitCode::SUCCESS)
 }

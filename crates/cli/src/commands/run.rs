@@ -3,11 +3,14 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use api::{ErrorDetail, Interpreter, RunRequest, RunResponse, Sandbox, VolumeMount};
+use api::{ErrorDetail, Interpreter, RunRequest, Sandbox, VolumeMount};
 use base::id::TemplateName;
 use base::text;
 
-use crate::{client::Client, exit::code_of, output};
+use client::Client;
+
+use super::{interrupts, removed_again};
+use crate::{exit::code_of, output};
 
 /// Start sandboxes from a template or a checkpoint. Prints the identifier of each and how long its start took.
 ///
@@ -38,7 +41,8 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
     let interpreter = if args.stepping { Interpreter::Stepping } else { Interpreter::InProcess };
     let request = RunRequest { count: args.count, interpreter, volumes: args.volumes };
-    let response: RunResponse = super::start(client, &format!("/templates/{}/run", args.template), &request).await?;
+    let started = client.run_until(&mut interrupts()?, &args.template, &request).await?;
+    let response = started.ok_or_else(removed_again)?;
     response.notices.iter().for_each(|notice| errln!("pando: note: {notice}"));
     if args.json {
         output::json(&response)?;

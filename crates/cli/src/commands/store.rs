@@ -3,10 +3,11 @@
 use std::{process::ExitCode, time::Duration};
 
 use anyhow::Result;
-use api::{GcReport, GcRequest, KeyRotation, PeerStats, StoreStats, StoreVerification, Tally};
+use api::{GcRequest, KeyRotation, PeerStats, StoreVerification, Tally};
 use base::text;
+use client::Client;
 
-use crate::{client::Client, exit, output};
+use crate::{exit, output};
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
@@ -67,7 +68,7 @@ pub(crate) async fn run(command: Command, client: &Client) -> Result<ExitCode> {
 }
 
 async fn verify(args: &JsonArgs, client: &Client) -> Result<ExitCode> {
-    let seen: StoreVerification = client.post("/store/verify", &()).await?;
+    let seen = client.verify_store().await?;
     if args.json {
         output::json(&seen)?;
     } else {
@@ -102,7 +103,7 @@ pub(super) fn exit_code(damaged: usize, unreachable: usize) -> ExitCode {
 }
 
 async fn stats(args: &JsonArgs, client: &Client) -> Result<()> {
-    let stats: StoreStats = client.get("/store/stats").await?;
+    let stats = client.store_stats().await?;
     if args.json {
         return output::json(&stats);
     }
@@ -145,7 +146,7 @@ async fn stats(args: &JsonArgs, client: &Client) -> Result<()> {
 pub(super) async fn collect(args: &GcArgs, client: &Client) -> Result<()> {
     let grace_ms = args.grace.map(|grace| grace.as_millis() as u64);
     let request = GcRequest { dry_run: args.dry_run, grace_ms, cache: args.cache };
-    let report: GcReport = client.post("/store/gc", &request).await?;
+    let report = client.collect(&request).await?;
     if args.json {
         return output::json(&report);
     }
@@ -162,7 +163,7 @@ pub(super) async fn collect(args: &GcArgs, client: &Client) -> Result<()> {
 }
 
 async fn rotate_key(args: &JsonArgs, client: &Client) -> Result<()> {
-    let done: KeyRotation = client.post("/store/rotate-key", &()).await?;
+    let done = client.rotate_key().await?;
     if args.json {
         return output::json(&done);
     }

@@ -8,9 +8,10 @@ use anyhow::Result;
 use api::{Template, TemplateFacts, TemplateSpec, TemplateState};
 use base::id::TemplateName;
 use base::text;
+use client::Client;
 
 use super::interruptible;
-use crate::{client::Client, output};
+use crate::output;
 
 /// What can be done with templates.
 #[derive(Debug, clap::Subcommand)]
@@ -59,7 +60,7 @@ pub(crate) async fn run(command: Command, client: &Client) -> Result<ExitCode> {
 }
 
 async fn inspect(args: &InspectArgs, client: &Client) -> Result<ExitCode> {
-    let template: Template = client.get(&format!("/templates/{}", args.name)).await?;
+    let template = client.template(&args.name).await?;
     if args.json {
         output::json(&template)?;
     } else {
@@ -102,12 +103,12 @@ fn state(state: TemplateState) -> &'static str {
 }
 
 async fn warm(args: &NameArgs, client: &Client) -> Result<ExitCode> {
-    describe(&client.post::<_, Template>(&format!("/templates/{}/warm", args.name), &()).await?);
+    describe(&client.warm(&args.name).await?);
     Ok(ExitCode::SUCCESS)
 }
 
 async fn remove(args: &NameArgs, client: &Client) -> Result<ExitCode> {
-    client.delete::<()>(&format!("/templates/{}", args.name)).await?;
+    client.remove_template(&args.name).await?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -135,7 +136,7 @@ fn describe_facts(facts: &TemplateFacts, indent: &str) {
 }
 
 async fn list(args: &ListArgs, client: &Client) -> Result<ExitCode> {
-    let templates: Vec<Template> = client.get("/templates").await?;
+    let templates = client.templates().await?;
     if args.json {
         output::json(&templates)?;
         return Ok(ExitCode::SUCCESS);

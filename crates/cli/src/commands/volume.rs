@@ -5,14 +5,12 @@ mod history;
 mod mount;
 mod state;
 
-use std::{fmt, process::ExitCode, str::FromStr};
+use std::process::ExitCode;
 
 use anyhow::Result;
-use api::VolumeMount;
-use base::id::{SnapshotName, VolumeName};
+use client::Client;
 
 use super::store;
-use crate::client::Client;
 
 pub(super) use mount::{describe_mount, parse_mount};
 
@@ -110,61 +108,4 @@ pub(crate) async fn run(command: Command, client: &Client) -> Result<ExitCode> {
         Command::Unmount(args) => mount::unmount(args, client).await?,
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// A volume as it is, or as it was: `ws`, `ws@before`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct State {
-    volume: VolumeName,
-    snapshot: Option<SnapshotName>,
-}
-
-impl State {
-    /// As the parameter of a query, with `separator` before it; nothing for the present state.
-    fn query(&self, separator: char) -> String {
-        self.snapshot.as_ref().map(|snapshot| format!("{separator}snapshot={snapshot}")).unwrap_or_default()
-    }
-}
-
-impl FromStr for State {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (volume, snapshot) = match text.split_once('@') {
-            Some((volume, snapshot)) => (volume, Some(snapshot)),
-            None => (text, None),
-        };
-        let snapshot = snapshot.map(str::parse).transpose().map_err(|error: base::id::InvalidId| error.to_string())?;
-        Ok(Self { volume: volume.parse().map_err(|error: base::id::InvalidId| error.to_string())?, snapshot })
-    }
-}
-
-impl fmt::Display for State {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.volume.as_str())?;
-        self.snapshot.iter().try_for_each(|snapshot| write!(f, "@{snapshot}"))
-    }
-}
-
-impl From<&VolumeMount> for State {
-    fn from(mount: &VolumeMount) -> Self {
-        Self { volume: mount.volume.clone(), snapshot: mount.snapshot.clone() }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_state_is_a_volume_or_one_of_its_snapshots() {
-        for text in ["ws", "ws@before"] {
-            assert_eq!(text.parse::<State>().unwrap().to_string(), text);
-        }
-        assert_eq!("ws@a".parse::<State>().unwrap().query('?'), "?snapshot=a");
-        assert_eq!("ws".parse::<State>().unwrap().query('?'), "");
-        for wrong in ["", "@a", "ws@", "ws@a@b", "a/b"] {
-            assert!(wrong.parse::<State>().is_err(), "{wrong}");
-        }
-    }
 }

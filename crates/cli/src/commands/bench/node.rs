@@ -9,23 +9,18 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use api::{
-    BuildEvent, Checkpoint, CheckpointEvent, CheckpointRequest, DIAL_PROTOCOL, ForkRequest, ForkResponse, Image,
-    Interpreter, Limits, MountRequest, NodeInfo, PoolInfo, Ready, Removed, RunRequest, RunResponse, Sandbox,
-    SandboxDetail, StoreStats, Template, TemplateSpec, VolumeMount,
-    volume::{
-        ForkVolumeRequest, RestoreRequest, Restored, Snapshot, SnapshotRequest, Volume, VolumeDurability, VolumeSpec,
-    },
+    Checkpoint, CheckpointRequest, ForkRequest, ForkResponse, Image, Interpreter, Limits, MountRequest, PoolInfo,
+    Ready, RunRequest, Sandbox, SandboxDetail, StoreStats, Template, TemplateSpec,
+    volume::{ForkVolumeRequest, RestoreRequest, SnapshotRequest, VolumeDurability, VolumeSpec},
 };
 use base::id::{SandboxId, SnapshotName, VolumeName};
-use http_body_util::BodyExt;
-use hyper::{Method, body::Bytes};
+use client::Client;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     process::{Child, Command},
 };
 
 use super::{pages, place::Way, proc::bytes_of, program};
-use crate::client::{Client, Flow};
 
 /// How long the node may take to come up, and to clean up.
 const NODE_WAIT: Duration = Duration::from_secs(30);
@@ -128,7 +123,7 @@ impl PrivateNode {
 
     /// What it has ready, and at most.
     pub(super) async fn pool(&self) -> Result<PoolInfo> {
-        Ok(self.client.get::<NodeInfo>("/node").await?.pool)
+        Ok(self.client.node().await?.pool)
     }
 
     pub(super) async fn stop(mut self) -> Result<()> {
@@ -174,26 +169,27 @@ impl PrivateNode {
         let (bytes_max, inodes_max) = (None, None);
         let spec =
             VolumeSpec { name: name.clone(), bytes_max, inodes_max, durability, uid: None, gid: None, mode: None };
-        self.client.post::<_, Volume>("/volumes", &spec).await.map(drop)
+        self.client.create_volume(&spec).await?;
+        Ok(())
     }
 
     /// Puts the present state of a volume into the store, and names it.
     pub(super) async fn snapshot(&self, name: &VolumeName) -> Result<SnapshotName> {
         let request = SnapshotRequest { snapshot: None, note: None, early: false };
-        let taken: Snapshot = self.client.post(&format!("/volumes/{name}/snapshots"), &request).await?;
-        Ok(taken.snapshot)
+        Ok(self.client.snapshot(name, &request).await?.snapshot)
     }
 
     /// Makes another volume of the present state of one.
     pub(super) async fn fork_volume(&self, name: &VolumeName, new: VolumeName) -> Result<()> {
         let request = ForkVolumeRequest { name: new, snapshot: None, state: None };
-        self.client.post::<_, Volume>(&format!("/volumes/{name}/fork"), &request).await.map(drop)
+        self.client.fork_volume(name, &request).await?;
+        Ok(())
     }
 
     /// Has a volume be what it was.
     pub(super) async fn restore_volume(&self, name: &VolumeName, snapshot: SnapshotName) -> Result<()> {
-        let request = RestoreRequest { snapshot };
-        self.client.post::<_, Restored>(&format!("/volumes/{name}/restore"), &request).await.map(drop)
+        self.client.restore_volume(name, &RestoreRequest { snapshot }).await?;
+        Ok(())
     }
 
     /// Memory that the processes of volumes have for themselves, in bytes.
@@ -212,7 +208,8 @@ impl PrivateNode {
     pub(super) async fn mount(&self, name: &VolumeName, directory: &Path) -> Result<()> {
         let path = directory.to_str().context("a directory in UTF-8")?.to_owned();
         let request = MountRequest { path, read_only: false, snapshot: None };
-        self.client.post::<_, VolumeMount>(&format!("/volumes/{name}/mount"), &request).await.map(drop)
+        self.client.mount(name, &request).await?;
+        Ok(())
     }
 
     /// Its directory of state.
@@ -249,24 +246,14 @@ impl PrivateNode {
     }
 
     pub(super) async fn build_spec(&self, spec: &TemplateSpec) -> Result<Template> {
-        let mut body = self.client.post_stream("/templates", spec).await?.into_body();
-        let mut lines = Vec::new();
-        while let Some(frame) = body.frame().await {
-            lines.extend_from_slice(frame?.data_ref().map_or(&[][..], |data| data));
-        }
-        let last = lines.split(|byte| *byte == b'\n').rfind(|line| !line.is_empty()).unwrap_or_default();
-        match serde_json::from_slice(last).context("the build's answer broke off")? {
-            BuildEvent::Done(template) => Ok(*template),
-            BuildEvent::Failed(error) => bail!("cannot build {}: {}", spec.name, error.message),
-            BuildEvent::Stage { .. } => bail!("the build of {} broke off", spec.name),
-        }
+        self.client.build(spec).await.with_context(|| format!("cannot build {}", spec.name))
     }
 
     /// Starts one copy and waits for its first answer.
     pub(super) async fn start_one(&self, template: &str) -> Result<(Sandbox, Started)> {
         let began = Instant::now();
         let request = RunRequest { count: 1, interpreter: Interpreter::InProcess, volumes: Vec::new() };
-        let response: RunResponse = self.client.post(&format!("/templates/{template}/run"), &request).await?;
+        let response = self.client.run(&template.parse()?, &request).await?;
         let running = began.elapsed();
         if let Some(failure) = response.failures.first() {
             bail!("a start failed: {}", failure.message);
@@ -278,13 +265,12 @@ impl PrivateNode {
 
     /// One HTTP request to a copy's program, on a connection of its own.
     pub(super) async fn request(&self, id: &SandboxId) -> Result<()> {
-        let path = format!("/sandboxes/{id}/dial/{}", program::PORT);
-        let mut connection = self.client.upgrade(Method::GET, &path, Bytes::new(), DIAL_PROTOCOL).await?;
+        let mut connection = self.client.dial(id, program::PORT).await?;
         exchange(&mut connection).await
     }
 
     pub(super) async fn fork(&self, id: &SandboxId, count: u32) -> Result<ForkResponse> {
-        let response: ForkResponse = self.client.post(&format!("/sandboxes/{id}/fork"), &ForkRequest { count }).await?;
+        let response = self.client.fork(id, &ForkRequest { count }).await?;
         match response.failures.first() {
             Some(failure) => bail!("a fork failed: {}", failure.message),
             None => Ok(response),
@@ -294,33 +280,29 @@ impl PrivateNode {
     /// Takes a checkpoint, in the place of an earlier one of that name.
     pub(super) async fn checkpoint(&self, id: &SandboxId, name: &str) -> Result<Checkpoint> {
         let request = CheckpointRequest { name: Some(name.parse()?), replace: true };
-        let path = format!("/sandboxes/{id}/checkpoint");
-        let taken = self.client.post_lines(&path, &request, |event| match event {
-            CheckpointEvent::Stage { .. } => Ok(Flow::Continue),
-            CheckpointEvent::Done(checkpoint) => Ok(Flow::Done(*checkpoint)),
-            CheckpointEvent::Failed(error) => bail!("cannot take a checkpoint: {}", error.message),
-        });
-        taken.await
+        self.client.take_checkpoint(id, &request, |_| ()).await.context("cannot take a checkpoint")
     }
 
     pub(super) async fn remove_checkpoint(&self, name: &str) -> Result<()> {
-        self.client.delete(&format!("/checkpoints/{name}")).await
+        Ok(self.client.remove_checkpoint(&name.parse()?).await?)
     }
 
     pub(super) async fn store_stats(&self) -> Result<StoreStats> {
-        self.client.get("/store/stats").await
+        Ok(self.client.store_stats().await?)
     }
 
     pub(super) async fn inspect(&self, id: &SandboxId) -> Result<SandboxDetail> {
-        self.client.get(&format!("/sandboxes/{id}")).await
+        Ok(self.client.sandbox(id).await?)
     }
 
     pub(super) async fn remove(&self, id: &SandboxId) -> Result<()> {
-        self.client.delete::<Removed>(&format!("/sandboxes/{id}")).await.map(drop)
+        self.client.remove(id).await?;
+        Ok(())
     }
 
     pub(super) async fn remove_all(&self) -> Result<()> {
-        self.client.delete::<Removed>("/sandboxes").await.map(drop)
+        self.client.remove_all().await?;
+        Ok(())
     }
 }
 

@@ -3,12 +3,12 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::Result;
-use api::{Checkpoint, CheckpointVerification};
+use api::CheckpointVerification;
 use base::id::TemplateName;
 use base::text;
+use client::Client;
 
 use crate::{
-    client::Client,
     commands::store::{exit_code, verdict},
     output, transfer,
 };
@@ -46,7 +46,7 @@ pub(super) struct ImportArgs {
 }
 
 pub(super) async fn verify(args: &VerifyArgs, client: &Client) -> Result<ExitCode> {
-    let seen: CheckpointVerification = client.post(&format!("/checkpoints/{}/verify", args.name), &()).await?;
+    let seen = client.verify_checkpoint(&args.name).await?;
     if args.json {
         output::json(&seen)?;
     } else {
@@ -65,8 +65,7 @@ pub(super) async fn verify(args: &VerifyArgs, client: &Client) -> Result<ExitCod
 
 pub(super) async fn export(args: &ExportArgs, client: &Client) -> Result<()> {
     let advice = format!("the node's log says why, and `pando checkpoint verify {}` what is damaged", args.name);
-    let path = format!("/checkpoints/{}/export", args.name);
-    if let Some(bytes) = transfer::write(&args.file, client.get_stream(&path), &advice).await? {
+    if let Some(bytes) = transfer::write(&args.file, client.export_checkpoint(&args.name), &advice).await? {
         errln!("{}: {}, not encrypted", args.file.display(), text::bytes(bytes));
     }
     Ok(())
@@ -74,9 +73,7 @@ pub(super) async fn export(args: &ExportArgs, client: &Client) -> Result<()> {
 
 pub(super) async fn import(args: &ImportArgs, client: &Client) -> Result<()> {
     let file = transfer::read(&args.file)?;
-    let name = args.name.as_ref().map(|name| format!("&name={name}")).unwrap_or_default();
-    let query = format!("/checkpoints?replace={}{name}", args.replace);
-    let checkpoint: Checkpoint = client.post_body(&query, file).await?;
+    let checkpoint = client.import_checkpoint(args.name.as_ref(), args.replace, file).await?;
     if args.json {
         return output::json(&checkpoint);
     }

@@ -7,22 +7,19 @@ use std::{
 };
 
 use anyhow::Result;
-use api::{BuildEvent, ErrorCode, Image, Limits, Ready, Template, TemplateSpec, TemplateState};
+use api::{Image, Limits, Ready, Template, TemplateSpec, TemplateState};
 use base::{
     id::TemplateName,
     limits::{PIDS_DEFAULT, READY_TIMEOUT_MS_DEFAULT},
 };
+use client::Client;
 use tokio::signal::unix::Signal;
 
 use super::{
     super::{interrupted, interrupts},
     describe, parse_bytes, parse_time, parse_variable,
 };
-use crate::{
-    client::{Client, Flow},
-    exit::Failure,
-    output::{self, Progress},
-};
+use crate::output::{self, Progress};
 
 /// `base::limits::MEMORY_BYTES_DEFAULT` for people.
 const MEMORY_DEFAULT: &str = "4G";
@@ -103,28 +100,12 @@ pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
         _ = interrupts.recv() => return Err(interrupted("nothing was begun")),
     };
     let mut progress = Progress::new();
-    let built = client.post_lines_until(&mut interrupts, "/templates", &spec, |event| {
-        Ok(match event {
-            BuildEvent::Stage { stage, elapsed_ms } => {
-                progress.show(&format!("{:>7.1} s  {stage}", elapsed_ms as f64 / 1e3));
-                Flow::Continue
-            }
-            BuildEvent::Failed(detail) => {
-                progress.clear();
-                return Err(Failure::Node(detail).into());
-            }
-            BuildEvent::Done(template) => {
-                progress.clear();
-                Flow::Done(*template)
-            }
-        })
-    });
-    let template = match built.await? {
+    let show = |stage, elapsed_ms| progress.show(&format!("{:>7.1} s  {stage}", elapsed_ms as f64 / 1e3));
+    let built = client.build_until(&mut interrupts, &spec, show).await;
+    progress.clear();
+    let template = match built? {
         Some(template) => template,
-        None => {
-            progress.clear();
-            finished(&spec, earlier.as_ref(), client, &mut interrupts).await?
-        }
+        None => finished(&spec, earlier.as_ref(), client, &mut interrupts).await?,
     };
     if json {
         output::json(&template)?;
@@ -135,12 +116,10 @@ pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
 }
 
 async fn find(name: &TemplateName, client: &Client) -> Result<Option<Template>> {
-    match client.get(&format!("/templates/{name}")).await {
+    match client.template(name).await {
         Ok(template) => Ok(Some(template)),
-        Err(error) => match error.downcast_ref() {
-            Some(Failure::Node(detail)) if detail.code == ErrorCode::NotFound => Ok(None),
-            _ => Err(error),
-        },
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -3,13 +3,13 @@
 use anyhow::Result;
 use api::{
     Change, Checkpoint, VolumeChange,
-    volume::{FileKind, ForkVolumeRequest, KeptState, RestoreRequest, Restored, Snapshot, SnapshotRequest, Volume},
+    volume::{FileKind, ForkVolumeRequest, KeptState, RestoreRequest, Snapshot, SnapshotRequest},
 };
 use base::id::{SnapshotName, TemplateName, VolumeName};
 use base::text;
+use client::{Client, VolumeState};
 
-use super::State;
-use crate::{client::Client, exit::Failure, output};
+use crate::{exit::Failure, output};
 
 /// Keep a volume as it is now, under a name. Takes as long as it takes to store what is not in the store yet. Programs in the volume go on.
 ///
@@ -54,7 +54,7 @@ pub(crate) struct RestoreArgs {
 #[derive(Debug, clap::Args)]
 pub(crate) struct ForkArgs {
     /// Name of the volume, or VOLUME@SNAPSHOT.
-    volume: State,
+    volume: VolumeState,
     /// Name of the new volume.
     name: VolumeName,
     /// Take the state that this checkpoint has of the volume. The volume may be gone since.
@@ -72,9 +72,9 @@ pub(crate) struct ForkArgs {
 #[derive(Debug, clap::Args)]
 pub(crate) struct DiffArgs {
     /// The earlier state: `ws@before`, or `ws` as it is now.
-    from: State,
+    from: VolumeState,
     /// The later state. Default: the same volume as it is now.
-    to: Option<State>,
+    to: Option<VolumeState>,
     /// Print JSON, one document a line.
     #[arg(long)]
     json: bool,
@@ -82,7 +82,7 @@ pub(crate) struct DiffArgs {
 
 pub(super) async fn snapshot(args: SnapshotArgs, client: &Client) -> Result<()> {
     let request = SnapshotRequest { snapshot: args.snapshot, note: args.note, early: false };
-    let taken: Snapshot = client.post(&format!("/volumes/{}/snapshots", args.volume), &request).await?;
+    let taken = client.snapshot(&args.volume, &request).await?;
     if args.json {
         return output::json(&taken);
     }
@@ -91,7 +91,7 @@ pub(super) async fn snapshot(args: SnapshotArgs, client: &Client) -> Result<()> 
 }
 
 pub(super) async fn log(args: &LogArgs, client: &Client) -> Result<()> {
-    let snapshots: Vec<Snapshot> = client.get(&format!("/volumes/{}/snapshots", args.volume)).await?;
+    let snapshots = client.snapshots(&args.volume).await?;
     if args.json {
         return output::json(&snapshots);
     }
@@ -105,7 +105,7 @@ pub(super) async fn log(args: &LogArgs, client: &Client) -> Result<()> {
 
 pub(super) async fn restore(args: RestoreArgs, client: &Client) -> Result<()> {
     let request = RestoreRequest { snapshot: args.snapshot };
-    let restored: Restored = client.post(&format!("/volumes/{}/restore", args.volume), &request).await?;
+    let restored = client.restore_volume(&args.volume, &request).await?;
     if args.json {
         return output::json(&restored);
     }
@@ -115,13 +115,13 @@ pub(super) async fn restore(args: RestoreArgs, client: &Client) -> Result<()> {
 }
 
 pub(super) async fn fork(args: ForkArgs, client: &Client) -> Result<()> {
-    let State { volume, snapshot } = args.volume;
+    let VolumeState { volume, snapshot } = args.volume;
     let state = match &args.checkpoint {
         Some(checkpoint) => Some(kept(&volume, checkpoint, client).await?),
         None => None,
     };
     let request = ForkVolumeRequest { name: args.name, snapshot, state };
-    let forked: Volume = client.post(&format!("/volumes/{volume}/fork"), &request).await?;
+    let forked = client.fork_volume(&volume, &request).await?;
     if args.json {
         return output::json(&forked);
     }
@@ -131,28 +131,20 @@ pub(super) async fn fork(args: ForkArgs, client: &Client) -> Result<()> {
 
 /// What a checkpoint has of a volume.
 async fn kept(volume: &VolumeName, checkpoint: &TemplateName, client: &Client) -> Result<KeptState> {
-    let Checkpoint { volumes, .. } = client.get(&format!("/checkpoints/{checkpoint}")).await?;
+    let Checkpoint { volumes, .. } = client.checkpoint(checkpoint).await?;
     let found = volumes.into_iter().find(|kept| kept.volume == *volume).map(|kept| kept.state);
     found.ok_or_else(|| Failure::Usage(format!("checkpoint {checkpoint} has no volume {volume}")).into())
 }
 
 pub(super) async fn diff(args: &DiffArgs, client: &Client) -> Result<()> {
-    let State { volume, snapshot } = &args.from;
-    let from = snapshot.as_ref().map(|from| format!("from={from}"));
-    let with = args.to.as_ref().map(|State { volume, .. }| format!("with={volume}"));
-    let to = args.to.iter().find_map(|to| Some(format!("to={}", to.snapshot.as_ref()?)));
-    let query: Vec<String> = [from, with, to].into_iter().flatten().collect();
-    let path = format!("/volumes/{volume}/diff?{}", query.join("&"));
-    client
-        .get_lines(&path, |change: VolumeChange| {
-            if args.json {
-                outln!("{}", serde_json::to_string(&change)?);
-            } else {
-                outln!("{}", line(&change));
-            }
-            Ok(())
-        })
-        .await
+    let seen = client.diff_volume(&args.from, args.to.as_ref(), |change| {
+        if args.json {
+            output::json_line(&change);
+        } else {
+            outln!("{}", line(&change));
+        }
+    });
+    Ok(seen.await?)
 }
 
 fn line(change: &VolumeChange) -> String {

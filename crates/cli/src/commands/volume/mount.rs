@@ -4,9 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use api::{MountRequest, UnmountRequest, VolumeMount};
-
-use super::State;
-use crate::client::Client;
+use base::id::InvalidId;
+use client::{Client, VolumeState};
 
 /// Mount a volume, or a snapshot of one, on a directory of this machine, for people and their tools.
 ///
@@ -14,7 +13,7 @@ use crate::client::Client;
 #[derive(Debug, clap::Args)]
 pub(crate) struct MountArgs {
     /// Name of the volume, or VOLUME@SNAPSHOT.
-    volume: State,
+    volume: VolumeState,
     /// An existing directory. Its own files are hidden meanwhile.
     directory: PathBuf,
     /// Make the mount read-only. If another node writes the volume, it stays the writer, and its commits show here some seconds later.
@@ -26,7 +25,7 @@ pub(crate) struct MountArgs {
 #[derive(Debug, clap::Args)]
 pub(crate) struct UnmountArgs {
     /// Name of the volume, or VOLUME@SNAPSHOT as it was mounted.
-    volume: State,
+    volume: VolumeState,
     /// The directory.
     directory: PathBuf,
 }
@@ -34,14 +33,14 @@ pub(crate) struct UnmountArgs {
 pub(super) async fn mount(args: MountArgs, client: &Client) -> Result<()> {
     let request =
         MountRequest { path: absolute(&args.directory)?, read_only: args.read_only, snapshot: args.volume.snapshot };
-    let mount: VolumeMount = client.post(&format!("/volumes/{}/mount", args.volume.volume), &request).await?;
+    let mount = client.mount(&args.volume.volume, &request).await?;
     outln!("{}", describe_mount(&mount));
     Ok(())
 }
 
 pub(super) async fn unmount(args: UnmountArgs, client: &Client) -> Result<()> {
     let request = UnmountRequest { path: absolute(&args.directory)? };
-    client.post(&format!("/volumes/{}/unmount", args.volume.volume), &request).await
+    Ok(client.unmount(&args.volume.volume, &request).await?)
 }
 
 /// The node may have another working directory.
@@ -53,7 +52,7 @@ fn absolute(path: &std::path::Path) -> Result<String> {
 /// `ws on /workspace`, for people.
 pub(in crate::commands) fn describe_mount(mount: &VolumeMount) -> String {
     let access = if mount.is_writable() { "" } else { " (read-only)" };
-    format!("{} on {}{access}", State::from(mount), mount.path)
+    format!("{} on {}{access}", VolumeState::from(mount), mount.path)
 }
 
 /// `VOLUME[@SNAPSHOT]:DIR[:ro]`
@@ -66,7 +65,7 @@ pub(in crate::commands) fn parse_mount(text: &str) -> Result<VolumeMount, String
     if !path.starts_with('/') {
         return Err(format!("{path:?} is not an absolute path inside the sandbox"));
     }
-    let State { volume, snapshot } = state.parse()?;
+    let VolumeState { volume, snapshot } = state.parse().map_err(|error: InvalidId| error.to_string())?;
     Ok(VolumeMount { volume, path: path.to_owned(), read_only, snapshot })
 }
 

@@ -3,16 +3,13 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use api::{
-    VolumeVerification,
-    volume::{RemovedVolume, Volume, VolumeDurability, VolumeMeter, VolumeSpec},
-};
+use api::volume::{RemovedVolume, Volume, VolumeDurability, VolumeMeter, VolumeSpec};
 use base::id::VolumeName;
 use base::text;
+use client::{Client, VolumeState};
 
-use super::{JsonArgs, State};
+use super::JsonArgs;
 use crate::{
-    client::Client,
     commands::{
         store::{exit_code, verdict},
         template::parse_bytes,
@@ -72,7 +69,7 @@ pub(crate) struct NameArgs {
 pub(crate) struct RmArgs {
     /// Names of volumes, or VOLUME@SNAPSHOT.
     #[arg(required = true)]
-    volumes: Vec<State>,
+    volumes: Vec<VolumeState>,
 }
 
 /// Read and open all of a volume, or of a snapshot, and name what is damaged by its path. Exits with 1 if something is damaged, with 7 if
@@ -80,7 +77,7 @@ pub(crate) struct RmArgs {
 #[derive(Debug, clap::Args)]
 pub(crate) struct VerifyArgs {
     /// Name of the volume, or VOLUME@SNAPSHOT.
-    volume: State,
+    volume: VolumeState,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -96,7 +93,7 @@ pub(super) async fn create(args: CreateArgs, client: &Client) -> Result<()> {
         gid: args.gid,
         mode: args.mode,
     };
-    let made: Volume = client.post("/volumes", &spec).await?;
+    let made = client.create_volume(&spec).await?;
     if args.json {
         return output::json(&made);
     }
@@ -108,7 +105,7 @@ pub(super) async fn list(args: &ListArgs, client: &Client) -> Result<()> {
     if args.removed {
         return list_removed(args, client).await;
     }
-    let volumes: Vec<Volume> = client.get("/volumes").await?;
+    let volumes = client.volumes().await?;
     if args.json {
         return output::json(&volumes);
     }
@@ -138,7 +135,7 @@ pub(super) async fn list(args: &ListArgs, client: &Client) -> Result<()> {
 }
 
 async fn list_removed(args: &ListArgs, client: &Client) -> Result<()> {
-    let removed: Vec<RemovedVolume> = client.get("/volumes?removed=true").await?;
+    let removed = client.removed_volumes().await?;
     if args.json {
         return output::json(&removed);
     }
@@ -149,7 +146,7 @@ async fn list_removed(args: &ListArgs, client: &Client) -> Result<()> {
 }
 
 pub(super) async fn inspect(args: &NameArgs, client: &Client) -> Result<()> {
-    let volume: Volume = client.get(&format!("/volumes/{}", args.name)).await?;
+    let volume = client.volume(&args.name).await?;
     if args.json {
         return output::json(&volume);
     }
@@ -210,18 +207,17 @@ fn age(moment_ms: Option<u64>) -> String {
 pub(super) async fn remove(args: &RmArgs, client: &Client) -> Result<ExitCode> {
     let mut code = ExitCode::SUCCESS;
     for state in &args.volumes {
-        let snapshot = state.snapshot.as_ref().map(|snapshot| format!("/snapshots/{snapshot}")).unwrap_or_default();
         // The others are removed all the same.
-        match client.delete::<()>(&format!("/volumes/{}{snapshot}", state.volume)).await {
+        match client.remove_volume(state).await {
             Ok(()) => outln!("{state}"),
-            Err(error) => code = exit::report(&error),
+            Err(error) => code = exit::report(&error.into()),
         }
     }
     Ok(code)
 }
 
 pub(super) async fn usage(args: &JsonArgs, client: &Client) -> Result<()> {
-    let meters: Vec<VolumeMeter> = client.get("/volumes/usage").await?;
+    let meters = client.volume_usage().await?;
     if args.json {
         return output::json(&meters);
     }
@@ -241,8 +237,7 @@ pub(super) async fn usage(args: &JsonArgs, client: &Client) -> Result<()> {
 }
 
 pub(super) async fn verify(args: &VerifyArgs, client: &Client) -> Result<ExitCode> {
-    let path = format!("/volumes/{}/verify{}", args.volume.volume, args.volume.query('?'));
-    let seen: VolumeVerification = client.post(&path, &()).await?;
+    let seen = client.verify_volume(&args.volume).await?;
     if args.json {
         output::json(&seen)?;
     } else {

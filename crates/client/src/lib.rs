@@ -1,0 +1,47 @@
+//! The node's API over its unix socket: one typed call for each request.
+//!
+//! Callers see types of `api` only. Paths, methods, status codes and encodings stay in this crate.
+//!
+//! ```text
+//!   Client::run, ...   sandboxes, templates, checkpoints, volumes, store: what is asked
+//!          │
+//!      exchange        one request on a connection of its own: how it is asked
+//!          │
+//!   transfer, events   answers and bodies that come piece by piece
+//! ```
+//!
+//! A call whose name ends in `_until` is for a request that the node undoes when the client disconnects. It hangs up at the first interrupt, but
+//! still takes an answer that is under way by then. It gives `None` if there is no answer, or if there is a second interrupt.
+
+mod checkpoints;
+mod error;
+mod events;
+mod exchange;
+mod sandboxes;
+mod store;
+mod templates;
+mod transfer;
+mod volumes;
+
+use std::path::PathBuf;
+
+pub use error::Error;
+pub use exchange::Connection;
+pub use transfer::{Download, Upload};
+pub use volumes::VolumeState;
+
+/// What calls return.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A client of one node. Each call opens a connection of its own.
+#[derive(Debug, Clone)]
+pub struct Client {
+    socket: PathBuf,
+}
+
+impl Client {
+    /// A client of the node that listens on `socket`. Nothing is connected yet.
+    pub fn new(socket: PathBuf) -> Self {
+        Self { socket }
+    }
+}
