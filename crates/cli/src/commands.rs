@@ -1,6 +1,5 @@
 //! The command line: one file per command below `commands/`.
 
-pub(crate) mod bench;
 pub(crate) mod checkpoint;
 pub(crate) mod connect;
 pub(crate) mod doctor;
@@ -116,13 +115,24 @@ pub(crate) async fn run(cli: Cli) -> ExitCode {
         Command::Inspect(args) => interruptible("", inspect::run(args, &client)).await,
         Command::Logs(args) => interruptible("", logs::run(args, &client)).await,
         Command::Rm(args) => interruptible("", rm::run(args, &client)).await,
-        Command::Bench(command) => interruptible("the private node is removed", bench::run(command)).await,
+        Command::Bench(command) => interruptible("the private node is removed", bench(command)).await,
         Command::Doctor(args) => doctor::run(&args).await,
         Command::Keeper(_) | Command::Guardian(_) | Command::Volumed(_) | Command::SelfTest(_) => {
             Err(Failure::Usage("it is started by the node".to_owned()).into())
         }
     };
     output::exit_code(result.unwrap_or_else(|error| exit::report(&error)))
+}
+
+/// `pando bench`.
+async fn bench(command: bench::Command) -> Result<ExitCode> {
+    let report = bench::run(&command).await?;
+    if command.wants_json() {
+        output::json(&report)?
+    } else {
+        outln!("{report}")
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Joins the control group whose `cgroup.procs` is the standard input. Before there is memory and there are children: what is taken earlier counts

@@ -1,11 +1,9 @@
 //! Figures: collected, printed as a table, or written as JSON.
 
 use base::text;
-use std::time::Duration;
+use std::{fmt, io::Write, time::Duration};
 
 use serde::Serialize;
-
-use crate::output;
 
 /// One case's times.
 #[derive(Debug, Serialize)]
@@ -30,7 +28,7 @@ pub(super) struct Fact {
 
 /// Everything of one run.
 #[derive(Debug, Default, Serialize)]
-pub(super) struct Report {
+pub struct Report {
     pub(super) machine: Vec<Fact>,
     pub(super) rows: Vec<Row>,
     pub(super) facts: Vec<Fact>,
@@ -67,12 +65,14 @@ impl Report {
     pub(super) fn fact(&mut self, what: impl Into<String>, value: impl Into<String>) {
         self.facts.push(Fact { what: what.into(), value: value.into() });
     }
+}
 
-    pub(super) fn print(&self) {
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for fact in &self.machine {
-            outln!("{}: {}", fact.what, fact.value);
+            writeln!(f, "{}: {}", fact.what, fact.value)?;
         }
-        outln!("");
+        writeln!(f)?;
         let cells = |row: &Row| {
             [
                 row.case.clone(),
@@ -84,11 +84,10 @@ impl Report {
             ]
         };
         let rows: Vec<[String; 6]> = self.rows.iter().map(cells).collect();
-        output::table(["CASE", "N", "MEDIAN", "MEAN", "P99", ""], &rows);
-        outln!("");
-        for fact in &self.facts {
-            outln!("{}: {}", fact.what, fact.value);
+        for line in text::table(["CASE", "N", "MEDIAN", "MEAN", "P99", ""], &rows) {
+            writeln!(f, "{line}")?;
         }
+        self.facts.iter().try_for_each(|fact| write!(f, "\n{}: {}", fact.what, fact.value))
     }
 }
 
@@ -107,7 +106,8 @@ fn machine(program: &str) -> Vec<Fact> {
 
 /// Says on standard error what is being done.
 pub(super) fn progress(what: &str) {
-    errln!("bench: {what} ...");
+    // Without standard error the measurement goes on.
+    let _ = writeln!(std::io::stderr(), "bench: {} ...", text::harmless(what));
 }
 
 /// The value below which `percent` of the sorted times lie (nearest rank).

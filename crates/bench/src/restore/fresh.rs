@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Context, Result};
 use tokio::task::JoinSet;
 
-use crate::commands::bench::{
+use crate::{
     node::{PrivateNode, Started},
     pages::Paged,
     place::Way,

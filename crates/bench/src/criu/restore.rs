@@ -20,7 +20,7 @@ use rustix::{
 };
 
 use super::{POLL, Watch, criu_command, last_errors};
-use crate::commands::bench::program;
+use crate::program;
 pub(super) use archive::Archived;
 
 /// The program is started cold once, maybe on a busy machine.

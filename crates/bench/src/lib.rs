@@ -1,4 +1,6 @@
-//! `pando bench`: measured comparisons. Each compares within one run on one machine; ratios carry over, times do not.
+//! Measured comparisons: what `pando bench` does. Each compares within one run on one machine. Ratios carry over, times do not.
+//!
+//! Every measurement starts private nodes from this same program, asks them through `client` as a user would, and removes them again.
 
 mod cold;
 mod criu;
@@ -14,17 +16,17 @@ mod restore;
 mod start;
 mod volume;
 
-use std::{path::PathBuf, process::ExitCode};
+use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Subcommand;
 use store::object::Location;
 
-use crate::output;
+pub use report::Report;
 
 /// What can be measured.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub enum Command {
     /// Starts: cold, the kernel's bare fork, and Pando's, of the same program.
     Start(StartArgs),
     /// Starts of checkpoints on nodes that have never seen them.
@@ -37,7 +39,7 @@ pub(crate) enum Command {
 
 /// Measure starts. A private node is started for it and removed again; needs root, python3 and some minutes.
 #[derive(Debug, clap::Args)]
-pub(crate) struct StartArgs {
+pub struct StartArgs {
     /// Starts measured one at a time.
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(5..=1000))]
     rounds: u32,
@@ -55,7 +57,7 @@ pub(crate) struct StartArgs {
 /// Measure first answers of checkpoints on fresh nodes, which are started for it one after the other and removed again; needs root,
 /// python3 and some minutes. `scripts/s3.sh sh -c 'pando bench restore --s3 "$PANDO_TEST_S3"'` has an S3 service for it.
 #[derive(Debug, clap::Args)]
-pub(crate) struct RestoreArgs {
+pub struct RestoreArgs {
     /// Fresh nodes for each row. Without it 30, or 10 with --quick.
     #[arg(long, value_parser = clap::value_parser!(u32).range(3..=1000))]
     rounds: Option<u32>,
@@ -64,7 +66,7 @@ pub(crate) struct RestoreArgs {
     quick: bool,
     /// Also measure with this running S3 service, 1 and 10 ms further away: s3://BUCKET?endpoint=http://HOST:PORT&path_style=true
     /// (keys from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY). What is written there is removed again.
-    #[arg(long, value_name = "URL", value_parser = super::node::parse_objects)]
+    #[arg(long, value_name = "URL", value_parser = parse_objects)]
     s3: Option<Location>,
     /// The CRIU to compare with, 4.1 or newer; may be a wrapper script. Without it there is no comparison.
     #[arg(long, value_name = "PATH")]
@@ -77,7 +79,7 @@ pub(crate) struct RestoreArgs {
 /// Measure checkpoints of four programs. Private nodes are started for it and removed again; needs root, python3, node and geo-go
 /// (`make examples`), and some minutes.
 #[derive(Debug, clap::Args)]
-pub(crate) struct MemoryArgs {
+pub struct MemoryArgs {
     /// Leave out the long ones: 1 GB, and 4 GiB (512 MiB instead).
     #[arg(long)]
     quick: bool,
@@ -90,7 +92,7 @@ pub(crate) struct MemoryArgs {
 /// and one long file. Needs root and some minutes; takes 10 GB of /var/tmp (1 GB with --quick).
 /// `scripts/s3.sh sh -c 'pando bench volume --s3 "$PANDO_TEST_S3"'` has an S3 service for it.
 #[derive(Debug, clap::Args)]
-pub(crate) struct VolumeArgs {
+pub struct VolumeArgs {
     /// Fresh nodes for each row.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(3..=1000))]
     rounds: u32,
@@ -99,24 +101,39 @@ pub(crate) struct VolumeArgs {
     quick: bool,
     /// Also measure with this running S3 service, 1 ms further away: s3://BUCKET?endpoint=http://HOST:PORT&path_style=true
     /// (keys from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY). What is written there is removed again.
-    #[arg(long, value_name = "URL", value_parser = super::node::parse_objects)]
+    #[arg(long, value_name = "URL", value_parser = parse_objects)]
     s3: Option<Location>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
 }
 
-pub(crate) async fn run(command: Command) -> Result<ExitCode> {
-    let (report, json) = match command {
-        Command::Start(args) => (start::measure(&args).await?, args.json),
-        Command::Restore(args) => (restore::measure(&args).await?, args.json),
-        Command::Memory(args) => (memory::measure(&args).await?, args.json),
-        Command::Volume(args) => (volume::measure(&args).await?, args.json),
-    };
-    if json {
-        output::json(&report)?
-    } else {
-        report.print()
+impl Command {
+    /// Whether the report is wanted as JSON.
+    pub fn wants_json(&self) -> bool {
+        match self {
+            Self::Start(args) => args.json,
+            Self::Restore(args) => args.json,
+            Self::Memory(args) => args.json,
+            Self::Volume(args) => args.json,
+        }
     }
-    Ok(ExitCode::SUCCESS)
+}
+
+/// Measures. What is being done is told on standard error.
+///
+/// # Errors
+///
+/// The private nodes cannot be started, or one of them fails.
+pub async fn run(command: &Command) -> Result<Report> {
+    match command {
+        Command::Start(args) => start::measure(args).await,
+        Command::Restore(args) => restore::measure(args).await,
+        Command::Memory(args) => memory::measure(args).await,
+        Command::Volume(args) => volume::measure(args).await,
+    }
+}
+
+fn parse_objects(text: &str) -> Result<Location, String> {
+    text.parse::<Location>().map_err(|error| error.to_string())
 }

@@ -9,14 +9,14 @@ use std::{
 use anyhow::{Context, Result};
 use api::{Limits, TemplateSpec};
 
-use crate::commands::bench::{node::spec, program};
+use crate::{node::spec, program};
 
 const INFERENCE: &str = include_str!("inference.py");
 /// The Node.js service is more than one file.
 const NODE_FILES: [(&str, &str); 3] = [
-    ("server.js", include_str!("../../../../../../examples/node/server.js")),
-    ("catalogue.js", include_str!("../../../../../../examples/node/catalogue.js")),
-    ("ticker.js", include_str!("../../../../../../examples/node/ticker.js")),
+    ("server.js", include_str!("../../../../examples/node/server.js")),
+    ("catalogue.js", include_str!("../../../../examples/node/catalogue.js")),
+    ("ticker.js", include_str!("../../../../examples/node/ticker.js")),
 ];
 /// Beside this program, and beside where it was built.
 const GO_SERVICE: [&str; 2] = ["../examples/geo-go", "target/examples/geo-go"];

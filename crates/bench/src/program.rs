@@ -2,7 +2,7 @@
 
 /// The interpreter, by a path that every sandbox has.
 const PYTHON: &str = "/usr/bin/python3";
-const GEO: &str = include_str!("../../../../../examples/geo.py");
+const GEO: &str = include_str!("../../../examples/geo.py");
 const THREADS: &str = include_str!("threads.py");
 
 /// The port that all listen on inside a sandbox.

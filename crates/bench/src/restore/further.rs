@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::commands::bench::{node::PrivateNode, place::Way, proc::bytes_of, report::Report};
+use crate::{node::PrivateNode, place::Way, proc::bytes_of, report::Report};
 
 const COPIES: u32 = 100;
 
