@@ -3,11 +3,11 @@
 use std::{path::Path, time::Duration};
 
 use anyhow::{Context, Result, bail};
-use pando_host_tests::{
+use rustix::process::{Pid, WaitOptions};
+use testkit::{
     engine::{Bench, Place, wait_until},
     runner::Case,
 };
-use rustix::process::{Pid, WaitOptions};
 
 mod differential;
 mod refused;

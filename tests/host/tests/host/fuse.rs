@@ -12,7 +12,7 @@ mod place;
 mod serve;
 mod storm;
 
-use pando_host_tests::runner::Case;
+use testkit::runner::Case;
 
 pub(crate) use cases::attach;
 pub(crate) use serve::run as serve;

@@ -16,7 +16,7 @@ mod node;
 mod sandbox;
 
 use anyhow::Result;
-use pando_host_tests::{engine::killed, runner};
+use testkit::{engine::killed, runner};
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

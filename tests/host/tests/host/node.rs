@@ -38,7 +38,7 @@ mod volumes_kept;
 mod volumes_mapped;
 mod volumes_states;
 
-use pando_host_tests::runner::Case;
+use testkit::runner::Case;
 
 pub(crate) fn cases() -> Vec<Case> {
     let parts = [

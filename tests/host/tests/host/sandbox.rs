@@ -5,7 +5,7 @@
 mod cases;
 mod host;
 
-use pando_host_tests::runner::{self, Case};
+use testkit::runner::{self, Case};
 
 use host::Host;
 

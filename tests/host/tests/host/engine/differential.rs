@@ -5,12 +5,12 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use pando_host_tests::{
+use process::Zygote;
+use testkit::{
     engine::{Bench, How, PROGRAMS},
     runner::Case,
     twins,
 };
-use process::Zygote;
 
 use super::{Outcome, begin, go_on, on_a_bench, rounds};
 

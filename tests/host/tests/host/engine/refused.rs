@@ -1,7 +1,7 @@
 //! What cannot be forked is refused by name, and the program runs on.
 
 use anyhow::{Result, bail, ensure};
-use pando_host_tests::{
+use testkit::{
     engine::{Bench, PROGRAMS, Place},
     runner::Case,
 };

@@ -1,7 +1,7 @@
 //! Cases of their own kind.
 
 use anyhow::{Context, Result, ensure};
-use pando_host_tests::{
+use testkit::{
     engine::{Bench, How, PROGRAMS, Place, filters, killed},
     runner::Case,
 };

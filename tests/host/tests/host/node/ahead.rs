@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use pando_host_tests::{
+use testkit::{
     engine::wait_until,
     node::{Node, Setting},
     runner::Case,

@@ -6,11 +6,11 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use pando_host_tests::{
+use rustix::process::{Pid, Signal, kill_process};
+use testkit::{
     node::{Node, Running},
     runner::Case,
 };
-use rustix::process::{Pid, Signal, kill_process};
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![

@@ -7,11 +7,11 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use api::RunResponse;
-use pando_host_tests::{
+use rustix::process::{Pid, Signal, kill_process};
+use testkit::{
     node::{Node, Setting},
     runner::Case,
 };
-use rustix::process::{Pid, Signal, kill_process};
 
 use super::{checkpoint::take, pager::zygote, shared::Shared, volumes::with_scribe, volumes_faults::process};
 

@@ -9,8 +9,8 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use api::RunResponse;
-use pando_host_tests::{node::Node, runner::Case};
 use rustix::process::Signal;
+use testkit::{node::Node, runner::Case};
 
 const CANCELLED: &str = "interrupted: the build was cancelled";
 

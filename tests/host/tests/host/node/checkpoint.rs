@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use pando_host_tests::{
+use testkit::{
     node::{Node, Setting},
     runner::Case,
 };

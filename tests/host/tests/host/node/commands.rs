@@ -9,8 +9,8 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use pando_host_tests::{node::Node, runner::Case};
 use rustix::process::{Pid, Signal, kill_process};
+use testkit::{node::Node, runner::Case};
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![

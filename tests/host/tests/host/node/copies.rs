@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use pando_host_tests::{node::Node, runner::Case};
+use testkit::{node::Node, runner::Case};
 
 use super::{
     checkpoint::take,

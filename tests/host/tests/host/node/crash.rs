@@ -8,11 +8,11 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use api::{Sandbox, SandboxState};
-use pando_host_tests::{
+use rustix::process::{Pid, Signal, kill_process};
+use testkit::{
     node::{Answer, Node, Running, Setting},
     runner::Case,
 };
-use rustix::process::{Pid, Signal, kill_process};
 
 /// A service that is warm within 0.2 s.
 const SMALL: [&str; 4] = ["--nidx", "2", "--hotels", "2000"];

@@ -1,7 +1,7 @@
 //! A full disk under the state directory: the program gets ENOSPC, everybody else goes on, and removing frees it.
 
 use anyhow::{Context, Result, ensure};
-use pando_host_tests::{
+use testkit::{
     node::{Node, Setting},
     runner::Case,
 };

@@ -9,13 +9,13 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use pando_host_tests::{
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde_json::Value;
+use testkit::{
     engine::wait_until,
     node::Node,
     runner::{Case, skip},
 };
-use rustix::process::{Pid, Signal, kill_process_group};
-use serde_json::Value;
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![

@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use api::SandboxState;
-use pando_host_tests::{node::Node, postgres::Postgres, runner::Case};
+use testkit::{node::Node, postgres::Postgres, runner::Case};
 
 use super::{
     crash::{Choices, number},

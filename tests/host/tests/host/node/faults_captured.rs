@@ -7,9 +7,9 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use pando_host_tests::node::Node;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use testkit::node::Node;
 
 use super::{
     checkpoint::pagers,

@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use pando_host_tests::node::Node;
+use testkit::node::Node;
 
 use super::{
     faults::{expect_right, take},

@@ -4,7 +4,7 @@
 use std::{fs, io::Write, path::Path, time::Duration};
 
 use anyhow::{Context, Result, ensure};
-use pando_host_tests::{
+use testkit::{
     node::Node,
     proxy::{Proxy, Weather},
     runner::{self, Case},

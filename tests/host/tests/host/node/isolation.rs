@@ -10,8 +10,8 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use pando_host_tests::{node::Node, runner::Case};
 use serde_json::Value;
+use testkit::{node::Node, runner::Case};
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![

@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use pando_host_tests::{node::Node, runner::Case};
+use testkit::{node::Node, runner::Case};
 
 use super::{
     checkpoint::{kill, pagers},

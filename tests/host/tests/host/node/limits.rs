@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use pando_host_tests::{
+use testkit::{
     node::Node,
     runner::{Case, skip},
 };

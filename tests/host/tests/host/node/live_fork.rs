@@ -1,7 +1,7 @@
 //! Live fork: what was before it is in the copies, what comes later is each one's own, and the source goes on.
 
 use anyhow::{Context, Result, ensure};
-use pando_host_tests::{node::Node, runner::Case};
+use testkit::{node::Node, runner::Case};
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![

@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use pando_host_tests::{node::Node, runner::Case};
+use testkit::{node::Node, runner::Case};
 
 const COPIES: usize = 50;
 

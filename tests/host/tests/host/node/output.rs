@@ -8,8 +8,8 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use base::limits::LOG_BYTES_MAX;
-use pando_host_tests::{engine::wait_until, node::Node, runner::Case};
 use rustix::fs::{FlockOperation, flock};
+use testkit::{engine::wait_until, node::Node, runner::Case};
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, process::Command, thread::sleep, time::Duration};
 
 use anyhow::{Context, Result, bail, ensure};
-use pando_host_tests::{
+use testkit::{
     node::{Node, Setting},
     runner::Case,
 };

@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use api::{PausedSandbox, SandboxState};
-use pando_host_tests::{
+use testkit::{
     engine::wait_until,
     node::{Answer, Node},
     runner::Case,

@@ -8,8 +8,8 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use pando_host_tests::{node::Node, runner::Case};
 use serde_json::Value;
+use testkit::{node::Node, runner::Case};
 
 use super::shared::Shared;
 
@@ -176,7 +176,7 @@ fn passed_over(shared: &Shared) -> Result<()> {
         ensure!(number(&stats, "/reads/broken")? == 0, "{stats}");
         Ok(())
     })?;
-    let unusable = Node::start_with(pando_host_tests::node::Setting {
+    let unusable = Node::start_with(testkit::node::Setting {
         arguments: ["--peer-listen", "0.0.0.0:0"].map(str::to_owned).into(),
         ..Default::default()
     });

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
-use pando_host_tests::{node::Node, runner::Case};
 use serde_json::Value;
+use testkit::{node::Node, runner::Case};
 
 const COPIES: usize = 4;
 

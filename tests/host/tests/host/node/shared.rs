@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use pando_host_tests::node::{Node, Setting};
+use testkit::node::{Node, Setting};
 
 /// What two nodes share, removed when dropped.
 pub(crate) struct Shared(pub(crate) PathBuf);

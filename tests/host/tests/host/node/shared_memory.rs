@@ -7,11 +7,11 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use pando_host_tests::{
+use serde_json::Value;
+use testkit::{
     node::{Node, Setting},
     runner::Case,
 };
-use serde_json::Value;
 
 use super::{checkpoint::take, shared::Shared};
 

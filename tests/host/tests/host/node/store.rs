@@ -13,9 +13,9 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use pando_host_tests::{node::Node, runner::Case};
 use rustix::process::Signal;
 use serde_json::Value;
+use testkit::{node::Node, runner::Case};
 
 use super::shared::Shared;
 

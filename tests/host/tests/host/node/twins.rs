@@ -6,13 +6,13 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use pando_host_tests::{
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use testkit::{
     node::Node,
     runner::Case,
     twins::{self, Compared},
 };
-use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
 
 use super::{
     checkpoint::{FILLED, take},

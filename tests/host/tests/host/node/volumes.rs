@@ -9,11 +9,11 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use pando_host_tests::{
+use rustix::process::{Pid, Signal, kill_process};
+use testkit::{
     node::{Node, Setting},
     runner::Case,
 };
-use rustix::process::{Pid, Signal, kill_process};
 
 use super::{
     pager::{memory_group, read_number},

@@ -8,13 +8,13 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use pando_host_tests::{
+use serde_json::json;
+use testkit::{
     node::Node,
     postgres::Postgres,
     proxy::{Proxy, Weather},
     runner::Case,
 };
-use serde_json::json;
 
 use super::{
     checkpoint::kill,

@@ -11,8 +11,8 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use pando_host_tests::{node::Node, runner::Case};
 use rustix::mount::{UnmountFlags, unmount};
+use testkit::{node::Node, runner::Case};
 
 use super::volumes::fails;
 

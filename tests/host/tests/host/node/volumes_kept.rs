@@ -8,9 +8,9 @@ use std::{
 };
 
 use anyhow::{Context, Error, Result, ensure};
-use pando_host_tests::{node::Node, runner::Case};
 use rustix::process::Signal;
 use serde_json::Value;
+use testkit::{node::Node, runner::Case};
 
 use super::{
     volumes::{expect_whole_journal, fails, run_with, scribe_case, with_scribe, write_by_mapping, writing},

@@ -1,7 +1,7 @@
 //! Programs that have files of a volume mapped and locked: forked, kept and paused in the middle of their work.
 
 use anyhow::{Context, Result, ensure};
-use pando_host_tests::{
+use testkit::{
     node::{Node, Setting},
     runner::Case,
 };

@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use pando_host_tests::{node::Node, runner::Case};
+use testkit::{node::Node, runner::Case};
 
 use super::volumes::{fails, run_with, scribe_case, with_scribe, write_by_mapping};
 

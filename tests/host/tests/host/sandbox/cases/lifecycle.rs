@@ -9,9 +9,9 @@ use std::{
 };
 
 use base::id::SandboxId;
-use pando_host_tests::runner::reap;
 use rustix::process::Signal;
 use sandbox::{ControllerHome, Error, ProcessIdentity, Sandbox, remove_directory, sweep as sweep_all};
+use testkit::runner::reap;
 
 use crate::sandbox::host::{Host, command, destroy, reap_all, shell, start, wait};
 
