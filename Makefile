@@ -68,14 +68,21 @@ soak-engine: examples programs ## each program forked and compared 100 times, an
 	PANDO_ROUNDS=100 $(HOST_TESTS) differential::
 	for round in $$(seq 20); do $(HOST_TESTS) engine:: differential:: refused:: || exit 1; done
 
-check: ## what the CI runs: format, lints, documentation, tests
+tidy: ## rules of this repository that no compiler checks, in a second
+	$(CARGO) test -q --locked -p pando-tidy
+
+tidy-lower: ## lowers the entries of crates/tidy/known.txt to the present sizes
+	PANDO_BLESS=1 $(CARGO) test -q --locked -p pando-tidy --test tidy -- sizes_and_phrases
+
+check: ## what the CI runs: format, rules, lints, documentation, tests
 	$(CARGO) fmt --all --check
+	$(MAKE) tidy
 	$(CARGO) clippy --locked --workspace --all-targets --features $(FUZZING) -- -D warnings
 	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --locked --workspace --no-deps
 	$(CARGO) metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml >/dev/null
 	$(MAKE) test
 
-bench: build ## the measured comparison: floor, cold start, forks
+bench: build ## the measured comparison, in minutes: floor, cold starts, starts, forks
 	$(OUT)/release/pando bench start
 
 bench-volume: ## volumes beside ext4 and beside a FUSE filesystem that does nothing else; needs root
@@ -96,5 +103,5 @@ kernels: ## boots other kernels in QEMU (6.12 and the newest) and tries pando on
 clean: ## removes everything that was built
 	$(CARGO) clean
 
-.PHONY: help setup build examples programs demo test fuzz soak $(SOAKS) check bench bench-volume volume-tools posix posix-hours kernels clean
+.PHONY: help setup build examples programs demo test fuzz soak $(SOAKS) tidy tidy-lower check bench bench-volume volume-tools posix posix-hours kernels clean
 .DEFAULT_GOAL := help
