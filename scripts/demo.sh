@@ -3,7 +3,7 @@
 # comparison, and leaves nothing behind - also when it fails or is interrupted.
 #
 #   COPIES=N   copies of each service (default 5)
-#   BENCH=0    leave out the comparison at the end
+#   BENCH=0    leave out the comparison at the end (its short form; `make bench` runs the long one)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -114,6 +114,6 @@ warm_and_fork geo-go "$services/target/examples/geo-go" --port "$PORT"
 warm_and_fork geo-node "$(command -v node)" "$services/examples/node/server.js" --port "$PORT"
 if [[ ${BENCH:-1} != 0 ]]; then
 	say "the comparison"
-	pando bench start
+	pando bench start --quick
 fi
 say "done"

@@ -37,13 +37,14 @@ pub enum Command {
     Volume(VolumeArgs),
 }
 
-/// Measure starts. A private node is started for it and removed again; needs root, python3 and some minutes.
+/// Measure starts. A private node is started for it and removed again; needs root, python3 and some minutes,
+/// or half a minute with --quick.
 #[derive(Debug, clap::Args)]
 pub struct StartArgs {
-    /// Starts measured one at a time.
-    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(5..=1000))]
-    rounds: u32,
-    /// Leave out the long ones: 50 cold starts at once, 500 MB and 1 GB.
+    /// Starts measured one at a time. Without it 50, or 15 with --quick.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(5..=1000))]
+    rounds: Option<u32>,
+    /// The short form, of half a minute on two CPUs: fewer samples, fewer cold starts at once, no larger programs and none with many threads.
     #[arg(long)]
     quick: bool,
     /// The CRIU to compare with, 4.1 or newer; may be a wrapper script. Without it the one in PATH, if it is new enough.

@@ -40,6 +40,11 @@ impl Report {
         Self { machine: machine(program), ..Self::default() }
     }
 
+    /// Adds what has to be known before any row.
+    pub(super) fn about(&mut self, what: &str, value: &str) {
+        self.machine.push(Fact { what: what.to_owned(), value: value.to_owned() });
+    }
+
     /// Adds a row; gives its median.
     pub(super) fn add(
         &mut self,

@@ -19,25 +19,51 @@ use super::{
     report::{Report, duration, median, progress, times},
 };
 
-/// Samples of what needs no more to be steady.
-const FEW: u32 = 20;
+/// How much is measured.
+#[derive(Debug, Clone, Copy)]
+struct Extent {
+    /// Cold starts one at a time.
+    cold: u32,
+    /// Cold starts at once.
+    at_once: &'static [u32],
+    /// Starts one at a time.
+    rounds: u32,
+    /// Samples of what needs no more to be steady.
+    few: u32,
+    /// Whether larger programs, and programs with many threads, are measured, too.
+    others: bool,
+}
+
+const LONG: Extent = Extent { cold: 4, at_once: &[10, 50], rounds: 50, few: 20, others: true };
+/// Cold starts take most of the time: five at once on two CPUs take ten seconds.
+const SHORT: Extent = Extent { cold: 3, at_once: &[5], rounds: 15, few: 10, others: false };
+
+/// Starts at once, measured in either form. In the short one nothing is compared with them.
+const MANY: u32 = 50;
+/// The first starts, by which a node learns what copies touch first.
+const SEEN_FIRST: u32 = 5;
 /// Between starts the pool is filled again, as on a node that is not saturated.
 const PAUSE_BETWEEN: Duration = Duration::from_millis(50);
 
 pub(super) async fn measure(args: &StartArgs) -> Result<Report> {
     let mut report = Report::of("examples/geo.py (CPython, threads and asyncio)");
+    let form = if args.quick { SHORT } else { LONG };
+    let extent = Extent { rounds: args.rounds.unwrap_or(form.rounds), ..form };
+    if args.quick {
+        report.about("form", "short, with few samples; `pando bench start` runs the long one, which takes minutes");
+    }
     let criu = criu::find(args.criu.as_deref());
     if args.criu.is_some() && criu.is_err() {
         return criu.map(|_| report).context("--criu");
     }
-    let floor = measure_cold(args, criu, &mut report).await?;
+    let floor = measure_cold(&extent, criu, &mut report).await?;
     for ahead in [Ahead::Yes, Ahead::No] {
         progress(match ahead {
             Ahead::Yes => "starting a private node that forks copies ahead",
             Ahead::No => "starting a private node that does not",
         });
         let node = Arc::new(PrivateNode::start(ahead).await?);
-        let measured = measure_node(args, ahead, &node, &floor, &mut report).await;
+        let measured = measure_node(&extent, ahead, &node, &floor, &mut report).await;
         if let Some(node) = Arc::into_inner(node) {
             node.stop().await?;
         }
@@ -65,10 +91,10 @@ struct Cold {
     criu_lazy: Option<Duration>,
 }
 
-async fn measure_cold(args: &StartArgs, criu: Result<Criu>, report: &mut Report) -> Result<Cold> {
+async fn measure_cold(extent: &Extent, criu: Result<Criu>, report: &mut Report) -> Result<Cold> {
     progress("cold starts, one at a time");
     let mut alone = Vec::new();
-    for _ in 0..3 {
+    for _ in 1..extent.cold {
         let plain = Plain::start().await?;
         alone.push(plain.answered);
         plain.stop().await?;
@@ -76,13 +102,14 @@ async fn measure_cold(args: &StartArgs, criu: Result<Criu>, report: &mut Report)
     let plain = Plain::start().await?;
     alone.push(plain.answered);
     let pid = plain.pid()?;
-    let forks = tokio::task::spawn_blocking(move || process::time_forks(pid, FEW as usize)).await??;
+    let few = extent.few as usize;
+    let forks = tokio::task::spawn_blocking(move || process::time_forks(pid, few)).await??;
     let resident_bytes = plain.resident_bytes()?;
     plain.stop().await?;
     let alone_median = report.add("cold start to first answer", alone, "");
     let fork = report.add("bare fork() of that process (the floor)", forks, text::bytes(resident_bytes));
     let mut at_once = vec![(1, alone_median, alone_median)];
-    for count in if args.quick { vec![10] } else { vec![10, 50] } {
+    for &count in extent.at_once {
         progress(&format!("{count} cold starts at once"));
         let began = Instant::now();
         let times = cold::at_once(count).await?;
@@ -91,16 +118,16 @@ async fn measure_cold(args: &StartArgs, criu: Result<Criu>, report: &mut Report)
         report.add(format!("cold start, {count} at once"), times, format!("total {}", duration(total)));
         at_once.push((count, mean, total));
     }
-    let criu_lazy = measure_criu(args, criu, alone_median, report).await;
+    let criu_lazy = measure_criu(extent.few, criu, alone_median, report).await;
     Ok(Cold { fork, resident_bytes, at_once, criu_lazy })
 }
 
 /// Gives what CRIU's lazy restore takes to the first answer, if it could be measured.
-async fn measure_criu(args: &StartArgs, criu: Result<Criu>, cold: Duration, report: &mut Report) -> Option<Duration> {
+async fn measure_criu(few: u32, criu: Result<Criu>, cold: Duration, report: &mut Report) -> Option<Duration> {
     match criu {
         Ok(criu) => {
             progress("CRIU's restores");
-            criu::compare(&criu, if args.quick { FEW / 2 } else { FEW }, cold, report).await
+            criu::compare(&criu, few, cold, report).await
         }
         Err(reason) => {
             report.fact("criu", format!("{reason:#}"));
@@ -110,7 +137,7 @@ async fn measure_criu(args: &StartArgs, criu: Result<Criu>, cold: Duration, repo
 }
 
 async fn measure_node(
-    args: &StartArgs,
+    extent: &Extent,
     ahead: Ahead,
     node: &Arc<PrivateNode>,
     cold: &Cold,
@@ -120,25 +147,25 @@ async fn measure_node(
     let template = node.build("geo", program::geo(0, program::PORT)).await?;
     let memory = template.facts.map_or(0, |facts| facts.memory_bytes);
     progress("starts, one at a time");
-    let base = one_at_a_time(args, ahead, node, cold, memory, report).await?;
+    let base = one_at_a_time(extent, ahead, node, cold, memory, report).await?;
     for (count, cold_mean, cold_total) in cold.at_once.iter().filter(|(count, ..)| *count > 1) {
         many(node, ahead, (*count, *cold_mean, *cold_total), report).await?;
     }
-    if args.quick {
-        many(node, ahead, (50, Duration::ZERO, Duration::ZERO), report).await?;
+    if !extent.at_once.contains(&MANY) {
+        many(node, ahead, (MANY, Duration::ZERO, Duration::ZERO), report).await?;
     }
     if ahead == Ahead::Yes {
         idle_memory(node, cold, report).await?;
-        live_forks(node, "geo", FEW, memory, report).await?;
+        live_forks(node, "geo", extent.few, memory, report).await?;
     }
     node.remove_all().await?;
-    if !args.quick {
+    if extent.others {
         for extra_mib in [390, 900] {
-            larger(node, ahead, extra_mib, base, report).await?;
+            larger(node, ahead, (extra_mib, extent.few), base, report).await?;
         }
-    }
-    if ahead == Ahead::No {
-        threads(node, report).await?;
+        if ahead == Ahead::No {
+            threads(node, extent.few, report).await?;
+        }
     }
     Ok(())
 }
@@ -160,7 +187,7 @@ async fn series(node: &PrivateNode, template: &str, count: u32) -> Result<Vec<St
 
 /// Gives the median until a copy runs.
 async fn one_at_a_time(
-    args: &StartArgs,
+    extent: &Extent,
     ahead: Ahead,
     node: &PrivateNode,
     cold: &Cold,
@@ -169,7 +196,7 @@ async fn one_at_a_time(
 ) -> Result<Duration> {
     let (sandbox, _) = node.start_one("geo").await?;
     let mut own = Vec::new();
-    for _ in 0..args.rounds {
+    for _ in 0..extent.rounds {
         let began = Instant::now();
         node.request(&sandbox.id).await?;
         own.push(began.elapsed());
@@ -180,8 +207,8 @@ async fn one_at_a_time(
     };
     node.remove(&sandbox.id).await?;
     // The first few are looked at, to learn what copies touch first; then copies are forked ahead.
-    series(node, "geo", FEW / 4).await?;
-    let started = series(node, "geo", args.rounds).await?;
+    series(node, "geo", SEEN_FIRST).await?;
+    let started = series(node, "geo", extent.rounds).await?;
     let running: Vec<Duration> = started.iter().map(|started| started.running).collect();
     let answered: Vec<Duration> = started.iter().map(|started| started.answered).collect();
     let running = report.add(format!("{} until it runs", verb(ahead)), running, text::bytes(memory));
@@ -283,32 +310,38 @@ async fn live_forks(node: &PrivateNode, template: &str, count: u32, memory: u64,
 }
 
 /// A larger zygote beside the small one.
-async fn larger(node: &PrivateNode, ahead: Ahead, extra_mib: u32, base: Duration, report: &mut Report) -> Result<()> {
+async fn larger(
+    node: &PrivateNode,
+    ahead: Ahead,
+    (extra_mib, few): (u32, u32),
+    base: Duration,
+    report: &mut Report,
+) -> Result<()> {
     progress(&format!("a zygote with {extra_mib} MiB more"));
     let name = format!("geo-{extra_mib}");
     let template = node.build(&name, program::geo(extra_mib, program::PORT)).await?;
     let (memory, huge) = template.facts.map_or((0, 0), |facts| (facts.memory_bytes, facts.huge_bytes));
-    series(node, &name, FEW / 4).await?;
-    let started = series(node, &name, FEW).await?;
+    series(node, &name, SEEN_FIRST).await?;
+    let started = series(node, &name, few).await?;
     let running: Vec<Duration> = started.iter().map(|started| started.running).collect();
     let ratio = times(median(&running), base);
     let beside = format!("{} ({} huge); {ratio:.2}x of the small one", text::bytes(memory), text::bytes(huge));
     report.add(format!("{} until it runs, {extra_mib} MiB more", verb(ahead)), running, beside);
     match ahead {
-        Ahead::Yes => live_forks(node, &name, FEW / 4, memory, report).await,
+        Ahead::Yes => live_forks(node, &name, few / 4, memory, report).await,
         Ahead::No => Ok(()),
     }
 }
 
 /// What threads cost.
-async fn threads(node: &PrivateNode, report: &mut Report) -> Result<()> {
+async fn threads(node: &PrivateNode, few: u32, report: &mut Report) -> Result<()> {
     const MANY: u32 = 400;
     progress(&format!("a program with {MANY} threads"));
     let mut medians = Vec::new();
     for count in [0, MANY] {
         let name = format!("threads-{count}");
         node.build(&name, program::threads(count)).await?;
-        let running: Vec<Duration> = series(node, &name, FEW).await?.iter().map(|started| started.running).collect();
+        let running: Vec<Duration> = series(node, &name, few).await?.iter().map(|started| started.running).collect();
         let beside = match medians.first() {
             None => String::new(),
             Some(none) => {
