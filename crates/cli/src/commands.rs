@@ -1,6 +1,7 @@
 //! The command line: one file per command below `commands/`.
 
 pub(crate) mod checkpoint;
+pub(crate) mod completion;
 pub(crate) mod connect;
 pub(crate) mod doctor;
 pub(crate) mod exec;
@@ -74,6 +75,7 @@ pub(crate) enum Command {
     Volume(Box<volume::Command>),
     Rm(rm::Args),
     Doctor(doctor::Args),
+    Completion(completion::Args),
     /// Measure, and compare within one run.
     #[command(subcommand)]
     Bench(bench::Command),
@@ -117,6 +119,7 @@ pub(crate) async fn run(cli: Cli) -> ExitCode {
         Command::Rm(args) => interruptible("", rm::run(args, &client)).await,
         Command::Bench(command) => interruptible("the private node is removed", bench(command)).await,
         Command::Doctor(args) => doctor::run(&args).await,
+        Command::Completion(args) => Ok(completion::run(&args)),
         Command::Keeper(_) | Command::Guardian(_) | Command::Volumed(_) | Command::SelfTest(_) => {
             Err(Failure::Usage("it is started by the node".to_owned()).into())
         }
