@@ -175,7 +175,7 @@ impl Worker {
         let cancelled = watch.cancelled.clone();
         let (done, measured) = oneshot::channel();
         let body = move || {
-            // Nobody waits for it any more if this fails.
+            // If this fails, the caller has stopped waiting.
             let _ = done.send(restore::measure(path, rounds, archives, watch));
         };
         let thread = std::thread::Builder::new().name("criu".to_owned()).spawn(body)?;

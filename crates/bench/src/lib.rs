@@ -66,7 +66,7 @@ pub struct RestoreArgs {
     #[arg(long)]
     quick: bool,
     /// Also measure with this running S3 service, 1 and 10 ms further away: s3://BUCKET?endpoint=http://HOST:PORT&path_style=true
-    /// (keys from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY). What is written there is removed again.
+    /// (keys from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY). The bench removes what it writes there.
     #[arg(long, value_name = "URL", value_parser = parse_objects)]
     s3: Option<Location>,
     /// The CRIU to compare with, 4.1 or newer; may be a wrapper script. Without it there is no comparison.
@@ -101,7 +101,7 @@ pub struct VolumeArgs {
     #[arg(long)]
     quick: bool,
     /// Also measure with this running S3 service, 1 ms further away: s3://BUCKET?endpoint=http://HOST:PORT&path_style=true
-    /// (keys from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY). What is written there is removed again.
+    /// (keys from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY). The bench removes what it writes there.
     #[arg(long, value_name = "URL", value_parser = parse_objects)]
     s3: Option<Location>,
     /// Print JSON.
@@ -121,7 +121,7 @@ impl Command {
     }
 }
 
-/// Measures. What is being done is told on standard error.
+/// Measures. Progress goes to standard error.
 ///
 /// # Errors
 ///

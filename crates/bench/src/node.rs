@@ -320,7 +320,7 @@ impl Drop for PrivateNode {
             // Another one has it now.
             return;
         }
-        // It outlives nodes, and may not have noticed yet that nobody needs it.
+        // It outlives nodes, and may not have noticed yet that it has no work.
         pages::end_pager(&self.state_dir());
         remove(&self.dir);
     }
@@ -349,7 +349,7 @@ fn processes_that_name(text: &str) -> Result<Vec<i32>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc")? {
         let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        // Gone meanwhile, or dead and not yet waited for by whoever started it: its command is empty then.
+        // It may be gone meanwhile. If it is dead and its parent has not waited for it, its command is empty.
         let Ok(command) = std::fs::read(format!("/proc/{pid}/cmdline")) else { continue };
         if command.windows(text.len()).any(|part| part == text.as_bytes()) {
             found.push(pid);

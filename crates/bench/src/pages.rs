@@ -28,7 +28,7 @@ pub(super) fn paged(state_dir: &Path) -> Result<Option<Paged>> {
     Ok(Some(Paged { faults: counters.faults, working_set: images.iter().map(|image| image.working_set_pages).sum() }))
 }
 
-/// Whether nobody lacks memory. Asks that all be filled: unasked only zygotes are.
+/// Whether no program lacks memory. Asks the pager to fill all of them: without that it fills zygotes only.
 pub(super) fn is_filled(state_dir: &Path) -> Result<bool> {
     let Some(mut client) = Client::find(&node::pager_socket(state_dir))? else { return Ok(true) };
     let lacking: Vec<_> = client.status()?.images.into_iter().filter(|image| image.processes > 0).collect();

@@ -106,7 +106,7 @@ impl Way {
         .into()
     }
 
-    /// Bytes that have come from the objects so far, if somebody is in between who counts.
+    /// Bytes that have come from the objects so far, if a proxy in between counts them.
     pub(super) fn bytes(&self) -> Option<u64> {
         self.proxy.as_ref().map(Proxy::bytes)
     }

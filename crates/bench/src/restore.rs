@@ -169,7 +169,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The same with more and more memory that nobody touches.
+    /// The same with more and more memory that is never touched.
     async fn sizes(&self, way: &Way, label: &str, report: &mut Report) -> Result<()> {
         let mut smallest = None;
         for mib in self.untouched() {

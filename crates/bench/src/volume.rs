@@ -124,7 +124,7 @@ impl Run<'_> {
         let place = directory.path().to_owned();
         let idle = node.memory_of_volumes()?;
         let wrote = spawn_blocking(move || write_files(&place, files)).await??;
-        // What was just written goes on to the disk for seconds, and each of these waits for the same disk.
+        // The kernel writes the new files to the disk for seconds, and each of these waits for the same disk.
         spawn_blocking(rustix::fs::sync).await?;
         self.states(&node, &name, files, report).await?;
         let beside = format!("{} with an empty one", text::bytes(idle));
@@ -161,7 +161,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// What is there while the volume is mounted, and all of it is in memory.
+    /// Snapshots, forks and restores while the volume is mounted and all of it is in memory.
     async fn states(&self, node: &PrivateNode, name: &VolumeName, files: u64, report: &mut Report) -> Result<()> {
         let (mut snapshots, mut forks, mut restores) = (Vec::new(), Vec::new(), Vec::new());
         let mut snapshot = node.snapshot(name).await?;

@@ -35,7 +35,7 @@ const POOL: [&str; 2] = ["--pool", "4"];
 pub struct Setting {
     /// The state directory is on a file system of its own, of this many MiB, mounted in the node's mount namespace only.
     pub state_mib: Option<u32>,
-    /// The node is in a network namespace of its own: it reaches nobody, not even by loopback.
+    /// The node is in a network namespace of its own: it reaches no service, not even by loopback.
     pub own_network: bool,
     /// The node is in a time namespace whose monotonic and boot-time clocks differ from the machine's by this many seconds.
     pub clocks_ahead_s: Option<i64>,
@@ -130,7 +130,7 @@ impl Node {
 
     /// The node, started by a shell that runs `more` before.
     fn server_command(&self, more: &str) -> Command {
-        // The shell joins the group before the node exists, and mounts what only the node shall see.
+        // The shell joins the group before the node exists, and mounts what only the node must see.
         let mut script = format!("echo $$ > {}/cgroup.procs\n", self.cleanup.group.display());
         if let Some(mib) = self.setting.state_mib {
             let state = self.state.display();

@@ -44,7 +44,7 @@ impl Postgres {
         ensure!(made.status.success(), "initdb: {}", String::from_utf8_lossy(&made.stderr));
         let mut server = as_nobody(Path::new("/bin/sh"), path);
         server.args(["-c", SUPERVISE, "sh"]).arg(find("postgres")?);
-        // Nobody else is given it soon.
+        // The kernel gives it to no other process soon.
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
         server
             .args(["-F", "-c", "listen_addresses=127.0.0.1", "-p", &port.to_string(), "-k"])

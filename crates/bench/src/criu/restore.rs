@@ -51,7 +51,7 @@ enum Kind {
 /// Measures on the calling thread, which must end afterwards: it does not leave its mount namespace.
 pub(super) fn measure(criu: PathBuf, rounds: u32, archives: bool, watch: Watch) -> Result<super::Measured> {
     enter_private_run().context("cannot make a private /run; does this run as root?")?;
-    // A restored program loses its parent when CRIU returns; somebody has to reap it, or its pid is never free again.
+    // A restored program loses its parent when CRIU returns; this process has to reap it, or its pid is never free again.
     let _reaper = Reaper::new()?;
     let images = Images::new("images")?;
     let program = Program::start(&watch)?;
@@ -93,7 +93,7 @@ impl Bench {
     fn dump(&self) -> Result<Duration> {
         let mut command = criu_command(&self.criu, "dump", &self.images.dir, "dump.log");
         command.args(["--tree", &self.program.pid.as_raw_nonzero().to_string()]);
-        // The default lock takes the host's firewall rules; nobody talks to this program anyway.
+        // The default lock takes the host's firewall rules, and this program has no other client.
         command.args(["--network-lock", "skip", "--tcp-close", "--manage-cgroups=ignore"]);
         let began = Instant::now();
         let mut tool = Tool::start(command)?;
@@ -217,7 +217,7 @@ impl Program {
         Ok(program)
     }
 
-    /// Whether the pid is that of a child of ours, and not of nobody or a stranger.
+    /// Whether the pid belongs to a child of ours. It may be free, or belong to another process.
     fn is_ours(&self) -> bool {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid.as_raw_nonzero())).unwrap_or_default();
         let parent = stat.rsplit_once(") ").and_then(|(_, fields)| fields.split(' ').nth(1)?.parse().ok());
@@ -247,13 +247,13 @@ impl Drop for Program {
     }
 }
 
-/// Below the range of which the kernel takes the ports of outgoing connections: the port must stay free between restores, and
+/// Below the range from which the kernel takes the ports of outgoing connections: the port must stay free between restores, and
 /// a connection to it must not come from it.
 fn free_port() -> Option<u16> {
     (20_000..32_000).find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
 }
 
-/// One HTTP request, asked as soon as somebody listens.
+/// One HTTP request, asked as soon as the program listens.
 struct Question {
     port: u16,
     path: &'static str,

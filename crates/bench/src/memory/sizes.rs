@@ -71,7 +71,7 @@ struct Counting {
     zstd_took: Duration,
 }
 
-/// A file of which only the length is known.
+/// A file that keeps its length only.
 struct Length(u64);
 
 impl Write for Length {

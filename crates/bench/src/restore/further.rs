@@ -26,7 +26,7 @@ pub(super) async fn memory_of_each(way: &Way, name: &str, report: &mut Report) -
     let node = PrivateNode::fresh(way).await?;
     start(&node, name, FIRST).await?;
     node.wait_filled().await?;
-    // None shall be left that was forked ahead before: it lacks pages that the zygote lacked, and gets them for itself.
+    // Uses up every copy that was forked ahead before: such a copy lacks the pages that the zygote lacked, and gets them for itself.
     let ahead = node.pool().await?.ahead_limit;
     start(&node, name, ahead as u32 + FIRST).await?;
     node.rest().await?;

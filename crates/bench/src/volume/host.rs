@@ -30,7 +30,7 @@ impl Directory {
         &self.0
     }
 
-    /// Takes off what is mounted there, although nobody serves it any more.
+    /// Takes off what is mounted there, although no process serves it any more.
     pub(super) fn unmount(&self) -> Result<()> {
         loop {
             match unmount(&self.0, UnmountFlags::DETACH) {

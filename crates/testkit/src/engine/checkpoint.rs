@@ -49,7 +49,7 @@ pub(super) fn image(state: &ProgramState, zygote: i32) -> Result<PageReader<Chun
     Ok(PageReader::new(vec![PageImage::open(&dump.root)?], chunks)?)
 }
 
-/// Fills a restored zygote; then nobody watches its memory any more.
+/// Fills a restored zygote; then no pager watches its memory any more.
 pub(super) fn fill(reader: &PageReader<Chunks>, faults: OwnedFd) -> Result<()> {
     reader.restore(PageRun::ALL, 2, &Zygote(faults.into())).map_err(|error| anyhow!(error))?;
     wait_for_threads()

@@ -53,7 +53,7 @@ pub fn several_filters() -> Result<()> {
     Ok(())
 }
 
-/// What is injected into a program is subject to its seccomp filter: one that forbids the clone of the still makes the capture fail. The
+/// Injected system calls are subject to the program's seccomp filter: one that forbids the clone of the still makes the capture fail. The
 /// program has no sandbox, whose filter would be the one that is allowed.
 pub fn outside_of_a_sandbox() -> Result<()> {
     let dir = tempfile::Builder::new().prefix("pando-host-").tempdir()?;

@@ -1,4 +1,4 @@
-//! Whoever captures a program is killed, again and again, at any moment: the program must not notice.
+//! The process that captures a program is killed, again and again, at any moment. The program must not notice.
 
 use std::{
     os::{fd::AsFd, unix::fs::MetadataExt},

@@ -198,7 +198,7 @@ pub(super) fn leftovers(node: &Node) -> Result<Leftovers> {
     Ok(found)
 }
 
-/// Pager, or of the volumes. They stay for a while, in case they are needed soon, and end with their node if nobody needs them.
+/// Pager, or of the volumes. They stay for a while, in case they are needed soon, and end with their node if they have no work.
 fn is_family(pid: i32) -> bool {
     let command = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     ["\0guardian\0", "\0volumed\0"].iter().any(|role| command.contains(role))
