@@ -196,12 +196,12 @@ impl Keeper {
             Request::DestroySandbox(call) => {
                 later(seq, call, files, |call, [], ticket| sandboxes.destroy(ticket, call.sandbox))
             }
-            Request::BuildZygote(call) => later(seq, call, files, |call, [], ticket| {
-                let Some(sandbox) = sandboxes.get(&call.sandbox) else {
-                    return vec![ticket.fail(Failed::no_sandbox(&call.sandbox))];
+            Request::Capture(call) => later(seq, call, files, |call, [], ticket| {
+                let Some(sandbox) = sandboxes.get(&call.source.sandbox) else {
+                    return vec![ticket.fail(Failed::no_sandbox(&call.source.sandbox))];
                 };
-                let base = call.base.and_then(|number| zygotes.get(number));
-                builders.build(ticket, &call, sandbox, base, children)
+                let base = call.base.zygote.and_then(|number| zygotes.get(number));
+                builders.capture(ticket, &call, sandbox, base, children)
             }),
             Request::RestoreZygote(call) => {
                 later(seq, call, files, |call, [parcel], ticket| builders.restore(ticket, &call, &parcel, children))

@@ -18,6 +18,7 @@ pub use reply::{
     Adopted, Built, BuiltOrRefused, ByFault, Created, Event, Failed, FailureKind, Forked, FromKeeper, Refusal, Status,
 };
 pub use request::{
-    Adopt, AttachMounts, BindLimits, BuildZygote, CreateBare, CreateSandbox, DestroySandbox, DropZygote, Furnish,
-    Interpreter, MakeMountPoints, Parcel, ParkCopy, ReleaseCopy, RestoreZygote, Spawn, StartCopy, Thaw,
+    Adopt, AttachMounts, Base, BindLimits, Capture, CreateBare, CreateSandbox, DestroySandbox, DropZygote, Furnish,
+    Interpreter, MakeMountPoints, Parcel, ParkCopy, Purpose, ReleaseCopy, RestoreZygote, Source, Spawn, StartCopy,
+    Thaw, Volumes,
 };

@@ -28,9 +28,7 @@ use process::{
 use sandbox::Sandbox;
 use serde::{Deserialize, Serialize};
 
-use crate::protocol::{
-    BuildZygote, Built, BuiltOrRefused, ByFault, Failed, Parcel, Refusal, RestoreZygote, Status, wire,
-};
+use crate::protocol::{Built, BuiltOrRefused, ByFault, Capture, Failed, Parcel, Refusal, RestoreZygote, Status, wire};
 
 use super::{
     answer::{Answer, Ticket},
@@ -106,17 +104,17 @@ impl Builders {
     }
 
     /// Forks a builder that builds a zygote of a running program.
-    pub(super) fn build(
+    pub(super) fn capture(
         &mut self,
         ticket: Ticket<BuiltOrRefused>,
-        job: &BuildZygote,
+        job: &Capture,
         sandbox: &Sandbox,
         base: Option<&Zygote>,
         children: &mut Children,
     ) -> Vec<Answer> {
         let nodes = self.memory_nodes.clone();
-        let freezes = (!job.hold).then(|| job.sandbox.clone());
-        let started = children.programs_of(&job.sandbox);
+        let freezes = (!job.purpose.holds()).then(|| job.source.sandbox.clone());
+        let started = children.programs_of(&job.source.sandbox);
         let forked = self.fork(job.zygote, children, |keeper| build(job, sandbox, base, &nodes, started, keeper));
         self.begin(ticket, job.zygote, freezes, forked)
     }
@@ -234,19 +232,20 @@ fn receive(socket: &OwnedFd) -> Option<(Outcome, Vec<OwnedFd>)> {
 }
 
 fn build(
-    job: &BuildZygote,
+    job: &Capture,
     sandbox: &Sandbox,
     base: Option<&Zygote>,
     memory_nodes: &[u32],
     started: Vec<i32>,
     keeper: &OwnedFd,
 ) -> Performed {
+    let source = &job.source;
     let spec = CaptureSpec {
-        pid: job.main.pid,
-        streams: job.streams.clone(),
-        earlier_arena: job.earlier_arena,
-        mount_points: job.mount_points.clone(),
-        volumes: job.volumes.clone(),
+        pid: source.main.pid,
+        streams: source.streams.clone(),
+        earlier_arena: source.earlier_arena,
+        mount_points: source.mount_points.clone(),
+        volumes: source.volumes.clone(),
         started,
         memory_files: Some(sandbox::SHARED_MEMORY.into()),
     };
@@ -259,15 +258,16 @@ fn build(
     send(keeper, &Outcome::Captured, &[])?;
 
     let build_began = Instant::now();
-    let mut layers = vec![job.layer_dest.clone()];
-    layers.extend_from_slice(&job.layers);
+    let mut layers = vec![job.layer.clone()];
+    layers.extend_from_slice(&job.base.layers);
     let rootfs = sandbox::detached_rootfs(&layers)?;
     let seccomp = sandbox::seccomp_program()?;
-    let spec = BuildSpec { rootfs: rootfs.as_fd(), seccomp: &seccomp, huge_pages: job.huge_pages, base, memory_nodes };
+    let huge_pages = job.purpose.huge_pages();
+    let spec = BuildSpec { rootfs: rootfs.as_fd(), seccomp: &seccomp, huge_pages, base, memory_nodes };
     let zygote = process::build(&capture, &spec)?;
     let pause_us = capture.pause.as_micros() as u64;
     let mut descriptors = vec![zygote.control];
-    if job.describe {
+    if job.purpose.describes() {
         // Never on a disk: what the program has in registers and changed pages may be secret.
         let memfd = rustix::fs::memfd_create("pando-state", rustix::fs::MemfdFlags::CLOEXEC)?;
         let description = match ProgramState::describe(capture, rootfs.as_fd()) {
@@ -289,14 +289,14 @@ fn refused(error: process::Error) -> Performed {
 }
 
 /// Captures the program; its files are copied inside the pause, so that memory and files of the copies are of the same instant.
-fn capture(spec: &CaptureSpec, job: &BuildZygote, sandbox: &Sandbox) -> Result<process::Capture, process::Error> {
-    let mut copy_files = || Ok(sandbox.snapshot_upper(&job.layer_dest)?);
+fn capture(spec: &CaptureSpec, job: &Capture, sandbox: &Sandbox) -> Result<process::Capture, process::Error> {
+    let mut copy_files = || Ok(sandbox.snapshot_upper(&job.layer)?);
     // No command is started meanwhile: the server has captures and starts of commands take turns.
-    if sandbox.has_others(job.main.pid).map_err(|error| process::Error::DuringPause(error.into()))? {
-        let afterwards = if job.hold { Afterwards::StandsStill } else { Afterwards::GoesOn };
+    if sandbox.has_others(job.source.main.pid).map_err(|error| process::Error::DuringPause(error.into()))? {
+        let afterwards = if job.purpose.holds() { Afterwards::StandsStill } else { Afterwards::GoesOn };
         return process::capture_beside(spec, &mut copy_files, &mut Beside(sandbox), afterwards);
     }
-    match job.hold {
+    match job.purpose.holds() {
         true => process::capture_and_hold(spec, &mut copy_files, &mut || Ok(sandbox.freeze()?)),
         false => process::capture(spec, &mut copy_files),
     }

@@ -5,7 +5,7 @@ use std::{os::fd::OwnedFd, time::Duration};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{
-    Adopt, Adopted, AttachMounts, BindLimits, BuildZygote, BuiltOrRefused, CreateBare, CreateSandbox, Created,
+    Adopt, Adopted, AttachMounts, BindLimits, BuiltOrRefused, Capture, CreateBare, CreateSandbox, Created,
     DestroySandbox, DropZygote, Forked, Furnish, MakeMountPoints, ParkCopy, ReleaseCopy, RestoreZygote, Spawn,
     StartCopy, Thaw,
 };
@@ -100,7 +100,7 @@ calls! {
     BindLimits,       NoFiles     => (),             "bind limits",        SANDBOX_S;
     Spawn,            Stdio       => Forked,         "start the program",  START_S;
     DestroySandbox,   NoFiles     => (),             "remove the sandbox", REMOVAL_S;
-    BuildZygote,      NoFiles     => BuiltOrRefused, "build the zygote",   ZYGOTE_S;
+    Capture,          NoFiles     => BuiltOrRefused, "build the zygote",   ZYGOTE_S;
     RestoreZygote,    [OwnedFd; 1] => BuiltOrRefused, "restore the zygote", ZYGOTE_S;
     StartCopy,        Stdio       => Forked,         "start the sandbox",  START_S;
     ParkCopy,         Stdio       => Forked,         "fork ahead",         START_S;

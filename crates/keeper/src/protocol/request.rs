@@ -93,12 +93,25 @@ pub struct Spawn {
     pub main: bool,
 }
 
-/// Builds a zygote from a running program.
+/// Captures a running program and builds a zygote from it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct BuildZygote {
-    /// The number it will have.
+pub struct Capture {
+    /// The number the zygote will have.
     pub zygote: u64,
-    /// The sandbox of the program.
+    /// What is captured.
+    pub source: Source,
+    /// What the zygote is built on.
+    pub base: Base,
+    /// Where the sandbox's own file changes are copied. The copy becomes the topmost layer of the zygote's copies.
+    pub layer: PathBuf,
+    /// What the zygote is for.
+    pub purpose: Purpose,
+}
+
+/// The program that is captured.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Source {
+    /// Its sandbox.
     pub sandbox: SandboxId,
     /// The program.
     pub main: ProcessIdentity,
@@ -106,22 +119,67 @@ pub struct BuildZygote {
     pub streams: Vec<(StreamFile, Stream)>,
     /// Where an earlier start left its arena, if the program is itself a copy.
     pub earlier_arena: Option<(u64, u64)>,
-    /// The zygote that the program was started from, or an ancestor of it. Unchanged memory is shared with it.
-    pub base: Option<u64>,
-    /// Layers of the sandbox, topmost first.
-    pub layers: Vec<PathBuf>,
-    /// The sandbox's own file changes are copied there. The copy becomes the topmost layer of the zygote's copies.
-    pub layer_dest: PathBuf,
-    /// Whether the reply comes with a file that holds an encoded [`process::ProgramState`].
-    pub describe: bool,
     /// Directories on which copies may have another filesystem. Files that the program has open there are refused.
     pub mount_points: Vec<PathBuf>,
     /// Directories on which copies have the volumes of the program. Files that the program has mapped from there are refused.
     pub volumes: Vec<PathBuf>,
-    /// Whether the zygote's memory uses huge pages.
-    pub huge_pages: bool,
+}
+
+/// What a zygote is built on.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Base {
+    /// The zygote that the program was started from, or an ancestor of it. Unchanged memory is shared with it.
+    pub zygote: Option<u64>,
+    /// Layers of the program's sandbox, topmost first.
+    pub layers: Vec<PathBuf>,
+}
+
+/// What a captured program becomes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Purpose {
+    /// A template. Many sandboxes will be started from it.
+    Template,
+    /// Forks of a sandbox that continues.
+    Fork(Volumes),
+    /// A checkpoint of a sandbox that continues.
+    Keep(Volumes),
+    /// A checkpoint of a sandbox that does not continue.
+    Pause,
+}
+
+/// What happens to the volumes of a sandbox that is captured and continues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Volumes {
+    /// The server cuts them at the captured instant.
+    Cut,
+    /// The sandbox writes to none.
+    Unwritten,
+}
+
+impl Purpose {
     /// Whether the sandbox stays frozen from the captured instant until [`Thaw`].
-    pub hold: bool,
+    pub fn holds(self) -> bool {
+        match self {
+            Self::Template | Self::Fork(Volumes::Unwritten) | Self::Keep(Volumes::Unwritten) => false,
+            Self::Fork(Volumes::Cut) | Self::Keep(Volumes::Cut) | Self::Pause => true,
+        }
+    }
+
+    /// Whether the reply comes with a file that holds an encoded [`process::ProgramState`].
+    pub fn describes(self) -> bool {
+        match self {
+            Self::Template | Self::Fork(_) => false,
+            Self::Keep(_) | Self::Pause => true,
+        }
+    }
+
+    /// Whether the zygote's memory uses huge pages. Gathering them takes time, which pays only for a zygote with many copies.
+    pub fn huge_pages(self) -> bool {
+        match self {
+            Self::Template => true,
+            Self::Fork(_) | Self::Keep(_) | Self::Pause => false,
+        }
+    }
 }
 
 /// Restores the zygote of a checkpoint. The file holds a [`Parcel`]; afterwards it holds [`ByFault`](super::ByFault).

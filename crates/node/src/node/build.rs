@@ -14,7 +14,7 @@ use super::{
 };
 use keeper::{
     NewZygote,
-    protocol::{BuildZygote, Call, CreateSandbox, Created},
+    protocol::{Base, Call, Capture, CreateSandbox, Created, Purpose, Source},
 };
 
 use crate::{
@@ -200,20 +200,19 @@ impl Node {
         let ready_us = ready.duration_since(spawned).as_micros() as u64;
 
         progress.stage(BuildStage::BuildingZygote);
-        let request = BuildZygote {
+        let request = Capture {
             zygote: job.zygote,
-            sandbox: job.source.clone(),
-            main,
-            streams,
-            earlier_arena: None,
-            base: None,
-            layers: job.image_layers.clone(),
-            layer_dest: job.layer.clone(),
-            describe: false,
-            mount_points: spec.mount_points.iter().map(PathBuf::from).collect(),
-            volumes: Vec::new(),
-            huge_pages: true,
-            hold: false,
+            source: Source {
+                sandbox: job.source.clone(),
+                main,
+                streams,
+                earlier_arena: None,
+                mount_points: spec.mount_points.iter().map(PathBuf::from).collect(),
+                volumes: Vec::new(),
+            },
+            base: Base { zygote: None, layers: job.image_layers.clone() },
+            layer: job.layer.clone(),
+            purpose: Purpose::Template,
         };
         let what = Forked::Template(spec.name.clone());
         let Built { zygote, timings, .. } = self.request_zygote(request, what, None).await?;
@@ -223,12 +222,12 @@ impl Node {
     /// Has the keeper build a zygote. `captured` resolves as soon as sandboxes can be made on its layer.
     pub(super) async fn request_zygote(
         &self,
-        request: BuildZygote,
+        request: Capture,
         what: Forked,
         captured: Option<oneshot::Sender<()>>,
     ) -> Result<Built> {
         let number = request.zygote;
-        let keeper = self.keepers.get(BuildZygote::ACTION).await?;
+        let keeper = self.keepers.get(Capture::ACTION).await?;
         match keeper.call_capture(request, [], captured).await? {
             Ok(NewZygote { facts, pause_us, capture_us, build_us, file }) => {
                 let timings = BuildTimings { ready_us: 0, pause_us, capture_us, build_us, total_us: 0 };

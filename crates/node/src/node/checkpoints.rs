@@ -25,7 +25,7 @@ use super::{
     in_use::InUse,
     layers,
 };
-use keeper::protocol::BuildZygote;
+use keeper::protocol::{Base, Capture, Purpose, Source};
 
 use checkpoint::{Checkpoint, Counts, Writing};
 
@@ -175,25 +175,24 @@ impl Node {
         // What is resumed has all the volumes that it had.
         let kept: Vec<&String> =
             record.volumes.iter().filter(|mount| hold || mount.is_writable()).map(|mount| &mount.path).collect();
-        let job = BuildZygote {
+        let job = Capture {
             zygote,
-            sandbox: record.id.clone(),
-            main: record.main,
-            streams: self.streams(&record.id, record.init)?,
-            earlier_arena: record.arena,
-            base: base.as_ref().map(InUse::number),
-            layers: record.layers.clone(),
-            layer_dest: layer.clone(),
-            describe: true,
-            // What other copies may have other volumes in the place of.
-            mount_points: if hold {
-                Vec::new()
-            } else {
-                spec.mount_points.iter().filter(|path| !kept.contains(path)).map(PathBuf::from).collect()
+            source: Source {
+                sandbox: record.id.clone(),
+                main: record.main,
+                streams: self.streams(&record.id, record.init)?,
+                earlier_arena: record.arena,
+                // Other copies may have other volumes there.
+                mount_points: if hold {
+                    Vec::new()
+                } else {
+                    spec.mount_points.iter().filter(|path| !kept.contains(path)).map(PathBuf::from).collect()
+                },
+                volumes: kept.iter().map(PathBuf::from).collect(),
             },
-            volumes: kept.iter().map(PathBuf::from).collect(),
-            huge_pages: false,
-            hold: hold || cut::written(&record.volumes).next().is_some(),
+            base: Base { zygote: base.as_ref().map(InUse::number), layers: record.layers.clone() },
+            layer: layer.clone(),
+            purpose: if hold { Purpose::Pause } else { Purpose::Keep(cut::needed(&record.volumes)) },
         };
         let pinned = self.pin(record.layers.clone());
         let built =

@@ -83,7 +83,15 @@ pub(super) fn written(mounts: &[Mount]) -> impl Iterator<Item = &Mount> {
     mounts.iter().filter(|mount| mount.is_writable())
 }
 
-/// The rest.
+/// What a capture has to do with them.
+pub(super) fn needed(mounts: &[Mount]) -> keeper::protocol::Volumes {
+    match written(mounts).next() {
+        Some(_) => keeper::protocol::Volumes::Cut,
+        None => keeper::protocol::Volumes::Unwritten,
+    }
+}
+
+/// Volumes that copies share.
 pub(super) fn shared(mounts: &[Mount]) -> Vec<Mount> {
     mounts.iter().filter(|mount| !mount.is_writable()).cloned().collect()
 }

@@ -30,7 +30,7 @@ use super::{
     start::Source,
     volumes,
 };
-use keeper::protocol::BuildZygote;
+use keeper::protocol::{Base, Capture, Purpose};
 
 use crate::{
     error::{Context, Error, Forked, Result},
@@ -109,21 +109,20 @@ impl Node {
         let directory = self.host.config.sandbox_dir(&point);
         let layer = directory.join(FORK_LAYER);
         std::fs::create_dir_all(&directory).at("create", &directory)?;
-        let job = BuildZygote {
+        let job = Capture {
             zygote,
-            sandbox: id.clone(),
-            main: record.main,
-            streams: self.streams(id, record.init)?,
-            earlier_arena: record.arena,
-            base: base.as_ref().map(InUse::number),
-            layers: record.layers.clone(),
-            layer_dest: layer.clone(),
-            describe: false,
-            // The copies have the same volumes, or forks of them.
-            mount_points: Vec::new(),
-            volumes: volumes::directories(&record.volumes),
-            huge_pages: false,
-            hold: cut::written(&record.volumes).next().is_some(),
+            source: keeper::protocol::Source {
+                sandbox: id.clone(),
+                main: record.main,
+                streams: self.streams(id, record.init)?,
+                earlier_arena: record.arena,
+                // The copies have the same volumes, or forks of them.
+                mount_points: Vec::new(),
+                volumes: volumes::directories(&record.volumes),
+            },
+            base: Base { zygote: base.as_ref().map(InUse::number), layers: record.layers.clone() },
+            layer: layer.clone(),
+            purpose: Purpose::Fork(cut::needed(&record.volumes)),
         };
         let layers: Vec<_> = std::iter::once(layer).chain(record.layers.iter().cloned()).collect();
         // From here on the point lives as long as its layer is used; the claim has done its duty.
@@ -173,14 +172,14 @@ impl Node {
     /// work, and the zygote is its builder's.
     pub(super) async fn build_beside_blanks(
         self: &Arc<Self>,
-        job: BuildZygote,
+        job: Capture,
         layers: &[PathBuf],
         original: &SandboxRecord,
         count: u32,
     ) -> (Result<(Built, Cut)>, Vec<Blank>) {
         let (sender, captured) = oneshot::channel();
         let node = Arc::clone(self);
-        let (what, holds) = (Forked::Sandbox(job.sandbox.clone()), job.hold);
+        let (what, holds) = (Forked::Sandbox(job.source.sandbox.clone()), job.purpose.holds());
         let build = tokio::spawn(async move { node.request_zygote(job, what, Some(sender)).await });
         let captured = captured.await.is_ok();
         let (cut, stood) = if !holds {

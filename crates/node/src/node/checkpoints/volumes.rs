@@ -8,7 +8,7 @@ use super::super::{
     cut::{Cut, VolumeState},
     lifecycle::Operation,
 };
-use keeper::protocol::BuildZygote;
+use keeper::protocol::Capture;
 use volumed::Origin;
 
 use checkpoint::{Included, Writing};
@@ -22,7 +22,7 @@ impl Node {
     /// Captures a sandbox that does not go on; who pauses it is alone with it to the end.
     pub(super) async fn capture_to_pause(
         self: &Arc<Self>,
-        job: BuildZygote,
+        job: Capture,
         record: &SandboxRecord,
     ) -> Result<(Built, Cut)> {
         let built = self.request_zygote(job, Forked::Sandbox(record.id.clone()), None).await?;
@@ -34,7 +34,7 @@ impl Node {
     /// Captures a sandbox that goes on, with the volumes that it writes.
     pub(super) async fn capture_and_cut(
         self: &Arc<Self>,
-        job: BuildZygote,
+        job: Capture,
         record: &SandboxRecord,
     ) -> Result<(Built, Cut)> {
         let (node, original) = (Arc::clone(self), record.clone());
