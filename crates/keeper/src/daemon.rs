@@ -211,11 +211,11 @@ impl Keeper {
                     Interpreter::InProcess => Way::AtOnce,
                     Interpreter::Stepping => Way::Stepping,
                 };
-                let start = Start { ticket, id: call.sandbox, start: call.start, way, stdio };
+                let start = Start { ticket, sandbox: call.sandbox, start: call.start, way, files: stdio };
                 zygotes.start(call.zygote, start, sandboxes)
             }),
             Request::ParkCopy(call) => later(seq, call, files, |call, stdio, ticket| {
-                let start = Start { ticket, id: call.sandbox, start: call.start, way: Way::Parked, stdio };
+                let start = Start { ticket, sandbox: call.sandbox, start: call.start, way: Way::Parked, files: stdio };
                 zygotes.start(call.zygote, start, sandboxes)
             }),
             Request::ReleaseCopy(call) => {
