@@ -94,6 +94,53 @@ id!(
     "use 1 to 63 of a-z, 0-9, '-', '_' and '.', beginning with a letter or digit"
 );
 
+macro_rules! number {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub u64);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+number!(
+    /// One zygote of a node. No two zygotes of the same run of a node have the same number.
+    ZygoteId
+);
+
+number!(
+    /// One start of a copy on a node. No two starts of the same run of a node have the same number.
+    StartId
+);
+
+/// Where a start leaves its operations in the memory of a copy. This memory is not part of the program.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(from = "(u64, u64)", into = "(u64, u64)")]
+pub struct Arena {
+    /// Its first address.
+    pub start: u64,
+    /// The address behind its last byte.
+    pub end: u64,
+}
+
+impl From<(u64, u64)> for Arena {
+    fn from((start, end): (u64, u64)) -> Self {
+        Self { start, end }
+    }
+}
+
+impl From<Arena> for (u64, u64) {
+    fn from(arena: Arena) -> Self {
+        (arena.start, arena.end)
+    }
+}
+
 impl SnapshotName {
     /// A name that nobody else has chosen (48 random bits; a clash within one volume is refused by the heads).
     pub fn random() -> Self {
@@ -173,6 +220,14 @@ fn is_name(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_and_arenas_are_written_as_their_contents() {
+        assert_eq!(serde_json::to_string(&(ZygoteId(7), StartId(8))).unwrap(), "[7,8]");
+        let arena = Arena { start: 4096, end: 8192 };
+        assert_eq!(serde_json::to_string(&arena).unwrap(), "[4096,8192]");
+        assert_eq!(serde_json::from_str::<Arena>("[4096,8192]").unwrap(), arena);
+    }
 
     #[test]
     fn the_volume_of_a_copy_has_a_name_of_its_own_whatever_the_first_is_called() {

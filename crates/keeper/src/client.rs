@@ -334,6 +334,7 @@ impl Drop for Forget<'_> {
 mod tests {
     use super::*;
     use crate::protocol::{DropZygote, Interpreter, StartCopy};
+    use base::id::{StartId, ZygoteId};
 
     const LONG: Duration = Duration::from_secs(60);
 
@@ -345,7 +346,7 @@ mod tests {
 
     fn drop_zygote(client: &Arc<KeeperClient>, deadline: Duration) -> tokio::task::JoinHandle<Result<(), Failure>> {
         let client = Arc::clone(client);
-        tokio::spawn(async move { client.exchange(DropZygote { zygote: 1 }, [], None, deadline).await })
+        tokio::spawn(async move { client.exchange(DropZygote { zygote: ZygoteId(1) }, [], None, deadline).await })
     }
 
     fn done(reply: impl serde::Serialize) -> FromKeeper {
@@ -400,7 +401,12 @@ mod tests {
         let (client, _events, theirs) = keeper();
         let asking = Arc::clone(&client);
         let sandbox: base::id::SandboxId = "s0123456789ab".parse().unwrap();
-        let start = StartCopy { zygote: 1, sandbox: sandbox.clone(), start: 2, interpreter: Interpreter::InProcess };
+        let start = StartCopy {
+            zygote: ZygoteId(1),
+            sandbox: sandbox.clone(),
+            start: StartId(2),
+            interpreter: Interpreter::InProcess,
+        };
         let null: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
         let waiting = tokio::spawn(async move { asking.call(start, [&null; 3]).await });
         tokio::task::yield_now().await;

@@ -22,6 +22,7 @@ use std::{
     os::fd::{AsFd, OwnedFd},
 };
 
+use base::id::ZygoteId;
 use sandbox::{Cgroups, ProcessIdentity};
 
 use crate::protocol::{Call, Event, Failed, Files, FromKeeper, Interpreter, Request, Status, wire};
@@ -228,7 +229,7 @@ impl Keeper {
         self.answer_all(answers)
     }
 
-    fn drop_zygote(&mut self, ticket: Ticket<()>, zygote: u64) -> Vec<Answer> {
+    fn drop_zygote(&mut self, ticket: Ticket<()>, zygote: ZygoteId) -> Vec<Answer> {
         let mut answers: Vec<_> = self.builders.cancel(zygote).into_iter().collect();
         // If the builder left the sandbox frozen, the sandbox is thawed at the builder's end.
         self.children.kill_role(&Role::Builder(zygote));
@@ -261,7 +262,7 @@ impl Keeper {
         }
     }
 
-    fn take_built(&mut self, zygote: u64, finished: Finished) -> Result<(), KeeperError> {
+    fn take_built(&mut self, zygote: ZygoteId, finished: Finished) -> Result<(), KeeperError> {
         let Finished { ticket, outcome, frozen, built, file } = finished;
         if let Some(id) = frozen {
             // It may have been removed meanwhile.

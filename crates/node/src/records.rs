@@ -11,7 +11,7 @@ use std::{
 
 use base::{
     frame,
-    id::{SandboxId, TemplateName},
+    id::{Arena, SandboxId, TemplateName},
     limits::RECORD_BYTES_MAX,
 };
 use model::{BuildTimings, CheckpointVolume, Mount, SandboxState, TemplateSpec};
@@ -105,7 +105,7 @@ pub(crate) struct SandboxRecord {
     /// Its program.
     pub(crate) main: ProcessIdentity,
     /// Where the start left its arena in the program's memory: a later fork of it steps over that.
-    pub(crate) arena: Option<(u64, u64)>,
+    pub(crate) arena: Option<Arena>,
     /// When it started, in milliseconds since 1970.
     pub(crate) created_ms: u64,
     /// How long its start took, in microseconds.
@@ -266,7 +266,7 @@ mod tests {
             limits: model::Limits { memory_bytes: 4 << 30, pids: 4096, cpu_millis: None },
             init: ProcessIdentity { pid: 10, start_ticks: 11 },
             main: ProcessIdentity { pid: 12, start_ticks: 13 },
-            arena: Some((4096, 8192)),
+            arena: Some(Arena { start: 4096, end: 8192 }),
             created_ms: 1,
             start_us: 2,
             state: SandboxState::Exited(model::ExitStatus::Code(3)),

@@ -33,7 +33,7 @@ use std::{
     sync::Arc,
 };
 
-use base::id::{SandboxId, TemplateName};
+use base::id::{Arena, SandboxId, StartId, TemplateName, ZygoteId};
 use keeper::protocol::Status;
 use model::{BuildTimings, Mount, SandboxState, TemplateFacts};
 use process::ZygoteFacts;
@@ -53,9 +53,9 @@ pub(crate) use volumes::Writers;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ZygoteRef {
     /// Its number at the keeper.
-    pub(crate) number: u64,
+    pub(crate) number: ZygoteId,
     /// Where starts leave their arena.
-    pub(crate) arena: (u64, u64),
+    pub(crate) arena: Arena,
     /// For people.
     pub(crate) facts: TemplateFacts,
     /// For the engine.
@@ -64,7 +64,7 @@ pub(crate) struct ZygoteRef {
 
 impl ZygoteRef {
     /// As the engine describes it.
-    pub(crate) fn new(number: u64, engine: ZygoteFacts, timings: BuildTimings) -> Self {
+    pub(crate) fn new(number: ZygoteId, engine: ZygoteFacts, timings: BuildTimings) -> Self {
         let facts = TemplateFacts {
             zygote_pid: engine.pid,
             threads: engine.threads,
@@ -129,9 +129,9 @@ pub(crate) struct Blank {
 #[derive(Debug)]
 pub(crate) struct Parked {
     /// The zygote it was forked from.
-    pub(crate) zygote: u64,
+    pub(crate) zygote: ZygoteId,
     /// The number of its start.
-    pub(crate) start: u64,
+    pub(crate) start: StartId,
     /// The process.
     pub(crate) main: ProcessIdentity,
     /// Resolves when it ends.
@@ -189,9 +189,9 @@ pub(crate) struct State {
     /// Checkpoints that were replaced on this node.
     replacements: u64,
     /// How often each zygote of a template is in use.
-    zygotes_in_use: BTreeMap<u64, usize>,
+    zygotes_in_use: BTreeMap<ZygoteId, usize>,
     /// Zygotes that are dropped when nothing uses them any more.
-    retired: BTreeSet<u64>,
+    retired: BTreeSet<ZygoteId>,
 }
 
 impl State {
@@ -238,8 +238,18 @@ impl State {
         }
     }
 
-    /// A number that was not given out before: for zygotes and starts.
-    pub(crate) fn number(&mut self) -> u64 {
+    /// The number of a new zygote.
+    pub(crate) fn new_zygote(&mut self) -> ZygoteId {
+        ZygoteId(self.number())
+    }
+
+    /// The number of a new start.
+    pub(crate) fn new_start(&mut self) -> StartId {
+        StartId(self.number())
+    }
+
+    /// A number that was not given out before.
+    fn number(&mut self) -> u64 {
         let number = self.next_number;
         self.next_number += 1;
         number

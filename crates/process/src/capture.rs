@@ -81,8 +81,8 @@ pub struct CaptureSpec {
     pub pid: i32,
     /// The files that are the sandbox's standard streams.
     pub streams: Vec<(StreamFile, Stream)>,
-    /// Where an earlier start left its arena (begin and end), which is not part of the program.
-    pub earlier_arena: Option<(u64, u64)>,
+    /// Where an earlier start left its arena, which is not part of the program.
+    pub earlier_arena: Option<base::id::Arena>,
     /// Directories where copies may find another filesystem. Open files there are refused. The working directory may be there.
     pub mount_points: Vec<PathBuf>,
     /// Directories where copies find a filesystem like the program's, and the zygote none. The program's file must not be there.
@@ -218,7 +218,7 @@ fn capture_once(spec: &CaptureSpec, steps: Steps<'_>) -> Result<Capture, Error> 
     let flagged = with_flags(pid, before, &lines)?;
     let locked = mappings::locked(&flagged, spec.earlier_arena);
     let dont_fork: Vec<Range> = flagged.iter().filter(|line| line.flags.dont_fork).map(|line| line.range).collect();
-    let earlier = spec.earlier_arena.map(|(start, end)| Range { start, end });
+    let earlier = spec.earlier_arena.map(mappings::of_arena);
     let advised = mappings::kept_from_forks(&flagged);
     let mut injection = Injection::enter(&mut stopped, &flagged, &advised, earlier)?;
     let mut look = |stopped: &Stopped| {
@@ -335,7 +335,7 @@ fn arrived(pid: i32) -> Result<Vec<MapLine>, Error> {
 
 /// Stops the source where every thread is in the program: right after its own start some may still be on their way into it.
 fn seize(spec: &CaptureSpec) -> Result<Stopped, Error> {
-    let (start, end) = spec.earlier_arena.unwrap_or((0, 0));
+    let base::id::Arena { start, end } = spec.earlier_arena.unwrap_or_default();
     let began = Instant::now();
     let (mut refused, mut wait) = (None, Duration::from_millis(1));
     loop {

@@ -30,6 +30,7 @@ use std::{
     },
 };
 
+use base::id::{Arena, StartId};
 use serde::{Deserialize, Serialize};
 use sys::{
     blob,
@@ -66,7 +67,7 @@ pub struct ZygoteFacts {
     /// Content of shared memory and of files in memory, in bytes: each copy writes its own.
     pub copied_bytes: u64,
     /// Begin and end of the mapping that copies keep for the way back into the program; not part of the program.
-    pub arena: (u64, u64),
+    pub arena: Arena,
     /// Address of the operations of one start.
     entry: u64,
     /// Address of the table of what parked copies touch ahead.
@@ -96,8 +97,8 @@ pub struct Zygote {
 /// Helper and copy report side by side: a copy may be ready before the helper has said that it exists. Readers see them in order.
 #[derive(Debug, Default)]
 struct Order {
-    forked: HashSet<u64>,
-    ready: HashSet<u64>,
+    forked: HashSet<StartId>,
+    ready: HashSet<StartId>,
 }
 
 /// Where a copy is to run.
@@ -128,19 +129,19 @@ pub enum Report {
     /// The copy exists, not yet ready; its process id on the host.
     Forked {
         /// Which start.
-        start: u64,
+        start: StartId,
         /// The copy.
         pid: i32,
     },
     /// The copy is complete, has dropped its privileges and goes on in the program.
     Ready {
         /// Which start.
-        start: u64,
+        start: StartId,
     },
     /// A step failed; the copy, if there was one, has ended.
     Failed {
         /// Which start.
-        start: u64,
+        start: StartId,
         /// The system call, and where it was made.
         step: String,
         /// Its error.
@@ -151,8 +152,8 @@ pub enum Report {
 }
 
 /// The message that asks for a start.
-fn message(start: u64, parks: u64, clocks: &str) -> Vec<u8> {
-    [&start.to_le_bytes(), &parks.to_le_bytes(), clocks.as_bytes()].concat()
+fn message(start: StartId, parks: u64, clocks: &str) -> Vec<u8> {
+    [&start.0.to_le_bytes(), &parks.to_le_bytes(), clocks.as_bytes()].concat()
 }
 
 /// A report as sent: start, kind and two words.
@@ -180,13 +181,13 @@ impl Zygote {
     }
 
     /// Asks for a copy; does not wait. Reports with this `start` follow. [`Error::ZygoteGone`] if it has ended.
-    pub fn request_start(&self, start: u64, target: &Target<'_>) -> Result<(), Error> {
+    pub fn request_start(&self, start: StartId, target: &Target<'_>) -> Result<(), Error> {
         self.send(&message(start, start::AT_ONCE, &self.facts.clock_text()?), &target.descriptors())
     }
 
     /// Asks for a copy that stops short of the program. It has touched the working set ([`learn()`]), has no effective privilege, and no time
     /// passes for it, until [`Self::open`] is called; it ends if the gate is dropped. `Forked` is reported at once, `Ready` when it has gone on.
-    pub fn request_parked(&self, start: u64, target: &Target<'_>) -> Result<Gate, Error> {
+    pub fn request_parked(&self, start: StartId, target: &Target<'_>) -> Result<Gate, Error> {
         let flags = rustix::pipe::PipeFlags::CLOEXEC;
         let (inner, outer) = rustix::pipe::pipe_with(flags).of("make a gate for a copy of zygote", self.facts.pid)?;
         let [init, cgroup, stdin, stdout, stderr] = target.descriptors();
@@ -256,18 +257,18 @@ impl Zygote {
         };
         Ok(Some(match words {
             None => Report::Gone,
-            Some([start, kind::FORKED, pid, _]) => Report::Forked { start, pid: pid as i32 },
-            Some([start, kind::READY, ..]) => Report::Ready { start },
+            Some([start, kind::FORKED, pid, _]) => Report::Forked { start: StartId(start), pid: pid as i32 },
+            Some([start, kind::READY, ..]) => Report::Ready { start: StartId(start) },
             Some([start, _, op, result]) => {
                 let step = self.describe(op);
-                Report::Failed { start, step, errno: -(result as i64) as i32 }
+                Report::Failed { start: StartId(start), step, errno: -(result as i64) as i32 }
             }
         }))
     }
 
     /// Like [`Self::request_start`], but steps every system call from outside, without the blob's interpreter: slower, and the check on
     /// it. The copy goes on when this returns; the reports follow as ever.
-    pub fn start_by_stepping(&self, start: u64, target: &Target<'_>) -> Result<(), Error> {
+    pub fn start_by_stepping(&self, start: StartId, target: &Target<'_>) -> Result<(), Error> {
         stepper::run(self.facts.pid, self.facts.arena, self.facts.entry, &mut || self.request_start(start, target))
     }
 

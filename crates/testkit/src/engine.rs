@@ -140,7 +140,7 @@ impl Bench {
 
 impl Place {
     /// To capture its program, which is process `pid`.
-    pub fn capture_spec(&self, pid: i32, earlier_arena: Option<(u64, u64)>) -> Result<CaptureSpec> {
+    pub fn capture_spec(&self, pid: i32, earlier_arena: Option<base::id::Arena>) -> Result<CaptureSpec> {
         let file = |file: &File| -> Result<StreamFile> {
             let status = file.metadata()?;
             Ok(StreamFile { dev: status.dev(), ino: status.ino() })
@@ -172,11 +172,11 @@ impl Place {
     /// Starts a copy; gives its process id.
     pub fn start(&self, zygote: &Zygote, how: How) -> Result<i32> {
         let target = Target { init: self.sandbox.init_pidfd(), cgroup: self.sandbox.cgroup_fd(), stdio: self.stdio() };
-        let mut gate = None;
+        let (start, mut gate) = (base::id::StartId(1), None);
         match how {
-            How::AtOnce => zygote.request_start(1, &target)?,
-            How::Stepping => zygote.start_by_stepping(1, &target)?,
-            How::Parked(_) => gate = Some(zygote.request_parked(1, &target)?),
+            How::AtOnce => zygote.request_start(start, &target)?,
+            How::Stepping => zygote.start_by_stepping(start, &target)?,
+            How::Parked(_) => gate = Some(zygote.request_parked(start, &target)?),
         }
         // Some programs spin, and the copies before this one have not ended.
         let deadline = Instant::now() + Duration::from_secs(60);

@@ -34,9 +34,9 @@ pub struct Difference {
     pub second: Vec<u8>,
 }
 
-/// Compares the memory of processes that stand still, but for the arenas of either (begin and end), which hold what starts it.
-pub fn compare(first: i32, second: i32, arenas: &[(u64, u64)]) -> Result<Compared> {
-    let arenas: Vec<Range> = arenas.iter().map(|&(start, end)| Range { start, end }).collect();
+/// Compares the memory of processes that stand still, but for the arenas of either, which hold what starts it.
+pub fn compare(first: i32, second: i32, arenas: &[base::id::Arena]) -> Result<Compared> {
+    let arenas: Vec<Range> = arenas.iter().map(|arena| Range { start: arena.start, end: arena.end }).collect();
     let (ours, theirs) = (Memory::of(first, &arenas)?, Memory::of(second, &arenas)?);
     let mut compared = Compared { unshared: without(&ours.mapped, &theirs.mapped), ..Compared::default() };
     compared.unshared.extend(without(&theirs.mapped, &ours.mapped));

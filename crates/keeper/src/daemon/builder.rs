@@ -21,7 +21,7 @@ use std::{
     time::Instant,
 };
 
-use base::id::SandboxId;
+use base::id::{SandboxId, ZygoteId};
 use process::{
     Afterwards, BuildSpec, CaptureSpec, Others, PauseError, ProgramState, RestoreSpec, Restored, Zygote, ZygoteFacts,
 };
@@ -93,7 +93,7 @@ pub(super) struct Finished {
 /// All builders of this keeper, by the zygote they build.
 pub(super) struct Builders {
     watcher: Watcher,
-    at_work: HashMap<u64, AtWork>,
+    at_work: HashMap<ZygoteId, AtWork>,
     /// Whence zygotes take their memory.
     memory_nodes: Vec<u32>,
 }
@@ -135,7 +135,7 @@ impl Builders {
     fn begin(
         &mut self,
         ticket: Ticket<BuiltOrRefused>,
-        zygote: u64,
+        zygote: ZygoteId,
         freezes: Option<SandboxId>,
         forked: io::Result<Watched<OwnedFd>>,
     ) -> Vec<Answer> {
@@ -152,7 +152,7 @@ impl Builders {
     /// Forks a builder and returns the socket on which it reports.
     fn fork(
         &self,
-        zygote: u64,
+        zygote: ZygoteId,
         children: &mut Children,
         perform: impl FnOnce(&OwnedFd) -> Performed,
     ) -> io::Result<Watched<OwnedFd>> {
@@ -182,13 +182,13 @@ impl Builders {
 
     /// Takes a message off the socket of a builder. Returns the word for the server that the capture is done, if the message says so.
     /// [`Self::finish`] gives out the rest.
-    pub(super) fn on_result(&mut self, zygote: u64) -> Option<Answer> {
+    pub(super) fn on_result(&mut self, zygote: ZygoteId) -> Option<Answer> {
         let builder = self.at_work.get_mut(&zygote)?;
         if builder.hear() { builder.ticket.as_ref().map(Ticket::captured) } else { None }
     }
 
     /// The builder's process ended.
-    pub(super) fn finish(&mut self, zygote: u64, status: Status) -> Option<Finished> {
+    pub(super) fn finish(&mut self, zygote: ZygoteId, status: Status) -> Option<Finished> {
         let mut builder = self.at_work.remove(&zygote)?;
         // The end of its process can be seen before its last words.
         while builder.hear() {}
@@ -212,7 +212,7 @@ impl Builders {
     }
 
     /// Gives up a build and answers its request. The caller kills the process.
-    pub(super) fn cancel(&mut self, zygote: u64) -> Option<Answer> {
+    pub(super) fn cancel(&mut self, zygote: ZygoteId) -> Option<Answer> {
         let ticket = self.at_work.get_mut(&zygote)?.ticket.take()?;
         Some(ticket.fail(Failed::zygote_gone("the build was cancelled")))
     }

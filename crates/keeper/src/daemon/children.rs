@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use base::id::SandboxId;
+use base::id::{SandboxId, ZygoteId};
 use rustix::{
     event::{PollFd, PollFlags, poll},
     process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid},
@@ -27,9 +27,9 @@ pub(super) enum Role {
     /// A sandbox's program (`main`) or a command run in it.
     Program { id: SandboxId, main: bool },
     /// A parked zygote.
-    Zygote(u64),
+    Zygote(ZygoteId),
     /// The builder of a zygote.
-    Builder(u64),
+    Builder(ZygoteId),
     /// Something that was told to end.
     Dropped,
 }
@@ -217,7 +217,7 @@ mod tests {
         let watcher = Watcher::new().unwrap();
         let mut children = Children::new(watcher.clone());
         let pid = command.spawn().unwrap().id() as i32;
-        children.watch(pid, Role::Builder(1)).unwrap();
+        children.watch(pid, Role::Builder(ZygoteId(1))).unwrap();
         (children, watcher, pid)
     }
 
@@ -226,7 +226,7 @@ mod tests {
         let (mut children, watcher, pid) = watched(std::process::Command::new("sh").args(["-c", "exit 3"]));
         assert_eq!(watcher.wait(Some(5000)).unwrap(), [Source::Process(0)]);
         let (child, status) = children.ended(0).unwrap();
-        assert_eq!((child.pid, child.role, status), (pid, Role::Builder(1), Status::Code(3)));
+        assert_eq!((child.pid, child.role, status), (pid, Role::Builder(ZygoteId(1)), Status::Code(3)));
         assert!(children.ended(0).is_none());
     }
 
@@ -234,7 +234,7 @@ mod tests {
     fn dropping_a_role_kills_its_processes() {
         let (mut children, watcher, _) = watched(std::process::Command::new("sleep").arg("100"));
         assert!(children.ended(0).is_none());
-        children.drop_role(&Role::Builder(1));
+        children.drop_role(&Role::Builder(ZygoteId(1)));
         assert_eq!(watcher.wait(Some(5000)).unwrap(), [Source::Process(0)]);
         let (child, status) = children.ended(0).unwrap();
         assert_eq!((child.role, status), (Role::Dropped, Status::Signal(9)));

@@ -9,6 +9,7 @@ use std::{
     rc::Rc,
 };
 
+use base::id::ZygoteId;
 use rustix::event::epoll;
 
 /// What a ready descriptor belongs to.
@@ -19,9 +20,9 @@ pub(super) enum Source {
     /// The pidfd of a watched process, by its serial number.
     Process(u64),
     /// The result socket of a builder, by its zygote.
-    Builder(u64),
+    Builder(ZygoteId),
     /// The control socket of a zygote.
-    Zygote(u64),
+    Zygote(ZygoteId),
 }
 
 impl Source {
@@ -31,8 +32,8 @@ impl Source {
         let (kind, number) = match self {
             Self::Server => (0, 0),
             Self::Process(serial) => (1, serial),
-            Self::Builder(zygote) => (2, zygote),
-            Self::Zygote(zygote) => (3, zygote),
+            Self::Builder(zygote) => (2, zygote.0),
+            Self::Zygote(zygote) => (3, zygote.0),
         };
         (kind << Self::NUMBER_BITS) | number
     }
@@ -42,8 +43,8 @@ impl Source {
         match data >> Self::NUMBER_BITS {
             0 => Self::Server,
             1 => Self::Process(number),
-            2 => Self::Builder(number),
-            _ => Self::Zygote(number),
+            2 => Self::Builder(ZygoteId(number)),
+            _ => Self::Zygote(ZygoteId(number)),
         }
     }
 }
@@ -118,7 +119,9 @@ mod tests {
 
     #[test]
     fn a_source_survives_its_encoding() {
-        for source in [Source::Server, Source::Process(7), Source::Builder(1 << 40), Source::Zygote(0)] {
+        for source in
+            [Source::Server, Source::Process(7), Source::Builder(ZygoteId(1 << 40)), Source::Zygote(ZygoteId(0))]
+        {
             assert_eq!(Source::decode(source.encode()), source);
         }
     }
@@ -128,9 +131,9 @@ mod tests {
         let watcher = Watcher::new().unwrap();
         let (ours, theirs) = sys::seqpacket::pair().unwrap();
         let _duplicate = rustix::io::dup(&ours).unwrap();
-        let member = watcher.watch(ours, Source::Builder(1)).unwrap();
+        let member = watcher.watch(ours, Source::Builder(ZygoteId(1))).unwrap();
         drop(theirs);
-        assert_eq!(watcher.wait(Some(1000)).unwrap(), [Source::Builder(1)]);
+        assert_eq!(watcher.wait(Some(1000)).unwrap(), [Source::Builder(ZygoteId(1))]);
         drop(member);
         assert_eq!(watcher.wait(Some(0)).unwrap(), []);
     }

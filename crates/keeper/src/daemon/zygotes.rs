@@ -11,6 +11,7 @@ use std::{
     os::fd::{AsFd, OwnedFd},
 };
 
+use base::id::{StartId, ZygoteId};
 use process::{Gate, Report, Target, Zygote, ZygoteFacts};
 
 use super::{
@@ -38,7 +39,7 @@ struct Held {
 /// All zygotes of this keeper.
 pub(super) struct Zygotes {
     watcher: Watcher,
-    by_number: HashMap<u64, Held>,
+    by_number: HashMap<ZygoteId, Held>,
 }
 
 impl Zygotes {
@@ -49,7 +50,7 @@ impl Zygotes {
     /// Takes a built zygote.
     pub(super) fn insert(
         &mut self,
-        number: u64,
+        number: ZygoteId,
         facts: ZygoteFacts,
         control: OwnedFd,
         children: &mut Children,
@@ -63,7 +64,7 @@ impl Zygotes {
     }
 
     /// One of them.
-    pub(super) fn get(&self, number: u64) -> Option<&Zygote> {
+    pub(super) fn get(&self, number: ZygoteId) -> Option<&Zygote> {
         self.by_number.get(&number).map(|held| &held.zygote)
     }
 
@@ -73,7 +74,7 @@ impl Zygotes {
     }
 
     /// Queues a start and asks for as many as the zygote takes.
-    pub(super) fn start(&mut self, number: u64, start: Start<Stdio>, sandboxes: &Sandboxes) -> Vec<Answer> {
+    pub(super) fn start(&mut self, number: ZygoteId, start: Start<Stdio>, sandboxes: &Sandboxes) -> Vec<Answer> {
         let Some(held) = self.by_number.get_mut(&number) else {
             return vec![start.ticket.fail(Failed::zygote_gone("its zygote is gone"))];
         };
@@ -82,7 +83,7 @@ impl Zygotes {
     }
 
     /// Lets a parked copy continue.
-    pub(super) fn release(&mut self, number: u64, start: u64, ticket: Ticket<()>) -> Vec<Answer> {
+    pub(super) fn release(&mut self, number: ZygoteId, start: StartId, ticket: Ticket<()>) -> Vec<Answer> {
         match self.by_number.get_mut(&number) {
             Some(held) => held.release(start, ticket).into_iter().collect(),
             None => vec![ticket.fail(Failed::zygote_gone("its zygote is gone"))],
@@ -90,7 +91,12 @@ impl Zygotes {
     }
 
     /// Reads what the zygote reports.
-    pub(super) fn on_report(&mut self, number: u64, sandboxes: &Sandboxes, children: &mut Children) -> Vec<Answer> {
+    pub(super) fn on_report(
+        &mut self,
+        number: ZygoteId,
+        sandboxes: &Sandboxes,
+        children: &mut Children,
+    ) -> Vec<Answer> {
         let mut answers = Vec::new();
         let Some(held) = self.by_number.get_mut(&number) else { return answers };
         loop {
@@ -124,7 +130,7 @@ impl Zygotes {
     }
 
     /// Forgets a zygote. Every start that waits for it fails with `reason`.
-    pub(super) fn lose(&mut self, number: u64, reason: &str) -> Vec<Answer> {
+    pub(super) fn lose(&mut self, number: ZygoteId, reason: &str) -> Vec<Answer> {
         self.by_number.remove(&number).map_or_else(Vec::new, |held| held.starts.lose(reason))
     }
 }
@@ -163,14 +169,14 @@ impl Held {
         }
     }
 
-    fn release(&mut self, start: u64, ticket: Ticket<()>) -> Option<Answer> {
+    fn release(&mut self, start: StartId, ticket: Ticket<()>) -> Option<Answer> {
         match self.starts.release(start, ticket) {
             Ok(gate) => self.zygote.open(gate).err().and_then(|error| self.starts.failed(start, Failed::of(&error))),
             Err(answer) => Some(answer),
         }
     }
 
-    fn forked(&mut self, start: u64, pid: i32, children: &mut Children) -> Option<Answer> {
+    fn forked(&mut self, start: StartId, pid: i32, children: &mut Children) -> Option<Answer> {
         let role = Role::Program { id: self.starts.awaits_copy(start)?.clone(), main: true };
         let watched = children.watch(pid, role);
         // The identity is read here because the copy is still at work: later, the answer would wait for it.

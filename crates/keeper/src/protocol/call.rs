@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn a_request_names_its_type_on_the_wire() {
-        let request = DropZygote { zygote: 7 };
+        let request = DropZygote { zygote: base::id::ZygoteId(7) };
         assert_eq!(serde_json::to_string(&Request::from(request)).unwrap(), r#"{"DropZygote":{"zygote":7}}"#);
     }
 

@@ -1,6 +1,6 @@
 //! What the keeper answers and reports.
 
-use base::id::SandboxId;
+use base::id::{SandboxId, ZygoteId};
 use process::ZygoteFacts;
 use rustix::io::Errno;
 use sandbox::ProcessIdentity;
@@ -191,7 +191,7 @@ pub enum Event {
     /// A zygote ended that was not dropped.
     ZygoteLost {
         /// Which zygote.
-        zygote: u64,
+        zygote: ZygoteId,
         /// How its process ended.
         status: Status,
     },

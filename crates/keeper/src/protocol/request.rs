@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use base::id::SandboxId;
+use base::id::{Arena, SandboxId, StartId, ZygoteId};
 use process::{Stream, StreamFile};
 use sandbox::ProcessIdentity;
 use serde::{Deserialize, Serialize};
@@ -97,7 +97,7 @@ pub struct Spawn {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Capture {
     /// The number the zygote will have.
-    pub zygote: u64,
+    pub zygote: ZygoteId,
     /// What is captured.
     pub source: Source,
     /// What the zygote is built on.
@@ -118,7 +118,7 @@ pub struct Source {
     /// Which files are its standard streams.
     pub streams: Vec<(StreamFile, Stream)>,
     /// Where an earlier start left its arena, if the program is itself a copy.
-    pub earlier_arena: Option<(u64, u64)>,
+    pub earlier_arena: Option<Arena>,
     /// Directories on which copies may have another filesystem. Files that the program has open there are refused.
     pub mount_points: Vec<PathBuf>,
     /// Directories on which copies have the volumes of the program. Files that the program has mapped from there are refused.
@@ -129,7 +129,7 @@ pub struct Source {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Base {
     /// The zygote that the program was started from, or an ancestor of it. Unchanged memory is shared with it.
-    pub zygote: Option<u64>,
+    pub zygote: Option<ZygoteId>,
     /// Layers of the program's sandbox, topmost first.
     pub layers: Vec<PathBuf>,
 }
@@ -186,7 +186,7 @@ impl Purpose {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RestoreZygote {
     /// The number it will have.
-    pub zygote: u64,
+    pub zygote: ZygoteId,
     /// Layers of its root filesystem, topmost first.
     pub layers: Vec<PathBuf>,
 }
@@ -205,11 +205,11 @@ pub struct Parcel {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct StartCopy {
     /// Of which zygote.
-    pub zygote: u64,
+    pub zygote: ZygoteId,
     /// Into which sandbox.
     pub sandbox: SandboxId,
     /// The number of this start, unique for the node.
-    pub start: u64,
+    pub start: StartId,
     /// Which interpreter makes the copy.
     pub interpreter: Interpreter,
 }
@@ -227,25 +227,25 @@ pub enum Interpreter {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ParkCopy {
     /// Of which zygote.
-    pub zygote: u64,
+    pub zygote: ZygoteId,
     /// Into which sandbox.
     pub sandbox: SandboxId,
     /// The number of this start, unique for the node.
-    pub start: u64,
+    pub start: StartId,
 }
 
 /// Lets a parked copy continue. The reply comes when its program runs.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ReleaseCopy {
     /// The zygote of the copy.
-    pub zygote: u64,
+    pub zygote: ZygoteId,
     /// The number of the copy's start.
-    pub start: u64,
+    pub start: StartId,
 }
 
 /// Ends a zygote, or the building of it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct DropZygote {
     /// Which zygote.
-    pub zygote: u64,
+    pub zygote: ZygoteId,
 }

@@ -115,6 +115,7 @@ fn read<T: DeserializeOwned>(file: OwnedFd) -> Result<T, String> {
 mod tests {
     use super::*;
     use crate::protocol::{DropZygote, FromKeeper, Request};
+    use base::id::ZygoteId;
 
     fn exchange(text: &str) -> String {
         let (ours, theirs) = sys::seqpacket::pair().unwrap();
@@ -151,10 +152,10 @@ mod tests {
 
     #[test]
     fn what_is_not_understood_is_the_failure_of_its_own_request() {
-        let whole = Letter::new(9, &Request::from(DropZygote { zygote: 1 })).unwrap().bytes;
+        let whole = Letter::new(9, &Request::from(DropZygote { zygote: ZygoteId(1) })).unwrap().bytes;
         assert!(matches!(
             raw(&whole, &[]),
-            Received { seq: 9, body: Ok(Request::DropZygote(DropZygote { zygote: 1 })), .. }
+            Received { seq: 9, body: Ok(Request::DropZygote(DropZygote { zygote: ZygoteId(1) })), .. }
         ));
         for length in 1..whole.len() {
             let received = raw(&whole[..length], &[]);

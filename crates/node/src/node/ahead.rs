@@ -5,7 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use base::id::SandboxId;
+use base::id::{SandboxId, ZygoteId};
 use sandbox::ProcessIdentity;
 use tokio::sync::oneshot;
 
@@ -25,8 +25,8 @@ const LEARN_DELAY: Duration = Duration::from_millis(250);
 
 impl Node {
     /// Forks a copy of zygote `zygote` into a blank. One that fails leaves the blank as it was.
-    pub(super) async fn park(&self, blank: &mut Blank, zygote: u64) -> Result<()> {
-        let start = self.state().number();
+    pub(super) async fn park(&self, blank: &mut Blank, zygote: ZygoteId) -> Result<()> {
+        let start = self.state().new_start();
         let output = &*blank.output;
         let park = ParkCopy { zygote, sandbox: blank.id.clone(), start };
         let Spawned { process: main, ended } = self.keepers.call(park, [&self.host.null, output, output]).await?;

@@ -2,7 +2,7 @@
 
 use std::{os::fd::OwnedFd, path::PathBuf, pin::Pin, sync::Arc, time::Instant};
 
-use base::id::{SandboxId, TemplateName};
+use base::id::{SandboxId, TemplateName, ZygoteId};
 use model::{BuildProgress, BuildStage, BuildTimings, TemplateSpec};
 use tokio::sync::{mpsc, oneshot};
 
@@ -103,7 +103,7 @@ pub(super) struct Built {
 struct Job {
     spec: TemplateSpec,
     source: SandboxId,
-    zygote: u64,
+    zygote: ZygoteId,
     image_layers: Vec<PathBuf>,
     layer: PathBuf,
 }
@@ -153,7 +153,7 @@ impl Node {
         let layer = directory.join(format!("layer-{}", random_suffix()));
         let (source, zygote) = {
             let mut state = self.state();
-            (state.claim(), state.number())
+            (state.claim(), state.new_zygote())
         };
         let job = Job { spec: spec.clone(), source, zygote, image_layers, layer };
         let built = tokio::select! {

@@ -169,7 +169,7 @@ impl Node {
             let mut state = self.state();
             let base = self.use_parked(&mut state, &record.template);
             let restored = state.restored_zygote(&record.template);
-            (base, restored, state.number())
+            (base, restored, state.new_zygote())
         };
         let layer = directory.join(FORK_LAYER);
         // What is resumed has all the volumes that it had.

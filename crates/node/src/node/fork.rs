@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use base::id::SandboxId;
+use base::id::{SandboxId, ZygoteId};
 use model::{BuildTimings, ExitStatus, Forks, Interpreter, SandboxState};
 use tokio::sync::oneshot;
 
@@ -42,7 +42,7 @@ use crate::{
 struct ForkPoint {
     /// Where its layer is.
     directory: PathBuf,
-    zygote: u64,
+    zygote: ZygoteId,
     layers: Pinned,
     captured: Result<Captured>,
 }
@@ -104,7 +104,7 @@ impl Node {
             layers::check(&record)?;
             let spec = state.spec_of(&record)?;
             let base = self.use_parked(&mut state, &record.template);
-            (record, spec, base, state.claim(), state.number())
+            (record, spec, base, state.claim(), state.new_zygote())
         };
         let directory = self.host.config.sandbox_dir(&point);
         let layer = directory.join(FORK_LAYER);

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, MutexGuard};
 
-use base::id::TemplateName;
+use base::id::{TemplateName, ZygoteId};
 
 use super::Node;
 use crate::state::{Readiness, State};
@@ -11,12 +11,12 @@ use crate::state::{Readiness, State};
 /// A use of a zygote, which ends when this is dropped.
 pub(super) struct InUse {
     node: Arc<Node>,
-    number: u64,
+    number: ZygoteId,
 }
 
 impl InUse {
     /// The zygote.
-    pub(super) fn number(&self) -> u64 {
+    pub(super) fn number(&self) -> ZygoteId {
         self.number
     }
 }
@@ -48,13 +48,13 @@ impl Node {
         Ok((readiness, in_use))
     }
 
-    fn use_zygote(self: &Arc<Self>, state: &mut State, number: u64) -> InUse {
+    fn use_zygote(self: &Arc<Self>, state: &mut State, number: ZygoteId) -> InUse {
         state.use_zygote(number);
         InUse { node: Arc::clone(self), number }
     }
 
     /// Drops a zygote that no template has any more, as soon as nothing uses it.
-    pub(super) async fn retire_zygote(&self, number: u64) {
+    pub(super) async fn retire_zygote(&self, number: ZygoteId) {
         let is_unused = self.state().retire_zygote(number);
         if is_unused {
             self.drop_zygote(number).await;

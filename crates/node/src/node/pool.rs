@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use base::id::TemplateName;
+use base::id::{TemplateName, ZygoteId};
 use tokio::sync::watch;
 
 use super::{Node, supervisor::stopped};
@@ -89,7 +89,7 @@ impl Node {
         self: &Arc<Self>,
         name: TemplateName,
         mut blank: Blank,
-        zygote: u64,
+        zygote: ZygoteId,
         stop: &mut watch::Receiver<bool>,
     ) {
         if let Err(error) = self.park(&mut blank, zygote).await {

@@ -169,7 +169,7 @@ impl Node {
         hot: JoinHandle<Result<HotPages>>,
         began: Instant,
     ) -> Result<ZygoteRef> {
-        let number = self.state().number();
+        let number = self.state().new_zygote();
         let request = RestoreZygote { zygote: number, layers: record.layers() };
         let Fetched { parcel, image, pager } = fetched;
         // The pool would take the keeper's time.

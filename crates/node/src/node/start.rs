@@ -7,7 +7,7 @@
 
 use std::{os::fd::OwnedFd, path::PathBuf, sync::Arc, time::Instant};
 
-use base::id::{SandboxId, TemplateName};
+use base::id::{Arena, SandboxId, TemplateName, ZygoteId};
 use model::{Interpreter, Mount, RunSpec, SandboxState, Started, TemplateSpec};
 use sandbox::{Machine, ProcessIdentity};
 use tokio::{sync::oneshot, task::JoinSet};
@@ -35,8 +35,8 @@ pub(super) struct Source {
     pub(super) layers: Vec<PathBuf>,
     pub(super) pages: Option<String>,
     pub(super) limits: model::Limits,
-    pub(super) zygote: u64,
-    pub(super) arena: (u64, u64),
+    pub(super) zygote: ZygoteId,
+    pub(super) arena: Arena,
     pub(super) interpreter: Interpreter,
     /// Which all of them share.
     pub(super) volumes: Vec<Mount>,
@@ -63,7 +63,7 @@ impl Source {
     }
 
     /// The zygote whose copies forked ahead will do.
-    fn parked(&self) -> Option<u64> {
+    fn parked(&self) -> Option<ZygoteId> {
         (self.interpreter == Interpreter::InProcess).then_some(self.zygote)
     }
 }
@@ -326,7 +326,7 @@ impl Node {
         blank: &Blank,
     ) -> Result<(ProcessIdentity, oneshot::Receiver<Status>)> {
         let output = &*blank.output;
-        let start = self.state().number();
+        let start = self.state().new_start();
         let interpreter = match source.interpreter {
             Interpreter::InProcess => protocol::Interpreter::InProcess,
             Interpreter::Stepping => protocol::Interpreter::Stepping,

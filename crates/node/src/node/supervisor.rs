@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use base::id::SandboxId;
+use base::id::{SandboxId, ZygoteId};
 use model::{ExitStatus, SandboxState};
 use tokio::{
     process::{Child, Command},
@@ -119,7 +119,7 @@ impl Node {
         }
     }
 
-    pub(super) fn zygote_lost(&self, zygote: u64, how: &str) {
+    pub(super) fn zygote_lost(&self, zygote: ZygoteId, how: &str) {
         let template = self.state().zygote_lost(zygote);
         if let Some(name) = template {
             tracing::warn!(template = %name, how, "its zygote is gone; the next run builds it again");
@@ -265,10 +265,10 @@ impl Node {
     }
 
     /// Ends a zygote.
-    pub(super) async fn drop_zygote(&self, zygote: u64) {
+    pub(super) async fn drop_zygote(&self, zygote: ZygoteId) {
         let Ok(keeper) = self.keepers.get(DropZygote::ACTION).await else { return };
         if let Err(error) = keeper.call(DropZygote { zygote }, []).await {
-            tracing::warn!(zygote, error = chain(&error), "it could not be dropped");
+            tracing::warn!(%zygote, error = chain(&error), "it could not be dropped");
         }
     }
 }

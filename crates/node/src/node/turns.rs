@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use base::id::ZygoteId;
 use tokio::{sync::Semaphore, time::timeout};
 
 /// Requests for one copy that are served at a time, for each processor. Were all of many to share the processors, all would end late together;
@@ -22,13 +23,13 @@ const TURN_MAX: Duration = Duration::from_millis(100);
 /// Who has a turn, of each zygote: one that stands still keeps starts of no other one waiting.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
-    by_zygote: Mutex<HashMap<u64, Arc<Semaphore>>>,
+    by_zygote: Mutex<HashMap<ZygoteId, Arc<Semaphore>>>,
 }
 
 impl Turns {
     /// Does this when it is its turn. The turn ends after [`TURN_MAX`] in any case, so that N starts that are stuck delay others of the same
     /// zygote by that time for each [`STARTS_PER_CPU`] of them and processor.
-    pub(super) async fn take<T>(&self, zygote: u64, start: impl Future<Output = T>) -> T {
+    pub(super) async fn take<T>(&self, zygote: ZygoteId, start: impl Future<Output = T>) -> T {
         let mut start = pin!(start);
         let turns = self.of(zygote);
         // It fails only when it is closed, which nobody does.
@@ -40,7 +41,7 @@ impl Turns {
         start.await
     }
 
-    fn of(&self, zygote: u64) -> Arc<Semaphore> {
+    fn of(&self, zygote: ZygoteId) -> Arc<Semaphore> {
         let mut turns = self.by_zygote.lock().unwrap_or_else(PoisonError::into_inner);
         turns.retain(|_, turns| Arc::strong_count(turns) > 1);
         let at_once = STARTS_PER_CPU * available_parallelism().map_or(1, NonZero::get);

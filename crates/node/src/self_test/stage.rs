@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use base::id::SandboxId;
+use base::id::{Arena, SandboxId};
 use process::{BuildSpec, CaptureSpec, Report, Stream, StreamFile, Target, Zygote};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -52,7 +52,7 @@ pub(super) struct Copy {
     pid: i32,
     memory: File,
     streams: [File; 2],
-    arena: Option<(u64, u64)>,
+    arena: Option<Arena>,
     /// The layers of changes below its own.
     below: Vec<PathBuf>,
 }
@@ -167,7 +167,7 @@ impl Stage {
         let (sandbox, streams) = self.place(&warm.layers, limits)?;
         let place = &self.sandboxes[sandbox];
         let target = Target { init: place.init_pidfd(), cgroup: place.cgroup_fd(), stdio: stdio(&streams) };
-        warm.zygote.request_start(1, &target)?;
+        warm.zygote.request_start(base::id::StartId(1), &target)?;
         let mut pid = None;
         let ready = |pid: &mut Option<i32>| match warm.zygote.next_report()? {
             Some(Report::Forked { pid: forked, .. }) => {

@@ -5,7 +5,7 @@
 //! ```
 
 use base::{
-    id::{SandboxId, TemplateName},
+    id::{SandboxId, TemplateName, ZygoteId},
     limits::PARKED_SHARED_BYTES_MAX,
 };
 use process::ZygoteFacts;
@@ -61,11 +61,11 @@ impl State {
     }
 
     /// A blank that should get a copy, and the zygote to fork it from, if that may be done now.
-    pub(crate) fn take_unparked(&mut self) -> Option<(TemplateName, Blank, u64)> {
+    pub(crate) fn take_unparked(&mut self) -> Option<(TemplateName, Blank, ZygoteId)> {
         if self.starts_in_flight > 0 {
             return None;
         }
-        let lacking = |(name, _, share): &(TemplateName, u64, usize)| {
+        let lacking = |(name, _, share): &(TemplateName, ZygoteId, usize)| {
             let blanks = self.pool.get(name).map_or(&[][..], Vec::as_slice);
             parked(blanks) < *share && parked(blanks) < blanks.len()
         };
@@ -87,7 +87,7 @@ impl State {
     }
 
     /// Templates that get copies, with their zygotes, and how many each should have: the limit is shared by those used last.
-    fn ahead_shares(&self) -> Vec<(TemplateName, u64, usize)> {
+    fn ahead_shares(&self) -> Vec<(TemplateName, ZygoteId, usize)> {
         let mut taught: Vec<_> =
             self.templates.iter().filter(|(_, template)| template.learning.ended >= SAMPLES).collect();
         taught.sort_unstable_by_key(|(_, template)| std::cmp::Reverse(template.last_use));

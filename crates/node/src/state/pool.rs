@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use base::id::TemplateName;
+use base::id::{TemplateName, ZygoteId};
 use model::PoolInfo;
 
 use super::{Blank, Phase, State};
@@ -25,7 +25,12 @@ impl State {
     }
 
     /// A blank sandbox for a template with these layers; one with a copy of `zygote`, if that is asked for and there.
-    pub(crate) fn take_blank(&mut self, name: &TemplateName, layers: &[PathBuf], zygote: Option<u64>) -> Option<Blank> {
+    pub(crate) fn take_blank(
+        &mut self,
+        name: &TemplateName,
+        layers: &[PathBuf],
+        zygote: Option<ZygoteId>,
+    ) -> Option<Blank> {
         let number = self.number();
         if let Some(template) = self.templates.get_mut(name) {
             template.last_use = number;
@@ -37,12 +42,12 @@ impl State {
     }
 
     /// Whether a copy of `zygote` waits in a blank sandbox with these layers.
-    pub(crate) fn has_parked(&self, name: &TemplateName, layers: &[PathBuf], zygote: Option<u64>) -> bool {
+    pub(crate) fn has_parked(&self, name: &TemplateName, layers: &[PathBuf], zygote: Option<ZygoteId>) -> bool {
         zygote.is_some() && self.find_blank(name, layers, zygote).is_some()
     }
 
     /// Where the newest blank sandbox with these layers is, with a copy of `zygote` or without one.
-    fn find_blank(&self, name: &TemplateName, layers: &[PathBuf], zygote: Option<u64>) -> Option<usize> {
+    fn find_blank(&self, name: &TemplateName, layers: &[PathBuf], zygote: Option<ZygoteId>) -> Option<usize> {
         let parked_by = |blank: &Blank| blank.parked.as_ref().map(|parked| parked.zygote);
         self.pool.get(name)?.iter().rposition(|blank| blank.layers == layers && parked_by(blank) == zygote)
     }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use base::id::TemplateName;
+use base::id::{TemplateName, ZygoteId};
 use model::TemplateState;
 
 use super::{Blank, Phase, Readiness, Startable, State, Template, ZygoteRef, pausing};
@@ -45,7 +45,7 @@ impl State {
     }
 
     /// The zygote that starts of a template use, if one is parked.
-    pub(crate) fn parked_zygote(&self, name: &TemplateName) -> Option<u64> {
+    pub(crate) fn parked_zygote(&self, name: &TemplateName) -> Option<ZygoteId> {
         match &self.templates.get(name)?.phase {
             Phase::Ready(zygote) => Some(zygote.number),
             Phase::Building { previous } => previous.as_ref().map(|zygote| zygote.number),
@@ -163,7 +163,7 @@ impl State {
     }
 
     /// A zygote is gone: the template that used it.
-    pub(crate) fn zygote_lost(&mut self, number: u64) -> Option<TemplateName> {
+    pub(crate) fn zygote_lost(&mut self, number: ZygoteId) -> Option<TemplateName> {
         for (name, template) in &mut self.templates {
             match &mut template.phase {
                 Phase::Ready(zygote) if zygote.number == number => {

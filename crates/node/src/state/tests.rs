@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fs::File, path::PathBuf, sync::Arc};
 
-use base::id::{SandboxId, TemplateName};
+use base::id::{Arena, SandboxId, TemplateName, ZygoteId};
 use model::{BuildTimings, Image, Ready, SandboxState, TemplateFacts, TemplateSpec, TemplateState};
 use sandbox::ProcessIdentity;
 use tokio::sync::oneshot;
@@ -54,7 +54,8 @@ fn zygote(number: u64) -> ZygoteRef {
         huge_bytes: 0,
         timings: BuildTimings::default(),
     };
-    ZygoteRef { number, arena: (0, 0), facts, engine: process::ZygoteFacts::default() }
+    let number = ZygoteId(number);
+    ZygoteRef { number, arena: Arena::default(), facts, engine: process::ZygoteFacts::default() }
 }
 
 pub(super) fn sandbox(state: &mut State, template: &str, layers: &[&str]) -> SandboxId {
@@ -132,8 +133,8 @@ fn one_build_of_a_template_at_a_time() {
 fn a_template_that_was_restored_meanwhile_is_not_restored_again() {
     let mut state = ready("a", 1);
     assert!(matches!(state.begin_again(&spec("a")), Err(Error::TemplateBusy(_))));
-    assert!(matches!(state.readiness(&name("a")), Ok(Readiness::Ready(ready)) if ready.zygote.number == 1));
-    state.zygote_lost(1);
+    assert!(matches!(state.readiness(&name("a")), Ok(Readiness::Ready(ready)) if ready.zygote.number == ZygoteId(1)));
+    state.zygote_lost(ZygoteId(1));
     state.begin_again(&spec("a")).unwrap();
     assert!(matches!(state.begin_again(&spec("a")), Err(Error::TemplateBusy(_))));
     state.begin_again(&spec("b")).unwrap();
@@ -154,14 +155,14 @@ fn a_later_build_that_fails_leaves_the_zygote_before_it_in_use() {
     let mut state = ready("a", 1);
     state.begin_build(&spec("a")).unwrap();
     state.abandon_build(&name("a"));
-    assert!(matches!(state.readiness(&name("a")), Ok(Readiness::Ready(ready)) if ready.zygote.number == 1));
+    assert!(matches!(state.readiness(&name("a")), Ok(Readiness::Ready(ready)) if ready.zygote.number == ZygoteId(1)));
 }
 
 #[test]
 fn a_zygote_that_dies_under_a_build_is_not_used_after_its_failure() {
     let mut state = ready("a", 1);
     state.begin_build(&spec("a")).unwrap();
-    assert_eq!(state.zygote_lost(1), None);
+    assert_eq!(state.zygote_lost(ZygoteId(1)), None);
     state.abandon_build(&name("a"));
     assert!(matches!(state.readiness(&name("a")), Ok(Readiness::Lost { replaced: false, .. })));
 }
@@ -174,10 +175,10 @@ fn a_build_hands_over_what_it_replaces() {
     assert!(state.put_blank(&name("a"), old).is_none());
     state.begin_build(&spec("a")).unwrap();
     let (previous, blanks) = state.finish_build(record("a", "/t/layer-2"), zygote(2));
-    assert_eq!(previous.iter().map(|zygote| zygote.number).collect::<Vec<_>>(), [1]);
+    assert_eq!(previous.iter().map(|zygote| zygote.number).collect::<Vec<_>>(), [ZygoteId(1)]);
     assert_eq!(blanks.iter().map(|blank| &blank.id).collect::<Vec<_>>(), [&old_id]);
-    assert_eq!(state.zygote_lost(1), None, "of a zygote that is not used any more");
-    assert_eq!(state.zygote_lost(2), Some(name("a")));
+    assert_eq!(state.zygote_lost(ZygoteId(1)), None, "of a zygote that is not used any more");
+    assert_eq!(state.zygote_lost(ZygoteId(2)), Some(name("a")));
 }
 
 #[test]
@@ -200,7 +201,7 @@ fn restored(of: &str) -> TemplateRecord {
 /// Whether a start takes this zygote; else whether it restores what a checkpoint was replaced by.
 fn starts(state: &State) -> Result<u64, bool> {
     match state.readiness(&name("a")).unwrap() {
-        Readiness::Ready(ready) => Ok(ready.zygote.number),
+        Readiness::Ready(ready) => Ok(ready.zygote.number.0),
         Readiness::Lost { replaced, .. } => Err(replaced),
         Readiness::Building => panic!("it is being built"),
     }
@@ -217,7 +218,7 @@ fn what_was_restored_of_a_replaced_checkpoint_starts_nothing_more() {
     assert!(unused.is_none() && blanks.is_empty() && starts(&state) == Ok(1), "it is what it was restored of");
     assert!(state.hides_checkpoint(&name("a"), 2) && !state.hides_checkpoint(&name("a"), 1));
     let (unused, blanks) = state.replaced(&name("a"), "m2");
-    assert!(unused.is_some_and(|zygote| zygote.number == 1) && blanks.len() == 1);
+    assert!(unused.is_some_and(|zygote| zygote.number == ZygoteId(1)) && blanks.len() == 1);
     assert!(starts(&state) == Err(true) && !state.hides_checkpoint(&name("a"), 2));
     state.begin_again(&spec("a")).unwrap();
     assert!(state.finish_build(restored("m2"), zygote(2)).0.is_empty());
@@ -241,7 +242,7 @@ fn a_restore_of_what_is_replaced_meanwhile_counts_as_lost() {
     assert_eq!(starts(&state), Ok(3), "it was restored of the newer one already");
     // A build that fails does not bring back what was replaced meanwhile.
     state.begin_build(&spec("a")).unwrap();
-    assert!(state.replaced(&name("a"), "m4").0.is_some_and(|zygote| zygote.number == 3));
+    assert!(state.replaced(&name("a"), "m4").0.is_some_and(|zygote| zygote.number == ZygoteId(3)));
     state.abandon_build(&name("a"));
     assert_eq!(starts(&state), Err(true));
 }
@@ -256,13 +257,13 @@ fn a_template_that_was_built_hides_checkpoints_of_its_name_and_stays() {
 #[test]
 fn a_retired_zygote_is_dropped_with_its_last_use() {
     let mut state = empty();
-    assert!(state.retire_zygote(1), "nothing uses it");
-    state.use_zygote(2);
-    state.use_zygote(2);
-    assert!(!state.retire_zygote(2) && !state.end_zygote_use(2));
-    assert!(state.end_zygote_use(2));
-    state.use_zygote(3);
-    assert!(!state.end_zygote_use(3), "its template has it still");
+    assert!(state.retire_zygote(ZygoteId(1)), "nothing uses it");
+    state.use_zygote(ZygoteId(2));
+    state.use_zygote(ZygoteId(2));
+    assert!(!state.retire_zygote(ZygoteId(2)) && !state.end_zygote_use(ZygoteId(2)));
+    assert!(state.end_zygote_use(ZygoteId(2)));
+    state.use_zygote(ZygoteId(3));
+    assert!(!state.end_zygote_use(ZygoteId(3)), "its template has it still");
 }
 
 #[test]
@@ -284,7 +285,7 @@ fn a_template_with_sandboxes_is_not_removed() {
     let id = sandbox(&mut state, "a", &["/t/layer"]);
     assert!(matches!(state.remove_template(&name("a")), Err(Error::TemplateInUse { sandboxes: 1, .. })));
     state.forget(&id);
-    assert_eq!(state.remove_template(&name("a")).unwrap().0.map(|zygote| zygote.number), Some(1));
+    assert_eq!(state.remove_template(&name("a")).unwrap().0.map(|zygote| zygote.number), Some(ZygoteId(1)));
 }
 
 #[test]
@@ -325,10 +326,10 @@ fn a_blank_for_a_template_that_changed_meanwhile_is_given_back() {
     assert_eq!(state.put_blank(&name("a"), old).map(|blank| blank.id), Some(id));
 }
 
-fn parked(state: &mut State, zygote: u64) -> Blank {
+fn parked(state: &mut State, zygote: ZygoteId) -> Blank {
     let mut blank = blank(state, &record("a", "/t/layer").layers());
     let main = ProcessIdentity { pid: 2, start_ticks: 1 };
-    blank.parked = Some(Parked { zygote, start: state.number(), main, ended: oneshot::channel().1 });
+    blank.parked = Some(Parked { zygote, start: state.new_start(), main, ended: oneshot::channel().1 });
     blank
 }
 
@@ -354,9 +355,9 @@ fn copies_are_forked_ahead_once_it_is_known_what_they_touch_and_up_to_the_limit(
     let later = sandbox(&mut state, "a", &["/t/layer"]);
     assert!(!state.begin_sample(&later), "three are enough");
     let mut forked_ahead = 0;
-    while let Some((template, blank, 7)) = state.take_unparked() {
+    while let Some((template, blank, ZygoteId(7))) = state.take_unparked() {
         state.forget(&blank.id);
-        let parked = parked(&mut state, 7);
+        let parked = parked(&mut state, ZygoteId(7));
         assert!(state.put_blank(&template, parked).is_none());
         forked_ahead += 1;
     }
@@ -395,21 +396,24 @@ fn templates_share_the_copies_that_are_forked_ahead() {
     }
     assert!(gone >= 4 && state.pool_info().ahead <= 2, "{:?}", state.pool_info());
     fill(&mut state);
-    assert!(matches!(state.take_unparked(), Some((_, _, 1 | 2))));
+    assert!(matches!(state.take_unparked(), Some((_, _, ZygoteId(1 | 2)))));
 }
 
 #[test]
 fn a_start_takes_a_parked_copy_of_its_own_zygote_only() {
     let mut state = ready("a", 1);
     let layers = record("a", "/t/layer").layers();
-    let (own, of_another) = (parked(&mut state, 1), parked(&mut state, 5));
+    let (own, of_another) = (parked(&mut state, ZygoteId(1)), parked(&mut state, ZygoteId(5)));
     assert!(state.put_blank(&name("a"), of_another).is_some(), "its zygote is not the template's");
     assert!(state.put_blank(&name("a"), own).is_none());
     let bare = blank(&mut state, &layers);
     assert!(state.put_blank(&name("a"), bare).is_none());
-    assert!(state.take_blank(&name("a"), &layers, Some(1)).unwrap().parked.is_some());
-    assert!(state.take_blank(&name("a"), &layers, Some(1)).unwrap().parked.is_none(), "none is parked any more");
-    let own = parked(&mut state, 1);
+    assert!(state.take_blank(&name("a"), &layers, Some(ZygoteId(1))).unwrap().parked.is_some());
+    assert!(
+        state.take_blank(&name("a"), &layers, Some(ZygoteId(1))).unwrap().parked.is_none(),
+        "none is parked any more"
+    );
+    let own = parked(&mut state, ZygoteId(1));
     state.put_blank(&name("a"), own);
     assert!(state.take_blank(&name("a"), &layers, None).is_none(), "by stepping it begins with a blank");
 }

@@ -41,7 +41,7 @@ pub(super) fn complete(
     let pid = still.pid();
     let Known { threads, pending, answers, found, lines, dont_fork, clocks } = known;
     let mut ours = vec![arena];
-    ours.extend(spec.earlier_arena.map(|(start, end)| Range { start, end }));
+    ours.extend(spec.earlier_arena.map(mappings::of_arena));
     let status = Fields::read(format!("/proc/{pid}/status"))?;
     let mut refusals = checks::nature(pid, &status)?;
     // The first one has no number that a program asked for.

@@ -48,9 +48,14 @@ pub(crate) fn kept_from_forks(lines: &[MapLine]) -> Vec<Range> {
     runs.map(|run| Range { start: run[0].range.start, end: run[run.len() - 1].range.end }).collect()
 }
 
+/// The addresses of an arena.
+pub(crate) fn of_arena(arena: base::id::Arena) -> Range {
+    Range { start: arena.start, end: arena.end }
+}
+
 /// Locked memory, but for the arena that an earlier start has left.
-pub(crate) fn locked(lines: &[MapLine], arena: Option<(u64, u64)>) -> Vec<Locked> {
-    let arena = arena.map_or(Range { start: 0, end: 0 }, |(start, end)| Range { start, end });
+pub(crate) fn locked(lines: &[MapLine], arena: Option<base::id::Arena>) -> Vec<Locked> {
+    let arena = arena.map_or(Range { start: 0, end: 0 }, of_arena);
     let locked = lines.iter().filter(|line| line.flags.locked).flat_map(|line| line.clone().without(arena));
     locked.map(|line| Locked { range: line.range, on_fault: line.locked_on_fault }).collect()
 }
@@ -178,7 +183,7 @@ mod tests {
     fn locked_memory_is_what_is_locked_outside_of_the_arena() {
         let mut lines = vec![line(10, 20, b""), line(30, 60, b""), line(70, 80, b"")];
         (lines[1].flags.locked, lines[2].flags.locked, lines[2].locked_on_fault) = (true, true, true);
-        let found: Vec<(u64, u64, bool)> = locked(&lines, Some((40, 50)))
+        let found: Vec<(u64, u64, bool)> = locked(&lines, Some((40, 50).into()))
             .iter()
             .map(|locked| (locked.range.start, locked.range.end, locked.on_fault))
             .collect();

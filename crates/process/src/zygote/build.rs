@@ -88,7 +88,7 @@ pub fn build(capture: &Capture, spec: &BuildSpec<'_>) -> Result<Zygote, Error> {
     // Behind the back of a source that goes on: a private mapping shows what is written to its file since, or does not.
     capture.taken_over.iter().try_for_each(|range| capture.still.take_over(*range))?;
     if let Some(older) = spec.base {
-        let (start, end) = older.facts.arena;
+        let base::id::Arena { start, end } = older.facts.arena;
         let other = start::other_half(start);
         let other = Range { start: other, end: other + HALF_BYTES };
         if let Some(base) = Base::of(older.facts.pid, Range { start, end }, other, &capture.image)? {
@@ -226,7 +226,7 @@ fn from_nothing(plan: &Plan<'_>, read: ReadPages<'_>) -> Result<(Zygote, Option<
 
 /// A zygote that is a fork of an older one, with the differences read from the still.
 fn branch(capture: &Capture, spec: &BuildSpec<'_>, older: &Zygote, base: &Base) -> Result<Zygote, Error> {
-    let at = start::other_half(older.facts.arena.0);
+    let at = start::other_half(older.facts.arena.start);
     let mut draft = Draft::new(&capture.image, spec.seccomp, at, spec.memory_nodes);
     let (root, control_number) = (draft.root(), draft.transit.control);
     let script = &mut draft.script;
@@ -238,7 +238,7 @@ fn branch(capture: &Capture, spec: &BuildSpec<'_>, older: &Zygote, base: &Base) 
     script.call(libc::SYS_dup3, [3u64.into(), memory.into(), libc::O_CLOEXEC.into()], Check::Success);
     let above = memory + 1;
     script.call(libc::SYS_close_range, [above.into(), u64::from(u32::MAX).into(), 0u64.into()], Check::Success);
-    let (start, end) = older.facts.arena;
+    let base::id::Arena { start, end } = older.facts.arena;
     script.call(libc::SYS_munmap, [start.into(), (end - start).into()], Check::Success);
     let tail = script.call(libc::SYS_munmap, [0u64.into(), 0u64.into()], Check::Success);
     let rest = delta::plan(&mut draft.arena, &mut draft.script, capture, base, root)?;
@@ -304,7 +304,7 @@ fn finish(
         memory_bytes: rest.memory_bytes,
         huge_bytes: huge_bytes(pid)?,
         copied_bytes: image.copied_bytes(),
-        arena: (at, at + arena.len() as u64),
+        arena: base::id::Arena { start: at, end: at + arena.len() as u64 },
         entry: entries.receive,
         working_set: entries.working_set,
         clocks: image.clocks,

@@ -8,7 +8,10 @@ use sys::remote::{self, PAGE, Range};
 use super::{ZygoteFacts, memory::WRITE};
 use crate::{
     error::{Context, Error},
-    observe::sort::{Sort, sort},
+    observe::{
+        mappings::of_arena,
+        sort::{Sort, sort},
+    },
     start::working_set::WorkingSet,
 };
 
@@ -25,7 +28,7 @@ pub fn learn(zygote: &ZygoteFacts, copy: i32) -> Result<u64, Error> {
     let [copy_map, zygote_map] = maps;
     let (copy_map, zygote_map) = (copy_map?, zygote_map?);
     for line in procfs::maps(zygote.pid)? {
-        let arena = Range { start: zygote.arena.0, end: zygote.arena.1 };
+        let arena = of_arena(zygote.arena);
         if line.shared || (line.range.start < arena.end && arena.start < line.range.end) {
             continue;
         }

@@ -20,7 +20,7 @@ use crate::{
 /// Runs the zygote's loop once, from its receiving step at `entry`. `request` sends the message that it receives.
 pub(super) fn run(
     zygote: i32,
-    arena: (u64, u64),
+    arena: base::id::Arena,
     entry: u64,
     request: &mut dyn FnMut() -> Result<(), Error>,
 ) -> Result<(), Error> {
@@ -31,7 +31,7 @@ pub(super) fn run(
         // A trap that is blocked would reset the program's action for it; children begin with the same mask.
         ptrace::set_signal_mask(zygote, stopped::ONLY_TRAP).of("unblock the trap of", zygote)?;
         request()?;
-        let syscall = stopped::blob_syscall(arena.0);
+        let syscall = stopped::blob_syscall(arena.start);
         let mut stepper = Stepper { syscall, released: Vec::new(), waiting: Vec::new() };
         let result = stepper.run(zygote, entry, true);
         for tid in stepper.released.drain(..).rev() {

@@ -7,6 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
+use base::id::Arena;
 use base::id::fill_random;
 use process::{CaptureSpec, Stream, StreamFile};
 use rustix::process::{Pid, WaitId, WaitIdOptions, WaitOptions, waitid, waitpid};
@@ -28,7 +29,7 @@ pub const CAPTURE: &str = "--capture";
 /// Captures a program over and over, until it is killed.
 pub fn capture_for_ever(arguments: &[&str]) -> Result<()> {
     let [pid, start, end] = arguments else { anyhow::bail!("{CAPTURE} PID START END") };
-    let arena = (start.parse()?, end.parse()?);
+    let arena = Arena { start: start.parse()?, end: end.parse()? };
     let streams = [(0, Stream::Stdin), (1, Stream::Stdout)].map(|(number, stream)| {
         let status = std::fs::metadata(format!("/proc/{pid}/fd/{number}"))?;
         anyhow::Ok((StreamFile { dev: status.dev(), ino: status.ino() }, stream))
@@ -58,7 +59,7 @@ pub fn a_copy_outlives_its_tracers(bench: &Bench, rounds: u32) -> Result<()> {
     source.sandbox.destroy()?;
     let copy = bench.place(&[layer])?;
     let pid = copy.start(&zygote, How::AtOnce)?;
-    let (start, end) = zygote.facts.arena;
+    let Arena { start, end } = zygote.facts.arena;
     let mut last = progress(&copy, 0)?;
     for round in 0..rounds {
         let mut tracer = Command::new(std::env::current_exe()?)

@@ -18,7 +18,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use base::id::SandboxId;
+use base::id::{SandboxId, StartId};
 use sandbox::ProcessIdentity;
 
 use super::super::answer::{Answer, Ticket};
@@ -32,7 +32,7 @@ pub(super) const REQUESTED_MAX: usize = 32;
 pub(in crate::daemon) struct Start<F> {
     pub(in crate::daemon) ticket: Ticket<Forked>,
     pub(in crate::daemon) sandbox: SandboxId,
-    pub(in crate::daemon) start: u64,
+    pub(in crate::daemon) start: StartId,
     pub(in crate::daemon) way: Way,
     /// What the driver needs to ask the zygote.
     pub(in crate::daemon) files: F,
@@ -88,8 +88,8 @@ struct Parked<G> {
 #[derive(Debug)]
 pub(super) struct Starts<F, G> {
     queued: VecDeque<Start<F>>,
-    requested: HashMap<u64, Phase<G>>,
-    parked: HashMap<u64, Parked<G>>,
+    requested: HashMap<StartId, Phase<G>>,
+    parked: HashMap<StartId, Parked<G>>,
 }
 
 impl<F, G> Starts<F, G> {
@@ -123,7 +123,7 @@ impl<F, G> Starts<F, G> {
     }
 
     /// The sandbox of a start whose copy is not known so far.
-    pub(super) fn awaits_copy(&self, start: u64) -> Option<&SandboxId> {
+    pub(super) fn awaits_copy(&self, start: StartId) -> Option<&SandboxId> {
         match self.requested.get(&start)? {
             Phase::Starting { sandbox, copy: None, .. } | Phase::Parking { sandbox, .. } => Some(sandbox),
             Phase::Starting { copy: Some(_), .. } | Phase::Released { .. } => None,
@@ -131,7 +131,7 @@ impl<F, G> Starts<F, G> {
     }
 
     /// A copy exists; or it cannot be watched, for the given reason.
-    pub(super) fn forked(&mut self, start: u64, copy: Result<ProcessIdentity, Failed>) -> Option<Answer> {
+    pub(super) fn forked(&mut self, start: StartId, copy: Result<ProcessIdentity, Failed>) -> Option<Answer> {
         self.awaits_copy(start)?;
         let phase = self.requested.remove(&start)?;
         let process = match copy {
@@ -158,7 +158,7 @@ impl<F, G> Starts<F, G> {
     }
 
     /// A copy has gone on in the program.
-    pub(super) fn ready(&mut self, start: u64) -> Option<Answer> {
+    pub(super) fn ready(&mut self, start: StartId) -> Option<Answer> {
         match self.requested.remove(&start)? {
             Phase::Starting { ticket, copy: Some(process), .. } => Some(ticket.done(Forked { process })),
             Phase::Released { ticket, .. } => Some(ticket.done(())),
@@ -175,13 +175,13 @@ impl<F, G> Starts<F, G> {
     }
 
     /// A step of a start failed.
-    pub(super) fn failed(&mut self, start: u64, failed: Failed) -> Option<Answer> {
+    pub(super) fn failed(&mut self, start: StartId, failed: Failed) -> Option<Answer> {
         self.parked.remove(&start);
         self.requested.remove(&start).map(|phase| phase.fail(failed))
     }
 
     /// Releases a parked copy. The caller opens the gate; if that fails, it calls [`Self::failed`].
-    pub(super) fn release(&mut self, start: u64, ticket: Ticket<()>) -> Result<G, Answer> {
+    pub(super) fn release(&mut self, start: StartId, ticket: Ticket<()>) -> Result<G, Answer> {
         let Some(Parked { copy, gate }) = self.parked.remove(&start) else {
             return Err(ticket.fail(Failed::step("the copy that was forked ahead has ended")));
         };

@@ -6,6 +6,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
+use base::id::Arena;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use testkit::{
@@ -102,7 +103,7 @@ fn zygote_of_only_template(node: &Node) -> Result<i32> {
 
 /// Where arenas lie: all the rooms that `crates/process/src/zygote/build.rs` tries from `ROOM_FIRST` on. V8 asks for memory at random
 /// addresses and now and then has some of the first room.
-const ARENAS: (u64, u64) = (0x3f00_0000_0000, 0x3f40_0000_0000);
+const ARENAS: Arena = Arena { start: 0x3f00_0000_0000, end: 0x3f40_0000_0000 };
 
 /// A node's zygote of which a checkpoint is being made. Its keeper stands still, so that the zygote is not ended, until this is dropped.
 struct Held {

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use super::*;
 use crate::protocol::FromKeeper;
 
-const START: u64 = 5;
+const START: StartId = StartId(5);
 /// The number of the request that starts or parks the copy.
 const ASKS: u64 = 1;
 /// The number of the request that releases it.
@@ -32,7 +32,7 @@ fn sandbox() -> SandboxId {
     "s0123456789ab".parse().unwrap()
 }
 
-fn start(number: u64, way: Way) -> Start<()> {
+fn start(number: StartId, way: Way) -> Start<()> {
     Start { ticket: Ticket::new(ASKS), sandbox: sandbox(), start: number, way, files: () }
 }
 
@@ -165,15 +165,15 @@ fn a_release_is_done_when_the_copy_was_parked_and_is_ready_afterwards() {
 #[test]
 fn no_more_starts_are_asked_for_than_the_zygote_takes() {
     let mut starts = TestStarts::new();
-    (0..REQUESTED_MAX as u64 + 2).for_each(|number| starts.push(start(number, Way::AtOnce)));
+    (0..REQUESTED_MAX as u64 + 2).for_each(|number| starts.push(start(StartId(number), Way::AtOnce)));
     for number in 0..REQUESTED_MAX as u64 {
         let next = starts.next().unwrap();
-        assert_eq!(next.start, number, "in the order of the requests");
+        assert_eq!(next.start, StartId(number), "in the order of the requests");
         starts.asked(next, None);
     }
     assert!(starts.next().is_none());
-    let _ = starts.failed(3, Failed::step("a step"));
-    assert_eq!(starts.next().map(|start| start.start), Some(REQUESTED_MAX as u64));
+    let _ = starts.failed(StartId(3), Failed::step("a step"));
+    assert_eq!(starts.next().map(|start| start.start), Some(StartId(REQUESTED_MAX as u64)));
 }
 
 #[test]
