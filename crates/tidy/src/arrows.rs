@@ -39,8 +39,17 @@ const INSIDE: &[Exception] = &[
     Exception { from: "procfs", to: "sys", why: "write_back() needs system calls that only `sys` makes" },
     Exception { from: "volume", to: "store", why: "a volume's tree and segments are in the store" },
     Exception { from: "fuse", to: "volume", why: "a mount is a volume behind the kernel's protocol" },
-    Exception { from: "volumed", to: "api", why: "volumes are answered in wire types until `model` has the nouns" },
+    Exception {
+        from: "volumed",
+        to: "api",
+        why: "its worker answers the part of the node's HTTP API that is about volumes",
+    },
 ];
+
+/// Packages that speak HTTP, and the crates that may use them. All others know neither requests nor status codes.
+const HTTP: &[&str] = &["axum", "http-body-util", "hyper", "hyper-util", "reqwest"];
+const SPEAK_HTTP: &[&str] =
+    &["store", "peers", "volumed", "envd", "gateway", "client", "testkit", "server", "bench", "cli"];
 
 /// Checks the answer of `cargo metadata --no-deps`.
 pub fn check(metadata: &Value) -> Vec<Finding> {
@@ -52,6 +61,14 @@ pub fn check(metadata: &Value) -> Vec<Finding> {
             findings.push(package.finding(format!("{} is in no group; give it a place in {HERE}", package.name)));
             continue;
         };
+        let http = package.dependencies.iter().filter(|name| HTTP.contains(name));
+        for name in http.filter(|_| !SPEAK_HTTP.contains(&package.name)) {
+            let message = format!(
+                "{} depends on {name}, but it is not among the crates that speak HTTP; see {HERE}",
+                package.name
+            );
+            findings.push(package.finding(message));
+        }
         let ours = |name: &&str| packages.iter().any(|package| package.name == *name);
         for to in package.dependencies.iter().copied().filter(ours) {
             let exception = INSIDE.iter().position(|allowed| (allowed.from, allowed.to) == (package.name, to));
@@ -155,6 +172,14 @@ mod tests {
     #[test]
     fn tests_may_use_what_they_like() {
         assert!(messages(&[("pando-base", &[("pando-sys", "dev")]), ("pando-sys", &[])]).is_empty());
+    }
+
+    #[test]
+    fn only_some_crates_speak_http() {
+        assert!(messages(&[("pando-server", &[("axum", "normal")])]).is_empty());
+        assert!(messages(&[("pando-node", &[("axum", "dev")])]).is_empty());
+        let node = messages(&[("pando-node", &[("axum", "normal")])]);
+        assert!(node[0].contains("node depends on axum"), "{node:?}");
     }
 
     #[test]
