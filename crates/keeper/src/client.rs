@@ -332,53 +332,59 @@ impl Drop for Forget<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::protocol::{DropZygote, Interpreter, StartCopy};
     use base::id::{StartId, ZygoteId};
+
+    use super::*;
+    use crate::{
+        fake::{Asked, FakeKeeper},
+        protocol::{Base, Capture, DropZygote, Interpreter, Purpose, Source, StartCopy},
+    };
 
     const LONG: Duration = Duration::from_secs(60);
 
-    fn keeper() -> (Arc<KeeperClient>, mpsc::UnboundedReceiver<Event>, OwnedFd) {
-        let (ours, theirs) = sys::seqpacket::pair().unwrap();
-        let (client, events) = KeeperClient::start(ours).unwrap();
-        (client, events, theirs)
-    }
-
     fn drop_zygote(client: &Arc<KeeperClient>, deadline: Duration) -> tokio::task::JoinHandle<Result<(), Failure>> {
         let client = Arc::clone(client);
-        tokio::spawn(async move { client.exchange(DropZygote { zygote: ZygoteId(1) }, [], None, deadline).await })
+        let call = DropZygote { zygote: ZygoteId(1) };
+        tokio::spawn(async move { client.exchange(call, [], None, deadline).await })
     }
 
-    fn done(reply: impl serde::Serialize) -> FromKeeper {
-        FromKeeper::Done(serde_json::to_value(reply).unwrap())
+    fn null() -> OwnedFd {
+        std::fs::File::open("/dev/null").unwrap().into()
     }
 
-    fn answer(theirs: &OwnedFd, seq: u64, message: &FromKeeper) {
-        wire::send(theirs, seq, message, &[]).unwrap();
+    /// Plays the keeper while the client's tasks run.
+    async fn play<T: Send + 'static>(
+        keeper: FakeKeeper,
+        part: impl FnOnce(&mut FakeKeeper) -> T + Send + 'static,
+    ) -> T {
+        let mut keeper = keeper;
+        tokio::task::spawn_blocking(move || part(&mut keeper)).await.unwrap()
     }
 
     #[tokio::test]
     async fn a_request_on_a_dead_keeper_fails_and_never_hangs() {
-        let (client, _events, theirs) = keeper();
+        let (keeper, client, _events) = FakeKeeper::start().unwrap();
         let waiting = drop_zygote(&client, LONG);
-        tokio::time::sleep(Duration::from_millis(20)).await;
-        drop(theirs);
+        play(keeper, |keeper| keeper.expect::<DropZygote>().map(|_| ()).unwrap()).await;
         assert!(matches!(waiting.await.unwrap(), Err(Failure::KeeperLost { .. })));
         let later = drop_zygote(&client, LONG).await.unwrap();
         assert!(matches!(later, Err(Failure::KeeperLost { .. })));
+        assert!(client.is_gone());
     }
 
     #[tokio::test]
     async fn an_answer_that_is_not_understood_fails_its_own_request_only() {
-        let (client, _events, theirs) = keeper();
+        let (ours, theirs) = sys::seqpacket::pair().unwrap();
+        let (client, _events) = KeeperClient::start(ours).unwrap();
         let waiting = [(); 3].map(|()| drop_zygote(&client, LONG));
         tokio::time::sleep(Duration::from_millis(20)).await;
         // The second request's, with nothing behind its header.
         sys::seqpacket::send(&theirs, &[2, 0, 0, 0, 0, 0, 0, 0, 0], &[]).unwrap();
         sys::seqpacket::send(&theirs, &[7; 200_000], &[]).unwrap();
         // The third request's, with the reply of another one.
-        answer(&theirs, 3, &done(Adopted::Gone));
-        answer(&theirs, 1, &done(()));
+        let done = |reply| FromKeeper::Done(serde_json::to_value(reply).unwrap());
+        wire::send(&theirs, 3, &done(Some(Adopted::Gone)), &[]).unwrap();
+        wire::send(&theirs, 1, &done(None), &[]).unwrap();
         let [first, second, third] = waiting;
         assert!(first.await.unwrap().is_ok());
         for waiting in [second, third] {
@@ -390,7 +396,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_silent_keeper_meets_the_deadline() {
-        let (client, _events, _theirs) = keeper();
+        let (_keeper, client, _events) = FakeKeeper::start().unwrap();
         let late = drop_zygote(&client, Duration::from_millis(20)).await.unwrap();
         assert!(matches!(late, Err(Failure::Deadline { deadline_ms: 20, .. })));
         assert!(client.lock().waiting.is_empty());
@@ -398,30 +404,71 @@ mod tests {
 
     #[tokio::test]
     async fn an_end_right_behind_the_reply_is_not_missed() {
-        let (client, _events, theirs) = keeper();
-        let asking = Arc::clone(&client);
+        let (keeper, client, _events) = FakeKeeper::start().unwrap();
         let sandbox: base::id::SandboxId = "s0123456789ab".parse().unwrap();
-        let start = StartCopy {
-            zygote: ZygoteId(1),
-            sandbox: sandbox.clone(),
-            start: StartId(2),
-            interpreter: Interpreter::InProcess,
-        };
-        let null: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
-        let waiting = tokio::spawn(async move { asking.call(start, [&null; 3]).await });
-        tokio::task::yield_now().await;
-        tokio::task::spawn_blocking(move || {
-            let mut buffer = vec![0; wire::BUFFER_BYTES];
-            let request = wire::receive::<crate::protocol::Request>(&theirs, &mut buffer).unwrap().unwrap();
-            assert_eq!((request.seq, request.descriptors.len()), (1, 3));
-            answer(&theirs, 1, &done(Forked { process: ProcessIdentity { pid: 77, start_ticks: 1 } }));
-            let event = Event::Exited { sandbox, pid: 77, main: true, status: Status::Code(4) };
-            answer(&theirs, 0, &FromKeeper::Event(event));
-            theirs
+        let (zygote, start, interpreter) = (ZygoteId(1), StartId(2), Interpreter::InProcess);
+        let call = StartCopy { zygote, sandbox: sandbox.clone(), start, interpreter };
+        let asking = Arc::clone(&client);
+        let waiting = tokio::spawn(async move { asking.call(call, [&null(), &null(), &null()]).await });
+        let _keeper = play(keeper, |keeper| {
+            let asked: Asked<StartCopy> = keeper.expect().unwrap();
+            let process = ProcessIdentity { pid: 77, start_ticks: 1 };
+            keeper.answer(asked, Ok(Forked { process })).unwrap();
+            keeper.report(Event::Exited { sandbox, pid: 77, main: true, status: Status::Code(4) }).unwrap();
         })
-        .await
-        .unwrap();
+        .await;
         let started = waiting.await.unwrap().unwrap();
         assert_eq!((started.process.pid, started.ended.await.unwrap()), (77, Status::Code(4)));
+    }
+
+    fn capture() -> Capture {
+        let source = Source {
+            sandbox: "s0123456789ab".parse().unwrap(),
+            main: ProcessIdentity { pid: 1, start_ticks: 1 },
+            streams: Vec::new(),
+            earlier_arena: None,
+            mount_points: Vec::new(),
+            volumes: Vec::new(),
+        };
+        let base = Base { zygote: None, layers: Vec::new() };
+        Capture { zygote: ZygoteId(1), source, base, layer: "/layer".into(), purpose: Purpose::Pause }
+    }
+
+    #[tokio::test]
+    async fn a_capture_is_heard_of_before_its_zygote_and_brings_its_file() {
+        let (keeper, client, _events) = FakeKeeper::start().unwrap();
+        let (sender, captured) = oneshot::channel();
+        let asking = Arc::clone(&client);
+        let waiting = tokio::spawn(async move { asking.call_capture(capture(), [], Some(sender)).await });
+        let (go_on, wait) = std::sync::mpsc::channel();
+        let playing = tokio::spawn(play(keeper, move |keeper| {
+            let asked: Asked<Capture> = keeper.expect().unwrap();
+            keeper.captured(&asked).unwrap();
+            wait.recv().unwrap();
+            let built = Built { facts: ZygoteFacts::default(), pause_us: 1, capture_us: 2, build_us: 3 };
+            keeper.answer_with(asked, Ok(Ok(built)), Some(&null())).unwrap();
+        }));
+        assert!(captured.await.is_ok() && !waiting.is_finished());
+        go_on.send(()).unwrap();
+        let zygote = waiting.await.unwrap().unwrap().unwrap();
+        assert_eq!((zygote.pause_us, zygote.capture_us, zygote.build_us), (1, 2, 3));
+        assert!(zygote.file.is_some());
+        playing.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_capture_that_fails_is_never_heard_of() {
+        let (keeper, client, _events) = FakeKeeper::start().unwrap();
+        let (sender, captured) = oneshot::channel();
+        let asking = Arc::clone(&client);
+        let waiting = tokio::spawn(async move { asking.call_capture(capture(), [], Some(sender)).await });
+        play(keeper, |keeper| {
+            let asked: Asked<Capture> = keeper.expect().unwrap();
+            keeper.answer(asked, Err(Failed::step("no memory"))).unwrap();
+        })
+        .await;
+        assert!(captured.await.is_err());
+        let failure = waiting.await.unwrap().unwrap_err();
+        assert_eq!(failure.to_string(), "cannot build the zygote: no memory");
     }
 }

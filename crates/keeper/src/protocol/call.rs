@@ -78,6 +78,16 @@ macro_rules! calls {
                 }
             }
 
+            impl TryFrom<Request> for $request {
+                type Error = Request;
+                fn try_from(request: Request) -> Result<Self, Request> {
+                    match request {
+                        Request::$request(request) => Ok(request),
+                        other => Err(other),
+                    }
+                }
+            }
+
             impl Call for $request {
                 type Reply = $reply;
                 type Files = $files;

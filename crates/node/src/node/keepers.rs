@@ -101,3 +101,53 @@ impl Keepers {
         self.creating.acquire().await.ok()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use base::id::ZygoteId;
+    use keeper::{
+        fake::FakeKeeper,
+        protocol::{DropZygote, Failed},
+    };
+
+    use super::*;
+
+    const ZYGOTE: ZygoteId = ZygoteId(7);
+
+    fn drop_zygote(keepers: &Arc<Keepers>) -> tokio::task::JoinHandle<Result<()>> {
+        let keepers = Arc::clone(keepers);
+        tokio::spawn(async move { keepers.call(DropZygote { zygote: ZYGOTE }, []).await })
+    }
+
+    #[tokio::test]
+    async fn a_call_waits_for_the_next_keeper() {
+        let keepers = Arc::new(Keepers::new());
+        let waiting = drop_zygote(&keepers);
+        tokio::task::yield_now().await;
+        let (mut keeper, client, _events) = FakeKeeper::start().unwrap();
+        keepers.publish(client, Some(1));
+        let answered = tokio::task::spawn_blocking(move || {
+            let asked = keeper.expect::<DropZygote>().unwrap();
+            let zygote = asked.request.zygote;
+            keeper.answer(asked, Ok(())).map(|()| zygote)
+        });
+        assert_eq!(answered.await.unwrap().unwrap(), ZYGOTE);
+        assert!(waiting.await.unwrap().is_ok());
+    }
+
+    #[tokio::test]
+    async fn what_the_keeper_cannot_do_names_the_action() {
+        let keepers = Arc::new(Keepers::new());
+        let (mut keeper, client, _events) = FakeKeeper::start().unwrap();
+        keepers.publish(client, None);
+        let waiting = drop_zygote(&keepers);
+        let answered = tokio::task::spawn_blocking(move || {
+            let asked = keeper.expect::<DropZygote>().unwrap();
+            keeper.answer(asked, Err(Failed::zygote_gone("it was dropped")))
+        });
+        answered.await.unwrap().unwrap();
+        let error = waiting.await.unwrap().unwrap_err();
+        assert!(matches!(error, Error::ZygoteGone { .. }), "{error:?}");
+        assert_eq!(error.to_string(), "cannot drop the zygote: it was dropped");
+    }
+}
