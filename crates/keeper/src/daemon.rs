@@ -6,9 +6,9 @@
 //!                                                    +-- builders (forked keepers that build one zygote each)
 //! ```
 //!
-//! It is its own process because namespaces, forks and traces do not go with a threaded runtime, and it is the subreaper
-//! of everything below it. It holds nothing that must survive: when the server goes it exits, its zygotes follow, and the
-//! sandboxes run on until the next node adopts them. Nothing in its loop waits longer than a few milliseconds.
+//! The keeper is a process of its own because setns(2), fork(2) and ptrace(2) do not work in a runtime with threads. It is the subreaper of all
+//! processes below it. It holds nothing that must survive: when the server ends, the keeper exits and its zygotes follow. The sandboxes run on,
+//! and the next keeper adopts them. No step of the keeper's loop waits longer than a few milliseconds.
 
 mod answer;
 mod builder;
@@ -34,13 +34,13 @@ use sandboxes::{Dying, Sandboxes};
 use watch::{Source, Watched, Watcher};
 use zygotes::{Start, Way, Zygotes};
 
-/// How often it looks for strays and overdue removals, in milliseconds.
+/// How often the keeper looks for strays and overdue processes, in milliseconds.
 const TICK_MS: i64 = 1_000;
 
-/// How often it looks after sandboxes that are being removed, in milliseconds.
+/// How often the keeper looks at sandboxes that are being removed, in milliseconds.
 const DYING_TICK_MS: i64 = 1;
 
-/// Requests that it performs before it looks at anything else.
+/// Requests that the keeper performs before it looks at anything else.
 const REQUESTS_AT_ONCE: usize = 64;
 
 /// Why the keeper ended before its server did.
@@ -55,7 +55,8 @@ pub enum KeeperError {
     ServerGone,
 }
 
-/// Runs the keeper on its end of the server's socket until the server is gone. Zygotes take their memory from `memory_nodes`, if any are named.
+/// Runs the keeper on its end of the server's socket until the server is gone. If `memory_nodes` names any NUMA nodes, zygotes take their memory
+/// from them.
 pub fn run(server: OwnedFd, node_id: &str, memory_nodes: Vec<u32>) -> Result<(), KeeperError> {
     crate::descriptor::raise_limit();
     crate::protect_from_memory_shortage();
@@ -65,9 +66,9 @@ pub fn run(server: OwnedFd, node_id: &str, memory_nodes: Vec<u32>) -> Result<(),
     let watcher = Watcher::new().map_err(|error| KeeperError::System("make its epoll set", error))?;
     let server =
         watcher.watch(server, Source::Server).map_err(|error| KeeperError::System("watch its socket", error))?;
-    // Asked once for all builders: a kernel whose answer is no complains of the question in its log.
+    // Asked once, before any builder is forked: a kernel that lacks the feature logs a message for each question.
     sandbox::takes_detached_layers();
-    // Never dropped: bare sandboxes end with this process, and who comes next sweeps them; nobody should wait until each was removed.
+    // Never dropped: bare sandboxes end with this process, and the next keeper sweeps their remains. Removing each here would delay the exit.
     let mut keeper = std::mem::ManuallyDrop::new(Keeper {
         server,
         sandboxes: Sandboxes::new(cgroups),
@@ -144,7 +145,7 @@ impl Keeper {
         Ok(Flow::Continue)
     }
 
-    /// Takes what waits, up to a bound: of many removals all are killed before the first is waited for.
+    /// Performs the requests that wait, up to a bound. Of many removals, all sandboxes are killed before the first is waited for.
     fn on_requests(&mut self) -> Result<Flow, KeeperError> {
         for _ in 0..REQUESTS_AT_ONCE {
             if let Flow::Stop = self.on_request()? {
@@ -247,7 +248,7 @@ impl Keeper {
                 self.event(Event::Exited { sandbox: id, pid: child.pid, main, status })
             }
             Role::Zygote(zygote) => {
-                // Reports that it sent before it died still count.
+                // Reports that the zygote sent before it died still count.
                 let answers = self.zygotes.on_report(zygote, &self.sandboxes, &mut self.children);
                 self.answer_all(answers)?;
                 let answers = self.zygotes.lose(zygote, &format!("its zygote {status} during the start"));
@@ -265,7 +266,7 @@ impl Keeper {
     fn take_built(&mut self, zygote: ZygoteId, finished: Finished) -> Result<(), KeeperError> {
         let Finished { ticket, outcome, frozen, built, file } = finished;
         if let Some(id) = frozen {
-            // It may have been removed meanwhile.
+            // It fails only for a sandbox that was removed in between.
             let _ = self.sandboxes.thaw(&id);
         }
         // A zygote whose build was cancelled ends when its control socket is closed here.

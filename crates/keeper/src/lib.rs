@@ -4,7 +4,8 @@
 //! server: client ==SEQPACKET, messages of protocol==> keeper: daemon
 //! ```
 //!
-//! Server and keeper are the same binary, and a keeper ends with its server. Their messages therefore have no versions.
+//! Server and keeper are the same binary, and a keeper ends with its server. Their messages therefore have no versions. [`fake`] is a keeper
+//! without processes, for unit tests.
 
 pub mod client;
 mod daemon;

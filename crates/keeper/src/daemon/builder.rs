@@ -1,13 +1,14 @@
-//! Building a zygote, in a forked child of the keeper: it takes as long as the program's memory is large, and the keeper must not block.
+//! Builders: forked children of the keeper that build one zygote each. A build takes time proportional to the program's memory, and the keeper
+//! must not block.
 //!
 //! ```text
-//! keeper --fork--> builder: capture (pause; upper directory copied in it) -> rootfs -> build -> result + control socket -> exit
-//!                           or: a checkpoint's state -> rootfs -> restore -> result + control socket + descriptor of faults -> exit
+//! keeper --fork--> builder: capture (in its pause: copy of the upper directory) -> rootfs -> build -> result + control socket -> exit
+//!                           or: a checkpoint's state -> rootfs -> restore -> result + control socket + userfaultfd -> exit
 //!    \------------------------ zygote: reparented to the keeper (its subreaper) when the builder exits -----------------/
 //! ```
 //!
-//! In between it says that the capture is done: from then on the new layer is whole, and sandboxes can be made on it.
-//! The answer goes out only when the builder has exited: from then on it traces nothing, and the zygote is the keeper's child.
+//! After the capture the builder says so: the new layer is complete, and sandboxes can be made on it. The keeper answers the request when the
+//! builder has exited: only then does no process trace the program, and the zygote is the keeper's child.
 
 use std::{
     collections::HashMap,
@@ -51,22 +52,22 @@ enum Outcome {
 struct AtWork {
     /// None if the build was cancelled: its request is answered.
     ticket: Option<Ticket<BuiltOrRefused>>,
-    /// The sandbox that it may have left frozen if it is killed: the server lets go only what it had held.
+    /// The sandbox that the builder leaves frozen if it is killed. The server thaws only sandboxes that it asked to hold.
     freezes: Option<SandboxId>,
-    /// Until it was read.
+    /// The socket, until the last message was read.
     socket: Option<Watched<OwnedFd>>,
     outcome: Option<(Outcome, Vec<OwnedFd>)>,
 }
 
 impl AtWork {
-    /// Takes a message off the socket. True if it says that the capture is done, and more follows.
+    /// Reads one message. True if it says that the capture is done, and another one follows.
     fn hear(&mut self) -> bool {
         let Some(socket) = &self.socket else { return false };
         match receive(socket.get()) {
             Some((Outcome::Captured, _)) => true,
             outcome => {
                 self.outcome = outcome;
-                // Out of the set with its last message or its end: from here on the process's own end tells the rest.
+                // After the last message or the end of the socket, only the end of the process matters.
                 self.socket = None;
                 false
             }
@@ -74,19 +75,19 @@ impl AtWork {
     }
 }
 
-/// What a builder comes to, with the zygote's control socket and, as far as there is one, a descriptor for the server.
+/// What a builder achieved, with the zygote's control socket and, if there is one, a file for the server.
 type Performed = Result<(Outcome, Vec<OwnedFd>), Box<dyn Error>>;
 
-/// What came of a finished builder.
+/// The result of a builder.
 pub(super) struct Finished {
     /// None if the build was cancelled.
     pub(super) ticket: Option<Ticket<BuiltOrRefused>>,
     pub(super) outcome: Result<BuiltOrRefused, Failed>,
-    /// A sandbox that may be frozen, and is nobody's to let go.
+    /// A sandbox that the builder may have left frozen. The keeper thaws it.
     pub(super) frozen: Option<SandboxId>,
     /// The zygote, if one was built.
     pub(super) built: Option<(ZygoteFacts, OwnedFd)>,
-    /// For the server: of its faults, if pages arrive by them, or of the file that describes the program.
+    /// For the server: the userfaultfd, or the file that describes the program.
     pub(super) file: Option<OwnedFd>,
 }
 
@@ -94,7 +95,7 @@ pub(super) struct Finished {
 pub(super) struct Builders {
     watcher: Watcher,
     at_work: HashMap<ZygoteId, AtWork>,
-    /// Whence zygotes take their memory.
+    /// NUMA nodes from which zygotes take their memory.
     memory_nodes: Vec<u32>,
 }
 
@@ -159,13 +160,13 @@ impl Builders {
         let (ours, theirs) = sys::seqpacket::pair()?;
         let keeper = rustix::process::getpid();
         let builder = sys::clone::fork(&sys::clone::ForkOptions::default(), || {
-            // The builder of a dead keeper would build what nobody takes.
+            // If the keeper dies, no process would take the zygote.
             let dies_with_keeper =
                 rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
             if dies_with_keeper.is_err() || rustix::process::getppid() != Some(keeper) {
                 return 1;
             }
-            // The zygote inherits the score and holds the program's memory: not to be kept at the expense of the host.
+            // The zygote inherits the score and holds the program's memory, which the host must be able to take back.
             if let Err(error) = sys::oom::raise_to(0) {
                 tracing::warn!(%error, "a zygote is as protected from the out-of-memory killer as its keeper");
             }
@@ -180,8 +181,7 @@ impl Builders {
         self.watcher.watch(ours, Source::Builder(zygote))
     }
 
-    /// Takes a message off the socket of a builder. Returns the word for the server that the capture is done, if the message says so.
-    /// [`Self::finish`] gives out the rest.
+    /// Reads a message of a builder. If it says that the capture is done, the server is told. All else waits for [`Self::finish`].
     pub(super) fn on_result(&mut self, zygote: ZygoteId) -> Option<Answer> {
         let builder = self.at_work.get_mut(&zygote)?;
         if builder.hear() { builder.ticket.as_ref().map(Ticket::captured) } else { None }
@@ -190,10 +190,10 @@ impl Builders {
     /// The builder's process ended.
     pub(super) fn finish(&mut self, zygote: ZygoteId, status: Status) -> Option<Finished> {
         let mut builder = self.at_work.remove(&zygote)?;
-        // The end of its process can be seen before its last words.
+        // The end of the process can be seen before its last messages.
         while builder.hear() {}
         let AtWork { ticket, freezes, outcome, .. } = builder;
-        // A builder thaws what it froze before its last word.
+        // A builder thaws what it froze before it sends its last message.
         let frozen = freezes.filter(|_| outcome.is_none());
         let (outcome, files) = outcome.unzip();
         let mut files = files.into_iter().flatten();
@@ -224,7 +224,7 @@ fn send(socket: &OwnedFd, outcome: &Outcome, descriptors: &[OwnedFd]) -> Result<
 }
 
 fn receive(socket: &OwnedFd) -> Option<(Outcome, Vec<OwnedFd>)> {
-    // The builder may have ended without a word: never wait for one.
+    // The builder may have ended without a message: never wait for one.
     rustix::io::ioctl_fionbio(socket, true).ok()?;
     let wire::Received { body, descriptors, .. } = wire::receive(socket, &mut vec![0; wire::BUFFER_BYTES]).ok()??;
     let outcome = body.unwrap_or_else(|problem| Outcome::Failed(format!("the builder is not understood: {problem}")));
@@ -268,7 +268,7 @@ fn build(
     let pause_us = capture.pause.as_micros() as u64;
     let mut descriptors = vec![zygote.control];
     if job.purpose.describes() {
-        // Never on a disk: what the program has in registers and changed pages may be secret.
+        // In memory, never on a disk: registers and changed pages of the program may hold secrets.
         let memfd = rustix::fs::memfd_create("pando-state", rustix::fs::MemfdFlags::CLOEXEC)?;
         let description = match ProgramState::describe(capture, rootfs.as_fd()) {
             Ok(state) => state.encode()?,
@@ -281,17 +281,17 @@ fn build(
     Ok((outcome, descriptors))
 }
 
-/// What the program has that cannot be captured is an answer, not a failure.
+/// A program that cannot be captured is an answer, not a failure.
 fn refused(error: process::Error) -> Performed {
     let process::Error::Refused(refusals) = error else { return Err(error.into()) };
     let refusals = refusals.iter().map(|refusal| Refusal { kind: refusal.kind(), reason: refusal.to_string() });
     Ok((Outcome::Refused(refusals.collect()), Vec::new()))
 }
 
-/// Captures the program; its files are copied inside the pause, so that memory and files of the copies are of the same instant.
+/// Captures the program. Its files are copied in the pause: memory and files of the copies are of the same instant.
 fn capture(spec: &CaptureSpec, job: &Capture, sandbox: &Sandbox) -> Result<process::Capture, process::Error> {
     let mut copy_files = || Ok(sandbox.snapshot_upper(&job.layer)?);
-    // No command is started meanwhile: the server has captures and starts of commands take turns.
+    // No command starts meanwhile: on one sandbox, the server never runs a capture and the start of a command at the same time.
     if sandbox.has_others(job.source.main.pid).map_err(|error| process::Error::DuringPause(error.into()))? {
         let afterwards = if job.purpose.holds() { Afterwards::StandsStill } else { Afterwards::GoesOn };
         return process::capture_beside(spec, &mut copy_files, &mut Beside(sandbox), afterwards);
@@ -312,7 +312,7 @@ impl Others for Beside<'_> {
 
     fn thaw(&mut self) {
         if let Err(error) = self.0.thaw() {
-            tracing::error!(error = base::error::chain(&error), "a sandbox may stand still");
+            tracing::error!(error = base::error::chain(&error), "a sandbox may stay frozen");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The processes that the keeper watches, each by a pidfd: programs, commands, zygotes, builders.
 //!
-//! A pidfd can be watched whether or not the process is the keeper's child, so adopted programs need no
-//! second way. Only their status comes later: once their parent, who may take his time, has reaped them.
+//! A pidfd can be watched whether or not the process is the keeper's child, so adopted programs need no second way. Only their status comes
+//! later, when their parent has reaped them.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -30,7 +30,7 @@ pub(super) enum Role {
     Zygote(ZygoteId),
     /// The builder of a zygote.
     Builder(ZygoteId),
-    /// Something that was told to end.
+    /// It was killed by the keeper. Its end needs no action.
     Dropped,
 }
 
@@ -49,14 +49,14 @@ pub(super) struct Child {
     pub(super) pid: i32,
     pub(super) role: Role,
     pidfd: Watched<OwnedFd>,
-    /// When it was seen that it has ended, if somebody else has to reap it.
+    /// When the keeper saw its end, if another process has to reap it.
     ended: Option<Instant>,
 }
 
-/// How long somebody else may take to reap an adopted program before its status counts as unknown.
+/// How long its parent may take to reap an adopted program. After that the status counts as unknown.
 const REAPED_MAX: Duration = Duration::from_secs(5);
 
-/// All of them.
+/// All watched processes.
 #[derive(Debug)]
 pub(super) struct Children {
     watcher: Watcher,
@@ -79,7 +79,7 @@ impl Children {
         Ok(serial)
     }
 
-    /// Takes note of the end of a process: reaps it if it is a child. None if it has not ended.
+    /// Reaps a process that has ended, if it is a child. None if it has not ended, or if another process has to reap it first.
     pub(super) fn ended(&mut self, serial: u64) -> Option<(Child, Status)> {
         let child = self.by_serial.get_mut(&serial)?;
         let status = match reap(child.pidfd.as_fd()) {
@@ -87,7 +87,7 @@ impl Children {
             End::Reaped(status) => status,
             End::Unreaped => {
                 child.ended = Some(Instant::now());
-                // It stays readable, but hangs up only when it is reaped. If it cannot be watched, it is overdue some day.
+                // The pidfd stays readable, and hangs up when the process is reaped. If watching for that fails, `overdue` finds the process.
                 let _ = child.pidfd.watch_hangup_only();
                 return None;
             }
@@ -95,13 +95,13 @@ impl Children {
         self.by_serial.remove(&serial).map(|child| (child, status))
     }
 
-    /// Those that have ended and were not reaped in time: their status is unknown.
+    /// Processes that have ended and were not reaped within [`REAPED_MAX`]. Their status is unknown.
     pub(super) fn overdue(&mut self) -> Vec<(Child, Status)> {
         let overdue = |child: &Child| child.ended.is_some_and(|ended| ended.elapsed() > REAPED_MAX);
         self.by_serial.extract_if(|_, child| overdue(child)).map(|(_, child)| (child, Status::Unknown)).collect()
     }
 
-    /// Kills what has `role` and reaps it later.
+    /// Kills the processes with `role`. Their end is not reported.
     pub(super) fn drop_role(&mut self, role: &Role) {
         self.kill_role(role);
         for child in self.by_serial.values_mut().filter(|child| child.role == *role) {
@@ -109,15 +109,15 @@ impl Children {
         }
     }
 
-    /// Kills what has `role`. Its end is reported.
+    /// Kills the processes with `role`. Their end is reported.
     pub(super) fn kill_role(&self, role: &Role) {
         for child in self.by_serial.values().filter(|child| child.role == *role) {
-            // It fails only for a process that is gone already.
+            // It fails only for a process that has ended.
             let _ = pidfd_send_signal(&child.pidfd, Signal::KILL);
         }
     }
 
-    /// Sandboxes of which a program or command still runs.
+    /// Sandboxes in which a program or command still runs.
     pub(super) fn with_programs(&self) -> HashSet<&SandboxId> {
         self.by_serial.values().filter(|child| child.ended.is_none()).filter_map(|child| child.role.sandbox()).collect()
     }
@@ -133,20 +133,20 @@ impl Children {
         self.by_serial.values().filter(|child| child.role.sandbox() == Some(id)).map(|child| child.pid).collect()
     }
 
-    /// Whether a builder is at work: it has children of its own that must not be mistaken for strays.
+    /// Whether a builder is at work. Its orphans become children of the keeper and must not be mistaken for strays.
     pub(super) fn has_builders(&self) -> bool {
         self.by_serial.values().any(|child| matches!(child.role, Role::Builder(_)))
     }
 
-    /// Reaps children that nobody watches, such as the short-lived helpers of a start whose zygote died.
-    /// Never call it while a start or a build is under way: a copy is unknown until it is reported.
+    /// Reaps children that are not watched, for example the helpers of a start whose zygote died. Never call it during a start or a build: a copy
+    /// is not watched before it is reported.
     pub(super) fn reap_strays(&self, known: impl Fn(i32) -> bool) {
         for pid in self.strays(known) {
             reap_pid(pid);
         }
     }
 
-    /// The same for pid namespaces whose processes are being killed: stills, and copies that are not reported yet.
+    /// As [`Self::reap_strays`], in pid namespaces whose processes are being killed: stills, and copies that were not reported.
     pub(super) fn reap_strays_in(&self, namespaces: &HashSet<PathBuf>, known: impl Fn(i32) -> bool) {
         for pid in self.strays(known) {
             if pid_namespace(pid).is_some_and(|namespace| namespaces.contains(&namespace)) {
@@ -157,14 +157,14 @@ impl Children {
 
     fn strays(&self, known: impl Fn(i32) -> bool) -> Vec<i32> {
         let own = std::process::id() as i32;
-        // Without CONFIG_PROC_CHILDREN strays stay zombies until the keeper ends: untidy, not wrong.
+        // Without CONFIG_PROC_CHILDREN, strays stay zombies until the keeper ends.
         let children = procfs::children(own, own).unwrap_or_default();
         let watched: HashSet<i32> = self.by_serial.values().map(|child| child.pid).collect();
         children.into_iter().filter(|pid| !watched.contains(pid) && !known(*pid)).collect()
     }
 }
 
-/// Identifies the pid namespace of a process, also of one that has ended but is not reaped.
+/// The identity of the pid namespace of a process, which may be a zombie.
 pub(super) fn pid_namespace(pid: i32) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{pid}/ns/pid")).ok()
 }
@@ -180,7 +180,7 @@ fn reap_pid(pid: i32) {
 enum End {
     No,
     Reaped(Status),
-    /// It has, but its parent has to reap it before it can be known how.
+    /// It has ended, but the status is unknown until its parent has reaped it.
     Unreaped,
 }
 
@@ -193,7 +193,7 @@ fn reap(pidfd: BorrowedFd<'_>) -> End {
             (None, None) => Status::Unknown,
         }),
         Ok(None) => End::No,
-        // Not a child (ECHILD): only the pidfd can say whether it has ended.
+        // Not a child (ECHILD): only the pidfd says whether the process has ended.
         Err(_) if !is_readable(pidfd) => End::No,
         Err(_) => match sys::pidfd::exit_status(pidfd) {
             Ok(Some(status)) => End::Reaped(Status::of_wait(status)),

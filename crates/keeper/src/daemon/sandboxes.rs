@@ -15,25 +15,25 @@ use crate::protocol::{Adopted, Created, Failed, Forked, Spawn};
 use super::answer::{Answer, Ticket};
 use super::children::{Children, Role, pid_namespace};
 
-/// How long a killed sandbox's processes may take to end. After that the server is told that it failed, and goes on waiting
-/// on its own: a process in an uninterruptible wait must not keep everybody else.
+/// How long the processes of a killed sandbox may take to end. After that the removal fails, and the server waits on its own: a process in an
+/// uninterruptible wait must not delay other requests.
 const DYING_MAX: Duration = Duration::from_secs(5);
 
-/// Each takes up to some milliseconds of control groups.
+/// Sandboxes removed at a time. Removing the control groups of each takes up to several milliseconds.
 const REMOVALS_AT_ONCE: usize = 2;
 
-/// How far the removals are.
+/// The progress of the removals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Dying {
     /// There are none.
     None,
     /// All wait for processes to end.
     Waiting,
-    /// More than were removed at once may have ended.
+    /// More sandboxes may have ended than were removed at once.
     Ready,
 }
 
-/// A sandbox whose processes were killed and are being waited for.
+/// A sandbox whose processes were killed but may not have ended.
 #[derive(Debug)]
 struct Killed {
     ticket: Ticket<()>,
@@ -47,7 +47,7 @@ struct Killed {
 pub(super) struct Sandboxes {
     cgroups: Cgroups,
     by_id: HashMap<SandboxId, Sandbox>,
-    /// Those without a root filesystem.
+    /// Sandboxes without a root filesystem.
     bare: HashMap<SandboxId, Bare>,
     killed: Vec<Killed>,
     dying: Dying,
@@ -120,7 +120,7 @@ impl Sandboxes {
             Err(error) => return Err(Failed::of(&error)),
         };
         self.by_id.insert(spec.id.clone(), sandbox);
-        // Watch first, then compare identities: the other order could watch a process that took over the number.
+        // Watch first, then compare identities: in the other order, another process could have taken over the pid.
         let main_alive = main.is_some_and(|main| {
             let role = Role::Program { id: spec.id.clone(), main: true };
             main.is_alive() && children.watch(main.pid, role).is_ok() && main.is_alive()
@@ -191,15 +191,15 @@ impl Sandboxes {
         Vec::new()
     }
 
-    /// How far the removals are.
+    /// The progress of the removals.
     pub(super) fn dying(&self) -> Dying {
         self.dying
     }
 
-    /// Removes killed sandboxes whose processes have ended; a few at a time, so that starts are not kept waiting.
+    /// Removes killed sandboxes whose processes have ended. It removes a few at a time: starts must not wait.
     ///
-    /// The order matters: pid 1 cannot end before every process of its pid namespace is reaped, and the programs'
-    /// parent is the keeper, so waiting for pid 1 first would wait for ourselves.
+    /// The keeper reaps the programs before it waits for pid 1. The kernel ends pid 1 only after every process of its pid namespace was reaped, and
+    /// the keeper is the parent of the programs.
     pub(super) fn finish_dying(&mut self, children: &Children) -> Vec<Answer> {
         if self.killed.is_empty() {
             return Vec::new();
@@ -229,7 +229,7 @@ impl Sandboxes {
         }
     }
 
-    /// What cannot be looked at counts as ended: its removal then says why.
+    /// A sandbox that cannot be examined counts as ended. Its removal then reports the error.
     fn has_ended(&self, id: &SandboxId) -> bool {
         self.by_id.get(id).is_none_or(|sandbox| sandbox.has_ended().unwrap_or(true))
     }

@@ -1,7 +1,7 @@
-//! Waiting for many descriptors at once: an epoll set whose members leave it when they are dropped.
+//! An epoll set whose members leave it when they are dropped.
 //!
-//! Members are taken out explicitly: a forked builder holds duplicates for a moment, and the kernel
-//! would go on reporting a closed member as long as any duplicate is open.
+//! A member is removed explicitly: a forked builder holds duplicates for a moment, and the kernel reports a closed member as long as any
+//! duplicate is open.
 
 use std::{
     io,
@@ -60,13 +60,13 @@ impl Watcher {
         Ok(Self { epoll: Rc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?) })
     }
 
-    /// Reports `fd` as `source` whenever it is readable, as long as the result lives.
+    /// Reports `fd` as `source` whenever it is readable, until the result is dropped.
     pub(super) fn watch<F: AsFd>(&self, fd: F, source: Source) -> io::Result<Watched<F>> {
         epoll::add(&*self.epoll, fd.as_fd(), epoll::EventData::new_u64(source.encode()), epoll::EventFlags::IN)?;
         Ok(Watched { epoll: Rc::clone(&self.epoll), source, fd })
     }
 
-    /// Waits for members that are ready; at most `timeout_ms` milliseconds if given. A signal ends it with nothing.
+    /// Waits for members that are ready, at most `timeout_ms` milliseconds if given. After a signal the result is empty.
     pub(super) fn wait(&self, timeout_ms: Option<i64>) -> io::Result<Vec<Source>> {
         let timeout = timeout_ms.map(|ms| rustix::fs::Timespec { tv_sec: ms / 1000, tv_nsec: (ms % 1000) * 1_000_000 });
         let mut events = Vec::with_capacity(64);
@@ -93,7 +93,7 @@ impl<F: AsFd> Watched<F> {
 }
 
 impl<F: AsFd> Watched<F> {
-    /// From here on reports only that it hung up, not that it is readable.
+    /// From now on reports only that it hung up, not that it is readable.
     pub(super) fn watch_hangup_only(&self) -> io::Result<()> {
         let data = epoll::EventData::new_u64(self.source.encode());
         Ok(epoll::modify(&*self.epoll, self.fd.as_fd(), data, epoll::EventFlags::empty())?)
@@ -108,7 +108,7 @@ impl<F: AsFd> AsFd for Watched<F> {
 
 impl<F: AsFd> Drop for Watched<F> {
     fn drop(&mut self) {
-        // It is in the set from `watch` on, so the only failure is a descriptor closed behind our back.
+        // A member is in the set since `watch`: it fails only if the descriptor was closed elsewhere.
         let _ = epoll::delete(&*self.epoll, self.fd.as_fd());
     }
 }

@@ -204,9 +204,9 @@ pub struct Parcel {
 /// Forks a copy of a zygote into a sandbox and starts it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct StartCopy {
-    /// Of which zygote.
+    /// The zygote.
     pub zygote: ZygoteId,
-    /// Into which sandbox.
+    /// The sandbox that the copy runs in.
     pub sandbox: SandboxId,
     /// The number of this start, unique for the node.
     pub start: StartId,
@@ -226,9 +226,9 @@ pub enum Interpreter {
 /// Forks a copy of a zygote into a sandbox. The copy waits short of the program until [`ReleaseCopy`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ParkCopy {
-    /// Of which zygote.
+    /// The zygote.
     pub zygote: ZygoteId,
-    /// Into which sandbox.
+    /// The sandbox that the copy runs in.
     pub sandbox: SandboxId,
     /// The number of this start, unique for the node.
     pub start: StartId,

@@ -1,12 +1,12 @@
-//! Messages as they go over the sockets between server, keeper and builders.
+//! Messages on the sockets between server, keeper and builders.
 //!
 //! ```text
-//! 0  seq   u64, little-endian: the request that it is, or belongs to; 0: none
+//! 0  seq   u64, little-endian: number of the request; 0: the message belongs to none
 //! 8  kind  0: JSON follows; 1: the JSON is in a file in memory, which is the first descriptor
 //! 9  JSON
 //! ```
 //!
-//! The number stands before what can be wrong: a message that is cut off, or not understood, fails its own request and nothing else.
+//! The number comes first: a message that is cut off or not understood fails its own request and nothing else.
 
 use std::{
     fs::File,
@@ -25,17 +25,17 @@ const HEADER_BYTES: usize = 9;
 const INLINE: u8 = 0;
 const IN_FILE: u8 = 1;
 
-/// Bytes of a buffer that takes any message.
+/// Size of a buffer that takes any message, in bytes.
 pub const BUFFER_BYTES: usize = HEADER_BYTES + MESSAGE_BYTES_MAX;
 
-/// A message that can be sent, again if the socket was full.
+/// A message that can be sent more than once, if the socket was full.
 pub struct Letter {
     bytes: Vec<u8>,
     file: Option<OwnedFd>,
 }
 
 impl Letter {
-    /// `InvalidInput` above [`LONG_MESSAGE_BYTES_MAX`].
+    /// Encodes a message. `InvalidInput` if it is longer than [`LONG_MESSAGE_BYTES_MAX`].
     pub fn new<T: Serialize>(seq: u64, body: &T) -> io::Result<Self> {
         let mut bytes = [&seq.to_le_bytes()[..], &[INLINE]].concat();
         serde_json::to_writer(&mut bytes, body)?;
@@ -52,30 +52,31 @@ impl Letter {
         Ok(Self { bytes, file: Some(file) })
     }
 
-    /// `WouldBlock` if the socket is non-blocking and full.
+    /// Sends the message. `WouldBlock` if the socket is non-blocking and full.
     pub fn send(&self, socket: impl AsFd, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         let file = self.file.iter().map(AsFd::as_fd);
         sys::seqpacket::send(socket, &self.bytes, &file.chain(descriptors.iter().copied()).collect::<Vec<_>>())
     }
 }
 
-/// Makes a message and sends it.
+/// Encodes a message and sends it.
 pub fn send<T: Serialize>(socket: impl AsFd, seq: u64, body: &T, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     Letter::new(seq, body)?.send(socket, descriptors)
 }
 
-/// A message that has come.
+/// A received message.
 #[derive(Debug)]
 pub struct Received<T> {
-    /// 0 also where it is too short to say.
+    /// The number of the request; 0 also if the message is too short to have one.
     pub seq: u64,
-    /// What it says, or why that cannot be understood.
+    /// The content, or why the content is not understood.
     pub body: Result<T, String>,
-    /// What came along.
+    /// The files that came along.
     pub descriptors: Vec<OwnedFd>,
 }
 
-/// Receives one message into `buffer` of [`BUFFER_BYTES`]; none at the end. An error is one of the socket, never of the message.
+/// Receives one message into `buffer`, which has [`BUFFER_BYTES`]. None at the end of the socket. Errors are errors of the socket, never of the
+/// message.
 pub fn receive<T: DeserializeOwned>(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Option<Received<T>>> {
     let sys::seqpacket::Received { length, mut descriptors, whole } = match sys::seqpacket::recv_part(socket, buffer) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(None),
@@ -101,7 +102,7 @@ pub fn receive<T: DeserializeOwned>(socket: impl AsFd, buffer: &mut [u8]) -> io:
 
 fn read<T: DeserializeOwned>(file: OwnedFd) -> Result<T, String> {
     let mut text = Vec::new();
-    // It was written by position: reading begins at the beginning.
+    // The sender wrote by position, so the file's offset is still 0.
     let file = File::from(file).take(LONG_MESSAGE_BYTES_MAX as u64 + 1);
     let read = io::BufReader::new(file).read_to_end(&mut text);
     match read {
