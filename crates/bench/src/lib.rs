@@ -28,17 +28,27 @@ pub use report::Report;
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Starts: cold, the kernel's bare fork, and Pando's, of the same program.
+    ///
+    /// Starts two private nodes, one after the other, and removes them again. Needs root, python3 and some minutes, or half a minute with --quick.
     Start(StartArgs),
     /// Starts of checkpoints on nodes that have never seen them.
+    ///
+    /// Starts fresh nodes, one after the other, and removes them again. Needs root, python3 and some minutes.
+    /// `scripts/s3.sh sh -c 'pando bench restore --s3 "$PANDO_TEST_S3"'` has an S3 service for it.
     Restore(RestoreArgs),
     /// Checkpoints: size, time, pause of the program, memory of the node.
+    ///
+    /// Starts private nodes for four programs and removes them again. Needs root, python3, node, geo-go (`make examples`) and some minutes.
     Memory(MemoryArgs),
     /// Volumes: on a node that has never seen them, after the one that wrote them was destroyed.
+    ///
+    /// Kills each node that wrote a volume with all its processes, removes its state, and mounts the volume on a fresh node. Also measures one long
+    /// file. Needs root, some minutes, and 10 GB of /var/tmp (1 GB with --quick).
+    /// `scripts/s3.sh sh -c 'pando bench volume --s3 "$PANDO_TEST_S3"'` has an S3 service for it.
     Volume(VolumeArgs),
 }
 
-/// Measure starts. A private node is started for it and removed again; needs root, python3 and some minutes,
-/// or half a minute with --quick.
+/// See [`Command::Start`].
 #[derive(Debug, clap::Args)]
 pub struct StartArgs {
     /// Starts measured one at a time. Without it 50, or 15 with --quick.
@@ -55,8 +65,7 @@ pub struct StartArgs {
     json: bool,
 }
 
-/// Measure first answers of checkpoints on fresh nodes, which are started for it one after the other and removed again; needs root,
-/// python3 and some minutes. `scripts/s3.sh sh -c 'pando bench restore --s3 "$PANDO_TEST_S3"'` has an S3 service for it.
+/// See [`Command::Restore`].
 #[derive(Debug, clap::Args)]
 pub struct RestoreArgs {
     /// Fresh nodes for each row. Without it 30, or 10 with --quick.
@@ -77,8 +86,7 @@ pub struct RestoreArgs {
     json: bool,
 }
 
-/// Measure checkpoints of four programs. Private nodes are started for it and removed again; needs root, python3, node and geo-go
-/// (`make examples`), and some minutes.
+/// See [`Command::Memory`].
 #[derive(Debug, clap::Args)]
 pub struct MemoryArgs {
     /// Leave out the long ones: 1 GB, and 4 GiB (512 MiB instead).
@@ -89,9 +97,7 @@ pub struct MemoryArgs {
     json: bool,
 }
 
-/// Measure volumes on nodes that have never seen them, after the node that wrote them was killed with all its processes and its state was removed;
-/// and one long file. Needs root and some minutes; takes 10 GB of /var/tmp (1 GB with --quick).
-/// `scripts/s3.sh sh -c 'pando bench volume --s3 "$PANDO_TEST_S3"'` has an S3 service for it.
+/// See [`Command::Volume`].
 #[derive(Debug, clap::Args)]
 pub struct VolumeArgs {
     /// Fresh nodes for each row.
