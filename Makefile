@@ -82,6 +82,9 @@ check: ## what the CI runs: format, rules, lints, documentation, tests
 	$(CARGO) metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml >/dev/null
 	$(MAKE) test
 
+cli-docs: ## docs/cli.md from the help of the commands
+	PANDO_BLESS=1 $(CARGO) test -q --locked --workspace --bin pando -- reference::
+
 bench: build ## the measured comparison, in minutes: floor, cold starts, starts, forks
 	$(OUT)/release/pando bench start
 
@@ -103,5 +106,5 @@ kernels: ## boots other kernels in QEMU (6.12 and the newest) and tries pando on
 clean: ## removes everything that was built
 	$(CARGO) clean
 
-.PHONY: help setup build examples programs demo test fuzz soak $(SOAKS) tidy tidy-lower check bench bench-volume volume-tools posix posix-hours kernels clean
+.PHONY: help setup build examples programs demo test fuzz soak $(SOAKS) tidy tidy-lower check cli-docs bench bench-volume volume-tools posix posix-hours kernels clean
 .DEFAULT_GOAL := help

@@ -18,8 +18,8 @@ Exit codes:
   126  the program to run is not executable
   127  the program to run does not exist in the sandbox
   130  interrupted
-`pando exec` exits as its command does: with its code, or with 128 plus the number of the signal that killed it. It exits with 124 after
---timeout, and with 141 if no process reads its output any more.";
+`pando exec` exits as its command does: with its code, or with 128 plus the number of the signal that killed it. It
+exits with 124 after --timeout, and with 141 if no process reads its output any more.";
 
 /// Of `verify`: what was not read may be sound.
 pub(crate) const OUT_OF_REACH: u8 = 7;

@@ -21,6 +21,8 @@ mod commands;
 mod exit;
 mod mount_helper;
 mod output;
+#[cfg(test)]
+mod reference;
 mod sandbox_id;
 mod transfer;
 
