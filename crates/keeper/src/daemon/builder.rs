@@ -10,6 +10,8 @@
 //! After the capture the builder says so: the new layer is complete, and sandboxes can be made on it. The keeper answers the request when the
 //! builder has exited: only then does no process trace the program, and the zygote is the keeper's child.
 
+mod build;
+
 use std::{
     collections::HashMap,
     error::Error,
@@ -23,11 +25,8 @@ use std::{
 };
 
 use base::id::{SandboxId, ZygoteId};
-use process::{
-    Afterwards, BuildSpec, CaptureSpec, Others, PauseError, ProgramState, RestoreSpec, Restored, Zygote, ZygoteFacts,
-};
+use process::{Afterwards, BuildSpec, CaptureSpec, Others, PauseError, ProgramState, RestoreSpec, Restored, Zygote};
 use sandbox::Sandbox;
-use serde::{Deserialize, Serialize};
 
 use crate::protocol::{Built, BuiltOrRefused, ByFault, Capture, Failed, Parcel, Refusal, RestoreZygote, Status, wire};
 
@@ -36,27 +35,15 @@ use super::{
     children::{Children, Role},
     watch::{Source, Watched, Watcher},
 };
+use build::{Build, Message, Outcome};
 
-/// What a builder tells the keeper.
-#[derive(Debug, Serialize, Deserialize)]
-enum Outcome {
-    /// The first word. If the build fails later, it means nothing.
-    Captured,
-    /// Comes with the zygote's control socket.
-    Built(Built),
-    Refused(Vec<Refusal>),
-    Failed(String),
-}
+pub(super) use build::Finished;
 
 /// A builder at work.
 struct AtWork {
-    /// None if the build was cancelled: its request is answered.
-    ticket: Option<Ticket<BuiltOrRefused>>,
-    /// The sandbox that the builder leaves frozen if it is killed. The server thaws only sandboxes that it asked to hold.
-    freezes: Option<SandboxId>,
+    build: Build,
     /// The socket, until the last message was read.
     socket: Option<Watched<OwnedFd>>,
-    outcome: Option<(Outcome, Vec<OwnedFd>)>,
 }
 
 impl AtWork {
@@ -64,32 +51,18 @@ impl AtWork {
     fn hear(&mut self) -> bool {
         let Some(socket) = &self.socket else { return false };
         match receive(socket.get()) {
-            Some((Outcome::Captured, _)) => true,
-            outcome => {
-                self.outcome = outcome;
-                // After the last message or the end of the socket, only the end of the process matters.
-                self.socket = None;
-                false
-            }
+            Some((Message::Captured, _)) => return true,
+            Some((Message::Result(outcome), files)) => self.build.finished(outcome, files),
+            None => {}
         }
+        // After the last message or the end of the socket, only the end of the process matters.
+        self.socket = None;
+        false
     }
 }
 
 /// What a builder achieved, with the zygote's control socket and, if there is one, a file for the server.
 type Performed = Result<(Outcome, Vec<OwnedFd>), Box<dyn Error>>;
-
-/// The result of a builder.
-pub(super) struct Finished {
-    /// None if the build was cancelled.
-    pub(super) ticket: Option<Ticket<BuiltOrRefused>>,
-    pub(super) outcome: Result<BuiltOrRefused, Failed>,
-    /// A sandbox that the builder may have left frozen. The keeper thaws it.
-    pub(super) frozen: Option<SandboxId>,
-    /// The zygote, if one was built.
-    pub(super) built: Option<(ZygoteFacts, OwnedFd)>,
-    /// For the server: the userfaultfd, or the file that describes the program.
-    pub(super) file: Option<OwnedFd>,
-}
 
 /// All builders of this keeper, by the zygote they build.
 pub(super) struct Builders {
@@ -142,8 +115,8 @@ impl Builders {
     ) -> Vec<Answer> {
         match forked {
             Ok(socket) => {
-                let (ticket, socket) = (Some(ticket), Some(socket));
-                self.at_work.insert(zygote, AtWork { ticket, freezes, socket, outcome: None });
+                let build = Build::new(ticket, freezes);
+                self.at_work.insert(zygote, AtWork { build, socket: Some(socket) });
                 Vec::new()
             }
             Err(error) => vec![ticket.fail(Failed::of(&error))],
@@ -172,7 +145,7 @@ impl Builders {
             }
             let (outcome, files) =
                 perform(&theirs).unwrap_or_else(|error| (Outcome::Failed(base::error::chain(&*error)), Vec::new()));
-            match send(&theirs, &outcome, &files) {
+            match send(&theirs, &Message::Result(outcome), &files) {
                 Ok(()) => 0,
                 Err(_) => 1,
             }
@@ -184,7 +157,7 @@ impl Builders {
     /// Reads a message of a builder. If it says that the capture is done, the server is told. All else waits for [`Self::finish`].
     pub(super) fn on_result(&mut self, zygote: ZygoteId) -> Option<Answer> {
         let builder = self.at_work.get_mut(&zygote)?;
-        if builder.hear() { builder.ticket.as_ref().map(Ticket::captured) } else { None }
+        if builder.hear() { builder.build.captured() } else { None }
     }
 
     /// The builder's process ended.
@@ -192,43 +165,28 @@ impl Builders {
         let mut builder = self.at_work.remove(&zygote)?;
         // The end of the process can be seen before its last messages.
         while builder.hear() {}
-        let AtWork { ticket, freezes, outcome, .. } = builder;
-        // A builder thaws what it froze before it sends its last message.
-        let frozen = freezes.filter(|_| outcome.is_none());
-        let (outcome, files) = outcome.unzip();
-        let mut files = files.into_iter().flatten();
-        let (outcome, built) = match outcome {
-            Some(Outcome::Built(built)) => {
-                let control = files.next().map(|control| (built.facts.clone(), control));
-                (Ok(Ok(built)), control)
-            }
-            Some(Outcome::Refused(refusals)) => (Ok(Err(refusals)), None),
-            Some(Outcome::Failed(message)) => (Err(Failed::step(message)), None),
-            Some(Outcome::Captured) | None => {
-                (Err(Failed::step(format!("the builder of the zygote {status} without a result"))), None)
-            }
-        };
-        Some(Finished { ticket, outcome, frozen, built, file: files.next() })
+        Some(builder.build.ended(status))
     }
 
     /// Gives up a build and answers its request. The caller kills the process.
     pub(super) fn cancel(&mut self, zygote: ZygoteId) -> Option<Answer> {
-        let ticket = self.at_work.get_mut(&zygote)?.ticket.take()?;
-        Some(ticket.fail(Failed::zygote_gone("the build was cancelled")))
+        self.at_work.get_mut(&zygote)?.build.cancel()
     }
 }
 
-fn send(socket: &OwnedFd, outcome: &Outcome, descriptors: &[OwnedFd]) -> Result<(), Box<dyn Error>> {
+fn send(socket: &OwnedFd, message: &Message, descriptors: &[OwnedFd]) -> Result<(), Box<dyn Error>> {
     let descriptors: Vec<_> = descriptors.iter().map(|fd| fd.as_fd()).collect();
-    Ok(wire::send(socket, 0, outcome, &descriptors)?)
+    Ok(wire::send(socket, 0, message, &descriptors)?)
 }
 
-fn receive(socket: &OwnedFd) -> Option<(Outcome, Vec<OwnedFd>)> {
+fn receive(socket: &OwnedFd) -> Option<(Message, Vec<OwnedFd>)> {
     // The builder may have ended without a message: never wait for one.
     rustix::io::ioctl_fionbio(socket, true).ok()?;
     let wire::Received { body, descriptors, .. } = wire::receive(socket, &mut vec![0; wire::BUFFER_BYTES]).ok()??;
-    let outcome = body.unwrap_or_else(|problem| Outcome::Failed(format!("the builder is not understood: {problem}")));
-    Some((outcome, descriptors))
+    let message = body.unwrap_or_else(|problem| {
+        Message::Result(Outcome::Failed(format!("the builder is not understood: {problem}")))
+    });
+    Some((message, descriptors))
 }
 
 fn build(
@@ -255,7 +213,7 @@ fn build(
         Err(error) => return refused(error),
     };
     let capture_us = micros(capture_began);
-    send(keeper, &Outcome::Captured, &[])?;
+    send(keeper, &Message::Captured, &[])?;
 
     let build_began = Instant::now();
     let mut layers = vec![job.layer.clone()];
