@@ -1,9 +1,10 @@
-//! What every other crate may use: identifiers, limits, errors as text, text for people, scratch directories, and the framed encoding of
-//! what outlives a process.
+//! What every other crate may use: identifiers, limits, errors as text, text for people, scratch directories, the framed encoding of what
+//! outlives a process, and the names of metrics.
 
 pub mod error;
 pub mod frame;
 pub mod id;
 pub mod limits;
 pub mod scratch;
+pub mod telemetry;
 pub mod text;

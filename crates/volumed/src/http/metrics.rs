@@ -1,12 +1,13 @@
 //! What volumes cost, and how they are.
 
-use std::{fmt::Write, sync::Arc};
+use std::fmt::Write;
 
 use api::volume::{Meter, Volume, VolumeMeter, VolumeUsage};
 use axum::{Json, extract::State, http::header, response::IntoResponse};
+use base::telemetry::{self, Metric};
 
 use super::{Shared, volumes};
-use crate::{failure::Result, worker::table::Table};
+use crate::failure::Result;
 
 /// Each volume, then all of the realm together.
 pub(super) async fn usage(State(table): Shared) -> Result<Json<Vec<VolumeMeter>>> {
@@ -42,65 +43,40 @@ fn add(sum: &mut VolumeMeter, usage: &VolumeUsage, meter: &Meter) {
     }
 }
 
-/// A number of each volume that is open here: its name, type, help, and where it is.
-type Metric = (&'static str, &'static str, &'static str, fn(&Volume) -> Option<f64>);
+/// A number of each volume that is open here, and where it is.
+type Number = (&'static Metric, fn(&Volume) -> Option<f64>);
 
-const METRICS: &[Metric] = &[
-    ("pando_volume_bytes", "gauge", "Bytes of data.", |volume| Some(volume.usage?.bytes as f64)),
-    ("pando_volume_bytes_max", "gauge", "Most bytes of data.", |volume| Some(volume.usage?.bytes_max as f64)),
-    ("pando_volume_inodes", "gauge", "Files, directories and all else.", |volume| Some(volume.usage?.inodes as f64)),
-    (
-        "pando_volume_dirty_bytes",
-        "gauge",
-        "Data that is in memory and in the node's log only, and 1 KiB for each inode, name or piece of a file that has changed.",
-        |volume| Some(volume.open.as_ref()?.dirty_bytes as f64),
-    ),
-    ("pando_volume_last_commit_age_seconds", "gauge", "Since everything was in the store.", |volume| {
-        Some(volume.open.as_ref()?.last_commit_age_ms as f64 / 1000.0)
-    }),
-    ("pando_volume_store_failures_total", "counter", "Commits that failed since it was opened.", |volume| {
-        Some(volume.open.as_ref()?.store_failures as f64)
-    }),
-    ("pando_volume_read_only", "gauge", "1: nothing in it can be changed here.", |volume| {
-        Some(f64::from(u8::from(volume.open.as_ref()?.read_only.is_some())))
-    }),
-    ("pando_volume_holders", "gauge", "Sandboxes and directories of the host that have it mounted.", |volume| {
-        Some(volume.open.as_ref()?.holders.len() as f64)
-    }),
-    ("pando_volume_operations_total", "counter", "Operations on files, the kernel's caches left out.", |volume| {
-        Some(volume.meter.operations as f64)
-    }),
-    ("pando_volume_read_bytes_total", "counter", "Bytes of files that were read.", |volume| {
-        Some(volume.meter.read_bytes as f64)
-    }),
-    ("pando_volume_written_bytes_total", "counter", "Bytes of files that were written.", |volume| {
-        Some(volume.meter.written_bytes as f64)
-    }),
-    ("pando_volume_http_requests_total", "counter", "Requests by HTTP.", |volume| {
-        Some(volume.meter.http_requests as f64)
-    }),
-    ("pando_volume_http_read_bytes_total", "counter", "Bytes read by HTTP.", |volume| {
-        Some(volume.meter.http_read_bytes as f64)
-    }),
-    ("pando_volume_http_written_bytes_total", "counter", "Bytes written by HTTP.", |volume| {
-        Some(volume.meter.http_written_bytes as f64)
-    }),
+const NUMBERS: &[Number] = &[
+    (&telemetry::VOLUME_BYTES, |volume| Some(volume.usage?.bytes as f64)),
+    (&telemetry::VOLUME_BYTES_MAX, |volume| Some(volume.usage?.bytes_max as f64)),
+    (&telemetry::VOLUME_INODES, |volume| Some(volume.usage?.inodes as f64)),
+    (&telemetry::VOLUME_DIRTY_BYTES, |volume| Some(volume.open.as_ref()?.dirty_bytes as f64)),
+    (&telemetry::VOLUME_COMMIT_AGE_SECONDS, |volume| Some(volume.open.as_ref()?.last_commit_age_ms as f64 / 1000.0)),
+    (&telemetry::VOLUME_STORE_FAILURES, |volume| Some(volume.open.as_ref()?.store_failures as f64)),
+    (&telemetry::VOLUME_READ_ONLY, |volume| Some(f64::from(u8::from(volume.open.as_ref()?.read_only.is_some())))),
+    (&telemetry::VOLUME_HOLDERS, |volume| Some(volume.open.as_ref()?.holders.len() as f64)),
+    (&telemetry::VOLUME_OPERATIONS, |volume| Some(volume.meter.operations as f64)),
+    (&telemetry::VOLUME_READ_BYTES, |volume| Some(volume.meter.read_bytes as f64)),
+    (&telemetry::VOLUME_WRITTEN_BYTES, |volume| Some(volume.meter.written_bytes as f64)),
+    (&telemetry::VOLUME_HTTP_REQUESTS, |volume| Some(volume.meter.http_requests as f64)),
+    (&telemetry::VOLUME_HTTP_READ_BYTES, |volume| Some(volume.meter.http_read_bytes as f64)),
+    (&telemetry::VOLUME_HTTP_WRITTEN_BYTES, |volume| Some(volume.meter.http_written_bytes as f64)),
 ];
 
-/// Of the volumes that are open here: what is asked every few seconds must not ask the store for all others.
+/// Of the volumes that are open here: a scrape every few seconds must not ask the store for all others.
 pub(super) async fn text(State(table): Shared) -> impl IntoResponse {
     let mut volumes = Vec::new();
     for name in table.open_volumes() {
         volumes.extend(volumes::describe(&table, name).await.ok());
     }
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], render(&table, &volumes))
+    ([(header::CONTENT_TYPE, telemetry::CONTENT_TYPE)], render(table.realm(), &volumes))
 }
 
-fn render(table: &Arc<Table>, volumes: &[Volume]) -> String {
-    let (mut text, realm) = (String::new(), table.realm());
-    for (name, kind, help, of) in METRICS {
+fn render(realm: &str, volumes: &[Volume]) -> String {
+    let mut text = String::new();
+    for (Metric { name, kind, help, .. }, of) in NUMBERS {
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {}", kind.name());
         for volume in volumes {
             if let Some(value) = of(volume) {
                 // Names of realms and volumes need no escapes.
@@ -109,4 +85,18 @@ fn render(table: &Arc<Table>, volumes: &[Volume]) -> String {
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_metric_of_volumes_is_rendered() {
+        let text = render("test", &[]);
+        let rendered: Vec<&str> =
+            text.lines().filter_map(|line| line.strip_prefix("# HELP ")?.split(' ').next()).collect();
+        let named = telemetry::ALL.iter().map(|metric| metric.name).filter(|name| name.starts_with("pando_volume_"));
+        assert_eq!(rendered, named.collect::<Vec<_>>());
+    }
 }
