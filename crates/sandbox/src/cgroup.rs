@@ -19,6 +19,7 @@
 mod detect;
 mod group;
 mod memory;
+mod usage;
 
 use std::{
     fs::{self, File},
@@ -34,6 +35,7 @@ use crate::error::{Context, Error};
 use detect::{Controller, Own};
 pub(crate) use group::{Group, sweep};
 pub use memory::{MemoryGroup, MemoryUse};
+pub use usage::{Usage, UsageGroup};
 
 /// Where the limits of a controller are set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

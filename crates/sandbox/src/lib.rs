@@ -37,7 +37,7 @@ mod tarball;
 mod tree;
 
 pub use archive::{ArchiveTotals, pack_layer, unpack_layer};
-pub use cgroup::{CgroupSummary, Cgroups, ControllerHome, MemoryGroup, MemoryUse, Service};
+pub use cgroup::{CgroupSummary, Cgroups, ControllerHome, MemoryGroup, MemoryUse, Service, Usage, UsageGroup};
 pub use dial::dial;
 pub use error::Error;
 pub use identity::ProcessIdentity;

@@ -125,11 +125,7 @@ impl Group {
 
     /// All processes, those of commands too, zombies not included, as the host sees them.
     pub(crate) fn processes(&self) -> Result<Vec<i32>, Error> {
-        let mut found = read_processes(&self.path)?;
-        for command in self.commands()? {
-            found.extend(read_processes(&command)?);
-        }
-        Ok(found)
+        processes_below(&self.path)
     }
 
     /// Makes the group of a command, below this one: what the command starts cannot leave it. The limits are this group's.
@@ -150,12 +146,7 @@ impl Group {
 
     /// The groups of commands.
     fn commands(&self) -> Result<Vec<PathBuf>, Error> {
-        let entries = match fs::read_dir(&self.path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries.at("list", &self.path)?,
-        };
-        let directory = |entry: fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir()).then(|| entry.path());
-        Ok(entries.filter_map(|entry| directory(entry.ok()?)).collect())
+        commands_below(&self.path)
     }
 
     /// Stops all processes; returns when all are stopped.
@@ -268,6 +259,24 @@ pub(super) fn remove_empty(path: &Path) -> Result<(), Error> {
 }
 
 /// Those of a group that goes meanwhile are none.
+/// The processes of a group and of the groups of its commands.
+pub(super) fn processes_below(group: &Path) -> Result<Vec<i32>, Error> {
+    let mut found = read_processes(group)?;
+    for command in commands_below(group)? {
+        found.extend(read_processes(&command)?);
+    }
+    Ok(found)
+}
+
+fn commands_below(group: &Path) -> Result<Vec<PathBuf>, Error> {
+    let entries = match fs::read_dir(group) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.at("list", group)?,
+    };
+    let directory = |entry: fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir()).then(|| entry.path());
+    Ok(entries.filter_map(|entry| directory(entry.ok()?)).collect())
+}
+
 fn read_processes(group: &Path) -> Result<Vec<i32>, Error> {
     let path = group.join("cgroup.procs");
     let text = match fs::read_to_string(&path) {
