@@ -94,6 +94,21 @@ id!(
     "use 1 to 63 of a-z, 0-9, '-', '_' and '.', beginning with a letter or digit"
 );
 
+id!(
+    /// One HTTP request. A client may choose it; else [`RequestId::random`].
+    RequestId,
+    "request id",
+    is_request_id,
+    "use 1 to 64 of A-Z, a-z, 0-9, '.', '_' and '-'"
+);
+
+impl RequestId {
+    /// 48 random bits.
+    pub fn random() -> Self {
+        Self(random_hex())
+    }
+}
+
 macro_rules! number {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
@@ -206,6 +221,11 @@ pub fn random_uuid() -> String {
     format!("{}-{}-{}-{}-{}", &digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..])
 }
 
+fn is_request_id(text: &str) -> bool {
+    let valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    (1..=limits::REQUEST_ID_BYTES_MAX).contains(&text.len()) && text.bytes().all(valid)
+}
+
 fn is_sandbox_id(text: &str) -> bool {
     let Some(digits) = text.strip_prefix('s') else { return false };
     digits.len() == 12 && digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
@@ -220,6 +240,17 @@ fn is_name(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn request_ids_hold_nothing_that_a_log_would_garble() {
+        for good in ["a", "Z-9._", &"x".repeat(64)] {
+            assert_eq!(good.parse::<RequestId>().unwrap().as_str(), good);
+        }
+        for bad in ["", "a b", "a\nb", "\u{1b}[31m", "\"", "ä", &"x".repeat(65)] {
+            assert!(bad.parse::<RequestId>().is_err(), "{bad:?}");
+        }
+        assert!(RequestId::random().as_str().parse::<RequestId>().is_ok());
+    }
 
     #[test]
     fn numbers_and_arenas_are_written_as_their_contents() {
