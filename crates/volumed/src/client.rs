@@ -14,7 +14,7 @@ use std::{
     time::Instant,
 };
 
-use api::ErrorBody;
+use api::{ErrorBody, VERSION_PREFIX};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::{
@@ -76,12 +76,23 @@ impl Client {
     where
         B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
     {
-        let stream = self.connect().await?;
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-        // Ends when the answer was read or is dropped.
-        tokio::spawn(connection);
-        let answered = sender.send_request(request).await;
-        answered.map_err(|error| if error.is_incomplete_message() { Error::NoAnswer } else { error.into() })
+        forward_over(self.connect().await?, request).await
+    }
+
+    /// The metrics of the volumes that are open, in the text format of Prometheus; none if the processes do not run.
+    pub async fn metrics(&self) -> Result<Option<String>, Error> {
+        let stream = match UnixStream::connect(self.inner.folder.join(HTTP_SOCKET)).await {
+            Err(error) if is_absent(&error) => return Ok(None),
+            connected => connected.map_err(Error::system("reach the process of volumes"))?,
+        };
+        let request = Request::get(format!("{VERSION_PREFIX}/metrics")).body(Full::<Bytes>::default());
+        let answer = forward_over(stream, request.map_err(not_json("ask the process of volumes"))?).await?;
+        let is_answered = answer.status().is_success();
+        let body = answer.into_body().collect().await?.to_bytes();
+        match String::from_utf8(body.into()) {
+            Ok(text) if is_answered => Ok(Some(text)),
+            _ => Err(Error::NoAnswer),
+        }
     }
 
     /// As [`Client::forward`], with JSON in both directions. A refusal is an error.
@@ -239,6 +250,17 @@ impl Begun {
 
 fn not_json<E: Into<BoxError>>(doing: &'static str) -> impl FnOnce(E) -> Error {
     move |error| Error::System { doing, source: io::Error::other(error) }
+}
+
+async fn forward_over<B>(stream: UnixStream, request: Request<B>) -> Result<Response<Incoming>, Error>
+where
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    // Ends when the answer was read or is dropped.
+    tokio::spawn(connection);
+    let answered = sender.send_request(request).await;
+    answered.map_err(|error| if error.is_incomplete_message() { Error::NoAnswer } else { error.into() })
 }
 
 fn is_absent(error: &io::Error) -> bool {
