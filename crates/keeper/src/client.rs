@@ -21,9 +21,10 @@ use tokio::{
 
 use crate::{
     descriptor::watched,
+    origin,
     protocol::{
         Adopted, Built, BuiltOrRefused, Call, Created, Event, Failed, FailureKind, Files, Forked, FromKeeper, Refusal,
-        Status, wire,
+        Sent, Status, wire,
     },
 };
 
@@ -193,7 +194,8 @@ impl KeeperClient {
         let seq = self.expect(Waiting { deliver, captured }).ok_or(Failure::KeeperLost { action })?;
         // A dropped future forgets its request: a reply that comes later is thrown away.
         let _forget = Forget { client: self, seq };
-        let letter = wire::Letter::new(seq, &call.into()).map_err(Failure::Send)?;
+        let letter =
+            wire::Letter::new(seq, &Sent { origin: origin::current(), request: call.into() }).map_err(Failure::Send)?;
         let exchange = async {
             match self.send(&letter, files.as_ref()).await {
                 Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {

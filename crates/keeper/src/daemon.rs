@@ -25,7 +25,7 @@ use std::{
 use base::id::ZygoteId;
 use sandbox::{Cgroups, ProcessIdentity};
 
-use crate::protocol::{Call, Event, Failed, Files, FromKeeper, Interpreter, Request, Status, wire};
+use crate::protocol::{Call, Event, Failed, Files, FromKeeper, Interpreter, Request, Sent, Status, wire};
 
 use answer::{Answer, Ticket};
 use builder::{Builders, Finished};
@@ -163,7 +163,11 @@ impl Keeper {
         let received = received.map_err(|error| KeeperError::System("read the server's message", error))?;
         let Some(wire::Received { seq, body, descriptors }) = received else { return Ok(Flow::Stop) };
         match body {
-            Ok(request) => self.perform(seq, request, descriptors)?,
+            Ok(Sent { origin, request }) => {
+                // A builder that is forked meanwhile keeps the span.
+                let _span = origin.map(|id| tracing::info_span!("request", request = %id).entered());
+                self.perform(seq, request, descriptors)?;
+            }
             Err(problem) => {
                 tracing::error!(seq, problem, "a message of the server is not understood");
                 let failed = Failed::step(format!("the keeper does not understand the request: {problem}"));

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     KeeperClient,
-    protocol::{Call, Event, Failed, Files, FromKeeper, Request, wire},
+    protocol::{Call, Event, Failed, Files, FromKeeper, Request, Sent, wire},
 };
 
 /// The keeper's end of the socket.
@@ -46,7 +46,7 @@ impl FakeKeeper {
     pub fn expect<C: Call + TryFrom<Request, Error = Request>>(&mut self) -> io::Result<Asked<C>> {
         let received = wire::receive(&self.socket, &mut self.buffer)?.ok_or(io::ErrorKind::UnexpectedEof)?;
         let wire::Received { seq, body, descriptors } = received;
-        let request = C::try_from(body.map_err(io::Error::other)?);
+        let request = C::try_from(body.map(|Sent { request, .. }| request).map_err(io::Error::other)?);
         let request = request.map_err(|other| io::Error::other(format!("another request came: {other:?}")))?;
         let files = C::Files::take(descriptors).ok_or_else(|| io::Error::other("the number of files is wrong"))?;
         Ok(Asked { request, files, seq })

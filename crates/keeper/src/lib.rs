@@ -11,6 +11,7 @@ pub mod client;
 mod daemon;
 pub mod descriptor;
 pub mod fake;
+pub mod origin;
 pub mod protocol;
 
 pub use client::{Ended, Failure, KeeperClient, NewZygote, Spawned};

@@ -13,7 +13,7 @@ mod reply;
 mod request;
 pub mod wire;
 
-pub use call::{Call, Files, Request};
+pub use call::{Call, Files, Request, Sent};
 pub use reply::{
     Adopted, Built, BuiltOrRefused, ByFault, Created, Event, Failed, FailureKind, Forked, FromKeeper, Refusal, Status,
 };

@@ -2,6 +2,7 @@
 
 use std::{os::fd::OwnedFd, time::Duration};
 
+use base::id::RequestId;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{
@@ -61,6 +62,15 @@ const START_S: u64 = 30;
 const REMOVAL_S: u64 = 60;
 /// Copying the memory of a large program.
 const ZYGOTE_S: u64 = 600;
+
+/// A request, and for whom it is made.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Sent {
+    /// The HTTP request that it belongs to, if any.
+    pub origin: Option<RequestId>,
+    /// What the keeper does.
+    pub request: Request,
+}
 
 macro_rules! calls {
     ($($request:ident, $files:ty => $reply:ty, $action:literal, $seconds:ident;)*) => {
