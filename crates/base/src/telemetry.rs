@@ -1,4 +1,4 @@
-//! The names under which a node reports what it does: metrics, and the fields of log lines.
+//! The names of the metrics that a node has.
 //!
 //! [`ALL`] is the one table of metrics. `docs/metrics.md` repeats it for people, and a test compares the two.
 
@@ -185,7 +185,7 @@ mod tests {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics.md");
         let document = std::fs::read_to_string(path).unwrap();
         let found: Vec<&str> = document.lines().filter(|line| line.starts_with("| `pando_")).collect();
-        assert_eq!(found, table(), "docs/metrics.md shall have these lines:\n{}", table().join("\n"));
+        assert_eq!(found, table(), "docs/metrics.md needs these lines:\n{}", table().join("\n"));
         assert_eq!(document.lines().find(|line| line.chars().count() > 120), None);
     }
 

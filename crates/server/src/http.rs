@@ -1,5 +1,6 @@
 //! The HTTP adapter: parse, call the node, convert, map the error.
 
+mod around;
 mod checkpoints;
 mod errors;
 mod frames;
@@ -13,6 +14,7 @@ use std::sync::Arc;
 use axum::{
     Router,
     extract::DefaultBodyLimit,
+    middleware,
     routing::{any, get, post},
 };
 use base::limits::{COMMAND_REQUEST_BYTES_MAX, REQUEST_BYTES_MAX};
@@ -60,8 +62,9 @@ pub(crate) fn router(node: Arc<Node>) -> Router {
         .route(&format!("{volumes}/{{name}}/diff"), any(volumes::write_back_and_pass_on))
         .route(&format!("{volumes}/{{name}}/export"), any(volumes::write_back_and_pass_on))
         .route(&format!("{volumes}/{{name}}/{{*rest}}"), any(volumes::pass_on))
-        .route(&format!("{}/metrics", api::VERSION_PREFIX), get(volumes::pass_on))
+        .route(&format!("{}/metrics", api::VERSION_PREFIX), get(handlers::metrics))
         .fallback(handlers::no_such_path)
         .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
+        .layer(middleware::from_fn_with_state(Arc::clone(&node), around::around))
         .with_state(node)
 }

@@ -110,6 +110,7 @@ struct Job {
 
 impl Node {
     /// Builds a template, or builds it anew.
+    #[tracing::instrument(skip_all, fields(template = %spec.name))]
     pub async fn build(self: &Arc<Self>, spec: TemplateSpec, progress: &Progress) -> Result<model::Template> {
         self.state().begin_build(&spec)?;
         let admitted = Admitted::new(self, &spec.name);
@@ -176,6 +177,7 @@ impl Node {
             // Only if nothing else is in it: an earlier build stays.
             let _ = std::fs::remove_dir(&directory);
         }
+        self.ledger.metrics.built(&finished);
         finished
     }
 
@@ -235,6 +237,7 @@ impl Node {
                 Ok(Built { zygote, timings, description: file })
             }
             Err(refusals) => {
+                self.ledger.metrics.refused(&refusals);
                 let beside = refusals.iter().any(|refusal| refusal.kind == "daemons");
                 let what = match what {
                     Forked::Sandbox(id) if beside => Forked::Crowded(id),
@@ -291,6 +294,7 @@ impl Node {
     }
 
     /// Removes a template that no sandbox uses.
+    #[tracing::instrument(skip_all, fields(template = %name))]
     pub async fn remove_template(self: &Arc<Self>, name: &TemplateName) -> Result<()> {
         let (layers, removed) = {
             let mut state = self.state();

@@ -24,6 +24,7 @@ use super::{
     images::{random_suffix, remove_quietly},
     in_use::InUse,
     layers,
+    metrics::CaptureFor,
 };
 use keeper::protocol::{Base, Capture, Purpose, Source};
 
@@ -93,6 +94,7 @@ struct Captured {
 
 impl Node {
     /// Takes a checkpoint of a running sandbox; durable when this returns.
+    #[tracing::instrument(skip_all, fields(sandbox = %id))]
     pub async fn checkpoint(
         self: &Arc<Self>,
         id: &SandboxId,
@@ -197,6 +199,8 @@ impl Node {
         let pinned = self.pin(record.layers.clone());
         let built =
             if hold { self.capture_to_pause(job, record).await } else { self.capture_and_cut(job, record).await };
+        let purpose = if hold { CaptureFor::Pause } else { CaptureFor::Checkpoint };
+        self.ledger.metrics.captured(purpose, built.as_ref().map(|(built, _)| built.timings.pause_us));
         let written = match built {
             Ok((Built { zygote: built, timings, description }, cut)) => {
                 let captured = Captured {
@@ -258,6 +262,7 @@ impl Node {
     }
 
     /// Removes its name; what only it used is garbage then.
+    #[tracing::instrument(skip_all, fields(checkpoint = %name))]
     pub async fn remove_checkpoint(&self, name: &TemplateName) -> Result<()> {
         let head = match self.durable.heads.get(self.durable.store.realm(), &checkpoint::name_of(name)?).await {
             Err(store::heads::HeadsError::NotFound { .. }) => return Err(Error::NoCheckpoint(name.clone())),

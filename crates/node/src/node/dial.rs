@@ -13,6 +13,7 @@ const CONNECT_MAX: Duration = Duration::from_secs(10);
 
 impl Node {
     /// Connects to a port of the program in a sandbox.
+    #[tracing::instrument(skip_all, fields(sandbox = %id))]
     pub async fn dial(&self, id: &SandboxId, port: u16) -> Result<TcpStream> {
         self.admits(id, Operation::Connect)?;
         let init = self.state().running(id)?.init;

@@ -32,6 +32,7 @@ pub enum OfPaused {
 
 impl Node {
     /// Removes a sandbox that users know of.
+    #[tracing::instrument(skip_all, fields(sandbox = %id))]
     pub async fn remove(self: &Arc<Self>, id: &SandboxId) -> Result<()> {
         let (node, of) = (Arc::clone(self), id.clone());
         self.drive_within(id, Operation::Remove, SETTLE_MAX, async move { node.remove_now(&of).await }).await

@@ -16,6 +16,7 @@ use std::{
 };
 
 use base::id::SandboxId;
+use keeper::origin::carried;
 use model::SandboxState;
 use tokio::sync::{mpsc, oneshot};
 
@@ -112,6 +113,8 @@ impl Node {
             // Nobody may wait for it any more.
             let _ = done.send(work.await);
         });
+        // The driver's task has no span: the log lines of the work name the request.
+        let work = Box::pin(carried(work));
         self.drivers.post(self, id, Job { operation, work, deny });
         match result.await {
             Ok(done) => done,

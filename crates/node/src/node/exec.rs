@@ -67,6 +67,7 @@ struct TimeLimit {
 
 impl Node {
     /// Starts a command in a sandbox that runs.
+    #[tracing::instrument(skip_all, fields(sandbox = %id))]
     pub async fn exec(self: &Arc<Self>, id: &SandboxId, request: CommandSpec) -> Result<Exec> {
         let (init, spec) = {
             self.admits(id, Operation::Command)?;
@@ -109,6 +110,7 @@ impl Node {
             node.spawn(&of, command, false, [stdin, stdout, stderr]).await
         };
         let spawned = self.drive(id, Operation::Command, spawn).await;
+        self.ledger.metrics.command(&spawned);
         let (_, ended) = match spawned {
             Err(Error::Keeper { .. }) if !init.is_alive() => {
                 return Err(Error::NotRunning { id: id.clone(), state: model::SandboxState::Lost });

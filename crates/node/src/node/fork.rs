@@ -16,6 +16,7 @@ use std::{
 };
 
 use base::id::{SandboxId, ZygoteId};
+use keeper::origin::carried;
 use model::{BuildTimings, ExitStatus, Forks, Interpreter, SandboxState};
 use tokio::sync::oneshot;
 
@@ -27,6 +28,7 @@ use super::{
     in_use::InUse,
     layers::{self, Pinned},
     lifecycle::Operation,
+    metrics::CaptureFor,
     start::Source,
     volumes,
 };
@@ -57,6 +59,7 @@ struct Captured {
 
 impl Node {
     /// Forks `count` copies of a running sandbox.
+    #[tracing::instrument(skip_all, fields(sandbox = %id))]
     pub async fn fork(self: &Arc<Self>, id: &SandboxId, count: u32) -> Result<Forks> {
         let began = Instant::now();
         self.admits(id, Operation::Capture)?;
@@ -73,6 +76,7 @@ impl Node {
         let (node, of) = (Arc::clone(self), id.clone());
         let point = self.drive(id, Operation::Capture, async move { node.make_fork_point(&of, count).await }).await?;
         let ForkPoint { directory, zygote, layers, captured } = point;
+        self.ledger.metrics.captured(CaptureFor::Fork, captured.as_ref().map(|captured| captured.timings.pause_us));
         let forks = match captured {
             Ok(Captured { source, timings, blanks }) => {
                 let (sandboxes, failures) = self.start_many(&source, count, blanks).await;
@@ -180,7 +184,8 @@ impl Node {
         let (sender, captured) = oneshot::channel();
         let node = Arc::clone(self);
         let (what, holds) = (Forked::Sandbox(job.source.sandbox.clone()), job.purpose.holds());
-        let build = tokio::spawn(async move { node.request_zygote(job, what, Some(sender)).await });
+        let build = async move { node.request_zygote(job, what, Some(sender)).await };
+        let build = tokio::spawn(carried(build));
         let captured = captured.await.is_ok();
         let (cut, stood) = if !holds {
             (Ok(Cut::default()), Duration::ZERO)

@@ -1,9 +1,10 @@
-//! The state of the node behind one lock, and the bells of those who work on it in the background.
+//! The state of the node behind one lock, the bells of those who work on it in the background, and the counts of what was done.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, watch};
 
+use super::metrics::Metrics;
 use crate::state::State;
 
 /// See the module.
@@ -17,6 +18,8 @@ pub(super) struct Ledger {
     pub(super) limits_work: Notify,
     /// Something could not be removed.
     pub(super) sweep_work: Notify,
+    /// What was done so far.
+    pub(super) metrics: Metrics,
 }
 
 impl Ledger {
@@ -27,6 +30,7 @@ impl Ledger {
             pool_work: Notify::new(),
             limits_work: Notify::new(),
             sweep_work: Notify::new(),
+            metrics: Metrics::new(),
         }
     }
 

@@ -148,6 +148,19 @@ impl PagerLink {
         }
     }
 
+    /// What the pager does and did; none if there is none, or it does not answer.
+    pub(super) async fn status(&self) -> Option<pager::Status> {
+        let socket = self.socket();
+        let ask = move || Client::find(&socket)?.map(|mut client| client.status()).transpose();
+        match tokio::task::spawn_blocking(ask).await.ok()? {
+            Ok(status) => status,
+            Err(error) => {
+                tracing::debug!(error = crate::chain(&error), "the pager does not tell its status");
+                None
+            }
+        }
+    }
+
     /// Without a pager nothing is missing: it ends only when nobody lacks pages. If all of it was killed before, captures see that.
     async fn is_filled(&self, image: &str) -> Result<bool> {
         // It is never closed.

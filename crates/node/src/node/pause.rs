@@ -49,6 +49,7 @@ pub(super) const STORE_REST: Duration = Duration::from_secs(3);
 
 impl Node {
     /// Pauses a running sandbox: durable, and without processes, when this returns.
+    #[tracing::instrument(skip_all, fields(sandbox = %id))]
     pub async fn pause(self: &Arc<Self>, id: &SandboxId, progress: &KeepProgress) -> Result<PauseReport> {
         let (node, of, progress) = (Arc::clone(self), id.clone(), progress.clone());
         self.drive(id, Operation::Pause, async move { node.pause_alone(&of, &progress).await }).await

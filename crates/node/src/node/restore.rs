@@ -46,6 +46,7 @@ impl Node {
         let own: Vec<PathBuf> =
             checkpoint.layers.iter().map(|_| directory.join(format!("layer-{}", random_suffix()))).collect();
         let restored = self.restore_into(&checkpoint, head.manifest.to_string(), &own).await;
+        self.ledger.metrics.restored(&restored);
         if restored.is_err() {
             for layer in &own {
                 remove_quietly(layer).await;
@@ -197,6 +198,7 @@ impl Node {
                 Ok(zygote)
             }
             Err(refusals) => {
+                self.ledger.metrics.refused(&refusals);
                 let reasons = refusals.into_iter().map(|refusal| refusal.reason).collect();
                 Err(Error::Unfit { name: record.spec.name.clone(), reasons })
             }

@@ -16,6 +16,7 @@ use super::{
     cut::Cut,
     images::{random_suffix, remove_quietly},
     lifecycle::Operation,
+    metrics::StartKind,
     pause::{STORE_REST, link_output},
     start::{InFlight, Source},
 };
@@ -30,6 +31,7 @@ use crate::{
 
 impl Node {
     /// Has a paused sandbox go on.
+    #[tracing::instrument(skip_all, fields(sandbox = %id))]
     pub async fn resume(self: &Arc<Self>, id: &SandboxId, takeover: Takeover) -> Result<Sandbox> {
         let (node, of, began) = (Arc::clone(self), id.clone(), Instant::now());
         self.drive(id, Operation::Resume, async move { node.resume_alone(&of, takeover, began).await }).await
@@ -39,6 +41,7 @@ impl Node {
         let known = self.state().begin_resume(id);
         let resumed = self.take_and_resume(id, known, takeover, began).await;
         self.state().end_resume(id);
+        self.ledger.metrics.started(StartKind::Resume, began.elapsed(), &resumed);
         if resumed.is_ok() {
             self.release_later(id.clone());
         }

@@ -8,11 +8,12 @@
 use std::{os::fd::OwnedFd, path::PathBuf, sync::Arc, time::Instant};
 
 use base::id::{Arena, SandboxId, TemplateName, ZygoteId};
+use keeper::origin::carried;
 use model::{Interpreter, Mount, RunSpec, SandboxState, Started, TemplateSpec};
 use sandbox::{Machine, ProcessIdentity};
 use tokio::{sync::oneshot, task::JoinSet};
 
-use super::{Node, cut::Cut, engine_limits, in_use::InUse, now_ms, volumes};
+use super::{Node, cut::Cut, engine_limits, in_use::InUse, metrics::StartKind, now_ms, volumes};
 use keeper::{
     Spawned,
     protocol::{self, CreateBare, CreateSandbox, Created, Furnish, StartCopy, Status},
@@ -104,6 +105,7 @@ impl Drop for InFlight<'_> {
 
 impl Node {
     /// Starts `request.count` sandboxes. Failures of single starts are in the response.
+    #[tracing::instrument(skip_all, fields(template = %name))]
     pub async fn run(self: &Arc<Self>, name: &TemplateName, request: &RunSpec) -> Result<Started> {
         let (startable, _in_use, notices) = self.startable(name).await?;
         volumes::check(&startable.record.spec.mount_points, &request.volumes)?;
@@ -148,6 +150,7 @@ impl Node {
     }
 
     /// Has a template's zygote, or a checkpoint's, ready on this node; starts nothing.
+    #[tracing::instrument(skip_all, fields(template = %name))]
     pub async fn warm(self: &Arc<Self>, name: &TemplateName) -> Result<model::Template> {
         self.startable(name).await?;
         self.state().template(name)
@@ -225,7 +228,8 @@ impl Node {
             let mut starts = JoinSet::new();
             for _ in 0..count {
                 let (node, source, blank) = (Arc::clone(self), source.clone(), blanks.next());
-                starts.spawn(async move { node.start_one(&source, blank, began).await });
+                let start = async move { node.start_one(&source, blank, began).await };
+                starts.spawn(carried(start));
             }
             while let Some(started) = starts.join_next().await {
                 take(started.doing("finish the start").flatten());
@@ -238,18 +242,38 @@ impl Node {
         (sandboxes, failures)
     }
 
+    #[tracing::instrument(skip_all, fields(template = %source.template, sandbox = tracing::field::Empty))]
     async fn start_one(
         self: &Arc<Self>,
         source: &Source,
         blank: Option<Blank>,
         began: Instant,
     ) -> Result<model::Sandbox> {
+        let mut kind = StartKind::Made;
+        let started = self.start_with(source, blank, began, &mut kind).await;
+        let kind = if source.parent.is_some() { StartKind::Fork } else { kind };
+        self.ledger.metrics.started(kind, began.elapsed(), &started);
+        started
+    }
+
+    /// As [`Node::start_one`]; tells what it found prepared.
+    async fn start_with(
+        self: &Arc<Self>,
+        source: &Source,
+        blank: Option<Blank>,
+        began: Instant,
+        kind: &mut StartKind,
+    ) -> Result<model::Sandbox> {
         let in_flight = InFlight::new(self);
         let taken = blank.or_else(|| self.state().take_blank(&source.template, &source.layers, source.parked()));
         let mut blank = match taken {
-            Some(blank) => blank,
+            Some(blank) => {
+                *kind = if blank.parked.is_some() { StartKind::Ahead } else { StartKind::Blank };
+                blank
+            }
             None => self.create_blank(&source.layers, &source.limits).await?,
         };
+        tracing::Span::current().record("sandbox", tracing::field::display(&blank.id));
         let was_parked = blank.parked.is_some();
         let mut started = self.start_in(source, &mut blank, began).await;
         if let Err(error) = &started
@@ -260,6 +284,7 @@ impl Node {
             tracing::warn!(sandbox = %blank.id, error = chain(error), "a copy forked ahead could not be used");
             self.discard(blank.id.clone()).await;
             self.remove_own_volumes(&blank.id, &source.cut).await;
+            *kind = StartKind::Made;
             blank = self.create_blank(&source.layers, &source.limits).await?;
             started = self.start_in(source, &mut blank, began).await;
         }

@@ -9,12 +9,13 @@ use axum::{
     response::Response,
 };
 use base::id::{SandboxId, TemplateName};
+use keeper::origin::carried;
 use tokio::sync::mpsc;
 
 use node::{KeepProgress, Node};
 
 use super::{
-    errors::Result,
+    errors::{Result, failed_late},
     handlers::{Request, all, answer, finish, json_lines, parse},
 };
 
@@ -29,13 +30,14 @@ pub(super) async fn take(
     let id: SandboxId = parse(&id)?;
     let (sender, events) = mpsc::unbounded_channel();
     let progress = KeepProgress::to(sender.clone(), |progress| CheckpointEvent::Stage(progress.into()));
-    tokio::spawn(async move {
+    let kept = async move {
         let last = match node.checkpoint(&id, &request.into(), &progress).await {
             Ok(checkpoint) => CheckpointEvent::Done(Box::new(checkpoint.into())),
-            Err(error) => CheckpointEvent::Failed(error.failure().into()),
+            Err(error) => CheckpointEvent::Failed(failed_late(&node, &error)),
         };
         let _ = sender.send(last);
-    });
+    };
+    tokio::spawn(carried(kept));
     Ok(json_lines(events))
 }
 
@@ -46,13 +48,14 @@ pub(super) async fn pause(State(node): Shared, Path(id): Path<String>) -> Result
     node.check_pausable(&id)?;
     let (sender, events) = mpsc::unbounded_channel();
     let progress = KeepProgress::to(sender.clone(), |progress| PauseEvent::Stage(progress.into()));
-    tokio::spawn(async move {
+    let kept = async move {
         let last = match node.pause(&id, &progress).await {
             Ok(paused) => PauseEvent::Done(Box::new(paused.into())),
-            Err(error) => PauseEvent::Failed(error.failure().into()),
+            Err(error) => PauseEvent::Failed(failed_late(&node, &error)),
         };
         let _ = sender.send(last);
-    });
+    };
+    tokio::spawn(carried(kept));
     Ok(json_lines(events))
 }
 

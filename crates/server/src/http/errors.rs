@@ -6,7 +6,16 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use node::{Error, chain};
+use node::{Error, Node, chain};
+
+use super::around::{FailedWith, count_failure};
+
+/// As a line of an answer that has begun with success; counted like a failed answer.
+pub(super) fn failed_late<T: From<model::Failure>>(node: &Node, error: &Error) -> T {
+    let failure = error.failure();
+    count_failure(node, failure.kind.into());
+    failure.into()
+}
 
 /// An error of a handler; axum makes its answer of it.
 #[derive(Debug)]
@@ -28,6 +37,9 @@ impl IntoResponse for Failed {
         if status.is_server_error() {
             tracing::warn!(error = chain(&self.0), "a request failed");
         }
-        (status, Json(ErrorBody { error })).into_response()
+        let code = error.code;
+        let mut answer = (status, Json(ErrorBody { error })).into_response();
+        answer.extensions_mut().insert(FailedWith(code));
+        answer
     }
 }

@@ -16,13 +16,15 @@ use axum::{
 use base::{
     id::{SandboxId, TemplateName},
     limits::SANDBOXES_PER_REQUEST_MAX,
+    telemetry,
 };
+use keeper::origin::carried;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::sync::{mpsc, oneshot};
 
 use node::{Error, Node, OfPaused, Progress};
 
-use super::errors::{Failed, Result};
+use super::errors::{Failed, Result, failed_late};
 
 type Shared = State<Arc<Node>>;
 
@@ -67,6 +69,11 @@ pub(super) async fn node(State(node): Shared) -> Json<NodeInfo> {
     Json(node.info().into())
 }
 
+/// Of the node, and of the volumes that are open.
+pub(super) async fn metrics(State(node): Shared) -> Response {
+    ([(header::CONTENT_TYPE, telemetry::CONTENT_TYPE)], node.metrics().await).into_response()
+}
+
 pub(super) async fn templates(State(node): Shared) -> Json<Vec<Template>> {
     Json(all(node.templates()))
 }
@@ -90,13 +97,14 @@ pub(super) async fn build(State(node): Shared, Request(spec): Request<TemplateSp
         stage: progress.stage.into(),
         elapsed_ms: progress.elapsed_ms,
     });
-    tokio::spawn(async move {
+    let build = async move {
         let last = match node.build(spec, &progress).await {
             Ok(template) => BuildEvent::Done(Box::new(template.into())),
-            Err(error) => BuildEvent::Failed(error.failure().into()),
+            Err(error) => BuildEvent::Failed(failed_late(&node, &error)),
         };
         let _ = sender.send(last);
-    });
+    };
+    tokio::spawn(carried(build));
     Ok(json_lines(events))
 }
 
@@ -223,7 +231,7 @@ pub(super) fn all<T: Into<U>, U>(nouns: Vec<T>) -> Vec<U> {
 pub(super) async fn finish<T: Send + 'static>(
     operation: impl Future<Output = node::Result<T>> + Send + 'static,
 ) -> Result<T> {
-    Ok(tokio::spawn(operation).await.unwrap_or_else(|error| Err(panicked(error)))?)
+    Ok(tokio::spawn(carried(operation)).await.unwrap_or_else(|error| Err(panicked(error)))?)
 }
 
 /// As [`finish`]; what it did is undone if nobody is there to hear of it.
@@ -234,14 +242,15 @@ async fn finish_or<T: Clone + Send + 'static, U: Future<Output = ()> + Send>(
     let (sender, answer) = oneshot::channel();
     // Dropped with this function, also where the answer has come and nobody has taken it.
     let (heard, hears) = oneshot::channel();
-    tokio::spawn(async move {
+    let run = async move {
         let answer = operation.await;
         let done = answer.as_ref().ok().cloned();
         let _ = sender.send(answer);
         if let (Some(done), Err(_)) = (done, hears.await) {
             undo(done).await;
         }
-    });
+    };
+    tokio::spawn(carried(run));
     let answer = answer.await;
     let _ = heard.send(());
     Ok(answer.unwrap_or(Err(Error::Cancelled))?)

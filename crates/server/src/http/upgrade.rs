@@ -13,6 +13,7 @@ use base::id::SandboxId;
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 
+use keeper::origin::carried;
 use node::Node;
 
 use super::{
@@ -34,12 +35,13 @@ pub(super) async fn exec(
     let handlers::Request(command) = handlers::Request::<ExecRequest>::from_request(request, &node).await?;
     let notices = if command.notices { Notices::Wanted } else { Notices::Unknown };
     let exec = finish(async move { node.exec(&id, command.into()).await }).await?;
-    tokio::spawn(async move {
+    let serve = async move {
         if let Some(client) = upgraded(upgrade).await {
             let (from_client, to_client) = tokio::io::split(client);
             exec.serve(FramesIn::new(from_client), FramesOut::new(to_client, notices)).await;
         }
-    });
+    };
+    tokio::spawn(carried(serve));
     Ok(switching(EXEC_PROTOCOL))
 }
 
