@@ -31,10 +31,10 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
     exit::{self, EXIT_CODES, Failure},
-    output,
+    output::{self, Log},
 };
 
-const GLOBAL: &str = "Options of every command";
+pub(crate) const GLOBAL: &str = "Options of every command";
 
 /// Starts isolated sandboxes in milliseconds, by forking a program that is already warm.
 #[derive(Debug, Parser)]
@@ -43,9 +43,8 @@ pub(crate) struct Cli {
     /// Socket of the node.
     #[arg(long, global = true, value_name = "PATH", env = "PANDO_SOCKET", default_value = ::node::config::SOCKET_DEFAULT, help_heading = GLOBAL)]
     pub(crate) socket: PathBuf,
-    /// What to log to standard error: error, warn, info, debug, trace, or a filter such as `pando_node=debug`.
-    #[arg(long, global = true, value_name = "LEVEL", default_value = "info", help_heading = GLOBAL)]
-    pub(crate) log: String,
+    #[command(flatten)]
+    pub(crate) log: Log,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -98,7 +97,7 @@ pub(crate) async fn run(cli: Cli) -> ExitCode {
     let client = Client::new(cli.socket.clone());
     let result = match cli.command {
         // These have their own way with signals.
-        Command::Node(args) => node::run(args, cli.socket, cli.log).await,
+        Command::Node(args) => node::run(args, cli.socket, &cli.log).await,
         Command::Exec(args) => exec::run(args, &client).await,
         Command::Template(command) => template::run(command, &client).await,
         Command::Run(args) => run::run(args, &client).await,

@@ -12,12 +12,47 @@ use base::text;
 use serde::Serialize;
 use tracing_subscriber::EnvFilter;
 
+use crate::commands::GLOBAL;
+
+/// What is logged, and how.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Log {
+    /// What to log to standard error: error, warn, info, debug, trace, or a filter such as `pando_node=debug`.
+    #[arg(long = "log", global = true, value_name = "LEVEL", default_value = "info", help_heading = GLOBAL)]
+    level: String,
+    /// How log lines look: text for people, or one JSON object per line.
+    #[arg(long = "log-format", global = true, value_name = "FORMAT", default_value = "text", help_heading = GLOBAL)]
+    format: LogFormat,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[clap(rename_all = "lower")]
+enum LogFormat {
+    Text,
+    Json,
+}
+
+impl Log {
+    /// The arguments with which another process of this program logs the same way.
+    pub(crate) fn arguments(&self) -> [String; 4] {
+        let format = match self.format {
+            LogFormat::Text => "text",
+            LogFormat::Json => "json",
+        };
+        ["--log", &self.level, "--log-format", format].map(str::to_owned)
+    }
+}
+
 /// Logs go to standard error.
-pub(crate) fn start_logging(level: &str) {
+pub(crate) fn start_logging(Log { level, format }: &Log) {
     // Statements come at debug, one for each step of the store: whoever wants them says `debug,sqlx::query=debug`. Slow ones warn as ever.
     let filter = EnvFilter::try_new(format!("sqlx::query=info,{level}")).unwrap_or_else(|_| EnvFilter::new("info"));
     let terminal = std::io::stderr().is_terminal();
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(terminal).init();
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match format {
+        LogFormat::Text => lines.with_ansi(terminal).init(),
+        LogFormat::Json => lines.json().with_current_span(false).with_span_list(true).init(),
+    }
 }
 
 /// Why nothing more can be written to standard output.

@@ -8,7 +8,10 @@ use std::{
 use anyhow::{Context, Result};
 
 use super::node::MemoryArgs;
-use crate::{exit, output};
+use crate::{
+    exit,
+    output::{self, Log},
+};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -20,7 +23,7 @@ pub(crate) struct Args {
 }
 
 /// Runs the keeper in this thread, the only one of the process.
-pub(crate) fn run(args: &Args, log: &str) -> ExitCode {
+pub(crate) fn run(args: &Args, log: &Log) -> ExitCode {
     output::start_logging(log);
     match keep(args) {
         Ok(()) => ExitCode::SUCCESS,

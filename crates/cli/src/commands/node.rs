@@ -11,6 +11,8 @@ use store::{
     object::{Location, S3Location},
 };
 
+use crate::output::Log;
+
 /// Run the node in the foreground. It logs to standard error, and logs "node ready" once it takes requests.
 ///
 /// When the node is stopped (SIGINT, SIGTERM), sandboxes run on. The next node with the same state directory takes them over.
@@ -212,7 +214,7 @@ fn peer_listen(args: &Args) -> Result<Option<PeerListen>> {
     Ok(Some(PeerListen { listen, address: args.peer_address.clone() }))
 }
 
-pub(crate) async fn run(args: Args, socket: PathBuf, log: String) -> Result<ExitCode> {
+pub(crate) async fn run(args: Args, socket: PathBuf, log: &Log) -> Result<ExitCode> {
     if !rustix::process::geteuid().is_root() {
         bail!("the node has to run as root, to make namespaces and control groups; the programs in sandboxes never do");
     }
@@ -230,18 +232,21 @@ pub(crate) async fn run(args: Args, socket: PathBuf, log: String) -> Result<Exit
     let peer_listen = peer_listen(&args)?;
     let mut durable = args.store.settings()?;
     durable.peers.found |= peer_listen.is_some();
-    let mut pager_command = vec![program.display().to_string(), "--log".to_owned(), log.clone(), "guardian".to_owned()];
+    let role = |role: &str| -> Vec<String> {
+        let command = std::iter::once(program.display().to_string()).chain(log.arguments());
+        command.chain([role.to_owned()]).collect()
+    };
+    let mut pager_command = role("guardian");
     pager_command.extend(["--state".to_owned(), state_dir.display().to_string()]);
     pager_command.extend(arguments(&durable));
     pager_command.extend(args.memory.arguments());
     // Its role comes last: the processes start each other with the arguments before it.
-    let mut volumes_command =
-        vec![program.display().to_string(), "--log".to_owned(), log.clone(), "volumed".to_owned()];
+    let mut volumes_command = role("volumed");
     volumes_command.extend(["--state".to_owned(), state_dir.display().to_string()]);
     volumes_command.extend(arguments(&durable));
     volumes_command.extend(args.lag.arguments());
     volumes_command.push(volumed::Role::Guardian.argument().to_owned());
-    let mut keeper_command = vec![program.display().to_string(), "--log".to_owned(), log, "keeper".to_owned()];
+    let mut keeper_command = role("keeper");
     keeper_command.extend(args.memory.arguments());
     let config = Config {
         state_dir,

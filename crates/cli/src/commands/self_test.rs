@@ -4,7 +4,7 @@ use std::{path::PathBuf, process::ExitCode};
 
 use node::self_test::Scope;
 
-use crate::output;
+use crate::output::{self, Log};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -26,7 +26,7 @@ enum ScopeArg {
 }
 
 /// Runs the probes in this thread, the only one of the process, and prints what they found as JSON.
-pub(crate) fn run(args: &Args, log: &str) -> ExitCode {
+pub(crate) fn run(args: &Args, log: &Log) -> ExitCode {
     output::start_logging(log);
     let scope = match args.scope {
         ScopeArg::Nothing => Scope::Nothing,

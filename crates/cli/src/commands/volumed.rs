@@ -5,7 +5,10 @@ use std::{path::PathBuf, process::ExitCode};
 use anyhow::Result;
 
 use super::node::{LagArgs, StoreArgs};
-use crate::{exit, output};
+use crate::{
+    exit,
+    output::{self, Log},
+};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -24,7 +27,7 @@ pub(crate) struct Args {
 }
 
 /// Runs it in this thread, the only one of the process.
-pub(crate) fn run(args: &Args, log: &str) -> ExitCode {
+pub(crate) fn run(args: &Args, log: &Log) -> ExitCode {
     output::start_logging(log);
     match serve(args) {
         Ok(()) => ExitCode::SUCCESS,
