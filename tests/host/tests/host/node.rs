@@ -30,6 +30,7 @@ mod services;
 mod shared;
 mod shared_memory;
 mod store;
+mod telemetry;
 mod twins;
 mod volumes;
 mod volumes_faults;
@@ -50,6 +51,7 @@ pub(crate) fn cases() -> Vec<Case> {
         checkpoint::cases(),
         copies::cases(),
         pager::cases(),
+        telemetry::cases(),
         twins::cases(),
         pause::cases(),
         shared_memory::cases(),
