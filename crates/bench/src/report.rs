@@ -1,8 +1,8 @@
 //! Figures: collected, printed as a table, or written as JSON.
 
-use base::text;
 use std::{fmt, io::Write, time::Duration};
 
+use base::text;
 use serde::Serialize;
 
 /// One case's times.

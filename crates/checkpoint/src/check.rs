@@ -6,6 +6,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
+use base::error::chain;
 use memory::{PageRun, PageTarget};
 use model::Damage;
 use process::ProgramState;
@@ -18,8 +19,6 @@ use store::{
 use tokio::runtime::Handle;
 
 use super::{Checkpoint, Durable};
-use base::error::chain;
-
 use crate::error::{Result, Storing};
 
 /// What a check has seen.

@@ -5,9 +5,8 @@ use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use tokio::runtime::{Builder, Runtime};
-
 use store::id::Realm;
+use tokio::runtime::{Builder, Runtime};
 
 use crate::{Durable, PeerSettings, Settings, transfer};
 

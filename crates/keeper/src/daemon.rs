@@ -26,7 +26,6 @@ use base::id::ZygoteId;
 use sandbox::{Cgroups, ProcessIdentity};
 
 use crate::protocol::{Call, Event, Failed, Files, FromKeeper, Interpreter, Request, Sent, Status, wire};
-
 use answer::{Answer, Ticket};
 use builder::{Builders, Finished};
 use children::{Child, Children, Role};

@@ -55,13 +55,12 @@ use std::{
 };
 
 use base::id::{SandboxId, TemplateName};
+use checkpoint::Durable;
 use keeper::protocol::Status;
 use model::{ExitStatus, SandboxState};
 use rustix::fs::{IFlags, Mode, OFlags, ioctl_getflags, ioctl_setflags, open};
 use sandbox::{Cgroups, Service};
 use tokio::sync::oneshot;
-
-use checkpoint::Durable;
 
 use crate::{
     config::{Config, RECORD},
@@ -69,7 +68,6 @@ use crate::{
     records::{self, Durability, SandboxRecord, TemplateRecord},
     state::State,
 };
-
 use drivers::Drivers;
 use keepers::Keepers;
 use ledger::Ledger;

@@ -14,11 +14,10 @@ use base::{
     id::{Arena, SandboxId, TemplateName},
     limits::RECORD_BYTES_MAX,
 };
+use checkpoint::nouns;
 use model::{BuildTimings, CheckpointVolume, Mount, SandboxState, TemplateSpec};
 use sandbox::ProcessIdentity;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-
-use checkpoint::nouns;
 
 use crate::error::{Context, Error, Result};
 

@@ -18,7 +18,6 @@ use axum::{
     routing::{any, get, post},
 };
 use base::limits::{COMMAND_REQUEST_BYTES_MAX, REQUEST_BYTES_MAX};
-
 use node::Node;
 
 /// Every path of the API.

@@ -8,16 +8,15 @@ use std::{
     sync::Arc,
 };
 
+use node::{
+    Config, Context, Error, Node, Result,
+    self_test::{Finding, Runner, Scope, Verdict},
+};
 use rustix::fs::{FlockOperation, flock};
 use tokio::{
     net::{UnixListener, UnixStream},
     signal::unix::{SignalKind, signal},
     sync::watch,
-};
-
-use node::{
-    Config, Context, Error, Node, Result,
-    self_test::{Finding, Runner, Scope, Verdict},
 };
 
 use crate::http;

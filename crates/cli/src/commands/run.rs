@@ -6,7 +6,6 @@ use anyhow::Result;
 use api::{ErrorDetail, Interpreter, RunRequest, Sandbox, VolumeMount};
 use base::id::TemplateName;
 use base::text;
-
 use client::Client;
 
 use super::{interrupts, removed_again};

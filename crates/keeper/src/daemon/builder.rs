@@ -28,13 +28,12 @@ use base::id::{SandboxId, ZygoteId};
 use process::{Afterwards, BuildSpec, CaptureSpec, Others, PauseError, ProgramState, RestoreSpec, Restored, Zygote};
 use sandbox::Sandbox;
 
-use crate::protocol::{Built, BuiltOrRefused, ByFault, Capture, Failed, Parcel, Refusal, RestoreZygote, Status, wire};
-
 use super::{
     answer::{Answer, Ticket},
     children::{Children, Role},
     watch::{Source, Watched, Watcher},
 };
+use crate::protocol::{Built, BuiltOrRefused, ByFault, Capture, Failed, Parcel, Refusal, RestoreZygote, Status, wire};
 use build::{Build, Message, Outcome};
 
 pub(super) use build::Finished;

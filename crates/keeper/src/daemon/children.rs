@@ -17,9 +17,8 @@ use rustix::{
     process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid},
 };
 
-use crate::protocol::Status;
-
 use super::watch::{Source, Watched, Watcher};
+use crate::protocol::Status;
 
 /// Why a process is watched.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -10,10 +10,9 @@ use std::{
 use base::id::SandboxId;
 use sandbox::{Bare, Cgroups, Machine, ProcessIdentity, Sandbox};
 
-use crate::protocol::{Adopted, Created, Failed, Forked, Spawn};
-
 use super::answer::{Answer, Ticket};
 use super::children::{Children, Role, pid_namespace};
+use crate::protocol::{Adopted, Created, Failed, Forked, Spawn};
 
 /// How long the processes of a killed sandbox may take to end. After that the removal fails, and the server waits on its own: a process in an
 /// uninterruptible wait must not delay other requests.

@@ -6,15 +6,14 @@
 use std::{sync::Arc, time::Duration};
 
 use base::id::{SandboxId, ZygoteId};
-use sandbox::ProcessIdentity;
-use tokio::sync::oneshot;
-
-use super::Node;
 use keeper::{
     Spawned,
     protocol::{ParkCopy, ReleaseCopy, Status},
 };
+use sandbox::ProcessIdentity;
+use tokio::sync::oneshot;
 
+use super::Node;
 use crate::{
     error::{Context, Result, chain},
     state::{Blank, Parked, Sample},

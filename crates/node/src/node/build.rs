@@ -3,6 +3,10 @@
 use std::{os::fd::OwnedFd, path::PathBuf, pin::Pin, sync::Arc, time::Instant};
 
 use base::id::{SandboxId, TemplateName, ZygoteId};
+use keeper::{
+    NewZygote,
+    protocol::{Base, Call, Capture, CreateSandbox, Created, Purpose, Source},
+};
 use model::{BuildProgress, BuildStage, BuildTimings, TemplateSpec};
 use tokio::sync::{mpsc, oneshot};
 
@@ -12,11 +16,6 @@ use super::{
     images::{random_suffix, remove_quietly},
     now_ms,
 };
-use keeper::{
-    NewZygote,
-    protocol::{Base, Call, Capture, CreateSandbox, Created, Purpose, Source},
-};
-
 use crate::{
     config::RECORD,
     error::{Context, Error, Forked, Result},

@@ -12,6 +12,8 @@ mod write;
 use std::{fs, os::fd::OwnedFd, path::PathBuf, sync::Arc, time::Instant};
 
 use ::base::id::{SandboxId, TemplateName};
+use checkpoint::{Checkpoint, Counts, Writing};
+use keeper::protocol::{Base, Capture, Purpose, Source};
 use model::{CheckpointOptions, CheckpointProgress, CheckpointStage, MemoryProgress};
 use store::id::ManifestId;
 use tokio::{runtime::Handle, sync::mpsc};
@@ -26,10 +28,6 @@ use super::{
     layers,
     metrics::CaptureFor,
 };
-use keeper::protocol::{Base, Capture, Purpose, Source};
-
-use checkpoint::{Checkpoint, Counts, Writing};
-
 use crate::{
     error::{Context, Error, Result, Storing},
     records::SandboxRecord,

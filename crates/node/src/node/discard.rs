@@ -3,12 +3,11 @@
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use base::id::SandboxId;
+use keeper::protocol::DestroySandbox;
 use model::SandboxState;
 use tokio::task::JoinSet;
 
 use super::{Node, images::remove_quietly, lifecycle::Operation};
-use keeper::protocol::DestroySandbox;
-
 use crate::{
     config::RECORD,
     error::{Context, Result, chain},

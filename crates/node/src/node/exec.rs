@@ -8,17 +8,16 @@ mod terminal;
 use std::{collections::HashSet, os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use base::{id::SandboxId, limits::COMMAND_TIMEOUT_MS_MAX};
+use keeper::{
+    Spawned,
+    protocol::{Call, Spawn, Status},
+};
 use model::{CommandSpec, TemplateSpec};
 use rustix::pipe::{PipeFlags, pipe_with};
 use sandbox::{Command, ProcessIdentity, monotonic_ns};
 use tokio::{sync::oneshot, time::Instant};
 
 use super::{Node, lifecycle::Operation, memory_limit::Watch};
-use keeper::{
-    Spawned,
-    protocol::{Call, Spawn, Status},
-};
-
 use crate::error::{Context, Error, Result};
 
 pub(crate) use check::{check, check_path};

@@ -17,6 +17,7 @@ use std::{
 
 use base::id::{SandboxId, ZygoteId};
 use keeper::origin::carried;
+use keeper::protocol::{Base, Capture, Purpose};
 use model::{BuildTimings, ExitStatus, Forks, Interpreter, SandboxState};
 use tokio::sync::oneshot;
 
@@ -32,8 +33,6 @@ use super::{
     start::Source,
     volumes,
 };
-use keeper::protocol::{Base, Capture, Purpose};
-
 use crate::{
     error::{Context, Error, Forked, Result},
     records::SandboxRecord,

@@ -19,6 +19,8 @@ use std::{
 };
 
 use base::id::SandboxId;
+use checkpoint::{Checkpoint, Mounted, Paused, lost_race};
+use keeper::protocol::Thaw;
 use model::{CheckpointStage, Mount, PauseReport, PausedSandbox, SandboxState};
 use store::heads::Head;
 use tokio::runtime::Handle;
@@ -34,10 +36,6 @@ use super::{
     now_ms,
     output::carry_rest,
 };
-use keeper::protocol::Thaw;
-
-use checkpoint::{Checkpoint, Mounted, Paused, lost_race};
-
 use crate::{
     config::{Config, RECORD, output_file},
     error::{Context, Error, Forked, Result, Storing, chain},

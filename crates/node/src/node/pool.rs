@@ -6,11 +6,10 @@ use std::{
 };
 
 use base::id::{TemplateName, ZygoteId};
+use keeper::protocol::{BindLimits, Call};
 use tokio::sync::watch;
 
 use super::{Node, supervisor::stopped};
-use keeper::protocol::{BindLimits, Call};
-
 use crate::{error::chain, state::Blank};
 
 /// How long all starts must have ended before limits are bound: on cgroup v1 that stalls every fork for milliseconds.

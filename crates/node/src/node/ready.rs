@@ -7,6 +7,7 @@ use std::{
 };
 
 use base::id::SandboxId;
+use keeper::protocol::Status;
 use model::{Ready, TemplateSpec};
 use rustix::{
     fs::{Mode, OFlags, ResolveFlags, open, openat2},
@@ -20,8 +21,6 @@ use super::{
     logs::{CARRIED_MAX, last_lines},
     output::carried,
 };
-use keeper::protocol::Status;
-
 use crate::{
     config::output_file,
     error::{Error, Result},

@@ -13,6 +13,8 @@ use std::{
 };
 
 use base::id::TemplateName;
+use checkpoint::{Checkpoint, Durable, HotPages, PageImageRoots};
+use keeper::protocol::{ByFault, Parcel, RestoreZygote};
 use model::BuildTimings;
 use store::heads::Head;
 use sys::uffd::Uffd;
@@ -25,10 +27,6 @@ use super::{
     pager_link::Served,
     start::InFlight,
 };
-use keeper::protocol::{ByFault, Parcel, RestoreZygote};
-
-use checkpoint::{Checkpoint, Durable, HotPages, PageImageRoots};
-
 use crate::{
     error::{Context, Error, Result, Storing},
     records::TemplateRecord,

@@ -8,6 +8,7 @@
 use std::{fs, path::PathBuf, sync::Arc, time::Instant};
 
 use base::id::SandboxId;
+use checkpoint::{Mounted, Paused, lost_race};
 use model::{BuildTimings, Interpreter, Mount, Sandbox, SandboxState, Takeover};
 use store::heads::Head;
 
@@ -20,8 +21,6 @@ use super::{
     pause::{STORE_REST, link_output},
     start::{InFlight, Source},
 };
-use checkpoint::{Mounted, Paused, lost_race};
-
 use crate::{
     config::RECORD,
     error::{Context, Error, Result, chain},

@@ -1,9 +1,8 @@
 //! What a template may ask for.
 
 use base::limits::{CPU_MILLIS_MAX, MEMORY_BYTES_MAX, PIDS_MAX, READY_TIMEOUT_MS_MAX, TEMPLATE_BYTES_MAX};
-use model::{Image, Limits, Ready, TemplateSpec};
-
 use checkpoint::nouns;
+use model::{Image, Limits, Ready, TemplateSpec};
 
 use crate::{
     error::{Error, Result},

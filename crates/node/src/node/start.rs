@@ -9,16 +9,15 @@ use std::{os::fd::OwnedFd, path::PathBuf, sync::Arc, time::Instant};
 
 use base::id::{Arena, SandboxId, TemplateName, ZygoteId};
 use keeper::origin::carried;
+use keeper::{
+    Spawned,
+    protocol::{self, CreateBare, CreateSandbox, Created, Furnish, StartCopy, Status},
+};
 use model::{Interpreter, Mount, RunSpec, SandboxState, Started, TemplateSpec};
 use sandbox::{Machine, ProcessIdentity};
 use tokio::{sync::oneshot, task::JoinSet};
 
 use super::{Node, cut::Cut, engine_limits, in_use::InUse, metrics::StartKind, now_ms, volumes};
-use keeper::{
-    Spawned,
-    protocol::{self, CreateBare, CreateSandbox, Created, Furnish, StartCopy, Status},
-};
-
 use crate::{
     config::RECORD,
     error::{Context, Error, Result, chain},

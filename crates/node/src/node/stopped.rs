@@ -4,12 +4,11 @@
 use std::{path::Path, sync::Arc, time::Duration};
 
 use base::id::SandboxId;
+use keeper::protocol::Status;
 use model::{ExitStatus, SandboxState};
 use pager::Client;
 
 use super::{Node, start::Source};
-use keeper::protocol::Status;
-
 use crate::error::{Context, Error};
 
 /// The pager writes down whom it killed after it did so.

@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use base::id::TemplateName;
+use checkpoint::{check, name_of};
 use model::{
     CheckpointVerification, GcOptions, GcReport, KeyRotation, StoreDamage, StoreStats, StoreVerification, Tally,
 };
@@ -14,8 +15,6 @@ use store::{
 use tokio::runtime::Handle;
 
 use super::{Node, images::remove_quietly};
-use checkpoint::{check, name_of};
-
 use crate::error::{Context, Error, Result, Storing, chain};
 
 /// What is read is kept from the collector this long.

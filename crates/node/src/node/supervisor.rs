@@ -13,6 +13,10 @@ use std::{
 };
 
 use base::id::{SandboxId, ZygoteId};
+use keeper::{
+    KeeperClient,
+    protocol::{Adopt, Adopted, Call, DropZygote, Event, Thaw},
+};
 use model::{ExitStatus, SandboxState};
 use tokio::{
     process::{Child, Command},
@@ -21,11 +25,6 @@ use tokio::{
 };
 
 use super::{Node, engine_limits, orphans, pager_link, unseen::Unseen};
-use keeper::{
-    KeeperClient,
-    protocol::{Adopt, Adopted, Call, DropZygote, Event, Thaw},
-};
-
 use crate::{
     config::AtExit,
     error::{Context, Result, chain},

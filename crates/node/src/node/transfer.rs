@@ -9,15 +9,14 @@ use std::{
 
 use base::id::TemplateName;
 use bytes::Bytes;
-use tokio::{runtime::Handle, sync::mpsc};
-
-use self::archives::Carriers;
-use super::{Node, check_spec, checkpoints::to_model, images::remove_quietly};
 use checkpoint::{
     Checkpoint,
     transfer::{self, Arriving, Import, Leaving},
 };
+use tokio::{runtime::Handle, sync::mpsc};
 
+use self::archives::Carriers;
+use super::{Node, check_spec, checkpoints::to_model, images::remove_quietly};
 use crate::error::{Context, Result, chain};
 
 /// Parts of a file on their way; each has up to 256 KiB.

@@ -15,13 +15,12 @@ use base::{
     id::{SandboxId, VolumeName},
     limits::{MOUNT_POINT_BYTES_MAX, MOUNT_POINTS_MAX},
 };
+use keeper::protocol::{AttachMounts, MakeMountPoints};
 use model::{Mount, SandboxState};
 use tokio::sync::Semaphore;
 use volumed::{Access, Attach};
 
 use super::{Node, write_back};
-use keeper::protocol::{AttachMounts, MakeMountPoints};
-
 use crate::error::{Error, Result, chain};
 
 /// What the sandbox itself needs: nothing may be mounted there, below, or above.

@@ -6,14 +6,13 @@
 use std::{collections::HashSet, path::Path, sync::Arc};
 
 use base::id::TemplateName;
+use checkpoint::{Checkpoint, Durable, Writing, lost_race, write_bytes};
 use memory::hot::HotSet;
 use pager::Client;
 use store::verify::is_out_of_reach;
 use tokio::runtime::Handle;
 
 use super::Node;
-use checkpoint::{Checkpoint, Durable, Writing, lost_race, write_bytes};
-
 use crate::error::{Context, Result, Storing};
 
 /// Fewer pages that a set lacks are not written down: a quarter of a millisecond of faults.

@@ -10,9 +10,8 @@ use axum::{
 };
 use base::id::{SandboxId, TemplateName};
 use keeper::origin::carried;
-use tokio::sync::mpsc;
-
 use node::{KeepProgress, Node};
+use tokio::sync::mpsc;
 
 use super::{
     errors::{Result, failed_late},

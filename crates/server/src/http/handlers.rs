@@ -19,10 +19,9 @@ use base::{
     telemetry,
 };
 use keeper::origin::carried;
+use node::{Error, Node, OfPaused, Progress};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::sync::{mpsc, oneshot};
-
-use node::{Error, Node, OfPaused, Progress};
 
 use super::errors::{Failed, Result, failed_late};
 

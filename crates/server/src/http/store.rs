@@ -17,10 +17,9 @@ use axum::{
 };
 use base::id::TemplateName;
 use hyper::body::Frame;
+use node::{Node, Parts};
 use serde::Deserialize;
 use tokio::sync::mpsc;
-
-use node::{Node, Parts};
 
 use super::{
     errors::Result,

@@ -12,7 +12,6 @@ use axum::{
 use base::id::SandboxId;
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
-
 use keeper::origin::carried;
 use node::Node;
 

@@ -14,7 +14,6 @@ use axum::{
     response::Response,
 };
 use base::id::VolumeName;
-
 use node::Node;
 
 use super::{

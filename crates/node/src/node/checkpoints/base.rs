@@ -2,12 +2,11 @@
 
 use std::path::PathBuf;
 
+use checkpoint::{BlobRef, Checkpoint, Durable, Writing, known_pages, page_reader};
 use memory::Known;
 use model::TemplateSpec;
 use store::{heads::Head, id::ManifestId};
 use tokio::runtime::Handle;
-
-use checkpoint::{BlobRef, Checkpoint, Durable, Writing, known_pages, page_reader};
 
 use crate::{
     error::{Result, Storing},

@@ -2,17 +2,16 @@
 
 use std::sync::Arc;
 
+use checkpoint::{Included, Writing};
+use keeper::protocol::Capture;
+use volumed::Origin;
+
 use super::super::{
     Node,
     build::Built,
     cut::{Cut, VolumeState},
     lifecycle::Operation,
 };
-use keeper::protocol::Capture;
-use volumed::Origin;
-
-use checkpoint::{Included, Writing};
-
 use crate::{
     error::{Error, Forked, Result, Storing},
     records::SandboxRecord,

@@ -8,6 +8,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
+use checkpoint::{BlobRef, Checkpoint, Counts, Durable, Writing, nouns, pack_layer, page_reader, write_bytes};
 use memory::{Known, PageRun, PageSource, ProcessPages, scan::Scan};
 use model::{CheckpointStage, MemoryProgress};
 use process::ProgramState;
@@ -20,8 +21,6 @@ use super::{
     base::{self, Base},
     to_model, volumes,
 };
-use checkpoint::{BlobRef, Checkpoint, Counts, Durable, Writing, nouns, pack_layer, page_reader, write_bytes};
-
 use crate::{
     error::{Context, Result, Storing},
     node::now_ms,

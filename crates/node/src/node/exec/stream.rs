@@ -10,6 +10,7 @@
 
 use std::{io, os::fd::OwnedFd, time::Duration};
 
+use keeper::protocol::Status;
 use model::{ExitStatus, TIMED_OUT, TerminalSize};
 use sandbox::MemoryUse;
 use tokio::{
@@ -18,8 +19,6 @@ use tokio::{
 };
 
 use super::{Exec, TimeLimit, group::CommandGroup, terminal};
-use keeper::protocol::Status;
-
 use crate::{
     error::{Context, Result},
     node::{

@@ -6,14 +6,13 @@ use std::{
 };
 
 use base::id::{SnapshotName, VolumeName};
+use checkpoint::transfer::Archives;
 use model::{CheckpointVolume, KeptState, VolumeSpec};
 use store::heads::HeadName;
 use tokio::runtime::Handle;
 use volumed::Origin;
 
 use super::super::{Node, unseen::Unseen, volumes::failed};
-use checkpoint::transfer::Archives;
-
 use crate::error::{Error, Result, Storing};
 
 /// The volumes that carry; clones share them.
