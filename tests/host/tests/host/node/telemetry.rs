@@ -112,9 +112,11 @@ fn parse(text: &str) -> Result<BTreeMap<String, f64>> {
             ensure!(value >= 0.0 && values.insert(series.to_owned(), value).is_none(), "twice or negative: {line}");
         }
     }
-    for (series, count) in values.iter().filter(|(series, _)| series.contains("_bucket{le=\"+Inf\",")) {
-        let all = series.replace("_bucket{le=\"+Inf\",", "_count{");
-        ensure!(values.get(&all) == Some(count), "{series} {count}");
+    for (series, count) in values.iter().filter(|(series, _)| series.contains("_bucket{")) {
+        let (of, bound) = series.rsplit_once(",le=").with_context(|| format!("no bound: {series}"))?;
+        let all = values.get(&format!("{}}}", of.replace("_bucket{", "_count{")));
+        let all = all.with_context(|| format!("no count: {series}"))?;
+        ensure!(count == all || (count < all && bound != "\"+Inf\"}"), "{series} {count}");
     }
     Ok(values)
 }
