@@ -15,6 +15,9 @@ help: ## this list
 setup: ## installs the missing tools (apt-get); changes nothing that is there
 	@scripts/setup.sh
 
+setup-demo: ## the same without what only the tests need
+	@scripts/setup.sh --demo
+
 build: examples ## the pando binary (release) and the example services
 	$(CARGO) build --release --locked -p pando
 
@@ -27,7 +30,7 @@ $(OUT)/examples/geo-go: $(wildcard examples/geo-go/*.go) examples/geo-go/go.mod
 programs: ## the programs that the tests fork
 	$(MAKE) -C tests/programs OUT=$(abspath $(OUT))/programs
 
-demo: setup ## warms three real services, forks them, prints the comparison, cleans up
+demo: setup-demo ## warms three real services, forks them, prints the comparison, cleans up
 	@scripts/demo.sh
 
 test: setup examples programs ## all tests; the host tests need root
@@ -106,5 +109,5 @@ kernels: ## boots other kernels in QEMU (6.12 and the newest) and tries pando on
 clean: ## removes everything that was built
 	$(CARGO) clean
 
-.PHONY: help setup build examples programs demo test fuzz soak $(SOAKS) tidy tidy-lower check cli-docs bench bench-volume volume-tools posix posix-hours kernels clean
+.PHONY: help setup setup-demo build examples programs demo test fuzz soak $(SOAKS) tidy tidy-lower check cli-docs bench bench-volume volume-tools posix posix-hours kernels clean
 .DEFAULT_GOAL := help

@@ -1,14 +1,16 @@
 #!/bin/bash
 # Installs the tools that building, the demo and the tests need and that are missing. Changes nothing that is there, so it can be
-# run again at any time; needs no terminal. More tools can be named as arguments: tool:package.
+# run again at any time; needs no terminal. With --demo first: without what only the tests need. More tools can be named as arguments:
+# tool:package.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# tool:package. The languages are those of the programs that the tests fork; Go also builds the S3 service of scripts/s3.sh. Debian keeps
-# the server of PostgreSQL, of which tests start one of their own, out of the path: pg_ctlcluster says that the packages are there.
-readonly TOOLS=(
-	gcc:gcc make:make curl:curl go:golang-go node:nodejs java:default-jre-headless javac:default-jdk-headless
-	/usr/bin/python3:python3 perl:perl setpriv:util-linux pg_ctlcluster:postgresql faketime:faketime
+# tool:package. Go builds a service of the demo, and the S3 service of scripts/s3.sh.
+tools=(gcc:gcc make:make curl:curl go:golang-go node:nodejs /usr/bin/python3:python3)
+# The languages are those of the programs that the tests fork. Debian keeps the server of PostgreSQL, of which tests start one of their own,
+# out of the path: pg_ctlcluster says that the packages are there.
+readonly TEST_TOOLS=(
+	java:default-jre-headless javac:default-jdk-headless perl:perl setpriv:util-linux pg_ctlcluster:postgresql faketime:faketime
 )
 
 say() { printf 'setup: %s\n' "$*"; }
@@ -29,7 +31,7 @@ as_root() {
 
 find_missing() {
 	local entry
-	for entry in "${TOOLS[@]}" "$@"; do
+	for entry in "${tools[@]}" "$@"; do
 		if command -v "${entry%%:*}" >/dev/null; then
 			continue
 		fi
@@ -56,7 +58,7 @@ check_rust() {
 	command -v cargo >/dev/null || fail "cargo is missing: install Rust by https://rustup.rs and run this again"
 	cargo --version >/dev/null || fail "cargo does not start: does rustup have the toolchain of rust-toolchain.toml?"
 	local component
-	for component in clippy rustfmt; do
+	for component in "$@"; do
 		if cargo "${component/rustfmt/fmt}" --version >/dev/null 2>&1; then
 			continue
 		fi
@@ -66,10 +68,15 @@ check_rust() {
 	done
 }
 
-missing=()
+missing=() components=()
+if [[ ${1-} == --demo ]]; then
+	shift
+else
+	tools+=("${TEST_TOOLS[@]}") components=(clippy rustfmt)
+fi
 find_missing "$@"
 if ((${#missing[@]} > 0)); then
 	install_missing
 fi
-check_rust
+check_rust "${components[@]}"
 say "everything is there"
