@@ -2,13 +2,14 @@
 //! so that a change of the noun does not compile until somebody has decided what becomes of what was written before. Names of fields and
 //! variants are those of the formats and never change.
 
+#![allow(missing_docs, reason = "fields and variants are those of the nouns, which document them")]
+
 use base::id::{SnapshotName, TemplateName, VolumeName};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// See [`model::Ready`].
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "model::Ready", rename_all = "snake_case")]
-#[allow(missing_docs)] // those of the noun
 pub enum Ready {
     Listening,
     Port(u16),
@@ -19,7 +20,6 @@ pub enum Ready {
 /// See [`model::Limits`].
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "model::Limits")]
-#[allow(missing_docs)]
 pub struct Limits {
     pub memory_bytes: u64,
     pub pids: u64,
@@ -29,7 +29,6 @@ pub struct Limits {
 /// See [`model::TemplateSpec`].
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "model::TemplateSpec")]
-#[allow(missing_docs)]
 pub struct TemplateSpec {
     pub name: TemplateName,
     #[serde(with = "image")]
@@ -50,7 +49,6 @@ pub struct TemplateSpec {
 /// See [`model::BuildTimings`].
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "model::BuildTimings")]
-#[allow(missing_docs)]
 pub struct BuildTimings {
     pub ready_us: u64,
     pub pause_us: u64,
@@ -62,7 +60,6 @@ pub struct BuildTimings {
 /// See [`model::ExitStatus`].
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "model::ExitStatus", rename_all = "snake_case")]
-#[allow(missing_docs)]
 pub enum ExitStatus {
     Code(i32),
     Signal(i32),
@@ -72,7 +69,6 @@ pub enum ExitStatus {
 /// See [`model::SandboxState`].
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "model::SandboxState", rename_all = "snake_case")]
-#[allow(missing_docs)]
 pub enum SandboxState {
     Running,
     Pausing,
@@ -84,7 +80,6 @@ pub enum SandboxState {
 /// See [`model::Mount`].
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "model::Mount")]
-#[allow(missing_docs)]
 pub struct Mount {
     pub volume: VolumeName,
     pub path: String,
@@ -97,7 +92,6 @@ pub struct Mount {
 /// See [`model::KeptState`].
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "model::KeptState", deny_unknown_fields)]
-#[allow(missing_docs)]
 pub struct KeptState {
     pub by: String,
     pub manifest: String,
@@ -106,7 +100,6 @@ pub struct KeptState {
 /// See [`model::CheckpointVolume`].
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "model::CheckpointVolume")]
-#[allow(missing_docs)]
 pub struct CheckpointVolume {
     pub volume: VolumeName,
     pub path: String,
@@ -117,7 +110,6 @@ pub struct CheckpointVolume {
 /// See [`model::VolumeDurability`].
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "model::VolumeDurability", rename_all = "snake_case")]
-#[allow(missing_docs)]
 pub enum VolumeDurability {
     Local,
     Object,
@@ -126,7 +118,6 @@ pub enum VolumeDurability {
 /// See [`model::VolumeSpec`].
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "model::VolumeSpec", deny_unknown_fields)]
-#[allow(missing_docs)]
 pub struct VolumeSpec {
     pub name: VolumeName,
     #[serde(default)]

@@ -53,7 +53,7 @@ impl Node {
     ) -> Result<T> {
         match self.admits(id, operation)? {
             Admission::Now => work.await,
-            Admission::InTurn | Admission::Deny(_) => self.in_turn(id, operation, work).await,
+            Admission::InTurn => self.in_turn(id, operation, work).await,
         }
     }
 
@@ -95,10 +95,7 @@ impl Node {
     /// Fails if an operation would be denied now.
     pub(super) fn admits(&self, id: &SandboxId, operation: Operation) -> Result<Admission> {
         let phase = self.state().phase(id);
-        match admit(phase, operation) {
-            Admission::Deny(denial) => Err(denial.error(id)),
-            admission @ (Admission::Now | Admission::InTurn) => Ok(admission),
-        }
+        admit(phase, operation).map_err(|denial| denial.error(id))
     }
 
     async fn in_turn<T: Send + 'static>(
@@ -109,10 +106,10 @@ impl Node {
     ) -> Result<T> {
         let (done, result) = oneshot::channel();
         let (deny, denied) = oneshot::channel();
-        let work = Box::pin(async move {
-            // Nobody may wait for it any more.
+        let work = async move {
+            // The client may have left.
             let _ = done.send(work.await);
-        });
+        };
         // The driver's task has no span: the log lines of the work name the request.
         let work = Box::pin(carried(work));
         self.drivers.post(self, id, Job { operation, work, deny });

@@ -53,18 +53,16 @@ pub(crate) enum Operation {
     Settle,
 }
 
-/// Whether an operation may be done.
+/// When an operation is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Admission {
     /// At once, beside whatever else is done with the sandbox.
     Now,
     /// Alone, when those that were asked for earlier are done.
     InTurn,
-    /// Not in this phase.
-    Deny(Denial),
 }
 
-/// Why not.
+/// Why an operation is not done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Denial {
     /// There is no such sandbox here, or nothing of it to be settled.
@@ -91,50 +89,48 @@ impl Denial {
 }
 
 /// The table.
-pub(crate) fn admit(phase: Phase, operation: Operation) -> Admission {
+pub(crate) fn admit(phase: Phase, operation: Operation) -> Result<Admission, Denial> {
     match operation {
         Operation::Command => match phase {
             // A sandbox outlives its program.
-            Phase::Running | Phase::Exited(_) => Admission::InTurn,
+            Phase::Running | Phase::Exited(_) => Ok(Admission::InTurn),
             Phase::Absent | Phase::Pausing | Phase::Paused | Phase::Resuming | Phase::Lost => not_running(phase),
         },
         Operation::Connect => if_running(phase, Admission::Now),
         Operation::Capture | Operation::Pause => if_running(phase, Admission::InTurn),
         Operation::Resume => match phase {
             // Another node may have paused it.
-            Phase::Absent | Phase::Paused => Admission::InTurn,
-            Phase::Resuming => Admission::Deny(Denial::BeingResumed),
-            Phase::Running => Admission::Deny(Denial::NotPaused(SandboxState::Running)),
-            Phase::Pausing => Admission::Deny(Denial::NotPaused(SandboxState::Pausing)),
-            Phase::Exited(status) => Admission::Deny(Denial::NotPaused(SandboxState::Exited(status))),
-            Phase::Lost => Admission::Deny(Denial::NotPaused(SandboxState::Lost)),
+            Phase::Absent | Phase::Paused => Ok(Admission::InTurn),
+            Phase::Resuming => Err(Denial::BeingResumed),
+            Phase::Running => Err(Denial::NotPaused(SandboxState::Running)),
+            Phase::Pausing => Err(Denial::NotPaused(SandboxState::Pausing)),
+            Phase::Exited(status) => Err(Denial::NotPaused(SandboxState::Exited(status))),
+            Phase::Lost => Err(Denial::NotPaused(SandboxState::Lost)),
         },
         Operation::Settle => match phase {
-            Phase::Pausing | Phase::Paused => Admission::InTurn,
-            Phase::Absent | Phase::Running | Phase::Resuming | Phase::Exited(_) | Phase::Lost => {
-                Admission::Deny(Denial::Absent)
-            }
+            Phase::Pausing | Phase::Paused => Ok(Admission::InTurn),
+            Phase::Absent | Phase::Running | Phase::Resuming | Phase::Exited(_) | Phase::Lost => Err(Denial::Absent),
         },
         Operation::Remove => match phase {
             // What runs can be ended at any time: a capture that does not come to its end must not keep it.
-            Phase::Running | Phase::Exited(_) | Phase::Lost => Admission::Now,
+            Phase::Running | Phase::Exited(_) | Phase::Lost => Ok(Admission::Now),
             // What the store has of it is settled first.
-            Phase::Absent | Phase::Pausing | Phase::Paused | Phase::Resuming => Admission::InTurn,
+            Phase::Absent | Phase::Pausing | Phase::Paused | Phase::Resuming => Ok(Admission::InTurn),
         },
     }
 }
 
-fn if_running(phase: Phase, admission: Admission) -> Admission {
+fn if_running(phase: Phase, admission: Admission) -> Result<Admission, Denial> {
     match phase {
-        Phase::Running => admission,
+        Phase::Running => Ok(admission),
         Phase::Absent | Phase::Pausing | Phase::Paused | Phase::Resuming | Phase::Exited(_) | Phase::Lost => {
             not_running(phase)
         }
     }
 }
 
-fn not_running(phase: Phase) -> Admission {
-    Admission::Deny(match phase {
+fn not_running(phase: Phase) -> Result<Admission, Denial> {
+    Err(match phase {
         Phase::Absent => Denial::Absent,
         Phase::Running => Denial::NotRunning(SandboxState::Running),
         Phase::Pausing => Denial::NotRunning(SandboxState::Pausing),
@@ -147,7 +143,7 @@ fn not_running(phase: Phase) -> Admission {
 
 #[cfg(test)]
 mod tests {
-    use super::{Admission::*, Operation::*, *};
+    use super::{Operation::*, *};
 
     const CODE: ExitStatus = ExitStatus::Code(0);
 
@@ -165,20 +161,21 @@ mod tests {
     #[test]
     fn every_operation_is_admitted_or_denied_in_every_phase() {
         use SandboxState as S;
-        let absent = Deny(Denial::Absent);
-        let off = |state| Deny(Denial::NotRunning(state));
-        let on = |state| Deny(Denial::NotPaused(state));
-        let busy = Deny(Denial::BeingResumed);
+        let (now, in_turn) = (Ok(Admission::Now), Ok(Admission::InTurn));
+        let absent = Err(Denial::Absent);
+        let off = |state| Err(Denial::NotRunning(state));
+        let on = |state| Err(Denial::NotPaused(state));
+        let busy = Err(Denial::BeingResumed);
         let (pausing, paused, exited, lost) = (off(S::Pausing), off(S::Paused), off(S::Exited(CODE)), off(S::Lost));
         let here = [on(S::Running), on(S::Pausing), on(S::Exited(CODE)), on(S::Lost)];
         let table = [
-            (Command, [absent, InTurn, pausing, paused, paused, InTurn, lost]),
-            (Connect, [absent, Now, pausing, paused, paused, exited, lost]),
-            (Capture, [absent, InTurn, pausing, paused, paused, exited, lost]),
-            (Pause, [absent, InTurn, pausing, paused, paused, exited, lost]),
-            (Resume, [InTurn, here[0], here[1], InTurn, busy, here[2], here[3]]),
-            (Settle, [absent, absent, InTurn, InTurn, absent, absent, absent]),
-            (Remove, [InTurn, Now, InTurn, InTurn, InTurn, Now, Now]),
+            (Command, [absent, in_turn, pausing, paused, paused, in_turn, lost]),
+            (Connect, [absent, now, pausing, paused, paused, exited, lost]),
+            (Capture, [absent, in_turn, pausing, paused, paused, exited, lost]),
+            (Pause, [absent, in_turn, pausing, paused, paused, exited, lost]),
+            (Resume, [in_turn, here[0], here[1], in_turn, busy, here[2], here[3]]),
+            (Settle, [absent, absent, in_turn, in_turn, absent, absent, absent]),
+            (Remove, [in_turn, now, in_turn, in_turn, in_turn, now, now]),
         ];
         for (operation, row) in table {
             for (phase, admission) in PHASES.into_iter().zip(row) {
@@ -190,7 +187,7 @@ mod tests {
     #[test]
     fn a_denial_names_the_sandbox_and_its_state() {
         let id: SandboxId = "s0123456789ab".parse().unwrap();
-        let Deny(denial) = admit(Phase::Exited(CODE), Capture) else { panic!() };
+        let Err(denial) = admit(Phase::Exited(CODE), Capture) else { panic!() };
         let error = denial.error(&id);
         assert!(matches!(error, Error::NotRunning { state: SandboxState::Exited(CODE), .. }), "{error:?}");
         assert!(matches!(Denial::Absent.error(&id), Error::NoSandbox(of) if of == id));
