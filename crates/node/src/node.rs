@@ -14,6 +14,7 @@ mod drivers;
 pub mod exec;
 mod fork;
 mod host_mounts;
+mod idle;
 mod images;
 mod in_use;
 mod inspect;

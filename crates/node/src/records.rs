@@ -82,6 +82,9 @@ impl TemplateRecord {
     }
 }
 
+/// No process has this pid.
+pub(crate) const NOBODY: ProcessIdentity = ProcessIdentity { pid: 0, start_ticks: 0 };
+
 /// A sandbox that was started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SandboxRecord {
@@ -101,7 +104,7 @@ pub(crate) struct SandboxRecord {
     pub(crate) limits: model::Limits,
     /// Its pid 1.
     pub(crate) init: ProcessIdentity,
-    /// Its program.
+    /// Its program; [`NOBODY`] if it has none.
     pub(crate) main: ProcessIdentity,
     /// Where the start left its arena in the program's memory: a later fork of it steps over that.
     pub(crate) arena: Option<Arena>,
@@ -137,6 +140,11 @@ pub(crate) struct HostMountRecord {
 }
 
 impl SandboxRecord {
+    /// Its program, unless it is paused or has only what commands start.
+    pub(crate) fn program(&self) -> Option<ProcessIdentity> {
+        (self.main != NOBODY).then_some(self.main)
+    }
+
     /// As clients see it.
     pub(crate) fn to_model(&self) -> model::Sandbox {
         model::Sandbox {

@@ -6,6 +6,7 @@
 //!                        build failed |   +------ begin_build ---+----------------------+
 //!                                     v
 //!                  what it was before: none, Ready (its old zygote), Lost
+//!           without a program: Building --finish_build--> Idle, which nothing can lose
 //!           of a checkpoint: Ready --replaced--> Lost; Building of what was replaced meanwhile --finish_build--> Lost
 //!
 //! sandbox:   claimed --(program started, record written)--> Running --program ended--> Exited
@@ -81,9 +82,13 @@ impl ZygoteRef {
 /// Where a template is in its life.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Phase {
-    Building { previous: Option<ZygoteRef> },
+    Building {
+        previous: Option<ZygoteRef>,
+    },
     Ready(ZygoteRef),
     Lost,
+    /// It has no program: a blank sandbox is all that a start needs.
+    Idle,
 }
 
 #[derive(Debug, Clone)]
@@ -143,8 +148,8 @@ pub(crate) struct Parked {
 pub(crate) struct Startable {
     /// Of the template.
     pub(crate) record: TemplateRecord,
-    /// Its zygote.
-    pub(crate) zygote: ZygoteRef,
+    /// Its zygote; none if it has no program.
+    pub(crate) zygote: Option<ZygoteRef>,
 }
 
 /// Whether a template can be started from right now.
@@ -204,7 +209,8 @@ impl State {
     ) -> Self {
         let template = |record: TemplateRecord| {
             let name = record.spec.name.clone();
-            (name, Template::new(Some(record), 0, Phase::Lost))
+            let phase = if record.spec.command.is_empty() { Phase::Idle } else { Phase::Lost };
+            (name, Template::new(Some(record), 0, phase))
         };
         Self {
             templates: templates.into_iter().map(template).collect(),

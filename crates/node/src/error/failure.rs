@@ -25,6 +25,7 @@ fn kind(error: &Error) -> FailureKind {
         | Error::HeldElsewhere { .. }
         | Error::ResumedElsewhere(_)
         | Error::PortClosed { .. }
+        | Error::NoProgram(_)
         | Error::NoHostDirectory { .. }
         | Error::HostPath { .. }
         | Error::HostBusy { .. }
@@ -98,6 +99,7 @@ fn hint(error: &Error) -> Option<String> {
         Error::GoneFromStore(_) => "`pando rm ID` forgets it on this node",
         Error::NotRunning { .. } => "`pando logs` shows its output; `pando rm` removes it",
         Error::PortClosed { .. } => "`pando logs` may say why; the port is that of the program inside",
+        Error::NoProgram(_) => "start it from a template with a start command",
         Error::CannotFork { what: Forked::Template(_), .. } => {
             "change the program, or let it be ready later (--ready); `pando doctor --process PID` examines a process of the host"
         }
@@ -192,6 +194,7 @@ fn details(error: &Error) -> Vec<String> {
         | Error::ResumedElsewhere(_)
         | Error::GoneFromStore(_)
         | Error::PortClosed { .. }
+        | Error::NoProgram(_)
         | Error::ProgramMissing { .. }
         | Error::ProgramNotExecutable { .. }
         | Error::Keeper { .. }

@@ -156,6 +156,9 @@ impl Node {
             (state.claim(), state.new_zygote())
         };
         let job = Job { spec: spec.clone(), source, zygote, image_layers, layer };
+        if spec.command.is_empty() {
+            return self.finish_idle(&job, progress).await;
+        }
         let built = tokio::select! {
             biased;
             built = self.build_zygote(&job, progress) => built,
@@ -168,13 +171,25 @@ impl Node {
         }
         self.discard(job.source.clone()).await;
         let finished = match built {
-            Ok((zygote, timings)) => self.finish_build(&job, zygote, timings, progress).await,
+            Ok((zygote, timings)) => self.finish_build(&job, Some(zygote), timings, progress).await,
             Err(error) => Err(error),
         };
         if finished.is_err() {
             remove_quietly(&job.layer).await;
             // Only if nothing else is in it: an earlier build stays.
             let _ = std::fs::remove_dir(&directory);
+        }
+        self.ledger.metrics.built(&finished);
+        finished
+    }
+
+    /// Without a program there is nothing to start and nothing to capture: sandboxes of it are blank ones.
+    async fn finish_idle(self: &Arc<Self>, job: &Job, progress: &Progress) -> Result<()> {
+        self.state().release(&job.source);
+        std::fs::create_dir_all(&job.layer).at("create", &job.layer)?;
+        let finished = self.finish_build(job, None, BuildTimings::default(), progress).await;
+        if finished.is_err() {
+            remove_quietly(&job.layer).await;
         }
         self.ledger.metrics.built(&finished);
         finished
@@ -251,12 +266,14 @@ impl Node {
     async fn finish_build(
         self: &Arc<Self>,
         job: &Job,
-        mut zygote: ZygoteRef,
+        mut zygote: Option<ZygoteRef>,
         mut timings: BuildTimings,
         progress: &Progress,
     ) -> Result<()> {
         timings.total_us = progress.began.elapsed().as_micros() as u64;
-        zygote.facts.timings = timings.clone();
+        if let Some(zygote) = &mut zygote {
+            zygote.facts.timings = timings.clone();
+        }
         let earlier = self.state().template_record(&job.spec.name).map(|earlier| earlier.created_ms);
         let record = TemplateRecord {
             spec: job.spec.clone(),
@@ -272,13 +289,15 @@ impl Node {
     }
 
     /// A template is ready, and takes the place of what was there.
-    pub(super) async fn install(self: &Arc<Self>, record: TemplateRecord, zygote: ZygoteRef) -> Result<()> {
+    pub(super) async fn install(self: &Arc<Self>, record: TemplateRecord, zygote: Option<ZygoteRef>) -> Result<()> {
         let earlier = self.state().template_record(&record.spec.name).cloned();
         let path = self.host.config.template_dir(&record.spec.name).join(RECORD);
         // What was restored can be again.
         let durability = if record.checkpoint.is_some() { Durability::Process } else { Durability::Machine };
         if let Err(error) = records::write(&path, &record, durability) {
-            self.drop_zygote(zygote.number).await;
+            if let Some(zygote) = zygote {
+                self.drop_zygote(zygote.number).await;
+            }
             return Err(error);
         }
         let (unused, blanks) = self.state().finish_build(record, zygote);

@@ -157,6 +157,7 @@ impl Node {
         progress: &KeepProgress,
     ) -> Result<model::Checkpoint> {
         layers::check(record)?;
+        let main = record.program().ok_or_else(|| Error::NoProgram(record.id.clone()))?;
         if let Some(pages) = &record.pages {
             progress.stage(CheckpointStage::WaitingForMemory);
             self.pager.wait_filled(pages).await?;
@@ -179,7 +180,7 @@ impl Node {
             zygote,
             source: Source {
                 sandbox: record.id.clone(),
-                main: record.main,
+                main,
                 streams: self.streams(&record.id, record.init)?,
                 earlier_arena: record.arena,
                 // Other copies may have other volumes there.

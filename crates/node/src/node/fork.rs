@@ -30,7 +30,7 @@ use super::{
     layers::{self, Pinned},
     lifecycle::Operation,
     metrics::CaptureFor,
-    start::Source,
+    start::{CopyOf, Source},
     volumes,
 };
 use crate::{
@@ -101,13 +101,14 @@ impl Node {
 
     /// Captures a sandbox, alone with it, and builds the zygote of that instant.
     async fn make_fork_point(self: &Arc<Self>, id: &SandboxId, count: u32) -> Result<ForkPoint> {
-        let (record, spec, base, point, zygote) = {
+        let (record, main, spec, base, point, zygote) = {
             let mut state = self.state();
             let record = state.running(id)?.clone();
+            let main = record.program().ok_or_else(|| Error::NoProgram(id.clone()))?;
             layers::check(&record)?;
             let spec = state.spec_of(&record)?;
             let base = self.use_parked(&mut state, &record.template);
-            (record, spec, base, state.claim(), state.new_zygote())
+            (record, main, spec, base, state.claim(), state.new_zygote())
         };
         let directory = self.host.config.sandbox_dir(&point);
         let layer = directory.join(FORK_LAYER);
@@ -116,7 +117,7 @@ impl Node {
             zygote,
             source: keeper::protocol::Source {
                 sandbox: id.clone(),
-                main: record.main,
+                main,
                 streams: self.streams(id, record.init)?,
                 earlier_arena: record.arena,
                 // The copies have the same volumes, or forks of them.
@@ -142,9 +143,7 @@ impl Node {
                     layers,
                     pages: None,
                     limits: record.limits.clone(),
-                    zygote,
-                    arena: built.arena,
-                    interpreter: Interpreter::InProcess,
+                    copies: Some(CopyOf { zygote, arena: built.arena, interpreter: Interpreter::InProcess }),
                     volumes: cut::shared(&record.volumes),
                     cut,
                 };
@@ -153,7 +152,7 @@ impl Node {
             Err(error) => {
                 self.discard_blanks(blanks).await;
                 // What the engine cannot fork may just have ended.
-                if record.main.is_alive() { Err(error) } else { Err(self.has_ended(id)) }
+                if main.is_alive() { Err(error) } else { Err(self.has_ended(id)) }
             }
         };
         Ok(ForkPoint { directory, zygote, layers: pinned, captured })

@@ -42,7 +42,9 @@ impl Node {
         let mut state: MutexGuard<'_, State> = self.state();
         let readiness = state.readiness(name)?;
         let in_use = match &readiness {
-            Readiness::Ready(startable) => Some(self.use_zygote(&mut state, startable.zygote.number)),
+            Readiness::Ready(startable) => {
+                startable.zygote.as_ref().map(|zygote| self.use_zygote(&mut state, zygote.number))
+            }
             Readiness::Building | Readiness::Lost { .. } => None,
         };
         Ok((readiness, in_use))

@@ -39,7 +39,7 @@ use super::{
 use crate::{
     config::{Config, RECORD, output_file},
     error::{Context, Error, Forked, Result, Storing, chain},
-    records::{self, Durability, SandboxRecord},
+    records::{self, Durability, NOBODY, SandboxRecord},
 };
 
 /// How long to rest before the store is asked again.
@@ -193,7 +193,7 @@ impl Node {
             layers: Vec::new(),
             pages: None,
             arena: None,
-            main: sandbox::ProcessIdentity { pid: 0, start_ticks: 0 },
+            main: NOBODY,
             state: SandboxState::Paused,
             held: record.paused_ms,
             ..record.clone()

@@ -97,7 +97,7 @@ impl Node {
         let (zygote, blank) = tokio::join!(zygote, blank);
         let (name, pages, manifest) = (record.spec.name.clone(), record.pages.clone(), record.checkpoint.clone());
         let installed = match zygote {
-            Ok(zygote) => self.install(record, zygote).await,
+            Ok(zygote) => self.install(record, Some(zygote)).await,
             Err(error) => Err(error),
         };
         self.take_in(&name, blank).await;

@@ -14,17 +14,16 @@ use store::heads::Head;
 
 use super::{
     Node,
-    cut::Cut,
     images::{random_suffix, remove_quietly},
     lifecycle::Operation,
     metrics::StartKind,
     pause::{STORE_REST, link_output},
-    start::{InFlight, Source},
+    start::{CopyOf, InFlight},
 };
 use crate::{
     config::RECORD,
     error::{Context, Error, Result, chain},
-    records::{self, Durability, SandboxRecord, TemplateRecord},
+    records::{self, Durability, NOBODY, SandboxRecord, TemplateRecord},
     state::{FORK_LAYER, ZygoteRef},
 };
 
@@ -154,27 +153,15 @@ impl Node {
         fs::create_dir_all(&dir).at("create", &dir)?;
         link_output(&self.host.config.paused_dir().join(id.as_str()), &dir)?;
         let blank = self.try_create(id, &layers, limits, Some(paused.machine.clone())).await?;
-        let source = Source {
-            template: paused.template().clone(),
-            spec: paused.spec().clone(),
-            parent: paused.parent.clone(),
-            layers: layers.clone(),
-            pages: template.pages.clone(),
-            limits: limits.clone(),
-            zygote: zygote.number,
-            arena: zygote.arena,
-            interpreter: Interpreter::InProcess,
-            volumes: small(paused).volumes,
-            cut: Cut::default(),
-        };
-        self.attach_volumes(id, &source.volumes).await?;
-        let (main, ended) = self.fork_into(&source, &blank).await?;
+        self.attach_volumes(id, &small(paused).volumes).await?;
+        let copies = CopyOf { zygote: zygote.number, arena: zygote.arena, interpreter: Interpreter::InProcess };
+        let (main, ended) = self.fork_into(copies, &blank).await?;
         let record = SandboxRecord {
             layers,
-            pages: source.pages,
+            pages: template.pages.clone(),
             init: blank.init,
             main,
-            arena: Some(source.arena),
+            arena: Some(zygote.arena),
             start_us: began.elapsed().as_micros() as u64,
             state: SandboxState::Running,
             paused_ms: None,
@@ -239,7 +226,6 @@ impl Node {
 
 /// What a node has of a paused sandbox.
 fn small(paused: &Paused) -> SandboxRecord {
-    let nobody = sandbox::ProcessIdentity { pid: 0, start_ticks: 0 };
     SandboxRecord {
         id: paused.id.clone(),
         template: paused.template().clone(),
@@ -247,8 +233,8 @@ fn small(paused: &Paused) -> SandboxRecord {
         layers: Vec::new(),
         pages: None,
         limits: paused.spec().limits.clone(),
-        init: nobody,
-        main: nobody,
+        init: NOBODY,
+        main: NOBODY,
         arena: None,
         created_ms: paused.created_ms,
         start_us: 0,

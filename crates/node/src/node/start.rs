@@ -21,9 +21,17 @@ use super::{Node, cut::Cut, engine_limits, in_use::InUse, metrics::StartKind, no
 use crate::{
     config::RECORD,
     error::{Context, Error, Result, chain},
-    records::{self, SandboxRecord},
+    records::{self, NOBODY, SandboxRecord},
     state::{Blank, Readiness, Startable, ZygoteRef},
 };
+
+/// What copies are forked from.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct CopyOf {
+    pub(super) zygote: ZygoteId,
+    pub(super) arena: Arena,
+    pub(super) interpreter: Interpreter,
+}
 
 /// What all starts of one request have in common.
 #[derive(Debug, Clone)]
@@ -35,9 +43,8 @@ pub(super) struct Source {
     pub(super) layers: Vec<PathBuf>,
     pub(super) pages: Option<String>,
     pub(super) limits: model::Limits,
-    pub(super) zygote: ZygoteId,
-    pub(super) arena: Arena,
-    pub(super) interpreter: Interpreter,
+    /// What they are copies of; none: they have no program.
+    pub(super) copies: Option<CopyOf>,
     /// Which all of them share.
     pub(super) volumes: Vec<Mount>,
     /// What each copy has for itself, in the place of volumes that the original can write.
@@ -46,7 +53,9 @@ pub(super) struct Source {
 
 impl Source {
     fn of_template(startable: Startable, request: &RunSpec) -> Self {
-        let Startable { record, zygote: ZygoteRef { number, arena, .. } } = startable;
+        let Startable { record, zygote } = startable;
+        let interpreter = request.interpreter;
+        let copies = zygote.map(|ZygoteRef { number, arena, .. }| CopyOf { zygote: number, arena, interpreter });
         Self {
             layers: record.layers(),
             pages: record.pages,
@@ -55,16 +64,14 @@ impl Source {
             parent: None,
             limits: record.spec.limits.clone(),
             spec: record.spec,
-            zygote: number,
-            arena,
-            interpreter: request.interpreter,
+            copies,
             volumes: request.volumes.clone(),
         }
     }
 
     /// The zygote whose copies forked ahead will do.
     fn parked(&self) -> Option<ZygoteId> {
-        (self.interpreter == Interpreter::InProcess).then_some(self.zygote)
+        self.copies.filter(|of| of.interpreter == Interpreter::InProcess).map(|of| of.zygote)
     }
 }
 
@@ -222,7 +229,10 @@ impl Node {
             // Letting a copy go that was forked ahead takes next to nothing; of many in one request all are waited for, whichever is first.
             let forked_ahead = self.state().has_parked(&source.template, &source.layers, source.parked());
             let start = self.start_one(source, blanks.next(), began);
-            take(if forked_ahead { start.await } else { self.keepers.turns.take(source.zygote, start).await });
+            take(match source.copies {
+                Some(CopyOf { zygote, .. }) if !forked_ahead => self.keepers.turns.take(zygote, start).await,
+                Some(_) | None => start.await,
+            });
         } else {
             let mut starts = JoinSet::new();
             for _ in 0..count {
@@ -292,12 +302,8 @@ impl Node {
             started = Err(self.explain_failed_start(source, error).await);
         }
         if let Err(error) = &started {
-            if let Error::StateGone { .. } = error {
-                self.zygote_lost(source.zygote, "the checkpoint that it is of was replaced or removed");
-                self.drop_zygote(source.zygote).await;
-            } else if lost_its_zygote(error) {
-                // Its end may have been reported before anyone knew that it belongs to the template.
-                self.zygote_lost(source.zygote, "a start found it dead");
+            if let Some(CopyOf { zygote, .. }) = source.copies {
+                self.heed_lost_zygote(zygote, error).await;
             }
             tracing::warn!(sandbox = %blank.id, template = %source.template, error = chain(error), "a start failed");
             self.discard(blank.id.clone()).await;
@@ -306,15 +312,27 @@ impl Node {
         started
     }
 
+    async fn heed_lost_zygote(self: &Arc<Self>, zygote: ZygoteId, error: &Error) {
+        if let Error::StateGone { .. } = error {
+            self.zygote_lost(zygote, "the checkpoint that it is of was replaced or removed");
+            self.drop_zygote(zygote).await;
+        } else if lost_its_zygote(error) {
+            // Its end may have been reported before anyone knew that it belongs to the template.
+            self.zygote_lost(zygote, "a start found it dead");
+        }
+    }
+
     async fn start_in(self: &Arc<Self>, source: &Source, blank: &mut Blank, began: Instant) -> Result<model::Sandbox> {
         // The program finds its volumes where it goes on.
         let own = self.own_volumes(&blank.id, &source.cut).await?;
         let volumes = [&source.volumes[..], &own].concat();
         self.attach_volumes(&blank.id, &volumes).await?;
-        let (main, ended) = match blank.parked.take() {
-            Some(parked) => self.release(parked).await?,
-            None => self.fork_into(source, blank).await?,
+        let program = match (blank.parked.take(), source.copies) {
+            (Some(parked), _) => Some(self.release(parked).await?),
+            (None, Some(of)) => Some(self.fork_into(of, blank).await?),
+            (None, None) => None,
         };
+        let (main, ended) = program.unzip();
         let record = SandboxRecord {
             id: blank.id.clone(),
             template: source.template.clone(),
@@ -323,8 +341,8 @@ impl Node {
             pages: source.pages.clone(),
             limits: source.limits.clone(),
             init: blank.init,
-            main,
-            arena: Some(source.arena),
+            main: main.unwrap_or(NOBODY),
+            arena: source.copies.map(|of| of.arena),
             created_ms: now_ms(),
             start_us: began.elapsed().as_micros() as u64,
             state: SandboxState::Running,
@@ -338,24 +356,29 @@ impl Node {
         self.show_own_volumes(&blank.id, &source.cut)?;
         let sandbox = record.to_model();
         self.state().started(record);
-        self.monitor(blank.id.clone(), ended);
-        self.learn_later(&blank.id);
+        match ended {
+            Some(ended) => {
+                self.monitor(blank.id.clone(), ended);
+                self.learn_later(&blank.id);
+            }
+            None => self.watch_idle(&blank.id),
+        }
         Ok(sandbox)
     }
 
     /// Forks a copy into a blank sandbox.
     pub(super) async fn fork_into(
         &self,
-        source: &Source,
+        CopyOf { zygote, interpreter, .. }: CopyOf,
         blank: &Blank,
     ) -> Result<(ProcessIdentity, oneshot::Receiver<Status>)> {
         let output = &*blank.output;
         let start = self.state().new_start();
-        let interpreter = match source.interpreter {
+        let interpreter = match interpreter {
             Interpreter::InProcess => protocol::Interpreter::InProcess,
             Interpreter::Stepping => protocol::Interpreter::Stepping,
         };
-        let copy = StartCopy { zygote: source.zygote, sandbox: blank.id.clone(), start, interpreter };
+        let copy = StartCopy { zygote, sandbox: blank.id.clone(), start, interpreter };
         let Spawned { process, ended } = self.keepers.call(copy, [&self.host.null, output, output]).await?;
         Ok((process, ended))
     }

@@ -32,9 +32,10 @@ impl Node {
             self.keep_reason(id, reason);
             return;
         }
+        let pid = record.program().map(|program| program.pid);
         let Some(pages) = record.pages.filter(|_| killed) else { return };
-        let (socket, pid) = (self.pager.socket(), record.main.pid);
-        let asked = tokio::task::spawn_blocking(move || reason(&socket, &pages, Some(pid))).await;
+        let socket = self.pager.socket();
+        let asked = tokio::task::spawn_blocking(move || reason(&socket, &pages, pid)).await;
         if let Ok(Some(reason)) = asked.doing("ask the pager") {
             tracing::warn!(sandbox = %id, reason, "the pager stopped its program");
             self.keep_reason(id, format!("its memory could not be had: {reason}"));

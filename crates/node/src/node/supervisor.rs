@@ -197,7 +197,8 @@ impl Node {
             layers: record.layers.clone(),
             limits: engine_limits(&record.limits),
         };
-        let main = matches!(record.state, SandboxState::Running | SandboxState::Pausing).then_some(record.main);
+        let has_program = matches!(record.state, SandboxState::Running | SandboxState::Pausing);
+        let main = record.program().filter(|_| has_program);
         // Before it is asked: the end may follow right behind the answer.
         let ended = main.map(|main| keeper.ended(main.pid));
         let adopted = keeper.call(Adopt { spec, init: record.init, main }, []).await;
@@ -216,8 +217,9 @@ impl Node {
                 self.set_sandbox_state(&id, SandboxState::Lost);
                 self.explain_end(&id).await;
             }
-            // Its program had ended before.
-            (Ok(Adopted::WithProgram | Adopted::WithoutProgram | Adopted::Gone), None) => {}
+            // It never had one, or its program had ended before.
+            (Ok(Adopted::WithProgram | Adopted::WithoutProgram), None) => self.watch_idle(&id),
+            (Ok(Adopted::Gone), None) => self.set_sandbox_state(&id, SandboxState::Lost),
             (Err(error), _) => tracing::error!(sandbox = %id, error = chain(&error), "not adopted"),
         }
     }

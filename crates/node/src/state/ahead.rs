@@ -93,7 +93,7 @@ impl State {
         taught.sort_unstable_by_key(|(_, template)| std::cmp::Reverse(template.last_use));
         let zygotes = taught.into_iter().filter_map(|(name, template)| match &template.phase {
             Phase::Ready(zygote) => Some((name.clone(), zygote.number)),
-            Phase::Building { .. } | Phase::Lost => None,
+            Phase::Building { .. } | Phase::Lost | Phase::Idle => None,
         });
         let zygotes: Vec<_> = zygotes.take(self.parked_limit).collect();
         let share = self.parked_limit / zygotes.len().max(1);

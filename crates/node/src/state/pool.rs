@@ -81,7 +81,7 @@ impl State {
 
     /// How many blanks each template should have: the room is shared by those used last, of which each gets one at least.
     fn shares(&self) -> Vec<(&TemplateRecord, usize)> {
-        let ready = self.templates.values().filter(|template| matches!(template.phase, Phase::Ready(_)));
+        let ready = self.templates.values().filter(|template| matches!(template.phase, Phase::Ready(_) | Phase::Idle));
         let mut ready: Vec<_> =
             ready.filter_map(|template| Some((template.last_use, template.record.as_ref()?))).collect();
         ready.sort_unstable_by_key(|(last_use, _)| std::cmp::Reverse(*last_use));

@@ -28,7 +28,7 @@ impl State {
         let previous = match &template.phase {
             Phase::Building { .. } => return Err(Error::TemplateBusy(spec.name.clone())),
             Phase::Ready(zygote) => Some(zygote.clone()),
-            Phase::Lost => None,
+            Phase::Lost | Phase::Idle => None,
         };
         template.phase = Phase::Building { previous };
         template.building = Some(spec.clone());
@@ -39,7 +39,7 @@ impl State {
     /// else was faster.
     pub(crate) fn begin_again(&mut self, spec: &model::TemplateSpec) -> Result<()> {
         match self.templates.get(&spec.name).map(|template| &template.phase) {
-            Some(Phase::Ready(_)) => Err(Error::TemplateBusy(spec.name.clone())),
+            Some(Phase::Ready(_) | Phase::Idle) => Err(Error::TemplateBusy(spec.name.clone())),
             Some(Phase::Building { .. } | Phase::Lost) | None => self.begin_build(spec),
         }
     }
@@ -49,7 +49,7 @@ impl State {
         match &self.templates.get(name)?.phase {
             Phase::Ready(zygote) => Some(zygote.number),
             Phase::Building { previous } => previous.as_ref().map(|zygote| zygote.number),
-            Phase::Lost => None,
+            Phase::Lost | Phase::Idle => None,
         }
     }
 
@@ -62,21 +62,25 @@ impl State {
             Phase::Ready(zygote) => {
                 Some(RestoredZygote { pid: zygote.engine.pid, name: name.clone(), manifest, layers: record.layers() })
             }
-            Phase::Building { .. } | Phase::Lost => None,
+            Phase::Building { .. } | Phase::Lost | Phase::Idle => None,
         }
     }
 
-    /// A build succeeded. Returns what it replaces: the zygote to drop and the blanks to remove.
-    pub(crate) fn finish_build(&mut self, record: TemplateRecord, zygote: ZygoteRef) -> (Vec<ZygoteRef>, Vec<Blank>) {
+    /// A build succeeded, without a zygote if the template has no program. Returns what it replaces: the zygote to drop and the blanks to remove.
+    pub(crate) fn finish_build(
+        &mut self,
+        record: TemplateRecord,
+        zygote: Option<ZygoteRef>,
+    ) -> (Vec<ZygoteRef>, Vec<Blank>) {
         let name = record.spec.name.clone();
         let last_use = self.number();
-        let new = Template::new(Some(record), last_use, Phase::Ready(zygote));
+        let new = Template::new(Some(record), last_use, zygote.map_or(Phase::Idle, Phase::Ready));
         let mut unused = Vec::new();
         if let Some(Template { phase, replaced_by, .. }) = self.templates.insert(name.clone(), new) {
             match phase {
                 Phase::Building { previous } => unused.extend(previous),
                 Phase::Ready(zygote) => unused.push(zygote),
-                Phase::Lost => {}
+                Phase::Lost | Phase::Idle => {}
             }
             if let Some(manifest) = replaced_by {
                 unused.extend(self.supersede(&name, &manifest));
@@ -116,7 +120,7 @@ impl State {
                 template.phase = Phase::Lost;
                 Some(zygote)
             }
-            Phase::Ready(_) | Phase::Lost => None,
+            Phase::Ready(_) | Phase::Lost | Phase::Idle => None,
         }
     }
 
@@ -129,7 +133,7 @@ impl State {
             // It is restored anew by the next start.
             (Some(_), Phase::Lost) => false,
             // Its manifest may have been amended since it was restored here. One with volumes that was replaced is restored anew by itself.
-            (Some(_), Phase::Ready(_) | Phase::Building { .. }) => {
+            (Some(_), Phase::Ready(_) | Phase::Building { .. } | Phase::Idle) => {
                 record.created_ms != created_ms && record.volumes.is_empty()
             }
         }
@@ -140,7 +144,9 @@ impl State {
         let Some(template) = self.templates.get_mut(name) else { return };
         template.building = None;
         if let Phase::Building { previous } = &mut template.phase {
-            template.phase = previous.take().map_or(Phase::Lost, Phase::Ready);
+            let idle = template.record.as_ref().is_some_and(|record| record.spec.command.is_empty());
+            let before = if idle { Phase::Idle } else { Phase::Lost };
+            template.phase = previous.take().map_or(before, Phase::Ready);
         }
         if template.record.is_none() {
             self.templates.remove(name);
@@ -153,12 +159,15 @@ impl State {
         match (&template.phase, &template.record) {
             (Phase::Building { .. }, _) => Ok(Readiness::Building),
             (Phase::Ready(zygote), Some(record)) => {
-                Ok(Readiness::Ready(Box::new(Startable { record: record.clone(), zygote: zygote.clone() })))
+                Ok(Readiness::Ready(Box::new(Startable { record: record.clone(), zygote: Some(zygote.clone()) })))
+            }
+            (Phase::Idle, Some(record)) => {
+                Ok(Readiness::Ready(Box::new(Startable { record: record.clone(), zygote: None })))
             }
             (Phase::Lost, Some(record)) => {
                 Ok(Readiness::Lost { record: Box::new(record.clone()), replaced: template.replaced_by.is_some() })
             }
-            (Phase::Ready(_) | Phase::Lost, None) => Err(Error::NoTemplate(name.clone())),
+            (Phase::Ready(_) | Phase::Lost | Phase::Idle, None) => Err(Error::NoTemplate(name.clone())),
         }
     }
 
@@ -173,7 +182,7 @@ impl State {
                 Phase::Building { previous } if previous.as_ref().is_some_and(|zygote| zygote.number == number) => {
                     *previous = None
                 }
-                Phase::Building { .. } | Phase::Ready(_) | Phase::Lost => {}
+                Phase::Building { .. } | Phase::Ready(_) | Phase::Lost | Phase::Idle => {}
             }
         }
         None
@@ -185,6 +194,7 @@ impl State {
             match &mut template.phase {
                 Phase::Building { previous } => *previous = None,
                 phase @ (Phase::Ready(_) | Phase::Lost) => *phase = Phase::Lost,
+                Phase::Idle => {}
             }
         }
         self.take_pool();
@@ -197,7 +207,7 @@ impl State {
             None => return Err(Error::NoTemplate(name.clone())),
             Some(Template { phase: Phase::Building { .. }, .. }) => return Err(Error::TemplateBusy(name.clone())),
             Some(_) if sandboxes > 0 => return Err(Error::TemplateInUse { name: name.clone(), sandboxes }),
-            Some(Template { phase: Phase::Ready(_) | Phase::Lost, .. }) => {}
+            Some(Template { phase: Phase::Ready(_) | Phase::Lost | Phase::Idle, .. }) => {}
         }
         let zygote = match self.templates.remove(name) {
             Some(Template { phase: Phase::Ready(zygote), .. }) => Some(zygote),
@@ -221,6 +231,7 @@ impl State {
             Phase::Building { .. } => (TemplateState::Building, None),
             Phase::Ready(zygote) => (TemplateState::Ready, Some(zygote.facts.clone())),
             Phase::Lost => (TemplateState::Lost, None),
+            Phase::Idle => (TemplateState::Ready, None),
         };
         Ok(model::Template {
             name: name.clone(),
