@@ -1,4 +1,4 @@
-//! Wire types of the node API: HTTP and JSON over a unix socket, every path below [`VERSION_PREFIX`].
+//! Wire types of the node API: HTTP and JSON over a unix socket, every path below [`VERSION_PREFIX`]. Those of E2B's control plane: [`e2b`].
 //!
 //! | request | body -> answer |
 //! |---|---|
@@ -40,6 +40,7 @@
 mod change;
 mod checkpoint;
 mod convert;
+pub mod e2b;
 pub mod error;
 pub mod frame;
 mod mount;

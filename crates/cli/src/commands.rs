@@ -17,6 +17,7 @@ pub(crate) mod resume;
 pub(crate) mod rm;
 pub(crate) mod run;
 pub(crate) mod self_test;
+pub(crate) mod serve;
 pub(crate) mod store;
 pub(crate) mod template;
 pub(crate) mod volume;
@@ -52,6 +53,7 @@ pub(crate) struct Cli {
 /// Every command. Its help is the documentation of its arguments.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    Serve(serve::Args),
     Node(node::Args),
     /// Build, list, inspect and remove templates.
     #[command(subcommand)]
@@ -97,7 +99,8 @@ pub(crate) async fn run(cli: Cli) -> ExitCode {
     let client = Client::new(cli.socket.clone());
     let result = match cli.command {
         // These have their own way with signals.
-        Command::Node(args) => node::run(args, cli.socket, &cli.log).await,
+        Command::Node(args) => node::run(args, cli.socket, &cli.log, None).await,
+        Command::Serve(args) => serve::run(args, cli.socket, &cli.log).await,
         Command::Exec(args) => exec::run(args, &client).await,
         Command::Template(command) => template::run(command, &client).await,
         Command::Run(args) => run::run(args, &client).await,

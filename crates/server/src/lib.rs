@@ -6,8 +6,9 @@
 //! ```
 
 mod beside;
+mod e2b;
 mod http;
 mod serve;
 
 pub use beside::{run_pager, run_volumes};
-pub use serve::run;
+pub use serve::{Public, run};

@@ -19,10 +19,17 @@ use tokio::{
     sync::watch,
 };
 
-use crate::http;
+use crate::{e2b, http};
+
+/// What a node serves beside its own socket.
+#[derive(Debug, Clone)]
+pub struct Public {
+    /// Where E2B's clients reach it.
+    pub listen: std::net::SocketAddr,
+}
 
 /// Runs a node until SIGINT or SIGTERM.
-pub async fn run(config: Config) -> Result<()> {
+pub async fn run(config: Config, public: Option<Public>) -> Result<()> {
     keeper::descriptor::raise_limit();
     keeper::protect_from_memory_shortage();
     sys::heap::return_large_allocations();
@@ -32,19 +39,34 @@ pub async fn run(config: Config) -> Result<()> {
     let interrupted = interrupted()?;
     let listener = listen(&socket).await?;
     registers_survive(&config).await?;
+    let public = match public {
+        Some(public) => Some(tokio::net::TcpListener::bind(public.listen).await.doing("listen for clients")?),
+        None => None,
+    };
     let node = Node::load(config).await?;
     node.serve_peers().await?;
     let stop = watch::Sender::new(false);
     let mut supervised = tokio::spawn(Arc::clone(&node).supervise(stop.subscribe()));
     let served = {
-        let (router, mut stopped) = (http::router(Arc::clone(&node)), stop.subscribe());
+        let (router, mut stopped, node) = (http::router(Arc::clone(&node)), stop.subscribe(), Arc::clone(&node));
         let ready = node.first_keeper();
         tokio::spawn(async move {
             let serve = async {
                 // A client that connects before that waits in the socket's queue.
                 ready.await;
                 tracing::info!(socket = %socket.display(), "node ready");
-                axum::serve(listener, router).await
+                match public {
+                    Some(public) => {
+                        let platform = Arc::new(e2b::Platform::new(node));
+                        tracing::info!(address = %public.local_addr()?, "ready for clients of E2B");
+                        tokio::try_join!(
+                            axum::serve(listener, router).into_future(),
+                            axum::serve(public, e2b::router(platform)).into_future()
+                        )
+                        .map(|_| ())
+                    }
+                    None => axum::serve(listener, router).await,
+                }
             };
             tokio::select! {
                 served = serve => served,

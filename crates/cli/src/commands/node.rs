@@ -214,7 +214,7 @@ fn peer_listen(args: &Args) -> Result<Option<PeerListen>> {
     Ok(Some(PeerListen { listen, address: args.peer_address.clone() }))
 }
 
-pub(crate) async fn run(args: Args, socket: PathBuf, log: &Log) -> Result<ExitCode> {
+pub(crate) async fn run(args: Args, socket: PathBuf, log: &Log, public: Option<server::Public>) -> Result<ExitCode> {
     if !rustix::process::geteuid().is_root() {
         bail!("the node has to run as root, to make namespaces and control groups; the programs in sandboxes never do");
     }
@@ -262,7 +262,7 @@ pub(crate) async fn run(args: Args, socket: PathBuf, log: &Log) -> Result<ExitCo
         at_exit: if args.ephemeral { AtExit::Remove } else { AtExit::Keep },
         keeper_command,
     };
-    server::run(config).await?;
+    server::run(config, public).await?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -115,7 +115,7 @@ pub(super) fn empty() -> State {
 fn ready(template: &str, number: u64) -> State {
     let mut state = empty();
     state.begin_build(&spec(template)).unwrap();
-    state.finish_build(record(template, "/t/layer"), zygote(number));
+    state.finish_build(record(template, "/t/layer"), Some(zygote(number)));
     state
 }
 
@@ -130,10 +130,30 @@ fn one_build_of_a_template_at_a_time() {
 }
 
 #[test]
+fn a_template_without_a_program_loses_nothing() {
+    let mut state = empty();
+    state.begin_build(&spec("a")).unwrap();
+    let mut idle = record("a", "/t/layer");
+    idle.spec.command.clear();
+    state.finish_build(idle.clone(), None);
+    assert!(matches!(state.readiness(&name("a")), Ok(Readiness::Ready(ready)) if ready.zygote.is_none()));
+    assert!(fill(&mut state) > 0, "the pool has blanks for it");
+    state.keeper_lost();
+    assert!(matches!(state.readiness(&name("a")), Ok(Readiness::Ready(_))));
+    state.begin_build(&spec("a")).unwrap();
+    state.abandon_build(&name("a"));
+    assert!(matches!(state.readiness(&name("a")), Ok(Readiness::Ready(_))));
+    let state = State::new(vec![idle], vec![], 8, 8);
+    assert!(matches!(state.readiness(&name("a")), Ok(Readiness::Ready(_))), "a new node has it at once");
+}
+
+#[test]
 fn a_template_that_was_restored_meanwhile_is_not_restored_again() {
     let mut state = ready("a", 1);
     assert!(matches!(state.begin_again(&spec("a")), Err(Error::TemplateBusy(_))));
-    assert!(matches!(state.readiness(&name("a")), Ok(Readiness::Ready(ready)) if ready.zygote.number == ZygoteId(1)));
+    assert!(
+        matches!(state.readiness(&name("a")), Ok(Readiness::Ready(ready)) if ready.zygote.as_ref().unwrap().number == ZygoteId(1))
+    );
     state.zygote_lost(ZygoteId(1));
     state.begin_again(&spec("a")).unwrap();
     assert!(matches!(state.begin_again(&spec("a")), Err(Error::TemplateBusy(_))));
@@ -155,7 +175,9 @@ fn a_later_build_that_fails_leaves_the_zygote_before_it_in_use() {
     let mut state = ready("a", 1);
     state.begin_build(&spec("a")).unwrap();
     state.abandon_build(&name("a"));
-    assert!(matches!(state.readiness(&name("a")), Ok(Readiness::Ready(ready)) if ready.zygote.number == ZygoteId(1)));
+    assert!(
+        matches!(state.readiness(&name("a")), Ok(Readiness::Ready(ready)) if ready.zygote.as_ref().unwrap().number == ZygoteId(1))
+    );
 }
 
 #[test]
@@ -174,7 +196,7 @@ fn a_build_hands_over_what_it_replaces() {
     let old_id = old.id.clone();
     assert!(state.put_blank(&name("a"), old).is_none());
     state.begin_build(&spec("a")).unwrap();
-    let (previous, blanks) = state.finish_build(record("a", "/t/layer-2"), zygote(2));
+    let (previous, blanks) = state.finish_build(record("a", "/t/layer-2"), Some(zygote(2)));
     assert_eq!(previous.iter().map(|zygote| zygote.number).collect::<Vec<_>>(), [ZygoteId(1)]);
     assert_eq!(blanks.iter().map(|blank| &blank.id).collect::<Vec<_>>(), [&old_id]);
     assert_eq!(state.zygote_lost(ZygoteId(1)), None, "of a zygote that is not used any more");
@@ -188,7 +210,7 @@ fn copies_with_much_shared_memory_of_their_own_are_not_forked_ahead() {
         state.begin_build(&spec("a")).unwrap();
         let mut zygote = zygote(1);
         zygote.engine.copied_bytes = base::limits::PARKED_SHARED_BYTES_MAX + more;
-        state.finish_build(record("a", "/t/layer"), zygote);
+        state.finish_build(record("a", "/t/layer"), Some(zygote));
         let id = sandbox(&mut state, "a", &["/t/layer"]);
         assert_eq!(state.begin_sample(&id), is_looked_at);
     }
@@ -201,7 +223,7 @@ fn restored(of: &str) -> TemplateRecord {
 /// Whether a start takes this zygote; else whether it restores what a checkpoint was replaced by.
 fn starts(state: &State) -> Result<u64, bool> {
     match state.readiness(&name("a")).unwrap() {
-        Readiness::Ready(ready) => Ok(ready.zygote.number.0),
+        Readiness::Ready(ready) => Ok(ready.zygote.as_ref().unwrap().number.0),
         Readiness::Lost { replaced, .. } => Err(replaced),
         Readiness::Building => panic!("it is being built"),
     }
@@ -211,7 +233,7 @@ fn starts(state: &State) -> Result<u64, bool> {
 fn what_was_restored_of_a_replaced_checkpoint_starts_nothing_more() {
     let mut state = empty();
     state.begin_again(&spec("a")).unwrap();
-    state.finish_build(restored("m1"), zygote(1));
+    state.finish_build(restored("m1"), Some(zygote(1)));
     let blank = blank(&mut state, &restored("m1").layers());
     assert!(state.put_blank(&name("a"), blank).is_none());
     let (unused, blanks) = state.replaced(&name("a"), "m1");
@@ -221,7 +243,7 @@ fn what_was_restored_of_a_replaced_checkpoint_starts_nothing_more() {
     assert!(unused.is_some_and(|zygote| zygote.number == ZygoteId(1)) && blanks.len() == 1);
     assert!(starts(&state) == Err(true) && !state.hides_checkpoint(&name("a"), 2));
     state.begin_again(&spec("a")).unwrap();
-    assert!(state.finish_build(restored("m2"), zygote(2)).0.is_empty());
+    assert!(state.finish_build(restored("m2"), Some(zygote(2))).0.is_empty());
     assert_eq!(starts(&state), Ok(2));
     let (unused, _) = state.replaced(&name("b"), "m3");
     assert!(unused.is_none() && starts(&state) == Ok(2), "another name");
@@ -234,11 +256,11 @@ fn a_restore_of_what_is_replaced_meanwhile_counts_as_lost() {
     state.begin_again(&spec("a")).unwrap();
     state.replaced(&name("a"), "m2");
     assert_ne!(state.replacements(), before, "who looked for it before has to look again");
-    let (unused, _) = state.finish_build(restored("m1"), zygote(1));
+    let (unused, _) = state.finish_build(restored("m1"), Some(zygote(1)));
     assert!(unused.len() == 1 && starts(&state) == Err(true));
     state.begin_again(&spec("a")).unwrap();
     state.replaced(&name("a"), "m3");
-    assert!(state.finish_build(restored("m3"), zygote(3)).0.is_empty());
+    assert!(state.finish_build(restored("m3"), Some(zygote(3))).0.is_empty());
     assert_eq!(starts(&state), Ok(3), "it was restored of the newer one already");
     // A build that fails does not bring back what was replaced meanwhile.
     state.begin_build(&spec("a")).unwrap();
@@ -308,7 +330,7 @@ fn a_layer_is_given_up_with_its_last_user_only() {
 fn the_pool_waits_for_starts_and_shares_its_room() {
     let mut state = ready("a", 1);
     state.begin_build(&spec("b")).unwrap();
-    state.finish_build(record("b", "/u/layer"), zygote(2));
+    state.finish_build(record("b", "/u/layer"), Some(zygote(2)));
     state.start_begins();
     assert!(state.wants_blank().is_none());
     state.start_ends();
@@ -348,7 +370,7 @@ fn teach(state: &mut State) {
 fn copies_are_forked_ahead_once_it_is_known_what_they_touch_and_up_to_the_limit() {
     let mut state = State::new(vec![], vec![], 4, 2);
     state.begin_build(&spec("a")).unwrap();
-    state.finish_build(record("a", "/t/layer"), zygote(7));
+    state.finish_build(record("a", "/t/layer"), Some(zygote(7)));
     fill(&mut state);
     assert!(state.take_unparked().is_none(), "nothing is known yet");
     teach(&mut state);
@@ -370,7 +392,7 @@ fn copies_are_forked_ahead_once_it_is_known_what_they_touch_and_up_to_the_limit(
 fn templates_share_the_copies_that_are_forked_ahead() {
     let mut state = State::new(vec![], vec![], 8, 4);
     state.begin_build(&spec("a")).unwrap();
-    state.finish_build(record("a", "/t/layer"), zygote(1));
+    state.finish_build(record("a", "/t/layer"), Some(zygote(1)));
     teach(&mut state);
     fill(&mut state);
     while let Some((template, blank, zygote)) = state.take_unparked() {
@@ -380,7 +402,7 @@ fn templates_share_the_copies_that_are_forked_ahead() {
     }
     assert_eq!(state.pool_info().ahead, 4);
     state.begin_build(&spec("b")).unwrap();
-    state.finish_build(record("b", "/u/layer"), zygote(2));
+    state.finish_build(record("b", "/u/layer"), Some(zygote(2)));
     for _ in 0..3 {
         let id = sandbox(&mut state, "b", &["/u/layer"]);
         assert!(state.begin_sample(&id));
@@ -423,7 +445,7 @@ fn the_pool_never_exceeds_its_limit_and_is_for_the_templates_used_last() {
     let mut state = State::new(vec![], vec![], 2, 2);
     for (number, template) in ["a", "b", "c"].into_iter().enumerate() {
         state.begin_build(&spec(template)).unwrap();
-        state.finish_build(record(template, &format!("/{template}/layer")), zygote(number as u64));
+        state.finish_build(record(template, &format!("/{template}/layer")), Some(zygote(number as u64)));
         while let Some(surplus) = state.take_surplus() {
             state.release(&surplus.id);
         }

@@ -85,8 +85,8 @@ pub(crate) struct Args {
     /// Print the template as JSON.
     #[arg(long)]
     json: bool,
-    /// Program and arguments, after `--`.
-    #[arg(last = true, required = true, value_name = "CMD")]
+    /// Program and arguments, after `--`. Without one, sandboxes of the template have only what commands start in them.
+    #[arg(last = true, value_name = "CMD")]
     command: Vec<String>,
 }
 

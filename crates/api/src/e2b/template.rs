@@ -1,0 +1,103 @@
+//! Templates, their names and tags.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// One template in a list.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Template {
+    /// Its id.
+    #[serde(rename = "templateID")]
+    pub template_id: String,
+    /// Of its newest build.
+    #[serde(rename = "buildID")]
+    pub build_id: String,
+    /// Processors of its sandboxes.
+    pub cpu_count: i32,
+    /// Memory of its sandboxes, in MiB.
+    #[serde(rename = "memoryMB")]
+    pub memory_mb: i32,
+    /// Disk of its sandboxes, in MiB.
+    #[serde(rename = "diskSizeMB")]
+    pub disk_size_mb: i32,
+    /// Whether other teams may use it.
+    pub public: bool,
+    /// Its names.
+    pub aliases: Vec<String>,
+    /// Its names with their team.
+    pub names: Vec<String>,
+    /// RFC 3339.
+    pub created_at: String,
+    /// RFC 3339.
+    pub updated_at: String,
+    /// Always null: keys belong to teams.
+    #[schema(value_type = Option<Object>)]
+    pub created_by: Option<String>,
+    /// RFC 3339; null if no sandbox was started from it.
+    pub last_spawned_at: Option<String>,
+    /// Sandboxes that were started from it.
+    pub spawn_count: i64,
+    /// How often it was built.
+    pub build_count: i32,
+    /// Which behaviour of E2B's daemon its sandboxes have.
+    pub envd_version: String,
+    /// Of its newest build.
+    pub build_status: String,
+}
+
+/// `GET /templates/aliases/{alias}`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = TemplateAliasResponse)]
+pub struct TemplateAlias {
+    /// Its id.
+    #[serde(rename = "templateID")]
+    pub template_id: String,
+    /// Whether other teams may use it.
+    pub public: bool,
+}
+
+/// `POST /templates/tags`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, ToSchema)]
+#[schema(as = AssignTemplateTagsRequest)]
+pub struct AssignTags {
+    /// `NAME:TAG` of the build that gets them.
+    pub target: String,
+    /// The tags.
+    pub tags: Vec<String>,
+}
+
+/// Tags were assigned.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = AssignedTemplateTags)]
+pub struct AssignedTags {
+    /// The tags.
+    pub tags: Vec<String>,
+    /// The build that has them.
+    #[serde(rename = "buildID")]
+    pub build_id: String,
+}
+
+/// `DELETE /templates/tags`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, ToSchema)]
+#[schema(as = DeleteTemplateTagsRequest)]
+pub struct DeleteTags {
+    /// Of the template.
+    pub name: String,
+    /// The tags.
+    pub tags: Vec<String>,
+}
+
+/// One tag.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TemplateTag {
+    /// Its name.
+    pub tag: String,
+    /// The build that has it.
+    #[serde(rename = "buildID")]
+    pub build_id: String,
+    /// RFC 3339.
+    pub created_at: String,
+}
