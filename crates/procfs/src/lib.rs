@@ -4,6 +4,7 @@
 //! - [`Stat`]: `/proc/PID/stat`. [`Fields`]: the `Name: value` lines of `status`, `fdinfo`, `smaps_rollup` and the like.
 //! - [`Mounts`]: `mountinfo`. [`CgroupPaths`]: `cgroup`. [`limits`]: resource limits.
 //! - [`children`], [`numbers`]: lists of processes, threads and descriptors.
+//! - [`port_holder`]: which process listens on a TCP port.
 //! - [`write_back()`] is the one function that does more than read: what programs have written through mappings goes to the files' filesystem.
 //!
 //! Every function names a process by its id in the pid namespace whose `/proc` the caller sees.
@@ -16,6 +17,7 @@
 mod cgroups;
 mod error;
 mod fields;
+mod listeners;
 mod maps;
 mod mounts;
 mod read;
@@ -25,6 +27,7 @@ mod write_back;
 pub use cgroups::{CgroupPath, CgroupPaths};
 pub use error::Error;
 pub use fields::Fields;
+pub use listeners::{Holder, port_holder};
 pub use maps::{MapLine, MappingFlags, maps, smaps};
 pub use mounts::{Mount, Mounts};
 pub use read::{autogroup_nice, children, limits, link, numbers, read, text};
