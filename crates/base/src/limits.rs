@@ -131,3 +131,38 @@ pub const OOM_SCORE_NODE: i16 = -900;
 /// Most terminals of one sandbox: the kernel has 4,096 for all of the host (`kernel.pty.max`) and keeps 1,024 for the host itself, which
 /// leaves 48 such sandboxes.
 pub const TERMINALS_MAX: u32 = 64;
+
+/// Longest host name, in bytes: that of the domain name system (RFC 1035, 2.3.4), as text without the last dot.
+pub const HOST_BYTES_MAX: usize = 253;
+
+/// Connections of clients that the edge holds at a time: above the 1,000 idle streams that one user may have, below
+/// the descriptors that a node raises its own limit to (two for each connection to a sandbox).
+pub const EDGE_CONNECTIONS_MAX: usize = 4_096;
+
+/// Requests at a time in one HTTP/2 connection: an SDK keeps all its streams in one.
+pub const EDGE_STREAMS_MAX: u32 = 1_024;
+
+/// Most bytes of the head of one request, and of one answer of a program in a sandbox: more than common servers take
+/// (8 to 32 KiB), so that a program decides itself.
+pub const EDGE_HEAD_BYTES_MAX: usize = 64 << 10;
+
+/// Most headers of one answer of a program in a sandbox.
+pub const EDGE_HEADERS_MAX: usize = 256;
+
+/// Milliseconds from a connection to the whole head of its first request, TLS handshake included. Browsers connect
+/// ahead and then wait; slow clients must not.
+pub const EDGE_FIRST_REQUEST_MS_MAX: u64 = 30_000;
+
+/// Milliseconds that a TLS handshake may take.
+pub const EDGE_HANDSHAKE_MS_MAX: u64 = 10_000;
+
+/// Milliseconds that a connection may be without a request. Clients of E2B reuse connections for 300 s: a server that
+/// closes earlier makes requests fail.
+pub const EDGE_IDLE_MS_MAX: u64 = 620_000;
+
+/// Milliseconds that running requests get to finish when the server is stopped: systemd kills after 90 s.
+pub const EDGE_GRACE_MS: u64 = 10_000;
+
+/// Milliseconds that a tunnel whose one side has ended may be without a byte. A client that is gone looks like one that
+/// has only finished sending.
+pub const EDGE_HALF_OPEN_MS_MAX: u64 = 60_000;
