@@ -102,6 +102,71 @@ id!(
     "use 1 to 64 of A-Z, a-z, 0-9, '.', '_' and '-'"
 );
 
+macro_rules! uuid {
+    ($(#[$doc:meta])* $name:ident, $kind:literal) => {
+        id!($(#[$doc])* $name, $kind, is_uuid, "it is a UUID in lower case, such as 01234567-89ab-4def-8123-456789abcdef");
+
+        impl $name {
+            /// A new identifier from the kernel's random source.
+            pub fn random() -> Self {
+                Self(random_uuid())
+            }
+        }
+    };
+}
+
+uuid!(
+    /// A tenant of a server.
+    TeamId,
+    "team id"
+);
+
+uuid!(
+    /// One API key of a team. Not the key itself, which is a secret.
+    KeyId,
+    "key id"
+);
+
+uuid!(
+    /// One build of a template.
+    BuildId,
+    "build id"
+);
+
+uuid!(
+    /// One volume of a team, as its API names it.
+    VolumeId,
+    "volume id"
+);
+
+uuid!(
+    /// One start of a sandbox that is under way.
+    ReservationId,
+    "reservation id"
+);
+
+id!(
+    /// One template, in the form that E2B gives such identifiers.
+    TemplateId,
+    "template id",
+    is_template_id,
+    "it is 20 lower-case letters and digits"
+);
+
+impl TemplateId {
+    /// A new identifier from the kernel's random source (100 bits).
+    pub fn random() -> Self {
+        // 32 letters: a byte's low five bits choose each of them equally often.
+        const LETTERS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+        let mut bytes = [0u8; TEMPLATE_ID_BYTES];
+        fill_random(&mut bytes);
+        Self(bytes.iter().map(|byte| char::from(LETTERS[usize::from(byte & 31)])).collect())
+    }
+}
+
+/// Length of a template's identifier.
+const TEMPLATE_ID_BYTES: usize = 20;
+
 impl RequestId {
     /// 48 random bits.
     pub fn random() -> Self {
@@ -231,6 +296,19 @@ fn is_sandbox_id(text: &str) -> bool {
     digits.len() == 12 && digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
+fn is_uuid(text: &str) -> bool {
+    let dash = |index| matches!(index, 8 | 13 | 18 | 23);
+    let good = |(index, byte)| match dash(index) {
+        true => byte == b'-',
+        false => matches!(byte, b'0'..=b'9' | b'a'..=b'f'),
+    };
+    text.len() == 36 && text.bytes().enumerate().all(good)
+}
+
+fn is_template_id(text: &str) -> bool {
+    text.len() == TEMPLATE_ID_BYTES && text.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9'))
+}
+
 fn is_name(text: &str) -> bool {
     let ordinary = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9');
     let allowed = |byte: u8| ordinary(byte) || matches!(byte, b'-' | b'_' | b'.');
@@ -285,6 +363,17 @@ mod tests {
         let (a, b) = (SandboxId::random(), SandboxId::random());
         assert_ne!(a, b);
         assert_eq!(a.as_str().parse::<SandboxId>().unwrap(), a);
+    }
+
+    #[test]
+    fn ids_of_the_control_plane_parse_and_differ() {
+        assert_eq!(TeamId::random().as_str().parse::<TeamId>().unwrap().as_str().len(), 36);
+        assert_ne!(TemplateId::random(), TemplateId::random());
+        assert!(TemplateId::random().as_str().parse::<TemplateId>().is_ok());
+        for bad in ["", "0123456789abcdef01234567-0000-0000-0", "01234567-89AB-4def-8123-456789abcdef"] {
+            assert!(bad.parse::<BuildId>().is_err(), "{bad:?}");
+        }
+        assert!("../4567890123456789".parse::<TemplateId>().is_err());
     }
 
     #[test]

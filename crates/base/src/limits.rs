@@ -1,5 +1,7 @@
 //! Every bound in one place, each with its reason.
 
+use std::time::Duration;
+
 /// Longest name of a template: a DNS label, so that it can become part of a host name.
 pub const NAME_BYTES_MAX: usize = 63;
 
@@ -166,3 +168,116 @@ pub const EDGE_GRACE_MS: u64 = 10_000;
 /// Milliseconds that a tunnel whose one side has ended may be without a byte. A client that is gone looks like one that
 /// has only finished sending.
 pub const EDGE_HALF_OPEN_MS_MAX: u64 = 60_000;
+
+/// A sandbox lives this many seconds if the request (`/v2/sandboxes`, `/v2/.../connect`) does not say how long: the
+/// default of E2B's newer clients.
+pub const SANDBOX_TIMEOUT_S_DEFAULT: u64 = 300;
+
+/// The same for the older requests (`/sandboxes`, `/sandboxes/.../connect`), forks and keep-alives: the default of
+/// E2B's older clients.
+pub const SANDBOX_TIMEOUT_S_DEFAULT_V1: u64 = 15;
+
+/// Longest time that a request may let a sandbox live from now, in seconds (30 days). It only keeps mistakes out: a
+/// sandbox may be given more time as often as its owner likes.
+pub const SANDBOX_TIMEOUT_S_MAX: u64 = 30 * 86_400;
+
+/// A pause at a sandbox's end that was refused is tried again after this time: often enough to free the memory soon,
+/// seldom enough that the attempts cost nothing.
+pub const PAUSE_RETRY: Duration = Duration::from_secs(60);
+
+/// When a client that was refused for want of a resource, or for a passing reason, may try again.
+pub const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// Running sandboxes that a new team may have: what a node of 64 GiB carries if each uses little.
+pub const TEAM_SANDBOXES_DEFAULT: u64 = 500;
+
+/// Memory of a new team's running sandboxes together, in MiB (1 TiB). Limits of sandboxes are promises of at most, so
+/// their sum may be far above what the node has.
+pub const TEAM_MEMORY_MB_DEFAULT: u64 = 1 << 20;
+
+/// CPUs of a new team's running sandboxes together: four for each sandbox. They share the processors of the node.
+pub const TEAM_CPUS_DEFAULT: u64 = 2_000;
+
+/// Starts and resumes of a new team that may be under way at once: clients create 100 sandboxes at a time.
+pub const TEAM_STARTS_DEFAULT: u64 = 200;
+
+/// A start that did not end within this time does not count against its team any more: the server that made it has
+/// died.
+pub const RESERVATION_MAX: Duration = Duration::from_secs(600);
+
+/// A server that works on a sandbox says so again before this time is over. Then another server may take the work up.
+pub const CLAIM_MAX: Duration = Duration::from_secs(120);
+
+/// How often a server says so again: three attempts may fail.
+pub const CLAIM_RENEWAL: Duration = Duration::from_secs(30);
+
+/// Longest time between two looks of the scheduler at the database: how late it sees what another server has changed.
+pub const SCHEDULE_POLL: Duration = Duration::from_secs(5);
+
+/// Sandboxes that one look of the scheduler takes up: bounds its memory. The next look follows at once.
+pub const SCHEDULE_BATCH_MAX: usize = 256;
+
+/// Sandboxes that the scheduler of one server ends at once. Most of a kill is waiting for processes.
+pub const SCHEDULED_KILLS_MAX: usize = 32;
+
+/// Sandboxes that the scheduler of one server pauses at once. Each reads memory and writes to the store.
+pub const SCHEDULED_PAUSES_MAX: usize = 4;
+
+/// The same idempotency key gives the same sandbox for this time: longer than any client retries.
+pub const IDEMPOTENCY_KEPT: Duration = Duration::from_secs(86_400);
+
+/// Idempotency keys that are kept for one team, the newest ones: 100 bytes each.
+pub const IDEMPOTENCY_KEYS_MAX: u64 = 10_000;
+
+/// Longest idempotency key, in bytes: the bound of E2B's API.
+pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
+
+/// Pairs of metadata of a sandbox: each is a row of an index.
+pub const METADATA_PAIRS_MAX: usize = 128;
+
+/// Metadata, environment, network policy and mounts of a sandbox, each as JSON, in bytes: every list reads metadata.
+pub const SANDBOX_JSON_BYTES_MAX: usize = 64 << 10;
+
+/// Sandboxes, snapshots or templates on one page of a list: the bound of E2B's API.
+pub const PAGE_MAX: usize = 100;
+
+/// Events that are kept for one sandbox, the newest ones.
+pub const EVENTS_MAX: u64 = 256;
+
+/// Events are kept for this time, also when their sandbox has ended: a week to find out why.
+pub const EVENTS_KEPT: Duration = Duration::from_secs(7 * 86_400);
+
+/// Longest detail of an event, in bytes: an error with its causes.
+pub const EVENT_DETAIL_BYTES_MAX: usize = 1_024;
+
+/// API keys of one team: people and machines, each with its own.
+pub const TEAM_KEYS_MAX: u64 = 1_000;
+
+/// Templates and snapshots of one team.
+pub const TEAM_TEMPLATES_MAX: u64 = 10_000;
+
+/// Builds that are kept of one template. A tag keeps its build; the oldest of the others go first.
+pub const TEMPLATE_BUILDS_MAX: u64 = 100;
+
+/// Names and tags of one template, each.
+pub const TEMPLATE_NAMES_MAX: u64 = 100;
+
+/// Longest name or tag of a template, in bytes.
+pub const TEMPLATE_NAME_BYTES_MAX: usize = 128;
+
+/// Volumes of one team.
+pub const TEAM_VOLUMES_MAX: u64 = 10_000;
+
+/// Longest name of a team, a key or a volume that people read, in bytes.
+pub const LABEL_BYTES_MAX: usize = 256;
+
+/// The use of an API key is noted again after this time: a list shows when a key was used last, and a request costs
+/// no write.
+pub const KEY_USE_NOTED: Duration = Duration::from_secs(600);
+
+/// A key that was found valid is believed for this time. A revocation on the same server takes effect at once, on
+/// others after this.
+pub const KEY_BELIEVED: Duration = Duration::from_secs(5);
+
+/// Keys that a server remembers as valid: 200 bytes each.
+pub const KEYS_REMEMBERED_MAX: usize = 10_000;

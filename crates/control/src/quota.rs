@@ -1,0 +1,84 @@
+//! Whether a team may have more.
+
+use base::{id::TeamId, limits::RETRY_AFTER};
+use db::{Fields, failed};
+use sqlx::{AnyConnection, AssertSqlSafe};
+
+use crate::{ControlError, Inner, Noun, Quota, Resource, Size, Time};
+
+/// Reads the quota of a team and locks the team until the transaction ends: what is counted then does not change before
+/// it is acted on.
+pub(crate) async fn lock_team(
+    inner: &Inner,
+    transaction: &mut AnyConnection,
+    team: &TeamId,
+) -> Result<Quota, ControlError> {
+    let select = format!(
+        "SELECT sandboxes_max, memory_mb_max, cpus_max, starts_max FROM teams WHERE id = $1{}",
+        inner.db.for_update()
+    );
+    let select = sqlx::query(AssertSqlSafe(select)).bind(team.as_str());
+    let row = select.fetch_optional(transaction).await.map_err(failed("read a team's quota"))?;
+    let row = row.ok_or_else(|| ControlError::not_found(Noun::Team, team))?;
+    Ok(Quota {
+        sandboxes: row.count("sandboxes_max")?,
+        memory_mb: row.count("memory_mb_max")?,
+        cpus: row.count("cpus_max")?,
+        starts: row.count("starts_max")?,
+    })
+}
+
+/// How many rows of `table` are the team's.
+pub(crate) async fn rows_of(
+    transaction: &mut AnyConnection,
+    table: &'static str,
+    team: &TeamId,
+) -> Result<u64, ControlError> {
+    let select = format!("SELECT COUNT(*) AS used FROM {table} WHERE team = $1");
+    let row = sqlx::query(AssertSqlSafe(select)).bind(team.as_str()).fetch_one(transaction).await;
+    Ok(row.map_err(failed("count what a team has"))?.count("used")?)
+}
+
+/// Fails if one more would be too many.
+pub(crate) fn check_kept(noun: Noun, limit: u64, used: u64) -> Result<(), ControlError> {
+    check(Resource::Kept(noun), limit, used, 1)
+}
+
+fn check(resource: Resource, limit: u64, used: u64, asked: u64) -> Result<(), ControlError> {
+    if used.saturating_add(asked) <= limit {
+        return Ok(());
+    }
+    Err(ControlError::OverQuota { resource, limit, used, asked, retry_after: RETRY_AFTER })
+}
+
+/// Fails unless the team may run one more sandbox of this size. The transaction has locked the team.
+pub(crate) async fn check_room(
+    transaction: &mut AnyConnection,
+    team: &TeamId,
+    quota: &Quota,
+    size: &Size,
+    now: Time,
+) -> Result<(), ControlError> {
+    let delete = sqlx::query("DELETE FROM reservations WHERE team = $1 AND expires_ms <= $2").bind(team.as_str());
+    delete.bind(now.sql()).execute(&mut *transaction).await.map_err(failed("end old reservations"))?;
+    let running = "SELECT COUNT(*) AS used, CAST(COALESCE(SUM(cpus), 0) AS BIGINT) AS cpus,
+        CAST(COALESCE(SUM(memory_mb), 0) AS BIGINT) AS memory_mb,
+        CAST(COALESCE(SUM(CASE WHEN state = 'running' THEN 0 ELSE 1 END), 0) AS BIGINT) AS starts
+        FROM sandboxes WHERE team = $1 AND (state = 'running' OR (doing = 'resuming' AND doer_until_ms > $2))";
+    let starting = "SELECT COUNT(*) AS used, CAST(COALESCE(SUM(cpus), 0) AS BIGINT) AS cpus,
+        CAST(COALESCE(SUM(memory_mb), 0) AS BIGINT) AS memory_mb, COUNT(*) AS starts
+        FROM reservations WHERE team = $1 AND expires_ms > $2";
+    let mut used = Quota { sandboxes: 0, memory_mb: 0, cpus: 0, starts: 0 };
+    for select in [running, starting] {
+        let select = sqlx::query(select).bind(team.as_str()).bind(now.sql());
+        let row = select.fetch_one(&mut *transaction).await.map_err(failed("count what a team uses"))?;
+        used.sandboxes += row.count("used")?;
+        used.memory_mb += row.count("memory_mb")?;
+        used.cpus += row.count("cpus")?;
+        used.starts += row.count("starts")?;
+    }
+    check(Resource::Starts, quota.starts, used.starts, 1)?;
+    check(Resource::Sandboxes, quota.sandboxes, used.sandboxes, 1)?;
+    check(Resource::MemoryMb, quota.memory_mb, used.memory_mb, size.memory_mb)?;
+    check(Resource::Cpus, quota.cpus, used.cpus, size.cpus)
+}

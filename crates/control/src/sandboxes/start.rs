@@ -1,0 +1,249 @@
+//! Starts: room for a sandbox is reserved before a node starts it, and confirmed when the node has said its id.
+
+use std::{fmt, str::FromStr, time::Duration};
+
+use base::{
+    id::{ReservationId, SandboxId, TeamId, hex},
+    limits::{IDEMPOTENCY_KEPT, IDEMPOTENCY_KEY_BYTES_MAX, RESERVATION_MAX, SANDBOX_TIMEOUT_S_MAX},
+};
+use db::{Fields, failed, retry};
+use ring::digest::{SHA256, digest};
+use sqlx::AnyConnection;
+
+use super::{NewSandbox, Sandbox, Sandboxes, State, record};
+use crate::{ControlError, EventKind, Time, events, quota, time::sql};
+
+/// How often a request looks whether the one with the same idempotency key is done.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// A client's name for one request, so that it can repeat the request without making a second sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct IdempotencyKey(String);
+
+impl fmt::Display for IdempotencyKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for IdempotencyKey {
+    type Err = ControlError;
+
+    fn from_str(text: &str) -> Result<Self, ControlError> {
+        let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        if (1..=IDEMPOTENCY_KEY_BYTES_MAX).contains(&text.len()) && text.bytes().all(allowed) {
+            return Ok(Self(text.to_owned()));
+        }
+        let rule = format!("use 1 to {IDEMPOTENCY_KEY_BYTES_MAX} of a-z, 0-9 and '-'");
+        Err(ControlError::invalid("the idempotency key", rule))
+    }
+}
+
+/// Room for one sandbox. It counts against the quota until it is confirmed or abandoned, or ten minutes are over.
+#[derive(Debug)]
+#[must_use = "confirm or abandon it"]
+pub struct Reservation {
+    id: ReservationId,
+    team: TeamId,
+    spec: NewSandbox,
+}
+
+impl Reservation {
+    /// What was asked for.
+    pub fn spec(&self) -> &NewSandbox {
+        &self.spec
+    }
+}
+
+/// The answer to a request for a sandbox.
+#[derive(Debug)]
+pub enum Reserved {
+    /// Start one.
+    New(Reservation),
+    /// An earlier request with the same idempotency key has made it.
+    Existing(Box<Sandbox>),
+}
+
+/// What the row of an idempotency key says.
+enum Earlier {
+    None,
+    Made(SandboxId),
+}
+
+impl Sandboxes<'_> {
+    /// Reserves room for a sandbox. If a request with the same idempotency key is under way, it is waited for, up to
+    /// `wait`. Then the answer is a conflict.
+    pub async fn reserve(
+        &self,
+        team: &TeamId,
+        spec: &NewSandbox,
+        key: Option<&IdempotencyKey>,
+        wait: Duration,
+    ) -> Result<Reserved, ControlError> {
+        record::check(spec)?;
+        check_timeout(spec.lifetime.timeout)?;
+        let mut left = wait;
+        loop {
+            match retry(|| self.try_reserve(team, spec, key)).await {
+                Err(ControlError::KeyInUse { .. }) if left > Duration::ZERO => {}
+                other => return other,
+            }
+            let pause = LOOK.min(left);
+            tokio::time::sleep(pause).await;
+            left -= pause;
+        }
+    }
+
+    async fn try_reserve(
+        &self,
+        team: &TeamId,
+        spec: &NewSandbox,
+        key: Option<&IdempotencyKey>,
+    ) -> Result<Reserved, ControlError> {
+        let (now, failed) = (self.0.clock.now(), || failed("reserve room for a sandbox"));
+        let mut transaction = self.0.db.begin_relaxed().await?;
+        let quota = quota::lock_team(self.0, &mut transaction, team).await?;
+        let earlier = match key {
+            Some(key) => earlier(&mut transaction, team, key, &fingerprint(spec)?, now).await?,
+            None => Earlier::None,
+        };
+        if let Earlier::Made(id) = earlier {
+            let found = record::of_team(&mut transaction, team, &id, "").await?;
+            return Ok(Reserved::Existing(Box::new(found)));
+        }
+        quota::check_room(&mut transaction, team, &quota, &spec.size, now).await?;
+        let id = ReservationId::random();
+        let insert = "INSERT INTO reservations (id, team, cpus, memory_mb, expires_ms) VALUES ($1, $2, $3, $4, $5)";
+        let insert = sqlx::query(insert).bind(id.as_str()).bind(team.as_str()).bind(sql(spec.size.cpus));
+        let insert = insert.bind(sql(spec.size.memory_mb)).bind((now + RESERVATION_MAX).sql());
+        insert.execute(&mut *transaction).await.map_err(failed())?;
+        if let Some(key) = key {
+            remember(&mut transaction, team, key, (&fingerprint(spec)?, &id), now).await?;
+        }
+        transaction.commit().await.map_err(failed())?;
+        Ok(Reserved::New(Reservation { id, team: team.clone(), spec: spec.clone() }))
+    }
+
+    /// Says that a node has started the sandbox. Its time begins now.
+    pub async fn confirm(&self, reservation: &Reservation, id: &SandboxId) -> Result<Sandbox, ControlError> {
+        let now = self.0.clock.now();
+        let sandbox = Sandbox {
+            id: id.clone(),
+            team: reservation.team.clone(),
+            spec: reservation.spec.clone(),
+            state: State::Running,
+            unresponsive: false,
+            doing: None,
+            started: now,
+            end: now + reservation.spec.lifetime.timeout,
+            refusals: 0,
+            token_generation: 1,
+        };
+        retry(|| self.try_confirm(reservation, &sandbox)).await?;
+        self.0.wake.notify_one();
+        Ok(sandbox)
+    }
+
+    async fn try_confirm(&self, reservation: &Reservation, sandbox: &Sandbox) -> Result<(), ControlError> {
+        let failed = || failed("add a sandbox");
+        let mut transaction = self.0.db.begin_relaxed().await?;
+        end_reservation(&mut transaction, reservation).await?;
+        record::insert(&mut transaction, sandbox).await?;
+        let owner = (&sandbox.team, &sandbox.id);
+        events::add(&mut transaction, owner, sandbox.started, EventKind::Created, "").await?;
+        let update = sqlx::query("UPDATE idempotency_keys SET sandbox = $1 WHERE reservation = $2");
+        let update = update.bind(sandbox.id.as_str()).bind(reservation.id.as_str());
+        update.execute(&mut *transaction).await.map_err(failed())?;
+        let update = "UPDATE templates SET spawn_count = spawn_count + 1, spawned_ms = $1 WHERE id = $2";
+        let update = sqlx::query(update).bind(sandbox.started.sql()).bind(sandbox.spec.template.as_str());
+        update.execute(&mut *transaction).await.map_err(failed())?;
+        Ok(transaction.commit().await.map_err(failed())?)
+    }
+
+    /// Says that the start failed. A request with the same idempotency key then starts anew.
+    pub async fn abandon(&self, reservation: &Reservation) -> Result<(), ControlError> {
+        let failed = || failed("abandon a reservation");
+        let attempt = || async {
+            let mut transaction = self.0.db.begin_relaxed().await?;
+            end_reservation(&mut transaction, reservation).await?;
+            let delete = sqlx::query("DELETE FROM idempotency_keys WHERE reservation = $1 AND sandbox = ''");
+            let delete = delete.bind(reservation.id.as_str());
+            delete.execute(&mut *transaction).await.map_err(failed())?;
+            Ok(transaction.commit().await.map_err(failed())?)
+        };
+        retry(attempt).await
+    }
+}
+
+async fn end_reservation(transaction: &mut AnyConnection, reservation: &Reservation) -> Result<(), ControlError> {
+    let delete = sqlx::query("DELETE FROM reservations WHERE id = $1").bind(reservation.id.as_str());
+    delete.execute(transaction).await.map_err(failed("end a reservation"))?;
+    Ok(())
+}
+
+/// What an earlier request with this key did. The transaction has locked the team.
+async fn earlier(
+    transaction: &mut AnyConnection,
+    team: &TeamId,
+    key: &IdempotencyKey,
+    request: &str,
+    now: Time,
+) -> Result<Earlier, ControlError> {
+    let select = "SELECT keys.request AS request, keys.sandbox AS sandbox, keys.created_ms AS created_ms,
+        COALESCE(reservations.expires_ms, 0) AS expires_ms FROM idempotency_keys AS keys
+        LEFT JOIN reservations ON reservations.id = keys.reservation WHERE keys.team = $1 AND keys.name = $2";
+    let select = sqlx::query(select).bind(team.as_str()).bind(&*key.0);
+    let row = select.fetch_optional(&mut *transaction).await.map_err(failed("look for an earlier request"))?;
+    let Some(row) = row else { return Ok(Earlier::None) };
+    let (sandbox, expires) = (row.text("sandbox")?, Time::from_ms(row.count("expires_ms")?));
+    let old = now.since(Time::from_ms(row.count("created_ms")?)) >= IDEMPOTENCY_KEPT;
+    let died = sandbox.is_empty() && expires <= now;
+    if old || died {
+        let delete = sqlx::query("DELETE FROM idempotency_keys WHERE team = $1 AND name = $2").bind(team.as_str());
+        delete.bind(&*key.0).execute(transaction).await.map_err(failed("forget an old request"))?;
+        return Ok(Earlier::None);
+    }
+    if row.text("request")? != request {
+        return Err(ControlError::KeyReused { key: key.to_string() });
+    }
+    if sandbox.is_empty() {
+        return Err(ControlError::KeyInUse { key: key.to_string() });
+    }
+    Ok(Earlier::Made(row.parsed("sandbox", "sandbox id")?))
+}
+
+/// Notes a key.
+async fn remember(
+    transaction: &mut AnyConnection,
+    team: &TeamId,
+    key: &IdempotencyKey,
+    (request, reservation): (&str, &ReservationId),
+    now: Time,
+) -> Result<(), ControlError> {
+    let insert = "INSERT INTO idempotency_keys (team, name, request, reservation, sandbox, created_ms)
+        VALUES ($1, $2, $3, $4, '', $5)";
+    let insert = sqlx::query(insert).bind(team.as_str()).bind(&*key.0).bind(request).bind(reservation.as_str());
+    insert.bind(now.sql()).execute(transaction).await.map_err(failed("note an idempotency key"))?;
+    Ok(())
+}
+
+/// The SHA-256 of a request. Without the build: a tag may have moved since the first attempt.
+fn fingerprint(spec: &NewSandbox) -> Result<String, ControlError> {
+    let lifetime = spec.lifetime;
+    let (timeout, on_timeout) = (lifetime.timeout.as_millis(), record::on_timeout(lifetime.on_timeout));
+    let text = record::text(&(
+        (&spec.template, &spec.alias, &spec.metadata, &spec.env_vars),
+        (&spec.network, &spec.volume_mounts, spec.allow_internet),
+        (spec.size.cpus, spec.size.memory_mb, spec.size.disk_mb),
+        (timeout, on_timeout, lifetime.auto_resume),
+    ))?;
+    Ok(hex(digest(&SHA256, text.as_bytes()).as_ref()))
+}
+
+/// Refuses a time that only a mistake asks for.
+pub(super) fn check_timeout(timeout: Duration) -> Result<(), ControlError> {
+    if timeout <= Duration::from_secs(SANDBOX_TIMEOUT_S_MAX) {
+        return Ok(());
+    }
+    Err(ControlError::invalid("the timeout", format!("use at most {SANDBOX_TIMEOUT_S_MAX} seconds from now")))
+}

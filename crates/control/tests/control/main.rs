@@ -1,0 +1,81 @@
+//! The control plane on a real SQLite and a real PostgreSQL: the same cases on both.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod keys;
+mod lists;
+mod place;
+// The server that the store's tests start.
+#[path = "../../../store/tests/heads/postgres.rs"]
+mod postgres;
+mod schedule;
+mod starts;
+mod states;
+
+macro_rules! on_both {
+    ($module:ident: $($case:ident)*) => {
+        mod $module {
+            mod sqlite {
+                $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $case() {
+                    crate::$module::$case(&crate::place::Place::sqlite()).await;
+                })*
+            }
+
+            mod postgres {
+                $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $case() {
+                    crate::$module::$case(&crate::place::Place::postgres().await).await;
+                })*
+            }
+        }
+    };
+}
+
+mod on {
+    on_both! { keys:
+        a_key_is_shown_once_and_kept_as_a_hash
+        a_revoked_key_is_refused_at_once_here_and_soon_elsewhere
+        a_reading_key_may_not_write
+        the_use_of_a_key_is_noted_seldom
+        a_team_revokes_only_its_own_keys
+    }
+
+    on_both! { starts:
+        a_sandbox_is_found_as_it_was_asked_for
+        a_team_gets_no_more_than_its_quota
+        a_reservation_of_a_dead_server_ends
+        one_key_gives_one_sandbox
+        concurrent_creates_with_one_key_make_one_sandbox
+        a_failed_start_leaves_its_key_free
+        a_key_used_for_another_request_is_a_conflict
+        too_much_metadata_is_refused
+    }
+
+    on_both! { lists:
+        metadata_of_any_characters_is_matched_exactly
+        lists_are_filtered_by_state_template_and_start
+        a_thousand_sandboxes_are_paged_while_others_come_and_go
+        a_token_of_another_order_is_refused
+    }
+
+    on_both! { states:
+        a_connect_extends_and_a_timeout_is_exact
+        a_paused_sandbox_has_no_end_until_it_is_resumed
+        only_one_of_two_servers_resumes
+        a_kill_takes_over_what_is_under_way
+        tokens_survive_a_restart_and_differ_between_sandboxes
+        a_server_that_starts_learns_what_its_node_has
+        events_are_kept_within_bounds
+    }
+
+    on_both! { schedule:
+        a_sandbox_is_killed_at_its_end_and_not_before
+        a_refused_pause_is_retried_every_minute_and_never_kills
+        what_fell_due_while_no_server_ran_is_done_at_the_next_start
+        two_servers_end_each_sandbox_once
+        an_extended_sandbox_is_not_ended
+        work_of_a_server_that_died_is_taken_up
+        a_running_scheduler_ends_a_sandbox_whose_timeout_is_set_to_zero
+    }
+}
