@@ -1,28 +1,54 @@
 //! What E2B's SDKs talk to: the control plane, and the services inside sandboxes, answered from outside.
+//!
+//! ```text
+//! gateway: route ──► Api:  key ─► team ─► control (what is known) ─► node (what runs)
+//!                ├─► Envd: token ─► envd services over the node's commands and files
+//!                └─► Port: token ─► proxy to a port in the sandbox
+//! ```
 
-mod errors;
+mod answers;
+mod auth;
+mod edge;
+mod failed;
 mod inside;
 mod place;
 mod platform;
+mod runtime;
 mod sandboxes;
+mod templates;
 
 use std::sync::Arc;
 
 use axum::{
     Router,
-    http::StatusCode,
+    extract::DefaultBodyLimit,
+    http::{StatusCode, Uri},
     routing::{get, post},
 };
+use base::limits::REQUEST_BYTES_MAX;
 
+pub(crate) use edge::handler;
 pub(crate) use platform::Platform;
+pub(crate) use runtime::OnNode;
 
-/// Every path of the control plane, and of sandboxes by header.
-pub(crate) fn router(platform: Arc<Platform>) -> Router {
+/// Every path of the control plane.
+fn api(platform: Arc<Platform>) -> Router {
     Router::new()
         .route("/health", get(async || StatusCode::NO_CONTENT))
-        .route("/sandboxes", post(sandboxes::create_v1))
-        .route("/v2/sandboxes", post(sandboxes::create_v2))
-        .route("/sandboxes/{id}", get(sandboxes::get).delete(sandboxes::kill))
-        .fallback_service(inside::router(Arc::clone(&platform)))
+        .route("/sandboxes", get(sandboxes::list::all).post(sandboxes::create::v1))
+        .route("/v2/sandboxes", get(sandboxes::list::page).post(sandboxes::create::v2))
+        .route("/sandboxes/{id}", get(sandboxes::list::one).delete(sandboxes::end::kill))
+        .route("/sandboxes/{id}/connect", post(sandboxes::connect::v1))
+        .route("/v2/sandboxes/{id}/connect", post(sandboxes::connect::v2))
+        .route("/sandboxes/{id}/resume", post(sandboxes::connect::resume))
+        .route("/sandboxes/{id}/timeout", post(sandboxes::end::timeout))
+        .route("/sandboxes/{id}/refreshes", post(sandboxes::end::refresh))
+        .route("/sandboxes/{id}/pause", post(sandboxes::end::pause))
+        .fallback(no_such_path)
+        .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
         .with_state(platform)
+}
+
+async fn no_such_path(uri: Uri) -> failed::Failed {
+    failed::Failed::new(StatusCode::NOT_FOUND, format!("this server has no {}", uri.path()))
 }

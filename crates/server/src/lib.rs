@@ -8,7 +8,10 @@
 mod beside;
 mod e2b;
 mod http;
+mod key;
+mod public;
 mod serve;
 
 pub use beside::{run_pager, run_volumes};
-pub use serve::{Public, run};
+pub use public::Public;
+pub use serve::run;

@@ -19,14 +19,10 @@ use tokio::{
     sync::watch,
 };
 
-use crate::{e2b, http};
-
-/// What a node serves beside its own socket.
-#[derive(Debug, Clone)]
-pub struct Public {
-    /// Where E2B's clients reach it.
-    pub listen: std::net::SocketAddr,
-}
+use crate::{
+    http,
+    public::{Public, Taken},
+};
 
 /// Runs a node until SIGINT or SIGTERM.
 pub async fn run(config: Config, public: Option<Public>) -> Result<()> {
@@ -39,34 +35,20 @@ pub async fn run(config: Config, public: Option<Public>) -> Result<()> {
     let interrupted = interrupted()?;
     let listener = listen(&socket).await?;
     registers_survive(&config).await?;
-    let public = match public {
-        Some(public) => Some(tokio::net::TcpListener::bind(public.listen).await.doing("listen for clients")?),
-        None => None,
-    };
+    let public = public.map(Taken::new).transpose()?;
     let node = Node::load(config).await?;
     node.serve_peers().await?;
     let stop = watch::Sender::new(false);
     let mut supervised = tokio::spawn(Arc::clone(&node).supervise(stop.subscribe()));
     let served = {
-        let (router, mut stopped, node) = (http::router(Arc::clone(&node)), stop.subscribe(), Arc::clone(&node));
+        let (router, mut stopped) = (http::router(Arc::clone(&node)), stop.subscribe());
         let ready = node.first_keeper();
         tokio::spawn(async move {
             let serve = async {
                 // A client that connects before that waits in the socket's queue.
                 ready.await;
                 tracing::info!(socket = %socket.display(), "node ready");
-                match public {
-                    Some(public) => {
-                        let platform = Arc::new(e2b::Platform::new(node));
-                        tracing::info!(address = %public.local_addr()?, "ready for clients of E2B");
-                        tokio::try_join!(
-                            axum::serve(listener, router).into_future(),
-                            axum::serve(public, e2b::router(platform)).into_future()
-                        )
-                        .map(|_| ())
-                    }
-                    None => axum::serve(listener, router).await,
-                }
+                axum::serve(listener, router).await
             };
             tokio::select! {
                 served = serve => served,
@@ -75,11 +57,24 @@ pub async fn run(config: Config, public: Option<Public>) -> Result<()> {
             }
         })
     };
+    let leave = watch::Sender::new(false);
+    let mut served_clients = tokio::spawn(serve_clients(public, Arc::clone(&node), leave.subscribe()));
+    let mut early = None;
     let finished = tokio::select! {
         () = interrupted => None,
         finished = &mut supervised => Some(finished),
+        ended = &mut served_clients => {
+            early = Some(ended);
+            None
+        }
     };
     tracing::info!("the node stops");
+    // Requests of clients that run are finished first: they need the node.
+    leave.send_replace(true);
+    let clients = match early {
+        Some(ended) => ended,
+        None => served_clients.await,
+    };
     node.leave_peers().await;
     stop.send_replace(true);
     let finished = match finished {
@@ -88,7 +83,28 @@ pub async fn run(config: Config, public: Option<Public>) -> Result<()> {
     };
     let _ = fs::remove_file(&node.config().socket);
     let _ = served.await;
+    clients.map_err(io::Error::other).doing("serve clients").flatten()?;
     finished.map_err(io::Error::other).doing("run the node")?
+}
+
+/// Serves E2B's clients, if there is a port for them, until it is told to leave.
+async fn serve_clients(public: Option<Taken>, node: Arc<Node>, leave: watch::Receiver<bool>) -> Result<()> {
+    let left = told(leave.clone());
+    let told = told(leave);
+    let Some(public) = public else {
+        told.await;
+        return Ok(());
+    };
+    let ready = node.first_keeper();
+    tokio::select! {
+        () = ready => public.serve(node, told).await,
+        () = left => Ok(()),
+    }
+}
+
+/// Resolves when the server is to stop, or the one that would say so is gone.
+async fn told(mut stop: watch::Receiver<bool>) {
+    let _ = stop.wait_for(|stop| *stop).await;
 }
 
 /// Forks a program that holds values in all registers that this processor has. Where one is lost, every copy would be wrong now and then.

@@ -54,6 +54,11 @@ impl KeepProgress {
         Self { began: Instant::now(), listener }
     }
 
+    /// For no client in particular.
+    pub fn unheard() -> Self {
+        Self { began: Instant::now(), listener: Arc::new(|_| {}) }
+    }
+
     pub(super) fn stage(&self, stage: CheckpointStage) {
         self.tell(stage, None);
     }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use base::id::SandboxId;
 use envd::{
     Code, Command, End, Entry, Event, Failure, FileEvents, Followed, Home, Input, Outcome, Place, Selector, Signal,
     Size, Start, WatchSpec,
@@ -15,17 +14,16 @@ use node::{
 };
 use tokio::sync::mpsc;
 
-use super::platform::Known;
+use control::Sandbox;
 
 pub(crate) struct Inside {
     node: Arc<Node>,
-    id: SandboxId,
-    known: Arc<Known>,
+    sandbox: Arc<Sandbox>,
 }
 
 impl Inside {
-    pub(crate) fn new(node: Arc<Node>, id: SandboxId, known: Arc<Known>) -> Self {
-        Self { node, id, known }
+    pub(crate) fn new(node: Arc<Node>, sandbox: Arc<Sandbox>) -> Self {
+        Self { node, sandbox }
     }
 }
 
@@ -85,7 +83,7 @@ impl exec::Inputs for NoInput {
 #[async_trait]
 impl Place for Inside {
     fn id(&self) -> &str {
-        self.id.as_str()
+        self.sandbox.id.as_str()
     }
 
     async fn home(&self, _: Option<&str>) -> Outcome<Home> {
@@ -95,12 +93,12 @@ impl Place for Inside {
     async fn start(&self, start: Start) -> Outcome<Followed> {
         let spec = CommandSpec {
             command: start.argv,
-            env: self.known.env.iter().cloned().chain(start.env).collect(),
+            env: self.sandbox.spec.env_vars.clone().into_iter().chain(start.env).collect(),
             cwd: Some(start.cwd.unwrap_or_else(|| "/home/user".to_owned())),
             terminal: start.terminal.map(|size| TerminalSize { rows: size.rows, columns: size.columns }),
             timeout_ms: start.timeout.map(|timeout| timeout.as_millis() as u64),
         };
-        let exec = self.node.exec(&self.id, spec).await.map_err(|error| failure(&error))?;
+        let exec = self.node.exec(&self.sandbox.id, spec).await.map_err(|error| failure(&error))?;
         let (sender, events) = mpsc::channel(16);
         tokio::spawn(async move { exec.serve(NoInput(true), Out(sender, Vec::new())).await });
         let events = futures::stream::unfold(events, async |mut events| Some((events.recv().await?, events)));

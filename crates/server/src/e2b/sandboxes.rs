@@ -1,76 +1,68 @@
-//! Sandboxes: creating, connecting, ending.
+//! Requests about sandboxes.
 
-use std::sync::Arc;
+pub(crate) mod connect;
+pub(crate) mod create;
+pub(crate) mod end;
+pub(crate) mod list;
 
-use api::e2b;
+use std::{sync::Arc, time::Duration};
+
 use axum::{
     Json,
-    extract::{Path, State},
-    http::StatusCode,
+    body::Bytes,
+    extract::{FromRequest, Request, State},
 };
-use base::id::{SandboxId, TemplateName};
-use model::{Interpreter, RunSpec};
+use base::limits::SANDBOX_TIMEOUT_S_MAX;
+use keeper::origin::carried;
+use serde::de::DeserializeOwned;
 
 use super::{
-    errors::{Failed, Result},
-    platform::{Known, Platform},
+    failed::{Failed, Result},
+    platform::Platform,
 };
 
 type Shared = State<Arc<Platform>>;
 
-/// E2B's clients expect one; there is no meaning in it any more.
-const CLIENT_ID: &str = "pando";
+/// A JSON body whose mistakes are answered like any other error.
+pub(crate) struct Body<T>(pub(crate) T);
 
-pub(crate) async fn create_v1(
-    platform: Shared,
-    Json(request): Json<e2b::NewSandbox>,
-) -> Result<(StatusCode, Json<e2b::Sandbox>)> {
-    create(platform, request.v2).await
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
+    type Rejection = Failed;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self> {
+        let Json(body) = Json::from_request(request, state)
+            .await
+            .map_err(|rejection| Failed::new(rejection.status(), rejection.body_text()))?;
+        Ok(Self(body))
+    }
 }
 
-pub(crate) async fn create_v2(
-    platform: Shared,
-    Json(request): Json<e2b::NewSandboxV2>,
-) -> Result<(StatusCode, Json<e2b::Sandbox>)> {
-    create(platform, request).await
+/// As [`Body`]; a request without one means the defaults.
+pub(crate) struct Optional<T>(pub(crate) T);
+
+impl<T: DeserializeOwned + Default, S: Send + Sync> FromRequest<S> for Optional<T> {
+    type Rejection = Failed;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self> {
+        let bytes = Bytes::from_request(request, state)
+            .await
+            .map_err(|rejection| Failed::new(rejection.status(), rejection.body_text()))?;
+        if bytes.is_empty() {
+            return Ok(Self(T::default()));
+        }
+        serde_json::from_slice(&bytes).map(Self).map_err(|error| Failed::invalid(format!("the body: {error}")))
+    }
 }
 
-async fn create(State(platform): Shared, request: e2b::NewSandboxV2) -> Result<(StatusCode, Json<e2b::Sandbox>)> {
-    let template: TemplateName = request.template_id.parse().map_err(|_| not_found(&request.template_id))?;
-    let run = RunSpec { count: 1, interpreter: Interpreter::InProcess, volumes: Vec::new() };
-    let started = platform.node.run(&template, &run).await?;
-    let Some(sandbox) = started.sandboxes.into_iter().next() else {
-        let why = started.failures.into_iter().next().map_or_else(String::new, |failure| failure.message);
-        return Err(Failed::new(StatusCode::INTERNAL_SERVER_ERROR, format!("the sandbox did not start: {why}")));
-    };
-    let env = request.env_vars.unwrap_or_default().into_iter().collect();
-    let known = Known { template: request.template_id, env };
-    let answer = e2b::Sandbox {
-        template_id: known.template.clone(),
-        sandbox_id: sandbox.id.to_string(),
-        client_id: CLIENT_ID.to_owned(),
-        alias: None,
-        envd_version: envd::VERSION.to_owned(),
-        envd_access_token: None,
-        traffic_access_token: None,
-        domain: None,
-    };
-    platform.known().insert(sandbox.id, Arc::new(known));
-    Ok((StatusCode::CREATED, Json(answer)))
+/// Seconds to live, as a client gives them.
+fn timeout(seconds: Option<i64>, default_s: u64) -> Result<Duration> {
+    let wrong = || Failed::invalid(format!("the timeout must be 0 to {SANDBOX_TIMEOUT_S_MAX} seconds"));
+    let seconds = seconds.map_or(Ok(default_s), |seconds| u64::try_from(seconds).map_err(|_| wrong()))?;
+    if seconds > SANDBOX_TIMEOUT_S_MAX { Err(wrong()) } else { Ok(Duration::from_secs(seconds)) }
 }
 
-pub(crate) async fn get(State(_): Shared, Path(id): Path<String>) -> Result<Json<e2b::SandboxDetail>> {
-    Err(not_found(&id))
-}
-
-pub(crate) async fn kill(State(platform): Shared, Path(id): Path<String>) -> Result<StatusCode> {
-    let missing = || Failed::new(StatusCode::NOT_FOUND, format!("sandbox {id} not found"));
-    let sandbox: SandboxId = id.parse().map_err(|_| missing())?;
-    platform.known().remove(&sandbox);
-    platform.node.remove(&sandbox).await?;
-    Ok(StatusCode::NO_CONTENT)
-}
-
-fn not_found(template: &str) -> Failed {
-    Failed::new(StatusCode::NOT_FOUND, format!("template '{template}' not found"))
+/// Does something to its end, also if the client leaves meanwhile.
+async fn finish<T: Send + 'static>(work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+    let internal = |_| Failed::new(axum::http::StatusCode::INTERNAL_SERVER_ERROR, "the request broke off: see the log");
+    tokio::spawn(carried(work)).await.map_err(internal)?
 }

@@ -1,11 +1,14 @@
 //! How E2B's clients are told of failures: one table from kinds to statuses, and their JSON body.
 
+use std::time::Duration;
+
 use api::e2b;
 use axum::{
     Json,
-    http::StatusCode,
+    http::{HeaderValue, StatusCode, header::RETRY_AFTER},
     response::{IntoResponse, Response},
 };
+use control::{ControlError, Kind};
 use model::FailureKind;
 use node::chain;
 
@@ -14,7 +17,7 @@ use node::chain;
 pub(crate) struct Failed {
     status: StatusCode,
     message: String,
-    error_code: Option<&'static str>,
+    retry_after: Option<Duration>,
 }
 
 /// Of a handler.
@@ -22,23 +25,37 @@ pub(crate) type Result<T> = std::result::Result<T, Failed>;
 
 impl Failed {
     pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> Self {
-        Self { status, message: message.into(), error_code: None }
+        Self { status, message: message.into(), retry_after: None }
     }
 
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, message)
     }
 
+    /// A sandbox that the team does not have. SDKs look for these words.
+    pub(crate) fn no_sandbox(id: &str) -> Self {
+        let shown: String = id.chars().take(80).collect();
+        Self::new(StatusCode::NOT_FOUND, format!("Sandbox \"{shown}\" was not found"))
+    }
+
+    pub(crate) fn status(&self) -> StatusCode {
+        self.status
+    }
+
     /// As a part of another answer.
     pub(crate) fn body(&self) -> e2b::Error {
-        let error_code = self.error_code.map(str::to_owned);
-        e2b::Error { code: i32::from(self.status.as_u16()), message: self.message.clone(), error_code }
+        e2b::Error { code: i32::from(self.status.as_u16()), message: self.message.clone(), error_code: None }
     }
 }
 
 impl IntoResponse for Failed {
     fn into_response(self) -> Response {
-        (self.status, Json(self.body())).into_response()
+        let mut response = (self.status, Json(self.body())).into_response();
+        if let Some(after) = self.retry_after {
+            let seconds = after.as_secs().max(1);
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
     }
 }
 
@@ -50,6 +67,30 @@ impl From<node::Error> for Failed {
         }
         let details = if details.is_empty() { String::new() } else { format!(": {}", details.join("; ")) };
         Self::new(status(kind), format!("{message}{details}"))
+    }
+}
+
+impl From<model::Failure> for Failed {
+    fn from(model::Failure { kind, message, .. }: model::Failure) -> Self {
+        Self::new(status(kind), message)
+    }
+}
+
+impl From<ControlError> for Failed {
+    fn from(error: ControlError) -> Self {
+        let (status, retry_after) = match error.kind() {
+            Kind::NotFound => (StatusCode::NOT_FOUND, None),
+            Kind::Unauthorised => (StatusCode::UNAUTHORIZED, None),
+            Kind::Forbidden => (StatusCode::FORBIDDEN, None),
+            Kind::Conflict => (StatusCode::CONFLICT, None),
+            Kind::Invalid => (StatusCode::BAD_REQUEST, None),
+            Kind::OverQuota { retry_after } => (StatusCode::TOO_MANY_REQUESTS, Some(retry_after)),
+            Kind::Unavailable { retry_after } => (StatusCode::SERVICE_UNAVAILABLE, Some(retry_after)),
+        };
+        if let ControlError::Database(_) = error {
+            tracing::error!(error = base::error::chain(&error), "the database failed");
+        }
+        Self { status, message: error.to_string(), retry_after }
     }
 }
 

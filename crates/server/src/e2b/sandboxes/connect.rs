@@ -1,0 +1,89 @@
+//! Connecting to a sandbox: what runs lives longer, what is paused goes on.
+
+use std::{sync::Arc, time::Duration};
+
+use api::e2b;
+use axum::{
+    Json,
+    extract::{Path, State},
+    http::StatusCode,
+};
+use base::{
+    id::{SandboxId, TeamId},
+    limits::{SANDBOX_TIMEOUT_S_DEFAULT, SANDBOX_TIMEOUT_S_DEFAULT_V1},
+};
+use control::{ControlError, Sandbox};
+use model::Takeover;
+
+use super::{Body, Optional, Shared, finish, timeout};
+use crate::e2b::{
+    auth::Team,
+    failed::{Failed, Result},
+    platform::{Platform, sandbox_id},
+};
+
+type Connected = (StatusCode, Json<e2b::Sandbox>);
+
+/// Of SDKs up to 2.50.
+pub(crate) async fn v1(
+    platform: Shared,
+    team: Team,
+    Path(id): Path<String>,
+    Body(request): Body<e2b::Connect>,
+) -> Result<Connected> {
+    connect(platform, team, &id, timeout(Some(request.timeout), 0)?).await
+}
+
+/// Of SDKs from 2.51 on.
+pub(crate) async fn v2(
+    platform: Shared,
+    team: Team,
+    Path(id): Path<String>,
+    Optional(request): Optional<e2b::ConnectV2>,
+) -> Result<Connected> {
+    connect(platform, team, &id, timeout(request.timeout, SANDBOX_TIMEOUT_S_DEFAULT)?).await
+}
+
+/// Deprecated: only what is paused.
+pub(crate) async fn resume(
+    State(platform): Shared,
+    Team(team): Team,
+    Path(id): Path<String>,
+    Optional(request): Optional<e2b::Resumed>,
+) -> Result<Connected> {
+    let (id, timeout) = (sandbox_id(&id)?, timeout(request.timeout, SANDBOX_TIMEOUT_S_DEFAULT_V1)?);
+    finish(async move {
+        let sandbox = platform.wake(&team, &id, timeout).await?;
+        Ok((StatusCode::CREATED, Json(platform.answer(&sandbox))))
+    })
+    .await
+}
+
+async fn connect(State(platform): Shared, Team(team): Team, id: &str, timeout: Duration) -> Result<Connected> {
+    let id = sandbox_id(id)?;
+    finish(async move {
+        let extended = platform.control.sandboxes().extend(&team, &id, timeout).await;
+        let (status, sandbox) = match extended {
+            Ok(sandbox) => (StatusCode::OK, sandbox),
+            Err(ControlError::Paused { .. }) => (StatusCode::CREATED, platform.wake(&team, &id, timeout).await?),
+            Err(ControlError::NotFound { .. }) => return Err(Failed::no_sandbox(id.as_str())),
+            Err(error) => return Err(error.into()),
+        };
+        Ok((status, Json(platform.answer(&sandbox))))
+    })
+    .await
+}
+
+impl Platform {
+    /// Has a paused sandbox go on.
+    pub(crate) async fn wake(self: &Arc<Self>, team: &TeamId, id: &SandboxId, timeout: Duration) -> Result<Sandbox> {
+        let transition = self.control.begin_resume(team, id).await?;
+        match self.node.resume(id, Takeover::Refused).await {
+            Ok(_) => Ok(self.control.resumed(transition, timeout).await?),
+            Err(error) => {
+                self.control.cancel(transition).await?;
+                Err(error.into())
+            }
+        }
+    }
+}

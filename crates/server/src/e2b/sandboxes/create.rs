@@ -1,0 +1,141 @@
+//! Creating a sandbox.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use api::e2b;
+use axum::{
+    Json,
+    extract::State,
+    http::{HeaderMap, StatusCode},
+};
+use base::{
+    id::TeamId,
+    limits::{SANDBOX_TIMEOUT_S_DEFAULT, SANDBOX_TIMEOUT_S_DEFAULT_V1},
+};
+use control::{
+    IdempotencyKey, Lifetime, NewSandbox, OnTimeout, PauseMode, Reservation, Reserved, Sandbox, VolumeMount,
+};
+use model::{Interpreter, RunSpec};
+
+use super::{Body, Shared, finish, timeout};
+use crate::e2b::{
+    auth::Team,
+    failed::{Failed, Result},
+    platform::Platform,
+    templates::Resolved,
+};
+
+/// The header that makes a repeated request find the first one's sandbox.
+const KEY_HEADER: &str = "idempotency-key";
+/// How long a request waits for another one with the same key.
+const KEY_WAIT: Duration = Duration::from_secs(30);
+
+type Created = (StatusCode, Json<e2b::Sandbox>);
+
+/// Of SDKs up to 2.50.
+pub(crate) async fn v1(
+    platform: Shared,
+    team: Team,
+    headers: HeaderMap,
+    Body(request): Body<e2b::NewSandbox>,
+) -> Result<Created> {
+    create(platform, team, &headers, request.v2, SANDBOX_TIMEOUT_S_DEFAULT_V1).await
+}
+
+/// Of SDKs from 2.51 on.
+pub(crate) async fn v2(
+    platform: Shared,
+    team: Team,
+    headers: HeaderMap,
+    Body(request): Body<e2b::NewSandboxV2>,
+) -> Result<Created> {
+    create(platform, team, &headers, request, SANDBOX_TIMEOUT_S_DEFAULT).await
+}
+
+async fn create(
+    State(platform): Shared,
+    Team(team): Team,
+    headers: &HeaderMap,
+    request: e2b::NewSandboxV2,
+    default_s: u64,
+) -> Result<Created> {
+    let key =
+        headers.get(KEY_HEADER).map(|value| value.to_str().unwrap_or("?").parse::<IdempotencyKey>()).transpose()?;
+    let resolved = platform.resolve(&request.template_id).await?;
+    let spec = spec(request, &resolved, default_s)?;
+    finish(async move {
+        let sandbox = match platform.control.sandboxes().reserve(&team, &spec, key.as_ref(), KEY_WAIT).await? {
+            Reserved::Existing(sandbox) => *sandbox,
+            Reserved::New(reservation) => start(&platform, &team, reservation, resolved).await?,
+        };
+        Ok((StatusCode::CREATED, Json(platform.answer(&sandbox))))
+    })
+    .await
+}
+
+/// Starts what was reserved. A failure leaves neither a sandbox nor a reservation.
+async fn start(
+    platform: &Arc<Platform>,
+    team: &TeamId,
+    reservation: Reservation,
+    resolved: Resolved,
+) -> Result<Sandbox> {
+    let run = RunSpec { count: 1, interpreter: Interpreter::InProcess, volumes: Vec::new() };
+    let started = match platform.node.run(&resolved.name, &run).await {
+        Ok(started) => started,
+        Err(error) => {
+            platform.control.sandboxes().abandon(&reservation).await?;
+            return Err(error.into());
+        }
+    };
+    let Some(sandbox) = started.sandboxes.into_iter().next() else {
+        platform.control.sandboxes().abandon(&reservation).await?;
+        let failure = started.failures.into_iter().next();
+        let unknown = || Failed::new(StatusCode::INTERNAL_SERVER_ERROR, "the sandbox did not start");
+        return Err(failure.map_or_else(unknown, Failed::from));
+    };
+    match platform.control.sandboxes().confirm(&reservation, &sandbox.id).await {
+        Ok(known) => Ok(known),
+        Err(error) => {
+            tracing::warn!(sandbox = %sandbox.id, %team, "a sandbox could not be noted: it is removed");
+            platform.node.remove(&sandbox.id).await?;
+            Err(error.into())
+        }
+    }
+}
+
+/// What is asked for, with the server's defaults.
+fn spec(request: e2b::NewSandboxV2, resolved: &Resolved, default_s: u64) -> Result<NewSandbox> {
+    let unsupported = |what: &str| Err(Failed::invalid(format!("{what} is not supported by this server yet")));
+    if request.mcp.is_some_and(|mcp| !mcp.is_null()) {
+        return unsupported("mcp");
+    }
+    if request.iam.is_some_and(|iam| iam.tokens.is_some_and(|tokens| !tokens.is_empty())) {
+        return unsupported("iam");
+    }
+    if let Some(network) = &request.network
+        && (network.egress_proxy.is_some() || network.rules.as_ref().is_some_and(|rules| !rules.is_empty()))
+    {
+        return unsupported("an egress proxy, or a rule for requests,");
+    }
+    let mode = if request.auto_pause_memory == Some(false) { PauseMode::Filesystem } else { PauseMode::Full };
+    let lifetime = Lifetime {
+        timeout: timeout(request.timeout, default_s)?,
+        on_timeout: if request.auto_pause == Some(true) { OnTimeout::Pause(mode) } else { OnTimeout::Kill },
+        auto_resume: request.auto_resume.is_some_and(|auto| auto.enabled),
+    };
+    let network = request.network.map(serde_json::to_value).transpose();
+    let mounts = request.volume_mounts.unwrap_or_default().into_iter();
+    Ok(NewSandbox {
+        template: resolved.template.clone(),
+        build: resolved.build.clone(),
+        alias: resolved.alias.clone(),
+        metadata: request.metadata.unwrap_or_default(),
+        env_vars: request.env_vars.unwrap_or_else(BTreeMap::new),
+        network: network.map_err(|error| Failed::invalid(error.to_string()))?,
+        volume_mounts: mounts.map(|mount| VolumeMount { name: mount.name, path: mount.path }).collect(),
+        allow_internet: request.allow_internet_access.unwrap_or(true),
+        size: resolved.size,
+        lifetime,
+    })
+}

@@ -1,0 +1,111 @@
+//! How long a sandbox lives, and its end.
+
+use std::sync::Arc;
+
+use api::e2b;
+use axum::{
+    extract::{Path, State},
+    http::StatusCode,
+};
+use base::{id::SandboxId, limits::SANDBOX_TIMEOUT_S_DEFAULT_V1};
+use control::{ControlError, PauseMode};
+use model::FailureKind;
+use node::KeepProgress;
+
+use super::{Body, Optional, Shared, finish, timeout as seconds};
+use crate::e2b::{
+    auth::Team,
+    failed::{Failed, Result},
+    platform::{Platform, sandbox_id},
+};
+
+pub(crate) async fn kill(State(platform): Shared, Team(team): Team, Path(id): Path<String>) -> Result<StatusCode> {
+    let id = sandbox_id(&id)?;
+    finish(async move {
+        let transition = match platform.control.begin_kill(&team, &id).await {
+            Err(ControlError::NotFound { .. }) => return Err(Failed::no_sandbox(id.as_str())),
+            begun => begun?,
+        };
+        // If that fails, the scheduler repeats it: the sandbox is gone for its team.
+        platform.remove(&id).await?;
+        platform.control.killed(transition, "request").await?;
+        Ok(StatusCode::NO_CONTENT)
+    })
+    .await
+}
+
+/// Sets the time exactly; 0 ends it now.
+pub(crate) async fn timeout(
+    State(platform): Shared,
+    Team(team): Team,
+    Path(id): Path<String>,
+    Body(request): Body<e2b::Timeout>,
+) -> Result<StatusCode> {
+    let (id, timeout) = (sandbox_id(&id)?, seconds(Some(request.timeout), 0)?);
+    platform.control.sandboxes().set_timeout(&team, &id, timeout).await.map_err(|error| found(error, &id))?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// The keep-alive of old SDKs.
+pub(crate) async fn refresh(
+    State(platform): Shared,
+    Team(team): Team,
+    Path(id): Path<String>,
+    Optional(request): Optional<e2b::Refresh>,
+) -> Result<StatusCode> {
+    let (id, timeout) = (sandbox_id(&id)?, seconds(request.duration, SANDBOX_TIMEOUT_S_DEFAULT_V1)?);
+    platform.control.sandboxes().extend(&team, &id, timeout).await.map_err(|error| found(error, &id))?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+pub(crate) async fn pause(
+    State(platform): Shared,
+    Team(team): Team,
+    Path(id): Path<String>,
+    Optional(request): Optional<e2b::Pause>,
+) -> Result<StatusCode> {
+    let id = sandbox_id(&id)?;
+    let mode = if request.memory == Some(false) { PauseMode::Filesystem } else { PauseMode::Full };
+    finish(async move {
+        let transition = platform.control.begin_pause(&team, &id).await.map_err(|error| found(error, &id))?;
+        match platform.pause(&id, mode).await {
+            Ok(()) => platform.control.paused(transition, mode, false).await?,
+            Err(error) => {
+                platform.control.cancel(transition).await?;
+                return Err(error);
+            }
+        }
+        Ok(StatusCode::NO_CONTENT)
+    })
+    .await
+}
+
+fn found(error: ControlError, id: &SandboxId) -> Failed {
+    match error {
+        ControlError::NotFound { .. } => Failed::no_sandbox(id.as_str()),
+        error => error.into(),
+    }
+}
+
+impl Platform {
+    /// Removes a sandbox from the node, paused or not. Succeeds if there is none.
+    pub(crate) async fn remove(self: &Arc<Self>, id: &SandboxId) -> Result<()> {
+        self.watchers.forget(id.as_str());
+        match self.node.remove(id).await {
+            Err(error) if error.failure().kind != FailureKind::NotFound => Err(error.into()),
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    /// Pauses a sandbox on the node.
+    pub(crate) async fn pause(self: &Arc<Self>, id: &SandboxId, mode: PauseMode) -> Result<()> {
+        match mode {
+            PauseMode::Full => self.node.pause(id, &KeepProgress::unheard()).await?,
+            PauseMode::Filesystem => {
+                return Err(Failed::new(StatusCode::CONFLICT, "pauses without memory are not supported yet"));
+            }
+        };
+        self.watchers.forget(id.as_str());
+        Ok(())
+    }
+}

@@ -1,0 +1,118 @@
+//! What `pando serve` adds to a node: a TCP port for E2B's clients, and the control plane behind it.
+//!
+//! ```text
+//! port taken -> (node ready) -> database, key, certificates -> sandboxes brought in line -> variables written -> requests
+//! ```
+
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use base::error::chain;
+use control::{Control, SystemClock};
+use gateway::{
+    domain::Domain,
+    env::{Form, NAMES_HINT, Trust, Variables, resolve, withdraw},
+    listen::take,
+    serve::{Bounds, Options, Plain, serve},
+    tls::{Authority, Own, Tls},
+};
+use node::{Context, Error, Node, Result};
+use tokio::net::TcpListener;
+
+use crate::{
+    e2b::{self, Platform},
+    key::local_key,
+};
+
+/// How clients reach the server.
+#[derive(Debug)]
+pub struct Public {
+    /// Where it listens. Port 0: any.
+    pub listen: SocketAddr,
+    /// Names below it are the server's.
+    pub domain: Domain,
+    /// The certificate of the domain; none: the local authority makes one.
+    pub certificate: Option<Own>,
+    /// Who may speak plain HTTP.
+    pub plain: Plain,
+    /// Gets the variables that SDKs need, as soon as requests are taken.
+    pub env_file: Option<PathBuf>,
+}
+
+/// The port is taken; nothing is served yet.
+pub(crate) struct Taken {
+    public: Public,
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+fn failed(message: impl std::fmt::Display) -> Error {
+    Error::Invalid { message: message.to_string(), hint: None }
+}
+
+impl Taken {
+    /// Takes the port: what cannot be had is said before anything is started.
+    pub(crate) fn new(public: Public) -> Result<Self> {
+        let listener = take(public.listen).map_err(|error| failed(chain(&error)))?;
+        let address = listener.local_addr().doing("read the address")?;
+        Ok(Self { public, listener, address })
+    }
+
+    /// Serves until `stop` resolves.
+    pub(crate) async fn serve(self, node: Arc<Node>, stop: impl Future<Output = ()>) -> Result<()> {
+        let Self { public, listener, address } = self;
+        let (state_dir, settings) = (node.config().state_dir.clone(), &node.config().durable);
+        let (clock, id) = (Arc::new(SystemClock), node.info().id);
+        let control = match &settings.database {
+            Some(url) => Control::open(url, &id, clock).await,
+            None => Control::open_file(&state_dir.join("control.db"), &id, clock).await,
+        };
+        let control = control.map_err(|error| failed(chain(&error)))?;
+        let key = local_key(&control, &state_dir).await?;
+        let domain = public.domain.with_port(public.domain.port().unwrap_or(address.port()));
+        let (tls, trust) = certificates(&public, &domain, &state_dir)?;
+        let form = form(&domain, trust, address).await;
+        let platform = Arc::new(Platform::new(node, control.clone(), domain.clone()));
+        platform.catch_up().await.map_err(|error| failed(chain(&error)))?;
+        let scheduler = control.scheduler(Arc::new(e2b::OnNode(Arc::clone(&platform))));
+        let variables = Variables::new(&key, &form).map_err(|error| failed(chain(&error)))?;
+        variables.leave(&state_dir, address).map_err(|error| failed(chain(&error)))?;
+        if let Some(file) = &public.env_file {
+            variables.write(file).map_err(|error| failed(chain(&error)))?;
+        }
+        tracing::info!(%address, %domain, "ready for clients; `pando env` prints what they need");
+        let options = Options { domain, tls: Some(tls), plain: public.plain, bounds: Bounds::default() };
+        tokio::select! {
+            () = serve(listener, options, e2b::handler(platform), stop) => {}
+            () = scheduler.run() => {}
+        }
+        withdraw(&state_dir);
+        control.close().await;
+        Ok(())
+    }
+}
+
+fn certificates(public: &Public, domain: &Domain, state_dir: &Path) -> Result<(Tls, Option<Trust>)> {
+    let made = match public.certificate.clone() {
+        Some(own) => Tls::own(own).map(|tls| (tls, None)),
+        None => Authority::open(&state_dir.join("tls"), domain).and_then(|authority| {
+            let trust = Trust::from(&authority);
+            Ok((Tls::local(authority)?, Some(trust)))
+        }),
+    };
+    made.map_err(|error| failed(chain(&error)))
+}
+
+/// Names where they resolve, else the plain address, if that is one of this machine.
+async fn form(domain: &Domain, trust: Option<Trust>, address: SocketAddr) -> Form {
+    match resolve(domain).await {
+        Ok(()) => Form::Names { domain: domain.clone(), trust },
+        Err(unresolved) => {
+            tracing::warn!(error = chain(&unresolved), "clients get plain addresses: {NAMES_HINT}");
+            Form::Plain { address }
+        }
+    }
+}
