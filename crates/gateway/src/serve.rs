@@ -18,12 +18,12 @@ use axum::body::Body;
 use base::limits;
 use hyper::{Request, Response};
 use tokio::{
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     sync::{OwnedSemaphorePermit, Semaphore, watch},
 };
 use tower_service::Service;
 
-use crate::{domain::Domain, tls::Tls};
+use crate::{domain::Domain, listen::Listeners, tls::Tls};
 use connection::Server;
 
 /// After an error of `accept`, such as too many open files.
@@ -106,7 +106,7 @@ enum Phase {
 ///
 /// `handler` gets each request with its [`crate::route::Route`] and its [`Origin`] as extensions. Requests that go
 /// nowhere do not come to it. An `axum::Router` is such a handler.
-pub async fn serve<H>(listener: TcpListener, options: Options, handler: H, stop: impl Future<Output = ()>)
+pub async fn serve<H>(listeners: Listeners, options: Options, handler: H, stop: impl Future<Output = ()>)
 where
     H: Service<Request<Body>, Response = Response<Body>, Error = Infallible> + Clone + Send + Sync + 'static,
     H::Future: Send,
@@ -118,7 +118,7 @@ where
     {
         let accepting = async {
             loop {
-                let (stream, peer, place) = accept(&listener, &places).await;
+                let (stream, peer, place) = accept(&listeners, &places).await;
                 tokio::spawn(Arc::clone(&server).connection(stream, peer, place, phase.subscribe()));
             }
         };
@@ -135,7 +135,7 @@ where
         }
     }
     // A client that comes now is refused instead of waiting.
-    drop(listener);
+    drop(listeners);
     phase.send_replace(Phase::Finishing);
     if !all_gone(&places, bounds, bounds.grace).await {
         tracing::info!(grace_ms = bounds.grace.as_millis() as u64, "requests still run after the grace period");
@@ -145,14 +145,14 @@ where
 }
 
 /// The next connection, once there is a place for it.
-async fn accept(listener: &TcpListener, places: &Arc<Semaphore>) -> (TcpStream, SocketAddr, OwnedSemaphorePermit) {
+async fn accept(listeners: &Listeners, places: &Arc<Semaphore>) -> (TcpStream, SocketAddr, OwnedSemaphorePermit) {
     if places.available_permits() == 0 {
         tracing::warn!("all connections are in use: new clients wait");
     }
     // It is never closed.
     let Ok(place) = Arc::clone(places).acquire_owned().await else { return std::future::pending().await };
     loop {
-        match listener.accept().await {
+        match listeners.accept().await {
             Ok((stream, peer)) => return (stream, peer, place),
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");

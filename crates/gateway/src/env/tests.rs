@@ -54,7 +54,7 @@ async fn a_running_server_is_told_from_one_that_is_gone() {
     let told = |found: Result<Variables, Error>| found.err().map(|error| error.to_string()).unwrap_or_default();
     assert!(told(running(dir.path()).await).contains("no server runs with the state directory"));
     let listener = crate::listen::take("127.0.0.1:0".parse().unwrap()).unwrap();
-    let address = listener.local_addr().unwrap();
+    let address = listener.address();
     names("/s/b.pem").leave(dir.path(), address).unwrap();
     let file = dir.path().join(FILE);
     assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);

@@ -84,7 +84,7 @@ impl Edge {
     pub(crate) async fn with(wanted: Wanted) -> Self {
         let state = tempfile::tempdir().unwrap();
         let listener = listen::take(wanted.listen.parse().unwrap()).unwrap();
-        let address = listener.local_addr().unwrap();
+        let address = listener.address();
         let domain: Domain = format!("pando.localhost:{}", address.port()).parse().unwrap();
         let tls = Tls::local(Authority::open(state.path(), &domain).unwrap()).unwrap();
         let options = Options { domain, tls: Some(tls), plain: Plain::Loopback, bounds: wanted.bounds };
