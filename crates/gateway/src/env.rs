@@ -48,6 +48,16 @@ pub enum Form {
     },
 }
 
+impl Form {
+    /// Names if they resolve on this machine. Otherwise the log says what to install, and SDKs get plain addresses.
+    pub async fn choose(domain: &Domain, trust: Option<Trust>, listens_on: SocketAddr) -> Self {
+        let Err(error) = resolve(domain).await else { return Self::Names { domain: domain.clone(), trust } };
+        let hint = if domain.is_local() { NAMES_HINT } else { "add the name and *.NAME to your name server" };
+        tracing::warn!(%error, hint, "names of sandboxes do not resolve: SDKs on this machine get plain addresses");
+        Self::Plain { address: listens_on }
+    }
+}
+
 /// The files of a local authority.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trust {

@@ -70,3 +70,10 @@ async fn a_running_server_is_told_from_one_that_is_gone() {
     withdraw(dir.path());
     assert!(told(running(dir.path()).await).contains("no server runs"));
 }
+
+#[tokio::test]
+async fn names_that_do_not_resolve_give_plain_addresses() {
+    let address = "127.0.0.1:7443".parse().unwrap();
+    let form = Form::choose(&"pando.invalid".parse().unwrap(), None, address).await;
+    assert_eq!(form, Form::Plain { address });
+}

@@ -41,6 +41,9 @@ const STREAM_WINDOW_BYTES: u32 = 512 << 10;
 /// Bytes of all uploads of a connection that may wait. Many uploads whose handlers are slow must not stop the rest.
 const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 
+/// Bytes of one answer that may wait for a slow client: 64 MiB for a connection with as many streams as it may have.
+const SEND_BUFFER_BYTES: usize = 64 << 10;
+
 /// A connection that was told to end because it is idle has nothing left to say.
 const CLOSE_MAX: Duration = Duration::from_secs(1);
 
@@ -72,6 +75,7 @@ where
             .max_header_list_size(EDGE_HEAD_BYTES_MAX as u32)
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+            .max_send_buf_size(SEND_BUFFER_BYTES)
             .keep_alive_interval(KEEPALIVE_IDLE)
             .keep_alive_timeout(KEEPALIVE_INTERVAL * KEEPALIVE_PROBES);
         Self { options, handler, http }
