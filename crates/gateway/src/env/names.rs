@@ -1,4 +1,4 @@
-//! Whether names below the domain resolve, as clients of the system's resolver see it: Node, and SDKs up to 2.50.
+//! Whether names below the domain resolve, as clients of the system's resolver see it, such as Node.
 
 use std::{io, time::Duration};
 

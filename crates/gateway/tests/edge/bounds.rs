@@ -12,7 +12,10 @@ use tokio::{
     time::timeout,
 };
 
-use crate::support::{Edge, SOON, Wanted, text};
+use crate::{
+    streams::http2,
+    support::{Edge, SOON, Wanted, text},
+};
 
 /// Waits until the edge closes, and gives what it has said.
 async fn rest(mut stream: TcpStream) -> String {
@@ -173,4 +176,19 @@ async fn a_request_that_never_ends_is_cut_after_the_grace_period() {
     edge.stop();
     edge.stopped().await;
     assert_eq!(rest(running).await, "");
+}
+
+#[tokio::test]
+async fn connections_without_requests_do_not_hold_up_the_end() {
+    let mut edge = Edge::start().await;
+    let _silent = edge.connect().await;
+    let mut idle = edge.connect().await;
+    idle.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+    let mut sender = http2(&edge).await;
+    let request = hyper::Request::builder().uri("http://localhost/").body(axum::body::Body::empty()).unwrap();
+    text(timeout(SOON, sender.send_request(request)).await.unwrap().unwrap()).await;
+    let begun = Instant::now();
+    edge.stop();
+    edge.stopped().await;
+    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
 }

@@ -59,7 +59,7 @@ async fn one_hundred_mebibytes_go_through_both_ways_in_flat_memory() {
     assert!(grown < 64 << 10, "{grown} KiB");
 }
 
-async fn http2(edge: &Edge) -> http2::SendRequest<Body> {
+pub(crate) async fn http2(edge: &Edge) -> http2::SendRequest<Body> {
     let stream = TokioIo::new(edge.connect().await);
     let (sender, connection) = http2::handshake(TokioExecutor::new(), stream).await.unwrap();
     tokio::spawn(connection);
