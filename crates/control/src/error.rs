@@ -155,9 +155,6 @@ pub enum ControlError {
     /// The build is not ready to start sandboxes.
     #[error("build {build} of template {template} is not ready: it is {status}")]
     NotReady { template: String, build: String, status: &'static str },
-    /// Sandboxes still need it.
-    #[error("{noun} {name} is in use by sandboxes: kill them first")]
-    InUse { noun: Noun, name: String },
     /// The team has no more of it.
     #[error("the team may have {limit} {resource}, has {used} and asked for {asked} more: {}", what_next(*resource))]
     OverQuota { resource: Resource, limit: u64, used: u64, asked: u64, retry_after: Duration },
@@ -189,8 +186,7 @@ impl ControlError {
             | Self::Running { .. }
             | Self::KeyInUse { .. }
             | Self::KeyReused { .. }
-            | Self::NotReady { .. }
-            | Self::InUse { .. } => Kind::Conflict,
+            | Self::NotReady { .. } => Kind::Conflict,
             Self::OverQuota { retry_after, .. } => Kind::OverQuota { retry_after: *retry_after },
             Self::Invalid { .. } => Kind::Invalid,
             Self::Busy { doing: Doing::Pausing | Doing::Resuming, .. } | Self::Database(_) => {

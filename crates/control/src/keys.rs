@@ -169,7 +169,10 @@ impl Keys<'_> {
         let team = row.parsed("team", "team id")?;
         let caller = Caller { team, key: row.parsed("id", "key id")?, scopes: read(&row.text("scopes")?) };
         if now.since(Time::from_ms(row.count("used_ms")?)) >= KEY_USE_NOTED {
-            self.note_use(&caller.key, now).await?;
+            // A key is valid though the disk is full.
+            if let Err(error) = self.note_use(&caller.key, now).await {
+                tracing::warn!(key = %caller.key, error = base::error::chain(&error), "cannot note the use of a key");
+            }
         }
         self.0.keys.put(hash, caller.clone(), now, epoch);
         Ok(caller)

@@ -23,7 +23,9 @@ mod sandboxes;
 mod scheduler;
 mod secret;
 mod teams;
+mod templates;
 mod time;
+mod volumes;
 
 use std::{
     collections::HashSet,
@@ -47,11 +49,16 @@ pub use self::{
     scheduler::{Refused, Runtime, Scheduler},
     secret::{FileOperation, SignatureError, SignedUrl, Token},
     teams::{Quota, Slug, Team, Teams},
+    templates::{
+        Build, BuildRequest, BuildStatus, BuildUpdate, NewSnapshot, Resolved, SnapshotFilter, Tag, Template,
+        TemplateKind, TemplateRef, Templates,
+    },
     time::{Clock, ManualClock, SystemClock, Time},
+    volumes::{Volume, Volumes},
 };
 use self::{keys::Cache, secret::Secret};
 
-const SCHEMA: Schema = Schema { name: "control", migrations: &[include_str!("schema_1.sql")] };
+const SCHEMA: Schema = Schema { name: "control", migrations: &[include_str!("schema_1.sql")], first_rows: "" };
 
 /// The control plane of one server. A clone is the same one.
 #[derive(Debug, Clone)]
@@ -114,6 +121,16 @@ impl Control {
     /// Sandboxes.
     pub fn sandboxes(&self) -> Sandboxes<'_> {
         Sandboxes(&self.0)
+    }
+
+    /// Templates and snapshots.
+    pub fn templates(&self) -> Templates<'_> {
+        Templates(&self.0)
+    }
+
+    /// Volumes.
+    pub fn volumes(&self) -> Volumes<'_> {
+        Volumes(&self.0)
     }
 
     /// What ends and pauses sandboxes in time.

@@ -168,7 +168,7 @@ pub struct Sandboxes<'a>(pub(crate) &'a Inner);
 impl Sandboxes<'_> {
     /// The sandbox of a team. One that is being killed is not found.
     pub async fn get(&self, team: &TeamId, id: &SandboxId) -> Result<Sandbox, ControlError> {
-        let found = record::of_team(&mut *record::reader(self.0).await?, team, id, "").await?;
+        let found = record::of_team(&mut *record::reader(self.0).await?, team, id, (self.0.clock.now(), "")).await?;
         match found.doing {
             Some(Doing::Killing) => Err(ControlError::not_found(Noun::Sandbox, id)),
             Some(Doing::Pausing | Doing::Resuming) | None => Ok(found),
@@ -178,7 +178,7 @@ impl Sandboxes<'_> {
     /// The sandbox, of whatever team. For the server itself: the caller has a token of the sandbox, or works for no
     /// team.
     pub async fn find(&self, id: &SandboxId) -> Result<Sandbox, ControlError> {
-        record::of_any(&mut *record::reader(self.0).await?, id, "").await
+        record::of_any(&mut *record::reader(self.0).await?, id, (self.0.clock.now(), "")).await
     }
 
     /// The token for its files and commands.
@@ -193,6 +193,6 @@ impl Sandboxes<'_> {
 }
 
 /// A sandbox, of whatever team.
-pub(crate) async fn of_any(connection: &mut AnyConnection, id: &SandboxId) -> Result<Sandbox, ControlError> {
-    record::of_any(connection, id, "").await
+pub(crate) async fn of_any(connection: &mut AnyConnection, id: &SandboxId, now: Time) -> Result<Sandbox, ControlError> {
+    record::of_any(connection, id, (now, "")).await
 }

@@ -192,7 +192,7 @@ async fn claim(
         return Ok(None);
     }
     sandboxes::claim(inner, &mut transaction, id, doing, now).await?;
-    let sandbox = sandboxes::of_any(&mut transaction, id).await?;
+    let sandbox = sandboxes::of_any(&mut transaction, id, now).await?;
     transaction.commit().await.map_err(failed("claim what is due"))?;
     Ok(Some(Transition::of(inner, sandbox, doing)))
 }

@@ -110,14 +110,12 @@ CREATE TABLE sandbox_events (
 );
 CREATE INDEX sandbox_events_age ON sandbox_events (at_ms);
 
--- `origin` is the sandbox that a snapshot was taken of, and empty for other templates. `spawned_ms` is 0 before the
--- first start.
+-- `kind` is template or snapshot. `spawned_ms` is 0 before the first start.
 CREATE TABLE templates (
     id {TEXT} NOT NULL PRIMARY KEY,
     team {TEXT} NOT NULL,
     kind {TEXT} NOT NULL,
     public BIGINT NOT NULL,
-    origin {TEXT} NOT NULL,
     created_ms BIGINT NOT NULL,
     updated_ms BIGINT NOT NULL,
     spawned_ms BIGINT NOT NULL,
@@ -133,13 +131,16 @@ CREATE TABLE template_names (
 );
 CREATE INDEX template_names_of ON template_names (template, name);
 
--- `source` is the node's own name of what was built, and empty until there is one.
+-- `source` is the node's own name of what was built, and empty until there is one. `origin` is the sandbox that a
+-- snapshot was taken of, and empty for other builds. `wanted_tags` are the tags that the build gets when it is ready.
 CREATE TABLE template_builds (
     id {TEXT} NOT NULL PRIMARY KEY,
     template {TEXT} NOT NULL,
     status {TEXT} NOT NULL,
     reason {TEXT} NOT NULL,
     source {TEXT} NOT NULL,
+    origin {TEXT} NOT NULL,
+    wanted_tags {TEXT} NOT NULL,
     cpus BIGINT NOT NULL,
     memory_mb BIGINT NOT NULL,
     disk_mb BIGINT NOT NULL,
@@ -147,6 +148,7 @@ CREATE TABLE template_builds (
     updated_ms BIGINT NOT NULL
 );
 CREATE INDEX template_builds_of ON template_builds (template, created_ms, id);
+CREATE INDEX template_builds_from ON template_builds (origin, template);
 
 CREATE TABLE template_tags (
     template {TEXT} NOT NULL,

@@ -17,7 +17,7 @@ use crate::{ControlError, Inner, Noun, Time, time::sql};
 const COLUMNS: &str = "id, slug, name, created_ms, sandboxes_max, memory_mb_max, cpus_max, starts_max";
 
 /// The slug of the team that owns the templates that come with the server. It has no keys.
-const SYSTEM: &str = "pando";
+pub(crate) const SYSTEM: &str = "pando";
 
 /// A team's name in the names of templates: `slug/template`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 pub const WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// Connections to PostgreSQL from one pool: statements are short, and a server's default is 100 for all of its clients.
-pub const POSTGRES_CONNECTIONS_MAX: u32 = 8;
+pub const POSTGRES_CONNECTIONS_MAX: u32 = 4;
 
 /// Connections of one pool that read an SQLite file: reads do not wait for the writer's disk, and more readers than
 /// processors only wait for each other.

@@ -21,6 +21,9 @@ pub struct Schema {
     /// Each entry brings the schema from the version that is its index to the next one. Entries are never changed, only
     /// added.
     pub migrations: &'static [&'static str],
+    /// Statements for a new database, after its migrations, or nothing. `{RANDOM}` in them is 32 random hexadecimal
+    /// digits.
+    pub first_rows: &'static str,
 }
 
 /// Brings `schema` up to date.
@@ -43,6 +46,12 @@ pub(crate) async fn migrate(database: &Database, schema: &Schema) -> Result<(), 
             transaction.execute(sqlx::raw_sql(AssertSqlSafe(text))).await.map_err(failed())?;
         }
         note(&mut transaction, schema.name, number, step).await.map_err(failed())?;
+    }
+    if version == 0 && !schema.first_rows.is_empty() {
+        let mut random = [0; 16];
+        base::id::fill_random(&mut random);
+        let rows = AssertSqlSafe(schema.first_rows.replace("{RANDOM}", &hex(&random)));
+        transaction.execute(sqlx::raw_sql(rows)).await.map_err(failed())?;
     }
     if version < newest {
         let update = format!("UPDATE {}_schema SET version = $1", schema.name);

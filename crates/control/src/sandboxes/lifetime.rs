@@ -55,7 +55,7 @@ impl Sandboxes<'_> {
     ) -> Result<Sandbox, ControlError> {
         let now = self.0.clock.now();
         let mut transaction = self.0.db.begin_relaxed().await?;
-        let mut found = record::of_team(&mut transaction, team, id, self.0.db.for_update()).await?;
+        let mut found = record::of_team(&mut transaction, team, id, (now, self.0.db.for_update())).await?;
         check_runs(&found)?;
         let end = now + timeout;
         if how == How::ExtendOnly && end <= found.end {
@@ -82,8 +82,9 @@ impl Sandboxes<'_> {
     ) -> Result<(), ControlError> {
         let failed = || failed("note the network policy of a sandbox");
         let attempt = || async {
+            let now = self.0.clock.now();
             let mut transaction = self.0.db.begin_relaxed().await?;
-            let mut found = record::of_team(&mut transaction, team, id, self.0.db.for_update()).await?;
+            let mut found = record::of_team(&mut transaction, team, id, (now, self.0.db.for_update())).await?;
             check_runs(&found)?;
             found.spec.network = network.cloned();
             record::check(&found.spec)?;

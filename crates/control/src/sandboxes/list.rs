@@ -55,6 +55,7 @@ impl Sandboxes<'_> {
         page: &Page,
     ) -> Result<ListedPage, ControlError> {
         page.check(order)?;
+        let now = self.0.clock.now();
         let mut asked = Asked::new(team, filter);
         let count = format!("SELECT COUNT(*) AS used FROM sandboxes WHERE {} AND state = 'running'", asked.condition);
         let row = asked.query(&count).fetch_one(self.0.db.pool()).await.map_err(failed("count sandboxes"))?;
@@ -71,7 +72,7 @@ impl Sandboxes<'_> {
             asked.condition
         );
         let rows = asked.query(&select).fetch_all(self.0.db.pool()).await.map_err(failed("list sandboxes"))?;
-        let mut sandboxes = rows.iter().map(record::sandbox).collect::<Result<Vec<_>, _>>()?;
+        let mut sandboxes = rows.iter().map(|row| record::sandbox(row, now)).collect::<Result<Vec<_>, _>>()?;
         let next = page.cut(&mut sandboxes, order, |last| (last.started, last.id.to_string()));
         Ok(ListedPage { sandboxes, next, total_running })
     }
@@ -81,7 +82,8 @@ impl Sandboxes<'_> {
         let select = format!("SELECT {} FROM sandboxes ORDER BY id", record::COLUMNS);
         let rows = sqlx::query(AssertSqlSafe(select)).fetch_all(self.0.db.pool()).await;
         let rows = rows.map_err(failed("list all sandboxes"))?;
-        Ok(rows.iter().map(record::sandbox).collect::<Result<_, _>>()?)
+        let now = self.0.clock.now();
+        Ok(rows.iter().map(|row| record::sandbox(row, now)).collect::<Result<_, _>>()?)
     }
 }
 

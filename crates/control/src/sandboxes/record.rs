@@ -27,14 +27,14 @@ pub(super) async fn reader(inner: &Inner) -> Result<PoolConnection<Any>, Control
     Ok(inner.db.pool().acquire().await.map_err(failed("connect to the database"))?)
 }
 
-/// A sandbox of a team. `lock` is the end of the statement.
+/// A sandbox of a team, as it is `now`. `lock` is the end of the statement.
 pub(super) async fn of_team(
     connection: &mut AnyConnection,
     team: &TeamId,
     id: &SandboxId,
-    lock: &str,
+    (now, lock): (Time, &str),
 ) -> Result<Sandbox, ControlError> {
-    let found = of_any(connection, id, lock).await?;
+    let found = of_any(connection, id, (now, lock)).await?;
     if found.team == *team { Ok(found) } else { Err(ControlError::not_found(Noun::Sandbox, id)) }
 }
 
@@ -42,21 +42,23 @@ pub(super) async fn of_team(
 pub(super) async fn of_any(
     connection: &mut AnyConnection,
     id: &SandboxId,
-    lock: &str,
+    (now, lock): (Time, &str),
 ) -> Result<Sandbox, ControlError> {
     let select = format!("SELECT {COLUMNS} FROM sandboxes WHERE id = $1{lock}");
     let row = sqlx::query(AssertSqlSafe(select)).bind(id.as_str()).fetch_optional(connection).await;
     let row = row.map_err(failed("read a sandbox"))?;
-    Ok(sandbox(&row.ok_or_else(|| ControlError::not_found(Noun::Sandbox, id))?)?)
+    Ok(sandbox(&row.ok_or_else(|| ControlError::not_found(Noun::Sandbox, id))?, now)?)
 }
 
-pub(super) fn sandbox(row: &AnyRow) -> Result<Sandbox, DbError> {
+/// Reads a row as it is to be seen `now`: a claim that is over is none, but for that of a kill, which will be finished.
+pub(super) fn sandbox(row: &AnyRow, now: Time) -> Result<Sandbox, DbError> {
     let alias = row.text("alias")?;
     let state = match row.text("state")?.as_str() {
         "running" => State::Running,
         _ => State::Paused(mode(row.text("pause_mode")?)?),
     };
     let on_timeout = on_timeout_of(row)?;
+    let claimed_until = Time::from_ms(row.count("doer_until_ms")?);
     let timeout = Duration::from_millis(row.count("timeout_ms")?);
     let size = Size { cpus: row.count("cpus")?, memory_mb: row.count("memory_mb")?, disk_mb: row.count("disk_mb")? };
     let spec = NewSandbox {
@@ -77,7 +79,7 @@ pub(super) fn sandbox(row: &AnyRow) -> Result<Sandbox, DbError> {
         spec,
         state,
         unresponsive: row.flag("unresponsive")?,
-        doing: Doing::parse(&row.text("doing")?),
+        doing: Doing::parse(&row.text("doing")?).filter(|doing| *doing == Doing::Killing || claimed_until > now),
         started: Time::from_ms(row.count("started_ms")?),
         end: Time::from_ms(row.count("end_ms")?),
         refusals: row.count("refusals")?,

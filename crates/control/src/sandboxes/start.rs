@@ -108,7 +108,7 @@ impl Sandboxes<'_> {
             None => Earlier::None,
         };
         if let Earlier::Made(id) = earlier {
-            let found = record::of_team(&mut transaction, team, &id, "").await?;
+            let found = record::of_team(&mut transaction, team, &id, (now, "")).await?;
             return Ok(Reserved::Existing(Box::new(found)));
         }
         quota::check_room(&mut transaction, team, &quota, &spec.size, now).await?;

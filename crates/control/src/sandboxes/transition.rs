@@ -4,16 +4,13 @@ use std::time::Duration;
 
 use base::{
     id::{SandboxId, TeamId},
-    limits::CLAIM_MAX,
+    limits::{CLAIM_MAX, PAUSE_RETRY},
 };
-use db::{Fields, failed, retry};
+use db::{failed, retry};
 use sqlx::AnyConnection;
 
 use super::{PauseMode, Sandbox, Sandboxes, State, record, start::check_timeout};
-use crate::{
-    ControlError, Doing, EventKind, Inner, Noun, Time, events, quota,
-    time::{span_sql, sql},
-};
+use crate::{ControlError, Doing, EventKind, Inner, Noun, Time, events, quota, time::span_sql};
 
 /// A claim on a sandbox. It is renewed while this value lives, and ends two minutes after it is dropped without an
 /// answer.
@@ -108,7 +105,7 @@ impl crate::Control {
         retry(|| remove(inner, sandbox, reason)).await
     }
 
-    /// Says that nothing has changed: the node refused.
+    /// Says that nothing has changed: the node refused. A kill stays begun: the scheduler tries again after a minute.
     pub async fn cancel(&self, transition: Transition) -> Result<(), ControlError> {
         retry(|| release(&transition)).await
     }
@@ -163,11 +160,9 @@ async fn try_begin(
         _ => None,
     };
     let mut found = match team {
-        Some(team) => record::of_team(&mut transaction, team, id, lock).await?,
-        None => record::of_any(&mut transaction, id, lock).await?,
+        Some(team) => record::of_team(&mut transaction, team, id, (now, lock)).await?,
+        None => record::of_any(&mut transaction, id, (now, lock)).await?,
     };
-    let until = claimed_until(&mut transaction, id).await?;
-    found.doing = found.doing.filter(|doing| *doing == Doing::Killing || until > now);
     check(&found, doing)?;
     if let Some((team, quota)) = quota {
         quota::check_room(&mut transaction, team, &quota, &found.spec.size, now).await?;
@@ -188,12 +183,6 @@ fn check(sandbox: &Sandbox, wanted: Doing) -> Result<(), ControlError> {
         (Doing::Pausing, None, State::Paused(_)) => Err(ControlError::Paused { id }),
         (Doing::Resuming, None, State::Running) => Err(ControlError::Running { id }),
     }
-}
-
-async fn claimed_until(transaction: &mut AnyConnection, id: &SandboxId) -> Result<Time, ControlError> {
-    let select = sqlx::query("SELECT doer_until_ms FROM sandboxes WHERE id = $1").bind(id.as_str());
-    let row = select.fetch_one(transaction).await.map_err(failed("read a claim"))?;
-    Ok(Time::from_ms(row.count("doer_until_ms")?))
 }
 
 /// Writes a claim on a sandbox that the transaction has locked.
@@ -232,7 +221,7 @@ async fn finish(transition: &Transition, set: &str, event: (EventKind, &str)) ->
 
 async fn remove(inner: &Inner, sandbox: &Sandbox, reason: &str) -> Result<(), ControlError> {
     let mut transaction = inner.db.begin().await?;
-    let lock = inner.db.for_update();
+    let lock = (inner.clock.now(), inner.db.for_update());
     match record::of_any(&mut transaction, &sandbox.id, lock).await {
         Err(ControlError::NotFound { .. }) => return Ok(()),
         found => found?,
@@ -244,14 +233,34 @@ async fn remove(inner: &Inner, sandbox: &Sandbox, reason: &str) -> Result<(), Co
 }
 
 async fn release(transition: &Transition) -> Result<(), ControlError> {
-    let (inner, sandbox) = (&transition.inner, &transition.sandbox);
+    let inner = &transition.inner;
     let mut transaction = inner.db.begin_relaxed().await?;
-    let update = "UPDATE sandboxes SET doing = '', doer = '', doer_until_ms = 0
-        WHERE id = $1 AND doing = $2 AND doer = $3";
-    let update = sqlx::query(update).bind(sandbox.id.as_str()).bind(transition.doing.as_str());
-    let update = update.bind(&*inner.server).execute(&mut *transaction).await;
-    update.map_err(failed("end a claim"))?;
+    let retry_at = inner.clock.now() + PAUSE_RETRY;
+    unclaim(&mut transaction, transition, "refusals = refusals", retry_at).await?;
     Ok(transaction.commit().await.map_err(failed("end a claim"))?)
+}
+
+/// Ends a claim of this server with a change of the sandbox. Says whether the server still had it. A kill stays begun
+/// until
+/// `retry_at`, and is then finished by any server.
+async fn unclaim(
+    transaction: &mut AnyConnection,
+    transition: &Transition,
+    set: &str,
+    retry_at: Time,
+) -> Result<bool, ControlError> {
+    let (doing, until) = match transition.doing {
+        Doing::Killing => (Doing::Killing.as_str(), retry_at.sql()),
+        Doing::Pausing | Doing::Resuming => ("", 0),
+    };
+    let update = format!(
+        "UPDATE sandboxes SET doing = $1, doer = '', doer_until_ms = $2, {set}
+        WHERE id = $3 AND doing = $4 AND doer = $5"
+    );
+    let update = sqlx::query(sqlx::AssertSqlSafe(update)).bind(doing).bind(until);
+    let update = update.bind(transition.sandbox.id.as_str()).bind(transition.doing.as_str());
+    let update = update.bind(&*transition.inner.server).execute(transaction).await;
+    Ok(update.map_err(failed("end a claim"))?.rows_affected() == 1)
 }
 
 /// Ends the claim of a transition that did not succeed, and says when the scheduler tries again.
@@ -261,25 +270,21 @@ pub(crate) async fn refuse(
     event: Option<(EventKind, &str)>,
 ) -> Result<(), ControlError> {
     let (inner, sandbox) = (&transition.inner, &transition.sandbox);
-    let failed = || failed("note a refusal");
     let mut transaction = inner.db.begin_relaxed().await?;
-    let update = "UPDATE sandboxes SET doing = '', doer = '', doer_until_ms = 0, refusals = $1, due_ms = $2
-        WHERE id = $3 AND doing = $4 AND doer = $5";
-    let update = sqlx::query(update).bind(sql(sandbox.refusals + 1)).bind(retry_at.sql()).bind(sandbox.id.as_str());
-    let update = update.bind(transition.doing.as_str()).bind(&*inner.server);
-    let mine = update.execute(&mut *transaction).await.map_err(failed())?.rows_affected() == 1;
+    let set = format!("refusals = refusals + 1, due_ms = {}", retry_at.sql());
+    let mine = unclaim(&mut transaction, transition, &set, retry_at).await?;
     if let (true, Some((kind, detail))) = (mine, event) {
         let owner = (&sandbox.team, &sandbox.id);
         events::add(&mut transaction, owner, inner.clock.now(), kind, detail).await?;
     }
-    Ok(transaction.commit().await.map_err(failed())?)
+    Ok(transaction.commit().await.map_err(failed("note a refusal"))?)
 }
 
 async fn try_observe(inner: &Inner, id: &SandboxId, observed: Observed) -> Result<bool, ControlError> {
     let failed = || failed("bring a sandbox in line with its node");
     let now = inner.clock.now();
     let mut transaction = inner.db.begin().await?;
-    let found = record::of_any(&mut transaction, id, inner.db.for_update()).await?;
+    let found = record::of_any(&mut transaction, id, (now, inner.db.for_update())).await?;
     let owner = (&found.team, id);
     match (observed, found.state) {
         (Observed::Running, State::Running) => return Ok(false),
@@ -293,9 +298,11 @@ async fn try_observe(inner: &Inner, id: &SandboxId, observed: Observed) -> Resul
                 Observed::Paused(mode) => ("paused", mode.as_str(), EventKind::Paused),
                 Observed::Running | Observed::Gone => ("running", "", EventKind::Resumed),
             };
-            let update = "UPDATE sandboxes SET state = $1, pause_mode = $2, doing = '', doer = '', doer_until_ms = 0
-                WHERE id = $3 AND doing <> 'killing'";
-            let update = sqlx::query(update).bind(state).bind(mode).bind(id.as_str());
+            // One that was resumed gets the time that it was to have: its end from before is long over.
+            let update = "UPDATE sandboxes SET state = $1, pause_mode = $2, doing = '', doer = '', doer_until_ms = 0,
+                end_ms = $3, due_ms = $3 WHERE id = $4 AND doing <> 'killing'";
+            let end = now + found.spec.lifetime.timeout;
+            let update = sqlx::query(update).bind(state).bind(mode).bind(end.sql()).bind(id.as_str());
             update.execute(&mut *transaction).await.map_err(failed())?;
             events::add(&mut transaction, owner, now, kind, "seen on its node").await?;
         }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod isolation;
 mod keys;
 mod lists;
 mod place;
@@ -11,6 +12,8 @@ mod postgres;
 mod schedule;
 mod starts;
 mod states;
+mod templates;
+mod volumes;
 
 macro_rules! on_both {
     ($module:ident: $($case:ident)*) => {
@@ -76,6 +79,28 @@ mod on {
         two_servers_end_each_sandbox_once
         an_extended_sandbox_is_not_ended
         work_of_a_server_that_died_is_taken_up
+        a_kill_that_fails_is_finished_later
         a_running_scheduler_ends_a_sandbox_whose_timeout_is_set_to_zero
+    }
+
+    on_both! { templates:
+        a_template_is_found_by_name_tag_and_id_once_it_is_ready
+        a_failed_build_leaves_the_one_before
+        tags_are_assigned_listed_and_removed
+        a_name_of_another_team_is_forbidden_and_a_missing_one_not_found
+        templates_of_the_server_are_found_by_plain_names
+        a_snapshot_is_found_by_either_of_its_names
+        a_tag_of_several_is_deleted_alone
+        the_oldest_build_without_a_tag_makes_room
+        templates_and_snapshots_are_paged
+    }
+
+    on_both! { volumes:
+        a_volume_has_one_name_in_its_team
+        a_volume_is_opened_by_its_token_alone
+    }
+
+    on_both! { isolation:
+        two_teams_see_nothing_of_each_other
     }
 }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use base::limits::{CLAIM_MAX, PAUSE_RETRY};
 use control::{EventKind, Kind, PauseMode, State};
 
-use crate::place::{MINUTE, Node, Place, SECOND, create, look, pausing, spec, team};
+use crate::place::{MINUTE, Node, Place, SECOND, create, look, pause, pausing, spec, team};
 
 pub(crate) async fn a_sandbox_is_killed_at_its_end_and_not_before(place: &Place) {
     let control = place.open("a").await;
@@ -135,6 +135,36 @@ pub(crate) async fn work_of_a_server_that_died_is_taken_up(place: &Place) {
     place.clock.advance(SECOND);
     assert_eq!(look(&scheduler).await, 1);
     assert_eq!(node.done(), [(id, Some(PauseMode::Full))]);
+}
+
+pub(crate) async fn a_kill_that_fails_is_finished_later(place: &Place) {
+    let control = place.open("a").await;
+    let team = team(&control, "acme").await;
+    let node = Arc::new(Node::default());
+    let scheduler = control.scheduler(node.clone());
+    let due = create(&control, &team, &spec()).await.unwrap();
+    let mut later = pausing(PauseMode::Full);
+    later.lifetime.timeout = 60 * MINUTE;
+    let later = create(&control, &team, &later).await.unwrap();
+    // The one at a client's request, the other at its end.
+    pause(&control, &later).await;
+    let transition = control.begin_kill(&team, &later.id).await.unwrap();
+    control.cancel(transition).await.unwrap();
+    place.clock.advance(5 * MINUTE);
+    node.refuse(Some("a process does not end"));
+    assert_eq!(look(&scheduler).await, 2);
+    for sandbox in [&due, &later] {
+        assert_eq!(control.sandboxes().get(&team, &sandbox.id).await.unwrap_err().kind(), Kind::NotFound);
+        let events = control.sandboxes().events(&team, &sandbox.id, 0).await.unwrap();
+        assert_eq!(events.last().unwrap().kind, EventKind::KillRefused);
+    }
+    node.refuse(None);
+    assert_eq!(look(&scheduler).await, 0);
+    place.clock.advance(PAUSE_RETRY);
+    assert_eq!(look(&scheduler).await, 2);
+    let done = node.done();
+    assert!(done.len() == 2 && done.iter().all(|(_, mode)| mode.is_none()), "{done:?}");
+    assert!(control.sandboxes().all().await.unwrap().is_empty());
 }
 
 pub(crate) async fn a_running_scheduler_ends_a_sandbox_whose_timeout_is_set_to_zero(place: &Place) {

@@ -114,11 +114,17 @@ pub(crate) async fn a_server_that_starts_learns_what_its_node_has(place: &Place)
     let paused = second.sandboxes().get(&team, &made[0]).await.unwrap();
     assert_eq!((paused.state, paused.doing), (State::Paused(PauseMode::Full), None));
     assert_eq!(second.sandboxes().get(&team, &made[2]).await.unwrap_err().kind(), Kind::NotFound);
+    // A resume that was not noted: the sandbox gets its time, and is not ended at once.
+    place.clock.advance(60 * MINUTE);
+    assert!(second.observe(&made[0], Observed::Running).await.unwrap());
+    let resumed = second.sandboxes().get(&team, &made[0]).await.unwrap();
+    assert_eq!((resumed.state, resumed.end), (State::Running, second.now() + 5 * MINUTE));
     // Another server's claim would have held for two minutes.
     std::mem::forget(second.begin_pause(&team, &made[1]).await.unwrap());
     let other = place.open("b").await;
     assert!(matches!(other.begin_pause(&team, &made[1]).await, Err(ControlError::Busy { .. })));
     place.clock.advance(CLAIM_MAX);
+    other.sandboxes().extend(&team, &made[1], MINUTE).await.unwrap();
     let taken = other.begin_pause(&team, &made[1]).await.unwrap();
     other.cancel(taken).await.unwrap();
 }

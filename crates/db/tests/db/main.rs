@@ -22,9 +22,11 @@ use crate::postgres::Postgres;
 
 const FIRST: &str = "CREATE TABLE things (name {TEXT} NOT NULL PRIMARY KEY, count BIGINT NOT NULL);";
 const SECOND: &str = "INSERT INTO things (name, count) VALUES ('a', 0), ('b', 0);";
-const OLD: Schema = Schema { name: "test", migrations: &[FIRST] };
-const NEW: Schema = Schema { name: "test", migrations: &[FIRST, SECOND] };
-const OTHER: Schema = Schema { name: "test", migrations: &["CREATE TABLE others (name {TEXT});", SECOND] };
+const ROWS: &str = "INSERT INTO things (name, count) VALUES ('{RANDOM}', 7);";
+const OLD: Schema = Schema { name: "test", migrations: &[FIRST], first_rows: "" };
+const NEW: Schema = Schema { name: "test", migrations: &[FIRST, SECOND], first_rows: ROWS };
+const OTHER: Schema =
+    Schema { name: "test", migrations: &["CREATE TABLE others (name {TEXT});", SECOND], first_rows: "" };
 
 struct Place {
     url: String,
@@ -57,6 +59,18 @@ async fn each_migration_is_applied_once_however_many_open_the_database() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_new_database_gets_its_first_rows_once() {
+    for place in places().await {
+        let opens = (0..4).map(|_| Database::open(&place.url, &NEW));
+        for opened in futures::future::join_all(opens).await {
+            let select = sqlx::query("SELECT name FROM things WHERE count = 7");
+            let rows = select.fetch_all(opened.unwrap().pool()).await.unwrap();
+            assert_eq!((rows.len(), rows[0].text("name").unwrap().len()), (1, 32));
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_newer_or_other_schema_is_refused_and_not_changed() {
     for place in places().await {
@@ -72,8 +86,11 @@ async fn a_newer_or_other_schema_is_refused_and_not_changed() {
 
 #[tokio::test]
 async fn a_migration_that_fails_changes_nothing() {
-    const BROKEN: Schema =
-        Schema { name: "test", migrations: &[FIRST, "DELETE FROM things; INSERT INTO nowhere (x) VALUES (1);"] };
+    const BROKEN: Schema = Schema {
+        name: "test",
+        migrations: &[FIRST, "DELETE FROM things; INSERT INTO nowhere (x) VALUES (1);"],
+        first_rows: "",
+    };
     for place in places().await {
         Database::open(&place.url, &OLD).await.unwrap().close().await;
         assert!(Database::open(&place.url, &BROKEN).await.is_err());
