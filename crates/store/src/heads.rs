@@ -18,18 +18,15 @@ mod leases;
 mod peers;
 mod rows;
 
-use std::{
-    fmt,
-    path::{Path, PathBuf},
-    str::FromStr,
-};
+use std::{fmt, path::Path, str::FromStr};
 
+use db::{Database, DbError};
 use sqlx::{AnyConnection, Row};
 
 pub use self::leases::{Lease, Protected, Roots};
 pub use self::peers::PeerEntry;
 use self::{
-    database::{Database, database},
+    database::{SCHEMA, database},
     rows::{head, now_ms, parse, parsed, signed},
 };
 use crate::{
@@ -68,21 +65,12 @@ pub enum HeadsError {
     /// What shall be noted with a head is too long.
     #[error("a note of {bytes} bytes is too long for a head, which takes {bytes_max}")]
     Note { bytes: usize, bytes_max: usize },
-    /// The address names no database that can hold heads.
-    #[error("the database's address must begin with sqlite: or postgres:")]
-    Url,
-    /// The path names no file of a database.
-    #[error("{path:?} cannot be a database's path")]
-    Path { path: PathBuf, source: std::io::Error },
-    /// A newer program has been at work.
-    #[error("the database has schema version {found}, this program knows up to {newest}: use a newer program")]
-    NewerSchema { found: i64, newest: i64 },
     /// A row does not hold what this program writes.
     #[error("the database holds {value:?} where a {expected} should be")]
     Damaged { expected: &'static str, value: String },
-    /// The database refused or cannot be reached.
-    #[error("cannot {operation}")]
-    Database { operation: &'static str, source: sqlx::Error },
+    /// The database refused, cannot be reached, or is of another program.
+    #[error(transparent)]
+    Database(#[from] DbError),
 }
 
 /// A head's name within its realm, such as `checkpoints/geo`.
@@ -144,13 +132,12 @@ impl Heads {
     /// Opens the database at `url` (`postgres://user@host/database` or `sqlite:///path`) and brings its schema up to date. An SQLite file that is not
     /// there is made, unless the address has parameters, which say what is to be done (`?mode=rw`).
     pub async fn open(url: &str) -> Result<Self, HeadsError> {
-        let made = url.starts_with("sqlite:") && !url.contains('?');
-        Ok(Self { database: Database::open(&format!("{url}{}", if made { "?mode=rwc" } else { "" })).await? })
+        Ok(Self { database: Database::open(url, &SCHEMA).await? })
     }
 
     /// Opens the SQLite database at `path`, or makes it. Several processes may use one.
     pub async fn open_file(path: &Path) -> Result<Self, HeadsError> {
-        Ok(Self { database: Database::open_file(path).await? })
+        Ok(Self { database: Database::open_file(path, &SCHEMA).await? })
     }
 
     /// The random id that this database got when it was made. A store's objects carry it too, so that the garbage collector never

@@ -55,16 +55,6 @@ pub const WHOLE_OBJECT_BYTES_MAX: u64 = 64 << 20;
 /// Largest file of master keys: hundreds of keys.
 pub const KEY_FILE_BYTES_MAX: u64 = 64 << 10;
 
-/// Longest wait for a connection, a lock or a statement of the heads' database: longer than any statement of ours takes on a busy one,
-/// shorter than people wait.
-pub const HEADS_WAIT: Duration = Duration::from_secs(30);
-
-/// Connections to PostgreSQL from one process: statements are short, and a server's default is 100 for all nodes together.
-pub const HEADS_CONNECTIONS_MAX: u32 = 4;
-
-/// Attempts, 50 ms apart, to turn on SQLite's write-ahead log while other processes open the same new database.
-pub const SQLITE_WAL_TRIES: u32 = 100;
-
 /// Longest name of a head, in bytes: room for a kind, a name of the user's and an id; short enough for a database index.
 pub const HEAD_NAME_BYTES_MAX: usize = 255;
 
