@@ -30,6 +30,9 @@ $(OUT)/examples/geo-go: $(wildcard examples/geo-go/*.go) examples/geo-go/go.mod
 	mkdir -p $(@D)
 	cd examples/geo-go && CGO_ENABLED=0 $(GO) build -trimpath -o $(abspath $@) .
 
+base: ## the root filesystem of the template `base`, from Debian packages; needs root
+	@scripts/base.sh
+
 programs: ## the programs that the tests fork
 	$(MAKE) -C tests/programs OUT=$(abspath $(OUT))/programs
 
@@ -112,5 +115,5 @@ kernels: ## boots other kernels in QEMU (6.12 and the newest) and tries pando on
 clean: ## removes everything that was built
 	$(CARGO) clean
 
-.PHONY: help setup setup-demo build dist examples programs demo test fuzz soak $(SOAKS) tidy tidy-lower check cli-docs bench bench-volume volume-tools posix posix-hours kernels clean
+.PHONY: help setup setup-demo build dist examples base programs demo test fuzz soak $(SOAKS) tidy tidy-lower check cli-docs bench bench-volume volume-tools posix posix-hours kernels clean
 .DEFAULT_GOAL := help
