@@ -1,5 +1,5 @@
 #!/bin/bash
-# Builds the root filesystem of the template `base` as a directory, from Debian packages of this machine's own apt sources.
+# Builds the root filesystem of the template `base` as a directory, from Debian packages of this machine's apt sources.
 # The directory is kept, and its content is checked each time it is used again: that needs no network. Needs root.
 set -euo pipefail
 shopt -s nullglob
@@ -11,7 +11,7 @@ readonly KEYRING=/usr/share/keyrings/debian-archive-keyring.gpg
 # Debian's npm needs 350 packages: 160 MB and half a minute. npm from its own registry would need a second source.
 readonly PACKAGES=(
 	bash coreutils python3 python-is-python3 python3-pip python3-venv nodejs npm git curl sudo
-	ncurses-bin ncurses-term procps ca-certificates less
+	ncurses-bin ncurses-term procps iproute2 ca-certificates less
 )
 readonly INTERPRETERS=(images/base/interpreter.py images/base/interpreter.js)
 readonly NOT_UNPACKED=(/usr/share/{doc,man,info,locale,lintian,doc-base,bug}/'*')

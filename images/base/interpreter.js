@@ -5,8 +5,8 @@
 //     interpreter.js [--port N] [MODULE...]      loads the modules, then listens on 127.0.0.1:N (49999)
 //
 // `POST /` with the code as its body answers with all that the code printed. As at a prompt, the value of the last
-// statement is printed, too. A promise is awaited. The status is 200, or 422 if the code failed: the error then ends the
-// answer.
+// statement is printed, too. A promise is awaited. The status is 200, or 422 if the code failed: the error then ends
+// the answer.
 
 const { Console } = require('node:console');
 const http = require('node:http');

@@ -3,8 +3,8 @@
 
     interpreter.py [--port N] [MODULE...]      imports the modules, then listens on 127.0.0.1:N (49999)
 
-`POST /` with the code as its body answers with all that the code printed. As at a prompt, the value of a last expression
-is printed, too. The status is 200, or 422 if the code failed: the traceback then ends the answer.
+`POST /` with the code as its body answers with all that the code printed. As at a prompt, the value of a last
+expression is printed, too. The status is 200, or 422 if the code failed: the traceback then ends the answer.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def answer(source: str) -> tuple[int, str]:
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         try:
             run(source)
-        except BaseException:  # noqa: BLE001 - also SystemExit and KeyboardInterrupt of the code
+        except BaseException:  # also SystemExit of the code
             traceback.print_exc()
             return 422, printed.getvalue()
     return 200, printed.getvalue()
