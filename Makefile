@@ -44,6 +44,10 @@ test: setup examples programs ## all tests; the host tests need root
 	$(CARGO) test $(TESTS) --exclude pando-host-tests
 	$(HOST_TESTS)
 
+sdk-test: ## the real E2B SDKs drive a server: tests/sdk; needs root, npm and a network for the SDKs
+	$(CARGO) build $(TESTS)
+	@scripts/sdk.sh
+
 fuzz: ## every parser of bytes from outside, PANDO_FUZZ_SECONDS each (120)
 	@scripts/fuzz.sh
 
@@ -115,5 +119,5 @@ kernels: ## boots other kernels in QEMU (6.12 and the newest) and tries pando on
 clean: ## removes everything that was built
 	$(CARGO) clean
 
-.PHONY: help setup setup-demo build dist examples base programs demo test fuzz soak $(SOAKS) tidy tidy-lower check cli-docs bench bench-volume volume-tools posix posix-hours kernels clean
+.PHONY: help setup setup-demo build dist examples base programs demo test sdk-test fuzz soak $(SOAKS) tidy tidy-lower check cli-docs bench bench-volume volume-tools posix posix-hours kernels clean
 .DEFAULT_GOAL := help

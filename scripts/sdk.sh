@@ -1,0 +1,182 @@
+#!/bin/bash
+# Runs the conformance suite of tests/sdk: the real Python SDKs (newest and 2.45.1, sync and async) and the real
+# JavaScript SDK drive `pando serve`. Starts a server of its own unless the environment names one. Leaves nothing but the
+# SDKs below target/sdk.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+readonly CACHE=$PWD/target/sdk SUITES=(new old js)
+readonly PANDO=${PANDO:-$PWD/target/debug/pando}
+# Seconds until a server must answer, and until it must have ended.
+readonly START_SECONDS=120 STOP_SECONDS=30
+
+say() { printf 'sdk: %s\n' "$*" >&2; }
+fail() {
+	printf 'sdk: %s\n' "$*" >&2
+	exit 1
+}
+
+usage() {
+	cat <<-END
+		usage: scripts/sdk.sh [--only new|old|js] [--collect] [-- ARGUMENTS of pytest]
+
+		Drives a server with the real E2B SDKs: Python $(pinned new) and $(pinned old), JavaScript $(pinned_js).
+
+		    --only SUITE   one of the three; may be repeated
+		    --collect      only lists the tests; needs no server
+
+		Environment: E2B_API_KEY with E2B_DOMAIN, SSL_CERT_FILE and NODE_EXTRA_CA_CERTS, or with E2B_API_URL and
+		E2B_SANDBOX_URL, names a server. A key alone does not: it may be one of E2B's own service. Without a server
+		one is started, as root, from PANDO ($PANDO).
+		PANDO_SDK_SLOW=1 also runs what takes minutes or needs a registry. PANDO_BLESS=1, without --only, says "works" in
+		docs/e2b-compat.md where all tests of a row pass.
+	END
+}
+
+pinned() { sed -n 's/^e2b==\([^ ]*\).*/\1/p' "tests/sdk/python/requirements/$1.txt"; }
+pinned_js() { sed -n 's/.*"e2b": "\([^"]*\)".*/\1/p' tests/sdk/js/package.json; }
+
+# Each SDK is installed once for each content of its list.
+install_python() {
+	local list=tests/sdk/python/requirements/$1.txt into=$CACHE/$1
+	if cmp -s "$list" "$into/installed"; then
+		return
+	fi
+	say "installing e2b $(pinned "$1") for Python"
+	rm -rf "$into"
+	python3 -m venv "$into" || fail "needs Python 3.11 or newer with venv: 'apt-get install python3-venv'"
+	"$into/bin/pip" install --quiet --disable-pip-version-check --require-hashes --requirement "$list"
+	cp "$list" "$into/installed"
+}
+
+# The tests are copied beside their packages, where Node looks for them.
+install_js() {
+	local into=$CACHE/js
+	mkdir -p "$into"
+	if ! cmp -s tests/sdk/js/package-lock.json "$into/installed"; then
+		say "installing e2b $(pinned_js) for JavaScript"
+		cp tests/sdk/js/package{,-lock}.json "$into/"
+		(cd "$into" && npm ci --no-audit --no-fund --ignore-scripts --silent) || fail "npm ci failed in $into"
+		cp tests/sdk/js/package-lock.json "$into/installed"
+	fi
+	rm -f "$into"/*.mjs
+	cp tests/sdk/js/*.mjs "$into/"
+}
+
+start_server() {
+	local file line tries
+	[[ $(id -u) == 0 ]] || fail "starting a server needs root; or name one, as --help says"
+	[[ -x $PANDO ]] || fail "$PANDO is missing: build it, or set PANDO"
+	"$PANDO" serve --help >/dev/null 2>&1 || fail "$PANDO has no 'serve' yet"
+	scratch=$(mktemp -d /var/tmp/pando-sdk.XXXXXX)
+	file=$scratch/env
+	say "starting a server"
+	"$PANDO" serve --state "$scratch/state" --socket "$scratch/node.sock" --ephemeral --listen 127.0.0.1:0 \
+		--env-file "$file" 2>"$scratch/log" &
+	server=$!
+	for ((tries = 0; tries < START_SECONDS * 10; tries++)); do
+		grep -q '^E2B_API_KEY=' "$file" 2>/dev/null && break
+		kill -0 "$server" 2>/dev/null || fail "the server ended at once; the end of its log is below"
+		sleep 0.1
+	done
+	[[ -s $file ]] || fail "no requests were taken within $START_SECONDS s"
+	unset "${!E2B_@}" SSL_CERT_FILE NODE_EXTRA_CA_CERTS
+	while IFS= read -r line; do
+		[[ $line != *=* || $line == '#'* ]] || export "${line?}"
+	done <"$file"
+}
+
+stop_server() {
+	local tries
+	[[ -n $server ]] || return 0
+	kill -TERM "$server" 2>/dev/null || true
+	for ((tries = 0; tries < STOP_SECONDS * 10; tries++)); do
+		kill -0 "$server" 2>/dev/null || break
+		sleep 0.1
+	done
+	kill -KILL "$server" 2>/dev/null || true
+	wait "$server" 2>/dev/null || true
+}
+
+clean_up() {
+	local status=$?
+	trap - EXIT INT TERM HUP
+	stop_server
+	if ((status != 0)) && [[ -s ${scratch:-}/log ]]; then
+		say "the end of the server's log:"
+		tail -n 30 "$scratch/log" >&2
+	fi
+	rm -rf "$PANDO_SDK_RESULTS"
+	if [[ -n $scratch ]]; then
+		rm -rf --one-file-system "$scratch"
+	fi
+	exit "$status"
+}
+
+run_python() {
+	(cd tests/sdk/python && PYTHONDONTWRITEBYTECODE=1 "$CACHE/$1/bin/python" -m pytest "${pytest[@]}")
+}
+
+run_js() {
+	if [[ -n $collect ]]; then
+		local file
+		for file in "$CACHE"/js/*.mjs; do
+			node --check "$file"
+		done
+		return
+	fi
+	(cd "$CACHE/js" && PANDO_COMPAT="$OLDPWD/docs/e2b-compat.md" node --test --test-reporter=./report.mjs ./*.test.mjs)
+}
+
+only=() pytest=() collect='' scratch='' server='' last='' status=0
+while (($# > 0)); do
+	case $1 in
+	--only)
+		[[ " ${SUITES[*]} " == *" ${2-} "* ]] || fail "--only needs one of: ${SUITES[*]}"
+		only+=("$2")
+		shift
+		;;
+	--collect) collect=yes ;;
+	--)
+		shift
+		pytest=("$@")
+		break
+		;;
+	-h | --help)
+		usage
+		exit
+		;;
+	*) fail "unknown argument $1; see --help" ;;
+	esac
+	shift
+done
+((${#only[@]} > 0)) || only=("${SUITES[@]}")
+[[ -z $collect ]] || pytest+=(--collect-only)
+for suite in "${only[@]}"; do
+	[[ $suite == js ]] && install_js || install_python "$suite"
+done
+
+PANDO_SDK_RESULTS=$(mktemp -d)
+export PANDO_SDK_RESULTS
+last=$PANDO_SDK_RESULTS/last
+trap clean_up EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+if [[ -z $collect && ( -z ${E2B_API_KEY:-} || -z ${E2B_DOMAIN:-}${E2B_API_URL:-} ) ]]; then
+	start_server
+fi
+declare -A results
+for suite in "${only[@]}"; do
+	say "suite $suite"
+	outcome=passed
+	{ if [[ $suite == js ]]; then run_js; else run_python "$suite"; fi; } > >(tee "$last") || outcome=failed status=1
+	wait $! || true
+	results[$suite]="$outcome: $(tail -n 1 "$last")"
+done
+for suite in "${only[@]}"; do
+	say "$suite ${results[$suite]}"
+done
+if [[ -n ${PANDO_BLESS:-} ]] && ((${#only[@]} == ${#SUITES[@]})); then
+	PYTHONDONTWRITEBYTECODE=1 python3 tests/sdk/python/compat.py "$PANDO_SDK_RESULTS" >&2
+fi
+exit "$status"

@@ -1,0 +1,94 @@
+"""Forks: many copies of one instant."""
+
+import e2b
+
+import web
+from support import boot_id, out, state_of
+from test_pause import ask
+
+
+def test_fork(make) -> None:
+    """Children have the files of the source; what is written later is their own."""
+    source = make()
+    source.files.write("/home/user/common", "1")
+    (child,) = source.fork()
+    make.adopt(child)
+    assert child.sandbox_id != source.sandbox_id
+    assert child.files.read("/home/user/common") == "1"
+    child.files.write("/home/user/common", "2")
+    assert source.files.read("/home/user/common") == "1"
+    assert source.is_running()
+
+
+def test_count(make) -> None:
+    source = make()
+    children = source.fork(count=5, timeout=60)
+    for child in children:
+        make.adopt(child)
+    assert len({child.sandbox_id for child in children}) == 5
+    assert {out(child, "echo alive") for child in children} == {"alive"}
+
+
+def test_by_id(make, api) -> None:
+    (child,) = api.Sandbox.fork(make().sandbox_id)
+    make.adopt(child)
+    assert child.is_running()
+
+
+def test_memory(make) -> None:
+    """Copies of a warmed program have its variables, each for itself."""
+    source = make("python")
+    ask(source, "x = 1")
+    children = source.fork(count=3)
+    for number, child in enumerate(children):
+        make.adopt(child)
+        ask(child, f"x += {number}")
+    assert [ask(child, "x") for child in children] == ["1", "2", "3"]
+    assert ask(source, "x") == "1"
+
+
+def test_node_memory(make) -> None:
+    source = make("node")
+    ask(source, "var x = 1")
+    (child,) = source.fork()
+    make.adopt(child)
+    ask(child, "x = 2")
+    assert (ask(source, "x"), ask(child, "x")) == ("1", "2")
+
+
+def test_children_are_no_twins(make) -> None:
+    """Check 18: ids, names, randomness and access tokens of their own."""
+    source = make()
+    one, other = map(make.adopt, source.fork(count=2))
+    question = "hostname; cat /etc/machine-id; head -c 16 /dev/urandom | base64"
+    assert not set(out(one, question).split()) & set(out(other, question).split())
+    assert one.download_url("/etc/hostname") != other.download_url("/etc/hostname")
+    assert boot_id(one) and boot_id(other)
+
+
+def test_of_a_paused_one(make, api) -> None:
+    """Check 18: an addition of ours; E2B answers 409."""
+    source = make()
+    source.files.write("/home/user/kept", "yes")
+    source.pause()
+    (child,) = api.Sandbox.fork(source.sandbox_id)
+    make.adopt(child)
+    assert child.files.read("/home/user/kept") == "yes"
+    assert state_of(source) == "paused"
+
+
+def test_of_nothing(api) -> None:
+    """The SDK raises, or hands the error over in the child's place."""
+    try:
+        results = api.Sandbox.fork("absent0000000000")
+    except e2b.NotFoundException:
+        return
+    assert all(isinstance(result, Exception) for result in results)
+
+
+def test_bad_counts_are_refused(make) -> None:
+    sandbox = make()
+    for count in (0, -1, 100_000):
+        reply = web.api("POST", f"/sandboxes/{sandbox.sandbox_id}/fork", json={"count": count})
+        assert reply.status_code == 400, (count, reply.status_code)
+    assert sandbox.is_running()
