@@ -18,7 +18,7 @@ const GROUPS: &[&[&str]] = &[
     &["base"],
     &["sys", "procfs", "db", "model"],
     &["store", "memory", "process", "network", "images", "sandbox", "volume", "fuse"],
-    &["pager", "volumed", "peers"],
+    &["pager", "volumed", "peers", "hands"],
     &["keeper", "checkpoint"],
     &["api", "node", "control"],
     &["envd", "gateway", "client"],
