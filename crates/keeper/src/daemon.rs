@@ -198,7 +198,12 @@ impl Keeper {
             }
             Request::BindLimits(call) => now(seq, call, files, |call, []| sandboxes.bind_limits(&call.sandboxes)),
             Request::Spawn(call) => now(seq, call, files, |call, stdio| sandboxes.spawn(&call, &stdio, children)),
+            Request::StartHand(call) => {
+                now(seq, call, files, |call, [socket]| sandboxes.start_hand(&call.sandbox, socket, children))
+            }
             Request::DestroySandbox(call) => {
+                // They hold its mounts. The server has ended those that it knows of.
+                children.kill_role(&Role::Hand(call.sandbox.clone()));
                 later(seq, call, files, |call, [], ticket| sandboxes.destroy(ticket, call.sandbox))
             }
             Request::Capture(call) => later(seq, call, files, |call, [], ticket| {
@@ -262,6 +267,7 @@ impl Keeper {
                 Some(finished) => self.take_built(zygote, finished),
                 None => Ok(()),
             },
+            Role::Hand(id) => self.event(Event::Exited { sandbox: id, pid: child.pid, main: false, status }),
             Role::Dropped => Ok(()),
         }
     }

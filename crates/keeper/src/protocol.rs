@@ -20,5 +20,5 @@ pub use reply::{
 pub use request::{
     Adopt, AttachMounts, Base, BindLimits, Capture, CreateBare, CreateSandbox, DestroySandbox, DropZygote, Furnish,
     Interpreter, MakeMountPoints, Parcel, ParkCopy, Purpose, ReleaseCopy, RestoreZygote, Source, Spawn, StartCopy,
-    Thaw, Volumes,
+    StartHand, Thaw, Volumes,
 };

@@ -37,6 +37,8 @@ pub enum Error {
     ResumedElsewhere(SandboxId),
     #[error("the store has nothing of sandbox {0} any more: another node has resumed or removed it")]
     GoneFromStore(SandboxId),
+    #[error("the files of a sandbox can be used as `user` only, not as {user:?}: this needs user namespaces")]
+    OtherUser { user: String },
     #[error("nothing listens on port {port} in sandbox {id}")]
     PortClosed { id: SandboxId, port: u16 },
     #[error("sandbox {0} has no program that could be captured")]

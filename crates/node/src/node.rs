@@ -12,6 +12,7 @@ mod dial;
 mod discard;
 mod drivers;
 pub mod exec;
+mod files;
 mod fork;
 mod host_mounts;
 mod idle;
@@ -70,6 +71,7 @@ use crate::{
     state::State,
 };
 use drivers::Drivers;
+use files::Hands;
 use keepers::Keepers;
 use ledger::Ledger;
 use lifecycle::Operation;
@@ -102,6 +104,7 @@ pub struct Node {
     drivers: Drivers,
     durable: Durable,
     mounts: Mounts,
+    hands: Hands,
     pager: PagerLink,
     /// Who serves other nodes, and where; empty: this node serves none.
     serving: OnceLock<peers::Serving>,
@@ -145,6 +148,7 @@ impl Node {
             drivers: Drivers::default(),
             durable,
             mounts: Mounts::new(volumes),
+            hands: Hands::default(),
             pager,
             serving: OnceLock::new(),
         }))

@@ -23,6 +23,8 @@ pub enum Error {
     Start { command: String, step: String, source: io::Error },
     #[error("cannot use the mount point {}: the node could not {step}", path.display())]
     MountPoint { path: PathBuf, step: String, source: io::Error },
+    #[error("the process that works on the sandbox's files could not {step}")]
+    Hand { step: String, source: io::Error },
     #[error("a command needs at least the name of a program")]
     NoProgram,
     #[error("{command:?} was not started: the time for its start was up before")]

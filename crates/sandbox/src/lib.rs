@@ -20,6 +20,7 @@ mod cgroup;
 mod deadline;
 mod dial;
 mod error;
+mod hand;
 mod identity;
 mod init;
 mod launcher;

@@ -253,7 +253,7 @@ impl<'a> Program<'a> {
     }
 }
 
-fn filter() -> Result<&'static [u64], Error> {
+pub(crate) fn filter() -> Result<&'static [u64], Error> {
     static FILTER: OnceLock<Vec<u64>> = OnceLock::new();
     match FILTER.get() {
         Some(filter) => Ok(filter),

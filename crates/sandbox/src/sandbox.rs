@@ -20,6 +20,7 @@ use crate::{
     cgroup::{Cgroups, Group},
     deadline::Deadline,
     error::{Context, Error},
+    hand,
     identity::{ProcessIdentity, stat},
     init::Output,
     launcher::LauncherSlot,
@@ -169,6 +170,13 @@ impl Sandbox {
     /// those that run, and nobody else does. It goes with the sandbox's last process. The caller must be single-threaded.
     pub fn attach(&self, mount: BorrowedFd<'_>, path: &Path) -> Result<(), Error> {
         mount_point::attach(self.init_pidfd(), mount, path)
+    }
+
+    /// Starts a process that does `serve` with `socket`, on the files of the sandbox, as the program's user; returns its pid. It is a child of the
+    /// caller, who reaps it, and keeps the sandbox's mounts alive until it ends: end it before [`Self::destroy`]. The caller must be
+    /// single-threaded.
+    pub fn start_hand(&self, socket: OwnedFd, serve: impl FnOnce(OwnedFd) -> i32) -> Result<i32, Error> {
+        hand::start(self.init_pidfd(), socket, serve)
     }
 
     /// Makes the limits hold on a host whose controllers are in v1: moves all processes into the v1 groups. The first move

@@ -29,6 +29,8 @@ pub(super) enum Role {
     Zygote(ZygoteId),
     /// The builder of a zygote.
     Builder(ZygoteId),
+    /// A process that works on a sandbox's files.
+    Hand(SandboxId),
     /// It was killed by the keeper. Its end needs no action.
     Dropped,
 }
@@ -37,7 +39,7 @@ impl Role {
     fn sandbox(&self) -> Option<&SandboxId> {
         match self {
             Self::Program { id, .. } => Some(id),
-            Self::Zygote(_) | Self::Builder(_) | Self::Dropped => None,
+            Self::Zygote(_) | Self::Builder(_) | Self::Hand(_) | Self::Dropped => None,
         }
     }
 }

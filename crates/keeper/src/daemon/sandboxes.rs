@@ -143,6 +143,23 @@ impl Sandboxes {
         Ok(Forked { process })
     }
 
+    /// Starts a hand. Its end is reported as that of a command.
+    pub(super) fn start_hand(
+        &self,
+        id: &SandboxId,
+        socket: OwnedFd,
+        children: &mut Children,
+    ) -> Result<Forked, Failed> {
+        // One that is being removed has lost its hands: another one would hold its mounts.
+        let dies = self.killed.iter().any(|killed| killed.id == *id);
+        let sandbox = self.by_id.get(id).filter(|_| !dies).ok_or_else(|| Failed::no_sandbox(id))?;
+        let pid = sandbox.start_hand(socket, hands::serve::run).map_err(|error| Failed::of(&error))?;
+        // The keeper is its parent and reaps it later: until then no other process gets its pid.
+        let watched = children.watch(pid, Role::Hand(id.clone()));
+        let process = watched.and_then(|_| super::identity(pid)).map_err(|error| Failed::of(&error))?;
+        Ok(Forked { process })
+    }
+
     pub(super) fn make_mount_points(&self, id: &SandboxId, paths: &[String]) -> Result<(), Failed> {
         self.with(id, |sandbox| paths.iter().try_for_each(|path| sandbox.make_mount_point(Path::new(path))))
     }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use super::{
     Adopt, Adopted, AttachMounts, BindLimits, BuiltOrRefused, Capture, CreateBare, CreateSandbox, Created,
     DestroySandbox, DropZygote, Forked, Furnish, MakeMountPoints, ParkCopy, ReleaseCopy, RestoreZygote, Spawn,
-    StartCopy, Thaw,
+    StartCopy, StartHand, Thaw,
 };
 
 /// A request of the server, with the types that belong to it.
@@ -119,6 +119,7 @@ calls! {
     Adopt,            NoFiles     => Adopted,        "adopt the sandbox",  SANDBOX_S;
     BindLimits,       NoFiles     => (),             "bind limits",        SANDBOX_S;
     Spawn,            Stdio       => Forked,         "start the program",  START_S;
+    StartHand,        [OwnedFd; 1] => Forked,        "open the sandbox's files", START_S;
     DestroySandbox,   NoFiles     => (),             "remove the sandbox", REMOVAL_S;
     Capture,          NoFiles     => BuiltOrRefused, "build the zygote",   ZYGOTE_S;
     RestoreZygote,    [OwnedFd; 1] => BuiltOrRefused, "restore the zygote", ZYGOTE_S;

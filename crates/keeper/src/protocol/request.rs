@@ -93,6 +93,13 @@ pub struct Spawn {
     pub main: bool,
 }
 
+/// Starts a hand: a process that works on a sandbox's files. Its socket goes along.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct StartHand {
+    /// In which sandbox.
+    pub sandbox: SandboxId,
+}
+
 /// Captures a running program and builds a zygote from it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Capture {

@@ -10,7 +10,7 @@ use super::{Error, Forked, chain};
 
 fn kind(error: &Error) -> FailureKind {
     match error {
-        Error::Invalid { .. } => FailureKind::InvalidRequest,
+        Error::Invalid { .. } | Error::OtherUser { .. } => FailureKind::InvalidRequest,
         Error::NoTemplate(_)
         | Error::NothingToRun(_)
         | Error::NoSandbox(_)
@@ -77,9 +77,7 @@ fn hint(error: &Error) -> Option<String> {
             "check the object store and the database that the node was started with; what was half written is garbage, not damage"
         }
         Error::NotRunning { state: SandboxState::Paused, .. } => "resume it first: `pando resume ID`",
-        Error::NotRunning { state: SandboxState::Pausing, .. } => {
-            "resume it first, when it is paused: `pando resume ID`"
-        }
+        Error::NotRunning { state: SandboxState::Pausing, .. } => "when it is paused, resume it: `pando resume ID`",
         Error::StateGone(failure) | Error::VolumeRefused(failure) => return failure.hint.clone(),
         Error::NotMounted { .. } => "`pando volume inspect NAME` shows who holds a volume",
         Error::NoHostDirectory { .. } => "make it first: `mkdir -p DIRECTORY`",
@@ -98,6 +96,7 @@ fn hint(error: &Error) -> Option<String> {
         }
         Error::GoneFromStore(_) => "`pando rm ID` forgets it on this node",
         Error::NotRunning { .. } => "`pando logs` shows its output; `pando rm` removes it",
+        Error::OtherUser { .. } => "leave the user out, or name `user`",
         Error::PortClosed { .. } => "`pando logs` may say why; the port is that of the program inside",
         Error::NoProgram(_) => "start it from a template with a start command",
         Error::CannotFork { what: Forked::Template(_), .. } => {
@@ -171,6 +170,7 @@ fn details(error: &Error) -> Vec<String> {
         Error::ProgramEnded { output, .. } | Error::NotReadyInTime { output, .. } => output.clone(),
         Error::StateGone(failure) | Error::VolumeRefused(failure) => failure.details.clone(),
         Error::Invalid { .. }
+        | Error::OtherUser { .. }
         | Error::Volumes { .. }
         | Error::NotMounted { .. }
         | Error::NoHostDirectory { .. }

@@ -94,6 +94,7 @@ impl Node {
     /// it is tried again.
     pub(super) async fn discard(self: &Arc<Self>, id: SandboxId) {
         self.learn(&id).await;
+        self.drop_hands(&id).await;
         let held = self.state().sandbox(&id).ok().and_then(|record| record.held);
         if held.is_some()
             && let Err(error) = self.remove_head(&id, held).await

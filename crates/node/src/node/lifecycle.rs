@@ -39,6 +39,8 @@ pub(crate) enum Phase {
 pub(crate) enum Operation {
     /// Start a command in it.
     Command,
+    /// Work on its files.
+    Files,
     /// Connect to a port in it.
     Connect,
     /// Capture it for a fork or a checkpoint. It goes on.
@@ -94,6 +96,11 @@ pub(crate) fn admit(phase: Phase, operation: Operation) -> Result<Admission, Den
         Operation::Command => match phase {
             // A sandbox outlives its program.
             Phase::Running | Phase::Exited(_) => Ok(Admission::InTurn),
+            Phase::Absent | Phase::Pausing | Phase::Paused | Phase::Resuming | Phase::Lost => not_running(phase),
+        },
+        Operation::Files => match phase {
+            // Its files stay when its program has ended.
+            Phase::Running | Phase::Exited(_) => Ok(Admission::Now),
             Phase::Absent | Phase::Pausing | Phase::Paused | Phase::Resuming | Phase::Lost => not_running(phase),
         },
         Operation::Connect => if_running(phase, Admission::Now),
@@ -170,6 +177,7 @@ mod tests {
         let here = [on(S::Running), on(S::Pausing), on(S::Exited(CODE)), on(S::Lost)];
         let table = [
             (Command, [absent, in_turn, pausing, paused, paused, in_turn, lost]),
+            (Files, [absent, now, pausing, paused, paused, now, lost]),
             (Connect, [absent, now, pausing, paused, paused, exited, lost]),
             (Capture, [absent, in_turn, pausing, paused, paused, exited, lost]),
             (Pause, [absent, in_turn, pausing, paused, paused, exited, lost]),

@@ -28,6 +28,7 @@ use tokio::runtime::Handle;
 use super::{
     KeepProgress, Node,
     checkpoints::{Commit, Keep},
+    files,
     images::remove_quietly,
     inspect::{pids, process},
     lifecycle::Operation,
@@ -56,6 +57,11 @@ impl Node {
     async fn pause_alone(self: &Arc<Self>, id: &SandboxId, progress: &KeepProgress) -> Result<PauseReport> {
         let began = Instant::now();
         let record = self.state().begin_pause(id, now_ms())?;
+        // Before the capture: what was reported as written is in it, and nothing is half written.
+        if let Err(error) = self.end_hands(id, files::SETTLE_MAX).await {
+            self.go_on(id).await;
+            return Err(error);
+        }
         let named = Arc::new(AtomicBool::new(false));
         let stored = self.store_paused(&record, &named, progress).await;
         if !named.load(Ordering::Acquire) {
