@@ -9,6 +9,7 @@ pub mod diag;
 pub mod file;
 pub mod heap;
 pub mod kernel;
+pub mod mapping;
 pub mod mount;
 pub mod namespace;
 pub mod numa;
