@@ -75,6 +75,24 @@ pub const CPU_MILLIS_MAX: u32 = 10_000_000;
 /// Longest time limit of a command, in milliseconds: 30 days.
 pub const COMMAND_TIMEOUT_MS_MAX: u64 = 30 * 86_400_000;
 
+/// Bytes of each output of a command that are kept (1 MiB): a screen of text a thousand times, and small enough for thousands of commands.
+pub const COMMAND_OUTPUT_KEPT_BYTES: u64 = 1 << 20;
+
+/// Most commands that run at a time in one sandbox: each takes five descriptors and up to 2 MiB of output from what all sandboxes share.
+pub const COMMANDS_PER_SANDBOX_MAX: usize = 256;
+
+/// Most commands that run at a time in all sandboxes of a node: their kept output is then 4 GiB at most.
+pub const COMMANDS_PER_NODE_MAX: usize = 2_048;
+
+/// Commands of one sandbox that are kept after their end, so that a client that comes back gets output and status. The oldest go first.
+pub const ENDED_COMMANDS_PER_SANDBOX_MAX: usize = 32;
+
+/// Output of ended commands that is kept on a node, in bytes (64 MiB). When it is more, the command that ended first goes.
+pub const ENDED_COMMANDS_BYTES_MAX: u64 = 64 << 20;
+
+/// Longest tag of a command, in bytes: it is listed with every command.
+pub const COMMAND_TAG_BYTES_MAX: usize = 256;
+
 /// Most descriptors in one message: the kernel's SCM_MAX_FD is 253; none of ours needs more than this.
 pub const MESSAGE_DESCRIPTORS_MAX: usize = 16;
 

@@ -18,7 +18,7 @@ const GROUPS: &[&[&str]] = &[
     &["base"],
     &["sys", "procfs", "db", "model"],
     &["store", "memory", "process", "network", "images", "sandbox", "volume", "fuse"],
-    &["pager", "volumed", "peers", "hands"],
+    &["pager", "volumed", "peers", "hands", "holder"],
     &["keeper", "checkpoint"],
     &["api", "node", "control"],
     &["envd", "gateway", "client"],
