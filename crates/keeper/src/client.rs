@@ -50,6 +50,10 @@ pub type Ended = oneshot::Receiver<Status>;
 pub struct Spawned {
     /// The process.
     pub process: ProcessIdentity,
+    /// Its pid inside of the sandbox, of a program that was spawned.
+    pub inside: i32,
+    /// Its pidfd, of a program that was spawned. Opened before the process could be reaped.
+    pub pidfd: Option<OwnedFd>,
     /// Resolves at its end.
     pub ended: Ended,
 }
@@ -91,8 +95,9 @@ as_it_is!(() Created Adopted);
 
 impl Reply for Forked {
     type Output = Spawned;
-    fn join(self, _file: Option<OwnedFd>, ends: &mut Ends) -> Spawned {
-        Spawned { process: self.process, ended: ends.expect(self.process.pid) }
+    fn join(self, file: Option<OwnedFd>, ends: &mut Ends) -> Spawned {
+        let Self { process, inside } = self;
+        Spawned { process, inside, pidfd: file, ended: ends.expect(process.pid) }
     }
 }
 
@@ -415,7 +420,7 @@ mod tests {
         let _keeper = play(keeper, |keeper| {
             let asked: Asked<StartCopy> = keeper.expect().unwrap();
             let process = ProcessIdentity { pid: 77, start_ticks: 1 };
-            keeper.answer(asked, Ok(Forked { process })).unwrap();
+            keeper.answer(asked, Ok(Forked { process, inside: 0 })).unwrap();
             keeper.report(Event::Exited { sandbox, pid: 77, main: true, status: Status::Code(4) }).unwrap();
         })
         .await;

@@ -197,7 +197,13 @@ impl Keeper {
                 now(seq, call, files, |call, []| sandboxes.adopt(&call.spec, call.init, call.main, children))
             }
             Request::BindLimits(call) => now(seq, call, files, |call, []| sandboxes.bind_limits(&call.sandboxes)),
-            Request::Spawn(call) => now(seq, call, files, |call, stdio| sandboxes.spawn(&call, &stdio, children)),
+            Request::Spawn(call) => later(seq, call, files, |call, stdio, ticket| {
+                let answer = match sandboxes.spawn(&call, &stdio, children) {
+                    Ok((forked, pidfd)) => ticket.done_with(forked, pidfd),
+                    Err(failed) => ticket.fail(failed),
+                };
+                vec![answer]
+            }),
             Request::StartHand(call) => {
                 now(seq, call, files, |call, [socket]| sandboxes.start_hand(&call.sandbox, socket, children))
             }

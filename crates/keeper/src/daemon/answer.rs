@@ -35,6 +35,11 @@ impl<R: Serialize> Ticket<R> {
         Answer { seq: self.seq, message, file: None }
     }
 
+    /// The request succeeded, and a file goes along.
+    pub(super) fn done_with(self, reply: R, file: OwnedFd) -> Answer {
+        Answer { file: Some(file), ..self.done(reply) }
+    }
+
     /// The request has this outcome.
     pub(super) fn answer(self, outcome: Result<R, Failed>) -> Answer {
         match outcome {

@@ -8,6 +8,7 @@ use std::{
 };
 
 use base::id::SandboxId;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use sandbox::{Bare, Cgroups, Machine, ProcessIdentity, Sandbox};
 
 use super::answer::{Answer, Ticket};
@@ -132,7 +133,7 @@ impl Sandboxes {
         Spawn { sandbox: id, command, main }: &Spawn,
         [stdin, stdout, stderr]: &[OwnedFd; 3],
         children: &mut Children,
-    ) -> Result<Forked, Failed> {
+    ) -> Result<(Forked, OwnedFd), Failed> {
         let sandbox = self.by_id.get(id).ok_or_else(|| Failed::no_sandbox(id))?;
         let program = children.program_of(id);
         let pid = sandbox.spawn(command, [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()], program);
@@ -140,7 +141,9 @@ impl Sandboxes {
         // Only the keeper can reap it: until then no other process gets its pid.
         let watched = children.watch(pid, Role::Program { id: id.clone(), main: *main });
         let process = watched.and_then(|_| super::identity(pid)).map_err(|error| Failed::of(&error))?;
-        Ok(Forked { process })
+        let number = Pid::from_raw(pid).ok_or_else(|| Failed::step("it has no pid"))?;
+        let pidfd = pidfd_open(number, PidfdFlags::empty()).map_err(|error| Failed::of(&error))?;
+        Ok((Forked { process, inside: pid_inside(pid) }, pidfd))
     }
 
     /// Starts a hand. Its end is reported as that of a command.
@@ -259,6 +262,12 @@ impl Sandboxes {
         }
         sandbox.destroy().map_err(|error| Failed::of(&error))
     }
+}
+
+/// The pid of a process, or of a zombie, in its own pid namespace; 0: unknown.
+fn pid_inside(pid: i32) -> i32 {
+    let status = procfs::Fields::read(format!("/proc/{pid}/status"));
+    status.ok().and_then(|status| status.get("NSpid")?.split_ascii_whitespace().last()?.parse().ok()).unwrap_or(0)
 }
 
 fn output([pipe, file]: &[OwnedFd; 2]) -> sandbox::Output<'_> {

@@ -37,11 +37,13 @@ pub enum Adopted {
     Gone,
 }
 
-/// A process of a sandbox exists. The keeper reports its end as [`Event::Exited`].
+/// A process of a sandbox exists. The keeper reports its end as [`Event::Exited`]. The pidfd of a program that was spawned comes along.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Forked {
     /// The process.
     pub process: ProcessIdentity,
+    /// Its pid inside of the sandbox, of a program that was spawned; 0: not asked for.
+    pub inside: i32,
 }
 
 /// A zygote waits for starts, or the program cannot be forked.

@@ -28,7 +28,7 @@ impl Node {
         let start = self.state().new_start();
         let output = &*blank.output;
         let park = ParkCopy { zygote, sandbox: blank.id.clone(), start };
-        let Spawned { process: main, ended } = self.keepers.call(park, [&self.host.null, output, output]).await?;
+        let Spawned { process: main, ended, .. } = self.keepers.call(park, [&self.host.null, output, output]).await?;
         blank.parked = Some(Parked { zygote, start, main, ended });
         Ok(())
     }

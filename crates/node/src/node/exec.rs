@@ -131,7 +131,7 @@ impl Node {
         let keeper = self.keepers.get(Spawn::ACTION).await?;
         // Before the wait for the answer begins: when that is given up, the keeper starts it no more.
         command.until_ns = Some(monotonic_ns() + Spawn::DEADLINE.as_nanos() as u64);
-        let Spawned { process, ended } = keeper.call(Spawn { sandbox: id.clone(), command, main }, stdio).await?;
+        let Spawned { process, ended, .. } = keeper.call(Spawn { sandbox: id.clone(), command, main }, stdio).await?;
         Ok((process, ended))
     }
 }

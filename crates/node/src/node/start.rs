@@ -379,7 +379,7 @@ impl Node {
             Interpreter::Stepping => protocol::Interpreter::Stepping,
         };
         let copy = StartCopy { zygote, sandbox: blank.id.clone(), start, interpreter };
-        let Spawned { process, ended } = self.keepers.call(copy, [&self.host.null, output, output]).await?;
+        let Spawned { process, ended, .. } = self.keepers.call(copy, [&self.host.null, output, output]).await?;
         Ok((process, ended))
     }
 

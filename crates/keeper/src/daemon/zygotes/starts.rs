@@ -141,10 +141,10 @@ impl<F, G> Starts<F, G> {
         match phase {
             Phase::Parking { ticket, gate, .. } => {
                 self.parked.insert(start, Parked { copy: process, gate });
-                Some(ticket.done(Forked { process }))
+                Some(ticket.done(Forked { process, inside: 0 }))
             }
             // The helper reports the fork and the copy reports that it is ready. These are two processes: either may be first.
-            Phase::Starting { ticket, ready: true, .. } => Some(ticket.done(Forked { process })),
+            Phase::Starting { ticket, ready: true, .. } => Some(ticket.done(Forked { process, inside: 0 })),
             Phase::Starting { ticket, sandbox, ready: false, .. } => {
                 let phase = Phase::Starting { ticket, sandbox, copy: Some(process), ready: false };
                 self.requested.insert(start, phase);
@@ -160,7 +160,7 @@ impl<F, G> Starts<F, G> {
     /// A copy has gone on in the program.
     pub(super) fn ready(&mut self, start: StartId) -> Option<Answer> {
         match self.requested.remove(&start)? {
-            Phase::Starting { ticket, copy: Some(process), .. } => Some(ticket.done(Forked { process })),
+            Phase::Starting { ticket, copy: Some(process), .. } => Some(ticket.done(Forked { process, inside: 0 })),
             Phase::Released { ticket, .. } => Some(ticket.done(())),
             Phase::Starting { ticket, sandbox, copy: None, .. } => {
                 let phase = Phase::Starting { ticket, sandbox, copy: None, ready: true };
