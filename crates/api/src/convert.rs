@@ -1,6 +1,7 @@
 //! From and to the nouns. Each conversion takes its source apart by name: a field that is new on either side has to be placed.
 
 mod checkpoint;
+mod command;
 mod error;
 mod mount;
 mod node;

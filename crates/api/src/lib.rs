@@ -27,6 +27,10 @@
 //! | `POST /v1/sandboxes/ID/resume` | [`ResumeRequest`] -> [`Sandbox`] |
 //! | `GET /v1/paused` | a list of [`PausedSandbox`] |
 //! | `POST /v1/sandboxes/ID/exec` | [`ExecRequest`] -> 101, then [`frame::Frame`]s both ways |
+//! | `POST /v1/sandboxes/ID/commands` | [`CommandRequest`] -> [`Command`]: it outlives its client |
+//! | `GET /v1/sandboxes/ID/commands` | a list of [`Command`] |
+//! | `POST /v1/sandboxes/ID/commands/PID/attach` | 101, then [`frame::Frame`]s both ways; `tag:TAG` in the place of a pid |
+//! | `POST /v1/sandboxes/ID/commands/PID/signal` | [`SignalRequest`] -> `null` |
 //! | `/v1/volumes...`, `GET /v1/metrics` | see [`volume`] |
 //! | `GET /v1/volumes/NAME/diff?from=SNAPSHOT&with=VOLUME&to=SNAPSHOT` | [`VolumeChange`]s, one JSON document per line; without `from` or `to`: the present state; `to` is one of `with`, if that is there |
 //! | `POST /v1/volumes/NAME/verify` | [`VolumeVerification`] |
@@ -39,6 +43,7 @@
 
 mod change;
 mod checkpoint;
+mod command;
 mod convert;
 pub mod e2b;
 pub mod error;
@@ -55,6 +60,7 @@ pub use checkpoint::{
     Checkpoint, CheckpointEvent, CheckpointProgress, CheckpointRequest, CheckpointStage, CheckpointVolume,
     MemoryProgress,
 };
+pub use command::{Command, CommandRequest, CommandSignal, EndReason, SignalRequest};
 pub use error::{ErrorBody, ErrorCode, ErrorDetail};
 pub use mount::{MountRequest, UnmountRequest, VolumeMount};
 pub use node::{NodeInfo, PoolInfo};

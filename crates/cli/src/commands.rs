@@ -7,6 +7,7 @@ pub(crate) mod doctor;
 pub(crate) mod exec;
 pub(crate) mod fork;
 pub(crate) mod guardian;
+pub(crate) mod holder;
 pub(crate) mod inspect;
 pub(crate) mod keeper;
 pub(crate) mod logs;
@@ -86,6 +87,9 @@ pub(crate) enum Command {
     /// The node's server of page faults; started by it.
     #[command(hide = true)]
     Guardian(guardian::Args),
+    /// The node's processes that hold commands; started by it.
+    #[command(hide = true)]
+    Holder(holder::Args),
     /// The node's processes of volumes; started by it.
     #[command(hide = true)]
     Volumed(volumed::Args),
@@ -122,7 +126,7 @@ pub(crate) async fn run(cli: Cli) -> ExitCode {
         Command::Bench(command) => interruptible("the private node is removed", bench(command)).await,
         Command::Doctor(args) => doctor::run(&args).await,
         Command::Completion(args) => Ok(completion::run(&args)),
-        Command::Keeper(_) | Command::Guardian(_) | Command::Volumed(_) | Command::SelfTest(_) => {
+        Command::Keeper(_) | Command::Guardian(_) | Command::Holder(_) | Command::Volumed(_) | Command::SelfTest(_) => {
             Err(Failure::Usage("it is started by the node".to_owned()).into())
         }
     };

@@ -46,6 +46,9 @@ fn main() -> ExitCode {
     if let commands::Command::Guardian(guardian) = &cli.command {
         return commands::guardian::run(guardian, &cli.log);
     }
+    if let commands::Command::Holder(holder) = &cli.command {
+        return commands::holder::run(holder, &cli.log);
+    }
     if let commands::Command::Volumed(volumed) = &cli.command {
         return commands::volumed::run(volumed, &cli.log);
     }

@@ -4,6 +4,7 @@
 //! of its own, which convert from and to these. A change of a noun therefore changes neither a protocol nor a format by accident.
 
 mod checkpoint;
+mod command;
 mod failure;
 mod mount;
 mod node;
@@ -15,6 +16,7 @@ mod volume;
 pub use checkpoint::{
     Checkpoint, CheckpointOptions, CheckpointProgress, CheckpointStage, CheckpointVolume, KeptState, MemoryProgress,
 };
+pub use command::{Command, CommandEnd, CommandEvent, CommandSignal, EndReason, Selector};
 pub use failure::{Failure, FailureKind};
 pub use mount::Mount;
 pub use node::{NodeInfo, PoolInfo};

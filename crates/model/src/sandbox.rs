@@ -191,6 +191,12 @@ pub struct CommandSpec {
     pub terminal: Option<TerminalSize>,
     /// After so many milliseconds the node ends the command and all that it has started; 1 ms to 30 days. None: never.
     pub timeout_ms: Option<u64>,
+    /// Whose rights it has: `user`, the default.
+    pub user: Option<String>,
+    /// A name for it, by which clients can attach; at most 256 bytes.
+    pub tag: Option<String>,
+    /// It can be sent input. Without, it reads end of file at once. A terminal can always be sent input.
+    pub stdin: bool,
 }
 
 /// Sandboxes that were started.

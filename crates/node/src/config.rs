@@ -30,6 +30,8 @@ pub struct Config {
     pub pager_command: Vec<String>,
     /// Command that runs the processes of volumes, whole. With `--join` after it, as with the pager's.
     pub volumes_command: Vec<String>,
+    /// Command that runs the holder of commands, whole.
+    pub holder_command: Vec<String>,
     /// Most bytes of memory that the pager may take.
     pub pager_memory: u64,
     /// Most bytes of memory that the processes of volumes may take.

@@ -104,6 +104,20 @@ pub enum Error {
     HostBusy { path: String, users: Vec<String> },
     #[error("volume {volume} is held by {}, paused", .sandboxes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
     OfPaused { volume: VolumeName, sandboxes: Vec<SandboxId> },
+    #[error("there is no command {selector} in sandbox {id}")]
+    NoCommand { id: SandboxId, selector: model::Selector },
+    #[error("the command has ended")]
+    CommandEnded,
+    #[error("{message}")]
+    NoInput { message: String },
+    #[error("the command has no terminal")]
+    NoTerminal,
+    #[error("{message}")]
+    TooManyCommands { message: String },
+    #[error("a command cannot run as user {user:?}")]
+    CommandUser { user: String },
+    #[error("cannot {action}")]
+    Holder { action: &'static str, source: holder::Error },
     #[error("the sandbox engine failed")]
     Sandbox(#[from] sandbox::Error),
 }

@@ -17,12 +17,19 @@ mod state;
 
 pub use config::Config;
 pub use error::{Context, Error, Result, chain};
-pub use node::{KeepProgress, Node, OfPaused, Parts, Progress, check_spec, exec, volumes_failed};
+pub use node::{
+    CommandInput, CommandStream, KeepProgress, Node, OfPaused, Parts, Progress, check_spec, exec, volumes_failed,
+};
 pub use records::node_id;
 
 /// Where the pager of a node listens.
 pub fn pager_socket(state_dir: &std::path::Path) -> std::path::PathBuf {
     state_dir.join("store").join("pager.sock")
+}
+
+/// Where the processes that hold a node's commands have their socket.
+pub fn holder_folder(state_dir: &std::path::Path) -> std::path::PathBuf {
+    state_dir.join("commands")
 }
 
 /// Where the processes of a node's volumes have their sockets and logs.

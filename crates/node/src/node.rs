@@ -7,6 +7,7 @@ mod ahead;
 mod bounded;
 mod build;
 mod checkpoints;
+mod commands;
 mod cut;
 mod dial;
 mod discard;
@@ -14,6 +15,7 @@ mod drivers;
 pub mod exec;
 mod files;
 mod fork;
+mod holder_link;
 mod host_mounts;
 mod idle;
 mod images;
@@ -72,6 +74,7 @@ use crate::{
 };
 use drivers::Drivers;
 use files::Hands;
+use holder_link::HolderLink;
 use keepers::Keepers;
 use ledger::Ledger;
 use lifecycle::Operation;
@@ -80,6 +83,7 @@ use volumes::Mounts;
 
 pub use build::Progress;
 pub use checkpoints::KeepProgress;
+pub use commands::{CommandInput, CommandStream};
 pub use discard::OfPaused;
 pub(crate) use output::Carriage;
 pub use spec::check_spec;
@@ -106,8 +110,15 @@ pub struct Node {
     mounts: Mounts,
     hands: Hands,
     pager: PagerLink,
+    holder: Arc<HolderLink>,
     /// Who serves other nodes, and where; empty: this node serves none.
     serving: OnceLock<peers::Serving>,
+}
+
+impl std::fmt::Debug for Node {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Node").field("id", &self.host.id).finish_non_exhaustive()
+    }
 }
 
 impl Node {
@@ -141,6 +152,7 @@ impl Node {
             state.set_attached(&mount.path);
         }
         let pager = PagerLink::new(&config, Arc::clone(&cgroups));
+        let holder = Arc::new(HolderLink::new(&config));
         Ok(Arc::new(Self {
             host: Host { config, id, began: Instant::now(), cgroups, null: null.into() },
             ledger: Ledger::new(state),
@@ -150,6 +162,7 @@ impl Node {
             mounts: Mounts::new(volumes),
             hands: Hands::default(),
             pager,
+            holder,
             serving: OnceLock::new(),
         }))
     }

@@ -1,4 +1,4 @@
-//! The processes beside a node: of volumes, and of the pager. Each outlives the node that has started it.
+//! The processes beside a node: of volumes, of commands, and of the pager. Each outlives the node that has started it.
 
 use std::{ffi::OsString, path::Path, sync::Arc, time::Duration};
 
@@ -21,6 +21,14 @@ pub fn run_volumes(
     let config = volumed::Config { folder: node::volumes_folder(state_dir), arguments, options };
     let opener = StoreOpener::new(settings, state_dir.to_owned(), node::node_id(state_dir)?);
     Ok(volumed::run(role, config, &opener)?)
+}
+
+/// Runs one of the processes that hold commands: the whole life of a process that has one thread so far.
+///
+/// `arguments`: those that this program was called with, without the role.
+pub fn run_holder(role: holder::Role, state_dir: &Path, arguments: Vec<OsString>) -> anyhow::Result<()> {
+    let config = holder::Config { folder: node::holder_folder(state_dir), arguments };
+    Ok(holder::run(role, &config)?)
 }
 
 /// Runs the pager's guardian: the whole life of a process that has one thread so far.

@@ -2,6 +2,7 @@
 
 mod around;
 mod checkpoints;
+mod commands;
 mod errors;
 mod frames;
 mod handlers;
@@ -46,6 +47,9 @@ pub(crate) fn router(node: Arc<Node>) -> Router {
         .route("/store/gc", post(store::collect))
         .route("/store/rotate-key", post(store::rotate_key))
         .route("/sandboxes/{id}/exec", post(upgrade::exec).layer(with_command))
+        .route("/sandboxes/{id}/commands", get(commands::list).post(commands::start).layer(with_command))
+        .route("/sandboxes/{id}/commands/{which}/attach", post(commands::attach))
+        .route("/sandboxes/{id}/commands/{which}/signal", post(commands::signal))
         .route("/sandboxes/{id}/dial/{port}", get(upgrade::dial));
     // Not nested: what is passed on keeps its path.
     let volumes = format!("{}/volumes", api::VERSION_PREFIX);

@@ -12,6 +12,6 @@ mod key;
 mod public;
 mod serve;
 
-pub use beside::{run_pager, run_volumes};
+pub use beside::{run_holder, run_pager, run_volumes};
 pub use public::Public;
 pub use serve::run;

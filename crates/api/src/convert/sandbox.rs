@@ -154,6 +154,7 @@ impl From<ResumeRequest> for model::Takeover {
 
 impl From<ExecRequest> for model::CommandSpec {
     fn from(ExecRequest { command, env, cwd, terminal, timeout_ms, notices: _ }: ExecRequest) -> Self {
-        Self { command, env, cwd, terminal: terminal.map(Into::into), timeout_ms }
+        let terminal = terminal.map(Into::into);
+        Self { command, env, cwd, terminal, timeout_ms, user: None, tag: None, stdin: true }
     }
 }

@@ -246,6 +246,9 @@ pub(crate) async fn run(args: Args, socket: PathBuf, log: &Log, public: Option<s
     volumes_command.extend(arguments(&durable));
     volumes_command.extend(args.lag.arguments());
     volumes_command.push(volumed::Role::Guardian.argument().to_owned());
+    let mut holder_command = role("holder");
+    holder_command.extend(["--state".to_owned(), state_dir.display().to_string()]);
+    holder_command.push(holder::Role::Holder.argument().to_owned());
     let mut keeper_command = role("keeper");
     keeper_command.extend(args.memory.arguments());
     let config = Config {
@@ -256,6 +259,7 @@ pub(crate) async fn run(args: Args, socket: PathBuf, log: &Log, public: Option<s
         durable,
         pager_command,
         volumes_command,
+        holder_command,
         pager_memory: args.pager_memory,
         volumes_memory: args.volumes_memory,
         peer_listen,

@@ -10,12 +10,13 @@ use super::{Error, Forked, chain};
 
 fn kind(error: &Error) -> FailureKind {
     match error {
-        Error::Invalid { .. } | Error::OtherUser { .. } => FailureKind::InvalidRequest,
+        Error::Invalid { .. } | Error::OtherUser { .. } | Error::CommandUser { .. } => FailureKind::InvalidRequest,
         Error::NoTemplate(_)
         | Error::NothingToRun(_)
         | Error::NoSandbox(_)
         | Error::GoneFromStore(_)
         | Error::NotMounted { .. }
+        | Error::NoCommand { .. }
         | Error::NoCheckpoint(_) => FailureKind::NotFound,
         Error::TemplateBusy(_)
         | Error::TemplateInUse { .. }
@@ -30,6 +31,10 @@ fn kind(error: &Error) -> FailureKind {
         | Error::HostPath { .. }
         | Error::HostBusy { .. }
         | Error::OfPaused { .. }
+        | Error::CommandEnded
+        | Error::NoInput { .. }
+        | Error::NoTerminal
+        | Error::TooManyCommands { .. }
         | Error::CheckpointExists(_) => FailureKind::Conflict,
         Error::StateGone(failure) | Error::VolumeRefused(failure) => failure.kind,
         Error::Volumes { source: volumed::Error::NoAnswer, .. } => FailureKind::Interrupted,
@@ -50,6 +55,7 @@ fn kind(error: &Error) -> FailureKind {
         | Error::SelfTest(_)
         | Error::Store { .. }
         | Error::Volumes { .. }
+        | Error::Holder { .. }
         | Error::Sandbox(_) => FailureKind::Host,
     }
 }
@@ -128,6 +134,13 @@ fn hint(error: &Error) -> Option<String> {
             "repeat the command: the process of volumes is started again"
         }
         Error::Volumes { .. } => "the node's log says more; `pando doctor` checks what volumes need of the host",
+        Error::NoCommand { .. }
+        | Error::CommandEnded
+        | Error::NoInput { .. }
+        | Error::NoTerminal
+        | Error::TooManyCommands { .. }
+        | Error::CommandUser { .. }
+        | Error::Holder { .. } => return hint_of_command(error).map(str::to_owned),
         Error::Keeper { .. }
         | Error::Cancelled
         | Error::File { .. }
@@ -139,6 +152,22 @@ fn hint(error: &Error) -> Option<String> {
         | Error::Sandbox(_) => return None,
     };
     Some(text.to_owned())
+}
+
+/// As [`hint`], for commands that are kept.
+fn hint_of_command(error: &Error) -> Option<&'static str> {
+    match error {
+        Error::NoCommand { .. } => {
+            Some("the node keeps the last 32 ended commands of a sandbox and forgets older ones")
+        }
+        Error::CommandEnded => Some("its output and status can still be read"),
+        Error::TooManyCommands { .. } => Some("end commands that are not needed, or wait for the end of some"),
+        Error::CommandUser { .. } => Some(
+            "commands run as `user` (uid 1000); another user needs a user namespace of the sandbox, which this version lacks",
+        ),
+        Error::Holder { .. } => Some("repeat the command: the holder of commands is started again"),
+        _ => None,
+    }
 }
 
 /// Whether store or database may be at fault, and not what was to be stored.
@@ -171,6 +200,13 @@ fn details(error: &Error) -> Vec<String> {
         Error::StateGone(failure) | Error::VolumeRefused(failure) => failure.details.clone(),
         Error::Invalid { .. }
         | Error::OtherUser { .. }
+        | Error::NoCommand { .. }
+        | Error::CommandEnded
+        | Error::NoInput { .. }
+        | Error::NoTerminal
+        | Error::TooManyCommands { .. }
+        | Error::CommandUser { .. }
+        | Error::Holder { .. }
         | Error::Volumes { .. }
         | Error::NotMounted { .. }
         | Error::NoHostDirectory { .. }

@@ -1,29 +1,29 @@
-//! Commands in a running sandbox, with pipes or with a terminal, as a stream of frames.
+//! Commands in the foreground of a client, with pipes or with a terminal, as a stream of frames.
 
 mod check;
-mod group;
 mod stream;
-mod terminal;
 
-use std::{collections::HashSet, os::fd::OwnedFd, sync::Arc, time::Duration};
+use std::{collections::HashSet, os::fd::OwnedFd, sync::Arc};
 
-use base::{id::SandboxId, limits::COMMAND_TIMEOUT_MS_MAX};
+use base::id::SandboxId;
+use holder::Reason;
 use keeper::{
     Spawned,
     protocol::{Call, Spawn, Status},
 };
 use model::{CommandSpec, TemplateSpec};
-use rustix::pipe::{PipeFlags, pipe_with};
 use sandbox::{Command, ProcessIdentity, monotonic_ns};
-use tokio::{sync::oneshot, time::Instant};
+use tokio::sync::oneshot;
 
-use super::{Node, lifecycle::Operation, memory_limit::Watch};
-use crate::error::{Context, Error, Result};
+use super::{
+    Node,
+    commands::{Begun, CommandStream},
+    memory_limit::Watch,
+};
+use crate::error::Result;
 
 pub(crate) use check::{check, check_path};
-use group::CommandGroup;
-pub(super) use stream::Streams;
-pub use stream::{Input, Inputs, Output, Outputs};
+pub use stream::{Input, Inputs, Output, Outputs, serve_attached};
 
 /// What every program gets to see; a template's own variables come on top.
 const ENVIRONMENT: [(&str, &str); 4] = [
@@ -45,106 +45,84 @@ pub(crate) fn command(spec: &TemplateSpec, argv: Vec<String>, env: &[(String, St
     Command { argv, env, cwd: cwd.unwrap_or(&spec.cwd).to_owned(), tty: false, group: None, until_ns: None }
 }
 
-/// A command that runs. Dropped, it ends with all that it has started.
+/// A command in the foreground of a client. Dropped, it ends with all that it has started.
 #[derive(Debug)]
 pub struct Exec {
-    streams: Streams,
-    group: CommandGroup,
-    ended: oneshot::Receiver<Status>,
-    /// When its time is up.
-    limit: Option<TimeLimit>,
+    foreground: Foreground,
+    stream: CommandStream,
+    timeout_ms: Option<u64>,
     /// What the memory limit has killed meanwhile.
     memory: Watch,
 }
 
-/// When a command's time is up, and how much it had.
-#[derive(Debug, Clone, Copy)]
-struct TimeLimit {
-    at: Instant,
-    ms: u64,
+/// What ends with its client.
+#[derive(Debug)]
+struct Foreground {
+    node: Arc<Node>,
+    sandbox: SandboxId,
+    /// None: it has ended.
+    key: Option<String>,
+}
+
+impl Foreground {
+    /// Ends the command now.
+    async fn end(mut self) {
+        if let Some(key) = self.key.take() {
+            self.node.end_command(&self.sandbox, &key, Reason::ClientLeft).await;
+        }
+    }
+
+    /// The command has ended by itself.
+    fn release(mut self) {
+        self.key = None;
+    }
+}
+
+impl Drop for Foreground {
+    fn drop(&mut self) {
+        let Some(key) = self.key.take() else { return };
+        let (node, sandbox) = (Arc::clone(&self.node), self.sandbox.clone());
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move { node.end_command(&sandbox, &key, Reason::ClientLeft).await });
+        }
+    }
 }
 
 impl Node {
-    /// Starts a command in a sandbox that runs.
-    #[tracing::instrument(skip_all, fields(sandbox = %id))]
+    /// Starts a command in the foreground of a client: it ends with the client.
     pub async fn exec(self: &Arc<Self>, id: &SandboxId, request: CommandSpec) -> Result<Exec> {
-        let (init, spec) = {
-            self.admits(id, Operation::Command)?;
-            let state = self.state();
-            let record = state.sandbox(id)?;
-            (record.init, state.spec_of(record)?)
-        };
-        let mut command = command(&spec, request.command, &request.env, request.cwd.as_deref());
-        check(&command)?;
-        check_timeout(request.timeout_ms)?;
-        let group = CommandGroup::new(&self.group(id));
         let memory = self.watch_limit(id);
-        command.group = Some(group.name());
-        let (streams, stdio) = match request.terminal {
-            Some(size) => {
-                command.tty = true;
-                if !command.env.iter().any(|(name, _)| name == "TERM") {
-                    command.env.push(("TERM".to_owned(), "xterm-256color".to_owned()));
-                }
-                let (master, slave) = terminal::open_sized(init.pid, size)?;
-                (
-                    Streams::terminal(master)?,
-                    [
-                        slave.try_clone().doing("share the terminal")?,
-                        slave.try_clone().doing("share the terminal")?,
-                        slave,
-                    ],
-                )
-            }
-            None => {
-                let (stdin_read, stdin_write) = pipe()?;
-                let (stdout_read, stdout_write) = pipe()?;
-                let (stderr_read, stderr_write) = pipe()?;
-                (Streams::pipes(stdin_write, stdout_read, stderr_read)?, [stdin_read, stdout_write, stderr_write])
-            }
-        };
-        let (node, of) = (Arc::clone(self), id.clone());
-        let spawn = async move {
-            let [stdin, stdout, stderr] = &stdio;
-            node.spawn(&of, command, false, [stdin, stdout, stderr]).await
-        };
-        let spawned = self.drive(id, Operation::Command, spawn).await;
-        self.ledger.metrics.command(&spawned);
-        let (_, ended) = match spawned {
-            Err(Error::Keeper { .. }) if !init.is_alive() => {
-                return Err(Error::NotRunning { id: id.clone(), state: model::SandboxState::Lost });
-            }
-            spawned => spawned?,
-        };
-        let limit = request.timeout_ms.map(|ms| TimeLimit { at: Instant::now() + Duration::from_millis(ms), ms });
-        Ok(Exec { streams, group, ended, limit, memory })
+        let timeout_ms = request.timeout_ms;
+        let Begun { key, stream, .. } = self.begin_command(id, request, true).await?;
+        let foreground = Foreground { node: Arc::clone(self), sandbox: id.clone(), key: Some(key) };
+        Ok(Exec { foreground, stream, timeout_ms, memory })
     }
 
     /// Spawns a program into a sandbox: its identity, and what resolves at its end.
     pub(super) async fn spawn(
         &self,
         id: &SandboxId,
-        mut command: Command,
+        command: Command,
         main: bool,
         stdio: [&OwnedFd; 3],
     ) -> Result<(ProcessIdentity, oneshot::Receiver<Status>)> {
+        let Spawned { process, ended, .. } = self.spawn_whole(id, command, main, stdio).await?;
+        Ok((process, ended))
+    }
+
+    /// As [`Node::spawn`], with the pidfd and the pid inside.
+    pub(super) async fn spawn_whole(
+        &self,
+        id: &SandboxId,
+        mut command: Command,
+        main: bool,
+        stdio: [&OwnedFd; 3],
+    ) -> Result<Spawned> {
         let keeper = self.keepers.get(Spawn::ACTION).await?;
         // Before the wait for the answer begins: when that is given up, the keeper starts it no more.
         command.until_ns = Some(monotonic_ns() + Spawn::DEADLINE.as_nanos() as u64);
-        let Spawned { process, ended, .. } = keeper.call(Spawn { sandbox: id.clone(), command, main }, stdio).await?;
-        Ok((process, ended))
+        Ok(keeper.call(Spawn { sandbox: id.clone(), command, main }, stdio).await?)
     }
-}
-
-fn check_timeout(timeout_ms: Option<u64>) -> Result<()> {
-    if timeout_ms.is_none_or(|ms| (1..=COMMAND_TIMEOUT_MS_MAX).contains(&ms)) {
-        return Ok(());
-    }
-    Err(Error::Invalid { message: "a command's time limit is 1 ms to 30 days".to_owned(), hint: None })
-}
-
-fn pipe() -> Result<(OwnedFd, OwnedFd)> {
-    pipe_with(PipeFlags::CLOEXEC).doing("make a pipe")
 }
 
 #[cfg(test)]

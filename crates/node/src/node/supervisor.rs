@@ -102,8 +102,8 @@ impl Node {
         self.sweep().await?;
         // Before anything new is noted.
         let unseen = self.noted_unseen()?;
-        // Their clients had the node before this one. What comes from here on is not among them.
-        tokio::spawn(self.commands().end());
+        let earlier = self.earlier_commands().await;
+        tokio::spawn(Arc::clone(self).follow_commands(earlier));
         Ok((self.start_keeper().await?, unseen))
     }
 
@@ -227,7 +227,7 @@ impl Node {
     async fn shut_down(self: &Arc<Self>, mut running: Running) {
         let blanks = self.state().take_pool();
         self.discard_blanks(blanks).await;
-        self.commands().end().await;
+        self.end_foreground().await;
         if self.host.config.at_exit == AtExit::Remove {
             self.discard_all(self.ids_here()).await;
         }
@@ -251,6 +251,7 @@ impl Node {
         }
         let patience = if self.ids_here().is_empty() { pager_link::STOP_MAX } else { Duration::ZERO };
         self.pager.stop(patience).await;
+        self.holder.stop().await;
         if at_exit == AtExit::Remove {
             self.unmount_all().await;
         }

@@ -61,7 +61,7 @@ pub(super) async fn dial(
     Ok(switching(DIAL_PROTOCOL))
 }
 
-fn take_upgrade(request: &mut Request, protocol: &str) -> Result<OnUpgrade> {
+pub(super) fn take_upgrade(request: &mut Request, protocol: &str) -> Result<OnUpgrade> {
     let wanted = request.headers().get(header::UPGRADE).is_some_and(|value| value.as_bytes() == protocol.as_bytes());
     match request.extensions_mut().remove::<OnUpgrade>().filter(|_| wanted) {
         Some(upgrade) => Ok(upgrade),
@@ -69,7 +69,7 @@ fn take_upgrade(request: &mut Request, protocol: &str) -> Result<OnUpgrade> {
     }
 }
 
-async fn upgraded(upgrade: OnUpgrade) -> Option<TokioIo<Upgraded>> {
+pub(super) async fn upgraded(upgrade: OnUpgrade) -> Option<TokioIo<Upgraded>> {
     match tokio::time::timeout(UPGRADE_MAX, upgrade).await {
         Ok(Ok(upgraded)) => Some(TokioIo::new(upgraded)),
         Ok(Err(error)) => {
@@ -80,7 +80,7 @@ async fn upgraded(upgrade: OnUpgrade) -> Option<TokioIo<Upgraded>> {
     }
 }
 
-fn switching(protocol: &'static str) -> Response {
+pub(super) fn switching(protocol: &'static str) -> Response {
     let headers = [(header::CONNECTION, "upgrade"), (header::UPGRADE, protocol)];
     (StatusCode::SWITCHING_PROTOCOLS, headers, Body::empty()).into_response()
 }

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 use super::Node;
 
 /// What stays of a state directory from which everything was removed.
-const STATE_FILES: [&str; 11] = [
+const STATE_FILES: [&str; 12] = [
     "images",
     "layers",
     "lock",
@@ -25,6 +25,7 @@ const STATE_FILES: [&str; 11] = [
     "store",
     "templates",
     "unseen",
+    "commands",
     "volumes",
 ];
 
@@ -102,6 +103,8 @@ impl Cleanup {
         }
         let found = names(state);
         ensure!(found.iter().all(|name| STATE_FILES.contains(&name.as_str())), "unexpected files: {found:?}");
+        let held = names(&state.join("commands"));
+        ensure!(held.iter().all(|name| name == "holder.lock"), "the holder left: {held:?}");
         for folder in ["sandboxes", "templates", "images", "paused", "mounts", "unseen"] {
             let found = names(&state.join(folder));
             ensure!(found.is_empty(), "{folder} left behind: {found:?}");
@@ -198,10 +201,10 @@ pub(super) fn leftovers(node: &Node) -> Result<Leftovers> {
     Ok(found)
 }
 
-/// Pager, or of the volumes. They stay for a while, in case they are needed soon, and end with their node if they have no work.
+/// Of the pager, the volumes or the commands. They stay for a while, in case they are needed soon, and end with their node if they have no work.
 fn is_family(pid: i32) -> bool {
     let command = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    ["\0guardian\0", "\0volumed\0"].iter().any(|role| command.contains(role))
+    ["\0guardian\0", "\0volumed\0", "\0holder\0"].iter().any(|role| command.contains(role))
 }
 
 fn describe(pid: i32) -> String {

@@ -16,6 +16,7 @@ mod faults;
 mod faults_captured;
 mod faults_host;
 mod faults_s3;
+mod held;
 mod isolation;
 mod kills;
 mod limits;
@@ -57,6 +58,7 @@ pub(crate) fn cases() -> Vec<Case> {
         shared_memory::cases(),
         store::cases(),
         peers::cases(),
+        held::cases(),
         isolation::cases(),
         output::cases(),
         commands::cases(),

@@ -2,29 +2,31 @@
 //!
 //! ```text
 //! made by the keeper, with the command --+-- the command ended: what it left behind joins the sandbox's group --> removed
-//!                                        +-- its client left, or its time is up: SIGTERM, 2 s, SIGKILL -------> removed
-//!                                        +-- the node was killed: the next one ends it as well
+//!                                        +-- its time is up, or the client of a foreground command left:
+//!                                        |   SIGTERM, 2 s, SIGKILL -------------------------------------------> removed
+//!                                        +-- nothing holds the command any more: the same --------------------> removed
 //! ```
 //!
-//! So a group that is there is that of a command whose client is there, and nobody else's.
+//! So a group that is there is that of a command which is held, or is about to be.
 
 use std::{
     fs, io,
-    path::{Path, PathBuf},
+    path::Path,
     time::{Duration, Instant},
 };
 
 use procfs::CgroupPaths;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use tokio::task::JoinSet;
 
 use crate::{
     error::{Context, Result},
-    node::{Node, images::random_suffix, inspect::members},
+    node::inspect::members,
 };
 
 /// How long what is told to end may take.
 const TERM_MAX: Duration = Duration::from_secs(2);
+/// How long what has a terminal has after the hang-up.
+const HANGUP_MAX: Duration = Duration::from_millis(100);
 /// How long what was killed may take. What is left then goes with the sandbox.
 const KILLED_MAX: Duration = Duration::from_secs(5);
 /// Between two looks, at first and at most.
@@ -33,76 +35,28 @@ const LOOK_MAX: Duration = Duration::from_millis(50);
 /// A group counts its last process for a moment after that has ended.
 const REMOVALS_MAX: usize = 100;
 
-/// One of them. Dropped, it ends what is in it.
-#[derive(Debug)]
-pub(super) struct CommandGroup {
-    name: String,
-    /// None: it is gone.
-    path: Option<PathBuf>,
-}
-
-impl CommandGroup {
-    /// A new one in the sandbox whose group is `sandbox`; the keeper makes it.
-    pub(super) fn new(sandbox: &Path) -> Self {
-        let name = format!("exec-{}", random_suffix());
-        Self { path: Some(sandbox.join(&name)), name }
-    }
-
-    pub(super) fn name(&self) -> String {
-        self.name.clone()
-    }
-
-    /// The command has ended by itself: what it has left behind goes on in the sandbox.
-    pub(super) async fn release(mut self) {
-        if let Some(path) = self.path.take() {
-            remove(&path).await;
-        }
-    }
-
-    /// Ends all that is in it.
-    pub(super) async fn end(mut self) {
-        if let Some(path) = self.path.take() {
-            end(&path).await;
-        }
-    }
-}
-
-impl Drop for CommandGroup {
-    fn drop(&mut self) {
-        let Some(path) = self.path.take() else { return };
-        match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn(async move { end(&path).await })),
-            // Nobody is there who could wait.
-            Err(_) => kill(&path),
-        }
-    }
-}
-
-impl Node {
-    /// The commands of clients that run now in the sandboxes of this node.
-    pub(in crate::node) fn commands(&self) -> Commands {
-        let below = |group: PathBuf| fs::read_dir(group).into_iter().flatten().flatten();
-        let entries = self.ids_here().iter().flat_map(|id| below(self.group(id))).collect::<Vec<_>>();
-        let groups = entries.iter().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-        Commands(groups.map(fs::DirEntry::path).collect())
-    }
-}
-
-/// Commands whose clients are gone, because their node is or is about to be.
-pub(in crate::node) struct Commands(Vec<PathBuf>);
-
-impl Commands {
-    /// Ends them, side by side.
-    pub(in crate::node) async fn end(self) {
-        let mut ends: JoinSet<()> = self.0.into_iter().map(|group| async move { end(&group).await }).collect();
-        while ends.join_next().await.is_some() {}
-    }
-}
-
-async fn end(group: &Path) {
+/// Sends SIGTERM to all that is in the group now.
+pub(super) fn terminate(group: &Path) {
     tell(group, Signal::TERM);
     // What is stopped would not hear of it.
     tell(group, Signal::CONT);
+}
+
+/// Kills all that is in the group. What has a terminal hears that it hung up, and has a moment for that.
+pub(super) async fn kill_now(group: &Path, terminal: bool) {
+    if terminal {
+        tell(group, Signal::HUP);
+        tell(group, Signal::CONT);
+        if is_empty_within(group, HANGUP_MAX).await {
+            return;
+        }
+    }
+    kill(group);
+}
+
+/// Ends all that is in the group, with SIGTERM and, after a while, SIGKILL. Then the group is gone.
+pub(super) async fn end(group: &Path) {
+    terminate(group);
     if !is_empty_within(group, TERM_MAX).await {
         kill(group);
         is_empty_within(group, KILLED_MAX).await;
@@ -166,7 +120,7 @@ async fn is_empty_within(group: &Path, most: Duration) -> bool {
 }
 
 /// Removes the group; what is still in it joins the sandbox's.
-async fn remove(group: &Path) {
+pub(super) async fn remove(group: &Path) {
     for _ in 0..REMOVALS_MAX {
         if let Err(error) = move_up(group) {
             tracing::warn!(group = %group.display(), error = crate::chain(&error), "what a command left behind stays in its group");

@@ -22,12 +22,7 @@ pub(super) fn open_sized(init: i32, size: TerminalSize) -> Result<(OwnedFd, Owne
     unlockpt(&master).doing("unlock the terminal")?;
     let peer = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let slave = ioctl_tiocgptpeer(&master, peer).doing("open the terminal's other side")?;
-    resize(&master, size)?;
-    Ok((master, slave))
-}
-
-/// Tells the terminal its size; the kernel tells the programs.
-pub(super) fn resize(master: &OwnedFd, size: TerminalSize) -> Result<()> {
     let size = Winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 };
-    tcsetwinsize(master, size).doing("resize the terminal")
+    tcsetwinsize(&master, size).doing("resize the terminal")?;
+    Ok((master, slave))
 }
