@@ -37,7 +37,9 @@ pub enum Error {
     ResumedElsewhere(SandboxId),
     #[error("the store has nothing of sandbox {0} any more: another node has resumed or removed it")]
     GoneFromStore(SandboxId),
-    #[error("the files of a sandbox can be used as `user` only, not as {user:?}: this needs user namespaces")]
+    #[error(
+        "{user:?} is not `user`: other users need a user namespace of the sandbox, which this version does not make"
+    )]
     OtherUser { user: String },
     #[error("nothing listens on port {port} in sandbox {id}")]
     PortClosed { id: SandboxId, port: u16 },
@@ -114,8 +116,6 @@ pub enum Error {
     NoTerminal,
     #[error("{message}")]
     TooManyCommands { message: String },
-    #[error("a command cannot run as user {user:?}")]
-    CommandUser { user: String },
     #[error("cannot {action}")]
     Holder { action: &'static str, source: holder::Error },
     #[error("the sandbox engine failed")]

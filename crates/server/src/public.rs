@@ -14,13 +14,12 @@ use base::error::chain;
 use control::{Control, SystemClock};
 use gateway::{
     domain::Domain,
-    env::{Form, NAMES_HINT, Trust, Variables, resolve, withdraw},
-    listen::take,
+    env::{Form, Trust, Variables, withdraw},
+    listen::{Listeners, take},
     serve::{Bounds, Options, Plain, serve},
     tls::{Authority, Own, Tls},
 };
-use node::{Context, Error, Node, Result};
-use tokio::net::TcpListener;
+use node::{Error, Node, Result};
 
 use crate::{
     e2b::{self, Platform},
@@ -45,7 +44,7 @@ pub struct Public {
 /// The port is taken; nothing is served yet.
 pub(crate) struct Taken {
     public: Public,
-    listener: TcpListener,
+    listeners: Listeners,
     address: SocketAddr,
 }
 
@@ -56,14 +55,14 @@ fn failed(message: impl std::fmt::Display) -> Error {
 impl Taken {
     /// Takes the port: what cannot be had is said before anything is started.
     pub(crate) fn new(public: Public) -> Result<Self> {
-        let listener = take(public.listen).map_err(|error| failed(chain(&error)))?;
-        let address = listener.local_addr().doing("read the address")?;
-        Ok(Self { public, listener, address })
+        let listeners = take(public.listen).map_err(|error| failed(chain(&error)))?;
+        let address = listeners.address();
+        Ok(Self { public, listeners, address })
     }
 
     /// Serves until `stop` resolves.
     pub(crate) async fn serve(self, node: Arc<Node>, stop: impl Future<Output = ()>) -> Result<()> {
-        let Self { public, listener, address } = self;
+        let Self { public, listeners, address } = self;
         let (state_dir, settings) = (node.config().state_dir.clone(), &node.config().durable);
         let (clock, id) = (Arc::new(SystemClock), node.info().id);
         let control = match &settings.database {
@@ -74,7 +73,7 @@ impl Taken {
         let key = local_key(&control, &state_dir).await?;
         let domain = public.domain.with_port(public.domain.port().unwrap_or(address.port()));
         let (tls, trust) = certificates(&public, &domain, &state_dir)?;
-        let form = form(&domain, trust, address).await;
+        let form = Form::choose(&domain, trust, address).await;
         let platform = Arc::new(Platform::new(node, control.clone(), domain.clone()));
         platform.catch_up().await.map_err(|error| failed(chain(&error)))?;
         let scheduler = control.scheduler(Arc::new(e2b::OnNode(Arc::clone(&platform))));
@@ -86,7 +85,7 @@ impl Taken {
         tracing::info!(%address, %domain, "ready for clients; `pando env` prints what they need");
         let options = Options { domain, tls: Some(tls), plain: public.plain, bounds: Bounds::default() };
         tokio::select! {
-            () = serve(listener, options, e2b::handler(platform), stop) => {}
+            () = serve(listeners, options, e2b::handler(platform), stop) => {}
             () = scheduler.run() => {}
         }
         withdraw(&state_dir);
@@ -104,15 +103,4 @@ fn certificates(public: &Public, domain: &Domain, state_dir: &Path) -> Result<(T
         }),
     };
     made.map_err(|error| failed(chain(&error)))
-}
-
-/// Names where they resolve, else the plain address, if that is one of this machine.
-async fn form(domain: &Domain, trust: Option<Trust>, address: SocketAddr) -> Form {
-    match resolve(domain).await {
-        Ok(()) => Form::Names { domain: domain.clone(), trust },
-        Err(unresolved) => {
-            tracing::warn!(error = chain(&unresolved), "clients get plain addresses: {NAMES_HINT}");
-            Form::Plain { address }
-        }
-    }
 }

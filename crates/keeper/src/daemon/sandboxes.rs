@@ -160,7 +160,7 @@ impl Sandboxes {
         // The keeper is its parent and reaps it later: until then no other process gets its pid.
         let watched = children.watch(pid, Role::Hand(id.clone()));
         let process = watched.and_then(|_| super::identity(pid)).map_err(|error| Failed::of(&error))?;
-        Ok(Forked { process })
+        Ok(Forked { process, inside: 0 })
     }
 
     pub(super) fn make_mount_points(&self, id: &SandboxId, paths: &[String]) -> Result<(), Failed> {

@@ -10,7 +10,7 @@ use super::{Error, Forked, chain};
 
 fn kind(error: &Error) -> FailureKind {
     match error {
-        Error::Invalid { .. } | Error::OtherUser { .. } | Error::CommandUser { .. } => FailureKind::InvalidRequest,
+        Error::Invalid { .. } | Error::OtherUser { .. } => FailureKind::InvalidRequest,
         Error::NoTemplate(_)
         | Error::NothingToRun(_)
         | Error::NoSandbox(_)
@@ -139,7 +139,6 @@ fn hint(error: &Error) -> Option<String> {
         | Error::NoInput { .. }
         | Error::NoTerminal
         | Error::TooManyCommands { .. }
-        | Error::CommandUser { .. }
         | Error::Holder { .. } => return hint_of_command(error).map(str::to_owned),
         Error::Keeper { .. }
         | Error::Cancelled
@@ -162,9 +161,6 @@ fn hint_of_command(error: &Error) -> Option<&'static str> {
         }
         Error::CommandEnded => Some("its output and status can still be read"),
         Error::TooManyCommands { .. } => Some("end commands that are not needed, or wait for the end of some"),
-        Error::CommandUser { .. } => Some(
-            "commands run as `user` (uid 1000); another user needs a user namespace of the sandbox, which this version lacks",
-        ),
         Error::Holder { .. } => Some("repeat the command: the holder of commands is started again"),
         _ => None,
     }
@@ -205,7 +201,6 @@ fn details(error: &Error) -> Vec<String> {
         | Error::NoInput { .. }
         | Error::NoTerminal
         | Error::TooManyCommands { .. }
-        | Error::CommandUser { .. }
         | Error::Holder { .. }
         | Error::Volumes { .. }
         | Error::NotMounted { .. }

@@ -135,7 +135,7 @@ impl Node {
         let (ours, theirs) = sys::seqpacket::pair().doing("make the socket of a file server")?;
         let keeper = self.keepers.get(StartHand::ACTION).await?;
         let started = keeper.call(StartHand { sandbox: id.clone() }, [&theirs]).await.map_err(Error::from);
-        let Spawned { process, ended } = match started {
+        let Spawned { process, ended, .. } = match started {
             Err(Error::Keeper { .. }) if !init.is_alive() => {
                 return Err(Error::NotRunning { id: id.clone(), state: model::SandboxState::Lost });
             }

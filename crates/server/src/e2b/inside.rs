@@ -1,21 +1,26 @@
 //! What answers for envd in a sandbox: the Connect services, and files over HTTP.
 
+mod download;
+mod upload;
+
 use std::{collections::BTreeMap, sync::Arc};
 
 use axum::{
     Extension, Json, Router,
     body::Body,
-    extract::State,
-    http::{Request, StatusCode},
+    extract::{DefaultBodyLimit, Query, State},
+    http::{HeaderMap, Request, StatusCode},
     response::{IntoResponse, Response},
-    routing::{any, get},
+    routing::{MethodRouter, any, get, post},
 };
-use control::Sandbox;
+use control::{FileOperation, Sandbox, SignedUrl};
+use serde::Deserialize;
 use tower::ServiceExt;
+use tower_http::{compression::CompressionLayer, decompression::RequestDecompressionLayer};
 
 use super::{
     failed::{Failed, Result},
-    place::Inside,
+    place::{Inside, status},
     platform::Platform,
 };
 
@@ -26,21 +31,36 @@ const TOKEN_HEADER: &str = "x-access-token";
 #[derive(Clone)]
 pub(crate) struct Of(pub(crate) Arc<Sandbox>);
 
-/// The paths of envd. The sandbox is among the extensions of the request, as [`Of`].
-pub(crate) fn router(platform: Arc<Platform>) -> Router {
-    Router::new().route("/health", get(health)).route("/envs", get(envs)).fallback(any(services)).with_state(platform)
+/// What a request about a file has in its query.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct FileQuery {
+    path: Option<String>,
+    username: Option<String>,
+    signature: Option<String>,
+    signature_expiration: Option<u64>,
 }
 
-async fn health() -> StatusCode {
-    StatusCode::NO_CONTENT
+/// The paths of envd. The sandbox is among the extensions of the request, as [`Of`].
+pub(crate) fn router(platform: Arc<Platform>) -> Router {
+    let download: MethodRouter<Arc<Platform>> = get(download::get).layer(CompressionLayer::new().gzip(true));
+    let upload: MethodRouter<Arc<Platform>> = post(upload::post).layer(RequestDecompressionLayer::new().gzip(true));
+    let files = download.merge(upload).layer::<_, std::convert::Infallible>(DefaultBodyLimit::disable());
+    Router::new()
+        .route("/health", get(async || StatusCode::NO_CONTENT))
+        .route("/envs", get(envs))
+        .route("/files", files)
+        .route("/files/compose", post(upload::compose))
+        .fallback(any(services))
+        .with_state(platform)
 }
 
 async fn envs(
     State(platform): State<Arc<Platform>>,
     Extension(of): Extension<Of>,
-    request: Request<Body>,
+    headers: HeaderMap,
 ) -> Result<Json<BTreeMap<String, String>>> {
-    authorise(&platform, &of, &request)?;
+    authorise(&platform, &of, &headers)?;
     Ok(Json(of.0.spec.env_vars.clone()))
 }
 
@@ -49,7 +69,7 @@ async fn services(
     Extension(of): Extension<Of>,
     mut request: Request<Body>,
 ) -> Response {
-    if let Err(failed) = authorise(&platform, &of, &request) {
+    if let Err(failed) = authorise(&platform, &of, request.headers()) {
         return failed.into_response();
     }
     let place = Inside::new(Arc::clone(&platform.node), of.0);
@@ -60,9 +80,47 @@ async fn services(
     }
 }
 
+fn unauthorised(message: &str) -> Failed {
+    Failed::new(StatusCode::UNAUTHORIZED, message)
+}
+
 /// Fails unless the request has the sandbox's token.
-fn authorise(platform: &Platform, Of(sandbox): &Of, request: &Request<Body>) -> Result<()> {
-    let wrong = || Failed::new(StatusCode::UNAUTHORIZED, "unauthorized access, please provide a valid access token");
-    let presented = request.headers().get(TOKEN_HEADER).and_then(|token| token.to_str().ok()).ok_or_else(wrong)?;
+fn authorise(platform: &Platform, Of(sandbox): &Of, headers: &HeaderMap) -> Result<()> {
+    let wrong = || unauthorised("unauthorized access, please provide a valid access token");
+    let presented = headers.get(TOKEN_HEADER).and_then(|token| token.to_str().ok()).ok_or_else(wrong)?;
     platform.control.sandboxes().envd_token(sandbox).verify(presented).map_err(|_| wrong())
+}
+
+/// Fails unless the request about a file has the sandbox's token, or its URL is signed by it.
+fn authorise_file(
+    platform: &Platform,
+    of: &Of,
+    headers: &HeaderMap,
+    (query, operation): (&FileQuery, FileOperation),
+) -> Result<()> {
+    let Some(signature) = &query.signature else { return authorise(platform, of, headers) };
+    let url = SignedUrl {
+        path: query.path.as_deref().unwrap_or_default(),
+        operation,
+        user: query.username.as_deref().unwrap_or_default(),
+        expires_s: query.signature_expiration,
+    };
+    let token = platform.control.sandboxes().envd_token(&of.0);
+    token.verify_url(&url, signature, platform.control.now()).map_err(|error| unauthorised(&error.to_string()))
+}
+
+type Shared = (State<Arc<Platform>>, Extension<Of>);
+type Asked = Query<FileQuery>;
+
+impl From<envd::Failure> for Failed {
+    fn from(failure: envd::Failure) -> Self {
+        Self::new(status(failure.code), failure.message)
+    }
+}
+
+impl From<hands::Error> for Failed {
+    fn from(error: hands::Error) -> Self {
+        let (status, message) = super::place::entry_failure(&error);
+        Self::new(status, message)
+    }
 }

@@ -1,21 +1,29 @@
 //! One sandbox of the node, as the services of envd see it.
 
+mod commands;
+mod files;
+
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use envd::{
-    Code, Command, End, Entry, Event, Failure, FileEvents, Followed, Home, Input, Outcome, Place, Selector, Signal,
-    Size, Start, WatchSpec,
-};
-use model::{CommandSpec, ExitStatus, FailureKind, TerminalSize};
-use node::{
-    Node,
-    exec::{self, Output, Outputs},
-};
-use tokio::sync::mpsc;
-
 use control::Sandbox;
+use envd::{
+    Code, Command, Entry, Failure, FileEvents, Followed, Home, Input, Outcome, Place, Selector, Signal, Size, Start,
+    WatchSpec,
+};
+use hands::Hand;
+use model::FailureKind;
+use node::Node;
 
+use axum::http::StatusCode;
+
+pub(crate) use files::{entry, entry_failure};
+
+/// The user of those who name none.
+const USER: &str = "user";
+
+/// A sandbox of the node.
+#[derive(Clone)]
 pub(crate) struct Inside {
     node: Arc<Node>,
     sandbox: Arc<Sandbox>,
@@ -25,11 +33,21 @@ impl Inside {
     pub(crate) fn new(node: Arc<Node>, sandbox: Arc<Sandbox>) -> Self {
         Self { node, sandbox }
     }
+
+    /// What works on the files of a user.
+    pub(crate) async fn hand(&self, user: Option<&str>) -> Outcome<Arc<Hand>> {
+        self.node.files(&self.sandbox.id, user.unwrap_or(USER)).await.map_err(|error| failure(&error))
+    }
+
+    /// Makes a path absolute.
+    pub(crate) async fn resolve(&self, user: Option<&str>, path: &str) -> Outcome<String> {
+        envd::resolve(path, &self.home(user).await?)
+    }
 }
 
 fn failure(error: &node::Error) -> Failure {
-    let failure = error.failure();
-    let code = match failure.kind {
+    let model::Failure { kind, message, details, .. } = error.failure();
+    let code = match kind {
         FailureKind::InvalidRequest | FailureKind::ProgramMissing | FailureKind::ProgramNotExecutable => {
             Code::InvalidArgument
         }
@@ -40,43 +58,22 @@ fn failure(error: &node::Error) -> Failure {
         FailureKind::TimedOut => Code::DeadlineExceeded,
         FailureKind::NotReady | FailureKind::StartFailed | FailureKind::Damaged | FailureKind::Host => Code::Internal,
     };
-    Failure::new(code, failure.message)
+    let details = if details.is_empty() { String::new() } else { format!(": {}", details.join("; ")) };
+    Failure::new(code, format!("{message}{details}"))
 }
 
-struct Out(mpsc::Sender<Event>, Vec<Event>);
-
-impl Outputs for Out {
-    fn put(&mut self, output: Output) {
-        self.1.push(match output {
-            Output::Stdout(bytes) => Event::Stdout(bytes.into()),
-            Output::Stderr(bytes) => Event::Stderr(bytes.into()),
-            Output::Notice(_) => return,
-            Output::Exit(ExitStatus::Code(code)) => Event::Ended(End::Code(code)),
-            Output::Exit(ExitStatus::Signal(signal)) => Event::Ended(End::Signal(signal)),
-            Output::Exit(ExitStatus::Unknown) => Event::Ended(End::Unknown),
-        });
-    }
-
-    async fn flush(&mut self) -> std::io::Result<()> {
-        for event in self.1.drain(..) {
-            if self.0.send(event).await.is_err() {
-                return Err(std::io::ErrorKind::BrokenPipe.into());
-            }
-        }
-        Ok(())
-    }
-
-    async fn close(&mut self) {}
-}
-
-struct NoInput(bool);
-
-impl exec::Inputs for NoInput {
-    async fn next(&mut self) -> Option<exec::Input> {
-        if std::mem::take(&mut self.0) {
-            return Some(exec::Input::StdinEnd);
-        }
-        std::future::pending().await
+/// The status of a failure over HTTP.
+pub(crate) fn status(code: Code) -> StatusCode {
+    match code {
+        Code::InvalidArgument => StatusCode::BAD_REQUEST,
+        Code::NotFound => StatusCode::NOT_FOUND,
+        Code::AlreadyExists | Code::FailedPrecondition => StatusCode::CONFLICT,
+        Code::PermissionDenied => StatusCode::FORBIDDEN,
+        Code::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
+        Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        Code::DeadlineExceeded => StatusCode::GATEWAY_TIMEOUT,
+        Code::Unimplemented => StatusCode::NOT_IMPLEMENTED,
+        Code::DataLoss | Code::Internal => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }
 
@@ -86,70 +83,82 @@ impl Place for Inside {
         self.sandbox.id.as_str()
     }
 
-    async fn home(&self, _: Option<&str>) -> Outcome<Home> {
-        Ok(Home { home: "/home/user".to_owned(), cwd: "/home/user".to_owned() })
+    async fn home(&self, user: Option<&str>) -> Outcome<Home> {
+        let home = match user.unwrap_or(USER) {
+            "root" => "/root".to_owned(),
+            user => format!("/home/{user}"),
+        };
+        Ok(Home { cwd: home.clone(), home })
     }
 
     async fn start(&self, start: Start) -> Outcome<Followed> {
-        let spec = CommandSpec {
-            command: start.argv,
-            env: self.sandbox.spec.env_vars.clone().into_iter().chain(start.env).collect(),
-            cwd: Some(start.cwd.unwrap_or_else(|| "/home/user".to_owned())),
-            terminal: start.terminal.map(|size| TerminalSize { rows: size.rows, columns: size.columns }),
-            timeout_ms: start.timeout.map(|timeout| timeout.as_millis() as u64),
-        };
-        let exec = self.node.exec(&self.sandbox.id, spec).await.map_err(|error| failure(&error))?;
-        let (sender, events) = mpsc::channel(16);
-        tokio::spawn(async move { exec.serve(NoInput(true), Out(sender, Vec::new())).await });
-        let events = futures::stream::unfold(events, async |mut events| Some((events.recv().await?, events)));
-        Ok(Followed { pid: 1, events: Box::pin(events) })
+        self.start_command(start).await
     }
 
     async fn commands(&self) -> Outcome<Vec<Command>> {
-        Ok(Vec::new())
+        self.list_commands().await
     }
 
-    async fn follow(&self, _: Selector) -> Outcome<Followed> {
-        Err(Failure::new(Code::NotFound, "no such command"))
+    async fn follow(&self, selector: Selector) -> Outcome<Followed> {
+        self.follow_command(selector).await
     }
 
-    async fn input(&self, _: Selector, _: Input) -> Outcome<()> {
-        Err(Failure::new(Code::NotFound, "no such command"))
+    async fn input(&self, selector: Selector, input: Input) -> Outcome<()> {
+        let (Input::Stdin(bytes) | Input::Terminal(bytes)) = input;
+        let sent = self.node.send_input(&self.sandbox.id, &commands::selector(selector), &bytes).await;
+        sent.map_err(|error| failure(&error))
     }
 
-    async fn close_input(&self, _: Selector) -> Outcome<()> {
-        Err(Failure::new(Code::NotFound, "no such command"))
+    async fn close_input(&self, selector: Selector) -> Outcome<()> {
+        let closed = self.node.close_input(&self.sandbox.id, &commands::selector(selector)).await;
+        closed.map_err(|error| failure(&error))
     }
 
-    async fn resize(&self, _: Selector, _: Size) -> Outcome<()> {
-        Err(Failure::new(Code::NotFound, "no such command"))
+    async fn resize(&self, selector: Selector, size: Size) -> Outcome<()> {
+        let resized = self.node.resize(&self.sandbox.id, &commands::selector(selector), commands::size(size)).await;
+        resized.map_err(|error| failure(&error))
     }
 
-    async fn signal(&self, _: Selector, _: Signal) -> Outcome<()> {
-        Err(Failure::new(Code::NotFound, "no such command"))
+    async fn signal(&self, selector: Selector, signal: Signal) -> Outcome<()> {
+        let signal = match signal {
+            Signal::Terminate => model::CommandSignal::Terminate,
+            Signal::Kill => model::CommandSignal::Kill,
+        };
+        match self.node.signal(&self.sandbox.id, &commands::selector(selector), signal).await {
+            // To clients an ended command is gone.
+            Err(node::Error::CommandEnded) => Err(Failure::new(Code::NotFound, "the command has ended")),
+            signalled => signalled.map_err(|error| failure(&error)),
+        }
     }
 
-    async fn stat(&self, _: Option<&str>, _: &str) -> Outcome<Entry> {
-        Err(Failure::new(Code::Unimplemented, "not yet"))
+    async fn stat(&self, user: Option<&str>, path: &str) -> Outcome<Entry> {
+        let found = self.hand(user).await?.stat(path.as_ref()).await;
+        found.map(files::entry).map_err(|error| files::failure(&error))
     }
 
-    async fn list(&self, _: Option<&str>, _: &str, _: u32) -> Outcome<Vec<Entry>> {
-        Err(Failure::new(Code::Unimplemented, "not yet"))
+    async fn list(&self, user: Option<&str>, path: &str, depth: u32) -> Outcome<Vec<Entry>> {
+        let found = self.hand(user).await?.list(path.as_ref(), depth).await;
+        Ok(found.map_err(|error| files::failure(&error))?.into_iter().map(files::entry).collect())
     }
 
-    async fn make_dir(&self, _: Option<&str>, _: &str) -> Outcome<Entry> {
-        Err(Failure::new(Code::Unimplemented, "not yet"))
+    async fn make_dir(&self, user: Option<&str>, path: &str) -> Outcome<Entry> {
+        let made = self.hand(user).await?.make_directory(path.as_ref()).await;
+        made.map(files::entry).map_err(|error| files::failure(&error))
     }
 
-    async fn rename(&self, _: Option<&str>, _: &str, _: &str) -> Outcome<Entry> {
-        Err(Failure::new(Code::Unimplemented, "not yet"))
+    async fn rename(&self, user: Option<&str>, from: &str, to: &str) -> Outcome<Entry> {
+        let renamed = self.hand(user).await?.rename(from.as_ref(), to.as_ref()).await;
+        renamed.map(files::entry).map_err(|error| files::failure(&error))
     }
 
-    async fn remove(&self, _: Option<&str>, _: &str) -> Outcome<()> {
-        Err(Failure::new(Code::Unimplemented, "not yet"))
+    async fn remove(&self, user: Option<&str>, path: &str) -> Outcome<()> {
+        let removed = self.hand(user).await?.remove(path.as_ref()).await;
+        removed.map_err(|error| files::failure(&error))
     }
 
-    async fn watch(&self, _: Option<&str>, _: WatchSpec) -> Outcome<FileEvents> {
-        Err(Failure::new(Code::Unimplemented, "not yet"))
+    async fn watch(&self, user: Option<&str>, watch: WatchSpec) -> Outcome<FileEvents> {
+        let options = hands::WatchOptions { recursive: watch.recursive, entries: watch.entries };
+        let events = self.hand(user).await?.watch(watch.path.as_ref(), options).await;
+        Ok(files::events(events.map_err(|error| files::failure(&error))?))
     }
 }

@@ -223,7 +223,7 @@ fn check_request(request: &CommandSpec) -> Result<()> {
         return invalid("a command's time limit is 1 ms to 30 days".to_owned());
     }
     if let Some(user) = request.user.as_ref().filter(|user| *user != USER) {
-        return Err(Error::CommandUser { user: user.clone() });
+        return Err(Error::OtherUser { user: user.clone() });
     }
     if request.tag.as_ref().is_some_and(|tag| tag.is_empty() || tag.len() > COMMAND_TAG_BYTES_MAX) {
         return invalid(format!("a command's tag has 1 to {COMMAND_TAG_BYTES_MAX} bytes"));

@@ -1,0 +1,116 @@
+//! Downloads: a whole file, or one range of it.
+
+use std::sync::Arc;
+
+use axum::{
+    body::{Body, Bytes},
+    http::{HeaderMap, HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use base::limits::HAND_PIPE_BYTES;
+use control::FileOperation;
+use hands::Reader;
+
+use super::{Asked, Shared, authorise_file};
+use crate::e2b::{
+    failed::{Failed, Result},
+    place::Inside,
+};
+
+/// Bytes from and to, both included; the end may be open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Range {
+    From(u64, Option<u64>),
+    Last(u64),
+}
+
+pub(super) async fn get((platform, of): Shared, query: Asked, headers: HeaderMap) -> Result<Response> {
+    authorise_file(&platform, &of, &headers, (&query, FileOperation::Read))?;
+    let place = Inside::new(Arc::clone(&platform.node), of.0.0);
+    let user = query.username.as_deref();
+    let path = query.path.as_deref().ok_or_else(|| Failed::invalid("the query has no path"))?;
+    let path = place.resolve(user, path).await?;
+    let hand = place.hand(user).await?;
+    let range = headers.get(header::RANGE).and_then(|range| parse(range.to_str().ok()?));
+    let (offset, length) = match range {
+        None => (0, None),
+        Some(Range::From(from, to)) => (from, to.map(|to| to - from + 1)),
+        Some(Range::Last(bytes)) => {
+            let size = hand.stat(path.as_ref()).await?.size;
+            (size.saturating_sub(bytes), None)
+        }
+    };
+    let reader = hand.read(path.as_ref(), offset, length).await?;
+    Ok(answer(reader, range.map(|_| offset), &path))
+}
+
+fn answer(reader: Reader, from: Option<u64>, path: &str) -> Response {
+    let (size, length) = (reader.size(), reader.length());
+    let name = path.rsplit('/').next().unwrap_or_default();
+    let mut headers = HeaderMap::new();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    headers.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+    headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+    if let Ok(disposition) = HeaderValue::from_str(&format!("attachment; filename*=UTF-8''{}", encoded(name))) {
+        headers.insert(header::CONTENT_DISPOSITION, disposition);
+    }
+    let status = match from {
+        Some(from) => {
+            let range = format!("bytes {from}-{}/{size}", (from + length).saturating_sub(1));
+            if let Ok(range) = HeaderValue::from_str(&range) {
+                headers.insert(header::CONTENT_RANGE, range);
+            }
+            StatusCode::PARTIAL_CONTENT
+        }
+        None => StatusCode::OK,
+    };
+    (status, headers, stream(reader)).into_response()
+}
+
+/// A file as it is read. An error ends the connection: the client must not take a part for the whole.
+fn stream(reader: Reader) -> Body {
+    let next = async |mut reader: Reader| -> std::io::Result<Option<(Bytes, Reader)>> {
+        let mut chunk = vec![0; HAND_PIPE_BYTES];
+        let read = reader.read(&mut chunk).await.map_err(std::io::Error::other)?;
+        chunk.truncate(read);
+        Ok((read > 0).then(|| (Bytes::from(chunk), reader)))
+    };
+    Body::from_stream(futures::stream::try_unfold(reader, next))
+}
+
+/// One range (RFC 9110, 14.1.2). What is no such range counts as none, as the standard has it.
+fn parse(text: &str) -> Option<Range> {
+    let (from, to) = text.strip_prefix("bytes=")?.trim().split_once('-')?;
+    match (from.parse().ok(), to.parse().ok()) {
+        (Some(from), Some(to)) if from <= to => Some(Range::From(from, Some(to))),
+        (Some(from), None) if to.is_empty() => Some(Range::From(from, None)),
+        (None, Some(bytes)) if from.is_empty() && bytes > 0 => Some(Range::Last(bytes)),
+        _ => None,
+    }
+}
+
+/// As RFC 8187 has it.
+fn encoded(name: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    name.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_range_counts_and_anything_else_means_all() {
+        assert_eq!(parse("bytes=0-9"), Some(Range::From(0, Some(9))));
+        assert_eq!(parse("bytes=5-"), Some(Range::From(5, None)));
+        assert_eq!(parse("bytes=-3"), Some(Range::Last(3)));
+        for other in ["bytes=9-0", "bytes=-", "bytes=0-1,3-4", "lines=1-2", "bytes=-0", ""] {
+            assert_eq!(parse(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn names_of_files_are_encoded_for_headers() {
+        assert_eq!(encoded("a b\n\u{e4}.txt"), "a%20b%0A%C3%A4.txt");
+    }
+}

@@ -1,0 +1,136 @@
+//! Uploads: one file as it is, or many in one form.
+
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+
+use axum::{
+    Json,
+    body::{Body, Bytes},
+    extract::{FromRequest, Multipart, Request},
+    http::{HeaderMap, header},
+};
+use control::FileOperation;
+use futures::{Stream, StreamExt};
+use hands::Metadata;
+use serde::{Deserialize, Serialize};
+
+use super::{Asked, Shared, authorise_file};
+use crate::e2b::{
+    failed::{Failed, Result},
+    place::{Inside, entry},
+    sandboxes,
+};
+
+/// Headers that begin so carry metadata.
+const METADATA_PREFIX: &str = "x-metadata-";
+
+/// A file that was written.
+#[derive(Debug, Serialize)]
+pub(super) struct Written {
+    name: String,
+    path: String,
+    r#type: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    metadata: Option<BTreeMap<String, String>>,
+}
+
+/// Files that are to become one.
+#[derive(Debug, Deserialize)]
+pub(super) struct Compose {
+    sources: Vec<String>,
+    destination: String,
+    username: Option<String>,
+}
+
+/// Who uploads, and what goes with each file.
+struct Upload {
+    place: Inside,
+    user: Option<String>,
+    metadata: Option<Metadata>,
+}
+
+pub(super) async fn post((platform, of): Shared, query: Asked, request: Request) -> Result<Json<Vec<Written>>> {
+    authorise_file(&platform, &of, request.headers(), (&query, FileOperation::Write))?;
+    let upload = Upload {
+        place: Inside::new(Arc::clone(&platform.node), of.0.0),
+        user: query.username.clone(),
+        metadata: metadata(request.headers())?,
+    };
+    let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    if kind.starts_with("multipart/form-data") {
+        let form = Multipart::from_request(request, &()).await;
+        let form = form.map_err(|error| Failed::new(error.status(), error.body_text()))?;
+        return upload.form(form, query.path.as_deref()).await.map(Json);
+    }
+    let path = query.path.as_deref().ok_or_else(|| Failed::invalid("the query has no path"))?;
+    let body: Body = request.into_body();
+    upload.write(path, body.into_data_stream()).await.map(|written| Json(vec![written]))
+}
+
+pub(super) async fn compose(
+    (platform, of): Shared,
+    headers: HeaderMap,
+    sandboxes::Body(request): sandboxes::Body<Compose>,
+) -> Result<Json<Written>> {
+    super::authorise(&platform, &of, &headers)?;
+    let (place, user) = (Inside::new(Arc::clone(&platform.node), of.0.0), request.username.as_deref());
+    let mut sources = Vec::new();
+    for source in &request.sources {
+        sources.push(PathBuf::from(place.resolve(user, source).await?));
+    }
+    let target = place.resolve(user, &request.destination).await?;
+    let composed = place.hand(user).await?.compose(&sources, target.as_ref()).await?;
+    Ok(Json(written(composed)))
+}
+
+impl Upload {
+    async fn form(&self, mut form: Multipart, path: Option<&str>) -> Result<Vec<Written>> {
+        let mut all = Vec::new();
+        let broken = |error: axum::extract::multipart::MultipartError| Failed::new(error.status(), error.body_text());
+        while let Some(field) = form.next_field().await.map_err(broken)? {
+            if field.name() != Some("file") {
+                continue;
+            }
+            if path.is_some() && !all.is_empty() {
+                return Err(Failed::invalid("the query has the path of one file, and the form has more"));
+            }
+            let named = path.or(field.file_name()).map(str::to_owned);
+            let named = named.ok_or_else(|| Failed::invalid("a file of the form has no name"))?;
+            all.push(self.write(&named, field).await?);
+        }
+        Ok(all)
+    }
+
+    async fn write<E: std::fmt::Display>(
+        &self,
+        path: &str,
+        mut content: impl Stream<Item = std::result::Result<Bytes, E>> + Unpin,
+    ) -> Result<Written> {
+        let user = self.user.as_deref();
+        let path = self.place.resolve(user, path).await?;
+        let mut writer = self.place.hand(user).await?.write(path.as_ref(), self.metadata.clone()).await?;
+        while let Some(chunk) = content.next().await {
+            // The writer is dropped, which breaks the upload off.
+            let chunk = chunk.map_err(|error| Failed::invalid(format!("the upload broke off: {error}")))?;
+            writer.write(&chunk).await?;
+        }
+        Ok(written(writer.finish().await?))
+    }
+}
+
+fn written(file: hands::Entry) -> Written {
+    let envd::Entry { name, path, metadata, .. } = entry(file);
+    let metadata = (!metadata.is_empty()).then(|| metadata.into_iter().collect());
+    Written { name, path, r#type: "file", metadata }
+}
+
+/// None: the file keeps what it has.
+fn metadata(headers: &HeaderMap) -> Result<Option<Metadata>> {
+    let mut all = Metadata::new();
+    for (name, value) in headers {
+        if let Some(key) = name.as_str().strip_prefix(METADATA_PREFIX) {
+            let value = value.to_str().map_err(|_| Failed::invalid(format!("metadata {key}: use printable ASCII")))?;
+            all.insert(key.to_owned(), value.to_owned());
+        }
+    }
+    Ok((!all.is_empty()).then_some(all))
+}
