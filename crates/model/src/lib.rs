@@ -22,7 +22,7 @@ pub use mount::Mount;
 pub use node::{NodeInfo, PoolInfo};
 pub use sandbox::{
     CommandSpec, ExitStatus, Forks, Interpreter, MemoryUse, PauseReport, PausedSandbox, ProcessInfo, RunSpec, Sandbox,
-    SandboxDetail, SandboxState, Started, TIMED_OUT, Takeover, TerminalSize,
+    SandboxDetail, SandboxState, SandboxUse, Started, TIMED_OUT, Takeover, TerminalSize,
 };
 pub use store::{
     CheckpointVerification, Damage, GcOptions, GcReport, KeyRotation, PeerStats, StoreDamage, StoreReads,

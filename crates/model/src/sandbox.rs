@@ -93,6 +93,19 @@ pub struct MemoryUse {
     pub killed: u64,
 }
 
+/// What a sandbox uses at one moment.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SandboxUse {
+    /// Of one processor, in percent, over a tenth of a second.
+    pub cpu_percent: f32,
+    /// Memory that is charged to it, in bytes; 0 where the host does not count it.
+    pub memory_bytes: u64,
+    /// What is used of the filesystem that its changes go to, in bytes, by whomever.
+    pub disk_used_bytes: u64,
+    /// The size of that filesystem, in bytes.
+    pub disk_total_bytes: u64,
+}
+
 /// Everything about one sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SandboxDetail {

@@ -46,6 +46,7 @@ mod supervisor;
 mod transfer;
 mod turns;
 mod unseen;
+mod usage;
 pub(crate) mod volumes;
 mod working_set;
 mod write_back;

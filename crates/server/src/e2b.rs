@@ -23,7 +23,7 @@ use axum::{
     Router,
     extract::DefaultBodyLimit,
     http::{StatusCode, Uri},
-    routing::{get, post},
+    routing::{delete, get, post, put},
 };
 use base::limits::REQUEST_BYTES_MAX;
 
@@ -44,6 +44,20 @@ fn api(platform: Arc<Platform>) -> Router {
         .route("/sandboxes/{id}/timeout", post(sandboxes::end::timeout))
         .route("/sandboxes/{id}/refreshes", post(sandboxes::end::refresh))
         .route("/sandboxes/{id}/pause", post(sandboxes::end::pause))
+        .route("/sandboxes/{id}/fork", post(sandboxes::fork::fork))
+        .route("/sandboxes/{id}/snapshots", post(sandboxes::fork::snapshot))
+        .route("/snapshots", get(sandboxes::fork::snapshots))
+        .route("/sandboxes/metrics", get(sandboxes::watch::metrics_of))
+        .route("/sandboxes/{id}/metrics", get(sandboxes::watch::metrics))
+        .route("/sandboxes/{id}/logs", get(sandboxes::watch::logs))
+        .route("/v2/sandboxes/{id}/logs", get(sandboxes::watch::logs_v2))
+        .route("/sandboxes/{id}/network", put(sandboxes::watch::network))
+        .route("/templates", get(templates::list))
+        .route("/v2/templates", get(templates::list))
+        .route("/templates/{id}", delete(templates::delete))
+        .route("/templates/aliases/{alias}", get(templates::alias))
+        .route("/templates/tags", post(templates::assign_tags).delete(templates::remove_tags))
+        .route("/templates/{id}/tags", get(templates::tags))
         .fallback(no_such_path)
         .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
         .with_state(platform)

@@ -5,6 +5,7 @@
 //! http:  parse -> call the node -> convert -> map the error
 //! ```
 
+mod base;
 mod beside;
 mod e2b;
 mod http;

@@ -37,6 +37,8 @@ pub struct Public {
     pub certificate: Option<Own>,
     /// Who may speak plain HTTP.
     pub plain: Plain,
+    /// The root filesystem of the template `base`; none: the server has no templates of its own.
+    pub base: Option<PathBuf>,
     /// Gets the variables that SDKs need, as soon as requests are taken.
     pub env_file: Option<PathBuf>,
 }
@@ -74,6 +76,10 @@ impl Taken {
         let domain = public.domain.with_port(public.domain.port().unwrap_or(address.port()));
         let (tls, trust) = certificates(&public, &domain, &state_dir)?;
         let form = Form::choose(&domain, trust, address).await;
+        match &public.base {
+            Some(image) => crate::base::offer(&node, image).await?,
+            None => tracing::warn!("no --base is given: clients find no template `base`"),
+        }
         let platform = Arc::new(Platform::new(node, control.clone(), domain.clone()));
         platform.catch_up().await.map_err(|error| failed(chain(&error)))?;
         let scheduler = control.scheduler(Arc::new(e2b::OnNode(Arc::clone(&platform))));

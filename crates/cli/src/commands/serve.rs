@@ -34,6 +34,10 @@ pub(crate) struct Args {
     /// Serve plain HTTP to other machines, too. Keys and files can be read on the way.
     #[arg(long)]
     plain_anywhere: bool,
+    /// Root filesystem of the template `base`, and of its warmed variants `python` and `node`: a directory or tarball.
+    /// `scripts/base.sh --print-path` makes one.
+    #[arg(long, value_name = "PATH", env = "PANDO_BASE")]
+    base: Option<PathBuf>,
     /// File that gets the variables for SDKs, as KEY=value lines, as soon as requests are taken.
     #[arg(long, value_name = "FILE")]
     env_file: Option<PathBuf>,
@@ -48,6 +52,7 @@ pub(crate) async fn run(args: Args, socket: PathBuf, log: &Log) -> Result<ExitCo
         domain: args.domain,
         certificate,
         plain: if args.plain_anywhere { Plain::Anywhere } else { Plain::Loopback },
+        base: args.base,
         env_file: args.env_file,
     };
     super::node::run(args.node, socket, log, Some(public)).await

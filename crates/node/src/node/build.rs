@@ -53,7 +53,7 @@ impl Progress {
     }
 
     /// For no client in particular: such a build is not cancelled.
-    fn unheard() -> Self {
+    pub fn unheard() -> Self {
         Self { began: Instant::now(), listener: None }
     }
 

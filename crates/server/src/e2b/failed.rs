@@ -38,10 +38,6 @@ impl Failed {
         Self::new(StatusCode::NOT_FOUND, format!("Sandbox \"{shown}\" was not found"))
     }
 
-    pub(crate) fn status(&self) -> StatusCode {
-        self.status
-    }
-
     /// As a part of another answer.
     pub(crate) fn body(&self) -> e2b::Error {
         e2b::Error { code: i32::from(self.status.as_u16()), message: self.message.clone(), error_code: None }

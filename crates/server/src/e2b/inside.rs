@@ -49,6 +49,7 @@ pub(crate) fn router(platform: Arc<Platform>) -> Router {
     Router::new()
         .route("/health", get(async || StatusCode::NO_CONTENT))
         .route("/envs", get(envs))
+        .route("/metrics", get(metrics))
         .route("/files", files)
         .route("/files/compose", post(upload::compose))
         .fallback(any(services))
@@ -62,6 +63,27 @@ async fn envs(
 ) -> Result<Json<BTreeMap<String, String>>> {
     authorise(&platform, &of, &headers)?;
     Ok(Json(of.0.spec.env_vars.clone()))
+}
+
+/// In the units of envd, which differ from those of the control plane.
+async fn metrics(
+    State(platform): State<Arc<Platform>>,
+    Extension(of): Extension<Of>,
+    headers: HeaderMap,
+) -> Result<Json<serde_json::Value>> {
+    authorise(&platform, &of, &headers)?;
+    let stopped = || Failed::new(StatusCode::SERVICE_UNAVAILABLE, "the sandbox does not run");
+    let now = platform.measure(&of.0).await.ok_or_else(stopped)?;
+    Ok(Json(serde_json::json!({
+        "ts": now.timestamp_unix,
+        "cpu_count": now.cpu_count,
+        "cpu_used_pct": now.cpu_used_pct,
+        "mem_used": now.mem_used,
+        "mem_total": now.mem_total,
+        "mem_cache": now.mem_cache,
+        "disk_used": now.disk_used,
+        "disk_total": now.disk_total,
+    })))
 }
 
 async fn services(

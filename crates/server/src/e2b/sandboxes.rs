@@ -3,16 +3,20 @@
 pub(crate) mod connect;
 pub(crate) mod create;
 pub(crate) mod end;
+pub(crate) mod fork;
 pub(crate) mod list;
+pub(crate) mod watch;
 
 use std::{sync::Arc, time::Duration};
 
+use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::{
     Json,
     body::Bytes,
     extract::{FromRequest, Request, State},
 };
-use base::limits::SANDBOX_TIMEOUT_S_MAX;
+use base::{id::SandboxId, limits::SANDBOX_TIMEOUT_S_MAX};
+use control::{ControlError, PageToken};
 use keeper::origin::carried;
 use serde::de::DeserializeOwned;
 
@@ -21,7 +25,24 @@ use super::{
     platform::Platform,
 };
 
-type Shared = State<Arc<Platform>>;
+/// What all handlers share.
+pub(crate) type Shared = State<Arc<Platform>>;
+
+const NEXT_HEADER: &str = "x-next-token";
+
+/// Where the next page of a list begins, for the client.
+pub(crate) fn with_next(next: Option<PageToken>) -> HeaderMap {
+    let next = next.and_then(|next| next.to_string().parse().ok());
+    next.map(|next| (HeaderName::from_static(NEXT_HEADER), next)).into_iter().collect()
+}
+
+/// A sandbox that is not found is said in E2B's words.
+fn found(error: ControlError, id: &SandboxId) -> Failed {
+    match error {
+        ControlError::NotFound { .. } => Failed::no_sandbox(id.as_str()),
+        error => error.into(),
+    }
+}
 
 /// A JSON body whose mistakes are answered like any other error.
 pub(crate) struct Body<T>(pub(crate) T);
@@ -63,6 +84,6 @@ fn timeout(seconds: Option<i64>, default_s: u64) -> Result<Duration> {
 
 /// Does something to its end, also if the client leaves meanwhile.
 async fn finish<T: Send + 'static>(work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
-    let internal = |_| Failed::new(axum::http::StatusCode::INTERNAL_SERVER_ERROR, "the request broke off: see the log");
+    let internal = |_| Failed::new(StatusCode::INTERNAL_SERVER_ERROR, "the request broke off: see the log");
     tokio::spawn(carried(work)).await.map_err(internal)?
 }

@@ -1,48 +1,179 @@
-//! Templates of the node under the names that teams know.
+//! Templates, their names and tags.
+//!
+//! What the operator builds on the node belongs to the system's team and is public: teams find it by its name on the
+//! node.
 
-use base::id::{BuildId, TemplateId, TemplateName};
-use control::Size;
+use api::e2b;
+use axum::{
+    Json,
+    extract::{Path, Query, State},
+    http::StatusCode,
+};
+use base::{
+    id::{TeamId, TemplateName},
+    limits::PAGE_MAX,
+};
+use control::{Build, BuildUpdate, ControlError, Page, Resolved, Size, Template, TemplateRef};
+use serde::Deserialize;
 
 use super::{
+    auth::Team,
     failed::{Failed, Result},
     platform::Platform,
+    sandboxes::{Body, Shared, with_next},
 };
 
-/// What a sandbox is started from.
-pub(crate) struct Resolved {
-    pub(crate) template: TemplateId,
-    pub(crate) build: BuildId,
-    pub(crate) alias: Option<String>,
-    pub(crate) size: Size,
-    /// On the node.
-    pub(crate) name: TemplateName,
-}
-
 impl Platform {
-    /// The template that a request for a sandbox names.
-    pub(crate) async fn resolve(&self, name: &str) -> Result<Resolved> {
+    /// The template that a request for a sandbox names, and its name on the node.
+    pub(crate) async fn resolve(&self, team: &TeamId, name: &str) -> Result<(Resolved, TemplateName)> {
         let shown: String = name.chars().take(80).collect();
-        let missing = || Failed::new(axum::http::StatusCode::NOT_FOUND, format!("template '{shown}' not found"));
-        let on_node: TemplateName = name.parse().map_err(|_| missing())?;
-        let template = self.node.template(&on_node).map_err(|_| missing())?;
-        let padded: String =
-            name.chars().filter(char::is_ascii_alphanumeric).chain("0".repeat(20).chars()).take(20).collect();
-        Ok(Resolved {
-            template: padded.parse().map_err(|_| missing())?,
-            build: "00000000-0000-4000-8000-000000000000".parse::<BuildId>().map_err(|_| missing())?,
-            alias: Some(name.to_owned()),
-            size: size(&template.spec.limits),
-            name: on_node,
-        })
+        let missing = || Failed::new(StatusCode::NOT_FOUND, format!("template '{shown}' not found"));
+        let wanted: TemplateRef = name.parse().map_err(|_| missing())?;
+        let resolved = match self.control.templates().resolve(team, &wanted).await {
+            Err(ControlError::NotFound { .. }) => {
+                self.adopt_template(&wanted).await?.ok_or_else(missing)?;
+                self.control.templates().resolve(team, &wanted).await?
+            }
+            resolved => resolved?,
+        };
+        let source = resolved.build.source.parse().map_err(|_| missing())?;
+        Ok((resolved, source))
+    }
+
+    /// Notes a template that was built on the node. None if there is none of this name.
+    async fn adopt_template(&self, wanted: &TemplateRef) -> Result<Option<()>> {
+        let Ok(name) = wanted.name().parse::<TemplateName>() else { return Ok(None) };
+        let Ok(found) = self.node.template(&name) else { return Ok(None) };
+        let (templates, system) = (self.control.templates(), self.control.teams().system().await?);
+        let named: TemplateRef = name.as_str().parse()?;
+        let request = templates.request_build(&system.id, &named, &[], size(&found.spec.limits)).await?;
+        let ready = BuildUpdate::Ready { source: name.to_string() };
+        templates.update_build(&system.id, &request.build, &ready).await?;
+        templates.set_public(&system.id, &named, true).await?;
+        Ok(Some(()))
     }
 }
 
-/// What a sandbox may use, in the units of the control plane.
-fn size(limits: &model::Limits) -> Size {
+/// What a sandbox may use, in the units of the control plane. Disk is not limited yet.
+pub(crate) fn size(limits: &model::Limits) -> Size {
     let all = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
     Size {
         cpus: limits.cpu_millis.map_or(all, |millis| u64::from(millis).div_ceil(1000)),
         memory_mb: limits.memory_bytes >> 20,
         disk_mb: 0,
     }
+}
+
+/// A page of a list.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct PageQuery {
+    pub(crate) next_token: Option<String>,
+    pub(crate) limit: Option<u32>,
+}
+
+impl PageQuery {
+    pub(crate) fn page(&self) -> Result<Page> {
+        let after = self.next_token.as_deref().filter(|token| !token.is_empty()).map(str::parse).transpose()?;
+        Ok(Page { limit: self.limit.map_or(PAGE_MAX, |limit| limit as usize), after })
+    }
+}
+
+pub(crate) async fn list(
+    State(platform): Shared,
+    Team(team): Team,
+    Query(query): Query<PageQuery>,
+) -> Result<(axum::http::HeaderMap, Json<Vec<e2b::Template>>)> {
+    let (found, next) = platform.control.templates().list(&team, &query.page()?).await?;
+    Ok((with_next(next), Json(found.iter().filter_map(template).collect())))
+}
+
+pub(crate) async fn alias(
+    State(platform): Shared,
+    Team(team): Team,
+    Path(name): Path<String>,
+) -> Result<Json<e2b::TemplateAlias>> {
+    let wanted: TemplateRef = name.parse()?;
+    let found = match platform.control.templates().get(&team, &wanted).await {
+        Err(error @ ControlError::NotFound { .. }) => match platform.adopt_template(&wanted).await? {
+            Some(()) => platform.control.templates().get(&team, &wanted).await?,
+            None => return Err(error.into()),
+        },
+        found => found?,
+    };
+    Ok(Json(e2b::TemplateAlias { template_id: found.id.to_string(), public: found.public }))
+}
+
+pub(crate) async fn delete(State(platform): Shared, Team(team): Team, Path(name): Path<String>) -> Result<StatusCode> {
+    let removed = platform.control.templates().delete(&team, &name.parse()?).await?;
+    platform.remove_sources(removed).await;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+pub(crate) async fn tags(
+    State(platform): Shared,
+    Team(team): Team,
+    Path(name): Path<String>,
+) -> Result<Json<Vec<e2b::TemplateTag>>> {
+    let tags = platform.control.templates().tags(&team, &name.parse()?).await?;
+    let tag = |tag: control::Tag| e2b::TemplateTag {
+        tag: tag.tag,
+        build_id: tag.build.to_string(),
+        created_at: tag.assigned.to_string(),
+    };
+    Ok(Json(tags.into_iter().map(tag).collect()))
+}
+
+pub(crate) async fn assign_tags(
+    State(platform): Shared,
+    Team(team): Team,
+    Body(request): Body<e2b::AssignTags>,
+) -> Result<(StatusCode, Json<e2b::AssignedTags>)> {
+    let build = platform.control.templates().assign_tags(&team, &request.target.parse()?, &request.tags).await?;
+    let assigned = e2b::AssignedTags { tags: request.tags, build_id: build.to_string() };
+    Ok((StatusCode::CREATED, Json(assigned)))
+}
+
+pub(crate) async fn remove_tags(
+    State(platform): Shared,
+    Team(team): Team,
+    Body(request): Body<e2b::DeleteTags>,
+) -> Result<StatusCode> {
+    platform.control.templates().remove_tags(&team, &request.name.parse()?, &request.tags).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+impl Platform {
+    /// Removes what builds were made of, as far as nothing uses it. What stays is removed by hand.
+    pub(crate) async fn remove_sources(&self, builds: Vec<Build>) {
+        for build in builds {
+            let Ok(name) = build.source.parse::<TemplateName>() else { continue };
+            if let Err(error) = self.node.remove_checkpoint(&name).await {
+                tracing::debug!(%name, error = node::chain(&error), "the source of a removed build stays");
+            }
+        }
+    }
+}
+
+fn template(found: &Template) -> Option<e2b::Template> {
+    let build = found.build.as_ref()?;
+    let count = |value: u64| i32::try_from(value).unwrap_or(i32::MAX);
+    Some(e2b::Template {
+        template_id: found.id.to_string(),
+        build_id: build.id.to_string(),
+        cpu_count: count(build.size.cpus),
+        memory_mb: count(build.size.memory_mb),
+        disk_size_mb: count(build.size.disk_mb),
+        public: found.public,
+        aliases: found.names.clone(),
+        names: found.names.iter().map(|name| format!("{}/{name}", found.slug)).collect(),
+        created_at: found.created.to_string(),
+        updated_at: found.updated.to_string(),
+        created_by: None,
+        last_spawned_at: found.spawned.map(|at| at.to_string()),
+        spawn_count: i64::try_from(found.spawn_count).unwrap_or(i64::MAX),
+        build_count: count(found.build_count),
+        envd_version: envd::VERSION.to_owned(),
+        build_status: build.status.as_str().to_owned(),
+    })
 }

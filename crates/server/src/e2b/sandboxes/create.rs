@@ -9,11 +9,11 @@ use axum::{
     http::{HeaderMap, StatusCode},
 };
 use base::{
-    id::TeamId,
+    id::{TeamId, TemplateName},
     limits::{SANDBOX_TIMEOUT_S_DEFAULT, SANDBOX_TIMEOUT_S_DEFAULT_V1},
 };
 use control::{
-    IdempotencyKey, Lifetime, NewSandbox, OnTimeout, PauseMode, Reservation, Reserved, Sandbox, VolumeMount,
+    IdempotencyKey, Lifetime, NewSandbox, OnTimeout, PauseMode, Reservation, Reserved, Resolved, Sandbox, VolumeMount,
 };
 use model::{Interpreter, RunSpec};
 
@@ -22,7 +22,6 @@ use crate::e2b::{
     auth::Team,
     failed::{Failed, Result},
     platform::Platform,
-    templates::Resolved,
 };
 
 /// The header that makes a repeated request find the first one's sandbox.
@@ -61,12 +60,12 @@ async fn create(
 ) -> Result<Created> {
     let key =
         headers.get(KEY_HEADER).map(|value| value.to_str().unwrap_or("?").parse::<IdempotencyKey>()).transpose()?;
-    let resolved = platform.resolve(&request.template_id).await?;
+    let (resolved, source) = platform.resolve(&team, &request.template_id).await?;
     let spec = spec(request, &resolved, default_s)?;
     finish(async move {
         let sandbox = match platform.control.sandboxes().reserve(&team, &spec, key.as_ref(), KEY_WAIT).await? {
             Reserved::Existing(sandbox) => *sandbox,
-            Reserved::New(reservation) => start(&platform, &team, reservation, resolved).await?,
+            Reserved::New(reservation) => start(&platform, &team, reservation, &source).await?,
         };
         Ok((StatusCode::CREATED, Json(platform.answer(&sandbox))))
     })
@@ -78,10 +77,10 @@ async fn start(
     platform: &Arc<Platform>,
     team: &TeamId,
     reservation: Reservation,
-    resolved: Resolved,
+    source: &TemplateName,
 ) -> Result<Sandbox> {
     let run = RunSpec { count: 1, interpreter: Interpreter::InProcess, volumes: Vec::new() };
-    let started = match platform.node.run(&resolved.name, &run).await {
+    let started = match platform.node.run(source, &run).await {
         Ok(started) => started,
         Err(error) => {
             platform.control.sandboxes().abandon(&reservation).await?;
@@ -127,15 +126,15 @@ fn spec(request: e2b::NewSandboxV2, resolved: &Resolved, default_s: u64) -> Resu
     let network = request.network.map(serde_json::to_value).transpose();
     let mounts = request.volume_mounts.unwrap_or_default().into_iter();
     Ok(NewSandbox {
-        template: resolved.template.clone(),
-        build: resolved.build.clone(),
-        alias: resolved.alias.clone(),
+        template: resolved.template.id.clone(),
+        build: resolved.build.id.clone(),
+        alias: resolved.template.names.first().cloned(),
         metadata: request.metadata.unwrap_or_default(),
         env_vars: request.env_vars.unwrap_or_else(BTreeMap::new),
         network: network.map_err(|error| Failed::invalid(error.to_string()))?,
         volume_mounts: mounts.map(|mount| VolumeMount { name: mount.name, path: mount.path }).collect(),
         allow_internet: request.allow_internet_access.unwrap_or(true),
-        size: resolved.size,
+        size: resolved.build.size,
         lifetime,
     })
 }

@@ -12,7 +12,7 @@ use control::{ControlError, PauseMode};
 use model::FailureKind;
 use node::KeepProgress;
 
-use super::{Body, Optional, Shared, finish, timeout as seconds};
+use super::{Body, Optional, Shared, finish, found, timeout as seconds};
 use crate::e2b::{
     auth::Team,
     failed::{Failed, Result},
@@ -78,13 +78,6 @@ pub(crate) async fn pause(
         Ok(StatusCode::NO_CONTENT)
     })
     .await
-}
-
-fn found(error: ControlError, id: &SandboxId) -> Failed {
-    match error {
-        ControlError::NotFound { .. } => Failed::no_sandbox(id.as_str()),
-        error => error.into(),
-    }
 }
 
 impl Platform {

@@ -11,7 +11,7 @@ use axum::{
 use base::limits::PAGE_MAX;
 use control::{ControlError, Filter, Order, Page, States};
 
-use super::Shared;
+use super::{Shared, with_next};
 use crate::e2b::{
     answers::listed,
     auth::Team,
@@ -19,7 +19,6 @@ use crate::e2b::{
     platform::sandbox_id,
 };
 
-const NEXT_HEADER: &str = "x-next-token";
 const RUNNING_HEADER: &str = "x-total-running";
 
 pub(crate) async fn one(
@@ -48,11 +47,8 @@ pub(crate) async fn page(
     let after = query.next_token.as_deref().filter(|token| !token.is_empty()).map(str::parse).transpose()?;
     let page = Page { limit: query.limit.map_or(PAGE_MAX, |limit| limit as usize), after };
     let found = platform.control.sandboxes().list(&team, &filter(&query)?, order, &page).await?;
-    let mut headers = HeaderMap::new();
+    let mut headers = with_next(found.next);
     headers.insert(RUNNING_HEADER, found.total_running.into());
-    if let Some(next) = found.next.and_then(|next| next.to_string().parse().ok()) {
-        headers.insert(NEXT_HEADER, next);
-    }
     Ok((headers, Json(found.sandboxes.iter().map(listed).collect())))
 }
 
