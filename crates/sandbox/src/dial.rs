@@ -1,10 +1,13 @@
 //! TCP connections into a sandbox's own network namespace.
 
-use std::{net::TcpStream, os::fd::AsFd};
+use std::{
+    net::{IpAddr, SocketAddr, TcpStream},
+    os::fd::AsFd,
+};
 
 use rustix::{
     io::Errno,
-    net::{AddressFamily, Ipv4Addr, SocketAddrV4, SocketFlags, SocketType, connect, socket_with},
+    net::{AddressFamily, SocketFlags, SocketType, connect, socket_with},
     process::{Pid, PidfdFlags, pidfd_open},
 };
 
@@ -14,10 +17,10 @@ use crate::{
     namespaces,
 };
 
-/// A TCP socket made inside the sandbox of the pid 1 `init`, non-blocking, whose connection to `127.0.0.1:port` was begun.
+/// A TCP socket made inside the sandbox of the pid 1 `init`, non-blocking, whose connection to the address was begun.
 ///
 /// It never blocks, and any thread may do it: the visit to the sandbox's network namespace is the calling thread's alone.
-pub fn dial(init: ProcessIdentity, port: u16) -> Result<TcpStream, Error> {
+pub fn dial(init: ProcessIdentity, ip: IpAddr, port: u16) -> Result<TcpStream, Error> {
     let pid = Pid::from_raw(init.pid).ok_or(Errno::SRCH).doing("enter the sandbox")?;
     let pidfd = pidfd_open(pid, PidfdFlags::empty()).doing("enter the sandbox")?;
     // Only after the descriptor is open: now it cannot become another process.
@@ -25,9 +28,10 @@ pub fn dial(init: ProcessIdentity, port: u16) -> Result<TcpStream, Error> {
         return Err(Errno::SRCH).doing("enter the sandbox");
     }
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let family = if ip.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let dial = || {
-        let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
-        match connect(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, port)) {
+        let socket = socket_with(family, SocketType::STREAM, flags, None)?;
+        match connect(&socket, &SocketAddr::new(ip, port)) {
             Ok(()) | Err(Errno::INPROGRESS) => Ok(socket.into()),
             Err(error) => Err(error),
         }

@@ -22,6 +22,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("command_line::a_program_that_dies_right_after_its_first_words_is_no_template", || case(dies)),
         Case::new("command_line::a_death_at_the_memory_limit_is_said_everywhere", || case(memory)),
         Case::new("command_line::normal_use_logs_no_warning", || case(quiet)),
+        Case::new("command_line::a_program_on_the_ipv6_loopback_is_connected_to", || case(ipv6)),
     ]
 }
 
@@ -250,4 +251,16 @@ fn quiet(node: &Node) -> Result<()> {
     let loud: Vec<&str> = log.lines().filter(|line| line.contains(" WARN ") || line.contains("ERROR")).collect();
     ensure!(loud.is_empty(), "{loud:?}");
     Ok(())
+}
+
+fn ipv6(node: &Node) -> Result<()> {
+    let program = "import socket\nserver = socket.create_server((\"::1\", 8080), family=socket.AF_INET6)\n\
+                   while True:\n    client, _ = server.accept()\n    client.sendall(b\"six\")\n    client.close()";
+    node.ok(&["template", "build", "six", "--", "/usr/bin/python3", "-c", program])?;
+    let id = node.run("six", 1)?[0].id.to_string();
+    let said = node.ok(&["connect", &id, "8080"])?;
+    ensure!(said == "six", "{said:?}");
+    let closed = node.pando(&["connect", &id, "8081"])?;
+    refused(&closed, 1, &["nothing listens on port 8081"])?;
+    node.ok(&["rm", "--all"]).map(drop)
 }

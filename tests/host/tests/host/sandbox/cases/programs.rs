@@ -88,7 +88,7 @@ pub(crate) fn dial(host: &Host) {
     let (_pid, _out) = start(&sandbox, &command(&["python3", "-m", "http.server", "8000"]));
     let text = (0..200).find_map(|_| {
         std::thread::sleep(Duration::from_millis(20));
-        answer(sandbox::dial(sandbox.init(), 8000).ok()?.into())
+        answer(sandbox::dial(sandbox.init(), std::net::Ipv4Addr::LOCALHOST.into(), 8000).ok()?.into())
     });
     assert!(text.unwrap().ends_with("from-inside\n"));
     assert!(TcpStream::connect("127.0.0.1:8000").is_err(), "the port is the sandbox's own");
