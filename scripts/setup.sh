@@ -53,6 +53,16 @@ install_missing() {
 	as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "${missing[@]}" </dev/null
 }
 
+# Names of sandboxes (api.pando.localhost) for clients that ask glibc, such as Node.
+install_names() {
+	if getent ahosts api.pando.localhost >/dev/null; then
+		return
+	fi
+	say "names below localhost do not resolve: package libnss-myhostname"
+	missing=(libnss-myhostname)
+	(install_missing) || say "without it, SDKs get plain addresses"
+}
+
 # The version is rust-toolchain.toml's; distributions have older ones, so this is not apt-get's business.
 check_rust() {
 	command -v cargo >/dev/null || fail "cargo is missing: install Rust by https://rustup.rs and run this again"
@@ -78,5 +88,6 @@ find_missing "$@"
 if ((${#missing[@]} > 0)); then
 	install_missing
 fi
+install_names
 check_rust "${components[@]}"
 say "everything is there"

@@ -4,6 +4,7 @@ pub(crate) mod checkpoint;
 pub(crate) mod completion;
 pub(crate) mod connect;
 pub(crate) mod doctor;
+pub(crate) mod env;
 pub(crate) mod exec;
 pub(crate) mod fork;
 pub(crate) mod guardian;
@@ -76,6 +77,7 @@ pub(crate) enum Command {
     #[command(subcommand, after_help = volume::EXAMPLES)]
     Volume(Box<volume::Command>),
     Rm(rm::Args),
+    Env(env::Args),
     Doctor(doctor::Args),
     Completion(completion::Args),
     /// Measure, and compare within one run.
@@ -124,6 +126,7 @@ pub(crate) async fn run(cli: Cli) -> ExitCode {
         Command::Logs(args) => interruptible("", logs::run(args, &client)).await,
         Command::Rm(args) => interruptible("", rm::run(args, &client)).await,
         Command::Bench(command) => interruptible("the private node is removed", bench(command)).await,
+        Command::Env(args) => interruptible("", env::run(args)).await,
         Command::Doctor(args) => doctor::run(&args).await,
         Command::Completion(args) => Ok(completion::run(&args)),
         Command::Keeper(_) | Command::Guardian(_) | Command::Holder(_) | Command::Volumed(_) | Command::SelfTest(_) => {

@@ -42,6 +42,9 @@ fn code(error: &anyhow::Error) -> u8 {
         Some(Failure::Usage(_)) => return 2,
         None => {}
     }
+    if let Some(gateway::env::Error::NoServer { .. } | gateway::env::Error::NoAnswer { .. }) = error.downcast_ref() {
+        return 3;
+    }
     match error.downcast_ref() {
         Some(client::Error::Node(detail)) => code_of(detail.code),
         Some(client::Error::Unreachable { .. } | client::Error::NoAnswer { .. }) => 3,

@@ -31,7 +31,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
     match args.process {
         Some(pid) => examine(pid, args.json),
         None if args.self_test => test_host(args.json).await,
-        None => host(args.json),
+        None => host(args.json).await,
     }
 }
 
@@ -60,8 +60,9 @@ fn print_finding(finding: &Finding) {
     outln!("{verdict:<8} {:<28} {:<70} {:>6.1} ms", finding.probe, finding.found, finding.took_us as f64 / 1e3);
 }
 
-fn host(json: bool) -> Result<ExitCode> {
-    let checks = checks::all();
+async fn host(json: bool) -> Result<ExitCode> {
+    let mut checks = checks::all();
+    checks.push(checks::names().await);
     if json {
         output::json(&checks)?;
     } else {

@@ -413,6 +413,16 @@ fn memory_files() -> Check {
     )
 }
 
+/// Names of sandboxes, as clients of the system's resolver see them.
+pub(super) async fn names() -> Check {
+    let tried = match gateway::domain::DOMAIN_DEFAULT.parse() {
+        Ok(domain) => gateway::env::resolve(&domain).await.map(|()| "resolve").map_err(|error| error.to_string()),
+        Err(error) => Err(error.to_string()),
+    };
+    let remedy = format!("{}; without it SDKs get plain addresses", gateway::env::NAMES_HINT);
+    feature("names of sandboxes", tried, Verdict::Reduced, &remedy)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,6 +2,7 @@
 
 use std::{
     io::Write,
+    net::TcpListener,
     process::Stdio,
     time::{Duration, Instant},
 };
@@ -22,6 +23,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("command_line::a_program_that_dies_right_after_its_first_words_is_no_template", || case(dies)),
         Case::new("command_line::a_death_at_the_memory_limit_is_said_everywhere", || case(memory)),
         Case::new("command_line::normal_use_logs_no_warning", || case(quiet)),
+        Case::new("command_line::env_prints_what_a_running_server_has_left", || case(variables)),
         Case::new("command_line::a_program_on_the_ipv6_loopback_is_connected_to", || case(ipv6)),
     ]
 }
@@ -251,6 +253,22 @@ fn quiet(node: &Node) -> Result<()> {
     let loud: Vec<&str> = log.lines().filter(|line| line.contains(" WARN ") || line.contains("ERROR")).collect();
     ensure!(loud.is_empty(), "{loud:?}");
     Ok(())
+}
+
+fn variables(node: &Node) -> Result<()> {
+    let state = node.dir().join("served");
+    std::fs::create_dir(&state)?;
+    let command = ["env", "--state", &state.display().to_string()];
+    refused(&node.pando(&command)?, 3, &["no server runs with the state directory", "pando serve --state"])?;
+    let server = TcpListener::bind("127.0.0.1:0")?;
+    let left = format!("# pando serve listens on {}\nE2B_API_KEY=it's\nE2B_DOMAIN=a.b\n", server.local_addr()?);
+    std::fs::write(state.join("env"), left)?;
+    let shell = node.ok(&command)?;
+    ensure!(shell == "export E2B_API_KEY='it'\\''s'\nexport E2B_DOMAIN='a.b'\n", "{shell}");
+    let lines = node.ok(&[&command[..], &["--lines"]].concat())?;
+    ensure!(lines == "E2B_API_KEY=it's\nE2B_DOMAIN=a.b\n", "{lines}");
+    drop(server);
+    refused(&node.pando(&command)?, 3, &["does not answer", "pando serve --state"])
 }
 
 fn ipv6(node: &Node) -> Result<()> {
