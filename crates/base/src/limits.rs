@@ -180,6 +180,9 @@ pub const EDGE_HANDSHAKE_MS_MAX: u64 = 10_000;
 /// closes earlier makes requests fail.
 pub const EDGE_IDLE_MS_MAX: u64 = 620_000;
 
+/// The same while all connections are in use: clients that wait come before those that rest.
+pub const EDGE_IDLE_FULL_MS_MAX: u64 = 5_000;
+
 /// Milliseconds that running requests get to finish when the server is stopped: systemd kills after 90 s.
 pub const EDGE_GRACE_MS: u64 = 10_000;
 

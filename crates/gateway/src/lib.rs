@@ -1,12 +1,12 @@
 //! Between the wire and the routers of `pando serve`: one TCP port for the API and for all sandboxes.
 //!
 //! - [`listen`]: takes the port, and says who has it if it is taken.
-//! - [`serve`]: connections, TLS or plain, HTTP/1.1 or HTTP/2; bounds; orderly end.
-//! - [`route`]: where a request goes, by host or by headers. Pure.
+//! - [`mod@serve`]: connections, TLS or plain, HTTP/1.1 or HTTP/2; bounds; orderly end.
+//! - [`mod@route`]: where a request goes, by host or by headers. Pure.
 //! - [`proxy`]: forwards a request to a port in a sandbox, tunnels included.
 //! - [`errors`]: the answers of the edge itself, as E2B's clients expect them.
 //! - [`tls`]: the local certificate authority, own certificates, bundles for clients.
-//! - [`env`]: the variables with which SDKs find all of this.
+//! - [`mod@env`]: the variables with which SDKs find all of this.
 //!
 //! The crate knows neither nodes nor the control plane: sandboxes are behind [`proxy::Dial`].
 

@@ -63,6 +63,8 @@ pub struct Bounds {
     pub handshake: Duration,
     /// Of a connection without requests.
     pub idle: Duration,
+    /// The same while all connections are in use.
+    pub idle_full: Duration,
     /// For running requests when the server stops.
     pub grace: Duration,
 }
@@ -74,6 +76,7 @@ impl Default for Bounds {
             first_request: Duration::from_millis(limits::EDGE_FIRST_REQUEST_MS_MAX),
             handshake: Duration::from_millis(limits::EDGE_HANDSHAKE_MS_MAX),
             idle: Duration::from_millis(limits::EDGE_IDLE_MS_MAX),
+            idle_full: Duration::from_millis(limits::EDGE_IDLE_FULL_MS_MAX),
             grace: Duration::from_millis(limits::EDGE_GRACE_MS),
         }
     }
@@ -92,14 +95,26 @@ pub struct Options {
     pub bounds: Bounds,
 }
 
-/// How far the end of the server has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
+/// What connections must know of the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Running,
+    /// All connections are in use: those without requests go.
+    Full,
     /// No request is taken any more.
     Finishing,
     /// Connections end at once.
     Cut,
+}
+
+impl Phase {
+    /// No more requests are taken.
+    fn is_ending(self) -> bool {
+        match self {
+            Self::Running | Self::Full => false,
+            Self::Finishing | Self::Cut => true,
+        }
+    }
 }
 
 /// Serves until `stop` resolves, and at most the grace period longer.
@@ -118,7 +133,7 @@ where
     {
         let accepting = async {
             loop {
-                let (stream, peer, place) = accept(&listeners, &places).await;
+                let (stream, peer, place) = accept(&listeners, &places, &phase).await;
                 tokio::spawn(Arc::clone(&server).connection(stream, peer, place, phase.subscribe()));
             }
         };
@@ -145,9 +160,15 @@ where
 }
 
 /// The next connection, once there is a place for it.
-async fn accept(listeners: &Listeners, places: &Arc<Semaphore>) -> (TcpStream, SocketAddr, OwnedSemaphorePermit) {
-    if places.available_permits() == 0 {
-        tracing::warn!("all connections are in use: new clients wait");
+async fn accept(
+    listeners: &Listeners,
+    places: &Arc<Semaphore>,
+    phase: &watch::Sender<Phase>,
+) -> (TcpStream, SocketAddr, OwnedSemaphorePermit) {
+    let wanted = if places.available_permits() == 0 { Phase::Full } else { Phase::Running };
+    let changed = phase.send_if_modified(|phase| std::mem::replace(phase, wanted) != wanted);
+    if changed && wanted == Phase::Full {
+        tracing::warn!("all connections are in use: idle ones are closed, new clients wait");
     }
     // It is never closed.
     let Ok(place) = Arc::clone(places).acquire_owned().await else { return std::future::pending().await };

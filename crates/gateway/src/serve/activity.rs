@@ -8,9 +8,9 @@ use std::{
 
 use axum::body::Body;
 use hyper::body::{Body as HttpBody, Bytes, Frame, SizeHint};
-use tokio::time::Instant;
+use tokio::{sync::watch, time::Instant};
 
-use super::Bounds;
+use super::{Bounds, Phase};
 
 /// The requests of one connection.
 #[derive(Debug)]
@@ -44,20 +44,27 @@ impl Activity {
     }
 
     /// When to close the connection if no request comes. `None` while requests run.
-    fn deadline(&self, bounds: &Bounds) -> Option<Instant> {
+    fn deadline(&self, bounds: &Bounds, phase: Phase) -> Option<Instant> {
         let state = self.state();
         let allowed = if state.has_begun { bounds.idle } else { bounds.first_request };
+        let allowed = if phase == Phase::Full { allowed.min(bounds.idle_full) } else { allowed };
         (state.running == 0).then(|| state.since + allowed)
     }
 
     /// Resolves when the connection has been without a request for too long.
-    pub(super) async fn idle(&self, bounds: &Bounds) {
+    pub(super) async fn idle(&self, bounds: &Bounds, phase: &mut watch::Receiver<Phase>) {
         loop {
-            match self.deadline(bounds) {
+            let now = *phase.borrow_and_update();
+            let until = match self.deadline(bounds, now) {
                 Some(deadline) if deadline <= Instant::now() => return,
-                Some(deadline) => tokio::time::sleep_until(deadline).await,
+                Some(deadline) => deadline,
                 // Looked at again, instead of a wake-up for each request.
-                None => tokio::time::sleep(bounds.idle / 2).await,
+                None => Instant::now() + bounds.idle_full.min(bounds.idle),
+            };
+            tokio::select! {
+                () = tokio::time::sleep_until(until) => {}
+                // The server is gone, and cuts its connections.
+                changed = phase.changed() => if changed.is_err() { return },
             }
         }
     }
@@ -116,15 +123,17 @@ mod tests {
     #[tokio::test]
     async fn a_connection_is_idle_only_without_requests() {
         let bounds = Bounds { first_request: FIRST, idle: IDLE, ..Bounds::default() };
+        let sender = watch::Sender::new(Phase::Running);
+        let mut phase = sender.subscribe();
         let begun = Instant::now();
         let activity = Arc::new(Activity::new(begun));
-        activity.idle(&bounds).await;
+        activity.idle(&bounds, &mut phase).await;
         assert!(begun.elapsed() >= FIRST);
         let running = activity.begin();
-        assert!(tokio::time::timeout(3 * IDLE, activity.idle(&bounds)).await.is_err());
+        assert!(tokio::time::timeout(3 * IDLE, activity.idle(&bounds, &mut phase)).await.is_err());
         drop(running);
         let ended = Instant::now();
-        activity.idle(&bounds).await;
+        activity.idle(&bounds, &mut phase).await;
         assert!(ended.elapsed() >= IDLE);
     }
 }

@@ -148,6 +148,7 @@ where
         begun: Instant,
     ) {
         let activity = Arc::new(Activity::new(begun));
+        let mut pressure = phase.clone();
         let service = service_fn(|request| Arc::clone(&self).request(request, &origin, &activity));
         let mut serving = pin!(self.http.serve_connection_with_upgrades(TokioIo::new(stream), service));
         tokio::select! {
@@ -156,7 +157,7 @@ where
                     tracing::debug!(peer = %origin.peer, error = base::error::chain(&*error), "a connection broke off");
                 }
             }
-            () = activity.idle(&self.options.bounds) => {
+            () = activity.idle(&self.options.bounds, &mut pressure) => {
                 serving.as_mut().graceful_shutdown();
                 let _ = timeout(CLOSE_MAX, serving).await;
             }
@@ -204,7 +205,7 @@ where
 /// Resolves when no more requests are taken.
 async fn stopping(phase: &mut watch::Receiver<Phase>) {
     // An error: the server is gone.
-    let _ = phase.wait_for(|phase| *phase != Phase::Running).await;
+    let _ = phase.wait_for(|phase| phase.is_ending()).await;
 }
 
 /// A stream of either kind.

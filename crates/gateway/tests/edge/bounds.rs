@@ -119,17 +119,26 @@ async fn one_thousand_idle_connections_hold_up_nothing() {
 }
 
 #[tokio::test]
-async fn a_full_edge_lets_clients_wait() {
+async fn a_full_edge_closes_idle_connections_and_no_running_request() {
     let mut wanted = Wanted::default();
-    wanted.bounds.connections = 2;
+    wanted.bounds.connections = 3;
+    wanted.bounds.idle_full = Duration::from_millis(500);
     let edge = Edge::with(wanted).await;
-    let held = [edge.connect().await, edge.connect().await];
+    let _silent = edge.connect().await;
+    let mut idle = edge.connect().await;
+    idle.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+    let mut running = edge.connect().await;
+    running.write_all(b"GET /never HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     let mut waiting = edge.connect().await;
     waiting.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await.unwrap();
     let mut byte = [0];
-    assert!(timeout(Duration::from_millis(300), waiting.read(&mut byte)).await.is_err());
-    drop(held);
+    assert!(timeout(Duration::from_millis(200), waiting.read(&mut byte)).await.is_err());
     assert!(rest(waiting).await.ends_with("api over HTTP/1.1"));
+    assert!(rest(idle).await.ends_with("api over HTTP/1.1"));
+    assert!(
+        timeout(Duration::from_millis(700), running.read(&mut byte)).await.is_err(),
+        "a running request was closed"
+    );
 }
 
 #[tokio::test]
