@@ -5,6 +5,7 @@
 
 mod bounds;
 mod clients;
+mod own;
 mod proxied;
 mod streams;
 mod support;

@@ -16,8 +16,12 @@ use pando_gateway::{
     proxy::{Dial, DialError, Proxy, Target},
     route::{Route, SandboxLabel},
     serve::{Bounds, Options, Plain, serve},
-    tls::{Authority, Tls},
+    tls::{Authority, Own, Tls},
     token::Secret,
+};
+use rustls::{
+    ClientConfig, RootCertStore,
+    pki_types::{CertificateDer, ServerName, pem::PemObject},
 };
 use tempfile::TempDir;
 use tokio::{
@@ -26,6 +30,7 @@ use tokio::{
     task::JoinHandle,
     time::timeout,
 };
+use tokio_rustls::{TlsConnector, client::TlsStream};
 
 pub(crate) const ID: &str = "s0123456789ab";
 pub(crate) const TOKEN: &str = "let me in";
@@ -59,12 +64,13 @@ pub(crate) struct Wanted {
     pub(crate) bounds: Bounds,
     pub(crate) traffic_token: Option<Secret>,
     pub(crate) mask_request_host: Option<String>,
+    pub(crate) own: Option<Own>,
 }
 
 impl Default for Wanted {
     fn default() -> Self {
         let bounds = Bounds::default();
-        Self { listen: "127.0.0.1:0", bounds, traffic_token: None, mask_request_host: None }
+        Self { listen: "127.0.0.1:0", bounds, traffic_token: None, mask_request_host: None, own: None }
     }
 }
 
@@ -86,8 +92,12 @@ impl Edge {
         let listener = listen::take(wanted.listen.parse().unwrap()).unwrap();
         let address = listener.address();
         let domain: Domain = format!("pando.localhost:{}", address.port()).parse().unwrap();
-        let tls = Tls::local(Authority::open(state.path(), &domain).unwrap()).unwrap();
-        let options = Options { domain, tls: Some(tls), plain: Plain::Loopback, bounds: wanted.bounds };
+        let tls = match wanted.own.clone() {
+            Some(own) => Tls::own(own),
+            None => Tls::local(Authority::open(state.path(), &domain).unwrap()),
+        };
+        let tls = Some(tls.unwrap());
+        let options = Options { domain, tls, plain: Plain::Loopback, bounds: wanted.bounds };
         let (proxy, wanted) = (Proxy::new(Arc::new(Loopback)), Arc::new(wanted));
         let handler = tower_fn(move |request| answer(proxy.clone(), Arc::clone(&wanted), request));
         let (stop, stopped) = oneshot::channel();
@@ -220,6 +230,18 @@ pub(crate) async fn listener() -> (TcpListener, u16) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     (listener, port)
+}
+
+/// A TLS connection of a client that trusts only what is in a file.
+pub(crate) async fn tls(edge: &Edge, trusted: &str, name: &str) -> io::Result<TlsStream<TcpStream>> {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(trusted).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let mut config = config.with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    let name = ServerName::try_from(name.to_owned()).unwrap();
+    timeout(SOON, TlsConnector::from(Arc::new(config)).connect(name, edge.connect().await)).await.unwrap()
 }
 
 pub(crate) async fn text<B>(response: Response<B>) -> String

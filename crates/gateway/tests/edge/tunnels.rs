@@ -1,23 +1,16 @@
 //! WebSockets and other protocols that a request switches to.
 
-use std::sync::Arc;
-
 use futures::{SinkExt, StreamExt};
-use rustls::{
-    ClientConfig, RootCertStore,
-    pki_types::{CertificateDer, ServerName, pem::PemObject},
-};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     time::{Duration, timeout},
 };
-use tokio_rustls::TlsConnector;
 use tokio_tungstenite::{
     accept_async, client_async,
     tungstenite::{Message, client::IntoClientRequest},
 };
 
-use crate::support::{Edge, ID, SOON, Wanted, listener};
+use crate::support::{Edge, ID, SOON, Wanted, listener, tls};
 
 /// A program that sends every message back.
 async fn echo() -> u16 {
@@ -58,15 +51,7 @@ async fn a_web_socket_goes_through_both_ways() {
 async fn a_web_socket_goes_through_tls() {
     let edge = Edge::start().await;
     let port = echo().await;
-    let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_file(edge.authority()).unwrap()).unwrap();
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-    let mut config = config.with_root_certificates(roots).with_no_client_auth();
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    let name = ServerName::try_from(format!("{port}-{ID}.pando.localhost")).unwrap();
-    let connector = TlsConnector::from(Arc::new(config));
-    let stream = timeout(SOON, connector.connect(name, edge.connect().await)).await.unwrap().unwrap();
+    let stream = tls(&edge, &edge.authority(), &format!("{port}-{ID}.pando.localhost")).await.unwrap();
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
     let request = format!("wss://{}/", edge.host(port)).into_client_request().unwrap();
     let (mut socket, _) = timeout(SOON, client_async(request, stream)).await.unwrap().unwrap();
