@@ -125,6 +125,9 @@ STREAM = b"".join(struct.pack("<BI", kind, len(body)) + body for kind, body in [
     (0, b"input"), (1, b"output"), (2, b"error"), (3, b""), (4, b"\x18\0\x50\0"), (5, b"\0\0\0\0\0"), (5, b"\1\x09\0\0\0"), (5, b"\2\0\0\0\0")])
 seed("exec_stream", "all", b"\6" + STREAM)
 
+for name, host in [("name", "8080-s0123456789ab.pando.localhost:7443"), ("api", "API.pando.localhost."), ("v6", "[::1]:80")]:
+    seed("route", name, host.encode() + b"\ns0123456789ab\n49983")
+
 seed("pager_client", "serve", b'{"Serve":{"name":"warm","pid":7,"ranges":1,"image_bytes":10}}')
 seed("pager_client", "working-set", b'{"WorkingSet":{"name":"warm"}}')
 seed("pager_client", "status", b'"Status"')

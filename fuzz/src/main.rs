@@ -45,6 +45,7 @@ const TARGETS: &[(&str, Target)] = &[
     ("checkpoint_file", files::checkpoint_file),
     ("exec_stream", messages::exec_stream),
     ("requests", messages::requests),
+    ("route", messages::route),
     ("pager_client", pager::fuzzing::client),
     ("keeper", messages::keeper),
     ("records", node::fuzzing::records),

@@ -1,6 +1,10 @@
 //! Frames, messages and requests: small things.
 
 use api::frame::Decoder;
+use gateway::{
+    domain::Domain,
+    route::{Asked, ENVD_PORT, Route, SandboxLabel},
+};
 use keeper::protocol::{FromKeeper, Parcel, Request};
 
 /// Whatever begins like a frame.
@@ -53,4 +57,21 @@ pub(crate) fn requests(data: &[u8]) {
     drop(serde_json::from_slice::<api::CheckpointEvent>(data));
     drop(serde_json::from_slice::<api::BuildEvent>(data));
     drop(serde_json::from_slice::<api::ErrorBody>(data));
+}
+
+/// Host, sandbox and port of a request, one in each line. The domain is the default one.
+pub(crate) fn route(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let mut lines = text.splitn(3, '\n');
+    let asked = Asked { host: lines.next(), sandbox_id: lines.next(), sandbox_port: lines.next() };
+    let domain: Domain = gateway::domain::DOMAIN_DEFAULT.parse().expect("it is one");
+    if let Ok(Route::Envd { id } | Route::Port { id, .. }) = gateway::route::route(asked, &domain) {
+        assert_eq!(SandboxLabel::new(id.as_str()), Some(id), "a label is in lower case and stays so");
+    }
+    if let Ok(Route::Port { port, .. }) = gateway::route::route(asked, &domain) {
+        assert!(port != 0 && port != ENVD_PORT);
+    }
+    if let Ok(domain) = text.parse::<Domain>() {
+        assert_eq!(domain.to_string().parse(), Ok(domain), "a domain has one form");
+    }
 }
