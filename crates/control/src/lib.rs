@@ -28,7 +28,7 @@ mod time;
 mod volumes;
 
 use std::{
-    collections::HashSet,
+    collections::HashMap,
     path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -74,12 +74,12 @@ pub(crate) struct Inner {
     pub(crate) keys: Cache,
     /// Wakes the scheduler.
     pub(crate) wake: Notify,
-    /// Sandboxes that this server has claimed. Their claims are renewed.
-    pub(crate) held: Mutex<HashSet<SandboxId>>,
+    /// Sandboxes that this server has claimed, and how many transitions of each live. Their claims are renewed.
+    pub(crate) held: Mutex<HashMap<SandboxId, usize>>,
 }
 
 impl Inner {
-    pub(crate) fn held(&self) -> MutexGuard<'_, HashSet<SandboxId>> {
+    pub(crate) fn held(&self) -> MutexGuard<'_, HashMap<SandboxId, usize>> {
         // No operation leaves it half changed.
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -150,10 +150,10 @@ impl Scheduler {
         }
     }
 
-    /// Prolongs the claims that this server works on.
-    pub(crate) async fn renew(&self) -> Result<(), ControlError> {
+    /// Prolongs the claims that this server works on. [`Scheduler::run`] does it every half minute.
+    pub async fn renew(&self) -> Result<(), ControlError> {
         let failed = || failed("renew a claim");
-        let held: Vec<SandboxId> = self.inner.held().iter().cloned().collect();
+        let held: Vec<SandboxId> = self.inner.held().keys().cloned().collect();
         let until = (self.inner.clock.now() + CLAIM_MAX).sql();
         let attempt = || async {
             let mut transaction = self.inner.db.begin_relaxed().await?;

@@ -27,7 +27,7 @@ pub trait Fields {
         Ok(self.number(column)? != 0)
     }
 
-    /// A text of which `T` can be made.
+    /// A text that is read as a `T`.
     fn parsed<T: std::str::FromStr>(&self, column: &str, expected: &'static str) -> Result<T, DbError> {
         let value = self.text(column)?;
         value.parse().map_err(|_| DbError::Damaged { expected, value })

@@ -19,7 +19,7 @@ pub(crate) struct Cache(Mutex<Known>);
 #[derive(Debug, Default)]
 struct Known {
     callers: HashMap<String, (Caller, Time)>,
-    /// Counts revocations. What was read from the database before one is not remembered after it.
+    /// Counts revocations. A caller that was read from the database before one is not remembered after it.
     epoch: u64,
 }
 

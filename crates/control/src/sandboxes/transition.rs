@@ -31,7 +31,12 @@ impl Transition {
 
 impl Drop for Transition {
     fn drop(&mut self) {
-        self.inner.held().remove(&self.sandbox.id);
+        // A kill that took over a pause of the same server has the same sandbox.
+        let mut held = self.inner.held();
+        match held.get_mut(&self.sandbox.id) {
+            Some(count) if *count > 1 => *count -= 1,
+            Some(_) | None => drop(held.remove(&self.sandbox.id)),
+        }
     }
 }
 
@@ -119,7 +124,7 @@ impl crate::Control {
 
 impl Transition {
     pub(crate) fn of(inner: &std::sync::Arc<Inner>, sandbox: Sandbox, doing: Doing) -> Self {
-        inner.held().insert(sandbox.id.clone());
+        *inner.held().entry(sandbox.id.clone()).or_default() += 1;
         Self { sandbox, doing, inner: inner.clone() }
     }
 }

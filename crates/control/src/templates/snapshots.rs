@@ -34,7 +34,7 @@ pub struct SnapshotFilter {
 }
 
 impl Template {
-    /// The full names of a snapshot, `slug/name:tag`, of which each can be used where its id can.
+    /// The full names of a snapshot, `slug/name:tag`. Each can be used where its id can.
     pub fn full_names(&self, tag: &str) -> Vec<String> {
         self.names.iter().map(|name| format!("{}/{name}:{tag}", self.slug)).collect()
     }

@@ -80,6 +80,7 @@ mod on {
         an_extended_sandbox_is_not_ended
         work_of_a_server_that_died_is_taken_up
         a_kill_that_fails_is_finished_later
+        a_claim_is_renewed_while_its_transition_lives
         a_running_scheduler_ends_a_sandbox_whose_timeout_is_set_to_zero
     }
 

@@ -167,6 +167,26 @@ pub(crate) async fn a_kill_that_fails_is_finished_later(place: &Place) {
     assert!(control.sandboxes().all().await.unwrap().is_empty());
 }
 
+pub(crate) async fn a_claim_is_renewed_while_its_transition_lives(place: &Place) {
+    let (here, there) = (place.open("a").await, place.open("b").await);
+    let team = team(&here, "acme").await;
+    let scheduler = here.scheduler(Arc::new(Node::default()));
+    let id = create(&here, &team, &spec()).await.unwrap().id;
+    let pausing = here.begin_pause(&team, &id).await.unwrap();
+    let killing = here.begin_kill(&team, &id).await.unwrap();
+    drop(pausing);
+    for _ in 0..3 {
+        place.clock.advance(CLAIM_MAX - SECOND);
+        scheduler.renew().await.unwrap();
+        assert_eq!(look(&there.scheduler(Arc::new(Node::default()))).await, 0);
+    }
+    drop(killing);
+    place.clock.advance(CLAIM_MAX - SECOND);
+    scheduler.renew().await.unwrap();
+    place.clock.advance(SECOND);
+    assert_eq!(look(&there.scheduler(Arc::new(Node::default()))).await, 1);
+}
+
 pub(crate) async fn a_running_scheduler_ends_a_sandbox_whose_timeout_is_set_to_zero(place: &Place) {
     let control = place.open("a").await;
     let team = team(&control, "acme").await;
