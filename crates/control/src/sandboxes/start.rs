@@ -61,7 +61,7 @@ pub enum Reserved {
     /// Start one.
     New(Reservation),
     /// An earlier request with the same idempotency key has made it.
-    Existing(Box<Sandbox>),
+    Existing(Sandbox),
 }
 
 /// What the row of an idempotency key says.
@@ -109,7 +109,7 @@ impl Sandboxes<'_> {
         };
         if let Earlier::Made(id) = earlier {
             let found = record::of_team(&mut transaction, team, &id, (now, "")).await?;
-            return Ok(Reserved::Existing(Box::new(found)));
+            return Ok(Reserved::Existing(found));
         }
         quota::check_room(&mut transaction, team, &quota, &spec.size, now).await?;
         let id = ReservationId::random();

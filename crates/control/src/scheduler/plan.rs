@@ -87,7 +87,7 @@ mod tests {
     fn work_of_a_living_server_is_left_alone() {
         for doing in [Doing::Killing, Doing::Pausing, Doing::Resuming] {
             let claimed = row(10, OnTimeout::Kill, Some((doing, 50)));
-            assert_eq!(plan(Time::from_ms(49), &[claimed.clone()]), (Vec::new(), Some(Time::from_ms(50))));
+            assert_eq!(plan(Time::from_ms(49), std::slice::from_ref(&claimed)), (Vec::new(), Some(Time::from_ms(50))));
             assert_eq!(plan(Time::from_ms(50), &[claimed]).0.len(), 1);
         }
     }
@@ -95,7 +95,7 @@ mod tests {
     #[test]
     fn a_kill_that_was_begun_is_finished_though_the_end_is_far() {
         let begun = row(1_000, OnTimeout::Pause(PauseMode::Full), Some((Doing::Killing, 5)));
-        assert_eq!(plan(Time::from_ms(5), &[begun.clone()]).0, [(begun.id, Action::Kill)]);
+        assert_eq!(plan(Time::from_ms(5), std::slice::from_ref(&begun)).0, [(begun.id, Action::Kill)]);
     }
 
     proptest! {

@@ -90,7 +90,7 @@ pub(crate) async fn create_with(
 ) -> Result<Sandbox, ControlError> {
     match control.sandboxes().reserve(team, spec, key, 10 * SECOND).await? {
         Reserved::New(reservation) => control.sandboxes().confirm(&reservation, &SandboxId::random()).await,
-        Reserved::Existing(sandbox) => Ok(*sandbox),
+        Reserved::Existing(sandbox) => Ok(sandbox),
     }
 }
 
@@ -122,7 +122,8 @@ impl Node {
     }
 
     fn act(&self, id: &SandboxId, mode: Option<PauseMode>) -> Result<(), Refused> {
-        if let Some(reason) = self.refusal.lock().unwrap().clone() {
+        let refusal = self.refusal.lock().unwrap().clone();
+        if let Some(reason) = refusal {
             return Err(Refused { reason });
         }
         self.done.lock().unwrap().push((id.clone(), mode));
