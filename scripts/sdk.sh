@@ -86,6 +86,29 @@ start_server() {
 	done <"$file"
 }
 
+# The templates that the tests use, unless the server has them by itself.
+make_templates() {
+	local root name program
+	root=$(scripts/base.sh --print-path)
+	for name in base python node; do
+		if "$PANDO" --socket "$scratch/node.sock" template inspect "$name" >/dev/null 2>&1; then
+			continue
+		fi
+		program=()
+		[[ $name == base ]] || mapfile -t program < <(spec "images/$name.json")
+		"$PANDO" --socket "$scratch/node.sock" template build "$name" --image "$root" --cwd /home/user "${program[@]}" >&2
+	done
+}
+
+# A template's program as arguments of `pando template build`.
+spec() {
+	python3 -c '
+import json, sys
+spec = json.load(open(sys.argv[1]))
+print("--port", spec["ready"]["port"], "--", *spec["command"], sep="\n")
+' "$1"
+}
+
 stop_server() {
 	local tries
 	[[ -n $server ]] || return 0
@@ -164,6 +187,7 @@ trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 if [[ -z $collect && ( -z ${E2B_API_KEY:-} || -z ${E2B_DOMAIN:-}${E2B_API_URL:-} ) ]]; then
 	start_server
+	make_templates
 fi
 declare -A results
 for suite in "${only[@]}"; do

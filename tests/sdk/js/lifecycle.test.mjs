@@ -95,7 +95,7 @@ test('pause of files only changes the boot id', ['Sandbox.pause'], () =>
   withSandbox(async (sandbox) => {
     const question = 'cat /proc/sys/kernel/random/boot_id';
     const before = await out(sandbox, question);
-    await sandbox.pause({ keepMemory: false });
+    assert.equal(await sandbox.pause({ keepMemory: false }), true);
     await sandbox.connect();
     assert.notEqual(await out(sandbox, question), before);
   }),

@@ -138,5 +138,5 @@ def box(api: Api) -> Iterator[Any]:
 def directory(box: Any) -> str:
     """An empty directory of the shared sandbox."""
     path = f"/home/user/{uuid.uuid4().hex[:8]}"
-    box.files.make_dir(path)
+    box.commands.run(f"mkdir {path}")
     return path

@@ -48,7 +48,7 @@ def test_directory(box) -> None:
 
 
 def test_user(box) -> None:
-    """Until sandboxes have user namespaces, the documented error is right, too."""
+    """Root inside is nobody outside."""
     assert out(box, "id -un", user="user") == "user"
     assert out(box, "id -un", user="root") == "root"
 

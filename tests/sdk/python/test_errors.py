@@ -73,7 +73,7 @@ def test_an_old_sdk_is_told(server) -> None:
 
 def test_unknown_rpc(box) -> None:
     """Connect's own error for a method that is not there."""
-    headers = {"Content-Type": "application/json", "E2b-Sandbox-Id": box.sandbox_id, "E2b-Sandbox-Port": "49983"}
+    headers = {"Content-Type": "application/json"} | box.connection_config.sandbox_headers
     reply = web.request("POST", box.envd_api_url + "/process.Process/Absent", headers=headers, json={})
     assert reply.status_code in (404, 501)
 

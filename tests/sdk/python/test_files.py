@@ -4,6 +4,7 @@ import io
 import os
 
 import e2b
+import httpx
 import pytest
 
 from conftest import IS_NEW
@@ -11,6 +12,19 @@ from support import out, unique
 
 ODD_NAMES = ("with space", "grün-日本", "plus+sign", "per%25cent", "new\nline", "-dash", "quote'\"", "a&b=c?d#e")
 MEBIBYTE = 1 << 20
+
+
+def read_some(box, path: str) -> int:
+    """How much a read brings until it ends, fails, or is too long."""
+    count = 0
+    try:
+        for chunk in box.files.read(path, format="stream", request_timeout=10, stream_idle_timeout=10):
+            count += len(chunk)
+            if count > 64 * MEBIBYTE:
+                break
+    except (e2b.SandboxException, httpx.HTTPError):
+        pass
+    return count
 
 
 def test_write_and_read(box, directory) -> None:
@@ -178,7 +192,7 @@ def test_permission_is_the_users(box) -> None:
 
 
 def test_root(box) -> None:
-    """Until sandboxes have user namespaces, the documented error is right, too."""
+    """Root inside is nobody outside."""
     path = f"/root/{unique('file')}"
     box.files.write(path, "by root", user="root")
     assert box.files.read(path, user="root") == "by root"
@@ -188,8 +202,7 @@ def test_special_files_answer_at_once(box, directory) -> None:
     """FIFOs, devices, endless and sparse files: an error or bounded data, and nothing blocks."""
     box.commands.run(f"cd {directory} && mkfifo fifo && ln -s /dev/zero zero")
     for name in ("fifo", "zero"):
-        with pytest.raises(Exception):  # noqa: B017 - any of the SDK's errors
-            box.files.read(f"{directory}/{name}", request_timeout=10)
+        assert read_some(box, f"{directory}/{name}") <= 64 * MEBIBYTE
     assert "MemTotal" in box.files.read("/proc/meminfo")
     assert box.files.exists(directory)
 
@@ -201,10 +214,11 @@ def test_links_do_not_lead_out(box, directory) -> None:
         assert box.files.read(f"{directory}/{name}").strip() == out(box, "cat /etc/hostname")
 
 
+@pytest.mark.slow
 def test_disk_full(make) -> None:
-    """Check 8: a full disk gives the SDK's own error, and the sandbox lives."""
+    """Check 8: a full disk gives the SDK's own error, and the sandbox lives. Stops after 5 GiB."""
     sandbox = make()
     with pytest.raises(e2b.NotEnoughSpaceException):
-        for number in range(1024):
-            sandbox.files.write(f"/dev/shm/{number}", b"0" * (64 * MEBIBYTE), request_timeout=120)
+        for number in range(80):
+            sandbox.files.write(f"/home/user/{number}", b"0" * (64 * MEBIBYTE), request_timeout=120)
     assert out(sandbox, "echo alive") == "alive"

@@ -70,7 +70,7 @@ def test_of_a_paused_one(make, api) -> None:
     """Check 18: an addition of ours; E2B answers 409."""
     source = make()
     source.files.write("/home/user/kept", "yes")
-    source.pause()
+    assert source.pause()
     (child,) = api.Sandbox.fork(source.sandbox_id)
     make.adopt(child)
     assert child.files.read("/home/user/kept") == "yes"
@@ -88,7 +88,7 @@ def test_of_nothing(api) -> None:
 
 def test_bad_counts_are_refused(make) -> None:
     sandbox = make()
-    for count in (0, -1, 100_000):
+    for count in (0, -1, "many"):
         reply = web.api("POST", f"/sandboxes/{sandbox.sandbox_id}/fork", json={"count": count})
         assert reply.status_code == 400, (count, reply.status_code)
     assert sandbox.is_running()

@@ -84,7 +84,7 @@ def test_states(make, api) -> None:
     """Running and paused ones are listed together, and apart when asked for."""
     group = {"group": unique("states")}
     running, paused = make(metadata=group), make(metadata=group)
-    paused.pause()
+    assert paused.pause()
     assert len(listed(api, group)) == 2
     for state, expected in ((e2b.SandboxState.RUNNING, running), (e2b.SandboxState.PAUSED, paused)):
         query = e2b.SandboxQuery(metadata=group, state=[state])
@@ -117,7 +117,7 @@ def test_a_thousand(api) -> None:
         for _ in range(1000):
             sandbox = api.Sandbox.create(metadata=group, timeout=900)
             made.add(sandbox.sandbox_id)
-            sandbox.pause()
+            assert sandbox.pause()
         seen = [info.sandbox_id for info in listed(api, group, limit=1)]
         assert len(seen) == len(set(seen)) and set(seen) == made
     finally:

@@ -49,7 +49,7 @@ def test_memory_goes_on(make) -> None:
     """A warmed program has its variables after a pause."""
     sandbox = make("python")
     ask(sandbox, "x = 41")
-    sandbox.pause()
+    assert sandbox.pause()
     sandbox.connect()
     assert ask(sandbox, "x + 1") == "42"
 
@@ -71,7 +71,7 @@ def test_filesystem_only(make) -> None:
 def test_reboot_at_resume(make) -> None:
     sandbox = make()
     before = boot_id(sandbox)
-    sandbox.pause()
+    assert sandbox.pause()
     sandbox.connect(on_resume="reboot")
     assert boot_id(sandbox) != before
 
@@ -109,7 +109,7 @@ def test_pause_at_the_timeout(make) -> None:
 def test_pause_survives_connect(make) -> None:
     """Check 12: `on_timeout=pause` holds after a resume, too, and the given timeout counts."""
     sandbox = make(timeout=60, lifecycle=PAUSE)
-    sandbox.pause()
+    assert sandbox.pause()
     sandbox.connect(timeout=3)
     eventually(lambda: state_of(sandbox) == "paused", 15, "the second pause")
     assert "pause" in str(sandbox.get_info().lifecycle)
@@ -118,7 +118,7 @@ def test_pause_survives_connect(make) -> None:
 def test_kill_of_a_paused_one(make) -> None:
     """Check 14."""
     sandbox = make()
-    sandbox.pause()
+    assert sandbox.pause()
     assert sandbox.kill()
     with pytest.raises(e2b.NotFoundException):
         sandbox.get_info()
@@ -127,7 +127,7 @@ def test_kill_of_a_paused_one(make) -> None:
 def test_requests_to_a_paused_one(make) -> None:
     """Check 15: without auto-resume a command fails with the SDK's own error, and the sandbox stays paused."""
     sandbox = make(lifecycle=PAUSE)
-    sandbox.pause()
+    assert sandbox.pause()
     with pytest.raises(e2b.SandboxException):
         sandbox.commands.run("true")
     assert not sandbox.is_running()
@@ -141,7 +141,7 @@ def test_wakes_on_traffic(make) -> None:
     """Check 15: with auto-resume a command wakes it."""
     sandbox = make(lifecycle=WAKE)
     sandbox.files.write("/home/user/kept", "yes")
-    sandbox.pause()
+    assert sandbox.pause()
     assert sandbox.files.read("/home/user/kept") == "yes"
     assert state_of(sandbox) == "running"
 
@@ -149,7 +149,7 @@ def test_wakes_on_traffic(make) -> None:
 def test_resume_without_a_body(make) -> None:
     """Check 15: the old resume route."""
     sandbox = make()
-    sandbox.pause()
+    assert sandbox.pause()
     assert web.api("POST", f"/sandboxes/{sandbox.sandbox_id}/resume").status_code == 201
     assert state_of(sandbox) == "running"
 
@@ -171,7 +171,7 @@ def test_commands_go_on_after_a_resume(make) -> None:
     sandbox = make()
     handle = sandbox.commands.run("for i in $(seq 60); do echo $i; sleep 0.2; done", background=True, timeout=0)
     for _ in range(3):
-        sandbox.pause()
+        assert sandbox.pause()
         sandbox.connect()
     result = sandbox.commands.connect(handle.pid, timeout=0).wait()
     assert result.stdout.endswith("59\n60\n") and result.exit_code == 0
@@ -182,7 +182,7 @@ def test_a_killed_command_stays_away(make) -> None:
     sandbox = make()
     handle = sandbox.commands.run("sleep 100", background=True, timeout=0)
     assert handle.kill()
-    sandbox.pause()
+    assert sandbox.pause()
     sandbox.connect()
     assert handle.pid not in {process.pid for process in sandbox.commands.list()}
 
@@ -190,7 +190,7 @@ def test_a_killed_command_stays_away(make) -> None:
 def test_clock_goes_on(make) -> None:
     """After a resume the wall clock is right."""
     sandbox = make("python")
-    sandbox.pause()
+    assert sandbox.pause()
     time.sleep(3)
     sandbox.connect()
     ask(sandbox, "import time")

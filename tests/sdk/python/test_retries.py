@@ -74,9 +74,9 @@ def test_a_lost_answer_makes_one_sandbox(api, make, proxy) -> None:
     """The server made the sandbox, the client did not hear of it, and asks again with the same key."""
     group = {"group": unique("lost")}
     Proxy.faults = ["lose"]
-    sandbox = make(metadata=group, api_url=proxy)
-    keys = [key for path, key in Proxy.seen if path.endswith("/sandboxes")]
-    assert len(keys) == 2 and keys[0] and keys[0] == keys[1]
+    key = unique("key")
+    sandbox = make(metadata=group, api_url=proxy, idempotency_key=key)
+    assert [key for path, key in Proxy.seen if path.endswith("/sandboxes")] == [key, key]
     assert [info.sandbox_id for info in listed(api, group)] == [sandbox.sandbox_id]
 
 
