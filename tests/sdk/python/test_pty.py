@@ -93,16 +93,17 @@ def test_kill_hangs_up(box, api) -> None:
     assert not box.pty.kill(terminal.handle.pid)
 
 
-def test_connect(box, api, terminal) -> None:
+def test_connect(box, api) -> None:
     """Check 7: a second client sees and types on the terminal of a first that has gone."""
-    terminal.type("MARK=kept\n")
-    terminal.handle.disconnect()
     seen = bytearray()
-    options = {"on_data": seen.extend} if api.mode == "async" else {}
-    other = box.pty.connect(terminal.handle.pid, timeout=0, **options)
-    wait = (lambda: other.wait()) if api.mode == "async" else (lambda: other.wait(on_pty=seen.extend))
-    reader = api.thread(wait)
-    box.pty.send_stdin(terminal.handle.pid, b"echo $MARK-again; exit\n")
+    # The sync SDK hands the output over in `wait`, the async SDK by a callback.
+    shows = {"on_data": seen.extend} if api.mode == "async" else {}
+    first = box.pty.create(size=SIZE, timeout=0, **shows)
+    box.pty.send_stdin(first.pid, b"MARK=kept\n")
+    first.disconnect()
+    other = box.pty.connect(first.pid, timeout=0, **shows)
+    reader = api.thread(other.wait if api.mode == "async" else lambda: other.wait(on_pty=seen.extend))
+    box.pty.send_stdin(first.pid, b"echo $MARK-again; exit\n")
     reader.join(15)
     assert b"kept-again" in seen
 
