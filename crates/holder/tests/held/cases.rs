@@ -18,6 +18,9 @@ pub(crate) const CASES: &[(&str, Case)] = &[
     ("a_child_that_keeps_the_pipe_does_not_delay_the_end", || Box::pin(left_behind())),
     ("output_goes_on_when_holder_or_spare_is_killed", || Box::pin(killed())),
     ("a_status_is_known_to_the_spare_that_takes_over", || Box::pin(taken_over())),
+    ("a_status_is_known_although_no_parent_reaps", || Box::pin(unreaped())),
+    ("a_reported_status_does_not_replace_that_of_the_kernel", || Box::pin(reported())),
+    ("ten_readers_of_one_command_get_the_same", || Box::pin(many())),
     ("when_both_die_the_status_is_unknown", || Box::pin(both())),
     ("ended_commands_are_named_until_they_are_settled", || Box::pin(settled())),
 ];
@@ -195,6 +198,44 @@ async fn taken_over() -> Result<()> {
     place.changed(family).await?;
     let (outputs, _, status) = all(place.client.attach("late", 2).await?).await?;
     ensure!(outputs[0] == b"words" && status == Status::Code(11), "{outputs:?} {status:?}");
+    Ok(())
+}
+
+/// As with an init that does not reap, or late.
+async fn unreaped() -> Result<()> {
+    let place = Place::new().await?;
+    let (_running, events) = place.start("zombie", "exit 13").await?;
+    ensure!(all(events).await?.2 == Status::Code(13), "the status of a zombie");
+    let (mut running, events) = place.start("killed", "exec sleep 1000").await?;
+    running.kill()?;
+    ensure!(all(events).await?.2 == Status::Signal(9), "the signal of a zombie");
+    Ok(())
+}
+
+async fn reported() -> Result<()> {
+    let place = Place::new().await?;
+    let (running, events) = place.start("reported", "read go; exit 14").await?;
+    place.client.report("reported", Status::Code(14)).await?;
+    running.reap();
+    ensure!(all(events).await?.2 == Status::Code(14), "reported");
+    place.client.report("reported", Status::Code(15)).await?;
+    ensure!(all(place.client.attach("reported", 2).await?).await?.2 == Status::Code(14), "after the end");
+    Ok(())
+}
+
+async fn many() -> Result<()> {
+    let place = Place::new().await?;
+    let (running, first) = place.start("many", "sleep 0.3; seq 100000; exit 2").await?;
+    running.reap();
+    let mut readers = vec![tokio::spawn(first.collect())];
+    for _ in 0..9 {
+        readers.push(tokio::spawn(place.client.attach("many", 2).await?.collect()));
+    }
+    for reader in readers {
+        let (outputs, missed, status) = tokio::time::timeout(MAX, reader).await??;
+        ensure!(outputs[0].len() as u64 + missed == 588_895 && missed == 0, "{} and {missed}", outputs[0].len());
+        ensure!(outputs[0].ends_with(b"\n100000\n") && status == Status::Code(2), "{status:?}");
+    }
     Ok(())
 }
 

@@ -79,7 +79,7 @@ impl Place {
         drop(command);
         let pid = child.id() as i32;
         let pidfd = pidfd_open(Pid::from_raw(pid).context("no pid")?, PidfdFlags::empty())?;
-        let process = Process { inside: pid, outside: pid, start_ticks: 0 };
+        let process = process(pid)?;
         let events = starting.begin(process, &pidfd).await?;
         Ok((Running { child: Some(child) }, events))
     }
@@ -100,7 +100,7 @@ impl Place {
         drop(command);
         let pid = child.id() as i32;
         let pidfd: OwnedFd = pidfd_open(Pid::from_raw(pid).context("no pid")?, PidfdFlags::empty())?;
-        let process = Process { inside: pid, outside: pid, start_ticks: 0 };
+        let process = process(pid)?;
         let events = starting.begin(process, &pidfd).await?;
         Ok((Running { child: Some(child) }, events))
     }
@@ -110,6 +110,11 @@ fn start(folder: &std::path::Path) -> Result<Child> {
     let mut command = Command::new("/proc/self/exe");
     command.arg(FOLDER).arg(folder).arg(Role::Holder.argument()).stdin(Stdio::null()).process_group(0);
     Ok(command.spawn()?)
+}
+
+fn process(pid: i32) -> Result<Process> {
+    let start_ticks = procfs::Stat::read(&pid.to_string())?.start_ticks();
+    Ok(Process { inside: pid, outside: pid, start_ticks })
 }
 
 fn meta(key: &str, stdin: bool) -> Meta {

@@ -40,8 +40,10 @@ fn sandbox(node: &Node) -> Result<String> {
     Ok(node.run("sleeper", 1)?[0].id.to_string())
 }
 
+/// How many lines [`COUNT`] prints.
+const LINES: usize = 120;
 /// Lines one by one, for a while.
-const COUNT: &str = "i=0; while [ $i -lt 300 ]; do echo line $i; i=$((i+1)); sleep 0.01; done; exit 7";
+const COUNT: &str = "i=0; while [ $i -lt 120 ]; do echo line $i; i=$((i+1)); sleep 0.01; done; exit 7";
 
 fn counted(lines: usize) -> String {
     (0..lines).map(|line| format!("line {line}\n")).collect()
@@ -55,12 +57,16 @@ fn two_clients(node: &Node) -> Result<()> {
     ensure!(commands(node, &id)?[0].status.is_none(), "it runs");
     for client in [one, two] {
         let seen = client.all()?;
-        ensure!(seen.stdout == counted(300).as_bytes(), "{} bytes", seen.stdout.len());
+        ensure!(seen.stdout == counted(LINES).as_bytes(), "{} bytes", seen.stdout.len());
         ensure!(seen.status == Some(ExitStatus::Code(7)), "{:?}", seen.status);
     }
     // After the end, too.
     let again = Attached::new(node, &id, &pid)?.all()?;
-    ensure!(again.stdout == counted(300).as_bytes() && again.status == Some(ExitStatus::Code(7)), "{:?}", again.status);
+    ensure!(
+        again.stdout == counted(LINES).as_bytes() && again.status == Some(ExitStatus::Code(7)),
+        "{:?}",
+        again.status
+    );
     node.ok(&["rm", &id]).map(drop)
 }
 
@@ -257,11 +263,11 @@ fn any_process() -> Result<()> {
         // The stream that was there goes on, if its server lives.
         if matches!(victim, "holder" | "spare" | "keeper") {
             let seen = attached.all()?;
-            ensure!(seen.stdout == counted(300).as_bytes(), "{victim}: {} bytes", seen.stdout.len());
+            ensure!(seen.stdout == counted(LINES).as_bytes(), "{victim}: {} bytes", seen.stdout.len());
             ensure!(seen.status == Some(ExitStatus::Code(7)), "{victim}: {:?}", seen.status);
         }
         let seen = Attached::new(&node, &id, &pid)?.all()?;
-        ensure!(seen.stdout == counted(300).as_bytes(), "{victim}, again: {} bytes", seen.stdout.len());
+        ensure!(seen.stdout == counted(LINES).as_bytes(), "{victim}, again: {} bytes", seen.stdout.len());
         ensure!(seen.status == Some(ExitStatus::Code(7)), "{victim}, again: {:?}", seen.status);
         holders(&node)?;
     }
@@ -313,7 +319,7 @@ fn restart() -> Result<()> {
     ensure!(holders(&node)? == before, "the holder was replaced");
     ensure!(pid_of(&commands(&node, &id)?[0]) == pid, "{:?}", commands(&node, &id)?);
     let seen = Attached::new(&node, &id, &pid)?.all()?;
-    ensure!(seen.stdout == counted(300).as_bytes() && seen.status == Some(ExitStatus::Code(7)), "{:?}", seen.status);
+    ensure!(seen.stdout == counted(LINES).as_bytes() && seen.status == Some(ExitStatus::Code(7)), "{:?}", seen.status);
     node.ok(&["rm", &id])?;
     node.finish()
 }

@@ -26,6 +26,10 @@ pub(crate) fn cases() -> Vec<Case> {
 fn case(body: fn(&Node) -> Result<()>) -> Result<()> {
     let node = Node::start_with(Setting { arguments: vec!["--pool".into(), "8".into()], ..Setting::default() })?;
     node.build_geo("geo", &["--nidx", "2"])?;
+    // The first command brings the connection to the holder of commands, which stays.
+    let id = node.run("geo", 1)?[0].id.to_string();
+    node.shell(&id, "true")?;
+    node.ok(&["rm", &id])?;
     let before = descriptors_at_rest(&node, usize::MAX)?;
     body(&node).with_context(|| format!("log of the node:\n{}", node.log_tail()))?;
     node.ok(&["rm", "--all"])?;
