@@ -1,7 +1,7 @@
 //! The node's side of the holder.
 //!
-//! Each request has a connection of its own, and a stream of events keeps its connection. When the holder dies, its spare serves the same
-//! socket: a stream goes on behind the last byte that arrived.
+//! Each request has a connection of its own, and a stream of events keeps its connection. When the holder dies, its
+//! spare serves the same socket: a stream goes on behind the last byte that arrived.
 
 mod events;
 
@@ -65,8 +65,8 @@ impl Client {
         Link::new(socket)
     }
 
-    /// Hands over the streams of a command that is about to start: outputs or terminal, and input if it has one. The command counts from
-    /// here on, and the holder refuses one too many.
+    /// Hands over the streams of a command that is about to start: outputs or terminal, and input if it has one. The
+    /// command counts from here on, and the holder refuses one too many.
     pub async fn hold(
         &self,
         meta: &Meta,
@@ -162,8 +162,8 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// Sends input, at most [`crate::INPUT_BYTES_MAX`] bytes: returns when the command's pipe or terminal has it. If the holder dies
-    /// meanwhile, some of it may be there.
+    /// Sends input, at most [`crate::INPUT_BYTES_MAX`] bytes: returns when the command's pipe or terminal has it. If
+    /// the holder dies meanwhile, some of it may be there.
     pub async fn input(&self, key: &str, bytes: &[u8]) -> Result<(), Error> {
         self.ask(&Request::Input { key: key.to_owned() }, bytes, &[]).await
     }

@@ -7,8 +7,9 @@
 //!                        pipes and terminals of commands             records: files in memory with rings of output
 //! ```
 //!
-//! Both processes have every descriptor, and all that is known of a command is in its record, which both can read. So the death of
-//! one loses no command: the other one goes on and starts the missing one again. Only if both die at once are streams lost.
+//! Both processes have every descriptor, and all that is known of a command is in its record, which both can read. So
+//! the death of one loses no command: the other one goes on and starts the missing one again. Only if both die at once
+//! are streams lost.
 //!
 //! - [`run`] is the life of either process.
 //! - [`Client`] is the node's side.
@@ -64,7 +65,8 @@ const SOCKET: &str = "holder.sock";
 /// Name of the lock in the folder. The family has it as long as one of its processes lives.
 const LOCK: &str = "holder.lock";
 
-/// The body of either process: call it in a process of one thread that does nothing else. Returns when it is of no use any more.
+/// The body of either process: call it in a process of one thread that does nothing else. Returns when it is of no use
+/// any more.
 pub fn run(role: Role, config: &Config) -> Result<(), Error> {
     if let Err(error) = sys::oom::set(-1000) {
         // Not permitted in some containers.

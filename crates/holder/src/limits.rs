@@ -17,8 +17,8 @@ pub(crate) const MESSAGE_BYTES_MAX: usize = 96 << 10;
 /// Connections that wait to be accepted. A client beyond that tries again.
 pub(crate) const CLIENTS_WAITING: i32 = 1_024;
 
-/// How long output is still waited for after a command's end while a process that it left behind keeps the pipe open. Long enough for last
-/// words, short enough for a client that started a service in the background.
+/// How long output is still waited for after a command's end while a process that it left behind keeps the pipe open.
+/// Long enough for last words, short enough for a client that started a service in the background.
 pub(crate) const DRAIN_MAX: Duration = Duration::from_millis(200);
 
 /// How much of that output is taken before the end is told: a process left behind may write for ever.

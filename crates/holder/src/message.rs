@@ -23,9 +23,11 @@ use crate::{
 /// What a client asks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Request {
-    /// Takes the streams of a command that is about to start: its record, then its outputs or terminal, then its input if it has one.
+    /// Takes the streams of a command that is about to start: its record, then its outputs or terminal, then its input
+    /// if it has one.
     Hold,
-    /// The command of the [`Request::Hold`] before it on this connection has started; its pidfd comes along. Events follow.
+    /// The command of the [`Request::Hold`] before it on this connection has started; its pidfd comes along. Events
+    /// follow.
     Begin { process: Process },
     /// Events of a command, from these positions on, or from its first byte. What is not kept any more is missed.
     Attach { key: String, from: Vec<u64> },
@@ -170,8 +172,8 @@ impl Link {
 /// Makes `fd` non-blocking and registers it with the runtime.
 pub(crate) fn watched(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     rustix::io::ioctl_fionbio(&fd, true)?;
-    // Deprecated because some types could return another descriptor each time. `OwnedFd` cannot, and the successor is unsafe, which this
-    // crate does not use.
+    // Deprecated because some types could return another descriptor each time. `OwnedFd` cannot, and the successor is
+    // unsafe, which this crate does not use.
     #[allow(deprecated)]
     AsyncFd::new(fd)
 }

@@ -6,8 +6,8 @@
 //!         rings      one or two of the same capacity: standard output or the terminal, standard error
 //! ```
 //!
-//! The node that starts the command makes the file, with all that does not change. The holder alone writes afterwards. A word that says
-//! that something is complete is written last.
+//! The node that starts the command makes the file, with all that does not change. The holder alone writes afterwards.
+//! A word that says that something is complete is written last.
 
 use std::{
     io,
@@ -431,7 +431,8 @@ impl Record {
         ring::room(self.total(ring), self.shape.capacity, fastest, most)
     }
 
-    /// Reads output into its place. What is killed between the read and the count loses what was read, and nothing else.
+    /// Reads output into its place. What is killed between the read and the count loses what was read, and nothing
+    /// else.
     pub(crate) fn read_from(&self, ring: usize, from: BorrowedFd<'_>, span: Span) -> io::Result<usize> {
         let read = self.mapping.read_from(from, self.place(ring, span), span.length as usize)?;
         self.set(Word::Total, ring, self.total(ring) + read as u64);

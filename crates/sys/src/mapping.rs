@@ -1,4 +1,5 @@
-//! A file in memory that several processes have mapped: words for counts, and bytes that only system calls and copies touch.
+//! A file in memory that several processes have mapped: words for counts, and bytes that only system calls and copies
+//! touch.
 
 use std::{
     io,
@@ -16,13 +17,15 @@ pub struct Mapping {
     length: usize,
 }
 
-// SAFETY: the mapping belongs to no thread. Its words are atomics, and its bytes are moved by the kernel or by copies that a caller may not race.
+// SAFETY: the mapping belongs to no thread. Its words are atomics, and its bytes are moved by the kernel or by copies
+// that a caller may not race.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `length` bytes of `file`, for reading and writing. The file must be sealed against shrinking: a mapping past its end kills.
+    /// Maps `length` bytes of `file`, for reading and writing. The file must be sealed against shrinking: a mapping
+    /// past its end kills.
     pub fn new(file: impl AsFd, length: usize) -> io::Result<Self> {
         let file = file.as_fd();
         let sealed = fcntl_get_seals(file)?.contains(SealFlags::SHRINK);
@@ -47,7 +50,8 @@ impl Mapping {
     /// If the mapping does not have it.
     pub fn word(&self, index: usize) -> &AtomicU64 {
         assert!(self.has(index * size_of::<u64>(), size_of::<u64>()), "word {index} of {} bytes", self.length);
-        // SAFETY: the word is inside the mapping and aligned, because a mapping begins at a page. It lives as long as `self`.
+        // SAFETY: the word is inside the mapping and aligned, because a mapping begins at a page. It lives as long as
+        // `self`.
         unsafe { &*self.start.as_ptr().cast::<AtomicU64>().add(index) }
     }
 
@@ -56,12 +60,14 @@ impl Mapping {
         if !self.has(offset, length) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        // SAFETY: the kernel writes at most `length` bytes to a place inside the mapping. No reference to these bytes exists.
+        // SAFETY: the kernel writes at most `length` bytes to a place inside the mapping. No reference to these bytes
+        // exists.
         let read = unsafe { libc::read(from.as_raw_fd(), self.start.as_ptr().add(offset).cast(), length) };
         usize::try_from(read).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Copies bytes at `offset` out of the mapping. The caller knows that no other process or thread writes them meanwhile.
+    /// Copies bytes at `offset` out of the mapping. The caller knows that no other process or thread writes them
+    /// meanwhile.
     pub fn copy_out(&self, offset: usize, into: &mut [u8]) -> io::Result<()> {
         if !self.has(offset, into.len()) {
             return Err(io::ErrorKind::InvalidInput.into());

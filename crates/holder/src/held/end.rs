@@ -73,7 +73,8 @@ impl Held {
         }
     }
 
-    /// The status of a process that no parent reaps, or not soon. Without the right to trace, the kernel shows 0 to everyone.
+    /// The status of a process that no parent reaps, or not soon. Without the right to trace, the kernel shows 0 to
+    /// everyone.
     fn of_zombie(&self) -> Option<Status> {
         let may = capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_PTRACE));
         let process = self.record.process();

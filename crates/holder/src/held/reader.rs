@@ -16,7 +16,8 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// A reader from these positions on; where there is none, from the command's first byte: what is not kept any more counts as missed.
+    /// A reader from these positions on; where there is none, from the command's first byte: what is not kept any more
+    /// counts as missed.
     pub(crate) fn new(held: Arc<Held>, from: &[u64]) -> Self {
         let mut positions = [0; OUTPUTS_MAX];
         for (number, position) in positions.iter_mut().enumerate().take(held.outputs.len()) {

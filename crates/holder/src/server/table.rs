@@ -102,7 +102,8 @@ impl Table {
         self.lock().commands.values().filter(is_asked).cloned().collect()
     }
 
-    /// Ended commands that are more than may be kept. One that is not settled stays: a node has to do something about it.
+    /// Ended commands that are more than may be kept. One that is not settled stays: a node has to do something about
+    /// it.
     pub(crate) fn surplus(&self) -> Vec<String> {
         let inner = self.lock();
         let settled = inner.commands.values().filter(|held| held.record.is_settled());

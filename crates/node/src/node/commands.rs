@@ -1,4 +1,5 @@
-//! Commands of clients in sandboxes. They outlive their clients and the node, unless they run in the foreground of a client.
+//! Commands of clients in sandboxes. They outlive their clients and the node, unless they run in the foreground of a
+//! client.
 //!
 //! ```text
 //! client ── start ──> node ── streams ──> holder (keeps output and status)
@@ -7,7 +8,8 @@
 //!                   keeper ── forks ──> the command, in a control group of its own
 //! ```
 //!
-//! The holder knows nothing of control groups. What ends commands and tidies up behind them is here: [`group`], [`follow`].
+//! The holder knows nothing of control groups. What ends commands and tidies up behind them is here: [`group`],
+//! [`follow`].
 
 mod follow;
 mod group;
@@ -33,7 +35,8 @@ impl Node {
         Ok(self.entries(id).await?.iter().map(to_model).collect())
     }
 
-    /// Attaches to a command, which may have ended: all of its output that is kept, then what comes. Any number of clients can be attached.
+    /// Attaches to a command, which may have ended: all of its output that is kept, then what comes. Any number of
+    /// clients can be attached.
     ///
     /// The command waits for the fastest of them. Dropping the stream ends nothing.
     pub async fn attach(self: &Arc<Self>, id: &SandboxId, selector: &Selector) -> Result<CommandStream> {
@@ -135,7 +138,8 @@ impl CommandInput {
         Self { key: key.to_owned(), client: client.clone(), channel: AsyncMutex::default() }
     }
 
-    /// Sends bytes. Returns when the command's pipe or terminal has all of them. If the holder dies meanwhile, some may be there.
+    /// Sends bytes. Returns when the command's pipe or terminal has all of them. If the holder dies meanwhile, some may
+    /// be there.
     pub async fn send(&self, bytes: &[u8]) -> Result<()> {
         for part in bytes.chunks(holder::INPUT_BYTES_MAX) {
             self.ask(Some(part)).await.map_err(failed("send input to the command"))?;
@@ -157,7 +161,8 @@ impl CommandInput {
     /// Sends a part of the input, or its end, on the connection that there is or on a new one.
     async fn ask(&self, part: Option<&[u8]>) -> Result<(), holder::Error> {
         let mut slot = self.channel.lock().await;
-        // Out of its place meanwhile: if this is given up, a late answer must not be taken for that of the next request.
+        // Out of its place meanwhile: if this is given up, a late answer must not be taken for that of the next
+        // request.
         let channel = match slot.take() {
             Some(channel) => channel,
             None => self.client.channel().await?,

@@ -1,4 +1,5 @@
-//! What the node does about commands in the background: time limits, groups of commands that have ended, and what an earlier node left.
+//! What the node does about commands in the background: time limits, groups of commands that have ended, and what an
+//! earlier node left.
 //!
 //! ```text
 //! a node begins   foreground commands of the earlier one end; groups that nothing holds end; time limits go on

@@ -1,10 +1,11 @@
-//! The control group of a command of a client: all that the command starts is in it, whatever session it makes for itself.
+//! The control group of a command of a client: all that the command starts is in it, whatever session it makes for
+//! itself.
 //!
 //! ```text
-//! made by the keeper, with the command --+-- the command ended: what it left behind joins the sandbox's group --> removed
-//!                                        +-- its time is up, or the client of a foreground command left:
-//!                                        |   SIGTERM, 2 s, SIGKILL -------------------------------------------> removed
-//!                                        +-- nothing holds the command any more: the same --------------------> removed
+//! made by the keeper, with the command
+//!   the command ended ------------------------------- what it left behind joins the sandbox's group --> removed
+//!   its time is up, its foreground client left,
+//!   or nothing holds the command any more ----------- SIGTERM, 2 s, SIGKILL --------------------------> removed
 //! ```
 //!
 //! So a group that is there is that of a command which is held, or is about to be.
@@ -123,7 +124,8 @@ async fn is_empty_within(group: &Path, most: Duration) -> bool {
 pub(super) async fn remove(group: &Path) {
     for _ in 0..REMOVALS_MAX {
         if let Err(error) = move_up(group) {
-            tracing::warn!(group = %group.display(), error = crate::chain(&error), "what a command left behind stays in its group");
+            let error = crate::chain(&error);
+            tracing::warn!(group = %group.display(), error, "what a command left behind stays in its group");
             return;
         }
         match fs::remove_dir(group) {

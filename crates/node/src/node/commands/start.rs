@@ -47,7 +47,8 @@ struct Stdio {
 }
 
 impl Node {
-    /// Starts a command that outlives its client and this node. Who has the stream is attached from the first byte on; dropping it ends nothing.
+    /// Starts a command that outlives its client and this node. Who has the stream is attached from the first byte on;
+    /// dropping it ends nothing.
     #[tracing::instrument(skip_all, fields(sandbox = %id))]
     pub async fn start_command(
         self: &Arc<Self>,

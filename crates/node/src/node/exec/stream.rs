@@ -66,8 +66,8 @@ enum End {
 }
 
 impl Exec {
-    /// Serves the client until the command has ended. When the client goes away, or the time is up, the node ends the command and what it has
-    /// started.
+    /// Serves the client until the command has ended. When the client goes away, or the time is up, the node ends the
+    /// command and what it has started.
     pub async fn serve(self, mut from_client: impl Inputs + 'static, to_client: impl Outputs) {
         let Self { foreground, stream, timeout_ms, memory } = self;
         let input = stream.input();
@@ -89,7 +89,8 @@ impl Exec {
     }
 }
 
-/// Serves a client that is attached to a command, until the command has ended or the client has left, which ends nothing.
+/// Serves a client that is attached to a command, until the command has ended or the client has left, which ends
+/// nothing.
 pub async fn serve_attached(stream: CommandStream, mut from_client: impl Inputs + 'static, to_client: impl Outputs) {
     let input = stream.input();
     let mut feeding = tokio::task::JoinSet::new();
@@ -123,7 +124,8 @@ impl<C: Outputs> Served<C> {
                 Some(CommandEvent::Started(_)) => continue,
                 None => return End::ClientLeft,
             };
-            // Before anything is waited for: whatever is given up below, what was taken off the command is on its way to the client.
+            // Before anything is waited for: whatever is given up below, what was taken off the command is on its way
+            // to the client.
             self.client.put(output);
             tokio::select! {
                 sent = self.client.flush() => {
@@ -178,7 +180,8 @@ fn killed(found: &MemoryUse, status: ExitStatus) -> String {
     }
 }
 
-/// Carries the client's inputs to the command, until the client has left. A command that does not read any more stops its input, not the stream.
+/// Carries the client's inputs to the command, until the client has left. A command that does not read any more stops
+/// its input, not the stream.
 async fn feed(client: &mut impl Inputs, input: CommandInput) {
     let mut open = true;
     while let Some(next) = client.next().await {

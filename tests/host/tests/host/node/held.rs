@@ -19,6 +19,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("held::a_terminal_has_the_last_of_twenty_sizes", || case(terminal)),
         Case::new("held::a_kill_ends_the_children_too", || case(killed)),
         Case::new("held::what_ended_is_listed_and_bounded", || case(ended)),
+        Case::new("held::a_pause_is_refused_beside_a_command_and_forgets_ended_ones", || case(paused)),
         Case::new("held::requests_that_make_no_sense_are_refused", || case(refused)),
         Case::new("held::a_time_limit_survives_the_node", time_limit),
         Case::new("held::commands_outlive_kills_of_any_process", any_process),
@@ -188,6 +189,22 @@ fn ended(node: &Node) -> Result<()> {
     let pid = start(node, &id, command("sleep 1000023 & exit 0", serde_json::json!({})))?;
     until_ended(node, &id, &pid)?;
     ensure!(node.shell(&id, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '")?.contains("1000023"), "what was left behind");
+    node.ok(&["rm", &id]).map(drop)
+}
+
+fn paused(node: &Node) -> Result<()> {
+    let id = sandbox(node)?;
+    let pid = start(node, &id, command("sleep 1000027", serde_json::json!({})))?;
+    let answer = node.pando(&["pause", &id])?;
+    ensure!(answer.code != 0 && answer.stderr.contains("pando inspect"), "{answer}");
+    ensure!(commands(node, &id)?[0].status.is_none(), "the refused pause ended the command");
+    signal(node, &id, &pid, "kill")?;
+    until_ended(node, &id, &pid)?;
+    node.ok(&["pause", &id])?;
+    node.ok(&["resume", &id])?;
+    ensure!(commands(node, &id)?.is_empty(), "{:?}", commands(node, &id)?);
+    let pid = start(node, &id, command("exit 5", serde_json::json!({})))?;
+    ensure!(Attached::new(node, &id, &pid)?.all()?.status == Some(ExitStatus::Code(5)), "after the resume");
     node.ok(&["rm", &id]).map(drop)
 }
 
