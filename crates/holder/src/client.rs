@@ -80,7 +80,7 @@ impl Client {
         Ok(Starting { client: self.clone(), channel, key: meta.key.clone(), outputs: outputs.len() })
     }
 
-    /// The events of a command, from its first byte on. What is not kept any more is told as missed.
+    /// The events of a command, from its first byte on. Bytes that are not kept any more count as missed.
     pub async fn attach(&self, key: &str, outputs: usize) -> Result<Events, Error> {
         let channel = self.channel().await?;
         channel.ask(&Request::Attach { key: key.to_owned(), from: Vec::new() }, &[], &[]).await?;
@@ -122,7 +122,7 @@ impl Client {
         self.tell(Request::Mark { key: key.to_owned(), reason }).await
     }
 
-    /// What is to be done after the end of a command is done.
+    /// The node has done its part after the end of a command.
     pub async fn settle(&self, key: &str) -> Result<(), Error> {
         self.tell(Request::Settle { key: key.to_owned() }).await
     }

@@ -132,7 +132,7 @@ impl Held {
         }
     }
 
-    /// It is not needed any more. What is attached gets what is kept.
+    /// It is not needed any more. Readers get the output that is kept.
     pub(crate) fn forget(&self) {
         lock(&self.pumps).drain(..).for_each(|pump| pump.abort());
         self.outputs.iter().for_each(|output| output.closed.store(true, std::sync::atomic::Ordering::Release));

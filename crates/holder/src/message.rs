@@ -29,7 +29,8 @@ pub(crate) enum Request {
     /// The command of the [`Request::Hold`] before it on this connection has started; its pidfd comes along. Events
     /// follow.
     Begin { process: Process },
-    /// Events of a command, from these positions on, or from its first byte. What is not kept any more is missed.
+    /// Events of a command, from these positions on, or from its first byte. Bytes that are not kept any more
+    /// count as missed.
     Attach { key: String, from: Vec<u64> },
     /// The records of all commands, or those of one sandbox.
     List { sandbox: Option<String> },

@@ -431,8 +431,8 @@ impl Record {
         ring::room(self.total(ring), self.shape.capacity, fastest, most)
     }
 
-    /// Reads output into its place. What is killed between the read and the count loses what was read, and nothing
-    /// else.
+    /// Reads output into its place. A holder that is killed between the read and the count loses these bytes and
+    /// nothing else.
     pub(crate) fn read_from(&self, ring: usize, from: BorrowedFd<'_>, span: Span) -> io::Result<usize> {
         let read = self.mapping.read_from(from, self.place(ring, span), span.length as usize)?;
         self.set(Word::Total, ring, self.total(ring) + read as u64);

@@ -1,11 +1,13 @@
 //! How the node fails.
 
+mod command;
 mod failure;
 
 use std::{fmt, io, path::PathBuf};
 
 pub use base::error::chain;
 use base::id::{SandboxId, TemplateName, VolumeName};
+pub use command::CommandError;
 use keeper::{Failure, protocol::FailureKind};
 use model::{ExitStatus, SandboxState};
 
@@ -106,18 +108,8 @@ pub enum Error {
     HostBusy { path: String, users: Vec<String> },
     #[error("volume {volume} is held by {}, paused", .sandboxes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
     OfPaused { volume: VolumeName, sandboxes: Vec<SandboxId> },
-    #[error("there is no command {selector} in sandbox {id}")]
-    NoCommand { id: SandboxId, selector: model::Selector },
-    #[error("the command has ended")]
-    CommandEnded,
-    #[error("{message}")]
-    NoInput { message: String },
-    #[error("the command has no terminal")]
-    NoTerminal,
-    #[error("{message}")]
-    TooManyCommands { message: String },
-    #[error("cannot {action}")]
-    Holder { action: &'static str, source: holder::Error },
+    #[error(transparent)]
+    Command(#[from] CommandError),
     #[error("the sandbox engine failed")]
     Sandbox(#[from] sandbox::Error),
 }

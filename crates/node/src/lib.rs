@@ -16,7 +16,7 @@ pub mod self_test;
 mod state;
 
 pub use config::Config;
-pub use error::{Context, Error, Result, chain};
+pub use error::{CommandError, Context, Error, Result, chain};
 pub use node::{
     CommandInput, CommandStream, KeepProgress, Node, OfPaused, Parts, Progress, check_spec, exec, volumes_failed,
 };

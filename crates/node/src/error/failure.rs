@@ -11,12 +11,12 @@ use super::{Error, Forked, chain};
 fn kind(error: &Error) -> FailureKind {
     match error {
         Error::Invalid { .. } | Error::OtherUser { .. } => FailureKind::InvalidRequest,
+        Error::Command(error) => error.kind(),
         Error::NoTemplate(_)
         | Error::NothingToRun(_)
         | Error::NoSandbox(_)
         | Error::GoneFromStore(_)
         | Error::NotMounted { .. }
-        | Error::NoCommand { .. }
         | Error::NoCheckpoint(_) => FailureKind::NotFound,
         Error::TemplateBusy(_)
         | Error::TemplateInUse { .. }
@@ -31,10 +31,6 @@ fn kind(error: &Error) -> FailureKind {
         | Error::HostPath { .. }
         | Error::HostBusy { .. }
         | Error::OfPaused { .. }
-        | Error::CommandEnded
-        | Error::NoInput { .. }
-        | Error::NoTerminal
-        | Error::TooManyCommands { .. }
         | Error::CheckpointExists(_) => FailureKind::Conflict,
         Error::StateGone(failure) | Error::VolumeRefused(failure) => failure.kind,
         Error::Volumes { source: volumed::Error::NoAnswer, .. } => FailureKind::Interrupted,
@@ -55,7 +51,6 @@ fn kind(error: &Error) -> FailureKind {
         | Error::SelfTest(_)
         | Error::Store { .. }
         | Error::Volumes { .. }
-        | Error::Holder { .. }
         | Error::Sandbox(_) => FailureKind::Host,
     }
 }
@@ -105,15 +100,7 @@ fn hint(error: &Error) -> Option<String> {
         Error::OtherUser { .. } => "leave the user out, or name `user`",
         Error::PortClosed { .. } => "`pando logs` may say why; the port is that of the program inside",
         Error::NoProgram(_) => "start it from a template with a start command",
-        Error::CannotFork { what: Forked::Template(_), .. } => {
-            "change the program, or let it be ready later (--ready); `pando doctor --process PID` examines a process of the host"
-        }
-        Error::CannotFork { what: Forked::Crowded(_), .. } => {
-            "end what `pando exec` has started in the sandbox or has left behind: `pando inspect ID` lists its processes"
-        }
-        Error::CannotFork { what: Forked::Sandbox(_), .. } => {
-            "the sandbox goes on; `pando doctor --process PID` gives the reasons, with the PID from `pando inspect ID`"
-        }
+        Error::CannotFork { what, .. } => hint_of_fork(what),
         Error::NoReadyCommand { .. } => {
             "it is looked for inside the sandbox; if the image has no shell, use --port or --ready-file"
         }
@@ -134,12 +121,7 @@ fn hint(error: &Error) -> Option<String> {
             "repeat the command: the process of volumes is started again"
         }
         Error::Volumes { .. } => "the node's log says more; `pando doctor` checks what volumes need of the host",
-        Error::NoCommand { .. }
-        | Error::CommandEnded
-        | Error::NoInput { .. }
-        | Error::NoTerminal
-        | Error::TooManyCommands { .. }
-        | Error::Holder { .. } => return hint_of_command(error).map(str::to_owned),
+        Error::Command(error) => return error.hint().map(str::to_owned),
         Error::Keeper { .. }
         | Error::Cancelled
         | Error::File { .. }
@@ -153,16 +135,17 @@ fn hint(error: &Error) -> Option<String> {
     Some(text.to_owned())
 }
 
-/// As [`hint`], for commands that are kept.
-fn hint_of_command(error: &Error) -> Option<&'static str> {
-    match error {
-        Error::NoCommand { .. } => {
-            Some("the node keeps the last 32 ended commands of a sandbox and forgets older ones")
+fn hint_of_fork(what: &Forked) -> &'static str {
+    match what {
+        Forked::Template(_) => {
+            "change the program, or let it be ready later (--ready); `pando doctor --process PID` examines a process of the host"
         }
-        Error::CommandEnded => Some("its output and status can still be read"),
-        Error::TooManyCommands { .. } => Some("end commands that are not needed, or wait for the end of some"),
-        Error::Holder { .. } => Some("repeat the command: the holder of commands is started again"),
-        _ => None,
+        Forked::Crowded(_) => {
+            "end what `pando exec` has started in the sandbox or has left behind: `pando inspect ID` lists its processes"
+        }
+        Forked::Sandbox(_) => {
+            "the sandbox goes on; `pando doctor --process PID` gives the reasons, with the PID from `pando inspect ID`"
+        }
     }
 }
 
@@ -196,12 +179,7 @@ fn details(error: &Error) -> Vec<String> {
         Error::StateGone(failure) | Error::VolumeRefused(failure) => failure.details.clone(),
         Error::Invalid { .. }
         | Error::OtherUser { .. }
-        | Error::NoCommand { .. }
-        | Error::CommandEnded
-        | Error::NoInput { .. }
-        | Error::NoTerminal
-        | Error::TooManyCommands { .. }
-        | Error::Holder { .. }
+        | Error::Command(_)
         | Error::Volumes { .. }
         | Error::NotMounted { .. }
         | Error::NoHostDirectory { .. }

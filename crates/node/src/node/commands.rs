@@ -24,7 +24,7 @@ use model::{Command, CommandEnd, CommandEvent, CommandSignal, EndReason, ExitSta
 use tokio::sync::Mutex as AsyncMutex;
 
 use super::{Node, holder_link::failed};
-use crate::error::{Error, Result};
+use crate::error::{CommandError, Result};
 
 pub(super) use start::Begun;
 
@@ -71,7 +71,7 @@ impl Node {
     pub async fn signal(&self, id: &SandboxId, selector: &Selector, signal: CommandSignal) -> Result<()> {
         let entry = self.find_command(id, selector).await?;
         if entry.end.is_some() {
-            return Err(Error::CommandEnded);
+            return Err(CommandError::Ended.into());
         }
         let group = self.group(id).join(&entry.meta.key);
         match signal {
@@ -100,7 +100,7 @@ impl Node {
         // One that runs before one that has ended, the newest first.
         let entries = self.entries(id).await?.into_iter().filter(is_it);
         let found = entries.max_by_key(|entry| (entry.end.is_none(), entry.meta.started_ms));
-        found.ok_or_else(|| Error::NoCommand { id: id.clone(), selector: selector.clone() })
+        found.ok_or_else(|| CommandError::NotFound { id: id.clone(), selector: selector.clone() }.into())
     }
 
     /// Forgets the commands of a sandbox that is removed.
@@ -217,8 +217,11 @@ impl CommandStream {
             }
         }
         let end = self.end.filter(|_| !self.told)?;
-        // Before the client knows: what it does next finds all as it stays.
-        self.node.settle_command(&self.sandbox, self.events.key()).await;
+        if end.reason != Some(EndReason::Lost) {
+            // Before the client knows: what it does next finds all as it stays. A lost command may still run, and is
+            // ended elsewhere.
+            self.node.settle_command(&self.sandbox, self.events.key()).await;
+        }
         self.told = true;
         Some(CommandEvent::Ended(end))
     }

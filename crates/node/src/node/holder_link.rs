@@ -17,7 +17,7 @@ use tokio::{
 
 use crate::{
     config::Config,
-    error::{Context, Error, Result},
+    error::{CommandError, Context, Error, Result},
 };
 
 /// How long a holder may take to come up.
@@ -163,10 +163,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// A failure of the holder, as the node has it.
 pub(super) fn failed(action: &'static str) -> impl FnOnce(holder::Error) -> Error {
     move |source| match (source.refusal(), source) {
-        (Some(Refusal::Ended), _) => Error::CommandEnded,
-        (Some(Refusal::NoTerminal), _) => Error::NoTerminal,
-        (Some(Refusal::NoInput), holder::Error::Refused { message, .. }) => Error::NoInput { message },
-        (Some(Refusal::TooMany), holder::Error::Refused { message, .. }) => Error::TooManyCommands { message },
-        (_, source) => Error::Holder { action, source },
+        (Some(Refusal::Ended), _) => CommandError::Ended.into(),
+        (Some(Refusal::NoTerminal), _) => CommandError::NoTerminal.into(),
+        (Some(Refusal::NoInput), holder::Error::Refused { message, .. }) => CommandError::NoInput { message }.into(),
+        (Some(Refusal::TooMany), holder::Error::Refused { message, .. }) => CommandError::TooMany { message }.into(),
+        (_, source) => CommandError::Holder { action, source }.into(),
     }
 }
