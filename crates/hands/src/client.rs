@@ -115,7 +115,8 @@ impl Hand {
         let mut call = self.call("list", path, request, SHORT, Kept::Reads).await?;
         let mut all = Vec::new();
         loop {
-            match call.answer().await? {
+            let answer = call.answer().await?;
+            match answer {
                 FromHand::Entries(part) => all.extend(part),
                 FromHand::Done => return Ok(all),
                 other => return Err(call.unexpected(&other)),
@@ -139,7 +140,8 @@ impl Hand {
     pub async fn remove(self: &Arc<Self>, path: &Path) -> Result<()> {
         let request = Request::Remove { path: checked("remove", path)? };
         let mut call = self.call("remove", path, request, LONG, Kept::Changes).await?;
-        match call.answer().await? {
+        let answer = call.answer().await?;
+        match answer {
             FromHand::Done => Ok(()),
             other => Err(call.unexpected(&other)),
         }
@@ -193,7 +195,8 @@ impl Hand {
         kept: Kept,
     ) -> Result<Entry> {
         let mut call = self.call(action, path, request, deadline, kept).await?;
-        match call.answer().await? {
+        let answer = call.answer().await?;
+        match answer {
             FromHand::Entry(entry) => Ok(*entry),
             other => Err(call.unexpected(&other)),
         }

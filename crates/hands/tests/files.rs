@@ -1,5 +1,7 @@
 //! A hand in a thread of this process: every operation, on real files.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
 use std::{
     fs,
     os::unix::fs::{PermissionsExt, symlink},
@@ -18,11 +20,20 @@ struct Place {
 }
 
 impl Place {
+    /// Not in memory: metadata needs a filesystem that keeps it.
     fn new() -> Self {
+        Self::within("/var/tmp")
+    }
+
+    /// For thousands of files, which take a disk seconds.
+    fn in_memory() -> Self {
+        Self::within("/dev/shm")
+    }
+
+    fn within(folder: &str) -> Self {
         let (ours, theirs) = sys::seqpacket::pair().unwrap();
         std::thread::spawn(move || hands::serve::run(theirs));
-        // Not in memory: metadata needs a filesystem that keeps it.
-        Self { folder: tempfile::tempdir_in("/var/tmp").unwrap(), hand: Hand::start(ours).unwrap() }
+        Self { folder: tempfile::tempdir_in(folder).unwrap(), hand: Hand::start(ours).unwrap() }
     }
 
     fn at(&self, name: &str) -> PathBuf {
@@ -163,7 +174,7 @@ async fn settling_waits_for_changes_only() {
 
 #[tokio::test]
 async fn directories_are_listed_to_a_depth() {
-    let place = Place::new();
+    let place = Place::in_memory();
     fs::create_dir_all(place.at("d/e/f")).unwrap();
     fs::write(place.at("d/a"), "").unwrap();
     fs::write(place.at("d/e/g"), "").unwrap();
@@ -186,7 +197,7 @@ async fn directories_are_listed_to_a_depth() {
 
 #[tokio::test]
 async fn trees_of_any_depth_are_removed() {
-    let place = Place::new();
+    let place = Place::in_memory();
     fs::create_dir_all(place.at("keep")).unwrap();
     fs::write(place.at("keep/file"), "").unwrap();
     fs::create_dir_all(place.at("t/wide")).unwrap();
@@ -362,7 +373,7 @@ async fn events_describe_their_files_if_asked() {
 
 #[tokio::test]
 async fn ten_thousand_events_arrive() {
-    let place = Place::new();
+    let place = Place::in_memory();
     let mut watch = place.hand.watch(&place.at(""), WatchOptions::default()).await.unwrap();
     let folder = place.at("");
     let made = tokio::task::spawn_blocking(move || {

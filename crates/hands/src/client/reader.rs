@@ -19,7 +19,8 @@ pub struct Reader {
 
 impl Reader {
     pub(super) async fn begin(mut call: Call, pipe: OwnedFd) -> Result<Self> {
-        let opened = match call.answer().await? {
+        let answer = call.answer().await?;
+        let opened = match answer {
             FromHand::Opened(opened) => opened,
             other => return Err(call.unexpected(&other)),
         };

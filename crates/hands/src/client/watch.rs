@@ -56,7 +56,8 @@ pub struct Watch {
 impl Watch {
     pub(super) async fn begin((mut call, letter, queue): (Call, Letter, Arc<Queue>)) -> Result<Self> {
         call.begin_prepared(&letter).await?;
-        match call.answer().await? {
+        let answer = call.answer().await?;
+        match answer {
             FromHand::Done => call.goes_on(),
             other => return Err(call.unexpected(&other)),
         }

@@ -18,7 +18,8 @@ pub struct Writer {
 
 impl Writer {
     pub(super) async fn begin(mut call: Call, pipe: OwnedFd) -> Result<Self> {
-        match call.answer().await? {
+        let answer = call.answer().await?;
+        match answer {
             FromHand::Opened(_) => {}
             other => return Err(call.unexpected(&other)),
         }
@@ -50,7 +51,8 @@ impl Writer {
         call.extend(Duration::from_secs(HAND_STALL_S));
         drop(pipe);
         call.commit(sent).await?;
-        match call.answer().await? {
+        let answer = call.answer().await?;
+        match answer {
             FromHand::Entry(entry) => Ok(*entry),
             other => Err(call.unexpected(&other)),
         }

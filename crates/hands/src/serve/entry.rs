@@ -38,7 +38,7 @@ pub(super) fn describe(path: &Path, names: &Mutex<Names>) -> Result<Entry, Probl
 
 /// Time of the last change, in nanoseconds since 1970.
 pub(super) fn modified_ns(stat: &Stat) -> i64 {
-    (stat.st_mtime as i64).saturating_mul(1_000_000_000).saturating_add(stat.st_mtime_nsec as i64)
+    stat.st_mtime.saturating_mul(1_000_000_000).saturating_add(stat.st_mtime_nsec as i64)
 }
 
 fn kind(mode: u32) -> Kind {

@@ -132,7 +132,7 @@ fn link(from: &Path, to: &Path) -> Result<(), Problem> {
 fn times(of: &Stat) -> Timestamps {
     let time = |seconds: i64, nanoseconds: i64| Timespec { tv_sec: seconds, tv_nsec: nanoseconds };
     Timestamps {
-        last_access: time(of.st_atime as i64, of.st_atime_nsec as i64),
-        last_modification: time(of.st_mtime as i64, of.st_mtime_nsec as i64),
+        last_access: time(of.st_atime, of.st_atime_nsec as i64),
+        last_modification: time(of.st_mtime, of.st_mtime_nsec as i64),
     }
 }

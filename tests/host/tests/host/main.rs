@@ -12,6 +12,7 @@
 
 mod engine;
 mod fuse;
+mod hands;
 mod node;
 mod sandbox;
 
@@ -27,7 +28,7 @@ fn main() -> Result<()> {
         [fuse::STORM, directory, seed] => fuse::storm(directory.as_ref(), seed.parse()?),
         [fuse::ATTACH, directory] => fuse::attach(directory.as_ref()),
         _ => {
-            let cases = [engine::cases(), node::cases(), fuse::cases(), sandbox::cases()];
+            let cases = [engine::cases(), node::cases(), fuse::cases(), hands::cases(), sandbox::cases()];
             runner::run(&cases.into_iter().flatten().collect::<Vec<_>>());
         }
     }
