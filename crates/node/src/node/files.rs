@@ -38,7 +38,7 @@ const USER: &str = "user";
 const IDLE_CHECK: Duration = Duration::from_secs(5);
 
 /// How long a pause waits for file work that is under way.
-pub(super) const SETTLE_MAX: Duration = Duration::from_secs(10);
+pub(super) const SETTLE_MAX: Duration = Duration::from_secs(5);
 
 /// How long a hand may take to end after its socket. It removes broken uploads meanwhile.
 const LEAVE_MAX: Duration = Duration::from_secs(2);
