@@ -33,7 +33,7 @@ pub(crate) struct Args {
     tls_key: Option<PathBuf>,
     /// Serve plain HTTP to other machines, too. Keys and files can be read on the way.
     #[arg(long)]
-    plain_anywhere: bool,
+    plain_http: bool,
     /// Root filesystem of the template `base`, and of its warmed variants `python` and `node`: a directory or tarball.
     /// `scripts/base.sh --print-path` makes one.
     #[arg(long, value_name = "PATH", env = "PANDO_BASE")]
@@ -51,7 +51,7 @@ pub(crate) async fn run(args: Args, socket: PathBuf, log: &Log) -> Result<ExitCo
         listen: args.listen,
         domain: args.domain,
         certificate,
-        plain: if args.plain_anywhere { Plain::Anywhere } else { Plain::Loopback },
+        plain: if args.plain_http { Plain::Anywhere } else { Plain::Loopback },
         base: args.base,
         env_file: args.env_file,
     };

@@ -17,8 +17,6 @@ pub enum CommandError {
     NoTerminal,
     #[error("{message}")]
     TooMany { message: String },
-    #[error("a command cannot run as user {user:?}")]
-    User { user: String },
     #[error("cannot {action}")]
     Holder { action: &'static str, source: holder::Error },
 }
@@ -28,7 +26,6 @@ impl CommandError {
         match self {
             Self::NotFound { .. } => FailureKind::NotFound,
             Self::Ended | Self::NoInput { .. } | Self::NoTerminal | Self::TooMany { .. } => FailureKind::Conflict,
-            Self::User { .. } => FailureKind::InvalidRequest,
             Self::Holder { .. } => FailureKind::Host,
         }
     }
@@ -41,9 +38,6 @@ impl CommandError {
             }
             Self::Ended => Some("its output and status can still be read"),
             Self::TooMany { .. } => Some("end commands that are not needed, or wait for the end of some"),
-            Self::User { .. } => {
-                Some("only `user` (uid 1000) is possible: other users need a user namespace of the sandbox")
-            }
             Self::Holder { .. } => Some("repeat the command: the holder of commands is started again"),
             Self::NoInput { .. } | Self::NoTerminal => None,
         }

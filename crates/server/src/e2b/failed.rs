@@ -12,12 +12,17 @@ use control::{ControlError, Kind};
 use model::FailureKind;
 use node::chain;
 
+/// The SDKs' own header.
+const SHOULD_RETRY: &str = "should-retry";
+
 /// An answer from 400 on.
 #[derive(Debug, Clone)]
 pub(crate) struct Failed {
     status: StatusCode,
     message: String,
     retry_after: Option<Duration>,
+    /// Whether clients repeat it by themselves, if they would otherwise.
+    repeat: bool,
 }
 
 /// Of a handler.
@@ -25,7 +30,7 @@ pub(crate) type Result<T> = std::result::Result<T, Failed>;
 
 impl Failed {
     pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> Self {
-        Self { status, message: message.into(), retry_after: None }
+        Self { status, message: message.into(), retry_after: None, repeat: true }
     }
 
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
@@ -36,6 +41,11 @@ impl Failed {
     pub(crate) fn no_sandbox(id: &str) -> Self {
         let shown: String = id.chars().take(80).collect();
         Self::new(StatusCode::NOT_FOUND, format!("Sandbox \"{shown}\" was not found"))
+    }
+
+    /// A pause that was refused. SDKs take 409 for "paused already", and would repeat any other 503.
+    pub(crate) fn not_paused(self) -> Self {
+        Self { status: StatusCode::SERVICE_UNAVAILABLE, repeat: false, ..self }
     }
 
     /// As a part of another answer.
@@ -50,6 +60,9 @@ impl IntoResponse for Failed {
         if let Some(after) = self.retry_after {
             let seconds = after.as_secs().max(1);
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if !self.repeat {
+            response.headers_mut().insert(SHOULD_RETRY, HeaderValue::from_static("false"));
         }
         response
     }
@@ -86,7 +99,7 @@ impl From<ControlError> for Failed {
         if let ControlError::Database(_) = error {
             tracing::error!(error = base::error::chain(&error), "the database failed");
         }
-        Self { status, message: error.to_string(), retry_after }
+        Self { status, message: error.to_string(), retry_after, repeat: true }
     }
 }
 

@@ -126,7 +126,9 @@ impl Place for Inside {
         };
         match self.node.signal(&self.sandbox.id, &commands::selector(selector), signal).await {
             // To clients an ended command is gone.
-            Err(node::Error::CommandEnded) => Err(Failure::new(Code::NotFound, "the command has ended")),
+            Err(node::Error::Command(node::CommandError::Ended)) => {
+                Err(Failure::new(Code::NotFound, "the command has ended"))
+            }
             signalled => signalled.map_err(|error| failure(&error)),
         }
     }

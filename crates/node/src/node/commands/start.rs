@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 
 use super::{CommandStream, group, is_absent, terminal, to_model};
 use crate::{
-    error::{CommandError, Context, Error, Result},
+    error::{Context, Error, Result},
     node::{
         Node,
         exec::{check, command},

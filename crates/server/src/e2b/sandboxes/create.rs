@@ -64,7 +64,7 @@ async fn create(
     let spec = spec(request, &resolved, default_s)?;
     finish(async move {
         let sandbox = match platform.control.sandboxes().reserve(&team, &spec, key.as_ref(), KEY_WAIT).await? {
-            Reserved::Existing(sandbox) => *sandbox,
+            Reserved::Existing(sandbox) => sandbox,
             Reserved::New(reservation) => start(&platform, &team, reservation, &source).await?,
         };
         Ok((StatusCode::CREATED, Json(platform.answer(&sandbox))))

@@ -72,7 +72,7 @@ pub(crate) async fn pause(
             Ok(()) => platform.control.paused(transition, mode, false).await?,
             Err(error) => {
                 platform.control.cancel(transition).await?;
-                return Err(error);
+                return Err(error.not_paused());
             }
         }
         Ok(StatusCode::NO_CONTENT)
