@@ -1,6 +1,6 @@
 //! Creating a sandbox.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use api::e2b;
 use axum::{
@@ -130,7 +130,7 @@ fn spec(request: e2b::NewSandboxV2, resolved: &Resolved, default_s: u64) -> Resu
         build: resolved.build.id.clone(),
         alias: resolved.template.names.first().cloned(),
         metadata: request.metadata.unwrap_or_default(),
-        env_vars: request.env_vars.unwrap_or_else(BTreeMap::new),
+        env_vars: request.env_vars.unwrap_or_default(),
         network: network.map_err(|error| Failed::invalid(error.to_string()))?,
         volume_mounts: mounts.map(|mount| VolumeMount { name: mount.name, path: mount.path }).collect(),
         allow_internet: request.allow_internet_access.unwrap_or(true),

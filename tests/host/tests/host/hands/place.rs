@@ -125,7 +125,16 @@ impl Place {
     /// The output of a shell command inside a sandbox.
     pub(super) async fn shell(&self, id: &SandboxId, command: &str) -> Result<String> {
         let command = ["/bin/sh", "-c", command].map(str::to_owned).into();
-        let spec = CommandSpec { command, env: Vec::new(), cwd: None, terminal: None, timeout_ms: None };
+        let spec = CommandSpec {
+            command,
+            env: Vec::new(),
+            cwd: None,
+            terminal: None,
+            timeout_ms: None,
+            user: None,
+            tag: None,
+            stdin: false,
+        };
         let printed = Printed::default();
         let exec = self.node.exec(id, spec).await?;
         exec.serve(Silent, printed.clone()).await;
@@ -184,6 +193,7 @@ fn config(state: &Path) -> Result<Config> {
         at_exit: AtExit::Remove,
         keeper_command: role(&["keeper"]),
         pager_command: role(&["guardian", "--state", &at]),
+        holder_command: role(&["holder", "--state", &at, "holder"]),
         volumes_command: role(&["volumed", "--state", &at, "guardian"]),
         pager_memory: 1 << 30,
         volumes_memory: 1 << 30,
