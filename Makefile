@@ -12,6 +12,9 @@ HOST_TESTS := $(CARGO) test --locked --workspace --test host --
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+serve: setup-demo build ## sets up, builds and starts a server for E2B's SDKs; prints what they need
+	@scripts/serve.sh
+
 setup: ## installs the missing tools (apt-get); changes nothing that is there
 	@scripts/setup.sh
 
@@ -119,5 +122,5 @@ kernels: ## boots other kernels in QEMU (6.12 and the newest) and tries pando on
 clean: ## removes everything that was built
 	$(CARGO) clean
 
-.PHONY: help setup setup-demo build dist examples base programs demo test sdk-test fuzz soak $(SOAKS) tidy tidy-lower check cli-docs bench bench-volume volume-tools posix posix-hours kernels clean
+.PHONY: help serve setup setup-demo build dist examples base programs demo test sdk-test fuzz soak $(SOAKS) tidy tidy-lower check cli-docs bench bench-volume volume-tools posix posix-hours kernels clean
 .DEFAULT_GOAL := help

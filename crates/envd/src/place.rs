@@ -142,7 +142,7 @@ pub enum End {
     Code(i32),
     /// By a signal.
     Signal(i32),
-    /// Nobody can know.
+    /// The status was lost.
     Unknown,
 }
 

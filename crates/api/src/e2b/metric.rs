@@ -75,7 +75,7 @@ pub enum LogLevel {
     Debug,
     /// What happened.
     Info,
-    /// What may need somebody.
+    /// A person should look at it.
     Warn,
     /// What failed.
     Error,

@@ -30,7 +30,7 @@ pub struct Filter {
     pub states: States,
     /// Those of this template: its id, or the name that they were made by.
     pub template: Option<String>,
-    /// Those that were started later than this.
+    /// Those that were started at this time or later.
     pub started_after: Option<Time>,
 }
 
@@ -123,7 +123,7 @@ impl Asked {
         }
         if let Some(after) = filter.started_after {
             let at = asked.add(Value::Number(sql(after.ms())));
-            asked.condition += &format!(" AND started_ms > ${at}");
+            asked.condition += &format!(" AND started_ms >= ${at}");
         }
         asked
     }

@@ -69,7 +69,7 @@ pub(crate) async fn lists_are_filtered_by_state_template_and_start(place: &Place
     let template = Some(made[0].spec.template.to_string());
     assert_eq!(of(Filter { template, ..default() }).await, [id(0)]);
     assert!(of(Filter { template: Some("\0'; --".to_owned()), ..default() }).await.is_empty());
-    assert_eq!(of(Filter { started_after: Some(made[0].started), ..default() }).await, [id(2), id(1)]);
+    assert_eq!(of(Filter { started_after: Some(made[0].started), ..default() }).await, [id(2), id(1), id(0)]);
     let ascending = control.sandboxes().list(&team, &default(), Order::Asc, &Page::default()).await.unwrap();
     assert_eq!(ascending.sandboxes[0].id, made[0].id);
     assert_eq!((ascending.total_running, ascending.next), (2, None));

@@ -26,10 +26,11 @@ pub(crate) use check::{check, check_path};
 pub use stream::{Input, Inputs, Output, Outputs, serve_attached};
 
 /// What every program gets to see; a template's own variables come on top.
-const ENVIRONMENT: [(&str, &str); 4] = [
+const ENVIRONMENT: [(&str, &str); 5] = [
     ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
     ("HOME", "/home/user"),
     ("USER", "user"),
+    ("LOGNAME", "user"),
     ("LANG", "C.UTF-8"),
 ];
 

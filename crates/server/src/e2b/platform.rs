@@ -33,7 +33,7 @@ impl Platform {
     }
 }
 
-/// An identifier out of a path. What cannot be one is not found.
+/// An identifier out of a path. A text of another form is not found.
 pub(crate) fn sandbox_id(text: &str) -> Result<SandboxId> {
     text.parse().map_err(|_| Failed::no_sandbox(text))
 }

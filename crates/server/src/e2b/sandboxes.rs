@@ -13,7 +13,8 @@ use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::{
     Json,
     body::Bytes,
-    extract::{FromRequest, Request, State},
+    extract::{FromRequest, FromRequestParts, Request, State},
+    http::request::Parts,
 };
 use base::{id::SandboxId, limits::SANDBOX_TIMEOUT_S_MAX};
 use control::{ControlError, PageToken};
@@ -55,6 +56,20 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
             .await
             .map_err(|rejection| Failed::new(rejection.status(), rejection.body_text()))?;
         Ok(Self(body))
+    }
+}
+
+/// A query whose mistakes are answered like any other error.
+pub(crate) struct Query<T>(pub(crate) T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
+    type Rejection = Failed;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
+        let query = axum::extract::Query::from_request_parts(parts, state).await;
+        let axum::extract::Query(query) =
+            query.map_err(|rejection| Failed::new(rejection.status(), rejection.body_text()))?;
+        Ok(Self(query))
     }
 }
 

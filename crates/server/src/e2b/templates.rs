@@ -6,7 +6,7 @@
 use api::e2b;
 use axum::{
     Json,
-    extract::{Path, Query, State},
+    extract::{Path, State},
     http::StatusCode,
 };
 use base::{
@@ -20,7 +20,7 @@ use super::{
     auth::Team,
     failed::{Failed, Result},
     platform::Platform,
-    sandboxes::{Body, Shared, with_next},
+    sandboxes::{Body, Query, Shared, with_next},
 };
 
 impl Platform {

@@ -78,7 +78,7 @@ fn stream(reader: Reader) -> Body {
     Body::from_stream(futures::stream::try_unfold(reader, next))
 }
 
-/// One range (RFC 9110, 14.1.2). What is no such range counts as none, as the standard has it.
+/// One range (RFC 9110, 14.1.2). The standard ignores every other header.
 fn parse(text: &str) -> Option<Range> {
     let (from, to) = text.strip_prefix("bytes=")?.trim().split_once('-')?;
     match (from.parse().ok(), to.parse().ok()) {

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use api::e2b;
 use axum::{
     Json,
-    extract::{Path, Query, State},
+    extract::{Path, State},
     http::StatusCode,
 };
 use base::{
@@ -19,7 +19,7 @@ use model::CheckpointOptions;
 use node::KeepProgress;
 use serde::Deserialize;
 
-use super::{Optional, Shared, finish, found, timeout, with_next};
+use super::{Optional, Query, Shared, finish, found, timeout, with_next};
 use crate::e2b::{
     auth::Team,
     failed::{Failed, Result},

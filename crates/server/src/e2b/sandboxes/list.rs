@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use api::e2b;
 use axum::{
     Json,
-    extract::{Path, Query, State},
+    extract::{Path, State},
     http::HeaderMap,
 };
 use base::limits::PAGE_MAX;
 use control::{ControlError, Filter, Order, Page, States};
+use percent_encoding::percent_decode_str;
 
-use super::{Shared, with_next};
+use super::{Query, Shared, with_next};
 use crate::e2b::{
     answers::listed,
     auth::Team,
@@ -88,8 +89,11 @@ fn states(text: Option<&str>) -> Result<States> {
     })
 }
 
-/// Pairs that are URL-encoded once more inside the query.
+/// Pairs as in a form, inside the query. The SDKs encode each key and value once more before that.
 fn metadata(query: &e2b::ListQuery) -> Result<BTreeMap<String, String>> {
     let text = query.metadata.as_deref().unwrap_or_default();
-    serde_urlencoded::from_str(text).map_err(|_| Failed::invalid("metadata: use URL-encoded pairs, a=b&c=d"))
+    let wrong = || Failed::invalid("metadata: use URL-encoded pairs, a=b&c=d");
+    let pairs: Vec<(String, String)> = serde_urlencoded::from_str(text).map_err(|_| wrong())?;
+    let decoded = |text: &str| percent_decode_str(text).decode_utf8().map(String::from).map_err(|_| wrong());
+    pairs.iter().map(|(key, value)| Ok((decoded(key)?, decoded(value)?))).collect()
 }

@@ -8,13 +8,13 @@ use std::{
 use api::e2b;
 use axum::{
     Json,
-    extract::{Path, Query, State},
+    extract::{Path, State},
     http::StatusCode,
 };
 use control::{Event, EventKind, Sandbox, Time};
 use serde::Deserialize;
 
-use super::{Body, Shared, found};
+use super::{Body, Query, Shared, found};
 use crate::e2b::{
     auth::Team,
     failed::{Failed, Result},
