@@ -11,6 +11,7 @@ pub(crate) mod guardian;
 pub(crate) mod holder;
 pub(crate) mod inspect;
 pub(crate) mod keeper;
+pub(crate) mod key;
 pub(crate) mod logs;
 pub(crate) mod node;
 pub(crate) mod pause;
@@ -77,6 +78,9 @@ pub(crate) enum Command {
     #[command(subcommand, after_help = volume::EXAMPLES)]
     Volume(Box<volume::Command>),
     Rm(rm::Args),
+    /// Make, list and revoke API keys of a server's teams.
+    #[command(subcommand)]
+    Key(key::Command),
     Env(env::Args),
     Doctor(doctor::Args),
     Completion(completion::Args),
@@ -126,6 +130,7 @@ pub(crate) async fn run(cli: Cli) -> ExitCode {
         Command::Logs(args) => interruptible("", logs::run(args, &client)).await,
         Command::Rm(args) => interruptible("", rm::run(args, &client)).await,
         Command::Bench(command) => interruptible("the private node is removed", bench(command)).await,
+        Command::Key(command) => interruptible("", key::run(command)).await,
         Command::Env(args) => interruptible("", env::run(args)).await,
         Command::Doctor(args) => doctor::run(&args).await,
         Command::Completion(args) => Ok(completion::run(&args)),

@@ -33,7 +33,8 @@ pub enum Scope {
 }
 
 impl Scope {
-    fn as_str(self) -> &'static str {
+    /// The word in lists.
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::All => "all",
             Self::Read => "read",

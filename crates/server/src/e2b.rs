@@ -16,6 +16,7 @@ mod platform;
 mod runtime;
 mod sandboxes;
 mod templates;
+mod version;
 
 use std::sync::Arc;
 
@@ -23,6 +24,7 @@ use axum::{
     Router,
     extract::DefaultBodyLimit,
     http::{StatusCode, Uri},
+    middleware,
     routing::{delete, get, post, put},
 };
 use base::limits::REQUEST_BYTES_MAX;
@@ -59,6 +61,7 @@ fn api(platform: Arc<Platform>) -> Router {
         .route("/templates/tags", post(templates::assign_tags).delete(templates::remove_tags))
         .route("/templates/{id}/tags", get(templates::tags))
         .fallback(no_such_path)
+        .layer(middleware::from_fn(version::check))
         .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
         .with_state(platform)
 }

@@ -41,6 +41,8 @@ pub struct Setting {
     pub clocks_ahead_s: Option<i64>,
     /// How wrong its clock is, as `faketime` says it (`+3h`).
     pub clock: Option<&'static str>,
+    /// It is `pando serve`, on any free port; its variables are in the file `env` of [`Node::dir`].
+    pub serves: bool,
     /// More arguments for `pando node`. Without `--pool` among them, the pool is small.
     pub arguments: Vec<String>,
 }
@@ -145,7 +147,11 @@ impl Node {
             command.args(["--time", "--monotonic", &ahead, "--boottime", &ahead]);
         }
         command.args(own).args(["sh", "-euc", &script, "sh"]).arg(self.binary()).arg("--socket");
-        command.arg(&self.socket).arg("node").arg("--state").arg(&self.state).args(&self.setting.arguments);
+        command.arg(&self.socket).arg(if self.setting.serves { "serve" } else { "node" });
+        command.arg("--state").arg(&self.state).args(&self.setting.arguments);
+        if self.setting.serves {
+            command.args(["--listen", "127.0.0.1:0", "--env-file"]).arg(self.env_file());
+        }
         if !self.setting.arguments.iter().any(|argument| argument == "--pool") {
             command.args(POOL);
         }
@@ -157,6 +163,11 @@ impl Node {
 
     fn binary(&self) -> PathBuf {
         self.cleanup.dir.join("pando")
+    }
+
+    /// Where `pando serve` leaves the variables of SDKs.
+    pub fn env_file(&self) -> PathBuf {
+        self.cleanup.dir.join("env")
     }
 
     fn log_path(&self) -> PathBuf {

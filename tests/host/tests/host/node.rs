@@ -27,6 +27,7 @@ mod pager;
 mod pause;
 mod peers;
 mod requests;
+mod serve;
 mod services;
 mod shared;
 mod shared_memory;
@@ -44,6 +45,7 @@ use testkit::runner::Case;
 
 pub(crate) fn cases() -> Vec<Case> {
     let parts = [
+        serve::cases(),
         services::cases(),
         ahead::cases(),
         beside_commands::cases(),
