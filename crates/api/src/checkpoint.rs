@@ -15,6 +15,20 @@ pub struct CheckpointRequest {
     /// Take the place of a checkpoint of that name.
     #[serde(default)]
     pub replace: bool,
+    /// Keep the program and its memory, and not only files.
+    #[serde(default = "yes", skip_serializing_if = "is_true")]
+    pub memory: bool,
+}
+
+/// What a request without a field means.
+pub(crate) fn yes() -> bool {
+    true
+}
+
+/// Whether a field can be left out.
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde calls it
+pub(crate) fn is_true(yes: &bool) -> bool {
+    *yes
 }
 
 /// One checkpoint.
@@ -26,7 +40,10 @@ pub struct Checkpoint {
     pub created_ms: u64,
     /// The immutable state that the name stands for.
     pub manifest: String,
-    /// The command of the template at its root.
+    /// It has a program and its memory, and not only files.
+    #[serde(default = "yes", skip_serializing_if = "is_true")]
+    pub memory: bool,
+    /// The command of the template at its root; empty if it has no program.
     pub command: Vec<String>,
     /// Its root filesystem below its own changes.
     pub image: crate::Image,

@@ -23,7 +23,7 @@
 //! | `DELETE /v1/sandboxes/ID`, `DELETE /v1/sandboxes` | [`Removed`] |
 //! | `GET /v1/sandboxes/ID/logs?follow=BOOL` | the output, as bytes |
 //! | `POST /v1/sandboxes/ID/fork` | [`ForkRequest`] -> [`ForkResponse`] |
-//! | `POST /v1/sandboxes/ID/pause` | nothing -> [`PauseEvent`]s, one JSON document per line |
+//! | `POST /v1/sandboxes/ID/pause` | [`PauseRequest`] or nothing -> [`PauseEvent`]s, one JSON document per line |
 //! | `POST /v1/sandboxes/ID/resume` | [`ResumeRequest`] -> [`Sandbox`] |
 //! | `GET /v1/paused` | a list of [`PausedSandbox`] |
 //! | `POST /v1/sandboxes/ID/exec` | [`ExecRequest`] -> 101, then [`frame::Frame`]s both ways |
@@ -65,9 +65,9 @@ pub use error::{ErrorBody, ErrorCode, ErrorDetail};
 pub use mount::{MountRequest, UnmountRequest, VolumeMount};
 pub use node::{NodeInfo, PoolInfo};
 pub use sandbox::{
-    ExecRequest, ExitStatus, ForkRequest, ForkResponse, Interpreter, MemoryUse, PauseEvent, PauseResponse,
-    PausedSandbox, ProcessInfo, Removed, ResumeRequest, RunRequest, RunResponse, Sandbox, SandboxDetail, SandboxState,
-    TIMED_OUT, TerminalSize,
+    ExecRequest, ExitStatus, ForkRequest, ForkResponse, Interpreter, MemoryUse, PauseEvent, PauseRequest,
+    PauseResponse, PausedSandbox, ProcessInfo, Removed, ResumeRequest, RunRequest, RunResponse, Sandbox, SandboxDetail,
+    SandboxState, TIMED_OUT, TerminalSize,
 };
 pub use store::{
     CheckpointVerification, Damage, GcReport, GcRequest, KeyRotation, PeerStats, StoreDamage, StoreReads,

@@ -5,7 +5,10 @@ use std::fmt;
 use base::id::{SandboxId, TemplateName};
 use serde::{Deserialize, Serialize};
 
-use crate::{CheckpointProgress, ErrorDetail, VolumeMount};
+use crate::{
+    CheckpointProgress, ErrorDetail, VolumeMount,
+    checkpoint::{is_true, yes},
+};
 
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -163,6 +166,16 @@ pub struct RunResponse {
 pub struct ForkRequest {
     /// How many copies.
     pub count: u32,
+    /// With its program. Without it copies have its files only.
+    #[serde(default = "yes", skip_serializing_if = "is_true")]
+    pub memory: bool,
+}
+
+impl ForkRequest {
+    /// What copies have of it.
+    pub fn keep(&self) -> model::Keep {
+        if self.memory { model::Keep::Memory } else { model::Keep::Files }
+    }
 }
 
 /// What was forked.
@@ -183,12 +196,35 @@ pub struct ForkResponse {
     pub failures: Vec<ErrorDetail>,
 }
 
+/// Pause a sandbox. No body means the default.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PauseRequest {
+    /// Keep its program and memory. Without them its processes end, and it is resumed with its files only.
+    #[serde(default = "yes", skip_serializing_if = "is_true")]
+    pub memory: bool,
+}
+
+impl Default for PauseRequest {
+    fn default() -> Self {
+        Self { memory: true }
+    }
+}
+
 /// Resume a paused sandbox.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResumeRequest {
     /// Also if another node has it in hand, which is known to be gone for good.
     #[serde(default)]
     pub force: bool,
+    /// With its program, if it was paused with that. Without it only its files go on.
+    #[serde(default = "yes", skip_serializing_if = "is_true")]
+    pub memory: bool,
+}
+
+impl Default for ResumeRequest {
+    fn default() -> Self {
+        Self { force: false, memory: true }
+    }
 }
 
 /// A sandbox that was paused.

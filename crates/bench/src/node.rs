@@ -270,7 +270,7 @@ impl PrivateNode {
     }
 
     pub(super) async fn fork(&self, id: &SandboxId, count: u32) -> Result<ForkResponse> {
-        let response = self.client.fork(id, &ForkRequest { count }).await?;
+        let response = self.client.fork(id, &ForkRequest { count, memory: true }).await?;
         match response.failures.first() {
             Some(failure) => bail!("a fork failed: {}", failure.message),
             None => Ok(response),
@@ -279,7 +279,7 @@ impl PrivateNode {
 
     /// Takes a checkpoint, in the place of an earlier one of that name.
     pub(super) async fn checkpoint(&self, id: &SandboxId, name: &str) -> Result<Checkpoint> {
-        let request = CheckpointRequest { name: Some(name.parse()?), replace: true };
+        let request = CheckpointRequest { name: Some(name.parse()?), replace: true, memory: true };
         self.client.take_checkpoint(id, &request, |_| ()).await.context("cannot take a checkpoint")
     }
 

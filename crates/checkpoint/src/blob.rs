@@ -123,6 +123,11 @@ pub(super) struct BlobReader<'a> {
 }
 
 impl BlobRef {
+    /// No bytes.
+    pub(super) fn none() -> Self {
+        Self { place: Place::Inline(Vec::new()), bytes: 0 }
+    }
+
     /// Whether versions of checkpoints before the fourth know such a reference.
     pub(super) fn is_old(&self) -> bool {
         matches!(self.place, Place::Inline(_) | Place::Listed(_))

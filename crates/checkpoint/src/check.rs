@@ -18,7 +18,7 @@ use store::{
 };
 use tokio::runtime::Handle;
 
-use super::{Checkpoint, Durable};
+use super::{Checkpoint, Durable, Program};
 use crate::error::{Result, Storing};
 
 /// What a check has seen.
@@ -102,9 +102,11 @@ fn volume(manifest: ManifestId, durable: &Durable, runtime: &Handle, checked: &m
 
 /// Checks what a checkpoint is made of: its state, its memory, page by page, and its layers. Blocks.
 pub fn contents(checkpoint: &Checkpoint, durable: &Durable, runtime: &Handle, scratch: &Path, checked: &mut Checked) {
-    checked.note("state", state(checkpoint, durable, runtime));
-    let pages = pages(checkpoint, durable, runtime);
-    checked.pages = checked.note("memory", pages).unwrap_or(0);
+    if let Some(program) = &checkpoint.program {
+        checked.note("state", state(program, durable, runtime));
+        let pages = pages(program, durable, runtime);
+        checked.pages = checked.note("memory", pages).unwrap_or(0);
+    }
     for (number, layer) in checkpoint.layers.iter().enumerate() {
         let unpacked = Checkpoint::unpack_layer(layer, durable, runtime, scratch);
         let removed = match std::fs::remove_dir_all(scratch) {
@@ -118,14 +120,14 @@ pub fn contents(checkpoint: &Checkpoint, durable: &Durable, runtime: &Handle, sc
     }
 }
 
-fn state(checkpoint: &Checkpoint, durable: &Durable, runtime: &Handle) -> Result<()> {
-    let state = checkpoint.read_state(durable, runtime)?;
+fn state(program: &Program, durable: &Durable, runtime: &Handle) -> Result<()> {
+    let state = program.read_state(durable, runtime)?;
     ProgramState::decode(&state).map(drop).storing("read the description of the program")
 }
 
 /// Decodes every page, and gives their number.
-fn pages(checkpoint: &Checkpoint, durable: &Durable, runtime: &Handle) -> Result<u64> {
-    let reader = checkpoint.pages(durable, runtime)?;
+fn pages(program: &Program, durable: &Durable, runtime: &Handle) -> Result<u64> {
+    let reader = program.pages(durable, runtime)?;
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let (seen, runs) = (Seen::default(), reader.runs().storing("read the index of the memory")?);
     reader.restore(PageRun::ALL, threads, &seen).storing("read the memory")?;

@@ -22,8 +22,10 @@ use crate::error::{Error, Result, Storing};
 /// Of manifests, in the store's numbering of clients.
 const MANIFEST_KIND: u16 = 1;
 /// Of the encoding. Version 1 ends before the lists of contents, version 2 before the mount points; version 3 knows no references with
-/// the names of pieces in them; version 4 ends before the volumes.
-const VERSION: u16 = 5;
+/// the names of pieces in them; version 4 ends before the volumes; version 5 always has a program.
+pub(super) const VERSION: u16 = 6;
+/// The first version of a checkpoint that has files only: its state and its memory are empty.
+const FILES_ONLY: u16 = 6;
 /// The first version with volumes.
 const WITH_VOLUMES: u16 = 5;
 /// The first version with all other fields; the one after it has other references.
@@ -44,22 +46,29 @@ pub struct Checkpoint {
     pub spec: TemplateSpec,
     /// When it was taken, in milliseconds since 1970.
     pub created_ms: u64,
+    /// The program. None: the checkpoint has files only, and no program starts from it.
+    pub program: Option<Program>,
+    /// Its file changes, as layers above the image, topmost first.
+    pub layers: Vec<BlobRef>,
+    /// For people.
+    pub counts: Counts,
+    /// The volumes that it could write, of the same instant. A paused sandbox has none: the volumes themselves wait for it.
+    pub volumes: Vec<Included>,
+}
+
+/// The program of a checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Program {
     /// The program apart from its memory.
     pub state: BlobRef,
     /// The root of its page image.
     pub memory: BlobRef,
     /// The roots of the images that it was taken against, newest first. Their chunks belong to the manifest's parent.
     pub base: Vec<BlobRef>,
-    /// Its file changes, as layers above the image, topmost first.
-    pub layers: Vec<BlobRef>,
-    /// For people.
-    pub counts: Counts,
     /// The pages that its copies touch first, once that is known: an encoded [`memory::hot::HotSet`].
     pub hot: Option<BlobRef>,
     /// Which pages are in its own chunks, and in those of its parents, newest first: framed lists for [`memory::Known`].
     pub contents: Vec<BlobRef>,
-    /// The volumes that it could write, of the same instant. A paused sandbox has none: the volumes themselves wait for it.
-    pub volumes: Vec<Included>,
 }
 
 /// A volume of a checkpoint. The checkpoint's manifest includes its state.
@@ -98,7 +107,7 @@ pub fn name_of(name: &TemplateName) -> Result<HeadName> {
 impl Checkpoint {
     fn encode(&self) -> Result<Vec<u8>> {
         let mut bytes = postcard::to_stdvec(self).storing("encode a checkpoint")?;
-        if !self.volumes.is_empty() {
+        if self.version() >= WITH_VOLUMES {
             bytes.append(&mut postcard::to_stdvec(&self.volumes).storing("encode a checkpoint")?);
         }
         let framed = frame::encode(FRAME, self.version(), &bytes).storing("encode a checkpoint")?;
@@ -107,10 +116,11 @@ impl Checkpoint {
 
     /// The first that can be read: an older node of the same store reads what is only amended here.
     pub(super) fn version(&self) -> u16 {
+        let Some(Program { state, memory, base, hot, contents }) = &self.program else { return FILES_ONLY };
         if !self.volumes.is_empty() {
             return WITH_VOLUMES;
         }
-        let Self { state, memory, base, layers, hot, contents, .. } = self;
+        let layers = &self.layers;
         let references = [state, memory].into_iter().chain(base).chain(layers).chain(hot).chain(contents);
         if references.into_iter().all(BlobRef::is_old) { WHOLE } else { WHOLE + 1 }
     }
@@ -124,11 +134,25 @@ impl Checkpoint {
         let lacking = &[0, 0][..usize::from(WHOLE.saturating_sub(version.max(1)))];
         let bytes = [bytes, lacking].concat();
         let (checkpoint, rest): (Self, _) = postcard::take_from_bytes(&bytes).storing("read a checkpoint")?;
+        checkpoint.check_version(version)?;
         let volumes = match version {
             WITH_VOLUMES.. => postcard::from_bytes(rest).storing("read a checkpoint")?,
             _ => Vec::new(),
         };
         Ok(Self { volumes, ..checkpoint })
+    }
+
+    /// Fails unless it has a program exactly if its version says so.
+    pub(super) fn check_version(&self, version: u16) -> Result<()> {
+        match (&self.program, version) {
+            (None, FILES_ONLY..) | (Some(_), ..FILES_ONLY) => Ok(()),
+            (None, _) => {
+                Err(format!("version {version} has a program, and there is none")).storing("read a checkpoint")
+            }
+            (Some(_), _) => {
+                Err(format!("version {version} has no program, and there is one")).storing("read a checkpoint")
+            }
+        }
     }
 
     /// Its volumes, for people and for who makes forks of them.
@@ -201,7 +225,25 @@ impl Checkpoint {
         durable.read_below(HEADS, |manifest| Self::read(durable, manifest)).await
     }
 
-    /// The encoded state of the program. Blocks.
+    /// The roots of its memory's images, newest first; none if it has files only.
+    pub fn images(&self) -> impl Iterator<Item = &BlobRef> {
+        self.program.iter().flat_map(Program::images)
+    }
+
+    /// Unpacks one of its layers into the new directory `into`. Blocks.
+    pub fn unpack_layer(
+        layer: &BlobRef,
+        durable: &Durable,
+        runtime: &Handle,
+        into: &std::path::Path,
+    ) -> Result<sandbox::ArchiveTotals> {
+        let mut archive = layer.open(&durable.store, runtime)?;
+        sandbox::unpack_layer(&mut archive as &mut dyn Read, into).map_err(Error::Sandbox)
+    }
+}
+
+impl Program {
+    /// Its encoded state. Blocks.
     pub fn read_state(&self, durable: &Durable, runtime: &Handle) -> Result<Vec<u8>> {
         self.state.read(&durable.store, runtime, STATE_BYTES_MAX)
     }
@@ -221,17 +263,6 @@ impl Checkpoint {
     /// The roots of its memory's images, newest first.
     pub fn images(&self) -> impl Iterator<Item = &BlobRef> {
         std::iter::once(&self.memory).chain(&self.base)
-    }
-
-    /// Unpacks one of its layers into the new directory `into`. Blocks.
-    pub fn unpack_layer(
-        layer: &BlobRef,
-        durable: &Durable,
-        runtime: &Handle,
-        into: &std::path::Path,
-    ) -> Result<sandbox::ArchiveTotals> {
-        let mut archive = layer.open(&durable.store, runtime)?;
-        sandbox::unpack_layer(&mut archive as &mut dyn Read, into).map_err(Error::Sandbox)
     }
 }
 
@@ -289,16 +320,13 @@ mod tests {
     fn older_versions_lack_the_last_lists() {
         let spec = r#"{"name":"a","image":"host","command":["/a"],"cwd":"/","ready":"listening","ready_timeout_ms":1}"#;
         let blob = || postcard::from_bytes::<BlobRef>(&[0, 1, 7, 1]).unwrap();
+        let program = Program { state: blob(), memory: blob(), base: vec![blob()], hot: None, contents: Vec::new() };
         let checkpoint = Checkpoint {
             spec: nouns::TemplateSpec::deserialize(&mut serde_json::Deserializer::from_str(spec)).unwrap(),
             created_ms: 1,
-            state: blob(),
-            memory: blob(),
-            base: vec![blob()],
+            program: Some(program.clone()),
             layers: Vec::new(),
             counts: Counts::default(),
-            hot: None,
-            contents: Vec::new(),
             volumes: Vec::new(),
         };
         let encoded = postcard::to_stdvec(&checkpoint).unwrap();
@@ -308,7 +336,8 @@ mod tests {
             let framed = frame::encode(FRAME, version, before).unwrap();
             assert_eq!(Checkpoint::decode(&framed).unwrap(), checkpoint, "version {version}");
         }
-        let mut newer = Checkpoint { contents: vec![blob(), blob()], ..checkpoint };
+        let listed = Program { contents: vec![blob(), blob()], ..program };
+        let mut newer = Checkpoint { program: Some(listed), ..checkpoint };
         newer.spec.mount_points = vec!["/workspace".to_owned()];
         assert_eq!(Checkpoint::decode(&newer.encode().unwrap()).unwrap(), newer);
         let volume = |path: &str| Included { volume: "ws".parse().unwrap(), path: path.to_owned(), state: [7; 16] };
@@ -327,5 +356,46 @@ mod tests {
                 "bit {bit}"
             );
         }
+    }
+
+    /// Everything that can be in one of version 6.
+    fn files_only() -> Checkpoint {
+        let spec = r#"{"name":"a","image":"host","command":[],"cwd":"/","ready":"listening","ready_timeout_ms":1,
+            "limits":{"memory_bytes":4294967296,"pids":4096,"cpu_millis":null}}"#;
+        Checkpoint {
+            spec: nouns::TemplateSpec::deserialize(&mut serde_json::Deserializer::from_str(spec)).unwrap(),
+            created_ms: 1,
+            program: None,
+            layers: vec![postcard::from_bytes(&[0, 1, 7, 1]).unwrap()],
+            counts: Counts { pause_us: 2, layer_bytes: 3, ..Counts::default() },
+            volumes: vec![Included { volume: "ws".parse().unwrap(), path: "/a".to_owned(), state: [7; 16] }],
+        }
+    }
+
+    #[test]
+    fn a_checkpoint_of_files_is_what_its_golden_file_says() {
+        let golden = include_bytes!("../tests/golden/checkpoint-v6.bin");
+        assert_eq!(Checkpoint::decode(golden).unwrap(), files_only());
+        assert_eq!(files_only().encode().unwrap(), golden);
+        assert!((0..golden.len()).all(|length| Checkpoint::decode(&golden[..length]).is_err()));
+        for bit in 0..golden.len() * 8 {
+            let mut flipped = golden.to_vec();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            // No version but its own fits what is in it, and 0 means no version.
+            assert!(Checkpoint::decode(&flipped).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_version_says_whether_there_is_a_program() {
+        let bytes = postcard::to_stdvec(&files_only()).unwrap();
+        for version in 1..FILES_ONLY {
+            assert!(Checkpoint::decode(&frame::encode(FRAME, version, &bytes).unwrap()).is_err(), "version {version}");
+        }
+        let (state, memory) = (files_only().layers[0].clone(), BlobRef::none());
+        let program = Program { state, memory, base: Vec::new(), hot: None, contents: Vec::new() };
+        let with = postcard::to_stdvec(&Checkpoint { program: Some(program), ..files_only() }).unwrap();
+        let with = [with, vec![0]].concat();
+        assert!(Checkpoint::decode(&frame::encode(FRAME, FILES_ONLY, &with).unwrap()).is_err());
     }
 }

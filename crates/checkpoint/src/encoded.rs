@@ -4,7 +4,7 @@ use base::id::TemplateName;
 use model::{Image, Limits, Ready, TemplateSpec};
 use serde::{Deserialize, Serialize};
 
-use super::{BlobRef, Checkpoint, Counts, nouns};
+use super::{BlobRef, Checkpoint, Counts, Program, nouns};
 
 /// A template's spec as it was when checkpoints began.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -46,8 +46,8 @@ pub(super) struct Encoded {
 impl From<Checkpoint> for Encoded {
     fn from(checkpoint: Checkpoint) -> Self {
         // Volumes lie behind it.
-        let Checkpoint { spec, created_ms, state, memory, base, layers, counts, hot, contents, volumes: _ } =
-            checkpoint;
+        let Checkpoint { spec, created_ms, program, layers, counts, volumes: _ } = checkpoint;
+        let Program { state, memory, base, hot, contents } = program.unwrap_or_else(no_program);
         let TemplateSpec { name, image, command, env, cwd, ready, ready_timeout_ms, limits, mount_points } = spec;
         let spec = Spec { name, image, command, env, cwd, ready, ready_timeout_ms, limits };
         let older = WithoutMountPoints { spec, created_ms, state, memory, base, layers, counts, hot, contents };
@@ -60,7 +60,9 @@ impl From<Encoded> for Checkpoint {
         let WithoutMountPoints { spec, created_ms, state, memory, base, layers, counts, hot, contents } = older;
         let Spec { name, image, command, env, cwd, ready, ready_timeout_ms, limits } = spec;
         let spec = TemplateSpec { name, image, command, env, cwd, ready, ready_timeout_ms, limits, mount_points };
-        Self { spec, created_ms, state, memory, base, layers, counts, hot, contents, volumes: Vec::new() }
+        let program = Program { state, memory, base, hot, contents };
+        let program = Some(program).filter(|program| *program != no_program());
+        Self { spec, created_ms, program, layers, counts, volumes: Vec::new() }
     }
 }
 
@@ -68,4 +70,10 @@ impl From<WithoutMountPoints> for Checkpoint {
     fn from(older: WithoutMountPoints) -> Self {
         Encoded { older, mount_points: Vec::new() }.into()
     }
+}
+
+/// In the place of a program where there is none. The state of a program is never empty.
+fn no_program() -> Program {
+    let none = BlobRef::none;
+    Program { state: none(), memory: none(), base: Vec::new(), hot: None, contents: Vec::new() }
 }

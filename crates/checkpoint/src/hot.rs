@@ -6,7 +6,7 @@ use memory::{PAGE_BYTES, PageRun, PageTarget};
 use sys::uffd::{Outcome, Uffd};
 use tokio::runtime::Handle;
 
-use super::{Checkpoint, Durable};
+use super::{Durable, Program};
 use crate::error::{Context, Result, Storing};
 
 /// Pages that are touched first: their numbers, and their bytes unless they are zeros.
@@ -35,10 +35,10 @@ impl PageTarget for Gathered {
 }
 
 impl HotPages {
-    /// Those of a checkpoint; none if they are not known. Blocks.
-    pub fn read(checkpoint: &Checkpoint, durable: &Durable, runtime: &Handle) -> Result<Self> {
+    /// Those of a checkpoint's program; none if they are not known. Blocks.
+    pub fn read(program: &Program, durable: &Durable, runtime: &Handle) -> Result<Self> {
         let gathered = Gathered::default();
-        if let Some(set) = checkpoint.hot_set(durable, runtime)? {
+        if let Some(set) = program.hot_set(durable, runtime)? {
             set.read(&durable.chunks(runtime), &gathered).storing("read the working set")?;
         }
         let mut pages = gathered.0.into_inner().unwrap_or_else(PoisonError::into_inner);

@@ -5,6 +5,7 @@
 //!                                                        |- state: the program apart from its memory (`process::ProgramState`)
 //!                                                        |- memory: root of a page image (`memory`)
 //!                                                        `- layers: file changes, topmost first (`sandbox::pack_layer`)
+//!                                                        A checkpoint of files only has neither state nor memory.
 //! head "paused/ID" -> manifest -> client bytes: `Paused`, a `Checkpoint` with whose it is
 //! ```
 //!
@@ -47,7 +48,9 @@ use tokio::runtime::Handle;
 use error::Storing;
 
 pub use blob::BlobRef;
-pub use checkpoint::{Checkpoint, Counts, Included, known_pages, name_of, pack_layer, page_reader, write_bytes};
+pub use checkpoint::{
+    Checkpoint, Counts, Included, Program, known_pages, name_of, pack_layer, page_reader, write_bytes,
+};
 pub use error::{Error, Result};
 pub use hot::HotPages;
 pub use pages::{Opener, PageImageRoots};

@@ -12,7 +12,7 @@ use pager::{Cluster, OpenSource, PageSource, SourceError};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
 
-use super::{BlobRef, Checkpoint, Chunks, Durable, Settings, page_reader};
+use super::{BlobRef, Chunks, Durable, Program, Settings, page_reader};
 use crate::error::{Error, Result, Storing};
 
 /// Of the frame around what the pager is told.
@@ -30,9 +30,9 @@ pub struct PageImageRoots {
 }
 
 impl PageImageRoots {
-    /// Of a checkpoint.
-    pub fn of(checkpoint: &Checkpoint) -> Self {
-        Self { roots: checkpoint.images().cloned().collect(), is_recorded: checkpoint.hot.is_some() }
+    /// Of the program of a checkpoint.
+    pub fn of(program: &Program) -> Self {
+        Self { roots: program.images().cloned().collect(), is_recorded: program.hot.is_some() }
     }
 
     /// As the pager is told them.

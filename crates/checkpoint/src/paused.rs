@@ -27,8 +27,9 @@ use crate::error::{Result, Storing};
 /// Of manifests, in the store's numbering of clients.
 pub(super) const MANIFEST_KIND: u16 = 2;
 /// Of the encoding below. Version 1 has a checkpoint of version 2 and no volumes, version 2 only volumes that are mounted read-only, version 3
-/// no references with the names of pieces in them.
-const VERSION: u16 = 4;
+/// no references with the names of pieces in them. From version 3 on it is that of the checkpoint in it: 6 has files only, and 5 is never
+/// written.
+const VERSION: u16 = super::checkpoint::VERSION;
 /// Of the frame around it.
 const FRAME: u16 = 0x4e02;
 const HEADS: &str = "paused/";
@@ -100,7 +101,9 @@ impl Paused {
         }
         let (version, bytes) = frame::decode(framed, FRAME, VERSION).storing("read a paused sandbox")?;
         if version > 2 {
-            return postcard::from_bytes(bytes).storing("read a paused sandbox");
+            let paused: Self = postcard::from_bytes(bytes).storing("read a paused sandbox")?;
+            paused.checkpoint.check_version(version)?;
+            return Ok(paused);
         }
         if version == 2 {
             let second: Second = postcard::from_bytes(bytes).storing("read a paused sandbox")?;
@@ -208,22 +211,22 @@ pub(crate) fn fuzz(payload: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::nouns, *};
+    use super::{
+        super::{Program, nouns},
+        *,
+    };
 
     #[test]
     fn version_2_had_only_volumes_that_are_mounted_read_only() {
         let spec = r#"{"name":"a","image":"host","command":["/a"],"cwd":"/","ready":"listening","ready_timeout_ms":1}"#;
         let blob = || postcard::from_bytes(&[0, 1, 7, 1]).unwrap();
+        let program = Program { state: blob(), memory: blob(), base: Vec::new(), hot: None, contents: Vec::new() };
         let checkpoint = Checkpoint {
             spec: nouns::TemplateSpec::deserialize(&mut serde_json::Deserializer::from_str(spec)).unwrap(),
             created_ms: 1,
-            state: blob(),
-            memory: blob(),
-            base: Vec::new(),
+            program: Some(program),
             layers: Vec::new(),
             counts: Default::default(),
-            hot: None,
-            contents: Vec::new(),
             volumes: Vec::new(),
         };
         let machine = sandbox::Machine::random();
@@ -237,5 +240,10 @@ mod tests {
         let read = Paused { checkpoint, id, parent, created_ms: 1, paused_ms: 2, machine, holder, volumes };
         assert_eq!(Paused::decode(&framed).unwrap(), read);
         assert_eq!(Paused::decode(&read.encode().unwrap()).unwrap(), read);
+        let checkpoint = Checkpoint { program: None, ..read.checkpoint.clone() };
+        let files = Paused { checkpoint, ..read };
+        let framed = files.encode().unwrap();
+        assert_eq!(Paused::decode(&framed).unwrap(), files);
+        assert!(frame::decode(&framed, FRAME, VERSION - 1).is_err(), "an older node refuses it");
     }
 }

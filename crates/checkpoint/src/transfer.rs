@@ -21,11 +21,11 @@ pub use self::volumes::Archives;
 #[cfg(feature = "fuzzing")]
 pub use self::volumes::NoArchives;
 use self::{
-    file::{FileReader, FileWriter, Kind, PIECE_BYTES, damaged},
+    file::{Contents, FileReader, FileWriter, Kind, PIECE_BYTES, damaged},
     volumes::{count_volumes, read_volumes, write_volumes},
 };
 use super::{
-    BlobRef, Checkpoint, Counts, Durable, Storing, Writing,
+    BlobRef, Checkpoint, Counts, Durable, Program, Storing, Writing,
     check::{self, Checked},
     name_of, nouns,
 };
@@ -55,6 +55,9 @@ struct Description {
     /// How many volumes follow the layers.
     #[serde(default, skip_serializing_if = "is_zero")]
     volumes: usize,
+    /// There is neither a state nor an image of memory.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    files_only: bool,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref)] // serde calls it
@@ -71,33 +74,51 @@ pub fn export<A: Archives>(
     out: impl Write,
 ) -> Result<(), A::Error> {
     // The working set is learned anew, where it is started. Lists of contents are believed, so none is taken from a file.
-    let Checkpoint { spec, created_ms, state, memory: _, base, layers, counts, hot: _, contents: _, volumes } =
-        checkpoint;
-    let mut file = FileWriter::new(out, !volumes.is_empty());
+    let Checkpoint { spec, created_ms, program, layers, counts, volumes } = checkpoint;
+    let contents = match program {
+        None => Contents::FilesOnly,
+        Some(_) if volumes.is_empty() => Contents::Program,
+        Some(_) => Contents::WithVolumes,
+    };
+    let mut file = FileWriter::new(out, contents);
     let description = Description {
         spec: spec.clone(),
         created_ms: *created_ms,
         counts: counts.clone(),
-        state: state.bytes,
-        base: base.len(),
+        state: program.as_ref().map_or(0, |program| program.state.bytes),
+        base: program.as_ref().map_or(0, |program| program.base.len()),
         layers: layers.iter().map(|layer| layer.bytes).collect(),
         volumes: count_volumes(volumes),
+        files_only: program.is_none(),
     };
     file.write(Kind::Description, &serde_json::to_vec(&description).storing("describe the checkpoint")?)?;
-    write_blob(&mut file, state, &durable.store, runtime)?;
-    let chunks = durable.chunks(runtime);
-    for root in checkpoint.images() {
-        let root = root.read(&durable.store, runtime, INDEX_BYTES_MAX as u64)?;
-        let image = memory::PageImage::open(&root).storing("open a page image")?;
-        let mut pages = Pages { file: &mut file, source: &chunks, numbers: HashMap::new(), leaves: 0 };
-        let root = image.moved(&chunks, &mut pages).storing("write the memory")?;
-        file.write(Kind::Root, &root)?;
+    if let Some(program) = program {
+        write_program(&mut file, program, durable, runtime)?;
     }
     for layer in layers {
         write_blob(&mut file, layer, &durable.store, runtime)?;
     }
     write_volumes(&mut file, &checkpoint.kept_volumes()?, archives)?;
     Ok(file.finish()?)
+}
+
+/// Writes the state and every image of memory.
+fn write_program(
+    file: &mut FileWriter<impl Write>,
+    program: &Program,
+    durable: &Durable,
+    runtime: &Handle,
+) -> Result<()> {
+    write_blob(file, &program.state, &durable.store, runtime)?;
+    let chunks = durable.chunks(runtime);
+    for root in program.images() {
+        let root = root.read(&durable.store, runtime, INDEX_BYTES_MAX as u64)?;
+        let image = memory::PageImage::open(&root).storing("open a page image")?;
+        let mut pages = Pages { file: &mut *file, source: &chunks, numbers: HashMap::new(), leaves: 0 };
+        let root = image.moved(&chunks, &mut pages).storing("write the memory")?;
+        file.write(Kind::Root, &root)?;
+    }
+    Ok(())
 }
 
 fn write_blob(file: &mut FileWriter<impl Write>, blob: &BlobRef, store: &Store, runtime: &Handle) -> Result<()> {
@@ -175,7 +196,7 @@ pub fn import<A: Archives>(
 ) -> Result<(Checkpoint, ManifestId), A::Error> {
     let mut file = FileReader::new(input);
     let (_, description) = file.next(&[Kind::Description])?;
-    let Description { mut spec, created_ms, counts, base, state, layers, volumes } =
+    let Description { mut spec, created_ms, counts, base, state, layers, volumes, files_only } =
         serde_json::from_slice(&description).map_err(damaged)?;
     spec.name = import.name.unwrap_or(spec.name);
     (import.admit)(&spec)?;
@@ -189,15 +210,15 @@ pub fn import<A: Archives>(
         Err(error) => return Err(error).storing("look for a checkpoint").map_err(Into::into),
     };
     let mut writing = Writing::begin(durable, runtime, &format!("import {}", spec.name))?;
-    let state = read_blob(&mut file, &mut writing, state)?;
-    let memory = read_pages(&mut file, &mut writing)?;
-    let base = (0..base).map(|_| read_pages(&mut file, &mut writing)).collect::<Result<_>>()?;
+    if files_only != file.has_files_only() || files_only && (state != 0 || base != 0) {
+        return Err(damaged("its version, its description and its parts do not agree on a program").into());
+    }
+    let program = if files_only { None } else { Some(read_program(&mut file, &mut writing, state, base)?) };
     let layers = layers.into_iter().map(|bytes| read_blob(&mut file, &mut writing, bytes)).collect::<Result<_>>()?;
     let volumes = read_volumes(&mut file, volumes, &spec.mount_points, &writing, archives)?;
     file.finish()?;
     writing.finish_segment()?;
-    let (hot, contents) = (None, Vec::new());
-    let checkpoint = Checkpoint { spec, created_ms, state, memory, base, layers, counts, hot, contents, volumes };
+    let checkpoint = Checkpoint { spec, created_ms, program, layers, counts, volumes };
     let mut checked = Checked::default();
     check::contents(&checkpoint, durable, runtime, import.scratch, &mut checked);
     check::volumes(&checkpoint, durable, runtime, &mut checked);
@@ -206,6 +227,14 @@ pub fn import<A: Archives>(
     }
     let (manifest, _) = checkpoint.commit(writing, replaces.as_ref(), None)?;
     Ok((checkpoint, manifest))
+}
+
+/// Reads a state of so many bytes, an image of memory, and those that it was taken against.
+fn read_program(file: &mut FileReader<impl Read>, writing: &mut Writing, state: u64, base: usize) -> Result<Program> {
+    let state = read_blob(file, writing, state)?;
+    let memory = read_pages(file, writing)?;
+    let base = (0..base).map(|_| read_pages(file, writing)).collect::<Result<_>>()?;
+    Ok(Program { state, memory, base, hot: None, contents: Vec::new() })
 }
 
 fn read_blob(file: &mut FileReader<impl Read>, writing: &mut Writing, bytes: u64) -> Result<BlobRef> {

@@ -2,7 +2,7 @@
 
 use api::{
     CheckpointProgress, DIAL_PROTOCOL, EXEC_PROTOCOL, ExecRequest, ForkRequest, ForkResponse, NodeInfo, PauseEvent,
-    PauseResponse, PausedSandbox, Removed, ResumeRequest, Sandbox, SandboxDetail,
+    PauseRequest, PauseResponse, PausedSandbox, Removed, ResumeRequest, Sandbox, SandboxDetail,
 };
 use base::id::SandboxId;
 use bytes::Bytes;
@@ -72,8 +72,13 @@ impl Client {
     }
 
     /// Pauses a sandbox. `progress` gets each stage.
-    pub async fn pause(&self, id: &SandboxId, mut progress: impl FnMut(&CheckpointProgress)) -> Result<PauseResponse> {
-        let answer = self.post_stream(&format!("/sandboxes/{id}/pause"), &()).await?;
+    pub async fn pause(
+        &self,
+        id: &SandboxId,
+        request: &PauseRequest,
+        mut progress: impl FnMut(&CheckpointProgress),
+    ) -> Result<PauseResponse> {
+        let answer = self.post_stream(&format!("/sandboxes/{id}/pause"), request).await?;
         let paused = events::finish(answer, |event| match event {
             PauseEvent::Stage(stage) => {
                 progress(&stage);

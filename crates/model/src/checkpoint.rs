@@ -6,6 +6,16 @@ use base::id::{TemplateName, VolumeName};
 
 use crate::Image;
 
+/// What of a sandbox is captured.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Keep {
+    /// Its program with its memory, and its files.
+    #[default]
+    Memory,
+    /// Its files. What goes on from them has no program.
+    Files,
+}
+
 /// Body of a request to take one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckpointOptions {
@@ -13,6 +23,8 @@ pub struct CheckpointOptions {
     pub name: Option<TemplateName>,
     /// Take the place of a checkpoint of that name.
     pub replace: bool,
+    /// What of the sandbox.
+    pub keep: Keep,
 }
 
 /// One checkpoint.
@@ -24,7 +36,9 @@ pub struct Checkpoint {
     pub created_ms: u64,
     /// The immutable state that the name stands for.
     pub manifest: String,
-    /// The command of the template at its root.
+    /// What of the sandbox it has.
+    pub keep: Keep,
+    /// The command of the template at its root; empty if no program starts from it.
     pub command: Vec<String>,
     /// Its root filesystem below its own changes.
     pub image: Image,

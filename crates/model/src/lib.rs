@@ -14,15 +14,16 @@ mod template;
 mod volume;
 
 pub use checkpoint::{
-    Checkpoint, CheckpointOptions, CheckpointProgress, CheckpointStage, CheckpointVolume, KeptState, MemoryProgress,
+    Checkpoint, CheckpointOptions, CheckpointProgress, CheckpointStage, CheckpointVolume, Keep, KeptState,
+    MemoryProgress,
 };
 pub use command::{Command, CommandEnd, CommandEvent, CommandSignal, EndReason, Selector};
 pub use failure::{Failure, FailureKind};
 pub use mount::Mount;
 pub use node::{NodeInfo, PoolInfo};
 pub use sandbox::{
-    CommandSpec, ExitStatus, Forks, Interpreter, MemoryUse, PauseReport, PausedSandbox, ProcessInfo, RunSpec, Sandbox,
-    SandboxDetail, SandboxState, SandboxUse, Started, TIMED_OUT, Takeover, TerminalSize,
+    CommandSpec, ExitStatus, Forks, Interpreter, MemoryUse, PauseReport, PausedSandbox, ProcessInfo, ResumeOptions,
+    RunSpec, Sandbox, SandboxDetail, SandboxState, SandboxUse, Started, TIMED_OUT, Takeover, TerminalSize,
 };
 pub use store::{
     CheckpointVerification, Damage, GcOptions, GcReport, KeyRotation, PeerStats, StoreDamage, StoreReads,

@@ -251,5 +251,14 @@ pub enum Takeover {
     Forced,
 }
 
+/// How a paused sandbox is resumed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ResumeOptions {
+    /// Whether it may be taken from another node.
+    pub takeover: Takeover,
+    /// What of it: without its memory its program is not started.
+    pub keep: crate::Keep,
+}
+
 /// Exit code of a command whose time was up, as timeout(1) has it.
 pub const TIMED_OUT: i32 = 124;

@@ -45,8 +45,6 @@ pub enum Error {
     OtherUser { user: String },
     #[error("nothing listens on port {port} in sandbox {id}")]
     PortClosed { id: SandboxId, port: u16 },
-    #[error("sandbox {0} has no program that could be captured")]
-    NoProgram(SandboxId),
     #[error("{what} cannot be forked")]
     CannotFork { what: Forked, refusals: Vec<String> },
     #[error("the program {status} before it was ready{}", .reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default())]

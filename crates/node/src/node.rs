@@ -14,6 +14,7 @@ mod discard;
 mod drivers;
 pub mod exec;
 mod files;
+mod files_only;
 mod fork;
 mod holder_link;
 mod host_mounts;

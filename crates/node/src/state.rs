@@ -6,7 +6,7 @@
 //!                        build failed |   +------ begin_build ---+----------------------+
 //!                                     v
 //!                  what it was before: none, Ready (its old zygote), Lost
-//!           without a program: Building --finish_build--> Idle, which nothing can lose
+//!           without a program: Building --finish_build--> Idle, which only a replaced checkpoint can lose
 //!           of a checkpoint: Ready --replaced--> Lost; Building of what was replaced meanwhile --finish_build--> Lost
 //!
 //! sandbox:   claimed --(program started, record written)--> Running --program ended--> Exited
@@ -209,7 +209,9 @@ impl State {
     ) -> Self {
         let template = |record: TemplateRecord| {
             let name = record.spec.name.clone();
-            let phase = if record.spec.command.is_empty() { Phase::Idle } else { Phase::Lost };
+            // A checkpoint is restored anew: it may have been replaced meanwhile.
+            let is_idle = record.spec.command.is_empty() && record.checkpoint.is_none();
+            let phase = if is_idle { Phase::Idle } else { Phase::Lost };
             (name, Template::new(Some(record), 0, phase))
         };
         Self {

@@ -143,6 +143,11 @@ impl Cgroups {
         &self.summary
     }
 
+    /// Stops all processes of a sandbox; returns when they stand still. [`crate::Sandbox::thaw`] lets them go on, also after a failure.
+    pub fn freeze(&self, id: &SandboxId) -> Result<(), Error> {
+        Group::find(self, id)?.freeze()
+    }
+
     /// Makes the group of a service, or finds it, and bounds its memory to `bytes`. Whoever writes `0` to the file is in it from then on,
     /// with all that it starts. `None` where memory cannot be bounded.
     pub fn service_group(&self, service: Service, bytes: u64) -> Result<Option<File>, Error> {

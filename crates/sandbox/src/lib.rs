@@ -45,7 +45,7 @@ pub use identity::ProcessIdentity;
 pub use init::Output;
 pub use program::monotonic_ns;
 pub use rootfs::{LAYERS_MAX, detached_rootfs, prepare_base_layer, prepare_host_mask, takes_detached_layers};
-pub use sandbox::{Bare, Machine, Sandbox};
+pub use sandbox::{Bare, Machine, Sandbox, copy_changes};
 pub use seccomp::seccomp_program;
 pub use spec::{Command, Limits, PROGRAM_ID, SHARED_MEMORY, Spec};
 pub use sweep::{remove_remains, sweep};

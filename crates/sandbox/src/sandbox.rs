@@ -62,6 +62,11 @@ impl Machine {
         }
     }
 
+    /// The same machine, booted anew.
+    pub fn rebooted(self) -> Self {
+        Self { boot_id: Self::random().boot_id, ..self }
+    }
+
     /// Of the sandbox in `dir`.
     pub fn read(dir: &Path) -> Result<Self, Error> {
         let upper = dir.join("upper");
@@ -69,6 +74,12 @@ impl Machine {
         let [_, machine_id, _, boot_id, generation] = IDENTITY_FILES;
         Ok(Self { machine_id: read(machine_id)?, boot_id: read(boot_id)?, generation: read(generation)? })
     }
+}
+
+/// Copies everything that the sandbox in `dir` changed in its root filesystem to the new directory `dest`, as
+/// [`Sandbox::snapshot_upper`] does.
+pub fn copy_changes(dir: &Path, dest: &Path) -> Result<(), Error> {
+    snapshot::copy(&dir.join("upper"), dest)
 }
 
 /// A killed pid 1 is gone within this many milliseconds of its group being empty.
@@ -248,6 +259,6 @@ impl Sandbox {
     /// Copies everything that the sandbox changed in its root filesystem to the new directory `dest`, as an overlay
     /// layer. The caller keeps the sandbox frozen if the copy has to be of one moment.
     pub fn snapshot_upper(&self, dest: &Path) -> Result<(), Error> {
-        snapshot::copy(&self.dir.join("upper"), dest)
+        copy_changes(&self.dir, dest)
     }
 }

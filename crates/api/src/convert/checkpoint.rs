@@ -3,9 +3,14 @@
 use crate::{Checkpoint, CheckpointProgress, CheckpointRequest, CheckpointStage, CheckpointVolume, MemoryProgress};
 
 impl From<CheckpointRequest> for model::CheckpointOptions {
-    fn from(CheckpointRequest { name, replace }: CheckpointRequest) -> Self {
-        Self { name, replace }
+    fn from(CheckpointRequest { name, replace, memory }: CheckpointRequest) -> Self {
+        Self { name, replace, keep: keep(memory) }
     }
+}
+
+/// What `memory` of a request means.
+pub(super) fn keep(memory: bool) -> model::Keep {
+    if memory { model::Keep::Memory } else { model::Keep::Files }
 }
 
 impl From<model::Checkpoint> for Checkpoint {
@@ -14,6 +19,7 @@ impl From<model::Checkpoint> for Checkpoint {
             name,
             created_ms,
             manifest,
+            keep,
             command,
             image,
             pause_us,
@@ -29,6 +35,7 @@ impl From<model::Checkpoint> for Checkpoint {
             name,
             created_ms,
             manifest,
+            memory: keep == model::Keep::Memory,
             command,
             image: image.into(),
             pause_us,

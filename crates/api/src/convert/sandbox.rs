@@ -1,8 +1,9 @@
 //! See [`super`].
 
+use super::checkpoint::keep;
 use crate::{
-    ExecRequest, ExitStatus, ForkResponse, Interpreter, MemoryUse, PauseResponse, PausedSandbox, ProcessInfo,
-    ResumeRequest, RunRequest, RunResponse, Sandbox, SandboxDetail, SandboxState, TerminalSize,
+    ExecRequest, ExitStatus, ForkResponse, Interpreter, MemoryUse, PauseRequest, PauseResponse, PausedSandbox,
+    ProcessInfo, ResumeRequest, RunRequest, RunResponse, Sandbox, SandboxDetail, SandboxState, TerminalSize,
 };
 
 impl From<ExitStatus> for model::ExitStatus {
@@ -146,9 +147,16 @@ impl From<TerminalSize> for model::TerminalSize {
     }
 }
 
-impl From<ResumeRequest> for model::Takeover {
-    fn from(ResumeRequest { force }: ResumeRequest) -> Self {
-        if force { Self::Forced } else { Self::Refused }
+impl From<PauseRequest> for model::Keep {
+    fn from(PauseRequest { memory }: PauseRequest) -> Self {
+        keep(memory)
+    }
+}
+
+impl From<ResumeRequest> for model::ResumeOptions {
+    fn from(ResumeRequest { force, memory }: ResumeRequest) -> Self {
+        let takeover = if force { model::Takeover::Forced } else { model::Takeover::Refused };
+        Self { takeover, keep: keep(memory) }
     }
 }
 

@@ -9,10 +9,21 @@ use base::{
 
 use crate::error::{Context, Error, Result};
 
-/// Version of all records of a file.
-const VERSION: u16 = 2;
-/// The one before knows no volumes: an older node reads what has none.
-const WITHOUT_VOLUMES: u16 = 1;
+/// Newest version of the records of a file.
+const VERSION: u16 = Contents::FilesOnly as u16;
+
+/// What is in a file, by the first version that knows it: an older node reads what it can, and refuses the rest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u16)]
+pub(super) enum Contents {
+    /// A program without volumes.
+    Program = 1,
+    /// A program and volumes.
+    WithVolumes = 2,
+    /// No program; maybe volumes.
+    FilesOnly = 3,
+}
+
 /// Bytes of the digest in the last record.
 const DIGEST_BYTES: usize = blake3::OUT_LEN;
 
@@ -66,9 +77,8 @@ pub(super) struct FileWriter<W> {
 }
 
 impl<W: Write> FileWriter<W> {
-    pub(super) fn new(out: W, has_volumes: bool) -> Self {
-        let version = if has_volumes { VERSION } else { WITHOUT_VOLUMES };
-        Self { out, version, digest: blake3::Hasher::new() }
+    pub(super) fn new(out: W, contents: Contents) -> Self {
+        Self { out, version: contents as u16, digest: blake3::Hasher::new() }
     }
 
     pub(super) fn write(&mut self, kind: Kind, payload: &[u8]) -> Result<()> {
@@ -88,12 +98,14 @@ impl<W: Write> FileWriter<W> {
 /// Reads records.
 pub(super) struct FileReader<R> {
     input: R,
+    /// Of the first record, and so of all.
+    version: Option<u16>,
     digest: blake3::Hasher,
 }
 
 impl<R: Read> FileReader<R> {
     pub(super) fn new(input: R) -> Self {
-        Self { input, digest: blake3::Hasher::new() }
+        Self { input, version: None, digest: blake3::Hasher::new() }
     }
 
     /// The payload of the next record, which must be one of `kinds`.
@@ -116,14 +128,21 @@ impl<R: Read> FileReader<R> {
         framed[..HEADER_BYTES].copy_from_slice(&header);
         self.fill(&mut framed[HEADER_BYTES..])?;
         match frame::decode(&framed, number, VERSION).map_err(damaged)? {
-            (WITHOUT_VOLUMES..=VERSION, _) => {}
-            _ => return Err(damaged("a version that never was")),
+            (version @ 1..=VERSION, _) if self.version.is_none_or(|first| first == version) => {
+                self.version = Some(version);
+            }
+            _ => return Err(damaged("a version that never was, or another one than before")),
         }
         if kind != Kind::End {
             self.digest.update(&framed);
         }
         framed.drain(..HEADER_BYTES);
         Ok((kind, framed))
+    }
+
+    /// Whether what was read is of a file without a program.
+    pub(super) fn has_files_only(&self) -> bool {
+        self.version == Some(Contents::FilesOnly as u16)
     }
 
     /// Reads the last record, and that nothing follows.
@@ -171,12 +190,12 @@ mod tests {
     const VOLUME: &[(Kind, &[u8])] = &[(Kind::Volume, b"{}"), (Kind::Piece, b"archive"), (Kind::VolumeEnd, b"")];
 
     fn file() -> Vec<u8> {
-        file_of(ALL, false)
+        file_of(ALL, Contents::Program)
     }
 
-    fn file_of(records: &[(Kind, &[u8])], has_volumes: bool) -> Vec<u8> {
+    fn file_of(records: &[(Kind, &[u8])], contents: Contents) -> Vec<u8> {
         let mut bytes = Vec::new();
-        let mut writer = FileWriter::new(&mut bytes, has_volumes);
+        let mut writer = FileWriter::new(&mut bytes, contents);
         for (kind, payload) in records {
             writer.write(*kind, payload).unwrap();
         }
@@ -202,10 +221,15 @@ mod tests {
         assert_eq!(records.len(), 5);
         assert_eq!(records[2], (Kind::Chunk, b"chunk".to_vec()));
         let whole = [ALL, VOLUME].concat();
-        let bytes = file_of(&whole, true);
+        let bytes = file_of(&whole, Contents::WithVolumes);
         assert_eq!(bytes, include_bytes!("../../tests/golden/checkpoint-file-v2.bin"));
         let records = read_as(&bytes, &whole).unwrap();
         assert!(records.iter().map(|(kind, bytes)| (*kind, &bytes[..])).eq(whole));
+        let files: Vec<_> = [&ALL[..2], VOLUME].concat();
+        let bytes = file_of(&files, Contents::FilesOnly);
+        assert_eq!(bytes, include_bytes!("../../tests/golden/checkpoint-file-v3.bin"));
+        let records = read_as(&bytes, &files).unwrap();
+        assert!(records.iter().map(|(kind, bytes)| (*kind, &bytes[..])).eq(files));
     }
 
     #[test]

@@ -26,6 +26,9 @@ Examples:
 ///
 /// The sandbox stands still for milliseconds and goes on while its memory is stored. `pando run NAME` starts copies, on this node or on any
 /// node that reaches the store and has the same image.
+///
+/// With --files-only, the checkpoint has the changed files and volumes of any running sandbox, whatever processes it has. Its copies have no
+/// program.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true, after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -38,6 +41,9 @@ pub(crate) struct Args {
     /// Replace the checkpoint of that name.
     #[arg(long, requires = "name")]
     replace: bool,
+    /// Keep its files only.
+    #[arg(long)]
+    files_only: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -95,7 +101,8 @@ pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
         (Some(Command::Import(args)), _) => transfer::import(&args, client).await?,
         (None, Some(id)) => {
             let id = id.find(Among::Node, client).await?;
-            take(&id, &CheckpointRequest { name: args.name, replace: args.replace }, args.json, client).await?
+            let request = CheckpointRequest { name: args.name, replace: args.replace, memory: !args.files_only };
+            take(&id, &request, args.json, client).await?
         }
         (None, None) => return Err(Failure::Usage("name a sandbox".to_owned()).into()),
     }

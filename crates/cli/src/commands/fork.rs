@@ -20,7 +20,7 @@ use crate::{
 ///
 /// Copies have its memory, threads, open files and changed files, and forks of the volumes that it can write. Commands of `pando exec` are
 /// not copied. Established TCP connections are reset in the copies. A program with child processes cannot be forked (exit code 5, with the
-/// reasons).
+/// reasons). With --files-only, every running sandbox can be forked.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Identifier of the sandbox, or its beginning.
@@ -28,6 +28,9 @@ pub(crate) struct Args {
     /// Number of copies.
     #[arg(short = 'n', long, value_name = "N", default_value_t = 1)]
     count: u32,
+    /// Copy its files only: the copies have no program.
+    #[arg(long)]
+    files_only: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -35,7 +38,7 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
     let id = args.id.find(Among::Node, client).await?;
-    let request = ForkRequest { count: args.count };
+    let request = ForkRequest { count: args.count, memory: !args.files_only };
     let started = client.fork_until(&mut interrupts()?, &id, &request).await?;
     let response = started.ok_or_else(removed_again)?;
     if args.json {

@@ -23,6 +23,9 @@ pub(crate) struct Args {
     /// Resume it although another node holds it, because that node was killed in between. If that node comes back, the sandbox may run twice.
     #[arg(long)]
     force: bool,
+    /// Continue with its files only: as the same machine, booted anew, and without its program.
+    #[arg(long)]
+    files_only: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -30,7 +33,7 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
     let id = args.id.find(Among::Store, client).await?;
-    let sandbox = client.resume(&id, &ResumeRequest { force: args.force }).await?;
+    let sandbox = client.resume(&id, &ResumeRequest { force: args.force, memory: !args.files_only }).await?;
     if args.json {
         output::json(&sandbox)?;
     } else {

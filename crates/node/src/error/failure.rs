@@ -26,7 +26,6 @@ fn kind(error: &Error) -> FailureKind {
         | Error::HeldElsewhere { .. }
         | Error::ResumedElsewhere(_)
         | Error::PortClosed { .. }
-        | Error::NoProgram(_)
         | Error::NoHostDirectory { .. }
         | Error::HostPath { .. }
         | Error::HostBusy { .. }
@@ -99,7 +98,6 @@ fn hint(error: &Error) -> Option<String> {
         Error::NotRunning { .. } => "`pando logs` shows its output; `pando rm` removes it",
         Error::OtherUser { .. } => "leave the user out, or name `user`",
         Error::PortClosed { .. } => "`pando logs` may say why; the port is that of the program inside",
-        Error::NoProgram(_) => "start it from a template with a start command",
         Error::CannotFork { what, .. } => hint_of_fork(what),
         Error::NoReadyCommand { .. } => {
             "it is looked for inside the sandbox; if the image has no shell, use --port or --ready-file"
@@ -141,7 +139,7 @@ fn hint_of_fork(what: &Forked) -> &'static str {
             "change the program, or let it be ready later (--ready); `pando doctor --process PID` examines a process of the host"
         }
         Forked::Crowded(_) => {
-            "end what `pando exec` has started in the sandbox or has left behind: `pando inspect ID` lists its processes"
+            "end what `pando exec` has started in the sandbox or has left behind (`pando inspect ID` lists its processes), or keep its files only: --files-only"
         }
         Forked::Sandbox(_) => {
             "the sandbox goes on; `pando doctor --process PID` gives the reasons, with the PID from `pando inspect ID`"
@@ -203,7 +201,6 @@ fn details(error: &Error) -> Vec<String> {
         | Error::ResumedElsewhere(_)
         | Error::GoneFromStore(_)
         | Error::PortClosed { .. }
-        | Error::NoProgram(_)
         | Error::ProgramMissing { .. }
         | Error::ProgramNotExecutable { .. }
         | Error::Keeper { .. }

@@ -18,11 +18,12 @@ use model::{CheckpointOptions, CheckpointProgress, CheckpointStage, MemoryProgre
 use store::id::ManifestId;
 use tokio::{runtime::Handle, sync::mpsc};
 
-use self::write::write;
+use self::write::{CapturedFiles, write, write_files};
 use super::{
     Node,
     build::Built,
     cut::{self, Cut},
+    files_only::{has_files_only, without_program},
     images::{random_suffix, remove_quietly},
     in_use::InUse,
     layers,
@@ -69,8 +70,10 @@ impl KeepProgress {
 }
 
 /// What is to be kept, and how.
-pub(super) struct Keep<'a> {
+pub(super) struct Keeping<'a> {
     pub(super) record: &'a SandboxRecord,
+    /// What of it.
+    pub(super) keep: model::Keep,
     /// Of its template, under the name that the checkpoint gets.
     pub(super) spec: model::TemplateSpec,
     /// Whether the sandbox is frozen from the captured instant on.
@@ -129,7 +132,8 @@ impl Node {
             Ok(manifest)
         });
         let spec = model::TemplateSpec { name, ..spec };
-        let taken = self.keep(Keep { record: &record, spec, hold: false, commit }, progress).await?;
+        let keeping = Keeping { record: &record, keep: request.keep, spec, hold: false, commit };
+        let taken = self.keep(keeping, progress).await?;
         self.supersede(&taken).await;
         Ok(self.as_seen_here(taken))
     }
@@ -146,10 +150,17 @@ impl Node {
     }
 
     /// Captures a sandbox and writes it into the store.
-    pub(super) async fn keep(self: &Arc<Self>, keep: Keep<'_>, progress: &KeepProgress) -> Result<model::Checkpoint> {
+    pub(super) async fn keep(
+        self: &Arc<Self>,
+        keeping: Keeping<'_>,
+        progress: &KeepProgress,
+    ) -> Result<model::Checkpoint> {
         let point = self.state().claim();
         let directory = self.host.config.sandbox_dir(&point);
-        let taken = self.take(keep, &directory, progress).await;
+        let taken = match has_files_only(keeping.record, keeping.keep) {
+            true => self.take_files(keeping, &directory, progress).await,
+            false => self.take(keeping, &directory, progress).await,
+        };
         remove_quietly(&directory).await;
         self.state().release(&point);
         taken
@@ -157,12 +168,12 @@ impl Node {
 
     async fn take(
         self: &Arc<Self>,
-        Keep { record, spec, hold, commit }: Keep<'_>,
+        Keeping { record, keep: _, spec, hold, commit }: Keeping<'_>,
         directory: &std::path::Path,
         progress: &KeepProgress,
     ) -> Result<model::Checkpoint> {
         layers::check(record)?;
-        let main = record.program().ok_or_else(|| Error::NoProgram(record.id.clone()))?;
+        let main = record.program().ok_or_else(|| Error::NoSandbox(record.id.clone()))?;
         if let Some(pages) = &record.pages {
             progress.stage(CheckpointStage::WaitingForMemory);
             self.pager.wait_filled(pages).await?;
@@ -229,6 +240,44 @@ impl Node {
         written
     }
 
+    /// As [`Node::take`], without memory.
+    async fn take_files(
+        self: &Arc<Self>,
+        Keeping { record, keep, spec, hold, commit }: Keeping<'_>,
+        directory: &std::path::Path,
+        progress: &KeepProgress,
+    ) -> Result<model::Checkpoint> {
+        layers::check(record)?;
+        progress.stage(CheckpointStage::Capturing);
+        // So that little is left to be written while it stands still.
+        self.commit_written(&record.id, &record.volumes).await?;
+        fs::create_dir_all(directory).at("create", directory)?;
+        let layer = directory.join(FORK_LAYER);
+        let pinned = self.pin(record.layers.clone());
+        let captured = match hold {
+            true => self.copy_to_pause(record, keep, &layer).await,
+            false => self.capture_files(record, keep, &layer).await,
+        };
+        let purpose = if hold { CaptureFor::Pause } else { CaptureFor::Checkpoint };
+        let pause_us = captured.as_ref().map(|files| files.pause.as_micros() as u64);
+        self.ledger.metrics.captured(purpose, pause_us);
+        let written = match captured {
+            Ok(files) => {
+                let cut = files.cut.clone();
+                let layers = std::iter::once(layer).chain(self.own_layers(&record.layers)).collect();
+                let captured = CapturedFiles { layers, files, spec: without_program(spec) };
+                let (durable, progress, runtime) = (self.durable.clone(), progress.clone(), Handle::current());
+                let write = move || write_files(&durable, &runtime, captured, commit, &progress);
+                let written = tokio::task::spawn_blocking(write).await.doing("write the checkpoint").flatten();
+                self.forget_cut(&cut).await;
+                written
+            }
+            Err(error) => Err(error),
+        };
+        pinned.unpin().await;
+        written
+    }
+
     /// Layers that this node has made; the others are an image's, which every node has of its own.
     fn own_layers(&self, layers: &[PathBuf]) -> Vec<PathBuf> {
         let own = [self.host.config.templates_dir(), self.host.config.sandboxes_dir()];
@@ -291,6 +340,7 @@ pub(super) fn to_model(checkpoint: &Checkpoint, manifest: &str) -> Result<model:
         name: checkpoint.spec.name.clone(),
         created_ms: checkpoint.created_ms,
         manifest: manifest.to_owned(),
+        keep: if checkpoint.program.is_some() { model::Keep::Memory } else { model::Keep::Files },
         command: checkpoint.spec.command.clone(),
         image: checkpoint.spec.image.clone(),
         pause_us,

@@ -6,6 +6,8 @@
 //! copies: sandboxes on [fork point's layer, layers of the original ...] -> started from that zygote -> zygote dropped
 //! ```
 //!
+//! Without a program there is no zygote: the copies are blank sandboxes on the same layers.
+//!
 //! The fork point is a directory with a layer and nothing else; it goes with the last sandbox that stands on it.
 
 use std::{
@@ -18,13 +20,14 @@ use std::{
 use base::id::{SandboxId, ZygoteId};
 use keeper::origin::carried;
 use keeper::protocol::{Base, Capture, Purpose};
-use model::{BuildTimings, ExitStatus, Forks, Interpreter, SandboxState};
+use model::{BuildTimings, ExitStatus, Forks, Interpreter, Keep, SandboxState};
 use tokio::sync::oneshot;
 
 use super::{
     Node,
     build::Built,
     cut::{self, Cut},
+    files_only::{Files, has_files_only, without_program},
     images::remove_quietly,
     in_use::InUse,
     layers::{self, Pinned},
@@ -43,7 +46,8 @@ use crate::{
 struct ForkPoint {
     /// Where its layer is.
     directory: PathBuf,
-    zygote: ZygoteId,
+    /// None if copies have files only.
+    zygote: Option<ZygoteId>,
     layers: Pinned,
     captured: Result<Captured>,
 }
@@ -57,23 +61,29 @@ struct Captured {
 }
 
 impl Node {
-    /// Forks `count` copies of a running sandbox.
+    /// Forks `count` copies of a running sandbox. With [`Keep::Files`] they have its files and no processes.
     #[tracing::instrument(skip_all, fields(sandbox = %id))]
-    pub async fn fork(self: &Arc<Self>, id: &SandboxId, count: u32) -> Result<Forks> {
+    pub async fn fork(self: &Arc<Self>, id: &SandboxId, count: u32, keep: Keep) -> Result<Forks> {
         let began = Instant::now();
         self.admits(id, Operation::Capture)?;
-        let (pages, volumes) = {
+        let (pages, volumes, files) = {
             let state = self.state();
             let record = state.running(id)?;
-            (record.pages.clone(), record.volumes.clone())
+            (record.pages.clone(), record.volumes.clone(), has_files_only(record, keep))
         };
-        if let Some(pages) = pages {
+        if let Some(pages) = pages.filter(|_| !files) {
             self.pager.wait_filled(&pages).await?;
         }
         // So that little is left to be written while it stands still.
         self.commit_written(id, &volumes).await?;
         let (node, of) = (Arc::clone(self), id.clone());
-        let point = self.drive(id, Operation::Capture, async move { node.make_fork_point(&of, count).await }).await?;
+        let point = self.drive(id, Operation::Capture, async move {
+            match files {
+                true => node.make_files_point(&of, keep).await,
+                false => node.make_fork_point(&of, count).await,
+            }
+        });
+        let point = point.await?;
         let ForkPoint { directory, zygote, layers, captured } = point;
         self.ledger.metrics.captured(CaptureFor::Fork, captured.as_ref().map(|captured| captured.timings.pause_us));
         let forks = match captured {
@@ -91,7 +101,9 @@ impl Node {
             }
             Err(error) => Err(error),
         };
-        self.drop_zygote(zygote).await;
+        if let Some(zygote) = zygote {
+            self.drop_zygote(zygote).await;
+        }
         layers.unpin().await;
         if forks.is_err() {
             remove_quietly(&directory).await;
@@ -104,7 +116,7 @@ impl Node {
         let (record, main, spec, base, point, zygote) = {
             let mut state = self.state();
             let record = state.running(id)?.clone();
-            let main = record.program().ok_or_else(|| Error::NoProgram(id.clone()))?;
+            let main = record.program().ok_or_else(|| Error::NoSandbox(id.clone()))?;
             layers::check(&record)?;
             let spec = state.spec_of(&record)?;
             let base = self.use_parked(&mut state, &record.template);
@@ -155,7 +167,42 @@ impl Node {
                 if main.is_alive() { Err(error) } else { Err(self.has_ended(id)) }
             }
         };
-        Ok(ForkPoint { directory, zygote, layers: pinned, captured })
+        Ok(ForkPoint { directory, zygote: Some(zygote), layers: pinned, captured })
+    }
+
+    /// Captures the files of a sandbox, alone with it.
+    async fn make_files_point(self: &Arc<Self>, id: &SandboxId, keep: Keep) -> Result<ForkPoint> {
+        let (record, spec, point) = {
+            let mut state = self.state();
+            let record = state.running(id)?.clone();
+            layers::check(&record)?;
+            let spec = state.spec_of(&record)?;
+            (record, without_program(spec), state.claim())
+        };
+        let directory = self.host.config.sandbox_dir(&point);
+        let layer = directory.join(FORK_LAYER);
+        std::fs::create_dir_all(&directory).at("create", &directory)?;
+        let layers: Vec<_> = std::iter::once(layer.clone()).chain(record.layers.iter().cloned()).collect();
+        // As of a fork point with a zygote.
+        let pinned = self.pin(layers.clone());
+        self.state().release(&point);
+        let captured = self.copy_and_cut(&record, keep, &layer).await.map(|Files { pause, cut }| {
+            let us = pause.as_micros() as u64;
+            let source = Source {
+                template: record.template.clone(),
+                spec,
+                parent: Some(id.clone()),
+                layers,
+                pages: None,
+                limits: record.limits.clone(),
+                copies: None,
+                volumes: cut::shared(&record.volumes),
+                cut,
+            };
+            let timings = BuildTimings { pause_us: us, capture_us: us, ..BuildTimings::default() };
+            Captured { source, timings, blanks: Vec::new() }
+        });
+        Ok(ForkPoint { directory, zygote: None, layers: pinned, captured })
     }
 
     fn has_ended(&self, id: &SandboxId) -> Error {

@@ -12,7 +12,13 @@ impl Node {
     /// Waits in the background for the end of a sandbox that has no program.
     pub(super) fn watch_idle(self: &Arc<Self>, id: &SandboxId) {
         let init = match self.state().sandbox(id) {
-            Ok(record) if record.state == SandboxState::Running && record.program().is_none() => record.init,
+            // One that is being paused may go on.
+            Ok(record)
+                if matches!(record.state, SandboxState::Running | SandboxState::Pausing)
+                    && record.program().is_none() =>
+            {
+                record.init
+            }
             Ok(_) | Err(_) => return,
         };
         let pidfd = Pid::from_raw(init.pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());

@@ -27,7 +27,7 @@ use tokio::runtime::Handle;
 
 use super::{
     KeepProgress, Node,
-    checkpoints::{Commit, Keep},
+    checkpoints::{Commit, Keeping},
     files,
     images::remove_quietly,
     inspect::{pids, process},
@@ -49,12 +49,24 @@ pub(super) const STORE_REST: Duration = Duration::from_secs(3);
 impl Node {
     /// Pauses a running sandbox: durable, and without processes, when this returns.
     #[tracing::instrument(skip_all, fields(sandbox = %id))]
-    pub async fn pause(self: &Arc<Self>, id: &SandboxId, progress: &KeepProgress) -> Result<PauseReport> {
+    ///
+    /// With [`model::Keep::Files`] its processes end: what is resumed is the same machine, booted anew, with the same files.
+    pub async fn pause(
+        self: &Arc<Self>,
+        id: &SandboxId,
+        keep: model::Keep,
+        progress: &KeepProgress,
+    ) -> Result<PauseReport> {
         let (node, of, progress) = (Arc::clone(self), id.clone(), progress.clone());
-        self.drive(id, Operation::Pause, async move { node.pause_alone(&of, &progress).await }).await
+        self.drive(id, Operation::Pause, async move { node.pause_alone(&of, keep, &progress).await }).await
     }
 
-    async fn pause_alone(self: &Arc<Self>, id: &SandboxId, progress: &KeepProgress) -> Result<PauseReport> {
+    async fn pause_alone(
+        self: &Arc<Self>,
+        id: &SandboxId,
+        keep: model::Keep,
+        progress: &KeepProgress,
+    ) -> Result<PauseReport> {
         let began = Instant::now();
         let record = self.state().begin_pause(id, now_ms())?;
         // Before the capture: what was reported as written is in it, and nothing is half written.
@@ -63,7 +75,7 @@ impl Node {
             return Err(error);
         }
         let named = Arc::new(AtomicBool::new(false));
-        let stored = self.store_paused(&record, &named, progress).await;
+        let stored = self.store_paused(&record, keep, &named, progress).await;
         if !named.load(Ordering::Acquire) {
             self.go_on(id).await;
             stored?;
@@ -108,6 +120,7 @@ impl Node {
     async fn store_paused(
         self: &Arc<Self>,
         record: &SandboxRecord,
+        keep: model::Keep,
         named: &Arc<AtomicBool>,
         progress: &KeepProgress,
     ) -> Result<()> {
@@ -116,10 +129,13 @@ impl Node {
             progress.stage(CheckpointStage::WaitingForMemory);
             self.release_filled(&record.id).await?;
         }
-        self.refuse_others(record)?;
+        if keep == model::Keep::Memory {
+            self.refuse_others(record)?;
+        }
         let spec = self.state().spec_of(record)?;
         let dir = self.host.config.sandbox_dir(&record.id);
         let machine = sandbox::Machine::read(&dir)?;
+        let machine = if keep == model::Keep::Files { machine.rebooted() } else { machine };
         let (written, holder, named) = (record.clone(), self.host.id.clone(), Arc::clone(named));
         let commit: Commit = Box::new(move |checkpoint, writing, parent| {
             // A node that finds this record looks for the head.
@@ -138,16 +154,16 @@ impl Node {
             };
             Ok(paused.commit(writing, parent)?)
         });
-        self.keep(Keep { record, spec, hold: true, commit }, progress).await.map(drop)
+        self.keep(Keeping { record, keep, spec, hold: true, commit }, progress).await.map(drop)
     }
 
     /// A command of `pando exec` would be lost by the pause, not kept.
-    fn refuse_others(&self, record: &SandboxRecord) -> Result<()> {
+    pub(super) fn refuse_others(&self, record: &SandboxRecord) -> Result<()> {
         let own = [record.init.pid, record.main.pid];
         let others = pids(&self.group(&record.id))?.into_iter().filter(|pid| !own.contains(pid)).filter_map(process);
-        let reasons: Vec<String> = others
-            .map(|process| format!("process {} ({}) runs beside its program", process.inner_pid, process.name))
-            .collect();
+        let how = if record.program().is_some() { "runs beside its program" } else { "runs in it" };
+        let reasons: Vec<String> =
+            others.map(|process| format!("process {} ({}) {how}", process.inner_pid, process.name)).collect();
         if reasons.is_empty() {
             return Ok(());
         }

@@ -13,7 +13,7 @@ use std::{
 };
 
 use base::id::TemplateName;
-use checkpoint::{Checkpoint, Durable, HotPages, PageImageRoots};
+use checkpoint::{BlobRef, Checkpoint, Durable, HotPages, PageImageRoots, Program};
 use keeper::protocol::{ByFault, Parcel, RestoreZygote};
 use model::BuildTimings;
 use store::heads::Head;
@@ -73,9 +73,6 @@ impl Node {
     async fn restore_into(self: &Arc<Self>, checkpoint: &Checkpoint, manifest: String, own: &[PathBuf]) -> Result<()> {
         let began = Instant::now();
         let image_layers = self.prepare_image(&checkpoint.spec).await?;
-        let hot = self.read_hot(checkpoint);
-        let fetched = self.fetch(checkpoint, own).await?;
-        tracing::debug!(name = %checkpoint.spec.name, us = began.elapsed().as_micros() as u64, "fetched what is needed first");
         let [layer, lower @ ..] = own else {
             return Err("it has no layer").storing("restore the checkpoint");
         };
@@ -86,10 +83,18 @@ impl Node {
             image_layers,
             layer: layer.clone(),
             timings: BuildTimings::default(),
-            pages: Some(format!("{}-{}", checkpoint.spec.name, random_suffix())),
+            pages: checkpoint.program.as_ref().map(|_| format!("{}-{}", checkpoint.spec.name, random_suffix())),
             checkpoint: Some(manifest),
             volumes: checkpoint.kept_volumes()?,
         };
+        let Some(program) = &checkpoint.program else {
+            // Sandboxes of it are blank ones.
+            self.unpack(&checkpoint.layers, own).await?;
+            return self.install(record, None).await;
+        };
+        let hot = self.read_hot(program);
+        let fetched = self.fetch(program, &checkpoint.layers, own).await?;
+        tracing::debug!(name = %checkpoint.spec.name, us = began.elapsed().as_micros() as u64, "fetched what is needed first");
         let layers = record.layers();
         // Whoever has a checkpoint restored will want a sandbox.
         let blank = self.create_blank(&layers, &record.spec.limits);
@@ -109,33 +114,28 @@ impl Node {
     }
 
     /// Begins to read the working set, while the rest is fetched and built.
-    pub(super) fn read_hot(&self, checkpoint: &Checkpoint) -> JoinHandle<Result<HotPages>> {
-        let (checkpoint, durable, runtime) = (checkpoint.clone(), self.durable.clone(), Handle::current());
-        tokio::task::spawn_blocking(move || Ok(HotPages::read(&checkpoint, &durable, &runtime)?))
+    pub(super) fn read_hot(&self, program: &Program) -> JoinHandle<Result<HotPages>> {
+        let (program, durable, runtime) = (program.clone(), self.durable.clone(), Handle::current());
+        tokio::task::spawn_blocking(move || Ok(HotPages::read(&program, &durable, &runtime)?))
     }
 
     /// Fetches what is needed first, with its layers into the directories `own`. A pager comes up meanwhile: where the kernel makes it wait
     /// for a control group, others wait with it.
-    pub(super) async fn fetch(self: &Arc<Self>, checkpoint: &Checkpoint, own: &[PathBuf]) -> Result<Fetched> {
-        let (durable, runtime, fetched) = (self.durable.clone(), Handle::current(), checkpoint.clone());
+    pub(super) async fn fetch(
+        self: &Arc<Self>,
+        program: &Program,
+        layers: &[BlobRef],
+        own: &[PathBuf],
+    ) -> Result<Fetched> {
+        let (durable, runtime, fetched) = (self.durable.clone(), Handle::current(), program.clone());
         let parcel = tokio::task::spawn_blocking(move || parcel(&fetched, &durable, &runtime));
-        let (durable, runtime) = (self.durable.clone(), Handle::current());
-        let (layers, into) = (checkpoint.layers.clone(), own.to_vec());
-        let unpack = move || {
-            let mut layers = layers.iter().zip(&into);
-            layers.try_for_each(|(layer, into)| {
-                Checkpoint::unpack_layer(layer, &durable, &runtime, into)?;
-                Ok(())
-            })
-        };
         let node = Arc::clone(self);
         // Without a connection that is held meanwhile: it has places for a few.
         let pager = tokio::spawn(async move { node.pager.reach().await.map(drop) });
         // Both are waited for in any case: what is unpacked is removed after a failure.
-        let (parcel, unpacked) = tokio::join!(parcel, tokio::task::spawn_blocking(unpack));
+        let (parcel, unpacked) = tokio::join!(parcel, self.unpack(layers, own));
         let parcel = parcel.doing("fetch the checkpoint").flatten();
-        let unpacked = unpacked.doing("unpack the checkpoint").flatten();
-        match unpacked.and(parcel).and_then(|parcel| Ok((parcel, PageImageRoots::of(checkpoint).encode()?))) {
+        match unpacked.and(parcel).and_then(|parcel| Ok((parcel, PageImageRoots::of(program).encode()?))) {
             Ok((parcel, image)) => Ok(Fetched { parcel, image, pager }),
             Err(error) => {
                 // One that comes up when nobody asks for it any more would stay.
@@ -143,6 +143,20 @@ impl Node {
                 Err(error)
             }
         }
+    }
+
+    /// Unpacks layers into the directories `own`, which are not there yet. A failure may leave some.
+    pub(super) async fn unpack(&self, layers: &[BlobRef], own: &[PathBuf]) -> Result<()> {
+        let (durable, runtime) = (self.durable.clone(), Handle::current());
+        let (layers, into) = (layers.to_vec(), own.to_vec());
+        let unpack = move || {
+            let mut layers = layers.iter().zip(&into);
+            layers.try_for_each(|(layer, into)| {
+                Checkpoint::unpack_layer(layer, &durable, &runtime, into)?;
+                Ok(())
+            })
+        };
+        tokio::task::spawn_blocking(unpack).await.doing("unpack the checkpoint").flatten()
     }
 
     /// Puts a blank into the pool, if the template came to be.
@@ -233,9 +247,9 @@ pub(super) struct Fetched {
 }
 
 /// What the keeper needs to restore a zygote, in a file without a name. Blocks.
-fn parcel(checkpoint: &Checkpoint, durable: &Durable, runtime: &Handle) -> Result<OwnedFd> {
-    let state = checkpoint.read_state(durable, runtime)?;
-    let reader = checkpoint.pages(durable, runtime)?;
+fn parcel(program: &Program, durable: &Durable, runtime: &Handle) -> Result<OwnedFd> {
+    let state = program.read_state(durable, runtime)?;
+    let reader = program.pages(durable, runtime)?;
     let runs = reader.runs().storing("read the index of the memory")?;
     let pages = runs.iter().map(|run| (run.address(), run.address() + run.bytes())).collect();
     let bytes = postcard::to_stdvec(&Parcel { state, pages }).storing("pack the checkpoint")?;

@@ -8,12 +8,13 @@
 use std::{fs, path::PathBuf, sync::Arc, time::Instant};
 
 use base::id::SandboxId;
-use checkpoint::{Mounted, Paused, lost_race};
-use model::{BuildTimings, Interpreter, Mount, Sandbox, SandboxState, Takeover};
+use checkpoint::{Checkpoint, Mounted, Paused, lost_race};
+use model::{BuildTimings, Interpreter, Keep, Mount, ResumeOptions, Sandbox, SandboxState, Takeover};
 use store::heads::Head;
 
 use super::{
     Node,
+    files_only::without_program,
     images::{random_suffix, remove_quietly},
     lifecycle::Operation,
     metrics::StartKind,
@@ -30,14 +31,14 @@ use crate::{
 impl Node {
     /// Has a paused sandbox go on.
     #[tracing::instrument(skip_all, fields(sandbox = %id))]
-    pub async fn resume(self: &Arc<Self>, id: &SandboxId, takeover: Takeover) -> Result<Sandbox> {
+    pub async fn resume(self: &Arc<Self>, id: &SandboxId, how: ResumeOptions) -> Result<Sandbox> {
         let (node, of, began) = (Arc::clone(self), id.clone(), Instant::now());
-        self.drive(id, Operation::Resume, async move { node.resume_alone(&of, takeover, began).await }).await
+        self.drive(id, Operation::Resume, async move { node.resume_alone(&of, how, began).await }).await
     }
 
-    async fn resume_alone(self: &Arc<Self>, id: &SandboxId, takeover: Takeover, began: Instant) -> Result<Sandbox> {
+    async fn resume_alone(self: &Arc<Self>, id: &SandboxId, how: ResumeOptions, began: Instant) -> Result<Sandbox> {
         let known = self.state().begin_resume(id);
-        let resumed = self.take_and_resume(id, known, takeover, began).await;
+        let resumed = self.take_and_resume(id, known, how, began).await;
         self.state().end_resume(id);
         self.ledger.metrics.started(StartKind::Resume, began.elapsed(), &resumed);
         if resumed.is_ok() {
@@ -50,7 +51,7 @@ impl Node {
         self: &Arc<Self>,
         id: &SandboxId,
         known: Option<SandboxRecord>,
-        takeover: Takeover,
+        ResumeOptions { takeover, keep }: ResumeOptions,
         began: Instant,
     ) -> Result<Sandbox> {
         let Some((head, paused)) = Paused::find(&self.durable, id).await? else {
@@ -69,7 +70,7 @@ impl Node {
         fs::create_dir_all(&aside).at("create", &aside)?;
         self.write_aside(&small);
         let resumed = match self.hand_to(paused.clone(), Some(self.host.id.clone()), head).await {
-            Ok(head) => self.go_on_here(&paused, &head, began).await,
+            Ok(head) => self.go_on_here(&kept(paused, keep), &head, began).await,
             Err(error) if lost_race(&error) => Err(Error::ResumedElsewhere(id.clone())),
             Err(error) => Err(error),
         };
@@ -116,8 +117,6 @@ impl Node {
         for directory in own.iter().filter_map(|layer| layer.parent()) {
             fs::create_dir_all(directory).at("create", directory)?;
         }
-        let hot = self.read_hot(&paused.checkpoint);
-        let fetched = self.fetch(&paused.checkpoint, own).await?;
         let (layer, lower) = own.split_first().ok_or(std::io::ErrorKind::InvalidData).doing("find its layers")?;
         let template = TemplateRecord {
             spec: paused.spec().clone(),
@@ -125,26 +124,36 @@ impl Node {
             image_layers: lower.iter().cloned().chain(image_layers).collect(),
             layer: layer.clone(),
             timings: BuildTimings::default(),
-            pages: Some(format!("{}-{}", paused.id, random_suffix())),
+            pages: paused.checkpoint.program.as_ref().map(|_| format!("{}-{}", paused.id, random_suffix())),
             checkpoint: Some(head.manifest.to_string()),
             volumes: Vec::new(),
         };
-        let zygote = self.restore_zygote(&template, fetched, hot, began).await?;
-        let number = zygote.number;
+        let layers = &paused.checkpoint.layers;
+        let zygote = match &paused.checkpoint.program {
+            Some(program) => {
+                let hot = self.read_hot(program);
+                let fetched = self.fetch(program, layers, own).await?;
+                Some(self.restore_zygote(&template, fetched, hot, began).await?)
+            }
+            None => self.unpack(layers, own).await.map(|()| None)?,
+        };
+        let number = zygote.as_ref().map(|zygote| zygote.number);
         let started = self.start_again(paused, &template, zygote, began).await;
         if started.is_err() {
             self.end(&paused.id).await;
         }
-        self.drop_zygote(number).await;
+        if let Some(number) = number {
+            self.drop_zygote(number).await;
+        }
         started
     }
 
-    /// Makes the sandbox with its old id, and starts its program in it.
+    /// Makes the sandbox with its old id, and starts its program in it, if it has one.
     async fn start_again(
         self: &Arc<Self>,
         paused: &Paused,
         template: &TemplateRecord,
-        zygote: ZygoteRef,
+        zygote: Option<ZygoteRef>,
         began: Instant,
     ) -> Result<Sandbox> {
         let (id, limits, layers) = (&paused.id, &paused.spec().limits, template.layers());
@@ -154,14 +163,19 @@ impl Node {
         link_output(&self.host.config.paused_dir().join(id.as_str()), &dir)?;
         let blank = self.try_create(id, &layers, limits, Some(paused.machine.clone())).await?;
         self.attach_volumes(id, &small(paused).volumes).await?;
-        let copies = CopyOf { zygote: zygote.number, arena: zygote.arena, interpreter: Interpreter::InProcess };
-        let (main, ended) = self.fork_into(copies, &blank).await?;
+        let interpreter = Interpreter::InProcess;
+        let copies = zygote.map(|ZygoteRef { number, arena, .. }| CopyOf { zygote: number, arena, interpreter });
+        let program = match copies {
+            Some(copies) => Some(self.fork_into(copies, &blank).await?),
+            None => None,
+        };
+        let (main, ended) = program.unzip();
         let record = SandboxRecord {
             layers,
             pages: template.pages.clone(),
             init: blank.init,
-            main,
-            arena: Some(zygote.arena),
+            main: main.unwrap_or(NOBODY),
+            arena: copies.map(|of| of.arena),
             start_us: began.elapsed().as_micros() as u64,
             state: SandboxState::Running,
             paused_ms: None,
@@ -171,7 +185,10 @@ impl Node {
         blank.record.finish(&record)?;
         let sandbox = record.to_model();
         self.state().started(record);
-        self.monitor(id.clone(), ended);
+        match ended {
+            Some(ended) => self.monitor(id.clone(), ended),
+            None => self.watch_idle(id),
+        }
         Ok(sandbox)
     }
 
@@ -221,6 +238,18 @@ impl Node {
                 tracing::warn!(sandbox = %id, error = chain(&error), "only this node can resume it for now");
             }
         });
+    }
+}
+
+/// What of a paused sandbox is resumed. Without its memory it is the same machine, booted anew.
+fn kept(paused: Paused, keep: Keep) -> Paused {
+    match keep {
+        Keep::Memory => paused,
+        Keep::Files => {
+            let Paused { checkpoint, machine, .. } = paused;
+            let checkpoint = Checkpoint { program: None, spec: without_program(checkpoint.spec), ..checkpoint };
+            Paused { checkpoint, machine: machine.rebooted(), ..paused }
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 use std::{collections::HashSet, path::Path, sync::Arc};
 
 use base::id::TemplateName;
-use checkpoint::{Checkpoint, Durable, Writing, lost_race, write_bytes};
+use checkpoint::{Checkpoint, Durable, Program, Writing, lost_race, write_bytes};
 use memory::hot::HotSet;
 use pager::Client;
 use store::verify::is_out_of_reach;
@@ -72,8 +72,9 @@ fn record(
     {
         return Ok(Recorded::default());
     }
+    let Some(program) = &mut checkpoint.program else { return Ok(Recorded::default()) };
     let order: Vec<u64> = order.iter().map(|address| address / memory::PAGE_BYTES as u64).collect();
-    let (mut set, known) = match read(&checkpoint, durable, runtime) {
+    let (mut set, known) = match read(program, durable, runtime) {
         Err(error) if is_out_of_reach(&error) => return Err(error),
         // One that is damaged is recorded anew.
         read => read.unwrap_or_default(),
@@ -82,17 +83,17 @@ fn record(
     if missed.is_empty() {
         return Ok(Recorded::default());
     }
-    let reader = checkpoint.pages(durable, runtime)?;
+    let reader = program.pages(durable, runtime)?;
     let mut writing = Writing::begin(durable, runtime, &format!("working set of {name}"))?;
     set.extend(&reader, &missed, &mut writing).storing("write the working set")?;
     let encoded = set.encode().storing("write the working set")?;
-    checkpoint.hot = Some(write_bytes(&mut writing, &encoded)?);
+    program.hot = Some(write_bytes(&mut writing, &encoded)?);
     checkpoint.amend(writing, &head)?;
     Ok(Recorded { pages: missed.len(), known: known.len() })
 }
 
-fn read(checkpoint: &Checkpoint, durable: &Durable, runtime: &Handle) -> Result<(HotSet, HashSet<u64>)> {
-    let Some(set) = checkpoint.hot_set(durable, runtime)? else { return Ok(Default::default()) };
+fn read(program: &Program, durable: &Durable, runtime: &Handle) -> Result<(HotSet, HashSet<u64>)> {
+    let Some(set) = program.hot_set(durable, runtime)? else { return Ok(Default::default()) };
     let numbers = set.numbers(&durable.chunks(runtime)).storing("read the working set")?;
     Ok((set, numbers))
 }

@@ -83,7 +83,7 @@ impl State {
                 Phase::Lost | Phase::Idle => {}
             }
             if let Some(manifest) = replaced_by {
-                unused.extend(self.supersede(&name, &manifest));
+                unused.extend(self.supersede(&name, &manifest).0);
             }
         }
         (unused, self.pool.remove(&name).unwrap_or_default())
@@ -93,8 +93,8 @@ impl State {
     /// zygote to retire and the blanks to remove.
     pub(crate) fn replaced(&mut self, name: &TemplateName, manifest: &str) -> (Option<ZygoteRef>, Vec<Blank>) {
         self.replacements += 1;
-        let unused = self.supersede(name, manifest);
-        let blanks = if unused.is_some() { self.pool.remove(name) } else { None };
+        let (unused, is_lost) = self.supersede(name, manifest);
+        let blanks = if is_lost { self.pool.remove(name) } else { None };
         (unused, blanks.unwrap_or_default())
     }
 
@@ -103,24 +103,27 @@ impl State {
         self.replacements
     }
 
-    /// Takes the zygote of a template whose checkpoint is `manifest` by now, unless it is of that.
-    fn supersede(&mut self, name: &TemplateName, manifest: &str) -> Option<ZygoteRef> {
-        let template = self.templates.get_mut(name)?;
+    /// Takes the zygote of a template whose checkpoint is `manifest` by now, unless it is of that. Also: whether its blanks are of no use any more.
+    fn supersede(&mut self, name: &TemplateName, manifest: &str) -> (Option<ZygoteRef>, bool) {
+        let Some(template) = self.templates.get_mut(name) else { return (None, false) };
         let is_older =
             template.record.as_ref().and_then(|record| record.checkpoint.as_ref()).is_some_and(|of| of != manifest);
         match &mut template.phase {
             Phase::Building { previous } => {
                 // What is being restored may be of an earlier one, too: it is looked at when it is there.
                 template.replaced_by = Some(manifest.to_owned());
-                if is_older { previous.take() } else { None }
+                let previous = if is_older { previous.take() } else { None };
+                let is_lost = previous.is_some();
+                (previous, is_lost)
             }
-            Phase::Ready(zygote) if is_older => {
-                let zygote = zygote.clone();
+            phase @ (Phase::Ready(_) | Phase::Idle) if is_older => {
                 template.replaced_by = Some(manifest.to_owned());
-                template.phase = Phase::Lost;
-                Some(zygote)
+                match std::mem::replace(phase, Phase::Lost) {
+                    Phase::Ready(zygote) => (Some(zygote), true),
+                    Phase::Building { .. } | Phase::Lost | Phase::Idle => (None, true),
+                }
             }
-            Phase::Ready(_) | Phase::Lost | Phase::Idle => None,
+            Phase::Ready(_) | Phase::Lost | Phase::Idle => (None, false),
         }
     }
 
@@ -144,7 +147,8 @@ impl State {
         let Some(template) = self.templates.get_mut(name) else { return };
         template.building = None;
         if let Phase::Building { previous } = &mut template.phase {
-            let idle = template.record.as_ref().is_some_and(|record| record.spec.command.is_empty());
+            let idle = template.replaced_by.is_none()
+                && template.record.as_ref().is_some_and(|record| record.spec.command.is_empty());
             let before = if idle { Phase::Idle } else { Phase::Lost };
             template.phase = previous.take().map_or(before, Phase::Ready);
         }

@@ -61,7 +61,7 @@ impl Group {
         Ok(Self { legacy_limits: legacy_limits(cgroups, id, limits), ..Self::find(cgroups, id)? })
     }
 
-    fn find(cgroups: &Cgroups, id: &SandboxId) -> Result<Self, Error> {
+    pub(super) fn find(cgroups: &Cgroups, id: &SandboxId) -> Result<Self, Error> {
         let path = cgroups.summary().group.join(id.as_str());
         let directory = File::open(&path).at("open", &path)?.into();
         let legacy = cgroups.legacy().iter().map(|parent| parent.join(id.as_str())).collect();

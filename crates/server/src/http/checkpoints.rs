@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
-use api::{Checkpoint, CheckpointEvent, CheckpointRequest, PauseEvent, PausedSandbox, ResumeRequest, Sandbox};
+use api::{
+    Checkpoint, CheckpointEvent, CheckpointRequest, PauseEvent, PauseRequest, PausedSandbox, ResumeRequest, Sandbox,
+};
 use axum::{
     Json,
+    body::Bytes,
     extract::{Path, State},
     response::Response,
 };
@@ -15,7 +18,7 @@ use tokio::sync::mpsc;
 
 use super::{
     errors::{Result, failed_late},
-    handlers::{Request, all, answer, finish, json_lines, parse},
+    handlers::{Request, all, answer, finish, invalid, json_lines, parse},
 };
 
 type Shared = State<Arc<Node>>;
@@ -41,14 +44,21 @@ pub(super) async fn take(
 }
 
 /// Pauses, and tells how far it is, line by line. It is completed also if the client hangs up.
-pub(super) async fn pause(State(node): Shared, Path(id): Path<String>) -> Result<Response> {
+///
+/// A request without a body has the defaults: clients of before send none, or `null`.
+pub(super) async fn pause(State(node): Shared, Path(id): Path<String>, body: Bytes) -> Result<Response> {
+    let request: Option<PauseRequest> = match body.is_empty() {
+        true => None,
+        false => serde_json::from_slice(&body).map_err(|error| invalid(format!("cannot read the request: {error}")))?,
+    };
+    let keep = request.unwrap_or_default().into();
     let id: SandboxId = parse(&id)?;
     // What is wrong with the request is told by its status.
     node.check_pausable(&id)?;
     let (sender, events) = mpsc::unbounded_channel();
     let progress = KeepProgress::to(sender.clone(), |progress| PauseEvent::Stage(progress.into()));
     let kept = async move {
-        let last = match node.pause(&id, &progress).await {
+        let last = match node.pause(&id, keep, &progress).await {
             Ok(paused) => PauseEvent::Done(Box::new(paused.into())),
             Err(error) => PauseEvent::Failed(failed_late(&node, &error)),
         };

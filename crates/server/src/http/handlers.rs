@@ -148,7 +148,7 @@ pub(super) async fn fork(
     let id: SandboxId = parse(&id)?;
     check_count(request.count)?;
     let undo = Arc::clone(&node);
-    let fork = async move { node.fork(&id, request.count).await };
+    let fork = async move { node.fork(&id, request.count, request.keep()).await };
     let forks = finish_or(fork, |forks: model::Forks| async move { undo.undo_starts(&forks.sandboxes).await });
     answer(forks.await)
 }

@@ -16,6 +16,7 @@ mod faults;
 mod faults_captured;
 mod faults_host;
 mod faults_s3;
+mod files_only;
 mod held;
 mod isolation;
 mod kills;
@@ -57,6 +58,7 @@ pub(crate) fn cases() -> Vec<Case> {
         telemetry::cases(),
         twins::cases(),
         pause::cases(),
+        files_only::cases(),
         shared_memory::cases(),
         store::cases(),
         peers::cases(),

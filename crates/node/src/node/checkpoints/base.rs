@@ -40,11 +40,12 @@ pub(super) struct Base {
 }
 
 impl Base {
-    /// None if too many are in a row already.
+    /// None if too many are in a row already, or if it has files only.
     fn of(checkpoint: &Checkpoint, manifest: ManifestId, zygote: Option<i32>) -> Option<Self> {
-        let roots: Vec<BlobRef> = checkpoint.images().cloned().collect();
-        let fits = roots.len() < CHAIN_MAX && checkpoint.contents.len() < CHAIN_MAX;
-        fits.then(|| Self { zygote, manifest, roots, contents: checkpoint.contents.clone(), layers: Vec::new() })
+        let program = checkpoint.program.as_ref()?;
+        let roots: Vec<BlobRef> = program.images().cloned().collect();
+        let fits = roots.len() < CHAIN_MAX && program.contents.len() < CHAIN_MAX;
+        fits.then(|| Self { zygote, manifest, roots, contents: program.contents.clone(), layers: Vec::new() })
     }
 
     /// The pages that are in it and in those that it was taken against.

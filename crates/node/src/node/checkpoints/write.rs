@@ -8,7 +8,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use checkpoint::{BlobRef, Checkpoint, Counts, Durable, Writing, nouns, pack_layer, page_reader, write_bytes};
+use checkpoint::{BlobRef, Checkpoint, Counts, Durable, Program, Writing, nouns, pack_layer, page_reader, write_bytes};
 use memory::{Known, PageRun, PageSource, ProcessPages, scan::Scan};
 use model::{CheckpointStage, MemoryProgress};
 use process::ProgramState;
@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     error::{Context, Result, Storing},
-    node::now_ms,
+    node::{files_only::Files, now_ms},
 };
 
 /// How much more of the memory has to be read until a client hears of it again.
@@ -68,13 +68,43 @@ pub(super) fn write(
     let base = if by_frames { roots } else { Vec::new() };
     let contents = std::iter::once(own_contents).chain(older).collect();
     let created_ms = now_ms();
-    let checkpoint = Checkpoint { spec, created_ms, state, memory, base, layers, counts, hot: None, contents, volumes };
+    let program = Some(Program { state, memory, base, hot: None, contents });
+    let checkpoint = Checkpoint { spec, created_ms, program, layers, counts, volumes };
     if parent.is_some() {
         // The zygote's pages and its image are compared once more, as far as the index goes: none may be missing.
         writing.finish_segment()?;
         page_reader(checkpoint.images(), durable, runtime)?.runs().storing("read back the index of the memory")?;
     }
     let manifest = commit(&checkpoint, writing, parent)?;
+    to_model(&checkpoint, &manifest.to_string())
+}
+
+/// What a capture of files has left for the writer.
+pub(super) struct CapturedFiles {
+    /// Of the checkpoint.
+    pub(super) spec: model::TemplateSpec,
+    /// Layers that only this node has, topmost first.
+    pub(super) layers: Vec<PathBuf>,
+    pub(super) files: Files,
+}
+
+/// As [`write()`], of files alone.
+pub(super) fn write_files(
+    durable: &Durable,
+    runtime: &Handle,
+    CapturedFiles { spec, layers, files }: CapturedFiles,
+    commit: Commit,
+    progress: &KeepProgress,
+) -> Result<model::Checkpoint> {
+    let mut writing = Writing::begin(durable, runtime, &format!("checkpoint {}", spec.name))?;
+    writing.leave_room(nouns::bytes_of(&spec));
+    let volumes = volumes::keep_states(&writing, &files.cut)?;
+    progress.stage(CheckpointStage::StoringFiles);
+    let layers = write_layers(&mut writing, &layers, &[])?;
+    progress.stage(CheckpointStage::Committing);
+    let counts = counts(&memory::Totals::default(), files.pause.as_micros() as u64, &layers);
+    let checkpoint = Checkpoint { spec, created_ms: now_ms(), program: None, layers, counts, volumes };
+    let manifest = commit(&checkpoint, writing, None)?;
     to_model(&checkpoint, &manifest.to_string())
 }
 

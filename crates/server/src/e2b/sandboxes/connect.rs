@@ -13,7 +13,7 @@ use base::{
     limits::{SANDBOX_TIMEOUT_S_DEFAULT, SANDBOX_TIMEOUT_S_DEFAULT_V1},
 };
 use control::{ControlError, Sandbox};
-use model::Takeover;
+use model::{Keep, ResumeOptions, Takeover};
 
 use super::{Body, Optional, Shared, finish, timeout};
 use crate::e2b::{
@@ -78,7 +78,7 @@ impl Platform {
     /// Has a paused sandbox go on.
     pub(crate) async fn wake(self: &Arc<Self>, team: &TeamId, id: &SandboxId, timeout: Duration) -> Result<Sandbox> {
         let transition = self.control.begin_resume(team, id).await?;
-        match self.node.resume(id, Takeover::Refused).await {
+        match self.node.resume(id, ResumeOptions { takeover: Takeover::Refused, keep: Keep::Memory }).await {
             Ok(_) => Ok(self.control.resumed(transition, timeout).await?),
             Err(error) => {
                 self.control.cancel(transition).await?;

@@ -9,7 +9,7 @@ use axum::{
 };
 use base::{id::SandboxId, limits::SANDBOX_TIMEOUT_S_DEFAULT_V1};
 use control::{ControlError, PauseMode};
-use model::FailureKind;
+use model::{FailureKind, Keep};
 use node::KeepProgress;
 
 use super::{Body, Optional, Shared, finish, found, timeout as seconds};
@@ -92,12 +92,11 @@ impl Platform {
 
     /// Pauses a sandbox on the node.
     pub(crate) async fn pause(self: &Arc<Self>, id: &SandboxId, mode: PauseMode) -> Result<()> {
-        match mode {
-            PauseMode::Full => self.node.pause(id, &KeepProgress::unheard()).await?,
-            PauseMode::Filesystem => {
-                return Err(Failed::new(StatusCode::CONFLICT, "pauses without memory are not supported yet"));
-            }
+        let keep = match mode {
+            PauseMode::Full => Keep::Memory,
+            PauseMode::Filesystem => Keep::Files,
         };
+        self.node.pause(id, keep, &KeepProgress::unheard()).await?;
         self.watchers.forget(id.as_str());
         Ok(())
     }

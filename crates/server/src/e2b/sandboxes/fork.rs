@@ -15,7 +15,7 @@ use base::{
 use control::{
     Lifetime, NewSandbox, NewSnapshot, Reservation, Reserved, Sandbox, SnapshotFilter, State as Life, TemplateRef,
 };
-use model::CheckpointOptions;
+use model::{CheckpointOptions, Keep};
 use node::KeepProgress;
 use serde::Deserialize;
 
@@ -69,9 +69,7 @@ pub(crate) async fn snapshot(
 ) -> Result<(StatusCode, Json<e2b::SnapshotInfo>)> {
     let id = sandbox_id(&id)?;
     let name = request.name.as_deref().map(str::parse::<TemplateRef>).transpose()?;
-    if request.memory == Some(false) {
-        return Err(Failed::new(StatusCode::CONFLICT, "snapshots without memory are not supported yet"));
-    }
+    let keep = if request.memory == Some(false) { Keep::Files } else { Keep::Memory };
     finish(async move {
         let source = platform.running(&team, &id).await?;
         let mut bytes = [0; 8];
@@ -79,7 +77,7 @@ pub(crate) async fn snapshot(
         let kept: TemplateName = format!("snapshot-{}", base::id::hex(&bytes))
             .parse()
             .map_err(|_| Failed::invalid("the snapshot has no name"))?;
-        let spec = CheckpointOptions { name: Some(kept.clone()), replace: false };
+        let spec = CheckpointOptions { name: Some(kept.clone()), replace: false, keep };
         platform.node.checkpoint(&id, &spec, &KeepProgress::unheard()).await?;
         let new = NewSnapshot { origin: &id, name: name.as_ref(), size: source.spec.size, source: kept.as_str() };
         let (resolved, dropped) = platform.control.templates().add_snapshot(&team, &new).await?;
@@ -145,7 +143,7 @@ impl Platform {
         if room.is_empty() {
             return Ok(results);
         }
-        let forked = match self.node.fork(&source.id, room.len() as u32).await {
+        let forked = match self.node.fork(&source.id, room.len() as u32, Keep::Memory).await {
             Ok(forked) => forked,
             Err(error) => {
                 for reservation in &room {

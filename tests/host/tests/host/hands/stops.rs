@@ -34,7 +34,7 @@ pub(super) fn pause(place: &Place) -> Result<()> {
         tokio::time::sleep(Duration::from_millis(200)).await;
         let began = Instant::now();
         let (sender, _client) = tokio::sync::mpsc::unbounded_channel();
-        place.node.pause(&id, &KeepProgress::to(sender, |progress| progress)).await?;
+        place.node.pause(&id, model::Keep::Memory, &KeepProgress::to(sender, |progress| progress)).await?;
         ensure!(began.elapsed() < Duration::from_secs(20), "the pause took {:?}", began.elapsed());
         let (written, error) = writing.await?;
         ensure!(matches!(error, Error::Interrupted { .. }), "{error:?}");
@@ -44,7 +44,8 @@ pub(super) fn pause(place: &Place) -> Result<()> {
         place.expect_hands(0)?;
         let paused = place.node.files(&id, "user").await;
         ensure!(matches!(paused, Err(node::Error::NotRunning { .. })), "a paused sandbox");
-        place.node.resume(&id, model::Takeover::Refused).await?;
+        let how = model::ResumeOptions { takeover: model::Takeover::Refused, keep: model::Keep::Memory };
+        place.node.resume(&id, how).await?;
         let hand = place.hand(&id).await?;
         for path in &written {
             ensure!(get(&hand, path).await? == path.as_bytes(), "{path} is lost");
