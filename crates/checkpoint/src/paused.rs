@@ -7,6 +7,8 @@
 //! it has all its memory               no head
 //! ```
 
+use std::time::Duration;
+
 use base::{
     frame,
     id::{SandboxId, SnapshotName, TemplateName, VolumeName},
@@ -15,7 +17,7 @@ use base::{
 use model::TemplateSpec;
 use serde::{Deserialize, Serialize};
 use store::{
-    heads::{Head, HeadName, HeadsError},
+    heads::{Head, HeadName, HeadsError, Lease},
     id::ManifestId,
     manifest::Manifest,
 };
@@ -147,6 +149,29 @@ impl Paused {
         };
         let paused = Self::read(durable, head.manifest).await?;
         Ok(Some((head, paused)))
+    }
+
+    /// As [`Self::find`], with a lease that keeps all of it for so long, whatever becomes of the head. `holder` is what lists of leases show.
+    pub async fn find_leased(
+        durable: &Durable,
+        id: &SandboxId,
+        holder: &str,
+        lease: Duration,
+    ) -> Result<Option<(Head, Self, Lease)>> {
+        let opened = durable.heads.open_leased(durable.store.realm(), &name_of(id)?, holder, lease).await;
+        let (head, lease) = match opened {
+            Ok(opened) => opened,
+            Err(HeadsError::NotFound { .. }) => return Ok(None),
+            Err(error) => return Err(error).storing("look for the paused sandbox"),
+        };
+        match Self::read(durable, head.manifest).await {
+            Ok(paused) => Ok(Some((head, paused, lease))),
+            Err(error) => {
+                // The first error is the one to report. The lease ends by itself.
+                let _ = durable.heads.release(lease).await;
+                Err(error)
+            }
+        }
     }
 
     async fn read(durable: &Durable, id: ManifestId) -> Result<Self> {

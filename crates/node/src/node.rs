@@ -16,6 +16,7 @@ pub mod exec;
 mod files;
 mod files_only;
 mod fork;
+mod fork_paused;
 mod holder_link;
 mod host_mounts;
 mod idle;

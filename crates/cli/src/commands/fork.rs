@@ -18,6 +18,8 @@ use crate::{
 
 /// Fork a running sandbox. It goes on; the copies start from this instant.
 ///
+/// A paused sandbox can be forked as well, whichever node has paused it. It stays paused.
+///
 /// Copies have its memory, threads, open files and changed files, and forks of the volumes that it can write. Commands of `pando exec` are
 /// not copied. Established TCP connections are reset in the copies. A program with child processes cannot be forked (exit code 5, with the
 /// reasons). With --files-only, every running sandbox can be forked.
@@ -37,7 +39,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
-    let id = args.id.find(Among::Node, client).await?;
+    let id = args.id.find(Among::Store, client).await?;
     let request = ForkRequest { count: args.count, memory: !args.files_only };
     let started = client.fork_until(&mut interrupts()?, &id, &request).await?;
     let response = started.ok_or_else(removed_again)?;

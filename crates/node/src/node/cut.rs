@@ -129,12 +129,17 @@ impl Node {
 
     /// Makes what a sandbox has written, up to now or while it stands still, what other nodes find.
     pub(super) async fn commit_written(self: &Arc<Self>, id: &SandboxId, mounts: &[Mount]) -> Result<()> {
-        let mut cut = Cut::default();
-        let begun = self.take_snapshots(id, mounts, &mut cut).await;
         // A snapshot is a commit. Its name is not needed.
-        let cut = self.end_cut(cut, begun).await?;
+        let cut = self.cut_at_rest(id, mounts).await?;
         self.forget_cut(&cut).await;
         Ok(())
+    }
+
+    /// Cuts the volumes of a sandbox that is not thawed for it: it stands still, or goes on, or is paused.
+    pub(super) async fn cut_at_rest(self: &Arc<Self>, id: &SandboxId, mounts: &[Mount]) -> Result<Cut> {
+        let mut cut = Cut::default();
+        let begun = self.take_snapshots(id, mounts, &mut cut).await;
+        self.end_cut(cut, begun).await
     }
 
     /// Settles what will be in the snapshots.

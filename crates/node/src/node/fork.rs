@@ -31,7 +31,7 @@ use super::{
     images::remove_quietly,
     in_use::InUse,
     layers::{self, Pinned},
-    lifecycle::Operation,
+    lifecycle::{Operation, Phase},
     metrics::CaptureFor,
     start::{CopyOf, Source},
     volumes,
@@ -61,10 +61,14 @@ struct Captured {
 }
 
 impl Node {
-    /// Forks `count` copies of a running sandbox. With [`Keep::Files`] they have its files and no processes.
+    /// Forks `count` copies of a running or paused sandbox. With [`Keep::Files`] they have its files and no processes.
     #[tracing::instrument(skip_all, fields(sandbox = %id))]
     pub async fn fork(self: &Arc<Self>, id: &SandboxId, count: u32, keep: Keep) -> Result<Forks> {
         let began = Instant::now();
+        let phase = self.state().phase(id);
+        if matches!(phase, Phase::Paused | Phase::Absent) {
+            return self.fork_paused(id, count, keep).await;
+        }
         self.admits(id, Operation::Capture)?;
         let (pages, volumes, files) = {
             let state = self.state();

@@ -49,6 +49,8 @@ pub(crate) enum Operation {
     Pause,
     /// Resume it.
     Resume,
+    /// Start copies of it from the store. It stays paused.
+    ForkPaused,
     /// Remove it.
     Remove,
     /// Bring to its end what an earlier node, or an earlier attempt, was in the middle of: a pause or a resume.
@@ -105,7 +107,7 @@ pub(crate) fn admit(phase: Phase, operation: Operation) -> Result<Admission, Den
         },
         Operation::Connect => if_running(phase, Admission::Now),
         Operation::Capture | Operation::Pause => if_running(phase, Admission::InTurn),
-        Operation::Resume => match phase {
+        Operation::Resume | Operation::ForkPaused => match phase {
             // Another node may have paused it.
             Phase::Absent | Phase::Paused => Ok(Admission::InTurn),
             Phase::Resuming => Err(Denial::BeingResumed),
@@ -182,6 +184,7 @@ mod tests {
             (Capture, [absent, in_turn, pausing, paused, paused, exited, lost]),
             (Pause, [absent, in_turn, pausing, paused, paused, exited, lost]),
             (Resume, [in_turn, here[0], here[1], in_turn, busy, here[2], here[3]]),
+            (ForkPaused, [in_turn, here[0], here[1], in_turn, busy, here[2], here[3]]),
             (Settle, [absent, absent, in_turn, in_turn, absent, absent, absent]),
             (Remove, [in_turn, now, in_turn, in_turn, in_turn, now, now]),
         ];

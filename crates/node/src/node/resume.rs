@@ -16,6 +16,7 @@ use super::{
     Node,
     files_only::without_program,
     images::{random_suffix, remove_quietly},
+    layers::Pinned,
     lifecycle::Operation,
     metrics::StartKind,
     pause::{STORE_REST, link_output},
@@ -27,6 +28,14 @@ use crate::{
     records::{self, Durability, NOBODY, SandboxRecord, TemplateRecord},
     state::{FORK_LAYER, ZygoteRef},
 };
+
+/// What copies of a paused sandbox start from.
+pub(super) struct Ready {
+    /// Its layers and pages. No template of this node.
+    pub(super) template: TemplateRecord,
+    /// None if it has files only.
+    pub(super) zygote: Option<ZygoteRef>,
+}
 
 impl Node {
     /// Has a paused sandbox go on.
@@ -92,28 +101,51 @@ impl Node {
     /// Restores a zygote of it, and starts the one copy.
     async fn go_on_here(self: &Arc<Self>, paused: &Paused, head: &Head, began: Instant) -> Result<Sandbox> {
         let in_flight = InFlight::new(self);
-        let image_layers = self.prepare_image(paused.spec()).await?;
-        let points: Vec<SandboxId> = paused.checkpoint.layers.iter().map(|_| self.state().claim()).collect();
-        let own: Vec<PathBuf> =
-            points.iter().map(|point| self.host.config.sandbox_dir(point).join(FORK_LAYER)).collect();
-        let layers: Vec<PathBuf> = own.iter().cloned().chain(image_layers.iter().cloned()).collect();
-        // As with a fork's, each directory lives as long as its layer is used.
-        let pinned = self.pin(layers.clone());
-        points.iter().for_each(|point| self.state().release(point));
-        let resumed = self.restore_and_start(paused, head, &own, image_layers, began).await;
+        let (Ready { template, zygote }, pinned) = self.restore_pinned(paused, head, began).await?;
+        let number = zygote.as_ref().map(|zygote| zygote.number);
+        let resumed = self.start_again(paused, &template, zygote, began).await;
+        if resumed.is_err() {
+            self.end(&paused.id).await;
+        }
+        if let Some(number) = number {
+            self.drop_zygote(number).await;
+        }
         pinned.unpin().await;
         drop(in_flight);
         resumed
     }
 
-    async fn restore_and_start(
+    /// Has ready what copies of a paused sandbox start from. Its layers stay as long as they are pinned.
+    pub(super) async fn restore_pinned(
+        self: &Arc<Self>,
+        paused: &Paused,
+        head: &Head,
+        began: Instant,
+    ) -> Result<(Ready, Pinned)> {
+        let image_layers = self.prepare_image(paused.spec()).await?;
+        let points: Vec<SandboxId> = paused.checkpoint.layers.iter().map(|_| self.state().claim()).collect();
+        let own: Vec<PathBuf> =
+            points.iter().map(|point| self.host.config.sandbox_dir(point).join(FORK_LAYER)).collect();
+        // As with a fork's, each directory lives as long as its layer is used.
+        let pinned = self.pin(own.iter().cloned().chain(image_layers.iter().cloned()).collect());
+        points.iter().for_each(|point| self.state().release(point));
+        match self.restore_paused(paused, head, &own, image_layers, began).await {
+            Ok(ready) => Ok((ready, pinned)),
+            Err(error) => {
+                pinned.unpin().await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn restore_paused(
         self: &Arc<Self>,
         paused: &Paused,
         head: &Head,
         own: &[PathBuf],
         image_layers: Vec<PathBuf>,
         began: Instant,
-    ) -> Result<Sandbox> {
+    ) -> Result<Ready> {
         for directory in own.iter().filter_map(|layer| layer.parent()) {
             fs::create_dir_all(directory).at("create", directory)?;
         }
@@ -137,15 +169,7 @@ impl Node {
             }
             None => self.unpack(layers, own).await.map(|()| None)?,
         };
-        let number = zygote.as_ref().map(|zygote| zygote.number);
-        let started = self.start_again(paused, &template, zygote, began).await;
-        if started.is_err() {
-            self.end(&paused.id).await;
-        }
-        if let Some(number) = number {
-            self.drop_zygote(number).await;
-        }
-        started
+        Ok(Ready { template, zygote })
     }
 
     /// Makes the sandbox with its old id, and starts its program in it, if it has one.
@@ -242,7 +266,7 @@ impl Node {
 }
 
 /// What of a paused sandbox is resumed. Without its memory it is the same machine, booted anew.
-fn kept(paused: Paused, keep: Keep) -> Paused {
+pub(super) fn kept(paused: Paused, keep: Keep) -> Paused {
     match keep {
         Keep::Memory => paused,
         Keep::Files => {
@@ -276,7 +300,7 @@ fn small(paused: &Paused) -> SandboxRecord {
     }
 }
 
-fn mount(mounted: &Mounted) -> Mount {
+pub(super) fn mount(mounted: &Mounted) -> Mount {
     let Mounted { volume, path, snapshot, read_only } = mounted.clone();
     Mount { volume, path, read_only, snapshot }
 }

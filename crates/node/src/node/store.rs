@@ -18,7 +18,7 @@ use super::{Node, images::remove_quietly};
 use crate::error::{Context, Error, Result, Storing, chain};
 
 /// What is read is kept from the collector this long.
-const LEASE: Duration = Duration::from_secs(3600);
+pub(super) const LEASE: Duration = Duration::from_secs(3600);
 
 impl Node {
     /// Counts what is in the store.

@@ -250,6 +250,22 @@ fn what_was_restored_of_a_replaced_checkpoint_starts_nothing_more() {
 }
 
 #[test]
+fn a_checkpoint_without_a_program_is_restored_anew_when_it_was_replaced() {
+    let idle = |of: &str| TemplateRecord { spec: TemplateSpec { command: vec![], ..spec("a") }, ..restored(of) };
+    let mut state = empty();
+    state.finish_build(idle("m1"), None);
+    let blank = blank(&mut state, &idle("m1").layers());
+    assert!(state.put_blank(&name("a"), blank).is_none());
+    assert!(state.replaced(&name("a"), "m1").1.is_empty());
+    assert!(matches!(state.replaced(&name("a"), "m2"), (None, blanks) if blanks.len() == 1));
+    state.begin_again(&spec("a")).unwrap();
+    state.abandon_build(&name("a"));
+    assert_eq!(starts(&state), Err(true), "a restore that fails does not bring it back");
+    let state = State::new(vec![idle("m2")], vec![], 8, 8);
+    assert_eq!(starts(&state), Err(false), "a new node asks the store again");
+}
+
+#[test]
 fn a_restore_of_what_is_replaced_meanwhile_counts_as_lost() {
     let mut state = empty();
     let before = state.replacements();

@@ -223,6 +223,10 @@ fn paused(shared: &Shared, node: &mut Node) -> Result<()> {
     let other = shared.node()?;
     for (from, to) in [(&*node, &*node), (&*node, &other), (&other, &*node)] {
         from.ok(&["pause", &id])?;
+        let copy = fork(to, &[&id])?.remove(0);
+        expect_idle(to, &copy)?;
+        expect_marked(to, &copy)?;
+        to.ok(&["rm", &copy])?;
         ensure!(state(from, &id)? == Some(SandboxState::Paused), "it is not paused");
         fails(from, &["exec", &id, "--", "true"], 1, "it is paused")?;
         ensure!(!from.state.join("sandboxes").join(&id).exists(), "its directory is left");
@@ -337,7 +341,7 @@ fn killed(_: &Shared, node: &mut Node) -> Result<()> {
     for round in 0..8 {
         let id = many_files(node)?;
         let command = node.begin(&["pause", "--files-only", &id])?;
-        sleep(Duration::from_millis(5 + 45 * round));
+        sleep(Duration::from_millis(5 + 90 * round));
         node.kill_server()?;
         command.end()?;
         node.start_server()?;
@@ -398,6 +402,8 @@ fn volumes(node: &Node) -> Result<()> {
         node.shell(one, "echo mine > /workspace/note")?;
     }
     node.ok(&["pause", "--files-only", &id])?;
+    let stored = fork(node, &[&id])?.remove(0);
+    node.shell(&stored, "echo other > /workspace/note")?;
     node.ok(&["resume", &id])?;
     expect_idle(node, &id)?;
     ensure!(node.shell(&id, &format!("{whole} && cat /workspace/note /home/user/note"))? == "later\nlater\n");

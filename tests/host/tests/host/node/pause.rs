@@ -29,6 +29,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("pause::of_two_nodes_that_resume_it_one_does", || with_geo(race)),
         Case::new("pause::a_node_killed_in_between_leaves_it_running_or_paused", || with_geo(killed))
             .slow("it kills eight nodes"),
+        Case::new("pause::copies_of_a_paused_sandbox_start_on_any_node_and_it_stays_paused", || with_geo(forked)),
         Case::new("pause::without_a_store_the_sandbox_goes_on", || with_geo(no_store)),
     ]
 }
@@ -162,7 +163,6 @@ fn errors(_: &Shared, node: &mut Node) -> Result<()> {
     pause(node, &id)?;
     for arguments in [
         vec!["pause", &id],
-        vec!["fork", &id],
         vec!["checkpoint", &id],
         vec!["exec", &id, "--", "true"],
         vec!["run", &id],
@@ -330,6 +330,52 @@ fn killed(_: &Shared, node: &mut Node) -> Result<()> {
     }
     eprintln!("    {running} were running afterwards, {paused} paused");
     Ok(())
+}
+
+fn forked(shared: &Shared, node: &mut Node) -> Result<()> {
+    let id = marked(node)?;
+    let who = identity(node, &id)?;
+    pause(node, &id)?;
+    let other = shared.node()?;
+    for at in [&*node, &other] {
+        let forked = at.json(&["fork", "-n", "2", &id, "--json"])?;
+        let copies = forked["sandboxes"].as_array().context("no copies")?;
+        ensure!(copies.len() == 2 && copies.iter().all(|copy| copy["parent"] == id.as_str()), "{forked}");
+        for copy in copies {
+            let copy = copy["id"].as_str().context("no id")?;
+            expect_marked(at, copy)?;
+            at.ask(copy, "POST /write?key=note&value=mine")?;
+            at.shell(copy, "echo mine > /home/user/note")?;
+        }
+        let files = at.json(&["fork", "--files-only", &id, "--json"])?;
+        let files = files["sandboxes"][0]["id"].as_str().context("no copy")?.to_owned();
+        ensure!(at.inspect(&files)?.sandbox.main_pid == 0, "it has a program");
+        ensure!(at.shell(&files, "cat /home/user/d/link")? == "kept\n", "files");
+    }
+    expect_state(node, &id, SandboxState::Paused)?;
+    let missing = node.pando(&["fork", "s000000000000"])?;
+    ensure!(missing.code == 4, "{missing}");
+    // What copies lack is kept for them, also when it is resumed and removed.
+    resume(node, &id)?;
+    expect_marked(node, &id)?;
+    ensure!(identity(node, &id)? == who, "it is another one");
+    let held = other.pando(&["fork", &id])?;
+    ensure!(held.code != 0, "{held}");
+    node.ok(&["rm", &id])?;
+    node.ok(&["store", "gc", "--grace", "0"])?;
+    for at in [&*node, &other] {
+        for copy in at.ps()?.into_iter().filter(|copy| copy.main_pid != 0) {
+            let id = copy.id.to_string();
+            ensure!(at.ask(&id, "GET /verify")?["intact"] == true, "{id} is not intact");
+            at.ok(&["fork", &id])?;
+        }
+    }
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while other.json(&["store", "stats", "--json"])?["leases"] != 0 {
+        ensure!(Instant::now() < deadline, "leases are left");
+        sleep(Duration::from_millis(100));
+    }
+    other.finish()
 }
 
 fn no_store(shared: &Shared, node: &mut Node) -> Result<()> {
