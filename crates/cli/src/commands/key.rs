@@ -116,7 +116,7 @@ impl Of {
 
     async fn team(&self, control: &Control) -> Result<Team> {
         let missing = || format!("there is no team {}: `pando key create --team {}` makes it", self.team, self.team);
-        Ok(control.teams().by_slug(&self.team).await?.ok_or_else(|| anyhow::anyhow!(missing()))?)
+        control.teams().by_slug(&self.team).await?.ok_or_else(|| anyhow::anyhow!(missing()))
     }
 }
 

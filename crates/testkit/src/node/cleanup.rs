@@ -14,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 use super::Node;
 
 /// What stays of a state directory from which everything was removed.
-const STATE_FILES: [&str; 12] = [
+const STATE_FILES: [&str; 15] = [
     "images",
     "layers",
     "lock",
@@ -27,6 +27,9 @@ const STATE_FILES: [&str; 12] = [
     "unseen",
     "commands",
     "volumes",
+    "control.db",
+    "serve.key",
+    "tls",
 ];
 
 /// Removes a case's group and directories when dropped, or when the test program ends in any way.

@@ -53,16 +53,11 @@ impl Node {
                     tokio::spawn(async move { node.settle_command(&id, &key).await });
                 }
             }
-            // It died. Its spare has all, or both died.
-            let entries = match self.holder.client().list(None).await {
-                Ok(entries) => entries,
-                Err(error) if is_absent(&error) => Vec::new(),
-                Err(_) => {
-                    tokio::time::sleep(RETRY).await;
-                    continue;
-                }
-            };
-            for group in self.unheld_groups(&entries).into_iter().filter(|_| was_there) {
+            // It died. Its spare has all, or both died. The answer of a dying one is lost: it is asked for again before
+            // anything is watched, or the commands that died with it would run on.
+            let entries = self.all_entries().await;
+            let unheld = if was_there { self.unheld_groups(&entries) } else { Vec::new() };
+            for group in unheld {
                 tracing::warn!(group = %group.display(), "nothing holds a command any more; it is ended");
                 tokio::spawn(async move { group::end(&group).await });
             }

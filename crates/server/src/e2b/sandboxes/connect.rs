@@ -31,7 +31,7 @@ pub(crate) async fn v1(
     Path(id): Path<String>,
     Body(request): Body<e2b::Connect>,
 ) -> Result<Connected> {
-    connect(platform, team, &id, timeout(Some(request.timeout), 0)?).await
+    connect(platform, team, &id, timeout(Some(request.timeout), 0)?, request.memory).await
 }
 
 /// Of SDKs from 2.51 on.
@@ -41,7 +41,8 @@ pub(crate) async fn v2(
     Path(id): Path<String>,
     Optional(request): Optional<e2b::ConnectV2>,
 ) -> Result<Connected> {
-    connect(platform, team, &id, timeout(request.timeout, SANDBOX_TIMEOUT_S_DEFAULT)?).await
+    let lives = timeout(request.timeout, SANDBOX_TIMEOUT_S_DEFAULT)?;
+    connect(platform, team, &id, lives, request.memory).await
 }
 
 /// Deprecated: only what is paused.
@@ -53,19 +54,32 @@ pub(crate) async fn resume(
 ) -> Result<Connected> {
     let (id, timeout) = (sandbox_id(&id)?, timeout(request.timeout, SANDBOX_TIMEOUT_S_DEFAULT_V1)?);
     finish(async move {
-        let sandbox = platform.wake(&team, &id, timeout).await?;
+        let sandbox = platform.wake(&team, &id, timeout, keep(request.memory)).await?;
         Ok((StatusCode::CREATED, Json(platform.answer(&sandbox))))
     })
     .await
 }
 
-async fn connect(State(platform): Shared, Team(team): Team, id: &str, timeout: Duration) -> Result<Connected> {
+/// What a paused sandbox goes on with.
+fn keep(memory: Option<bool>) -> Keep {
+    if memory == Some(false) { Keep::Files } else { Keep::Memory }
+}
+
+async fn connect(
+    State(platform): Shared,
+    Team(team): Team,
+    id: &str,
+    timeout: Duration,
+    memory: Option<bool>,
+) -> Result<Connected> {
     let id = sandbox_id(id)?;
     finish(async move {
         let extended = platform.control.sandboxes().extend(&team, &id, timeout).await;
         let (status, sandbox) = match extended {
             Ok(sandbox) => (StatusCode::OK, sandbox),
-            Err(ControlError::Paused { .. }) => (StatusCode::CREATED, platform.wake(&team, &id, timeout).await?),
+            Err(ControlError::Paused { .. }) => {
+                (StatusCode::CREATED, platform.wake(&team, &id, timeout, keep(memory)).await?)
+            }
             Err(ControlError::NotFound { .. }) => return Err(Failed::no_sandbox(id.as_str())),
             Err(error) => return Err(error.into()),
         };
@@ -76,9 +90,15 @@ async fn connect(State(platform): Shared, Team(team): Team, id: &str, timeout: D
 
 impl Platform {
     /// Has a paused sandbox go on.
-    pub(crate) async fn wake(self: &Arc<Self>, team: &TeamId, id: &SandboxId, timeout: Duration) -> Result<Sandbox> {
+    pub(crate) async fn wake(
+        self: &Arc<Self>,
+        team: &TeamId,
+        id: &SandboxId,
+        timeout: Duration,
+        keep: Keep,
+    ) -> Result<Sandbox> {
         let transition = self.control.begin_resume(team, id).await?;
-        match self.node.resume(id, ResumeOptions { takeover: Takeover::Refused, keep: Keep::Memory }).await {
+        match self.node.resume(id, ResumeOptions { takeover: Takeover::Refused, keep }).await {
             Ok(_) => Ok(self.control.resumed(transition, timeout).await?),
             Err(error) => {
                 self.control.cancel(transition).await?;

@@ -43,7 +43,8 @@ pub(crate) async fn fork(
         return Err(Failed::invalid(format!("count must be 1 to {FORKS_MAX}")));
     }
     finish(async move {
-        let source = platform.running(&team, &id).await?;
+        // A paused one can be forked, too: it stays paused.
+        let source = platform.control.sandboxes().get(&team, &id).await.map_err(|error| found(error, &id))?;
         let results = platform.fork(&team, &source, count, lives).await?;
         Ok((StatusCode::CREATED, Json(results)))
     })

@@ -193,7 +193,7 @@ fn config(state: &Path) -> Result<Config> {
         at_exit: AtExit::Remove,
         keeper_command: role(&["keeper"]),
         pager_command: role(&["guardian", "--state", &at]),
-        holder_command: role(&["holder", "--state", &at, "holder"]),
+        holder_command: role(&["holder", "--state", &at, "serve"]),
         volumes_command: role(&["volumed", "--state", &at, "guardian"]),
         pager_memory: 1 << 30,
         volumes_memory: 1 << 30,

@@ -142,7 +142,7 @@ fn names(node: &Node) -> Result<()> {
         }
     }
     fails(node, &["template", "build", "../x", "--", "/bin/true"], 2, &["is not a template name"])?;
-    fails(node, &["template", "build", "x"], 2, &["required"])?;
+    fails(node, &["template", "build"], 2, &["required"])?;
     fails(node, &["run", "nosuch", "-n", "0"], 2, &["0 sandboxes were asked for; one request starts 1 to 1000"])?;
     fails(node, &["run", "nosuch", "-n", "1001"], 2, &["1001 sandboxes were asked for"])?;
     fails(node, &["no-such-command"], 2, &["unrecognized subcommand"])?;

@@ -312,6 +312,9 @@ fn both(node: &Node) -> Result<()> {
     let pid = start(node, &id, command("sleep 1000026", serde_json::json!({})))?;
     let attached = Attached::new(node, &id, &pid)?;
     let [holder, spare] = holders(node)?;
+    // It must not start another spare in between.
+    let stopped = rustix::process::Pid::from_raw(holder).context("no holder")?;
+    rustix::process::kill_process(stopped, rustix::process::Signal::STOP)?;
     kill(spare)?;
     kill(holder)?;
     let seen = attached.all()?;

@@ -124,7 +124,7 @@ fn wrong(node: &Node) -> Result<()> {
         ),
         (
             "POST /v1/templates",
-            "{\"name\": \"x\", \"image\": \"host\", \"command\": [], \"cwd\": \"/\", \"ready\": \"listening\", \"ready_timeout_ms\": 1}",
+            "{\"name\": \"x\", \"image\": \"host\", \"command\": [\"/bin/true\"], \"cwd\": \"tmp\", \"ready\": \"listening\", \"ready_timeout_ms\": 1}",
             400,
         ),
         (

@@ -203,7 +203,7 @@ fn ports(node: &mut Node) -> Result<()> {
     loop {
         let answer = server.ask("GET", "/f", &[("Host", &host)], None)?;
         match answer.0 {
-            200 if answer.1 == "hello" => break,
+            200 if answer.1.trim() == "hello" => break,
             502 if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(50)),
             other => bail!("{other}: {}", answer.1),
         }
