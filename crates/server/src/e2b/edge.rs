@@ -51,7 +51,7 @@ async fn dispatch(State(edge): State<Edge>, request: Request<Body>) -> Response 
 }
 
 async fn envd(edge: Edge, label: &SandboxLabel, mut request: Request<Body>) -> Response {
-    let Some(sandbox) = edge.platform.labelled(label).await else {
+    let Some(sandbox) = edge.platform.awake(label).await else {
         return errors::no_sandbox(label, request.headers()).into_response();
     };
     request.extensions_mut().insert(inside::Of(Arc::new(sandbox)));
@@ -59,7 +59,7 @@ async fn envd(edge: Edge, label: &SandboxLabel, mut request: Request<Body>) -> R
 }
 
 async fn forward(edge: Edge, id: SandboxLabel, port: u16, request: Request<Body>) -> Response {
-    let Some(sandbox) = edge.platform.labelled(&id).await else {
+    let Some(sandbox) = edge.platform.awake(&id).await else {
         return errors::no_sandbox(&id, request.headers()).into_response();
     };
     let token = is_closed(&sandbox).then(|| edge.platform.control.sandboxes().traffic_token(&sandbox));

@@ -1,14 +1,26 @@
 //! What all requests share: a node, and what is known of its sandboxes beyond it.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use base::id::SandboxId;
-use control::{Control, Sandbox};
+use control::{Control, Sandbox, State};
 use envd::Watchers;
 use gateway::{domain::Domain, route::SandboxLabel};
+use model::Keep;
 use node::Node;
 
-use super::failed::{Failed, Result};
+use super::{
+    failed::{Failed, Result},
+    sandboxes::finish,
+};
+
+/// How long a request waits until its sandbox has been resumed.
+const WAKE_MAX: Duration = Duration::from_secs(30);
+/// Between two looks at a sandbox that another request resumes.
+const WAKE_LOOK: Duration = Duration::from_millis(50);
 
 /// One server.
 pub(crate) struct Platform {
@@ -26,10 +38,35 @@ impl Platform {
         Self { node, control, domain, envd: envd::service(Arc::clone(&watchers)), watchers }
     }
 
-    /// A sandbox that a request names by its host or header, of whatever team: its token is checked by the caller.
-    pub(crate) async fn labelled(&self, label: &SandboxLabel) -> Option<Sandbox> {
+    /// A sandbox that a request names by its host or header, of whatever team: its token is checked by the caller. A
+    /// paused one is resumed first, if traffic may do that. None if there is none that runs.
+    pub(crate) async fn awake(self: &Arc<Self>, label: &SandboxLabel) -> Option<Sandbox> {
         let id = label.as_str().parse::<SandboxId>().ok()?;
-        self.control.sandboxes().find(&id).await.ok()
+        let deadline = Instant::now() + WAKE_MAX;
+        loop {
+            let found = self.control.sandboxes().find(&id).await.ok()?;
+            match (found.state, found.doing) {
+                (State::Running, _) => return Some(found),
+                (State::Paused(_), _) if !found.spec.lifetime.auto_resume => return None,
+                // Another request does it.
+                (State::Paused(_), Some(_)) => {}
+                (State::Paused(_), None) => {
+                    let (platform, of) = (Arc::clone(self), found.clone());
+                    let lives = found.spec.lifetime.timeout;
+                    let woken = finish(async move { platform.wake(&of.team, &of.id, lives, Keep::Memory).await }).await;
+                    match woken {
+                        Ok(sandbox) => return Some(sandbox),
+                        Err(failed) => {
+                            tracing::info!(sandbox = %id, error = failed.body().message, "traffic did not wake it")
+                        }
+                    }
+                }
+            }
+            if Instant::now() > deadline {
+                return None;
+            }
+            tokio::time::sleep(WAKE_LOOK).await;
+        }
     }
 }
 

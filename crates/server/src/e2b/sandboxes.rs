@@ -98,7 +98,7 @@ fn timeout(seconds: Option<i64>, default_s: u64) -> Result<Duration> {
 }
 
 /// Does something to its end, also if the client leaves meanwhile.
-async fn finish<T: Send + 'static>(work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+pub(crate) async fn finish<T: Send + 'static>(work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
     let internal = |_| Failed::new(StatusCode::INTERNAL_SERVER_ERROR, "the request broke off: see the log");
     tokio::spawn(carried(work)).await.map_err(internal)?
 }

@@ -34,7 +34,7 @@ pub(super) async fn get((platform, of): Shared, query: Asked, headers: HeaderMap
     let range = headers.get(header::RANGE).and_then(|range| parse(range.to_str().ok()?));
     let (offset, length) = match range {
         None => (0, None),
-        Some(Range::From(from, to)) => (from, to.map(|to| to - from + 1)),
+        Some(Range::From(from, to)) => (from, to.map(|to| (to - from).saturating_add(1))),
         Some(Range::Last(bytes)) => {
             let size = hand.stat(path.as_ref()).await?.size;
             (size.saturating_sub(bytes), None)

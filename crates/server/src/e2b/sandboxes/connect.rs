@@ -13,7 +13,7 @@ use base::{
     limits::{SANDBOX_TIMEOUT_S_DEFAULT, SANDBOX_TIMEOUT_S_DEFAULT_V1},
 };
 use control::{ControlError, Sandbox};
-use model::{Keep, ResumeOptions, Takeover};
+use model::{Keep, ResumeOptions, SandboxState, Takeover};
 
 use super::{Body, Optional, Shared, finish, timeout};
 use crate::e2b::{
@@ -99,7 +99,10 @@ impl Platform {
     ) -> Result<Sandbox> {
         let transition = self.control.begin_resume(team, id).await?;
         match self.node.resume(id, ResumeOptions { takeover: Takeover::Refused, keep }).await {
-            Ok(_) => Ok(self.control.resumed(transition, timeout).await?),
+            // It runs already: a command of the node was faster.
+            Ok(_) | Err(node::Error::NotPaused { state: SandboxState::Running, .. }) => {
+                Ok(self.control.resumed(transition, timeout).await?)
+            }
             Err(error) => {
                 self.control.cancel(transition).await?;
                 Err(error.into())

@@ -112,6 +112,9 @@ fn spec(request: e2b::NewSandboxV2, resolved: &Resolved, default_s: u64) -> Resu
     if request.iam.is_some_and(|iam| iam.tokens.is_some_and(|tokens| !tokens.is_empty())) {
         return unsupported("iam");
     }
+    if request.volume_mounts.as_ref().is_some_and(|mounts| !mounts.is_empty()) {
+        return unsupported("volumeMounts");
+    }
     if let Some(network) = &request.network
         && (network.egress_proxy.is_some() || network.rules.as_ref().is_some_and(|rules| !rules.is_empty()))
     {

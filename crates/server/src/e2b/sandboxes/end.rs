@@ -9,7 +9,7 @@ use axum::{
 };
 use base::{id::SandboxId, limits::SANDBOX_TIMEOUT_S_DEFAULT_V1};
 use control::{ControlError, PauseMode};
-use model::{FailureKind, Keep};
+use model::{FailureKind, Keep, SandboxState};
 use node::KeepProgress;
 
 use super::{Body, Optional, Shared, finish, found, timeout as seconds};
@@ -96,7 +96,11 @@ impl Platform {
             PauseMode::Full => Keep::Memory,
             PauseMode::Filesystem => Keep::Files,
         };
-        self.node.pause(id, keep, &KeepProgress::unheard()).await?;
+        match self.node.pause(id, keep, &KeepProgress::unheard()).await {
+            // It is paused already: a command of the node was faster.
+            Ok(_) | Err(node::Error::NotRunning { state: SandboxState::Paused, .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
         self.watchers.forget(id.as_str());
         Ok(())
     }

@@ -81,7 +81,13 @@ pub(crate) async fn snapshot(
         let spec = CheckpointOptions { name: Some(kept.clone()), replace: false, keep };
         platform.node.checkpoint(&id, &spec, &KeepProgress::unheard()).await?;
         let new = NewSnapshot { origin: &id, name: name.as_ref(), size: source.spec.size, source: kept.as_str() };
-        let (resolved, dropped) = platform.control.templates().add_snapshot(&team, &new).await?;
+        let noted = platform.control.templates().add_snapshot(&team, &new).await;
+        if noted.is_err()
+            && let Err(error) = platform.node.remove_checkpoint(&kept).await
+        {
+            tracing::warn!(checkpoint = %kept, error = node::chain(&error), "a snapshot that no team has stays");
+        }
+        let (resolved, dropped) = noted?;
         platform.remove_sources(dropped).await;
         let tag = name.as_ref().map_or("default", TemplateRef::tag).to_owned();
         let info = e2b::SnapshotInfo {

@@ -15,7 +15,7 @@ use percent_encoding::percent_decode_str;
 use super::{Query, Shared, with_next};
 use crate::e2b::{
     answers::listed,
-    auth::Team,
+    auth::{Asking, Team},
     failed::{Failed, Result},
     platform::sandbox_id,
 };
@@ -24,12 +24,17 @@ const RUNNING_HEADER: &str = "x-total-running";
 
 pub(crate) async fn one(
     State(platform): Shared,
-    Team(team): Team,
+    Asking(caller): Asking,
     Path(id): Path<String>,
 ) -> Result<Json<e2b::SandboxDetail>> {
     let id = sandbox_id(&id)?;
-    match platform.control.sandboxes().get(&team, &id).await {
-        Ok(sandbox) => Ok(Json(platform.detail(&sandbox))),
+    match platform.control.sandboxes().get(&caller.team, &id).await {
+        Ok(sandbox) => {
+            let mut detail = platform.detail(&sandbox);
+            // The token runs commands: a key that may only read does not get it.
+            detail.envd_access_token = detail.envd_access_token.filter(|_| caller.may_write().is_ok());
+            Ok(Json(detail))
+        }
         Err(ControlError::NotFound { .. }) => Err(Failed::no_sandbox(id.as_str())),
         Err(error) => Err(error.into()),
     }

@@ -49,14 +49,13 @@ pub(crate) async fn metrics_of(
     if ids.len() > METRICS_MAX {
         return Err(Failed::invalid(format!("sandbox_ids: at most {METRICS_MAX}")));
     }
-    let mut sandboxes = BTreeMap::new();
-    for id in ids {
-        let Ok(sandbox) = platform.control.sandboxes().get(&team, &sandbox_id(id)?).await else { continue };
-        if let Some(metric) = platform.measure(&sandbox).await {
-            sandboxes.insert(id.to_owned(), metric);
-        }
-    }
-    Ok(Json(e2b::MetricsOf { sandboxes }))
+    let measured = ids.into_iter().map(async |id| {
+        let found = platform.control.sandboxes().get(&team, &sandbox_id(id).ok()?).await.ok()?;
+        Some((id.to_owned(), platform.measure(&found).await?))
+    });
+    // Each takes a tenth of a second: side by side.
+    let measured = futures::future::join_all(measured).await;
+    Ok(Json(e2b::MetricsOf { sandboxes: measured.into_iter().flatten().collect::<BTreeMap<_, _>>() }))
 }
 
 impl Platform {

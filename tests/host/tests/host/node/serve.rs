@@ -18,6 +18,8 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("serve::two_teams_see_nothing_of_each_other", || case(teams)),
         Case::new("serve::files_need_the_token_or_a_signature", || case(files)),
         Case::new("serve::a_port_is_reached_by_its_host_name", || case(ports)),
+        Case::new("serve::traffic_wakes_a_paused_sandbox_if_it_may", || case(wakes)),
+        Case::new("serve::a_read_key_gets_no_token", || case(read_key)),
         Case::new("serve::a_sandbox_ends_when_its_time_is_up", || case(timeout)),
         Case::new("serve::bad_requests_get_a_status_and_a_json_body", || case(refused)),
     ]
@@ -212,6 +214,34 @@ fn ports(node: &mut Node) -> Result<()> {
     Ok(())
 }
 
+fn wakes(node: &mut Node) -> Result<()> {
+    let server = Server::of(node)?;
+    for (wakes, status) in [(true, 204), (false, 502)] {
+        let sandbox = server.create(json!({"autoResume": {"enabled": wakes}}))?;
+        let (id, token) = (text(&sandbox, "sandboxID")?, text(&sandbox, "envdAccessToken")?);
+        server.api("POST", &format!("/sandboxes/{id}/pause"), Some(json!({})))?.expect(204)?;
+        server.inside(&sandbox, "GET", "/health", token, None)?.expect(status)?;
+        let state = server.api("GET", &format!("/sandboxes/{id}"), None)?.expect(200)?.json()?;
+        ensure!(state["state"] == if wakes { "running" } else { "paused" }, "{state}");
+        server.api("DELETE", &format!("/sandboxes/{id}"), None)?.expect(204)?;
+    }
+    Ok(())
+}
+
+fn read_key(node: &mut Node) -> Result<()> {
+    let server = Server::of(node)?;
+    let state = node.state.display().to_string();
+    let key = node.ok(&["key", "create", "--state", &state, "--read-only", "looks"])?;
+    let reader = Server { key: key.trim().to_owned(), ..Server::of(node)? };
+    let sandbox = server.create(json!({}))?;
+    let path = format!("/sandboxes/{}", text(&sandbox, "sandboxID")?);
+    let seen = reader.api("GET", &path, None)?.expect(200)?.json()?;
+    ensure!(seen.get("envdAccessToken").is_none(), "{seen}");
+    reader.api("DELETE", &path, None)?.expect(403)?;
+    server.api("DELETE", &path, None)?.expect(204)?;
+    Ok(())
+}
+
 fn timeout(node: &mut Node) -> Result<()> {
     let server = Server::of(node)?;
     let sandbox = server.create(json!({"timeout": 1}))?;
@@ -230,6 +260,12 @@ fn refused(node: &mut Node) -> Result<()> {
         ("POST", "/v2/sandboxes", Some(json!({"templateID": "nowhere"})), 404),
         ("POST", "/v2/sandboxes", Some(json!({"templateID": "plain", "timeout": -1})), 400),
         ("POST", "/v2/sandboxes", Some(json!({"templateID": "plain", "mcp": {"a": {}}})), 400),
+        (
+            "POST",
+            "/v2/sandboxes",
+            Some(json!({"templateID": "plain", "volumeMounts": [{"name": "a", "path": "/b"}]})),
+            400,
+        ),
         ("POST", "/v2/sandboxes", Some(json!({})), 422),
         ("GET", "/v2/sandboxes?limit=0", None, 400),
         ("GET", "/v2/sandboxes?limit=x", None, 400),
