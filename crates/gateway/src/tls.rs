@@ -27,7 +27,7 @@ use tokio::{
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 pub use authority::Authority;
-pub(crate) use authority::write as write_file;
+pub use authority::write as write_file;
 pub use own::Own;
 
 /// Certificates cannot be made or read.

@@ -1,12 +1,6 @@
 //! The key of this machine: what `pando env` hands out.
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    io::{self, Write},
-    os::unix::fs::OpenOptionsExt,
-    path::Path,
-};
+use std::{collections::BTreeSet, fs, io, path::Path};
 
 use base::error::chain;
 use control::{Control, ControlError, Scope, Team};
@@ -36,13 +30,8 @@ pub(crate) async fn local_key(control: &Control, state_dir: &Path) -> Result<Str
     let team = local_team(control).await?;
     let scopes = BTreeSet::from([Scope::All]);
     let (_, key) = control.keys().create(&team.id, "this machine", &scopes).await.map_err(|error| failed(&error))?;
-    let aside = path.with_extension("new");
-    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&aside);
-    let written = file.as_mut().map_err(|error| io::Error::from(error.kind())).and_then(|file| {
-        file.write_all(key.as_bytes())?;
-        file.sync_all()
-    });
-    written.and_then(|()| fs::rename(&aside, &path)).at("write", &path)?;
+    gateway::tls::write_file(&path, key.as_bytes(), 0o600)
+        .map_err(|error| Error::Invalid { message: chain(&error), hint: None })?;
     Ok(key)
 }
 

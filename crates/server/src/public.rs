@@ -1,7 +1,7 @@
 //! What `pando serve` adds to a node: a TCP port for E2B's clients, and the control plane behind it.
 //!
 //! ```text
-//! port taken -> (node ready) -> database, key, certificates, templates -> sandboxes brought in line -> variables -> requests
+//! port taken -> (node ready) -> database, key, certificates, templates -> sandboxes in line -> variables -> requests
 //! ```
 
 use std::{

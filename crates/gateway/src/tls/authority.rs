@@ -181,7 +181,7 @@ fn make_key(dir: &Path, path: &Path) -> Result<KeyPair, Error> {
 }
 
 /// Replaces a file at once: a reader sees the earlier or the new one.
-pub(crate) fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Error> {
+pub fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Error> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
     let new = path.with_file_name(name);
