@@ -340,7 +340,9 @@ async fn directories_that_appear_are_watched_too() {
     fs::rename(outside.path().join("in"), place.at("in")).unwrap();
     assert_eq!(heard(&place, &mut watch).await, ["Create in", "Create in/deep", "Create in/deep/f"]);
     fs::write(place.at("in/deep/f"), "x").unwrap();
-    assert_eq!(heard(&place, &mut watch).await, ["Write in/deep/f"]);
+    let written = heard(&place, &mut watch).await;
+    // One or two: the kernel merges the truncation and the content if both wait to be read.
+    assert!(written.iter().all(|event| event == "Write in/deep/f") && !written.is_empty(), "{written:?}");
     fs::rename(place.at("in"), place.at("old/in")).unwrap();
     let moved = heard(&place, &mut watch).await;
     assert_eq!(moved, ["Rename in", "Create old/in", "Create old/in/deep", "Create old/in/deep/f"]);
