@@ -97,6 +97,7 @@ fn mapped_file(file: &Path, node: &Node, other: &Node) -> Result<()> {
     // The same content in another file is the same file.
     fs::write(file, &content)?;
     let id = other.run("mapping", 1)?[0].id.to_string();
-    ensure!(other.shell(&id, "sleep 0.2; cat /tmp/seen")?.trim_end() == "what the program has mapped", "not mapped");
+    let seen = other.shell(&id, "for i in $(seq 100); do [ -s /tmp/seen ] && break; sleep 0.1; done; cat /tmp/seen")?;
+    ensure!(seen.trim_end() == "what the program has mapped", "not mapped: {seen:?}");
     Ok(())
 }
