@@ -62,21 +62,26 @@ SOAKS := soak-store soak-node soak-volume soak-engine
 
 soak: $(SOAKS) ## all four below: hours
 
-soak-store: ## the store on a real S3 service, and 1,000 kills of pagers in the middle of page faults
+soak-store: ## the store on a real S3 service, 10,000 races for a name, and 1,000 kills of pagers in the middle of page faults
+	PANDO_ROUNDS=10000 $(CARGO) test --locked -p pando-store --test heads -- races
 	GO=$(GO) scripts/s3.sh $(CARGO) test --locked -p pando-store --test chunks -- --include-ignored
 	PANDO_ROUNDS=1000 $(CARGO) test --locked -p pando-pager --test served -- any_of
+	PANDO_ROUNDS=10 $(CARGO) test --locked -p pando-pager --test served -- forks_moves
 
 soak-node: examples programs ## kills in the middle of forks (100 rounds) and of restores (1,000 and more), twins compared 100 times, faults of S3
 	$(CARGO) build $(TESTS)
 	PANDO_ROUNDS=100 $(HOST_TESTS) crash::any
 	PANDO_ROUNDS=100 $(HOST_TESTS) twins::every
+	PANDO_ROUNDS=40 $(HOST_TESTS) killed_in_between
 	PANDO_ROUNDS=125 $(HOST_TESTS) kills::
 	PANDO_OUTAGE_S=30 GO=$(GO) scripts/s3.sh $(HOST_TESTS) faults
 
 soak-volume: ## POSIX tests of volumes, 3,000 kills and crashes
 	FSX_OPERATIONS=200000 scripts/volume.sh posix
+	PANDO_ROUNDS=1 $(CARGO) test --locked -p pando-volume -p pando-sandbox --lib -- recover:: archive::
 	PANDO_ROUNDS=1000 $(CARGO) test --locked -p pando-volume --test volumes -- crash
 	PANDO_ROUNDS=1000 $(CARGO) test --locked -p pando-volumed --test served -- killed
+	PANDO_ROUNDS=1 $(CARGO) test --locked -p pando-volumed --test served -- each_of_its_places
 	PANDO_ROUNDS=1000 $(CARGO) test --locked -p pando-volumed --test served -- local_directory
 
 soak-engine: examples programs ## each program forked and compared 100 times, and all of the engine's tests 20 times

@@ -166,7 +166,9 @@ fn every_truncation_every_bit_flip_and_every_addition_is_refused() {
     for length in 0..packed.len() {
         place.unpack(&packed[..length], "to").unwrap_err();
     }
-    for bit in 0..packed.len() * 8 {
+    // Each bit as a soak, one of each byte without `PANDO_ROUNDS`.
+    let all = std::env::var_os("PANDO_ROUNDS").is_some();
+    for bit in (0..packed.len() * 8).filter(|bit| all || bit % 8 == bit / 8 % 8) {
         let mut damaged = packed.clone();
         damaged[bit / 8] ^= 1 << (bit % 8);
         assert!(place.unpack(&damaged, "to").is_err(), "bit {bit}");

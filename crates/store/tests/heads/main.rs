@@ -50,7 +50,7 @@ mod on {
     }
 
     on_both! { races:
-        ten_thousand_commits_are_raced_for_and_each_has_one_winner
+        many_commits_are_raced_for_and_each_has_one_winner
         creates_and_removals_are_raced_for_and_each_has_one_winner
         what_is_opened_under_a_lease_is_never_missing_from_the_roots
     }

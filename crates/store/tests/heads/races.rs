@@ -13,8 +13,17 @@ use store::{
 
 use crate::place::{Place, create, lease, lease_of, name, realm};
 
-const COMMITS: usize = 10_000;
-const CREATES: usize = 500;
+/// Commits that are raced for, unless `PANDO_ROUNDS` says otherwise: 10,000 as a soak.
+const COMMITS: usize = 1_000;
+
+fn commits() -> usize {
+    std::env::var("PANDO_ROUNDS").map_or(COMMITS, |rounds| rounds.parse().unwrap())
+}
+
+/// Creates and opens take longer, and there are fewer of them.
+fn creates() -> usize {
+    commits() / 10
+}
 
 /// One node that wants to commit, with the manifest that it wants next and the lease that keeps it: both until it wins.
 struct Writer {
@@ -96,21 +105,21 @@ fn winner(outcomes: Vec<Option<Head>>) -> Head {
     winner
 }
 
-pub(crate) async fn ten_thousand_commits_are_raced_for_and_each_has_one_winner(place: &Place) {
+pub(crate) async fn many_commits_are_raced_for_and_each_has_one_winner(place: &Place) {
     let mut writers = Writer::all(place).await;
     let mut head = create(&writers[0].heads, "raced").await;
     let begun = std::time::Instant::now();
-    for _ in 0..COMMITS {
+    for _ in 0..commits() {
         head = winner(join_all(writers.iter_mut().map(|writer| writer.commit(&head))).await);
     }
-    println!("{COMMITS} races of {}: {:?}", place.writers, begun.elapsed());
+    println!("{} races of {}: {:?}", commits(), place.writers, begun.elapsed());
     assert_eq!(writers[0].heads.get(&realm(), &head.name).await.unwrap(), head);
 }
 
 pub(crate) async fn creates_and_removals_are_raced_for_and_each_has_one_winner(place: &Place) {
     let mut writers = Writer::all(place).await;
     let mut last_generation = 0;
-    for _ in 0..CREATES {
+    for _ in 0..creates() {
         let created = winner(join_all(writers.iter_mut().map(Writer::create)).await);
         assert!(created.generation > last_generation);
         let taken = winner(join_all(writers.iter_mut().map(|writer| writer.take_over(&created))).await);
@@ -134,7 +143,7 @@ pub(crate) async fn what_is_opened_under_a_lease_is_never_missing_from_the_roots
             }
         }
     });
-    for _ in 0..CREATES {
+    for _ in 0..creates() {
         let lease = lease(&reader).await;
         let opened = reader.open_under(&lease, &name("raced")).await.unwrap();
         let roots = collector.roots(&realm()).await.unwrap();

@@ -177,7 +177,9 @@ fn a_tail_that_was_cut_anywhere_is_dropped_from_its_first_unsound_batch() {
 fn a_flipped_bit_is_named_where_the_disk_had_promised_and_never_changes_what_is_read() {
     let (place, ends, sound) = damaged(|_, _| {});
     let file = place.file();
-    for bit in 0..sound.len() * 8 {
+    // Each bit as a soak, one of each byte without `PANDO_ROUNDS`.
+    let all = std::env::var_os("PANDO_ROUNDS").is_some();
+    for bit in (0..sound.len() * 8).filter(|bit| all || bit % 8 == bit / 8 % 8) {
         let mut flipped = sound.clone();
         flipped[bit / 8] ^= 1 << (bit % 8);
         fs::write(&file, &flipped).unwrap();
@@ -255,13 +257,14 @@ fn three_files(place: &Place, synced: bool) -> (Vec<PathBuf>, Vec<u8>) {
 
 #[test]
 fn what_was_never_synced_may_be_missing_before_other_files() {
-    let whole = three_files(&Place::new(), false).1.len();
+    let place = Place::new();
+    let (files, first) = three_files(&place, false);
+    let later: Vec<Vec<u8>> = files[1..].iter().map(|file| fs::read(file).unwrap()).collect();
     // Cut anywhere behind the header, or zeros from there on, as a crash of the machine leaves files.
-    for length in super::HEADER_FRAME_BYTES..whole {
-        for zeros in [0, whole - length] {
-            let place = Place::new();
-            let (files, first) = three_files(&place, false);
+    for length in super::HEADER_FRAME_BYTES..first.len() {
+        for zeros in [0, first.len() - length] {
             fs::write(&files[0], [&first[..length], &vec![0; zeros]].concat()).unwrap();
+            files[1..].iter().zip(&later).for_each(|(file, bytes)| fs::write(file, bytes).unwrap());
             let left = numbers(&place.read(0).unwrap());
             assert!(left.is_empty() || left == [1], "cut to {length}, {zeros} zeros: {left:?}");
             assert_eq!(numbers(&place.read(0).unwrap()), left, "and what is left is sound");

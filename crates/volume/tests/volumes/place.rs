@@ -17,7 +17,7 @@ use volume::{Engine, Ino, Kind, New, Options, ROOT, Volume, Volumes};
 /// Few in each run of the tests; PROPTEST_CASES for more.
 pub(crate) fn few_cases() -> ProptestConfig {
     let default = ProptestConfig::default();
-    let cases = if std::env::var_os("PROPTEST_CASES").is_some() { default.cases } else { 100 };
+    let cases = if std::env::var_os("PROPTEST_CASES").is_some() { default.cases } else { 50 };
     ProptestConfig { cases, ..default }
 }
 

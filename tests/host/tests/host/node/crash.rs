@@ -17,7 +17,7 @@ use testkit::{
 /// A service that is warm within 0.2 s.
 const SMALL: [&str; 4] = ["--nidx", "2", "--hotels", "2000"];
 
-const ROUNDS_DEFAULT: u64 = 6;
+const ROUNDS_DEFAULT: u64 = 4;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases = vec![

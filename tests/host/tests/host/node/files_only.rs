@@ -14,6 +14,7 @@ use testkit::{
 };
 
 use super::{
+    crash::number,
     shared::{Shared, with_geo},
     volumes::{fails, scribe_case, writing},
 };
@@ -32,7 +33,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("files_only::a_whole_pause_can_be_resumed_without_memory", || with_geo(resumed_without)),
         Case::new("files_only::a_checkpoint_without_memory_leaves_all_going_on", || with_geo(goes_on)),
         Case::new("files_only::a_node_killed_in_between_leaves_it_running_or_paused", || with_idle(killed))
-            .slow("it kills eight nodes"),
+            .slow("it kills a node again and again"),
         Case::new("files_only::a_keeper_killed_in_between_leaves_it_going_on", || with_idle(keeper_killed)),
         scribe_case("files_only::volumes_are_of_the_same_instant", "0", volumes),
     ]
@@ -338,10 +339,11 @@ fn settled(node: &Node, id: &str) -> Result<SandboxState> {
 
 fn killed(_: &Shared, node: &mut Node) -> Result<()> {
     let (mut paused, mut running) = (0, 0);
-    for round in 0..8 {
+    let rounds = number("PANDO_ROUNDS").unwrap_or(4);
+    for round in 0..rounds {
         let id = many_files(node)?;
         let command = node.begin(&["pause", "--files-only", &id])?;
-        sleep(Duration::from_millis(5 + 90 * round));
+        sleep(Duration::from_millis(5 + 720 * round / rounds));
         node.kill_server()?;
         command.end()?;
         node.start_server()?;
@@ -364,10 +366,11 @@ fn killed(_: &Shared, node: &mut Node) -> Result<()> {
 }
 
 fn keeper_killed(_: &Shared, node: &mut Node) -> Result<()> {
-    for round in 0..4 {
+    let rounds = number("PANDO_ROUNDS").unwrap_or(2);
+    for round in 0..rounds {
         let id = many_files(node)?;
         let command = node.begin(&["checkpoint", &id, "--name", "warm"])?;
-        sleep(Duration::from_millis(5 + 40 * round));
+        sleep(Duration::from_millis(5 + 160 * round / rounds));
         let keeper = node.info()?.keeper_pid.context("no keeper")?;
         kill_process(Pid::from_raw(keeper as i32).context("no pid")?, Signal::KILL)?;
         let taken = command.end()?;

@@ -29,7 +29,7 @@ const COPIES: usize = 3;
 const REPLACED_MAX: Duration = Duration::from_secs(5);
 
 fn under_load() -> Result<()> {
-    let rounds = number("PANDO_ROUNDS").unwrap_or(3);
+    let rounds = number("PANDO_ROUNDS").unwrap_or(2);
     let mut choices = Choices::new("kills::of_any_process_under_load_leave_no_wrong_byte", rounds);
     let shared = Shared::new()?;
     let (node, mut other) = (shared.node()?, shared.node()?);
