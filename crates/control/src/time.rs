@@ -8,9 +8,9 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use crate::ControlError;
+use chrono::{DateTime, SecondsFormat};
 
-const DAY_MS: i64 = 86_400_000;
+use crate::ControlError;
 
 /// A point in time, in milliseconds since 1970. Its text is RFC 3339 in UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -47,11 +47,8 @@ impl Add<Duration> for Time {
 
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (days, ms) = (sql(self.0) / DAY_MS, self.0 % DAY_MS as u64);
-        let (year, month, day) = date(days);
-        let (seconds, ms) = (ms / 1000, ms % 1000);
-        let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-        write!(f, "{year:04}-{month:02}-{day:02}T{hours:02}:{minutes:02}:{seconds:02}.{ms:03}Z")
+        let time = DateTime::from_timestamp_millis(sql(self.0)).unwrap_or_default();
+        f.write_str(&time.to_rfc3339_opts(SecondsFormat::Millis, true))
     }
 }
 
@@ -60,75 +57,10 @@ impl FromStr for Time {
 
     /// Reads RFC 3339. Digits beyond milliseconds are dropped.
     fn from_str(text: &str) -> Result<Self, ControlError> {
+        let ms = DateTime::parse_from_rfc3339(text).ok().and_then(|time| u64::try_from(time.timestamp_millis()).ok());
         let rule = "use RFC 3339, such as 2026-11-26T17:30:00Z, not before 1970";
-        parse(text).ok_or_else(|| ControlError::invalid("the time", rule))
+        ms.map(Self::from_ms).ok_or_else(|| ControlError::invalid("the time", rule))
     }
-}
-
-fn parse(text: &str) -> Option<Time> {
-    let number = |from: usize, to: usize| {
-        let digits = text.get(from..to)?;
-        digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse::<i64>().ok())?
-    };
-    let marks = |at: usize, of: &[u8]| text.as_bytes().get(at).is_some_and(|byte| of.contains(byte));
-    if !(marks(4, b"-") && marks(7, b"-") && marks(10, b"Tt ") && marks(13, b":") && marks(16, b":")) {
-        return None;
-    }
-    let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
-    let (hour, minute, second) = (number(11, 13)?, number(14, 16)?, number(17, 19)?);
-    let days = days(year, month, day);
-    if date(days) != (year, month, day) || hour > 23 || minute > 59 || second > 60 {
-        return None;
-    }
-    let rest = text.get(19..)?;
-    let digits = rest.strip_prefix('.').map_or(0, |rest| rest.bytes().take_while(u8::is_ascii_digit).count());
-    let (fraction, zone) = match rest.starts_with('.') {
-        true if digits == 0 => return None,
-        true => (format!("{:0<3.3}", &rest[1..=digits]).parse::<i64>().ok()?, &rest[1 + digits..]),
-        false => (0, rest),
-    };
-    let ms = days * DAY_MS + ((hour * 60 + minute) * 60 + second) * 1000 + fraction - offset(zone)? * 60_000;
-    u64::try_from(ms).ok().map(Time::from_ms)
-}
-
-/// Minutes east of UTC.
-fn offset(zone: &str) -> Option<i64> {
-    if zone.eq_ignore_ascii_case("z") {
-        return Some(0);
-    }
-    let sign = match zone.bytes().next()? {
-        b'+' => 1,
-        b'-' => -1,
-        _ => return None,
-    };
-    let (hours, minutes) = zone.get(1..)?.split_once(':')?;
-    let two = |text: &str, max: i64| {
-        let digits = text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_digit());
-        text.parse().ok().filter(|&number: &i64| digits && number <= max)
-    };
-    Some(sign * (two(hours, 23)? * 60 + two(minutes, 59)?))
-}
-
-/// Year, month and day of a day since 1970. Years are counted from March, so that the leap day is the last of a year,
-/// and in eras of 400 years, which all have the same length.
-fn date(days: i64) -> (i64, i64, i64) {
-    let days = days + 719_468;
-    let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let march_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * march_month + 2) / 5 + 1;
-    let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
-    (year_of_era + era * 400 + i64::from(month <= 2), month, day)
-}
-
-/// The inverse of [`date`].
-fn days(year: i64, month: i64, day: i64) -> i64 {
-    let year = if month <= 2 { year - 1 } else { year };
-    let (era, year_of_era) = (year.div_euclid(400), year.rem_euclid(400));
-    let march_month = if month > 2 { month - 3 } else { month + 9 };
-    let day_of_year = (153 * march_month + 2) / 5 + day - 1;
-    era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468
 }
 
 /// SQL has no unsigned numbers.
