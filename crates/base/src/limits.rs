@@ -286,6 +286,41 @@ pub const TEMPLATE_NAMES_MAX: u64 = 100;
 /// Longest name or tag of a template, in bytes.
 pub const TEMPLATE_NAME_BYTES_MAX: usize = 128;
 
+/// Files that are counted for what a sandbox uses of the disk: a list of metrics waits for that, and 100,000 take a
+/// tenth of a second.
+pub const DISK_USE_ENTRIES_MAX: usize = 100_000;
+
+/// Time between two measurements of a sandbox for its metrics.
+pub const METRICS_PAUSE: Duration = Duration::from_secs(15);
+
+/// Measurements of a sandbox that are kept: an hour, in 20 KiB.
+pub const METRICS_KEPT: usize = 240;
+
+/// Sandboxes that are measured at once: each takes a tenth of a second.
+pub const METRICS_SIDE_BY_SIDE: usize = 16;
+
+/// Entries of a log in one answer.
+pub const LOG_ENTRIES_MAX: usize = 1_000;
+
+/// A text that entries of a log are searched for, in bytes.
+pub const LOG_SEARCH_BYTES_MAX: usize = 256;
+
+/// Secrets of one team: a list of them is read page by page.
+pub const TEAM_SECRETS_MAX: u64 = 1_000;
+
+/// A secret's value, in bytes: keys and certificates fit.
+pub const SECRET_BYTES_MAX: usize = 64 << 10;
+
+/// A secret's name, in bytes.
+pub const SECRET_NAME_BYTES_MAX: usize = 128;
+
+/// An expired reservation of another server is kept this long: a sandbox without an owner is found by it when that
+/// server starts again.
+pub const RESERVATION_KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// A server that has given no sign for this long is taken for stopped.
+pub const SERVER_SILENT: Duration = Duration::from_secs(120);
+
 /// Volumes of one team.
 pub const TEAM_VOLUMES_MAX: u64 = 10_000;
 

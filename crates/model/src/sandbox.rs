@@ -100,7 +100,7 @@ pub struct SandboxUse {
     pub cpu_percent: f32,
     /// Memory that is charged to it, in bytes; 0 where the host does not count it.
     pub memory_bytes: u64,
-    /// What is used of the filesystem that its changes go to, in bytes, by whomever.
+    /// What the files take that it has written since its start, in bytes. Of very many files only a part is counted.
     pub disk_used_bytes: u64,
     /// The size of that filesystem, in bytes.
     pub disk_total_bytes: u64,
