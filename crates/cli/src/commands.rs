@@ -21,6 +21,7 @@ pub(crate) mod rm;
 pub(crate) mod run;
 pub(crate) mod self_test;
 pub(crate) mod serve;
+pub(crate) mod server;
 pub(crate) mod store;
 pub(crate) mod template;
 pub(crate) mod volume;
@@ -81,6 +82,9 @@ pub(crate) enum Command {
     /// Make, list and revoke API keys of a server's teams.
     #[command(subcommand)]
     Key(key::Command),
+    /// List the servers that share a database, and remove those that are gone.
+    #[command(subcommand)]
+    Server(server::Command),
     Env(env::Args),
     Doctor(doctor::Args),
     Completion(completion::Args),
@@ -131,6 +135,7 @@ pub(crate) async fn run(cli: Cli) -> ExitCode {
         Command::Rm(args) => interruptible("", rm::run(args, &client)).await,
         Command::Bench(command) => interruptible("the private node is removed", bench(command)).await,
         Command::Key(command) => interruptible("", key::run(command)).await,
+        Command::Server(command) => interruptible("", server::run(command)).await,
         Command::Env(args) => interruptible("", env::run(args)).await,
         Command::Doctor(args) => doctor::run(&args).await,
         Command::Completion(args) => Ok(completion::run(&args)),

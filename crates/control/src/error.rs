@@ -22,6 +22,8 @@ pub enum Noun {
     Tag,
     /// A volume.
     Volume,
+    /// A server of the database.
+    Server,
 }
 
 impl fmt::Display for Noun {
@@ -34,6 +36,7 @@ impl fmt::Display for Noun {
             Self::Build => "build",
             Self::Tag => "tag",
             Self::Volume => "volume",
+            Self::Server => "server",
         })
     }
 }
@@ -146,6 +149,12 @@ pub enum ControlError {
     /// A server pauses or resumes the sandbox at the moment.
     #[error("a server is {} sandbox {id} at the moment: try again", doing.as_str())]
     Busy { id: SandboxId, doing: Doing },
+    /// The sandbox runs on the node of another server of the database.
+    #[error("sandbox {id} runs on server {server}: send the request there")]
+    Elsewhere { id: SandboxId, server: String },
+    /// A server that is to be removed has given a sign of life.
+    #[error("server {name} still runs, or has just stopped: stop it, and remove it in {} s", wait.as_secs() + 1)]
+    ServerRuns { name: String, wait: Duration },
     /// Another request with the same idempotency key is under way.
     #[error("a request with the idempotency key {key:?} is under way: try again")]
     KeyInUse { key: String },
@@ -186,12 +195,13 @@ impl ControlError {
             | Self::Running { .. }
             | Self::KeyInUse { .. }
             | Self::KeyReused { .. }
+            | Self::ServerRuns { .. }
             | Self::NotReady { .. } => Kind::Conflict,
             Self::OverQuota { retry_after, .. } => Kind::OverQuota { retry_after: *retry_after },
             Self::Invalid { .. } => Kind::Invalid,
-            Self::Busy { doing: Doing::Pausing | Doing::Resuming, .. } | Self::Database(_) => {
-                Kind::Unavailable { retry_after: base::limits::RETRY_AFTER }
-            }
+            Self::Busy { doing: Doing::Pausing | Doing::Resuming, .. }
+            | Self::Database(_) => Kind::Unavailable { retry_after: base::limits::RETRY_AFTER },
+            Self::Elsewhere { .. } => Kind::Unavailable { retry_after: crate::servers::ELSEWHERE_RETRY },
         }
     }
 

@@ -9,10 +9,11 @@
 //! | [`Sandboxes`] | what was asked for, state, end, tokens, lists, changes of state |
 //! | [`Scheduler`] | kills and pauses what is due, through a [`Runtime`] |
 //! | [`Templates`], [`Volumes`] | names, tags, builds; volumes and their tokens |
+//! | [`Servers`] | those that share the database |
 //!
 //! A method that takes a [`base::id::TeamId`] sees nothing of any other team. Methods without one are for the server
-//! itself, and say so. Several servers may share one database: each change is one transaction, and work on a sandbox is
-//! claimed first.
+//! itself, and say so. Several servers may share one database: each change is one transaction, a server works on what its
+//! own node has, and claims a sandbox first.
 
 mod error;
 mod events;
@@ -22,6 +23,7 @@ mod quota;
 mod sandboxes;
 mod scheduler;
 mod secret;
+mod servers;
 mod teams;
 mod templates;
 mod time;
@@ -44,10 +46,11 @@ pub use self::{
     page::{Order, Page, PageToken},
     sandboxes::{
         Filter, IdempotencyKey, Lifetime, ListedPage, NewSandbox, Observed, OnTimeout, PauseMode, Reservation,
-        Reserved, Sandbox, Sandboxes, Size, State, States, Transition, VolumeMount,
+        Reserved, Sandbox, Sandboxes, Size, Started, State, States, Transition, VolumeMount,
     },
     scheduler::{Refused, Runtime, Scheduler},
     secret::{FileOperation, SignatureError, SignedUrl, Token},
+    servers::{Server, Servers},
     teams::{Quota, Slug, Team, Teams},
     templates::{
         Build, BuildRequest, BuildStatus, BuildUpdate, NewSnapshot, Resolved, SnapshotFilter, Tag, Template,
@@ -58,7 +61,8 @@ pub use self::{
 };
 use self::{keys::Cache, secret::Secret};
 
-const SCHEMA: Schema = Schema { name: "control", migrations: &[include_str!("schema_1.sql")], first_rows: "" };
+const MIGRATIONS: &[&str] = &[include_str!("schema_1.sql"), include_str!("schema_2.sql")];
+const SCHEMA: Schema = Schema { name: "control", migrations: MIGRATIONS, first_rows: "" };
 
 /// The control plane of one server. A clone is the same one.
 #[derive(Debug, Clone)]
@@ -131,6 +135,11 @@ impl Control {
     /// Volumes.
     pub fn volumes(&self) -> Volumes<'_> {
         Volumes(&self.0)
+    }
+
+    /// The servers that share the database, for the operator.
+    pub fn servers(&self) -> Servers<'_> {
+        Servers(&self.0)
     }
 
     /// What ends and pauses sandboxes in time.

@@ -59,8 +59,6 @@ pub(crate) async fn check_room(
     size: &Size,
     now: Time,
 ) -> Result<(), ControlError> {
-    let delete = sqlx::query("DELETE FROM reservations WHERE team = $1 AND expires_ms <= $2").bind(team.as_str());
-    delete.bind(now.sql()).execute(&mut *transaction).await.map_err(failed("end old reservations"))?;
     // One statement, so one instant: a confirmed start goes from the one table to the other.
     let select = "SELECT CAST(SUM(used) AS BIGINT) AS used, CAST(SUM(cpus) AS BIGINT) AS cpus,
         CAST(SUM(memory_mb) AS BIGINT) AS memory_mb, CAST(SUM(starts) AS BIGINT) AS starts FROM (

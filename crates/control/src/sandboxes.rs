@@ -25,7 +25,7 @@ use sqlx::AnyConnection;
 
 pub use self::{
     list::{Filter, ListedPage, States},
-    start::{IdempotencyKey, Reservation, Reserved},
+    start::{IdempotencyKey, Reservation, Reserved, Started},
     transition::{Observed, Transition},
 };
 pub(crate) use self::{
@@ -158,7 +158,16 @@ pub struct Sandbox {
     pub end: Time,
     /// Pauses at its end that were refused one after the other.
     pub refusals: u64,
+    /// The server whose node has it, or had it when it was paused. Empty: none.
+    pub server: String,
     token_generation: u64,
+}
+
+impl Sandbox {
+    /// Whether the server may act on it: it is that server's, or none's.
+    pub(crate) fn is_of(&self, server: &str) -> bool {
+        self.server.is_empty() || self.server == server
+    }
 }
 
 /// The sandboxes of a server.
@@ -191,6 +200,11 @@ impl Sandboxes<'_> {
         self.0.secret.token(Purpose::Traffic, sandbox.id.as_str(), sandbox.token_generation)
     }
 }
+
+pub(crate) use self::{
+    list::of_server,
+    record::remove,
+};
 
 /// A sandbox, of whatever team.
 pub(crate) async fn of_any(connection: &mut AnyConnection, id: &SandboxId, now: Time) -> Result<Sandbox, ControlError> {

@@ -1,8 +1,8 @@
 //! Ends and pauses sandboxes in time.
 //!
-//! One task per server. It reads what is due, decides with [`plan::plan`], claims each sandbox by a compare-and-swap,
-//! and does the work through a [`Runtime`]. The database holds every end, so what fell due while no server ran is done
-//! when one starts.
+//! One task per server. It reads what is due on its own node, decides with [`plan::plan`], claims each sandbox by a
+//! compare-and-swap, and does the work through a [`Runtime`]. The database holds every end, so what fell due while no
+//! server ran is done when one starts.
 //!
 //! A pause that is refused leaves the sandbox running. It counts against the quota, an event tells of it, and the next
 //! attempt follows a minute later. The same holds for a kill that fails.
@@ -28,7 +28,9 @@ use tokio::{
 };
 
 use self::plan::{Action, Due, plan};
-use crate::{Control, ControlError, Doing, EventKind, Inner, OnTimeout, PauseMode, Time, Transition, sandboxes};
+use crate::{
+    Control, ControlError, Doing, EventKind, Inner, OnTimeout, PauseMode, Time, Transition, sandboxes, servers,
+};
 
 /// Why a node did not do what the scheduler wanted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -126,14 +128,19 @@ impl Scheduler {
     async fn due(&self) -> Result<Vec<Due>, ControlError> {
         // Two statements: each has an index of its own.
         let ends = "SELECT id, on_timeout, due_ms, doing, doer_until_ms FROM sandboxes WHERE state = 'running'
-            AND due_ms <= $1 ORDER BY due_ms LIMIT $2";
+            AND due_ms <= $1 AND server = $3 ORDER BY due_ms LIMIT $2";
+        // Any server can remove what is paused.
         let kills = "SELECT id, on_timeout, due_ms, doing, doer_until_ms FROM sandboxes WHERE doing = 'killing'
-            AND doer_until_ms <= $1 ORDER BY doer_until_ms LIMIT $2";
+            AND doer_until_ms <= $1 AND (server = $3 OR state = 'paused') ORDER BY doer_until_ms LIMIT $2";
         let horizon = self.inner.clock.now() + SCHEDULE_POLL;
         let mut found = Vec::new();
         for select in [kills, ends] {
             let select = sqlx::query(select).bind(horizon.sql()).bind(SCHEDULE_BATCH_MAX as i64);
-            let rows = select.fetch_all(self.inner.db.pool()).await.map_err(failed("look for what is due"))?;
+            let rows = select
+                .bind(&*self.inner.server)
+                .fetch_all(self.inner.db.pool())
+                .await
+                .map_err(failed("look for what is due"))?;
             for row in &rows {
                 found.push(plan::due(row)?);
             }
@@ -141,9 +148,11 @@ impl Scheduler {
         Ok(found)
     }
 
-    /// Renews this server's claims, and forgets what is old.
+    /// Renews this server's claims, says that it runs, and forgets what is old.
     async fn keep(&self) {
-        for result in [self.renew().await, housekeeping::forget_old(&self.inner).await] {
+        let results =
+            [self.renew().await, servers::appear(&self.inner).await, housekeeping::forget_old(&self.inner).await];
+        for result in results {
             if let Err(error) = result {
                 tracing::warn!(error = base::error::chain(&error), "cannot keep the server's database in order");
             }

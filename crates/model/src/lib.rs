@@ -22,8 +22,9 @@ pub use failure::{Failure, FailureKind};
 pub use mount::Mount;
 pub use node::{NodeInfo, PoolInfo};
 pub use sandbox::{
-    CommandSpec, ExitStatus, Forks, Interpreter, MemoryUse, PauseReport, PausedSandbox, ProcessInfo, ResumeOptions,
-    RunSpec, Sandbox, SandboxDetail, SandboxState, SandboxUse, Started, TIMED_OUT, Takeover, TerminalSize,
+    CommandSpec, ExitStatus, ForkSpec, Forks, Interpreter, MemoryUse, PauseReport, PausedSandbox, ProcessInfo,
+    ResumeOptions, RunSpec, Sandbox, SandboxDetail, SandboxState, SandboxUse, Started, TIMED_OUT, Takeover,
+    TerminalSize,
 };
 pub use store::{
     CheckpointVerification, Damage, GcOptions, GcReport, KeyRotation, PeerStats, StoreDamage, StoreReads,

@@ -102,7 +102,7 @@ pub struct SandboxUse {
     pub memory_bytes: u64,
     /// What the files take that it has written since its start, in bytes. Of very many files only a part is counted.
     pub disk_used_bytes: u64,
-    /// The size of that filesystem, in bytes.
+    /// The same, and what it could write before the filesystem is full, in bytes.
     pub disk_total_bytes: u64,
 }
 
@@ -148,6 +148,19 @@ pub struct RunSpec {
     pub interpreter: Interpreter,
     /// Volumes that are mounted in each before its program goes on.
     pub volumes: Vec<Mount>,
+    /// The name of the room that a control plane has reserved for them. The node notes it with each.
+    pub reservation: Option<String>,
+}
+
+/// Fork a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ForkSpec {
+    /// How many copies.
+    pub count: u32,
+    /// What they have of the original.
+    pub keep: crate::Keep,
+    /// As of [`RunSpec`].
+    pub reservation: Option<String>,
 }
 
 /// A sandbox that was paused.

@@ -200,6 +200,12 @@ impl Node {
         self.state().sandboxes().iter().map(SandboxRecord::to_model).collect()
     }
 
+    /// Sandboxes that were started in room which a control plane had reserved, with the names of the reservations.
+    pub fn reserved(&self) -> Vec<(SandboxId, String)> {
+        let records = self.state().sandboxes();
+        records.into_iter().filter_map(|record| Some((record.id, record.reservation?))).collect()
+    }
+
     /// Fails if a sandbox could not be paused now.
     pub fn check_pausable(&self, id: &SandboxId) -> Result<()> {
         self.admits(id, Operation::Pause).map(drop)

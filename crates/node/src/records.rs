@@ -130,6 +130,9 @@ pub(crate) struct SandboxRecord {
     /// What is mounted in it.
     #[serde(default, skip_serializing_if = "Vec::is_empty", with = "nouns::mounts")]
     pub(crate) volumes: Vec<Mount>,
+    /// The room that a control plane had reserved for it when it was started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) reservation: Option<String>,
 }
 
 /// A volume that is mounted on a directory of the host.
@@ -282,6 +285,7 @@ mod tests {
             paused_ms: None,
             held: None,
             volumes: Vec::new(),
+            reservation: None,
         }
     }
 

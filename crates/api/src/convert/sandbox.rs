@@ -97,7 +97,8 @@ impl From<Interpreter> for model::Interpreter {
 
 impl From<RunRequest> for model::RunSpec {
     fn from(RunRequest { count, interpreter, volumes }: RunRequest) -> Self {
-        Self { count, interpreter: interpreter.into(), volumes: volumes.into_iter().map(Into::into).collect() }
+        let volumes = volumes.into_iter().map(Into::into).collect();
+        Self { count, interpreter: interpreter.into(), volumes, reservation: None }
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use base::id::TeamId;
 use db::{Fields, failed};
-use sqlx::AssertSqlSafe;
+use sqlx::{AnyConnection, AssertSqlSafe};
 
 use super::{Sandbox, Sandboxes, record};
 use crate::{ControlError, Order, Page, PageToken, Time, time::sql};
@@ -77,7 +77,17 @@ impl Sandboxes<'_> {
         Ok(ListedPage { sandboxes, next, total_running })
     }
 
-    /// All sandboxes of all teams, for a server that brings them in line with its node.
+    /// The sandboxes of this server, and those of none, of all teams: for a server that brings them in line with its
+    /// node.
+    pub async fn of_this_server(&self) -> Result<Vec<Sandbox>, ControlError> {
+        let mut connection = record::reader(self.0).await?;
+        let now = self.0.clock.now();
+        let mut found = of_server(&mut connection, &self.0.server, now).await?;
+        found.extend(of_server(&mut connection, "", now).await?);
+        Ok(found)
+    }
+
+    /// All sandboxes of all teams and servers.
     pub async fn all(&self) -> Result<Vec<Sandbox>, ControlError> {
         let select = format!("SELECT {} FROM sandboxes ORDER BY id", record::COLUMNS);
         let rows = sqlx::query(AssertSqlSafe(select)).fetch_all(self.0.db.pool()).await;
@@ -85,6 +95,18 @@ impl Sandboxes<'_> {
         let now = self.0.clock.now();
         Ok(rows.iter().map(|row| record::sandbox(row, now)).collect::<Result<_, _>>()?)
     }
+}
+
+/// The sandboxes of a server.
+pub(crate) async fn of_server(
+    connection: &mut AnyConnection,
+    server: &str,
+    now: Time,
+) -> Result<Vec<Sandbox>, ControlError> {
+    let select = format!("SELECT {} FROM sandboxes WHERE server = $1 ORDER BY id", record::COLUMNS);
+    let rows = sqlx::query(AssertSqlSafe(select)).bind(server).fetch_all(connection).await;
+    let rows = rows.map_err(failed("list the sandboxes of a server"))?;
+    Ok(rows.iter().map(|row| record::sandbox(row, now)).collect::<Result<_, _>>()?)
 }
 
 /// A condition and its parameters.

@@ -20,7 +20,7 @@ use crate::{
 pub(super) const COLUMNS: &str =
     "id, team, template, build, alias, state, pause_mode, unresponsive, metadata, env_vars,
     network, volume_mounts, allow_internet, cpus, memory_mb, disk_mb, on_timeout, auto_resume, timeout_ms, started_ms,
-    end_ms, refusals, doing, doer_until_ms, token_generation";
+    end_ms, refusals, doing, doer_until_ms, token_generation, server";
 
 /// A connection for one read.
 pub(super) async fn reader(inner: &Inner) -> Result<PoolConnection<Any>, ControlError> {
@@ -84,6 +84,7 @@ pub(super) fn sandbox(row: &AnyRow, now: Time) -> Result<Sandbox, DbError> {
         end: Time::from_ms(row.count("end_ms")?),
         refusals: row.count("refusals")?,
         token_generation: row.count("token_generation")?,
+        server: row.text("server")?,
     })
 }
 
@@ -93,7 +94,7 @@ pub(super) async fn insert(transaction: &mut AnyConnection, sandbox: &Sandbox) -
     let spec = &sandbox.spec;
     let insert = format!(
         "INSERT INTO sandboxes ({COLUMNS}, due_ms, doer) VALUES ($1, $2, $3, $4, $5, 'running', '', 0, $6, $7, $8, $9,
-        $10, $11, $12, $13, $14, $15, $16, $17, $18, 0, '', 0, $19, $18, '')"
+        $10, $11, $12, $13, $14, $15, $16, $17, $18, 0, '', 0, $19, $20, $18, '')"
     );
     let insert = sqlx::query(AssertSqlSafe(insert)).bind(sandbox.id.as_str()).bind(sandbox.team.as_str());
     let insert =
@@ -103,7 +104,8 @@ pub(super) async fn insert(transaction: &mut AnyConnection, sandbox: &Sandbox) -
     let insert = insert.bind(sql(spec.size.cpus)).bind(sql(spec.size.memory_mb)).bind(sql(spec.size.disk_mb));
     let insert = insert.bind(on_timeout(spec.lifetime.on_timeout)).bind(i64::from(spec.lifetime.auto_resume));
     let insert = insert.bind(span_sql(spec.lifetime.timeout)).bind(sandbox.started.sql()).bind(sandbox.end.sql());
-    insert.bind(sql(sandbox.token_generation)).execute(&mut *transaction).await.map_err(failed())?;
+    let insert = insert.bind(sql(sandbox.token_generation)).bind(&*sandbox.server);
+    insert.execute(&mut *transaction).await.map_err(failed())?;
     for pair in &spec.metadata {
         let insert = sqlx::query("INSERT INTO sandbox_metadata (sandbox, pair) VALUES ($1, $2)");
         let insert = insert.bind(sandbox.id.as_str()).bind(pair_hash(pair.0, pair.1));
@@ -113,7 +115,7 @@ pub(super) async fn insert(transaction: &mut AnyConnection, sandbox: &Sandbox) -
 }
 
 /// Removes a sandbox. Its events stay.
-pub(super) async fn remove(transaction: &mut AnyConnection, id: &SandboxId) -> Result<(), ControlError> {
+pub(crate) async fn remove(transaction: &mut AnyConnection, id: &SandboxId) -> Result<(), ControlError> {
     for delete in ["DELETE FROM sandboxes WHERE id = $1", "DELETE FROM sandbox_metadata WHERE sandbox = $1"] {
         let delete = sqlx::query(delete).bind(id.as_str());
         delete.execute(&mut *transaction).await.map_err(failed("remove a sandbox"))?;

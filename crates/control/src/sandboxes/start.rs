@@ -39,11 +39,21 @@ impl FromStr for IdempotencyKey {
     }
 }
 
+/// A sandbox that was started in reserved room, as its node notes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Started {
+    /// The sandbox.
+    pub id: SandboxId,
+    /// The batch of the reservation.
+    pub batch: String,
+}
+
 /// Room for one sandbox. It counts against the quota until it is confirmed or abandoned, or ten minutes are over.
 #[derive(Debug)]
 #[must_use = "confirm or abandon it"]
 pub struct Reservation {
     id: ReservationId,
+    batch: String,
     team: TeamId,
     spec: NewSandbox,
 }
@@ -52,6 +62,12 @@ impl Reservation {
     /// What was asked for.
     pub fn spec(&self) -> &NewSandbox {
         &self.spec
+    }
+
+    /// What the node has to note with the sandbox that it starts here: so it is found if this server dies before the
+    /// sandbox is confirmed.
+    pub fn batch(&self) -> &str {
+        &self.batch
     }
 }
 
@@ -84,7 +100,7 @@ impl Sandboxes<'_> {
         check_timeout(spec.lifetime.timeout)?;
         let mut left = wait;
         loop {
-            match retry(|| self.try_reserve(team, spec, key)).await {
+            match retry(|| self.try_reserve(team, spec, key, None)).await {
                 Err(ControlError::KeyInUse { .. }) if left > Duration::ZERO => {}
                 other => return other,
             }
@@ -94,11 +110,17 @@ impl Sandboxes<'_> {
         }
     }
 
+    /// Reserves room for a sandbox that is started together with that of another reservation.
+    pub async fn reserve_beside(&self, first: &Reservation) -> Result<Reserved, ControlError> {
+        retry(|| self.try_reserve(&first.team, &first.spec, None, Some(first))).await
+    }
+
     async fn try_reserve(
         &self,
         team: &TeamId,
         spec: &NewSandbox,
         key: Option<&IdempotencyKey>,
+        beside: Option<&Reservation>,
     ) -> Result<Reserved, ControlError> {
         let (now, failed) = (self.0.clock.now(), || failed("reserve room for a sandbox"));
         let mut transaction = self.0.db.begin_relaxed().await?;
@@ -113,15 +135,18 @@ impl Sandboxes<'_> {
         }
         quota::check_room(&mut transaction, team, &quota, &spec.size, now).await?;
         let id = ReservationId::random();
-        let insert = "INSERT INTO reservations (id, team, cpus, memory_mb, expires_ms) VALUES ($1, $2, $3, $4, $5)";
+        let batch = beside.map_or_else(|| id.to_string(), |first| first.batch.clone());
+        let insert = "INSERT INTO reservations (id, team, cpus, memory_mb, expires_ms, server, batch)
+            VALUES ($1, $2, $3, $4, $5, $6, $7)";
         let insert = sqlx::query(insert).bind(id.as_str()).bind(team.as_str()).bind(sql(spec.size.cpus));
         let insert = insert.bind(sql(spec.size.memory_mb)).bind((now + RESERVATION_MAX).sql());
+        let insert = insert.bind(&*self.0.server).bind(&*batch);
         insert.execute(&mut *transaction).await.map_err(failed())?;
         if let Some(key) = key {
             remember(&mut transaction, team, key, (&fingerprint(spec)?, &id), now).await?;
         }
         transaction.commit().await.map_err(failed())?;
-        Ok(Reserved::New(Reservation { id, team: team.clone(), spec: spec.clone() }))
+        Ok(Reserved::New(Reservation { id, batch, team: team.clone(), spec: spec.clone() }))
     }
 
     /// Says that a node has started the sandbox. Its time begins now.
@@ -137,6 +162,7 @@ impl Sandboxes<'_> {
             started: now,
             end: now + reservation.spec.lifetime.timeout,
             refusals: 0,
+            server: self.0.server.clone(),
             token_generation: 1,
         };
         retry(|| self.try_confirm(reservation, &sandbox)).await?;
@@ -158,6 +184,35 @@ impl Sandboxes<'_> {
         let update = sqlx::query(update).bind(sandbox.started.sql()).bind(sandbox.spec.template.as_str());
         update.execute(&mut *transaction).await.map_err(failed())?;
         Ok(transaction.commit().await.map_err(failed())?)
+    }
+
+    /// Which of these sandboxes of this server's node nobody has: the server died before it confirmed them. For a
+    /// server that starts, before it takes requests.
+    pub async fn unconfirmed(&self, started: Vec<Started>) -> Result<Vec<SandboxId>, ControlError> {
+        let failed = || failed("look for starts that were broken off");
+        let mut found = Vec::new();
+        for Started { id, batch } in started {
+            let select = "SELECT COUNT(*) AS reserved FROM reservations WHERE server = $1 AND batch = $2
+                AND NOT EXISTS (SELECT 1 FROM sandboxes WHERE id = $3)";
+            let select = sqlx::query(select).bind(&*self.0.server).bind(batch).bind(id.as_str());
+            let row = select.fetch_one(self.0.db.pool()).await.map_err(failed())?;
+            if row.count("reserved")? > 0 {
+                found.push(id);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Drops the reservations of an earlier process of this server. Their idempotency keys are free again.
+    pub async fn drop_own_reservations(&self) -> Result<(), ControlError> {
+        let failed = || failed("drop old reservations");
+        let attempt = || async {
+            let mut transaction = self.0.db.begin_relaxed().await?;
+            let delete = sqlx::query("DELETE FROM reservations WHERE server = $1").bind(&*self.0.server);
+            delete.execute(&mut *transaction).await.map_err(failed())?;
+            Ok(transaction.commit().await.map_err(failed())?)
+        };
+        retry(attempt).await
     }
 
     /// Says that the start failed. A request with the same idempotency key then starts anew.

@@ -100,6 +100,7 @@ impl crate::Control {
         self.0.wake.notify_one();
         let mut sandbox = transition.sandbox.clone();
         (sandbox.state, sandbox.end, sandbox.refusals, sandbox.unresponsive) = (State::Running, end, 0, false);
+        sandbox.server.clone_from(&transition.inner.server);
         sandbox.spec.lifetime.timeout = timeout;
         Ok(sandbox)
     }
@@ -110,13 +111,18 @@ impl crate::Control {
         retry(|| remove(inner, sandbox, reason)).await
     }
 
-    /// Says that nothing has changed: the node refused. A kill stays begun: the scheduler tries again after a minute.
-    pub async fn cancel(&self, transition: Transition) -> Result<(), ControlError> {
-        retry(|| release(&transition)).await
+    /// Leaves a kill that was begun to the server whose node has the sandbox. Its scheduler finishes the kill.
+    pub async fn leave_kill(&self, transition: Transition) -> Result<(), ControlError> {
+        retry(|| release(&transition, self.now())).await
     }
 
-    /// Brings what is known of a sandbox in line with what its node has, for a server that starts. Says whether it
-    /// changed.
+    /// Says that nothing has changed: the node refused. A kill stays begun: the scheduler tries again after a minute.
+    pub async fn cancel(&self, transition: Transition) -> Result<(), ControlError> {
+        retry(|| release(&transition, self.now() + PAUSE_RETRY)).await
+    }
+
+    /// Brings what is known of a sandbox in line with what this server's node has, for a server that starts. Says whether
+    /// it changed. A sandbox that is there is this server's from then on.
     pub async fn observe(&self, id: &SandboxId, observed: Observed) -> Result<bool, ControlError> {
         retry(|| try_observe(&self.0, id, observed)).await
     }
@@ -169,6 +175,9 @@ async fn try_begin(
         None => record::of_any(&mut transaction, id, (now, lock)).await?,
     };
     check(&found, doing)?;
+    if doing == Doing::Pausing && !found.is_of(&inner.server) {
+        return Err(ControlError::Elsewhere { id: id.clone(), server: found.server });
+    }
     if let Some((team, quota)) = quota {
         quota::check_room(&mut transaction, team, &quota, &found.spec.size, now).await?;
     }
@@ -211,7 +220,7 @@ async fn finish(transition: &Transition, set: &str, event: (EventKind, &str)) ->
     // What is paused outlives a power cut, and so must the news of it.
     let mut transaction = inner.db.begin().await?;
     let update = format!(
-        "UPDATE sandboxes SET doing = '', doer = '', doer_until_ms = 0, {set}
+        "UPDATE sandboxes SET doing = '', doer = '', doer_until_ms = 0, server = $3, {set}
         WHERE id = $1 AND doing = $2 AND doer = $3"
     );
     let update = sqlx::query(sqlx::AssertSqlSafe(update)).bind(sandbox.id.as_str());
@@ -237,10 +246,10 @@ async fn remove(inner: &Inner, sandbox: &Sandbox, reason: &str) -> Result<(), Co
     Ok(transaction.commit().await.map_err(failed("remove a sandbox"))?)
 }
 
-async fn release(transition: &Transition) -> Result<(), ControlError> {
+/// Ends a claim without a change. A kill is tried again at `retry_at`.
+async fn release(transition: &Transition, retry_at: Time) -> Result<(), ControlError> {
     let inner = &transition.inner;
     let mut transaction = inner.db.begin_relaxed().await?;
-    let retry_at = inner.clock.now() + PAUSE_RETRY;
     unclaim(&mut transaction, transition, "refusals = refusals", retry_at).await?;
     Ok(transaction.commit().await.map_err(failed("end a claim"))?)
 }
@@ -292,8 +301,9 @@ async fn try_observe(inner: &Inner, id: &SandboxId, observed: Observed) -> Resul
     let found = record::of_any(&mut transaction, id, (now, inner.db.for_update())).await?;
     let owner = (&found.team, id);
     match (observed, found.state) {
-        (Observed::Running, State::Running) => return Ok(false),
+        (Observed::Running, State::Running) if found.server == inner.server => return Ok(false),
         (Observed::Paused(mode), State::Paused(known)) if mode == known => return Ok(false),
+        (Observed::Running, State::Running) => adopt(inner, &mut transaction, id).await?,
         (Observed::Gone, _) => {
             record::remove(&mut transaction, id).await?;
             events::add(&mut transaction, owner, now, EventKind::Killed, "it is not on its node").await?;
@@ -305,9 +315,10 @@ async fn try_observe(inner: &Inner, id: &SandboxId, observed: Observed) -> Resul
             };
             // One that was resumed gets the time that it was to have: its end from before is long over.
             let update = "UPDATE sandboxes SET state = $1, pause_mode = $2, doing = '', doer = '', doer_until_ms = 0,
-                end_ms = $3, due_ms = $3 WHERE id = $4 AND doing <> 'killing'";
+                end_ms = $3, due_ms = $3, server = $5 WHERE id = $4 AND doing <> 'killing'";
             let end = now + found.spec.lifetime.timeout;
             let update = sqlx::query(update).bind(state).bind(mode).bind(end.sql()).bind(id.as_str());
+            let update = update.bind(&*inner.server);
             update.execute(&mut *transaction).await.map_err(failed())?;
             events::add(&mut transaction, owner, now, kind, "seen on its node").await?;
         }
@@ -315,4 +326,11 @@ async fn try_observe(inner: &Inner, id: &SandboxId, observed: Observed) -> Resul
     transaction.commit().await.map_err(failed())?;
     inner.wake.notify_one();
     Ok(true)
+}
+
+/// Notes that a sandbox is on this server's node.
+async fn adopt(inner: &Inner, transaction: &mut AnyConnection, id: &SandboxId) -> Result<(), ControlError> {
+    let update = sqlx::query("UPDATE sandboxes SET server = $1 WHERE id = $2").bind(&*inner.server).bind(id.as_str());
+    update.execute(transaction).await.map_err(failed("note where a sandbox is"))?;
+    Ok(())
 }

@@ -1,6 +1,6 @@
 //! Forgets what is old.
 
-use base::limits::{EVENTS_KEPT, IDEMPOTENCY_KEPT, IDEMPOTENCY_KEYS_MAX};
+use base::limits::{EVENTS_KEPT, IDEMPOTENCY_KEPT, IDEMPOTENCY_KEYS_MAX, RESERVATION_KEPT};
 use db::{Fields, failed, retry};
 
 use crate::{
@@ -18,7 +18,7 @@ pub(super) async fn forget_old(inner: &Inner) -> Result<(), ControlError> {
         for (delete, before) in [
             ("DELETE FROM idempotency_keys WHERE created_ms <= $1", before(now, span_sql(IDEMPOTENCY_KEPT))),
             ("DELETE FROM sandbox_events WHERE at_ms <= $1", before(now, span_sql(EVENTS_KEPT))),
-            ("DELETE FROM reservations WHERE expires_ms <= $1", now.sql()),
+            ("DELETE FROM reservations WHERE expires_ms <= $1", before(now, span_sql(RESERVATION_KEPT))),
         ] {
             sqlx::query(delete).bind(before).execute(&mut *transaction).await.map_err(failed())?;
         }

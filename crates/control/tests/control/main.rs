@@ -10,6 +10,7 @@ mod place;
 #[path = "../../../store/tests/heads/postgres.rs"]
 mod postgres;
 mod schedule;
+mod servers;
 mod starts;
 mod states;
 mod templates;
@@ -76,9 +77,9 @@ mod on {
         a_sandbox_is_killed_at_its_end_and_not_before
         a_refused_pause_is_retried_every_minute_and_never_kills
         what_fell_due_while_no_server_ran_is_done_at_the_next_start
-        two_servers_end_each_sandbox_once
+        two_servers_end_each_its_own_sandboxes
         an_extended_sandbox_is_not_ended
-        work_of_a_server_that_died_is_taken_up
+        work_that_a_server_began_and_did_not_end_is_taken_up
         a_kill_that_fails_is_finished_later
         a_claim_is_renewed_while_its_transition_lives
         a_running_scheduler_ends_a_sandbox_whose_timeout_is_set_to_zero
@@ -99,6 +100,13 @@ mod on {
     on_both! { volumes:
         a_volume_has_one_name_in_its_team
         a_volume_is_opened_by_its_token_alone
+    }
+
+    on_both! { servers:
+        a_server_leaves_what_other_nodes_have_alone
+        what_is_paused_goes_on_at_any_server
+        a_removed_server_takes_along_what_ran_there
+        a_start_that_was_broken_off_is_found_by_its_server
     }
 
     on_both! { isolation:

@@ -53,7 +53,8 @@ pub(crate) async fn only_one_of_two_servers_resumes(place: &Place) {
     let team = team(&here, "acme").await;
     let made = create(&here, &team, &spec()).await.unwrap();
     for _ in 0..10 {
-        pause(&here, &made).await;
+        let found = here.sandboxes().find(&made.id).await.unwrap();
+        pause(if found.server == "a" { &here } else { &there }, &made).await;
         let (a, b) =
             futures::future::join(here.begin_resume(&team, &made.id), there.begin_resume(&team, &made.id)).await;
         let (won, lost) = match (a, b) {
@@ -125,8 +126,9 @@ pub(crate) async fn a_server_that_starts_learns_what_its_node_has(place: &Place)
     assert!(matches!(other.begin_pause(&team, &made[1]).await, Err(ControlError::Busy { .. })));
     place.clock.advance(CLAIM_MAX);
     other.sandboxes().extend(&team, &made[1], MINUTE).await.unwrap();
-    let taken = other.begin_pause(&team, &made[1]).await.unwrap();
-    other.cancel(taken).await.unwrap();
+    assert!(matches!(other.begin_pause(&team, &made[1]).await, Err(ControlError::Elsewhere { .. })));
+    let taken = second.begin_pause(&team, &made[1]).await.unwrap();
+    second.cancel(taken).await.unwrap();
 }
 
 pub(crate) async fn events_are_kept_within_bounds(place: &Place) {

@@ -20,7 +20,7 @@ use std::{
 use base::id::{SandboxId, ZygoteId};
 use keeper::origin::carried;
 use keeper::protocol::{Base, Capture, Purpose};
-use model::{BuildTimings, ExitStatus, Forks, Interpreter, Keep, SandboxState};
+use model::{BuildTimings, ExitStatus, ForkSpec, Forks, Interpreter, Keep, SandboxState};
 use tokio::sync::oneshot;
 
 use super::{
@@ -61,13 +61,14 @@ struct Captured {
 }
 
 impl Node {
-    /// Forks `count` copies of a running or paused sandbox. With [`Keep::Files`] they have its files and no processes.
+    /// Forks copies of a running or paused sandbox. With [`Keep::Files`] they have its files and no processes.
     #[tracing::instrument(skip_all, fields(sandbox = %id))]
-    pub async fn fork(self: &Arc<Self>, id: &SandboxId, count: u32, keep: Keep) -> Result<Forks> {
+    pub async fn fork(self: &Arc<Self>, id: &SandboxId, spec: &ForkSpec) -> Result<Forks> {
+        let ForkSpec { count, keep, ref reservation } = *spec;
         let began = Instant::now();
         let phase = self.state().phase(id);
         if matches!(phase, Phase::Paused | Phase::Absent) {
-            return self.fork_paused(id, count, keep).await;
+            return self.fork_paused(id, spec).await;
         }
         self.admits(id, Operation::Capture)?;
         let (pages, volumes, files) = {
@@ -92,6 +93,7 @@ impl Node {
         self.ledger.metrics.captured(CaptureFor::Fork, captured.as_ref().map(|captured| captured.timings.pause_us));
         let forks = match captured {
             Ok(Captured { source, timings, blanks }) => {
+                let source = Source { reservation: reservation.clone(), ..source };
                 let (sandboxes, failures) = self.start_many(&source, count, blanks).await;
                 self.forget_cut(&source.cut).await;
                 Ok(Forks {
@@ -162,6 +164,7 @@ impl Node {
                     copies: Some(CopyOf { zygote, arena: built.arena, interpreter: Interpreter::InProcess }),
                     volumes: cut::shared(&record.volumes),
                     cut,
+                    reservation: None,
                 };
                 Ok(Captured { source, timings, blanks })
             }
@@ -202,6 +205,7 @@ impl Node {
                 copies: None,
                 volumes: cut::shared(&record.volumes),
                 cut,
+                reservation: None,
             };
             let timings = BuildTimings { pause_us: us, capture_us: us, ..BuildTimings::default() };
             Captured { source, timings, blanks: Vec::new() }

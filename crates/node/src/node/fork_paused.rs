@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Instant};
 
 use base::id::SandboxId;
 use checkpoint::Paused;
-use model::{BuildTimings, Forks, Interpreter, Keep};
+use model::{BuildTimings, ForkSpec, Forks, Interpreter};
 use store::heads::{Head, Lease};
 
 use super::{
@@ -24,15 +24,15 @@ use crate::{
 };
 
 impl Node {
-    /// Forks `count` copies of a paused sandbox, whichever node has paused it.
-    pub(super) async fn fork_paused(self: &Arc<Self>, id: &SandboxId, count: u32, keep: Keep) -> Result<Forks> {
-        let (node, of, began) = (Arc::clone(self), id.clone(), Instant::now());
+    /// Forks copies of a paused sandbox, whichever node has paused it.
+    pub(super) async fn fork_paused(self: &Arc<Self>, id: &SandboxId, spec: &ForkSpec) -> Result<Forks> {
+        let (node, of, began, spec) = (Arc::clone(self), id.clone(), Instant::now(), spec.clone());
         // Alone with it: its volumes do not change before they are cut.
-        let fork = async move { node.fork_leased(&of, count, keep, began).await };
+        let fork = async move { node.fork_leased(&of, &spec, began).await };
         self.drive(id, Operation::ForkPaused, fork).await
     }
 
-    async fn fork_leased(self: &Arc<Self>, id: &SandboxId, count: u32, keep: Keep, began: Instant) -> Result<Forks> {
+    async fn fork_leased(self: &Arc<Self>, id: &SandboxId, spec: &ForkSpec, began: Instant) -> Result<Forks> {
         let found = Paused::find_leased(&self.durable, id, &format!("fork {id}"), LEASE).await?;
         let Some((head, paused, lease)) = found else {
             let is_known = self.state().sandbox(id).is_ok();
@@ -40,7 +40,7 @@ impl Node {
         };
         let forked = match &paused.holder {
             Some(node) if *node != self.host.id => Err(Error::HeldElsewhere { id: id.clone(), node: node.clone() }),
-            Some(_) | None => self.fork_stored(kept(paused, keep), &head, count, began).await,
+            Some(_) | None => self.fork_stored(kept(paused, spec.keep), &head, spec, began).await,
         };
         let (forks, pages) = match forked {
             Ok((forks, pages)) => (Ok(forks), pages),
@@ -55,7 +55,7 @@ impl Node {
         self: &Arc<Self>,
         paused: Paused,
         head: &Head,
-        count: u32,
+        spec: &ForkSpec,
         began: Instant,
     ) -> Result<(Forks, Option<String>)> {
         let mounts: Vec<_> = paused.volumes.iter().map(mount).collect();
@@ -81,8 +81,9 @@ impl Node {
                     copies,
                     volumes: cut::shared(&mounts),
                     cut: cut.clone(),
+                    reservation: spec.reservation.clone(),
                 };
-                let (sandboxes, failures) = self.start_many(&source, count, Vec::new()).await;
+                let (sandboxes, failures) = self.start_many(&source, spec.count, Vec::new()).await;
                 if let Some(number) = number {
                     self.drop_zygote(number).await;
                 }

@@ -297,6 +297,7 @@ fn small(paused: &Paused) -> SandboxRecord {
         held: None,
         reason: None,
         volumes: paused.volumes.iter().map(mount).collect(),
+        reservation: None,
     }
 }
 

@@ -49,6 +49,8 @@ pub(super) struct Source {
     pub(super) volumes: Vec<Mount>,
     /// What each copy has for itself, in the place of volumes that the original can write.
     pub(super) cut: Cut,
+    /// The room that a control plane has reserved for them.
+    pub(super) reservation: Option<String>,
 }
 
 impl Source {
@@ -66,6 +68,7 @@ impl Source {
             spec: record.spec,
             copies,
             volumes: request.volumes.clone(),
+            reservation: request.reservation.clone(),
         }
     }
 
@@ -351,6 +354,7 @@ impl Node {
             paused_ms: None,
             held: None,
             volumes,
+            reservation: source.reservation.clone(),
         };
         blank.record.finish(&record)?;
         self.show_own_volumes(&blank.id, &source.cut)?;

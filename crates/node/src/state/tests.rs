@@ -79,6 +79,7 @@ pub(super) fn sandbox(state: &mut State, template: &str, layers: &[&str]) -> San
         paused_ms: None,
         held: None,
         volumes: Vec::new(),
+        reservation: None,
     });
     id
 }

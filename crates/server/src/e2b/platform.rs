@@ -35,7 +35,8 @@ pub(crate) struct Platform {
 impl Platform {
     pub(crate) fn new(node: Arc<Node>, control: Control, domain: Domain) -> Self {
         let watchers = Arc::<Watchers>::default();
-        Self { node, control, domain, envd: envd::service(Arc::clone(&watchers)), watchers }
+        let envd = envd::service(Arc::clone(&watchers));
+        Self { node, control, domain, envd, watchers }
     }
 
     /// A sandbox that a request names by its host or header, of whatever team: its token is checked by the caller. A
@@ -46,7 +47,7 @@ impl Platform {
         loop {
             let found = self.control.sandboxes().find(&id).await.ok()?;
             match (found.state, found.doing) {
-                (State::Running, _) => return Some(found),
+                (State::Running, _) => return self.control.check_here(&found).is_ok().then_some(found),
                 (State::Paused(_), _) if !found.spec.lifetime.auto_resume => return None,
                 // Another request does it.
                 (State::Paused(_), Some(_)) => {}

@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use async_trait::async_trait;
 use base::id::SandboxId;
-use control::{ControlError, Observed, PauseMode, Refused, Runtime, State};
+use control::{ControlError, Observed, PauseMode, Refused, Runtime, Started, State};
 use model::SandboxState;
 
 use super::platform::Platform;
@@ -21,9 +21,6 @@ impl std::fmt::Debug for OnNode {
 #[async_trait]
 impl Runtime for OnNode {
     async fn kill(&self, id: &SandboxId) -> Result<(), Refused> {
-        if self.0.shares() && self.0.node.sandboxes().iter().all(|found| found.id != *id) {
-            return Err(Refused { reason: "it is not on this node: another server has it".to_owned() });
-        }
         self.0.remove(id).await.map_err(|failed| Refused { reason: failed.body().message })
     }
 
@@ -35,8 +32,10 @@ impl Runtime for OnNode {
 impl Platform {
     /// Brings what is known of sandboxes in line with the node, which may have lost some, or paused some, meanwhile.
     pub(crate) async fn catch_up(self: &Arc<Self>) -> Result<(), ControlError> {
+        self.control.appear().await?;
+        self.sweep().await?;
         let on_node: HashMap<_, _> = self.node.sandboxes().into_iter().map(|found| (found.id, found.state)).collect();
-        for known in self.control.sandboxes().all().await? {
+        for known in self.control.sandboxes().of_this_server().await? {
             let observed = match (on_node.get(&known.id), known.state) {
                 (Some(SandboxState::Paused), State::Paused(mode)) => Observed::Paused(mode),
                 (Some(SandboxState::Paused), State::Running) => Observed::Paused(PauseMode::Full),
@@ -44,7 +43,8 @@ impl Platform {
                 (Some(_), _) => Observed::Running,
                 // Another node may have it.
                 (None, State::Paused(mode)) => Observed::Paused(mode),
-                (None, State::Running) if self.shares() => continue,
+                // It is of before servers were noted, and another server may have it.
+                (None, State::Running) if known.server.is_empty() && self.shares() => continue,
                 (None, State::Running) => Observed::Gone,
             };
             if observed == Observed::Gone
@@ -57,6 +57,24 @@ impl Platform {
             }
         }
         Ok(())
+    }
+
+    /// Removes what an earlier process of this server started and did not confirm: no team has it. Requests that come
+    /// again make their sandboxes anew.
+    async fn sweep(self: &Arc<Self>) -> Result<(), ControlError> {
+        let started = self.node.reserved().into_iter().map(|(id, batch)| Started { id, batch }).collect();
+        let mut all_gone = true;
+        for id in self.control.sandboxes().unconfirmed(started).await? {
+            match self.remove(&id).await {
+                Ok(()) => tracing::info!(sandbox = %id, "a start was broken off: its sandbox is removed"),
+                Err(failed) => {
+                    all_gone = false;
+                    tracing::warn!(sandbox = %id, error = failed.body().message, "a sandbox that no team has stays");
+                }
+            }
+        }
+        // What stays is found again by its reservation.
+        if all_gone { self.control.sandboxes().drop_own_reservations().await } else { Ok(()) }
     }
 
     /// Whether other servers may have sandboxes of the same database.

@@ -19,6 +19,7 @@ use base::{
     telemetry,
 };
 use keeper::origin::carried;
+use model::ForkSpec;
 use node::{Error, Node, OfPaused, Progress};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::sync::{mpsc, oneshot};
@@ -148,7 +149,8 @@ pub(super) async fn fork(
     let id: SandboxId = parse(&id)?;
     check_count(request.count)?;
     let undo = Arc::clone(&node);
-    let fork = async move { node.fork(&id, request.count, request.keep()).await };
+    let spec = ForkSpec { count: request.count, keep: request.keep(), reservation: None };
+    let fork = async move { node.fork(&id, &spec).await };
     let forks = finish_or(fork, |forks: model::Forks| async move { undo.undo_starts(&forks.sandboxes).await });
     answer(forks.await)
 }

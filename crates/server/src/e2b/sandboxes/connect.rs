@@ -76,7 +76,10 @@ async fn connect(
     finish(async move {
         let extended = platform.control.sandboxes().extend(&team, &id, timeout).await;
         let (status, sandbox) = match extended {
-            Ok(sandbox) => (StatusCode::OK, sandbox),
+            Ok(sandbox) => {
+                platform.control.check_here(&sandbox)?;
+                (StatusCode::OK, sandbox)
+            }
             Err(ControlError::Paused { .. }) => {
                 (StatusCode::CREATED, platform.wake(&team, &id, timeout, keep(memory)).await?)
             }

@@ -79,7 +79,8 @@ async fn start(
     reservation: Reservation,
     source: &TemplateName,
 ) -> Result<Sandbox> {
-    let run = RunSpec { count: 1, interpreter: Interpreter::InProcess, volumes: Vec::new() };
+    let batch = Some(reservation.batch().to_owned());
+    let run = RunSpec { count: 1, interpreter: Interpreter::InProcess, volumes: Vec::new(), reservation: batch };
     let started = match platform.node.run(source, &run).await {
         Ok(started) => started,
         Err(error) => {

@@ -26,6 +26,11 @@ pub(crate) async fn kill(State(platform): Shared, Team(team): Team, Path(id): Pa
             Err(ControlError::NotFound { .. }) => return Err(Failed::no_sandbox(id.as_str())),
             begun => begun?,
         };
+        if platform.control.check_here(transition.sandbox()).is_err() {
+            // The server that has it ends it within seconds.
+            platform.control.leave_kill(transition).await?;
+            return Ok(StatusCode::NO_CONTENT);
+        }
         // If that fails, the scheduler repeats it: the sandbox is gone for its team.
         platform.remove(&id).await?;
         platform.control.killed(transition, "request").await?;

@@ -15,7 +15,7 @@ use base::{
 use control::{
     Lifetime, NewSandbox, NewSnapshot, Reservation, Reserved, Sandbox, SnapshotFilter, State as Life, TemplateRef,
 };
-use model::{CheckpointOptions, Keep};
+use model::{CheckpointOptions, ForkSpec, Keep};
 use node::KeepProgress;
 use serde::Deserialize;
 
@@ -108,7 +108,11 @@ pub(crate) async fn snapshots(
         origin: query.sandbox_id.as_deref().map(sandbox_id).transpose()?,
         name: query.name.as_deref().map(str::parse).transpose()?,
     };
-    let (found, next) = platform.control.templates().snapshots(&team, &filter, &query.page.page()?).await?;
+    let (found, next) = platform
+        .control
+        .templates()
+        .snapshots(&team, &filter, &query.page.page()?)
+        .await?;
     let info = |template: control::Template| e2b::SnapshotInfo {
         snapshot_id: template.snapshot_id("default"),
         names: template.full_names("default"),
@@ -120,6 +124,7 @@ impl Platform {
     /// A sandbox of the team that runs.
     async fn running(&self, team: &TeamId, id: &SandboxId) -> Result<Sandbox> {
         let sandbox = self.control.sandboxes().get(team, id).await.map_err(|error| found(error, id))?;
+        self.control.check_here(&sandbox)?;
         match sandbox.state {
             Life::Running => Ok(sandbox),
             Life::Paused(_) => {
@@ -138,19 +143,24 @@ impl Platform {
     ) -> Result<Vec<e2b::ForkResult>> {
         let lifetime = Lifetime { timeout: lives, ..source.spec.lifetime };
         let spec = NewSandbox { lifetime, ..source.spec.clone() };
-        let mut room = Vec::new();
+        self.control.check_here(source)?;
+        let mut room: Vec<Reservation> = Vec::new();
         let mut results = Vec::new();
         for _ in 0..count {
-            match self.control.sandboxes().reserve(team, &spec, None, Duration::ZERO).await {
+            let reserved = match room.first() {
+                Some(first) => self.control.sandboxes().reserve_beside(first).await,
+                None => self.control.sandboxes().reserve(team, &spec, None, Duration::ZERO).await,
+            };
+            match reserved {
                 Ok(Reserved::New(reservation)) => room.push(reservation),
                 Ok(Reserved::Existing(_)) => {}
                 Err(error) => results.push(failed(&error.into())),
             }
         }
-        if room.is_empty() {
-            return Ok(results);
-        }
-        let forked = match self.node.fork(&source.id, room.len() as u32, Keep::Memory).await {
+        let Some(first) = room.first() else { return Ok(results) };
+        let reservation = Some(first.batch().to_owned());
+        let forked = ForkSpec { count: room.len() as u32, keep: Keep::Memory, reservation };
+        let forked = match self.node.fork(&source.id, &forked).await {
             Ok(forked) => forked,
             Err(error) => {
                 for reservation in &room {

@@ -1,11 +1,14 @@
 //! `pando serve`, by plain HTTP as any client would speak it. The SDKs have a suite of their own: tests/sdk.
 
 use std::{
-    process::Command,
+    io::{BufRead, BufReader},
+    process::{Command, Stdio},
+    thread,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use testkit::{
     node::{Node, Setting},
@@ -15,6 +18,7 @@ use testkit::{
 pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::new("serve::a_killed_server_loses_no_sandbox_token_or_timeout", || case(restart)),
+        Case::new("serve::a_start_that_a_kill_broke_off_leaves_no_sandbox", || case(broken_off)),
         Case::new("serve::two_teams_see_nothing_of_each_other", || case(teams)),
         Case::new("serve::files_need_the_token_or_a_signature", || case(files)),
         Case::new("serve::a_port_is_reached_by_its_host_name", || case(ports)),
@@ -139,6 +143,62 @@ fn restart(node: &mut Node) -> Result<()> {
     ensure!(again.inside(&sandbox, "GET", "/files?path=a.txt", token, None)?.expect(200)?.1 == "kept");
     again.api("DELETE", &format!("/sandboxes/{id}"), None)?.expect(204)?;
     again.api("DELETE", &format!("/sandboxes/{id}"), None)?.expect(404)?;
+    Ok(())
+}
+
+/// Waits until room is reserved, and lets nothing write to the database until standard input ends.
+const LOCK: &str = r#"
+import sqlite3, sys, time
+database = sqlite3.connect(sys.argv[1], isolation_level=None, timeout=10)
+while not database.execute("SELECT COUNT(*) FROM reservations").fetchone()[0]:
+    time.sleep(0.01)
+database.execute("BEGIN IMMEDIATE")
+print("locked", flush=True)
+sys.stdin.read()
+"#;
+
+/// The server dies when the node has started a sandbox and the database does not know it.
+fn broken_off(node: &mut Node) -> Result<()> {
+    node.ok(&["template", "build", "sleeper", "--ready", "true", "--", "/bin/sleep", "1000000"])?;
+    let server = Server::of(node)?;
+    let headers =
+        [("X-API-Key", server.key.as_str()), ("Content-Type", "application/json"), ("Idempotency-Key", "once")];
+    let create = || server.ask("POST", "/v2/sandboxes", &headers, Some(r#"{"templateID": "sleeper"}"#));
+    let keeper = Pid::from_raw(node.info()?.keeper_pid.context("no keeper")? as i32).context("no keeper")?;
+    let mut lock = Command::new("python3");
+    lock.args(["-c", LOCK]).arg(node.state.join("control.db")).stdin(Stdio::piped()).stdout(Stdio::piped());
+    thread::scope(|scope| -> Result<()> {
+        kill_process(keeper, Signal::STOP)?;
+        let mut lock = lock.spawn().context("python3 is missing")?;
+        let creating = scope.spawn(create);
+        let said = BufReader::new(lock.stdout.take().context("no output")?).lines().next();
+        kill_process(keeper, Signal::CONT)?;
+        ensure!(said.context("it is not locked")?? == "locked");
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while node.ps()?.is_empty() {
+            ensure!(Instant::now() < deadline, "nothing was started");
+            thread::sleep(Duration::from_millis(10));
+        }
+        ensure!(!creating.is_finished(), "it was confirmed although the database was locked");
+        node.kill_server()?;
+        drop(lock.stdin.take());
+        ensure!(lock.wait()?.success());
+        let answer = creating.join().map_err(|_| anyhow::anyhow!("it panicked"))?;
+        ensure!(answer.is_err() || answer.is_ok_and(|answer| answer.0 == 0), "an answer of a dead server");
+        Ok(())
+    })?;
+    node.start_server()?;
+    let again = Server::of(node)?;
+    ensure!(node.ps()?.is_empty(), "a sandbox that no team has is left: {:?}", node.ps()?);
+    // The request may be repeated at once.
+    let create = again.ask("POST", "/v2/sandboxes", &headers, Some(r#"{"templateID": "sleeper"}"#))?;
+    let made = create.expect(201)?.json()?;
+    let state = node.state.display().to_string();
+    let servers: Value = serde_json::from_str(&node.ok(&["server", "ls", "--state", &state, "--json"])?)?;
+    ensure!(servers[0]["name"] == node.info()?.id && servers[0]["running"] == 1, "{servers}");
+    let refused = node.pando(&["server", "rm", "--state", &state, text(&servers[0], "name")?])?;
+    ensure!(refused.code != 0 && refused.stderr.contains("still runs"), "{refused}");
+    again.api("DELETE", &format!("/sandboxes/{}", text(&made, "sandboxID")?), None)?.expect(204)?;
     Ok(())
 }
 
