@@ -5,6 +5,7 @@ mod list;
 mod metric;
 mod network;
 mod sandbox;
+mod secret;
 mod snapshot;
 mod template;
 mod volume;
@@ -18,6 +19,7 @@ pub use sandbox::{
     AutoResume, Connect, ConnectV2, ForkResult, Iam, IamToken, Lifecycle, NewSandbox, NewSandboxV2, OnTimeout, Pause,
     PauseMode, Refresh, Resumed, Sandbox, SandboxDetail, State, Timeout, VolumeMount,
 };
+pub use secret::{NewSecret, Secret, SecretUpdate};
 pub use snapshot::{Snapshot, SnapshotInfo};
 pub use template::{AssignTags, AssignedTags, DeleteTags, Template, TemplateAlias, TemplateTag};
 pub use volume::{NewVolume, Volume, VolumeAndToken};

@@ -140,6 +140,12 @@ uuid!(
 );
 
 uuid!(
+    /// One secret of a team.
+    SecretId,
+    "secret id"
+);
+
+uuid!(
     /// One start of a sandbox that is under way.
     ReservationId,
     "reservation id"

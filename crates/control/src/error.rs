@@ -22,6 +22,8 @@ pub enum Noun {
     Tag,
     /// A volume.
     Volume,
+    /// A secret.
+    Secret,
     /// A server of the database.
     Server,
 }
@@ -36,6 +38,7 @@ impl fmt::Display for Noun {
             Self::Build => "build",
             Self::Tag => "tag",
             Self::Volume => "volume",
+            Self::Secret => "secret",
             Self::Server => "server",
         })
     }
@@ -155,6 +158,12 @@ pub enum ControlError {
     /// A server that is to be removed has given a sign of life.
     #[error("server {name} still runs, or has just stopped: stop it, and remove it in {} s", wait.as_secs() + 1)]
     ServerRuns { name: String, wait: Duration },
+    /// The value of a secret cannot be sealed or opened.
+    #[error("the keys that seal secrets are out of reach")]
+    Keys(#[from] store::keys::KeyError),
+    /// The value of a secret is damaged, or is that of another secret.
+    #[error("the value of secret {name} is damaged: set it again")]
+    Seal { name: String },
     /// Another request with the same idempotency key is under way.
     #[error("a request with the idempotency key {key:?} is under way: try again")]
     KeyInUse { key: String },
@@ -200,7 +209,9 @@ impl ControlError {
             Self::OverQuota { retry_after, .. } => Kind::OverQuota { retry_after: *retry_after },
             Self::Invalid { .. } => Kind::Invalid,
             Self::Busy { doing: Doing::Pausing | Doing::Resuming, .. }
-            | Self::Database(_) => Kind::Unavailable { retry_after: base::limits::RETRY_AFTER },
+            | Self::Database(_)
+            | Self::Keys(_)
+            | Self::Seal { .. } => Kind::Unavailable { retry_after: base::limits::RETRY_AFTER },
             Self::Elsewhere { .. } => Kind::Unavailable { retry_after: crate::servers::ELSEWHERE_RETRY },
         }
     }

@@ -9,6 +9,7 @@
 //! | [`Sandboxes`] | what was asked for, state, end, tokens, lists, changes of state |
 //! | [`Scheduler`] | kills and pauses what is due, through a [`Runtime`] |
 //! | [`Templates`], [`Volumes`] | names, tags, builds; volumes and their tokens |
+//! | [`Secrets`] | texts that are sealed, and never returned |
 //! | [`Servers`] | those that share the database |
 //!
 //! A method that takes a [`base::id::TeamId`] sees nothing of any other team. Methods without one are for the server
@@ -23,6 +24,7 @@ mod quota;
 mod sandboxes;
 mod scheduler;
 mod secret;
+mod secrets;
 mod servers;
 mod teams;
 mod templates;
@@ -50,6 +52,7 @@ pub use self::{
     },
     scheduler::{Refused, Runtime, Scheduler},
     secret::{FileOperation, SignatureError, SignedUrl, Token},
+    secrets::{NewSecret, SecretInfo, SecretUpdate, Secrets},
     servers::{Server, Servers},
     teams::{Quota, Slug, Team, Teams},
     templates::{
@@ -61,7 +64,7 @@ pub use self::{
 };
 use self::{keys::Cache, secret::Secret};
 
-const MIGRATIONS: &[&str] = &[include_str!("schema_1.sql"), include_str!("schema_2.sql")];
+const MIGRATIONS: &[&str] = &[include_str!("schema_1.sql"), include_str!("schema_2.sql"), include_str!("schema_3.sql")];
 const SCHEMA: Schema = Schema { name: "control", migrations: MIGRATIONS, first_rows: "" };
 
 /// The control plane of one server. A clone is the same one.
@@ -135,6 +138,11 @@ impl Control {
     /// Volumes.
     pub fn volumes(&self) -> Volumes<'_> {
         Volumes(&self.0)
+    }
+
+    /// Secrets of teams, whose values `keys` seal.
+    pub fn secrets<'a>(&'a self, keys: &'a store::keys::RealmKeys) -> Secrets<'a> {
+        Secrets { inner: &self.0, keys }
     }
 
     /// The servers that share the database, for the operator.

@@ -203,7 +203,7 @@ impl Sandboxes<'_> {
 
 pub(crate) use self::{
     list::of_server,
-    record::remove,
+    record::{metadata_text, reader, remove},
 };
 
 /// A sandbox, of whatever team.

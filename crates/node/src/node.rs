@@ -206,6 +206,11 @@ impl Node {
         records.into_iter().filter_map(|record| Some((record.id, record.reservation?))).collect()
     }
 
+    /// The keys that seal what the node stores.
+    pub fn data_keys(&self) -> &::store::keys::RealmKeys {
+        self.durable.store.keys()
+    }
+
     /// Fails if a sandbox could not be paused now.
     pub fn check_pausable(&self, id: &SandboxId) -> Result<()> {
         self.admits(id, Operation::Pause).map(drop)

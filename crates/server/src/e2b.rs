@@ -15,6 +15,7 @@ mod place;
 mod platform;
 mod runtime;
 mod sandboxes;
+mod secrets;
 mod templates;
 mod version;
 
@@ -54,6 +55,8 @@ fn api(platform: Arc<Platform>) -> Router {
         .route("/sandboxes/{id}/logs", get(sandboxes::watch::logs))
         .route("/v2/sandboxes/{id}/logs", get(sandboxes::watch::logs_v2))
         .route("/sandboxes/{id}/network", put(sandboxes::watch::network))
+        .route("/secrets", get(secrets::list).post(secrets::create))
+        .route("/secrets/{id}", get(secrets::one).post(secrets::update).delete(secrets::delete))
         .route("/templates", get(templates::list))
         .route("/v2/templates", get(templates::list))
         .route("/templates/{id}", delete(templates::delete))

@@ -1,6 +1,6 @@
 //! Sandboxes as rows.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use base::{
     id::{SandboxId, TeamId},
@@ -23,7 +23,7 @@ pub(super) const COLUMNS: &str =
     end_ms, refusals, doing, doer_until_ms, token_generation, server";
 
 /// A connection for one read.
-pub(super) async fn reader(inner: &Inner) -> Result<PoolConnection<Any>, ControlError> {
+pub(crate) async fn reader(inner: &Inner) -> Result<PoolConnection<Any>, ControlError> {
     Ok(inner.db.pool().acquire().await.map_err(failed("connect to the database"))?)
 }
 
@@ -173,6 +173,16 @@ pub(super) fn check(spec: &NewSandbox) -> Result<(), ControlError> {
 fn json<T: DeserializeOwned>(row: &AnyRow, column: &'static str) -> Result<T, DbError> {
     let value = row.text(column)?;
     serde_json::from_str(&value).map_err(|_| DbError::Damaged { expected: column, value })
+}
+
+/// Metadata as a column, if it is not too much.
+pub(crate) fn metadata_text(metadata: &BTreeMap<String, String>) -> Result<String, ControlError> {
+    let text = text(metadata)?;
+    if metadata.len() > METADATA_PAIRS_MAX || text.len() > SANDBOX_JSON_BYTES_MAX {
+        let rule = format!("use at most {METADATA_PAIRS_MAX} pairs and {SANDBOX_JSON_BYTES_MAX} bytes of JSON");
+        return Err(ControlError::invalid("the metadata", rule));
+    }
+    Ok(text)
 }
 
 /// JSON has no zero bytes, which PostgreSQL does not take.

@@ -10,6 +10,7 @@ mod place;
 #[path = "../../../store/tests/heads/postgres.rs"]
 mod postgres;
 mod schedule;
+mod secrets;
 mod servers;
 mod starts;
 mod states;
@@ -107,6 +108,11 @@ mod on {
         what_is_paused_goes_on_at_any_server
         a_removed_server_takes_along_what_ran_there
         a_start_that_was_broken_off_is_found_by_its_server
+    }
+
+    on_both! { secrets:
+        a_value_is_sealed_and_versions_are_counted
+        secrets_are_named_once_paged_and_of_one_team
     }
 
     on_both! { isolation:

@@ -12,6 +12,8 @@ use control::{
     Reserved, Runtime, Sandbox, Scope, Size, Time,
 };
 
+use sqlx::Connection;
+
 use crate::postgres::Postgres;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
@@ -35,6 +37,11 @@ impl Place {
         let server = Postgres::shared();
         let url = server.new_database().await;
         Self { url, clock: clock(), _directory: None, _server: Some(server) }
+    }
+
+    /// A connection without the control plane.
+    pub(crate) async fn connect(&self) -> sqlx::AnyConnection {
+        sqlx::AnyConnection::connect(&self.url).await.unwrap()
     }
 
     /// Connections of their own, as another server, or the same one started again, has them.
