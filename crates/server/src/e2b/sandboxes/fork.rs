@@ -58,8 +58,9 @@ pub(crate) struct Snapshots {
     #[serde(rename = "sandboxID")]
     sandbox_id: Option<String>,
     name: Option<String>,
-    #[serde(flatten)]
-    page: PageQuery,
+    // Not a flattened `PageQuery`: a flattened number of a query would be a text.
+    next_token: Option<String>,
+    limit: Option<u32>,
 }
 
 pub(crate) async fn snapshot(
@@ -111,7 +112,7 @@ pub(crate) async fn snapshots(
     let (found, next) = platform
         .control
         .templates()
-        .snapshots(&team, &filter, &query.page.page()?)
+        .snapshots(&team, &filter, &PageQuery { next_token: query.next_token, limit: query.limit }.page()?)
         .await?;
     let info = |template: control::Template| e2b::SnapshotInfo {
         snapshot_id: template.snapshot_id("default"),
