@@ -84,6 +84,9 @@ start_server() {
 	while IFS= read -r line; do
 		[[ $line != *=* || $line == '#'* ]] || export "${line?}"
 	done <"$file"
+	# Of a second team, for the tests that two teams see nothing of each other.
+	PANDO_OTHER_KEY=$("$PANDO" key create --state "$scratch/state" --team other sdk-test)
+	export PANDO_OTHER_KEY
 }
 
 # The templates that the tests use, unless the server has them by itself.
