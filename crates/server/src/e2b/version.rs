@@ -24,7 +24,9 @@ pub(crate) async fn check(request: Request, next: Next) -> Response {
 fn too_old(headers: &HeaderMap) -> Option<Failed> {
     let text = |name: &str| headers.get(name)?.to_str().ok();
     let (lang, version) = (text("lang")?, text("package_version")?);
-    let official = text("publisher") == Some("e2b") && ["python", "js"].contains(&lang);
+    // Some versions name their publisher, some only themselves.
+    let named = text("publisher") == Some("e2b") || text("user-agent").is_some_and(|agent| agent.starts_with("e2b-"));
+    let official = named && ["python", "js"].contains(&lang);
     let major = version.split('.').next()?.parse::<u64>().ok()?;
     (official && major < MAJOR_MIN).then(|| {
         let shown: String = version.chars().take(40).collect();
@@ -52,5 +54,7 @@ mod tests {
         assert!(!of("python", "2.45.1", "e2b") && !of("js", "10.0.0", "e2b"));
         assert!(!of("python", "1.0.0", "else") && !of("ruby", "1.0.0", "e2b") && !of("python", "dev", "e2b"));
         assert!(too_old(&HeaderMap::new()).is_none());
+        let agent = [("lang", "python"), ("package_version", "0.17.1"), ("user-agent", "e2b-python-sdk/0.17.1")];
+        assert!(too_old(&sent(&agent)).is_some());
     }
 }
