@@ -10,6 +10,7 @@ mod answers;
 mod auth;
 mod edge;
 mod failed;
+mod history;
 mod inside;
 mod place;
 mod platform;
@@ -54,7 +55,7 @@ fn api(platform: Arc<Platform>) -> Router {
         .route("/sandboxes/{id}/metrics", get(sandboxes::watch::metrics))
         .route("/sandboxes/{id}/logs", get(sandboxes::watch::logs))
         .route("/v2/sandboxes/{id}/logs", get(sandboxes::watch::logs_v2))
-        .route("/sandboxes/{id}/network", put(sandboxes::watch::network))
+        .route("/sandboxes/{id}/network", put(sandboxes::network::update))
         .route("/secrets", get(secrets::list).post(secrets::create))
         .route("/secrets/{id}", get(secrets::one).post(secrets::update).delete(secrets::delete))
         .route("/templates", get(templates::list))

@@ -90,9 +90,11 @@ impl Taken {
         }
         tracing::info!(%address, %domain, "ready for clients; `pando env` prints what they need");
         let options = Options { domain, tls: Some(tls), plain: public.plain, bounds: Bounds::default() };
+        let sampled = Arc::clone(&platform);
         tokio::select! {
             () = serve(listeners, options, e2b::handler(platform), stop) => {}
             () = scheduler.run() => {}
+            () = sampled.sample() => {}
         }
         withdraw(&state_dir);
         control.close().await;

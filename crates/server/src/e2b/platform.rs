@@ -14,6 +14,7 @@ use node::Node;
 
 use super::{
     failed::{Failed, Result},
+    history::History,
     sandboxes::finish,
 };
 
@@ -30,13 +31,14 @@ pub(crate) struct Platform {
     pub(crate) domain: Domain,
     pub(crate) envd: envd::Service,
     pub(crate) watchers: Arc<Watchers>,
+    pub(crate) history: History,
 }
 
 impl Platform {
     pub(crate) fn new(node: Arc<Node>, control: Control, domain: Domain) -> Self {
         let watchers = Arc::<Watchers>::default();
         let envd = envd::service(Arc::clone(&watchers));
-        Self { node, control, domain, envd, watchers }
+        Self { node, control, domain, envd, watchers, history: History::default() }
     }
 
     /// A sandbox that a request names by its host or header, of whatever team: its token is checked by the caller. A

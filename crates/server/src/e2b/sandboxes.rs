@@ -5,6 +5,8 @@ pub(crate) mod create;
 pub(crate) mod end;
 pub(crate) mod fork;
 pub(crate) mod list;
+pub(crate) mod network;
+mod wanted;
 pub(crate) mod watch;
 
 use std::{sync::Arc, time::Duration};

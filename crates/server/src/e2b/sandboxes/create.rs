@@ -17,7 +17,7 @@ use control::{
 };
 use model::{Interpreter, RunSpec};
 
-use super::{Body, Shared, finish, timeout};
+use super::{Body, Shared, finish, network, timeout};
 use crate::e2b::{
     auth::Team,
     failed::{Failed, Result},
@@ -127,6 +127,9 @@ fn spec(request: e2b::NewSandboxV2, resolved: &Resolved, default_s: u64) -> Resu
         on_timeout: if request.auto_pause == Some(true) { OnTimeout::Pause(mode) } else { OnTimeout::Kill },
         auto_resume: request.auto_resume.is_some_and(|auto| auto.enabled),
     };
+    if let Some(network) = &request.network {
+        network::check(network.allow_out.as_deref(), network.deny_out.as_deref(), network.dns_servers.as_deref())?;
+    }
     let network = request.network.map(serde_json::to_value).transpose();
     let mounts = request.volume_mounts.unwrap_or_default().into_iter();
     Ok(NewSandbox {
