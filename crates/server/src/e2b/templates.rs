@@ -105,7 +105,13 @@ pub(crate) async fn alias(
 }
 
 pub(crate) async fn delete(State(platform): Shared, Team(team): Team, Path(name): Path<String>) -> Result<StatusCode> {
-    let removed = platform.control.templates().delete(&team, &name.parse()?).await?;
+    let removed = match platform.control.templates().delete(&team, &name.parse()?).await {
+        // SDKs take 404 for "it is not there", and so it is for this team.
+        Err(ControlError::ForeignTemplate { name }) => {
+            return Err(Failed::new(StatusCode::NOT_FOUND, format!("template '{name}' not found")));
+        }
+        removed => removed?,
+    };
     platform.remove_sources(removed).await;
     Ok(StatusCode::NO_CONTENT)
 }
