@@ -26,7 +26,7 @@ class Row:
 def rows() -> list[Row]:
     found = []
     for line in DOCUMENT.read_text().splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        cells = [cell.strip() for cell in line.removeprefix("|").removesuffix("|").split("|")]
         if line.startswith("|") and len(cells) == 4 and cells[1] in STATES:
             tests = tuple(re.findall(r"[\w]+::[\w]+", cells[2]))
             found.append(Row(cells[0].strip("`"), cells[1], tests, cells[3]))
