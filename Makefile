@@ -27,6 +27,12 @@ build: examples ## the pando binary (release) and the example services
 dist: ## the binary to ship: starts are 6 % faster, building takes minutes more
 	$(CARGO) build --profile dist --locked -p pando
 
+install: $(if $(PANDO_BINARY),,dist) ## the binary, its systemd unit and completions; starts or upgrades the server. PREFIX, DESTDIR, BASE
+	@PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' BASE='$(BASE)' scripts/install.sh install $(or $(PANDO_BINARY),$(OUT)/dist/pando)
+
+uninstall: ## removes what `make install` has placed, and running sandboxes. Keeps the state; PURGE=1 removes it
+	@PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' PURGE='$(PURGE)' scripts/install.sh uninstall
+
 examples: $(OUT)/examples/geo-go
 
 $(OUT)/examples/geo-go: $(wildcard examples/geo-go/*.go) examples/geo-go/go.mod
@@ -127,5 +133,5 @@ kernels: ## boots other kernels in QEMU (6.12 and the newest) and tries pando on
 clean: ## removes everything that was built
 	$(CARGO) clean
 
-.PHONY: help serve setup setup-demo build dist examples base programs demo test sdk-test fuzz soak $(SOAKS) tidy tidy-lower check cli-docs bench bench-volume volume-tools posix posix-hours kernels clean
+.PHONY: help serve setup setup-demo build dist install uninstall examples base programs demo test sdk-test fuzz soak $(SOAKS) tidy tidy-lower check cli-docs bench bench-volume volume-tools posix posix-hours kernels clean
 .DEFAULT_GOAL := help

@@ -8,6 +8,7 @@
 //! ```text
 //! v2:  <own group>/pando-<node>/<sandbox>            freeze, kill, membership, and limits if v2 has the controllers
 //!      <own group>/pando-<node>-daemon               the daemon itself, if v2 has the controllers (no inner processes)
+//!      <own group>/pando-daemon                      instead of the line above, if systemd has put the daemon there
 //!      <own group>/pando-<node>-pager                the pager, with a limit of its own, if v2 has memory
 //! v1:  <own group of memory>/pando-<node>/<sandbox>  only its limits of memory; likewise cpu and pids
 //!      <own group of memory>/pando-<node>/pager      the pager
@@ -75,8 +76,10 @@ pub struct CgroupSummary {
 /// The node's groups.
 pub struct Cgroups {
     summary: CgroupSummary,
-    /// The daemon's own v2 directory, without a `daemon` leaf of ours.
+    /// The daemon's own v2 directory, without a `daemon` leaf.
     own: PathBuf,
+    /// The leaf of the daemon; it need not exist.
+    leaf: Leaf,
     /// The v1 directories, each once although two controllers may be mounted together.
     legacy: Vec<PathBuf>,
     /// Keeps a private mount of v2 alive.
@@ -85,6 +88,40 @@ pub struct Cgroups {
 
 /// Of the group's name, which goes before it.
 const LEAF: &str = "daemon";
+
+/// The leaf that `packaging/pando.service` names as `DelegateSubgroup=`: systemd starts the daemon in it. A unit whose
+/// own group hands on controllers takes no process, so the next daemon could not start while sandboxes run.
+const UNIT_LEAF: &str = "pando-daemon";
+
+/// The group of the daemon itself, below its own group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Leaf {
+    /// The daemon makes and removes it.
+    Made(PathBuf),
+    /// systemd makes and removes it.
+    OfUnit(PathBuf),
+}
+
+impl Leaf {
+    /// Where a daemon that runs in the group `own` has its leaf; and its own group without that leaf.
+    fn find(own: PathBuf, name: &str) -> (PathBuf, Self) {
+        let made = format!("{name}-{LEAF}");
+        match own.parent() {
+            Some(above) if own.ends_with(UNIT_LEAF) => (above.to_owned(), Self::OfUnit(own)),
+            Some(above) if own.ends_with(&made) => (above.to_owned(), Self::Made(own)),
+            Some(_) | None => {
+                let leaf = own.join(made);
+                (own, Self::Made(leaf))
+            }
+        }
+    }
+
+    fn path(&self) -> &Path {
+        match self {
+            Self::Made(path) | Self::OfUnit(path) => path,
+        }
+    }
+}
 
 /// Processes of the node's own whose memory is bounded, in a group beside those of sandboxes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,13 +153,11 @@ impl Cgroups {
     pub fn open(node_id: &str) -> Result<Self, Error> {
         let name = format!("pando-{node_id}");
         let mut found = detect::detect()?;
-        let leaf = format!("{name}-{LEAF}");
-        if let Some(above) = found.own.path.to_str().and_then(|path| path.strip_suffix(&leaf)) {
-            found.own.path = PathBuf::from(above.trim_end_matches('/'));
-        }
+        let (own, leaf) = Leaf::find(found.own.path, &name);
+        found.own.path = own;
         let group = found.own.path.join(&name);
         ensure_dir(&group)?;
-        let refused = hand_on_controllers(&found.own, &group, &found.own.path.join(&leaf))?;
+        let refused = hand_on_controllers(&found.own, &group, leaf.path())?;
         let mut home = |controller| match (found.own.controllers.contains(&controller), &refused) {
             (true, None) => ControllerHome::V2,
             (true, Some(reason)) => ControllerHome::Missing(reason.clone()),
@@ -135,7 +170,7 @@ impl Cgroups {
         bound_tasks(&pids, &group)?;
         let mounted_privately = found.own.mount.is_some();
         let summary = CgroupSummary { group, mounted_privately, memory, pids, cpu };
-        Ok(Self { summary, own: found.own.path, legacy, _mount: found.own.mount })
+        Ok(Self { summary, own: found.own.path, leaf, legacy, _mount: found.own.mount })
     }
 
     /// What was detected.
@@ -185,13 +220,15 @@ impl Cgroups {
     }
 
     fn remove_own(&self) -> Result<(), Error> {
-        let leaf = self.beside(LEAF);
-        if leaf.exists() {
+        // A unit's leaf stays, and so do the controllers that lead to it.
+        if let Leaf::Made(leaf) = &self.leaf
+            && leaf.exists()
+        {
             // The way back: a group that hands on controllers takes no process, so it stops doing that first.
             write_controllers(&self.summary.group, '-').at("take back controllers of", &self.summary.group)?;
             write_controllers(&self.own, '-').at("take back controllers of", &self.own)?;
             write(&self.own, "cgroup.procs", "0")?;
-            remove_dir(&leaf)?;
+            remove_dir(leaf)?;
         }
         remove_dir(&self.summary.group)
     }
@@ -300,6 +337,19 @@ fn remove_dir(path: &Path) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_leaf_of_a_unit_is_systemds() {
+        let unit = Path::new("/sys/fs/cgroup/system.slice/pando.service");
+        let of_unit = unit.join("pando-daemon");
+        assert_eq!(Leaf::find(of_unit.clone(), "pando-n1"), (unit.to_owned(), Leaf::OfUnit(of_unit)));
+        let made = unit.join("pando-n1-daemon");
+        for own in [unit.to_owned(), made.clone()] {
+            assert_eq!(Leaf::find(own, "pando-n1"), (unit.to_owned(), Leaf::Made(made.clone())));
+        }
+        let root = PathBuf::from("/");
+        assert_eq!(Leaf::find(root.clone(), "pando-n1"), (root, Leaf::Made("/pando-n1-daemon".into())));
+    }
 
     #[test]
     fn groups_above_bound_what_there_can_be_at_most() {
