@@ -50,6 +50,7 @@ mod turns;
 mod unseen;
 mod usage;
 pub(crate) mod volumes;
+mod warm;
 mod working_set;
 mod write_back;
 

@@ -80,6 +80,7 @@ impl Taken {
             Some(image) => crate::base::offer(&node, image).await?,
             None => tracing::warn!("no --base is given: clients find no template `base`"),
         }
+        let warm = Arc::clone(&node).keep_warm();
         let platform = Arc::new(Platform::new(node, control.clone(), domain.clone()));
         platform.catch_up().await.map_err(|error| failed(chain(&error)))?;
         let scheduler = control.scheduler(Arc::new(e2b::OnNode(Arc::clone(&platform))));
@@ -95,6 +96,7 @@ impl Taken {
             () = serve(listeners, options, e2b::handler(platform), stop) => {}
             () = scheduler.run() => {}
             () = sampled.sample() => {}
+            () = warm => {}
         }
         withdraw(&state_dir);
         control.close().await;

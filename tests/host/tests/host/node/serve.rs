@@ -15,10 +15,13 @@ use testkit::{
     runner::Case,
 };
 
+use super::checkpoint::kill;
+
 pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::new("serve::a_killed_server_loses_no_sandbox_token_or_timeout", || case(restart)),
         Case::new("serve::a_start_that_a_kill_broke_off_leaves_no_sandbox", || case(broken_off)),
+        Case::new("serve::lost_templates_come_back_by_themselves", || case(warm)),
         Case::new("serve::two_teams_see_nothing_of_each_other", || case(teams)),
         Case::new("serve::files_need_the_token_or_a_signature", || case(files)),
         Case::new("serve::a_port_is_reached_by_its_host_name", || case(ports)),
@@ -200,6 +203,27 @@ fn broken_off(node: &mut Node) -> Result<()> {
     ensure!(refused.code != 0 && refused.stderr.contains("still runs"), "{refused}");
     again.api("DELETE", &format!("/sandboxes/{}", text(&made, "sandboxID")?), None)?.expect(204)?;
     Ok(())
+}
+
+fn warm(node: &mut Node) -> Result<()> {
+    node.ok(&["template", "build", "sleeper", "--ready", "true", "--", "/bin/sleep", "1000000"])?;
+    let is_ready = |node: &Node| -> Result<bool> {
+        Ok(node.json(&["template", "inspect", "sleeper", "--json"])?["state"] == "ready")
+    };
+    let comes_back = |node: &Node, times: usize| -> Result<()> {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while node.log()?.matches("a lost template is ready again").count() < times || !is_ready(node)? {
+            ensure!(Instant::now() < deadline, "it does not come back:\n{}", node.log()?);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    };
+    ensure!(is_ready(node)?);
+    node.kill_server()?;
+    node.start_server()?;
+    comes_back(node, 1)?;
+    kill(node.info()?.keeper_pid.context("no keeper")? as i32)?;
+    comes_back(node, 2)
 }
 
 fn teams(node: &mut Node) -> Result<()> {
