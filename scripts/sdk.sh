@@ -7,6 +7,8 @@ cd "$(dirname "$0")/.."
 
 readonly CACHE=$PWD/target/sdk SUITES=(new old js)
 readonly PANDO=${PANDO:-$PWD/target/debug/pando}
+# For tests/sdk/python/test_restart.py, which has a server of its own.
+export PANDO
 # Seconds until a server must answer, and until it must have ended.
 readonly START_SECONDS=120 STOP_SECONDS=30
 
