@@ -2,6 +2,7 @@
 //!
 //! Every measurement starts private nodes from this same program, asks them through `client` as a user would, and removes them again.
 
+mod api;
 mod cold;
 mod criu;
 mod memory;
@@ -46,6 +47,34 @@ pub enum Command {
     /// file. Needs root, some minutes, and 10 GB of /var/tmp (1 GB with --quick).
     /// `scripts/s3.sh sh -c 'pando bench volume --s3 "$PANDO_TEST_S3"'` has an S3 service for it.
     Volume(VolumeArgs),
+    /// What users of E2B's Python SDK wait for, beside what the SDK takes with a server that does nothing.
+    ///
+    /// Starts a private server and removes it again. Needs root, a Python with the package e2b, a minute, and 3 GB of /var/tmp (0.4 GB with
+    /// --quick).
+    Api(ApiArgs),
+}
+
+/// See [`Command::Api`].
+#[derive(Debug, clap::Args)]
+pub struct ApiArgs {
+    /// Calls of each kind, one at a time. Without it 100, or 20 with --quick.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(5..=1000))]
+    rounds: Option<u32>,
+    /// Fewer samples, and 128 MiB instead of 1 GiB.
+    #[arg(long)]
+    quick: bool,
+    /// A Python that has the package e2b. Default: target/sdk/new/bin/python, where `scripts/sdk.sh` installs it, or python3.
+    #[arg(long, value_name = "PATH")]
+    python: Option<PathBuf>,
+    /// Root filesystem of the sandboxes: `scripts/base.sh --print-path` makes one. Default: the host's.
+    #[arg(long, value_name = "PATH", env = "PANDO_BASE")]
+    base: Option<PathBuf>,
+    /// Reach the server by names and TLS, as `pando env` says. The stub always speaks plain HTTP.
+    #[arg(long)]
+    tls: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
 }
 
 /// See [`Command::Start`].
@@ -123,6 +152,7 @@ impl Command {
             Self::Restore(args) => args.json,
             Self::Memory(args) => args.json,
             Self::Volume(args) => args.json,
+            Self::Api(args) => args.json,
         }
     }
 }
@@ -138,6 +168,7 @@ pub async fn run(command: &Command) -> Result<Report> {
         Command::Restore(args) => restore::measure(args).await,
         Command::Memory(args) => memory::measure(args).await,
         Command::Volume(args) => volume::measure(args).await,
+        Command::Api(args) => api::measure(args).await,
     }
 }
 

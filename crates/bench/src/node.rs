@@ -70,10 +70,46 @@ impl PrivateNode {
         Ok(node)
     }
 
+    /// `pando serve` instead of `pando node`, and the file with the variables of its clients.
+    pub(super) async fn serve(more: &[OsString]) -> Result<(Self, PathBuf)> {
+        let dir = base::scratch::make("bench")?;
+        let env_file = dir.join("env");
+        let mut arguments = vec!["--env-file".into(), env_file.as_os_str().to_owned()];
+        arguments.extend_from_slice(more);
+        let mut node = Self::run_as("serve", dir, "warn", Ahead::Yes, &arguments).await?;
+        let deadline = Instant::now() + NODE_WAIT;
+        while !env_file.exists() {
+            if let Some(status) = node.process.try_wait()? {
+                bail!("the private server ended at once: {status}");
+            }
+            ensure!(Instant::now() < deadline, "the private server took no clients within {NODE_WAIT:?}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        Ok((node, env_file))
+    }
+
+    /// Waits until these templates are there.
+    pub(super) async fn await_templates(&self, names: &[&str], longest: Duration) -> Result<()> {
+        let deadline = Instant::now() + longest;
+        loop {
+            let found = self.client.templates().await?;
+            let is_ready = |name: &&str| found.iter().any(|template| template.spec.name.as_str() == *name);
+            if names.iter().all(is_ready) {
+                return Ok(());
+            }
+            ensure!(Instant::now() < deadline, "not all of {names:?} are ready within {longest:?}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
     async fn run(dir: PathBuf, log: &str, ahead: Ahead, more: &[OsString]) -> Result<Self> {
+        Self::run_as("node", dir, log, ahead, more).await
+    }
+
+    async fn run_as(role: &str, dir: PathBuf, log: &str, ahead: Ahead, more: &[OsString]) -> Result<Self> {
         let socket = dir.join("node.sock");
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["--log", log, "--socket"]).arg(&socket).args(["node", "--ephemeral", "--state"]);
+        command.args(["--log", log, "--socket"]).arg(&socket).args([role, "--ephemeral", "--state"]);
         command.arg(dir.join("state")).stdin(Stdio::null()).stdout(Stdio::null());
         if ahead == Ahead::No {
             command.args(["--ahead", "0"]);

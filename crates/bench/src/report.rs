@@ -26,11 +26,60 @@ pub(super) struct Fact {
     pub(super) value: String,
 }
 
+/// A figure that users may expect, beside what was measured.
+#[derive(Debug, Serialize)]
+pub(super) struct Goal {
+    pub(super) case: String,
+    pub(super) unit: &'static str,
+    /// Of a server that does nothing: the client's own share.
+    pub(super) stub: Option<f64>,
+    pub(super) ours: f64,
+    pub(super) target: f64,
+    pub(super) met: bool,
+}
+
+impl Goal {
+    /// Less is better.
+    pub(super) fn at_most(
+        case: impl Into<String>,
+        unit: &'static str,
+        stub: Option<f64>,
+        ours: f64,
+        target: f64,
+    ) -> Self {
+        Self { case: case.into(), unit, stub, ours, target, met: ours <= target }
+    }
+
+    /// More is better.
+    pub(super) fn at_least(
+        case: impl Into<String>,
+        unit: &'static str,
+        stub: Option<f64>,
+        ours: f64,
+        target: f64,
+    ) -> Self {
+        Self { case: case.into(), unit, stub, ours, target, met: ours >= target }
+    }
+
+    fn cells(&self) -> [String; 5] {
+        let figure = |value: f64| match value {
+            100.0.. => format!("{value:.0} {}", self.unit),
+            10.0.. => format!("{value:.1} {}", self.unit),
+            _ => format!("{value:.2} {}", self.unit),
+        };
+        let stub = self.stub.map_or_else(String::new, figure);
+        let met = if self.met { "yes" } else { "no" };
+        [self.case.clone(), stub, figure(self.ours), figure(self.target), met.to_owned()]
+    }
+}
+
 /// Everything of one run.
 #[derive(Debug, Default, Serialize)]
 pub struct Report {
     pub(super) machine: Vec<Fact>,
     pub(super) rows: Vec<Row>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) goals: Vec<Goal>,
     pub(super) facts: Vec<Fact>,
 }
 
@@ -67,6 +116,10 @@ impl Report {
         median
     }
 
+    pub(super) fn goal(&mut self, goal: Goal) {
+        self.goals.push(goal);
+    }
+
     pub(super) fn fact(&mut self, what: impl Into<String>, value: impl Into<String>) {
         self.facts.push(Fact { what: what.into(), value: value.into() });
     }
@@ -91,6 +144,13 @@ impl fmt::Display for Report {
         let rows: Vec<[String; 6]> = self.rows.iter().map(cells).collect();
         for line in text::table(["CASE", "N", "MEDIAN", "MEAN", "P99", ""], &rows) {
             writeln!(f, "{line}")?;
+        }
+        if !self.goals.is_empty() {
+            writeln!(f)?;
+            let goals: Vec<[String; 5]> = self.goals.iter().map(Goal::cells).collect();
+            for line in text::table(["WHAT", "STUB", "OURS", "TARGET", "MET"], &goals) {
+                writeln!(f, "{line}")?;
+            }
         }
         self.facts.iter().try_for_each(|fact| write!(f, "\n{}: {}", fact.what, fact.value))
     }
