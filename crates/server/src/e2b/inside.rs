@@ -10,13 +10,14 @@ use axum::{
     body::Body,
     extract::{DefaultBodyLimit, Query, State},
     http::{HeaderMap, Request, StatusCode},
+    middleware,
     response::{IntoResponse, Response},
     routing::{MethodRouter, any, get, post},
 };
 use control::{FileOperation, Sandbox, SignedUrl};
 use serde::Deserialize;
 use tower::ServiceExt;
-use tower_http::{compression::CompressionLayer, decompression::RequestDecompressionLayer};
+use tower_http::{CompressionLevel, compression::CompressionLayer, decompression::RequestDecompressionLayer};
 
 use super::{
     failed::{Failed, Result},
@@ -43,7 +44,9 @@ struct FileQuery {
 
 /// The paths of envd. The sandbox is among the extensions of the request, as [`Of`].
 pub(crate) fn router(platform: Arc<Platform>) -> Router {
-    let download: MethodRouter<Arc<Platform>> = get(download::get).layer(CompressionLayer::new().gzip(true));
+    let compression = CompressionLayer::new().gzip(true).quality(CompressionLevel::Fastest);
+    let download: MethodRouter<Arc<Platform>> = get(download::get).layer(compression);
+    let download = download.layer(middleware::from_fn(download::compressed_if_meant));
     let upload: MethodRouter<Arc<Platform>> = post(upload::post).layer(RequestDecompressionLayer::new().gzip(true));
     let files = download.merge(upload).layer::<_, std::convert::Infallible>(DefaultBodyLimit::disable());
     Router::new()

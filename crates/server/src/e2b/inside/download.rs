@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use axum::{
     body::{Body, Bytes},
+    extract::Request,
     http::{HeaderMap, HeaderValue, StatusCode, header},
+    middleware::Next,
     response::{IntoResponse, Response},
 };
 use base::limits::HAND_PIPE_BYTES;
@@ -42,6 +44,22 @@ pub(super) async fn get((platform, of): Shared, query: Asked, headers: HeaderMap
     };
     let reader = hand.read(path.as_ref(), offset, length).await?;
     Ok(answer(reader, range.map(|_| offset), &path))
+}
+
+/// Hides `Accept-Encoding` from the layer that compresses, unless the client means it.
+pub(super) async fn compressed_if_meant(mut request: Request, next: Next) -> Response {
+    if !request.headers().get(header::ACCEPT_ENCODING).is_some_and(means_gzip) {
+        request.headers_mut().remove(header::ACCEPT_ENCODING);
+    }
+    next.run(request).await
+}
+
+/// HTTP libraries list every coding that they can decode, with every request. `gzip` alone is a wish: the SDKs' option
+/// sends that. Compressing everything made downloads several times slower than a local network.
+fn means_gzip(accepted: &HeaderValue) -> bool {
+    let mut codings = accepted.to_str().unwrap_or_default().split(',');
+    let coding = codings.next().and_then(|coding| coding.split(';').next()).unwrap_or_default();
+    codings.next().is_none() && coding.trim().eq_ignore_ascii_case("gzip")
 }
 
 fn answer(reader: Reader, from: Option<u64>, path: &str) -> Response {
@@ -106,6 +124,21 @@ mod tests {
         assert_eq!(parse("bytes=-3"), Some(Range::Last(3)));
         for other in ["bytes=9-0", "bytes=-", "bytes=0-1,3-4", "lines=1-2", "bytes=-0", ""] {
             assert_eq!(parse(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn only_gzip_alone_is_meant() {
+        for (accepted, means) in [
+            ("gzip", true),
+            ("GZIP;q=1", true),
+            ("gzip, deflate", false),
+            ("br, gzip", false),
+            ("identity", false),
+            ("*", false),
+            ("", false),
+        ] {
+            assert_eq!(means_gzip(&HeaderValue::from_static(accepted)), means, "{accepted}");
         }
     }
 
