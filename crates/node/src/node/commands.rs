@@ -218,9 +218,9 @@ impl CommandStream {
         }
         let end = self.end.filter(|_| !self.told)?;
         if end.reason != Some(EndReason::Lost) {
-            // Before the client knows: what it does next finds all as it stays. A lost command may still run, and is
-            // ended elsewhere.
-            self.node.settle_command(&self.sandbox, self.events.key()).await;
+            // Before the client knows: what it does next finds all as it stays. The holder hears of it from the watch. A
+            // lost command may still run, and is ended elsewhere.
+            self.node.leave_group(&self.sandbox, self.events.key()).await;
         }
         self.told = true;
         Some(CommandEvent::Ended(end))

@@ -131,8 +131,15 @@ impl Node {
         }
     }
 
+    /// The command has ended: see [`Self::leave_group`]. The holder names it no more.
+    async fn settle_command(&self, id: &SandboxId, key: &str) {
+        self.leave_group(id, key).await;
+        // One that was forgotten needs none of it.
+        let _ = self.holder.client().settle(key).await;
+    }
+
     /// The command has ended: what it has left behind goes on in the sandbox, and its group goes.
-    pub(super) async fn settle_command(&self, id: &SandboxId, key: &str) {
+    pub(super) async fn leave_group(&self, id: &SandboxId, key: &str) {
         self.holder.drop_timer(key);
         let turn = self.holder.turn(key);
         let _turn = turn.lock().await;
@@ -140,8 +147,6 @@ impl Node {
         if group.exists() {
             group::remove(&group).await;
         }
-        // One that was forgotten needs none of it.
-        let _ = self.holder.client().settle(key).await;
     }
 
     /// Ends the commands that run in the foreground of clients.
