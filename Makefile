@@ -57,6 +57,10 @@ sdk-test: ## the real E2B SDKs drive a server: tests/sdk; needs root, npm and a 
 	$(CARGO) build $(TESTS)
 	@scripts/sdk.sh
 
+additions-test: ## our additions to the SDKs, examples, guide and `pando mcp` on a real server; needs root, npm, Chromium
+	$(CARGO) build $(TESTS)
+	@scripts/additions.sh
+
 fuzz: ## every parser of bytes from outside, PANDO_FUZZ_SECONDS each (120)
 	@scripts/fuzz.sh
 
@@ -133,5 +137,5 @@ kernels: ## boots other kernels in QEMU (6.12 and the newest) and tries pando on
 clean: ## removes everything that was built
 	$(CARGO) clean
 
-.PHONY: help serve setup setup-demo build dist install uninstall examples base programs demo test sdk-test fuzz soak $(SOAKS) tidy tidy-lower check cli-docs bench bench-volume volume-tools posix posix-hours kernels clean
+.PHONY: help serve setup setup-demo build dist install uninstall examples base programs demo test sdk-test fuzz soak $(SOAKS) tidy tidy-lower check cli-docs bench bench-volume volume-tools posix posix-hours kernels clean additions-test
 .DEFAULT_GOAL := help

@@ -21,11 +21,13 @@ fail() {
 usage() {
 	cat <<-END
 		usage: scripts/sdk.sh [--only new|old|js] [--collect] [-- ARGUMENTS of pytest]
+		       scripts/sdk.sh --exec COMMAND...
 
 		Drives a server with the real E2B SDKs: Python $(pinned new) and $(pinned old), JavaScript $(pinned_js).
 
 		    --only SUITE   one of the three; may be repeated
 		    --collect      only lists the tests; needs no server
+		    --exec COMMAND instead of the tests: runs the command with the variables of the server
 
 		Environment: E2B_API_KEY with E2B_DOMAIN, SSL_CERT_FILE and NODE_EXTRA_CA_CERTS, or with E2B_API_URL and
 		E2B_SANDBOX_URL, names a server. A key alone does not: it may be one of E2B's own service. Without a server
@@ -156,7 +158,7 @@ run_js() {
 	(cd "$CACHE/js" && PANDO_COMPAT="$OLDPWD/docs/e2b-compat.md" node --test --test-reporter=./report.mjs ./*.test.mjs)
 }
 
-only=() pytest=() collect='' scratch='' server='' last='' status=0
+only=() pytest=() command=() collect='' scratch='' server='' last='' status=0
 while (($# > 0)); do
 	case $1 in
 	--only)
@@ -165,6 +167,11 @@ while (($# > 0)); do
 		shift
 		;;
 	--collect) collect=yes ;;
+	--exec)
+		shift
+		command=("$@")
+		break
+		;;
 	--)
 		shift
 		pytest=("$@")
@@ -180,6 +187,7 @@ while (($# > 0)); do
 done
 ((${#only[@]} > 0)) || only=("${SUITES[@]}")
 [[ -z $collect ]] || pytest+=(--collect-only)
+((${#command[@]} == 0)) || only=()
 for suite in "${only[@]}"; do
 	[[ $suite == js ]] && install_js || install_python "$suite"
 done
@@ -193,6 +201,10 @@ trap 'exit 143' TERM HUP
 if [[ -z $collect && ( -z ${E2B_API_KEY:-} || -z ${E2B_DOMAIN:-}${E2B_API_URL:-} ) ]]; then
 	start_server
 	make_templates
+fi
+if ((${#command[@]} > 0)); then
+	"${command[@]}"
+	exit
 fi
 declare -A results
 for suite in "${only[@]}"; do

@@ -1,0 +1,51 @@
+"""`Volume` with snapshots, forks and restores."""
+
+from typing import Any, Self, Unpack
+from urllib.parse import quote
+
+import e2b
+from e2b.connection_config import ApiParams
+
+from ._http import call
+from .models import VolumeChange, VolumeSnapshot
+
+
+class Volume(e2b.Volume):
+    """E2B's volume with what Pando adds. Connection options are those of `Volume.create`."""
+
+    def snapshot(self, name: str, **opts: Unpack[ApiParams]) -> VolumeSnapshot:
+        """Keeps the present content under a name. Mounted volumes go on."""
+        return VolumeSnapshot.from_wire(self._call("POST", "/snapshots", {"name": name}, **opts))
+
+    def snapshots(self, **opts: Unpack[ApiParams]) -> list[VolumeSnapshot]:
+        """All snapshots, the oldest first."""
+        return [VolumeSnapshot.from_wire(one) for one in self._call("GET", "/snapshots", **opts)]
+
+    def delete_snapshot(self, name: str, **opts: Unpack[ApiParams]) -> bool:
+        """Deletes a snapshot. Forks of it stay. False if there was none."""
+        try:
+            self._call("DELETE", f"/snapshots/{quote(name, safe='')}", **opts)
+        except e2b.VolumeNotFoundException:
+            return False
+        return True
+
+    def fork(self, name: str, snapshot: str | None = None, **opts: Unpack[ApiParams]) -> Self:
+        """Makes a volume of the same content. It shares all data, so this takes no time and no space.
+
+        :param name: the name of the new volume
+        :param snapshot: fork this snapshot instead of the present content
+        """
+        body = {"name": name} if snapshot is None else {"name": name, "snapshot": snapshot}
+        made = self._call("POST", "/fork", body, **opts)
+        return type(self).connect(made["volumeID"], **opts)
+
+    def restore(self, snapshot: str, **opts: Unpack[ApiParams]) -> None:
+        """Puts the content of a snapshot in the place of the present one. No sandbox may have the volume mounted."""
+        self._call("POST", "/restore", {"snapshot": snapshot}, **opts)
+
+    def changes(self, since: str, **opts: Unpack[ApiParams]) -> list[VolumeChange]:
+        """How the present content differs from a snapshot."""
+        return [VolumeChange.from_wire(one) for one in self._call("GET", f"/changes?from={quote(since)}", **opts)]
+
+    def _call(self, method: str, path: str, body: object = None, **opts: Unpack[ApiParams]) -> Any:
+        return call(method, f"/volumes/{self.volume_id}{path}", body, **self._resolve_api_params(**opts))
