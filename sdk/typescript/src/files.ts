@@ -1,7 +1,8 @@
 /**
  * Compares the files of two sandboxes: one command in each lists and hashes them, and the lists are compared here.
  *
- * Names of files may have any bytes but NUL, so fields end with NUL. Output of commands is text, so it travels in base64.
+ * Names of files may have any bytes but NUL, so fields end with NUL. Output of commands is text, so the lists travel in
+ * base64.
  */
 
 import { gunzipSync } from 'node:zlib'
@@ -54,11 +55,12 @@ async function entries(sandbox: Sandbox, path: string, timeoutMs: number): Promi
 /** What is compared of each path. Text is Latin-1 here: one character for each byte. */
 function parse(output: string): Map<string, string> {
   const [listed = [], hashed = []] = output.trim().split(/\s+/).map(unpack)
-  const digests = new Map(hashed.map((line) => [line.slice(HASH_CHARACTERS + '  ./'.length), line.slice(0, HASH_CHARACTERS)]))
+  const path = HASH_CHARACTERS + '  ./'.length
+  const digests = new Map(hashed.map((line) => [line.slice(path), line.slice(0, HASH_CHARACTERS)]))
   const found = new Map<string, string>()
   for (let start = 0; start < listed.length; start += FIELDS) {
-    const path = listed[start]!
-    found.set(path, [...listed.slice(start + 1, start + FIELDS), digests.get(path)].join('\0'))
+    const [name, ...rest] = listed.slice(start, start + FIELDS)
+    found.set(name!, [...rest, digests.get(name!)].join('\0'))
   }
   return found
 }

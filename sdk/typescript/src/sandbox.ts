@@ -19,7 +19,8 @@ export class Sandbox extends Official {
   /**
    * Forks the sandbox, all or none. The sandbox may run or be paused, and stays as it is.
    *
-   * `fork` returns errors in the places of children that failed. This method ends the others and throws the first error.
+   * `fork` returns errors in the places of children that failed. This method ends the others and throws the first
+   * error.
    */
   async forkAll(count = 1, opts: ForkAllOpts = {}): Promise<this[]> {
     const results = await this.fork({ ...opts, count })

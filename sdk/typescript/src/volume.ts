@@ -19,10 +19,12 @@ export interface VolumeSnapshot {
 
 /** How one path of a volume differs from a snapshot. */
 export interface VolumeChange {
-  /** The path in the volume. */
+  /** The path, from the volume's top directory: `/data/a.csv`. */
   path: string
-  /** How it differs. */
+  /** How it differs: `metadata` if only owner, mode or times do. */
   change: 'added' | 'removed' | 'modified' | 'metadata' | 'renamed'
+  /** `file`, `directory`, `symlink` or another type. */
+  type: string
   /** The path in the snapshot, if it was renamed. */
   from?: string
 }
@@ -41,7 +43,7 @@ export class Volume extends Official {
     return snapshotOf(await this.call<Wire>('POST', '/snapshots', { name }, opts))
   }
 
-  /** All snapshots, the oldest first. */
+  /** All snapshots. */
   async snapshots(opts?: ConnectionOpts): Promise<VolumeSnapshot[]> {
     return (await this.call<Wire[]>('GET', '/snapshots', undefined, opts)).map(snapshotOf)
   }
@@ -69,14 +71,24 @@ export class Volume extends Official {
     return Volume.connect(made.volumeID, opts)
   }
 
-  /** Puts the content of a snapshot in the place of the present one. No sandbox may have the volume mounted. */
-  async restore(snapshot: string, opts?: ConnectionOpts): Promise<void> {
-    await this.call('POST', '/restore', { snapshot }, opts)
+  /**
+   * Puts the content of a snapshot in the place of the present one. Mounted volumes change under their programs.
+   *
+   * @returns the name of a new snapshot, which has the content that was there before
+   */
+  async restore(snapshot: string, opts?: ConnectionOpts): Promise<string> {
+    return (await this.call<{ before: string }>('POST', '/restore', { snapshot }, opts)).before
   }
 
-  /** How the present content differs from a snapshot. */
-  changes(since: string, opts?: ConnectionOpts): Promise<VolumeChange[]> {
-    return this.call('GET', `/changes?from=${encodeURIComponent(since)}`, undefined, opts)
+  /**
+   * How the content differs from a snapshot.
+   *
+   * @param since the snapshot
+   * @param until another snapshot; the present content if not given
+   */
+  changes(since: string, until?: string, opts?: ConnectionOpts): Promise<VolumeChange[]> {
+    const query = new URLSearchParams(until === undefined ? { from: since } : { from: since, to: until })
+    return this.call('GET', `/changes?${query}`, undefined, opts)
   }
 
   /** A route that the official SDK does not know, by its own HTTP client: same key, retries and certificates. */
@@ -89,7 +101,13 @@ export class Volume extends Official {
 }
 
 /** The client without its list of routes. */
-type Untyped = Record<Method, (path: string, init: object) => Promise<{ data?: unknown; error?: unknown; response: Response }>>
+type Untyped = Record<Method, (path: string, init: object) => Promise<Answer>>
+
+interface Answer {
+  data?: unknown
+  error?: unknown
+  response: Response
+}
 
 function failure(status: number, message: string): Error {
   if (status === 404) return new VolumeNotFoundError(message)

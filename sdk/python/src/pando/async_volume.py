@@ -19,7 +19,7 @@ class AsyncVolume(e2b.AsyncVolume):
         return VolumeSnapshot.from_wire(await self._call("POST", "/snapshots", {"name": name}, **opts))
 
     async def snapshots(self, **opts: Unpack[ApiParams]) -> list[VolumeSnapshot]:
-        """All snapshots, the oldest first."""
+        """All snapshots."""
         return [VolumeSnapshot.from_wire(one) for one in await self._call("GET", "/snapshots", **opts)]
 
     async def delete_snapshot(self, name: str, **opts: Unpack[ApiParams]) -> bool:
@@ -40,13 +40,22 @@ class AsyncVolume(e2b.AsyncVolume):
         made = await self._call("POST", "/fork", body, **opts)
         return await type(self).connect(made["volumeID"], **opts)
 
-    async def restore(self, snapshot: str, **opts: Unpack[ApiParams]) -> None:
-        """Puts the content of a snapshot in the place of the present one. No sandbox may have the volume mounted."""
-        await self._call("POST", "/restore", {"snapshot": snapshot}, **opts)
+    async def restore(self, snapshot: str, **opts: Unpack[ApiParams]) -> str:
+        """Puts the content of a snapshot in the place of the present one. Mounted volumes change under their programs.
 
-    async def changes(self, since: str, **opts: Unpack[ApiParams]) -> list[VolumeChange]:
-        """How the present content differs from a snapshot."""
-        return [VolumeChange.from_wire(one) for one in await self._call("GET", f"/changes?from={quote(since)}", **opts)]
+        :return: the name of a new snapshot, which has the content that was there before
+        """
+        before: str = (await self._call("POST", "/restore", {"snapshot": snapshot}, **opts))["before"]
+        return before
+
+    async def changes(self, since: str, until: str | None = None, **opts: Unpack[ApiParams]) -> list[VolumeChange]:
+        """How the content differs from a snapshot.
+
+        :param since: the snapshot
+        :param until: another snapshot; the present content if not given
+        """
+        query = f"?from={quote(since, safe='')}" + (f"&to={quote(until, safe='')}" if until is not None else "")
+        return [VolumeChange.from_wire(one) for one in await self._call("GET", f"/changes{query}", **opts)]
 
     def _call(self, method: str, path: str, body: object = None, **opts: Unpack[ApiParams]) -> Coroutine[Any, Any, Any]:
         return call_async(method, f"/volumes/{self.volume_id}{path}", body, **self._resolve_api_params(**opts))

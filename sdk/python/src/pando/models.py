@@ -61,13 +61,15 @@ class VolumeChange:
     """How one path of a volume differs from a snapshot."""
 
     path: str
-    """The path in the volume."""
+    """The path, from the volume's top directory: `/data/a.csv`."""
     change: str
-    """`added`, `removed`, `modified`, `metadata` or `renamed`."""
+    """`added`, `removed`, `modified`, `renamed`, or `metadata` if only owner, mode or times differ."""
+    type: str
+    """`file`, `directory`, `symlink` or another type."""
     renamed_from: str | None = None
     """The path in the snapshot, if it was renamed."""
 
     @classmethod
     def from_wire(cls, value: dict[str, Any]) -> Self:
         """Reads what the server sends."""
-        return cls(value["path"], value["change"], value.get("from"))
+        return cls(value["path"], value["change"], value["type"], value.get("from"))

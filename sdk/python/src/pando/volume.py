@@ -18,7 +18,7 @@ class Volume(e2b.Volume):
         return VolumeSnapshot.from_wire(self._call("POST", "/snapshots", {"name": name}, **opts))
 
     def snapshots(self, **opts: Unpack[ApiParams]) -> list[VolumeSnapshot]:
-        """All snapshots, the oldest first."""
+        """All snapshots."""
         return [VolumeSnapshot.from_wire(one) for one in self._call("GET", "/snapshots", **opts)]
 
     def delete_snapshot(self, name: str, **opts: Unpack[ApiParams]) -> bool:
@@ -39,13 +39,22 @@ class Volume(e2b.Volume):
         made = self._call("POST", "/fork", body, **opts)
         return type(self).connect(made["volumeID"], **opts)
 
-    def restore(self, snapshot: str, **opts: Unpack[ApiParams]) -> None:
-        """Puts the content of a snapshot in the place of the present one. No sandbox may have the volume mounted."""
-        self._call("POST", "/restore", {"snapshot": snapshot}, **opts)
+    def restore(self, snapshot: str, **opts: Unpack[ApiParams]) -> str:
+        """Puts the content of a snapshot in the place of the present one. Mounted volumes change under their programs.
 
-    def changes(self, since: str, **opts: Unpack[ApiParams]) -> list[VolumeChange]:
-        """How the present content differs from a snapshot."""
-        return [VolumeChange.from_wire(one) for one in self._call("GET", f"/changes?from={quote(since)}", **opts)]
+        :return: the name of a new snapshot, which has the content that was there before
+        """
+        before: str = self._call("POST", "/restore", {"snapshot": snapshot}, **opts)["before"]
+        return before
+
+    def changes(self, since: str, until: str | None = None, **opts: Unpack[ApiParams]) -> list[VolumeChange]:
+        """How the content differs from a snapshot.
+
+        :param since: the snapshot
+        :param until: another snapshot; the present content if not given
+        """
+        query = f"?from={quote(since, safe='')}" + (f"&to={quote(until, safe='')}" if until is not None else "")
+        return [VolumeChange.from_wire(one) for one in self._call("GET", f"/changes{query}", **opts)]
 
     def _call(self, method: str, path: str, body: object = None, **opts: Unpack[ApiParams]) -> Any:
         return call(method, f"/volumes/{self.volume_id}{path}", body, **self._resolve_api_params(**opts))
