@@ -54,6 +54,7 @@ run() {
 failed=''
 run "the additions with the newest SDK" additions sdk/python/tests "$@"
 run "the additions with the oldest SDK" old sdk/python/tests "$@"
+run "pando mcp" additions tests/mcp "$@"
 say "the additions for TypeScript"
 # A choice of cases is one for pytest.
 (($# > 0)) || node --test "$CACHE"/typescript/tests/*.test.mjs || failed=yes

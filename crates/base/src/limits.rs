@@ -388,3 +388,28 @@ pub const METADATA_KEY_BYTES_MAX: usize = 246;
 
 /// Most bytes of all keys and values of a file's metadata: what E2B takes.
 pub const METADATA_BYTES_MAX: usize = 4_096;
+
+/// What `pando mcp` shows of each output of a command, in bytes: an answer goes into an agent's context, which is small. Of a longer output it shows
+/// the first and the last half of this.
+pub const MCP_OUTPUT_BYTES_MAX: usize = 64 << 10;
+
+/// What `pando mcp` reads of a file in one call, in bytes: also for an agent's context. Longer files are read piece by piece.
+pub const MCP_FILE_BYTES_MAX: u64 = 256 << 10;
+
+/// Most entries of a directory that `pando mcp` lists.
+pub const MCP_ENTRIES_MAX: usize = 1_000;
+
+/// How long a command of `pando mcp` may run by itself, and at most. Agents forget commands, and a client waits for the answer.
+pub const MCP_COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The longest that an agent may ask for.
+pub const MCP_COMMAND_TIMEOUT_MAX: Duration = Duration::from_secs(3_600);
+
+/// Longest answer of a server that `pando mcp` takes into memory: far more than any answer in which lists have bounds.
+pub const MCP_ANSWER_BYTES_MAX: usize = 16 << 20;
+
+/// How long `pando mcp` waits for a connection. A server that is there takes it at once.
+pub const MCP_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long `pando mcp` waits for one answer, commands and code aside: snapshots of large memories take minutes.
+pub const MCP_ANSWER_TIMEOUT: Duration = Duration::from_secs(600);

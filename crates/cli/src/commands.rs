@@ -13,6 +13,7 @@ pub(crate) mod inspect;
 pub(crate) mod keeper;
 pub(crate) mod key;
 pub(crate) mod logs;
+pub(crate) mod mcp;
 pub(crate) mod node;
 pub(crate) mod pause;
 pub(crate) mod ps;
@@ -86,6 +87,7 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Server(server::Command),
     Env(env::Args),
+    Mcp(mcp::Args),
     Doctor(doctor::Args),
     Completion(completion::Args),
     /// Measure, and compare within one run.
@@ -137,6 +139,7 @@ pub(crate) async fn run(cli: Cli) -> ExitCode {
         Command::Key(command) => interruptible("", key::run(command)).await,
         Command::Server(command) => interruptible("", server::run(command)).await,
         Command::Env(args) => interruptible("", env::run(args)).await,
+        Command::Mcp(args) => interruptible("", mcp::run(args)).await,
         Command::Doctor(args) => doctor::run(&args).await,
         Command::Completion(args) => Ok(completion::run(&args)),
         Command::Keeper(_) | Command::Guardian(_) | Command::Holder(_) | Command::Volumed(_) | Command::SelfTest(_) => {

@@ -23,7 +23,7 @@ const GROUPS: &[&[&str]] = &[
     &["api", "node", "control"],
     &["envd", "gateway", "client"],
     &["testkit"],
-    &["server", "bench"],
+    &["server", "bench", "mcp"],
     &["cli", "host-tests", "tidy"],
 ];
 
@@ -49,7 +49,7 @@ const INSIDE: &[Exception] = &[
 /// Packages that speak HTTP, and the crates that may use them. All others know neither requests nor status codes.
 const HTTP: &[&str] = &["axum", "http-body-util", "hyper", "hyper-util", "reqwest"];
 const SPEAK_HTTP: &[&str] =
-    &["store", "peers", "volumed", "envd", "gateway", "client", "testkit", "server", "bench", "cli"];
+    &["store", "peers", "volumed", "envd", "gateway", "client", "testkit", "server", "bench", "mcp", "cli"];
 
 /// Checks the answer of `cargo metadata --no-deps`.
 pub fn check(metadata: &Value) -> Vec<Finding> {

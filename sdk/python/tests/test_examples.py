@@ -43,6 +43,7 @@ BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium: apt-get install chromium")
+@pytest.mark.skipif(shutil.which("certutil") is None, reason="no certutil: apt-get install libnss3-tools")
 @pytest.mark.skipif("E2B_DOMAIN" not in os.environ, reason="names of sandboxes do not resolve here")
 def test_a_browser_opens_a_page_of_a_sandbox(tmp_path: Path) -> None:
     import web_server
