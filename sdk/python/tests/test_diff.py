@@ -46,6 +46,15 @@ def test_names_with_any_bytes_are_compared(make: Make) -> None:
     assert [name.encode(errors="surrogateescape") for name in found.added] == [b"\xff\xfe"]
 
 
+def test_a_talkative_profile_does_no_harm(make: Make) -> None:
+    source = make()
+    source.files.write(".bash_profile", "echo welcome to this machine\n")
+    (child,) = source.fork_all(timeout=60)
+    child.files.write("new", "1")
+    assert source.diff(child).added == ("new",)
+    child.kill()
+
+
 def test_a_missing_directory_is_an_error(make: Make) -> None:
     source = make()
     with pytest.raises(e2b.CommandExitException, match="No such file"):

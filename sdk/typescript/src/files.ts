@@ -54,7 +54,8 @@ async function entries(sandbox: Sandbox, path: string, timeoutMs: number): Promi
 
 /** What is compared of each path. Text is Latin-1 here: one character for each byte. */
 function parse(output: string): Map<string, string> {
-  const [listed = [], hashed = []] = output.trim().split(/\s+/).map(unpack)
+  // A profile of the login shell may have printed something before.
+  const [listed = [], hashed = []] = output.trim().split(/\s+/).slice(-2).map(unpack)
   const path = HASH_CHARACTERS + '  ./'.length
   const digests = new Map(hashed.map((line) => [line.slice(path), line.slice(0, HASH_CHARACTERS)]))
   const found = new Map<string, string>()

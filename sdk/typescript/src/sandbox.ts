@@ -27,7 +27,7 @@ export class Sandbox extends Official {
     const children = results.filter((result): result is this => !(result instanceof Error))
     const failed = results.find((result) => result instanceof Error)
     if (failed !== undefined) {
-      await Promise.all(children.map((child) => child.kill()))
+      await Promise.allSettled(children.map((child) => child.kill()))
       throw failed
     }
     return children

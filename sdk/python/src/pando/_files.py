@@ -38,7 +38,8 @@ class Entry(NamedTuple):
 
 def parse(output: str) -> dict[str, Entry]:
     """The entries that `SCRIPT` has printed."""
-    listed, hashed = (unpack(line) for line in output.split())
+    # A profile of the login shell may have printed something before.
+    listed, hashed = (unpack(line) for line in output.split()[-2:])
     digests = {line[HASH_CHARACTERS + len("  ./") :]: line[:HASH_CHARACTERS] for line in hashed}
     rows = [listed[start : start + FIELDS] for start in range(0, len(listed), FIELDS)]
     return {path: Entry(kind, mode, owner, target, digests.get(path, "")) for path, kind, mode, owner, target in rows}

@@ -26,7 +26,7 @@ class AsyncSandbox(e2b.AsyncSandbox):
         results = await self.fork(timeout=timeout, count=count, **opts)
         children, failed = whole(results)
         if failed is not None:
-            await asyncio.gather(*(child.kill() for child in children))
+            await asyncio.gather(*(child.kill() for child in children), return_exceptions=True)
             raise failed
         return children
 

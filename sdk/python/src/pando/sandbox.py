@@ -1,5 +1,6 @@
 """`Sandbox` with checkpoints, whole forks and comparisons."""
 
+from contextlib import suppress
 from typing import Any, Self, Unpack
 
 import e2b
@@ -33,7 +34,8 @@ class Sandbox(e2b.Sandbox):
         children, failed = whole(results)
         if failed is not None:
             for child in children:
-                child.kill()
+                with suppress(Exception):
+                    child.kill()
             raise failed
         return children
 
