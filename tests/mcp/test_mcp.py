@@ -177,6 +177,17 @@ def test_wrong_calls_are_told_in_words(drive: Any) -> None:
     drive(scenario)
 
 
+@pytest.mark.skipif("E2B_DOMAIN" not in os.environ, reason="the port is not known")
+def test_an_address_without_a_name_works_too(drive: Any) -> None:
+    async def scenario(agent: Agent) -> None:
+        box = await agent.create("python")
+        assert (await agent("run_code", sandbox_id=box, code="6 * 7"))["output"] == "42\n"
+        assert (await agent("run_command", sandbox_id=box, command="echo hello"))["stdout"] == "hello\n"
+
+    port = os.environ["E2B_DOMAIN"].rpartition(":")[2]
+    drive(scenario, PANDO_URL=f"http://127.0.0.1:{port}", PANDO_KEY=os.environ["E2B_API_KEY"])
+
+
 def test_a_wrong_key_is_told(drive: Any) -> None:
     async def scenario(agent: Agent) -> None:
         with pytest.raises(ToolFailed, match="401"):

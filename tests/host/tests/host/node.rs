@@ -22,6 +22,7 @@ mod isolation;
 mod kills;
 mod limits;
 mod live_fork;
+mod mcp;
 mod memory;
 mod output;
 mod pager;
@@ -77,6 +78,7 @@ pub(crate) fn cases() -> Vec<Case> {
         faults::cases(),
         faults_s3::cases(),
         kills::cases(),
+        mcp::cases(),
         memory::cases(),
         volumes::cases(),
         volumes_faults::cases(),

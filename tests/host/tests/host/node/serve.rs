@@ -40,10 +40,10 @@ fn case(body: fn(&mut Node) -> Result<()>) -> Result<()> {
 }
 
 /// How the server is reached.
-struct Server {
-    address: String,
+pub(crate) struct Server {
+    pub(crate) address: String,
     domain: String,
-    key: String,
+    pub(crate) key: String,
 }
 
 /// An answer: status and body.
@@ -62,7 +62,7 @@ impl Answer {
 
 impl Server {
     /// Of a server that has just been started.
-    fn of(node: &Node) -> Result<Self> {
+    pub(crate) fn of(node: &Node) -> Result<Self> {
         let deadline = Instant::now() + Duration::from_secs(20);
         let text = loop {
             let marks = node.log()?.matches("ready for clients").count();
