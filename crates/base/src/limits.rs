@@ -159,6 +159,13 @@ pub const HOST_BYTES_MAX: usize = 253;
 /// the descriptors that a node raises its own limit to (two for each connection to a sandbox).
 pub const EDGE_CONNECTIONS_MAX: usize = 4_096;
 
+/// Connections to programs that the edge has at a time, for all sandboxes: twice as many as clients may have, because
+/// one HTTP/2 connection carries many.
+pub const EDGE_PROXIED_MAX: usize = 8_192;
+
+/// The same for one sandbox: above the 1,000 idle streams that one user may have, a quarter of all.
+pub const EDGE_PROXIED_SANDBOX_MAX: usize = 2_048;
+
 /// Requests at a time in one HTTP/2 connection: an SDK keeps all its streams in one.
 pub const EDGE_STREAMS_MAX: u32 = 1_024;
 
@@ -182,6 +189,13 @@ pub const EDGE_IDLE_MS_MAX: u64 = 620_000;
 
 /// The same while all connections are in use: clients that wait come before those that rest.
 pub const EDGE_IDLE_FULL_MS_MAX: u64 = 5_000;
+
+/// Milliseconds that a client may take nothing of an answer that is ready. It is longer than people look at a debugger,
+/// and as long as a transfer of a file waits ([`HAND_PEER_IDLE_S`]).
+pub const EDGE_STALL_MS_MAX: u64 = 600_000;
+
+/// Seconds that a client of the API may send nothing of its body.
+pub const API_BODY_IDLE_S: u64 = 30;
 
 /// Milliseconds that running requests get to finish when the server is stopped: systemd kills after 90 s.
 pub const EDGE_GRACE_MS: u64 = 10_000;
@@ -354,6 +368,23 @@ pub const HAND_WATCHED_DIRECTORIES_MAX: usize = 8_192;
 /// Events of one watch that wait for the client: the kernel's own bound of a queue. More are said to be lost.
 pub const HAND_EVENTS_MAX: usize = 16_384;
 
+/// Bytes of events of one watch that wait for the client: 16,384 events with names of 100 bytes need 3 MiB. More are
+/// said to be lost.
+pub const WATCH_BYTES_MAX: usize = 4 << 20;
+
+/// The same of all watches of one sandbox.
+pub const WATCH_BYTES_SANDBOX_MAX: usize = 16 << 20;
+
+/// The same of all watches of a node: events with their files take up to 16 KiB each, and sandboxes are many.
+pub const WATCH_BYTES_NODE_MAX: usize = 256 << 20;
+
+/// Bytes of all names and other texts of one list, with 128 bytes for each file: 100,000 files with paths of 100 bytes
+/// have 23 MiB.
+pub const HAND_LIST_BYTES_MAX: usize = 32 << 20;
+
+/// Most lists of a sandbox that the node puts together at a time.
+pub const HAND_LISTS_MAX: usize = 2;
+
 /// Size of the pipe of a transfer, in bytes: the kernel's bound for users (`fs.pipe-max-size`).
 pub const HAND_PIPE_BYTES: usize = 1 << 20;
 
@@ -361,7 +392,7 @@ pub const HAND_PIPE_BYTES: usize = 1 << 20;
 /// it is charged to the node.
 pub const HAND_CACHED_BYTES_MAX: u64 = 64 << 20;
 
-/// Most files of one list: with paths of 100 bytes, 20 MiB in the node.
+/// Most files of one list.
 pub const HAND_LIST_ENTRIES_MAX: usize = 100_000;
 
 /// Largest file of /proc or /sys that is read, in bytes: only reading tells its size, and some have no end.
@@ -382,6 +413,16 @@ pub const HAND_IDLE_S: u64 = 60;
 
 /// Descriptors of a hand: up to three for each request and transfer, and its own.
 pub const HAND_DESCRIPTORS_MAX: u64 = 256;
+
+/// Most bytes of the headers of one part of an upload's form: a name of a file is a path.
+pub const FORM_HEAD_BYTES_MAX: usize = 16 << 10;
+
+/// Most parts of an upload's form: each file costs a few hundred bytes of the answer.
+pub const FORM_PARTS_MAX: usize = 4_096;
+
+/// Largest file that is compressed for a client that takes gzip, in bytes. More would take a processor longer than the
+/// network takes for the bytes, and a sparse file of terabytes would occupy one for hours.
+pub const GZIP_FILE_BYTES_MAX: u64 = 64 << 20;
 
 /// Longest key of a file's metadata, in bytes: an attribute's name has at most 255, and ours begin with `user.e2b.`.
 pub const METADATA_KEY_BYTES_MAX: usize = 246;

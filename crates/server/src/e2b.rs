@@ -12,6 +12,7 @@ mod edge;
 mod failed;
 mod history;
 mod inside;
+mod patient;
 mod place;
 mod platform;
 mod runtime;
@@ -24,12 +25,13 @@ use std::sync::Arc;
 
 use axum::{
     Router,
+    body::Body,
     extract::DefaultBodyLimit,
-    http::{StatusCode, Uri},
+    http::{Request, StatusCode, Uri},
     middleware,
     routing::{delete, get, post, put},
 };
-use base::limits::REQUEST_BYTES_MAX;
+use base::limits::{API_BODY_IDLE_S, REQUEST_BYTES_MAX};
 
 pub(crate) use edge::handler;
 pub(crate) use platform::Platform;
@@ -66,6 +68,7 @@ fn api(platform: Arc<Platform>) -> Router {
         .route("/templates/{id}/tags", get(templates::tags))
         .fallback(no_such_path)
         .layer(middleware::from_fn(version::check))
+        .layer(middleware::map_request(async |request: Request<Body>| patient::body(request, API_BODY_IDLE_S)))
         .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
         .with_state(platform)
 }

@@ -1,6 +1,7 @@
 //! What answers for envd in a sandbox: the Connect services, and files over HTTP.
 
 mod download;
+mod form;
 mod upload;
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -9,18 +10,27 @@ use axum::{
     Extension, Json, Router,
     body::Body,
     extract::{DefaultBodyLimit, Query, State},
-    http::{HeaderMap, Request, StatusCode},
-    middleware,
+    http::{Extensions, HeaderMap, Method, Request, StatusCode, Version, header, request::Parts},
+    middleware::{self, map_request},
     response::{IntoResponse, Response},
     routing::{MethodRouter, any, get, post},
 };
+use base::limits::{GZIP_FILE_BYTES_MAX, HAND_PEER_IDLE_S};
 use control::{FileOperation, Sandbox, SignedUrl};
 use serde::Deserialize;
 use tower::ServiceExt;
-use tower_http::{CompressionLevel, compression::CompressionLayer, decompression::RequestDecompressionLayer};
+use tower_http::{
+    CompressionLevel,
+    compression::{
+        CompressionLayer,
+        predicate::{DefaultPredicate, Predicate},
+    },
+    decompression::RequestDecompressionLayer,
+};
 
 use super::{
     failed::{Failed, Result},
+    patient,
     place::{Inside, status},
     platform::Platform,
 };
@@ -45,6 +55,7 @@ struct FileQuery {
 /// The paths of envd. The sandbox is among the extensions of the request, as [`Of`].
 pub(crate) fn router(platform: Arc<Platform>) -> Router {
     let compression = CompressionLayer::new().gzip(true).quality(CompressionLevel::Fastest);
+    let compression = compression.compress_when(DefaultPredicate::new().and(is_small));
     let download: MethodRouter<Arc<Platform>> = get(download::get).layer(compression);
     let download = download.layer(middleware::from_fn(download::compressed_if_meant));
     let upload: MethodRouter<Arc<Platform>> = post(upload::post).layer(RequestDecompressionLayer::new().gzip(true));
@@ -56,7 +67,14 @@ pub(crate) fn router(platform: Arc<Platform>) -> Router {
         .route("/files", files)
         .route("/files/compose", post(upload::compose))
         .fallback(any(services))
+        .layer(map_request(async |request: Request<Body>| patient::body(request, HAND_PEER_IDLE_S)))
         .with_state(platform)
+}
+
+/// Whether an answer is so small that it is compressed. An unknown length is not.
+fn is_small(_: StatusCode, _: Version, headers: &HeaderMap, _: &Extensions) -> bool {
+    let length = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    length.is_some_and(|length| length <= GZIP_FILE_BYTES_MAX)
 }
 
 async fn envs(
@@ -134,12 +152,30 @@ fn authorise_file(
     token.verify_url(&url, signature, platform.control.now()).map_err(|error| unauthorised(&error.to_string()))
 }
 
+/// Whether a request has the sandbox's token, or is about a file and signed by it.
+pub(crate) fn is_authorised(platform: &Platform, sandbox: &Sandbox, request: &Parts) -> bool {
+    let of = Of(Arc::new(sandbox.clone()));
+    let operation = match (request.uri.path(), &request.method) {
+        ("/files", &Method::POST) => FileOperation::Write,
+        ("/files", _) => FileOperation::Read,
+        _ => return authorise(platform, &of, &request.headers).is_ok(),
+    };
+    let query = Query::<FileQuery>::try_from_uri(&request.uri).unwrap_or_default();
+    authorise_file(platform, &of, &request.headers, (&query, operation)).is_ok()
+}
+
 type Shared = (State<Arc<Platform>>, Extension<Of>);
 type Asked = Query<FileQuery>;
 
 impl From<envd::Failure> for Failed {
     fn from(failure: envd::Failure) -> Self {
         Self::new(status(failure.code), failure.message)
+    }
+}
+
+impl From<form::Error> for Failed {
+    fn from(error: form::Error) -> Self {
+        Self::invalid(error.to_string())
     }
 }
 

@@ -1,11 +1,11 @@
 //! Uploads: one file as it is, or many in one form.
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+use std::{collections::BTreeMap, path::PathBuf, pin::pin, sync::Arc};
 
 use axum::{
     Json,
-    body::{Body, Bytes},
-    extract::{FromRequest, Multipart, Request},
+    body::{Body, BodyDataStream, Bytes},
+    extract::Request,
     http::{HeaderMap, header},
 };
 use control::FileOperation;
@@ -13,7 +13,10 @@ use futures::{Stream, StreamExt};
 use hands::Metadata;
 use serde::{Deserialize, Serialize};
 
-use super::{Asked, Shared, authorise_file};
+use super::{
+    Asked, Shared, authorise_file,
+    form::{self, Form},
+};
 use crate::e2b::{
     failed::{Failed, Result},
     place::{Inside, entry},
@@ -57,8 +60,8 @@ pub(super) async fn post((platform, of): Shared, query: Asked, request: Request)
     };
     let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     if kind.starts_with("multipart/form-data") {
-        let form = Multipart::from_request(request, &()).await;
-        let form = form.map_err(|error| Failed::new(error.status(), error.body_text()))?;
+        let boundary = form::boundary(kind)?.to_owned();
+        let form = Form::new(request.into_body().into_data_stream(), &boundary);
         return upload.form(form, query.path.as_deref()).await.map(Json);
     }
     let path = query.path.as_deref().ok_or_else(|| Failed::invalid("the query has no path"))?;
@@ -83,19 +86,20 @@ pub(super) async fn compose(
 }
 
 impl Upload {
-    async fn form(&self, mut form: Multipart, path: Option<&str>) -> Result<Vec<Written>> {
+    async fn form(&self, mut form: Form<BodyDataStream>, path: Option<&str>) -> Result<Vec<Written>> {
         let mut all = Vec::new();
-        let broken = |error: axum::extract::multipart::MultipartError| Failed::new(error.status(), error.body_text());
-        while let Some(field) = form.next_field().await.map_err(broken)? {
-            if field.name() != Some("file") {
+        while let Some(part) = form.next_part().await? {
+            if part.name.as_deref() != Some("file") {
                 continue;
             }
             if path.is_some() && !all.is_empty() {
                 return Err(Failed::invalid("the query has the path of one file, and the form has more"));
             }
-            let named = path.or(field.file_name()).map(str::to_owned);
+            let named = path.map(str::to_owned).or(part.file_name);
             let named = named.ok_or_else(|| Failed::invalid("a file of the form has no name"))?;
-            all.push(self.write(&named, field).await?);
+            let content =
+                futures::stream::unfold(&mut form, async |form| Some((form.chunk().await.transpose()?, form)));
+            all.push(self.write(&named, pin!(content)).await?);
         }
         Ok(all)
     }

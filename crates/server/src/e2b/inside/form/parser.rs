@@ -1,0 +1,179 @@
+//! The parser: bytes in, events out.
+//!
+//! ```text
+//! Preamble --boundary--> AfterBoundary --line end--> Head --empty line--> Content --boundary--> AfterBoundary
+//!                             └ "--" --> Closed: what follows is ignored
+//! ```
+
+use std::collections::VecDeque;
+
+use axum::body::Bytes;
+use base::limits::{FORM_HEAD_BYTES_MAX, FORM_PARTS_MAX};
+
+use super::{Error, head};
+
+/// What happens in a form.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Event {
+    /// A part begins.
+    Head(Head),
+    /// Bytes of the part.
+    Data(Bytes),
+    /// The part has ended.
+    End,
+    /// The form has ended.
+    Closed,
+}
+
+/// What the headers of a part say.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(in super::super) struct Head {
+    /// Name of the field.
+    pub(in super::super) name: Option<String>,
+    /// Name of the file.
+    pub(in super::super) file_name: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Preamble,
+    AfterBoundary,
+    Head,
+    Content,
+    Closed,
+}
+
+/// A form of which a part has been read.
+#[derive(Debug)]
+pub(super) struct Parser {
+    /// `\r\n--boundary`.
+    delimiter: Vec<u8>,
+    /// What has not been understood yet: at most the headers of one part, or the beginning of a delimiter.
+    kept: Vec<u8>,
+    state: State,
+    parts: usize,
+}
+
+impl Parser {
+    pub(super) fn new(boundary: &str) -> Self {
+        let delimiter = [b"\r\n--", boundary.as_bytes()].concat();
+        // As if a line ended before the body: the first boundary has none before it.
+        Self { delimiter, kept: b"\r\n".to_vec(), state: State::Preamble, parts: 0 }
+    }
+
+    #[cfg(test)]
+    pub(super) fn kept_bytes(&self) -> usize {
+        self.kept.len()
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.state == State::Closed
+    }
+
+    /// Takes bytes of the body.
+    pub(super) fn feed(&mut self, bytes: &[u8], events: &mut VecDeque<Event>) -> Result<(), Error> {
+        self.kept.extend_from_slice(bytes);
+        let input = std::mem::take(&mut self.kept);
+        let mut rest = &input[..];
+        loop {
+            let step = match self.state {
+                State::Preamble | State::Content => self.until_boundary(rest, events),
+                State::AfterBoundary => self.after_boundary(rest)?,
+                State::Head => self.head(rest, events)?,
+                State::Closed => {
+                    events.push_back(Event::Closed);
+                    return Ok(());
+                }
+            };
+            match step {
+                Step::Used(length) => rest = &rest[length..],
+                Step::NeedsMore(length) => {
+                    self.kept = rest[length..].to_vec();
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn until_boundary(&mut self, rest: &[u8], events: &mut VecDeque<Event>) -> Step {
+        let is_content = self.state == State::Content;
+        let mut data = |bytes: &[u8]| {
+            if is_content && !bytes.is_empty() {
+                events.push_back(Event::Data(Bytes::copy_from_slice(bytes)));
+            }
+        };
+        if let Some(at) = find(rest, &self.delimiter) {
+            data(&rest[..at]);
+            if is_content {
+                events.push_back(Event::End);
+            }
+            self.state = State::AfterBoundary;
+            return Step::Used(at + self.delimiter.len());
+        }
+        let length = rest.len() - beginning(rest, &self.delimiter);
+        data(&rest[..length]);
+        Step::NeedsMore(length)
+    }
+
+    fn after_boundary(&mut self, rest: &[u8]) -> Result<Step, Error> {
+        if rest.starts_with(b"--") {
+            self.state = State::Closed;
+            return Ok(Step::Used(2));
+        }
+        // Spaces may be there (RFC 2046, 5.1.1).
+        let spaces = rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
+        match &rest[spaces..] {
+            [b'\r', b'\n', ..] => {
+                self.parts += 1;
+                if self.parts > FORM_PARTS_MAX {
+                    return Err(Error::TooManyParts);
+                }
+                self.state = State::Head;
+                // The line end stays: headers may be missing, and then the empty line is what follows.
+                Ok(Step::Used(spaces))
+            }
+            [] | [b'\r'] if spaces <= FORM_HEAD_BYTES_MAX => Ok(Step::NeedsMore(0)),
+            [] | [b'\r'] => Err(Error::HeadTooLong),
+            [b'-'] if spaces == 0 => Ok(Step::NeedsMore(0)),
+            _ => Err(Error::Damaged("a boundary has something behind it")),
+        }
+    }
+
+    fn head(&mut self, rest: &[u8], events: &mut VecDeque<Event>) -> Result<Step, Error> {
+        match find(rest, b"\r\n\r\n") {
+            Some(at) if at <= FORM_HEAD_BYTES_MAX => {
+                events.push_back(Event::Head(head::parse(&rest[..at])?));
+                self.state = State::Content;
+                Ok(Step::Used(at + 4))
+            }
+            None if rest.len() <= FORM_HEAD_BYTES_MAX => Ok(Step::NeedsMore(0)),
+            Some(_) | None => Err(Error::HeadTooLong),
+        }
+    }
+}
+
+/// How far the parser came.
+enum Step {
+    /// So many bytes are understood.
+    Used(usize),
+    /// So many bytes are understood. The others are kept until there are more.
+    NeedsMore(usize),
+}
+
+/// Where `wanted` begins, which begins with a carriage return.
+fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
+    let mut at = 0;
+    loop {
+        at += bytes[at..].iter().position(|byte| *byte == b'\r')?;
+        if bytes[at..].starts_with(wanted) {
+            return Some(at);
+        }
+        at += 1;
+    }
+}
+
+/// How many bytes at the end could be the beginning of `wanted`.
+fn beginning(bytes: &[u8], wanted: &[u8]) -> usize {
+    let most = bytes.len().min(wanted.len() - 1);
+    (1..=most).rev().find(|length| wanted.starts_with(&bytes[bytes.len() - length..])).unwrap_or_default()
+}
