@@ -43,6 +43,13 @@ pub enum Refusal {
         /// For `Retry-After`.
         retry_after_s: u64,
     },
+    /// The sandbox has as many connections as it may have.
+    SandboxFull {
+        /// So many.
+        connections_max: usize,
+    },
+    /// All sandboxes together have as many connections as the server may have.
+    Full,
     /// The connection failed or broke off before an answer.
     Broken,
     /// The traffic access token is missing.
@@ -83,9 +90,24 @@ impl Refusal {
         match self {
             Self::NoSandbox | Self::PortClosed(_) | Self::Broken => StatusCode::BAD_GATEWAY,
             Self::Paused => StatusCode::CONFLICT,
-            Self::Busy { .. } => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Busy { .. } | Self::Full => StatusCode::SERVICE_UNAVAILABLE,
+            Self::SandboxFull { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::TokenMissing | Self::TokenInvalid => StatusCode::FORBIDDEN,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
+        }
+    }
+
+    fn retry_after_s(&self) -> Option<u64> {
+        match self {
+            Self::Busy { retry_after_s } => Some(*retry_after_s),
+            Self::SandboxFull { .. } | Self::Full => Some(1),
+            Self::NoSandbox
+            | Self::PortClosed(_)
+            | Self::Paused
+            | Self::Broken
+            | Self::TokenMissing
+            | Self::TokenInvalid
+            | Self::Method => None,
         }
     }
 
@@ -95,6 +117,10 @@ impl Refusal {
             Self::PortClosed(_) => "The sandbox is running but port is not open".to_owned(),
             Self::Paused => "The sandbox is paused".to_owned(),
             Self::Busy { .. } => "The sandbox cannot be reached right now, retry".to_owned(),
+            Self::SandboxFull { connections_max } => {
+                format!("The sandbox has {connections_max} connections already: close some, then retry")
+            }
+            Self::Full => "The server has no room for another connection to a sandbox, retry".to_owned(),
             Self::Broken => "The connection to the sandbox failed".to_owned(),
             Self::TokenMissing => format!(
                 "Sandbox is secured with traffic access token. Token header '{TRAFFIC_TOKEN_HEADER}' is missing"
@@ -124,8 +150,8 @@ impl Refusal {
             }
         };
         *response.status_mut() = status;
-        if let Self::Busy { retry_after_s } = self {
-            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(*retry_after_s));
+        if let Some(seconds) = self.retry_after_s() {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         response
     }

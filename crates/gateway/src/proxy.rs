@@ -10,13 +10,14 @@
 //! client goes away, the connection to the program is closed.
 
 mod headers;
+mod places;
 mod tunnel;
 mod upstream;
 
 use std::{error::Error as StdError, future::Future, sync::Arc};
 
 use axum::body::Body;
-use hyper::{Method, Request, Response};
+use hyper::{HeaderMap, Method, Request, Response};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::{
@@ -25,6 +26,9 @@ use crate::{
     serve::Origin,
     token::Secret,
 };
+
+pub use places::ProxyBounds;
+use places::{Placed, Places};
 
 /// The header of the token that a sandbox with closed traffic asks for.
 pub const TRAFFIC_TOKEN_HEADER: &str = "e2b-traffic-access-token";
@@ -81,18 +85,25 @@ pub struct Target {
 #[derive(Debug)]
 pub struct Proxy<D> {
     dial: Arc<D>,
+    places: Arc<Places>,
 }
 
 impl<D> Clone for Proxy<D> {
     fn clone(&self) -> Self {
-        Self { dial: Arc::clone(&self.dial) }
+        Self { dial: Arc::clone(&self.dial), places: Arc::clone(&self.places) }
     }
 }
 
 impl<D: Dial> Proxy<D> {
     /// A proxy that connects by `dial`.
-    pub fn new(dial: Arc<D>) -> Self {
-        Self { dial }
+    pub fn new(dial: Arc<D>, bounds: ProxyBounds) -> Self {
+        Self { dial, places: Arc::new(Places::new(bounds)) }
+    }
+
+    /// The edge's own answer if the client may not reach the sandbox. A caller that wakes sandboxes asks before.
+    pub fn refusal(&self, target: &Target, headers: &HeaderMap) -> Option<Response<Body>> {
+        let refusal = admits(target, headers).err()?;
+        Some(refusal.answer(&target.id, Form::wanted(headers)))
     }
 
     /// Forwards a request that [`crate::serve::serve`] has passed on, and gives the program's answer, or the edge's
@@ -106,14 +117,16 @@ impl<D: Dial> Proxy<D> {
     }
 
     async fn answer(&self, target: &Target, request: Request<Body>) -> Result<Response<Body>, Refusal> {
-        admits(target, &request)?;
+        admits(target, request.headers())?;
         if request.method() == Method::CONNECT {
             return Err(Refusal::Method);
         }
+        let place = self.places.take(&target.id)?;
         let stream = self.dial.dial(&target.id, target.port).await.map_err(|error| {
             tracing::debug!(sandbox = %target.id, port = target.port, error = base::error::chain(&error), "not reached");
             Refusal::from(&error)
         })?;
+        let stream = Placed { stream, _place: place };
         let origin = request.extensions().get::<Origin>().cloned();
         let upgrade = headers::wanted_upgrade(&request);
         let protocol = headers::protocol(&request);
@@ -129,9 +142,9 @@ impl<D: Dial> Proxy<D> {
     }
 }
 
-fn admits(target: &Target, request: &Request<Body>) -> Result<(), Refusal> {
+fn admits(target: &Target, headers: &HeaderMap) -> Result<(), Refusal> {
     let Some(token) = &target.traffic_token else { return Ok(()) };
-    match request.headers().get(TRAFFIC_TOKEN_HEADER) {
+    match headers.get(TRAFFIC_TOKEN_HEADER) {
         None => Err(Refusal::TokenMissing),
         Some(presented) if token.is(presented.as_bytes()) => Ok(()),
         Some(_) => Err(Refusal::TokenInvalid),

@@ -65,6 +65,8 @@ pub struct Bounds {
     pub idle: Duration,
     /// The same while all connections are in use.
     pub idle_full: Duration,
+    /// A client takes nothing of what is ready for it.
+    pub stall: Duration,
     /// For running requests when the server stops.
     pub grace: Duration,
 }
@@ -77,8 +79,17 @@ impl Default for Bounds {
             handshake: Duration::from_millis(limits::EDGE_HANDSHAKE_MS_MAX),
             idle: Duration::from_millis(limits::EDGE_IDLE_MS_MAX),
             idle_full: Duration::from_millis(limits::EDGE_IDLE_FULL_MS_MAX),
+            stall: Duration::from_millis(limits::EDGE_STALL_MS_MAX),
             grace: Duration::from_millis(limits::EDGE_GRACE_MS),
         }
+    }
+}
+
+impl Bounds {
+    /// For a process that may have so many descriptors: a quarter is for clients.
+    pub fn within(descriptors: usize) -> Self {
+        let connections = limits::EDGE_CONNECTIONS_MAX.min(descriptors / 4).max(1);
+        Self { connections, ..Self::default() }
     }
 }
 

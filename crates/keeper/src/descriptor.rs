@@ -18,6 +18,11 @@ pub fn raise_limit() {
     }
 }
 
+/// How many descriptors this process may have.
+pub fn limit() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(DESCRIPTORS_WANTED)
+}
+
 /// Makes `fd` non-blocking and registers it with the runtime.
 pub fn watched(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     rustix::io::ioctl_fionbio(&fd, true)?;

@@ -16,6 +16,7 @@ use gateway::{
     domain::Domain,
     env::{Form, Trust, Variables, withdraw},
     listen::{Listeners, take},
+    proxy::ProxyBounds,
     serve::{Bounds, Options, Plain, serve},
     tls::{Authority, Own, Tls},
 };
@@ -90,10 +91,12 @@ impl Taken {
             variables.write(file).map_err(|error| failed(chain(&error)))?;
         }
         tracing::info!(%address, %domain, "ready for clients; `pando env` prints what they need");
-        let options = Options { domain, tls: Some(tls), plain: public.plain, bounds: Bounds::default() };
+        let descriptors = usize::try_from(keeper::descriptor::limit()).unwrap_or(usize::MAX);
+        let options = Options { domain, tls: Some(tls), plain: public.plain, bounds: Bounds::within(descriptors) };
         let sampled = Arc::clone(&platform);
+        let handler = e2b::handler(platform, ProxyBounds::within(descriptors));
         tokio::select! {
-            () = serve(listeners, options, e2b::handler(platform), stop) => {}
+            () = serve(listeners, options, handler, stop) => {}
             () = scheduler.run() => {}
             () = sampled.sample() => {}
             () = warm => {}

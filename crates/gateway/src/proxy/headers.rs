@@ -99,9 +99,16 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
+/// Whether programs take a header as the word of a proxy about its client.
+fn says_origin(name: &str) -> bool {
+    let others = ["forwarded", "x-forwarded", "x-real-ip", "x-client-ip", "x-cluster-client-ip", "true-client-ip"];
+    name.starts_with("x-forwarded-") || others.contains(&name)
+}
+
 /// What a client says of its own origin is not believed.
 fn forwarded(headers: &mut HeaderMap, host: Option<HeaderValue>, origin: Option<&Origin>) {
-    for name in ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"] {
+    let forged: Vec<HeaderName> = headers.keys().filter(|name| says_origin(name.as_str())).cloned().collect();
+    for name in forged {
         headers.remove(name);
     }
     if let Some(host) = host {

@@ -1,9 +1,11 @@
-//! Whether a connection has requests, and since when it has none.
+//! Whether a connection has requests, since when it has none, and which answers its client does not take.
 
 use std::{
+    collections::HashMap,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     task::{Context, Poll},
+    time::Duration,
 };
 
 use axum::body::Body;
@@ -20,15 +22,16 @@ pub(super) struct Activity {
 
 #[derive(Debug)]
 struct State {
-    running: usize,
+    /// By their numbers. One that is being answered has its answer.
+    running: HashMap<u64, Weak<Answer>>,
+    next: u64,
     /// When the last one ended, or the connection began.
     since: Instant,
-    has_begun: bool,
 }
 
 impl Activity {
     pub(super) fn new(since: Instant) -> Self {
-        Self { state: Mutex::new(State { running: 0, since, has_begun: false }) }
+        Self { state: Mutex::new(State { running: HashMap::new(), next: 0, since }) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -38,28 +41,32 @@ impl Activity {
     /// A request has begun. It ends with the token.
     pub(super) fn begin(self: &Arc<Self>) -> Running {
         let mut state = self.state();
-        state.running += 1;
-        state.has_begun = true;
-        Running(Arc::clone(self))
+        let number = state.next;
+        state.next += 1;
+        state.running.insert(number, Weak::new());
+        Running { activity: Arc::clone(self), number }
     }
 
     /// When to close the connection if no request comes. `None` while requests run.
     fn deadline(&self, bounds: &Bounds, phase: Phase) -> Option<Instant> {
         let state = self.state();
-        let allowed = if state.has_begun { bounds.idle } else { bounds.first_request };
+        let allowed = if state.next > 0 { bounds.idle } else { bounds.first_request };
         let allowed = if phase == Phase::Full { allowed.min(bounds.idle_full) } else { allowed };
-        (state.running == 0).then(|| state.since + allowed)
+        state.running.is_empty().then(|| state.since + allowed)
     }
 
-    /// Resolves when the connection has been without a request for too long.
+    /// Resolves when the connection has been without a request for too long. Ends answers that the client does not
+    /// take meanwhile.
     pub(super) async fn idle(&self, bounds: &Bounds, phase: &mut watch::Receiver<Phase>) {
         loop {
             let now = *phase.borrow_and_update();
+            self.end_stalled(bounds.stall);
+            // Looked at again, instead of a wake-up for each request.
+            let again = Instant::now() + bounds.idle_full.min(bounds.idle).min(bounds.stall);
             let until = match self.deadline(bounds, now) {
                 Some(deadline) if deadline <= Instant::now() => return,
-                Some(deadline) => deadline,
-                // Looked at again, instead of a wake-up for each request.
-                None => Instant::now() + bounds.idle_full.min(bounds.idle),
+                Some(deadline) => deadline.min(again),
+                None => again,
             };
             tokio::select! {
                 () = tokio::time::sleep_until(until) => {}
@@ -68,29 +75,71 @@ impl Activity {
             }
         }
     }
+
+    /// An HTTP/2 client may close the window of one stream and let the others go on. What is behind an answer that is
+    /// not taken ends. The connection does not.
+    fn end_stalled(&self, stall: Duration) {
+        let answers: Vec<_> = self.state().running.values().filter_map(Weak::upgrade).collect();
+        answers.iter().for_each(|answer| answer.end_if_stalled(stall));
+    }
 }
 
 /// A request that runs.
 #[derive(Debug)]
-pub(super) struct Running(Arc<Activity>);
+pub(super) struct Running {
+    activity: Arc<Activity>,
+    number: u64,
+}
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let mut state = self.0.state();
-        state.running -= 1;
+        let mut state = self.activity.state();
+        state.running.remove(&self.number);
         state.since = Instant::now();
     }
 }
 
-/// A body that keeps its request running until it ends.
-pub(super) struct Counted {
-    body: Body,
-    _running: Running,
+/// What an answer consists of.
+#[derive(Debug)]
+struct Answer(Mutex<Parts>);
+
+#[derive(Debug)]
+struct Parts {
+    /// None when the client did not take it.
+    content: Option<(Body, Running)>,
+    /// Since when it is the client's turn. None while the handler has nothing to say.
+    untaken: Option<Instant>,
 }
+
+impl Answer {
+    fn parts(&self) -> MutexGuard<'_, Parts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn end_if_stalled(&self, stall: Duration) {
+        let mut parts = self.parts();
+        let content = match parts.untaken {
+            Some(since) if since.elapsed() >= stall => parts.content.take(),
+            Some(_) | None => None,
+        };
+        drop(parts);
+        // Outside of the lock: it ends connections.
+        if content.is_some() {
+            tracing::debug!("an answer ends that its client does not take");
+        }
+    }
+}
+
+/// A body that keeps its request running until it ends.
+pub(super) struct Counted(Arc<Answer>);
 
 impl Counted {
     pub(super) fn new(body: Body, running: Running) -> Self {
-        Self { body, _running: running }
+        let (activity, number) = (Arc::clone(&running.activity), running.number);
+        let parts = Parts { content: Some((body, running)), untaken: Some(Instant::now()) };
+        let answer = Arc::new(Answer(Mutex::new(parts)));
+        activity.state().running.insert(number, Arc::downgrade(&answer));
+        Self(answer)
     }
 }
 
@@ -98,16 +147,22 @@ impl HttpBody for Counted {
     type Data = Bytes;
     type Error = axum::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let mut parts = self.0.parts();
+        let Some((body, _)) = &mut parts.content else {
+            return Poll::Ready(Some(Err(axum::Error::new("the client took nothing for too long"))));
+        };
+        let polled = Pin::new(body).poll_frame(cx);
+        parts.untaken = polled.is_ready().then(Instant::now);
+        polled
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.0.parts().content.as_ref().is_some_and(|(body, _)| body.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        self.0.parts().content.as_ref().map_or(SizeHint::default(), |(body, _)| body.size_hint())
     }
 }
 

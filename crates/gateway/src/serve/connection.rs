@@ -137,7 +137,7 @@ where
             refuse_plain(stream).await;
             return None;
         };
-        Some((Guarded::new(stream, place, phase), origin))
+        Some((Guarded::new(stream, place, phase, self.options.bounds.stall), origin))
     }
 
     async fn http(

@@ -1,15 +1,18 @@
-//! The stream of a connection: it holds the connection's place, and ends when the server cuts it.
+//! The stream of a connection: it holds the connection's place. It ends when the server cuts it, and when the client
+//! takes nothing for too long.
 
 use std::{
     future::Future,
     io,
     pin::Pin,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     sync::{OwnedSemaphorePermit, watch},
+    time::{Instant, Sleep},
 };
 
 use super::Phase;
@@ -19,21 +22,40 @@ pub(super) struct Guarded<S> {
     stream: S,
     cut: Pin<Box<dyn Future<Output = ()> + Send>>,
     is_cut: bool,
+    stall: Duration,
+    /// Runs while the client takes nothing.
+    stalled: Option<Pin<Box<Sleep>>>,
     _place: OwnedSemaphorePermit,
 }
 
 impl<S> Guarded<S> {
-    pub(super) fn new(stream: S, place: OwnedSemaphorePermit, mut phase: watch::Receiver<Phase>) -> Self {
+    pub(super) fn new(
+        stream: S,
+        place: OwnedSemaphorePermit,
+        mut phase: watch::Receiver<Phase>,
+        stall: Duration,
+    ) -> Self {
         let cut = Box::pin(async move {
             // An error: the server is gone, and with it the wish to go on.
             let _ = phase.wait_for(|phase| *phase == Phase::Cut).await;
         });
-        Self { stream, cut, is_cut: false, _place: place }
+        Self { stream, cut, is_cut: false, stall, stalled: None, _place: place }
     }
 
     fn is_cut(&mut self, cx: &mut Context<'_>) -> bool {
         self.is_cut = self.is_cut || self.cut.as_mut().poll(cx).is_ready();
         self.is_cut
+    }
+
+    /// Passes on what became of a write. One that waits for too long fails.
+    fn in_time<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.stalled = None;
+            return written;
+        }
+        let until = Instant::now() + self.stall;
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(until)));
+        stalled.as_mut().poll(cx).map(|()| Err(io::Error::new(io::ErrorKind::TimedOut, "the client takes nothing")))
     }
 }
 
@@ -55,7 +77,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
         if self.is_cut {
             return Poll::Ready(Err(aborted()));
         }
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.in_time(cx, written)
     }
 
     fn poll_write_vectored(
@@ -66,7 +89,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
         if self.is_cut {
             return Poll::Ready(Err(aborted()));
         }
-        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
+        self.in_time(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -74,7 +98,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        self.in_time(cx, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

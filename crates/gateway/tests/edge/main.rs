@@ -7,6 +7,8 @@ mod bounds;
 mod clients;
 mod own;
 mod proxied;
+mod slow;
+mod smuggled;
 mod streams;
 mod support;
 mod tunnels;

@@ -13,7 +13,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use pando_gateway::{
     domain::Domain,
     listen,
-    proxy::{Dial, DialError, Proxy, Target},
+    proxy::{Dial, DialError, Proxy, ProxyBounds, Target},
     route::{Route, SandboxLabel},
     serve::{Bounds, Options, Plain, serve},
     tls::{Authority, Own, Tls},
@@ -62,6 +62,7 @@ impl Dial for Loopback {
 pub(crate) struct Wanted {
     pub(crate) listen: &'static str,
     pub(crate) bounds: Bounds,
+    pub(crate) proxy: ProxyBounds,
     pub(crate) traffic_token: Option<Secret>,
     pub(crate) mask_request_host: Option<String>,
     pub(crate) own: Option<Own>,
@@ -70,7 +71,8 @@ pub(crate) struct Wanted {
 impl Default for Wanted {
     fn default() -> Self {
         let bounds = Bounds::default();
-        Self { listen: "127.0.0.1:0", bounds, traffic_token: None, mask_request_host: None, own: None }
+        let proxy = ProxyBounds::default();
+        Self { listen: "127.0.0.1:0", bounds, proxy, traffic_token: None, mask_request_host: None, own: None }
     }
 }
 
@@ -98,7 +100,7 @@ impl Edge {
         };
         let tls = Some(tls.unwrap());
         let options = Options { domain, tls, plain: Plain::Loopback, bounds: wanted.bounds };
-        let (proxy, wanted) = (Proxy::new(Arc::new(Loopback)), Arc::new(wanted));
+        let (proxy, wanted) = (Proxy::new(Arc::new(Loopback), wanted.proxy), Arc::new(wanted));
         let handler = tower_fn(move |request| answer(proxy.clone(), Arc::clone(&wanted), request));
         let (stop, stopped) = oneshot::channel();
         let served = tokio::spawn(serve(listener, options, handler, async {

@@ -5,15 +5,16 @@ use std::sync::Arc;
 use axum::{
     Router,
     body::Body,
-    extract::State,
-    http::{Request, StatusCode},
+    extract,
+    http::{Request, StatusCode, request::Parts},
     response::{IntoResponse, Response},
     routing::any,
 };
 use base::id::SandboxId;
+use control::{Sandbox, State};
 use gateway::{
     errors,
-    proxy::{Dial, DialError, Proxy, Target},
+    proxy::{Dial, DialError, Proxy, ProxyBounds, Target},
     route::{Route, SandboxLabel},
     token::Secret,
 };
@@ -35,13 +36,13 @@ struct Edge {
 }
 
 /// What answers every request that the gateway lets in.
-pub(crate) fn handler(platform: Arc<Platform>) -> Router {
-    let proxy = Proxy::new(Arc::new(OfNode(Arc::clone(&platform))));
+pub(crate) fn handler(platform: Arc<Platform>, bounds: ProxyBounds) -> Router {
+    let proxy = Proxy::new(Arc::new(OfNode(Arc::clone(&platform))), bounds);
     let edge = Edge { api: api(Arc::clone(&platform)), inside: inside::router(Arc::clone(&platform)), proxy, platform };
     Router::new().fallback(any(dispatch)).with_state(edge)
 }
 
-async fn dispatch(State(edge): State<Edge>, request: Request<Body>) -> Response {
+async fn dispatch(extract::State(edge): extract::State<Edge>, request: Request<Body>) -> Response {
     match request.extensions().get::<Route>().cloned() {
         Some(Route::Api) => infallible(edge.api.oneshot(request).await),
         Some(Route::Envd { id }) => envd(edge, &id, request).await,
@@ -50,26 +51,50 @@ async fn dispatch(State(edge): State<Edge>, request: Request<Body>) -> Response 
     }
 }
 
-async fn envd(edge: Edge, label: &SandboxLabel, mut request: Request<Body>) -> Response {
-    let Some(sandbox) = edge.platform.awake(label).await else {
-        return errors::no_sandbox(label, request.headers()).into_response();
+async fn envd(edge: Edge, label: &SandboxLabel, request: Request<Body>) -> Response {
+    let (mut parts, body) = request.into_parts();
+    let Some(sandbox) = reached(&edge, label, &parts).await else {
+        return errors::no_sandbox(label, &parts.headers).into_response();
     };
-    request.extensions_mut().insert(inside::Of(Arc::new(sandbox)));
-    infallible(edge.inside.oneshot(request).await)
+    parts.extensions.insert(inside::Of(Arc::new(sandbox)));
+    infallible(edge.inside.oneshot(Request::from_parts(parts, body)).await)
+}
+
+/// The sandbox, running. Only a request that has its token resumes a paused one: a client that knows no more than a
+/// sandbox's name must not use up its team's quota.
+async fn reached(edge: &Edge, label: &SandboxLabel, request: &Parts) -> Option<Sandbox> {
+    let sandbox = edge.platform.named(label).await?;
+    match sandbox.state {
+        State::Running => Some(sandbox),
+        State::Paused(_) if inside::is_authorised(&edge.platform, &sandbox, request) => {
+            edge.platform.awake(label).await
+        }
+        State::Paused(_) => None,
+    }
 }
 
 async fn forward(edge: Edge, id: SandboxLabel, port: u16, request: Request<Body>) -> Response {
-    let Some(sandbox) = edge.platform.awake(&id).await else {
-        return errors::no_sandbox(&id, request.headers()).into_response();
+    let headers = request.headers().clone();
+    let absent = |id| errors::no_sandbox(id, &headers).into_response();
+    let Some(sandbox) = edge.platform.named(&id).await else { return absent(&id) };
+    // As in `reached`. A sandbox whose ports are open is woken by every client: its owner chose that.
+    if let Some(refusal) = edge.proxy.refusal(&target(&edge, &sandbox, id.clone(), port), &headers) {
+        return refusal;
+    }
+    let sandbox = match sandbox.state {
+        State::Running => sandbox,
+        State::Paused(_) => match edge.platform.awake(&id).await {
+            Some(sandbox) => sandbox,
+            None => return absent(&id),
+        },
     };
-    let token = is_closed(&sandbox).then(|| edge.platform.control.sandboxes().traffic_token(&sandbox));
-    let target = Target {
-        id,
-        port,
-        traffic_token: token.map(|token| Secret::new(token.as_str())),
-        mask_request_host: mask_host(&sandbox),
-    };
-    edge.proxy.forward(&target, request).await
+    edge.proxy.forward(&target(&edge, &sandbox, id, port), request).await
+}
+
+fn target(edge: &Edge, sandbox: &Sandbox, id: SandboxLabel, port: u16) -> Target {
+    let token = is_closed(sandbox).then(|| edge.platform.control.sandboxes().traffic_token(sandbox));
+    let traffic_token = token.map(|token| Secret::new(token.as_str()));
+    Target { id, port, traffic_token, mask_request_host: mask_host(sandbox) }
 }
 
 fn infallible(answer: Result<Response, std::convert::Infallible>) -> Response {

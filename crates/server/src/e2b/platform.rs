@@ -41,8 +41,13 @@ impl Platform {
         Self { node, control, domain, envd, watchers, history: History::default() }
     }
 
-    /// A sandbox that a request names by its host or header, of whatever team: its token is checked by the caller. A
-    /// paused one is resumed first, if traffic may do that. None if there is none that runs.
+    /// A sandbox that a request names by its host or header, of whatever team, running or paused.
+    pub(crate) async fn named(&self, label: &SandboxLabel) -> Option<Sandbox> {
+        let id = label.as_str().parse::<SandboxId>().ok()?;
+        self.control.sandboxes().find(&id).await.ok()
+    }
+
+    /// The same, running. A paused one is resumed first, if traffic may do that: the caller has checked the token.
     pub(crate) async fn awake(self: &Arc<Self>, label: &SandboxLabel) -> Option<Sandbox> {
         let id = label.as_str().parse::<SandboxId>().ok()?;
         let deadline = Instant::now() + WAKE_MAX;
