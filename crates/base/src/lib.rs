@@ -1,6 +1,7 @@
 //! What every other crate may use: identifiers, limits, errors as text, text for people, scratch directories, the framed encoding of what
 //! outlives a process, and the names of metrics.
 
+pub mod budget;
 pub mod error;
 pub mod frame;
 pub mod id;

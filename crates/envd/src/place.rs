@@ -249,3 +249,15 @@ pub struct FileEvent {
     /// The entry, if it was asked for and is there.
     pub entry: Option<Entry>,
 }
+
+impl FileEvent {
+    /// Memory that it takes, in bytes, roughly.
+    pub(crate) fn bytes(&self) -> usize {
+        let entry = |entry: &Entry| {
+            let metadata: usize = entry.metadata.iter().map(|(key, value)| key.len() + value.len() + 64).sum();
+            let target = entry.symlink_target.as_ref().map_or(0, String::len);
+            entry.name.len() + entry.path.len() + target + metadata + 256
+        };
+        64 + self.name.len() + self.entry.as_ref().map_or(0, entry)
+    }
+}

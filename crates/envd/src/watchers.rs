@@ -6,6 +6,10 @@ use std::{
     time::Duration,
 };
 
+use base::{
+    budget::Budget,
+    limits::{WATCH_BYTES_MAX, WATCH_BYTES_NODE_MAX, WATCH_BYTES_SANDBOX_MAX},
+};
 use futures::StreamExt;
 use tokio::{sync::Notify, task::AbortHandle};
 
@@ -19,9 +23,21 @@ const EVENTS_MAX: usize = 10_000;
 const IDLE_MAX: Duration = Duration::from_secs(3600);
 
 /// All watches, by sandbox.
-#[derive(Default)]
 pub struct Watchers {
-    sandboxes: Mutex<HashMap<String, HashMap<String, Watcher>>>,
+    sandboxes: Mutex<HashMap<String, OfSandbox>>,
+    budget: Arc<Budget>,
+}
+
+impl Default for Watchers {
+    fn default() -> Self {
+        Self { sandboxes: Mutex::default(), budget: Budget::new(WATCH_BYTES_NODE_MAX) }
+    }
+}
+
+/// The watches of one sandbox, by their ids.
+struct OfSandbox {
+    watchers: HashMap<String, Watcher>,
+    budget: Arc<Budget>,
 }
 
 struct Watcher {
@@ -38,8 +54,8 @@ impl Drop for Watcher {
 }
 
 /// What waits for the client.
-#[derive(Default)]
 struct Kept {
+    budget: Arc<Budget>,
     events: VecDeque<FileEvent>,
     /// Why no more will come.
     broken: Option<Failure>,
@@ -49,11 +65,13 @@ impl Kept {
     /// Takes an event; false if no more are wanted.
     fn take_in(&mut self, event: Outcome<FileEvent>) -> bool {
         match event {
-            Ok(_) if self.events.len() >= EVENTS_MAX => {
-                let message = format!("more than {EVENTS_MAX} events waited: later ones were lost");
+            Ok(event) if self.events.len() < EVENTS_MAX && self.budget.take(event.bytes()) => {
+                self.events.push_back(event);
+            }
+            Ok(_) => {
+                let message = format!("{} events waited: later ones were lost", self.events.len());
                 self.broken = Some(Failure::new(Code::DataLoss, message));
             }
-            Ok(event) => self.events.push_back(event),
             Err(failure) => self.broken = Some(failure),
         }
         self.broken.is_none()
@@ -66,9 +84,13 @@ impl Watchers {
         let mut bytes = [0; 8];
         base::id::fill_random(&mut bytes);
         let id = base::id::hex(&bytes);
-        let (kept, asked) = (Arc::new(Mutex::default()), Arc::new(Notify::new()));
         let mut sandboxes = self.sandboxes.lock().unwrap_or_else(PoisonError::into_inner);
-        let watchers = sandboxes.entry(sandbox.to_owned()).or_default();
+        let OfSandbox { watchers, budget } = sandboxes.entry(sandbox.to_owned()).or_insert_with(|| OfSandbox {
+            watchers: HashMap::new(),
+            budget: self.budget.part(WATCH_BYTES_SANDBOX_MAX),
+        });
+        let kept = Kept { budget: budget.part(WATCH_BYTES_MAX), events: VecDeque::new(), broken: None };
+        let (kept, asked) = (Arc::new(Mutex::new(kept)), Arc::new(Notify::new()));
         if watchers.len() >= WATCHERS_MAX {
             let message = format!("the sandbox has {WATCHERS_MAX} watches already: remove one");
             return Err(Failure::new(Code::ResourceExhausted, message));
@@ -87,23 +109,27 @@ impl Watchers {
     pub(crate) async fn take(&self, sandbox: &str, id: &str) -> Outcome<Vec<FileEvent>> {
         let kept = {
             let sandboxes = self.sandboxes.lock().unwrap_or_else(PoisonError::into_inner);
-            let watcher = sandboxes.get(sandbox).and_then(|watchers| watchers.get(id)).ok_or_else(|| absent(id))?;
+            let watcher = sandboxes.get(sandbox).and_then(|of| of.watchers.get(id)).ok_or_else(|| absent(id))?;
             watcher.asked.notify_one();
             Arc::clone(&watcher.kept)
         };
         let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
         match (&kept.broken, kept.events.is_empty()) {
             (Some(failure), true) => Err(failure.clone()),
-            (None | Some(_), _) => Ok(kept.events.drain(..).collect()),
+            (None | Some(_), _) => {
+                let events: Vec<_> = kept.events.drain(..).collect();
+                kept.budget.give(events.iter().map(FileEvent::bytes).sum());
+                Ok(events)
+            }
         }
     }
 
     /// Ends a watch.
     pub(crate) fn remove(&self, sandbox: &str, id: &str) -> Outcome<()> {
         let mut sandboxes = self.sandboxes.lock().unwrap_or_else(PoisonError::into_inner);
-        let watchers = sandboxes.get_mut(sandbox).ok_or_else(|| absent(id))?;
-        watchers.remove(id).ok_or_else(|| absent(id))?;
-        if watchers.is_empty() {
+        let of = sandboxes.get_mut(sandbox).ok_or_else(|| absent(id))?;
+        of.watchers.remove(id).ok_or_else(|| absent(id))?;
+        if of.watchers.is_empty() {
             sandboxes.remove(sandbox);
         }
         Ok(())
@@ -180,6 +206,16 @@ mod tests {
             got >= EVENTS_MAX - 1 && lost.code == Code::DataLoss || lost.code == Code::Unavailable,
             "{got} {lost:?}"
         );
+    }
+
+    #[tokio::test]
+    async fn events_with_long_names_are_bounded_by_their_bytes() {
+        let long = event(&"n".repeat(4_000));
+        let budget = Budget::new(1 << 30).part(WATCH_BYTES_MAX);
+        let mut kept = Kept { budget: Arc::clone(&budget), events: VecDeque::new(), broken: None };
+        while kept.take_in(Ok(long.clone())) {}
+        assert_eq!(kept.events.len(), WATCH_BYTES_MAX / long.bytes());
+        assert!(kept.broken.as_ref().is_some_and(|failure| failure.code == Code::DataLoss));
     }
 
     #[tokio::test]

@@ -20,9 +20,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use base::limits::{HAND_PIPE_BYTES, HAND_REQUESTS_MAX, HAND_TRANSFERS_MAX, HAND_WATCHES_MAX};
+use base::budget::Budget;
+use base::limits::{HAND_LISTS_MAX, HAND_PIPE_BYTES, HAND_REQUESTS_MAX, HAND_TRANSFERS_MAX, HAND_WATCHES_MAX};
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
-use tokio::sync::{Semaphore, watch as signal};
+use tokio::sync::{RwLock, Semaphore, watch as signal};
 
 use crate::protocol::{Entry, FromHand, Metadata, RawPath, Request};
 use calls::{Call, Kept};
@@ -60,17 +61,31 @@ pub struct Hand {
     transfers: Arc<Semaphore>,
     watches: Arc<Semaphore>,
     usage: signal::Sender<Use>,
+    lists: Arc<Semaphore>,
+    shares: Shares,
+}
+
+/// What all hands of a sandbox share.
+#[derive(Debug, Clone)]
+pub struct Shares {
+    /// What changes of files pass. Who has it for writing holds them: those under way are done, and none begins. An
+    /// upload changes nothing before it is finished.
+    pub gate: Arc<RwLock<()>>,
+    /// For events that wait for clients.
+    pub events: Arc<Budget>,
 }
 
 impl Hand {
     /// Takes the node's end of the socket. Needs a tokio runtime.
-    pub fn start(socket: OwnedFd) -> io::Result<Arc<Self>> {
+    pub fn start(socket: OwnedFd, shares: Shares) -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
             line: Line::start(socket)?,
             requests: Arc::new(Semaphore::new(HAND_REQUESTS_MAX)),
             transfers: Arc::new(Semaphore::new(HAND_TRANSFERS_MAX)),
             watches: Arc::new(Semaphore::new(HAND_WATCHES_MAX)),
             usage: signal::Sender::new(Use { all: 0, changes: 0, since: Instant::now() }),
+            lists: Arc::new(Semaphore::new(HAND_LISTS_MAX)),
+            shares,
         }))
     }
 
@@ -112,6 +127,11 @@ impl Hand {
     /// Lists a directory, `depth` levels deep (1: only what is in it), each directory before what is in it.
     pub async fn list(self: &Arc<Self>, path: &Path, depth: u32) -> Result<Vec<Entry>> {
         let request = Request::List { path: checked("list", path)?, depth };
+        // Each is put together in the node.
+        let turn = tokio::time::timeout(SHORT, self.lists.acquire()).await;
+        let Ok(Ok(_turn)) = turn else {
+            return Err(Error::Refused { action: "list", path: path.to_owned(), problem: crate::Problem::Busy });
+        };
         let mut call = self.call("list", path, request, SHORT, Kept::Reads).await?;
         let mut all = Vec::new();
         loop {
@@ -168,10 +188,10 @@ impl Hand {
         Reader::begin(call, ours).await
     }
 
-    /// Replaces the content of a regular file (0644 if it is new). The file is open when this returns.
+    /// Replaces the content of a regular file (0644 if it is new). What cannot be written is refused at once.
     ///
-    /// Nothing is reported as done before [`Writer::finish`] returns. Dropping the writer breaks the upload off: a file that it made is
-    /// removed, one that was there is left as far as it was written.
+    /// Nothing is reported as done before [`Writer::finish`] returns. Dropping the writer breaks the upload off: what was there stays, and
+    /// what was not there is not.
     pub async fn write(self: &Arc<Self>, path: &Path, metadata: Option<Metadata>) -> Result<Writer> {
         let request = Request::Write { path: checked("write", path)?, metadata };
         let (theirs, ours) = pipe("write", path)?;

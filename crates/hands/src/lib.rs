@@ -15,5 +15,5 @@ pub mod client;
 pub mod protocol;
 pub mod serve;
 
-pub use client::{Error, Hand, Reader, Watch, WatchOptions, Writer};
+pub use client::{Error, Hand, Reader, Shares, Watch, WatchOptions, Writer};
 pub use protocol::{Entry, EventKind, Kind, Metadata, Problem, WatchEvent};

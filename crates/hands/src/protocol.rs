@@ -176,6 +176,15 @@ pub struct Entry {
     pub metadata: Metadata,
 }
 
+impl Entry {
+    /// Memory that it takes, in bytes, roughly: its texts, and 128.
+    pub fn bytes(&self) -> usize {
+        let length = |path: &RawPath| path.as_path().as_os_str().len();
+        let metadata: usize = self.metadata.iter().map(|(key, value)| key.len() + value.len() + 8).sum();
+        length(&self.path) + self.link_target.as_ref().map_or(0, length) + metadata + 128
+    }
+}
+
 /// What a file is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kind {
@@ -208,6 +217,18 @@ pub enum WatchEvent {
         /// Path below the watched directory.
         name: RawPath,
     },
+}
+
+impl WatchEvent {
+    /// Memory that it takes, in bytes, roughly.
+    pub fn bytes(&self) -> usize {
+        let text = |name: &RawPath| name.as_path().as_os_str().len();
+        64 + match self {
+            Self::Change { name, entry, .. } => text(name) + entry.as_ref().map_or(0, |entry| entry.bytes()),
+            Self::Unwatched { name } => text(name),
+            Self::Lost => 0,
+        }
+    }
 }
 
 /// What has happened to a file.

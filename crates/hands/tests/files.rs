@@ -17,6 +17,7 @@ use hands::{Error, EventKind, Hand, Kind, Metadata, Problem, WatchEvent, WatchOp
 struct Place {
     folder: tempfile::TempDir,
     hand: Arc<Hand>,
+    gate: Arc<tokio::sync::RwLock<()>>,
 }
 
 impl Place {
@@ -33,7 +34,9 @@ impl Place {
     fn within(folder: &str) -> Self {
         let (ours, theirs) = sys::seqpacket::pair().unwrap();
         std::thread::spawn(move || hands::serve::run(theirs));
-        Self { folder: tempfile::tempdir_in(folder).unwrap(), hand: Hand::start(ours).unwrap() }
+        let shares = hands::Shares { gate: Arc::default(), events: base::budget::Budget::new(16 << 20) };
+        let gate = Arc::clone(&shares.gate);
+        Self { folder: tempfile::tempdir_in(folder).unwrap(), hand: Hand::start(ours, shares).unwrap(), gate }
     }
 
     fn at(&self, name: &str) -> PathBuf {
@@ -405,4 +408,79 @@ async fn requests_beyond_the_bounds_wait_for_their_turn() {
         one.await.unwrap();
     }
     assert!(place.hand.idle_for().is_some());
+}
+
+/// Of each way in which an upload waits: in memory, without a name, on another filesystem.
+#[tokio::test]
+async fn what_was_there_stays_until_all_is_there() {
+    for (place, length) in [(Place::new(), 10), (Place::new(), 1 << 20), (Place::in_memory(), 1 << 20)] {
+        place.put("old", b"old content").await.unwrap();
+        fs::set_permissions(place.at("old"), fs::Permissions::from_mode(0o600)).unwrap();
+        fs::hard_link(place.at("old"), place.at("same")).unwrap();
+        let mut writer = place.hand.write(&place.at("old"), None).await.unwrap();
+        writer.write(&vec![b'n'; length]).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        assert_eq!(fs::read(place.at("old")).unwrap(), b"old content", "{length}");
+        drop(writer);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        assert_eq!(fs::read(place.at("old")).unwrap(), b"old content", "{length}");
+        place.put("old", &vec![b'n'; length]).await.unwrap();
+        assert_eq!(fs::read(place.at("same")).unwrap(), vec![b'n'; length], "it is the same file");
+        assert_eq!(fs::metadata(place.at("old")).unwrap().permissions().mode() & 0o777, 0o600);
+        place.put("old", b"short").await.unwrap();
+        assert_eq!(fs::read(place.at("same")).unwrap(), b"short");
+        assert_eq!(fs::read_dir(place.folder.path()).unwrap().count(), 2, "something else is left");
+    }
+}
+
+#[tokio::test]
+async fn a_new_file_is_not_there_before_all_of_it_is() {
+    let place = Place::new();
+    for length in [10, 1 << 20] {
+        let mut writer = place.hand.write(&place.at("new"), None).await.unwrap();
+        writer.write(&vec![b'n'; length]).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        assert!(!place.at("new").exists(), "{length}");
+        // A program is faster: the upload replaces what it made.
+        fs::write(place.at("new"), b"made meanwhile").unwrap();
+        writer.finish().await.unwrap();
+        assert_eq!(fs::read(place.at("new")).unwrap(), vec![b'n'; length]);
+        fs::remove_file(place.at("new")).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn held_changes_wait_and_reads_do_not() {
+    let place = Place::new();
+    place.put("file", b"old").await.unwrap();
+    let mut writer = place.hand.write(&place.at("file"), None).await.unwrap();
+    writer.write(b"new").await.unwrap();
+    let held = Arc::clone(&place.gate).write_owned().await;
+    let mut finishing = tokio::spawn(writer.finish());
+    let hand = Arc::clone(&place.hand);
+    let path = place.at("directory");
+    let mut making = tokio::spawn(async move { hand.make_directory(&path).await });
+    let patience = Duration::from_millis(50);
+    assert!(tokio::time::timeout(patience, &mut finishing).await.is_err(), "an upload ends though changes are held");
+    assert!(tokio::time::timeout(patience, &mut making).await.is_err(), "a change is made though changes are held");
+    assert_eq!(place.get("file").await.unwrap(), b"old");
+    drop(held);
+    finishing.await.unwrap().unwrap();
+    making.await.unwrap().unwrap();
+    assert_eq!(place.get("file").await.unwrap(), b"new");
+}
+
+#[tokio::test]
+async fn a_list_is_bounded_by_its_bytes() {
+    let place = Place::in_memory();
+    let deep = place.at(&vec!["d".repeat(250); 12].join("/"));
+    fs::create_dir_all(&deep).unwrap();
+    // 3 KiB each.
+    for number in 0..12_000 {
+        fs::write(deep.join(format!("{number:0>60}")), b"").unwrap();
+    }
+    let refused = place.hand.list(&deep, 1).await.err().expect("it is refused");
+    let bytes_max = base::limits::HAND_LIST_BYTES_MAX;
+    assert_eq!(refused.problem(), Some(&Problem::ListTooLong { bytes_max }));
+    assert_eq!(place.hand.list(&place.at(""), 5).await.unwrap().len(), 5);
 }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use base::limits::HAND_WATCHES_MAX;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::{OwnedRwLockReadGuard, OwnedSemaphorePermit, mpsc};
 
 use super::{Error, Hand, Result, SHORT, Use, line::Waiting, watch::Queue};
 use crate::protocol::{FromHand, Letter, Problem, Request, ToHand};
@@ -63,6 +63,8 @@ pub(super) struct Call {
     deadline: Duration,
     until: tokio::time::Instant,
     ended: bool,
+    /// Of a change: nothing holds changes while it is made.
+    change: Option<OwnedRwLockReadGuard<()>>,
     /// For as long as a transfer lasts.
     turn: Option<OwnedSemaphorePermit>,
 }
@@ -83,8 +85,17 @@ impl Call {
         let Ok(Ok(turn)) = turn else { return Err(Problem::Busy).map_err(refused(action, path)) };
         let (mut call, letter) = Self::prepare(hand, action, path, request, deadline, kept, None)?;
         call.turn = Some(turn);
+        if kept == Kept::Changes {
+            call.begin_change().await;
+            call.extend(deadline);
+        }
         call.send(&letter, None).await?;
         Ok(call)
+    }
+
+    /// Waits until changes are not held. They are not from now on until this is dropped.
+    pub(super) async fn begin_change(&mut self) {
+        self.change = Some(Arc::clone(&self.usage.hand.shares.gate).read_owned().await);
     }
 
     fn prepare(
@@ -106,7 +117,7 @@ impl Call {
         let seq = hand.line.expect(waiting).ok_or_else(|| Error::interrupted(action, path))?;
         let until = tokio::time::Instant::now() + deadline + GRACE;
         let path = path.to_owned();
-        let call = Self { usage, seq, answers, action, path, deadline, until, ended: false, turn: None };
+        let call = Self { usage, seq, answers, action, path, deadline, until, ended: false, change: None, turn: None };
         let body = ToHand::Do { deadline_ms: deadline.as_millis() as u64, request };
         let letter = Letter::new(seq, &body);
         let letter = letter.map_err(|_| Problem::BadPath).map_err(refused(action, &call.path))?;
@@ -224,7 +235,7 @@ impl Hand {
 
     /// A request whose events go to a queue. It is not sent yet.
     pub(super) fn watching(self: &Arc<Self>, path: &Path, request: Request) -> Result<(Call, Letter, Arc<Queue>)> {
-        let queue = Arc::<Queue>::default();
+        let queue = Arc::new(Queue::new(&self.shares.events));
         let max = HAND_WATCHES_MAX;
         let turn = Arc::clone(&self.watches).try_acquire_owned();
         let turn = turn.map_err(|_| Problem::TooManyWatches { max }).map_err(refused("watch", path))?;

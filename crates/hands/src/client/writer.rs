@@ -8,6 +8,9 @@ use tokio::{io::AsyncWriteExt, net::unix::pipe};
 use super::{Error, Result, SHORT, calls::Call};
 use crate::protocol::{Entry, FromHand};
 
+/// A disk that copies less in a second hangs.
+const COPY_BYTES_PER_S: u64 = 16 << 20;
+
 /// A file that is being written. Dropped before [`Writer::finish`], the upload is broken off.
 #[derive(Debug)]
 pub struct Writer {
@@ -44,12 +47,13 @@ impl Writer {
         Ok(())
     }
 
-    /// All bytes are sent. When this returns, all of them are in the file.
+    /// All bytes are sent. When this returns, all of them are in the file. Waits while changes are held.
     pub async fn finish(self) -> Result<Entry> {
         let Self { mut call, pipe, sent } = self;
-        // What is in the pipe may take as long as the sandbox's disk takes.
-        call.extend(Duration::from_secs(HAND_STALL_S));
         drop(pipe);
+        call.begin_change().await;
+        // What is in the pipe may take as long as the sandbox's disk takes, and all of it may be copied once more.
+        call.extend(Duration::from_secs(HAND_STALL_S + sent / COPY_BYTES_PER_S));
         call.commit(sent).await?;
         let answer = call.answer().await?;
         match answer {

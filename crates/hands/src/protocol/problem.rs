@@ -41,6 +41,8 @@ pub enum Problem {
     KernelFileTooLarge { bytes_max: u64 },
     #[error("a list may have at most {entries_max} files: list with a smaller depth")]
     TooManyEntries { entries_max: usize },
+    #[error("a list may have at most {bytes_max} bytes of names and metadata: list with a smaller depth")]
+    ListTooLong { bytes_max: usize },
     #[error("at most {max} directories can be watched")]
     TooManyWatches { max: usize },
     #[error("it changed in the meantime")]

@@ -75,18 +75,20 @@ pub(super) fn append(job: &Job, source: &File, joined: &File) -> Result<(), Prob
     let mut behind = Behind::at(tell(joined)?);
     loop {
         job.check()?;
-        let copied = match copy_file_range(source, None, joined, None, STEP_BYTES) {
-            Err(Errno::INTR) => continue,
-            // Two filesystems, or one that cannot do it.
-            Err(Errno::XDEV | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => copy(source, joined)?,
-            // Some filesystems say 0 instead of refusing.
-            Ok(0) => copy(source, joined)?,
-            copied => copied?,
-        };
+        let copied = copy_some(source, joined)?;
         if copied == 0 {
             return Ok(());
         }
         behind.advance(joined, copied as u64);
+    }
+}
+
+/// Copies a piece of one file to the place in the other. Returns how many bytes; 0 at the end.
+pub(super) fn copy_some(source: &File, joined: &File) -> Result<usize, Problem> {
+    match rustix::io::retry_on_intr(|| copy_file_range(source, None, joined, None, STEP_BYTES)) {
+        // Two filesystems, or one that cannot do it. Some filesystems say 0 instead of refusing.
+        Err(Errno::XDEV | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) | Ok(0) => copy(source, joined),
+        copied => Ok(copied?),
     }
 }
 

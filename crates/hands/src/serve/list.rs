@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use base::limits::HAND_LIST_ENTRIES_MAX;
+use base::limits::{HAND_LIST_BYTES_MAX, HAND_LIST_ENTRIES_MAX};
 use rustix::{
     fs::{CWD, Dir, Mode, OFlags, openat},
     io::Errno,
@@ -21,7 +21,7 @@ const PART_BYTES: usize = 64 << 10;
 
 /// Sends the files below `path`, each directory before what is in it, in the order of names.
 pub(super) fn list(job: &Job, path: &Path, depth: u32) -> Result<FromHand, Problem> {
-    let mut part = Part { job, entries: Vec::new(), bytes: 0, left: HAND_LIST_ENTRIES_MAX };
+    let mut part = Part { job, entries: Vec::new(), bytes: 0, left: HAND_LIST_ENTRIES_MAX, all_bytes: 0 };
     // The top may be reached by a link.
     let names = part.names(path, OFlags::empty())?;
     let mut levels = vec![(path.to_owned(), names)];
@@ -38,7 +38,7 @@ pub(super) fn list(job: &Job, path: &Path, depth: u32) -> Result<FromHand, Probl
             entry => entry?,
         };
         let is_directory = entry.kind == Kind::Directory && entry.link_target.is_none();
-        part.add(entry);
+        part.add(entry)?;
         if is_directory && levels.len() < depth as usize {
             match part.names(&path, OFlags::NOFOLLOW) {
                 Ok(names) => levels.push((path, names)),
@@ -58,6 +58,8 @@ struct Part<'a> {
     bytes: usize,
     /// Names that may still be read.
     left: usize,
+    /// Of all messages.
+    all_bytes: usize,
 }
 
 impl Part<'_> {
@@ -69,14 +71,18 @@ impl Part<'_> {
         Ok(names)
     }
 
-    fn add(&mut self, entry: Entry) {
-        let target = entry.link_target.as_ref().map_or(0, |target| target.as_path().as_os_str().len());
-        let metadata: usize = entry.metadata.iter().map(|(key, value)| key.len() + value.len() + 8).sum();
-        self.bytes += entry.path.as_path().as_os_str().len() + target + metadata + 128;
+    fn add(&mut self, entry: Entry) -> Result<(), Problem> {
+        let bytes = entry.bytes();
+        self.bytes += bytes;
+        self.all_bytes += bytes;
+        if self.all_bytes > HAND_LIST_BYTES_MAX {
+            return Err(Problem::ListTooLong { bytes_max: HAND_LIST_BYTES_MAX });
+        }
         self.entries.push(entry);
         if self.entries.len() >= PART_ENTRIES || self.bytes >= PART_BYTES {
             self.send();
         }
+        Ok(())
     }
 
     fn send(&mut self) {

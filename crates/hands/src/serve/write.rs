@@ -1,25 +1,30 @@
 //! Taking the bytes of a file.
 //!
-//! The steps are those of E2B's daemon, so that watchers see the same events: for a new file `CREATE`, `CHMOD`, `WRITE`; for one that is
-//! there `CHMOD`, `WRITE` for the truncation, `WRITE` for the content. Metadata adds `CHMOD`, once for each key.
+//! ```text
+//! bytes ──► up to 64 KiB: kept ──────────────────────────────────────commit──► the file
+//!      ├──► more: a spool, which is a file without a name ───────────commit──► the file
+//!      └──► more, and no place for a spool: the file at once ([`Direct`])
+//! ```
+//!
+//! Nothing of an upload is seen before the node's word that all of it is there. An upload that breaks off leaves the
+//! file that was there, and a copy of the sandbox has the old file or the new one.
+//!
+//! The steps on the file are those of E2B's daemon, so that watchers see the same events: for a new file `CREATE`,
+//! `CHMOD`, `WRITE`; for one that is there `CHMOD`, then `WRITE` for the content and for its end. Metadata adds
+//! `CHMOD`, once for each key.
+
+mod place;
+mod spool;
 
 use std::{fs::File, os::fd::OwnedFd, path::Path, sync::mpsc::RecvTimeoutError, time::Duration};
 
 use base::limits::HAND_PEER_IDLE_S;
-use rustix::{
-    event::PollFlags,
-    fs::{Mode, OFlags, fchown, fstat, ftruncate, lstat, open, unlink},
-    io::Errno,
-    process::{getegid, geteuid},
-};
+use rustix::{event::PollFlags, io::Errno};
 
-use super::{
-    Control, Job,
-    behind::Behind,
-    change, metadata,
-    open::{NEVER_WAIT, checked, refusal},
-};
+use super::{Control, Job, behind::Behind, change, metadata};
 use crate::protocol::{FromHand, Metadata, Opened, Problem};
+use place::{Direct, Place};
+use spool::Spool;
 
 /// Bytes that are collected before the first write, so that a small file is written at once: one event for watchers.
 const FIRST_BYTES: usize = 64 << 10;
@@ -27,126 +32,96 @@ const FIRST_BYTES: usize = 64 << 10;
 /// Bytes that are written at once.
 const COPY_BYTES: usize = 256 << 10;
 
-/// How often a file may appear and disappear between two steps.
-const TRIES_MAX: u32 = 100;
-
 /// Replaces the content of a file by what comes out of `pipe`.
 pub(super) fn write(job: &Job, path: &Path, metadata: Option<&Metadata>, pipe: OwnedFd) -> Result<FromHand, Problem> {
     metadata.map_or(Ok(()), metadata::check)?;
     change::make_parents(path)?;
-    let target = Target::open(path)?;
-    let filled = target.fill(job, metadata, &pipe);
+    let place = Place::find(path)?;
+    job.say(&FromHand::Opened(Opened { size: 0, length: 0, modified_ns: place.modified_ns() }));
+    let taken = take(job, &place, &pipe);
     // The node hears of a failure by the answer. It must not wait for room in the pipe meanwhile.
     drop(pipe);
-    match filled {
-        Ok(()) => job.entry(path),
+    match taken? {
+        Taken::Kept { spool, last } => place.fill(job, spool, &last, metadata)?,
+        Taken::Written(direct) => direct.end(metadata)?,
+    }
+    job.entry(path)
+}
+
+/// All bytes of an upload, and the node's word that they are all.
+enum Taken {
+    /// Nothing has been seen of them yet.
+    Kept {
+        /// What is before `last`.
+        spool: Option<Spool>,
+        last: Vec<u8>,
+    },
+    /// They are in the file already.
+    Written(Direct),
+}
+
+fn take(job: &Job, place: &Place<'_>, pipe: &OwnedFd) -> Result<Taken, Problem> {
+    let mut buffer = vec![0; FIRST_BYTES];
+    let mut length = 0;
+    while length < buffer.len() {
+        match read_some(job, pipe, &mut buffer[length..])? {
+            0 => {
+                buffer.truncate(length);
+                committed(job, length as u64)?;
+                return Ok(Taken::Kept { spool: None, last: buffer });
+            }
+            read => length += read,
+        }
+    }
+    match place.spool() {
+        Some(spool) => take_spooled(job, pipe, spool, buffer),
+        None => take_direct(job, pipe, place, buffer),
+    }
+}
+
+/// The last piece is kept back: it is written to the file itself, which watchers hear of.
+fn take_spooled(job: &Job, pipe: &OwnedFd, mut spool: Spool, mut last: Vec<u8>) -> Result<Taken, Problem> {
+    let mut next = vec![0; COPY_BYTES];
+    loop {
+        let read = read_some(job, pipe, &mut next)?;
+        if read == 0 {
+            committed(job, spool.bytes() + last.len() as u64)?;
+            return Ok(Taken::Kept { spool: Some(spool), last });
+        }
+        spool.put(&last)?;
+        last.clear();
+        last.extend_from_slice(&next[..read]);
+    }
+}
+
+fn take_direct(job: &Job, pipe: &OwnedFd, place: &Place<'_>, mut buffer: Vec<u8>) -> Result<Taken, Problem> {
+    let direct = Direct::begin(place)?;
+    let (mut total, mut behind, mut length) = (0, Behind::default(), buffer.len());
+    let mut pour = || loop {
+        write_all(direct.file(), &buffer[..length])?;
+        total += length as u64;
+        behind.advance(direct.file(), length as u64);
+        buffer.resize(COPY_BYTES, 0);
+        length = read_some(job, pipe, &mut buffer)?;
+        if length == 0 {
+            return committed(job, total);
+        }
+    };
+    match pour() {
+        Ok(()) => Ok(Taken::Written(direct)),
         Err(problem) => {
-            target.undo();
+            direct.undo();
             Err(problem)
         }
     }
 }
 
-/// The file that is written.
-struct Target<'a> {
-    path: &'a Path,
-    file: File,
-    modified_ns: i64,
-    /// Whether it was not there before.
-    created: bool,
-}
-
-impl<'a> Target<'a> {
-    fn open(path: &'a Path) -> Result<Self, Problem> {
-        for _ in 0..TRIES_MAX {
-            match open(path, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | NEVER_WAIT, FILE) {
-                Ok(file) => return Self::new(path, file, true),
-                Err(Errno::EXIST) => {}
-                Err(errno) => return Err(refusal(path, errno)),
-            }
-            match open(path, OFlags::WRONLY | NEVER_WAIT, Mode::empty()) {
-                Ok(file) => return Self::new(path, file, false),
-                Err(Errno::NOENT) => {}
-                Err(errno) => return Err(refusal(path, errno)),
-            }
-            // A link to a file that is not there, or the file was removed in between.
-            match open(path, OFlags::WRONLY | OFlags::CREATE | NEVER_WAIT, FILE) {
-                Ok(file) => return Self::new(path, file, false),
-                Err(Errno::NOENT) if lstat(path).is_err() => {}
-                Err(errno) => return Err(refusal(path, errno)),
-            }
-        }
-        Err(Problem::Changed)
-    }
-
-    fn new(path: &'a Path, file: OwnedFd, created: bool) -> Result<Self, Problem> {
-        let regular = checked(file.into())?;
-        let modified_ns = super::entry::modified_ns(&regular.stat);
-        let target = Self { path, file: regular.file, modified_ns, created };
-        // For its event, and because a file that is overwritten loses set-uid. Only the owner may do it.
-        let _ = fchown(&target.file, Some(geteuid()), Some(getegid()));
-        if !created {
-            ftruncate(&target.file, 0)?;
-        }
-        Ok(target)
-    }
-
-    fn fill(&self, job: &Job, metadata: Option<&Metadata>, pipe: &OwnedFd) -> Result<(), Problem> {
-        job.say(&FromHand::Opened(Opened { size: 0, length: 0, modified_ns: self.modified_ns }));
-        let received = self.receive(job, pipe)?;
-        if commit(job)? != received {
-            return Err(Problem::BrokenOff);
-        }
-        metadata.map_or(Ok(()), |metadata| metadata::replace(&self.file, metadata))
-    }
-
-    /// Writes all bytes up to the end of the pipe. Returns how many.
-    fn receive(&self, job: &Job, pipe: &OwnedFd) -> Result<u64, Problem> {
-        let mut buffer = vec![0; FIRST_BYTES];
-        let (mut length, mut ended) = (0, false);
-        while length < buffer.len() && !ended {
-            let read = read_some(job, pipe, &mut buffer[length..])?;
-            (length, ended) = (length + read, read == 0);
-        }
-        let (mut total, mut behind) = (0, Behind::default());
-        loop {
-            write_all(&self.file, &buffer[..length])?;
-            total += length as u64;
-            behind.advance(&self.file, length as u64);
-            if ended {
-                return Ok(total);
-            }
-            buffer.resize(COPY_BYTES, 0);
-            length = read_some(job, pipe, &mut buffer)?;
-            ended = length == 0;
-        }
-    }
-
-    /// Removes the file if this upload made it and it is still there.
-    fn undo(&self) {
-        if !self.created {
-            return;
-        }
-        let identity = |stat: rustix::fs::Stat| (stat.st_dev, stat.st_ino);
-        if let (Ok(own), Ok(there)) = (fstat(&self.file), lstat(self.path))
-            && identity(own) == identity(there)
-        {
-            // If it fails, the file stays, as after the death of the hand.
-            let _ = unlink(self.path);
-        }
-    }
-}
-
-/// Mode of a new file: 0644 with this process's umask.
-const FILE: Mode = Mode::from_raw_mode(0o666);
-
-/// Waits for the node's word that all bytes are there.
-fn commit(job: &Job) -> Result<u64, Problem> {
+/// Waits for the node's word that all bytes are there, and that they are so many.
+fn committed(job: &Job, bytes: u64) -> Result<(), Problem> {
     match job.controls.recv_timeout(Duration::from_secs(HAND_PEER_IDLE_S)) {
-        Ok(Control::Commit { bytes }) => Ok(bytes),
-        Ok(Control::Cancel) | Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-            Err(Problem::BrokenOff)
-        }
+        Ok(Control::Commit { bytes: all }) if all == bytes => Ok(()),
+        Ok(Control::Commit { .. } | Control::Cancel)
+        | Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Err(Problem::BrokenOff),
     }
 }
 

@@ -20,7 +20,7 @@ use base::id::{SandboxId, SnapshotName, VolumeName};
 use model::{CheckpointVolume, FailureKind, Mount};
 use volumed::{Origin, Settled};
 
-use super::{Node, unseen::Unseen, volumes::failed};
+use super::{Node, files::HeldChanges, unseen::Unseen, volumes::failed};
 use crate::error::{Context, Error, Result, chain};
 
 /// How long a sandbox may stand still for its volumes.
@@ -98,12 +98,19 @@ pub(super) fn shared(mounts: &[Mount]) -> Vec<Mount> {
 
 impl Node {
     /// Cuts the volumes of a sandbox that stands still, and has it go on, whatever came of it. Also: how long that took.
-    pub(super) async fn cut(self: &Arc<Self>, id: &SandboxId, mounts: &[Mount]) -> (Result<Cut>, Duration) {
+    /// Changes of its files are held until then.
+    pub(super) async fn cut(
+        self: &Arc<Self>,
+        id: &SandboxId,
+        mounts: &[Mount],
+        held: HeldChanges,
+    ) -> (Result<Cut>, Duration) {
         let began = Instant::now();
         let mut cut = Cut::default();
         let taking = tokio::time::timeout(CUT_MAX, self.take_snapshots(id, mounts, &mut cut)).await;
         let begun = taking.doing("fork the volumes in time").flatten();
         self.thaw(id).await;
+        drop(held);
         let took = began.elapsed();
         (self.end_cut(cut, begun).await, took)
     }

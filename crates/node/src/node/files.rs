@@ -11,12 +11,16 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, Weak},
     time::Duration,
 };
 
-use base::{id::SandboxId, limits::HAND_IDLE_S};
-use hands::Hand;
+use base::{
+    budget::Budget,
+    id::SandboxId,
+    limits::{HAND_IDLE_S, WATCH_BYTES_NODE_MAX, WATCH_BYTES_SANDBOX_MAX},
+};
+use hands::{Hand, Shares};
 use keeper::{
     Ended, Spawned,
     protocol::{Call, StartHand},
@@ -24,7 +28,7 @@ use keeper::{
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use sandbox::ProcessIdentity;
 use tokio::{
-    sync::{OwnedMutexGuard, watch},
+    sync::{OwnedMutexGuard, OwnedRwLockWriteGuard, RwLock, watch},
     time::{Instant, timeout_at},
 };
 
@@ -81,12 +85,42 @@ impl Place {
 type Slot = Arc<tokio::sync::Mutex<Place>>;
 
 /// All hands of the node.
-#[derive(Default)]
 pub(super) struct Hands {
     slots: Mutex<HashMap<SandboxId, Slot>>,
+    /// Outlive the hands, for a capture that holds changes.
+    shares: Mutex<HashMap<SandboxId, Kept>>,
+    events: Arc<Budget>,
+}
+
+/// What all hands of a sandbox share, as long as one of them needs it.
+struct Kept {
+    gate: Weak<RwLock<()>>,
+    events: Weak<Budget>,
+}
+
+impl Default for Hands {
+    fn default() -> Self {
+        Self { slots: Mutex::default(), shares: Mutex::default(), events: Budget::new(WATCH_BYTES_NODE_MAX) }
+    }
+}
+
+/// Changes of a sandbox's files are held until this is dropped.
+pub(super) struct HeldChanges {
+    _shares: Shares,
+    /// None if a change did not come to its end in time.
+    _gate: Option<OwnedRwLockWriteGuard<()>>,
 }
 
 impl Hands {
+    fn shares(&self, id: &SandboxId) -> Shares {
+        let mut all = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = all.get(id).and_then(|kept| kept.gate.upgrade().zip(kept.events.upgrade()));
+        let (gate, events) = kept.unwrap_or_else(|| (Arc::default(), self.events.part(WATCH_BYTES_SANDBOX_MAX)));
+        all.retain(|_, kept| kept.gate.strong_count() > 0);
+        all.insert(id.clone(), Kept { gate: Arc::downgrade(&gate), events: Arc::downgrade(&events) });
+        Shares { gate, events }
+    }
+
     fn slot(&self, id: &SandboxId) -> Slot {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(slots.entry(id.clone()).or_default())
@@ -141,20 +175,14 @@ impl Node {
             }
             started => started?,
         };
-        let hand = Hand::start(ours).doing("watch the socket of a file server")?;
+        let hand = Hand::start(ours, self.hands.shares(id)).doing("watch the socket of a file server")?;
         let (end, has_ended) = watch::channel(false);
         tokio::spawn(Arc::clone(self).tend(id.clone(), Arc::downgrade(&hand), ended, end));
         Ok(Held { hand, process, ended: has_ended })
     }
 
     /// Ends a hand that is idle, and forgets one that has ended.
-    async fn tend(
-        self: Arc<Self>,
-        id: SandboxId,
-        hand: std::sync::Weak<Hand>,
-        mut ended: Ended,
-        end: watch::Sender<bool>,
-    ) {
+    async fn tend(self: Arc<Self>, id: SandboxId, hand: Weak<Hand>, mut ended: Ended, end: watch::Sender<bool>) {
         loop {
             tokio::select! {
                 // An error: its keeper is gone, and it with it.
@@ -174,6 +202,17 @@ impl Node {
         let mut place = self.hands.slot(&id).lock_owned().await;
         place.prune();
         self.hands.tidy(&id, place);
+    }
+
+    /// Holds changes of a sandbox's files for a capture: those under way are done, and none begins. One that takes longer than
+    /// [`SETTLE_MAX`] goes on, and may be in the capture in part.
+    pub(super) async fn hold_changes(&self, id: &SandboxId) -> HeldChanges {
+        let shares = self.hands.shares(id);
+        let gate = tokio::time::timeout(SETTLE_MAX, Arc::clone(&shares.gate).write_owned()).await;
+        if gate.is_err() {
+            tracing::info!(sandbox = %id, "a change of files goes on while the sandbox is captured");
+        }
+        HeldChanges { _shares: shares, _gate: gate.ok() }
     }
 
     /// Ends all file work in a sandbox: when this returns, nothing of it changes a file any more. Changes that are under way may take

@@ -73,13 +73,15 @@ impl Node {
     ) -> Result<Files> {
         // The next keeper thaws what it adopts: then this is of no one instant.
         let keeper = self.keepers.get(ACTION).await?;
+        // Before it stands still, and until all of its files are of one instant.
+        let held = self.hold_changes(&record.id).await;
         let began = Instant::now();
         if let Err(error) = self.copy_frozen(record, keep, layer).await {
             self.thaw(&record.id).await;
             return Err(error);
         }
         let copied = began.elapsed();
-        let (cut, stood) = self.cut(&record.id, &record.volumes).await;
+        let (cut, stood) = self.cut(&record.id, &record.volumes, held).await;
         let cut = cut?;
         if keeper.is_gone() {
             self.forget_cut(&cut).await;

@@ -234,6 +234,7 @@ impl Node {
         original: &SandboxRecord,
         count: u32,
     ) -> (Result<(Built, Cut)>, Vec<Blank>) {
+        let held = self.hold_changes(&original.id).await;
         let (sender, captured) = oneshot::channel();
         let node = Arc::clone(self);
         let (what, holds) = (Forked::Sandbox(job.source.sandbox.clone()), job.purpose.holds());
@@ -241,9 +242,10 @@ impl Node {
         let build = tokio::spawn(carried(build));
         let captured = captured.await.is_ok();
         let (cut, stood) = if !holds {
+            drop(held);
             (Ok(Cut::default()), Duration::ZERO)
         } else if captured {
-            self.cut(&original.id, &original.volumes).await
+            self.cut(&original.id, &original.volumes, held).await
         } else {
             // The builder may have died between the freeze and its word. Copies of what it may have built would share the volumes.
             self.thaw(&original.id).await;

@@ -71,9 +71,11 @@ pub(super) fn failure(error: &Error) -> Failure {
             Problem::Exists => Code::AlreadyExists,
             Problem::Denied => Code::PermissionDenied,
             Problem::ReadOnly | Problem::Changed => Code::FailedPrecondition,
-            Problem::NoSpace | Problem::Quota | Problem::TooManyEntries { .. } | Problem::TooManyWatches { .. } => {
-                Code::ResourceExhausted
-            }
+            Problem::NoSpace
+            | Problem::Quota
+            | Problem::TooManyEntries { .. }
+            | Problem::ListTooLong { .. }
+            | Problem::TooManyWatches { .. } => Code::ResourceExhausted,
             Problem::ExistsAsFile
             | Problem::NotDirectory
             | Problem::IsDirectory

@@ -1,0 +1,206 @@
+//! The file that an upload is for.
+
+use std::{fs::File, io::Seek, os::fd::OwnedFd, path::Path};
+
+use rustix::{
+    fs::{FallocateFlags, Mode, OFlags, fallocate, fchown, fstat, ftruncate, lstat, open, unlink},
+    io::Errno,
+    process::{getegid, geteuid},
+};
+
+use super::{
+    super::{
+        Job, entry, metadata,
+        open::{NEVER_WAIT, checked, refusal},
+    },
+    spool::{FILE, Spool},
+    write_all,
+};
+use crate::protocol::{Metadata, Problem};
+
+/// How often a file may appear and disappear between two steps.
+const TRIES_MAX: u32 = 100;
+
+/// Size of the blocks in which files are counted.
+const BLOCK_BYTES: u64 = 512;
+
+/// What is at the path when the upload begins.
+pub(super) struct Place<'a> {
+    path: &'a Path,
+    /// When the file that is there was changed last.
+    there: Option<i64>,
+}
+
+impl<'a> Place<'a> {
+    /// Looks at what is there. What cannot be written is refused before a byte is taken.
+    pub(super) fn find(path: &'a Path) -> Result<Self, Problem> {
+        let there = match open(path, OFlags::WRONLY | NEVER_WAIT, Mode::empty()) {
+            Ok(file) => Some(entry::modified_ns(&checked(file.into())?.stat)),
+            Err(Errno::NOENT) => None,
+            Err(errno) => return Err(refusal(path, errno)),
+        };
+        Ok(Self { path, there })
+    }
+
+    /// When it was changed last.
+    pub(super) fn modified_ns(&self) -> i64 {
+        self.there.unwrap_or_default()
+    }
+
+    /// Where a long upload waits. None if it need not or cannot: on another filesystem, a new file is written at once.
+    pub(super) fn spool(&self) -> Option<Spool> {
+        let spool = Spool::new()?;
+        (self.there.is_some() || spool.is_beside(self.path.parent()?)).then_some(spool)
+    }
+
+    /// Replaces the content. A failure leaves what was there.
+    pub(super) fn fill(
+        self,
+        job: &Job,
+        spool: Option<Spool>,
+        last: &[u8],
+        metadata: Option<&Metadata>,
+    ) -> Result<(), Problem> {
+        let Self { path, there } = self;
+        let (file, spool) = match spool {
+            Some(spool) if there.is_none() && spool.link(path) => (reopened(path)?, None),
+            // Opened again: another file may have the name by now.
+            spool => (opened(path)?, spool),
+        };
+        let filled = file.fill(job, spool, last).and_then(|()| set(&file.file, metadata));
+        if filled.is_err() && file.created {
+            remove(&file.file, path);
+        }
+        filled
+    }
+}
+
+fn set(file: &File, metadata: Option<&Metadata>) -> Result<(), Problem> {
+    metadata.map_or(Ok(()), |metadata| metadata::replace(file, metadata))
+}
+
+/// The file that has just been given its name, for its last bytes.
+fn reopened(path: &Path) -> Result<Opened, Problem> {
+    let file = open(path, OFlags::WRONLY | OFlags::NOFOLLOW | NEVER_WAIT, Mode::empty());
+    let mut file = checked(file.map_err(|errno| refusal(path, errno))?.into())?.file;
+    file.seek(std::io::SeekFrom::End(0))?;
+    Ok(Opened { file, created: true })
+}
+
+struct Opened {
+    file: File,
+    /// Whether it was not there before.
+    created: bool,
+}
+
+impl Opened {
+    fn fill(&self, job: &Job, spool: Option<Spool>, last: &[u8]) -> Result<(), Problem> {
+        own(&self.file);
+        if !self.created {
+            let bytes = spool.as_ref().map_or(0, Spool::bytes) + last.len() as u64;
+            reserve(&self.file, bytes)?;
+        }
+        if let Some(mut spool) = spool {
+            spool.copy_to(job, &self.file)?;
+        }
+        write_all(&self.file, last)?;
+        if !self.created {
+            ftruncate(&self.file, rustix::fs::tell(&self.file)?)?;
+        }
+        Ok(())
+    }
+}
+
+/// For its event, and because a file that is overwritten loses set-uid. Only the owner may do it.
+fn own(file: &File) {
+    let _ = fchown(file, Some(geteuid()), Some(getegid()));
+}
+
+/// Fails if the content does not fit, while the old one is still there.
+fn reserve(file: &File, bytes: u64) -> Result<(), Problem> {
+    let has = (fstat(file)?.st_blocks as u64).saturating_mul(BLOCK_BYTES);
+    if bytes <= has {
+        return Ok(());
+    }
+    match fallocate(file, FallocateFlags::KEEP_SIZE, 0, bytes) {
+        Err(errno @ (Errno::NOSPC | Errno::DQUOT)) => Err(errno.into()),
+        // A filesystem that keeps no room says no more when it is full.
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// Opens the file for writing, whether it is there or not.
+fn opened(path: &Path) -> Result<Opened, Problem> {
+    for _ in 0..TRIES_MAX {
+        match open(path, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | NEVER_WAIT, FILE) {
+            Ok(file) => return regular(file, true),
+            Err(Errno::EXIST) => {}
+            Err(errno) => return Err(refusal(path, errno)),
+        }
+        match open(path, OFlags::WRONLY | NEVER_WAIT, Mode::empty()) {
+            Ok(file) => return regular(file, false),
+            Err(Errno::NOENT) => {}
+            Err(errno) => return Err(refusal(path, errno)),
+        }
+        // A link to a file that is not there, or the file was removed in between.
+        match open(path, OFlags::WRONLY | OFlags::CREATE | NEVER_WAIT, FILE) {
+            Ok(file) => return regular(file, false),
+            Err(Errno::NOENT) if lstat(path).is_err() => {}
+            Err(errno) => return Err(refusal(path, errno)),
+        }
+    }
+    Err(Problem::Changed)
+}
+
+fn regular(file: OwnedFd, created: bool) -> Result<Opened, Problem> {
+    Ok(Opened { file: checked(file.into())?.file, created })
+}
+
+/// Removes a file that this upload made, if it is still there.
+fn remove(file: &File, path: &Path) {
+    let identity = |stat: rustix::fs::Stat| (stat.st_dev, stat.st_ino);
+    if let (Ok(own), Ok(there)) = (fstat(file), lstat(path))
+        && identity(own) == identity(there)
+    {
+        // If it fails, the file stays, as after the death of the hand.
+        let _ = unlink(path);
+    }
+}
+
+/// A file that is written as the bytes come: on a volume or in memory, if it is new; anywhere, if there is no place for
+/// a spool.
+pub(super) struct Direct {
+    opened: Opened,
+    path: std::path::PathBuf,
+}
+
+impl Direct {
+    pub(super) fn begin(place: &Place<'_>) -> Result<Self, Problem> {
+        let opened = opened(place.path)?;
+        own(&opened.file);
+        if !opened.created {
+            ftruncate(&opened.file, 0)?;
+        }
+        Ok(Self { opened, path: place.path.to_owned() })
+    }
+
+    pub(super) fn file(&self) -> &File {
+        &self.opened.file
+    }
+
+    /// All bytes are there.
+    pub(super) fn end(self, metadata: Option<&Metadata>) -> Result<(), Problem> {
+        let ended = set(&self.opened.file, metadata);
+        if ended.is_err() {
+            self.undo();
+        }
+        ended
+    }
+
+    /// Removes the file if this upload made it.
+    pub(super) fn undo(self) {
+        if self.opened.created {
+            remove(&self.opened.file, &self.path);
+        }
+    }
+}
