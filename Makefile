@@ -66,11 +66,11 @@ fuzz: ## every parser of bytes from outside, PANDO_FUZZ_SECONDS each (120)
 
 # Soak tests take as long as they take.
 soak%: export PANDO_TEST_SECONDS = 1000000
-SOAKS := soak-store soak-node soak-volume soak-engine
+SOAKS := soak-store soak-node soak-serve soak-volume soak-engine
 # Also with -j: they share the machine. `make -k soak` goes on after one that fails.
 .NOTPARALLEL:
 
-soak: $(SOAKS) ## all four below: hours
+soak: $(SOAKS) ## all five below: hours
 
 soak-store: ## the store on a real S3 service, 10,000 races for a name, and 1,000 kills of pagers in the middle of page faults
 	PANDO_ROUNDS=10000 $(CARGO) test --locked -p pando-store --test heads -- races
@@ -85,6 +85,12 @@ soak-node: examples programs ## kills in the middle of forks (100 rounds) and of
 	PANDO_ROUNDS=40 $(HOST_TESTS) killed_in_between
 	PANDO_ROUNDS=125 $(HOST_TESTS) kills::
 	PANDO_OUTAGE_S=30 GO=$(GO) scripts/s3.sh $(HOST_TESTS) faults
+
+soak-serve: examples programs ## attacks on a server: 1,000 idle streams, a minute of swapped links, 20 rounds of all of them
+	$(CARGO) build $(TESTS)
+	PANDO_STREAMS=1000 $(HOST_TESTS) attacks::idle_streams
+	PANDO_ROUNDS=90 $(HOST_TESTS) attacks::swapped_links
+	for round in $$(seq 20); do $(HOST_TESTS) attacks:: hands:: requests:: || exit 1; done
 
 soak-volume: ## POSIX tests of volumes, 3,000 kills and crashes
 	FSX_OPERATIONS=200000 scripts/volume.sh posix

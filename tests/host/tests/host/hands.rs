@@ -14,7 +14,7 @@ use testkit::runner::Case;
 type Body = fn(&Place) -> Result<()>;
 
 /// All of them.
-const CASES: [(&str, Body); 15] = [
+const CASES: [(&str, Body); 16] = [
     ("every_operation_works_on_every_filesystem", work::every_operation),
     ("volumes_are_worked_on_alike", work::volumes),
     ("64_mib_go_up_and_down_in_little_memory", work::streams),
@@ -27,6 +27,7 @@ const CASES: [(&str, Body); 15] = [
     ("a_broken_upload_leaves_nothing", attacks::broken_upload),
     ("events_of_programs_arrive", events::of_programs),
     ("a_pause_keeps_what_was_reported_as_written", stops::pause),
+    ("forks_have_whole_files_only", stops::forks),
     ("a_frozen_sandbox_stays_readable", stops::frozen),
     ("hands_that_come_and_go_leave_no_descriptor", stops::comings_and_goings),
     ("removal_and_the_end_of_the_node_leave_nothing", stops::removal),

@@ -5,6 +5,7 @@
 //! PANDO_TEST_JOBS  cases at a time (4)
 //! PANDO_TEST_SECONDS  seconds that a case may take (20)
 //! PANDO_ROUNDS     rounds of the crash loops (2 to 4), of differential cases (1) and of checkpoints on a distant node (1)
+//! PANDO_STREAMS    idle streams of one client (100; 1,000 is what is promised: `make soak-serve`)
 //! PANDO_OUTAGE_S   seconds that the store is away (6; 30 is what is promised: `make soak`)
 //! PANDO_TEST_S3    the bucket for the cases that need one; without it they are skipped (scripts/s3.sh sets it)
 //! PANDO_SEED       seed of the random choices (a new one, which is printed)

@@ -1,6 +1,7 @@
 //! The whole product: each case starts a node of its own and uses the `pando` command as a user would.
 
 mod ahead;
+mod attacks;
 mod beside_commands;
 mod burst;
 mod cancel;
@@ -48,6 +49,7 @@ use testkit::runner::Case;
 pub(crate) fn cases() -> Vec<Case> {
     let parts = [
         serve::cases(),
+        attacks::cases(),
         services::cases(),
         ahead::cases(),
         beside_commands::cases(),

@@ -59,6 +59,41 @@ pub(super) fn pause(place: &Place) -> Result<()> {
     })
 }
 
+/// Files that a client writes while a sandbox is forked.
+const WRITTEN: [&str; 2] = ["/home/user/large", "/home/user/small"];
+
+pub(super) fn forks(place: &Place) -> Result<()> {
+    let id = place.sandbox()?;
+    place.runtime.block_on(async {
+        let hand = place.hand(&id).await?;
+        let writing = tokio::spawn(async move {
+            for number in (1_u8..=255).cycle() {
+                for (path, length) in WRITTEN.into_iter().zip([700_000, 5_000]) {
+                    if put(&hand, path, &vec![number; length]).await.is_err() {
+                        return;
+                    }
+                }
+            }
+        });
+        for round in 0..4 {
+            tokio::time::sleep(Duration::from_millis(20 + 7 * round)).await;
+            let keep = if round % 2 == 0 { model::Keep::Memory } else { model::Keep::Files };
+            let forks = place.node.fork(&id, 1, keep).await?;
+            ensure!(forks.failures.is_empty(), "{:?}", forks.failures);
+            let copy = &forks.sandboxes[0].id;
+            let hand = place.hand(copy).await?;
+            for (path, length) in WRITTEN.into_iter().zip([700_000, 5_000]) {
+                let content = get(&hand, path).await.with_context(|| format!("round {round}: {path}"))?;
+                let whole = content.len() == length && content.iter().all(|byte| *byte == content[0]);
+                ensure!(whole, "round {round}: {path} has {} bytes, begins with {:?}", content.len(), content.first());
+            }
+            place.node.remove(copy).await?;
+        }
+        writing.abort();
+        Ok(())
+    })
+}
+
 pub(super) fn frozen(place: &Place) -> Result<()> {
     let id = place.sandbox()?;
     let freeze = freezer(place, &id)?;

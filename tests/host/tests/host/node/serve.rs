@@ -32,7 +32,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-fn case(body: fn(&mut Node) -> Result<()>) -> Result<()> {
+pub(super) fn case(body: fn(&mut Node) -> Result<()>) -> Result<()> {
     let mut node = Node::start_with(Setting { serves: true, ..Setting::default() })?;
     node.ok(&["template", "build", "plain"])?;
     body(&mut node).with_context(|| format!("log of the node:\n{}", node.log_tail()))?;
@@ -42,19 +42,19 @@ fn case(body: fn(&mut Node) -> Result<()>) -> Result<()> {
 /// How the server is reached.
 pub(crate) struct Server {
     pub(crate) address: String,
-    domain: String,
+    pub(crate) domain: String,
     pub(crate) key: String,
 }
 
 /// An answer: status and body.
-struct Answer(u16, String);
+pub(super) struct Answer(pub(super) u16, pub(super) String);
 
 impl Answer {
-    fn json(&self) -> Result<Value> {
+    pub(super) fn json(&self) -> Result<Value> {
         serde_json::from_str(&self.1).with_context(|| format!("{}: {}", self.0, self.1))
     }
 
-    fn expect(self, status: u16) -> Result<Self> {
+    pub(super) fn expect(self, status: u16) -> Result<Self> {
         ensure!(self.0 == status, "expected {status}, got {}: {}", self.0, self.1);
         Ok(self)
     }
@@ -81,7 +81,7 @@ impl Server {
         Ok(Self { address: address.to_owned(), domain: domain.to_owned(), key: key.to_owned() })
     }
 
-    fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Option<&str>) -> Result<Answer> {
+    pub(super) fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Option<&str>) -> Result<Answer> {
         let mut curl = Command::new("curl");
         curl.args(["-sS", "--max-time", "30", "-X", method, "-w", "\n%{http_code}"]);
         curl.arg(format!("http://{}{path}", self.address));
@@ -98,12 +98,12 @@ impl Server {
     }
 
     /// A request to the control plane.
-    fn api(&self, method: &str, path: &str, body: Option<Value>) -> Result<Answer> {
+    pub(super) fn api(&self, method: &str, path: &str, body: Option<Value>) -> Result<Answer> {
         let headers = [("X-API-Key", self.key.as_str()), ("Content-Type", "application/json")];
         self.ask(method, path, &headers, body.map(|body| body.to_string()).as_deref())
     }
 
-    fn create(&self, more: Value) -> Result<Value> {
+    pub(super) fn create(&self, more: Value) -> Result<Value> {
         let mut body = json!({"templateID": "plain"});
         if let (Some(body), Some(more)) = (body.as_object_mut(), more.as_object()) {
             body.extend(more.clone());
@@ -112,7 +112,14 @@ impl Server {
     }
 
     /// A request to the services inside a sandbox, by its host name.
-    fn inside(&self, sandbox: &Value, method: &str, path: &str, token: &str, body: Option<&str>) -> Result<Answer> {
+    pub(super) fn inside(
+        &self,
+        sandbox: &Value,
+        method: &str,
+        path: &str,
+        token: &str,
+        body: Option<&str>,
+    ) -> Result<Answer> {
         let id = text(sandbox, "sandboxID")?;
         let host = format!("49983-{id}.{}", self.domain);
         let headers = [("Host", host.as_str()), ("X-Access-Token", token), ("Content-Type", "application/json")];
@@ -120,7 +127,7 @@ impl Server {
     }
 }
 
-fn text<'a>(value: &'a Value, key: &str) -> Result<&'a str> {
+pub(super) fn text<'a>(value: &'a Value, key: &str) -> Result<&'a str> {
     value[key].as_str().with_context(|| format!("no {key}: {value}"))
 }
 
