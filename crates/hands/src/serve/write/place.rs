@@ -96,16 +96,15 @@ struct Opened {
 impl Opened {
     fn fill(&self, job: &Job, spool: Option<Spool>, last: &[u8]) -> Result<(), Problem> {
         own(&self.file);
-        if !self.created {
-            let bytes = spool.as_ref().map_or(0, Spool::bytes) + last.len() as u64;
-            reserve(&self.file, bytes)?;
-        }
+        let bytes = spool.as_ref().map_or(0, Spool::bytes) + last.len() as u64;
+        // Room that is reserved is an event. Then the end of a file that grows needs none.
+        let ends = !self.created && (!reserve(&self.file, bytes)? || fstat(&self.file)?.st_size as u64 > bytes);
         if let Some(mut spool) = spool {
             spool.copy_to(job, &self.file)?;
         }
         write_all(&self.file, last)?;
-        if !self.created {
-            ftruncate(&self.file, rustix::fs::tell(&self.file)?)?;
+        if ends {
+            ftruncate(&self.file, bytes)?;
         }
         Ok(())
     }
@@ -116,16 +115,16 @@ fn own(file: &File) {
     let _ = fchown(file, Some(geteuid()), Some(getegid()));
 }
 
-/// Fails if the content does not fit, while the old one is still there.
-fn reserve(file: &File, bytes: u64) -> Result<(), Problem> {
+/// Fails if the content does not fit, while the old one is still there. Whether room was reserved for it.
+fn reserve(file: &File, bytes: u64) -> Result<bool, Problem> {
     let has = (fstat(file)?.st_blocks as u64).saturating_mul(BLOCK_BYTES);
     if bytes <= has {
-        return Ok(());
+        return Ok(false);
     }
     match fallocate(file, FallocateFlags::KEEP_SIZE, 0, bytes) {
         Err(errno @ (Errno::NOSPC | Errno::DQUOT)) => Err(errno.into()),
         // A filesystem that keeps no room says no more when it is full.
-        Ok(()) | Err(_) => Ok(()),
+        reserved => Ok(reserved.is_ok()),
     }
 }
 
