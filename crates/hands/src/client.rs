@@ -188,7 +188,7 @@ impl Hand {
         Reader::begin(call, ours).await
     }
 
-    /// Replaces the content of a regular file (0644 if it is new). What cannot be written is refused at once.
+    /// Replaces the content of a regular file (0644 if it is new). A path that cannot be written to is refused at once.
     ///
     /// Nothing is reported as done before [`Writer::finish`] returns. Dropping the writer breaks the upload off: what was there stays, and
     /// what was not there is not.

@@ -76,8 +76,8 @@ impl Activity {
         }
     }
 
-    /// An HTTP/2 client may close the window of one stream and let the others go on. What is behind an answer that is
-    /// not taken ends. The connection does not.
+    /// An HTTP/2 client may close the window of one stream and let the others go on. An answer that the client does not
+    /// take ends, and frees the connection to the program. The client's connection goes on.
     fn end_stalled(&self, stall: Duration) {
         let answers: Vec<_> = self.state().running.values().filter_map(Weak::upgrade).collect();
         answers.iter().for_each(|answer| answer.end_if_stalled(stall));

@@ -90,14 +90,17 @@ where
         mut phase: watch::Receiver<Phase>,
     ) {
         let begun = Instant::now();
+        let activity = Arc::new(Activity::new(begun));
         let begin = Arc::clone(&self).begin(stream, peer, place, phase.clone(), begun);
-        // Until there is HTTP, a server that stops owes the client nothing.
+        let mut pressure = phase.clone();
+        // Until there is HTTP, a server that stops owes the client nothing. Nor does one whose places are all taken.
         let http = tokio::select! {
             http = begin => http,
+            () = activity.idle(&self.options.bounds, &mut pressure) => return,
             () = stopping(&mut phase) => return,
         };
         if let Some((stream, origin)) = http {
-            self.http(stream, origin, phase, begun).await;
+            self.http(stream, origin, phase, activity).await;
         }
     }
 
@@ -145,9 +148,8 @@ where
         stream: Guarded<Box<dyn Stream>>,
         origin: Origin,
         mut phase: watch::Receiver<Phase>,
-        begun: Instant,
+        activity: Arc<Activity>,
     ) {
-        let activity = Arc::new(Activity::new(begun));
         let mut pressure = phase.clone();
         let service = service_fn(|request| Arc::clone(&self).request(request, &origin, &activity));
         let mut serving = pin!(self.http.serve_connection_with_upgrades(TokioIo::new(stream), service));

@@ -142,6 +142,19 @@ async fn a_full_edge_closes_idle_connections_and_no_running_request() {
 }
 
 #[tokio::test]
+async fn a_full_edge_does_not_wait_for_silent_clients() {
+    let mut wanted = Wanted::default();
+    wanted.bounds.connections = 2;
+    wanted.bounds.idle_full = Duration::from_millis(300);
+    let edge = Edge::with(wanted).await;
+    let mut silent = vec![edge.connect().await, edge.connect().await];
+    silent[1].write_all(b"\x16\x03\x01").await.unwrap();
+    let mut waiting = edge.connect().await;
+    waiting.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await.unwrap();
+    assert!(rest(waiting).await.ends_with("api over HTTP/1.1"));
+}
+
+#[tokio::test]
 async fn plain_http_is_for_this_machine_only() {
     let edge = Edge::with(Wanted { listen: "0.0.0.0:0", ..Wanted::default() }).await;
     let Some(own) = own_address() else { return };

@@ -32,7 +32,7 @@ pub(super) struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// Looks at what is there. What cannot be written is refused before a byte is taken.
+    /// Looks at the file that is there. A directory, a pipe or a file of another user is refused before a byte is taken.
     pub(super) fn find(path: &'a Path) -> Result<Self, Problem> {
         let there = match open(path, OFlags::WRONLY | NEVER_WAIT, Mode::empty()) {
             Ok(file) => Some(entry::modified_ns(&checked(file.into())?.stat)),

@@ -57,7 +57,7 @@ where
         Self { body, parser: Parser::new(boundary), events: VecDeque::new() }
     }
 
-    /// The next part. What is left of the one before is passed over. None after the last one.
+    /// The next part. The rest of the part before is passed over. None after the last one.
     pub(super) async fn next_part(&mut self) -> Result<Option<Head>, Error> {
         loop {
             match self.event().await? {

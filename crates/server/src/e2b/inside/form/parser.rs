@@ -43,7 +43,7 @@ enum State {
     Closed,
 }
 
-/// A form of which a part has been read.
+/// The state of a form that is being read.
 #[derive(Debug)]
 pub(super) struct Parser {
     /// `\r\n--boundary`.

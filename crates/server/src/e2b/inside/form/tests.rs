@@ -77,7 +77,7 @@ fn headers_without_an_end_take_no_memory() {
             fed = parser.feed(&spaces, &mut events);
             assert!(parser.kept_bytes() <= FORM_HEAD_BYTES_MAX + (2 << 10), "{beginning:?}");
         }
-        // What is before the first boundary is passed over.
+        // Bytes before the first boundary are passed over.
         assert_eq!(fed.is_ok(), beginning.is_empty(), "{beginning:?}: {fed:?}");
         assert!(events.is_empty());
     }

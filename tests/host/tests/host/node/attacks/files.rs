@@ -21,7 +21,7 @@ pub(super) fn paths_and_kinds(node: &mut Node) -> Result<()> {
     target.end()
 }
 
-/// What a path means is decided once, and never outside of the sandbox.
+/// A path is resolved once, and inside of the sandbox.
 fn paths(target: &Target<'_>) -> Result<()> {
     target.shell("echo inside > /tmp/f")?;
     let long = format!("/tmp/{}", "a".repeat(5_000));

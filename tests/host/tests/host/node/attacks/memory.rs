@@ -53,6 +53,20 @@ fn unfolded(target: &Target<'_>) -> Result<()> {
     let encoded = "content-type: application/json\r\ncontent-encoding: gzip\r\n";
     let (status, body) = target.ask("POST", "/filesystem.Filesystem/Stat", encoded, &bomb)?;
     ensure!((400..500).contains(&status), "{status} {body:.200}");
+    streamed(target)
+}
+
+/// A frame of a stream that says it is long, and one that unfolds. Streams tell of errors in their last frame.
+fn streamed(target: &Target<'_>) -> Result<()> {
+    let stream = "content-type: application/connect+json\r\nconnect-protocol-version: 1\r\n";
+    let long = [&[0, 0xff, 0xff, 0xff, 0xff], &b"{}"[..]].concat();
+    let (status, body) = target.ask("POST", "/process.Process/Start", stream, &long)?;
+    ensure!(status >= 400 || body.contains("\"error\""), "{status} {body:.200}");
+    let bomb = gzip(&vec![b' '; 100 * MIB])?;
+    let framed = [&[1], &u32::try_from(bomb.len())?.to_be_bytes()[..], &bomb].concat();
+    let encoded = format!("{stream}connect-content-encoding: gzip\r\n");
+    let (status, body) = target.ask("POST", "/process.Process/Start", &encoded, &framed)?;
+    ensure!(status >= 400 || body.contains("\"error\""), "{status} {body:.200}");
     Ok(())
 }
 

@@ -22,7 +22,7 @@ pub(super) fn idle(node: &mut Node) -> Result<()> {
     let (status, answer) = target.node.api(&format!("POST /v1/sandboxes/{id}/commands"), command.as_bytes())?;
     ensure!(status == 200, "{status} {answer}");
     let pid = running(&target)?;
-    // What is made once and stays: connections to the database, a hand.
+    // Brings a hand, and the first connection to the database.
     target.get("/etc/hostname")?;
     let before = descriptors(target.node)?;
     let mut streams = Vec::new();
