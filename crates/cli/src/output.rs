@@ -47,7 +47,8 @@ impl Log {
 pub(crate) fn start_logging(Log { level, format }: &Log) {
     // Statements come at debug, one for each step of the store: whoever wants them says `debug,sqlx::query=debug`. Slow ones warn as ever.
     // What agents ask for is no news either.
-    let filter = EnvFilter::try_new(format!("sqlx::query=info,rmcp=warn,{level}")).unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter =
+        EnvFilter::try_new(format!("sqlx::query=info,rmcp=warn,{level}")).unwrap_or_else(|_| EnvFilter::new("info"));
     let terminal = std::io::stderr().is_terminal();
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match format {

@@ -78,7 +78,7 @@ pub(super) fn forks(place: &Place) -> Result<()> {
         for round in 0..4 {
             tokio::time::sleep(Duration::from_millis(20 + 7 * round)).await;
             let keep = if round % 2 == 0 { model::Keep::Memory } else { model::Keep::Files };
-            let forks = place.node.fork(&id, 1, keep).await?;
+            let forks = place.node.fork(&id, &model::ForkSpec { count: 1, keep, reservation: None }).await?;
             ensure!(forks.failures.is_empty(), "{:?}", forks.failures);
             let copy = &forks.sandboxes[0].id;
             let hand = place.hand(copy).await?;
