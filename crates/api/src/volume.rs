@@ -14,14 +14,17 @@
 //! | `POST /v1/volumes/NAME/restore` | [`RestoreRequest`] -> [`Restored`] |
 //! | `POST /v1/volumes/NAME/fork` | [`ForkVolumeRequest`] -> [`Volume`] |
 //! | `GET /v1/volumes/NAME/files/PATH` | the bytes of a file (`Range` and `If-None-Match` are understood), or a [`FileList`] of a directory |
+//! | `GET /v1/volumes/NAME/files/PATH?op=read` | as without `op`; a directory is refused |
 //! | `GET /v1/volumes/NAME/files/PATH?op=stat` | [`FileInfo`]; of a symbolic link itself |
+//! | `GET /v1/volumes/NAME/files/PATH?op=tree&depth=N` | lines of [`TreeEntry`]: all that is below a directory, N levels deep |
 //! | `HEAD /v1/volumes/NAME/files/PATH` | the headers of `GET` |
-//! | `PUT /v1/volumes/NAME/files/PATH?mode=OCTAL&sync=BOOL` | bytes -> [`FileInfo`]; takes the place of what is there in one step, makes missing directories; with `sync` as if followed by `fsync` |
+//! | `PUT /v1/volumes/NAME/files/PATH?mode=OCTAL&uid=N&gid=N&parents=BOOL&replace=BOOL&sync=BOOL` | bytes -> [`FileInfo`]; takes the place of what is there in one step, makes missing directories; with `sync` as if followed by `fsync` |
 //! | `DELETE /v1/volumes/NAME/files/PATH?recursive=BOOL` | `null` |
-//! | `POST /v1/volumes/NAME/files/PATH?op=mkdir&mode=OCTAL` | [`FileInfo`]; makes missing directories |
+//! | `POST /v1/volumes/NAME/files/PATH?op=mkdir&mode=OCTAL&uid=N&gid=N&parents=BOOL&existing=BOOL` | [`FileInfo`]; makes missing directories |
 //! | `POST /v1/volumes/NAME/files/PATH?op=rename&to=PATH` | [`FileInfo`] |
 //! | `POST /v1/volumes/NAME/files/PATH?op=symlink&target=TEXT` | [`FileInfo`] |
 //! | `POST /v1/volumes/NAME/files/PATH?op=chmod&mode=OCTAL` | [`FileInfo`] |
+//! | `POST /v1/volumes/NAME/files/PATH?op=set&mode=OCTAL&uid=N&gid=N` | [`FileInfo`]; changes what is given, in one step |
 //!
 //! Requests that read take `snapshot=SNAP`. Lists of directories take `after=CURSOR` and `limit=N`. Paths are percent-encoded bytes, relative to
 //! the volume's top; `..` ends there, and symbolic links lead nowhere else.
@@ -270,9 +273,25 @@ pub struct FileInfo {
     pub modified_ns: i64,
     /// Last change of anything, in nanoseconds since 1970.
     pub changed_ns: i64,
+    /// Last access that was set, in nanoseconds since 1970: reading changes nothing.
+    #[serde(default)]
+    pub accessed_ns: i64,
+    /// When it was made, in nanoseconds since 1970.
+    #[serde(default)]
+    pub born_ns: i64,
     /// Where a symbolic link leads, written as a name is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
+}
+
+/// Something below a directory that is listed with all that is in it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TreeEntry {
+    /// Below that directory, without a slash at its beginning; written as the name in [`FileInfo`].
+    pub path: String,
+    /// What `stat` shows.
+    #[serde(flatten)]
+    pub info: FileInfo,
 }
 
 /// Part of a directory.

@@ -338,6 +338,19 @@ pub const SERVER_SILENT: Duration = Duration::from_secs(120);
 /// Volumes of one team.
 pub const TEAM_VOLUMES_MAX: u64 = 10_000;
 
+/// Smallest size that a client can give a volume, in MiB.
+pub const VOLUME_MB_MIN: u64 = 1;
+
+/// Largest size that a client can give a volume, in MiB: 1 TiB. Larger ones are the operator's to make.
+pub const VOLUME_MB_MAX: u64 = 1 << 20;
+
+/// Levels of directories that one request lists: each level keeps some entries in memory.
+pub const VOLUME_LIST_DEPTH_MAX: u32 = 64;
+
+/// Longest line of a list that a process of volumes sends, in bytes: a path of 64 names of 255 bytes, each byte in three
+/// characters, fits.
+pub const VOLUME_LINE_BYTES_MAX: usize = 64 << 10;
+
 /// Longest name of a team, a key or a volume that people read, in bytes.
 pub const LABEL_BYTES_MAX: usize = 256;
 

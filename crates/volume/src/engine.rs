@@ -175,13 +175,24 @@ impl Engine {
     /// Performs a change and logs it; `with` sees the state right after it. Waits before it while too much is dirty and a
     /// [`crate::Committer`] works on it.
     fn perform<T>(&self, op: &Op<'_>, with: impl Fn(&mut State, crate::apply::Outcome) -> Step<T>) -> Result<T, Errno> {
+        self.perform_if(op, |_| Ok(()), with)
+    }
+
+    /// As [`Engine::perform`], if `may` does not refuse. Nothing else changes the volume in between.
+    fn perform_if<T>(
+        &self,
+        op: &Op<'_>,
+        may: impl Fn(&State) -> Step<()>,
+        with: impl Fn(&mut State, crate::apply::Outcome) -> Step<T>,
+    ) -> Result<T, Errno> {
         request::wait_before_changes(|| self.pressure.wait());
-        self.perform_at_once(op, with)
+        self.perform_at_once(op, may, with)
     }
 
     fn perform_at_once<T>(
         &self,
         op: &Op<'_>,
+        may: impl Fn(&State) -> Step<()>,
         with: impl Fn(&mut State, crate::apply::Outcome) -> Step<T>,
     ) -> Result<T, Errno> {
         let wal = match &self.wal {
@@ -190,6 +201,7 @@ impl Engine {
         };
         request::changes();
         let (answer, full, dirty_bytes) = self.ask(|state| {
+            may(state)?;
             let outcome = state.apply(op)?;
             let request = request::current();
             let record = Record { request, op: *op, outcome: (request != 0).then_some(outcome) };
@@ -239,7 +251,7 @@ impl Engine {
 
     /// The kernel has a new superblock of the volume: numbers of its requests ([`Engine::serving`]) say nothing of earlier ones.
     pub fn mounted(&self) -> Result<(), Errno> {
-        match self.perform_at_once(&Op::Mounted, |_, _| Ok(())) {
+        match self.perform_at_once(&Op::Mounted, |_| Ok(()), |_, _| Ok(())) {
             // Nothing is changed here, so nothing is asked that was done already.
             Err(Errno::ROFS) => Ok(()),
             logged => logged.and_then(|()| self.write_log()),

@@ -2,6 +2,7 @@
 //! earlier server has started.
 
 mod archive;
+mod files;
 mod volumes;
 
 use std::{
@@ -39,6 +40,7 @@ use crate::{
 
 pub use self::{
     archive::Archive,
+    files::{Attributes, Existing, Place, Whole},
     volumes::{Origin, Settled},
 };
 /// Where HTTP is served, in [`crate::Config::folder`].

@@ -1,6 +1,7 @@
 //! What is asked of volumes by HTTP: parse, have it done, convert, map the error. Paths and bodies are those of [`api::volume`].
 
 mod answer;
+mod changes;
 mod errors;
 mod files;
 mod metrics;
@@ -9,6 +10,7 @@ mod reading;
 mod rest;
 mod states;
 mod stream;
+mod tree;
 mod volumes;
 mod writing;
 
@@ -34,7 +36,7 @@ type Shared = State<Arc<Table>>;
 
 /// Every path.
 pub(crate) fn router(table: Arc<Table>) -> Router {
-    let files = get(files::get).put(files::put).delete(files::remove).post(files::change);
+    let files = get(files::get).put(files::put).delete(files::remove).post(changes::change);
     let routes = Router::new()
         .route("/volumes", get(volumes::list).post(volumes::create))
         .route("/volumes/usage", get(metrics::usage))

@@ -36,7 +36,7 @@ use store::{
 };
 use tokio::runtime::Handle;
 
-pub use client::{Archive, Client, Origin, Settled};
+pub use client::{Archive, Attributes, Client, Existing, Origin, Place, Settled, Whole};
 pub use error::Error;
 pub use fuse::FILESYSTEM;
 pub use message::{Access, Attach};
@@ -45,6 +45,11 @@ pub use message::{Access, Attach};
 pub fn snapshot_head(volume: &VolumeName, snapshot: &SnapshotName) -> Result<HeadName, BoxError> {
     let origin = volume::Origin::Snapshot { volume: volume.to_string(), snapshot: snapshot.to_string() };
     Ok(volume::head_name(&origin)?)
+}
+
+/// A name or path as the file API writes it, as text. Bytes that are no UTF-8 become U+FFFD.
+pub fn readable(name: &str) -> String {
+    String::from_utf8_lossy(&percent::decode(name)).into_owned()
 }
 
 /// Any cause.

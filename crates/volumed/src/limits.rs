@@ -62,6 +62,8 @@ pub(crate) const REST_MAX: Duration = Duration::from_secs(10);
 pub(crate) const LIST_DEFAULT: usize = 1_000;
 /// Most of them.
 pub(crate) const LIST_MAX: usize = 10_000;
+/// Entries that are read at a time for a list of many levels.
+pub(crate) const TREE_ENTRIES: usize = 256;
 /// How often idle volumes are looked for.
 pub(crate) const TICK: Duration = Duration::from_millis(500);
 /// How often it is looked for what another node has committed of a volume that is followed.

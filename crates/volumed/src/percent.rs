@@ -18,6 +18,19 @@ pub(crate) fn encode(bytes: &[u8]) -> String {
     text
 }
 
+/// A path as a part of an address: all but slashes and what RFC 3986 (2.3) leaves as it is becomes `%XX`.
+pub(crate) fn address(path: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
+    let mut text = String::with_capacity(path.len());
+    for byte in path.bytes() {
+        match plain(byte) {
+            true => text.push(char::from(byte)),
+            false => text.extend([format!("%{byte:02X}")]),
+        }
+    }
+    text
+}
+
 /// The bytes that a text stands for; a `%` that is not followed by two digits stands for itself.
 pub(crate) fn decode(text: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
@@ -45,6 +58,11 @@ mod tests {
         for bytes in [&all[..], b"", b"%", b"100%25", "häuser/файл".as_bytes(), b"\xff\n"] {
             assert_eq!(decode(&encode(bytes)), bytes);
         }
+    }
+
+    #[test]
+    fn addresses_have_no_byte_that_means_something_else() {
+        assert_eq!(address("a b/ä?#%&+.txt"), "a%20b/%C3%A4%3F%23%25%26%2B.txt");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use super::{Attributes, Engine, look::attributes};
 use crate::{
     inode::{Ino, Time},
     op::{Changes, New, Op, Rename, SetXattr},
+    state::State,
 };
 
 /// Keeps an inode usable: see [`Engine::hold`].
@@ -52,6 +53,16 @@ impl Engine {
     /// Gives an inode that has no name one, at once in the place of whatever has it; that must not be a directory.
     pub fn place(&self, ino: Ino, directory: Ino, name: &[u8]) -> Result<(), Errno> {
         self.unnamed(&Op::Place { ino, directory, name, now: Time::now() })
+    }
+
+    /// As [`Engine::place`], unless something has the name (`EEXIST`). Of two at once, one is refused.
+    pub fn place_new(&self, ino: Ino, directory: Ino, name: &[u8]) -> Result<(), Errno> {
+        let op = Op::Place { ino, directory, name, now: Time::now() };
+        let is_free = |state: &State| match state.entry(directory, name)? {
+            Some(_) => Err(Errno::EXIST.into()),
+            None => Ok(()),
+        };
+        self.perform_if(&op, is_free, |_, _| Ok(()))
     }
 
     /// Gives `ino` another name.
@@ -168,7 +179,7 @@ impl Engine {
 
     fn reap(&self, ino: Ino) -> Result<(), Errno> {
         // Whoever closes a file, or has removed its name, has waited already.
-        match self.perform_at_once(&Op::Reap { ino }, |_, _| Ok(())) {
+        match self.perform_at_once(&Op::Reap { ino }, |_| Ok(()), |_, _| Ok(())) {
             // Another thread was faster, or nothing may be changed here any more.
             Err(Errno::INVAL | Errno::ROFS) => Ok(()),
             other => other,

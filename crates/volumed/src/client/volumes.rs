@@ -2,13 +2,13 @@
 
 use api::{
     VERSION_PREFIX,
-    volume::{ForkVolumeRequest, Snapshot, SnapshotEnd, SnapshotRequest, Volume},
+    volume::{ForkVolumeRequest, RestoreRequest, Restored, Snapshot, SnapshotEnd, SnapshotRequest, Volume},
 };
 use base::id::{SnapshotName, VolumeName};
 use hyper::Method;
 use model::{KeptState, VolumeSpec};
 
-use super::{Begun, Client};
+use super::{Begun, Client, Whole};
 use crate::Error;
 
 /// What a forked volume begins with.
@@ -88,6 +88,54 @@ impl Client {
     /// Removes a volume with all its snapshots.
     pub async fn remove(&self, volume: &VolumeName) -> Result<(), Error> {
         self.ask(Method::DELETE, &format!("{VERSION_PREFIX}/volumes/{volume}?for_good=true"), &()).await
+    }
+
+    /// A volume, with what it holds.
+    pub async fn inspect(&self, volume: &VolumeName) -> Result<Volume, Error> {
+        self.ask(Method::GET, &format!("{VERSION_PREFIX}/volumes/{volume}"), &()).await
+    }
+
+    /// The snapshots of a volume. It may have been removed.
+    pub async fn snapshots(&self, volume: &VolumeName) -> Result<Vec<Snapshot>, Error> {
+        self.ask(Method::GET, &snapshots(volume), &()).await
+    }
+
+    /// Takes a snapshot with a note; durable when this returns.
+    pub async fn take_snapshot(
+        &self,
+        volume: &VolumeName,
+        name: Option<SnapshotName>,
+        note: Option<String>,
+    ) -> Result<Snapshot, Error> {
+        let request = SnapshotRequest { snapshot: name, note, early: false };
+        self.ask(Method::POST, &snapshots(volume), &request).await
+    }
+
+    /// Gives a volume the content of a snapshot. Returns the new snapshot of its content until now.
+    pub async fn restore(&self, volume: &VolumeName, snapshot: SnapshotName) -> Result<SnapshotName, Error> {
+        let path = format!("{VERSION_PREFIX}/volumes/{volume}/restore");
+        let Restored { before } = self.ask(Method::POST, &path, &RestoreRequest { snapshot }).await?;
+        Ok(before)
+    }
+
+    /// Makes the volume `name` with what `volume` has now.
+    pub async fn fork_present(&self, volume: &VolumeName, name: VolumeName) -> Result<(), Error> {
+        let request = ForkVolumeRequest { name, snapshot: None, state: None };
+        let path = format!("{VERSION_PREFIX}/volumes/{volume}/fork");
+        self.ask::<Volume>(Method::POST, &path, &request).await.map(drop)
+    }
+
+    /// Compares two states of a volume; none is the present one. A line of [`api::VolumeChange`] for each difference.
+    pub async fn diff(
+        &self,
+        volume: &VolumeName,
+        from: Option<&SnapshotName>,
+        to: Option<&SnapshotName>,
+    ) -> Result<Whole, Error> {
+        let states = [("from", from), ("to", to)].into_iter();
+        let query: Vec<String> = states.filter_map(|(key, state)| Some(format!("{key}={}", state?))).collect();
+        let path = format!("{VERSION_PREFIX}/volumes/{volume}/diff?{}", query.join("&"));
+        self.begin(Method::GET, &path, &()).await.map(|Begun(answer)| answer)
     }
 
     /// Removes a snapshot.

@@ -17,6 +17,8 @@ pub(super) fn info(name: &[u8], Attributes { ino, inode }: &Attributes) -> FileI
         links: inode.links,
         modified_ns: nanos(inode.modified),
         changed_ns: nanos(inode.changed),
+        accessed_ns: nanos(inode.accessed),
+        born_ns: nanos(inode.born),
         target: (inode.kind == Kind::Symlink).then(|| percent::encode(&inode.target)),
     }
 }

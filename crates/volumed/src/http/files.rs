@@ -10,10 +10,19 @@ use axum::{
     http::HeaderMap,
     response::{IntoResponse, Response},
 };
+use base::limits::VOLUME_LIST_DEPTH_MAX;
 use rustix::io::Errno;
-use volume::{Attributes, Changes, Engine, Ino, Kind, Links, New, ROOT, Rename};
+use volume::{Attributes, Engine, Ino, Kind, Links, New, ROOT};
 
-use super::{Shared, answer::info, finish, query::Target, reading, writing};
+use super::{
+    Shared,
+    answer::info,
+    changes::Parents,
+    finish,
+    query::Target,
+    reading, tree,
+    writing::{self, Upload},
+};
 use crate::{
     failure::{Failure, Result},
     limits::{LIST_DEFAULT, LIST_MAX},
@@ -21,6 +30,9 @@ use crate::{
     removal::remove_all,
     worker::{opened::Opened, table::Table, work::Kind as Work},
 };
+
+/// Permissions of directories that are made on the way.
+pub(super) const DIRECTORY_MODE: u16 = 0o755;
 
 /// A file's or directory's place in an open volume.
 #[derive(Clone)]
@@ -59,7 +71,7 @@ impl Job {
     }
 
     /// One that changes something, which has to wait while too much is dirty; to its end, although the client may go away.
-    async fn change<T: Send + 'static>(
+    pub(super) async fn change<T: Send + 'static>(
         self,
         action: &'static str,
         change: impl FnOnce(&Self) -> Result<T, Errno> + Send + 'static,
@@ -99,8 +111,16 @@ impl Job {
         self.opened.engine().make_parents(path, new, made)
     }
 
+    /// As [`Job::make_parents`], of the job's own path. `parents` says whether missing directories are made.
+    pub(super) fn parent(&self, parents: Parents) -> Result<(Ino, Vec<u8>), Errno> {
+        match parents {
+            Parents::Made => self.make_parents(&self.path),
+            Parents::Needed => self.opened.engine().resolve_parent(&self.path),
+        }
+    }
+
     /// The last component of the path.
-    fn name(&self) -> &[u8] {
+    pub(super) fn name(&self) -> &[u8] {
         let parts = self.path.split(|byte| *byte == b'/');
         parts.rev().find(|part| !part.is_empty()).unwrap_or(b".")
     }
@@ -112,20 +132,55 @@ impl Job {
     }
 }
 
-pub(super) async fn get(State(table): Shared, target: Target, headers: HeaderMap) -> Result<Response> {
-    let links = match target.query.operation()? {
-        None => Links::Follow,
-        Some("stat") => Links::Keep,
-        Some(other) => return Err(Failure::invalid(format!("op={other}: GET knows only stat"))),
-    };
-    let job = Job::begin_to_read(table, &target).await?;
-    let found = job.step("find", move |job| job.opened.engine().resolve(&job.path, links)).await?;
-    if links == Links::Keep {
-        return Ok(Json(info(job.name(), &found)).into_response());
+/// How a request looks at a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Look {
+    /// The bytes of a file, or the entries of a directory.
+    Content,
+    /// The bytes of a file.
+    Bytes,
+    /// What `stat` shows.
+    Stat,
+    /// All that is below a directory, so many levels deep.
+    Tree(u32),
+}
+
+impl Look {
+    fn parse(target: &Target) -> Result<Self> {
+        match target.query.operation()? {
+            None => Ok(Self::Content),
+            Some("read") => Ok(Self::Bytes),
+            Some("stat") => Ok(Self::Stat),
+            Some("tree") => match target.query.parsed("depth")?.unwrap_or(1) {
+                depth @ 1..=VOLUME_LIST_DEPTH_MAX => Ok(Self::Tree(depth)),
+                depth => Err(Failure::invalid(format!("depth={depth}: use 1 to {VOLUME_LIST_DEPTH_MAX}"))),
+            },
+            Some(other) => Err(Failure::invalid(format!("op={other}: GET takes op=read, stat or tree"))),
+        }
     }
-    match found.inode.kind {
-        Kind::Directory => list(&job, found.ino, &target).await.map(|list| Json(list).into_response()),
-        Kind::File => reading::send(job, found, &headers).await,
+
+    fn links(self) -> Links {
+        if self == Self::Stat { Links::Keep } else { Links::Follow }
+    }
+}
+
+pub(super) async fn get(State(table): Shared, target: Target, headers: HeaderMap) -> Result<Response> {
+    let look = Look::parse(&target)?;
+    let job = Job::begin_to_read(table, &target).await?;
+    let found = job.step("find", move |job| job.opened.engine().resolve(&job.path, look.links())).await?;
+    match (look, found.inode.kind) {
+        (Look::Stat, _) => Ok(Json(info(job.name(), &found)).into_response()),
+        (Look::Tree(depth), Kind::Directory) => Ok(tree::send(job, found.ino, depth)),
+        (Look::Tree(_), _) => Err(job.failed("list")(Errno::NOTDIR)),
+        (Look::Bytes, Kind::Directory) => Err(job.failed("read")(Errno::ISDIR)),
+        (Look::Content | Look::Bytes, kind) => content(job, found, kind, &target, &headers).await,
+    }
+}
+
+async fn content(job: Job, found: Attributes, kind: Kind, target: &Target, headers: &HeaderMap) -> Result<Response> {
+    match kind {
+        Kind::Directory => list(&job, found.ino, target).await.map(|list| Json(list).into_response()),
+        Kind::File => reading::send(job, found, headers).await,
         Kind::Symlink | Kind::Fifo | Kind::Socket | Kind::CharDevice | Kind::BlockDevice => {
             Err(job.failed("read")(Errno::INVAL))
         }
@@ -160,9 +215,15 @@ fn list_entries(engine: &Engine, directory: Ino, after: u64, limit: usize) -> Re
 
 pub(super) async fn put(State(table): Shared, target: Target, body: Body) -> Result<Json<FileInfo>> {
     target.is_volume()?;
-    let (mode, sync) = (target.query.mode()?, target.query.flag("sync")?);
+    let query = &target.query;
+    let upload = Upload {
+        owner: query.owner()?,
+        parents: Parents::parse(query)?,
+        replace: query.parsed("replace")?.unwrap_or(true),
+        sync: query.flag("sync")?,
+    };
     let job = Job::begin(table, &target).await?;
-    writing::receive(job, mode, sync, body).await.map(Json)
+    writing::receive(job, upload, body).await.map(Json)
 }
 
 pub(super) async fn remove(State(table): Shared, target: Target) -> Result<Json<()>> {
@@ -185,73 +246,4 @@ fn remove_entry(job: &Job, recursive: bool) -> Result<(), Errno> {
         _ => engine.unlink(directory, &name).map(|()| vec![ino])?,
     };
     job.changed(&[(directory, &name)], &gone)
-}
-
-pub(super) async fn change(State(table): Shared, target: Target) -> Result<Json<FileInfo>> {
-    target.is_volume()?;
-    let change = Change::parse(&target)?;
-    let job = Job::begin(table, &target).await?;
-    job.change("change", move |job| change.apply(job)).await.map(Json)
-}
-
-/// What `POST` does.
-enum Change {
-    Mkdir { mode: u16 },
-    Rename { to: Vec<u8> },
-    Symlink { target: Vec<u8> },
-    Chmod { mode: u16 },
-}
-
-impl Change {
-    fn parse(target: &Target) -> Result<Self> {
-        let query = &target.query;
-        match query.operation()? {
-            Some("mkdir") => Ok(Self::Mkdir { mode: query.mode()?.unwrap_or(0o755) }),
-            Some("rename") => Ok(Self::Rename { to: query.required("to")?.to_vec() }),
-            Some("symlink") => Ok(Self::Symlink { target: query.required("target")?.to_vec() }),
-            Some("chmod") => {
-                let mode = query.mode()?.ok_or_else(|| Failure::invalid("the parameter mode= is missing"))?;
-                Ok(Self::Chmod { mode })
-            }
-            Some(_) | None => Err(Failure::invalid("POST takes op=mkdir, rename, symlink or chmod")),
-        }
-    }
-
-    fn apply(self, job: &Job) -> Result<FileInfo, Errno> {
-        match self {
-            Self::Mkdir { mode } => make(job, job.to_make(Kind::Directory, mode)?),
-            Self::Symlink { target } => make(job, New { target: &target, ..job.to_make(Kind::Symlink, 0o777)? }),
-            Self::Rename { to } => rename(job, &to),
-            Self::Chmod { mode } => {
-                let engine = job.opened.engine();
-                let ino = engine.resolve(&job.path, Links::Follow)?.ino;
-                let changed = engine.change(ino, Changes { mode: Some(mode), ..Changes::default() })?;
-                job.changed(&[], &[ino])?;
-                Ok(info(job.name(), &changed))
-            }
-        }
-    }
-}
-
-/// Permissions of directories that are made on the way.
-pub(super) const DIRECTORY_MODE: u16 = 0o755;
-
-fn make(job: &Job, new: New<'_>) -> Result<FileInfo, Errno> {
-    let engine = job.opened.engine();
-    let (directory, name) = job.make_parents(&job.path)?;
-    let made = engine.make(directory, &name, new)?;
-    job.changed(&[(directory, &name)], &[])?;
-    Ok(info(&name, &made))
-}
-
-fn rename(job: &Job, to: &[u8]) -> Result<FileInfo, Errno> {
-    let engine = job.opened.engine();
-    let (from, name) = engine.resolve_parent(&job.path)?;
-    let moved = engine.lookup(from, &name)?.ino;
-    let (to, new_name) = job.make_parents(to)?;
-    let replaced = job.entry(to, &new_name)?.map(|replaced| replaced.ino);
-    engine.rename(from, &name, to, &new_name, Rename::Replace)?;
-    let inodes: Vec<Ino> = replaced.into_iter().chain([moved]).collect();
-    job.changed(&[(from, &name), (to, &new_name)], &inodes)?;
-    Ok(info(&new_name, &engine.attributes(moved)?))
 }

@@ -2,6 +2,7 @@
 
 use axum::{extract::FromRequestParts, http::request::Parts};
 use base::id::SnapshotName;
+use volume::New;
 
 use crate::{
     failure::{Failure, Result},
@@ -89,6 +90,19 @@ impl Query {
         Ok(self.parsed(key)?.unwrap_or(false))
     }
 
+    /// Permissions, owner and group.
+    pub(super) fn owner(&self) -> Result<Owner> {
+        Ok(Owner { mode: self.mode()?, uid: self.id("uid")?, gid: self.id("gid")? })
+    }
+
+    /// A uid or gid. The largest number means none to the kernel.
+    fn id(&self, key: &str) -> Result<Option<u32>> {
+        match self.parsed(key)? {
+            Some(u32::MAX) => Err(Failure::invalid(format!("{key}={}: this is no id", u32::MAX))),
+            id => Ok(id),
+        }
+    }
+
     /// Permissions, as `chmod` takes them.
     pub(super) fn mode(&self) -> Result<Option<u16>> {
         let parse = |text: &str| match u16::from_str_radix(text, 8) {
@@ -96,6 +110,22 @@ impl Query {
             _ => Err(Failure::invalid(format!("mode={text}: it is up to four octal digits"))),
         };
         self.text("mode")?.map(parse).transpose()
+    }
+}
+
+/// Permissions, owner and group that a request names.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Owner {
+    pub(super) mode: Option<u16>,
+    pub(super) uid: Option<u32>,
+    pub(super) gid: Option<u32>,
+}
+
+impl Owner {
+    /// `new` with these values instead.
+    pub(super) fn of(self, new: New<'_>) -> New<'_> {
+        let Self { mode, uid, gid } = self;
+        New { mode: mode.unwrap_or(new.mode), uid: uid.unwrap_or(new.uid), gid: gid.unwrap_or(new.gid), ..new }
     }
 }
 

@@ -8,6 +8,7 @@ mod files;
 mod kills;
 mod lifecycle;
 mod model;
+mod owners;
 mod place;
 
 use std::{
@@ -22,6 +23,12 @@ type Case = (&'static str, fn() -> Result<()>);
 
 const CASES: &[Case] = &[
     ("http_and_a_mount_show_the_same", files::http_and_a_mount_show_the_same),
+    (
+        "files_have_owners_and_are_replaced_only_if_they_may_be",
+        owners::files_have_owners_and_are_replaced_only_if_they_may_be,
+    ),
+    ("of_two_uploads_of_a_new_file_one_is_refused", owners::of_two_uploads_of_a_new_file_one_is_refused),
+    ("directories_are_listed_with_what_is_in_them", owners::directories_are_listed_with_what_is_in_them),
     ("paths_stay_in_the_volume", files::paths_stay_in_the_volume),
     ("an_upload_that_breaks_off_leaves_nothing", files::an_upload_that_breaks_off_leaves_nothing),
     ("a_refusal_is_heard_before_all_is_sent", files::a_refusal_is_heard_before_all_is_sent),
