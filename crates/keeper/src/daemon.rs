@@ -186,9 +186,7 @@ impl Keeper {
                 now(seq, call, files, |call, []| sandboxes.create_bare(&call.sandbox, &call.dir))
             }
             Request::Furnish(call) => now(seq, call, files, |call, output| sandboxes.furnish(&call.spec, &output)),
-            Request::MakeMountPoints(call) => {
-                now(seq, call, files, |call, []| sandboxes.make_mount_points(&call.sandbox, &call.paths))
-            }
+            Request::MakeMountPoints(call) => now(seq, call, files, |call, []| sandboxes.make_mount_points(&call)),
             Request::AttachMounts(call) => {
                 now(seq, call, files, |call, mounts| sandboxes.attach(&call.sandbox, &call.paths, &mounts))
             }

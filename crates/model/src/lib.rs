@@ -19,7 +19,7 @@ pub use checkpoint::{
 };
 pub use command::{Command, CommandEnd, CommandEvent, CommandSignal, EndReason, Selector};
 pub use failure::{Failure, FailureKind};
-pub use mount::Mount;
+pub use mount::{Mount, MountPoints};
 pub use node::{NodeInfo, PoolInfo};
 pub use sandbox::{
     CommandSpec, ExitStatus, ForkSpec, Forks, Interpreter, MemoryUse, PauseReport, PausedSandbox, ProcessInfo,

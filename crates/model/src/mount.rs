@@ -7,12 +7,23 @@ use base::id::{SnapshotName, VolumeName};
 pub struct Mount {
     /// Which volume.
     pub volume: VolumeName,
-    /// Absolute path of the directory that it is mounted on: a mount point of the template, or a directory of the host.
+    /// Absolute path of the directory that it is mounted on: in the sandbox, or a directory of the host.
     pub path: String,
     /// Nothing can be written through this mount.
     pub read_only: bool,
     /// This state of it, which is read-only, instead of the present one.
     pub snapshot: Option<SnapshotName>,
+}
+
+/// Where a sandbox may have volumes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum MountPoints {
+    /// On the mount points of its template.
+    #[default]
+    Declared,
+    /// On any directory that is not the sandbox's own. One that is missing is made. If the sandbox has a program, a
+    /// directory that the template does not declare must be empty: the program may have opened what is in it.
+    Anywhere,
 }
 
 impl Mount {

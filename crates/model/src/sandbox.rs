@@ -4,7 +4,7 @@ use std::fmt;
 
 use base::id::{SandboxId, TemplateName};
 
-use crate::{Failure, Mount};
+use crate::{Failure, Mount, MountPoints};
 
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -148,6 +148,8 @@ pub struct RunSpec {
     pub interpreter: Interpreter,
     /// Volumes that are mounted in each before its program goes on.
     pub volumes: Vec<Mount>,
+    /// On which directories.
+    pub mount_points: MountPoints,
     /// The name of the room that a control plane has reserved for them. The node notes it with each.
     pub reservation: Option<String>,
 }

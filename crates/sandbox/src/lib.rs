@@ -43,6 +43,7 @@ pub use dial::dial;
 pub use error::Error;
 pub use identity::ProcessIdentity;
 pub use init::Output;
+pub use mount_point::Hides;
 pub use program::monotonic_ns;
 pub use rootfs::{LAYERS_MAX, detached_rootfs, prepare_base_layer, prepare_host_mask, takes_detached_layers};
 pub use sandbox::{Bare, Machine, Sandbox, copy_changes};

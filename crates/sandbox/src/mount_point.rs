@@ -9,6 +9,7 @@
 use std::{
     ffi::CString,
     io,
+    mem::MaybeUninit,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::ffi::OsStrExt,
@@ -17,12 +18,13 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, Gid, Mode, OFlags, ResolveFlags, Uid, chmodat, chownat, mkdirat, open, openat2},
+    fs::{AtFlags, Gid, Mode, OFlags, RawDir, ResolveFlags, Uid, chmodat, chownat, mkdirat, open, openat, openat2},
     io::Errno,
     mount::{MoveMountFlags, move_mount},
     process::{WaitId, WaitIdOptions, waitid},
     thread::{ThreadNameSpaceType, move_into_thread_name_spaces},
 };
+use serde::{Deserialize, Serialize};
 use sys::clone::{ForkOptions, fork};
 
 use crate::{
@@ -32,8 +34,17 @@ use crate::{
     spec::PROGRAM_ID,
 };
 
+/// The content that a directory may have before it becomes a mount point. The mount hides it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Hides {
+    /// Anything.
+    Anything,
+    /// Nothing: a directory with entries is refused.
+    Nothing,
+}
+
 /// Makes a directory that belongs to the program's user; what is missing above it belongs to root. One that is there stays as it is.
-pub(crate) fn make(sandbox_init: BorrowedFd<'_>, path: &Path) -> Result<(), Error> {
+pub(crate) fn make(sandbox_init: BorrowedFd<'_>, path: &Path, hides: Hides) -> Result<(), Error> {
     visit(sandbox_init, path, |components| {
         let mut directory = root()?;
         for (at, name) in components.iter().enumerate() {
@@ -46,8 +57,23 @@ pub(crate) fn make(sandbox_init: BorrowedFd<'_>, path: &Path) -> Result<(), Erro
                 found => found?,
             };
         }
-        Ok(())
+        if hides == Hides::Nothing { check_empty(directory.as_fd()) } else { Ok(()) }
     })
+}
+
+fn check_empty(directory: BorrowedFd<'_>) -> Result<(), Failure> {
+    let step = "hide what is in the directory, which a program may use: name an empty one, or one that is missing";
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let readable = openat(directory, ".", flags, Mode::empty()).step("open the directory")?;
+    let mut buffer = [MaybeUninit::uninit(); 1024];
+    let mut entries = RawDir::new(readable, &mut buffer);
+    while let Some(entry) = entries.next() {
+        let entry = entry.step("list the directory")?;
+        if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
+            return Err(Failure { step, errno: Errno::NOTEMPTY.raw_os_error() });
+        }
+    }
+    Ok(())
 }
 
 /// Attaches `mount`, which is attached nowhere, at the directory `path`.

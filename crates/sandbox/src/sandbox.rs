@@ -24,7 +24,8 @@ use crate::{
     identity::{ProcessIdentity, stat},
     init::Output,
     launcher::LauncherSlot,
-    mount_point, program, snapshot,
+    mount_point::{self, Hides},
+    program, snapshot,
     spec::{Command, Spec},
 };
 
@@ -172,9 +173,9 @@ impl Sandbox {
     }
 
     /// Makes the directory `path`, below the sandbox's root, that a filesystem can be attached to. It belongs to the program's user; what is
-    /// missing above it belongs to root. One that is there stays as it is. The caller must be single-threaded.
-    pub fn make_mount_point(&self, path: &Path) -> Result<(), Error> {
-        mount_point::make(self.init_pidfd(), path)
+    /// missing above it belongs to root. An existing one stays as it is. With `Hides::Nothing` it must be empty. The caller must be single-threaded.
+    pub fn make_mount_point(&self, path: &Path, hides: Hides) -> Result<(), Error> {
+        mount_point::make(self.init_pidfd(), path, hides)
     }
 
     /// Attaches `mount`, which is attached nowhere, to the directory `path` below the sandbox's root: its programs see it from then on, also

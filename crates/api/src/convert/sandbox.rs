@@ -98,7 +98,8 @@ impl From<Interpreter> for model::Interpreter {
 impl From<RunRequest> for model::RunSpec {
     fn from(RunRequest { count, interpreter, volumes }: RunRequest) -> Self {
         let volumes = volumes.into_iter().map(Into::into).collect();
-        Self { count, interpreter: interpreter.into(), volumes, reservation: None }
+        let mount_points = model::MountPoints::Declared;
+        Self { count, interpreter: interpreter.into(), volumes, mount_points, reservation: None }
     }
 }
 

@@ -13,7 +13,7 @@ use sandbox::{Bare, Cgroups, Machine, ProcessIdentity, Sandbox};
 
 use super::answer::{Answer, Ticket};
 use super::children::{Children, Role, pid_namespace};
-use crate::protocol::{Adopted, Created, Failed, Forked, Spawn};
+use crate::protocol::{Adopted, Created, Failed, Forked, MakeMountPoints, Spawn};
 
 /// How long the processes of a killed sandbox may take to end. After that the removal fails, and the server waits on its own: a process in an
 /// uninterruptible wait must not delay other requests.
@@ -163,8 +163,13 @@ impl Sandboxes {
         Ok(Forked { process, inside: 0 })
     }
 
-    pub(super) fn make_mount_points(&self, id: &SandboxId, paths: &[String]) -> Result<(), Failed> {
-        self.with(id, |sandbox| paths.iter().try_for_each(|path| sandbox.make_mount_point(Path::new(path))))
+    pub(super) fn make_mount_points(
+        &self,
+        MakeMountPoints { sandbox, paths, hides }: &MakeMountPoints,
+    ) -> Result<(), Failed> {
+        let make =
+            |sandbox: &Sandbox| paths.iter().try_for_each(|path| sandbox.make_mount_point(Path::new(path), *hides));
+        self.with(sandbox, make)
     }
 
     pub(super) fn attach(&self, id: &SandboxId, paths: &[String], mounts: &[OwnedFd]) -> Result<(), Failed> {

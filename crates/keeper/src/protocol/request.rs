@@ -39,6 +39,8 @@ pub struct MakeMountPoints {
     pub sandbox: SandboxId,
     /// Absolute paths in the sandbox.
     pub paths: Vec<String>,
+    /// The content that existing directories may have.
+    pub hides: sandbox::Hides,
 }
 
 /// Attaches mounts in a sandbox: one file for each path. A failure may leave some attached.

@@ -163,6 +163,8 @@ impl Node {
                     limits: record.limits.clone(),
                     copies: Some(CopyOf { zygote, arena: built.arena, interpreter: Interpreter::InProcess }),
                     volumes: cut::shared(&record.volumes),
+                    // They are in its layers.
+                    made: Vec::new(),
                     cut,
                     reservation: None,
                 };
@@ -204,6 +206,8 @@ impl Node {
                 limits: record.limits.clone(),
                 copies: None,
                 volumes: cut::shared(&record.volumes),
+                // They are in its layers.
+                made: Vec::new(),
                 cut,
                 reservation: None,
             };

@@ -80,6 +80,8 @@ impl Node {
                     limits: paused.spec().limits.clone(),
                     copies,
                     volumes: cut::shared(&mounts),
+                    // They are in its layers.
+                    made: Vec::new(),
                     cut: cut.clone(),
                     reservation: spec.reservation.clone(),
                 };

@@ -14,7 +14,7 @@ use keeper::{
     protocol::{self, CreateBare, CreateSandbox, Created, Furnish, StartCopy, Status},
 };
 use model::{Interpreter, Mount, RunSpec, SandboxState, Started, TemplateSpec};
-use sandbox::{Machine, ProcessIdentity};
+use sandbox::{Hides, Machine, ProcessIdentity};
 use tokio::{sync::oneshot, task::JoinSet};
 
 use super::{Node, cut::Cut, engine_limits, in_use::InUse, metrics::StartKind, now_ms, volumes};
@@ -47,6 +47,8 @@ pub(super) struct Source {
     pub(super) copies: Option<CopyOf>,
     /// Which all of them share.
     pub(super) volumes: Vec<Mount>,
+    /// Directories that the start makes for them.
+    pub(super) made: Vec<String>,
     /// What each copy has for itself, in the place of volumes that the original can write.
     pub(super) cut: Cut,
     /// The room that a control plane has reserved for them.
@@ -63,6 +65,7 @@ impl Source {
             pages: record.pages,
             cut: Cut::kept(&record.volumes, &request.volumes),
             template: record.spec.name.clone(),
+            made: volumes::undeclared(&record.spec.mount_points, &request.volumes),
             parent: None,
             limits: record.spec.limits.clone(),
             spec: record.spec,
@@ -117,7 +120,7 @@ impl Node {
     #[tracing::instrument(skip_all, fields(template = %name))]
     pub async fn run(self: &Arc<Self>, name: &TemplateName, request: &RunSpec) -> Result<Started> {
         let (startable, _in_use, notices) = self.startable(name).await?;
-        volumes::check(&startable.record.spec.mount_points, &request.volumes)?;
+        volumes::check(&startable.record.spec.mount_points, &startable.record.volumes, request)?;
         let began = Instant::now();
         let source = Source::of_template(startable, request);
         let (sandboxes, failures) = self.start_many(&source, request.count, Vec::new()).await;
@@ -327,6 +330,8 @@ impl Node {
 
     async fn start_in(self: &Arc<Self>, source: &Source, blank: &mut Blank, began: Instant) -> Result<model::Sandbox> {
         // The program finds its volumes where it goes on.
+        let hides = if source.copies.is_some() { Hides::Nothing } else { Hides::Anything };
+        self.make_room(&blank.id, source.made.clone(), hides).await?;
         let own = self.own_volumes(&blank.id, &source.cut).await?;
         let volumes = [&source.volumes[..], &own].concat();
         self.attach_volumes(&blank.id, &volumes).await?;

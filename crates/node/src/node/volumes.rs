@@ -16,7 +16,8 @@ use base::{
     limits::{MOUNT_POINT_BYTES_MAX, MOUNT_POINTS_MAX},
 };
 use keeper::protocol::{AttachMounts, MakeMountPoints};
-use model::{Mount, SandboxState};
+use model::{CheckpointVolume, Mount, MountPoints, RunSpec, SandboxState};
+use sandbox::Hides;
 use tokio::sync::Semaphore;
 use volumed::{Access, Attach};
 
@@ -60,8 +61,40 @@ fn overlap(one: &str, other: &str) -> bool {
     one.starts_with(other) || other.starts_with(one)
 }
 
-/// Whether a sandbox of a template with these mount points can have these volumes.
-pub(super) fn check(mount_points: &[String], mounts: &[Mount]) -> Result<()> {
+/// Whether a sandbox of a template with these mount points can have these volumes. `own`: those that it has of its checkpoint.
+pub(super) fn check(declared: &[String], own: &[CheckpointVolume], request: &RunSpec) -> Result<()> {
+    let mounts = &request.volumes;
+    check_each_other(mounts)?;
+    match request.mount_points {
+        MountPoints::Declared => mounts.iter().try_for_each(|mount| check_declared(declared, mount)),
+        MountPoints::Anywhere => {
+            let own = own.iter().map(|volume| &volume.path);
+            let own = own.filter(|path| mounts.iter().all(|mount| mount.path != **path));
+            let paths: Vec<_> = mounts.iter().map(|mount| &mount.path).chain(own).cloned().collect();
+            check_mount_points(&paths)
+        }
+    }
+}
+
+/// The directories that the node makes for these volumes: the template does not declare them.
+pub(super) fn undeclared(declared: &[String], mounts: &[Mount]) -> Vec<String> {
+    mounts.iter().map(|mount| &mount.path).filter(|path| !declared.contains(path)).cloned().collect()
+}
+
+fn check_declared(mount_points: &[String], mount: &Mount) -> Result<()> {
+    if mount_points.contains(&mount.path) {
+        return Ok(());
+    }
+    let hint = match mount_points {
+        [] => format!("it has none: build it with `--mount-point {}`", mount.path),
+        declared => format!("its mount points are {}", declared.join(", ")),
+    };
+    let message = format!("the template has no mount point {}", mount.path);
+    Err(Error::Invalid { message, hint: Some(hint) })
+}
+
+/// Whether one sandbox can have all of them.
+fn check_each_other(mounts: &[Mount]) -> Result<()> {
     for (at, mount) in mounts.iter().enumerate() {
         if mounts[..at].iter().any(|other| other.path == mount.path) {
             return Err(Error::Invalid {
@@ -76,14 +109,6 @@ pub(super) fn check(mount_points: &[String], mounts: &[Mount]) -> Result<()> {
             );
             // Its copies would have another volume in the place of the one, and this one's files in the place of the other.
             return Err(Error::Invalid { message, hint: Some("mount a snapshot of it".to_owned()) });
-        }
-        if !mount_points.contains(&mount.path) {
-            let hint = match mount_points {
-                [] => format!("it has none: build it with `--mount-point {}`", mount.path),
-                declared => format!("its mount points are {}", declared.join(", ")),
-            };
-            let message = format!("the template has no mount point {}", mount.path);
-            return Err(Error::Invalid { message, hint: Some(hint) });
         }
     }
     Ok(())
@@ -139,7 +164,22 @@ impl Node {
         if paths.is_empty() {
             return Ok(());
         }
-        self.keepers.call(MakeMountPoints { sandbox: id.clone(), paths: paths.to_vec() }, []).await
+        let hides = Hides::Anything;
+        self.keepers.call(MakeMountPoints { sandbox: id.clone(), paths: paths.to_vec(), hides }, []).await
+    }
+
+    /// Makes directories for volumes outside the template's mount points. `hides`: the content that an existing directory may have.
+    pub(super) async fn make_room(&self, id: &SandboxId, paths: Vec<String>, hides: Hides) -> Result<()> {
+        if paths.is_empty() {
+            return Ok(());
+        }
+        match self.keepers.call(MakeMountPoints { sandbox: id.clone(), paths, hides }, []).await {
+            // The image has something there: the client can name another directory.
+            Err(Error::Keeper { message, .. }) => {
+                Err(Error::Invalid { message: format!("a volume cannot be mounted: {message}"), hint: None })
+            }
+            made => made,
+        }
     }
 
     /// Mounts volumes in a sandbox whose program does not run yet. After a failure some may be: it has to be removed.
@@ -234,15 +274,20 @@ mod tests {
         assert!(!are_fine(&[&format!("/{}", "a".repeat(MOUNT_POINT_BYTES_MAX))]));
     }
 
+    fn mount(path: &str) -> Mount {
+        Mount { volume: "ws".parse().unwrap(), path: path.to_owned(), read_only: false, snapshot: None }
+    }
+
+    fn request(volumes: &[Mount], mount_points: MountPoints) -> RunSpec {
+        RunSpec { count: 1, interpreter: model::Interpreter::InProcess, volumes: volumes.to_vec(), mount_points }
+    }
+
     #[test]
     fn a_volume_goes_on_a_declared_mount_point_and_alone() {
-        let mount = |path: &str| Mount {
-            volume: "ws".parse().unwrap(),
-            path: path.to_owned(),
-            read_only: false,
-            snapshot: None,
-        };
         let declared = ["/a".to_owned(), "/b".to_owned()];
+        let check = |declared: &[String], volumes: &[Mount]| {
+            super::check(declared, &[], &request(volumes, MountPoints::Declared))
+        };
         assert!(check(&declared, &[mount("/a"), mount("/b")]).is_ok());
         assert!(check(&declared, &[mount("/a"), mount("/a")]).is_err());
         let Err(Error::Invalid { hint: Some(hint), .. }) = check(&declared, &[mount("/c")]) else { panic!() };
@@ -254,5 +299,21 @@ mod tests {
             assert_eq!(check(&declared, &[mount("/a"), other.clone()]).is_ok(), is_fine, "{other:?}");
             assert_eq!(check(&declared, &[other.clone(), mount("/a")]).is_ok(), is_fine, "{other:?}");
         }
+    }
+
+    #[test]
+    fn a_volume_goes_anywhere_but_on_other_mounts() {
+        let state = model::KeptState { by: String::new(), manifest: String::new() };
+        let kept = CheckpointVolume { volume: "kept".parse().unwrap(), path: "/k/in".to_owned(), state };
+        let is_fine = |paths: &[&str]| {
+            let mounts: Vec<Mount> = paths.iter().map(|path| mount(path)).collect();
+            super::check(&[], std::slice::from_ref(&kept), &request(&mounts, MountPoints::Anywhere)).is_ok()
+        };
+        assert!(is_fine(&["/a", "/b/c"]) && is_fine(&["/k/in"]) && is_fine(&["/k/other"]));
+        for wrong in ["/", "/proc", "/k", "/k/in/side", "a", "/a/../b", "/a/"] {
+            assert!(!is_fine(&[wrong]), "{wrong}");
+        }
+        assert!(!is_fine(&["/a", "/a"]) && !is_fine(&["/a", "/a/b"]));
+        assert_eq!(undeclared(&["/a".to_owned()], &[mount("/a"), mount("/b")]), ["/b"]);
     }
 }

@@ -98,7 +98,13 @@ impl Place {
     }
 
     pub(super) fn sandbox_with(&self, volumes: Vec<model::Mount>) -> Result<SandboxId> {
-        let request = RunSpec { count: 1, interpreter: Interpreter::InProcess, volumes, reservation: None };
+        let request = RunSpec {
+            count: 1,
+            interpreter: Interpreter::InProcess,
+            volumes,
+            mount_points: model::MountPoints::Declared,
+            reservation: None,
+        };
         let started = self.runtime.block_on(self.node.run(&"sleeper".parse()?, &request))?;
         ensure!(started.failures.is_empty(), "{:?}", started.failures);
         Ok(started.sandboxes[0].id.clone())

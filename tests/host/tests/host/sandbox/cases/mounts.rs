@@ -13,7 +13,7 @@ use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen,
     open_tree,
 };
-use sandbox::{Error, Sandbox};
+use sandbox::{Error, Hides, Sandbox};
 
 use crate::sandbox::host::{Host, command, destroy, shell, start, wait};
 
@@ -42,7 +42,7 @@ pub(crate) fn shared(host: &Host) {
     // A program that runs sees what is attached later.
     let script = "while ! test -e /workspace/go; do sleep 0.01; done; cat /workspace/go";
     for sandbox in [&one, &two, &other] {
-        sandbox.make_mount_point(workspace).unwrap();
+        sandbox.make_mount_point(workspace, Hides::Anything).unwrap();
     }
     let (waiting, output) = start(&two, &command(&["sh", "-c", script]));
     for sandbox in [&one, &two] {
@@ -64,13 +64,18 @@ pub(crate) fn shared(host: &Host) {
 pub(crate) fn made(host: &Host) {
     let sandbox = host.sandbox();
     for path in ["/srv/a/b", "/srv/a/b", "/home/user/work"] {
-        sandbox.make_mount_point(Path::new(path)).unwrap();
+        sandbox.make_mount_point(Path::new(path), Hides::Anything).unwrap();
     }
     let owners =
         shell(&sandbox, "stat -c '%u:%g %a' /srv/a /srv/a/b /home/user/work; touch /srv/a/b/x && echo writable");
     assert_eq!(owners.text, "0:0 755\n1000:1000 755\n1000:1000 755\nwritable\n");
-    sandbox.make_mount_point(Path::new("/srv/a/b")).unwrap();
+    sandbox.make_mount_point(Path::new("/srv/a/b"), Hides::Anything).unwrap();
     assert_eq!(shell(&sandbox, "ls /srv/a/b").text, "x\n", "what is there stays");
+    let hidden = sandbox.make_mount_point(Path::new("/srv/a/b"), Hides::Nothing).unwrap_err().to_string();
+    assert!(hidden.contains("/srv/a/b") && hidden.contains("an empty one"), "{hidden}");
+    for path in ["/home/user/work", "/home/user/new/deep"] {
+        sandbox.make_mount_point(Path::new(path), Hides::Nothing).unwrap();
+    }
     destroy(sandbox);
 }
 
@@ -87,7 +92,7 @@ pub(crate) fn hostile(host: &Host) {
         let error = sandbox.attach(again(&tree).as_fd(), &path).unwrap_err();
         assert!(matches!(error, Error::MountPoint { .. }), "{}: {error}", path.display());
         if !path.starts_with("/home/user/absent") {
-            let error = sandbox.make_mount_point(&path).unwrap_err();
+            let error = sandbox.make_mount_point(&path, Hides::Anything).unwrap_err();
             assert!(matches!(error, Error::MountPoint { .. }), "{}: {error}", path.display());
         }
     }
@@ -108,7 +113,7 @@ pub(crate) fn times(host: &Host) {
     let tree = detached();
     for _ in 0..50 {
         let sandbox: Sandbox = host.sandbox();
-        sandbox.make_mount_point(Path::new("/workspace")).unwrap();
+        sandbox.make_mount_point(Path::new("/workspace"), Hides::Anything).unwrap();
         let mount = again(&tree);
         let begin = std::time::Instant::now();
         sandbox.attach(mount.as_fd(), Path::new("/workspace")).unwrap();
