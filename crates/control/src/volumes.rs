@@ -34,11 +34,16 @@ pub struct Volumes<'a>(pub(crate) &'a Inner);
 impl Volumes<'_> {
     /// Notes a volume. The caller then makes it on the node, and removes it here if that fails.
     pub async fn create(&self, team: &TeamId, name: &str) -> Result<Volume, ControlError> {
+        self.adopt(team, name, VolumeName::transient("vol")).await
+    }
+
+    /// Notes a volume that the node has already: a copy of a sandbox has got it.
+    pub async fn adopt(&self, team: &TeamId, name: &str, node_volume: VolumeName) -> Result<Volume, ControlError> {
         let volume = Volume {
             id: VolumeId::random(),
             team: team.clone(),
             name: checked(name)?,
-            node_volume: VolumeName::transient("vol"),
+            node_volume,
             created: self.0.clock.now(),
             token_generation: 1,
         };
@@ -67,6 +72,13 @@ impl Volumes<'_> {
     pub async fn list(&self, team: &TeamId) -> Result<Vec<Volume>, ControlError> {
         let select = format!("SELECT {COLUMNS} FROM volumes WHERE team = $1 ORDER BY name");
         let rows = sqlx::query(AssertSqlSafe(select)).bind(team.as_str()).fetch_all(self.0.db.pool()).await;
+        Ok(rows.map_err(failed("list volumes"))?.iter().map(volume).collect::<Result<_, _>>()?)
+    }
+
+    /// All volumes of all teams.
+    pub async fn all(&self) -> Result<Vec<Volume>, ControlError> {
+        let select = format!("SELECT {COLUMNS} FROM volumes ORDER BY id");
+        let rows = sqlx::query(AssertSqlSafe(select)).fetch_all(self.0.db.pool()).await;
         Ok(rows.map_err(failed("list volumes"))?.iter().map(volume).collect::<Result<_, _>>()?)
     }
 

@@ -10,7 +10,7 @@ use db::{Fields, failed, retry};
 use ring::digest::{SHA256, digest};
 use sqlx::AnyConnection;
 
-use super::{NewSandbox, Sandbox, Sandboxes, State, record};
+use super::{NewSandbox, Sandbox, Sandboxes, State, VolumeMount, record};
 use crate::{ControlError, EventKind, Time, events, quota, time::sql};
 
 /// How often a request looks whether the one with the same idempotency key is done.
@@ -59,6 +59,16 @@ pub struct Reservation {
 }
 
 impl Reservation {
+    /// The sandbox has these volumes instead: copies get their own.
+    pub fn set_volume_mounts(&mut self, mounts: Vec<VolumeMount>) {
+        self.spec.volume_mounts = mounts;
+    }
+
+    /// Whose it is.
+    pub fn team(&self) -> &TeamId {
+        &self.team
+    }
+
     /// What was asked for.
     pub fn spec(&self) -> &NewSandbox {
         &self.spec

@@ -100,6 +100,7 @@ mod on {
 
     on_both! { volumes:
         a_volume_has_one_name_in_its_team
+        a_volume_of_the_node_becomes_a_teams
         a_volume_is_opened_by_its_token_alone
     }
 

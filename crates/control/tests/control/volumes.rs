@@ -25,6 +25,24 @@ pub(crate) async fn a_volume_has_one_name_in_its_team(place: &Place) {
     }
 }
 
+pub(crate) async fn a_volume_of_the_node_becomes_a_teams(place: &Place) {
+    let control = place.open("a").await;
+    let (ours, theirs) = (team(&control, "ours").await, team(&control, "theirs").await);
+    let volumes = control.volumes();
+    let first = volumes.create(&ours, "data").await.unwrap();
+    let copy = volumes.adopt(&ours, "data-copy", "vol-copy".parse().unwrap()).await.unwrap();
+    assert_eq!((volumes.get(&ours, &copy.id).await.unwrap(), copy.node_volume.as_str()), (copy.clone(), "vol-copy"));
+    let taken = volumes.adopt(&ours, "data", "vol-other".parse().unwrap()).await;
+    assert!(matches!(taken, Err(ControlError::Exists { .. })));
+    let other = volumes.create(&theirs, "data").await.unwrap();
+    let mut all = volumes.all().await.unwrap();
+    let mut expected = vec![first, copy, other];
+    for volumes in [&mut all, &mut expected] {
+        volumes.sort_by(|one, other| one.id.as_str().cmp(other.id.as_str()));
+    }
+    assert_eq!(all, expected);
+}
+
 pub(crate) async fn a_volume_is_opened_by_its_token_alone(place: &Place) {
     let control = place.open("a").await;
     let team = team(&control, "acme").await;
