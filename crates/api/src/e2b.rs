@@ -22,4 +22,7 @@ pub use sandbox::{
 pub use secret::{NewSecret, Secret, SecretUpdate};
 pub use snapshot::{Snapshot, SnapshotInfo};
 pub use template::{AssignTags, AssignedTags, DeleteTags, Template, TemplateAlias, TemplateTag};
-pub use volume::{NewVolume, Volume, VolumeAndToken};
+pub use volume::{
+    NewVolume, NewVolumeFork, NewVolumeSnapshot, Volume, VolumeAndToken, VolumeAttributes, VolumeEntry,
+    VolumeEntryType, VolumeError, VolumePathChange, VolumeRestore, VolumeRestored, VolumeSnapshot,
+};

@@ -49,6 +49,7 @@ mod transfer;
 mod turns;
 mod unseen;
 mod usage;
+mod volume_names;
 pub(crate) mod volumes;
 mod warm;
 mod working_set;
@@ -92,6 +93,7 @@ pub use discard::OfPaused;
 pub(crate) use output::Carriage;
 pub use spec::check_spec;
 pub use transfer::Parts;
+pub use volume_names::StoredVolume;
 pub use volumes::failed as volumes_failed;
 
 /// Where a node runs, and as whom. Nothing of it changes while it runs.

@@ -62,7 +62,7 @@ pub(crate) fn make(sandbox_init: BorrowedFd<'_>, path: &Path, hides: Hides) -> R
 }
 
 fn check_empty(directory: BorrowedFd<'_>) -> Result<(), Failure> {
-    let step = "hide what is in the directory, which a program may use: name an empty one, or one that is missing";
+    let step = "hide the content of the directory from a program: name an empty or missing one";
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let readable = openat(directory, ".", flags, Mode::empty()).step("open the directory")?;
     let mut buffer = [MaybeUninit::uninit(); 1024];

@@ -20,6 +20,7 @@ mod sandboxes;
 mod secrets;
 mod templates;
 mod version;
+mod volumes;
 
 use std::sync::Arc;
 
@@ -66,6 +67,7 @@ fn api(platform: Arc<Platform>) -> Router {
         .route("/templates/aliases/{alias}", get(templates::alias))
         .route("/templates/tags", post(templates::assign_tags).delete(templates::remove_tags))
         .route("/templates/{id}/tags", get(templates::tags))
+        .merge(volumes::router())
         .fallback(no_such_path)
         .layer(middleware::from_fn(version::check))
         .layer(middleware::map_request(async |request: Request<Body>| patient::body(request, API_BODY_IDLE_S)))

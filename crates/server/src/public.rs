@@ -84,6 +84,7 @@ impl Taken {
         let warm = Arc::clone(&node).keep_warm();
         let platform = Arc::new(Platform::new(node, control.clone(), domain.clone()));
         platform.catch_up().await.map_err(|error| failed(chain(&error)))?;
+        platform.sweep_volumes().await;
         let scheduler = control.scheduler(Arc::new(e2b::OnNode(Arc::clone(&platform))));
         let variables = Variables::new(&key, &form).map_err(|error| failed(chain(&error)))?;
         variables.leave(&state_dir, address).map_err(|error| failed(chain(&error)))?;

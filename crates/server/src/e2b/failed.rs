@@ -48,6 +48,11 @@ impl Failed {
         Self { status: StatusCode::SERVICE_UNAVAILABLE, repeat: false, ..self }
     }
 
+    /// In the client's words: what the node calls `inner` is `outer` to it.
+    pub(crate) fn renamed(self, inner: &str, outer: &str) -> Self {
+        Self { message: self.message.replace(inner, outer), ..self }
+    }
+
     /// As a part of another answer.
     pub(crate) fn body(&self) -> e2b::Error {
         e2b::Error { code: i32::from(self.status.as_u16()), message: self.message.clone(), error_code: None }

@@ -78,7 +78,7 @@ impl Platform {
     }
 
     /// Whether other servers may have sandboxes of the same database.
-    fn shares(&self) -> bool {
+    pub(crate) fn shares(&self) -> bool {
         self.node.config().durable.database.is_some()
     }
 }

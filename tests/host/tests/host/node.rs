@@ -31,6 +31,7 @@ mod pause;
 mod peers;
 mod requests;
 mod serve;
+mod serve_volumes;
 mod services;
 mod shared;
 mod shared_memory;
@@ -50,6 +51,7 @@ pub(crate) fn cases() -> Vec<Case> {
     let parts = [
         serve::cases(),
         attacks::cases(),
+        serve_volumes::cases(),
         services::cases(),
         ahead::cases(),
         beside_commands::cases(),

@@ -9,13 +9,13 @@ use axum::{
     http::{HeaderMap, StatusCode},
 };
 use base::{
-    id::{TeamId, TemplateName},
+    id::TemplateName,
     limits::{SANDBOX_TIMEOUT_S_DEFAULT, SANDBOX_TIMEOUT_S_DEFAULT_V1},
 };
 use control::{
     IdempotencyKey, Lifetime, NewSandbox, OnTimeout, PauseMode, Reservation, Reserved, Resolved, Sandbox, VolumeMount,
 };
-use model::{Interpreter, RunSpec};
+use model::{Interpreter, Mount, MountPoints, RunSpec};
 
 use super::{Body, Shared, finish, network, timeout};
 use crate::e2b::{
@@ -62,10 +62,11 @@ async fn create(
         headers.get(KEY_HEADER).map(|value| value.to_str().unwrap_or("?").parse::<IdempotencyKey>()).transpose()?;
     let (resolved, source) = platform.resolve(&team, &request.template_id).await?;
     let spec = spec(request, &resolved, default_s)?;
+    let mounts = platform.mounts(&team, &spec.volume_mounts).await?;
     finish(async move {
         let sandbox = match platform.control.sandboxes().reserve(&team, &spec, key.as_ref(), KEY_WAIT).await? {
             Reserved::Existing(sandbox) => sandbox,
-            Reserved::New(reservation) => start(&platform, &team, reservation, &source).await?,
+            Reserved::New(reservation) => start(&platform, reservation, &source, mounts).await?,
         };
         Ok((StatusCode::CREATED, Json(platform.answer(&sandbox))))
     })
@@ -75,12 +76,17 @@ async fn create(
 /// Starts what was reserved. A failure leaves neither a sandbox nor a reservation.
 async fn start(
     platform: &Arc<Platform>,
-    team: &TeamId,
-    reservation: Reservation,
+    mut reservation: Reservation,
     source: &TemplateName,
+    volumes: Vec<Mount>,
 ) -> Result<Sandbox> {
-    let batch = Some(reservation.batch().to_owned());
-    let run = RunSpec { count: 1, interpreter: Interpreter::InProcess, volumes: Vec::new(), reservation: batch };
+    let run = RunSpec {
+        count: 1,
+        interpreter: Interpreter::InProcess,
+        volumes,
+        mount_points: MountPoints::Anywhere,
+        reservation: Some(reservation.batch().to_owned()),
+    };
     let started = match platform.node.run(source, &run).await {
         Ok(started) => started,
         Err(error) => {
@@ -94,14 +100,18 @@ async fn start(
         let unknown = || Failed::new(StatusCode::INTERNAL_SERVER_ERROR, "the sandbox did not start");
         return Err(failure.map_or_else(unknown, Failed::from));
     };
-    match platform.control.sandboxes().confirm(&reservation, &sandbox.id).await {
-        Ok(known) => Ok(known),
-        Err(error) => {
-            tracing::warn!(sandbox = %sandbox.id, %team, "a sandbox could not be noted: it is removed");
-            platform.node.remove(&sandbox.id).await?;
-            Err(error.into())
-        }
+    let team = reservation.team().clone();
+    let noted = async {
+        platform.note_mounts(&mut reservation, &sandbox).await?;
+        Ok(platform.control.sandboxes().confirm(&reservation, &sandbox.id).await?)
+    };
+    let noted: Result<Sandbox> = noted.await;
+    if noted.is_err() {
+        tracing::warn!(sandbox = %sandbox.id, %team, "a sandbox could not be noted: it is removed");
+        platform.take_back(&team, &sandbox).await;
+        platform.control.sandboxes().abandon(&reservation).await?;
     }
+    noted
 }
 
 /// What is asked for, with the server's defaults.
@@ -112,9 +122,6 @@ fn spec(request: e2b::NewSandboxV2, resolved: &Resolved, default_s: u64) -> Resu
     }
     if request.iam.is_some_and(|iam| iam.tokens.is_some_and(|tokens| !tokens.is_empty())) {
         return unsupported("iam");
-    }
-    if request.volume_mounts.as_ref().is_some_and(|mounts| !mounts.is_empty()) {
-        return unsupported("volumeMounts");
     }
     if let Some(network) = &request.network
         && (network.egress_proxy.is_some() || network.rules.as_ref().is_some_and(|rules| !rules.is_empty()))

@@ -172,11 +172,11 @@ impl Platform {
         };
         let mut failures = forked.failures.into_iter();
         let mut copies = forked.sandboxes.into_iter();
-        for reservation in &room {
+        for mut reservation in room {
             results.push(match copies.next() {
-                Some(copy) => self.note_copy(reservation, &copy.id).await,
+                Some(copy) => self.note_copy(&mut reservation, &copy).await,
                 None => {
-                    self.control.sandboxes().abandon(reservation).await?;
+                    self.control.sandboxes().abandon(&reservation).await?;
                     let unknown = || Failed::new(StatusCode::INTERNAL_SERVER_ERROR, "the copy did not start");
                     failed(&failures.next().map_or_else(unknown, Failed::from))
                 }
@@ -185,14 +185,20 @@ impl Platform {
         Ok(results)
     }
 
-    async fn note_copy(self: &Arc<Self>, reservation: &Reservation, id: &SandboxId) -> e2b::ForkResult {
-        match self.control.sandboxes().confirm(reservation, id).await {
+    async fn note_copy(self: &Arc<Self>, reservation: &mut Reservation, copy: &model::Sandbox) -> e2b::ForkResult {
+        let noted = async {
+            self.note_mounts(reservation, copy).await?;
+            Result::Ok(self.control.sandboxes().confirm(reservation, &copy.id).await?)
+        };
+        match noted.await {
             Ok(known) => e2b::ForkResult { sandbox: Some(self.answer(&known)), error: None },
             Err(error) => {
-                if let Err(error) = self.node.remove(id).await {
-                    tracing::warn!(sandbox = %id, error = node::chain(&error), "a copy that nobody knows stays");
+                let team = reservation.team().clone();
+                self.take_back(&team, copy).await;
+                if let Err(error) = self.control.sandboxes().abandon(reservation).await {
+                    tracing::warn!(%team, error = node::chain(&error), "room that no sandbox has stays reserved");
                 }
-                failed(&error.into())
+                failed(&error)
             }
         }
     }
