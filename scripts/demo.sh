@@ -24,7 +24,7 @@ clean_up() {
 	trap - EXIT INT TERM HUP
 	set +e
 	if [[ -n $node_pid ]] && kill -0 "$node_pid" 2>/dev/null; then
-		pando rm --all --force >/dev/null 2>&1
+		pando kill --all --force >/dev/null 2>&1
 		kill -TERM "$node_pid"
 		wait "$node_pid"
 	fi
@@ -58,7 +58,7 @@ start_node() {
 	node_pid=$!
 	local tries
 	for ((tries = 0; tries < 200; tries++)); do
-		if pando ps >/dev/null 2>&1; then
+		if pando ls >/dev/null 2>&1; then
 			return
 		fi
 		kill -0 "$node_pid" 2>/dev/null || fail "the node ended at once; see its log below"
@@ -69,7 +69,7 @@ start_node() {
 
 ask() { pando exec "$1" -- curl --silent --show-error --fail --max-time 10 "${@:3}" "http://127.0.0.1:$PORT$2"; }
 
-# The ids in the answer of `pando run --json`, which must be as many as asked for; their times go to stderr.
+# The ids in the answer of `pando create --json`, which must be as many as asked for; their times go to stderr.
 read_ids() {
 	/usr/bin/python3 -c '
 import json, sys
@@ -89,7 +89,7 @@ warm_and_fork() {
 	# As on a node in use: blank sandboxes are made in the background once a template is ready.
 	sleep 1
 	say "$name: $COPIES copies"
-	pando run "$name" -n "$COPIES" --json >"$scratch/run.json"
+	pando create "$name" -n "$COPIES" --json >"$scratch/run.json"
 	ids=$(read_ids "$scratch/run.json") || fail "fewer than $COPIES copies of $name"
 	ask "${ids%%$'\n'*}" '/write?key=written&value=here%20only' -X POST >/dev/null
 	for id in $ids; do
@@ -97,7 +97,7 @@ warm_and_fork() {
 		echo
 	done >"$scratch/states"
 	/usr/bin/python3 scripts/judge.py <"$scratch/states" || fail "the copies of $name are not as they should be"
-	pando rm --all --force >/dev/null
+	pando kill --all --force >/dev/null
 }
 
 [[ $(id -u) == 0 ]] || fail "run this as root: sandboxes need namespaces, mounts and cgroups"

@@ -50,14 +50,14 @@ sed 's/^/    /' $LOG
 
 /usr/bin/pando node --log warn >/var/log/node 2>&1 &
 node=$!
-for _ in $(seq $PATIENCE); do [ -S /run/pando/node.sock ] && pando ps >/dev/null 2>&1 && break; sleep 1; done
-step node pando ps
+for _ in $(seq $PATIENCE); do [ -S /run/pando/node.sock ] && pando ls >/dev/null 2>&1 && break; sleep 1; done
+step node pando ls
 
 build() {
 	pando template build svc --port 8080 --mount-point /workspace --memory 64M --pids 24 --cpus 0.3 --ready-timeout 3m -- /opt/service
 }
 step template build
-id=$(started pando run svc)
+id=$(started pando create svc)
 step run timers "$id"
 step connect expect 'count 1' ask "$id" count
 step exec expect hello pando exec "$id" -- /bin/echo hello
@@ -76,17 +76,17 @@ step fork judge_fork "$id"
 judge_checkpoint() { pando checkpoint "$1" --name warm && pando checkpoint verify warm; }
 step checkpoint judge_checkpoint "$id"
 judge_restore() {
-	copy=$(started pando run warm) || return 1
+	copy=$(started pando create warm) || return 1
 	expect 'count 3' ask "$copy" count && timers "$copy"
 }
 step restore judge_restore
-judge_pause() { pando pause "$1" && pando ps --paused -q | grep -q "$1"; }
+judge_pause() { pando pause "$1" && pando ls --paused -q | grep -q "$1"; }
 step pause judge_pause "$id"
 judge_resume() { pando resume "$1" && expect 'count 3' ask "$1" count && timers "$1"; }
 step resume judge_resume "$id"
 
-pando rm --all --force >/dev/null 2>&1
-id=$(started pando run svc)
+pando kill --all --force >/dev/null 2>&1
+id=$(started pando create svc)
 # Of a limit of 24 processes some are there; of 30 % of a processor somewhat more is given, because it is given in slices.
 limit_pids() { got=$(pando exec "$1" -- /opt/service breed 100 | tail -n 1); echo "children: $got"; [ "$got" -gt 0 ] && [ "$got" -lt 24 ]; }
 step limit-pids limit_pids "$id"
@@ -97,11 +97,11 @@ limit_memory() {
 	! pando exec "$1" -- /opt/service fill 512
 }
 step limit-memory limit_memory "$id"
-pando rm --all --force >/dev/null 2>&1
+pando kill --all --force >/dev/null 2>&1
 step host-tests env PANDO_TEST_SECONDS=600 /opt/host-tests sandbox::limits
 
 step volume-create pando volume create ws --size 1G
-id=$(started pando run svc --volume ws:/workspace)
+id=$(started pando create svc --volume ws:/workspace)
 write_volume() { expect written ask "$1" 'write /workspace/note one' && expect one ask "$1" 'read /workspace/note'; }
 step volume-write write_volume "$id"
 mkdir -p /mnt/ws
@@ -132,9 +132,9 @@ step volume-unmount pando volume unmount ws /mnt/ws
 kill -9 $node
 /usr/bin/pando node --log warn >>/var/log/node 2>&1 &
 node=$!
-for _ in $(seq $PATIENCE); do pando ps >/dev/null 2>&1 && break; sleep 1; done
+for _ in $(seq $PATIENCE); do pando ls >/dev/null 2>&1 && break; sleep 1; done
 step node-killed timers "$id"
-pando rm --all --force >/dev/null 2>&1
+pando kill --all --force >/dev/null 2>&1
 echo "--- the node's log:"
 tail -n 30 /var/log/node
 tail -n 10 /var/log/errors

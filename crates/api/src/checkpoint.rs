@@ -60,7 +60,7 @@ pub struct Checkpoint {
     /// The volumes that it could write, as they were in the same instant. Each sandbox that is started from it gets forks of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<CheckpointVolume>,
-    /// The node that answers has something else of its name, which `run` starts there: a template that was built, or one that was restored of a
+    /// The node that answers has something else of its name, which `create` starts there: a template that was built, or one that was restored of a
     /// checkpoint that has been replaced since.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub hidden: bool,

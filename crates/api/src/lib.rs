@@ -22,6 +22,8 @@
 //! | `GET /v1/sandboxes/ID` | [`SandboxDetail`] |
 //! | `DELETE /v1/sandboxes/ID`, `DELETE /v1/sandboxes` | [`Removed`] |
 //! | `GET /v1/sandboxes/ID/logs?follow=BOOL` | the output, as bytes |
+//! | `GET /v1/sandboxes/ID/usage` | [`Usage`] |
+//! | `/v1/sandboxes/ID/inside/...` | commands and files, as E2B's envd has them |
 //! | `POST /v1/sandboxes/ID/fork` | [`ForkRequest`] -> [`ForkResponse`] |
 //! | `POST /v1/sandboxes/ID/pause` | [`PauseRequest`] or nothing -> [`PauseEvent`]s, one JSON document per line |
 //! | `POST /v1/sandboxes/ID/resume` | [`ResumeRequest`] -> [`Sandbox`] |
@@ -67,7 +69,7 @@ pub use node::{NodeInfo, PoolInfo};
 pub use sandbox::{
     ExecRequest, ExitStatus, ForkRequest, ForkResponse, Interpreter, MemoryUse, PauseEvent, PauseRequest,
     PauseResponse, PausedSandbox, ProcessInfo, Removed, ResumeRequest, RunRequest, RunResponse, Sandbox, SandboxDetail,
-    SandboxState, TIMED_OUT, TerminalSize,
+    SandboxState, TIMED_OUT, TerminalSize, Usage,
 };
 pub use store::{
     CheckpointVerification, Damage, GcReport, GcRequest, KeyRotation, PeerStats, StoreDamage, StoreReads,

@@ -97,6 +97,21 @@ pub struct MemoryUse {
     pub killed: u64,
 }
 
+/// What a running sandbox uses at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Percent of one processor.
+    pub cpu_percent: f32,
+    /// Memory of its own, in bytes.
+    pub memory_bytes: u64,
+    /// Its memory limit, in bytes.
+    pub memory_limit_bytes: Option<u64>,
+    /// What its files take on the filesystem that has them, with all else there, in bytes.
+    pub disk_used_bytes: u64,
+    /// The size of that filesystem, in bytes.
+    pub disk_total_bytes: u64,
+}
+
 /// Everything about one sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxDetail {

@@ -8,7 +8,7 @@ pub const NAME_BYTES_MAX: usize = 63;
 /// Longest id of an HTTP request that the node takes from a client, in bytes. The id is in each log line of the request.
 pub const REQUEST_ID_BYTES_MAX: usize = 64;
 
-/// Most sandboxes that one `run` or `fork` request may ask for: bounds the answer and the work behind one request.
+/// Most sandboxes that one `create` or `fork` request may ask for: bounds the answer and the work behind one request.
 pub const SANDBOXES_PER_REQUEST_MAX: u32 = 1_000;
 
 /// Most threads of a forked program: bounds the script and its frames (about 4 KiB each).

@@ -30,18 +30,29 @@ fn is_order(c: char) -> bool {
 
 /// The lines of a table. Each column is as wide as its widest cell. Line ends and orders to a terminal are shown escaped.
 pub fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> Vec<String> {
-    let rows: Vec<[String; N]> = rows.iter().map(|row| row.each_ref().map(|cell| one_line(cell))).collect();
-    let mut widths = head.map(str::len);
+    rows_of(&head, rows.iter().map(<[String; N]>::as_slice))
+}
+
+/// As [`table`], of rows that are as long as the head.
+pub fn rows(head: &[&str], rows: &[Vec<String>]) -> Vec<String> {
+    rows_of(head, rows.iter().map(Vec::as_slice))
+}
+
+fn rows_of<'a>(head: &[&str], rows: impl Iterator<Item = &'a [String]>) -> Vec<String> {
+    let rows: Vec<Vec<String>> = rows.map(|row| row.iter().map(|cell| one_line(cell)).collect()).collect();
+    let mut widths: Vec<usize> = head.iter().map(|cell| cell.len()).collect();
     for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.chars().count());
         }
     }
-    let line = |cells: [&str; N]| {
+    let line = |cells: &mut dyn Iterator<Item = &str>| {
         let cells: Vec<String> = widths.iter().zip(cells).map(|(width, cell)| format!("{cell:<width$}")).collect();
         cells.join("  ").trim_end().to_owned()
     };
-    std::iter::once(line(head)).chain(rows.iter().map(|row| line(row.each_ref().map(String::as_str)))).collect()
+    std::iter::once(line(&mut head.iter().copied()))
+        .chain(rows.iter().map(|row| line(&mut row.iter().map(String::as_str))))
+        .collect()
 }
 
 /// A number of bytes.

@@ -1,43 +1,49 @@
 //! The command line: one file per command below `commands/`.
 
+pub(crate) mod attach;
 pub(crate) mod checkpoint;
 pub(crate) mod completion;
 pub(crate) mod connect;
+pub(crate) mod cp;
+pub(crate) mod create;
 pub(crate) mod doctor;
 pub(crate) mod env;
 pub(crate) mod exec;
 pub(crate) mod fork;
+pub(crate) mod forward;
 pub(crate) mod guardian;
 pub(crate) mod holder;
 pub(crate) mod inspect;
 pub(crate) mod keeper;
 pub(crate) mod key;
+pub(crate) mod kill;
 pub(crate) mod logs;
+pub(crate) mod ls;
 pub(crate) mod mcp;
 pub(crate) mod node;
 pub(crate) mod pause;
-pub(crate) mod ps;
 pub(crate) mod resume;
-pub(crate) mod rm;
-pub(crate) mod run;
 pub(crate) mod self_test;
 pub(crate) mod serve;
 pub(crate) mod server;
+pub(crate) mod stats;
 pub(crate) mod store;
 pub(crate) mod template;
+pub(crate) mod timeout;
 pub(crate) mod volume;
 pub(crate) mod volumed;
 
-use std::{path::PathBuf, process::ExitCode};
+use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
-use client::Client;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
+    address::Address,
     exit::{self, EXIT_CODES, Failure},
     output::{self, Log},
+    target::Target,
 };
 
 pub(crate) const GLOBAL: &str = "Options of every command";
@@ -46,9 +52,8 @@ pub(crate) const GLOBAL: &str = "Options of every command";
 #[derive(Debug, Parser)]
 #[command(name = "pando", version, after_help = EXIT_CODES)]
 pub(crate) struct Cli {
-    /// Socket of the node.
-    #[arg(long, global = true, value_name = "PATH", env = "PANDO_SOCKET", default_value = ::node::config::SOCKET_DEFAULT, help_heading = GLOBAL)]
-    pub(crate) socket: PathBuf,
+    #[command(flatten)]
+    pub(crate) address: Address,
     #[command(flatten)]
     pub(crate) log: Log,
     #[command(subcommand)]
@@ -63,23 +68,17 @@ pub(crate) enum Command {
     /// Build, list, inspect and remove templates.
     #[command(subcommand)]
     Template(template::Command),
-    Run(run::Args),
-    Exec(exec::Args),
+    #[command(flatten)]
+    Daily(Daily),
     Connect(connect::Args),
-    Ps(ps::Args),
     Inspect(inspect::Args),
-    Logs(logs::Args),
-    Fork(fork::Args),
     Checkpoint(checkpoint::Args),
-    Pause(pause::Args),
-    Resume(resume::Args),
     /// Check, measure and clean the store of checkpoints and volumes.
     #[command(subcommand)]
     Store(store::Command),
     /// Create, list, snapshot, restore, fork and mount volumes: durable workspaces.
     #[command(subcommand, after_help = volume::EXAMPLES)]
     Volume(Box<volume::Command>),
-    Rm(rm::Args),
     /// Make, list and revoke API keys of a server's teams.
     #[command(subcommand)]
     Key(key::Command),
@@ -110,31 +109,50 @@ pub(crate) enum Command {
     SelfTest(self_test::Args),
 }
 
+/// Daily work with sandboxes, of a node or of a server.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Daily {
+    #[command(alias = "run")]
+    Create(create::Args),
+    #[command(alias = "ps")]
+    Ls(ls::Args),
+    Exec(exec::Args),
+    Attach(attach::Args),
+    Cp(cp::Args),
+    Forward(forward::Args),
+    Logs(logs::Args),
+    Stats(stats::Args),
+    Timeout(timeout::Args),
+    Fork(fork::Args),
+    Pause(pause::Args),
+    Resume(resume::Args),
+    #[command(alias = "rm")]
+    Kill(kill::Args),
+}
+
 /// Runs a command; Ctrl-C ends every one but those that handle it themselves.
 pub(crate) async fn run(cli: Cli) -> ExitCode {
-    let client = Client::new(cli.socket.clone());
     let result = match cli.command {
         // These have their own way with signals.
-        Command::Node(args) => node::run(args, cli.socket, &cli.log, None).await,
-        Command::Serve(args) => serve::run(args, cli.socket, &cli.log).await,
-        Command::Exec(args) => exec::run(args, &client).await,
-        Command::Template(command) => template::run(command, &client).await,
-        Command::Run(args) => run::run(args, &client).await,
-        Command::Fork(args) => fork::run(args, &client).await,
+        Command::Node(args) => node::run(args, cli.address.socket(), &cli.log, None).await,
+        Command::Serve(args) => serve::run(args, cli.address.socket(), &cli.log).await,
+        command => client(command, &cli.address).await,
+    };
+    output::exit_code(result.unwrap_or_else(|error| exit::report(&error)))
+}
+
+/// Every command but the servers.
+async fn client(command: Command, address: &Address) -> Result<ExitCode> {
+    let node = address.node();
+    match command {
+        Command::Template(command) => template::run(command, &node).await,
         Command::Checkpoint(args) => {
-            interruptible("a checkpoint that was begun is completed", checkpoint::run(args, &client)).await
+            interruptible("a checkpoint that was begun is completed", checkpoint::run(args, &node)).await
         }
-        Command::Pause(args) => interruptible("a pause that was begun is completed", pause::run(args, &client)).await,
-        Command::Resume(args) => {
-            interruptible("a resume that was begun is completed", resume::run(args, &client)).await
-        }
-        Command::Store(command) => interruptible("", store::run(command, &client)).await,
-        Command::Volume(command) => interruptible(command.interrupted(), volume::run(*command, &client)).await,
-        Command::Connect(args) => interruptible("", connect::run(args, &client)).await,
-        Command::Ps(args) => interruptible("", ps::run(args, &client)).await,
-        Command::Inspect(args) => interruptible("", inspect::run(args, &client)).await,
-        Command::Logs(args) => interruptible("", logs::run(args, &client)).await,
-        Command::Rm(args) => interruptible("", rm::run(args, &client)).await,
+        Command::Store(command) => interruptible("", store::run(command, &node)).await,
+        Command::Volume(command) => interruptible(command.interrupted(), volume::run(*command, &node)).await,
+        Command::Connect(args) => interruptible("", connect::run(args, &node)).await,
+        Command::Inspect(args) => interruptible("", inspect::run(args, &node)).await,
         Command::Bench(command) => interruptible("the private node is removed", bench(command)).await,
         Command::Key(command) => interruptible("", key::run(command)).await,
         Command::Server(command) => interruptible("", server::run(command)).await,
@@ -142,11 +160,35 @@ pub(crate) async fn run(cli: Cli) -> ExitCode {
         Command::Mcp(args) => interruptible("", mcp::run(args)).await,
         Command::Doctor(args) => doctor::run(&args).await,
         Command::Completion(args) => Ok(completion::run(&args)),
-        Command::Keeper(_) | Command::Guardian(_) | Command::Holder(_) | Command::Volumed(_) | Command::SelfTest(_) => {
-            Err(Failure::Usage("it is started by the node".to_owned()).into())
-        }
-    };
-    output::exit_code(result.unwrap_or_else(|error| exit::report(&error)))
+        Command::Node(_)
+        | Command::Serve(_)
+        | Command::Keeper(_)
+        | Command::Guardian(_)
+        | Command::Holder(_)
+        | Command::Volumed(_)
+        | Command::SelfTest(_) => Err(Failure::Usage("it is started by the node".to_owned()).into()),
+        Command::Daily(command) => daily(command, &*address.target()?).await,
+    }
+}
+
+/// Daily work with sandboxes, of a node or of a server.
+async fn daily(command: Daily, target: &dyn Target) -> Result<ExitCode> {
+    match command {
+        // These have their own way with signals.
+        Daily::Create(args) => create::run(args, target).await,
+        Daily::Fork(args) => fork::run(args, target).await,
+        Daily::Exec(args) => exec::run(args, target).await,
+        Daily::Attach(args) => attach::run(args, target).await,
+        Daily::Pause(args) => interruptible("a pause that was begun is completed", pause::run(args, target)).await,
+        Daily::Resume(args) => interruptible("a resume that was begun is completed", resume::run(args, target)).await,
+        Daily::Cp(args) => interruptible("what was copied so far is there", cp::run(args, target)).await,
+        Daily::Forward(args) => interruptible("", forward::run(args, target)).await,
+        Daily::Ls(args) => interruptible("", ls::run(args, target)).await,
+        Daily::Logs(args) => interruptible("", logs::run(args, target)).await,
+        Daily::Stats(args) => interruptible("", stats::run(args, target)).await,
+        Daily::Timeout(args) => interruptible("", timeout::run(args, target)).await,
+        Daily::Kill(args) => interruptible("", kill::run(args, target)).await,
+    }
 }
 
 /// `pando bench`.

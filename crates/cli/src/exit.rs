@@ -10,7 +10,7 @@ Exit codes:
     0  done
     1  failed
     2  wrong usage
-    3  the node cannot be reached
+    3  the node or the server cannot be reached
     4  no such template, checkpoint, sandbox, volume or snapshot
     5  the program cannot be forked
     6  the program ended or was not ready in time
@@ -48,12 +48,14 @@ fn code(error: &anyhow::Error) -> u8 {
     match error.downcast_ref() {
         Some(client::Error::Node(detail)) => code_of(detail.code),
         Some(client::Error::Unreachable { .. } | client::Error::NoAnswer { .. }) => 3,
-        Some(client::Error::IsDirectory(_)) => 2,
+        Some(client::Error::IsDirectory(_) | client::Error::Url(_)) => 2,
         Some(
             client::Error::HungUp
             | client::Error::BrokenOff(_)
             | client::Error::NotUnderstood(_)
             | client::Error::Status(_)
+            | client::Error::TimedOut(_)
+            | client::Error::TooLong { .. }
             | client::Error::Upload(_)
             | client::Error::Request(_)
             | client::Error::HangUp(_),
@@ -92,6 +94,12 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
         Some(client::Error::Node(detail)) => {
             detail.details.iter().for_each(|line| errln!("    {line}"));
             detail.hint.iter().for_each(|hint| errln!("hint: {hint}"));
+        }
+        Some(
+            client::Error::Unreachable { at: client::Address::Url(_), .. }
+            | client::Error::NoAnswer { at: client::Address::Url(_), .. },
+        ) => {
+            errln!("hint: check --url or PANDO_URL; `eval \"$(pando env)\"` sets what a server on this machine needs");
         }
         Some(client::Error::Unreachable { .. } | client::Error::NoAnswer { .. }) => {
             errln!("hint: start one with `pando node`, or name its socket with --socket or PANDO_SOCKET");

@@ -17,6 +17,7 @@ macro_rules! errln {
     };
 }
 
+mod address;
 mod commands;
 mod exit;
 mod mount_helper;
@@ -24,6 +25,7 @@ mod output;
 #[cfg(test)]
 mod reference;
 mod sandbox_id;
+mod target;
 mod transfer;
 
 use std::process::ExitCode;

@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn words_of_mount_become_a_command() {
-        assert!(wanted(["/usr/bin/pando".into(), "ps".into()]).is_none());
+        assert!(wanted(["/usr/bin/pando".into(), "ls".into()]).is_none());
         assert_eq!(told("/sbin/mount.pando ws /mnt"), Ok("pando volume mount -- ws /mnt".to_owned()));
         assert_eq!(
             told("mount.fuse.pando ws@old /mnt -sv -o ro,socket=/run/a,x-systemd.requires=b -t fuse.pando"),

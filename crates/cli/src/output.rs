@@ -111,6 +111,38 @@ pub(crate) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) {
     }
 }
 
+/// A column of a table whose columns depend on what is known.
+pub(crate) struct Column {
+    head: &'static str,
+    cells: Vec<Option<String>>,
+    always: bool,
+}
+
+impl Column {
+    /// It is there in any case.
+    pub(crate) fn always(head: &'static str, cells: Vec<String>) -> Self {
+        Self { head, cells: cells.into_iter().map(Some).collect(), always: true }
+    }
+
+    /// It is there if any row has a value.
+    pub(crate) fn if_any(head: &'static str, cells: Vec<Option<String>>) -> Self {
+        Self { head, cells, always: false }
+    }
+}
+
+/// Prints a table of columns that are all as long.
+pub(crate) fn columns(columns: &[Column]) {
+    let shown: Vec<&Column> =
+        columns.iter().filter(|column| column.always || column.cells.iter().any(Option::is_some)).collect();
+    let heads: Vec<&str> = shown.iter().map(|column| column.head).collect();
+    let count = shown.iter().map(|column| column.cells.len()).max().unwrap_or(0);
+    let cell = |column: &&Column, row: usize| column.cells.get(row).cloned().flatten().unwrap_or("-".to_owned());
+    let rows: Vec<Vec<String>> = (0..count).map(|row| shown.iter().map(|column| cell(column, row)).collect()).collect();
+    for row in text::rows(&heads, &rows) {
+        line(format_args!("{row}"));
+    }
+}
+
 /// How far a checkpoint or a pause is, as a line.
 pub(crate) fn stage(CheckpointProgress { stage, elapsed_ms, memory }: &CheckpointProgress) -> String {
     let memory = memory.map(|MemoryProgress { done_bytes, total_bytes }| {
@@ -146,4 +178,10 @@ impl Progress {
 pub(crate) fn since_ms(moment_ms: u64) -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     now.map_or(0, |now| (now.as_millis() as u64).saturating_sub(moment_ms))
+}
+
+/// Milliseconds until a moment given in milliseconds since 1970.
+pub(crate) fn until_ms(moment_ms: u64) -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |now| moment_ms.saturating_sub(now.as_millis() as u64))
 }

@@ -153,6 +153,6 @@ fn lines_are_short_and_no_hidden_command_is_shown() {
     for line in document.lines().filter(|line| line.trim().contains(' ')) {
         assert!(line.chars().count() <= WIDTH, "{line}");
     }
-    assert!(document.contains("## pando run\n") && document.contains("### pando volume fork\n"));
+    assert!(document.contains("## pando create\n") && document.contains("### pando volume fork\n"));
     assert!(!document.contains("pando keeper"));
 }

@@ -1,30 +1,39 @@
-//! Sandboxes as people name them: by their identifier, or by its beginning.
+//! Sandboxes as people name them: by their identifier, by its beginning, or by their name, which is a label.
 
-use std::{collections::BTreeSet, str::FromStr};
+use std::str::FromStr;
 
 use anyhow::Result;
 use api::{ErrorCode, ErrorDetail};
-use base::id::{InvalidId, SandboxId};
-use client::Client;
+use base::id::SandboxId;
 
-use crate::exit::Failure;
+use crate::{
+    exit::Failure,
+    target::{Shown, Target},
+};
 
-/// Digits of an identifier behind its first letter.
-const DIGITS: usize = 12;
+/// Most bytes of a name.
+const NAME_BYTES_MAX: usize = 64;
 
-/// An identifier, or the beginning of one: its letter and at least one digit.
+/// An identifier, the beginning of one, or a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SandboxName(String);
 
+/// A text names no sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is not a sandbox id and not a name: letters, digits, '-', '_' and '.', at most {NAME_BYTES_MAX} of them"
+)]
+pub(crate) struct InvalidName(String);
+
 impl FromStr for SandboxName {
-    type Err = InvalidId;
-    fn from_str(text: &str) -> Result<Self, InvalidId> {
-        let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-        match text.strip_prefix('s') {
-            Some(digits) if (1..DIGITS).contains(&digits.len()) && digits.bytes().all(is_digit) => {
-                Ok(Self(text.to_owned()))
-            }
-            Some(_) | None => text.parse::<SandboxId>().map(|id| Self(id.to_string())),
+    type Err = InvalidName;
+
+    fn from_str(text: &str) -> Result<Self, InvalidName> {
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        let begins = text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
+        match begins && text.len() <= NAME_BYTES_MAX && text.bytes().all(fits) {
+            true => Ok(Self(text.to_owned())),
+            false => Err(InvalidName(text.to_owned())),
         }
     }
 }
@@ -39,47 +48,95 @@ pub(crate) enum Among {
 }
 
 impl SandboxName {
-    /// The only sandbox that is meant. A whole identifier is taken as it is: whether it is there the node says.
-    pub(crate) async fn find(&self, among: Among, client: &Client) -> Result<SandboxId> {
-        if let Ok(id) = self.0.parse() {
-            return Ok(id);
+    /// The name itself.
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The only sandbox that is meant. A whole identifier is taken as it is: whether it is there the node or the server
+    /// says.
+    pub(crate) async fn find(&self, among: Among, target: &dyn Target) -> Result<SandboxId> {
+        match self.0.parse() {
+            Ok(id) => Ok(id),
+            Err(_) => self.choose(&target.list(among).await?),
         }
-        let sandboxes = client.sandboxes().await?;
-        let mut ids: BTreeSet<SandboxId> = sandboxes.into_iter().map(|sandbox| sandbox.id).collect();
-        if among == Among::Store {
-            let paused = client.paused().await?;
-            ids.extend(paused.into_iter().map(|sandbox| sandbox.id));
-        }
-        ids.retain(|id| id.as_str().starts_with(&self.0));
-        match (ids.len(), ids.pop_first()) {
-            (1, Some(id)) => Ok(id),
-            (_, None) => Err(self.missing()),
-            (count, Some(first)) => {
-                let all: Vec<_> = std::iter::once(first).chain(ids).map(|id| id.to_string()).collect();
-                let message = format!("{} is the beginning of {count} sandboxes: {}", self.0, all.join(", "));
+    }
+
+    /// A name counts more than the beginning of an identifier.
+    fn choose(&self, all: &[Shown]) -> Result<SandboxId> {
+        let named: Vec<&Shown> = all.iter().filter(|shown| shown.name.as_deref() == Some(&self.0)).collect();
+        let (found, what) = if named.is_empty() {
+            (all.iter().filter(|shown| shown.id.as_str().starts_with(&self.0)).collect(), "the beginning")
+        } else {
+            (named, "the name")
+        };
+        match found.as_slice() {
+            [one] => Ok(one.id.clone()),
+            [] => Err(self.missing()),
+            several => {
+                let ids: Vec<_> = several.iter().map(|shown| shown.id.to_string()).collect();
+                let message = format!("{} is {what} of {} sandboxes: {}", self.0, ids.len(), ids.join(", "));
                 Err(Failure::Usage(message).into())
             }
         }
     }
 
     fn missing(&self) -> anyhow::Error {
-        let message = format!("there is no sandbox whose identifier begins with {}", self.0);
-        let hint = Some("`pando ps` shows what there is".to_owned());
+        let message = format!("there is no sandbox {0}, and none whose id begins with {0}", self.0);
+        let hint = Some("`pando ls` shows what there is".to_owned());
         client::Error::Node(ErrorDetail { code: ErrorCode::NotFound, message, hint, details: Vec::new() }).into()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use api::SandboxState;
+
     use super::*;
 
     #[test]
-    fn a_beginning_has_a_letter_and_a_digit_at_least() {
-        for right in ["s0", "sabcdef", "s0123456789a", "s0123456789ab"] {
+    fn names_are_short_and_plain() {
+        for right in ["s0", "sabcdef", "s0123456789ab", "web", "Web-1.2_3", "0"] {
             assert_eq!(right.parse(), Ok(SandboxName(right.to_owned())), "{right}");
         }
-        for wrong in ["", "s", "0", "sg", "sA", "s0123456789abc", "s00000000000g", "../etc", "s/"] {
+        let long = "a".repeat(NAME_BYTES_MAX + 1);
+        for wrong in ["", "../etc", "s/", "-a", ".", "a b", "ä", &long] {
             assert!(wrong.parse::<SandboxName>().is_err(), "{wrong}");
         }
+    }
+
+    fn shown(id: &str, name: Option<&str>) -> Shown {
+        Shown {
+            id: id.parse().unwrap(),
+            name: name.map(str::to_owned),
+            labels: Default::default(),
+            template: "t".to_owned(),
+            parent: None,
+            state: SandboxState::Running,
+            reason: None,
+            created_ms: 0,
+            ends_ms: None,
+            start_us: None,
+            main_pid: None,
+            volumes: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_name_counts_more_than_a_beginning() {
+        let all = [shown("s00000000000a", None), shown("s00000000000b", Some("s0")), shown("s11111111111a", None)];
+        let chosen = |text: &str| text.parse::<SandboxName>().unwrap().choose(&all).map(|id| id.to_string());
+        assert_eq!(chosen("s0").unwrap(), "s00000000000b");
+        assert_eq!(chosen("s1").unwrap(), "s11111111111a");
+        let twice = chosen("s00").unwrap_err().to_string();
+        assert!(twice.contains("beginning of 2") && twice.contains("s00000000000a, s00000000000b"), "{twice}");
+        assert!(chosen("web").unwrap_err().to_string().contains("no sandbox web"));
+    }
+
+    #[test]
+    fn two_of_one_name_are_an_error_with_both() {
+        let all = [shown("s00000000000a", Some("web")), shown("s00000000000b", Some("web"))];
+        let error = "web".parse::<SandboxName>().unwrap().choose(&all).unwrap_err().to_string();
+        assert!(error.contains("the name of 2 sandboxes: s00000000000a, s00000000000b"), "{error}");
     }
 }

@@ -30,7 +30,8 @@ pub(crate) async fn write(
 ) -> Result<Option<u64>> {
     if path == Path::new(STANDARD) {
         let mut out = io::stdout();
-        copy(answer.await?, &mut out, advice).await?;
+        let copied = copy(&mut answer.await?, None, &mut out).await;
+        copied.with_context(|| format!("the answer is not whole; {advice}"))?;
         out.flush().context("cannot write to standard output")?;
         return Ok(None);
     }
@@ -44,7 +45,8 @@ pub(crate) async fn write(
     directory.metadata().with_context(at)?;
     // Mode 0600; gone if anything fails from here on, also when the command is interrupted.
     let mut file = NamedTempFile::new_in(directory).with_context(at)?;
-    let bytes = copy(answer.await?, file.as_file_mut(), advice).await?;
+    let copied = copy(&mut answer.await?, None, file.as_file_mut()).await;
+    let bytes = copied.with_context(|| format!("the answer is not whole; {advice}"))?;
     file.as_file().sync_all().with_context(at)?;
     let named = file.persist_noclobber(path);
     named.map_err(|error| match error.error.kind() {
@@ -55,29 +57,40 @@ pub(crate) async fn write(
     Ok(Some(bytes))
 }
 
-/// Writes an answer as it comes, and gives its length.
-async fn copy(mut answer: Download, out: &mut impl Write, advice: &str) -> Result<u64> {
+/// Writes an answer as it comes, and gives its length. `total`: the length that is expected.
+pub(crate) async fn copy(answer: &mut Download, total: Option<u64>, out: &mut impl Write) -> Result<u64> {
     let mut progress = Progress::new();
     let mut bytes = 0;
-    while let Some(part) = answer.next().await.with_context(|| format!("the answer is not whole; {advice}"))? {
+    while let Some(part) = answer.next().await? {
         out.write_all(&part).context("cannot write the file")?;
         bytes += part.len() as u64;
-        progress.show(&text::bytes(bytes));
+        progress.show(&so_far(bytes, total));
     }
     progress.clear();
     Ok(bytes)
 }
 
+fn so_far(bytes: u64, total: Option<u64>) -> String {
+    match total.filter(|total| *total > 0) {
+        Some(total) => {
+            let percent = bytes.min(total) as f64 / total as f64 * 100.0;
+            format!("{} of {} ({percent:.0} %)", text::bytes(bytes), text::bytes(total))
+        }
+        None => text::bytes(bytes),
+    }
+}
+
 /// A file, or standard input, as the body of a request. It is read by a thread of its own, which nobody waits for: standard input may never end.
 pub(crate) fn read(path: &Path) -> Result<Upload> {
-    let mut file: Box<dyn Read + Send> = if path == Path::new(STANDARD) {
-        Box::new(io::stdin())
+    let (mut file, total): (Box<dyn Read + Send>, _) = if path == Path::new(STANDARD) {
+        (Box::new(io::stdin()), None)
     } else {
-        let opened = File::open(path).and_then(|file| match file.metadata()?.is_dir() {
-            true => Err(io::ErrorKind::IsADirectory.into()),
-            false => Ok(file),
+        let opened = File::open(path).and_then(|file| match file.metadata()? {
+            found if found.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
+            found => Ok((file, found.len())),
         });
-        Box::new(opened.with_context(|| format!("cannot open {}", path.display()))?)
+        let (file, length) = opened.with_context(|| format!("cannot open {}", path.display()))?;
+        (Box::new(file), Some(length))
     };
     let (sender, parts) = mpsc::channel(PARTS);
     std::thread::spawn(move || {
@@ -91,7 +104,7 @@ pub(crate) fn read(path: &Path) -> Result<Upload> {
                 Err(error) => Err(error),
             };
             bytes += part.as_ref().map_or(0, Bytes::len) as u64;
-            progress.show(&text::bytes(bytes));
+            progress.show(&so_far(bytes, total));
             let failed = part.is_err();
             if sender.blocking_send(part).is_err() || failed {
                 return progress.clear();

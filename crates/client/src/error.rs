@@ -1,29 +1,31 @@
 //! Why a call failed.
 
-use std::{io, path::PathBuf};
+use std::io;
 
 use api::ErrorDetail;
 use hyper::StatusCode;
 
+use crate::address::{Address, InvalidUrl};
+
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The node answered with an error.
+    /// The node, or the server, answered with an error.
     #[error("{}", .0.message)]
     Node(ErrorDetail),
-    /// Nothing answers on the socket.
-    #[error("the node at {} cannot be reached", socket.display())]
+    /// Nothing answers there.
+    #[error("{at} cannot be reached")]
     Unreachable {
-        /// Where the node should listen.
-        socket: PathBuf,
+        /// Where it should listen.
+        at: Address,
         /// Why it cannot be reached.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The node closed the connection before it answered.
-    #[error("the node at {} cannot be reached: it hung up", socket.display())]
+    /// It closed the connection before it answered.
+    #[error("{at} cannot be reached: it hung up")]
     NoAnswer {
-        /// Where the node listens.
-        socket: PathBuf,
+        /// Where it listens.
+        at: Address,
         /// How the connection ended.
         source: hyper::Error,
     },
@@ -31,17 +33,29 @@ pub enum Error {
     #[error("the node hung up before it had finished")]
     HungUp,
     /// The connection ended in the middle of the answer.
-    #[error("the node's answer broke off")]
+    #[error("the answer broke off")]
     BrokenOff(#[source] hyper::Error),
     /// The answer is of no known form.
-    #[error("the node's answer is not understood; it may be of another version")]
+    #[error("the answer is not understood; it may be of another version")]
     NotUnderstood(#[source] serde_json::Error),
     /// The answer is an error of no known form.
-    #[error("the node answered {0}, which this program does not understand")]
+    #[error("the answer was {0}, which this program does not understand")]
     Status(StatusCode),
     /// The path of a file in a volume is that of a directory.
     #[error("{0} is a directory")]
     IsDirectory(String),
+    /// The URL of the server is none.
+    #[error(transparent)]
+    Url(#[from] InvalidUrl),
+    /// The command was ended because its time was up.
+    #[error("{0}")]
+    TimedOut(String),
+    /// A message of a stream is longer than any that this program takes.
+    #[error("the answer has a message of {bytes} bytes, which is too long")]
+    TooLong {
+        /// Its length.
+        bytes: usize,
+    },
     /// What should be sent cannot be read.
     #[error("cannot read what is to be sent")]
     Upload(#[source] hyper::Error),
@@ -62,6 +76,9 @@ impl Error {
             | Self::NotUnderstood(_)
             | Self::Status(_)
             | Self::IsDirectory(_)
+            | Self::Url(_)
+            | Self::TimedOut(_)
+            | Self::TooLong { .. }
             | Self::Upload(_)
             | Self::Request(_)
             | Self::HangUp(_) => false,

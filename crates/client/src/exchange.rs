@@ -8,7 +8,6 @@ use http_body_util::{BodyExt, Full};
 use hyper::{
     Method, Request, Response, StatusCode,
     body::{Body, Incoming},
-    client::conn::http1,
     header,
     http::request,
     upgrade::Upgraded,
@@ -18,7 +17,7 @@ use rustix::net::{Shutdown, shutdown};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::{net::UnixStream, signal::unix::Signal};
 
-use crate::{Client, Error, Result};
+use crate::{Client, Error, Result, address::Address, line::talk};
 
 /// A connection that speaks another protocol than HTTP by now.
 pub type Connection = TokioIo<Upgraded>;
@@ -111,11 +110,12 @@ impl Client {
     }
 
     async fn connect(&self) -> Result<UnixStream> {
-        UnixStream::connect(&self.socket).await.map_err(|error| self.unreachable(error))
+        let stream = UnixStream::connect(&self.socket).await;
+        stream.map_err(|error| Error::Unreachable { at: self.address(), source: error.into() })
     }
 
-    fn unreachable(&self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
-        Error::Unreachable { socket: self.socket.clone(), source: source.into() }
+    fn address(&self) -> Address {
+        Address::Socket(self.socket.clone())
     }
 
     async fn exchange<B>(
@@ -127,15 +127,7 @@ impl Client {
     where
         B: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + Unpin + 'static,
     {
-        let shaken = http1::handshake(TokioIo::new(stream)).await;
-        let (mut sender, connection) = shaken.map_err(|error| self.unreachable(error))?;
-        // Ends with the request; the connection closes when the answer is dropped.
-        tokio::spawn(connection.with_upgrades());
-        let response = sender.send_request(request).await.map_err(|error| match error.is_user() {
-            // A body that cannot be read any more.
-            true => Error::Upload(error),
-            false => Error::NoAnswer { socket: self.socket.clone(), source: error },
-        })?;
+        let response = talk(stream, request, &self.address()).await?;
         if response.status() == expected {
             return Ok(response);
         }

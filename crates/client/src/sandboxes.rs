@@ -2,17 +2,18 @@
 
 use api::{
     CheckpointProgress, DIAL_PROTOCOL, EXEC_PROTOCOL, ExecRequest, ForkRequest, ForkResponse, NodeInfo, PauseEvent,
-    PauseRequest, PauseResponse, PausedSandbox, Removed, ResumeRequest, Sandbox, SandboxDetail,
+    PauseRequest, PauseResponse, PausedSandbox, Removed, ResumeRequest, Sandbox, SandboxDetail, Usage, VERSION_PREFIX,
 };
 use base::id::SandboxId;
 use bytes::Bytes;
-use hyper::Method;
+use hyper::{HeaderMap, Method, header, header::HeaderValue};
 use tokio::signal::unix::Signal;
 
 use crate::{
-    Client, Connection, Download, Result,
+    Client, Connection, Download, Inside, Result,
     events::{self, Step},
     exchange::encode,
+    line::Line,
 };
 
 /// Calls about sandboxes.
@@ -109,5 +110,16 @@ impl Client {
     /// Connects to a TCP port inside a sandbox.
     pub async fn dial(&self, id: &SandboxId, port: u16) -> Result<Connection> {
         self.upgrade(Method::GET, &format!("/sandboxes/{id}/dial/{port}"), Bytes::new(), DIAL_PROTOCOL).await
+    }
+
+    /// Commands and files of a sandbox.
+    pub fn inside(&self, id: &SandboxId) -> Inside {
+        let headers = HeaderMap::from_iter([(header::HOST, HeaderValue::from_static("node"))]);
+        Inside::new(Line::Socket(self.socket.clone()), format!("{VERSION_PREFIX}/sandboxes/{id}/inside"), headers)
+    }
+
+    /// What a running sandbox uses now.
+    pub async fn usage(&self, id: &SandboxId) -> Result<Usage> {
+        self.get(&format!("/sandboxes/{id}/usage")).await
     }
 }

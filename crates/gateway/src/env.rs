@@ -1,4 +1,4 @@
-//! The variables with which the SDKs find this server.
+//! The variables with which the SDKs and `pando` find this server.
 //!
 //! Where the names below the domain resolve, SDKs get the domain and the authorities to trust. Elsewhere they get plain
 //! addresses: everything works but the links to ports and files that a browser opens.
@@ -125,6 +125,8 @@ pub enum Error {
 impl Variables {
     /// The variables for a key and a way to the server.
     pub fn new(api_key: &str, form: &Form) -> Result<Self, Error> {
+        // Ours last: SDKs do not know them.
+        let ours = |url: String| [("PANDO_URL", url), ("PANDO_KEY", api_key.to_owned())];
         let mut found = vec![("E2B_API_KEY", api_key.to_owned())];
         match form {
             Form::Names { domain, trust } => {
@@ -133,10 +135,12 @@ impl Variables {
                     found.push(("SSL_CERT_FILE", bundle.display().to_string()));
                     found.push(("NODE_EXTRA_CA_CERTS", authority.display().to_string()));
                 }
+                found.extend(ours(format!("https://api.{domain}")));
             }
             Form::Plain { address } => {
                 let url = format!("http://{}", reachable(*address));
                 found.extend(["E2B_API_URL", "E2B_SANDBOX_URL", "E2B_VOLUME_API_URL"].map(|name| (name, url.clone())));
+                found.extend(ours(url));
             }
         }
         match found.iter().find(|(_, value)| value.contains(['\n', '\r', '\0'])) {

@@ -100,6 +100,8 @@ pub struct SandboxUse {
     pub cpu_percent: f32,
     /// Memory that is charged to it, in bytes; 0 where the host does not count it.
     pub memory_bytes: u64,
+    /// Its memory limit, in bytes, if it has one.
+    pub memory_limit_bytes: Option<u64>,
     /// What the files take that it has written since its start, in bytes. Of very many files only a part is counted.
     pub disk_used_bytes: u64,
     /// The same, and what it could write before the filesystem is full, in bytes.

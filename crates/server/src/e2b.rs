@@ -11,7 +11,7 @@ mod auth;
 mod edge;
 mod failed;
 mod history;
-mod inside;
+pub(crate) mod inside;
 mod patient;
 mod place;
 mod platform;
@@ -35,6 +35,7 @@ use axum::{
 use base::limits::{API_BODY_IDLE_S, REQUEST_BYTES_MAX};
 
 pub(crate) use edge::handler;
+pub(crate) use failed::Result;
 pub(crate) use platform::Platform;
 pub(crate) use runtime::OnNode;
 

@@ -6,6 +6,7 @@ mod commands;
 mod errors;
 mod frames;
 mod handlers;
+mod inside;
 mod store;
 mod upgrade;
 mod volumes;
@@ -13,13 +14,15 @@ mod volumes;
 use std::sync::Arc;
 
 use axum::{
-    Router,
+    Extension, Router,
     extract::DefaultBodyLimit,
     middleware,
     routing::{any, get, post},
 };
 use base::limits::{COMMAND_REQUEST_BYTES_MAX, REQUEST_BYTES_MAX};
 use node::Node;
+
+pub(crate) use handlers::{Follow, bytes};
 
 /// Every path of the API.
 pub(crate) fn router(node: Arc<Node>) -> Router {
@@ -33,6 +36,8 @@ pub(crate) fn router(node: Arc<Node>) -> Router {
         .route("/sandboxes", get(handlers::sandboxes).delete(handlers::remove_all))
         .route("/sandboxes/{id}", get(handlers::sandbox).delete(handlers::remove))
         .route("/sandboxes/{id}/logs", get(handlers::logs))
+        .route("/sandboxes/{id}/usage", get(handlers::usage))
+        .route("/sandboxes/{id}/inside/{*path}", any(inside::serve).layer(DefaultBodyLimit::disable()))
         .route("/sandboxes/{id}/fork", post(handlers::fork))
         .route("/sandboxes/{id}/checkpoint", post(checkpoints::take))
         .route("/sandboxes/{id}/pause", post(checkpoints::pause))
@@ -68,6 +73,7 @@ pub(crate) fn router(node: Arc<Node>) -> Router {
         .route(&format!("{}/metrics", api::VERSION_PREFIX), get(handlers::metrics))
         .fallback(handlers::no_such_path)
         .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
+        .layer(Extension(inside::services()))
         .layer(middleware::from_fn_with_state(Arc::clone(&node), around::around))
         .with_state(node)
 }

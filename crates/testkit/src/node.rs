@@ -281,17 +281,17 @@ impl Node {
         self.programs.join(name).display().to_string()
     }
 
-    /// `pando run TEMPLATE -n COUNT`, all of them started.
+    /// `pando create TEMPLATE -n COUNT`, all of them started.
     pub fn run(&self, template: &str, count: usize) -> Result<Vec<Sandbox>> {
         let response: RunResponse =
-            serde_json::from_value(self.json(&["run", template, "-n", &count.to_string(), "--json"])?)?;
+            serde_json::from_value(self.json(&["create", template, "-n", &count.to_string(), "--json"])?)?;
         ensure!(response.failures.is_empty() && response.sandboxes.len() == count, "not all started: {response:?}");
         Ok(response.sandboxes)
     }
 
-    /// `pando ps --json`.
+    /// `pando ls --json`.
     pub fn ps(&self) -> Result<Vec<Sandbox>> {
-        Ok(serde_json::from_value(self.json(&["ps", "--json"])?)?)
+        Ok(serde_json::from_value(self.json(&["ls", "--json"])?)?)
     }
 
     /// `pando inspect ID --json`.
@@ -371,7 +371,7 @@ impl Node {
     }
 
     fn finish_commands(&mut self) -> Result<()> {
-        self.ok(&["rm", "--all", "--force"])?;
+        self.ok(&["kill", "--all", "--force"])?;
         self.expect_only_itself()?;
         for template in self.json(&["template", "ls", "--json"])?.as_array().context("no list")? {
             self.ok(&["template", "rm", template["name"].as_str().context("no name")?])?;

@@ -19,12 +19,12 @@ use crate::{
 const EXAMPLES: &str = "\
 Examples:
     pando checkpoint s0123456789ab --name warm      take one; the sandbox goes on
-    pando run warm -n 5                             on this node, or on any that reaches the object store
+    pando create warm -n 5                          on this node, or on any that reaches the object store
     pando checkpoint ls";
 
 /// Keep a running sandbox in the object store, as it is now: memory, kernel state, changed files and volumes.
 ///
-/// The sandbox stands still for milliseconds and goes on while its memory is stored. `pando run NAME` starts copies, on this node or on any
+/// The sandbox stands still for milliseconds and goes on while its memory is stored. `pando create NAME` starts copies, on this node or on any
 /// node that reaches the store and has the same image.
 ///
 /// With --files-only, the checkpoint has the changed files and volumes of any running sandbox, whatever processes it has. Its copies have no
@@ -129,10 +129,10 @@ async fn take(id: &SandboxId, request: &CheckpointRequest, json: bool, client: &
     Ok(())
 }
 
-/// Why `run` does not start it here, and what to do about that.
+/// Why `create` does not start it here, and what to do about that.
 fn hidden_by(name: &TemplateName) -> String {
     format!(
-        "on this node `pando run {name}` starts the template of that name; to start the checkpoint, remove the template's sandboxes, then run `pando template rm {name}`"
+        "on this node `pando create {name}` starts the template of that name; to start the checkpoint, remove the template's sandboxes, then run `pando template rm {name}`"
     )
 }
 

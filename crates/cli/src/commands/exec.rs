@@ -1,5 +1,6 @@
 //! `pando exec`.
 
+pub(crate) mod kept;
 mod terminal;
 
 use std::{
@@ -14,7 +15,7 @@ use api::{
     ExecRequest, ExitStatus,
     frame::{Decoder, Frame},
 };
-use base::text;
+use base::{id::SandboxId, text};
 use client::Client;
 use rustix::process::Signal;
 use tokio::{
@@ -27,6 +28,7 @@ use crate::{
     exit::Failure,
     output,
     sandbox_id::{Among, SandboxName},
+    target::Target,
 };
 use terminal::RawTerminal;
 
@@ -36,45 +38,78 @@ const CHUNK_BYTES: usize = 16 << 10;
 /// Frames that may wait to be sent.
 const FRAMES_WAITING_MAX: usize = 16;
 
+const EXAMPLES: &str = "\
+Examples:
+    pando exec ID -- curl -s http://127.0.0.1:8080/health
+    pando exec -t ID -- sh
+    pando exec --timeout 5m -w /workspace -e CI=1 ID -- make test
+    PID=$(pando exec -d ID -- ./server); pando attach ID $PID";
+
 /// Run a command in a sandbox.
 ///
-/// Exits as the command does: with its code, or with 128 plus the number of the signal that killed it. 127: the sandbox has no such
-/// program. 126: the program is not executable.
+/// Exits as the command does: with its code, or with 128 plus the number of the signal that killed it. 127: the sandbox
+/// has no such program. 126: the program is not executable.
 ///
-/// The node ends the command and everything that it has started (SIGTERM, and SIGKILL after 2 s) if this client is interrupted or killed, if
-/// no process reads the output any more (exit code 141), or if --timeout is over (124). If the command ends by itself, processes that it left
-/// behind run on.
+/// The command and everything that it has started are ended if this client is interrupted, if no process reads the
+/// output any more (exit code 141), or if --timeout is over (124). A node gives them SIGTERM, and SIGKILL after 2 s, also
+/// if this client is killed. A server gives them SIGKILL. If this client is killed, a server lets them run. If the
+/// command ends by itself, processes that it left behind run on.
+///
+/// With -d the command runs on its own. `pando attach` follows it.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Examples:\n    pando exec ID -- curl -s http://127.0.0.1:8080/health\n    pando exec -t ID -- sh\n    pando exec --timeout 5m ID -- make test"
-)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Identifier of the sandbox, or its beginning.
+    /// Identifier of the sandbox, its beginning, or its name.
+    #[arg(value_name = "SANDBOX")]
     id: SandboxName,
+    /// With -d, let the command wait for input, which `pando attach -i` sends. Without -d input is always sent.
+    #[arg(short, long)]
+    interactive: bool,
     /// Give the command a terminal, for shells and editors.
     #[arg(short, long)]
     tty: bool,
+    /// Print the process id of the command inside the sandbox, and leave.
+    #[arg(short, long)]
+    detach: bool,
+    /// The user of the sandbox whose rights it has. Default: `user`.
+    #[arg(short, long, value_name = "USER")]
+    user: Option<String>,
     /// Environment variable, on top of the template's; may be repeated.
-    #[arg(long, value_name = "K=V", value_parser = super::template::parse_variable)]
+    #[arg(short, long, value_name = "K=V", value_parser = super::template::parse_variable)]
     env: Vec<(String, String)>,
-    /// Working directory inside the sandbox. Default: that of the template.
-    #[arg(long, value_name = "DIR")]
+    /// Working directory inside the sandbox. Default: on a node that of the template, from a server the user's home.
+    #[arg(short = 'w', long = "workdir", visible_alias = "cwd", value_name = "DIR")]
     cwd: Option<String>,
-    /// End the command and everything that it has started after this time: 500ms, 30s, 2m; 30 days at most. The exit code is then 124.
+    /// End the command and everything that it has started after this time: 500ms, 30s, 2m; 30 days at most. The exit code
+    /// is then 124.
     #[arg(long, value_name = "TIME", value_parser = super::template::parse_time)]
     timeout: Option<Duration>,
+    /// With -d, a name for the command, for `pando attach`.
+    #[arg(long, value_name = "TAG", requires = "detach")]
+    tag: Option<String>,
+    /// With -d, print JSON.
+    #[arg(long, requires = "detach")]
+    json: bool,
     /// Command and arguments, after `--`.
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<String>,
 }
 
-pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
-    let id = args.id.find(Among::Node, client).await?;
+pub(crate) async fn run(args: Args, target: &dyn Target) -> Result<ExitCode> {
+    let id = args.id.find(Among::Node, target).await?;
+    match target.as_node() {
+        // The node itself ends the command when this client ends, however it ends.
+        Some(node) if !args.detach && args.user.is_none() => in_foreground(args, &id, node).await,
+        Some(_) | None => kept::run(args, &id, target).await,
+    }
+}
+
+async fn in_foreground(args: Args, id: &SandboxId, client: &Client) -> Result<ExitCode> {
     let terminal = if args.tty { Some(terminal::size()) } else { None };
     let timeout_ms = args.timeout.map(|timeout| timeout.as_millis() as u64);
     let (command, env, cwd) = (args.command, args.env, args.cwd);
     let request = ExecRequest { command, env, cwd, terminal, timeout_ms, notices: true };
-    let connection = client.exec(&id, &request).await?;
+    let connection = client.exec(id, &request).await?;
     // Only now: a refusal is better read on a terminal that works.
     let raw = if args.tty && std::io::stdin().is_terminal() { Some(RawTerminal::enter()?) } else { None };
     let (from_node, to_node) = tokio::io::split(connection);

@@ -7,7 +7,7 @@ use api::{MemoryUse, SandboxDetail};
 use base::text;
 use client::Client;
 
-use super::ps::state;
+use super::ls::state;
 use crate::{
     output,
     sandbox_id::{Among, SandboxName},

@@ -171,13 +171,15 @@ pub(super) fn parse_time(text: &str) -> Result<Duration, String> {
         _ if text.ends_with("ms") => (&text[..text.len() - 2], 1.0),
         _ if text.ends_with('s') => (&text[..text.len() - 1], 1e3),
         _ if text.ends_with('m') => (&text[..text.len() - 1], 60e3),
+        _ if text.ends_with('h') => (&text[..text.len() - 1], 3_600e3),
+        _ if text.ends_with('d') => (&text[..text.len() - 1], 86_400e3),
         _ => (text, 1e3),
     };
     match number.parse::<f64>() {
         Ok(number) if number > 0.0 && number * unit_ms < 1e10 => {
             Ok(Duration::from_millis((number * unit_ms).ceil() as u64))
         }
-        Ok(_) | Err(_) => Err("give it as 500ms, 30s or 2m".to_owned()),
+        Ok(_) | Err(_) => Err("give it as 500ms, 30s, 2m, 8h or 7d".to_owned()),
     }
 }
 
@@ -205,6 +207,8 @@ mod tests {
         assert_eq!(parse_time("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(parse_time("1.5s"), Ok(Duration::from_millis(1500)));
         assert_eq!(parse_time("2m"), Ok(Duration::from_secs(120)));
+        assert_eq!(parse_time("8h"), Ok(Duration::from_secs(28_800)));
+        assert_eq!(parse_time("30d"), Ok(Duration::from_secs(2_592_000)));
         assert_eq!(parse_bytes("512M"), Ok(512 << 20));
         assert_eq!(parse_bytes("16777215T"), Ok(16777215 << 40));
         for wrong in ["", "0s", "-1s", "x"] {

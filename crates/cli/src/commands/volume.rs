@@ -3,6 +3,7 @@
 mod files;
 mod history;
 mod mount;
+mod prune;
 mod state;
 
 use std::process::ExitCode;
@@ -18,7 +19,7 @@ pub(crate) const EXAMPLES: &str = "\
 Examples:
     pando volume create ws --size 20G
     pando template build agent --mount-point /workspace --cwd /workspace -- /usr/bin/agent
-    pando run agent --volume ws:/workspace
+    pando create agent --volume ws:/workspace
     pando volume snapshot ws before-the-refactoring --note 'all tests pass'
     pando volume diff ws@before-the-refactoring
     pando volume restore ws before-the-refactoring
@@ -37,6 +38,7 @@ pub(crate) enum Command {
     /// Remove volumes that are mounted nowhere, or snapshots. Prints what is removed. Snapshots of a removed volume stay, and belong to the next
     /// volume of its name.
     Rm(state::RmArgs),
+    Prune(prune::PruneArgs),
     /// Show what volumes hold, and count what this node did with them.
     Usage(JsonArgs),
     Snapshot(history::SnapshotArgs),
@@ -61,6 +63,7 @@ impl Command {
         match self {
             Self::Create(_)
             | Self::Rm(_)
+            | Self::Prune(_)
             | Self::Snapshot(_)
             | Self::Restore(_)
             | Self::Fork(_)
@@ -93,6 +96,7 @@ pub(crate) async fn run(command: Command, client: &Client) -> Result<ExitCode> {
         Command::Ls(args) => state::list(&args, client).await?,
         Command::Inspect(args) => state::inspect(&args, client).await?,
         Command::Rm(args) => return state::remove(&args, client).await,
+        Command::Prune(args) => return prune::prune(&args, client).await,
         Command::Usage(args) => state::usage(&args, client).await?,
         Command::Snapshot(args) => history::snapshot(args, client).await?,
         Command::Log(args) => history::log(&args, client).await?,

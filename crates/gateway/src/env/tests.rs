@@ -14,20 +14,25 @@ fn names(bundle: &str) -> Variables {
 fn names_and_plain_addresses_have_their_variables() {
     let expected = format!(
         "E2B_API_KEY={KEY}\nE2B_DOMAIN=pando.localhost:7443\nSSL_CERT_FILE=/s/b.pem\n\
-         NODE_EXTRA_CA_CERTS=/s/tls/authority.pem\n"
+         NODE_EXTRA_CA_CERTS=/s/tls/authority.pem\nPANDO_URL=https://api.pando.localhost:7443\n\
+         PANDO_KEY={KEY}\n"
     );
     assert_eq!(names("/s/b.pem").lines(), expected);
     let public = Form::Names { domain: "box.example.com".parse().unwrap(), trust: None };
     assert_eq!(
         Variables::new(KEY, &public).unwrap().lines(),
-        format!("E2B_API_KEY={KEY}\nE2B_DOMAIN=box.example.com\n")
+        format!(
+            "E2B_API_KEY={KEY}\nE2B_DOMAIN=box.example.com\nPANDO_URL=https://api.box.example.com\nPANDO_KEY={KEY}\n"
+        )
     );
     for (listens, url) in
         [("0.0.0.0:80", "http://127.0.0.1:80"), ("[::]:80", "http://[::1]:80"), ("10.0.0.1:80", "http://10.0.0.1:80")]
     {
         let plain = Variables::new(KEY, &Form::Plain { address: listens.parse().unwrap() }).unwrap().lines();
-        let expected =
-            format!("E2B_API_KEY={KEY}\nE2B_API_URL={url}\nE2B_SANDBOX_URL={url}\nE2B_VOLUME_API_URL={url}\n");
+        let expected = format!(
+            "E2B_API_KEY={KEY}\nE2B_API_URL={url}\nE2B_SANDBOX_URL={url}\nE2B_VOLUME_API_URL={url}\nPANDO_URL={url}\n\
+             PANDO_KEY={KEY}\n"
+        );
         assert_eq!(plain, expected);
     }
 }

@@ -62,9 +62,9 @@ fn hint(error: &Error) -> Option<String> {
         Error::NothingToRun(_) => {
             "`pando template ls` and `pando checkpoint ls` show what there is; `pando template build` makes a template"
         }
-        Error::NoSandbox(_) => "`pando ps` shows what there is",
+        Error::NoSandbox(_) => "`pando ls` shows what there is",
         Error::TemplateBusy(_) => "try again when the build has finished",
-        Error::TemplateInUse { .. } => "remove them first: `pando ps`, then `pando rm`",
+        Error::TemplateInUse { .. } => "remove them first: `pando ls`, then `pando kill`",
         Error::NoCheckpoint(_) => "`pando checkpoint ls` shows what there is; `pando checkpoint ID` takes one",
         Error::CheckpointExists(_) => "give another --name, or add --replace",
         Error::Unfit { .. } => "start it on a node with the same kernel, processor features and image files",
@@ -85,17 +85,17 @@ fn hint(error: &Error) -> Option<String> {
         Error::HostBusy { .. } => {
             "leave the directory, and end the processes that work there or have a file open there"
         }
-        Error::OfPaused { .. } => "first `pando resume ID` or `pando rm ID`: the paused sandbox needs the volume",
-        Error::NotPaused { .. } => "`pando ps` shows the states of all sandboxes",
-        Error::BeingResumed(_) => "wait until it runs: `pando ps`",
+        Error::OfPaused { .. } => "first `pando resume ID` or `pando kill ID`: the paused sandbox needs the volume",
+        Error::NotPaused { .. } => "`pando ls` shows the states of all sandboxes",
+        Error::BeingResumed(_) => "wait until it runs: `pando ls`",
         Error::HeldElsewhere { .. } => {
             "that node runs it; if that node crashed, it finishes at its next start; only if that node is gone for good: `pando resume --force ID`"
         }
         Error::ResumedElsewhere(_) => {
             "it runs there soon; if that node is killed in between, `pando resume ID` here names the node that holds it"
         }
-        Error::GoneFromStore(_) => "`pando rm ID` forgets it on this node",
-        Error::NotRunning { .. } => "`pando logs` shows its output; `pando rm` removes it",
+        Error::GoneFromStore(_) => "`pando kill ID` forgets it on this node",
+        Error::NotRunning { .. } => "`pando logs` shows its output; `pando kill` removes it",
         Error::OtherUser { .. } => "leave the user out, or name `user`",
         Error::PortClosed { .. } => "`pando logs` may say why; the port is that of the program inside",
         Error::CannotFork { what, .. } => hint_of_fork(what),

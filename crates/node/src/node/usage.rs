@@ -37,6 +37,7 @@ impl Node {
         Ok(SandboxUse {
             cpu_percent: (spent_us as f64 / began.elapsed().as_micros() as f64 * 100.0) as f32,
             memory_bytes: now.memory_bytes.unwrap_or(0),
+            memory_limit_bytes: now.memory_limit_bytes,
             disk_used_bytes,
             disk_total_bytes: disk_used_bytes + disk.f_bavail * disk.f_frsize,
         })

@@ -1,8 +1,8 @@
 //! What answers for envd in a sandbox: the Connect services, and files over HTTP.
 
-mod download;
+pub(crate) mod download;
 mod form;
-mod upload;
+pub(crate) mod upload;
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -28,6 +28,7 @@ use tower_http::{
     decompression::RequestDecompressionLayer,
 };
 
+pub(crate) use super::place::Inside as Place;
 use super::{
     failed::{Failed, Result},
     patient,
@@ -45,7 +46,7 @@ pub(crate) struct Of(pub(crate) Arc<Sandbox>);
 /// What a request about a file has in its query.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-struct FileQuery {
+pub(crate) struct FileQuery {
     path: Option<String>,
     username: Option<String>,
     signature: Option<String>,
@@ -65,6 +66,7 @@ pub(crate) fn router(platform: Arc<Platform>) -> Router {
         .route("/envs", get(envs))
         .route("/metrics", get(metrics))
         .route("/files", files)
+        .route("/output", get(output))
         .route("/files/compose", post(upload::compose))
         .fallback(any(services))
         .layer(map_request(async |request: Request<Body>| patient::body(request, HAND_PEER_IDLE_S)))
@@ -107,6 +109,18 @@ async fn metrics(
     })))
 }
 
+/// What the sandbox's program has printed: an addition of ours.
+async fn output(
+    State(platform): State<Arc<Platform>>,
+    Extension(of): Extension<Of>,
+    headers: HeaderMap,
+    Query(query): Query<crate::http::Follow>,
+) -> Result<Response> {
+    authorise(&platform, &of, &headers)?;
+    let chunks = platform.node.logs(&of.0.id, query.follow)?;
+    Ok(crate::http::bytes(chunks))
+}
+
 async fn services(
     State(platform): State<Arc<Platform>>,
     Extension(of): Extension<Of>,
@@ -115,7 +129,7 @@ async fn services(
     if let Err(failed) = authorise(&platform, &of, request.headers()) {
         return failed.into_response();
     }
-    let place = Inside::new(Arc::clone(&platform.node), of.0);
+    let place = Inside::new(Arc::clone(&platform.node), &of.0);
     request.extensions_mut().insert(envd::PlaceHandle(Arc::new(place)));
     match platform.envd.clone().oneshot(request).await {
         Ok(response) => response.map(Body::new).into_response(),

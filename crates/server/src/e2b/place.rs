@@ -3,9 +3,10 @@
 mod commands;
 mod files;
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use async_trait::async_trait;
+use base::id::SandboxId;
 use control::Sandbox;
 use envd::{
     Code, Command, Entry, Failure, FileEvents, Followed, Home, Input, Outcome, Place, Selector, Signal, Size, Start,
@@ -26,12 +27,25 @@ const USER: &str = "user";
 #[derive(Clone)]
 pub(crate) struct Inside {
     node: Arc<Node>,
-    sandbox: Arc<Sandbox>,
+    sandbox: Arc<Known>,
+}
+
+/// What is known of it.
+struct Known {
+    id: SandboxId,
+    /// Of all its commands.
+    env_vars: BTreeMap<String, String>,
 }
 
 impl Inside {
-    pub(crate) fn new(node: Arc<Node>, sandbox: Arc<Sandbox>) -> Self {
-        Self { node, sandbox }
+    pub(crate) fn new(node: Arc<Node>, sandbox: &Sandbox) -> Self {
+        let known = Known { id: sandbox.id.clone(), env_vars: sandbox.spec.env_vars.clone() };
+        Self { node, sandbox: Arc::new(known) }
+    }
+
+    /// For the node's own API, which knows nothing of teams.
+    pub(crate) fn of_node(node: Arc<Node>, id: SandboxId) -> Self {
+        Self { node, sandbox: Arc::new(Known { id, env_vars: BTreeMap::new() }) }
     }
 
     /// What works on the files of a user.
@@ -48,10 +62,9 @@ impl Inside {
 fn failure(error: &node::Error) -> Failure {
     let model::Failure { kind, message, details, .. } = error.failure();
     let code = match kind {
-        FailureKind::InvalidRequest | FailureKind::ProgramMissing | FailureKind::ProgramNotExecutable => {
-            Code::InvalidArgument
-        }
-        FailureKind::NotFound => Code::NotFound,
+        FailureKind::InvalidRequest => Code::InvalidArgument,
+        FailureKind::NotFound | FailureKind::ProgramMissing => Code::NotFound,
+        FailureKind::ProgramNotExecutable => Code::PermissionDenied,
         FailureKind::Conflict | FailureKind::CannotFork | FailureKind::ReadOnly => Code::FailedPrecondition,
         FailureKind::NoSpace => Code::ResourceExhausted,
         FailureKind::Interrupted | FailureKind::StoreUnavailable | FailureKind::Cancelled => Code::Unavailable,

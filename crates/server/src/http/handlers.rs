@@ -4,7 +4,7 @@ use std::{convert::Infallible, sync::Arc};
 
 use api::{
     BuildEvent, ForkRequest, ForkResponse, NodeInfo, Removed, RunRequest, RunResponse, Sandbox, SandboxDetail,
-    Template, TemplateSpec,
+    Template, TemplateSpec, Usage,
 };
 use axum::{
     Json,
@@ -172,6 +172,18 @@ pub(super) async fn remove(State(node): Shared, Path(id): Path<String>) -> Resul
     finish(async move { node.remove(&id).await }).await.map(|()| Json(removed))
 }
 
+pub(super) async fn usage(State(node): Shared, Path(id): Path<String>) -> Result<Json<Usage>> {
+    let id: SandboxId = parse(&id)?;
+    let used = node.usage(&id).await?;
+    Ok(Json(Usage {
+        cpu_percent: used.cpu_percent,
+        memory_bytes: used.memory_bytes,
+        memory_limit_bytes: used.memory_limit_bytes,
+        disk_used_bytes: used.disk_used_bytes,
+        disk_total_bytes: used.disk_total_bytes,
+    }))
+}
+
 /// Query of the removal of all.
 #[derive(Deserialize)]
 pub(super) struct RemoveAll {
@@ -186,15 +198,20 @@ pub(super) async fn remove_all(State(node): Shared, Query(query): Query<RemoveAl
 
 /// Query of the logs.
 #[derive(Deserialize)]
-pub(super) struct Follow {
+pub(crate) struct Follow {
     #[serde(default)]
-    follow: bool,
+    pub(crate) follow: bool,
 }
 
 pub(super) async fn logs(State(node): Shared, Path(id): Path<String>, Query(query): Query<Follow>) -> Result<Response> {
     let id: SandboxId = parse(&id)?;
     let chunks = node.logs(&id, query.follow)?;
-    Ok(([(header::CONTENT_TYPE, "application/octet-stream")], stream(chunks)).into_response())
+    Ok(bytes(chunks))
+}
+
+/// An answer of bytes, as they come.
+pub(crate) fn bytes(chunks: mpsc::Receiver<Vec<u8>>) -> Response {
+    ([(header::CONTENT_TYPE, "application/octet-stream")], stream(chunks)).into_response()
 }
 
 /// A body that ends with the channel; the channel closes when the client goes away.

@@ -96,7 +96,7 @@ fn hint(failure: &Failure) -> Option<String> {
         Failure::Volume(VolumeError::Heads { .. } | VolumeError::Store { .. }) => {
             "check the object store and the database that the node was started with; nothing that was written is lost"
         }
-        Failure::Held { .. } | Failure::InUse { .. } => "end what uses it first: `pando ps`, `pando volume unmount`",
+        Failure::Held { .. } | Failure::InUse { .. } => "end what uses it first: `pando ls`, `pando volume unmount`",
         Failure::Closing { .. } => "a program still works in a mount of it that was taken away; end it",
         Failure::Interrupted => "ask again",
         Failure::File { source: Errno::NOSPC | Errno::DQUOT, .. } => "remove something, or fork it with a larger size",

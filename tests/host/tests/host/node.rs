@@ -6,6 +6,7 @@ mod beside_commands;
 mod burst;
 mod cancel;
 mod checkpoint;
+mod client;
 mod command_line;
 mod commands;
 mod copies;
@@ -52,6 +53,7 @@ pub(crate) fn cases() -> Vec<Case> {
         serve::cases(),
         attacks::cases(),
         serve_volumes::cases(),
+        client::cases(),
         services::cases(),
         ahead::cases(),
         beside_commands::cases(),

@@ -38,9 +38,9 @@ Examples:
     pando template build api --port 3000 --env NODE_ENV=production --cwd /opt/api -- node server.js
     pando template build agent --mount-point /workspace --cwd /workspace -- /usr/bin/agent
     pando template build calc --image /srv/images/calc.tar.gz --ready 'test -e /run/ready' -- /usr/bin/calc
-Then: pando run geo -n 5";
+Then: pando create geo -n 5";
 
-/// Start a program, wait until it is ready, and keep a parked copy of it for `pando run`.
+/// Start a program, wait until it is ready, and keep a parked copy of it for `pando create`.
 ///
 /// The program runs in a sandbox as uid 1000, without network except loopback. Once it is ready, a copy of it is parked and the program itself
 /// is removed. It must not have child processes then. A template of the same name is replaced; its sandboxes run on.

@@ -13,7 +13,7 @@ use base::limits::HAND_PIPE_BYTES;
 use control::FileOperation;
 use hands::Reader;
 
-use super::{Asked, Shared, authorise_file};
+use super::{Asked, FileQuery, Shared, authorise_file};
 use crate::e2b::{
     failed::{Failed, Result},
     place::Inside,
@@ -28,7 +28,11 @@ enum Range {
 
 pub(super) async fn get((platform, of): Shared, query: Asked, headers: HeaderMap) -> Result<Response> {
     authorise_file(&platform, &of, &headers, (&query, FileOperation::Read))?;
-    let place = Inside::new(Arc::clone(&platform.node), of.0.0);
+    read(&Inside::new(Arc::clone(&platform.node), &of.0.0), &query, &headers).await
+}
+
+/// Reads a file, for who may.
+pub(crate) async fn read(place: &Inside, query: &FileQuery, headers: &HeaderMap) -> Result<Response> {
     let user = query.username.as_deref();
     let path = query.path.as_deref().ok_or_else(|| Failed::invalid("the query has no path"))?;
     let path = place.resolve(user, path).await?;

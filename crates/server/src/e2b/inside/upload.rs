@@ -14,7 +14,7 @@ use hands::Metadata;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Asked, Shared, authorise_file,
+    Asked, FileQuery, Shared, authorise_file,
     form::{self, Form},
 };
 use crate::e2b::{
@@ -28,7 +28,7 @@ const METADATA_PREFIX: &str = "x-metadata-";
 
 /// A file that was written.
 #[derive(Debug, Serialize)]
-pub(super) struct Written {
+pub(crate) struct Written {
     name: String,
     path: String,
     r#type: &'static str,
@@ -54,7 +54,7 @@ struct Upload {
 pub(super) async fn post((platform, of): Shared, query: Asked, request: Request) -> Result<Json<Vec<Written>>> {
     authorise_file(&platform, &of, request.headers(), (&query, FileOperation::Write))?;
     let upload = Upload {
-        place: Inside::new(Arc::clone(&platform.node), of.0.0),
+        place: Inside::new(Arc::clone(&platform.node), &of.0.0),
         user: query.username.clone(),
         metadata: metadata(request.headers())?,
     };
@@ -69,13 +69,20 @@ pub(super) async fn post((platform, of): Shared, query: Asked, request: Request)
     upload.write(path, body.into_data_stream()).await.map(|written| Json(vec![written]))
 }
 
+/// Writes the body of a request to a file, for who may.
+pub(crate) async fn write(place: Inside, query: &FileQuery, body: Body) -> Result<Json<Vec<Written>>> {
+    let upload = Upload { place, user: query.username.clone(), metadata: None };
+    let path = query.path.as_deref().ok_or_else(|| Failed::invalid("the query has no path"))?;
+    upload.write(path, body.into_data_stream()).await.map(|written| Json(vec![written]))
+}
+
 pub(super) async fn compose(
     (platform, of): Shared,
     headers: HeaderMap,
     sandboxes::Body(request): sandboxes::Body<Compose>,
 ) -> Result<Json<Written>> {
     super::authorise(&platform, &of, &headers)?;
-    let (place, user) = (Inside::new(Arc::clone(&platform.node), of.0.0), request.username.as_deref());
+    let (place, user) = (Inside::new(Arc::clone(&platform.node), &of.0.0), request.username.as_deref());
     let mut sources = Vec::new();
     for source in &request.sources {
         sources.push(PathBuf::from(place.resolve(user, source).await?));

@@ -13,7 +13,7 @@ impl Inside {
         let user = start.user.unwrap_or_else(|| USER.to_owned());
         let spec = CommandSpec {
             command: start.argv,
-            env: self.sandbox.spec.env_vars.clone().into_iter().chain(start.env).collect(),
+            env: self.sandbox.env_vars.clone().into_iter().chain(start.env).collect(),
             cwd: Some(envd::resolve(cwd, &home)?),
             terminal: start.terminal.map(size),
             timeout_ms: start.timeout.map(|timeout| timeout.as_millis() as u64),

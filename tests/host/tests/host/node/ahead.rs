@@ -47,7 +47,7 @@ fn teach(node: &Node, template: &str) -> Result<()> {
     for _ in 0..3 {
         let id = node.run(template, 1)?[0].id.to_string();
         node.ask(&id, "GET /health")?;
-        node.ok(&["rm", &id])?;
+        node.ok(&["kill", &id])?;
     }
     wait_for_ahead(node)
 }
@@ -176,7 +176,7 @@ fn killed(node: &Node) -> Result<()> {
     for sandbox in node.run("geo", AHEAD + 2)? {
         ensure!(node.ask(sandbox.id.as_str(), "GET /verify")?["intact"] == true, "not intact");
     }
-    node.ok(&["rm", "--all", "--force"])?;
+    node.ok(&["kill", "--all", "--force"])?;
     wait_for_ahead(node)
 }
 
@@ -211,7 +211,7 @@ fn none() -> Result<()> {
     node.build_geo("geo", &["--nidx", "4"])?;
     for _ in 0..5 {
         let id = node.run("geo", 1)?[0].id.to_string();
-        node.ok(&["rm", &id])?;
+        node.ok(&["kill", &id])?;
     }
     std::thread::sleep(Duration::from_millis(600));
     let pool = node.info()?.pool;

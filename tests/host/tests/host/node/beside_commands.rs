@@ -99,7 +99,7 @@ fn one_instant(node: &Node, place: &str) -> Result<()> {
         let copy = forked["sandboxes"][0]["id"].as_str().context("no copy")?.to_owned();
         expect_whole(node, &copy, place)?;
         ensure!(node.ask(&copy, "GET /state")?["values"]["note"] == "kept", "{copy}: another memory");
-        node.ok(&["rm", &copy])?;
+        node.ok(&["kill", &copy])?;
     }
     for round in 0..2 {
         let name = format!("kept{round}");
@@ -107,7 +107,7 @@ fn one_instant(node: &Node, place: &str) -> Result<()> {
         let copy = node.run(&name, 1)?[0].id.to_string();
         expect_whole(node, &copy, place)?;
         ensure!(node.ask(&copy, "GET /verify")?["intact"] == true, "{copy} is not intact");
-        node.ok(&["rm", &copy])?;
+        node.ok(&["kill", &copy])?;
         node.ok(&["checkpoint", "rm", &name])?;
     }
     end_writer(node, &id, place, writer)

@@ -68,14 +68,14 @@ fn run(node: &Node) -> Result<()> {
     for ms in [1, 10, 20, 40, 80] {
         if interrupted(
             node,
-            &["run", "geo", "-n", "50"],
+            &["create", "geo", "-n", "50"],
             Duration::from_millis(ms),
             "interrupted: what was started is removed",
         )? {
             count += 1;
         } else {
             for sandbox in node.ps()?.iter().filter(|sandbox| sandbox.id.as_str() != standing) {
-                node.ok(&["rm", sandbox.id.as_str()])?;
+                node.ok(&["kill", sandbox.id.as_str()])?;
             }
         }
         expect_only(node, &[&standing])?;
@@ -92,7 +92,7 @@ fn answered(node: &Node) -> Result<()> {
         if us > 10_000 && count > 0 {
             break;
         }
-        let command = node.begin(&["run", "geo", "-n", "20", "--json"])?;
+        let command = node.begin(&["create", "geo", "-n", "20", "--json"])?;
         sleep(Duration::from_micros(us));
         command.signal(Signal::STOP)?;
         let deadline = Instant::now() + Duration::from_secs(1);
@@ -108,7 +108,7 @@ fn answered(node: &Node) -> Result<()> {
             count += i32::from(under_way);
             let started: RunResponse = serde_json::from_str(&answer.stdout)?;
             ensure!(started.sandboxes.len() == 20 && node.ps()?.len() == 20, "{answer}");
-            node.ok(&["rm", "--all", "--force"])?;
+            node.ok(&["kill", "--all", "--force"])?;
         } else {
             ensure!(answer.code == 130, "{answer}");
         }
@@ -123,7 +123,7 @@ fn fork(node: &Node) -> Result<()> {
     for ms in [5, 20, 40, 80, 150] {
         if !interrupted(node, &["fork", &standing, "-n", "30"], Duration::from_millis(ms), "interrupted")? {
             for sandbox in node.ps()?.iter().filter(|sandbox| sandbox.id.as_str() != standing) {
-                node.ok(&["rm", sandbox.id.as_str()])?;
+                node.ok(&["kill", sandbox.id.as_str()])?;
             }
         }
         expect_only(node, &[&standing])?;
@@ -166,7 +166,7 @@ fn build(node: &Node) -> Result<()> {
     let again = ["template", "build", "geo", "--port", "8080", "--", "/usr/bin/python3", &service, "--nidx", "64"];
     ensure!(interrupted(node, &again, Duration::from_millis(500), "interrupted")?, "built within half a second");
     expect_only(node, &[])?;
-    let answer = node.pando(&["run", "geo"])?;
+    let answer = node.pando(&["create", "geo"])?;
     ensure!(answer.code == 0, "the older template: {answer}");
     Ok(())
 }
@@ -188,14 +188,14 @@ fn has_record(directory: &Path) -> bool {
 
 fn killed(node: &Node) -> Result<()> {
     for ms in [10, 30, 60] {
-        let command = node.begin(&["run", "geo", "-n", "50"])?;
+        let command = node.begin(&["create", "geo", "-n", "50"])?;
         sleep(Duration::from_millis(ms));
         command.signal(Signal::KILL)?;
         command.end()?;
         // Killed between the node's answer and its own end, it leaves what was asked for: all of it, listed.
         sleep(Duration::from_millis(500));
         if node.ps()?.len() == 50 {
-            node.ok(&["rm", "--all", "--force"])?;
+            node.ok(&["kill", "--all", "--force"])?;
         }
         expect_only(node, &[])?;
     }

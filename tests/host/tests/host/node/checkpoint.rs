@@ -136,7 +136,7 @@ fn hidden(shared: &Shared, node: &Node, source: &str) -> Result<()> {
         other.ok(&["checkpoint", &id, "--name", "one", "--replace"]).map(drop)
     })?;
     ensure!(node.ok(&["checkpoint", "ls"])?.contains("one (hidden)"), "it is not what runs");
-    node.ok(&["rm", &copy])?;
+    node.ok(&["kill", &copy])?;
     node.ok(&["template", "rm", "one"])?;
     ensure!(!node.ok(&["checkpoint", "ls"])?.contains("hidden"), "it is what will run");
     Ok(())
@@ -156,7 +156,7 @@ fn names(shared: &Shared, node: &Node) -> Result<()> {
     ensure!(node.ok(&["checkpoint", "inspect", "one"])?.contains("geo.py"), "not for people");
     hidden(shared, node, &source)?;
     node.ok(&["checkpoint", "rm", "one"])?;
-    let missing = node.pando(&["run", "one"])?;
+    let missing = node.pando(&["create", "one"])?;
     ensure!(missing.code == 4, "a removed checkpoint: {missing}");
     let missing = node.pando(&["checkpoint", "rm", "one"])?;
     ensure!(missing.code == 4 && missing.stderr.contains("there is no checkpoint one"), "{missing}");
@@ -286,7 +286,7 @@ fn wrong_key(shared: &Shared, node: &Node) -> Result<()> {
         ensure!(!holds(&shared.0, canary)?, "plaintext in the store");
     }
     let other = shared.node_with("other.keys", &[])?;
-    let refused = other.pando(&["run", "sealed"])?;
+    let refused = other.pando(&["create", "sealed"])?;
     ensure!(refused.code != 0 && refused.stderr.contains("key"), "{refused}");
     other.finish()
 }

@@ -46,14 +46,14 @@ fn environment(node: &Node) -> Result<()> {
         let mut command = std::process::Command::new(node.command_of(&[]).get_program());
         Ok(command.env("PANDO_SOCKET", socket).args(arguments).output()?)
     };
-    let started = ask(&node.socket, &["run", "-q", "sleeper", "-n", "2"])?;
+    let started = ask(&node.socket, &["create", "-q", "sleeper", "-n", "2"])?;
     let ids = String::from_utf8(started.stdout)?;
     ensure!(started.status.success() && started.stderr.is_empty() || ids.lines().count() == 2, "{ids}");
     ensure!(ids.lines().all(|line| line.len() == 13 && line.starts_with('s')), "{ids:?}");
-    let listed = String::from_utf8(ask(&node.socket, &["ps", "-q"])?.stdout)?;
+    let listed = String::from_utf8(ask(&node.socket, &["ls", "-q"])?.stdout)?;
     ensure!(ids.lines().all(|id| listed.contains(id)), "{listed}");
     let nowhere = node.dir().join("nowhere.sock");
-    let answer = ask(&nowhere, &["ps"])?;
+    let answer = ask(&nowhere, &["ls"])?;
     let said = String::from_utf8_lossy(&answer.stderr).into_owned();
     ensure!(
         answer.status.code() == Some(3) && said.contains("nowhere.sock") && said.contains("PANDO_SOCKET"),
@@ -61,8 +61,8 @@ fn environment(node: &Node) -> Result<()> {
     );
     // What is said outweighs it.
     let socket = node.socket.display().to_string();
-    ensure!(ask(&nowhere, &["--socket", &socket, "ps"])?.status.success(), "--socket against PANDO_SOCKET");
-    node.ok(&["rm", "--all"]).map(drop)
+    ensure!(ask(&nowhere, &["--socket", &socket, "ls"])?.status.success(), "--socket against PANDO_SOCKET");
+    node.ok(&["kill", "--all"]).map(drop)
 }
 
 fn refused(answer: &Answer, code: i32, texts: &[&str]) -> Result<()> {
@@ -102,15 +102,15 @@ fn beginnings(node: &Node) -> Result<()> {
     node.ok(&["checkpoint", short, "--name", "kept"])?;
     ensure!(node.ok(&["pause", short])?.trim() == id, "pause");
     ensure!(node.ok(&["resume", short])?.contains(id.as_str()), "resume");
-    ensure!(node.ok(&["rm", short])?.trim() == id, "rm");
+    ensure!(node.ok(&["kill", short])?.trim() == id, "kill");
     node.ok(&["checkpoint", "rm", "kept"])?;
-    node.ok(&["rm", "--all"]).map(drop)
+    node.ok(&["kill", "--all"]).map(drop)
 }
 
 fn paused(node: &Node) -> Result<()> {
     let ids = sleepers(node, 3)?;
     node.ok(&["pause", &ids[0]])?;
-    let answer = node.pando(&["rm", "--all"])?;
+    let answer = node.pando(&["kill", "--all"])?;
     refused(&answer, 2, &["1 of 3 sandboxes is paused", "Nothing was removed", "--force"])?;
     ensure!(node.ps()?.len() == 3, "something was removed");
     // By the API, which is not asked back.
@@ -119,7 +119,7 @@ fn paused(node: &Node) -> Result<()> {
     // On a terminal it asks.
     for (typed, left) in [("n\n", 1), ("\n", 1), ("y\n", 0)] {
         let socket = node.socket.display().to_string();
-        let command = format!("{} --socket {socket} rm --all", node.command_of(&[]).get_program().display());
+        let command = format!("{} --socket {socket} kill --all", node.command_of(&[]).get_program().display());
         let mut script = std::process::Command::new("script")
             .args(["-qec", &command, "/dev/null"])
             .stdin(Stdio::piped())
@@ -131,7 +131,7 @@ fn paused(node: &Node) -> Result<()> {
         ensure!(shown.contains("Remove all 1? [y/N]"), "{typed:?}: {shown}");
         ensure!(node.ps()?.len() == left, "after {typed:?}: {shown}");
     }
-    node.ok(&["rm", "--all"]).map(drop)
+    node.ok(&["kill", "--all"]).map(drop)
 }
 
 fn hints(node: &Node) -> Result<()> {
@@ -150,7 +150,7 @@ fn hints(node: &Node) -> Result<()> {
     let answer = node.pando(&["volume", "mount", "ws", &missing])?;
     refused(&answer, 1, &[&format!("there is no directory {missing}"), "hint: make it first"])?;
     node.ok(&["volume", "rm", "ws"])?;
-    node.ok(&["rm", "--all"]).map(drop)
+    node.ok(&["kill", "--all"]).map(drop)
 }
 
 fn no_shell(node: &Node) -> Result<()> {
@@ -224,11 +224,11 @@ fn memory(node: &Node) -> Result<()> {
     ensure!(reason.contains("memory limit of 128 MiB (peak 12"), "{reason}");
     let shown = node.ok(&["inspect", other])?;
     ensure!(shown.contains(&format!("because    {reason}")) && shown.contains("1 process was killed at it"), "{shown}");
-    let listed = node.ok(&["ps"])?;
+    let listed = node.ok(&["ls"])?;
     ensure!(listed.contains("BECAUSE") && listed.contains(&reason), "{listed}");
     refused(&node.pando(&["logs", other])?, 0, &[&reason])?;
     ensure!(node.log()?.contains(&reason), "the node's log");
-    node.ok(&["rm", "--all"]).map(drop)
+    node.ok(&["kill", "--all"]).map(drop)
 }
 
 /// What the README shows, without what it needs a second node or a volume for.
@@ -239,14 +239,14 @@ fn quiet(node: &Node) -> Result<()> {
     node.shell(id, "curl -s http://127.0.0.1:8080/health || true")?;
     node.ask(id, "GET /state")?;
     node.ok(&["fork", id, "-n", "2"])?;
-    node.ok(&["ps"])?;
+    node.ok(&["ls"])?;
     node.ok(&["checkpoint", id, "--name", "warm"])?;
     node.run("warm", 2)?;
     node.ok(&["pause", id])?;
     node.ok(&["resume", id])?;
     node.ask(id, "GET /verify")?;
     node.ok(&["logs", id])?;
-    node.ok(&["rm", "--all"])?;
+    node.ok(&["kill", "--all"])?;
     node.ok(&["template", "rm", "warm"])?;
     node.ok(&["checkpoint", "rm", "warm"])?;
     let log = node.log()?;
@@ -280,5 +280,5 @@ fn ipv6(node: &Node) -> Result<()> {
     ensure!(said == "six", "{said:?}");
     let closed = node.pando(&["connect", &id, "8081"])?;
     refused(&closed, 1, &["nothing listens on port 8081"])?;
-    node.ok(&["rm", "--all"]).map(drop)
+    node.ok(&["kill", "--all"]).map(drop)
 }

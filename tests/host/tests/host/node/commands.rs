@@ -90,7 +90,7 @@ fn long(node: &Node) -> Result<()> {
     let other = node.run("long", 1)?[0].id.to_string();
     ensure!(node.shell(&other, "echo here")? == "here\n", "a sandbox of a long command");
     ensure!(node.info()?.keeper_restarts == 0, "the keeper did not survive");
-    node.ok(&["rm", &id, &other]).map(drop)
+    node.ok(&["kill", &id, &other]).map(drop)
 }
 
 /// Requests that nothing in the node may die of; the template of another program has to be there as before.
@@ -144,7 +144,7 @@ fn hostile(node: &Node) -> Result<()> {
     ensure!(info.keeper_pid == keeper && info.keeper_restarts == 0, "the keeper did not survive: {info:?}");
     ensure!(!node.ok(&["template", "ls"])?.contains("lost"), "a zygote was lost");
     ensure!(node.shell(&id, "echo here")? == "here\n", "the sandbox");
-    node.ok(&["rm", &id]).map(drop)
+    node.ok(&["kill", &id]).map(drop)
 }
 
 fn templates() -> Vec<(&'static str, serde_json::Value)> {
@@ -242,7 +242,7 @@ fn reader_gone(node: &Node) -> Result<()> {
         ensure!(status.code() == Some(141), "{script:?}: {status}");
         until_alone(node, &id, Duration::from_secs(5))?;
     }
-    node.ok(&["rm", &id]).map(drop)
+    node.ok(&["kill", &id]).map(drop)
 }
 
 /// The command has long ended when the reader begins: what it wrote is in pipes, sockets and the node.
@@ -256,7 +256,7 @@ fn slow_reader(node: &Node) -> Result<()> {
     reader.read_to_end(&mut bytes)?;
     let status = exec.wait()?;
     ensure!(bytes.len() == 400_000 && status.success(), "{} bytes, {status}", bytes.len());
-    node.ok(&["rm", &id]).map(drop)
+    node.ok(&["kill", &id]).map(drop)
 }
 
 fn client_killed(node: &Node) -> Result<()> {
@@ -292,7 +292,7 @@ fn client_killed(node: &Node) -> Result<()> {
     ensure!(took > Duration::from_millis(1_500), "killed after {took:?}");
     ensure!(node.shell(&id, "cat /tmp/tidy")? == "tidy\n", "it was not told to end");
     node.ok(&["fork", &id]).context("a fork after killed clients")?;
-    node.ok(&["rm", "--all"]).map(drop)
+    node.ok(&["kill", "--all"]).map(drop)
 }
 
 fn left_behind(node: &Node) -> Result<()> {
@@ -305,7 +305,7 @@ fn left_behind(node: &Node) -> Result<()> {
     ensure!(answer.code == 5 && answer.stderr.contains("live on without it"), "{answer}");
     node.shell(&id, "kill $(pidof sleep | tr ' ' '\\n' | grep -v '^2$')")?;
     node.ok(&["fork", &id])?;
-    node.ok(&["rm", "--all"]).map(drop)
+    node.ok(&["kill", "--all"]).map(drop)
 }
 
 /// The groups of commands in a sandbox's own.
@@ -350,7 +350,7 @@ fn time_limit(node: &Node) -> Result<()> {
         let answer = node.pando(&["exec", &format!("--timeout={wrong}"), &id, "--", "true"])?;
         ensure!(answer.code == 2, "--timeout={wrong}: {answer}");
     }
-    node.ok(&["rm", &id]).map(drop)
+    node.ok(&["kill", &id]).map(drop)
 }
 
 fn node_killed() -> Result<()> {
@@ -376,6 +376,6 @@ fn node_killed() -> Result<()> {
         std::thread::sleep(Duration::from_millis(10));
     }
     ensure!(running(&node, &id)?[0].contains("1000011"), "{:?}", running(&node, &id)?);
-    node.ok(&["rm", &id])?;
+    node.ok(&["kill", &id])?;
     node.finish()
 }

@@ -46,7 +46,7 @@ fn without_template(_: &Shared, node: &mut Node) -> Result<()> {
     node.ok(&["template", "rm", "geo"])?;
     node.ok(&["resume", &id])?;
     let first = fork(node, &id)?;
-    node.ok(&["rm", &id])?;
+    node.ok(&["kill", &id])?;
     for copy in [fork(node, &first)?, first] {
         expect(node, &copy, "kept")?;
         ensure!(node.shell(&copy, "echo fine")? == "fine\n", "{copy}: exec");
@@ -56,7 +56,7 @@ fn without_template(_: &Shared, node: &mut Node) -> Result<()> {
         take(node, &copy, "of-it")?;
         let started = run(node, "of-it")?;
         expect(node, &started, "kept")?;
-        node.ok(&["rm", &started])?;
+        node.ok(&["kill", &started])?;
         node.ok(&["template", "rm", "of-it"])?;
         node.ok(&["checkpoint", "rm", "of-it"])?;
         node.ok(&["pause", &copy])?;
@@ -121,7 +121,7 @@ fn replaced(shared: &Shared, node: &mut Node) -> Result<()> {
     let taken = node.pando(&["checkpoint", &source, "--name", "warm", "--replace"])?;
     ensure!(taken.code == 0 && !taken.stderr.contains("template rm"), "{taken}");
     ensure!(!node.ok(&["checkpoint", "ls"])?.contains("hidden"), "it is what runs");
-    let started = node.json(&["run", "warm", "--json"])?;
+    let started = node.json(&["create", "warm", "--json"])?;
     ensure!(
         started["notices"][0].as_str().is_some_and(|notice| notice.contains("was replaced")),
         "not told: {started}"
@@ -144,8 +144,8 @@ fn replaced(shared: &Shared, node: &mut Node) -> Result<()> {
     node.ok(&["checkpoint", "export", "other", &file])?;
     node.ok(&["checkpoint", "import", &file, "--name", "warm", "--replace"])?;
     expect(node, &run(node, "warm")?, "fourth")?;
-    node.ok(&["rm", &old, &copy])?;
-    node.ok(&["rm", "--all"])?;
+    node.ok(&["kill", &old, &copy])?;
+    node.ok(&["kill", "--all"])?;
     let last = run(node, "warm")?;
     let directory = node.state.join("templates/warm");
     let used = node.inspect(&last)?.layers.iter().filter(|layer| Path::new(layer).starts_with(&directory)).count();
@@ -165,11 +165,11 @@ fn replaced_beside_runs(_: &Shared, node: &mut Node) -> Result<()> {
     let mut runs = Vec::new();
     for round in 1..=4u64 {
         // Restores and starts of the one before are under way meanwhile.
-        runs.push((round - 1, node.begin(&["run", "warm", "--json"])?));
+        runs.push((round - 1, node.begin(&["create", "warm", "--json"])?));
         write(node, &source, &round.to_string())?;
-        runs.push((round - 1, node.begin(&["run", "warm", "--json"])?));
+        runs.push((round - 1, node.begin(&["create", "warm", "--json"])?));
         node.ok(&["checkpoint", &source, "--name", "warm", "--replace"])?;
-        runs.push((round, node.begin(&["run", "warm", "--json"])?));
+        runs.push((round, node.begin(&["create", "warm", "--json"])?));
     }
     for (at_least, run) in runs {
         let answer = run.end()?;

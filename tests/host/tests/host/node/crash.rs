@@ -57,13 +57,13 @@ fn ids(sandboxes: &[Sandbox]) -> Vec<String> {
 
 /// The node starts and the copies in it have the state of the template.
 fn expect_works(node: &Node, count: usize) -> Result<Answer> {
-    let answer = node.pando(&["run", "geo", "-n", &count.to_string(), "--json"])?;
-    ensure!(answer.code == 0, "the next `pando run`: {answer}");
+    let answer = node.pando(&["create", "geo", "-n", &count.to_string(), "--json"])?;
+    ensure!(answer.code == 0, "the next `pando create`: {answer}");
     let response: api::RunResponse = serde_json::from_str(&answer.stdout)?;
     ensure!(response.sandboxes.len() == count, "{answer}");
     for id in ids(&response.sandboxes) {
         ensure!(node.ask(&id, "GET /verify")?["intact"] == true, "{id} is not intact");
-        node.ok(&["rm", &id])?;
+        node.ok(&["kill", &id])?;
     }
     Ok(answer)
 }
@@ -96,18 +96,18 @@ fn expect_marked(node: &Node, ids: &[String]) -> Result<()> {
 fn server_adopts(node: &mut Node) -> Result<()> {
     let ids = marked(node, 3)?;
     node.kill_server()?;
-    let down = node.pando(&["ps"])?;
+    let down = node.pando(&["ls"])?;
     ensure!(down.code == 3 && down.stderr.contains("cannot be reached"), "{down}");
     node.start_server()?;
     expect_marked(node, &ids)?;
     let fork = node.json(&["fork", &ids[0], "--json"])?;
     let copy = fork["sandboxes"][0]["id"].as_str().context("no copy of an adopted sandbox")?.to_owned();
     ensure!(node.ask(&copy, "GET /state")?["values"]["me"] == *ids[0].as_str(), "fork of an adopted sandbox");
-    node.ok(&["rm", &copy])?;
+    node.ok(&["kill", &copy])?;
     let answer = expect_works(node, 2)?;
     ensure!(answer.stderr.contains("note:"), "run does not say that the zygote had to be built again: {answer}");
     for id in &ids {
-        node.ok(&["rm", id])?;
+        node.ok(&["kill", id])?;
     }
     ensure!(node.ps()?.is_empty(), "sandboxes are left after rm");
     Ok(())
@@ -329,7 +329,7 @@ fn crash_round(node: &mut Node, victim: Victim, moment: Moment, delay: Duration)
         ensure!(answer.code == 0 || answer.stderr.contains("pando: "), "it does not say what happened: {answer}");
     }
     if matches!(victim, Victim::Server) {
-        let down = node.pando(&["ps"])?;
+        let down = node.pando(&["ls"])?;
         ensure!(down.code == 3, "without a server: {down}");
         node.start_server()?;
     }
@@ -339,7 +339,7 @@ fn crash_round(node: &mut Node, victim: Victim, moment: Moment, delay: Duration)
     for sandbox in node.ps()?.iter().filter(|sandbox| sandbox.state == SandboxState::Running) {
         node.ask(sandbox.id.as_str(), "GET /health").with_context(|| format!("listed as running: {sandbox:?}"))?;
     }
-    node.ok(&["rm", "--all", "--force"])?;
+    node.ok(&["kill", "--all", "--force"])?;
     ensure!(node.ps()?.is_empty(), "sandboxes are left after rm --all");
     remove_other_template(node)?;
     node.expect_only_itself()
@@ -351,7 +351,7 @@ fn begin(node: &Node, moment: Moment, source: &str) -> Result<Option<Running>> {
     build.extend(SMALL);
     Ok(match moment {
         Moment::Idle => None,
-        Moment::Run => Some(node.begin(&["run", "geo", "-n", "50"])?),
+        Moment::Run => Some(node.begin(&["create", "geo", "-n", "50"])?),
         Moment::Build => Some(node.begin(&build)?),
         Moment::Fork => Some(node.begin(&["fork", source, "-n", "10"])?),
     })

@@ -37,7 +37,7 @@ fn full(node: &Node) -> Result<()> {
     ensure!(refused.code != 0 && refused.stderr.contains("No space left on device"), "{refused}");
     let before = node.ps()?.len();
     // More than the pool has ready.
-    let run = node.pando(&["run", "geo", "-n", "12"])?;
+    let run = node.pando(&["create", "geo", "-n", "12"])?;
     ensure!(run.code == 1 && run.stderr.contains("No space left on device"), "starts on a full disk: {run}");
     ensure!(run.took < std::time::Duration::from_secs(20), "starts on a full disk took {:?}", run.took);
     let fork = node.pando(&["fork", filler])?;
@@ -51,10 +51,10 @@ fn full(node: &Node) -> Result<()> {
     );
     for sandbox in node.ps()?.iter().skip(before) {
         node.ask(sandbox.id.as_str(), "GET /health").context("a sandbox that was started on the full disk")?;
-        node.ok(&["rm", sandbox.id.as_str()])?;
+        node.ok(&["kill", sandbox.id.as_str()])?;
     }
     node.expect_only_itself().context("after failed starts")?;
-    node.ok(&["rm", filler])?;
+    node.ok(&["kill", filler])?;
     let later = node.run("geo", 6)?;
     for sandbox in &later {
         ensure!(node.ask(sandbox.id.as_str(), "GET /verify")?["intact"] == true, "after space was freed");

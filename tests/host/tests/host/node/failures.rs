@@ -125,16 +125,16 @@ fn names(node: &Node) -> Result<()> {
     let no_sandbox = "pando: there is no sandbox s000000000000";
     let no_template = "pando: there is no template nosuch";
     let long = "a".repeat(64);
-    for arguments in [&["inspect"] as &[&str], &["logs"], &["fork"], &["rm"]] {
-        fails(node, &[arguments, &["s000000000000"]].concat(), 4, &[no_sandbox, "hint: `pando ps`"])?;
-        fails(node, &[arguments, &["s00000000000g"]].concat(), 2, &["is not a sandbox id"])?;
+    for arguments in [&["inspect"] as &[&str], &["logs"], &["fork"], &["kill"]] {
+        fails(node, &[arguments, &["s000000000000"]].concat(), 4, &[no_sandbox, "hint: `pando ls`"])?;
+        fails(node, &[arguments, &["s00000000000g"]].concat(), 4, &["there is no sandbox s00000000000g"])?;
         fails(node, &[arguments, &["../../etc"]].concat(), 2, &["is not a sandbox id"])?;
     }
     fails(node, &["exec", "s000000000000", "--", "true"], 4, &[no_sandbox])?;
     fails(node, &["connect", "s000000000000", "80"], 4, &[no_sandbox])?;
     let nothing = "pando: there is neither a template nor a checkpoint nosuch";
     for (arguments, message) in
-        [(&["run"] as &[&str], nothing), (&["template", "inspect"], no_template), (&["template", "rm"], no_template)]
+        [(&["create"] as &[&str], nothing), (&["template", "inspect"], no_template), (&["template", "rm"], no_template)]
     {
         fails(node, &[arguments, &["nosuch"]].concat(), 4, &[message, "hint: `pando template ls`"])?;
         for name in ["Upper", "a/b", "..", "", &long] {
@@ -143,10 +143,10 @@ fn names(node: &Node) -> Result<()> {
     }
     fails(node, &["template", "build", "../x", "--", "/bin/true"], 2, &["is not a template name"])?;
     fails(node, &["template", "build"], 2, &["required"])?;
-    fails(node, &["run", "nosuch", "-n", "0"], 2, &["0 sandboxes were asked for; one request starts 1 to 1000"])?;
-    fails(node, &["run", "nosuch", "-n", "1001"], 2, &["1001 sandboxes were asked for"])?;
+    fails(node, &["create", "nosuch", "-n", "0"], 2, &["0 sandboxes were asked for; one request starts 1 to 1000"])?;
+    fails(node, &["create", "nosuch", "-n", "1001"], 2, &["1001 sandboxes were asked for"])?;
     fails(node, &["no-such-command"], 2, &["unrecognized subcommand"])?;
-    fails(node, &["rm"], 2, &["required"])
+    fails(node, &["kill"], 2, &["required"])
 }
 
 fn in_use(node: &Node) -> Result<()> {
@@ -161,7 +161,7 @@ fn in_use(node: &Node) -> Result<()> {
     );
     let answer = node.pando(&["exec", &id, "--", "/no/such/command"])?;
     ensure!(answer.code == 127 && answer.stderr.contains("cannot run \"/no/such/command\" in the sandbox"), "{answer}");
-    let answer = node.pando(&["rm", &id, "s000000000000", &id])?;
+    let answer = node.pando(&["kill", &id, "s000000000000", &id])?;
     ensure!(answer.code == 4 && answer.stdout == format!("{id}\n"), "the others are removed all the same: {answer}");
     // Built again under the same name, and while it is used.
     let id = node.run("geo", 1)?[0].id.to_string();
@@ -178,8 +178,8 @@ fn ends_later(node: &Node) -> Result<()> {
     let id = node.run("geo", 1)?[0].id.to_string();
     node.shell(&id, "kill -TERM 2")?;
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
-    while !node.ok(&["ps"])?.contains("exited (0)") {
-        ensure!(std::time::Instant::now() < deadline, "{}", node.ok(&["ps"])?);
+    while !node.ok(&["ls"])?.contains("exited (0)") {
+        ensure!(std::time::Instant::now() < deadline, "{}", node.ok(&["ls"])?);
     }
     let answer = node.pando(&["fork", &id])?;
     ensure!(
@@ -189,7 +189,7 @@ fn ends_later(node: &Node) -> Result<()> {
     );
     node.ok(&["logs", "--follow", &id])?;
     node.ok(&["inspect", &id])?;
-    node.ok(&["rm", &id]).map(drop)
+    node.ok(&["kill", &id]).map(drop)
 }
 
 fn other_images(node: &Node) -> Result<()> {
@@ -215,7 +215,7 @@ fn second_node() -> Result<()> {
     let node = Node::start()?;
     let (state, other) = (node.state.display().to_string(), node.dir().join("other").display().to_string());
     let other_socket = node.dir().join("other.sock").display().to_string();
-    let answer = node.pando_at(other_socket.as_ref(), &["ps"])?;
+    let answer = node.pando_at(other_socket.as_ref(), &["ls"])?;
     let text = format!("pando: the node at {other_socket} cannot be reached: No such file or directory");
     ensure!(
         answer.code == 3

@@ -66,7 +66,7 @@ fn take_of(node: &Node, template: &str, name: &str) -> Result<()> {
     node.ask(&id, &format!("POST /write?key=note&value={name}"))?;
     node.shell(&id, &format!("echo {name} > /home/user/note"))?;
     node.ok(&["checkpoint", &id, "--name", name])?;
-    node.ok(&["rm", &id]).map(drop)
+    node.ok(&["kill", &id]).map(drop)
 }
 
 /// All of a copy's memory is right, and its files are.
@@ -81,7 +81,7 @@ pub(crate) fn expect_right(node: &Node, id: &str, name: &str) -> Result<()> {
 pub(crate) fn expect_starts(node: &Node, name: &str) -> Result<()> {
     let id = node.run(name, 1)?[0].id.to_string();
     expect_right(node, &id, name)?;
-    node.ok(&["rm", &id])?;
+    node.ok(&["kill", &id])?;
     node.ok(&["template", "rm", name]).map(drop)
 }
 
@@ -114,7 +114,7 @@ pub(crate) fn outage(store: &dyn Away, node: &Node, other: &Node) -> Result<()> 
     std::thread::scope(|scope| -> Result<()> {
         let verify = |id| scope.spawn(move || expect_right(other, id, "warm").map(|()| began.elapsed()));
         let waiting: Vec<_> = ids.iter().map(|id| verify(id)).collect();
-        let refused = other.pando(&["run", "cold"])?;
+        let refused = other.pando(&["create", "cold"])?;
         ensure!(refused.code == 1 && refused.stderr.contains("manifest"), "the store is away: {refused}");
         ensure!(refused.took < Duration::from_secs(60), "{refused}");
         while began.elapsed() < lasts {
@@ -168,7 +168,7 @@ fn damaged_at_start(shared: &Shared, node: &Node, other: &Node) -> Result<()> {
         for path in manifests.iter().chain(&segments) {
             without(path, missing, || {
                 let name = path.file_name().and_then(|name| name.to_str()).context("no name")?;
-                let refused = other.pando(&["run", "bad"])?;
+                let refused = other.pando(&["create", "bad"])?;
                 ensure!(refused.code == 1 && refused.stderr.contains(name), "{refused}");
                 let (status, body) = other.api("POST /v1/templates/bad/run", b"{\"count\": 1}")?;
                 ensure!(status == 500 && body.contains(name) && body.contains("\"hint\""), "{status} {body}");
@@ -181,7 +181,7 @@ fn damaged_at_start(shared: &Shared, node: &Node, other: &Node) -> Result<()> {
     for key in objects(shared, "keys")? {
         let name = key.file_name().and_then(|name| name.to_str()).context("no name")?.to_owned();
         let refuses = |node: &Node| {
-            let refused = node.pando(&["run", "good"])?;
+            let refused = node.pando(&["create", "good"])?;
             ensure!(refused.code == 1 && refused.stderr.contains(&name), "{refused}");
             Ok(())
         };
@@ -195,7 +195,7 @@ fn damaged_at_start(shared: &Shared, node: &Node, other: &Node) -> Result<()> {
         let fresh = shared.node()?;
         std::thread::sleep(Duration::from_millis(500));
         without(&key, true, || {
-            let run = fresh.pando(&["run", "good"])?;
+            let run = fresh.pando(&["create", "good"])?;
             let told = run.stderr.contains(&name) || run.stderr.contains("does not open");
             ensure!(run.code == 0 || told, "{run}");
             Ok(())
@@ -238,7 +238,7 @@ fn damaged_page(shared: &Shared, node: &Node, other: &Node) -> Result<()> {
         Ok(())
     })?;
     expect_right(other, &standing, "good")?;
-    other.ok(&["rm", &ids[0], &ids[1]])?;
+    other.ok(&["kill", &ids[0], &ids[1]])?;
     other.ok(&["template", "rm", "bad"])?;
     expect_starts(other, "bad")
 }
@@ -252,7 +252,7 @@ fn working_set(shared: &Shared, node: &Node, other: &Node) -> Result<()> {
         ensure!(Instant::now() < deadline, "no working set is recorded");
         std::thread::sleep(Duration::from_millis(50));
     }
-    other.ok(&["rm", &id])?;
+    other.ok(&["kill", &id])?;
     other.ok(&["template", "rm", "warm"])?;
     let hot: Vec<PathBuf> = objects(shared, "segments")?.difference(&before).cloned().collect();
     ensure!(hot.len() == 1, "{hot:?}");
@@ -275,7 +275,7 @@ fn deleted(_: &Shared, node: &Node, other: &Node) -> Result<()> {
     let (mut right, mut refused, mut stopped) = (0, 0, 0);
     for round in 0..rounds {
         take(node, "warm")?;
-        let run = || other.begin(&["run", "warm", "-n", "2", "--json"]);
+        let run = || other.begin(&["create", "warm", "-n", "2", "--json"]);
         let delete = || node.ok(&["checkpoint", "rm", "warm"]).and_then(|_| node.ok(&["store", "gc", "--grace", "0"]));
         let running = match round {
             // The two that take no time limit of a start or of the pager, then anything in between.
@@ -313,7 +313,7 @@ fn deleted(_: &Shared, node: &Node, other: &Node) -> Result<()> {
             }
             _ => anyhow::bail!("round {round}: {answer}"),
         }
-        other.ok(&["rm", "--all", "--force"])?;
+        other.ok(&["kill", "--all", "--force"])?;
         let removed = other.pando(&["template", "rm", "warm"])?;
         ensure!(matches!(removed.code, 0 | 4), "{removed}");
         expect_nothing_later(other)?;
@@ -346,7 +346,7 @@ fn verified(node: &Node, id: &str) -> Result<bool> {
             std::thread::sleep(Duration::from_millis(10));
         }
         if !asked.is_finished() {
-            node.ok(&["rm", id])?;
+            node.ok(&["kill", id])?;
         }
         match asked.join().map_err(|_| anyhow::anyhow!("panicked"))? {
             Ok(answer) => {
@@ -388,7 +388,7 @@ pub(crate) fn shared_database(first: &Node, second: &Node) -> Result<()> {
     for gc in [here?.end()?, there?.end()?] {
         ensure!(gc.code == 0, "two collectors at once: {gc}");
     }
-    let gone = second.pando(&["run", "two"])?;
+    let gone = second.pando(&["create", "two"])?;
     ensure!(gone.code == 4, "{gone}");
     for node in [first, second] {
         let said = node.ok(&["store", "verify"])?;
@@ -396,7 +396,7 @@ pub(crate) fn shared_database(first: &Node, second: &Node) -> Result<()> {
     }
     let id = first.run("three", 1)?[0].id.to_string();
     expect_right(first, &id, "one")?;
-    first.ok(&["rm", &id])?;
+    first.ok(&["kill", &id])?;
     first.ok(&["template", "rm", "three"])?;
     first.ok(&["checkpoint", "rm", "three"])?;
     let last = second.json(&["store", "gc", "--grace", "0", "--json"])?;

@@ -31,10 +31,10 @@ pub(crate) fn kept_without(shared: &Shared, node: &Node, other: &Node) -> Result
         other.ok(&["checkpoint", "verify", "whole"])?;
         let copy = node.run("whole", 1)?[0].id.to_string();
         expect_right(node, &copy, "warm")?;
-        node.ok(&["rm", &copy])?;
+        node.ok(&["kill", &copy])?;
         node.ok(&["template", "rm", "whole"])?;
     }
-    other.ok(&["rm", "--all", "--force"])?;
+    other.ok(&["kill", "--all", "--force"])?;
     other.ok(&["template", "rm", "warm"]).map(drop)
 }
 
@@ -64,7 +64,7 @@ pub(crate) fn killed_watchers(store: &dyn Away, node: &Node, other: &Node) -> Re
     };
     expect_right(other, copy.as_str().context("no copy")?, "warm")?;
     expect_right(other, &id, "warm")?;
-    other.ok(&["rm", "--all", "--force"])?;
+    other.ok(&["kill", "--all", "--force"])?;
     other.ok(&["template", "rm", "warm"])?;
     // With other processes in the place of those.
     expect_starts(other, "warm")

@@ -33,7 +33,7 @@ fn on_full_disk(small: &Node) -> Result<()> {
         looked
     };
     full(&|| {
-        let refused = small.pando(&["run", "warm"])?;
+        let refused = small.pando(&["create", "warm"])?;
         ensure!(refused.code == 1 && refused.stderr.contains("No space left on device"), "{refused}");
         small.expect_only_itself()
     })
@@ -73,7 +73,7 @@ fn mapped_file(file: &Path, node: &Node, other: &Node) -> Result<()> {
     let id = node.run("mapper", 1)?[0].id.to_string();
     node.ok(&["checkpoint", &id, "--name", "mapping"])?;
     let refused = |why: &str| -> Result<()> {
-        let run = other.pando(&["run", "mapping"])?;
+        let run = other.pando(&["create", "mapping"])?;
         let named =
             run.stderr.contains("cannot be started on this node") && run.stderr.contains(&*file.to_string_lossy());
         ensure!(run.code == 5 && named && run.stderr.contains(why), "{run}");

@@ -71,9 +71,9 @@ fn bad_weather(proxy: &Proxy, node: &Node, other: &Node) -> Result<()> {
         ensure!(after.1 > before.1, "nothing went wrong in {weather:?}");
         let id = node.run("back", 1)?[0].id.to_string();
         expect_right(node, &id, "warm")?;
-        node.ok(&["rm", &id])?;
+        node.ok(&["kill", &id])?;
         node.ok(&["template", "rm", "back"])?;
-        other.ok(&["rm", "--all", "--force"])?;
+        other.ok(&["kill", "--all", "--force"])?;
         other.ok(&["template", "rm", "warm"])?;
         // The next one fetches again.
         std::fs::remove_dir_all(other.state.join("store/cache/default"))?;
@@ -195,7 +195,7 @@ fn stays_away(proxy: &Proxy, node: &Node, other: &Node) -> Result<()> {
     proxy.set(FINE);
     ensure!(node.json(&["checkpoint", "ls", "--json"])?.as_array().is_some_and(|list| list.len() == 1), "half of one");
     expect_right(other, &id, "warm")?;
-    other.ok(&["rm", &id])?;
+    other.ok(&["kill", &id])?;
     other.ok(&["template", "rm", "warm"])?;
     expect_starts(other, "warm")
 }

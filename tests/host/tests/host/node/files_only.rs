@@ -130,9 +130,9 @@ fn forked(_: &Shared, node: &mut Node) -> Result<()> {
     // A file that was removed stays removed in a fork of a fork.
     let second = fork(node, &[&copies[0]])?.remove(0);
     node.shell(&second, "test ! -e /home/user/d; test $(cat /home/user/mine) = mine")?;
-    node.ok(&["rm", &id, &copies[0], &copies[1], &copies[2]])?;
+    node.ok(&["kill", &id, &copies[0], &copies[1], &copies[2]])?;
     node.shell(&second, "test $(cat /home/user/note) = kept")?;
-    node.ok(&["rm", &second]).map(drop)
+    node.ok(&["kill", &second]).map(drop)
 }
 
 fn crowded(_: &Shared, node: &mut Node) -> Result<()> {
@@ -158,7 +158,7 @@ fn anywhere(shared: &Shared, node: &mut Node) -> Result<()> {
     let taken = node.json(&["checkpoint", &id, "--name", "warm", "--json"])?;
     ensure!(taken["memory"] == false && taken["memory_bytes"] == 0 && taken["command"] == serde_json::json!([]));
     node.shell(&id, "echo later > /home/user/note")?;
-    node.ok(&["rm", &id])?;
+    node.ok(&["kill", &id])?;
     node.ok(&["store", "gc", "--grace", "0"])?;
     node.ok(&["checkpoint", "verify", "warm"])?;
     let other = shared.node()?;
@@ -173,7 +173,7 @@ fn anywhere(shared: &Shared, node: &mut Node) -> Result<()> {
         at.ok(&["checkpoint", &ids[0], "--name", "next", "--replace"])?;
         let next = at.run("next", 1)?[0].id.to_string();
         ensure!(at.shell(&next, "cat /home/user/d/link")? == "mine\n", "the next one");
-        at.ok(&["rm", "--all", "--force"])?;
+        at.ok(&["kill", "--all", "--force"])?;
     }
     other.finish()?;
     // After a restart the node restores the checkpoint anew.
@@ -181,11 +181,11 @@ fn anywhere(shared: &Shared, node: &mut Node) -> Result<()> {
     node.start_server()?;
     let id = node.run("warm", 1)?[0].id.to_string();
     expect_marked(node, &id)?;
-    node.ok(&["rm", &id])?;
+    node.ok(&["kill", &id])?;
     for name in ["warm", "next"] {
         node.ok(&["template", "rm", name])?;
         node.ok(&["checkpoint", "rm", name])?;
-        fails(node, &["run", name], 4, name)?;
+        fails(node, &["create", name], 4, name)?;
     }
     ensure!(heads(node)? == 0, "a head is left");
     Ok(())
@@ -199,7 +199,7 @@ fn replaced(_: &Shared, node: &mut Node) -> Result<()> {
         let started = node.run("warm", 1)?[0].id.to_string();
         ensure!(node.shell(&started, "cat /home/user/note")? == format!("{text}\n"), "not what it is now");
     }
-    node.ok(&["rm", "--all", "--force"])?;
+    node.ok(&["kill", "--all", "--force"])?;
     node.ok(&["template", "rm", "warm"]).map(drop)
 }
 
@@ -214,7 +214,7 @@ fn by_file(_: &Shared, node: &mut Node) -> Result<()> {
     let copy = other.run("warm", 1)?[0].id.to_string();
     expect_idle(&other, &copy)?;
     expect_marked(&other, &copy)?;
-    other.ok(&["rm", &copy])?;
+    other.ok(&["kill", &copy])?;
     other.finish()
 }
 
@@ -227,7 +227,7 @@ fn paused(shared: &Shared, node: &mut Node) -> Result<()> {
         let copy = fork(to, &[&id])?.remove(0);
         expect_idle(to, &copy)?;
         expect_marked(to, &copy)?;
-        to.ok(&["rm", &copy])?;
+        to.ok(&["kill", &copy])?;
         ensure!(state(from, &id)? == Some(SandboxState::Paused), "it is not paused");
         fails(from, &["exec", &id, "--", "true"], 1, "it is paused")?;
         ensure!(!from.state.join("sandboxes").join(&id).exists(), "its directory is left");
@@ -238,7 +238,7 @@ fn paused(shared: &Shared, node: &mut Node) -> Result<()> {
         expect_no_heads(to)?;
         to.shell(&id, "echo again >> /home/user/rounds")?;
         if !std::ptr::eq(from, to) {
-            from.ok(&["rm", &id])?;
+            from.ok(&["kill", &id])?;
         }
     }
     ensure!(node.shell(&id, "wc -l < /home/user/rounds")?.trim_end() == "3", "a round is missing");
@@ -274,11 +274,11 @@ fn rebooted(shared: &Shared, node: &mut Node) -> Result<()> {
     }
     node.ok(&["resume", &id])?;
     expect_marked(node, &id)?;
-    other.ok(&["rm", &id])?;
+    other.ok(&["kill", &id])?;
     other.finish()?;
     let copy = fork(node, &[&id])?.remove(0);
     expect_marked(node, &copy)?;
-    node.ok(&["rm", &id, &copy]).map(drop)
+    node.ok(&["kill", &id, &copy]).map(drop)
 }
 
 fn resumed_without(_: &Shared, node: &mut Node) -> Result<()> {
@@ -315,7 +315,7 @@ fn goes_on(_: &Shared, node: &mut Node) -> Result<()> {
     let copy = fork(node, &["--files-only", &id])?.remove(0);
     expect_idle(node, &copy)?;
     ensure!(node.ask(&id, "GET /verify")?["intact"] == true, "its program is not intact");
-    node.ok(&["rm", &id, &started, &copy])?;
+    node.ok(&["kill", &id, &started, &copy])?;
     node.ok(&["template", "rm", "warm"]).map(drop)
 }
 
@@ -357,7 +357,7 @@ fn killed(_: &Shared, node: &mut Node) -> Result<()> {
         }
         expect_marked(node, &id)?;
         node.shell(&id, "cd /home/user; test $(ls | wc -l) -gt 4000 -a $(wc -l < lines) = 8000")?;
-        node.ok(&["rm", &id])?;
+        node.ok(&["kill", &id])?;
         node.expect_only_itself()?;
         ensure!(heads(node)? == 0, "round {round}: a head is left");
     }
@@ -379,12 +379,12 @@ fn keeper_killed(_: &Shared, node: &mut Node) -> Result<()> {
         if taken.code == 0 {
             let started = node.run("warm", 1)?[0].id.to_string();
             expect_marked(node, &started)?;
-            node.ok(&["rm", &started])?;
+            node.ok(&["kill", &started])?;
             node.ok(&["template", "rm", "warm"])?;
             node.ok(&["checkpoint", "rm", "warm"])?;
         }
         ensure!(heads(node)? == 0, "round {round}: a head is left");
-        node.ok(&["rm", &id])?;
+        node.ok(&["kill", &id])?;
         node.expect_only_itself()?;
     }
     Ok(())
@@ -414,7 +414,7 @@ fn volumes(node: &Node) -> Result<()> {
     node.ok(&["pause", &started])?;
     node.ok(&["resume", &started])?;
     ensure!(node.shell(&started, "cat /workspace/note /home/user/note")? == "mine\nkept\n");
-    node.ok(&["rm", "--all", "--force"])?;
+    node.ok(&["kill", "--all", "--force"])?;
     ensure!(node.json(&["volume", "log", "ws", "--json"])?.as_array().is_some_and(Vec::is_empty), "snapshots are left");
     node.ok(&["template", "rm", "warm"])?;
     node.ok(&["checkpoint", "rm", "warm"])?;

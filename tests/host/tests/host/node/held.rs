@@ -68,7 +68,7 @@ fn two_clients(node: &Node) -> Result<()> {
         "{:?}",
         again.status
     );
-    node.ok(&["rm", &id]).map(drop)
+    node.ok(&["kill", &id]).map(drop)
 }
 
 fn slow(node: &Node) -> Result<()> {
@@ -87,7 +87,7 @@ fn slow(node: &Node) -> Result<()> {
     ensure!(missed > 0, "the slow one missed nothing");
     let all = seen.stdout.len() as u64 + seen.stderr.len() as u64 + missed;
     ensure!(all == 20_000_000 + (1 << 20), "{all} bytes with {missed} missed");
-    node.ok(&["rm", &id]).map(drop)
+    node.ok(&["kill", &id]).map(drop)
 }
 
 fn input(node: &Node) -> Result<()> {
@@ -106,7 +106,7 @@ fn input(node: &Node) -> Result<()> {
     let pid = start(node, &id, command("cat; echo end", serde_json::json!({})))?;
     let seen = Attached::new(node, &id, &pid)?.all()?;
     ensure!(seen.stdout == b"end\n", "{:?}", String::from_utf8_lossy(&seen.stdout));
-    node.ok(&["rm", &id]).map(drop)
+    node.ok(&["kill", &id]).map(drop)
 }
 
 fn terminal(node: &Node) -> Result<()> {
@@ -136,7 +136,7 @@ fn terminal(node: &Node) -> Result<()> {
     signal(node, &id, &pid, "kill")?;
     ensure!(client.rest()?.status == Some(ExitStatus::Code(5)), "the hang-up was not heard");
     node.shell(&id, "test -e /tmp/hung-up")?;
-    node.ok(&["rm", &id]).map(drop)
+    node.ok(&["kill", &id]).map(drop)
 }
 
 fn killed(node: &Node) -> Result<()> {
@@ -164,7 +164,7 @@ fn killed(node: &Node) -> Result<()> {
     client.expect(b"ready\n")?;
     signal(node, &id, &pid, "terminate")?;
     ensure!(client.rest()?.status == Some(ExitStatus::Code(6)), "terminated");
-    node.ok(&["rm", &id]).map(drop)
+    node.ok(&["kill", &id]).map(drop)
 }
 
 fn ended(node: &Node) -> Result<()> {
@@ -189,7 +189,7 @@ fn ended(node: &Node) -> Result<()> {
     let pid = start(node, &id, command("sleep 1000023 & exit 0", serde_json::json!({})))?;
     until_ended(node, &id, &pid)?;
     ensure!(node.shell(&id, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '")?.contains("1000023"), "what was left behind");
-    node.ok(&["rm", &id]).map(drop)
+    node.ok(&["kill", &id]).map(drop)
 }
 
 fn paused(node: &Node) -> Result<()> {
@@ -205,7 +205,7 @@ fn paused(node: &Node) -> Result<()> {
     ensure!(commands(node, &id)?.is_empty(), "{:?}", commands(node, &id)?);
     let pid = start(node, &id, command("exit 5", serde_json::json!({})))?;
     ensure!(Attached::new(node, &id, &pid)?.all()?.status == Some(ExitStatus::Code(5)), "after the resume");
-    node.ok(&["rm", &id]).map(drop)
+    node.ok(&["kill", &id]).map(drop)
 }
 
 fn refused(node: &Node) -> Result<()> {
@@ -230,7 +230,7 @@ fn refused(node: &Node) -> Result<()> {
     let (status, _) = node.api("GET /v1/sandboxes/s000000000000/commands", b"")?;
     ensure!(status == 404, "of no sandbox: {status}");
     ensure!(commands(node, &id)?.is_empty(), "{:?}", commands(node, &id)?);
-    node.ok(&["rm", &id]).map(drop)
+    node.ok(&["kill", &id]).map(drop)
 }
 
 fn time_limit() -> Result<()> {
@@ -250,7 +250,7 @@ fn time_limit() -> Result<()> {
     );
     ensure!(commands(&node, &id)?[0].reason == Some(EndReason::TimedOut), "{:?}", commands(&node, &id)?);
     ensure!(!node.shell(&id, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '")?.contains("100002"), "children are left");
-    node.ok(&["rm", &id])?;
+    node.ok(&["kill", &id])?;
     node.finish()
 }
 
@@ -288,7 +288,7 @@ fn any_process() -> Result<()> {
         ensure!(seen.status == Some(ExitStatus::Code(7)), "{victim}, again: {:?}", seen.status);
         holders(&node)?;
     }
-    node.ok(&["rm", &id])?;
+    node.ok(&["kill", &id])?;
     node.finish()
 }
 
@@ -303,7 +303,7 @@ fn status_of_orphans() -> Result<()> {
     node.start_server()?;
     let seen = Attached::new(&node, &id, &pid)?.all()?;
     ensure!(seen.stdout == b"words\n" && seen.status == Some(ExitStatus::Code(42)), "{seen:?}");
-    node.ok(&["rm", &id])?;
+    node.ok(&["kill", &id])?;
     node.finish()
 }
 
@@ -326,7 +326,7 @@ fn both(node: &Node) -> Result<()> {
     // The next one is held again.
     let pid = start(node, &id, command("exit 8", serde_json::json!({})))?;
     ensure!(Attached::new(node, &id, &pid)?.all()?.status == Some(ExitStatus::Code(8)), "the next one");
-    node.ok(&["rm", &id]).map(drop)
+    node.ok(&["kill", &id]).map(drop)
 }
 
 fn restart() -> Result<()> {
@@ -340,6 +340,6 @@ fn restart() -> Result<()> {
     ensure!(pid_of(&commands(&node, &id)?[0]) == pid, "{:?}", commands(&node, &id)?);
     let seen = Attached::new(&node, &id, &pid)?.all()?;
     ensure!(seen.stdout == counted(LINES).as_bytes() && seen.status == Some(ExitStatus::Code(7)), "{:?}", seen.status);
-    node.ok(&["rm", &id])?;
+    node.ok(&["kill", &id])?;
     node.finish()
 }

@@ -84,12 +84,12 @@ fn kill_round(node: &Node, other: &mut Node, choices: &mut Choices, round: u64) 
         other.ok(&["checkpoint", &ids[1], "--name", "again", "--replace"])?;
         let id = node.run("again", 1)?[0].id.to_string();
         expect_right(node, &id, "warm")?;
-        node.ok(&["rm", &id])?;
+        node.ok(&["kill", &id])?;
         node.ok(&["template", "rm", "again"])?;
     }
     let listed = other.ps()?;
     ensure!(listed.iter().all(|sandbox| sandbox.state == api::SandboxState::Running), "stopped: {listed:?}");
-    other.ok(&["rm", "--all", "--force"])?;
+    other.ok(&["kill", "--all", "--force"])?;
     other.ok(&["template", "rm", "warm"])?;
     other.expect_only_itself()?;
     Ok(killed)

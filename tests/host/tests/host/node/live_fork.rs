@@ -99,12 +99,12 @@ fn source_removed(node: &Node) -> Result<()> {
     let source = start(node)?;
     node.shell(&source, "echo before > /tmp/note")?;
     let copies = fork(node, &source, 2)?;
-    node.ok(&["rm", &source])?;
+    node.ok(&["kill", &source])?;
     for id in &copies {
         ensure!(node.shell(id, "cat /tmp/note")? == "before\n", "a file of the removed source");
         node.ask(id, "GET /verify")?;
     }
-    node.ok(&["rm", &copies[0]])?;
+    node.ok(&["kill", &copies[0]])?;
     ensure!(node.shell(&copies[1], "cat /tmp/note")? == "before\n", "a file of the removed source");
     Ok(())
 }

@@ -108,7 +108,7 @@ fn reopened(node: &Node) -> Result<()> {
     // A command has streams of its own by the same names.
     let answer = node.pando(&["exec", &id, "--", "/bin/sh", "-c", NAMED])?;
     ensure!(answer.stdout == "c\nd\ne\n" && answer.stderr == "a\nb\n", "of a command: {answer}");
-    node.ok(&["rm", "--all"]).map(drop)
+    node.ok(&["kill", "--all"]).map(drop)
 }
 
 /// One process: what a shell does with `>` and `>>`, when it is told to.
@@ -144,7 +144,7 @@ fn without_node() -> Result<()> {
     }
     node.start_server()?;
     ensure!(node.ok(&["logs", &id])?.ends_with("the last line\n"), "the end of it");
-    node.ok(&["rm", &id])?;
+    node.ok(&["kill", &id])?;
     node.finish()
 }
 
@@ -199,7 +199,7 @@ fn locked(node: &Node) -> Result<()> {
 fn unread(node: &Node) -> Result<()> {
     node.build_geo("geo", &["--nidx", "2"])?;
     let id = node.run("geo", 1)?[0].id.to_string();
-    for command in [&["ps"][..], &["inspect", &id], &["exec", &id, "--", "seq", "100000"], &["run", "geo"]] {
+    for command in [&["ls"][..], &["inspect", &id], &["exec", &id, "--", "seq", "100000"], &["create", "geo"]] {
         let ended = |stdout: Stdio| node.command_of(command).stdout(stdout).output();
         let full = ended(File::options().write(true).open("/dev/full")?.into())?;
         let said = String::from_utf8_lossy(&full.stderr).into_owned();
@@ -215,7 +215,7 @@ fn unread(node: &Node) -> Result<()> {
         let right = if command[0] == "exec" { 141 } else { 0 };
         ensure!(gone.status.code() == Some(right) && said.is_empty(), "{command:?}: {:?} {said}", gone.status);
     }
-    node.ok(&["rm", "--all"]).map(drop)
+    node.ok(&["kill", "--all"]).map(drop)
 }
 
 /// Sets the title, in both ways that terminals know, and turns the direction of writing.
@@ -276,7 +276,7 @@ fn hostile(node: &Node) -> Result<()> {
         node.ok(&["logs", &id])?.is_empty() && node.ok(&["exec", &id, "--", "printf", "%s", ORDERS])? == ORDERS,
         "exec"
     );
-    node.ok(&["rm", &id]).map(drop)
+    node.ok(&["kill", &id]).map(drop)
 }
 
 fn streams(node: &Node) -> Result<()> {
@@ -299,5 +299,5 @@ fn streams(node: &Node) -> Result<()> {
     let began = Instant::now();
     node.shell(&id, "sleep 1000 & echo started")?;
     ensure!(began.elapsed() < Duration::from_secs(10), "a background process keeps exec from ending");
-    node.ok(&["rm", &id]).map(drop)
+    node.ok(&["kill", &id]).map(drop)
 }

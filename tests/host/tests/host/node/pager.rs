@@ -49,7 +49,7 @@ fn restored(node: &Node) -> Result<i64> {
     node.build_geo("geo", &["--nidx", "16"])?;
     let source = node.run("geo", 1)?[0].id.to_string();
     node.ok(&["checkpoint", &source, "--name", "warm"])?;
-    node.ok(&["rm", &source])?;
+    node.ok(&["kill", &source])?;
     // The copy, and its zygote, are made of the checkpoint.
     let copy = node.run("warm", 1)?[0].id.clone();
     ensure!(node.ask(copy.as_str(), "GET /verify")?["intact"] == true, "not intact");
@@ -93,7 +93,7 @@ fn merged() -> Result<()> {
         node.build_geo("geo", &["--nidx", "16"])?;
         let source = node.run("geo", 1)?[0].id.to_string();
         node.ok(&["checkpoint", &source, "--name", "warm"])?;
-        node.ok(&["rm", &source])?;
+        node.ok(&["kill", &source])?;
         let manifest = || node.ok(&["checkpoint", "inspect", "warm", "--json"]);
         // A restore, whose copy is asked that, and all that the log has to say of the working set afterwards.
         let restored = |request: &str| -> Result<Vec<String>> {
@@ -102,7 +102,7 @@ fn merged() -> Result<()> {
             node.ask(&copy, request)?;
             // Recording takes two seconds; where nothing is written down nothing is said.
             sleep(Duration::from_millis(3_500));
-            node.ok(&["rm", &copy])?;
+            node.ok(&["kill", &copy])?;
             node.ok(&["template", "rm", "warm"])?;
             let log = node.log()?[before..].to_owned();
             Ok(log.lines().filter(|line| line.contains("of the checkpoint")).map(str::to_owned).collect())

@@ -111,7 +111,7 @@ fn same(_: &Shared, node: &mut Node) -> Result<()> {
     ensure!(!node.state.join("sandboxes").join(&id).exists(), "its directory is left");
     ensure!(node.ok(&["logs", &id])?.starts_with(&log), "its output is not kept");
     ensure!(node.json(&["checkpoint", "ls", "--json"])?.as_array().is_some_and(Vec::is_empty), "it is a checkpoint");
-    ensure!(node.ok(&["ps"])?.contains("paused"), "ps does not say so");
+    ensure!(node.ok(&["ls"])?.contains("paused"), "ps does not say so");
     resume(node, &id)?;
     expect_marked(node, &id)?;
     ensure!(identity(node, &id)? == who, "it is another one");
@@ -168,7 +168,7 @@ fn errors(_: &Shared, node: &mut Node) -> Result<()> {
         vec!["pause", &id],
         vec!["checkpoint", &id],
         vec!["exec", &id, "--", "true"],
-        vec!["run", &id],
+        vec!["create", &id],
         vec!["connect", &id, "8080"],
     ] {
         let answer = node.pando(&arguments)?;
@@ -205,19 +205,19 @@ fn removed(shared: &Shared, node: &mut Node) -> Result<()> {
     pause(node, &one)?;
     pause(node, &two)?;
     pause(node, &three)?;
-    node.ok(&["rm", &one])?;
+    node.ok(&["kill", &one])?;
     ensure!(state(node, &one)?.is_none() && heads(node)? == 2, "something is left");
     let missing = node.pando(&["resume", &one])?;
     ensure!(missing.code == 4, "{missing}");
     // A node that knows nothing of it can remove it as well.
     let other = shared.node()?;
-    other.ok(&["rm", &two])?;
+    other.ok(&["kill", &two])?;
     other.finish()?;
     let gone = node.pando(&["resume", &two])?;
     ensure!(gone.code == 4 && gone.stderr.contains("another node has resumed or removed it"), "{gone}");
     // Just resumed it still has its head.
     resume(node, &three)?;
-    node.ok(&["rm", &three, &two])?;
+    node.ok(&["kill", &three, &two])?;
     ensure!(node.ps()?.is_empty() && heads(node)? == 0, "something is left");
     ensure!(std::fs::read_dir(node.state.join("paused"))?.count() == 0, "records are left");
     Ok(())
@@ -253,22 +253,22 @@ fn another_node(shared: &Shared, node: &mut Node) -> Result<()> {
     pause(node, &id)?;
     let other = shared.node()?;
     ensure!(other.ps()?.is_empty(), "it is another node's");
-    let known: Vec<PausedSandbox> = serde_json::from_value(other.json(&["ps", "--paused", "--json"])?)?;
+    let known: Vec<PausedSandbox> = serde_json::from_value(other.json(&["ls", "--paused", "--json"])?)?;
     ensure!(matches!(&known[..], [one] if one.id.as_str() == id && one.holder.is_none()), "{known:?}");
-    ensure!(other.ok(&["ps", "--paused"])?.contains(&id) && other.ok(&["ps", "--paused", "-q"])? == format!("{id}\n"));
+    ensure!(other.ok(&["ls", "--paused"])?.contains(&id) && other.ok(&["ls", "--paused", "-q"])? == format!("{id}\n"));
     resume(&other, &id)?;
     // Its memory is not filled in before it is known which pages it touches first: two seconds.
-    ensure!(other.ok(&["ps", "--paused"])?.contains("this node") && node.ok(&["ps", "--paused"])?.contains(" node "));
-    ensure!(node.ok(&["ps", "--paused", "-q"])?.is_empty(), "it is in the other's hands");
+    ensure!(other.ok(&["ls", "--paused"])?.contains("this node") && node.ok(&["ls", "--paused"])?.contains(" node "));
+    ensure!(node.ok(&["ls", "--paused", "-q"])?.is_empty(), "it is in the other's hands");
     expect_marked(&other, &id)?;
     ensure!(identity(&other, &id)? == who, "it is another one");
     let twice = node.pando(&["resume", &id])?;
     ensure!(twice.code != 0, "it runs twice: {twice}");
     expect_no_heads(&other)?;
-    let known = node.json(&["ps", "--paused", "--json"])?;
+    let known = node.json(&["ls", "--paused", "--json"])?;
     ensure!(known.as_array().is_some_and(Vec::is_empty), "it runs: {known}");
     let gone = node.pando(&["resume", &id])?;
-    ensure!(gone.code == 4 && gone.stderr.contains("pando rm"), "{gone}");
+    ensure!(gone.code == 4 && gone.stderr.contains("pando kill"), "{gone}");
     // And back again.
     other.ask(&id, "POST /write?key=elsewhere&value=1")?;
     let taken = other.pando(&["checkpoint", &id, "--name", "of-it"])?;
@@ -299,7 +299,7 @@ fn race(shared: &Shared, node: &mut Node) -> Result<()> {
         let winner = if here.code == 0 { &*node } else { &other };
         expect_marked(winner, &id)?;
     }
-    other.ok(&["rm", "--all", "--force"])?;
+    other.ok(&["kill", "--all", "--force"])?;
     other.finish()
 }
 
@@ -328,7 +328,7 @@ fn killed(_: &Shared, node: &mut Node) -> Result<()> {
             other => anyhow::bail!("round {round}: {other:?}"),
         }
         expect_marked(node, &id)?;
-        node.ok(&["rm", &id])?;
+        node.ok(&["kill", &id])?;
         node.expect_only_itself()?;
         ensure!(heads(node)? == 0, "round {round}: a head is left");
     }
@@ -365,7 +365,7 @@ fn forked(shared: &Shared, node: &mut Node) -> Result<()> {
     ensure!(identity(node, &id)? == who, "it is another one");
     let held = other.pando(&["fork", &id])?;
     ensure!(held.code != 0, "{held}");
-    node.ok(&["rm", &id])?;
+    node.ok(&["kill", &id])?;
     node.ok(&["store", "gc", "--grace", "0"])?;
     for at in [&*node, &other] {
         for copy in at.ps()?.into_iter().filter(|copy| copy.main_pid != 0) {
@@ -419,7 +419,7 @@ fn many_ranges(_: &Shared, node: &mut Node) -> Result<()> {
     node.shell(&id, "touch /tmp/go")?;
     let printed = || node.ok(&["logs", &id]).is_ok_and(|log| log.contains("ranges 9000, wrong 0"));
     wait_until("the program finds its memory", Duration::from_secs(20), printed)?;
-    node.ok(&["rm", &id]).map(drop)
+    node.ok(&["kill", &id]).map(drop)
 }
 
 /// One page of memory in each of five mappings of 60 GiB.

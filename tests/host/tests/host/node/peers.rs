@@ -73,7 +73,7 @@ fn fill(node: &Node) -> Result<()> {
     for _ in 0..2 {
         expect(node)?;
         std::thread::sleep(FILLED);
-        node.ok(&["rm", "--all", "--force"])?;
+        node.ok(&["kill", "--all", "--force"])?;
         node.ok(&["template", "rm", "warm"])?;
     }
     Ok(())

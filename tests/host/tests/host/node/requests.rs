@@ -29,10 +29,10 @@ fn case(body: fn(&Node) -> Result<()>) -> Result<()> {
     // The first command brings the connection to the holder of commands, which stays.
     let id = node.run("geo", 1)?[0].id.to_string();
     node.shell(&id, "true")?;
-    node.ok(&["rm", &id])?;
+    node.ok(&["kill", &id])?;
     let before = descriptors_at_rest(&node, usize::MAX)?;
     body(&node).with_context(|| format!("log of the node:\n{}", node.log_tail()))?;
-    node.ok(&["rm", "--all"])?;
+    node.ok(&["kill", "--all"])?;
     descriptors_at_rest(&node, before)?;
     node.finish()
 }
@@ -175,7 +175,7 @@ fn wrong(node: &Node) -> Result<()> {
 }
 
 fn many(node: &Node) -> Result<()> {
-    let clients = (0..CLIENTS).map(|_| node.begin(&["run", "geo", "--json"])).collect::<Result<Vec<_>>>()?;
+    let clients = (0..CLIENTS).map(|_| node.begin(&["create", "geo", "--json"])).collect::<Result<Vec<_>>>()?;
     let mut ids = Vec::new();
     for client in clients {
         let answer = client.end()?;
@@ -190,7 +190,7 @@ fn many(node: &Node) -> Result<()> {
             0 => node.begin(&["exec", id, "--", "/bin/hostname"])?,
             1 => node.begin(&["fork", id])?,
             2 => node.begin(&["inspect", id])?,
-            3 => node.begin(&["rm", id])?,
+            3 => node.begin(&["kill", id])?,
             _ => node.begin(&["logs", id])?,
         });
     }
@@ -204,7 +204,7 @@ fn many(node: &Node) -> Result<()> {
         node.ask(sandbox.id.as_str(), "GET /health")?;
     }
     // The same removal by all of them: each succeeds or finds it gone.
-    let clients = (0..10).map(|_| node.begin(&["rm", "--all"])).collect::<Result<Vec<_>>>()?;
+    let clients = (0..10).map(|_| node.begin(&["kill", "--all"])).collect::<Result<Vec<_>>>()?;
     for client in clients {
         let answer = client.end()?;
         ensure!(answer.code == 0, "{answer}");
@@ -222,7 +222,7 @@ fn silent(node: &Node) -> Result<()> {
         }
         open.push(stream);
     }
-    let answer = node.pando(&["run", "geo"])?;
+    let answer = node.pando(&["create", "geo"])?;
     ensure!(answer.code == 0, "{answer}");
     Ok(())
 }

@@ -39,7 +39,7 @@ fn whole_life(node: &Node, service: &str, interpreter: &[&str]) -> Result<()> {
     expect_separate_writes(node, &ids)?;
     expect_exec_and_logs(node, &ids)?;
     expect_listed(node, &ids)?;
-    node.ok(&["rm", ids[0]])?;
+    node.ok(&["kill", ids[0]])?;
     let gone = node.pando(&["inspect", ids[0]])?;
     ensure!(gone.code == 4, "a removed sandbox: {gone}");
     node.ask(ids[1], "GET /health")?;
@@ -94,7 +94,7 @@ fn expect_separate_writes(node: &Node, ids: &[&str]) -> Result<()> {
     let later = node.run("service", 1)?;
     let state = node.ask(later[0].id.as_str(), "GET /state")?;
     ensure!(state["writes"] == 0, "a later start sees a write to an earlier copy: {state}");
-    node.ok(&["rm", later[0].id.as_str()])?;
+    node.ok(&["kill", later[0].id.as_str()])?;
     Ok(())
 }
 
@@ -136,6 +136,6 @@ fn expect_listed(node: &Node, ids: &[&str]) -> Result<()> {
         ensure!(detail.processes.iter().any(|process| process.pid == detail.sandbox.main_pid), "{detail:?}");
         ensure!(detail.pss_bytes > 0 && detail.rss_bytes >= detail.pss_bytes, "{detail:?}");
     }
-    ensure!(node.ok(&["ps"])?.lines().count() == ids.len() + 1, "ps as a table");
+    ensure!(node.ok(&["ls"])?.lines().count() == ids.len() + 1, "ps as a table");
     Ok(())
 }

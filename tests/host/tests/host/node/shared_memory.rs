@@ -109,7 +109,7 @@ fn template(_: &Shared, node: &Node) -> Result<()> {
         expect_same(&id, &seen["files"], &seen["born"])?;
         change(node, &id, "own")?;
         // It is learned from when it goes.
-        node.ok(&["rm", &id])?;
+        node.ok(&["kill", &id])?;
     }
     let deadline = Instant::now() + Duration::from_secs(20);
     while node.info()?.pool.ahead == 0 {

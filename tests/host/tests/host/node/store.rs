@@ -43,7 +43,7 @@ fn take(node: &Node, name: &str, note: &str) -> Result<()> {
     node.ask(&id, &format!("POST /write?key=note&value={note}"))?;
     node.shell(&id, &format!("echo {note} > /home/user/note; ln -s note /home/user/link; mkfifo /home/user/pipe"))?;
     node.ok(&["checkpoint", &id, "--name", name])?;
-    node.ok(&["rm", &id]).map(drop)
+    node.ok(&["kill", &id]).map(drop)
 }
 
 /// Runs a checkpoint and looks whether it is the one that [`take`] took.
@@ -53,7 +53,7 @@ fn expect(node: &Node, name: &str, note: &str) -> Result<()> {
     ensure!(state["values"]["note"] == note, "{name}: {state}");
     ensure!(node.ask(&id, "GET /verify")?["intact"] == true, "{name} is not intact");
     ensure!(node.shell(&id, "cat /home/user/link")?.trim_end() == note, "{name}: files");
-    node.ok(&["rm", &id]).map(drop)
+    node.ok(&["kill", &id]).map(drop)
 }
 
 /// All manifests or segments, by their keys.
@@ -373,7 +373,7 @@ fn rotate(shared: &Shared, node: &mut Node, running: &str) -> Result<()> {
     other.finish()?;
     write_keys(shared, "a")?;
     let late = shared.node()?;
-    let refused = late.pando(&["run", "old"])?;
+    let refused = late.pando(&["create", "old"])?;
     ensure!(
         refused.code != 0 && refused.stderr.contains("master key \"b\" is not among the known ones (a)"),
         "{refused}"

@@ -28,7 +28,7 @@ fn case(arguments: &[&str], body: fn(&Node) -> Result<()>) -> Result<()> {
     let node = Node::start_with(Setting { arguments, ..Setting::default() })?;
     build_scribe(&node)?;
     body(&node).with_context(|| format!("log of the node:\n{}", node.log_tail()))?;
-    node.ok(&["rm", "--all", "--force"])?;
+    node.ok(&["kill", "--all", "--force"])?;
     node.finish()
 }
 
@@ -191,7 +191,7 @@ fn counted(node: &Node) -> Result<()> {
     let resumed = Scraped::of(node)?;
     ensure!(resumed.value("pando_starts_total{kind=\"resume\",result=\"ok\"}") == 1.0, "{:?}", resumed.0);
     ensure!(resumed.names(&id), "{:?}", resumed.0);
-    node.ok(&["rm", &id])?;
+    node.ok(&["kill", &id])?;
     ensure!(!Scraped::of(node)?.names(&id), "it was removed");
     node.ok(&["volume", "rm", "ws"]).map(drop)
 }

@@ -179,7 +179,7 @@ fn one_round(shared: &Shared, node: &Node, round: u32) -> Result<()> {
     other.finish()?;
     for (id, name, _) in &sources {
         ensure!(node.ask(id, "GET /verify")?["intact"] == true, "the source of {name} is not intact");
-        node.ok(&["rm", id])?;
+        node.ok(&["kill", id])?;
         node.ok(&["checkpoint", "rm", name])?;
     }
     node.ok(&["store", "gc", "--grace", "0"]).map(drop)

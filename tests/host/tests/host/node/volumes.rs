@@ -65,7 +65,7 @@ pub(crate) fn build_scribe(node: &Node) -> Result<()> {
 /// Starts a sandbox with volumes.
 pub(crate) fn run_with(node: &Node, volumes: &[&str]) -> Result<String> {
     let volumes = volumes.iter().flat_map(|volume| ["--volume", volume]);
-    let arguments: Vec<&str> = ["run", "scribe", "--json"].into_iter().chain(volumes).collect();
+    let arguments: Vec<&str> = ["create", "scribe", "--json"].into_iter().chain(volumes).collect();
     let started = node.json(&arguments)?;
     Ok(started["sandboxes"][0]["id"].as_str().with_context(|| format!("not started: {started}"))?.to_owned())
 }
@@ -116,7 +116,7 @@ fn shared(node: &Node) -> Result<()> {
     fails(node, &["volume", "rm", "ws"], 1, "ws")?;
     fails(node, &["volume", "mount", "ws", &here.display().to_string()], 1, "mounted there")?;
 
-    node.ok(&["rm", &one, &two])?;
+    node.ok(&["kill", &one, &two])?;
     ensure!(node.ok(&["volume", "ls"])?.contains("mounted 1"), "sandboxes let go when they are removed");
     let busy = fs::File::open(here.join("d/c"))?;
     fails(node, &["volume", "unmount", "ws", &here.display().to_string()], 1, "in use by")?;
@@ -146,7 +146,7 @@ fn read_only(node: &Node) -> Result<()> {
     node.shell(&writer, "echo text > /workspace/a")?;
     let script = "cat /workspace/a; (echo x > /workspace/a) 2>&1 | grep -o Read-only; (rm /workspace/a) 2>&1 | grep -o Read-only";
     ensure!(node.shell(&reader, script)? == "text\nRead-only\nRead-only\n");
-    node.ok(&["rm", "--all", "--force"])?;
+    node.ok(&["kill", "--all", "--force"])?;
     node.ok(&["volume", "rm", "ws"]).map(drop)
 }
 
@@ -155,11 +155,11 @@ fn refused(node: &Node) -> Result<()> {
     fails(node, &["volume", "create", "tiny", "--inodes", "0"], 2, "at most 0 inodes")?;
     fails(node, &["volume", "inspect", "tiny"], 4, "tiny")?;
     node.ok(&["volume", "create", "ws"])?;
-    fails(node, &["run", "scribe", "--volume", "ws:/elsewhere"], 2, "/elsewhere")?;
-    fails(node, &["run", "scribe", "--volume", "ws:/elsewhere"], 2, "/workspace, /data")?;
-    fails(node, &["run", "scribe", "--volume", "ws:/data", "--volume", "ws:/data"], 2, "two volumes")?;
-    fails(node, &["run", "scribe", "--volume", "absent:/data", "-n", "2"], 4, "absent")?;
-    fails(node, &["run", "scribe", "--volume", "ws@absent:/data"], 4, "absent")?;
+    fails(node, &["create", "scribe", "--volume", "ws:/elsewhere"], 2, "/elsewhere")?;
+    fails(node, &["create", "scribe", "--volume", "ws:/elsewhere"], 2, "/workspace, /data")?;
+    fails(node, &["create", "scribe", "--volume", "ws:/data", "--volume", "ws:/data"], 2, "two volumes")?;
+    fails(node, &["create", "scribe", "--volume", "absent:/data", "-n", "2"], 4, "absent")?;
+    fails(node, &["create", "scribe", "--volume", "ws@absent:/data"], 4, "absent")?;
     ensure!(node.ps()?.is_empty(), "a sandbox is there without its volume");
     let build = |point: &str, command: &[&str]| {
         let arguments = ["template", "build", "wrong", "--mount-point", point, "--port", "8080", "--"];
@@ -232,11 +232,14 @@ fn forked(node: &Node) -> Result<()> {
     volumes.push(again);
     ensure!(node.json(&["volume", "log", "ws", "--json"])?.as_array().is_some_and(Vec::is_empty), "snapshots are left");
     expect_whole_journal(node, &writer)?;
-    node.ok(&["rm", "--all", "--force"])?;
-    for volume in volumes.iter().map(String::as_str).chain(["ws"]) {
-        node.ok(&["volume", "rm", volume])?;
-    }
-    Ok(())
+    let prune = ["volume", "prune", "--older", "1ms"];
+    ensure!(node.ok(&prune)?.is_empty(), "their sandboxes are there");
+    node.ok(&["kill", "--all", "--force"])?;
+    fails(node, &prune, 2, "--force")?;
+    let pruned = node.ok(&[&prune[..], &["--force"]].concat())?;
+    volumes.sort();
+    ensure!(pruned.lines().eq(volumes.iter().map(String::as_str)), "{pruned}");
+    node.ok(&["volume", "rm", "ws"]).map(drop)
 }
 
 fn paused(node: &Node) -> Result<()> {
@@ -252,7 +255,7 @@ fn paused(node: &Node) -> Result<()> {
     }
     expect_whole_journal(node, &writer)?;
     ensure!(node.json(&["volume", "log", "ws", "--json"])?.as_array().is_some_and(Vec::is_empty), "snapshots are left");
-    node.ok(&["rm", "--all", "--force"])?;
+    node.ok(&["kill", "--all", "--force"])?;
     node.ok(&["volume", "rm", "ws"]).map(drop)
 }
 
@@ -279,7 +282,7 @@ fn at_once(node: &Node) -> Result<()> {
                 let response: serde_json::Value = serde_json::from_str(&answer.stdout)?;
                 let id = response["sandboxes"][0]["id"].as_str().context("no copy")?;
                 expect_whole_journal(node, id)?;
-                node.ok(&["rm", id])?;
+                node.ok(&["kill", id])?;
                 node.ok(&["volume", "rm", &format!("ws-{id}")])?;
                 made += 1;
             }
@@ -295,7 +298,7 @@ fn at_once(node: &Node) -> Result<()> {
     ensure!(made > 1, "the first two forks were not made");
     eprintln!("    {made} of 10 forks were made beside commands and pauses");
     expect_whole_journal(node, &writer)?;
-    node.ok(&["rm", "--all", "--force"])?;
+    node.ok(&["kill", "--all", "--force"])?;
     node.ok(&["volume", "rm", "ws"]).map(drop)
 }
 
@@ -318,7 +321,7 @@ fn interrupted(node: &Node) -> Result<()> {
         }
     }
     expect_whole_journal(node, &writer)?;
-    node.ok(&["rm", "--all", "--force"])?;
+    node.ok(&["kill", "--all", "--force"])?;
     // A fork whose client ended before the node had read its request makes volumes later, and removes them itself.
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
@@ -345,7 +348,7 @@ fn carried(node: &Node) -> Result<()> {
     for _ in 0..3 {
         let id = run_with(node, &["ws:/workspace"])?;
         works(&id)?;
-        node.ok(&["rm", &id])?;
+        node.ok(&["kill", &id])?;
     }
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
     while node.info()?.pool.ahead == 0 {
@@ -359,7 +362,7 @@ fn carried(node: &Node) -> Result<()> {
     // Its host directory is as any other's without a volume.
     let without = node.run("scribe", 1)?[0].id.to_string();
     ensure!(node.shell(&without, "ls -A /workspace; touch /workspace/own; stat -c %u /workspace")? == "1000\n");
-    node.ok(&["rm", "--all", "--force"])?;
+    node.ok(&["kill", "--all", "--force"])?;
     node.ok(&["volume", "rm", "ws"]).map(drop)
 }
 
@@ -377,7 +380,7 @@ fn bounded(node: &Node) -> Result<()> {
     }
     let heir = memory_group(process(node, "guardian")?)?;
     ensure!(heir == group, "who takes its place is in {}", heir.display());
-    node.ok(&["rm", "--all", "--force"])?;
+    node.ok(&["kill", "--all", "--force"])?;
     node.ok(&["volume", "rm", "ws"])?;
     let Err(error) = Node::start_with(Setting {
         arguments: ["--volumes-memory", "5M"].map(str::to_owned).to_vec(),

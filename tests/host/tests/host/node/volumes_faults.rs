@@ -51,7 +51,7 @@ fn with_writer(body: fn(&mut Node) -> Result<()>) -> Result<()> {
     let id = run_with(&node, &["ws:/workspace"])?;
     node.shell(&id, "touch /workspace/go")?;
     body(&mut node).with_context(|| format!("log of the node:\n{}", node.log_tail()))?;
-    node.ok(&["rm", "--all", "--force"])?;
+    node.ok(&["kill", "--all", "--force"])?;
     node.ok(&["volume", "rm", "ws"])?;
     node.finish()
 }
@@ -168,7 +168,7 @@ fn killed_in_fork(node: &mut Node, whom: &str) -> Result<()> {
         for copy in node.ps()?.iter().filter(|sandbox| sandbox.id.as_str() != id) {
             let copy = copy.id.as_str();
             node.shell(copy, "awk '$1 != NR - 1 { print NR, $0; exit 1 }' /workspace/journal")?;
-            node.ok(&["rm", copy])?;
+            node.ok(&["kill", copy])?;
             node.ok(&["volume", "rm", &format!("ws-{copy}")])?;
         }
     }
@@ -203,7 +203,7 @@ fn resume_elsewhere(first: &Node, second: &Node) -> Result<()> {
         to.ok(&["resume", &id])?;
         expect_progress(to, &id)?;
     }
-    second.ok(&["rm", "--all", "--force"])?;
+    second.ok(&["kill", "--all", "--force"])?;
     second.ok(&["volume", "rm", "ws"]).map(drop)
 }
 
@@ -235,8 +235,8 @@ fn take_over(first: &Node, second: &Node) -> Result<()> {
     first.ok(&["volume", "export", "ws", &archive])?;
     ensure!(second.shell(&new, "echo more >> /workspace/b; cat /workspace/b")? == "taken\nmore\n", "it was taken back");
     first.ok(&["volume", "rm", "copy"])?;
-    first.ok(&["rm", "--all", "--force"])?;
-    second.ok(&["rm", "--all", "--force"])?;
+    first.ok(&["kill", "--all", "--force"])?;
+    second.ok(&["kill", "--all", "--force"])?;
     second.ok(&["volume", "rm", "ws@here", "ws"]).map(drop)
 }
 
@@ -276,7 +276,7 @@ fn cut_off() -> Result<()> {
         ensure!(said.contains("Read-only") && said.ends_with("alone\n"), "{said}");
         ensure!(second.shell(&new, "cat a b; ls c 2>/dev/null || true")? == "promised\ntaken\n");
         for node in [first, second] {
-            node.ok(&["rm", "--all", "--force"])?;
+            node.ok(&["kill", "--all", "--force"])?;
         }
         let verified = second.ok(&["volume", "verify", "ws"])?;
         ensure!(verified.contains("all of it is sound"), "{verified}");
@@ -324,8 +324,8 @@ fn followed(first: &Node, second: &Node) -> Result<()> {
     let held = second.pando(&["volume", "rm", "ws"])?;
     ensure!(held.code != 0 && held.stderr.contains(&reader), "{held}");
     expect_progress(first, &writer)?;
-    first.ok(&["rm", "--all", "--force"])?;
-    second.ok(&["rm", "--all", "--force"])?;
+    first.ok(&["kill", "--all", "--force"])?;
+    second.ok(&["kill", "--all", "--force"])?;
     second.ok(&["volume", "rm", "ws@begin", "ws@elsewhere", "copy", "ws"]).map(drop)
 }
 
@@ -367,8 +367,8 @@ fn with_wrong_clock(first: &Node, second: &Node) -> Result<()> {
         node.ok(&["volume", "snapshot", "ws"])?;
         other.ok(&["store", "gc", "--grace", "0"])?;
         ensure!(node.shell(&taking, "wc -l < journal")? == written, "round {round}");
-        node.ok(&["rm", "--all", "--force"])?;
-        other.ok(&["rm", "--all", "--force"])?;
+        node.ok(&["kill", "--all", "--force"])?;
+        other.ok(&["kill", "--all", "--force"])?;
     }
     ensure!(journal(second)? == written.trim().parse::<usize>()?);
     second.ok(&["volume", "verify", "ws"])?;

@@ -42,7 +42,7 @@ fn killed(name: &str, body: fn(&mut Node) -> Result<()>) -> Case {
 
 /// Starts sandboxes of a checkpoint; their ids.
 fn run(node: &Node, checkpoint: &str, count: usize) -> Result<Vec<String>> {
-    let response = node.json(&["run", checkpoint, "-n", &count.to_string(), "--json"])?;
+    let response = node.json(&["create", checkpoint, "-n", &count.to_string(), "--json"])?;
     let sandboxes = response["sandboxes"].as_array().context("no sandboxes")?;
     ensure!(sandboxes.len() == count, "{response}");
     let id = |sandbox: &Value| Ok(sandbox["id"].as_str().context("no id")?.to_owned());
@@ -56,7 +56,7 @@ pub(crate) fn volumes(node: &Node) -> Result<Vec<String>> {
 }
 
 fn remove_all(node: &Node) -> Result<()> {
-    node.ok(&["rm", "--all", "--force"])?;
+    node.ok(&["kill", "--all", "--force"])?;
     for volume in volumes(node)? {
         node.ok(&["volume", "rm", &volume])?;
     }
@@ -91,12 +91,12 @@ fn of_its_instant(node: &Node) -> Result<()> {
         node.shell(&writer, "test -e /workspace/go -a ! -e /workspace/mine").context("the original's volume")?;
         let copies: Vec<&str> = copies.iter().map(String::as_str).collect();
         // In the second round some are left: they run on when the checkpoint has been replaced, and the next run takes what it is now.
-        node.ok(&[&["rm"], &copies[usize::from(round == 1)..]].concat())?;
+        node.ok(&[&["kill"], &copies[usize::from(round == 1)..]].concat())?;
     }
     let left = node.ps()?.into_iter().map(|sandbox| sandbox.id.to_string()).find(|id| *id != writer);
     let left = left.context("none is left")?;
     node.shell(&left, "test $(wc -l < /workspace/journal) -gt 1 -a $(cat /workspace/mine) = mine")?;
-    node.ok(&["rm", &left])?;
+    node.ok(&["kill", &left])?;
     node.ok(&["template", "rm", "warm"])?;
     ensure!(node.json(&["volume", "log", "ws", "--json"])?.as_array().is_some_and(Vec::is_empty), "snapshots are left");
     ensure!(volumes(node)?.len() == 7, "volumes outlive sandboxes");
@@ -124,14 +124,14 @@ fn kept(node: &Node) -> Result<()> {
     remove_all(node)?;
     forget(node, "warm")?;
     collect(node)?;
-    fails(node, &["run", "warm"], 4, "warm")?;
+    fails(node, &["create", "warm"], 4, "warm")?;
     let copy = run(node, "second", 1)?.remove(0);
     expect_whole_journal(node, &copy)?;
     remove_all(node)?;
     // The template that was restored from it is not enough.
     node.ok(&["checkpoint", "rm", "second"])?;
-    fails(node, &["run", "second"], 4, "no checkpoint second")?;
-    fails(node, &["run", "second"], 4, "no checkpoint second")?;
+    fails(node, &["create", "second"], 4, "no checkpoint second")?;
+    fails(node, &["create", "second"], 4, "no checkpoint second")?;
     ensure!(volumes(node)?.is_empty() && node.ps()?.is_empty(), "something is left of the failed start");
     node.ok(&["template", "rm", "second"]).map(drop)
 }
@@ -139,16 +139,16 @@ fn kept(node: &Node) -> Result<()> {
 fn instead(node: &Node) -> Result<()> {
     let writer = writing(node)?;
     node.ok(&["checkpoint", &writer, "--name", "warm"])?;
-    node.ok(&["rm", &writer])?;
+    node.ok(&["kill", &writer])?;
     node.ok(&["volume", "create", "other"])?;
     // On the volume itself, and with one more.
-    let arguments = ["run", "warm", "--volume", "ws:/workspace", "--volume", "other:/data", "--json"];
+    let arguments = ["create", "warm", "--volume", "ws:/workspace", "--volume", "other:/data", "--json"];
     let started = node.json(&arguments)?;
     let id = started["sandboxes"][0]["id"].as_str().context("not started")?;
     node.shell(id, "echo text > /data/a; echo text > /workspace/a")?;
     ensure!(node.ok(&["volume", "cat", "other", "a"])? == "text\n");
     ensure!(node.ok(&["volume", "cat", "ws", "a"])? == "text\n" && volumes(node)?.len() == 2);
-    let with_data = node.json(&["run", "warm", "--volume", "other:/data", "--json"])?;
+    let with_data = node.json(&["create", "warm", "--volume", "other:/data", "--json"])?;
     let id = with_data["sandboxes"][0]["id"].as_str().context("not started")?;
     ensure!(node.shell(id, "cat /data/a; ls /workspace/a 2>&1 | grep -c 'No such'")? == "text\n1\n");
     expect_whole_journal(node, id)?;
@@ -167,7 +167,7 @@ fn read_only(node: &Node) -> Result<()> {
     // The checkpoint has none of it, and is given others.
     let taken = node.json(&["checkpoint", &reader, "--name", "warm", "--json"])?;
     ensure!(taken["volumes"].is_null(), "{taken}");
-    let restored = node.json(&["run", "warm", "--volume", "ws:/data", "--json"])?;
+    let restored = node.json(&["create", "warm", "--volume", "ws:/data", "--json"])?;
     let restored = restored["sandboxes"][0]["id"].as_str().context("not restored")?;
     ensure!(node.shell(restored, "cat /data/a; ls /workspace")? == "text\n");
     node.ok(&["pause", &reader])?;
@@ -197,7 +197,7 @@ fn interrupted(node: &Node) -> Result<()> {
     node.ok(&["checkpoint", &writer, "--name", "warm"])?;
     node.ok(&["template", "warm", "warm"])?;
     for round in 0..6 {
-        let run = node.begin(&["run", "warm", "-n", "4"])?;
+        let run = node.begin(&["create", "warm", "-n", "4"])?;
         sleep(Duration::from_millis(4 + 10 * round));
         // It may have ended.
         let _ = run.signal(Signal::INT);
@@ -251,16 +251,16 @@ fn starts_cut_short(node: &mut Node) -> Result<()> {
     let mut cut_short = 0;
     for round in 0..6 {
         node.ok(&["template", "warm", "warm"])?;
-        let run = node.begin(&["run", "warm", "-n", "4"])?;
+        let run = node.begin(&["create", "warm", "-n", "4"])?;
         sleep(Duration::from_millis(4 + 8 * round));
         node.kill_server()?;
         cut_short += usize::from(run.end()?.code != 0);
         node.start_server()?;
         // Copies that ran by then are recorded, and have theirs.
         wait_until(|| Ok(volumes(node)?.len() == node.ps()?.len()))
-            .with_context(|| format!("round {round}: left: {:?} {:?}", volumes(node), node.ok(&["ps"])))?;
+            .with_context(|| format!("round {round}: left: {:?} {:?}", volumes(node), node.ok(&["ls"])))?;
         for sandbox in node.ps()?.iter().map(|sandbox| sandbox.id.to_string()).filter(|id| *id != writer) {
-            node.ok(&["rm", &sandbox])?;
+            node.ok(&["kill", &sandbox])?;
             node.ok(&["volume", "rm", &format!("ws-{sandbox}")])?;
         }
     }
@@ -403,7 +403,7 @@ fn elsewhere(first: &Node, second: &Node) -> Result<()> {
     // One of there, back here; the one of here is not needed for it.
     second.shell(&copies[0], "touch /workspace/go; sleep 0.2")?;
     second.ok(&["checkpoint", &copies[0], "--name", "back"])?;
-    second.ok(&["rm", "--all", "--force"])?;
+    second.ok(&["kill", "--all", "--force"])?;
     forget(second, "warm")?;
     remove_all(first)?;
     collect(first)?;

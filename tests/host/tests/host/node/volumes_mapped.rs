@@ -35,7 +35,7 @@ fn build_mapper(node: &Node) -> Result<()> {
 /// A sandbox in the middle of its work, on volume `ws`.
 fn working(node: &Node) -> Result<String> {
     node.ok(&["volume", "create", "ws"])?;
-    let started = node.json(&["run", "mapper", "--volume", "ws:/workspace", "--json"])?;
+    let started = node.json(&["create", "mapper", "--volume", "ws:/workspace", "--json"])?;
     let id = started["sandboxes"][0]["id"].as_str().context("not started")?.to_owned();
     node.shell(&id, "touch work; sleep 1")?;
     expect_in_step(node, &id)?;
@@ -67,7 +67,7 @@ except sqlite3.OperationalError as error:
 }
 
 fn remove_all(node: &Node) -> Result<()> {
-    node.ok(&["rm", "--all", "--force"])?;
+    node.ok(&["kill", "--all", "--force"])?;
     let volumes = node.json(&["volume", "ls", "--json"])?;
     for volume in volumes.as_array().context("no volumes")? {
         node.ok(&["volume", "rm", volume["name"].as_str().context("no name")?])?;
@@ -98,7 +98,7 @@ fn kept(node: &Node) -> Result<()> {
     node.ok(&["checkpoint", &original, "--name", "warm"])?;
     expect_in_step(node, &original).context("the original")?;
     node.ok(&["checkpoint", "verify", "warm"])?;
-    let started = node.json(&["run", "warm", "-n", "3", "--json"])?;
+    let started = node.json(&["create", "warm", "-n", "3", "--json"])?;
     for copy in started["sandboxes"].as_array().context("not started")? {
         expect_in_step(node, copy["id"].as_str().context("no id")?)?;
     }

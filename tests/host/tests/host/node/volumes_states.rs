@@ -43,7 +43,7 @@ fn history(node: &Node) -> Result<()> {
     node.shell(&other, "cd /workspace; cat a; echo own > a")?;
     ensure!(node.shell(&id, "cat /workspace/a")? == "first\n", "a fork is apart");
     ensure!(node.shell(&other, "cat /data/a; touch /data/x 2>&1 | grep -o Read-only")? == "first\nRead-only\n");
-    node.ok(&["rm", "--all", "--force"])?;
+    node.ok(&["kill", "--all", "--force"])?;
     node.ok(&["volume", "rm", "ws", "copy"])?;
     let removed = node.json(&["volume", "ls", "--removed", "--json"])?;
     ensure!(removed == serde_json::json!([{"name": "ws", "snapshots": 2}]), "{removed}");
@@ -85,7 +85,7 @@ fn carried_elsewhere(node: &Node) -> Result<()> {
     ensure!(node.ok(&["volume", "usage"])?.contains("copy"));
     let (status, body) = node.api("GET /v1/metrics", b"")?;
     ensure!(status == 200 && body.contains("# TYPE"), "{status} {body}");
-    node.ok(&["rm", "--all", "--force"])?;
+    node.ok(&["kill", "--all", "--force"])?;
     node.ok(&["volume", "rm", "ws@before", "ws", "copy"]).map(drop)
 }
 
@@ -111,7 +111,7 @@ fn forks_compared(node: &Node) -> Result<()> {
     // One that is no relation has other files.
     node.ok(&["volume", "create", "other"])?;
     ensure!(node.ok(&["volume", "diff", "other", "ws"])?.contains("+ d/same"), "all of it is new");
-    node.ok(&["rm", "--all", "--force"])?;
+    node.ok(&["kill", "--all", "--force"])?;
     node.ok(&["volume", "rm", "ws", "fork", "other"]).map(drop)
 }
 
@@ -123,7 +123,7 @@ fn behind(node: &Node, is_committed: bool) -> Result<()> {
     let (dirty, age_ms) = (open["dirty_bytes"].as_u64(), open["last_commit_age_ms"].as_u64());
     ensure!(dirty.map(|dirty| dirty == 0) == Some(is_committed), "{open}");
     ensure!(age_ms.is_some_and(|age| (age < 2000) == is_committed), "{open}");
-    node.ok(&["rm", &id])?;
+    node.ok(&["kill", &id])?;
     node.ok(&["volume", "rm", "ws"]).map(drop)
 }
 
@@ -170,7 +170,7 @@ fn mapped(node: &Node) -> Result<()> {
     let id = run_with(node, &["ws:/workspace"])?;
     let in_sandbox = |file: &str| Mapper::start(node.command_of(&["exec", &id, "--"]), &format!("/workspace/{file}"));
     states_of_mappings(node, in_sandbox)?;
-    node.ok(&["rm", &id])?;
+    node.ok(&["kill", &id])?;
     let here = node.dir().join("mounted");
     std::fs::create_dir(&here)?;
     let path = here.display().to_string();

@@ -1,13 +1,18 @@
-//! `pando ps`.
+//! `pando ls`.
 
 use std::process::ExitCode;
 
 use anyhow::Result;
-use api::{ExitStatus, PausedSandbox, Sandbox, SandboxState};
+use api::{ExitStatus, PausedSandbox, SandboxState};
 use base::text;
 use client::Client;
 
-use crate::output;
+use crate::{
+    exit::Failure,
+    output::{self, Column},
+    sandbox_id::Among,
+    target::{NAME_LABEL, Shown, Target},
+};
 
 /// List sandboxes.
 #[derive(Debug, clap::Args)]
@@ -15,20 +20,25 @@ pub(crate) struct Args {
     /// Print identifiers only.
     #[arg(short, long, conflicts_with = "json")]
     quiet: bool,
+    /// Only those with this label. If it is repeated: with all of them.
+    #[arg(short, long = "label", value_name = "K=V", value_parser = super::template::parse_variable)]
+    labels: Vec<(String, String)>,
     /// Instead, list the paused sandboxes of the store, whichever node paused them, and the node that holds each. With -q only those that no
-    /// node holds: they can be resumed here.
-    #[arg(long)]
+    /// node holds: they can be resumed here. It needs the node's socket.
+    #[arg(long, conflicts_with = "labels")]
     paused: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
 }
 
-pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
+pub(crate) async fn run(args: Args, target: &dyn Target) -> Result<ExitCode> {
     if args.paused {
-        return paused(&args, client).await;
+        let needs_node = || Failure::Usage("--paused needs the node's socket: name it with --socket".to_owned());
+        return paused(&args, target.as_node().ok_or_else(needs_node)?).await;
     }
-    let sandboxes = client.sandboxes().await?;
+    let mut sandboxes = target.list(Among::Node).await?;
+    sandboxes.retain(|shown| args.labels.iter().all(|(name, value)| shown.labels.get(name) == Some(value)));
     if args.json {
         output::json(&sandboxes)?;
     } else if args.quiet {
@@ -65,30 +75,30 @@ async fn paused(args: &Args, client: &Client) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// With the reasons of their ends, if any is known.
-fn list(sandboxes: &[Sandbox]) {
-    let head = ["ID", "TEMPLATE", "STATE", "AGE", "START", "FORKED FROM"];
-    if sandboxes.iter().all(|sandbox| sandbox.reason.is_none()) {
-        return output::table(head, &sandboxes.iter().map(row).collect::<Vec<_>>());
-    }
-    let [id, template, state, age, start, parent] = head;
-    let with_reason = |sandbox: &Sandbox| {
-        let [id, template, state, age, start, parent] = row(sandbox);
-        [id, template, state, age, start, parent, sandbox.reason.clone().unwrap_or_default()]
-    };
-    let rows: Vec<_> = sandboxes.iter().map(with_reason).collect();
-    output::table([id, template, state, age, start, parent, "BECAUSE"], &rows);
+/// Names, lifetimes, labels and reasons of ends only if any is known.
+fn list(sandboxes: &[Shown]) {
+    let always = |head, cell: fn(&Shown) -> String| Column::always(head, sandboxes.iter().map(cell).collect());
+    let if_any = |head, cell: fn(&Shown) -> Option<String>| Column::if_any(head, sandboxes.iter().map(cell).collect());
+    let columns = [
+        always("ID", |shown| shown.id.to_string()),
+        if_any("NAME", |shown| shown.name.clone()),
+        always("TEMPLATE", |shown| shown.template.clone()),
+        always("STATE", |shown| state(shown.state)),
+        always("AGE", |shown| text::age(output::since_ms(shown.created_ms))),
+        if_any("ENDS IN", |shown| shown.ends_ms.map(|end| text::age(output::until_ms(end)))),
+        always("START", super::create::start),
+        always("FORKED FROM", |shown| shown.parent.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string)),
+        if_any("LABELS", labels),
+        if_any("BECAUSE", |shown| shown.reason.clone()),
+    ];
+    output::columns(&columns);
 }
 
-fn row(sandbox: &Sandbox) -> [String; 6] {
-    [
-        sandbox.id.to_string(),
-        sandbox.template.to_string(),
-        state(sandbox.state),
-        text::age(output::since_ms(sandbox.created_ms)),
-        text::micros(sandbox.start_us),
-        sandbox.parent.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string),
-    ]
+/// All but the name.
+fn labels(shown: &Shown) -> Option<String> {
+    let others = shown.labels.iter().filter(|(name, _)| *name != NAME_LABEL);
+    let others: Vec<String> = others.map(|(name, value)| format!("{name}={value}")).collect();
+    (!others.is_empty()).then(|| others.join(","))
 }
 
 /// A state in a word or two.

@@ -1,15 +1,16 @@
-//! `pando rm`.
+//! `pando kill`.
 
 use std::{io::IsTerminal, process::ExitCode};
 
 use anyhow::{Context, Result};
-use api::{Sandbox, SandboxState};
-use client::Client;
+use api::{Removed, SandboxState};
+use base::id::SandboxId;
 
 use crate::{
     exit::{self, Failure},
     output,
     sandbox_id::{Among, SandboxName},
+    target::{Paused, Shown, Target},
 };
 
 /// Remove sandboxes, running, paused or ended, with all that they wrote except their volumes. Prints the identifiers of the removed ones.
@@ -19,48 +20,59 @@ use crate::{
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("which").required(true).args(["ids", "all"]))]
 pub(crate) struct Args {
-    /// Identifiers of the sandboxes, or their beginnings.
+    /// Identifiers of the sandboxes, their beginnings, or their names.
+    #[arg(value_name = "SANDBOX")]
     ids: Vec<SandboxName>,
-    /// Remove every sandbox of the node.
+    /// Remove every sandbox of the node, or of the server's team.
     #[arg(long)]
     all: bool,
     /// With --all: do not ask about paused sandboxes.
     #[arg(short, long, requires = "all")]
     force: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
 }
 
-pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
-    if args.all {
-        return remove_all(args.force, client).await;
-    }
+pub(crate) async fn run(args: Args, target: &dyn Target) -> Result<ExitCode> {
     let mut code = ExitCode::SUCCESS;
-    for name in &args.ids {
-        // The others are removed all the same.
-        match remove(name, client).await {
-            Ok(id) => outln!("{id}"),
-            Err(error) => code = exit::report(&error),
+    let sandboxes = if args.all {
+        let agreed = args.force || agree(&target.list(Among::Node).await?)?;
+        // One that is paused in between was not asked about.
+        target.kill_all(if agreed { Paused::Killed } else { Paused::Kept }).await?
+    } else {
+        let mut killed = Vec::new();
+        for name in &args.ids {
+            // The others are removed all the same.
+            match kill(name, target).await {
+                Ok(id) => killed.push(id),
+                Err(error) => code = exit::report(&error),
+            }
         }
-    }
+        killed
+    };
+    print(sandboxes, args.json)?;
     Ok(code)
 }
 
-async fn remove(name: &SandboxName, client: &Client) -> Result<base::id::SandboxId> {
-    let id = name.find(Among::Store, client).await?;
-    client.remove(&id).await?;
+/// Sandboxes that something was done with.
+pub(super) fn print(sandboxes: Vec<SandboxId>, json: bool) -> Result<()> {
+    if json {
+        return output::json(&Removed { sandboxes });
+    }
+    sandboxes.iter().for_each(|id| outln!("{id}"));
+    Ok(())
+}
+
+async fn kill(name: &SandboxName, target: &dyn Target) -> Result<SandboxId> {
+    let id = name.find(Among::Store, target).await?;
+    target.kill(&id).await?;
     Ok(id)
 }
 
-async fn remove_all(force: bool, client: &Client) -> Result<ExitCode> {
-    let agreed = force || agree(&client.sandboxes().await?)?;
-    // One that is paused in between was not asked about.
-    let removed = if agreed { client.remove_all().await? } else { client.remove_all_but_paused().await? };
-    removed.sandboxes.iter().for_each(|id| outln!("{id}"));
-    Ok(ExitCode::SUCCESS)
-}
-
 /// Whether the user wants the paused ones among them removed, too. False: there are none.
-fn agree(sandboxes: &[Sandbox]) -> Result<bool> {
-    let is_paused = |sandbox: &&Sandbox| matches!(sandbox.state, SandboxState::Paused | SandboxState::Pausing);
+fn agree(sandboxes: &[Shown]) -> Result<bool> {
+    let is_paused = |sandbox: &&Shown| matches!(sandbox.state, SandboxState::Paused | SandboxState::Pausing);
     let paused = sandboxes.iter().filter(is_paused).count();
     if paused == 0 {
         return Ok(false);
@@ -76,7 +88,7 @@ fn agree(sandboxes: &[Sandbox]) -> Result<bool> {
         ),
     };
     if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
-        let message = format!("{what}. Nothing was removed; `pando rm --all --force` removes all");
+        let message = format!("{what}. Nothing was removed; `pando kill --all --force` removes all");
         return Err(Failure::Usage(message).into());
     }
     output::ask(format_args!("{what}. Remove all {}? [y/N] ", sandboxes.len())).context("cannot ask")?;

@@ -1,0 +1,196 @@
+//! Commands that outlive their clients: `exec` by a server, `exec -d`, and `attach`.
+
+use std::{
+    io::{self, IsTerminal},
+    process::ExitCode,
+};
+
+use anyhow::{Context, Result};
+use api::{ExitStatus, TIMED_OUT};
+use base::id::SandboxId;
+use client::{Event, Events, Inside, Selector, Start};
+use serde::Serialize;
+use tokio::{
+    io::AsyncReadExt,
+    signal::unix::{SignalKind, signal},
+    sync::mpsc,
+};
+
+use super::{Args, CHUNK_BYTES, UNREAD, exit_code, show, terminal, terminal::RawTerminal, unread};
+use crate::{exit::Failure, output, target::Target};
+
+/// Keys that leave a terminal: Ctrl-P, Ctrl-Q.
+const LEAVE_KEYS: [u8; 2] = [0x10, 0x11];
+
+/// A command that was started, as it is printed.
+#[derive(Debug, Serialize)]
+struct Started<'a> {
+    sandbox: &'a SandboxId,
+    pid: u32,
+    tag: Option<&'a str>,
+}
+
+pub(super) async fn run(args: Args, id: &SandboxId, target: &dyn Target) -> Result<ExitCode> {
+    let inside = target.inside(id).await?;
+    let start = Start {
+        command: args.command,
+        env: args.env,
+        cwd: args.cwd,
+        user: args.user,
+        terminal: args.tty.then(terminal::size),
+        stdin: !args.tty && (!args.detach || args.interactive),
+        timeout: args.timeout,
+        tag: args.tag,
+    };
+    let (pid, events) = inside.start(&start).await?;
+    if args.detach {
+        let tag = start.tag.as_deref();
+        if args.json {
+            output::json(&Started { sandbox: id, pid, tag })?;
+        } else {
+            outln!("{pid}");
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let input = if args.tty { Input::Terminal } else { Input::Bytes };
+    follow(&inside, Selector::Pid(pid), events, input, Leave::Kill).await
+}
+
+/// What of this client's input goes to the command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Input {
+    Nothing,
+    /// Standard input, and its end.
+    Bytes,
+    /// Every key.
+    Terminal,
+}
+
+/// What becomes of the command when this client leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Leave {
+    Kill,
+    RunOn,
+}
+
+/// How following ends.
+enum End {
+    Ended(ExitStatus),
+    /// No process reads the output.
+    Unread,
+    /// By Ctrl-C, or by the keys that leave.
+    Left,
+}
+
+/// Shows what a command prints until it ends, and sends it input.
+pub(crate) async fn follow(
+    inside: &Inside,
+    which: Selector,
+    mut events: Events,
+    input: Input,
+    leave: Leave,
+) -> Result<ExitCode> {
+    // Only now: a refusal is better read on a terminal that works.
+    let is_terminal = input == Input::Terminal;
+    let raw = if is_terminal && io::stdin().is_terminal() { Some(RawTerminal::enter()?) } else { None };
+    let (left, mut leaves) = mpsc::channel(1);
+    let feeding = (input != Input::Nothing).then(|| {
+        let keys = (leave == Leave::RunOn && raw.is_some()).then_some(left);
+        tokio::spawn(feed(inside.clone(), which.clone(), is_terminal, keys))
+    });
+    let resizing = is_terminal.then(|| tokio::spawn(follow_size(inside.clone(), which.clone())));
+    let ended = tokio::select! {
+        ended = receive(&mut events) => ended,
+        () = unread() => Ok(End::Unread),
+        _ = tokio::signal::ctrl_c() => Ok(End::Left),
+        Some(()) = leaves.recv() => Ok(End::Left),
+    };
+    drop(raw);
+    for task in feeding.into_iter().chain(resizing) {
+        task.abort();
+    }
+    finish(ended?, inside, &which, leave).await
+}
+
+async fn finish(ended: End, inside: &Inside, which: &Selector, leave: Leave) -> Result<ExitCode> {
+    let status = match ended {
+        End::Ended(status) => return Ok(exit_code(status)),
+        End::Unread => Ok(exit_code(UNREAD)),
+        End::Left if leave == Leave::Kill => Err(Failure::Interrupted("interrupted: the command is ended".to_owned())),
+        End::Left => {
+            errln!("pando: the command runs on; `pando attach` follows it again");
+            return Ok(ExitCode::SUCCESS);
+        }
+    };
+    if leave == Leave::Kill {
+        match inside.kill(which).await {
+            // It was faster.
+            Err(error) if error.is_not_found() => {}
+            killed => killed.context("the command cannot be ended: it may run on")?,
+        }
+    }
+    Ok(status?)
+}
+
+async fn receive(events: &mut Events) -> Result<End> {
+    loop {
+        let shown = match events.next().await {
+            Ok(Some(Event::Started(_))) => continue,
+            Ok(Some(Event::Stdout(bytes) | Event::Terminal(bytes))) => show(io::stdout(), &bytes),
+            Ok(Some(Event::Stderr(bytes))) => match show(io::stderr(), &bytes) {
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(End::Unread),
+                _ => continue,
+            },
+            Ok(Some(Event::Ended(status))) => return Ok(End::Ended(status)),
+            Ok(None) => return Err(client::Error::HungUp.into()),
+            Err(client::Error::TimedOut(message)) => {
+                errln!("pando: {message}");
+                return Ok(End::Ended(ExitStatus::Code(TIMED_OUT)));
+            }
+            Err(error) => return Err(error.into()),
+        };
+        match shown {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(End::Unread),
+            // A full disk does not stop the command: it may be there for more than its output.
+            shown => output::note_failure(shown),
+        }
+    }
+}
+
+/// Sends input until its end, or until the command takes no more.
+async fn feed(inside: Inside, which: Selector, is_terminal: bool, leave: Option<mpsc::Sender<()>>) {
+    let Ok(mut inputs) = inside.inputs(&which, is_terminal) else { return };
+    let mut stdin = tokio::io::stdin();
+    let mut buffer = vec![0; CHUNK_BYTES];
+    let mut last = None;
+    loop {
+        let length = match stdin.read(&mut buffer).await {
+            Ok(0) | Err(_) => break,
+            Ok(length) => length,
+        };
+        let keys = &buffer[..length];
+        if let Some(leave) = &leave
+            && (keys.windows(2).any(|two| two == LEAVE_KEYS) || (last, keys[0]) == (Some(LEAVE_KEYS[0]), LEAVE_KEYS[1]))
+        {
+            let _ = leave.send(()).await;
+            return;
+        }
+        last = keys.last().copied();
+        if !inputs.send(keys).await {
+            return;
+        }
+    }
+    // A terminal has no end of input.
+    if inputs.finish().await.is_ok() && !is_terminal {
+        let _ = inside.close_input(&which).await;
+    }
+}
+
+async fn follow_size(inside: Inside, which: Selector) {
+    let Ok(mut changes) = signal(SignalKind::window_change()) else { return };
+    while changes.recv().await.is_some() {
+        if inside.resize(&which, terminal::size()).await.is_err() {
+            return;
+        }
+    }
+}
