@@ -279,7 +279,8 @@ mod tests {
     }
 
     fn request(volumes: &[Mount], mount_points: MountPoints) -> RunSpec {
-        RunSpec { count: 1, interpreter: model::Interpreter::InProcess, volumes: volumes.to_vec(), mount_points }
+        let interpreter = model::Interpreter::InProcess;
+        RunSpec { count: 1, interpreter, volumes: volumes.to_vec(), mount_points, reservation: None }
     }
 
     #[test]
