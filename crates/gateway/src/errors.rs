@@ -43,7 +43,7 @@ pub enum Refusal {
         /// For `Retry-After`.
         retry_after_s: u64,
     },
-    /// The sandbox has as many connections as it may have.
+    /// The sandbox has as many connections or streams as it may have.
     SandboxFull {
         /// So many.
         connections_max: usize,
@@ -86,7 +86,8 @@ struct Document<'a> {
 }
 
 impl Refusal {
-    fn status(&self) -> StatusCode {
+    /// The status of the answer.
+    pub fn status(&self) -> StatusCode {
         match self {
             Self::NoSandbox | Self::PortClosed(_) | Self::Broken => StatusCode::BAD_GATEWAY,
             Self::Paused => StatusCode::CONFLICT,
@@ -111,14 +112,15 @@ impl Refusal {
         }
     }
 
-    fn message(&self) -> String {
+    /// For people and SDKs.
+    pub fn message(&self) -> String {
         match self {
             Self::NoSandbox => "The sandbox was not found".to_owned(),
             Self::PortClosed(_) => "The sandbox is running but port is not open".to_owned(),
             Self::Paused => "The sandbox is paused".to_owned(),
             Self::Busy { .. } => "The sandbox cannot be reached right now, retry".to_owned(),
             Self::SandboxFull { connections_max } => {
-                format!("The sandbox has {connections_max} connections already: close some, then retry")
+                format!("The sandbox has {connections_max} connections or streams already: close some, then retry")
             }
             Self::Full => "The server has no room for another connection to a sandbox, retry".to_owned(),
             Self::Broken => "The connection to the sandbox failed".to_owned(),

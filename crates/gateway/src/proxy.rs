@@ -27,8 +27,8 @@ use crate::{
     token::Secret,
 };
 
-pub use places::ProxyBounds;
-use places::{Placed, Places};
+use places::Placed;
+pub use places::{Place, Places, ProxyBounds};
 
 /// The header of the token that a sandbox with closed traffic asks for.
 pub const TRAFFIC_TOKEN_HEADER: &str = "e2b-traffic-access-token";

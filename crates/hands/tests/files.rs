@@ -479,7 +479,7 @@ async fn a_list_is_bounded_by_its_bytes() {
     for number in 0..12_000 {
         fs::write(deep.join(format!("{number:0>60}")), b"").unwrap();
     }
-    let refused = place.hand.list(&deep, 1).await.err().expect("it is refused");
+    let refused = place.hand.list(&deep, 1).await.expect_err("it is refused");
     let bytes_max = base::limits::HAND_LIST_BYTES_MAX;
     assert_eq!(refused.problem(), Some(&Problem::ListTooLong { bytes_max }));
     assert_eq!(place.hand.list(&place.at(""), 5).await.unwrap().len(), 5);

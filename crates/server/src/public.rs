@@ -82,7 +82,10 @@ impl Taken {
             None => tracing::warn!("no --base is given: clients find no template `base`"),
         }
         let warm = Arc::clone(&node).keep_warm();
-        let platform = Arc::new(Platform::new(node, control.clone(), domain.clone()));
+        let descriptors = usize::try_from(keeper::descriptor::limit()).unwrap_or(usize::MAX);
+        // A stream of a command's output has a descriptor beside that of its client.
+        let services = ProxyBounds::within(descriptors / 2);
+        let platform = Arc::new(Platform::new(node, control.clone(), domain.clone(), services));
         platform.catch_up().await.map_err(|error| failed(chain(&error)))?;
         platform.sweep_volumes().await;
         let scheduler = control.scheduler(Arc::new(e2b::OnNode(Arc::clone(&platform))));
@@ -92,7 +95,6 @@ impl Taken {
             variables.write(file).map_err(|error| failed(chain(&error)))?;
         }
         tracing::info!(%address, %domain, "ready for clients; `pando env` prints what they need");
-        let descriptors = usize::try_from(keeper::descriptor::limit()).unwrap_or(usize::MAX);
         let options = Options { domain, tls: Some(tls), plain: public.plain, bounds: Bounds::within(descriptors) };
         let sampled = Arc::clone(&platform);
         let handler = e2b::handler(platform, ProxyBounds::within(descriptors));

@@ -8,7 +8,12 @@ use std::{
     task::{Context, Poll},
 };
 
+use axum::body::Body;
 use base::limits::{EDGE_PROXIED_MAX, EDGE_PROXIED_SANDBOX_MAX};
+use hyper::{
+    Response,
+    body::{Body as HttpBody, Bytes, Frame, SizeHint},
+};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::{errors::Refusal, route::SandboxLabel};
@@ -36,9 +41,9 @@ impl ProxyBounds {
     }
 }
 
-/// The places of a proxy.
+/// Places at sandboxes: for connections of a proxy, or for streams of services.
 #[derive(Debug)]
-pub(super) struct Places {
+pub struct Places {
     bounds: ProxyBounds,
     taken: Mutex<Taken>,
 }
@@ -50,12 +55,13 @@ struct Taken {
 }
 
 impl Places {
-    pub(super) fn new(bounds: ProxyBounds) -> Self {
+    /// Places within bounds.
+    pub fn new(bounds: ProxyBounds) -> Self {
         Self { bounds, taken: Mutex::default() }
     }
 
-    /// Takes a place until it is dropped.
-    pub(super) fn take(self: &Arc<Self>, id: &SandboxLabel) -> Result<Place, Refusal> {
+    /// Takes a place until it is dropped. Fails if the sandbox, or the server, has none left.
+    pub fn take(self: &Arc<Self>, id: &SandboxLabel) -> Result<Place, Refusal> {
         let mut taken = self.taken();
         let of_sandbox = taken.by_sandbox.get(id).copied().unwrap_or_default();
         if of_sandbox >= self.bounds.sandbox {
@@ -77,9 +83,39 @@ impl Places {
 
 /// One place.
 #[derive(Debug)]
-pub(super) struct Place {
+pub struct Place {
     places: Arc<Places>,
     id: SandboxLabel,
+}
+
+impl Place {
+    /// Keeps the place until the answer ends.
+    pub fn until_end(self, answer: Response<Body>) -> Response<Body> {
+        answer.map(|body| Body::new(PlacedBody { body, _place: self }))
+    }
+}
+
+/// The body of an answer with its place.
+struct PlacedBody {
+    body: Body,
+    _place: Place,
+}
+
+impl HttpBody for PlacedBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 impl Drop for Place {
@@ -146,7 +182,10 @@ mod tests {
         assert_eq!(places.take(&label("a")).unwrap_err(), Refusal::SandboxFull { connections_max: 2 });
         let other = places.take(&label("b")).unwrap();
         assert_eq!(places.take(&label("c")).unwrap_err(), Refusal::Full);
-        drop((held, other));
+        drop(held);
+        let answer = other.until_end(Response::new(Body::from("x")));
+        assert_eq!(places.taken().all, 1);
+        drop(answer);
         assert!(places.taken().by_sandbox.is_empty() && places.taken().all == 0);
         places.take(&label("a")).unwrap();
     }

@@ -147,7 +147,7 @@ async fn a_full_edge_does_not_wait_for_silent_clients() {
     wanted.bounds.connections = 2;
     wanted.bounds.idle_full = Duration::from_millis(300);
     let edge = Edge::with(wanted).await;
-    let mut silent = vec![edge.connect().await, edge.connect().await];
+    let mut silent = [edge.connect().await, edge.connect().await];
     silent[1].write_all(b"\x16\x03\x01").await.unwrap();
     let mut waiting = edge.connect().await;
     waiting.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await.unwrap();

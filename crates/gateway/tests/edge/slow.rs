@@ -126,7 +126,7 @@ async fn connections_to_programs_are_bounded_and_given_back() {
     let refused = edge.send(request()).await;
     assert_eq!(refused.status(), 429);
     assert_eq!(refused.headers()["retry-after"], "1");
-    assert!(text(refused).await.contains("3 connections already"));
+    assert!(text(refused).await.contains("3 connections or streams already"));
     drop(held);
     expect(&count, 0).await;
     let until = Instant::now() + SOON;

@@ -43,6 +43,11 @@ impl Failed {
         Self::new(StatusCode::NOT_FOUND, format!("Sandbox \"{shown}\" was not found"))
     }
 
+    /// The client may try again after so long.
+    pub(crate) fn after(self, retry_after: Duration) -> Self {
+        Self { retry_after: Some(retry_after), ..self }
+    }
+
     /// A pause that was refused. SDKs take 409 for "paused already", and would repeat any other 503.
     pub(crate) fn not_paused(self) -> Self {
         Self { status: StatusCode::SERVICE_UNAVAILABLE, repeat: false, ..self }

@@ -4,7 +4,7 @@ pub(crate) mod download;
 mod form;
 pub(crate) mod upload;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use axum::{
     Extension, Json, Router,
@@ -17,6 +17,7 @@ use axum::{
 };
 use base::limits::{GZIP_FILE_BYTES_MAX, HAND_PEER_IDLE_S};
 use control::{FileOperation, Sandbox, SignedUrl};
+use gateway::{errors::Refusal, route::SandboxLabel};
 use serde::Deserialize;
 use tower::ServiceExt;
 use tower_http::{
@@ -129,11 +130,21 @@ async fn services(
     if let Err(failed) = authorise(&platform, &of, request.headers()) {
         return failed.into_response();
     }
+    // Only with the token: strangers must not take the places of the sandbox's owner.
+    let label = SandboxLabel::new(of.0.id.as_str());
+    let running = match label.map(|label| platform.services.take(&label)).transpose() {
+        Ok(running) => running,
+        Err(full) => return Failed::from(&full).into_response(),
+    };
     let place = Inside::new(Arc::clone(&platform.node), &of.0);
     request.extensions_mut().insert(envd::PlaceHandle(Arc::new(place)));
-    match platform.envd.clone().oneshot(request).await {
-        Ok(response) => response.map(Body::new).into_response(),
+    let response = match platform.envd.clone().oneshot(request).await {
+        Ok(response) => response.map(Body::new),
         Err(never) => match never {},
+    };
+    match running {
+        Some(running) => running.until_end(response),
+        None => response,
     }
 }
 
@@ -184,6 +195,12 @@ type Asked = Query<FileQuery>;
 impl From<envd::Failure> for Failed {
     fn from(failure: envd::Failure) -> Self {
         Self::new(status(failure.code), failure.message)
+    }
+}
+
+impl From<&Refusal> for Failed {
+    fn from(refusal: &Refusal) -> Self {
+        Self::new(refusal.status(), refusal.message()).after(Duration::from_secs(1))
     }
 }
 

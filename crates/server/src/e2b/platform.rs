@@ -8,7 +8,11 @@ use std::{
 use base::id::SandboxId;
 use control::{Control, Sandbox, State};
 use envd::Watchers;
-use gateway::{domain::Domain, route::SandboxLabel};
+use gateway::{
+    domain::Domain,
+    proxy::{Places, ProxyBounds},
+    route::SandboxLabel,
+};
 use model::Keep;
 use node::Node;
 
@@ -32,13 +36,15 @@ pub(crate) struct Platform {
     pub(crate) envd: envd::Service,
     pub(crate) watchers: Arc<Watchers>,
     pub(crate) history: History,
+    /// For streams and calls of services that run.
+    pub(crate) services: Arc<Places>,
 }
 
 impl Platform {
-    pub(crate) fn new(node: Arc<Node>, control: Control, domain: Domain) -> Self {
+    pub(crate) fn new(node: Arc<Node>, control: Control, domain: Domain, services: ProxyBounds) -> Self {
         let watchers = Arc::<Watchers>::default();
-        let envd = envd::service(Arc::clone(&watchers));
-        Self { node, control, domain, envd, watchers, history: History::default() }
+        let (envd, services) = (envd::service(Arc::clone(&watchers)), Arc::new(Places::new(services)));
+        Self { node, control, domain, envd, watchers, history: History::default(), services }
     }
 
     /// A sandbox that a request names by its host or header, of whatever team, running or paused.

@@ -47,7 +47,16 @@ pub(crate) async fn read(place: &Inside, query: &FileQuery, headers: &HeaderMap)
         }
     };
     let reader = hand.read(path.as_ref(), offset, length).await?;
-    Ok(answer(reader, range.map(|_| offset), &path))
+    let size = reader.size();
+    match range {
+        // Clients that add a range to every request get an empty file, too.
+        Some(_) if size == 0 => Ok(answer(reader, None, &path)),
+        Some(_) if offset >= size => Err(Failed::new(
+            StatusCode::RANGE_NOT_SATISFIABLE,
+            format!("the range begins behind the end: the file has {size} bytes"),
+        )),
+        range => Ok(answer(reader, range.map(|_| offset), &path)),
+    }
 }
 
 /// Hides `Accept-Encoding` from the layer that compresses, unless the client means it.

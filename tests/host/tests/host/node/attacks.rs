@@ -75,8 +75,7 @@ impl<'a> Target<'a> {
         ensure!(began.elapsed() < wire::SOON, "{method} {path} took {:?}", began.elapsed());
         let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok());
         let status = status.with_context(|| format!("{method} {path}: no answer: {answer:.200}"))?;
-        let body = answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default();
-        Ok((status, body))
+        Ok((status, wire::body(&answer)))
     }
 
     fn put(&self, path: &str, body: &[u8]) -> Result<(u16, String)> {

@@ -133,12 +133,12 @@ pub(super) fn uploads(node: &mut Node) -> Result<()> {
 }
 
 fn broken_off(target: &Target<'_>) -> Result<()> {
-    target.shell("printf old > /home/user/old; mkdir /home/user/w; printf old > /home/user/w/old")?;
+    target.shell("mkdir /home/user/w; printf old > /home/user/w/old")?;
     let octets = "content-type: application/octet-stream\r\n";
     let form = "content-type: multipart/form-data; boundary=XX\r\n";
     let part = "--XX\r\ncontent-disposition: form-data; name=\"file\"; filename=\"x\"\r\n\r\n";
     let chunk = format!("100000\r\n{}\r\n", "n".repeat(MIB));
-    for name in ["old", "w/old", "w/new"] {
+    for name in ["w/old", "w/new"] {
         let path = format!("/files?path=/home/user/{name}");
         let begun = |headers: String, body: &str| -> Result<()> {
             let bytes = [target.head("POST", &path, &headers)?.as_bytes(), body.as_bytes()].concat();
@@ -156,8 +156,8 @@ fn broken_off(target: &Target<'_>) -> Result<()> {
         ensure!(status == 400, "half of a gzip stream: {status}");
     }
     until("the uploads have ended", || {
-        let seen = target.shell("cd /home/user; cat old w/old; ls -A w; ls -A /tmp /var/tmp | grep -c pando; true")?;
-        Ok(seen == "oldoldold\n0\n")
+        let seen = target.shell("cd /home/user; cat w/old; ls -A w; ls -A /tmp /var/tmp | grep -c pando; true")?;
+        Ok(seen == "oldold\n0\n")
     })
 }
 

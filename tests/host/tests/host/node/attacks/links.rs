@@ -46,7 +46,6 @@ pub(super) fn swapped(node: &mut Node) -> Result<()> {
     let (status, body) = target.put("/home/user/swap.py", SWAP.as_bytes())?;
     ensure!(status == 200, "{status} {body}");
     let seconds = race.as_secs_f64() + 0.5;
-    target.shell(&format!("python3 swap.py {host} {seconds} > /tmp/log 2>&1 & sleep 0.1; cd /home/user; true"))?;
     target.shell(&format!("cd /home/user; python3 swap.py {host} {seconds} > /tmp/log 2>&1 & sleep 0.2"))?;
     let until = Instant::now() + race;
     let (mut done, mut refused) = (0, 0);

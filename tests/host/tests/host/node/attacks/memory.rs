@@ -13,7 +13,10 @@ use super::{Target, count_memory, highest_memory, wire};
 const MIB: usize = 1 << 20;
 
 /// What the server may need for any of this.
-const MEMORY_MAX: usize = 48 * MIB;
+const MEMORY_MAX: usize = 24 * MIB;
+
+/// A body that is small on the wire.
+const UNFOLDED: usize = 40 * MIB;
 
 pub(super) fn bodies(node: &mut Node) -> Result<()> {
     let target = Target::new(node)?;
@@ -40,7 +43,7 @@ fn gzip(bytes: &[u8]) -> Result<Vec<u8>> {
 fn unfolded(target: &Target<'_>) -> Result<()> {
     let form = "content-type: multipart/form-data; boundary=XX\r\n";
     let beginning = "--XX\r\ncontent-disposition: form-data; name=\"file\"; filename=\"";
-    let bomb = gzip(&[beginning.as_bytes(), &vec![b'a'; 100 * MIB]].concat())?;
+    let bomb = gzip(&[beginning.as_bytes(), &vec![b'a'; UNFOLDED]].concat())?;
     ensure!(bomb.len() < 2 * MIB, "{} bytes", bomb.len());
     let encoded = format!("{form}content-encoding: gzip\r\n");
     let (status, body) = target.ask("POST", "/files?path=/tmp/x", &encoded, &bomb)?;
@@ -49,7 +52,7 @@ fn unfolded(target: &Target<'_>) -> Result<()> {
     let (status, body) = target.ask("POST", "/files?path=/tmp/x", form, &plain)?;
     ensure!(status == 400 && body.contains("headers of a part"), "{status} {body}");
     // The services take messages of 4 MiB, however they come.
-    let bomb = gzip(&[b"{\"path\": \"", &vec![b'a'; 100 * MIB][..], b"\"}"].concat())?;
+    let bomb = gzip(&[b"{\"path\": \"", &vec![b'a'; UNFOLDED][..], b"\"}"].concat())?;
     let encoded = "content-type: application/json\r\ncontent-encoding: gzip\r\n";
     let (status, body) = target.ask("POST", "/filesystem.Filesystem/Stat", encoded, &bomb)?;
     ensure!((400..500).contains(&status), "{status} {body:.200}");
@@ -62,7 +65,7 @@ fn streamed(target: &Target<'_>) -> Result<()> {
     let long = [&[0, 0xff, 0xff, 0xff, 0xff], &b"{}"[..]].concat();
     let (status, body) = target.ask("POST", "/process.Process/Start", stream, &long)?;
     ensure!(status >= 400 || body.contains("\"error\""), "{status} {body:.200}");
-    let bomb = gzip(&vec![b' '; 100 * MIB])?;
+    let bomb = gzip(&vec![b' '; UNFOLDED])?;
     let framed = [&[1], &u32::try_from(bomb.len())?.to_be_bytes()[..], &bomb].concat();
     let encoded = format!("{stream}connect-content-encoding: gzip\r\n");
     let (status, body) = target.ask("POST", "/process.Process/Start", &encoded, &framed)?;
@@ -75,8 +78,9 @@ fn nested(target: &Target<'_>) -> Result<()> {
     let unknown = format!("{{\"x\": {}{}}}", "[".repeat(50_000), "]".repeat(50_000));
     let json = "content-type: application/json\r\n";
     for body in [&nested[..], unknown.as_bytes()] {
+        // A field that is not known is passed over, however deep it is.
         let (status, answer) = target.ask("POST", "/filesystem.Filesystem/Stat", json, body)?;
-        ensure!((400..500).contains(&status), "{status} {answer:.200}");
+        ensure!(status < 500, "{status} {answer:.200}");
         let (status, answer) = target.ask("POST", "/files/compose", json, body)?;
         ensure!((400..500).contains(&status), "{status} {answer:.200}");
     }
@@ -84,7 +88,7 @@ fn nested(target: &Target<'_>) -> Result<()> {
     let groups = [vec![0x7b; 50_000], vec![0x7c; 50_000]].concat();
     let (status, answer) =
         target.ask("POST", "/filesystem.Filesystem/Stat", "content-type: application/proto\r\n", &groups)?;
-    ensure!((400..500).contains(&status), "{status} {answer:.200}");
+    ensure!(status < 500, "{status} {answer:.200}");
     let (key, address) = (&target.server.key, &target.server.address);
     for body in [&nested[..], unknown.as_bytes()] {
         let head = format!(

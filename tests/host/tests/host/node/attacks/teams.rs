@@ -29,6 +29,7 @@ fn routes(target: &Target<'_>, other: &Server) -> Result<()> {
     let snapshot = target.server.api("POST", &format!("/sandboxes/{id}/snapshots"), Some(json!({"name": "mine"})))?;
     let snapshot = snapshot.expect(201)?.json()?;
     let name = text(&snapshot, "snapshotID")?;
+    let in_path = name.replace('/', "%2F");
     for (method, path, body) in [
         ("GET", format!("/sandboxes/{id}"), None),
         ("DELETE", format!("/sandboxes/{id}"), None),
@@ -45,8 +46,8 @@ fn routes(target: &Target<'_>, other: &Server) -> Result<()> {
         ("GET", format!("/v2/sandboxes/{id}/logs"), None),
         ("PUT", format!("/sandboxes/{id}/network"), Some(json!({}))),
         ("POST", "/v2/sandboxes".to_owned(), Some(json!({"templateID": name}))),
-        ("DELETE", format!("/templates/{name}"), None),
-        ("GET", format!("/templates/{name}/tags"), None),
+        ("DELETE", format!("/templates/{in_path}"), None),
+        ("GET", format!("/templates/{in_path}/tags"), None),
         ("POST", "/templates/tags".to_owned(), Some(json!({"target": name, "tags": ["x"]}))),
         ("DELETE", "/templates/tags".to_owned(), Some(json!({"name": name, "tags": ["x"]}))),
     ] {
@@ -59,7 +60,7 @@ fn routes(target: &Target<'_>, other: &Server) -> Result<()> {
         let answer = other.api("GET", path, None)?.expect(200)?;
         ensure!(!answer.1.contains(id), "{path} tells of it: {}", answer.1);
     }
-    target.server.api("DELETE", &format!("/templates/{name}"), None)?.expect(204)?;
+    target.server.api("DELETE", &format!("/templates/{in_path}"), None)?.expect(204)?;
     Ok(())
 }
 
