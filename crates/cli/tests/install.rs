@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::Read,
+    io::{self, Read},
     os::unix::fs::{MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
     process::{Command, Output},
@@ -11,31 +11,31 @@ use std::{
 const PANDO: &str = env!("CARGO_BIN_EXE_pando");
 const SETTINGS: &str = "etc/pando/serve.env";
 
-fn script(dest: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
+fn script(dest: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> io::Result<Output> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../scripts/install.sh");
     let mut command = Command::new(path);
     command.args(arguments).env("DESTDIR", dest).envs(variables.iter().copied());
-    let output = command.output().unwrap();
+    let output = command.output()?;
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    output
+    Ok(output)
 }
 
 /// Every file and link below a directory, without it.
-fn files(dest: &Path) -> Vec<String> {
+fn files(dest: &Path) -> io::Result<Vec<String>> {
     let mut found = Vec::new();
     let mut open = vec![dest.to_owned()];
     while let Some(directory) = open.pop() {
-        for entry in fs::read_dir(directory).unwrap() {
-            let path = entry.unwrap().path();
-            if path.symlink_metadata().unwrap().is_dir() {
+        for entry in fs::read_dir(directory)? {
+            let path = entry?.path();
+            if path.symlink_metadata()?.is_dir() {
                 open.push(path);
-            } else {
-                found.push(path.strip_prefix(dest).unwrap().display().to_string());
+            } else if let Ok(below) = path.strip_prefix(dest) {
+                found.push(below.display().to_string());
             }
         }
     }
     found.sort_unstable();
-    found
+    Ok(found)
 }
 
 #[test]
@@ -43,8 +43,8 @@ fn an_upgrade_replaces_files_and_keeps_settings() {
     let dest = tempfile::tempdir().unwrap();
     let dest = dest.path();
     let variables = [("PREFIX", "/opt/pando"), ("BASE", "none")];
-    script(dest, &["install", PANDO], &variables);
-    let placed = files(dest);
+    script(dest, &["install", PANDO], &variables).unwrap();
+    let placed = files(dest).unwrap();
     let expected = [
         SETTINGS,
         "etc/systemd/system/pando.service",
@@ -65,30 +65,30 @@ fn an_upgrade_replaces_files_and_keeps_settings() {
     fs::write(&settings, "PANDO_BASE=/srv/own\nPANDO_OPTIONS=--pool 2\n").unwrap();
     let binary = dest.join("opt/pando/bin/pando");
     let (mut running, before) = (fs::File::open(&binary).unwrap(), binary.metadata().unwrap().ino());
-    script(dest, &["install", PANDO], &variables);
+    script(dest, &["install", PANDO], &variables).unwrap();
     assert_ne!(binary.metadata().unwrap().ino(), before, "the file that runs is not written to");
     let mut magic = [0; 4];
     running.read_exact(&mut magic).unwrap();
     assert_eq!(&magic, b"\x7fELF");
     assert_eq!(fs::read_to_string(&settings).unwrap(), "PANDO_BASE=/srv/own\nPANDO_OPTIONS=--pool 2\n");
-    assert_eq!(files(dest), expected, "nothing half-written stays");
+    assert_eq!(files(dest).unwrap(), expected, "nothing half-written stays");
 }
 
 #[test]
 fn an_uninstall_keeps_state_unless_purged() {
     let dest = tempfile::tempdir().unwrap();
     let dest = dest.path();
-    script(dest, &["install", PANDO], &[("BASE", "none")]);
+    script(dest, &["install", PANDO], &[("BASE", "none")]).unwrap();
     let state = dest.join("var/lib/pando/store");
     fs::create_dir_all(&state).unwrap();
     fs::write(state.join("master.keys"), "key").unwrap();
-    let output = script(dest, &["uninstall"], &[]);
+    let output = script(dest, &["uninstall"], &[]).unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("These stay") && said.contains("PURGE=1"), "{said}");
-    assert_eq!(files(dest), [SETTINGS, "var/lib/pando/store/master.keys"]);
-    script(dest, &["install", PANDO], &[("BASE", "none")]);
-    script(dest, &["uninstall"], &[("PURGE", "1")]);
-    assert_eq!(files(dest), [] as [&str; 0]);
+    assert_eq!(files(dest).unwrap(), [SETTINGS, "var/lib/pando/store/master.keys"]);
+    script(dest, &["install", PANDO], &[("BASE", "none")]).unwrap();
+    script(dest, &["uninstall"], &[("PURGE", "1")]).unwrap();
+    assert_eq!(files(dest).unwrap(), [] as [&str; 0]);
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn the_base_image_is_the_one_that_was_named_last() {
     let dest = tempfile::tempdir().unwrap();
     let dest = dest.path();
     let line = |base: &str| -> String {
-        script(dest, &["install", PANDO], &[("BASE", base)]);
+        script(dest, &["install", PANDO], &[("BASE", base)]).unwrap();
         let text = fs::read_to_string(dest.join(SETTINGS)).unwrap();
         text.lines().find(|line| line.contains("PANDO_BASE=")).unwrap().to_owned()
     };
