@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use api::{
     Checkpoint, CheckpointRequest, ForkRequest, ForkResponse, Image, Interpreter, Limits, MountRequest, PoolInfo,
-    Ready, RunRequest, Sandbox, SandboxDetail, StoreStats, Template, TemplateSpec,
+    Ready, RunRequest, Sandbox, SandboxDetail, StoreStats, Template, TemplateSpec, TemplateState,
     volume::{ForkVolumeRequest, RestoreRequest, SnapshotRequest, VolumeDurability, VolumeSpec},
 };
 use base::id::{SandboxId, SnapshotName, VolumeName};
@@ -88,13 +88,17 @@ impl PrivateNode {
         Ok((node, env_file))
     }
 
-    /// Waits until these templates are there.
+    /// Waits until these templates are ready.
     pub(super) async fn await_templates(&self, names: &[&str], longest: Duration) -> Result<()> {
         let deadline = Instant::now() + longest;
         loop {
             let found = self.client.templates().await?;
-            let is_ready = |name: &&str| found.iter().any(|template| template.spec.name.as_str() == *name);
-            if names.iter().all(is_ready) {
+            let ready: Vec<&str> = found
+                .iter()
+                .filter(|template| template.state == TemplateState::Ready)
+                .map(|template| template.spec.name.as_str())
+                .collect();
+            if names.iter().all(|name| ready.contains(name)) {
                 return Ok(());
             }
             ensure!(Instant::now() < deadline, "not all of {names:?} are ready within {longest:?}");
