@@ -15,7 +15,7 @@ case $PREFIX in
 /usr | /usr/local) readonly UNITS=$PREFIX/lib/systemd/system ;;
 *) readonly UNITS=/etc/systemd/system ;;
 esac
-readonly STATE=/var/lib/pando CONFIG=/etc/pando/serve.env
+readonly STATE=/var/lib/pando SOCKET=/run/pando/node.sock CONFIG=/etc/pando/serve.env
 readonly BINARY=$PREFIX/bin/pando UNIT=$UNITS/pando.service
 readonly BASH_COMPLETION=$PREFIX/share/bash-completion/completions/pando
 readonly ZSH_COMPLETION=$PREFIX/share/zsh/site-functions/_pando
@@ -168,7 +168,7 @@ await_end() {
 stop() {
 	if systemctl is-active --quiet pando; then
 		say "removing the running sandboxes"
-		"$BINARY" rm --all >/dev/null || fail "'pando rm --all' failed: nothing was removed"
+		"$BINARY" --socket "$SOCKET" rm --all >/dev/null || fail "'pando rm --all' failed: nothing was removed"
 	fi
 	systemctl disable --quiet --now pando
 }
