@@ -6,7 +6,7 @@ use anyhow::Result;
 use api::{ErrorCode, ErrorDetail};
 use client::{Inside, Running, Selector};
 
-use super::exec::kept::{Input, Leave, follow};
+use super::exec::kept::{Following, Input, Leave};
 use crate::{
     exit::Failure,
     sandbox_id::{Among, SandboxName},
@@ -46,13 +46,14 @@ pub(crate) async fn run(args: Args, target: &dyn Target) -> Result<ExitCode> {
         Some(text) => text.parse().map_or_else(|_| Selector::Tag(text.clone()), Selector::Pid),
         None => only(&inside).await?,
     };
+    let interrupts = super::interrupts()?;
     let events = inside.follow(&which).await?;
     let input = match (args.tty, args.interactive) {
         (true, _) => Input::Terminal,
         (false, true) => Input::Bytes,
         (false, false) => Input::Nothing,
     };
-    follow(&inside, which, events, input, Leave::RunOn).await
+    Following { inside: &inside, which, events, interrupts }.run(input, Leave::RunOn).await
 }
 
 /// The only command that runs.

@@ -105,6 +105,8 @@ pub(crate) async fn run(args: Args, target: &dyn Target) -> Result<ExitCode> {
 }
 
 async fn in_foreground(args: Args, id: &SandboxId, client: &Client) -> Result<ExitCode> {
+    // Before the command is there: an interrupt ends it from its first moment on.
+    let mut interrupts = super::interrupts()?;
     let terminal = if args.tty { Some(terminal::size()) } else { None };
     let timeout_ms = args.timeout.map(|timeout| timeout.as_millis() as u64);
     let (command, env, cwd) = (args.command, args.env, args.cwd);
@@ -121,7 +123,7 @@ async fn in_foreground(args: Args, id: &SandboxId, client: &Client) -> Result<Ex
         status = receive(from_node) => status,
         () = unread() => Ok(UNREAD),
         // A raw terminal sends Ctrl-C to the command; this is for pipes. Hanging up ends the command.
-        _ = tokio::signal::ctrl_c() => Err(Failure::Interrupted("interrupted: the command is ended".to_owned()).into()),
+        _ = interrupts.recv() => Err(Failure::Interrupted("interrupted: the command is ended".to_owned()).into()),
     };
     drop(raw);
     sending.abort();

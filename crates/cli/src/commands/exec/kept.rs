@@ -12,7 +12,7 @@ use client::{Event, Events, Inside, Selector, Start};
 use serde::Serialize;
 use tokio::{
     io::AsyncReadExt,
-    signal::unix::{SignalKind, signal},
+    signal::unix::{Signal, SignalKind, signal},
     sync::mpsc,
 };
 
@@ -42,6 +42,8 @@ pub(super) async fn run(args: Args, id: &SandboxId, target: &dyn Target) -> Resu
         timeout: args.timeout,
         tag: args.tag,
     };
+    // Before the command is there: an interrupt ends it from its first moment on.
+    let interrupts = super::super::interrupts()?;
     let (pid, events) = inside.start(&start).await?;
     if args.detach {
         let tag = start.tag.as_deref();
@@ -53,7 +55,8 @@ pub(super) async fn run(args: Args, id: &SandboxId, target: &dyn Target) -> Resu
         return Ok(ExitCode::SUCCESS);
     }
     let input = if args.tty { Input::Terminal } else { Input::Bytes };
-    follow(&inside, Selector::Pid(pid), events, input, Leave::Kill).await
+    let following = Following { inside: &inside, which: Selector::Pid(pid), events, interrupts };
+    following.run(input, Leave::Kill).await
 }
 
 /// What of this client's input goes to the command.
@@ -82,14 +85,30 @@ enum End {
     Left,
 }
 
-/// Shows what a command prints until it ends, and sends it input.
-pub(crate) async fn follow(
+/// A command that is followed.
+pub(crate) struct Following<'a> {
+    pub(crate) inside: &'a Inside,
+    pub(crate) which: Selector,
+    pub(crate) events: Events,
+    pub(crate) interrupts: Signal,
+}
+
+impl Following<'_> {
+    /// Shows what the command prints until it ends, and sends it input.
+    pub(crate) async fn run(self, input: Input, leave: Leave) -> Result<ExitCode> {
+        let Self { inside, which, mut events, mut interrupts } = self;
+        let ended = follow(inside, &which, &mut events, &mut interrupts, (input, leave)).await?;
+        finish(ended, inside, &which, leave).await
+    }
+}
+
+async fn follow(
     inside: &Inside,
-    which: Selector,
-    mut events: Events,
-    input: Input,
-    leave: Leave,
-) -> Result<ExitCode> {
+    which: &Selector,
+    events: &mut Events,
+    interrupts: &mut Signal,
+    (input, leave): (Input, Leave),
+) -> Result<End> {
     // Only now: a refusal is better read on a terminal that works.
     let is_terminal = input == Input::Terminal;
     let raw = if is_terminal && io::stdin().is_terminal() { Some(RawTerminal::enter()?) } else { None };
@@ -100,16 +119,16 @@ pub(crate) async fn follow(
     });
     let resizing = is_terminal.then(|| tokio::spawn(follow_size(inside.clone(), which.clone())));
     let ended = tokio::select! {
-        ended = receive(&mut events) => ended,
+        ended = receive(events) => ended,
         () = unread() => Ok(End::Unread),
-        _ = tokio::signal::ctrl_c() => Ok(End::Left),
+        _ = interrupts.recv() => Ok(End::Left),
         Some(()) = leaves.recv() => Ok(End::Left),
     };
     drop(raw);
     for task in feeding.into_iter().chain(resizing) {
         task.abort();
     }
-    finish(ended?, inside, &which, leave).await
+    ended
 }
 
 async fn finish(ended: End, inside: &Inside, which: &Selector, leave: Leave) -> Result<ExitCode> {
