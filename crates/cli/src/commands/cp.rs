@@ -131,7 +131,7 @@ impl Inner {
     async fn put_directory(&self, from: &Path, to: &str) -> Result<()> {
         let mut waiting = vec![(from.to_owned(), to.to_owned())];
         while let Some((from, to)) = waiting.pop() {
-            self.inside.make_directory(self.user(), &to).await.with_context(|| format!("cannot make {to}"))?;
+            self.inside.make_directory(self.user(), &to).await?;
             let at = || format!("cannot read {}", from.display());
             for entry in fs::read_dir(&from).with_context(at)? {
                 let entry = entry.with_context(at)?;
@@ -153,8 +153,7 @@ impl Inner {
 
     async fn upload(&self, from: &Path, to: &str) -> Result<()> {
         let content = transfer::read(from)?;
-        let written = self.inside.write(self.user(), to, content).await;
-        written.with_context(|| format!("cannot write {to}"))
+        Ok(self.inside.write(self.user(), to, content).await?)
     }
 
     async fn get(&self, from: &str, to: &Path) -> Result<()> {
@@ -187,8 +186,7 @@ impl Inner {
     }
 
     async fn download(&self, from: &str, to: &Path) -> Result<()> {
-        let at = || format!("cannot read {from}");
-        let (length, mut answer) = self.inside.read(self.user(), from).await.with_context(at)?;
+        let (length, mut answer) = self.inside.read(self.user(), from).await?;
         if to == Path::new(STANDARD) {
             return transfer::copy(&mut answer, Some(length), &mut std::io::stdout()).await.map(drop);
         }

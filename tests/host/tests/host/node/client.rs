@@ -87,7 +87,7 @@ impl By<'_> {
 fn by_url(node: &Node, server: &Server, arguments: &[&str]) -> Command {
     let mut command = Command::new(node.command_of(&[]).get_program());
     command.env("PANDO_URL", format!("https://api.{}", server.domain)).env("PANDO_KEY", &server.key);
-    command.env("SSL_CERT_FILE", node.state.join("tls/bundle.pem")).args(arguments);
+    command.env("SSL_CERT_FILE", node.state.join("tls/pando.localhost/bundle.pem")).args(arguments);
     command
 }
 
@@ -108,7 +108,7 @@ fn alike(node: &Node, server: &Server) -> Result<()> {
         let table = by.ok(&["ls"])?;
         ensure!(table.contains("ID") && table.contains(id) && table.contains("running"), "{table}");
         let used = by.json(&["stats", "--json", id])?;
-        ensure!(used[0]["memory_bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{used}");
+        ensure!(used[0]["memory_bytes"].is_u64(), "{used}");
         by.ok(&["stats"])?;
         shapes.push(
             [keys(&made), keys(&made["sandboxes"][0]), keys(&listed[0]), keys(&used[0])].map(|keys| keys.join(" ")),
@@ -226,7 +226,7 @@ fn copies(node: &Node, server: &Server) -> Result<()> {
         ensure!(fs::read(inner.join("a/b c.txt"))? == b"inner" && inner.join("a/empty").is_dir(), "a tree back");
         ensure!(by.ok(&["cp", &at("/tmp/tree/a/b c.txt"), "-"])? == "inner", "to standard output");
         by.refused(&["cp", &at("/nowhere"), &back], 4, "/nowhere")?;
-        by.refused(&["cp", &path("big"), &at("/proc/big")], 1, "/proc/big")?;
+        by.refused(&["cp", &path("big"), &at("/usr/big")], 1, "/usr/big")?;
         by.refused(&["cp", &path("big"), &path("other")], 2, "SANDBOX:PATH")?;
         by.refused(&["cp", &path("missing"), &at("/tmp/x")], 1, "missing")?;
         by.ok(&["kill", &id])?;
