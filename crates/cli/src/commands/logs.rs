@@ -65,7 +65,7 @@ async fn look(id: &SandboxId, tail: Option<usize>, target: &dyn Target) -> Resul
     Ok((tail.map_or(0, |tail| before_last(&all, tail)), all.len()))
 }
 
-/// Where the last `count` lines begin. What has no line end yet is a line, too.
+/// Where the last `count` lines begin. A line may lack its end.
 fn before_last(bytes: &[u8], count: usize) -> usize {
     let whole = bytes.strip_suffix(b"\n").unwrap_or(bytes);
     if count == 0 {
