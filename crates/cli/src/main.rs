@@ -1,4 +1,4 @@
-//! The `pando` command: one client of the node API, and the node itself.
+//! The `pando` command: a client of nodes and servers, and the node and the server themselves.
 
 // What is printed may hold names and output of programs: all of it goes through `output`, which lets nothing command a terminal.
 #![deny(clippy::print_stdout, clippy::print_stderr)]

@@ -19,7 +19,7 @@ use crate::{
     transfer::{self, STANDARD},
 };
 
-/// How many levels of a directory are copied.
+/// How many levels of a directory of a sandbox are copied. One list has them all, so there must be a bound.
 const DEPTH_MAX: u32 = 64;
 
 const EXAMPLES: &str = "\
@@ -177,6 +177,10 @@ impl Inner {
         for entry in self.inside.list(self.user(), from, DEPTH_MAX).await? {
             let Some(below) = below(&entry.path, from) else { bail!("the sandbox has a path {:?} there", entry.path) };
             match entry.kind {
+                // What is in it was not listed.
+                EntryKind::Directory if below.components().count() >= DEPTH_MAX as usize => {
+                    bail!("{from} has more than {DEPTH_MAX} levels: copy {} by itself", entry.path)
+                }
                 EntryKind::Directory => make(&to.join(below))?,
                 EntryKind::File => self.download(&entry.path, &to.join(below)).await?,
                 EntryKind::Other => errln!("pando: {} is no file and no directory: it is left out", entry.path),
