@@ -117,7 +117,7 @@ async fn follow(
         let keys = (leave == Leave::RunOn && raw.is_some()).then_some(left);
         tokio::spawn(feed(inside.clone(), which.clone(), is_terminal, keys))
     });
-    let resizing = is_terminal.then(|| tokio::spawn(follow_size(inside.clone(), which.clone())));
+    let resizing = is_terminal.then(|| tokio::spawn(follow_size(inside.clone(), which.clone(), leave)));
     let ended = tokio::select! {
         ended = receive(events) => ended,
         () = unread() => Ok(End::Unread),
@@ -205,10 +205,13 @@ async fn feed(inside: Inside, which: Selector, is_terminal: bool, leave: Option<
     }
 }
 
-async fn follow_size(inside: Inside, which: Selector) {
+async fn follow_size(inside: Inside, which: Selector, leave: Leave) {
     let Ok(mut changes) = signal(SignalKind::window_change()) else { return };
-    while changes.recv().await.is_some() {
-        if inside.resize(&which, terminal::size()).await.is_err() {
+    // A command of this client has begun with it.
+    let mut known = leave == Leave::Kill;
+    while known || inside.resize(&which, terminal::size()).await.is_ok() {
+        known = false;
+        if changes.recv().await.is_none() {
             return;
         }
     }
