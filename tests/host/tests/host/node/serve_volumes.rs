@@ -238,6 +238,7 @@ fn uploads(node: &mut Node) -> Result<()> {
     let large = node.state.join("large");
     std::fs::write(&large, vec![b'x'; 3 << 20])?;
     let full = volume.content("PUT", "file?path=/f&force=true", Some(&format!("@{}", large.display())))?.expect(507)?;
+    std::fs::remove_file(&large)?;
     ensure!(full.json()?["code"] == "507", "{}", full.1);
     volume.content("PUT", "file?path=/f", Some("new"))?.expect(409)?;
     // It breaks off in the middle, as a client that is killed does.
