@@ -6,12 +6,14 @@ use base::{
     id::{SandboxId, TeamId},
     limits::SERVER_SILENT,
 };
-use control::{Control, ControlError, IdempotencyKey, Kind, PauseMode, Reservation, Reserved, Started, State};
+use control::{
+    Control, ControlError, IdempotencyKey, Kind, NewSandbox, PauseMode, Reservation, Reserved, Started, State,
+};
 
 use crate::place::{MINUTE, Node, Place, create, look, pause, pausing, spec, team};
 
-async fn reserve(control: &Control, team: &TeamId, key: Option<&IdempotencyKey>) -> Reservation {
-    match control.sandboxes().reserve(team, &spec(), key, Duration::ZERO).await.unwrap() {
+async fn reserve(control: &Control, team: &TeamId, asked: &NewSandbox, key: Option<&IdempotencyKey>) -> Reservation {
+    match control.sandboxes().reserve(team, asked, key, Duration::ZERO).await.unwrap() {
         Reserved::New(reservation) => reservation,
         Reserved::Existing(sandbox) => panic!("there is {sandbox:?}"),
     }
@@ -63,7 +65,7 @@ pub(crate) async fn a_removed_server_takes_along_what_ran_there(place: &Place) {
     let running = create(&gone, &team, &spec()).await.unwrap();
     let paused = create(&gone, &team, &spec()).await.unwrap();
     pause(&gone, &paused).await;
-    let lost = reserve(&gone, &team, None).await;
+    let lost = reserve(&gone, &team, &spec(), None).await;
     let listed = stays.servers().list().await.unwrap();
     assert_eq!((listed.len(), &*listed[0].name, listed[0].running, listed[0].paused), (1, "a", 1, 1));
     let error = stays.servers().remove("a").await.unwrap_err();
@@ -83,8 +85,8 @@ pub(crate) async fn a_removed_server_takes_along_what_ran_there(place: &Place) {
 pub(crate) async fn a_start_that_was_broken_off_is_found_by_its_server(place: &Place) {
     let first = place.open("a").await;
     let team = team(&first, "acme").await;
-    let key = "k".parse().unwrap();
-    let broken = reserve(&first, &team, Some(&key)).await;
+    let (asked, key) = (spec(), "k".parse().unwrap());
+    let broken = reserve(&first, &team, &asked, Some(&key)).await;
     let beside = match first.sandboxes().reserve_beside(&broken).await.unwrap() {
         Reserved::New(reservation) => reservation,
         Reserved::Existing(sandbox) => panic!("there is {sandbox:?}"),
@@ -104,10 +106,10 @@ pub(crate) async fn a_start_that_was_broken_off_is_found_by_its_server(place: &P
     let (second, other) = (place.open("a").await, place.open("b").await);
     assert_eq!(second.sandboxes().unconfirmed(all.clone()).await.unwrap(), std::slice::from_ref(&lost));
     assert!(other.sandboxes().unconfirmed(all.clone()).await.unwrap().is_empty());
-    let again = second.sandboxes().reserve(&team, &spec(), Some(&key), Duration::ZERO).await.unwrap_err();
+    let again = second.sandboxes().reserve(&team, &asked, Some(&key), Duration::ZERO).await.unwrap_err();
     assert!(matches!(again, ControlError::KeyInUse { .. }), "{again}");
     second.sandboxes().drop_own_reservations().await.unwrap();
-    let _reserved = reserve(&second, &team, Some(&key)).await;
+    let _reserved = reserve(&second, &team, &asked, Some(&key)).await;
     assert!(second.sandboxes().unconfirmed(all).await.unwrap().is_empty());
     let known: BTreeSet<_> = second.sandboxes().all().await.unwrap().into_iter().map(|found| found.id).collect();
     assert_eq!(known, BTreeSet::from([confirmed]));
