@@ -78,11 +78,13 @@ fn reading<A: JsonSchema + 'static>(name: &'static str, description: &'static st
         .with_annotations(ToolAnnotations::new().read_only(true).open_world(false))
 }
 
-/// The schema of a tool's arguments, without what the tool's own name and description say.
+/// The schema of a tool's arguments, without what the tool's own name and description say. Some clients want
+/// `properties` even if there are none.
 fn schema<A: JsonSchema + 'static>() -> Arc<JsonObject> {
     let mut schema = schema_for_type::<A>().as_ref().clone();
     schema.remove("title");
     schema.remove("description");
+    schema.entry("properties").or_insert_with(|| Value::Object(JsonObject::new()));
     Arc::new(schema)
 }
 
