@@ -4,8 +4,8 @@ import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { test } from 'node:test'
 
-import { Sandbox as Official } from 'e2b'
-import { diff, Sandbox } from '../dist/index.js'
+import { Sandbox as Official, VolumeNotFoundError } from 'e2b'
+import { diff, Sandbox, Volume } from '../dist/index.js'
 
 const timeoutMs = 120_000
 
@@ -77,4 +77,28 @@ caseOf('each kind of change is found', async (source, adopt) => {
     modified: ['content', 'kind', 'mode'],
   })
   await assert.rejects(source.diff(child, '/home/user/absent'), { name: 'CommandExitError', exitCode: 1 })
+})
+
+test('a volume has snapshots, forks and restores', { timeout: 60_000 }, async () => {
+  const name = `test-${randomUUID().slice(0, 10)}`
+  const volume = await Volume.create(name)
+  try {
+    await volume.writeFile('/state', 'first')
+    const taken = await volume.snapshot('before')
+    assert.ok(taken.createdAt instanceof Date && !Number.isNaN(taken.createdAt.getTime()))
+    await volume.writeFile('/state', 'second', { force: true })
+    assert.deepEqual((await volume.snapshots()).map((kept) => kept.name), ['before'])
+    assert.deepEqual((await volume.changes('before')).filter((one) => one.path === '/state').map((one) => one.change), [
+      'modified',
+    ])
+    const fork = await volume.fork(`${name}-fork`, 'before')
+    assert.equal(await fork.readFile('/state'), 'first')
+    await Volume.destroy(fork.volumeId)
+    assert.equal(typeof (await volume.restore('before')), 'string')
+    assert.equal(await volume.readFile('/state'), 'first')
+    await assert.rejects(volume.restore('absent'), VolumeNotFoundError)
+    assert.deepEqual([await volume.deleteSnapshot('before'), await volume.deleteSnapshot('before')], [true, false])
+  } finally {
+    await Volume.destroy(volume.volumeId)
+  }
 })
