@@ -152,7 +152,9 @@ def test_long_outputs_and_endless_commands_have_bounds(drive: Any) -> None:
         assert left["exit_code"] == 1, "the command was not killed"
         started = await agent("run_command", sandbox_id=box, command="exec sleep 1000", background=True)
         assert started["pid"] > 0
-        assert (await agent("run_command", sandbox_id=box, command="pgrep -x sleep"))["exit_code"] == 0
+        # The shell becomes the program a moment after it was started.
+        wait = "for i in $(seq 100); do pgrep -x sleep && exit; sleep 0.1; done; exit 1"
+        assert (await agent("run_command", sandbox_id=box, command=wait))["exit_code"] == 0
 
     drive(scenario)
 
