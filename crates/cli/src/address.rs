@@ -47,6 +47,11 @@ impl Address {
         Client::new(self.socket())
     }
 
+    /// The URL and the key that flags name.
+    pub(crate) fn flags(&self) -> (Option<String>, Option<String>) {
+        (self.url.as_ref().map(Url::to_string), self.key.clone())
+    }
+
     /// What daily work with sandboxes goes to: flags count first, then the variables of a server, then the socket.
     pub(crate) fn target(&self) -> Result<Box<dyn Target>> {
         let named = if self.socket.is_some() { None } else { variable(URL_VARIABLE) };

@@ -157,7 +157,7 @@ async fn client(command: Command, address: &Address) -> Result<ExitCode> {
         Command::Key(command) => interruptible("", key::run(command)).await,
         Command::Server(command) => interruptible("", server::run(command)).await,
         Command::Env(args) => interruptible("", env::run(args)).await,
-        Command::Mcp(args) => interruptible("", mcp::run(args)).await,
+        Command::Mcp(args) => interruptible("", mcp::run(args, address)).await,
         Command::Doctor(args) => doctor::run(&args).await,
         Command::Completion(args) => Ok(completion::run(&args)),
         Command::Node(_)

@@ -19,13 +19,21 @@ impl std::fmt::Debug for Address {
 }
 
 impl Address {
-    /// From `PANDO_URL` with `PANDO_KEY`, or `E2B_API_URL` or `E2B_DOMAIN` with `E2B_API_KEY`.
+    /// The URL and the key of flags count first, then `PANDO_URL` with `PANDO_KEY`, then `E2B_API_URL` or `E2B_DOMAIN`
+    /// with `E2B_API_KEY`.
     ///
     /// # Errors
     ///
-    /// If they are not set, or cannot be used.
-    pub fn of_environment() -> Result<Self, Error> {
-        Self::of(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
+    /// If none of them name a server, or they cannot be used.
+    pub fn find(url: Option<String>, key: Option<String>) -> Result<Self, Error> {
+        Self::of(|name| {
+            let flag = match name {
+                "PANDO_URL" => url.clone(),
+                "PANDO_KEY" | "E2B_API_KEY" => key.clone(),
+                _ => None,
+            };
+            flag.or_else(|| std::env::var(name).ok()).filter(|value| !value.is_empty())
+        })
     }
 
     fn of(variable: impl Fn(&str) -> Option<String>) -> Result<Self, Error> {
@@ -108,6 +116,12 @@ mod tests {
         ] {
             assert!(matches!(of(&variables), Err(Error::Variable { variable, .. }) if variable == wrong), "{wrong}");
         }
+    }
+
+    #[test]
+    fn flags_count_first() {
+        let address = Address::find(Some("http://[::1]:1".to_owned()), Some("flag".to_owned())).unwrap();
+        assert_eq!((address.api.as_str(), address.key.as_str()), ("http://[::1]:1", "flag"));
     }
 
     #[test]
