@@ -122,6 +122,16 @@ check: ## what the CI runs: format, rules, lints, documentation, tests
 cli-docs: ## docs/cli.md from the help of the commands
 	PANDO_BLESS=1 $(CARGO) test -q --locked --workspace --bin pando -- reference::
 
+openapi: ## docs/openapi.json from the routes of the server
+	PANDO_BLESS=1 $(CARGO) test -q --locked --workspace --lib -- openapi::tests::the_file
+
+openapi-release: ## says that clients rely on the present docs/openapi.json: breaking changes of it fail from now on
+	cp docs/openapi.json docs/openapi.released.json
+
+api-fuzz: ## requests made from docs/openapi.json against a server, 7 minutes; needs root and a network for schemathesis
+	$(CARGO) build $(TESTS)
+	@scripts/schemathesis.sh
+
 bench: dist examples ## the measured comparison, in minutes: floor, cold starts, starts, forks
 	$(OUT)/dist/pando bench start
 
@@ -143,5 +153,5 @@ kernels: ## boots other kernels in QEMU (6.12 and the newest) and tries pando on
 clean: ## removes everything that was built
 	$(CARGO) clean
 
-.PHONY: help serve setup setup-demo build dist install uninstall examples base programs demo test sdk-test fuzz soak $(SOAKS) tidy tidy-lower check cli-docs bench bench-volume volume-tools posix posix-hours kernels clean additions-test
+.PHONY: help serve setup setup-demo build dist install uninstall examples base programs demo test sdk-test fuzz soak $(SOAKS) tidy tidy-lower check cli-docs openapi openapi-release api-fuzz bench bench-volume volume-tools posix posix-hours kernels clean additions-test
 .DEFAULT_GOAL := help

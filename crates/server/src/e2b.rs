@@ -12,6 +12,7 @@ mod edge;
 mod failed;
 mod history;
 pub(crate) mod inside;
+mod openapi;
 mod patient;
 mod place;
 mod platform;
@@ -28,54 +29,81 @@ use axum::{
     Router,
     body::Body,
     extract::DefaultBodyLimit,
-    http::{Request, StatusCode, Uri},
+    http::{Method, Request, StatusCode, Uri},
     middleware,
-    routing::{delete, get, post, put},
 };
 use base::limits::{API_BODY_IDLE_S, REQUEST_BYTES_MAX};
+use utoipa_axum::{router::OpenApiRouter, routes};
 
 pub(crate) use edge::handler;
 pub(crate) use failed::Result;
+pub(crate) use openapi::Served as Described;
 pub(crate) use platform::Platform;
 pub(crate) use runtime::OnNode;
 
-/// Every path of the control plane.
-fn api(platform: Arc<Platform>) -> Router {
-    Router::new()
-        .route("/health", get(async || StatusCode::NO_CONTENT))
-        .route("/sandboxes", get(sandboxes::list::all).post(sandboxes::create::v1))
-        .route("/v2/sandboxes", get(sandboxes::list::page).post(sandboxes::create::v2))
-        .route("/sandboxes/{id}", get(sandboxes::list::one).delete(sandboxes::end::kill))
-        .route("/sandboxes/{id}/connect", post(sandboxes::connect::v1))
-        .route("/v2/sandboxes/{id}/connect", post(sandboxes::connect::v2))
-        .route("/sandboxes/{id}/resume", post(sandboxes::connect::resume))
-        .route("/sandboxes/{id}/timeout", post(sandboxes::end::timeout))
-        .route("/sandboxes/{id}/refreshes", post(sandboxes::end::refresh))
-        .route("/sandboxes/{id}/pause", post(sandboxes::end::pause))
-        .route("/sandboxes/{id}/fork", post(sandboxes::fork::fork))
-        .route("/sandboxes/{id}/snapshots", post(sandboxes::fork::snapshot))
-        .route("/snapshots", get(sandboxes::fork::snapshots))
-        .route("/sandboxes/metrics", get(sandboxes::watch::metrics_of))
-        .route("/sandboxes/{id}/metrics", get(sandboxes::watch::metrics))
-        .route("/sandboxes/{id}/logs", get(sandboxes::watch::logs))
-        .route("/v2/sandboxes/{id}/logs", get(sandboxes::watch::logs_v2))
-        .route("/sandboxes/{id}/network", put(sandboxes::network::update))
-        .route("/secrets", get(secrets::list).post(secrets::create))
-        .route("/secrets/{id}", get(secrets::one).post(secrets::update).delete(secrets::delete))
-        .route("/templates", get(templates::list))
-        .route("/v2/templates", get(templates::list))
-        .route("/templates/{id}", delete(templates::delete))
-        .route("/templates/aliases/{alias}", get(templates::alias))
-        .route("/templates/tags", post(templates::assign_tags).delete(templates::remove_tags))
-        .route("/templates/{id}/tags", get(templates::tags))
-        .merge(volumes::router())
+/// Every path of the control plane, with its description.
+#[allow(deprecated)] // Older SDKs use them.
+fn routes() -> OpenApiRouter<Arc<Platform>> {
+    OpenApiRouter::with_openapi(openapi::base())
+        .routes(routes!(health))
+        .routes(routes!(sandboxes::list::all, sandboxes::create::v1))
+        .routes(routes!(sandboxes::list::page, sandboxes::create::v2))
+        .routes(routes!(sandboxes::list::one, sandboxes::end::kill))
+        .routes(routes!(sandboxes::connect::v1))
+        .routes(routes!(sandboxes::connect::v2))
+        .routes(routes!(sandboxes::connect::resume))
+        .routes(routes!(sandboxes::end::timeout))
+        .routes(routes!(sandboxes::end::refresh))
+        .routes(routes!(sandboxes::end::pause))
+        .routes(routes!(sandboxes::fork::fork))
+        .routes(routes!(sandboxes::fork::snapshot))
+        .routes(routes!(sandboxes::fork::snapshots))
+        .routes(routes!(sandboxes::watch::metrics_of))
+        .routes(routes!(sandboxes::watch::metrics))
+        .routes(routes!(sandboxes::watch::logs))
+        .routes(routes!(sandboxes::watch::logs_v2))
+        .routes(routes!(sandboxes::network::update))
+        .routes(routes!(templates::list_v1))
+        .routes(routes!(templates::list))
+        .routes(routes!(templates::delete))
+        .routes(routes!(templates::alias))
+        .routes(routes!(templates::assign_tags, templates::remove_tags))
+        .routes(routes!(templates::tags))
+        .routes(routes!(secrets::list, secrets::create))
+        .routes(routes!(secrets::one, secrets::update, secrets::delete))
+        .merge(volumes::routes())
+}
+
+/// What answers on the host of the control plane.
+fn api(platform: Arc<Platform>, described: openapi::Served) -> Router {
+    let (router, _) = routes().split_for_parts();
+    router
+        .merge(described.router())
         .fallback(no_such_path)
+        .method_not_allowed_fallback(no_such_method)
         .layer(middleware::from_fn(version::check))
         .layer(middleware::map_request(async |request: Request<Body>| patient::body(request, API_BODY_IDLE_S)))
         .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
         .with_state(platform)
 }
 
+/// Says that the server answers. A sandbox's own host has the same path, and says that the sandbox runs.
+#[utoipa::path(
+    get,
+    path = "/health",
+    operation_id = "getHealth",
+    tag = "server",
+    security(),
+    responses((status = 204, description = "It answers")),
+)]
+async fn health() -> StatusCode {
+    StatusCode::NO_CONTENT
+}
+
 async fn no_such_path(uri: Uri) -> failed::Failed {
     failed::Failed::new(StatusCode::NOT_FOUND, format!("this server has no {}", uri.path()))
+}
+
+async fn no_such_method(method: Method, uri: Uri) -> failed::Failed {
+    failed::Failed::new(StatusCode::METHOD_NOT_ALLOWED, format!("{} has no {method}", uri.path()))
 }

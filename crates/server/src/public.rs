@@ -23,7 +23,7 @@ use gateway::{
 use node::{Error, Node, Result};
 
 use crate::{
-    e2b::{self, Platform},
+    e2b::{self, Described, Platform},
     key::local_key,
 };
 
@@ -95,9 +95,10 @@ impl Taken {
             variables.write(file).map_err(|error| failed(chain(&error)))?;
         }
         tracing::info!(%address, %domain, "ready for clients; `pando env` prints what they need");
+        let described = Described::new().map_err(failed)?;
         let options = Options { domain, tls: Some(tls), plain: public.plain, bounds: Bounds::within(descriptors) };
         let sampled = Arc::clone(&platform);
-        let handler = e2b::handler(platform, ProxyBounds::within(descriptors));
+        let handler = e2b::handler(platform, ProxyBounds::within(descriptors), described);
         tokio::select! {
             () = serve(listeners, options, handler, stop) => {}
             () = scheduler.run() => {}

@@ -6,7 +6,7 @@ use std::{
     process::Command,
 };
 
-use tidy::{Finding, Measure, arrows, commits, known, phrases, promises, sizes, tree};
+use tidy::{Finding, Measure, arrows, commits, known, openapi, phrases, promises, sizes, tree};
 
 /// Fails with one line for each finding.
 fn report(findings: &[Finding]) {
@@ -66,4 +66,11 @@ fn subjects_of_commits_have_one_form() {
         // Past the harness, which hides what a passing test prints.
         Err(reason) => writeln!(io::stderr(), "skipped: the history cannot be looked at: {reason}").unwrap(),
     }
+}
+
+/// `make openapi-release` says that the present document is what clients rely on.
+#[test]
+fn the_api_stays_good_for_clients_of_the_released_one() {
+    let document = |path: &str| serde_json::from_str(&read(path).text).expect(path);
+    report(&openapi::check(&document(openapi::RELEASED), &document(openapi::DOCUMENT)));
 }

@@ -11,23 +11,23 @@ use super::{State, VolumeMount};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ListedSandbox {
-    /// What it was started from.
+    /// The template or snapshot that it was created from.
     #[serde(rename = "templateID")]
     pub template_id: String,
-    /// Its id.
+    /// The id.
     #[serde(rename = "sandboxID")]
     pub sandbox_id: String,
-    /// Always the same.
+    /// Always the same. E2B's clients expect it.
     #[serde(rename = "clientID")]
     pub client_id: String,
     /// A name of the template.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub alias: Option<String>,
-    /// RFC 3339.
+    /// When it started, in RFC 3339.
     pub started_at: String,
-    /// RFC 3339.
+    /// When its time is up, in RFC 3339.
     pub end_at: String,
-    /// Processors.
+    /// CPUs.
     pub cpu_count: i32,
     /// Memory, in MiB.
     #[serde(rename = "memoryMB")]
@@ -35,12 +35,12 @@ pub struct ListedSandbox {
     /// Disk, in MiB.
     #[serde(rename = "diskSizeMB")]
     pub disk_size_mb: i32,
-    /// For lists.
+    /// Labels: lists can be filtered by them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metadata: Option<BTreeMap<String, String>>,
-    /// Where it is in its life.
+    /// Running or paused.
     pub state: State,
-    /// Which behaviour of E2B's daemon it has.
+    /// The version of E2B's daemon whose behaviour the sandbox has.
     pub envd_version: String,
     /// Volumes and where they are mounted.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -67,15 +67,18 @@ pub struct ListQuery {
     /// URL-encoded pairs that all must be there: `a=b&c=d`.
     pub metadata: Option<String>,
     /// `running`, `paused`, or both with a comma.
+    #[param(value_type = Option<Vec<State>>, style = Form, explode = false)]
     pub state: Option<String>,
     /// By the time of the start.
     pub order: Option<Order>,
     /// RFC 3339: only those started later.
+    #[param(format = DateTime)]
     pub started_after: Option<String>,
     /// Id or name of their template.
     pub template: Option<String>,
     /// Where an earlier page ended.
     pub next_token: Option<String>,
     /// Most of one page, 1 to 100.
+    #[param(minimum = 1, maximum = 100)]
     pub limit: Option<u32>,
 }

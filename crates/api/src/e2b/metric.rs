@@ -14,19 +14,19 @@ pub struct Metric {
     pub timestamp: String,
     /// Seconds since 1970.
     pub timestamp_unix: i64,
-    /// Processors.
+    /// CPUs.
     pub cpu_count: i32,
-    /// Percent of one processor.
+    /// CPU time, in percent of one CPU.
     pub cpu_used_pct: f32,
-    /// Bytes.
+    /// Memory in use, in bytes.
     pub mem_used: i64,
-    /// Bytes.
+    /// Memory that it may use, in bytes.
     pub mem_total: i64,
-    /// Bytes.
+    /// Memory of the page cache, in bytes; always 0.
     pub mem_cache: i64,
-    /// Bytes.
+    /// Disk in use, in bytes.
     pub disk_used: i64,
-    /// Bytes.
+    /// Disk in all, in bytes.
     pub disk_total: i64,
 }
 

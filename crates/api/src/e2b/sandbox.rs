@@ -26,6 +26,7 @@ pub struct NewSandboxV2 {
     #[serde(rename = "templateID")]
     pub template_id: String,
     /// Seconds to live.
+    #[schema(minimum = 0, maximum = 2592000)]
     pub timeout: Option<i64>,
     /// Pause at the end instead of kill.
     pub auto_pause: Option<bool>,
@@ -38,9 +39,9 @@ pub struct NewSandboxV2 {
     pub allow_internet_access: Option<bool>,
     /// What it reaches, and who reaches it.
     pub network: Option<Network>,
-    /// For lists.
+    /// Labels: lists can be filtered by them.
     pub metadata: Option<BTreeMap<String, String>>,
-    /// Of all its commands.
+    /// Environment variables of all its commands.
     pub env_vars: Option<BTreeMap<String, String>>,
     /// Not supported.
     #[schema(value_type = Option<Object>)]
@@ -88,26 +89,26 @@ pub struct VolumeMount {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Sandbox {
-    /// What it was started from.
+    /// The template or snapshot that it was created from.
     #[serde(rename = "templateID")]
     pub template_id: String,
-    /// Its id.
+    /// The id.
     #[serde(rename = "sandboxID")]
     pub sandbox_id: String,
-    /// Always the same: E2B's clients expect one.
+    /// Always the same. E2B's clients expect it.
     #[serde(rename = "clientID")]
     pub client_id: String,
     /// A name of the template.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub alias: Option<String>,
-    /// Which behaviour of E2B's daemon it has.
+    /// The version of E2B's daemon whose behaviour the sandbox has.
     pub envd_version: String,
-    /// For files and commands.
+    /// Access token for its files and commands.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub envd_access_token: Option<String>,
-    /// For its ports, if they are not public.
+    /// Access token for its ports, if they are not public.
     pub traffic_access_token: Option<String>,
-    /// Below which its host names are.
+    /// The domain below which its host names are.
     pub domain: Option<String>,
 }
 
@@ -159,33 +160,33 @@ pub struct Lifecycle {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SandboxDetail {
-    /// What it was started from.
+    /// The template or snapshot that it was created from.
     #[serde(rename = "templateID")]
     pub template_id: String,
-    /// Its id.
+    /// The id.
     #[serde(rename = "sandboxID")]
     pub sandbox_id: String,
-    /// Always the same.
+    /// Always the same. E2B's clients expect it.
     #[serde(rename = "clientID")]
     pub client_id: String,
     /// A name of the template.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub alias: Option<String>,
-    /// RFC 3339.
+    /// When it started, in RFC 3339.
     pub started_at: String,
-    /// RFC 3339.
+    /// When its time is up, in RFC 3339.
     pub end_at: String,
-    /// Which behaviour of E2B's daemon it has.
+    /// The version of E2B's daemon whose behaviour the sandbox has.
     pub envd_version: String,
-    /// For files and commands.
+    /// Access token for its files and commands.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub envd_access_token: Option<String>,
     /// Whether it reaches the internet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allow_internet_access: Option<bool>,
-    /// Below which its host names are.
+    /// The domain below which its host names are.
     pub domain: Option<String>,
-    /// Processors.
+    /// CPUs.
     pub cpu_count: i32,
     /// Memory, in MiB.
     #[serde(rename = "memoryMB")]
@@ -193,10 +194,10 @@ pub struct SandboxDetail {
     /// Disk, in MiB.
     #[serde(rename = "diskSizeMB")]
     pub disk_size_mb: i32,
-    /// For lists.
+    /// Labels: lists can be filtered by them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metadata: Option<BTreeMap<String, String>>,
-    /// Where it is in its life.
+    /// Running or paused.
     pub state: State,
     /// What it reaches, and who reaches it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -216,6 +217,7 @@ pub struct SandboxDetail {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
 pub struct Connect {
     /// Seconds to live from now on.
+    #[schema(minimum = 0, maximum = 2592000)]
     pub timeout: i64,
     /// False: a paused sandbox goes on with its files only.
     pub memory: Option<bool>,
@@ -225,6 +227,7 @@ pub struct Connect {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ToSchema)]
 pub struct ConnectV2 {
     /// Seconds to live from now on; 300 if none is given.
+    #[schema(minimum = 0, maximum = 2592000)]
     pub timeout: Option<i64>,
     /// False: a paused sandbox goes on with its files only.
     pub memory: Option<bool>,
@@ -236,6 +239,7 @@ pub struct ConnectV2 {
 #[schema(as = ResumedSandbox)]
 pub struct Resumed {
     /// Seconds to live from now on; 15 if none is given.
+    #[schema(minimum = 0, maximum = 2592000)]
     pub timeout: Option<i64>,
     /// Pause at the end instead of kill.
     pub auto_pause: Option<bool>,
@@ -259,8 +263,10 @@ pub struct Pause {
 #[schema(as = SandboxForkRequest)]
 pub struct Fork {
     /// Seconds that the copies live; 15 if none is given.
+    #[schema(minimum = 0, maximum = 2592000)]
     pub timeout: Option<i64>,
     /// How many; 1 if none is given.
+    #[schema(minimum = 1, maximum = 100)]
     pub count: Option<u32>,
 }
 
@@ -281,6 +287,7 @@ pub struct ForkResult {
 #[schema(as = SandboxTimeoutRequest)]
 pub struct Timeout {
     /// Seconds to live from now on.
+    #[schema(minimum = 0, maximum = 2592000)]
     pub timeout: i64,
 }
 
@@ -289,5 +296,6 @@ pub struct Timeout {
 #[schema(as = SandboxRefreshRequest)]
 pub struct Refresh {
     /// Seconds to live from now on, if that is longer; 15 if none is given.
+    #[schema(minimum = 0, maximum = 2592000)]
     pub duration: Option<i64>,
 }

@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 #[schema(as = SandboxSnapshotRequest)]
 pub struct Snapshot {
     /// A name for it, with an optional `:tag`.
+    #[schema(pattern = r"^([a-z0-9-]+/)?[A-Za-z0-9][A-Za-z0-9._-]*(:[A-Za-z0-9][A-Za-z0-9._-]*)?$")]
     pub name: Option<String>,
     /// False: only files are kept.
     pub memory: Option<bool>,

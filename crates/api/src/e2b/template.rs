@@ -7,13 +7,13 @@ use utoipa::ToSchema;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Template {
-    /// Its id.
+    /// The id.
     #[serde(rename = "templateID")]
     pub template_id: String,
-    /// Of its newest build.
+    /// The id of its newest build.
     #[serde(rename = "buildID")]
     pub build_id: String,
-    /// Processors of its sandboxes.
+    /// CPUs of its sandboxes.
     pub cpu_count: i32,
     /// Memory of its sandboxes, in MiB.
     #[serde(rename = "memoryMB")]
@@ -27,9 +27,9 @@ pub struct Template {
     pub aliases: Vec<String>,
     /// Its names with their team.
     pub names: Vec<String>,
-    /// RFC 3339.
+    /// When it was made, in RFC 3339.
     pub created_at: String,
-    /// RFC 3339.
+    /// When it last changed, in RFC 3339.
     pub updated_at: String,
     /// Always null: keys belong to teams.
     #[schema(value_type = Option<Object>)]
@@ -40,9 +40,9 @@ pub struct Template {
     pub spawn_count: i64,
     /// How often it was built.
     pub build_count: i32,
-    /// Which behaviour of E2B's daemon its sandboxes have.
+    /// The version of E2B's daemon whose behaviour its sandboxes have.
     pub envd_version: String,
-    /// Of its newest build.
+    /// How far its newest build is.
     pub build_status: String,
 }
 
@@ -51,7 +51,7 @@ pub struct Template {
 #[serde(rename_all = "camelCase")]
 #[schema(as = TemplateAliasResponse)]
 pub struct TemplateAlias {
-    /// Its id.
+    /// The id.
     #[serde(rename = "templateID")]
     pub template_id: String,
     /// Whether other teams may use it.
@@ -63,6 +63,7 @@ pub struct TemplateAlias {
 #[schema(as = AssignTemplateTagsRequest)]
 pub struct AssignTags {
     /// `NAME:TAG` of the build that gets them.
+    #[schema(pattern = r"^([a-z0-9-]+/)?[A-Za-z0-9][A-Za-z0-9._-]*(:[A-Za-z0-9][A-Za-z0-9._-]*)?$")]
     pub target: String,
     /// The tags.
     pub tags: Vec<String>,
@@ -84,6 +85,7 @@ pub struct AssignedTags {
 #[schema(as = DeleteTemplateTagsRequest)]
 pub struct DeleteTags {
     /// Of the template.
+    #[schema(pattern = r"^([a-z0-9-]+/)?[A-Za-z0-9][A-Za-z0-9._-]*(:[A-Za-z0-9][A-Za-z0-9._-]*)?$")]
     pub name: String,
     /// The tags.
     pub tags: Vec<String>,
@@ -98,6 +100,6 @@ pub struct TemplateTag {
     /// The build that has it.
     #[serde(rename = "buildID")]
     pub build_id: String,
-    /// RFC 3339.
+    /// When it was made, in RFC 3339.
     pub created_at: String,
 }

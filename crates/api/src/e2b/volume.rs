@@ -16,7 +16,7 @@ pub struct NewVolume {
 /// One volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Volume {
-    /// Its id.
+    /// The id.
     #[serde(rename = "volumeID")]
     pub volume_id: String,
     /// Its name.
@@ -26,7 +26,7 @@ pub struct Volume {
 /// One volume, and what its files are read and written with.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct VolumeAndToken {
-    /// Its id.
+    /// The id.
     #[serde(rename = "volumeID")]
     pub volume_id: String,
     /// Its name.

@@ -24,6 +24,7 @@ use tower::ServiceExt;
 use super::{
     answers::{is_closed, mask_host},
     api, inside,
+    openapi::Served,
     platform::Platform,
 };
 
@@ -36,9 +37,10 @@ struct Edge {
 }
 
 /// What answers every request that the gateway lets in.
-pub(crate) fn handler(platform: Arc<Platform>, bounds: ProxyBounds) -> Router {
+pub(crate) fn handler(platform: Arc<Platform>, bounds: ProxyBounds, described: Served) -> Router {
     let proxy = Proxy::new(Arc::new(OfNode(Arc::clone(&platform))), bounds);
-    let edge = Edge { api: api(Arc::clone(&platform)), inside: inside::router(Arc::clone(&platform)), proxy, platform };
+    let (api, inside) = (api(Arc::clone(&platform), described), inside::router(Arc::clone(&platform)));
+    let edge = Edge { api, inside, proxy, platform };
     Router::new().fallback(any(dispatch)).with_state(edge)
 }
 

@@ -4,21 +4,21 @@ pub(crate) mod download;
 mod form;
 pub(crate) mod upload;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, convert::Infallible, sync::Arc, time::Duration};
 
 use axum::{
     Extension, Json, Router,
     body::Body,
-    extract::{DefaultBodyLimit, Query, State},
+    extract::{DefaultBodyLimit, State},
     http::{Extensions, HeaderMap, Method, Request, StatusCode, Version, header, request::Parts},
     middleware::{self, map_request},
     response::{IntoResponse, Response},
-    routing::{MethodRouter, any, get, post},
+    routing::{any, get},
 };
 use base::limits::{GZIP_FILE_BYTES_MAX, HAND_PEER_IDLE_S};
 use control::{FileOperation, Sandbox, SignedUrl};
 use gateway::{errors::Refusal, route::SandboxLabel};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use tower::ServiceExt;
 use tower_http::{
     CompressionLevel,
@@ -28,13 +28,20 @@ use tower_http::{
     },
     decompression::RequestDecompressionLayer,
 };
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::{
+    router::{OpenApiRouter, UtoipaMethodRouterExt},
+    routes,
+};
 
 pub(crate) use super::place::Inside as Place;
 use super::{
     failed::{Failed, Result},
+    openapi::ENVD,
     patient,
     place::{Inside, status},
     platform::Platform,
+    sandboxes::Query,
 };
 
 /// The header of the sandbox's access token.
@@ -45,31 +52,44 @@ const TOKEN_HEADER: &str = "x-access-token";
 pub(crate) struct Of(pub(crate) Arc<Sandbox>);
 
 /// What a request about a file has in its query.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize, IntoParams)]
 #[serde(default)]
+#[into_params(parameter_in = Query)]
 pub(crate) struct FileQuery {
+    /// An absolute path, or one below the user's home directory.
     path: Option<String>,
+    /// The user in the sandbox; `user` if none is given.
     username: Option<String>,
+    /// Stands for the access token.
     signature: Option<String>,
+    /// Until when the signature is valid, in seconds since 1970.
     signature_expiration: Option<u64>,
 }
 
-/// The paths of envd. The sandbox is among the extensions of the request, as [`Of`].
-pub(crate) fn router(platform: Arc<Platform>) -> Router {
+/// The paths of envd with their descriptions. The sandbox is among the extensions of the request, as [`Of`].
+pub(super) fn routes() -> OpenApiRouter<Arc<Platform>> {
     let compression = CompressionLayer::new().gzip(true).quality(CompressionLevel::Fastest);
     let compression = compression.compress_when(DefaultPredicate::new().and(is_small));
-    let download: MethodRouter<Arc<Platform>> = get(download::get).layer(compression);
-    let download = download.layer(middleware::from_fn(download::compressed_if_meant));
-    let upload: MethodRouter<Arc<Platform>> = post(upload::post).layer(RequestDecompressionLayer::new().gzip(true));
-    let files = download.merge(upload).layer::<_, std::convert::Infallible>(DefaultBodyLimit::disable());
-    Router::new()
+    let download = routes!(download::get).layer::<_, Infallible>(compression);
+    let download = download.layer::<_, Infallible>(middleware::from_fn(download::compressed_if_meant));
+    let upload = routes!(upload::post).layer::<_, Infallible>(RequestDecompressionLayer::new().gzip(true));
+    OpenApiRouter::new()
+        .routes(routes!(envs))
+        .routes(routes!(metrics))
+        .routes(routes!(output))
+        .routes(download)
+        .routes(upload)
+        .layer(DefaultBodyLimit::disable())
+        .routes(routes!(upload::compose))
+}
+
+/// What answers on a sandbox's host.
+pub(crate) fn router(platform: Arc<Platform>) -> Router {
+    let (router, _) = routes().split_for_parts();
+    router
         .route("/health", get(async || StatusCode::NO_CONTENT))
-        .route("/envs", get(envs))
-        .route("/metrics", get(metrics))
-        .route("/files", files)
-        .route("/output", get(output))
-        .route("/files/compose", post(upload::compose))
         .fallback(any(services))
+        .method_not_allowed_fallback(super::no_such_method)
         .layer(map_request(async |request: Request<Body>| patient::body(request, HAND_PEER_IDLE_S)))
         .with_state(platform)
 }
@@ -80,6 +100,15 @@ fn is_small(_: StatusCode, _: Version, headers: &HeaderMap, _: &Extensions) -> b
     length.is_some_and(|length| length <= GZIP_FILE_BYTES_MAX)
 }
 
+/// Reads the environment variables that the sandbox was created with.
+#[utoipa::path(
+    get,
+    path = "/envs",
+    operation_id = "getSandboxEnvs",
+    tag = ENVD,
+    security(("AccessToken" = [])),
+    responses((status = 200, description = "By name", body = BTreeMap<String, String>)),
+)]
 async fn envs(
     State(platform): State<Arc<Platform>>,
     Extension(of): Extension<Of>,
@@ -89,28 +118,45 @@ async fn envs(
     Ok(Json(of.0.spec.env_vars.clone()))
 }
 
-/// In the units of envd, which differ from those of the control plane.
+/// Measures the sandbox.
+#[utoipa::path(
+    get,
+    path = "/metrics",
+    operation_id = "getEnvdMetrics",
+    tag = ENVD,
+    security(("AccessToken" = [])),
+    responses((status = 200, description = "What it uses now", body = Metrics)),
+)]
 async fn metrics(
     State(platform): State<Arc<Platform>>,
     Extension(of): Extension<Of>,
     headers: HeaderMap,
-) -> Result<Json<serde_json::Value>> {
+) -> Result<Json<Metrics>> {
     authorise(&platform, &of, &headers)?;
     let stopped = || Failed::new(StatusCode::SERVICE_UNAVAILABLE, "the sandbox does not run");
     let now = platform.measure(&of.0).await.ok_or_else(stopped)?;
-    Ok(Json(serde_json::json!({
-        "ts": now.timestamp_unix,
-        "cpu_count": now.cpu_count,
-        "cpu_used_pct": now.cpu_used_pct,
-        "mem_used": now.mem_used,
-        "mem_total": now.mem_total,
-        "mem_cache": now.mem_cache,
-        "disk_used": now.disk_used,
-        "disk_total": now.disk_total,
-    })))
+    Ok(Json(Metrics {
+        ts: now.timestamp_unix,
+        cpu_count: now.cpu_count,
+        cpu_used_pct: now.cpu_used_pct,
+        mem_used: now.mem_used,
+        mem_total: now.mem_total,
+        mem_cache: now.mem_cache,
+        disk_used: now.disk_used,
+        disk_total: now.disk_total,
+    }))
 }
 
-/// What the sandbox's program has printed: an addition of ours.
+/// Reads what the sandbox's program has printed.
+#[utoipa::path(
+    get,
+    path = "/output",
+    operation_id = "readOutput",
+    tag = ENVD,
+    params(("follow" = bool, Query, description = "Go on until the program ends")),
+    security(("AccessToken" = [])),
+    responses((status = 200, description = "The output", content(("application/octet-stream")))),
+)]
 async fn output(
     State(platform): State<Arc<Platform>>,
     Extension(of): Extension<Of>,
@@ -146,6 +192,28 @@ async fn services(
         Some(running) => running.until_end(response),
         None => response,
     }
+}
+
+/// What a sandbox uses, in the names of envd, which differ from those of the control plane.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = EnvdMetrics)]
+struct Metrics {
+    /// Seconds since 1970.
+    ts: i64,
+    /// CPUs.
+    cpu_count: i32,
+    /// Percent of one CPU.
+    cpu_used_pct: f32,
+    /// Bytes.
+    mem_used: i64,
+    /// Bytes.
+    mem_total: i64,
+    /// Bytes.
+    mem_cache: i64,
+    /// Bytes.
+    disk_used: i64,
+    /// Bytes.
+    disk_total: i64,
 }
 
 fn unauthorised(message: &str) -> Failed {
@@ -185,7 +253,7 @@ pub(crate) fn is_authorised(platform: &Platform, sandbox: &Sandbox, request: &Pa
         ("/files", _) => FileOperation::Read,
         _ => return authorise(platform, &of, &request.headers).is_ok(),
     };
-    let query = Query::<FileQuery>::try_from_uri(&request.uri).unwrap_or_default();
+    let query = axum::extract::Query::<FileQuery>::try_from_uri(&request.uri).unwrap_or_default();
     authorise_file(platform, &of, &request.headers, (&query, operation)).is_ok()
 }
 

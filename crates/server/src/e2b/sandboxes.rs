@@ -6,7 +6,7 @@ pub(crate) mod end;
 pub(crate) mod fork;
 pub(crate) mod list;
 pub(crate) mod network;
-mod wanted;
+pub(crate) mod wanted;
 pub(crate) mod watch;
 
 use std::{sync::Arc, time::Duration};
@@ -15,7 +15,7 @@ use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::{
     Json,
     body::Bytes,
-    extract::{FromRequest, FromRequestParts, Request, State},
+    extract::{FromRequest, FromRequestParts, Request, State, rejection::JsonRejection},
     http::request::Parts,
 };
 use base::{id::SandboxId, limits::SANDBOX_TIMEOUT_S_MAX};
@@ -54,10 +54,26 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
     type Rejection = Failed;
 
     async fn from_request(request: Request, state: &S) -> Result<Self> {
-        let Json(body) = Json::from_request(request, state)
-            .await
-            .map_err(|rejection| Failed::new(rejection.status(), rejection.body_text()))?;
+        let Json(body) = Json::from_request(request, state).await.map_err(|rejection| match rejection {
+            // E2B's server has no 422.
+            JsonRejection::JsonDataError(error) => Failed::invalid(error.body_text()),
+            rejection => Failed::new(rejection.status(), rejection.body_text()),
+        })?;
         Ok(Self(body))
+    }
+}
+
+/// A part of the path whose mistakes are answered like any other error.
+pub(crate) struct Path<T>(pub(crate) T);
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T> {
+    type Rejection = Failed;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
+        let path = axum::extract::Path::from_request_parts(parts, state).await;
+        let axum::extract::Path(path) =
+            path.map_err(|rejection| Failed::new(rejection.status(), rejection.body_text()))?;
+        Ok(Self(path))
     }
 }
 
@@ -75,7 +91,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
     }
 }
 
-/// As [`Body`]; a request without one means the defaults.
+/// As [`Body`]; a request without one, or with `null`, means the defaults.
 pub(crate) struct Optional<T>(pub(crate) T);
 
 impl<T: DeserializeOwned + Default, S: Send + Sync> FromRequest<S> for Optional<T> {
@@ -88,7 +104,8 @@ impl<T: DeserializeOwned + Default, S: Send + Sync> FromRequest<S> for Optional<
         if bytes.is_empty() {
             return Ok(Self(T::default()));
         }
-        serde_json::from_slice(&bytes).map(Self).map_err(|error| Failed::invalid(format!("the body: {error}")))
+        let body = serde_json::from_slice::<Option<T>>(&bytes);
+        body.map(|body| Self(body.unwrap_or_default())).map_err(|error| Failed::invalid(format!("the body: {error}")))
     }
 }
 

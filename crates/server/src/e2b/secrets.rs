@@ -3,7 +3,7 @@
 use api::e2b;
 use axum::{
     Json,
-    extract::{Path, State},
+    extract::State,
     http::{HeaderMap, StatusCode},
 };
 use control::{NewSecret, SecretInfo, SecretUpdate};
@@ -11,11 +11,20 @@ use control::{NewSecret, SecretInfo, SecretUpdate};
 use super::{
     auth::Team,
     failed::Result,
-    sandboxes::{Body, Query, Shared, with_next},
+    openapi::{Conflict, NoSecret, OverQuota},
+    sandboxes::{Body, Path, Query, Shared, with_next},
     templates::PageQuery,
 };
 
-/// A page, the newest first.
+/// Lists the secrets of the team, the newest first. Values are never shown.
+#[utoipa::path(
+    get,
+    path = "/secrets",
+    operation_id = "listSecrets",
+    tag = "secrets",
+    params(PageQuery),
+    responses((status = 200, description = "One page", body = Vec<e2b::Secret>, headers(("x-next-token" = String, description = "Where the next page begins; absent on the last page")))),
+)]
 pub(crate) async fn list(
     State(platform): Shared,
     Team(team): Team,
@@ -26,6 +35,15 @@ pub(crate) async fn list(
     Ok((with_next(next), Json(found.iter().map(shown).collect())))
 }
 
+/// Stores a secret.
+#[utoipa::path(
+    post,
+    path = "/secrets",
+    operation_id = "createSecret",
+    tag = "secrets",
+    request_body = e2b::NewSecret,
+    responses((status = 201, description = "It is stored", body = e2b::Secret), Conflict, OverQuota),
+)]
 pub(crate) async fn create(
     State(platform): Shared,
     Team(team): Team,
@@ -37,7 +55,15 @@ pub(crate) async fn create(
     Ok((StatusCode::CREATED, Json(shown(&secret))))
 }
 
-/// By its id or name.
+/// Describes a secret, without its value.
+#[utoipa::path(
+    get,
+    path = "/secrets/{id}",
+    operation_id = "getSecret",
+    tag = "secrets",
+    params(("id" = String, Path, description = "Id or name of a secret")),
+    responses((status = 200, description = "The secret", body = e2b::Secret), NoSecret),
+)]
 pub(crate) async fn one(
     State(platform): Shared,
     Team(team): Team,
@@ -47,7 +73,16 @@ pub(crate) async fn one(
     Ok(Json(shown(&secret)))
 }
 
-/// Sets it: by its id or name.
+/// Gives a secret another value.
+#[utoipa::path(
+    post,
+    path = "/secrets/{id}",
+    operation_id = "updateSecret",
+    tag = "secrets",
+    params(("id" = String, Path, description = "Id or name of a secret")),
+    request_body = e2b::SecretUpdate,
+    responses((status = 200, description = "The secret", body = e2b::Secret), NoSecret, Conflict),
+)]
 pub(crate) async fn update(
     State(platform): Shared,
     Team(team): Team,
@@ -60,7 +95,15 @@ pub(crate) async fn update(
     Ok(Json(shown(&secret)))
 }
 
-/// By its id or name.
+/// Deletes a secret.
+#[utoipa::path(
+    delete,
+    path = "/secrets/{id}",
+    operation_id = "deleteSecret",
+    tag = "secrets",
+    params(("id" = String, Path, description = "Id or name of a secret")),
+    responses((status = 204, description = "It is gone"), NoSecret),
+)]
 pub(crate) async fn delete(State(platform): Shared, Team(team): Team, Path(id): Path<String>) -> Result<StatusCode> {
     platform.control.secrets(platform.node.data_keys()).delete(&team, &id).await?;
     Ok(StatusCode::NO_CONTENT)

@@ -6,8 +6,8 @@
 use api::e2b;
 use axum::{
     Json,
-    extract::{Path, State},
-    http::StatusCode,
+    extract::State,
+    http::{HeaderMap, StatusCode},
 };
 use base::{
     id::{TeamId, TemplateName},
@@ -15,13 +15,18 @@ use base::{
 };
 use control::{Build, BuildUpdate, ControlError, Page, Resolved, Size, Template, TemplateRef};
 use serde::Deserialize;
+use utoipa::IntoParams;
 
 use super::{
     auth::Team,
     failed::{Failed, Result},
+    openapi::{Conflict, NoTemplate, OverQuota},
     platform::Platform,
-    sandboxes::{Body, Query, Shared, with_next},
+    sandboxes::{Body, Path, Query, Shared, with_next},
 };
+
+/// One page, and where the next one begins.
+type Listed = (HeaderMap, Json<Vec<e2b::Template>>);
 
 impl Platform {
     /// The template that a request for a sandbox names, and its name on the node.
@@ -65,29 +70,70 @@ pub(crate) fn size(limits: &model::Limits) -> Size {
 }
 
 /// A page of a list.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(rename_all = "camelCase", default)]
+#[into_params(parameter_in = Query)]
 pub(crate) struct PageQuery {
-    pub(crate) next_token: Option<String>,
-    pub(crate) limit: Option<u32>,
+    /// The `x-next-token` of the page before.
+    next_token: Option<String>,
+    /// Most items of one page.
+    #[param(minimum = 1, maximum = 100)]
+    limit: Option<u32>,
 }
 
 impl PageQuery {
     pub(crate) fn page(&self) -> Result<Page> {
-        let after = self.next_token.as_deref().filter(|token| !token.is_empty()).map(str::parse).transpose()?;
-        Ok(Page { limit: self.limit.map_or(PAGE_MAX, |limit| limit as usize), after })
+        page(self.next_token.as_deref(), self.limit)
     }
 }
 
-pub(crate) async fn list(
-    State(platform): Shared,
-    Team(team): Team,
-    Query(query): Query<PageQuery>,
-) -> Result<(axum::http::HeaderMap, Json<Vec<e2b::Template>>)> {
+/// The part of a list that a query asks for.
+pub(crate) fn page(next_token: Option<&str>, limit: Option<u32>) -> Result<Page> {
+    let after = next_token.filter(|token| !token.is_empty()).map(str::parse).transpose()?;
+    let limit = limit.map_or(PAGE_MAX, |limit| limit as usize);
+    if !(1..=PAGE_MAX).contains(&limit) {
+        return Err(Failed::invalid(format!("limit must be 1 to {PAGE_MAX}")));
+    }
+    Ok(Page { limit, after })
+}
+
+/// Lists the templates of the team; `GET /v2/templates` is the same.
+#[utoipa::path(
+    get,
+    path = "/templates",
+    operation_id = "listTemplatesV1",
+    tag = "templates",
+    params(PageQuery),
+    responses((status = 200, description = "One page", body = Vec<e2b::Template>, headers(("x-next-token" = String, description = "Where the next page begins; absent on the last page")))),
+)]
+#[deprecated]
+pub(crate) async fn list_v1(platform: Shared, team: Team, query: Query<PageQuery>) -> Result<Listed> {
+    list(platform, team, query).await
+}
+
+/// Lists the templates of the team.
+#[utoipa::path(
+    get,
+    path = "/v2/templates",
+    operation_id = "listTemplates",
+    tag = "templates",
+    params(PageQuery),
+    responses((status = 200, description = "One page", body = Vec<e2b::Template>, headers(("x-next-token" = String, description = "Where the next page begins; absent on the last page")))),
+)]
+pub(crate) async fn list(State(platform): Shared, Team(team): Team, Query(query): Query<PageQuery>) -> Result<Listed> {
     let (found, next) = platform.control.templates().list(&team, &query.page()?).await?;
     Ok((with_next(next), Json(found.iter().filter_map(template).collect())))
 }
 
+/// Finds a template by its name.
+#[utoipa::path(
+    get,
+    path = "/templates/aliases/{alias}",
+    operation_id = "getTemplateAlias",
+    tag = "templates",
+    params(("alias" = String, Path, description = "The name")),
+    responses((status = 200, description = "The template", body = e2b::TemplateAlias), NoTemplate),
+)]
 pub(crate) async fn alias(
     State(platform): Shared,
     Team(team): Team,
@@ -104,6 +150,15 @@ pub(crate) async fn alias(
     Ok(Json(e2b::TemplateAlias { template_id: found.id.to_string(), public: found.public }))
 }
 
+/// Deletes a template or a snapshot.
+#[utoipa::path(
+    delete,
+    path = "/templates/{id}",
+    operation_id = "deleteTemplate",
+    tag = "templates",
+    params(("id" = String, Path, description = "Id or name of a template")),
+    responses((status = 204, description = "It is gone"), NoTemplate, Conflict),
+)]
 pub(crate) async fn delete(State(platform): Shared, Team(team): Team, Path(name): Path<String>) -> Result<StatusCode> {
     let removed = match platform.control.templates().delete(&team, &name.parse()?).await {
         // SDKs take 404 for "it is not there", and so it is for this team.
@@ -116,6 +171,15 @@ pub(crate) async fn delete(State(platform): Shared, Team(team): Team, Path(name)
     Ok(StatusCode::NO_CONTENT)
 }
 
+/// Lists the tags of a template.
+#[utoipa::path(
+    get,
+    path = "/templates/{id}/tags",
+    operation_id = "listTemplateTags",
+    tag = "templates",
+    params(("id" = String, Path, description = "Id or name of a template")),
+    responses((status = 200, description = "Its tags", body = Vec<e2b::TemplateTag>), NoTemplate),
+)]
 pub(crate) async fn tags(
     State(platform): Shared,
     Team(team): Team,
@@ -130,6 +194,15 @@ pub(crate) async fn tags(
     Ok(Json(tags.into_iter().map(tag).collect()))
 }
 
+/// Gives a build of a template more tags.
+#[utoipa::path(
+    post,
+    path = "/templates/tags",
+    operation_id = "assignTemplateTags",
+    tag = "templates",
+    request_body = e2b::AssignTags,
+    responses((status = 201, description = "The build has the tags", body = e2b::AssignedTags), NoTemplate, Conflict, OverQuota),
+)]
 pub(crate) async fn assign_tags(
     State(platform): Shared,
     Team(team): Team,
@@ -140,6 +213,15 @@ pub(crate) async fn assign_tags(
     Ok((StatusCode::CREATED, Json(assigned)))
 }
 
+/// Removes tags of a template.
+#[utoipa::path(
+    delete,
+    path = "/templates/tags",
+    operation_id = "removeTemplateTags",
+    tag = "templates",
+    request_body = e2b::DeleteTags,
+    responses((status = 204, description = "The tags are gone"), NoTemplate, Conflict),
+)]
 pub(crate) async fn remove_tags(
     State(platform): Shared,
     Team(team): Team,
@@ -182,4 +264,16 @@ fn template(found: &Template) -> Option<e2b::Template> {
         envd_version: envd::VERSION.to_owned(),
         build_status: build.status.as_str().to_owned(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_has_one_to_a_hundred_items() {
+        assert_eq!(page(Some(""), None).unwrap().limit, PAGE_MAX);
+        assert!(page(None, Some(1)).is_ok() && page(None, Some(100)).is_ok());
+        assert!(page(None, Some(0)).is_err() && page(None, Some(101)).is_err() && page(Some("x"), None).is_err());
+    }
 }

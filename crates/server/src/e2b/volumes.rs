@@ -14,45 +14,59 @@ mod sweep;
 use std::sync::Arc;
 
 use api::e2b;
-use axum::{
-    Json, Router,
-    extract::{Path, State},
-    http::StatusCode,
-    routing::{delete, get, post},
-};
+use axum::{Json, extract::State, http::StatusCode};
 use base::{
     id::{TeamId, VolumeId, VolumeName},
     limits::{VOLUME_MB_MAX, VOLUME_MB_MIN},
 };
 use control::Volume;
 use model::{FailureKind, VolumeSpec};
+use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     auth::{Asking, Team},
     failed::{Failed, Result},
+    openapi::{NoVolume, OverQuota, Stored},
     platform::Platform,
-    sandboxes::{Body, Shared, finish},
+    sandboxes::{Body, Path, Shared, finish},
 };
 
-/// Every path about volumes.
-pub(super) fn router() -> Router<Arc<Platform>> {
-    Router::new()
-        .route("/volumes", get(list).post(create))
-        .route("/volumes/{id}", get(one).delete(remove))
-        .route("/volumes/{id}/snapshots", get(keep::snapshots).post(keep::snapshot))
-        .route("/volumes/{id}/snapshots/{name}", delete(keep::remove_snapshot))
-        .route("/volumes/{id}/fork", post(keep::fork))
-        .route("/volumes/{id}/restore", post(keep::restore))
-        .route("/volumes/{id}/changes", get(keep::changes))
-        .merge(content::router())
+/// Every path about volumes, with its description.
+pub(super) fn routes() -> OpenApiRouter<Arc<Platform>> {
+    OpenApiRouter::new()
+        .routes(routes!(list, create))
+        .routes(routes!(one, remove))
+        .routes(routes!(keep::snapshots, keep::snapshot))
+        .routes(routes!(keep::remove_snapshot))
+        .routes(routes!(keep::fork))
+        .routes(routes!(keep::restore))
+        .routes(routes!(keep::changes))
+        .merge(content::routes())
 }
 
+/// Lists the volumes of the team.
+#[utoipa::path(
+    get,
+    path = "/volumes",
+    operation_id = "listVolumes",
+    tag = "volumes",
+    responses((status = 200, description = "The volumes", body = Vec<e2b::Volume>)),
+)]
 async fn list(State(platform): Shared, Team(team): Team) -> Result<Json<Vec<e2b::Volume>>> {
     let found = platform.control.volumes().list(&team).await?;
     let listed = |volume: Volume| e2b::Volume { volume_id: volume.id.to_string(), name: volume.name };
     Ok(Json(found.into_iter().map(listed).collect()))
 }
 
+/// Creates a volume.
+#[utoipa::path(
+    post,
+    path = "/volumes",
+    operation_id = "createVolume",
+    tag = "volumes",
+    request_body = e2b::NewVolume,
+    responses((status = 201, description = "The volume, and the token for its content", body = e2b::VolumeAndToken), Stored, OverQuota),
+)]
 async fn create(
     State(platform): Shared,
     Team(team): Team,
@@ -84,7 +98,17 @@ fn bytes(size_mb: u64) -> Result<u64> {
     }
 }
 
-/// With the token, which lets its holder write: a key that may only read does not get it.
+/// Describes a volume, with the token for its content.
+///
+/// The token lets its holder write, so a key that may only read is refused.
+#[utoipa::path(
+    get,
+    path = "/volumes/{id}",
+    operation_id = "getVolume",
+    tag = "volumes",
+    params(("id" = String, Path, description = "The volume")),
+    responses((status = 200, description = "The volume", body = e2b::VolumeAndToken), (status = 403, description = "The API key may only read", body = e2b::Error), NoVolume),
+)]
 async fn one(
     State(platform): Shared,
     Asking(caller): Asking,
@@ -95,6 +119,15 @@ async fn one(
     Ok(Json(platform.volume_and_token(&found)))
 }
 
+/// Deletes a volume with its snapshots. A volume that a sandbox uses stays.
+#[utoipa::path(
+    delete,
+    path = "/volumes/{id}",
+    operation_id = "deleteVolume",
+    tag = "volumes",
+    params(("id" = String, Path, description = "The volume")),
+    responses((status = 204, description = "It is gone"), NoVolume, Stored),
+)]
 async fn remove(State(platform): Shared, Team(team): Team, Path(id): Path<String>) -> Result<StatusCode> {
     let found = platform.volume(&team, &id).await?;
     finish(async move {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use api::e2b::Error;
 use axum::{
     body::{Body, Bytes},
     extract::Request,
@@ -12,11 +13,14 @@ use axum::{
 use base::limits::HAND_PIPE_BYTES;
 use control::FileOperation;
 use hands::Reader;
+use utoipa::IntoParams;
 
 use super::{Asked, FileQuery, Shared, authorise_file};
 use crate::e2b::{
     failed::{Failed, Result},
+    openapi::{ENVD, NoFile},
     place::Inside,
+    sandboxes::Query,
 };
 
 /// Bytes from and to, both included; the end may be open.
@@ -26,7 +30,32 @@ enum Range {
     Last(u64),
 }
 
-pub(super) async fn get((platform, of): Shared, query: Asked, headers: HeaderMap) -> Result<Response> {
+/// The header of ranges. Only its description uses the type.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Header)]
+#[expect(dead_code, reason = "the header is read as it comes")]
+struct RangeHeader {
+    /// `bytes=FROM-TO`; other forms mean the whole file.
+    #[param(rename = "Range")]
+    range: Option<String>,
+}
+
+/// Reads a file, or one range of it.
+#[utoipa::path(
+    get,
+    path = "/files",
+    operation_id = "readFile",
+    tag = ENVD,
+    params(FileQuery, RangeHeader),
+    security(("AccessToken" = []), ("Signature" = [])),
+    responses(
+        (status = 200, description = "The file", content(("application/octet-stream"))),
+        (status = 206, description = "The range", content(("application/octet-stream"))),
+        (status = 416, description = "The file ends before the range", body = Error),
+        NoFile
+    ),
+)]
+pub(super) async fn get((platform, of): Shared, Query(query): Asked, headers: HeaderMap) -> Result<Response> {
     authorise_file(&platform, &of, &headers, (&query, FileOperation::Read))?;
     read(&Inside::new(Arc::clone(&platform.node), &of.0.0), &query, &headers).await
 }

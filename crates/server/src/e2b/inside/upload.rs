@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, path::PathBuf, pin::pin, sync::Arc};
 
+use api::e2b::Error;
 use axum::{
     Json,
     body::{Body, BodyDataStream, Bytes},
@@ -12,6 +13,7 @@ use control::FileOperation;
 use futures::{Stream, StreamExt};
 use hands::Metadata;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::{
     Asked, FileQuery, Shared, authorise_file,
@@ -19,29 +21,48 @@ use super::{
 };
 use crate::e2b::{
     failed::{Failed, Result},
+    openapi::{ENVD, NoFile},
     place::{Inside, entry},
-    sandboxes,
+    sandboxes::{self, Query},
 };
 
 /// Headers that begin so carry metadata.
 const METADATA_PREFIX: &str = "x-metadata-";
 
 /// A file that was written.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = WrittenFile)]
 pub(crate) struct Written {
+    /// The last part of the path.
     name: String,
+    /// Absolute.
     path: String,
+    /// Always `file`.
     r#type: &'static str,
+    /// What is kept with it.
     #[serde(skip_serializing_if = "Option::is_none")]
     metadata: Option<BTreeMap<String, String>>,
 }
 
 /// Files that are to become one.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = ComposeFiles)]
 pub(super) struct Compose {
+    /// Paths, in the order of their contents.
     sources: Vec<String>,
+    /// The path of the whole.
     destination: String,
+    /// The user in the sandbox; `user` if none is given.
     username: Option<String>,
+}
+
+/// Files in a form.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "the form is read as it comes")]
+struct FilesForm {
+    /// Any number of files, each with its path as its name.
+    #[schema(value_type = Option<Vec<String>>, format = Binary)]
+    file: Option<Vec<Vec<u8>>>,
 }
 
 /// Who uploads, and what goes with each file.
@@ -51,7 +72,24 @@ struct Upload {
     metadata: Option<Metadata>,
 }
 
-pub(super) async fn post((platform, of): Shared, query: Asked, request: Request) -> Result<Json<Vec<Written>>> {
+/// Writes files: one as it is, or many in one form.
+///
+/// Directories above a file are made, and an existing file is replaced. Headers `X-Metadata-NAME` are kept with each
+/// file. The body may be compressed (`Content-Encoding: gzip`).
+#[utoipa::path(
+    post,
+    path = "/files",
+    operation_id = "writeFiles",
+    tag = ENVD,
+    params(FileQuery),
+    request_body(
+        description = "A file as it is needs `path`. Files of a form have their paths as names",
+        content(("application/octet-stream"), (FilesForm = "multipart/form-data"))
+    ),
+    security(("AccessToken" = []), ("Signature" = [])),
+    responses((status = 200, description = "What was written", body = Vec<Written>), NoFile),
+)]
+pub(super) async fn post((platform, of): Shared, Query(query): Asked, request: Request) -> Result<Json<Vec<Written>>> {
     authorise_file(&platform, &of, request.headers(), (&query, FileOperation::Write))?;
     let upload = Upload {
         place: Inside::new(Arc::clone(&platform.node), &of.0.0),
@@ -76,6 +114,21 @@ pub(crate) async fn write(place: Inside, query: &FileQuery, body: Body) -> Resul
     upload.write(path, body.into_data_stream()).await.map(|written| Json(vec![written]))
 }
 
+/// Joins files to one, and removes them.
+#[utoipa::path(
+    post,
+    path = "/files/compose",
+    operation_id = "composeFiles",
+    tag = ENVD,
+    request_body = Compose,
+    security(("AccessToken" = [])),
+    responses(
+        (status = 200, description = "The file", body = Written),
+        (status = 413, description = "The body is larger than 2 MiB", body = Error),
+        (status = 415, description = "The body is not JSON", body = Error),
+        NoFile
+    ),
+)]
 pub(super) async fn compose(
     (platform, of): Shared,
     headers: HeaderMap,

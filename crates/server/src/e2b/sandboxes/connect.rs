@@ -3,11 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use api::e2b;
-use axum::{
-    Json,
-    extract::{Path, State},
-    http::StatusCode,
-};
+use axum::{Json, extract::State, http::StatusCode};
 use base::{
     id::{SandboxId, TeamId},
     limits::{SANDBOX_TIMEOUT_S_DEFAULT, SANDBOX_TIMEOUT_S_DEFAULT_V1},
@@ -15,16 +11,26 @@ use base::{
 use control::{ControlError, Sandbox};
 use model::{Keep, ResumeOptions, SandboxState, Takeover};
 
-use super::{Body, Optional, Shared, finish, timeout};
+use super::{Body, Optional, Path, Shared, finish, timeout};
 use crate::e2b::{
     auth::Team,
     failed::{Failed, Result},
+    openapi::{NoSandbox, Started},
     platform::{Platform, sandbox_id},
 };
 
 type Connected = (StatusCode, Json<e2b::Sandbox>);
 
-/// Of SDKs up to 2.50.
+/// Connects to a sandbox; SDKs up to 2.50 use this route.
+#[utoipa::path(
+    post,
+    path = "/sandboxes/{id}/connect",
+    operation_id = "connectSandboxV1",
+    tag = "sandboxes",
+    params(("id" = String, Path, description = "The sandbox")),
+    request_body = e2b::Connect,
+    responses((status = 200, description = "It runs already, and lives longer now", body = e2b::Sandbox), (status = 201, description = "It was paused, and runs again", body = e2b::Sandbox), NoSandbox, Started),
+)]
 pub(crate) async fn v1(
     platform: Shared,
     team: Team,
@@ -34,7 +40,18 @@ pub(crate) async fn v1(
     connect(platform, team, &id, timeout(Some(request.timeout), 0)?, request.memory).await
 }
 
-/// Of SDKs from 2.51 on.
+/// Connects to a sandbox.
+///
+/// A running sandbox lives at least as long as asked for. A paused one is resumed.
+#[utoipa::path(
+    post,
+    path = "/v2/sandboxes/{id}/connect",
+    operation_id = "connectSandbox",
+    tag = "sandboxes",
+    params(("id" = String, Path, description = "The sandbox")),
+    request_body = Option<e2b::ConnectV2>,
+    responses((status = 200, description = "It runs already, and lives longer now", body = e2b::Sandbox), (status = 201, description = "It was paused, and runs again", body = e2b::Sandbox), NoSandbox, Started),
+)]
 pub(crate) async fn v2(
     platform: Shared,
     team: Team,
@@ -45,7 +62,17 @@ pub(crate) async fn v2(
     connect(platform, team, &id, lives, request.memory).await
 }
 
-/// Deprecated: only what is paused.
+/// Resumes a paused sandbox; connecting to it does the same.
+#[utoipa::path(
+    post,
+    path = "/sandboxes/{id}/resume",
+    operation_id = "resumeSandbox",
+    tag = "sandboxes",
+    params(("id" = String, Path, description = "The sandbox")),
+    request_body = Option<e2b::Resumed>,
+    responses((status = 201, description = "It runs again", body = e2b::Sandbox), NoSandbox, Started),
+)]
+#[deprecated]
 pub(crate) async fn resume(
     State(platform): Shared,
     Team(team): Team,

@@ -16,11 +16,13 @@ use control::{
     IdempotencyKey, Lifetime, NewSandbox, OnTimeout, PauseMode, Reservation, Reserved, Resolved, Sandbox, VolumeMount,
 };
 use model::{Interpreter, Mount, MountPoints, RunSpec};
+use utoipa::IntoParams;
 
 use super::{Body, Shared, finish, network, timeout};
 use crate::e2b::{
     auth::Team,
     failed::{Failed, Result},
+    openapi::{NoTemplate, Started},
     platform::Platform,
 };
 
@@ -29,9 +31,28 @@ const KEY_HEADER: &str = "idempotency-key";
 /// How long a request waits for another one with the same key.
 const KEY_WAIT: Duration = Duration::from_secs(30);
 
+/// The header of idempotency keys. Only its description uses the type.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Header)]
+#[expect(dead_code, reason = "the header is read as it comes")]
+struct KeyHeader {
+    /// A repeated request with the same key gets the sandbox of the first one.
+    #[param(rename = "Idempotency-Key", min_length = 1, max_length = 255, pattern = "^[a-z0-9-]+$")]
+    key: Option<String>,
+}
+
 type Created = (StatusCode, Json<e2b::Sandbox>);
 
-/// Of SDKs up to 2.50.
+/// Creates a sandbox; SDKs up to 2.50 use this route.
+#[utoipa::path(
+    post,
+    path = "/sandboxes",
+    operation_id = "createSandboxV1",
+    tag = "sandboxes",
+    params(KeyHeader),
+    request_body = e2b::NewSandbox,
+    responses((status = 201, description = "The sandbox runs", body = e2b::Sandbox), NoTemplate, Started),
+)]
 pub(crate) async fn v1(
     platform: Shared,
     team: Team,
@@ -41,7 +62,16 @@ pub(crate) async fn v1(
     create(platform, team, &headers, request.v2, SANDBOX_TIMEOUT_S_DEFAULT_V1).await
 }
 
-/// Of SDKs from 2.51 on.
+/// Creates a sandbox.
+#[utoipa::path(
+    post,
+    path = "/v2/sandboxes",
+    operation_id = "createSandbox",
+    tag = "sandboxes",
+    params(KeyHeader),
+    request_body = e2b::NewSandboxV2,
+    responses((status = 201, description = "The sandbox runs", body = e2b::Sandbox), NoTemplate, Started),
+)]
 pub(crate) async fn v2(
     platform: Shared,
     team: Team,

@@ -3,22 +3,29 @@
 use std::sync::Arc;
 
 use api::e2b;
-use axum::{
-    extract::{Path, State},
-    http::StatusCode,
-};
+use axum::{extract::State, http::StatusCode};
 use base::{id::SandboxId, limits::SANDBOX_TIMEOUT_S_DEFAULT_V1};
 use control::{ControlError, PauseMode};
 use model::{FailureKind, Keep, SandboxState};
 use node::KeepProgress;
 
-use super::{Body, Optional, Shared, finish, found, timeout as seconds};
+use super::{Body, Optional, Path, Shared, finish, found, timeout as seconds};
 use crate::e2b::{
     auth::Team,
     failed::{Failed, Result},
+    openapi::{Conflict, NoSandbox},
     platform::{Platform, sandbox_id},
 };
 
+/// Kills a sandbox, also a paused one.
+#[utoipa::path(
+    delete,
+    path = "/sandboxes/{id}",
+    operation_id = "killSandbox",
+    tag = "sandboxes",
+    params(("id" = String, Path, description = "The sandbox")),
+    responses((status = 204, description = "It is gone"), NoSandbox, Conflict),
+)]
 pub(crate) async fn kill(State(platform): Shared, Team(team): Team, Path(id): Path<String>) -> Result<StatusCode> {
     let id = sandbox_id(&id)?;
     finish(async move {
@@ -39,7 +46,16 @@ pub(crate) async fn kill(State(platform): Shared, Team(team): Team, Path(id): Pa
     .await
 }
 
-/// Sets the time exactly; 0 ends it now.
+/// Sets how long a sandbox lives from now on; 0 ends it now.
+#[utoipa::path(
+    post,
+    path = "/sandboxes/{id}/timeout",
+    operation_id = "setSandboxTimeout",
+    tag = "sandboxes",
+    params(("id" = String, Path, description = "The sandbox")),
+    request_body = e2b::Timeout,
+    responses((status = 204, description = "The time is set"), NoSandbox, Conflict),
+)]
 pub(crate) async fn timeout(
     State(platform): Shared,
     Team(team): Team,
@@ -51,7 +67,16 @@ pub(crate) async fn timeout(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// The keep-alive of old SDKs.
+/// Makes a sandbox live longer; the keep-alive of old SDKs.
+#[utoipa::path(
+    post,
+    path = "/sandboxes/{id}/refreshes",
+    operation_id = "refreshSandbox",
+    tag = "sandboxes",
+    params(("id" = String, Path, description = "The sandbox")),
+    request_body = Option<e2b::Refresh>,
+    responses((status = 204, description = "It lives at least as long as asked for"), NoSandbox, Conflict),
+)]
 pub(crate) async fn refresh(
     State(platform): Shared,
     Team(team): Team,
@@ -63,6 +88,18 @@ pub(crate) async fn refresh(
     Ok(StatusCode::NO_CONTENT)
 }
 
+/// Pauses a sandbox.
+///
+/// If the server cannot pause it, it keeps running, and the answer is 503 with the header `Should-Retry: false`.
+#[utoipa::path(
+    post,
+    path = "/sandboxes/{id}/pause",
+    operation_id = "pauseSandbox",
+    tag = "sandboxes",
+    params(("id" = String, Path, description = "The sandbox")),
+    request_body = Option<e2b::Pause>,
+    responses((status = 204, description = "It is paused"), NoSandbox, Conflict),
+)]
 pub(crate) async fn pause(
     State(platform): Shared,
     Team(team): Team,

@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use api::e2b;
 use axum::{
     Json,
-    extract::{Path, State},
-    http::StatusCode,
+    extract::State,
+    http::{HeaderMap, StatusCode},
 };
 use base::{
     id::{SandboxId, TeamId, TemplateName},
@@ -18,18 +18,32 @@ use control::{
 use model::{CheckpointOptions, ForkSpec, Keep};
 use node::KeepProgress;
 use serde::Deserialize;
+use utoipa::IntoParams;
 
-use super::{Optional, Query, Shared, finish, found, timeout, with_next};
+use super::{Optional, Path, Query, Shared, finish, found, timeout, with_next};
 use crate::e2b::{
     auth::Team,
     failed::{Failed, Result},
+    openapi::{NoSandbox, Started},
     platform::{Platform, sandbox_id},
-    templates::PageQuery,
+    templates::page,
 };
 
 /// Most copies of one request.
 const FORKS_MAX: u32 = 100;
 
+/// Forks a sandbox: starts copies of it as it is now.
+///
+/// A paused sandbox can be forked, too, and stays paused. Each copy has a result of its own.
+#[utoipa::path(
+    post,
+    path = "/sandboxes/{id}/fork",
+    operation_id = "forkSandbox",
+    tag = "sandboxes",
+    params(("id" = String, Path, description = "The sandbox")),
+    request_body = Option<e2b::Fork>,
+    responses((status = 201, description = "What became of each copy", body = Vec<e2b::ForkResult>), NoSandbox, Started),
+)]
 pub(crate) async fn fork(
     State(platform): Shared,
     Team(team): Team,
@@ -51,18 +65,35 @@ pub(crate) async fn fork(
     .await
 }
 
-/// What a snapshot is asked for.
-#[derive(Debug, Default, Deserialize)]
+/// Which snapshots are listed.
+#[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(rename_all = "camelCase", default)]
+#[into_params(parameter_in = Query)]
 pub(crate) struct Snapshots {
+    /// Only snapshots of this sandbox.
     #[serde(rename = "sandboxID")]
     sandbox_id: Option<String>,
+    /// Only snapshots with this name.
     name: Option<String>,
-    // Not a flattened `PageQuery`: a flattened number of a query would be a text.
+    /// The `x-next-token` of the page before.
     next_token: Option<String>,
+    /// Most snapshots of one page.
+    #[param(minimum = 1, maximum = 100)]
     limit: Option<u32>,
 }
 
+/// Makes a snapshot of a running sandbox, which goes on.
+///
+/// Sandboxes are created from a snapshot like from a template.
+#[utoipa::path(
+    post,
+    path = "/sandboxes/{id}/snapshots",
+    operation_id = "createSnapshot",
+    tag = "snapshots",
+    params(("id" = String, Path, description = "The sandbox")),
+    request_body = Option<e2b::Snapshot>,
+    responses((status = 201, description = "The snapshot", body = e2b::SnapshotInfo), NoSandbox, Started),
+)]
 pub(crate) async fn snapshot(
     State(platform): Shared,
     Team(team): Team,
@@ -100,25 +131,41 @@ pub(crate) async fn snapshot(
     .await
 }
 
+/// Lists the snapshots of the team, the newest first.
+#[utoipa::path(
+    get,
+    path = "/snapshots",
+    operation_id = "listSnapshots",
+    tag = "snapshots",
+    params(Snapshots),
+    responses((status = 200, description = "One page", body = Vec<e2b::SnapshotInfo>, headers(("x-next-token" = String, description = "Where the next page begins; absent on the last page")))),
+)]
 pub(crate) async fn snapshots(
     State(platform): Shared,
     Team(team): Team,
     Query(query): Query<Snapshots>,
-) -> Result<(axum::http::HeaderMap, Json<Vec<e2b::SnapshotInfo>>)> {
-    let filter = SnapshotFilter {
-        origin: query.sandbox_id.as_deref().map(sandbox_id).transpose()?,
-        name: query.name.as_deref().map(str::parse).transpose()?,
-    };
-    let (found, next) = platform
-        .control
-        .templates()
-        .snapshots(&team, &filter, &PageQuery { next_token: query.next_token, limit: query.limit }.page()?)
-        .await?;
+) -> Result<(HeaderMap, Json<Vec<e2b::SnapshotInfo>>)> {
+    let page = page(query.next_token.as_deref(), query.limit)?;
+    let Some(filter) = query.filter()? else { return Ok((HeaderMap::new(), Json(Vec::new()))) };
+    let (found, next) = platform.control.templates().snapshots(&team, &filter, &page).await?;
     let info = |template: control::Template| e2b::SnapshotInfo {
         snapshot_id: template.snapshot_id("default"),
         names: template.full_names("default"),
     };
     Ok((with_next(next), Json(found.into_iter().map(info).collect())))
+}
+
+impl Snapshots {
+    /// None if no snapshot can match: what is not the id of a sandbox has no snapshots.
+    fn filter(&self) -> Result<Option<SnapshotFilter>> {
+        let given = |text: &'_ Option<String>| text.clone().filter(|text| !text.is_empty());
+        let origin = match given(&self.sandbox_id).map(|id| id.parse()) {
+            Some(Err(_)) => return Ok(None),
+            Some(Ok(id)) => Some(id),
+            None => None,
+        };
+        Ok(Some(SnapshotFilter { origin, name: given(&self.name).map(|name| name.parse()).transpose()? }))
+    }
 }
 
 impl Platform {
@@ -206,4 +253,28 @@ impl Platform {
 
 fn failed(failed: &Failed) -> e2b::ForkResult {
     e2b::ForkResult { sandbox: None, error: Some(failed.body()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(query: &str) -> Snapshots {
+        serde_urlencoded::from_str(query).unwrap()
+    }
+
+    #[test]
+    fn a_list_of_snapshots_takes_numbers_and_empty_values() {
+        let query = read("sandboxID=&name=&nextToken=&limit=7");
+        assert_eq!(query.limit, Some(7));
+        let filter = query.filter().unwrap().unwrap();
+        assert!(filter.origin.is_none() && filter.name.is_none());
+    }
+
+    #[test]
+    fn what_is_no_id_has_no_snapshots() {
+        assert!(read("sandboxID=..%2Fx").filter().unwrap().is_none());
+        assert!(read("sandboxID=s0123456789ab").filter().unwrap().unwrap().origin.is_some());
+        assert!(read("name=a%20b").filter().is_err());
+    }
 }

@@ -3,25 +3,44 @@
 use std::collections::BTreeMap;
 
 use api::e2b;
-use axum::{
-    Json,
-    extract::{Path, State},
-    http::HeaderMap,
-};
+use axum::{Json, extract::State, http::HeaderMap};
 use base::limits::PAGE_MAX;
 use control::{ControlError, Filter, Order, Page, States};
 use percent_encoding::percent_decode_str;
+use serde::Deserialize;
+use utoipa::IntoParams;
 
-use super::{Query, Shared, with_next};
+use super::{Path, Query, Shared, with_next};
 use crate::e2b::{
     answers::listed,
     auth::{Asking, Team},
     failed::{Failed, Result},
+    openapi::NoSandbox,
     platform::sandbox_id,
 };
 
 const RUNNING_HEADER: &str = "x-total-running";
 
+/// Which running sandboxes are listed.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(default)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct RunningQuery {
+    /// URL-encoded pairs that all must be there: `a=b&c=d`.
+    metadata: Option<String>,
+}
+
+/// Describes a sandbox.
+///
+/// A key that may only read does not get the access token.
+#[utoipa::path(
+    get,
+    path = "/sandboxes/{id}",
+    operation_id = "getSandbox",
+    tag = "sandboxes",
+    params(("id" = String, Path, description = "The sandbox")),
+    responses((status = 200, description = "The sandbox", body = e2b::SandboxDetail), NoSandbox),
+)]
 pub(crate) async fn one(
     State(platform): Shared,
     Asking(caller): Asking,
@@ -40,7 +59,15 @@ pub(crate) async fn one(
     }
 }
 
-/// One page, of SDKs.
+/// Lists the sandboxes of the team, running and paused.
+#[utoipa::path(
+    get,
+    path = "/v2/sandboxes",
+    operation_id = "listSandboxes",
+    tag = "sandboxes",
+    params(e2b::ListQuery),
+    responses((status = 200, description = "One page", body = Vec<e2b::ListedSandbox>, headers(("x-next-token" = String, description = "Where the next page begins; absent on the last page"), ("x-total-running" = u64, description = "Running sandboxes of the team")))),
+)]
 pub(crate) async fn page(
     State(platform): Shared,
     Team(team): Team,
@@ -58,20 +85,30 @@ pub(crate) async fn page(
     Ok((headers, Json(found.sandboxes.iter().map(listed).collect())))
 }
 
-/// Deprecated: the running ones, on one page.
+/// Lists the running sandboxes of the team on one page; `GET /v2/sandboxes` has pages.
+#[utoipa::path(
+    get,
+    path = "/sandboxes",
+    operation_id = "listRunningSandboxes",
+    tag = "sandboxes",
+    params(RunningQuery),
+    responses((status = 200, description = "The 100 newest", body = Vec<e2b::ListedSandbox>)),
+)]
+#[deprecated]
 pub(crate) async fn all(
     State(platform): Shared,
     Team(team): Team,
-    Query(query): Query<e2b::ListQuery>,
+    Query(query): Query<RunningQuery>,
 ) -> Result<Json<Vec<e2b::ListedSandbox>>> {
-    let filter = Filter { metadata: metadata(&query)?, states: States::Running, ..Filter::default() };
+    let filter =
+        Filter { metadata: metadata(query.metadata.as_deref())?, states: States::Running, ..Filter::default() };
     let found = platform.control.sandboxes().list(&team, &filter, Order::Desc, &Page::default()).await?;
     Ok(Json(found.sandboxes.iter().map(listed).collect()))
 }
 
 fn filter(query: &e2b::ListQuery) -> Result<Filter> {
     Ok(Filter {
-        metadata: metadata(query)?,
+        metadata: metadata(query.metadata.as_deref())?,
         states: states(query.state.as_deref())?,
         template: query.template.clone(),
         started_after: query.started_after.as_deref().map(str::parse).transpose()?,
@@ -95,8 +132,8 @@ fn states(text: Option<&str>) -> Result<States> {
 }
 
 /// Pairs as in a form, inside the query. The SDKs encode each key and value once more before that.
-fn metadata(query: &e2b::ListQuery) -> Result<BTreeMap<String, String>> {
-    let text = query.metadata.as_deref().unwrap_or_default();
+fn metadata(text: Option<&str>) -> Result<BTreeMap<String, String>> {
+    let text = text.unwrap_or_default();
     let wrong = || Failed::invalid("metadata: use URL-encoded pairs, a=b&c=d");
     let pairs: Vec<(String, String)> = serde_urlencoded::from_str(text).map_err(|_| wrong())?;
     let decoded = |text: &str| percent_decode_str(text).decode_utf8().map(String::from).map_err(|_| wrong());

@@ -3,15 +3,13 @@
 use std::net::IpAddr;
 
 use api::e2b;
-use axum::{
-    extract::{Path, State},
-    http::StatusCode,
-};
+use axum::{extract::State, http::StatusCode};
 
-use super::{Body, Shared, found};
+use super::{Body, Path, Shared, found};
 use crate::e2b::{
     auth::Team,
     failed::{Failed, Result},
+    openapi::{Conflict, NoSandbox},
     platform::sandbox_id,
 };
 
@@ -20,7 +18,18 @@ const NAME_BYTES_MAX: usize = 253;
 /// Longest part of one between two dots, in bytes.
 const LABEL_BYTES_MAX: usize = 63;
 
-/// Replaces the policy.
+/// Replaces the network policy of a sandbox.
+///
+/// The server notes the policy. Sandboxes have no network to apply it to yet.
+#[utoipa::path(
+    put,
+    path = "/sandboxes/{id}/network",
+    operation_id = "updateSandboxNetwork",
+    tag = "sandboxes",
+    params(("id" = String, Path, description = "The sandbox")),
+    request_body = e2b::NetworkUpdate,
+    responses((status = 204, description = "The policy is noted"), NoSandbox, Conflict),
+)]
 pub(crate) async fn update(
     State(platform): Shared,
     Team(team): Team,

@@ -3,11 +3,13 @@
 use api::e2b::{LogEntry, LogLevel};
 use base::limits::{LOG_ENTRIES_MAX, LOG_SEARCH_BYTES_MAX};
 use serde::Deserialize;
+use utoipa::{IntoParams, ToSchema};
 
 use crate::e2b::failed::{Failed, Result};
 
 /// Where a list of entries goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, ToSchema)]
+#[schema(as = LogsDirection)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Direction {
     /// From the cursor on, the oldest first.
@@ -18,12 +20,14 @@ pub(crate) enum Direction {
 }
 
 /// Which entries.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize, IntoParams)]
 #[serde(default)]
+#[into_params(parameter_in = Query)]
 pub(crate) struct Wanted {
     /// Milliseconds since 1970. Entries of that instant are among them.
     pub(crate) cursor: Option<u64>,
     /// At most so many.
+    #[param(minimum = 0, maximum = 1000)]
     pub(crate) limit: Option<usize>,
     /// From the cursor on, or back from it.
     pub(crate) direction: Direction,

@@ -3,37 +3,51 @@
 use std::collections::BTreeMap;
 
 use api::e2b;
-use axum::{
-    Json,
-    extract::{Path, State},
-};
+use axum::{Json, extract::State};
 use control::{Event, EventKind};
 use serde::Deserialize;
+use utoipa::IntoParams;
 
-use super::{Query, Shared, found, wanted::Wanted};
+use super::{Path, Query, Shared, found, wanted::Wanted};
 use crate::e2b::{
     auth::Team,
     failed::{Failed, Result},
+    openapi::NoSandbox,
     platform::{Platform, sandbox_id},
 };
 
 /// Most sandboxes of one request for metrics.
 const METRICS_MAX: usize = 100;
 
-#[derive(Debug, Deserialize)]
+/// Whose metrics are wanted.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub(crate) struct Ids {
+    /// Ids of sandboxes.
+    #[param(value_type = Vec<String>, style = Form, explode = false, max_items = 100)]
     sandbox_ids: String,
 }
 
-/// Of which time, in seconds since 1970.
-#[derive(Debug, Default, Deserialize)]
+/// Of which time.
+#[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(default)]
+#[into_params(parameter_in = Query)]
 pub(crate) struct Span {
+    /// From when on, in seconds since 1970.
     start: Option<i64>,
+    /// Until when, in seconds since 1970.
     end: Option<i64>,
 }
 
-/// The values of the last hour, and those of now.
+/// Measures a sandbox: the values of the last hour, and those of now.
+#[utoipa::path(
+    get,
+    path = "/sandboxes/{id}/metrics",
+    operation_id = "getSandboxMetrics",
+    tag = "sandboxes",
+    params(("id" = String, Path, description = "The sandbox"), Span),
+    responses((status = 200, description = "What it uses, the oldest value first", body = Vec<e2b::Metric>), NoSandbox),
+)]
 pub(crate) async fn metrics(
     State(platform): Shared,
     Team(team): Team,
@@ -49,16 +63,21 @@ pub(crate) async fn metrics(
     Ok(Json(platform.history.of(&id, span)))
 }
 
+/// Measures several sandboxes; those that do not run are left out.
+#[utoipa::path(
+    get,
+    path = "/sandboxes/metrics",
+    operation_id = "getSandboxesMetrics",
+    tag = "sandboxes",
+    params(Ids),
+    responses((status = 200, description = "What each uses now", body = e2b::MetricsOf)),
+)]
 pub(crate) async fn metrics_of(
     State(platform): Shared,
     Team(team): Team,
     Query(Ids { sandbox_ids }): Query<Ids>,
 ) -> Result<Json<e2b::MetricsOf>> {
-    let ids: Vec<&str> = sandbox_ids.split(',').filter(|id| !id.is_empty()).collect();
-    if ids.len() > METRICS_MAX {
-        return Err(Failed::invalid(format!("sandbox_ids: at most {METRICS_MAX}")));
-    }
-    let measured = ids.into_iter().map(async |id| {
+    let measured = ids(&sandbox_ids)?.into_iter().map(async |id| {
         let found = platform.control.sandboxes().get(&team, &sandbox_id(id).ok()?).await.ok()?;
         Some((id.to_owned(), platform.measure(&found).await?))
     });
@@ -67,14 +86,29 @@ pub(crate) async fn metrics_of(
     Ok(Json(e2b::MetricsOf { sandboxes: measured.into_iter().flatten().collect::<BTreeMap<_, _>>() }))
 }
 
-#[derive(Debug, Default, Deserialize)]
+/// Which part of a log is wanted.
+#[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(default)]
+#[into_params(parameter_in = Query)]
 pub(crate) struct LogsQuery {
+    /// From when on, in milliseconds since 1970.
     start: Option<u64>,
+    /// Most lines.
+    #[param(minimum = 0, maximum = 1000)]
     limit: Option<usize>,
 }
 
-/// What happened to the sandbox, as lines.
+/// Reads what happened to a sandbox, as text and with fields.
+#[utoipa::path(
+    get,
+    path = "/sandboxes/{id}/logs",
+    operation_id = "getSandboxLogsV1",
+    tag = "sandboxes",
+    params(
+        ("id" = String, Path, description = "The sandbox"),
+        LogsQuery),
+    responses((status = 200, description = "Its log", body = e2b::Logs), NoSandbox),
+)]
 pub(crate) async fn logs(
     State(platform): Shared,
     Team(team): Team,
@@ -90,6 +124,15 @@ pub(crate) async fn logs(
     Ok(Json(e2b::Logs { logs: log_entries.iter().map(line).collect(), log_entries }))
 }
 
+/// Reads what happened to a sandbox.
+#[utoipa::path(
+    get,
+    path = "/v2/sandboxes/{id}/logs",
+    operation_id = "getSandboxLogs",
+    tag = "sandboxes",
+    params(("id" = String, Path, description = "The sandbox"), Wanted),
+    responses((status = 200, description = "Its log", body = e2b::LogsV2), NoSandbox),
+)]
 pub(crate) async fn logs_v2(
     State(platform): Shared,
     Team(team): Team,
@@ -97,6 +140,14 @@ pub(crate) async fn logs_v2(
     Query(wanted): Query<Wanted>,
 ) -> Result<Json<e2b::LogsV2>> {
     Ok(Json(e2b::LogsV2 { logs: platform.entries(&team, &id, &wanted).await? }))
+}
+
+/// Ids with a comma between them.
+fn ids(text: &str) -> Result<Vec<&str>> {
+    if text.split(',').count() > METRICS_MAX {
+        return Err(Failed::invalid(format!("sandbox_ids: at most {METRICS_MAX}")));
+    }
+    Ok(text.split(',').filter(|id| !id.is_empty()).collect())
 }
 
 impl Platform {
@@ -124,5 +175,17 @@ fn entry(event: &Event) -> e2b::LogEntry {
         message: format!("sandbox {}", event.kind.as_str()),
         level,
         fields: detail.map(|detail| ("detail".to_owned(), detail.clone())).into_iter().collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn empty_ids_count_as_ids() {
+        assert_eq!(ids("a,,b").unwrap(), ["a", "b"]);
+        assert!(ids("").unwrap().is_empty());
+        assert!(ids(&",".repeat(METRICS_MAX - 1)).is_ok() && ids(&",".repeat(METRICS_MAX)).is_err());
     }
 }

@@ -10,21 +10,23 @@ use api::{
     volume::{FileInfo, FileKind, TreeEntry},
 };
 use axum::{
-    Json, Router,
+    Json,
     body::Body,
     extract::{FromRequestParts, Path, State},
     http::{HeaderMap, StatusCode, header, request::Parts},
     response::{IntoResponse, Response},
-    routing::get,
 };
 use base::{id::SnapshotName, limits::VOLUME_LIST_DEPTH_MAX};
 use control::{Time, Volume};
 use serde::Deserialize;
+use utoipa::IntoParams;
+use utoipa_axum::{router::OpenApiRouter, routes};
 use volumed::{Attributes, Existing, Place, readable};
 
 use super::{keep::snapshot_name, lines, refused};
 use crate::e2b::{
     failed::Failed,
+    openapi::CONTENT,
     platform::Platform,
     sandboxes::{self, Shared},
 };
@@ -35,11 +37,11 @@ const ASKED: [header::HeaderName; 2] = [header::RANGE, header::IF_RANGE];
 const ANSWERED: [header::HeaderName; 5] =
     [header::CONTENT_TYPE, header::CONTENT_LENGTH, header::CONTENT_RANGE, header::ACCEPT_RANGES, header::ETAG];
 
-pub(super) fn router() -> Router<Arc<Platform>> {
-    Router::new()
-        .route("/volumecontent/{id}/path", get(stat).patch(change).delete(remove))
-        .route("/volumecontent/{id}/dir", get(list).post(make_directory))
-        .route("/volumecontent/{id}/file", get(read).put(write))
+pub(super) fn routes() -> OpenApiRouter<Arc<Platform>> {
+    OpenApiRouter::new()
+        .routes(routes!(stat, change, remove))
+        .routes(routes!(list, make_directory))
+        .routes(routes!(read, write))
 }
 
 /// An answer from 400 on. The content API has codes as text.
@@ -65,16 +67,24 @@ impl IntoResponse for Wrong {
 }
 
 /// What a request has in its query.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(default)]
+#[into_params(parameter_in = Query)]
 struct Parameters {
+    /// From the volume's top directory. Every request needs it.
     path: Option<String>,
+    /// For lists: how many levels; 1 if none is given.
     depth: Option<u32>,
+    /// The owner of what is made.
     uid: Option<u32>,
+    /// The group of what is made.
     gid: Option<u32>,
+    /// The permissions of what is made.
+    #[param(maximum = 4095)]
     mode: Option<u32>,
+    /// Replace what is there, and make directories above it.
     force: Option<bool>,
-    /// An addition: read this state of the volume.
+    /// Read this snapshot of the volume.
     snapshot: Option<String>,
 }
 
@@ -136,11 +146,30 @@ impl Asked {
     }
 }
 
+/// Describes a file or directory of a volume.
+#[utoipa::path(
+    get,
+    path = "/volumecontent/{id}/path",
+    operation_id = "getVolumePath",
+    tag = CONTENT,
+    params(("id" = String, Path, description = "The volume"), Parameters),
+    responses((status = 200, description = "The entry", body = e2b::VolumeEntry)),
+)]
 async fn stat(State(platform): Shared, asked: Asked) -> Result<Json<e2b::VolumeEntry>> {
     let found = platform.node.volumes().stat(&asked.place()).await.map_err(asked.failed("look at a path"))?;
     Ok(asked.entry(&found))
 }
 
+/// Changes owner, group and permissions.
+#[utoipa::path(
+    patch,
+    path = "/volumecontent/{id}/path",
+    operation_id = "changeVolumePath",
+    tag = CONTENT,
+    params(("id" = String, Path, description = "The volume"), Parameters),
+    request_body = e2b::VolumeAttributes,
+    responses((status = 200, description = "The entry", body = e2b::VolumeEntry)),
+)]
 async fn change(
     State(platform): Shared,
     asked: Asked,
@@ -152,12 +181,30 @@ async fn change(
     Ok(asked.entry(&changed.map_err(asked.failed("change a path"))?))
 }
 
+/// Removes a file, or a directory with all that is below it.
+#[utoipa::path(
+    delete,
+    path = "/volumecontent/{id}/path",
+    operation_id = "removeVolumePath",
+    tag = CONTENT,
+    params(("id" = String, Path, description = "The volume"), Parameters),
+    responses((status = 204, description = "It is gone")),
+)]
 async fn remove(State(platform): Shared, asked: Asked) -> Result<StatusCode> {
     let removed = platform.node.volumes().remove_path(&asked.present()?).await;
     removed.map_err(asked.failed("remove a path"))?;
     Ok(StatusCode::NO_CONTENT)
 }
 
+/// Lists a directory.
+#[utoipa::path(
+    get,
+    path = "/volumecontent/{id}/dir",
+    operation_id = "listVolumeDirectory",
+    tag = CONTENT,
+    params(("id" = String, Path, description = "The volume"), Parameters),
+    responses((status = 200, description = "The entries", body = Vec<e2b::VolumeEntry>)),
+)]
 async fn list(State(platform): Shared, asked: Asked) -> Result<Response> {
     let depth = asked.parameters.depth.unwrap_or(1).max(1);
     if depth > VOLUME_LIST_DEPTH_MAX {
@@ -170,12 +217,30 @@ async fn list(State(platform): Shared, asked: Asked) -> Result<Response> {
     Ok(lines::as_list(found, listed))
 }
 
+/// Makes a directory.
+#[utoipa::path(
+    post,
+    path = "/volumecontent/{id}/dir",
+    operation_id = "makeVolumeDirectory",
+    tag = CONTENT,
+    params(("id" = String, Path, description = "The volume"), Parameters),
+    responses((status = 201, description = "The directory", body = e2b::VolumeEntry)),
+)]
 async fn make_directory(State(platform): Shared, asked: Asked) -> Result<(StatusCode, Json<e2b::VolumeEntry>)> {
     let (place, wanted) = (asked.present()?, asked.attributes()?);
     let made = platform.node.volumes().make_directory(&place, wanted, asked.existing()).await;
     Ok((StatusCode::CREATED, asked.entry(&made.map_err(asked.failed("make a directory"))?)))
 }
 
+/// Reads a file, or one range of it.
+#[utoipa::path(
+    get,
+    path = "/volumecontent/{id}/file",
+    operation_id = "readVolumeFile",
+    tag = CONTENT,
+    params(("id" = String, Path, description = "The volume"), Parameters),
+    responses((status = 200, description = "The file", content(("application/octet-stream"))), (status = 206, description = "The range", content(("application/octet-stream"))), (status = 416, description = "The file ends before the range", body = e2b::VolumeError)),
+)]
 async fn read(State(platform): Shared, asked: Asked, mut headers: HeaderMap) -> Result<Response> {
     let heeded = ASKED.into_iter().filter_map(|name| Some((name.clone(), headers.remove(name)?)));
     let found = platform.node.volumes().read(&asked.place(), heeded.collect()).await;
@@ -184,7 +249,18 @@ async fn read(State(platform): Shared, asked: Asked, mut headers: HeaderMap) -> 
     Ok((parts.status, told.collect::<HeaderMap>(), Body::new(body)).into_response())
 }
 
-/// Writes a file, whole or not at all. Without `force` a file that is there is refused, and so is a missing directory.
+/// Writes a file, whole or not at all.
+///
+/// Without `force`, a file that is there is refused, and so is a missing directory.
+#[utoipa::path(
+    put,
+    path = "/volumecontent/{id}/file",
+    operation_id = "writeVolumeFile",
+    tag = CONTENT,
+    params(("id" = String, Path, description = "The volume"), Parameters),
+    request_body(content(("application/octet-stream"))),
+    responses((status = 201, description = "The file", body = e2b::VolumeEntry)),
+)]
 async fn write(State(platform): Shared, asked: Asked, body: Body) -> Result<(StatusCode, Json<e2b::VolumeEntry>)> {
     let (place, wanted) = (asked.present()?, asked.attributes()?);
     let written = platform.node.volumes().write(&place, wanted, asked.existing(), body).await;

@@ -1,24 +1,30 @@
 //! Requests that the SDKs lack: snapshots of volumes, forks, restores, lists of changes.
 
 use api::e2b;
-use axum::{
-    Json,
-    extract::{Path, State},
-    http::StatusCode,
-    response::Response,
-};
+use axum::{Json, extract::State, http::StatusCode, response::Response};
 use base::id::{SnapshotName, VolumeName};
 use control::{Time, Volume};
 use serde::Deserialize;
+use utoipa::IntoParams;
 use volumed::Origin;
 
 use super::{content::kind, lines, refused, told};
 use crate::e2b::{
     auth::Team,
     failed::{Failed, Result},
-    sandboxes::{Body, Optional, Query, Shared, finish},
+    openapi::{NoVolume, OverQuota, Stored},
+    sandboxes::{Body, Optional, Path, Query, Shared, finish},
 };
 
+/// Lists the snapshots of a volume.
+#[utoipa::path(
+    get,
+    path = "/volumes/{id}/snapshots",
+    operation_id = "listVolumeSnapshots",
+    tag = "volumes",
+    params(("id" = String, Path, description = "The volume")),
+    responses((status = 200, description = "The snapshots", body = Vec<e2b::VolumeSnapshot>), NoVolume),
+)]
 pub(super) async fn snapshots(
     State(platform): Shared,
     Team(team): Team,
@@ -30,6 +36,16 @@ pub(super) async fn snapshots(
     Ok(Json(found.into_iter().map(told_snapshot).collect()))
 }
 
+/// Keeps the present state of a volume as a snapshot.
+#[utoipa::path(
+    post,
+    path = "/volumes/{id}/snapshots",
+    operation_id = "createVolumeSnapshot",
+    tag = "volumes",
+    params(("id" = String, Path, description = "The volume")),
+    request_body = Option<e2b::NewVolumeSnapshot>,
+    responses((status = 201, description = "The snapshot", body = e2b::VolumeSnapshot), NoVolume, Stored),
+)]
 pub(super) async fn snapshot(
     State(platform): Shared,
     Team(team): Team,
@@ -48,6 +64,15 @@ pub(super) async fn snapshot(
     .await
 }
 
+/// Deletes a snapshot of a volume.
+#[utoipa::path(
+    delete,
+    path = "/volumes/{id}/snapshots/{name}",
+    operation_id = "deleteVolumeSnapshot",
+    tag = "volumes",
+    params(("id" = String, Path, description = "The volume"), ("name" = String, Path, description = "The snapshot")),
+    responses((status = 204, description = "It is gone"), NoVolume, Stored),
+)]
 pub(super) async fn remove_snapshot(
     State(platform): Shared,
     Team(team): Team,
@@ -64,6 +89,15 @@ pub(super) async fn remove_snapshot(
 }
 
 /// Makes a volume with the content of this one, or of one of its snapshots.
+#[utoipa::path(
+    post,
+    path = "/volumes/{id}/fork",
+    operation_id = "forkVolume",
+    tag = "volumes",
+    params(("id" = String, Path, description = "The volume")),
+    request_body = e2b::NewVolumeFork,
+    responses((status = 201, description = "The new volume", body = e2b::VolumeAndToken), NoVolume, Stored, OverQuota),
+)]
 pub(super) async fn fork(
     State(platform): Shared,
     Team(team): Team,
@@ -88,6 +122,15 @@ pub(super) async fn fork(
 }
 
 /// Gives the volume the content of a snapshot. The content until then gets a snapshot of its own.
+#[utoipa::path(
+    post,
+    path = "/volumes/{id}/restore",
+    operation_id = "restoreVolume",
+    tag = "volumes",
+    params(("id" = String, Path, description = "The volume")),
+    request_body = e2b::VolumeRestore,
+    responses((status = 200, description = "The name of the snapshot of the content until then", body = e2b::VolumeRestored), NoVolume, Stored),
+)]
 pub(super) async fn restore(
     State(platform): Shared,
     Team(team): Team,
@@ -106,13 +149,25 @@ pub(super) async fn restore(
 }
 
 /// Two states of a volume; none is the present one.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(default)]
+#[into_params(parameter_in = Query)]
 pub(super) struct States {
+    /// The snapshot before; the present state if none is given.
     from: Option<String>,
+    /// The snapshot after; the present state if none is given.
     to: Option<String>,
 }
 
+/// Lists what differs between two states of a volume.
+#[utoipa::path(
+    get,
+    path = "/volumes/{id}/changes",
+    operation_id = "listVolumeChanges",
+    tag = "volumes",
+    params(("id" = String, Path, description = "The volume"), States),
+    responses((status = 200, description = "The changes", body = Vec<e2b::VolumePathChange>), NoVolume, Stored),
+)]
 pub(super) async fn changes(
     State(platform): Shared,
     Team(team): Team,
