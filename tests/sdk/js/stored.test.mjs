@@ -49,22 +49,28 @@ test('a build that fails', ['Template.build', 'TemplateBuilder.run_cmd'], () =>
   withTemplate((name) => assert.rejects(Template.build(Template().fromTemplate('base').runCmd('exit 3'), name))),
 );
 
+test('builds in the background', ['Template.build_in_background', 'Template.get_build_status'], () =>
+  withTemplate(async (name) => {
+    const info = await Template.buildInBackground(Template().fromTemplate('base'), name);
+    await eventually(async () => (await Template.getBuildStatus(info)).status === 'ready', 60_000, 'the build');
+  }),
+);
+
 test(
-  'builds in the background, tags',
-  ['build_in_background', 'get_build_status', 'exists', 'alias_exists', 'assign_tags', 'remove_tags', 'get_tags'].map(
-    (name) => `Template.${name}`,
-  ),
+  'names and tags',
+  ['exists', 'alias_exists', 'assign_tags', 'remove_tags', 'get_tags'].map((name) => `Template.${name}`),
   () =>
-    withTemplate(async (name) => {
-      const info = await Template.buildInBackground(Template().fromTemplate('base'), name);
-      await eventually(async () => (await Template.getBuildStatus(info)).status === 'ready', 60_000, 'the build');
-      assert.equal(await Template.exists(name), true);
-      assert.equal(await Template.aliasExists(unique('absent')), false);
-      await Template.assignTags(name, ['one', 'two']);
-      await Template.removeTags(name, 'one');
-      const tags = (await Template.getTags(info.templateId)).map((tag) => tag.tag);
-      assert.ok(tags.includes('two') && !tags.includes('one'));
-    }),
+    withTemplate((name) =>
+      withSandbox(async (sandbox) => {
+        await sandbox.createSnapshot({ name });
+        assert.equal(await Template.exists(name), true);
+        assert.equal(await Template.aliasExists(unique('absent')), false);
+        await Template.assignTags(name, ['one', 'two']);
+        await Template.removeTags(name, 'one');
+        const tags = (await Template.getTags(name)).map((tag) => tag.tag);
+        assert.ok(tags.includes('two') && !tags.includes('one'));
+      }),
+    ),
 );
 
 test(

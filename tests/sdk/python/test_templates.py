@@ -47,20 +47,27 @@ def test_build_in_background(api, name) -> None:
     assert status.status.value == "ready" and status.build_id == info.build_id
 
 
-def test_exists(api, name) -> None:
+def test_exists(api, make, name) -> None:
+    """The templates of the server exist for each team. A snapshot is a template, too."""
     assert not api.Template.exists(name) and not api.Template.alias_exists(name)
-    build(api, base(api), name)
-    assert api.Template.exists(name) and api.Template.alias_exists(name)
+    make().create_snapshot(name=name)
+    for known in (name, "base", "python", "node"):
+        assert api.Template.exists(known) and api.Template.alias_exists(known), known
 
 
 def test_tags(api, make, name) -> None:
-    info = build(api, base(api), name, tags=["first"])
+    make().create_snapshot(name=f"{name}:first")
     assert api.Template.assign_tags(f"{name}:first", ["second", "third"]).tags
-    tags = {tag.tag for tag in api.Template.get_tags(info.template_id)}
+    tags = {tag.tag for tag in api.Template.get_tags(name)}
     assert tags >= {"first", "second", "third"}
     assert make(f"{name}:second").is_running()
     api.Template.remove_tags(name, ["second"])
-    assert "second" not in {tag.tag for tag in api.Template.get_tags(info.template_id)}
+    assert "second" not in {tag.tag for tag in api.Template.get_tags(name)}
+
+
+def test_tags_of_a_build(api, name) -> None:
+    info = build(api, base(api), name, tags=["first"])
+    assert "first" in {tag.tag for tag in api.Template.get_tags(info.template_id)}
 
 
 def test_steps(api, make, name) -> None:
