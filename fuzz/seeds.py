@@ -59,7 +59,7 @@ LENGTH = 4096 - 1 - 5 - 4 - 15
 LZ4 = (1, 1, b"\x1fl\1\0" + b"\xff" * (LENGTH // 255) + bytes([LENGTH % 255]) + b"\x50lllll")
 
 seed("frame", "wrapped-key", golden("store", "wrapped-key-v1.bin"))
-seed("frame", "piece", golden("node", "checkpoint-file-v1.bin")[:18])
+seed("frame", "piece", golden("checkpoint", "checkpoint-file-v1.bin")[:18])
 
 segment = golden("store", "segment-v1.bin")
 seed("segment", "footer", b"\0" + segment[-32:])
@@ -139,3 +139,23 @@ seed("records", "node", b'{"id":"n1"}')
 seed("records", "sandbox", b'{"id":"s0123456789ab","template":"geo","parent":null,"layers":["/a","/"],"limits":{"memory_bytes":4294967296,'
      b'"pids":4096,"cpu_millis":null},"init":{"pid":10,"start_ticks":11},"main":{"pid":12,"start_ticks":13},"arena":[4096,8192],'
      b'"created_ms":1,"start_us":2,"state":{"exited":{"code":3}}}')
+
+seed("names", "template", b"team/base:v1")
+seed("names", "token", b"desc.1700000000000.s0123456789ab".hex().encode())
+seed("names", "time", b"2026-11-26T12:00:00.123Z")
+seed("names", "query", b"state=running,paused&metadata=a%3Db&limit=7&order=asc&startedAfter=2026-11-26T12:00:00Z")
+seed("bodies", "new", b'{"templateID":"base","timeout":60,"autoPause":true,"autoResume":{"enabled":true},"metadata":{"a":"b"},'
+     b'"network":{"allowOut":["1.1.1.1"],"rules":{"a.b":[{"transform":{"headers":{"x":"y"}}}]}},"volumeMounts":[{"name":"v","path":"/v"}]}')
+seed("paths", "path", b"~/a/../b")
+seed("paths", "user", b"Basic dXNlcjo=")
+
+
+def envelope(message):
+    return b"\0" + struct.pack(">I", len(message)) + message
+
+
+START = b'{"process":{"cmd":"/bin/bash","args":["-l","-c","true"],"envs":{"A":"b"},"cwd":"/"},"tag":"t","stdin":true}'
+seed("connect", "start", bytes([1 | 1 << 6]) + envelope(START))
+seed("connect", "stat", bytes([7]) + b'{"path":"/home/user"}')
+seed("connect", "list", bytes([192 + (14 - 192 % 14) % 14]) + b"")
+seed("connect", "proto", bytes([133]) + b"\x0a\x02/a\x10\x01")

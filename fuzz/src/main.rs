@@ -7,6 +7,7 @@
 
 #![no_main]
 
+mod clients;
 mod files;
 mod messages;
 mod pages;
@@ -49,6 +50,10 @@ const TARGETS: &[(&str, Target)] = &[
     ("pager_client", pager::fuzzing::client),
     ("keeper", messages::keeper),
     ("records", node::fuzzing::records),
+    ("names", clients::names),
+    ("bodies", clients::bodies),
+    ("paths", clients::paths),
+    ("connect", clients::connect),
 ];
 
 fn target() -> Target {
