@@ -93,7 +93,7 @@ impl Config {
         self.host_mounts_dir().join(&blake3::hash(path.as_bytes()).to_hex()[..32])
     }
 
-    /// Where it is noted what was made of volumes and nobody knows of.
+    /// Notes of what was made of volumes, until a sandbox has it.
     pub(crate) fn unseen_dir(&self) -> PathBuf {
         self.state_dir.join("unseen")
     }

@@ -177,7 +177,7 @@ impl Inner {
         for entry in self.inside.list(self.user(), from, DEPTH_MAX).await? {
             let Some(below) = below(&entry.path, from) else { bail!("the sandbox has a path {:?} there", entry.path) };
             match entry.kind {
-                // What is in it was not listed.
+                // Its content was not listed.
                 EntryKind::Directory if below.components().count() >= DEPTH_MAX as usize => {
                     bail!("{from} has more than {DEPTH_MAX} levels: copy {} by itself", entry.path)
                 }

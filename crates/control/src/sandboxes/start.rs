@@ -196,8 +196,8 @@ impl Sandboxes<'_> {
         Ok(transaction.commit().await.map_err(failed())?)
     }
 
-    /// Which of these sandboxes of this server's node nobody has: the server died before it confirmed them. For a
-    /// server that starts, before it takes requests.
+    /// Those of these sandboxes of this server's node that have no row: the server died before it confirmed them. For
+    /// a server that starts, before it takes requests.
     pub async fn unconfirmed(&self, started: Vec<Started>) -> Result<Vec<SandboxId>, ControlError> {
         let failed = || failed("look for starts that were broken off");
         let mut found = Vec::new();

@@ -6,7 +6,7 @@ use api::e2b::Error;
 use axum::{
     Json,
     body::{Body, BodyDataStream, Bytes},
-    extract::Request,
+    extract::{FromRequest, Request},
     http::{HeaderMap, header},
 };
 use control::FileOperation;
@@ -129,12 +129,10 @@ pub(crate) async fn write(place: Inside, query: &FileQuery, body: Body) -> Resul
         NoFile
     ),
 )]
-pub(super) async fn compose(
-    (platform, of): Shared,
-    headers: HeaderMap,
-    sandboxes::Body(request): sandboxes::Body<Compose>,
-) -> Result<Json<Written>> {
-    super::authorise(&platform, &of, &headers)?;
+pub(super) async fn compose((platform, of): Shared, request: Request) -> Result<Json<Written>> {
+    // Before the body: strangers hear nothing of its form.
+    super::authorise(&platform, &of, request.headers())?;
+    let sandboxes::Body(request) = sandboxes::Body::<Compose>::from_request(request, &()).await?;
     let (place, user) = (Inside::new(Arc::clone(&platform.node), &of.0.0), request.username.as_deref());
     let mut sources = Vec::new();
     for source in &request.sources {

@@ -28,7 +28,7 @@ pub(crate) struct Ids {
     sandbox_ids: String,
 }
 
-/// Of which time.
+/// The span of time.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(default)]
 #[into_params(parameter_in = Query)]

@@ -357,7 +357,7 @@ fn refused(node: &mut Node) -> Result<()> {
             Some(json!({"templateID": "plain", "volumeMounts": [{"name": "a", "path": "/b"}]})),
             400,
         ),
-        ("POST", "/v2/sandboxes", Some(json!({})), 422),
+        ("POST", "/v2/sandboxes", Some(json!({})), 400),
         ("GET", "/v2/sandboxes?limit=0", None, 400),
         ("GET", "/v2/sandboxes?limit=x", None, 400),
         ("GET", "/v2/sandboxes?state=asleep", None, 400),
