@@ -153,7 +153,7 @@ async fn metrics(
     path = "/output",
     operation_id = "readOutput",
     tag = ENVD,
-    params(("follow" = bool, Query, description = "Go on until the program ends")),
+    params(("follow" = Option<bool>, Query, description = "Go on until the program ends")),
     security(("AccessToken" = [])),
     responses((status = 200, description = "The output", content(("application/octet-stream")))),
 )]

@@ -47,6 +47,14 @@ fn found(error: ControlError, id: &SandboxId) -> Failed {
     }
 }
 
+/// What every body is. A struct alone would be read from a list, too.
+type Object = serde_json::Map<String, serde_json::Value>;
+
+fn read<T: DeserializeOwned>(body: Object) -> Result<T> {
+    let body = serde_json::from_value(body.into());
+    body.map_err(|error| Failed::invalid(format!("the body: {error}")))
+}
+
 /// A JSON body whose mistakes are answered like any other error.
 pub(crate) struct Body<T>(pub(crate) T);
 
@@ -54,12 +62,12 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
     type Rejection = Failed;
 
     async fn from_request(request: Request, state: &S) -> Result<Self> {
-        let Json(body) = Json::from_request(request, state).await.map_err(|rejection| match rejection {
+        let Json(body) = Json::<Object>::from_request(request, state).await.map_err(|rejection| match rejection {
             // E2B's server has no 422.
             JsonRejection::JsonDataError(error) => Failed::invalid(error.body_text()),
             rejection => Failed::new(rejection.status(), rejection.body_text()),
         })?;
-        Ok(Self(body))
+        read(body).map(Self)
     }
 }
 
@@ -104,8 +112,11 @@ impl<T: DeserializeOwned + Default, S: Send + Sync> FromRequest<S> for Optional<
         if bytes.is_empty() {
             return Ok(Self(T::default()));
         }
-        let body = serde_json::from_slice::<Option<T>>(&bytes);
-        body.map(|body| Self(body.unwrap_or_default())).map_err(|error| Failed::invalid(format!("the body: {error}")))
+        match serde_json::from_slice::<Option<Object>>(&bytes) {
+            Ok(Some(body)) => read(body).map(Self),
+            Ok(None) => Ok(Self(T::default())),
+            Err(error) => Err(Failed::invalid(format!("the body: {error}"))),
+        }
     }
 }
 
@@ -120,4 +131,30 @@ fn timeout(seconds: Option<i64>, default_s: u64) -> Result<Duration> {
 pub(crate) async fn finish<T: Send + 'static>(work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
     let internal = |_| Failed::new(StatusCode::INTERNAL_SERVER_ERROR, "the request broke off: see the log");
     tokio::spawn(carried(work)).await.map_err(internal)?
+}
+
+#[cfg(test)]
+mod tests {
+    use api::e2b::{Fork, Timeout};
+
+    use super::*;
+
+    fn sent(body: &'static str) -> Request {
+        let request = Request::post("/").header("content-type", "application/json");
+        request.body(axum::body::Body::from(body)).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_body_is_an_object_and_null_means_the_defaults() {
+        for body in ["[1]", "[null, null]", "7", "{", "{\"timeout\": \"x\"}"] {
+            assert!(Body::<Timeout>::from_request(sent(body), &()).await.is_err(), "{body}");
+            assert!(Optional::<Fork>::from_request(sent(body), &()).await.is_err(), "{body}");
+        }
+        let Body(request) = Body::<Timeout>::from_request(sent("{\"timeout\": 7}"), &()).await.unwrap();
+        assert_eq!(request.timeout, 7);
+        for body in ["", "null", "{}"] {
+            let Optional(request) = Optional::<Fork>::from_request(sent(body), &()).await.unwrap();
+            assert_eq!(request.count, None, "{body}");
+        }
+    }
 }
