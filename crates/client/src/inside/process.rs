@@ -331,8 +331,8 @@ fn event(event: &Value) -> Result<Option<Event>> {
         return Ok(Some(Event::Ended(status(end))));
     }
     let Some(data) = event.get("data") else { return Ok(None) };
-    let kinds: [(&str, fn(Vec<u8>) -> Event); 3] =
-        [("stdout", Event::Stdout), ("stderr", Event::Stderr), ("pty", Event::Terminal)];
+    type Of = fn(Vec<u8>) -> Event;
+    let kinds = [("stdout", Event::Stdout as Of), ("stderr", Event::Stderr as Of), ("pty", Event::Terminal as Of)];
     for (kind, of) in kinds {
         if let Some(text) = data.get(kind) {
             let text = text.as_str().unwrap_or_default();

@@ -25,7 +25,7 @@ pub(crate) async fn a_server_leaves_what_other_nodes_have_alone(place: &Place) {
     let theirs = create(&there, &team, &pausing(PauseMode::Full)).await.unwrap();
     let ours = create(&here, &team, &spec()).await.unwrap();
     let own: Vec<_> = here.sandboxes().of_this_server().await.unwrap().into_iter().map(|found| found.id).collect();
-    assert_eq!(own, [ours.id.clone()]);
+    assert_eq!(own, std::slice::from_ref(&ours.id));
     here.check_here(&ours).unwrap();
     for refused in [here.check_here(&theirs), here.begin_pause(&team, &theirs.id).await.map(drop)] {
         let error = refused.unwrap_err();
@@ -72,7 +72,7 @@ pub(crate) async fn a_removed_server_takes_along_what_ran_there(place: &Place) {
     assert!(matches!(error, ControlError::ServerRuns { .. }), "{error}");
     assert_eq!(stays.servers().remove("c").await.unwrap_err().kind(), Kind::NotFound);
     place.clock.advance(SERVER_SILENT);
-    assert_eq!(stays.servers().remove("a").await.unwrap(), [running.id.clone()]);
+    assert_eq!(stays.servers().remove("a").await.unwrap(), std::slice::from_ref(&running.id));
     assert_eq!(stays.sandboxes().get(&team, &running.id).await.unwrap_err().kind(), Kind::NotFound);
     assert!(stays.servers().list().await.unwrap().is_empty());
     let found = stays.sandboxes().get(&team, &paused.id).await.unwrap();

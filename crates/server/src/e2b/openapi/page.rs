@@ -198,6 +198,6 @@ fn list<'a>(of: &'a Value, key: &str) -> &'a [Value] {
     of.get(key).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-fn entries<'a>(of: Option<&'a Value>) -> impl Iterator<Item = (&'a str, &'a Value)> {
+fn entries(of: Option<&Value>) -> impl Iterator<Item = (&str, &Value)> {
     of.and_then(Value::as_object).into_iter().flat_map(Map::iter).map(|(key, value)| (key.as_str(), value))
 }
