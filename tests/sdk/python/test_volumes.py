@@ -163,7 +163,7 @@ def test_wrong_tokens(api, volume) -> None:
     try:
         for token in ("", "x", other.token, volume.token[1:]):
             for path in ("path", "dir", "file"):
-                headers = {"Authorization": f"Bearer {token}"}
+                headers = {"Authorization": f"Bearer {token}"} if token else {}
                 url = f"/volumecontent/{volume.volume_id}/{path}?path=/"
                 assert web.api("GET", url, key="", headers=headers).status_code == 401
     finally:

@@ -177,17 +177,22 @@ fn refused(node: &Node) -> Result<()> {
     node.ok(&["volume", "rm", "ws"]).map(drop)
 }
 
+/// Lets the program write its journal, and waits until it does: ten seconds at most.
+pub(crate) const BEGIN_WRITING: &str = "cd /workspace; touch go; \
+    for i in $(seq 500); do test -s journal && break; sleep 0.02; done; test -s journal";
+
 /// A sandbox whose program is writing its journal, and always will until `go` is removed.
 pub(crate) fn writing(node: &Node) -> Result<String> {
     node.ok(&["volume", "create", "ws"])?;
     let writer = run_with(node, &["ws:/workspace"])?;
-    node.shell(&writer, "touch /workspace/go; sleep 0.3; test -s /workspace/journal")?;
+    node.shell(&writer, BEGIN_WRITING)?;
     Ok(writer)
 }
 
 /// The program goes on writing; every number is there, in order and once: memory and file are of one instant.
 pub(crate) fn expect_whole_journal(node: &Node, id: &str) -> Result<()> {
-    let before = "cd /workspace; before=$(wc -l < journal); sleep 0.3; rm go; sleep 0.1; ";
+    let before = "cd /workspace; before=$(wc -l < journal); \
+        for i in $(seq 500); do test $(wc -l < journal) -gt $before && break; sleep 0.02; done; rm go; sleep 0.1; ";
     let after = "test $(wc -l < journal) -gt $before && awk '$1 != NR - 1 { print NR, $0; exit 1 }' journal";
     node.shell(id, &format!("{before}{after}"))
         .with_context(|| format!("the journal of {id}; its log: {}", node.ok(&["logs", id]).unwrap_or_default()))

@@ -19,7 +19,7 @@ use testkit::{
 use super::{
     checkpoint::kill,
     shared::Shared,
-    volumes::{build_scribe, run_with},
+    volumes::{BEGIN_WRITING, build_scribe, run_with},
     volumes_kept::{volumes, wait_until},
 };
 
@@ -49,7 +49,7 @@ fn with_writer(body: fn(&mut Node) -> Result<()>) -> Result<()> {
     build_scribe(&node)?;
     node.ok(&["volume", "create", "ws"])?;
     let id = run_with(&node, &["ws:/workspace"])?;
-    node.shell(&id, "touch /workspace/go")?;
+    node.shell(&id, BEGIN_WRITING)?;
     body(&mut node).with_context(|| format!("log of the node:\n{}", node.log_tail()))?;
     node.ok(&["kill", "--all", "--force"])?;
     node.ok(&["volume", "rm", "ws"])?;
@@ -196,7 +196,7 @@ fn on_two(first: Node, second: Node, body: impl FnOnce(&Node, &Node) -> Result<(
 fn resume_elsewhere(first: &Node, second: &Node) -> Result<()> {
     first.ok(&["volume", "create", "ws"])?;
     let id = run_with(first, &["ws:/workspace"])?;
-    first.shell(&id, "touch /workspace/go; sleep 0.3")?;
+    first.shell(&id, BEGIN_WRITING)?;
     // There and back: neither has closed the volume when the other opens it.
     for (from, to) in [(first, second), (second, first), (first, second)] {
         from.ok(&["pause", &id])?;
@@ -210,7 +210,7 @@ fn resume_elsewhere(first: &Node, second: &Node) -> Result<()> {
 fn take_over(first: &Node, second: &Node) -> Result<()> {
     first.ok(&["volume", "create", "ws"])?;
     let old = run_with(first, &["ws:/workspace"])?;
-    first.shell(&old, "echo text > /workspace/a; touch /workspace/go; sleep 0.2")?;
+    first.shell(&old, &format!("echo text > /workspace/a; {BEGIN_WRITING}"))?;
     // A snapshot is a commit: what another node finds at least.
     first.ok(&["volume", "snapshot", "ws", "here"])?;
     let new = run_with(second, &["ws:/workspace"])?;
@@ -251,7 +251,7 @@ fn cut_off() -> Result<()> {
     let body = |first: &Node, second: &Node| {
         first.ok(&["volume", "create", "ws"])?;
         let old = run_with(first, &["ws:/workspace"])?;
-        first.shell(&old, "echo promised > a; touch go; sleep 0.2")?;
+        first.shell(&old, &format!("echo promised > a; {BEGIN_WRITING}"))?;
         first.ok(&["volume", "snapshot", "ws", "here"])?;
         between.set(Weather { outage: true, ..Weather::default() });
         let open = || anyhow::Ok(first.json(&["volume", "inspect", "ws", "--json"])?["open"].clone());
@@ -346,7 +346,7 @@ fn with_wrong_clock(first: &Node, second: &Node) -> Result<()> {
     first.ok(&["volume", "create", "ws"])?;
     let writer = run_with(first, &["ws:/workspace"])?;
     let reader = run_with(second, &["ws:/workspace:ro"])?;
-    first.shell(&writer, "touch go; until test -s journal; do sleep 0.02; done")?;
+    first.shell(&writer, BEGIN_WRITING)?;
     for _ in 0..10 {
         expect_progress(first, &writer)?;
         second.ok(&["store", "gc", "--grace", "0"])?;

@@ -13,7 +13,9 @@ use serde_json::Value;
 use testkit::{node::Node, runner::Case};
 
 use super::{
-    volumes::{expect_whole_journal, fails, run_with, scribe_case, with_scribe, write_by_mapping, writing},
+    volumes::{
+        BEGIN_WRITING, expect_whole_journal, fails, run_with, scribe_case, with_scribe, write_by_mapping, writing,
+    },
     volumes_faults::two_nodes,
 };
 
@@ -182,7 +184,7 @@ fn read_only(node: &Node) -> Result<()> {
 /// What lies there is the sandbox's own, and a sandbox that is resumed has nothing else there. One of a checkpoint may have.
 fn without(node: &Node) -> Result<()> {
     let id = node.run("scribe", 1)?[0].id.to_string();
-    node.shell(&id, "cd /workspace; touch go; sleep 0.3; rm go; touch map; sleep 0.1; test -s journal")?;
+    node.shell(&id, &format!("{BEGIN_WRITING} && rm go && touch map && sleep 0.3"))?;
     fails(node, &["checkpoint", &id, "--name", "warm"], 5, "/workspace/journal")?;
     for _ in 0..2 {
         node.ok(&["pause", &id])?;
@@ -301,7 +303,7 @@ fn by_file(node: &Node) -> Result<()> {
     let writer = run_with(node, &["ws:/workspace", "data:/data"])?;
     let special =
         "echo text > a; ln a b; ln -s a c; mkfifo d; truncate -s 1M e; mkdir -m 700 f; chmod 4755 a; touch -d @1.5 f";
-    node.shell(&writer, &format!("touch /workspace/go; cd /data; {special}; sleep 0.3; test -s /workspace/journal"))?;
+    node.shell(&writer, &format!("cd /data; {special}; {BEGIN_WRITING}"))?;
     node.ok(&["checkpoint", &writer, "--name", "warm"])?;
     let file = node.dir().join("warm.pando");
     let path = file.display().to_string();
