@@ -182,7 +182,7 @@ impl Platform {
         let volume = self.control.volumes().create(team, name).await?;
         let Err(error) = make(self, volume.node_volume.clone()).await else { return Ok(volume) };
         let failed = refused(&volume, "make the volume")(error);
-        // The volume may exist: perhaps only the answer was lost. If the removal fails, the next start sweeps it.
+        // The volume may exist: perhaps only the answer was lost. If the removal fails, each start warns of it.
         match self.node.volumes().remove(&volume.node_volume).await {
             Err(error) if !is_absent(&error) => {
                 tracing::warn!(volume = %volume.node_volume, error = node::chain(&error), "it may be left on the node");

@@ -1,4 +1,4 @@
-//! Leftovers of a killed server: rows without a volume, volumes without a row. They are swept before requests are taken.
+//! Leftovers of a killed server: rows without a volume, volumes of copies without a row. They are swept before requests are taken.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -27,9 +27,11 @@ impl Platform {
         let rows = self.control.volumes().all().await?;
         let known: BTreeSet<&VolumeName> = rows.iter().map(|row| &row.node_volume).collect();
         for (name, volume) in stored.iter().filter(|(name, _)| !known.contains(name)) {
-            if self.is_left(name) {
-                tracing::info!(volume = %name, "a volume that no team has is removed");
+            if self.is_left(name, &known) {
+                tracing::info!(volume = %name, "a copy's volume that no team has is removed");
                 self.sweep_volume(name, volume.present).await?;
+            } else if Owner::of(name) != Owner::Other {
+                tracing::warn!(volume = %name, "no team has this volume; `pando volume rm` removes it");
             }
         }
         let is_there = |row: &&Volume| stored.get(&row.node_volume).is_some_and(|volume| volume.present);
@@ -45,14 +47,13 @@ impl Platform {
         Ok(())
     }
 
-    /// Whether a volume that no team has is ours to remove.
-    fn is_left(&self, name: &VolumeName) -> bool {
-        match Owner::of(name) {
-            Owner::Server => true,
-            // The copy's server notes it after the copy runs.
-            Owner::Copy(copy) => !self.shares() && self.node.sandboxes().iter().all(|found| found.id.as_str() != copy),
-            Owner::Other => false,
-        }
+    /// Whether a volume that no team has was left by a start that broke off. Only copies have a volume before its row. Of
+    /// others, rather the database is lost or older than the store: their content must stay.
+    fn is_left(&self, name: &VolumeName, known: &BTreeSet<&VolumeName>) -> bool {
+        let Owner::Copy { original, sandbox } = Owner::of(name) else { return false };
+        let has_row = known.iter().any(|known| known.as_str() == original);
+        // The copy's server notes it after the copy runs.
+        has_row && !self.shares() && self.node.sandboxes().iter().all(|found| found.id.as_str() != sandbox)
     }
 
     async fn sweep_volume(&self, name: &VolumeName, present: bool) -> Result<()> {
@@ -76,7 +77,7 @@ enum Owner<'a> {
     /// This server, for a team.
     Server,
     /// The node, for a copy of a sandbox with such a volume.
-    Copy(&'a str),
+    Copy { original: &'a str, sandbox: &'a str },
     /// A user of the node.
     Other,
 }
@@ -87,7 +88,10 @@ impl<'a> Owner<'a> {
         let digits = rest.bytes().take_while(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')).count();
         match (digits, rest.get(DIGITS..)) {
             (DIGITS, Some("")) => Self::Server,
-            (DIGITS, Some(copy)) if copy.starts_with("-s") => Self::Copy(copy.rsplit('-').next().unwrap_or_default()),
+            (DIGITS, Some(copy)) if copy.starts_with("-s") => match name.as_str().rsplit_once('-') {
+                Some((original, sandbox)) => Self::Copy { original, sandbox },
+                None => Self::Other,
+            },
             _ => Self::Other,
         }
     }
@@ -100,9 +104,13 @@ mod tests {
     #[test]
     fn only_names_of_this_server_are_its_own() {
         let of = |name: &str| -> String { format!("{:?}", Owner::of(&name.parse().unwrap())) };
+        let copy = |original, sandbox| format!("{:?}", Owner::Copy { original, sandbox });
         assert_eq!(of("vol-0123456789ab"), "Server");
-        assert_eq!(of("vol-0123456789ab-sba9876543210"), "Copy(\"sba9876543210\")");
-        assert_eq!(of("vol-0123456789ab-sba9876543210-s000000000000"), "Copy(\"s000000000000\")");
+        assert_eq!(of("vol-0123456789ab-sba9876543210"), copy("vol-0123456789ab", "sba9876543210"));
+        assert_eq!(
+            of("vol-0123456789ab-sba9876543210-s000000000000"),
+            copy("vol-0123456789ab-sba9876543210", "s000000000000")
+        );
         for other in ["ws", "vol-ws", "vol-0123456789", "vol-0123456789abc", "vol-0123456789ab-mine", "volume-1"] {
             assert_eq!(of(other), "Other", "{other}");
         }

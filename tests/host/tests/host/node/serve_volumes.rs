@@ -126,14 +126,19 @@ fn sweep(node: &mut Node) -> Result<()> {
     kept.write("/f", "1")?;
     let before = on_node(node)?;
     // A server that is killed between its steps leaves one or the other.
-    for name in ["vol-0123456789ab", "vol-0123456789ab-s0123456789ab", "vol-mine", "mine"] {
+    // So does a lost database leave the others.
+    let stay = ["mine", "vol-0123456789ab", "vol-0123456789ab-s0123456789ab", "vol-mine"];
+    for name in stay {
         node.ok(&["volume", "create", name])?;
     }
-    node.ok(&["volume", "snapshot", "vol-0123456789ab", "then"])?;
     let row = server.api("POST", &format!("{}/snapshots", kept.path()), Some(json!({"name": "first"})))?.expect(201)?;
     ensure!(row.json()?["name"] == "first");
     let with_first = |name: &&String| node.ok(&["volume", "log", name]).is_ok_and(|log| log.contains("first"));
     let other = before.iter().find(|name| !with_first(name)).context("no volume without a snapshot")?.clone();
+    let copy = before.iter().find(|name| **name != other).map(|name| format!("{name}-s0123456789ab"));
+    let copy = copy.context("no volume with a snapshot")?;
+    node.ok(&["volume", "create", &copy])?;
+    node.ok(&["volume", "snapshot", &copy, "then"])?;
     node.ok(&["volume", "rm", &other])?;
     node.kill_server()?;
     node.start_server()?;
@@ -141,14 +146,17 @@ fn sweep(node: &mut Node) -> Result<()> {
     let mut names = on_node(node)?;
     names.retain(|name| !before.contains(name));
     names.sort();
-    ensure!(names == ["mine", "vol-mine"], "others' volumes stay: {names:?}");
-    ensure!(!node.ok(&["volume", "ls", "--removed"])?.contains("vol-0123456789ab"), "its snapshot is gone, too");
+    ensure!(names == stay, "others' volumes stay: {names:?}");
+    ensure!(!node.ok(&["volume", "ls", "--removed"])?.contains(&copy), "its snapshot is gone, too");
     let listed = again.api("GET", "/volumes", None)?.expect(200)?.json()?;
     ensure!(listed == json!([{"volumeID": kept.id, "name": "kept"}]), "{listed}");
     again.api("GET", &gone.path(), None)?.expect(404)?;
     let kept = Volume::of(&again, &again.api("GET", &kept.path(), None)?.expect(200)?.json()?)?;
     ensure!(kept.read("/f")? == "1");
     again.api("DELETE", &kept.path(), None)?.expect(204)?;
+    for name in stay {
+        node.ok(&["volume", "rm", name])?;
+    }
     ensure!(node.ok(&["volume", "ls", "--removed"])?.lines().all(|line| !line.contains("vol-")), "with its snapshots");
     Ok(())
 }
