@@ -9,17 +9,6 @@ export PANDO=${PANDO:-$PWD/target/debug/pando} PYTHONDONTWRITEBYTECODE=1 PYTHONP
 
 say() { printf 'additions: %s\n' "$*" >&2; }
 
-# The newest SDK with the tools of the tests. The older one is that of the conformance suite.
-install() {
-	if ! cmp -s "$2" "$CACHE/$1/installed"; then
-		say "installing $2"
-		rm -rf "${CACHE:?}/$1"
-		python3 -m venv "$CACHE/$1"
-		"$CACHE/$1/bin/pip" install --quiet --disable-pip-version-check --require-hashes --requirement "$2"
-		cp "$2" "$CACHE/$1/installed"
-	fi
-}
-
 # The package is built beside its packages, where Node looks for them.
 build_typescript() {
 	local into=$CACHE/typescript
@@ -36,8 +25,9 @@ build_typescript() {
 }
 
 if [[ ${1:-} != --inside ]]; then
-	install additions "$LIST"
-	install old tests/sdk/python/requirements/old.txt
+	# The newest SDK with the tools of the tests. The older one is that of the conformance suite.
+	scripts/venv.sh "$LIST" "$CACHE/additions"
+	scripts/venv.sh tests/sdk/python/requirements/old.txt "$CACHE/old"
 	(cd sdk/python && "$CACHE/additions/bin/mypy" --cache-dir "$CACHE/mypy")
 	build_typescript
 	exec scripts/sdk.sh --exec "$PWD/scripts/additions.sh" --inside "$@"

@@ -4,9 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-readonly PANDO=${PANDO:-$PWD/target/debug/pando} INTO=$PWD/target/schemathesis LIST=tests/openapi/requirements.txt
-# Seconds until a server must answer, and until it must have ended.
-readonly START_SECONDS=120 STOP_SECONDS=30
+readonly INTO=$PWD/target/schemathesis LIST=tests/openapi/requirements.txt
 # Seconds of each part: the control plane, the services in a sandbox, the content of a volume.
 seconds=(300 120 60)
 
@@ -24,59 +22,8 @@ usage() {
 
 		    --short   ends within a minute, for the CI; otherwise it runs for ${seconds[*]} s
 
-		Environment: PANDO is the binary ($PANDO); FUZZ_SEED repeats a run.
+		Environment: PANDO is the binary (target/debug/pando); FUZZ_SEED repeats a run.
 	END
-}
-
-install() {
-	cmp -s "$LIST" "$INTO/installed" && return
-	say "installing $(sed -n 's/^\(schemathesis==[^ ]*\).*/\1/p' "$LIST")"
-	rm -rf "$INTO"
-	python3 -m venv "$INTO" || fail "needs Python 3.11 or newer with venv: 'apt-get install python3-venv'"
-	"$INTO/bin/pip" install --quiet --disable-pip-version-check --require-hashes --requirement "$LIST"
-	cp "$LIST" "$INTO/installed"
-}
-
-start_server() {
-	local file=$scratch/env tries
-	[[ $(id -u) == 0 ]] || fail "starting a server needs root"
-	[[ -x $PANDO ]] || fail "$PANDO is missing: build it, or set PANDO"
-	"$PANDO" serve --state "$scratch/state" --socket "$scratch/node.sock" --ephemeral --listen 127.0.0.1:0 \
-		--base "$(scripts/base.sh --print-path)" --env-file "$file" 2>"$scratch/log" &
-	server=$!
-	for ((tries = 0; tries < START_SECONDS * 10; tries++)); do
-		grep -q '^E2B_API_KEY=' "$file" 2>/dev/null && break
-		kill -0 "$server" 2>/dev/null || fail "the server ended at once; the end of its log is below"
-		sleep 0.1
-	done
-	[[ -s $file ]] || fail "no requests were taken within $START_SECONDS s"
-	FUZZ_KEY=$(sed -n 's/^E2B_API_KEY=//p' "$file")
-	FUZZ_URL=http://127.0.0.1:$(sed -n 's/^\(E2B_DOMAIN\|E2B_API_URL\)=.*:\([0-9]*\).*/\2/p' "$file" | head -n 1)
-	export FUZZ_KEY FUZZ_URL
-}
-
-stop_server() {
-	local tries
-	[[ -n $server ]] || return 0
-	kill -TERM "$server" 2>/dev/null || true
-	for ((tries = 0; tries < STOP_SECONDS * 10; tries++)); do
-		kill -0 "$server" 2>/dev/null || break
-		sleep 0.1
-	done
-	kill -KILL "$server" 2>/dev/null || true
-	wait "$server" 2>/dev/null || true
-}
-
-clean_up() {
-	local status=$?
-	trap - EXIT INT TERM HUP
-	stop_server
-	if ((status != 0)) && [[ -s ${scratch:-}/log ]]; then
-		say "the end of the server's log:"
-		tail -n 30 "$scratch/log" >&2
-	fi
-	rm -rf --one-file-system "$scratch"
-	exit "$status"
 }
 
 call() { curl --silent --show-error --fail --max-time 60 -H "X-API-KEY: $FUZZ_KEY" "$@"; }
@@ -87,9 +34,9 @@ create() {
 		python3 -c 'import json, sys; made = json.load(sys.stdin); print(made["sandboxID"], made["envdAccessToken"])'
 }
 
-# Prints a volume's id and token.
+# Prints the id and token of a volume of this name.
 create_volume() {
-	call "$FUZZ_URL/volumes" --json '{"name": "fuzzed"}' |
+	call "$FUZZ_URL/volumes" --json "{\"name\": \"$1\"}" |
 		python3 -c 'import json, sys; made = json.load(sys.stdin); print(made["volumeID"], made["token"])'
 }
 
@@ -114,10 +61,11 @@ kill_all() {
 	[[ $(call "$FUZZ_URL/volumes") == '[]' ]] || fail "volumes stay"
 }
 
-server='' status=0
+status=0 inside='' choice=("$@")
 while (($# > 0)); do
 	case $1 in
 	--short) seconds=(30 10 10) FUZZ_SEED=${FUZZ_SEED:-1} ;;
+	--inside) inside=yes ;;
 	--)
 		shift
 		break
@@ -130,14 +78,15 @@ while (($# > 0)); do
 	esac
 	shift
 done
-install
-scratch=$(mktemp -d /var/tmp/pando-schemathesis.XXXXXX)
-trap clean_up EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM HUP
-start_server
+if [[ -z $inside ]]; then
+	scripts/venv.sh "$LIST" "$INTO"
+	# It starts a server, and judges its log.
+	exec env -u E2B_API_KEY scripts/sdk.sh --exec "$PWD/scripts/schemathesis.sh" --inside "${choice[@]}"
+fi
+FUZZ_KEY=$E2B_API_KEY FUZZ_URL=${E2B_API_URL:-http://127.0.0.1:${E2B_DOMAIN##*:}}
+export FUZZ_KEY FUZZ_URL
 read -r FUZZ_SANDBOX token < <(create)
-read -r FUZZ_VOLUME volume_token < <(create_volume)
+read -r FUZZ_VOLUME _ < <(create_volume fuzzed)
 export FUZZ_SANDBOX FUZZ_VOLUME PYTHONPATH=$PWD/tests/openapi PYTHONDONTWRITEBYTECODE=1
 say "the control plane, ${seconds[0]} s"
 fuzz "${seconds[0]}" --exclude-tag envd --exclude-tag "volume-content" "$@" || status=1
@@ -146,10 +95,9 @@ read -r FUZZ_SANDBOX token < <(create)
 say "the services in a sandbox, ${seconds[1]} s"
 fuzz "${seconds[1]}" --include-tag envd --exclude-operation-id readOutput -H "E2b-Sandbox-Id: $FUZZ_SANDBOX" \
 	-H "E2b-Sandbox-Port: 49983" -H "X-Access-Token: $token" "$@" || status=1
+# The requests before may have removed the first one.
+read -r FUZZ_VOLUME volume_token < <(create_volume content)
 say "the content of a volume, ${seconds[2]} s"
 fuzz "${seconds[2]}" --include-tag "volume-content" -H "Authorization: Bearer $volume_token" "$@" || status=1
 kill_all
-if grep -q panicked "$scratch/log"; then
-	fail "the server panicked"
-fi
 exit "$status"

@@ -40,19 +40,6 @@ usage() {
 pinned() { sed -n 's/^e2b==\([^ ]*\).*/\1/p' "tests/sdk/python/requirements/$1.txt"; }
 pinned_js() { sed -n 's/.*"e2b": "\([^"]*\)".*/\1/p' tests/sdk/js/package.json; }
 
-# Each SDK is installed once for each content of its list.
-install_python() {
-	local list=tests/sdk/python/requirements/$1.txt into=$CACHE/$1
-	if cmp -s "$list" "$into/installed"; then
-		return
-	fi
-	say "installing e2b $(pinned "$1") for Python"
-	rm -rf "$into"
-	python3 -m venv "$into" || fail "needs Python 3.11 or newer with venv: 'apt-get install python3-venv'"
-	"$into/bin/pip" install --quiet --disable-pip-version-check --require-hashes --requirement "$list"
-	cp "$list" "$into/installed"
-}
-
 # The tests are copied beside their packages, where Node looks for them.
 install_js() {
 	local into=$CACHE/js
@@ -132,6 +119,10 @@ clean_up() {
 	local status=$?
 	trap - EXIT INT TERM HUP
 	stop_server
+	if grep -qs panicked "${scratch:-}/log"; then
+		say "the server panicked"
+		status=1
+	fi
 	if ((status != 0)) && [[ -s ${scratch:-}/log ]]; then
 		say "the end of the server's log:"
 		tail -n 30 "$scratch/log" >&2
@@ -189,7 +180,7 @@ done
 [[ -z $collect ]] || pytest+=(--collect-only)
 ((${#command[@]} == 0)) || only=()
 for suite in "${only[@]}"; do
-	[[ $suite == js ]] && install_js || install_python "$suite"
+	[[ $suite == js ]] && install_js || scripts/venv.sh "tests/sdk/python/requirements/$suite.txt" "$CACHE/$suite"
 done
 
 PANDO_SDK_RESULTS=$(mktemp -d)
