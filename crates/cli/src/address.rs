@@ -52,8 +52,16 @@ impl Address {
         (self.url.as_ref().map(Url::to_string), self.key.clone())
     }
 
-    /// What daily work with sandboxes goes to: flags count first, then the variables of a server, then the socket.
+    /// What daily work with sandboxes goes to.
     pub(crate) fn target(&self) -> Result<Box<dyn Target>> {
+        Ok(match self.server()? {
+            Some(server) => Box::new(server),
+            None => Box::new(self.node()),
+        })
+    }
+
+    /// The server, if one is named: flags count first, then the variables of a server, then the socket.
+    pub(crate) fn server(&self) -> Result<Option<Server>> {
         let named = if self.socket.is_some() { None } else { variable(URL_VARIABLE) };
         let (url, by) = match (&self.url, named) {
             (Some(url), _) => (url.clone(), "--url"),
@@ -65,7 +73,7 @@ impl Address {
                 let message = format!("--key is for a server: name it with --url or {URL_VARIABLE}");
                 return Err(Failure::Usage(message).into());
             }
-            (None, None) => return Ok(Box::new(self.node())),
+            (None, None) => return Ok(None),
         };
         let key = self.key.clone().or_else(|| variable(KEY_VARIABLE)).ok_or_else(|| {
             Failure::Usage(format!(
@@ -73,6 +81,6 @@ impl Address {
                  `pando key create` makes one"
             ))
         })?;
-        Ok(Box::new(Server::new(url, &key)?))
+        Ok(Some(Server::new(url, &key)?))
     }
 }

@@ -150,7 +150,7 @@ async fn client(command: Command, address: &Address) -> Result<ExitCode> {
             interruptible("a checkpoint that was begun is completed", checkpoint::run(args, &node)).await
         }
         Command::Store(command) => interruptible("", store::run(command, &node)).await,
-        Command::Volume(command) => interruptible(command.interrupted(), volume::run(*command, &node)).await,
+        Command::Volume(command) => interruptible(command.interrupted(), volume::run(*command, address)).await,
         Command::Connect(args) => interruptible("", connect::run(args, &node)).await,
         Command::Inspect(args) => interruptible("", inspect::run(args, &node)).await,
         Command::Bench(command) => interruptible("the private node is removed", bench(command)).await,

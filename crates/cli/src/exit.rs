@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use api::ErrorCode;
+use api::{ErrorCode, ErrorDetail};
 
 /// What `--help` says about them.
 pub(crate) const EXIT_CODES: &str = "\
@@ -33,6 +33,12 @@ pub(crate) enum Failure {
     /// Wrong usage that clap cannot see.
     #[error("{0}")]
     Usage(String),
+}
+
+/// Something is not there. `hint`: what to do next.
+pub(crate) fn missing(message: String, hint: Option<&str>) -> anyhow::Error {
+    let hint = hint.map(str::to_owned);
+    client::Error::Node(ErrorDetail { code: ErrorCode::NotFound, message, hint, details: Vec::new() }).into()
 }
 
 /// The exit code of a failure.

@@ -3,11 +3,10 @@
 use std::str::FromStr;
 
 use anyhow::Result;
-use api::{ErrorCode, ErrorDetail};
 use base::id::SandboxId;
 
 use crate::{
-    exit::Failure,
+    exit::{self, Failure},
     target::{Shown, Target},
 };
 
@@ -83,8 +82,7 @@ impl SandboxName {
 
     fn missing(&self) -> anyhow::Error {
         let message = format!("there is no sandbox {0}, and none whose id begins with {0}", self.0);
-        let hint = Some("`pando ls` shows what there is".to_owned());
-        client::Error::Node(ErrorDetail { code: ErrorCode::NotFound, message, hint, details: Vec::new() }).into()
+        exit::missing(message, Some("`pando ls` shows what there is"))
     }
 }
 

@@ -181,6 +181,6 @@ fn needs_server(what: &str) -> anyhow::Error {
 }
 
 /// Something that only a node does was asked of a server.
-fn needs_node(what: &str) -> anyhow::Error {
+pub(crate) fn needs_node(what: &str) -> anyhow::Error {
     Failure::Usage(format!("{what} needs the node's socket: name it with --socket")).into()
 }

@@ -1,6 +1,7 @@
 //! The API of a server: what E2B's SDKs ask for, for the sandboxes of a team.
 
 mod forward;
+mod volumes;
 
 use api::{ErrorCode, ErrorDetail, e2b};
 use base::id::SandboxId;

@@ -110,7 +110,7 @@ pub struct NewVolumeSnapshot {
 }
 
 /// A state of a volume that is kept.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VolumeSnapshot {
     /// Its name.
@@ -139,14 +139,14 @@ pub struct VolumeRestore {
 }
 
 /// A volume was restored.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct VolumeRestored {
     /// The snapshot of what the volume was until then.
     pub before: String,
 }
 
 /// What became of one path.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct VolumePathChange {
     /// From the volume's top directory.
     pub path: String,

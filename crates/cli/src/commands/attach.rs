@@ -3,12 +3,11 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use api::{ErrorCode, ErrorDetail};
 use client::{Inside, Running, Selector};
 
 use super::exec::kept::{Following, Input, Leave};
 use crate::{
-    exit::Failure,
+    exit::{self, Failure},
     sandbox_id::{Among, SandboxName},
     target::Target,
 };
@@ -63,9 +62,7 @@ async fn only(inside: &Inside) -> Result<Selector> {
         [one] => Ok(Selector::Pid(one.pid)),
         [] => {
             let message = "no command runs in the sandbox".to_owned();
-            let hint = Some("`pando exec -d` starts one".to_owned());
-            let detail = ErrorDetail { code: ErrorCode::NotFound, message, hint, details: Vec::new() };
-            Err(client::Error::Node(detail).into())
+            Err(exit::missing(message, Some("`pando exec -d` starts one")))
         }
         several => {
             let shown: Vec<String> = several.iter().map(describe).collect();

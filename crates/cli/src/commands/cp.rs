@@ -9,11 +9,10 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use api::{ErrorCode, ErrorDetail};
 use client::{EntryKind, Inside};
 
 use crate::{
-    exit::Failure,
+    exit::{self, Failure},
     sandbox_id::{Among, SandboxName},
     target::Target,
     transfer::{self, STANDARD},
@@ -219,8 +218,7 @@ fn below<'a>(path: &'a str, directory: &str) -> Option<&'a Path> {
 }
 
 fn missing(path: &str) -> anyhow::Error {
-    let message = format!("there is no {path} in the sandbox");
-    client::Error::Node(ErrorDetail { code: ErrorCode::NotFound, message, hint: None, details: Vec::new() }).into()
+    exit::missing(format!("there is no {path} in the sandbox"), None)
 }
 
 #[cfg(test)]

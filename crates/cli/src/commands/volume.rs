@@ -4,6 +4,7 @@ mod files;
 mod history;
 mod mount;
 mod prune;
+mod remote;
 mod state;
 
 use std::process::ExitCode;
@@ -12,6 +13,7 @@ use anyhow::Result;
 use client::Client;
 
 use super::store;
+use crate::address::Address;
 
 pub(super) use mount::{describe_mount, parse_mount};
 
@@ -90,7 +92,15 @@ pub(crate) struct JsonArgs {
     json: bool,
 }
 
-pub(crate) async fn run(command: Command, client: &Client) -> Result<ExitCode> {
+/// Runs a command with the node, or with the server that the address names.
+pub(crate) async fn run(command: Command, address: &Address) -> Result<ExitCode> {
+    match address.server()? {
+        Some(server) => remote::run(command, &server).await,
+        None => with_node(command, &address.node()).await,
+    }
+}
+
+async fn with_node(command: Command, client: &Client) -> Result<ExitCode> {
     match command {
         Command::Create(args) => state::create(args, client).await?,
         Command::Ls(args) => state::list(&args, client).await?,

@@ -34,9 +34,9 @@ pub(crate) struct ImportArgs {
 #[derive(Debug, clap::Args)]
 pub(crate) struct CatArgs {
     /// Name of the volume, or VOLUME@SNAPSHOT.
-    volume: VolumeState,
+    pub(super) volume: VolumeState,
     /// Path of the file, from the volume's top directory.
-    path: String,
+    pub(super) path: String,
 }
 
 pub(super) async fn export(args: &ExportArgs, client: &Client) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use api::{
-    Change, Checkpoint, VolumeChange,
+    Change, Checkpoint,
     volume::{FileKind, ForkVolumeRequest, KeptState, RestoreRequest, Snapshot, SnapshotRequest},
 };
 use base::id::{SnapshotName, TemplateName, VolumeName};
@@ -17,24 +17,24 @@ use crate::{exit::Failure, output};
 #[derive(Debug, clap::Args)]
 pub(crate) struct SnapshotArgs {
     /// Name of the volume.
-    volume: VolumeName,
+    pub(super) volume: VolumeName,
     /// Name of the snapshot. Default: a new one.
-    snapshot: Option<SnapshotName>,
+    pub(super) snapshot: Option<SnapshotName>,
     /// Text that `pando volume log` shows beside it.
     #[arg(short = 'm', long, value_name = "TEXT")]
-    note: Option<String>,
+    pub(super) note: Option<String>,
     /// Print JSON.
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct LogArgs {
     /// Name of the volume.
-    volume: VolumeName,
+    pub(super) volume: VolumeName,
     /// Print JSON.
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 /// Take a volume back to a snapshot. The state before is kept as a snapshot, whose name is printed. If the volume is mounted, programs see
@@ -42,27 +42,27 @@ pub(crate) struct LogArgs {
 #[derive(Debug, clap::Args)]
 pub(crate) struct RestoreArgs {
     /// Name of the volume.
-    volume: VolumeName,
+    pub(super) volume: VolumeName,
     /// The snapshot.
-    snapshot: SnapshotName,
+    pub(super) snapshot: SnapshotName,
     /// Print JSON.
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 /// Make a new volume from another one, from a snapshot, or from what a checkpoint has of a volume. It takes no room, whatever its size.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ForkArgs {
     /// Name of the volume, or VOLUME@SNAPSHOT.
-    volume: VolumeState,
+    pub(super) volume: VolumeState,
     /// Name of the new volume.
-    name: VolumeName,
+    pub(super) name: VolumeName,
     /// Take the state that this checkpoint has of the volume. The volume may be gone since.
     #[arg(long, value_name = "NAME")]
-    checkpoint: Option<TemplateName>,
+    pub(super) checkpoint: Option<TemplateName>,
     /// Print JSON.
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 /// Show which paths differ between two states of a volume, or of two volumes of which one is a fork of the other.
@@ -72,12 +72,12 @@ pub(crate) struct ForkArgs {
 #[derive(Debug, clap::Args)]
 pub(crate) struct DiffArgs {
     /// The earlier state: `ws@before`, or `ws` as it is now.
-    from: VolumeState,
+    pub(super) from: VolumeState,
     /// The later state. Default: the same volume as it is now.
-    to: Option<VolumeState>,
+    pub(super) to: Option<VolumeState>,
     /// Print JSON, one document a line.
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 pub(super) async fn snapshot(args: SnapshotArgs, client: &Client) -> Result<()> {
@@ -99,8 +99,13 @@ pub(super) async fn log(args: &LogArgs, client: &Client) -> Result<()> {
         let age = text::age(output::since_ms(snapshot.created_ms));
         [snapshot.snapshot.to_string(), age, snapshot.note.clone().unwrap_or_default()]
     };
-    output::table(["SNAPSHOT", "AGE", "NOTE"], &snapshots.iter().map(row).collect::<Vec<_>>());
+    table(&snapshots.iter().map(row).collect::<Vec<_>>());
     Ok(())
+}
+
+/// Prints a list of snapshots.
+pub(super) fn table(rows: &[[String; 3]]) {
+    output::table(["SNAPSHOT", "AGE", "NOTE"], rows);
 }
 
 pub(super) async fn restore(args: RestoreArgs, client: &Client) -> Result<()> {
@@ -109,9 +114,14 @@ pub(super) async fn restore(args: RestoreArgs, client: &Client) -> Result<()> {
     if args.json {
         return output::json(&restored);
     }
-    outln!("{}", restored.before);
-    errln!("what it was before is kept: `pando volume restore {} {}` goes back", args.volume, restored.before);
+    tell_restored(&args.volume, restored.before.as_str());
     Ok(())
+}
+
+/// Tells the snapshot of what a volume was before.
+pub(super) fn tell_restored(volume: &VolumeName, before: &str) {
+    outln!("{before}");
+    errln!("what it was before is kept: `pando volume restore {volume} {before}` goes back");
 }
 
 pub(super) async fn fork(args: ForkArgs, client: &Client) -> Result<()> {
@@ -141,23 +151,25 @@ pub(super) async fn diff(args: &DiffArgs, client: &Client) -> Result<()> {
         if args.json {
             output::json_line(&change);
         } else {
-            outln!("{}", line(&change));
+            let is_directory = change.kind == FileKind::Directory;
+            outln!("{}", line(change.change, &change.path, is_directory, change.from.as_deref()));
         }
     });
     Ok(seen.await?)
 }
 
-fn line(change: &VolumeChange) -> String {
-    let mark = match change.change {
+/// What became of a path, on one line.
+pub(super) fn line(change: Change, path: &str, is_directory: bool, from: Option<&str>) -> String {
+    let mark = match change {
         Change::Added => '+',
         Change::Removed => '-',
         Change::Modified => 'M',
         Change::Metadata => 'm',
         Change::Renamed => 'R',
     };
-    let slash = if change.kind == FileKind::Directory { "/" } else { "" };
-    let from = change.from.as_ref().map(|from| format!(" (was {from})")).unwrap_or_default();
-    format!("{mark} {}{slash}{from}", change.path)
+    let slash = if is_directory { "/" } else { "" };
+    let from = from.map(|from| format!(" (was {from})")).unwrap_or_default();
+    format!("{mark} {path}{slash}{from}")
 }
 
 #[cfg(test)]
@@ -166,10 +178,7 @@ mod tests {
 
     #[test]
     fn changes_are_one_line_each() {
-        let change = |change, kind, from: Option<&str>| {
-            line(&VolumeChange { path: "a/b".to_owned(), change, kind, from: from.map(str::to_owned) })
-        };
-        assert_eq!(change(Change::Added, FileKind::Directory, None), "+ a/b/");
-        assert_eq!(change(Change::Renamed, FileKind::File, Some("c")), "R a/b (was c)");
+        assert_eq!(line(Change::Added, "a/b", true, None), "+ a/b/");
+        assert_eq!(line(Change::Renamed, "a/b", false, Some("c")), "R a/b (was c)");
     }
 }

@@ -1,6 +1,6 @@
 //! `pando volume prune`.
 
-use std::{collections::BTreeSet, io::IsTerminal, process::ExitCode, time::Duration};
+use std::{collections::BTreeSet, fmt::Display, io::IsTerminal, process::ExitCode, time::Duration};
 
 use anyhow::{Context, Result};
 use base::id::{SandboxId, VolumeName};
@@ -34,12 +34,21 @@ pub(crate) struct PruneArgs {
 
 /// What was removed, as it is printed.
 #[derive(Debug, Serialize)]
-struct Pruned {
-    volumes: Vec<VolumeName>,
+struct Pruned<Name> {
+    volumes: Vec<Name>,
 }
 
 pub(super) async fn prune(args: &PruneArgs, client: &Client) -> Result<ExitCode> {
     let left = orphans(args.older, client).await?;
+    remove(left, args, async |name: VolumeName| Ok(client.remove_volume(&name.to_string().parse()?).await?)).await
+}
+
+/// Asks, removes these volumes one by one, and prints them.
+pub(super) async fn remove<Name: Display + Serialize + Clone>(
+    left: Vec<Name>,
+    args: &PruneArgs,
+    remove: impl AsyncFn(Name) -> Result<()>,
+) -> Result<ExitCode> {
     if !left.is_empty() && !args.force {
         agree(&left)?;
     }
@@ -47,9 +56,9 @@ pub(super) async fn prune(args: &PruneArgs, client: &Client) -> Result<ExitCode>
     let mut volumes = Vec::new();
     for name in left {
         // The others are removed all the same.
-        match client.remove_volume(&name.to_string().parse()?).await {
+        match remove(name.clone()).await {
             Ok(()) => volumes.push(name),
-            Err(error) => code = exit::report(&error.into()),
+            Err(error) => code = exit::report(&error),
         }
     }
     if args.json {
@@ -73,12 +82,12 @@ async fn orphans(older: Duration, client: &Client) -> Result<Vec<VolumeName>> {
 }
 
 /// The sandbox whose fork of a volume this is.
-fn sandbox_of(name: &VolumeName) -> Option<SandboxId> {
+pub(super) fn sandbox_of(name: &VolumeName) -> Option<SandboxId> {
     name.as_str().rsplit_once('-')?.1.parse().ok()
 }
 
-fn agree(left: &[VolumeName]) -> Result<()> {
-    let names: Vec<&str> = left.iter().map(VolumeName::as_str).collect();
+fn agree(left: &[impl Display]) -> Result<()> {
+    let names: Vec<String> = left.iter().map(ToString::to_string).collect();
     if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
         let message = format!(
             "these volumes would be removed: {}. Nothing was removed; `pando volume prune --force` removes them",

@@ -21,28 +21,28 @@ use crate::{
 #[derive(Debug, clap::Args)]
 pub(crate) struct CreateArgs {
     /// Name of the volume: small letters, digits, '-', '_' and '.'.
-    name: VolumeName,
+    pub(super) name: VolumeName,
     /// Most bytes of data: 512M, 20G; 4K at least. Default: 10G.
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
-    size: Option<u64>,
+    pub(super) size: Option<u64>,
     /// Most files and directories, with the top directory; 2 at least. Default: 10,485,760.
     #[arg(long, value_name = "N")]
-    inodes: Option<u64>,
+    pub(super) inodes: Option<u64>,
     /// What `fsync` waits for: the disk of this machine (local), or the object store (object).
     #[arg(long, value_name = "local|object", default_value = "local", value_parser = parse_durability)]
-    durability: VolumeDurability,
+    pub(super) durability: VolumeDurability,
     /// Owner of its top directory. Default: 1000, the user of sandboxed programs.
     #[arg(long, value_name = "UID")]
-    uid: Option<u32>,
+    pub(super) uid: Option<u32>,
     /// Group of its top directory. Default: 1000.
     #[arg(long, value_name = "GID")]
-    gid: Option<u32>,
+    pub(super) gid: Option<u32>,
     /// Permissions of its top directory, octal. Default: 755.
     #[arg(long, value_name = "MODE", value_parser = parse_mode)]
-    mode: Option<u16>,
+    pub(super) mode: Option<u16>,
     /// Print JSON.
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -50,26 +50,26 @@ pub(crate) struct ListArgs {
     /// Instead, list removed volumes that still have snapshots. `pando volume log NAME` shows these, `pando volume fork NAME@SNAPSHOT NEW`
     /// brings one back.
     #[arg(long)]
-    removed: bool,
+    pub(super) removed: bool,
     /// Print JSON.
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct NameArgs {
-    /// Name of the volume.
-    name: VolumeName,
+    /// Name of the volume; on a server, its id does as well.
+    pub(super) name: VolumeName,
     /// Print JSON.
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct RmArgs {
     /// Names of volumes, or VOLUME@SNAPSHOT.
     #[arg(required = true)]
-    volumes: Vec<VolumeState>,
+    pub(super) volumes: Vec<VolumeState>,
 }
 
 /// Read and open all of a volume, or of a snapshot, and name what is damaged by its path. Exits with 1 if something is damaged, with 7 if
@@ -81,6 +81,14 @@ pub(crate) struct VerifyArgs {
     /// Print JSON.
     #[arg(long)]
     json: bool,
+}
+
+impl CreateArgs {
+    /// A server has no such choices.
+    pub(super) fn only_for_a_node(&self) -> bool {
+        let chosen = [self.uid, self.gid].iter().any(Option::is_some) || self.inodes.is_some() || self.mode.is_some();
+        chosen || self.durability != VolumeDurability::default()
+    }
 }
 
 pub(super) async fn create(args: CreateArgs, client: &Client) -> Result<()> {

@@ -117,7 +117,7 @@ fn filter(query: &e2b::ListQuery) -> Result<Filter> {
 
 fn states(text: Option<&str>) -> Result<States> {
     let (mut running, mut paused) = (false, false);
-    for state in text.unwrap_or_default().split(',').map(str::trim).filter(|state| !state.is_empty()) {
+    for state in text.into_iter().flat_map(|text| text.split(',')).map(str::trim) {
         match state {
             "running" => running = true,
             "paused" => paused = true,
@@ -138,4 +138,24 @@ fn metadata(text: Option<&str>) -> Result<BTreeMap<String, String>> {
     let pairs: Vec<(String, String)> = serde_urlencoded::from_str(text).map_err(|_| wrong())?;
     let decoded = |text: &str| percent_decode_str(text).decode_utf8().map(String::from).map_err(|_| wrong());
     pairs.iter().map(|(key, value)| Ok((decoded(key)?, decoded(value)?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_are_named_or_left_out() {
+        for (text, expected) in [
+            (None, States::Any),
+            (Some("running"), States::Running),
+            (Some("paused"), States::Paused),
+            (Some("paused, running"), States::Any),
+        ] {
+            assert_eq!(states(text).ok(), Some(expected), "{text:?}");
+        }
+        for wrong in ["", ",", "running,", "Running"] {
+            assert!(states(Some(wrong)).is_err(), "{wrong:?}");
+        }
+    }
 }

@@ -24,6 +24,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("client::a_local_port_leads_into_a_sandbox", || case(forwards)),
         Case::new("client::names_labels_and_lifetimes_are_a_servers", || case(names)),
         Case::new("client::pauses_and_forks_go_by_url", || case(pauses)),
+        Case::new("client::volumes_go_by_url", || case(volumes)),
         Case::new("client::errors_name_the_address_and_what_to_do", || case(addresses)),
     ]
 }
@@ -311,6 +312,47 @@ fn pauses(node: &Node, server: &Server) -> Result<()> {
     url.refused(&["kill", "--all"], 2, "--force")?;
     ensure!(url.ok(&["kill", "--all", "--force"])?.lines().count() == 3, "all");
     Ok(())
+}
+
+fn volumes(node: &Node, server: &Server) -> Result<()> {
+    let url = By::Url(node, server);
+    ensure!(url.ok(&["volume", "create", "ws", "--size", "64M"])? == "ws\n", "create");
+    url.refused(&["volume", "create", "ws"], 1, "ws")?;
+    let listed = url.json(&["volume", "ls", "--json"])?;
+    let shown = listed[0]["id"].as_str().context("no id")?;
+    ensure!(listed[0]["name"] == "ws" && url.ok(&["volume", "inspect", shown])?.contains("ws"), "{listed}");
+
+    let sandbox = url.ok(&["create", "plain", "-q", "--volume", "ws:/mnt/ws"])?.trim().to_owned();
+    let write = |text: &str| url.ok(&["exec", &sandbox, "--", "/bin/sh", "-c", &format!("echo {text} > /mnt/ws/it")]);
+    write("first")?;
+    ensure!(url.ok(&["volume", "snapshot", "ws", "before", "-m", "a note"])? == "before\n", "snapshot");
+    write("second")?;
+    let log = url.ok(&["volume", "log", "ws"])?;
+    ensure!(log.contains("before") && log.contains("a note"), "{log}");
+    ensure!(url.ok(&["volume", "diff", "ws@before"])? == "M /it\n", "diff");
+    ensure!(url.json(&["volume", "diff", "ws@before", "--json"])?["change"] == "modified", "as JSON");
+    ensure!(url.ok(&["volume", "cat", "ws", "/it"])? == "second\n", "cat");
+    ensure!(url.ok(&["volume", "cat", "ws@before", "it"])? == "first\n", "cat of a snapshot");
+    url.ok(&["volume", "fork", "ws@before", "other"])?;
+    ensure!(url.ok(&["volume", "cat", "other", "it"])? == "first\n", "a fork");
+    url.refused(&["volume", "rm", "ws"], 1, "ws")?;
+
+    // A copy has a volume of its own, which outlives it.
+    let copy = url.json(&["fork", &sandbox, "--json"])?["sandboxes"][0]["id"].as_str().context("no copy")?.to_owned();
+    let of_copy = format!("ws-{copy}\n");
+    url.refused(&["volume", "rm", of_copy.trim()], 1, "ws")?;
+    ensure!(url.ok(&["volume", "prune", "--force"])?.is_empty(), "all are in use");
+    url.ok(&["kill", &sandbox, &copy])?;
+    url.refused(&["volume", "prune"], 2, of_copy.trim())?;
+    ensure!(url.ok(&["volume", "prune", "--force"])? == of_copy, "it is left");
+
+    let before = url.ok(&["volume", "restore", "ws", "before"])?;
+    ensure!(url.ok(&["volume", "cat", "ws", "it"])? == "first\n", "it is as it was");
+    ensure!(url.ok(&["volume", "cat", &format!("ws@{}", before.trim()), "it"])? == "second\n", "what was given up");
+    url.refused(&["volume", "cat", "ws", "missing"], 4, "missing")?;
+    url.refused(&["volume", "verify", "ws"], 2, "--socket")?;
+    ensure!(url.ok(&["volume", "rm", "ws@before", "ws", "other"])? == "ws@before\nws\nother\n", "rm");
+    url.refused(&["volume", "inspect", "ws"], 4, "pando volume ls")
 }
 
 fn addresses(node: &Node, server: &Server) -> Result<()> {
