@@ -111,9 +111,9 @@ impl Server {
         parse(self.ask(Method::POST, &format!("/v2/sandboxes/{id}/connect"), Some(&body)).await?).await
     }
 
-    /// Forks a sandbox: one result for each copy.
-    pub async fn fork(&self, id: &SandboxId, count: u32, timeout: u64) -> Result<Vec<e2b::ForkResult>> {
-        let body = json!({ "count": count, "timeout": timeout });
+    /// Forks a sandbox, with its memory or its files only: one result for each copy.
+    pub async fn fork(&self, id: &SandboxId, count: u32, timeout: u64, memory: bool) -> Result<Vec<e2b::ForkResult>> {
+        let body = json!({ "count": count, "timeout": timeout, "memory": memory });
         parse(self.ask(Method::POST, &format!("/sandboxes/{id}/fork"), Some(&body)).await?).await
     }
 

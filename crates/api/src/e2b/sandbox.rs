@@ -268,6 +268,8 @@ pub struct Fork {
     /// How many; 1 if none is given.
     #[schema(minimum = 1, maximum = 100)]
     pub count: Option<u32>,
+    /// Whether they have the memory, or the files only, as every sandbox can have. An addition of this server.
+    pub memory: Option<bool>,
 }
 
 /// What became of one copy: exactly one of both is there.

@@ -1,15 +1,19 @@
 //! `pando cp`.
 
 use std::{
+    collections::BTreeMap,
     fs,
     io::Write,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::ExitCode,
     str::FromStr,
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use client::{EntryKind, Inside};
+use api::ExitStatus;
+use base::text;
+use client::{Entry, EntryKind, Event, Inside, Start};
 
 use crate::{
     exit::{self, Failure},
@@ -20,6 +24,10 @@ use crate::{
 
 /// How many levels of a directory of a sandbox are copied. One list has them all, so there must be a bound.
 const DEPTH_MAX: u32 = 64;
+/// Permissions of files that are written in a sandbox.
+const NEW_FILE: u32 = 0o644;
+/// The length of a command line is bounded.
+const PATHS_AT_ONCE: usize = 100;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -32,8 +40,8 @@ Examples:
 ///
 /// A path inside a sandbox is written SANDBOX:PATH. If it does not begin with `/`, it is below the user's home. If the
 /// target is a directory, or ends with `/`, the copy gets the name of the source in it. `-` is standard input or
-/// output. Files that are there are overwritten. Symbolic links in a directory are left out, and modes and owners are
-/// not kept.
+/// output. Files that are there are overwritten. Copies of files have the permissions of the source, and the owner who
+/// makes them. Symbolic links in a directory are left out.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -110,10 +118,14 @@ impl Inner {
         }
         let found = fs::metadata(from).with_context(|| format!("cannot read {}", from.display()))?;
         let to = self.inside_of(to, from.canonicalize().unwrap_or_default().file_name()).await?;
-        if !found.is_dir() {
-            return self.upload(from, &to).await;
+        let mut modes = Modes::default();
+        if found.is_dir() {
+            self.put_directory(from, &to, &mut modes).await?;
+        } else {
+            self.upload(from, &to).await?;
+            modes.note(&found, to);
         }
-        self.put_directory(from, &to).await
+        modes.set(self).await
     }
 
     /// The path itself, or the name below it if it is a directory.
@@ -127,7 +139,7 @@ impl Inner {
         Ok(format!("{}/{name}", to.trim_end_matches('/')))
     }
 
-    async fn put_directory(&self, from: &Path, to: &str) -> Result<()> {
+    async fn put_directory(&self, from: &Path, to: &str, modes: &mut Modes) -> Result<()> {
         let mut waiting = vec![(from.to_owned(), to.to_owned())];
         while let Some((from, to)) = waiting.pop() {
             self.inside.make_directory(self.user(), &to).await?;
@@ -142,6 +154,7 @@ impl Inner {
                     waiting.push((entry.path(), to));
                 } else if kind.is_file() {
                     self.upload(&entry.path(), &to).await?;
+                    modes.note(&entry.metadata().with_context(at)?, to);
                 } else {
                     errln!("pando: {} is no file and no directory: it is left out", entry.path().display());
                 }
@@ -166,7 +179,7 @@ impl Inner {
         match found.kind {
             EntryKind::Directory if to != Path::new(STANDARD) => self.get_directory(&found.path, &to).await,
             EntryKind::Directory => bail!(Failure::Usage(format!("{from} is a directory"))),
-            EntryKind::File | EntryKind::Other => self.download(&found.path, &to).await,
+            EntryKind::File | EntryKind::Other => self.download(&found, &to).await,
         }
     }
 
@@ -181,22 +194,23 @@ impl Inner {
                     bail!("{from} has more than {DEPTH_MAX} levels: copy {} by itself", entry.path)
                 }
                 EntryKind::Directory => make(&to.join(below))?,
-                EntryKind::File => self.download(&entry.path, &to.join(below)).await?,
+                EntryKind::File => self.download(&entry, &to.join(below)).await?,
                 EntryKind::Other => errln!("pando: {} is no file and no directory: it is left out", entry.path),
             }
         }
         Ok(())
     }
 
-    async fn download(&self, from: &str, to: &Path) -> Result<()> {
-        let (length, mut answer) = self.inside.read(self.user(), from).await?;
+    async fn download(&self, from: &Entry, to: &Path) -> Result<()> {
+        let (length, mut answer) = self.inside.read(self.user(), &from.path).await?;
         if to == Path::new(STANDARD) {
             return transfer::copy(&mut answer, Some(length), &mut std::io::stdout()).await.map(drop);
         }
         let failed = || format!("cannot write {}", to.display());
         let folder = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         // A part of a file never has its name.
-        let mut file = tempfile::Builder::new().permissions(mode()).tempfile_in(folder).with_context(failed)?;
+        let mut file =
+            tempfile::Builder::new().permissions(permissions(from.mode)).tempfile_in(folder).with_context(failed)?;
         transfer::copy(&mut answer, Some(length), file.as_file_mut()).await?;
         file.as_file_mut().flush().with_context(failed)?;
         file.persist(to).map_err(|error| error.error).with_context(failed)?;
@@ -204,10 +218,52 @@ impl Inner {
     }
 }
 
-/// As other programs make files: what the umask leaves.
-fn mode() -> fs::Permissions {
-    use std::os::unix::fs::PermissionsExt;
-    fs::Permissions::from_mode(0o666)
+/// Of a new file: the umask takes some away. A sandbox cannot make set-user-id files here.
+fn permissions(mode: u32) -> fs::Permissions {
+    let known = if mode == 0 { 0o666 } else { mode };
+    fs::Permissions::from_mode(known & 0o777)
+}
+
+/// The permissions of files that were copied into a sandbox, if they differ from what new files have there.
+#[derive(Debug, Default)]
+struct Modes(BTreeMap<u32, Vec<String>>);
+
+impl Modes {
+    fn note(&mut self, source: &fs::Metadata, path: String) {
+        let mode = source.permissions().mode() & 0o777;
+        if mode != NEW_FILE {
+            self.0.entry(mode).or_default().push(path);
+        }
+    }
+
+    /// The API for files knows no permissions, so a command in the sandbox sets them.
+    async fn set(&self, inner: &Inner) -> Result<()> {
+        for (mode, paths) in &self.0 {
+            for paths in paths.chunks(PATHS_AT_ONCE) {
+                let mut command = vec!["chmod".to_owned(), format!("{mode:o}"), "--".to_owned()];
+                command.extend_from_slice(paths);
+                let start = Start { command, user: inner.user.clone(), ..Start::default() };
+                run_to_end(&inner.inside, &start)
+                    .await
+                    .context("the files are copied, and their permissions are not")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Runs a command that must succeed.
+async fn run_to_end(inside: &Inside, start: &Start) -> Result<()> {
+    let (_, mut events) = inside.start(start).await?;
+    let mut said = Vec::new();
+    while let Some(event) = events.next().await? {
+        match event {
+            Event::Stderr(bytes) => said.extend_from_slice(&bytes),
+            Event::Ended(ExitStatus::Code(0)) => return Ok(()),
+            _ => {}
+        }
+    }
+    bail!("{} failed: {}", start.command[0], text::one_line(&String::from_utf8_lossy(&said)))
 }
 
 /// The rest of a path below a directory. What leads out of it is refused: programs in the sandbox choose names.

@@ -8,7 +8,6 @@ use base::text;
 use client::Client;
 
 use crate::{
-    exit::Failure,
     output::{self, Column},
     sandbox_id::Among,
     target::{NAME_LABEL, Shown, Target},
@@ -23,8 +22,8 @@ pub(crate) struct Args {
     /// Only those with this label. If it is repeated: with all of them.
     #[arg(short, long = "label", value_name = "K=V", value_parser = super::template::parse_variable)]
     labels: Vec<(String, String)>,
-    /// Instead, list the paused sandboxes of the store, whichever node paused them, and the node that holds each. With -q only those that no
-    /// node holds: they can be resumed here. It needs the node's socket.
+    /// Only paused sandboxes. By socket: those of the store, whichever node paused them, and the node that holds each; with -q only those
+    /// that no node holds: they can be resumed here.
     #[arg(long, conflicts_with = "labels")]
     paused: bool,
     /// Print JSON.
@@ -33,11 +32,11 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args, target: &dyn Target) -> Result<ExitCode> {
-    if args.paused {
-        let needs_node = || Failure::Usage("--paused needs the node's socket: name it with --socket".to_owned());
-        return paused(&args, target.as_node().ok_or_else(needs_node)?).await;
+    if let Some(node) = target.as_node().filter(|_| args.paused) {
+        return paused(&args, node).await;
     }
     let mut sandboxes = target.list(Among::Node).await?;
+    sandboxes.retain(|shown| !args.paused || shown.state == SandboxState::Paused);
     sandboxes.retain(|shown| args.labels.iter().all(|(name, value)| shown.labels.get(name) == Some(value)));
     if args.json {
         output::json(&sandboxes)?;

@@ -229,12 +229,10 @@ impl Target for Server {
     }
 
     async fn fork(&self, id: &SandboxId, options: &Fork, interrupts: &mut Signal) -> Result<Option<Forked>> {
-        if options.files_only {
-            return Err(needs_node("a fork with --files-only"));
-        }
         let began = Instant::now();
         let timeout = options.timeout.map_or(FORK_TIMEOUT_S, seconds);
-        let (results, interrupted) = settled(Server::fork(self, id, options.count, timeout), interrupts).await;
+        let fork = Server::fork(self, id, options.count, timeout, !options.files_only);
+        let (results, interrupted) = settled(fork, interrupts).await;
         let total_us = began.elapsed().as_micros() as u64;
         let answer = |result: e2b::ForkResult| match (result.sandbox, result.error) {
             (Some(sandbox), _) => Ok(sandbox),

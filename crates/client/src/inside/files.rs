@@ -20,6 +20,8 @@ pub struct Entry {
     pub kind: EntryKind,
     /// Its length in bytes.
     pub bytes: u64,
+    /// Its permissions.
+    pub mode: u32,
 }
 
 /// What is at a path. A symbolic link counts as what it leads to.
@@ -41,17 +43,19 @@ struct Sent {
     /// The protocol has numbers of 64 bits as text.
     #[serde(default)]
     size: Value,
+    #[serde(default)]
+    mode: u32,
 }
 
 impl From<Sent> for Entry {
-    fn from(Sent { path, r#type, size }: Sent) -> Self {
+    fn from(Sent { path, r#type, size, mode }: Sent) -> Self {
         let kind = match r#type.as_str() {
             "FILE_TYPE_FILE" => EntryKind::File,
             "FILE_TYPE_DIRECTORY" => EntryKind::Directory,
             _ => EntryKind::Other,
         };
         let bytes = size.as_u64().or_else(|| size.as_str().and_then(|size| size.parse().ok()));
-        Self { path, kind, bytes: bytes.unwrap_or_default() }
+        Self { path, kind, bytes: bytes.unwrap_or_default(), mode }
     }
 }
 

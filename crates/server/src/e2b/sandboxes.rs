@@ -21,6 +21,7 @@ use axum::{
 use base::{id::SandboxId, limits::SANDBOX_TIMEOUT_S_MAX};
 use control::{ControlError, PageToken};
 use keeper::origin::carried;
+use model::Keep;
 use serde::de::DeserializeOwned;
 
 use super::{
@@ -125,6 +126,11 @@ fn timeout(seconds: Option<i64>, default_s: u64) -> Result<Duration> {
     let wrong = || Failed::invalid(format!("the timeout must be 0 to {SANDBOX_TIMEOUT_S_MAX} seconds"));
     let seconds = seconds.map_or(Ok(default_s), |seconds| u64::try_from(seconds).map_err(|_| wrong()))?;
     if seconds > SANDBOX_TIMEOUT_S_MAX { Err(wrong()) } else { Ok(Duration::from_secs(seconds)) }
+}
+
+/// What is kept of a sandbox, or goes on, or is forked: everything, unless a request says `"memory": false`.
+fn keep(memory: Option<bool>) -> Keep {
+    if memory == Some(false) { Keep::Files } else { Keep::Memory }
 }
 
 /// Does something to its end, also if the client leaves meanwhile.

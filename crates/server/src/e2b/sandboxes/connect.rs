@@ -11,7 +11,7 @@ use base::{
 use control::{ControlError, Sandbox};
 use model::{Keep, ResumeOptions, SandboxState, Takeover};
 
-use super::{Body, Optional, Path, Shared, finish, timeout};
+use super::{Body, Optional, Path, Shared, finish, keep, timeout};
 use crate::e2b::{
     auth::Team,
     failed::{Failed, Result},
@@ -85,11 +85,6 @@ pub(crate) async fn resume(
         Ok((StatusCode::CREATED, Json(platform.answer(&sandbox))))
     })
     .await
-}
-
-/// What a paused sandbox goes on with.
-fn keep(memory: Option<bool>) -> Keep {
-    if memory == Some(false) { Keep::Files } else { Keep::Memory }
 }
 
 async fn connect(

@@ -20,7 +20,7 @@ use node::KeepProgress;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::{Optional, Path, Query, Shared, finish, found, timeout, with_next};
+use super::{Optional, Path, Query, Shared, finish, found, keep, timeout, with_next};
 use crate::e2b::{
     auth::Team,
     failed::{Failed, Result},
@@ -52,6 +52,7 @@ pub(crate) async fn fork(
 ) -> Result<(StatusCode, Json<Vec<e2b::ForkResult>>)> {
     let id = sandbox_id(&id)?;
     let lives = timeout(request.timeout, SANDBOX_TIMEOUT_S_DEFAULT_V1)?;
+    let keep = keep(request.memory);
     let count = request.count.unwrap_or(1);
     if !(1..=FORKS_MAX).contains(&count) {
         return Err(Failed::invalid(format!("count must be 1 to {FORKS_MAX}")));
@@ -59,7 +60,7 @@ pub(crate) async fn fork(
     finish(async move {
         // A paused one can be forked, too: it stays paused.
         let source = platform.control.sandboxes().get(&team, &id).await.map_err(|error| found(error, &id))?;
-        let results = platform.fork(&team, &source, count, lives).await?;
+        let results = platform.fork(&team, &source, count, lives, keep).await?;
         Ok((StatusCode::CREATED, Json(results)))
     })
     .await
@@ -102,7 +103,7 @@ pub(crate) async fn snapshot(
 ) -> Result<(StatusCode, Json<e2b::SnapshotInfo>)> {
     let id = sandbox_id(&id)?;
     let name = request.name.as_deref().map(str::parse::<TemplateRef>).transpose()?;
-    let keep = if request.memory == Some(false) { Keep::Files } else { Keep::Memory };
+    let keep = keep(request.memory);
     finish(async move {
         let source = platform.running(&team, &id).await?;
         let mut bytes = [0; 8];
@@ -188,6 +189,7 @@ impl Platform {
         source: &Sandbox,
         count: u32,
         lives: Duration,
+        keep: Keep,
     ) -> Result<Vec<e2b::ForkResult>> {
         let lifetime = Lifetime { timeout: lives, ..source.spec.lifetime };
         let spec = NewSandbox { lifetime, ..source.spec.clone() };
@@ -207,7 +209,7 @@ impl Platform {
         }
         let Some(first) = room.first() else { return Ok(results) };
         let reservation = Some(first.batch().to_owned());
-        let forked = ForkSpec { count: room.len() as u32, keep: Keep::Memory, reservation };
+        let forked = ForkSpec { count: room.len() as u32, keep, reservation };
         let forked = match self.node.fork(&source.id, &forked).await {
             Ok(forked) => forked,
             Err(error) => {

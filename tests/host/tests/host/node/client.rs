@@ -3,6 +3,7 @@
 
 use std::{
     fs,
+    os::unix::fs::PermissionsExt,
     process::{Command, Output, Stdio},
     time::{Duration, Instant},
 };
@@ -211,6 +212,10 @@ fn copies(node: &Node, server: &Server) -> Result<()> {
     fs::create_dir_all(here.join("tree/a/empty"))?;
     fs::write(here.join("tree/a/b c.txt"), "inner")?;
     fs::write(here.join("big"), vec![7; 3 << 20])?;
+    for (name, mode) in [("tree/run it.sh", 0o755), ("tree/a/secret", 0o600)] {
+        fs::write(here.join(name), "#!/bin/sh\necho ran\n")?;
+        fs::set_permissions(here.join(name), fs::Permissions::from_mode(mode))?;
+    }
     let path = |name: &str| here.join(name).display().to_string();
     for (round, by) in both(node, server).into_iter().enumerate() {
         let id = by.create()?;
@@ -218,6 +223,7 @@ fn copies(node: &Node, server: &Server) -> Result<()> {
         by.ok(&["cp", &path("big"), &at("/tmp/new/big")])?;
         by.ok(&["cp", &path("tree"), &at("/tmp/")])?;
         ensure!(by.ok(&["exec", "-w", "/tmp", &id, "--", "/bin/cat", "/tmp/tree/a/b c.txt"])? == "inner", "a tree");
+        ensure!(by.ok(&["exec", "-w", "/tmp", &id, "--", "/tmp/tree/run it.sh"])? == "ran\n", "a program stays one");
         let back = path(&format!("back{round}"));
         by.ok(&["cp", &at("/tmp/new/big"), &back])?;
         ensure!(fs::read(&back)? == fs::read(here.join("big"))?, "a file");
@@ -225,6 +231,8 @@ fn copies(node: &Node, server: &Server) -> Result<()> {
         by.ok(&["cp", &at("/tmp/tree"), &tree])?;
         let inner = here.join(&tree);
         ensure!(fs::read(inner.join("a/b c.txt"))? == b"inner" && inner.join("a/empty").is_dir(), "a tree back");
+        let mode = |name: &str| Ok::<_, anyhow::Error>(fs::metadata(inner.join(name))?.permissions().mode() & 0o777);
+        ensure!((mode("run it.sh")?, mode("a/secret")?, mode("a/b c.txt")?) == (0o755, 0o600, 0o644), "permissions");
         ensure!(by.ok(&["cp", &at("/tmp/tree/a/b c.txt"), "-"])? == "inner", "to standard output");
         by.refused(&["cp", &at("/nowhere"), &back], 4, "/nowhere")?;
         by.refused(&["cp", &path("big"), &at("/usr/big")], 1, "/usr/big")?;
@@ -308,7 +316,14 @@ fn pauses(node: &Node, server: &Server) -> Result<()> {
     let copy = forked["sandboxes"][1]["id"].as_str().context("no copy")?;
     ensure!(forked["sandboxes"][0]["parent"] == id.as_str(), "{forked}");
     ensure!(url.ok(&["exec", "-w", "/", copy, "--", "/bin/cat", "/tmp/it"])? == "kept\n", "its files");
-    url.ok(&["pause", copy])?;
+    // Of any sandbox: this one has a command that runs.
+    url.ok(&["exec", "-d", "-w", "/", copy, "--", "/bin/sleep", "60"])?;
+    let files = url.json(&["fork", copy, "--files-only", "--json"])?;
+    let files = files["sandboxes"][0]["id"].as_str().context("no copy of the files")?;
+    ensure!(url.ok(&["exec", "-w", "/", files, "--", "/bin/cat", "/tmp/it"])? == "kept\n", "its files only");
+    url.ok(&["kill", files])?;
+    url.ok(&["pause", copy, "--files-only"])?;
+    ensure!(url.ok(&["ls", "--paused", "-q"])?.trim() == copy, "the paused one");
     url.refused(&["kill", "--all"], 2, "--force")?;
     ensure!(url.ok(&["kill", "--all", "--force"])?.lines().count() == 3, "all");
     Ok(())
