@@ -17,18 +17,21 @@ mod upstream;
 use std::{error::Error as StdError, future::Future, sync::Arc};
 
 use axum::body::Body;
-use hyper::{HeaderMap, Method, Request, Response};
+use hyper::{HeaderMap, Method, Request, Response, header};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::{
     errors::{Form, Refusal},
     route::SandboxLabel,
-    serve::Origin,
+    serve::{Endless, Origin},
     token::Secret,
 };
 
 use places::Placed;
 pub use places::{Place, Places, ProxyBounds};
+
+/// The type of a stream of server-sent events.
+const EVENTS: &[u8] = b"text/event-stream";
 
 /// The header of the token that a sandbox with closed traffic asks for.
 pub const TRAFFIC_TOKEN_HEADER: &str = "e2b-traffic-access-token";
@@ -138,6 +141,9 @@ impl<D: Dial> Proxy<D> {
             Refusal::Broken
         })?;
         tunnel::join(&mut response, client, upgrade.as_ref())?;
+        if response.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(EVENTS)) {
+            response.extensions_mut().insert(Endless);
+        }
         Ok(response)
     }
 }

@@ -5,8 +5,8 @@
 //!   └ at most so many at a time         └ none in time, or idle: closed
 //! ```
 //!
-//! Each connection is a task of its own. When the server stops, connections finish their requests within the grace
-//! period. Then they are cut, tunnels included.
+//! Each connection is a task of its own. When the server stops, what has no end of its own ends at once: tunnels, and
+//! answers that are [`Endless`]. All other requests have the grace period to finish. Then their connections are cut.
 
 mod activity;
 mod connection;
@@ -42,6 +42,10 @@ pub struct Origin {
     /// The host name of the TLS handshake.
     pub server_name: Option<Arc<str>>,
 }
+
+/// An answer with this among its extensions has no end of its own, such as the output of a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Endless;
 
 /// Who may speak HTTP without TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
-    task::{Context, Poll},
+    task::{Context, Poll, Waker},
     time::Duration,
 };
 
@@ -82,6 +82,12 @@ impl Activity {
         let answers: Vec<_> = self.state().running.values().filter_map(Weak::upgrade).collect();
         answers.iter().for_each(|answer| answer.end_if_stalled(stall));
     }
+
+    /// Ends answers that have no end of their own: the server stops, and clients come back to the next one.
+    pub(super) fn end_streams(&self) {
+        let answers: Vec<_> = self.state().running.values().filter_map(Weak::upgrade).collect();
+        answers.iter().filter(|answer| answer.is_endless).for_each(|answer| answer.end());
+    }
 }
 
 /// A request that runs.
@@ -101,32 +107,40 @@ impl Drop for Running {
 
 /// What an answer consists of.
 #[derive(Debug)]
-struct Answer(Mutex<Parts>);
+struct Answer {
+    parts: Mutex<Parts>,
+    is_endless: bool,
+}
 
 #[derive(Debug)]
 struct Parts {
-    /// None when the client did not take it.
+    /// None when it ended before its end.
     content: Option<(Body, Running)>,
+    /// Who waits for more of it.
+    waits: Option<Waker>,
     /// Since when it is the client's turn. None while the handler has nothing to say.
     untaken: Option<Instant>,
 }
 
 impl Answer {
     fn parts(&self) -> MutexGuard<'_, Parts> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn end_if_stalled(&self, stall: Duration) {
+        if self.parts().untaken.is_some_and(|since| since.elapsed() >= stall) {
+            tracing::debug!("an answer ends that its client does not take");
+            self.end();
+        }
+    }
+
+    fn end(&self) {
         let mut parts = self.parts();
-        let content = match parts.untaken {
-            Some(since) if since.elapsed() >= stall => parts.content.take(),
-            Some(_) | None => None,
-        };
+        let (content, waits) = (parts.content.take(), parts.waits.take());
         drop(parts);
         // Outside of the lock: it ends connections.
-        if content.is_some() {
-            tracing::debug!("an answer ends that its client does not take");
-        }
+        drop(content);
+        waits.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -134,10 +148,10 @@ impl Answer {
 pub(super) struct Counted(Arc<Answer>);
 
 impl Counted {
-    pub(super) fn new(body: Body, running: Running) -> Self {
+    pub(super) fn new(body: Body, running: Running, is_endless: bool) -> Self {
         let (activity, number) = (Arc::clone(&running.activity), running.number);
-        let parts = Parts { content: Some((body, running)), untaken: Some(Instant::now()) };
-        let answer = Arc::new(Answer(Mutex::new(parts)));
+        let parts = Parts { content: Some((body, running)), waits: None, untaken: Some(Instant::now()) };
+        let answer = Arc::new(Answer { parts: Mutex::new(parts), is_endless });
         activity.state().running.insert(number, Arc::downgrade(&answer));
         Self(answer)
     }
@@ -150,10 +164,11 @@ impl HttpBody for Counted {
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let mut parts = self.0.parts();
         let Some((body, _)) = &mut parts.content else {
-            return Poll::Ready(Some(Err(axum::Error::new("the client took nothing for too long"))));
+            return Poll::Ready(Some(Err(axum::Error::new("the answer was ended"))));
         };
         let polled = Pin::new(body).poll_frame(cx);
         parts.untaken = polled.is_ready().then(Instant::now);
+        parts.waits = polled.is_pending().then(|| cx.waker().clone());
         polled
     }
 

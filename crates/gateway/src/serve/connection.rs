@@ -1,6 +1,12 @@
 //! One connection, from its first byte to its end.
 
-use std::{convert::Infallible, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    net::SocketAddr,
+    pin::pin,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use axum::body::Body;
 use base::limits::{EDGE_HEAD_BYTES_MAX, EDGE_STREAMS_MAX};
@@ -19,7 +25,7 @@ use tokio::{
 use tower_service::Service;
 
 use super::{
-    Options, Origin, Phase, Plain,
+    Endless, Options, Origin, Phase, Plain,
     activity::{Activity, Counted},
     guarded::Guarded,
 };
@@ -151,19 +157,23 @@ where
         activity: Arc<Activity>,
     ) {
         let mut pressure = phase.clone();
+        let is_tunnel = stream.is_tunnel();
         let service = service_fn(|request| Arc::clone(&self).request(request, &origin, &activity));
         let mut serving = pin!(self.http.serve_connection_with_upgrades(TokioIo::new(stream), service));
         tokio::select! {
-            served = serving.as_mut() => {
-                if let Err(error) = served {
+            served = serving.as_mut() => match served {
+                // Or it is closed, and then the mark has no effect.
+                Ok(()) => is_tunnel.store(true, Ordering::Relaxed),
+                Err(error) => {
                     tracing::debug!(peer = %origin.peer, error = base::error::chain(&*error), "a connection broke off");
                 }
-            }
+            },
             () = activity.idle(&self.options.bounds, &mut pressure) => {
                 serving.as_mut().graceful_shutdown();
                 let _ = timeout(CLOSE_MAX, serving).await;
             }
             () = stopping(&mut phase) => {
+                activity.end_streams();
                 serving.as_mut().graceful_shutdown();
                 // The stream ends by itself when it is cut.
                 let _ = serving.await;
@@ -192,7 +202,8 @@ where
                 }
                 Err(reason) => unroutable(&reason, form),
             };
-            Ok(response.map(|body| Body::new(Counted::new(body, running))))
+            let is_endless = response.extensions().get::<Endless>().is_some();
+            Ok(response.map(|body| Body::new(Counted::new(body, running, is_endless))))
         }
     }
 

@@ -5,6 +5,10 @@ use std::{
     future::Future,
     io,
     pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll},
     time::Duration,
 };
@@ -23,6 +27,7 @@ pub(super) struct Guarded<S> {
     cut: Pin<Box<dyn Future<Output = ()> + Send>>,
     is_cut: bool,
     stall: Duration,
+    is_tunnel: Arc<AtomicBool>,
     /// Runs while the client takes nothing.
     stalled: Option<Pin<Box<Sleep>>>,
     _place: OwnedSemaphorePermit,
@@ -35,11 +40,20 @@ impl<S> Guarded<S> {
         mut phase: watch::Receiver<Phase>,
         stall: Duration,
     ) -> Self {
+        let is_tunnel = Arc::new(AtomicBool::new(false));
+        let has_no_end = Arc::clone(&is_tunnel);
         let cut = Box::pin(async move {
+            let is_over =
+                |phase: &Phase| *phase == Phase::Cut || phase.is_ending() && has_no_end.load(Ordering::Relaxed);
             // An error: the server is gone, and with it the wish to go on.
-            let _ = phase.wait_for(|phase| *phase == Phase::Cut).await;
+            let _ = phase.wait_for(is_over).await;
         });
-        Self { stream, cut, is_cut: false, stall, stalled: None, _place: place }
+        Self { stream, cut, is_cut: false, stall, is_tunnel, stalled: None, _place: place }
+    }
+
+    /// Set when the connection has become a tunnel, which has no end of its own.
+    pub(super) fn is_tunnel(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.is_tunnel)
     }
 
     fn is_cut(&mut self, cx: &mut Context<'_>) -> bool {

@@ -5,6 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use http_body_util::BodyExt;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -198,6 +199,28 @@ async fn a_request_that_never_ends_is_cut_after_the_grace_period() {
     edge.stop();
     edge.stopped().await;
     assert_eq!(rest(running).await, "");
+}
+
+#[tokio::test]
+async fn an_answer_without_an_end_ends_when_the_server_stops() {
+    let mut edge = Edge::start().await;
+    let mut client = edge.connect().await;
+    client.write_all(b"GET /events HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"begins\r\n") {
+        assert!(timeout(SOON, client.read_buf(&mut answer)).await.unwrap().unwrap() > 0);
+    }
+    let mut streams = http2(&edge).await;
+    let request = hyper::Request::builder().uri("http://localhost/events").body(axum::body::Body::empty()).unwrap();
+    let mut stream = timeout(SOON, streams.send_request(request)).await.unwrap().unwrap();
+    assert!(timeout(SOON, stream.frame()).await.unwrap().unwrap().is_ok());
+    let begun = Instant::now();
+    edge.stop();
+    edge.stopped().await;
+    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    // It is not taken for a whole one.
+    assert_eq!(rest(client).await, "");
+    assert!(timeout(SOON, stream.frame()).await.unwrap().unwrap().is_err());
 }
 
 #[tokio::test]

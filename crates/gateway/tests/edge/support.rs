@@ -1,6 +1,7 @@
 //! An edge to test, programs behind it, and clients.
 
 use std::{
+    convert::Infallible,
     io,
     net::{Ipv4Addr, SocketAddr},
     sync::Arc,
@@ -8,6 +9,7 @@ use std::{
 };
 
 use axum::body::Body;
+use futures::StreamExt;
 use hyper::{Request, Response, client::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use pando_gateway::{
@@ -15,7 +17,7 @@ use pando_gateway::{
     listen,
     proxy::{Dial, DialError, Proxy, ProxyBounds, Target},
     route::{Route, SandboxLabel},
-    serve::{Bounds, Options, Plain, serve},
+    serve::{Bounds, Endless, Options, Plain, serve},
     tls::{Authority, Own, Tls},
     token::Secret,
 };
@@ -161,6 +163,12 @@ async fn answer(proxy: Proxy<Loopback>, wanted: Arc<Wanted>, request: Request<Bo
                 Response::new(Body::from("slow"))
             }
             "/never" => std::future::pending().await,
+            "/events" => {
+                let begins = futures::stream::iter([Ok::<_, Infallible>("begins")]);
+                let mut response = Response::new(Body::from_stream(begins.chain(futures::stream::pending())));
+                response.extensions_mut().insert(Endless);
+                response
+            }
             _ => Response::new(Body::from(format!("api over {:?}", request.version()))),
         },
         Route::Envd { id } => Response::new(Body::from(format!("envd of {id}"))),

@@ -3,14 +3,14 @@
 use futures::{SinkExt, StreamExt};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    time::{Duration, timeout},
+    time::{Duration, Instant, timeout},
 };
 use tokio_tungstenite::{
     accept_async, client_async,
     tungstenite::{Message, client::IntoClientRequest},
 };
 
-use crate::support::{Edge, ID, SOON, Wanted, listener, tls};
+use crate::support::{Edge, ID, SOON, listener, tls};
 
 /// A program that sends every message back.
 async fn echo() -> u16 {
@@ -94,17 +94,17 @@ async fn any_other_protocol_goes_through_and_its_ends_do() {
 }
 
 #[tokio::test]
-async fn tunnels_are_cut_after_the_grace_period() {
-    let mut wanted = Wanted::default();
-    wanted.bounds.grace = Duration::from_millis(200);
-    let mut edge = Edge::with(wanted).await;
+async fn tunnels_are_cut_when_the_server_stops() {
+    let mut edge = Edge::start().await;
     let port = echo().await;
     let request = format!("ws://{}/", edge.host(port)).into_client_request().unwrap();
     let (mut socket, _) = timeout(SOON, client_async(request, edge.connect().await)).await.unwrap().unwrap();
-    edge.stop();
-    socket.send(Message::text("still there")).await.unwrap();
+    socket.send(Message::text("it is there")).await.unwrap();
     assert!(timeout(SOON, socket.next()).await.unwrap().unwrap().is_ok());
+    let begun = Instant::now();
+    edge.stop();
     edge.stopped().await;
+    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
     let ended = timeout(SOON, socket.next()).await.unwrap();
     assert!(!matches!(ended, Some(Ok(_))), "{ended:?}");
 }

@@ -6,7 +6,7 @@ use axum::{
     Router,
     body::Body,
     extract,
-    http::{Request, StatusCode, request::Parts},
+    http::{Request, StatusCode, header::CONTENT_TYPE, request::Parts},
     response::{IntoResponse, Response},
     routing::any,
 };
@@ -16,6 +16,7 @@ use gateway::{
     errors,
     proxy::{Dial, DialError, Proxy, ProxyBounds, Target},
     route::{Route, SandboxLabel},
+    serve::Endless,
     token::Secret,
 };
 use tokio::net::TcpStream;
@@ -27,6 +28,9 @@ use super::{
     openapi::Served,
     platform::Platform,
 };
+
+/// How the types of streams of the Connect protocol begin.
+const CONNECT_STREAM: &[u8] = b"application/connect+";
 
 #[derive(Clone)]
 struct Edge {
@@ -59,7 +63,13 @@ async fn envd(edge: Edge, label: &SandboxLabel, request: Request<Body>) -> Respo
         return errors::no_sandbox(label, &parts.headers).into_response();
     };
     parts.extensions.insert(inside::Of(Arc::new(sandbox)));
-    infallible(edge.inside.oneshot(Request::from_parts(parts, body)).await)
+    let mut response = infallible(edge.inside.oneshot(Request::from_parts(parts, body)).await);
+    let kind = response.headers().get(CONTENT_TYPE);
+    if kind.is_some_and(|kind| kind.as_bytes().starts_with(CONNECT_STREAM)) {
+        // Output of commands and watches of directories.
+        response.extensions_mut().insert(Endless);
+    }
+    response
 }
 
 /// The sandbox, running. Only a request that has its token resumes a paused one: a client that knows no more than a

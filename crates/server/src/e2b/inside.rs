@@ -17,7 +17,7 @@ use axum::{
 };
 use base::limits::{GZIP_FILE_BYTES_MAX, HAND_PEER_IDLE_S};
 use control::{FileOperation, Sandbox, SignedUrl};
-use gateway::{errors::Refusal, route::SandboxLabel};
+use gateway::{errors::Refusal, route::SandboxLabel, serve::Endless};
 use serde::{Deserialize, Serialize};
 use tower::ServiceExt;
 use tower_http::{
@@ -165,7 +165,11 @@ async fn output(
 ) -> Result<Response> {
     authorise(&platform, &of, &headers)?;
     let chunks = platform.node.logs(&of.0.id, query.follow)?;
-    Ok(crate::http::bytes(chunks))
+    let mut response = crate::http::bytes(chunks);
+    if query.follow {
+        response.extensions_mut().insert(Endless);
+    }
+    Ok(response)
 }
 
 async fn services(
