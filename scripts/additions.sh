@@ -38,7 +38,7 @@ run() {
 	local status=0
 	say "$1"
 	"$CACHE/$2/bin/python" -m pytest -c sdk/python/pyproject.toml --rootdir . "${@:3}" || status=$?
-	((status == 0 || status == 5)) || failed=yes
+	((status == 0 || (status == 5 && $# > 3))) || failed=yes
 }
 
 failed=''

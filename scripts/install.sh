@@ -41,6 +41,9 @@ usage() {
 	END
 }
 
+# systemd before 254 does not know DelegateSubgroup=.
+readonly SYSTEMD_MIN=254
+
 # True if there is a systemd to tell.
 has_systemd() { [[ -z $DESTDIR && -d /run/systemd/system ]]; }
 
@@ -142,6 +145,9 @@ start() {
 do_install() {
 	[[ -n ${1:-} ]] || { usage >&2; exit 2; }
 	[[ -n $DESTDIR || $(id -u) == 0 ]] || fail "run this as root, or set DESTDIR"
+	if has_systemd && (($(systemctl --version | awk 'NR == 1 { print $2 }') < SYSTEMD_MIN)); then
+		say "systemd is older than $SYSTEMD_MIN: on a host with cgroup v2 only, stop sandboxes before each upgrade and restart"
+	fi
 	scratch=$(mktemp -d)
 	trap 'rm -rf "$scratch"' EXIT
 	place_files "$1"
@@ -168,7 +174,12 @@ await_end() {
 stop() {
 	if systemctl is-active --quiet pando; then
 		say "removing the running sandboxes"
-		"$BINARY" --socket "$SOCKET" rm --all >/dev/null || fail "'pando rm --all' failed: nothing was removed"
+		# With PURGE their state goes, too.
+		local which=--running
+		[[ -z ${PURGE:-} ]] || which=--force
+		"$BINARY" --socket "$SOCKET" kill --all "$which" >/dev/null || fail "'pando kill --all $which' failed: nothing was uninstalled"
+	elif [[ -n $(processes) ]]; then
+		fail "the server is stopped, and sandboxes run: 'systemctl start pando' lets this remove them"
 	fi
 	systemctl disable --quiet --now pando
 }

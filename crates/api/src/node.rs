@@ -25,6 +25,9 @@ pub struct NodeInfo {
     pub templates: usize,
     /// Sandboxes known.
     pub sandboxes: usize,
+    /// Other nodes may have its store: it was told the database of the store's names.
+    #[serde(default)]
+    pub shares_store: bool,
     /// Blank sandboxes.
     pub pool: PoolInfo,
 }

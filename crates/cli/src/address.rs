@@ -6,7 +6,11 @@ use anyhow::Result;
 use client::{Client, Server, Url};
 use node::config::SOCKET_DEFAULT;
 
-use crate::{commands::GLOBAL, exit::Failure, target::Target};
+use crate::{
+    commands::GLOBAL,
+    exit::Failure,
+    target::{Target, needs_node},
+};
 
 const SOCKET_VARIABLE: &str = "PANDO_SOCKET";
 const URL_VARIABLE: &str = "PANDO_URL";
@@ -42,9 +46,16 @@ impl Address {
         named.unwrap_or_else(|| SOCKET_DEFAULT.into())
     }
 
-    /// The node, for what only a node can do.
-    pub(crate) fn node(&self) -> Client {
+    fn node(&self) -> Client {
         Client::new(self.socket())
+    }
+
+    /// The node, for what only a node can do. Flags that name a server are an error: the command would change another place.
+    pub(crate) fn only_node(&self) -> Result<Client> {
+        match self.url.is_some() || self.key.is_some() {
+            true => Err(needs_node("this command")),
+            false => Ok(self.node()),
+        }
     }
 
     /// The URL and the key that flags name.

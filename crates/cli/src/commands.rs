@@ -143,16 +143,16 @@ pub(crate) async fn run(cli: Cli) -> ExitCode {
 
 /// Every command but the servers.
 async fn client(command: Command, address: &Address) -> Result<ExitCode> {
-    let node = address.node();
     match command {
-        Command::Template(command) => template::run(command, &node).await,
+        Command::Template(command) => template::run(command, &address.only_node()?).await,
         Command::Checkpoint(args) => {
+            let node = address.only_node()?;
             interruptible("a checkpoint that was begun is completed", checkpoint::run(args, &node)).await
         }
-        Command::Store(command) => interruptible("", store::run(command, &node)).await,
+        Command::Store(command) => interruptible("", store::run(command, &address.only_node()?)).await,
         Command::Volume(command) => interruptible(command.interrupted(), volume::run(*command, address)).await,
-        Command::Connect(args) => interruptible("", connect::run(args, &node)).await,
-        Command::Inspect(args) => interruptible("", inspect::run(args, &node)).await,
+        Command::Connect(args) => interruptible("", connect::run(args, &address.only_node()?)).await,
+        Command::Inspect(args) => interruptible("", inspect::run(args, &address.only_node()?)).await,
         Command::Bench(command) => interruptible("the private node is removed", bench(command)).await,
         Command::Key(command) => interruptible("", key::run(command)).await,
         Command::Server(command) => interruptible("", server::run(command)).await,

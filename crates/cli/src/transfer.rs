@@ -29,10 +29,8 @@ pub(crate) async fn write(
     advice: &str,
 ) -> Result<Option<u64>> {
     if path == Path::new(STANDARD) {
-        let mut out = io::stdout();
-        let copied = copy(&mut answer.await?, None, &mut out).await;
+        let copied = to_stdout(&mut answer.await?, None).await;
         copied.with_context(|| format!("the answer is not whole; {advice}"))?;
-        out.flush().context("cannot write to standard output")?;
         return Ok(None);
     }
     let taken = || Failure::Usage(format!("{} is there already", path.display()));
@@ -55,6 +53,18 @@ pub(crate) async fn write(
     })?;
     File::open(directory).and_then(|directory| directory.sync_all()).with_context(at)?;
     Ok(Some(bytes))
+}
+
+/// Writes an answer to standard output. A reader that has enough, such as `head`, ends it without a complaint.
+pub(crate) async fn to_stdout(answer: &mut Download, total: Option<u64>) -> Result<()> {
+    let mut out = io::stdout();
+    let written = copy(answer, total, &mut out).await.and_then(|_| out.flush().context("cannot write the file"));
+    match written {
+        Err(error) if error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe) => {
+            Ok(())
+        }
+        written => written,
+    }
 }
 
 /// Writes an answer as it comes, and gives its length. `total`: the length that is expected.

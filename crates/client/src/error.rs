@@ -30,7 +30,7 @@ pub enum Error {
         source: hyper::Error,
     },
     /// The answer ended before its last event.
-    #[error("the node hung up before it had finished")]
+    #[error("the other side hung up before it had finished")]
     HungUp,
     /// The connection ended in the middle of the answer.
     #[error("the answer broke off")]

@@ -202,12 +202,12 @@ pub(crate) async fn refused(answer: Response<Incoming>) -> Error {
 
 /// The error that a body has.
 pub(crate) fn refusal(status: StatusCode, retry: Option<String>, body: &[u8]) -> Error {
-    let message = match serde_json::from_slice::<Value>(body) {
-        Ok(body) => body["message"].as_str().or(body["error"]["message"].as_str()).map(str::to_owned),
-        Err(_) => None,
-    };
+    let body: Value = serde_json::from_slice(body).unwrap_or_default();
+    let message = body["message"].as_str().or(body["error"]["message"].as_str()).map(str::to_owned);
     let Some(message) = message else { return Error::Status(status) };
-    let mut detail = detail(code_of(status), message);
+    // A proxy on the way says the same of a server that is away.
+    let is_gone = status == StatusCode::BAD_GATEWAY && body["sandboxId"].is_string() && body["port"].is_null();
+    let mut detail = detail(if is_gone { ErrorCode::NotFound } else { code_of(status) }, message);
     detail.hint = match (status, retry) {
         (StatusCode::UNAUTHORIZED, _) => Some("check PANDO_KEY or --key: `pando key ls` lists keys".to_owned()),
         (_, Some(after)) => Some(format!("try again in {after} s")),
@@ -219,10 +219,10 @@ pub(crate) fn refusal(status: StatusCode, retry: Option<String>, body: &[u8]) ->
 fn code_of(status: StatusCode) -> ErrorCode {
     match status {
         StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY => ErrorCode::InvalidRequest,
-        StatusCode::NOT_FOUND | StatusCode::BAD_GATEWAY => ErrorCode::NotFound,
+        StatusCode::NOT_FOUND => ErrorCode::NotFound,
         StatusCode::INSUFFICIENT_STORAGE => ErrorCode::NoSpace,
         StatusCode::GATEWAY_TIMEOUT => ErrorCode::TimedOut,
-        StatusCode::SERVICE_UNAVAILABLE => ErrorCode::Interrupted,
+        StatusCode::SERVICE_UNAVAILABLE | StatusCode::BAD_GATEWAY => ErrorCode::Interrupted,
         status if status.is_client_error() => ErrorCode::Conflict,
         _ => ErrorCode::Host,
     }

@@ -149,6 +149,11 @@ impl Variables {
         }
     }
 
+    /// Names and values.
+    pub fn pairs(&self) -> &[(String, String)] {
+        &self.0
+    }
+
     /// One `KEY=value` in each line, as docker, systemd and dotenv read it.
     pub fn lines(&self) -> String {
         self.0.iter().fold(String::new(), |mut text, (name, value)| {

@@ -233,6 +233,7 @@ impl Node {
             cgroups: self.host.cgroups.summary().group.display().to_string(),
             templates: state.templates().len(),
             sandboxes: state.sandboxes().len(),
+            shares_store: self.host.config.durable.database.is_some(),
             pool: state.pool_info(),
         }
     }

@@ -15,6 +15,7 @@ impl From<model::NodeInfo> for NodeInfo {
             cgroups,
             templates,
             sandboxes,
+            shares_store,
             pool,
         }: model::NodeInfo,
     ) -> Self {
@@ -29,6 +30,7 @@ impl From<model::NodeInfo> for NodeInfo {
             cgroups,
             templates,
             sandboxes,
+            shares_store,
             pool: pool.into(),
         }
     }

@@ -15,12 +15,16 @@ pub struct NewVolume {
 
 /// One volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
 pub struct Volume {
     /// The id.
     #[serde(rename = "volumeID")]
     pub volume_id: String,
     /// Its name.
     pub name: String,
+    /// When it was made. An addition of this server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_at: Option<String>,
 }
 
 /// One volume, and what its files are read and written with.

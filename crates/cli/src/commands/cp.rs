@@ -1,7 +1,7 @@
 //! `pando cp`.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     io::Write,
     os::unix::fs::PermissionsExt,
@@ -117,7 +117,9 @@ impl Inner {
             return self.upload(from, to).await;
         }
         let found = fs::metadata(from).with_context(|| format!("cannot read {}", from.display()))?;
-        let to = self.inside_of(to, from.canonicalize().unwrap_or_default().file_name()).await?;
+        // `.` and `..` have the names of what they are.
+        let named = if from.file_name().is_some() { from.to_owned() } else { from.canonicalize().unwrap_or_default() };
+        let to = self.inside_of(to, named.file_name()).await?;
         let mut modes = Modes::default();
         if found.is_dir() {
             self.put_directory(from, &to, &mut modes).await?;
@@ -186,15 +188,24 @@ impl Inner {
     async fn get_directory(&self, from: &str, to: &Path) -> Result<()> {
         let make = |path: &Path| fs::create_dir_all(path).with_context(|| format!("cannot make {}", path.display()));
         make(to)?;
-        for entry in self.inside.list(self.user(), from, DEPTH_MAX).await? {
+        let entries = self.inside.list(self.user(), from, DEPTH_MAX).await?;
+        let parents: BTreeSet<&str> = entries.iter().filter_map(|entry| Some(entry.path.rsplit_once('/')?.0)).collect();
+        for entry in &entries {
             let Some(below) = below(&entry.path, from) else { bail!("the sandbox has a path {:?} there", entry.path) };
             match entry.kind {
+                _ if entry.is_link => errln!("pando: {} is a symbolic link: it is left out", entry.path),
                 // Its content was not listed.
                 EntryKind::Directory if below.components().count() >= DEPTH_MAX as usize => {
                     bail!("{from} has more than {DEPTH_MAX} levels: copy {} by itself", entry.path)
                 }
-                EntryKind::Directory => make(&to.join(below))?,
-                EntryKind::File => self.download(&entry, &to.join(below)).await?,
+                EntryKind::Directory => {
+                    make(&to.join(below))?;
+                    // A list leaves out what the user may not read, and this says so.
+                    if !parents.contains(entry.path.as_str()) {
+                        self.inside.list(self.user(), &entry.path, 1).await?;
+                    }
+                }
+                EntryKind::File => self.download(entry, &to.join(below)).await?,
                 EntryKind::Other => errln!("pando: {} is no file and no directory: it is left out", entry.path),
             }
         }
@@ -204,9 +215,16 @@ impl Inner {
     async fn download(&self, from: &Entry, to: &Path) -> Result<()> {
         let (length, mut answer) = self.inside.read(self.user(), &from.path).await?;
         if to == Path::new(STANDARD) {
-            return transfer::copy(&mut answer, Some(length), &mut std::io::stdout()).await.map(drop);
+            return transfer::to_stdout(&mut answer, Some(length)).await;
         }
+        // A file behind a link is replaced, and not the link.
+        let to = &to.canonicalize().unwrap_or_else(|_| to.to_owned());
         let failed = || format!("cannot write {}", to.display());
+        if to.metadata().is_ok_and(|there| !there.is_file()) {
+            // A device or a FIFO is written to, and stays what it is.
+            let mut there = fs::OpenOptions::new().write(true).open(to).with_context(failed)?;
+            return transfer::copy(&mut answer, Some(length), &mut there).await.map(drop);
+        }
         let folder = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         // A part of a file never has its name.
         let mut file =

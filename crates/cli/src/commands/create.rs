@@ -10,7 +10,7 @@ use super::{interrupts, removed_again};
 use crate::{
     exit::{Failure, code_of},
     output,
-    sandbox_id::SandboxName,
+    sandbox_id::{Among, SandboxName},
     target::{AtEnd, NAME_LABEL, Shown, Target, Wanted},
 };
 
@@ -97,6 +97,9 @@ impl Args {
 pub(crate) async fn run(args: Args, target: &dyn Target) -> Result<ExitCode> {
     let (json, quiet) = (args.json, args.quiet);
     let wanted = args.wanted()?;
+    if let Some(name) = wanted.labels.get(NAME_LABEL) {
+        check_free(name, target).await?;
+    }
     let started = target.create(&wanted, &mut interrupts()?).await?;
     let response = started.ok_or_else(removed_again)?;
     response.notices.iter().for_each(|notice| errln!("pando: note: {notice}"));
@@ -111,6 +114,18 @@ pub(crate) async fn run(args: Args, target: &dyn Target) -> Result<ExitCode> {
         }
     }
     Ok(report_failures(&response.failures))
+}
+
+/// Fails if a sandbox has this name: commands would not know which one is meant. Two that are made in the same moment can still get it.
+async fn check_free(name: &str, target: &dyn Target) -> Result<()> {
+    let sandboxes = target.list(Among::Node).await?;
+    match sandboxes.iter().find(|shown| shown.name.as_deref() == Some(name)) {
+        None => Ok(()),
+        Some(taken) => {
+            let message = format!("{} has the name {name}: `pando kill {name}` removes it", taken.id);
+            Err(Failure::Usage(message).into())
+        }
+    }
 }
 
 /// Ids and start times, and which volumes each has if any has one.

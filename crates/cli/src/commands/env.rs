@@ -1,6 +1,6 @@
 //! `pando env`.
 
-use std::{io::Write, path::PathBuf, process::ExitCode};
+use std::{collections::BTreeMap, io::Write, path::PathBuf, process::ExitCode};
 
 use anyhow::Result;
 use node::config::STATE_DIR_DEFAULT;
@@ -22,10 +22,17 @@ pub(crate) struct Args {
     /// Print KEY=value lines without `export` and quotes.
     #[arg(long)]
     lines: bool,
+    /// Print JSON.
+    #[arg(long, conflicts_with = "lines")]
+    json: bool,
 }
 
 pub(crate) async fn run(args: Args) -> Result<ExitCode> {
     let variables = gateway::env::running(&args.state).await?;
+    if args.json {
+        output::json(&variables.pairs().iter().cloned().collect::<BTreeMap<_, _>>())?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let text = if args.lines { variables.lines() } else { variables.shell() };
     // To the letter: a shell or a program reads it.
     output::note_failure(std::io::stdout().write_all(text.as_bytes()));

@@ -62,9 +62,12 @@ pub(crate) struct Args {
     /// Identifier of the sandbox, its beginning, or its name.
     #[arg(value_name = "SANDBOX")]
     id: SandboxName,
-    /// With -d, let the command wait for input, which `pando attach -i` sends. Without -d input is always sent.
+    /// With -d, let the command wait for input, which `pando attach -i` sends. Without -d input is sent unless -n is given.
     #[arg(short, long)]
     interactive: bool,
+    /// Send the command no input: for loops of a shell that read their own.
+    #[arg(short, long, conflicts_with_all = ["interactive", "tty"])]
+    no_input: bool,
     /// Give the command a terminal, for shells and editors.
     #[arg(short, long)]
     tty: bool,
@@ -117,7 +120,7 @@ async fn in_foreground(args: Args, id: &SandboxId, client: &Client) -> Result<Ex
     let (from_node, to_node) = tokio::io::split(connection);
     let (frames, outgoing) = mpsc::channel(FRAMES_WAITING_MAX);
     let sending = tokio::spawn(send(to_node, outgoing));
-    let reading = tokio::spawn(read_stdin(frames.clone()));
+    let reading = tokio::spawn(read_stdin(frames.clone(), args.no_input));
     let resizing = args.tty.then(|| tokio::spawn(follow_size(frames)));
     let status = tokio::select! {
         status = receive(from_node) => status,
@@ -206,7 +209,13 @@ async fn send(mut to_node: impl AsyncWrite + Unpin, mut frames: mpsc::Receiver<F
     std::future::pending::<()>().await;
 }
 
-async fn read_stdin(frames: mpsc::Sender<Frame>) {
+/// Sends the standard input and its end, or the end only.
+async fn read_stdin(frames: mpsc::Sender<Frame>, only_its_end: bool) {
+    if only_its_end {
+        // A command that has ended needs none.
+        let _ = frames.send(Frame::StdinEnd).await;
+        return;
+    }
     let mut stdin = tokio::io::stdin();
     let mut buffer = vec![0; CHUNK_BYTES];
     loop {

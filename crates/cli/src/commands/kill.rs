@@ -16,7 +16,7 @@ use crate::{
 /// Remove sandboxes, running, paused or ended, with all that they wrote except their volumes. Prints the identifiers of the removed ones.
 ///
 /// A paused sandbox that is removed cannot be resumed on any node. If any sandbox is paused, --all asks first on a terminal, and needs --force
-/// elsewhere.
+/// or --running elsewhere.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("which").required(true).args(["ids", "all"]))]
 pub(crate) struct Args {
@@ -29,6 +29,9 @@ pub(crate) struct Args {
     /// With --all: do not ask about paused sandboxes.
     #[arg(short, long, requires = "all")]
     force: bool,
+    /// With --all: keep paused sandboxes.
+    #[arg(long, requires = "all", conflicts_with = "force")]
+    running: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -37,7 +40,7 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args, target: &dyn Target) -> Result<ExitCode> {
     let mut code = ExitCode::SUCCESS;
     let sandboxes = if args.all {
-        let agreed = args.force || agree(&target.list(Among::Node).await?)?;
+        let agreed = !args.running && (args.force || agree(&target.list(Among::Node).await?)?);
         // One that is paused in between was not asked about.
         target.kill_all(if agreed { Paused::Killed } else { Paused::Kept }).await?
     } else {
@@ -88,7 +91,8 @@ fn agree(sandboxes: &[Shown]) -> Result<bool> {
         ),
     };
     if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
-        let message = format!("{what}. Nothing was removed; `pando kill --all --force` removes all");
+        let message =
+            format!("{what}. Nothing was removed; `pando kill --all --running` keeps the paused, --force removes all");
         return Err(Failure::Usage(message).into());
     }
     output::ask(format_args!("{what}. Remove all {}? [y/N] ", sandboxes.len())).context("cannot ask")?;

@@ -41,7 +41,7 @@ pub(crate) struct Ls {
     json: bool,
 }
 
-/// Forget servers that will not come back.
+/// Forget servers that will not come back. Prints the sandboxes that are gone with them.
 ///
 /// What ran on them is gone for its team. Any other server can resume what is paused.
 #[derive(Debug, clap::Args)]
@@ -51,6 +51,9 @@ pub(crate) struct Rm {
     /// Names, as `pando server ls` lists them.
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
 }
 
 /// A server, as it is printed.
@@ -103,13 +106,13 @@ async fn list(Ls { of, json }: Ls) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn remove(Rm { of, names }: Rm) -> Result<ExitCode> {
+async fn remove(Rm { of, names, json }: Rm) -> Result<ExitCode> {
     let control = of.open().await?;
+    let mut sandboxes = Vec::new();
     for name in &names {
-        for id in control.servers().remove(name).await? {
-            outln!("{id}");
-        }
+        sandboxes.extend(control.servers().remove(name).await?);
     }
     control.close().await;
+    super::kill::print(sandboxes, json)?;
     Ok(ExitCode::SUCCESS)
 }

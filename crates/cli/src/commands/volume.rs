@@ -37,8 +37,10 @@ pub(crate) enum Command {
     Ls(state::ListArgs),
     /// Show everything about a volume.
     Inspect(state::NameArgs),
-    /// Remove volumes that are mounted nowhere, or snapshots. Prints what is removed. Snapshots of a removed volume stay, and belong to the next
-    /// volume of its name.
+    /// Remove volumes that are mounted nowhere, or snapshots. Prints what is removed.
+    ///
+    /// On a node, snapshots of a removed volume stay, and belong to the next volume of its name. A server removes them
+    /// with the volume.
     Rm(state::RmArgs),
     Prune(prune::PruneArgs),
     /// Show what volumes hold, and count what this node did with them.
@@ -96,7 +98,7 @@ pub(crate) struct JsonArgs {
 pub(crate) async fn run(command: Command, address: &Address) -> Result<ExitCode> {
     match address.server()? {
         Some(server) => remote::run(command, &server).await,
-        None => with_node(command, &address.node()).await,
+        None => with_node(command, &address.only_node()?).await,
     }
 }
 

@@ -141,23 +141,45 @@ async fn undo(server: &Server, ids: &[SandboxId]) -> Result<()> {
     Ok(())
 }
 
-/// What became of starts, in their order.
+/// What became of starts: what runs, and why the others do not.
+struct Gathered {
+    sandboxes: Vec<Shown>,
+    failures: Vec<ErrorDetail>,
+}
+
+/// Gathers what became of starts, in their order. None: an interrupt came. Then, and after a failure of the connection, what was
+/// started is removed again: nothing runs that was not told.
 async fn gather(
     server: &Server,
     answers: Vec<client::Result<e2b::Sandbox>>,
-) -> Result<(Vec<SandboxId>, Vec<Shown>, Vec<ErrorDetail>)> {
-    let (mut ids, mut failures) = (Vec::new(), Vec::new());
+    interrupted: bool,
+) -> Result<Option<Gathered>> {
+    let (mut ids, mut failed) = (Vec::new(), Vec::new());
     for answer in answers {
         match answer {
             Ok(sandbox) => ids.push(id_of(&sandbox.sandbox_id)?),
-            Err(error) => failures.push(detail(error)?),
+            Err(error) => failed.push(error),
         }
     }
+    let gathered = match interrupted {
+        true => Ok(None),
+        false => tell(server, &ids, failed).await.map(Some),
+    };
+    if !matches!(gathered, Ok(Some(_))) {
+        let undone = undo(server, &ids).await;
+        // The first failure says more.
+        return gathered.and_then(|none| undone.map(|()| none));
+    }
+    gathered
+}
+
+async fn tell(server: &Server, ids: &[SandboxId], failed: Vec<client::Error>) -> Result<Gathered> {
+    let failures = failed.into_iter().map(detail).collect::<Result<_>>()?;
     let mut sandboxes = Vec::new();
-    for id in &ids {
+    for id in ids {
         sandboxes.push(detailed(server.sandbox(id).await?)?);
     }
-    Ok((ids, sandboxes, failures))
+    Ok(Gathered { sandboxes, failures })
 }
 
 #[async_trait]
@@ -173,11 +195,8 @@ impl Target for Server {
         let starts = stream::iter(starts).buffered(SIDE_BY_SIDE).collect::<Vec<_>>();
         let (answers, interrupted) = settled(starts, interrupts).await;
         let total_us = began.elapsed().as_micros() as u64;
-        let (ids, sandboxes, mut failures) = gather(self, answers).await?;
-        if interrupted {
-            undo(self, &ids).await?;
-            return Ok(None);
-        }
+        let Some(gathered) = gather(self, answers, interrupted).await? else { return Ok(None) };
+        let Gathered { sandboxes, mut failures } = gathered;
         if wanted.count == 1
             && let Some(failure) = failures.pop()
         {
@@ -242,11 +261,9 @@ impl Target for Server {
                 Err(client::Error::Node(detail))
             }
         };
-        let (ids, mut sandboxes, failures) = gather(self, results?.into_iter().map(answer).collect()).await?;
-        if interrupted {
-            undo(self, &ids).await?;
-            return Ok(None);
-        }
+        let answers = results?.into_iter().map(answer).collect();
+        let Some(gathered) = gather(self, answers, interrupted).await? else { return Ok(None) };
+        let Gathered { mut sandboxes, failures } = gathered;
         sandboxes.iter_mut().for_each(|shown| shown.parent = Some(id.clone()));
         Ok(Some(Forked { sandboxes, pause_us: None, capture_us: None, build_us: None, total_us, failures }))
     }
@@ -279,9 +296,9 @@ impl Target for Server {
     async fn door(&self, id: &SandboxId, port: u16) -> Result<Door> {
         let sandbox = awake(self, id).await?;
         let is_closed = sandbox.network.as_ref().is_some_and(|network| network.allow_public_traffic == Some(false));
-        // Only this answer has the token. A sandbox that runs lives no shorter for it.
+        // Only this answer has the token. It continues a sandbox that is paused meanwhile, which then needs time to live.
         let token = match is_closed {
-            true => self.connect(id, Some(1), true).await?.traffic_access_token,
+            true => self.connect(id, None, true).await?.traffic_access_token,
             false => None,
         };
         Ok(Door::Server(self.port(&sandbox, token.as_deref(), port)?))

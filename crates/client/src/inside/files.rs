@@ -22,6 +22,8 @@ pub struct Entry {
     pub bytes: u64,
     /// Its permissions.
     pub mode: u32,
+    /// It is a symbolic link; all else is of what it leads to.
+    pub is_link: bool,
 }
 
 /// What is at a path. A symbolic link counts as what it leads to.
@@ -36,6 +38,7 @@ pub enum EntryKind {
 }
 
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Sent {
     path: String,
     #[serde(default)]
@@ -45,17 +48,19 @@ struct Sent {
     size: Value,
     #[serde(default)]
     mode: u32,
+    #[serde(default)]
+    symlink_target: Option<String>,
 }
 
 impl From<Sent> for Entry {
-    fn from(Sent { path, r#type, size, mode }: Sent) -> Self {
+    fn from(Sent { path, r#type, size, mode, symlink_target }: Sent) -> Self {
         let kind = match r#type.as_str() {
             "FILE_TYPE_FILE" => EntryKind::File,
             "FILE_TYPE_DIRECTORY" => EntryKind::Directory,
             _ => EntryKind::Other,
         };
         let bytes = size.as_u64().or_else(|| size.as_str().and_then(|size| size.parse().ok()));
-        Self { path, kind, bytes: bytes.unwrap_or_default(), mode }
+        Self { path, kind, bytes: bytes.unwrap_or_default(), mode, is_link: symlink_target.is_some() }
     }
 }
 

@@ -54,7 +54,11 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Platform>> {
 )]
 async fn list(State(platform): Shared, Team(team): Team) -> Result<Json<Vec<e2b::Volume>>> {
     let found = platform.control.volumes().list(&team).await?;
-    let listed = |volume: Volume| e2b::Volume { volume_id: volume.id.to_string(), name: volume.name };
+    let listed = |volume: Volume| e2b::Volume {
+        volume_id: volume.id.to_string(),
+        name: volume.name,
+        created_at: Some(volume.created.to_string()),
+    };
     Ok(Json(found.into_iter().map(listed).collect()))
 }
 

@@ -38,7 +38,7 @@ pub(super) async fn run(args: Args, id: &SandboxId, target: &dyn Target) -> Resu
         cwd: args.cwd,
         user: args.user,
         terminal: args.tty.then(terminal::size),
-        stdin: !args.tty && (!args.detach || args.interactive),
+        stdin: !args.tty && !args.no_input && (!args.detach || args.interactive),
         timeout: args.timeout,
         tag: args.tag,
     };
@@ -54,7 +54,11 @@ pub(super) async fn run(args: Args, id: &SandboxId, target: &dyn Target) -> Resu
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let input = if args.tty { Input::Terminal } else { Input::Bytes };
+    let input = match (args.tty, args.no_input) {
+        (true, _) => Input::Terminal,
+        (false, true) => Input::Nothing,
+        (false, false) => Input::Bytes,
+    };
     let following = Following { inside: &inside, which: Selector::Pid(pid), events, interrupts };
     following.run(input, Leave::Kill).await
 }
@@ -97,7 +101,9 @@ impl Following<'_> {
     /// Shows what the command prints until it ends, and sends it input.
     pub(crate) async fn run(self, input: Input, leave: Leave) -> Result<ExitCode> {
         let Self { inside, which, mut events, mut interrupts } = self;
-        let ended = follow(inside, &which, &mut events, &mut interrupts, (input, leave)).await?;
+        let ended = follow(inside, &which, &mut events, &mut interrupts, (input, leave)).await.inspect_err(|_| {
+            errln!("pando: the command may run on: `pando attach` follows it again");
+        })?;
         finish(ended, inside, &which, leave).await
     }
 }

@@ -15,15 +15,15 @@ use crate::{
 };
 
 /// Remove the volumes that forks of sandboxes got, where the sandbox is gone: those named VOLUME-SANDBOX. Prints what is
-/// removed. Snapshots of a removed volume stay.
+/// removed. Their snapshots are treated as by `pando volume rm`.
 ///
-/// Volumes that were made by `pando volume create` stay, and so do those that are mounted. It asks first on a terminal,
-/// and needs --force elsewhere.
+/// Volumes with other names stay, and so do those that are mounted. It asks first on a terminal, and needs --force
+/// elsewhere. A node that shares its store does not know the sandboxes of other nodes, and refuses.
 #[derive(Debug, clap::Args)]
 pub(crate) struct PruneArgs {
     /// Only volumes that were made this long ago: a start that is under way has its volumes before its sandbox.
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = super::super::template::parse_time)]
-    older: Duration,
+    pub(super) older: Duration,
     /// Do not ask.
     #[arg(short, long)]
     force: bool,
@@ -39,6 +39,11 @@ struct Pruned<Name> {
 }
 
 pub(super) async fn prune(args: &PruneArgs, client: &Client) -> Result<ExitCode> {
+    if client.node().await?.shares_store {
+        let message = "this node shares its store, and volumes may be those of sandboxes on other nodes: nothing was removed. \
+                       `pando volume rm` removes volumes by name, and `pando --url` prunes those of a team";
+        return Err(Failure::Usage(message.to_owned()).into());
+    }
     let left = orphans(args.older, client).await?;
     remove(left, args, async |name: VolumeName| Ok(client.remove_volume(&name.to_string().parse()?).await?)).await
 }

@@ -1,6 +1,6 @@
 //! `pando volume` by a server's URL.
 
-use std::{collections::BTreeSet, process::ExitCode};
+use std::{collections::BTreeSet, process::ExitCode, time::Duration};
 
 use anyhow::{Context, Result};
 use api::e2b;
@@ -30,7 +30,7 @@ pub(super) async fn run(command: Command, server: &Server) -> Result<ExitCode> {
         Command::Create(args) => create(&args, server).await?,
         Command::Ls(args) => list(&args, server).await?,
         Command::Inspect(args) => inspect(&args, server).await?,
-        Command::Rm(args) => return remove(&args, server).await,
+        Command::Rm(args) => return state::remove_each(&args, async |state| remove_one(state, server).await).await,
         Command::Prune(args) => return prune(&args, server).await,
         Command::Snapshot(args) => snapshot(&args, server).await?,
         Command::Log(args) => log(&args, server).await?,
@@ -84,9 +84,15 @@ async fn list(args: &state::ListArgs, server: &Server) -> Result<()> {
     if args.json {
         return output::json(&volumes.iter().map(Shown::from).collect::<Vec<_>>());
     }
-    let rows: Vec<_> = volumes.iter().map(|volume| [volume.name.clone(), volume.volume_id.clone()]).collect();
-    output::table(["NAME", "ID"], &rows);
+    let row = |volume: &e2b::Volume| [volume.name.clone(), volume.volume_id.clone(), age(volume.created_at.as_deref())];
+    output::table(["NAME", "ID", "AGE"], &volumes.iter().map(row).collect::<Vec<_>>());
     Ok(())
+}
+
+/// How long ago something was.
+fn age(moment: Option<&str>) -> String {
+    let moment = moment.and_then(|moment| moment.parse::<Time>().ok());
+    moment.map_or_else(|| "?".to_owned(), |moment| text::age(output::since_ms(moment.ms())))
 }
 
 async fn inspect(args: &state::NameArgs, server: &Server) -> Result<()> {
@@ -99,18 +105,6 @@ async fn inspect(args: &state::NameArgs, server: &Server) -> Result<()> {
     Ok(())
 }
 
-async fn remove(args: &state::RmArgs, server: &Server) -> Result<ExitCode> {
-    let mut code = ExitCode::SUCCESS;
-    for state in &args.volumes {
-        // The others are removed all the same.
-        match remove_one(state, server).await {
-            Ok(()) => outln!("{state}"),
-            Err(error) => code = exit::report(&error),
-        }
-    }
-    Ok(code)
-}
-
 async fn remove_one(state: &VolumeState, server: &Server) -> Result<()> {
     let id = find(&state.volume, server).await?.volume_id;
     match &state.snapshot {
@@ -120,14 +114,14 @@ async fn remove_one(state: &VolumeState, server: &Server) -> Result<()> {
     Ok(())
 }
 
-/// A server does not tell the age of a volume. It refuses to remove one whose sandbox is being started, as of any that is in use.
+/// A server refuses to remove a volume that is in use.
 async fn prune(args: &prune::PruneArgs, server: &Server) -> Result<ExitCode> {
     // In this order: a volume of a new sandbox is not in the list.
     let volumes = server.volumes().await?;
     let there: BTreeSet<String> = server.list().await?.into_iter().map(|sandbox| sandbox.sandbox_id).collect();
     let is_left = |volume: &e2b::Volume| {
         let sandbox = volume.name.parse().ok().and_then(|name| prune::sandbox_of(&name));
-        sandbox.is_some_and(|id| !there.contains(id.as_str()))
+        is_old(volume, args.older) && sandbox.is_some_and(|id| !there.contains(id.as_str()))
     };
     let left: Vec<e2b::Volume> = volumes.into_iter().filter(is_left).collect();
     let names = left.iter().map(|volume| volume.name.clone()).collect();
@@ -136,6 +130,12 @@ async fn prune(args: &prune::PruneArgs, server: &Server) -> Result<ExitCode> {
         Ok(server.remove_volume(&volume.volume_id).await?)
     })
     .await
+}
+
+/// Whether a volume was made at least so long ago. One whose age the server does not tell was not.
+fn is_old(volume: &e2b::Volume, older: Duration) -> bool {
+    let made = volume.created_at.as_ref().and_then(|made| made.parse::<Time>().ok());
+    made.is_some_and(|made| output::since_ms(made.ms()) >= older.as_millis() as u64)
 }
 
 async fn snapshot(args: &history::SnapshotArgs, server: &Server) -> Result<()> {
@@ -154,9 +154,7 @@ async fn log(args: &history::LogArgs, server: &Server) -> Result<()> {
         return output::json(&snapshots);
     }
     let row = |snapshot: &e2b::VolumeSnapshot| {
-        let taken = snapshot.created_at.parse::<Time>().map(Time::ms);
-        let age = taken.map_or_else(|_| "?".to_owned(), |moment| text::age(output::since_ms(moment)));
-        [snapshot.name.clone(), age, snapshot.note.clone().unwrap_or_default()]
+        [snapshot.name.clone(), age(Some(&snapshot.created_at)), snapshot.note.clone().unwrap_or_default()]
     };
     history::table(&snapshots.iter().map(row).collect::<Vec<_>>());
     Ok(())

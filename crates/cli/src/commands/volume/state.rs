@@ -7,6 +7,7 @@ use api::volume::{RemovedVolume, Volume, VolumeDurability, VolumeMeter, VolumeSp
 use base::id::VolumeName;
 use base::text;
 use client::{Client, VolumeState};
+use serde::Serialize;
 
 use super::JsonArgs;
 use crate::{
@@ -70,6 +71,15 @@ pub(crate) struct RmArgs {
     /// Names of volumes, or VOLUME@SNAPSHOT.
     #[arg(required = true)]
     pub(super) volumes: Vec<VolumeState>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was removed, as it is printed.
+#[derive(Debug, Serialize)]
+struct Removed {
+    volumes: Vec<String>,
 }
 
 /// Read and open all of a volume, or of a snapshot, and name what is damaged by its path. Exits with 1 if something is damaged, with 7 if
@@ -213,13 +223,23 @@ fn age(moment_ms: Option<u64>) -> String {
 }
 
 pub(super) async fn remove(args: &RmArgs, client: &Client) -> Result<ExitCode> {
+    remove_each(args, async |state| Ok(client.remove_volume(state).await?)).await
+}
+
+/// Removes volumes and snapshots one by one, and prints them.
+pub(super) async fn remove_each(args: &RmArgs, remove: impl AsyncFn(&VolumeState) -> Result<()>) -> Result<ExitCode> {
     let mut code = ExitCode::SUCCESS;
+    let mut volumes = Vec::new();
     for state in &args.volumes {
         // The others are removed all the same.
-        match client.remove_volume(state).await {
+        match remove(state).await {
+            Ok(()) if args.json => volumes.push(state.to_string()),
             Ok(()) => outln!("{state}"),
-            Err(error) => code = exit::report(&error.into()),
+            Err(error) => code = exit::report(&error),
         }
+    }
+    if args.json {
+        output::json(&Removed { volumes })?;
     }
     Ok(code)
 }
@@ -231,7 +251,7 @@ pub(super) async fn usage(args: &JsonArgs, client: &Client) -> Result<()> {
     }
     let row = |of: &VolumeMeter| {
         [
-            of.name.as_ref().map_or_else(|| format!("all of realm {}", of.realm), ToString::to_string),
+            of.name.as_ref().map_or_else(|| format!("all of team {}", of.realm), ToString::to_string),
             text::bytes(of.usage.bytes),
             of.usage.inodes.to_string(),
             of.meter.operations.to_string(),

@@ -3,7 +3,7 @@
 
 use std::{
     fs,
-    os::unix::fs::PermissionsExt,
+    os::unix::fs::{FileTypeExt, PermissionsExt},
     process::{Command, Output, Stdio},
     time::{Duration, Instant},
 };
@@ -234,6 +234,24 @@ fn copies(node: &Node, server: &Server) -> Result<()> {
         let mode = |name: &str| Ok::<_, anyhow::Error>(fs::metadata(inner.join(name))?.permissions().mode() & 0o777);
         ensure!((mode("run it.sh")?, mode("a/secret")?, mode("a/b c.txt")?) == (0o755, 0o600, 0o644), "permissions");
         ensure!(by.ok(&["cp", &at("/tmp/tree/a/b c.txt"), "-"])? == "inner", "to standard output");
+        let inside = "ln -s /etc/passwd /tmp/tree/link; ln -s / /tmp/tree/all; mkdir -m 0 /tmp/tree/closed";
+        by.ok(&["exec", "-n", "-w", "/", &id, "--", "/bin/sh", "-c", inside])?;
+        by.refused(&["cp", &at("/tmp/tree"), &tree], 1, "/tmp/tree/closed")?;
+        by.ok(&["exec", "-n", "-w", "/", &id, "--", "/bin/rmdir", "/tmp/tree/closed"])?;
+        let said = by.ask(&["cp", &at("/tmp/tree"), &format!("{tree}-links")])?;
+        ensure!(String::from_utf8_lossy(&said.stderr).contains("/tmp/tree/all is a symbolic link"), "{said:?}");
+        let (link, all) = (here.join(format!("{tree}-links/link")), here.join(format!("{tree}-links/all")));
+        ensure!(!link.exists() && !all.exists(), "links are left out");
+        // What is there stays what it is.
+        let (target, link) = (here.join(format!("target{round}")), path(&format!("link{round}")));
+        fs::write(&target, "old")?;
+        std::os::unix::fs::symlink(&target, &link)?;
+        by.ok(&["cp", &at("/tmp/tree/a/b c.txt"), &link])?;
+        ensure!(fs::symlink_metadata(&link)?.is_symlink() && fs::read(&target)? == b"inner", "through a link");
+        let null = path(&format!("null{round}"));
+        ensure!(Command::new("mknod").args([&null, "c", "1", "3"]).status()?.success(), "mknod");
+        by.ok(&["cp", &at("/tmp/tree/a/b c.txt"), &null])?;
+        ensure!(fs::metadata(&null)?.file_type().is_char_device(), "a device stays one");
         by.refused(&["cp", &at("/nowhere"), &back], 4, "/nowhere")?;
         by.refused(&["cp", &path("big"), &at("/usr/big")], 1, "/usr/big")?;
         by.refused(&["cp", &path("big"), &path("other")], 2, "SANDBOX:PATH")?;
@@ -287,7 +305,8 @@ fn names(node: &Node, server: &Server) -> Result<()> {
     ensure!(table.contains("NAME") && table.contains("job=a b") && table.contains("59m"), "{table}");
     ensure!(url.ok(&["timeout", "2h", "web", &other])? == format!("{id}\n{other}\n"), "two lifetimes");
     ensure!(url.ok(&["ls"])?.matches("1h59m").count() == 2, "both live longer");
-    let twin = url.ok(&web)?.trim().to_owned();
+    url.refused(&web, 2, "has the name web")?;
+    let twin = url.json(&["fork", "web", "--json"])?["sandboxes"][0]["id"].as_str().context("no copy")?.to_owned();
     url.refused(&["kill", "web"], 2, &twin)?;
     url.refused(&["timeout", "100d", &other], 2, "timeout")?;
     ensure!(url.ok(&["kill", &id, &other, &twin])?.lines().count() == 3, "three");
@@ -356,10 +375,12 @@ fn volumes(node: &Node, server: &Server) -> Result<()> {
     let copy = url.json(&["fork", &sandbox, "--json"])?["sandboxes"][0]["id"].as_str().context("no copy")?.to_owned();
     let of_copy = format!("ws-{copy}\n");
     url.refused(&["volume", "rm", of_copy.trim()], 1, "ws")?;
-    ensure!(url.ok(&["volume", "prune", "--force"])?.is_empty(), "all are in use");
+    let prune = ["volume", "prune", "--older", "1ms", "--force"];
+    ensure!(url.ok(&prune)?.is_empty(), "all are in use");
     url.ok(&["kill", &sandbox, &copy])?;
-    url.refused(&["volume", "prune"], 2, of_copy.trim())?;
-    ensure!(url.ok(&["volume", "prune", "--force"])? == of_copy, "it is left");
+    ensure!(url.ok(&["volume", "prune", "--force"])?.is_empty(), "it is too young");
+    url.refused(&["volume", "prune", "--older", "1ms"], 2, of_copy.trim())?;
+    ensure!(url.ok(&prune)? == of_copy, "it is left");
 
     let before = url.ok(&["volume", "restore", "ws", "before"])?;
     ensure!(url.ok(&["volume", "cat", "ws", "it"])? == "first\n", "it is as it was");
