@@ -242,7 +242,7 @@ fn copies(node: &Node, server: &Server) -> Result<()> {
         ensure!(String::from_utf8_lossy(&said.stderr).contains("/tmp/tree/all is a symbolic link"), "{said:?}");
         let (link, all) = (here.join(format!("{tree}-links/link")), here.join(format!("{tree}-links/all")));
         ensure!(!link.exists() && !all.exists(), "links are left out");
-        // What is there stays what it is.
+        // Links and devices stay.
         let (target, link) = (here.join(format!("target{round}")), path(&format!("link{round}")));
         fs::write(&target, "old")?;
         std::os::unix::fs::symlink(&target, &link)?;
@@ -384,7 +384,7 @@ fn volumes(node: &Node, server: &Server) -> Result<()> {
 
     let before = url.ok(&["volume", "restore", "ws", "before"])?;
     ensure!(url.ok(&["volume", "cat", "ws", "it"])? == "first\n", "it is as it was");
-    ensure!(url.ok(&["volume", "cat", &format!("ws@{}", before.trim()), "it"])? == "second\n", "what was given up");
+    ensure!(url.ok(&["volume", "cat", &format!("ws@{}", before.trim()), "it"])? == "second\n", "the state before");
     url.refused(&["volume", "cat", "ws", "missing"], 4, "missing")?;
     url.refused(&["volume", "verify", "ws"], 2, "--socket")?;
     ensure!(url.ok(&["volume", "rm", "ws@before", "ws", "other"])? == "ws@before\nws\nother\n", "rm");
