@@ -172,7 +172,9 @@ pub(super) fn check(spec: &NewSandbox) -> Result<(), ControlError> {
 
 fn json<T: DeserializeOwned>(row: &AnyRow, column: &'static str) -> Result<T, DbError> {
     let value = row.text(column)?;
-    serde_json::from_str(&value).map_err(|_| DbError::Damaged { expected: column, value })
+    // Never the value itself: environment variables are secrets.
+    serde_json::from_str(&value)
+        .map_err(|_| DbError::Damaged { expected: column, value: format!("{} bytes of something else", value.len()) })
 }
 
 /// Metadata as a column, if it is not too much.

@@ -72,7 +72,11 @@ impl Node {
             if !follow || !goes_on {
                 return Some(());
             }
-            tokio::time::sleep(FOLLOW_EVERY).await;
+            tokio::select! {
+                () = tokio::time::sleep(FOLLOW_EVERY) => {}
+                // A silent program is not written for, either.
+                () = sender.closed() => return None,
+            }
             if file.metadata().ok()?.len() < file.stream_position().ok()? {
                 // It was cut meanwhile.
                 file.rewind().ok()?;

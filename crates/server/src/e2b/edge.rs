@@ -13,7 +13,7 @@ use axum::{
 use base::id::SandboxId;
 use control::{Sandbox, State};
 use gateway::{
-    errors,
+    errors::{Form, Refusal},
     proxy::{Dial, DialError, Proxy, ProxyBounds, Target},
     route::{Route, SandboxLabel},
     serve::Endless,
@@ -59,8 +59,9 @@ async fn dispatch(extract::State(edge): extract::State<Edge>, request: Request<B
 
 async fn envd(edge: Edge, label: &SandboxLabel, request: Request<Body>) -> Response {
     let (mut parts, body) = request.into_parts();
-    let Some(sandbox) = reached(&edge, label, &parts).await else {
-        return errors::no_sandbox(label, &parts.headers).into_response();
+    let sandbox = match reached(&edge, label, &parts).await {
+        Ok(sandbox) => sandbox,
+        Err(refusal) => return refusal.answer(label, Form::wanted(&parts.headers)),
     };
     parts.extensions.insert(inside::Of(Arc::new(sandbox)));
     let mut response = infallible(edge.inside.oneshot(Request::from_parts(parts, body)).await);
@@ -74,31 +75,32 @@ async fn envd(edge: Edge, label: &SandboxLabel, request: Request<Body>) -> Respo
 
 /// The sandbox, running. Only a request that has its token resumes a paused one: a client that knows no more than a
 /// sandbox's name must not use up its team's quota.
-async fn reached(edge: &Edge, label: &SandboxLabel, request: &Parts) -> Option<Sandbox> {
-    let sandbox = edge.platform.named(label).await?;
+async fn reached(edge: &Edge, label: &SandboxLabel, request: &Parts) -> Result<Sandbox, Refusal> {
+    let sandbox = edge.platform.named(label).await.ok_or(Refusal::NoSandbox)?;
     match sandbox.state {
-        State::Running => Some(sandbox),
+        State::Running => edge.platform.here(sandbox),
         State::Paused(_) if inside::is_authorised(&edge.platform, &sandbox, request) => {
             edge.platform.awake(label).await
         }
-        State::Paused(_) => None,
+        State::Paused(_) => Err(Refusal::NoSandbox),
     }
 }
 
 async fn forward(edge: Edge, id: SandboxLabel, port: u16, request: Request<Body>) -> Response {
     let headers = request.headers().clone();
-    let absent = |id| errors::no_sandbox(id, &headers).into_response();
-    let Some(sandbox) = edge.platform.named(&id).await else { return absent(&id) };
+    let refused = |refusal: Refusal| refusal.answer(&id, Form::wanted(&headers));
+    let Some(sandbox) = edge.platform.named(&id).await else { return refused(Refusal::NoSandbox) };
     // As in `reached`. A sandbox whose ports are open is woken by every client: its owner chose that.
     if let Some(refusal) = edge.proxy.refusal(&target(&edge, &sandbox, id.clone(), port), &headers) {
         return refusal;
     }
-    let sandbox = match sandbox.state {
-        State::Running => sandbox,
-        State::Paused(_) => match edge.platform.awake(&id).await {
-            Some(sandbox) => sandbox,
-            None => return absent(&id),
-        },
+    let reached = match sandbox.state {
+        State::Running => edge.platform.here(sandbox),
+        State::Paused(_) => edge.platform.awake(&id).await,
+    };
+    let sandbox = match reached {
+        Ok(sandbox) => sandbox,
+        Err(refusal) => return refused(refusal),
     };
     edge.proxy.forward(&target(&edge, &sandbox, id, port), request).await
 }

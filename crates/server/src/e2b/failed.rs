@@ -58,6 +58,11 @@ impl Failed {
         Self { message: self.message.replace(inner, outer), ..self }
     }
 
+    /// Something else is done with it at the moment, or it is in another state.
+    pub(crate) fn is_conflict(&self) -> bool {
+        self.status == StatusCode::CONFLICT
+    }
+
     /// As a part of another answer.
     pub(crate) fn body(&self) -> e2b::Error {
         e2b::Error { code: i32::from(self.status.as_u16()), message: self.message.clone(), error_code: None }
@@ -83,6 +88,8 @@ impl From<node::Error> for Failed {
         let model::Failure { kind, message, details, .. } = error.failure();
         if kind == FailureKind::Host {
             tracing::error!(error = chain(&error), "a request failed");
+            // Paths of this machine mean nothing to a client.
+            return Self::new(status(kind), "the server failed: its log says why");
         }
         let details = if details.is_empty() { String::new() } else { format!(": {}", details.join("; ")) };
         Self::new(status(kind), format!("{message}{details}"))

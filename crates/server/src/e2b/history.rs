@@ -14,16 +14,28 @@ use base::{
 };
 use control::{Sandbox, State, Time};
 
+use tokio::sync::Semaphore;
+
 use super::platform::Platform;
 
 /// Measurements of each sandbox, the oldest first.
-#[derive(Debug, Default)]
-pub(crate) struct History(Mutex<HashMap<SandboxId, VecDeque<e2b::Metric>>>);
+#[derive(Debug)]
+pub(crate) struct History {
+    kept: Mutex<HashMap<SandboxId, VecDeque<e2b::Metric>>>,
+    /// For measurements that run.
+    turns: Semaphore,
+}
+
+impl Default for History {
+    fn default() -> Self {
+        Self { kept: Mutex::default(), turns: Semaphore::new(METRICS_SIDE_BY_SIDE) }
+    }
+}
 
 impl History {
     fn all(&self) -> MutexGuard<'_, HashMap<SandboxId, VecDeque<e2b::Metric>>> {
         // No operation leaves it half changed.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Those of a span, in seconds since 1970.
@@ -79,6 +91,11 @@ impl Platform {
 
     /// What a sandbox uses now, or used within this second. None if it does not run.
     pub(crate) async fn measure(&self, sandbox: &Sandbox) -> Option<e2b::Metric> {
+        if let Some(fresh) = self.history.fresh(&sandbox.id, self.now_s()) {
+            return Some(fresh);
+        }
+        // Each counts files, with a descriptor for each directory: never more at a time than this, whoever asks.
+        let _turn = self.history.turns.acquire().await.ok()?;
         if let Some(fresh) = self.history.fresh(&sandbox.id, self.now_s()) {
             return Some(fresh);
         }

@@ -17,7 +17,7 @@ use axum::{
 };
 use base::limits::{GZIP_FILE_BYTES_MAX, HAND_PEER_IDLE_S};
 use control::{FileOperation, Sandbox, SignedUrl};
-use gateway::{errors::Refusal, route::SandboxLabel, serve::Endless};
+use gateway::{errors::Refusal, proxy, route::SandboxLabel, serve::Endless};
 use serde::{Deserialize, Serialize};
 use tower::ServiceExt;
 use tower_http::{
@@ -164,12 +164,19 @@ async fn output(
     Query(query): Query<crate::http::Follow>,
 ) -> Result<Response> {
     authorise(&platform, &of, &headers)?;
+    let running = running(&platform, &of)?;
     let chunks = platform.node.logs(&of.0.id, query.follow)?;
     let mut response = crate::http::bytes(chunks);
     if query.follow {
         response.extensions_mut().insert(Endless);
     }
-    Ok(response)
+    Ok(running.until_end(response))
+}
+
+/// A place among the streams of the sandbox. Only with the token: strangers must not take those of its owner.
+fn running(platform: &Platform, of: &Of) -> Result<proxy::Place> {
+    let label = SandboxLabel::new(of.0.id.as_str()).ok_or_else(|| Failed::no_sandbox(of.0.id.as_str()))?;
+    platform.services.take(&label).map_err(|full| Failed::from(&full))
 }
 
 async fn services(
@@ -180,11 +187,9 @@ async fn services(
     if let Err(failed) = authorise(&platform, &of, request.headers()) {
         return failed.into_response();
     }
-    // Only with the token: strangers must not take the places of the sandbox's owner.
-    let label = SandboxLabel::new(of.0.id.as_str());
-    let running = match label.map(|label| platform.services.take(&label)).transpose() {
+    let running = match running(&platform, &of) {
         Ok(running) => running,
-        Err(full) => return Failed::from(&full).into_response(),
+        Err(failed) => return failed.into_response(),
     };
     let place = Inside::new(Arc::clone(&platform.node), &of.0);
     request.extensions_mut().insert(envd::PlaceHandle(Arc::new(place)));
@@ -192,10 +197,7 @@ async fn services(
         Ok(response) => response.map(Body::new),
         Err(never) => match never {},
     };
-    match running {
-        Some(running) => running.until_end(response),
-        None => response,
-    }
+    running.until_end(response)
 }
 
 /// What a sandbox uses, in the names of envd, which differ from those of the control plane.

@@ -1,6 +1,10 @@
 //! What the scheduler of lifetimes has done on the node, and how a server that starts finds its sandboxes.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use base::id::SandboxId;
@@ -8,6 +12,9 @@ use control::{ControlError, Observed, PauseMode, Refused, Runtime, Started, Stat
 use model::SandboxState;
 
 use super::platform::Platform;
+
+/// How often it is looked for sandboxes that the node has paused.
+const PAUSES_PAUSE: Duration = Duration::from_secs(1);
 
 /// The node, for the scheduler.
 pub(crate) struct OnNode(pub(crate) Arc<Platform>);
@@ -52,11 +59,72 @@ impl Platform {
             {
                 tracing::warn!(sandbox = %known.id, error = failed.body().message, "what is left of a sandbox stays");
             }
-            if self.control.observe(&known.id, observed).await? {
-                tracing::info!(sandbox = %known.id, ?observed, "what was known of a sandbox is put right");
+            match self.control.observe(&known.id, observed).await {
+                Ok(true) => tracing::info!(sandbox = %known.id, ?observed, "what was known of a sandbox is put right"),
+                // Another server has killed it meanwhile.
+                Ok(false) | Err(ControlError::NotFound { .. }) => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(())
+    }
+
+    /// Notes what the node pauses by itself, again and again: `pando pause` by its socket, or a pause that was begun for a
+    /// client and ended later than the request. Else a sandbox that stands still would count as one that runs.
+    pub(crate) async fn note_pauses(&self) {
+        let mut noted = HashSet::new();
+        loop {
+            let is_paused = |found: &model::Sandbox| found.state == SandboxState::Paused;
+            let paused: Vec<SandboxId> =
+                self.node.sandboxes().into_iter().filter(is_paused).map(|found| found.id).collect();
+            noted.retain(|id| paused.contains(id));
+            for id in paused {
+                if !noted.contains(&id) && self.note_pause(&id).await {
+                    noted.insert(id);
+                }
+            }
+            tokio::time::sleep(PAUSES_PAUSE).await;
+        }
+    }
+
+    /// Notes that a sandbox is paused. False: it is not settled yet.
+    async fn note_pause(&self, id: &SandboxId) -> bool {
+        let observed = match self.control.sandboxes().find(id).await {
+            // A request is about to note it.
+            Ok(known) if known.doing.is_some() => return false,
+            Ok(known) if known.state == State::Running => {
+                self.control.observe(id, Observed::Paused(PauseMode::Full)).await
+            }
+            Ok(_) | Err(ControlError::NotFound { .. }) => return true,
+            Err(error) => Err(error),
+        };
+        match &observed {
+            Ok(_) => tracing::info!(sandbox = %id, "the node has paused a sandbox"),
+            Err(error) => tracing::warn!(sandbox = %id, error = node::chain(&error), "a pause is not noted yet"),
+        }
+        observed.is_ok()
+    }
+
+    /// Notes that a sandbox runs again, until the database takes it. Nothing may run that counts as paused: it has no end.
+    pub(crate) fn note_resume_later(self: &Arc<Self>, id: SandboxId) {
+        let platform = Arc::clone(self);
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(PAUSES_PAUSE).await;
+                let is_it = |found: &model::Sandbox| found.id == id && found.state == SandboxState::Running;
+                if !platform.node.sandboxes().iter().any(is_it) {
+                    return;
+                }
+                let gone = match platform.control.observe(&id, Observed::Running).await {
+                    Ok(_) => return,
+                    Err(ControlError::NotFound { .. }) => platform.remove(&id).await.is_ok(),
+                    Err(_) => false,
+                };
+                if gone {
+                    return;
+                }
+            }
+        });
     }
 
     /// Removes what an earlier process of this server started and did not confirm: no team has it. Requests that come

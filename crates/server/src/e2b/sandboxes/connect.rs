@@ -126,7 +126,11 @@ impl Platform {
         match self.node.resume(id, ResumeOptions { takeover: Takeover::Refused, keep }).await {
             // It runs already: a command of the node was faster.
             Ok(_) | Err(node::Error::NotPaused { state: SandboxState::Running, .. }) => {
-                Ok(self.control.resumed(transition, timeout).await?)
+                let noted = self.control.resumed(transition, timeout).await;
+                noted.map_err(|error| {
+                    self.note_resume_later(id.clone());
+                    error.into()
+                })
             }
             Err(error) => {
                 self.control.cancel(transition).await?;

@@ -214,7 +214,7 @@ impl Platform {
             Ok(forked) => forked,
             Err(error) => {
                 for reservation in &room {
-                    self.control.sandboxes().abandon(reservation).await?;
+                    self.give_back(reservation).await;
                 }
                 return Err(error.into());
             }
@@ -225,7 +225,7 @@ impl Platform {
             results.push(match copies.next() {
                 Some(copy) => self.note_copy(&mut reservation, &copy).await,
                 None => {
-                    self.control.sandboxes().abandon(&reservation).await?;
+                    self.give_back(&reservation).await;
                     let unknown = || Failed::new(StatusCode::INTERNAL_SERVER_ERROR, "the copy did not start");
                     failed(&failures.next().map_or_else(unknown, Failed::from))
                 }
@@ -244,11 +244,17 @@ impl Platform {
             Err(error) => {
                 let team = reservation.team().clone();
                 self.take_back(&team, copy).await;
-                if let Err(error) = self.control.sandboxes().abandon(reservation).await {
-                    tracing::warn!(%team, error = node::chain(&error), "room that no sandbox has stays reserved");
-                }
+                self.give_back(reservation).await;
                 failed(&error)
             }
+        }
+    }
+
+    /// Gives up a reservation. Its time ends it if the database does not answer: the other copies count more.
+    async fn give_back(&self, reservation: &Reservation) {
+        if let Err(error) = self.control.sandboxes().abandon(reservation).await {
+            let team = reservation.team();
+            tracing::warn!(%team, error = node::chain(&error), "room that no sandbox has stays reserved");
         }
     }
 }

@@ -44,8 +44,9 @@ pub(crate) async fn update(
     let sandbox = platform.control.sandboxes().get(&team, &id).await.map_err(|error| found(error, &id))?;
     let allow = request.allow_internet_access.unwrap_or(sandbox.spec.allow_internet);
     let mut policy = serde_json::to_value(&request).map_err(|error| Failed::invalid(error.to_string()))?;
+    // It has a column of its own.
+    policy.as_object_mut().map(|policy| policy.remove("allow_internet_access"));
     if let (Some(policy), Some(serde_json::Value::Object(old))) = (policy.as_object_mut(), &sandbox.spec.network) {
-        policy.remove("allow_internet_access");
         // These are of its creation, and stay.
         for key in ["allowPublicTraffic", "maskRequestHost", "httpsPorts"] {
             if let Some(value) = old.get(key) {

@@ -1,6 +1,6 @@
 //! What sandboxes use, and what happened to them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use api::e2b;
 use axum::{Json, extract::State};
@@ -77,7 +77,8 @@ pub(crate) async fn metrics_of(
     Team(team): Team,
     Query(Ids { sandbox_ids }): Query<Ids>,
 ) -> Result<Json<e2b::MetricsOf>> {
-    let measured = ids(&sandbox_ids)?.into_iter().map(async |id| {
+    let ids: BTreeSet<&str> = ids(&sandbox_ids)?.into_iter().collect();
+    let measured = ids.into_iter().map(async |id| {
         let found = platform.control.sandboxes().get(&team, &sandbox_id(id).ok()?).await.ok()?;
         Some((id.to_owned(), platform.measure(&found).await?))
     });

@@ -26,6 +26,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("serve::files_need_the_token_or_a_signature", || case(files)),
         Case::new("serve::a_port_is_reached_by_its_host_name", || case(ports)),
         Case::new("serve::traffic_wakes_a_paused_sandbox_if_it_may", || case(wakes)),
+        Case::new("serve::a_pause_of_the_node_is_noted", || case(paused_by_node)),
         Case::new("serve::a_read_key_gets_no_token", || case(read_key)),
         Case::new("serve::a_sandbox_ends_when_its_time_is_up", || case(timeout)),
         Case::new("serve::bad_requests_get_a_status_and_a_json_body", || case(refused)),
@@ -303,6 +304,24 @@ fn ports(node: &mut Node) -> Result<()> {
     }
     server.api("DELETE", &format!("/sandboxes/{id}"), None)?.expect(204)?;
     Ok(())
+}
+
+/// By its socket, as when a pause ends later than the request that began it.
+fn paused_by_node(node: &mut Node) -> Result<()> {
+    let server = Server::of(node)?;
+    // Its time would end it: the pause must count.
+    let sandbox = server.create(json!({"timeout": 4}))?;
+    let id = sandbox["sandboxID"].as_str().context("no id")?;
+    node.ok(&["pause", id])?;
+    let path = format!("/sandboxes/{id}");
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while server.api("GET", &path, None)?.expect(200)?.json()?["state"] != "paused" {
+        ensure!(Instant::now() < deadline, "the server takes it for running");
+        thread::sleep(Duration::from_millis(100));
+    }
+    let again = server.api("POST", &format!("/v2{path}/connect"), Some(json!({"timeout": 60})))?.expect(201)?;
+    ensure!(again.json()?["sandboxID"] == id, "{}", again.1);
+    server.api("DELETE", &path, None)?.expect(204).map(drop)
 }
 
 fn wakes(node: &mut Node) -> Result<()> {
