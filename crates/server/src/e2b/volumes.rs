@@ -19,7 +19,7 @@ use base::{
     id::{TeamId, VolumeId, VolumeName},
     limits::{VOLUME_MB_MAX, VOLUME_MB_MIN},
 };
-use control::Volume;
+use control::{Sandbox, Volume};
 use model::{FailureKind, VolumeSpec};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -200,6 +200,9 @@ impl Platform {
     /// Removes a volume with its snapshots. One that is mounted, or that a paused sandbox needs, is refused.
     async fn remove_volume(self: &Arc<Self>, volume: &Volume) -> Result<()> {
         let (name, client) = (&volume.node_volume, self.node.volumes());
+        if self.shares() {
+            self.check_unused(volume).await?;
+        }
         self.node.check_removable(name).map_err(|error| told(volume, error))?;
         match client.remove(name).await {
             Err(error) if !is_absent(&error) => return Err(refused(volume, "remove the volume")(error)),
@@ -207,6 +210,21 @@ impl Platform {
         }
         self.remove_snapshots(name).await.map_err(|error| told(volume, error))?;
         Ok(self.control.volumes().delete(&volume.team, &volume.id).await?)
+    }
+
+    /// Fails if a sandbox of any server has the volume. This node knows only its own.
+    async fn check_unused(&self, volume: &Volume) -> Result<()> {
+        let sandboxes = self.control.sandboxes().all().await?;
+        let uses = |sandbox: &&Sandbox| {
+            sandbox.team == volume.team && sandbox.spec.volume_mounts.iter().any(|mount| mount.name == volume.name)
+        };
+        match sandboxes.iter().find(uses) {
+            None => Ok(()),
+            Some(user) => {
+                let message = format!("volume '{}' is used by sandbox {}", volume.name, user.id);
+                Err(Failed::new(StatusCode::CONFLICT, message))
+            }
+        }
     }
 
     /// Removes the snapshots of a removed volume.
