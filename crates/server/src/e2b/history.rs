@@ -94,7 +94,7 @@ impl Platform {
         if let Some(fresh) = self.history.fresh(&sandbox.id, self.now_s()) {
             return Some(fresh);
         }
-        // Each counts files, with a descriptor for each directory: never more at a time than this, whoever asks.
+        // Each counts files, with a descriptor for each directory: there is a bound for all requests together.
         let _turn = self.history.turns.acquire().await.ok()?;
         if let Some(fresh) = self.history.fresh(&sandbox.id, self.now_s()) {
             return Some(fresh);

@@ -34,7 +34,7 @@ pub(super) fn idle(node: &mut Node) -> Result<()> {
     ensure!(began.elapsed() < wire::SOON, "a request took {:?}", began.elapsed());
     let during = descriptors(target.node)?;
     ensure!(during >= before + wanted, "{during} descriptors with {wanted} streams, {before} without");
-    // The program says nothing: nobody can write to find out that its reader is gone.
+    // The program says nothing: no write tells the server that a reader is gone.
     for number in 0..wanted / 10 {
         let mut stream = wire::connect(&target.server.address)?;
         stream.write_all(target.head("GET", "/output?follow=true", "")?.as_bytes())?;
