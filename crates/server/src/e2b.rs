@@ -32,7 +32,7 @@ use axum::{
     http::{Method, Request, StatusCode, Uri},
     middleware,
 };
-use base::limits::{API_BODY_IDLE_S, REQUEST_BYTES_MAX};
+use base::limits::{API_BODY_IDLE_S, HAND_PEER_IDLE_S, REQUEST_BYTES_MAX};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 pub(crate) use edge::handler;
@@ -82,9 +82,15 @@ fn api(platform: Arc<Platform>, described: openapi::Served) -> Router {
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)
         .layer(middleware::from_fn(version::check))
-        .layer(middleware::map_request(async |request: Request<Body>| patient::body(request, API_BODY_IDLE_S)))
+        .layer(middleware::map_request(async |request: Request<Body>| patient(request)))
         .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
         .with_state(platform)
+}
+
+/// A file may be made while it is sent, as those that go into sandboxes. Other bodies are small.
+fn patient(request: Request<Body>) -> Request<Body> {
+    let is_file = request.uri().path().starts_with("/volumecontent/");
+    patient::body(request, if is_file { HAND_PEER_IDLE_S } else { API_BODY_IDLE_S })
 }
 
 /// Says that the server answers. A sandbox's own host has the same path, and says that the sandbox runs.

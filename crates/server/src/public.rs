@@ -97,13 +97,14 @@ impl Taken {
         tracing::info!(%address, %domain, "ready for clients; `pando env` prints what they need");
         let described = Described::new().map_err(failed)?;
         let options = Options { domain, tls: Some(tls), plain: public.plain, bounds: Bounds::within(descriptors) };
-        let (sampled, paused) = (Arc::clone(&platform), Arc::clone(&platform));
+        let [sampled, paused, unused] = std::array::from_fn(|_| Arc::clone(&platform));
         let handler = e2b::handler(platform, ProxyBounds::within(descriptors), described);
         tokio::select! {
             () = serve(listeners, options, handler, stop) => {}
             () = scheduler.run() => {}
             () = sampled.sample() => {}
             () = paused.note_pauses() => {}
+            () = unused.drop_unused() => {}
             () = warm => {}
         }
         withdraw(&state_dir);

@@ -1,7 +1,9 @@
 //! Snapshots: templates whose builds were taken of a sandbox.
 
+use std::collections::BTreeSet;
+
 use base::id::{SandboxId, TeamId};
-use db::{failed, retry};
+use db::{Fields, failed, retry};
 use sqlx::AssertSqlSafe;
 
 use super::{
@@ -46,6 +48,14 @@ impl Template {
 }
 
 impl Templates<'_> {
+    /// The sources of all builds of all teams that begin with this text.
+    pub async fn sources(&self, prefix: &str) -> Result<BTreeSet<String>, ControlError> {
+        let rows = sqlx::query("SELECT source FROM template_builds").fetch_all(self.0.db.pool()).await;
+        let rows = rows.map_err(failed("list the sources of builds"))?;
+        let sources = rows.iter().map(|row| row.text("source")).collect::<Result<BTreeSet<_>, _>>()?;
+        Ok(sources.into_iter().filter(|source| source.starts_with(prefix)).collect())
+    }
+
     /// Notes a snapshot. It is ready, and has the tag of its name. Returns old builds that made room, too: the node may
     /// remove their sources.
     pub async fn add_snapshot(

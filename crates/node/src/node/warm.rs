@@ -59,9 +59,14 @@ impl Node {
         }
     }
 
+    /// What was restored from a checkpoint is left to the next start, which restores it: there may be many of them, and
+    /// checkpoints go.
     fn lost_templates(&self) -> Vec<TemplateName> {
-        let templates = self.templates().into_iter();
-        templates.filter(|template| template.state == TemplateState::Lost).map(|template| template.spec.name).collect()
+        let lost = self.templates().into_iter().filter(|template| template.state == TemplateState::Lost);
+        let state = self.state();
+        let is_built =
+            |name: &TemplateName| state.template_record(name).is_some_and(|record| record.checkpoint.is_none());
+        lost.map(|template| template.spec.name).filter(is_built).collect()
     }
 
     /// Whether the template no longer needs to be built.

@@ -3,6 +3,8 @@
 //! What the operator builds on the node belongs to the system's team and is public: teams find it by its name on the
 //! node.
 
+use std::time::Duration;
+
 use api::e2b;
 use axum::{
     Json,
@@ -22,8 +24,14 @@ use super::{
     failed::{Failed, Result},
     openapi::{Conflict, NoTemplate, OverQuota},
     platform::Platform,
-    sandboxes::{Body, Path, Query, Shared, with_next},
+    sandboxes::{Body, Path, Query, Shared, finish, with_next},
 };
+
+/// How the node's names for snapshots begin.
+pub(crate) const SNAPSHOT_PREFIX: &str = "snapshot-";
+
+/// How often it is looked for what the node has of removed snapshots.
+const UNUSED_PAUSE: Duration = Duration::from_secs(60);
 
 /// One page, and where the next one begins.
 type Listed = (HeaderMap, Json<Vec<e2b::Template>>);
@@ -47,6 +55,12 @@ impl Platform {
 
     /// Notes a template that was built on the node. None if there is none of this name.
     async fn adopt_template(&self, wanted: &TemplateRef) -> Result<Option<()>> {
+        // A team's own name, or another tag of a template that is noted already, is not one of the node.
+        let is_plain = wanted.slug().is_none() && wanted.explicit_tag().is_none();
+        // What the node has of snapshots belongs to their teams.
+        if !is_plain || wanted.name().starts_with(SNAPSHOT_PREFIX) {
+            return Ok(None);
+        }
         let Ok(name) = wanted.name().parse::<TemplateName>() else { return Ok(None) };
         let Ok(found) = self.node.template(&name) else { return Ok(None) };
         let (templates, system) = (self.control.templates(), self.control.teams().system().await?);
@@ -160,15 +174,19 @@ pub(crate) async fn alias(
     responses((status = 204, description = "It is gone"), NoTemplate, Conflict),
 )]
 pub(crate) async fn delete(State(platform): Shared, Team(team): Team, Path(name): Path<String>) -> Result<StatusCode> {
-    let removed = match platform.control.templates().delete(&team, &name.parse()?).await {
-        // SDKs take 404 for "it is not there", and so it is for this team.
-        Err(ControlError::ForeignTemplate { name }) => {
-            return Err(Failed::new(StatusCode::NOT_FOUND, format!("template '{name}' not found")));
-        }
-        removed => removed?,
-    };
-    platform.remove_sources(removed).await;
-    Ok(StatusCode::NO_CONTENT)
+    let named: TemplateRef = name.parse()?;
+    finish(async move {
+        let removed = match platform.control.templates().delete(&team, &named).await {
+            // SDKs take 404 for "it is not there", and so it is for this team.
+            Err(ControlError::ForeignTemplate { name }) => {
+                return Err(Failed::new(StatusCode::NOT_FOUND, format!("template '{name}' not found")));
+            }
+            removed => removed?,
+        };
+        platform.remove_sources(removed).await;
+        Ok(StatusCode::NO_CONTENT)
+    })
+    .await
 }
 
 /// Lists the tags of a template.
@@ -236,10 +254,41 @@ impl Platform {
     pub(crate) async fn remove_sources(&self, builds: Vec<Build>) {
         for build in builds {
             let Ok(name) = build.source.parse::<TemplateName>() else { continue };
+            if !name.as_str().starts_with(SNAPSHOT_PREFIX) {
+                continue;
+            }
             if let Err(error) = self.node.remove_checkpoint(&name).await {
-                tracing::debug!(%name, error = node::chain(&error), "the source of a removed build stays");
+                tracing::warn!(%name, error = node::chain(&error), "the source of a removed build stays");
+            }
+            // Sandboxes of it run on, and then this waits for their ends: see `drop_unused`.
+            let _ = self.node.remove_template(&name).await;
+        }
+    }
+
+    /// Removes what the node has restored of snapshots that no team has any more, once their sandboxes are gone. Never ends.
+    pub(crate) async fn drop_unused(&self) {
+        loop {
+            if let Err(error) = self.drop_unused_now().await {
+                tracing::warn!(error = node::chain(&error), "templates of removed snapshots stay for now");
+            }
+            tokio::time::sleep(UNUSED_PAUSE).await;
+        }
+    }
+
+    async fn drop_unused_now(&self) -> std::result::Result<(), ControlError> {
+        let unused = self.node.templates().into_iter().filter(|template| template.sandboxes == 0);
+        let unused: Vec<_> = unused.filter(|template| template.name.as_str().starts_with(SNAPSHOT_PREFIX)).collect();
+        if unused.is_empty() {
+            return Ok(());
+        }
+        // After the list: a snapshot is noted before anything is started from it.
+        let named = self.control.templates().sources(SNAPSHOT_PREFIX).await?;
+        for template in unused.iter().filter(|template| !named.contains(template.name.as_str())) {
+            if let Err(error) = self.node.remove_template(&template.name).await {
+                tracing::debug!(name = %template.name, error = node::chain(&error), "it is in use again");
             }
         }
+        Ok(())
     }
 }
 

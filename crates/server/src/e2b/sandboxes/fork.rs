@@ -26,7 +26,7 @@ use crate::e2b::{
     failed::{Failed, Result},
     openapi::{NoSandbox, Started},
     platform::{Platform, sandbox_id},
-    templates::page,
+    templates::{SNAPSHOT_PREFIX, page},
 };
 
 /// Most copies of one request.
@@ -108,7 +108,7 @@ pub(crate) async fn snapshot(
         let source = platform.running(&team, &id).await?;
         let mut bytes = [0; 8];
         base::id::fill_random(&mut bytes);
-        let kept: TemplateName = format!("snapshot-{}", base::id::hex(&bytes))
+        let kept: TemplateName = format!("{SNAPSHOT_PREFIX}{}", base::id::hex(&bytes))
             .parse()
             .map_err(|_| Failed::invalid("the snapshot has no name"))?;
         let spec = CheckpointOptions { name: Some(kept.clone()), replace: false, keep };

@@ -27,6 +27,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("serve::a_port_is_reached_by_its_host_name", || case(ports)),
         Case::new("serve::traffic_wakes_a_paused_sandbox_if_it_may", || case(wakes)),
         Case::new("serve::a_pause_of_the_node_is_noted", || case(paused_by_node)),
+        Case::new("serve::a_removed_snapshot_leaves_nothing_on_the_node", || case(removed_snapshot)),
         Case::new("serve::a_read_key_gets_no_token", || case(read_key)),
         Case::new("serve::a_sandbox_ends_when_its_time_is_up", || case(timeout)),
         Case::new("serve::bad_requests_get_a_status_and_a_json_body", || case(refused)),
@@ -304,6 +305,44 @@ fn ports(node: &mut Node) -> Result<()> {
     }
     server.api("DELETE", &format!("/sandboxes/{id}"), None)?.expect(204)?;
     Ok(())
+}
+
+fn removed_snapshot(node: &mut Node) -> Result<()> {
+    let server = Server::of(node)?;
+    let restored = |node: &Node| -> Result<bool> { Ok(node.ok(&["template", "ls"])?.contains("snapshot-")) };
+    let source = server.create(json!({}))?;
+    let source = text(&source, "sandboxID")?;
+    for used in [false, true] {
+        let made =
+            server.api("POST", &format!("/sandboxes/{source}/snapshots"), Some(json!({})))?.expect(201)?.json()?;
+        let snapshot = text(&made, "snapshotID")?;
+        let copy = server.create(json!({"templateID": snapshot}))?;
+        let copy = format!("/sandboxes/{}", text(&copy, "sandboxID")?);
+        ensure!(restored(node)?, "it was restored");
+        if !used {
+            server.api("DELETE", &copy, None)?.expect(204)?;
+        }
+        server.api("DELETE", &format!("/templates/{}", snapshot.replace('/', "%2F")), None)?.expect(204)?;
+        ensure!(node.ok(&["checkpoint", "ls"]).is_ok_and(|listed| !listed.contains("snapshot-")), "its head is gone");
+        if used {
+            // Its sandbox runs on. The next server has nothing else of it.
+            ensure!(restored(node)?, "it is in use");
+            server.api("DELETE", &copy, None)?.expect(204)?;
+            node.kill_server()?;
+            node.start_server()?;
+            Server::of(node)?;
+        }
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while restored(node)? {
+            ensure!(Instant::now() < deadline, "the template stays");
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+    server_end(&Server::of(node)?, source)
+}
+
+fn server_end(server: &Server, id: &str) -> Result<()> {
+    server.api("DELETE", &format!("/sandboxes/{id}"), None)?.expect(204).map(drop)
 }
 
 /// By its socket, as when a pause ends later than the request that began it.
