@@ -59,8 +59,7 @@ impl Node {
         }
     }
 
-    /// What was restored from a checkpoint is left to the next start, which restores it: there may be many of them, and
-    /// checkpoints go.
+    /// Without those of checkpoints: the next start restores them, there may be many, and checkpoints go.
     fn lost_templates(&self) -> Vec<TemplateName> {
         let lost = self.templates().into_iter().filter(|template| template.state == TemplateState::Lost);
         let state = self.state();
