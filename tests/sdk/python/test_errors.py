@@ -71,6 +71,32 @@ def test_an_old_sdk_is_told(server) -> None:
     assert reply.status_code == 400 and "0.17.1" in reply.json()["message"]
 
 
+def test_root_is_refused_with_the_reason(box) -> None:
+    """Until sandboxes have user namespaces."""
+    for refused in (
+        lambda: box.commands.run("true", user="root"),
+        lambda: box.files.write("/root/it", "x", user="root"),
+        lambda: box.files.read("/etc/shadow", user="root"),
+    ):
+        with pytest.raises(e2b.SandboxException, match="user namespace"):
+            refused()
+    with pytest.raises(e2b.CommandExitException) as failed:
+        box.commands.run("sudo true")
+    assert failed.value.exit_code == 1 and "sudo" in failed.value.stderr
+
+
+def test_options_that_nothing_applies(server) -> None:
+    """A sandbox never lacks in silence what its creator asked for."""
+    for options in (
+        {"iam": {"tokens": {"cloud": {"audience": "a", "tokenType": "jwt"}}}},
+        {"mcp": {"exa": {}}},
+        {"network": {"egressProxy": {"address": "10.0.0.1:1080"}}},
+        {"network": {"rules": {"example.com": [{"transform": {"headers": {"a": "b"}}}]}}},
+    ):
+        reply = web.api("POST", "/v2/sandboxes", json={"templateID": "base", **options})
+        assert reply.status_code == 400 and "not supported" in reply.json()["message"], (options, reply.text)
+
+
 def test_unknown_rpc(box) -> None:
     """Connect's own error for a method that is not there."""
     headers = {"Content-Type": "application/json"} | box.connection_config.sandbox_headers

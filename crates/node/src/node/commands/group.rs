@@ -53,6 +53,8 @@ pub(super) async fn kill_now(group: &Path, terminal: bool) {
         }
     }
     kill(group);
+    // Who has killed a command expects a sandbox without it: to pause it, for example.
+    is_empty_within(group, KILLED_MAX).await;
 }
 
 /// Ends all that is in the group, with SIGTERM and, after a while, SIGKILL. Then the group is gone.
