@@ -142,12 +142,18 @@ impl Paused {
 
     /// The paused sandbox of this id, if there is one.
     pub async fn find(durable: &Durable, id: &SandboxId) -> Result<Option<(Head, Self)>> {
+        let found = Self::find_head(durable, id).await?;
+        found.map(|(head, paused)| Ok((head, paused?))).transpose()
+    }
+
+    /// The same, for those who want to remove it although it cannot be read.
+    pub async fn find_head(durable: &Durable, id: &SandboxId) -> Result<Option<(Head, Result<Self>)>> {
         let head = match durable.heads.get(durable.store.realm(), &name_of(id)?).await {
             Ok(head) => head,
             Err(HeadsError::NotFound { .. }) => return Ok(None),
             Err(error) => return Err(error).storing("look for the paused sandbox"),
         };
-        let paused = Self::read(durable, head.manifest).await?;
+        let paused = Self::read(durable, head.manifest).await;
         Ok(Some((head, paused)))
     }
 

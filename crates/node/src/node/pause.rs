@@ -22,7 +22,7 @@ use base::id::SandboxId;
 use checkpoint::{Checkpoint, Mounted, Paused, lost_race};
 use keeper::protocol::Thaw;
 use model::{CheckpointStage, Mount, PauseReport, PausedSandbox, SandboxState};
-use store::heads::Head;
+use store::{heads::Head, verify::is_out_of_reach};
 use tokio::runtime::Handle;
 
 use super::{
@@ -303,6 +303,17 @@ impl Node {
         Ok(Some(paused))
     }
 
+    /// Removes the head of a sandbox whose manifest is damaged or gone. Else `error` stays what it is.
+    async fn remove_unreadable(&self, id: &SandboxId, error: Error) -> Result<()> {
+        match Paused::find_head(&self.durable, id).await? {
+            Some((head, Err(damage))) if !is_out_of_reach(&damage) => {
+                tracing::warn!(sandbox = %id, error = chain(&damage), "a paused sandbox that cannot be read is removed");
+                self.remove_this_head(&head).await
+            }
+            _ => Err(error),
+        }
+    }
+
     async fn remove_this_head(&self, head: &Head) -> Result<()> {
         let removed = self.durable.heads.remove(head).await.storing("remove what the store has of it");
         removed.or_else(|error| if lost_race(&error) { Ok(()) } else { Err(error) })
@@ -310,8 +321,14 @@ impl Node {
 
     /// Removes a paused sandbox, of this node or only of the store.
     pub(super) async fn remove_paused(self: &Arc<Self>, id: &SandboxId) -> Result<()> {
-        let found = self.remove_head(id, None).await?;
         let known = self.state().sandbox(id).is_ok();
+        let found = match self.remove_head(id, None).await {
+            // Its data is damaged, and this node need not know more to remove it. Not so while the store is only out of reach.
+            Err(error) if known && !is_out_of_reach(&error) => {
+                self.remove_unreadable(id, error).await.map(|()| None)?
+            }
+            found => found?,
+        };
         if !known {
             let holder = found.ok_or_else(|| Error::NoSandbox(id.clone()))?.holder;
             return match holder.filter(|holder| *holder != self.host.id) {

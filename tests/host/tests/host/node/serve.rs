@@ -1,7 +1,9 @@
 //! `pando serve`, by plain HTTP as any client would speak it. The SDKs have a suite of their own: tests/sdk.
 
 use std::{
+    collections::BTreeSet,
     io::{BufRead, BufReader},
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -28,6 +30,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("serve::traffic_wakes_a_paused_sandbox_if_it_may", || case(wakes)),
         Case::new("serve::a_pause_of_the_node_is_noted", || case(paused_by_node)),
         Case::new("serve::a_removed_snapshot_leaves_nothing_on_the_node", || case(removed_snapshot)),
+        Case::new("serve::a_paused_sandbox_is_killed_although_its_data_is_damaged", || case(damaged)),
         Case::new("serve::a_read_key_gets_no_token", || case(read_key)),
         Case::new("serve::a_sandbox_ends_when_its_time_is_up", || case(timeout)),
         Case::new("serve::bad_requests_get_a_status_and_a_json_body", || case(refused)),
@@ -305,6 +308,41 @@ fn ports(node: &mut Node) -> Result<()> {
     }
     server.api("DELETE", &format!("/sandboxes/{id}"), None)?.expect(204)?;
     Ok(())
+}
+
+fn damaged(node: &mut Node) -> Result<()> {
+    let server = Server::of(node)?;
+    for damage in [|path: &Path| std::fs::remove_file(path), |path: &Path| std::fs::write(path, "damaged")] {
+        let sandbox = server.create(json!({}))?;
+        let path = format!("/sandboxes/{}", text(&sandbox, "sandboxID")?);
+        let before = objects(&node.state.join("store"))?;
+        server.api("POST", &format!("{path}/pause"), Some(json!({})))?.expect(204)?;
+        let of_it: Vec<_> = objects(&node.state.join("store"))?.difference(&before).cloned().collect();
+        ensure!(!of_it.is_empty(), "a pause stores something");
+        for object in &of_it {
+            damage(object).with_context(|| object.display().to_string())?;
+        }
+        let failed = server.api("POST", &format!("/v2{path}/connect"), Some(json!({"timeout": 60})))?;
+        ensure!(failed.0 >= 500, "it goes on: {} {}", failed.0, failed.1);
+        server.api("DELETE", &path, None)?.expect(204)?;
+        server.api("GET", &path, None)?.expect(404)?;
+        ensure!(server.api("GET", "/v2/sandboxes", None)?.expect(200)?.1 == "[]", "it is listed");
+    }
+    Ok(())
+}
+
+/// The files of a store, without its databases.
+fn objects(directory: &Path) -> Result<BTreeSet<PathBuf>> {
+    let mut found = BTreeSet::new();
+    for entry in std::fs::read_dir(directory)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            found.extend(objects(&entry.path())?);
+        } else if !entry.file_name().to_string_lossy().contains(".db") {
+            found.insert(entry.path());
+        }
+    }
+    Ok(found)
 }
 
 fn removed_snapshot(node: &mut Node) -> Result<()> {
