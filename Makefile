@@ -6,7 +6,7 @@ OUT := target
 # All packages at once, so that all of these build one graph of dependencies.
 TESTS := --locked --workspace --lib --bins --tests
 # Makes private parsers public, for fuzz/.
-FUZZING := pando-checkpoint/fuzzing,pando-node/fuzzing,pando-pager/fuzzing,pando-store/fuzzing
+FUZZING := pando-checkpoint/fuzzing,pando-node/fuzzing,pando-pager/fuzzing,pando-server/fuzzing,pando-store/fuzzing
 HOST_TESTS := $(CARGO) test --locked --workspace --test host --
 
 help: ## this list

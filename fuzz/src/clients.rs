@@ -55,6 +55,13 @@ pub(crate) fn paths(data: &[u8]) {
     }
 }
 
+/// What headers and lists say of files and of places in a sandbox.
+pub(crate) fn headers(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    server::fuzzing::headers(text);
+    node::fuzzing::mount_points(text);
+}
+
 const METHODS: [&str; 14] = [
     "process.Process/List",
     "process.Process/Start",

@@ -54,6 +54,8 @@ const TARGETS: &[(&str, Target)] = &[
     ("bodies", clients::bodies),
     ("paths", clients::paths),
     ("connect", clients::connect),
+    ("form", server::fuzzing::form),
+    ("headers", clients::headers),
 ];
 
 fn target() -> Target {

@@ -8,6 +8,8 @@
 mod base;
 mod beside;
 mod e2b;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod http;
 mod key;
 mod public;

@@ -226,6 +226,23 @@ fn unauthorised(message: &str) -> Failed {
     Failed::new(StatusCode::UNAUTHORIZED, message)
 }
 
+/// As `fuzzing::form`.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn fuzz_form(bytes: &[u8]) {
+    if let Some((piece, body)) = bytes.split_first() {
+        form::fuzz(body, usize::from(*piece).max(1));
+    }
+}
+
+/// As `fuzzing::headers`.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn fuzz_headers(text: &str) {
+    download::fuzz(text);
+    if let Ok(boundary) = form::boundary(text) {
+        assert!((1..=70).contains(&boundary.len()), "{boundary:?}");
+    }
+}
+
 /// Fails unless the request has the sandbox's token.
 fn authorise(platform: &Platform, Of(sandbox): &Of, headers: &HeaderMap) -> Result<()> {
     let wrong = || unauthorised("unauthorized access, please provide a valid access token");

@@ -149,6 +149,16 @@ fn parse(text: &str) -> Option<Range> {
     }
 }
 
+/// A range that is taken has bytes.
+#[cfg(feature = "fuzzing")]
+pub(super) fn fuzz(text: &str) {
+    match parse(text) {
+        Some(Range::From(from, Some(to))) => assert!(from <= to, "{text:?}"),
+        Some(Range::Last(bytes)) => assert!(bytes > 0, "{text:?}"),
+        Some(Range::From(_, None)) | None => {}
+    }
+}
+
 /// As RFC 8187 has it.
 fn encoded(name: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);

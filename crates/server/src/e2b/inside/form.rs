@@ -94,5 +94,29 @@ where
     }
 }
 
+/// A form means the same in whatever pieces it comes, and a piece keeps no more than the headers of one part.
+#[cfg(feature = "fuzzing")]
+pub(super) fn fuzz(body: &[u8], piece: usize) {
+    let read = |piece: usize| -> Result<Vec<Event>, Error> {
+        let (mut parser, mut events) = (Parser::new("XX"), VecDeque::new());
+        for bytes in body.chunks(piece) {
+            parser.feed(bytes, &mut events)?;
+            assert!(parser.kept_bytes() <= FORM_HEAD_BYTES_MAX + "\r\n--XX".len(), "{} bytes", parser.kept_bytes());
+            if parser.is_closed() {
+                break;
+            }
+        }
+        let mut joined: Vec<Event> = Vec::new();
+        for event in events {
+            match (joined.last_mut(), event) {
+                (Some(Event::Data(before)), Event::Data(bytes)) => *before = [&before[..], &bytes].concat().into(),
+                (_, event) => joined.push(event),
+            }
+        }
+        Ok(joined)
+    };
+    assert_eq!(read(piece), read(body.len().max(1)));
+}
+
 #[cfg(test)]
 mod tests;

@@ -61,7 +61,7 @@ impl Parser {
         Self { delimiter, kept: b"\r\n".to_vec(), state: State::Preamble, parts: 0 }
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn kept_bytes(&self) -> usize {
         self.kept.len()
     }
