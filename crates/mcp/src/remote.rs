@@ -36,6 +36,8 @@ impl Remote {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let http = reqwest::Client::builder()
             .dns_resolver(Arc::new(Names))
+            // The server is named, and often this machine: what the environment says of proxies is for other programs.
+            .no_proxy()
             .connect_timeout(MCP_CONNECT_TIMEOUT)
             .build()
             .map_err(Error::Http)?;

@@ -18,8 +18,9 @@ const HEAD_BYTES: usize = 5;
 /// The last message: an error, or nothing.
 const END_FLAG: u8 = 2;
 
-/// How much later the server ends a command by itself, if this process has died meanwhile.
-const GRACE: Duration = Duration::from_secs(1);
+/// How much later the server ends a command by itself, if this process has died meanwhile. Not by whole seconds: servers
+/// take a deadline of exactly 60 s, which the SDKs send unasked, for none.
+const GRACE: Duration = Duration::from_millis(1001);
 
 /// What became of a command.
 #[derive(Debug, Default)]
@@ -46,6 +47,8 @@ pub(crate) async fn to_the_end(inside: &Inside, order: &Order<'_>) -> Result<Ran
     let mut stream = start(inside, order, Some(order.timeout + GRACE)).await?;
     match tokio::time::timeout(order.timeout, follow(&mut stream, &mut ran)).await {
         Ok(ended) => ended?,
+        // It has not begun: its deadline ends it, if it still does.
+        Err(_) if ran.pid == 0 => return Err(Error::Command("it did not start in time".to_owned())),
         Err(_) => kill(inside, ran.pid).await?,
     }
     Ok(ran)
