@@ -104,6 +104,16 @@ pub fn name_of(name: &TemplateName) -> Result<HeadName> {
     format!("{HEADS}{name}").parse().storing("name a checkpoint")
 }
 
+/// How the heads of all checkpoints begin whose names begin with `prefix`.
+pub fn heads_of(prefix: &str) -> String {
+    format!("{HEADS}{prefix}")
+}
+
+/// The name of the checkpoint that has this head; none if the head is one of something else.
+pub fn name_in(head: &HeadName) -> Option<TemplateName> {
+    head.as_str().strip_prefix(HEADS)?.parse().ok()
+}
+
 impl Checkpoint {
     fn encode(&self) -> Result<Vec<u8>> {
         let mut bytes = postcard::to_stdvec(self).storing("encode a checkpoint")?;

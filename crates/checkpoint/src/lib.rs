@@ -49,7 +49,8 @@ use error::Storing;
 
 pub use blob::BlobRef;
 pub use checkpoint::{
-    Checkpoint, Counts, Included, Program, known_pages, name_of, pack_layer, page_reader, write_bytes,
+    Checkpoint, Counts, Included, Program, heads_of, known_pages, name_in, name_of, pack_layer, page_reader,
+    write_bytes,
 };
 pub use error::{Error, Result};
 pub use hot::HotPages;

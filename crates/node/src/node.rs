@@ -30,6 +30,7 @@ pub(crate) mod lifecycle;
 mod logs;
 mod memory_limit;
 mod metrics;
+mod origins;
 mod orphans;
 mod output;
 mod pager_link;

@@ -88,6 +88,7 @@ impl Taken {
         let platform = Arc::new(Platform::new(node, control.clone(), domain.clone(), services));
         platform.catch_up().await.map_err(|error| failed(chain(&error)))?;
         platform.sweep_volumes().await;
+        platform.sweep_snapshots().await;
         let scheduler = control.scheduler(Arc::new(e2b::OnNode(Arc::clone(&platform))));
         let variables = Variables::new(&key, &form).map_err(|error| failed(chain(&error)))?;
         variables.leave(&state_dir, address).map_err(|error| failed(chain(&error)))?;

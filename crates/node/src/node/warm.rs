@@ -61,11 +61,8 @@ impl Node {
 
     /// Without those of checkpoints: the next start restores them, there may be many, and checkpoints go.
     fn lost_templates(&self) -> Vec<TemplateName> {
-        let lost = self.templates().into_iter().filter(|template| template.state == TemplateState::Lost);
-        let state = self.state();
-        let is_built =
-            |name: &TemplateName| state.template_record(name).is_some_and(|record| record.checkpoint.is_none());
-        lost.map(|template| template.spec.name).filter(is_built).collect()
+        let built = self.built_templates().into_iter();
+        built.filter(|template| template.state == TemplateState::Lost).map(|template| template.name).collect()
     }
 
     /// Whether the template no longer needs to be built.

@@ -17,7 +17,7 @@ use gateway::{
 use model::Keep;
 use node::Node;
 
-use super::{failed::Failed, history::History, sandboxes::finish};
+use super::{failed::Failed, history::History, sandboxes::finish, templates::snapshots::Notes};
 
 /// How long a request waits until its sandbox has been resumed.
 const WAKE_MAX: Duration = Duration::from_secs(30);
@@ -39,13 +39,16 @@ pub(crate) struct Platform {
     pub(crate) history: History,
     /// For streams and calls of services that run.
     pub(crate) services: Arc<Places>,
+    /// Of snapshots that may have no row.
+    pub(crate) notes: Notes,
 }
 
 impl Platform {
     pub(crate) fn new(node: Arc<Node>, control: Control, domain: Domain, services: ProxyBounds) -> Self {
         let watchers = Arc::<Watchers>::default();
         let (envd, services) = (envd::service(Arc::clone(&watchers)), Arc::new(Places::new(services)));
-        Self { node, control, domain, envd, watchers, history: History::default(), services }
+        let notes = Notes::within(&node.config().state_dir);
+        Self { node, control, domain, envd, watchers, history: History::default(), services, notes }
     }
 
     /// A sandbox that a request names by its host or header, of whatever team, running or paused.

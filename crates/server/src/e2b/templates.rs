@@ -3,7 +3,7 @@
 //! What the operator builds on the node belongs to the system's team and is public: teams find it by its name on the
 //! node.
 
-use std::time::Duration;
+pub(crate) mod snapshots;
 
 use api::e2b;
 use axum::{
@@ -15,7 +15,7 @@ use base::{
     id::{TeamId, TemplateName},
     limits::PAGE_MAX,
 };
-use control::{Build, BuildUpdate, ControlError, Page, Resolved, Size, Template, TemplateRef};
+use control::{BuildUpdate, ControlError, Page, Resolved, Size, Template, TemplateRef};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -26,12 +26,6 @@ use super::{
     platform::Platform,
     sandboxes::{Body, Path, Query, Shared, finish, with_next},
 };
-
-/// How the node's names for snapshots begin.
-pub(crate) const SNAPSHOT_PREFIX: &str = "snapshot-";
-
-/// How often it is looked for what the node has of removed snapshots.
-const UNUSED_PAUSE: Duration = Duration::from_secs(60);
 
 /// One page, and where the next one begins.
 type Listed = (HeaderMap, Json<Vec<e2b::Template>>);
@@ -58,7 +52,7 @@ impl Platform {
         // A team's own name, or another tag of a template that is noted already, is not one of the node.
         let is_plain = wanted.slug().is_none() && wanted.explicit_tag().is_none();
         // What the node has of snapshots belongs to their teams.
-        if !is_plain || wanted.name().starts_with(SNAPSHOT_PREFIX) {
+        if !is_plain || wanted.name().starts_with(snapshots::PREFIX) {
             return Ok(None);
         }
         let Ok(name) = wanted.name().parse::<TemplateName>() else { return Ok(None) };
@@ -247,49 +241,6 @@ pub(crate) async fn remove_tags(
 ) -> Result<StatusCode> {
     platform.control.templates().remove_tags(&team, &request.name.parse()?, &request.tags).await?;
     Ok(StatusCode::NO_CONTENT)
-}
-
-impl Platform {
-    /// Removes what builds were made of, as far as nothing uses it. What stays is removed by hand.
-    pub(crate) async fn remove_sources(&self, builds: Vec<Build>) {
-        for build in builds {
-            let Ok(name) = build.source.parse::<TemplateName>() else { continue };
-            if !name.as_str().starts_with(SNAPSHOT_PREFIX) {
-                continue;
-            }
-            if let Err(error) = self.node.remove_checkpoint(&name).await {
-                tracing::warn!(%name, error = node::chain(&error), "the source of a removed build stays");
-            }
-            // Sandboxes of it run on, and then this waits for their ends: see `drop_unused`.
-            let _ = self.node.remove_template(&name).await;
-        }
-    }
-
-    /// Removes what the node has restored of snapshots that no team has any more, once their sandboxes are gone. Never ends.
-    pub(crate) async fn drop_unused(&self) {
-        loop {
-            if let Err(error) = self.drop_unused_now().await {
-                tracing::warn!(error = node::chain(&error), "templates of removed snapshots stay for now");
-            }
-            tokio::time::sleep(UNUSED_PAUSE).await;
-        }
-    }
-
-    async fn drop_unused_now(&self) -> std::result::Result<(), ControlError> {
-        let unused = self.node.templates().into_iter().filter(|template| template.sandboxes == 0);
-        let unused: Vec<_> = unused.filter(|template| template.name.as_str().starts_with(SNAPSHOT_PREFIX)).collect();
-        if unused.is_empty() {
-            return Ok(());
-        }
-        // After the list: a snapshot is noted before anything is started from it.
-        let named = self.control.templates().sources(SNAPSHOT_PREFIX).await?;
-        for template in unused.iter().filter(|template| !named.contains(template.name.as_str())) {
-            if let Err(error) = self.node.remove_template(&template.name).await {
-                tracing::debug!(name = %template.name, error = node::chain(&error), "it is in use again");
-            }
-        }
-        Ok(())
-    }
 }
 
 fn template(found: &Template) -> Option<e2b::Template> {

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 use super::Node;
 
 /// What stays of a state directory from which everything was removed.
-const STATE_FILES: [&str; 15] = [
+const STATE_FILES: [&str; 16] = [
     "images",
     "layers",
     "lock",
@@ -30,6 +30,7 @@ const STATE_FILES: [&str; 15] = [
     "control.db",
     "serve.key",
     "tls",
+    "snapshots",
 ];
 
 /// Removes a case's group and directories when dropped, or when the test program ends in any way.
@@ -108,7 +109,7 @@ impl Cleanup {
         ensure!(found.iter().all(|name| STATE_FILES.contains(&name.as_str())), "unexpected files: {found:?}");
         let held = names(&state.join("commands"));
         ensure!(held.iter().all(|name| name == "holder.lock"), "the holder left: {held:?}");
-        for folder in ["sandboxes", "templates", "images", "paused", "mounts", "unseen"] {
+        for folder in ["sandboxes", "templates", "images", "paused", "mounts", "unseen", "snapshots"] {
             let found = names(&state.join(folder));
             ensure!(found.is_empty(), "{folder} left behind: {found:?}");
         }

@@ -32,6 +32,7 @@ mod pause;
 mod peers;
 mod requests;
 mod serve;
+mod serve_snapshots;
 mod serve_volumes;
 mod services;
 mod shared;
@@ -52,6 +53,7 @@ pub(crate) fn cases() -> Vec<Case> {
     let parts = [
         serve::cases(),
         attacks::cases(),
+        serve_snapshots::cases(),
         serve_volumes::cases(),
         client::cases(),
         services::cases(),

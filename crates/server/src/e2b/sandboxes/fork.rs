@@ -9,7 +9,7 @@ use axum::{
     http::{HeaderMap, StatusCode},
 };
 use base::{
-    id::{SandboxId, TeamId, TemplateName},
+    id::{SandboxId, TeamId},
     limits::SANDBOX_TIMEOUT_S_DEFAULT_V1,
 };
 use control::{
@@ -26,7 +26,7 @@ use crate::e2b::{
     failed::{Failed, Result},
     openapi::{NoSandbox, Started},
     platform::{Platform, sandbox_id},
-    templates::{SNAPSHOT_PREFIX, page},
+    templates::{page, snapshots},
 };
 
 /// Most copies of one request.
@@ -105,22 +105,27 @@ pub(crate) async fn snapshot(
     let name = request.name.as_deref().map(str::parse::<TemplateRef>).transpose()?;
     let keep = keep(request.memory);
     finish(async move {
-        let source = platform.running(&team, &id).await?;
-        let mut bytes = [0; 8];
-        base::id::fill_random(&mut bytes);
-        let kept: TemplateName = format!("{SNAPSHOT_PREFIX}{}", base::id::hex(&bytes))
-            .parse()
-            .map_err(|_| Failed::invalid("the snapshot has no name"))?;
+        let size = platform.running(&team, &id).await?.spec.size;
+        let kept = snapshots::new_name()?;
         let spec = CheckpointOptions { name: Some(kept.clone()), replace: false, keep };
-        platform.node.checkpoint(&id, &spec, &KeepProgress::unheard()).await?;
-        let new = NewSnapshot { origin: &id, name: name.as_ref(), size: source.spec.size, source: kept.as_str() };
-        let noted = platform.control.templates().add_snapshot(&team, &new).await;
-        if noted.is_err()
-            && let Err(error) = platform.node.remove_checkpoint(&kept).await
-        {
-            tracing::warn!(checkpoint = %kept, error = node::chain(&error), "a snapshot that no team has stays");
-        }
-        let (resolved, dropped) = noted?;
+        platform.note_snapshot(&kept)?;
+        let taken = platform.node.checkpoint(&id, &spec, &KeepProgress::unheard()).await;
+        let noted = match taken {
+            Ok(_) => {
+                let source = kept.as_str();
+                let new = NewSnapshot { origin: &id, name: name.as_ref(), size, source };
+                platform.control.templates().add_snapshot(&team, &new).await.map_err(Failed::from)
+            }
+            Err(error) => Err(error.into()),
+        };
+        let (resolved, dropped) = match noted {
+            Ok(noted) => noted,
+            Err(failed) => {
+                platform.remove_rowless(&[kept]).await;
+                return Err(failed);
+            }
+        };
+        platform.snapshot_has_row(&kept);
         platform.remove_sources(dropped).await;
         let tag = name.as_ref().map_or("default", TemplateRef::tag).to_owned();
         let info = e2b::SnapshotInfo {

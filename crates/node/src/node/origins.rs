@@ -1,0 +1,45 @@
+//! Where templates and checkpoints come from.
+
+use base::id::TemplateName;
+use tokio::sync::watch;
+
+use super::Node;
+use crate::{
+    error::{Result, Storing},
+    records::TemplateRecord,
+};
+
+impl Node {
+    /// Templates that were built here from their specifications.
+    pub fn built_templates(&self) -> Vec<model::Template> {
+        self.templates_where(|record| record.checkpoint.is_none())
+    }
+
+    /// Templates that were restored here from checkpoints.
+    pub fn restored_templates(&self) -> Vec<model::Template> {
+        self.templates_where(|record| record.checkpoint.is_some())
+    }
+
+    fn templates_where(&self, is_wanted: impl Fn(&TemplateRecord) -> bool) -> Vec<model::Template> {
+        let state = self.state();
+        let is_wanted = |found: &model::Template| state.template_record(&found.name).is_some_and(&is_wanted);
+        state.templates().into_iter().filter(is_wanted).collect()
+    }
+
+    /// Tells when templates may have come, gone or changed.
+    pub fn template_changes(&self) -> watch::Receiver<u64> {
+        self.ledger.changes.subscribe()
+    }
+
+    /// The names of all checkpoints that begin with `prefix`, on any node. None of them is read.
+    pub async fn checkpoints_named(&self, prefix: &str) -> Result<Vec<TemplateName>> {
+        let (below, realm) = (checkpoint::heads_of(prefix), self.durable.store.realm());
+        let (mut names, mut after) = (Vec::new(), None);
+        loop {
+            let heads = self.durable.heads.list(realm, &below, after.as_ref()).await.storing("list the checkpoints")?;
+            let Some(last) = heads.last() else { return Ok(names) };
+            after = Some(last.name.clone());
+            names.extend(heads.iter().filter_map(|head| checkpoint::name_in(&head.name)));
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Snapshots and templates of `pando serve`, by plain HTTP.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use testkit::{node::Node, runner::Case};
+
+use super::serve::{Server, case, text};
+
+pub(crate) fn cases() -> Vec<Case> {
+    vec![Case::new("serve::a_snapshot_that_a_kill_broke_off_is_swept", || case(broken_off))]
+}
+
+/// Holds the database's one writer until its input ends.
+const LOCK: &str = r#"
+import sqlite3, sys
+sqlite3.connect(sys.argv[1], isolation_level=None, timeout=10).execute("BEGIN IMMEDIATE")
+print("locked", flush=True)
+sys.stdin.read()
+"#;
+
+/// What a user of the node calls as the server might.
+const OF_USER: &str = "snapshot-0123456789abcdef";
+
+/// The names of the node's checkpoints.
+fn checkpoints(node: &Node) -> Result<Vec<String>> {
+    let all: Value = serde_json::from_str(&node.ok(&["checkpoint", "ls", "--json"])?)?;
+    let all = all.as_array().context("no list")?;
+    let mut names = all.iter().map(|one| text(one, "name").map(str::to_owned)).collect::<Result<Vec<_>>>()?;
+    names.sort();
+    Ok(names)
+}
+
+/// The server dies when the store has a snapshot and the database does not know it.
+fn broken_off(node: &mut Node) -> Result<()> {
+    let server = Server::of(node)?;
+    let sandbox = server.create(json!({}))?;
+    let id = text(&sandbox, "sandboxID")?;
+    node.ok(&["checkpoint", id, "--name", OF_USER])?;
+    let path = format!("/sandboxes/{id}/snapshots");
+    let kept = server.api("POST", &path, Some(json!({"name": "kept"})))?.expect(201)?.json()?;
+    let before = checkpoints(node)?;
+    ensure!(before.len() == 2, "{before:?}");
+    let noted = node.state.join("snapshots");
+    ensure!(fs::read_dir(&noted)?.next().is_none(), "what has a row has no note");
+    // As if the server had been killed after the row was there.
+    let named = before.iter().find(|name| *name != OF_USER).context("no snapshot")?;
+    fs::write(noted.join(named), "")?;
+    let mut lock = Command::new("python3");
+    lock.args(["-c", LOCK]).arg(node.state.join("control.db")).stdin(Stdio::piped()).stdout(Stdio::piped());
+    thread::scope(|scope| -> Result<()> {
+        let mut lock = lock.spawn().context("python3 is missing")?;
+        let said = BufReader::new(lock.stdout.take().context("no output")?).lines().next();
+        ensure!(said.context("it is not locked")?? == "locked");
+        let taking = scope.spawn(|| server.api("POST", &path, Some(json!({}))));
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while checkpoints(node)?.len() == before.len() {
+            ensure!(Instant::now() < deadline, "no snapshot is taken");
+            thread::sleep(Duration::from_millis(10));
+        }
+        ensure!(!taking.is_finished(), "it was noted although the database was locked");
+        node.kill_server()?;
+        drop(lock.stdin.take());
+        ensure!(lock.wait()?.success());
+        let answer = taking.join().map_err(|_| anyhow::anyhow!("it panicked"))?;
+        ensure!(answer.is_err() || answer.is_ok_and(|answer| answer.0 == 0), "an answer of a dead server");
+        Ok(())
+    })?;
+    node.start_server()?;
+    let again = Server::of(node)?;
+    ensure!(checkpoints(node)? == before, "{:?} instead of {before:?}", checkpoints(node)?);
+    ensure!(fs::read_dir(&noted)?.next().is_none(), "a note stays");
+    ensure!(node.log()?.contains(OF_USER), "nothing is said of what has no row");
+    let copy = again.create(json!({"templateID": text(&kept, "snapshotID")?}))?;
+    for id in [text(&copy, "sandboxID")?, id] {
+        again.api("DELETE", &format!("/sandboxes/{id}"), None)?.expect(204)?;
+    }
+    Ok(())
+}
