@@ -5,6 +5,7 @@
 //! ```
 
 use std::{
+    collections::HashSet,
     net::SocketAddr,
     path::{Path, PathBuf},
     sync::Arc,
@@ -89,6 +90,7 @@ impl Taken {
         platform.catch_up().await.map_err(|error| failed(chain(&error)))?;
         platform.sweep_volumes().await;
         platform.sweep_snapshots().await;
+        platform.note_built_now(&mut HashSet::new()).await;
         let scheduler = control.scheduler(Arc::new(e2b::OnNode(Arc::clone(&platform))));
         let variables = Variables::new(&key, &form).map_err(|error| failed(chain(&error)))?;
         variables.leave(&state_dir, address).map_err(|error| failed(chain(&error)))?;
@@ -98,7 +100,7 @@ impl Taken {
         tracing::info!(%address, %domain, "ready for clients; `pando env` prints what they need");
         let described = Described::new().map_err(failed)?;
         let options = Options { domain, tls: Some(tls), plain: public.plain, bounds: Bounds::within(descriptors) };
-        let [sampled, paused, unused] = std::array::from_fn(|_| Arc::clone(&platform));
+        let [sampled, paused, unused, built] = std::array::from_fn(|_| Arc::clone(&platform));
         let handler = e2b::handler(platform, ProxyBounds::within(descriptors), described);
         tokio::select! {
             () = serve(listeners, options, handler, stop) => {}
@@ -106,6 +108,7 @@ impl Taken {
             () = sampled.sample() => {}
             () = paused.note_pauses() => {}
             () = unused.drop_unused() => {}
+            () = built.note_built() => {}
             () = warm => {}
         }
         withdraw(&state_dir);

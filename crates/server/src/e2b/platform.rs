@@ -41,6 +41,8 @@ pub(crate) struct Platform {
     pub(crate) services: Arc<Places>,
     /// Of snapshots that may have no row.
     pub(crate) notes: Notes,
+    /// Held while a template of the node is noted: each is noted once.
+    pub(crate) noting: tokio::sync::Mutex<()>,
 }
 
 impl Platform {
@@ -48,7 +50,17 @@ impl Platform {
         let watchers = Arc::<Watchers>::default();
         let (envd, services) = (envd::service(Arc::clone(&watchers)), Arc::new(Places::new(services)));
         let notes = Notes::within(&node.config().state_dir);
-        Self { node, control, domain, envd, watchers, history: History::default(), services, notes }
+        Self {
+            node,
+            control,
+            domain,
+            envd,
+            watchers,
+            history: History::default(),
+            services,
+            notes,
+            noting: tokio::sync::Mutex::default(),
+        }
     }
 
     /// A sandbox that a request names by its host or header, of whatever team, running or paused.

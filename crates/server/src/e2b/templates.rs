@@ -1,9 +1,9 @@
 //! Templates, their names and tags.
-//!
-//! What the operator builds on the node belongs to the system's team and is public: teams find it by its name on the
-//! node.
 
+mod built;
 pub(crate) mod snapshots;
+
+use std::sync::Arc;
 
 use api::e2b;
 use axum::{
@@ -15,7 +15,7 @@ use base::{
     id::{TeamId, TemplateName},
     limits::PAGE_MAX,
 };
-use control::{BuildUpdate, ControlError, Page, Resolved, Size, Template, TemplateRef};
+use control::{ControlError, Page, Resolved, Size, Template, TemplateRef};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -32,38 +32,20 @@ type Listed = (HeaderMap, Json<Vec<e2b::Template>>);
 
 impl Platform {
     /// The template that a request for a sandbox names, and its name on the node.
-    pub(crate) async fn resolve(&self, team: &TeamId, name: &str) -> Result<(Resolved, TemplateName)> {
+    pub(crate) async fn resolve(self: &Arc<Self>, team: &TeamId, name: &str) -> Result<(Resolved, TemplateName)> {
         let shown: String = name.chars().take(80).collect();
         let missing = || Failed::new(StatusCode::NOT_FOUND, format!("template '{shown}' not found"));
         let wanted: TemplateRef = name.parse().map_err(|_| missing())?;
         let resolved = match self.control.templates().resolve(team, &wanted).await {
-            Err(ControlError::NotFound { .. }) => {
-                self.adopt_template(&wanted).await?.ok_or_else(missing)?;
+            // It may have been built a moment ago.
+            Err(ControlError::NotFound { .. }) if self.note_named(&wanted).await? => {
                 self.control.templates().resolve(team, &wanted).await?
             }
+            Err(ControlError::NotFound { .. }) => return Err(missing()),
             resolved => resolved?,
         };
         let source = resolved.build.source.parse().map_err(|_| missing())?;
         Ok((resolved, source))
-    }
-
-    /// Notes a template that was built on the node. None if there is none of this name.
-    async fn adopt_template(&self, wanted: &TemplateRef) -> Result<Option<()>> {
-        // A team's own name, or another tag of a template that is noted already, is not one of the node.
-        let is_plain = wanted.slug().is_none() && wanted.explicit_tag().is_none();
-        // What the node has of snapshots belongs to their teams.
-        if !is_plain || wanted.name().starts_with(snapshots::PREFIX) {
-            return Ok(None);
-        }
-        let Ok(name) = wanted.name().parse::<TemplateName>() else { return Ok(None) };
-        let Ok(found) = self.node.template(&name) else { return Ok(None) };
-        let (templates, system) = (self.control.templates(), self.control.teams().system().await?);
-        let named: TemplateRef = name.as_str().parse()?;
-        let request = templates.request_build(&system.id, &named, &[], size(&found.spec.limits)).await?;
-        let ready = BuildUpdate::Ready { source: name.to_string() };
-        templates.update_build(&system.id, &request.build, &ready).await?;
-        templates.set_public(&system.id, &named, true).await?;
-        Ok(Some(()))
     }
 }
 
@@ -147,14 +129,7 @@ pub(crate) async fn alias(
     Team(team): Team,
     Path(name): Path<String>,
 ) -> Result<Json<e2b::TemplateAlias>> {
-    let wanted: TemplateRef = name.parse()?;
-    let found = match platform.control.templates().get(&team, &wanted).await {
-        Err(error @ ControlError::NotFound { .. }) => match platform.adopt_template(&wanted).await? {
-            Some(()) => platform.control.templates().get(&team, &wanted).await?,
-            None => return Err(error.into()),
-        },
-        found => found?,
-    };
+    let found = platform.control.templates().get(&team, &name.parse()?).await?;
     Ok(Json(e2b::TemplateAlias { template_id: found.id.to_string(), public: found.public }))
 }
 

@@ -5,8 +5,9 @@
 //! removed: row gone -> note -> checkpoint gone, template gone -> no note
 //! ```
 //!
-//! A note is an empty file in the state directory. A server that is killed leaves it, and the next one removes what it names if no row has it.
-//! Nothing else is ever removed: a snapshot without row and note is rather of a database that is lost or older than the store.
+//! A note is an empty file in the state directory. A server that is killed leaves it, and the next one removes what it
+//! names if no row has it. Nothing else is ever removed: a snapshot without row and note is rather of a database that
+//! is lost or older than the store.
 
 use std::{collections::BTreeSet, fs, io, path::PathBuf, time::Duration};
 
@@ -123,7 +124,7 @@ impl Platform {
             match self.node.remove_checkpoint(name).await {
                 Ok(()) | Err(Error::NoCheckpoint(_)) => self.notes.remove(name),
                 Err(error) => {
-                    tracing::warn!(%name, error = node::chain(&error), "a snapshot stays until the server starts again");
+                    tracing::warn!(%name, error = node::chain(&error), "a snapshot stays until the next start");
                 }
             }
             // Sandboxes of it run on, and then this waits for their ends: see `drop_unused`.
@@ -159,7 +160,8 @@ impl Platform {
         Ok(())
     }
 
-    /// Removes what the node has restored of snapshots that no team has any more, once their sandboxes are gone. Never ends.
+    /// Removes what the node has restored of snapshots that no team has any more, once their sandboxes are gone. Never
+    /// ends.
     pub(crate) async fn drop_unused(&self) {
         loop {
             if let Err(error) = self.drop_unused_now().await {

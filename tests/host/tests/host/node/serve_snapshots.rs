@@ -15,7 +15,10 @@ use testkit::{node::Node, runner::Case};
 use super::serve::{Server, case, text};
 
 pub(crate) fn cases() -> Vec<Case> {
-    vec![Case::new("serve::a_snapshot_that_a_kill_broke_off_is_swept", || case(broken_off))]
+    vec![
+        Case::new("serve::a_snapshot_that_a_kill_broke_off_is_swept", || case(broken_off)),
+        Case::new("serve::reading_notes_no_template", || case(reading)),
+    ]
 }
 
 /// Holds the database's one writer until its input ends.
@@ -83,4 +86,49 @@ fn broken_off(node: &mut Node) -> Result<()> {
         again.api("DELETE", &format!("/sandboxes/{id}"), None)?.expect(204)?;
     }
     Ok(())
+}
+
+/// The server itself notes templates of the node, each once. A name that is not found adds nothing.
+fn reading(node: &mut Node) -> Result<()> {
+    let server = Server::of(node)?;
+    let found = |name: &str| server.api("GET", &format!("/templates/aliases/{name}"), None);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while found("plain")?.0 != 200 {
+        ensure!(Instant::now() < deadline, "it is not noted");
+        thread::sleep(Duration::from_millis(20));
+    }
+    let sandbox = server.create(json!({}))?;
+    let id = text(&sandbox, "sandboxID")?;
+    for name in ["kept", OF_USER] {
+        node.ok(&["checkpoint", id, "--name", name])?;
+        let created = node.ok(&["create", name])?;
+        let copy = created.lines().last().and_then(|line| line.split_whitespace().next()).context("no copy")?;
+        node.ok(&["kill", copy])?;
+        ensure!(node.ok(&["template", "ls"])?.contains(name), "it was restored");
+    }
+    for name in ["nobody%2Fplain", "kept", OF_USER] {
+        let status = found(name)?.0;
+        ensure!(matches!(status, 403 | 404), "{name}: {status}");
+    }
+    for name in ["plain:nope", "kept", OF_USER] {
+        server.api("POST", "/v2/sandboxes", Some(json!({"templateID": name})))?.expect(404).context(name)?;
+    }
+    ensure!(builds(node)? == 1, "{} builds", builds(node)?);
+    server.api("DELETE", &format!("/sandboxes/{id}"), None)?.expect(204)?;
+    for name in ["kept", OF_USER] {
+        node.ok(&["checkpoint", "rm", name])?;
+        node.ok(&["template", "rm", name])?;
+    }
+    Ok(())
+}
+
+/// How many builds the database has.
+fn builds(node: &Node) -> Result<u64> {
+    const COUNT: &str = r#"
+import sqlite3, sys
+print(sqlite3.connect(sys.argv[1], timeout=10).execute("SELECT COUNT(*) FROM template_builds").fetchone()[0])
+"#;
+    let counted = Command::new("python3").args(["-c", COUNT]).arg(node.state.join("control.db")).output()?;
+    ensure!(counted.status.success(), "{counted:?}");
+    Ok(String::from_utf8_lossy(&counted.stdout).trim().parse()?)
 }
