@@ -162,6 +162,7 @@ seed("connect", "proto", bytes([133]) + b"\x0a\x02/a\x10\x01")
 
 FORM = b"--XX\r\nContent-Disposition: form-data; name=\"file\"; filename=\"/a b\"\r\n\r\nhello\r\n--XX\r\n\r\n\r\n--X\r\n--XX--\r\n"
 seed("form", "two", b"\7" + FORM)
+seed("form", "longest-head", b"\1--XX\r\nA: " + b"a" * (16384 - 5) + b"\r\n\r\nhello\r\n--XX--")
 seed("form", "byte-by-byte", b"\1a preamble\r\n" + FORM)
 for number, text in enumerate([b"bytes=0-9", b"bytes=-3", b"bytes=5-", b"multipart/form-data; boundary=\"X X\"", b"/mnt/a\n/mnt/b"]):
     seed("headers", str(number), text)

@@ -34,6 +34,7 @@ def test_pages(make, api) -> None:
         seen += [info.sandbox_id for info in page]
         make(metadata={"group": "other"}).kill()
     assert sorted(seen) == sorted(made)
+    assert int(web.api("GET", "/v2/sandboxes").headers["x-total-running"]) >= len(made)
 
 
 def test_next_token_starts_anew(make, api) -> None:

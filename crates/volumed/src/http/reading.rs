@@ -70,6 +70,10 @@ fn pass_on(job: &Job, found: &Attributes, mut part: Range<u64>, outlet: &mut Out
 fn parse_range(text: &str, size: u64) -> Result<Option<Range<u64>>> {
     let parsed = || {
         let (first, last) = text.strip_prefix("bytes=")?.split_once('-')?;
+        // Rust takes a sign as well.
+        if text.contains('+') {
+            return None;
+        }
         match (first.trim(), last.trim()) {
             ("", last) => Some(size.saturating_sub(last.parse().ok()?)..size),
             (first, "") => Some(first.parse().ok()?..size),

@@ -141,7 +141,9 @@ fn stream(reader: Reader) -> Body {
 /// One range (RFC 9110, 14.1.2). The standard ignores every other header.
 fn parse(text: &str) -> Option<Range> {
     let (from, to) = text.strip_prefix("bytes=")?.trim().split_once('-')?;
-    match (from.parse().ok(), to.parse().ok()) {
+    // Rust takes a sign as well.
+    let number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?;
+    match (number(from), number(to)) {
         (Some(from), Some(to)) if from <= to => Some(Range::From(from, Some(to))),
         (Some(from), None) if to.is_empty() => Some(Range::From(from, None)),
         (None, Some(bytes)) if from.is_empty() && bytes > 0 => Some(Range::Last(bytes)),
@@ -174,7 +176,7 @@ mod tests {
         assert_eq!(parse("bytes=0-9"), Some(Range::From(0, Some(9))));
         assert_eq!(parse("bytes=5-"), Some(Range::From(5, None)));
         assert_eq!(parse("bytes=-3"), Some(Range::Last(3)));
-        for other in ["bytes=9-0", "bytes=-", "bytes=0-1,3-4", "lines=1-2", "bytes=-0", ""] {
+        for other in ["bytes=9-0", "bytes=+1-2", "bytes=-+3", "bytes=-", "bytes=0-1,3-4", "lines=1-2", "bytes=-0", ""] {
             assert_eq!(parse(other), None, "{other}");
         }
     }

@@ -122,6 +122,9 @@ impl Parser {
         }
         // Spaces may be there (RFC 2046, 5.1.1).
         let spaces = rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
+        if spaces > FORM_HEAD_BYTES_MAX {
+            return Err(Error::HeadTooLong);
+        }
         match &rest[spaces..] {
             [b'\r', b'\n', ..] => {
                 self.parts += 1;
@@ -132,21 +135,22 @@ impl Parser {
                 // The line end stays: headers may be missing, and then the empty line is what follows.
                 Ok(Step::Used(spaces))
             }
-            [] | [b'\r'] if spaces <= FORM_HEAD_BYTES_MAX => Ok(Step::NeedsMore(0)),
-            [] | [b'\r'] => Err(Error::HeadTooLong),
+            [] | [b'\r'] => Ok(Step::NeedsMore(0)),
             [b'-'] if spaces == 0 => Ok(Step::NeedsMore(0)),
             _ => Err(Error::Damaged("a boundary has something behind it")),
         }
     }
 
     fn head(&mut self, rest: &[u8], events: &mut VecDeque<Event>) -> Result<Step, Error> {
-        match find(rest, b"\r\n\r\n") {
+        const END: &[u8] = b"\r\n\r\n";
+        match find(rest, END) {
             Some(at) if at <= FORM_HEAD_BYTES_MAX => {
                 events.push_back(Event::Head(head::parse(&rest[..at])?));
                 self.state = State::Content;
-                Ok(Step::Used(at + 4))
+                Ok(Step::Used(at + END.len()))
             }
-            None if rest.len() <= FORM_HEAD_BYTES_MAX => Ok(Step::NeedsMore(0)),
+            // Their end may be cut.
+            None if rest.len() < FORM_HEAD_BYTES_MAX + END.len() => Ok(Step::NeedsMore(0)),
             Some(_) | None => Err(Error::HeadTooLong),
         }
     }

@@ -51,6 +51,24 @@ async fn parts_are_the_same_however_the_body_is_cut() {
 }
 
 #[tokio::test]
+async fn the_longest_headers_are_the_same_however_the_body_is_cut() {
+    for length in FORM_HEAD_BYTES_MAX - 3..FORM_HEAD_BYTES_MAX + 2 {
+        // The line end before the headers counts.
+        let head = [&b"A: "[..], &vec![b'a'; length - "\r\nA: ".len()]].concat();
+        let headers = [b"--XX\r\n", &head[..], b"\r\n\r\nhello\r\n--XX--"].concat();
+        let spaces = [b"--XX", &vec![b' '; length][..], b"\r\n\r\nhello\r\n--XX--"].concat();
+        for body in [headers, spaces] {
+            let whole = read(&body, body.len()).await;
+            assert_eq!(whole.is_ok(), length <= FORM_HEAD_BYTES_MAX, "{length}");
+            // Before, in and behind the end of the headers or spaces.
+            for piece in "--XX".len() + length..="--XX".len() + length + 4 {
+                assert_eq!(read(&body, piece).await, whole, "{length} {piece}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_form_without_an_end_has_broken_off() {
     let body = form(&[(&file("a"), b"hello")]);
     for length in 0..body.len() - "--\r\n".len() {
