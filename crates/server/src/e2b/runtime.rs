@@ -75,7 +75,7 @@ impl Platform {
         let mut noted = HashSet::new();
         loop {
             let is_paused = |found: &model::Sandbox| found.state == SandboxState::Paused;
-            let paused: Vec<SandboxId> =
+            let paused: HashSet<SandboxId> =
                 self.node.sandboxes().into_iter().filter(is_paused).map(|found| found.id).collect();
             noted.retain(|id| paused.contains(id));
             for id in paused {
@@ -92,7 +92,8 @@ impl Platform {
         let observed = match self.control.sandboxes().find(id).await {
             // A request is about to note it.
             Ok(known) if known.doing.is_some() => return false,
-            Ok(known) if known.state == State::Running => {
+            // One that runs on another server is still remembered here as it was paused.
+            Ok(known) if known.state == State::Running && self.control.check_here(&known).is_ok() => {
                 self.control.observe(id, Observed::Paused(PauseMode::Full)).await
             }
             Ok(_) | Err(ControlError::NotFound { .. }) => return true,
