@@ -86,8 +86,9 @@ soak-node: examples programs ## kills in the middle of forks (100 rounds) and of
 	PANDO_ROUNDS=125 $(HOST_TESTS) kills::
 	PANDO_OUTAGE_S=30 GO=$(GO) scripts/s3.sh $(HOST_TESTS) faults
 
-soak-serve: examples programs ## attacks on a server: 1,000 idle streams, a minute of swapped links, 20 rounds of all of them
+soak-serve: examples programs ## attacks on a server: 1,000 idle streams, a minute of swapped links, 20 rounds of all; slow SDK tests
 	$(CARGO) build $(TESTS)
+	PANDO_SDK_SLOW=1 scripts/sdk.sh --only new -- -m slow
 	PANDO_STREAMS=1000 $(HOST_TESTS) attacks::idle_streams
 	PANDO_ROUNDS=90 $(HOST_TESTS) attacks::swapped_links
 	for round in $$(seq 20); do $(HOST_TESTS) attacks:: hands:: requests:: || exit 1; done

@@ -66,7 +66,7 @@ kill_all() {
 status=0 inside='' choice=("$@")
 while (($# > 0)); do
 	case $1 in
-	--short) seconds=(30 10 10) FUZZ_SEED=${FUZZ_SEED:-1} ;;
+	--short) seconds=(20 8 8) FUZZ_SEED=${FUZZ_SEED:-1} ;;
 	--inside) inside=yes ;;
 	--)
 		shift

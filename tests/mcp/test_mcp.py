@@ -101,6 +101,9 @@ def test_files_of_text_and_of_bytes(drive: Any) -> None:
         await agent("write_file", sandbox_id=box, path=odd, content="größer\n")
         read = await agent("read_file", sandbox_id=box, path=odd)
         assert read == {"encoding": "text", "content": "größer\n", "next_offset": None}
+        # A part that ends within a letter ends before it.
+        cut = await agent("read_file", sandbox_id=box, path=odd, length=3)
+        assert cut == {"encoding": "text", "content": "gr", "next_offset": 2}
         data = bytes(range(256)) * 2000
         await agent(
             "write_file", sandbox_id=box, path="data", content=base64.b64encode(data).decode(), encoding="base64"

@@ -338,6 +338,9 @@ pub const SERVER_SILENT: Duration = Duration::from_secs(120);
 /// Volumes of one team.
 pub const TEAM_VOLUMES_MAX: u64 = 10_000;
 
+/// Snapshots of one volume that clients of `pando serve` can keep: a list has them all.
+pub const VOLUME_SNAPSHOTS_MAX: usize = 1_000;
+
 /// Smallest size that a client can give a volume, in MiB.
 pub const VOLUME_MB_MIN: u64 = 1;
 

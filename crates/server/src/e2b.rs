@@ -36,7 +36,7 @@ use base::limits::{API_BODY_IDLE_S, HAND_PEER_IDLE_S, REQUEST_BYTES_MAX};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 pub(crate) use edge::handler;
-pub(crate) use failed::Result;
+pub(crate) use failed::{Failed, Result};
 pub(crate) use openapi::Served as Described;
 pub(crate) use platform::Platform;
 pub(crate) use runtime::OnNode;

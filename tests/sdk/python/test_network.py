@@ -211,9 +211,9 @@ def test_allow_and_deny(make) -> None:
 def test_sandboxes_do_not_reach_each_other(make) -> None:
     one, other = make(), make()
     other.commands.run("python3 -m http.server 8016 --bind 0.0.0.0", background=True, timeout=0)
+    eventually(lambda: reaches(other, "127.0.0.1:8016"), 15, "the server")
     addresses = ["127.0.0.1", *out(other, "hostname -I || true").split()]
     assert not any(reaches(one, f"{address}:8016") for address in addresses if "." in address)
-    assert reaches(other, "127.0.0.1:8016"), "it is there"
 
 
 def test_update_network(make, api) -> None:

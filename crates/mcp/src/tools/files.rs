@@ -53,7 +53,15 @@ pub(crate) async fn read(remote: &Remote, arguments: Read) -> Result<Value, Erro
         _ => request.header("range", format!("bytes={offset}-{}", offset.saturating_add(length))),
     };
     let bytes_max = usize::try_from(length).unwrap_or(usize::MAX);
-    let (bytes, is_whole) = bounded(accepted(request).await?, bytes_max).await?;
+    let (mut bytes, is_whole) = bounded(accepted(request).await?, bytes_max).await?;
+    // A text that is cut within a letter is still a text: the letter is in the next part.
+    if let Err(error) = std::str::from_utf8(&bytes)
+        && !is_whole
+        && error.error_len().is_none()
+        && error.valid_up_to() > 0
+    {
+        bytes.truncate(error.valid_up_to());
+    }
     let read = bytes.len() as u64;
     let (encoding, content) = match String::from_utf8(bytes) {
         Ok(text) => (Encoding::Text, text),

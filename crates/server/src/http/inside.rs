@@ -6,7 +6,7 @@ use axum::{
     Extension,
     body::Body,
     extract::{Path, Query, State},
-    http::{Method, Request, Uri},
+    http::{Method, Request, StatusCode, Uri},
     response::{IntoResponse, Response},
 };
 use base::id::SandboxId;
@@ -14,7 +14,10 @@ use node::Node;
 use tower::ServiceExt;
 
 use super::{errors::Result, handlers::parse};
-use crate::e2b::inside::{FileQuery, Place, download, upload};
+use crate::e2b::{
+    Failed,
+    inside::{FileQuery, Place, download, upload},
+};
 
 /// The services themselves.
 pub(super) fn services() -> envd::Service {
@@ -42,9 +45,11 @@ pub(super) async fn serve(
 }
 
 async fn files(place: Place, request: Request<Body>) -> crate::e2b::Result<Response> {
-    let Query(query) = Query::<FileQuery>::try_from_uri(request.uri()).unwrap_or_default();
+    let query = Query::<FileQuery>::try_from_uri(request.uri());
+    let Query(query) = query.map_err(|error| Failed::invalid(error.body_text()))?;
     match *request.method() {
         Method::POST => Ok(upload::write(place, &query, request.into_body()).await?.into_response()),
-        _ => download::read(&place, &query, request.headers()).await,
+        Method::GET | Method::HEAD => download::read(&place, &query, request.headers()).await,
+        _ => Err(Failed::new(StatusCode::METHOD_NOT_ALLOWED, "files are read with GET and written with POST")),
     }
 }

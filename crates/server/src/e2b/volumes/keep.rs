@@ -2,7 +2,10 @@
 
 use api::e2b;
 use axum::{Json, extract::State, http::StatusCode, response::Response};
-use base::id::{SnapshotName, VolumeName};
+use base::{
+    id::{SnapshotName, VolumeName},
+    limits::{RETRY_AFTER, VOLUME_SNAPSHOTS_MAX},
+};
 use control::{Time, Volume};
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -13,6 +16,7 @@ use crate::e2b::{
     auth::Team,
     failed::{Failed, Result},
     openapi::{NoVolume, OverQuota, Stored},
+    platform::Platform,
     sandboxes::{Body, Optional, Path, Query, Shared, finish},
 };
 
@@ -44,7 +48,7 @@ pub(super) async fn snapshots(
     tag = "volumes",
     params(("id" = String, Path, description = "The volume")),
     request_body = Option<e2b::NewVolumeSnapshot>,
-    responses((status = 201, description = "The snapshot", body = e2b::VolumeSnapshot), NoVolume, Stored),
+    responses((status = 201, description = "The snapshot", body = e2b::VolumeSnapshot), NoVolume, Stored, OverQuota),
 )]
 pub(super) async fn snapshot(
     State(platform): Shared,
@@ -55,6 +59,7 @@ pub(super) async fn snapshot(
     let volume = platform.volume(&team, &id).await?;
     let name = request.name.as_deref().map(snapshot_name).transpose()?;
     finish(async move {
+        platform.check_snapshots(&volume).await?;
         // The snapshot includes pages that programs have written through mappings.
         platform.node.write_back(&volume.node_volume).await.map_err(|error| told(&volume, error))?;
         let taken = platform.node.volumes().take_snapshot(&volume.node_volume, name, request.note).await;
@@ -129,7 +134,7 @@ pub(super) async fn fork(
     tag = "volumes",
     params(("id" = String, Path, description = "The volume")),
     request_body = e2b::VolumeRestore,
-    responses((status = 200, description = "The name of the snapshot of the content until then", body = e2b::VolumeRestored), NoVolume, Stored),
+    responses((status = 200, description = "The name of the snapshot of the content until then", body = e2b::VolumeRestored), NoVolume, Stored, OverQuota),
 )]
 pub(super) async fn restore(
     State(platform): Shared,
@@ -140,12 +145,26 @@ pub(super) async fn restore(
     let volume = platform.volume(&team, &id).await?;
     let snapshot = snapshot_name(&request.snapshot)?;
     finish(async move {
+        platform.check_snapshots(&volume).await?;
         platform.node.write_back(&volume.node_volume).await.map_err(|error| told(&volume, error))?;
         let restored = platform.node.volumes().restore(&volume.node_volume, snapshot).await;
         let before = restored.map_err(refused(&volume, "restore the volume"))?;
         Ok(Json(e2b::VolumeRestored { before: before.to_string() }))
     })
     .await
+}
+
+impl Platform {
+    /// Fails if the volume has as many snapshots as it may have.
+    async fn check_snapshots(&self, volume: &Volume) -> Result<()> {
+        let found = self.node.volumes().snapshots(&volume.node_volume).await;
+        let count = found.map_err(refused(volume, "count the snapshots"))?.len();
+        if count < VOLUME_SNAPSHOTS_MAX {
+            return Ok(());
+        }
+        let message = format!("volume '{}' has {count} snapshots, which is the most: remove one", volume.name);
+        Err(Failed::new(StatusCode::TOO_MANY_REQUESTS, message).after(RETRY_AFTER))
+    }
 }
 
 /// Two states of a volume; none is the present one.
