@@ -232,3 +232,21 @@ pub(crate) async fn parse<T: DeserializeOwned>(answer: Response<Incoming>) -> Re
     let body = answer.into_body().collect().await.map_err(Error::BrokenOff)?.to_bytes();
     serde_json::from_slice(&body).map_err(Error::NotUnderstood)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_server_itself_says_that_a_sandbox_is_gone() {
+        let is_gone = |body: &str| refusal(StatusCode::BAD_GATEWAY, None, body.as_bytes()).is_not_found();
+        assert!(is_gone(r#"{"sandboxId":"s0123456789ab","message":"The sandbox was not found","code":502}"#));
+        for other in [
+            r#"{"sandboxId":"s0123456789ab","message":"The sandbox is running but port is not open","port":80,"code":502}"#,
+            r#"{"message":"upstream connect error"}"#,
+            "<html>Bad Gateway</html>",
+        ] {
+            assert!(!is_gone(other), "{other}");
+        }
+    }
+}
