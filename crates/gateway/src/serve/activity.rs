@@ -86,7 +86,9 @@ impl Activity {
     /// Ends answers that have no end of their own: the server stops, and clients come back to the next one.
     pub(super) fn end_streams(&self) {
         let answers: Vec<_> = self.state().running.values().filter_map(Weak::upgrade).collect();
-        answers.iter().filter(|answer| answer.is_endless).for_each(|answer| answer.end());
+        for answer in answers {
+            answer.end_if(|_| answer.is_endless);
+        }
     }
 }
 
@@ -128,19 +130,23 @@ impl Answer {
     }
 
     fn end_if_stalled(&self, stall: Duration) {
-        if self.parts().untaken.is_some_and(|since| since.elapsed() >= stall) {
+        if self.end_if(|parts| parts.untaken.is_some_and(|since| since.elapsed() >= stall)) {
             tracing::debug!("an answer ends that its client does not take");
-            self.end();
         }
     }
 
-    fn end(&self) {
+    /// Whether it ends by this.
+    fn end_if(&self, is_due: impl FnOnce(&Parts) -> bool) -> bool {
         let mut parts = self.parts();
+        if parts.content.is_none() || !is_due(&parts) {
+            return false;
+        }
         let (content, waits) = (parts.content.take(), parts.waits.take());
         drop(parts);
         // Outside of the lock: it ends connections.
         drop(content);
         waits.into_iter().for_each(Waker::wake);
+        true
     }
 }
 
