@@ -4,8 +4,8 @@ use std::{
     collections::BTreeSet,
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
-    process::{Command, Stdio},
-    thread,
+    process::{Child, Command, Stdio},
+    thread::{self, ScopedJoinHandle},
     time::{Duration, Instant},
 };
 
@@ -172,6 +172,21 @@ print("locked", flush=True)
 sys.stdin.read()
 "#;
 
+/// Kills the server while a request waits for the database that `lock` holds. The request gets no answer.
+pub(super) fn kill_unanswered(
+    node: &mut Node,
+    mut lock: Child,
+    asking: ScopedJoinHandle<'_, Result<Answer>>,
+) -> Result<()> {
+    ensure!(!asking.is_finished(), "it was noted although the database was locked");
+    node.kill_server()?;
+    drop(lock.stdin.take());
+    ensure!(lock.wait()?.success());
+    let answer = asking.join().map_err(|_| anyhow::anyhow!("it panicked"))?;
+    ensure!(answer.is_err() || answer.is_ok_and(|answer| answer.0 == 0), "an answer of a dead server");
+    Ok(())
+}
+
 /// The server dies when the node has started a sandbox and the database does not know it.
 fn broken_off(node: &mut Node) -> Result<()> {
     node.ok(&["template", "build", "sleeper", "--ready", "true", "--", "/bin/sleep", "1000000"])?;
@@ -194,13 +209,7 @@ fn broken_off(node: &mut Node) -> Result<()> {
             ensure!(Instant::now() < deadline, "nothing was started");
             thread::sleep(Duration::from_millis(10));
         }
-        ensure!(!creating.is_finished(), "it was confirmed although the database was locked");
-        node.kill_server()?;
-        drop(lock.stdin.take());
-        ensure!(lock.wait()?.success());
-        let answer = creating.join().map_err(|_| anyhow::anyhow!("it panicked"))?;
-        ensure!(answer.is_err() || answer.is_ok_and(|answer| answer.0 == 0), "an answer of a dead server");
-        Ok(())
+        kill_unanswered(node, lock, creating)
     })?;
     node.start_server()?;
     let again = Server::of(node)?;

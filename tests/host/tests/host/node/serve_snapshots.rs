@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use testkit::{node::Node, runner::Case};
 
-use super::serve::{Server, case, text};
+use super::serve::{Server, case, kill_unanswered, text};
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
@@ -68,13 +68,7 @@ fn broken_off(node: &mut Node) -> Result<()> {
             ensure!(Instant::now() < deadline, "no snapshot is taken");
             thread::sleep(Duration::from_millis(10));
         }
-        ensure!(!taking.is_finished(), "it was noted although the database was locked");
-        node.kill_server()?;
-        drop(lock.stdin.take());
-        ensure!(lock.wait()?.success());
-        let answer = taking.join().map_err(|_| anyhow::anyhow!("it panicked"))?;
-        ensure!(answer.is_err() || answer.is_ok_and(|answer| answer.0 == 0), "an answer of a dead server");
-        Ok(())
+        kill_unanswered(node, lock, taking)
     })?;
     node.start_server()?;
     let again = Server::of(node)?;
