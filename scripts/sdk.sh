@@ -118,6 +118,8 @@ stop_server() {
 clean_up() {
 	local status=$?
 	trap - EXIT INT TERM HUP
+	# An interrupt from a terminal does not reach what runs in the background.
+	((${#running[@]} == 0)) || kill -TERM "${running[@]}" 2>/dev/null || true
 	stop_server
 	if grep -qs panicked "${scratch:-}/log"; then
 		say "the server panicked"
@@ -134,22 +136,26 @@ clean_up() {
 	exit "$status"
 }
 
+# Each is the whole of a subshell: what is started there must be what a signal to it ends.
 run_python() {
-	(cd tests/sdk/python && PYTHONDONTWRITEBYTECODE=1 "$CACHE/$1/bin/python" -m pytest "${pytest[@]}")
+	cd tests/sdk/python
+	PYTHONDONTWRITEBYTECODE=1 exec "$CACHE/$1/bin/python" -m pytest "${pytest[@]}"
 }
 
 run_js() {
+	local file
+	cd "$CACHE/js"
 	if [[ -n $collect ]]; then
-		local file
-		for file in "$CACHE"/js/*.mjs; do
+		for file in *.mjs; do
 			node --check "$file"
 		done
 		return
 	fi
-	(cd "$CACHE/js" && PANDO_COMPAT="$OLDPWD/docs/e2b-compat.md" node --test --test-reporter=./report.mjs ./*.test.mjs)
+	PANDO_COMPAT="$OLDPWD/docs/e2b-compat.md" exec node --test --test-reporter=./report.mjs ./*.test.mjs
 }
 
-only=() pytest=() command=() collect='' scratch='' server='' last='' status=0
+only=() pytest=() command=() collect='' scratch='' server='' status=0
+declare -A running=() results=()
 while (($# > 0)); do
 	case $1 in
 	--only)
@@ -185,7 +191,6 @@ done
 
 PANDO_SDK_RESULTS=$(mktemp -d)
 export PANDO_SDK_RESULTS
-last=$PANDO_SDK_RESULTS/last
 trap clean_up EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
@@ -197,13 +202,18 @@ if ((${#command[@]} > 0)); then
 	"${command[@]}"
 	exit
 fi
-declare -A results
+# All at once: most of their time is waiting. The output of one is shown as it comes, that of the others after it.
+for suite in "${only[@]}"; do
+	(if [[ $suite == js ]]; then run_js; else run_python "$suite"; fi) >"$PANDO_SDK_RESULTS/$suite.out" 2>&1 &
+	running[$suite]=$!
+done
 for suite in "${only[@]}"; do
 	say "suite $suite"
+	tail -n +1 -s 0.2 -f --pid="${running[$suite]}" "$PANDO_SDK_RESULTS/$suite.out"
 	outcome=passed
-	{ if [[ $suite == js ]]; then run_js; else run_python "$suite"; fi; } > >(tee "$last") || outcome=failed status=1
-	wait $! || true
-	results[$suite]="$outcome: $(tail -n 1 "$last")"
+	wait "${running[$suite]}" || outcome=failed status=1
+	unset "running[$suite]"
+	results[$suite]="$outcome: $(tail -n 1 "$PANDO_SDK_RESULTS/$suite.out")"
 done
 for suite in "${only[@]}"; do
 	say "$suite ${results[$suite]}"
