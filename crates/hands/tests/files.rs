@@ -94,7 +94,7 @@ async fn parts_of_a_file_are_read() {
     let mut reader = place.hand.read(&place.at("sparse"), (8 << 40) - 3, None).await.unwrap();
     assert_eq!((reader.size(), reader.read_to_end().await.unwrap()), (8 << 40, vec![0; 3]));
     let mut endless = place.hand.read(&place.at("sparse"), 0, None).await.unwrap();
-    assert!(endless.read(&mut [1; 4096]).await.unwrap() > 0);
+    assert!(endless.read(&mut &mut [1; 4096][..]).await.unwrap() > 0);
     drop(endless);
     assert_eq!(place.get("file").await.unwrap(), b"0123456789");
 }

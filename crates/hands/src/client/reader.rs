@@ -3,10 +3,14 @@
 use std::{os::fd::OwnedFd, time::Duration};
 
 use base::limits::HAND_STALL_S;
+use bytes::BufMut;
 use tokio::{io::AsyncReadExt, net::unix::pipe};
 
 use super::{Result, SHORT, calls::Call};
 use crate::protocol::{FromHand, Opened};
+
+/// How much [`Reader::read_to_end`] has room for, at least, when it reads.
+const CHUNK_BYTES: usize = 64 << 10;
 
 /// A file that is being read. A reader that is not read holds one of the hand's transfers.
 #[derive(Debug)]
@@ -43,16 +47,17 @@ impl Reader {
         self.opened.modified_ns
     }
 
-    /// Reads some bytes. 0: all have been read. An end before the announced length is an error.
-    pub async fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
-        if self.left == 0 {
+    /// Reads some bytes into the room that `buffer` has. 0: all have been read, or there is no room. An end before the announced length is
+    /// an error.
+    pub async fn read(&mut self, buffer: &mut impl BufMut) -> Result<usize> {
+        let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(buffer.remaining_mut());
+        if most == 0 {
             return Ok(0);
         }
-        let most = buffer.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
         self.call.extend(Duration::from_secs(HAND_STALL_S));
-        let read = tokio::time::timeout(Duration::from_secs(HAND_STALL_S), self.pipe.read(&mut buffer[..most])).await;
-        match read {
-            Ok(Ok(0)) if most > 0 => Err(self.broken().await),
+        let mut room = buffer.limit(most);
+        match tokio::time::timeout(Duration::from_secs(HAND_STALL_S), self.pipe.read_buf(&mut room)).await {
+            Ok(Ok(0)) => Err(self.broken().await),
             Ok(Ok(length)) => {
                 self.left -= length as u64;
                 Ok(length)
@@ -65,11 +70,11 @@ impl Reader {
     /// Reads all that is left. The caller bounds the length beforehand.
     pub async fn read_to_end(&mut self) -> Result<Vec<u8>> {
         let mut all = Vec::new();
-        let mut buffer = vec![0; 64 << 10];
         loop {
-            match self.read(&mut buffer).await? {
-                0 => return Ok(all),
-                length => all.extend_from_slice(&buffer[..length]),
+            // A vector without room takes a few bytes at a time.
+            all.reserve(CHUNK_BYTES);
+            if self.read(&mut all).await? == 0 {
+                return Ok(all);
             }
         }
     }

@@ -29,7 +29,7 @@ use spool::Spool;
 /// Bytes that are collected before the first write, so that a small file is written at once: one event for watchers.
 const FIRST_BYTES: usize = 64 << 10;
 
-/// Bytes that are written at once.
+/// Bytes that go from the pipe to a file at once, at most. `splice` is no faster: it holds the pipe while it copies.
 const COPY_BYTES: usize = 256 << 10;
 
 /// Replaces the content of a file by what comes out of `pipe`.
@@ -42,7 +42,7 @@ pub(super) fn write(job: &Job, path: &Path, metadata: Option<&Metadata>, pipe: O
     // The node hears of a failure by the answer. It must not wait for room in the pipe meanwhile.
     drop(pipe);
     match taken? {
-        Taken::Kept { spool, last } => place.fill(job, spool, &last, metadata)?,
+        Taken::Kept(kept) => place.fill(job, kept, metadata)?,
         Taken::Written(direct) => direct.end(metadata)?,
     }
     job.entry(path)
@@ -51,13 +51,15 @@ pub(super) fn write(job: &Job, path: &Path, metadata: Option<&Metadata>, pipe: O
 /// All bytes of an upload, and the node's word that they are all.
 enum Taken {
     /// Nothing has been seen of them yet.
-    Kept {
-        /// What is before `last`.
-        spool: Option<Spool>,
-        last: Vec<u8>,
-    },
+    Kept(Kept),
     /// They are in the file already.
     Written(Direct),
+}
+
+/// Bytes outside of the file.
+enum Kept {
+    Few(Vec<u8>),
+    Many(Spool),
 }
 
 fn take(job: &Job, place: &Place<'_>, pipe: &OwnedFd) -> Result<Taken, Problem> {
@@ -68,50 +70,49 @@ fn take(job: &Job, place: &Place<'_>, pipe: &OwnedFd) -> Result<Taken, Problem> 
             0 => {
                 buffer.truncate(length);
                 committed(job, length as u64)?;
-                return Ok(Taken::Kept { spool: None, last: buffer });
+                return Ok(Taken::Kept(Kept::Few(buffer)));
             }
             read => length += read,
         }
     }
-    match place.spool() {
-        Some(spool) => take_spooled(job, pipe, spool, buffer),
-        None => take_direct(job, pipe, place, buffer),
-    }
+    let Some(mut spool) = place.spool() else { return take_direct(job, pipe, place, buffer) };
+    pour(job, pipe, buffer, |bytes| spool.put(bytes))?;
+    committed(job, spool.bytes())?;
+    Ok(Taken::Kept(Kept::Many(spool)))
 }
 
-/// The last piece is kept back: it is written to the file itself, which watchers hear of.
-fn take_spooled(job: &Job, pipe: &OwnedFd, mut spool: Spool, mut last: Vec<u8>) -> Result<Taken, Problem> {
-    let mut next = vec![0; COPY_BYTES];
-    loop {
-        let read = read_some(job, pipe, &mut next)?;
-        if read == 0 {
-            committed(job, spool.bytes() + last.len() as u64)?;
-            return Ok(Taken::Kept { spool: Some(spool), last });
-        }
-        spool.put(&last)?;
-        last.clear();
-        last.extend_from_slice(&next[..read]);
-    }
-}
-
-fn take_direct(job: &Job, pipe: &OwnedFd, place: &Place<'_>, mut buffer: Vec<u8>) -> Result<Taken, Problem> {
+fn take_direct(job: &Job, pipe: &OwnedFd, place: &Place<'_>, first: Vec<u8>) -> Result<Taken, Problem> {
     let direct = Direct::begin(place)?;
-    let (mut total, mut behind, mut length) = (0, Behind::default(), buffer.len());
-    let mut pour = || loop {
-        write_all(direct.file(), &buffer[..length])?;
-        total += length as u64;
-        behind.advance(direct.file(), length as u64);
-        buffer.resize(COPY_BYTES, 0);
-        length = read_some(job, pipe, &mut buffer)?;
-        if length == 0 {
-            return committed(job, total);
-        }
-    };
-    match pour() {
+    let (mut total, mut behind) = (0, Behind::default());
+    let poured = pour(job, pipe, first, |bytes| {
+        write_all(direct.file(), bytes)?;
+        total += bytes.len() as u64;
+        behind.advance(direct.file(), bytes.len() as u64);
+        Ok(())
+    });
+    match poured.and_then(|()| committed(job, total)) {
         Ok(()) => Ok(Taken::Written(direct)),
         Err(problem) => {
             direct.undo();
             Err(problem)
+        }
+    }
+}
+
+/// Puts what has been read, and then all that comes out of the pipe.
+fn pour(
+    job: &Job,
+    pipe: &OwnedFd,
+    first: Vec<u8>,
+    mut put: impl FnMut(&[u8]) -> Result<(), Problem>,
+) -> Result<(), Problem> {
+    put(&first)?;
+    let mut buffer = first;
+    buffer.resize(COPY_BYTES, 0);
+    loop {
+        match read_some(job, pipe, &mut buffer)? {
+            0 => return Ok(()),
+            length => put(&buffer[..length])?,
         }
     }
 }

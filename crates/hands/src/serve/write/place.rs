@@ -1,6 +1,11 @@
 //! The file that an upload is for.
 
-use std::{fs::File, io::Seek, os::fd::OwnedFd, path::Path};
+use std::{
+    fs::File,
+    io::{Seek, SeekFrom},
+    os::fd::OwnedFd,
+    path::Path,
+};
 
 use rustix::{
     fs::{FallocateFlags, Mode, OFlags, fallocate, fchown, fstat, ftruncate, lstat, open, unlink},
@@ -13,6 +18,7 @@ use super::{
         Job, entry, metadata,
         open::{NEVER_WAIT, checked, refusal},
     },
+    Kept,
     spool::{FILE, Spool},
     write_all,
 };
@@ -54,20 +60,16 @@ impl<'a> Place<'a> {
     }
 
     /// Replaces the content. A failure leaves what was there.
-    pub(super) fn fill(
-        self,
-        job: &Job,
-        spool: Option<Spool>,
-        last: &[u8],
-        metadata: Option<&Metadata>,
-    ) -> Result<(), Problem> {
+    pub(super) fn fill(self, job: &Job, kept: Kept, metadata: Option<&Metadata>) -> Result<(), Problem> {
         let Self { path, there } = self;
-        let (file, spool) = match spool {
-            Some(spool) if there.is_none() && spool.link(path) => (reopened(path)?, None),
+        let (file, kept) = match kept {
+            Kept::Many(spool) if there.is_none() && spool.link(path) => {
+                (reopened(path)?, Kept::Few(spool.into_last()?))
+            }
             // Opened again: another file may have the name by now.
-            spool => (opened(path)?, spool),
+            kept => (opened(path)?, kept),
         };
-        let filled = file.fill(job, spool, last).and_then(|()| set(&file.file, metadata));
+        let filled = file.fill(job, kept).and_then(|()| set(&file.file, metadata));
         if filled.is_err() && file.created {
             remove(&file.file, path);
         }
@@ -79,11 +81,11 @@ fn set(file: &File, metadata: Option<&Metadata>) -> Result<(), Problem> {
     metadata.map_or(Ok(()), |metadata| metadata::replace(file, metadata))
 }
 
-/// The file that has just been given its name, for its last bytes.
+/// The file that has just been given its name, to write its last byte once more: watchers hear of that.
 fn reopened(path: &Path) -> Result<Opened, Problem> {
     let file = open(path, OFlags::WRONLY | OFlags::NOFOLLOW | NEVER_WAIT, Mode::empty());
     let mut file = checked(file.map_err(|errno| refusal(path, errno))?.into())?.file;
-    file.seek(std::io::SeekFrom::End(0))?;
+    file.seek(SeekFrom::End(-1))?;
     Ok(Opened { file, created: true })
 }
 
@@ -94,15 +96,18 @@ struct Opened {
 }
 
 impl Opened {
-    fn fill(&self, job: &Job, spool: Option<Spool>, last: &[u8]) -> Result<(), Problem> {
+    fn fill(&self, job: &Job, kept: Kept) -> Result<(), Problem> {
         own(&self.file);
-        let bytes = spool.as_ref().map_or(0, Spool::bytes) + last.len() as u64;
+        let bytes = match &kept {
+            Kept::Few(bytes) => bytes.len() as u64,
+            Kept::Many(spool) => spool.bytes(),
+        };
         // Room that is reserved is an event. Then the end of a file that grows needs none.
         let ends = !self.created && (!reserve(&self.file, bytes)? || fstat(&self.file)?.st_size as u64 > bytes);
-        if let Some(mut spool) = spool {
-            spool.copy_to(job, &self.file)?;
+        match kept {
+            Kept::Few(bytes) => write_all(&self.file, &bytes)?,
+            Kept::Many(spool) => spool.copy_to(job, &self.file)?,
         }
-        write_all(&self.file, last)?;
         if ends {
             ftruncate(&self.file, bytes)?;
         }

@@ -3,6 +3,7 @@
 use std::{
     fs::File,
     io::{Seek, SeekFrom},
+    os::unix::fs::FileExt,
     path::Path,
 };
 
@@ -61,8 +62,15 @@ impl Spool {
         linkat(&self.file, "", CWD, path, AtFlags::EMPTY_PATH).is_ok()
     }
 
+    /// Its last byte.
+    pub(super) fn into_last(self) -> Result<Vec<u8>, Problem> {
+        let mut last = vec![0];
+        self.file.read_exact_at(&mut last, self.bytes.saturating_sub(1))?;
+        Ok(last)
+    }
+
     /// Copies all of it to where the other file is.
-    pub(super) fn copy_to(&mut self, job: &Job, file: &File) -> Result<(), Problem> {
+    pub(super) fn copy_to(mut self, job: &Job, file: &File) -> Result<(), Problem> {
         self.file.seek(SeekFrom::Start(0))?;
         while compose::copy_some(&self.file, file)? > 0 {
             job.check_cancelled()?;

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use api::e2b::Error;
 use axum::{
-    body::{Body, Bytes},
+    body::Body,
     extract::Request,
     http::{HeaderMap, HeaderValue, StatusCode, header},
     middleware::Next,
     response::{IntoResponse, Response},
 };
-use base::limits::HAND_PIPE_BYTES;
+use bytes::BytesMut;
 use control::FileOperation;
 use hands::Reader;
 use utoipa::IntoParams;
@@ -22,6 +22,9 @@ use crate::e2b::{
     place::Inside,
     sandboxes::Query,
 };
+
+/// How much is read and sent at once, at most.
+const CHUNK_BYTES: usize = 256 << 10;
 
 /// Bytes from and to, both included; the end may be open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,13 +132,14 @@ fn answer(reader: Reader, from: Option<u64>, path: &str) -> Response {
 
 /// A file as it is read. An error ends the connection: the client must not take a part for the whole.
 fn stream(reader: Reader) -> Body {
-    let next = async |mut reader: Reader| -> std::io::Result<Option<(Bytes, Reader)>> {
-        let mut chunk = vec![0; HAND_PIPE_BYTES];
-        let read = reader.read(&mut chunk).await.map_err(std::io::Error::other)?;
-        chunk.truncate(read);
-        Ok((read > 0).then(|| (Bytes::from(chunk), reader)))
+    let next = async |(mut reader, mut buffer): (Reader, BytesMut)| {
+        // Takes back what has been sent meanwhile, if that is enough.
+        buffer.reserve(CHUNK_BYTES);
+        let read = reader.read(&mut buffer).await.map_err(std::io::Error::other)?;
+        let chunk = buffer.split().freeze();
+        Ok::<_, std::io::Error>((read > 0).then_some((chunk, (reader, buffer))))
     };
-    Body::from_stream(futures::stream::try_unfold(reader, next))
+    Body::from_stream(futures::stream::try_unfold((reader, BytesMut::new()), next))
 }
 
 /// One range (RFC 9110, 14.1.2). The standard ignores every other header.

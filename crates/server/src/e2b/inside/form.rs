@@ -12,8 +12,8 @@ mod parser;
 
 use std::{collections::VecDeque, fmt::Display};
 
-use axum::body::Bytes;
 use base::limits::{FORM_HEAD_BYTES_MAX, FORM_PARTS_MAX};
+use bytes::Bytes;
 use futures::{Stream, StreamExt};
 
 pub(super) use head::boundary;
@@ -86,7 +86,7 @@ where
                 return Ok(Event::Closed);
             }
             match self.body.next().await {
-                Some(Ok(bytes)) => self.parser.feed(&bytes, &mut self.events)?,
+                Some(Ok(bytes)) => self.parser.feed(bytes, &mut self.events)?,
                 Some(Err(error)) => return Err(Error::BrokenOff(error.to_string())),
                 None => return Err(Error::BrokenOff("the last boundary is missing".to_owned())),
             }
@@ -100,7 +100,7 @@ pub(super) fn fuzz(body: &[u8], piece: usize) {
     let read = |piece: usize| -> Result<Vec<Event>, Error> {
         let (mut parser, mut events) = (Parser::new("XX"), VecDeque::new());
         for bytes in body.chunks(piece) {
-            parser.feed(bytes, &mut events)?;
+            parser.feed(Bytes::copy_from_slice(bytes), &mut events)?;
             assert!(parser.kept_bytes() <= FORM_HEAD_BYTES_MAX + "\r\n--XX".len(), "{} bytes", parser.kept_bytes());
             if parser.is_closed() {
                 break;

@@ -162,7 +162,7 @@ pub(super) fn comings_and_goings(place: &Place) -> Result<()> {
             let mut writer = hand.write(Path::new("/home/user/half"), None).await?;
             let mut watch = hand.watch(Path::new("/home/user"), hands::WatchOptions::default()).await?;
             let mut reader = hand.read(Path::new("/etc/passwd"), 0, None).await?;
-            ensure!(reader.read(&mut [0; 10]).await? == 10, "round {round}");
+            ensure!(reader.read(&mut &mut [0; 10][..]).await? == 10, "round {round}");
             writer.write(b"half").await?;
             hand.close();
             let interrupted = writer.finish().await;

@@ -86,8 +86,10 @@ pub(super) fn streams(place: &Place) -> Result<()> {
         }
         ensure!(writer.finish().await?.size == 64 << 20);
         let mut reader = hand.read(Path::new("/home/user/large"), 0, None).await?;
-        let (mut buffer, mut position) = (vec![0; 128 << 10], 0);
+        let (mut buffer, mut position) = (Vec::new(), 0);
         loop {
+            buffer.clear();
+            buffer.reserve(128 << 10);
             let length = reader.read(&mut buffer).await?;
             if length == 0 {
                 break;
@@ -137,7 +139,7 @@ pub(super) fn special_files(place: &Place) -> Result<()> {
         let mut end = hand.read(sparse, (8 << 40) - 2, None).await?;
         ensure!((end.size(), end.read_to_end().await?) == (8 << 40, vec![0; 2]));
         let mut whole = hand.read(sparse, 0, None).await?;
-        ensure!(whole.length() == 8 << 40 && whole.read(&mut [1; 4096]).await? > 0);
+        ensure!(whole.length() == 8 << 40 && whole.read(&mut &mut [1; 4096][..]).await? > 0);
         drop(whole);
         ensure!(get(&hand, "/proc/sys/kernel/ostype").await? == b"Linux\n");
         Ok(())

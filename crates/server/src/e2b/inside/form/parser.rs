@@ -7,8 +7,9 @@
 
 use std::collections::VecDeque;
 
-use axum::body::Bytes;
 use base::limits::{FORM_HEAD_BYTES_MAX, FORM_PARTS_MAX};
+use bytes::{Buf, Bytes};
+use memchr::memmem::{self, Finder};
 
 use super::{Error, head};
 
@@ -47,18 +48,18 @@ enum State {
 #[derive(Debug)]
 pub(super) struct Parser {
     /// `\r\n--boundary`.
-    delimiter: Vec<u8>,
+    delimiter: Finder<'static>,
     /// What has not been understood yet: at most the headers of one part, or the beginning of a delimiter.
-    kept: Vec<u8>,
+    kept: Bytes,
     state: State,
     parts: usize,
 }
 
 impl Parser {
     pub(super) fn new(boundary: &str) -> Self {
-        let delimiter = [b"\r\n--", boundary.as_bytes()].concat();
+        let delimiter = Finder::new(&[b"\r\n--", boundary.as_bytes()].concat()).into_owned();
         // As if a line ended before the body: the first boundary has none before it.
-        Self { delimiter, kept: b"\r\n".to_vec(), state: State::Preamble, parts: 0 }
+        Self { delimiter, kept: Bytes::from_static(b"\r\n"), state: State::Preamble, parts: 0 }
     }
 
     #[cfg(any(test, feature = "fuzzing"))]
@@ -70,49 +71,46 @@ impl Parser {
         self.state == State::Closed
     }
 
-    /// Takes bytes of the body.
-    pub(super) fn feed(&mut self, bytes: &[u8], events: &mut VecDeque<Event>) -> Result<(), Error> {
-        self.kept.extend_from_slice(bytes);
-        let input = std::mem::take(&mut self.kept);
-        let mut rest = &input[..];
+    /// Takes bytes of the body. The content of a part is handed on without a copy, unless what was kept belongs to it.
+    pub(super) fn feed(&mut self, bytes: Bytes, events: &mut VecDeque<Event>) -> Result<(), Error> {
+        let kept = std::mem::take(&mut self.kept);
+        let mut rest = if kept.is_empty() { bytes } else { Bytes::from([kept, bytes].concat()) };
         loop {
             let step = match self.state {
-                State::Preamble | State::Content => self.until_boundary(rest, events),
-                State::AfterBoundary => self.after_boundary(rest)?,
-                State::Head => self.head(rest, events)?,
+                State::Preamble | State::Content => self.until_boundary(&rest, events),
+                State::AfterBoundary => self.after_boundary(&rest)?,
+                State::Head => self.head(&rest, events)?,
                 State::Closed => {
                     events.push_back(Event::Closed);
                     return Ok(());
                 }
             };
             match step {
-                Step::Used(length) => rest = &rest[length..],
+                Step::Used(length) => rest.advance(length),
                 Step::NeedsMore(length) => {
-                    self.kept = rest[length..].to_vec();
+                    // A copy: the few bytes must not keep all others.
+                    self.kept = Bytes::copy_from_slice(&rest[length..]);
                     return Ok(());
                 }
             }
         }
     }
 
-    fn until_boundary(&mut self, rest: &[u8], events: &mut VecDeque<Event>) -> Step {
+    fn until_boundary(&mut self, rest: &Bytes, events: &mut VecDeque<Event>) -> Step {
         let is_content = self.state == State::Content;
-        let mut data = |bytes: &[u8]| {
-            if is_content && !bytes.is_empty() {
-                events.push_back(Event::Data(Bytes::copy_from_slice(bytes)));
-            }
-        };
-        if let Some(at) = find(rest, &self.delimiter) {
-            data(&rest[..at]);
-            if is_content {
-                events.push_back(Event::End);
-            }
-            self.state = State::AfterBoundary;
-            return Step::Used(at + self.delimiter.len());
+        let found = self.delimiter.find(rest);
+        let length = found.unwrap_or_else(|| rest.len() - beginning(rest, self.delimiter.needle()));
+        if is_content && length > 0 {
+            events.push_back(Event::Data(rest.slice(..length)));
         }
-        let length = rest.len() - beginning(rest, &self.delimiter);
-        data(&rest[..length]);
-        Step::NeedsMore(length)
+        if found.is_none() {
+            return Step::NeedsMore(length);
+        }
+        if is_content {
+            events.push_back(Event::End);
+        }
+        self.state = State::AfterBoundary;
+        Step::Used(length + self.delimiter.needle().len())
     }
 
     fn after_boundary(&mut self, rest: &[u8]) -> Result<Step, Error> {
@@ -143,7 +141,7 @@ impl Parser {
 
     fn head(&mut self, rest: &[u8], events: &mut VecDeque<Event>) -> Result<Step, Error> {
         const END: &[u8] = b"\r\n\r\n";
-        match find(rest, END) {
+        match memmem::find(rest, END) {
             Some(at) if at <= FORM_HEAD_BYTES_MAX => {
                 events.push_back(Event::Head(head::parse(&rest[..at])?));
                 self.state = State::Content;
@@ -162,18 +160,6 @@ enum Step {
     Used(usize),
     /// So many bytes are understood. The others are kept until there are more.
     NeedsMore(usize),
-}
-
-/// Where `wanted` begins, which begins with a carriage return.
-fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
-    let mut at = 0;
-    loop {
-        at += bytes[at..].iter().position(|byte| *byte == b'\r')?;
-        if bytes[at..].starts_with(wanted) {
-            return Some(at);
-        }
-        at += 1;
-    }
 }
 
 /// How many bytes at the end could be the beginning of `wanted`.

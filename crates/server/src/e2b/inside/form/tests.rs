@@ -87,12 +87,12 @@ fn headers_without_an_end_take_no_memory() {
     for beginning in ["--XX\r\nx: ", "--XX", "--XX\r\nContent-Disposition: form-data; filename=\"", ""] {
         let mut parser = Parser::new("XX");
         let mut events = VecDeque::new();
-        let mut fed = parser.feed(beginning.as_bytes(), &mut events);
-        let spaces = [b' '; 1 << 10];
+        let mut fed = parser.feed(Bytes::from_static(beginning.as_bytes()), &mut events);
+        let spaces = Bytes::from_static(&[b' '; 1 << 10]);
         let mut rounds = 0;
         while fed.is_ok() && rounds < 10_000 {
             rounds += 1;
-            fed = parser.feed(&spaces, &mut events);
+            fed = parser.feed(spaces.clone(), &mut events);
             assert!(parser.kept_bytes() <= FORM_HEAD_BYTES_MAX + (2 << 10), "{beginning:?}");
         }
         // Bytes before the first boundary are passed over.
