@@ -64,7 +64,7 @@ impl<'a> Place<'a> {
         let Self { path, there } = self;
         let (file, kept) = match kept {
             Kept::Many(spool) if there.is_none() && spool.link(path) => {
-                (reopened(path)?, Kept::Few(spool.into_last()?))
+                (reopened(path)?, Kept::Few(vec![spool.last()]))
             }
             // Opened again: another file may have the name by now.
             kept => (opened(path)?, kept),

@@ -3,7 +3,6 @@
 use std::{
     fs::File,
     io::{Seek, SeekFrom},
-    os::unix::fs::FileExt,
     path::Path,
 };
 
@@ -24,6 +23,7 @@ pub(super) const FILE: Mode = Mode::from_raw_mode(0o666);
 pub(super) struct Spool {
     file: File,
     bytes: u64,
+    last: u8,
     behind: Behind,
     device: u64,
 }
@@ -35,7 +35,7 @@ impl Spool {
             let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
             let file = File::from(open(*directory, flags, FILE).ok()?);
             let device = stat(*directory).ok()?.st_dev;
-            Some(Self { file, bytes: 0, behind: Behind::default(), device })
+            Some(Self { file, bytes: 0, last: 0, behind: Behind::default(), device })
         })
     }
 
@@ -52,6 +52,7 @@ impl Spool {
     pub(super) fn put(&mut self, bytes: &[u8]) -> Result<(), Problem> {
         write_all(&self.file, bytes)?;
         self.bytes += bytes.len() as u64;
+        self.last = bytes.last().copied().unwrap_or(self.last);
         self.behind.advance(&self.file, bytes.len() as u64);
         Ok(())
     }
@@ -62,11 +63,9 @@ impl Spool {
         linkat(&self.file, "", CWD, path, AtFlags::EMPTY_PATH).is_ok()
     }
 
-    /// Its last byte.
-    pub(super) fn into_last(self) -> Result<Vec<u8>, Problem> {
-        let mut last = vec![0];
-        self.file.read_exact_at(&mut last, self.bytes.saturating_sub(1))?;
-        Ok(last)
+    /// Its last byte. It has some: short uploads wait in memory.
+    pub(super) fn last(&self) -> u8 {
+        self.last
     }
 
     /// Copies all of it to where the other file is.
