@@ -152,6 +152,15 @@ pub const OOM_SCORE_NODE: i16 = -900;
 /// leaves 48 such sandboxes.
 pub const TERMINALS_MAX: u32 = 64;
 
+/// The first user and group id of the host that sandboxes get: the one above those that systemd gives to containers (0x80000 to 0x6fff_ffff).
+pub const IDS_FIRST: u32 = 0x7000_0000;
+
+/// User and group ids of one sandbox: all that most images have, and as many as other container runtimes give.
+pub const IDS_PER_SANDBOX: u32 = 1 << 16;
+
+/// Most sandboxes of a host: their ids are below 2^31, because some programs take them for signed numbers.
+pub const ID_RANGES_MAX: u32 = 4_000;
+
 /// Longest host name, in bytes: that of the domain name system (RFC 1035, 2.3.4), as text without the last dot.
 pub const HOST_BYTES_MAX: usize = 253;
 

@@ -86,10 +86,15 @@ fn place<'a>(directory: INodeNo, name: &'a OsStr) -> Place<'a> {
     Place { directory: ino(directory), name: name.as_bytes() }
 }
 
+/// `FUSE_ALLOW_IDMAP` (Linux 6.12), which `fuser` lacks: mounts can show other ids to a user namespace. Requests that make nothing then do not
+/// tell the caller's user.
+pub(crate) const ALLOW_IDMAP: InitFlags = InitFlags::from_bits_retain(1 << 40);
+
 /// What is asked of the kernel at the beginning; it must have all of it.
 pub(crate) fn wanted(options: Options) -> InitFlags {
     // Without FUSE_ASYNC_DIO: such a write ends without the kernel dropping what a reader cached meanwhile, which stays stale.
-    let mut wanted = InitFlags::FUSE_ASYNC_READ
+    let mut wanted = ALLOW_IDMAP
+        | InitFlags::FUSE_ASYNC_READ
         | InitFlags::FUSE_BIG_WRITES
         | InitFlags::FUSE_CACHE_SYMLINKS
         | InitFlags::FUSE_DO_READDIRPLUS

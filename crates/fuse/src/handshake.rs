@@ -17,6 +17,8 @@ use std::{
 use fuser::{Config, Filesystem, InitFlags, Session, SessionACL};
 use rustix::io::{Errno, read, write};
 
+use crate::adapter::ALLOW_IDMAP;
+
 /// Least buffer that the kernel reads requests into (FUSE_MIN_READ_BUFFER).
 const READ_BUFFER_BYTES: usize = 8192;
 
@@ -123,7 +125,7 @@ fn answer_init(device: BorrowedFd<'_>, request: &[u8]) -> io::Result<()> {
 
 /// An INIT of a kernel that can do all that is ever asked for: whether it was granted was settled by the process before.
 fn made_up_init() -> Vec<u8> {
-    let flags = InitFlags::all().bits();
+    let flags = (InitFlags::all() | ALLOW_IDMAP).bits();
     let (header_bytes, body_bytes) = (HEADER_BYTES as u32, 64u32);
     let mut init = Vec::new();
     for word in [header_bytes + body_bytes, FUSE_INIT] {

@@ -39,9 +39,7 @@ pub enum Error {
     ResumedElsewhere(SandboxId),
     #[error("the store has nothing of sandbox {0} any more: another node has resumed or removed it")]
     GoneFromStore(SandboxId),
-    #[error(
-        "{user:?} is not `user`: other users need a user namespace of the sandbox, which this version does not make"
-    )]
+    #[error("{user:?} is not `user`: this version has no other users in a sandbox")]
     OtherUser { user: String },
     #[error("nothing listens on port {port} in sandbox {id}")]
     PortClosed { id: SandboxId, port: u16 },

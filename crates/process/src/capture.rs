@@ -404,7 +404,7 @@ fn gather(
     refusals.extend(Access::of(pid)?.check_rest(pid, lines)?);
     let wall_timers = wall::of_descriptors(pid, &mut files.files, &mut refusals)?;
     let contents = objects.read(&mut refusals)?;
-    files.added.objects = objects.statuses(&mut refusals)?;
+    files.added.objects = objects.statuses(pid, &mut refusals)?;
     let memory_files = match &spec.memory_files {
         Some(directory) => memory_files::read(pid, directory, &mut refusals)?,
         None => MemoryFiles::new(),

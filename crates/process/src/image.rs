@@ -136,7 +136,7 @@ pub(crate) struct ExtendedRegisters {
     pub(crate) requested: u64,
 }
 
-/// Who the program runs as. It never has capabilities.
+/// Who the program runs as, as it sees that. It never has capabilities.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Credentials {
     /// Real, effective, saved.

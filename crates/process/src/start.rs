@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! zygote   receive start number and descriptors; clone(CLONE_VM) the helper; wait for it; close the descriptors; again
-//! helper   enter the sandbox's namespaces; clone3 the copy, with the program's pid, into the sandbox's cgroup; report it; exit
+//! helper   enter the sandbox's namespaces, with all capabilities in them and none outside; clone3 the copy, with the program's pid, into the sandbox's cgroup; report it; exit
 //! copy     clocks, descriptors, shared mappings, threads (each with its own script); drop privileges; seccomp; timers; report; go on
 //! ```
 //!
@@ -20,7 +20,9 @@ pub(crate) mod timers;
 pub(crate) mod working_set;
 
 use std::mem::size_of;
-use sys::{blob::OP_BYTES, namespace::CLOCK_TEXT_BYTES, remote::PAGE};
+
+pub(crate) use copy::drop_bounding_set;
+use sys::{blob::OP_BYTES, namespace::CLOCK_TEXT_BYTES, pidfd::PIDFD_GET_CGROUP_NAMESPACE, remote::PAGE};
 
 use crate::{
     image::{FileKind, Mapping, ProgramImage, Thread},
@@ -115,6 +117,11 @@ impl Transit {
     /// In a copy: the helper's pidfd.
     fn helper(self) -> Option<i32> {
         self.with_helper.then_some(self.clocks() + 1)
+    }
+
+    /// In a copy, before its gate comes there: the sandbox's cgroup namespace. Not the next number: what is free first may be that.
+    fn cgroup_namespace(self) -> i32 {
+        self.gate()
     }
 
     /// The first number that is not in transit.
@@ -322,8 +329,12 @@ fn place_helper(
     mailbox: &Mailbox,
     memory: CopyMemory,
 ) -> u64 {
-    let namespaces =
-        libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+    let namespaces = libc::CLONE_NEWUSER
+        | libc::CLONE_NEWNS
+        | libc::CLONE_NEWPID
+        | libc::CLONE_NEWNET
+        | libc::CLONE_NEWIPC
+        | libc::CLONE_NEWUTS;
     let args = clone_args(
         arena,
         CloneArgs {
@@ -344,6 +355,11 @@ fn place_helper(
         let args = [Arg::Result(made), helper.into(), libc::O_CLOEXEC.into()];
         script.call(libc::SYS_dup3, args, Check::Success);
     }
+    // For the copy, which enters it when it is in its group. In the sandbox's user namespace neither may look at pid 1.
+    let request = [INIT.into(), PIDFD_GET_CGROUP_NAMESPACE.into(), 0u64.into()];
+    let made = script.call(libc::SYS_ioctl, request, Check::Success);
+    let place = [Arg::Result(made), transit.cgroup_namespace().into(), libc::O_CLOEXEC.into()];
+    script.call(libc::SYS_dup3, place, Check::Success);
     script.call(libc::SYS_setns, [INIT.into(), namespaces.into()], Check::Success);
     let clone = script.spawn(libc::SYS_clone3, [args.into(), CLONE_ARGS_BYTES.into()], copy);
     let report = mailbox.report_result(arena, &mut script, kind::FORKED, clone);

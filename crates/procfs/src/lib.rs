@@ -3,6 +3,7 @@
 //! - [`maps()`], [`smaps`]: the mappings of a process, one [`MapLine`] each.
 //! - [`Stat`]: `/proc/PID/stat`. [`Fields`]: the `Name: value` lines of `status`, `fdinfo`, `smaps_rollup` and the like.
 //! - [`Mounts`]: `mountinfo`. [`CgroupPaths`]: `cgroup`. [`limits`]: resource limits.
+//! - [`IdMaps`]: `uid_map` and `gid_map`.
 //! - [`children`], [`numbers`]: lists of processes, threads and descriptors.
 //! - [`port_holder`]: which process listens on a TCP port.
 //! - [`write_back()`] is the one function that does more than read: what programs have written through mappings goes to the files' filesystem.
@@ -17,6 +18,7 @@
 mod cgroups;
 mod error;
 mod fields;
+mod ids;
 mod listeners;
 mod maps;
 mod mounts;
@@ -27,6 +29,7 @@ mod write_back;
 pub use cgroups::{CgroupPath, CgroupPaths};
 pub use error::Error;
 pub use fields::Fields;
+pub use ids::IdMaps;
 pub use listeners::{Holder, port_holder};
 pub use maps::{MapLine, MappingFlags, maps, smaps};
 pub use mounts::{Mount, Mounts};

@@ -55,6 +55,12 @@ pub enum Error {
     ArchiveFrame(#[source] FrameError),
     #[error("a record of the layer archive is malformed")]
     ArchiveRecord(#[source] postcard::Error),
+    #[error("all {} ranges of user ids are in use: remove sandboxes, or links in {} whose processes are not there", base::limits::ID_RANGES_MAX, .0.display())]
+    NoIds(PathBuf),
+    #[error(
+        "cannot give the owners of {} to a sandbox: its filesystem has no idmapped mounts (`pando doctor` says more)", path.display()
+    )]
+    NotMapped { path: PathBuf, source: io::Error },
     #[error("a root filesystem needs at least one layer")]
     NoLayer,
     #[error("the system-call filter is too long")]

@@ -1,7 +1,7 @@
 //! A process that works on a sandbox's files for a client outside.
 //!
-//! It is a fork of the keeper that enters the sandbox's mount namespace, which makes the sandbox's root its root, and takes the ids of the
-//! program's user. It stays in the host's pid namespace, so that no program of the sandbox sees or signals it, and in the keeper's control
+//! It is a fork of the keeper that enters the sandbox's user and mount namespaces, which makes the sandbox's root its root, and takes the ids of
+//! the program's user. It stays in the host's pid namespace, so that no program of the sandbox sees or signals it, and in the keeper's control
 //! groups, so that it runs on when the sandbox is frozen or out of memory.
 //!
 //! It also enters the namespaces by which files below /proc/sys and /sys answer: otherwise these would show the host's name and network
@@ -21,15 +21,16 @@ use rustix::{
         set_parent_process_death_signal, setrlimit, setsid, umask,
     },
     thread::{
-        ThreadNameSpaceType, move_into_thread_name_spaces, set_name, set_no_new_privs, set_thread_groups,
-        set_thread_res_gid, set_thread_res_uid,
+        ThreadNameSpaceType, set_name, set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
     },
 };
 use sys::clone::{ForkOptions, fork};
 
 use crate::{
     error::{Context, Error},
-    init, program,
+    init,
+    namespaces::Inside,
+    program,
     report::{self, Answer, Failure, Step},
     spec::PROGRAM_ID,
 };
@@ -38,17 +39,13 @@ const NAME: &std::ffi::CStr = c"pando-hand";
 
 /// Forks a hand, and has it do `serve` with its socket when it is in its place. It is a child of the caller, which must be single-threaded.
 /// A failure leaves no process.
-pub(crate) fn start(
-    sandbox_init: BorrowedFd<'_>,
-    socket: OwnedFd,
-    serve: impl FnOnce(OwnedFd) -> i32,
-) -> Result<i32, Error> {
+pub(crate) fn start(sandbox: Inside<'_>, socket: OwnedFd, serve: impl FnOnce(OwnedFd) -> i32) -> Result<i32, Error> {
     let (reader, writer) = report::channel()?;
     let null = File::options().read(true).write(true).open("/dev/null").doing("open /dev/null")?;
     let filter = program::filter()?;
     let keeper = getpid();
     let child = fork(&ForkOptions::default(), || {
-        let result = enter(sandbox_init, null.as_fd(), filter, keeper);
+        let result = enter(sandbox, null.as_fd(), filter, keeper);
         let failed = result.is_err();
         // All but the socket goes with the channel: the keeper waits for its end.
         let done = report::send(writer.as_fd(), result).is_ok() && !failed;
@@ -71,7 +68,7 @@ pub(crate) fn start(
 }
 
 /// In the child. The order is forced where a comment says so.
-fn enter(sandbox_init: BorrowedFd<'_>, null: BorrowedFd<'_>, filter: &[u64], keeper: Pid) -> Result<(), Failure> {
+fn enter(sandbox: Inside<'_>, null: BorrowedFd<'_>, filter: &[u64], keeper: Pid) -> Result<(), Failure> {
     set_name(NAME).step("set its name")?;
     // A signal from the keeper's terminal is not for it.
     setsid().step("begin a session")?;
@@ -84,7 +81,7 @@ fn enter(sandbox_init: BorrowedFd<'_>, null: BorrowedFd<'_>, filter: &[u64], kee
         | ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION
         | ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME
         | ThreadNameSpaceType::CONTROL_GROUP;
-    move_into_thread_name_spaces(sandbox_init, kinds).step("enter the sandbox")?;
+    sandbox.enter(kinds).step("enter the sandbox")?;
     let descriptors = Some(HAND_DESCRIPTORS_MAX);
     setrlimit(Resource::Nofile, Rlimit { current: descriptors, maximum: descriptors }).step("set its limits")?;
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }).step("set its limits")?;

@@ -23,10 +23,10 @@ use rustix::{
     io::Errno,
     pipe::{SpliceFlags, splice},
     process::{
-        DumpableBehavior, Signal, WaitId, WaitIdOptions, pidfd_send_signal, set_dumpable_behavior, setsid, umask,
-        waitid,
+        DumpableBehavior, Gid, Signal, Uid, WaitId, WaitIdOptions, pidfd_send_signal, set_dumpable_behavior, setsid,
+        umask, waitid,
     },
-    thread::{UnshareFlags, set_name, set_no_new_privs},
+    thread::{UnshareFlags, set_name, set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid},
 };
 use sys::clone::{ForkOptions, Forked, fork};
 
@@ -36,11 +36,16 @@ use procfs::Stat;
 use crate::{
     cgroup::Group,
     error::{Context, Error},
+    ids::{self, First},
     report::{self, Answer, Failure, Step},
 };
 
-const NAMESPACES: i32 =
-    libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+const NAMESPACES: i32 = libc::CLONE_NEWUSER
+    | libc::CLONE_NEWNS
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUTS;
 const NAME: &std::ffi::CStr = c"pando-init";
 /// Descriptors that a pid 1 keeps for the output: pipe, file.
 const OUTPUT_DESCRIPTORS: u32 = 2;
@@ -60,18 +65,27 @@ pub struct Output<'a> {
 
 /// Starts a pid 1 in `group`, with everything but a root filesystem, and gives the channel at whose end it waits for that. It ends with the
 /// channel. A failure leaves no process.
-pub(crate) fn start(group: &Group) -> Result<(Forked, OwnedFd), Error> {
+pub(crate) fn start(group: &Group) -> Result<(First, OwnedFd), Error> {
     let (channel, other) = sys::seqpacket::pair().doing("make a socket")?;
     let options = ForkOptions { namespaces: NAMESPACES, cgroup: Some(group.directory()), ..ForkOptions::default() };
-    let init = fork(&options, || run(other.as_fd())).doing("fork the sandbox's first process")?;
+    let first = ids::fork_with(|| fork(&options, || run(other.as_fd())))?;
     drop(other);
-    match report::hear(channel.as_fd()).and_then(ready) {
-        Ok(()) => Ok((init, channel)),
+    let begun = begin(&first, &channel).and_then(|()| report::hear(channel.as_fd())).and_then(ready);
+    match begun {
+        Ok(()) => Ok((first, channel)),
         Err(error) => {
-            discard(&init);
+            discard(&first.forked);
+            ids::release(first.ids, first.identity);
             Err(error)
         }
     }
+}
+
+/// Does what a pid 1 may not do itself, because its files in /proc are the host's root's, and tells it that it has ids.
+fn begin(first: &First, channel: &OwnedFd) -> Result<(), Error> {
+    // The keeper's protection is not the sandbox's. It uses next to nothing, so no higher: its end would be that of the whole sandbox.
+    sys::oom::raise_child_to(first.identity.pid, 0).doing("give up the keeper's protection")?;
+    sys::seqpacket::send(channel, &[1], &[]).doing("tell the sandbox's first process that it has ids")
 }
 
 /// Gives a pid 1 the root filesystem of sandbox `id`, and the output that it is to carry: then it is ready for programs. After a failure it has
@@ -171,12 +185,11 @@ fn wait_for_root(channel: BorrowedFd<'_>) -> Option<(String, OwnedFd, Option<[Ow
 fn prepare(channel: BorrowedFd<'_>) -> Result<Prepared, Failure> {
     // What it has from the keeper would live on with it, sockets too.
     close_all_except(channel)?;
+    become_root(channel)?;
     // The keeper's handlers must not run here, and its blocked signals do not matter to a process that has none.
     sys::child::reset_signals(true);
     sys::child::ignore_children();
     setsid().step("begin a session")?;
-    // The keeper's protection is not the sandbox's. It uses next to nothing, so no higher: its end would be that of the whole sandbox.
-    sys::oom::raise_to(0).step("give up the keeper's protection")?;
     // Modes are what they are said to be.
     umask(Mode::empty());
     // Not at the clone: a cgroup namespace's root is the group its creator is in at that moment.
@@ -184,10 +197,23 @@ fn prepare(channel: BorrowedFd<'_>) -> Result<Prepared, Failure> {
     let prepared = mounts::prepare()?;
     sys::namespace::loopback_up().step("switch the loopback interface on")?;
     set_name(NAME).step("set its name")?;
+    // Its own file of memory is the host's root's otherwise.
+    set_dumpable_behavior(DumpableBehavior::Dumpable).step("become dumpable")?;
     hide_command_line();
     // Its memory is the keeper's until it rests: nobody may look at it.
     set_dumpable_behavior(DumpableBehavior::NotDumpable).step("become undumpable")?;
     Ok(prepared)
+}
+
+/// Waits until the user namespace has ids, and takes those of its root.
+fn become_root(channel: BorrowedFd<'_>) -> Result<(), Failure> {
+    let told = sys::seqpacket::recv(channel, &mut [0; 1]).step("wait for its ids")?;
+    if told.0 == 0 {
+        return Err(Failure { step: "wait for its ids", errno: libc::EPIPE });
+    }
+    set_thread_groups(&[]).step("drop its groups")?;
+    set_thread_res_gid(Gid::ROOT, Gid::ROOT, Gid::ROOT).step("set its group")?;
+    set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT).step("set its user")
 }
 
 fn enter(prepared: &Prepared, id: &str, rootfs: &OwnedFd) -> Result<(), Failure> {

@@ -38,6 +38,7 @@ use crate::{
     cgroup::Group,
     deadline::Deadline,
     error::{Context, Error},
+    ids::Ids,
     init,
     program::{Place, Program},
     report::ANSWER_MS_MAX,
@@ -90,7 +91,9 @@ impl Launcher {
     /// Has it fork a program. `None` if it had ended before.
     fn fork(&self, command: &Command, place: &Place<'_>) -> Result<Option<Forked>, Error> {
         let file = File::from(memfd_create("pando-command", MemfdFlags::CLOEXEC).doing("hand over a command")?);
-        let text = postcard::to_allocvec(command).map_err(io::Error::other).doing("hand over a command")?;
+        let text = postcard::to_allocvec(&(command, place.around.sandbox.ids))
+            .map_err(io::Error::other)
+            .doing("hand over a command")?;
         file.write_all_at(&text, 0).doing("hand over a command")?;
         let mut descriptors = vec![file.as_fd()];
         descriptors.extend(place.descriptors());
@@ -133,7 +136,7 @@ fn run(socket: &OwnedFd, keeper: Pid) -> i32 {
     let socket = io::stdin();
     loop {
         let answer = match receive(socket.as_fd()) {
-            Ok(Some((command, descriptors))) => launch(&command, &descriptors).unwrap_or_else(|error| {
+            Ok(Some((command, ids, descriptors))) => launch(&command, ids, &descriptors).unwrap_or_else(|error| {
                 let errno = error.raw_os_error().unwrap_or(libc::EIO);
                 -errno
             }),
@@ -160,18 +163,19 @@ fn prepare(socket: &OwnedFd, keeper: Pid) -> io::Result<()> {
     Ok(set_name(NAME)?)
 }
 
-fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<(Command, Vec<OwnedFd>)>> {
+fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<(Command, Ids, Vec<OwnedFd>)>> {
     let (length, mut descriptors) = sys::seqpacket::recv(socket, &mut [0; 8])?;
     if length == 0 || descriptors.is_empty() {
         return Ok(None);
     }
     let mut text = Vec::new();
     File::from(descriptors.remove(0)).read_to_end(&mut text)?;
-    Ok(Some((postcard::from_bytes(&text).map_err(io::Error::other)?, descriptors)))
+    let (command, ids) = postcard::from_bytes(&text).map_err(io::Error::other)?;
+    Ok(Some((command, ids, descriptors)))
 }
 
-fn launch(command: &Command, descriptors: &[OwnedFd]) -> io::Result<i32> {
-    let place = Place::of(descriptors).ok_or(io::ErrorKind::InvalidData)?;
+fn launch(command: &Command, ids: Ids, descriptors: &[OwnedFd]) -> io::Result<i32> {
+    let place = Place::of(descriptors, ids).ok_or(io::ErrorKind::InvalidData)?;
     // The keeper has prepared it before, so this does not fail.
     let program = Program::prepare(command).map_err(io::Error::other)?;
     Ok(program.fork(&place, Parent::ParentOfCaller)?.pid)

@@ -7,6 +7,7 @@
 //! - a failure at any step of a creation leaves no process, mount, cgroup, descriptor or file;
 //! - no mount is visible outside the sandbox, so that nothing is mounted once its processes are gone;
 //! - every process of a sandbox is in one cgroup v2 group named by its id, so that [`sweep`] finds every leftover;
+//! - every sandbox has a user namespace with ids that no other sandbox of the host has;
 //! - a program has uid 1000, no capability, no_new_privs and a seccomp filter from its first instruction.
 //!
 //! ```text
@@ -22,6 +23,7 @@ mod dial;
 mod error;
 mod hand;
 mod identity;
+mod ids;
 mod init;
 mod launcher;
 mod mount_point;

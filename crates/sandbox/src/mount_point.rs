@@ -22,7 +22,7 @@ use rustix::{
     io::Errno,
     mount::{MoveMountFlags, move_mount},
     process::{WaitId, WaitIdOptions, waitid},
-    thread::{ThreadNameSpaceType, move_into_thread_name_spaces},
+    thread::{ThreadNameSpaceType, set_thread_res_gid, set_thread_res_uid},
 };
 use serde::{Deserialize, Serialize};
 use sys::clone::{ForkOptions, fork};
@@ -30,6 +30,7 @@ use sys::clone::{ForkOptions, fork};
 use crate::{
     error::{Context, Error},
     init,
+    namespaces::Inside,
     report::{self, Answer, Failure, Step},
     spec::PROGRAM_ID,
 };
@@ -44,8 +45,8 @@ pub enum Hides {
 }
 
 /// Makes a directory that belongs to the program's user; what is missing above it belongs to root. One that is there stays as it is.
-pub(crate) fn make(sandbox_init: BorrowedFd<'_>, path: &Path, hides: Hides) -> Result<(), Error> {
-    visit(sandbox_init, path, |components| {
+pub(crate) fn make(sandbox: Inside<'_>, path: &Path, hides: Hides) -> Result<(), Error> {
+    visit(sandbox, path, |components| {
         let mut directory = root()?;
         for (at, name) in components.iter().enumerate() {
             let owner = if at + 1 == components.len() { PROGRAM_ID } else { 0 };
@@ -76,9 +77,10 @@ fn check_empty(directory: BorrowedFd<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Attaches `mount`, which is attached nowhere, at the directory `path`.
-pub(crate) fn attach(sandbox_init: BorrowedFd<'_>, mount: BorrowedFd<'_>, path: &Path) -> Result<(), Error> {
-    visit(sandbox_init, path, |components| {
+/// Attaches `mount`, which is attached nowhere, at the directory `path`. Owners in its filesystem are those inside.
+pub(crate) fn attach(sandbox: Inside<'_>, mount: BorrowedFd<'_>, path: &Path) -> Result<(), Error> {
+    sandbox.map(mount, path)?;
+    visit(sandbox, path, |components| {
         let walk = |directory: OwnedFd, name: &CString| enter(directory.as_fd(), name);
         let directory = components.iter().try_fold(root()?, walk)?;
         let here = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
@@ -112,18 +114,12 @@ fn make_directory(parent: BorrowedFd<'_>, name: &CString, owner: u32) -> rustix:
     chmodat(parent, name, Mode::from_raw_mode(0o755), AtFlags::empty())
 }
 
-/// Runs `work` on the components of `path` in a child inside the sandbox's mount namespace. The caller must be single-threaded.
-fn visit(
-    sandbox_init: BorrowedFd<'_>,
-    path: &Path,
-    work: impl FnOnce(&[CString]) -> Result<(), Failure>,
-) -> Result<(), Error> {
+/// Runs `work` on the components of `path` in a child as root of the sandbox, in its mount namespace. The caller must be single-threaded.
+fn visit(sandbox: Inside<'_>, path: &Path, work: impl FnOnce(&[CString]) -> Result<(), Failure>) -> Result<(), Error> {
     let components = components(path)?;
     let (reader, writer) = report::channel()?;
     let child = fork(&ForkOptions::default(), || {
-        let result = move_into_thread_name_spaces(sandbox_init, ThreadNameSpaceType::MOUNT)
-            .step("enter the sandbox")
-            .and_then(|()| work(&components));
+        let result = become_root(sandbox).step("enter the sandbox").and_then(|()| work(&components));
         i32::from(report::send(writer.as_fd(), result).is_err())
     });
     let child = child.doing("fork a process that visits the sandbox")?;
@@ -140,6 +136,13 @@ fn visit(
     };
     init::discard(&child);
     Err(visited)
+}
+
+/// The host's root has no id inside, and could make nothing there.
+fn become_root(sandbox: Inside<'_>) -> rustix::io::Result<()> {
+    sandbox.enter(ThreadNameSpaceType::MOUNT)?;
+    set_thread_res_gid(Gid::ROOT, Gid::ROOT, Gid::ROOT)?;
+    set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT)
 }
 
 fn components(path: &Path) -> Result<Vec<CString>, Error> {

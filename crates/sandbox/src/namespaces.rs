@@ -1,4 +1,4 @@
-//! Short visits of the calling thread to a sandbox's namespaces.
+//! The way into a sandbox's namespaces: of a child for good, of the calling thread for a short visit.
 //!
 //! A visit must end: if the way back fails, everything this process did from then on would happen inside a sandbox, so
 //! it aborts instead (its sandboxes live on and are adopted by its successor).
@@ -11,7 +11,30 @@ use std::{
 
 use rustix::thread::{LinkNameSpaceType, ThreadNameSpaceType, move_into_link_name_space, move_into_thread_name_spaces};
 
-use crate::error::{Context, Error};
+use crate::{
+    error::{Context, Error},
+    ids::Ids,
+};
+
+/// Where the namespaces of a sandbox are.
+#[derive(Clone, Copy)]
+pub(crate) struct Inside<'a> {
+    /// pidfd of its pid 1.
+    pub(crate) init: BorrowedFd<'a>,
+    pub(crate) ids: Ids,
+}
+
+impl Inside<'_> {
+    /// Enters `kinds` and the user namespace, in which the caller has all capabilities then, and whatever ids it had outside.
+    pub(crate) fn enter(self, kinds: ThreadNameSpaceType) -> rustix::io::Result<()> {
+        move_into_thread_name_spaces(self.init, kinds | self.ids.namespace())
+    }
+
+    /// Makes a mount that is attached nowhere show the owners on the disk as those inside. `path` is for errors.
+    pub(crate) fn map(self, mount: impl AsFd, path: &Path) -> Result<(), Error> {
+        self.ids.map(mount.as_fd(), self.init, path)
+    }
+}
 
 /// Runs `visit` so that the children it forks belong to the pid namespace of `process`; it stays in its own.
 pub(crate) fn with_children_in_pid_namespace<T>(

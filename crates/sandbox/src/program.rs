@@ -27,9 +27,10 @@ use sys::{
 use crate::{
     cgroup::Group,
     error::Error,
+    ids::Ids,
     init,
     launcher::LauncherSlot,
-    namespaces,
+    namespaces::{self, Inside},
     report::{self, Answer, Failure, Step},
     seccomp::seccomp_program,
     spec::{Command, PROGRAM_ID},
@@ -44,8 +45,7 @@ const ENTER: &str = "enter its working directory";
 
 /// Of a sandbox, what its programs are started with.
 pub(crate) struct Home<'a> {
-    /// pidfd of its pid 1.
-    pub(crate) init: BorrowedFd<'a>,
+    pub(crate) inside: Inside<'a>,
     /// pidfd of its program, whose monotonic clocks are its own.
     pub(crate) beside: Option<BorrowedFd<'a>>,
     pub(crate) group: &'a Group,
@@ -90,12 +90,11 @@ pub fn monotonic_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// The processes whose namespaces a program enters, by their pidfds.
+/// The namespaces that a program enters.
 #[derive(Clone, Copy)]
 pub(crate) struct Around<'a> {
-    /// The sandbox's pid 1.
-    sandbox_init: BorrowedFd<'a>,
-    /// The sandbox's program, whose clocks are its own.
+    pub(crate) sandbox: Inside<'a>,
+    /// pidfd of the sandbox's program, whose clocks are its own.
     beside: Option<BorrowedFd<'a>>,
 }
 
@@ -107,7 +106,7 @@ fn start_in(
     home: &Home<'_>,
 ) -> Result<i32, Error> {
     let (reader, writer) = report::channel()?;
-    let around = Around { sandbox_init: home.init, beside: home.beside };
+    let around = Around { sandbox: home.inside, beside: home.beside };
     let place = Place { around, cgroup, stdio, report: writer.as_fd() };
     let child = if home.group.limits_are_inherited() {
         home.launcher.fork(home.group, command, &place)
@@ -143,14 +142,15 @@ impl<'a> Place<'a> {
     /// To be sent to another process.
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'a>> {
         let [stdin, stdout, stderr] = self.stdio;
-        let always = [self.around.sandbox_init, self.cgroup, stdin, stdout, stderr, self.report];
+        let always = [self.around.sandbox.init, self.cgroup, stdin, stdout, stderr, self.report];
         always.into_iter().chain(self.around.beside)
     }
 
     /// Of what was received; none if these are not the descriptors of a place.
-    pub(crate) fn of(received: &'a [OwnedFd]) -> Option<Self> {
+    pub(crate) fn of(received: &'a [OwnedFd], ids: Ids) -> Option<Self> {
         let [init, cgroup, stdin, stdout, stderr, report, beside @ ..] = received else { return None };
-        let around = Around { sandbox_init: init.as_fd(), beside: beside.first().map(AsFd::as_fd) };
+        let sandbox = Inside { init: init.as_fd(), ids };
+        let around = Around { sandbox, beside: beside.first().map(AsFd::as_fd) };
         let stdio = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
         Some(Self { around, cgroup: cgroup.as_fd(), stdio, report: report.as_fd() })
     }
@@ -191,7 +191,7 @@ impl<'a> Program<'a> {
             127
         };
         let forked =
-            namespaces::with_children_in_pid_namespace(place.around.sandbox_init, || fork(&options, become_it));
+            namespaces::with_children_in_pid_namespace(place.around.sandbox.init, || fork(&options, become_it));
         forked.map_err(io::Error::other)?
     }
 
@@ -200,25 +200,25 @@ impl<'a> Program<'a> {
         setsid().step("begin a session")?;
         // In the host's /proc, and while it may: the kernel lets nobody without privileges undo it where the keeper has `CAP_SYS_RESOURCE`.
         sys::oom::raise_to(OOM_SCORE_PROGRAM).step("be the first that is killed when memory is short")?;
-        hand_over(stdio).step("hand over its streams")?;
+        hand_over(stdio, around.sandbox.ids).step("hand over its streams")?;
         if self.tty {
             // After setsid: only the leader of a session without a terminal can take one.
             ioctl_tiocsctty(stdio[0]).step("take its terminal")?;
         }
         sys::child::become_stdio(stdio).step("set up its streams")?;
-        // The pid namespace is joined already: that happens at the fork.
-        let rest = ThreadNameSpaceType::MOUNT
-            | ThreadNameSpaceType::NETWORK
-            | ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION
-            | ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME
-            | ThreadNameSpaceType::CONTROL_GROUP;
-        move_into_thread_name_spaces(around.sandbox_init, rest).step("enter the sandbox")?;
         // The clocks are the program's, not the sandbox's: each copy has its own.
         match around.beside.map(|process| move_into_thread_name_spaces(process, ThreadNameSpaceType::TIME)) {
             // It has ended, and the sandbox ends with it.
             None | Some(Ok(()) | Err(Errno::SRCH)) => {}
             Some(Err(error)) => return Err(error).step("share the clocks of the program"),
         }
+        // The pid namespace is joined already: that happens at the fork. After the clocks: in its user namespace it may not look at the program.
+        let rest = ThreadNameSpaceType::MOUNT
+            | ThreadNameSpaceType::NETWORK
+            | ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION
+            | ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME
+            | ThreadNameSpaceType::CONTROL_GROUP;
+        around.sandbox.enter(rest).step("enter the sandbox")?;
         set_limits().step("set its limits")?;
         umask(Mode::from_raw_mode(0o022));
         sys::child::reset_signals(true);
@@ -277,10 +277,11 @@ fn places(command: &Command, name: &str) -> io::Result<Vec<CString>> {
 }
 
 /// Pipes and terminals get the program's owner, so that it can open them again as /dev/stdout or its terminal.
-fn hand_over(stdio: [BorrowedFd<'_>; 3]) -> rustix::io::Result<()> {
+fn hand_over(stdio: [BorrowedFd<'_>; 3], ids: Ids) -> rustix::io::Result<()> {
+    let id = ids.outside(PROGRAM_ID);
     for stream in stdio {
         if FileType::from_raw_mode(fstat(stream)?.st_mode) == FileType::Fifo || isatty(stream) {
-            fchown(stream, Some(Uid::from_raw(PROGRAM_ID)), Some(Gid::from_raw(PROGRAM_ID)))?;
+            fchown(stream, Some(Uid::from_raw(id)), Some(Gid::from_raw(id)))?;
         }
     }
     Ok(())

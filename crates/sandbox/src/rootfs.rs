@@ -1,7 +1,10 @@
 //! Root filesystems: an overlay of read-only layers, with or without an upper directory.
 //!
 //! An overlay is made detached (mounted nowhere) and only ever attached inside a sandbox's own mount namespace, so the
-//! host never sees it and it ends with the sandbox's last process. A kernel before 6.15 takes no layer that is mounted nowhere; there an overlay
+//! host never sees it and it ends with the sandbox's last process.
+//!
+//! A writable one is for one sandbox, in whose user namespace its files have the ids that they have on the disk: its layers are idmapped mounts.
+//! (mount_setattr(2), `MOUNT_ATTR_IDMAP`). So layers, snapshots and checkpoints are the same for every sandbox. A kernel before 6.15 takes no layer that is mounted nowhere; there an overlay
 //! with such a layer is made in a mount namespace of its own, in which the layer is mounted meanwhile ([`Place`]).
 
 mod base_layer;
@@ -18,16 +21,19 @@ use std::{
 };
 
 use rustix::{
-    fs::{CWD, Mode, OFlags, open},
+    fs::{CWD, Mode, OFlags, open, openat},
     mount::{
-        FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, fsconfig_create,
-        fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount_change, move_mount,
+        FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
+        fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount_change, move_mount, open_tree,
     },
     process::{chroot, fchdir},
     thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space},
 };
 
-use crate::error::{Context, Error};
+use crate::{
+    error::{Context, Error},
+    namespaces::Inside,
+};
 pub use base_layer::prepare_base_layer;
 pub use host_mask::prepare_host_mask;
 
@@ -39,9 +45,18 @@ pub fn detached_rootfs(layers: &[PathBuf]) -> Result<OwnedFd, Error> {
     overlay(layers, None)
 }
 
-/// A writable overlay of `layers` whose changes go to `dir/upper`; mounted nowhere.
-pub(crate) fn writable(layers: &[PathBuf], dir: &Path) -> Result<OwnedFd, Error> {
-    overlay(layers, Some((&dir.join("upper"), &dir.join("work"))))
+/// A writable overlay of `layers` whose changes go to `dir/upper`; mounted nowhere. Files have the ids in the sandbox that they have on the disk,
+/// in all of these.
+pub(crate) fn writable(layers: &[PathBuf], dir: &Path, sandbox: Inside<'_>) -> Result<OwnedFd, Error> {
+    overlay(layers, Some(Own { dir, sandbox }))
+}
+
+/// What a writable overlay has that is a sandbox's own.
+#[derive(Clone, Copy)]
+struct Own<'a> {
+    /// Has the directories `upper` and `work`.
+    dir: &'a Path,
+    sandbox: Inside<'a>,
 }
 
 /// Where the layers of an overlay are that are no directories.
@@ -129,61 +144,86 @@ pub fn takes_detached_layers() -> bool {
                 for _ in 0..2 {
                     overlay.stack("lowerdir+", Path::new("(empty)"), empty_layer()?)?;
                 }
-                overlay.mount(MountAttrFlags::MOUNT_ATTR_RDONLY)
+                overlay.mount(MountAttrFlags::MOUNT_ATTR_RDONLY, None)
             };
             made().is_ok()
         })
 }
 
-fn overlay(layers: &[PathBuf], upper: Option<(&Path, &Path)>) -> Result<OwnedFd, Error> {
-    let Some((image, above)) = layers.split_last() else { return Err(Error::NoLayer) };
+fn overlay(layers: &[PathBuf], own: Option<Own<'_>>) -> Result<OwnedFd, Error> {
+    let (image, above) = layers.split_last().ok_or(Error::NoLayer)?;
+    let layers = Layers { own, place: Place::here() };
     if above.iter().any(|layer| lies_in(layer, image)) {
-        return overlay_on_stand_in(image, above, upper, Place::here());
+        layers.stack_on_stand_in(image, above)
+    } else {
+        layers.stack(image, above)
     }
-    stack_all(above, (image, open_layer(image)?), upper)
 }
 
-fn overlay_on_stand_in(
-    image: &Path,
-    above: &[PathBuf],
-    upper: Option<(&Path, &Path)>,
+/// How the layers of an overlay come to it.
+#[derive(Clone, Copy)]
+struct Layers<'a> {
+    own: Option<Own<'a>>,
     place: Place,
-) -> Result<OwnedFd, Error> {
-    place.run(|| stack_all(above, (image, stand_in(image, place)?), upper))
 }
 
-fn stack_all(
-    above: &[PathBuf],
-    (image, image_root): (&Path, OwnedFd),
-    upper: Option<(&Path, &Path)>,
-) -> Result<OwnedFd, Error> {
-    let mut overlay = Overlay::open()?;
-    for layer in above {
-        overlay.stack("lowerdir+", layer, open_layer(layer)?)?;
+impl Layers<'_> {
+    fn stack(self, image: &Path, above: &[PathBuf]) -> Result<OwnedFd, Error> {
+        // Only layers with the ids of a sandbox are mounts that have to be somewhere.
+        let place = if self.own.is_some() { self.place } else { Place::Nowhere };
+        place.run(|| self.stack_all(image, self.open(image)?, above))
     }
-    overlay.stack("lowerdir+", image, image_root)?;
-    let Some((upper, work)) = upper else { return overlay.mount(MountAttrFlags::MOUNT_ATTR_RDONLY) };
-    overlay.stack("upperdir", upper, open_layer(upper)?)?;
-    overlay.stack("workdir", work, open_layer(work)?)?;
-    // A sandbox's root does not outlive a crash of the host: without this, each end of a sandbox would sync the whole
-    // filesystem below it (and each fsync in it would wait for the disk).
-    fsconfig_set_flag(&overlay.context, "volatile").doing("make an overlay")?;
-    // Its /dev becomes a mount of its own, in which there are devices.
-    overlay.mount(MountAttrFlags::MOUNT_ATTR_NODEV)
+
+    fn stack_on_stand_in(self, image: &Path, above: &[PathBuf]) -> Result<OwnedFd, Error> {
+        self.place.run(|| self.stack_all(image, self.stand_in(image)?, above))
+    }
+
+    fn stack_all(self, image: &Path, image_root: OwnedFd, above: &[PathBuf]) -> Result<OwnedFd, Error> {
+        let mut overlay = Overlay::open()?;
+        for layer in above {
+            overlay.stack("lowerdir+", layer, self.open(layer)?)?;
+        }
+        overlay.stack("lowerdir+", image, image_root)?;
+        let Some(Own { dir, .. }) = self.own else { return overlay.mount(MountAttrFlags::MOUNT_ATTR_RDONLY, None) };
+        // Both in one mount, or the kernel does not take them.
+        let both = self.open(dir)?;
+        for (key, name) in [("upperdir", "upper"), ("workdir", "work")] {
+            let path = dir.join(name);
+            overlay.stack(key, &path, openat(&both, name, LAYER, Mode::empty()).at("open the layer", &path)?)?;
+        }
+        // A sandbox's root does not outlive a crash of the host: without this, each end of a sandbox would sync the whole
+        // filesystem below it (and each fsync in it would wait for the disk).
+        fsconfig_set_flag(&overlay.context, "volatile").doing("make an overlay")?;
+        // Its /dev becomes a mount of its own, in which there are devices.
+        overlay.mount(MountAttrFlags::MOUNT_ATTR_NODEV, self.own)
+    }
+
+    /// A read-only overlay of `image` alone, as its stand-in below other layers.
+    ///
+    /// Image `host` is the node's whole root, in which the other layers lie as well; the kernel refuses a layer within a
+    /// layer (ELOOP), but not if one of them is a filesystem of its own, which this is. It is made anew for each sandbox,
+    /// because an overlay does not notice what is changed below it afterwards: a node's root changes, an image does not.
+    /// An overlay needs two layers, so an empty one is put on top. It cannot be given other ids itself: what is below it is.
+    fn stand_in(self, image: &Path) -> Result<OwnedFd, Error> {
+        let mut overlay = Overlay::open()?;
+        overlay.stack("lowerdir+", Path::new("(empty)"), self.place.put(empty_layer()?)?)?;
+        overlay.stack("lowerdir+", image, self.open(image)?)?;
+        self.place.put(overlay.mount(MountAttrFlags::MOUNT_ATTR_RDONLY, self.own)?)
+    }
+
+    /// A directory, or a mount of it with the sandbox's ids.
+    fn open(self, path: &Path) -> Result<OwnedFd, Error> {
+        let Some(Own { sandbox, .. }) = self.own else {
+            return open(path, LAYER, Mode::empty()).at("open the layer", path);
+        };
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+        let mount = open_tree(CWD, path, flags).at("open the layer", path)?;
+        sandbox.map(&mount, path)?;
+        self.place.put(mount)
+    }
 }
 
-/// A read-only overlay of `image` alone, as its stand-in below other layers.
-///
-/// Image `host` is the node's whole root, in which the other layers lie as well; the kernel refuses a layer within a
-/// layer (ELOOP), but not if one of them is a filesystem of its own, which this is. It is made anew for each sandbox,
-/// because an overlay does not notice what is changed below it afterwards: a node's root changes, an image does not.
-/// An overlay needs two layers, so an empty one is put on top.
-fn stand_in(image: &Path, place: Place) -> Result<OwnedFd, Error> {
-    let mut overlay = Overlay::open()?;
-    overlay.stack("lowerdir+", Path::new("(empty)"), place.put(empty_layer()?)?)?;
-    overlay.stack("lowerdir+", image, open_layer(image)?)?;
-    place.put(overlay.mount(MountAttrFlags::MOUNT_ATTR_RDONLY)?)
-}
+const LAYER: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 fn empty_layer() -> Result<OwnedFd, Error> {
     let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).doing("make an empty layer")?;
@@ -196,10 +236,6 @@ fn lies_in(layer: &Path, image: &Path) -> bool {
     let device = |path: &Path| std::fs::metadata(path).map(|found| found.dev()).ok();
     let whole = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     whole(layer).starts_with(whole(image)) && device(layer) == device(image)
-}
-
-fn open_layer(path: &Path) -> Result<OwnedFd, Error> {
-    open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).at("open the layer", path)
 }
 
 /// An overlay that is being put together.
@@ -226,8 +262,15 @@ impl Overlay {
         fsconfig_set_string(&self.context, key, name.as_str()).at("stack the layer", path)
     }
 
-    fn mount(self, attributes: MountAttrFlags) -> Result<OwnedFd, Error> {
-        fsconfig_create(&self.context).doing("make an overlay of the layers")?;
+    /// Works below as root of the sandbox: the host's root has no id in layers with other ids, and could make nothing there.
+    fn mount(self, attributes: MountAttrFlags, own: Option<Own<'_>>) -> Result<OwnedFd, Error> {
+        const STEP: &str = "make an overlay of the layers";
+        let create = || fsconfig_create(&self.context);
+        let created = match own {
+            Some(own) => sys::ids::act_as(own.sandbox.ids.outside(0), create).doing(STEP)?,
+            None => create(),
+        };
+        created.doing(STEP)?;
         let attributes = attributes | MountAttrFlags::MOUNT_ATTR_NOSUID;
         fsmount(&self.context, FsMountFlags::FSMOUNT_CLOEXEC, attributes).doing("mount an overlay")
     }
@@ -237,9 +280,8 @@ impl Overlay {
 mod tests {
     use std::fs;
 
-    use rustix::fs::openat;
-
     use super::*;
+    use crate::{identity::ProcessIdentity, ids::Ids};
 
     /// As before Linux 6.15: the same root, and nothing of it is mounted where others see it.
     #[test]
@@ -264,12 +306,16 @@ mod tests {
                 continue;
             }
             let dir = image.path().join(format!("changes-{n}"));
-            let [upper, work] = ["upper", "work"].map(|name| dir.join(name));
-            for path in [&upper, &work] {
-                fs::create_dir_all(path).unwrap();
+            for name in ["upper", "work"] {
+                fs::create_dir_all(dir.join(name)).unwrap();
             }
             let above = std::slice::from_ref(&above);
-            let root = overlay_on_stand_in(image.path(), above, Some((&upper, &work)), place).unwrap();
+            // This process is in the host's user namespace.
+            let own = ProcessIdentity::of(std::process::id() as i32).unwrap();
+            let null = fs::File::open("/dev/null").unwrap();
+            let sandbox = Inside { init: null.as_fd(), ids: Ids::of(own).unwrap() };
+            let layers = |own| Layers { own, place };
+            let root = layers(Some(Own { dir: &dir, sandbox })).stack_on_stand_in(image.path(), above).unwrap();
             let read = |path: &str| {
                 let file = openat(&root, path, OFlags::RDONLY, Mode::empty()).unwrap();
                 std::io::read_to_string(fs::File::from(file)).unwrap()
@@ -277,10 +323,10 @@ mod tests {
             assert_eq!([read("below.txt"), read("above.txt")], ["below", "above"], "{place:?}");
             let flags = OFlags::CREATE | OFlags::WRONLY;
             drop(openat(&root, "new.txt", flags, Mode::from_raw_mode(0o644)).unwrap());
-            assert!(upper.join("new.txt").exists(), "{place:?}");
+            assert!(dir.join("upper/new.txt").exists(), "{place:?}");
             assert_eq!(seen(), here, "{place:?}");
             assert_eq!(fs::read_to_string("/proc/thread-self/mountinfo").unwrap(), before, "{place:?}");
-            let only = overlay_on_stand_in(image.path(), above, None, place).unwrap();
+            let only = layers(None).stack_on_stand_in(image.path(), above).unwrap();
             assert!(openat(&only, "above.txt", OFlags::RDONLY, Mode::empty()).is_ok());
             assert!(openat(&only, "another.txt", flags, Mode::from_raw_mode(0o644)).is_err());
         }

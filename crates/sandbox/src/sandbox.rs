@@ -22,9 +22,11 @@ use crate::{
     error::{Context, Error},
     hand,
     identity::{ProcessIdentity, stat},
+    ids::{self, Ids},
     init::Output,
     launcher::LauncherSlot,
     mount_point::{self, Hides},
+    namespaces::Inside,
     program, snapshot,
     spec::{Command, Spec},
 };
@@ -91,6 +93,7 @@ pub struct Sandbox {
     dir: PathBuf,
     init: ProcessIdentity,
     init_pidfd: OwnedFd,
+    ids: Ids,
     group: Group,
     launcher: LauncherSlot,
 }
@@ -124,8 +127,8 @@ impl Sandbox {
         if !init.is_alive() {
             return Ok(None);
         }
-        let group = Group::open(cgroups, &spec.id, &spec.limits)?;
-        Ok(Some(Self { dir: spec.dir.clone(), init, init_pidfd, group, launcher: LauncherSlot::default() }))
+        let (ids, group) = (Ids::of(init)?, Group::open(cgroups, &spec.id, &spec.limits)?);
+        Ok(Some(Self { dir: spec.dir.clone(), init, init_pidfd, ids, group, launcher: LauncherSlot::default() }))
     }
 
     /// Its directory on the host, which outlives it.
@@ -141,6 +144,10 @@ impl Sandbox {
     /// Its pid 1, as the way into its namespaces.
     pub fn init_pidfd(&self) -> BorrowedFd<'_> {
         self.init_pidfd.as_fd()
+    }
+
+    fn inside(&self) -> Inside<'_> {
+        Inside { init: self.init_pidfd(), ids: self.ids }
     }
 
     /// The directory of its v2 group, for `CLONE_INTO_CGROUP`.
@@ -168,27 +175,27 @@ impl Sandbox {
         stdio: [BorrowedFd<'_>; 3],
         beside: Option<BorrowedFd<'_>>,
     ) -> Result<i32, Error> {
-        let home = program::Home { init: self.init_pidfd(), beside, group: &self.group, launcher: &self.launcher };
+        let home = program::Home { inside: self.inside(), beside, group: &self.group, launcher: &self.launcher };
         program::start(command, stdio, &home)
     }
 
     /// Makes the directory `path`, below the sandbox's root, that a filesystem can be attached to. It belongs to the program's user; what is
     /// missing above it belongs to root. An existing one stays as it is. With `Hides::Nothing` it must be empty. The caller must be single-threaded.
     pub fn make_mount_point(&self, path: &Path, hides: Hides) -> Result<(), Error> {
-        mount_point::make(self.init_pidfd(), path, hides)
+        mount_point::make(self.inside(), path, hides)
     }
 
     /// Attaches `mount`, which is attached nowhere, to the directory `path` below the sandbox's root: its programs see it from then on, also
     /// those that run, and nobody else does. It goes with the sandbox's last process. The caller must be single-threaded.
     pub fn attach(&self, mount: BorrowedFd<'_>, path: &Path) -> Result<(), Error> {
-        mount_point::attach(self.init_pidfd(), mount, path)
+        mount_point::attach(self.inside(), mount, path)
     }
 
     /// Starts a process that does `serve` with `socket`, on the files of the sandbox, as the program's user; returns its pid. It is a child of the
     /// caller, who reaps it, and keeps the sandbox's mounts alive until it ends: end it before [`Self::destroy`]. The caller must be
     /// single-threaded.
     pub fn start_hand(&self, socket: OwnedFd, serve: impl FnOnce(OwnedFd) -> i32) -> Result<i32, Error> {
-        hand::start(self.init_pidfd(), socket, serve)
+        hand::start(self.inside(), socket, serve)
     }
 
     /// Makes the limits hold on a host whose controllers are in v1: moves all processes into the v1 groups. The first move
@@ -237,6 +244,7 @@ impl Sandbox {
         // It is in the v1 groups, which are removed.
         self.launcher.end();
         self.group.wait_empty()?;
+        ids::release(self.ids, self.init);
         self.group.remove()?;
         if reaped_by_caller || !self.init_is_child()? {
             return Ok(());

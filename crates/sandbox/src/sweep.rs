@@ -44,6 +44,7 @@ pub fn sweep(
         }
         swept
     });
+    crate::ids::forget_dead();
     failed.map_or(Ok(ids), Err)
 }
 

@@ -30,6 +30,17 @@ pub fn chooses_timer_numbers() -> bool {
     !is_old() && *CHOOSES.get_or_init(|| unsafe { libc::prctl(PR_TIMER_CREATE_RESTORE_IDS, GET, 0, 0, 0) } >= 0)
 }
 
+/// The highest capability that it has. Asks the kernel once.
+pub fn last_capability() -> u32 {
+    static LAST: OnceLock<u32> = OnceLock::new();
+    /// What every kernel has that can do the rest.
+    const CAP_CHECKPOINT_RESTORE: u32 = 40;
+    *LAST.get_or_init(|| {
+        let text = std::fs::read_to_string("/proc/sys/kernel/cap_last_cap").ok();
+        text.and_then(|text| text.trim().parse().ok()).unwrap_or(CAP_CHECKPOINT_RESTORE)
+    })
+}
+
 /// Makes and deletes a POSIX timer with a number of its choice. The process must make no other timers meanwhile.
 pub fn try_timer_number() -> io::Result<()> {
     let choose = |on: i32| {
@@ -61,6 +72,11 @@ fn make_timer(wanted: i32) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_last_capability_is_a_real_one() {
+        assert!((40..64).contains(&last_capability()));
+    }
 
     #[test]
     fn the_answer_about_timer_numbers_is_what_making_one_shows() {

@@ -8,6 +8,7 @@ pub mod deadman;
 pub mod diag;
 pub mod file;
 pub mod heap;
+pub mod ids;
 pub mod kernel;
 pub mod mapping;
 pub mod mount;

@@ -19,7 +19,18 @@ const _: () = assert!(size_of::<MountAttributes>() == 32);
 /// Makes a mount read-only, whatever others of the same filesystem are.
 pub fn set_read_only(mount: impl AsFd) -> io::Result<()> {
     const MOUNT_ATTR_RDONLY: u64 = 1;
-    let attributes = MountAttributes { set: MOUNT_ATTR_RDONLY, clear: 0, propagation: 0, userns_fd: 0 };
+    set(mount, &MountAttributes { set: MOUNT_ATTR_RDONLY, clear: 0, propagation: 0, userns_fd: 0 })
+}
+
+/// Makes a mount, attached nowhere, show the ids of its filesystem as those of the user namespace: an owner 0 on the disk is root in there. `EINVAL`
+/// if its filesystem cannot, `EPERM` if it does already.
+pub fn map_ids(mount: impl AsFd, user_namespace: impl AsFd) -> io::Result<()> {
+    const MOUNT_ATTR_IDMAP: u64 = 0x0010_0000;
+    let userns_fd = user_namespace.as_fd().as_raw_fd() as u64;
+    set(mount, &MountAttributes { set: MOUNT_ATTR_IDMAP, clear: 0, propagation: 0, userns_fd })
+}
+
+fn set(mount: impl AsFd, attributes: &MountAttributes) -> io::Result<()> {
     // SAFETY: the path is an empty C string, and the kernel reads 32 bytes of attributes; both live until the call returns.
     let result = unsafe {
         libc::syscall(
@@ -27,7 +38,7 @@ pub fn set_read_only(mount: impl AsFd) -> io::Result<()> {
             mount.as_fd().as_raw_fd(),
             c"".as_ptr(),
             libc::AT_EMPTY_PATH,
-            &raw const attributes,
+            std::ptr::from_ref(attributes),
             size_of::<MountAttributes>(),
         )
     };

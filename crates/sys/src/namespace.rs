@@ -2,7 +2,7 @@
 
 use std::{
     fs, io,
-    os::fd::{AsFd, AsRawFd},
+    os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd},
     sync::OnceLock,
 };
 
@@ -97,6 +97,38 @@ pub fn machine_clocks() -> io::Result<ClockOffsets> {
         boottime_ns: ns(rustix::time::ClockId::Boottime),
     };
     Ok(shown.minus(own))
+}
+
+/// A new user namespace in which `count` ids from 0 on are those from `first` on here. It has no process.
+pub fn of_users(first: u32, count: u32) -> io::Result<OwnedFd> {
+    let mut pidfd = -1i32;
+    // SAFETY: clone_args is plain data; all zero is its documented "nothing special".
+    let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
+    args.flags = (libc::CLONE_NEWUSER | libc::CLONE_PIDFD) as u64;
+    args.pidfd = &raw mut pidfd as u64;
+    // No signal: code that waits for other children does not see this one.
+    // SAFETY: `args` is a valid clone_args of the size given. The child has its own copy of all memory, and makes one system call.
+    let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of::<libc::clone_args>()) };
+    match pid {
+        -1 => return Err(io::Error::last_os_error()),
+        0 => loop {
+            // SAFETY: waits for a signal, and runs no handler's code of ours before it ends by SIGKILL.
+            unsafe { libc::syscall(libc::SYS_pause) };
+        },
+        _ => {}
+    }
+    // SAFETY: CLONE_PIDFD stored a new descriptor there that nothing else owns.
+    let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+    let map = format!("0 {first} {count}\n");
+    let namespace = ["gid_map", "uid_map"]
+        .iter()
+        .try_for_each(|name| fs::write(format!("/proc/{pid}/{name}"), &map))
+        .and_then(|()| crate::pidfd::user_namespace(pidfd.as_fd()));
+    rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL)?;
+    let mut status = 0;
+    // SAFETY: reaps the child made above, which nothing else waits for; __WCLONE because it has no exit signal.
+    unsafe { libc::waitpid(pid as i32, &raw mut status, libc::__WCLONE) };
+    namespace
 }
 
 /// Switches the loopback interface of this network namespace on.

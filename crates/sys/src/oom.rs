@@ -16,6 +16,11 @@ pub fn raise_to(score: i16) -> io::Result<()> {
     if own()? < score { set(score) } else { Ok(()) }
 }
 
+/// As [`raise_to`], for another process that has the score of this one.
+pub fn raise_child_to(pid: i32, score: i16) -> io::Result<()> {
+    if own()? < score { fs::write(format!("/proc/{pid}/oom_score_adj"), score.to_string()) } else { Ok(()) }
+}
+
 /// As [`set`], if the process has a higher one.
 pub fn lower_to(score: i16) -> io::Result<()> {
     if own()? > score { set(score) } else { Ok(()) }

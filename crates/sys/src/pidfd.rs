@@ -2,8 +2,13 @@
 
 use std::{
     io,
-    os::fd::{AsRawFd, BorrowedFd},
+    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
 };
+
+/// `_IO(0xFF, 1)`: a descriptor of the process's cgroup namespace (Linux 6.11).
+pub const PIDFD_GET_CGROUP_NAMESPACE: u64 = 0xff01;
+/// `_IO(0xFF, 9)`: a descriptor of the process's user namespace (Linux 6.11).
+const PIDFD_GET_USER_NAMESPACE: libc::Ioctl = 0xff09;
 
 /// `struct pidfd_info` of the kernel's `include/uapi/linux/pidfd.h` (Linux 6.15), as far as version 0 goes.
 #[repr(C)]
@@ -40,6 +45,16 @@ pub fn exit_status(pidfd: BorrowedFd<'_>) -> io::Result<Option<i32>> {
             }
         }
         _ => Ok((info.mask & MASK_EXIT != 0).then_some(info.exit_code)),
+    }
+}
+
+/// The user namespace of a process.
+pub fn user_namespace(pidfd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    // SAFETY: the request takes no argument, and gives a new descriptor or an error.
+    match unsafe { libc::ioctl(pidfd.as_raw_fd(), PIDFD_GET_USER_NAMESPACE, 0) } {
+        -1 => Err(io::Error::last_os_error()),
+        // SAFETY: nothing else owns the new descriptor.
+        made => Ok(unsafe { OwnedFd::from_raw_fd(made) }),
     }
 }
 

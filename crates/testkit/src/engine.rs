@@ -206,6 +206,13 @@ impl Place {
         PathBuf::from(format!("/proc/{}/root{path}", self.sandbox.init().pid))
     }
 
+    /// Makes an empty file inside, which root of the sandbox owns: the host's root has no id there.
+    pub fn touch(&self, path: &str) -> Result<()> {
+        let ids = procfs::IdMaps::of(self.sandbox.init().pid)?;
+        let root = ids.root_outside().context("the sandbox has no root")?;
+        Ok(sys::ids::act_as(root, || std::fs::write(self.inside(path), ""))??)
+    }
+
     /// What the program has printed.
     pub fn printed(&self) -> Result<String> {
         std::fs::read_to_string(&self.output).context("read the output")

@@ -72,13 +72,13 @@ def test_an_old_sdk_is_told(server) -> None:
 
 
 def test_root_is_refused_with_the_reason(box) -> None:
-    """Until sandboxes have user namespaces."""
+    """Commands and files have one user so far."""
     for refused in (
         lambda: box.commands.run("true", user="root"),
         lambda: box.files.write("/root/it", "x", user="root"),
         lambda: box.files.read("/etc/shadow", user="root"),
     ):
-        with pytest.raises(e2b.SandboxException, match="user namespace"):
+        with pytest.raises(e2b.SandboxException, match="no other users"):
             refused()
     with pytest.raises(e2b.CommandExitException) as failed:
         box.commands.run("sudo true")

@@ -21,10 +21,10 @@ use std::{
 use base::id::SandboxId;
 use process::{Stream, StreamFile};
 use rustix::{
-    fs::{Gid, OFlags, Uid, fchown, fstat},
+    fs::{OFlags, fstat},
     pipe::{PipeFlags, pipe_with},
 };
-use sandbox::{PROGRAM_ID, ProcessIdentity};
+use sandbox::ProcessIdentity;
 
 use super::Node;
 use crate::{
@@ -64,8 +64,6 @@ impl Node {
         // Not to append: splice(2) refuses such files, and pid 1 is the only one that writes to it.
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path).at("open", &path)?;
         let (pipe, writer) = pipe_with(PipeFlags::CLOEXEC).doing("make a pipe")?;
-        let (user, group) = (Uid::from_raw(PROGRAM_ID), Gid::from_raw(PROGRAM_ID));
-        fchown(&writer, Some(user), Some(group)).doing("give the output's pipe to the program's user")?;
         Ok((writer, Carriage { pipe, file: file.into() }))
     }
 

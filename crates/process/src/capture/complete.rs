@@ -1,6 +1,6 @@
 //! Reading what the still shows as well as the source did. The source runs again by then, unless it is to stand still.
 
-use procfs::{Fields, MapLine, Stat};
+use procfs::{Fields, IdMaps, MapLine, Stat};
 use sys::{
     ptrace::SignalInfo,
     remote::{self, Range},
@@ -143,7 +143,9 @@ fn attributes(pid: i32, asked: ProcessAttributes) -> Result<ProcessAttributes, E
     Ok(ProcessAttributes { oom_score_adj, coredump_filter, autogroup_nice: procfs::autogroup_nice(pid), ..asked })
 }
 
+/// As the program sees them.
 fn credentials(pid: i32, status: &Fields) -> Result<Credentials, Error> {
+    let ids = IdMaps::of(pid)?;
     let three = |name: &str| -> Result<[u32; 3], Error> {
         let ids = status.numbers(name, 10)?;
         match ids[..] {
@@ -151,8 +153,12 @@ fn credentials(pid: i32, status: &Fields) -> Result<Credentials, Error> {
             _ => Err(Error::Unexpected { pid, what: format!("has an unreadable {name}") }),
         }
     };
-    let groups = status.numbers("Groups", 10)?.into_iter().map(|group| group as u32).collect();
-    Ok(Credentials { uids: three("Uid")?, gids: three("Gid")?, groups })
+    let groups = status.numbers("Groups", 10)?.into_iter().map(|group| ids.group_inside(group as u32)).collect();
+    Ok(Credentials {
+        uids: three("Uid")?.map(|id| ids.user_inside(id)),
+        gids: three("Gid")?.map(|id| ids.group_inside(id)),
+        groups,
+    })
 }
 
 fn layout(pid: i32, brk: u64, exe: Vec<u8>) -> Result<Layout, Error> {

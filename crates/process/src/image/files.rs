@@ -197,6 +197,7 @@ pub(crate) struct Socket {
 pub(crate) struct SocketPath {
     /// As it was given to `bind`.
     pub(crate) path: Vec<u8>,
+    /// As the program sees it.
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) mode: u32,

@@ -18,6 +18,7 @@ use crate::{
     error::Error,
     image::{READ, WRITE},
     observe::{
+        rights::Rights,
         root,
         sort::{Sort, sort},
     },
@@ -29,19 +30,14 @@ const SEARCH: u32 = 1;
 /// The rights of a program, in its root filesystem.
 pub(crate) struct Access {
     root: OwnedFd,
-    user: u32,
-    groups: Vec<u32>,
+    rights: Rights,
     /// Directory -> what of its path the program may not search.
     closed: HashMap<PathBuf, Option<PathBuf>>,
 }
 
 impl Access {
     pub(crate) fn of(pid: i32) -> Result<Self, Error> {
-        let status = procfs::Fields::read(format!("/proc/{pid}/status"))?;
-        let mut groups = status.numbers("Groups", 10)?;
-        groups.push(status.effective("Gid")?);
-        let groups = groups.into_iter().map(|group| group as u32).collect();
-        Ok(Self { root: root::open_root(pid)?, user: status.effective("Uid")? as u32, groups, closed: HashMap::new() })
+        Ok(Self { root: root::open_root(pid)?, rights: Rights::of(pid)?, closed: HashMap::new() })
     }
 
     /// Refuses what a copy cannot open.
@@ -78,7 +74,7 @@ impl Access {
 
     /// Whether modes do not count: for root, and for files in memory, which a copy makes itself and gives their modes last.
     fn is_free(&self, path: &[u8]) -> bool {
-        self.user == 0 || path.starts_with(b"/dev/shm/")
+        self.rights.is_root || path.starts_with(b"/dev/shm/")
     }
 
     /// The first directory of a path that the program may not search.
@@ -96,7 +92,7 @@ impl Access {
     fn denied(&self, path: &Path, wanted: u32) -> Option<String> {
         let (file, status) = self.lacks(path, wanted)?;
         let mode = status.st_mode & 0o7777;
-        if status.st_uid != self.user {
+        if status.st_uid != self.rights.user {
             return Some(format!("its mode {mode:o} forbids it, and the program does not own it"));
         }
         if rustix::fs::fstatvfs(&file).is_ok_and(|found| found.f_flag.contains(StatVfsMountFlags::RDONLY)) {
@@ -104,25 +100,21 @@ impl Access {
         }
         // A change of mode would take it away.
         const SET_GROUP: u32 = 0o2000;
-        (mode & SET_GROUP != 0 && !self.groups.contains(&status.st_gid))
-            .then(|| format!("its mode {mode:o} forbids it, and the program is not in its group {}", status.st_gid))
+        (mode & SET_GROUP != 0 && !self.rights.groups.contains(&status.st_gid))
+            .then(|| format!("its mode {mode:o} forbids it, and the program is not in its group"))
     }
 
     /// The file at this path, if its mode forbids the program to do this.
     fn lacks(&self, path: &Path, wanted: u32) -> Option<(OwnedFd, Stat)> {
         let file = root::open_inside(self.root.as_fd(), path.as_os_str().as_bytes()).ok()?;
         let status = rustix::fs::fstat(&file).ok()?;
-        let may = self.may(&status, wanted) || (status.st_uid != self.user && may_by_list(&file, &status, wanted));
+        let may =
+            self.may(&status, wanted) || (status.st_uid != self.rights.user && may_by_list(&file, &status, wanted));
         (!may).then_some((file, status))
     }
 
     fn may(&self, status: &Stat, wanted: u32) -> bool {
-        let class = match status.st_uid == self.user {
-            true => 6,
-            false if self.groups.contains(&status.st_gid) => 3,
-            false => 0,
-        };
-        status.st_mode >> class & wanted == wanted
+        status.st_mode >> self.rights.class(status.st_uid, status.st_gid) & wanted == wanted
     }
 }
 
@@ -145,8 +137,7 @@ mod tests {
     fn a_mode_counts_for_owner_group_or_others() {
         let access = |user, groups: &[u32]| Access {
             root: root::open_root(std::process::id() as i32).unwrap(),
-            user,
-            groups: groups.to_vec(),
+            rights: Rights { user, groups: groups.to_vec(), is_root: false },
             closed: HashMap::new(),
         };
         let mut status = rustix::fs::stat("/").unwrap();

@@ -10,7 +10,7 @@ use std::{
 };
 
 use base::limits;
-use procfs::{Fields, Stat};
+use procfs::{Fields, IdMaps, Stat};
 use sys::remote::{self, Shared};
 
 use crate::{
@@ -82,7 +82,8 @@ pub(crate) fn look(pid: i32, started: Option<&[i32]>) -> Result<Look, Error> {
 pub(crate) fn nature(pid: i32, status: &Fields) -> Result<Vec<Refusal>, Error> {
     let mut found = Vec::new();
     let effective = status.number("CapEff", 16)? | status.number("CapPrm", 16)?;
-    if effective != 0 || status.numbers("Uid", 10)?.contains(&0) {
+    let ids = IdMaps::of(pid)?;
+    if effective != 0 || status.numbers("Uid", 10)?.iter().any(|id| ids.user_inside(*id as u32) == 0) {
         found.push(Refusal::Privileged { effective });
     }
     // Not on every kernel.

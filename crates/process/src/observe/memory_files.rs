@@ -156,7 +156,7 @@ impl Reader {
                 let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOATIME;
                 let opened = rustix::fs::openat(directory, name, flags, Mode::empty()).on("open", lossy(&path))?;
                 let opened = File::from(opened);
-                attributes = attributes::read(&opened).on("read", lossy(&path))?;
+                attributes = attributes::read(&opened, self.pid).on("read", lossy(&path))?;
                 match kind {
                     FileType::Directory => MemoryFileKind::Directory,
                     _ => self.regular(&opened, &path, stat.st_size as u64)?,

@@ -106,12 +106,12 @@ impl Objects {
 }
 
 impl Objects {
-    /// The attributes of those that descriptors show, by their places.
-    pub(crate) fn statuses(&self, refusals: &mut Vec<Refusal>) -> Result<Vec<(usize, ObjectStatus)>, Error> {
+    /// The attributes of those that descriptors of process `pid` show, by their places.
+    pub(crate) fn statuses(&self, pid: i32, refusals: &mut Vec<Refusal>) -> Result<Vec<(usize, ObjectStatus)>, Error> {
         let mut found = Vec::new();
         for (at, object) in self.found.iter().enumerate().filter(|(_, object)| object.is_open) {
             let status = object.file.metadata().on("read", object.shown())?;
-            let attributes = attributes::read(&object.file).on("read the attributes of", object.shown())?;
+            let attributes = attributes::read(&object.file, pid).on("read the attributes of", object.shown())?;
             if let Err(error) = attributes::try_on_a_memfd(&attributes) {
                 let what = format!("the deleted file {}", object.shown());
                 refusals.push(Refusal::Attributes { what, reason: error.to_string() });

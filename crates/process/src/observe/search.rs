@@ -14,7 +14,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Statx, Stat
 
 use crate::{
     error::{Context, Error},
-    observe::root,
+    observe::{rights::Rights, root},
 };
 
 /// The directory for shared memory in every root filesystem.
@@ -70,7 +70,7 @@ pub(crate) fn find(
         wanted,
         inodes: wanted.iter().map(|wanted| wanted.inode).collect(),
         places,
-        reader: Reader::of(pid)?,
+        reader: Rights::of(pid)?,
         found: HashMap::new(),
         mounts: vec![statx(root.as_fd(), c"").of("read the root directory", pid)?.stx_mnt_id],
         reach,
@@ -123,33 +123,14 @@ fn statx(directory: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<Statx> {
     rustix::fs::statx(directory, name, flags, StatxFlags::BASIC_STATS | StatxFlags::MNT_ID)
 }
 
-/// Who watches, and so can read what is watched.
-struct Reader {
-    user: u64,
-    groups: Vec<u64>,
-}
-
-impl Reader {
-    fn of(pid: i32) -> Result<Self, Error> {
-        let status = procfs::Fields::read(format!("/proc/{pid}/status"))?;
-        let mut groups = status.numbers("Groups", 10)?;
-        groups.push(status.effective("Gid")?);
-        Ok(Self { user: status.effective("Uid")?, groups })
-    }
-
-    /// By its mode: a file with an access list has there what any of those in it may do at most.
-    fn may_read(&self, status: &Statx) -> bool {
-        let owns = self.user == u64::from(status.stx_uid);
-        let is_of_group = self.groups.contains(&status.stx_gid.into());
-        let readable = if owns {
-            0o400
-        } else if is_of_group {
-            0o040
-        } else {
-            0o044
-        };
-        self.user == 0 || u32::from(status.stx_mode) & readable != 0
-    }
+/// Whether who watches can read what is watched. By its mode: a file with an access list has there what any of those in it may do at most.
+fn may_read(reader: &Rights, status: &Statx) -> bool {
+    let readable = match reader.class(status.stx_uid, status.stx_gid) {
+        6 => 0o400,
+        3 => 0o040,
+        _ => 0o044,
+    };
+    reader.is_root || u32::from(status.stx_mode) & readable != 0
 }
 
 /// A directory that is to be listed.
@@ -163,7 +144,7 @@ struct Search<'a> {
     wanted: &'a HashSet<FileHandle>,
     inodes: HashSet<u64>,
     places: &'a Where<'a>,
-    reader: Reader,
+    reader: Rights,
     found: HashMap<FileHandle, FoundPath>,
     /// Of the root filesystem and of shared memory: others are not searched. Devices do not tell: an overlay's files show those of their layers.
     mounts: Vec<u64>,
@@ -194,7 +175,7 @@ impl Search<'_> {
             let handle = sys::file::handle(directory, name).unwrap_or_default();
             let same = |wanted: &[u8]| wanted.is_empty() || handle.is_empty() || wanted == handle;
             let may_be = |wanted: &FileHandle| {
-                (is_directory || !self.places.directories.contains(&wanted.inode)) && self.reader.may_read(&status)
+                (is_directory || !self.places.directories.contains(&wanted.inode)) && may_read(&self.reader, &status)
             };
             let is_it = |wanted: &&FileHandle| wanted.inode == status.stx_ino && same(&wanted.handle) && may_be(wanted);
             if let Some(wanted) = self.wanted.iter().find(is_it) {
@@ -273,16 +254,17 @@ mod tests {
 
     #[test]
     fn who_watches_a_file_can_read_it() {
-        let reader = Reader { user: 1000, groups: vec![1000, 50] };
+        let reader = Rights { user: 1000, groups: vec![1000, 50], is_root: false };
         let may = |uid: u32, gid: u32, mode: u16| {
             let mut status = statx(rustix::fs::CWD, c".").unwrap();
             (status.stx_uid, status.stx_gid, status.stx_mode) = (uid, gid, mode);
-            reader.may_read(&status)
+            may_read(&reader, &status)
         };
         assert!(may(1000, 0, 0o400) && may(0, 50, 0o640) && may(0, 0, 0o604));
         // The group may be that of an access list.
         assert!(may(0, 0, 0o640));
         assert!(!may(1000, 0, 0o044) && !may(0, 50, 0o604) && !may(0, 0, 0o600));
-        assert!(Reader { user: 0, groups: Vec::new() }.may_read(&statx(rustix::fs::CWD, c".").unwrap()));
+        let root = Rights { user: 0, groups: Vec::new(), is_root: true };
+        assert!(may_read(&root, &statx(rustix::fs::CWD, c".").unwrap()));
     }
 }

@@ -16,6 +16,7 @@ use std::{
 
 use fresh::{Fresh, inside};
 use groups::Group;
+use procfs::IdMaps;
 use queue::Queue;
 use sys::{
     diag::{self, UnixSocket},
@@ -248,12 +249,11 @@ impl<'a> Reader<'a> {
         };
         Ok(match self.status_at(path)?.filter(is_it) {
             None => Err(String::from_utf8_lossy(path).into_owned()),
-            Some(status) => Ok(SocketPath {
-                path: path.to_vec(),
-                uid: status.st_uid,
-                gid: status.st_gid,
-                mode: status.st_mode & 0o7777,
-            }),
+            Some(status) => {
+                let ids = IdMaps::of(self.pid)?;
+                let (uid, gid) = (ids.user_inside(status.st_uid), ids.group_inside(status.st_gid));
+                Ok(SocketPath { path: path.to_vec(), uid, gid, mode: status.st_mode & 0o7777 })
+            }
         })
     }
 

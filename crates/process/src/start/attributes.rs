@@ -18,16 +18,23 @@ fn set(script: &mut Script, option: i32, arguments: [u64; 2], check: Check) {
     script.call(libc::SYS_prctl, [option.into(), first.into(), second.into(), 0u64.into(), 0u64.into()], check);
 }
 
-/// While it is privileged: the scheduler takes a group's nice value from an ordinary user once in 100 ms, from all of them together. Gives
-/// whether it has begun its session.
+/// The nice value of its scheduling group. Gives whether it has begun its session.
 pub(super) fn of_group(arena: &mut Arena, script: &mut Script, image: &ProgramImage) -> bool {
     let nice = image.attributes.autogroup_nice;
     if nice == 0 || !image.session_leader {
         return false;
     }
     script.call(libc::SYS_setsid, [], Check::Success);
-    // Not on every kernel.
-    write(arena, script, b"/proc/self/autogroup", nice, Check::Ignore);
+    // The scheduler takes one in 100 ms, from all users of the host together. Not every kernel has the file.
+    const PAUSE_NS: u64 = 10_000_000;
+    let pause = arena.words(&[0, PAUSE_NS]);
+    let file = open(arena, script, b"/proc/self/autogroup", Check::Ignore);
+    let wrote = write_number(arena, script, file, nice, Check::Ignore);
+    let taken = script.unless(wrote, -i64::from(libc::EAGAIN) as u64);
+    script.call(libc::SYS_nanosleep, [pause.into(), 0u64.into()], Check::Ignore);
+    script.again(wrote);
+    script.land(taken);
+    script.call(libc::SYS_close, [Arg::Result(file)], Check::Ignore);
     true
 }
 
@@ -36,7 +43,9 @@ pub(super) fn of_group(arena: &mut Arena, script: &mut Script, image: &ProgramIm
 pub(super) fn be_killed_first(arena: &mut Arena, script: &mut Script, image: &ProgramImage) {
     let least = i32::from(base::limits::OOM_SCORE_PROGRAM);
     let adjustment = image.attributes.oom_score_adj.map_or(least, |own| own.max(least));
-    write(arena, script, b"/proc/self/oom_score_adj", adjustment, Check::Success);
+    let file = open(arena, script, b"/proc/self/oom_score_adj", Check::Success);
+    write_number(arena, script, file, adjustment, Check::Success);
+    script.call(libc::SYS_close, [Arg::Result(file)], Check::Ignore);
 }
 
 /// As the program's user, when all of its memory is there.
@@ -73,14 +82,17 @@ pub(super) fn deny_write_exec(script: &mut Script, image: &ProgramImage) {
     }
 }
 
-/// Writes a number into a file of /proc.
-fn write(arena: &mut Arena, script: &mut Script, path: &[u8], number: i32, check: Check) {
-    let (path, text) = (arena.text(path), number.to_string());
+/// Opens a file of /proc for writing; gives the step.
+fn open(arena: &mut Arena, script: &mut Script, path: &[u8], check: Check) -> usize {
+    let (path, flags) = (arena.text(path), libc::O_WRONLY | libc::O_CLOEXEC);
+    script.call(libc::SYS_openat, [libc::AT_FDCWD.into(), path.into(), flags.into()], check)
+}
+
+/// Writes a number into the file that the step `file` opened; gives the step.
+fn write_number(arena: &mut Arena, script: &mut Script, file: usize, number: i32, check: Check) -> usize {
+    let text = number.to_string();
     let bytes = arena.data(text.as_bytes(), 1);
-    let flags = libc::O_WRONLY | libc::O_CLOEXEC;
-    let file = script.call(libc::SYS_openat, [libc::AT_FDCWD.into(), path.into(), flags.into()], check);
-    script.call(libc::SYS_write, [Arg::Result(file), bytes.into(), (text.len() as u64).into()], check);
-    script.call(libc::SYS_close, [Arg::Result(file)], Check::Ignore);
+    script.call(libc::SYS_write, [Arg::Result(file), bytes.into(), (text.len() as u64).into()], check)
 }
 
 /// Waits until the helper is gone, if a thread wants to be told of its parent's end: that would be the helper's.

@@ -3,7 +3,7 @@
 use sys::{namespace::CLOCK_TEXT_BYTES, xstate};
 
 use super::{
-    AT_ONCE, CLONE_ARGS_BYTES, CloneArgs, FIRST_STREAM, GATE, INIT, Mailbox, PARKED, Transit, attributes,
+    AT_ONCE, CLONE_ARGS_BYTES, CloneArgs, FIRST_STREAM, GATE, Mailbox, PARKED, Transit, attributes,
     carried::{memory_attributes, queue_own, queue_signal, scheduling, thread_attributes, timers},
     clocks, clone_args, is_set_last, is_set_late, set_limit,
 };
@@ -57,7 +57,7 @@ pub(super) fn place(
     clocks::enter(&mut script, transit, mailbox.clocks());
     script.land(parked);
     let leads_session = attributes::of_group(arena, &mut script, image);
-    become_user(&mut script, image, &capabilities, mailbox);
+    become_user(arena, &mut script, image, &capabilities, mailbox);
     // Before what may be among them: its working directory, and all that it has open and mapped.
     memory_files::make(arena, &mut script, image);
     let cwd = arena.text(&image.cwd);
@@ -176,9 +176,21 @@ impl Capabilities {
     }
 }
 
-/// The copy becomes the program's user and keeps one capability, or two if it parks. Groups, the bounding set and no_new_privs are inherited
-/// from the zygote, which needs none of them (capabilities(7), "Effect of user ID changes on capabilities").
-fn become_user(script: &mut Script, image: &ProgramImage, capabilities: &Capabilities, mailbox: &Mailbox) {
+/// The copy becomes the program's user and keeps one capability, or two if it parks (capabilities(7), "Effect of user ID changes on
+/// capabilities"). All of this counts in the sandbox's user namespace, at whose entry the kernel gives every capability and the whole bounding
+/// set. `no_new_privs` is inherited from the zygote.
+fn become_user(
+    arena: &mut Arena,
+    script: &mut Script,
+    image: &ProgramImage,
+    capabilities: &Capabilities,
+    mailbox: &Mailbox,
+) {
+    let groups: Vec<u8> = image.credentials.groups.iter().flat_map(|group| group.to_le_bytes()).collect();
+    let list = arena.data(&groups, 8);
+    script.call(libc::SYS_setgroups, [(image.credentials.groups.len() as u64).into(), list.into()], Check::Success);
+    script.call(libc::SYS_setresgid, image.credentials.gids.map(|id| u64::from(id).into()), Check::Success);
+    drop_bounding_set(script);
     let keep = |script: &mut Script, keep: u64| {
         script.call(
             libc::SYS_prctl,
@@ -198,9 +210,17 @@ fn become_user(script: &mut Script, image: &ProgramImage, capabilities: &Capabil
     script.call(libc::SYS_prctl, [libc::PR_SET_DUMPABLE.into(), 0u64.into()], Check::Success);
 }
 
+/// Adds the emptying of the bounding set, so that no program that is executed can gain a capability.
+pub(crate) fn drop_bounding_set(script: &mut Script) {
+    for capability in 0..=u64::from(sys::kernel::last_capability()) {
+        script.call(libc::SYS_prctl, [libc::PR_CAPBSET_DROP.into(), capability.into()], Check::Success);
+    }
+}
+
 /// Streams, and the gate of a copy that parks, move above the program's numbers, which are then all free.
 fn receive_streams(script: &mut Script, transit: Transit, mailbox: &Mailbox) {
-    script.call(libc::SYS_setns, [INIT.into(), libc::CLONE_NEWCGROUP.into()], Check::Success);
+    let args = [transit.cgroup_namespace().into(), libc::CLONE_NEWCGROUP.into()];
+    script.call(libc::SYS_setns, args, Check::Success);
     let move_up = |script: &mut Script, from: i32, to: i32| {
         let args = [from.into(), to.into(), libc::O_CLOEXEC.into()];
         script.call(libc::SYS_dup3, args, Check::Equal(i64::from(to)));

@@ -1,16 +1,16 @@
-//! What copies inherit from their zygote as a process, beside its memory: signal actions, limits, identity.
+//! What copies inherit from their zygote as a process, beside its memory: signal actions, limits, personality.
 
 use crate::{
     image::ProgramImage,
     script::{Arena, Check, Script},
-    start,
+    start::{self, drop_bounding_set},
 };
 
 const PR_SET_MM_MAP: i32 = 14;
 const RLIMIT_NOFILE: usize = 7;
 const KEYCTL_JOIN_SESSION_KEYRING: i32 = 1;
 
-/// Adds what copies inherit: actions, the kernel's view of the address space, limits, identity without uids.
+/// Adds what copies inherit: actions, the kernel's view of the address space, limits. Their ids are those of a user namespace, so not those.
 /// `program` is the descriptor of the program's file, if the kernel is to be told of it.
 pub(super) fn inherit(arena: &mut Arena, script: &mut Script, image: &ProgramImage, program: Option<i32>) {
     let name = arena.text(b"pando-zygote");
@@ -48,9 +48,6 @@ pub(super) fn inherit(arena: &mut Arena, script: &mut Script, image: &ProgramIma
         }
     }
     script.call(libc::SYS_umask, [u64::from(image.umask).into()], Check::Ignore);
-    let groups: Vec<u8> = image.credentials.groups.iter().flat_map(|group| group.to_le_bytes()).collect();
-    let list = arena.data(&groups, 8);
-    script.call(libc::SYS_setgroups, [(image.credentials.groups.len() as u64).into(), list.into()], Check::Success);
     // What a daemon may have and hand down, and no program should get: its priorities, its session's keys.
     script.call(libc::SYS_setpriority, [u64::from(libc::PRIO_PROCESS).into(), 0u64.into(), 0u64.into()], Check::Ignore);
     script.call(libc::SYS_keyctl, [KEYCTL_JOIN_SESSION_KEYRING.into(), 0u64.into()], Check::Ignore);
@@ -59,15 +56,11 @@ pub(super) fn inherit(arena: &mut Arena, script: &mut Script, image: &ProgramIma
     let (off, but) = (image.no_huge_pages & 1, image.no_huge_pages & !1);
     let no_huge_pages = [libc::PR_SET_THP_DISABLE.into(), off.into(), but.into(), 0u64.into(), 0u64.into()];
     script.call(libc::SYS_prctl, no_huge_pages, Check::Ignore);
-    let gids = image.credentials.gids.map(|id| u64::from(id).into());
-    script.call(libc::SYS_setresgid, gids, Check::Success);
     // It is privileged, and its memory is what all copies will be: only the host's root may look into it or write to it, and no root of a sandbox's
-    // own users. Copies inherit this. After the change of group, at which the kernel decides by itself.
+    // own users. Copies inherit this.
     script.call(libc::SYS_prctl, [libc::PR_SET_DUMPABLE.into(), 0u64.into()], Check::Success);
-    // The bounding set limits what can be gained, not what is held: the zygote keeps its capabilities, its copies can never have any.
-    for capability in 0..64u64 {
-        script.call(libc::SYS_prctl, [libc::PR_CAPBSET_DROP.into(), capability.into()], Check::Ignore);
-    }
+    // The bounding set limits what can be gained, not what is held.
+    drop_bounding_set(script);
     script.call(
         libc::SYS_prctl,
         [libc::PR_SET_NO_NEW_PRIVS.into(), 1u64.into(), 0u64.into(), 0u64.into(), 0u64.into()],

@@ -39,6 +39,7 @@ const NAMES: &[(i64, &str)] = &[
     (libc::SYS_mprotect, "mprotect"),
     (libc::SYS_mremap, "mremap"),
     (libc::SYS_munmap, "munmap"),
+    (libc::SYS_nanosleep, "nanosleep"),
     (libc::SYS_openat, "openat"),
     (libc::SYS_openat2, "openat2"),
     (libc::SYS_pidfd_open, "pidfd_open"),

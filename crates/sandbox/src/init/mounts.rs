@@ -8,7 +8,7 @@ use std::{
 
 use base::limits::{SHARED_MEMORY_BYTES_MAX, SHARED_MEMORY_FILES_MAX, TERMINALS_MAX};
 use rustix::{
-    fs::{CWD, FileType, Mode, makedev, mkdir, mknodat},
+    fs::{CWD, Mode, mkdir},
     io::Errno,
     mount::{
         FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
@@ -65,6 +65,12 @@ pub(super) fn prepare() -> Result<Prepared, Failure> {
     // First of all: until now mounts made here would appear on the host as well.
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).step("make its mounts private")?;
     let no_exec = quiet() | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    let no_device = no_exec | MountAttrFlags::MOUNT_ATTR_NODEV;
+    // While the host's are there: the kernel gives a user namespace no /proc and /sys that show more than those that it sees, and no device
+    // file at all.
+    let proc = detached("proc", &[], no_exec).step("make /proc")?;
+    let sys = detached("sysfs", &[], no_device | MountAttrFlags::MOUNT_ATTR_RDONLY).step("make /sys")?;
+    let null = clone("/dev/null").step("find /dev/null")?;
     let own = detached("tmpfs", &[("size", "64k"), ("mode", "0755")], no_exec).step("make a root of its own")?;
     // Any directory would do: the old root is dropped right away, so that nothing of the host is kept busy.
     attach(own.as_fd(), Path::new("/proc")).step("attach a root of its own")?;
@@ -73,10 +79,10 @@ pub(super) fn prepare() -> Result<Prepared, Failure> {
         mkdir(directory, Mode::from_raw_mode(0o755)).step("make a directory")?;
     }
     mkdir(EMPTY, Mode::from_raw_mode(0o555)).step("make a directory")?;
-    mknodat(CWD, NULL, FileType::CharacterDevice, Mode::from_raw_mode(0o666), makedev(1, 3)).step("make a device")?;
-    prepare_proc(no_exec)?;
-    let no_device = no_exec | MountAttrFlags::MOUNT_ATTR_NODEV;
-    prepare_sys(no_device).step("make /sys")?;
+    fs::write(NULL, "").step("make a file")?;
+    attach(null.as_fd(), Path::new(NULL)).step("make a device")?;
+    prepare_proc(proc.as_fd())?;
+    prepare_sys(sys.as_fd()).step("make /sys")?;
     // Each mount of devpts is an instance of its own. Group 5 is tty on every distribution.
     let terminals = TERMINALS_MAX.to_string();
     let options = [("ptmxmode", "0666"), ("mode", "0620"), ("gid", "5"), ("max", terminals.as_str())];
@@ -91,16 +97,16 @@ pub(super) fn prepare() -> Result<Prepared, Failure> {
     Ok(Prepared { message_queues })
 }
 
-fn prepare_proc(attributes: MountAttrFlags) -> Result<(), Failure> {
-    mount("proc", "/proc", &[], attributes).step("make /proc")?;
+fn prepare_proc(proc: BorrowedFd<'_>) -> Result<(), Failure> {
+    attach(proc, Path::new("/proc")).step("make /proc")?;
     // Ports below 1024 belong to this network namespace alone, so its programs may use them. Before /proc/sys is locked.
     fs::write("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0").step("open the low ports")?;
     READ_ONLY.iter().try_for_each(|path| optional(lock(path)).map(drop)).step("lock /proc")
 }
 
 /// Makes /sys of directories of this root, with those of sysfs that a sandbox has bound on them.
-fn prepare_sys(attributes: MountAttrFlags) -> rustix::io::Result<()> {
-    mount("sysfs", SYSFS, &[], attributes | MountAttrFlags::MOUNT_ATTR_RDONLY)?;
+fn prepare_sys(sys: BorrowedFd<'_>) -> rustix::io::Result<()> {
+    attach(sys, Path::new(SYSFS))?;
     bind("/sys", "/sys")?;
     SYS_EMPTY.iter().try_for_each(|directory| make_below_sys(directory))?;
     for directory in SYS {
@@ -186,8 +192,12 @@ fn attach(mount: BorrowedFd<'_>, at: &Path) -> rustix::io::Result<()> {
 }
 
 fn bind(from: &str, at: &str) -> rustix::io::Result<()> {
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-    attach(open_tree(CWD, from, flags)?.as_fd(), Path::new(at))
+    attach(clone(from)?.as_fd(), Path::new(at))
+}
+
+/// What is at a path, as a mount of its own.
+fn clone(path: &str) -> rustix::io::Result<OwnedFd> {
+    open_tree(CWD, path, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)
 }
 
 /// Makes a read-only mount of `path` on itself.

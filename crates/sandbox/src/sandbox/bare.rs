@@ -9,24 +9,29 @@
 use std::{
     fs, io,
     os::{
-        fd::OwnedFd,
+        fd::{AsFd, BorrowedFd, OwnedFd},
         unix::fs::{DirBuilderExt, PermissionsExt},
     },
     path::{Path, PathBuf},
 };
 
 use base::id::SandboxId;
-use sys::clone::Forked;
+use rustix::{
+    fs::fchown,
+    process::{Gid, Uid},
+};
 
 use super::{IDENTITY_DIRECTORIES, IDENTITY_FILES, Machine, Sandbox};
 use crate::{
     cgroup::{Cgroups, Group},
     error::{Context, Error},
     identity::ProcessIdentity,
+    ids::{self, First, Ids},
     init::{self, Output},
     launcher::LauncherSlot,
+    namespaces::Inside,
     rootfs,
-    spec::Limits,
+    spec::{Limits, PROGRAM_ID},
     tree,
 };
 
@@ -34,7 +39,6 @@ use crate::{
 pub struct Bare {
     id: SandboxId,
     dir: PathBuf,
-    init: ProcessIdentity,
     channel: OwnedFd,
     // Undone in this order, the reverse of their making.
     process: OwnProcess,
@@ -49,16 +53,14 @@ impl Bare {
     pub fn create(id: &SandboxId, dir: &Path, machine: &Machine, cgroups: &Cgroups) -> Result<Self, Error> {
         let directory = OwnDirectory::make(id, dir, machine)?;
         let group = OwnGroup(Some(Group::create(cgroups, id)?));
-        let (forked, channel) = init::start(group.get())?;
-        let gone = || io::Error::from_raw_os_error(libc::ESRCH);
-        let init = ProcessIdentity::of(forked.pid).ok_or_else(gone).doing("read the start of a new process");
-        let process = OwnProcess(Some(forked));
-        Ok(Self { id: id.clone(), dir: dir.to_owned(), init: init?, channel, process, group, directory })
+        let (first, channel) = init::start(group.get())?;
+        let process = OwnProcess(Some(first));
+        Ok(Self { id: id.clone(), dir: dir.to_owned(), channel, process, group, directory })
     }
 
     /// Its pid 1.
     pub fn init(&self) -> ProcessIdentity {
-        self.init
+        self.process.get().identity
     }
 
     /// Gives it a root filesystem of `layers`, its limits and the output to carry: it is a sandbox then. A failure leaves nothing of it.
@@ -69,28 +71,33 @@ impl Bare {
         cgroups: &Cgroups,
         output: Option<Output<'_>>,
     ) -> Result<Sandbox, Error> {
-        let rootfs = rootfs::writable(layers, &self.dir)?;
+        let first = self.process.get();
+        let inside = Inside { init: first.forked.pidfd.as_fd(), ids: first.ids };
+        let rootfs = rootfs::writable(layers, &self.dir, inside)?;
+        if let Some(output) = output {
+            hand_over(output.pipe, first.ids).doing("give the output's pipe to the program's user")?;
+        }
         self.group.get_mut().limit(cgroups, &self.id, limits)?;
         init::furnish(self.channel, &self.id, &rootfs, output)?;
-        Ok(keep(self.dir, self.init, self.process, self.group, self.directory))
+        Ok(keep(self.dir, self.process, self.group, self.directory))
     }
 
     /// As a sandbox that is good for nothing but [`Sandbox::destroy`].
     pub fn give_up(self) -> Sandbox {
-        keep(self.dir, self.init, self.process, self.group, self.directory)
+        keep(self.dir, self.process, self.group, self.directory)
     }
 }
 
-fn keep(
-    dir: PathBuf,
-    init: ProcessIdentity,
-    process: OwnProcess,
-    group: OwnGroup,
-    mut directory: OwnDirectory,
-) -> Sandbox {
+fn keep(dir: PathBuf, process: OwnProcess, group: OwnGroup, mut directory: OwnDirectory) -> Sandbox {
     directory.made.clear();
-    let (init_pidfd, group) = (process.keep(), group.keep());
-    Sandbox { dir, init, init_pidfd, group, launcher: LauncherSlot::default() }
+    let (First { forked, identity, ids }, group) = (process.keep(), group.keep());
+    Sandbox { dir, init: identity, init_pidfd: forked.pidfd, ids, group, launcher: LauncherSlot::default() }
+}
+
+/// So that the program can open it again as /dev/stdout.
+fn hand_over(pipe: BorrowedFd<'_>, ids: Ids) -> rustix::io::Result<()> {
+    let id = ids.outside(PROGRAM_ID);
+    fchown(pipe, Some(Uid::from_raw(id)), Some(Gid::from_raw(id)))
 }
 
 /// What a creation has made below the sandbox's directory, removed when dropped.
@@ -181,18 +188,23 @@ impl Drop for OwnGroup {
 }
 
 /// A new pid 1 that is killed and reaped when dropped, unless it is kept.
-struct OwnProcess(Option<Forked>);
+struct OwnProcess(Option<First>);
 
 impl OwnProcess {
-    fn keep(mut self) -> OwnedFd {
-        self.0.take().expect("only this takes it, and it consumes this").pidfd
+    fn get(&self) -> &First {
+        self.0.as_ref().expect("only keep() takes it, and it consumes this")
+    }
+
+    fn keep(mut self) -> First {
+        self.0.take().expect("only this takes it, and it consumes this")
     }
 }
 
 impl Drop for OwnProcess {
     fn drop(&mut self) {
-        if let Some(process) = self.0.take() {
-            init::discard(&process);
+        if let Some(First { forked, identity, ids }) = self.0.take() {
+            init::discard(&forked);
+            ids::release(ids, identity);
         }
     }
 }

@@ -11,6 +11,8 @@ use procfs::{CgroupPath, CgroupPaths, Fields};
 use sandbox::{CgroupSummary, Cgroups};
 use serde::Serialize;
 
+use super::users;
+
 /// How it stands with one thing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -63,6 +65,7 @@ pub(super) fn all() -> Vec<Check> {
         filesystem("overlay", "overlayfs", Verdict::Missing, OVERLAY),
         detached_layers(),
     ];
+    checks.extend(users::all(Path::new(node::config::STATE_DIR_DEFAULT)));
     checks.extend(cgroups());
     checks.extend([
         pidfds(),
@@ -87,7 +90,7 @@ pub(super) fn all() -> Vec<Check> {
 const OVERLAY: &str = "load the module: `modprobe overlay` (CONFIG_OVERLAY_FS)";
 const FUSE: &str = "load the module: `modprobe fuse` (CONFIG_FUSE_FS), and give a container the device /dev/fuse; volumes need it, forking does not";
 
-fn check(
+pub(super) fn check(
     name: &'static str,
     good: bool,
     otherwise: Verdict,
@@ -98,7 +101,7 @@ fn check(
     Check { name, verdict, found: found.into(), remedy: (!good).then(|| remedy.into()) }
 }
 
-fn read(path: impl AsRef<Path>) -> Option<String> {
+pub(super) fn read(path: impl AsRef<Path>) -> Option<String> {
     fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
 }
 
@@ -119,7 +122,7 @@ fn kernel() -> Check {
 }
 
 /// A feature that was tried: what was found if it is there, or why it is not.
-fn feature(
+pub(super) fn feature(
     name: &'static str,
     tried: Result<impl Into<String>, impl ToString>,
     otherwise: Verdict,
@@ -137,7 +140,7 @@ fn yes(good: bool, there: &'static str, not_there: &'static str) -> Result<&'sta
 
 fn detached_layers() -> Check {
     let tried = yes(sandbox::takes_detached_layers(), "mounted nowhere", "have to be mounted");
-    let remedy = "Linux 6.15; without it each start of image `host` copies the node's mount table for a moment";
+    let remedy = "Linux 6.15; without it each sandbox copies the node's mount table for a moment when it is made";
     feature("layers of overlays", tried, Verdict::Reduced, remedy)
 }
 

@@ -30,7 +30,7 @@ use crate::{
     },
 };
 
-/// The only user that commands can have before sandboxes have user namespaces.
+/// The only user that commands can have so far.
 const USER: &str = "user";
 
 /// A command that has just begun.

@@ -68,7 +68,8 @@ pub(super) fn cases() -> Vec<Case> {
     cases.push(Case::new("differential::clocks_of_copies_go_on_from_their_capture", clocks));
     cases.push(
         Case::new("differential::timers_for_a_time_of_day_keep_it", wall_timers)
-            .slow("its timers are due seconds later"),
+            .slow("its timers are due seconds later")
+            .alone("its timers are due within tenths of a second"),
     );
     cases.push(Case::new("differential::an_older_kernel_is_pretended_and_made_up_for", on_an_old_kernel));
     cases

@@ -109,7 +109,7 @@ fn refused_on(bench: &Bench, what: &str, text: &str) -> Result<()> {
 fn reap_traced(source: &Place, pid: i32) -> Result<()> {
     let tids = std::fs::read_dir(format!("/proc/{pid}/task"))?.map(|entry| entry.map(|entry| entry.file_name()));
     let tids: Vec<std::ffi::OsString> = tids.collect::<Result<_, _>>()?;
-    std::fs::write(source.inside("/tmp/go"), "")?;
+    source.touch("/tmp/go")?;
     let tids = tids.iter().filter_map(|tid| tid.to_str()?.parse().ok()).filter(|tid| *tid != pid);
     for tid in tids {
         while !matches!(sys::ptrace::wait(tid)?, sys::ptrace::Stop::Ended(_)) {}

@@ -179,7 +179,9 @@ pub(super) fn rights(place: &Place) -> Result<()> {
         hand.stat(Path::new("/")).await?;
         let pid = *place.hands().first().context("there is no hand")?;
         let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-        for line in ["Uid:\t1000\t1000\t1000\t1000", "CapEff:\t0000000000000000", "CapBnd:\t0000000000000000"] {
+        let own = testkit::ids::program(pid)?;
+        let ids = format!("Uid:\t{own}\t{own}\t{own}\t{own}");
+        for line in [ids.as_str(), "CapEff:\t0000000000000000", "CapBnd:\t0000000000000000"] {
             ensure!(status.contains(line), "{line} is not in {status}");
         }
         for line in ["NoNewPrivs:\t1", "Seccomp:\t2", "CapPrm:\t0000000000000000"] {

@@ -82,7 +82,8 @@ fn waiting(node: &Node) -> Result<Vec<(i32, String)>> {
     for pid in fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children"))?.split_ascii_whitespace() {
         let pid: i32 = pid.parse()?;
         let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { continue };
-        if field(&status, "Uid").starts_with("1000") {
+        let own = testkit::ids::program(pid).is_ok_and(|own| field(&status, "Uid").starts_with(&own.to_string()));
+        if own {
             waiting.push((pid, status));
         }
     }
@@ -152,7 +153,8 @@ fn unprivileged(node: &Node) -> Result<()> {
         let status = fs::read_to_string(format!("/proc/{}/status", sandbox.main_pid))?;
         ensure!(field(&status, "CapPrm") == "0000000000000000" && field(&status, "Seccomp") == "2", "{status}");
         // It becomes dumpable as the last thing before the program goes on.
-        let own = || owner(sandbox.main_pid).is_ok_and(|owner| owner == (1000, 1000));
+        let user = testkit::ids::program(sandbox.main_pid)?;
+        let own = || owner(sandbox.main_pid).is_ok_and(|owner| owner == (user, user));
         wait_until("a program can look at itself", Duration::from_secs(10), own)?;
     }
     Ok(())

@@ -123,7 +123,7 @@ fn identities(node: &Node) -> Result<()> {
     for sandbox in &sandboxes {
         let shown = node.shell(sandbox.id.as_str(), "hostname; uname -n; cat /proc/sys/kernel/hostname")?;
         ensure!(shown.lines().all(|line| line == sandbox.id.as_str()), "{shown:?}");
-        for namespace in ["pid", "mnt", "net", "ipc", "uts", "cgroup"] {
+        for namespace in ["user", "pid", "mnt", "net", "ipc", "uts", "cgroup"] {
             let own = std::fs::read_link(format!("/proc/self/ns/{namespace}"))?;
             let its = std::fs::read_link(format!("/proc/{}/ns/{namespace}", sandbox.main_pid))?;
             ensure!(own != its, "{} is in the host's {namespace} namespace", sandbox.id);
@@ -210,9 +210,11 @@ fn expect_unprivileged(pid: i32) -> Result<()> {
         line.map(|value| value.split_ascii_whitespace().collect::<Vec<_>>().join(" ")).unwrap_or_default()
     };
     let nothing = "0000000000000000";
+    let own = testkit::ids::program(pid)?;
+    let own = format!("{own} {own} {own} {own}");
     for (name, expected) in [
-        ("Uid", "1000 1000 1000 1000"),
-        ("Gid", "1000 1000 1000 1000"),
+        ("Uid", own.as_str()),
+        ("Gid", own.as_str()),
         ("Groups", ""),
         ("CapInh", nothing),
         ("CapPrm", nothing),

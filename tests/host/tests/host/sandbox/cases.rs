@@ -2,6 +2,7 @@
 
 mod archive;
 mod files;
+mod ids;
 mod isolation;
 mod lifecycle;
 mod mounts;
@@ -29,6 +30,9 @@ pub(crate) const ALL: &[(&str, Case)] = &[
     ("nothing_reaches_the_host", isolation::host_is_out_of_reach),
     ("a_program_has_no_privilege", isolation::privileges),
     ("pid_one_is_out_of_reach", isolation::pid_one),
+    ("files_have_the_ids_inside_that_they_have_on_the_disk", ids::on_the_disk),
+    ("counts_per_user_are_a_sandboxs_own", ids::counts_per_user),
+    ("a_range_of_ids_is_used_by_one_sandbox_at_a_time", ids::ranges),
     ("what_takes_from_all_of_the_host_is_closed", isolation::closed_doors),
     ("terminals_are_bounded_per_sandbox", isolation::terminals),
     ("facts_of_the_host_are_hidden", isolation::host_facts),

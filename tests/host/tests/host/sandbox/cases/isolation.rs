@@ -16,7 +16,7 @@ pub(crate) fn namespaces(host: &Host) {
     let pids = shell(&sandbox, "ls /proc | grep '^[0-9]*$' | wc -l; cat /proc/1/comm").text;
     assert!(pids.ends_with("pando-init\n"), "{pids}");
     assert!(pids.lines().next().unwrap().trim().parse::<u32>().unwrap() <= 5, "{pids}");
-    for name in ["pid", "mnt", "net", "ipc", "uts", "cgroup"] {
+    for name in ["user", "pid", "mnt", "net", "ipc", "uts", "cgroup"] {
         let inside = run(&sandbox, &["readlink", &format!("/proc/self/ns/{name}")]).text;
         let outside = fs::read_link(format!("/proc/self/ns/{name}")).unwrap();
         assert_ne!(inside.trim(), outside.to_str().unwrap(), "{name}");
