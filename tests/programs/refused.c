@@ -387,6 +387,20 @@ static void own_filter(void)
 	refuse_call(SYS_acct);
 }
 
+static void *gives_up_privileges(void *nothing)
+{
+	prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+	for (;;)
+		pause();
+	return nothing;
+}
+
+static void thread_privileges(void)
+{
+	probe_thread(gives_up_privileges, NULL);
+	probe_sleep_ms(100);
+}
+
 static void thread_filter(void)
 {
 	probe_thread(filtered, NULL);
@@ -464,7 +478,7 @@ static const struct {
 	{"many_guards", many_guards}, {"daemon", daemon_process}, {"shared_memory", shared_memory},
 	{"waiting_connection", waiting_connection}, {"message_of_closed", message_of_closed}, {"peer_of_closed", peer_of_closed}, {"foreign_owner", foreign_owner},
 	{"urgent_byte", urgent_byte}, {"other_name", other_name},
-	{"inotify_events", inotify_events}, {"inotify_gone", inotify_gone}, {"registered_elsewhere", registered_elsewhere}, {"own_filter", own_filter}, {"thread_filter", thread_filter},
+	{"inotify_events", inotify_events}, {"inotify_gone", inotify_gone}, {"registered_elsewhere", registered_elsewhere}, {"own_filter", own_filter}, {"thread_filter", thread_filter}, {"thread_privileges", thread_privileges},
 	{"clone_filter", clone_filter}, {"replaced_program", replaced_program}, {"huge_mapping", huge_mapping},
 	{"huge_memfd", huge_memfd}, {"sibling", sibling}, {"child_and_lease", child_and_lease}, {"traced", traced},
 	{"traced_thread", traced_thread}, {"semaphores", semaphores}, {"message_queue", message_queue},

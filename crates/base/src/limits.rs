@@ -158,6 +158,13 @@ pub const IDS_FIRST: u32 = 0x7000_0000;
 /// User and group ids of one sandbox: all that most images have, and as many as other container runtimes give.
 pub const IDS_PER_SANDBOX: u32 = 1 << 16;
 
+/// The capabilities of a sandbox's root in its own namespaces, by their bits: Docker's default. `CHOWN`, `DAC_OVERRIDE`, `FOWNER`, `FSETID`, `KILL`,
+/// `SETGID`, `SETUID`, `SETPCAP`, `NET_BIND_SERVICE`, `NET_RAW`, `SYS_CHROOT`, `MKNOD`, `AUDIT_WRITE`, `SETFCAP`.
+pub const ROOT_CAPABILITIES: u64 = 0xa804_25fb;
+
+/// Most groups of a user beside its own: far above what images have, and the list is sent with each command.
+pub const GROUPS_MAX: usize = 256;
+
 /// Most sandboxes of a host: their ids are below 2^31, because some programs take them for signed numbers.
 pub const ID_RANGES_MAX: u32 = 4_000;
 
@@ -431,6 +438,9 @@ pub const HAND_PEER_IDLE_S: u64 = 600;
 
 /// A transfer fails when the sandbox's filesystem does nothing for this many seconds: its disk or volume hangs.
 pub const HAND_STALL_S: u64 = 60;
+
+/// Most users of a sandbox for whom hands work at a time: each hand is a process.
+pub const HAND_USERS_MAX: usize = 8;
 
 /// A hand ends when it had nothing to do for this many seconds: starting one takes milliseconds, and each keeps a process and the mounts of
 /// its sandbox.

@@ -25,7 +25,7 @@ use base::limits::{HAND_LISTS_MAX, HAND_PIPE_BYTES, HAND_REQUESTS_MAX, HAND_TRAN
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use tokio::sync::{RwLock, Semaphore, watch as signal};
 
-use crate::protocol::{Entry, FromHand, Metadata, RawPath, Request};
+use crate::protocol::{Account, Entry, FromHand, Metadata, RawPath, Request};
 use calls::{Call, Kept};
 use line::Line;
 
@@ -122,6 +122,16 @@ impl Hand {
     pub async fn stat(self: &Arc<Self>, path: &Path) -> Result<Entry> {
         let request = Request::Stat { path: checked("stat", path)? };
         self.entry("stat", path, request, SHORT, Kept::Reads).await
+    }
+
+    /// Says who a user of the sandbox is. [`Problem::NotFound`](crate::Problem) if `/etc/passwd` has no such name.
+    pub async fn account(self: &Arc<Self>, name: &str) -> Result<Account> {
+        let (action, path) = ("look up a user in", Path::new("/etc/passwd"));
+        let mut call = self.call(action, path, Request::Account { name: name.to_owned() }, SHORT, Kept::Reads).await?;
+        match call.answer().await? {
+            FromHand::Account(account) => Ok(*account),
+            other => Err(call.unexpected(&other)),
+        }
     }
 
     /// Lists a directory, `depth` levels deep (1: only what is in it), each directory before what is in it.

@@ -1,6 +1,6 @@
 //! Hands: file work in a sandbox on behalf of a client outside.
 //!
-//! A *hand* is a process that the keeper has put into a sandbox's filesystem, with the ids of one user and no privilege. Every path is
+//! A *hand* is a process that the keeper has put into a sandbox's filesystem, with the ids of one user. Every path is
 //! walked by the kernel, from the sandbox's root, with that user's rights. Nothing is resolved outside.
 //!
 //! ```text
@@ -16,4 +16,4 @@ pub mod protocol;
 pub mod serve;
 
 pub use client::{Error, Hand, Reader, Shares, Watch, WatchOptions, Writer};
-pub use protocol::{Entry, EventKind, Kind, Metadata, Problem, WatchEvent};
+pub use protocol::{Account, Entry, EventKind, Kind, Metadata, Problem, WatchEvent};

@@ -5,6 +5,7 @@
 //!
 //! ```text
 //! Stat, MakeDir, Rename, Compose, SetMetadata   -> Entry
+//! Account                                       -> Account
 //! Remove                                        -> Done
 //! List                                          -> Entries ... Done
 //! Read  -> Opened, bytes in the pipe, its end   -> Done
@@ -57,6 +58,11 @@ pub enum Request {
     Stat {
         /// Which file.
         path: RawPath,
+    },
+    /// Says who a user of the sandbox is.
+    Account {
+        /// Its name.
+        name: String,
     },
     /// Lists what is below a directory. Links below it are not followed.
     List {
@@ -130,6 +136,8 @@ pub enum FromHand {
     Done,
     /// It is done, and this is the file now.
     Entry(Box<Entry>),
+    /// This is the user.
+    Account(Box<Account>),
     /// A part of a list.
     Entries(Vec<Entry>),
     /// The file is open, and bytes follow, or can be sent.
@@ -149,6 +157,19 @@ pub struct Opened {
     pub length: u64,
     /// Time of the last change, in nanoseconds since 1970.
     pub modified_ns: i64,
+}
+
+/// A user of the sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Account {
+    /// Its number inside.
+    pub uid: u32,
+    /// The number of its own group.
+    pub gid: u32,
+    /// Its other groups.
+    pub groups: Vec<u32>,
+    /// Its home directory, absolute.
+    pub home: String,
 }
 
 /// A file, as clients see it.

@@ -8,6 +8,7 @@
 //! The main thread only reads the socket, so that it sees its end whatever the jobs do. When it returns, the process ends with all threads.
 //! Every bound is in [`base::limits`].
 
+mod accounts;
 mod behind;
 mod change;
 mod compose;
@@ -83,6 +84,7 @@ impl Class {
             Request::Read { .. } | Request::Write { .. } => Self::Transfer,
             Request::Watch { .. } => Self::Watch,
             Request::Stat { .. }
+            | Request::Account { .. }
             | Request::List { .. }
             | Request::MakeDir { .. }
             | Request::Rename { .. }
@@ -218,6 +220,7 @@ impl Job {
         }
         match request {
             Request::Stat { path } => self.entry(path.as_path()),
+            Request::Account { name } => Ok(FromHand::Account(Box::new(accounts::find(&name)?))),
             Request::List { path, depth } => list::list(self, path.as_path(), depth),
             Request::MakeDir { path } => {
                 change::make_directory(path.as_path())?;
@@ -313,6 +316,7 @@ fn paths(request: &Request) -> Vec<&RawPath> {
         | Request::Read { path, .. }
         | Request::Write { path, .. }
         | Request::Watch { path, .. } => vec![path],
+        Request::Account { .. } => Vec::new(),
         Request::Rename { from, to } => vec![from, to],
         Request::Compose { sources, target } => sources.iter().chain([target]).collect(),
     }

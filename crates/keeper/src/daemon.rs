@@ -203,7 +203,7 @@ impl Keeper {
                 vec![answer]
             }),
             Request::StartHand(call) => {
-                now(seq, call, files, |call, [socket]| sandboxes.start_hand(&call.sandbox, socket, children))
+                now(seq, call, files, |call, [socket]| sandboxes.start_hand(&call, socket, children))
             }
             Request::DestroySandbox(call) => {
                 // They hold its mounts. The server has ended those that it knows of.

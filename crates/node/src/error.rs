@@ -39,8 +39,10 @@ pub enum Error {
     ResumedElsewhere(SandboxId),
     #[error("the store has nothing of sandbox {0} any more: another node has resumed or removed it")]
     GoneFromStore(SandboxId),
-    #[error("{user:?} is not `user`: this version has no other users in a sandbox")]
-    OtherUser { user: String },
+    #[error("the sandbox has no user {user:?} in its /etc/passwd")]
+    NoUser { user: String },
+    #[error("hands work for {max} users of the sandbox at a time")]
+    TooManyUsers { max: usize },
     #[error("nothing listens on port {port} in sandbox {id}")]
     PortClosed { id: SandboxId, port: u16 },
     #[error("{what} cannot be forked")]

@@ -18,8 +18,8 @@ mod state;
 pub use config::Config;
 pub use error::{CommandError, Context, Error, Result, chain};
 pub use node::{
-    CommandInput, CommandStream, KeepProgress, Node, OfPaused, Parts, Progress, StoredVolume, check_spec, exec,
-    volumes_failed,
+    Account, CommandInput, CommandStream, KeepProgress, Node, OfPaused, Parts, Progress, StoredVolume, check_spec,
+    exec, volumes_failed,
 };
 pub use records::node_id;
 

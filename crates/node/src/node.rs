@@ -50,6 +50,7 @@ mod transfer;
 mod turns;
 mod unseen;
 mod usage;
+mod users;
 mod volume_names;
 pub(crate) mod volumes;
 mod warm;
@@ -94,6 +95,7 @@ pub use discard::OfPaused;
 pub(crate) use output::Carriage;
 pub use spec::check_spec;
 pub use transfer::Parts;
+pub use users::Account;
 pub use volume_names::StoredVolume;
 pub use volumes::failed as volumes_failed;
 

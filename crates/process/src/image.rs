@@ -12,6 +12,7 @@ mod attributes;
 mod files;
 mod memory;
 mod memory_files;
+mod privileges;
 mod state;
 mod threads;
 mod timers;
@@ -28,6 +29,7 @@ pub(crate) use files::{
 pub use files::{Stream, StreamFile};
 pub(crate) use memory::{Backing, Layout, Mapping, SharedObject, within};
 pub(crate) use memory_files::{MemoryFile, MemoryFileKind, MemoryFiles, Part};
+pub(crate) use privileges::Privileges;
 use serde::{Deserialize, Serialize};
 pub(crate) use state::{FileContent, FileIdentity, Host, Pages};
 pub use state::{ProgramState, StateError};
@@ -106,6 +108,8 @@ pub(crate) struct ProgramImage {
     pub(crate) attributes: ProcessAttributes,
     #[serde(skip)]
     pub(crate) memory_files: MemoryFiles,
+    #[serde(skip)]
+    pub(crate) privileges: Privileges,
 }
 
 impl ProgramImage {
@@ -136,7 +140,7 @@ pub(crate) struct ExtendedRegisters {
     pub(crate) requested: u64,
 }
 
-/// Who the program runs as, as it sees that. It never has capabilities.
+/// Who the program runs as, as it sees that.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Credentials {
     /// Real, effective, saved.

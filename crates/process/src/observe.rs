@@ -19,7 +19,7 @@ pub(crate) mod objects;
 pub(crate) mod others;
 mod owners;
 mod registered;
-mod rights;
+pub(crate) mod rights;
 mod root;
 mod search;
 mod sockets;

@@ -143,8 +143,10 @@ pub enum Refusal {
         "its POSIX timers have numbers up to {found}, and this kernel cannot be asked for one: up to {max} can be passed over (Linux 6.15 has no such bound)"
     )]
     TimerNumbers { found: i32, max: usize },
-    #[error("it holds capabilities ({effective:#x}) or runs as root: only an unprivileged program can be forked")]
-    Privileged { effective: u64 },
+    #[error("it holds capabilities that root of a sandbox does not have ({beyond:#x})")]
+    Privileged { beyond: u64 },
+    #[error("thread {tid} has other ids, capabilities or no_new_privs than its program")]
+    ThreadPrivileges { tid: i32 },
     #[error("it was stopped by a signal (SIGSTOP): continue it first")]
     Stopped,
     #[error("thread {tid} has a scheduling policy ({policy}) that cannot be forked")]

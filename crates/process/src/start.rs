@@ -21,7 +21,7 @@ pub(crate) mod working_set;
 
 use std::mem::size_of;
 
-pub(crate) use copy::drop_bounding_set;
+pub(crate) use copy::limit_bounding_set;
 use sys::{blob::OP_BYTES, namespace::CLOCK_TEXT_BYTES, pidfd::PIDFD_GET_CGROUP_NAMESPACE, remote::PAGE};
 
 use crate::{

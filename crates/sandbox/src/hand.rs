@@ -1,7 +1,7 @@
 //! A process that works on a sandbox's files for a client outside.
 //!
 //! It is a fork of the keeper that enters the sandbox's user and mount namespaces, which makes the sandbox's root its root, and takes the ids of
-//! the program's user. It stays in the host's pid namespace, so that no program of the sandbox sees or signals it, and in the keeper's control
+//! the user for whom it works. It stays in the host's pid namespace, so that no program of the sandbox sees or signals it, and in the keeper's control
 //! groups, so that it runs on when the sandbox is frozen or out of memory.
 //!
 //! It also enters the namespaces by which files below /proc/sys and /sys answer: otherwise these would show the host's name and network
@@ -17,35 +17,39 @@ use base::limits::HAND_DESCRIPTORS_MAX;
 use rustix::{
     fs::Mode,
     process::{
-        DumpableBehavior, Gid, Pid, Resource, Rlimit, Signal, Uid, getpid, getppid, set_dumpable_behavior,
+        DumpableBehavior, Pid, Resource, Rlimit, Signal, getpid, getppid, set_dumpable_behavior,
         set_parent_process_death_signal, setrlimit, setsid, umask,
     },
-    thread::{
-        ThreadNameSpaceType, set_name, set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
-    },
+    thread::{ThreadNameSpaceType, set_name, set_no_new_privs},
 };
 use sys::clone::{ForkOptions, fork};
 
 use crate::{
+    capabilities::{OF_ROOTS_HAND, become_user},
     error::{Context, Error},
     init,
     namespaces::Inside,
     program,
     report::{self, Answer, Failure, Step},
-    spec::PROGRAM_ID,
+    spec::User,
 };
 
 const NAME: &std::ffi::CStr = c"pando-hand";
 
 /// Forks a hand, and has it do `serve` with its socket when it is in its place. It is a child of the caller, which must be single-threaded.
 /// A failure leaves no process.
-pub(crate) fn start(sandbox: Inside<'_>, socket: OwnedFd, serve: impl FnOnce(OwnedFd) -> i32) -> Result<i32, Error> {
+pub(crate) fn start(
+    sandbox: Inside<'_>,
+    user: &User,
+    socket: OwnedFd,
+    serve: impl FnOnce(OwnedFd) -> i32,
+) -> Result<i32, Error> {
     let (reader, writer) = report::channel()?;
     let null = File::options().read(true).write(true).open("/dev/null").doing("open /dev/null")?;
     let filter = program::filter()?;
     let keeper = getpid();
     let child = fork(&ForkOptions::default(), || {
-        let result = enter(sandbox, null.as_fd(), filter, keeper);
+        let result = enter(sandbox, user, null.as_fd(), filter, keeper);
         let failed = result.is_err();
         // All but the socket goes with the channel: the keeper waits for its end.
         let done = report::send(writer.as_fd(), result).is_ok() && !failed;
@@ -68,7 +72,7 @@ pub(crate) fn start(sandbox: Inside<'_>, socket: OwnedFd, serve: impl FnOnce(Own
 }
 
 /// In the child. The order is forced where a comment says so.
-fn enter(sandbox: Inside<'_>, null: BorrowedFd<'_>, filter: &[u64], keeper: Pid) -> Result<(), Failure> {
+fn enter(sandbox: Inside<'_>, user: &User, null: BorrowedFd<'_>, filter: &[u64], keeper: Pid) -> Result<(), Failure> {
     set_name(NAME).step("set its name")?;
     // A signal from the keeper's terminal is not for it.
     setsid().step("begin a session")?;
@@ -86,13 +90,9 @@ fn enter(sandbox: Inside<'_>, null: BorrowedFd<'_>, filter: &[u64], keeper: Pid)
     setrlimit(Resource::Nofile, Rlimit { current: descriptors, maximum: descriptors }).step("set its limits")?;
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }).step("set its limits")?;
     umask(Mode::from_raw_mode(0o022));
-    // Bounding set and groups while still privileged; the user id takes the capabilities with it.
-    sys::child::drop_bounding_set().step("drop capabilities")?;
-    set_thread_groups(&[]).step("drop its groups")?;
-    let (user, group) = (Uid::from_raw(PROGRAM_ID), Gid::from_raw(PROGRAM_ID));
-    set_thread_res_gid(group, group, group).step("set its group")?;
-    set_thread_res_uid(user, user, user).step("set its user")?;
-    sys::child::clear_capabilities().step("drop capabilities")?;
+    // While it may.
+    sys::child::limit_bounding_set(0).step("drop capabilities")?;
+    become_user(user, OF_ROOTS_HAND)?;
     // After the change of ids, which resets both. Other processes of the user must not look into it: it begins as a copy of the keeper.
     set_dumpable_behavior(DumpableBehavior::NotDumpable).step("become undumpable")?;
     set_parent_process_death_signal(Some(Signal::KILL)).step("end with its keeper")?;

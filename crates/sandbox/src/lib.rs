@@ -8,7 +8,7 @@
 //! - no mount is visible outside the sandbox, so that nothing is mounted once its processes are gone;
 //! - every process of a sandbox is in one cgroup v2 group named by its id, so that [`sweep`] finds every leftover;
 //! - every sandbox has a user namespace with ids that no other sandbox of the host has;
-//! - a program has uid 1000, no capability, no_new_privs and a seccomp filter from its first instruction.
+//! - a program has a seccomp filter from its first instruction, no capability unless it is root in the sandbox, and never one outside.
 //!
 //! ```text
 //! Cgroups (detected once) --+
@@ -17,6 +17,7 @@
 
 mod archive;
 mod attributes;
+mod capabilities;
 mod cgroup;
 mod deadline;
 mod dial;
@@ -50,7 +51,7 @@ pub use program::monotonic_ns;
 pub use rootfs::{LAYERS_MAX, detached_rootfs, prepare_base_layer, prepare_host_mask, takes_detached_layers};
 pub use sandbox::{Bare, Machine, Sandbox, copy_changes};
 pub use seccomp::seccomp_program;
-pub use spec::{Command, Limits, PROGRAM_ID, SHARED_MEMORY, Spec};
+pub use spec::{Command, Limits, PROGRAM_ID, SHARED_MEMORY, Spec, User};
 pub use sweep::{remove_remains, sweep};
 pub use tarball::unpack_tarball;
 pub use tree::remove as remove_directory;

@@ -14,10 +14,7 @@ use rustix::{
     io::Errno,
     process::{Gid, Resource, Rlimit, Uid, chdir, getrlimit, ioctl_tiocsctty, setrlimit, setsid, umask},
     termios::isatty,
-    thread::{
-        ThreadNameSpaceType, move_into_thread_name_spaces, set_no_new_privs, set_thread_groups, set_thread_res_gid,
-        set_thread_res_uid,
-    },
+    thread::{ThreadNameSpaceType, move_into_thread_name_spaces},
 };
 use sys::{
     child::CStrings,
@@ -25,6 +22,7 @@ use sys::{
 };
 
 use crate::{
+    capabilities::{OF_ROOT, become_user},
     cgroup::Group,
     error::Error,
     ids::Ids,
@@ -33,7 +31,7 @@ use crate::{
     namespaces::{self, Inside},
     report::{self, Answer, Failure, Step},
     seccomp::seccomp_program,
-    spec::{Command, PROGRAM_ID},
+    spec::{Command, User},
 };
 
 /// Where programs are searched if the environment has no PATH.
@@ -165,6 +163,7 @@ pub(crate) struct Program<'a> {
     env: CStrings,
     cwd: CString,
     tty: bool,
+    user: &'a User,
     filter: &'static [u64],
 }
 
@@ -178,7 +177,7 @@ impl<'a> Program<'a> {
         let env = CStrings::new(env).map_err(invalid)?;
         let places = places(command, name).map_err(invalid)?;
         let cwd = CString::new(command.cwd.as_bytes()).map_err(|error| invalid(error.into()))?;
-        Ok(Self { name, places, argv, env, cwd, tty: command.tty, filter })
+        Ok(Self { name, places, argv, env, cwd, tty: command.tty, user: &command.user, filter })
     }
 
     /// Forks the process that becomes it.
@@ -200,7 +199,7 @@ impl<'a> Program<'a> {
         setsid().step("begin a session")?;
         // In the host's /proc, and while it may: the kernel lets nobody without privileges undo it where the keeper has `CAP_SYS_RESOURCE`.
         sys::oom::raise_to(OOM_SCORE_PROGRAM).step("be the first that is killed when memory is short")?;
-        hand_over(stdio, around.sandbox.ids).step("hand over its streams")?;
+        hand_over(stdio, around.sandbox.ids, self.user).step("hand over its streams")?;
         if self.tty {
             // After setsid: only the leader of a session without a terminal can take one.
             ioctl_tiocsctty(stdio[0]).step("take its terminal")?;
@@ -222,19 +221,13 @@ impl<'a> Program<'a> {
         set_limits().step("set its limits")?;
         umask(Mode::from_raw_mode(0o022));
         sys::child::reset_signals(true);
-        // Bounding set and groups while still privileged; the user id takes the capabilities with it.
-        sys::child::drop_bounding_set().step("drop capabilities")?;
-        set_thread_groups(&[]).step("drop its groups")?;
-        let (user, group) = (Uid::from_raw(PROGRAM_ID), Gid::from_raw(PROGRAM_ID));
-        set_thread_res_gid(group, group, group).step("set its group")?;
-        set_thread_res_uid(user, user, user).step("set its user")?;
-        sys::child::clear_capabilities().step("drop capabilities")?;
+        // Both while it has all capabilities in the sandbox: without no_new_privs, which would keep `sudo` from working, a filter needs them.
+        sys::child::limit_bounding_set(OF_ROOT.bits()).step("drop capabilities")?;
+        sys::seccomp::install(self.filter).step("install the system-call filter")?;
+        become_user(self.user, OF_ROOT)?;
         // As the program's user, so that it cannot begin in a directory that it may not enter.
         chdir(self.cwd.as_c_str()).step(ENTER)?;
         sys::child::close_on_exec_from(3).step("close descriptors")?;
-        set_no_new_privs(true).step("set no_new_privs")?;
-        // Last: the filter refuses what was needed above.
-        sys::seccomp::install(self.filter).step("install the system-call filter")?;
         Err(self.execute())
     }
 
@@ -277,11 +270,11 @@ fn places(command: &Command, name: &str) -> io::Result<Vec<CString>> {
 }
 
 /// Pipes and terminals get the program's owner, so that it can open them again as /dev/stdout or its terminal.
-fn hand_over(stdio: [BorrowedFd<'_>; 3], ids: Ids) -> rustix::io::Result<()> {
-    let id = ids.outside(PROGRAM_ID);
+fn hand_over(stdio: [BorrowedFd<'_>; 3], ids: Ids, user: &User) -> rustix::io::Result<()> {
+    let (user, group) = (Uid::from_raw(ids.outside(user.uid)), Gid::from_raw(ids.outside(user.gid)));
     for stream in stdio {
         if FileType::from_raw_mode(fstat(stream)?.st_mode) == FileType::Fifo || isatty(stream) {
-            fchown(stream, Some(Uid::from_raw(id)), Some(Gid::from_raw(id)))?;
+            fchown(stream, Some(user), Some(group))?;
         }
     }
     Ok(())

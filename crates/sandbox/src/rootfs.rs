@@ -271,7 +271,6 @@ impl Overlay {
             None => create(),
         };
         created.doing(STEP)?;
-        let attributes = attributes | MountAttrFlags::MOUNT_ATTR_NOSUID;
         fsmount(&self.context, FsMountFlags::FSMOUNT_CLOEXEC, attributes).doing("mount an overlay")
     }
 }

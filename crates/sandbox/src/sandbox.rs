@@ -28,7 +28,7 @@ use crate::{
     mount_point::{self, Hides},
     namespaces::Inside,
     program, snapshot,
-    spec::{Command, Spec},
+    spec::{Command, Spec, User},
 };
 
 /// Files in which every sandbox differs, below its upper directory; a program cannot change them.
@@ -191,11 +191,11 @@ impl Sandbox {
         mount_point::attach(self.inside(), mount, path)
     }
 
-    /// Starts a process that does `serve` with `socket`, on the files of the sandbox, as the program's user; returns its pid. It is a child of the
+    /// Starts a process that does `serve` with `socket`, on the files of the sandbox, as `user`; returns its pid. It is a child of the
     /// caller, who reaps it, and keeps the sandbox's mounts alive until it ends: end it before [`Self::destroy`]. The caller must be
     /// single-threaded.
-    pub fn start_hand(&self, socket: OwnedFd, serve: impl FnOnce(OwnedFd) -> i32) -> Result<i32, Error> {
-        hand::start(self.inside(), socket, serve)
+    pub fn start_hand(&self, user: &User, socket: OwnedFd, serve: impl FnOnce(OwnedFd) -> i32) -> Result<i32, Error> {
+        hand::start(self.inside(), user, socket, serve)
     }
 
     /// Makes the limits hold on a host whose controllers are in v1: moves all processes into the v1 groups. The first move

@@ -5,8 +5,26 @@ use std::path::PathBuf;
 use base::id::SandboxId;
 use serde::{Deserialize, Serialize};
 
-/// The user and group id of every sandboxed program.
+/// The user and group id of every sandboxed program, and of commands without another user.
 pub const PROGRAM_ID: u32 = 1000;
+
+/// Who a process of a sandbox is, by the ids inside.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct User {
+    /// Below [`IDS_PER_SANDBOX`](base::limits::IDS_PER_SANDBOX), like all others.
+    pub uid: u32,
+    /// Its own group.
+    pub gid: u32,
+    /// Its other groups.
+    pub groups: Vec<u32>,
+}
+
+impl User {
+    /// Root of the sandbox.
+    pub const ROOT: Self = Self { uid: 0, gid: 0, groups: Vec::new() };
+    /// The program's user.
+    pub const PROGRAM: Self = Self { uid: PROGRAM_ID, gid: PROGRAM_ID, groups: Vec::new() };
+}
 
 /// The directory for shared memory: a filesystem of the sandbox's own, in memory. What is in it goes with the program, in no layer.
 pub const SHARED_MEMORY: &str = "/dev/shm";
@@ -38,6 +56,8 @@ pub struct Spec {
 /// A program to be started in a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Command {
+    /// Who it runs as.
+    pub user: User,
     /// Program and arguments. A name without a slash is searched in the `PATH` of `env`, inside the sandbox.
     pub argv: Vec<String>,
     /// The whole environment.

@@ -87,13 +87,13 @@ pub fn ignore_children() {
 
 /// Gives up every capability: bounding, ambient, permitted, effective and inheritable set.
 pub fn drop_capabilities() -> io::Result<()> {
-    drop_bounding_set()?;
+    limit_bounding_set(0)?;
     clear_capabilities()
 }
 
-/// Empties the capability bounding set, so that no program that is executed from here on can gain any.
-pub fn drop_bounding_set() -> io::Result<()> {
-    for capability in 0..64 {
+/// Leaves these bits in the capability bounding set: no program that is executed from here on can gain any other.
+pub fn limit_bounding_set(kept: u64) -> io::Result<()> {
+    for capability in (0..64).filter(|bit| kept >> bit & 1 == 0) {
         // SAFETY: changes only this process's credentials.
         match check(unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability as libc::c_ulong, 0, 0, 0) }) {
             Ok(_) => {}

@@ -11,7 +11,7 @@ use std::{
     slice,
 };
 
-use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::fs::{MemfdFlags, Mode, memfd_create};
 
 core::arch::global_asm!(include_str!("rest.S"));
 
@@ -40,6 +40,8 @@ pub fn enter(name: &CStr) -> io::Error {
 fn file() -> io::Result<File> {
     let mut file = File::from(memfd_create("pando-rest", MemfdFlags::CLOEXEC | MemfdFlags::EXEC)?);
     file.write_all(program())?;
+    // Who may not read the program may not look into its process: it is not dumpable (would_dump in fs/exec.c), also for root of a sandbox.
+    rustix::fs::fchmod(&file, Mode::from_raw_mode(0o111))?;
     Ok(file)
 }
 

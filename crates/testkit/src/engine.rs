@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use base::id::SandboxId;
 use process::{BuildSpec, CaptureSpec, ProgramState, Report, RestoreSpec, Stream, StreamFile, Target, Zygote};
-use sandbox::{Cgroups, Command, Limits, Sandbox, Spec};
+use sandbox::{Cgroups, Command, Limits, Sandbox, Spec, User};
 
 mod checkpoint;
 pub mod filters;
@@ -27,6 +27,7 @@ pub struct Bench {
     cgroups: Cgroups,
     layers: Vec<PathBuf>,
     seccomp: Vec<u64>,
+    user: User,
 }
 
 /// A zygote and what can be made of it.
@@ -59,6 +60,7 @@ pub struct Place {
     pub output: PathBuf,
     null: File,
     log: File,
+    user: User,
 }
 
 impl Bench {
@@ -76,7 +78,13 @@ impl Bench {
             std::fs::copy(entry.path(), inside.join(entry.file_name()))?;
         }
         let seccomp = sandbox::seccomp_program()?;
-        Ok(Self { cgroups, layers: vec![layer, mask, PathBuf::from("/")], dir, seccomp })
+        Ok(Self { cgroups, layers: vec![layer, mask, PathBuf::from("/")], dir, seccomp, user: User::PROGRAM })
+    }
+
+    /// Its programs run as `user`.
+    #[must_use]
+    pub fn with_user(self, user: User) -> Self {
+        Self { user, ..self }
     }
 
     /// A blank sandbox whose root has these layers, topmost first, over the host's.
@@ -89,7 +97,7 @@ impl Bench {
         let sandbox = Sandbox::create(&Spec { id, dir: dir.clone(), layers, limits }, &self.cgroups)?;
         let output = dir.join("output.log");
         let log = File::options().create(true).append(true).open(&output)?;
-        Ok(Place { sandbox, dir, output, null: File::open("/dev/null")?, log })
+        Ok(Place { sandbox, dir, output, null: File::open("/dev/null")?, log, user: self.user.clone() })
     }
 
     fn layers(&self, above: &[PathBuf]) -> Vec<PathBuf> {
@@ -157,11 +165,19 @@ impl Place {
         })
     }
 
-    /// Starts a program.
+    /// Starts a program, as the user of its bench.
     pub fn spawn(&self, argv: &[&str]) -> Result<i32> {
         let argv = argv.iter().map(|arg| (*arg).to_owned()).collect();
         let env = vec![("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into()), ("HOME".into(), "/home/user".into())];
-        let command = Command { argv, env, cwd: "/home/user".into(), tty: false, group: None, until_ns: None };
+        let command = Command {
+            argv,
+            env,
+            cwd: "/home/user".into(),
+            tty: false,
+            group: None,
+            until_ns: None,
+            user: self.user.clone(),
+        };
         Ok(self.sandbox.spawn(&command, self.stdio(), None)?)
     }
 

@@ -71,20 +71,6 @@ def test_an_old_sdk_is_told(server) -> None:
     assert reply.status_code == 400 and "0.17.1" in reply.json()["message"]
 
 
-def test_root_is_refused_with_the_reason(box) -> None:
-    """Commands and files have one user so far."""
-    for refused in (
-        lambda: box.commands.run("true", user="root"),
-        lambda: box.files.write("/root/it", "x", user="root"),
-        lambda: box.files.read("/etc/shadow", user="root"),
-    ):
-        with pytest.raises(e2b.SandboxException, match="no other users"):
-            refused()
-    with pytest.raises(e2b.CommandExitException) as failed:
-        box.commands.run("sudo true")
-    assert failed.value.exit_code == 1 and "sudo" in failed.value.stderr
-
-
 def test_options_that_nothing_applies(server) -> None:
     """A sandbox never lacks in silence what its creator asked for."""
     for options in (

@@ -63,7 +63,7 @@ fn version(of: Stat) -> (u64, i64, i64, u64) {
 }
 
 /// The beginning of the file: a program may have made anything of it.
-fn read(path: &Path) -> Option<String> {
+pub(super) fn read(path: &Path) -> Option<String> {
     let mut text = Vec::new();
     open::regular(path).ok()?.file.take(HAND_NAMES_BYTES_MAX).read_to_end(&mut text).ok()?;
     Some(String::from_utf8_lossy(&text).into_owned())

@@ -13,7 +13,7 @@ use sandbox::{Bare, Cgroups, Machine, ProcessIdentity, Sandbox};
 
 use super::answer::{Answer, Ticket};
 use super::children::{Children, Role, pid_namespace};
-use crate::protocol::{Adopted, Created, Failed, Forked, MakeMountPoints, Spawn};
+use crate::protocol::{Adopted, Created, Failed, Forked, MakeMountPoints, Spawn, StartHand};
 
 /// How long the processes of a killed sandbox may take to end. After that the removal fails, and the server waits on its own: a process in an
 /// uninterruptible wait must not delay other requests.
@@ -149,14 +149,14 @@ impl Sandboxes {
     /// Starts a hand. Its end is reported as that of a command.
     pub(super) fn start_hand(
         &self,
-        id: &SandboxId,
+        StartHand { sandbox: id, user }: &StartHand,
         socket: OwnedFd,
         children: &mut Children,
     ) -> Result<Forked, Failed> {
         // One that is being removed has lost its hands: another one would hold its mounts.
         let dies = self.killed.iter().any(|killed| killed.id == *id);
         let sandbox = self.by_id.get(id).filter(|_| !dies).ok_or_else(|| Failed::no_sandbox(id))?;
-        let pid = sandbox.start_hand(socket, hands::serve::run).map_err(|error| Failed::of(&error))?;
+        let pid = sandbox.start_hand(user, socket, hands::serve::run).map_err(|error| Failed::of(&error))?;
         // The keeper is its parent and reaps it later: until then no other process gets its pid.
         let watched = children.watch(pid, Role::Hand(id.clone()));
         let process = watched.and_then(|_| super::identity(pid)).map_err(|error| Failed::of(&error))?;

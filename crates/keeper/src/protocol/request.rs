@@ -100,6 +100,8 @@ pub struct Spawn {
 pub struct StartHand {
     /// In which sandbox.
     pub sandbox: SandboxId,
+    /// For whom.
+    pub user: sandbox::User,
 }
 
 /// Captures a running program and builds a zygote from it.

@@ -10,7 +10,7 @@ use super::{Error, Forked, chain};
 
 fn kind(error: &Error) -> FailureKind {
     match error {
-        Error::Invalid { .. } | Error::OtherUser { .. } => FailureKind::InvalidRequest,
+        Error::Invalid { .. } | Error::NoUser { .. } => FailureKind::InvalidRequest,
         Error::Command(error) => error.kind(),
         Error::NoTemplate(_)
         | Error::NothingToRun(_)
@@ -30,6 +30,7 @@ fn kind(error: &Error) -> FailureKind {
         | Error::HostPath { .. }
         | Error::HostBusy { .. }
         | Error::OfPaused { .. }
+        | Error::TooManyUsers { .. }
         | Error::CheckpointExists(_) => FailureKind::Conflict,
         Error::StateGone(failure) | Error::VolumeRefused(failure) => failure.kind,
         Error::Volumes { source: volumed::Error::NoAnswer, .. } => FailureKind::Interrupted,
@@ -96,7 +97,8 @@ fn hint(error: &Error) -> Option<String> {
         }
         Error::GoneFromStore(_) => "`pando kill ID` forgets it on this node",
         Error::NotRunning { .. } => "`pando logs` shows its output; `pando kill` removes it",
-        Error::OtherUser { .. } => "leave the user out, or name `user`",
+        Error::NoUser { .. } => "make it first (`useradd -m NAME` as root), or leave the user out",
+        Error::TooManyUsers { .. } => "repeat it when other file work is done",
         Error::PortClosed { .. } => "`pando logs` may say why; the port is that of the program inside",
         Error::CannotFork { what, .. } => hint_of_fork(what),
         Error::NoReadyCommand { .. } => {
@@ -176,7 +178,8 @@ fn details(error: &Error) -> Vec<String> {
         Error::ProgramEnded { output, .. } | Error::NotReadyInTime { output, .. } => output.clone(),
         Error::StateGone(failure) | Error::VolumeRefused(failure) => failure.details.clone(),
         Error::Invalid { .. }
-        | Error::OtherUser { .. }
+        | Error::NoUser { .. }
+        | Error::TooManyUsers { .. }
         | Error::Command(_)
         | Error::Volumes { .. }
         | Error::NotMounted { .. }

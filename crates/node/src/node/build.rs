@@ -11,7 +11,7 @@ use model::{BuildProgress, BuildStage, BuildTimings, TemplateSpec};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
-    Node, engine_limits,
+    Account, Node, engine_limits,
     exec::command,
     images::{random_suffix, remove_quietly},
     now_ms,
@@ -209,7 +209,7 @@ impl Node {
 
         let streams = self.streams(&job.source, init)?;
         let spawned = Instant::now();
-        let main = command(spec, spec.command.clone(), &[], None);
+        let main = command(spec, &Account::program(), spec.command.clone(), &[], None);
         let (main, mut ended) = self.spawn(&job.source, main, true, [&self.host.null, &output, &output]).await?;
         progress.stage(BuildStage::WaitingUntilReady);
         let ready = self.wait_until_ready(spec, &job.source, (init, main), &mut ended).await?;

@@ -16,7 +16,7 @@ use sandbox::{Command, ProcessIdentity, monotonic_ns};
 use tokio::sync::oneshot;
 
 use super::{
-    Node,
+    Account, Node,
     commands::{Begun, CommandStream},
     memory_limit::Watch,
 };
@@ -25,25 +25,38 @@ use crate::error::Result;
 pub(crate) use check::{check, check_path};
 pub use stream::{Input, Inputs, Output, Outputs, serve_attached};
 
-/// What every program gets to see; a template's own variables come on top.
-const ENVIRONMENT: [(&str, &str); 5] = [
-    ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
-    ("HOME", "/home/user"),
-    ("USER", "user"),
-    ("LOGNAME", "user"),
-    ("LANG", "C.UTF-8"),
-];
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// What every program of a user gets to see; a template's own variables come on top.
+fn environment(account: &Account) -> [(&str, &str); 5] {
+    let Account { name, home, .. } = account;
+    [("PATH", PATH), ("HOME", home), ("USER", name), ("LOGNAME", name), ("LANG", "C.UTF-8")]
+}
 
 /// A command as the engine takes it: the common environment, then the template's, then `env`.
-pub(crate) fn command(spec: &TemplateSpec, argv: Vec<String>, env: &[(String, String)], cwd: Option<&str>) -> Command {
-    let common = ENVIRONMENT.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-    let all: Vec<_> = common.chain(spec.env.iter().cloned()).chain(env.iter().cloned()).collect();
+pub(crate) fn command(
+    spec: &TemplateSpec,
+    account: &Account,
+    argv: Vec<String>,
+    env: &[(String, String)],
+    cwd: Option<&str>,
+) -> Command {
+    let common = environment(account).map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let all: Vec<_> = common.into_iter().chain(spec.env.iter().cloned()).chain(env.iter().cloned()).collect();
     // Of thousands, and of many with one name, as fast as of a few: the last one of each counts, in its place.
     let mut seen = HashSet::new();
     let mut last: Vec<bool> = all.iter().rev().map(|(name, _)| seen.insert(name.as_str())).collect();
     last.reverse();
     let env = all.iter().zip(last).filter(|(_, last)| *last).map(|(variable, _)| variable.clone()).collect();
-    Command { argv, env, cwd: cwd.unwrap_or(&spec.cwd).to_owned(), tty: false, group: None, until_ns: None }
+    Command {
+        argv,
+        env,
+        cwd: cwd.unwrap_or(&spec.cwd).to_owned(),
+        tty: false,
+        group: None,
+        until_ns: None,
+        user: account.ids.clone(),
+    }
 }
 
 /// A command in the foreground of a client. Dropped, it ends with all that it has started.
@@ -143,7 +156,7 @@ mod tests {
             limits: model::Limits::default(),
             mount_points: Vec::new(),
         };
-        let command = command(&spec, vec!["x".into()], &[("A".into(), "2".into())], None);
+        let command = command(&spec, &Account::program(), vec!["x".into()], &[("A".into(), "2".into())], None);
         let value =
             |name: &str| command.env.iter().filter(|(n, _)| n == name).map(|(_, v)| v.as_str()).collect::<Vec<_>>();
         assert_eq!((value("HOME"), value("A"), command.cwd.as_str()), (vec!["/srv"], vec!["2"], "/work"));

@@ -1,7 +1,7 @@
 //! File work in sandboxes: which hand works where, and when it ends.
 //!
 //! ```text
-//! files(id) --admitted--> slot of the sandbox --usable--> its hand
+//! files(id, user) --admitted--> slot of the sandbox --usable--> the user's hand
 //!                                  \--none, killed, late--> the keeper starts one; the old one ends with its last request
 //! pause, removal --> slot: no more requests, changes are done or interrupted, the process has ended
 //! ```
@@ -18,7 +18,7 @@ use std::{
 use base::{
     budget::Budget,
     id::SandboxId,
-    limits::{HAND_IDLE_S, WATCH_BYTES_NODE_MAX, WATCH_BYTES_SANDBOX_MAX},
+    limits::{HAND_IDLE_S, HAND_USERS_MAX, WATCH_BYTES_NODE_MAX, WATCH_BYTES_SANDBOX_MAX},
 };
 use hands::{Hand, Shares};
 use keeper::{
@@ -26,7 +26,7 @@ use keeper::{
     protocol::{Call, StartHand},
 };
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use sandbox::ProcessIdentity;
+use sandbox::{ProcessIdentity, User};
 use tokio::{
     sync::{OwnedMutexGuard, OwnedRwLockWriteGuard, RwLock, watch},
     time::{Instant, timeout_at},
@@ -34,9 +34,6 @@ use tokio::{
 
 use super::{Node, lifecycle::Operation};
 use crate::error::{Context, Error, Result, chain};
-
-/// The only user of a sandbox so far.
-const USER: &str = "user";
 
 /// How often a hand is looked at that has nothing to do.
 const IDLE_CHECK: Duration = Duration::from_secs(5);
@@ -61,7 +58,7 @@ struct Held {
 /// The hands of one sandbox.
 #[derive(Default)]
 struct Place {
-    current: Option<Held>,
+    current: HashMap<User, Held>,
     /// Those that take no more requests, until they have ended.
     retired: Vec<Held>,
 }
@@ -69,16 +66,29 @@ struct Place {
 impl Place {
     /// Forgets those that have ended.
     fn prune(&mut self) {
-        self.retired.extend(self.current.take_if(|held| !held.hand.is_usable()));
+        let unusable = self.current.extract_if(|_, held| !held.hand.is_usable());
+        self.retired.extend(unusable.map(|(_, held)| held));
         self.retired.retain(|held| !*held.ended.borrow());
     }
 
     fn is_empty(&self) -> bool {
-        self.current.is_none() && self.retired.is_empty()
+        self.current.is_empty() && self.retired.is_empty()
     }
 
     fn all(&mut self) -> impl Iterator<Item = &mut Held> {
-        self.current.iter_mut().chain(&mut self.retired)
+        self.current.values_mut().chain(&mut self.retired)
+    }
+
+    /// Makes room for one more hand that takes requests, by ending one that has none. Gives whether there is room.
+    fn make_room(&mut self) -> bool {
+        if self.current.len() < HAND_USERS_MAX {
+            return true;
+        }
+        let idle = self.current.iter().find(|(_, held)| held.hand.idle_for().is_some()).map(|(user, _)| user.clone());
+        let Some(held) = idle.and_then(|user| self.current.remove(&user)) else { return false };
+        held.hand.close();
+        self.retired.push(held);
+        true
     }
 }
 
@@ -137,26 +147,34 @@ impl Hands {
 }
 
 impl Node {
-    /// The hand that works on a sandbox's files as `user`. Ask for it again before each piece of work: it ends when it is idle.
+    /// The hand that works on a sandbox's files as `user`, the default user if none is named. Ask for it again before each piece of work: it ends when it is idle.
     ///
     /// The sandbox must not be paused. Its program may have ended, and it may be frozen.
     #[tracing::instrument(skip_all, fields(sandbox = %id))]
-    pub async fn files(self: &Arc<Self>, id: &SandboxId, user: &str) -> Result<Arc<Hand>> {
+    pub async fn files(self: &Arc<Self>, id: &SandboxId, user: Option<&str>) -> Result<Arc<Hand>> {
         self.admits(id, Operation::Files)?;
-        if user != USER {
-            return Err(Error::OtherUser { user: user.to_owned() });
-        }
+        let account = self.account(id, user).await?;
+        self.hand_of(id, &account.ids).await
+    }
+
+    pub(super) async fn hand_of(self: &Arc<Self>, id: &SandboxId, user: &User) -> Result<Arc<Hand>> {
         let mut place = self.hands.slot(id).lock_owned().await;
         // Again: what ends hands changes the phase first, and takes the slot then.
         self.admits(id, Operation::Files)?;
         place.prune();
-        if let Some(held) = &place.current {
+        if let Some(held) = place.current.get(user) {
             held.hand.touch();
             return Ok(Arc::clone(&held.hand));
         }
-        let started = self.start_hand(id).await;
-        match started {
-            Ok(held) => Ok(Arc::clone(&place.current.insert(held).hand)),
+        if !place.make_room() {
+            return Err(Error::TooManyUsers { max: HAND_USERS_MAX });
+        }
+        match self.start_hand(id, user).await {
+            Ok(held) => {
+                let hand = Arc::clone(&held.hand);
+                place.current.insert(user.clone(), held);
+                Ok(hand)
+            }
             Err(error) => {
                 self.hands.tidy(id, place);
                 Err(error)
@@ -164,11 +182,12 @@ impl Node {
         }
     }
 
-    async fn start_hand(self: &Arc<Self>, id: &SandboxId) -> Result<Held> {
+    async fn start_hand(self: &Arc<Self>, id: &SandboxId, user: &User) -> Result<Held> {
         let init = self.state().sandbox(id)?.init;
         let (ours, theirs) = sys::seqpacket::pair().doing("make the socket of a file server")?;
         let keeper = self.keepers.get(StartHand::ACTION).await?;
-        let started = keeper.call(StartHand { sandbox: id.clone() }, [&theirs]).await.map_err(Error::from);
+        let started =
+            keeper.call(StartHand { sandbox: id.clone(), user: user.clone() }, [&theirs]).await.map_err(Error::from);
         let Spawned { process, ended, .. } = match started {
             Err(Error::Keeper { .. }) if !init.is_alive() => {
                 return Err(Error::NotRunning { id: id.clone(), state: model::SandboxState::Lost });

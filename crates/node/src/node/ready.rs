@@ -17,7 +17,7 @@ use sandbox::ProcessIdentity;
 use tokio::sync::oneshot;
 
 use super::{
-    Node, exit_status,
+    Account, Node, exit_status,
     logs::{CARRIED_MAX, last_lines},
     output::carried,
 };
@@ -95,7 +95,7 @@ impl Node {
 
     /// A command that is not there will not be there the next time: that is an error at once.
     async fn succeeds(self: &Arc<Self>, spec: &TemplateSpec, id: &SandboxId, argv: &[String]) -> Result<bool> {
-        let command = super::exec::command(spec, argv.to_vec(), &[], None);
+        let command = super::exec::command(spec, &Account::program(), argv.to_vec(), &[], None);
         match self.spawn(id, command, false, [&self.host.null; 3]).await {
             Ok((_, ended)) => Ok(matches!(ended.await, Ok(Status::Code(0)))),
             Err(Error::ProgramMissing { message } | Error::ProgramNotExecutable { message }) => {

@@ -19,7 +19,7 @@ use rustix::{
     fs::{FlockOperation, flock},
     process::{Pid, WaitOptions, getpid, set_child_subreaper, wait, waitpid},
 };
-use sandbox::{CgroupSummary, Cgroups, Command, Limits, Sandbox, Spec};
+use sandbox::{CgroupSummary, Cgroups, Command, Limits, Sandbox, Spec, User};
 use sys::probe;
 
 use crate::error::Context;
@@ -110,6 +110,7 @@ impl Stage {
             tty: false,
             group: None,
             until_ns: None,
+            user: User::PROGRAM,
         };
         let pid = self.sandboxes[sandbox].spawn(&command, stdio(&streams), None)?;
         let program = Copy { sandbox, pid, memory: memory(pid)?, streams, arena: None, below: Vec::new() };

@@ -12,7 +12,7 @@ use crate::{
     image::{
         ClockOffsets, Credentials, ExtendedRegisters, Layout, ProcessAttributes, ProgramImage, Thread, xstate::Format,
     },
-    observe::{checks, mappings},
+    observe::{checks, mappings, rights},
     refusal::Refusal,
     stop::still::{self, Still},
 };
@@ -77,6 +77,7 @@ pub(super) fn complete(
         umask: status.number("Umask", 8)? as u32,
         limits: procfs::limits(pid)?,
         credentials: credentials(pid, &status)?,
+        privileges: rights::privileges(&status)?,
         clocks,
         guards: classified.guards,
         wall_timers: found.wall_timers,

@@ -72,9 +72,9 @@ impl Access {
         Ok(cwd.into_iter().chain(views).collect())
     }
 
-    /// Whether modes do not count: for root, and for files in memory, which a copy makes itself and gives their modes last.
+    /// Whether modes do not count: for a program with a capability, and for files in memory, which a copy makes itself and gives their modes last.
     fn is_free(&self, path: &[u8]) -> bool {
-        self.rights.is_root || path.starts_with(b"/dev/shm/")
+        self.rights.overrides || path.starts_with(b"/dev/shm/")
     }
 
     /// The first directory of a path that the program may not search.
@@ -137,7 +137,7 @@ mod tests {
     fn a_mode_counts_for_owner_group_or_others() {
         let access = |user, groups: &[u32]| Access {
             root: root::open_root(std::process::id() as i32).unwrap(),
-            rights: Rights { user, groups: groups.to_vec(), is_root: false },
+            rights: Rights { user, groups: groups.to_vec(), overrides: false },
             closed: HashMap::new(),
         };
         let mut status = rustix::fs::stat("/").unwrap();

@@ -10,12 +10,12 @@ use std::{
 };
 
 use base::limits;
-use procfs::{Fields, IdMaps, Stat};
+use procfs::{Fields, Stat};
 use sys::remote::{self, Shared};
 
 use crate::{
     error::{Context, Error},
-    observe::{descriptors::MQUEUE_MAGIC, others::OtherProcesses, root},
+    observe::{descriptors::MQUEUE_MAGIC, others::OtherProcesses, rights, root},
     refusal::Refusal,
     stop::stopped::Task,
 };
@@ -67,7 +67,7 @@ pub(crate) fn look(pid: i32, started: Option<&[i32]>) -> Result<Look, Error> {
     }
     let tasks = procfs::numbers(&format!("/proc/{pid}/task"))?;
     refusals.extend(too_many_threads(tasks.len()));
-    refusals.extend(threads(pid, &tasks)?);
+    refusals.extend(threads(pid, &tasks, &status)?);
     let root = root::open_root(pid)?;
     let others = OtherProcesses::of(pid, &ids, root.as_fd(), started)?;
     refusals.extend(others.look(&tasks)?);
@@ -81,10 +81,9 @@ pub(crate) fn look(pid: i32, started: Option<&[i32]>) -> Result<Look, Error> {
 /// Reasons against process `pid` that a fork of it inherits, so that after the pause they can be looked for in the still.
 pub(crate) fn nature(pid: i32, status: &Fields) -> Result<Vec<Refusal>, Error> {
     let mut found = Vec::new();
-    let effective = status.number("CapEff", 16)? | status.number("CapPrm", 16)?;
-    let ids = IdMaps::of(pid)?;
-    if effective != 0 || status.numbers("Uid", 10)?.iter().any(|id| ids.user_inside(*id as u32) == 0) {
-        found.push(Refusal::Privileged { effective });
+    let beyond = rights::privileges(status)?.beyond();
+    if beyond != 0 {
+        found.push(Refusal::Privileged { beyond });
     }
     // Not on every kernel.
     if status.number("untag_mask", 16).is_ok_and(|mask| mask != u64::MAX) {
@@ -103,7 +102,7 @@ pub(crate) fn threads_again(pid: i32, tasks: &[Task]) -> Result<Vec<Refusal>, Er
     for task in tasks {
         let refusal = match task.has_several_filters {
             Some(false) => unshared(pid, task.tid)?,
-            Some(true) | None => thread(pid, task.tid)?,
+            Some(true) | None => thread(pid, task.tid, &status(pid, task.tid)?)?,
         };
         if refusal.is_some() {
             found.extend(refusal);
@@ -119,9 +118,13 @@ fn too_many_threads(found: usize) -> Option<Refusal> {
 }
 
 /// The first thread that differs from the others in what a copy gives all of them alike.
-fn threads(pid: i32, tasks: &[i32]) -> Result<Option<Refusal>, Error> {
+fn threads(pid: i32, tasks: &[i32], main: &Fields) -> Result<Option<Refusal>, Error> {
     for tid in tasks.iter().copied() {
-        match thread(pid, tid) {
+        let found = status(pid, tid).and_then(|status| {
+            let other = || (!rights::are_alike(main, &status)).then_some(Refusal::ThreadPrivileges { tid });
+            Ok(thread(pid, tid, &status)?.or_else(other))
+        });
+        match found {
             // It ended meanwhile.
             Err(error) if error.is_gone() => {}
             Ok(None) => {}
@@ -131,8 +134,11 @@ fn threads(pid: i32, tasks: &[i32]) -> Result<Option<Refusal>, Error> {
     Ok(None)
 }
 
-fn thread(pid: i32, tid: i32) -> Result<Option<Refusal>, Error> {
-    let status = Fields::read(format!("/proc/{pid}/task/{tid}/status"))?;
+fn status(pid: i32, tid: i32) -> Result<Fields, Error> {
+    Ok(Fields::read(format!("/proc/{pid}/task/{tid}/status"))?)
+}
+
+fn thread(pid: i32, tid: i32, status: &Fields) -> Result<Option<Refusal>, Error> {
     let tracer = status.number("TracerPid", 10)? as i32;
     if tid != pid && tracer != 0 {
         return Ok(Some(Refusal::Traced { tracer }));

@@ -1,16 +1,37 @@
-//! Who a program is: what it may do with files, as seen from outside its user namespace.
+//! Who a program is and what it may do, as seen from outside its user namespace.
 
-use procfs::{Fields, IdMaps};
+use procfs::Fields;
 
-use crate::error::Error;
+use crate::{error::Error, image::Privileges};
+
+/// What `/proc/PID/status` says of who a thread is, and of what it may do.
+const OF_THREADS: [&str; 9] = ["Uid", "Gid", "Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs"];
+
+/// Whether two threads are the same user with the same privileges, by their `status`.
+pub(super) fn are_alike(one: &Fields, other: &Fields) -> bool {
+    OF_THREADS.iter().all(|name| one.get(name) == other.get(name))
+}
+
+/// The privileges of a program, by its `status`.
+pub(crate) fn privileges(status: &Fields) -> Result<Privileges, Error> {
+    let set = |name: &str| status.number(name, 16);
+    Ok(Privileges {
+        may_gain: status.number("NoNewPrivs", 10)? == 0,
+        bounding: set("CapBnd")?,
+        permitted: set("CapPrm")?,
+        effective: set("CapEff")?,
+        inheritable: set("CapInh")?,
+        ambient: set("CapAmb")?,
+    })
+}
 
 /// The effective ids of a process. They are those that this process sees, as files of the process's root filesystem have them.
 #[derive(Debug)]
 pub(crate) struct Rights {
     pub(crate) user: u32,
     pub(crate) groups: Vec<u32>,
-    /// Whether it is root in its user namespace.
-    pub(crate) is_root: bool,
+    /// Whether modes do not count for it (`CAP_DAC_OVERRIDE`).
+    pub(crate) overrides: bool,
 }
 
 impl Rights {
@@ -18,9 +39,10 @@ impl Rights {
         let status = Fields::read(format!("/proc/{pid}/status"))?;
         let mut groups = status.numbers("Groups", 10)?;
         groups.push(status.effective("Gid")?);
-        let user = status.effective("Uid")? as u32;
+        const DAC_OVERRIDE: u64 = 1 << 1;
+        let overrides = status.number("CapEff", 16)? & DAC_OVERRIDE != 0;
         let groups = groups.into_iter().map(|group| group as u32).collect();
-        Ok(Self { user, groups, is_root: IdMaps::of(pid)?.user_inside(user) == 0 })
+        Ok(Self { user: status.effective("Uid")? as u32, groups, overrides })
     }
 
     /// Which bits of a file's mode count for it: how far they are to the left.

@@ -130,7 +130,7 @@ fn may_read(reader: &Rights, status: &Statx) -> bool {
         3 => 0o040,
         _ => 0o044,
     };
-    reader.is_root || u32::from(status.stx_mode) & readable != 0
+    reader.overrides || u32::from(status.stx_mode) & readable != 0
 }
 
 /// A directory that is to be listed.
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn who_watches_a_file_can_read_it() {
-        let reader = Rights { user: 1000, groups: vec![1000, 50], is_root: false };
+        let reader = Rights { user: 1000, groups: vec![1000, 50], overrides: false };
         let may = |uid: u32, gid: u32, mode: u16| {
             let mut status = statx(rustix::fs::CWD, c".").unwrap();
             (status.stx_uid, status.stx_gid, status.stx_mode) = (uid, gid, mode);
@@ -264,7 +264,7 @@ mod tests {
         // The group may be that of an access list.
         assert!(may(0, 0, 0o640));
         assert!(!may(1000, 0, 0o044) && !may(0, 50, 0o604) && !may(0, 0, 0o600));
-        let root = Rights { user: 0, groups: Vec::new(), is_root: true };
+        let root = Rights { user: 0, groups: Vec::new(), overrides: true };
         assert!(may_read(&root, &statx(rustix::fs::CWD, c".").unwrap()));
     }
 }

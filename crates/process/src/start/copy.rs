@@ -1,5 +1,6 @@
 //! The copy's own part: its threads come to life, give up their privileges and go on in the program together.
 
+use base::limits::ROOT_CAPABILITIES;
 use sys::{namespace::CLOCK_TEXT_BYTES, xstate};
 
 use super::{
@@ -8,7 +9,7 @@ use super::{
     clocks, clone_args, is_set_last, is_set_late, set_limit,
 };
 use crate::{
-    image::{ProgramImage, Thread},
+    image::{Privileges, ProgramImage, Thread},
     script::{Arena, Check, Script, sigframe},
     start::{files, kind, memory_files, working_set},
 };
@@ -28,9 +29,10 @@ struct Gates {
 /// Places the copy's script. The order is what keeps the program from ever acting with privileges:
 ///
 /// 1. with all of them: only what needs them, on nothing that the program has a say in;
-/// 2. as the program's user with one capability left, which `set_tid` needs: descriptors, memory, threads;
-/// 3. without any: signals that waited for one thread, which have to be there before the limit of those that may wait;
-/// 4. under the seccomp filter, too: what could make the kernel look at or run the program's code (timers, signals, rseq).
+/// 2. as the program's user with one capability beyond its own, which `set_tid` needs: descriptors, memory, threads;
+/// 3. with the program's own, if any: signals that waited for one thread, which have to be there before the limit of those that may wait. The main
+///    thread has one more where `no_new_privs` is not set, without which the kernel takes no filter;
+/// 4. under the seccomp filter, with the program's own: what could make the kernel look at or run the program's code (timers, signals, rseq).
 ///
 /// A copy that parks waits in 2, before its threads: a process that has some cannot enter a time namespace (`clocks`). It keeps the capability
 /// for that, too, and neither of the two is in force until its gate opens. Nothing in it runs against a clock by then.
@@ -45,7 +47,7 @@ pub(super) fn place(
     working_set: u64,
 ) -> u64 {
     let gates = Gates { arriving: arena.words(&[image.threads.len() as u64 - 1]), closed: arena.words(&[1]) };
-    let capabilities = Capabilities::place(arena);
+    let capabilities = Capabilities::place(arena, &image.privileges);
     let threads: Vec<(u64, u64)> =
         image.threads[1..].iter().map(|thread| place_thread(arena, image, thread, &capabilities, &gates)).collect();
     let main = &image.threads[0];
@@ -76,7 +78,7 @@ pub(super) fn place(
     wait_at_gate(&mut script, transit, mailbox, cwd);
     capabilities.set(&mut script, capabilities.both);
     clocks::enter(&mut script, transit, mailbox.clocks());
-    capabilities.set(&mut script, capabilities.set_tid_only);
+    capabilities.set(&mut script, capabilities.set_tid);
     script.land(at_once);
     for (args, entry) in &threads {
         script.spawn(libc::SYS_clone3, [(*args).into(), CLONE_ARGS_BYTES.into()], *entry);
@@ -84,10 +86,13 @@ pub(super) fn place(
     script.call(libc::SYS_arch_prctl, [ARCH_SET_FS.into(), main.registers.fs_base.into()], Check::Success);
     scheduling(arena, &mut script, image, main);
     limits(arena, &mut script, image, |resource| is_set_late(resource, image) && !is_set_last(resource, image));
-    capabilities.drop_all(&mut script);
+    capabilities.set(&mut script, capabilities.filter);
     queue_own(arena, &mut script, image, main);
     script.wait_zero(gates.arriving);
     filter_all_threads(arena, &mut script, seccomp);
+    if capabilities.filter != capabilities.own {
+        capabilities.set(&mut script, capabilities.own);
+    }
     script.call(libc::SYS_set_tid_address, [main.tid_address.into()], Check::Ignore);
     script.append(timers_of_files);
     timers(arena, &mut script, image);
@@ -139,46 +144,57 @@ fn close_all_of_others(script: &mut Script, image: &ProgramImage, transit: Trans
     script.call(libc::SYS_prctl, [libc::PR_SET_DUMPABLE.into(), u64::from(image.dumpable == 1).into()], Check::Success);
 }
 
-/// Arguments of `capset`, laid out.
+/// Arguments of `capset`, laid out. All have those of the program, too.
 struct Capabilities {
     header: u64,
-    set_tid_only: u64,
+    /// All that there are, with those of the program to be inherited.
+    all: u64,
+    /// What `set_tid` needs. What the filter needs is permitted and not in force.
+    set_tid: u64,
     /// What `set_tid` and the entering of a time namespace need, permitted and not in force.
     both_later: u64,
     /// The same, in force.
     both: u64,
-    none: u64,
+    /// What the seccomp filter needs of a program that has not set `no_new_privs`.
+    filter: u64,
+    /// The program's.
+    own: u64,
 }
 
 impl Capabilities {
-    fn place(arena: &mut Arena) -> Self {
+    fn place(arena: &mut Arena, of: &Privileges) -> Self {
         const VERSION_3: u64 = 0x2008_0522;
-        const CAP_CHECKPOINT_RESTORE: u32 = 40;
-        const CAP_SYS_ADMIN: u32 = 21;
+        const SET_TID: u64 = 1 << 40; // CAP_CHECKPOINT_RESTORE
+        const ADMIN: u64 = 1 << 21; // CAP_SYS_ADMIN
+        let for_filter = if of.may_gain { ADMIN } else { 0 };
         // Two structs of effective, permitted and inheritable: capabilities 0 to 31, and 32 to 63.
-        let bit = 1u64 << (CAP_CHECKPOINT_RESTORE - 32);
-        let admin = 1u64 << CAP_SYS_ADMIN;
-        Self {
-            header: arena.words(&[VERSION_3]),
-            set_tid_only: arena.words(&[0, bit << 32, bit]),
-            both_later: arena.words(&[admin << 32, 0, bit]),
-            both: arena.words(&[admin | admin << 32, bit << 32, bit]),
-            none: arena.words(&[0, 0, 0]),
-        }
+        let (low, high) = (|set: u64| set & u64::from(u32::MAX), |set: u64| set >> 32);
+        let mut sets = |effective: u64, permitted: u64| {
+            let (effective, permitted, inheritable) =
+                (effective | of.effective, permitted | of.permitted, of.inheritable);
+            let words = [
+                low(effective) | low(permitted) << 32,
+                low(inheritable) | high(effective) << 32,
+                high(permitted) | high(inheritable) << 32,
+            ];
+            arena.words(&words)
+        };
+        let every = (2u64 << sys::kernel::last_capability()) - 1;
+        let (all, set_tid) = (sets(every, every), sets(SET_TID, SET_TID | for_filter));
+        let (both_later, both) = (sets(0, SET_TID | ADMIN), sets(SET_TID | ADMIN, SET_TID | ADMIN));
+        let own = sets(0, 0);
+        let filter = if of.may_gain { sets(for_filter, for_filter) } else { own };
+        Self { header: arena.words(&[VERSION_3]), all, set_tid, both_later, both, filter, own }
     }
 
     fn set(&self, script: &mut Script, sets: u64) {
         script.call(libc::SYS_capset, [self.header.into(), sets.into()], Check::Success);
     }
-
-    fn drop_all(&self, script: &mut Script) {
-        self.set(script, self.none);
-    }
 }
 
-/// The copy becomes the program's user and keeps one capability, or two if it parks (capabilities(7), "Effect of user ID changes on
+/// The copy becomes the program's user and keeps the program's capabilities and one more, or two (capabilities(7), "Effect of user ID changes on
 /// capabilities"). All of this counts in the sandbox's user namespace, at whose entry the kernel gives every capability and the whole bounding
-/// set. `no_new_privs` is inherited from the zygote.
+/// set.
 fn become_user(
     arena: &mut Arena,
     script: &mut Script,
@@ -190,31 +206,43 @@ fn become_user(
     let list = arena.data(&groups, 8);
     script.call(libc::SYS_setgroups, [(image.credentials.groups.len() as u64).into(), list.into()], Check::Success);
     script.call(libc::SYS_setresgid, image.credentials.gids.map(|id| u64::from(id).into()), Check::Success);
-    drop_bounding_set(script);
-    let keep = |script: &mut Script, keep: u64| {
-        script.call(
-            libc::SYS_prctl,
-            [libc::PR_SET_KEEPCAPS.into(), keep.into(), 0u64.into(), 0u64.into(), 0u64.into()],
-            Check::Success,
-        );
-    };
-    keep(script, 1);
+    if image.privileges.inheritable != 0 {
+        // The kernel takes none that the bounding set lacks.
+        capabilities.set(script, capabilities.all);
+    }
+    limit_bounding_set(script, image.privileges.bounding & ROOT_CAPABILITIES);
+    if !image.privileges.may_gain {
+        prctl(script, libc::PR_SET_NO_NEW_PRIVS, [1, 0]);
+    }
+    prctl(script, libc::PR_SET_KEEPCAPS, [1, 0]);
     script.call(libc::SYS_setresuid, image.credentials.uids.map(|id| u64::from(id).into()), Check::Success);
-    keep(script, 0);
-    for (way, sets) in [(AT_ONCE, capabilities.set_tid_only), (PARKED, capabilities.both_later)] {
+    prctl(script, libc::PR_SET_KEEPCAPS, [0, 0]);
+    for (way, sets) in [(AT_ONCE, capabilities.set_tid), (PARKED, capabilities.both_later)] {
         let other = mailbox.only(script, way);
         capabilities.set(script, sets);
         script.land(other);
+    }
+    for capability in bits(image.privileges.ambient) {
+        prctl(script, libc::PR_CAP_AMBIENT, [libc::PR_CAP_AMBIENT_RAISE as u64, capability]);
     }
     // Whatever the kernel makes of a change of user (fs.suid_dumpable): until it is the program it has capabilities, its zygote's socket and a script.
     script.call(libc::SYS_prctl, [libc::PR_SET_DUMPABLE.into(), 0u64.into()], Check::Success);
 }
 
-/// Adds the emptying of the bounding set, so that no program that is executed can gain a capability.
-pub(crate) fn drop_bounding_set(script: &mut Script) {
-    for capability in 0..=u64::from(sys::kernel::last_capability()) {
-        script.call(libc::SYS_prctl, [libc::PR_CAPBSET_DROP.into(), capability.into()], Check::Success);
+/// Adds the dropping of all but these from the bounding set: no program that is executed can gain any other.
+pub(crate) fn limit_bounding_set(script: &mut Script, kept: u64) {
+    for capability in bits(!kept).take_while(|capability| *capability <= u64::from(sys::kernel::last_capability())) {
+        prctl(script, libc::PR_CAPBSET_DROP, [capability, 0]);
     }
+}
+
+fn bits(set: u64) -> impl Iterator<Item = u64> {
+    (0..64).filter(move |bit| set >> bit & 1 == 1)
+}
+
+fn prctl(script: &mut Script, option: i32, [first, second]: [u64; 2]) {
+    let args = [option.into(), first.into(), second.into(), 0u64.into(), 0u64.into()];
+    script.call(libc::SYS_prctl, args, Check::Success);
 }
 
 /// Streams, and the gate of a copy that parks, move above the program's numbers, which are then all free.
@@ -280,7 +308,7 @@ fn place_thread(
     );
     let mut script = Script::default();
     scheduling(arena, &mut script, image, thread);
-    capabilities.drop_all(&mut script);
+    capabilities.set(&mut script, capabilities.own);
     queue_own(arena, &mut script, image, thread);
     script.count_down(gates.arriving);
     script.wait_zero(gates.closed);

@@ -3,7 +3,7 @@
 use crate::{
     image::ProgramImage,
     script::{Arena, Check, Script},
-    start::{self, drop_bounding_set},
+    start::{self, limit_bounding_set},
 };
 
 const PR_SET_MM_MAP: i32 = 14;
@@ -60,10 +60,5 @@ pub(super) fn inherit(arena: &mut Arena, script: &mut Script, image: &ProgramIma
     // own users. Copies inherit this.
     script.call(libc::SYS_prctl, [libc::PR_SET_DUMPABLE.into(), 0u64.into()], Check::Success);
     // The bounding set limits what can be gained, not what is held.
-    drop_bounding_set(script);
-    script.call(
-        libc::SYS_prctl,
-        [libc::PR_SET_NO_NEW_PRIVS.into(), 1u64.into(), 0u64.into(), 0u64.into(), 0u64.into()],
-        Check::Success,
-    );
+    limit_bounding_set(script, 0);
 }

@@ -89,7 +89,7 @@ pub(super) fn table() -> [Answer; NUMBERS] {
     table
 }
 
-/// As in Docker's default profile without capabilities. ptrace and its relatives reach only the program's own processes.
+/// As in Docker's default profile. What needs a capability the kernel checks: root of a sandbox has it in its own namespaces only. ptrace and its relatives reach only the program's own processes.
 #[rustfmt::skip]
 const ALLOWED: &[i64] = &[
     libc::SYS_read, libc::SYS_write, libc::SYS_open, libc::SYS_close, libc::SYS_stat, libc::SYS_fstat,
@@ -148,7 +148,7 @@ const ALLOWED: &[i64] = &[
     libc::SYS_pkey_free, libc::SYS_statx, libc::SYS_rseq, libc::SYS_pidfd_send_signal, libc::SYS_pidfd_open,
     libc::SYS_close_range, libc::SYS_openat2, libc::SYS_pidfd_getfd, libc::SYS_faccessat2, libc::SYS_process_madvise,
     libc::SYS_epoll_pwait2, libc::SYS_process_mrelease, libc::SYS_futex_waitv,
-    libc::SYS_fchmodat2,
+    libc::SYS_fchmodat2, libc::SYS_chroot,
 ];
 
 /// A copy would run without the restrictions that its program gave itself, and the kernel tells nobody of them. What programs do where
@@ -160,12 +160,12 @@ const LANDLOCK: &[i64] =
 /// futex_wait, futex_requeue, mseal, and the four *xattrat.
 const NEWER_ALLOWED: &[i64] = &[451, 453, 454, 455, 456, 462, 463, 464, 465, 466];
 
-/// Mounts, namespaces, modules, clocks, keys, BPF, tracing of the kernel, memory policy: nothing a program without
-/// capabilities may do, and too close to the host to leave to the kernel's own check.
+/// Mounts, namespaces, modules, clocks, keys, BPF, tracing of the kernel, memory policy: nothing that root of a
+/// sandbox may do, and too close to the host to leave to the kernel's own check.
 #[rustfmt::skip]
 const REFUSED: &[i64] = &[
     libc::SYS_uselib, libc::SYS_ustat, libc::SYS_sysfs, libc::SYS_vhangup, libc::SYS_pivot_root, libc::SYS__sysctl,
-    libc::SYS_adjtimex, libc::SYS_chroot, libc::SYS_acct, libc::SYS_settimeofday, libc::SYS_mount, libc::SYS_umount2,
+    libc::SYS_adjtimex, libc::SYS_acct, libc::SYS_settimeofday, libc::SYS_mount, libc::SYS_umount2,
     libc::SYS_swapon, libc::SYS_swapoff, libc::SYS_reboot, libc::SYS_sethostname, libc::SYS_setdomainname,
     libc::SYS_iopl, libc::SYS_ioperm, libc::SYS_init_module, libc::SYS_delete_module, libc::SYS_quotactl,
     libc::SYS_nfsservctl, libc::SYS_syslog, libc::SYS_lookup_dcookie, libc::SYS_clock_settime,

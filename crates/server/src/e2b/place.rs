@@ -20,9 +20,6 @@ use axum::http::StatusCode;
 
 pub(crate) use files::{entry, entry_failure};
 
-/// The user of those who name none.
-const USER: &str = "user";
-
 /// A sandbox of the node.
 #[derive(Clone)]
 pub(crate) struct Inside {
@@ -50,7 +47,7 @@ impl Inside {
 
     /// What works on the files of a user.
     pub(crate) async fn hand(&self, user: Option<&str>) -> Outcome<Arc<Hand>> {
-        self.node.files(&self.sandbox.id, user.unwrap_or(USER)).await.map_err(|error| failure(&error))
+        self.node.files(&self.sandbox.id, user).await.map_err(|error| failure(&error))
     }
 
     /// Makes a path absolute.
@@ -97,10 +94,7 @@ impl Place for Inside {
     }
 
     async fn home(&self, user: Option<&str>) -> Outcome<Home> {
-        let home = match user.unwrap_or(USER) {
-            "root" => "/root".to_owned(),
-            user => format!("/home/{user}"),
-        };
+        let home = self.node.account(&self.sandbox.id, user).await.map_err(|error| failure(&error))?.home;
         Ok(Home { cwd: home.clone(), home })
     }
 

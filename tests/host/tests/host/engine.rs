@@ -4,6 +4,7 @@ use std::{path::Path, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, WaitOptions};
+use sandbox::User;
 use testkit::{
     engine::{Bench, Place, wait_until},
     runner::Case,
@@ -18,7 +19,12 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 fn on_a_bench(body: impl FnOnce(&Bench) -> Result<()>) -> Result<()> {
-    let bench = Bench::new(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/programs"))?;
+    on_a_bench_of(User::PROGRAM, body)
+}
+
+fn on_a_bench_of(user: User, body: impl FnOnce(&Bench) -> Result<()>) -> Result<()> {
+    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/programs");
+    let bench = Bench::new(&programs)?.with_user(user);
     let result = body(&bench);
     let finished = bench.finish();
     result.and(finished)

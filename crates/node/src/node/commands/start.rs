@@ -30,9 +30,6 @@ use crate::{
     },
 };
 
-/// The only user that commands can have so far.
-const USER: &str = "user";
-
 /// A command that has just begun.
 pub(in crate::node) struct Begun {
     pub(in crate::node) command: Command,
@@ -73,7 +70,8 @@ impl Node {
             (record.init, state.spec_of(record)?)
         };
         check_request(&request)?;
-        let mut command = command(&spec, request.command.clone(), &request.env, request.cwd.as_deref());
+        let account = self.account(id, request.user.as_deref()).await?;
+        let mut command = command(&spec, &account, request.command.clone(), &request.env, request.cwd.as_deref());
         check(&command)?;
         let key = format!("exec-{}", random_suffix());
         let unfinished = Unfinished::new(self, &key, self.group(id).join(&key));
@@ -82,7 +80,7 @@ impl Node {
         if command.tty && !command.env.iter().any(|(name, _)| name == "TERM") {
             command.env.push(("TERM".to_owned(), "xterm-256color".to_owned()));
         }
-        let meta = meta(id, &key, &request, &command.cwd, foreground);
+        let meta = meta(id, &key, &request, (&account.name, &command.cwd), foreground);
         let Stdio { process, starting } = self.hold_streams(&meta, init.pid, &request).await?;
         let (node, of) = (Arc::clone(self), id.clone());
         let spawn = async move {
@@ -200,7 +198,7 @@ impl Drop for Unfinished {
     }
 }
 
-fn meta(id: &SandboxId, key: &str, request: &CommandSpec, cwd: &str, foreground: bool) -> Meta {
+fn meta(id: &SandboxId, key: &str, request: &CommandSpec, (user, cwd): (&str, &str), foreground: bool) -> Meta {
     Meta {
         key: key.to_owned(),
         sandbox: id.to_string(),
@@ -208,7 +206,7 @@ fn meta(id: &SandboxId, key: &str, request: &CommandSpec, cwd: &str, foreground:
         env: request.env.clone(),
         cwd: cwd.to_owned(),
         tag: request.tag.clone(),
-        user: USER.to_owned(),
+        user: user.to_owned(),
         terminal: request.terminal.is_some(),
         stdin: request.stdin && request.terminal.is_none() || request.terminal.is_some(),
         foreground,
@@ -222,9 +220,6 @@ fn check_request(request: &CommandSpec) -> Result<()> {
     let invalid = |message: String| Err(Error::Invalid { message, hint: None });
     if request.timeout_ms.is_some_and(|ms| !(1..=COMMAND_TIMEOUT_MS_MAX).contains(&ms)) {
         return invalid("a command's time limit is 1 ms to 30 days".to_owned());
-    }
-    if let Some(user) = request.user.as_ref().filter(|user| *user != USER) {
-        return Err(Error::OtherUser { user: user.clone() });
     }
     if request.tag.as_ref().is_some_and(|tag| tag.is_empty() || tag.len() > COMMAND_TAG_BYTES_MAX) {
         return invalid(format!("a command's tag has 1 to {COMMAND_TAG_BYTES_MAX} bytes"));

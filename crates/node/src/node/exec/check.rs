@@ -80,12 +80,14 @@ fn too_long(message: String) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use sandbox::User;
+
     use super::*;
 
     fn command(argv: &[&str], env: &[(&str, &str)], cwd: &str) -> Command {
         let argv = argv.iter().map(|text| (*text).to_owned()).collect();
         let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        Command { argv, env, cwd: cwd.to_owned(), tty: false, group: None, until_ns: None }
+        Command { argv, env, cwd: cwd.to_owned(), tty: false, group: None, until_ns: None, user: User::PROGRAM }
     }
 
     #[test]

@@ -29,6 +29,7 @@ mod tag {
     pub(super) const ARGUMENTS: u16 = 10;
     pub(super) const ATTRIBUTES: u16 = 9;
     pub(super) const MEMORY_FILES: u16 = 11;
+    pub(super) const PRIVILEGES: u16 = 12;
 }
 
 /// The sections of an image.
@@ -45,6 +46,7 @@ pub(super) fn of(image: &ProgramImage) -> Result<Vec<Section>, StateError> {
     put(&mut sections, tag::ARGUMENTS, &image.arguments)?;
     put(&mut sections, tag::ATTRIBUTES, &Attributes::of(image))?;
     put(&mut sections, tag::MEMORY_FILES, &image.memory_files)?;
+    put(&mut sections, tag::PRIVILEGES, &image.privileges)?;
     Ok(sections)
 }
 
@@ -63,6 +65,7 @@ pub(super) fn apply(sections: Vec<Section>, image: &mut ProgramImage) -> Result<
             tag::ARGUMENTS => image.arguments = get(&bytes)?,
             tag::ATTRIBUTES => get::<Attributes>(&bytes)?.apply(image).map_err(StateError::Impossible)?,
             tag::MEMORY_FILES => image.memory_files = get(&bytes)?,
+            tag::PRIVILEGES => image.privileges = get(&bytes)?,
             unknown => return Err(StateError::Section(unknown)),
         }
     }

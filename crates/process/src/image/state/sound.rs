@@ -25,6 +25,7 @@ pub(super) fn check(state: &ProgramState) -> Result<(), &'static str> {
         (indices_are_sound(image), "it refers to what it does not have"),
         (image.arguments.iter().all(is_in_pages), "its arguments are not whole pages"),
         (memory_files::are_sound(&image.memory_files), "a file in memory has the name of none"),
+        (image.privileges.is_sound(), "it has capabilities that no program of a sandbox has"),
         (xstate::is_sound(image), "its extended registers are not those that its format has"),
         (numbers_are_sound(image), "a descriptor has a number that none can have"),
         (runs().all(|(start, bytes)| start.checked_add(bytes).is_some()), "pages of files beyond all addresses"),

@@ -4,20 +4,19 @@ use envd::{Code, Command, End, Event, Failure, Followed, Outcome, Selector, Size
 use model::{CommandEnd, CommandEvent, CommandSpec, EndReason, ExitStatus, TerminalSize};
 use node::CommandStream;
 
-use super::{Inside, USER, failure};
+use super::{Inside, failure};
 
 impl Inside {
     pub(super) async fn start_command(&self, start: Start) -> Outcome<Followed> {
         let home = envd::Place::home(self, start.user.as_deref()).await?;
         let cwd = start.cwd.as_deref().unwrap_or_default();
-        let user = start.user.unwrap_or_else(|| USER.to_owned());
         let spec = CommandSpec {
             command: start.argv,
             env: self.sandbox.env_vars.clone().into_iter().chain(start.env).collect(),
             cwd: Some(envd::resolve(cwd, &home)?),
             terminal: start.terminal.map(size),
             timeout_ms: start.timeout.map(|timeout| timeout.as_millis() as u64),
-            user: Some(user),
+            user: start.user,
             tag: start.tag,
             stdin: start.input,
         };

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use process::Zygote;
+use sandbox::User;
 use testkit::{
     engine::{Bench, How, PROGRAMS},
     runner::Case,
     twins,
 };
 
-use super::{Outcome, begin, go_on, on_a_bench, rounds};
+use super::{Outcome, begin, go_on, on_a_bench, on_a_bench_of, rounds};
 
 pub(super) fn cases() -> Vec<Case> {
     let java = [
@@ -40,6 +41,7 @@ pub(super) fn cases() -> Vec<Case> {
         "memory",
         "guards",
         "identity",
+        "privileges",
         "threads400",
         "many_eventfds",
         "queues",
@@ -63,6 +65,11 @@ pub(super) fn cases() -> Vec<Case> {
     cases.push(differential("node", &["/usr/bin/node", &format!("{PROGRAMS}/probe.js")]));
     cases.push(differential("bash", &["/usr/bin/bash", &format!("{PROGRAMS}/probe.sh")]));
     cases.push(differential("perl", &["/usr/bin/perl", &format!("{PROGRAMS}/probe.pl")]));
+    for name in ["privileges", "identity", "descriptors", "threads400"] {
+        let argv = [format!("{PROGRAMS}/{name}")];
+        let as_root = move || on_a_bench_of(User::ROOT, |bench| compare_on(bench, &argv, USUAL));
+        cases.push(Case::new(format!("differential::{name}-as-root"), as_root));
+    }
     cases.push(differential("jvm-serial", &java));
     cases.push(differential("jvm-default", &java_default));
     cases.push(Case::new("differential::clocks_of_copies_go_on_from_their_capture", clocks));

@@ -42,6 +42,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("registered_elsewhere", "watches a file that has no descriptor any more"),
     ("own_filter", "it installed 1 seccomp filters of its own"),
     ("thread_filter", "it installed 1 seccomp filters of its own"),
+    ("thread_privileges", "has other ids, capabilities or no_new_privs than its program"),
     ("replaced_program", "its program file /tmp/self (deleted) was deleted or replaced"),
     ("huge_mapping", "uses huge pages of hugetlbfs"),
     ("huge_memfd", "a memfd of huge pages"),

@@ -125,7 +125,7 @@ impl Place {
 
     /// Its hand.
     pub(super) async fn hand(&self, id: &SandboxId) -> Result<Arc<Hand>> {
-        Ok(self.node.files(id, "user").await?)
+        Ok(self.node.files(id, None).await?)
     }
 
     /// The output of a shell command inside a sandbox.

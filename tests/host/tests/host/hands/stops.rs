@@ -42,7 +42,7 @@ pub(super) fn pause(place: &Place) -> Result<()> {
         let interrupted = endless.finish().await;
         ensure!(matches!(interrupted, Err(Error::Interrupted { .. })), "{interrupted:?}");
         place.expect_hands(0)?;
-        let paused = place.node.files(&id, "user").await;
+        let paused = place.node.files(&id, None).await;
         ensure!(matches!(paused, Err(node::Error::NotRunning { .. })), "a paused sandbox");
         let how = model::ResumeOptions { takeover: model::Takeover::Refused, keep: model::Keep::Memory };
         place.node.resume(&id, how).await?;

@@ -211,9 +211,11 @@ pub(super) fn rights(place: &Place) -> Result<()> {
 pub(super) fn refusals(place: &Place) -> Result<()> {
     let id = place.sandbox()?;
     place.runtime.block_on(async {
-        let other = place.node.files(&id, "root").await;
-        ensure!(matches!(other, Err(node::Error::OtherUser { .. })), "another user");
-        let none = place.node.files(&"s0123456789ab".parse()?, "user").await;
+        for name in ["stranger", "", "us:er", "../etc"] {
+            let other = place.node.files(&id, Some(name)).await;
+            ensure!(matches!(other, Err(node::Error::NoUser { .. })), "another user: {name:?}");
+        }
+        let none = place.node.files(&"s0123456789ab".parse()?, None).await;
         ensure!(matches!(none, Err(node::Error::NoSandbox(_))), "no sandbox");
         let hand = place.hand(&id).await?;
         for path in ["relative", "", "/a\0b"] {
@@ -226,7 +228,7 @@ pub(super) fn refusals(place: &Place) -> Result<()> {
         place.shell(&id, "pkill sleep").await?;
         put(&hand, "/home/user/after", b"x").await?;
         place.node.remove(&id).await?;
-        let gone = place.node.files(&id, "user").await;
+        let gone = place.node.files(&id, None).await;
         ensure!(matches!(gone, Err(node::Error::NoSandbox(_))), "a removed sandbox");
         Ok(())
     })

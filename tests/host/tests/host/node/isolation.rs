@@ -219,9 +219,9 @@ fn expect_unprivileged(pid: i32) -> Result<()> {
         ("CapInh", nothing),
         ("CapPrm", nothing),
         ("CapEff", nothing),
-        ("CapBnd", nothing),
+        ("CapBnd", "00000000a80425fb"),
         ("CapAmb", nothing),
-        ("NoNewPrivs", "1"),
+        ("NoNewPrivs", "0"),
         ("Seccomp", "2"),
         ("TracerPid", "0"),
     ] {

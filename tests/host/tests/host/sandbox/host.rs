@@ -11,7 +11,7 @@ use std::{
 
 use base::id::SandboxId;
 use rustix::process::{Pid, WaitOptions, waitpid};
-use sandbox::{Cgroups, Command, Limits, Sandbox, Spec, prepare_base_layer, prepare_host_mask};
+use sandbox::{Cgroups, Command, Limits, Sandbox, Spec, User, prepare_base_layer, prepare_host_mask};
 
 pub(crate) struct Host {
     state: tempfile::TempDir,
@@ -99,6 +99,7 @@ pub(crate) fn command(argv: &[&str]) -> Command {
         tty: false,
         group: None,
         until_ns: None,
+        user: User::PROGRAM,
     }
 }
 

@@ -10,9 +10,9 @@ use std::{
 
 use base::limits::{IDS_FIRST, IDS_PER_SANDBOX};
 use procfs::IdMaps;
-use sandbox::Sandbox;
+use sandbox::{Sandbox, User};
 
-use crate::sandbox::host::{Host, command, destroy, run, shell, start, wait};
+use crate::sandbox::host::{Host, Output, at_rest, command, destroy, run, shell, start, wait};
 
 fn root_of(sandbox: &Sandbox) -> u32 {
     IdMaps::of(sandbox.init().pid).unwrap().root_outside().unwrap()
@@ -96,4 +96,93 @@ pub(crate) fn ranges(host: &Host) {
         destroy(sandbox);
         assert_ne!(owner(root), Some(name), "it is free, or another sandbox's");
     }
+}
+
+/// A command of root.
+fn as_root(sandbox: &Sandbox, script: &str) -> Output {
+    let script = format!("PATH=/usr/sbin:/usr/bin:/sbin:/bin; {script}");
+    let mut command = command(&["sh", "-c", &script]);
+    command.user = User::ROOT;
+    let (pid, reader) = start(sandbox, &command);
+    let text = std::io::read_to_string(fs::File::from(reader)).unwrap();
+    Output { code: wait(pid), text }
+}
+
+pub(crate) fn root(host: &Host) {
+    let spec = host.spec();
+    let sandbox = Sandbox::create(&spec, &host.cgroups).unwrap();
+    let who =
+        as_root(&sandbox, "id -u; id -G; grep -E '^Cap(Prm|Eff|Bnd)' /proc/self/status | sort -u -k2 | wc -l").text;
+    assert_eq!(who, "0\n0\n1\n");
+    // What a package manager does.
+    let work = "set -e; mkdir /opt/p; echo x > /opt/p/f; chown 33:33 /opt/p/f; chmod 6755 /opt/p/f; touch /etc/new; mkdir -p /root/d; \
+        mknod /opt/p/pipe p; ln /opt/p/f /opt/p/g; chroot / true; setpriv --reuid 1000 --regid 1000 --clear-groups id -u; stat -c '%u %a' /opt/p/f";
+    assert_eq!(as_root(&sandbox, work).text, "1000\n33 6755\n");
+    let made = fs::metadata(spec.dir.join("upper/opt/p/f")).unwrap();
+    assert_eq!((made.uid(), made.mode() & 0o7777), (33, 0o6755));
+    let secret = "echo s > /root/secret; chmod 600 /root/secret";
+    assert_eq!(as_root(&sandbox, secret).code, 0);
+    assert!(shell(&sandbox, "cat /root/secret").text.contains("Permission denied"));
+    destroy(sandbox);
+}
+
+pub(crate) fn escapes(host: &Host) {
+    let sandbox = host.sandbox();
+    at_rest(&sandbox);
+    // Each must fail, and say so; a line that is printed is a way out.
+    let tries = [
+        "mount -t tmpfs none /mnt",
+        "mount -o remount,rw /proc/sys",
+        "umount /proc/sys",
+        "echo x > /proc/sys/kernel/core_pattern",
+        "echo x > /proc/sys/kernel/hostname",
+        "echo 1 > /proc/sys/net/ipv4/ip_forward",
+        "echo b > /proc/sysrq-trigger",
+        "echo 0 > /sys/kernel/mm/transparent_hugepage/enabled",
+        "mknod /tmp/sda b 8 0",
+        "mknod /tmp/mem c 1 1",
+        "unshare -U true",
+        "unshare -m true",
+        "nsenter -t 1 -m true",
+        "cat /proc/1/environ",
+        "ls /proc/1/root/",
+        "readlink /proc/1/exe",
+        "readlink /proc/1/cwd",
+        "dd if=/proc/1/mem of=/dev/null count=1",
+        "echo -1000 > /proc/self/oom_score_adj",
+        "cat /proc/kcore | head -c 1 | grep .",
+        "chown 70000 /tmp",
+        "python3 -c \"import ctypes, sys; sys.exit(ctypes.CDLL(None).syscall(250, 0, 0) < 0)\"",
+        "python3 -c \"import ctypes, sys; sys.exit(ctypes.CDLL(None).syscall(304, -100, b'', 0) < 0)\"",
+        "python3 -c \"import ctypes, sys; sys.exit(ctypes.CDLL(None).ptrace(16, 1, 0, 0) < 0)\"",
+        "python3 -c \"import socket; socket.socket(socket.AF_PACKET, socket.SOCK_RAW)\"",
+        "python3 -c \"import socket; socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12)\"",
+        "python3 -c \"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (1 << 30, 1 << 30))\"",
+    ];
+    for attempt in tries {
+        let found = as_root(&sandbox, &format!("{attempt} 2>/dev/null"));
+        assert_ne!(found.code, 0, "{attempt}: {found:?}");
+    }
+    // Its first process lives on.
+    as_root(&sandbox, "kill -9 1; kill -TERM 1; kill -STOP 1");
+    assert_eq!(shell(&sandbox, "cat /proc/1/comm").text, "pando-init\n");
+    // Links that root made lead nowhere outside.
+    as_root(
+        &sandbox,
+        "rm -rf /run/pando; ln -s /proc/1/root/etc /run/pando; ln -s ../../../../../../../../etc /opt/up",
+    );
+    assert!(as_root(&sandbox, "cat /opt/up/shadow").text.contains("No such file"));
+    destroy(sandbox);
+}
+
+pub(crate) fn set_user_id(host: &Host) {
+    let sandbox = host.sandbox();
+    let made = "cp /usr/bin/id /usr/bin/dd /usr/local/bin/ && cd /usr/local/bin && chmod 4755 id && install -m 600 /dev/null /root-only && \
+        python3 -c \"import os; os.setxattr('dd', 'security.capability', bytes([1, 0, 0, 2, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]))\"";
+    assert_eq!(as_root(&sandbox, made).text, "");
+    assert_eq!(shell(&sandbox, "/usr/local/bin/id -u; /usr/bin/id -u").text, "0\n1000\n");
+    // A capability of the file, DAC_OVERRIDE, and a copy of the program without it.
+    let read = |program: &str| shell(&sandbox, &format!("{program} if=/root-only of=/dev/null 2>/dev/null")).code;
+    assert_eq!((read("/usr/local/bin/dd"), read("/usr/bin/dd")), (0, 1));
+    destroy(sandbox);
 }

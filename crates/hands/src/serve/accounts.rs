@@ -1,0 +1,67 @@
+//! Who a user of the sandbox is, by its own `/etc/passwd` and `/etc/group` (passwd(5), group(5)).
+
+use base::limits::{GROUPS_MAX, IDS_PER_SANDBOX};
+
+use super::names::read;
+use crate::protocol::{Account, Problem};
+
+/// The first account of this name, with the groups that name it.
+pub(super) fn find(name: &str) -> Result<Account, Problem> {
+    let users = read("/etc/passwd".as_ref()).ok_or(Problem::NotFound)?;
+    let groups = read("/etc/group".as_ref()).unwrap_or_default();
+    parse(name, &users, &groups).ok_or(Problem::NotFound)
+}
+
+fn parse(name: &str, users: &str, groups: &str) -> Option<Account> {
+    let is_it = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(':'));
+    let fields: Vec<&str> = users.lines().find(is_it)?.split(':').collect();
+    let [_, _, uid, gid, _, home, ..] = fields[..] else { return None };
+    let (uid, gid) = (id(uid)?, id(gid)?);
+    let others = groups.lines().filter_map(|line| {
+        let fields: Vec<&str> = line.split(':').collect();
+        let [_, _, group, members] = fields[..] else { return None };
+        members.split(',').any(|member| member == name).then(|| id(group)).flatten()
+    });
+    let mut others: Vec<u32> = others.filter(|group| *group != gid).take(GROUPS_MAX).collect();
+    others.sort_unstable();
+    others.dedup();
+    let home = if home.starts_with('/') { home } else { "/" };
+    Some(Account { uid, gid, groups: others, home: home.to_owned() })
+}
+
+/// One that the sandbox's user namespace has.
+fn id(text: &str) -> Option<u32> {
+    text.parse().ok().filter(|id| *id < IDS_PER_SANDBOX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const USERS: &str = "root:x:0:0:root:/root:/bin/bash\nbob:x:1001:1001:Bob,,,:/home/bob:/bin/sh\n\
+        bobby:x:1002:1002::/srv:/bin/sh\nfar:x:70000:1::/:/bin/sh\nodd:x:7\nlost:x:8:8::nowhere:\nbob:x:5:5::/:\n";
+    const GROUPS: &str = "bob:x:1001:\nsudo:x:27:bobby,bob\nusers:x:100:bob\nsame:x:100:bob\nhuge:x:99999:bob\nx:x\n";
+
+    #[test]
+    fn an_account_has_the_groups_that_name_it() {
+        let account = |name| parse(name, USERS, GROUPS);
+        let bob = Account { uid: 1001, gid: 1001, groups: vec![27, 100], home: "/home/bob".into() };
+        assert_eq!(account("bob"), Some(bob));
+        assert_eq!(account("bobby").unwrap().groups, [27]);
+        assert_eq!(account("root").map(|root| (root.uid, root.home)), Some((0, "/root".into())));
+        assert_eq!(account("lost").unwrap().home, "/");
+    }
+
+    #[test]
+    fn what_is_no_account_is_not_found() {
+        for name in ["far", "odd", "bo", "", "nobody", "root:x"] {
+            assert_eq!(parse(name, USERS, GROUPS), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn groups_are_bounded() {
+        let many: String = (0..2 * GROUPS_MAX).map(|group| format!("g{group}:x:{group}:bob\n")).collect();
+        assert_eq!(parse("bob", USERS, &many).unwrap().groups.len(), GROUPS_MAX);
+    }
+}

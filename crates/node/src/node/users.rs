@@ -1,0 +1,62 @@
+//! Users of a sandbox: who has a name there.
+
+use std::sync::Arc;
+
+use base::id::SandboxId;
+use sandbox::User;
+
+use super::Node;
+use crate::error::{Context, Error, Result};
+
+/// The user of those who name none. It is uid 1000 in every sandbox, whatever `/etc/passwd` says.
+const USER: &str = "user";
+const ROOT: &str = "root";
+
+/// Longest name, in bytes: as useradd(8) allows, with room.
+const NAME_BYTES_MAX: usize = 256;
+
+/// A user of a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Account {
+    /// Its name.
+    pub name: String,
+    /// Its home directory inside.
+    pub home: String,
+    /// Its numbers inside.
+    pub ids: User,
+}
+
+impl Account {
+    /// The default user, as which programs run.
+    pub(crate) fn program() -> Self {
+        Self::new(USER, "/home/user", User::PROGRAM)
+    }
+
+    fn new(name: &str, home: &str, ids: User) -> Self {
+        Self { name: name.to_owned(), home: home.to_owned(), ids }
+    }
+}
+
+impl Node {
+    /// Who `name` is in a sandbox; none: the default user. Names beside `user` and `root` are looked up in the sandbox, by its own files.
+    pub async fn account(self: &Arc<Self>, id: &SandboxId, name: Option<&str>) -> Result<Account> {
+        match name {
+            None | Some(USER) => Ok(Account::program()),
+            Some(ROOT) => Ok(Account::new(ROOT, "/root", User::ROOT)),
+            Some(name) => self.look_up(id, name).await,
+        }
+    }
+
+    async fn look_up(self: &Arc<Self>, id: &SandboxId, name: &str) -> Result<Account> {
+        let none = || Error::NoUser { user: name.escape_debug().to_string() };
+        if !(1..=NAME_BYTES_MAX).contains(&name.len()) || name.contains([':', '\n', '\0']) {
+            return Err(none());
+        }
+        let found = self.hand_of(id, &User::PROGRAM).await?.account(name).await;
+        match found {
+            Ok(hands::Account { uid, gid, groups, home }) => Ok(Account::new(name, &home, User { uid, gid, groups })),
+            Err(error) if error.problem() == Some(&hands::Problem::NotFound) => Err(none()),
+            Err(error) => Err(std::io::Error::other(error)).doing("look up a user of the sandbox"),
+        }
+    }
+}
