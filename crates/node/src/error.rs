@@ -41,6 +41,8 @@ pub enum Error {
     GoneFromStore(SandboxId),
     #[error("the sandbox has no user {user:?} in its /etc/passwd")]
     NoUser { user: String },
+    #[error("sandboxes of image `host` have no user {user:?}: `user` is the only one")]
+    OneUser { user: String },
     #[error("hands work for {max} users of the sandbox at a time")]
     TooManyUsers { max: usize },
     #[error("nothing listens on port {port} in sandbox {id}")]

@@ -116,7 +116,10 @@ pub struct Capture {
 /// Why process `pid` could not be forked; empty if it could. Changes nothing and stops nothing, so that a running program may have changed
 /// by the time the answer is read.
 pub fn examine(pid: i32) -> Result<Vec<Refusal>, Error> {
-    let mut refusals = checks::look(pid, None)?.refusals;
+    let mut refusals = match checks::look(pid, None) {
+        Err(Error::Refused(refusals)) => return Ok(refusals),
+        look => look?.refusals,
+    };
     refusals.extend(parts(pid, &standard_streams(pid))?);
     Ok(refusals)
 }

@@ -145,6 +145,12 @@ pub enum Refusal {
     TimerNumbers { found: i32, max: usize },
     #[error("it holds capabilities that root of a sandbox does not have ({beyond:#x})")]
     Privileged { beyond: u64 },
+    #[error("it has made {root} its root directory (chroot)")]
+    ChangedRoot { root: String },
+    #[error(
+        "thread {tid} has set securebits ({bits:#x}) and no longer has CAP_SETPCAP, without which a copy cannot set them"
+    )]
+    SecureBits { tid: i32, bits: u32 },
     #[error("thread {tid} has other ids, capabilities or no_new_privs than its program")]
     ThreadPrivileges { tid: i32 },
     #[error("it was stopped by a signal (SIGSTOP): continue it first")]

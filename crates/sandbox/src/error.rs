@@ -35,6 +35,8 @@ pub enum Error {
         "cannot fork a process of the sandbox: it has as many tasks as it may have (`--pids`), or all sandboxes of the host together have"
     )]
     TooManyTasks(#[source] io::Error),
+    #[error("a process of the sandbox has stopped the new process before it was the program")]
+    Stopped,
     #[error("no answer from a new process within {0} ms")]
     Silent(u64),
     #[error("the processes in {} do not stop within {waited_ms} ms", group.display())]

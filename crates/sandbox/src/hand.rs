@@ -92,7 +92,7 @@ fn enter(sandbox: Inside<'_>, user: &User, null: BorrowedFd<'_>, filter: &[u64],
     umask(Mode::from_raw_mode(0o022));
     // While it may.
     sys::child::limit_bounding_set(0).step("drop capabilities")?;
-    become_user(user, OF_ROOTS_HAND)?;
+    become_user(sandbox, user, OF_ROOTS_HAND)?;
     // After the change of ids, which resets both. Other processes of the user must not look into it: it begins as a copy of the keeper.
     set_dumpable_behavior(DumpableBehavior::NotDumpable).step("become undumpable")?;
     set_parent_process_death_signal(Some(Signal::KILL)).step("end with its keeper")?;

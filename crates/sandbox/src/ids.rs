@@ -71,7 +71,8 @@ impl Ids {
         sys::mount::map_ids(mount, &namespace).map_err(|source| Error::NotMapped { path: path.to_owned(), source })
     }
 
-    fn are_own(self) -> bool {
+    /// Whether the sandbox has a user namespace.
+    pub(crate) fn are_own(self) -> bool {
         self.root != 0
     }
 

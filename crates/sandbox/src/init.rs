@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use base::id::SandboxId;
+use base::{id::SandboxId, limits::IDS_PER_SANDBOX};
 use rustix::{
     event::{PollFd, PollFlags, pause, poll},
     fs::{FlockOperation, Mode, SeekFrom, flock, seek},
@@ -219,6 +219,9 @@ fn become_root(channel: BorrowedFd<'_>) -> Result<(), Failure> {
 fn enter(prepared: &Prepared, id: &str, rootfs: &OwnedFd) -> Result<(), Failure> {
     mounts::enter_root(prepared, rootfs.as_fd())?;
     sys::namespace::set_hostname(id).step("set the host name")?;
+    // Who has all ids of a process may limit it (prlimit(2)). With a real group that is not its effective one, no process has all of its ids.
+    let (real, other) = (Gid::from_raw(IDS_PER_SANDBOX - 2), Gid::from_raw(IDS_PER_SANDBOX - 1));
+    set_thread_res_gid(real, other, other).step("set its group")?;
     sys::child::drop_capabilities().step("drop capabilities")?;
     set_no_new_privs(true).step("set no_new_privs")
 }

@@ -42,7 +42,7 @@ use crate::{
     init,
     program::{Place, Program},
     report::ANSWER_MS_MAX,
-    spec::Command,
+    spec::{Command, Users},
 };
 
 const NAME: &std::ffi::CStr = c"pando-launcher";
@@ -91,7 +91,7 @@ impl Launcher {
     /// Has it fork a program. `None` if it had ended before.
     fn fork(&self, command: &Command, place: &Place<'_>) -> Result<Option<Forked>, Error> {
         let file = File::from(memfd_create("pando-command", MemfdFlags::CLOEXEC).doing("hand over a command")?);
-        let text = postcard::to_allocvec(&(command, place.around.sandbox.ids))
+        let text = postcard::to_allocvec(&(command, place.around.sandbox.ids, place.around.sandbox.users))
             .map_err(io::Error::other)
             .doing("hand over a command")?;
         file.write_all_at(&text, 0).doing("hand over a command")?;
@@ -136,7 +136,7 @@ fn run(socket: &OwnedFd, keeper: Pid) -> i32 {
     let socket = io::stdin();
     loop {
         let answer = match receive(socket.as_fd()) {
-            Ok(Some((command, ids, descriptors))) => launch(&command, ids, &descriptors).unwrap_or_else(|error| {
+            Ok(Some((order, descriptors))) => launch(&order, &descriptors).unwrap_or_else(|error| {
                 let errno = error.raw_os_error().unwrap_or(libc::EIO);
                 -errno
             }),
@@ -163,19 +163,21 @@ fn prepare(socket: &OwnedFd, keeper: Pid) -> io::Result<()> {
     Ok(set_name(NAME)?)
 }
 
-fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<(Command, Ids, Vec<OwnedFd>)>> {
+/// What to start, and who may be where it starts.
+type Order = (Command, Ids, Users);
+
+fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<(Order, Vec<OwnedFd>)>> {
     let (length, mut descriptors) = sys::seqpacket::recv(socket, &mut [0; 8])?;
     if length == 0 || descriptors.is_empty() {
         return Ok(None);
     }
     let mut text = Vec::new();
     File::from(descriptors.remove(0)).read_to_end(&mut text)?;
-    let (command, ids) = postcard::from_bytes(&text).map_err(io::Error::other)?;
-    Ok(Some((command, ids, descriptors)))
+    Ok(Some((postcard::from_bytes(&text).map_err(io::Error::other)?, descriptors)))
 }
 
-fn launch(command: &Command, ids: Ids, descriptors: &[OwnedFd]) -> io::Result<i32> {
-    let place = Place::of(descriptors, ids).ok_or(io::ErrorKind::InvalidData)?;
+fn launch((command, ids, users): &Order, descriptors: &[OwnedFd]) -> io::Result<i32> {
+    let place = Place::of(descriptors, *ids, *users).ok_or(io::ErrorKind::InvalidData)?;
     // The keeper has prepared it before, so this does not fail.
     let program = Program::prepare(command).map_err(io::Error::other)?;
     Ok(program.fork(&place, Parent::ParentOfCaller)?.pid)

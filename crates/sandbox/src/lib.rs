@@ -51,7 +51,7 @@ pub use program::monotonic_ns;
 pub use rootfs::{LAYERS_MAX, detached_rootfs, prepare_base_layer, prepare_host_mask, takes_detached_layers};
 pub use sandbox::{Bare, Machine, Sandbox, copy_changes};
 pub use seccomp::seccomp_program;
-pub use spec::{Command, Limits, PROGRAM_ID, SHARED_MEMORY, Spec, User};
+pub use spec::{Command, Limits, PROGRAM_ID, SHARED_MEMORY, Spec, User, Users};
 pub use sweep::{remove_remains, sweep};
 pub use tarball::unpack_tarball;
 pub use tree::remove as remove_directory;

@@ -14,6 +14,7 @@ use rustix::thread::{LinkNameSpaceType, ThreadNameSpaceType, move_into_link_name
 use crate::{
     error::{Context, Error},
     ids::Ids,
+    spec::Users,
 };
 
 /// Where the namespaces of a sandbox are.
@@ -22,9 +23,15 @@ pub(crate) struct Inside<'a> {
     /// pidfd of its pid 1.
     pub(crate) init: BorrowedFd<'a>,
     pub(crate) ids: Ids,
+    pub(crate) users: Users,
 }
 
 impl Inside<'_> {
+    /// Whether only the program's user may be there, without privileges: also where root of the sandbox is the host's.
+    pub(crate) fn is_for_program_only(self) -> bool {
+        self.users == Users::ProgramOnly || !self.ids.are_own()
+    }
+
     /// Enters `kinds` and the user namespace, in which the caller has all capabilities then, and whatever ids it had outside.
     pub(crate) fn enter(self, kinds: ThreadNameSpaceType) -> rustix::io::Result<()> {
         move_into_thread_name_spaces(self.init, kinds | self.ids.namespace())

@@ -22,7 +22,7 @@ use sys::{
 };
 
 use crate::{
-    capabilities::{OF_ROOT, become_user},
+    capabilities::{OF_ROOT, become_user, bounding_set},
     cgroup::Group,
     error::Error,
     ids::Ids,
@@ -31,7 +31,7 @@ use crate::{
     namespaces::{self, Inside},
     report::{self, Answer, Failure, Step},
     seccomp::seccomp_program,
-    spec::{Command, User},
+    spec::{Command, User, Users},
 };
 
 /// Where programs are searched if the environment has no PATH.
@@ -113,7 +113,7 @@ fn start_in(
     }?;
     drop(writer);
     let name = || program.name.to_owned();
-    let error = match report::receive(reader) {
+    let error = match report::receive_from(reader, child.pidfd.as_fd()) {
         Ok(Answer::End | Answer::Ready) => return Ok(child.pid),
         Ok(Answer::Failed { step, source }) if step == EXEC => Error::Exec { command: name(), source },
         Ok(Answer::Failed { step, source }) if step == ENTER => {
@@ -145,9 +145,9 @@ impl<'a> Place<'a> {
     }
 
     /// Of what was received; none if these are not the descriptors of a place.
-    pub(crate) fn of(received: &'a [OwnedFd], ids: Ids) -> Option<Self> {
+    pub(crate) fn of(received: &'a [OwnedFd], ids: Ids, users: Users) -> Option<Self> {
         let [init, cgroup, stdin, stdout, stderr, report, beside @ ..] = received else { return None };
-        let sandbox = Inside { init: init.as_fd(), ids };
+        let sandbox = Inside { init: init.as_fd(), ids, users };
         let around = Around { sandbox, beside: beside.first().map(AsFd::as_fd) };
         let stdio = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
         Some(Self { around, cgroup: cgroup.as_fd(), stdio, report: report.as_fd() })
@@ -222,9 +222,9 @@ impl<'a> Program<'a> {
         umask(Mode::from_raw_mode(0o022));
         sys::child::reset_signals(true);
         // Both while it has all capabilities in the sandbox: without no_new_privs, which would keep `sudo` from working, a filter needs them.
-        sys::child::limit_bounding_set(OF_ROOT.bits()).step("drop capabilities")?;
+        sys::child::limit_bounding_set(bounding_set(around.sandbox).bits()).step("drop capabilities")?;
         sys::seccomp::install(self.filter).step("install the system-call filter")?;
-        become_user(self.user, OF_ROOT)?;
+        become_user(around.sandbox, self.user, OF_ROOT)?;
         // As the program's user, so that it cannot begin in a directory that it may not enter.
         chdir(self.cwd.as_c_str()).step(ENTER)?;
         sys::child::close_on_exec_from(3).step("close descriptors")?;

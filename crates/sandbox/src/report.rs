@@ -6,12 +6,14 @@
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    time::Duration,
 };
 
 use rustix::{
     event::PollFlags,
     io::Errno,
     pipe::{PipeFlags, pipe_with},
+    process::{WaitId, WaitIdOptions, waitid},
 };
 
 use crate::{
@@ -21,6 +23,9 @@ use crate::{
 
 /// A new process is ready within this many milliseconds even on a machine that is starting a thousand others.
 pub(crate) const ANSWER_MS_MAX: u64 = 20_000;
+
+/// How often a child is looked at.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// An errno, the longest name of a step, and a byte.
 const MESSAGE_BYTES: usize = 96;
@@ -78,9 +83,28 @@ pub(crate) fn send(channel: BorrowedFd<'_>, result: Result<(), Failure>) -> io::
 
 /// Waits for the message and the end of the stream: a pid 1 that is ready has closed its last descriptor then.
 pub(crate) fn receive(channel: OwnedFd) -> Result<Answer, Error> {
+    receive_while(channel, || Ok(()))
+}
+
+/// As [`receive`], from a child that processes of a sandbox can name. One that they stop is not waited for: the caller serves others, too.
+pub(crate) fn receive_from(channel: OwnedFd, child: BorrowedFd<'_>) -> Result<Answer, Error> {
+    receive_while(channel, || {
+        let look = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        let stopped = waitid(WaitId::PidFd(child), look).is_ok_and(|stopped| stopped.is_some());
+        if stopped { Err(Error::Stopped) } else { Ok(()) }
+    })
+}
+
+fn receive_while(channel: OwnedFd, look: impl Fn() -> Result<(), Error>) -> Result<Answer, Error> {
     let deadline = Deadline::after_ms(ANSWER_MS_MAX);
     let (mut message, mut length) = ([0; MESSAGE_BYTES], 0);
     loop {
+        while !deadline.poll_at_most(channel.as_fd(), PollFlags::IN, LOOK).doing("wait for a new process")? {
+            look()?;
+            if deadline.left().is_zero() {
+                return Err(Error::Silent(ANSWER_MS_MAX));
+            }
+        }
         match read(channel.as_fd(), &deadline, &mut message[length..])? {
             0 => return Ok(parse(&message[..length])),
             more => length += more,

@@ -94,14 +94,14 @@ impl Place {
             Self::OwnNamespace => {
                 let way_back = leave().doing("make a mount namespace for layers")?;
                 let made = make();
-                way_back.take().doing("leave the mount namespace of layers")?;
+                drop(way_back);
                 made
             }
         }
     }
 }
 
-/// What a thread that has left its mount namespace needs to come back.
+/// Brings a thread that has left its mount namespace back when it is dropped, so that a panic does, too.
 struct WayBack {
     namespace: OwnedFd,
     root: OwnedFd,
@@ -118,14 +118,21 @@ fn leave() -> rustix::io::Result<WayBack> {
         directory: open(".", flags, Mode::empty())?,
     };
     rustix::thread::unshare(UnshareFlags::NEWNS)?;
-    match mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE) {
-        Ok(()) => Ok(way_back),
-        Err(error) => way_back.take().and(Err(error)),
+    mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE)?;
+    Ok(way_back)
+}
+
+impl Drop for WayBack {
+    fn drop(&mut self) {
+        if let Err(error) = self.take() {
+            tracing::error!(%error, "cannot leave the mount namespace of layers: aborting");
+            std::process::abort();
+        }
     }
 }
 
 impl WayBack {
-    fn take(self) -> rustix::io::Result<()> {
+    fn take(&self) -> rustix::io::Result<()> {
         move_into_link_name_space(self.namespace.as_fd(), Some(LinkNameSpaceType::Mount))?;
         // The kernel has set both to the namespace's own root.
         fchdir(&self.root)?;
@@ -280,7 +287,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::{identity::ProcessIdentity, ids::Ids};
+    use crate::{identity::ProcessIdentity, ids::Ids, spec::Users};
 
     /// As before Linux 6.15: the same root, and nothing of it is mounted where others see it.
     #[test]
@@ -312,7 +319,7 @@ mod tests {
             // This process is in the host's user namespace.
             let own = ProcessIdentity::of(std::process::id() as i32).unwrap();
             let null = fs::File::open("/dev/null").unwrap();
-            let sandbox = Inside { init: null.as_fd(), ids: Ids::of(own).unwrap() };
+            let sandbox = Inside { init: null.as_fd(), ids: Ids::of(own).unwrap(), users: Users::All };
             let layers = |own| Layers { own, place };
             let root = layers(Some(Own { dir: &dir, sandbox })).stack_on_stand_in(image.path(), above).unwrap();
             let read = |path: &str| {

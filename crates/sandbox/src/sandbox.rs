@@ -4,12 +4,14 @@ mod bare;
 
 use std::{
     fs,
+    io::Read,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
 };
 
 use rustix::{
     event::PollFlags,
+    fs::{Mode, OFlags, ResolveFlags, open, openat2},
     io::Errno,
     process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid},
 };
@@ -28,10 +30,10 @@ use crate::{
     mount_point::{self, Hides},
     namespaces::Inside,
     program, snapshot,
-    spec::{Command, Spec, User},
+    spec::{Command, Spec, User, Users},
 };
 
-/// Files in which every sandbox differs, below its upper directory; a program cannot change them.
+/// Files in which every sandbox differs, below its upper directory; only root of the sandbox can change them.
 pub(crate) const IDENTITY_FILES: [&str; 5] =
     ["etc/hostname", "etc/machine-id", "etc/hosts", "run/pando/boot_id", "run/pando/generation"];
 
@@ -70,13 +72,32 @@ impl Machine {
         Self { boot_id: Self::random().boot_id, ..self }
     }
 
-    /// Of the sandbox in `dir`.
-    pub fn read(dir: &Path) -> Result<Self, Error> {
-        let upper = dir.join("upper");
-        let read = |file: &str| fs::read_to_string(upper.join(file)).at("read", &upper.join(file));
+    /// Of the sandbox in `dir`. Root of the sandbox may have made anything of the files: what is none of these texts is made anew.
+    pub fn read(dir: &Path) -> Self {
         let [_, machine_id, _, boot_id, generation] = IDENTITY_FILES;
-        Ok(Self { machine_id: read(machine_id)?, boot_id: read(boot_id)?, generation: read(generation)? })
+        let upper = dir.join("upper");
+        let other = Self::random();
+        let read = |file: &str, other: String| line_of(&upper, file, other.len()).unwrap_or(other);
+        Self {
+            machine_id: read(machine_id, other.machine_id),
+            boot_id: read(boot_id, other.boot_id),
+            generation: read(generation, other.generation),
+        }
     }
+}
+
+/// The content of a file below `root` that is a line of so many bytes of hexadecimal digits and `-`. No link is followed, and nothing waited for.
+fn line_of(root: &Path, file: &str, bytes: usize) -> Option<String> {
+    let root = open(root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let file = fs::File::from(openat2(root, file, flags, Mode::empty(), resolve).ok()?);
+    file.metadata().ok().filter(|found| found.is_file() && found.len() == bytes as u64)?;
+    let mut text = String::new();
+    file.take(bytes as u64).read_to_string(&mut text).ok()?;
+    let digits = text.strip_suffix('\n')?;
+    let is_line = digits.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
+    (is_line && text.len() == bytes).then_some(text)
 }
 
 /// Copies everything that the sandbox in `dir` changed in its root filesystem to the new directory `dest`, as
@@ -94,6 +115,7 @@ pub struct Sandbox {
     init: ProcessIdentity,
     init_pidfd: OwnedFd,
     ids: Ids,
+    users: Users,
     group: Group,
     launcher: LauncherSlot,
 }
@@ -113,7 +135,7 @@ impl Sandbox {
         cgroups: &Cgroups,
         output: Option<Output<'_>>,
     ) -> Result<Self, Error> {
-        Bare::create(&spec.id, &spec.dir, machine, cgroups)?.furnish(&spec.layers, &spec.limits, cgroups, output)
+        Bare::create(&spec.id, &spec.dir, machine, cgroups)?.furnish(spec, cgroups, output)
     }
 
     /// Takes over a sandbox that an earlier keeper made; `None` if its pid 1 is not alive any more.
@@ -128,7 +150,8 @@ impl Sandbox {
             return Ok(None);
         }
         let (ids, group) = (Ids::of(init)?, Group::open(cgroups, &spec.id, &spec.limits)?);
-        Ok(Some(Self { dir: spec.dir.clone(), init, init_pidfd, ids, group, launcher: LauncherSlot::default() }))
+        let (dir, users, launcher) = (spec.dir.clone(), spec.users, LauncherSlot::default());
+        Ok(Some(Self { dir, init, init_pidfd, ids, users, group, launcher }))
     }
 
     /// Its directory on the host, which outlives it.
@@ -147,7 +170,7 @@ impl Sandbox {
     }
 
     fn inside(&self) -> Inside<'_> {
-        Inside { init: self.init_pidfd(), ids: self.ids }
+        Inside { init: self.init_pidfd(), ids: self.ids, users: self.users }
     }
 
     /// The directory of its v2 group, for `CLONE_INTO_CGROUP`.
@@ -269,5 +292,55 @@ impl Sandbox {
     /// layer. The caller keeps the sandbox frozen if the copy has to be of one moment.
     pub fn snapshot_upper(&self, dest: &Path) -> Result<(), Error> {
         copy_changes(&self.dir, dest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use rustix::fs::CWD;
+
+    use super::*;
+
+    #[test]
+    fn an_identity_that_is_none_is_made_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let upper = dir.path().join("upper");
+        fs::create_dir_all(upper.join("etc")).unwrap();
+        fs::create_dir_all(upper.join("run/pando")).unwrap();
+        let machine = Machine::random();
+        let [_, machine_id, _, boot_id, generation] = IDENTITY_FILES;
+        let write = || {
+            fs::write(upper.join(machine_id), &machine.machine_id).unwrap();
+            fs::write(upper.join(boot_id), &machine.boot_id).unwrap();
+            fs::write(upper.join(generation), &machine.generation).unwrap();
+        };
+        write();
+        assert_eq!(Machine::read(dir.path()), machine);
+        // Links to a secret outside, a pipe, an endless file, a directory, a text that is too long, none at all.
+        let secret = dir.path().join("secret");
+        fs::write(&secret, &machine.machine_id).unwrap();
+        let pipe = |path: &Path| rustix::fs::mknodat(CWD, path, rustix::fs::FileType::Fifo, Mode::RWXU, 0).unwrap();
+        let changes: [&dyn Fn(&Path); 6] = [
+            &|path| symlink(&secret, path).unwrap(),
+            &|path| pipe(path),
+            &|path| symlink("/dev/zero", path).unwrap(),
+            &|path| fs::create_dir(path).unwrap(),
+            &|path| fs::write(path, format!("{}x", machine.machine_id)).unwrap(),
+            &|_| {},
+        ];
+        for change in changes {
+            let path = upper.join(machine_id);
+            let _ = fs::remove_file(&path).or_else(|_| fs::remove_dir(&path));
+            change(&path);
+            let read = Machine::read(dir.path());
+            assert_ne!(read.machine_id, machine.machine_id);
+            assert_eq!((read.machine_id.len(), read.boot_id), (33, machine.boot_id.clone()));
+        }
+        fs::remove_dir_all(upper.join("run")).unwrap();
+        fs::rename(upper.join("etc"), dir.path().join("etc")).unwrap();
+        symlink(dir.path().join("etc"), upper.join("etc")).unwrap();
+        assert_eq!(Machine::read(dir.path()).boot_id.len(), 37);
     }
 }

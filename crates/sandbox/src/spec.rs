@@ -1,6 +1,6 @@
 //! What is wanted: of a sandbox and of a program in it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use base::id::SandboxId;
 use serde::{Deserialize, Serialize};
@@ -40,6 +40,24 @@ pub struct Limits {
     pub cpu_millis: Option<u32>,
 }
 
+/// Who may be in a sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Users {
+    /// Any user, root and what root makes.
+    All,
+    /// [`User::PROGRAM`] alone, who can gain no privilege.
+    ProgramOnly,
+}
+
+impl Users {
+    /// Those of a root filesystem with these layers. The host's own files are no business of root in a sandbox: what its mask does not name is
+    /// guarded by modes only.
+    pub fn of(layers: &[PathBuf]) -> Self {
+        let is_host = |image: &PathBuf| std::fs::canonicalize(image).is_ok_and(|image| image == Path::new("/"));
+        if layers.last().is_some_and(is_host) { Self::ProgramOnly } else { Self::All }
+    }
+}
+
 /// A sandbox to be made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spec {
@@ -51,6 +69,8 @@ pub struct Spec {
     pub layers: Vec<PathBuf>,
     /// What it may use.
     pub limits: Limits,
+    /// Who may be in it.
+    pub users: Users,
 }
 
 /// A program to be started in a sandbox.

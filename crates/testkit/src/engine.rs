@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use base::id::SandboxId;
 use process::{BuildSpec, CaptureSpec, ProgramState, Report, RestoreSpec, Stream, StreamFile, Target, Zygote};
-use sandbox::{Cgroups, Command, Limits, Sandbox, Spec, User};
+use sandbox::{Cgroups, Command, Limits, Sandbox, Spec, User, Users};
 
 mod checkpoint;
 pub mod filters;
@@ -94,7 +94,8 @@ impl Bench {
         std::fs::create_dir(&dir)?;
         let layers = self.layers(above);
         let limits = Limits { memory_bytes: 8 << 30, pids: 4096, cpu_millis: None };
-        let sandbox = Sandbox::create(&Spec { id, dir: dir.clone(), layers, limits }, &self.cgroups)?;
+        let sandbox =
+            Sandbox::create(&Spec { id, dir: dir.clone(), layers, limits, users: Users::All }, &self.cgroups)?;
         let output = dir.join("output.log");
         let log = File::options().create(true).append(true).open(&output)?;
         Ok(Place { sandbox, dir, output, null: File::open("/dev/null")?, log, user: self.user.clone() })

@@ -92,7 +92,7 @@ impl Sandboxes {
 
     pub(super) fn furnish(&mut self, spec: &sandbox::Spec, output: &[OwnedFd; 2]) -> Result<Created, Failed> {
         let Some(bare) = self.bare.remove(&spec.id) else { return Err(Failed::no_sandbox(&spec.id)) };
-        let furnished = bare.furnish(&spec.layers, &spec.limits, &self.cgroups, Some(self::output(output)));
+        let furnished = bare.furnish(spec, &self.cgroups, Some(self::output(output)));
         self.take_in(spec, furnished)
     }
 

@@ -10,7 +10,7 @@ use super::{Error, Forked, chain};
 
 fn kind(error: &Error) -> FailureKind {
     match error {
-        Error::Invalid { .. } | Error::NoUser { .. } => FailureKind::InvalidRequest,
+        Error::Invalid { .. } | Error::NoUser { .. } | Error::OneUser { .. } => FailureKind::InvalidRequest,
         Error::Command(error) => error.kind(),
         Error::NoTemplate(_)
         | Error::NothingToRun(_)
@@ -98,6 +98,7 @@ fn hint(error: &Error) -> Option<String> {
         Error::GoneFromStore(_) => "`pando kill ID` forgets it on this node",
         Error::NotRunning { .. } => "`pando logs` shows its output; `pando kill` removes it",
         Error::NoUser { .. } => "make it first (`useradd -m NAME` as root), or leave the user out",
+        Error::OneUser { .. } => "use the image of a directory or tarball, such as `base`",
         Error::TooManyUsers { .. } => "repeat it when other file work is done",
         Error::PortClosed { .. } => "`pando logs` may say why; the port is that of the program inside",
         Error::CannotFork { what, .. } => hint_of_fork(what),
@@ -179,6 +180,7 @@ fn details(error: &Error) -> Vec<String> {
         Error::StateGone(failure) | Error::VolumeRefused(failure) => failure.details.clone(),
         Error::Invalid { .. }
         | Error::NoUser { .. }
+        | Error::OneUser { .. }
         | Error::TooManyUsers { .. }
         | Error::Command(_)
         | Error::Volumes { .. }

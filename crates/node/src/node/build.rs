@@ -200,7 +200,8 @@ impl Node {
         let spec = &job.spec;
         let dir = self.host.config.sandbox_dir(&job.source);
         let limits = engine_limits(&spec.limits);
-        let create = sandbox::Spec { id: job.source.clone(), dir, layers: job.image_layers.clone(), limits };
+        let (layers, users) = (job.image_layers.clone(), sandbox::Users::of(&job.image_layers));
+        let create = sandbox::Spec { id: job.source.clone(), dir, layers, limits, users };
         let (output, carriage) = self.make_output(&job.source)?;
         let create = CreateSandbox { spec: create, machine: None };
         let Created { init } = self.keepers.call(create, carriage.descriptors()).await?;

@@ -134,7 +134,7 @@ impl Node {
         }
         let spec = self.state().spec_of(record)?;
         let dir = self.host.config.sandbox_dir(&record.id);
-        let machine = sandbox::Machine::read(&dir)?;
+        let machine = sandbox::Machine::read(&dir);
         let machine = if keep == model::Keep::Files { machine.rebooted() } else { machine };
         let (written, holder, named) = (record.clone(), self.host.id.clone(), Arc::clone(named));
         let commit: Commit = Box::new(move |checkpoint, writing, parent| {

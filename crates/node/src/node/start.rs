@@ -450,7 +450,8 @@ impl Node {
 
     fn spec(&self, id: &SandboxId, layers: &[PathBuf], limits: &model::Limits) -> sandbox::Spec {
         let dir = self.host.config.sandbox_dir(id);
-        sandbox::Spec { id: id.clone(), dir, layers: layers.to_vec(), limits: engine_limits(limits) }
+        let users = sandbox::Users::of(layers);
+        sandbox::Spec { id: id.clone(), dir, layers: layers.to_vec(), limits: engine_limits(limits), users }
     }
 
     fn blank(&self, id: &SandboxId, init: ProcessIdentity, layers: &[PathBuf], output: OwnedFd) -> Result<Blank> {

@@ -196,6 +196,7 @@ impl Node {
             dir: self.host.config.sandbox_dir(&id),
             layers: record.layers.clone(),
             limits: engine_limits(&record.limits),
+            users: sandbox::Users::of(&record.layers),
         };
         let has_program = matches!(record.state, SandboxState::Running | SandboxState::Pausing);
         let main = record.program().filter(|_| has_program);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use base::id::SandboxId;
-use sandbox::User;
+use sandbox::{User, Users};
 
 use super::Node;
 use crate::error::{Context, Error, Result};
@@ -42,9 +42,16 @@ impl Node {
     pub async fn account(self: &Arc<Self>, id: &SandboxId, name: Option<&str>) -> Result<Account> {
         match name {
             None | Some(USER) => Ok(Account::program()),
+            Some(name) if self.is_for_program_only(id)? => {
+                Err(Error::OneUser { user: name.escape_debug().to_string() })
+            }
             Some(ROOT) => Ok(Account::new(ROOT, "/root", User::ROOT)),
             Some(name) => self.look_up(id, name).await,
         }
+    }
+
+    fn is_for_program_only(&self, id: &SandboxId) -> Result<bool> {
+        Ok(Users::of(&self.state().sandbox(id)?.layers) == Users::ProgramOnly)
     }
 
     async fn look_up(self: &Arc<Self>, id: &SandboxId, name: &str) -> Result<Account> {

@@ -19,7 +19,7 @@ use rustix::{
     fs::{FlockOperation, flock},
     process::{Pid, WaitOptions, getpid, set_child_subreaper, wait, waitpid},
 };
-use sandbox::{CgroupSummary, Cgroups, Command, Limits, Sandbox, Spec, User};
+use sandbox::{CgroupSummary, Cgroups, Command, Limits, Sandbox, Spec, User, Users};
 use sys::probe;
 
 use crate::error::Context;
@@ -125,7 +125,7 @@ impl Stage {
         fs::create_dir(&dir)?;
         let layers = above.iter().chain(&self.layers).cloned().collect();
         let streams = [File::open("/dev/null")?, File::create(dir.join("output"))?];
-        self.sandboxes.push(Sandbox::create(&Spec { id, dir, layers, limits }, &self.cgroups)?);
+        self.sandboxes.push(Sandbox::create(&Spec { id, dir, layers, limits, users: Users::All }, &self.cgroups)?);
         Ok((self.sandboxes.len() - 1, streams))
     }
 

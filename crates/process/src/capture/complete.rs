@@ -10,7 +10,8 @@ use super::{CaptureSpec, Gathered, inject::Answers, refuse};
 use crate::{
     error::{Context, Error},
     image::{
-        ClockOffsets, Credentials, ExtendedRegisters, Layout, ProcessAttributes, ProgramImage, Thread, xstate::Format,
+        ClockOffsets, Credentials, ExtendedRegisters, Layout, Privileges, ProcessAttributes, ProgramImage, Thread,
+        xstate::Format,
     },
     observe::{checks, mappings, rights},
     refusal::Refusal,
@@ -52,6 +53,8 @@ pub(super) fn complete(
     let elsewhere = [&*spec.mount_points, &*spec.without_zygotes()].concat();
     let classified = mappings::classify(pid, &shown, &found.objects.found, &elsewhere)?;
     refusals.extend(classified.refusals);
+    let privileges = rights::privileges(&status)?;
+    refusals.extend(threads.iter().find_map(|thread| secure_bits(thread, &privileges)));
     refuse(refusals)?;
     let image = ProgramImage {
         threads,
@@ -77,7 +80,7 @@ pub(super) fn complete(
         umask: status.number("Umask", 8)? as u32,
         limits: procfs::limits(pid)?,
         credentials: credentials(pid, &status)?,
-        privileges: rights::privileges(&status)?,
+        privileges,
         clocks,
         guards: classified.guards,
         wall_timers: found.wall_timers,
@@ -142,6 +145,14 @@ fn attributes(pid: i32, asked: ProcessAttributes) -> Result<ProcessAttributes, E
     let oom_score_adj = unlike_own("oom_score_adj")?.and_then(|text| text.parse().ok());
     let coredump_filter = unlike_own("coredump_filter")?.and_then(|text| u32::from_str_radix(&text, 16).ok());
     Ok(ProcessAttributes { oom_score_adj, coredump_filter, autogroup_nice: procfs::autogroup_nice(pid), ..asked })
+}
+
+/// Bits that only a capability sets (`PR_SET_SECUREBITS`). All may set the one that keeps capabilities, and those of `execveat` checks.
+fn secure_bits(thread: &Thread, privileges: &Privileges) -> Option<Refusal> {
+    const OF_ALL: u32 = 1 << 4 | 0xf << 8;
+    const CAP_SETPCAP: u64 = 1 << 8;
+    let bits = thread.attributes.secure_bits & !OF_ALL;
+    (bits != 0 && privileges.effective & CAP_SETPCAP == 0).then_some(Refusal::SecureBits { tid: thread.tid, bits })
 }
 
 /// As the program sees them.

@@ -47,7 +47,7 @@ pub(crate) struct Paths {
     pub(crate) exe: Vec<u8>,
 }
 
-/// Looks at process `pid` while it runs. `started`: as [`OtherProcesses::of`] has it.
+/// Looks at process `pid` while it runs. [`Error::Refused`] where no more can be said. `started`: as [`OtherProcesses::of`] has it.
 pub(crate) fn look(pid: i32, started: Option<&[i32]>) -> Result<Look, Error> {
     let status = Fields::read(format!("/proc/{pid}/status"))?;
     let mut refusals = Vec::new();
@@ -61,6 +61,10 @@ pub(crate) fn look(pid: i32, started: Option<&[i32]>) -> Result<Look, Error> {
         _ => {}
     }
     refusals.extend(nature(pid, &status)?);
+    if refusals.iter().any(|refusal| matches!(refusal, Refusal::ChangedRoot { .. })) {
+        // The rest looks at what is below its root.
+        return Err(Error::Refused(refusals));
+    }
     let ids = status.numbers("NSpid", 10)?;
     if ids.len() > 2 {
         refusals.push(Refusal::NestedPidNamespace { level: ids.len() - 1 });
@@ -85,6 +89,10 @@ pub(crate) fn nature(pid: i32, status: &Fields) -> Result<Vec<Refusal>, Error> {
     if beyond != 0 {
         found.push(Refusal::Privileged { beyond });
     }
+    let root = procfs::link(&format!("/proc/{pid}/root"))?;
+    if root != b"/" {
+        found.push(Refusal::ChangedRoot { root: String::from_utf8_lossy(&root).into_owned() });
+    }
     // Not on every kernel.
     if status.number("untag_mask", 16).is_ok_and(|mask| mask != u64::MAX) {
         found.push(Refusal::TaggedAddresses);
@@ -99,6 +107,16 @@ pub(crate) fn nature(pid: i32, status: &Fields) -> Result<Vec<Refusal>, Error> {
 /// the main thread is there. Pid namespaces are for life.
 pub(crate) fn threads_again(pid: i32, tasks: &[Task]) -> Result<Vec<Refusal>, Error> {
     let mut found: Vec<Refusal> = too_many_threads(tasks.len()).into_iter().collect();
+    // Only who has privileges can change them: of others the first look holds.
+    let main = Fields::read(format!("/proc/{pid}/status"))?;
+    if rights::may_change(&main)? {
+        for task in tasks {
+            if !rights::are_alike(&main, &status(pid, task.tid)?) {
+                found.push(Refusal::ThreadPrivileges { tid: task.tid });
+                return Ok(found);
+            }
+        }
+    }
     for task in tasks {
         let refusal = match task.has_several_filters {
             Some(false) => unshared(pid, task.tid)?,

@@ -12,6 +12,13 @@ pub(super) fn are_alike(one: &Fields, other: &Fields) -> bool {
     OF_THREADS.iter().all(|name| one.get(name) == other.get(name))
 }
 
+/// Whether a program with this `status` could change who its threads are, or what they may do: by a capability, or by going back to another id.
+pub(super) fn may_change(status: &Fields) -> Result<bool, Error> {
+    let is_one = |ids: Vec<u64>| ids.windows(2).all(|pair| pair[0] == pair[1]);
+    let one_user = is_one(status.numbers("Uid", 10)?) && is_one(status.numbers("Gid", 10)?);
+    Ok(!one_user || privileges(status)?.permitted != 0)
+}
+
 /// The privileges of a program, by its `status`.
 pub(crate) fn privileges(status: &Fields) -> Result<Privileges, Error> {
     let set = |name: &str| status.number(name, 16);

@@ -31,7 +31,7 @@ use crate::{
     launcher::LauncherSlot,
     namespaces::Inside,
     rootfs,
-    spec::{Limits, PROGRAM_ID},
+    spec::{PROGRAM_ID, Spec, Users},
     tree,
 };
 
@@ -63,35 +63,29 @@ impl Bare {
         self.process.get().identity
     }
 
-    /// Gives it a root filesystem of `layers`, its limits and the output to carry: it is a sandbox then. A failure leaves nothing of it.
-    pub fn furnish(
-        mut self,
-        layers: &[PathBuf],
-        limits: &Limits,
-        cgroups: &Cgroups,
-        output: Option<Output<'_>>,
-    ) -> Result<Sandbox, Error> {
+    /// Gives it the root filesystem and the limits of `spec`, and the output to carry: it is a sandbox then. A failure leaves nothing of it.
+    pub fn furnish(mut self, spec: &Spec, cgroups: &Cgroups, output: Option<Output<'_>>) -> Result<Sandbox, Error> {
         let first = self.process.get();
-        let inside = Inside { init: first.forked.pidfd.as_fd(), ids: first.ids };
-        let rootfs = rootfs::writable(layers, &self.dir, inside)?;
+        let inside = Inside { init: first.forked.pidfd.as_fd(), ids: first.ids, users: spec.users };
+        let rootfs = rootfs::writable(&spec.layers, &self.dir, inside)?;
         if let Some(output) = output {
             hand_over(output.pipe, first.ids).doing("give the output's pipe to the program's user")?;
         }
-        self.group.get_mut().limit(cgroups, &self.id, limits)?;
+        self.group.get_mut().limit(cgroups, &self.id, &spec.limits)?;
         init::furnish(self.channel, &self.id, &rootfs, output)?;
-        Ok(keep(self.dir, self.process, self.group, self.directory))
+        Ok(keep(self.dir, self.process, self.group, self.directory, spec.users))
     }
 
     /// As a sandbox that is good for nothing but [`Sandbox::destroy`].
     pub fn give_up(self) -> Sandbox {
-        keep(self.dir, self.process, self.group, self.directory)
+        keep(self.dir, self.process, self.group, self.directory, Users::ProgramOnly)
     }
 }
 
-fn keep(dir: PathBuf, process: OwnProcess, group: OwnGroup, mut directory: OwnDirectory) -> Sandbox {
+fn keep(dir: PathBuf, process: OwnProcess, group: OwnGroup, mut directory: OwnDirectory, users: Users) -> Sandbox {
     directory.made.clear();
     let (First { forked, identity, ids }, group) = (process.keep(), group.keep());
-    Sandbox { dir, init: identity, init_pidfd: forked.pidfd, ids, group, launcher: LauncherSlot::default() }
+    Sandbox { dir, init: identity, init_pidfd: forked.pidfd, ids, users, group, launcher: LauncherSlot::default() }
 }
 
 /// So that the program can open it again as /dev/stdout.

@@ -8,16 +8,17 @@ use std::{
 };
 
 use base::limits::{ID_RANGES_MAX, IDS_FIRST, IDS_PER_SANDBOX};
+use procfs::Fields;
 use rustix::{
     fs::CWD,
     mount::{OpenTreeFlags, open_tree},
 };
 
-use super::checks::{Check, Verdict, check, feature, read};
+use super::checks::{Check, Verdict, check, feature};
 
 pub(super) fn all(state: &Path) -> Vec<Check> {
     let made = sys::namespace::of_users(IDS_FIRST, IDS_PER_SANDBOX);
-    let mut checks = vec![made_one(&made), allowed(), given_away()];
+    let mut checks = vec![made_one(&made), given_away(), gained()];
     if let Ok(namespace) = &made {
         let state = state.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/"));
         let needed = "put the state directory and images on ext4, XFS, Btrfs or tmpfs: an overlay (the root of a container) has none";
@@ -37,10 +38,12 @@ fn made_one(made: &io::Result<OwnedFd>) -> Check {
     feature("user namespaces", found, Verdict::Missing, remedy)
 }
 
-fn allowed() -> Check {
-    let most = read("/proc/sys/user/max_user_namespaces").and_then(|text| text.parse::<u32>().ok()).unwrap_or(0);
-    let remedy = format!("sysctl user.max_user_namespaces={ID_RANGES_MAX}: each sandbox has one");
-    check("number of user namespaces", most >= ID_RANGES_MAX, Verdict::Reduced, format!("at most {most}"), remedy)
+/// Whether programs in sandboxes can gain privileges by the set-user-id bit, as far as this process can tell of a node started like it.
+fn gained() -> Check {
+    let set = Fields::read("/proc/self/status".into()).and_then(|status| status.number("NoNewPrivs", 10)).unwrap_or(0);
+    let found = if set == 0 { "gained in sandboxes, not outside" } else { "no_new_privs is set" };
+    let remedy = "start the node without NoNewPrivileges: `sudo` in sandboxes has no effect otherwise";
+    check("privileges of sudo", set == 0, Verdict::Reduced, found, remedy)
 }
 
 /// Whether other runtimes may give ids of sandboxes to their containers.

@@ -213,7 +213,7 @@ pub(super) fn refusals(place: &Place) -> Result<()> {
     place.runtime.block_on(async {
         for name in ["stranger", "", "us:er", "../etc"] {
             let other = place.node.files(&id, Some(name)).await;
-            ensure!(matches!(other, Err(node::Error::NoUser { .. })), "another user: {name:?}");
+            ensure!(matches!(other, Err(node::Error::OneUser { .. })), "another user: {name:?}");
         }
         let none = place.node.files(&"s0123456789ab".parse()?, None).await;
         ensure!(matches!(none, Err(node::Error::NoSandbox(_))), "no sandbox");

@@ -212,8 +212,8 @@ fn refused(node: &Node) -> Result<()> {
     let id = sandbox(node)?;
     let path = format!("POST /v1/sandboxes/{id}/commands");
     for (extra, said) in [
-        (serde_json::json!({"user": "stranger"}), "no user"),
-        (serde_json::json!({"user": "a:b"}), "no user"),
+        (serde_json::json!({"user": "root"}), "image `host`"),
+        (serde_json::json!({"user": "stranger"}), "image `host`"),
         (serde_json::json!({"tag": ""}), "tag"),
         (serde_json::json!({"tag": "x".repeat(257)}), "tag"),
         (serde_json::json!({"timeout_ms": 0}), "time limit"),

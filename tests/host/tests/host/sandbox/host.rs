@@ -11,7 +11,7 @@ use std::{
 
 use base::id::SandboxId;
 use rustix::process::{Pid, WaitOptions, waitpid};
-use sandbox::{Cgroups, Command, Limits, Sandbox, Spec, User, prepare_base_layer, prepare_host_mask};
+use sandbox::{Cgroups, Command, Limits, Sandbox, Spec, User, Users, prepare_base_layer, prepare_host_mask};
 
 pub(crate) struct Host {
     state: tempfile::TempDir,
@@ -67,7 +67,7 @@ impl Host {
     pub(crate) fn spec_of(&self, layers: Vec<PathBuf>) -> Spec {
         let id = SandboxId::random();
         let limits = Limits { memory_bytes: 256 << 20, pids: 64, cpu_millis: Some(1_500) };
-        Spec { dir: self.sandboxes().join(id.as_str()), id, layers, limits }
+        Spec { dir: self.sandboxes().join(id.as_str()), id, layers, limits, users: Users::All }
     }
 
     pub(crate) fn sandbox(&self) -> Sandbox {

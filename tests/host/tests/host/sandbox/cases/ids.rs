@@ -4,13 +4,16 @@ use std::{
     collections::BTreeSet,
     fs,
     io::{BufRead, BufReader},
-    os::unix::fs::{MetadataExt, PermissionsExt, chown},
+    os::{
+        fd::AsFd,
+        unix::fs::{MetadataExt, PermissionsExt, chown},
+    },
     path::PathBuf,
 };
 
 use base::limits::{IDS_FIRST, IDS_PER_SANDBOX};
 use procfs::IdMaps;
-use sandbox::{Sandbox, User};
+use sandbox::{Command, ProcessIdentity, Sandbox, Spec, User, Users};
 
 use crate::sandbox::host::{Host, Output, at_rest, command, destroy, run, shell, start, wait};
 
@@ -152,6 +155,7 @@ pub(crate) fn escapes(host: &Host) {
         "echo -1000 > /proc/self/oom_score_adj",
         "cat /proc/kcore | head -c 1 | grep .",
         "chown 70000 /tmp",
+        "python3 -c \"import resource; resource.prlimit(1, resource.RLIMIT_FSIZE, (0, 0))\"",
         "python3 -c \"import ctypes, sys; sys.exit(ctypes.CDLL(None).syscall(250, 0, 0) < 0)\"",
         "python3 -c \"import ctypes, sys; sys.exit(ctypes.CDLL(None).syscall(304, -100, b'', 0) < 0)\"",
         "python3 -c \"import ctypes, sys; sys.exit(ctypes.CDLL(None).ptrace(16, 1, 0, 0) < 0)\"",
@@ -185,4 +189,95 @@ pub(crate) fn set_user_id(host: &Host) {
     let read = |program: &str| shell(&sandbox, &format!("{program} if=/root-only of=/dev/null 2>/dev/null")).code;
     assert_eq!((read("/usr/local/bin/dd"), read("/usr/bin/dd")), (0, 1));
     destroy(sandbox);
+}
+
+/// What a program without other users beside it shows.
+const ALONE: &str = "id -u; /usr/local/bin/id -u; grep -E 'CapBnd|NoNewPrivs' /proc/self/status";
+const ALONE_SHOWS: &str = "1000\n1000\nCapBnd:\t0000000000000000\nNoNewPrivs:\t1\n";
+
+pub(crate) fn program_only(host: &Host) {
+    let layer = host.state().join("set-user-id");
+    fs::create_dir_all(layer.join("usr/local/bin")).unwrap();
+    fs::copy("/usr/bin/id", layer.join("usr/local/bin/id")).unwrap();
+    fs::set_permissions(layer.join("usr/local/bin/id"), fs::Permissions::from_mode(0o4755)).unwrap();
+    let layers = vec![layer.clone(), host.mask(), PathBuf::from("/")];
+    assert_eq!((Users::of(&layers), Users::of(std::slice::from_ref(&layer))), (Users::ProgramOnly, Users::All));
+    let spec = Spec { users: Users::ProgramOnly, ..host.spec_of(layers) };
+    let sandbox = Sandbox::create(&spec, &host.cgroups).unwrap();
+    assert_eq!(shell(&sandbox, ALONE).text, ALONE_SHOWS);
+    let mut root = command(&["true"]);
+    root.user = User::ROOT;
+    let null = fs::File::open("/dev/null").unwrap();
+    let refused = sandbox.spawn(&root, [null.as_fd(); 3], None).unwrap_err();
+    assert!(refused.to_string().contains("another user"), "{refused}");
+    let hand = sandbox.start_hand(&User::ROOT, sys::seqpacket::pair().unwrap().0, |_| 0).unwrap_err();
+    assert!(hand.to_string().contains("another user"), "{hand}");
+    destroy(sandbox);
+    fs::remove_dir_all(layer).unwrap();
+}
+
+/// A sandbox whose pid 1 is in the host's user namespace, as one that an earlier version has made: its root would be the host's.
+pub(crate) fn of_before(host: &Host) {
+    let spec = host.spec();
+    let sandbox = Sandbox::create(&spec, &host.cgroups).unwrap();
+    let mut init = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+    let identity = ProcessIdentity::of(init.id() as i32).unwrap();
+    let old = Sandbox::adopt(&spec, identity, &host.cgroups).unwrap().unwrap();
+    let mut shown = command(&["sh", "-c", "id -u; grep -E 'CapBnd|NoNewPrivs' /proc/self/status"]);
+    shown.cwd = "/".to_owned();
+    let (pid, output) = start(&old, &shown);
+    let text = std::io::read_to_string(fs::File::from(output)).unwrap();
+    assert_eq!((wait(pid), text.as_str()), (0, "1000\nCapBnd:\t0000000000000000\nNoNewPrivs:\t1\n"));
+    let null = fs::File::open("/dev/null").unwrap();
+    let refused = old.spawn(&Command { user: User::ROOT, ..shown }, [null.as_fd(); 3], None).unwrap_err();
+    assert!(refused.to_string().contains("another user"), "{refused}");
+    drop(old);
+    init.kill().unwrap();
+    init.wait().unwrap();
+    destroy(sandbox);
+}
+
+/// Root stops all that it can see: who starts commands must not wait for that.
+pub(crate) fn stops(host: &Host) {
+    let sandbox = host.sandbox();
+    let stop = "import os, signal
+print('on', flush=True)
+while True:
+    try: os.kill(-1, signal.SIGSTOP)
+    except ProcessLookupError: pass";
+    let mut stopper = command(&["python3", "-c", stop]);
+    stopper.user = User::ROOT;
+    let (pid, output) = start(&sandbox, &stopper);
+    BufReader::new(fs::File::from(output)).read_line(&mut String::new()).unwrap();
+    let null = fs::File::open("/dev/null").unwrap();
+    let began = std::time::Instant::now();
+    let mut stopped = 0;
+    for _ in 0..20 {
+        match sandbox.spawn(&command(&["true"]), [null.as_fd(); 3], None) {
+            Ok(_) => {}
+            Err(error) => {
+                assert!(error.to_string().contains("stopped"), "{error}");
+                stopped += 1;
+            }
+        }
+    }
+    println!("       {stopped} of 20 commands were stopped before they began; {:?} for all", began.elapsed());
+    assert!(began.elapsed() < std::time::Duration::from_secs(15), "{:?}", began.elapsed());
+    destroy(sandbox);
+    wait(pid);
+    crate::sandbox::host::reap_all();
+}
+
+pub(crate) fn changed_root(host: &Host) {
+    let sandbox = host.sandbox();
+    let change = "import os, time
+os.mkdir('/opt/jail'); os.chroot('/opt/jail'); print('on', flush=True); time.sleep(1000)";
+    let mut jailed = command(&["python3", "-c", change]);
+    jailed.user = User::ROOT;
+    let (pid, output) = start(&sandbox, &jailed);
+    BufReader::new(fs::File::from(output)).read_line(&mut String::new()).unwrap();
+    let refusals: Vec<String> = process::examine(pid).unwrap().iter().map(ToString::to_string).collect();
+    assert!(refusals.iter().any(|refusal| refusal.contains("/opt/jail its root directory")), "{refusals:?}");
+    destroy(sandbox);
+    wait(pid);
 }
