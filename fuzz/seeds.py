@@ -166,3 +166,6 @@ seed("form", "longest-head", b"\1--XX\r\nA: " + b"a" * (16384 - 5) + b"\r\n\r\nh
 seed("form", "byte-by-byte", b"\1a preamble\r\n" + FORM)
 for number, text in enumerate([b"bytes=0-9", b"bytes=-3", b"bytes=5-", b"multipart/form-data; boundary=\"X X\"", b"/mnt/a\n/mnt/b"]):
     seed("headers", str(number), text)
+for number, text in enumerate([b"metadata=a%3Db%26c%3Dd&state=running,paused&limit=5", b"a%2520b=c%2526d",
+    b"path=%2Fhome%2Fuser%2Fa&username=root&signature=v1_x&signature_expiration=1795800000"]):
+    seed("queries", str(number), text)

@@ -55,6 +55,12 @@ pub(crate) fn paths(data: &[u8]) {
     }
 }
 
+/// Queries of lists and of files.
+pub(crate) fn queries(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    server::fuzzing::queries(text);
+}
+
 /// What headers and lists say of files and of places in a sandbox.
 pub(crate) fn headers(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };

@@ -56,6 +56,7 @@ const TARGETS: &[(&str, Target)] = &[
     ("connect", clients::connect),
     ("form", server::fuzzing::form),
     ("headers", clients::headers),
+    ("queries", clients::queries),
 ];
 
 fn target() -> Target {

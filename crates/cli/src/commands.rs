@@ -28,6 +28,7 @@ pub(crate) mod serve;
 pub(crate) mod server;
 pub(crate) mod stats;
 pub(crate) mod store;
+pub(crate) mod team;
 pub(crate) mod template;
 pub(crate) mod timeout;
 pub(crate) mod volume;
@@ -82,6 +83,9 @@ pub(crate) enum Command {
     /// Make, list and revoke API keys of a server's teams.
     #[command(subcommand)]
     Key(key::Command),
+    /// List the teams of a server, and change their quotas.
+    #[command(subcommand)]
+    Team(team::Command),
     /// List the servers that share a database, and remove those that are gone.
     #[command(subcommand)]
     Server(server::Command),
@@ -155,6 +159,7 @@ async fn client(command: Command, address: &Address) -> Result<ExitCode> {
         Command::Inspect(args) => interruptible("", inspect::run(args, &address.only_node()?)).await,
         Command::Bench(command) => interruptible("the private node is removed", bench(command)).await,
         Command::Key(command) => interruptible("", key::run(command)).await,
+        Command::Team(command) => interruptible("", team::run(command)).await,
         Command::Server(command) => interruptible("", server::run(command)).await,
         Command::Env(args) => interruptible("", env::run(args)).await,
         Command::Mcp(args) => interruptible("", mcp::run(args, address)).await,

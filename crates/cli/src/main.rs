@@ -19,6 +19,7 @@ macro_rules! errln {
 
 mod address;
 mod commands;
+mod database;
 mod exit;
 mod mount_helper;
 mod output;

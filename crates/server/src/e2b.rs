@@ -17,7 +17,7 @@ mod patient;
 mod place;
 mod platform;
 mod runtime;
-mod sandboxes;
+pub(crate) mod sandboxes;
 mod secrets;
 mod templates;
 mod version;

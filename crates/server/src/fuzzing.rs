@@ -9,3 +9,9 @@ pub fn form(bytes: &[u8]) {
 pub fn headers(text: &str) {
     crate::e2b::inside::fuzz_headers(text);
 }
+
+/// Queries of lists, and of requests for files, signed or not. A filter by metadata has the pairs that an SDK would have encoded.
+pub fn queries(text: &str) {
+    crate::e2b::sandboxes::list::fuzz(text);
+    crate::e2b::inside::fuzz_query(text);
+}

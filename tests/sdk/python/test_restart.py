@@ -17,7 +17,7 @@ from typing import Any
 import e2b
 import pytest
 
-from support import eventually, out
+from support import eventually, out, unique
 
 READY_SECONDS = 120
 END_SECONDS = 40
@@ -210,6 +210,61 @@ def test_kill_of_the_pager(own: Server, api) -> None:
     assert sandbox.pause()
     sandbox.connect(timeout=900)
     sandbox.kill()
+
+
+def test_a_paused_sandbox_outlives_every_process(own: Server, api) -> None:
+    sandbox = api.Sandbox.create("warm", timeout=900, **own.options)
+    sandbox.files.write("kept", "yes")
+    assert sandbox.pause()
+    own.end(signal.SIGKILL)
+    for role in ("holder", "holder-spare", "pager", "volumed", "volume-guardian"):
+        for pid in own.pids(role):
+            os.kill(pid, signal.SIGKILL)
+    own.start()
+    assert sandbox.get_info().state.value == "paused"
+    sandbox.connect(timeout=900)
+    assert sandbox.files.read("kept") == "yes" and answers(sandbox)
+    sandbox.kill()
+
+
+@pytest.mark.parametrize("victim", ["volumed", "volume-guardian"])
+def test_kill_of_a_volume_process(own: Server, api, victim: str) -> None:
+    """The mount in a running sandbox goes on, with what was written."""
+    options = {"api_key": own.options["api_key"], "api_url": own.options["api_url"]}
+    volume = api.Volume.create(unique("vol"), **options)
+    sandbox = api.Sandbox.create(timeout=900, volume_mounts={"/mnt/data": volume.name}, **own.options)
+    out(sandbox, "echo before > /mnt/data/file")
+    pids = own.pids(victim)
+    assert pids, f"there is no {victim}"
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    eventually(lambda: out(sandbox, "cat /mnt/data/file") == "before", 20, "the file")
+    out(sandbox, "echo after >> /mnt/data/file")
+    assert out(sandbox, "cat /mnt/data/file") == "before\nafter"
+    sandbox.kill()
+    eventually(lambda: api.Volume.destroy(volume.volume_id, **options), 20, "the end of the volume")
+
+
+def test_quotas(own: Server, api) -> None:
+    """A team has as much as its operator gives it; what is too much is refused, or a part of a fork."""
+    binary = [own.binary, "key", "create", "--state", own.state, "--team", "small"]
+    key = subprocess.run(binary, check=True, capture_output=True, text=True).stdout.strip()
+    quota = [own.binary, "team", "quota", "--state", own.state, "small", "--sandboxes", "2", "--json"]
+    assert '"sandboxes": 2' in subprocess.run(quota, check=True, capture_output=True, text=True).stdout
+    options = {**own.options, "api_key": key}
+    first = api.Sandbox.create("warm", timeout=900, **options)
+    # One of three has room.
+    forked = first.fork(count=3)
+    made = [result for result in forked if not isinstance(result, Exception)]
+    refused = [result for result in forked if isinstance(result, Exception)]
+    assert len(made) == 1 and len(refused) == 2
+    assert all("2" in str(failure) and "sandboxes" in str(failure) for failure in refused), refused
+    with pytest.raises(e2b.RateLimitException, match="sandboxes"):
+        api.Sandbox.create("warm", timeout=900, **options)
+    made[0].kill()
+    second = api.Sandbox.create("warm", timeout=900, **options)
+    second.kill()
+    first.kill()
 
 
 def test_an_upgrade_in_place(own: Server, api) -> None:

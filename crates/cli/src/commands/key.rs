@@ -1,15 +1,14 @@
 //! `pando key`: API keys of a server's teams. The command opens the server's database: the server need not run.
 
-use std::{collections::BTreeSet, path::PathBuf, process::ExitCode, sync::Arc};
+use std::{collections::BTreeSet, process::ExitCode};
 
 use anyhow::{Result, bail};
 use base::text::age;
 use clap::Subcommand;
-use control::{Control, KeyInfo, Quota, Scope, Slug, SystemClock, Team};
-use node::config::STATE_DIR_DEFAULT;
+use control::{Control, KeyInfo, Quota, Scope, Slug, Team};
 use serde::Serialize;
 
-use crate::output;
+use crate::{database::Database, output};
 
 /// Names this command among those that open the database.
 const CLIENT: &str = "pando-key";
@@ -24,12 +23,8 @@ pub(crate) enum Command {
 /// Whose keys.
 #[derive(Debug, clap::Args)]
 struct Of {
-    /// State directory of the server.
-    #[arg(long, value_name = "DIR", default_value = STATE_DIR_DEFAULT)]
-    state: PathBuf,
-    /// Database of the server, if it is not in the state directory: postgres://USER@HOST/DATABASE.
-    #[arg(long, value_name = "URL")]
-    database: Option<String>,
+    #[command(flatten)]
+    database: Database,
     /// The team: small letters, digits and '-'.
     #[arg(long, value_name = "NAME", default_value = "default")]
     team: Slug,
@@ -101,17 +96,7 @@ impl Shown {
 
 impl Of {
     async fn open(&self) -> Result<Control> {
-        let clock = Arc::new(SystemClock);
-        let file = self.state.join("control.db");
-        match &self.database {
-            Some(url) => Ok(Control::open(url, CLIENT, clock).await?),
-            None if file.exists() => Ok(Control::open_file(&file, CLIENT, clock).await?),
-            None => bail!(
-                "{} has no server's database: start `pando serve --state {}` once, or name another directory with --state",
-                self.state.display(),
-                self.state.display()
-            ),
-        }
+        self.database.open(CLIENT).await
     }
 
     async fn team(&self, control: &Control) -> Result<Team> {

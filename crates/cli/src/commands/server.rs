@@ -1,15 +1,14 @@
 //! `pando server`: the servers that share a database. The command opens the database: no server need run.
 
-use std::{path::PathBuf, process::ExitCode, sync::Arc};
+use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use base::text::age;
 use clap::Subcommand;
-use control::{Control, Server, SystemClock};
-use node::config::STATE_DIR_DEFAULT;
+use control::Server;
 use serde::Serialize;
 
-use crate::output;
+use crate::{database::Database, output};
 
 /// Names this command among those that open the database.
 const CLIENT: &str = "pando-server";
@@ -20,22 +19,11 @@ pub(crate) enum Command {
     Rm(Rm),
 }
 
-/// Which database.
-#[derive(Debug, clap::Args)]
-struct Of {
-    /// State directory of a server.
-    #[arg(long, value_name = "DIR", default_value = STATE_DIR_DEFAULT)]
-    state: PathBuf,
-    /// Database of the servers, if it is not in the state directory: postgres://USER@HOST/DATABASE.
-    #[arg(long, value_name = "URL")]
-    database: Option<String>,
-}
-
 /// List the servers that share a database, with their sandboxes.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Ls {
     #[command(flatten)]
-    of: Of,
+    database: Database,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -47,7 +35,7 @@ pub(crate) struct Ls {
 #[derive(Debug, clap::Args)]
 pub(crate) struct Rm {
     #[command(flatten)]
-    of: Of,
+    database: Database,
     /// Names, as `pando server ls` lists them.
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,
@@ -65,18 +53,6 @@ struct Shown {
     paused: u64,
 }
 
-impl Of {
-    async fn open(&self) -> Result<Control> {
-        let clock = Arc::new(SystemClock);
-        let file = self.state.join("control.db");
-        match &self.database {
-            Some(url) => Ok(Control::open(url, CLIENT, clock).await?),
-            None if file.exists() => Ok(Control::open_file(&file, CLIENT, clock).await?),
-            None => bail!("{} has no server's database: name one with --state or --database", self.state.display()),
-        }
-    }
-}
-
 pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Ls(args) => list(args).await,
@@ -84,8 +60,8 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     }
 }
 
-async fn list(Ls { of, json }: Ls) -> Result<ExitCode> {
-    let control = of.open().await?;
+async fn list(Ls { database, json }: Ls) -> Result<ExitCode> {
+    let control = database.open(CLIENT).await?;
     let (servers, now) = (control.servers().list().await?, control.now());
     control.close().await;
     if json {
@@ -106,8 +82,8 @@ async fn list(Ls { of, json }: Ls) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn remove(Rm { of, names, json }: Rm) -> Result<ExitCode> {
-    let control = of.open().await?;
+async fn remove(Rm { database, names, json }: Rm) -> Result<ExitCode> {
+    let control = database.open(CLIENT).await?;
     let mut sandboxes = Vec::new();
     for name in &names {
         sandboxes.extend(control.servers().remove(name).await?);

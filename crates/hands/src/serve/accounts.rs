@@ -13,8 +13,8 @@ pub(super) fn find(name: &str) -> Result<Account, Problem> {
 }
 
 fn parse(name: &str, users: &str, groups: &str) -> Option<Account> {
-    let is_it = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(':'));
-    let fields: Vec<&str> = users.lines().find(is_it)?.split(':').collect();
+    let mut lines = users.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    let fields = lines.find(|fields| !name.is_empty() && fields[0] == name)?;
     let [_, _, uid, gid, _, home, ..] = fields[..] else { return None };
     let (uid, gid) = (id(uid)?, id(gid)?);
     let others = groups.lines().filter_map(|line| {

@@ -234,6 +234,15 @@ pub(crate) fn fuzz_form(bytes: &[u8]) {
     }
 }
 
+/// As `fuzzing::queries`.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn fuzz_query(text: &str) {
+    let Ok(uri) = axum::http::Uri::builder().path_and_query(format!("/files?{text}")).build() else { return };
+    if let Ok(axum::extract::Query(query)) = axum::extract::Query::<FileQuery>::try_from_uri(&uri) {
+        let _ = (query.path, query.signature_expiration);
+    }
+}
+
 /// As `fuzzing::headers`.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz_headers(text: &str) {

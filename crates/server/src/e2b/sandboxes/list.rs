@@ -140,6 +140,22 @@ fn metadata(text: Option<&str>) -> Result<BTreeMap<String, String>> {
     pairs.iter().map(|(key, value)| Ok((decoded(key)?, decoded(value)?))).collect()
 }
 
+/// As `fuzzing::queries`.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn fuzz(text: &str) {
+    use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+    if let Ok(query) = serde_urlencoded::from_str::<e2b::ListQuery>(text) {
+        let _ = filter(&query);
+    }
+    let _ = metadata(Some(text));
+    let _ = states(Some(text));
+    let Some((key, value)) = text.split_once('=') else { return };
+    let encoded = [key, value].map(|text| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string());
+    let pairs = serde_urlencoded::to_string([(&encoded[0], &encoded[1])]).unwrap_or_default();
+    let expected = BTreeMap::from([(key.to_owned(), value.to_owned())]);
+    assert_eq!(metadata(Some(&pairs)).ok(), Some(expected), "{pairs}");
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
