@@ -100,8 +100,8 @@ pub(crate) struct First {
 
 /// Has `fork` make a process with a user namespace of its own, and gives that a free range. The range is the process's until it is gone.
 ///
-/// `fork` runs as root of the range: the kernel counts what is made in a user namespace for who made it, too. If this fails, the process may
-/// be there and its namespace have no ids: it goes on only when it is told.
+/// `fork` runs as root of the range: the kernel counts what is made in a user namespace for who made it, too. A failure leaves neither.
+/// The process must wait until it is told that it has ids.
 pub(crate) fn fork_with(fork: impl FnOnce() -> io::Result<Forked>) -> Result<First, Error> {
     let ranges = Ranges::lock(Path::new(DIRECTORY))?;
     let number = ranges.free()?;
@@ -117,6 +117,7 @@ pub(crate) fn fork_with(fork: impl FnOnce() -> io::Result<Forked>) -> Result<Fir
         Ok(identity) => Ok(First { forked, identity, ids }),
         Err(error) => {
             crate::init::discard(&forked);
+            ranges.take_back(number, |owner| !owner.is_some_and(is_there));
             Err(error)
         }
     }

@@ -3,8 +3,10 @@
 //! An overlay is made detached (mounted nowhere) and only ever attached inside a sandbox's own mount namespace, so the
 //! host never sees it and it ends with the sandbox's last process.
 //!
-//! A writable one is for one sandbox, in whose user namespace its files have the ids that they have on the disk: its layers are idmapped mounts.
-//! (mount_setattr(2), `MOUNT_ATTR_IDMAP`). So layers, snapshots and checkpoints are the same for every sandbox. A kernel before 6.15 takes no layer that is mounted nowhere; there an overlay
+//! A writable one is for one sandbox, in whose user namespace its files have the ids that they have on the disk: its layers are idmapped mounts
+//! (mount_setattr(2), `MOUNT_ATTR_IDMAP`). So layers, snapshots and checkpoints are the same for every sandbox.
+//!
+//! A kernel before 6.15 takes no layer that is mounted nowhere; there an overlay
 //! with such a layer is made in a mount namespace of its own, in which the layer is mounted meanwhile ([`Place`]).
 
 mod base_layer;

@@ -54,15 +54,27 @@ pub(crate) fn on_the_disk(host: &Host) {
 }
 
 pub(crate) fn counts_per_user(host: &Host) {
-    let use_up = "import ctypes, resource, signal, sys, time
+    // How many it gets of each: inotify instances, waiting signals, queues, pipes of the usual size, processes.
+    let use_up = "import ctypes, fcntl, os, resource, signal, time
 libc = ctypes.CDLL(None)
-instances = 0
-while libc.inotify_init1(0) >= 0: instances += 1
+def most(get):
+    count = 0
+    while get(count): count += 1
+    return count
+def pipe(count):
+    return fcntl.fcntl(os.pipe()[0], fcntl.F_GETPIPE_SZ) >= 65536
+def process(count):
+    try: pid = os.fork()
+    except OSError: return False
+    if pid == 0: time.sleep(1000)
+    return True
 resource.setrlimit(resource.RLIMIT_SIGPENDING, (50, 50))
+resource.setrlimit(resource.RLIMIT_NPROC, (20, 20))
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGRTMIN])
-signals = 0
-while libc.sigqueue(libc.getpid(), signal.SIGRTMIN, 0) == 0: signals += 1
-print(instances, signals, flush=True)
+print(most(lambda count: libc.inotify_init1(0) >= 0),
+      most(lambda count: libc.sigqueue(libc.getpid(), signal.SIGRTMIN, 0) == 0),
+      most(lambda count: libc.mq_open(b'/%d' % count, os.O_CREAT | os.O_RDWR, 0o600, None) >= 0),
+      most(pipe), most(process), flush=True)
 time.sleep(1000)";
     let sandboxes = [host.sandbox(), host.sandbox()];
     let counts = sandboxes.each_ref().map(|sandbox| {
@@ -74,7 +86,8 @@ time.sleep(1000)";
     });
     let (_, first) = &counts[0];
     let first_numbers: Vec<u32> = first.split_ascii_whitespace().map(|word| word.parse().unwrap()).collect();
-    assert!(first_numbers.len() == 2 && first_numbers.iter().all(|count| *count >= 10), "{counts:?}");
+    assert!(first_numbers.len() == 5 && first_numbers.iter().all(|count| *count >= 5), "{counts:?}");
+    println!("       inotify, signals, queues, pipes, processes: {}", first.trim_end());
     assert_eq!(first, &counts[1].1, "the second has as much as the first");
     // In the same sandbox nothing is left.
     let left = "import ctypes; print(ctypes.CDLL(None).inotify_init1(0))";
@@ -153,6 +166,13 @@ pub(crate) fn escapes(host: &Host) {
         "readlink /proc/1/cwd",
         "dd if=/proc/1/mem of=/dev/null count=1",
         "echo -1000 > /proc/self/oom_score_adj",
+        "echo 0 0 1 > /proc/self/uid_map",
+        "ls /sys/fs/cgroup | grep .",
+        "cat /proc/modules | grep .",
+        "cat /proc/keys | grep .",
+        "python3 -c \"import ctypes, sys; sys.exit(ctypes.CDLL(None).syscall(175, 0, 0, 0) < 0)\"",
+        "python3 -c \"import ctypes, sys; sys.exit(ctypes.CDLL(None).syscall(442, -100, b'/', 0, 0, 0) < 0)\"",
+        "python3 -c \"import ctypes, sys; sys.exit(ctypes.CDLL(None).syscall(428, -100, b'/', 1) < 0)\"",
         "cat /proc/kcore | head -c 1 | grep .",
         "chown 70000 /tmp",
         "python3 -c \"import resource; resource.prlimit(1, resource.RLIMIT_FSIZE, (0, 0))\"",
