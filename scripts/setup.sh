@@ -5,8 +5,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# tool:package. Go builds a service of the demo, and the S3 service of scripts/s3.sh. scripts/base.sh needs mmdebstrap.
-tools=(gcc:gcc make:make curl:curl go:golang-go node:nodejs /usr/bin/python3:python3 mmdebstrap:mmdebstrap)
+# tool:package. Go builds a service of the demo, and the S3 service of scripts/s3.sh. scripts/base.sh needs mmdebstrap, and a node
+# makes the filesystem of what sandboxes change by mkfs.btrfs.
+tools=(gcc:gcc make:make curl:curl go:golang-go node:nodejs /usr/bin/python3:python3 mmdebstrap:mmdebstrap mkfs.btrfs:btrfs-progs)
 # The languages are those of the programs that the tests fork. Debian keeps the server of PostgreSQL, of which tests start one of their own,
 # out of the path: pg_ctlcluster says that the packages are there.
 readonly TEST_TOOLS=(

@@ -21,6 +21,9 @@ pub struct NodeInfo {
     pub state_dir: String,
     /// How it groups processes.
     pub cgroups: String,
+    /// What keeps the files that new sandboxes change: `btrfs` (snapshots) or `copy`.
+    #[serde(default)]
+    pub layers: String,
     /// Templates known.
     pub templates: usize,
     /// Sandboxes known.

@@ -19,6 +19,8 @@ pub struct NodeInfo {
     pub state_dir: String,
     /// How it groups processes.
     pub cgroups: String,
+    /// What keeps the files that new sandboxes change: `btrfs` (snapshots) or `copy`.
+    pub layers: &'static str,
     /// Templates known.
     pub templates: usize,
     /// Sandboxes known.

@@ -22,6 +22,8 @@ pub struct Config {
     pub durable: checkpoint::Settings,
     /// Where it serves other nodes what it has of checkpoints; none: nowhere.
     pub peer_listen: Option<PeerListen>,
+    /// How what sandboxes change is kept.
+    pub layers: Layers,
     /// What becomes of the sandboxes when it stops.
     pub at_exit: AtExit,
     /// Command that runs the keeper: the program and the arguments before `--node ID`.
@@ -45,6 +47,27 @@ pub struct PeerListen {
     pub listen: SocketAddr,
     /// What others are told, `HOST:PORT`; none: where it listens.
     pub address: Option<String>,
+}
+
+/// How what sandboxes change in their root filesystems is kept.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Layers {
+    /// On what.
+    pub kind: LayerKind,
+    /// Most bytes of the image with the btrfs; none: what the host has, but for a reserve.
+    pub bytes_max: Option<u64>,
+}
+
+/// What keeps changes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum LayerKind {
+    /// Btrfs where it can be had, else copies.
+    #[default]
+    Auto,
+    /// Snapshots of btrfs.
+    Btrfs,
+    /// Copies on the filesystem of the state directory.
+    Copy,
 }
 
 /// What becomes of the sandboxes when the node stops orderly.
@@ -100,6 +123,15 @@ impl Config {
 
     pub(crate) fn images_dir(&self) -> PathBuf {
         self.state_dir.join("images")
+    }
+
+    /// Where the btrfs with what sandboxes change is mounted.
+    pub(crate) fn changes_dir(&self) -> PathBuf {
+        self.state_dir.join("changes")
+    }
+
+    pub(crate) fn changes_image(&self) -> PathBuf {
+        self.state_dir.join("changes.img")
     }
 
     pub(crate) fn base_layer(&self) -> PathBuf {

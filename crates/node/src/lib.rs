@@ -6,6 +6,7 @@
 //!                                        +-> keeper::KeeperClient ==SEQPACKET==> keeper (own process; crate `keeper`)
 //! ```
 
+mod changes;
 pub mod config;
 pub mod error;
 #[cfg(feature = "fuzzing")]

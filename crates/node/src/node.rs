@@ -74,6 +74,7 @@ use sandbox::{Cgroups, Service};
 use tokio::sync::oneshot;
 
 use crate::{
+    changes::Changes,
     config::{Config, RECORD},
     error::{Context, Result},
     records::{self, Durability, SandboxRecord, TemplateRecord},
@@ -105,6 +106,7 @@ struct Host {
     id: String,
     began: Instant,
     cgroups: Arc<Cgroups>,
+    changes: Changes,
     null: OwnedFd,
 }
 
@@ -163,7 +165,14 @@ impl Node {
         let pager = PagerLink::new(&config, Arc::clone(&cgroups));
         let holder = Arc::new(HolderLink::new(&config));
         Ok(Arc::new(Self {
-            host: Host { config, id, began: Instant::now(), cgroups, null: null.into() },
+            host: Host {
+                changes: Changes::open(&config)?,
+                config,
+                id,
+                began: Instant::now(),
+                cgroups,
+                null: null.into(),
+            },
             ledger: Ledger::new(state),
             keepers: Keepers::new(),
             drivers: Drivers::default(),
@@ -234,6 +243,7 @@ impl Node {
             uptime_ms: self.host.began.elapsed().as_millis() as u64,
             state_dir: self.host.config.state_dir.display().to_string(),
             cgroups: self.host.cgroups.summary().group.display().to_string(),
+            layers: self.host.changes.kind(),
             templates: state.templates().len(),
             sandboxes: state.sandboxes().len(),
             shares_store: self.host.config.durable.database.is_some(),

@@ -133,6 +133,9 @@ pub(crate) struct SandboxRecord {
     /// The room that a control plane had reserved for it when it was started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) reservation: Option<String>,
+    /// What it has changed, if it is paused, or being paused, and this node keeps a snapshot of that: the layer above the others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) kept: Option<PathBuf>,
 }
 
 /// A volume that is mounted on a directory of the host.
@@ -286,6 +289,7 @@ mod tests {
             held: None,
             volumes: Vec::new(),
             reservation: None,
+            kept: None,
         }
     }
 

@@ -194,6 +194,10 @@ impl Layers<'_> {
         }
         overlay.stack("lowerdir+", image, image_root)?;
         let Some(Own { dir, .. }) = self.own else { return overlay.mount(MountAttrFlags::MOUNT_ATTR_RDONLY, None) };
+        if is_other_filesystem(image, dir) {
+            // Else files of the two show devices of their own, and a directory another inode number after each mount.
+            fsconfig_set_string(&overlay.context, "xino", "on").doing("make an overlay")?;
+        }
         // Both in one mount, or the kernel does not take them.
         let both = self.open(dir)?;
         for (key, name) in [("upperdir", "upper"), ("workdir", "work")] {
@@ -245,6 +249,11 @@ fn lies_in(layer: &Path, image: &Path) -> bool {
     let device = |path: &Path| std::fs::metadata(path).map(|found| found.dev()).ok();
     let whole = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     whole(layer).starts_with(whole(image)) && device(layer) == device(image)
+}
+
+fn is_other_filesystem(one: &Path, other: &Path) -> bool {
+    let magic = |path: &Path| rustix::fs::statfs(path).map(|found| found.f_type).ok();
+    magic(one) != magic(other)
 }
 
 /// An overlay that is being put together.

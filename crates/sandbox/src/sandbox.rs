@@ -3,23 +3,20 @@
 mod bare;
 
 use std::{
-    fs,
-    io::Read,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
 };
 
 use rustix::{
     event::PollFlags,
-    fs::{Mode, OFlags, ResolveFlags, open, openat2},
     io::Errno,
     process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid},
 };
-use serde::{Deserialize, Serialize};
 
 pub use self::bare::Bare;
 use crate::{
     cgroup::{Cgroups, Group},
+    changes::Capture,
     deadline::Deadline,
     error::{Context, Error},
     hand,
@@ -27,84 +24,12 @@ use crate::{
     ids::{self, Ids},
     init::Output,
     launcher::LauncherSlot,
+    machine::Machine,
     mount_point::{self, Hides},
     namespaces::Inside,
-    program, snapshot,
+    program,
     spec::{Command, Spec, User, Users},
 };
-
-/// Files in which every sandbox differs, below its upper directory; only root of the sandbox can change them.
-pub(crate) const IDENTITY_FILES: [&str; 5] =
-    ["etc/hostname", "etc/machine-id", "etc/hosts", "run/pando/boot_id", "run/pando/generation"];
-
-/// The directories of these, likewise: each sandbox has them of its own, so that its own attributes show.
-pub(crate) const IDENTITY_DIRECTORIES: [&str; 3] = ["etc", "run", "run/pando"];
-
-/// Whether `path`, below an upper directory, is one of these.
-pub(crate) fn is_one_of(paths: &[&str], path: &[u8]) -> bool {
-    paths.iter().any(|own| own.as_bytes() == path)
-}
-
-/// What a sandbox is known by beside its id: one that goes on elsewhere keeps it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Machine {
-    /// Content of `/etc/machine-id`.
-    pub machine_id: String,
-    /// Content of `/run/pando/boot_id`.
-    pub boot_id: String,
-    /// Content of `/run/pando/generation`.
-    pub generation: String,
-}
-
-impl Machine {
-    /// One that nobody else is.
-    pub fn random() -> Self {
-        let line = |text: String| format!("{text}\n");
-        Self {
-            machine_id: line(base::id::random_uuid().replace('-', "")),
-            boot_id: line(base::id::random_uuid()),
-            generation: line(base::id::random_uuid()),
-        }
-    }
-
-    /// The same machine, booted anew.
-    pub fn rebooted(self) -> Self {
-        Self { boot_id: Self::random().boot_id, ..self }
-    }
-
-    /// Of the sandbox in `dir`. Root of the sandbox may have made anything of the files: what is none of these texts is made anew.
-    pub fn read(dir: &Path) -> Self {
-        let [_, machine_id, _, boot_id, generation] = IDENTITY_FILES;
-        let upper = dir.join("upper");
-        let other = Self::random();
-        let read = |file: &str, other: String| line_of(&upper, file, other.len()).unwrap_or(other);
-        Self {
-            machine_id: read(machine_id, other.machine_id),
-            boot_id: read(boot_id, other.boot_id),
-            generation: read(generation, other.generation),
-        }
-    }
-}
-
-/// The content of a file below `root` that is a line of so many bytes of hexadecimal digits and `-`. No link is followed, and nothing waited for.
-fn line_of(root: &Path, file: &str, bytes: usize) -> Option<String> {
-    let root = open(root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    let file = fs::File::from(openat2(root, file, flags, Mode::empty(), resolve).ok()?);
-    file.metadata().ok().filter(|found| found.is_file() && found.len() == bytes as u64)?;
-    let mut text = String::new();
-    file.take(bytes as u64).read_to_string(&mut text).ok()?;
-    let digits = text.strip_suffix('\n')?;
-    let is_line = digits.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
-    (is_line && text.len() == bytes).then_some(text)
-}
-
-/// Copies everything that the sandbox in `dir` changed in its root filesystem to the new directory `dest`, as
-/// [`Sandbox::snapshot_upper`] does.
-pub fn copy_changes(dir: &Path, dest: &Path) -> Result<(), Error> {
-    snapshot::copy(&dir.join("upper"), dest)
-}
 
 /// A killed pid 1 is gone within this many milliseconds of its group being empty.
 const INIT_EXIT_MS_MAX: u64 = 1_000;
@@ -112,6 +37,7 @@ const INIT_EXIT_MS_MAX: u64 = 1_000;
 /// A sandbox that exists: its pid 1 was alive when this was made.
 pub struct Sandbox {
     dir: PathBuf,
+    changes: PathBuf,
     init: ProcessIdentity,
     init_pidfd: OwnedFd,
     ids: Ids,
@@ -123,7 +49,7 @@ pub struct Sandbox {
 impl Sandbox {
     /// Makes a blank sandbox: directory, cgroup, root filesystem, namespaces, pid 1. A failure leaves nothing behind.
     ///
-    /// `spec.dir` may exist already; `upper` and `work` in it must not. The caller must be single-threaded.
+    /// `spec.dir` may exist already, `spec.changes` only if it is the same; `upper` and `work` in it must not. The caller must be single-threaded.
     pub fn create(spec: &Spec, cgroups: &Cgroups) -> Result<Self, Error> {
         Self::create_as(spec, &Machine::random(), cgroups, None)
     }
@@ -135,7 +61,7 @@ impl Sandbox {
         cgroups: &Cgroups,
         output: Option<Output<'_>>,
     ) -> Result<Self, Error> {
-        Bare::create(&spec.id, &spec.dir, machine, cgroups)?.furnish(spec, cgroups, output)
+        Bare::create(&spec.id, &spec.dir, cgroups)?.furnish(spec, machine, cgroups, output)
     }
 
     /// Takes over a sandbox that an earlier keeper made; `None` if its pid 1 is not alive any more.
@@ -150,8 +76,9 @@ impl Sandbox {
             return Ok(None);
         }
         let (ids, group) = (Ids::of(init)?, Group::open(cgroups, &spec.id, &spec.limits)?);
-        let (dir, users, launcher) = (spec.dir.clone(), spec.users, LauncherSlot::default());
-        Ok(Some(Self { dir, init, init_pidfd, ids, users, group, launcher }))
+        let (dir, changes, users) = (spec.dir.clone(), spec.changes.clone(), spec.users);
+        let launcher = LauncherSlot::default();
+        Ok(Some(Self { dir, changes, init, init_pidfd, ids, users, group, launcher }))
     }
 
     /// Its directory on the host, which outlives it.
@@ -288,59 +215,9 @@ impl Sandbox {
         }
     }
 
-    /// Copies everything that the sandbox changed in its root filesystem to the new directory `dest`, as an overlay
-    /// layer. The caller keeps the sandbox frozen if the copy has to be of one moment.
-    pub fn snapshot_upper(&self, dest: &Path) -> Result<(), Error> {
-        copy_changes(&self.dir, dest)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::os::unix::fs::symlink;
-
-    use rustix::fs::CWD;
-
-    use super::*;
-
-    #[test]
-    fn an_identity_that_is_none_is_made_anew() {
-        let dir = tempfile::tempdir().unwrap();
-        let upper = dir.path().join("upper");
-        fs::create_dir_all(upper.join("etc")).unwrap();
-        fs::create_dir_all(upper.join("run/pando")).unwrap();
-        let machine = Machine::random();
-        let [_, machine_id, _, boot_id, generation] = IDENTITY_FILES;
-        let write = || {
-            fs::write(upper.join(machine_id), &machine.machine_id).unwrap();
-            fs::write(upper.join(boot_id), &machine.boot_id).unwrap();
-            fs::write(upper.join(generation), &machine.generation).unwrap();
-        };
-        write();
-        assert_eq!(Machine::read(dir.path()), machine);
-        // Links to a secret outside, a pipe, an endless file, a directory, a text that is too long, none at all.
-        let secret = dir.path().join("secret");
-        fs::write(&secret, &machine.machine_id).unwrap();
-        let pipe = |path: &Path| rustix::fs::mknodat(CWD, path, rustix::fs::FileType::Fifo, Mode::RWXU, 0).unwrap();
-        let changes: [&dyn Fn(&Path); 6] = [
-            &|path| symlink(&secret, path).unwrap(),
-            &|path| pipe(path),
-            &|path| symlink("/dev/zero", path).unwrap(),
-            &|path| fs::create_dir(path).unwrap(),
-            &|path| fs::write(path, format!("{}x", machine.machine_id)).unwrap(),
-            &|_| {},
-        ];
-        for change in changes {
-            let path = upper.join(machine_id);
-            let _ = fs::remove_file(&path).or_else(|_| fs::remove_dir(&path));
-            change(&path);
-            let read = Machine::read(dir.path());
-            assert_ne!(read.machine_id, machine.machine_id);
-            assert_eq!((read.machine_id.len(), read.boot_id), (33, machine.boot_id.clone()));
-        }
-        fs::remove_dir_all(upper.join("run")).unwrap();
-        fs::rename(upper.join("etc"), dir.path().join("etc")).unwrap();
-        symlink(dir.path().join("etc"), upper.join("etc")).unwrap();
-        assert_eq!(Machine::read(dir.path()).boot_id.len(), 37);
+    /// Prepares the capture of everything that it changed in its root filesystem, as an overlay layer. The caller keeps it frozen when the capture is
+    /// finished, if it has to be of one moment.
+    pub fn capture_changes(&self, layer: &Path) -> Result<Capture, Error> {
+        Capture::prepare(&self.changes, layer)
     }
 }

@@ -21,7 +21,7 @@ use rustix::{
 use crate::{
     attributes::{LEVELS_MAX, OPAQUE, entry_path, open_dir, set_xattr, xattr, xattr_names},
     error::{Context, Error},
-    sandbox::{IDENTITY_DIRECTORIES, IDENTITY_FILES, is_one_of},
+    machine::{IDENTITY_DIRECTORIES, IDENTITY_FILES, is_one_of},
     tree,
 };
 

@@ -63,8 +63,12 @@ impl Users {
 pub struct Spec {
     /// Names its cgroup and its host name.
     pub id: SandboxId,
-    /// Absolute path of its own directory on the host (`upper`, `work`), removed with it.
+    /// Absolute path of its own directory on the host, removed with it.
     pub dir: PathBuf,
+    /// Where its changes lie, in `upper` and `work`: its own directory, or another one of its own, which is then removed with it as well.
+    pub changes: PathBuf,
+    /// The snapshot of changes that its own begin with, as [`Capture`](crate::Capture) has taken it on btrfs; none: it has changed nothing yet.
+    pub from: Option<PathBuf>,
     /// Read-only layers of its root filesystem, topmost first; the last is the image's root.
     pub layers: Vec<PathBuf>,
     /// What it may use.

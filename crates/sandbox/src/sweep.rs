@@ -1,6 +1,6 @@
 //! Clearing away what a killed keeper left.
 
-use std::{fs, io, path::Path};
+use std::{fs, io, path::PathBuf};
 
 use base::id::SandboxId;
 
@@ -16,20 +16,22 @@ use crate::{
 /// Every process of a sandbox is born in its group and every mount lives in its processes, so these two places hold all
 /// that there can be. `is_kept` is asked about each one only after it was found: who claims a sandbox before making it is
 /// never swept, also by a sweep that began earlier. Several sweeps at once do not disturb each other. A failure is the
-/// first of those met; what could be removed is removed all the same. `sandboxes_dir` holds one directory per sandbox;
-/// other names in it are left alone.
+/// first of those met; what could be removed is removed all the same. Each of `places` holds one directory per sandbox;
+/// other names in them are left alone.
 pub fn sweep(
     cgroups: &Cgroups,
-    sandboxes_dir: &Path,
+    places: &[PathBuf],
     is_kept: &dyn Fn(&SandboxId) -> bool,
 ) -> Result<Vec<SandboxId>, Error> {
     let mut ids = cgroups.list()?;
-    match fs::read_dir(sandboxes_dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        entries => {
-            for entry in entries.at("list", sandboxes_dir)? {
-                let name = entry.at("list", sandboxes_dir)?.file_name();
-                ids.extend(name.to_str().and_then(|name| name.parse::<SandboxId>().ok()));
+    for place in places {
+        match fs::read_dir(place) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            entries => {
+                for entry in entries.at("list", place)? {
+                    let name = entry.at("list", place)?.file_name();
+                    ids.extend(name.to_str().and_then(|name| name.parse::<SandboxId>().ok()));
+                }
             }
         }
     }
@@ -40,7 +42,7 @@ pub fn sweep(
         let swept = !is_kept(id);
         if swept {
             // One that cannot be removed must not keep the others.
-            failed = failed.take().or(remove_remains(cgroups, sandboxes_dir, id).err());
+            failed = failed.take().or(remove_remains(cgroups, places, id).err());
         }
         swept
     });
@@ -48,8 +50,13 @@ pub fn sweep(
     failed.map_or(Ok(ids), Err)
 }
 
-/// Kills the processes and removes the groups and the directory of one sandbox, in whatever state it is.
-pub fn remove_remains(cgroups: &Cgroups, sandboxes_dir: &Path, id: &SandboxId) -> Result<(), Error> {
+/// Kills the processes and removes the groups and the directories of one sandbox, in whatever state it is.
+pub fn remove_remains(cgroups: &Cgroups, places: &[PathBuf], id: &SandboxId) -> Result<(), Error> {
     cgroup::sweep(cgroups, id)?;
-    tree::remove(&sandboxes_dir.join(id.as_str()))
+    remove_files(places, id)
+}
+
+/// Removes the directories of one sandbox whose processes are gone.
+pub fn remove_files(places: &[PathBuf], id: &SandboxId) -> Result<(), Error> {
+    places.iter().try_for_each(|place| tree::remove(&place.join(id.as_str())))
 }

@@ -12,7 +12,10 @@ use rustix::{
     io::Errno,
 };
 
-use crate::error::{Context, Error};
+use crate::{
+    changes,
+    error::{Context, Error},
+};
 
 /// Makes the new directory `into`, filled by `fill`: whole or not at all, as long as the host does not crash.
 ///
@@ -34,7 +37,7 @@ pub(crate) fn make_whole<T>(into: &Path, fill: impl FnOnce(&Path) -> Result<T, E
     result
 }
 
-/// Removes `path` and everything below it; nothing there is fine.
+/// Removes `path` and everything below it; nothing there is fine. A subvolume of btrfs goes at once, however much is in it.
 ///
 /// No symbolic link is followed, and neither depth nor size of the tree can exhaust the stack or the descriptors: a
 /// directory that is not empty is first moved up to the top, so the tree is never more than two levels deep here. Several
@@ -44,6 +47,13 @@ pub fn remove(path: &Path) -> Result<(), Error> {
         Err(Errno::NOENT) => return Ok(()),
         top => top.at("open", path)?,
     };
+    if sys::btrfs::is_subvolume(&top).at("open", path)? {
+        let (parent, name) = changes::place(path).at("open", path)?;
+        return match sys::btrfs::destroy(&parent, name) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            destroyed => destroyed.at("remove", path),
+        };
+    }
     let mut remover = Remover { top, moved: 0, refilled: 0 };
     loop {
         remover.empty_top().at("remove what is in", path)?;

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 pub mod blob;
+pub mod btrfs;
 pub mod child;
 pub mod clone;
 pub mod deadman;
@@ -10,6 +11,7 @@ pub mod file;
 pub mod heap;
 pub mod ids;
 pub mod kernel;
+pub mod loop_device;
 pub mod mapping;
 pub mod mount;
 pub mod namespace;

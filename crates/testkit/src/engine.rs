@@ -94,8 +94,10 @@ impl Bench {
         std::fs::create_dir(&dir)?;
         let layers = self.layers(above);
         let limits = Limits { memory_bytes: 8 << 30, pids: 4096, cpu_millis: None };
-        let sandbox =
-            Sandbox::create(&Spec { id, dir: dir.clone(), layers, limits, users: Users::All }, &self.cgroups)?;
+        let sandbox = Sandbox::create(
+            &Spec { id, changes: dir.clone(), from: None, dir: dir.clone(), layers, limits, users: Users::All },
+            &self.cgroups,
+        )?;
         let output = dir.join("output.log");
         let log = File::options().create(true).append(true).open(&output)?;
         Ok(Place { sandbox, dir, output, null: File::open("/dev/null")?, log, user: self.user.clone() })
@@ -109,7 +111,8 @@ impl Bench {
     /// started from.
     pub fn zygote(&self, place: &Place, pid: i32, layers: &[PathBuf], base: Option<&Zygote>) -> Result<Built> {
         let spec = place.capture_spec(pid, base.map(|base| base.facts.arena))?;
-        let capture = process::capture(&spec, &mut || Ok(place.sandbox.snapshot_upper(&layers[0])?))?;
+        let files = place.sandbox.capture_changes(&layers[0])?;
+        let capture = process::capture(&spec, &mut || Ok(files.finish()?))?;
         let rootfs = sandbox::detached_rootfs(&self.layers(layers))?;
         let spec = BuildSpec {
             rootfs: rootfs.as_fd(),
@@ -141,7 +144,7 @@ impl Bench {
 
     /// Removes everything, also sandboxes that were forgotten.
     pub fn finish(self) -> Result<()> {
-        sandbox::sweep(&self.cgroups, self.dir.path(), &|_| false)?;
+        sandbox::sweep(&self.cgroups, &[self.dir.path().to_owned()], &|_| false)?;
         self.cgroups.remove_all()?;
         Ok(self.dir.close()?)
     }

@@ -33,8 +33,10 @@ const POOL: [&str; 2] = ["--pool", "4"];
 /// How a node is set up.
 #[derive(Debug, Clone, Default)]
 pub struct Setting {
-    /// The state directory is on a file system of its own, of this many MiB, mounted in the node's mount namespace only.
+    /// The state directory is on a tmpfs of its own, of this many MiB, mounted in the node's mount namespace only.
     pub state_mib: Option<u32>,
+    /// The same on an ext4.
+    pub state_ext4_mib: Option<u32>,
     /// The node is in a network namespace of its own: it reaches no service, not even by loopback.
     pub own_network: bool,
     /// The node is in a time namespace whose monotonic and boot-time clocks differ from the machine's by this many seconds.
@@ -45,6 +47,13 @@ pub struct Setting {
     pub serves: bool,
     /// More arguments for `pando node`. Without `--pool` among them, the pool is small.
     pub arguments: Vec<String>,
+}
+
+impl Setting {
+    /// Whether the state directory is a mount that only the node sees.
+    fn has_own_mount(&self) -> bool {
+        self.state_mib.is_some() || self.state_ext4_mib.is_some()
+    }
 }
 
 /// A node under test.
@@ -138,9 +147,15 @@ impl Node {
             let state = self.state.display();
             script += &format!("mkdir -p {state}\nmount -t tmpfs -o size={mib}m,mode=700 pando-test {state}\n");
         }
+        if let Some(mib) = self.setting.state_ext4_mib {
+            let (state, image) = (self.state.display(), self.cleanup.dir.join("state.img"));
+            let image = image.display();
+            script += &format!("mkdir -p {state}\ntruncate -s {mib}M {image}\nmkfs.ext4 -q {image}\n");
+            script += &format!("mount -o loop {image} {state}\n");
+        }
         script += more;
         script += "exec \"$@\"\n";
-        let own = [("--mount", self.setting.state_mib.is_some()), ("--net", self.setting.own_network)];
+        let own = [("--mount", self.setting.has_own_mount()), ("--net", self.setting.own_network)];
         let own = own.iter().filter(|(_, wanted)| *wanted).map(|(flag, _)| flag);
         let mut command = Command::new("unshare");
         if let Some(ahead) = self.setting.clocks_ahead_s.map(|ahead| ahead.to_string()) {
@@ -367,7 +382,7 @@ impl Node {
     /// Removes everything with the user's commands, stops the node, and fails if anything is left.
     pub fn finish(mut self) -> Result<()> {
         self.finish_commands().with_context(|| format!("log of the node:\n{}", self.log_tail()))?;
-        self.cleanup.expect_nothing(&self.state, &self.socket, self.setting.state_mib.is_some())
+        self.cleanup.expect_nothing(&self.state, &self.socket, self.setting.has_own_mount())
     }
 
     fn finish_commands(&mut self) -> Result<()> {

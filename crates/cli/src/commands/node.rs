@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
 use anyhow::{Context, Result, bail};
 use base::limits::{PARKED_COPIES_DEFAULT, POOL_SANDBOXES_DEFAULT};
 use checkpoint::{PeerSettings, Settings};
-use node::config::{AtExit, Config, PeerListen, STATE_DIR_DEFAULT};
+use node::config::{AtExit, Config, LayerKind, Layers, PeerListen, STATE_DIR_DEFAULT};
 use store::{
     id::Realm,
     object::{Location, S3Location},
@@ -40,6 +40,8 @@ pub(crate) struct Args {
     volumes_memory: u64,
     #[command(flatten)]
     lag: LagArgs,
+    #[command(flatten)]
+    layers: LayersArgs,
     /// Serve other nodes of the store from this node's cache, at this address, and find them (as --find-peers). Nodes must show that they have
     /// the store's key. Data stays sealed, but the connection shows which parts are asked for. Port 0: any.
     #[arg(long, value_name = "IP:PORT")]
@@ -78,6 +80,43 @@ pub(crate) struct StoreArgs {
     /// Also ask the nodes that have registered themselves in the database.
     #[arg(long)]
     find_peers: bool,
+}
+
+/// How what sandboxes change in their root filesystems is kept.
+#[derive(Debug, clap::Args)]
+pub(crate) struct LayersArgs {
+    /// How the files that sandboxes change are kept. btrfs: in a file DIR/changes.img of --state; forks take snapshots in milliseconds. copy: as
+    /// files below --state, copied for each fork. auto: btrfs where it can be had (`pando doctor`).
+    #[arg(long = "layers", value_name = "KIND", value_enum, default_value_t = LayersKind::Auto)]
+    kind: LayersKind,
+    /// Most bytes of that file: 20G, 1T. It grows step by step. Default: what the host has, but for a twentieth.
+    #[arg(long = "layers-max", value_name = "BYTES", value_parser = super::template::parse_bytes)]
+    bytes_max: Option<u64>,
+}
+
+/// As [`LayerKind`].
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum LayersKind {
+    Auto,
+    Btrfs,
+    Copy,
+}
+
+/// Below that btrfs cannot be made.
+const LAYERS_MIN: u64 = 256 << 20;
+
+impl LayersArgs {
+    fn layers(&self) -> Result<Layers> {
+        if self.bytes_max.is_some_and(|bytes| bytes < LAYERS_MIN) {
+            bail!("--layers-max: give it 256M at least");
+        }
+        let kind = match self.kind {
+            LayersKind::Auto => LayerKind::Auto,
+            LayersKind::Btrfs => LayerKind::Btrfs,
+            LayersKind::Copy => LayerKind::Copy,
+        };
+        Ok(Layers { kind, bytes_max: self.bytes_max })
+    }
 }
 
 /// Where the memory that sandboxes share is taken from.
@@ -263,6 +302,7 @@ pub(crate) async fn run(args: Args, socket: PathBuf, log: &Log, public: Option<s
         pager_memory: args.pager_memory,
         volumes_memory: args.volumes_memory,
         peer_listen,
+        layers: args.layers.layers()?,
         at_exit: if args.ephemeral { AtExit::Remove } else { AtExit::Keep },
         keeper_command,
     };

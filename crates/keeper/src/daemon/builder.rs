@@ -2,7 +2,7 @@
 //! must not block.
 //!
 //! ```text
-//! keeper --fork--> builder: capture (in its pause: copy of the upper directory) -> rootfs -> build -> result + control socket -> exit
+//! keeper --fork--> builder: capture (in its pause: a layer of the changes) -> rootfs -> build -> result + control socket -> exit
 //!                           or: a checkpoint's state -> rootfs -> restore -> result + control socket + userfaultfd -> exit
 //!    \------------------------ zygote: reparented to the keeper (its subreaper) when the builder exits -----------------/
 //! ```
@@ -206,8 +206,9 @@ fn build(
         started,
         memory_files: Some(sandbox::SHARED_MEMORY.into()),
     };
+    let files = sandbox.capture_changes(&job.layer)?;
     let capture_began = Instant::now();
-    let capture = match capture(&spec, job, sandbox) {
+    let capture = match capture(&spec, job, sandbox, &files) {
         Ok(capture) => capture,
         Err(error) => return refused(error),
     };
@@ -245,17 +246,22 @@ fn refused(error: process::Error) -> Performed {
     Ok((Outcome::Refused(refusals.collect()), Vec::new()))
 }
 
-/// Captures the program. Its files are copied in the pause: memory and files of the copies are of the same instant.
-fn capture(spec: &CaptureSpec, job: &Capture, sandbox: &Sandbox) -> Result<process::Capture, process::Error> {
-    let mut copy_files = || Ok(sandbox.snapshot_upper(&job.layer)?);
+/// Captures the program. Its files are taken in the pause: memory and files of the copies are of the same instant.
+fn capture(
+    spec: &CaptureSpec,
+    job: &Capture,
+    sandbox: &Sandbox,
+    files: &sandbox::Capture,
+) -> Result<process::Capture, process::Error> {
+    let mut take_files = || Ok(files.finish()?);
     // No command starts meanwhile: on one sandbox, the server never runs a capture and the start of a command at the same time.
     if sandbox.has_others(job.source.main.pid).map_err(|error| process::Error::DuringPause(error.into()))? {
         let afterwards = if job.purpose.holds() { Afterwards::StandsStill } else { Afterwards::GoesOn };
-        return process::capture_beside(spec, &mut copy_files, &mut Beside(sandbox), afterwards);
+        return process::capture_beside(spec, &mut take_files, &mut Beside(sandbox), afterwards);
     }
     match job.purpose.holds() {
-        true => process::capture_and_hold(spec, &mut copy_files, &mut || Ok(sandbox.freeze()?)),
-        false => process::capture(spec, &mut copy_files),
+        true => process::capture_and_hold(spec, &mut take_files, &mut || Ok(sandbox.freeze()?)),
+        false => process::capture(spec, &mut take_files),
     }
 }
 

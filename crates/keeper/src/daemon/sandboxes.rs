@@ -80,7 +80,7 @@ impl Sandboxes {
     }
 
     pub(super) fn create_bare(&mut self, id: &SandboxId, dir: &Path) -> Result<Created, Failed> {
-        match Bare::create(id, dir, &Machine::random(), &self.cgroups) {
+        match Bare::create(id, dir, &self.cgroups) {
             Ok(bare) => {
                 let init = bare.init();
                 self.bare.insert(id.clone(), bare);
@@ -92,7 +92,7 @@ impl Sandboxes {
 
     pub(super) fn furnish(&mut self, spec: &sandbox::Spec, output: &[OwnedFd; 2]) -> Result<Created, Failed> {
         let Some(bare) = self.bare.remove(&spec.id) else { return Err(Failed::no_sandbox(&spec.id)) };
-        let furnished = bare.furnish(spec, &self.cgroups, Some(self::output(output)));
+        let furnished = bare.furnish(spec, &Machine::random(), &self.cgroups, Some(self::output(output)));
         self.take_in(spec, furnished)
     }
 

@@ -52,6 +52,7 @@ fn kind(error: &Error) -> FailureKind {
         | Error::Store { .. }
         | Error::Volumes { .. }
         | Error::Sandbox(_) => FailureKind::Host,
+        Error::NoRoom { .. } => FailureKind::NoSpace,
     }
 }
 
@@ -83,9 +84,7 @@ fn hint(error: &Error) -> Option<String> {
         Error::NotMounted { .. } => "`pando volume inspect NAME` shows who holds a volume",
         Error::NoHostDirectory { .. } => "make it first: `mkdir -p DIRECTORY`",
         Error::HostPath { .. } => "name a directory that nothing is mounted on",
-        Error::HostBusy { .. } => {
-            "leave the directory, and end the processes that work there or have a file open there"
-        }
+        Error::HostBusy { .. } => "leave the directory, and end the processes that work or have a file open there",
         Error::OfPaused { .. } => "first `pando resume ID` or `pando kill ID`: the paused sandbox needs the volume",
         Error::NotPaused { .. } => "`pando ls` shows the states of all sandboxes",
         Error::BeingResumed(_) => "wait until it runs: `pando ls`",
@@ -99,6 +98,9 @@ fn hint(error: &Error) -> Option<String> {
         Error::NotRunning { .. } => "`pando logs` shows its output; `pando kill` removes it",
         Error::NoUser { .. } => "make it first (`useradd -m NAME` as root), or leave the user out",
         Error::OneUser { .. } => "use the image of a directory or tarball, such as `base`",
+        Error::NoRoom { .. } => {
+            "remove sandboxes (`pando ls`), or give the host's filesystem or --layers-max more room"
+        }
         Error::TooManyUsers { .. } => "repeat it when other file work is done",
         Error::PortClosed { .. } => "`pando logs` may say why; the port is that of the program inside",
         Error::CannotFork { what, .. } => hint_of_fork(what),
@@ -219,6 +221,7 @@ fn details(error: &Error) -> Vec<String> {
         | Error::StateInUse(_)
         | Error::SocketInUse(_)
         | Error::SelfTest(_)
+        | Error::NoRoom { .. }
         | Error::Sandbox(_) => Vec::new(),
     }
 }

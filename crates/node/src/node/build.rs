@@ -11,7 +11,7 @@ use model::{BuildProgress, BuildStage, BuildTimings, TemplateSpec};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
-    Account, Node, engine_limits,
+    Account, Node,
     exec::command,
     images::{random_suffix, remove_quietly},
     now_ms,
@@ -111,6 +111,7 @@ impl Node {
     /// Builds a template, or builds it anew.
     #[tracing::instrument(skip_all, fields(template = %spec.name))]
     pub async fn build(self: &Arc<Self>, spec: TemplateSpec, progress: &Progress) -> Result<model::Template> {
+        self.check_room().await?;
         self.state().begin_build(&spec)?;
         let admitted = Admitted::new(self, &spec.name);
         self.ledger.changed();
@@ -150,11 +151,31 @@ impl Node {
     ) -> Result<()> {
         let directory = self.host.config.template_dir(&spec.name);
         std::fs::create_dir_all(&directory).at("create", &directory)?;
-        let layer = directory.join(format!("layer-{}", random_suffix()));
-        let (source, zygote) = {
+        let (source, point, zygote) = {
             let mut state = self.state();
-            (state.claim(), state.new_zygote())
+            (state.claim(), state.claim(), state.new_zygote())
         };
+        // An idle one has no changes.
+        let snapshot = self.host.changes.template_layer(&point).filter(|_| !spec.command.is_empty());
+        let layer = snapshot.unwrap_or_else(|| directory.join(format!("layer-{}", random_suffix())));
+        let finished = self.build_into(layer, (source, zygote), spec, image_layers, progress).await;
+        self.state().release(&point);
+        if finished.is_err() {
+            // Only if nothing else is in it: an earlier build stays.
+            let _ = std::fs::remove_dir(&directory);
+        }
+        finished
+    }
+
+    /// Builds it with its changes in the new directory `layer`, which a failure leaves out.
+    async fn build_into(
+        self: &Arc<Self>,
+        layer: PathBuf,
+        (source, zygote): (SandboxId, ZygoteId),
+        spec: &TemplateSpec,
+        image_layers: Vec<PathBuf>,
+        progress: &Progress,
+    ) -> Result<()> {
         let job = Job { spec: spec.clone(), source, zygote, image_layers, layer };
         if spec.command.is_empty() {
             return self.finish_idle(&job, progress).await;
@@ -175,9 +196,7 @@ impl Node {
             Err(error) => Err(error),
         };
         if finished.is_err() {
-            remove_quietly(&job.layer).await;
-            // Only if nothing else is in it: an earlier build stays.
-            let _ = std::fs::remove_dir(&directory);
+            self.remove_layers(vec![job.layer.clone()]).await;
         }
         self.ledger.metrics.built(&finished);
         finished
@@ -198,10 +217,7 @@ impl Node {
     async fn build_zygote(self: &Arc<Self>, job: &Job, progress: &Progress) -> Result<(ZygoteRef, BuildTimings)> {
         progress.stage(BuildStage::StartingProgram);
         let spec = &job.spec;
-        let dir = self.host.config.sandbox_dir(&job.source);
-        let limits = engine_limits(&spec.limits);
-        let (layers, users) = (job.image_layers.clone(), sandbox::Users::of(&job.image_layers));
-        let create = sandbox::Spec { id: job.source.clone(), dir, layers, limits, users };
+        let create = self.spec(&job.source, &job.image_layers, &spec.limits);
         let (output, carriage) = self.make_output(&job.source)?;
         let create = CreateSandbox { spec: create, machine: None };
         let Created { init } = self.keepers.call(create, carriage.descriptors()).await?;

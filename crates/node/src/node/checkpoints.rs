@@ -9,7 +9,7 @@ mod base;
 mod volumes;
 mod write;
 
-use std::{fs, os::fd::OwnedFd, path::PathBuf, sync::Arc, time::Instant};
+use std::{os::fd::OwnedFd, path::PathBuf, sync::Arc, time::Instant};
 
 use ::base::id::{SandboxId, TemplateName};
 use checkpoint::{Checkpoint, Counts, Writing};
@@ -24,7 +24,7 @@ use super::{
     build::Built,
     cut::{self, Cut},
     files_only::{has_files_only, without_program},
-    images::{random_suffix, remove_quietly},
+    images::random_suffix,
     in_use::InUse,
     layers,
     metrics::CaptureFor,
@@ -32,7 +32,7 @@ use super::{
 use crate::{
     error::{Context, Error, Result, Storing},
     records::SandboxRecord,
-    state::{FORK_LAYER, RestoredZygote},
+    state::RestoredZygote,
 };
 
 /// Where a checkpoint, or a pause, tells how far it is.
@@ -156,12 +156,15 @@ impl Node {
         progress: &KeepProgress,
     ) -> Result<model::Checkpoint> {
         let point = self.state().claim();
-        let directory = self.host.config.sandbox_dir(&point);
+        let kept = keeping.record.kept.clone();
+        let layer = kept.clone().unwrap_or_else(|| self.host.changes.layer(&keeping.record.id, &point));
         let taken = match has_files_only(keeping.record, keeping.keep) {
-            true => self.take_files(keeping, &directory, progress).await,
-            false => self.take(keeping, &directory, progress).await,
+            true => self.take_files(keeping, layer.clone(), progress).await,
+            false => self.take(keeping, layer.clone(), progress).await,
         };
-        remove_quietly(&directory).await;
+        if kept.is_none() {
+            self.remove_layers(vec![layer]).await;
+        }
         self.state().release(&point);
         taken
     }
@@ -169,7 +172,7 @@ impl Node {
     async fn take(
         self: &Arc<Self>,
         Keeping { record, keep: _, spec, hold, commit }: Keeping<'_>,
-        directory: &std::path::Path,
+        layer: PathBuf,
         progress: &KeepProgress,
     ) -> Result<model::Checkpoint> {
         layers::check(record)?;
@@ -181,14 +184,12 @@ impl Node {
         progress.stage(CheckpointStage::Capturing);
         // So that little is left to be written while it stands still.
         self.commit_written(&record.id, &record.volumes).await?;
-        fs::create_dir_all(directory).at("create", directory)?;
         let (base, restored, zygote) = {
             let mut state = self.state();
             let base = self.use_parked(&mut state, &record.template);
             let restored = state.restored_zygote(&record.template);
             (base, restored, state.new_zygote())
         };
-        let layer = directory.join(FORK_LAYER);
         // What is resumed has all the volumes that it had.
         let kept: Vec<&String> =
             record.volumes.iter().filter(|mount| hold || mount.is_writable()).map(|mount| &mount.path).collect();
@@ -244,18 +245,16 @@ impl Node {
     async fn take_files(
         self: &Arc<Self>,
         Keeping { record, keep, spec, hold, commit }: Keeping<'_>,
-        directory: &std::path::Path,
+        layer: PathBuf,
         progress: &KeepProgress,
     ) -> Result<model::Checkpoint> {
         layers::check(record)?;
         progress.stage(CheckpointStage::Capturing);
         // So that little is left to be written while it stands still.
         self.commit_written(&record.id, &record.volumes).await?;
-        fs::create_dir_all(directory).at("create", directory)?;
-        let layer = directory.join(FORK_LAYER);
         let pinned = self.pin(record.layers.clone());
         let captured = match hold {
-            true => self.copy_to_pause(record, keep, &layer).await,
+            true => self.take_to_pause(record, keep, &layer).await,
             false => self.capture_files(record, keep, &layer).await,
         };
         let purpose = if hold { CaptureFor::Pause } else { CaptureFor::Checkpoint };

@@ -129,10 +129,11 @@ impl Node {
     async fn clear_away(self: &Arc<Self>, id: SandboxId, ended: bool) -> Result<()> {
         let node = Arc::clone(self);
         let clear = move || {
+            let places = node.host.changes.places();
             if ended {
-                sandbox::remove_directory(&node.host.config.sandbox_dir(&id))
+                sandbox::remove_files(&places, &id)
             } else {
-                sandbox::remove_remains(&node.host.cgroups, &node.host.config.sandboxes_dir(), &id)
+                sandbox::remove_remains(&node.host.cgroups, &places, &id)
             }
         };
         Ok(tokio::task::spawn_blocking(clear).await.doing("remove the sandbox")??)
@@ -165,7 +166,7 @@ impl Node {
     pub(super) async fn sweep_unless(self: &Arc<Self>, keeps: fn(&State, &SandboxId) -> bool) -> Result<()> {
         let node = Arc::clone(self);
         let swept = tokio::task::spawn_blocking(move || {
-            sandbox::sweep(&node.host.cgroups, &node.host.config.sandboxes_dir(), &|id| keeps(&node.state(), id))
+            sandbox::sweep(&node.host.cgroups, &node.host.changes.places(), &|id| keeps(&node.state(), id))
         });
         let swept = swept.await.doing("sweep")??;
         if !swept.is_empty() {
@@ -176,11 +177,13 @@ impl Node {
 
     /// Removes layers of ours that the state says are unused; images that the user gave are not removed.
     pub(super) async fn remove_layers(&self, layers: Vec<PathBuf>) {
-        let roots = [self.host.config.templates_dir(), self.host.config.sandboxes_dir(), self.host.config.images_dir()];
+        let config = &self.host.config;
+        let points = [config.sandboxes_dir(), config.changes_dir()];
+        let roots = [&points[..], &[config.templates_dir(), config.images_dir()]].concat();
         for layer in layers.into_iter().filter(|layer| roots.iter().any(|root| layer.starts_with(root))) {
             // A fork point is nothing but its layer; a template's directory goes with the template.
             let directory = match layer.parent() {
-                Some(parent) if layer.starts_with(self.host.config.sandboxes_dir()) => parent,
+                Some(parent) if points.iter().any(|points| layer.starts_with(points)) => parent,
                 Some(_) | None => &layer,
             };
             // Two sandboxes that stood on it may have gone at once: then the other one's removal was faster.

@@ -1,8 +1,8 @@
 //! Captures of files alone: of a sandbox without a program, and of any other one if its memory is not wanted.
 //!
 //! ```text
-//! frozen -> upper directory copied -> volumes cut -> thawed          the sandbox goes on
-//!                                  -> volumes committed              a pause: it stays frozen
+//! prepared -> frozen -> layer taken -> volumes cut -> thawed          the sandbox goes on
+//!                                 -> volumes committed              a pause: it stays frozen
 //! ```
 //!
 //! The server copies on a thread of its own: the keeper has only one, and a copy takes as long as the files are large. If the server ends in
@@ -16,6 +16,7 @@ use std::{
 
 use base::id::SandboxId;
 use model::{Keep, Ready, TemplateSpec};
+use sandbox::Capture;
 
 use super::{Node, cut::Cut, lifecycle::Operation};
 use crate::{
@@ -59,13 +60,13 @@ impl Node {
             if now != original.init {
                 return Err(Error::BeingResumed(original.id));
             }
-            node.copy_and_cut(&original, keep, &layer).await
+            node.take_and_cut(&original, keep, &layer).await
         };
         self.drive(&record.id, Operation::Capture, capture).await
     }
 
     /// As [`Node::capture_files`], for whom has the sandbox alone.
-    pub(super) async fn copy_and_cut(
+    pub(super) async fn take_and_cut(
         self: &Arc<Self>,
         record: &SandboxRecord,
         keep: Keep,
@@ -75,8 +76,9 @@ impl Node {
         let keeper = self.keepers.get(ACTION).await?;
         // Before it stands still, and until all of its files are of one instant.
         let held = self.hold_changes(&record.id).await;
+        let capture = self.prepare_capture(&record.id, layer).await?;
         let began = Instant::now();
-        if let Err(error) = self.copy_frozen(record, keep, layer).await {
+        if let Err(error) = self.take_frozen(record, keep, capture).await {
             self.thaw(&record.id).await;
             return Err(error);
         }
@@ -91,30 +93,37 @@ impl Node {
     }
 
     /// Captures the files of a sandbox that is being paused. It stays frozen, whatever comes of it.
-    pub(super) async fn copy_to_pause(
+    pub(super) async fn take_to_pause(
         self: &Arc<Self>,
         record: &SandboxRecord,
         keep: Keep,
         layer: &Path,
     ) -> Result<Files> {
+        let capture = self.prepare_capture(&record.id, layer).await?;
         let began = Instant::now();
-        self.copy_frozen(record, keep, layer).await?;
+        self.take_frozen(record, keep, capture).await?;
         let pause = began.elapsed();
         // What it has written has to be where it is resumed.
         self.commit_written(&record.id, &record.volumes).await?;
         Ok(Files { pause, cut: Cut::default() })
     }
 
-    /// Freezes the sandbox and copies its upper directory. It is left frozen.
-    async fn copy_frozen(self: &Arc<Self>, record: &SandboxRecord, keep: Keep, layer: &Path) -> Result<()> {
+    /// What can be done of a capture while the sandbox runs.
+    async fn prepare_capture(&self, id: &SandboxId, layer: &Path) -> Result<Capture> {
+        let (changes, layer) = (self.host.changes.of(id), layer.to_owned());
+        let prepare = move || Ok(Capture::prepare(&changes, &layer)?);
+        tokio::task::spawn_blocking(prepare).await.doing("prepare to take the files").flatten()
+    }
+
+    /// Freezes the sandbox and takes its files. It is left frozen.
+    async fn take_frozen(self: &Arc<Self>, record: &SandboxRecord, keep: Keep, capture: Capture) -> Result<()> {
         self.freeze(&record.id).await?;
         // Of what stands still: no process comes any more.
         if keep == Keep::Memory {
             self.refuse_others(record)?;
         }
-        let (dir, layer) = (self.host.config.sandbox_dir(&record.id), layer.to_owned());
-        let copy = move || Ok(sandbox::copy_changes(&dir, &layer)?);
-        tokio::task::spawn_blocking(copy).await.doing("copy the files").flatten()
+        let take = move || Ok(capture.finish()?);
+        tokio::task::spawn_blocking(take).await.doing("take the files").flatten()
     }
 
     /// Stops all processes of a sandbox. Who calls it thaws it.

@@ -1,7 +1,7 @@
 //! Forking a running sandbox: it goes on, the copies start from that instant.
 //!
 //! ```text
-//! keeper: still of the program, upper directory copied into the fork point's layer (the only pause) -> zygote, branched off the
+//! keeper: still of the program, its changes taken into the fork point's layer (the only pause) -> zygote, branched off the
 //!         template's: unchanged memory stays shared           volumes that it can write: cut before it goes on (see `cut`)
 //! copies: sandboxes on [fork point's layer, layers of the original ...] -> started from that zygote -> zygote dropped
 //! ```
@@ -28,7 +28,6 @@ use super::{
     build::Built,
     cut::{self, Cut},
     files_only::{Files, has_files_only, without_program},
-    images::remove_quietly,
     in_use::InUse,
     layers::{self, Pinned},
     lifecycle::{Operation, Phase},
@@ -39,13 +38,11 @@ use super::{
 use crate::{
     error::{Context, Error, Forked, Result},
     records::SandboxRecord,
-    state::{Blank, FORK_LAYER},
+    state::Blank,
 };
 
 /// An instant of a sandbox, or what is left of the attempt to capture one.
 struct ForkPoint {
-    /// Where its layer is.
-    directory: PathBuf,
     /// None if copies have files only.
     zygote: Option<ZygoteId>,
     layers: Pinned,
@@ -71,6 +68,7 @@ impl Node {
             return self.fork_paused(id, spec).await;
         }
         self.admits(id, Operation::Capture)?;
+        self.check_room().await?;
         let (pages, volumes, files) = {
             let state = self.state();
             let record = state.running(id)?;
@@ -89,7 +87,7 @@ impl Node {
             }
         });
         let point = point.await?;
-        let ForkPoint { directory, zygote, layers, captured } = point;
+        let ForkPoint { zygote, layers, captured } = point;
         self.ledger.metrics.captured(CaptureFor::Fork, captured.as_ref().map(|captured| captured.timings.pause_us));
         let forks = match captured {
             Ok(Captured { source, timings, blanks }) => {
@@ -111,9 +109,6 @@ impl Node {
             self.drop_zygote(zygote).await;
         }
         layers.unpin().await;
-        if forks.is_err() {
-            remove_quietly(&directory).await;
-        }
         forks
     }
 
@@ -128,9 +123,7 @@ impl Node {
             let base = self.use_parked(&mut state, &record.template);
             (record, main, spec, base, state.claim(), state.new_zygote())
         };
-        let directory = self.host.config.sandbox_dir(&point);
-        let layer = directory.join(FORK_LAYER);
-        std::fs::create_dir_all(&directory).at("create", &directory)?;
+        let layer = self.host.changes.layer(id, &point);
         let job = Capture {
             zygote,
             source: keeper::protocol::Source {
@@ -176,7 +169,7 @@ impl Node {
                 if main.is_alive() { Err(error) } else { Err(self.has_ended(id)) }
             }
         };
-        Ok(ForkPoint { directory, zygote: Some(zygote), layers: pinned, captured })
+        Ok(ForkPoint { zygote: Some(zygote), layers: pinned, captured })
     }
 
     /// Captures the files of a sandbox, alone with it.
@@ -188,14 +181,12 @@ impl Node {
             let spec = state.spec_of(&record)?;
             (record, without_program(spec), state.claim())
         };
-        let directory = self.host.config.sandbox_dir(&point);
-        let layer = directory.join(FORK_LAYER);
-        std::fs::create_dir_all(&directory).at("create", &directory)?;
+        let layer = self.host.changes.layer(id, &point);
         let layers: Vec<_> = std::iter::once(layer.clone()).chain(record.layers.iter().cloned()).collect();
         // As of a fork point with a zygote.
         let pinned = self.pin(layers.clone());
         self.state().release(&point);
-        let captured = self.copy_and_cut(&record, keep, &layer).await.map(|Files { pause, cut }| {
+        let captured = self.take_and_cut(&record, keep, &layer).await.map(|Files { pause, cut }| {
             let us = pause.as_micros() as u64;
             let source = Source {
                 template: record.template.clone(),
@@ -214,7 +205,7 @@ impl Node {
             let timings = BuildTimings { pause_us: us, capture_us: us, ..BuildTimings::default() };
             Captured { source, timings, blanks: Vec::new() }
         });
-        Ok(ForkPoint { directory, zygote: None, layers: pinned, captured })
+        Ok(ForkPoint { zygote: None, layers: pinned, captured })
     }
 
     fn has_ended(&self, id: &SandboxId) -> Error {

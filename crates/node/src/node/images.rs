@@ -47,9 +47,9 @@ async fn unpack(tarball: PathBuf, into: PathBuf) -> Result<()> {
 
 /// Removes what a failure left; the failure itself is what the user hears of.
 pub(super) async fn remove_quietly(path: &Path) {
-    match tokio::fs::remove_dir_all(path).await {
-        Ok(()) => {}
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-        Err(error) => tracing::warn!(path = %path.display(), %error, "a leftover could not be removed"),
+    let of = path.to_owned();
+    let remove = move || Ok(sandbox::remove_directory(&of)?);
+    if let Err(error) = tokio::task::spawn_blocking(remove).await.doing("remove a leftover").flatten() {
+        tracing::warn!(path = %path.display(), error = crate::chain(&error), "a leftover could not be removed");
     }
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use base::id::SandboxId;
-use model::{ProcessInfo, SandboxDetail};
+use model::{ProcessInfo, SandboxDetail, SandboxState};
 use procfs::Fields;
 use rustix::io::Errno;
 
@@ -25,6 +25,8 @@ impl Node {
         let group = self.group(id);
         let processes: Vec<_> = pids(&group).unwrap_or_default().into_iter().filter_map(process).collect();
         let sum = |bytes: fn(&ProcessInfo) -> u64| processes.iter().map(bytes).sum();
+        // A paused one has no root, only what a resume makes one of.
+        let layers = if record.state == SandboxState::Paused { &[][..] } else { &record.layers };
         Ok(SandboxDetail {
             sandbox: record.to_model(),
             uptime_ms: now_ms().saturating_sub(record.created_ms),
@@ -33,7 +35,7 @@ impl Node {
             processes,
             memory: self.host.cgroups.memory_of(id).and_then(|group| group.read()).map(to_model),
             cgroup: group.display().to_string(),
-            layers: record.layers.iter().map(|layer| layer.display().to_string()).collect(),
+            layers: layers.iter().map(|layer| layer.display().to_string()).collect(),
             directory: self.home(id).display().to_string(),
         })
     }

@@ -43,6 +43,9 @@ use crate::{
     records::{self, Durability, NOBODY, SandboxRecord},
 };
 
+/// Most paused sandboxes whose changes are kept on this node.
+const KEPT_MAX: usize = 256;
+
 /// How long to rest before the store is asked again.
 pub(super) const STORE_REST: Duration = Duration::from_secs(3);
 
@@ -132,9 +135,10 @@ impl Node {
         if keep == model::Keep::Memory {
             self.refuse_others(record)?;
         }
+        let record = &self.keep_changes(record);
         let spec = self.state().spec_of(record)?;
         let dir = self.host.config.sandbox_dir(&record.id);
-        let machine = sandbox::Machine::read(&dir);
+        let machine = sandbox::Machine::read(&self.host.changes.of(&record.id));
         let machine = if keep == model::Keep::Files { machine.rebooted() } else { machine };
         let (written, holder, named) = (record.clone(), self.host.id.clone(), Arc::clone(named));
         let commit: Commit = Box::new(move |checkpoint, writing, parent| {
@@ -155,6 +159,31 @@ impl Node {
             Ok(paused.commit(writing, parent)?)
         });
         self.keep(Keeping { record, keep, spec, hold: true, commit }, progress).await.map(drop)
+    }
+
+    /// Where changes are snapshots, the one of a pause stays: the sandbox goes on with it if it is resumed here, with the inode numbers that its program
+    /// knows. Elsewhere its files are unpacked from the store.
+    fn keep_changes(&self, record: &SandboxRecord) -> SandboxRecord {
+        let mut state = self.state();
+        let point = state.claim();
+        let layer = self.host.changes.layer(&record.id, &point);
+        let is_snapshot = self.host.changes.split(std::slice::from_ref(&layer)).0.is_some();
+        let kept = is_snapshot.then(|| state.keep_changes(&record.id, layer)).flatten();
+        state.release(&point);
+        kept.unwrap_or_else(|| record.clone())
+    }
+
+    /// Gives up what is kept of paused sandboxes, the oldest first, until at most `spared` of them have something. The store has it all. Tells whether
+    /// there was something.
+    pub(super) async fn give_up_kept(&self, spared: usize) -> bool {
+        let mut is_some = false;
+        loop {
+            let given_up = self.state().give_up_kept(spared);
+            let Some((record, unused)) = given_up else { return is_some };
+            self.write_aside(&record);
+            self.remove_layers(unused).await;
+            is_some = true;
+        }
     }
 
     /// A command of `pando exec` would be lost by the pause, not kept.
@@ -211,8 +240,10 @@ impl Node {
     /// Everything after the head. A failure leaves the sandbox frozen, with all that it has.
     async fn finish_pause(self: &Arc<Self>, record: &SandboxRecord) -> Result<()> {
         let id = &record.id;
+        let kept = self.state().sandbox(id)?.kept.clone().filter(|layer| layer.is_dir());
         let small = SandboxRecord {
-            layers: Vec::new(),
+            layers: if kept.is_some() { record.layers.clone() } else { Vec::new() },
+            kept,
             pages: None,
             arena: None,
             main: NOBODY,
@@ -233,6 +264,7 @@ impl Node {
         self.write_aside(&small);
         let unused = self.state().paused(small);
         self.remove_layers(unused).await;
+        self.give_up_kept(KEPT_MAX).await;
         // If its processes were not to be ended in time: nothing claims them any more.
         self.ledger.sweep_work.notify_one();
         Ok(())
@@ -240,7 +272,9 @@ impl Node {
 
     /// The pause has failed: what runs goes on, with the record that says so.
     async fn go_on(self: &Arc<Self>, id: &SandboxId) {
+        let kept = self.state().sandbox(id).ok().and_then(|record| record.kept.clone());
         let Some(record) = self.state().abandon_pause(id) else { return };
+        self.remove_layers(kept.into_iter().collect()).await;
         let path = self.host.config.sandbox_dir(id).join(RECORD);
         if let Err(error) = records::write(&path, &record, Durability::Process) {
             tracing::warn!(sandbox = %id, error = chain(&error), "its record may say that it is being paused");
@@ -338,7 +372,8 @@ impl Node {
         }
         // What is remembered here of a sandbox that another node has resumed goes all the same.
         remove_quietly(&self.host.config.paused_dir().join(id.as_str())).await;
-        self.state().forget(id);
+        let unused = self.state().forget(id);
+        self.remove_layers(unused).await;
         Ok(())
     }
 

@@ -122,6 +122,17 @@ impl Node {
         head: &Head,
         began: Instant,
     ) -> Result<(Ready, Pinned)> {
+        let kept = self.state().kept_layers(&paused.id, paused.paused_ms);
+        if let Some(layers) = kept.filter(|layers| layers.iter().all(|layer| layer.is_dir())) {
+            let pinned = self.pin(layers.clone());
+            return match self.restore_paused(paused, head, &[], layers, began).await {
+                Ok(ready) => Ok((ready, pinned)),
+                Err(error) => {
+                    pinned.unpin().await;
+                    Err(error)
+                }
+            };
+        }
         let image_layers = self.prepare_image(paused.spec()).await?;
         let points: Vec<SandboxId> = paused.checkpoint.layers.iter().map(|_| self.state().claim()).collect();
         let own: Vec<PathBuf> =
@@ -138,29 +149,31 @@ impl Node {
         }
     }
 
+    /// `own`: where its layers are to be unpacked, topmost first; none: they are the first of the others.
     async fn restore_paused(
         self: &Arc<Self>,
         paused: &Paused,
         head: &Head,
         own: &[PathBuf],
-        image_layers: Vec<PathBuf>,
+        below: Vec<PathBuf>,
         began: Instant,
     ) -> Result<Ready> {
         for directory in own.iter().filter_map(|layer| layer.parent()) {
             fs::create_dir_all(directory).at("create", directory)?;
         }
-        let (layer, lower) = own.split_first().ok_or(std::io::ErrorKind::InvalidData).doing("find its layers")?;
+        let all = [own, &below].concat();
+        let (layer, lower) = all.split_first().ok_or(std::io::ErrorKind::InvalidData).doing("find its layers")?;
         let template = TemplateRecord {
             spec: paused.spec().clone(),
             created_ms: paused.created_ms,
-            image_layers: lower.iter().cloned().chain(image_layers).collect(),
+            image_layers: lower.to_vec(),
             layer: layer.clone(),
             timings: BuildTimings::default(),
             pages: paused.checkpoint.program.as_ref().map(|_| format!("{}-{}", paused.id, random_suffix())),
             checkpoint: Some(head.manifest.to_string()),
             volumes: Vec::new(),
         };
-        let layers = &paused.checkpoint.layers;
+        let layers = if own.is_empty() { &[][..] } else { &paused.checkpoint.layers };
         let zygote = match &paused.checkpoint.program {
             Some(program) => {
                 let hot = self.read_hot(program);
@@ -195,7 +208,7 @@ impl Node {
         };
         let (main, ended) = program.unzip();
         let record = SandboxRecord {
-            layers,
+            layers: self.host.changes.split(&layers).1.to_vec(),
             pages: template.pages.clone(),
             init: blank.init,
             main: main.unwrap_or(NOBODY),
@@ -298,6 +311,7 @@ fn small(paused: &Paused) -> SandboxRecord {
         reason: None,
         volumes: paused.volumes.iter().map(mount).collect(),
         reservation: None,
+        kept: None,
     }
 }
 

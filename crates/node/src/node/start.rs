@@ -345,7 +345,7 @@ impl Node {
             id: blank.id.clone(),
             template: source.template.clone(),
             parent: source.parent.clone(),
-            layers: source.layers.clone(),
+            layers: self.host.changes.split(&source.layers).1.to_vec(),
             pages: source.pages.clone(),
             limits: source.limits.clone(),
             init: blank.init,
@@ -360,6 +360,7 @@ impl Node {
             held: None,
             volumes,
             reservation: source.reservation.clone(),
+            kept: None,
         };
         blank.record.finish(&record)?;
         self.show_own_volumes(&blank.id, &source.cut)?;
@@ -394,6 +395,7 @@ impl Node {
 
     /// Makes a sandbox without a program, of a bare one if there is one. A failure leaves nothing.
     pub(super) async fn create_blank(self: &Arc<Self>, layers: &[PathBuf], limits: &model::Limits) -> Result<Blank> {
+        self.check_room().await?;
         let _turn = self.keepers.creation().await;
         let bare = self.state().take_bare();
         let id = bare.as_ref().map_or_else(|| self.state().claim(), |bare| bare.id.clone());
@@ -448,10 +450,12 @@ impl Node {
         self.blank(id, init, layers, output)
     }
 
-    fn spec(&self, id: &SandboxId, layers: &[PathBuf], limits: &model::Limits) -> sandbox::Spec {
-        let dir = self.host.config.sandbox_dir(id);
-        let users = sandbox::Users::of(layers);
-        sandbox::Spec { id: id.clone(), dir, layers: layers.to_vec(), limits: engine_limits(limits), users }
+    pub(super) fn spec(&self, id: &SandboxId, layers: &[PathBuf], limits: &model::Limits) -> sandbox::Spec {
+        let (from, below) = self.host.changes.split(layers);
+        let changes = self.host.changes.of_new(id, from.map(PathBuf::as_path));
+        let (dir, from, layers) = (self.host.config.sandbox_dir(id), from.cloned(), below.to_vec());
+        let users = sandbox::Users::of(&layers);
+        sandbox::Spec { id: id.clone(), dir, changes, from, layers, limits: engine_limits(limits), users }
     }
 
     fn blank(&self, id: &SandboxId, init: ProcessIdentity, layers: &[PathBuf], output: OwnedFd) -> Result<Blank> {

@@ -41,6 +41,9 @@ const RETRY_REST: Duration = Duration::from_secs(1);
 /// How long a keeper may take to leave when its server says so, and what volumes have left to go.
 pub(super) const LEAVE_MAX: Duration = Duration::from_secs(5);
 
+/// How often it is seen to that there is room for what sandboxes change.
+const ROOM_CHECK: Duration = Duration::from_millis(250);
+
 /// How often output files are looked at.
 const OUTPUT_CHECK: Duration = Duration::from_secs(2);
 
@@ -68,6 +71,7 @@ impl Node {
         background.spawn(async move { node.pager.keep().await });
         background.spawn(Arc::clone(&self).watch_host_mounts());
         background.spawn(Arc::clone(&self).bound_outputs(OUTPUT_CHECK));
+        background.spawn(Arc::clone(&self).keep_room());
         // To the very end: what is removed at the shutdown has to be reaped as well.
         tokio::spawn(orphans::reap());
         loop {
@@ -194,6 +198,8 @@ impl Node {
         let spec = sandbox::Spec {
             id: id.clone(),
             dir: self.host.config.sandbox_dir(&id),
+            changes: self.host.changes.of(&id),
+            from: None,
             layers: record.layers.clone(),
             limits: engine_limits(&record.limits),
             users: sandbox::Users::of(&record.layers),
@@ -265,6 +271,30 @@ impl Node {
         {
             tracing::warn!(error = chain(&error), "the control groups could not be removed");
         }
+        let is_kept = self.state().sandboxes().iter().any(|record| record.kept.is_some());
+        self.host.changes.close(is_kept || !self.ids_here().is_empty());
+    }
+
+    /// Has the room grow for what sandboxes change. Never returns.
+    async fn keep_room(self: Arc<Self>) {
+        loop {
+            tokio::time::sleep(ROOM_CHECK).await;
+            let node = Arc::clone(&self);
+            let grown = tokio::task::spawn_blocking(move || node.host.changes.grow()).await;
+            if grown.is_ok_and(|is_enough| !is_enough) {
+                // If that does not suffice, starts fail by name.
+                self.give_up_kept(0).await;
+            }
+        }
+    }
+
+    /// Fails if there is too little room for one more sandbox, template or fork.
+    pub(super) async fn check_room(self: &Arc<Self>) -> Result<()> {
+        if self.host.changes.has_room() {
+            return Ok(());
+        }
+        let node = Arc::clone(self);
+        tokio::task::spawn_blocking(move || node.host.changes.make_room()).await.doing("look for room")?
     }
 
     /// Ends a zygote.

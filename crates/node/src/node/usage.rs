@@ -26,8 +26,8 @@ impl Node {
         self.state().running(id)?;
         let group = self.host.cgroups.usage_of(id);
         let (began, before) = (Instant::now(), group.read().cpu_us);
-        let directory = self.host.config.sandbox_dir(id);
-        let upper = directory.join("upper");
+        let directory = self.host.changes.of(id);
+        let upper = directory.join(sandbox::UPPER);
         let (written, ()) =
             tokio::join!(tokio::task::spawn_blocking(move || written(&upper)), tokio::time::sleep(SAMPLE));
         let now = group.read();

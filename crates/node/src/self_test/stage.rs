@@ -69,7 +69,7 @@ impl Stage {
         // Zygotes are children of nobody else then, and are reaped here.
         set_child_subreaper(Some(getpid()))?;
         let cgroups = Cgroups::open(group)?;
-        sandbox::sweep(&cgroups, dir, &|_| false)?;
+        sandbox::sweep(&cgroups, &[dir.to_owned()], &|_| false)?;
         let (base, program) = (dir.join("base"), dir.join("program"));
         for old in [&base, &program] {
             sandbox::remove_directory(old)?;
@@ -125,7 +125,10 @@ impl Stage {
         fs::create_dir(&dir)?;
         let layers = above.iter().chain(&self.layers).cloned().collect();
         let streams = [File::open("/dev/null")?, File::create(dir.join("output"))?];
-        self.sandboxes.push(Sandbox::create(&Spec { id, dir, layers, limits, users: Users::All }, &self.cgroups)?);
+        self.sandboxes.push(Sandbox::create(
+            &Spec { id, changes: dir.clone(), from: None, dir, layers, limits, users: Users::All },
+            &self.cgroups,
+        )?);
         Ok((self.sandboxes.len() - 1, streams))
     }
 
@@ -147,8 +150,8 @@ impl Stage {
         };
         self.snapshots += 1;
         let layer = self.dir.join(format!("changes-{}", self.snapshots));
-        let sandbox = &self.sandboxes[program.sandbox];
-        let capture = process::capture(&spec, &mut || Ok(sandbox.snapshot_upper(&layer)?))?;
+        let files = self.sandboxes[program.sandbox].capture_changes(&layer)?;
+        let capture = process::capture(&spec, &mut || Ok(files.finish()?))?;
         let layers: Vec<PathBuf> = std::iter::once(layer).chain(program.below.iter().cloned()).collect();
         let all: Vec<PathBuf> = layers.iter().chain(&self.layers).cloned().collect();
         let rootfs = sandbox::detached_rootfs(&all)?;
@@ -206,7 +209,7 @@ impl Stage {
     pub(super) fn close(mut self) -> Trial<()> {
         let cleared = self.clear();
         // First: what could not be cleared would not end.
-        let swept = sandbox::sweep(&self.cgroups, &self.dir, &|_| false).map(drop);
+        let swept = sandbox::sweep(&self.cgroups, &[self.dir.clone()], &|_| false).map(drop);
         let reaped = finally("a process does not end", || Ok(reap().then_some(())));
         let layers = self.layers.iter().map(|layer| sandbox::remove_directory(layer)).fold(Ok(()), Result::and);
         let removed = self.cgroups.remove_all();

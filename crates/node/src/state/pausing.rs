@@ -54,16 +54,49 @@ impl State {
         let record = self.sandboxes.get_mut(id).filter(|record| record.state == SandboxState::Pausing)?;
         record.state = state;
         record.paused_ms = None;
+        record.kept = None;
         Some(record.clone())
+    }
+
+    /// A snapshot of what it has changed is going to be `layer`, and stays. The record says so from here on.
+    pub(crate) fn keep_changes(&mut self, id: &SandboxId, layer: PathBuf) -> Option<SandboxRecord> {
+        let record = self.sandboxes.get_mut(id).filter(|record| record.state == SandboxState::Pausing)?;
+        record.kept = Some(layer);
+        Some(record.clone())
+    }
+
+    /// The layers that a sandbox goes on with that was paused here at that moment, topmost first; none if they are not kept.
+    pub(crate) fn kept_layers(&self, id: &SandboxId, paused_ms: u64) -> Option<Vec<PathBuf>> {
+        let record = self.sandboxes.get(id).filter(|record| record.paused_ms == Some(paused_ms))?;
+        Some(record.kept.iter().chain(&record.layers).cloned().collect()).filter(|_| record.kept.is_some())
+    }
+
+    /// The paused sandbox whose snapshot has been kept for longest, if so many more are than `spared`. Nothing is kept of it from here on. The record to
+    /// write, and the layers that nothing else uses.
+    pub(crate) fn give_up_kept(&mut self, spared: usize) -> Option<(SandboxRecord, Vec<PathBuf>)> {
+        let resuming = &self.resuming;
+        let is_kept = |record: &&mut SandboxRecord| {
+            record.state == SandboxState::Paused && record.kept.is_some() && !resuming.contains(&record.id)
+        };
+        let mut kept: Vec<&mut SandboxRecord> = self.sandboxes.values_mut().filter(is_kept).collect();
+        if kept.len() <= spared {
+            return None;
+        }
+        kept.sort_by_key(|record| record.paused_ms);
+        let record = kept.into_iter().next()?;
+        let layers: Vec<PathBuf> = record.kept.take().into_iter().chain(std::mem::take(&mut record.layers)).collect();
+        let record = record.clone();
+        Some((record, self.unused(layers)))
     }
 
     /// It is paused; `record` is what stays of it. Returns the layers that nothing else uses.
     pub(crate) fn paused(&mut self, record: SandboxRecord) -> Vec<PathBuf> {
         let id = record.id.clone();
-        let layers = self.forget(&id);
+        let layers = self.take_out(&id);
         self.ended.remove(&id);
         self.sandboxes.insert(id, record);
-        layers
+        // Those that are kept with it are in use.
+        self.unused(layers)
     }
 
     /// A resume begins; the record of the sandbox if it was paused on this node.

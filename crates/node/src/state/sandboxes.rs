@@ -7,6 +7,7 @@ use std::{
 
 use base::id::SandboxId;
 use model::{SandboxState, TemplateSpec};
+use sandbox::UPPER;
 
 use super::State;
 use crate::{
@@ -31,9 +32,15 @@ impl State {
     /// It is to be removed: from here on it is no sandbox any more, but its id stays claimed until nothing is left of it.
     /// Returns the layers that nothing else uses.
     pub(crate) fn forget(&mut self, id: &SandboxId) -> Vec<PathBuf> {
-        self.unbound.remove(id);
-        let layers = self.sandboxes.remove(id).map(|record| record.layers).unwrap_or_default();
+        let layers = self.take_out(id);
         self.unused(layers)
+    }
+
+    /// Removes its record; gives the layers that it had.
+    pub(super) fn take_out(&mut self, id: &SandboxId) -> Vec<PathBuf> {
+        self.unbound.remove(id);
+        let layers = self.sandboxes.remove(id).map(|record| record.kept.into_iter().chain(record.layers).collect());
+        layers.unwrap_or_default()
     }
 
     /// Nothing of it is left.
@@ -47,11 +54,16 @@ impl State {
         self.claimed.contains(id) || self.records(id) || self.pinned.iter().any(is_point)
     }
 
-    /// Whether it outlives the node: a sandbox that was started, or a fork point that one stands on.
+    /// Whether it outlives the node: a sandbox that was started, or a fork point that one stands on, or a template.
     pub(crate) fn records(&self, id: &SandboxId) -> bool {
         let is_point = |layer: &PathBuf| fork_point(layer).is_some_and(|point| point == *id);
         self.sandboxes.get(id).is_some_and(|record| record.state != SandboxState::Paused)
-            || self.sandboxes.values().flat_map(|record| &record.layers).any(is_point)
+            || self.sandboxes.values().flat_map(|record| record.kept.iter().chain(&record.layers)).any(is_point)
+            || self
+                .templates
+                .values()
+                .filter_map(|template| template.record.as_ref())
+                .any(|record| is_point(&record.layer))
     }
 
     /// Keeps layers that a sandbox is about to be made with.
@@ -148,7 +160,7 @@ impl State {
     pub(crate) fn uses_layer(&self, path: &Path) -> bool {
         let in_use = |layers: &[PathBuf]| layers.iter().any(|layer| layer == path);
         self.templates.values().filter_map(|template| template.record.as_ref()).any(|record| in_use(&record.layers()))
-            || self.sandboxes.values().any(|record| in_use(&record.layers))
+            || self.sandboxes.values().any(|record| in_use(&record.layers) || record.kept.as_deref() == Some(path))
             || self.pool.values().flatten().any(|blank| in_use(&blank.layers))
             || in_use(&self.pinned)
     }
@@ -159,8 +171,9 @@ impl State {
     }
 }
 
-/// The fork point whose layer this is, if it is one: `.../sandboxes/ID/layer`.
+/// The fork point whose layer this is, if it is one: `.../sandboxes/ID/layer`, or `.../changes/ID/upper`.
 fn fork_point(layer: &Path) -> Option<SandboxId> {
-    let directory = layer.parent().filter(|_| layer.file_name().is_some_and(|name| name == FORK_LAYER))?;
+    let is_layer = layer.file_name().is_some_and(|name| name == FORK_LAYER || name == UPPER);
+    let directory = layer.parent().filter(|_| is_layer)?;
     directory.file_name()?.to_str()?.parse().ok()
 }

@@ -22,7 +22,7 @@ use super::{
 use crate::{
     attributes::{LEVELS_MAX, entry_path, open_dir, xattr, xattr_names},
     error::{Context, Error},
-    sandbox::{IDENTITY_FILES, is_one_of},
+    machine::{IDENTITY_FILES, is_one_of},
     tree,
 };
 

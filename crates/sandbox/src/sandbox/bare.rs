@@ -10,7 +10,7 @@ use std::{
     fs, io,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
-        unix::fs::{DirBuilderExt, PermissionsExt},
+        unix::fs::DirBuilderExt,
     },
     path::{Path, PathBuf},
 };
@@ -21,14 +21,16 @@ use rustix::{
     process::{Gid, Uid},
 };
 
-use super::{IDENTITY_DIRECTORIES, IDENTITY_FILES, Machine, Sandbox};
+use super::Sandbox;
 use crate::{
     cgroup::{Cgroups, Group},
+    changes,
     error::{Context, Error},
     identity::ProcessIdentity,
     ids::{self, First, Ids},
     init::{self, Output},
     launcher::LauncherSlot,
+    machine::{self, Machine},
     namespaces::Inside,
     rootfs,
     spec::{PROGRAM_ID, Spec, Users},
@@ -49,9 +51,9 @@ pub struct Bare {
 impl Bare {
     /// Makes directory, cgroup, namespaces and pid 1. A failure leaves nothing behind.
     ///
-    /// `dir` may exist already; `upper` and `work` in it must not. The caller must be single-threaded.
-    pub fn create(id: &SandboxId, dir: &Path, machine: &Machine, cgroups: &Cgroups) -> Result<Self, Error> {
-        let directory = OwnDirectory::make(id, dir, machine)?;
+    /// `dir` may exist already. The caller must be single-threaded.
+    pub fn create(id: &SandboxId, dir: &Path, cgroups: &Cgroups) -> Result<Self, Error> {
+        let directory = OwnDirectory::make(dir)?;
         let group = OwnGroup(Some(Group::create(cgroups, id)?));
         let (first, channel) = init::start(group.get())?;
         let process = OwnProcess(Some(first));
@@ -64,28 +66,43 @@ impl Bare {
     }
 
     /// Gives it the root filesystem and the limits of `spec`, and the output to carry: it is a sandbox then. A failure leaves nothing of it.
-    pub fn furnish(mut self, spec: &Spec, cgroups: &Cgroups, output: Option<Output<'_>>) -> Result<Sandbox, Error> {
+    pub fn furnish(
+        mut self,
+        spec: &Spec,
+        machine: &Machine,
+        cgroups: &Cgroups,
+        output: Option<Output<'_>>,
+    ) -> Result<Sandbox, Error> {
+        self.directory.make_changes(spec, machine)?;
         let first = self.process.get();
         let inside = Inside { init: first.forked.pidfd.as_fd(), ids: first.ids, users: spec.users };
-        let rootfs = rootfs::writable(&spec.layers, &self.dir, inside)?;
+        let rootfs = rootfs::writable(&spec.layers, &spec.changes, inside)?;
         if let Some(output) = output {
             hand_over(output.pipe, first.ids).doing("give the output's pipe to the program's user")?;
         }
         self.group.get_mut().limit(cgroups, &self.id, &spec.limits)?;
         init::furnish(self.channel, &self.id, &rootfs, output)?;
-        Ok(keep(self.dir, self.process, self.group, self.directory, spec.users))
+        Ok(keep((self.dir, spec.changes.clone()), self.process, self.group, self.directory, spec.users))
     }
 
     /// As a sandbox that is good for nothing but [`Sandbox::destroy`].
     pub fn give_up(self) -> Sandbox {
-        keep(self.dir, self.process, self.group, self.directory, Users::ProgramOnly)
+        keep((self.dir.clone(), self.dir), self.process, self.group, self.directory, Users::ProgramOnly)
     }
 }
 
-fn keep(dir: PathBuf, process: OwnProcess, group: OwnGroup, mut directory: OwnDirectory, users: Users) -> Sandbox {
+/// `places`: its directory, and where its changes lie.
+fn keep(
+    places: (PathBuf, PathBuf),
+    process: OwnProcess,
+    group: OwnGroup,
+    mut directory: OwnDirectory,
+    users: Users,
+) -> Sandbox {
     directory.made.clear();
-    let (First { forked, identity, ids }, group) = (process.keep(), group.keep());
-    Sandbox { dir, init: identity, init_pidfd: forked.pidfd, ids, users, group, launcher: LauncherSlot::default() }
+    let ((dir, changes), First { forked, identity, ids }, group) = (places, process.keep(), group.keep());
+    let launcher = LauncherSlot::default();
+    Sandbox { dir, changes, init: identity, init_pidfd: forked.pidfd, ids, users, group, launcher }
 }
 
 /// So that the program can open it again as /dev/stdout.
@@ -94,54 +111,30 @@ fn hand_over(pipe: BorrowedFd<'_>, ids: Ids) -> rustix::io::Result<()> {
     fchown(pipe, Some(Uid::from_raw(id)), Some(Gid::from_raw(id)))
 }
 
-/// What a creation has made below the sandbox's directory, removed when dropped.
+/// What a creation has made of the sandbox's directories, removed when dropped.
 struct OwnDirectory {
     made: Vec<PathBuf>,
 }
 
 impl OwnDirectory {
-    fn make(id: &SandboxId, dir: &Path, machine: &Machine) -> Result<Self, Error> {
-        let mut own = Self { made: Vec::new() };
+    fn make(dir: &Path) -> Result<Self, Error> {
         match fs::DirBuilder::new().mode(0o700).create(dir) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            result => {
-                result.at("create", dir)?;
-                own.made.push(dir.to_owned());
-            }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(Self { made: Vec::new() }),
+            made => made.at("create", dir).map(|()| Self { made: vec![dir.to_owned()] }),
         }
-        for (name, mode) in [("upper", 0o755), ("work", 0o700)] {
-            own.directory(&dir.join(name), mode)?;
-        }
-        own.write_identity(id, dir, machine)?;
-        Ok(own)
     }
 
-    /// What makes this sandbox a machine of its own, also after the fork of a program that has read another's.
-    fn write_identity(&mut self, id: &SandboxId, dir: &Path, machine: &Machine) -> Result<(), Error> {
-        let upper = dir.join("upper");
-        for directory in IDENTITY_DIRECTORIES {
-            self.directory(&upper.join(directory), 0o755)?;
+    fn make_changes(&mut self, spec: &Spec, machine: &Machine) -> Result<(), Error> {
+        let own = (spec.changes != spec.dir).then(|| spec.changes.clone());
+        let parts = [changes::UPPER, changes::WORK].map(|name| spec.changes.join(name));
+        let made: Vec<PathBuf> = own.into_iter().chain(parts).collect();
+        // Those of another sandbox stay.
+        if let Some(there) = made.iter().find(|path| path.symlink_metadata().is_ok()) {
+            return Err(Error::Exists(there.clone()));
         }
-        let hosts = format!("127.0.0.1 localhost {id}\n::1 localhost ip6-localhost ip6-loopback\n");
-        let contents =
-            [format!("{id}\n"), machine.machine_id.clone(), hosts, machine.boot_id.clone(), machine.generation.clone()];
-        for (file, content) in IDENTITY_FILES.into_iter().zip(contents) {
-            self.file(&upper.join(file), &content, 0o444)?;
-        }
-        Ok(())
-    }
-
-    fn directory(&mut self, path: &Path, mode: u32) -> Result<(), Error> {
-        fs::create_dir(path).at("create", path)?;
-        self.made.push(path.to_owned());
-        // Not by mkdir's mode: the caller's umask must not decide what a sandbox can read.
-        fs::set_permissions(path, fs::Permissions::from_mode(mode)).at("set the mode of", path)
-    }
-
-    fn file(&mut self, path: &Path, content: &str, mode: u32) -> Result<(), Error> {
-        fs::write(path, content).at("write", path)?;
-        self.made.push(path.to_owned());
-        fs::set_permissions(path, fs::Permissions::from_mode(mode)).at("set the mode of", path)
+        self.made.extend(made);
+        changes::make(&spec.changes, spec.from.as_deref())?;
+        machine::write(&spec.changes.join(changes::UPPER), &spec.id, machine)
     }
 }
 
@@ -149,7 +142,7 @@ impl Drop for OwnDirectory {
     fn drop(&mut self) {
         for path in self.made.iter().rev() {
             // Already on the way out with an error; a later sweep removes what cannot be removed now.
-            let _ = if path.is_dir() { tree::remove(path) } else { fs::remove_file(path).at("remove", path) };
+            let _ = tree::remove(path);
         }
     }
 }

@@ -14,7 +14,10 @@ use anyhow::{Context, Result, ensure};
 use super::Node;
 
 /// What stays of a state directory from which everything was removed.
-const STATE_FILES: [&str; 16] = [
+const STATE_FILES: [&str; 19] = [
+    "changes",
+    "changes.boot",
+    "changes.img",
     "images",
     "layers",
     "lock",
@@ -61,6 +64,10 @@ while [ $tries -lt 250 ]; do
     [ $left = 0 ] && break
     sleep 0.02
     tries=$((tries + 1))
+done
+# Of a node that was killed.
+sed -n 's/^[^ ]* \([^ ]*\) .*/\1/p' /proc/self/mounts | while read -r mount; do
+    case $mount in "$2"/*) umount -l "$mount" ;; esac
 done
 rm -rf --one-file-system "$2" "$3"
 "#;
@@ -109,7 +116,7 @@ impl Cleanup {
         ensure!(found.iter().all(|name| STATE_FILES.contains(&name.as_str())), "unexpected files: {found:?}");
         let held = names(&state.join("commands"));
         ensure!(held.iter().all(|name| name == "holder.lock"), "the holder left: {held:?}");
-        for folder in ["sandboxes", "templates", "images", "paused", "mounts", "unseen", "snapshots"] {
+        for folder in ["changes", "sandboxes", "templates", "images", "paused", "mounts", "unseen", "snapshots"] {
             let found = names(&state.join(folder));
             ensure!(found.is_empty(), "{folder} left behind: {found:?}");
         }

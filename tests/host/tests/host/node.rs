@@ -5,6 +5,7 @@ mod attacks;
 mod beside_commands;
 mod burst;
 mod cancel;
+mod changes;
 mod checkpoint;
 mod client;
 mod command_line;
@@ -80,6 +81,7 @@ pub(crate) fn cases() -> Vec<Case> {
         failures::cases(),
         requests::cases(),
         cancel::cases(),
+        changes::cases(),
         crash::cases(),
         disk::cases(),
         doctor::cases(),

@@ -66,6 +66,7 @@ pub(super) fn all() -> Vec<Check> {
         detached_layers(),
     ];
     checks.extend(users::all(Path::new(node::config::STATE_DIR_DEFAULT)));
+    checks.extend(snapshots());
     checks.extend(cgroups());
     checks.extend([
         pidfds(),
@@ -235,6 +236,31 @@ fn is_known(filesystem: &str) -> bool {
 fn filesystem(name: &'static str, shown: &'static str, otherwise: Verdict, remedy: &str) -> Check {
     let good = is_known(name);
     check(shown, good, otherwise, if good { "available" } else { "not in /proc/filesystems" }, remedy)
+}
+
+/// What snapshots of changed files need.
+fn snapshots() -> [Check; 3] {
+    let without = "; without it forks copy the files that a sandbox has changed";
+    let mkfs = Command::new("mkfs.btrfs").arg("--version").stdin(Stdio::null()).output();
+    let mkfs = mkfs.map(|said| String::from_utf8_lossy(&said.stdout).trim().to_owned());
+    let devices = fs::File::options().read(true).write(true).open("/dev/loop-control");
+    [
+        filesystem(
+            "btrfs",
+            "btrfs",
+            Verdict::Reduced,
+            &format!("load the module: `modprobe btrfs` (CONFIG_BTRFS_FS){without}"),
+        ),
+        feature("mkfs.btrfs", mkfs, Verdict::Reduced, &format!("install it: `apt-get install btrfs-progs`{without}")),
+        feature(
+            "loop devices",
+            devices.map(|_| "available").map_err(|error| format!("/dev/loop-control: {error}")),
+            Verdict::Reduced,
+            &format!(
+                "load the module: `modprobe loop`, and give a container /dev/loop-control and the devices{without}"
+            ),
+        ),
+    ]
 }
 
 fn fuse() -> Check {

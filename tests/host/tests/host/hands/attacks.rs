@@ -34,7 +34,7 @@ pub(super) fn swapped_links(place: &Place) -> Result<()> {
     let id = place.sandbox()?;
     place.runtime.block_on(async {
         let digest =
-            "cd /etc && find . -type f -readable | sort | xargs md5sum 2>/dev/null | md5sum; ls -la /etc | md5sum";
+            "cd /etc && find . -type f -readable | sort | xargs md5sum 2>/dev/null | md5sum; ls -lA /etc | grep -v ^total | md5sum";
         let before = place.shell(&id, digest).await?;
         let hand = place.hand(&id).await?;
         put(&hand, "/home/user/attack.py", SWAP.as_bytes()).await?;

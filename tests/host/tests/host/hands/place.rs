@@ -14,7 +14,7 @@ use hands::{Entry, Hand, Problem};
 use model::{CommandSpec, Image, Interpreter, Limits, Ready, RunSpec, TemplateSpec, VolumeDurability, VolumeSpec};
 use node::{
     Config, Node, Progress,
-    config::AtExit,
+    config::{AtExit, Layers},
     exec::{Input, Inputs, Output, Outputs},
 };
 use testkit::runner::Case;
@@ -196,6 +196,7 @@ fn config(state: &Path) -> Result<Config> {
             peers: PeerSettings::default(),
         },
         peer_listen: None,
+        layers: Layers::default(),
         at_exit: AtExit::Remove,
         keeper_command: role(&["keeper"]),
         pager_command: role(&["guardian", "--state", &at]),

@@ -66,6 +66,9 @@ pub(super) fn forks(place: &Place) -> Result<()> {
     let id = place.sandbox()?;
     place.runtime.block_on(async {
         let hand = place.hand(&id).await?;
+        for (path, length) in WRITTEN.into_iter().zip([700_000, 5_000]) {
+            put(&hand, path, &vec![0; length]).await?;
+        }
         let writing = tokio::spawn(async move {
             for number in (1_u8..=255).cycle() {
                 for (path, length) in WRITTEN.into_iter().zip([700_000, 5_000]) {

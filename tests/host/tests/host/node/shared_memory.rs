@@ -171,7 +171,7 @@ fn pause(_: &Shared, node: &Node) -> Result<()> {
 /// As checkpoints and sandboxes have them that are older than this filesystem.
 fn older_layers() -> Result<()> {
     // Without a pool, whose sandboxes have looked at the layers before.
-    let arguments = vec!["--pool".to_owned(), "0".to_owned()];
+    let arguments = ["--pool", "0", "--layers", "copy"].map(str::to_owned).to_vec();
     let node = Node::start_with(Setting { arguments, ..Setting::default() })?;
     node.build_geo("geo", &["--nidx", "2"])?;
     let mut entries = fs::read_dir(node.state.join("templates/geo"))?.flatten().map(|entry| entry.path());

@@ -67,7 +67,8 @@ impl Host {
     pub(crate) fn spec_of(&self, layers: Vec<PathBuf>) -> Spec {
         let id = SandboxId::random();
         let limits = Limits { memory_bytes: 256 << 20, pids: 64, cpu_millis: Some(1_500) };
-        Spec { dir: self.sandboxes().join(id.as_str()), id, layers, limits, users: Users::All }
+        let dir = self.sandboxes().join(id.as_str());
+        Spec { changes: dir.clone(), from: None, dir, id, layers, limits, users: Users::All }
     }
 
     pub(crate) fn sandbox(&self) -> Sandbox {

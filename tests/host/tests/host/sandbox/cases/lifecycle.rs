@@ -97,13 +97,13 @@ pub(crate) fn sweep(host: &Host) {
         .unwrap();
         std::thread::sleep(Duration::from_micros(round * 250));
         rustix::process::pidfd_send_signal(&creator.pidfd, Signal::KILL).unwrap();
-        let swept = sweep_all(&host.cgroups, &host.sandboxes(), &is_kept).unwrap();
+        let swept = sweep_all(&host.cgroups, &[host.sandboxes()], &is_kept).unwrap();
         assert!(swept.iter().all(|id| *id == spec.id));
         found += swept.len();
         // The creator may have been killed in the middle of a fork: its death is certain only now.
         wait(creator.pid);
         reap();
-        found += sweep_all(&host.cgroups, &host.sandboxes(), &is_kept).unwrap().len();
+        found += sweep_all(&host.cgroups, &[host.sandboxes()], &is_kept).unwrap().len();
         assert!(!spec.dir.exists());
     }
     assert!(found > 20, "{found} of 40 creators got as far as leaving something");

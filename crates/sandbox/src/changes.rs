@@ -1,0 +1,125 @@
+//! Where a sandbox's changes to its root filesystem lie: a directory with overlay's upper and work directories in it.
+//!
+//! On btrfs that directory is a subvolume. Then a layer of it is a snapshot, taken in milliseconds however much was changed, and a sandbox that starts
+//! from such a layer has a snapshot of it as its own upper directory: it sees what the source saw, with the same inode numbers, hard links that are
+//! links, and files that are no lower layer's. On all other filesystems a layer is a copy, which is stacked below an empty upper directory.
+//!
+//! ```text
+//! btrfs:  CHANGES/ID/{upper,work} --prepare: dirty data is written--> --finish: snapshot--> CHANGES/POINT/upper
+//! else:   DIR/ID/{upper,work}     ------------------------------------------finish: copy-----> DIR/POINT/layer
+//! ```
+
+use std::{
+    ffi::OsStr,
+    fs, io,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
+
+use crate::{
+    attributes::open_dir,
+    error::{Context, Error},
+    snapshot, tree,
+};
+
+/// The directory below a sandbox's changes with the changes themselves.
+pub const UPPER: &str = "upper";
+pub(crate) const WORK: &str = "work";
+
+/// Makes the new directory `changes`: a snapshot, if they begin with those of the layer `from`. A failure may leave some of it.
+pub(crate) fn make(changes: &Path, from: Option<&Path>) -> Result<(), Error> {
+    match from {
+        Some(layer) => {
+            let source = subvolume(layer)?;
+            take(&source, changes).at("take a snapshot of", layer)?;
+            // The kernel refuses one of another overlay that was `volatile`.
+            tree::remove(&changes.join(WORK))?;
+            directory(&changes.join(WORK), 0o700)
+        }
+        None => {
+            let (parent, name) = place(changes).at("create", changes)?;
+            let made = match sys::btrfs::is_here(&parent).at("create", changes)? {
+                true => sys::btrfs::create_subvolume(&parent, name),
+                false => mkdirat(&parent, name, Mode::RWXU).map_err(io::Error::from),
+            };
+            match made {
+                // The sandbox's own directory.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                made => made.at("create", changes)?,
+            }
+            directory(&changes.join(UPPER), 0o755)?;
+            directory(&changes.join(WORK), 0o700)
+        }
+    }
+}
+
+fn directory(path: &Path, mode: u32) -> Result<(), Error> {
+    fs::create_dir(path).at("create", path)?;
+    // Not by mkdir's mode: the caller's umask must not decide what a sandbox can read.
+    fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode)).at("set the mode of", path)
+}
+
+/// A layer of a sandbox's changes that is going to be taken.
+#[derive(Debug)]
+pub struct Capture {
+    changes: PathBuf,
+    layer: PathBuf,
+    /// None: it is copied.
+    subvolume: Option<OwnedFd>,
+}
+
+impl Capture {
+    /// Does what can be done while the sandbox runs, so that little is left for the moment in which it stands still. `changes` are those of a
+    /// sandbox; `layer` is not there yet, nor is its directory.
+    pub fn prepare(changes: &Path, layer: &Path) -> Result<Self, Error> {
+        let opened = open_dir(CWD, changes).at("open", changes)?;
+        let is_subvolume = sys::btrfs::is_subvolume(&opened).at("open", changes)?;
+        let capture =
+            Self { changes: changes.to_owned(), layer: layer.to_owned(), subvolume: is_subvolume.then_some(opened) };
+        if let Some(subvolume) = &capture.subvolume {
+            // A snapshot has what is dirty written first, of this subvolume alone: syncfs(2) would write all, and does nothing on a volatile overlay.
+            let into = capture.point()?;
+            take(subvolume, into).at("write down the changes in", changes)?;
+            tree::remove(into)?;
+        }
+        Ok(capture)
+    }
+
+    /// Takes it: of one moment, if the sandbox stands still. A failure leaves nothing.
+    pub fn finish(&self) -> Result<(), Error> {
+        let into = self.point()?;
+        match &self.subvolume {
+            Some(subvolume) => take(subvolume, into).at("take a snapshot of", &self.changes),
+            None => {
+                fs::create_dir_all(into).at("create", into)?;
+                snapshot::copy(&self.changes.join(UPPER), &self.layer)
+            }
+        }
+    }
+
+    /// The directory of the layer.
+    fn point(&self) -> Result<&Path, Error> {
+        self.layer.parent().ok_or(io::ErrorKind::InvalidInput).at("create", &self.layer)
+    }
+}
+
+/// The subvolume that a layer lies in.
+fn subvolume(layer: &Path) -> Result<OwnedFd, Error> {
+    let parent = layer.parent().ok_or(io::ErrorKind::InvalidInput).at("open", layer)?;
+    open_dir(CWD, parent).at("open", parent)
+}
+
+fn take(source: &OwnedFd, into: &Path) -> io::Result<()> {
+    let (parent, name) = place(into)?;
+    sys::btrfs::snapshot(source, &parent, name)
+}
+
+/// The directory that `path` is in, and its name there.
+pub(crate) fn place(path: &Path) -> io::Result<(OwnedFd, &OsStr)> {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    Ok((openat(CWD, parent, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?, name))
+}

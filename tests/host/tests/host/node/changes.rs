@@ -1,0 +1,319 @@
+//! What sandboxes change in their root filesystems: a copy goes on with the very files of its source.
+
+use std::{fs, process::Command, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use testkit::{
+    node::{Node, Setting},
+    runner::Case,
+};
+
+pub(crate) fn cases() -> Vec<Case> {
+    vec![
+        Case::new("changes::copies_go_on_with_the_files_of_their_source", || with_layers("btrfs", own_files)),
+        Case::new("changes::a_resumed_sandbox_goes_on_with_its_files", || with_layers("btrfs", resumed)),
+        Case::new("changes::without_snapshots_files_are_copied", || with_layers("copy", copied)),
+        Case::new("changes::they_outlive_a_killed_node", || with_layers("btrfs", killed)),
+        Case::new("changes::after_a_boot_of_the_host_they_come_from_the_store", || with_layers("btrfs", booted)),
+        Case::new("changes::a_full_image_refuses_by_name_and_costs_nobody_its_root", full_image),
+        Case::new("changes::a_full_host_costs_nobody_its_root", full_host),
+        Case::new("changes::the_image_grows_while_a_sandbox_writes", grows),
+    ]
+}
+
+/// A program with files in states that a copied file cannot have: a database in rollback mode, which compares inode numbers; hard links; views of a
+/// file that is written in another way; directories at long paths, which are to be moved.
+const PROGRAM: &str = r#"
+import http.server, json, mmap, os, sqlite3
+db = sqlite3.connect('/tmp/x.db', check_same_thread=False, isolation_level=None)
+db.execute('create table t(n)'); db.execute('insert into t values(0)')
+open('/tmp/a', 'w').write('first\n'); os.link('/tmp/a', '/tmp/b')
+def new(path): open(path, 'wb').write(b'o' * 8192)
+new('/tmp/c'); w = os.open('/tmp/c', os.O_RDWR); written = mmap.mmap(w, 8192, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE); os.close(w)
+r = os.open('/tmp/c', os.O_RDONLY); read = mmap.mmap(r, 8192, mmap.MAP_SHARED, mmap.PROT_READ); os.close(r)
+new('/tmp/d'); r = os.open('/tmp/d', os.O_RDONLY); other = mmap.mmap(r, 8192, mmap.MAP_SHARED, mmap.PROT_READ); w = os.open('/tmp/d', os.O_RDWR)
+deep = '/tmp/deep/' + '/'.join(['a-directory-with-a-name-of-more-than-seventy-characters-as-pnpm-makes-them-0'] * 4)
+for n in range(20): os.makedirs(f'{deep}/p{n}')
+inodes = {path: os.stat(path).st_ino for path in ('/tmp/a', '/tmp/x.db', '/tmp', deep)}
+rounds = 0
+def look():
+    global rounds
+    rounds += 1
+    db.execute('update t set n = n + 1')
+    open('/tmp/a', 'a').write('more\n')
+    letter = bytes([65 + rounds % 26]); written[0:1] = letter; os.pwrite(w, letter, 0)
+    os.rename(f'{deep}/p{rounds}', f'/tmp/moved{rounds}')
+    return {
+        'rows': db.execute('select n from t').fetchone()[0],
+        'rounds': rounds,
+        'linked': open('/tmp/a').read() == open('/tmp/b').read() and os.stat('/tmp/a').st_nlink == 2,
+        'seen': read[:1] == letter and other[:1] == letter,
+        'moved': sorted(name for name in os.listdir('/tmp') if name.startswith('moved')) == sorted(f'moved{n}' for n in range(1, rounds + 1)),
+        'inodes': all(os.stat(path).st_ino == inode for path, inode in inodes.items()),
+    }
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = 'HTTP/1.1'
+    def do_GET(self):
+        try: answer = look()
+        except Exception as error: answer = {'error': repr(error)}
+        body = json.dumps(answer).encode()
+        self.send_response(200); self.send_header('Content-Length', str(len(body))); self.end_headers(); self.wfile.write(body)
+    def log_message(self, *arguments): pass
+http.server.HTTPServer(('127.0.0.1', 8080), Handler).serve_forever()
+"#;
+
+fn with_layers(kind: &str, body: impl FnOnce(&mut Node) -> Result<()>) -> Result<()> {
+    with(&["--layers", kind], body)
+}
+
+fn with(arguments: &[&str], body: impl FnOnce(&mut Node) -> Result<()>) -> Result<()> {
+    let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
+    let mut node = Node::start_with(Setting { arguments, ..Setting::default() })?;
+    body(&mut node).with_context(|| format!("log of the node:\n{}", node.log_tail()))?;
+    node.finish()
+}
+
+fn build(node: &Node) -> Result<()> {
+    node.ok(&["template", "build", "files", "--port", "8080", "--", "/usr/bin/python3", "-c", PROGRAM]).map(drop)
+}
+
+fn start(node: &Node, template: &str) -> Result<String> {
+    Ok(node.run(template, 1)?[0].id.to_string())
+}
+
+fn forked(node: &Node, id: &str) -> Result<String> {
+    let forks = node.json(&["fork", id, "--json"])?;
+    Ok(forks["sandboxes"][0]["id"].as_str().context("no copy")?.to_owned())
+}
+
+/// Has the program use all its files, for the `round`th time of its life.
+fn expect_all_right(node: &Node, id: &str, round: u64) -> Result<()> {
+    let answer = node.ask(id, "GET /")?;
+    let is_right = ["linked", "seen", "moved", "inodes"].iter().all(|what| answer[what] == true);
+    ensure!(is_right && answer["rows"] == round && answer["rounds"] == round, "{id}, round {round}: {answer}");
+    Ok(())
+}
+
+fn own_files(node: &mut Node) -> Result<()> {
+    ensure!(node.info()?.layers == "btrfs", "{}", node.info()?.layers);
+    build(node)?;
+    let id = start(node, "files")?;
+    for round in 1..=3 {
+        expect_all_right(node, &id, round).context("a copy of the template")?;
+    }
+    let copy = forked(node, &id)?;
+    let other = forked(node, &copy)?;
+    for (id, round) in [(&copy, 4), (&id, 4), (&other, 4), (&copy, 5)] {
+        expect_all_right(node, id, round).context("forks")?;
+    }
+    // What runs beside has the same files.
+    let links = node.shell(&other, "stat -c %h /tmp/a; cmp /tmp/a /tmp/b && echo same")?;
+    ensure!(links == "2\nsame\n", "{links}");
+    // However much was changed, and by whom: nothing of one is seen in another.
+    node.shell(&id, "mkdir /tmp/own && echo own > /tmp/own/file && rm /tmp/c && echo x > /etc/x 2>/dev/null; true")?;
+    let seen = node.shell(&copy, "ls /tmp/own /tmp/c 2>&1; hostname; cat /etc/hostname")?;
+    ensure!(seen.contains("cannot access '/tmp/own'") && seen.contains(&format!("/tmp/c\n{copy}\n{copy}\n")), "{seen}");
+    // A template that is built again leaves the sandboxes of before alone, and so does its removal.
+    build(node)?;
+    expect_all_right(node, &other, 5)?;
+    for id in [&id, &copy] {
+        node.ok(&["kill", id])?;
+    }
+    node.ok(&["kill", &other])?;
+    let last = start(node, "files")?;
+    expect_all_right(node, &last, 1)
+}
+
+fn resumed(node: &mut Node) -> Result<()> {
+    build(node)?;
+    let id = start(node, "files")?;
+    for round in 1..=3 {
+        expect_all_right(node, &id, round)?;
+        node.ok(&["pause", &id])?;
+        ensure!(kept(node)?.len() == 1, "{:?}", kept(node)?);
+        if round == 2 {
+            let copy = forked(node, &id)?;
+            expect_all_right(node, &copy, round + 1).context("a fork of the paused sandbox")?;
+            node.ok(&["kill", &copy])?;
+        }
+        node.ok(&["resume", &id])?;
+        // The identity that it had, in files that its own root may have changed.
+        ensure!(node.shell(&id, "cat /etc/hostname")?.trim() == id);
+    }
+    node.ok(&["pause", &id])?;
+    node.ok(&["kill", &id])?;
+    ensure!(kept(node)?.is_empty(), "a removed sandbox left {:?}", kept(node)?);
+    Ok(())
+}
+
+/// Layers for snapshots that are there, those of templates left out.
+fn kept(node: &Node) -> Result<Vec<String>> {
+    let all = fs::read_dir(format!("/proc/{}/root{}/changes", node.server_pid()?, node.state.display()))?;
+    let names = all.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect::<Result<Vec<_>>>()?;
+    let sandboxes = fs::read_dir(node.state.join("sandboxes"))?;
+    let known: Vec<_> = sandboxes.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    let mut left: Vec<String> = names.into_iter().filter(|name| !known.contains(name)).collect();
+    let record = fs::read(node.state.join("templates/files/record"))?;
+    let record = String::from_utf8_lossy(&record);
+    left.retain(|name| !record.contains(name.as_str()));
+    Ok(left)
+}
+
+/// The other way: a layer is a copy, and what differs is what docs/sandbox.md says.
+fn copied(node: &mut Node) -> Result<()> {
+    ensure!(node.info()?.layers == "copy", "{}", node.info()?.layers);
+    node.build_geo("geo", &["--nidx", "2"])?;
+    let id = start(node, "geo")?;
+    let make = "cd /tmp && mkdir -p d/e && echo deep > d/e/f && ln d/e/f d/e/g && echo gone > gone && chmod 600 d/e/f";
+    node.shell(&id, make)?;
+    let copy = forked(node, &id)?;
+    node.shell(&copy, "rm /tmp/gone && mv /tmp/d/e /tmp/moved && rm -r /tmp/d && mkdir /tmp/d")?;
+    node.ok(&["checkpoint", &copy, "--name", "kept"])?;
+    node.ok(&["pause", &copy])?;
+    node.ok(&["resume", &copy])?;
+    let restored = start(node, "kept")?;
+    for id in [&copy, &restored, &forked(node, &restored)?] {
+        let seen =
+            node.shell(id, "cd /tmp && ls -A d; cat moved/f moved/g; stat -c %a:%h moved/f; ls gone 2>&1; true")?;
+        ensure!(seen.starts_with("deep\ndeep\n600:2\n") && seen.contains("cannot access"), "{id}: {seen}");
+        ensure!(node.ask(id, "GET /verify")?["intact"] == true, "{id}");
+    }
+    node.ok(&["checkpoint", "rm", "kept"]).map(drop)
+}
+
+fn killed(node: &mut Node) -> Result<()> {
+    build(node)?;
+    let (id, paused) = (start(node, "files")?, start(node, "files")?);
+    expect_all_right(node, &id, 1)?;
+    expect_all_right(node, &paused, 1)?;
+    node.ok(&["pause", &paused])?;
+    node.kill_server()?;
+    node.start_server()?;
+    expect_all_right(node, &id, 2)?;
+    let copy = forked(node, &id)?;
+    expect_all_right(node, &copy, 3).context("forked after the crash")?;
+    // The node stops in order: what it has mounted is gone, and what runs goes on.
+    node.stop_server()?;
+    let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+    ensure!(!mounts.contains(&*node.state.to_string_lossy()), "{mounts}");
+    node.start_server()?;
+    expect_all_right(node, &id, 3)?;
+    node.ok(&["resume", &paused])?;
+    expect_all_right(node, &paused, 2).context("resumed after two other nodes")?;
+    expect_all_right(node, &forked(node, &paused)?, 3)
+}
+
+fn booted(node: &mut Node) -> Result<()> {
+    node.build_geo("geo", &["--nidx", "2"])?;
+    let id = start(node, "geo")?;
+    node.shell(&id, "echo mine > /tmp/mine")?;
+    node.ok(&["pause", &id])?;
+    node.stop_server()?;
+    // The note of the boot in which the image was made.
+    fs::write(node.state.join("changes.boot"), "another boot\n")?;
+    node.start_server()?;
+    node.ok(&["resume", &id])?;
+    ensure!(node.shell(&id, "cat /tmp/mine")? == "mine\n");
+    ensure!(node.ask(&id, "GET /verify")?["intact"] == true);
+    let copy = start(node, "geo").context("the template's layer was in the earlier image")?;
+    ensure!(node.ask(&copy, "GET /verify")?["intact"] == true);
+    Ok(())
+}
+
+const FILL: &str = "dd if=/dev/zero of=/tmp/fill bs=1M 2>&1; true";
+
+fn full_image() -> Result<()> {
+    with(&["--layers", "btrfs", "--layers-max", "256M", "--pool", "0"], |node| {
+        node.build_geo("geo", &["--nidx", "2"])?;
+        let ids: Vec<String> = node.run("geo", 2)?.iter().map(|sandbox| sandbox.id.to_string()).collect();
+        let (filler, other) = (&ids[0], &ids[1]);
+        let printed = node.shell(filler, FILL)?;
+        ensure!(printed.contains("No space left on device"), "{printed:?}");
+        for id in &ids {
+            ensure!(node.ask(id, "GET /verify")?["intact"] == true, "{id} in a full image");
+            ensure!(node.shell(id, "hostname")?.trim() == id, "exec in a full image");
+        }
+        let service = node.program("geo.py");
+        let build = ["template", "build", "other", "--", "/usr/bin/python3", &service, "--nidx", "2"];
+        for refused in [&["create", "geo"][..], &["fork", other], &build] {
+            let answer = node.pando(refused)?;
+            let is_named = answer.stderr.contains("too little room is left for what sandboxes change");
+            ensure!(answer.code != 0 && is_named, "{refused:?} in a full image: {answer}");
+        }
+        // It can be paused, which makes room.
+        node.shell(filler, "rm /tmp/fill")?;
+        wait_for_room(node)?;
+        node.shell(other, "echo x > /tmp/x && cat /tmp/x")?;
+        let copy = forked(node, other)?;
+        ensure!(node.shell(&copy, "cat /tmp/x")? == "x\n");
+        Ok(())
+    })
+}
+
+/// Room comes back when the filesystem has committed.
+fn wait_for_room(node: &Node) -> Result<()> {
+    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    loop {
+        let answer = node.pando(&["create", "geo"])?;
+        if answer.code == 0 {
+            return Ok(());
+        }
+        ensure!(std::time::Instant::now() < deadline, "no room comes back: {answer}");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// A host whose filesystem is full, not by sandboxes: the room of the image is its own.
+fn full_host() -> Result<()> {
+    let setting = Setting {
+        state_ext4_mib: Some(1_536),
+        arguments: vec!["--layers".into(), "btrfs".into()],
+        ..Setting::default()
+    };
+    let node = Node::start_with(setting)?;
+    let body = || -> Result<()> {
+        node.build_geo("geo", &["--nidx", "2"])?;
+        let id = start(&node, "geo")?;
+        let state = format!("/proc/{}/root{}", node.server_pid()?, node.state.display());
+        let filled = Command::new("dd").args(["if=/dev/zero", "bs=1M", &format!("of={state}/filler")]).output()?;
+        ensure!(String::from_utf8_lossy(&filled.stderr).contains("No space left"), "{filled:?}");
+        // In what the image has, and beyond.
+        let printed = node.shell(
+            &id,
+            "head -c 100000000 /dev/urandom > /tmp/a && sync /tmp/a && md5sum < /tmp/a > /tmp/sum && echo written",
+        )?;
+        ensure!(printed == "written\n", "{printed}");
+        let printed = node.shell(&id, FILL)?;
+        ensure!(printed.contains("No space left on device"), "{printed:?}");
+        let printed =
+            node.shell(&id, "rm /tmp/fill; md5sum < /tmp/a | cmp - /tmp/sum && touch /tmp/writable && echo whole")?;
+        ensure!(printed == "whole\n", "{printed}");
+        ensure!(node.ask(&id, "GET /verify")?["intact"] == true);
+        fs::remove_file(format!("{state}/filler"))?;
+        wait_for_room(&node)?;
+        let copy = forked(&node, &id)?;
+        ensure!(node.shell(&copy, "md5sum < /tmp/a | cmp - /tmp/sum && echo whole")? == "whole\n");
+        Ok(())
+    };
+    body().with_context(|| format!("log of the node:\n{}", node.log_tail()))?;
+    node.finish()
+}
+
+fn grows() -> Result<()> {
+    let arguments = vec!["--layers".into(), "btrfs".into(), "--pool".into(), "0".into()];
+    let node = Node::start_with(Setting { state_ext4_mib: Some(3_072), arguments, ..Setting::default() })?;
+    let body = || -> Result<()> {
+        node.build_geo("geo", &["--nidx", "2"])?;
+        let id = start(&node, "geo")?;
+        let image = format!("/proc/{}/root{}/changes.img", node.server_pid()?, node.state.display());
+        let before = fs::metadata(&image)?.len();
+        // Slower than it grows.
+        let write = "for n in 1 2 3 4 5 6 7 8; do head -c 100000000 /dev/zero > /tmp/f$n || exit 1; sleep 0.4; done; echo written";
+        ensure!(node.shell(&id, write)? == "written\n");
+        let after = fs::metadata(&image)?.len();
+        ensure!(after > before, "{before} bytes before, {after} after");
+        Ok(())
+    };
+    body().with_context(|| format!("log of the node:\n{}", node.log_tail()))?;
+    node.finish()
+}
