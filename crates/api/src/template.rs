@@ -70,6 +70,9 @@ pub struct Limits {
     pub pids: u64,
     /// Processor time, in thousandths of a processor; none: no limit.
     pub cpu_millis: Option<u32>,
+    /// Bytes that it may write to its root filesystem, beside what it was forked with; none: the node's default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_bytes: Option<u64>,
 }
 
 impl Default for Limits {

@@ -66,6 +66,12 @@ pub const TEMPLATE_BYTES_MAX: usize = RECORD_BYTES_MAX / 2;
 /// Highest memory limit of a sandbox, in bytes (1 PiB): what the kernel can count.
 pub const MEMORY_BYTES_MAX: u64 = 1 << 50;
 
+/// Highest disk limit of a sandbox, in bytes (1 PiB).
+pub const DISK_BYTES_MAX: u64 = 1 << 50;
+
+/// Lowest disk limit of a sandbox, in bytes: the files of its own identity need some.
+pub const DISK_BYTES_MIN: u64 = 1 << 20;
+
 /// Highest process limit of a sandbox: the kernel has no more numbers (PID_MAX_LIMIT).
 pub const PIDS_MAX: u64 = 4 << 20;
 
@@ -128,6 +134,9 @@ pub const READY_TIMEOUT_MS_DEFAULT: u64 = 60_000;
 
 /// Longest readiness wait a request may ask for, in milliseconds.
 pub const READY_TIMEOUT_MS_MAX: u64 = 3_600_000;
+
+/// A sandbox's default disk limit, in bytes.
+pub const DISK_BYTES_DEFAULT: u64 = 20 << 30;
 
 /// A sandbox's default memory limit, in bytes.
 pub const MEMORY_BYTES_DEFAULT: u64 = 4 << 30;

@@ -22,8 +22,10 @@ use crate::error::{Error, Result, Storing};
 /// Of manifests, in the store's numbering of clients.
 const MANIFEST_KIND: u16 = 1;
 /// Of the encoding. Version 1 ends before the lists of contents, version 2 before the mount points; version 3 knows no references with
-/// the names of pieces in them; version 4 ends before the volumes; version 5 always has a program.
-pub(super) const VERSION: u16 = 6;
+/// the names of pieces in them; version 4 ends before the volumes; version 5 always has a program; version 6 ends before the limit of the disk.
+pub(super) const VERSION: u16 = 7;
+/// The first version with a limit of the disk.
+pub(super) const WITH_DISK: u16 = 7;
 /// The first version of a checkpoint that has files only: its state and its memory are empty.
 const FILES_ONLY: u16 = 6;
 /// The first version with volumes.
@@ -120,12 +122,18 @@ impl Checkpoint {
         if self.version() >= WITH_VOLUMES {
             bytes.append(&mut postcard::to_stdvec(&self.volumes).storing("encode a checkpoint")?);
         }
+        if let Some(disk) = self.spec.limits.disk_bytes {
+            bytes.append(&mut postcard::to_stdvec(&disk).storing("encode a checkpoint")?);
+        }
         let framed = frame::encode(FRAME, self.version(), &bytes).storing("encode a checkpoint")?;
         super::readable(framed).storing("encode a checkpoint")
     }
 
     /// The first that can be read: an older node of the same store reads what is only amended here.
     pub(super) fn version(&self) -> u16 {
+        if self.spec.limits.disk_bytes.is_some() {
+            return WITH_DISK;
+        }
         let Some(Program { state, memory, base, hot, contents }) = &self.program else { return FILES_ONLY };
         if !self.volumes.is_empty() {
             return WITH_VOLUMES;
@@ -143,26 +151,30 @@ impl Checkpoint {
         // An empty list for each that the version lacks.
         let lacking = &[0, 0][..usize::from(WHOLE.saturating_sub(version.max(1)))];
         let bytes = [bytes, lacking].concat();
-        let (checkpoint, rest): (Self, _) = postcard::take_from_bytes(&bytes).storing("read a checkpoint")?;
+        let (mut checkpoint, rest): (Self, _) = postcard::take_from_bytes(&bytes).storing("read a checkpoint")?;
         checkpoint.check_version(version)?;
-        let volumes = match version {
-            WITH_VOLUMES.. => postcard::from_bytes(rest).storing("read a checkpoint")?,
-            _ => Vec::new(),
-        };
-        Ok(Self { volumes, ..checkpoint })
+        match version {
+            WITH_DISK.. => {
+                let (volumes, disk) = postcard::from_bytes(rest).storing("read a checkpoint")?;
+                checkpoint.volumes = volumes;
+                checkpoint.spec.limits.disk_bytes = Some(disk);
+            }
+            WITH_VOLUMES.. => checkpoint.volumes = postcard::from_bytes(rest).storing("read a checkpoint")?,
+            _ => {}
+        }
+        Ok(checkpoint)
     }
 
-    /// Fails unless it has a program exactly if its version says so.
+    /// Fails unless it has a program exactly if its version says so. That of the first with a limit of the disk does not.
     pub(super) fn check_version(&self, version: u16) -> Result<()> {
-        match (&self.program, version) {
-            (None, FILES_ONLY..) | (Some(_), ..FILES_ONLY) => Ok(()),
-            (None, _) => {
-                Err(format!("version {version} has a program, and there is none")).storing("read a checkpoint")
-            }
-            (Some(_), _) => {
-                Err(format!("version {version} has no program, and there is one")).storing("read a checkpoint")
-            }
-        }
+        let (is, has) = match &self.program {
+            Some(_) if version < FILES_ONLY => return Ok(()),
+            None if version == FILES_ONLY => return Ok(()),
+            _ if version >= WITH_DISK => return Ok(()),
+            Some(_) => ("one", "no program"),
+            None => ("none", "a program"),
+        };
+        Err(format!("version {version} has {has}, and there is {is}")).storing("read a checkpoint")
     }
 
     /// Its volumes, for people and for who makes forks of them.
@@ -394,6 +406,21 @@ mod tests {
             // No version but its own fits what is in it, and 0 means no version.
             assert!(Checkpoint::decode(&flipped).is_err(), "bit {bit}");
         }
+    }
+
+    #[test]
+    fn the_limit_of_the_disk_lies_behind_all_else() {
+        let mut limited = files_only();
+        limited.spec.limits.disk_bytes = Some(64 << 20);
+        let golden = include_bytes!("../tests/golden/checkpoint-v6.bin");
+        let (_, before) = frame::decode(golden, FRAME, VERSION).unwrap();
+        // 64 MiB as a number of 7 bits in each byte.
+        let bytes = [before, &[0x80, 0x80, 0x80, 0x20]].concat();
+        let framed = frame::encode(FRAME, WITH_DISK, &bytes).unwrap();
+        assert_eq!(limited.encode().unwrap(), framed);
+        assert_eq!(Checkpoint::decode(&framed).unwrap(), limited);
+        assert!((0..framed.len()).all(|length| Checkpoint::decode(&framed[..length]).is_err()));
+        assert!(Checkpoint::decode(&frame::encode(FRAME, WITH_DISK, before).unwrap()).is_err());
     }
 
     #[test]

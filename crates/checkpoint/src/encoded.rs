@@ -18,8 +18,15 @@ struct Spec {
     #[serde(with = "nouns::Ready")]
     ready: Ready,
     ready_timeout_ms: u64,
-    #[serde(with = "nouns::Limits")]
-    limits: Limits,
+    limits: OldLimits,
+}
+
+/// What a sandbox may use, as it was when checkpoints began. The limit of its disk lies behind all else.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct OldLimits {
+    memory_bytes: u64,
+    pids: u64,
+    cpu_millis: Option<u32>,
 }
 
 /// As of version 2.
@@ -45,10 +52,12 @@ pub(super) struct Encoded {
 
 impl From<Checkpoint> for Encoded {
     fn from(checkpoint: Checkpoint) -> Self {
-        // Volumes lie behind it.
+        // Volumes and the limit of the disk lie behind it.
         let Checkpoint { spec, created_ms, program, layers, counts, volumes: _ } = checkpoint;
         let Program { state, memory, base, hot, contents } = program.unwrap_or_else(no_program);
         let TemplateSpec { name, image, command, env, cwd, ready, ready_timeout_ms, limits, mount_points } = spec;
+        let Limits { memory_bytes, pids, cpu_millis, disk_bytes: _ } = limits;
+        let limits = OldLimits { memory_bytes, pids, cpu_millis };
         let spec = Spec { name, image, command, env, cwd, ready, ready_timeout_ms, limits };
         let older = WithoutMountPoints { spec, created_ms, state, memory, base, layers, counts, hot, contents };
         Self { older, mount_points }
@@ -59,6 +68,8 @@ impl From<Encoded> for Checkpoint {
     fn from(Encoded { older, mount_points }: Encoded) -> Self {
         let WithoutMountPoints { spec, created_ms, state, memory, base, layers, counts, hot, contents } = older;
         let Spec { name, image, command, env, cwd, ready, ready_timeout_ms, limits } = spec;
+        let OldLimits { memory_bytes, pids, cpu_millis } = limits;
+        let limits = Limits { memory_bytes, pids, cpu_millis, disk_bytes: None };
         let spec = TemplateSpec { name, image, command, env, cwd, ready, ready_timeout_ms, limits, mount_points };
         let program = Program { state, memory, base, hot, contents };
         let program = Some(program).filter(|program| *program != no_program());

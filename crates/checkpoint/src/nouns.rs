@@ -24,6 +24,8 @@ pub struct Limits {
     pub memory_bytes: u64,
     pub pids: u64,
     pub cpu_millis: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_bytes: Option<u64>,
 }
 
 /// See [`model::TemplateSpec`].

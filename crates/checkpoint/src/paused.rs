@@ -23,14 +23,14 @@ use store::{
 };
 use tokio::runtime::Handle;
 
-use super::{Checkpoint, Durable, Writing, encoded::WithoutMountPoints};
+use super::{Checkpoint, Durable, Writing, checkpoint::WITH_DISK, encoded::WithoutMountPoints};
 use crate::error::{Result, Storing};
 
 /// Of manifests, in the store's numbering of clients.
 pub(super) const MANIFEST_KIND: u16 = 2;
 /// Of the encoding below. Version 1 has a checkpoint of version 2 and no volumes, version 2 only volumes that are mounted read-only, version 3
-/// no references with the names of pieces in them. From version 3 on it is that of the checkpoint in it: 6 has files only, and 5 is never
-/// written.
+/// no references with the names of pieces in them. From version 3 on it is that of the checkpoint in it: 6 has files only, 7 the limit of the
+/// disk behind all else, and 5 is never written.
 const VERSION: u16 = super::checkpoint::VERSION;
 /// Of the frame around it.
 const FRAME: u16 = 0x4e02;
@@ -92,7 +92,10 @@ fn name_of(id: &SandboxId) -> Result<HeadName> {
 
 impl Paused {
     fn encode(&self) -> Result<Vec<u8>> {
-        let bytes = postcard::to_stdvec(self).storing("encode a paused sandbox")?;
+        let mut bytes = postcard::to_stdvec(self).storing("encode a paused sandbox")?;
+        if let Some(disk) = self.checkpoint.spec.limits.disk_bytes {
+            bytes.append(&mut postcard::to_stdvec(&disk).storing("encode a paused sandbox")?);
+        }
         let framed = frame::encode(FRAME, self.version(), &bytes).storing("encode a paused sandbox")?;
         super::readable(framed).storing("encode a paused sandbox")
     }
@@ -103,8 +106,12 @@ impl Paused {
         }
         let (version, bytes) = frame::decode(framed, FRAME, VERSION).storing("read a paused sandbox")?;
         if version > 2 {
-            let paused: Self = postcard::from_bytes(bytes).storing("read a paused sandbox")?;
+            let (mut paused, rest): (Self, _) = postcard::take_from_bytes(bytes).storing("read a paused sandbox")?;
             paused.checkpoint.check_version(version)?;
+            if version >= WITH_DISK {
+                let disk = postcard::from_bytes(rest).storing("read a paused sandbox")?;
+                paused.checkpoint.spec.limits.disk_bytes = Some(disk);
+            }
             return Ok(paused);
         }
         if version == 2 {
@@ -275,6 +282,11 @@ mod tests {
         let files = Paused { checkpoint, ..read };
         let framed = files.encode().unwrap();
         assert_eq!(Paused::decode(&framed).unwrap(), files);
-        assert!(frame::decode(&framed, FRAME, VERSION - 1).is_err(), "an older node refuses it");
+        assert!(frame::decode(&framed, FRAME, 5).is_err(), "an older node refuses it");
+        let mut limited = files;
+        limited.checkpoint.spec.limits.disk_bytes = Some(1 << 30);
+        let framed = limited.encode().unwrap();
+        assert_eq!(Paused::decode(&framed).unwrap(), limited);
+        assert!(frame::decode(&framed, FRAME, WITH_DISK - 1).is_err(), "an older node refuses it");
     }
 }

@@ -74,11 +74,18 @@ pub struct Limits {
     pub pids: u64,
     /// Processor time, in thousandths of a processor; none: no limit.
     pub cpu_millis: Option<u32>,
+    /// Bytes that it may write to its root filesystem, beside what it was forked with; none: the node's default.
+    pub disk_bytes: Option<u64>,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { memory_bytes: limits::MEMORY_BYTES_DEFAULT, pids: limits::PIDS_DEFAULT, cpu_millis: None }
+        Self {
+            memory_bytes: limits::MEMORY_BYTES_DEFAULT,
+            pids: limits::PIDS_DEFAULT,
+            cpu_millis: None,
+            disk_bytes: None,
+        }
     }
 }
 

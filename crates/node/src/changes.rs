@@ -15,11 +15,11 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use base::id::SandboxId;
+use base::{id::SandboxId, limits::DISK_BYTES_DEFAULT};
 use sandbox::UPPER;
 
 use crate::{
-    config::{Config, LayerKind},
+    config::{Config, LayerKind, Layers},
     error::{Context, Error, Result, chain},
     state::FORK_LAYER,
 };
@@ -30,45 +30,75 @@ pub(crate) struct Changes {
     /// Where the image is mounted.
     root: PathBuf,
     sandboxes: PathBuf,
-    /// The image, if new changes go there.
+    /// The image, if there is one.
     image: Option<Mutex<Image>>,
+    /// Whether new changes go there.
+    is_for_new: bool,
+    /// Whether what a sandbox writes is counted, and can be limited.
+    counts_bytes: bool,
 }
 
 impl Changes {
-    /// Finds or makes the image, if changes are to be on btrfs. Blocks.
-    pub(crate) fn open(config: &Config) -> Result<Self> {
+    /// Finds or makes the image, if changes are to be on btrfs. `is_needed`: sandboxes of an earlier node may have theirs there. Blocks.
+    pub(crate) fn open(config: &Config, is_needed: bool) -> Result<Self> {
         let (root, sandboxes) = (config.changes_dir(), config.sandboxes_dir());
-        let place = image::Place::new(config.changes_image(), root.clone());
-        let image = match config.layers.kind {
-            LayerKind::Copy => {
-                // Sandboxes of an earlier node may be there.
-                place.mount_again();
+        let Layers { kind, bytes_max } = config.layers;
+        let place = || image::Place::new(config.changes_image(), root.clone());
+        let found = match Image::open(place(), bytes_max) {
+            // The files of running sandboxes would be gone.
+            Err(error) if is_needed => return Err(error),
+            Err(error) => {
+                tracing::warn!(error = chain(&error), "what an earlier node left of changes is removed");
                 None
             }
-            LayerKind::Btrfs => Some(Image::open(place, config.layers.bytes_max)?),
-            LayerKind::Auto => match Image::open(place, config.layers.bytes_max) {
-                Ok(image) => Some(image),
-                Err(error) => {
-                    let error = chain(&error);
-                    tracing::warn!(
-                        error,
-                        "no snapshots of what sandboxes change: their files are copied (`pando doctor` says more)"
-                    );
-                    None
-                }
-            },
+            Ok(found) => found,
         };
-        Ok(Self { root, sandboxes, image: image.map(Mutex::new) })
+        if found.is_none() {
+            image::unmount(&root);
+            place().remove();
+        }
+        let image = match (found, kind) {
+            (Some(image), _) => Some(image),
+            (None, LayerKind::Copy) => None,
+            (None, LayerKind::Btrfs) => Some(Image::make(place(), bytes_max)?),
+            (None, LayerKind::Auto) => Image::make(place(), bytes_max)
+                .inspect_err(|error| {
+                    let why =
+                        "no snapshots of what sandboxes change: their files are copied (`pando doctor` says more)";
+                    tracing::warn!(error = chain(error), "{why}");
+                })
+                .ok(),
+        };
+        let is_for_new = image.is_some() && kind != LayerKind::Copy;
+        let counts_bytes = is_for_new && image.as_ref().is_some_and(Image::counts_bytes);
+        Ok(Self { root, sandboxes, image: image.map(Mutex::new), is_for_new, counts_bytes })
     }
 
     /// The name of what keeps new changes.
     pub(crate) fn kind(&self) -> &'static str {
-        if self.image.is_some() { "btrfs" } else { "copy" }
+        if self.is_for_new { "btrfs" } else { "copy" }
     }
 
     /// The directories that hold one directory per sandbox.
     pub(crate) fn places(&self) -> Vec<PathBuf> {
         vec![self.sandboxes.clone(), self.root.clone()]
+    }
+
+    /// Limits as the engine takes them: of the disk only where changes are counted.
+    pub(crate) fn limits(&self, limits: &model::Limits) -> sandbox::Limits {
+        let &model::Limits { memory_bytes, pids, cpu_millis, disk_bytes } = limits;
+        let disk_bytes = self.counts_bytes.then(|| disk_bytes.unwrap_or(DISK_BYTES_DEFAULT));
+        sandbox::Limits { memory_bytes, pids, cpu_millis, disk_bytes }
+    }
+
+    /// Fails if a limit is wanted that would not hold here.
+    pub(crate) fn check_limits(&self, limits: &model::Limits) -> Result<()> {
+        if self.counts_bytes || limits.disk_bytes.is_none() {
+            return Ok(());
+        }
+        let message = "this node cannot limit what a sandbox writes to its disk".to_owned();
+        let hint = Some("leave --disk out, or give the node btrfs with simple quotas (`pando doctor`)".to_owned());
+        Err(Error::Invalid { message, hint })
     }
 
     /// Where those of a sandbox are that was made before.
@@ -79,7 +109,7 @@ impl Changes {
 
     /// Where those of a new sandbox go, if they begin with the snapshot `from`.
     pub(crate) fn of_new(&self, id: &SandboxId, from: Option<&Path>) -> PathBuf {
-        let own = from.is_some() || self.image.is_some();
+        let own = from.is_some() || self.is_for_new;
         if own { self.root.join(id.as_str()) } else { self.sandboxes.join(id.as_str()) }
     }
 
@@ -93,7 +123,7 @@ impl Changes {
 
     /// Where a layer of a new template goes, if that is to be a snapshot.
     pub(crate) fn template_layer(&self, point: &SandboxId) -> Option<PathBuf> {
-        self.image.as_ref().map(|_| self.root.join(point.as_str()).join(UPPER))
+        self.is_for_new.then(|| self.root.join(point.as_str()).join(UPPER))
     }
 
     /// What of these layers, topmost first, a sandbox begins with as its own changes, and what its root is stacked on.

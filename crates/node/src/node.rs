@@ -149,6 +149,7 @@ impl Node {
         let templates = load_records::<TemplateRecord>(&config.templates_dir());
         let sandboxes = pause::load(&config);
         remove_abandoned(&config.templates_dir(), &sandboxes);
+        let is_needed = sandboxes.iter().any(|record| record.state != SandboxState::Paused);
         let null = OpenOptions::new().read(true).write(true).open("/dev/null").at("open", Path::new("/dev/null"))?;
         let (pool_limit, parked_limit) = (config.pool_limit, config.parked_limit);
         let durable = Durable::open(&config.durable, &config.state_dir, &id).await?;
@@ -166,7 +167,7 @@ impl Node {
         let holder = Arc::new(HolderLink::new(&config));
         Ok(Arc::new(Self {
             host: Host {
-                changes: Changes::open(&config)?,
+                changes: Changes::open(&config, is_needed)?,
                 config,
                 id,
                 began: Instant::now(),
@@ -331,10 +332,6 @@ fn exit_status(status: Status) -> ExitStatus {
         Status::Signal(signal) => ExitStatus::Signal(signal),
         Status::Unknown => ExitStatus::Unknown,
     }
-}
-
-fn engine_limits(limits: &model::Limits) -> sandbox::Limits {
-    sandbox::Limits { memory_bytes: limits.memory_bytes, pids: limits.pids, cpu_millis: limits.cpu_millis }
 }
 
 fn now_ms() -> u64 {

@@ -276,7 +276,7 @@ mod tests {
             parent: None,
             layers: vec!["/a".into(), "/".into()],
             pages: None,
-            limits: model::Limits { memory_bytes: 4 << 30, pids: 4096, cpu_millis: None },
+            limits: model::Limits { memory_bytes: 4 << 30, pids: 4096, cpu_millis: None, disk_bytes: None },
             init: ProcessIdentity { pid: 10, start_ticks: 11 },
             main: ProcessIdentity { pid: 12, start_ticks: 13 },
             arena: Some(Arena { start: 4096, end: 8192 }),

@@ -30,14 +30,18 @@ pub(crate) fn entry_path(directory: &OwnedFd, name: &CStr) -> Vec<u8> {
     path
 }
 
-/// The names of an entry's extended attributes, in order.
+/// How names begin that are settings of btrfs, such as compression. A program makes them, and no other filesystem takes them.
+pub(crate) const BTRFS: &[u8] = b"btrfs.";
+
+/// The names of an entry's extended attributes, in order, but for settings of its filesystem.
 pub(crate) fn xattr_names(path: &[u8]) -> rustix::io::Result<Vec<Vec<u8>>> {
     let mut names = vec![0; XATTR_BYTES_MAX];
     let length = match llistxattr(path, &mut names[..]) {
         Err(Errno::OPNOTSUPP) => 0,
         length => length?,
     };
-    let names = names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty());
+    let names = names[..length].split(|byte| *byte == 0);
+    let names = names.filter(|name| !name.is_empty() && !name.starts_with(BTRFS));
     let mut names: Vec<Vec<u8>> = names.map(<[u8]>::to_vec).collect();
     names.sort_unstable();
     Ok(names)

@@ -28,8 +28,17 @@ use crate::{
 pub const UPPER: &str = "upper";
 pub(crate) const WORK: &str = "work";
 
-/// Makes the new directory `changes`: a snapshot, if they begin with those of the layer `from`. A failure may leave some of it.
-pub(crate) fn make(changes: &Path, from: Option<&Path>) -> Result<(), Error> {
+/// Makes the new directory `changes`: a snapshot, if they begin with those of the layer `from`. At most `bytes` more can be written to it. A failure may
+/// leave some of it.
+pub(crate) fn make(changes: &Path, from: Option<&Path>, bytes: Option<u64>) -> Result<(), Error> {
+    begin(changes, from)?;
+    match bytes {
+        Some(bytes) => sys::btrfs::limit(open_dir(CWD, changes).at("open", changes)?, bytes).at("limit", changes),
+        None => Ok(()),
+    }
+}
+
+fn begin(changes: &Path, from: Option<&Path>) -> Result<(), Error> {
     match from {
         Some(layer) => {
             let source = subvolume(layer)?;

@@ -252,8 +252,8 @@ fn lies_in(layer: &Path, image: &Path) -> bool {
 }
 
 fn is_other_filesystem(one: &Path, other: &Path) -> bool {
-    let magic = |path: &Path| rustix::fs::statfs(path).map(|found| found.f_type).ok();
-    magic(one) != magic(other)
+    let device = |path: &Path| std::fs::metadata(path).map(|found| found.dev()).ok();
+    device(one) != device(other)
 }
 
 /// An overlay that is being put together.

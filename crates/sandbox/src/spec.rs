@@ -38,6 +38,8 @@ pub struct Limits {
     pub pids: u64,
     /// CPU time in thousandths of one CPU; `None`: no limit.
     pub cpu_millis: Option<u32>,
+    /// Bytes of changes, where their filesystem counts them; `None`: no limit.
+    pub disk_bytes: Option<u64>,
 }
 
 /// Who may be in a sandbox.

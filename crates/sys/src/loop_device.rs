@@ -8,6 +8,9 @@ use std::{
 };
 
 const GET_FREE: u64 = 0x4C82;
+/// Of block devices (`BLKGETSIZE64`).
+const GET_SIZE: u64 = 0x8008_1272;
+const GET_STATUS: u64 = 0x4C05;
 const CONFIGURE: u64 = 0x4C0A;
 const SET_CAPACITY: u64 = 0x4C07;
 
@@ -24,12 +27,19 @@ const RACES_MAX: usize = 64;
 /// `loop_info64`.
 #[repr(C)]
 struct Info {
+    /// The image's filesystem and inode; three others.
     numbers: [u64; 5],
     number: u32,
     encryption: [u32; 2],
     flags: u32,
     names: [u8; 64 + 64 + 32],
     init: [u64; 2],
+}
+
+impl Default for Info {
+    fn default() -> Self {
+        Self { numbers: [0; 5], number: 0, encryption: [0; 2], flags: 0, names: [0; 160], init: [0; 2] }
+    }
 }
 
 /// `loop_config`.
@@ -50,14 +60,7 @@ pub fn attach(image: impl AsFd) -> io::Result<(PathBuf, File)> {
     let mut config = Config {
         fd: image.as_raw_fd() as u32,
         block_size: BLOCK_BYTES,
-        info: Info {
-            numbers: [0; 5],
-            number: 0,
-            encryption: [0; 2],
-            flags: AUTOCLEAR | DIRECT_IO,
-            names: [0; 160],
-            init: [0; 2],
-        },
+        info: Info { flags: AUTOCLEAR | DIRECT_IO, ..Info::default() },
         reserved: [0; 8],
     };
     for _ in 0..RACES_MAX {
@@ -80,16 +83,39 @@ pub fn attach(image: impl AsFd) -> io::Result<(PathBuf, File)> {
     Err(io::ErrorKind::ResourceBusy.into())
 }
 
-/// The device of an image, if there is one.
-pub fn find(image: &Path) -> io::Result<Option<PathBuf>> {
+/// The device whose image is this very file, whatever its path, if there is one.
+pub fn find(image: impl AsFd) -> io::Result<Option<(PathBuf, File)>> {
+    let image = rustix::fs::fstat(image)?;
     for entry in fs::read_dir("/sys/block")? {
         let entry = entry?;
-        let Ok(backing) = fs::read_to_string(entry.path().join("loop/backing_file")) else { continue };
-        if Path::new(backing.trim_end_matches('\n')) == image {
-            return Ok(Some(Path::new("/dev").join(entry.file_name())));
+        if !entry.path().join("loop").is_dir() {
+            continue;
+        }
+        let path = Path::new("/dev").join(entry.file_name());
+        let device = OpenOptions::new().read(true).write(true).open(&path)?;
+        let mut info = Info::default();
+        // SAFETY: the request's argument is a `loop_info64`.
+        if unsafe { libc::ioctl(device.as_raw_fd(), GET_STATUS as _, &raw mut info) } == -1 {
+            match io::Error::last_os_error() {
+                // It has lost its image since it was listed.
+                error if error.raw_os_error() == Some(libc::ENXIO) => continue,
+                error => return Err(error),
+            }
+        }
+        let [of_device, inode, ..] = info.numbers;
+        if (of_device, inode) == (image.st_dev, image.st_ino) {
+            return Ok(Some((path, device)));
         }
     }
     Ok(None)
+}
+
+/// How many bytes a device has.
+pub fn bytes(device: impl AsFd) -> io::Result<u64> {
+    let mut bytes = 0_u64;
+    // SAFETY: the request's argument is a `u64`.
+    let result = unsafe { libc::ioctl(device.as_fd().as_raw_fd(), GET_SIZE as _, &raw mut bytes) };
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(bytes) }
 }
 
 /// Has a device see that its image has grown.

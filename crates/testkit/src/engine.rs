@@ -93,7 +93,7 @@ impl Bench {
         let dir = self.dir.path().join(id.as_str());
         std::fs::create_dir(&dir)?;
         let layers = self.layers(above);
-        let limits = Limits { memory_bytes: 8 << 30, pids: 4096, cpu_millis: None };
+        let limits = Limits { memory_bytes: 8 << 30, pids: 4096, cpu_millis: None, disk_bytes: None };
         let sandbox = Sandbox::create(
             &Spec { id, changes: dir.clone(), from: None, dir: dir.clone(), layers, limits, users: Users::All },
             &self.cgroups,

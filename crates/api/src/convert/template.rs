@@ -43,14 +43,14 @@ impl From<model::Ready> for Ready {
 }
 
 impl From<Limits> for model::Limits {
-    fn from(Limits { memory_bytes, pids, cpu_millis }: Limits) -> Self {
-        Self { memory_bytes, pids, cpu_millis }
+    fn from(Limits { memory_bytes, pids, cpu_millis, disk_bytes }: Limits) -> Self {
+        Self { memory_bytes, pids, cpu_millis, disk_bytes }
     }
 }
 
 impl From<model::Limits> for Limits {
-    fn from(model::Limits { memory_bytes, pids, cpu_millis }: model::Limits) -> Self {
-        Self { memory_bytes, pids, cpu_millis }
+    fn from(model::Limits { memory_bytes, pids, cpu_millis, disk_bytes }: model::Limits) -> Self {
+        Self { memory_bytes, pids, cpu_millis, disk_bytes }
     }
 }
 

@@ -83,7 +83,12 @@ fn print(template: &Template) {
     let ready = text::one_line(&ready.to_string());
     outln!("ready      when {ready}, within {}", text::micros(ready_timeout_ms * 1000));
     let cpu = limits.cpu_millis.map_or_else(String::new, |millis| format!(", {} processors", f64::from(millis) / 1e3));
-    outln!("limits     {} of memory, {} processes and threads{cpu}", text::bytes(limits.memory_bytes), limits.pids);
+    let disk = limits.disk_bytes.map_or_else(String::new, |bytes| format!(", {} of disk", text::bytes(bytes)));
+    outln!(
+        "limits     {} of memory, {} processes and threads{cpu}{disk}",
+        text::bytes(limits.memory_bytes),
+        limits.pids
+    );
     for path in mount_points {
         outln!("mount at   {path}");
     }

@@ -3,6 +3,11 @@
 //! Its bytes are allocated on the host's filesystem before btrfs has them, step by step: a full host never makes writes of btrfs fail, which would
 //! turn it read-only under every sandbox. No sandbox outlives a boot of the host, so the image is made anew in each boot, and its writes need not
 //! be ordered (`nobarrier`).
+//!
+//! ```text
+//! file (allocated) --loop device--> btrfs, mounted on the root        note: the boot in which it was made
+//!   grows: allocate a step -> the device sees it -> btrfs takes it; cut off in between, the next growth goes on there
+//! ```
 
 use std::{
     ffi::CString,
@@ -15,7 +20,10 @@ use std::{
 };
 
 use rustix::{
-    fs::{CWD, FallocateFlags, Mode, OFlags, fallocate, open, openat, statvfs},
+    fs::{
+        FallocateFlags, IFlags, Mode, OFlags, StatVfsMountFlags, fallocate, ioctl_getflags, ioctl_setflags, open,
+        statvfs,
+    },
     mount::{MountFlags, UnmountFlags, mount, unmount as unmount_at},
 };
 
@@ -23,19 +31,23 @@ use crate::error::{Context, Error, Result};
 
 /// With less free, nothing new is started.
 pub(super) const ROOM_MIN: u64 = 64 << 20;
-/// A new image has this part of what is free on the host, within bounds, and grows by as much.
-const PART_OF_FREE: u64 = 8;
+/// With less free, and no more to be had, what can be had from the store again is given up.
+const ROOM_LOW: u64 = 256 << 20;
+/// A new image has this part of what is free on the host, within bounds, and grows by as much as soon as half of that is used.
+const PART_OF_FREE: u64 = 4;
 const STEP_MIN: u64 = 256 << 20;
-const STEP_MAX: u64 = 4 << 30;
+const STEP_MAX: u64 = 64 << 30;
 /// Left free on the host, at least: so much of it, or so many bytes.
 const RESERVE_PART: u64 = 20;
 const RESERVE_MIN: u64 = 512 << 20;
-
 /// Between two commits that are wanted for room.
 const RECLAIM_REST: Duration = Duration::from_secs(1);
+/// Sizes are multiples of this.
+const GRAIN: u64 = 1 << 20;
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-const OPTIONS: &str = "nobarrier,nodiscard";
+/// A sandbox that has used up its limit has room again for what it removes with the next commit, after so many seconds.
+const OPTIONS: &str = "nobarrier,nodiscard,commit=5";
 
 /// The file, and where it is mounted.
 pub(super) struct Place {
@@ -49,6 +61,7 @@ pub(super) struct Image {
     device: File,
     step: u64,
     bytes_max: u64,
+    counts_bytes: bool,
     /// Whether the log says already that it cannot grow.
     is_told: bool,
     reclaimed: Option<Instant>,
@@ -59,57 +72,49 @@ impl Place {
         Self { file, root }
     }
 
-    /// Mounts the image of an earlier node of this boot, if there is one.
-    pub(super) fn mount_again(&self) {
-        if self.is_of_this_boot()
-            && let Err(error) = self.mount_found()
-        {
-            tracing::warn!(%error, path = %self.root.display(), "what earlier sandboxes have changed is not there");
-        }
-    }
-
     fn note(&self) -> PathBuf {
         self.file.with_extension("boot")
     }
 
-    fn is_of_this_boot(&self) -> bool {
+    pub(super) fn is_of_this_boot(&self) -> bool {
         let noted = fs::read(self.note()).ok();
         noted.is_some() && noted == fs::read(BOOT_ID).ok() && self.file.exists()
     }
 
-    fn is_mounted(&self) -> bool {
-        open(&self.root, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-            .is_ok_and(|root| sys::btrfs::is_subvolume(&root).unwrap_or(false))
+    /// The directory whose filesystem has the file.
+    fn host(&self) -> &Path {
+        self.file.parent().unwrap_or(&self.file)
     }
 
-    /// Of the image that is there, mounted: its device.
+    fn open_root(&self) -> io::Result<std::os::fd::OwnedFd> {
+        Ok(open(&self.root, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
+    }
+
+    /// Mounts the image that is there: its device.
     fn mount_found(&self) -> io::Result<File> {
-        let device = match sys::loop_device::find(&self.file)? {
-            Some(path) => Device { file: OpenOptions::new().read(true).write(true).open(&path)?, path },
-            None => self.attach()?,
-        };
-        if !self.is_mounted() {
-            self.mount(&device.path)?;
-        }
-        Ok(device.file)
-    }
-
-    fn attach(&self) -> io::Result<Device> {
-        // Where the filesystem below takes none, it goes through the page cache.
         let file = OpenOptions::new().read(true).write(true).open(&self.file)?;
-        let (path, file) = sys::loop_device::attach(&file)?;
-        Ok(Device { path, file })
+        // A second device of it would be a second filesystem in the same bytes.
+        let (path, device) = match sys::loop_device::find(&file)? {
+            Some(found) => found,
+            None => sys::loop_device::attach(&file)?,
+        };
+        self.mount(&path)?;
+        Ok(device)
     }
 
+    /// Mounts the device in the place of what is mounted there.
     fn mount(&self, device: &Path) -> io::Result<()> {
         fs::create_dir_all(&self.root)?;
+        unmount(&self.root);
         let options = CString::new(OPTIONS).map_err(io::Error::other)?;
         let flags = MountFlags::NODEV | MountFlags::NOSUID | MountFlags::NOATIME;
         mount(device, &self.root, "btrfs", flags, options.as_c_str())?;
-        fs::set_permissions(&self.root, std::os::unix::fs::PermissionsExt::from_mode(0o700))
+        fs::set_permissions(&self.root, std::os::unix::fs::PermissionsExt::from_mode(0o700))?;
+        room_at(&self.root).map(drop)
     }
 
-    fn remove(&self) {
+    /// Gives the host its room back.
+    pub(super) fn remove(&self) {
         for path in [self.note(), self.file.clone()] {
             if let Err(error) = fs::remove_file(&path)
                 && error.kind() != io::ErrorKind::NotFound
@@ -123,78 +128,66 @@ impl Place {
         self.remove();
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&self.file);
         let file = file.at("create", &self.file)?;
+        // Where the host's filesystem copies on write, allocated bytes would be allocated for the first write only. Others have no such flag.
+        let _ = ioctl_getflags(&file).and_then(|flags| ioctl_setflags(&file, flags | IFlags::NOCOW));
         fallocate(&file, FallocateFlags::empty(), 0, bytes).at("make room for", &self.file)?;
         let mut mkfs = Command::new("mkfs.btrfs");
         // Mixed: where file data has its own chunks, it takes all of them, and then not even what was removed leaves room for a name.
-        mkfs.args(["--quiet", "--nodiscard", "--mixed"])
-            .args(["--metadata", "single", "--data", "single"])
-            .arg(&self.file);
-        let made =
-            mkfs.stdin(Stdio::null()).stdout(Stdio::null()).output().doing("run mkfs.btrfs (package btrfs-progs)")?;
+        mkfs.args(["--quiet", "--nodiscard", "--mixed", "--metadata", "single", "--data", "single"]).arg(&self.file);
+        let made = mkfs.stdin(Stdio::null()).stdout(Stdio::null()).output();
+        let made = made.doing("run mkfs.btrfs (package btrfs-progs)")?;
         if !made.status.success() {
-            let said = String::from_utf8_lossy(&made.stderr).trim().to_owned();
-            return Err(Error::File {
-                action: "make a btrfs in",
-                path: self.file.clone(),
-                source: io::Error::other(said),
-            });
+            let said = io::Error::other(String::from_utf8_lossy(&made.stderr).trim().to_owned());
+            return Err(said).at("make a btrfs in", &self.file);
         }
-        let device = self.attach().at("make a loop device of", &self.file)?;
-        self.mount(&device.path).at("mount", &self.root)?;
+        let device = self.mount_found().at("mount", &self.root)?;
         fs::copy(BOOT_ID, self.note()).at("write", &self.note())?;
-        let root =
-            openat(CWD, &self.root, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).at("open", &self.root)?;
-        if let Err(error) = sys::btrfs::count_bytes(&root) {
-            tracing::warn!(%error, "what a sandbox writes to its root is not limited (Linux 6.7)");
-        }
-        Ok(device.file)
+        Ok(device)
     }
-}
-
-/// A loop device, which stays as long as it is open or mounted.
-struct Device {
-    path: PathBuf,
-    file: File,
 }
 
 impl Image {
-    /// The image of an earlier node of this boot, or a new one.
-    pub(super) fn open(place: Place, bytes_max: Option<u64>) -> Result<Self> {
-        let below = place.file.parent().unwrap_or(&place.file);
-        let step =
-            (room_at(below).at("look at the room in", below)? / PART_OF_FREE).clamp(STEP_MIN, STEP_MAX) & !0xFFFFF;
-        let bytes_max = bytes_max.unwrap_or(u64::MAX);
-        let found = if place.is_of_this_boot() { place.mount_found() } else { Err(io::ErrorKind::NotFound.into()) };
-        let device = match found {
-            Ok(device) => device,
-            Err(error) => {
-                if error.kind() != io::ErrorKind::NotFound {
-                    tracing::warn!(%error, path = %place.file.display(), "it cannot be used and is made anew");
-                }
-                let made = place.make(step.min(bytes_max));
-                if made.is_err() {
-                    unmount(&place.root);
-                    place.remove();
-                }
-                made?
-            }
-        };
-        Ok(Self { place, device, step, bytes_max, is_told: false, reclaimed: None })
+    /// The image of an earlier node of this boot. Fails if it is there and cannot be used.
+    pub(super) fn open(place: Place, bytes_max: Option<u64>) -> Result<Option<Self>> {
+        if !place.is_of_this_boot() {
+            return Ok(None);
+        }
+        let device = place.mount_found().at("mount what sandboxes have changed, from", &place.file)?;
+        Self::of(place, device, bytes_max).map(Some)
     }
 
-    /// Takes a step more of the host, if less than half of one is free. Tells whether that much is free now.
-    pub(super) fn grow(&mut self) -> bool {
-        let grown = self.try_grow().or_else(|_| {
-            self.reclaim();
-            self.try_grow()
-        });
-        if let Err(error) = &grown
-            && !self.is_told
-        {
-            tracing::warn!(%error, path = %self.place.file.display(), "there is no more room for what sandboxes change");
+    /// A new image in the place of one that nothing needs.
+    pub(super) fn make(place: Place, bytes_max: Option<u64>) -> Result<Self> {
+        let bytes = step(&place, bytes_max)?.min(spare(place.host()).at("look at the room in", place.host())?);
+        if bytes < STEP_MIN {
+            let path = place.host().to_owned();
+            return Err(Error::NoRoom { path, free: bytes });
         }
-        self.is_told = grown.is_err();
-        grown.is_ok()
+        match place.make(bytes & !(GRAIN - 1)) {
+            Ok(device) => Self::of(place, device, bytes_max),
+            Err(error) => {
+                unmount(&place.root);
+                place.remove();
+                Err(error)
+            }
+        }
+    }
+
+    fn of(place: Place, device: File, bytes_max: Option<u64>) -> Result<Self> {
+        let root = place.open_root().at("open", &place.root)?;
+        // No harm where it does so already.
+        let counted = sys::btrfs::count_bytes(&root);
+        if let Err(error) = &counted {
+            tracing::warn!(%error, "what a sandbox writes to its root is not limited (Linux 6.7)");
+        }
+        let (step, bytes_max) = (step(&place, bytes_max)?, bytes_max.unwrap_or(u64::MAX));
+        let counts_bytes = counted.is_ok();
+        Ok(Self { place, device, step, bytes_max, counts_bytes, is_told: false, reclaimed: None })
+    }
+
+    /// Whether it counts what is written to each subvolume, for limits.
+    pub(super) fn counts_bytes(&self) -> bool {
+        self.counts_bytes
     }
 
     /// Gives the host its room back.
@@ -202,13 +195,29 @@ impl Image {
         self.place.remove();
     }
 
+    /// Takes a step more of the host, if less than half of one is free. Tells whether there is enough, perhaps after a commit.
+    pub(super) fn grow(&mut self) -> bool {
+        let grown = self.try_grow();
+        if let Err(error) = &grown
+            && !self.is_told
+        {
+            tracing::warn!(%error, path = %self.place.file.display(), "there is no more room for what sandboxes change");
+        }
+        self.is_told = grown.is_err();
+        let low = ROOM_LOW.min(self.bytes_max / 8);
+        let has_enough = |image: &Self| room_at(&image.place.root).is_ok_and(|free| free >= low);
+        has_enough(self) || {
+            self.reclaim();
+            has_enough(self)
+        }
+    }
+
     /// Has the filesystem give back what was removed, which it does with its next commit. Not more than once in a while.
     fn reclaim(&mut self) {
         if self.reclaimed.is_some_and(|then| then.elapsed() < RECLAIM_REST) {
             return;
         }
-        let root = open(&self.place.root, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
-        if let Err(error) = root.and_then(rustix::fs::syncfs) {
+        if let Err(error) = self.place.open_root().and_then(|root| Ok(rustix::fs::syncfs(root)?)) {
             tracing::warn!(%error, path = %self.place.root.display(), "it may have more room than it says");
         }
         self.reclaimed = Some(Instant::now());
@@ -218,41 +227,70 @@ impl Image {
         if room_at(&self.place.root)? >= self.step / 2 {
             return Ok(());
         }
-        let bytes = fs::metadata(&self.place.file)?.len();
-        let wanted = bytes.saturating_add(self.step).min(self.bytes_max);
-        if wanted <= bytes {
-            return Err(io::Error::other(format!("it has the {} MiB that it may have", bytes >> 20)));
-        }
-        let below = self.place.file.parent().unwrap_or(&self.place.file);
-        let host = statvfs(below)?;
-        let reserve = (host.f_blocks * host.f_frsize / RESERVE_PART).max(RESERVE_MIN);
-        if host.f_bavail * host.f_frsize < wanted - bytes + reserve {
-            return Err(io::Error::other(format!("of {}, {} MiB are kept free", below.display(), reserve >> 20)));
-        }
         let file = OpenOptions::new().write(true).open(&self.place.file)?;
+        let bytes = file.metadata()?.len();
+        if self.take(bytes)? {
+            return Ok(());
+        }
+        let wanted = bytes.saturating_add(self.step.min(spare(self.place.host())?)).min(self.bytes_max) & !(GRAIN - 1);
+        if wanted <= bytes {
+            let host = self.place.host().display();
+            return Err(io::Error::other(format!("it has {} MiB, and there is no more in {host} for it", bytes >> 20)));
+        }
         if let Err(error) = fallocate(&file, FallocateFlags::empty(), bytes, wanted - bytes) {
             file.set_len(bytes)?;
             return Err(error.into());
         }
-        sys::loop_device::grow(&self.device)?;
-        sys::btrfs::grow(&open(&self.place.root, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)?;
+        self.take(wanted)?;
         tracing::info!(path = %self.place.file.display(), mib = wanted >> 20, "more room for what sandboxes change");
         Ok(())
     }
+
+    /// Has device and filesystem take all `bytes` of the file. Tells whether they had less.
+    fn take(&self, bytes: u64) -> io::Result<bool> {
+        let device = sys::loop_device::bytes(&self.device)?;
+        if device < bytes {
+            sys::loop_device::grow(&self.device)?;
+        }
+        let filesystem = statvfs(&self.place.root)?;
+        let is_smaller = filesystem.f_blocks * filesystem.f_frsize + GRAIN <= bytes;
+        if is_smaller {
+            sys::btrfs::grow(self.place.open_root()?)?;
+        }
+        Ok(is_smaller)
+    }
 }
 
-/// Bytes that can still be written there.
+fn step(place: &Place, bytes_max: Option<u64>) -> Result<u64> {
+    let found = statvfs(place.host()).at("look at the room in", place.host())?;
+    let step = (found.f_bavail * found.f_frsize / PART_OF_FREE).clamp(STEP_MIN, STEP_MAX);
+    Ok(bytes_max.map_or(step, |most| step.min(most / 4).max(most.min(STEP_MIN))))
+}
+
+/// What the filesystem of `host` can give.
+fn spare(host: &Path) -> io::Result<u64> {
+    let found = statvfs(host)?;
+    let reserve = (found.f_blocks * found.f_frsize / RESERVE_PART).max(RESERVE_MIN);
+    Ok((found.f_bavail * found.f_frsize).saturating_sub(reserve))
+}
+
+/// Bytes that can still be written there. Fails if btrfs has turned itself read-only.
 pub(super) fn room_at(directory: &Path) -> io::Result<u64> {
     let found = statvfs(directory)?;
+    if found.f_flag.contains(StatVfsMountFlags::RDONLY) {
+        return Err(io::ErrorKind::ReadOnlyFilesystem.into());
+    }
     Ok(found.f_bavail * found.f_frsize)
 }
 
-/// Takes it out of the tree. It ends with its last user.
+/// Takes all that is mounted there out of the tree. It ends with its last user.
 pub(super) fn unmount(root: &Path) {
-    if let Err(error) = unmount_at(root, UnmountFlags::DETACH)
-        && error != rustix::io::Errno::INVAL
-        && error != rustix::io::Errno::NOENT
-    {
-        tracing::warn!(%error, path = %root.display(), "it stays mounted");
+    loop {
+        match unmount_at(root, UnmountFlags::DETACH) {
+            Ok(()) => {}
+            // Nothing is mounted there, or nothing is there.
+            Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => return,
+            Err(error) => return tracing::warn!(%error, path = %root.display(), "it stays mounted"),
+        }
     }
 }

@@ -111,6 +111,7 @@ impl Node {
     /// Builds a template, or builds it anew.
     #[tracing::instrument(skip_all, fields(template = %spec.name))]
     pub async fn build(self: &Arc<Self>, spec: TemplateSpec, progress: &Progress) -> Result<model::Template> {
+        self.host.changes.check_limits(&spec.limits)?;
         self.check_room().await?;
         self.state().begin_build(&spec)?;
         let admitted = Admitted::new(self, &spec.name);

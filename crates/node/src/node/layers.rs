@@ -43,6 +43,11 @@ impl Node {
     /// Keeps layers that a sandbox is about to be made with.
     pub(super) fn pin(self: &Arc<Self>, layers: Vec<PathBuf>) -> Pinned {
         self.state().pin(&layers);
+        self.pinned(layers)
+    }
+
+    /// Those that the state has pinned.
+    pub(super) fn pinned(self: &Arc<Self>, layers: Vec<PathBuf>) -> Pinned {
         Pinned { node: Arc::clone(self), layers }
     }
 }

@@ -164,26 +164,32 @@ impl Node {
     /// Where changes are snapshots, the one of a pause stays: the sandbox goes on with it if it is resumed here, with the inode numbers that its program
     /// knows. Elsewhere its files are unpacked from the store.
     fn keep_changes(&self, record: &SandboxRecord) -> SandboxRecord {
-        let mut state = self.state();
-        let point = state.claim();
+        let point = self.state().claim();
         let layer = self.host.changes.layer(&record.id, &point);
         let is_snapshot = self.host.changes.split(std::slice::from_ref(&layer)).0.is_some();
+        let mut state = self.state();
         let kept = is_snapshot.then(|| state.keep_changes(&record.id, layer)).flatten();
         state.release(&point);
         kept.unwrap_or_else(|| record.clone())
     }
 
-    /// Gives up what is kept of paused sandboxes, the oldest first, until at most `spared` of them have something. The store has it all. Tells whether
-    /// there was something.
-    pub(super) async fn give_up_kept(&self, spared: usize) -> bool {
-        let mut is_some = false;
-        loop {
-            let given_up = self.state().give_up_kept(spared);
-            let Some((record, unused)) = given_up else { return is_some };
-            self.write_aside(&record);
-            self.remove_layers(unused).await;
-            is_some = true;
-        }
+    /// Gives up, in the background, what is kept of the sandbox that was paused first, if more than `spared` have something. The store has it all.
+    pub(super) fn give_up_kept(self: &Arc<Self>, spared: usize) {
+        let Some(id) = self.state().kept_longest(spared) else { return };
+        let node = Arc::clone(self);
+        tokio::spawn(async move {
+            let (inner, of) = (Arc::clone(&node), id.clone());
+            // Denied if it goes on meanwhile.
+            let _ = node.drive(&id, Operation::Settle, async move { inner.forget_kept(&of).await }).await;
+        });
+    }
+
+    /// Nothing is kept here of what a paused sandbox has changed, from here on.
+    pub(super) async fn forget_kept(&self, id: &SandboxId) -> Result<()> {
+        let Some((record, unused)) = self.state().give_up_kept(id) else { return Ok(()) };
+        self.write_aside(&record);
+        self.remove_layers(unused).await;
+        Ok(())
     }
 
     /// A command of `pando exec` would be lost by the pause, not kept.
@@ -240,7 +246,8 @@ impl Node {
     /// Everything after the head. A failure leaves the sandbox frozen, with all that it has.
     async fn finish_pause(self: &Arc<Self>, record: &SandboxRecord) -> Result<()> {
         let id = &record.id;
-        let kept = self.state().sandbox(id)?.kept.clone().filter(|layer| layer.is_dir());
+        let kept = self.state().sandbox(id)?.kept.clone();
+        let kept = kept.filter(|layer| layer.is_dir());
         let small = SandboxRecord {
             layers: if kept.is_some() { record.layers.clone() } else { Vec::new() },
             kept,
@@ -264,7 +271,7 @@ impl Node {
         self.write_aside(&small);
         let unused = self.state().paused(small);
         self.remove_layers(unused).await;
-        self.give_up_kept(KEPT_MAX).await;
+        self.give_up_kept(KEPT_MAX);
         // If its processes were not to be ended in time: nothing claims them any more.
         self.ledger.sweep_work.notify_one();
         Ok(())

@@ -64,6 +64,7 @@ impl Node {
         began: Instant,
     ) -> Result<Sandbox> {
         let Some((head, paused)) = Paused::find(&self.durable, id).await? else {
+            self.forget_kept(id).await?;
             return Err(known.map_or(Error::NoSandbox(id.clone()), |_| Error::GoneFromStore(id.clone())));
         };
         match &paused.holder {
@@ -72,6 +73,11 @@ impl Node {
             }
             Some(_) | None => {}
         }
+        if known.as_ref().is_some_and(|known| known.paused_ms != Some(paused.paused_ms)) {
+            // Another node has resumed and paused it since.
+            self.forget_kept(id).await?;
+        }
+        let known = known.map(|known| self.state().sandbox(id).cloned().unwrap_or(known));
         let is_known = known.is_some();
         // What tells a node after a crash that the store's word is its own.
         let small = SandboxRecord { held: Some(paused.paused_ms), ..known.unwrap_or_else(|| small(&paused)) };
@@ -100,6 +106,7 @@ impl Node {
 
     /// Restores a zygote of it, and starts the one copy.
     async fn go_on_here(self: &Arc<Self>, paused: &Paused, head: &Head, began: Instant) -> Result<Sandbox> {
+        self.check_room().await?;
         let in_flight = InFlight::new(self);
         let (Ready { template, zygote }, pinned) = self.restore_pinned(paused, head, began).await?;
         let number = zygote.as_ref().map(|zygote| zygote.number);
@@ -122,16 +129,19 @@ impl Node {
         head: &Head,
         began: Instant,
     ) -> Result<(Ready, Pinned)> {
-        let kept = self.state().kept_layers(&paused.id, paused.paused_ms);
-        if let Some(layers) = kept.filter(|layers| layers.iter().all(|layer| layer.is_dir())) {
-            let pinned = self.pin(layers.clone());
-            return match self.restore_paused(paused, head, &[], layers, began).await {
-                Ok(ready) => Ok((ready, pinned)),
-                Err(error) => {
-                    pinned.unpin().await;
-                    Err(error)
-                }
-            };
+        let kept = self.state().pin_kept(&paused.id, paused.paused_ms);
+        if let Some(layers) = kept {
+            let pinned = self.pinned(layers.clone());
+            if layers.iter().all(|layer| layer.is_dir()) {
+                return match self.restore_paused(paused, head, &[], layers, began).await {
+                    Ok(ready) => Ok((ready, pinned)),
+                    Err(error) => {
+                        pinned.unpin().await;
+                        Err(error)
+                    }
+                };
+            }
+            pinned.unpin().await;
         }
         let image_layers = self.prepare_image(paused.spec()).await?;
         let points: Vec<SandboxId> = paused.checkpoint.layers.iter().map(|_| self.state().claim()).collect();

@@ -1,6 +1,9 @@
 //! What a template may ask for.
 
-use base::limits::{CPU_MILLIS_MAX, MEMORY_BYTES_MAX, PIDS_MAX, READY_TIMEOUT_MS_MAX, TEMPLATE_BYTES_MAX};
+use base::limits::{
+    CPU_MILLIS_MAX, DISK_BYTES_MAX, DISK_BYTES_MIN, MEMORY_BYTES_MAX, PIDS_MAX, READY_TIMEOUT_MS_MAX,
+    TEMPLATE_BYTES_MAX,
+};
 use checkpoint::nouns;
 use model::{Image, Limits, Ready, TemplateSpec};
 
@@ -48,13 +51,17 @@ fn check_ready(spec: &TemplateSpec) -> Result<()> {
     }
 }
 
-fn check_limits(&Limits { memory_bytes, pids, cpu_millis }: &Limits) -> Result<()> {
+fn check_limits(&Limits { memory_bytes, pids, cpu_millis, disk_bytes }: &Limits) -> Result<()> {
     if memory_bytes == 0 || pids == 0 || cpu_millis == Some(0) {
         return invalid("a limit of nothing lets no program start".to_owned());
+    }
+    if disk_bytes.is_some_and(|bytes| bytes < DISK_BYTES_MIN) {
+        return invalid(format!("a sandbox needs {} MiB of disk at least", DISK_BYTES_MIN >> 20));
     }
     let bounds = [
         ("memory", "bytes", memory_bytes, MEMORY_BYTES_MAX),
         ("processes", "in number", pids, PIDS_MAX),
+        ("disk", "bytes", disk_bytes.unwrap_or(0), DISK_BYTES_MAX),
         ("processor time", "thousandths", cpu_millis.map_or(1, u64::from), u64::from(CPU_MILLIS_MAX)),
     ];
     match bounds.into_iter().find(|(_, _, wanted, most)| wanted > most) {

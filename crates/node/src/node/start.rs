@@ -17,7 +17,7 @@ use model::{Interpreter, Mount, RunSpec, SandboxState, Started, TemplateSpec};
 use sandbox::{Hides, Machine, ProcessIdentity};
 use tokio::{sync::oneshot, task::JoinSet};
 
-use super::{Node, cut::Cut, engine_limits, in_use::InUse, metrics::StartKind, now_ms, volumes};
+use super::{Node, cut::Cut, in_use::InUse, metrics::StartKind, now_ms, volumes};
 use crate::{
     config::RECORD,
     error::{Context, Error, Result, chain},
@@ -455,7 +455,7 @@ impl Node {
         let changes = self.host.changes.of_new(id, from.map(PathBuf::as_path));
         let (dir, from, layers) = (self.host.config.sandbox_dir(id), from.cloned(), below.to_vec());
         let users = sandbox::Users::of(&layers);
-        sandbox::Spec { id: id.clone(), dir, changes, from, layers, limits: engine_limits(limits), users }
+        sandbox::Spec { id: id.clone(), dir, changes, from, layers, limits: self.host.changes.limits(limits), users }
     }
 
     fn blank(&self, id: &SandboxId, init: ProcessIdentity, layers: &[PathBuf], output: OwnedFd) -> Result<Blank> {

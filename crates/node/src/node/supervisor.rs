@@ -24,7 +24,7 @@ use tokio::{
     task::JoinSet,
 };
 
-use super::{Node, engine_limits, orphans, pager_link, unseen::Unseen};
+use super::{Node, orphans, pager_link, unseen::Unseen};
 use crate::{
     config::AtExit,
     error::{Context, Result, chain},
@@ -201,7 +201,7 @@ impl Node {
             changes: self.host.changes.of(&id),
             from: None,
             layers: record.layers.clone(),
-            limits: engine_limits(&record.limits),
+            limits: self.host.changes.limits(&record.limits),
             users: sandbox::Users::of(&record.layers),
         };
         let has_program = matches!(record.state, SandboxState::Running | SandboxState::Pausing);
@@ -283,7 +283,7 @@ impl Node {
             let grown = tokio::task::spawn_blocking(move || node.host.changes.grow()).await;
             if grown.is_ok_and(|is_enough| !is_enough) {
                 // If that does not suffice, starts fail by name.
-                self.give_up_kept(0).await;
+                self.give_up_kept(0);
             }
         }
     }

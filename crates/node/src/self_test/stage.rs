@@ -90,12 +90,12 @@ impl Stage {
 
     /// The probe, started in a sandbox of its own, when it is ready.
     pub(super) fn source(&mut self, argument: &str) -> Trial<Copy> {
-        self.start(argument, Limits { memory_bytes: GIB, pids: 64, cpu_millis: None })
+        self.start(argument, Limits { memory_bytes: GIB, pids: 64, cpu_millis: None, disk_bytes: None })
     }
 
     /// As [`Self::source`], with limits that hold when this returns.
     pub(super) fn limited(&mut self, argument: &str, pids: u64, memory_bytes: u64) -> Trial<Copy> {
-        let program = self.start(argument, Limits { memory_bytes, pids, cpu_millis: None })?;
+        let program = self.start(argument, Limits { memory_bytes, pids, cpu_millis: None, disk_bytes: None })?;
         self.sandboxes[program.sandbox].bind_limits()?;
         Ok(program)
     }
@@ -167,7 +167,7 @@ impl Stage {
 
     /// A copy from a zygote, in a sandbox of its own.
     pub(super) fn copy(&mut self, warm: &Warm) -> Trial<Copy> {
-        let limits = Limits { memory_bytes: GIB, pids: 64, cpu_millis: None };
+        let limits = Limits { memory_bytes: GIB, pids: 64, cpu_millis: None, disk_bytes: None };
         let (sandbox, streams) = self.place(&warm.layers, limits)?;
         let place = &self.sandboxes[sandbox];
         let target = Target { init: place.init_pidfd(), cgroup: place.cgroup_fd(), stdio: stdio(&streams) };

@@ -65,28 +65,29 @@ impl State {
         Some(record.clone())
     }
 
-    /// The layers that a sandbox goes on with that was paused here at that moment, topmost first; none if they are not kept.
-    pub(crate) fn kept_layers(&self, id: &SandboxId, paused_ms: u64) -> Option<Vec<PathBuf>> {
+    /// Pins the layers that a sandbox goes on with that was paused here at that moment, topmost first; none if they are not kept.
+    pub(crate) fn pin_kept(&mut self, id: &SandboxId, paused_ms: u64) -> Option<Vec<PathBuf>> {
         let record = self.sandboxes.get(id).filter(|record| record.paused_ms == Some(paused_ms))?;
-        Some(record.kept.iter().chain(&record.layers).cloned().collect()).filter(|_| record.kept.is_some())
+        let kept = record.kept.as_ref()?;
+        let layers: Vec<PathBuf> = std::iter::once(kept).chain(&record.layers).cloned().collect();
+        self.pin(&layers);
+        Some(layers)
     }
 
-    /// The paused sandbox whose snapshot has been kept for longest, if so many more are than `spared`. Nothing is kept of it from here on. The record to
-    /// write, and the layers that nothing else uses.
-    pub(crate) fn give_up_kept(&mut self, spared: usize) -> Option<(SandboxRecord, Vec<PathBuf>)> {
-        let resuming = &self.resuming;
-        let is_kept = |record: &&mut SandboxRecord| {
-            record.state == SandboxState::Paused && record.kept.is_some() && !resuming.contains(&record.id)
-        };
-        let mut kept: Vec<&mut SandboxRecord> = self.sandboxes.values_mut().filter(is_kept).collect();
-        if kept.len() <= spared {
-            return None;
-        }
+    /// The paused sandbox whose snapshot has been kept for longest, if more than `spared` have one.
+    pub(crate) fn kept_longest(&self, spared: usize) -> Option<SandboxId> {
+        let is_kept = |record: &&SandboxRecord| record.state == SandboxState::Paused && record.kept.is_some();
+        let mut kept: Vec<&SandboxRecord> = self.sandboxes.values().filter(is_kept).collect();
         kept.sort_by_key(|record| record.paused_ms);
-        let record = kept.into_iter().next()?;
+        kept.first().filter(|_| kept.len() > spared).map(|record| record.id.clone())
+    }
+
+    /// Nothing is kept of a paused sandbox from here on. The record to write, and the layers that nothing else uses.
+    pub(crate) fn give_up_kept(&mut self, id: &SandboxId) -> Option<(SandboxRecord, Vec<PathBuf>)> {
+        let record = self.sandboxes.get_mut(id).filter(|record| record.state == SandboxState::Paused)?;
         let layers: Vec<PathBuf> = record.kept.take().into_iter().chain(std::mem::take(&mut record.layers)).collect();
         let record = record.clone();
-        Some((record, self.unused(layers)))
+        (!layers.is_empty()).then(|| (record, self.unused(layers)))
     }
 
     /// It is paused; `record` is what stays of it. Returns the layers that nothing else uses.

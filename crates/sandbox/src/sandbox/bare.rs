@@ -125,15 +125,14 @@ impl OwnDirectory {
     }
 
     fn make_changes(&mut self, spec: &Spec, machine: &Machine) -> Result<(), Error> {
-        let own = (spec.changes != spec.dir).then(|| spec.changes.clone());
         let parts = [changes::UPPER, changes::WORK].map(|name| spec.changes.join(name));
-        let made: Vec<PathBuf> = own.into_iter().chain(parts).collect();
+        let made = if spec.changes == spec.dir { parts.to_vec() } else { vec![spec.changes.clone()] };
         // Those of another sandbox stay.
         if let Some(there) = made.iter().find(|path| path.symlink_metadata().is_ok()) {
             return Err(Error::Exists(there.clone()));
         }
         self.made.extend(made);
-        changes::make(&spec.changes, spec.from.as_deref())?;
+        changes::make(&spec.changes, spec.from.as_deref(), spec.limits.disk_bytes)?;
         machine::write(&spec.changes.join(changes::UPPER), &spec.id, machine)
     }
 }

@@ -13,7 +13,7 @@ use axum::{
 };
 use base::{
     id::{TeamId, TemplateName},
-    limits::PAGE_MAX,
+    limits::{DISK_BYTES_DEFAULT, PAGE_MAX},
 };
 use control::{ControlError, Page, Resolved, Size, Template, TemplateRef};
 use serde::Deserialize;
@@ -49,13 +49,13 @@ impl Platform {
     }
 }
 
-/// What a sandbox may use, in the units of the control plane. Disk is not limited yet.
+/// What a sandbox may use, in the units of the control plane.
 pub(crate) fn size(limits: &model::Limits) -> Size {
     let all = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
     Size {
         cpus: limits.cpu_millis.map_or(all, |millis| u64::from(millis).div_ceil(1000)),
         memory_mb: limits.memory_bytes >> 20,
-        disk_mb: 0,
+        disk_mb: limits.disk_bytes.unwrap_or(DISK_BYTES_DEFAULT) >> 20,
     }
 }
 

@@ -79,6 +79,10 @@ pub(crate) struct Args {
     /// CPUs that each sandbox may use, for example 0.5. Default: no limit.
     #[arg(long, value_name = "N", value_parser = parse_cpus)]
     cpus: Option<u32>,
+    /// Disk limit of each sandbox: 512M, 40G. It counts what the sandbox writes to its root filesystem, metadata included, not what it was forked
+    /// with. Default: 20G. Needs a node with --layers btrfs.
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    disk: Option<u64>,
     /// Directory inside the sandbox on which its sandboxes can have a volume. Made if it is missing. May be repeated.
     #[arg(long = "mount-point", value_name = "DIR")]
     mount_points: Vec<String>,
@@ -171,7 +175,7 @@ fn spec(args: Args) -> TemplateSpec {
         cwd: args.cwd,
         ready,
         ready_timeout_ms: args.ready_timeout.map_or(READY_TIMEOUT_MS_DEFAULT, |timeout| timeout.as_millis() as u64),
-        limits: Limits { memory_bytes: args.memory, pids: args.pids, cpu_millis: args.cpus },
+        limits: Limits { memory_bytes: args.memory, pids: args.pids, cpu_millis: args.cpus, disk_bytes: args.disk },
         mount_points: args.mount_points,
     }
 }

@@ -1,6 +1,6 @@
 //! What sandboxes change in their root filesystems: a copy goes on with the very files of its source.
 
-use std::{fs, process::Command, time::Duration};
+use std::{fs, os::unix::fs::symlink, process::Command, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use testkit::{
@@ -17,6 +17,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("changes::after_a_boot_of_the_host_they_come_from_the_store", || with_layers("btrfs", booted)),
         Case::new("changes::a_full_image_refuses_by_name_and_costs_nobody_its_root", full_image),
         Case::new("changes::a_full_host_costs_nobody_its_root", full_host),
+        Case::new("changes::a_disk_limit_holds_for_each_sandbox", || with_layers("btrfs", limited)),
         Case::new("changes::the_image_grows_while_a_sandbox_writes", grows),
     ]
 }
@@ -162,6 +163,8 @@ fn kept(node: &Node) -> Result<Vec<String>> {
 /// The other way: a layer is a copy, and what differs is what docs/sandbox.md says.
 fn copied(node: &mut Node) -> Result<()> {
     ensure!(node.info()?.layers == "copy", "{}", node.info()?.layers);
+    let limited = node.pando(&["template", "build", "limited", "--disk", "1G", "--", "/bin/sleep", "1"])?;
+    ensure!(limited.code == 2 && limited.stderr.contains("cannot limit what a sandbox writes"), "{limited}");
     node.build_geo("geo", &["--nidx", "2"])?;
     let id = start(node, "geo")?;
     let make = "cd /tmp && mkdir -p d/e && echo deep > d/e/f && ln d/e/f d/e/g && echo gone > gone && chmod 600 d/e/f";
@@ -196,6 +199,10 @@ fn killed(node: &mut Node) -> Result<()> {
     node.stop_server()?;
     let mounts = fs::read_to_string("/proc/self/mountinfo")?;
     ensure!(!mounts.contains(&*node.state.to_string_lossy()), "{mounts}");
+    // It is the same image, also by another path: a second device of it would be a second filesystem in the same bytes.
+    let moved = node.state.with_extension("moved");
+    fs::rename(&node.state, &moved)?;
+    symlink(&moved, &node.state)?;
     node.start_server()?;
     expect_all_right(node, &id, 3)?;
     node.ok(&["resume", &paused])?;
@@ -207,6 +214,9 @@ fn booted(node: &mut Node) -> Result<()> {
     node.build_geo("geo", &["--nidx", "2"])?;
     let id = start(node, "geo")?;
     node.shell(&id, "echo mine > /tmp/mine")?;
+    // A setting of btrfs, which no other filesystem takes.
+    let compressed = "import os; open('/tmp/c', 'w').close(); os.setxattr('/tmp/c', 'btrfs.compression', b'zstd')";
+    node.ok(&["exec", &id, "--", "/usr/bin/python3", "-c", compressed])?;
     node.ok(&["pause", &id])?;
     node.stop_server()?;
     // The note of the boot in which the image was made.
@@ -297,6 +307,50 @@ fn full_host() -> Result<()> {
     };
     body().with_context(|| format!("log of the node:\n{}", node.log_tail()))?;
     node.finish()
+}
+
+fn limited(node: &mut Node) -> Result<()> {
+    let service = node.program("geo.py");
+    let build = |disk| {
+        [
+            "template",
+            "build",
+            "geo",
+            "--port",
+            "8080",
+            "--disk",
+            disk,
+            "--",
+            "/usr/bin/python3",
+            &service,
+            "--nidx",
+            "2",
+        ]
+    };
+    for (wrong, named) in [("1K", "needs 1 MiB of disk at least"), ("2048T", "the limit of disk is")] {
+        let answer = node.pando(&build(wrong))?;
+        ensure!(answer.code != 0 && answer.stderr.contains(named), "{wrong}: {answer}");
+    }
+    node.ok(&build("64M"))?;
+    let ids: Vec<String> = node.run("geo", 2)?.iter().map(|sandbox| sandbox.id.to_string()).collect();
+    let (filler, other) = (&ids[0], &ids[1]);
+    let fill = "dd if=/dev/zero of=/tmp/fill bs=1M 2>&1; stat -c %s /tmp/fill";
+    let printed = node.shell(filler, fill)?;
+    let size: u64 = printed.lines().last().and_then(|line| line.parse().ok()).unwrap_or(0);
+    ensure!(printed.contains("Disk quota exceeded") && (50 << 20..64 << 20).contains(&size), "{printed:?}");
+    let upload =
+        node.pando_with_input(&["exec", "-i", filler, "--", "/bin/sh", "-c", "cat > /tmp/x"], &[0; 200_000])?;
+    ensure!(upload.code != 0 && upload.stderr.contains("Disk quota exceeded"), "{upload}");
+    // The limit is each one's own, and what a copy was forked with does not count.
+    ensure!(node.shell(other, "head -c 40000000 /dev/zero > /tmp/x && echo written")? == "written\n");
+    let copy = forked(node, filler)?;
+    ensure!(node.shell(&copy, "head -c 40000000 /dev/zero > /tmp/y && echo written")? == "written\n");
+    ensure!(node.shell(&copy, fill)?.contains("Disk quota exceeded"));
+    // As it was removed, room comes back: with the next commit.
+    node.shell(filler, "rm /tmp/fill; for n in $(seq 40); do echo x > /tmp/y && exit 0; sleep 1; done; exit 1")?;
+    let usage = node.json(&["stats", other, "--json"])?;
+    ensure!(usage.to_string().contains("67108864"), "{usage}");
+    Ok(())
 }
 
 fn grows() -> Result<()> {

@@ -66,7 +66,7 @@ impl Host {
 
     pub(crate) fn spec_of(&self, layers: Vec<PathBuf>) -> Spec {
         let id = SandboxId::random();
-        let limits = Limits { memory_bytes: 256 << 20, pids: 64, cpu_millis: Some(1_500) };
+        let limits = Limits { memory_bytes: 256 << 20, pids: 64, cpu_millis: Some(1_500), disk_bytes: None };
         let dir = self.sandboxes().join(id.as_str());
         Spec { changes: dir.clone(), from: None, dir, id, layers, limits, users: Users::All }
     }
