@@ -6,10 +6,11 @@
 //!
 //! ```text
 //! btrfs:  CHANGES/ID/{upper,work} --prepare: dirty data is written--> --finish: snapshot--> CHANGES/POINT/upper
-//! else:   DIR/ID/{upper,work}     ------------------------------------------finish: copy-----> DIR/POINT/layer
+//! else:   DIR/ID/{upper,work}     --prepare: copied, in rounds----> --finish: the rest-----> DIR/POINT/layer
 //! ```
 
 use std::{
+    collections::HashSet,
     ffi::OsStr,
     fs, io,
     os::fd::OwnedFd,
@@ -21,7 +22,8 @@ use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
 use crate::{
     attributes::open_dir,
     error::{Context, Error},
-    snapshot, tree,
+    mirror::{Mirror, Processes},
+    tree,
 };
 
 /// The directory below a sandbox's changes with the changes themselves.
@@ -75,43 +77,86 @@ fn directory(path: &Path, mode: u32) -> Result<(), Error> {
 pub struct Capture {
     changes: PathBuf,
     layer: PathBuf,
-    /// None: it is copied.
-    subvolume: Option<OwnedFd>,
+    way: Way,
 }
+
+/// How it is taken.
+#[derive(Debug)]
+enum Way {
+    Snapshot(OwnedFd),
+    /// With the files that processes have mapped since it was prepared.
+    Copy(Mirror, HashSet<Vec<u8>>),
+    Done,
+}
+
+/// So little of a copy may be done while the sandbox stands still; with more, one round more is tried before.
+const REST_BYTES: u64 = 16 << 20;
+const REST_ENTRIES: u64 = 1_000;
+/// Most rounds while it runs.
+const ROUNDS_MAX: u32 = 4;
 
 impl Capture {
     /// Does what can be done while the sandbox runs, so that little is left for the moment in which it stands still. `changes` are those of a
-    /// sandbox; `layer` is not there yet, nor is its directory.
-    pub fn prepare(changes: &Path, layer: &Path) -> Result<Self, Error> {
+    /// sandbox with these `processes`; `layer` is not there yet, nor is its directory.
+    pub fn prepare(changes: &Path, layer: &Path, processes: &dyn Fn() -> Vec<i32>) -> Result<Self, Error> {
         let opened = open_dir(CWD, changes).at("open", changes)?;
-        let is_subvolume = sys::btrfs::is_subvolume(&opened).at("open", changes)?;
-        let capture =
-            Self { changes: changes.to_owned(), layer: layer.to_owned(), subvolume: is_subvolume.then_some(opened) };
-        if let Some(subvolume) = &capture.subvolume {
+        let (changes, layer) = (changes.to_owned(), layer.to_owned());
+        let point = layer.parent().ok_or(io::ErrorKind::InvalidInput).at("create", &layer)?;
+        let way = if sys::btrfs::is_subvolume(&opened).at("open", &changes)? {
             // A snapshot has what is dirty written first, of this subvolume alone: syncfs(2) would write all, and does nothing on a volatile overlay.
-            let into = capture.point()?;
-            take(subvolume, into).at("write down the changes in", changes)?;
-            tree::remove(into)?;
-        }
-        Ok(capture)
+            take(&opened, point).at("write down the changes in", &changes)?;
+            tree::remove(point)?;
+            Way::Snapshot(opened)
+        } else {
+            fs::create_dir_all(point).at("create", point)?;
+            ahead(Mirror::begin(&changes.join(UPPER), &layer)?, processes)?
+        };
+        Ok(Self { changes, layer, way })
     }
 
-    /// Takes it: of one moment, if the sandbox stands still. A failure leaves nothing.
-    pub fn finish(&self) -> Result<(), Error> {
-        let into = self.point()?;
-        match &self.subvolume {
-            Some(subvolume) => take(subvolume, into).at("take a snapshot of", &self.changes),
-            None => {
-                fs::create_dir_all(into).at("create", into)?;
-                snapshot::copy(&self.changes.join(UPPER), &self.layer)
+    /// Takes it: of one moment, if the sandbox stands still, with these `processes`. A failure leaves nothing.
+    pub fn finish(&mut self, processes: &[i32]) -> Result<(), Error> {
+        match std::mem::replace(&mut self.way, Way::Done) {
+            Way::Snapshot(subvolume) => {
+                let point = self.layer.parent().unwrap_or(&self.layer);
+                take(&subvolume, point).at("take a snapshot of", &self.changes)
             }
+            Way::Copy(mut mirror, mut mapped) => {
+                mapped.extend(mapped_by(processes));
+                let rest = mirror.round(&mapped, Processes::StandStill)?;
+                tracing::debug!(rest.bytes, rest.entries, "copied the rest of the changes");
+                mirror.keep();
+                Ok(())
+            }
+            Way::Done => Err(io::Error::from(io::ErrorKind::AlreadyExists)).at("take once more", &self.layer),
         }
     }
+}
 
-    /// The directory of the layer.
-    fn point(&self) -> Result<&Path, Error> {
-        self.layer.parent().ok_or(io::ErrorKind::InvalidInput).at("create", &self.layer)
+/// Copies until little changes meanwhile.
+fn ahead(mut mirror: Mirror, processes: &dyn Fn() -> Vec<i32>) -> Result<Way, Error> {
+    let (mut mapped, mut earlier) = (HashSet::new(), u64::MAX);
+    for _ in 0..ROUNDS_MAX {
+        if !mirror.can_run_ahead() {
+            break;
+        }
+        mapped.extend(mapped_by(&processes()));
+        let done = mirror.round(&mapped, Processes::Run)?;
+        // What was mapped during the round counts for the next one as well.
+        mapped.extend(mapped_by(&processes()));
+        let is_little = done.bytes <= REST_BYTES && done.entries <= REST_ENTRIES;
+        if is_little || done.bytes.saturating_mul(2) > earlier {
+            break;
+        }
+        earlier = done.bytes;
     }
+    Ok(Way::Copy(mirror, mapped))
+}
+
+/// The files, as paths below an upper directory, that processes have mapped shared. One that ends has none any more.
+fn mapped_by(processes: &[i32]) -> HashSet<Vec<u8>> {
+    let lines = processes.iter().filter_map(|pid| procfs::maps(*pid).ok()).flatten();
+    lines.filter(|line| line.shared).filter_map(|line| line.path.strip_prefix(b"/").map(<[u8]>::to_vec)).collect()
 }
 
 /// The subvolume that a layer lies in.

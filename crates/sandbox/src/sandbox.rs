@@ -218,6 +218,7 @@ impl Sandbox {
     /// Prepares the capture of everything that it changed in its root filesystem, as an overlay layer. The caller keeps it frozen when the capture is
     /// finished, if it has to be of one moment.
     pub fn capture_changes(&self, layer: &Path) -> Result<Capture, Error> {
-        Capture::prepare(&self.changes, layer)
+        // Those of a group that cannot be read are not there.
+        Capture::prepare(&self.changes, layer, &|| self.processes().unwrap_or_default())
     }
 }

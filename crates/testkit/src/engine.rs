@@ -111,8 +111,8 @@ impl Bench {
     /// started from.
     pub fn zygote(&self, place: &Place, pid: i32, layers: &[PathBuf], base: Option<&Zygote>) -> Result<Built> {
         let spec = place.capture_spec(pid, base.map(|base| base.facts.arena))?;
-        let files = place.sandbox.capture_changes(&layers[0])?;
-        let capture = process::capture(&spec, &mut || Ok(files.finish()?))?;
+        let mut files = place.sandbox.capture_changes(&layers[0])?;
+        let capture = process::capture(&spec, &mut || Ok(files.finish(&[pid])?))?;
         let rootfs = sandbox::detached_rootfs(&self.layers(layers))?;
         let spec = BuildSpec {
             rootfs: rootfs.as_fd(),

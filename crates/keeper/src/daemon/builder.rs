@@ -206,9 +206,9 @@ fn build(
         started,
         memory_files: Some(sandbox::SHARED_MEMORY.into()),
     };
-    let files = sandbox.capture_changes(&job.layer)?;
+    let mut files = sandbox.capture_changes(&job.layer)?;
     let capture_began = Instant::now();
-    let capture = match capture(&spec, job, sandbox, &files) {
+    let capture = match capture(&spec, job, sandbox, &mut files) {
         Ok(capture) => capture,
         Err(error) => return refused(error),
     };
@@ -251,9 +251,9 @@ fn capture(
     spec: &CaptureSpec,
     job: &Capture,
     sandbox: &Sandbox,
-    files: &sandbox::Capture,
+    files: &mut sandbox::Capture,
 ) -> Result<process::Capture, process::Error> {
-    let mut take_files = || Ok(files.finish()?);
+    let mut take_files = || Ok(files.finish(&sandbox.processes()?)?);
     // No command starts meanwhile: on one sandbox, the server never runs a capture and the start of a command at the same time.
     if sandbox.has_others(job.source.main.pid).map_err(|error| process::Error::DuringPause(error.into()))? {
         let afterwards = if job.purpose.holds() { Afterwards::StandsStill } else { Afterwards::GoesOn };

@@ -18,7 +18,7 @@ use base::id::SandboxId;
 use model::{Keep, Ready, TemplateSpec};
 use sandbox::Capture;
 
-use super::{Node, cut::Cut, lifecycle::Operation};
+use super::{Node, cut::Cut, inspect::pids, lifecycle::Operation};
 use crate::{
     error::{Context, Error, Result},
     records::SandboxRecord,
@@ -110,19 +110,20 @@ impl Node {
 
     /// What can be done of a capture while the sandbox runs.
     async fn prepare_capture(&self, id: &SandboxId, layer: &Path) -> Result<Capture> {
-        let (changes, layer) = (self.host.changes.of(id), layer.to_owned());
-        let prepare = move || Ok(Capture::prepare(&changes, &layer)?);
+        let (changes, layer, group) = (self.host.changes.of(id), layer.to_owned(), self.group(id));
+        let prepare = move || Ok(Capture::prepare(&changes, &layer, &|| pids(&group).unwrap_or_default())?);
         tokio::task::spawn_blocking(prepare).await.doing("prepare to take the files").flatten()
     }
 
     /// Freezes the sandbox and takes its files. It is left frozen.
-    async fn take_frozen(self: &Arc<Self>, record: &SandboxRecord, keep: Keep, capture: Capture) -> Result<()> {
+    async fn take_frozen(self: &Arc<Self>, record: &SandboxRecord, keep: Keep, mut capture: Capture) -> Result<()> {
         self.freeze(&record.id).await?;
         // Of what stands still: no process comes any more.
         if keep == Keep::Memory {
             self.refuse_others(record)?;
         }
-        let take = move || Ok(capture.finish()?);
+        let group = self.group(&record.id);
+        let take = move || Ok(capture.finish(&pids(&group)?)?);
         tokio::task::spawn_blocking(take).await.doing("take the files").flatten()
     }
 

@@ -150,8 +150,8 @@ impl Stage {
         };
         self.snapshots += 1;
         let layer = self.dir.join(format!("changes-{}", self.snapshots));
-        let files = self.sandboxes[program.sandbox].capture_changes(&layer)?;
-        let capture = process::capture(&spec, &mut || Ok(files.finish()?))?;
+        let mut files = self.sandboxes[program.sandbox].capture_changes(&layer)?;
+        let capture = process::capture(&spec, &mut || Ok(files.finish(&[program.pid])?))?;
         let layers: Vec<PathBuf> = std::iter::once(layer).chain(program.below.iter().cloned()).collect();
         let all: Vec<PathBuf> = layers.iter().chain(&self.layers).cloned().collect();
         let rootfs = sandbox::detached_rootfs(&all)?;

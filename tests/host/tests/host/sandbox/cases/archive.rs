@@ -231,7 +231,7 @@ pub(crate) fn overlay(host: &Host) {
 
     sandbox.freeze().unwrap();
     let [copy, carried, whole] = ["copy", "carried", "whole"].map(|name| host.state().join(name));
-    sandbox.capture_changes(&copy).unwrap().finish().unwrap();
+    sandbox.capture_changes(&copy).unwrap().finish(&[]).unwrap();
     for (from, to) in [(&copy, &carried), (&upper, &whole)] {
         unpack_layer(&mut &pack(from).0[..], to).unwrap();
     }

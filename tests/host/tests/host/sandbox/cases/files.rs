@@ -59,7 +59,7 @@ pub(crate) fn snapshot(host: &Host) {
     .unwrap();
     let copy = host.state().join("copy");
     sandbox.freeze().unwrap();
-    sandbox.capture_changes(&copy).unwrap().finish().unwrap();
+    sandbox.capture_changes(&copy).unwrap().finish(&[]).unwrap();
     // All but what makes a sandbox a machine of its own, which every sandbox has itself.
     let files = ["etc/hostname", "etc/machine-id", "etc/hosts", "run/pando/boot_id", "run/pando/generation"];
     // So are directories in which there is nothing else; in etc there is.
@@ -79,7 +79,7 @@ pub(crate) fn snapshot(host: &Host) {
     // What hides something is not left out.
     let opaque = host.state().join("opaque");
     rustix::fs::setxattr(upper.join("run"), "trusted.overlay.opaque", b"y", rustix::fs::XattrFlags::empty()).unwrap();
-    sandbox.capture_changes(&opaque).unwrap().finish().unwrap();
+    sandbox.capture_changes(&opaque).unwrap().finish(&[]).unwrap();
     assert!(opaque.join("run").exists() && !opaque.join("run/pando").exists());
     fs::remove_dir_all(opaque).unwrap();
     sandbox.thaw().unwrap();
@@ -112,7 +112,7 @@ print('made')";
     let output = run(&sandbox, &["python3", "-c", &script.replace("OUTSIDE", outside.to_str().unwrap())]);
     assert_eq!(output.text, "made\n");
     let copy = host.state().join("copy");
-    let error = sandbox.capture_changes(&copy).unwrap().finish().unwrap_err().to_string();
+    let error = sandbox.capture_changes(&copy).unwrap_err().to_string();
     assert!(error.contains("nested too deep"), "{error}");
     assert!(!copy.exists());
     destroy(sandbox);
