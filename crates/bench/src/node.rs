@@ -309,6 +309,19 @@ impl PrivateNode {
         exchange(&mut connection).await
     }
 
+    /// The same of another path; the answer is how many microseconds something took.
+    pub(super) async fn ask(&self, id: &SandboxId, path: &str) -> Result<Duration> {
+        let mut connection = self.client.dial(id, program::PORT).await?;
+        let answer = get(&mut connection, path).await?;
+        let micros = answer.rsplit("\r\n\r\n").next().and_then(|body| body.parse().ok());
+        Ok(Duration::from_micros(micros.with_context(|| format!("unexpected answer: {answer}"))?))
+    }
+
+    /// What keeps the files that sandboxes change.
+    pub(super) async fn layers(&self) -> Result<String> {
+        Ok(self.client.node().await?.layers)
+    }
+
     pub(super) async fn fork(&self, id: &SandboxId, count: u32) -> Result<ForkResponse> {
         let response = self.client.fork(id, &ForkRequest { count, memory: true }).await?;
         match response.failures.first() {
@@ -404,6 +417,8 @@ fn is_alive(pid: i32) -> bool {
 }
 
 fn remove(dir: &Path) {
+    // Of a node that was killed.
+    let _ = rustix::mount::unmount(dir.join("state").join("changes"), rustix::mount::UnmountFlags::DETACH);
     if let Err(error) = std::fs::remove_dir_all(dir) {
         tracing::warn!(dir = %dir.display(), %error, "cannot remove the private node's directory");
     }
@@ -411,9 +426,15 @@ fn remove(dir: &Path) {
 
 /// Sends a request and reads the whole answer.
 pub(super) async fn exchange(connection: &mut (impl AsyncReadExt + AsyncWriteExt + Unpin)) -> Result<()> {
-    connection.write_all(b"GET /health HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n").await?;
+    get(connection, "health").await.map(drop)
+}
+
+async fn get(connection: &mut (impl AsyncReadExt + AsyncWriteExt + Unpin), path: &str) -> Result<String> {
+    let request = format!("GET /{path} HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n");
+    connection.write_all(request.as_bytes()).await?;
     let mut answer = Vec::new();
     connection.read_to_end(&mut answer).await?;
-    ensure!(answer.starts_with(b"HTTP/1.1 200"), "unexpected answer: {}", String::from_utf8_lossy(&answer));
-    Ok(())
+    let answer = String::from_utf8_lossy(&answer).into_owned();
+    ensure!(answer.starts_with("HTTP/1.1 200"), "unexpected answer: {answer}");
+    Ok(answer)
 }

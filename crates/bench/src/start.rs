@@ -171,7 +171,7 @@ async fn measure_node(
 }
 
 /// Starts one copy after the other, each removed before the next.
-async fn series(node: &PrivateNode, template: &str, count: u32) -> Result<Vec<Started>> {
+pub(super) async fn series(node: &PrivateNode, template: &str, count: u32) -> Result<Vec<Started>> {
     let mut started = Vec::new();
     for n in 0..=count {
         tokio::time::sleep(PAUSE_BETWEEN).await;

@@ -70,7 +70,7 @@ impl Changes {
                 .ok(),
         };
         let is_for_new = image.is_some() && kind != LayerKind::Copy;
-        let counts_bytes = is_for_new && image.as_ref().is_some_and(Image::counts_bytes);
+        let counts_bytes = image.as_ref().is_some_and(Image::counts_bytes);
         Ok(Self { root, sandboxes, image: image.map(Mutex::new), is_for_new, counts_bytes })
     }
 
@@ -85,15 +85,16 @@ impl Changes {
     }
 
     /// Limits as the engine takes them: of the disk only where changes are counted.
-    pub(crate) fn limits(&self, limits: &model::Limits) -> sandbox::Limits {
+    pub(crate) fn limits(&self, limits: &model::Limits, changes: &Path) -> sandbox::Limits {
         let &model::Limits { memory_bytes, pids, cpu_millis, disk_bytes } = limits;
-        let disk_bytes = self.counts_bytes.then(|| disk_bytes.unwrap_or(DISK_BYTES_DEFAULT));
+        let is_counted = self.counts_bytes && changes.starts_with(&self.root);
+        let disk_bytes = is_counted.then(|| disk_bytes.unwrap_or(DISK_BYTES_DEFAULT));
         sandbox::Limits { memory_bytes, pids, cpu_millis, disk_bytes }
     }
 
     /// Fails if a limit is wanted that would not hold here.
     pub(crate) fn check_limits(&self, limits: &model::Limits) -> Result<()> {
-        if self.counts_bytes || limits.disk_bytes.is_none() {
+        if self.counts_bytes && self.is_for_new || limits.disk_bytes.is_none() {
             return Ok(());
         }
         let message = "this node cannot limit what a sandbox writes to its disk".to_owned();

@@ -122,6 +122,8 @@ pub struct Node {
     hands: Hands,
     pager: PagerLink,
     holder: Arc<HolderLink>,
+    /// Held while something is given up that is kept of a paused sandbox.
+    giving_up: Arc<tokio::sync::Mutex<()>>,
     /// Who serves other nodes, and where; empty: this node serves none.
     serving: OnceLock<peers::Serving>,
 }
@@ -182,6 +184,7 @@ impl Node {
             hands: Hands::default(),
             pager,
             holder,
+            giving_up: Arc::default(),
             serving: OnceLock::new(),
         }))
     }

@@ -10,7 +10,6 @@
 //! ```
 
 use std::{
-    collections::HashSet,
     ffi::OsStr,
     fs, io,
     os::fd::OwnedFd,
@@ -22,7 +21,7 @@ use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
 use crate::{
     attributes::open_dir,
     error::{Context, Error},
-    mirror::{Mirror, Processes},
+    mirror::{Hot, Mirror, Processes},
     tree,
 };
 
@@ -84,8 +83,7 @@ pub struct Capture {
 #[derive(Debug)]
 enum Way {
     Snapshot(OwnedFd),
-    /// With the files that processes have mapped since it was prepared.
-    Copy(Mirror, HashSet<Vec<u8>>),
+    Copy(Box<(Mirror, Hot)>),
     Done,
 }
 
@@ -121,9 +119,9 @@ impl Capture {
                 let point = self.layer.parent().unwrap_or(&self.layer);
                 take(&subvolume, point).at("take a snapshot of", &self.changes)
             }
-            Way::Copy(mut mirror, mut mapped) => {
-                mapped.extend(mapped_by(processes));
-                let rest = mirror.round(&mapped, Processes::StandStill)?;
+            Way::Copy(copy) => {
+                let (mut mirror, hot) = *copy;
+                let rest = mirror.round(&Hot::look(processes, hot)?, Processes::StandStill)?;
                 tracing::debug!(rest.bytes, rest.entries, "copied the rest of the changes");
                 mirror.keep();
                 Ok(())
@@ -135,28 +133,22 @@ impl Capture {
 
 /// Copies until little changes meanwhile.
 fn ahead(mut mirror: Mirror, processes: &dyn Fn() -> Vec<i32>) -> Result<Way, Error> {
-    let (mut mapped, mut earlier) = (HashSet::new(), u64::MAX);
+    let (mut hot, mut earlier) = (Hot::default(), u64::MAX);
     for _ in 0..ROUNDS_MAX {
         if !mirror.can_run_ahead() {
             break;
         }
-        mapped.extend(mapped_by(&processes()));
-        let done = mirror.round(&mapped, Processes::Run)?;
+        hot = Hot::look(&processes(), hot)?;
+        let done = mirror.round(&hot, Processes::Run)?;
         // What was mapped during the round counts for the next one as well.
-        mapped.extend(mapped_by(&processes()));
+        hot = Hot::look(&processes(), hot)?;
         let is_little = done.bytes <= REST_BYTES && done.entries <= REST_ENTRIES;
-        if is_little || done.bytes.saturating_mul(2) > earlier {
+        if is_little || done.bytes > earlier {
             break;
         }
         earlier = done.bytes;
     }
-    Ok(Way::Copy(mirror, mapped))
-}
-
-/// The files, as paths below an upper directory, that processes have mapped shared. One that ends has none any more.
-fn mapped_by(processes: &[i32]) -> HashSet<Vec<u8>> {
-    let lines = processes.iter().filter_map(|pid| procfs::maps(*pid).ok()).flatten();
-    lines.filter(|line| line.shared).filter_map(|line| line.path.strip_prefix(b"/").map(<[u8]>::to_vec)).collect()
+    Ok(Way::Copy(Box::new((mirror, hot))))
 }
 
 /// The subvolume that a layer lies in.

@@ -2,39 +2,46 @@
 //! devices and sockets. Only what makes a sandbox a machine of its own is left out: every one has its own.
 //!
 //! A copy is made in rounds. The first ones copy while the programs run, the last one when they stand still, and each takes only what has changed
-//! since the one before. What a round has seen of an entry is its inode number and its time of change (ctime), which no program can set. Three
-//! kinds of files are taken again in any case: those that changed no longer than [`SLACK`] before the round looked, because time has a grain;
-//! those that a process has mapped shared, because a page that is mapped for writing changes without a new time; and all of a tmpfs, which gives
-//! such pages no time at all.
+//! since the one before. What a round has seen of an entry is its inode number, its size and its time of change (ctime), which no program can set.
+//! Some files are taken again in any case ([`Hot`]): those that changed no longer than [`SLACK`] before the round began, because time has a grain
+//! and a write has its time from its beginning; those that are open for writing and changed in the last minute, for a write that takes longer; and
+//! those that a process has mapped shared, because a page that is mapped for writing changes without a new time. A tmpfs, which gives such pages no
+//! time at all, is copied in the last round.
+//!
+//! The rounds that run ahead end after [`AHEAD_MAX`], wherever they are: a hostile program can make files faster than they are copied.
+
+mod entry;
+mod hot;
 
 use std::{
-    collections::{HashMap, HashSet},
-    ffi::{CStr, CString, OsStr},
-    os::{fd::OwnedFd, unix::ffi::OsStrExt},
+    collections::HashMap,
+    ffi::CString,
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
-    time::Duration,
+    time::{Duration, Instant},
     vec,
 };
 
 use rustix::{
     fs::{
-        AtFlags, CWD, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, Uid, chownat, copy_file_range,
-        fchmod, fchown, fstatfs, ftruncate, futimens, ioctl_ficlone, lgetxattr, linkat, lremovexattr, mkdirat, mknodat,
-        openat, readlinkat, seek, statat, symlinkat, unlinkat, utimensat,
+        AtFlags, CWD, FileType, Mode, OFlags, SeekFrom, Stat, fstatfs, ftruncate, ioctl_ficlone, linkat, mkdirat,
+        openat, seek, statat,
     },
     io::Errno,
-    time::{ClockId, clock_gettime},
 };
 
+use self::entry::{copy_range, drop_xattrs, finish_open, has_identity_only, make, remove};
+pub(crate) use self::hot::Hot;
 use crate::{
-    attributes::{LEVELS_MAX, OPAQUE, entry_path, open_dir, set_xattr, xattr, xattr_names},
+    attributes::{LEVELS_MAX, open_dir},
     error::{Context, Error},
-    machine::{IDENTITY_DIRECTORIES, IDENTITY_FILES, is_one_of},
+    machine::{IDENTITY_FILES, is_one_of},
     tree,
 };
 
 /// How an entry fails that is replaced or removed during its copy.
-const IN_MOTION: [Errno; 10] = [
+const IN_MOTION: [Errno; 11] = [
+    Errno::EXIST,
     Errno::NOENT,
     Errno::NOTDIR,
     Errno::ISDIR,
@@ -47,8 +54,14 @@ const IN_MOTION: [Errno; 10] = [
     Errno::NODATA,
 ];
 
-/// Longer than the grain of a filesystem's times.
-const SLACK: Duration = Duration::from_millis(50);
+/// Longer than the grain of a filesystem's times, and than most writes take.
+const SLACK: Duration = Duration::from_secs(2);
+/// No write takes longer.
+const WRITE_MAX: Duration = Duration::from_secs(60);
+/// All rounds that run ahead, together.
+const AHEAD_MAX: Duration = Duration::from_secs(120);
+/// Most bytes of paths that are remembered. They are as long as a program makes them.
+const PATHS_BYTES_MAX: usize = 512 << 20;
 const TMPFS: i64 = 0x0102_1994;
 
 /// A copy that is being made. What there is of it is removed when it is dropped before [`Mirror::keep`].
@@ -63,6 +76,9 @@ pub(crate) struct Mirror {
     /// Whether the filesystem may be able to share data between files.
     clone: bool,
     rounds: u32,
+    slack: Duration,
+    began: Instant,
+    paths_bytes: usize,
     is_kept: bool,
 }
 
@@ -80,6 +96,7 @@ struct Seen {
     inode: u64,
     /// Filesystems give numbers of removed files to new ones.
     kind: FileType,
+    bytes: i64,
     changed: (i64, u64),
     /// Taken again in any case.
     is_unsure: bool,
@@ -100,31 +117,42 @@ impl Mirror {
     pub(crate) fn begin(source: &Path, dest: &Path) -> Result<Self, Error> {
         mkdirat(CWD, dest, Mode::RWXU).at("create", dest)?;
         let (source, dest) = (source.to_owned(), dest.to_owned());
-        let mut mirror =
-            Self { source, dest, seen: HashMap::new(), has_times: false, clone: true, rounds: 0, is_kept: false };
+        let mut mirror = Self {
+            source,
+            dest,
+            seen: HashMap::new(),
+            has_times: false,
+            clone: true,
+            rounds: 0,
+            slack: SLACK,
+            began: Instant::now(),
+            paths_bytes: 0,
+            is_kept: false,
+        };
         let from = open_dir(CWD, &mirror.source).at("open", &mirror.source)?;
         mirror.has_times = fstatfs(&from).at("open", &mirror.source)?.f_type as i64 != TMPFS;
         Ok(mirror)
     }
 
-    /// Whether rounds before the last one are of use.
+    /// Whether rounds before the last one are of use, and there is time for one.
     pub(crate) fn can_run_ahead(&self) -> bool {
-        self.has_times
+        self.has_times && self.began.elapsed() < AHEAD_MAX
     }
 
-    /// Copies what has changed since the last round. `mapped`: paths below the source of files that processes have mapped shared, since before this
-    /// round began. `when`: whether they run meanwhile.
-    pub(crate) fn round(&mut self, mapped: &HashSet<Vec<u8>>, when: Processes) -> Result<Round, Error> {
+    /// Copies what has changed since the last round. `hot` was looked at right before. `when`: whether processes run meanwhile.
+    pub(crate) fn round(&mut self, hot: &Hot, when: Processes) -> Result<Round, Error> {
         let from = open_dir(CWD, &self.source).at("open", &self.source)?;
         let to = open_dir(CWD, &self.dest).at("open", &self.dest)?;
         let root = rustix::io::dup(&to).at("open", &self.dest)?;
         let (source, dest) = (self.source.clone(), self.dest.clone());
-        let now = clock_gettime(ClockId::Realtime);
-        let since = Duration::new(now.tv_sec as u64, now.tv_nsec as u32).saturating_sub(SLACK);
-        let since = (since.as_secs() as i64, u64::from(since.subsec_nanos()));
+        let time = |before: Duration| {
+            let time = hot.began.saturating_sub(before);
+            (time.as_secs() as i64, u64::from(time.subsec_nanos()))
+        };
+        let (since, since_open) = (time(self.slack), time(WRITE_MAX));
         self.rounds += 1;
         let (links, done) = (HashMap::new(), Round::default());
-        let work = Work { mapped, when, number: self.rounds, since, root, links, done, mirror: self };
+        let work = Work { hot, when, number: self.rounds, since, since_open, root, links, done, mirror: self };
         work.all(from, to, (&source, &dest))
     }
 
@@ -161,11 +189,13 @@ struct Level {
 /// One round.
 struct Work<'a> {
     mirror: &'a mut Mirror,
-    mapped: &'a HashSet<Vec<u8>>,
+    hot: &'a Hot,
     when: Processes,
     number: u32,
     /// What changed later may change again without another time.
     since: (i64, u64),
+    /// The same of what is open for writing.
+    since_open: (i64, u64),
     root: OwnedFd,
     /// Files with several names: device and inode of the source, and where the first copy is below `root`.
     links: HashMap<(u64, u64), Vec<u8>>,
@@ -178,12 +208,18 @@ impl Work<'_> {
         let before = self.note(b"", &stat, false);
         let mut levels = vec![Level::enter(from, to, Vec::new(), before).at("list", source)?];
         while let Some(level) = levels.last_mut() {
+            if self.when == Processes::Run && self.mirror.began.elapsed() > AHEAD_MAX {
+                // The last round goes through all of these again.
+                levels.iter().for_each(|level| self.doubt(level));
+                return Ok(self.done);
+            }
+            if self.mirror.paths_bytes > PATHS_BYTES_MAX {
+                let reason = "it has more and longer paths than are copied";
+                return Err(Error::NotCarried { path: source.to_owned(), reason });
+            }
             let Some(name) = level.names.next() else {
                 match self.leave(level) {
-                    Err(error) if self.is_motion(error) => {
-                        let path = level.path.strip_suffix(b"/").unwrap_or_default();
-                        self.mirror.seen.entry(path.to_vec()).and_modify(|seen| seen.is_unsure = true);
-                    }
+                    Err(error) if self.is_motion(error) => self.doubt(level),
                     left => left.at("set the attributes of", dest)?,
                 }
                 levels.pop();
@@ -195,9 +231,20 @@ impl Work<'_> {
                 return Err(Error::TooDeep { path: source.to_owned(), levels: LEVELS_MAX });
             }
         }
-        let number = self.number;
-        self.mirror.seen.retain(|_, seen| seen.round == number);
+        let (number, mut bytes) = (self.number, 0);
+        self.mirror.seen.retain(|path, seen| {
+            let stays = seen.round == number;
+            bytes += if stays { path.len() } else { 0 };
+            stays
+        });
+        self.mirror.paths_bytes = bytes;
         Ok(self.done)
+    }
+
+    /// Has the next round take a directory for a changed one.
+    fn doubt(&mut self, level: &Level) {
+        let path = level.path.strip_suffix(b"/").unwrap_or_default();
+        self.mirror.seen.entry(path.to_vec()).and_modify(|seen| seen.is_unsure = true);
     }
 
     fn is_motion(&self, error: Errno) -> bool {
@@ -207,14 +254,24 @@ impl Work<'_> {
     /// Notes what is there now; gives what was there before, in a directory that is new or not.
     fn note(&mut self, path: &[u8], stat: &Stat, in_new: bool) -> Before {
         let changed = (stat.st_ctime, stat.st_ctime_nsec);
-        let is_mapped = self.mapped.contains(path);
         let kind = FileType::from_raw_mode(stat.st_mode);
-        let now = Seen { inode: stat.st_ino, kind, changed, is_unsure: changed >= self.since, round: self.number };
-        match self.mirror.seen.insert(path.to_vec(), now).filter(|_| !in_new) {
-            None => Before::Nothing,
-            Some(before) if (before.inode, before.kind) != (now.inode, now.kind) => Before::Other,
-            Some(before) if before.changed != changed || before.is_unsure || is_mapped => Before::Changed,
-            Some(_) => Before::Same,
+        let is_unsure = changed >= self.since || changed >= self.since_open && self.hot.is_open(path, stat);
+        let (inode, bytes, round) = (stat.st_ino, stat.st_size, self.number);
+        let now = Seen { inode, kind, bytes, changed, is_unsure, round };
+        let before = self.mirror.seen.insert(path.to_vec(), now);
+        if before.is_none() {
+            self.mirror.paths_bytes += path.len();
+        }
+        let Some(before) = before.filter(|_| !in_new) else { return Before::Nothing };
+        if (before.inode, before.kind) != (now.inode, now.kind) {
+            return Before::Other;
+        }
+        // All whiteouts of a filesystem may be names of one, whose time changes with each; there is nothing else of it.
+        let is_whiteout = kind == FileType::CharacterDevice && stat.st_rdev == 0;
+        let is_same = (before.bytes, before.changed) == (now.bytes, now.changed) && !before.is_unsure;
+        match is_whiteout || is_same && !(kind == FileType::RegularFile && self.hot.is_mapped(path, stat)) {
+            true => Before::Same,
+            false => Before::Changed,
         }
     }
 
@@ -224,8 +281,14 @@ impl Work<'_> {
             // It was replaced or removed under the copy, and is taken anew by the next round.
             Err(error) if self.is_motion(error) => {
                 let path = [&level.path, name.to_bytes()].concat();
-                let seen =
-                    Seen { inode: 0, kind: FileType::Unknown, changed: (0, 0), is_unsure: true, round: self.number };
+                let seen = Seen {
+                    inode: 0,
+                    kind: FileType::Unknown,
+                    bytes: 0,
+                    changed: (0, 0),
+                    is_unsure: true,
+                    round: self.number,
+                };
                 self.mirror.seen.insert(path, seen);
                 Ok(None)
             }
@@ -252,16 +315,32 @@ impl Work<'_> {
             match self.links.get(&key) {
                 Some(first) => self.link(first, level, name)?,
                 // In its place: other names of it stay.
-                None if before == Before::Changed && kind == FileType::RegularFile => {
-                    self.file(level, name, &stat, OFlags::TRUNC)?;
+                None if kind == FileType::RegularFile => {
+                    let how = match before {
+                        Before::Changed => OFlags::TRUNC,
+                        Before::Other => {
+                            remove(&level.to, name)?;
+                            OFlags::CREATE | OFlags::EXCL
+                        }
+                        Before::Nothing | Before::Same => OFlags::CREATE | OFlags::EXCL,
+                    };
+                    if !self.file(level, name, &stat, how)? {
+                        // It was written to under the copy.
+                        self.mirror.seen.entry(path.clone()).and_modify(|seen| seen.is_unsure = true);
+                    }
                 }
                 None => {
                     if before != Before::Nothing {
                         remove(&level.to, name)?;
                     }
-                    self.make(level, name, &stat, kind)?;
+                    make(level, name, &stat, kind)?;
                 }
             }
+        } else if stat.st_nlink > 1
+            && let Some(first) = self.links.get(&key)
+        {
+            // Its directory was renamed: the copy has it from there as a file of its own.
+            self.link(first, level, name)?;
         }
         if stat.st_nlink > 1 {
             self.links.entry(key).or_insert(path);
@@ -281,23 +360,6 @@ impl Work<'_> {
         linkat(&self.root, first, &level.to, name, AtFlags::empty())
     }
 
-    fn make(&mut self, level: &Level, name: &CString, stat: &Stat, kind: FileType) -> rustix::io::Result<()> {
-        match kind {
-            FileType::RegularFile => self.file(level, name, stat, OFlags::CREATE | OFlags::EXCL),
-            FileType::Symlink => {
-                let target = readlinkat(&level.from, name, Vec::new())?;
-                symlinkat(target, &level.to, name)?;
-                finish_by_name(level, name, stat)
-            }
-            // Whiteouts are character devices 0:0.
-            _ => {
-                mknodat(&level.to, name, kind, Mode::from_raw_mode(stat.st_mode), stat.st_rdev)?;
-                finish_by_name(level, name, stat)?;
-                rustix::fs::chmodat(&level.to, name, Mode::from_raw_mode(stat.st_mode), AtFlags::empty())
-            }
-        }
-    }
-
     fn directory(
         &mut self,
         level: &mut Level,
@@ -307,6 +369,10 @@ impl Work<'_> {
     ) -> rustix::io::Result<Option<Level>> {
         let from = open_dir(&level.from, name)?;
         if has_identity_only(&from, &path)? {
+            if self.mirror.seen.remove(&path).is_some() {
+                level.is_touched = true;
+                remove(&level.to, name)?;
+            }
             return Ok(None);
         }
         let before = self.note(&path, stat, level.is_new);
@@ -340,7 +406,8 @@ impl Work<'_> {
         finish_open((&level.from, c"."), (&level.to, c"."), &level.to, &rustix::fs::fstat(&level.from)?)
     }
 
-    fn file(&mut self, level: &Level, name: &CString, stat: &Stat, how: OFlags) -> rustix::io::Result<()> {
+    /// Copies a file. Tells whether it has stayed as it is meanwhile, as far as size and time tell.
+    fn file(&mut self, level: &Level, name: &CString, stat: &Stat, how: OFlags) -> rustix::io::Result<bool> {
         let flags = OFlags::NOFOLLOW | OFlags::CLOEXEC;
         // Not to wait for the writer of a pipe, if one has taken the file's place.
         let from = openat(&level.from, name, flags | OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())?;
@@ -352,7 +419,10 @@ impl Work<'_> {
             self.data(&from, &to, stat.st_size as u64)?;
             self.done.bytes += stat.st_size as u64;
         }
-        finish_open((&level.from, name), (&level.to, name), &to, stat)
+        finish_open((&level.from, name), (&level.to, name), &to, stat)?;
+        let now = rustix::fs::fstat(&from)?;
+        let facts = |stat: &Stat| (stat.st_ino, stat.st_size, stat.st_ctime, stat.st_ctime_nsec);
+        Ok(facts(&now) == facts(stat))
     }
 
     fn data(&mut self, from: &OwnedFd, to: &OwnedFd, size: u64) -> rustix::io::Result<()> {
@@ -397,99 +467,6 @@ impl Level {
         let is_new = matches!(before, Before::Nothing | Before::Other);
         Ok(Self { from, to, path, names, is_new, is_changed: before != Before::Same, is_touched: false })
     }
-}
-
-/// Removes an entry of the copy, and all below it.
-fn remove(directory: &OwnedFd, name: &CStr) -> rustix::io::Result<()> {
-    match unlinkat(directory, name, AtFlags::empty()) {
-        Err(Errno::ISDIR) => {
-            let path = entry_path(directory, name);
-            tree::remove(Path::new(OsStr::from_bytes(&path))).map_err(|_| Errno::IO)
-        }
-        Err(Errno::NOENT) => Ok(()),
-        removed => removed,
-    }
-}
-
-/// Whether the directory is one that every sandbox has of its own, whose attributes are what shows, with nothing in it but what every one has.
-fn has_identity_only(directory: &OwnedFd, path: &[u8]) -> rustix::io::Result<bool> {
-    if !is_one_of(&IDENTITY_DIRECTORIES, path) {
-        return Ok(false);
-    }
-    for name in tree::list(directory)? {
-        let inner = [path, b"/", name.to_bytes()].concat();
-        let is_own = is_one_of(&IDENTITY_FILES, &inner)
-            || is_one_of(&IDENTITY_DIRECTORIES, &inner) && has_identity_only(&open_dir(directory, &name)?, &inner)?;
-        if !is_own {
-            return Ok(false);
-        }
-    }
-    // An opaque one hides what is below it.
-    match lgetxattr(entry_path(directory, c"."), OPAQUE, &mut [0; 1][..]) {
-        Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(true),
-        opaque => opaque.map(|_| false),
-    }
-}
-
-fn copy_range(from: &OwnedFd, to: &OwnedFd, begin: u64, end: u64) -> rustix::io::Result<()> {
-    let (mut read_at, mut write_at) = (begin, begin);
-    while read_at < end {
-        let length = usize::try_from(end - read_at).unwrap_or(usize::MAX);
-        // Zero: the file was cut meanwhile; the rest stays a hole.
-        if copy_file_range(from, Some(&mut read_at), to, Some(&mut write_at), length)? == 0 {
-            break;
-        }
-    }
-    Ok(())
-}
-
-/// Owner, extended attributes and times of what cannot be opened.
-fn finish_by_name(level: &Level, name: &CString, stat: &Stat) -> rustix::io::Result<()> {
-    let (uid, gid) = owner(stat);
-    chownat(&level.to, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
-    copy_xattrs((&level.from, name), (&level.to, name))?;
-    utimensat(&level.to, name, &times(stat), AtFlags::SYMLINK_NOFOLLOW)
-}
-
-/// The same of what is open as `file`.
-fn finish_open(from: Place<'_>, to: Place<'_>, file: &OwnedFd, stat: &Stat) -> rustix::io::Result<()> {
-    let (uid, gid) = owner(stat);
-    // The owner first: a change of owner clears mode bits and file capabilities.
-    fchown(file, Some(uid), Some(gid))?;
-    copy_xattrs(from, to)?;
-    fchmod(file, Mode::from_raw_mode(stat.st_mode & 0o7777))?;
-    futimens(file, &times(stat))
-}
-
-fn owner(stat: &Stat) -> (Uid, Gid) {
-    (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid))
-}
-
-fn times(stat: &Stat) -> Timestamps {
-    let time = |seconds: i64, nanoseconds: u64| Timespec { tv_sec: seconds, tv_nsec: nanoseconds as i64 };
-    Timestamps {
-        last_access: time(stat.st_atime, stat.st_atime_nsec),
-        last_modification: time(stat.st_mtime, stat.st_mtime_nsec),
-    }
-}
-
-/// A directory, and a name in it.
-type Place<'a> = (&'a OwnedFd, &'a CStr);
-
-fn copy_xattrs(from: Place<'_>, to: Place<'_>) -> rustix::io::Result<()> {
-    let (from, to) = (entry_path(from.0, from.1), entry_path(to.0, to.1));
-    for name in xattr_names(&from)? {
-        set_xattr(&to, &name, &xattr(&from, &name)?)?;
-    }
-    Ok(())
-}
-
-/// Removes attributes that the source has no more.
-fn drop_xattrs(from: Place<'_>, to: Place<'_>) -> rustix::io::Result<()> {
-    let (from, to) = (entry_path(from.0, from.1), entry_path(to.0, to.1));
-    let wanted = xattr_names(&from)?;
-    let gone = xattr_names(&to)?.into_iter().filter(|name| !wanted.contains(name));
-    gone.into_iter().try_for_each(|name| lremovexattr(&to, &name))
 }
 
 #[cfg(test)]

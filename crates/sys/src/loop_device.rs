@@ -92,7 +92,11 @@ pub fn find(image: impl AsFd) -> io::Result<Option<(PathBuf, File)>> {
             continue;
         }
         let path = Path::new("/dev").join(entry.file_name());
-        let device = OpenOptions::new().read(true).write(true).open(&path)?;
+        // Not every device of the machine has to be here.
+        let device = match File::open(&path) {
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENXIO)) => continue,
+            device => device?,
+        };
         let mut info = Info::default();
         // SAFETY: the request's argument is a `loop_info64`.
         if unsafe { libc::ioctl(device.as_raw_fd(), GET_STATUS as _, &raw mut info) } == -1 {

@@ -207,6 +207,9 @@ fn build(
         memory_files: Some(sandbox::SHARED_MEMORY.into()),
     };
     let mut files = sandbox.capture_changes(&job.layer)?;
+    if !job.source.main.is_alive() {
+        return Err(io::Error::from(rustix::io::Errno::SRCH).into());
+    }
     let capture_began = Instant::now();
     let capture = match capture(&spec, job, sandbox, &mut files) {
         Ok(capture) => capture,
@@ -253,7 +256,13 @@ fn capture(
     sandbox: &Sandbox,
     files: &mut sandbox::Capture,
 ) -> Result<process::Capture, process::Error> {
-    let mut take_files = || Ok(files.finish(&sandbox.processes()?)?);
+    let mut take_files = || {
+        // While the files were prepared it may have ended, and its pid may be another process's.
+        if !job.source.main.is_alive() {
+            return Err(io::Error::from(rustix::io::Errno::SRCH).into());
+        }
+        Ok(files.finish(&sandbox.processes()?)?)
+    };
     // No command starts meanwhile: on one sandbox, the server never runs a capture and the start of a command at the same time.
     if sandbox.has_others(job.source.main.pid).map_err(|error| process::Error::DuringPause(error.into()))? {
         let afterwards = if job.purpose.holds() { Afterwards::StandsStill } else { Afterwards::GoesOn };

@@ -204,7 +204,7 @@ impl Image {
             tracing::warn!(%error, path = %self.place.file.display(), "there is no more room for what sandboxes change");
         }
         self.is_told = grown.is_err();
-        let low = ROOM_LOW.min(self.bytes_max / 8);
+        let low = ROOM_LOW.min(self.bytes_max / 8).max(ROOM_MIN);
         let has_enough = |image: &Self| room_at(&image.place.root).is_ok_and(|free| free >= low);
         has_enough(self) || {
             self.reclaim();

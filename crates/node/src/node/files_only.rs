@@ -72,11 +72,14 @@ impl Node {
         keep: Keep,
         layer: &Path,
     ) -> Result<Files> {
+        if keep == Keep::Memory {
+            self.refuse_others(record)?;
+        }
+        let capture = self.prepare_capture(&record.id, layer).await?;
         // The next keeper thaws what it adopts: then this is of no one instant.
         let keeper = self.keepers.get(ACTION).await?;
         // Before it stands still, and until all of its files are of one instant.
         let held = self.hold_changes(&record.id).await;
-        let capture = self.prepare_capture(&record.id, layer).await?;
         let began = Instant::now();
         if let Err(error) = self.take_frozen(record, keep, capture).await {
             self.thaw(&record.id).await;

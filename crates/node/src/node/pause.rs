@@ -43,6 +43,11 @@ use crate::{
     records::{self, Durability, NOBODY, SandboxRecord},
 };
 
+/// How long one that is given up may take: it may be forked meanwhile.
+const GIVING_UP_MAX: Duration = Duration::from_secs(10);
+/// Until the next one is given up: btrfs commits meanwhile.
+const GIVING_UP_REST: Duration = Duration::from_secs(2);
+
 /// Most paused sandboxes whose changes are kept on this node.
 const KEPT_MAX: usize = 256;
 
@@ -176,11 +181,16 @@ impl Node {
     /// Gives up, in the background, what is kept of the sandbox that was paused first, if more than `spared` have something. The store has it all.
     pub(super) fn give_up_kept(self: &Arc<Self>, spared: usize) {
         let Some(id) = self.state().kept_longest(spared) else { return };
+        // One after the other: room comes back a moment later.
+        let Ok(turn) = Arc::clone(&self.giving_up).try_lock_owned() else { return };
         let node = Arc::clone(self);
         tokio::spawn(async move {
             let (inner, of) = (Arc::clone(&node), id.clone());
             // Denied if it goes on meanwhile.
-            let _ = node.drive(&id, Operation::Settle, async move { inner.forget_kept(&of).await }).await;
+            let forget = node.drive(&id, Operation::Settle, async move { inner.forget_kept(&of).await });
+            let _ = tokio::time::timeout(GIVING_UP_MAX, forget).await;
+            tokio::time::sleep(GIVING_UP_REST).await;
+            drop(turn);
         });
     }
 

@@ -454,8 +454,8 @@ impl Node {
         let (from, below) = self.host.changes.split(layers);
         let changes = self.host.changes.of_new(id, from.map(PathBuf::as_path));
         let (dir, from, layers) = (self.host.config.sandbox_dir(id), from.cloned(), below.to_vec());
-        let users = sandbox::Users::of(&layers);
-        sandbox::Spec { id: id.clone(), dir, changes, from, layers, limits: self.host.changes.limits(limits), users }
+        let (users, limits) = (sandbox::Users::of(&layers), self.host.changes.limits(limits, &changes));
+        sandbox::Spec { id: id.clone(), dir, changes, from, layers, limits, users }
     }
 
     fn blank(&self, id: &SandboxId, init: ProcessIdentity, layers: &[PathBuf], output: OwnedFd) -> Result<Blank> {

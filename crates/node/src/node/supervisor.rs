@@ -201,7 +201,7 @@ impl Node {
             changes: self.host.changes.of(&id),
             from: None,
             layers: record.layers.clone(),
-            limits: self.host.changes.limits(&record.limits),
+            limits: self.host.changes.limits(&record.limits, &self.host.changes.of(&id)),
             users: sandbox::Users::of(&record.layers),
         };
         let has_program = matches!(record.state, SandboxState::Running | SandboxState::Pausing);

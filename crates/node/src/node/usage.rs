@@ -33,7 +33,7 @@ impl Node {
         let now = group.read();
         let spent_us = now.cpu_us.zip(before).map_or(0, |(now, before)| now.saturating_sub(before));
         let disk = statvfs(&directory).at("look at the filesystem of", &directory)?;
-        let limit = self.host.changes.limits(&self.state().running(id)?.limits).disk_bytes;
+        let limit = self.host.changes.limits(&self.state().running(id)?.limits, &directory).disk_bytes;
         let disk_used_bytes = written.doing("count what a sandbox has written")?.at("count what is in", &directory)?;
         Ok(SandboxUse {
             cpu_percent: (spent_us as f64 / began.elapsed().as_micros() as f64 * 100.0) as f32,

@@ -76,7 +76,9 @@ impl State {
 
     /// The paused sandbox whose snapshot has been kept for longest, if more than `spared` have one.
     pub(crate) fn kept_longest(&self, spared: usize) -> Option<SandboxId> {
-        let is_kept = |record: &&SandboxRecord| record.state == SandboxState::Paused && record.kept.is_some();
+        let is_kept = |record: &&SandboxRecord| {
+            record.state == SandboxState::Paused && record.kept.is_some() && !self.resuming.contains(&record.id)
+        };
         let mut kept: Vec<&SandboxRecord> = self.sandboxes.values().filter(is_kept).collect();
         kept.sort_by_key(|record| record.paused_ms);
         kept.first().filter(|_| kept.len() > spared).map(|record| record.id.clone())

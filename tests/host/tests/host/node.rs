@@ -28,6 +28,7 @@ mod live_fork;
 mod mcp;
 mod memory;
 mod output;
+mod overlay;
 mod pager;
 mod pause;
 mod peers;
@@ -75,6 +76,7 @@ pub(crate) fn cases() -> Vec<Case> {
         held::cases(),
         isolation::cases(),
         output::cases(),
+        overlay::cases(),
         commands::cases(),
         command_line::cases(),
         limits::cases(),
