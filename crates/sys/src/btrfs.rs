@@ -19,6 +19,7 @@ const SNAP_DESTROY: u64 = request(WRITE, 15, size_of::<Named>());
 const SNAP_CREATE_V2: u64 = request(WRITE, 23, size_of::<Snapshot>());
 const RESIZE: u64 = request(WRITE, 3, size_of::<Named>());
 const QUOTA_CTL: u64 = request(READ | WRITE, 40, size_of::<QuotaControl>());
+const FS_INFO: u64 = request(READ, 31, size_of::<FilesystemInfo>());
 const QGROUP_LIMIT: u64 = request(READ, 43, size_of::<QuotaLimit>());
 
 const WRITE: u64 = 1;
@@ -65,6 +66,15 @@ struct QuotaLimit {
     reserved: [u64; 2],
 }
 
+/// `btrfs_ioctl_fs_info_args`.
+#[repr(C)]
+struct FilesystemInfo {
+    devices: [u64; 2],
+    id: [u8; 16],
+    others: [u8; 992],
+}
+
+const _: () = assert!(size_of::<FilesystemInfo>() == 1024);
 const _: () = assert!(size_of::<Named>() == 4096 && size_of::<Snapshot>() == 4096 && size_of::<QuotaLimit>() == 48);
 
 /// Whether a directory is on btrfs.
@@ -120,6 +130,14 @@ pub fn limit(subvolume: impl AsFd, bytes: u64) -> io::Result<()> {
         QuotaLimit { group: 0, flags: MAX_REFERENCED, referenced_max: bytes, exclusive_max: 0, reserved: [0; 2] };
     // SAFETY: the request's argument is a `btrfs_ioctl_qgroup_limit_args`.
     unsafe { control(subvolume, QGROUP_LIMIT, &mut arguments) }
+}
+
+/// The number by which the kernel has a filesystem below `/sys/fs/btrfs`.
+pub fn id(filesystem: impl AsFd) -> io::Result<[u8; 16]> {
+    let mut arguments = FilesystemInfo { devices: [0; 2], id: [0; 16], others: [0; 992] };
+    // SAFETY: the request's argument is a `btrfs_ioctl_fs_info_args`.
+    unsafe { control(filesystem, FS_INFO, &mut arguments) }?;
+    Ok(arguments.id)
 }
 
 fn named(fd: i64, name: &OsStr) -> io::Result<Named> {

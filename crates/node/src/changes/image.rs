@@ -274,13 +274,26 @@ fn spare(host: &Path) -> io::Result<u64> {
     Ok((found.f_bavail * found.f_frsize).saturating_sub(reserve))
 }
 
-/// Bytes that can still be written there. Fails if btrfs has turned itself read-only.
-pub(super) fn room_at(directory: &Path) -> io::Result<u64> {
-    let found = statvfs(directory)?;
+/// Bytes that can still be written to the btrfs mounted there. Fails if it has turned itself read-only.
+pub(super) fn room_at(root: &Path) -> io::Result<u64> {
+    let found = statvfs(root)?;
     if found.f_flag.contains(StatVfsMountFlags::RDONLY) {
         return Err(io::ErrorKind::ReadOnlyFilesystem.into());
     }
-    Ok(found.f_bavail * found.f_frsize)
+    Ok((found.f_bavail * found.f_frsize).saturating_sub(promised(root)?))
+}
+
+/// Bytes of writes that have no place on the device yet: gigabytes at times, which statfs(2) does not count.
+fn promised(root: &Path) -> io::Result<u64> {
+    let id = base::id::hex(&sys::btrfs::id(open(root, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)?);
+    let [a, b, c, d, e] = [&id[..8], &id[8..12], &id[12..16], &id[16..20], &id[20..]];
+    let path = format!("/sys/fs/btrfs/{a}-{b}-{c}-{d}-{e}/allocation/mixed/bytes_may_use");
+    match fs::read_to_string(path) {
+        Ok(text) => text.trim().parse().map_err(io::Error::other),
+        // Where there is no /sys, room is made a little later.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
+        Err(error) => Err(error),
+    }
 }
 
 /// Takes all that is mounted there out of the tree. It ends with its last user.
