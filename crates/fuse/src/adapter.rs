@@ -24,6 +24,7 @@ use self::operations::{Place, SetAttributes, new_inode};
 use crate::{
     convert::{NAMES_VALID, VALID, attributes, errno, file_type, ino, kind, nothing},
     crew::Crew,
+    handshake,
     session::Options,
     warm_up::{self, WarmUp},
 };
@@ -135,7 +136,10 @@ impl Filesystem for Adapter {
     fn forget(&self, request: &Request, node: INodeNo, count: u64) {
         match node.0 {
             warm_up::NODE => self.warm_up.attend(request),
-            _ => self.crew.work().forgotten(ino(node), count),
+            _ => {
+                let is_known = || handshake::is_known(self.crew.device(), node.0);
+                self.crew.work().forgotten(ino(node), count, is_known);
+            }
         }
     }
 

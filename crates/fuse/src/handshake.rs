@@ -78,6 +78,17 @@ pub(crate) fn notify(device: &OwnedFd, notification: Notification) -> io::Result
     Ok(())
 }
 
+/// Whether the kernel has an inode. Asking has it read the inode's attributes anew (FUSE_NOTIFY_INVAL_INODE).
+pub(crate) fn is_known(device: &OwnedFd, ino: u64) -> bool {
+    let mut message = [0; 40];
+    message[0..4].copy_from_slice(&40u32.to_ne_bytes());
+    message[4..8].copy_from_slice(&2i32.to_ne_bytes());
+    message[16..24].copy_from_slice(&ino.to_ne_bytes());
+    // Its pages stay as they are.
+    message[24..32].copy_from_slice(&(-1i64).to_ne_bytes());
+    !matches!(write(device, &message), Err(rustix::io::Errno::NOENT))
+}
+
 /// Whether the kernel knows [`Notification::ForgetNames`] (Linux 6.16). New kernels (7.2) hear it only when their INIT was answered. Asking has it look each name up once more.
 pub(crate) fn has_epochs(device: &OwnedFd) -> bool {
     // Any other failure is that of the superblock, which tells the next who asks.

@@ -35,7 +35,7 @@ use crate::{
 
 mod freeze;
 mod load;
-mod pins;
+pub(crate) mod pins;
 
 pub(crate) use self::{
     freeze::{Frozen, Stored, Value},

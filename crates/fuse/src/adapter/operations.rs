@@ -185,7 +185,7 @@ impl Shared {
             let full = entries.iter().position(|(entry, inode)| add(entry, &convert::attributes(entry.ino, inode)));
             if let Some(added) = full {
                 let rest = entries[added..].iter().filter(|(entry, _)| !entry.is_dot());
-                rest.for_each(|(entry, _)| self.forgotten(entry.ino, 1));
+                rest.for_each(|(entry, _)| self.forgotten(entry.ino, 1, || true));
                 return Ok(());
             }
         }

@@ -74,9 +74,9 @@ impl Shared {
         Ok(attributes)
     }
 
-    /// The kernel has forgotten what it was told `count` times.
-    pub(super) fn forgotten(&self, ino: Ino, count: u64) {
-        if let Err(errno) = self.engine().unpin(ino, count) {
+    /// The kernel has forgotten what it was told `count` times; `is_known` asks it whether it has the inode all the same.
+    pub(super) fn forgotten(&self, ino: Ino, count: u64, is_known: impl FnOnce() -> bool) {
+        if let Err(errno) = self.engine().unpin_unless(ino, count, is_known) {
             tracing::warn!(ino = ino.0, %errno, "a file without a name could not be removed");
         }
     }

@@ -7,6 +7,7 @@ use crate::{
     inode::{Ino, Time},
     op::{Changes, New, Op, Rename, SetXattr},
     state::State,
+    state::pins::Unpinned,
 };
 
 /// Keeps an inode usable: see [`Engine::hold`].
@@ -143,8 +144,18 @@ impl Engine {
 
     /// Takes back `count` pins. An inode without a name goes with the last.
     pub fn unpin(&self, ino: Ino, count: u64) -> Result<(), Errno> {
-        let unused = self.lock()?.unpin(ino, count);
-        if unused { self.reap(ino) } else { Ok(()) }
+        self.unpin_unless(ino, count, || false)
+    }
+
+    /// The same. After an adoption, `is_known` says whether the kernel still has the inode, where that has to be asked.
+    pub fn unpin_unless(&self, ino: Ino, count: u64, is_known: impl FnOnce() -> bool) -> Result<(), Errno> {
+        let unpinned = self.lock()?.unpin(ino, count);
+        match unpinned {
+            Unpinned::Used => Ok(()),
+            // What it has, it takes back later.
+            Unpinned::Perhaps if is_known() => Ok(()),
+            Unpinned::Perhaps | Unpinned::Unused => self.reap(ino),
+        }
     }
 
     /// The inodes that the kernel may know: those with pins, the top directory, and after an adoption all that were there then.

@@ -19,6 +19,15 @@ pub(super) struct Pins {
     held: HashMap<Ino, u64>,
 }
 
+/// Whether an inode without a name can go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unpinned {
+    Used,
+    /// If the kernel has no reference from a process before.
+    Perhaps,
+    Unused,
+}
+
 impl State {
     /// The kernel may know every inode that there is.
     pub(crate) fn adopt(&mut self) {
@@ -47,18 +56,21 @@ impl State {
         *self.pins.told.entry(ino).or_default() += 1;
     }
 
-    /// The kernel takes `count` references back; true if it has none of an inode without a name any more, and nobody else has.
+    /// The kernel takes `count` references back. Tells whether it has none of an inode without a name any more, and nobody else has.
     ///
-    /// A count that is taken back in part (a lookup that lost a race) is followed by more than that of the lookup that won, before the
-    /// inode can lose its name: so `count` is the rest if it is not below what was told.
-    pub(crate) fn unpin(&mut self, ino: Ino, count: u64) -> bool {
+    /// Of an adopted inode it may have more than this process has told: as long as it takes back no more than that (a lookup that lost a race, or
+    /// found another inode than a name had before), only the kernel knows.
+    pub(crate) fn unpin(&mut self, ino: Ino, count: u64) -> Unpinned {
         let told = self.pins.told.get(&ino).copied().unwrap_or(0);
         let rest = told.saturating_sub(count);
         match rest {
             0 => self.pins.told.remove(&ino),
             rest => self.pins.told.insert(ino, rest),
         };
-        rest == 0 && self.is_orphan(ino) && !self.pins.held.contains_key(&ino)
+        if rest > 0 || !self.is_orphan(ino) || self.pins.held.contains_key(&ino) {
+            return Unpinned::Used;
+        }
+        if ino.0 < self.pins.adopted_below && count <= told { Unpinned::Perhaps } else { Unpinned::Unused }
     }
 
     /// Somebody in this process works on `ino`.
