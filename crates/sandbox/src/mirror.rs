@@ -77,6 +77,7 @@ pub(crate) struct Mirror {
     clone: bool,
     rounds: u32,
     slack: Duration,
+    ahead: Duration,
     began: Instant,
     paths_bytes: usize,
     is_kept: bool,
@@ -125,6 +126,7 @@ impl Mirror {
             clone: true,
             rounds: 0,
             slack: SLACK,
+            ahead: AHEAD_MAX,
             began: Instant::now(),
             paths_bytes: 0,
             is_kept: false,
@@ -136,7 +138,7 @@ impl Mirror {
 
     /// Whether rounds before the last one are of use, and there is time for one.
     pub(crate) fn can_run_ahead(&self) -> bool {
-        self.has_times && self.began.elapsed() < AHEAD_MAX
+        self.has_times && self.began.elapsed() < self.ahead
     }
 
     /// Copies what has changed since the last round. `hot` was looked at right before. `when`: whether processes run meanwhile.
@@ -208,9 +210,8 @@ impl Work<'_> {
         let before = self.note(b"", &stat, false);
         let mut levels = vec![Level::enter(from, to, Vec::new(), before).at("list", source)?];
         while let Some(level) = levels.last_mut() {
-            if self.when == Processes::Run && self.mirror.began.elapsed() > AHEAD_MAX {
-                // The last round goes through all of these again.
-                levels.iter().for_each(|level| self.doubt(level));
+            if self.when == Processes::Run && !self.mirror.can_run_ahead() {
+                self.cut(&levels);
                 return Ok(self.done);
             }
             if self.mirror.paths_bytes > PATHS_BYTES_MAX {
@@ -239,6 +240,16 @@ impl Work<'_> {
         });
         self.mirror.paths_bytes = bytes;
         Ok(self.done)
+    }
+
+    /// The round ends in the middle of these directories, and the next one goes through them again. Facts of earlier rounds about paths below a new
+    /// directory are about another one, and go.
+    fn cut(&mut self, levels: &[Level]) {
+        levels.iter().for_each(|level| self.doubt(level));
+        let number = self.number;
+        if let Some(new) = levels.iter().find(|level| level.is_new) {
+            self.mirror.seen.retain(|path, seen| seen.round == number || !path.starts_with(&new.path));
+        }
     }
 
     /// Has the next round take a directory for a changed one.
@@ -314,27 +325,7 @@ impl Work<'_> {
             level.is_touched = true;
             match self.links.get(&key) {
                 Some(first) => self.link(first, level, name)?,
-                // In its place: other names of it stay.
-                None if kind == FileType::RegularFile => {
-                    let how = match before {
-                        Before::Changed => OFlags::TRUNC,
-                        Before::Other => {
-                            remove(&level.to, name)?;
-                            OFlags::CREATE | OFlags::EXCL
-                        }
-                        Before::Nothing | Before::Same => OFlags::CREATE | OFlags::EXCL,
-                    };
-                    if !self.file(level, name, &stat, how)? {
-                        // It was written to under the copy.
-                        self.mirror.seen.entry(path.clone()).and_modify(|seen| seen.is_unsure = true);
-                    }
-                }
-                None => {
-                    if before != Before::Nothing {
-                        remove(&level.to, name)?;
-                    }
-                    make(level, name, &stat, kind)?;
-                }
+                None => self.make(level, name, (&path, &stat, kind), before)?,
             }
         } else if stat.st_nlink > 1
             && let Some(first) = self.links.get(&key)
@@ -346,6 +337,31 @@ impl Work<'_> {
             self.links.entry(key).or_insert(path);
         }
         Ok(None)
+    }
+
+    /// Makes an entry, or makes it anew.
+    fn make(
+        &mut self,
+        level: &Level,
+        name: &CString,
+        (path, stat, kind): (&[u8], &Stat, FileType),
+        before: Before,
+    ) -> rustix::io::Result<()> {
+        let is_file = kind == FileType::RegularFile;
+        // In its place: other names of it stay.
+        let in_place = is_file && before == Before::Changed;
+        if !in_place && before != Before::Nothing {
+            remove(&level.to, name)?;
+        }
+        if !is_file {
+            return make(level, name, stat, kind);
+        }
+        let how = if in_place { OFlags::TRUNC } else { OFlags::CREATE | OFlags::EXCL };
+        if !self.file(level, name, stat, how)? {
+            // It was written to under the copy.
+            self.mirror.seen.entry(path.to_vec()).and_modify(|seen| seen.is_unsure = true);
+        }
+        Ok(())
     }
 
     /// Makes an entry another name of the file that is at `first` in the copy, if it is not yet.

@@ -26,7 +26,7 @@ use std::{
 
 use base::id::{SandboxId, ZygoteId};
 use process::{Afterwards, BuildSpec, CaptureSpec, Others, PauseError, ProgramState, RestoreSpec, Restored, Zygote};
-use sandbox::Sandbox;
+use sandbox::{ProcessIdentity, Sandbox};
 
 use super::{
     answer::{Answer, Ticket},
@@ -207,9 +207,7 @@ fn build(
         memory_files: Some(sandbox::SHARED_MEMORY.into()),
     };
     let mut files = sandbox.capture_changes(&job.layer)?;
-    if !job.source.main.is_alive() {
-        return Err(io::Error::from(rustix::io::Errno::SRCH).into());
-    }
+    check_alive(source.main)?;
     let capture_began = Instant::now();
     let capture = match capture(&spec, job, sandbox, &mut files) {
         Ok(capture) => capture,
@@ -257,10 +255,8 @@ fn capture(
     files: &mut sandbox::Capture,
 ) -> Result<process::Capture, process::Error> {
     let mut take_files = || {
-        // While the files were prepared it may have ended, and its pid may be another process's.
-        if !job.source.main.is_alive() {
-            return Err(io::Error::from(rustix::io::Errno::SRCH).into());
-        }
+        // Only now does it stand still, and is no other one any more.
+        check_alive(job.source.main)?;
         Ok(files.finish(&sandbox.processes()?)?)
     };
     // No command starts meanwhile: on one sandbox, the server never runs a capture and the start of a command at the same time.
@@ -272,6 +268,11 @@ fn capture(
         true => process::capture_and_hold(spec, &mut take_files, &mut || Ok(sandbox.freeze()?)),
         false => process::capture(spec, &mut take_files),
     }
+}
+
+/// Fails if the process has ended: while the files were prepared, another one may have got its pid.
+fn check_alive(main: ProcessIdentity) -> io::Result<()> {
+    if main.is_alive() { Ok(()) } else { Err(rustix::io::Errno::SRCH.into()) }
 }
 
 /// Commands in the program's sandbox.

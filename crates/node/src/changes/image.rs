@@ -76,7 +76,7 @@ impl Place {
         self.file.with_extension("boot")
     }
 
-    pub(super) fn is_of_this_boot(&self) -> bool {
+    fn is_of_this_boot(&self) -> bool {
         let noted = fs::read(self.note()).ok();
         noted.is_some() && noted == fs::read(BOOT_ID).ok() && self.file.exists()
     }

@@ -8,6 +8,8 @@ use testkit::{
     runner::Case,
 };
 
+use super::shared::{arguments, with_node};
+
 pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::new("changes::copies_go_on_with_the_files_of_their_source", || with_layers("btrfs", own_files)),
@@ -65,14 +67,7 @@ http.server.HTTPServer(('127.0.0.1', 8080), Handler).serve_forever()
 "#;
 
 fn with_layers(kind: &str, body: impl FnOnce(&mut Node) -> Result<()>) -> Result<()> {
-    with(&["--layers", kind], body)
-}
-
-fn with(arguments: &[&str], body: impl FnOnce(&mut Node) -> Result<()>) -> Result<()> {
-    let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
-    let mut node = Node::start_with(Setting { arguments, ..Setting::default() })?;
-    body(&mut node).with_context(|| format!("log of the node:\n{}", node.log_tail()))?;
-    node.finish()
+    with_node(arguments(&["--layers", kind]), body)
 }
 
 fn build(node: &Node) -> Result<()> {
@@ -298,7 +293,7 @@ fn booted(node: &mut Node) -> Result<()> {
 const FILL: &str = "dd if=/dev/zero of=/tmp/fill bs=1M 2>&1; true";
 
 fn full_image() -> Result<()> {
-    with(&["--layers", "btrfs", "--layers-max", "256M", "--pool", "0"], |node| {
+    with_node(arguments(&["--layers", "btrfs", "--layers-max", "256M", "--pool", "0"]), |node| {
         node.build_geo("geo", &["--nidx", "2"])?;
         let ids: Vec<String> = node.run("geo", 2)?.iter().map(|sandbox| sandbox.id.to_string()).collect();
         let (filler, other) = (&ids[0], &ids[1]);
@@ -315,7 +310,7 @@ fn full_image() -> Result<()> {
             let is_named = answer.stderr.contains("too little room is left for what sandboxes change");
             ensure!(answer.code != 0 && is_named, "{refused:?} in a full image: {answer}");
         }
-        // It can be paused, which makes room.
+        // What is removed makes room, for all.
         node.shell(filler, "rm /tmp/fill")?;
         wait_for_room(node)?;
         node.shell(other, "echo x > /tmp/x && cat /tmp/x")?;
@@ -340,15 +335,10 @@ fn wait_for_room(node: &Node) -> Result<()> {
 
 /// A host whose filesystem is full, not by sandboxes: the room of the image is its own.
 fn full_host() -> Result<()> {
-    let setting = Setting {
-        state_ext4_mib: Some(1_536),
-        arguments: vec!["--layers".into(), "btrfs".into()],
-        ..Setting::default()
-    };
-    let node = Node::start_with(setting)?;
-    let body = || -> Result<()> {
+    let setting = Setting { state_ext4_mib: Some(1_536), ..arguments(&["--layers", "btrfs"]) };
+    with_node(setting, |node| {
         node.build_geo("geo", &["--nidx", "2"])?;
-        let id = start(&node, "geo")?;
+        let id = start(node, "geo")?;
         let state = format!("/proc/{}/root{}", node.server_pid()?, node.state.display());
         let filled = Command::new("dd").args(["if=/dev/zero", "bs=1M", &format!("of={state}/filler")]).output()?;
         ensure!(String::from_utf8_lossy(&filled.stderr).contains("No space left"), "{filled:?}");
@@ -365,33 +355,17 @@ fn full_host() -> Result<()> {
         ensure!(printed == "whole\n", "{printed}");
         ensure!(node.ask(&id, "GET /verify")?["intact"] == true);
         fs::remove_file(format!("{state}/filler"))?;
-        wait_for_room(&node)?;
-        let copy = forked(&node, &id)?;
+        wait_for_room(node)?;
+        let copy = forked(node, &id)?;
         ensure!(node.shell(&copy, "md5sum < /tmp/a | cmp - /tmp/sum && echo whole")? == "whole\n");
         Ok(())
-    };
-    body().with_context(|| format!("log of the node:\n{}", node.log_tail()))?;
-    node.finish()
+    })
 }
 
 fn limited(node: &mut Node) -> Result<()> {
     let service = node.program("geo.py");
-    let build = |disk| {
-        [
-            "template",
-            "build",
-            "geo",
-            "--port",
-            "8080",
-            "--disk",
-            disk,
-            "--",
-            "/usr/bin/python3",
-            &service,
-            "--nidx",
-            "2",
-        ]
-    };
+    let program = ["--", "/usr/bin/python3", &service, "--nidx", "2"];
+    let build = |disk| [&["template", "build", "geo", "--port", "8080", "--disk", disk][..], &program].concat();
     for (wrong, named) in [("1K", "needs 1 MiB of disk at least"), ("2048T", "the limit of disk is")] {
         let answer = node.pando(&build(wrong))?;
         ensure!(answer.code != 0 && answer.stderr.contains(named), "{wrong}: {answer}");
@@ -406,6 +380,10 @@ fn limited(node: &mut Node) -> Result<()> {
     let upload =
         node.pando_with_input(&["exec", "-i", filler, "--", "/bin/sh", "-c", "cat > /tmp/x"], &[0; 200_000])?;
     ensure!(upload.code != 0 && upload.stderr.contains("Disk quota exceeded"), "{upload}");
+    let file = node.dir().join("upload");
+    fs::write(&file, vec![0; 200_000])?;
+    let copied = node.pando(&["cp", &file.display().to_string(), &format!("{filler}:/tmp/z")])?;
+    ensure!(copied.code != 0 && copied.stderr.to_lowercase().contains("quota"), "{copied}");
     // The limit is each one's own, and what a copy was forked with does not count.
     ensure!(node.shell(other, "head -c 40000000 /dev/zero > /tmp/x && echo written")? == "written\n");
     let copy = forked(node, filler)?;
@@ -419,11 +397,10 @@ fn limited(node: &mut Node) -> Result<()> {
 }
 
 fn grows() -> Result<()> {
-    let arguments = vec!["--layers".into(), "btrfs".into(), "--pool".into(), "0".into()];
-    let node = Node::start_with(Setting { state_ext4_mib: Some(3_072), arguments, ..Setting::default() })?;
-    let body = || -> Result<()> {
+    let setting = Setting { state_ext4_mib: Some(3_072), ..arguments(&["--layers", "btrfs", "--pool", "0"]) };
+    with_node(setting, |node| {
         node.build_geo("geo", &["--nidx", "2"])?;
-        let id = start(&node, "geo")?;
+        let id = start(node, "geo")?;
         let image = format!("/proc/{}/root{}/changes.img", node.server_pid()?, node.state.display());
         let before = fs::metadata(&image)?.len();
         // Slower than it grows.
@@ -432,7 +409,5 @@ fn grows() -> Result<()> {
         let after = fs::metadata(&image)?.len();
         ensure!(after > before, "{before} bytes before, {after} after");
         Ok(())
-    };
-    body().with_context(|| format!("log of the node:\n{}", node.log_tail()))?;
-    node.finish()
+    })
 }

@@ -9,12 +9,9 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use rustix::fs::{XattrFlags, setxattr};
 use serde_json::Value;
-use testkit::{
-    node::{Node, Setting},
-    runner::Case,
-};
+use testkit::{node::Node, runner::Case};
 
-use super::shared::Shared;
+use super::shared::{Shared, arguments, with_node};
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
@@ -89,10 +86,8 @@ fn image_files(node: &Node) -> Result<PathBuf> {
 }
 
 fn with_layers(kind: &str) -> Result<()> {
-    let arguments = vec!["--layers".into(), kind.into()];
-    let node = Node::start_with(Setting { arguments, ..Setting::default() })?;
-    let body = || -> Result<()> {
-        let place = image_files(&node)?.display().to_string();
+    with_node(arguments(&["--layers", kind]), |node| {
+        let place = image_files(node)?.display().to_string();
         let build = ["template", "build", "trap", "--port", "8080", "--", "/usr/bin/python3", "-c", PROGRAM, &place];
         node.ok(&build)?;
         let id = node.run("trap", 1)?[0].id.to_string();
@@ -104,14 +99,10 @@ fn with_layers(kind: &str) -> Result<()> {
         // Nothing of the image has changed.
         let untouched =
             ["read", "mapped", "locked", "watched", "link1"].map(|name| fs::read(format!("{place}/{name}")));
-        ensure!(
-            untouched.into_iter().all(|content| content.is_ok_and(|content| content.starts_with(b"ooo"))),
-            "the image"
-        );
+        let is_whole = untouched.into_iter().all(|content| content.is_ok_and(|content| content.starts_with(b"ooo")));
+        ensure!(is_whole, "the image has changed");
         Ok(())
-    };
-    body().with_context(|| format!("log of the node:\n{}", node.log_tail()))?;
-    node.finish()
+    })
 }
 
 /// The table of docs/sandbox.md.

@@ -69,3 +69,16 @@ pub(crate) fn with_geo(body: impl FnOnce(&Shared, &mut Node) -> Result<()>) -> R
     body(&shared, &mut node).with_context(|| format!("log of the first node:\n{}", node.log_tail()))?;
     node.finish()
 }
+
+/// Runs `body` with a node that shares nothing.
+pub(crate) fn with_node(setting: Setting, body: impl FnOnce(&mut Node) -> Result<()>) -> Result<()> {
+    let mut node = Node::start_with(setting)?;
+    body(&mut node).with_context(|| format!("log of the node:\n{}", node.log_tail()))?;
+    node.finish()
+}
+
+/// A node with these arguments.
+pub(crate) fn arguments(arguments: &[&str]) -> Setting {
+    let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
+    Setting { arguments, ..Setting::default() }
+}
