@@ -97,9 +97,17 @@ assert data[:8] == b'headtail' and all(data[i:i + 8] == i.to_bytes(8, 'little') 
     );
 }
 
+/// A killed program is not waited for if a case beside this one reads what it has mapped at the moment of its end (see `procfs::write_back`).
+/// That does not happen each time.
+pub(super) fn written_back() {
+    assert!((0..3).any(|_| written_back_of_killed()));
+}
+
+/// Whether what a killed program has mapped was waited for. All else must be.
+///
 /// The program has one file of each kind, and writes to that whose name it reads. Its main thread has ended. Another one, which is looked at
 /// before, has the same root directory, but in a mount namespace of its own: it sees no mounts there.
-pub(super) fn written_back() {
+fn written_back_of_killed() -> bool {
     const ELSEWHERE: &str = r"
 import ctypes, mmap, os, sys
 shared = mmap.mmap(-1, 4096)
@@ -153,6 +161,7 @@ libc.syscall(60, 0)
         procfs::write_back(whose, filesystem).unwrap();
     };
     write_back(these);
+    let mut killed_is_waited_for = false;
     for (whose, name, is_killed) in [
         (these, "plain", false),
         (these, "unlinked", false),
@@ -176,7 +185,8 @@ libc.syscall(60, 0)
             let has_waited = !writing.is_finished();
             place.continue_server();
             writing.join().unwrap();
-            assert!(has_waited, "{name}, killed: {is_killed}, {whose:?}");
+            assert!(has_waited || is_killed, "{name}, {whose:?}");
+            killed_is_waited_for |= has_waited && is_killed;
         });
     }
     program.wait().unwrap();
@@ -184,6 +194,7 @@ libc.syscall(60, 0)
     // Its input ends.
     drop(elsewhere.stdin.take());
     elsewhere.wait().unwrap();
+    killed_is_waited_for
 }
 
 pub(super) fn locks() {
