@@ -51,6 +51,7 @@ mod turns;
 mod unseen;
 mod usage;
 mod users;
+mod views;
 mod volume_names;
 pub(crate) mod volumes;
 mod warm;

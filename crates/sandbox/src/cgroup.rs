@@ -35,7 +35,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Context, Error};
 use detect::{Controller, Own};
 pub(crate) use group::{Group, sweep};
-pub use memory::{MemoryGroup, MemoryUse};
+pub use memory::{MemoryGroup, MemoryShare, MemoryUse};
 pub use usage::{Usage, UsageGroup};
 
 /// Where the limits of a controller are set.

@@ -40,6 +40,8 @@ use crate::{
     error::{Context, Error},
     ids::Ids,
     init,
+    namespaces::Inside,
+    processors::Processors,
     program::{Place, Program},
     report::ANSWER_MS_MAX,
     spec::{Command, Users},
@@ -91,7 +93,8 @@ impl Launcher {
     /// Has it fork a program. `None` if it had ended before.
     fn fork(&self, command: &Command, place: &Place<'_>) -> Result<Option<Forked>, Error> {
         let file = File::from(memfd_create("pando-command", MemfdFlags::CLOEXEC).doing("hand over a command")?);
-        let text = postcard::to_allocvec(&(command, place.around.sandbox.ids, place.around.sandbox.users))
+        let Inside { ids, users, processors, .. } = place.around.sandbox;
+        let text = postcard::to_allocvec(&(command, ids, users, processors))
             .map_err(io::Error::other)
             .doing("hand over a command")?;
         file.write_all_at(&text, 0).doing("hand over a command")?;
@@ -163,8 +166,8 @@ fn prepare(socket: &OwnedFd, keeper: Pid) -> io::Result<()> {
     Ok(set_name(NAME)?)
 }
 
-/// What to start, and who may be where it starts.
-type Order = (Command, Ids, Users);
+/// What to start, and who may be where it starts, on which processors.
+type Order = (Command, Ids, Users, Option<Processors>);
 
 fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<(Order, Vec<OwnedFd>)>> {
     let (length, mut descriptors) = sys::seqpacket::recv(socket, &mut [0; 8])?;
@@ -176,8 +179,8 @@ fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<(Order, Vec<OwnedFd>)>> 
     Ok(Some((postcard::from_bytes(&text).map_err(io::Error::other)?, descriptors)))
 }
 
-fn launch((command, ids, users): &Order, descriptors: &[OwnedFd]) -> io::Result<i32> {
-    let place = Place::of(descriptors, *ids, *users).ok_or(io::ErrorKind::InvalidData)?;
+fn launch((command, ids, users, processors): &Order, descriptors: &[OwnedFd]) -> io::Result<i32> {
+    let place = Place::of(descriptors, *ids, *users, *processors).ok_or(io::ErrorKind::InvalidData)?;
     // The keeper has prepared it before, so this does not fail.
     let program = Program::prepare(command).map_err(io::Error::other)?;
     Ok(program.fork(&place, Parent::ParentOfCaller)?.pid)

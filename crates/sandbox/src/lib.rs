@@ -32,6 +32,7 @@ mod machine;
 mod mirror;
 mod mount_point;
 mod namespaces;
+mod processors;
 mod program;
 mod report;
 mod rootfs;
@@ -41,9 +42,12 @@ mod spec;
 mod sweep;
 mod tarball;
 mod tree;
+mod view;
 
 pub use archive::{ArchiveTotals, pack_layer, unpack_layer};
-pub use cgroup::{CgroupSummary, Cgroups, ControllerHome, MemoryGroup, MemoryUse, Service, Usage, UsageGroup};
+pub use cgroup::{
+    CgroupSummary, Cgroups, ControllerHome, MemoryGroup, MemoryShare, MemoryUse, Service, Usage, UsageGroup,
+};
 pub use changes::{Capture, UPPER};
 pub use dial::dial;
 pub use error::Error;
@@ -59,3 +63,4 @@ pub use spec::{Command, Limits, PROGRAM_ID, SHARED_MEMORY, Spec, User, Users};
 pub use sweep::{remove_files, remove_remains, sweep};
 pub use tarball::unpack_tarball;
 pub use tree::remove as remove_directory;
+pub use view::show_memory;

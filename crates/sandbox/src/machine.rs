@@ -18,11 +18,21 @@ use crate::{
     attributes::open_dir,
     changes::UPPER,
     error::{Context, Error},
+    spec::Limits,
+    view,
 };
 
 /// Files in which every sandbox differs, below its upper directory; only root of the sandbox can change them.
-pub(crate) const IDENTITY_FILES: [&str; 5] =
-    ["etc/hostname", "etc/machine-id", "etc/hosts", "run/pando/boot_id", "run/pando/generation"];
+pub(crate) const IDENTITY_FILES: [&str; 8] = [
+    "etc/hostname",
+    "etc/machine-id",
+    "etc/hosts",
+    "run/pando/boot_id",
+    "run/pando/generation",
+    view::FILES[0].0,
+    view::FILES[1].0,
+    view::FILES[2].0,
+];
 
 /// The directories of these, likewise: each sandbox has them of its own, so that its own attributes show.
 pub(crate) const IDENTITY_DIRECTORIES: [&str; 3] = ["etc", "run", "run/pando"];
@@ -61,7 +71,7 @@ impl Machine {
 
     /// Of the sandbox with these changes. Root of the sandbox may have made anything of the files: what is none of these texts is made anew.
     pub fn read(changes: &Path) -> Self {
-        let [_, machine_id, _, boot_id, generation] = IDENTITY_FILES;
+        let [_, machine_id, _, boot_id, generation, ..] = IDENTITY_FILES;
         let upper = changes.join(UPPER);
         let other = Self::random();
         let read = |file: &str, other: String| line_of(&upper, file, other.len()).unwrap_or(other);
@@ -89,18 +99,21 @@ fn line_of(root: &Path, file: &str, bytes: usize) -> Option<String> {
 
 /// Makes the sandbox whose upper directory this is `machine`, with the name `id`. It may be another one's, whose root may have made anything of the
 /// files and of the directories they are in: where it has put something else in a directory's place, that stays, and nothing is written.
-pub(crate) fn write(upper: &Path, id: &SandboxId, machine: &Machine) -> Result<(), Error> {
+pub(crate) fn write(upper: &Path, id: &SandboxId, machine: &Machine, limits: &Limits) -> Result<(), Error> {
     let hosts = format!("127.0.0.1 localhost {id}\n::1 localhost ip6-localhost ip6-loopback\n");
     let name = format!("{id}\n");
-    let contents = [&name, &machine.machine_id, &hosts, &machine.boot_id, &machine.generation];
+    let identity = [&name, &machine.machine_id, &hosts, &machine.boot_id, &machine.generation];
+    let views = view::contents(limits);
+    let contents = identity.into_iter().map(Some).chain(views.iter().map(Option::as_ref));
     let root = open_dir(CWD, upper).at("open", upper)?;
     for (file, content) in IDENTITY_FILES.into_iter().zip(contents) {
-        replace(&root, file, content).at("write", &upper.join(file))?;
+        replace(&root, file, content.map(String::as_str)).at("write", &upper.join(file))?;
     }
     Ok(())
 }
 
-fn replace(root: &OwnedFd, file: &str, content: &str) -> std::io::Result<()> {
+/// Without a content there is no such file.
+fn replace(root: &OwnedFd, file: &str, content: Option<&str>) -> std::io::Result<()> {
     let (directories, name) = file.rsplit_once('/').unwrap_or(("", file));
     let mut directory = rustix::io::dup(root)?;
     for part in directories.split('/').filter(|part| !part.is_empty()) {
@@ -122,6 +135,7 @@ fn replace(root: &OwnedFd, file: &str, content: &str) -> std::io::Result<()> {
         Err(Errno::ISDIR) => return Ok(()),
         Err(error) => return Err(error.into()),
     }
+    let Some(content) = content else { return Ok(()) };
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut file = fs::File::from(openat(&directory, name, flags, Mode::RUSR)?);
     file.write_all(content.as_bytes())?;
@@ -138,26 +152,27 @@ mod tests {
     fn an_identity_replaces_files_only_and_follows_no_link() {
         let dir = tempfile::tempdir().unwrap();
         let (id, machine) = (SandboxId::random(), Machine::random());
+        let limits = Limits { memory_bytes: 1 << 30, pids: 10, cpu_millis: None, disk_bytes: None };
         let outside = dir.path().join("outside");
         fs::create_dir(&outside).unwrap();
         fs::write(outside.join("machine-id"), "the host's").unwrap();
         let upper = dir.path().join(UPPER);
-        let [_, machine_id, _, boot_id, _] = IDENTITY_FILES;
+        let [_, machine_id, _, boot_id, ..] = IDENTITY_FILES;
         // Links, also to a directory outside; a directory in a file's place; a file in a directory's place.
         fs::create_dir_all(upper.join("etc")).unwrap();
         symlink(outside.join("machine-id"), upper.join(machine_id)).unwrap();
         fs::create_dir(upper.join("etc/hostname")).unwrap();
         symlink(&outside, upper.join("run")).unwrap();
-        write(&upper, &id, &machine).unwrap();
+        write(&upper, &id, &machine, &limits).unwrap();
         assert_eq!(fs::read_to_string(upper.join(machine_id)).unwrap(), machine.machine_id);
         assert!(upper.join("etc/hostname").is_dir() && upper.join("run").is_symlink());
         assert_eq!(fs::read_dir(&outside).unwrap().count(), 1, "something was made outside");
         fs::remove_file(upper.join("run")).unwrap();
         fs::write(upper.join("run"), "a file").unwrap();
-        write(&upper, &id, &machine).unwrap();
+        write(&upper, &id, &machine, &limits).unwrap();
         assert_eq!(fs::read_to_string(upper.join("run")).unwrap(), "a file");
         fs::remove_file(upper.join("run")).unwrap();
-        write(&upper, &id, &machine).unwrap();
+        write(&upper, &id, &machine, &limits).unwrap();
         assert_eq!(fs::read_to_string(upper.join(boot_id)).unwrap(), machine.boot_id);
         assert_eq!(fs::read_to_string(outside.join("machine-id")).unwrap(), "the host's");
     }
@@ -169,7 +184,7 @@ mod tests {
         fs::create_dir_all(upper.join("etc")).unwrap();
         fs::create_dir_all(upper.join("run/pando")).unwrap();
         let machine = Machine::random();
-        let [_, machine_id, _, boot_id, generation] = IDENTITY_FILES;
+        let [_, machine_id, _, boot_id, generation, ..] = IDENTITY_FILES;
         let write = || {
             fs::write(upper.join(machine_id), &machine.machine_id).unwrap();
             fs::write(upper.join(boot_id), &machine.boot_id).unwrap();

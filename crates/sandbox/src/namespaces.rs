@@ -14,6 +14,7 @@ use rustix::thread::{LinkNameSpaceType, ThreadNameSpaceType, move_into_link_name
 use crate::{
     error::{Context, Error},
     ids::Ids,
+    processors::Processors,
     spec::Users,
 };
 
@@ -24,6 +25,8 @@ pub(crate) struct Inside<'a> {
     pub(crate) init: BorrowedFd<'a>,
     pub(crate) ids: Ids,
     pub(crate) users: Users,
+    /// Those that its programs may run on; none: all.
+    pub(crate) processors: Option<Processors>,
 }
 
 impl Inside<'_> {

@@ -29,6 +29,7 @@ use crate::{
     init,
     launcher::LauncherSlot,
     namespaces::{self, Inside},
+    processors::Processors,
     report::{self, Answer, Failure, Step},
     seccomp::seccomp_program,
     spec::{Command, User, Users},
@@ -145,9 +146,9 @@ impl<'a> Place<'a> {
     }
 
     /// Of what was received; none if these are not the descriptors of a place.
-    pub(crate) fn of(received: &'a [OwnedFd], ids: Ids, users: Users) -> Option<Self> {
+    pub(crate) fn of(received: &'a [OwnedFd], ids: Ids, users: Users, processors: Option<Processors>) -> Option<Self> {
         let [init, cgroup, stdin, stdout, stderr, report, beside @ ..] = received else { return None };
-        let sandbox = Inside { init: init.as_fd(), ids, users };
+        let sandbox = Inside { init: init.as_fd(), ids, users, processors };
         let around = Around { sandbox, beside: beside.first().map(AsFd::as_fd) };
         let stdio = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
         Some(Self { around, cgroup: cgroup.as_fd(), stdio, report: report.as_fd() })
@@ -199,6 +200,9 @@ impl<'a> Program<'a> {
         setsid().step("begin a session")?;
         // In the host's /proc, and while it may: the kernel lets nobody without privileges undo it where the keeper has `CAP_SYS_RESOURCE`.
         sys::oom::raise_to(OOM_SCORE_PROGRAM).step("be the first that is killed when memory is short")?;
+        if let Some(processors) = around.sandbox.processors {
+            processors.bind_caller().step("take its share of the processors")?;
+        }
         hand_over(stdio, around.sandbox.ids, self.user).step("hand over its streams")?;
         if self.tty {
             // After setsid: only the leader of a session without a terminal can take one.

@@ -330,7 +330,8 @@ mod tests {
             // This process is in the host's user namespace.
             let own = ProcessIdentity::of(std::process::id() as i32).unwrap();
             let null = fs::File::open("/dev/null").unwrap();
-            let sandbox = Inside { init: null.as_fd(), ids: Ids::of(own).unwrap(), users: Users::All };
+            let sandbox =
+                Inside { init: null.as_fd(), ids: Ids::of(own).unwrap(), users: Users::All, processors: None };
             let layers = |own| Layers { own, place };
             let root = layers(Some(Own { dir: &dir, sandbox })).stack_on_stand_in(image.path(), above).unwrap();
             let read = |path: &str| {

@@ -27,6 +27,7 @@ use crate::{
     machine::Machine,
     mount_point::{self, Hides},
     namespaces::Inside,
+    processors::Processors,
     program,
     spec::{Command, Spec, User, Users},
 };
@@ -42,6 +43,7 @@ pub struct Sandbox {
     init_pidfd: OwnedFd,
     ids: Ids,
     users: Users,
+    processors: Option<Processors>,
     group: Group,
     launcher: LauncherSlot,
 }
@@ -77,8 +79,8 @@ impl Sandbox {
         }
         let (ids, group) = (Ids::of(init)?, Group::open(cgroups, &spec.id, &spec.limits)?);
         let (dir, changes, users) = (spec.dir.clone(), spec.changes.clone(), spec.users);
-        let launcher = LauncherSlot::default();
-        Ok(Some(Self { dir, changes, init, init_pidfd, ids, users, group, launcher }))
+        let (processors, launcher) = (Processors::of(&spec.id, &spec.limits), LauncherSlot::default());
+        Ok(Some(Self { dir, changes, init, init_pidfd, ids, users, processors, group, launcher }))
     }
 
     /// Its directory on the host, which outlives it.
@@ -97,7 +99,7 @@ impl Sandbox {
     }
 
     fn inside(&self) -> Inside<'_> {
-        Inside { init: self.init_pidfd(), ids: self.ids, users: self.users }
+        Inside { init: self.init_pidfd(), ids: self.ids, users: self.users, processors: self.processors }
     }
 
     /// The directory of its v2 group, for `CLONE_INTO_CGROUP`.
@@ -151,7 +153,12 @@ impl Sandbox {
     /// Makes the limits hold on a host whose controllers are in v1: moves all processes into the v1 groups. The first move
     /// waits for an RCU grace period, some 5 to 15 ms, during which nobody can fork; more right behind it do not. Processes that are born later are born
     /// there, and so are those of [`Self::spawn`]. Copies of zygotes are not: call it after each.
+    ///
+    /// It also binds copies to this sandbox's processors: until then they run on as many, those of their source.
     pub fn bind_limits(&self) -> Result<(), Error> {
+        if let Some(processors) = self.processors {
+            self.processes()?.into_iter().for_each(|process| processors.bind(process));
+        }
         self.group.bind()
     }
 

@@ -72,6 +72,7 @@ impl Node {
         background.spawn(Arc::clone(&self).watch_host_mounts());
         background.spawn(Arc::clone(&self).bound_outputs(OUTPUT_CHECK));
         background.spawn(Arc::clone(&self).keep_room());
+        background.spawn(Arc::clone(&self).show_memory());
         // To the very end: what is removed at the shutdown has to be reaped as well.
         tokio::spawn(orphans::reap());
         loop {

@@ -24,17 +24,42 @@ pub struct MemoryUse {
     pub killed: u64,
 }
 
+/// What a sandbox uses of its limit now.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MemoryShare {
+    /// Its limit, in bytes.
+    pub limit_bytes: u64,
+    /// What is counted, caches included, in bytes.
+    pub used_bytes: u64,
+    /// Of that, the caches that the kernel would drop first, in bytes.
+    pub cache_bytes: u64,
+}
+
 /// The files of a hierarchy. That with the kills has lines of a name and a number.
 #[derive(Debug)]
 struct Files {
     limit: &'static str,
+    now: &'static str,
+    /// The name of the least used caches, those of commands included, in `memory.stat`.
+    cache: &'static str,
     peak: &'static str,
     events: &'static str,
 }
 
-const V2: Files = Files { limit: "memory.max", peak: "memory.peak", events: "memory.events" };
-const V1: Files =
-    Files { limit: "memory.limit_in_bytes", peak: "memory.max_usage_in_bytes", events: "memory.oom_control" };
+const V2: Files = Files {
+    limit: "memory.max",
+    now: "memory.current",
+    cache: "inactive_file",
+    peak: "memory.peak",
+    events: "memory.events",
+};
+const V1: Files = Files {
+    limit: "memory.limit_in_bytes",
+    now: "memory.usage_in_bytes",
+    cache: "total_inactive_file",
+    peak: "memory.max_usage_in_bytes",
+    events: "memory.oom_control",
+};
 
 impl Cgroups {
     /// Where the memory of a sandbox is counted; none if it is not.
@@ -56,6 +81,20 @@ impl MemoryGroup {
         let number = |file: &str| read(file)?.trim().parse().ok();
         let killed = killed(&read(self.files.events)?);
         Some(MemoryUse { limit_bytes: number(self.files.limit)?, peak_bytes: number(self.files.peak), killed })
+    }
+
+    /// What is used now, in bytes; none if the group is not there (in v1: not yet).
+    pub fn used_bytes(&self) -> Option<u64> {
+        fs::read_to_string(self.directory.join(self.files.now)).ok()?.trim().parse().ok()
+    }
+
+    /// The same, with what it consists of.
+    pub fn share(&self) -> Option<MemoryShare> {
+        let read = |file: &str| fs::read_to_string(self.directory.join(file)).ok();
+        let cache = |line: &str| line.strip_prefix(self.files.cache)?.strip_prefix(' ')?.trim().parse().ok();
+        let cache_bytes = read("memory.stat")?.lines().find_map(cache).unwrap_or(0);
+        let limit_bytes = read(self.files.limit)?.trim().parse().ok()?;
+        Some(MemoryShare { limit_bytes, used_bytes: self.used_bytes()?, cache_bytes })
     }
 
     /// Processes that were killed at the limit until now.
@@ -85,10 +124,18 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let group = MemoryGroup { directory: dir.path().to_owned(), files: &V2 };
         assert_eq!((group.read(), group.killed()), (None, 0));
-        for (file, text) in [("memory.max", "1048576\n"), ("memory.peak", "4096\n"), ("memory.events", "oom_kill 2\n")]
-        {
+        let files = [
+            ("memory.max", "1048576\n"),
+            ("memory.peak", "4096\n"),
+            ("memory.events", "oom_kill 2\n"),
+            ("memory.current", "4000\n"),
+            ("memory.stat", "anon 1\ninactive_file_x 7\ninactive_file 3000\n"),
+        ];
+        for (file, text) in files {
             fs::write(dir.path().join(file), text).unwrap();
         }
+        let share = MemoryShare { limit_bytes: 1_048_576, used_bytes: 4_000, cache_bytes: 3_000 };
+        assert_eq!(group.share(), Some(share));
         let found = MemoryUse { limit_bytes: 1_048_576, peak_bytes: Some(4_096), killed: 2 };
         assert_eq!((group.read(), group.killed()), (Some(found), 2));
     }

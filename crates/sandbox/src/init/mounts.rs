@@ -21,6 +21,7 @@ use rustix::{
 use crate::{
     report::{Failure, Step},
     spec::SHARED_MEMORY,
+    view,
 };
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
@@ -113,8 +114,22 @@ fn prepare_sys(sys: BorrowedFd<'_>) -> rustix::io::Result<()> {
         make_below_sys(directory)?;
         optional(bind(&format!("{SYSFS}/{directory}"), &format!("/sys/{directory}")))?;
     }
+    mount_groups()?;
     read_only("/sys")?;
     unmount(SYSFS, UnmountFlags::DETACH)
+}
+
+/// Shows the sandbox its own control group, of version 2 alone: the limits that runtimes look for are there where v2 has the controllers.
+fn mount_groups() -> rustix::io::Result<()> {
+    let attributes = quiet()
+        | MountAttrFlags::MOUNT_ATTR_NOEXEC
+        | MountAttrFlags::MOUNT_ATTR_NODEV
+        | MountAttrFlags::MOUNT_ATTR_RDONLY;
+    match mount("cgroup2", "/sys/fs/cgroup", &[], attributes) {
+        // An older kernel, or one that has it for itself.
+        Err(Errno::NODEV | Errno::PERM | Errno::BUSY) => Ok(()),
+        mounted => mounted,
+    }
 }
 
 fn make_below_sys(directory: &str) -> rustix::io::Result<()> {
@@ -145,7 +160,14 @@ pub(super) fn enter_root(prepared: &Prepared, rootfs: BorrowedFd<'_>) -> Result<
     mount_shared_memory().step("mount /dev/shm")?;
     become_root(".")?;
     bind(OWN_BOOT_ID, BOOT_ID).step("set its boot id")?;
-    read_only(BOOT_ID).step("set its boot id")
+    read_only(BOOT_ID).step("set its boot id")?;
+    for (file, shown) in view::FILES {
+        // Not each sandbox has each, and not each kernel what it would hide.
+        if optional(bind(&format!("/{file}"), shown)).step("show its limits")? {
+            read_only(shown).step("show its limits")?;
+        }
+    }
+    Ok(())
 }
 
 /// Makes /dev/shm a filesystem in memory, below the working directory. Where a layer has files there, because the program comes from a node on

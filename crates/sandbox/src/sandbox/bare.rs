@@ -32,6 +32,7 @@ use crate::{
     launcher::LauncherSlot,
     machine::{self, Machine},
     namespaces::Inside,
+    processors::Processors,
     rootfs,
     spec::{PROGRAM_ID, Spec, Users},
     tree,
@@ -75,19 +76,21 @@ impl Bare {
     ) -> Result<Sandbox, Error> {
         self.directory.make_changes(spec, machine)?;
         let first = self.process.get();
-        let inside = Inside { init: first.forked.pidfd.as_fd(), ids: first.ids, users: spec.users };
+        let processors = Processors::of(&spec.id, &spec.limits);
+        let inside = Inside { init: first.forked.pidfd.as_fd(), ids: first.ids, users: spec.users, processors };
         let rootfs = rootfs::writable(&spec.layers, &spec.changes, inside)?;
         if let Some(output) = output {
             hand_over(output.pipe, first.ids).doing("give the output's pipe to the program's user")?;
         }
         self.group.get_mut().limit(cgroups, &self.id, &spec.limits)?;
         init::furnish(self.channel, &self.id, &rootfs, output)?;
-        Ok(keep((self.dir, spec.changes.clone()), self.process, self.group, self.directory, spec.users))
+        let places = (self.dir, spec.changes.clone());
+        Ok(keep(places, self.process, self.group, self.directory, (spec.users, processors)))
     }
 
     /// As a sandbox that is good for nothing but [`Sandbox::destroy`].
     pub fn give_up(self) -> Sandbox {
-        keep((self.dir.clone(), self.dir), self.process, self.group, self.directory, Users::ProgramOnly)
+        keep((self.dir.clone(), self.dir), self.process, self.group, self.directory, (Users::ProgramOnly, None))
     }
 }
 
@@ -97,12 +100,12 @@ fn keep(
     process: OwnProcess,
     group: OwnGroup,
     mut directory: OwnDirectory,
-    users: Users,
+    (users, processors): (Users, Option<Processors>),
 ) -> Sandbox {
     directory.made.clear();
     let ((dir, changes), First { forked, identity, ids }, group) = (places, process.keep(), group.keep());
     let launcher = LauncherSlot::default();
-    Sandbox { dir, changes, init: identity, init_pidfd: forked.pidfd, ids, users, group, launcher }
+    Sandbox { dir, changes, init: identity, init_pidfd: forked.pidfd, ids, users, processors, group, launcher }
 }
 
 /// So that the program can open it again as /dev/stdout.
@@ -133,7 +136,7 @@ impl OwnDirectory {
         }
         self.made.extend(made);
         changes::make(&spec.changes, spec.from.as_deref(), spec.limits.disk_bytes)?;
-        machine::write(&spec.changes.join(changes::UPPER), &spec.id, machine)
+        machine::write(&spec.changes.join(changes::UPPER), &spec.id, machine, &spec.limits)
     }
 }
 

@@ -16,6 +16,7 @@ pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::new("limits::memory_and_processes_are_bounded_per_sandbox", || case(bounded)),
         Case::new("limits::a_memory_limit_leaves_no_room_in_swap", || case(no_swap)),
+        Case::new("limits::a_sandbox_sees_its_limits", || case(seen)),
         Case::new("limits::a_fork_bomb_is_removed_like_anything_else", || case(bomb)),
         Case::new("limits::a_program_under_construction_is_as_unprivileged_as_its_copies", || case(source)),
     ]
@@ -68,6 +69,56 @@ fn no_swap(node: &Node) -> Result<()> {
     for (path, wanted) in limits {
         let found = fs::read_to_string(path)?;
         ensure!(found.trim() == wanted.to_string(), "{}: {found}", path.display());
+    }
+    Ok(())
+}
+
+fn seen(node: &Node) -> Result<()> {
+    let service = node.program("geo.py");
+    let limits = ["--memory", "256M", "--cpus", "0.5", "--port", "8080"];
+    let mut build = vec!["template", "build", "half"];
+    build.extend(limits);
+    build.extend(["--", "/usr/bin/python3", &service, "--nidx", "2"]);
+    node.ok(&build)?;
+    let host = std::thread::available_parallelism()?.get();
+    for sandbox in node.run("half", 3)? {
+        let id = sandbox.id.as_str();
+        let sizes = "import os; print(os.cpu_count(), len(os.sched_getaffinity(0)))
+print(os.sysconf('SC_NPROCESSORS_ONLN'), open('/proc/cpuinfo').read().count('processor\t'))";
+        let answer = node.pando(&["exec", id, "--", "/usr/bin/python3", "-c", sizes])?;
+        ensure!(answer.stdout == "1 1\n1 1\n", "of {host} processors: {answer}");
+        ensure!(node.shell(id, "nproc")?.trim() == "1", "nproc");
+        let memory = node.shell(id, "head -1 /proc/meminfo")?;
+        ensure!(memory.split_whitespace().eq(["MemTotal:", "262144", "kB"]), "{memory}");
+        // The copy came with its source's processors, and then got those of its sandbox.
+        let processors = "grep -h Cpus_allowed_list /proc/[0-9]*/status | sort -u";
+        let all_are_alike = || Ok(node.shell(id, &format!("{processors} | wc -l"))?.trim() == "1");
+        eventually(all_are_alike, || format!("{:?}", node.shell(id, &format!("pgrep -a .; {processors}"))))?;
+        let groups = node.shell(id, "cat /sys/fs/cgroup/cgroup.procs; cat /proc/self/cgroup")?;
+        ensure!(groups.contains("1\n") && groups.contains("0::/"), "{groups}");
+        let answer = node.pando(&["exec", id, "--", "sh", "-c", "echo 1 >/sys/fs/cgroup/cgroup.procs"])?;
+        ensure!(answer.code != 0, "{answer}");
+        let available = || -> Result<u64> {
+            let text = node.shell(id, "grep MemAvailable /proc/meminfo")?;
+            Ok(text.split_whitespace().nth(1).context("no number")?.parse::<u64>()? >> 10)
+        };
+        let before = available()?;
+        let take = "import time; x = b'x' * (64 << 20); print('taken', flush=True); time.sleep(60)";
+        node.shell(
+            id,
+            &format!("python3 -c \"{take}\" >/tmp/taken 2>&1 & while ! grep -q taken /tmp/taken; do sleep .05; done"),
+        )?;
+        eventually(|| Ok(available()? + 56 < before), || format!("{before} MiB, then {:?}", available()))?;
+    }
+    Ok(())
+}
+
+/// Within five seconds.
+fn eventually(holds: impl Fn() -> Result<bool>, found: impl Fn() -> String) -> Result<()> {
+    let began = Instant::now();
+    while !holds()? {
+        ensure!(began.elapsed() < Duration::from_secs(5), "{}", found());
+        std::thread::sleep(Duration::from_millis(100));
     }
     Ok(())
 }

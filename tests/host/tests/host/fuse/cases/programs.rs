@@ -97,18 +97,7 @@ assert data[:8] == b'headtail' and all(data[i:i + 8] == i.to_bytes(8, 'little') 
     );
 }
 
-/// A killed program is not waited for if a case beside this one reads what it has mapped at the moment of its end (see `procfs::write_back`).
-/// That does not happen each time.
-pub(super) fn written_back() {
-    assert!((0..3).any(|_| written_back_of_killed()));
-}
-
-/// Whether what a killed program has mapped was waited for. All else must be.
-///
-/// The program has one file of each kind, and writes to that whose name it reads. Its main thread has ended. Another one, which is looked at
-/// before, has the same root directory, but in a mount namespace of its own: it sees no mounts there.
-fn written_back_of_killed() -> bool {
-    const ELSEWHERE: &str = r"
+const ELSEWHERE: &str = r"
 import ctypes, mmap, os, sys
 shared = mmap.mmap(-1, 4096)
 root = os.open(f'/proc/{os.getppid()}/root', os.O_PATH | os.O_DIRECTORY)
@@ -117,7 +106,7 @@ os.fchdir(root); os.chroot('.')
 assert open('/proc/self/mountinfo').read() == ''
 print('ready', flush=True); sys.stdin.read()
 ";
-    const PROGRAM: &str = r"
+const PROGRAM: &str = r"
 import ctypes, mmap, os, threading
 def mapped(name, protection=mmap.PROT_READ | mmap.PROT_WRITE):
     with open(name, 'w+b') as file:
@@ -140,6 +129,18 @@ threading.Thread(target=write).start()
 print('ready', flush=True)
 libc.syscall(60, 0)
 ";
+
+/// A killed program is not waited for if a case beside this one reads what it has mapped at the moment of its end (see `procfs::write_back`).
+/// That does not happen each time.
+pub(super) fn written_back() {
+    assert!((0..3).any(|_| written_back_of_killed()));
+}
+
+/// Whether what a killed program has mapped was waited for. All else must be.
+///
+/// The program has one file of each kind, and writes to that whose name it reads. Its main thread has ended. Another one, which is looked at
+/// before, has the same root directory, but in a mount namespace of its own: it sees no mounts there.
+fn written_back_of_killed() -> bool {
     let place = Place::new();
     let python = |program: &str| {
         let mut python = Command::new("python3");
