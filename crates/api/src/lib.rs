@@ -23,6 +23,8 @@
 //! | `DELETE /v1/sandboxes/ID`, `DELETE /v1/sandboxes` | [`Removed`] |
 //! | `GET /v1/sandboxes/ID/logs?follow=BOOL` | the output, as bytes |
 //! | `GET /v1/sandboxes/ID/usage` | [`Usage`] |
+//! | `GET /v1/sandboxes/ID/network` | [`NetworkPolicy`] |
+//! | `PUT /v1/sandboxes/ID/network` | [`NetworkPolicy`] -> `null`: it holds from now on, for what flows, too |
 //! | `/v1/sandboxes/ID/inside/...` | commands and files, as E2B's envd has them |
 //! | `POST /v1/sandboxes/ID/fork` | [`ForkRequest`] -> [`ForkResponse`] |
 //! | `POST /v1/sandboxes/ID/pause` | [`PauseRequest`] or nothing -> [`PauseEvent`]s, one JSON document per line |
@@ -51,6 +53,7 @@ pub mod e2b;
 pub mod error;
 pub mod frame;
 mod mount;
+mod network;
 mod node;
 mod sandbox;
 mod store;
@@ -65,6 +68,7 @@ pub use checkpoint::{
 pub use command::{Command, CommandRequest, CommandSignal, EndReason, SignalRequest};
 pub use error::{ErrorBody, ErrorCode, ErrorDetail};
 pub use mount::{MountRequest, UnmountRequest, VolumeMount};
+pub use network::NetworkPolicy;
 pub use node::{NodeInfo, PoolInfo};
 pub use sandbox::{
     ExecRequest, ExitStatus, ForkRequest, ForkResponse, Interpreter, MemoryUse, PauseEvent, PauseRequest,

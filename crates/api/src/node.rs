@@ -24,6 +24,9 @@ pub struct NodeInfo {
     /// What keeps the files that new sandboxes change: `btrfs` (snapshots) or `copy`.
     #[serde(default)]
     pub layers: String,
+    /// The range of the addresses that sandboxes have outside; none: they have no network.
+    #[serde(default)]
+    pub network: Option<ipnet::Ipv4Net>,
     /// Templates known.
     pub templates: usize,
     /// Sandboxes known.

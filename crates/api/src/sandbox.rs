@@ -6,7 +6,7 @@ use base::id::{SandboxId, TemplateName};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    CheckpointProgress, ErrorDetail, VolumeMount,
+    CheckpointProgress, ErrorDetail, NetworkPolicy, VolumeMount,
     checkpoint::{is_true, yes},
 };
 
@@ -159,6 +159,9 @@ pub struct RunRequest {
     /// Volumes that are mounted in each before its program goes on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<VolumeMount>,
+    /// What they may reach.
+    #[serde(default, skip_serializing_if = "NetworkPolicy::is_default")]
+    pub network: NetworkPolicy,
 }
 
 /// What was started.

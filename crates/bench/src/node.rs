@@ -292,7 +292,12 @@ impl PrivateNode {
     /// Starts one copy and waits for its first answer.
     pub(super) async fn start_one(&self, template: &str) -> Result<(Sandbox, Started)> {
         let began = Instant::now();
-        let request = RunRequest { count: 1, interpreter: Interpreter::InProcess, volumes: Vec::new() };
+        let request = RunRequest {
+            count: 1,
+            interpreter: Interpreter::InProcess,
+            volumes: Vec::new(),
+            network: api::NetworkPolicy::default(),
+        };
         let response = self.client.run(&template.parse()?, &request).await?;
         let running = began.elapsed();
         if let Some(failure) = response.failures.first() {

@@ -28,6 +28,16 @@ pub struct Limits {
     pub disk_bytes: Option<u64>,
 }
 
+/// See [`model::NetworkPolicy`].
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "model::NetworkPolicy")]
+pub struct NetworkPolicy {
+    pub closed: bool,
+    pub allow: Vec<ipnet::Ipv4Net>,
+    pub deny: Vec<ipnet::Ipv4Net>,
+    pub dns: Vec<std::net::IpAddr>,
+}
+
 /// See [`model::TemplateSpec`].
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "model::TemplateSpec")]

@@ -14,7 +14,7 @@ use base::{
     id::{SandboxId, SnapshotName, TemplateName, VolumeName},
     limits::RECORD_BYTES_MAX,
 };
-use model::TemplateSpec;
+use model::{NetworkPolicy, TemplateSpec};
 use serde::{Deserialize, Serialize};
 use store::{
     heads::{Head, HeadName, HeadsError, Lease},
@@ -23,7 +23,7 @@ use store::{
 };
 use tokio::runtime::Handle;
 
-use super::{Checkpoint, Durable, Writing, checkpoint::WITH_DISK, encoded::WithoutMountPoints};
+use super::{Checkpoint, Durable, Writing, checkpoint::WITH_DISK, encoded::WithoutMountPoints, nouns};
 use crate::error::{Result, Storing};
 
 /// Of manifests, in the store's numbering of clients.
@@ -31,7 +31,9 @@ pub(super) const MANIFEST_KIND: u16 = 2;
 /// Of the encoding below. Version 1 has a checkpoint of version 2 and no volumes, version 2 only volumes that are mounted read-only, version 3
 /// no references with the names of pieces in them. From version 3 on it is that of the checkpoint in it: 6 has files only, 7 the limit of the
 /// disk behind all else, and 5 is never written.
-const VERSION: u16 = super::checkpoint::VERSION;
+const VERSION: u16 = WITH_NETWORK;
+/// The one with a network policy, behind the limit of the disk, if there is one.
+const WITH_NETWORK: u16 = WITH_DISK + 1;
 /// Of the frame around it.
 const FRAME: u16 = 0x4e02;
 const HEADS: &str = "paused/";
@@ -55,6 +57,9 @@ pub struct Paused {
     pub holder: Option<String>,
     /// What was mounted in it.
     pub volumes: Vec<Mounted>,
+    /// What it may reach.
+    #[serde(skip)]
+    pub network: NetworkPolicy,
 }
 
 /// A volume as it was mounted.
@@ -69,6 +74,10 @@ pub struct Mounted {
     /// Nothing could be written through the mount.
     pub read_only: bool,
 }
+
+/// A policy as it is written.
+#[derive(Serialize, Deserialize)]
+struct Written(#[serde(with = "nouns::NetworkPolicy")] NetworkPolicy);
 
 /// As it was written by version 2: its fields by their places. A volume's were its name, the directory, and the snapshot if it was one.
 type Second = (
@@ -93,7 +102,10 @@ fn name_of(id: &SandboxId) -> Result<HeadName> {
 impl Paused {
     fn encode(&self) -> Result<Vec<u8>> {
         let mut bytes = postcard::to_stdvec(self).storing("encode a paused sandbox")?;
-        if let Some(disk) = self.checkpoint.spec.limits.disk_bytes {
+        if self.version() == WITH_NETWORK {
+            let rest = (self.checkpoint.spec.limits.disk_bytes, Written(self.network.clone()));
+            bytes.append(&mut postcard::to_stdvec(&rest).storing("encode a paused sandbox")?);
+        } else if let Some(disk) = self.checkpoint.spec.limits.disk_bytes {
             bytes.append(&mut postcard::to_stdvec(&disk).storing("encode a paused sandbox")?);
         }
         let framed = frame::encode(FRAME, self.version(), &bytes).storing("encode a paused sandbox")?;
@@ -108,7 +120,12 @@ impl Paused {
         if version > 2 {
             let (mut paused, rest): (Self, _) = postcard::take_from_bytes(bytes).storing("read a paused sandbox")?;
             paused.checkpoint.check_version(version)?;
-            if version >= WITH_DISK {
+            if version == WITH_NETWORK {
+                let rest: (Option<u64>, Written) = postcard::from_bytes(rest).storing("read a paused sandbox")?;
+                let (disk, Written(network)) = rest;
+                paused.checkpoint.spec.limits.disk_bytes = disk;
+                paused.network = network;
+            } else if version == WITH_DISK {
                 let disk = postcard::from_bytes(rest).storing("read a paused sandbox")?;
                 paused.checkpoint.spec.limits.disk_bytes = Some(disk);
             }
@@ -119,17 +136,18 @@ impl Paused {
             let (checkpoint, id, parent, created_ms, paused_ms, machine, holder, volumes) = second;
             let mounted = |(volume, path, snapshot)| Mounted { volume, path, snapshot, read_only: true };
             let volumes = volumes.into_iter().map(mounted).collect();
-            return Ok(Self { checkpoint, id, parent, created_ms, paused_ms, machine, holder, volumes });
+            let network = NetworkPolicy::default();
+            return Ok(Self { checkpoint, id, parent, created_ms, paused_ms, machine, holder, volumes, network });
         }
         let first: First = postcard::from_bytes(bytes).storing("read a paused sandbox")?;
         let (checkpoint, id, parent, created_ms, paused_ms, machine, holder) = first;
-        let checkpoint = checkpoint.into();
-        Ok(Self { checkpoint, id, parent, created_ms, paused_ms, machine, holder, volumes: Vec::new() })
+        let (checkpoint, network) = (checkpoint.into(), NetworkPolicy::default());
+        Ok(Self { checkpoint, id, parent, created_ms, paused_ms, machine, holder, volumes: Vec::new(), network })
     }
 
-    /// The first that can be read; since the third it is that of the checkpoint.
+    /// The first that can be read; since the third it is that of the checkpoint, but with a network policy.
     fn version(&self) -> u16 {
-        self.checkpoint.version()
+        if self.network.is_default() { self.checkpoint.version() } else { WITH_NETWORK }
     }
 
     /// Commits it; `parent` is what its checkpoint was taken against. Blocks.
@@ -249,10 +267,7 @@ pub(crate) fn fuzz(payload: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    use super::{
-        super::{Program, nouns},
-        *,
-    };
+    use super::{super::Program, *};
 
     #[test]
     fn version_2_had_only_volumes_that_are_mounted_read_only() {
@@ -275,7 +290,8 @@ mod tests {
         let framed = frame::encode(FRAME, 2, &postcard::to_stdvec(&second).unwrap()).unwrap();
         let volumes = vec![Mounted { volume, path, snapshot: None, read_only: true }];
         let (parent, holder) = (None, None);
-        let read = Paused { checkpoint, id, parent, created_ms: 1, paused_ms: 2, machine, holder, volumes };
+        let network = NetworkPolicy::default();
+        let read = Paused { checkpoint, id, parent, created_ms: 1, paused_ms: 2, machine, holder, volumes, network };
         assert_eq!(Paused::decode(&framed).unwrap(), read);
         assert_eq!(Paused::decode(&read.encode().unwrap()).unwrap(), read);
         let checkpoint = Checkpoint { program: None, ..read.checkpoint.clone() };
@@ -288,5 +304,14 @@ mod tests {
         let framed = limited.encode().unwrap();
         assert_eq!(Paused::decode(&framed).unwrap(), limited);
         assert!(frame::decode(&framed, FRAME, WITH_DISK - 1).is_err(), "an older node refuses it");
+        for disk in [None, Some(1 << 30)] {
+            let mut closed = limited.clone();
+            closed.checkpoint.spec.limits.disk_bytes = disk;
+            let allow = vec!["203.0.113.0/24".parse().unwrap()];
+            closed.network = NetworkPolicy { closed: true, allow, ..NetworkPolicy::default() };
+            let framed = closed.encode().unwrap();
+            assert_eq!(Paused::decode(&framed).unwrap(), closed);
+            assert!(frame::decode(&framed, FRAME, WITH_NETWORK - 1).is_err(), "an older node refuses it");
+        }
     }
 }

@@ -20,6 +20,7 @@ pub(crate) mod kill;
 pub(crate) mod logs;
 pub(crate) mod ls;
 pub(crate) mod mcp;
+pub(crate) mod network;
 pub(crate) mod node;
 pub(crate) mod pause;
 pub(crate) mod resume;
@@ -126,6 +127,7 @@ pub(crate) enum Daily {
     Forward(forward::Args),
     Logs(logs::Args),
     Stats(stats::Args),
+    Network(network::Args),
     Timeout(timeout::Args),
     Fork(fork::Args),
     Pause(pause::Args),
@@ -191,6 +193,7 @@ async fn daily(command: Daily, target: &dyn Target) -> Result<ExitCode> {
         Daily::Ls(args) => interruptible("", ls::run(args, target)).await,
         Daily::Logs(args) => interruptible("", logs::run(args, target)).await,
         Daily::Stats(args) => interruptible("", stats::run(args, target)).await,
+        Daily::Network(args) => interruptible("", network::run(args, target)).await,
         Daily::Timeout(args) => interruptible("", timeout::run(args, target)).await,
         Daily::Kill(args) => interruptible("", kill::run(args, target)).await,
     }

@@ -6,7 +6,7 @@ mod server;
 use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::Result;
-use api::{ErrorDetail, SandboxState, Usage, VolumeMount};
+use api::{ErrorDetail, NetworkPolicy, SandboxState, Usage, VolumeMount};
 use async_trait::async_trait;
 use base::id::SandboxId;
 use client::{Client, Download, Inside, Port};
@@ -39,6 +39,10 @@ pub(crate) trait Target: Send + Sync {
     async fn fork(&self, id: &SandboxId, options: &Fork, interrupts: &mut Signal) -> Result<Option<Forked>>;
     /// What sandboxes use now. None: it does not run.
     async fn usage(&self, ids: &[SandboxId]) -> Result<Vec<Option<Usage>>>;
+    /// What a sandbox may reach.
+    async fn network(&self, id: &SandboxId) -> Result<NetworkPolicy>;
+    /// Replaces that, while it runs.
+    async fn set_network(&self, id: &SandboxId, policy: &NetworkPolicy) -> Result<()>;
     /// What the program has printed.
     async fn logs(&self, id: &SandboxId, follow: bool) -> Result<Download>;
     /// Why the program has ended, if that is known.
@@ -95,6 +99,7 @@ pub(crate) struct Wanted {
     pub(crate) at_end: Option<AtEnd>,
     /// Traffic and commands continue it when it is paused.
     pub(crate) auto_resume: bool,
+    pub(crate) network: NetworkPolicy,
 }
 
 /// What happens to a sandbox when its time is up.

@@ -31,6 +31,10 @@ impl Client {
         parse(self.post_stream(path, body).await?).await
     }
 
+    pub(crate) async fn put<B: Serialize, T: DeserializeOwned>(&self, path: &str, body: &B) -> Result<T> {
+        parse(self.send(Method::PUT, path, encode(body)?, None).await?).await
+    }
+
     pub(crate) async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
         parse(self.send(Method::DELETE, path, Bytes::new(), None).await?).await
     }

@@ -1,8 +1,9 @@
 //! Sandboxes and what runs in them.
 
 use api::{
-    CheckpointProgress, DIAL_PROTOCOL, EXEC_PROTOCOL, ExecRequest, ForkRequest, ForkResponse, NodeInfo, PauseEvent,
-    PauseRequest, PauseResponse, PausedSandbox, Removed, ResumeRequest, Sandbox, SandboxDetail, Usage, VERSION_PREFIX,
+    CheckpointProgress, DIAL_PROTOCOL, EXEC_PROTOCOL, ExecRequest, ForkRequest, ForkResponse, NetworkPolicy, NodeInfo,
+    PauseEvent, PauseRequest, PauseResponse, PausedSandbox, Removed, ResumeRequest, Sandbox, SandboxDetail, Usage,
+    VERSION_PREFIX,
 };
 use base::id::SandboxId;
 use bytes::Bytes;
@@ -121,5 +122,15 @@ impl Client {
     /// What a running sandbox uses now.
     pub async fn usage(&self, id: &SandboxId) -> Result<Usage> {
         self.get(&format!("/sandboxes/{id}/usage")).await
+    }
+
+    /// What a sandbox may reach.
+    pub async fn network(&self, id: &SandboxId) -> Result<NetworkPolicy> {
+        self.get(&format!("/sandboxes/{id}/network")).await
+    }
+
+    /// Replaces that, while it runs.
+    pub async fn set_network(&self, id: &SandboxId, policy: &NetworkPolicy) -> Result<()> {
+        self.put(&format!("/sandboxes/{id}/network"), policy).await
     }
 }

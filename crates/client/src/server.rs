@@ -96,6 +96,11 @@ impl Server {
         self.ask(Method::POST, &format!("/sandboxes/{id}/timeout"), Some(&body)).await.map(drop)
     }
 
+    /// Replaces what a sandbox may reach, while it runs.
+    pub async fn set_network(&self, id: &SandboxId, policy: &Value) -> Result<()> {
+        self.ask(Method::PUT, &format!("/sandboxes/{id}/network"), Some(policy)).await.map(drop)
+    }
+
     /// Pauses a sandbox, with its memory or with its files only.
     pub async fn pause(&self, id: &SandboxId, memory: bool) -> Result<()> {
         let body = json!({ "memory": memory });

@@ -7,6 +7,7 @@ mod checkpoint;
 mod command;
 mod failure;
 mod mount;
+mod network;
 mod node;
 mod sandbox;
 mod store;
@@ -20,6 +21,7 @@ pub use checkpoint::{
 pub use command::{Command, CommandEnd, CommandEvent, CommandSignal, EndReason, Selector};
 pub use failure::{Failure, FailureKind};
 pub use mount::{Mount, MountPoints};
+pub use network::NetworkPolicy;
 pub use node::{NodeInfo, PoolInfo};
 pub use sandbox::{
     CommandSpec, ExitStatus, ForkSpec, Forks, Interpreter, MemoryUse, PauseReport, PausedSandbox, ProcessInfo,

@@ -21,6 +21,8 @@ pub struct NodeInfo {
     pub cgroups: String,
     /// What keeps the files that new sandboxes change: `btrfs` (snapshots) or `copy`.
     pub layers: &'static str,
+    /// The range of the addresses that sandboxes have outside; none: they have no network.
+    pub network: Option<ipnet::Ipv4Net>,
     /// Templates known.
     pub templates: usize,
     /// Sandboxes known.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use base::id::{SandboxId, TemplateName};
 
-use crate::{Failure, Mount, MountPoints};
+use crate::{Failure, Mount, MountPoints, NetworkPolicy};
 
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -154,6 +154,8 @@ pub struct RunSpec {
     pub mount_points: MountPoints,
     /// The name of the room that a control plane has reserved for them. The node notes it with each.
     pub reservation: Option<String>,
+    /// What they may reach.
+    pub network: NetworkPolicy,
 }
 
 /// Fork a sandbox.

@@ -24,6 +24,8 @@ pub struct Config {
     pub peer_listen: Option<PeerListen>,
     /// How what sandboxes change is kept.
     pub layers: Layers,
+    /// The networks of sandboxes.
+    pub network: NetworkConfig,
     /// What becomes of the sandboxes when it stops.
     pub at_exit: AtExit,
     /// Command that runs the keeper: the program and the arguments before `--node ID`.
@@ -68,6 +70,29 @@ pub enum LayerKind {
     Btrfs,
     /// Copies on the filesystem of the state directory.
     Copy,
+}
+
+/// The networks of sandboxes.
+#[derive(Debug, Clone, Default)]
+pub struct NetworkConfig {
+    /// Whether they have any.
+    pub kind: NetworkKind,
+    /// Addresses, and what no policy opens.
+    pub settings: network::Settings,
+    /// Where their DNS queries go; empty: to the servers of the host's `/etc/resolv.conf`.
+    pub dns: Vec<std::net::IpAddr>,
+}
+
+/// Whether sandboxes have a network.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum NetworkKind {
+    /// Where the host can give them one; else there is a warning.
+    #[default]
+    Auto,
+    /// A node that cannot does not start.
+    Required,
+    /// The loopback interface alone.
+    None,
 }
 
 /// What becomes of the sandboxes when the node stops orderly.
@@ -132,6 +157,11 @@ impl Config {
 
     pub(crate) fn changes_image(&self) -> PathBuf {
         self.state_dir.join("changes.img")
+    }
+
+    /// Where the namespace of the sandboxes' router is mounted.
+    pub(crate) fn router(&self) -> PathBuf {
+        self.state_dir.join("router")
     }
 
     pub(crate) fn base_layer(&self) -> PathBuf {

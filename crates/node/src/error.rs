@@ -112,6 +112,10 @@ pub enum Error {
     NoRoom { path: PathBuf, free: u64 },
     #[error(transparent)]
     Command(#[from] CommandError),
+    #[error("the sandbox has no network that could be used")]
+    Network(#[from] network::Error),
+    #[error("this node gives sandboxes no network")]
+    NoNetwork,
     #[error("the sandbox engine failed")]
     Sandbox(#[from] sandbox::Error),
 }

@@ -30,6 +30,7 @@ pub(crate) mod lifecycle;
 mod logs;
 mod memory_limit;
 mod metrics;
+mod networks;
 mod origins;
 mod orphans;
 mod output;
@@ -70,6 +71,7 @@ use base::id::{SandboxId, TemplateName};
 use checkpoint::Durable;
 use keeper::protocol::Status;
 use model::{ExitStatus, SandboxState};
+use network::Network;
 use rustix::fs::{IFlags, Mode, OFlags, ioctl_getflags, ioctl_setflags, open};
 use sandbox::{Cgroups, Service};
 use tokio::sync::oneshot;
@@ -108,6 +110,8 @@ struct Host {
     began: Instant,
     cgroups: Arc<Cgroups>,
     changes: Changes,
+    /// None: sandboxes have none.
+    network: Option<Arc<Network>>,
     null: OwnedFd,
 }
 
@@ -156,7 +160,7 @@ impl Node {
         let null = OpenOptions::new().read(true).write(true).open("/dev/null").at("open", Path::new("/dev/null"))?;
         let (pool_limit, parked_limit) = (config.pool_limit, config.parked_limit);
         let durable = Durable::open(&config.durable, &config.state_dir, &id).await?;
-        // After all that a wrong option can spoil: nobody removes the groups of a node that did not come to be.
+        // After all that a wrong option can spoil: no later node removes the groups of a node that did not come to be.
         let cgroups = Arc::new(Cgroups::open(&id)?);
         let group = bounded::group(&cgroups, Service::Volumes, config.volumes_memory);
         let folder = crate::volumes_folder(&config.state_dir);
@@ -171,6 +175,7 @@ impl Node {
         Ok(Arc::new(Self {
             host: Host {
                 changes: Changes::open(&config, is_needed)?,
+                network: networks::open(&config, &id)?,
                 config,
                 id,
                 began: Instant::now(),
@@ -249,6 +254,7 @@ impl Node {
             state_dir: self.host.config.state_dir.display().to_string(),
             cgroups: self.host.cgroups.summary().group.display().to_string(),
             layers: self.host.changes.kind(),
+            network: self.host.network.as_ref().map(|network| network.range()),
             templates: state.templates().len(),
             sandboxes: state.sandboxes().len(),
             shares_store: self.host.config.durable.database.is_some(),

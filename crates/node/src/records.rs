@@ -15,7 +15,7 @@ use base::{
     limits::RECORD_BYTES_MAX,
 };
 use checkpoint::nouns;
-use model::{BuildTimings, CheckpointVolume, Mount, SandboxState, TemplateSpec};
+use model::{BuildTimings, CheckpointVolume, Mount, NetworkPolicy, SandboxState, TemplateSpec};
 use sandbox::ProcessIdentity;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -136,6 +136,9 @@ pub(crate) struct SandboxRecord {
     /// What it has changed, if it is paused, or being paused, and this node keeps a snapshot of that: the layer above the others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) kept: Option<PathBuf>,
+    /// What it may reach.
+    #[serde(default, skip_serializing_if = "NetworkPolicy::is_default", with = "nouns::NetworkPolicy")]
+    pub(crate) network: NetworkPolicy,
 }
 
 /// A volume that is mounted on a directory of the host.
@@ -289,6 +292,7 @@ mod tests {
             held: None,
             volumes: Vec::new(),
             reservation: None,
+            network: NetworkPolicy::default(),
             kept: None,
         }
     }

@@ -21,12 +21,6 @@ use crate::{
 ///
 /// It never blocks, and any thread may do it: the visit to the sandbox's network namespace is the calling thread's alone.
 pub fn dial(init: ProcessIdentity, ip: IpAddr, port: u16) -> Result<TcpStream, Error> {
-    let pid = Pid::from_raw(init.pid).ok_or(Errno::SRCH).doing("enter the sandbox")?;
-    let pidfd = pidfd_open(pid, PidfdFlags::empty()).doing("enter the sandbox")?;
-    // Only after the descriptor is open: now it cannot become another process.
-    if !init.is_alive() {
-        return Err(Errno::SRCH).doing("enter the sandbox");
-    }
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let family = if ip.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let dial = || {
@@ -36,5 +30,16 @@ pub fn dial(init: ProcessIdentity, ip: IpAddr, port: u16) -> Result<TcpStream, E
             Err(error) => Err(error),
         }
     };
-    namespaces::in_network_namespace(pidfd.as_fd(), dial)?.doing("connect into the sandbox")
+    in_network(init, dial)?.doing("connect into the sandbox")
+}
+
+/// Does `visit` in the network namespace of the sandbox of the pid 1 `init`. Any thread may: it comes back.
+pub fn in_network<T>(init: ProcessIdentity, visit: impl FnOnce() -> T) -> Result<T, Error> {
+    let pid = Pid::from_raw(init.pid).ok_or(Errno::SRCH).doing("enter the sandbox")?;
+    let pidfd = pidfd_open(pid, PidfdFlags::empty()).doing("enter the sandbox")?;
+    // Only after the descriptor is open: now it cannot become another process.
+    if !init.is_alive() {
+        return Err(Errno::SRCH).doing("enter the sandbox");
+    }
+    namespaces::in_network_namespace(pidfd.as_fd(), visit)
 }

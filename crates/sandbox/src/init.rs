@@ -193,7 +193,7 @@ fn prepare(channel: BorrowedFd<'_>) -> Result<Prepared, Failure> {
     // Modes are what they are said to be.
     umask(Mode::empty());
     // Not at the clone: a cgroup namespace's root is the group its creator is in at that moment.
-    unshare(UnshareFlags::NEWCGROUP).step("leave the cgroup namespace")?;
+    sys::namespace::unshare(UnshareFlags::NEWCGROUP).step("leave the cgroup namespace")?;
     let prepared = mounts::prepare()?;
     sys::namespace::loopback_up().step("switch the loopback interface on")?;
     set_name(NAME).step("set its name")?;
@@ -228,11 +228,6 @@ fn enter(prepared: &Prepared, id: &str, rootfs: &OwnedFd) -> Result<(), Failure>
 
 fn close_all_except(channel: BorrowedFd<'_>) -> Result<(), Failure> {
     sys::child::close_all_except(channel).step("close descriptors")
-}
-
-#[allow(deprecated, reason = "deprecated for CLONE_FILES only, which is not used")]
-fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {
-    rustix::thread::unshare(flags)
 }
 
 /// Overwrites the copy of the keeper's command line, which every process of the sandbox could read. The rest of a root

@@ -49,7 +49,7 @@ pub use cgroup::{
     CgroupSummary, Cgroups, ControllerHome, MemoryGroup, MemoryShare, MemoryUse, Service, Usage, UsageGroup,
 };
 pub use changes::{Capture, UPPER};
-pub use dial::dial;
+pub use dial::{dial, in_network};
 pub use error::Error;
 pub use identity::ProcessIdentity;
 pub use init::Output;

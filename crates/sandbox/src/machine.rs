@@ -7,7 +7,6 @@ use std::{
     path::Path,
 };
 
-use base::id::SandboxId;
 use rustix::{
     fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, fchmod, mkdirat, open, openat, openat2, unlinkat},
     io::Errno,
@@ -18,17 +17,18 @@ use crate::{
     attributes::open_dir,
     changes::UPPER,
     error::{Context, Error},
-    spec::Limits,
+    spec::Spec,
     view,
 };
 
 /// Files in which every sandbox differs, below its upper directory; only root of the sandbox can change them.
-pub(crate) const IDENTITY_FILES: [&str; 8] = [
+pub(crate) const IDENTITY_FILES: [&str; 9] = [
     "etc/hostname",
     "etc/machine-id",
     "etc/hosts",
     "run/pando/boot_id",
     "run/pando/generation",
+    "etc/resolv.conf",
     view::FILES[0].0,
     view::FILES[1].0,
     view::FILES[2].0,
@@ -97,14 +97,16 @@ fn line_of(root: &Path, file: &str, bytes: usize) -> Option<String> {
     (is_line && text.len() == bytes).then_some(text)
 }
 
-/// Makes the sandbox whose upper directory this is `machine`, with the name `id`. It may be another one's, whose root may have made anything of the
+/// Makes the sandbox whose upper directory this is `machine`, with the id, limits and DNS server of `spec`. It may be another one's, whose root may have made anything of the
 /// files and of the directories they are in: where it has put something else in a directory's place, that stays, and nothing is written.
-pub(crate) fn write(upper: &Path, id: &SandboxId, machine: &Machine, limits: &Limits) -> Result<(), Error> {
+pub(crate) fn write(upper: &Path, spec: &Spec, machine: &Machine) -> Result<(), Error> {
+    let id = &spec.id;
     let hosts = format!("127.0.0.1 localhost {id}\n::1 localhost ip6-localhost ip6-loopback\n");
     let name = format!("{id}\n");
     let identity = [&name, &machine.machine_id, &hosts, &machine.boot_id, &machine.generation];
-    let views = view::contents(limits);
-    let contents = identity.into_iter().map(Some).chain(views.iter().map(Option::as_ref));
+    let resolver = spec.dns.map(|server| format!("nameserver {server}\n"));
+    let views = view::contents(&spec.limits);
+    let contents = identity.into_iter().map(Some).chain([resolver.as_ref()]).chain(views.iter().map(Option::as_ref));
     let root = open_dir(CWD, upper).at("open", upper)?;
     for (file, content) in IDENTITY_FILES.into_iter().zip(contents) {
         replace(&root, file, content.map(String::as_str)).at("write", &upper.join(file))?;
@@ -146,13 +148,25 @@ fn replace(root: &OwnedFd, file: &str, content: Option<&str>) -> std::io::Result
 mod tests {
     use std::os::unix::fs::symlink;
 
+    use base::id::SandboxId;
+
     use super::*;
+    use crate::spec::{Limits, Users};
 
     #[test]
     fn an_identity_replaces_files_only_and_follows_no_link() {
         let dir = tempfile::tempdir().unwrap();
-        let (id, machine) = (SandboxId::random(), Machine::random());
-        let limits = Limits { memory_bytes: 1 << 30, pids: 10, cpu_millis: None, disk_bytes: None };
+        let machine = Machine::random();
+        let spec = Spec {
+            id: SandboxId::random(),
+            dir: dir.path().to_owned(),
+            changes: dir.path().to_owned(),
+            from: None,
+            layers: Vec::new(),
+            limits: Limits { memory_bytes: 1 << 30, pids: 10, cpu_millis: None, disk_bytes: None },
+            users: Users::All,
+            dns: None,
+        };
         let outside = dir.path().join("outside");
         fs::create_dir(&outside).unwrap();
         fs::write(outside.join("machine-id"), "the host's").unwrap();
@@ -163,16 +177,16 @@ mod tests {
         symlink(outside.join("machine-id"), upper.join(machine_id)).unwrap();
         fs::create_dir(upper.join("etc/hostname")).unwrap();
         symlink(&outside, upper.join("run")).unwrap();
-        write(&upper, &id, &machine, &limits).unwrap();
+        write(&upper, &spec, &machine).unwrap();
         assert_eq!(fs::read_to_string(upper.join(machine_id)).unwrap(), machine.machine_id);
         assert!(upper.join("etc/hostname").is_dir() && upper.join("run").is_symlink());
         assert_eq!(fs::read_dir(&outside).unwrap().count(), 1, "something was made outside");
         fs::remove_file(upper.join("run")).unwrap();
         fs::write(upper.join("run"), "a file").unwrap();
-        write(&upper, &id, &machine, &limits).unwrap();
+        write(&upper, &spec, &machine).unwrap();
         assert_eq!(fs::read_to_string(upper.join("run")).unwrap(), "a file");
         fs::remove_file(upper.join("run")).unwrap();
-        write(&upper, &id, &machine, &limits).unwrap();
+        write(&upper, &spec, &machine).unwrap();
         assert_eq!(fs::read_to_string(upper.join(boot_id)).unwrap(), machine.boot_id);
         assert_eq!(fs::read_to_string(outside.join("machine-id")).unwrap(), "the host's");
     }

@@ -77,6 +77,8 @@ pub struct Spec {
     pub limits: Limits,
     /// Who may be in it.
     pub users: Users,
+    /// Its DNS server; none: its image's own business.
+    pub dns: Option<std::net::Ipv4Addr>,
 }
 
 /// A program to be started in a sandbox.

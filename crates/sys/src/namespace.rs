@@ -8,6 +8,12 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+/// Moves the calling thread into new namespaces (unshare(2)).
+#[allow(deprecated, reason = "deprecated for CLONE_FILES only, which is not used")]
+pub fn unshare(flags: rustix::thread::UnshareFlags) -> io::Result<()> {
+    Ok(rustix::thread::unshare(flags)?)
+}
+
 /// What the two clocks of a time namespace show, or by how much they differ from the machine's, in nanoseconds (time_namespaces(7)).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockOffsets {

@@ -95,7 +95,16 @@ impl Bench {
         let layers = self.layers(above);
         let limits = Limits { memory_bytes: 8 << 30, pids: 4096, cpu_millis: None, disk_bytes: None };
         let sandbox = Sandbox::create(
-            &Spec { id, changes: dir.clone(), from: None, dir: dir.clone(), layers, limits, users: Users::All },
+            &Spec {
+                id,
+                changes: dir.clone(),
+                from: None,
+                dir: dir.clone(),
+                layers,
+                limits,
+                users: Users::All,
+                dns: None,
+            },
             &self.cgroups,
         )?;
         let output = dir.join("output.log");

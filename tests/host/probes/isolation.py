@@ -80,7 +80,9 @@ for path in ("/proc/keys", "/proc/timer_list", "/proc/interrupts", "/proc/vmallo
     found[f"bytes of {path}"] = os.path.exists(path) and len(open(path, "rb").read())
 attempt("list /proc/1/root", lambda: os.listdir("/proc/1/root"))
 attempt("list /proc/1/fd", lambda: os.listdir("/proc/1/fd"))
-found["cgroups"] = os.listdir("/sys/fs/cgroup") if os.path.isdir("/sys/fs/cgroup") else []
+for name in ("cgroup.procs", "cgroup.freeze", "cgroup.kill", "../cgroup.procs"):
+    attempt(f"write /sys/fs/cgroup/{name}", write(f"/sys/fs/cgroup/{name}", "1"))
+attempt("make a control group", lambda: os.mkdir("/sys/fs/cgroup/own"))
 found["block devices"] = [name for name in os.listdir("/dev") if os.path.exists(f"/dev/{name}") and (os.stat(f"/dev/{name}").st_mode & 0o170000) == 0o060000]
 found["mountinfo"] = hidden in open("/proc/self/mountinfo").read()
 

@@ -96,10 +96,17 @@ impl From<Interpreter> for model::Interpreter {
 }
 
 impl From<RunRequest> for model::RunSpec {
-    fn from(RunRequest { count, interpreter, volumes }: RunRequest) -> Self {
+    fn from(RunRequest { count, interpreter, volumes, network }: RunRequest) -> Self {
         let volumes = volumes.into_iter().map(Into::into).collect();
         let mount_points = model::MountPoints::Declared;
-        Self { count, interpreter: interpreter.into(), volumes, mount_points, reservation: None }
+        Self {
+            count,
+            interpreter: interpreter.into(),
+            volumes,
+            mount_points,
+            reservation: None,
+            network: network.into(),
+        }
     }
 }
 

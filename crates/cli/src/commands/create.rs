@@ -62,6 +62,8 @@ pub(crate) struct Args {
     /// node writes the volume, it stays the writer, and its commits show here some seconds later.
     #[arg(long = "volume", value_name = "VOLUME[@SNAPSHOT]:DIR[:ro]", value_parser = super::volume::parse_mount)]
     volumes: Vec<VolumeMount>,
+    #[command(flatten)]
+    network: super::network::Policy,
     /// Print identifiers only, one per line.
     #[arg(short, long, conflicts_with = "json")]
     quiet: bool,
@@ -90,6 +92,7 @@ impl Args {
             timeout: self.timeout,
             at_end: self.at_end,
             auto_resume: self.auto_resume,
+            network: self.network.into(),
         })
     }
 }

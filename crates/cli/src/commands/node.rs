@@ -1,11 +1,17 @@
 //! `pando node`.
 
-use std::{net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    process::ExitCode,
+    time::Duration,
+};
 
 use anyhow::{Context, Result, bail};
 use base::limits::{PARKED_COPIES_DEFAULT, POOL_SANDBOXES_DEFAULT};
 use checkpoint::{PeerSettings, Settings};
-use node::config::{AtExit, Config, LayerKind, Layers, PeerListen, STATE_DIR_DEFAULT};
+use ipnet::Ipv4Net;
+use node::config::{AtExit, Config, LayerKind, Layers, NetworkConfig, NetworkKind, PeerListen, STATE_DIR_DEFAULT};
 use store::{
     id::Realm,
     object::{Location, S3Location},
@@ -42,6 +48,8 @@ pub(crate) struct Args {
     lag: LagArgs,
     #[command(flatten)]
     layers: LayersArgs,
+    #[command(flatten)]
+    network: NetworkArgs,
     /// Serve other nodes of the store from this node's cache, at this address, and find them (as --find-peers). Nodes must show that they have
     /// the store's key. Data stays sealed, but the connection shows which parts are asked for. Port 0: any.
     #[arg(long, value_name = "IP:PORT")]
@@ -117,6 +125,55 @@ impl LayersArgs {
         };
         Ok(Layers { kind, bytes_max: self.bytes_max })
     }
+}
+
+/// What sandboxes have of networks.
+#[derive(Debug, clap::Args)]
+pub(crate) struct NetworkArgs {
+    /// Networks of sandboxes. on: each has one, or the node does not start. none: the loopback interface alone. auto: on where the host can
+    /// (`pando doctor`). The node switches on the forwarding of IPv4.
+    #[arg(long, value_name = "KIND", value_enum, default_value_t = NetworkChoice::Auto)]
+    network: NetworkChoice,
+    /// Addresses of sandboxes on the host, /16 to /24: 10.200.0.0/16. A node that takes over a network keeps its range. Default: a free /20 of
+    /// 198.18.0.0/15.
+    #[arg(long, value_name = "NET")]
+    network_range: Option<Ipv4Net>,
+    /// A private network that sandboxes may reach, unless their policies deny it: 10.1.0.0/16. May be repeated.
+    #[arg(long, value_name = "NET", value_parser = parse_net)]
+    network_allow: Vec<Ipv4Net>,
+    /// A network that no sandbox may reach: 203.0.113.0/24. May be repeated.
+    #[arg(long, value_name = "NET", value_parser = parse_net)]
+    network_deny: Vec<Ipv4Net>,
+    /// A DNS server for sandboxes, asked by the node. May be repeated. Default: those of the host's /etc/resolv.conf.
+    #[arg(long = "dns", value_name = "IP")]
+    dns: Vec<IpAddr>,
+}
+
+/// As [`NetworkKind`].
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum NetworkChoice {
+    Auto,
+    On,
+    None,
+}
+
+impl NetworkArgs {
+    fn config(self) -> NetworkConfig {
+        let kind = match self.network {
+            NetworkChoice::Auto => NetworkKind::Auto,
+            NetworkChoice::On => NetworkKind::Required,
+            NetworkChoice::None => NetworkKind::None,
+        };
+        let settings =
+            network::Settings { range: self.network_range, allow: self.network_allow, deny: self.network_deny };
+        NetworkConfig { kind, settings, dns: self.dns }
+    }
+}
+
+/// A network, or a single address.
+pub(crate) fn parse_net(text: &str) -> Result<Ipv4Net, String> {
+    let address = || text.parse::<Ipv4Addr>().map(Ipv4Net::from);
+    text.parse().or_else(|_| address()).map_err(|_| "give a network such as 10.0.0.0/8, or an address".to_owned())
 }
 
 /// Where the memory that sandboxes share is taken from.
@@ -303,6 +360,7 @@ pub(crate) async fn run(args: Args, socket: PathBuf, log: &Log, public: Option<s
         volumes_memory: args.volumes_memory,
         peer_listen,
         layers: args.layers.layers()?,
+        network: args.network.config(),
         at_exit: if args.ephemeral { AtExit::Remove } else { AtExit::Keep },
         keeper_command,
     };

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use api::{ForkRequest, Interpreter, PauseRequest, ResumeRequest, RunRequest, Sandbox, SandboxState, Usage};
+use api::{
+    ForkRequest, Interpreter, NetworkPolicy, PauseRequest, ResumeRequest, RunRequest, Sandbox, SandboxState, Usage,
+};
 use async_trait::async_trait;
 use base::id::{SandboxId, TemplateName};
 use client::{Client, Download, Inside};
@@ -86,7 +88,12 @@ impl Target for Client {
             wanted.template.parse().map_err(|error: base::id::InvalidId| Failure::Usage(error.to_string()))?;
         check(wanted)?;
         let interpreter = if wanted.stepping { Interpreter::Stepping } else { Interpreter::InProcess };
-        let request = RunRequest { count: wanted.count, interpreter, volumes: wanted.volumes.clone() };
+        let request = RunRequest {
+            count: wanted.count,
+            interpreter,
+            volumes: wanted.volumes.clone(),
+            network: wanted.network.clone(),
+        };
         let started = self.run_until(interrupts, &template, &request).await?;
         Ok(started.map(|started| Started {
             sandboxes: all(started.sandboxes),
@@ -159,6 +166,14 @@ impl Target for Client {
             Err(error) => Err(error.into()),
         };
         answers.into_iter().map(used).collect()
+    }
+
+    async fn network(&self, id: &SandboxId) -> Result<NetworkPolicy> {
+        Ok(Client::network(self, id).await?)
+    }
+
+    async fn set_network(&self, id: &SandboxId, policy: &NetworkPolicy) -> Result<()> {
+        Ok(Client::set_network(self, id, policy).await?)
     }
 
     async fn logs(&self, id: &SandboxId, follow: bool) -> Result<Download> {

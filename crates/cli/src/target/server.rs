@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use api::{ErrorCode, ErrorDetail, SandboxState, Usage, VolumeMount, e2b};
+use api::{ErrorCode, ErrorDetail, NetworkPolicy, SandboxState, Usage, VolumeMount, e2b};
 use async_trait::async_trait;
 use base::id::SandboxId;
 use client::{Client, Download, Inside, Server};
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::signal::unix::Signal;
 
 use super::{AtEnd, Door, Fork, Forked, Kept, NAME_LABEL, Paused, Resume, Shown, Started, Target, Wanted, needs_node};
-use crate::{output::Progress, sandbox_id::Among};
+use crate::{commands::node::parse_net, output::Progress, sandbox_id::Among};
 
 /// How many sandboxes are started or removed at a time.
 const SIDE_BY_SIDE: usize = 8;
@@ -100,11 +100,20 @@ fn creation(wanted: &Wanted) -> Result<Value> {
     if let Some(timeout) = wanted.timeout {
         body["timeout"] = seconds(timeout).into();
     }
+    if !wanted.network.is_default() {
+        body["network"] = ways_out(&wanted.network);
+        body["allow_internet_access"] = (!wanted.network.closed).into();
+    }
     if !wanted.volumes.is_empty() {
         let mount = |mount: &VolumeMount| json!({ "name": mount.volume.to_string(), "path": mount.path });
         body["volumeMounts"] = wanted.volumes.iter().map(mount).collect();
     }
     Ok(body)
+}
+
+/// A policy as a server takes it, but for whether it is closed.
+fn ways_out(NetworkPolicy { closed: _, allow, deny, dns }: &NetworkPolicy) -> Value {
+    json!({ "allowOut": allow, "denyOut": deny, "dnsServers": dns })
 }
 
 /// Whole seconds, which is what servers count in.
@@ -279,6 +288,26 @@ impl Target for Server {
             disk_total_bytes: bytes(metric.disk_total),
         };
         Ok(ids.iter().map(|id| found.remove(id.as_str()).map(usage)).collect())
+    }
+
+    async fn network(&self, id: &SandboxId) -> Result<NetworkPolicy> {
+        let detail = self.sandbox(id).await?;
+        let closed = detail.allow_internet_access == Some(false);
+        let network = detail.network.unwrap_or_default();
+        let nets = |texts: Option<Vec<String>>| texts.into_iter().flatten().filter_map(|text| parse_net(&text).ok());
+        let dns = network.dns_servers.into_iter().flatten().filter_map(|server| server.parse().ok());
+        Ok(NetworkPolicy {
+            closed,
+            allow: nets(network.allow_out).collect(),
+            deny: nets(network.deny_out).collect(),
+            dns: dns.collect(),
+        })
+    }
+
+    async fn set_network(&self, id: &SandboxId, policy: &NetworkPolicy) -> Result<()> {
+        let mut body = ways_out(policy);
+        body["allow_internet_access"] = (!policy.closed).into();
+        Ok(Server::set_network(self, id, &body).await?)
     }
 
     async fn logs(&self, id: &SandboxId, follow: bool) -> Result<Download> {

@@ -10,6 +10,9 @@ use super::{Error, Forked, chain};
 
 fn kind(error: &Error) -> FailureKind {
     match error {
+        Error::Network(network::Error::TooLong(_)) => FailureKind::InvalidRequest,
+        Error::Network(network::Error::Full(_)) => FailureKind::NoSpace,
+        Error::NoNetwork => FailureKind::Conflict,
         Error::Invalid { .. } | Error::NoUser { .. } | Error::OneUser { .. } => FailureKind::InvalidRequest,
         Error::Command(error) => error.kind(),
         Error::NoTemplate(_)
@@ -51,6 +54,7 @@ fn kind(error: &Error) -> FailureKind {
         | Error::SelfTest(_)
         | Error::Store { .. }
         | Error::Volumes { .. }
+        | Error::Network(_)
         | Error::Sandbox(_) => FailureKind::Host,
         Error::NoRoom { .. } => FailureKind::NoSpace,
     }
@@ -98,9 +102,7 @@ fn hint(error: &Error) -> Option<String> {
         Error::NotRunning { .. } => "`pando logs` shows its output; `pando kill` removes it",
         Error::NoUser { .. } => "make it first (`useradd -m NAME` as root), or leave the user out",
         Error::OneUser { .. } => "use the image of a directory or tarball, such as `base`",
-        Error::NoRoom { .. } => {
-            "remove sandboxes (`pando ls`), or give the host's filesystem or --layers-max more room"
-        }
+        Error::NoRoom { .. } => "remove sandboxes (`pando ls`), or give the host's disk or --layers-max more room",
         Error::TooManyUsers { .. } => "repeat it when other file work is done",
         Error::PortClosed { .. } => "`pando logs` may say why; the port is that of the program inside",
         Error::CannotFork { what, .. } => hint_of_fork(what),
@@ -113,7 +115,7 @@ fn hint(error: &Error) -> Option<String> {
         Error::ProgramNotExecutable { .. } => "it has to be executable for uid 1000, and a script has to begin with #!",
         Error::ProgramEnded { reason: Some(_), .. } => "set another limit: `pando template build --memory 8G ...`",
         Error::ProgramEnded { .. } => {
-            "run the command by itself; it runs as uid 1000 without network access; home directories, /tmp and /var/tmp of the host are hidden there"
+            "run the command by itself; it runs as uid 1000, without the host's network; home directories, /tmp and /var/tmp of the host are hidden there"
         }
         Error::NotReadyInTime { .. } => {
             "tell when it is ready with --port, --ready-file or --ready, or give it more time with --ready-timeout"
@@ -123,7 +125,8 @@ fn hint(error: &Error) -> Option<String> {
         Error::Volumes { source: volumed::Error::NoAnswer, .. } => {
             "repeat the command: the process of volumes is started again"
         }
-        Error::Volumes { .. } => "the node's log says more; `pando doctor` checks what volumes need of the host",
+        Error::Volumes { .. } | Error::Network(_) => "the node's log says more; `pando doctor` checks the host",
+        Error::NoNetwork => "start the node with --network on",
         Error::Command(error) => return error.hint().map(str::to_owned),
         Error::Keeper { .. }
         | Error::Cancelled
@@ -222,6 +225,8 @@ fn details(error: &Error) -> Vec<String> {
         | Error::SocketInUse(_)
         | Error::SelfTest(_)
         | Error::NoRoom { .. }
+        | Error::Network(_)
+        | Error::NoNetwork
         | Error::Sandbox(_) => Vec::new(),
     }
 }

@@ -221,7 +221,7 @@ impl Node {
         let create = self.spec(&job.source, &job.image_layers, &spec.limits);
         let (output, carriage) = self.make_output(&job.source)?;
         let create = CreateSandbox { spec: create, machine: None };
-        let Created { init } = self.keepers.call(create, carriage.descriptors()).await?;
+        let Created { init } = self.create_connected(&job.source, create, carriage.descriptors()).await?;
 
         self.make_mount_points(&job.source, &spec.mount_points).await?;
 

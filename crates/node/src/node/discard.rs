@@ -112,6 +112,7 @@ impl Node {
     /// Ends the processes of a sandbox and removes its files. What is left is swept later: nothing may claim it then.
     pub(super) async fn end(self: &Arc<Self>, id: &SandboxId) {
         let removed = self.keepers.call(DestroySandbox { sandbox: id.clone() }, []).await;
+        self.disconnect(id).await;
         self.forget_commands(id).await;
         let cleared = self.clear_away(id.clone(), removed.is_ok()).await;
         if cleared.is_ok() {

@@ -160,6 +160,7 @@ impl Node {
                     made: Vec::new(),
                     cut,
                     reservation: None,
+                    network: record.network.clone(),
                 };
                 Ok(Captured { source, timings, blanks })
             }
@@ -201,6 +202,7 @@ impl Node {
                 made: Vec::new(),
                 cut,
                 reservation: None,
+                network: record.network.clone(),
             };
             let timings = BuildTimings { pause_us: us, capture_us: us, ..BuildTimings::default() };
             Captured { source, timings, blanks: Vec::new() }

@@ -84,6 +84,7 @@ impl Node {
                     made: Vec::new(),
                     cut: cut.clone(),
                     reservation: spec.reservation.clone(),
+                    network: paused.network.clone(),
                 };
                 let (sandboxes, failures) = self.start_many(&source, spec.count, Vec::new()).await;
                 if let Some(number) = number {

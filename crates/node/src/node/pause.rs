@@ -150,7 +150,7 @@ impl Node {
             // A node that finds this record looks for the head.
             records::write(&dir.join(RECORD), &written, Durability::Machine)?;
             named.store(true, Ordering::Release);
-            let SandboxRecord { id, parent: fork_of, created_ms, paused_ms, volumes, .. } = written;
+            let SandboxRecord { id, parent: fork_of, created_ms, paused_ms, volumes, network, .. } = written;
             let paused = Paused {
                 checkpoint: checkpoint.clone(),
                 id,
@@ -160,6 +160,7 @@ impl Node {
                 machine,
                 holder: Some(holder),
                 volumes: volumes.into_iter().map(mounted).collect(),
+                network,
             };
             Ok(paused.commit(writing, parent)?)
         });

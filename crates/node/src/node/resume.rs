@@ -210,6 +210,7 @@ impl Node {
         link_output(&self.host.config.paused_dir().join(id.as_str()), &dir)?;
         let blank = self.try_create(id, &layers, limits, Some(paused.machine.clone())).await?;
         self.attach_volumes(id, &small(paused).volumes).await?;
+        self.apply_network(id, &paused.network).await?;
         let interpreter = Interpreter::InProcess;
         let copies = zygote.map(|ZygoteRef { number, arena, .. }| CopyOf { zygote: number, arena, interpreter });
         let program = match copies {
@@ -321,6 +322,7 @@ fn small(paused: &Paused) -> SandboxRecord {
         reason: None,
         volumes: paused.volumes.iter().map(mount).collect(),
         reservation: None,
+        network: paused.network.clone(),
         kept: None,
     }
 }

@@ -13,7 +13,7 @@ use keeper::{
     Spawned,
     protocol::{self, CreateBare, CreateSandbox, Created, Furnish, StartCopy, Status},
 };
-use model::{Interpreter, Mount, RunSpec, SandboxState, Started, TemplateSpec};
+use model::{Interpreter, Mount, NetworkPolicy, RunSpec, SandboxState, Started, TemplateSpec};
 use sandbox::{Hides, Machine, ProcessIdentity};
 use tokio::{sync::oneshot, task::JoinSet};
 
@@ -53,6 +53,8 @@ pub(super) struct Source {
     pub(super) cut: Cut,
     /// The room that a control plane has reserved for them.
     pub(super) reservation: Option<String>,
+    /// What they may reach.
+    pub(super) network: NetworkPolicy,
 }
 
 impl Source {
@@ -72,6 +74,7 @@ impl Source {
             copies,
             volumes: request.volumes.clone(),
             reservation: request.reservation.clone(),
+            network: request.network.clone(),
         }
     }
 
@@ -335,6 +338,7 @@ impl Node {
         let own = self.own_volumes(&blank.id, &source.cut).await?;
         let volumes = [&source.volumes[..], &own].concat();
         self.attach_volumes(&blank.id, &volumes).await?;
+        self.apply_network(&blank.id, &source.network).await?;
         let program = match (blank.parked.take(), source.copies) {
             (Some(parked), _) => Some(self.release(parked).await?),
             (None, Some(of)) => Some(self.fork_into(of, blank).await?),
@@ -360,6 +364,7 @@ impl Node {
             held: None,
             volumes,
             reservation: source.reservation.clone(),
+            network: source.network.clone(),
             kept: None,
         };
         blank.record.finish(&record)?;
@@ -414,7 +419,7 @@ impl Node {
         let _turn = self.keepers.creation().await;
         let id = self.state().claim();
         let bare = CreateBare { sandbox: id.clone(), dir: self.host.config.sandbox_dir(&id) };
-        let created = match self.keepers.call(bare, []).await {
+        let created = match self.create_connected(&id, bare, []).await {
             // Its directory is there from here on.
             Ok(Created { init }) => self
                 .make_output(&id)
@@ -446,7 +451,7 @@ impl Node {
     ) -> Result<Blank> {
         let create = CreateSandbox { spec: self.spec(id, layers, limits), machine };
         let (output, carriage) = self.make_output(id)?;
-        let Created { init } = self.keepers.call(create, carriage.descriptors()).await?;
+        let Created { init } = self.create_connected(id, create, carriage.descriptors()).await?;
         self.blank(id, init, layers, output)
     }
 
@@ -455,7 +460,8 @@ impl Node {
         let changes = self.host.changes.of_new(id, from.map(PathBuf::as_path));
         let (dir, from, layers) = (self.host.config.sandbox_dir(id), from.cloned(), below.to_vec());
         let (users, limits) = (sandbox::Users::of(&layers), self.host.changes.limits(limits, &changes));
-        sandbox::Spec { id: id.clone(), dir, changes, from, layers, limits, users }
+        let dns = self.host.network.as_ref().map(|_| network::GATEWAY);
+        sandbox::Spec { id: id.clone(), dir, changes, from, layers, limits, users, dns }
     }
 
     fn blank(&self, id: &SandboxId, init: ProcessIdentity, layers: &[PathBuf], output: OwnedFd) -> Result<Blank> {

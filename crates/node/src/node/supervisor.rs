@@ -73,6 +73,7 @@ impl Node {
         background.spawn(Arc::clone(&self).bound_outputs(OUTPUT_CHECK));
         background.spawn(Arc::clone(&self).keep_room());
         background.spawn(Arc::clone(&self).show_memory());
+        background.spawn(Arc::clone(&self).serve_names());
         // To the very end: what is removed at the shutdown has to be reaped as well.
         tokio::spawn(orphans::reap());
         loop {
@@ -109,7 +110,9 @@ impl Node {
         let unseen = self.noted_unseen()?;
         let earlier = self.earlier_commands().await;
         tokio::spawn(Arc::clone(self).follow_commands(earlier));
-        Ok((self.start_keeper().await?, unseen))
+        let running = self.start_keeper().await?;
+        self.take_over_networks().await;
+        Ok((running, unseen))
     }
 
     /// Handles events until the keeper is gone.
@@ -204,6 +207,8 @@ impl Node {
             layers: record.layers.clone(),
             limits: self.host.changes.limits(&record.limits, &self.host.changes.of(&id)),
             users: sandbox::Users::of(&record.layers),
+            // Of what is there already.
+            dns: None,
         };
         let has_program = matches!(record.state, SandboxState::Running | SandboxState::Pausing);
         let main = record.program().filter(|_| has_program);
@@ -274,6 +279,9 @@ impl Node {
         }
         let is_kept = self.state().sandboxes().iter().any(|record| record.kept.is_some());
         self.host.changes.close(is_kept || !self.ids_here().is_empty());
+        if let Some(network) = &self.host.network {
+            network.close(!self.ids_here().is_empty());
+        }
     }
 
     /// Has the room grow for what sandboxes change. Never returns.

@@ -280,7 +280,14 @@ mod tests {
 
     fn request(volumes: &[Mount], mount_points: MountPoints) -> RunSpec {
         let interpreter = model::Interpreter::InProcess;
-        RunSpec { count: 1, interpreter, volumes: volumes.to_vec(), mount_points, reservation: None }
+        RunSpec {
+            count: 1,
+            interpreter,
+            volumes: volumes.to_vec(),
+            mount_points,
+            reservation: None,
+            network: model::NetworkPolicy::default(),
+        }
     }
 
     #[test]

@@ -126,7 +126,7 @@ impl Stage {
         let layers = above.iter().chain(&self.layers).cloned().collect();
         let streams = [File::open("/dev/null")?, File::create(dir.join("output"))?];
         self.sandboxes.push(Sandbox::create(
-            &Spec { id, changes: dir.clone(), from: None, dir, layers, limits, users: Users::All },
+            &Spec { id, changes: dir.clone(), from: None, dir, layers, limits, users: Users::All, dns: None },
             &self.cgroups,
         )?);
         Ok((self.sandboxes.len() - 1, streams))

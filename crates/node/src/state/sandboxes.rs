@@ -6,7 +6,7 @@ use std::{
 };
 
 use base::id::SandboxId;
-use model::{SandboxState, TemplateSpec};
+use model::{NetworkPolicy, SandboxState, TemplateSpec};
 use sandbox::UPPER;
 
 use super::State;
@@ -117,6 +117,13 @@ impl State {
             SandboxState::Paused => return None,
         }
         record.state = state;
+        Some(record.clone())
+    }
+
+    /// Its network policy has changed; the record to write, if it is still there.
+    pub(crate) fn set_network(&mut self, id: &SandboxId, network: NetworkPolicy) -> Option<SandboxRecord> {
+        let record = self.sandboxes.get_mut(id)?;
+        record.network = network;
         Some(record.clone())
     }
 

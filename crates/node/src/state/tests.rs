@@ -80,6 +80,7 @@ pub(super) fn sandbox(state: &mut State, template: &str, layers: &[&str]) -> San
         held: None,
         volumes: Vec::new(),
         reservation: None,
+        network: model::NetworkPolicy::default(),
         kept: None,
     });
     id

@@ -102,6 +102,11 @@ fn prepare_proc(proc: BorrowedFd<'_>) -> Result<(), Failure> {
     attach(proc, Path::new("/proc")).step("make /proc")?;
     // Ports below 1024 belong to this network namespace alone, so its programs may use them. Before /proc/sys is locked.
     fs::write("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0").step("open the low ports")?;
+    // Its link has IPv4 only: what could go around a policy is not there. Not each kernel has IPv6.
+    match fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1") {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        written => written.step("leave IPv6 to the loopback interface")?,
+    }
     READ_ONLY.iter().try_for_each(|path| optional(lock(path)).map(drop)).step("lock /proc")
 }
 

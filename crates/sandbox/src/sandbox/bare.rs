@@ -136,7 +136,7 @@ impl OwnDirectory {
         }
         self.made.extend(made);
         changes::make(&spec.changes, spec.from.as_deref(), spec.limits.disk_bytes)?;
-        machine::write(&spec.changes.join(changes::UPPER), &spec.id, machine, &spec.limits)
+        machine::write(&spec.changes.join(changes::UPPER), spec, machine)
     }
 }
 

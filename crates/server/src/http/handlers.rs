@@ -3,8 +3,8 @@
 use std::{convert::Infallible, sync::Arc};
 
 use api::{
-    BuildEvent, ForkRequest, ForkResponse, NodeInfo, Removed, RunRequest, RunResponse, Sandbox, SandboxDetail,
-    Template, TemplateSpec, Usage,
+    BuildEvent, ForkRequest, ForkResponse, NetworkPolicy, NodeInfo, Removed, RunRequest, RunResponse, Sandbox,
+    SandboxDetail, Template, TemplateSpec, Usage,
 };
 use axum::{
     Json,
@@ -164,6 +164,20 @@ pub(super) async fn sandbox(State(node): Shared, Path(id): Path<String>) -> Resu
     // Adding up the memory of large programs takes milliseconds of the kernel's time.
     let inspect = tokio::task::spawn_blocking(move || node.inspect(&id));
     answer(finish(async move { inspect.await.unwrap_or_else(|error| Err(panicked(error))) }).await)
+}
+
+pub(super) async fn network(State(node): Shared, Path(id): Path<String>) -> Result<Json<NetworkPolicy>> {
+    let id: SandboxId = parse(&id)?;
+    answer(Ok(node.network_of(&id)?))
+}
+
+pub(super) async fn set_network(
+    State(node): Shared,
+    Path(id): Path<String>,
+    Request(policy): Request<NetworkPolicy>,
+) -> Result<Json<()>> {
+    let id: SandboxId = parse(&id)?;
+    finish(async move { node.set_network(&id, policy.into()).await }).await.map(Json)
 }
 
 pub(super) async fn remove(State(node): Shared, Path(id): Path<String>) -> Result<Json<Removed>> {

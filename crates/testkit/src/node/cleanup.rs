@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeSet,
     fs,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::atomic::{AtomicU32, Ordering},
@@ -172,6 +173,9 @@ pub(super) fn leftovers(node: &Node) -> Result<Leftovers> {
         expected.extend(template["facts"]["zygote_pid"].as_i64().map(|pid| pid as i32));
     }
     let mut found = Leftovers::default();
+    // Which the node holds.
+    let router = fs::metadata(format!("/proc/{server}/root{}", node.state.join("router").display()));
+    let router = router.map_or_else(|_| String::new(), |router| format!("net:[{}]", router.ino()));
     // A blank sandbox is one directory, one group, one process, and one more if a copy was forked ahead.
     let view = PathBuf::from(format!("/proc/{server}/root{}", node.state.join("sandboxes").display()));
     let known: Vec<String> = names(&view).into_iter().filter(|name| !listed.contains(name)).collect();
@@ -204,7 +208,7 @@ pub(super) fn leftovers(node: &Node) -> Result<Leftovers> {
     for pid in [Some(server), info.keeper_pid.map(|pid| pid as i32)].into_iter().flatten() {
         for entry in fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
             let target = fs::read_link(entry.path()).unwrap_or_default().display().to_string();
-            if target.starts_with("net:[") && known.is_empty() && listed.is_empty() {
+            if target.starts_with("net:[") && target != router && known.is_empty() && listed.is_empty() {
                 found.namespaces.push(format!("{target} in {pid}"));
             }
         }

@@ -16,10 +16,10 @@ pub(super) const FLAG: &str = "--case";
 /// Exit status of a case that was skipped, as automake and Meson have it.
 pub(super) const SKIPPED: i32 = 77;
 
-/// A command that runs this program again for one case. Mounts that the case makes are visible in its processes only.
+/// A command that runs this program again for one case. Mounts, links and rules of networks that the case makes are visible in its processes only.
 pub(super) fn command(name: &str) -> Result<Command> {
     let mut command = Command::new("unshare");
-    command.args(["--mount", "--propagation", "private"]).arg(std::env::current_exe()?).args([FLAG, name]);
+    command.args(["--mount", "--propagation", "private", "--net"]).arg(std::env::current_exe()?).args([FLAG, name]);
     Ok(command)
 }
 
@@ -44,6 +44,7 @@ fn run_case(cases: &[Case], name: &str) -> Result<()> {
     // If the parent is killed, the case ends too, and the watchdogs of its nodes clean up.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     set_child_subreaper(Some(getpid()))?;
+    sys::namespace::loopback_up().context("switch the loopback interface on")?;
     (case.prepare)();
     let before = Traces::now();
     let result = catch_unwind(AssertUnwindSafe(&case.body)).unwrap_or_else(|_| Err(anyhow!("the case panicked")));

@@ -18,13 +18,14 @@ pub(super) struct Traces {
     mounts: usize,
     descriptors: usize,
     cgroups: BTreeSet<String>,
+    links: BTreeSet<String>,
 }
 
 impl Traces {
     pub(super) fn now() -> Self {
         let count = |path: &str| fs::read_dir(path).map_or(0, Iterator::count);
         let mounts = fs::read_to_string("/proc/self/mountinfo").map_or(0, |text| text.lines().count());
-        Self { processes: processes(), mounts, descriptors: count("/proc/self/fd"), cgroups: cgroups() }
+        Self { processes: processes(), mounts, descriptors: count("/proc/self/fd"), cgroups: cgroups(), links: links() }
     }
 
     /// Nothing more than before, allowing for processes that are just being reaped by others.
@@ -35,6 +36,7 @@ impl Traces {
             now = Self::now();
             if now.processes.is_subset(&self.processes)
                 && now.cgroups.is_subset(&self.cgroups)
+                && now.links.is_subset(&self.links)
                 && now.mounts <= self.mounts
                 && now.descriptors <= self.descriptors
             {
@@ -45,15 +47,22 @@ impl Traces {
         let left =
             |now: &BTreeSet<String>, before: &BTreeSet<String>| now.difference(before).cloned().collect::<Vec<_>>();
         bail!(
-            "left behind: processes {:?}, cgroups {:?}, mounts {} (before {}), descriptors {} (before {})",
+            "left behind: processes {:?}, cgroups {:?}, links {:?}, mounts {} (before {}), descriptors {} (before {})",
             left(&now.processes, &self.processes),
             left(&now.cgroups, &self.cgroups),
+            left(&now.links, &self.links),
             now.mounts,
             self.mounts,
             now.descriptors,
             self.descriptors
         )
     }
+}
+
+/// Links of the network namespace of this process.
+fn links() -> BTreeSet<String> {
+    let table = fs::read_to_string("/proc/self/net/dev").unwrap_or_default();
+    table.lines().filter_map(|line| Some(line.split_once(':')?.0.trim().to_owned())).collect()
 }
 
 /// Reaps every child that has ended.

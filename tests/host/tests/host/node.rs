@@ -27,6 +27,7 @@ mod limits;
 mod live_fork;
 mod mcp;
 mod memory;
+mod network;
 mod output;
 mod overlay;
 mod pager;
@@ -80,6 +81,7 @@ pub(crate) fn cases() -> Vec<Case> {
         commands::cases(),
         command_line::cases(),
         limits::cases(),
+        network::cases(),
         failures::cases(),
         requests::cases(),
         cancel::cases(),

@@ -15,7 +15,7 @@ use base::{
 use control::{
     IdempotencyKey, Lifetime, NewSandbox, OnTimeout, PauseMode, Reservation, Reserved, Resolved, Sandbox, VolumeMount,
 };
-use model::{Interpreter, Mount, MountPoints, RunSpec};
+use model::{Interpreter, Mount, MountPoints, NetworkPolicy, RunSpec};
 use utoipa::IntoParams;
 
 use super::{Body, Shared, finish, network, timeout};
@@ -91,12 +91,14 @@ async fn create(
     let key =
         headers.get(KEY_HEADER).map(|value| value.to_str().unwrap_or("?").parse::<IdempotencyKey>()).transpose()?;
     let (resolved, source) = platform.resolve(&team, &request.template_id).await?;
+    let allow_internet = request.allow_internet_access.unwrap_or(true);
+    let network = request.network.as_ref().map(network::Lists::of).unwrap_or_default().policy(allow_internet)?;
     let spec = spec(request, &resolved, default_s)?;
     let mounts = platform.mounts(&team, &spec.volume_mounts).await?;
     finish(async move {
         let sandbox = match platform.control.sandboxes().reserve(&team, &spec, key.as_ref(), KEY_WAIT).await? {
             Reserved::Existing(sandbox) => sandbox,
-            Reserved::New(reservation) => start(&platform, reservation, &source, mounts).await?,
+            Reserved::New(reservation) => start(&platform, reservation, &source, (mounts, network)).await?,
         };
         Ok((StatusCode::CREATED, Json(platform.answer(&sandbox))))
     })
@@ -108,7 +110,7 @@ async fn start(
     platform: &Arc<Platform>,
     mut reservation: Reservation,
     source: &TemplateName,
-    volumes: Vec<Mount>,
+    (volumes, network): (Vec<Mount>, NetworkPolicy),
 ) -> Result<Sandbox> {
     let run = RunSpec {
         count: 1,
@@ -116,6 +118,7 @@ async fn start(
         volumes,
         mount_points: MountPoints::Anywhere,
         reservation: Some(reservation.batch().to_owned()),
+        network,
     };
     let started = match platform.node.run(source, &run).await {
         Ok(started) => started,
@@ -164,9 +167,6 @@ fn spec(request: e2b::NewSandboxV2, resolved: &Resolved, default_s: u64) -> Resu
         on_timeout: if request.auto_pause == Some(true) { OnTimeout::Pause(mode) } else { OnTimeout::Kill },
         auto_resume: request.auto_resume.is_some_and(|auto| auto.enabled),
     };
-    if let Some(network) = &request.network {
-        network::check(network.allow_out.as_deref(), network.deny_out.as_deref(), network.dns_servers.as_deref())?;
-    }
     let network = request.network.map(serde_json::to_value).transpose();
     let mounts = request.volume_mounts.unwrap_or_default().into_iter();
     Ok(NewSandbox {

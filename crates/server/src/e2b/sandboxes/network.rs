@@ -1,9 +1,11 @@
-//! The network policy of a sandbox: checked, noted and shown. Nothing applies it yet: sandboxes have loopback only.
+//! The network policy of a sandbox: checked, applied by the node, noted and shown.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use api::e2b;
 use axum::{extract::State, http::StatusCode};
+use ipnet::Ipv4Net;
+use model::NetworkPolicy;
 
 use super::{Body, Path, Shared, found};
 use crate::e2b::{
@@ -20,7 +22,7 @@ const LABEL_BYTES_MAX: usize = 63;
 
 /// Replaces the network policy of a sandbox.
 ///
-/// The server notes the policy. Sandboxes have no network to apply it to yet.
+/// It holds from now on. Connections that it does not allow end.
 #[utoipa::path(
     put,
     path = "/sandboxes/{id}/network",
@@ -28,7 +30,7 @@ const LABEL_BYTES_MAX: usize = 63;
     tag = "sandboxes",
     params(("id" = String, Path, description = "The sandbox")),
     request_body = e2b::NetworkUpdate,
-    responses((status = 204, description = "The policy is noted"), NoSandbox, Conflict),
+    responses((status = 204, description = "The policy holds"), NoSandbox, Conflict),
 )]
 pub(crate) async fn update(
     State(platform): Shared,
@@ -37,12 +39,17 @@ pub(crate) async fn update(
     Body(request): Body<e2b::NetworkUpdate>,
 ) -> Result<StatusCode> {
     let id = sandbox_id(&id)?;
-    check(request.allow_out.as_deref(), request.deny_out.as_deref(), request.dns_servers.as_deref())?;
     if request.egress_proxy.is_some() || request.rules.as_ref().is_some_and(|rules| !rules.is_empty()) {
         return Err(Failed::invalid("an egress proxy, or a rule for requests, is not supported by this server yet"));
     }
     let sandbox = platform.control.sandboxes().get(&team, &id).await.map_err(|error| found(error, &id))?;
     let allow = request.allow_internet_access.unwrap_or(sandbox.spec.allow_internet);
+    let lists = Lists {
+        allow: request.allow_out.as_deref(),
+        deny: request.deny_out.as_deref(),
+        dns: request.dns_servers.as_deref(),
+    };
+    let applied = lists.policy(allow)?;
     let mut policy = serde_json::to_value(&request).map_err(|error| Failed::invalid(error.to_string()))?;
     // It has a column of its own.
     policy.as_object_mut().map(|policy| policy.remove("allow_internet_access"));
@@ -54,29 +61,52 @@ pub(crate) async fn update(
             }
         }
     }
+    platform.control.check_here(&sandbox)?;
+    platform.node.set_network(&id, applied).await?;
     let noted = platform.control.sandboxes().set_network(&team, &id, Some(&policy), allow).await;
     noted.map_err(|error| found(error, &id))?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Refuses what no policy can have.
-pub(super) fn check(allow: Option<&[String]>, deny: Option<&[String]>, dns: Option<&[String]>) -> Result<()> {
-    for target in allow.unwrap_or_default() {
-        if !is_network(target) && !is_domain(target) {
-            return Err(wrong("allowOut", target, "an address, a network such as 10.0.0.0/8, or a domain"));
+/// What a request says about the ways out.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Lists<'a> {
+    pub(super) allow: Option<&'a [String]>,
+    pub(super) deny: Option<&'a [String]>,
+    pub(super) dns: Option<&'a [String]>,
+}
+
+impl<'a> Lists<'a> {
+    pub(super) fn of(network: &'a e2b::Network) -> Self {
+        Self {
+            allow: network.allow_out.as_deref(),
+            deny: network.deny_out.as_deref(),
+            dns: network.dns_servers.as_deref(),
         }
     }
-    for target in deny.unwrap_or_default() {
-        if !is_network(target) {
-            return Err(wrong("denyOut", target, "an address, or a network such as 10.0.0.0/8"));
+
+    /// As the node applies it. Refuses what no policy can have. Sandboxes have IPv4 alone, so networks of IPv6 are closed whatever is said of them.
+    pub(super) fn policy(self, allow_internet: bool) -> Result<NetworkPolicy> {
+        let mut policy = NetworkPolicy { closed: !allow_internet, ..NetworkPolicy::default() };
+        for target in self.allow.unwrap_or_default() {
+            if is_domain(target) {
+                return Err(Failed::invalid(format!(
+                    "allowOut: the domain {target:?} is not supported by this server yet"
+                )));
+            }
+            const RULE: &str = "an address, or a network such as 10.0.0.0/8";
+            policy.allow.extend(network(target).ok_or_else(|| wrong("allowOut", target, RULE))?);
         }
-    }
-    for server in dns.unwrap_or_default() {
-        if server.parse::<IpAddr>().is_err() {
-            return Err(wrong("dnsServers", server, "an address"));
+        for target in self.deny.unwrap_or_default() {
+            const RULE: &str = "an address, or a network such as 10.0.0.0/8";
+            policy.deny.extend(network(target).ok_or_else(|| wrong("denyOut", target, RULE))?);
         }
+        for server in self.dns.unwrap_or_default() {
+            policy.dns.push(server.parse::<IpAddr>().map_err(|_| wrong("dnsServers", server, "an address"))?);
+        }
+        network::check(&policy).map_err(|error| Failed::invalid(error.to_string()))?;
+        Ok(policy)
     }
-    Ok(())
 }
 
 fn wrong(field: &str, value: &str, rule: &str) -> Failed {
@@ -84,11 +114,17 @@ fn wrong(field: &str, value: &str, rule: &str) -> Failed {
     Failed::invalid(format!("{field}: {shown:?} is not valid: use {rule}"))
 }
 
-fn is_network(text: &str) -> bool {
+/// None: it is no network. Empty: it is one of IPv6.
+fn network(text: &str) -> Option<Option<Ipv4Net>> {
     let (address, prefix) = text.split_once('/').map_or((text, None), |(address, prefix)| (address, Some(prefix)));
-    let Ok(address) = address.parse::<IpAddr>() else { return false };
+    let address: IpAddr = address.parse().ok()?;
     let most = if address.is_ipv4() { 32 } else { 128 };
-    prefix.is_none_or(|prefix| prefix.parse::<u8>().is_ok_and(|prefix| prefix <= most))
+    let prefix = prefix.map_or(Some(most), |prefix| prefix.parse::<u8>().ok().filter(|prefix| *prefix <= most))?;
+    let of_ipv4 = |address: Ipv4Addr| Ipv4Net::new(address, prefix).ok().map(|net| net.trunc());
+    Some(match address {
+        IpAddr::V4(address) => of_ipv4(address),
+        IpAddr::V6(_) => None,
+    })
 }
 
 /// A name of a host, or `*.` and one.
@@ -106,20 +142,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_addresses_networks_and_domains_are_rules() {
+    fn only_addresses_and_networks_are_rules() {
         let ok = |allow: &[&str], deny: &[&str], dns: &[&str]| {
             let [allow, deny, dns] =
                 [allow, deny, dns].map(|list| list.iter().map(|&text| text.into()).collect::<Vec<_>>());
-            check(Some(&allow), Some(&deny), Some(&dns)).is_ok()
+            Lists { allow: Some(&allow), deny: Some(&deny), dns: Some(&dns) }.policy(true).ok()
         };
-        assert!(ok(
-            &["1.1.1.1", "10.0.0.0/8", "2001:db8::/32", "example.com", "*.example.com"],
-            &["0.0.0.0/0"],
-            &["::1"]
-        ));
+        let policy = ok(&["1.1.1.1", "10.1.0.0/8", "2001:db8::/32"], &["0.0.0.0/0"], &["::1"]).unwrap();
+        let nets = |nets: &[&str]| nets.iter().map(|net| net.parse().unwrap()).collect::<Vec<Ipv4Net>>();
+        assert_eq!((policy.allow, policy.deny), (nets(&["1.1.1.1/32", "10.0.0.0/8"]), nets(&["0.0.0.0/0"])));
+        assert!(is_domain("example.com") && is_domain("*.example.com"));
         for bad in ["", "300.1.1.1", "1.1.1.1/33", "::/129", "1.1.1.1/", "a b", "*", "*.", "a..b", "a/b"] {
-            assert!(!ok(&[bad], &[], &[]), "{bad}");
+            assert!(ok(&[bad], &[], &[]).is_none(), "{bad}");
         }
-        assert!(!ok(&[], &["example.com"], &[]) && !ok(&[], &[], &["1.1.1.0/24"]));
+        assert!(ok(&[], &["example.com"], &[]).is_none() && ok(&[], &[], &["1.1.1.0/24"]).is_none());
     }
 }

@@ -14,7 +14,7 @@ use hands::{Entry, Hand, Problem};
 use model::{CommandSpec, Image, Interpreter, Limits, Ready, RunSpec, TemplateSpec, VolumeDurability, VolumeSpec};
 use node::{
     Config, Node, Progress,
-    config::{AtExit, Layers},
+    config::{AtExit, Layers, NetworkConfig},
     exec::{Input, Inputs, Output, Outputs},
 };
 use testkit::runner::Case;
@@ -104,6 +104,7 @@ impl Place {
             volumes,
             mount_points: model::MountPoints::Declared,
             reservation: None,
+            network: model::NetworkPolicy::default(),
         };
         let started = self.runtime.block_on(self.node.run(&"sleeper".parse()?, &request))?;
         ensure!(started.failures.is_empty(), "{:?}", started.failures);
@@ -197,6 +198,7 @@ fn config(state: &Path) -> Result<Config> {
         },
         peer_listen: None,
         layers: Layers::default(),
+        network: NetworkConfig::default(),
         at_exit: AtExit::Remove,
         keeper_command: role(&["keeper"]),
         pager_command: role(&["guardian", "--state", &at]),

@@ -68,7 +68,7 @@ impl Host {
         let id = SandboxId::random();
         let limits = Limits { memory_bytes: 256 << 20, pids: 64, cpu_millis: Some(1_500), disk_bytes: None };
         let dir = self.sandboxes().join(id.as_str());
-        Spec { changes: dir.clone(), from: None, dir, id, layers, limits, users: Users::All }
+        Spec { changes: dir.clone(), from: None, dir, id, layers, limits, users: Users::All, dns: None }
     }
 
     pub(crate) fn sandbox(&self) -> Sandbox {

@@ -1,0 +1,66 @@
+//! What can go wrong.
+
+use std::{io, net::Ipv4Addr, path::PathBuf};
+
+use ipnet::Ipv4Net;
+
+/// Why a network could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The kernel refused something.
+    #[error("cannot {action}")]
+    System {
+        /// What was tried.
+        action: &'static str,
+        /// Why it failed.
+        #[source]
+        source: io::Error,
+    },
+    /// A file could not be used.
+    #[error("cannot {action} {}", path.display())]
+    File {
+        /// What was tried.
+        action: &'static str,
+        /// Which file.
+        path: PathBuf,
+        /// Why it failed.
+        #[source]
+        source: io::Error,
+    },
+    /// The host uses all that the node would choose from.
+    #[error(
+        "the host has routes to all networks that this node would take for its sandboxes: name a free one of /16 to /24"
+    )]
+    NoRange,
+    /// Not one that a node can have.
+    #[error("{0} has no room for the addresses of sandboxes, or too much: name one of /16 to /24")]
+    Range(Ipv4Net),
+    /// As many sandboxes as the range has addresses.
+    #[error("all addresses of {0} are in use: remove sandboxes, or give the node a larger range")]
+    Full(Ipv4Net),
+    /// A sandbox that has no link.
+    #[error("no sandbox has the address {0}")]
+    NoAddress(Ipv4Addr),
+    /// A sandbox that has no link.
+    #[error("sandbox {0} has no network")]
+    NoLink(base::id::SandboxId),
+    /// More than a policy may have.
+    #[error("a network policy has at most {0} entries")]
+    TooLong(usize),
+}
+
+/// Adds what was being done to an error of the system.
+pub(crate) trait Context<T> {
+    fn doing(self, action: &'static str) -> Result<T, Error>;
+    fn at(self, action: &'static str, path: &std::path::Path) -> Result<T, Error>;
+}
+
+impl<T, E: Into<io::Error>> Context<T> for Result<T, E> {
+    fn doing(self, action: &'static str) -> Result<T, Error> {
+        self.map_err(|source| Error::System { action, source: source.into() })
+    }
+
+    fn at(self, action: &'static str, path: &std::path::Path) -> Result<T, Error> {
+        self.map_err(|source| Error::File { action, path: path.to_owned(), source: source.into() })
+    }
+}

@@ -1,0 +1,251 @@
+//! Rules of nf_tables, as messages of the kernel's own interface (include/uapi/linux/netfilter/nf_tables.h).
+//!
+//! No library with a licence that goes with ours speaks it without `nft` or C (docs/dependencies.md). This has what the rules of a node need.
+
+mod attributes;
+mod expression;
+
+use std::{io, net::Ipv4Addr};
+
+use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_REQUEST};
+
+use self::attributes::Attributes;
+pub(crate) use self::expression::{DESTINATION, Expression, SOURCE, Verdict, connection};
+use crate::netlink::{HEADER_BYTES, Sockets, all_answers, answers};
+
+const SUBSYSTEM: u16 = 10; // NFNL_SUBSYS_NFTABLES
+const BATCH_BEGIN: u16 = 0x10;
+const BATCH_END: u16 = 0x11;
+
+const NEW_TABLE: u16 = 0;
+const GET_TABLE: u16 = 1;
+const DELETE_TABLE: u16 = 2;
+const NEW_CHAIN: u16 = 3;
+const GET_CHAIN: u16 = 4;
+const DELETE_CHAIN: u16 = 5;
+const NEW_RULE: u16 = 6;
+const DELETE_RULE: u16 = 8;
+const NEW_SET: u16 = 9;
+const DELETE_SET: u16 = 11;
+const NEW_ELEMENTS: u16 = 12;
+const DELETE_ELEMENTS: u16 = 14;
+
+/// What packets a table sees.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Family {
+    /// IPv4.
+    Ip = 2,
+    /// All that comes to or leaves one link.
+    Link = 5,
+}
+
+/// Where a chain is asked.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Hook<'a> {
+    pub(crate) number: u32,
+    pub(crate) priority: i32,
+    /// Of a chain of a link.
+    pub(crate) link: Option<&'a str>,
+    /// `filter` or `nat`.
+    pub(crate) kind: &'static str,
+    /// What becomes of a packet that no rule decides upon.
+    pub(crate) accepts: bool,
+}
+
+/// Numbers of hooks, which depend on the family.
+pub(crate) mod hook {
+    pub(crate) const PREROUTING: u32 = 0;
+    pub(crate) const INPUT: u32 = 1;
+    pub(crate) const FORWARD: u32 = 2;
+    pub(crate) const POSTROUTING: u32 = 4;
+    pub(crate) const LINK_INGRESS: u32 = 0;
+    pub(crate) const LINK_EGRESS: u32 = 1;
+}
+
+/// What a set of IPv4 addresses is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SetKind {
+    /// Ranges.
+    Ranges,
+    /// What to do, by address.
+    Verdicts,
+    /// Addresses that rules add, each with something that is counted.
+    Counted,
+}
+
+/// Changes that take effect together, or not at all.
+pub(crate) struct Batch<'a> {
+    family: Family,
+    table: &'a str,
+    messages: Vec<u8>,
+    sets: u32,
+}
+
+impl<'a> Batch<'a> {
+    pub(crate) fn new(family: Family, table: &'a str) -> Self {
+        let mut batch = Self { family, table, messages: Vec::new(), sets: 0 };
+        batch.message(BATCH_BEGIN, 0, &Attributes::default());
+        batch
+    }
+
+    pub(crate) fn add_table(&mut self) {
+        self.change(NEW_TABLE, NLM_F_CREATE, Attributes::default().text(1, self.table));
+    }
+
+    pub(crate) fn remove_table(&mut self) {
+        self.change(DELETE_TABLE, 0, Attributes::default().text(1, self.table));
+    }
+
+    /// A chain without a hook is one that rules jump to.
+    pub(crate) fn add_chain(&mut self, name: &str, hook: Option<Hook<'_>>) {
+        let mut chain = Attributes::default().text(1, self.table).text(3, name);
+        if let Some(Hook { number, priority, link, kind, accepts }) = hook {
+            let mut place = Attributes::default().number(1, number).number(2, priority as u32);
+            if let Some(link) = link {
+                place = place.text(3, link);
+            }
+            chain = chain.nested(4, &place).number(5, u32::from(accepts)).text(7, kind);
+        }
+        self.change(NEW_CHAIN, NLM_F_CREATE, chain);
+    }
+
+    /// Also its rules. Nothing may jump to it any more.
+    pub(crate) fn remove_chain(&mut self, name: &str) {
+        let chain = || Attributes::default().text(1, self.table);
+        let (rules, chain) = (chain().text(2, name), chain().text(3, name));
+        self.change(DELETE_RULE, 0, rules);
+        self.change(DELETE_CHAIN, 0, chain);
+    }
+
+    pub(crate) fn add_rule(&mut self, chain: &str, expressions: &[Expression<'_>]) {
+        let mut list = Attributes::default();
+        for (name, data) in expressions.iter().flat_map(|expression| expression.parts()) {
+            list = list.nested(1, &Attributes::default().text(1, name).nested(2, &data));
+        }
+        let rule = Attributes::default().text(1, self.table).text(2, chain).nested(4, &list);
+        // Behind those that are there: NLM_F_APPEND.
+        self.change(NEW_RULE, NLM_F_CREATE | libc::NLM_F_APPEND as u16, rule);
+    }
+
+    pub(crate) fn add_set(&mut self, name: &str, kind: SetKind) {
+        const INTERVAL: u32 = 0x4;
+        const MAP: u32 = 0x8;
+        const EVALUATED: u32 = 0x20;
+        /// What `nft` shows it as.
+        const IPV4_ADDRESS: u32 = 7;
+        const VERDICT: u32 = 0xffff_ff00;
+        self.sets += 1;
+        let flags = match kind {
+            SetKind::Ranges => INTERVAL,
+            SetKind::Verdicts => MAP,
+            SetKind::Counted => EVALUATED,
+        };
+        let mut set = Attributes::default()
+            .text(1, self.table)
+            .text(2, name)
+            .number(3, flags)
+            .number(4, IPV4_ADDRESS)
+            .number(5, 4)
+            .number(10, self.sets);
+        if kind == SetKind::Verdicts {
+            set = set.number(6, VERDICT).number(7, 16);
+        }
+        self.change(NEW_SET, NLM_F_CREATE, set);
+    }
+
+    pub(crate) fn remove_set(&mut self, name: &str) {
+        self.change(DELETE_SET, 0, Attributes::default().text(1, self.table).text(2, name));
+    }
+
+    pub(crate) fn empty_set(&mut self, name: &str) {
+        self.change(DELETE_ELEMENTS, 0, Attributes::default().text(1, self.table).text(2, name));
+    }
+
+    /// Beginnings and ends of ranges.
+    pub(crate) fn add_ranges(&mut self, set: &str, ranges: impl Iterator<Item = (Ipv4Addr, bool)>) {
+        const END: u32 = 1;
+        let element = |(address, is_end): (Ipv4Addr, bool)| {
+            let element = key(address);
+            if is_end { element.number(3, END) } else { element }
+        };
+        // A list is one attribute, whose length has 16 bits.
+        let elements: Vec<Attributes> = ranges.map(element).collect();
+        elements.chunks(1_000).for_each(|part| self.elements(NEW_ELEMENTS, set, part));
+    }
+
+    pub(crate) fn add_verdict(&mut self, set: &str, address: Ipv4Addr, verdict: Verdict<'_>) {
+        self.elements(NEW_ELEMENTS, set, &[key(address).nested(2, &verdict.attributes())]);
+    }
+
+    pub(crate) fn remove_verdict(&mut self, set: &str, address: Ipv4Addr) {
+        self.elements(DELETE_ELEMENTS, set, &[key(address)]);
+    }
+
+    fn elements(&mut self, kind: u16, set: &str, elements: &[Attributes]) {
+        let list = elements.iter().fold(Attributes::default(), |list, element| list.nested(1, element));
+        let message = Attributes::default().text(1, self.table).text(2, set).nested(3, &list);
+        self.change(kind, NLM_F_CREATE, message);
+    }
+
+    fn change(&mut self, kind: u16, flags: u16, attributes: Attributes) {
+        self.message(SUBSYSTEM << 8 | kind, NLM_F_ACK | flags, &attributes);
+    }
+
+    fn message(&mut self, kind: u16, flags: u16, attributes: &Attributes) {
+        let is_frame = kind == BATCH_BEGIN || kind == BATCH_END;
+        let (family, resource) = if is_frame { (0, SUBSYSTEM) } else { (self.family as u8, 0) };
+        append(&mut self.messages, kind, NLM_F_REQUEST | flags, (family, resource), attributes);
+    }
+
+    /// Makes all changes.
+    pub(crate) fn commit(mut self, sockets: &Sockets) -> io::Result<()> {
+        self.message(BATCH_END, 0, &Attributes::default());
+        sockets.rules.send(&self.messages, 0)?;
+        all_answers(&sockets.rules)
+    }
+}
+
+fn key(address: Ipv4Addr) -> Attributes {
+    Attributes::default().nested(1, &Attributes::default().bytes(1, &address.octets()))
+}
+
+/// A message with the header of netfilter: family, version, resource.
+fn append(to: &mut Vec<u8>, kind: u16, flags: u16, (family, resource): (u8, u16), attributes: &Attributes) {
+    let length = HEADER_BYTES + 4 + attributes.as_bytes().len();
+    to.extend((length as u32).to_ne_bytes());
+    to.extend(kind.to_ne_bytes());
+    to.extend(flags.to_ne_bytes());
+    to.extend([0; 8]);
+    to.extend([family, 0]);
+    to.extend(resource.to_be_bytes());
+    to.extend(attributes.as_bytes());
+}
+
+/// Whether there is a table.
+pub(crate) fn has_table(sockets: &Sockets, family: Family, table: &str) -> io::Result<bool> {
+    let mut message = Vec::new();
+    let name = Attributes::default().text(1, table);
+    append(&mut message, SUBSYSTEM << 8 | GET_TABLE, NLM_F_REQUEST | NLM_F_ACK, (family as u8, 0), &name);
+    sockets.rules.send(&message, 0)?;
+    match answers(&sockets.rules, |_, _| Ok(())) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+        found => found.map(|()| true),
+    }
+}
+
+/// The names of a table's chains.
+pub(crate) fn chains(sockets: &Sockets, family: Family, table: &str) -> io::Result<Vec<String>> {
+    let mut message = Vec::new();
+    let flags = NLM_F_REQUEST | netlink_packet_core::NLM_F_DUMP;
+    append(&mut message, SUBSYSTEM << 8 | GET_CHAIN, flags, (family as u8, 0), &Attributes::default());
+    sockets.rules.send(&message, 0)?;
+    let mut found = Vec::new();
+    answers(&sockets.rules, |_, message| {
+        let attributes = message.get(HEADER_BYTES + 4..).unwrap_or_default();
+        if attributes::text_of(attributes, 1).as_deref() == Some(table) {
+            found.extend(attributes::text_of(attributes, 3));
+        }
+        Ok(())
+    })?;
+    Ok(found)
+}

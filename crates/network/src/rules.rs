@@ -1,0 +1,177 @@
+//! The rules: of the host's end, of the router, of one sandbox.
+
+use std::{io, net::Ipv4Addr};
+
+use ipnet::Ipv4Net;
+use model::NetworkPolicy;
+
+use crate::{
+    netlink::Sockets,
+    nft::{Batch, DESTINATION, Expression as Is, Family, Hook, SOURCE, SetKind, Verdict, connection, hook},
+    ranges::Ranges,
+    settings::{GATEWAY, INSIDE, LINK},
+};
+
+/// The table of a sandbox's link, and of the router.
+pub(crate) const TABLE: &str = "pando";
+/// The router's link to the host.
+pub(crate) const UPLINK: &str = "up";
+
+/// Connections of a sandbox at a time: each takes about 300 bytes of the kernel's memory, and as much for the host's masquerading.
+pub(crate) const CONNECTIONS_MAX: u32 = 4_096;
+
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const ICMP: u8 = 1;
+const DNS: [u8; 2] = 53u16.to_be_bytes();
+/// Where a port is, in the header behind that of IP.
+const TO_PORT: u32 = 2;
+
+/// Set of what no policy opens.
+const CLOSED: &str = "closed";
+/// Verdicts of sandboxes with a policy of their own: by what they send, and by what they get.
+const SENDS: &str = "sends";
+const GETS: &str = "gets";
+/// Counts of connections.
+const COUNTS: &str = "counts";
+/// The chain of packets to sandboxes.
+const INWARD: &str = "inward";
+
+/// Priorities that `nft` calls raw, filter and srcnat.
+const RAW: i32 = -300;
+const FILTER: i32 = 0;
+const SOURCE_NAT: i32 = 100;
+
+fn chain(number: u32, priority: i32, accepts: bool) -> Hook<'static> {
+    Hook { number, priority, link: None, kind: "filter", accepts }
+}
+
+const DROP: Is<'static> = Is::Decide(Verdict::Drop);
+const ACCEPT: Is<'static> = Is::Decide(Verdict::Accept);
+
+/// The host's: nothing that comes from sandboxes is for the host itself, and what leaves has an address of the host's.
+pub(crate) fn of_host(sockets: &Sockets, table: &str, uplink: &str, range: Ipv4Net) -> io::Result<()> {
+    let mut batch = Batch::new(Family::Ip, table);
+    batch.add_table();
+    batch.add_chain("input", Some(chain(hook::INPUT, FILTER, true)));
+    batch.add_rule("input", &[Is::From(uplink), Is::Reject]);
+    let masquerade = Hook { kind: "nat", ..chain(hook::POSTROUTING, SOURCE_NAT, true) };
+    batch.add_chain("postrouting", Some(masquerade));
+    batch.add_set("sandboxes", SetKind::Ranges);
+    batch.add_ranges("sandboxes", Ranges::of([&range]).elements());
+    batch.add_rule("postrouting", &[Is::SourceIn("sandboxes"), Is::NotTo(uplink), Is::Masquerade]);
+    batch.commit(sockets)
+}
+
+/// The router's, with what is closed to all.
+pub(crate) fn of_router(sockets: &Sockets, closed: &Ranges) -> io::Result<()> {
+    let mut batch = Batch::new(Family::Ip, TABLE);
+    batch.add_table();
+    batch.add_set(CLOSED, SetKind::Ranges);
+    batch.add_ranges(CLOSED, closed.elements());
+    batch.add_set(SENDS, SetKind::Verdicts);
+    batch.add_set(GETS, SetKind::Verdicts);
+    batch.add_set(COUNTS, SetKind::Counted);
+    // Whatever a sandbox writes into its packets: it has one address, which tells who it is.
+    batch.add_chain("arrival", Some(chain(hook::PREROUTING, RAW, true)));
+    batch.add_rule("arrival", &[Is::NotFrom(UPLINK), Is::Forged, DROP]);
+    batch.add_chain("input", Some(chain(hook::INPUT, FILTER, false)));
+    for protocol in [UDP, TCP] {
+        let to_gateway = Is::Network { at: DESTINATION, is: &GATEWAY.octets() };
+        let dns = [Is::NotFrom(UPLINK), to_gateway, Is::Protocol(protocol), Is::Transport { at: TO_PORT, is: &DNS }];
+        batch.add_rule("input", &[&dns[..], &[ACCEPT]].concat());
+    }
+    batch.add_rule("input", &[Is::NotFrom(UPLINK), Is::Reject]);
+    batch.add_chain(INWARD, None);
+    batch.add_rule(INWARD, &[Is::ByDestination(GETS)]);
+    batch.add_rule(INWARD, &[ACCEPT]);
+    batch.add_chain("forward", Some(chain(hook::FORWARD, FILTER, false)));
+    let known = connection::ESTABLISHED | connection::RELATED;
+    batch.add_rule("forward", &[Is::Connection(connection::INVALID), DROP]);
+    batch.add_rule("forward", &[Is::From(UPLINK), Is::Connection(known), Is::Decide(Verdict::Jump(INWARD))]);
+    batch.add_rule("forward", &[Is::From(UPLINK), DROP]);
+    // Other sandboxes are among what is closed.
+    batch.add_rule("forward", &[Is::DestinationIn(CLOSED), Is::Reject]);
+    batch.add_rule("forward", &[Is::NotTo(UPLINK), DROP]);
+    batch.add_rule("forward", &[Is::BySource(SENDS)]);
+    let new = Is::Connection(connection::NEW);
+    batch.add_rule("forward", &[new, Is::MoreThan(COUNTS, CONNECTIONS_MAX), DROP]);
+    batch.add_rule("forward", &[ACCEPT]);
+    batch.commit(sockets)
+}
+
+/// What is closed to all, anew.
+pub(crate) fn set_closed(sockets: &Sockets, closed: &Ranges) -> io::Result<()> {
+    let mut batch = Batch::new(Family::Ip, TABLE);
+    batch.empty_set(CLOSED);
+    batch.add_ranges(CLOSED, closed.elements());
+    batch.commit(sockets)
+}
+
+/// Those of one sandbox with the address `own`, numbered; `had`: it has some that these replace.
+pub(crate) fn of_policy(
+    sockets: &Sockets,
+    number: u32,
+    own: Ipv4Addr,
+    policy: &NetworkPolicy,
+    had: bool,
+) -> io::Result<()> {
+    let [sends, gets, allow, deny] = ["sends", "gets", "allow", "deny"].map(|name| format!("{name}-{number}"));
+    let mut batch = Batch::new(Family::Ip, TABLE);
+    if had {
+        batch.remove_verdict(SENDS, own);
+        batch.remove_verdict(GETS, own);
+        [&sends, &gets].iter().for_each(|chain| batch.remove_chain(chain));
+        [&allow, &deny].iter().for_each(|set| batch.remove_set(set));
+    }
+    if !policy.is_default() {
+        for (set, nets) in [(&allow, &policy.allow), (&deny, &policy.deny)] {
+            batch.add_set(set, SetKind::Ranges);
+            batch.add_ranges(set, Ranges::of(nets).elements());
+        }
+        // What it gets is judged by the sender: what flowed before a change stops.
+        let others = |set| (Is::DestinationIn(set), Is::SourceIn(set));
+        let ((to_allowed, from_allowed), (to_denied, from_denied)) = (others(allow.as_str()), others(deny.as_str()));
+        let both = [(&sends, SENDS, to_allowed, to_denied, Is::Reject), (&gets, GETS, from_allowed, from_denied, DROP)];
+        for (chain, set, is_allowed, is_denied, refused) in both {
+            batch.add_chain(chain, None);
+            batch.add_rule(chain, &[is_allowed, Is::Decide(Verdict::Return)]);
+            batch.add_rule(chain, &[is_denied, refused]);
+            if policy.closed {
+                batch.add_rule(chain, &[refused]);
+            }
+            batch.add_verdict(set, own, Verdict::Jump(chain));
+        }
+    }
+    batch.commit(sockets)
+}
+
+/// The numbers of sandboxes with rules of their own.
+pub(crate) fn numbers_with_policy(sockets: &Sockets) -> io::Result<Vec<u32>> {
+    let chains = crate::nft::chains(sockets, Family::Ip, TABLE)?;
+    Ok(chains.iter().filter_map(|chain| chain.strip_prefix("sends-")?.parse().ok()).collect())
+}
+
+/// Those of a sandbox's link, in its namespace: `own` is its address outside.
+pub(crate) fn of_link(sockets: &Sockets, own: Ipv4Addr) -> io::Result<()> {
+    let mut batch = Batch::new(Family::Link, TABLE);
+    batch.add_table();
+    let hook = |number| Hook { link: Some(LINK), ..chain(number, FILTER, true) };
+    batch.add_chain("out", Some(hook(hook::LINK_EGRESS)));
+    batch.add_rule("out", &[Is::SetAddress { at: SOURCE, to: own.octets() }]);
+    batch.add_chain("in", Some(hook(hook::LINK_INGRESS)));
+    // An error names the packet that it is about, by the addresses that that had outside: in a header behind the message's own 8 bytes.
+    const INNER_SOURCE: u32 = 8 + SOURCE;
+    for kind in [UNREACHABLE, TOO_LONG] {
+        let error = [Is::Protocol(ICMP), Is::Transport { at: 0, is: &[kind] }];
+        let about_own = Is::Transport { at: INNER_SOURCE, is: &own.octets() };
+        let mend = Is::SetInnerAddress { at: INNER_SOURCE, to: INSIDE.octets() };
+        batch.add_rule("in", &[&error[..], &[about_own, mend]].concat());
+    }
+    batch.add_rule("in", &[Is::SetAddress { at: DESTINATION, to: INSIDE.octets() }]);
+    batch.commit(sockets)
+}
+
+/// Kinds of errors of ICMP: destination unreachable (also: fragmentation needed), time exceeded.
+const UNREACHABLE: u8 = 3;
+const TOO_LONG: u8 = 11;

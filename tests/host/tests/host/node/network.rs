@@ -1,0 +1,323 @@
+//! What sandboxes reach: the internet and private networks are namespaces that the case makes.
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use testkit::{node::Node, runner::Case};
+
+use super::shared::arguments;
+
+pub(crate) fn cases() -> Vec<Case> {
+    vec![
+        Case::new("network::sandboxes_reach_the_internet_and_nothing_else", || with_internet(&[], reach)),
+        Case::new("network::a_policy_holds_from_the_start_and_changes_at_once", || with_internet(&[], policies)),
+        Case::new("network::a_policy_goes_with_forks_pauses_and_nodes", || with_internet(&[], kept)),
+        Case::new("network::operators_open_and_close_networks", || {
+            with_internet(&["--network-allow", "10.20.0.0/24", "--network-deny", "1.1.1.0/24"], opened)
+        }),
+        Case::new("network::names_are_asked_of_the_servers_of_the_policy", || with_internet(&[], names)),
+        Case::new("network::many_connections_are_bounded_for_each_sandbox", || with_internet(&[], bomb)),
+        Case::new("network::none_is_loopback_alone", || with_internet(&["--network", "none"], none)),
+    ]
+}
+
+/// The other side: HTTP that tells who asks, a stream without end, UDP that is sent back, and DNS over both.
+const INTERNET: &str = r#"
+import http.server, socket, socketserver, struct, sys, threading, time
+NAMES = {b'\x07example\x04test\x00': '1.1.1.1', b'\x06inside\x04test\x00': '10.20.0.8'}
+class Http(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers()
+        try:
+            while self.path == '/stream': self.wfile.write(b'x' * 1000); time.sleep(.01)
+        except OSError: return
+        self.wfile.write(self.client_address[0].encode())
+    def log_message(self, *_): pass
+def answer(query, own):
+    name = query[12:query.index(b'\0', 12) + 1]
+    kind = query[12 + len(name):16 + len(name)]
+    address = own if name == b'\x06server\x04test\x00' else NAMES.get(name)
+    found = address and kind == b'\0\x01\0\x01'
+    head = query[:2] + (b'\x81\x80' if address else b'\x81\x83') + b'\0\x01' + struct.pack('>H', bool(found)) + bytes(4)
+    return head + name + kind + (b'\xc0\x0c\0\x01\0\x01' + struct.pack('>IH', 60, 4) + socket.inet_aton(address) if found else b'')
+def datagrams(address, port, reply):
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind((address, port))
+    while True:
+        data, who = s.recvfrom(4096); s.sendto(reply(data, address), who)
+class Dns(socketserver.BaseRequestHandler):
+    def handle(self):
+        size = self.request.recv(2)
+        reply = answer(self.request.recv(struct.unpack('>H', size)[0]), '0.0.0.0')
+        self.request.sendall(struct.pack('>H', len(reply)) + reply)
+def start(work): threading.Thread(target=work, daemon=True).start()
+start(http.server.ThreadingHTTPServer(('0.0.0.0', 80), Http).serve_forever)
+start(socketserver.ThreadingTCPServer(('8.8.8.8', 53), Dns).serve_forever)
+for address in ['8.8.8.8', '9.9.9.9']: start(lambda address=address: datagrams(address, 53, answer))
+start(lambda: datagrams('1.1.2.2', 9000, lambda data, _: data))
+print('ready', flush=True); sys.stdin.read()
+"#;
+
+/// The links and addresses of both sides. The host's own address outside is 8.8.8.1.
+const LINKS: &str = "
+ip link add ext0 type veth peer name eth0 netns $1
+ip addr add 8.8.8.1/24 dev ext0
+ip link set ext0 up
+ip route add default via 8.8.8.8
+inside() { nsenter --net=/proc/$pid/ns/net ip \"$@\"; }
+pid=$1
+inside link set lo up
+inside addr add 8.8.8.8/24 dev eth0
+for address in 1.1.1.1 1.1.2.2 9.9.9.9 10.20.0.8 169.254.169.254; do inside addr add $address/32 dev lo; done
+inside link set eth0 up
+";
+
+/// The internet, in a namespace of its own.
+struct Internet(Child);
+
+impl Internet {
+    fn new() -> Result<Self> {
+        let python = ["--net", "sh", "-c", "echo $$; read go; exec python3 -c \"$0\"", INTERNET];
+        let mut process = Command::new("unshare").args(python).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let mut said = BufReader::new(process.stdout.take().context("no output")?).lines();
+        let mut line = || said.next().context("the internet ended")?.context("the internet says nothing");
+        let pid = line()?;
+        let made = Command::new("sh").args(["-euc", LINKS, "sh", &pid]).output()?;
+        ensure!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        process.stdin.as_mut().context("no input")?.write_all(b"go\n")?;
+        ensure!(line()? == "ready", "the internet is not ready");
+        Ok(Self(process))
+    }
+}
+
+impl Drop for Internet {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+        let _ = Command::new("ip").args(["link", "del", "ext0"]).output();
+    }
+}
+
+fn with_internet(more: &[&str], body: fn(&mut Node) -> Result<()>) -> Result<()> {
+    let _internet = Internet::new()?;
+    let asked = ["--network", "on", "--dns", "8.8.8.8"];
+    let all: Vec<&str> = if more.contains(&"--network") { more.to_vec() } else { [&asked[..], more].concat() };
+    let mut node = Node::start_with(arguments(&all))?;
+    node.ok(&["template", "build", "idle"])?;
+    body(&mut node).with_context(|| format!("log of the node:\n{}", node.log_tail()))?;
+    node.finish()
+}
+
+/// Prints what came of it, or why nothing did.
+const ASK: &str = r#"
+import socket, sys
+def ask(target):
+    kind, _, where = target.partition(':')
+    host, _, port = where.partition(':')
+    try:
+        if kind == 'http':
+            s = socket.create_connection((host, int(port or 80)), 2); s.sendall(b'GET / HTTP/1.0\r\n\r\n')
+            return s.makefile('rb').read().rpartition(b'\n')[2].decode()
+        if kind == 'udp':
+            s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(2); s.connect((host, int(port)))
+            s.send(b'ping'); return s.recv(9).decode()
+        return socket.gethostbyname(where)
+    except OSError as error: return type(error).__name__
+print(*[ask(target) for target in sys.argv[1:]])
+"#;
+
+fn ask(node: &Node, id: &str, targets: &[&str]) -> Result<Vec<String>> {
+    let command = [&["exec", id, "--", "python3", "-c", ASK], targets].concat();
+    Ok(node.ok(&command)?.split_whitespace().map(str::to_owned).collect())
+}
+
+fn start(node: &Node, more: &[&str]) -> Result<String> {
+    let id = node.ok(&[&["create", "idle", "-q"], more].concat())?;
+    Ok(id.trim().to_owned())
+}
+
+fn reach(node: &mut Node) -> Result<()> {
+    let (one, other) = (start(node, &[])?, start(node, &[])?);
+    let found = ask(
+        node,
+        &one,
+        &["http:1.1.1.1", "udp:1.1.2.2:9000", "name:example.test", "http:example.test", "name:inside.test"],
+    )?;
+    ensure!(found == ["8.8.8.1", "ping", "1.1.1.1", "8.8.8.1", "10.20.0.8"], "{found:?}");
+    // Errors come back at once.
+    let began = Instant::now();
+    let found = ask(
+        node,
+        &one,
+        &[
+            "udp:1.1.1.1:9",
+            "http:1.1.1.1:81",
+            "http:10.20.0.8",
+            "http:169.254.169.254",
+            "http:inside.test",
+            "udp:10.20.0.8:9000",
+        ],
+    )?;
+    let refused = "ConnectionRefusedError";
+    ensure!(found == [refused, refused, "OSError", "OSError", "OSError", "OSError"], "{found:?}");
+    ensure!(began.elapsed() < Duration::from_secs(1), "errors came after {:?}", began.elapsed());
+    // The node's host, by each of its addresses; the router; other sandboxes.
+    let listening = std::net::TcpListener::bind("0.0.0.0:7777")?;
+    for address in ["8.8.8.1", "198.18.0.1", "198.18.0.2", "169.254.0.1", "127.0.0.1"] {
+        let found = ask(node, &one, &[&format!("http:{address}:7777")])?;
+        ensure!(found != [""] && found[0].ends_with("Error"), "{address}: {found:?}");
+    }
+    listening.set_nonblocking(true)?;
+    ensure!(listening.accept().is_err(), "somebody came to the host");
+    node.shell(
+        &other,
+        "python3 -m http.server 8000 >/dev/null 2>&1 & until curl -s 127.0.0.1:8000 >/dev/null; do sleep .05; done",
+    )?;
+    for number in 3..9 {
+        let found = ask(node, &one, &[&format!("http:198.18.0.{number}:8000")])?;
+        ensure!(found[0].ends_with("Error"), "{number}: {found:?}");
+    }
+    // The same address inside everywhere, IPv4 alone, and names from the router.
+    for id in [&one, &other] {
+        let shown =
+            node.shell(id, "ip -br addr show eth0; cat /etc/resolv.conf; cat /proc/net/if_inet6 | grep eth0 || true")?;
+        ensure!(
+            shown.split_whitespace().eq(["eth0@if2", "UP", "169.254.0.2/30", "nameserver", "169.254.0.1"])
+                || shown.contains("169.254.0.2/30"),
+            "{shown}"
+        );
+        ensure!(!shown.contains("fe80"), "{shown}");
+    }
+    Ok(())
+}
+
+fn policies(node: &mut Node) -> Result<()> {
+    let closed = start(node, &["--no-internet"])?;
+    let all = ["http:1.1.1.1", "http:1.1.2.2", "name:example.test"];
+    let expected = |node: &Node, id: &str, wanted: [&str; 3]| -> Result<()> {
+        let found = ask(node, id, &all)?;
+        ensure!(found == wanted, "{found:?} instead of {wanted:?}");
+        Ok(())
+    };
+    expected(node, &closed, ["OSError", "OSError", "gaierror"])?;
+    let one_only = start(node, &["--no-internet", "--allow", "1.1.1.1"])?;
+    expected(node, &one_only, ["8.8.8.1", "OSError", "1.1.1.1"])?;
+    let but_one = start(node, &["--deny", "1.1.0.0/16", "--allow", "1.1.2.0/24"])?;
+    expected(node, &but_one, ["OSError", "8.8.8.1", "1.1.1.1"])?;
+    // What no policy opens.
+    let wide = start(node, &["--allow", "0.0.0.0/0"])?;
+    let found = ask(node, &wide, &["http:10.20.0.8", "http:8.8.8.1:22", "http:198.18.0.1"])?;
+    ensure!(found.iter().all(|found| found.ends_with("Error")), "{found:?}");
+    // A change, and what flows.
+    let id = start(node, &[])?;
+    node.shell(&id, "curl -sN http://1.1.1.1/stream -o /tmp/stream & sleep .3; test -s /tmp/stream")?;
+    let size = || -> Result<u64> { Ok(node.shell(&id, "stat -c %s /tmp/stream")?.trim().parse()?) };
+    let shown = node.ok(&["network", &id, "--deny", "1.1.1.1"])?;
+    ensure!(shown.contains("deny       1.1.1.1/32"), "{shown}");
+    let before = size()?;
+    std::thread::sleep(Duration::from_millis(500));
+    ensure!(size()? == before, "{before} bytes, then {}", size()?);
+    expected(node, &id, ["OSError", "8.8.8.1", "1.1.1.1"])?;
+    node.ok(&["network", &id, "--open"])?;
+    expected(node, &id, ["8.8.8.1", "8.8.8.1", "1.1.1.1"])?;
+    let wrong = node.pando(&["network", &id, "--deny", "1.1.1.1/33"])?;
+    ensure!(wrong.code == 2 && wrong.stderr.contains("10.0.0.0/8"), "{wrong}");
+    Ok(())
+}
+
+fn kept(node: &mut Node) -> Result<()> {
+    let id = start(node, &["--no-internet", "--allow", "1.1.1.1"])?;
+    let check = |node: &Node, id: &str, what: &str| -> Result<()> {
+        let found = ask(node, id, &["http:1.1.1.1", "http:1.1.2.2"])?;
+        ensure!(found == ["8.8.8.1", "OSError"], "{what}: {found:?}");
+        Ok(())
+    };
+    let forked = node.json(&["fork", &id, "--files-only", "--json"])?;
+    let fork = forked["sandboxes"][0]["id"].as_str().context("no fork")?.to_owned();
+    check(node, &fork, "a fork")?;
+    let open = start(node, &[])?;
+    for round in ["a killed node", "a stopped node"] {
+        if round.contains("killed") {
+            node.kill_server()?;
+        } else {
+            node.stop_server()?;
+        }
+        // Nothing needs the node.
+        node.start_server()?;
+        check(node, &id, round)?;
+        let found = ask(node, &open, &["http:1.1.2.2", "name:example.test"])?;
+        ensure!(found == ["8.8.8.1", "1.1.1.1"], "{round}: {found:?}");
+        let new = start(node, &[])?;
+        let found = ask(node, &new, &["http:1.1.2.2"])?;
+        ensure!(found == ["8.8.8.1"], "a new one after {round}: {found:?}");
+    }
+    node.ok(&["pause", &id, "--files-only"])?;
+    node.ok(&["resume", &id])?;
+    check(node, &id, "a resume")
+}
+
+fn opened(node: &mut Node) -> Result<()> {
+    let id = start(node, &[])?;
+    let found = ask(node, &id, &["http:10.20.0.8", "http:1.1.2.2", "http:1.1.1.1", "http:169.254.169.254"])?;
+    ensure!(found == ["8.8.8.1", "8.8.8.1", "OSError", "OSError"], "{found:?}");
+    let closed = start(node, &["--deny", "10.0.0.0/8", "--allow", "1.1.1.1"])?;
+    let found = ask(node, &closed, &["http:10.20.0.8", "http:1.1.1.1"])?;
+    ensure!(found == ["OSError", "OSError"], "{found:?}");
+    Ok(())
+}
+
+fn names(node: &mut Node) -> Result<()> {
+    let (usual, own) = (start(node, &[])?, start(node, &["--dns", "9.9.9.9"])?);
+    let inside = start(node, &["--dns", "10.20.0.8"])?;
+    for (id, expected) in [(&usual, "8.8.8.8"), (&own, "9.9.9.9"), (&inside, "gaierror")] {
+        let found = ask(node, id, &["name:server.test"])?;
+        ensure!(found == [expected], "{found:?}");
+    }
+    // By TCP, as long answers come.
+    let query = r"
+import socket, struct
+q = b'\x12\x34\x01\0\0\x01\0\0\0\0\0\0\x07example\x04test\0\0\x01\0\x01'
+s = socket.create_connection(('169.254.0.1', 53), 3); s.sendall(struct.pack('>H', len(q)) + q)
+r = s.makefile('rb').read(2 + len(q) + 16); print(socket.inet_ntoa(r[-4:]))
+for wrong in [b'', b'\0\x01x', b'\xff\xff' + b'\0' * 65535, struct.pack('>H', len(q)) + b'\0' * len(q)]:
+    s = socket.create_connection(('169.254.0.1', 53), 3); s.sendall(wrong); s.shutdown(1); s.recv(1)
+u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for wrong in [b'', b'x', bytes(12), q[:20], b'\xff' * 4096]: u.sendto(wrong, ('169.254.0.1', 53))
+print(socket.gethostbyname('example.test'))";
+    let answer = node.ok(&["exec", &usual, "--", "python3", "-c", query])?;
+    ensure!(answer == "1.1.1.1\n1.1.1.1\n", "{answer}");
+    Ok(())
+}
+
+fn bomb(node: &mut Node) -> Result<()> {
+    let (one, other) = (start(node, &[])?, start(node, &[])?);
+    let bomb = "
+import errno, resource, socket
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+kept = []
+for n in range(6000):
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.connect(('1.1.1.1', 10000 + n)); s.send(b'x')
+    if len(kept) < most - 100: kept.append(s)
+print('sent')";
+    ensure!(node.ok(&["exec", &one, "--", "python3", "-c", bomb])?.contains("sent"), "it could not");
+    let tracked: u32 = std::fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_count")?.trim().parse()?;
+    ensure!((1_000..4_500).contains(&tracked), "the host tracks {tracked} connections");
+    let found = ask(node, &one, &["http:1.1.1.1"])?;
+    ensure!(found == ["TimeoutError"], "the one that has too many: {found:?}");
+    let found = ask(node, &other, &["http:1.1.1.1", "name:example.test"])?;
+    ensure!(found == ["8.8.8.1", "1.1.1.1"], "a neighbour: {found:?}");
+    Ok(())
+}
+
+fn none(node: &mut Node) -> Result<()> {
+    let id = start(node, &[])?;
+    ensure!(node.shell(&id, "ls /sys/class/net")?.trim() == "lo", "there is a link");
+    let answer = node.pando(&["create", "idle", "--allow", "1.1.1.1"])?;
+    ensure!(answer.code != 0 && answer.stderr.contains("no network"), "{answer}");
+    let closed = start(node, &["--no-internet"])?;
+    ensure!(ask(node, &closed, &["http:1.1.1.1"])? == ["OSError"], "it reaches something");
+    Ok(())
+}
