@@ -9,7 +9,7 @@ use std::{io, net::Ipv4Addr};
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_REQUEST};
 
-use self::attributes::Attributes;
+use self::attributes::{Attributes, number_of, text_of, value_of};
 pub(crate) use self::expression::{DESTINATION, Expression, SOURCE, Verdict, connection};
 use crate::netlink::{HEADER_BYTES, Sockets, all_answers, answers};
 
@@ -235,17 +235,40 @@ pub(crate) fn has_table(sockets: &Sockets, family: Family, table: &str) -> io::R
 
 /// The names of a table's chains.
 pub(crate) fn chains(sockets: &Sockets, family: Family, table: &str) -> io::Result<Vec<String>> {
-    let mut message = Vec::new();
-    let flags = NLM_F_REQUEST | netlink_packet_core::NLM_F_DUMP;
-    append(&mut message, SUBSYSTEM << 8 | GET_CHAIN, flags, (family as u8, 0), &Attributes::default());
-    sockets.rules.send(&message, 0)?;
     let mut found = Vec::new();
-    answers(&sockets.rules, |_, message| {
-        let attributes = message.get(HEADER_BYTES + 4..).unwrap_or_default();
-        if attributes::text_of(attributes, 1).as_deref() == Some(table) {
-            found.extend(attributes::text_of(attributes, 3));
+    each_chain(sockets, family as u8, |chain| {
+        if text_of(chain, 1).as_deref() == Some(table) {
+            found.extend(text_of(chain, 3));
         }
-        Ok(())
     })?;
     Ok(found)
+}
+
+/// Tables and chains that drop what is forwarded, of IPv4 and of both families, unless a rule accepts it.
+pub(crate) fn closed_forwarding(sockets: &Sockets) -> io::Result<Vec<String>> {
+    const IPV4_AND_IPV6: u8 = 1;
+    let mut found = Vec::new();
+    for family in [IPV4_AND_IPV6, Family::Ip as u8] {
+        each_chain(sockets, family, |chain| {
+            let hook = value_of(chain, 4).and_then(|hook| number_of(hook, 1));
+            let drops = number_of(chain, 5) == Some(0);
+            if let (Some(hook::FORWARD), true, Some(table), Some(name)) =
+                (hook, drops, text_of(chain, 1), text_of(chain, 3))
+            {
+                found.push(format!("{table} {name}"));
+            }
+        })?;
+    }
+    Ok(found)
+}
+
+fn each_chain(sockets: &Sockets, family: u8, mut each: impl FnMut(&[u8])) -> io::Result<()> {
+    let mut message = Vec::new();
+    let flags = NLM_F_REQUEST | netlink_packet_core::NLM_F_DUMP;
+    append(&mut message, SUBSYSTEM << 8 | GET_CHAIN, flags, (family, 0), &Attributes::default());
+    sockets.rules.send(&message, 0)?;
+    answers(&sockets.rules, |_, message| {
+        each(message.get(HEADER_BYTES + 4..).unwrap_or_default());
+        Ok(())
+    })
 }

@@ -1,6 +1,7 @@
 //! `pando doctor`: what this host can do, whether copies lose anything on it, and why a process could not be forked.
 
 mod checks;
+mod networks;
 mod users;
 
 use std::process::ExitCode;

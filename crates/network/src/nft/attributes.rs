@@ -37,17 +37,26 @@ impl Attributes {
     }
 }
 
-/// The text of the attribute of a kind, if it is there.
-pub(super) fn text_of(mut bytes: &[u8], kind: u16) -> Option<String> {
+/// The value of the attribute of a kind, if it is there.
+pub(super) fn value_of(mut bytes: &[u8], kind: u16) -> Option<&[u8]> {
     while let Some(header) = bytes.get(..HEADER) {
         let length = usize::from(u16::from_ne_bytes([header[0], header[1]]));
         let value = bytes.get(HEADER..length)?;
         if u16::from_ne_bytes([header[2], header[3]]) & KIND == kind {
-            return Some(String::from_utf8_lossy(value.strip_suffix(&[0]).unwrap_or(value)).into_owned());
+            return Some(value);
         }
         bytes = bytes.get(length.next_multiple_of(4)..)?;
     }
     None
+}
+
+pub(super) fn text_of(bytes: &[u8], kind: u16) -> Option<String> {
+    let value = value_of(bytes, kind)?;
+    Some(String::from_utf8_lossy(value.strip_suffix(&[0]).unwrap_or(value)).into_owned())
+}
+
+pub(super) fn number_of(bytes: &[u8], kind: u16) -> Option<u32> {
+    value_of(bytes, kind)?.try_into().ok().map(u32::from_be_bytes)
 }
 
 #[cfg(test)]
@@ -60,7 +69,7 @@ mod tests {
         assert_eq!(attributes.as_bytes()[..8], [7, 0, 1, 0, b'a', b'b', 0, 0]);
         assert_eq!(attributes.as_bytes()[8..16], [8, 0, 2, 0, 0, 0, 0, 7]);
         assert_eq!(text_of(attributes.as_bytes(), 3).as_deref(), Some("chain"));
-        assert_eq!(text_of(attributes.as_bytes(), 4), None);
+        assert_eq!((text_of(attributes.as_bytes(), 4), number_of(attributes.as_bytes(), 2)), (None, Some(7)));
         for end in 0..attributes.as_bytes().len() {
             let _ = text_of(&attributes.as_bytes()[..end], 9);
         }

@@ -67,6 +67,7 @@ pub(super) fn all() -> Vec<Check> {
     ];
     checks.extend(users::all(Path::new(node::config::STATE_DIR_DEFAULT)));
     checks.extend(snapshots());
+    checks.extend(super::networks::all());
     checks.extend(cgroups());
     checks.extend([
         pidfds(),
