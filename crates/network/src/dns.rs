@@ -11,9 +11,7 @@ use std::{
     time::Duration,
 };
 
-use base::id::SandboxId;
 use hickory_proto::op::{Message, MessageType, OpCode, ResponseCode};
-use model::NetworkPolicy;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream, UdpSocket},
@@ -22,6 +20,7 @@ use tokio::{
 
 use crate::{
     error::{Context, Error},
+    policy::Reach,
     router::Network,
     settings::GATEWAY,
 };
@@ -29,8 +28,11 @@ use crate::{
 const PORT: u16 = 53;
 /// Queries of a sandbox, and its TCP connections, that are worked on at a time. More are dropped, as a busy server does.
 pub const QUERIES_MAX: usize = 64;
-/// How long a server may take.
-const ANSWER_MAX: Duration = Duration::from_secs(3);
+/// The same, of all sandboxes together.
+const ALL_MAX: usize = 2_048;
+/// How long one server may take, and all.
+const SERVER_MAX: Duration = Duration::from_secs(3);
+const ANSWER_MAX: Duration = Duration::from_secs(8);
 /// How long a TCP connection of a sandbox may be idle.
 const IDLE_MAX: Duration = Duration::from_secs(10);
 /// Longest message: its length has 16 bits.
@@ -50,8 +52,8 @@ pub struct Dns {
     /// Empty: those of the host, as they are listed when a query comes.
     servers: Vec<IpAddr>,
     doors: Doors,
-    /// Queries that are worked on.
-    busy: Mutex<HashMap<SandboxId, usize>>,
+    /// Queries that are worked on, by who asks.
+    busy: Mutex<HashMap<Ipv4Addr, usize>>,
 }
 
 impl Dns {
@@ -111,34 +113,29 @@ impl Dns {
         }
     }
 
-    /// None: it is nobody's that is known, or has too much to do already.
+    /// None: a sandbox has too much to do already, or all have.
     fn turn_of(self: &Arc<Self>, from: SocketAddr) -> Option<Turn> {
         let IpAddr::V4(address) = from.ip() else { return None };
-        let (id, _) = self.network.sandbox_at(address)?;
         let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = busy.entry(id.clone()).or_default();
-        (*count < QUERIES_MAX).then(|| *count += 1)?;
+        let all: usize = if busy.len() > ALL_MAX / QUERIES_MAX { busy.values().sum() } else { 0 };
+        let count = busy.entry(address).or_default();
+        if *count >= QUERIES_MAX || all >= ALL_MAX {
+            return None;
+        }
+        *count += 1;
         drop(busy);
-        Some(Turn { dns: Arc::clone(self), id, address })
+        Some(Turn { dns: Arc::clone(self), address })
     }
 
     /// Whom to ask for a sandbox, in this order.
-    fn servers_of(&self, policy: &NetworkPolicy) -> Vec<SocketAddr> {
+    fn servers_of(&self, reach: &Reach) -> Vec<SocketAddr> {
         let of_host = || std::fs::read_to_string(RESOLV_CONF).map(|text| servers_in(&text)).unwrap_or_default();
-        let servers = match (policy.dns.is_empty(), self.servers.is_empty()) {
-            (false, _) => policy.dns.iter().copied().filter(|server| !self.is_closed(*server)).collect(),
+        let servers = match (reach.dns.is_empty(), self.servers.is_empty()) {
+            (false, _) => reach.dns.to_vec(),
             (true, false) => self.servers.clone(),
             (true, true) => of_host(),
         };
         servers.into_iter().map(|server| SocketAddr::from((server, PORT))).collect()
-    }
-
-    /// What a policy names is reached for the sandbox: from the node, but no further than it may itself.
-    fn is_closed(&self, server: IpAddr) -> bool {
-        match server {
-            IpAddr::V4(server) => self.network.is_closed(server),
-            IpAddr::V6(_) => true,
-        }
     }
 }
 
@@ -152,17 +149,16 @@ enum Way {
 /// Something that is done for a sandbox, counted while it is.
 struct Turn {
     dns: Arc<Dns>,
-    id: SandboxId,
     address: Ipv4Addr,
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
         let mut busy = self.dns.busy.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = busy.get_mut(&self.id) {
+        if let Some(count) = busy.get_mut(&self.address) {
             *count -= 1;
             if *count == 0 {
-                busy.remove(&self.id);
+                busy.remove(&self.address);
             }
         }
     }
@@ -172,25 +168,32 @@ impl Turn {
     /// The answer to a query; none if it is no query.
     async fn answer(&self, query: &[u8], way: Way) -> Option<Vec<u8>> {
         let asked = Message::from_vec(query).ok().filter(|asked| asked.metadata.message_type == MessageType::Query)?;
-        // It may be another one's by now, or its policy changed: what counts is what is now.
-        let (id, policy) = self.dns.network.sandbox_at(self.address)?;
+        let (id, reach) = self.dns.network.sandbox_at(self.address)?;
         let is_plain = asked.metadata.op_code == OpCode::Query && asked.queries.len() == 1;
-        if id != self.id || !is_plain || policy.reaches_nothing() {
+        if !is_plain || reach.nothing {
             return refusal(&asked, ResponseCode::Refused);
         }
-        for server in self.dns.servers_of(&policy) {
+        let answered = timeout(ANSWER_MAX, self.ask(&asked, query, way, &reach)).await;
+        // Meanwhile the address may have become another sandbox's.
+        self.dns.network.sandbox_at(self.address).filter(|(now, _)| *now == id)?;
+        answered.unwrap_or_default().or_else(|| refusal(&asked, ResponseCode::ServFail))
+    }
+
+    /// Asks one server after the other.
+    async fn ask(&self, asked: &Message, query: &[u8], way: Way, reach: &Reach) -> Option<Vec<u8>> {
+        for server in self.dns.servers_of(reach) {
             let passed_on = async {
                 match way {
                     Way::Datagram => ask_by_datagram(server, query).await,
                     Way::Connection => ask_by_connection(server, query).await,
                 }
             };
-            match timeout(ANSWER_MAX, passed_on).await {
-                Ok(Ok(answer)) if answers(&answer, &asked) => return Some(answer),
-                _ => tracing::debug!(%server, sandbox = %self.id, "a DNS server gives no answer"),
+            match timeout(SERVER_MAX, passed_on).await {
+                Ok(Ok(answer)) if answers(&answer, asked) => return Some(answer),
+                _ => tracing::debug!(%server, sandbox = %self.address, "a DNS server gives no answer"),
             }
         }
-        refusal(&asked, ResponseCode::ServFail)
+        None
     }
 
     async fn converse(&self, mut stream: TcpStream) -> io::Result<()> {

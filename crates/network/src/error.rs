@@ -1,6 +1,6 @@
 //! What can go wrong.
 
-use std::{io, net::Ipv4Addr, path::PathBuf};
+use std::{io, path::PathBuf};
 
 use ipnet::Ipv4Net;
 
@@ -35,15 +35,26 @@ pub enum Error {
     /// Not one that a node can have.
     #[error("{0} has no room for the addresses of sandboxes, or too much: name one of /16 to /24")]
     Range(Ipv4Net),
+    /// A network of the host's.
+    #[error("{range} is no free range: the host has a route to {other}")]
+    Taken {
+        /// What was wanted.
+        range: Ipv4Net,
+        /// What is there.
+        other: Ipv4Net,
+    },
     /// As many sandboxes as the range has addresses.
     #[error("all addresses of {0} are in use: remove sandboxes, or give the node a larger range")]
     Full(Ipv4Net),
     /// A sandbox that has no link.
-    #[error("no sandbox has the address {0}")]
-    NoAddress(Ipv4Addr),
-    /// A sandbox that has no link.
     #[error("sandbox {0} has no network")]
     NoLink(base::id::SandboxId),
+    /// More than a policy may have.
+    #[error("a network policy has at most {0} DNS servers")]
+    TooManyServers(usize),
+    /// One that is asked by the node, and is not for sandboxes.
+    #[error("the DNS server {0} is not for sandboxes: name one of the internet, by its IPv4 address")]
+    ClosedServer(std::net::IpAddr),
     /// More than a policy may have.
     #[error("a network policy has at most {0} entries")]
     TooLong(usize),

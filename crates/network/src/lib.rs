@@ -16,6 +16,7 @@
 mod dns;
 mod error;
 mod link;
+mod links;
 mod netlink;
 mod nft;
 mod policy;
@@ -28,7 +29,7 @@ mod settings;
 pub use dns::{Dns, QUERIES_MAX};
 pub use error::Error;
 pub use netlink::Sockets;
-pub use policy::{ENTRIES_MAX, check};
+pub use policy::{ENTRIES_MAX, SERVERS_MAX};
 pub use probe::{closed_forwarding, probe};
 pub use router::Network;
 pub use settings::{GATEWAY, INSIDE, LINK, Settings};

@@ -15,7 +15,7 @@ use netlink_packet_route::{
     route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType},
 };
 
-use crate::netlink::{Sockets, dump, request};
+use crate::netlink::Sockets;
 
 /// Both ends of every link have this address: then neither needs to ask for the other's (`IFF_NOARP`), and a program's copy finds the address that
 /// its source had.
@@ -37,11 +37,11 @@ pub(crate) fn make_pair(here: &Sockets, near: &End<'_>, there: &Sockets, far: &s
         LinkInfo::Kind(InfoKind::Veth),
         LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(peer))),
     ]));
-    request(&here.route, RouteNetlinkMessage::NewLink(link), NLM_F_CREATE | NLM_F_EXCL)?;
+    here.route.request(RouteNetlinkMessage::NewLink(link), NLM_F_CREATE | NLM_F_EXCL)?;
     // The kernel takes it of a link that is there only.
     let mut alias = LinkMessage::default();
     alias.attributes = vec![LinkAttribute::IfName(near.name.to_owned()), LinkAttribute::IfAlias(near.alias.to_owned())];
-    request(&here.route, RouteNetlinkMessage::SetLink(alias), 0)
+    here.route.request(RouteNetlinkMessage::SetLink(alias), 0).map(drop)
 }
 
 fn end(name: &str, mtu: u32, flags: LinkFlags) -> LinkMessage {
@@ -59,9 +59,9 @@ fn end(name: &str, mtu: u32, flags: LinkFlags) -> LinkMessage {
 pub(crate) fn remove(sockets: &Sockets, name: &str) -> io::Result<()> {
     let mut link = LinkMessage::default();
     link.attributes = vec![LinkAttribute::IfName(name.to_owned())];
-    match request(&sockets.route, RouteNetlinkMessage::DelLink(link), 0) {
+    match sockets.route.request(RouteNetlinkMessage::DelLink(link), 0) {
         Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(()),
-        removed => removed,
+        removed => removed.map(drop),
     }
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct Link {
 }
 
 pub(crate) fn list(sockets: &Sockets) -> io::Result<Vec<Link>> {
-    let found = dump(&sockets.route, RouteNetlinkMessage::GetLink(LinkMessage::default()))?;
+    let found = sockets.route.dump(&RouteNetlinkMessage::GetLink(LinkMessage::default()))?;
     let link = |message| match message {
         RouteNetlinkMessage::NewLink(message) => Some(read(&message)),
         _ => None,
@@ -100,7 +100,7 @@ fn read(message: &LinkMessage) -> Link {
 pub(crate) fn index(sockets: &Sockets, name: &str) -> io::Result<u32> {
     let mut link = LinkMessage::default();
     link.attributes = vec![LinkAttribute::IfName(name.to_owned())];
-    let found = crate::netlink::ask(&sockets.route, RouteNetlinkMessage::GetLink(link))?;
+    let found = sockets.route.request(RouteNetlinkMessage::GetLink(link), 0)?;
     match found {
         Some(RouteNetlinkMessage::NewLink(message)) => Ok(message.header.index),
         _ => Err(io::Error::from_raw_os_error(libc::ENODEV)),
@@ -115,7 +115,7 @@ pub(crate) fn add_address(sockets: &Sockets, link: u32, address: Ipv4Net) -> io:
     message.header.index = link;
     let own = IpAddr::V4(address.addr());
     message.attributes = vec![AddressAttribute::Local(own), AddressAttribute::Address(own)];
-    request(&sockets.route, RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_REPLACE)
+    sockets.route.request(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_REPLACE).map(drop)
 }
 
 /// Sends what goes to `to` out of a link: by way of a gateway there, or to that link's other end.
@@ -132,7 +132,7 @@ pub(crate) fn add_route(sockets: &Sockets, to: Ipv4Net, link: u32, gateway: Opti
     };
     message.attributes = vec![RouteAttribute::Destination(RouteAddress::Inet(to.network())), RouteAttribute::Oif(link)];
     message.attributes.extend(gateway.map(|gateway| RouteAttribute::Gateway(RouteAddress::Inet(gateway))));
-    request(&sockets.route, RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_REPLACE)
+    sockets.route.request(RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_REPLACE).map(drop)
 }
 
 /// A route of the main table.
@@ -145,7 +145,7 @@ pub(crate) struct Route {
 pub(crate) fn routes(sockets: &Sockets) -> io::Result<Vec<Route>> {
     let mut wanted = RouteMessage::default();
     wanted.header.address_family = AddressFamily::Inet;
-    let found = dump(&sockets.route, RouteNetlinkMessage::GetRoute(wanted))?;
+    let found = sockets.route.dump(&RouteNetlinkMessage::GetRoute(wanted))?;
     let route = |message| {
         let RouteNetlinkMessage::NewRoute(message) = message else { return None };
         let mut to = Ipv4Addr::UNSPECIFIED;
@@ -168,5 +168,5 @@ pub(crate) fn switch_on(sockets: &Sockets, name: &str) -> io::Result<()> {
     let mut link = LinkMessage::default();
     (link.header.flags, link.header.change_mask) = (LinkFlags::Up, LinkFlags::Up);
     link.attributes = vec![LinkAttribute::IfName(name.to_owned())];
-    request(&sockets.route, RouteNetlinkMessage::SetLink(link), 0)
+    sockets.route.request(RouteNetlinkMessage::SetLink(link), 0).map(drop)
 }

@@ -11,7 +11,7 @@ use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_REQUEST};
 
 use self::attributes::{Attributes, number_of, text_of, value_of};
 pub(crate) use self::expression::{DESTINATION, Expression, SOURCE, Verdict, connection};
-use crate::netlink::{HEADER_BYTES, Sockets, all_answers, answers};
+use crate::netlink::{HEADER_BYTES, Sockets};
 
 const SUBSYSTEM: u16 = 10; // NFNL_SUBSYS_NFTABLES
 const BATCH_BEGIN: u16 = 0x10;
@@ -57,6 +57,7 @@ pub(crate) mod hook {
     pub(crate) const PREROUTING: u32 = 0;
     pub(crate) const INPUT: u32 = 1;
     pub(crate) const FORWARD: u32 = 2;
+    pub(crate) const OUTPUT: u32 = 3;
     pub(crate) const POSTROUTING: u32 = 4;
     pub(crate) const LINK_INGRESS: u32 = 0;
     pub(crate) const LINK_EGRESS: u32 = 1;
@@ -78,18 +79,27 @@ pub(crate) struct Batch<'a> {
     family: Family,
     table: &'a str,
     messages: Vec<u8>,
+    /// Where the numbers of the messages go.
+    numbers: Vec<usize>,
     sets: u32,
 }
 
 impl<'a> Batch<'a> {
     pub(crate) fn new(family: Family, table: &'a str) -> Self {
-        let mut batch = Self { family, table, messages: Vec::new(), sets: 0 };
+        let mut batch = Self { family, table, messages: Vec::new(), numbers: Vec::new(), sets: 0 };
         batch.message(BATCH_BEGIN, 0, &Attributes::default());
         batch
     }
 
     pub(crate) fn add_table(&mut self) {
         self.change(NEW_TABLE, NLM_F_CREATE, Attributes::default().text(1, self.table));
+    }
+
+    /// Makes it anew, and empty, whether it was there or not.
+    pub(crate) fn renew_table(&mut self) {
+        self.add_table();
+        self.remove_table();
+        self.add_table();
     }
 
     pub(crate) fn remove_table(&mut self) {
@@ -157,10 +167,6 @@ impl<'a> Batch<'a> {
         self.change(DELETE_SET, 0, Attributes::default().text(1, self.table).text(2, name));
     }
 
-    pub(crate) fn empty_set(&mut self, name: &str) {
-        self.change(DELETE_ELEMENTS, 0, Attributes::default().text(1, self.table).text(2, name));
-    }
-
     /// Beginnings and ends of ranges.
     pub(crate) fn add_ranges(&mut self, set: &str, ranges: impl Iterator<Item = (Ipv4Addr, bool)>) {
         const END: u32 = 1;
@@ -194,14 +200,17 @@ impl<'a> Batch<'a> {
     fn message(&mut self, kind: u16, flags: u16, attributes: &Attributes) {
         let is_frame = kind == BATCH_BEGIN || kind == BATCH_END;
         let (family, resource) = if is_frame { (0, SUBSYSTEM) } else { (self.family as u8, 0) };
-        append(&mut self.messages, kind, NLM_F_REQUEST | flags, (family, resource), attributes);
+        self.numbers.push(self.messages.len() + NUMBER_AT);
+        append(&mut self.messages, kind, NLM_F_REQUEST | flags, (family, resource), (0, attributes));
     }
 
     /// Makes all changes.
     pub(crate) fn commit(mut self, sockets: &Sockets) -> io::Result<()> {
         self.message(BATCH_END, 0, &Attributes::default());
-        sockets.rules.send(&self.messages, 0)?;
-        all_answers(&sockets.rules)
+        let number = sockets.rules.next();
+        self.numbers.iter().for_each(|at| self.messages[*at..*at + 4].copy_from_slice(&number.to_ne_bytes()));
+        sockets.rules.send(&self.messages)?;
+        sockets.rules.all_answers()
     }
 }
 
@@ -209,13 +218,23 @@ fn key(address: Ipv4Addr) -> Attributes {
     Attributes::default().nested(1, &Attributes::default().bytes(1, &address.octets()))
 }
 
+/// Where a message has its number.
+const NUMBER_AT: usize = 8;
+
 /// A message with the header of netfilter: family, version, resource.
-fn append(to: &mut Vec<u8>, kind: u16, flags: u16, (family, resource): (u8, u16), attributes: &Attributes) {
+fn append(
+    to: &mut Vec<u8>,
+    kind: u16,
+    flags: u16,
+    (family, resource): (u8, u16),
+    (number, attributes): (u32, &Attributes),
+) {
     let length = HEADER_BYTES + 4 + attributes.as_bytes().len();
     to.extend((length as u32).to_ne_bytes());
     to.extend(kind.to_ne_bytes());
     to.extend(flags.to_ne_bytes());
-    to.extend([0; 8]);
+    to.extend(number.to_ne_bytes());
+    to.extend([0; 4]);
     to.extend([family, 0]);
     to.extend(resource.to_be_bytes());
     to.extend(attributes.as_bytes());
@@ -225,9 +244,10 @@ fn append(to: &mut Vec<u8>, kind: u16, flags: u16, (family, resource): (u8, u16)
 pub(crate) fn has_table(sockets: &Sockets, family: Family, table: &str) -> io::Result<bool> {
     let mut message = Vec::new();
     let name = Attributes::default().text(1, table);
-    append(&mut message, SUBSYSTEM << 8 | GET_TABLE, NLM_F_REQUEST | NLM_F_ACK, (family as u8, 0), &name);
-    sockets.rules.send(&message, 0)?;
-    match answers(&sockets.rules, |_, _| Ok(())) {
+    let number = sockets.rules.next();
+    append(&mut message, SUBSYSTEM << 8 | GET_TABLE, NLM_F_REQUEST | NLM_F_ACK, (family as u8, 0), (number, &name));
+    sockets.rules.send(&message)?;
+    match sockets.rules.answers(|_| Ok(())) {
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
         found => found.map(|()| true),
     }
@@ -265,9 +285,10 @@ pub(crate) fn closed_forwarding(sockets: &Sockets) -> io::Result<Vec<String>> {
 fn each_chain(sockets: &Sockets, family: u8, mut each: impl FnMut(&[u8])) -> io::Result<()> {
     let mut message = Vec::new();
     let flags = NLM_F_REQUEST | netlink_packet_core::NLM_F_DUMP;
-    append(&mut message, SUBSYSTEM << 8 | GET_CHAIN, flags, (family, 0), &Attributes::default());
-    sockets.rules.send(&message, 0)?;
-    answers(&sockets.rules, |_, message| {
+    let number = sockets.rules.next();
+    append(&mut message, SUBSYSTEM << 8 | GET_CHAIN, flags, (family, 0), (number, &Attributes::default()));
+    sockets.rules.send(&message)?;
+    sockets.rules.answers(|message| {
         each(message.get(HEADER_BYTES + 4..).unwrap_or_default());
         Ok(())
     })

@@ -38,6 +38,10 @@ impl Ranges {
         Self(other.0.iter().fold(self.0.clone(), cut))
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub(crate) fn contains(&self, address: Ipv4Addr) -> bool {
         self.0.iter().any(|(begin, end)| (*begin..*end).contains(&number(address)))
     }

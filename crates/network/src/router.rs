@@ -1,7 +1,6 @@
 //! The router of a node, and the links of its sandboxes.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
     fs::{self, File},
     hash::{DefaultHasher, Hash, Hasher},
     io,
@@ -23,15 +22,15 @@ use rustix::{
 use crate::{
     error::{Context, Error},
     link,
+    links::Links,
     netlink::Sockets,
     nft::{self, Batch, Family},
+    policy::Reach,
     ranges::Ranges,
     rules::{self, UPLINK},
-    settings::{self, CHOICE, CHOSEN_PREFIX, GATEWAY, INSIDE, INSIDE_PREFIX, LINK, Settings},
+    settings::{self, CHOICE, CHOSEN_PREFIX, GATEWAY, INSIDE, INSIDE_PREFIX, LINK, LINK_PREFIX, Settings},
 };
 
-/// Begins the names of the router's links to sandboxes; their numbers follow.
-const LINK_PREFIX: &str = "s";
 /// What most links take; used if the host's way out is not known.
 const MTU_DEFAULT: u32 = 1_500;
 
@@ -63,19 +62,6 @@ impl Names {
     }
 }
 
-/// Who has which number.
-#[derive(Debug, Default)]
-struct Links {
-    of: BTreeMap<SandboxId, u32>,
-    taken: BTreeSet<u32>,
-    /// Numbers with rules of their own.
-    ruled: BTreeSet<u32>,
-    /// Policies that are not everyone's.
-    policies: BTreeMap<u32, NetworkPolicy>,
-    /// Where the search for a free one goes on: the same is not taken again at once.
-    next: u32,
-}
-
 impl Network {
     /// Makes the router of node `node`, whose namespace is mounted at `place`, or takes over the one that is there.
     ///
@@ -83,60 +69,63 @@ impl Network {
     pub fn open(place: &Path, node: &str, settings: &Settings) -> Result<Self, Error> {
         let names = Names::of(node);
         let host = Sockets::open().doing("talk to the kernel about networks")?;
-        let found = adopt(place)?;
-        let is_new = found.is_none();
-        let router = match found {
-            Some(router) => router,
-            None => {
-                // Of a router that is gone: by a boot, or with its mount.
-                link::remove(&host, &names.uplink).doing("remove an old link of the node")?;
-                make_namespace(place)?
+        if let Some(router) = adopt(place)? {
+            let links = link::list(&router).doing("look for links of sandboxes")?;
+            match own_range(&host, &names.uplink) {
+                Ok(range) => return Self::take_over(place, names, (host, router), settings, (range, links)),
+                // Without sandboxes nothing is lost: it was made in part only.
+                Err(error) if links.iter().any(|link| link.name.starts_with(LINK_PREFIX)) => return Err(error),
+                Err(_) => {}
             }
-        };
-        let made = Self::connect(place, names.clone(), (host, router), settings, is_new);
-        if made.is_err() && is_new {
+        }
+        // Of a router that is gone: by a boot, or with its mount; or of one that never came to be.
+        remove(place, &names)?;
+        let made = Self::make(place, names.clone(), &host, settings);
+        if made.is_err() {
             let _ = remove(place, &names);
         }
         made
     }
 
-    fn connect(
+    fn make(place: &Path, names: Names, host: &Sockets, settings: &Settings) -> Result<Self, Error> {
+        let router = make_namespace(place)?;
+        let mtu = mtu_of(host).doing("look for the host's way out")?;
+        let range = choose(host, settings.range)?;
+        let closed = settings.closed(range);
+        rules::of_router(&router, &closed, &[]).doing("make the rules of the sandboxes' router")?;
+        connect_host(host, &router, &names, range, mtu).doing("connect the sandboxes' router with the host")?;
+        Self::complete(place, names, (host, router), (range, closed, mtu), Links::of(Vec::new(), Vec::new()))
+    }
+
+    fn take_over(
         place: &Path,
         names: Names,
         (host, router): (Sockets, Sockets),
         settings: &Settings,
-        is_new: bool,
+        (range, links): (Ipv4Net, Vec<link::Link>),
     ) -> Result<Self, Error> {
-        let mtu = mtu_of(&host).doing("look for the host's way out")?;
-        let range = if is_new {
-            let range = choose(&host, settings.range)?;
-            connect_host(&host, &router, &names, range, mtu).doing("connect the sandboxes' router with the host")?;
-            rules::of_router(&router, &settings.closed(range)).doing("make the rules of the sandboxes' router")?;
-            range
-        } else {
-            let range = own_range(&host, &names.uplink)?;
-            // The options may be others than its earlier node's.
-            rules::set_closed(&router, &settings.closed(range)).doing("change the rules of the sandboxes' router")?;
-            range
-        };
-        // An administrator may have flushed all rules of the host's.
-        if !nft::has_table(&host, Family::Ip, &names.table).doing("look for the node's rules")? {
-            rules::of_host(&host, &names.table, &names.uplink, range).doing("make the node's rules on the host")?;
-        }
-        allow_forwarding()?;
-        let mut links = Links::default();
+        let mtu = links.iter().find(|link| link.name == UPLINK).map_or(MTU_DEFAULT, |link| link.mtu);
+        let closed = settings.closed(range);
         let ruled = rules::numbers_with_policy(&router).doing("look for rules of sandboxes")?;
-        links.ruled.extend(ruled);
-        for link in link::list(&router).doing("look for links of sandboxes")? {
-            let number = link.name.strip_prefix(LINK_PREFIX).and_then(|number| number.parse().ok());
-            let Some(number) = number else { continue };
-            links.taken.insert(number);
-            if let Ok(id) = link.alias.parse() {
-                links.of.insert(id, number);
-            }
-        }
+        let unknown: Vec<_> = ruled.iter().map(|number| (*number, settings::address(range, *number))).collect();
+        // Anew: those of an earlier version, or of other options.
+        rules::of_router(&router, &closed, &unknown).doing("make the rules of the sandboxes' router")?;
+        Self::complete(place, names, (&host, router), (range, closed, mtu), Links::of(links, ruled))
+    }
+
+    fn complete(
+        place: &Path,
+        names: Names,
+        (host, router): (&Sockets, Sockets),
+        (range, closed, mtu): (Ipv4Net, Ranges, u32),
+        links: Links,
+    ) -> Result<Self, Error> {
+        let connections = tracked_connections() / rules::CONNECTIONS_PART;
+        rules::of_host(host, (&names.table, &names.uplink), (range, &closed), connections)
+            .doing("make the node's rules on the host")?;
+        allow_forwarding()?;
         let (router, links) = (Mutex::new(router), Mutex::new(links));
-        Ok(Self { place: place.to_owned(), names, router, range, closed: settings.closed(range), mtu, links })
+        Ok(Self { place: place.to_owned(), names, router, range, closed, mtu, links })
     }
 
     /// The range of its sandboxes' addresses.
@@ -146,79 +135,98 @@ impl Network {
 
     /// Connects a sandbox, with what every one may reach. `inside` was opened in its namespace.
     pub fn attach(&self, id: &SandboxId, inside: &Sockets) -> Result<(), Error> {
-        let number = self.take_number(id)?;
-        let attached = self.try_attach(id, number, inside);
+        // An earlier one of that name.
+        self.detach(id);
+        const ACTION: &str = "connect a sandbox with the node's router";
+        let router = self.router();
+        let number = loop {
+            let number = self.links().take(id, self.range)?;
+            let near = link::End { name: &name_of(number), alias: id.as_str() };
+            match link::make_pair(&router, &near, inside, LINK, self.mtu) {
+                Ok(()) => break number,
+                // Another one's, which is not known: it stays, and its number is taken.
+                Err(error) if error.raw_os_error() == Some(libc::EEXIST) => self.links().forget(id),
+                Err(error) => {
+                    self.links().give_back(id, number);
+                    return Err(error).doing(ACTION);
+                }
+            }
+        };
+        let attached = self.finish(number, &router, inside).doing(ACTION);
         if attached.is_err() {
-            self.give_back(id, number);
+            self.remove_link(id, number, &router);
         }
         attached
     }
 
-    fn try_attach(&self, id: &SandboxId, number: u32, inside: &Sockets) -> Result<(), Error> {
-        const ACTION: &str = "connect a sandbox with the node's router";
+    /// Until its rules are there nothing of it is let through: its packets have the wrong source.
+    fn finish(&self, number: u32, router: &Sockets, inside: &Sockets) -> io::Result<()> {
         let own = settings::address(self.range, number);
-        let (router, name) = (self.router(), name_of(number));
-        let near = link::End { name: &name, alias: id.as_str() };
-        link::make_pair(&router, &near, inside, LINK, self.mtu).doing(ACTION)?;
-        // Without its rules nothing of it is let through: its packets have the wrong source.
-        let index = link::index(&router, &name).doing(ACTION)?;
-        link::add_route(&router, Ipv4Net::from(own), index, None).doing(ACTION)?;
-        drop(router);
-        rules::of_link(inside, own).doing("make the rules of a sandbox's link")?;
-        link::switch_on(inside, LINK).doing(ACTION)?;
-        let index = link::index(inside, LINK).doing(ACTION)?;
-        link::add_address(inside, index, inside_net(INSIDE)).doing(ACTION)?;
-        link::add_route(inside, Ipv4Net::default(), index, Some(GATEWAY)).doing(ACTION)
+        link::add_route(router, Ipv4Net::from(own), link::index(router, &name_of(number))?, None)?;
+        rules::of_link(inside, own)?;
+        link::switch_on(inside, LINK)?;
+        let index = link::index(inside, LINK)?;
+        link::add_address(inside, index, inside_net(INSIDE))?;
+        link::add_route(inside, Ipv4Net::default(), index, Some(GATEWAY))
     }
 
-    /// Has a sandbox reach what `policy` says, from now on. What flows and is not allowed any more stops.
+    /// Fails if no sandbox of this node can have a policy.
+    pub fn check(&self, policy: &NetworkPolicy) -> Result<(), Error> {
+        crate::policy::check(policy, &self.closed)
+    }
+
+    /// Has a sandbox reach what `policy` says, from now on. Connections that it does not allow stop.
     pub fn apply(&self, id: &SandboxId, policy: &NetworkPolicy) -> Result<(), Error> {
-        crate::policy::check(policy)?;
-        let mut links = self.links();
-        let number = *links.of.get(id).ok_or_else(|| Error::NoLink(id.clone()))?;
-        let had = links.ruled.contains(&number);
-        if policy.is_default() && !had {
-            return Ok(());
-        }
-        let own = settings::address(self.range, number);
-        rules::of_policy(&self.router(), number, own, policy, had).doing("change the network policy of a sandbox")?;
-        if policy.is_default() {
-            links.ruled.remove(&number);
-            links.policies.remove(&number);
-        } else {
-            links.ruled.insert(number);
-            links.policies.insert(number, policy.clone());
+        self.check(policy)?;
+        let router = self.router();
+        self.set(id, policy, &router)
+    }
+
+    fn set(&self, id: &SandboxId, policy: &NetworkPolicy, router: &Sockets) -> Result<(), Error> {
+        let (number, had) = {
+            let links = self.links();
+            let number = links.number(id).ok_or_else(|| Error::NoLink(id.clone()))?;
+            (number, links.is_ruled(number))
+        };
+        if had || !policy.is_default() {
+            let own = settings::address(self.range, number);
+            rules::of_policy(router, (number, own), policy, had).doing("change the network policy of a sandbox")?;
+            self.links().set(number, policy, Reach::of(policy, &self.closed));
         }
         Ok(())
     }
 
     /// Takes a sandbox's link away, if it has one. The sandbox may be gone.
     pub fn detach(&self, id: &SandboxId) {
-        let number = self.links().of.get(id).copied();
+        let router = self.router();
+        let number = self.links().number(id);
         if let Some(number) = number {
-            if let Err(error) = self.apply(id, &NetworkPolicy::default()) {
+            if let Err(error) = self.set(id, &NetworkPolicy::default(), &router) {
                 tracing::warn!(sandbox = %id, %error, "rules of a sandbox's network stay");
             }
-            self.give_back(id, number);
+            self.remove_link(id, number, &router);
         }
     }
 
-    /// Which sandbox has an address of the range, and what it may reach.
-    pub(crate) fn sandbox_at(&self, address: Ipv4Addr) -> Option<(SandboxId, NetworkPolicy)> {
-        let number = u32::from(address).checked_sub(u32::from(self.range.network()))?;
-        let links = self.links();
-        let (id, _) = links.of.iter().find(|(_, of)| **of == number)?;
-        Some((id.clone(), links.policies.get(&number).cloned().unwrap_or_default()))
+    fn remove_link(&self, id: &SandboxId, number: u32, router: &Sockets) {
+        match link::remove(router, &name_of(number)) {
+            Ok(()) => self.links().give_back(id, number),
+            Err(error) => {
+                self.links().forget(id);
+                tracing::warn!(sandbox = %id, %error, "a sandbox's link stays");
+            }
+        }
     }
 
-    /// Whether an address is among those that no policy opens.
-    pub(crate) fn is_closed(&self, address: Ipv4Addr) -> bool {
-        self.closed.contains(address)
+    /// Which sandbox has an address of the range, and what it reaches.
+    pub(crate) fn sandbox_at(&self, address: Ipv4Addr) -> Option<(SandboxId, Reach)> {
+        let number = u32::from(address).checked_sub(u32::from(self.range.network()))?;
+        self.links().at(number).map(|(id, reach)| (id.clone(), reach))
     }
 
     /// Ids of all sandboxes that have a link.
     pub fn connected(&self) -> Vec<SandboxId> {
-        self.links().of.keys().cloned().collect()
+        self.links().ids()
     }
 
     /// Does `work` in the router's namespace, on a thread of its own.
@@ -235,31 +243,6 @@ impl Network {
         if let Err(error) = remove(&self.place, &self.names) {
             tracing::warn!(error = &error as &dyn std::error::Error, "something of the node's network stays");
         }
-    }
-
-    fn take_number(&self, id: &SandboxId) -> Result<u32, Error> {
-        let mut links = self.links();
-        let numbers = settings::numbers(self.range);
-        let begin = links.next.clamp(numbers.start, numbers.end - 1);
-        let free = (begin..numbers.end).chain(numbers.start..begin).find(|number| !links.taken.contains(number));
-        let number = free.ok_or(Error::Full(self.range))?;
-        links.taken.insert(number);
-        links.of.insert(id.clone(), number);
-        links.next = number + 1;
-        Ok(number)
-    }
-
-    fn give_back(&self, id: &SandboxId, number: u32) {
-        let removed = link::remove(&self.router(), &name_of(number));
-        if let Err(error) = removed {
-            // The number stays taken: two links cannot have it.
-            tracing::warn!(sandbox = %id, %error, "a sandbox's link stays");
-            return;
-        }
-        let mut links = self.links();
-        links.of.remove(id);
-        links.taken.remove(&number);
-        links.policies.remove(&number);
     }
 
     fn links(&self) -> MutexGuard<'_, Links> {
@@ -318,6 +301,12 @@ fn make_namespace(place: &Path) -> Result<Sockets, Error> {
             ("ipv4/conf/default/send_redirects", "0"),
             ("ipv4/conf/all/rp_filter", "0"),
             ("ipv4/conf/default/rp_filter", "0"),
+            ("ipv4/conf/all/accept_source_route", "0"),
+            ("ipv4/conf/default/accept_source_route", "0"),
+            ("ipv4/conf/all/route_localnet", "0"),
+            ("ipv4/conf/default/route_localnet", "0"),
+            ("ipv4/conf/all/proxy_arp", "0"),
+            ("ipv4/conf/default/proxy_arp", "0"),
         ];
         for (setting, value) in settings {
             let path = Path::new("/proc/sys/net").join(setting);
@@ -368,12 +357,16 @@ fn own_range(host: &Sockets, uplink: &str) -> Result<Ipv4Net, Error> {
 
 /// The one that is wanted, or one that nothing of the host's is in.
 fn choose(host: &Sockets, wanted: Option<Ipv4Net>) -> Result<Ipv4Net, Error> {
-    if let Some(wanted) = wanted {
-        return settings::checked(wanted);
-    }
     let routes = link::routes(host).doing("read the host's routes")?;
-    let overlaps = |range: &Ipv4Net, other: Ipv4Net| range.contains(&other) || other.contains(range);
-    let is_free = |range: &Ipv4Net| !routes.iter().any(|route| route.to.prefix_len() > 0 && overlaps(range, route.to));
+    let overlap = |range: &Ipv4Net| {
+        let overlaps = |other: &Ipv4Net| range.contains(other) || other.contains(range);
+        routes.iter().map(|route| route.to).find(|other| other.prefix_len() > 0 && overlaps(other))
+    };
+    if let Some(wanted) = wanted {
+        let range = settings::checked(wanted)?;
+        return overlap(&range).map_or(Ok(range), |other| Err(Error::Taken { range, other }));
+    }
+    let is_free = |range: &Ipv4Net| overlap(range).is_none();
     let mut choice = CHOICE.subnets(CHOSEN_PREFIX).into_iter().flatten();
     choice.find(is_free).ok_or(Error::NoRange)
 }
@@ -383,6 +376,13 @@ fn mtu_of(host: &Sockets) -> io::Result<u32> {
     let way_out = link::routes(host)?.into_iter().find(|route| route.to.prefix_len() == 0).and_then(|route| route.link);
     let links = link::list(host)?;
     Ok(links.into_iter().find(|link| Some(link.index) == way_out).map_or(MTU_DEFAULT, |link| link.mtu.min(65_535)))
+}
+
+/// How many connections the host can track.
+fn tracked_connections() -> u32 {
+    const TRACKED: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
+    // Not there before the first rule that needs it; then the kernel's least default.
+    fs::read_to_string(TRACKED).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(65_536)
 }
 
 /// Packets of sandboxes are forwarded by the host.

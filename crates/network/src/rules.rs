@@ -17,6 +17,9 @@ pub(crate) const TABLE: &str = "pando";
 /// The router's link to the host.
 pub(crate) const UPLINK: &str = "up";
 
+/// Of the connections that the host can track, the part that all sandboxes may have.
+pub(crate) const CONNECTIONS_PART: u32 = 2;
+
 /// Connections of a sandbox at a time: each takes about 300 bytes of the kernel's memory, and as much for the host's masquerading.
 pub(crate) const CONNECTIONS_MAX: u32 = 4_096;
 
@@ -24,21 +27,26 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 const ICMP: u8 = 1;
 const DNS: [u8; 2] = 53u16.to_be_bytes();
-/// Where a port is, in the header behind that of IP.
+/// Where ports are, in the header behind that of IP.
+const FROM_PORT: u32 = 0;
 const TO_PORT: u32 = 2;
+/// Packets to the DNS server that a sandbox may send in a second, on average, and at once.
+const QUERY_PACKETS: (u64, u32) = (500, 1_000);
 
 /// Set of what no policy opens.
 const CLOSED: &str = "closed";
 /// Verdicts of sandboxes with a policy of their own: by what they send, and by what they get.
 const SENDS: &str = "sends";
 const GETS: &str = "gets";
-/// Counts of connections.
+/// Counts of connections, and of packets to the DNS server.
 const COUNTS: &str = "counts";
+const QUERIES: &str = "queries";
 /// The chain of packets to sandboxes.
 const INWARD: &str = "inward";
 
-/// Priorities that `nft` calls raw, filter and srcnat.
+/// Priorities that `nft` calls raw, mangle, filter and srcnat.
 const RAW: i32 = -300;
+const BEFORE_DESTINATION_NAT: i32 = -150;
 const FILTER: i32 = 0;
 const SOURCE_NAT: i32 = 100;
 
@@ -49,12 +57,31 @@ fn chain(number: u32, priority: i32, accepts: bool) -> Hook<'static> {
 const DROP: Is<'static> = Is::Decide(Verdict::Drop);
 const ACCEPT: Is<'static> = Is::Decide(Verdict::Accept);
 
-/// The host's: nothing that comes from sandboxes is for the host itself, and what leaves has an address of the host's.
-pub(crate) fn of_host(sockets: &Sockets, table: &str, uplink: &str, range: Ipv4Net) -> io::Result<()> {
+/// The host's: nothing that comes from sandboxes is for the host itself, whatever the host makes of its destination, and what leaves has an address of
+/// the host's. `connections`: of all sandboxes together.
+pub(crate) fn of_host(
+    sockets: &Sockets,
+    (table, uplink): (&str, &str),
+    (range, closed): (Ipv4Net, &Ranges),
+    connections: u32,
+) -> io::Result<()> {
     let mut batch = Batch::new(Family::Ip, table);
-    batch.add_table();
+    batch.renew_table();
+    batch.add_set(CLOSED, SetKind::Ranges);
+    batch.add_ranges(CLOSED, closed.elements());
+    batch.add_set(COUNTS, SetKind::Counted);
+    // Before the host's own rules send it elsewhere, to a container of the host's, for one.
+    batch.add_chain("arrival", Some(chain(hook::PREROUTING, BEFORE_DESTINATION_NAT, true)));
+    batch.add_rule("arrival", &[Is::From(uplink), Is::ForOwn, Is::Reject]);
     batch.add_chain("input", Some(chain(hook::INPUT, FILTER, true)));
     batch.add_rule("input", &[Is::From(uplink), Is::Reject]);
+    batch.add_chain("forward", Some(chain(hook::FORWARD, FILTER, true)));
+    batch.add_rule("forward", &[Is::From(uplink), Is::Connection(connection::INVALID), DROP]);
+    batch.add_rule("forward", &[Is::From(uplink), Is::DestinationIn(CLOSED), Is::Reject]);
+    // Also here: the router does not keep all that the host does, such as what ends on its way.
+    let new = [Is::From(uplink), Is::Connection(connection::NEW), Is::First];
+    batch.add_rule("forward", &[&new[..], &[Is::MoreThan(COUNTS, CONNECTIONS_MAX), DROP]].concat());
+    batch.add_rule("forward", &[&new[..], &[Is::MoreInAll(connections), DROP]].concat());
     let masquerade = Hook { kind: "nat", ..chain(hook::POSTROUTING, SOURCE_NAT, true) };
     batch.add_chain("postrouting", Some(masquerade));
     batch.add_set("sandboxes", SetKind::Ranges);
@@ -63,30 +90,62 @@ pub(crate) fn of_host(sockets: &Sockets, table: &str, uplink: &str, range: Ipv4N
     batch.commit(sockets)
 }
 
-/// The router's, with what is closed to all.
-pub(crate) fn of_router(sockets: &Sockets, closed: &Ranges) -> io::Result<()> {
+/// The router's, with what is closed to all. Sandboxes with these addresses reach nothing until their policies are known.
+pub(crate) fn of_router(sockets: &Sockets, closed: &Ranges, unknown: &[(u32, Ipv4Addr)]) -> io::Result<()> {
     let mut batch = Batch::new(Family::Ip, TABLE);
-    batch.add_table();
+    batch.renew_table();
     batch.add_set(CLOSED, SetKind::Ranges);
     batch.add_ranges(CLOSED, closed.elements());
     batch.add_set(SENDS, SetKind::Verdicts);
     batch.add_set(GETS, SetKind::Verdicts);
-    batch.add_set(COUNTS, SetKind::Counted);
-    // Whatever a sandbox writes into its packets: it has one address, which tells who it is.
+    [COUNTS, QUERIES].iter().for_each(|set| batch.add_set(set, SetKind::Counted));
+    arrival(&mut batch);
+    forward(&mut batch);
+    let nothing = NetworkPolicy { closed: true, ..NetworkPolicy::default() };
+    unknown.iter().for_each(|(number, own)| add_policy(&mut batch, &Chains::of(*number), *own, &nothing));
+    batch.commit(sockets)
+}
+
+/// Who sends, and what is for the router itself: DNS, which is not tracked, so that it takes nothing from what is.
+fn arrival(batch: &mut Batch<'_>) {
+    let gateway = GATEWAY.octets();
     batch.add_chain("arrival", Some(chain(hook::PREROUTING, RAW, true)));
+    // Whatever a sandbox writes into its packets: it has one address, which tells who it is.
     batch.add_rule("arrival", &[Is::NotFrom(UPLINK), Is::Forged, DROP]);
+    batch.add_chain("output", Some(chain(hook::OUTPUT, RAW, true)));
     batch.add_chain("input", Some(chain(hook::INPUT, FILTER, false)));
     for protocol in [UDP, TCP] {
-        let to_gateway = Is::Network { at: DESTINATION, is: &GATEWAY.octets() };
-        let dns = [Is::NotFrom(UPLINK), to_gateway, Is::Protocol(protocol), Is::Transport { at: TO_PORT, is: &DNS }];
-        batch.add_rule("input", &[&dns[..], &[ACCEPT]].concat());
+        let query = [
+            Is::NotFrom(UPLINK),
+            Is::Network { at: DESTINATION, is: &gateway },
+            Is::Protocol(protocol),
+            Is::Transport { at: TO_PORT, is: &DNS },
+        ];
+        let answer = [
+            Is::Network { at: SOURCE, is: &gateway },
+            Is::Protocol(protocol),
+            Is::Transport { at: FROM_PORT, is: &DNS },
+        ];
+        let (packets, burst) = QUERY_PACKETS;
+        batch.add_rule("arrival", &[&query[..], &[Is::FasterThan(QUERIES, packets, burst), DROP]].concat());
+        batch.add_rule("arrival", &[&query[..], &[Is::Untracked]].concat());
+        batch.add_rule("output", &[&answer[..], &[Is::Untracked]].concat());
+        batch.add_rule("input", &[&query[..], &[ACCEPT]].concat());
     }
     batch.add_rule("input", &[Is::NotFrom(UPLINK), Is::Reject]);
+}
+
+/// What passes.
+fn forward(batch: &mut Batch<'_>) {
+    let known = connection::ESTABLISHED | connection::RELATED;
     batch.add_chain(INWARD, None);
+    // That a packet was too long, for one: such errors come from routers that no policy names.
+    batch.add_rule(INWARD, &[Is::Protocol(ICMP), Is::Connection(connection::RELATED), ACCEPT]);
     batch.add_rule(INWARD, &[Is::ByDestination(GETS)]);
     batch.add_rule(INWARD, &[ACCEPT]);
     batch.add_chain("forward", Some(chain(hook::FORWARD, FILTER, false)));
-    let known = connection::ESTABLISHED | connection::RELATED;
+    // For sandboxes that are gone: the host would send it here again.
+    batch.add_rule("forward", &[Is::From(UPLINK), Is::To(UPLINK), DROP]);
     batch.add_rule("forward", &[Is::Connection(connection::INVALID), DROP]);
     batch.add_rule("forward", &[Is::From(UPLINK), Is::Connection(known), Is::Decide(Verdict::Jump(INWARD))]);
     batch.add_rule("forward", &[Is::From(UPLINK), DROP]);
@@ -94,56 +153,71 @@ pub(crate) fn of_router(sockets: &Sockets, closed: &Ranges) -> io::Result<()> {
     batch.add_rule("forward", &[Is::DestinationIn(CLOSED), Is::Reject]);
     batch.add_rule("forward", &[Is::NotTo(UPLINK), DROP]);
     batch.add_rule("forward", &[Is::BySource(SENDS)]);
-    let new = Is::Connection(connection::NEW);
-    batch.add_rule("forward", &[new, Is::MoreThan(COUNTS, CONNECTIONS_MAX), DROP]);
+    let new = [Is::Connection(connection::NEW), Is::First];
+    batch.add_rule("forward", &[&new[..], &[Is::MoreThan(COUNTS, CONNECTIONS_MAX), DROP]].concat());
     batch.add_rule("forward", &[ACCEPT]);
-    batch.commit(sockets)
 }
 
-/// What is closed to all, anew.
-pub(crate) fn set_closed(sockets: &Sockets, closed: &Ranges) -> io::Result<()> {
-    let mut batch = Batch::new(Family::Ip, TABLE);
-    batch.empty_set(CLOSED);
-    batch.add_ranges(CLOSED, closed.elements());
-    batch.commit(sockets)
+/// Names of the chains and sets of one sandbox.
+struct Chains {
+    sends: String,
+    gets: String,
+    allow: String,
+    deny: String,
+}
+
+impl Chains {
+    fn of(number: u32) -> Self {
+        let [sends, gets, allow, deny] = ["sends", "gets", "allow", "deny"].map(|name| format!("{name}-{number}"));
+        Self { sends, gets, allow, deny }
+    }
 }
 
 /// Those of one sandbox with the address `own`, numbered; `had`: it has some that these replace.
 pub(crate) fn of_policy(
     sockets: &Sockets,
-    number: u32,
-    own: Ipv4Addr,
+    (number, own): (u32, Ipv4Addr),
     policy: &NetworkPolicy,
     had: bool,
 ) -> io::Result<()> {
-    let [sends, gets, allow, deny] = ["sends", "gets", "allow", "deny"].map(|name| format!("{name}-{number}"));
+    let chains = Chains::of(number);
     let mut batch = Batch::new(Family::Ip, TABLE);
     if had {
         batch.remove_verdict(SENDS, own);
         batch.remove_verdict(GETS, own);
-        [&sends, &gets].iter().for_each(|chain| batch.remove_chain(chain));
-        [&allow, &deny].iter().for_each(|set| batch.remove_set(set));
+        [&chains.sends, &chains.gets].iter().for_each(|chain| batch.remove_chain(chain));
+        [&chains.allow, &chains.deny].iter().for_each(|set| batch.remove_set(set));
     }
     if !policy.is_default() {
-        for (set, nets) in [(&allow, &policy.allow), (&deny, &policy.deny)] {
-            batch.add_set(set, SetKind::Ranges);
-            batch.add_ranges(set, Ranges::of(nets).elements());
-        }
-        // What it gets is judged by the sender: what flowed before a change stops.
-        let others = |set| (Is::DestinationIn(set), Is::SourceIn(set));
-        let ((to_allowed, from_allowed), (to_denied, from_denied)) = (others(allow.as_str()), others(deny.as_str()));
-        let both = [(&sends, SENDS, to_allowed, to_denied, Is::Reject), (&gets, GETS, from_allowed, from_denied, DROP)];
-        for (chain, set, is_allowed, is_denied, refused) in both {
-            batch.add_chain(chain, None);
-            batch.add_rule(chain, &[is_allowed, Is::Decide(Verdict::Return)]);
-            batch.add_rule(chain, &[is_denied, refused]);
-            if policy.closed {
-                batch.add_rule(chain, &[refused]);
-            }
-            batch.add_verdict(set, own, Verdict::Jump(chain));
-        }
+        add_policy(&mut batch, &chains, own, policy);
     }
     batch.commit(sockets)
+}
+
+fn add_policy(
+    batch: &mut Batch<'_>,
+    Chains { sends, gets, allow, deny }: &Chains,
+    own: Ipv4Addr,
+    policy: &NetworkPolicy,
+) {
+    for (set, nets) in [(allow, &policy.allow), (deny, &policy.deny)] {
+        batch.add_set(set, SetKind::Ranges);
+        batch.add_ranges(set, Ranges::of(nets).elements());
+    }
+    // What it gets is judged by the sender: what flowed before a change stops.
+    let both = [
+        (sends, SENDS, Is::DestinationIn(allow), Is::DestinationIn(deny), Is::Reject),
+        (gets, GETS, Is::SourceIn(allow), Is::SourceIn(deny), DROP),
+    ];
+    for (chain, set, is_allowed, is_denied, refused) in both {
+        batch.add_chain(chain, None);
+        batch.add_rule(chain, &[is_allowed, Is::Decide(Verdict::Return)]);
+        batch.add_rule(chain, &[is_denied, refused]);
+        if policy.closed {
+            batch.add_rule(chain, &[refused]);
+        }
+        batch.add_verdict(set, own, Verdict::Jump(chain));
+    }
 }
 
 /// The numbers of sandboxes with rules of their own.

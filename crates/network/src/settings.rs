@@ -15,6 +15,9 @@ pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 0, 1);
 /// Length of the prefix of both.
 pub(crate) const INSIDE_PREFIX: u8 = 30;
 
+/// Begins the names of the router's links to sandboxes; their numbers follow.
+pub(crate) const LINK_PREFIX: &str = "s";
+
 /// The link of a sandbox, inside.
 pub const LINK: &str = "eth0";
 
@@ -24,12 +27,12 @@ pub(crate) const CHOICE: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(198, 18, 0,
 /// Length of the prefix of one: 4,091 sandboxes.
 pub(crate) const CHOSEN_PREFIX: u8 = 20;
 
-/// What is no part of the internet (RFC 6890), multicast included.
+/// What is no part of the internet (RFC 6890), multicast included, and the address at which Azure has settings of machines.
 #[rustfmt::skip]
-const PRIVATE: [([u8; 4], u8); 15] = [
+const PRIVATE: [([u8; 4], u8); 16] = [
     ([0, 0, 0, 0], 8), ([10, 0, 0, 0], 8), ([100, 64, 0, 0], 10), ([127, 0, 0, 0], 8), ([169, 254, 0, 0], 16),
     ([172, 16, 0, 0], 12), ([192, 0, 0, 0], 24), ([192, 0, 2, 0], 24), ([192, 88, 99, 0], 24), ([192, 168, 0, 0], 16),
-    ([198, 18, 0, 0], 15), ([198, 51, 100, 0], 24), ([203, 0, 113, 0], 24), ([224, 0, 0, 0], 4), ([240, 0, 0, 0], 4),
+    ([168, 63, 129, 16], 32), ([198, 18, 0, 0], 15), ([198, 51, 100, 0], 24), ([203, 0, 113, 0], 24), ([224, 0, 0, 0], 4), ([240, 0, 0, 0], 4),
 ];
 
 /// What an operator chooses.

@@ -164,12 +164,12 @@ impl Config {
         self.state_dir.join("router")
     }
 
-    pub(crate) fn base_layer(&self) -> PathBuf {
-        self.state_dir.join("layers").join("base")
+    pub(crate) fn layers_dir(&self) -> PathBuf {
+        self.state_dir.join("layers")
     }
 
     pub(crate) fn host_mask(&self) -> PathBuf {
-        self.state_dir.join("layers").join("host-mask")
+        self.layers_dir().join("host-mask")
     }
 }
 

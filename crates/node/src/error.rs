@@ -112,6 +112,8 @@ pub enum Error {
     NoRoom { path: PathBuf, free: u64 },
     #[error(transparent)]
     Command(#[from] CommandError),
+    #[error("the image cannot be used")]
+    Image(#[from] images::Error),
     #[error("the sandbox has no network that could be used")]
     Network(#[from] network::Error),
     #[error("this node gives sandboxes no network")]

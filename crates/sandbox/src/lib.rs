@@ -40,7 +40,6 @@ mod sandbox;
 mod seccomp;
 mod spec;
 mod sweep;
-mod tarball;
 mod tree;
 mod view;
 
@@ -61,6 +60,5 @@ pub use sandbox::{Bare, Sandbox};
 pub use seccomp::seccomp_program;
 pub use spec::{Command, Limits, PROGRAM_ID, SHARED_MEMORY, Spec, User, Users};
 pub use sweep::{remove_files, remove_remains, sweep};
-pub use tarball::unpack_tarball;
 pub use tree::remove as remove_directory;
 pub use view::show_memory;

@@ -17,18 +17,18 @@ use crate::{
     attributes::open_dir,
     changes::UPPER,
     error::{Context, Error},
+    rootfs::place_of,
     spec::Spec,
     view,
 };
 
 /// Files in which every sandbox differs, below its upper directory; only root of the sandbox can change them.
-pub(crate) const IDENTITY_FILES: [&str; 9] = [
+pub(crate) const IDENTITY_FILES: [&str; 8] = [
     "etc/hostname",
     "etc/machine-id",
     "etc/hosts",
     "run/pando/boot_id",
     "run/pando/generation",
-    "etc/resolv.conf",
     view::FILES[0].0,
     view::FILES[1].0,
     view::FILES[2].0,
@@ -104,14 +104,25 @@ pub(crate) fn write(upper: &Path, spec: &Spec, machine: &Machine) -> Result<(), 
     let hosts = format!("127.0.0.1 localhost {id}\n::1 localhost ip6-localhost ip6-loopback\n");
     let name = format!("{id}\n");
     let identity = [&name, &machine.machine_id, &hosts, &machine.boot_id, &machine.generation];
-    let resolver = spec.dns.map(|server| format!("nameserver {server}\n"));
     let views = view::contents(&spec.limits);
-    let contents = identity.into_iter().map(Some).chain([resolver.as_ref()]).chain(views.iter().map(Option::as_ref));
+    let contents = identity.into_iter().map(Some).chain(views.iter().map(Option::as_ref));
     let root = open_dir(CWD, upper).at("open", upper)?;
+    // Where an image has a link in their place, a directory there would hide all that it leads to.
+    let tops = ["etc", "run"].map(|top| (top, place_of(&spec.layers, top)));
     for (file, content) in IDENTITY_FILES.into_iter().zip(contents) {
-        replace(&root, file, content.map(String::as_str)).at("write", &upper.join(file))?;
+        let moved = tops.iter().find_map(|(top, place)| Some(place.join(file.strip_prefix(top)?.strip_prefix('/')?)));
+        let place = moved.as_deref().and_then(Path::to_str).unwrap_or(file);
+        replace(&root, place, content.map(String::as_str)).at("write", &upper.join(place))?;
     }
-    Ok(())
+    let [(_, etc), _] = tops;
+    let resolver = upper.join(etc).join("resolv.conf");
+    match (spec.dns, resolver.strip_prefix(upper).ok().and_then(Path::to_str)) {
+        // One that it has changed, or its source has, stays.
+        (Some(server), Some(place)) if resolver.symlink_metadata().is_err() => {
+            replace(&root, place, Some(&format!("nameserver {server}\n"))).at("write", &resolver)
+        }
+        (Some(_) | None, _) => Ok(()),
+    }
 }
 
 /// Without a content there is no such file.

@@ -8,6 +8,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use base::id::SandboxId;
 use rustix::{
+    io::Errno,
     process::Pid,
     thread::{CpuSet, sched_getaffinity, sched_setaffinity},
 };
@@ -40,10 +41,12 @@ impl Processors {
 
     /// Binds the calling process, which may run on all that there are. On a host with no more than the limit there is nothing to bind.
     pub(crate) fn bind_caller(self) -> rustix::io::Result<()> {
-        match self.share(&sched_getaffinity(None)?) {
-            Some(share) => sched_setaffinity(None, &share),
-            None => Ok(()),
-        }
+        let all = match sched_getaffinity(None) {
+            // More processors than a set of these has room for.
+            Err(Errno::INVAL) => return Ok(()),
+            all => all?,
+        };
+        self.share(&all).map_or(Ok(()), |share| sched_setaffinity(None, &share))
     }
 
     /// Binds all threads of a process that were not bound otherwise: the copy of a program is bound to its source's processors at first. What has

@@ -36,6 +36,7 @@ use crate::{
     error::{Context, Error},
     namespaces::Inside,
 };
+pub(crate) use base_layer::place_of;
 pub use base_layer::prepare_base_layer;
 pub use host_mask::prepare_host_mask;
 

@@ -34,7 +34,7 @@ pub(crate) const FILES: [(&str, &str); 3] = [
 pub(crate) fn contents(limits: &Limits) -> [Option<String>; 3] {
     let memory = MemoryShare { limit_bytes: limits.memory_bytes, ..MemoryShare::default() };
     let count = Processors::count_of(limits);
-    let of_processors = || Some(cpuinfo(&fs::read_to_string("/proc/cpuinfo").ok()?, count?));
+    let of_processors = || count.and_then(|count| Some(cpuinfo(&fs::read_to_string("/proc/cpuinfo").ok()?, count)));
     [Some(meminfo(&memory, host_bytes())), of_processors(), count.map(online)]
 }
 
@@ -81,7 +81,7 @@ fn meminfo(&MemoryShare { limit_bytes, used_bytes, cache_bytes }: &MemoryShare, 
         ("SwapTotal", 0),
         ("SwapFree", 0),
     ];
-    let line = |(name, bytes): (&str, u64)| format!("{:<16}{:>8} kB\n", format!("{name}:"), bytes >> 10);
+    let line = |(name, bytes): (&str, u64)| format!("{:<16}{:>12} kB\n", format!("{name}:"), bytes >> 10);
     lines.into_iter().map(line).collect()
 }
 
@@ -102,12 +102,13 @@ mod tests {
     fn memory_is_the_limit_and_what_is_left_of_it() {
         let share = |used_bytes, cache_bytes| MemoryShare { limit_bytes: 512 << 20, used_bytes, cache_bytes };
         let text = meminfo(&share(100 << 20, 30 << 20), 4 << 30);
-        let expected = "MemTotal:         524288 kB\nMemFree:          421888 kB\nMemAvailable:     452608 kB\n";
+        let expected =
+            "MemTotal:             524288 kB\nMemFree:              421888 kB\nMemAvailable:         452608 kB\n";
         assert!(text.starts_with(expected), "{text}");
         // More than the limit is counted for a moment, or the host has less.
         let full = meminfo(&share(600 << 20, 0), 4 << 30);
-        assert!(full.contains("MemFree:               0 kB\n"), "{full}");
-        assert!(meminfo(&share(0, 0), 256 << 20).starts_with("MemTotal:         262144 kB\n"));
+        assert!(full.contains("MemFree:                   0 kB\n"), "{full}");
+        assert!(meminfo(&share(0, 0), 256 << 20).starts_with("MemTotal:             262144 kB\n"));
         assert_eq!(full.len(), text.len());
     }
 

@@ -28,6 +28,10 @@ impl Attributes {
         self.bytes(kind, &value.to_be_bytes())
     }
 
+    pub(super) fn long(self, kind: u16, value: u64) -> Self {
+        self.bytes(kind, &value.to_be_bytes())
+    }
+
     pub(super) fn nested(self, kind: u16, value: &Self) -> Self {
         self.bytes(kind | NESTED, &value.0)
     }

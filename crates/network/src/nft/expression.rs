@@ -44,7 +44,9 @@ pub(crate) enum Expression<'a> {
     From(&'a str),
     /// It did not.
     NotFrom(&'a str),
-    /// It does not leave by the link of this name.
+    /// It leaves by the link of this name.
+    To(&'a str),
+    /// It does not.
     NotTo(&'a str),
     /// Its protocol is this one (IANA's number).
     Protocol(u8),
@@ -68,10 +70,20 @@ pub(crate) enum Expression<'a> {
     ByDestination(&'a str),
     /// Its connection is in one of these states (`connection`).
     Connection(u32),
+    /// It is the first one of its connection, also if more come before an answer.
+    First,
     /// It came by another link than an answer would take.
     Forged,
+    /// It is for an address of the machine's own.
+    ForOwn,
     /// Its source has more connections than these; `0` is a set for their counts.
     MoreThan(&'a str, u32),
+    /// All that this rule has seen are more connections than these.
+    MoreInAll(u32),
+    /// More than so many came from its source in a second, on average, but for so many at once; `0` is a set for what is counted.
+    FasterThan(&'a str, u64, u32),
+    /// Its connection is not tracked.
+    Untracked,
     /// Sets the address at this place of the network header, and mends checksums.
     SetAddress {
         at: u32,
@@ -116,6 +128,7 @@ impl Expression<'_> {
         match self {
             Self::From(link) => vec![meta(IN_NAME), compare(EQUAL, &name(link))],
             Self::NotFrom(link) => vec![meta(IN_NAME), compare(NOT_EQUAL, &name(link))],
+            Self::To(link) => vec![meta(OUT_NAME), compare(EQUAL, &name(link))],
             Self::NotTo(link) => vec![meta(OUT_NAME), compare(NOT_EQUAL, &name(link))],
             Self::Protocol(number) => vec![meta(PROTOCOL), compare(EQUAL, &[number])],
             Self::Network { at, is } => vec![load(NETWORK, at, is.len()), compare(EQUAL, is)],
@@ -129,6 +142,19 @@ impl Expression<'_> {
                 // Numbers of the machine's own order, unlike what packets have.
                 vec![state, mask(&states.to_ne_bytes()), compare(NOT_EQUAL, &[0; 4])]
             }
+            Self::First => {
+                const STATUS: u32 = 2;
+                const CONFIRMED: u32 = 1 << 3;
+                let status = ("ct", none().number(1, REGISTER).number(2, STATUS));
+                vec![status, mask(&CONFIRMED.to_ne_bytes()), compare(EQUAL, &[0; 4])]
+            }
+            Self::ForOwn => {
+                const KIND: u32 = 3;
+                const BY_DESTINATION: u32 = 2;
+                const LOCAL: u32 = 2; // RTN_LOCAL
+                let kind = none().number(1, REGISTER).number(2, KIND).number(3, BY_DESTINATION);
+                vec![("fib", kind), compare(EQUAL, &LOCAL.to_ne_bytes())]
+            }
             Self::Forged => {
                 const INDEX: u32 = 1;
                 const BY_SOURCE_AND_LINK: u32 = 1 | 8;
@@ -136,11 +162,15 @@ impl Expression<'_> {
                 vec![("fib", route), compare(EQUAL, &[0; 4])]
             }
             Self::MoreThan(set, connections) => {
-                let count = none().text(1, "connlimit").nested(2, &none().number(1, connections).number(2, 1));
-                // The kernel adds a source that is new.
-                let add = none().text(1, set).number(3, 0).number(4, REGISTER).nested(7, &count);
-                vec![load(NETWORK, SOURCE, 4), ("dynset", add)]
+                vec![load(NETWORK, SOURCE, 4), counted(set, "connlimit", &connection_limit(connections))]
             }
+            Self::MoreInAll(connections) => vec![("connlimit", connection_limit(connections))],
+            Self::FasterThan(set, packets, burst) => {
+                const OVER: u32 = 1;
+                let limit = none().long(1, packets).long(2, 1).number(3, burst).number(4, 0).number(5, OVER);
+                vec![load(NETWORK, SOURCE, 4), counted(set, "limit", &limit)]
+            }
+            Self::Untracked => vec![("notrack", none())],
             Self::SetAddress { at, to } => {
                 const OF_HEADER: u32 = 10;
                 vec![immediate(&to), store(NETWORK, at, OF_HEADER, true)]
@@ -160,6 +190,17 @@ impl Expression<'_> {
             }
         }
     }
+}
+
+fn connection_limit(connections: u32) -> Attributes {
+    const OVER: u32 = 1;
+    Attributes::default().number(1, connections).number(2, OVER)
+}
+
+/// Counts by what is in the register, which the kernel adds to the set when it is new.
+fn counted(set: &str, name: &str, what: &Attributes) -> (&'static str, Attributes) {
+    let expression = Attributes::default().text(1, name).nested(2, what);
+    ("dynset", Attributes::default().text(1, set).number(3, 0).number(4, REGISTER).nested(7, &expression))
 }
 
 fn value(bytes: &[u8]) -> Attributes {

@@ -10,8 +10,10 @@ use super::{Error, Forked, chain};
 
 fn kind(error: &Error) -> FailureKind {
     match error {
-        Error::Network(network::Error::TooLong(_)) => FailureKind::InvalidRequest,
         Error::Network(network::Error::Full(_)) => FailureKind::NoSpace,
+        Error::Image(images::Error::NotFound(_)) => FailureKind::NotFound,
+        Error::Image(images::Error::InUse { .. }) => FailureKind::Conflict,
+        Error::Image(error) if !error.is_of_host() => FailureKind::InvalidRequest,
         Error::NoNetwork => FailureKind::Conflict,
         Error::Invalid { .. } | Error::NoUser { .. } | Error::OneUser { .. } => FailureKind::InvalidRequest,
         Error::Command(error) => error.kind(),
@@ -55,6 +57,7 @@ fn kind(error: &Error) -> FailureKind {
         | Error::Store { .. }
         | Error::Volumes { .. }
         | Error::Network(_)
+        | Error::Image(_)
         | Error::Sandbox(_) => FailureKind::Host,
         Error::NoRoom { .. } => FailureKind::NoSpace,
     }
@@ -136,6 +139,7 @@ fn hint(error: &Error) -> Option<String> {
         | Error::StateInUse(_)
         | Error::SocketInUse(_)
         | Error::SelfTest(_)
+        | Error::Image(_)
         | Error::Sandbox(_) => return None,
     };
     Some(text.to_owned())
@@ -226,6 +230,7 @@ fn details(error: &Error) -> Vec<String> {
         | Error::SelfTest(_)
         | Error::NoRoom { .. }
         | Error::Network(_)
+        | Error::Image(_)
         | Error::NoNetwork
         | Error::Sandbox(_) => Vec::new(),
     }

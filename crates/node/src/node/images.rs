@@ -16,11 +16,8 @@ impl Node {
             Image::Path(path) => path.clone(),
         };
         let found = std::fs::metadata(&path).at("open the image", &path)?;
-        let base = self.host.config.base_layer();
-        std::fs::create_dir_all(&base).at("create", &base)?;
-        sandbox::prepare_base_layer(&base)?;
         if found.is_dir() {
-            return Ok(vec![base, path]);
+            return self.on_base(vec![path]);
         }
         if !found.is_file() {
             let message = format!("the image {} is neither a directory nor a tarball", path.display());
@@ -29,7 +26,16 @@ impl Node {
         let into = self.host.config.images_dir().join(format!("{}-{}", spec.name, random_suffix()));
         // Whole or not at all, so a failure leaves nothing here.
         unpack(path, into.clone()).await?;
-        Ok(vec![base, into])
+        self.on_base(vec![into])
+    }
+
+    /// An image's layers, topmost first, with what a root needs beside them.
+    fn on_base(&self, mut layers: Vec<PathBuf>) -> Result<Vec<PathBuf>> {
+        let bases = self.host.config.layers_dir();
+        std::fs::create_dir_all(&bases).at("create", &bases)?;
+        let base = sandbox::prepare_base_layer(&bases, &layers)?;
+        layers.insert(0, base);
+        Ok(layers)
     }
 }
 
@@ -41,8 +47,9 @@ pub(super) fn random_suffix() -> String {
 }
 
 async fn unpack(tarball: PathBuf, into: PathBuf) -> Result<()> {
-    let unpacked = tokio::task::spawn_blocking(move || sandbox::unpack_tarball(&tarball, &into));
-    Ok(unpacked.await.doing("unpack the image")??)
+    let unpacked = tokio::task::spawn_blocking(move || images::unpack_tarball(&tarball, &into));
+    unpacked.await.doing("unpack the image")??;
+    Ok(())
 }
 
 /// Removes what a failure left; the failure itself is what the user hears of.

@@ -4,11 +4,11 @@ use std::{collections::HashSet, sync::Arc};
 
 use base::id::SandboxId;
 use keeper::protocol::{Call, Created, Files};
-use model::NetworkPolicy;
+use model::{NetworkPolicy, SandboxState};
 use network::{Dns, Network, Sockets};
 use sandbox::ProcessIdentity;
 
-use super::Node;
+use super::{Node, lifecycle::Operation};
 use crate::{
     config::{Config, NetworkKind, RECORD},
     error::{Context, Error, Result, chain},
@@ -28,6 +28,17 @@ pub(super) fn open(config: &Config, id: &str) -> Result<Option<Arc<Network>>> {
             Ok(None)
         }
         Err(error) => Err(error.into()),
+    }
+}
+
+/// An error of a client's policy, or of the node.
+fn refused(error: network::Error) -> Error {
+    use network::Error as E;
+    match error {
+        E::TooLong(_) | E::TooManyServers(_) | E::ClosedServer(_) => {
+            Error::Invalid { message: error.to_string(), hint: None }
+        }
+        error => Error::Network(error),
     }
 }
 
@@ -68,7 +79,7 @@ impl Node {
             return if policy.allow.is_empty() { Ok(()) } else { Err(Error::NoNetwork) };
         };
         let (id, policy) = (id.clone(), policy.clone());
-        let apply = move || Ok(network.apply(&id, &policy)?);
+        let apply = move || network.apply(&id, &policy).map_err(refused);
         tokio::task::spawn_blocking(apply).await.doing("change the network of a sandbox")?
     }
 
@@ -78,11 +89,16 @@ impl Node {
     }
 
     /// Changes what a sandbox may reach, from now on. Connections that it does not allow stop.
-    pub async fn set_network(&self, id: &SandboxId, policy: NetworkPolicy) -> Result<()> {
-        self.state().running(id)?;
-        self.apply_network(id, &policy).await?;
-        let Some(record) = self.state().set_network(id, policy) else { return Err(Error::NoSandbox(id.clone())) };
-        records::write(&self.host.config.sandbox_dir(id).join(RECORD), &record, Durability::Process)
+    pub async fn set_network(self: &Arc<Self>, id: &SandboxId, policy: NetworkPolicy) -> Result<()> {
+        let (node, of) = (Arc::clone(self), id.clone());
+        // In its turn: a pause keeps the policy that it finds.
+        self.drive(id, Operation::Capture, async move {
+            node.apply_network(&of, &policy).await?;
+            let record = node.state().set_network(&of, policy);
+            let record = record.ok_or_else(|| Error::NoSandbox(of.clone()))?;
+            records::write(&node.host.config.sandbox_dir(&of).join(RECORD), &record, Durability::Process)
+        })
+        .await
     }
 
     /// Answers DNS queries of sandboxes. Never returns.
@@ -98,8 +114,8 @@ impl Node {
     pub(super) async fn take_over_networks(&self) {
         let Some(network) = self.host.network.clone() else { return };
         let (policies, known): (Vec<_>, HashSet<_>) = {
-            let state = self.state();
-            let records = state.sandboxes();
+            let mut records = self.state().sandboxes();
+            records.retain(|record| record.state != SandboxState::Paused);
             let known = records.iter().map(|record| record.id.clone()).collect();
             (records.into_iter().map(|record| (record.id, record.network)).collect(), known)
         };

@@ -110,9 +110,9 @@ impl Node {
         let unseen = self.noted_unseen()?;
         let earlier = self.earlier_commands().await;
         tokio::spawn(Arc::clone(self).follow_commands(earlier));
-        let running = self.start_keeper().await?;
+        // Before anything new is connected.
         self.take_over_networks().await;
-        Ok((running, unseen))
+        Ok((self.start_keeper().await?, unseen))
     }
 
     /// Handles events until the keeper is gone.

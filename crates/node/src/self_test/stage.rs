@@ -63,6 +63,9 @@ pub(super) struct Warm {
     layers: Vec<PathBuf>,
 }
 
+/// Directory of the layers above those of programs.
+const BASES: &str = "bases";
+
 impl Stage {
     pub(super) fn open(dir: &Path, group: &str) -> Trial<Self> {
         let lock = patiently("another self-test does not end", || lock(dir))?;
@@ -70,12 +73,13 @@ impl Stage {
         set_child_subreaper(Some(getpid()))?;
         let cgroups = Cgroups::open(group)?;
         sandbox::sweep(&cgroups, &[dir.to_owned()], &|_| false)?;
-        let (base, program) = (dir.join("base"), dir.join("program"));
-        for old in [&base, &program] {
+        let (bases, program) = (dir.join(BASES), dir.join("program"));
+        for old in [&bases, &program] {
             sandbox::remove_directory(old)?;
         }
-        sandbox::prepare_base_layer(&base)?;
         fs::create_dir_all(&program)?;
+        fs::create_dir_all(&bases)?;
+        let base = sandbox::prepare_base_layer(&bases, std::slice::from_ref(&program))?;
         fs::write(program.join(PROGRAM), probe::program())?;
         fs::set_permissions(program.join(PROGRAM), Permissions::from_mode(0o755))?;
         let seccomp = sandbox::seccomp_program()?;
@@ -215,7 +219,7 @@ impl Stage {
         let removed = self.cgroups.remove_all();
         let _ = fs::remove_file(self.dir.join("lock"));
         // The parent does this too, unless it was killed.
-        let _ = fs::remove_dir(&self.dir);
+        let _ = fs::remove_dir(self.dir.join(BASES)).and_then(|()| fs::remove_dir(&self.dir));
         cleared?;
         swept?;
         reaped?;

@@ -168,7 +168,10 @@ pub(super) fn enter_root(prepared: &Prepared, rootfs: BorrowedFd<'_>) -> Result<
     read_only(BOOT_ID).step("set its boot id")?;
     for (file, shown) in view::FILES {
         // Not each sandbox has each, and not each kernel what it would hide.
-        if optional(bind(&format!("/{file}"), shown)).step("show its limits")? {
+        let file = format!("/{file}");
+        // Root of an earlier copy may have made anything of it.
+        let is_plain = fs::symlink_metadata(&file).is_ok_and(|found| found.is_file());
+        if is_plain && optional(bind(&file, shown)).step("show its limits")? {
             read_only(shown).step("show its limits")?;
         }
     }

@@ -1,9 +1,15 @@
 //! The layer that gives every image what a sandbox's root must have: devices, mount points, scratch directories, a home.
 
-use std::path::Path;
+use std::{
+    fs,
+    os::unix::fs::{FileTypeExt, MetadataExt},
+    path::{Component, Path, PathBuf},
+};
+
+use rustix::fs::getxattr;
 
 use super::layer::{Access, Layer};
-use crate::{error::Error, spec::PROGRAM_ID};
+use crate::{attributes::OPAQUE, error::Error, spec::PROGRAM_ID};
 
 /// The character devices of a sandbox: name, major, minor.
 const DEVICES: [(&str, u32, u32); 6] =
@@ -15,29 +21,77 @@ const DEVICE_LINKS: [(&str, &str); 5] = [
     ("stdout", "/proc/self/fd/1"),
     ("stderr", "/proc/self/fd/2"),
 ];
+/// Links that are followed before they count as a circle.
+const LINKS_MAX: usize = 10;
 
-/// Makes `layer` the topmost layer for a directory or tarball image. Repeating it is harmless.
+/// What a root needs beside its mount points, if its image has none: a directory, and its mode and owner.
+const NEEDED: [(&str, Access); 9] = [
+    ("run", Access::root(0o755)),
+    ("run/lock", Access::root(0o1777)),
+    ("tmp", Access::root(0o1777)),
+    ("var", Access::root(0o755)),
+    ("var/tmp", Access::root(0o1777)),
+    ("var/lib", Access::root(0o755)),
+    ("etc", Access::root(0o755)),
+    ("home", Access::root(0o755)),
+    ("home/user", Access { mode: 0o755, uid: PROGRAM_ID, gid: PROGRAM_ID }),
+];
+
+/// Makes the topmost layer for an image with these layers, itself topmost first, in the directory `layers`, and gives its path. There is one for
+/// each combination of what images lack. Repeating it is harmless.
 ///
-/// /dev, /proc, /sys, /run and the scratch directories hide the image's own: mounts and device nodes must land on
-/// directories that the image cannot have turned into links.
-pub fn prepare_base_layer(layer: &Path) -> Result<(), Error> {
-    write_base(&Layer::open(layer)?)
+/// /dev, /proc and /sys hide the image's own: mounts and device nodes must land on directories that the image cannot have turned into links. All
+/// else of the image stays as it is, also where it is a link.
+pub fn prepare_base_layer(layers: &Path, image: &[PathBuf]) -> Result<PathBuf, Error> {
+    let lacks = |(directory, _): &(&str, Access)| !has(image, directory);
+    let has_machine_id = has(image, "var/lib/dbus");
+    let bits = NEEDED.iter().map(lacks).chain([!has_machine_id]).fold(0u32, |bits, lacks| bits << 1 | u32::from(lacks));
+    let path = layers.join(format!("base-{bits:03x}"));
+    let layer = Layer::open(&path)?;
+    for (directory, access) in NEEDED.into_iter().filter(lacks) {
+        // It lies in another one that is the image's own.
+        for above in Path::new(directory).ancestors().skip(1).filter_map(Path::to_str).filter(|above| !above.is_empty())
+        {
+            if !layer.has(above) {
+                layer
+                    .directory(above, found(image, above).map_or(Access::root(0o755), |above| Access::from(&above)))?;
+            }
+        }
+        layer.directory(directory, access)?;
+    }
+    devices(&layer)?;
+    if !has_machine_id {
+        machine_id(&layer)?;
+    }
+    Ok(path)
 }
 
+/// For the host's own root: its scratch directories and runtime files are hidden, too.
 pub(super) fn write_base(layer: &Layer) -> Result<(), Error> {
+    for (directory, access) in NEEDED {
+        match directory {
+            "run" | "tmp" | "var/tmp" | "home" => layer.opaque(directory, access)?,
+            directory => layer.directory(directory, access)?,
+        }
+    }
+    // The older place of the machine's id, often a file of its own: the host's, then.
+    machine_id(layer)?;
+    devices(layer)
+}
+
+fn machine_id(layer: &Layer) -> Result<(), Error> {
+    for directory in ["var", "var/lib"] {
+        layer.directory(directory, Access::root(0o755))?;
+    }
+    layer.opaque("var/lib/dbus", Access::root(0o755))?;
+    layer.symlink("var/lib/dbus/machine-id", "/etc/machine-id")
+}
+
+fn devices(layer: &Layer) -> Result<(), Error> {
     let (plain, scratch) = (Access::root(0o755), Access::root(0o1777));
-    for directory in ["dev", "proc", "sys", "run"] {
+    for directory in ["dev", "proc", "sys"] {
         layer.opaque(directory, plain)?;
     }
-    layer.opaque("tmp", scratch)?;
-    layer.directory("var", plain)?;
-    layer.opaque("var/tmp", scratch)?;
-    layer.directory("run/lock", scratch)?;
-    layer.directory("etc", plain)?;
-    // The older place of the machine's id, often a file of its own: the image's, then, or the host's.
-    layer.directory("var/lib", plain)?;
-    layer.opaque("var/lib/dbus", plain)?;
-    layer.symlink("var/lib/dbus/machine-id", "/etc/machine-id")?;
     for (name, major, minor) in DEVICES {
         layer.device(&format!("dev/{name}"), major, minor)?;
     }
@@ -47,7 +101,110 @@ pub(super) fn write_base(layer: &Layer) -> Result<(), Error> {
     // A mount point, like the next two.
     layer.directory("dev/shm", scratch)?;
     layer.directory("dev/pts", plain)?;
-    layer.directory("dev/mqueue", scratch)?;
-    layer.opaque("home", plain)?;
-    layer.directory("home/user", Access { mode: 0o755, uid: PROGRAM_ID, gid: PROGRAM_ID })
+    layer.directory("dev/mqueue", scratch)
+}
+
+/// Whether an image has something at a path, or a link above it.
+fn has(image: &[PathBuf], path: &str) -> bool {
+    Path::new(path)
+        .ancestors()
+        .filter_map(Path::to_str)
+        .filter(|path| !path.is_empty())
+        .any(|above| found(image, above).is_some_and(|found| above == path || !found.is_dir()))
+}
+
+/// What an image has at a path, without following links.
+fn found(image: &[PathBuf], path: &str) -> Option<fs::Metadata> {
+    for layer in image {
+        match fs::symlink_metadata(layer.join(path)) {
+            Ok(found) if found.file_type().is_char_device() && found.rdev() == 0 => return None,
+            Ok(found) => return Some(found),
+            Err(_) if hides_below(layer, path) => return None,
+            Err(_) => {}
+        }
+    }
+    None
+}
+
+/// Whether a layer has something in the place of a directory above `path`, or hides what is below it in others.
+fn hides_below(layer: &Path, path: &str) -> bool {
+    Path::new(path).ancestors().skip(1).any(|above| {
+        let above = layer.join(above);
+        let is_opaque = || getxattr(&above, OPAQUE, &mut [0u8; 1][..]).is_ok_and(|length| length == 1);
+        fs::symlink_metadata(&above).is_ok_and(|found| !found.is_dir() || is_opaque())
+    })
+}
+
+/// Where a directory of the root with these layers is, topmost first: another place if the image has a link there, or below the root's own if it
+/// cannot be told.
+pub(crate) fn place_of(layers: &[PathBuf], directory: &str) -> PathBuf {
+    let mut path = PathBuf::from(directory);
+    for _ in 0..LINKS_MAX {
+        let Some(target) = link_of(layers, &path) else { return path };
+        let above = if target.is_absolute() { Path::new("") } else { path.parent().unwrap_or(Path::new("")) };
+        let mut next = PathBuf::new();
+        for part in above.components().chain(target.components()) {
+            match part {
+                Component::Normal(part) => next.push(part),
+                Component::ParentDir => drop(next.pop()),
+                Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+            }
+        }
+        path = next;
+    }
+    PathBuf::from(directory)
+}
+
+fn link_of(layers: &[PathBuf], path: &Path) -> Option<PathBuf> {
+    let text = path.to_str()?;
+    found(layers, text).filter(fs::Metadata::is_symlink)?;
+    layers.iter().find_map(|layer| fs::read_link(layer.join(path)).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn what_an_image_has_stays_as_it_is() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+        let (upper, lower) = (dir.path().join("upper"), dir.path().join("lower"));
+        for path in ["upper", "lower/conf", "lower/home/app", "lower/var/tmp"] {
+            fs::create_dir_all(dir.path().join(path)).unwrap();
+        }
+        symlink("/conf", lower.join("etc")).unwrap();
+        symlink("var/tmp", lower.join("tmp")).unwrap();
+        let image = [upper, lower];
+        let base = prepare_base_layer(dir.path(), &image).unwrap();
+        let made: Vec<bool> =
+            ["etc", "tmp", "home", "var/tmp"].iter().map(|path| base.join(path).symlink_metadata().is_ok()).collect();
+        // The home of the program's user is missing, and the directory above it is as in the image.
+        assert_eq!(made, [false, false, true, false]);
+        assert!(base.join("home/user").is_dir() && base.join("run/lock").is_dir() && base.join("dev/null").exists());
+        assert_eq!(prepare_base_layer(dir.path(), &image).unwrap(), base);
+        let empty = dir.path().join("empty");
+        fs::create_dir(&empty).unwrap();
+        let other = prepare_base_layer(dir.path(), &[empty]).unwrap();
+        assert!(other != base && other.join("etc").is_dir() && other.join("var/tmp").is_dir());
+        assert_eq!(place_of(&image, "etc"), Path::new("conf"));
+        assert_eq!((place_of(&image, "tmp"), place_of(&image, "run")), ("var/tmp".into(), "run".into()));
+    }
+
+    #[test]
+    fn links_of_images_lead_nowhere_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let image = [dir.path().to_owned()];
+        for (target, place) in [("../../x/./y", "x/y"), ("etc", "etc"), ("/", ""), ("b", "etc")] {
+            let _ = fs::remove_file(dir.path().join("etc"));
+            let _ = fs::remove_file(dir.path().join("b"));
+            symlink(target, dir.path().join("etc")).unwrap();
+            symlink("etc", dir.path().join("b")).unwrap();
+            assert_eq!(place_of(&image, "etc"), Path::new(place), "{target}");
+        }
+    }
 }

@@ -104,7 +104,11 @@ impl<'a> Lists<'a> {
         for server in self.dns.unwrap_or_default() {
             policy.dns.push(server.parse::<IpAddr>().map_err(|_| wrong("dnsServers", server, "an address"))?);
         }
-        network::check(&policy).map_err(|error| Failed::invalid(error.to_string()))?;
+        let longest = policy.allow.len().max(policy.deny.len());
+        if longest > network::ENTRIES_MAX || policy.dns.len() > network::SERVERS_MAX {
+            let (entries, servers) = (network::ENTRIES_MAX, network::SERVERS_MAX);
+            return Err(Failed::invalid(format!("network: use at most {entries} networks and {servers} DNS servers")));
+        }
         Ok(policy)
     }
 }
@@ -148,7 +152,7 @@ mod tests {
                 [allow, deny, dns].map(|list| list.iter().map(|&text| text.into()).collect::<Vec<_>>());
             Lists { allow: Some(&allow), deny: Some(&deny), dns: Some(&dns) }.policy(true).ok()
         };
-        let policy = ok(&["1.1.1.1", "10.1.0.0/8", "2001:db8::/32"], &["0.0.0.0/0"], &["::1"]).unwrap();
+        let policy = ok(&["1.1.1.1", "10.1.0.0/8", "2001:db8::/32"], &["0.0.0.0/0"], &["9.9.9.9"]).unwrap();
         let nets = |nets: &[&str]| nets.iter().map(|net| net.parse().unwrap()).collect::<Vec<Ipv4Net>>();
         assert_eq!((policy.allow, policy.deny), (nets(&["1.1.1.1/32", "10.0.0.0/8"]), nets(&["0.0.0.0/0"])));
         assert!(is_domain("example.com") && is_domain("*.example.com"));

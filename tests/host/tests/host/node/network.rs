@@ -1,4 +1,4 @@
-//! What sandboxes reach: the internet and private networks are namespaces that the case makes.
+//! Networks of sandboxes. The case makes an internet and private networks out of namespaces.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -21,6 +21,7 @@ pub(crate) fn cases() -> Vec<Case> {
         }),
         Case::new("network::names_are_asked_of_the_servers_of_the_policy", || with_internet(&[], names)),
         Case::new("network::many_connections_are_bounded_for_each_sandbox", || with_internet(&[], bomb)),
+        Case::new("network::a_router_that_is_half_there_is_made_anew", || with_internet(&[], half)),
         Case::new("network::none_is_loopback_alone", || with_internet(&["--network", "none"], none)),
     ]
 }
@@ -171,7 +172,7 @@ fn reach(node: &mut Node) -> Result<()> {
         ensure!(found != [""] && found[0].ends_with("Error"), "{address}: {found:?}");
     }
     listening.set_nonblocking(true)?;
-    ensure!(listening.accept().is_err(), "somebody came to the host");
+    ensure!(listening.accept().is_err(), "a connection came to the host");
     node.shell(
         &other,
         "python3 -m http.server 8000 >/dev/null 2>&1 & until curl -s 127.0.0.1:8000 >/dev/null; do sleep .05; done",
@@ -271,8 +272,11 @@ fn opened(node: &mut Node) -> Result<()> {
 
 fn names(node: &mut Node) -> Result<()> {
     let (usual, own) = (start(node, &[])?, start(node, &["--dns", "9.9.9.9"])?);
-    let inside = start(node, &["--dns", "10.20.0.8"])?;
-    for (id, expected) in [(&usual, "8.8.8.8"), (&own, "9.9.9.9"), (&inside, "gaierror")] {
+    for server in ["10.20.0.8", "8.8.8.1", "127.0.0.1", "::1"] {
+        let refused = node.pando(&["create", "idle", "--dns", server])?;
+        ensure!(refused.code == 2 && refused.stderr.contains("is not for sandboxes"), "{server}: {refused}");
+    }
+    for (id, expected) in [(&usual, "8.8.8.8"), (&own, "9.9.9.9")] {
         let found = ask(node, id, &["name:server.test"])?;
         ensure!(found == [expected], "{found:?}");
     }
@@ -309,6 +313,21 @@ print('sent')";
     ensure!(found == ["TimeoutError"], "the one that has too many: {found:?}");
     let found = ask(node, &other, &["http:1.1.1.1", "name:example.test"])?;
     ensure!(found == ["8.8.8.1", "1.1.1.1"], "a neighbour: {found:?}");
+    Ok(())
+}
+
+/// A node was killed while it made the router, or an administrator has taken the link away.
+fn half(node: &mut Node) -> Result<()> {
+    node.kill_server()?;
+    let links = Command::new("sh").args(["-c", "ip -o link | grep -o ' pd[0-9a-f]*'"]).output()?;
+    let link = String::from_utf8_lossy(&links.stdout).trim().to_owned();
+    ensure!(link.starts_with("pd"), "there is no link {link:?}");
+    // What was prepared goes with its keeper; only then is the router without sandboxes.
+    std::thread::sleep(Duration::from_millis(500));
+    ensure!(Command::new("ip").args(["link", "del", &link]).status()?.success(), "it stays");
+    node.start_server()?;
+    let id = start(node, &[])?;
+    ensure!(ask(node, &id, &["http:1.1.1.1"])? == ["8.8.8.1"], "it reaches nothing");
     Ok(())
 }
 

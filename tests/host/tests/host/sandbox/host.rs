@@ -39,7 +39,6 @@ impl Host {
         for _ in 0..2 {
             prepare_host_mask(&host.mask(), &[host.state().to_owned(), PathBuf::from("/run/pando-test-not-there")])
                 .unwrap();
-            prepare_base_layer(&host.base()).unwrap();
         }
         host
     }
@@ -56,8 +55,9 @@ impl Host {
         self.state().join("mask")
     }
 
-    pub(crate) fn base(&self) -> PathBuf {
-        self.state().join("base")
+    /// What goes above an image.
+    pub(crate) fn base(&self, image: &Path) -> PathBuf {
+        prepare_base_layer(self.state(), &[image.to_owned()]).unwrap()
     }
 
     pub(crate) fn spec(&self) -> Spec {

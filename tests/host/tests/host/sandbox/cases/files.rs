@@ -10,7 +10,8 @@ use std::{
     process,
 };
 
-use sandbox::{LAYERS_MAX, Sandbox, Spec, detached_rootfs, unpack_tarball};
+use images::unpack_tarball;
+use sandbox::{LAYERS_MAX, Sandbox, Spec, detached_rootfs};
 
 use super::archive::list;
 use crate::sandbox::host::{Host, at_rest, destroy, run, shell};
@@ -148,7 +149,7 @@ pub(crate) fn tarball(host: &Host) {
         assert!(status.success());
         let image = host.state().join("image");
         unpack_tarball(&tarball, &image).unwrap();
-        let spec = Spec { ..host.spec_of(vec![host.base(), image.clone()]) };
+        let spec = Spec { ..host.spec_of(vec![host.base(&image), image.clone()]) };
         let sandbox = Sandbox::create(&spec, &host.cgroups).unwrap();
         at_rest(&sandbox);
         let output =

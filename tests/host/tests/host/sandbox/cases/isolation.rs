@@ -301,7 +301,7 @@ pub(crate) fn devices_of_images(host: &Host) {
     let (cwd, kind) = (rustix::fs::CWD, rustix::fs::FileType::CharacterDevice);
     rustix::fs::mknodat(cwd, image.join("zero"), kind, mode, device).unwrap();
     fs::set_permissions(image.join("zero"), std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
-    let spec = host.spec_of(vec![host.base(), image.clone()]);
+    let spec = host.spec_of(vec![host.base(&image), image.clone()]);
     let sandbox = sandbox::Sandbox::create(&spec, &host.cgroups).unwrap();
     // The image has no shell: a visitor with the program's rights would see no more than this.
     let root = format!("/proc/{}/root", sandbox.init().pid);

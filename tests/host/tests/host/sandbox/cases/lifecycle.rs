@@ -51,7 +51,9 @@ pub(crate) fn failed_creation(host: &Host) {
     // The first process fails: the layers have no mount point.
     let empty = host.state().join("empty");
     fs::create_dir_all(&empty).unwrap();
-    let spec = host.spec_of(vec![empty.clone(), empty.join("../base/etc")]);
+    let other = host.state().join("other");
+    fs::create_dir_all(&other).unwrap();
+    let spec = host.spec_of(vec![empty, other]);
     let error = Sandbox::create(&spec, &host.cgroups).err().unwrap();
     assert!(matches!(&error, Error::Init { step, .. } if step == "mount /dev"), "{error}");
     assert!(!spec.dir.exists());

@@ -1,0 +1,24 @@
+//! Images: archives unpacked exactly, and a store of their layers.
+//!
+//! ```text
+//! docker-archive, oci-layout (directory or archive), tarball of a root
+//!   -> layers, checked against their digests -> one directory per layer, shared -> record of the image: layers, and what it says of programs
+//! ```
+//!
+//! A layer is a directory as overlayfs wants it: whiteouts are devices 0:0, opaque directories have an attribute. It knows no sandbox.
+
+mod archive;
+mod decompress;
+mod digest;
+mod error;
+mod limits;
+mod manifest;
+mod reader;
+mod store;
+mod unpack;
+
+pub use error::Error;
+pub use limits::{ARCHIVE_BYTES_MAX, ENTRIES_MAX};
+pub use manifest::Config;
+pub use store::{Images, Kept};
+pub use unpack::{Kind, Unpacked, unpack_tarball};

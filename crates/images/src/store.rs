@@ -1,0 +1,244 @@
+//! The images of a node.
+//!
+//! ```text
+//! DIR/layers/DIGEST/    a layer, unpacked; shared by all images that have it
+//! DIR/named/NAME.json   an image: its layers, and what it says of programs ("/" and ":" in a name are "+" and "@@")
+//! ```
+//!
+//! A layer that no image names is removed by [`Images::prune`].
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    archive::Found,
+    digest::Digest,
+    error::{Context, Error},
+    manifest::Config,
+    unpack::{Kind, make_whole, unpack, unpack_tarball},
+};
+
+/// Longest name of an image, in bytes.
+const NAME_BYTES_MAX: usize = 200;
+
+/// An image that a node has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kept {
+    /// As users call it.
+    pub name: String,
+    /// Of its configuration, or of its layers if it has none.
+    pub digest: String,
+    /// When it was made here, in milliseconds since 1970.
+    pub created_ms: u64,
+    /// Bytes of its layers, as they were unpacked.
+    pub bytes: u64,
+    /// What it says of its programs.
+    pub config: Config,
+    /// Digests of its layers, the lowest first.
+    layers: Vec<Layer>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Layer {
+    digest: Digest,
+    bytes: u64,
+}
+
+/// The images below a directory.
+#[derive(Debug, Clone)]
+pub struct Images {
+    root: PathBuf,
+}
+
+impl Images {
+    /// Makes the directories that are missing.
+    pub fn open(root: &Path) -> Result<Self, Error> {
+        let images = Self { root: root.to_owned() };
+        for directory in [images.layers(), images.named()] {
+            fs::create_dir_all(&directory).at("create", &directory)?;
+        }
+        Ok(images)
+    }
+
+    fn layers(&self) -> PathBuf {
+        self.root.join("layers")
+    }
+
+    fn named(&self) -> PathBuf {
+        self.root.join("named")
+    }
+
+    fn record(&self, name: &str) -> PathBuf {
+        self.named().join(format!("{}.json", name.replace('/', "+").replace(':', "@@")))
+    }
+
+    fn layer(&self, digest: &Digest) -> PathBuf {
+        self.layers().join(digest.hex())
+    }
+
+    /// All of them, by name.
+    pub fn list(&self) -> Result<Vec<Kept>, Error> {
+        let directory = self.named();
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&directory).at("list", &directory)? {
+            let path = entry.at("list", &directory)?.path();
+            if path.extension().is_some_and(|extension| extension == "json") {
+                found.extend(read(&path)?);
+            }
+        }
+        found.sort_by(|one: &Kept, other| one.name.cmp(&other.name));
+        Ok(found)
+    }
+
+    /// One of them.
+    pub fn find(&self, name: &str) -> Result<Kept, Error> {
+        check_name(name)?;
+        read(&self.record(name))?.ok_or_else(|| Error::NotFound(name.to_owned()))
+    }
+
+    /// Directories of its layers, topmost first.
+    pub fn layers_of(&self, image: &Kept) -> Vec<PathBuf> {
+        image.layers.iter().rev().map(|layer| self.layer(&layer.digest)).collect()
+    }
+
+    /// Takes in an image: an oci-layout or an archive of `docker save`, as directory or archive, or the tarball of a root filesystem. One with the
+    /// same name is replaced. `progress` is told how many layers are there, of how many. A failure leaves nothing.
+    pub fn import(
+        &self,
+        from: &Path,
+        name: Option<&str>,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Kept, Error> {
+        let found = Found::open(from, &self.layers())?;
+        let called = name.map(str::to_owned).or_else(|| found.as_ref().and_then(|found| found.name.clone()));
+        let Some(called) = called else {
+            return Err(Error::NoImage(format!("{} says no name of its image: give it one", from.display())));
+        };
+        check_name(&called)?;
+        let made = match &found {
+            Some(found) => self.take_layers(found, progress),
+            None if from.is_dir() => {
+                let why = format!("{} is no oci-layout: a directory is an image as it is, by its path", from.display());
+                Err(Error::NoImage(why))
+            }
+            None => self.take_root(from, progress),
+        };
+        let (digest, config, layers) = made?;
+        let bytes = layers.iter().map(|layer| layer.bytes).sum();
+        let kept = Kept { name: called, digest, created_ms: now_ms(), bytes, config, layers };
+        self.write(&kept)?;
+        Ok(kept)
+    }
+
+    fn take_layers(
+        &self,
+        found: &Found,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<(String, Config, Vec<Layer>), Error> {
+        let mut layers = Vec::new();
+        for (number, layer) in found.layers.iter().enumerate() {
+            progress(number, found.layers.len());
+            let path = self.layer(&layer.content);
+            let bytes = match self.known_bytes(&layer.content)? {
+                Some(bytes) if path.is_dir() => bytes,
+                _ => {
+                    // Complete or not there: one without a record is of a broken-off import.
+                    remove(&path)?;
+                    let unpack = |content: &mut dyn std::io::Read| {
+                        make_whole(&path, |partial| unpack(content, partial, Kind::Layer))
+                    };
+                    let unpacked = found.read_layer(layer, unpack).inspect_err(|_| drop(remove(&path)))?;
+                    unpacked.bytes
+                }
+            };
+            layers.push(Layer { digest: layer.content.clone(), bytes });
+        }
+        progress(found.layers.len(), found.layers.len());
+        Ok((found.digest.to_string(), found.config.clone(), layers))
+    }
+
+    fn take_root(
+        &self,
+        from: &Path,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<(String, Config, Vec<Layer>), Error> {
+        progress(0, 1);
+        // It has no digest of its own before it is read: a name by chance will do.
+        let mut bytes = [0; 32];
+        base::id::fill_random(&mut bytes);
+        let digest = Digest::of(&bytes);
+        let unpacked = unpack_tarball(from, &self.layer(&digest))?;
+        progress(1, 1);
+        let layer = Layer { digest: digest.clone(), bytes: unpacked.bytes };
+        Ok((digest.to_string(), Config::default(), vec![layer]))
+    }
+
+    /// Bytes of a layer that some image has.
+    fn known_bytes(&self, digest: &Digest) -> Result<Option<u64>, Error> {
+        let all = self.list()?;
+        let mut layers = all.iter().flat_map(|image| &image.layers);
+        Ok(layers.find(|layer| layer.digest == *digest).map(|layer| layer.bytes))
+    }
+
+    fn write(&self, kept: &Kept) -> Result<(), Error> {
+        let path = self.record(&kept.name);
+        let new = path.with_extension("new");
+        let text = serde_json::to_vec(kept).map_err(std::io::Error::from).at("write", &new)?;
+        fs::write(&new, text).at("write", &new)?;
+        fs::rename(&new, &path).at("replace", &path)
+    }
+
+    /// Forgets an image. Its layers stay until [`Self::prune`].
+    pub fn remove(&self, name: &str) -> Result<(), Error> {
+        self.find(name)?;
+        let path = self.record(name);
+        fs::remove_file(&path).at("remove", &path)
+    }
+
+    /// Removes the layers that no image names and that are not in use. Gives how many there were.
+    pub fn prune(&self, is_used: &dyn Fn(&Path) -> bool) -> Result<usize, Error> {
+        let named: BTreeSet<PathBuf> = self.list()?.iter().flat_map(|image| self.layers_of(image)).collect();
+        let directory = self.layers();
+        let mut removed = 0;
+        for entry in fs::read_dir(&directory).at("list", &directory)? {
+            let path = entry.at("list", &directory)?.path();
+            if !named.contains(&path) && !is_used(&path) {
+                remove(&path)?;
+                removed += 1;
+            }
+        }
+        Ok(removed)
+    }
+}
+
+fn remove(path: &Path) -> Result<(), Error> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        removed => removed.at("remove", path),
+    }
+}
+
+fn read(path: &Path) -> Result<Option<Kept>, Error> {
+    match fs::read(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        bytes => serde_json::from_slice(&bytes.at("read", path)?).map_err(std::io::Error::from).at("read", path),
+    }
+}
+
+/// Whether it can be the name of an image: letters, digits and some signs, and no path.
+fn check_name(name: &str) -> Result<(), Error> {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-/:@".contains(&byte);
+    let parts = name.split('/').all(|part| !part.is_empty() && part != "." && part != "..");
+    let is_name = parts && name.len() <= NAME_BYTES_MAX && name.bytes().all(allowed) && name != "host";
+    if is_name { Ok(()) } else { Err(Error::Name(name.to_owned())) }
+}
+
+fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}

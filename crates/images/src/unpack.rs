@@ -1,0 +1,262 @@
+//! Unpacking a tar archive exactly: owners, modes, set-id bits, extended attributes, access lists, times, links, holes, special files.
+//!
+//! The archive may be hostile. Every path is resolved below the new directory (openat2(2), `RESOLVE_IN_ROOT`), so links of the archive lead nowhere
+//! else; all is bounded ([`crate::limits`]).
+
+mod attributes;
+mod sparse;
+mod target;
+
+use std::{
+    collections::HashMap,
+    fs::File,
+    io::{Read, Seek, SeekFrom, Write},
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::{FileType, Timespec, Timestamps};
+use tar::EntryType;
+
+pub(crate) use self::target::clean;
+use self::{attributes::Attributes, sparse::Extent, target::Target};
+use crate::{
+    decompress,
+    error::{Context, Error, refused},
+    limits::{ARCHIVE_BYTES_MAX, ENTRIES_MAX, FILE_BYTES_MAX},
+};
+
+/// What names that begin with `.wh.` mean.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Files, as all others.
+    Root,
+    /// What a layer hides of those below (the whiteouts of OCI's image specification).
+    Layer,
+}
+
+/// What was unpacked.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Unpacked {
+    /// Entries, directories too.
+    pub entries: u64,
+    /// Bytes that were written.
+    pub bytes: u64,
+}
+
+/// Unpacks a root filesystem from a tar archive, plain or compressed by gzip, xz or zstd, into the new directory `into`: whole or not at all.
+pub fn unpack_tarball(tarball: &Path, into: &Path) -> Result<Unpacked, Error> {
+    let file = File::open(tarball).at("open", tarball)?;
+    make_whole(into, |partial| {
+        let content = decompress::content(file).map_err(Error::Archive)?;
+        unpack(content, partial, Kind::Root)
+    })
+}
+
+/// Makes a directory under another name, and gives it its own when it is complete. A failure leaves nothing.
+pub(crate) fn make_whole<T>(into: &Path, make: impl FnOnce(&Path) -> Result<T, Error>) -> Result<T, Error> {
+    let mut name = into.file_name().unwrap_or_default().to_owned();
+    name.push(".partial");
+    let partial = into.with_file_name(name);
+    let remove = || match std::fs::remove_dir_all(&partial) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        removed => removed.at("remove", &partial),
+    };
+    remove()?;
+    std::fs::create_dir(&partial).at("create", &partial)?;
+    let made = make(&partial).and_then(|made| std::fs::rename(&partial, into).at("complete", into).map(|()| made));
+    if made.is_err() {
+        let _ = remove();
+    }
+    made
+}
+
+/// Unpacks into a directory that is there and empty.
+pub(crate) fn unpack(content: impl Read, into: &Path, kind: Kind) -> Result<Unpacked, Error> {
+    let mut unpacking =
+        Unpacking { target: Target::open(into)?, kind, done: Unpacked::default(), directories: Vec::new() };
+    let mut archive = tar::Archive::new(content);
+    archive.set_ignore_zeros(false);
+    for entry in archive.entries().map_err(Error::Archive)? {
+        let mut entry = entry.map_err(Error::Archive)?;
+        unpacking.done.entries += 1;
+        if unpacking.done.entries > ENTRIES_MAX {
+            return refused(format!("it has more than {ENTRIES_MAX} entries"));
+        }
+        unpacking.add(&mut entry)?;
+    }
+    // Only now: what is made in a directory changes its time.
+    for (path, times) in unpacking.directories.iter().rev() {
+        unpacking.target.set_directory_times(path, times).map_err(|source| of(path, source))?;
+    }
+    Ok(unpacking.done)
+}
+
+fn of(path: &Path, source: std::io::Error) -> Error {
+    Error::Entry { entry: path.display().to_string(), source }
+}
+
+struct Unpacking {
+    target: Target,
+    kind: Kind,
+    done: Unpacked,
+    directories: Vec<(PathBuf, Timestamps)>,
+}
+
+/// The extended header of an entry (pax in POSIX.1-2001), by key.
+type Extended = HashMap<String, Vec<u8>>;
+
+/// The same, as it comes: a key may come again.
+type Ordered = Vec<(String, Vec<u8>)>;
+
+impl Unpacking {
+    fn add<R: Read>(&mut self, entry: &mut tar::Entry<'_, R>) -> Result<(), Error> {
+        let kind = entry.header().entry_type();
+        if kind == EntryType::XGlobalHeader || kind == EntryType::XHeader {
+            return Ok(());
+        }
+        let (extended, ordered) = extended(entry)?;
+        let name = extended.get("GNU.sparse.name").cloned().unwrap_or_else(|| entry.path_bytes().into_owned());
+        let path = target::clean(&name)?;
+        let fail = |source: std::io::Error| of(&path, source);
+        if path.as_os_str().is_empty() {
+            // The root itself.
+            let attributes = Attributes::of(entry.header(), &extended)?;
+            self.target.finish_root(&attributes).map_err(fail)?;
+            self.directories.push((path, attributes.times));
+            return Ok(());
+        }
+        if self.kind == Kind::Layer && self.hide(&path)? {
+            return Ok(());
+        }
+        let attributes = Attributes::of(entry.header(), &extended)?;
+        match kind {
+            EntryType::Directory => {
+                self.target.make_directory(&path, &attributes).map_err(fail)?;
+                self.directories.push((path, attributes.times));
+            }
+            EntryType::Symlink | EntryType::Link => {
+                let link = extended.get("linkpath").cloned();
+                let link = link.or_else(|| entry.link_name_bytes().map(|name| name.into_owned()));
+                let Some(link) = link.filter(|link| !link.is_empty()) else {
+                    return refused(format!("{} is a link to nothing", path.display()));
+                };
+                if kind == EntryType::Symlink {
+                    self.target.make_symlink(&path, &link, &attributes).map_err(fail)?;
+                } else {
+                    self.target.make_link(&path, &target::clean(&link)?).map_err(fail)?;
+                }
+            }
+            EntryType::Fifo => self.target.make_node(&path, FileType::Fifo, 0, &attributes).map_err(fail)?,
+            EntryType::Char | EntryType::Block => {
+                let header = entry.header();
+                let number = |number: std::io::Result<Option<u32>>| number.ok().flatten().unwrap_or(0);
+                let device = rustix::fs::makedev(number(header.device_major()), number(header.device_minor()));
+                let is_char = kind == EntryType::Char;
+                if is_char && device == 0 {
+                    return refused(format!("{} is a device 0:0, which would hide what is below", path.display()));
+                }
+                let file_type = if is_char { FileType::CharacterDevice } else { FileType::BlockDevice };
+                self.target.make_node(&path, file_type, device, &attributes).map_err(fail)?;
+            }
+            EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
+                let mut file = self.target.make_file(&path).map_err(fail)?;
+                self.write(entry, &mut file, &ordered, &extended, &path)?;
+                self.target.finish_file(&path, &file, &attributes).map_err(fail)?;
+            }
+            other => return refused(format!("{} is of a kind that is not known: {other:?}", path.display())),
+        }
+        Ok(())
+    }
+
+    /// Whether it was a whiteout.
+    fn hide(&self, path: &Path) -> Result<bool, Error> {
+        let Some(name) = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix(".wh."))
+        else {
+            return Ok(false);
+        };
+        let above = path.parent().unwrap_or(Path::new(""));
+        match name {
+            ".wh..opq" => self.target.make_opaque(above),
+            // Of AUFS's own: nothing that a layer shows.
+            name if name.starts_with(".wh.") => Ok(()),
+            "" | "." | ".." => return refused(format!("{} hides nothing that could be there", path.display())),
+            name => self.target.make_whiteout(&above.join(name)),
+        }
+        .map_err(|source| of(path, source))?;
+        Ok(true)
+    }
+
+    fn write<R: Read>(
+        &mut self,
+        entry: &mut tar::Entry<'_, R>,
+        file: &mut File,
+        ordered: &[(String, Vec<u8>)],
+        extended: &Extended,
+        path: &Path,
+    ) -> Result<(), Error> {
+        let fail = |source: std::io::Error| of(path, source);
+        let plain = entry.size();
+        let (extents, size) = match sparse::map(entry, ordered, extended)? {
+            Some((extents, size)) => (extents, size),
+            None => (vec![Extent { at: 0, bytes: plain }], plain),
+        };
+        if size > FILE_BYTES_MAX {
+            return refused(format!("{} has {size} bytes", path.display()));
+        }
+        let mut buffer = vec![0; 128 << 10];
+        for Extent { at, bytes } in extents {
+            if at.checked_add(bytes).is_none_or(|end| end > size) {
+                return refused(format!("{} has data behind its end", path.display()));
+            }
+            file.seek(SeekFrom::Start(at)).map_err(fail)?;
+            let mut left = bytes;
+            while left > 0 {
+                let most = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+                let length = entry.read(&mut buffer[..most]).map_err(Error::Archive)?;
+                if length == 0 {
+                    return refused(format!("{} ends before its data", path.display()));
+                }
+                left -= length as u64;
+                let part = &buffer[..length];
+                // Old archives have holes as zeros.
+                if part.iter().all(|byte| *byte == 0) {
+                    file.seek_relative(length as i64).map_err(fail)?;
+                    continue;
+                }
+                self.done.bytes += length as u64;
+                if self.done.bytes > ARCHIVE_BYTES_MAX {
+                    return refused(format!("it has more than {} GiB", ARCHIVE_BYTES_MAX >> 30));
+                }
+                file.write_all(part).map_err(fail)?;
+            }
+        }
+        file.set_len(size).map_err(fail)
+    }
+}
+
+/// By key, and in order.
+fn extended<R: Read>(entry: &mut tar::Entry<'_, R>) -> Result<(Extended, Ordered), Error> {
+    let mut ordered = Vec::new();
+    if let Some(extensions) = entry.pax_extensions().map_err(Error::Archive)? {
+        for extension in extensions {
+            let extension = extension.map_err(Error::Archive)?;
+            let key = String::from_utf8_lossy(extension.key_bytes()).into_owned();
+            ordered.push((key, extension.value_bytes().to_vec()));
+        }
+    }
+    Ok((ordered.iter().cloned().collect(), ordered))
+}
+
+/// Seconds since 1970 with a fraction, also before.
+fn time(text: &str) -> Option<Timespec> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let is_negative = whole.starts_with('-');
+    let seconds: i64 = whole.parse().ok()?;
+    let digits: String = fraction.chars().chain(std::iter::repeat('0')).take(9).collect();
+    let nanoseconds: i64 = digits.parse().ok()?;
+    Some(if is_negative && nanoseconds > 0 {
+        Timespec { tv_sec: seconds - 1, tv_nsec: 1_000_000_000 - nanoseconds }
+    } else {
+        Timespec { tv_sec: seconds, tv_nsec: nanoseconds }
+    })
+}

@@ -1,0 +1,102 @@
+//! What an entry says of its file beside its content.
+
+use rustix::fs::{Timespec, Timestamps};
+
+use super::{Extended, time};
+use crate::error::{Error, refused};
+
+/// Of one file.
+#[derive(Debug, Clone)]
+pub(super) struct Attributes {
+    pub(super) mode: u32,
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+    pub(super) times: Timestamps,
+    /// Names and values of extended attributes.
+    pub(super) extended: Vec<(String, Vec<u8>)>,
+}
+
+/// Before names of extended attributes, as star and GNU tar, and as libarchive write them.
+const PREFIXES: [&str; 2] = ["SCHILY.xattr.", "LIBARCHIVE.xattr."];
+/// Access lists as texts, and the attributes that the kernel has them in.
+const LISTS: [(&str, &str); 2] =
+    [("SCHILY.acl.access", "system.posix_acl_access"), ("SCHILY.acl.default", "system.posix_acl_default")];
+
+impl Attributes {
+    pub(super) fn of(header: &tar::Header, extended: &Extended) -> Result<Self, Error> {
+        let text = |key: &str| extended.get(key).and_then(|value| str::from_utf8(value).ok());
+        let id = |key: &str, plain: std::io::Result<u64>| {
+            let id = text(key).map_or(plain.ok(), |text| text.trim().parse().ok());
+            id.and_then(|id| u32::try_from(id).ok()).filter(|id| *id < u32::MAX)
+        };
+        let (Some(uid), Some(gid)) = (id("uid", header.uid()), id("gid", header.gid())) else {
+            return refused("the owner of a file is no number that a kernel has");
+        };
+        let plain = || header.mtime().ok().map(|seconds| Timespec { tv_sec: seconds.cast_signed(), tv_nsec: 0 });
+        let modified = text("mtime").and_then(time).or_else(plain).unwrap_or(Timespec { tv_sec: 0, tv_nsec: 0 });
+        let accessed = text("atime").and_then(time).unwrap_or(modified);
+        let times = Timestamps { last_access: accessed, last_modification: modified };
+        let mode = header.mode().map_err(Error::Archive)? & 0o7777;
+        Ok(Self { mode, uid, gid, times, extended: attributes(extended)? })
+    }
+}
+
+/// Those that a file may have. Markers of overlayfs would hide or forge what is in other layers; other namespaces are the host's business.
+fn attributes(extended: &Extended) -> Result<Vec<(String, Vec<u8>)>, Error> {
+    let mut found: Vec<(String, Vec<u8>)> = Vec::new();
+    for (key, value) in extended {
+        let Some(name) = PREFIXES.iter().find_map(|prefix| key.strip_prefix(prefix)) else { continue };
+        let is_users = name.starts_with("user.") && !name.starts_with("user.overlay.");
+        let is_kernels = ["security.capability", "system.posix_acl_access", "system.posix_acl_default"].contains(&name);
+        if is_users || is_kernels {
+            found.push((name.to_owned(), value.clone()));
+        }
+    }
+    for (key, name) in LISTS {
+        if let Some(text) =
+            extended.get(key).and_then(|value| str::from_utf8(value).ok()).filter(|text| !text.is_empty())
+        {
+            match access_list(text) {
+                Some(list) => found.push((name.to_owned(), list)),
+                None => return refused(format!("an access list is not understood: {text:?}")),
+            }
+        }
+    }
+    found.sort_unstable();
+    Ok(found)
+}
+
+/// An access list as the kernel has it (posix_acl_xattr.h): version, then a tag, permissions and an id for each entry.
+fn access_list(text: &str) -> Option<Vec<u8>> {
+    const VERSION: u32 = 2;
+    const NO_ID: u32 = u32::MAX;
+    let mut entries = Vec::new();
+    for entry in text.split([',', '\n']).map(str::trim).filter(|entry| !entry.is_empty() && !entry.starts_with('#')) {
+        let mut parts = entry.split(':');
+        let (kind, whom, rights) = (parts.next()?, parts.next()?, parts.next()?);
+        // star adds the number behind a name.
+        let whom = parts.next().unwrap_or(whom);
+        let id = if whom.is_empty() { None } else { Some(whom.parse::<u32>().ok()?) };
+        let tag: u16 = match (kind, id) {
+            ("user" | "u", None) => 0x01,
+            ("user" | "u", Some(_)) => 0x02,
+            ("group" | "g", None) => 0x04,
+            ("group" | "g", Some(_)) => 0x08,
+            ("mask" | "m", None) => 0x10,
+            ("other" | "o", None) => 0x20,
+            _ => return None,
+        };
+        let right = |(letter, bit): (char, u16)| if rights.contains(letter) { bit } else { 0 };
+        let bits = [('r', 4), ('w', 2), ('x', 1)].into_iter().map(right).sum::<u16>();
+        entries.push((tag, id.unwrap_or(NO_ID), bits));
+    }
+    // The kernel wants them in this order.
+    entries.sort_unstable();
+    let mut bytes = VERSION.to_le_bytes().to_vec();
+    for (tag, id, bits) in entries {
+        bytes.extend(tag.to_le_bytes());
+        bytes.extend(bits.to_le_bytes());
+        bytes.extend(id.to_le_bytes());
+    }
+    Some(bytes)
+}

@@ -1,0 +1,207 @@
+//! The directory that is unpacked into. All is done below it, whatever links are there.
+
+use std::{
+    ffi::{OsStr, OsString},
+    fs::File,
+    io,
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+        unix::ffi::{OsStrExt, OsStringExt},
+    },
+    path::{Component, Path, PathBuf},
+};
+
+use rustix::{
+    fs::{
+        AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Timestamps, Uid, XattrFlags, chmodat, chownat, fchmod,
+        fchown, fsetxattr, futimens, linkat, lsetxattr, mkdirat, mknodat, open, openat, openat2, statat, symlinkat,
+        unlinkat, utimensat,
+    },
+    io::Errno,
+};
+
+use super::attributes::Attributes;
+use crate::error::{Context, Error, refused};
+
+const OPAQUE: &str = "trusted.overlay.opaque";
+const HIDDEN: u64 = 0;
+
+pub(super) struct Target {
+    root: OwnedFd,
+}
+
+/// A path of an archive, without a root and without detours. It must not lead above the root.
+pub(crate) fn clean(bytes: &[u8]) -> Result<PathBuf, Error> {
+    let path = PathBuf::from(OsString::from_vec(bytes.to_vec()));
+    if bytes.contains(&0) {
+        return refused(format!("{} has a zero in its name", path.display()));
+    }
+    let mut clean = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::Normal(part) => clean.push(part),
+            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+            Component::ParentDir => return refused(format!("{} leads above the root", path.display())),
+        }
+    }
+    Ok(clean)
+}
+
+impl Target {
+    pub(super) fn open(into: &Path) -> Result<Self, Error> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Self { root: open(into, flags, Mode::empty()).at("open", into)? })
+    }
+
+    fn resolve(&self, path: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
+        openat2(&self.root, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)
+    }
+
+    /// The directory at a path; what is missing of it is made.
+    fn directory(&self, path: &Path) -> io::Result<OwnedFd> {
+        match self.resolve(path, OFlags::PATH | OFlags::DIRECTORY) {
+            Err(Errno::NOENT) => {}
+            found => return Ok(found?),
+        }
+        let above = self.directory(path.parent().ok_or(io::ErrorKind::NotFound)?)?;
+        let name = path.file_name().ok_or(io::ErrorKind::NotFound)?;
+        match mkdirat(&above, name, Mode::from_raw_mode(0o755)) {
+            // A link to nothing.
+            Err(Errno::EXIST) => return Err(io::ErrorKind::NotADirectory.into()),
+            made => made?,
+        }
+        Ok(openat(&above, name, OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?)
+    }
+
+    /// The directory that an entry goes into, and its name there, where nothing is any more.
+    fn place<'a>(&self, path: &'a Path) -> io::Result<(OwnedFd, &'a OsStr)> {
+        let (above, name) = self.above(path)?;
+        match unlinkat(&above, name, AtFlags::empty()) {
+            Err(Errno::NOENT) => {}
+            Err(Errno::ISDIR) => {
+                std::fs::remove_dir_all(by_descriptor(above.as_fd(), name))?;
+            }
+            removed => removed?,
+        }
+        Ok((above, name))
+    }
+
+    fn above<'a>(&self, path: &'a Path) -> io::Result<(OwnedFd, &'a OsStr)> {
+        let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+        Ok((self.directory(path.parent().unwrap_or(Path::new("")))?, name))
+    }
+
+    pub(super) fn finish_root(&self, attributes: &Attributes) -> io::Result<()> {
+        let root = self.resolve(Path::new(""), OFlags::RDONLY | OFlags::DIRECTORY)?;
+        set(&File::from(root), attributes)
+    }
+
+    pub(super) fn make_directory(&self, path: &Path, attributes: &Attributes) -> io::Result<()> {
+        let (above, name) = self.above(path)?;
+        let is_there = statat(&above, name, AtFlags::SYMLINK_NOFOLLOW)
+            .is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Directory);
+        if !is_there {
+            let (above, name) = self.place(path)?;
+            mkdirat(&above, name, Mode::RWXU)?;
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        set(&File::from(openat(&above, name, flags, Mode::empty())?), attributes)
+    }
+
+    pub(super) fn set_directory_times(&self, path: &Path, times: &Timestamps) -> io::Result<()> {
+        match self.resolve(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW) {
+            // A later entry took its place.
+            Err(Errno::NOTDIR | Errno::NOENT | Errno::LOOP) => Ok(()),
+            directory => Ok(futimens(directory?, times)?),
+        }
+    }
+
+    pub(super) fn make_file(&self, path: &Path) -> io::Result<File> {
+        let (above, name) = self.place(path)?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(openat(&above, name, flags, Mode::RUSR | Mode::WUSR)?.into())
+    }
+
+    pub(super) fn finish_file(&self, _path: &Path, file: &File, attributes: &Attributes) -> io::Result<()> {
+        set(file, attributes)?;
+        Ok(futimens(file, &attributes.times)?)
+    }
+
+    pub(super) fn make_symlink(&self, path: &Path, to: &[u8], attributes: &Attributes) -> io::Result<()> {
+        let (above, name) = self.place(path)?;
+        symlinkat(OsStr::from_bytes(to), &above, name)?;
+        finish_by_name(above.as_fd(), name, attributes, None)
+    }
+
+    pub(super) fn make_link(&self, path: &Path, to: &Path) -> io::Result<()> {
+        let target = self.resolve(to, OFlags::PATH | OFlags::NOFOLLOW)?;
+        let (above, name) = self.above(path)?;
+        // The same name twice: it is there already.
+        let (old, new) = (statat(&above, name, AtFlags::SYMLINK_NOFOLLOW), rustix::fs::fstat(&target)?);
+        if old.is_ok_and(|old| (old.st_dev, old.st_ino) == (new.st_dev, new.st_ino)) {
+            return Ok(());
+        }
+        let (above, name) = self.place(path)?;
+        Ok(linkat(&target, "", &above, name, AtFlags::EMPTY_PATH)?)
+    }
+
+    pub(super) fn make_node(
+        &self,
+        path: &Path,
+        kind: FileType,
+        device: u64,
+        attributes: &Attributes,
+    ) -> io::Result<()> {
+        let (above, name) = self.place(path)?;
+        mknodat(&above, name, kind, Mode::RUSR, device)?;
+        finish_by_name(above.as_fd(), name, attributes, Some(attributes.mode))
+    }
+
+    pub(super) fn make_whiteout(&self, path: &Path) -> io::Result<()> {
+        let (above, name) = self.place(path)?;
+        Ok(mknodat(&above, name, FileType::CharacterDevice, Mode::empty(), HIDDEN)?)
+    }
+
+    pub(super) fn make_opaque(&self, path: &Path) -> io::Result<()> {
+        self.directory(path)?;
+        let directory = self.resolve(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        Ok(fsetxattr(directory, OPAQUE, b"y", XattrFlags::empty())?)
+    }
+}
+
+/// The owner first: a change of owner clears mode bits and capabilities.
+fn set(file: &File, attributes: &Attributes) -> io::Result<()> {
+    fchown(file, Some(Uid::from_raw(attributes.uid)), Some(Gid::from_raw(attributes.gid)))?;
+    fchmod(file, Mode::from_raw_mode(attributes.mode))?;
+    for (name, value) in &attributes.extended {
+        tolerate(fsetxattr(file, name.as_str(), value, XattrFlags::empty()))?;
+    }
+    Ok(())
+}
+
+fn finish_by_name(above: BorrowedFd<'_>, name: &OsStr, attributes: &Attributes, mode: Option<u32>) -> io::Result<()> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW;
+    chownat(above, name, Some(Uid::from_raw(attributes.uid)), Some(Gid::from_raw(attributes.gid)), flags)?;
+    if let Some(mode) = mode {
+        chmodat(above, name, Mode::from_raw_mode(mode), AtFlags::empty())?;
+    }
+    for (attribute, value) in &attributes.extended {
+        tolerate(lsetxattr(by_descriptor(above, name), attribute.as_str(), value, XattrFlags::empty()))?;
+    }
+    Ok(utimensat(above, name, &attributes.times, flags)?)
+}
+
+/// For calls that take a path only.
+fn by_descriptor(above: BorrowedFd<'_>, name: &OsStr) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", above.as_raw_fd())).join(name)
+}
+
+/// Attributes of users are for files and directories only.
+fn tolerate(set: rustix::io::Result<()>) -> rustix::io::Result<()> {
+    match set {
+        Err(Errno::PERM | Errno::OPNOTSUPP) => Ok(()),
+        set => set,
+    }
+}
