@@ -23,6 +23,10 @@
 //! | `DELETE /v1/sandboxes/ID`, `DELETE /v1/sandboxes` | [`Removed`] |
 //! | `GET /v1/sandboxes/ID/logs?follow=BOOL` | the output, as bytes |
 //! | `GET /v1/sandboxes/ID/usage` | [`Usage`] |
+//! | `GET /v1/images`, `GET /v1/images/NAME` | [`KeptImage`] (a list of them) |
+//! | `POST /v1/images/import` | [`ImportRequest`] -> [`ImportEvent`]s, one JSON document per line |
+//! | `DELETE /v1/images/NAME` | `null` |
+//! | `POST /v1/images/prune` | [`Pruned`] |
 //! | `GET /v1/sandboxes/ID/network` | [`NetworkPolicy`] |
 //! | `PUT /v1/sandboxes/ID/network` | [`NetworkPolicy`] -> `null`: it holds from now on, for what flows, too |
 //! | `/v1/sandboxes/ID/inside/...` | commands and files, as E2B's envd has them |
@@ -52,6 +56,7 @@ mod convert;
 pub mod e2b;
 pub mod error;
 pub mod frame;
+mod image;
 mod mount;
 mod network;
 mod node;
@@ -67,6 +72,7 @@ pub use checkpoint::{
 };
 pub use command::{Command, CommandRequest, CommandSignal, EndReason, SignalRequest};
 pub use error::{ErrorBody, ErrorCode, ErrorDetail};
+pub use image::{ImportEvent, ImportRequest, KeptImage, Pruned};
 pub use mount::{MountRequest, UnmountRequest, VolumeMount};
 pub use network::NetworkPolicy;
 pub use node::{NodeInfo, PoolInfo};

@@ -13,6 +13,8 @@ pub enum Image {
     Host,
     /// A directory, or a tarball (also gzipped), on the node; absolute.
     Path(PathBuf),
+    /// One that the node has, by its name.
+    Named(String),
 }
 
 impl FromStr for Image {
@@ -217,7 +219,10 @@ mod tests {
     fn an_image_is_a_string_on_the_wire() {
         assert_eq!(serde_json::to_string(&Image::Host).unwrap(), "\"host\"");
         assert_eq!(serde_json::from_str::<Image>("\"/srv/root\"").unwrap(), Image::Path("/srv/root".into()));
-        assert!(serde_json::from_str::<Image>("\"srv/root\"").is_err());
+        assert_eq!(serde_json::from_str::<Image>("\"python:3.12\"").unwrap(), Image::Named("python:3.12".into()));
+        for wrong in ["", "a//b", "../a", "a b", "a/"] {
+            assert!(serde_json::from_str::<Image>(&format!("{wrong:?}")).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ pub(crate) mod fork;
 pub(crate) mod forward;
 pub(crate) mod guardian;
 pub(crate) mod holder;
+pub(crate) mod image;
 pub(crate) mod inspect;
 pub(crate) mod keeper;
 pub(crate) mod key;
@@ -70,6 +71,9 @@ pub(crate) enum Command {
     /// Build, list, inspect and remove templates.
     #[command(subcommand)]
     Template(template::Command),
+    /// Take in, list, inspect and remove images.
+    #[command(subcommand)]
+    Image(image::Command),
     #[command(flatten)]
     Daily(Daily),
     Connect(connect::Args),
@@ -151,6 +155,7 @@ pub(crate) async fn run(cli: Cli) -> ExitCode {
 async fn client(command: Command, address: &Address) -> Result<ExitCode> {
     match command {
         Command::Template(command) => template::run(command, &address.only_node()?).await,
+        Command::Image(command) => image::run(command, &address.only_node()?).await,
         Command::Checkpoint(args) => {
             let node = address.only_node()?;
             interruptible("a checkpoint that was begun is completed", checkpoint::run(args, &node)).await

@@ -20,6 +20,7 @@ mod checkpoints;
 mod error;
 mod events;
 mod exchange;
+mod images;
 mod inside;
 mod line;
 mod sandboxes;

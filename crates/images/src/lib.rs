@@ -10,6 +10,7 @@
 mod archive;
 mod decompress;
 mod digest;
+mod entries;
 mod error;
 mod limits;
 mod manifest;

@@ -50,6 +50,13 @@ struct Layer {
     bytes: u64,
 }
 
+impl Kept {
+    /// How many layers it has.
+    pub fn layer_count(&self) -> usize {
+        self.layers.len()
+    }
+}
+
 /// The images below a directory.
 #[derive(Debug, Clone)]
 pub struct Images {

@@ -4,11 +4,10 @@
 //! else; all is bounded ([`crate::limits`]).
 
 mod attributes;
-mod sparse;
+pub(crate) mod sparse;
 mod target;
 
 use std::{
-    collections::HashMap,
     fs::File,
     io::{Read, Seek, SeekFrom, Write},
     path::{Path, PathBuf},
@@ -21,6 +20,7 @@ pub(crate) use self::target::clean;
 use self::{attributes::Attributes, sparse::Extent, target::Target};
 use crate::{
     decompress,
+    entries::{Entries, Entry},
     error::{Context, Error, refused},
     limits::{ARCHIVE_BYTES_MAX, ENTRIES_MAX, FILE_BYTES_MAX},
 };
@@ -74,15 +74,13 @@ pub(crate) fn make_whole<T>(into: &Path, make: impl FnOnce(&Path) -> Result<T, E
 pub(crate) fn unpack(content: impl Read, into: &Path, kind: Kind) -> Result<Unpacked, Error> {
     let mut unpacking =
         Unpacking { target: Target::open(into)?, kind, done: Unpacked::default(), directories: Vec::new() };
-    let mut archive = tar::Archive::new(content);
-    archive.set_ignore_zeros(false);
-    for entry in archive.entries().map_err(Error::Archive)? {
-        let mut entry = entry.map_err(Error::Archive)?;
+    let mut entries = Entries::new(content);
+    while let Some(entry) = entries.next()? {
         unpacking.done.entries += 1;
         if unpacking.done.entries > ENTRIES_MAX {
             return refused(format!("it has more than {ENTRIES_MAX} entries"));
         }
-        unpacking.add(&mut entry)?;
+        unpacking.add(&entry, &mut entries)?;
     }
     // Only now: what is made in a directory changes its time.
     for (path, times) in unpacking.directories.iter().rev() {
@@ -102,25 +100,14 @@ struct Unpacking {
     directories: Vec<(PathBuf, Timestamps)>,
 }
 
-/// The extended header of an entry (pax in POSIX.1-2001), by key.
-type Extended = HashMap<String, Vec<u8>>;
-
-/// The same, as it comes: a key may come again.
-type Ordered = Vec<(String, Vec<u8>)>;
-
 impl Unpacking {
-    fn add<R: Read>(&mut self, entry: &mut tar::Entry<'_, R>) -> Result<(), Error> {
-        let kind = entry.header().entry_type();
-        if kind == EntryType::XGlobalHeader || kind == EntryType::XHeader {
-            return Ok(());
-        }
-        let (extended, ordered) = extended(entry)?;
-        let name = extended.get("GNU.sparse.name").cloned().unwrap_or_else(|| entry.path_bytes().into_owned());
-        let path = target::clean(&name)?;
+    fn add(&mut self, entry: &Entry, data: &mut impl Read) -> Result<(), Error> {
+        let kind = entry.header.entry_type();
+        let path = target::clean(&entry.name)?;
         let fail = |source: std::io::Error| of(&path, source);
         if path.as_os_str().is_empty() {
             // The root itself.
-            let attributes = Attributes::of(entry.header(), &extended)?;
+            let attributes = Attributes::of(entry, &|file, name| self.target.id_of(file, name))?;
             self.target.finish_root(&attributes).map_err(fail)?;
             self.directories.push((path, attributes.times));
             return Ok(());
@@ -128,27 +115,25 @@ impl Unpacking {
         if self.kind == Kind::Layer && self.hide(&path)? {
             return Ok(());
         }
-        let attributes = Attributes::of(entry.header(), &extended)?;
+        let attributes = Attributes::of(entry, &|file, name| self.target.id_of(file, name))?;
         match kind {
             EntryType::Directory => {
                 self.target.make_directory(&path, &attributes).map_err(fail)?;
                 self.directories.push((path, attributes.times));
             }
             EntryType::Symlink | EntryType::Link => {
-                let link = extended.get("linkpath").cloned();
-                let link = link.or_else(|| entry.link_name_bytes().map(|name| name.into_owned()));
-                let Some(link) = link.filter(|link| !link.is_empty()) else {
+                if entry.link.is_empty() {
                     return refused(format!("{} is a link to nothing", path.display()));
-                };
+                }
                 if kind == EntryType::Symlink {
-                    self.target.make_symlink(&path, &link, &attributes).map_err(fail)?;
+                    self.target.make_symlink(&path, &entry.link, &attributes).map_err(fail)?;
                 } else {
-                    self.target.make_link(&path, &target::clean(&link)?).map_err(fail)?;
+                    self.target.make_link(&path, &target::clean(&entry.link)?).map_err(fail)?;
                 }
             }
             EntryType::Fifo => self.target.make_node(&path, FileType::Fifo, 0, &attributes).map_err(fail)?,
             EntryType::Char | EntryType::Block => {
-                let header = entry.header();
+                let header = &entry.header;
                 let number = |number: std::io::Result<Option<u32>>| number.ok().flatten().unwrap_or(0);
                 let device = rustix::fs::makedev(number(header.device_major()), number(header.device_minor()));
                 let is_char = kind == EntryType::Char;
@@ -160,7 +145,7 @@ impl Unpacking {
             }
             EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
                 let mut file = self.target.make_file(&path).map_err(fail)?;
-                self.write(entry, &mut file, &ordered, &extended, &path)?;
+                self.write(entry, data, &mut file, &path)?;
                 self.target.finish_file(&path, &file, &attributes).map_err(fail)?;
             }
             other => return refused(format!("{} is of a kind that is not known: {other:?}", path.display())),
@@ -186,19 +171,11 @@ impl Unpacking {
         Ok(true)
     }
 
-    fn write<R: Read>(
-        &mut self,
-        entry: &mut tar::Entry<'_, R>,
-        file: &mut File,
-        ordered: &[(String, Vec<u8>)],
-        extended: &Extended,
-        path: &Path,
-    ) -> Result<(), Error> {
+    fn write(&mut self, entry: &Entry, data: &mut impl Read, file: &mut File, path: &Path) -> Result<(), Error> {
         let fail = |source: std::io::Error| of(path, source);
-        let plain = entry.size();
-        let (extents, size) = match sparse::map(entry, ordered, extended)? {
+        let (extents, size) = match sparse::map(data, entry)? {
             Some((extents, size)) => (extents, size),
-            None => (vec![Extent { at: 0, bytes: plain }], plain),
+            None => (vec![Extent { at: 0, bytes: entry.size }], entry.size),
         };
         if size > FILE_BYTES_MAX {
             return refused(format!("{} has {size} bytes", path.display()));
@@ -212,7 +189,7 @@ impl Unpacking {
             let mut left = bytes;
             while left > 0 {
                 let most = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-                let length = entry.read(&mut buffer[..most]).map_err(Error::Archive)?;
+                let length = data.read(&mut buffer[..most]).map_err(Error::Archive)?;
                 if length == 0 {
                     return refused(format!("{} ends before its data", path.display()));
                 }
@@ -232,19 +209,6 @@ impl Unpacking {
         }
         file.set_len(size).map_err(fail)
     }
-}
-
-/// By key, and in order.
-fn extended<R: Read>(entry: &mut tar::Entry<'_, R>) -> Result<(Extended, Ordered), Error> {
-    let mut ordered = Vec::new();
-    if let Some(extensions) = entry.pax_extensions().map_err(Error::Archive)? {
-        for extension in extensions {
-            let extension = extension.map_err(Error::Archive)?;
-            let key = String::from_utf8_lossy(extension.key_bytes()).into_owned();
-            ordered.push((key, extension.value_bytes().to_vec()));
-        }
-    }
-    Ok((ordered.iter().cloned().collect(), ordered))
 }
 
 /// Seconds since 1970 with a fraction, also before.

@@ -6,6 +6,7 @@
 mod checkpoint;
 mod command;
 mod failure;
+mod image;
 mod mount;
 mod network;
 mod node;
@@ -20,6 +21,7 @@ pub use checkpoint::{
 };
 pub use command::{Command, CommandEnd, CommandEvent, CommandSignal, EndReason, Selector};
 pub use failure::{Failure, FailureKind};
+pub use image::KeptImage;
 pub use mount::{Mount, MountPoints};
 pub use network::NetworkPolicy;
 pub use node::{NodeInfo, PoolInfo};

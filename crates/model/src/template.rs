@@ -9,8 +9,10 @@ use base::{id::TemplateName, limits};
 pub enum Image {
     /// The node's own root, read-only, with private places masked.
     Host,
-    /// A directory, or a tarball (also gzipped), on the node; absolute.
+    /// A directory, or a tarball (also compressed), on the node; absolute.
     Path(PathBuf),
+    /// One that the node has, by its name: `python:3.12-slim`.
+    Named(String),
 }
 
 impl FromStr for Image {
@@ -19,9 +21,22 @@ impl FromStr for Image {
         match text {
             "host" => Ok(Self::Host),
             _ if text.starts_with('/') => Ok(Self::Path(PathBuf::from(text))),
-            _ => Err(format!("{text:?} is no image: give 'host' or the absolute path of a directory or tarball")),
+            _ if is_name(text) => Ok(Self::Named(text.to_owned())),
+            _ => Err(format!(
+                "{text:?} is no image: give 'host', the absolute path of a directory or tarball, or a name such as python:3.12-slim"
+            )),
         }
     }
+}
+
+/// Longest name of an image, in bytes.
+const IMAGE_NAME_BYTES_MAX: usize = 200;
+
+/// Whether it can be the name of an image: letters, digits and some signs, and no path.
+fn is_name(text: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-/:@".contains(&byte);
+    let parts = text.split('/').all(|part| !part.is_empty() && part != "." && part != "..");
+    parts && text.len() <= IMAGE_NAME_BYTES_MAX && text.bytes().all(allowed)
 }
 
 impl fmt::Display for Image {
@@ -29,6 +44,7 @@ impl fmt::Display for Image {
         match self {
             Self::Host => f.write_str("host"),
             Self::Path(path) => write!(f, "{}", path.display()),
+            Self::Named(name) => f.write_str(name),
         }
     }
 }

@@ -146,6 +146,11 @@ impl Config {
         self.state_dir.join("unseen")
     }
 
+    /// Images with names, and their layers.
+    pub(crate) fn image_store(&self) -> PathBuf {
+        self.state_dir.join("image-store")
+    }
+
     pub(crate) fn images_dir(&self) -> PathBuf {
         self.state_dir.join("images")
     }

@@ -129,6 +129,8 @@ pub struct Node {
     holder: Arc<HolderLink>,
     /// Held while something is given up that is kept of a paused sandbox.
     giving_up: Arc<tokio::sync::Mutex<()>>,
+    /// Held while images come and go.
+    imports: Arc<tokio::sync::Mutex<()>>,
     /// Who serves other nodes, and where; empty: this node serves none.
     serving: OnceLock<peers::Serving>,
 }
@@ -191,6 +193,7 @@ impl Node {
             pager,
             holder,
             giving_up: Arc::default(),
+            imports: Arc::default(),
             serving: OnceLock::new(),
         }))
     }

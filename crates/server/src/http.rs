@@ -6,6 +6,7 @@ mod commands;
 mod errors;
 mod frames;
 mod handlers;
+mod images;
 mod inside;
 mod store;
 mod upgrade;
@@ -33,6 +34,10 @@ pub(crate) fn router(node: Arc<Node>) -> Router {
         .route("/templates/{name}", get(handlers::template).delete(handlers::remove_template))
         .route("/templates/{name}/run", post(handlers::run))
         .route("/templates/{name}/warm", post(handlers::warm))
+        .route("/images", get(images::list))
+        .route("/images/import", post(images::import))
+        .route("/images/prune", post(images::prune))
+        .route("/images/{*name}", get(images::get).delete(images::remove))
         .route("/sandboxes", get(handlers::sandboxes).delete(handlers::remove_all))
         .route("/sandboxes/{id}", get(handlers::sandbox).delete(handlers::remove))
         .route("/sandboxes/{id}/logs", get(handlers::logs))

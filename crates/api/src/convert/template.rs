@@ -7,6 +7,7 @@ impl From<Image> for model::Image {
         match from {
             Image::Host => Self::Host,
             Image::Path(it) => Self::Path(it),
+            Image::Named(it) => Self::Named(it),
         }
     }
 }
@@ -16,6 +17,7 @@ impl From<model::Image> for Image {
         match from {
             model::Image::Host => Self::Host,
             model::Image::Path(it) => Self::Path(it),
+            model::Image::Named(it) => Self::Named(it),
         }
     }
 }

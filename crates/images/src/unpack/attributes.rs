@@ -2,8 +2,11 @@
 
 use rustix::fs::{Timespec, Timestamps};
 
-use super::{Extended, time};
-use crate::error::{Error, refused};
+use super::time;
+use crate::{
+    entries::{Entry, Extended},
+    error::{Error, refused},
+};
 
 /// Of one file.
 #[derive(Debug, Clone)]
@@ -23,8 +26,10 @@ const LISTS: [(&str, &str); 2] =
     [("SCHILY.acl.access", "system.posix_acl_access"), ("SCHILY.acl.default", "system.posix_acl_default")];
 
 impl Attributes {
-    pub(super) fn of(header: &tar::Header, extended: &Extended) -> Result<Self, Error> {
-        let text = |key: &str| extended.get(key).and_then(|value| str::from_utf8(value).ok());
+    /// `id_of` finds the number of a name in a file of the image's: `etc/passwd`, `etc/group`.
+    pub(super) fn of(entry: &Entry, id_of: &dyn Fn(&str, &str) -> Option<u32>) -> Result<Self, Error> {
+        let header = &entry.header;
+        let text = |key: &str| entry.text(key);
         let id = |key: &str, plain: std::io::Result<u64>| {
             let id = text(key).map_or(plain.ok(), |text| text.trim().parse().ok());
             id.and_then(|id| u32::try_from(id).ok()).filter(|id| *id < u32::MAX)
@@ -37,12 +42,12 @@ impl Attributes {
         let accessed = text("atime").and_then(time).unwrap_or(modified);
         let times = Timestamps { last_access: accessed, last_modification: modified };
         let mode = header.mode().map_err(Error::Archive)? & 0o7777;
-        Ok(Self { mode, uid, gid, times, extended: attributes(extended)? })
+        Ok(Self { mode, uid, gid, times, extended: attributes(&entry.extended, id_of)? })
     }
 }
 
 /// Those that a file may have. Markers of overlayfs would hide or forge what is in other layers; other namespaces are the host's business.
-fn attributes(extended: &Extended) -> Result<Vec<(String, Vec<u8>)>, Error> {
+fn attributes(extended: &Extended, id_of: &dyn Fn(&str, &str) -> Option<u32>) -> Result<Extended, Error> {
     let mut found: Vec<(String, Vec<u8>)> = Vec::new();
     for (key, value) in extended {
         let Some(name) = PREFIXES.iter().find_map(|prefix| key.strip_prefix(prefix)) else { continue };
@@ -53,12 +58,14 @@ fn attributes(extended: &Extended) -> Result<Vec<(String, Vec<u8>)>, Error> {
         }
     }
     for (key, name) in LISTS {
-        if let Some(text) =
-            extended.get(key).and_then(|value| str::from_utf8(value).ok()).filter(|text| !text.is_empty())
-        {
-            match access_list(text) {
+        let value = extended.iter().rev().find(|(found, _)| found == key).map(|(_, value)| value);
+        let text = value.and_then(|value| str::from_utf8(value).ok());
+        if let Some(text) = text.filter(|text| !text.is_empty()) {
+            match access_list(text, id_of) {
                 Some(list) => found.push((name.to_owned(), list)),
-                None => return refused(format!("an access list is not understood: {text:?}")),
+                None => {
+                    return refused(format!("an access list names users or groups that the image has not: {text:?}"));
+                }
             }
         }
     }
@@ -67,7 +74,7 @@ fn attributes(extended: &Extended) -> Result<Vec<(String, Vec<u8>)>, Error> {
 }
 
 /// An access list as the kernel has it (posix_acl_xattr.h): version, then a tag, permissions and an id for each entry.
-fn access_list(text: &str) -> Option<Vec<u8>> {
+fn access_list(text: &str, id_of: &dyn Fn(&str, &str) -> Option<u32>) -> Option<Vec<u8>> {
     const VERSION: u32 = 2;
     const NO_ID: u32 = u32::MAX;
     let mut entries = Vec::new();
@@ -76,7 +83,11 @@ fn access_list(text: &str) -> Option<Vec<u8>> {
         let (kind, whom, rights) = (parts.next()?, parts.next()?, parts.next()?);
         // star adds the number behind a name.
         let whom = parts.next().unwrap_or(whom);
-        let id = if whom.is_empty() { None } else { Some(whom.parse::<u32>().ok()?) };
+        let names = if kind.starts_with('g') { "etc/group" } else { "etc/passwd" };
+        let id = match whom {
+            "" => None,
+            whom => Some(whom.parse().ok().or_else(|| id_of(names, whom))?),
+        };
         let tag: u16 = match (kind, id) {
             ("user" | "u", None) => 0x01,
             ("user" | "u", Some(_)) => 0x02,

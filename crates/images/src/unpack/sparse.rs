@@ -1,40 +1,38 @@
-//! Maps of files with holes, as GNU tar writes them in extended headers: versions 0.0, 0.1 and 1.0 (its manual, "Storing Sparse Files"). The older
-//! kind, with an entry type of its own, is the tar crate's business.
+//! Maps of files with holes, as GNU tar writes them in extended headers: versions 0.0, 0.1 and 1.0 (its manual, "Storing Sparse Files"). The oldest
+//! kind has an entry type of its own, and its map is read with the entry.
 
 use std::io::Read;
 
-use super::Extended;
-use crate::error::{Error, refused};
+use crate::{
+    entries::{BLOCK, Entry},
+    error::{Error, refused},
+};
 
-/// Bytes of a block of an archive.
-const BLOCK: usize = 512;
 /// Most parts of a file.
 const EXTENTS_MAX: u64 = 1_000_000;
 
 /// Data between holes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Extent {
-    pub(super) at: u64,
-    pub(super) bytes: u64,
+pub(crate) struct Extent {
+    pub(crate) at: u64,
+    pub(crate) bytes: u64,
 }
 
 /// Where the data of a file goes, and how long it is; none: it has no map.
-pub(super) fn map(
-    data: &mut impl Read,
-    ordered: &[(String, Vec<u8>)],
-    extended: &Extended,
-) -> Result<Option<(Vec<Extent>, u64)>, Error> {
-    let number = |key: &str| extended.get(key).and_then(|value| parse(value));
-    if number("GNU.sparse.major") == Some(1) {
-        let Some(size) = number("GNU.sparse.realsize") else { return refused("a file with holes has no size") };
+pub(crate) fn map(data: &mut impl Read, entry: &Entry) -> Result<Option<(Vec<Extent>, u64)>, Error> {
+    if entry.holes.is_some() {
+        return Ok(entry.holes.clone());
+    }
+    if entry.number("GNU.sparse.major") == Some(1) {
+        let Some(size) = entry.number("GNU.sparse.realsize") else { return refused("a file with holes has no size") };
         return Ok(Some((from_data(data)?, size)));
     }
-    let Some(size) = number("GNU.sparse.size") else { return Ok(None) };
-    let numbers: Option<Vec<u64>> = match extended.get("GNU.sparse.map") {
+    let Some(size) = entry.number("GNU.sparse.size") else { return Ok(None) };
+    let numbers: Option<Vec<u64>> = match entry.value("GNU.sparse.map") {
         Some(map) => map.split(|byte| *byte == b',').map(parse).collect(),
         None => {
             let is_one = |key: &str| key == "GNU.sparse.offset" || key == "GNU.sparse.numbytes";
-            ordered.iter().filter(|(key, _)| is_one(key)).map(|(_, value)| parse(value)).collect()
+            entry.extended.iter().filter(|(key, _)| is_one(key)).map(|(_, value)| parse(value)).collect()
         }
     };
     let Some(numbers) = numbers else { return refused("the map of a file with holes is no list of numbers") };

@@ -3,7 +3,7 @@
 use std::{
     ffi::{OsStr, OsString},
     fs::File,
-    io,
+    io::{self, Read},
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
         unix::ffi::{OsStrExt, OsStringExt},
@@ -14,17 +14,23 @@ use std::{
 use rustix::{
     fs::{
         AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Timestamps, Uid, XattrFlags, chmodat, chownat, fchmod,
-        fchown, fsetxattr, futimens, linkat, lsetxattr, mkdirat, mknodat, open, openat, openat2, statat, symlinkat,
-        unlinkat, utimensat,
+        fchown, fsetxattr, futimens, linkat, lsetxattr, mkdirat, mknodat, open, openat, openat2, readlinkat, statat,
+        symlinkat, unlinkat, utimensat,
     },
     io::Errno,
 };
 
 use super::attributes::Attributes;
-use crate::error::{Context, Error, refused};
+use crate::{
+    error::{Context, Error, refused},
+    limits::DOCUMENT_BYTES_MAX,
+};
 
 const OPAQUE: &str = "trusted.overlay.opaque";
 const HIDDEN: u64 = 0;
+
+/// Links to nothing that are followed to make a directory.
+const LINKS_MAX: usize = 8;
 
 pub(super) struct Target {
     root: OwnedFd,
@@ -47,6 +53,19 @@ pub(crate) fn clean(bytes: &[u8]) -> Result<PathBuf, Error> {
     Ok(clean)
 }
 
+/// Where a link in a directory leads to, by its text: never above the root.
+fn beyond(above: &Path, link: &Path) -> PathBuf {
+    let mut path = if link.is_absolute() { PathBuf::new() } else { above.to_owned() };
+    for part in link.components() {
+        match part {
+            Component::Normal(part) => path.push(part),
+            Component::ParentDir => drop(path.pop()),
+            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+        }
+    }
+    path
+}
+
 impl Target {
     pub(super) fn open(into: &Path) -> Result<Self, Error> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -59,20 +78,39 @@ impl Target {
         openat2(&self.root, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)
     }
 
-    /// The directory at a path; what is missing of it is made.
+    /// The directory at a path; what is missing of it is made, also behind a link.
     fn directory(&self, path: &Path) -> io::Result<OwnedFd> {
+        self.directory_behind(path, LINKS_MAX)
+    }
+
+    fn directory_behind(&self, path: &Path, links: usize) -> io::Result<OwnedFd> {
         match self.resolve(path, OFlags::PATH | OFlags::DIRECTORY) {
             Err(Errno::NOENT) => {}
             found => return Ok(found?),
         }
-        let above = self.directory(path.parent().ok_or(io::ErrorKind::NotFound)?)?;
-        let name = path.file_name().ok_or(io::ErrorKind::NotFound)?;
+        let (parent, name) = (path.parent(), path.file_name());
+        let (parent, name) = parent.zip(name).ok_or(io::ErrorKind::NotFound)?;
+        let above = self.directory_behind(parent, links)?;
         match mkdirat(&above, name, Mode::from_raw_mode(0o755)) {
-            // A link to nothing.
-            Err(Errno::EXIST) => return Err(io::ErrorKind::NotADirectory.into()),
+            Err(Errno::EXIST) if links > 0 => {
+                let link = readlinkat(&above, name, Vec::new())?;
+                let target = beyond(parent, Path::new(OsStr::from_bytes(link.to_bytes())));
+                return self.directory_behind(&target, links - 1);
+            }
             made => made?,
         }
         Ok(openat(&above, name, OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?)
+    }
+
+    /// The number of a name in `etc/passwd` or `etc/group`, if that is there by now.
+    pub(super) fn id_of(&self, file: &str, name: &str) -> Option<u32> {
+        let file = self.resolve(Path::new(file), OFlags::RDONLY | OFlags::NONBLOCK).ok().map(File::from)?;
+        file.metadata().ok().filter(std::fs::Metadata::is_file)?;
+        let mut text = String::new();
+        file.take(DOCUMENT_BYTES_MAX).read_to_string(&mut text).ok()?;
+        let of_name =
+            |line: &str| line.split(':').nth(2).filter(|_| line.split(':').next() == Some(name))?.parse().ok();
+        text.lines().find_map(of_name)
     }
 
     /// The directory that an entry goes into, and its name there, where nothing is any more.

@@ -129,7 +129,7 @@ fn hint(error: &Error) -> Option<String> {
             "repeat the command: the process of volumes is started again"
         }
         Error::Volumes { .. } | Error::Network(_) => "the node's log says more; `pando doctor` checks the host",
-        Error::NoNetwork => "start the node with --network on",
+        Error::NoNetwork | Error::Image(_) => return hint_of_root(error),
         Error::Command(error) => return error.hint().map(str::to_owned),
         Error::Keeper { .. }
         | Error::Cancelled
@@ -139,8 +139,19 @@ fn hint(error: &Error) -> Option<String> {
         | Error::StateInUse(_)
         | Error::SocketInUse(_)
         | Error::SelfTest(_)
-        | Error::Image(_)
         | Error::Sandbox(_) => return None,
+    };
+    Some(text.to_owned())
+}
+
+/// About what a sandbox stands on.
+fn hint_of_root(error: &Error) -> Option<String> {
+    let text = match error {
+        Error::NoNetwork => "start the node with --network on",
+        Error::Image(images::Error::NotFound(_)) => {
+            "`pando image ls` shows what there is; `pando image import` takes one in"
+        }
+        _ => return None,
     };
     Some(text.to_owned())
 }

@@ -1,7 +1,11 @@
 //! From an image to overlay layers.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
+use images::{Config, Images, Kept};
 use model::{Image, TemplateSpec};
 
 use super::Node;
@@ -14,6 +18,11 @@ impl Node {
         let path = match &spec.image {
             Image::Host => return Ok(vec![self.host.config.host_mask(), PathBuf::from("/")]),
             Image::Path(path) => path.clone(),
+            Image::Named(name) => {
+                let store = self.images()?;
+                let image = store.find(name)?;
+                return self.on_base(store.layers_of(&image));
+            }
         };
         let found = std::fs::metadata(&path).at("open the image", &path)?;
         if found.is_dir() {
@@ -29,6 +38,53 @@ impl Node {
         self.on_base(vec![into])
     }
 
+    fn images(&self) -> Result<Images> {
+        Ok(Images::open(&self.host.config.image_store())?)
+    }
+
+    /// Images that the node has, by name.
+    pub fn kept_images(&self) -> Result<Vec<model::KeptImage>> {
+        Ok(self.images()?.list()?.iter().map(to_model).collect())
+    }
+
+    /// One of them.
+    pub fn kept_image(&self, name: &str) -> Result<model::KeptImage> {
+        Ok(to_model(&self.images()?.find(name)?))
+    }
+
+    /// Takes in an image from an archive. `progress` is told how many layers are there, of how many.
+    pub async fn import_image(
+        self: &Arc<Self>,
+        from: PathBuf,
+        name: Option<String>,
+        mut progress: impl FnMut(usize, usize) + Send + 'static,
+    ) -> Result<model::KeptImage> {
+        let (store, turn) = (self.images()?, Arc::clone(&self.imports).lock_owned().await);
+        let import = move || {
+            // One at a time: two would make the same layer.
+            let _turn = turn;
+            store.import(&from, name.as_deref(), &mut progress)
+        };
+        let kept = tokio::task::spawn_blocking(import).await.doing("take in the image")??;
+        Ok(to_model(&kept))
+    }
+
+    /// Forgets an image. Templates that were built of it stay, and so do the layers that they stand on.
+    pub async fn remove_image(&self, name: &str) -> Result<()> {
+        let _turn = self.imports.lock().await;
+        Ok(self.images()?.remove(name)?)
+    }
+
+    /// Removes layers that no image has, and nothing else stands on. Gives how many.
+    pub async fn prune_images(self: &Arc<Self>) -> Result<usize> {
+        let (node, store, turn) = (Arc::clone(self), self.images()?, Arc::clone(&self.imports).lock_owned().await);
+        let prune = move || {
+            let _turn = turn;
+            store.prune(&|layer| node.state().uses_layer(layer))
+        };
+        Ok(tokio::task::spawn_blocking(prune).await.doing("remove layers")??)
+    }
+
     /// An image's layers, topmost first, with what a root needs beside them.
     fn on_base(&self, mut layers: Vec<PathBuf>) -> Result<Vec<PathBuf>> {
         let bases = self.host.config.layers_dir();
@@ -37,6 +93,13 @@ impl Node {
         layers.insert(0, base);
         Ok(layers)
     }
+}
+
+fn to_model(kept: &Kept) -> model::KeptImage {
+    let Config { env, user, working_dir, entrypoint, command, ports } = kept.config.clone();
+    let (name, digest, created_ms, bytes) = (kept.name.clone(), kept.digest.clone(), kept.created_ms, kept.bytes);
+    let layers = kept.layer_count();
+    model::KeptImage { name, digest, created_ms, bytes, layers, env, user, working_dir, entrypoint, command, ports }
 }
 
 /// Eight hexadecimal digits that make a name unique.

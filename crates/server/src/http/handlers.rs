@@ -26,7 +26,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::errors::{Failed, Result, failed_late};
 
-type Shared = State<Arc<Node>>;
+pub(super) type Shared = State<Arc<Node>>;
 
 /// A JSON body whose mistakes are answered like any other error.
 pub(super) struct Request<T>(pub(super) T);

@@ -21,6 +21,7 @@ mod faults_host;
 mod faults_s3;
 mod files_only;
 mod held;
+mod images;
 mod isolation;
 mod kills;
 mod limits;
@@ -82,6 +83,7 @@ pub(crate) fn cases() -> Vec<Case> {
         command_line::cases(),
         limits::cases(),
         network::cases(),
+        images::cases(),
         failures::cases(),
         requests::cases(),
         cancel::cases(),

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::Result;
-use api::{Image, Limits, Ready, Template, TemplateSpec, TemplateState};
+use api::{Image, KeptImage, Limits, Ready, Template, TemplateSpec, TemplateState};
 use base::{
     id::TemplateName,
     limits::{PIDS_DEFAULT, READY_TIMEOUT_MS_DEFAULT},
@@ -42,15 +42,17 @@ Then: pando create geo -n 5";
 
 /// Start a program, wait until it is ready, and keep a parked copy of it for `pando create`.
 ///
-/// The program runs in a sandbox as uid 1000, without network except loopback. Once it is ready, a copy of it is parked and the program itself
+/// The program runs in a sandbox as uid 1000. Once it is ready, a copy of it is parked and the program itself
 /// is removed. It must not have child processes then. A template of the same name is replaced; its sandboxes run on.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Name of the template: small letters, digits, '-', '_' and '.'.
     name: TemplateName,
-    /// Root filesystem: `host` (the node's own, read-only, private places hidden), or the path of a directory or tarball.
-    #[arg(long, value_name = "host|PATH", default_value = "host", value_parser = parse_image)]
+    /// Root filesystem: `host` (the node's own, read-only, private places hidden), the path of a directory or tarball (with a slash in front, or
+    /// `./`), or the name of an image that the node has (`pando image ls`). Variables, directory and program of such an image hold where no other
+    /// is given; its program runs if the image names a port, or an option says when it is ready.
+    #[arg(long, value_name = "host|PATH|NAME", default_value = "host", value_parser = parse_image)]
     image: Image,
     /// Ready when the program listens on this TCP port. Default, without --ready-file and --ready: any port.
     #[arg(long, value_name = "N", group = "readiness")]
@@ -67,9 +69,9 @@ pub(crate) struct Args {
     /// Environment variable of the program. May be repeated.
     #[arg(long, value_name = "K=V", value_parser = parse_variable)]
     env: Vec<(String, String)>,
-    /// Working directory inside the sandbox.
-    #[arg(long, value_name = "DIR", default_value = "/")]
-    cwd: String,
+    /// Working directory inside the sandbox. Default: that of the image, or `/`.
+    #[arg(long, value_name = "DIR")]
+    cwd: Option<String>,
     /// Memory limit of each sandbox: 512M, 4G.
     #[arg(long, value_name = "BYTES", default_value = MEMORY_DEFAULT, value_parser = parse_bytes)]
     memory: u64,
@@ -97,7 +99,11 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
     let mut interrupts = interrupts()?;
     let json = args.json;
-    let spec = spec(args);
+    let kept = match &args.image {
+        Image::Named(name) => Some(client.image(name).await?),
+        Image::Host | Image::Path(_) => None,
+    };
+    let spec = spec(args, kept.as_ref());
     let earlier = tokio::select! {
         biased;
         found = find(&spec.name, client) => found?,
@@ -159,7 +165,23 @@ fn is_new(template: &Template, spec: &TemplateSpec, earlier: Option<&Template>) 
     template.spec == *spec && template.facts.is_some() && template.facts.as_ref() != earlier
 }
 
-fn spec(args: Args) -> TemplateSpec {
+/// `image`: what the node's image says of its programs.
+fn spec(mut args: Args, image: Option<&KeptImage>) -> TemplateSpec {
+    if let Some(image) = image {
+        let is_given = |key: &String| args.env.iter().any(|(given, _)| given == key);
+        let own: Vec<_> = image.env.iter().filter(|(key, _)| !is_given(key)).cloned().collect();
+        args.env.splice(0..0, own);
+        let is_ready_told = args.port.is_some() || args.ready_file.is_some() || args.ready.is_some();
+        if args.command.is_empty() && (is_ready_told || !image.ports.is_empty()) {
+            args.command = [&image.entrypoint[..], &image.command].concat();
+            args.port = args.port.or(image.ports.first().copied().filter(|_| !is_ready_told));
+        } else if !args.command.is_empty() {
+            // As with `docker run`: what is given are arguments of the image's program, if it has one.
+            args.command.splice(0..0, image.entrypoint.iter().cloned());
+        }
+        args.cwd = args.cwd.or_else(|| Some(image.working_dir.clone()).filter(|directory| !directory.is_empty()));
+    }
+
     let shell = |command: String| Ready::Command(vec!["/bin/sh".to_owned(), "-c".to_owned(), command]);
     let ready = match (args.port, args.ready_file, args.ready) {
         (Some(port), _, _) => Ready::Port(port),
@@ -172,7 +194,7 @@ fn spec(args: Args) -> TemplateSpec {
         image: args.image,
         command: args.command,
         env: args.env,
-        cwd: args.cwd,
+        cwd: args.cwd.unwrap_or_else(|| "/".to_owned()),
         ready,
         ready_timeout_ms: args.ready_timeout.map_or(READY_TIMEOUT_MS_DEFAULT, |timeout| timeout.as_millis() as u64),
         limits: Limits { memory_bytes: args.memory, pids: args.pids, cpu_millis: args.cpus, disk_bytes: args.disk },
@@ -181,8 +203,9 @@ fn spec(args: Args) -> TemplateSpec {
 }
 
 fn parse_image(text: &str) -> Result<Image, String> {
-    if text == "host" {
-        return Ok(Image::Host);
+    let is_path = text.starts_with(['/', '.']) || PathBuf::from(text).exists();
+    if text == "host" || !is_path {
+        return text.parse();
     }
     // The node may have another working directory.
     std::path::absolute(PathBuf::from(text)).map(Image::Path).map_err(|error| error.to_string())

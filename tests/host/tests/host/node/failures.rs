@@ -102,7 +102,7 @@ fn images(node: &Node) -> Result<()> {
     build("/nonexistent.tar", 1, &["pando: cannot open the image /nonexistent.tar: No such file or directory"])?;
     let broken = node.dir().join("broken.tar.gz");
     std::fs::write(&broken, b"\x1f\x8b\x08 this is not gzip")?;
-    build(&broken.to_string_lossy(), 1, &["cannot unpack"])?;
+    build(&broken.to_string_lossy(), 2, &["the archive cannot be read"])?;
     let empty = node.dir().join("empty");
     std::fs::create_dir(&empty)?;
     build(&empty.to_string_lossy(), 127, &["cannot run \"/bin/true\" in the sandbox: No such file or directory"])?;
@@ -113,8 +113,8 @@ fn images(node: &Node) -> Result<()> {
     ensure!(made.success(), "the tarball cannot be made");
     let answer =
         node.pando(&["template", "build", "failing", "--image", &outside.to_string_lossy(), "--", "/bin/true"])?;
-    // The entry is left out; what remains has no program.
-    ensure!(answer.code == 127, "{answer}");
+    ensure!(answer.code == 2 && answer.stderr.contains("../../escaped leads above the root"), "{answer}");
+    build("python:3.12-slim", 4, &["there is no image python:3.12-slim", "pando image import"])?;
     for place in [node.dir().join("escaped"), node.state.join("escaped"), node.state.join("images/escaped")] {
         ensure!(!place.exists(), "{} was unpacked outside of the image", place.display());
     }

@@ -322,7 +322,7 @@ fn half(node: &mut Node) -> Result<()> {
     let links = Command::new("sh").args(["-c", "ip -o link | grep -o ' pd[0-9a-f]*'"]).output()?;
     let link = String::from_utf8_lossy(&links.stdout).trim().to_owned();
     ensure!(link.starts_with("pd"), "there is no link {link:?}");
-    // What was prepared goes with its keeper; only then is the router without sandboxes.
+    // Prepared sandboxes end with their keeper; only then has the router none.
     std::thread::sleep(Duration::from_millis(500));
     ensure!(Command::new("ip").args(["link", "del", &link]).status()?.success(), "it stays");
     node.start_server()?;
