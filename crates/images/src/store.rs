@@ -1,7 +1,8 @@
 //! The images of a node.
 //!
 //! ```text
-//! DIR/layers/DIGEST/    a layer, unpacked; shared by all images that have it
+//! DIR/layers/DIGEST/    a layer, unpacked; shared by all images that have it; whole, or not there
+//! DIR/sizes/DIGEST      how many bytes that were
 //! DIR/named/NAME.json   an image: its layers, and what it says of programs ("/" and ":" in a name are "+" and "@@")
 //! ```
 //!
@@ -67,7 +68,7 @@ impl Images {
     /// Makes the directories that are missing.
     pub fn open(root: &Path) -> Result<Self, Error> {
         let images = Self { root: root.to_owned() };
-        for directory in [images.layers(), images.named()] {
+        for directory in [images.layers(), images.sizes(), images.named()] {
             fs::create_dir_all(&directory).at("create", &directory)?;
         }
         Ok(images)
@@ -75,6 +76,10 @@ impl Images {
 
     fn layers(&self) -> PathBuf {
         self.root.join("layers")
+    }
+
+    fn sizes(&self) -> PathBuf {
+        self.root.join("sizes")
     }
 
     fn named(&self) -> PathBuf {
@@ -87,6 +92,11 @@ impl Images {
 
     fn layer(&self, digest: &Digest) -> PathBuf {
         self.layers().join(digest.hex())
+    }
+
+    /// Where the bytes of a layer are noted.
+    fn size_of(&self, digest: &Digest) -> PathBuf {
+        self.sizes().join(digest.hex())
     }
 
     /// All of them, by name.
@@ -152,18 +162,16 @@ impl Images {
         for (number, layer) in found.layers.iter().enumerate() {
             progress(number, found.layers.len());
             let path = self.layer(&layer.content);
-            let bytes = match self.known_bytes(&layer.content)? {
-                Some(bytes) if path.is_dir() => bytes,
-                _ => {
-                    // Complete or not there: one without a record is of a broken-off import.
-                    remove(&path)?;
-                    let unpack = |content: &mut dyn std::io::Read| {
-                        make_whole(&path, |partial| unpack(content, partial, Kind::Layer))
-                    };
-                    let unpacked = found.read_layer(layer, unpack).inspect_err(|_| drop(remove(&path)))?;
-                    unpacked.bytes
-                }
-            };
+            // One that is there is whole, and may be what templates stand on.
+            if !path.is_dir() {
+                let unpacked = make_whole(&path, |partial| {
+                    found.read_layer(layer, |content| unpack(content, partial, Kind::Layer))
+                })?;
+                let size = self.size_of(&layer.content);
+                fs::write(&size, unpacked.bytes.to_string()).at("write", &size)?;
+            }
+            let size = fs::read_to_string(self.size_of(&layer.content)).ok();
+            let bytes = size.and_then(|size| size.trim().parse().ok()).unwrap_or(0);
             layers.push(Layer { digest: layer.content.clone(), bytes });
         }
         progress(found.layers.len(), found.layers.len());
@@ -184,13 +192,6 @@ impl Images {
         progress(1, 1);
         let layer = Layer { digest: digest.clone(), bytes: unpacked.bytes };
         Ok((digest.to_string(), Config::default(), vec![layer]))
-    }
-
-    /// Bytes of a layer that some image has.
-    fn known_bytes(&self, digest: &Digest) -> Result<Option<u64>, Error> {
-        let all = self.list()?;
-        let mut layers = all.iter().flat_map(|image| &image.layers);
-        Ok(layers.find(|layer| layer.digest == *digest).map(|layer| layer.bytes))
     }
 
     fn write(&self, kept: &Kept) -> Result<(), Error> {
@@ -217,6 +218,7 @@ impl Images {
             let path = entry.at("list", &directory)?.path();
             if !named.contains(&path) && !is_used(&path) {
                 remove(&path)?;
+                let _ = fs::remove_file(self.sizes().join(path.file_name().unwrap_or_default()));
                 removed += 1;
             }
         }

@@ -129,8 +129,10 @@ pub struct Node {
     holder: Arc<HolderLink>,
     /// Held while something is given up that is kept of a paused sandbox.
     giving_up: Arc<tokio::sync::Mutex<()>>,
-    /// Held while images come and go.
-    imports: Arc<tokio::sync::Mutex<()>>,
+    /// Held while an image comes or goes.
+    importing: Arc<tokio::sync::Mutex<()>>,
+    /// Held by what is about to stand on layers of images, and alone while such are removed.
+    image_users: Arc<tokio::sync::RwLock<()>>,
     /// Who serves other nodes, and where; empty: this node serves none.
     serving: OnceLock<peers::Serving>,
 }
@@ -193,7 +195,8 @@ impl Node {
             pager,
             holder,
             giving_up: Arc::default(),
-            imports: Arc::default(),
+            importing: Arc::default(),
+            image_users: Arc::default(),
             serving: OnceLock::new(),
         }))
     }

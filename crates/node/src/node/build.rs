@@ -117,7 +117,7 @@ impl Node {
         let admitted = Admitted::new(self, &spec.name);
         self.ledger.changed();
         progress.stage(BuildStage::PreparingImage);
-        let image_layers = self.prepare_image(&spec).await?;
+        let (image_layers, _guard) = self.prepare_image(&spec).await?;
         let built = self.build_admitted(&spec, image_layers.clone(), progress).await;
         drop(admitted);
         if built.is_err() {

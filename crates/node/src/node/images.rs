@@ -3,6 +3,7 @@
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
+    time::{Duration, Instant},
 };
 
 use images::{Config, Images, Kept};
@@ -11,10 +12,25 @@ use model::{Image, TemplateSpec};
 use super::Node;
 use crate::error::{Context, Error, Result};
 
+/// How long a removal of layers waits for builds.
+const BUILDS_MAX: Duration = Duration::from_secs(30);
+/// How often it looks.
+const BUILDS_LOOK: Duration = Duration::from_millis(50);
+
+/// See [`Node::prepare_image`].
+pub(super) type ImageGuard = tokio::sync::OwnedRwLockReadGuard<()>;
+
 impl Node {
     /// The layers of the template's image, topmost first. A tarball is unpacked to a directory of its own for each build,
     /// because sandboxes of an earlier build may still stand on the earlier one.
-    pub(super) async fn prepare_image(&self, spec: &TemplateSpec) -> Result<Vec<PathBuf>> {
+    ///
+    /// No layer is removed while the guard lives: it does until something that is known stands on them.
+    pub(super) async fn prepare_image(&self, spec: &TemplateSpec) -> Result<(Vec<PathBuf>, ImageGuard)> {
+        let guard = Arc::clone(&self.image_users).read_owned().await;
+        Ok((self.layers_of_image(spec).await?, guard))
+    }
+
+    async fn layers_of_image(&self, spec: &TemplateSpec) -> Result<Vec<PathBuf>> {
         let path = match &spec.image {
             Image::Host => return Ok(vec![self.host.config.host_mask(), PathBuf::from("/")]),
             Image::Path(path) => path.clone(),
@@ -59,7 +75,7 @@ impl Node {
         name: Option<String>,
         mut progress: impl FnMut(usize, usize) + Send + 'static,
     ) -> Result<model::KeptImage> {
-        let (store, turn) = (self.images()?, Arc::clone(&self.imports).lock_owned().await);
+        let (store, turn) = (self.images()?, Arc::clone(&self.importing).lock_owned().await);
         let import = move || {
             // One at a time: two would make the same layer.
             let _turn = turn;
@@ -71,18 +87,32 @@ impl Node {
 
     /// Forgets an image. Templates that were built of it stay, and so do the layers that they stand on.
     pub async fn remove_image(&self, name: &str) -> Result<()> {
-        let _turn = self.imports.lock().await;
+        let _turn = self.importing.lock().await;
         Ok(self.images()?.remove(name)?)
     }
 
     /// Removes layers that no image has, and nothing else stands on. Gives how many.
     pub async fn prune_images(self: &Arc<Self>) -> Result<usize> {
-        let (node, store, turn) = (Arc::clone(self), self.images()?, Arc::clone(&self.imports).lock_owned().await);
+        let (node, store, turn) = (Arc::clone(self), self.images()?, Arc::clone(&self.importing).lock_owned().await);
+        let builds = self.no_image_users().await?;
         let prune = move || {
-            let _turn = turn;
+            let _until_done = (turn, builds);
             store.prune(&|layer| node.state().uses_layer(layer))
         };
         Ok(tokio::task::spawn_blocking(prune).await.doing("remove layers")??)
+    }
+
+    /// Waits until nothing is about to stand on layers of images. It asks again and again: one that waited in line would hold up resumes.
+    async fn no_image_users(&self) -> Result<tokio::sync::OwnedRwLockWriteGuard<()>> {
+        let began = Instant::now();
+        while began.elapsed() < BUILDS_MAX {
+            if let Ok(guard) = Arc::clone(&self.image_users).try_write_owned() {
+                return Ok(guard);
+            }
+            tokio::time::sleep(BUILDS_LOOK).await;
+        }
+        let deadline_ms = BUILDS_MAX.as_millis() as u64;
+        Err(Error::Deadline { action: "remove layers beside the builds of templates", deadline_ms })
     }
 
     /// An image's layers, topmost first, with what a root needs beside them.

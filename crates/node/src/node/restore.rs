@@ -72,7 +72,7 @@ impl Node {
 
     async fn restore_into(self: &Arc<Self>, checkpoint: &Checkpoint, manifest: String, own: &[PathBuf]) -> Result<()> {
         let began = Instant::now();
-        let image_layers = self.prepare_image(&checkpoint.spec).await?;
+        let (image_layers, _guard) = self.prepare_image(&checkpoint.spec).await?;
         let [layer, lower @ ..] = own else {
             return Err("it has no layer").storing("restore the checkpoint");
         };

@@ -143,7 +143,7 @@ impl Node {
             }
             pinned.unpin().await;
         }
-        let image_layers = self.prepare_image(paused.spec()).await?;
+        let (image_layers, _guard) = self.prepare_image(paused.spec()).await?;
         let points: Vec<SandboxId> = paused.checkpoint.layers.iter().map(|_| self.state().claim()).collect();
         let own: Vec<PathBuf> =
             points.iter().map(|point| self.host.config.sandbox_dir(point).join(FORK_LAYER)).collect();
