@@ -6,14 +6,20 @@ use crate::{
     digest::{Digest, Hashed},
     error::{Error, refused},
     limits::LAYERS_MAX,
-    manifest::{Config, Document, Manifest, Saved, architecture, parse},
+    manifest::{Config, Descriptor, Document, Manifest, Saved, architecture, parse},
     reader::Files,
 };
 
 const INDEX: &str = "index.json";
 const MANIFEST: &str = "manifest.json";
-/// Where an index says the name of an image.
-const NAME: &str = "org.opencontainers.image.ref.name";
+/// Where an index says the name of an image: whole, as containerd does, or as its maker likes.
+const NAMES: [&str; 2] = ["io.containerd.image.name", "org.opencontainers.image.ref.name"];
+
+fn name_of(descriptor: &Descriptor) -> Option<String> {
+    let name = NAMES.iter().find_map(|key| descriptor.annotations.get(*key))?;
+    let short = name.strip_prefix("docker.io/").unwrap_or(name);
+    Some(short.strip_prefix("library/").unwrap_or(short).to_owned())
+}
 
 /// An image that was found.
 pub(crate) struct Found {
@@ -37,19 +43,20 @@ pub(crate) struct Layer {
 }
 
 impl Found {
-    /// None: it is no image, but perhaps a root filesystem.
-    pub(crate) fn open(path: &Path, aside: &Path) -> Result<Option<Self>, Error> {
+    /// None: it is no image, but perhaps a root filesystem. `wanted`: which, of several.
+    pub(crate) fn open(path: &Path, aside: &Path, wanted: Option<&str>) -> Result<Option<Self>, Error> {
         let files = Files::open(path, aside)?;
-        if files.has("oci-layout") && files.has(INDEX) {
-            return Self::of_layout(files).map(Some);
-        }
+        // Docker writes both; only this one has whole names.
         if files.has(MANIFEST) {
-            return Self::of_docker(files).map(Some);
+            return Self::of_docker(files, wanted).map(Some);
+        }
+        if files.has("oci-layout") && files.has(INDEX) {
+            return Self::of_layout(files, wanted).map(Some);
         }
         Ok(None)
     }
 
-    fn of_layout(files: Files) -> Result<Self, Error> {
+    fn of_layout(files: Files, wanted: Option<&str>) -> Result<Self, Error> {
         let mut manifest: Manifest = parse(&files.document(INDEX)?, "index")?;
         let mut name = None;
         // An index may name another one: of the platforms of one image.
@@ -60,11 +67,19 @@ impl Found {
             let is_ours = |platform: &crate::manifest::Platform| {
                 platform.os == "linux" && platform.architecture == architecture()
             };
-            let fits = |descriptor: &&crate::manifest::Descriptor| descriptor.platform.as_ref().is_none_or(is_ours);
-            let Some(descriptor) = manifest.manifests.iter().find(fits) else {
-                return refused(format!("it has no image for linux on {}", architecture()));
+            let fits = |descriptor: &&Descriptor| descriptor.platform.as_ref().is_none_or(is_ours);
+            let all: Vec<Descriptor> = manifest.manifests.unwrap_or_default();
+            let fitting: Vec<&Descriptor> = all.iter().filter(fits).collect();
+            let named = fitting.iter().find(|descriptor| wanted.is_some() && name_of(descriptor).as_deref() == wanted);
+            let descriptor = match (named, &fitting[..]) {
+                (Some(descriptor), _) | (None, [descriptor]) => *descriptor,
+                (None, []) => return refused(format!("it has no image for linux on {}", architecture())),
+                (None, several) => {
+                    let names: Vec<String> = several.iter().filter_map(|descriptor| name_of(descriptor)).collect();
+                    return refused(format!("it has several images: name one of {}", names.join(", ")));
+                }
             };
-            name = name.or_else(|| descriptor.annotations.get(NAME).cloned());
+            name = name.or_else(|| name_of(descriptor));
             let bytes = checked(&files, &descriptor.digest)?;
             manifest = parse(&bytes, "manifest")?;
         }
@@ -75,8 +90,17 @@ impl Found {
         Ok(Self { files, digest: config.digest, config: document.config(), layers, name })
     }
 
-    fn of_docker(files: Files) -> Result<Self, Error> {
-        let saved: Vec<Saved> = parse(&files.document(MANIFEST)?, "manifest")?;
+    fn of_docker(files: Files, wanted: Option<&str>) -> Result<Self, Error> {
+        let mut saved: Vec<Saved> = parse(&files.document(MANIFEST)?, "manifest")?;
+        let names = |image: &Saved| image.repo_tags.clone().unwrap_or_default();
+        if saved.len() > 1 {
+            let is_wanted = |image: &Saved| names(image).iter().any(|name| Some(name.as_str()) == wanted);
+            let all: Vec<String> = saved.iter().flat_map(names).collect();
+            saved.retain(is_wanted);
+            if saved.len() != 1 {
+                return refused(format!("it has several images: name one of {}", all.join(", ")));
+            }
+        }
         let Some(Saved { config, repo_tags, layers: stored }) = saved.into_iter().next() else {
             return refused("its manifest names no image");
         };

@@ -1,10 +1,27 @@
 //! Reading what may be compressed, by what it begins with.
 
-use std::io::{self, BufRead, BufReader, Read};
+use std::{
+    fs::File,
+    io::{self, BufRead, BufReader, Read, Seek},
+};
 
 use flate2::bufread::MultiGzDecoder;
 
 use crate::limits::{RATIO_BYTES_MIN, RATIO_MAX};
+
+const GZIP: &[u8] = &[0x1f, 0x8b];
+const XZ: &[u8] = &[0xfd, b'7', b'z', b'X', b'Z', 0];
+const ZSTD: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
+/// What unfolding xz may take: `xz -9` needs 65 MiB.
+const XZ_MEMORY_KIB: u32 = 256 << 10;
+
+/// Whether a file is compressed. It is at its beginning afterwards.
+pub(crate) fn is_compressed(file: &mut File) -> io::Result<bool> {
+    let mut begin = Vec::new();
+    file.take(XZ.len() as u64).read_to_end(&mut begin)?;
+    file.rewind()?;
+    Ok([GZIP, XZ, ZSTD].iter().any(|magic| begin.starts_with(magic)))
+}
 
 /// The content of a stream: plain, gzip, xz or zstd.
 pub(crate) fn content<'a>(stream: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
@@ -13,11 +30,11 @@ pub(crate) fn content<'a>(stream: impl Read + 'a) -> io::Result<Box<dyn Read + '
     let mut stream = BufReader::with_capacity(64 << 10, counted);
     let begin = stream.fill_buf()?;
     let is = |magic: &[u8]| begin.starts_with(magic);
-    let inner: Box<dyn Read + 'a> = if is(&[0x1f, 0x8b]) {
+    let inner: Box<dyn Read + 'a> = if is(GZIP) {
         Box::new(MultiGzDecoder::new(stream))
-    } else if is(&[0xfd, b'7', b'z', b'X', b'Z', 0]) {
-        Box::new(lzma_rust2::XzReader::new(stream, true))
-    } else if is(&[0x28, 0xb5, 0x2f, 0xfd]) {
+    } else if is(XZ) {
+        Box::new(lzma_rust2::XzReader::new_mem_limit(stream, true, XZ_MEMORY_KIB))
+    } else if is(ZSTD) {
         Box::new(zstd::Decoder::with_buffer(stream)?)
     } else {
         return Ok(Box::new(stream));

@@ -14,6 +14,8 @@ use crate::{
 };
 
 pub(crate) const BLOCK: usize = 512;
+/// Longest path, and longest target of a link: the kernel's own bound.
+const NAME_BYTES_MAX: usize = 4_096;
 /// Most parts of a file with holes.
 const EXTENTS_MAX: usize = 1_000_000;
 
@@ -54,6 +56,8 @@ pub(crate) struct Entries<R> {
     left: u64,
     /// What fills its last block.
     padding: u64,
+    /// Bytes that were read.
+    at: u64,
 }
 
 impl<R: Read> Read for Entries<R> {
@@ -61,13 +65,19 @@ impl<R: Read> Read for Entries<R> {
         let most = into.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
         let length = self.inner.read(&mut into[..most])?;
         self.left -= length as u64;
+        self.at += length as u64;
         Ok(length)
     }
 }
 
 impl<R: Read> Entries<R> {
     pub(crate) fn new(inner: R) -> Self {
-        Self { inner, left: 0, padding: 0 }
+        Self { inner, left: 0, padding: 0, at: 0 }
+    }
+
+    /// Where in the archive the data of the present entry begins.
+    pub(crate) fn position(&self) -> u64 {
+        self.at
     }
 
     /// The next entry, with what was said of it before. None: the archive ends, in order or where its bytes do.
@@ -103,6 +113,9 @@ impl<R: Read> Entries<R> {
         let found = said("GNU.sparse.name").or_else(|| said("path")).or(name).unwrap_or_else(plain);
         let plain = || entry.header.link_name_bytes().map(std::borrow::Cow::into_owned);
         let target = said("linkpath").or(link).or_else(plain).unwrap_or_default();
+        if found.len().max(target.len()) > NAME_BYTES_MAX {
+            return refused(format!("it has a name of more than {NAME_BYTES_MAX} bytes"));
+        }
         (entry.name, entry.link) = (found, target);
         // Some programs give links and directories a size, and no data.
         let has_data = !matches!(
@@ -127,6 +140,7 @@ impl<R: Read> Entries<R> {
         let rest = self.left.saturating_add(self.padding);
         (self.left, self.padding) = (0, 0);
         let skipped = io::copy(&mut (&mut self.inner).take(rest), &mut io::sink()).map_err(Error::Archive)?;
+        self.at += skipped;
         if skipped < rest { refused("it ends in the middle of a file") } else { Ok(()) }
     }
 
@@ -140,6 +154,7 @@ impl<R: Read> Entries<R> {
                 more => length += more,
             }
         }
+        self.at += BLOCK as u64;
         Ok(Some(block))
     }
 

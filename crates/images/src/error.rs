@@ -34,7 +34,13 @@ impl Error {
     pub fn is_of_host(&self) -> bool {
         match self {
             Self::File { source, .. } => source.kind() != io::ErrorKind::NotFound,
-            Self::Entry { source, .. } => source.kind() == io::ErrorKind::StorageFull,
+            // Of room, memory and descriptors, or of the disk.
+            Self::Entry { source, .. } => matches!(
+                source.raw_os_error(),
+                Some(
+                    libc::ENOSPC | libc::EDQUOT | libc::EIO | libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EROFS
+                )
+            ),
             Self::Refused(_)
             | Self::Archive(_)
             | Self::NoImage(_)
@@ -55,6 +61,11 @@ impl<T, E: Into<io::Error>> Context<T> for Result<T, E> {
     fn at(self, action: &'static str, path: &Path) -> Result<T, Error> {
         self.map_err(|source| Error::File { action, path: path.to_owned(), source: source.into() })
     }
+}
+
+/// As much of a text as people want to see.
+pub(crate) fn shown(text: &str) -> String {
+    text.chars().take(200).collect()
 }
 
 pub(crate) fn refused<T>(why: impl Into<String>) -> Result<T, Error> {

@@ -16,6 +16,7 @@ mod limits;
 mod manifest;
 mod reader;
 mod store;
+mod tree;
 mod unpack;
 
 pub use error::Error;

@@ -33,7 +33,7 @@ pub(crate) struct Platform {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(crate) struct Manifest {
     #[serde(default)]
-    pub(crate) manifests: Vec<Descriptor>,
+    pub(crate) manifests: Option<Vec<Descriptor>>,
     pub(crate) config: Option<Descriptor>,
     #[serde(default)]
     pub(crate) layers: Vec<Descriptor>,

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     fs::File,
-    io::{self, Read, Seek, SeekFrom},
+    io::{self, BufReader, Read, Seek, SeekFrom, Write},
     path::{Path, PathBuf},
 };
 
@@ -11,11 +11,14 @@ use tar::EntryType;
 
 use crate::{
     decompress,
+    entries::Entries,
     error::{Context, Error, refused},
-    limits::{DOCUMENT_BYTES_MAX, ENTRIES_MAX},
+    limits::{ARCHIVE_BYTES_MAX, DOCUMENT_BYTES_MAX},
     unpack::clean,
 };
 
+/// Most files of an image's archive: layers, manifests.
+const FILES_MAX: usize = 20_000;
 /// Links of an archive that are followed.
 const LINKS_MAX: usize = 8;
 
@@ -39,21 +42,13 @@ impl Files {
         if path.is_dir() {
             return Ok(Self::Directory(path.to_owned()));
         }
-        let mut file = File::open(path).at("open", path)?;
-        let mut begin = [0; 512];
-        let length = read_full(&mut file, &mut begin).at("read", path)?;
-        file.rewind().at("read", path)?;
-        let is_plain = length == 512 && (&begin[257..262] == b"ustar" || begin[148..156].iter().all(u8::is_ascii));
-        let is_compressed =
-            [&[0x1f, 0x8b][..], &[0xfd, b'7'], &[0x28, 0xb5, 0x2f, 0xfd]].iter().any(|m| begin.starts_with(m));
-        if is_compressed || !is_plain {
+        let mut file = open_regular(path)?;
+        if decompress::is_compressed(&mut file).at("read", path)? {
             let flags = rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC;
             let unfolded = rustix::fs::open(aside, flags, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR);
             let mut unfolded = File::from(unfolded.at("make a file in", aside)?);
-            let mut content = decompress::content(file).map_err(Error::Archive)?;
-            io::copy(&mut content, &mut unfolded).map_err(Error::Archive)?;
-            drop(content);
-            unfolded.rewind().at("read", path)?;
+            let mut content = decompress::content(file).map_err(Error::Archive)?.take(ARCHIVE_BYTES_MAX + 1);
+            copy(&mut content, &mut unfolded, aside)?;
             file = unfolded;
         }
         let entries = list(&file)?;
@@ -118,45 +113,54 @@ impl Read for Part<'_> {
     }
 }
 
-fn read_full(file: &mut File, into: &mut [u8]) -> io::Result<usize> {
-    let mut length = 0;
-    while length < into.len() {
-        match file.read(&mut into[length..])? {
-            0 => break,
-            more => length += more,
-        }
+/// A plain file: others may be endless, or wait for ever.
+pub(crate) fn open_regular(path: &Path) -> Result<File, Error> {
+    if !std::fs::metadata(path).at("open", path)?.is_file() {
+        return refused(format!("{} is neither a file nor a directory", path.display()));
     }
-    Ok(length)
+    File::open(path).at("open", path)
 }
 
+/// As io::copy, which does not tell which side has failed.
+fn copy(from: &mut impl Read, to: &mut File, aside: &Path) -> Result<(), Error> {
+    let (mut buffer, mut bytes) = (vec![0; 128 << 10], 0);
+    loop {
+        let length = from.read(&mut buffer).map_err(Error::Archive)?;
+        bytes += length as u64;
+        if bytes > ARCHIVE_BYTES_MAX {
+            return refused(format!("it has more than {} GiB", ARCHIVE_BYTES_MAX >> 30));
+        }
+        if length == 0 {
+            return Ok(());
+        }
+        to.write_all(&buffer[..length]).at("unfold the archive in", aside)?;
+    }
+}
+
+/// What is in an archive, by name. One with more entries is no image, but a root filesystem.
 fn list(mut file: &File) -> Result<BTreeMap<PathBuf, Place>, Error> {
     file.seek(SeekFrom::Start(0)).map_err(Error::Archive)?;
-    let mut archive = tar::Archive::new(file);
-    let mut entries = BTreeMap::new();
-    for entry in archive.entries_with_seek().map_err(Error::Archive)? {
-        let entry = entry.map_err(Error::Archive)?;
-        // A root filesystem has more than an image's archive; whichever it is, the first ones tell.
-        if entries.len() as u64 >= ENTRIES_MAX {
-            return refused(format!("it has more than {ENTRIES_MAX} entries"));
+    let mut entries = Entries::new(BufReader::with_capacity(128 << 10, file));
+    let mut found = BTreeMap::new();
+    while let Some(entry) = entries.next()? {
+        if found.len() >= FILES_MAX {
+            break;
         }
-        let Ok(path) = clean(&entry.path_bytes()) else { continue };
-        let place = match entry.header().entry_type() {
-            EntryType::Regular | EntryType::Continuous => {
-                Place::Data { at: entry.raw_file_position(), bytes: entry.size() }
-            }
-            EntryType::Link | EntryType::Symlink => {
-                let Some(link) = entry.link_name_bytes() else { continue };
-                let is_hard = entry.header().entry_type() == EntryType::Link;
+        let Ok(path) = clean(&entry.name) else { continue };
+        let place = match entry.header.entry_type() {
+            EntryType::Regular | EntryType::Continuous => Place::Data { at: entries.position(), bytes: entry.size },
+            kind @ (EntryType::Link | EntryType::Symlink) => {
                 // Links of old archives lead to a neighbour's layer: `../ID/layer.tar`.
-                let link = String::from_utf8_lossy(&link).into_owned();
+                let link = String::from_utf8_lossy(&entry.link).into_owned();
+                let is_hard = kind == EntryType::Link;
                 let above = if is_hard { Path::new("") } else { path.parent().unwrap_or(Path::new("")) };
                 Place::Link(joined(above, &link))
             }
             _ => continue,
         };
-        entries.insert(path, place);
+        found.insert(path, place);
     }
-    Ok(entries)
+    Ok(found)
 }
 
 fn joined(above: &Path, link: &str) -> PathBuf {

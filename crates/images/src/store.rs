@@ -3,14 +3,15 @@
 //! ```text
 //! DIR/layers/DIGEST/    a layer, unpacked; shared by all images that have it; whole, or not there
 //! DIR/sizes/DIGEST      how many bytes that were
-//! DIR/named/NAME.json   an image: its layers, and what it says of programs ("/" and ":" in a name are "+" and "@@")
+//! DIR/named/NAME.json   an image: its layers, and what it says of programs ("/" and ":" in a name are "+" and ",")
 //! ```
 //!
 //! A layer that no image names is removed by [`Images::prune`].
 
 use std::{
     collections::BTreeSet,
-    fs,
+    fs::{self, File},
+    io::Write,
     path::{Path, PathBuf},
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -22,6 +23,7 @@ use crate::{
     digest::Digest,
     error::{Context, Error},
     manifest::Config,
+    tree,
     unpack::{Kind, make_whole, unpack, unpack_tarball},
 };
 
@@ -87,7 +89,7 @@ impl Images {
     }
 
     fn record(&self, name: &str) -> PathBuf {
-        self.named().join(format!("{}.json", name.replace('/', "+").replace(':', "@@")))
+        self.named().join(format!("{}.json", name.replace('/', "+").replace(':', ",")))
     }
 
     fn layer(&self, digest: &Digest) -> PathBuf {
@@ -121,7 +123,14 @@ impl Images {
 
     /// Directories of its layers, topmost first.
     pub fn layers_of(&self, image: &Kept) -> Vec<PathBuf> {
-        image.layers.iter().rev().map(|layer| self.layer(&layer.digest)).collect()
+        let mut layers: Vec<PathBuf> = Vec::new();
+        for layer in image.layers.iter().rev().map(|layer| self.layer(&layer.digest)) {
+            // The kernel takes none twice; a second one below shows nothing that the first does not.
+            if !layers.contains(&layer) {
+                layers.push(layer);
+            }
+        }
+        layers
     }
 
     /// Takes in an image: an oci-layout or an archive of `docker save`, as directory or archive, or the tarball of a root filesystem. One with the
@@ -132,7 +141,7 @@ impl Images {
         name: Option<&str>,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Kept, Error> {
-        let found = Found::open(from, &self.layers())?;
+        let found = Found::open(from, &self.layers(), name)?;
         let called = name.map(str::to_owned).or_else(|| found.as_ref().and_then(|found| found.name.clone()));
         let Some(called) = called else {
             return Err(Error::NoImage(format!("{} says no name of its image: give it one", from.display())));
@@ -158,7 +167,20 @@ impl Images {
         found: &Found,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<(String, Config, Vec<Layer>), Error> {
-        let mut layers = Vec::new();
+        let (mut layers, mut made) = (Vec::new(), Vec::new());
+        let taken = self.take_each(found, progress, (&mut layers, &mut made));
+        if taken.is_err() {
+            made.iter().for_each(|path| drop(tree::remove(path)));
+        }
+        taken.map(|()| (found.digest.to_string(), found.config.clone(), layers))
+    }
+
+    fn take_each(
+        &self,
+        found: &Found,
+        progress: &mut dyn FnMut(usize, usize),
+        (layers, made): (&mut Vec<Layer>, &mut Vec<PathBuf>),
+    ) -> Result<(), Error> {
         for (number, layer) in found.layers.iter().enumerate() {
             progress(number, found.layers.len());
             let path = self.layer(&layer.content);
@@ -168,6 +190,7 @@ impl Images {
                     found.read_layer(layer, |content| unpack(content, partial, Kind::Layer))
                 })?;
                 let size = self.size_of(&layer.content);
+                made.push(path);
                 fs::write(&size, unpacked.bytes.to_string()).at("write", &size)?;
             }
             let size = fs::read_to_string(self.size_of(&layer.content)).ok();
@@ -175,7 +198,7 @@ impl Images {
             layers.push(Layer { digest: layer.content.clone(), bytes });
         }
         progress(found.layers.len(), found.layers.len());
-        Ok((found.digest.to_string(), found.config.clone(), layers))
+        Ok(())
     }
 
     fn take_root(
@@ -198,7 +221,8 @@ impl Images {
         let path = self.record(&kept.name);
         let new = path.with_extension("new");
         let text = serde_json::to_vec(kept).map_err(std::io::Error::from).at("write", &new)?;
-        fs::write(&new, text).at("write", &new)?;
+        let mut file = File::create(&new).at("write", &new)?;
+        file.write_all(&text).and_then(|()| file.sync_all()).at("write", &new)?;
         fs::rename(&new, &path).at("replace", &path)
     }
 
@@ -217,19 +241,12 @@ impl Images {
         for entry in fs::read_dir(&directory).at("list", &directory)? {
             let path = entry.at("list", &directory)?.path();
             if !named.contains(&path) && !is_used(&path) {
-                remove(&path)?;
+                tree::remove(&path).at("remove", &path)?;
                 let _ = fs::remove_file(self.sizes().join(path.file_name().unwrap_or_default()));
                 removed += 1;
             }
         }
         Ok(removed)
-    }
-}
-
-fn remove(path: &Path) -> Result<(), Error> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        removed => removed.at("remove", path),
     }
 }
 
@@ -244,7 +261,8 @@ fn read(path: &Path) -> Result<Option<Kept>, Error> {
 fn check_name(name: &str) -> Result<(), Error> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-/:@".contains(&byte);
     let parts = name.split('/').all(|part| !part.is_empty() && part != "." && part != "..");
-    let is_name = parts && name.len() <= NAME_BYTES_MAX && name.bytes().all(allowed) && name != "host";
+    let is_free = !["host", "import", "prune"].contains(&name);
+    let is_name = parts && name.len() <= NAME_BYTES_MAX && name.bytes().all(allowed) && is_free;
     if is_name { Ok(()) } else { Err(Error::Name(name.to_owned())) }
 }
 

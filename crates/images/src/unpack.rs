@@ -8,8 +8,10 @@ pub(crate) mod sparse;
 mod target;
 
 use std::{
+    ffi::OsStr,
     fs::File,
-    io::{Read, Seek, SeekFrom, Write},
+    io::{self, Read, Seek, SeekFrom, Write},
+    os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
 };
 
@@ -23,6 +25,8 @@ use crate::{
     entries::{Entries, Entry},
     error::{Context, Error, refused},
     limits::{ARCHIVE_BYTES_MAX, ENTRIES_MAX, FILE_BYTES_MAX},
+    reader::open_regular,
+    tree,
 };
 
 /// What names that begin with `.wh.` mean.
@@ -34,6 +38,11 @@ pub enum Kind {
     Layer,
 }
 
+/// Bytes of the paths of all directories, which are kept in memory until the end.
+const PATH_BYTES_MAX: usize = 128 << 20;
+/// What a disk gives to a file at once.
+const BLOCK_BYTES: u64 = 4_096;
+
 /// What was unpacked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Unpacked {
@@ -43,12 +52,16 @@ pub struct Unpacked {
     pub bytes: u64,
 }
 
-/// Unpacks a root filesystem from a tar archive, plain or compressed by gzip, xz or zstd, into the new directory `into`: whole or not at all.
+/// Unpacks a root filesystem from a tar archive, plain or compressed by gzip, xz or zstd, into the new directory
+/// `into`: whole or not at all.
 pub fn unpack_tarball(tarball: &Path, into: &Path) -> Result<Unpacked, Error> {
-    let file = File::open(tarball).at("open", tarball)?;
+    let file = open_regular(tarball)?;
     make_whole(into, |partial| {
-        let content = decompress::content(file).map_err(Error::Archive)?;
-        unpack(content, partial, Kind::Root)
+        let mut content = decompress::content(file).map_err(Error::Archive)?;
+        let unpacked = unpack(&mut content, partial, Kind::Root)?;
+        // The end of a compressed file tells whether all of it was right.
+        io::copy(&mut content, &mut io::sink()).map_err(Error::Archive)?;
+        if unpacked.entries == 0 { refused("it has nothing in it") } else { Ok(unpacked) }
     })
 }
 
@@ -57,13 +70,16 @@ pub(crate) fn make_whole<T>(into: &Path, make: impl FnOnce(&Path) -> Result<T, E
     let mut name = into.file_name().unwrap_or_default().to_owned();
     name.push(".partial");
     let partial = into.with_file_name(name);
-    let remove = || match std::fs::remove_dir_all(&partial) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        removed => removed.at("remove", &partial),
-    };
+    let remove = || tree::remove(&partial).at("remove", &partial);
     remove()?;
     std::fs::create_dir(&partial).at("create", &partial)?;
-    let made = make(&partial).and_then(|made| std::fs::rename(&partial, into).at("complete", into).map(|()| made));
+    let complete = |made| {
+        // A name must not outlive a crash that its content does not.
+        let directory = File::open(&partial).at("open", &partial)?;
+        rustix::fs::syncfs(directory).at("write down", &partial)?;
+        std::fs::rename(&partial, into).at("complete", into).map(|()| made)
+    };
+    let made = make(&partial).and_then(complete);
     if made.is_err() {
         let _ = remove();
     }
@@ -72,18 +88,23 @@ pub(crate) fn make_whole<T>(into: &Path, make: impl FnOnce(&Path) -> Result<T, E
 
 /// Unpacks into a directory that is there and empty.
 pub(crate) fn unpack(content: impl Read, into: &Path, kind: Kind) -> Result<Unpacked, Error> {
-    let mut unpacking =
-        Unpacking { target: Target::open(into)?, kind, done: Unpacked::default(), directories: Vec::new() };
+    let mut unpacking = Unpacking {
+        target: Target::open(into)?,
+        kind,
+        done: Unpacked::default(),
+        directories: Vec::new(),
+        path_bytes: 0,
+    };
     let mut entries = Entries::new(content);
     while let Some(entry) = entries.next()? {
         unpacking.done.entries += 1;
-        if unpacking.done.entries > ENTRIES_MAX {
+        if unpacking.done.entries + unpacking.target.implied() > ENTRIES_MAX {
             return refused(format!("it has more than {ENTRIES_MAX} entries"));
         }
         unpacking.add(&entry, &mut entries)?;
     }
     // Only now: what is made in a directory changes its time.
-    for (path, times) in unpacking.directories.iter().rev() {
+    for (path, times) in &unpacking.directories {
         unpacking.target.set_directory_times(path, times).map_err(|source| of(path, source))?;
     }
     Ok(unpacking.done)
@@ -98,6 +119,8 @@ struct Unpacking {
     kind: Kind,
     done: Unpacked,
     directories: Vec<(PathBuf, Timestamps)>,
+    /// Bytes of their paths.
+    path_bytes: usize,
 }
 
 impl Unpacking {
@@ -109,18 +132,19 @@ impl Unpacking {
             // The root itself.
             let attributes = Attributes::of(entry, &|file, name| self.target.id_of(file, name))?;
             self.target.finish_root(&attributes).map_err(fail)?;
-            self.directories.push((path, attributes.times));
+            self.directories.push((path, attributes.times.clone()));
             return Ok(());
         }
         if self.kind == Kind::Layer && self.hide(&path)? {
             return Ok(());
         }
         let attributes = Attributes::of(entry, &|file, name| self.target.id_of(file, name))?;
+        let beside: usize = attributes.extended.iter().map(|(_, value)| value.len()).sum();
+        self.done.bytes += (entry.link.len() + beside) as u64;
         match kind {
-            EntryType::Directory => {
-                self.target.make_directory(&path, &attributes).map_err(fail)?;
-                self.directories.push((path, attributes.times));
-            }
+            EntryType::Directory => self.add_directory(path, &attributes)?,
+            // As the oldest archives have directories.
+            EntryType::Regular if entry.name.ends_with(b"/") => self.add_directory(path, &attributes)?,
             EntryType::Symlink | EntryType::Link => {
                 if entry.link.is_empty() {
                     return refused(format!("{} is a link to nothing", path.display()));
@@ -153,19 +177,27 @@ impl Unpacking {
         Ok(())
     }
 
+    fn add_directory(&mut self, path: PathBuf, attributes: &Attributes) -> Result<(), Error> {
+        self.target.make_directory(&path, attributes).map_err(|source| of(&path, source))?;
+        self.path_bytes += path.as_os_str().len();
+        if self.path_bytes > PATH_BYTES_MAX {
+            return refused(format!("paths of its directories have more than {} MiB", PATH_BYTES_MAX >> 20));
+        }
+        self.directories.push((path, attributes.times.clone()));
+        Ok(())
+    }
+
     /// Whether it was a whiteout.
     fn hide(&self, path: &Path) -> Result<bool, Error> {
-        let Some(name) = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix(".wh."))
-        else {
-            return Ok(false);
-        };
+        let name = path.file_name().unwrap_or_default().as_bytes();
+        let Some(name) = name.strip_prefix(b".wh.") else { return Ok(false) };
         let above = path.parent().unwrap_or(Path::new(""));
         match name {
-            ".wh..opq" => self.target.make_opaque(above),
+            b".wh..opq" => self.target.make_opaque(above),
             // Of AUFS's own: nothing that a layer shows.
-            name if name.starts_with(".wh.") => Ok(()),
-            "" | "." | ".." => return refused(format!("{} hides nothing that could be there", path.display())),
-            name => self.target.make_whiteout(&above.join(name)),
+            name if name.starts_with(b".wh.") => Ok(()),
+            b"" | b"." | b".." => return refused(format!("{} hides nothing that could be there", path.display())),
+            name => self.target.make_whiteout(&above.join(OsStr::from_bytes(name))),
         }
         .map_err(|source| of(path, source))?;
         Ok(true)
@@ -200,7 +232,8 @@ impl Unpacking {
                     file.seek_relative(length as i64).map_err(fail)?;
                     continue;
                 }
-                self.done.bytes += length as u64;
+                // A disk gives room by blocks.
+                self.done.bytes += (length as u64).next_multiple_of(BLOCK_BYTES);
                 if self.done.bytes > ARCHIVE_BYTES_MAX {
                     return refused(format!("it has more than {} GiB", ARCHIVE_BYTES_MAX >> 30));
                 }

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::Result;
-use api::{ImportRequest, KeptImage};
+use api::{Image, ImportRequest, KeptImage};
 use base::text;
 use client::Client;
 
@@ -58,6 +58,7 @@ pub(crate) struct JsonArgs {
 #[derive(Debug, clap::Args)]
 pub(crate) struct InspectArgs {
     /// Name of the image.
+    #[arg(value_parser = parse_name)]
     name: String,
     /// Print JSON.
     #[arg(long)]
@@ -67,8 +68,17 @@ pub(crate) struct InspectArgs {
 #[derive(Debug, clap::Args)]
 pub(crate) struct RemoveArgs {
     /// Names of the images.
-    #[arg(required = true)]
+    #[arg(required = true, value_parser = parse_name)]
     names: Vec<String>,
+}
+
+/// Only what can be a name: others mean something else in a URL.
+fn parse_name(text: &str) -> Result<String, String> {
+    match text.parse() {
+        Ok(Image::Named(name)) => Ok(name),
+        Ok(Image::Host | Image::Path(_)) => Err("give the name of an image, as `pando image ls` shows it".to_owned()),
+        Err(error) => Err(error),
+    }
 }
 
 pub(crate) async fn run(command: Command, client: &Client) -> Result<ExitCode> {

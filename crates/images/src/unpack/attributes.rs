@@ -1,11 +1,13 @@
 //! What an entry says of its file beside its content.
 
+use std::collections::BTreeMap;
+
 use rustix::fs::{Timespec, Timestamps};
 
 use super::time;
 use crate::{
     entries::{Entry, Extended},
-    error::{Error, refused},
+    error::{Error, refused, shown},
 };
 
 /// Of one file.
@@ -19,8 +21,10 @@ pub(super) struct Attributes {
     pub(super) extended: Vec<(String, Vec<u8>)>,
 }
 
-/// Before names of extended attributes, as star and GNU tar, and as libarchive write them.
-const PREFIXES: [&str; 2] = ["SCHILY.xattr.", "LIBARCHIVE.xattr."];
+/// Before names of extended attributes, as star, GNU tar and Docker write them. libarchive writes these, too, beside a form of its own.
+const PREFIX: &str = "SCHILY.xattr.";
+/// Most entries of an access list.
+const ENTRIES_MAX: usize = 1_000;
 /// Access lists as texts, and the attributes that the kernel has them in.
 const LISTS: [(&str, &str); 2] =
     [("SCHILY.acl.access", "system.posix_acl_access"), ("SCHILY.acl.default", "system.posix_acl_default")];
@@ -31,7 +35,7 @@ impl Attributes {
         let header = &entry.header;
         let text = |key: &str| entry.text(key);
         let id = |key: &str, plain: std::io::Result<u64>| {
-            let id = text(key).map_or(plain.ok(), |text| text.trim().parse().ok());
+            let id = text(key).map_or(Some(plain.unwrap_or(0)), |text| text.trim().parse().ok());
             id.and_then(|id| u32::try_from(id).ok()).filter(|id| *id < u32::MAX)
         };
         let (Some(uid), Some(gid)) = (id("uid", header.uid()), id("gid", header.gid())) else {
@@ -41,20 +45,20 @@ impl Attributes {
         let modified = text("mtime").and_then(time).or_else(plain).unwrap_or(Timespec { tv_sec: 0, tv_nsec: 0 });
         let accessed = text("atime").and_then(time).unwrap_or(modified);
         let times = Timestamps { last_access: accessed, last_modification: modified };
-        let mode = header.mode().map_err(Error::Archive)? & 0o7777;
+        let mode = header.mode().unwrap_or(0) & 0o7777;
         Ok(Self { mode, uid, gid, times, extended: attributes(&entry.extended, id_of)? })
     }
 }
 
 /// Those that a file may have. Markers of overlayfs would hide or forge what is in other layers; other namespaces are the host's business.
 fn attributes(extended: &Extended, id_of: &dyn Fn(&str, &str) -> Option<u32>) -> Result<Extended, Error> {
-    let mut found: Vec<(String, Vec<u8>)> = Vec::new();
+    let mut found = BTreeMap::new();
     for (key, value) in extended {
-        let Some(name) = PREFIXES.iter().find_map(|prefix| key.strip_prefix(prefix)) else { continue };
+        let Some(name) = key.strip_prefix(PREFIX) else { continue };
         let is_users = name.starts_with("user.") && !name.starts_with("user.overlay.");
         let is_kernels = ["security.capability", "system.posix_acl_access", "system.posix_acl_default"].contains(&name);
         if is_users || is_kernels {
-            found.push((name.to_owned(), value.clone()));
+            found.insert(name.to_owned(), value.clone());
         }
     }
     for (key, name) in LISTS {
@@ -62,15 +66,17 @@ fn attributes(extended: &Extended, id_of: &dyn Fn(&str, &str) -> Option<u32>) ->
         let text = value.and_then(|value| str::from_utf8(value).ok());
         if let Some(text) = text.filter(|text| !text.is_empty()) {
             match access_list(text, id_of) {
-                Some(list) => found.push((name.to_owned(), list)),
+                Some(list) => drop(found.insert(name.to_owned(), list)),
                 None => {
-                    return refused(format!("an access list names users or groups that the image has not: {text:?}"));
+                    return refused(format!(
+                        "an access list names users or groups that the image has not: {:?}",
+                        shown(text)
+                    ));
                 }
             }
         }
     }
-    found.sort_unstable();
-    Ok(found)
+    Ok(found.into_iter().collect())
 }
 
 /// An access list as the kernel has it (posix_acl_xattr.h): version, then a tag, permissions and an id for each entry.
@@ -78,7 +84,12 @@ fn access_list(text: &str, id_of: &dyn Fn(&str, &str) -> Option<u32>) -> Option<
     const VERSION: u32 = 2;
     const NO_ID: u32 = u32::MAX;
     let mut entries = Vec::new();
-    for entry in text.split([',', '\n']).map(str::trim).filter(|entry| !entry.is_empty() && !entry.starts_with('#')) {
+    for entry in text
+        .split([',', '\n'])
+        .take(ENTRIES_MAX * 2)
+        .map(str::trim)
+        .filter(|entry| !entry.is_empty() && !entry.starts_with('#'))
+    {
         let mut parts = entry.split(':');
         let (kind, whom, rights) = (parts.next()?, parts.next()?, parts.next()?);
         // star adds the number behind a name.
@@ -100,6 +111,9 @@ fn access_list(text: &str, id_of: &dyn Fn(&str, &str) -> Option<u32>) -> Option<
         let right = |(letter, bit): (char, u16)| if rights.contains(letter) { bit } else { 0 };
         let bits = [('r', 4), ('w', 2), ('x', 1)].into_iter().map(right).sum::<u16>();
         entries.push((tag, id.unwrap_or(NO_ID), bits));
+    }
+    if entries.len() > ENTRIES_MAX {
+        return None;
     }
     // The kernel wants them in this order.
     entries.sort_unstable();

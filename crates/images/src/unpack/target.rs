@@ -1,6 +1,7 @@
 //! The directory that is unpacked into. All is done below it, whatever links are there.
 
 use std::{
+    cell::Cell,
     ffi::{OsStr, OsString},
     fs::File,
     io::{self, Read},
@@ -14,40 +15,49 @@ use std::{
 use rustix::{
     fs::{
         AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Timestamps, Uid, XattrFlags, chmodat, chownat, fchmod,
-        fchown, fsetxattr, futimens, linkat, lsetxattr, mkdirat, mknodat, open, openat, openat2, readlinkat, statat,
-        symlinkat, unlinkat, utimensat,
+        fchown, fsetxattr, fstat, futimens, linkat, lsetxattr, mkdirat, mknodat, open, openat, openat2, readlinkat,
+        statat, symlinkat, unlinkat, utimensat,
     },
     io::Errno,
 };
 
 use super::attributes::Attributes;
 use crate::{
-    error::{Context, Error, refused},
-    limits::DOCUMENT_BYTES_MAX,
+    error::{Context, Error, refused, shown},
+    tree,
 };
 
 const OPAQUE: &str = "trusted.overlay.opaque";
 const HIDDEN: u64 = 0;
 
+/// Most parts of a path.
+const DEPTH_MAX: usize = 256;
+/// Of a file with names of users or groups, as much as is read.
+const NAMES_BYTES_MAX: u64 = 1 << 20;
 /// Links to nothing that are followed to make a directory.
 const LINKS_MAX: usize = 8;
 
 pub(super) struct Target {
     root: OwnedFd,
+    /// Directories that no entry has named.
+    implied: Cell<u64>,
 }
 
 /// A path of an archive, without a root and without detours. It must not lead above the root.
 pub(crate) fn clean(bytes: &[u8]) -> Result<PathBuf, Error> {
     let path = PathBuf::from(OsString::from_vec(bytes.to_vec()));
     if bytes.contains(&0) {
-        return refused(format!("{} has a zero in its name", path.display()));
+        return refused(format!("{} has a zero in its name", shown(&path.to_string_lossy())));
     }
     let mut clean = PathBuf::new();
+    if path.components().count() > DEPTH_MAX {
+        return refused(format!("{}... has more than {DEPTH_MAX} parts", shown(&path.to_string_lossy())));
+    }
     for part in path.components() {
         match part {
             Component::Normal(part) => clean.push(part),
             Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
-            Component::ParentDir => return refused(format!("{} leads above the root", path.display())),
+            Component::ParentDir => return refused(format!("{} leads above the root", shown(&path.to_string_lossy()))),
         }
     }
     Ok(clean)
@@ -69,7 +79,12 @@ fn beyond(above: &Path, link: &Path) -> PathBuf {
 impl Target {
     pub(super) fn open(into: &Path) -> Result<Self, Error> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Ok(Self { root: open(into, flags, Mode::empty()).at("open", into)? })
+        Ok(Self { root: open(into, flags, Mode::empty()).at("open", into)?, implied: Cell::new(0) })
+    }
+
+    /// How many directories were made that no entry has named.
+    pub(super) fn implied(&self) -> u64 {
+        self.implied.get()
     }
 
     fn resolve(&self, path: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
@@ -99,15 +114,20 @@ impl Target {
             }
             made => made?,
         }
+        self.implied.set(self.implied.get() + 1);
         Ok(openat(&above, name, OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?)
     }
 
     /// The number of a name in `etc/passwd` or `etc/group`, if that is there by now.
     pub(super) fn id_of(&self, file: &str, name: &str) -> Option<u32> {
-        let file = self.resolve(Path::new(file), OFlags::RDONLY | OFlags::NONBLOCK).ok().map(File::from)?;
-        file.metadata().ok().filter(std::fs::Metadata::is_file)?;
+        // A device of the archive must not even be opened.
+        let found = self.resolve(Path::new(file), OFlags::PATH).ok()?;
+        if FileType::from_raw_mode(fstat(&found).ok()?.st_mode) != FileType::RegularFile {
+            return None;
+        }
+        let file = File::open(format!("/proc/self/fd/{}", found.as_raw_fd())).ok()?;
         let mut text = String::new();
-        file.take(DOCUMENT_BYTES_MAX).read_to_string(&mut text).ok()?;
+        file.take(NAMES_BYTES_MAX).read_to_string(&mut text).ok()?;
         let of_name =
             |line: &str| line.split(':').nth(2).filter(|_| line.split(':').next() == Some(name))?.parse().ok();
         text.lines().find_map(of_name)
@@ -119,7 +139,7 @@ impl Target {
         match unlinkat(&above, name, AtFlags::empty()) {
             Err(Errno::NOENT) => {}
             Err(Errno::ISDIR) => {
-                std::fs::remove_dir_all(by_descriptor(above.as_fd(), name))?;
+                tree::remove(&by_descriptor(above.as_fd(), name))?;
             }
             removed => removed?,
         }
@@ -140,12 +160,18 @@ impl Target {
         let (above, name) = self.above(path)?;
         let is_there = statat(&above, name, AtFlags::SYMLINK_NOFOLLOW)
             .is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Directory);
+        let hides = statat(&above, name, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|found| is_whiteout(&found));
         if !is_there {
             let (above, name) = self.place(path)?;
             mkdirat(&above, name, Mode::RWXU)?;
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        set(&File::from(openat(&above, name, flags, Mode::empty())?), attributes)
+        let directory = File::from(openat(&above, name, flags, Mode::empty())?);
+        if hides {
+            // Entries of lower layers stay hidden.
+            fsetxattr(&directory, OPAQUE, b"y", XattrFlags::empty())?;
+        }
+        set(&directory, attributes)
     }
 
     pub(super) fn set_directory_times(&self, path: &Path, times: &Timestamps) -> io::Result<()> {
@@ -177,7 +203,7 @@ impl Target {
         let target = self.resolve(to, OFlags::PATH | OFlags::NOFOLLOW)?;
         let (above, name) = self.above(path)?;
         // The same name twice: it is there already.
-        let (old, new) = (statat(&above, name, AtFlags::SYMLINK_NOFOLLOW), rustix::fs::fstat(&target)?);
+        let (old, new) = (statat(&above, name, AtFlags::SYMLINK_NOFOLLOW), fstat(&target)?);
         if old.is_ok_and(|old| (old.st_dev, old.st_ino) == (new.st_dev, new.st_ino)) {
             return Ok(());
         }
@@ -197,7 +223,16 @@ impl Target {
         finish_by_name(above.as_fd(), name, attributes, Some(attributes.mode))
     }
 
+    /// One that the layer has itself stays: only what is below in other layers is hidden.
     pub(super) fn make_whiteout(&self, path: &Path) -> io::Result<()> {
+        let (above, name) = self.above(path)?;
+        match statat(&above, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(found) if FileType::from_raw_mode(found.st_mode) == FileType::Directory => {
+                return self.make_opaque(path);
+            }
+            Ok(_) => return Ok(()),
+            Err(_) => {}
+        }
         let (above, name) = self.place(path)?;
         Ok(mknodat(&above, name, FileType::CharacterDevice, Mode::empty(), HIDDEN)?)
     }
@@ -229,6 +264,10 @@ fn finish_by_name(above: BorrowedFd<'_>, name: &OsStr, attributes: &Attributes, 
         tolerate(lsetxattr(by_descriptor(above, name), attribute.as_str(), value, XattrFlags::empty()))?;
     }
     Ok(utimensat(above, name, &attributes.times, flags)?)
+}
+
+fn is_whiteout(found: &rustix::fs::Stat) -> bool {
+    FileType::from_raw_mode(found.st_mode) == FileType::CharacterDevice && found.st_rdev == HIDDEN
 }
 
 /// For calls that take a path only.

@@ -1,7 +1,9 @@
 //! The layer that gives every image what a sandbox's root must have: devices, mount points, scratch directories, a home.
 
 use std::{
+    ffi::OsString,
     fs,
+    hash::{DefaultHasher, Hash, Hasher},
     os::unix::fs::{FileTypeExt, MetadataExt},
     path::{Component, Path, PathBuf},
 };
@@ -21,6 +23,8 @@ const DEVICE_LINKS: [(&str, &str); 5] = [
     ("stdout", "/proc/self/fd/1"),
     ("stderr", "/proc/self/fd/2"),
 ];
+/// The older place of the machine's id, often a file of its own.
+const MACHINE_ID: &str = "var/lib/dbus";
 /// Links that are followed before they count as a circle.
 const LINKS_MAX: usize = 10;
 
@@ -37,32 +41,34 @@ const NEEDED: [(&str, Access); 9] = [
     ("home/user", Access { mode: 0o755, uid: PROGRAM_ID, gid: PROGRAM_ID }),
 ];
 
-/// Makes the topmost layer for an image with these layers, itself topmost first, in the directory `layers`, and gives its path. There is one for
-/// each combination of what images lack. Repeating it is harmless.
+/// Makes the topmost layer for an image with these layers, itself topmost first, in the directory `layers`, and gives its path. Images that lack the
+/// same share one. Repeating it is harmless.
 ///
 /// /dev, /proc and /sys hide the image's own: mounts and device nodes must land on directories that the image cannot have turned into links. All
 /// else of the image stays as it is, also where it is a link.
 pub fn prepare_base_layer(layers: &Path, image: &[PathBuf]) -> Result<PathBuf, Error> {
-    let lacks = |(directory, _): &(&str, Access)| !has(image, directory);
-    let has_machine_id = has(image, "var/lib/dbus");
-    let bits = NEEDED.iter().map(lacks).chain([!has_machine_id]).fold(0u32, |bits, lacks| bits << 1 | u32::from(lacks));
-    let path = layers.join(format!("base-{bits:03x}"));
-    let layer = Layer::open(&path)?;
-    for (directory, access) in NEEDED.into_iter().filter(lacks) {
-        // It lies in another one that is the image's own.
-        for above in Path::new(directory).ancestors().skip(1).filter_map(Path::to_str).filter(|above| !above.is_empty())
-        {
-            if !layer.has(above) {
-                layer
-                    .directory(above, found(image, above).map_or(Access::root(0o755), |above| Access::from(&above)))?;
-            }
+    let mut made: Vec<(&str, Access)> = Vec::new();
+    let machine_id = (!has(image, MACHINE_ID)).then_some((MACHINE_ID, Access::root(0o755)));
+    for (directory, access) in NEEDED.into_iter().filter(|(directory, _)| !has(image, directory)).chain(machine_id) {
+        // It lies in others, which are the image's own, or missing as well.
+        let mut above: Vec<&str> = Path::new(directory).ancestors().skip(1).filter_map(Path::to_str).collect();
+        above.retain(|above| !above.is_empty() && !made.iter().any(|(made, _)| made == above));
+        for above in above.into_iter().rev() {
+            made.push((above, found(image, above).map_or(Access::root(0o755), |above| Access::from(&above))));
         }
-        layer.directory(directory, access)?;
+        made.push((directory, access));
+    }
+    let mut hash = DefaultHasher::new();
+    made.iter().for_each(|(path, Access { mode, uid, gid })| (path, mode, uid, gid).hash(&mut hash));
+    let path = layers.join(format!("base-{:016x}", hash.finish()));
+    let layer = Layer::open(&path)?;
+    for (directory, access) in made {
+        if directory == MACHINE_ID { layer.opaque(directory, access) } else { layer.directory(directory, access) }?;
+    }
+    if machine_id.is_some() {
+        layer.symlink("var/lib/dbus/machine-id", "/etc/machine-id")?;
     }
     devices(&layer)?;
-    if !has_machine_id {
-        machine_id(&layer)?;
-    }
     Ok(path)
 }
 
@@ -138,21 +144,38 @@ fn hides_below(layer: &Path, path: &str) -> bool {
 /// Where a directory of the root with these layers is, topmost first: another place if the image has a link there, or below the root's own if it
 /// cannot be told.
 pub(crate) fn place_of(layers: &[PathBuf], directory: &str) -> PathBuf {
-    let mut path = PathBuf::from(directory);
-    for _ in 0..LINKS_MAX {
-        let Some(target) = link_of(layers, &path) else { return path };
-        let above = if target.is_absolute() { Path::new("") } else { path.parent().unwrap_or(Path::new("")) };
-        let mut next = PathBuf::new();
-        for part in above.components().chain(target.components()) {
-            match part {
-                Component::Normal(part) => next.push(part),
-                Component::ParentDir => drop(next.pop()),
-                Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
-            }
+    let (mut place, mut links) = (PathBuf::new(), 0);
+    // Part by part: what comes behind a link is looked for where that leads to.
+    let mut left: Vec<OsString> = parts(Path::new(directory));
+    while let Some(part) = left.pop() {
+        if part == ".." {
+            place.pop();
+            continue;
         }
-        path = next;
+        let next = place.join(&part);
+        match link_of(layers, &next) {
+            Some(_) if links == LINKS_MAX => return PathBuf::from(directory),
+            Some(target) => {
+                links += 1;
+                if target.is_absolute() {
+                    place.clear();
+                }
+                left.extend(parts(&target));
+            }
+            None => place = next,
+        }
     }
-    PathBuf::from(directory)
+    place
+}
+
+/// The last one first.
+fn parts(path: &Path) -> Vec<OsString> {
+    let part = |part: Component<'_>| match part {
+        Component::Normal(part) => Some(part.to_owned()),
+        Component::ParentDir => Some("..".into()),
+        Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
+    };
+    path.components().rev().filter_map(part).collect()
 }
 
 fn link_of(layers: &[PathBuf], path: &Path) -> Option<PathBuf> {

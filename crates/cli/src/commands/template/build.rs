@@ -203,8 +203,7 @@ fn spec(mut args: Args, image: Option<&KeptImage>) -> TemplateSpec {
 }
 
 fn parse_image(text: &str) -> Result<Image, String> {
-    let is_path = text.starts_with(['/', '.']) || PathBuf::from(text).exists();
-    if text == "host" || !is_path {
+    if !text.starts_with(['/', '.']) {
         return text.parse();
     }
     // The node may have another working directory.

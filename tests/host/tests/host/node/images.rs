@@ -271,7 +271,7 @@ fn refused(node: &mut Node) -> Result<()> {
     import("hard", "leads above the root")?;
     import("whiteout", "a device 0:0")?;
     import("owner", "no number that a kernel has")?;
-    import("short", "ends before its data")?;
+    import("short", "ends in the middle of a file")?;
     import("bomb", "times its size")?;
     // A layer that is not what its manifest says.
     let source = root(node, "damaged")?;
