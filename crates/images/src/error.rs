@@ -21,12 +21,10 @@ pub enum Error {
     NoImage(String),
     #[error("{what} is not what its digest says: it is {found}, and {wanted} is wanted")]
     Digest { what: String, wanted: String, found: String },
-    #[error("{0:?} is no name of an image: use letters, digits and the signs . _ - / : @, such as python:3.12-slim")]
+    #[error("{0:?} is no name of an image: use letters, digits and the signs . _ - / :, such as python:3.12-slim")]
     Name(String),
     #[error("there is no image {0}")]
     NotFound(String),
-    #[error("image {name} is in use by template {template}")]
-    InUse { name: String, template: String },
 }
 
 impl Error {
@@ -46,8 +44,7 @@ impl Error {
             | Self::NoImage(_)
             | Self::Digest { .. }
             | Self::Name(_)
-            | Self::NotFound(_)
-            | Self::InUse { .. } => false,
+            | Self::NotFound(_) => false,
         }
     }
 }

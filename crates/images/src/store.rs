@@ -6,7 +6,8 @@
 //! DIR/named/NAME.json   an image: its layers, and what it says of programs ("/" and ":" in a name are "+" and ",")
 //! ```
 //!
-//! A layer that no image names is removed by [`Images::prune`].
+//! An image that lost its name to another one stays as `NAME@sha256:DIGEST`: checkpoints may need it. [`Images::prune`] removes it, and layers that no
+//! image names.
 
 use std::{
     collections::BTreeSet,
@@ -24,7 +25,7 @@ use crate::{
     error::{Context, Error},
     manifest::Config,
     tree,
-    unpack::{Kind, make_whole, unpack, unpack_tarball},
+    unpack::{Kind, make_whole, unpack, unpack_root},
 };
 
 /// Longest name of an image, in bytes.
@@ -88,7 +89,9 @@ impl Images {
         self.root.join("named")
     }
 
+    /// Of one without a name of its own, the digest is in the name of its file.
     fn record(&self, name: &str) -> PathBuf {
+        let name = name.split_once('@').map_or(name, |(_, digest)| digest);
         self.named().join(format!("{}.json", name.replace('/', "+").replace(':', ",")))
     }
 
@@ -115,10 +118,16 @@ impl Images {
         Ok(found)
     }
 
-    /// One of them.
+    /// One of them, by its name, or as `NAME@sha256:DIGEST`: with this content, also if it has another name by now.
     pub fn find(&self, name: &str) -> Result<Kept, Error> {
-        check_name(name)?;
-        read(&self.record(name))?.ok_or_else(|| Error::NotFound(name.to_owned()))
+        let (called, digest) = name.split_once('@').map_or((name, None), |(called, digest)| (called, Some(digest)));
+        check_name(called)?;
+        let is_wanted = |image: &Kept| digest.is_none_or(|digest| image.digest == digest);
+        let found = match read(&self.record(called))?.filter(&is_wanted) {
+            None if digest.is_some() => self.list()?.into_iter().find(is_wanted),
+            found => found,
+        };
+        found.ok_or_else(|| Error::NotFound(name.to_owned()))
     }
 
     /// Directories of its layers, topmost first.
@@ -134,7 +143,7 @@ impl Images {
     }
 
     /// Takes in an image: an oci-layout or an archive of `docker save`, as directory or archive, or the tarball of a root filesystem. One with the
-    /// same name is replaced. `progress` is told how many layers are there, of how many. A failure leaves nothing.
+    /// same name loses it. `progress` is told how many layers are there, of how many. A failure leaves nothing.
     pub fn import(
         &self,
         from: &Path,
@@ -158,6 +167,10 @@ impl Images {
         let (digest, config, layers) = made?;
         let bytes = layers.iter().map(|layer| layer.bytes).sum();
         let kept = Kept { name: called, digest, created_ms: now_ms(), bytes, config, layers };
+        if let Some(mut earlier) = read(&self.record(&kept.name))?.filter(|earlier| earlier.digest != kept.digest) {
+            earlier.name = format!("{}@{}", earlier.name, earlier.digest);
+            self.write(&earlier)?;
+        }
         self.write(&kept)?;
         Ok(kept)
     }
@@ -207,11 +220,18 @@ impl Images {
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<(String, Config, Vec<Layer>), Error> {
         progress(0, 1);
-        // It has no digest of its own before it is read: a name by chance will do.
-        let mut bytes = [0; 32];
-        base::id::fill_random(&mut bytes);
-        let digest = Digest::of(&bytes);
-        let unpacked = unpack_tarball(from, &self.layer(&digest))?;
+        // Its digest is known when all of it is read. A crash may have left one.
+        let aside = self.layers().join("root");
+        tree::remove(&aside).at("remove", &aside)?;
+        let (unpacked, content) = make_whole(&aside, |partial| unpack_root(from, partial))?;
+        // The same archive as a layer would have another tree: there, some names hide what is below.
+        let digest = Digest::of(format!("root {content}").as_bytes());
+        let path = self.layer(&digest);
+        if path.is_dir() {
+            tree::remove(&aside).at("remove", &aside)?;
+        } else {
+            fs::rename(&aside, &path).at("complete", &path)?;
+        }
         progress(1, 1);
         let layer = Layer { digest: digest.clone(), bytes: unpacked.bytes };
         Ok((digest.to_string(), Config::default(), vec![layer]))
@@ -228,13 +248,18 @@ impl Images {
 
     /// Forgets an image. Its layers stay until [`Self::prune`].
     pub fn remove(&self, name: &str) -> Result<(), Error> {
-        self.find(name)?;
-        let path = self.record(name);
+        let path = self.record(&self.find(name)?.name);
         fs::remove_file(&path).at("remove", &path)
     }
 
-    /// Removes the layers that no image names and that are not in use. Gives how many there were.
+    /// Removes images that lost their names, and the layers that no image names, unless they are in use. Gives how many layers there were.
     pub fn prune(&self, is_used: &dyn Fn(&Path) -> bool) -> Result<usize, Error> {
+        for image in self.list()?.iter().filter(|image| image.name.contains('@')) {
+            if !self.layers_of(image).iter().all(|layer| is_used(layer)) {
+                let path = self.record(&image.name);
+                fs::remove_file(&path).at("remove", &path)?;
+            }
+        }
         let named: BTreeSet<PathBuf> = self.list()?.iter().flat_map(|image| self.layers_of(image)).collect();
         let directory = self.layers();
         let mut removed = 0;
@@ -259,9 +284,9 @@ fn read(path: &Path) -> Result<Option<Kept>, Error> {
 
 /// Whether it can be the name of an image: letters, digits and some signs, and no path.
 fn check_name(name: &str) -> Result<(), Error> {
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-/:@".contains(&byte);
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-/:".contains(&byte);
     let parts = name.split('/').all(|part| !part.is_empty() && part != "." && part != "..");
-    let is_free = !["host", "import", "prune"].contains(&name);
+    let is_free = !["host", "import", "prune"].contains(&name) && !name.starts_with("sha256:");
     let is_name = parts && name.len() <= NAME_BYTES_MAX && name.bytes().all(allowed) && is_free;
     if is_name { Ok(()) } else { Err(Error::Name(name.to_owned())) }
 }

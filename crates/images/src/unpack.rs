@@ -10,7 +10,7 @@ mod target;
 use std::{
     ffi::OsStr,
     fs::File,
-    io::{self, Read, Seek, SeekFrom, Write},
+    io::{Read, Seek, SeekFrom, Write},
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
 };
@@ -22,6 +22,7 @@ pub(crate) use self::target::clean;
 use self::{attributes::Attributes, sparse::Extent, target::Target};
 use crate::{
     decompress,
+    digest::{Digest, Hashed},
     entries::{Entries, Entry},
     error::{Context, Error, refused},
     limits::{ARCHIVE_BYTES_MAX, ENTRIES_MAX, FILE_BYTES_MAX},
@@ -55,14 +56,16 @@ pub struct Unpacked {
 /// Unpacks a root filesystem from a tar archive, plain or compressed by gzip, xz or zstd, into the new directory
 /// `into`: whole or not at all.
 pub fn unpack_tarball(tarball: &Path, into: &Path) -> Result<Unpacked, Error> {
-    let file = open_regular(tarball)?;
-    make_whole(into, |partial| {
-        let mut content = decompress::content(file).map_err(Error::Archive)?;
-        let unpacked = unpack(&mut content, partial, Kind::Root)?;
-        // The end of a compressed file tells whether all of it was right.
-        io::copy(&mut content, &mut io::sink()).map_err(Error::Archive)?;
-        if unpacked.entries == 0 { refused("it has nothing in it") } else { Ok(unpacked) }
-    })
+    make_whole(into, |partial| unpack_root(tarball, partial)).map(|(unpacked, _)| unpacked)
+}
+
+/// Does so in a directory that is there and empty. Gives the digest of what was unpacked, too.
+pub(crate) fn unpack_root(tarball: &Path, into: &Path) -> Result<(Unpacked, Digest), Error> {
+    let mut content = Hashed::new(decompress::content(open_regular(tarball)?).map_err(Error::Archive)?);
+    let unpacked = unpack(&mut content, into, Kind::Root)?;
+    // The end of a compressed file tells whether all of it was right.
+    let digest = content.finish().map_err(Error::Archive)?;
+    if unpacked.entries == 0 { refused("it has nothing in it") } else { Ok((unpacked, digest)) }
 }
 
 /// Makes a directory under another name, and gives it its own when it is complete. A failure leaves nothing.

@@ -11,7 +11,7 @@ pub enum Image {
     Host,
     /// A directory, or a tarball (also compressed), on the node; absolute.
     Path(PathBuf),
-    /// One that the node has, by its name: `python:3.12-slim`.
+    /// One that the node has, by its name: `python:3.12-slim`, or with its digest: `python:3.12-slim@sha256:0123...`.
     Named(String),
 }
 
@@ -29,8 +29,8 @@ impl FromStr for Image {
     }
 }
 
-/// Longest name of an image, in bytes.
-const IMAGE_NAME_BYTES_MAX: usize = 200;
+/// Longest name of an image with its digest, in bytes.
+const IMAGE_NAME_BYTES_MAX: usize = 200 + "@sha256:".len() + 64;
 
 /// Whether it can be the name of an image: letters, digits and some signs, and no path.
 fn is_name(text: &str) -> bool {

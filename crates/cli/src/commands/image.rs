@@ -27,7 +27,7 @@ pub(crate) enum Command {
     Inspect(InspectArgs),
     /// Forget images. Templates that were built of them stay.
     Rm(RemoveArgs),
-    /// Remove layers that no image has any more, and nothing else stands on.
+    /// Remove images that lost their names, and layers that no image has, unless something stands on them.
     Prune(JsonArgs),
 }
 

@@ -12,7 +12,6 @@ fn kind(error: &Error) -> FailureKind {
     match error {
         Error::Network(network::Error::Full(_)) => FailureKind::NoSpace,
         Error::Image(images::Error::NotFound(_)) => FailureKind::NotFound,
-        Error::Image(images::Error::InUse { .. }) => FailureKind::Conflict,
         Error::Image(error) if !error.is_of_host() => FailureKind::InvalidRequest,
         Error::NoNetwork => FailureKind::Conflict,
         Error::Invalid { .. } | Error::NoUser { .. } | Error::OneUser { .. } => FailureKind::InvalidRequest,

@@ -113,6 +113,7 @@ impl Node {
     pub async fn build(self: &Arc<Self>, spec: TemplateSpec, progress: &Progress) -> Result<model::Template> {
         self.host.changes.check_limits(&spec.limits)?;
         self.check_room().await?;
+        let spec = self.with_digest(spec)?;
         self.state().begin_build(&spec)?;
         let admitted = Admitted::new(self, &spec.name);
         self.ledger.changed();

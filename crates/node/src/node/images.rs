@@ -54,6 +54,15 @@ impl Node {
         self.on_base(vec![into])
     }
 
+    /// The spec with the digest of its image: its checkpoints must not start on what has the name later.
+    pub(super) fn with_digest(&self, mut spec: TemplateSpec) -> Result<TemplateSpec> {
+        if let Image::Named(name) = &mut spec.image {
+            let image = self.images()?.find(name)?;
+            *name = format!("{}@{}", image.name, image.digest);
+        }
+        Ok(spec)
+    }
+
     fn images(&self) -> Result<Images> {
         Ok(Images::open(&self.host.config.image_store())?)
     }
@@ -91,7 +100,8 @@ impl Node {
         Ok(self.images()?.remove(name)?)
     }
 
-    /// Removes layers that no image has, and nothing else stands on. Gives how many.
+    /// Removes images that lost their names, and layers that no image has, unless something stands on them. Gives how many
+    /// layers.
     pub async fn prune_images(self: &Arc<Self>) -> Result<usize> {
         let (node, store, turn) = (Arc::clone(self), self.images()?, Arc::clone(&self.importing).lock_owned().await);
         let builds = self.no_image_users().await?;

@@ -20,6 +20,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("images::hostile_and_damaged_archives_leave_nothing", || with_node(Setting::default(), refused)),
         Case::new("images::links_and_directories_of_an_image_stay", || with_node(Setting::default(), kept)),
         Case::new("images::layers_are_shared_and_go_with_the_last", || with_node(Setting::default(), shared)),
+        Case::new("images::a_checkpoint_starts_on_the_image_that_it_had", || with_node(Setting::default(), bound)),
     ]
 }
 
@@ -315,5 +316,45 @@ fn shared(node: &mut Node) -> Result<()> {
     node.ok(&["kill", &id])?;
     node.ok(&["template", "rm", "one"])?;
     ensure!(node.ok(&["image", "prune"])? == "removed 2 layers\n" && layers()? == 0, "{} layers", layers()?);
+    Ok(())
+}
+
+fn bound(node: &mut Node) -> Result<()> {
+    let source = root(node, "bound")?;
+    script("mkdir -p $1/1; echo one > $1/1/own", &[&source])?;
+    import(node, "save", &source, "one.tar")?;
+    node.ok(&["template", "build", "one", "--image", "example/app:1.0"])?;
+    let id = node.ok(&["create", "one", "-q"])?.trim().to_owned();
+    node.ok(&["checkpoint", &id, "--name", "kept"])?;
+    node.ok(&["pause", &id])?;
+    node.ok(&["template", "rm", "one"])?;
+    script("echo two > $1/1/own", &[&source])?;
+    import(node, "save", &source, "two.tar")?;
+    let own = |id: &str| node.ok(&["exec", id, "--", "/bin/cat", "/own"]);
+    let start = |template: &str| -> Result<String> { Ok(node.ok(&["create", template, "-q"])?.trim().to_owned()) };
+    // The name has other files now.
+    node.ok(&["template", "build", "two", "--image", "example/app:1.0"])?;
+    ensure!(own(&start("two")?)? == "two\n", "not the new image");
+    ensure!(node.ok(&["image", "prune"])? == "removed 0 layers\n", "a paused sandbox stands on them");
+    node.ok(&["resume", &id])?;
+    let other = start("kept")?;
+    ensure!(own(&id)? == "one\n" && own(&other)? == "one\n", "{} {}", own(&id)?, own(&other)?);
+    node.ok(&["kill", &id, &other])?;
+    node.ok(&["template", "rm", "kept"])?;
+    ensure!(node.ok(&["image", "prune"])? == "removed 1 layer\n", "the earlier image stays");
+    let lost = node.pando(&["create", "kept"])?;
+    ensure!(lost.code == 4 && lost.stderr.contains("example/app:1.0@sha256:"), "{lost}");
+    // By its content, whatever its name.
+    node.ok(&["image", "import", &node.dir().join("one.tar").to_string_lossy(), "--name", "again"])?;
+    ensure!(own(&start("kept")?)? == "one\n", "not the image of the checkpoint");
+    // The same archive is the same image on any node.
+    let tarball = node.dir().join("plain.tar");
+    script("tar -C $1/0 -cf $2 .", &[&source, &tarball])?;
+    let digest = || -> Result<String> {
+        node.ok(&["image", "import", &tarball.to_string_lossy(), "--name", "plain"])?;
+        let shown = node.ok(&["image", "inspect", "plain"])?;
+        Ok(shown.lines().find(|line| line.starts_with("digest")).context("it has no digest")?.to_owned())
+    };
+    ensure!(digest()? == digest()?, "two imports of an archive differ");
     Ok(())
 }
