@@ -231,10 +231,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_image_is_host_or_an_absolute_path() {
+    fn an_image_is_host_an_absolute_path_or_a_name() {
         assert_eq!("host".parse(), Ok(Image::Host));
         assert_eq!("/srv/root".parse(), Ok(Image::Path("/srv/root".into())));
-        assert!("srv/root".parse::<Image>().is_err());
+        for name in ["srv/root", "python:3.12-slim", "python:3.12-slim@sha256:0123"] {
+            assert_eq!(name.parse(), Ok(Image::Named(name.into())));
+        }
+        for wrong in ["", "./root", "srv//root", "srv/../root", "srv/root/", "a name", &"n".repeat(300)] {
+            assert!(wrong.parse::<Image>().is_err(), "{wrong:?} is an image");
+        }
         assert_eq!(Image::Path("/srv/root".into()).to_string(), "/srv/root");
     }
 }
