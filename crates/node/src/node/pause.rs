@@ -10,7 +10,7 @@
 
 use std::{
     fs, io,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -259,8 +259,11 @@ impl Node {
         let id = &record.id;
         let kept = self.state().sandbox(id)?.kept.clone();
         let kept = kept.filter(|layer| layer.is_dir());
+        // Those of its image are needed in any case.
+        let store = self.host.config.image_store();
+        let stays = |layer: &&PathBuf| kept.is_some() || layer.starts_with(&store);
         let small = SandboxRecord {
-            layers: if kept.is_some() { record.layers.clone() } else { Vec::new() },
+            layers: record.layers.iter().filter(stays).cloned().collect(),
             kept,
             pages: None,
             arena: None,

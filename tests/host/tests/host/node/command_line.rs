@@ -99,6 +99,8 @@ fn beginnings(node: &Node) -> Result<()> {
     node.ok(&["logs", short])?;
     let forked = node.json(&["fork", short, "--json"])?;
     ensure!(forked["sandboxes"][0]["parent"] == id.as_str(), "{forked}");
+    // Its identifier may begin alike.
+    node.ok(&["kill", forked["sandboxes"][0]["id"].as_str().context("a fork without id")?])?;
     node.ok(&["checkpoint", short, "--name", "kept"])?;
     ensure!(node.ok(&["pause", short])?.trim() == id, "pause");
     ensure!(node.ok(&["resume", short])?.contains(id.as_str()), "resume");

@@ -135,7 +135,7 @@ fn wrong(node: &Node) -> Result<()> {
         ),
         (
             "POST /v1/templates",
-            "{\"name\": \"x\", \"image\": \"relative\", \"command\": [\"/bin/true\"], \"cwd\": \"/\", \"ready\": \"listening\", \"ready_timeout_ms\": 1}",
+            "{\"name\": \"x\", \"image\": \"./relative\", \"command\": [\"/bin/true\"], \"cwd\": \"/\", \"ready\": \"listening\", \"ready_timeout_ms\": 1}",
             400,
         ),
         (
