@@ -108,7 +108,7 @@ pub enum Error {
     HostBusy { path: String, users: Vec<String> },
     #[error("volume {volume} is held by {}, paused", .sandboxes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
     OfPaused { volume: VolumeName, sandboxes: Vec<SandboxId> },
-    #[error("too little room is left for what sandboxes change: {} has {} MiB free", path.display(), free >> 20)]
+    #[error("too little room is left for what sandboxes change: {} has {} MiB beside its reserve", path.display(), free >> 20)]
     NoRoom { path: PathBuf, free: u64 },
     #[error(transparent)]
     Command(#[from] CommandError),

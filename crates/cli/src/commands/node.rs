@@ -97,7 +97,7 @@ pub(crate) struct LayersArgs {
     /// files below --state, copied for each fork. auto: btrfs where it can be had (`pando doctor`).
     #[arg(long = "layers", value_name = "KIND", value_enum, default_value_t = LayersKind::Auto)]
     kind: LayersKind,
-    /// Most bytes of that file: 20G, 1T. It grows step by step. Default: what the host has, but for a twentieth.
+    /// Most bytes of that file: 20G, 1T. It grows step by step. Default: what the host has, but for a twentieth (4 GiB at most).
     #[arg(long = "layers-max", value_name = "BYTES", value_parser = super::template::parse_bytes)]
     bytes_max: Option<u64>,
 }

@@ -37,9 +37,10 @@ const ROOM_LOW: u64 = 256 << 20;
 const PART_OF_FREE: u64 = 4;
 const STEP_MIN: u64 = 256 << 20;
 const STEP_MAX: u64 = 64 << 30;
-/// Left free on the host, at least: so much of it, or so many bytes.
+/// Left free on the host: this part of it, within bounds. Large disks need no more for the node's own files.
 const RESERVE_PART: u64 = 20;
 const RESERVE_MIN: u64 = 512 << 20;
+const RESERVE_MAX: u64 = 4 << 30;
 /// Between two commits that are wanted for room.
 const RECLAIM_REST: Duration = Duration::from_secs(1);
 /// Sizes are multiples of this.
@@ -270,7 +271,7 @@ fn step(place: &Place, bytes_max: Option<u64>) -> Result<u64> {
 /// What the filesystem of `host` can give.
 fn spare(host: &Path) -> io::Result<u64> {
     let found = statvfs(host)?;
-    let reserve = (found.f_blocks * found.f_frsize / RESERVE_PART).max(RESERVE_MIN);
+    let reserve = (found.f_blocks * found.f_frsize / RESERVE_PART).clamp(RESERVE_MIN, RESERVE_MAX);
     Ok((found.f_bavail * found.f_frsize).saturating_sub(reserve))
 }
 
