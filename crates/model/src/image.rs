@@ -26,3 +26,26 @@ pub struct KeptImage {
     /// TCP ports that it listens on.
     pub ports: Vec<u16>,
 }
+
+/// Longest name of an image, in bytes.
+const NAME_BYTES_MAX: usize = 200;
+/// Before the 64 hexadecimal digits of a digest.
+const DIGEST: &str = "sha256:";
+
+/// Whether an image can be called that: letters, digits and some signs; no path, no digest, and none of the words that stand in its place.
+pub fn is_image_name(text: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-/:".contains(&byte);
+    let parts = text.split('/').all(|part| !part.is_empty() && part != "." && part != "..");
+    let is_free = !["host", "import", "prune"].contains(&text) && !text.starts_with(DIGEST);
+    parts && text.len() <= NAME_BYTES_MAX && text.bytes().all(allowed) && is_free
+}
+
+/// Whether it is `NAME`, or `NAME@sha256:DIGEST`.
+pub(crate) fn is_image_reference(text: &str) -> bool {
+    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    let is_digest = |digits: &str| digits.len() == 64 && digits.bytes().all(is_digit);
+    match text.split_once('@') {
+        Some((name, digest)) => is_image_name(name) && digest.strip_prefix(DIGEST).is_some_and(is_digest),
+        None => is_image_name(text),
+    }
+}

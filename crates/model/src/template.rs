@@ -4,6 +4,8 @@ use std::{fmt, path::PathBuf, str::FromStr};
 
 use base::{id::TemplateName, limits};
 
+use crate::image::is_image_reference;
+
 /// A root filesystem.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Image {
@@ -21,22 +23,12 @@ impl FromStr for Image {
         match text {
             "host" => Ok(Self::Host),
             _ if text.starts_with('/') => Ok(Self::Path(PathBuf::from(text))),
-            _ if is_name(text) => Ok(Self::Named(text.to_owned())),
+            _ if is_image_reference(text) => Ok(Self::Named(text.to_owned())),
             _ => Err(format!(
                 "{text:?} is no image: give 'host', the absolute path of a directory or tarball, or a name such as python:3.12-slim"
             )),
         }
     }
-}
-
-/// Longest name of an image with its digest, in bytes.
-const IMAGE_NAME_BYTES_MAX: usize = 200 + "@sha256:".len() + 64;
-
-/// Whether it can be the name of an image: letters, digits and some signs, and no path.
-fn is_name(text: &str) -> bool {
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-/:@".contains(&byte);
-    let parts = text.split('/').all(|part| !part.is_empty() && part != "." && part != "..");
-    parts && text.len() <= IMAGE_NAME_BYTES_MAX && text.bytes().all(allowed)
 }
 
 impl fmt::Display for Image {
@@ -234,10 +226,23 @@ mod tests {
     fn an_image_is_host_an_absolute_path_or_a_name() {
         assert_eq!("host".parse(), Ok(Image::Host));
         assert_eq!("/srv/root".parse(), Ok(Image::Path("/srv/root".into())));
-        for name in ["srv/root", "python:3.12-slim", "python:3.12-slim@sha256:0123"] {
+        let digest = |digit: &str| format!("python:3.12-slim@sha256:{}", digit.repeat(64));
+        for name in ["srv/root", "python:3.12-slim", &digest("0")] {
             assert_eq!(name.parse(), Ok(Image::Named(name.into())));
         }
-        for wrong in ["", "./root", "srv//root", "srv/../root", "srv/root/", "a name", &"n".repeat(300)] {
+        for wrong in [
+            "",
+            "./root",
+            "srv//root",
+            "srv/../root",
+            "srv/root/",
+            "a name",
+            &"n".repeat(201),
+            &digest("A"),
+            &digest("00"),
+            "import",
+            "sha256:0",
+        ] {
             assert!(wrong.parse::<Image>().is_err(), "{wrong:?} is an image");
         }
         assert_eq!(Image::Path("/srv/root".into()).to_string(), "/srv/root");

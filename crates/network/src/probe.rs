@@ -1,6 +1,6 @@
 //! Whether a host can give sandboxes networks, found by trying.
 
-use std::{io, path::Path, thread};
+use std::path::Path;
 
 use rustix::{
     mount::{MountPropagationFlags, mount_change},
@@ -11,29 +11,26 @@ use crate::{
     error::{Context, Error},
     netlink::Sockets,
     nft,
-    router::Network,
+    router::{Network, aside},
     settings::Settings,
 };
 
 /// Makes a router and connects a sandbox with it, all in namespaces that end with this. `place` is a file that is not there, in a directory that is.
 pub fn probe(place: &Path) -> Result<(), Error> {
     const ACTION: &str = "try networks in namespaces of their own";
-    let work = || -> Result<(), Error> {
+    aside(|| {
         sys::namespace::unshare(UnshareFlags::NEWNET | UnshareFlags::NEWNS).doing(ACTION)?;
         mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).doing(ACTION)?;
         let network = Network::open(place, "probe", &Settings::default())?;
-        let inside = || -> io::Result<Sockets> {
+        let inside = aside(|| {
             sys::namespace::unshare(UnshareFlags::NEWNET)?;
             Sockets::open()
-        };
-        let inside = thread::scope(|scope| scope.spawn(inside).join());
-        let inside = inside.unwrap_or_else(|_| Err(io::Error::other("a thread broke off"))).doing(ACTION)?;
+        });
+        let inside = inside.doing(ACTION)?;
         let connected = network.attach(&base::id::SandboxId::random(), &inside);
         network.close(false);
         connected
-    };
-    let done = thread::scope(|scope| scope.spawn(work).join());
-    done.unwrap_or_else(|_| Err(io::Error::other("a thread broke off")).doing(ACTION))
+    })
 }
 
 /// Chains of others, as `TABLE CHAIN`, that drop forwarded packets unless a rule of theirs accepts them: those of sandboxes, too.

@@ -263,13 +263,17 @@ fn inside_net(address: Ipv4Addr) -> Ipv4Net {
     Ipv4Net::new_assert(address, INSIDE_PREFIX)
 }
 
-/// Runs `work` in a network namespace, on a thread that ends with it.
+/// Runs `work` on a thread of its own, whose namespaces end with it.
+pub(crate) fn aside<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    thread::scope(|scope| scope.spawn(work).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// Runs `work` in a network namespace.
 fn within<T: Send>(namespace: &File, work: impl FnOnce() -> T + Send) -> io::Result<T> {
-    let visit = || {
+    aside(|| {
         move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
         Ok(work())
-    };
-    thread::scope(|scope| scope.spawn(visit).join()).unwrap_or_else(|_| Err(io::Error::other("a thread broke off")))
+    })
 }
 
 /// The sockets of the router that is mounted at `place`; none if there is none.
@@ -289,7 +293,7 @@ fn adopt(place: &Path) -> Result<Option<Sockets>, Error> {
 /// Makes a network namespace that lasts, mounted at `place`.
 fn make_namespace(place: &Path) -> Result<Sockets, Error> {
     File::create(place).at("create", place)?;
-    let make = || -> Result<Sockets, Error> {
+    aside(|| {
         sys::namespace::unshare(UnshareFlags::NEWNET).doing("make the namespace of the sandboxes' router")?;
         mount_bind("/proc/thread-self/ns/net", place).at("mount a namespace on", place)?;
         let settings = [
@@ -317,9 +321,7 @@ fn make_namespace(place: &Path) -> Result<Sockets, Error> {
             }
         }
         Sockets::open().doing("talk to the kernel about the sandboxes' router")
-    };
-    let made = thread::scope(|scope| scope.spawn(make).join());
-    made.unwrap_or_else(|_| Err(io::Error::other("a thread broke off")).doing("make the sandboxes' router"))
+    })
 }
 
 /// Connects both ends, with addresses and routes.
