@@ -49,6 +49,16 @@ impl Error {
     }
 }
 
+impl From<tarball::TarError> for Error {
+    fn from(error: tarball::TarError) -> Self {
+        match error {
+            tarball::TarError::Read(source) => Self::Archive(source),
+            tarball::TarError::Archive(why) => Self::Refused(why.to_owned()),
+            tarball::TarError::Member { path, why } => Self::Refused(format!("{}: {why}", shown(&path))),
+        }
+    }
+}
+
 /// Adds what was being done to an error of the system.
 pub(crate) trait Context<T> {
     fn at(self, action: &'static str, path: &Path) -> Result<T, Error>;

@@ -10,13 +10,11 @@
 mod archive;
 mod decompress;
 mod digest;
-mod entries;
 mod error;
 mod limits;
 mod manifest;
 mod reader;
 mod store;
-mod tree;
 mod unpack;
 
 pub use error::Error;

@@ -8,10 +8,10 @@ use std::{
 };
 
 use tar::EntryType;
+use tarball::Members;
 
 use crate::{
     decompress,
-    entries::Entries,
     error::{Context, Error, refused},
     limits::{ARCHIVE_BYTES_MAX, DOCUMENT_BYTES_MAX},
     unpack::clean,
@@ -140,18 +140,18 @@ fn copy(from: &mut impl Read, to: &mut File, aside: &Path) -> Result<(), Error> 
 /// What is in an archive, by name. One with more entries is no image, but a root filesystem.
 fn list(mut file: &File) -> Result<BTreeMap<PathBuf, Place>, Error> {
     file.seek(SeekFrom::Start(0)).map_err(Error::Archive)?;
-    let mut entries = Entries::new(BufReader::with_capacity(128 << 10, file));
+    let mut members = Members::new(BufReader::with_capacity(128 << 10, file));
     let mut found = BTreeMap::new();
-    while let Some(entry) = entries.next()? {
+    while let Some(member) = members.next_member()? {
         if found.len() >= FILES_MAX {
             break;
         }
-        let Ok(path) = clean(&entry.name) else { continue };
-        let place = match entry.header.entry_type() {
-            EntryType::Regular | EntryType::Continuous => Place::Data { at: entries.position(), bytes: entry.size },
+        let Ok(path) = clean(&member.path) else { continue };
+        let place = match member.header.entry_type() {
+            EntryType::Regular | EntryType::Continuous => Place::Data { at: members.position(), bytes: member.size },
             kind @ (EntryType::Link | EntryType::Symlink) => {
                 // Links of old archives lead to a neighbour's layer: `../ID/layer.tar`.
-                let link = String::from_utf8_lossy(&entry.link).into_owned();
+                let link = String::from_utf8_lossy(&member.link).into_owned();
                 let is_hard = kind == EntryType::Link;
                 let above = if is_hard { Path::new("") } else { path.parent().unwrap_or(Path::new("")) };
                 Place::Link(joined(above, &link))

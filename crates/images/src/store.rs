@@ -24,12 +24,8 @@ use crate::{
     digest::Digest,
     error::{Context, Error},
     manifest::Config,
-    tree,
     unpack::{Kind, make_whole, unpack, unpack_root},
 };
-
-/// Longest name of an image, in bytes.
-const NAME_BYTES_MAX: usize = 200;
 
 /// An image that a node has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -183,7 +179,7 @@ impl Images {
         let (mut layers, mut made) = (Vec::new(), Vec::new());
         let taken = self.take_each(found, progress, (&mut layers, &mut made));
         if taken.is_err() {
-            made.iter().for_each(|path| drop(tree::remove(path)));
+            made.iter().for_each(|path| drop(sys::tree::remove(path)));
         }
         taken.map(|()| (found.digest.to_string(), found.config.clone(), layers))
     }
@@ -222,13 +218,13 @@ impl Images {
         progress(0, 1);
         // Its digest is known when all of it is read. A crash may have left one.
         let aside = self.layers().join("root");
-        tree::remove(&aside).at("remove", &aside)?;
+        sys::tree::remove(&aside).at("remove", &aside)?;
         let (unpacked, content) = make_whole(&aside, |partial| unpack_root(from, partial))?;
         // The same archive as a layer would have another tree: there, some names hide what is below.
         let digest = Digest::of(format!("root {content}").as_bytes());
         let path = self.layer(&digest);
         if path.is_dir() {
-            tree::remove(&aside).at("remove", &aside)?;
+            sys::tree::remove(&aside).at("remove", &aside)?;
         } else {
             fs::rename(&aside, &path).at("complete", &path)?;
         }
@@ -266,7 +262,7 @@ impl Images {
         for entry in fs::read_dir(&directory).at("list", &directory)? {
             let path = entry.at("list", &directory)?.path();
             if !named.contains(&path) && !is_used(&path) {
-                tree::remove(&path).at("remove", &path)?;
+                sys::tree::remove(&path).at("remove", &path)?;
                 let _ = fs::remove_file(self.sizes().join(path.file_name().unwrap_or_default()));
                 removed += 1;
             }
@@ -282,13 +278,8 @@ fn read(path: &Path) -> Result<Option<Kept>, Error> {
     }
 }
 
-/// Whether it can be the name of an image: letters, digits and some signs, and no path.
 fn check_name(name: &str) -> Result<(), Error> {
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-/:".contains(&byte);
-    let parts = name.split('/').all(|part| !part.is_empty() && part != "." && part != "..");
-    let is_free = !["host", "import", "prune"].contains(&name) && !name.starts_with("sha256:");
-    let is_name = parts && name.len() <= NAME_BYTES_MAX && name.bytes().all(allowed) && is_free;
-    if is_name { Ok(()) } else { Err(Error::Name(name.to_owned())) }
+    if model::is_image_name(name) { Ok(()) } else { Err(Error::Name(name.to_owned())) }
 }
 
 fn now_ms() -> u64 {

@@ -4,7 +4,6 @@
 //! else; all is bounded ([`crate::limits`]).
 
 mod attributes;
-pub(crate) mod sparse;
 mod target;
 
 use std::{
@@ -15,19 +14,19 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rustix::fs::{FileType, Timespec, Timestamps};
+use rustix::fs::{FileType, Timestamps};
+use sys::tree::Partial;
 use tar::EntryType;
+use tarball::{Extent, Member, Members, Sparse};
 
 pub(crate) use self::target::clean;
-use self::{attributes::Attributes, sparse::Extent, target::Target};
+use self::{attributes::Attributes, target::Target};
 use crate::{
     decompress,
     digest::{Digest, Hashed},
-    entries::{Entries, Entry},
     error::{Context, Error, refused},
     limits::{ARCHIVE_BYTES_MAX, ENTRIES_MAX, FILE_BYTES_MAX},
     reader::open_regular,
-    tree,
 };
 
 /// What names that begin with `.wh.` mean.
@@ -68,25 +67,12 @@ pub(crate) fn unpack_root(tarball: &Path, into: &Path) -> Result<(Unpacked, Dige
     if unpacked.entries == 0 { refused("it has nothing in it") } else { Ok((unpacked, digest)) }
 }
 
-/// Makes a directory under another name, and gives it its own when it is complete. A failure leaves nothing.
+/// Makes a directory: whole, also after a crash of the host, or not at all.
 pub(crate) fn make_whole<T>(into: &Path, make: impl FnOnce(&Path) -> Result<T, Error>) -> Result<T, Error> {
-    let mut name = into.file_name().unwrap_or_default().to_owned();
-    name.push(".partial");
-    let partial = into.with_file_name(name);
-    let remove = || tree::remove(&partial).at("remove", &partial);
-    remove()?;
-    std::fs::create_dir(&partial).at("create", &partial)?;
-    let complete = |made| {
-        // A name must not outlive a crash that its content does not.
-        let directory = File::open(&partial).at("open", &partial)?;
-        rustix::fs::syncfs(directory).at("write down", &partial)?;
-        std::fs::rename(&partial, into).at("complete", into).map(|()| made)
-    };
-    let made = make(&partial).and_then(complete);
-    if made.is_err() {
-        let _ = remove();
-    }
-    made
+    let partial = Partial::create(into).at("create", into)?;
+    let made = make(partial.path())?;
+    partial.complete_durably().at("complete", into)?;
+    Ok(made)
 }
 
 /// Unpacks into a directory that is there and empty.
@@ -98,13 +84,13 @@ pub(crate) fn unpack(content: impl Read, into: &Path, kind: Kind) -> Result<Unpa
         directories: Vec::new(),
         path_bytes: 0,
     };
-    let mut entries = Entries::new(content);
-    while let Some(entry) = entries.next()? {
+    let mut members = Members::new(content);
+    while let Some(member) = members.next_member()? {
         unpacking.done.entries += 1;
         if unpacking.done.entries + unpacking.target.implied() > ENTRIES_MAX {
             return refused(format!("it has more than {ENTRIES_MAX} entries"));
         }
-        unpacking.add(&entry, &mut entries)?;
+        unpacking.add(&member, &mut members)?;
     }
     // Only now: what is made in a directory changes its time.
     for (path, times) in &unpacking.directories {
@@ -127,13 +113,13 @@ struct Unpacking {
 }
 
 impl Unpacking {
-    fn add(&mut self, entry: &Entry, data: &mut impl Read) -> Result<(), Error> {
-        let kind = entry.header.entry_type();
-        let path = target::clean(&entry.name)?;
+    fn add(&mut self, member: &Member, members: &mut Members<impl Read>) -> Result<(), Error> {
+        let kind = member.header.entry_type();
+        let path = target::clean(&member.path)?;
         let fail = |source: std::io::Error| of(&path, source);
         if path.as_os_str().is_empty() {
             // The root itself.
-            let attributes = Attributes::of(entry, &|file, name| self.target.id_of(file, name))?;
+            let attributes = Attributes::of(member, &|file, name| self.target.id_of(file, name))?;
             self.target.finish_root(&attributes).map_err(fail)?;
             self.directories.push((path, attributes.times.clone()));
             return Ok(());
@@ -141,26 +127,26 @@ impl Unpacking {
         if self.kind == Kind::Layer && self.hide(&path)? {
             return Ok(());
         }
-        let attributes = Attributes::of(entry, &|file, name| self.target.id_of(file, name))?;
+        let attributes = Attributes::of(member, &|file, name| self.target.id_of(file, name))?;
         let beside: usize = attributes.extended.iter().map(|(_, value)| value.len()).sum();
-        self.done.bytes += (entry.link.len() + beside) as u64;
+        self.done.bytes += (member.link.len() + beside) as u64;
         match kind {
             EntryType::Directory => self.add_directory(path, &attributes)?,
             // As the oldest archives have directories.
-            EntryType::Regular if entry.name.ends_with(b"/") => self.add_directory(path, &attributes)?,
+            EntryType::Regular if member.path.ends_with(b"/") => self.add_directory(path, &attributes)?,
             EntryType::Symlink | EntryType::Link => {
-                if entry.link.is_empty() {
+                if member.link.is_empty() {
                     return refused(format!("{} is a link to nothing", path.display()));
                 }
                 if kind == EntryType::Symlink {
-                    self.target.make_symlink(&path, &entry.link, &attributes).map_err(fail)?;
+                    self.target.make_symlink(&path, &member.link, &attributes).map_err(fail)?;
                 } else {
-                    self.target.make_link(&path, &target::clean(&entry.link)?).map_err(fail)?;
+                    self.target.make_link(&path, &target::clean(&member.link)?).map_err(fail)?;
                 }
             }
             EntryType::Fifo => self.target.make_node(&path, FileType::Fifo, 0, &attributes).map_err(fail)?,
             EntryType::Char | EntryType::Block => {
-                let header = &entry.header;
+                let header = &member.header;
                 let number = |number: std::io::Result<Option<u32>>| number.ok().flatten().unwrap_or(0);
                 let device = rustix::fs::makedev(number(header.device_major()), number(header.device_minor()));
                 let is_char = kind == EntryType::Char;
@@ -172,7 +158,7 @@ impl Unpacking {
             }
             EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
                 let mut file = self.target.make_file(&path).map_err(fail)?;
-                self.write(entry, data, &mut file, &path)?;
+                self.write(member, members, &mut file, &path)?;
                 self.target.finish_file(&path, &file, &attributes).map_err(fail)?;
             }
             other => return refused(format!("{} is of a kind that is not known: {other:?}", path.display())),
@@ -206,37 +192,35 @@ impl Unpacking {
         Ok(true)
     }
 
-    fn write(&mut self, entry: &Entry, data: &mut impl Read, file: &mut File, path: &Path) -> Result<(), Error> {
+    fn write(
+        &mut self,
+        member: &Member,
+        members: &mut Members<impl Read>,
+        file: &mut File,
+        path: &Path,
+    ) -> Result<(), Error> {
         let fail = |source: std::io::Error| of(path, source);
-        let (extents, size) = match sparse::map(data, entry)? {
-            Some((extents, size)) => (extents, size),
-            None => (vec![Extent { at: 0, bytes: entry.size }], entry.size),
-        };
+        let whole = || Sparse { extents: vec![Extent { at: 0, bytes: member.size }], size: member.size };
+        let Sparse { extents, size } = members.map(member)?.unwrap_or_else(whole);
         if size > FILE_BYTES_MAX {
             return refused(format!("{} has {size} bytes", path.display()));
         }
         let mut buffer = vec![0; 128 << 10];
         for Extent { at, bytes } in extents {
-            if at.checked_add(bytes).is_none_or(|end| end > size) {
-                return refused(format!("{} has data behind its end", path.display()));
-            }
             file.seek(SeekFrom::Start(at)).map_err(fail)?;
             let mut left = bytes;
             while left > 0 {
                 let most = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-                let length = data.read(&mut buffer[..most]).map_err(Error::Archive)?;
-                if length == 0 {
-                    return refused(format!("{} ends before its data", path.display()));
-                }
-                left -= length as u64;
-                let part = &buffer[..length];
+                let part = &mut buffer[..most];
+                members.read_exact(&member.path, part)?;
+                left -= most as u64;
                 // Old archives have holes as zeros.
                 if part.iter().all(|byte| *byte == 0) {
-                    file.seek_relative(length as i64).map_err(fail)?;
+                    file.seek_relative(most as i64).map_err(fail)?;
                     continue;
                 }
                 // A disk gives room by blocks.
-                self.done.bytes += (length as u64).next_multiple_of(BLOCK_BYTES);
+                self.done.bytes += (most as u64).next_multiple_of(BLOCK_BYTES);
                 if self.done.bytes > ARCHIVE_BYTES_MAX {
                     return refused(format!("it has more than {} GiB", ARCHIVE_BYTES_MAX >> 30));
                 }
@@ -245,18 +229,4 @@ impl Unpacking {
         }
         file.set_len(size).map_err(fail)
     }
-}
-
-/// Seconds since 1970 with a fraction, also before.
-fn time(text: &str) -> Option<Timespec> {
-    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
-    let is_negative = whole.starts_with('-');
-    let seconds: i64 = whole.parse().ok()?;
-    let digits: String = fraction.chars().chain(std::iter::repeat('0')).take(9).collect();
-    let nanoseconds: i64 = digits.parse().ok()?;
-    Some(if is_negative && nanoseconds > 0 {
-        Timespec { tv_sec: seconds - 1, tv_nsec: 1_000_000_000 - nanoseconds }
-    } else {
-        Timespec { tv_sec: seconds, tv_nsec: nanoseconds }
-    })
 }

@@ -28,7 +28,9 @@ use std::{
     path::Path,
 };
 
-use crate::{error::Error, tree};
+use sys::tree::Partial;
+
+use crate::error::{Context, Error};
 
 /// What an archive holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -56,5 +58,8 @@ pub fn unpack_layer(input: &mut dyn Read, into: &Path) -> Result<ArchiveTotals, 
     if into.symlink_metadata().is_ok() {
         return Err(Error::Exists(into.to_owned()));
     }
-    tree::make_whole(into, |partial| unpack::unpack(input, partial))
+    let partial = Partial::create(into).at("create", into)?;
+    let totals = unpack::unpack(input, partial.path())?;
+    partial.complete().at("create", into)?;
+    Ok(totals)
 }

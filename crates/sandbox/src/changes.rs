@@ -10,19 +10,19 @@
 //! ```
 
 use std::{
-    ffi::OsStr,
     fs, io,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
 };
 
-use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
+use rustix::fs::{CWD, Mode, mkdirat};
+use sys::tree::place;
 
 use crate::{
     attributes::open_dir,
     error::{Context, Error},
     mirror::{Hot, Mirror, Processes},
-    tree,
+    sweep::remove_directory,
 };
 
 /// The directory below a sandbox's changes with the changes themselves.
@@ -45,7 +45,7 @@ fn begin(changes: &Path, from: Option<&Path>) -> Result<(), Error> {
             let source = subvolume(layer)?;
             take(&source, changes).at("take a snapshot of", layer)?;
             // The kernel refuses one of another overlay that was `volatile`.
-            tree::remove(&changes.join(WORK))?;
+            remove_directory(&changes.join(WORK))?;
             directory(&changes.join(WORK), 0o700)
         }
         None => {
@@ -103,7 +103,7 @@ impl Capture {
         let way = if sys::btrfs::is_subvolume(&opened).at("open", &changes)? {
             // A snapshot has what is dirty written first, of this subvolume alone: syncfs(2) would write all, and does nothing on a volatile overlay.
             take(&opened, point).at("write down the changes in", &changes)?;
-            tree::remove(point)?;
+            remove_directory(point)?;
             Way::Snapshot(opened)
         } else {
             fs::create_dir_all(point).at("create", point)?;
@@ -160,12 +160,4 @@ fn subvolume(layer: &Path) -> Result<OwnedFd, Error> {
 fn take(source: &OwnedFd, into: &Path) -> io::Result<()> {
     let (parent, name) = place(into)?;
     sys::btrfs::snapshot(source, &parent, name)
-}
-
-/// The directory that `path` is in, and its name there.
-pub(crate) fn place(path: &Path) -> io::Result<(OwnedFd, &OsStr)> {
-    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
-        return Err(io::ErrorKind::InvalidInput.into());
-    };
-    Ok((openat(CWD, parent, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?, name))
 }

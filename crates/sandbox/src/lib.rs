@@ -40,7 +40,6 @@ mod sandbox;
 mod seccomp;
 mod spec;
 mod sweep;
-mod tree;
 mod view;
 
 pub use archive::{ArchiveTotals, pack_layer, unpack_layer};
@@ -59,6 +58,5 @@ pub use rootfs::{LAYERS_MAX, detached_rootfs, prepare_base_layer, prepare_host_m
 pub use sandbox::{Bare, Sandbox};
 pub use seccomp::seccomp_program;
 pub use spec::{Command, Limits, PROGRAM_ID, SHARED_MEMORY, Spec, User, Users};
-pub use sweep::{remove_files, remove_remains, sweep};
-pub use tree::remove as remove_directory;
+pub use sweep::{remove_directory, remove_files, remove_remains, sweep};
 pub use view::show_memory;

@@ -36,7 +36,6 @@ use crate::{
     attributes::{LEVELS_MAX, open_dir},
     error::{Context, Error},
     machine::{IDENTITY_FILES, is_one_of},
-    tree,
 };
 
 /// How an entry fails that is replaced or removed during its copy.
@@ -168,7 +167,7 @@ impl Drop for Mirror {
     fn drop(&mut self) {
         if !self.is_kept {
             // The first error is the one to report.
-            let _ = tree::remove(&self.dest);
+            let _ = sys::tree::remove(&self.dest);
         }
     }
 }
@@ -411,7 +410,7 @@ impl Work<'_> {
         }
         if level.is_changed && !level.is_new {
             drop_xattrs((&level.from, c"."), (&level.to, c"."))?;
-            for name in tree::list(&level.to)? {
+            for name in sys::tree::list(&level.to)? {
                 let path = [&level.path, name.to_bytes()].concat();
                 if self.mirror.seen.get(&path).is_none_or(|seen| seen.round != self.number) {
                     remove(&level.to, &name)?;
@@ -479,7 +478,7 @@ enum Before {
 
 impl Level {
     fn enter(from: OwnedFd, to: OwnedFd, path: Vec<u8>, before: Before) -> rustix::io::Result<Self> {
-        let names = tree::list(&from)?.into_iter();
+        let names = sys::tree::list(&from)?.into_iter();
         let is_new = matches!(before, Before::Nothing | Before::Other);
         Ok(Self { from, to, path, names, is_new, is_changed: before != Before::Same, is_touched: false })
     }

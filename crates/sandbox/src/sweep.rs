@@ -1,13 +1,15 @@
 //! Clearing away what a killed keeper left.
 
-use std::{fs, io, path::PathBuf};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
 
 use base::id::SandboxId;
 
 use crate::{
     cgroup::{self, Cgroups},
     error::{Context, Error},
-    tree,
 };
 
 /// Kills the processes and removes the groups and directories of all sandboxes that `is_kept` does not claim, however far
@@ -58,5 +60,10 @@ pub fn remove_remains(cgroups: &Cgroups, places: &[PathBuf], id: &SandboxId) -> 
 
 /// Removes the directories of one sandbox whose processes are gone.
 pub fn remove_files(places: &[PathBuf], id: &SandboxId) -> Result<(), Error> {
-    places.iter().try_for_each(|place| tree::remove(&place.join(id.as_str())))
+    places.iter().try_for_each(|place| remove_directory(&place.join(id.as_str())))
+}
+
+/// Removes `path` and everything below it; nothing there is fine. See [`sys::tree::remove`].
+pub fn remove_directory(path: &Path) -> Result<(), Error> {
+    sys::tree::remove(path).at("remove", path)
 }

@@ -28,5 +28,6 @@ pub mod seqpacket;
 pub mod share;
 pub mod sockets;
 pub mod stub;
+pub mod tree;
 pub mod uffd;
 pub mod xstate;

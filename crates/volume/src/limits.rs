@@ -61,12 +61,6 @@ pub const NAMES_KNOWN: usize = 16 << 10;
 /// Pages of keys that it remembers: of inodes and of entries, in two places each.
 pub const PAGES_KNOWN: usize = 8;
 
-/// Longest extended header of an archive's member: 24 KiB of attributes, two paths, and much room.
-pub const ARCHIVE_HEADER_BYTES_MAX: u64 = 1 << 20;
-
-/// Most stretches of data of a sparse file in an archive: 16 MiB to remember.
-pub const ARCHIVE_PARTS_MAX: u64 = 1 << 20;
-
 /// Data that an import or export moves at a time.
 pub const ARCHIVE_READ_BYTES: usize = 1 << 20;
 

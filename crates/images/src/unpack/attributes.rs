@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use rustix::fs::{Timespec, Timestamps};
-
-use super::time;
-use crate::{
-    entries::{Entry, Extended},
-    error::{Error, refused, shown},
+use tarball::{
+    Member,
+    pax::{self, XATTR},
 };
+
+use crate::error::{Error, refused, shown};
 
 /// Of one file.
 #[derive(Debug, Clone)]
@@ -21,8 +21,6 @@ pub(super) struct Attributes {
     pub(super) extended: Vec<(String, Vec<u8>)>,
 }
 
-/// Before names of extended attributes, as star, GNU tar and Docker write them. libarchive writes these, too, beside a form of its own.
-const PREFIX: &str = "SCHILY.xattr.";
 /// Most entries of an access list.
 const ENTRIES_MAX: usize = 1_000;
 /// Access lists as texts, and the attributes that the kernel has them in.
@@ -31,9 +29,9 @@ const LISTS: [(&str, &str); 2] =
 
 impl Attributes {
     /// `id_of` finds the number of a name in a file of the image's: `etc/passwd`, `etc/group`.
-    pub(super) fn of(entry: &Entry, id_of: &dyn Fn(&str, &str) -> Option<u32>) -> Result<Self, Error> {
-        let header = &entry.header;
-        let text = |key: &str| entry.text(key);
+    pub(super) fn of(member: &Member, id_of: &dyn Fn(&str, &str) -> Option<u32>) -> Result<Self, Error> {
+        let header = &member.header;
+        let text = |key: &str| member.text(key);
         let id = |key: &str, plain: std::io::Result<u64>| {
             let id = text(key).map_or(Some(plain.unwrap_or(0)), |text| text.trim().parse().ok());
             id.and_then(|id| u32::try_from(id).ok()).filter(|id| *id < u32::MAX)
@@ -42,29 +40,31 @@ impl Attributes {
             return refused("the owner of a file is no number that a kernel has");
         };
         let plain = || header.mtime().ok().map(|seconds| Timespec { tv_sec: seconds.cast_signed(), tv_nsec: 0 });
-        let modified = text("mtime").and_then(time).or_else(plain).unwrap_or(Timespec { tv_sec: 0, tv_nsec: 0 });
-        let accessed = text("atime").and_then(time).unwrap_or(modified);
+        let time = |key: &str| {
+            let (seconds, nanos) = pax::to_time(member.record(key)?)?;
+            Some(Timespec { tv_sec: seconds, tv_nsec: nanos.into() })
+        };
+        let modified = time("mtime").or_else(plain).unwrap_or(Timespec { tv_sec: 0, tv_nsec: 0 });
+        let accessed = time("atime").unwrap_or(modified);
         let times = Timestamps { last_access: accessed, last_modification: modified };
         let mode = header.mode().unwrap_or(0) & 0o7777;
-        Ok(Self { mode, uid, gid, times, extended: attributes(&entry.extended, id_of)? })
+        Ok(Self { mode, uid, gid, times, extended: attributes(member, id_of)? })
     }
 }
 
 /// Those that a file may have. Markers of overlayfs would hide or forge what is in other layers; other namespaces are the host's business.
-fn attributes(extended: &Extended, id_of: &dyn Fn(&str, &str) -> Option<u32>) -> Result<Extended, Error> {
+fn attributes(member: &Member, id_of: &dyn Fn(&str, &str) -> Option<u32>) -> Result<Vec<(String, Vec<u8>)>, Error> {
     let mut found = BTreeMap::new();
-    for (key, value) in extended {
-        let Some(name) = key.strip_prefix(PREFIX) else { continue };
+    for (key, value) in member.records() {
+        let Some(name) = str::from_utf8(key).ok().and_then(|key| key.strip_prefix(XATTR)) else { continue };
         let is_users = name.starts_with("user.") && !name.starts_with("user.overlay.");
         let is_kernels = ["security.capability", "system.posix_acl_access", "system.posix_acl_default"].contains(&name);
         if is_users || is_kernels {
-            found.insert(name.to_owned(), value.clone());
+            found.insert(name.to_owned(), value.to_vec());
         }
     }
     for (key, name) in LISTS {
-        let value = extended.iter().rev().find(|(found, _)| found == key).map(|(_, value)| value);
-        let text = value.and_then(|value| str::from_utf8(value).ok());
-        if let Some(text) = text.filter(|text| !text.is_empty()) {
+        if let Some(text) = member.text(key).filter(|text| !text.is_empty()) {
             match access_list(text, id_of) {
                 Some(list) => drop(found.insert(name.to_owned(), list)),
                 None => {

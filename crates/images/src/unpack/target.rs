@@ -22,16 +22,15 @@ use rustix::{
 };
 
 use super::attributes::Attributes;
-use crate::{
-    error::{Context, Error, refused, shown},
-    tree,
-};
+use crate::error::{Context, Error, refused, shown};
 
 const OPAQUE: &str = "trusted.overlay.opaque";
 const HIDDEN: u64 = 0;
 
 /// Most parts of a path.
 const DEPTH_MAX: usize = 256;
+/// Longest path: the kernel's own bound.
+const NAME_BYTES_MAX: usize = 4_096;
 /// Of a file with names of users or groups, as much as is read.
 const NAMES_BYTES_MAX: u64 = 1 << 20;
 /// Links to nothing that are followed to make a directory.
@@ -46,6 +45,9 @@ pub(super) struct Target {
 /// A path of an archive, without a root and without detours. It must not lead above the root.
 pub(crate) fn clean(bytes: &[u8]) -> Result<PathBuf, Error> {
     let path = PathBuf::from(OsString::from_vec(bytes.to_vec()));
+    if bytes.len() > NAME_BYTES_MAX {
+        return refused(format!("{}... has more than {NAME_BYTES_MAX} bytes", shown(&path.to_string_lossy())));
+    }
     if bytes.contains(&0) {
         return refused(format!("{} has a zero in its name", shown(&path.to_string_lossy())));
     }
@@ -139,7 +141,7 @@ impl Target {
         match unlinkat(&above, name, AtFlags::empty()) {
             Err(Errno::NOENT) => {}
             Err(Errno::ISDIR) => {
-                tree::remove(&by_descriptor(above.as_fd(), name))?;
+                sys::tree::remove(&by_descriptor(above.as_fd(), name))?;
             }
             removed => removed?,
         }

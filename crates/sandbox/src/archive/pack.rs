@@ -23,7 +23,6 @@ use crate::{
     attributes::{LEVELS_MAX, entry_path, open_dir, xattr, xattr_names},
     error::{Context, Error},
     machine::{IDENTITY_FILES, is_one_of},
-    tree,
 };
 
 static ZEROS: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
@@ -89,7 +88,7 @@ impl Packer<'_> {
     fn enter(&mut self, dir: OwnedFd, stat: &Stat, name: &[u8], path: Vec<u8>) -> Result<Level, Error> {
         self.begin(name, stat, Node::Directory)?;
         let (room, mut names, mut held) = (HELD_BYTES_MAX - self.held, Vec::new(), 0);
-        let listed = tree::each(&dir, |name| {
+        let listed = sys::tree::each(&dir, |name| {
             held += name.to_bytes().len() + HELD_OVERHEAD_BYTES;
             names.push(name.to_owned());
             if held > room { Err(Errno::TOOBIG) } else { Ok(()) }

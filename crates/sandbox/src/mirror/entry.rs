@@ -18,7 +18,6 @@ use super::Level;
 use crate::{
     attributes::{OPAQUE, entry_path, open_dir, set_xattr, xattr, xattr_names},
     machine::{IDENTITY_DIRECTORIES, IDENTITY_FILES, is_one_of},
-    tree,
 };
 
 /// Makes what is neither a directory nor a regular file.
@@ -39,7 +38,7 @@ pub(super) fn remove(directory: &OwnedFd, name: &CStr) -> rustix::io::Result<()>
     match unlinkat(directory, name, AtFlags::empty()) {
         Err(Errno::ISDIR) => {
             let path = entry_path(directory, name);
-            tree::remove(Path::new(OsStr::from_bytes(&path))).map_err(|_| Errno::IO)
+            sys::tree::remove(Path::new(OsStr::from_bytes(&path))).map_err(|_| Errno::IO)
         }
         Err(Errno::NOENT) => Ok(()),
         removed => removed,
@@ -51,7 +50,7 @@ pub(super) fn has_identity_only(directory: &OwnedFd, path: &[u8]) -> rustix::io:
     if !is_one_of(&IDENTITY_DIRECTORIES, path) {
         return Ok(false);
     }
-    for name in tree::list(directory)? {
+    for name in sys::tree::list(directory)? {
         let inner = [path, b"/", name.to_bytes()].concat();
         let is_own = is_one_of(&IDENTITY_FILES, &inner)
             || is_one_of(&IDENTITY_DIRECTORIES, &inner) && has_identity_only(&open_dir(directory, &name)?, &inner)?;

@@ -35,7 +35,6 @@ use crate::{
     processors::Processors,
     rootfs,
     spec::{PROGRAM_ID, Spec, Users},
-    tree,
 };
 
 /// A sandbox without a root filesystem. All of it is removed when it is dropped.
@@ -144,7 +143,7 @@ impl Drop for OwnDirectory {
     fn drop(&mut self) {
         for path in self.made.iter().rev() {
             // Already on the way out with an error; a later sweep removes what cannot be removed now.
-            let _ = tree::remove(path);
+            let _ = sys::tree::remove(path);
         }
     }
 }

@@ -1,18 +1,17 @@
 //! A volume's tree into an archive.
 
-use std::{
-    collections::HashMap,
-    io::{self, Write},
-};
+use std::{collections::HashMap, io::Write};
 
 use tar::{EntryType, Header};
-
-use super::{
-    ArchiveError, BLOCK, KIND, SOCKET, SPARSE_MAJOR, SPARSE_MINOR, SPARSE_NAME, SPARSE_SIZE, XATTR, padding, pax,
+use tarball::{
+    BLOCK, padding,
+    pax::{self, SPARSE_MAJOR, SPARSE_MINOR, SPARSE_NAME, SPARSE_REALSIZE, XATTR},
 };
+
+use super::{ArchiveError, KIND, SOCKET};
 use crate::{
     engine::{Attributes, Engine, Listed},
-    inode::{Ino, Inode, Kind},
+    inode::{Ino, Inode, Kind, Time},
     limits::ARCHIVE_READ_BYTES,
 };
 
@@ -120,7 +119,7 @@ impl<W: Write> Exporter<'_, W> {
             // Some readers cannot take the sign in a name; it ends the key for all of them.
             if !name.contains(&b'=') {
                 let value = self.engine.xattr(ino, &name).map_err(ArchiveError::volume("read", path))?;
-                pax::push(records, &[XATTR, &name].concat(), &value);
+                pax::push(records, &[XATTR.as_bytes(), &name].concat(), &value);
             }
         }
         Ok(())
@@ -140,7 +139,7 @@ impl<W: Write> Exporter<'_, W> {
         parts.iter().for_each(|(start, length)| map.push_str(&format!("{start}\n{length}\n")));
         map.push_str(&"\0".repeat(padding(map.len() as u64)));
         let size = map.len() as u64 + parts.iter().map(|(_, length)| length).sum::<u64>();
-        let texts = [(SPARSE_MAJOR, "1"), (SPARSE_MINOR, "0"), (SPARSE_SIZE, &inode.size.to_string())];
+        let texts = [(SPARSE_MAJOR, "1"), (SPARSE_MINOR, "0"), (SPARSE_REALSIZE, &inode.size.to_string())];
         texts.iter().for_each(|(key, value)| pax::push(&mut records, key.as_bytes(), value.as_bytes()));
         pax::push(&mut records, SPARSE_NAME.as_bytes(), path);
         // Who does not know sparse files shall not take this for the file.
@@ -215,7 +214,7 @@ impl<W: Write> Exporter<'_, W> {
     }
 
     fn bytes(&mut self, bytes: &[u8]) -> Result<(), ArchiveError> {
-        self.out.write_all(bytes).map_err(|source: io::Error| ArchiveError::Stream { action: "written", source })
+        self.out.write_all(bytes).map_err(ArchiveError::Write)
     }
 }
 
@@ -225,8 +224,8 @@ fn about(header: &mut Header, records: &mut Vec<u8>, inode: &Inode) {
     header.set_uid(inode.uid.min(ID_MAX).into());
     header.set_gid(inode.gid.min(ID_MAX).into());
     header.set_mtime(inode.modified.seconds.clamp(0, SIZE_MAX as i64) as u64);
-    pax::push(records, b"mtime", pax::from_time(inode.modified).as_bytes());
-    pax::push(records, b"atime", pax::from_time(inode.accessed).as_bytes());
+    pax::push(records, b"mtime", moment(inode.modified).as_bytes());
+    pax::push(records, b"atime", moment(inode.accessed).as_bytes());
     for (key, id) in [(b"uid", inode.uid), (b"gid", inode.gid)] {
         if id > ID_MAX {
             pax::push(records, key, id.to_string().as_bytes());
@@ -251,6 +250,10 @@ fn about(header: &mut Header, records: &mut Vec<u8>, inode: &Inode) {
         }
         Kind::File | Kind::Directory | Kind::Fifo => {}
     }
+}
+
+fn moment(time: Time) -> String {
+    pax::from_time(time.seconds, time.nanos)
 }
 
 fn link(header: &mut Header, records: &mut Vec<u8>, target: &[u8]) {

@@ -1,23 +1,23 @@
 //! An archive into a volume's tree.
 //!
-//! An archive may be anybody's: paths stay below the directory that it is unpacked into and lead through no symbolic link, extended headers and maps of
-//! holes are bounded, and the volume's quota bounds the rest. What is there already is replaced, directories are joined. An import that fails
+//! An archive may be anybody's: paths stay below the directory that it is unpacked into and lead through no symbolic link, and the volume's quota
+//! bounds what `tarball` does not. What is there already is replaced, directories are joined. An import that fails
 //! leaves what it has done.
 
 use std::io::Read;
 
 use rustix::io::Errno;
 use tar::EntryType;
-
-use super::{
-    ArchiveError, KIND, SOCKET, SPARSE_MAJOR, SPARSE_SIZE, XATTR,
-    member::{Member, Members},
-    pax,
+use tarball::{
+    Extent, Member, Members,
+    pax::{self, XATTR},
 };
+
+use super::{ArchiveError, KIND, SOCKET};
 use crate::{
     engine::Engine,
     inode::{Ino, Kind, Time},
-    limits::{ARCHIVE_PARTS_MAX, ARCHIVE_READ_BYTES},
+    limits::ARCHIVE_READ_BYTES,
     op::{Changes, New, Rename, SetXattr},
 };
 
@@ -41,7 +41,7 @@ pub fn import(engine: &Engine, directory: Ino, archive: impl Read) -> Result<u64
     let (members, buffer) = (Members::new(archive), vec![0; ARCHIVE_READ_BYTES]);
     let mut importer = Importer { engine, top: directory, members, times: Vec::new(), buffer };
     let mut count = 0;
-    while let Some(member) = importer.members.next()? {
+    while let Some(member) = importer.members.next_member()? {
         importer.member(&member)?;
         count += 1;
     }
@@ -77,9 +77,6 @@ impl<R: Read> Importer<'_, R> {
                     Err(errno) => return Err(failed()(errno)),
                 };
                 self.attributes(ino, member, &new, true)
-            }
-            EntryType::GNUSparse => {
-                Err(ArchiveError::refused(path, "it is a sparse file of GNU's old format: use tar --format=pax"))
             }
             _ => {
                 let hold = self.engine.make_unnamed(place.directory, new).map_err(failed())?;
@@ -148,53 +145,14 @@ impl<R: Read> Importer<'_, R> {
     }
 
     fn data(&mut self, ino: Ino, member: &Member) -> Result<(), ArchiveError> {
-        if member.record(SPARSE_MAJOR.as_bytes()).is_none() {
+        let Some(sparse) = self.members.map(member)? else {
             return self.copy(ino, &member.path, 0, member.size);
+        };
+        for Extent { at, bytes } in sparse.extents {
+            self.copy(ino, &member.path, at, bytes)?;
         }
-        let refused = |why| ArchiveError::refused(&member.path, why);
-        let size = member.number(SPARSE_SIZE.as_bytes()).ok_or_else(|| refused("its size is missing"))?;
-        let mut end = 0;
-        for (start, length) in self.map(&member.path)? {
-            let last = start.checked_add(length).filter(|last| start >= end && *last <= size);
-            end = last.ok_or_else(|| refused("its map of holes is malformed"))?;
-            self.copy(ino, &member.path, start, length)?;
-        }
-        let changes = Changes { size: Some(size), ..Changes::default() };
+        let changes = Changes { size: Some(sparse.size), ..Changes::default() };
         self.engine.change(ino, changes).map(drop).map_err(ArchiveError::volume("written", &member.path))
-    }
-
-    /// The list before the data of a sparse file: numbers in lines, up to the end of a block.
-    fn map(&mut self, path: &[u8]) -> Result<Vec<(u64, u64)>, ArchiveError> {
-        let before = self.members.left();
-        let count = self.map_number(path)?;
-        if count > ARCHIVE_PARTS_MAX {
-            return Err(ArchiveError::refused(path, "it has too many holes"));
-        }
-        let mut parts = Vec::new();
-        for _ in 0..count {
-            parts.push((self.map_number(path)?, self.map_number(path)?));
-        }
-        let used = before - self.members.left();
-        self.members.read_exact(path, &mut [0; super::BLOCK][..super::padding(used)])?;
-        Ok(parts)
-    }
-
-    fn map_number(&mut self, path: &[u8]) -> Result<u64, ArchiveError> {
-        let mut number: u64 = 0;
-        for digits in 0.. {
-            let mut byte = [0];
-            self.members.read_exact(path, &mut byte)?;
-            let digit = match byte[0] {
-                b'\n' if digits > 0 => return Ok(number),
-                byte @ b'0'..=b'9' => u64::from(byte - b'0'),
-                _ => break,
-            };
-            match number.checked_mul(10).and_then(|number| number.checked_add(digit)) {
-                Some(next) => number = next,
-                None => break,
-            }
-        }
-        Err(ArchiveError::refused(path, "its map of holes is malformed"))
     }
 
     fn copy(&mut self, ino: Ino, path: &[u8], offset: u64, length: u64) -> Result<(), ArchiveError> {
@@ -213,15 +171,16 @@ impl<R: Read> Importer<'_, R> {
     fn attributes(&mut self, ino: Ino, member: &Member, new: &New<'_>, directory: bool) -> Result<(), ArchiveError> {
         let failed = || ArchiveError::volume("changed", &member.path);
         for (key, value) in member.records() {
-            if let Some(name) = key.strip_prefix(XATTR) {
+            if let Some(name) = key.strip_prefix(XATTR.as_bytes()) {
                 self.engine.set_xattr(ino, name, value, SetXattr::Either).map_err(failed())?;
             }
         }
-        let time = |key| member.record(key).map(pax::to_time);
+        let to_time = |text| pax::to_time(text).map(|(seconds, nanos)| Time { seconds, nanos });
+        let time = |key| member.record(key).map(to_time);
         let malformed = || ArchiveError::refused(&member.path, "its times are malformed");
         let seconds = || Time { seconds: member.header.mtime().unwrap_or(0) as i64, nanos: 0 };
-        let modified = time(b"mtime").unwrap_or_else(|| Some(seconds())).ok_or_else(malformed)?;
-        let accessed = time(b"atime").unwrap_or(Some(modified)).ok_or_else(malformed)?;
+        let modified = time("mtime").unwrap_or_else(|| Some(seconds())).ok_or_else(malformed)?;
+        let accessed = time("atime").unwrap_or(Some(modified)).ok_or_else(malformed)?;
         let times = Changes { modified: Some(modified), accessed: Some(accessed), ..Changes::default() };
         let owned = Changes { mode: Some(new.mode), uid: Some(new.uid), gid: Some(new.gid), ..Changes::default() };
         if directory {
@@ -238,7 +197,7 @@ fn new(member: &Member) -> Result<New<'_>, ArchiveError> {
     let header = &member.header;
     let malformed = || ArchiveError::refused(&member.path, "its header is malformed");
     let kind = match header.entry_type() {
-        EntryType::Regular | EntryType::Continuous if member.record(KIND.as_bytes()) == Some(SOCKET) => Kind::Socket,
+        EntryType::Regular | EntryType::Continuous if member.record(KIND) == Some(SOCKET) => Kind::Socket,
         EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => Kind::File,
         EntryType::Directory => Kind::Directory,
         EntryType::Symlink => Kind::Symlink,
@@ -247,11 +206,11 @@ fn new(member: &Member) -> Result<New<'_>, ArchiveError> {
         EntryType::Block => Kind::BlockDevice,
         _ => return Err(ArchiveError::refused(&member.path, "it is of a kind that volumes do not have")),
     };
-    let id = |key: &[u8], header: std::io::Result<u64>| match member.record(key) {
+    let id = |key: &str, header: std::io::Result<u64>| match member.record(key) {
         Some(_) => member.number(key),
         None => header.ok(),
     };
-    let id = |key: &[u8], header| id(key, header).and_then(|id| u32::try_from(id).ok()).ok_or_else(malformed);
+    let id = |key: &str, header| id(key, header).and_then(|id| u32::try_from(id).ok()).ok_or_else(malformed);
     let device = match kind {
         Kind::CharDevice | Kind::BlockDevice => {
             let number = |number: std::io::Result<Option<u32>>| number.ok().flatten().ok_or_else(malformed);
@@ -263,8 +222,8 @@ fn new(member: &Member) -> Result<New<'_>, ArchiveError> {
     Ok(New {
         kind,
         mode: (header.mode().map_err(|_| malformed())? & 0o7777) as u16,
-        uid: id(b"uid", header.uid())?,
-        gid: id(b"gid", header.gid())?,
+        uid: id("uid", header.uid())?,
+        gid: id("gid", header.gid())?,
         device,
         target: if kind == Kind::Symlink { &member.link } else { b"" },
     })

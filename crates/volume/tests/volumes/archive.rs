@@ -1,6 +1,6 @@
 //! Volumes as archives: both ways, with other programs, and against hostile ones.
 
-use std::{fs, io::Write, path::Path, process::Command};
+use std::{fs, io::Write, os::unix::fs::FileExt, path::Path, process::Command};
 
 use rustix::io::Errno;
 use volume::{
@@ -134,6 +134,40 @@ fn other_programs_read_what_is_written_and_write_what_is_read() {
     assert_eq!(sparse.inode.size, 200 << 30);
     assert_eq!(copy.engine().read(sparse.ino, (100 << 30) - 2, 10).unwrap(), [0, 0, 9, 9, 9, 9, 9, 9, 9, 9]);
     assert!(sparse.inode.allocated < 1 << 20);
+}
+
+/// GNU tar tells of holes in four ways; a file with more than 4 stretches of data needs a longer map in each.
+#[test]
+fn files_with_holes_are_read_in_every_format_of_gnu_tar() {
+    let place = Place::new();
+    let tree = place.directory.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    let file = fs::File::create(tree.join("holes")).unwrap();
+    for part in 0..40_u8 {
+        file.write_all_at(&[part + 1; 4096], u64::from(part) << 20).unwrap();
+    }
+    file.set_len(100 << 20).unwrap();
+    let expected = fs::read(tree.join("holes")).unwrap();
+    let formats = [
+        &["--format=gnu"][..],
+        &["--format=pax", "--sparse-version=0.0"],
+        &["--format=pax", "--sparse-version=0.1"],
+        &["--format=pax", "--sparse-version=1.0"],
+    ];
+    for (number, format) in formats.into_iter().enumerate() {
+        let archive = place.directory.path().join(format!("{number}.tar"));
+        run("tar", &[&["--create", "--sparse"], format, &["--file"]].concat(), &archive, &tree);
+        let volume = place.volume(&format!("v{number}"));
+        import(volume.engine(), ROOT, fs::File::open(&archive).unwrap()).unwrap();
+        let found = volume.engine().resolve(b"holes", Links::Keep).unwrap();
+        assert_eq!(found.inode.size, 100 << 20, "{format:?}");
+        assert!(found.inode.allocated <= 1 << 20, "{format:?}: {} bytes", found.inode.allocated);
+        for part in 0..100 {
+            let (at, length) = (part << 20, 8192);
+            let read = volume.engine().read(found.ino, at, length).unwrap();
+            assert!(read[..] == expected[at as usize..][..length as usize], "{format:?}: another content at {at}");
+        }
+    }
 }
 
 fn run(program: &str, arguments: &[&str], archive: &Path, directory: &Path) {

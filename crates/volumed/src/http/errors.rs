@@ -33,7 +33,7 @@ fn place(failure: &Failure) -> Place {
         Failure::Volume(error) => place_of_volume(error),
         Failure::File { source, .. } => place_of_errno(*source),
         Failure::Archive(ArchiveError::Volume { source, .. }) => place_of_errno(*source),
-        Failure::Archive(ArchiveError::Stream { .. } | ArchiveError::Refused { .. }) => INVALID,
+        Failure::Archive(ArchiveError::Write(_) | ArchiveError::Read(_) | ArchiveError::Refused { .. }) => INVALID,
         Failure::Held { .. }
         | Failure::InUse { .. }
         | Failure::Unwanted { .. }

@@ -1,9 +1,26 @@
 //! Records of an extended header: `LENGTH KEY=VALUE\n`, where LENGTH counts itself.
 
-use crate::inode::Time;
+/// Files with holes, version 1.0: these two say it, then come the name, and the size with holes.
+pub const SPARSE_MAJOR: &str = "GNU.sparse.major";
+/// See [`SPARSE_MAJOR`].
+pub const SPARSE_MINOR: &str = "GNU.sparse.minor";
+/// See [`SPARSE_MAJOR`]; version 0.1 has it, too.
+pub const SPARSE_NAME: &str = "GNU.sparse.name";
+/// See [`SPARSE_MAJOR`].
+pub const SPARSE_REALSIZE: &str = "GNU.sparse.realsize";
+/// Versions 0.0 and 0.1: the size with holes.
+pub(crate) const SPARSE_SIZE: &str = "GNU.sparse.size";
+/// Version 0.1: the list.
+pub(crate) const SPARSE_MAP: &str = "GNU.sparse.map";
+/// Version 0.0: these two again and again.
+pub(crate) const SPARSE_OFFSET: &str = "GNU.sparse.offset";
+/// See [`SPARSE_OFFSET`].
+pub(crate) const SPARSE_NUMBYTES: &str = "GNU.sparse.numbytes";
+/// Before the name of an extended attribute, as star, GNU tar and Docker write it. libarchive does so, too, beside a form of its own.
+pub const XATTR: &str = "SCHILY.xattr.";
 
 /// Appends one record.
-pub(super) fn push(records: &mut Vec<u8>, key: &[u8], value: &[u8]) {
+pub fn push(records: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     // Blank, equals sign and line end.
     let rest = key.len() + value.len() + 3;
     let mut length = rest + digits(rest);
@@ -22,7 +39,7 @@ fn digits(number: usize) -> usize {
 }
 
 /// All records; `None` if they are malformed.
-pub(super) fn parse(mut bytes: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
+pub fn parse(mut bytes: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
     let mut records = Vec::new();
     while !bytes.is_empty() {
         let blank = bytes.iter().position(|byte| *byte == b' ')?;
@@ -36,9 +53,9 @@ pub(super) fn parse(mut bytes: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
     Some(records)
 }
 
-/// A moment as seconds with nine digits behind the point.
-pub(super) fn from_time(time: Time) -> String {
-    match (time.seconds, time.nanos) {
+/// A moment, in seconds since 1970 and nanoseconds behind them, as seconds with nine digits behind the point.
+pub fn from_time(seconds: i64, nanos: u32) -> String {
+    match (seconds, nanos) {
         (seconds, 0) => format!("{seconds}"),
         (seconds, nanos) if seconds >= 0 => format!("{seconds}.{nanos:09}"),
         // The fraction goes on in the direction of the sign.
@@ -50,7 +67,7 @@ pub(super) fn from_time(time: Time) -> String {
 }
 
 /// The reverse; digits beyond nanoseconds are dropped.
-pub(super) fn to_time(text: &[u8]) -> Option<Time> {
+pub fn to_time(text: &[u8]) -> Option<(i64, u32)> {
     let text = std::str::from_utf8(text).ok()?;
     let (negative, text) = text.strip_prefix('-').map_or((false, text), |text| (true, text));
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
@@ -60,9 +77,9 @@ pub(super) fn to_time(text: &[u8]) -> Option<Time> {
     let seconds: i64 = whole.parse().ok()?;
     let nanos: u32 = format!("{:0<9}", fraction.get(..9).unwrap_or(fraction)).parse().ok()?;
     Some(match (negative, nanos) {
-        (false, nanos) => Time { seconds, nanos },
-        (true, 0) => Time { seconds: -seconds, nanos: 0 },
-        (true, nanos) => Time { seconds: -seconds - 1, nanos: 1_000_000_000 - nanos },
+        (false, nanos) => (seconds, nanos),
+        (true, 0) => (-seconds, 0),
+        (true, nanos) => (-seconds - 1, 1_000_000_000 - nanos),
     })
 }
 
@@ -85,13 +102,23 @@ mod tests {
     }
 
     #[test]
+    fn values_may_have_line_ends_and_any_bytes() {
+        let found = parse(b"18 path=some\nname\n12 a=b=\x00\xff\n\n\n6 e=\n\n").unwrap();
+        let expected = [(&b"path"[..], &b"some\nname"[..]), (b"a", b"b=\x00\xff\n\n"), (b"e", b"\n")];
+        assert_eq!(found, expected);
+        for bad in [&b"9 a=b\n"[..], b"6 abcd\n", b"0 \n", b"999999999999999999999 a=b\n"] {
+            assert_eq!(parse(bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
     fn moments_read_back_on_both_sides_of_1970() {
         for (seconds, nanos) in [(0, 0), (0, 1), (1_700_000_000, 123_456_789), (-1, 0), (-1, 999_999_999), (-5, 1)] {
-            let time = Time { seconds, nanos };
-            assert_eq!(to_time(from_time(time).as_bytes()), Some(time), "{}", from_time(time));
+            let text = from_time(seconds, nanos);
+            assert_eq!(to_time(text.as_bytes()), Some((seconds, nanos)), "{text}");
         }
-        assert_eq!(from_time(Time { seconds: -1, nanos: 750_000_000 }), "-0.250000000");
-        assert_eq!(to_time(b"1.5000000009"), Some(Time { seconds: 1, nanos: 500_000_000 }));
+        assert_eq!(from_time(-1, 750_000_000), "-0.250000000");
+        assert_eq!(to_time(b"1.5000000009"), Some((1, 500_000_000)));
         for bad in [&b""[..], b"x", b"1.-5", b"--1", b"+1"] {
             assert_eq!(to_time(bad), None, "{bad:?}");
         }
