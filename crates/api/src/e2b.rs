@@ -1,5 +1,6 @@
 //! Wire types of E2B's control plane, as its SDKs send and expect them. The packages are the authority about names.
 
+mod build;
 mod error;
 mod list;
 mod metric;
@@ -10,6 +11,9 @@ mod snapshot;
 mod template;
 mod volume;
 
+pub use build::{
+    AskedBuild, BuildInfo, BuildLogEntry, BuildStatusReason, BuildStep, FileUpload, NewBuild, RegistryLogin, StartBuild,
+};
 pub use error::Error;
 pub use list::{ListQuery, ListedSandbox, Order};
 pub use metric::{LogEntry, LogLevel, LogLine, Logs, LogsV2, Metric, MetricsOf};

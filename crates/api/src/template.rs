@@ -107,6 +107,12 @@ pub struct TemplateSpec {
     /// Absolute paths of directories on which sandboxes of it can have volumes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mount_points: Vec<String>,
+    /// The user of commands and file requests that name none; none: `user`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// A program that each sandbox begins as a command, if the template has none of its own; it is ready as `ready` says.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub startup: Vec<String>,
 }
 
 /// Where a template is in its life.
@@ -237,6 +243,8 @@ mod tests {
             ready_timeout_ms: 5,
             limits: Limits::default(),
             mount_points: vec!["/workspace".into()],
+            user: None,
+            startup: Vec::new(),
         };
         let json = serde_json::to_string(&spec).unwrap();
         assert_eq!(serde_json::from_str::<TemplateSpec>(&json).unwrap(), spec);

@@ -396,6 +396,8 @@ pub(super) fn spec(name: &str, command: Vec<String>) -> Result<TemplateSpec> {
         ready_timeout_ms: base::limits::READY_TIMEOUT_MS_DEFAULT,
         limits: Limits::default(),
         mount_points: Vec::new(),
+        user: None,
+        startup: Vec::new(),
     })
 }
 

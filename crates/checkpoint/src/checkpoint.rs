@@ -16,14 +16,21 @@ use store::{
 };
 use tokio::runtime::Handle;
 
-use super::{BlobRef, Durable, Paused, Writing, encoded::Encoded, paused};
+use super::{
+    BlobRef, Durable, Paused, Writing,
+    encoded::{Encoded, Tail},
+    paused,
+};
 use crate::error::{Error, Result, Storing};
 
 /// Of manifests, in the store's numbering of clients.
 const MANIFEST_KIND: u16 = 1;
 /// Of the encoding. Version 1 ends before the lists of contents, version 2 before the mount points; version 3 knows no references with
-/// the names of pieces in them; version 4 ends before the volumes; version 5 always has a program; version 6 ends before the limit of the disk.
-pub(super) const VERSION: u16 = 7;
+/// the names of pieces in them; version 4 ends before the volumes; version 5 always has a program; version 6 ends before the limit of the disk;
+/// version 7 ends before the user. Version 8 is of paused sandboxes only.
+pub(super) const VERSION: u16 = WITH_TAIL;
+/// The first version with a user and a startup.
+pub(super) const WITH_TAIL: u16 = 9;
 /// The first version with a limit of the disk.
 pub(super) const WITH_DISK: u16 = 7;
 /// The first version of a checkpoint that has files only: its state and its memory are empty.
@@ -122,7 +129,9 @@ impl Checkpoint {
         if self.version() >= WITH_VOLUMES {
             bytes.append(&mut postcard::to_stdvec(&self.volumes).storing("encode a checkpoint")?);
         }
-        if let Some(disk) = self.spec.limits.disk_bytes {
+        if self.version() == WITH_TAIL {
+            bytes.append(&mut postcard::to_stdvec(&Tail::of(&self.spec)).storing("encode a checkpoint")?);
+        } else if let Some(disk) = self.spec.limits.disk_bytes {
             bytes.append(&mut postcard::to_stdvec(&disk).storing("encode a checkpoint")?);
         }
         let framed = frame::encode(FRAME, self.version(), &bytes).storing("encode a checkpoint")?;
@@ -131,6 +140,9 @@ impl Checkpoint {
 
     /// The first that can be read: an older node of the same store reads what is only amended here.
     pub(super) fn version(&self) -> u16 {
+        if Tail::is_needed(&self.spec) {
+            return WITH_TAIL;
+        }
         if self.spec.limits.disk_bytes.is_some() {
             return WITH_DISK;
         }
@@ -154,6 +166,11 @@ impl Checkpoint {
         let (mut checkpoint, rest): (Self, _) = postcard::take_from_bytes(&bytes).storing("read a checkpoint")?;
         checkpoint.check_version(version)?;
         match version {
+            WITH_TAIL.. => {
+                let (volumes, tail): (_, Tail) = postcard::from_bytes(rest).storing("read a checkpoint")?;
+                checkpoint.volumes = volumes;
+                tail.apply(&mut checkpoint.spec);
+            }
             WITH_DISK.. => {
                 let (volumes, disk) = postcard::from_bytes(rest).storing("read a checkpoint")?;
                 checkpoint.volumes = volumes;

@@ -52,10 +52,22 @@ pub(super) struct Encoded {
 
 impl From<Checkpoint> for Encoded {
     fn from(checkpoint: Checkpoint) -> Self {
-        // Volumes and the limit of the disk lie behind it.
+        // Volumes, and what is in the tail, lie behind it.
         let Checkpoint { spec, created_ms, program, layers, counts, volumes: _ } = checkpoint;
         let Program { state, memory, base, hot, contents } = program.unwrap_or_else(no_program);
-        let TemplateSpec { name, image, command, env, cwd, ready, ready_timeout_ms, limits, mount_points } = spec;
+        let TemplateSpec {
+            name,
+            image,
+            command,
+            env,
+            cwd,
+            ready,
+            ready_timeout_ms,
+            limits,
+            mount_points,
+            user: _,
+            startup: _,
+        } = spec;
         let Limits { memory_bytes, pids, cpu_millis, disk_bytes: _ } = limits;
         let limits = OldLimits { memory_bytes, pids, cpu_millis };
         let spec = Spec { name, image, command, env, cwd, ready, ready_timeout_ms, limits };
@@ -70,7 +82,20 @@ impl From<Encoded> for Checkpoint {
         let Spec { name, image, command, env, cwd, ready, ready_timeout_ms, limits } = spec;
         let OldLimits { memory_bytes, pids, cpu_millis } = limits;
         let limits = Limits { memory_bytes, pids, cpu_millis, disk_bytes: None };
-        let spec = TemplateSpec { name, image, command, env, cwd, ready, ready_timeout_ms, limits, mount_points };
+        let (user, startup) = (None, Vec::new());
+        let spec = TemplateSpec {
+            name,
+            image,
+            command,
+            env,
+            cwd,
+            ready,
+            ready_timeout_ms,
+            limits,
+            mount_points,
+            user,
+            startup,
+        };
         let program = Program { state, memory, base, hot, contents };
         let program = Some(program).filter(|program| *program != no_program());
         Self { spec, created_ms, program, layers, counts, volumes: Vec::new() }
@@ -80,6 +105,31 @@ impl From<Encoded> for Checkpoint {
 impl From<WithoutMountPoints> for Checkpoint {
     fn from(older: WithoutMountPoints) -> Self {
         Encoded { older, mount_points: Vec::new() }.into()
+    }
+}
+
+/// What lies behind all else, from the version on that has it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Tail {
+    disk: Option<u64>,
+    user: Option<String>,
+    startup: Vec<String>,
+}
+
+impl Tail {
+    pub(super) fn of(spec: &TemplateSpec) -> Self {
+        Self { disk: spec.limits.disk_bytes, user: spec.user.clone(), startup: spec.startup.clone() }
+    }
+
+    /// Whether it says more than the limit of the disk, which older versions have.
+    pub(super) fn is_needed(spec: &TemplateSpec) -> bool {
+        spec.user.is_some() || !spec.startup.is_empty()
+    }
+
+    pub(super) fn apply(self, spec: &mut TemplateSpec) {
+        let Self { disk, user, startup } = self;
+        spec.limits.disk_bytes = disk;
+        (spec.user, spec.startup) = (user, startup);
     }
 }
 

@@ -56,6 +56,10 @@ pub struct TemplateSpec {
     pub limits: model::Limits,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mount_points: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub startup: Vec<String>,
 }
 
 /// See [`model::BuildTimings`].

@@ -23,7 +23,12 @@ use store::{
 };
 use tokio::runtime::Handle;
 
-use super::{Checkpoint, Durable, Writing, checkpoint::WITH_DISK, encoded::WithoutMountPoints, nouns};
+use super::{
+    Checkpoint, Durable, Writing,
+    checkpoint::{WITH_DISK, WITH_TAIL},
+    encoded::{Tail, WithoutMountPoints},
+    nouns,
+};
 use crate::error::{Result, Storing};
 
 /// Of manifests, in the store's numbering of clients.
@@ -31,7 +36,7 @@ pub(super) const MANIFEST_KIND: u16 = 2;
 /// Of the encoding below. Version 1 has a checkpoint of version 2 and no volumes, version 2 only volumes that are mounted read-only, version 3
 /// no references with the names of pieces in them. From version 3 on it is that of the checkpoint in it: 6 has files only, 7 the limit of the
 /// disk behind all else, and 5 is never written.
-const VERSION: u16 = WITH_NETWORK;
+const VERSION: u16 = WITH_TAIL;
 /// The one with a network policy, behind the limit of the disk, if there is one.
 const WITH_NETWORK: u16 = WITH_DISK + 1;
 /// Of the frame around it.
@@ -102,7 +107,10 @@ fn name_of(id: &SandboxId) -> Result<HeadName> {
 impl Paused {
     fn encode(&self) -> Result<Vec<u8>> {
         let mut bytes = postcard::to_stdvec(self).storing("encode a paused sandbox")?;
-        if self.version() == WITH_NETWORK {
+        if self.version() == WITH_TAIL {
+            let rest = (Tail::of(&self.checkpoint.spec), Written(self.network.clone()));
+            bytes.append(&mut postcard::to_stdvec(&rest).storing("encode a paused sandbox")?);
+        } else if self.version() == WITH_NETWORK {
             let rest = (self.checkpoint.spec.limits.disk_bytes, Written(self.network.clone()));
             bytes.append(&mut postcard::to_stdvec(&rest).storing("encode a paused sandbox")?);
         } else if let Some(disk) = self.checkpoint.spec.limits.disk_bytes {
@@ -120,7 +128,12 @@ impl Paused {
         if version > 2 {
             let (mut paused, rest): (Self, _) = postcard::take_from_bytes(bytes).storing("read a paused sandbox")?;
             paused.checkpoint.check_version(version)?;
-            if version == WITH_NETWORK {
+            if version == WITH_TAIL {
+                let rest: (Tail, Written) = postcard::from_bytes(rest).storing("read a paused sandbox")?;
+                let (tail, Written(network)) = rest;
+                tail.apply(&mut paused.checkpoint.spec);
+                paused.network = network;
+            } else if version == WITH_NETWORK {
                 let rest: (Option<u64>, Written) = postcard::from_bytes(rest).storing("read a paused sandbox")?;
                 let (disk, Written(network)) = rest;
                 paused.checkpoint.spec.limits.disk_bytes = disk;
@@ -147,7 +160,10 @@ impl Paused {
 
     /// The first that can be read; since the third it is that of the checkpoint, but with a network policy.
     fn version(&self) -> u16 {
-        if self.network.is_default() { self.checkpoint.version() } else { WITH_NETWORK }
+        match self.checkpoint.version() {
+            version if self.network.is_default() || version > WITH_NETWORK => version,
+            _ => WITH_NETWORK,
+        }
     }
 
     /// Commits it; `parent` is what its checkpoint was taken against. Blocks.
@@ -312,6 +328,10 @@ mod tests {
             let framed = closed.encode().unwrap();
             assert_eq!(Paused::decode(&framed).unwrap(), closed);
             assert!(frame::decode(&framed, FRAME, WITH_NETWORK - 1).is_err(), "an older node refuses it");
+            closed.checkpoint.spec.user = Some("root".into());
+            let framed = closed.encode().unwrap();
+            assert_eq!(Paused::decode(&framed).unwrap(), closed);
+            assert!(frame::decode(&framed, FRAME, WITH_TAIL - 1).is_err(), "an older node refuses it");
         }
     }
 }

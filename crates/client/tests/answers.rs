@@ -51,6 +51,8 @@ fn spec() -> TemplateSpec {
         ready_timeout_ms: 1,
         limits: Limits::default(),
         mount_points: Vec::new(),
+        user: None,
+        startup: Vec::new(),
     }
 }
 

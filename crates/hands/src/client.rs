@@ -25,7 +25,7 @@ use base::limits::{HAND_LISTS_MAX, HAND_PIPE_BYTES, HAND_REQUESTS_MAX, HAND_TRAN
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use tokio::sync::{RwLock, Semaphore, watch as signal};
 
-use crate::protocol::{Account, Entry, FromHand, Metadata, RawPath, Request};
+use crate::protocol::{Account, Copying, Entry, FromHand, Metadata, RawPath, Request};
 use calls::{Call, Kept};
 use line::Line;
 
@@ -206,6 +206,14 @@ impl Hand {
         let request = Request::Write { path: checked("write", path)?, metadata };
         let (theirs, ours) = pipe("write", path)?;
         let call = self.transfer("write", path, request, theirs, Kept::Changes).await?;
+        Writer::begin(call, ours).await
+    }
+
+    /// Begins to copy what is in a tar archive, which is then written. As of [`Self::write`], but for what a failure leaves: a part may be there.
+    pub async fn unpack(self: &Arc<Self>, path: &Path, copying: Copying) -> Result<Writer> {
+        let request = Request::Unpack { path: checked("copy to", path)?, copying };
+        let (theirs, ours) = pipe("copy to", path)?;
+        let call = self.transfer("copy to", path, request, theirs, Kept::Changes).await?;
         Writer::begin(call, ours).await
     }
 

@@ -1,7 +1,7 @@
 //! Messages between a node and a hand. Both ends are the same binary, and a hand ends with its node: messages have no versions.
 //!
 //! Each message is one SEQPACKET message of at most [`MESSAGE_BYTES_MAX`] bytes: the number of the request, then the body, in postcard.
-//! A `Read` or `Write` has one descriptor: the hand's end of the pipe with the bytes of the file.
+//! A `Read`, `Write` or `Unpack` has one descriptor: the hand's end of the pipe with the bytes of the file.
 //!
 //! ```text
 //! Stat, MakeDir, Rename, Compose, SetMetadata   -> Entry
@@ -9,7 +9,7 @@
 //! Remove                                        -> Done
 //! List                                          -> Entries ... Done
 //! Read  -> Opened, bytes in the pipe, its end   -> Done
-//! Write -> Opened, bytes in the pipe, its end, Commit -> Entry
+//! Write, Unpack -> Opened, bytes in the pipe, its end, Commit -> Entry
 //! Watch -> Done, then Events until Cancel
 //! any   -> Failed
 //! ```
@@ -118,6 +118,13 @@ pub enum Request {
         /// Replaces its metadata; none: the metadata stays.
         metadata: Option<Metadata>,
     },
+    /// Copies what is in a tar archive, as `COPY` of a Dockerfile does.
+    Unpack {
+        /// Where to. With a slash at its end, and if it is a directory, files go into it.
+        path: RawPath,
+        /// What, and whose it is then.
+        copying: Copying,
+    },
     /// Reports changes in a directory.
     Watch {
         /// The directory.
@@ -127,6 +134,20 @@ pub enum Request {
         /// Whether each event describes its file.
         entries: bool,
     },
+}
+
+/// What is copied out of an archive.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Copying {
+    /// The path of a file or directory in the archive; parts of it may be patterns with `*`, `?` and `[]`. Empty: nothing, and the directory is
+    /// made.
+    pub source: String,
+    /// The user that has what is new.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+    /// Permission bits of what is new; none: those in the archive.
+    pub mode: Option<u32>,
 }
 
 /// What a hand sends.

@@ -20,6 +20,7 @@ mod open;
 mod read;
 mod relocate;
 mod remove;
+mod unpack;
 mod watch;
 mod write;
 
@@ -81,7 +82,7 @@ enum Class {
 impl Class {
     fn of(request: &Request) -> Self {
         match request {
-            Request::Read { .. } | Request::Write { .. } => Self::Transfer,
+            Request::Read { .. } | Request::Write { .. } | Request::Unpack { .. } => Self::Transfer,
             Request::Watch { .. } => Self::Watch,
             Request::Stat { .. }
             | Request::Account { .. }
@@ -245,6 +246,7 @@ impl Job {
             Request::Write { path, metadata, .. } => {
                 write::write(self, path.as_path(), metadata.as_ref(), pipe(descriptors)?)
             }
+            Request::Unpack { path, copying } => unpack::unpack(self, path.as_path(), &copying, pipe(descriptors)?),
             Request::Watch { path, recursive, entries } => {
                 let options = watch::Options { root: path.into_path(), recursive, entries };
                 watch::watch(self, options)
@@ -315,6 +317,7 @@ fn paths(request: &Request) -> Vec<&RawPath> {
         | Request::SetMetadata { path, .. }
         | Request::Read { path, .. }
         | Request::Write { path, .. }
+        | Request::Unpack { path, .. }
         | Request::Watch { path, .. } => vec![path],
         Request::Account { .. } => Vec::new(),
         Request::Rename { from, to } => vec![from, to],

@@ -21,4 +21,4 @@ pub use error::Error;
 pub use limits::{ARCHIVE_BYTES_MAX, ENTRIES_MAX};
 pub use manifest::Config;
 pub use store::{Images, Kept};
-pub use unpack::{Kind, Unpacked, unpack_tarball};
+pub use unpack::{Kind, Unpacked, open_archive, unpack_tarball};

@@ -58,6 +58,11 @@ pub fn unpack_tarball(tarball: &Path, into: &Path) -> Result<Unpacked, Error> {
     make_whole(into, |partial| unpack_root(tarball, partial)).map(|(unpacked, _)| unpacked)
 }
 
+/// The content of a tar archive, plain or compressed by gzip, xz or zstd.
+pub fn open_archive(archive: &Path) -> Result<Box<dyn Read>, Error> {
+    decompress::content(open_regular(archive)?).map_err(Error::Archive)
+}
+
 /// Does so in a directory that is there and empty. Gives the digest of what was unpacked, too.
 pub(crate) fn unpack_root(tarball: &Path, into: &Path) -> Result<(Unpacked, Digest), Error> {
     let mut content = Hashed::new(decompress::content(open_regular(tarball)?).map_err(Error::Archive)?);

@@ -10,6 +10,7 @@ mod image;
 mod mount;
 mod network;
 mod node;
+mod recipe;
 mod sandbox;
 mod store;
 mod template;
@@ -25,6 +26,7 @@ pub use image::{KeptImage, is_image_name};
 pub use mount::{Mount, MountPoints};
 pub use network::NetworkPolicy;
 pub use node::{NodeInfo, PoolInfo};
+pub use recipe::{Action, BuildLevel, BuildLine, Origin, Recipe, Step};
 pub use sandbox::{
     CommandSpec, ExitStatus, ForkSpec, Forks, Interpreter, MemoryUse, PauseReport, PausedSandbox, ProcessInfo,
     ResumeOptions, RunSpec, Sandbox, SandboxDetail, SandboxState, SandboxUse, Started, TIMED_OUT, Takeover,

@@ -151,6 +151,11 @@ impl Config {
         self.state_dir.join("image-store")
     }
 
+    /// Layers of the steps of builds.
+    pub(crate) fn builds_dir(&self) -> PathBuf {
+        self.state_dir.join("builds")
+    }
+
     pub(crate) fn images_dir(&self) -> PathBuf {
         self.state_dir.join("images")
     }

@@ -110,6 +110,10 @@ pub enum Error {
     OfPaused { volume: VolumeName, sandboxes: Vec<SandboxId> },
     #[error("too little room is left for what sandboxes change: {} has {} MiB beside its reserve", path.display(), free >> 20)]
     NoRoom { path: PathBuf, free: u64 },
+    #[error("the command {status}{}", .reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default())]
+    StepFailed { status: ExitStatus, reason: Option<String>, output: Vec<String> },
+    #[error("{source}")]
+    Copy { source: hands::Error },
     #[error(transparent)]
     Command(#[from] CommandError),
     #[error("the image cannot be used")]
@@ -120,6 +124,37 @@ pub enum Error {
     NoNetwork,
     #[error("the sandbox engine failed")]
     Sandbox(#[from] sandbox::Error),
+}
+
+/// Why a recipe was not built.
+#[derive(Debug, thiserror::Error)]
+#[error("{step}")]
+pub struct RecipeError {
+    /// Where it failed.
+    pub step: StepName,
+    /// Why.
+    pub source: Box<Error>,
+}
+
+/// A part of a build.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StepName {
+    /// What it begins with.
+    Base,
+    /// A step, counted from 1.
+    Step(usize),
+    /// What comes after the last step.
+    Finalize,
+}
+
+impl std::fmt::Display for StepName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Base => f.write_str("the build cannot begin"),
+            Self::Step(number) => write!(f, "step {number} of the build failed"),
+            Self::Finalize => f.write_str("the steps are done, but the template cannot be made"),
+        }
+    }
 }
 
 impl From<Failure> for Error {

@@ -17,10 +17,10 @@ pub mod self_test;
 mod state;
 
 pub use config::Config;
-pub use error::{CommandError, Context, Error, Result, chain};
+pub use error::{CommandError, Context, Error, RecipeError, Result, StepName, chain};
 pub use node::{
-    Account, CommandInput, CommandStream, KeepProgress, Node, OfPaused, Parts, Progress, StoredVolume, check_spec,
-    exec, volumes_failed,
+    Account, BuildLog, CommandInput, CommandStream, KeepProgress, Node, OfPaused, Parts, Progress, StoredVolume,
+    check_spec, exec, is_of_a_build, volumes_failed,
 };
 pub use records::node_id;
 

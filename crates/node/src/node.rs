@@ -6,6 +6,7 @@
 mod ahead;
 mod bounded;
 mod build;
+mod builder;
 mod checkpoints;
 mod commands;
 mod cut;
@@ -44,6 +45,7 @@ mod resume;
 mod scrape;
 mod spec;
 mod start;
+mod startup;
 mod stopped;
 mod store;
 mod supervisor;
@@ -93,6 +95,7 @@ use pager_link::PagerLink;
 use volumes::Mounts;
 
 pub use build::Progress;
+pub use builder::{BuildLog, is_of_a_build};
 pub use checkpoints::KeepProgress;
 pub use commands::{CommandInput, CommandStream};
 pub use discard::OfPaused;

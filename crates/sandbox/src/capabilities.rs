@@ -20,8 +20,9 @@ use crate::{
 /// All that root of a sandbox has, and all that a program with the set-user-id bit can gain.
 pub(crate) const OF_ROOT: CapabilitySet = CapabilitySet::from_bits_retain(ROOT_CAPABILITIES);
 
-/// What a hand needs that acts for root.
-pub(crate) const OF_ROOTS_HAND: CapabilitySet = CapabilitySet::DAC_OVERRIDE.union(CapabilitySet::FOWNER);
+/// What a hand needs that acts for root: all files are its own, and what it copies belongs to others.
+pub(crate) const OF_ROOTS_HAND: CapabilitySet =
+    CapabilitySet::DAC_OVERRIDE.union(CapabilitySet::FOWNER).union(CapabilitySet::CHOWN).union(CapabilitySet::FSETID);
 
 /// What a program there can gain.
 pub(crate) fn bounding_set(sandbox: Inside<'_>) -> CapabilitySet {

@@ -131,6 +131,14 @@ impl Capture {
     }
 }
 
+/// Copies the changes of a sandbox that stands still, with these `processes`, into the new directory `layer`, which may be on another filesystem.
+pub fn copy_still(changes: &Path, layer: &Path, processes: &[i32]) -> Result<(), Error> {
+    let mut mirror = Mirror::begin(&changes.join(UPPER), layer)?;
+    mirror.round(&Hot::look(processes, Hot::default())?, Processes::StandStill)?;
+    mirror.keep();
+    Ok(())
+}
+
 /// Copies until little changes meanwhile.
 fn ahead(mut mirror: Mirror, processes: &dyn Fn() -> Vec<i32>) -> Result<Way, Error> {
     let (mut hot, mut earlier) = (Hot::default(), u64::MAX);

@@ -46,7 +46,7 @@ pub use archive::{ArchiveTotals, pack_layer, unpack_layer};
 pub use cgroup::{
     CgroupSummary, Cgroups, ControllerHome, MemoryGroup, MemoryShare, MemoryUse, Service, Usage, UsageGroup,
 };
-pub use changes::{Capture, UPPER};
+pub use changes::{Capture, UPPER, copy_still};
 pub use dial::{dial, in_network};
 pub use error::Error;
 pub use identity::ProcessIdentity;

@@ -22,6 +22,8 @@ pub(crate) async fn offer(node: &Arc<Node>, image: &Path) -> Result<()> {
         ready_timeout_ms: 1000,
         limits: Limits::default(),
         mount_points: Vec::new(),
+        user: None,
+        startup: Vec::new(),
     };
     build(node, base).await?;
     let variants: Vec<TemplateSpec> = VARIANTS.iter().map(|text| variant(text, &image)).collect::<Result<_>>()?;

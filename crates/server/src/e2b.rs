@@ -71,6 +71,7 @@ fn routes() -> OpenApiRouter<Arc<Platform>> {
         .routes(routes!(templates::tags))
         .routes(routes!(secrets::list, secrets::create))
         .routes(routes!(secrets::one, secrets::update, secrets::delete))
+        .merge(templates::builds::routes())
         .merge(volumes::routes())
 }
 
@@ -89,7 +90,8 @@ fn api(platform: Arc<Platform>, described: openapi::Served) -> Router {
 
 /// A file may be made while it is sent, as those that go into sandboxes. Other bodies are small.
 fn patient(request: Request<Body>) -> Request<Body> {
-    let is_file = request.uri().path().starts_with("/volumecontent/");
+    let path = request.uri().path();
+    let is_file = path.starts_with("/volumecontent/") || path.starts_with("/templates/") && path.contains("/files/");
     patient::body(request, if is_file { HAND_PEER_IDLE_S } else { API_BODY_IDLE_S })
 }
 

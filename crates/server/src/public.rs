@@ -90,6 +90,7 @@ impl Taken {
         platform.catch_up().await.map_err(|error| failed(chain(&error)))?;
         platform.sweep_volumes().await;
         platform.sweep_snapshots().await;
+        platform.fail_unfinished_builds().await;
         platform.note_built_now(&mut HashSet::new()).await;
         let scheduler = control.scheduler(Arc::new(e2b::OnNode(Arc::clone(&platform))));
         let variables = Variables::new(&key, &form).map_err(|error| failed(chain(&error)))?;

@@ -58,7 +58,7 @@ impl From<model::Limits> for Limits {
 
 impl From<TemplateSpec> for model::TemplateSpec {
     fn from(
-        TemplateSpec { name, image, command, env, cwd, ready, ready_timeout_ms, limits, mount_points }: TemplateSpec,
+        TemplateSpec { name, image, command, env, cwd, ready, ready_timeout_ms, limits, mount_points, user, startup }: TemplateSpec,
     ) -> Self {
         Self {
             name,
@@ -70,13 +70,27 @@ impl From<TemplateSpec> for model::TemplateSpec {
             ready_timeout_ms,
             limits: limits.into(),
             mount_points,
+            user,
+            startup,
         }
     }
 }
 
 impl From<model::TemplateSpec> for TemplateSpec {
     fn from(
-        model::TemplateSpec { name, image, command, env, cwd, ready, ready_timeout_ms, limits, mount_points }: model::TemplateSpec,
+        model::TemplateSpec {
+            name,
+            image,
+            command,
+            env,
+            cwd,
+            ready,
+            ready_timeout_ms,
+            limits,
+            mount_points,
+            user,
+            startup,
+        }: model::TemplateSpec,
     ) -> Self {
         Self {
             name,
@@ -88,6 +102,8 @@ impl From<model::TemplateSpec> for TemplateSpec {
             ready_timeout_ms,
             limits: limits.into(),
             mount_points,
+            user,
+            startup,
         }
     }
 }

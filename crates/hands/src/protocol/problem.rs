@@ -49,6 +49,8 @@ pub enum Problem {
     Changed,
     #[error("the upload ended before all of it was there")]
     BrokenOff,
+    #[error("the archive cannot be copied: {why}")]
+    BadArchive { why: String },
     #[error("it took too long")]
     Deadline,
     #[error("it was cancelled")]

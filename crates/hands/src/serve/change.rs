@@ -21,15 +21,20 @@ pub(super) fn make_directory(path: &Path) -> Result<(), Problem> {
         Err(Errno::NOENT) => {}
         Err(error) => return Err(error.into()),
     }
-    make_all(path)
+    make_all(path, &|_| Ok(()))
 }
 
 /// Makes the directory that a file is to be in.
 pub(super) fn make_parents(path: &Path) -> Result<(), Problem> {
-    path.parent().map_or(Ok(()), make_all)
+    make_parents_with(path, &|_| Ok(()))
 }
 
-fn make_all(path: &Path) -> Result<(), Problem> {
+/// As [`make_parents`]; `made` has its say about each that was not there.
+pub(super) fn make_parents_with(path: &Path, made: &dyn Fn(&Path) -> Result<(), Problem>) -> Result<(), Problem> {
+    path.parent().map_or(Ok(()), |parent| make_all(parent, made))
+}
+
+fn make_all(path: &Path, made: &dyn Fn(&Path) -> Result<(), Problem>) -> Result<(), Problem> {
     let mut missing = Vec::new();
     for directory in path.ancestors() {
         match stat(directory) {
@@ -42,7 +47,8 @@ fn make_all(path: &Path) -> Result<(), Problem> {
     for directory in missing.into_iter().rev() {
         match mkdirat(CWD, directory, DIRECTORY) {
             // Another process was faster.
-            Ok(()) | Err(Errno::EXIST) => {}
+            Err(Errno::EXIST) => {}
+            Ok(()) => made(directory)?,
             Err(error) => return Err(error.into()),
         }
     }

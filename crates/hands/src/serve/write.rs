@@ -118,7 +118,7 @@ fn pour(
 }
 
 /// Waits for the node's word that all bytes are there, and that they are so many.
-fn committed(job: &Job, bytes: u64) -> Result<(), Problem> {
+pub(super) fn committed(job: &Job, bytes: u64) -> Result<(), Problem> {
     match job.controls.recv_timeout(Duration::from_secs(HAND_PEER_IDLE_S)) {
         Ok(Control::Commit { bytes: all }) if all == bytes => Ok(()),
         Ok(Control::Commit { .. } | Control::Cancel)
@@ -126,7 +126,7 @@ fn committed(job: &Job, bytes: u64) -> Result<(), Problem> {
     }
 }
 
-fn read_some(job: &Job, pipe: &OwnedFd, buffer: &mut [u8]) -> Result<usize, Problem> {
+pub(super) fn read_some(job: &Job, pipe: &OwnedFd, buffer: &mut [u8]) -> Result<usize, Problem> {
     loop {
         job.wait_for(pipe, PollFlags::IN)?;
         match rustix::io::read(pipe, &mut *buffer) {

@@ -39,7 +39,8 @@ fn kind(error: &Error) -> FailureKind {
         Error::StateGone(failure) | Error::VolumeRefused(failure) => failure.kind,
         Error::Volumes { source: volumed::Error::NoAnswer, .. } => FailureKind::Interrupted,
         Error::CannotFork { .. } | Error::Unfit { .. } => FailureKind::CannotFork,
-        Error::ProgramEnded { .. } | Error::NotReadyInTime { .. } => FailureKind::NotReady,
+        Error::ProgramEnded { .. } | Error::StepFailed { .. } | Error::NotReadyInTime { .. } => FailureKind::NotReady,
+        Error::Copy { .. } => FailureKind::InvalidRequest,
         Error::ProgramMissing { .. } | Error::NoReadyCommand { .. } => FailureKind::ProgramMissing,
         Error::ProgramNotExecutable { .. } => FailureKind::ProgramNotExecutable,
         Error::Keeper { .. } => FailureKind::StartFailed,
@@ -59,6 +60,16 @@ fn kind(error: &Error) -> FailureKind {
         | Error::Image(_)
         | Error::Sandbox(_) => FailureKind::Host,
         Error::NoRoom { .. } => FailureKind::NoSpace,
+    }
+}
+
+fn hint_of_step(error: &Error) -> &'static str {
+    match error {
+        Error::StepFailed { reason: Some(_), .. } => "give the template more memory",
+        Error::StepFailed { .. } => {
+            "its output says why; `pando exec` in a sandbox of the origin tries the command by itself"
+        }
+        _ => "look at the source of the copy, and at what is at its target",
     }
 }
 
@@ -122,6 +133,7 @@ fn hint(error: &Error) -> Option<String> {
         Error::NotReadyInTime { .. } => {
             "tell when it is ready with --port, --ready-file or --ready, or give it more time with --ready-timeout"
         }
+        Error::StepFailed { .. } | Error::Copy { .. } => hint_of_step(error),
         Error::ZygoteGone { .. } | Error::KeeperLost { .. } => "repeat the command: the template is made ready again",
         Error::Deadline { .. } => "the node's log may say more; `pando doctor` checks the host",
         Error::Volumes { source: volumed::Error::NoAnswer, .. } => {
@@ -195,9 +207,12 @@ fn lacks_master_key(error: &(dyn std::error::Error + 'static)) -> bool {
 fn details(error: &Error) -> Vec<String> {
     match error {
         Error::CannotFork { refusals, .. } | Error::Unfit { reasons: refusals, .. } => refusals.clone(),
-        Error::ProgramEnded { output, .. } | Error::NotReadyInTime { output, .. } => output.clone(),
+        Error::ProgramEnded { output, .. }
+        | Error::StepFailed { output, .. }
+        | Error::NotReadyInTime { output, .. } => output.clone(),
         Error::StateGone(failure) | Error::VolumeRefused(failure) => failure.details.clone(),
         Error::Invalid { .. }
+        | Error::Copy { .. }
         | Error::NoUser { .. }
         | Error::OneUser { .. }
         | Error::TooManyUsers { .. }

@@ -18,7 +18,8 @@ use model::{CheckpointOptions, CheckpointProgress, CheckpointStage, MemoryProgre
 use store::id::ManifestId;
 use tokio::{runtime::Handle, sync::mpsc};
 
-use self::write::{CapturedFiles, write, write_files};
+use self::write::write;
+pub(super) use self::write::{CapturedFiles, write_files};
 use super::{
     Node,
     build::Built,
@@ -113,12 +114,22 @@ impl Node {
             Some(name) => name.clone(),
             None => made_up(&record.template)?,
         };
-        let replaces = match Checkpoint::find(&self.durable, &name).await? {
-            Some(_) if !request.replace => return Err(Error::CheckpointExists(name)),
+        let commit = self.commit_as(&name, request.replace).await?;
+        let spec = model::TemplateSpec { name, ..spec };
+        let keeping = Keeping { record: &record, keep: request.keep, spec, hold: false, commit };
+        let taken = self.keep(keeping, progress).await?;
+        self.supersede(&taken).await;
+        Ok(self.as_seen_here(taken))
+    }
+
+    /// Gives a checkpoint this name when it is written. Fails if another has it that must not be replaced.
+    pub(super) async fn commit_as(&self, name: &TemplateName, may_replace: bool) -> Result<Commit> {
+        let replaces = match Checkpoint::find(&self.durable, name).await? {
+            Some(_) if !may_replace => return Err(Error::CheckpointExists(name.clone())),
             found => found.is_some(),
         };
-        let (durable, runtime, head_name) = (self.durable.clone(), Handle::current(), checkpoint::name_of(&name)?);
-        let commit: Commit = Box::new(move |checkpoint, writing, parent| {
+        let (durable, runtime, head_name) = (self.durable.clone(), Handle::current(), checkpoint::name_of(name)?);
+        Ok(Box::new(move |checkpoint, writing, parent| {
             let replaces = match replaces {
                 // As it is by now: its working set may have been recorded meanwhile.
                 true => Some(
@@ -130,12 +141,7 @@ impl Node {
             };
             let (manifest, _) = checkpoint.commit(writing, replaces.as_ref(), parent)?;
             Ok(manifest)
-        });
-        let spec = model::TemplateSpec { name, ..spec };
-        let keeping = Keeping { record: &record, keep: request.keep, spec, hold: false, commit };
-        let taken = self.keep(keeping, progress).await?;
-        self.supersede(&taken).await;
-        Ok(self.as_seen_here(taken))
+        }))
     }
 
     /// What this node has restored of an earlier checkpoint of that name starts nothing any more. Its sandboxes go on.
@@ -278,8 +284,9 @@ impl Node {
     }
 
     /// Layers that this node has made; the others are an image's, which every node has of its own.
-    fn own_layers(&self, layers: &[PathBuf]) -> Vec<PathBuf> {
-        let own = [self.host.config.templates_dir(), self.host.config.sandboxes_dir()];
+    pub(super) fn own_layers(&self, layers: &[PathBuf]) -> Vec<PathBuf> {
+        let config = &self.host.config;
+        let own = [config.templates_dir(), config.sandboxes_dir(), config.builds_dir()];
         layers.iter().filter(|layer| own.iter().any(|own| layer.starts_with(own))).cloned().collect()
     }
 

@@ -155,6 +155,8 @@ mod tests {
             ready_timeout_ms: 1,
             limits: model::Limits::default(),
             mount_points: Vec::new(),
+            user: None,
+            startup: Vec::new(),
         };
         let command = command(&spec, &Account::program(), vec!["x".into()], &[("A".into(), "2".into())], None);
         let value =

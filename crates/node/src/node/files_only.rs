@@ -131,7 +131,7 @@ impl Node {
     }
 
     /// Stops all processes of a sandbox. Who calls it thaws it.
-    async fn freeze(self: &Arc<Self>, id: &SandboxId) -> Result<()> {
+    pub(super) async fn freeze(self: &Arc<Self>, id: &SandboxId) -> Result<()> {
         let (node, id) = (Arc::clone(self), id.clone());
         let freeze = move || Ok(node.host.cgroups.freeze(&id)?);
         tokio::task::spawn_blocking(freeze).await.doing("freeze the sandbox").flatten()
@@ -154,6 +154,8 @@ mod tests {
             ready_timeout_ms: 1,
             limits: model::Limits::default(),
             mount_points: vec!["/ws".into()],
+            user: Some("root".into()),
+            startup: Vec::new(),
         };
         let without = without_program(spec.clone());
         assert_eq!(without, TemplateSpec { command: Vec::new(), ready: Ready::Listening, ..spec });

@@ -17,7 +17,7 @@ use sandbox::ProcessIdentity;
 use tokio::sync::oneshot;
 
 use super::{
-    Account, Node, exit_status,
+    Node, exit_status,
     logs::{CARRIED_MAX, last_lines},
     output::carried,
 };
@@ -75,7 +75,7 @@ impl Node {
         Error::ProgramEnded { status: exit_status(status), reason, output: self.last_output(id, init).await }
     }
 
-    async fn poll_ready(self: &Arc<Self>, spec: &TemplateSpec, id: &SandboxId, main: i32) -> Result<()> {
+    pub(super) async fn poll_ready(self: &Arc<Self>, spec: &TemplateSpec, id: &SandboxId, main: i32) -> Result<()> {
         let began = Instant::now();
         while !self.is_ready(spec, id, main).await? {
             // An eighth of the time waited so far: the look costs the wait 12 % at most.
@@ -95,7 +95,7 @@ impl Node {
 
     /// A command that is not there will not be there the next time: that is an error at once.
     async fn succeeds(self: &Arc<Self>, spec: &TemplateSpec, id: &SandboxId, argv: &[String]) -> Result<bool> {
-        let command = super::exec::command(spec, &Account::program(), argv.to_vec(), &[], None);
+        let command = super::exec::command(spec, &self.account(id, None).await?, argv.to_vec(), &[], None);
         match self.spawn(id, command, false, [&self.host.null; 3]).await {
             Ok((_, ended)) => Ok(matches!(ended.await, Ok(Status::Code(0)))),
             Err(Error::ProgramMissing { message } | Error::ProgramNotExecutable { message }) => {

@@ -58,7 +58,7 @@ pub(super) struct Source {
 }
 
 impl Source {
-    fn of_template(startable: Startable, request: &RunSpec) -> Self {
+    pub(super) fn of_template(startable: Startable, request: &RunSpec) -> Self {
         let Startable { record, zygote } = startable;
         let interpreter = request.interpreter;
         let copies = zygote.map(|ZygoteRef { number, arena, .. }| CopyOf { zygote: number, arena, interpreter });
@@ -172,7 +172,10 @@ impl Node {
     }
 
     /// The template as soon as it is ready, and what the user should know about it.
-    async fn startable(self: &Arc<Self>, name: &TemplateName) -> Result<(Startable, Option<InUse>, Vec<String>)> {
+    pub(super) async fn startable(
+        self: &Arc<Self>,
+        name: &TemplateName,
+    ) -> Result<(Startable, Option<InUse>, Vec<String>)> {
         let mut notices = Vec::new();
         let mut changes = self.ledger.changes.subscribe();
         loop {
@@ -268,7 +271,15 @@ impl Node {
         began: Instant,
     ) -> Result<model::Sandbox> {
         let mut kind = StartKind::Made;
-        let started = self.start_with(source, blank, began, &mut kind).await;
+        let mut started = self.start_with(source, blank, began, &mut kind).await;
+        if let Ok(sandbox) = &started
+            && source.parent.is_none()
+            && !source.spec.startup.is_empty()
+            // On the heap: most starts have none, and keep their place on the stack small.
+            && let Err(error) = Box::pin(self.begin_startup(sandbox, &source.spec)).await
+        {
+            started = Err(error);
+        }
         let kind = if source.parent.is_some() { StartKind::Fork } else { kind };
         self.ledger.metrics.started(kind, began.elapsed(), &started);
         started

@@ -66,6 +66,7 @@ impl Node {
         let mut background = JoinSet::new();
         background.spawn(Arc::clone(&self).bind_limits());
         background.spawn(Arc::clone(&self).sweep_leftovers());
+        background.spawn(Arc::clone(&self).sweep_builds());
         background.spawn(Arc::clone(&self).remove_all_unseen(unseen));
         let node = Arc::clone(&self);
         background.spawn(async move { node.pager.keep().await });

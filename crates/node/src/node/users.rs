@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use base::id::SandboxId;
+use model::TemplateSpec;
 use sandbox::{User, Users};
 
 use super::Node;
@@ -38,9 +39,10 @@ impl Account {
 }
 
 impl Node {
-    /// Who `name` is in a sandbox; none: the default user. Names beside `user` and `root` are looked up in the sandbox, by its own files.
+    /// Who `name` is in a sandbox; none: the user of its template, else the default one. Names beside `user` and `root` are looked up in the sandbox, by its own files.
     pub async fn account(self: &Arc<Self>, id: &SandboxId, name: Option<&str>) -> Result<Account> {
-        match name {
+        let of_template = self.user_of_template(id);
+        match name.or(of_template.as_deref()) {
             None | Some(USER) => Ok(Account::program()),
             Some(name) if self.is_for_program_only(id)? => {
                 Err(Error::OneUser { user: name.escape_debug().to_string() })
@@ -48,6 +50,20 @@ impl Node {
             Some(ROOT) => Ok(Account::new(ROOT, "/root", User::ROOT)),
             Some(name) => self.look_up(id, name).await,
         }
+    }
+
+    /// The working directory that the template has for this user, if it has one: `/` is none.
+    pub fn directory_of(&self, id: &SandboxId, account: &Account) -> Option<String> {
+        let state = self.state();
+        let TemplateSpec { cwd, user, .. } = state.spec_of(state.sandbox(id).ok()?).ok()?;
+        let is_its_user = user.as_deref().unwrap_or(USER) == account.name;
+        Some(cwd).filter(|cwd| is_its_user && cwd != "/")
+    }
+
+    fn user_of_template(&self, id: &SandboxId) -> Option<String> {
+        let state = self.state();
+        // The sandbox of a template that is being built has no record.
+        state.spec_of(state.sandbox(id).ok()?).ok()?.user
     }
 
     fn is_for_program_only(&self, id: &SandboxId) -> Result<bool> {

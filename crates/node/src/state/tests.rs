@@ -27,7 +27,9 @@ fn spec(text: &str) -> TemplateSpec {
         ready: Ready::Listening,
         ready_timeout_ms: 1,
         limits: model::Limits::default(),
-        mount_points: Vec::new(),
+        mount_points: vec![],
+        user: None,
+        startup: vec![],
     }
 }
 
@@ -475,8 +477,7 @@ fn the_pool_never_exceeds_its_limit_and_is_for_the_templates_used_last() {
         state.take_blank(&name("a"), &record("a", "/a/layer").layers(), None).is_none(),
         "it was used least recently"
     );
-    let surplus = state.take_surplus().unwrap();
-    assert_eq!(surplus.layers, record("b", "/b/layer").layers());
+    assert_eq!(state.take_surplus().unwrap().layers, record("b", "/b/layer").layers());
     assert!(state.take_surplus().is_none());
 }
 

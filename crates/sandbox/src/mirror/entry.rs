@@ -11,7 +11,7 @@ use rustix::{
         AtFlags, FileType, Gid, Mode, Stat, Timespec, Timestamps, Uid, chownat, copy_file_range, fchmod, fchown,
         futimens, lgetxattr, lremovexattr, mknodat, readlinkat, symlinkat, unlinkat, utimensat,
     },
-    io::Errno,
+    io::{Errno, pread, pwrite},
 };
 
 use super::Level;
@@ -19,6 +19,9 @@ use crate::{
     attributes::{OPAQUE, entry_path, open_dir, set_xattr, xattr, xattr_names},
     machine::{IDENTITY_DIRECTORIES, IDENTITY_FILES, is_one_of},
 };
+
+/// Bytes that are copied at once where the kernel does not copy by itself.
+const BUFFER_BYTES: usize = 256 << 10;
 
 /// Makes what is neither a directory nor a regular file.
 pub(super) fn make(level: &Level, name: &CString, stat: &Stat, kind: FileType) -> rustix::io::Result<()> {
@@ -70,9 +73,30 @@ pub(super) fn copy_range(from: &OwnedFd, to: &OwnedFd, begin: u64, end: u64) -> 
     while read_at < end {
         let length = usize::try_from(end - read_at).unwrap_or(usize::MAX);
         // Zero: the file was cut meanwhile; the rest stays a hole.
-        if copy_file_range(from, Some(&mut read_at), to, Some(&mut write_at), length)? == 0 {
+        match copy_file_range(from, Some(&mut read_at), to, Some(&mut write_at), length) {
+            Ok(0) => break,
+            Ok(_) => {}
+            // The kernel copies within one kind of filesystem only.
+            Err(Errno::XDEV) => return copy_through(from, to, read_at, end),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn copy_through(from: &OwnedFd, to: &OwnedFd, mut at: u64, end: u64) -> rustix::io::Result<()> {
+    let mut buffer = vec![0; BUFFER_BYTES];
+    while at < end {
+        let most = buffer.len().min(usize::try_from(end - at).unwrap_or(usize::MAX));
+        let read = pread(from, &mut buffer[..most], at)?;
+        if read == 0 {
             break;
         }
+        let mut written = 0;
+        while written < read {
+            written += pwrite(to, &buffer[written..read], at + written as u64)?;
+        }
+        at += read as u64;
     }
     Ok(())
 }

@@ -94,8 +94,9 @@ impl Place for Inside {
     }
 
     async fn home(&self, user: Option<&str>) -> Outcome<Home> {
-        let home = self.node.account(&self.sandbox.id, user).await.map_err(|error| failure(&error))?.home;
-        Ok(Home { cwd: home.clone(), home })
+        let account = self.node.account(&self.sandbox.id, user).await.map_err(|error| failure(&error))?;
+        let cwd = self.node.directory_of(&self.sandbox.id, &account).unwrap_or_else(|| account.home.clone());
+        Ok(Home { cwd, home: account.home })
     }
 
     async fn start(&self, start: Start) -> Outcome<Followed> {

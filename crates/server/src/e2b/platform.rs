@@ -17,7 +17,12 @@ use gateway::{
 use model::Keep;
 use node::Node;
 
-use super::{failed::Failed, history::History, sandboxes::finish, templates::snapshots::Notes};
+use super::{
+    failed::Failed,
+    history::History,
+    sandboxes::finish,
+    templates::{builds::Jobs, snapshots::Notes},
+};
 
 /// How long a request waits until its sandbox has been resumed.
 const WAKE_MAX: Duration = Duration::from_secs(30);
@@ -41,6 +46,8 @@ pub(crate) struct Platform {
     pub(crate) services: Arc<Places>,
     /// Of snapshots that may have no row.
     pub(crate) notes: Notes,
+    /// Builds of templates.
+    pub(crate) jobs: Jobs,
     /// Held while a template of the node is noted: each is noted once.
     pub(crate) noting: tokio::sync::Mutex<()>,
 }
@@ -50,6 +57,7 @@ impl Platform {
         let watchers = Arc::<Watchers>::default();
         let (envd, services) = (envd::service(Arc::clone(&watchers)), Arc::new(Places::new(services)));
         let notes = Notes::within(&node.config().state_dir);
+        let jobs = Jobs::within(&node.config().state_dir);
         Self {
             node,
             control,
@@ -59,6 +67,7 @@ impl Platform {
             history: History::default(),
             services,
             notes,
+            jobs,
             noting: tokio::sync::Mutex::default(),
         }
     }

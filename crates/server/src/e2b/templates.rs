@@ -1,5 +1,6 @@
 //! Templates, their names and tags.
 
+pub(crate) mod builds;
 mod built;
 pub(crate) mod snapshots;
 

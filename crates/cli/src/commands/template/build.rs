@@ -199,6 +199,8 @@ fn spec(mut args: Args, image: Option<&KeptImage>) -> TemplateSpec {
         ready_timeout_ms: args.ready_timeout.map_or(READY_TIMEOUT_MS_DEFAULT, |timeout| timeout.as_millis() as u64),
         limits: Limits { memory_bytes: args.memory, pids: args.pids, cpu_millis: args.cpus, disk_bytes: args.disk },
         mount_points: args.mount_points,
+        user: None,
+        startup: Vec::new(),
     }
 }
 

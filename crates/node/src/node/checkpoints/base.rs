@@ -148,6 +148,8 @@ mod tests {
             ready_timeout_ms: 1,
             limits: model::Limits::default(),
             mount_points: Vec::new(),
+            user: None,
+            startup: Vec::new(),
         }
     }
 

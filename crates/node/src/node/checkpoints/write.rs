@@ -80,16 +80,16 @@ pub(super) fn write(
 }
 
 /// What a capture of files has left for the writer.
-pub(super) struct CapturedFiles {
+pub(in crate::node) struct CapturedFiles {
     /// Of the checkpoint.
-    pub(super) spec: model::TemplateSpec,
+    pub(in crate::node) spec: model::TemplateSpec,
     /// Layers that only this node has, topmost first.
-    pub(super) layers: Vec<PathBuf>,
-    pub(super) files: Files,
+    pub(in crate::node) layers: Vec<PathBuf>,
+    pub(in crate::node) files: Files,
 }
 
 /// As [`write()`], of files alone.
-pub(super) fn write_files(
+pub(in crate::node) fn write_files(
     durable: &Durable,
     runtime: &Handle,
     CapturedFiles { spec, layers, files }: CapturedFiles,

@@ -81,6 +81,7 @@ pub(super) fn failure(error: &Error) -> Failure {
             | Problem::IsDirectory
             | Problem::NotRegular
             | Problem::BadPath
+            | Problem::BadArchive { .. }
             | Problem::Loop
             | Problem::BadRange { .. }
             | Problem::BadMetadata

@@ -221,6 +221,8 @@ fn template() -> Result<TemplateSpec> {
         ready_timeout_ms: 20_000,
         limits: Limits::default(),
         mount_points: vec![VOLUME_PATH.into()],
+        user: None,
+        startup: Vec::new(),
     })
 }
 

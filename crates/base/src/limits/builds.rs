@@ -1,0 +1,37 @@
+//! Of builds of templates.
+
+/// Longest time of one step of a build, in milliseconds: an hour.
+pub const BUILD_STEP_MAX_MS: u64 = 3_600_000;
+
+/// Most steps of a build.
+pub const BUILD_STEPS_MAX: usize = 400;
+
+/// Most layers of builds that are kept for the next ones, beside those that templates stand on.
+pub const BUILD_LAYERS_KEPT_MAX: usize = 100;
+
+/// Of so many builds it is known what they have come to.
+pub const BUILD_RESULTS_KEPT_MAX: usize = 1_000;
+
+/// Most builds of a server that are under way; others wait.
+pub const BUILDS_AT_ONCE_MAX: usize = 4;
+
+/// Most builds whose logs a server has.
+pub const BUILDS_KEPT_MAX: usize = 1_000;
+
+/// Most bytes of the log of a build.
+pub const BUILD_LOG_BYTES_MAX: usize = 2 << 20;
+
+/// Most bytes of an archive that a client puts for a build: 4 GiB.
+pub const BUILD_FILE_BYTES_MAX: u64 = 4 << 30;
+
+/// Bytes of all such archives that a server keeps for the next builds: 16 GiB.
+pub const BUILD_FILES_BYTES_MAX: u64 = 16 << 30;
+
+/// Most addresses for uploads that are valid at the same time.
+pub const BUILD_UPLOADS_MAX: usize = 10_000;
+
+/// Most bytes that one `COPY` of a build may bring.
+pub const COPY_BYTES_MAX: u64 = 16 << 30;
+
+/// Most files, directories and links that one `COPY` of a build may bring.
+pub const COPY_ENTRIES_MAX: u64 = 1_000_000;

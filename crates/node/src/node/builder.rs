@@ -1,0 +1,336 @@
+//! Templates from recipes: each step in a sandbox of its own, on the layers that the steps before have left.
+//!
+//! ```text
+//! origin: layers ─► step: sandbox on them ─► its changes, copied: one layer more ─► ... ─► checkpoint of all of them
+//!                    └ not if an earlier build has left its layer: BUILDS/KEY
+//! ```
+//!
+//! Nothing that a step has started outlives it. A layer is known by all that has led to it: the origin, the steps before, and what was copied.
+//! What a build makes is a checkpoint of files, so every node can start it.
+
+mod cache;
+mod copy;
+mod step;
+
+use std::{path::PathBuf, sync::Arc};
+
+use base::id::TemplateName;
+use model::{Action, BuildLevel, BuildLine, BuildTimings, Image, Origin, Ready, Recipe, Step, TemplateSpec};
+use tokio::runtime::Handle;
+
+use self::cache::Key;
+use super::{
+    KeepProgress, Node,
+    checkpoints::{CapturedFiles, write_files},
+    cut::Cut,
+    files_only::Files,
+    images::random_suffix,
+    now_ms,
+};
+use crate::{
+    error::{Context as _, Error, RecipeError, Result, StepName},
+    records::TemplateRecord,
+};
+
+/// How the names of templates begin that are there while a build runs.
+const PREFIX: &str = "build-";
+/// Digits of such a name.
+const DIGITS: usize = 16;
+
+/// Where the lines of a build go.
+pub type BuildLog = dyn Fn(BuildLine) + Send + Sync;
+
+/// Whether a template is there for a build only.
+pub fn is_of_a_build(name: &TemplateName) -> bool {
+    let digits = name.as_str().strip_prefix(PREFIX).unwrap_or_default();
+    digits.len() == DIGITS && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// What the steps have come to.
+struct Building<'a> {
+    node: &'a Arc<Node>,
+    recipe: &'a Recipe,
+    log: &'a BuildLog,
+    /// The step at work, counted from 1.
+    at: Option<usize>,
+    /// The template of its sandboxes.
+    name: TemplateName,
+    /// Of the sandbox of the next step, and in the end of the template.
+    spec: TemplateSpec,
+    /// Topmost first.
+    layers: Vec<PathBuf>,
+    key: Key,
+    /// What sandboxes of the origin begin with, unless the recipe says something else.
+    inherited: Startup,
+    /// Nothing that follows is taken from an earlier build.
+    is_forced: bool,
+}
+
+/// A program that sandboxes begin with, and when it is ready.
+struct Startup {
+    program: Vec<String>,
+    ready: Ready,
+    timeout_ms: u64,
+}
+
+impl Node {
+    /// Makes the checkpoint `name` of a recipe, and a template of it here. If an earlier build has come to the same, and `may_reuse`, it is that
+    /// one. Gives which.
+    #[tracing::instrument(skip_all, fields(template = %name))]
+    pub async fn build_recipe(
+        self: &Arc<Self>,
+        name: &TemplateName,
+        recipe: &Recipe,
+        may_reuse: bool,
+        log: &BuildLog,
+    ) -> std::result::Result<TemplateName, RecipeError> {
+        let of = |step: StepName| move |source: Error| RecipeError { step, source: Box::new(source) };
+        self.check_room().await.map_err(of(StepName::Base))?;
+        let (mut spec, layers, identity) = Box::pin(self.origin(recipe)).await.map_err(of(StepName::Base))?;
+        let inherited = Startup {
+            program: std::mem::take(&mut spec.startup),
+            ready: spec.ready.clone(),
+            timeout_ms: spec.ready_timeout_ms,
+        };
+        let pinned = self.pin(layers.clone());
+        let mut building = Building {
+            node: self,
+            recipe,
+            log,
+            at: None,
+            name: temporary().map_err(of(StepName::Base))?,
+            spec,
+            layers,
+            key: Key::of_origin(&recipe.scope, &identity),
+            inherited,
+            is_forced: recipe.force,
+        };
+        let built = Box::pin(building.build(name, may_reuse)).await;
+        building.leave().await;
+        pinned.unpin().await;
+        self.trim_builds().await;
+        built
+    }
+
+    /// What a recipe begins with: its spec, its layers, and what tells it from others.
+    async fn origin(self: &Arc<Self>, recipe: &Recipe) -> Result<(TemplateSpec, Vec<PathBuf>, String)> {
+        let (mut spec, layers, identity) = match &recipe.from {
+            Origin::Template(name) => {
+                self.warm(name).await?;
+                let record = self.state().template_record(name).cloned();
+                let record = record.ok_or_else(|| Error::NoTemplate(name.clone()))?;
+                let layers = record.layers();
+                let identity = record.checkpoint.unwrap_or_else(|| format!("{layers:?}"));
+                let mut spec = record.spec;
+                if !spec.command.is_empty() {
+                    // Its memory is of its own files: on others it begins anew.
+                    spec.startup = std::mem::take(&mut spec.command);
+                }
+                (spec, layers, identity)
+            }
+            Origin::Image(name) => {
+                let image = self.kept_image(name)?;
+                let digest = image.digest.clone();
+                let spec = TemplateSpec {
+                    name: temporary()?,
+                    image: Image::Named(format!("{}@{digest}", image.name)),
+                    command: Vec::new(),
+                    env: image.env,
+                    cwd: Some(image.working_dir).filter(|path| !path.is_empty()).unwrap_or_else(|| "/".to_owned()),
+                    ready: recipe.ready.clone(),
+                    ready_timeout_ms: recipe.ready_timeout_ms,
+                    limits: recipe.limits.clone(),
+                    mount_points: Vec::new(),
+                    user: Some(image.user).filter(|user| !user.is_empty()).or_else(|| Some("root".to_owned())),
+                    startup: Vec::new(),
+                };
+                let (layers, _guard) = self.prepare_image(&spec).await?;
+                (spec, layers, digest)
+            }
+        };
+        spec.limits = recipe.limits.clone();
+        spec.mount_points.clear();
+        if let Some(user) = &recipe.user {
+            spec.user = Some(user.clone());
+        }
+        if let Some(cwd) = &recipe.cwd {
+            spec.cwd.clone_from(cwd);
+        }
+        Ok((spec, layers, format!("{identity} {}", spec_of_image(&recipe.from))))
+    }
+
+    /// Removes what builds of an earlier node have left.
+    pub(super) async fn sweep_builds(self: Arc<Self>) {
+        let left: Vec<_> =
+            self.state().sandboxes().into_iter().filter(|found| is_of_a_build(&found.template)).collect();
+        for sandbox in left {
+            if let Err(error) = self.remove(&sandbox.id).await {
+                tracing::warn!(sandbox = %sandbox.id, error = crate::chain(&error), "a sandbox of a build that was cut off stays");
+            }
+        }
+        let names: Vec<_> = self.state().templates().into_iter().map(|template| template.name).collect();
+        for name in names.iter().filter(|name| is_of_a_build(name)) {
+            if let Err(error) = self.remove_template(name).await {
+                tracing::warn!(template = %name, error = crate::chain(&error), "what a build has left stays");
+            }
+        }
+        self.trim_builds().await;
+    }
+}
+
+fn spec_of_image(origin: &Origin) -> &str {
+    match origin {
+        Origin::Template(name) => name.as_str(),
+        Origin::Image(name) => name,
+    }
+}
+
+fn temporary() -> Result<TemplateName> {
+    let name = format!("{PREFIX}{}{}", random_suffix(), random_suffix());
+    name.parse().map_err(|_| Error::Invalid { message: format!("{name} is no name"), hint: None })
+}
+
+impl Building<'_> {
+    async fn build(&mut self, name: &TemplateName, may_reuse: bool) -> std::result::Result<TemplateName, RecipeError> {
+        let recipe = self.recipe;
+        for (index, step) in recipe.steps.iter().enumerate() {
+            self.at = Some(index + 1);
+            let done = Box::pin(self.perform(step)).await;
+            done.map_err(|source| RecipeError { step: StepName::Step(index + 1), source: Box::new(source) })?;
+        }
+        self.at = None;
+        let finished = Box::pin(self.finish(name, may_reuse)).await;
+        finished.map_err(|source| RecipeError { step: StepName::Finalize, source: Box::new(source) })
+    }
+
+    fn say(&self, level: BuildLevel, text: impl Into<String>) {
+        (self.log)(BuildLine { at_ms: now_ms(), level, step: self.at, text: text.into() });
+    }
+
+    async fn perform(&mut self, step: &Step) -> Result<()> {
+        self.is_forced |= step.force;
+        self.key = self.key.then(&step.action);
+        match &step.action {
+            Action::Env(variables) => {
+                for (name, value) in variables {
+                    self.spec.env.retain(|(earlier, _)| earlier != name);
+                    self.spec.env.push((name.clone(), value.clone()));
+                }
+                let names: Vec<&str> = variables.iter().map(|(name, _)| name.as_str()).collect();
+                self.say(BuildLevel::Info, format!("ENV {}", names.join(" ")));
+                super::check_spec(&self.spec)
+            }
+            Action::User(user) => {
+                self.say(BuildLevel::Info, format!("USER {user}"));
+                self.spec.user = Some(user.clone());
+                self.check_user(user).await
+            }
+            Action::Directory(path) => {
+                self.spec.cwd = step::within(&self.spec.cwd, path);
+                let title = format!("WORKDIR {}", self.spec.cwd);
+                self.layer(&title, &step.action).await
+            }
+            Action::Run { command, .. } => self.layer(&format!("RUN {command}"), &step.action).await,
+            Action::Copy { source, target, .. } => self.layer(&format!("COPY {source} {target}"), &step.action).await,
+        }
+    }
+
+    /// Adds the layer of an action: that of an earlier build, or a new one.
+    async fn layer(&mut self, title: &str, action: &Action) -> Result<()> {
+        let kept = self.node.kept_layer(&self.key);
+        if let Some(layer) = kept.filter(|_| !self.is_forced) {
+            self.say(BuildLevel::Info, format!("CACHED {title}"));
+            self.layers.insert(0, layer);
+            return Ok(());
+        }
+        self.say(BuildLevel::Info, title);
+        let layer = Box::pin(self.make_layer(action)).await?;
+        // What the origin has on the btrfs is in the changes of what was started on it.
+        let (taken, _) = self.node.host.changes.split(&self.layers);
+        if taken.is_some() {
+            self.layers.remove(0);
+        }
+        self.layers.insert(0, layer);
+        Ok(())
+    }
+
+    /// All steps are done.
+    async fn finish(&mut self, name: &TemplateName, may_reuse: bool) -> Result<TemplateName> {
+        let recipe = self.recipe;
+        let own = recipe.startup.as_ref().map(|command| Startup {
+            program: step::shell(&self.layers, command),
+            ready: recipe.ready.clone(),
+            timeout_ms: recipe.ready_timeout_ms,
+        });
+        let Startup { program, ready, timeout_ms } = own.as_ref().unwrap_or(&self.inherited);
+        self.spec.startup.clone_from(program);
+        self.spec.ready = ready.clone();
+        self.spec.ready_timeout_ms = *timeout_ms;
+        super::check_spec(&self.spec)?;
+        let result = self.key.result(&self.spec);
+        if may_reuse
+            && !self.is_forced
+            && let Some(earlier) = self.node.kept_result(&result)
+            && self.node.find_checkpoint(&earlier).await.is_ok()
+        {
+            self.say(BuildLevel::Info, "CACHED: an earlier build has come to the same");
+            return Ok(earlier);
+        }
+        if !self.spec.startup.is_empty() {
+            self.say(BuildLevel::Info, "starting it once, to see whether it is ready in time");
+            Box::pin(self.try_startup()).await?;
+        }
+        let (on_btrfs, _) = self.node.host.changes.split(&self.layers);
+        if on_btrfs.is_some() || self.node.own_layers(&self.layers).is_empty() {
+            // A layer of its own: that of the origin is not for the store, or there is none.
+            let nothing = Action::Env(Vec::new());
+            self.key = self.key.then(&nothing);
+            self.layer("the files of the origin", &nothing).await?;
+        }
+        self.say(BuildLevel::Info, "storing the files");
+        Box::pin(self.store(name)).await?;
+        self.node.keep_result(&result, name);
+        self.say(BuildLevel::Info, "done");
+        Ok(name.clone())
+    }
+
+    /// Writes the checkpoint, and has a template of it on the same layers.
+    async fn store(&self, name: &TemplateName) -> Result<()> {
+        let node = self.node;
+        let spec = TemplateSpec { name: name.clone(), ..self.spec.clone() };
+        let own = node.own_layers(&self.layers);
+        let files = Files { pause: std::time::Duration::ZERO, cut: Cut::default() };
+        let captured = CapturedFiles { spec: spec.clone(), layers: own, files };
+        let commit = node.commit_as(name, true).await?;
+        let (durable, runtime) = (node.durable.clone(), Handle::current());
+        let write = move || write_files(&durable, &runtime, captured, commit, &KeepProgress::unheard());
+        let written = tokio::task::spawn_blocking(write).await.doing("write the template").flatten()?;
+        node.supersede(&written).await;
+        let [layer, image_layers @ ..] = &self.layers[..] else { return Ok(()) };
+        let record = TemplateRecord {
+            spec,
+            created_ms: written.created_ms,
+            image_layers: image_layers.to_vec(),
+            layer: layer.clone(),
+            timings: BuildTimings::default(),
+            checkpoint: Some(written.manifest),
+            pages: None,
+            volumes: Vec::new(),
+        };
+        let directory = node.host.config.template_dir(name);
+        std::fs::create_dir_all(&directory).at("create", &directory)?;
+        node.install(record, None).await?;
+        node.ledger.changed();
+        Ok(())
+    }
+
+    /// Removes what was there for the build only.
+    async fn leave(&self) {
+        match self.node.remove_template(&self.name).await {
+            Ok(()) | Err(Error::NoTemplate(_)) => {}
+            Err(error) => {
+                tracing::warn!(template = %self.name, error = crate::chain(&error), "what a build has left stays until the node starts again");
+            }
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Bringing files out of an archive into a sandbox, by a hand with root's rights inside.
+
+use std::{
+    io::Read,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use base::id::SandboxId;
+use hands::Copying;
+use tokio::sync::mpsc;
+
+use crate::{
+    error::{Context as _, Error, Result},
+    node::Node,
+};
+
+/// Bytes that are read of an archive at once, and how many of such pieces wait for the hand.
+const PIECE_BYTES: usize = 256 << 10;
+const PIECES: usize = 4;
+
+/// What is copied.
+pub(super) struct Copied<'a> {
+    pub(super) archive: &'a Path,
+    pub(super) source: &'a str,
+    pub(super) target: &'a str,
+    pub(super) owner: Option<&'a str>,
+    pub(super) mode: Option<u32>,
+}
+
+impl Copied<'_> {
+    pub(super) async fn bring(&self, node: &Arc<Node>, id: &SandboxId) -> Result<()> {
+        let (uid, gid) = owner(node, id, self.owner).await?;
+        let copying = Copying { source: self.source.to_owned(), uid, gid, mode: self.mode };
+        unpack(node, id, self.target, copying, Some(self.archive.to_owned())).await
+    }
+}
+
+/// Makes a directory, unless it is there.
+pub(super) async fn make_directory(node: &Arc<Node>, id: &SandboxId, target: &str, user: Option<&str>) -> Result<()> {
+    let (uid, gid) = owner(node, id, user).await?;
+    unpack(node, id, target, Copying { source: String::new(), uid, gid, mode: None }, None).await
+}
+
+/// Who `text` is inside: `USER`, `UID`, or either with `:GID`.
+async fn owner(node: &Arc<Node>, id: &SandboxId, text: Option<&str>) -> Result<(u32, u32)> {
+    let text = text.unwrap_or("user");
+    let (user, group) = text.split_once(':').map_or((text, None), |(user, group)| (user, Some(group)));
+    let (uid, own) = match user.parse::<u32>() {
+        Ok(uid) => (uid, uid),
+        Err(_) => {
+            let ids = node.account(id, Some(user)).await?.ids;
+            (ids.uid, ids.gid)
+        }
+    };
+    let gid = match group {
+        None => own,
+        Some(group) if group == user => own,
+        Some("root") => 0,
+        Some(group) => group.parse().map_err(|_| Error::Invalid {
+            message: format!("{text:?}: the group is no number"),
+            hint: Some("give the group of files as a number, or leave it out".to_owned()),
+        })?,
+    };
+    Ok((uid, gid))
+}
+
+async fn unpack(
+    node: &Arc<Node>,
+    id: &SandboxId,
+    target: &str,
+    copying: Copying,
+    archive: Option<PathBuf>,
+) -> Result<()> {
+    let hand = node.files(id, Some("root")).await?;
+    let failed = |error: hands::Error| Error::Copy { source: error };
+    let mut writer = hand.unpack(Path::new(target), copying).await.map_err(failed)?;
+    if let Some(archive) = archive {
+        let (pieces, mut received) = mpsc::channel::<Vec<u8>>(PIECES);
+        let read = tokio::task::spawn_blocking(move || read(&archive, &pieces));
+        while let Some(piece) = received.recv().await {
+            writer.write(&piece).await.map_err(failed)?;
+        }
+        read.await.doing("read the archive").flatten()?;
+    }
+    writer.finish().await.map_err(failed).map(drop)
+}
+
+/// Blocks.
+fn read(archive: &Path, pieces: &mpsc::Sender<Vec<u8>>) -> Result<()> {
+    let mut content = images::open_archive(archive)?;
+    loop {
+        let mut piece = Vec::with_capacity(PIECE_BYTES);
+        let length = content.by_ref().take(PIECE_BYTES as u64).read_to_end(&mut piece);
+        if length.at("read", archive)? == 0 || pieces.blocking_send(piece).is_err() {
+            return Ok(());
+        }
+    }
+}

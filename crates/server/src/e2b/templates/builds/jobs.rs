@@ -1,0 +1,217 @@
+//! Builds under way, and their logs.
+
+use std::{
+    collections::HashMap,
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use api::e2b::BuildLogEntry;
+use base::{
+    id::{BuildId, TeamId, TemplateName},
+    limits::{BUILD_LOG_BYTES_MAX, BUILDS_AT_ONCE_MAX, BUILDS_KEPT_MAX},
+};
+use control::{Build, BuildUpdate, ControlError, Time};
+use model::{BuildLevel, BuildLine, Limits, Recipe};
+use node::{RecipeError, StepName, chain};
+use tokio::sync::Semaphore;
+
+use super::{super::snapshots, files::Files};
+use crate::e2b::{
+    failed::{Failed, Result},
+    platform::Platform,
+};
+
+/// How long the log of a build stays after its end.
+const LOG_LIVES: Duration = Duration::from_secs(3_600);
+/// Entries before a failure that are shown with it.
+const SHOWN: usize = 20;
+
+/// A build as this server knows it.
+#[derive(Default)]
+struct Job {
+    limits: Limits,
+    lines: Vec<BuildLine>,
+    bytes: usize,
+    failed_at: Option<StepName>,
+    ended: Option<Instant>,
+    begun: Option<Instant>,
+}
+
+/// All of them.
+pub(crate) struct Jobs {
+    all: Mutex<HashMap<BuildId, Job>>,
+    turns: Arc<Semaphore>,
+    pub(super) files: Files,
+}
+
+impl Jobs {
+    pub(crate) fn within(state_dir: &Path) -> Self {
+        let turns = Arc::new(Semaphore::new(BUILDS_AT_ONCE_MAX));
+        Self { all: Mutex::default(), turns, files: Files::within(state_dir) }
+    }
+
+    fn with<T>(&self, id: &BuildId, work: impl FnOnce(&mut Job) -> T) -> T {
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        work(all.entry(id.clone()).or_default())
+    }
+
+    /// Remembers what was asked for until the build is started.
+    pub(super) fn remember(&self, id: &BuildId, limits: Limits) {
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_old = |job: &Job| job.ended.is_some_and(|ended| ended.elapsed() > LOG_LIVES);
+        all.retain(|_, job| !is_old(job));
+        if all.len() >= BUILDS_KEPT_MAX {
+            // One that has ended, or that was never started: the longest ago.
+            let idle = all.iter().filter(|(_, job)| job.begun.is_none() || job.ended.is_some());
+            let oldest = idle.min_by_key(|(_, job)| job.ended.or(job.begun)).map(|(id, _)| id.clone());
+            oldest.map(|id| all.remove(&id));
+        }
+        all.insert(id.clone(), Job { limits, ..Job::default() });
+    }
+
+    pub(super) fn limits(&self, id: &BuildId) -> Limits {
+        self.with(id, |job| job.limits.clone())
+    }
+
+    fn say(&self, id: &BuildId, line: BuildLine) {
+        self.with(id, |job| {
+            let bytes = line.text.len();
+            if job.bytes + bytes <= BUILD_LOG_BYTES_MAX || line.level >= BuildLevel::Error {
+                job.bytes += bytes;
+                job.lines.push(line);
+            } else if job.bytes <= BUILD_LOG_BYTES_MAX {
+                job.bytes = BUILD_LOG_BYTES_MAX + 1;
+                job.lines.push(BuildLine { text: "(the rest of the output is not kept)".to_owned(), ..line });
+            }
+        });
+    }
+
+    /// A part of a build's log; if it has failed, where, and the last entries before.
+    #[allow(clippy::type_complexity)]
+    pub(super) fn log(
+        &self,
+        id: &BuildId,
+        offset: Option<u64>,
+        limit: usize,
+        level: Option<&str>,
+    ) -> (Vec<BuildLogEntry>, Option<(Option<String>, Vec<BuildLogEntry>)>) {
+        let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(job) = all.get(id) else { return (Vec::new(), None) };
+        let least = level.and_then(level_of).unwrap_or(BuildLevel::Debug);
+        let wanted = job.lines.iter().filter(|line| line.level >= least);
+        let offset = usize::try_from(offset.unwrap_or(0)).unwrap_or(usize::MAX);
+        let entries = wanted.skip(offset).take(limit).map(entry).collect();
+        let last = || job.lines[job.lines.len().saturating_sub(SHOWN)..].iter().map(entry).collect();
+        (entries, job.failed_at.map(|step| (Some(step_name(step)), last())))
+    }
+}
+
+fn level_of(text: &str) -> Option<BuildLevel> {
+    let levels = [BuildLevel::Debug, BuildLevel::Info, BuildLevel::Warn, BuildLevel::Error];
+    levels.into_iter().find(|level| word(*level) == text)
+}
+
+fn word(level: BuildLevel) -> &'static str {
+    match level {
+        BuildLevel::Debug => "debug",
+        BuildLevel::Info => "info",
+        BuildLevel::Warn => "warn",
+        BuildLevel::Error => "error",
+    }
+}
+
+fn entry(line: &BuildLine) -> BuildLogEntry {
+    BuildLogEntry {
+        timestamp: Time::from_ms(line.at_ms).to_string(),
+        message: line.text.clone(),
+        level: word(line.level).to_owned(),
+        step: line.step.map(|step| step.to_string()),
+    }
+}
+
+/// As SDKs look for it among the calls that made the template.
+fn step_name(step: StepName) -> String {
+    match step {
+        StepName::Base => "base".to_owned(),
+        StepName::Step(number) => number.to_string(),
+        StepName::Finalize => "finalize".to_owned(),
+    }
+}
+
+impl Platform {
+    /// Begins a build, which goes on without its client.
+    pub(super) async fn begin_build(self: &Arc<Self>, team: TeamId, build: Build, recipe: Recipe) -> Result<()> {
+        self.control.templates().update_build(&team, &build, &BuildUpdate::Building).await?;
+        self.jobs.with(&build.id, |job| job.begun = Some(Instant::now()));
+        let platform = Arc::clone(self);
+        tokio::spawn(async move {
+            // It is never closed.
+            let _turn = Arc::clone(&platform.jobs.turns).acquire_owned().await;
+            platform.carry_out(&team, &build, &recipe).await;
+        });
+        Ok(())
+    }
+
+    async fn carry_out(self: &Arc<Self>, team: &TeamId, build: &Build, recipe: &Recipe) {
+        let update = match self.make(build, recipe).await {
+            Ok(source) => BuildUpdate::Ready { source: source.to_string() },
+            Err(failed) => BuildUpdate::Failed { reason: failed.body().message },
+        };
+        let noted = self.control.templates().update_build(team, build, &update).await;
+        self.jobs.with(&build.id, |job| job.ended = Some(Instant::now()));
+        let BuildUpdate::Ready { source } = update else { return };
+        let Ok(source) = source.parse::<TemplateName>() else { return };
+        match noted {
+            Ok(_) => self.snapshot_has_row(&source),
+            // The template was deleted meanwhile.
+            Err(ControlError::NotFound { .. }) => self.remove_rowless(&[source]).await,
+            Err(error) => {
+                tracing::error!(build = %build.id, error = chain(&error), "a build is ready, and cannot be noted")
+            }
+        }
+    }
+
+    async fn make(self: &Arc<Self>, build: &Build, recipe: &Recipe) -> Result<TemplateName> {
+        let name = snapshots::new_name()?;
+        self.note_snapshot(&name)?;
+        let (platform, id) = (Arc::clone(self), build.id.clone());
+        let log = move |line: BuildLine| platform.jobs.say(&id, line);
+        let made = Box::pin(self.node.build_recipe(&name, recipe, true, &log)).await;
+        if !matches!(&made, Ok(made) if *made == name) {
+            self.remove_rowless(std::slice::from_ref(&name)).await;
+        }
+        made.map_err(|RecipeError { step, source }| {
+            let message = Failed::from(*source).body().message;
+            let at = if let StepName::Step(number) = step { Some(number) } else { None };
+            self.jobs.with(&build.id, |job| job.failed_at = Some(step));
+            let text = format!("{step}: {message}");
+            let at_ms = self.control.now().ms();
+            self.jobs.say(&build.id, BuildLine { at_ms, level: BuildLevel::Error, step: at, text: text.clone() });
+            Failed::invalid(text)
+        })
+    }
+
+    /// Fails builds that an earlier server was at, or that its clients have not started.
+    pub(crate) async fn fail_unfinished_builds(&self) {
+        if self.shares() {
+            // They may be another server's.
+            return;
+        }
+        let unfinished = match self.control.templates().unfinished_builds().await {
+            Ok(unfinished) => unfinished,
+            Err(error) => {
+                tracing::warn!(error = chain(&error), "builds of an earlier server stay unfinished");
+                return;
+            }
+        };
+        let reason = "the server was restarted during the build: build it again".to_owned();
+        let update = BuildUpdate::Failed { reason };
+        for (team, build) in unfinished {
+            if let Err(error) = self.control.templates().update_build(&team, &build, &update).await {
+                tracing::warn!(build = %build.id, error = chain(&error), "a build of an earlier server stays unfinished");
+            }
+        }
+    }
+}

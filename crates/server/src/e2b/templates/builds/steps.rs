@@ -1,0 +1,130 @@
+//! From the steps of a client to those of a recipe.
+
+use api::e2b::{BuildStep, RegistryLogin, StartBuild};
+use base::{id::TeamId, limits::BUILD_STEPS_MAX};
+use control::Build;
+use model::{Action, Origin, Ready, Recipe, Step};
+
+use super::files::Hash;
+use crate::e2b::{
+    failed::{Failed, Result},
+    platform::Platform,
+};
+
+/// The image that E2B's SDKs begin with if they are told none, and what it is here.
+const BASE_IMAGE: &str = "e2bdev/base";
+const BASE: &str = "base";
+
+/// The user and the directory of builds from an image, as in E2B.
+const USER: &str = "user";
+const HOME: &str = "/home/user";
+
+/// How long a start command may take to be ready, in milliseconds.
+const READY_TIMEOUT_MS: u64 = 300_000;
+
+impl Platform {
+    pub(super) async fn recipe(
+        self: &std::sync::Arc<Self>,
+        team: &TeamId,
+        build: &Build,
+        request: StartBuild,
+    ) -> Result<Recipe> {
+        let (image, template) = (text(request.from_image), text(request.from_template));
+        match &request.from_image_registry {
+            None => {}
+            Some(RegistryLogin::Registry { .. } | RegistryLogin::Aws {} | RegistryLogin::Gcp {}) => {
+                return Err(Failed::invalid(
+                    "images are not fetched from registries yet: `pando image import` brings one to the node",
+                ));
+            }
+        }
+        let steps = request.steps.unwrap_or_default();
+        if steps.len() > BUILD_STEPS_MAX {
+            return Err(Failed::invalid(format!("a build has {BUILD_STEPS_MAX} steps at most")));
+        }
+        let is_image = image.is_some();
+        let from = match (image, template) {
+            (Some(image), None) => self.image(team, &image).await?,
+            (None, Some(template)) => Origin::Template(self.resolve(team, &template).await?.1),
+            (None, None) | (Some(_), Some(_)) => {
+                return Err(Failed::invalid("give one of fromImage and fromTemplate"));
+            }
+        };
+        let steps = steps.into_iter().enumerate();
+        let steps = steps.map(|(index, step)| self.step(team, index + 1, step)).collect::<Result<_>>()?;
+        let (start, ready) = (text(request.start_cmd), text(request.ready_cmd));
+        let startup = match (start, &ready) {
+            (Some(start), _) => Some(start),
+            // What gets ready was begun by a step.
+            (None, Some(_)) => Some(":".to_owned()),
+            (None, None) => None,
+        };
+        let ready = ready.unwrap_or_else(|| ":".to_owned());
+        Ok(Recipe {
+            from,
+            user: is_image.then(|| USER.to_owned()),
+            cwd: is_image.then(|| HOME.to_owned()),
+            steps,
+            startup,
+            ready: Ready::Command(vec!["/bin/sh".to_owned(), "-c".to_owned(), ready]),
+            ready_timeout_ms: READY_TIMEOUT_MS,
+            limits: self.jobs.limits(&build.id),
+            scope: team.to_string(),
+            force: request.force == Some(true),
+        })
+    }
+
+    async fn image(self: &std::sync::Arc<Self>, team: &TeamId, name: &str) -> Result<Origin> {
+        let is_base = name == BASE_IMAGE || name.strip_prefix(BASE_IMAGE).is_some_and(|rest| rest.starts_with(':'));
+        if is_base && self.node.kept_image(name).is_err() {
+            return Ok(Origin::Template(self.resolve(team, BASE).await?.1));
+        }
+        if !model::is_image_name(name) {
+            return Err(Failed::invalid(format!("{name:?} is no name of an image")));
+        }
+        Ok(Origin::Image(name.to_owned()))
+    }
+
+    fn step(&self, team: &TeamId, number: usize, step: BuildStep) -> Result<Step> {
+        let BuildStep { kind, args, files_hash, force } = step;
+        let wrong = |what: &str| Failed::invalid(format!("step {number} ({kind}): {what}"));
+        let arg = |index: usize| args.get(index).filter(|arg| !arg.is_empty()).cloned();
+        let needed = |index: usize, what: &str| arg(index).ok_or_else(|| wrong(&format!("it needs {what}")));
+        let action = match kind.to_ascii_uppercase().as_str() {
+            "RUN" => Action::Run { command: needed(0, "a command")?, user: arg(1) },
+            "WORKDIR" => Action::Directory(needed(0, "a directory")?),
+            "USER" => Action::User(needed(0, "a user")?),
+            "ENV" => {
+                if args.is_empty() || args.len() % 2 != 0 {
+                    return Err(wrong("it needs names, each with a value"));
+                }
+                Action::Env(args.as_chunks().0.iter().map(|[name, value]| (name.clone(), value.clone())).collect())
+            }
+            "COPY" => {
+                let hash = files_hash.ok_or_else(|| wrong("it needs filesHash"))?;
+                let hash = Hash::parse(&hash).map_err(|_| wrong("its filesHash is no SHA-256 in hexadecimal"))?;
+                let found = self.jobs.files.find(team, &hash);
+                let found = found.ok_or_else(|| wrong("its files were not uploaded"))?;
+                let octal = |text: String| u32::from_str_radix(&text, 8).ok().filter(|mode| *mode <= 0o7777);
+                let mode = match arg(3) {
+                    Some(text) => Some(octal(text).ok_or_else(|| wrong("its mode is no octal number"))?),
+                    None => None,
+                };
+                Action::Copy {
+                    archive: found.path,
+                    key: found.digest,
+                    source: needed(0, "a source")?,
+                    target: needed(1, "a target")?,
+                    owner: arg(2),
+                    mode,
+                }
+            }
+            _ => return Err(wrong("it is none of RUN, COPY, ENV, WORKDIR and USER")),
+        };
+        Ok(Step { action, force: force == Some(true) })
+    }
+}
+
+fn text(given: Option<String>) -> Option<String> {
+    given.filter(|text| !text.trim().is_empty())
+}
