@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `GET /v1/node` | [`NodeInfo`] |
 //! | `GET /v1/templates`, `GET /v1/templates/NAME` | [`Template`] (a list of them) |
+//! | `POST /v1/builds` | [`Recipe`] -> [`RecipeEvent`]s, one JSON document per line; hanging up cancels the build |
 //! | `POST /v1/templates` | [`TemplateSpec`] -> [`BuildEvent`]s, one JSON document per line; hanging up cancels the build |
 //! | `DELETE /v1/templates/NAME` | `null` |
 //! | `POST /v1/templates/NAME/run` | [`RunRequest`] -> [`RunResponse`]; hanging up removes what was started |
@@ -60,6 +61,7 @@ mod image;
 mod mount;
 mod network;
 mod node;
+mod recipe;
 mod sandbox;
 mod store;
 mod template;
@@ -76,6 +78,7 @@ pub use image::{ImportEvent, ImportRequest, KeptImage, Pruned};
 pub use mount::{MountRequest, UnmountRequest, VolumeMount};
 pub use network::NetworkPolicy;
 pub use node::{NodeInfo, PoolInfo};
+pub use recipe::{Origin, Recipe, RecipeEvent, RecipeStep};
 pub use sandbox::{
     ExecRequest, ExitStatus, ForkRequest, ForkResponse, Interpreter, MemoryUse, PauseEvent, PauseRequest,
     PauseResponse, PausedSandbox, ProcessInfo, Removed, ResumeRequest, RunRequest, RunResponse, Sandbox, SandboxDetail,

@@ -1,6 +1,6 @@
 //! Templates, and sandboxes started from them.
 
-use api::{BuildEvent, BuildStage, RunRequest, RunResponse, Template, TemplateSpec};
+use api::{BuildEvent, BuildStage, Recipe, RecipeEvent, RunRequest, RunResponse, Template, TemplateSpec};
 use base::id::TemplateName;
 use tokio::signal::unix::Signal;
 
@@ -39,6 +39,24 @@ impl Client {
     ) -> Result<Option<Template>> {
         let read = |answer| events::finish(answer, build_step(progress));
         self.until(interrupts, "/templates", spec, read).await
+    }
+
+    /// Builds a template from a recipe, until an interrupt. `line` gets what is done and said, with the step.
+    pub async fn build_recipe_until(
+        &self,
+        interrupts: &mut Signal,
+        recipe: &Recipe,
+        mut line: impl FnMut(Option<usize>, &str),
+    ) -> Result<Option<Template>> {
+        let step = move |event| match event {
+            RecipeEvent::Line { step, text } => {
+                line(step, &text);
+                Step::Continue
+            }
+            RecipeEvent::Done(template) => Step::Done(*template),
+            RecipeEvent::Failed(detail) => Step::Failed(detail),
+        };
+        self.until(interrupts, "/builds", recipe, |answer| events::finish(answer, step)).await
     }
 
     /// Builds the zygote of a template again, if it is gone.

@@ -16,4 +16,4 @@ pub mod protocol;
 pub mod serve;
 
 pub use client::{Error, Hand, Reader, Shares, Watch, WatchOptions, Writer};
-pub use protocol::{Account, Copying, Entry, EventKind, Kind, Metadata, Problem, WatchEvent};
+pub use protocol::{Account, CopySource, Copying, Entry, EventKind, Kind, Metadata, Problem, WatchEvent};

@@ -16,6 +16,7 @@
 
 mod path;
 mod problem;
+mod source;
 mod wire;
 
 use std::collections::BTreeMap;
@@ -25,6 +26,7 @@ use serde::{Deserialize, Serialize};
 
 pub use path::RawPath;
 pub use problem::Problem;
+pub use source::CopySource;
 pub use wire::{BUFFER_BYTES, Letter, Received, receive};
 
 const _: () = assert!(MESSAGE_BYTES_MAX > 8 * base::limits::PATH_BYTES_MAX, "a few paths fit into a message");

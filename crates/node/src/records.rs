@@ -67,6 +67,9 @@ pub(crate) struct TemplateRecord {
     /// The manifest of the checkpoint that it was restored from, if it was: then its zygote is not built but restored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) checkpoint: Option<String>,
+    /// It was built here from a recipe, and the checkpoint is what that has come to.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_built: bool,
     /// Under which the pager knows the memory of its zygote and sandboxes, if that arrives by fault.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) pages: Option<String>,

@@ -1,6 +1,7 @@
 //! The HTTP adapter: parse, call the node, convert, map the error.
 
 mod around;
+mod builds;
 mod checkpoints;
 mod commands;
 mod errors;
@@ -31,6 +32,7 @@ pub(crate) fn router(node: Arc<Node>) -> Router {
     let routes = Router::new()
         .route("/node", get(handlers::node))
         .route("/templates", get(handlers::templates).post(handlers::build).layer(with_command))
+        .route("/builds", post(builds::build).layer(with_command))
         .route("/templates/{name}", get(handlers::template).delete(handlers::remove_template))
         .route("/templates/{name}/run", post(handlers::run))
         .route("/templates/{name}/warm", post(handlers::warm))

@@ -1,6 +1,9 @@
 //! `pando template`.
 
 pub(super) mod build;
+mod context;
+mod dockerfile;
+mod recipe;
 
 use std::{process::ExitCode, time::Duration};
 

@@ -28,14 +28,15 @@ use tar::EntryType;
 use tarball::{Extent, Member, Members, Sparse, TarError};
 
 use super::{Job, change::make_parents_with, write};
-use crate::protocol::{Copying, FromHand, Opened, Problem};
+use crate::protocol::{CopySource, Copying, FromHand, Opened, Problem};
 
 /// Bytes that are read at once.
 const BUFFER_BYTES: usize = 128 << 10;
 
 /// Copies into `target` what comes out of `pipe`.
 pub(super) fn unpack(job: &Job, target: &Path, copying: &Copying, pipe: OwnedFd) -> Result<FromHand, Problem> {
-    let source = Source::parse(&copying.source)?;
+    let wrong = || Problem::BadArchive { why: format!("{:?} is no path inside it", copying.source) };
+    let source = CopySource::parse(&copying.source).ok_or_else(wrong)?;
     job.say(&FromHand::Opened(Opened { size: 0, length: 0, modified_ns: 0 }));
     let incoming = Incoming { job, pipe: &pipe, bytes: Cell::new(0), problem: Cell::new(None) };
     let mut unpacking = Unpacking { target, copying, source, entries: 0, bytes: 0, found: false };
@@ -71,46 +72,6 @@ impl Read for &Incoming<'_> {
     }
 }
 
-/// Which members are copied, and what remains of their paths.
-struct Source {
-    /// Each part of a path has to match one of these.
-    parts: Vec<glob::Pattern>,
-    /// All files are copied into the target, whatever it is.
-    is_pattern: bool,
-}
-
-impl Source {
-    fn parse(text: &str) -> Result<Self, Problem> {
-        let refused = || Problem::BadArchive { why: format!("{text:?} is no path inside it") };
-        let (mut parts, mut is_pattern) = (Vec::new(), false);
-        for part in text.split('/').filter(|part| !part.is_empty() && *part != ".") {
-            if part == ".." {
-                return Err(refused());
-            }
-            is_pattern |= part.contains(['*', '?', '[']);
-            if part == "**" {
-                // All that is below: as the directory above it.
-                break;
-            }
-            parts.push(glob::Pattern::new(part).map_err(|_| refused())?);
-        }
-        Ok(Self { parts, is_pattern })
-    }
-
-    /// What remains of a member's path below the part that matches; `None`: it is not copied.
-    fn below(&self, path: &Path) -> Option<PathBuf> {
-        let options = glob::MatchOptions { case_sensitive: true, ..glob::MatchOptions::default() };
-        let mut components = path.components();
-        for pattern in &self.parts {
-            let name = components.next()?.as_os_str().to_str()?;
-            if !pattern.matches_with(name, options) {
-                return None;
-            }
-        }
-        Some(components.as_path().to_owned())
-    }
-}
-
 /// A name out of the archive: relative, without `.` and `..`.
 fn clean(path: &[u8]) -> Result<PathBuf, Problem> {
     let mut cleaned = PathBuf::new();
@@ -130,7 +91,7 @@ fn clean(path: &[u8]) -> Result<PathBuf, Problem> {
 struct Unpacking<'a> {
     target: &'a Path,
     copying: &'a Copying,
-    source: Source,
+    source: CopySource,
     entries: u64,
     bytes: u64,
     found: bool,
@@ -165,7 +126,7 @@ impl Unpacking<'_> {
             return Ok(Some(self.target.join(below)));
         }
         // What was asked for itself: a directory is merged into the target, a file is the target or goes into it.
-        let is_into = self.source.is_pattern
+        let is_into = self.source.is_pattern()
             || self.target.as_os_str().as_bytes().ends_with(b"/")
             || stat(self.target).is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Directory);
         let name = path.file_name().filter(|_| is_into && !is_directory);
@@ -289,21 +250,6 @@ fn bad(error: TarError) -> Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_source_is_a_path_or_a_pattern_of_each_part() {
-        let below = |source: &str, path: &str| Source::parse(source).unwrap().below(Path::new(path));
-        let found = |path: &str| Some(PathBuf::from(path));
-        assert_eq!(below(".", "a/b"), found("a/b"));
-        assert_eq!(below("./src/", "src"), found(""));
-        assert_eq!(below("src", "src/main.py"), found("main.py"));
-        assert_eq!(below("src", "srcs/main.py"), None);
-        assert_eq!(below("*.txt", "a.txt"), found(""));
-        assert_eq!(below("*.txt", "d/a.txt"), None);
-        assert_eq!(below("d?/*", "d1/a/b"), found("b"));
-        assert_eq!(below("src/**", "src/a/b"), found("a/b"));
-        assert!(Source::parse("../x").is_err() && Source::parse("a/[").is_err());
-    }
 
     #[test]
     fn names_stay_inside() {

@@ -301,6 +301,7 @@ impl Node {
             layer: job.layer.clone(),
             timings,
             checkpoint: None,
+            is_built: false,
             pages: None,
             volumes: Vec::new(),
         };

@@ -16,7 +16,7 @@ use std::{path::PathBuf, sync::Arc};
 
 use base::id::TemplateName;
 use model::{Action, BuildLevel, BuildLine, BuildTimings, Image, Origin, Ready, Recipe, Step, TemplateSpec};
-use tokio::runtime::Handle;
+use tokio::{runtime::Handle, sync::watch};
 
 use self::cache::Key;
 use super::{
@@ -51,6 +51,8 @@ struct Building<'a> {
     node: &'a Arc<Node>,
     recipe: &'a Recipe,
     log: &'a BuildLog,
+    /// True from the moment in which nothing waits for it any more.
+    cancelled: &'a watch::Receiver<bool>,
     /// The step at work, counted from 1.
     at: Option<usize>,
     /// The template of its sandboxes.
@@ -75,7 +77,7 @@ struct Startup {
 
 impl Node {
     /// Makes the checkpoint `name` of a recipe, and a template of it here. If an earlier build has come to the same, and `may_reuse`, it is that
-    /// one. Gives which.
+    /// one. Gives which. A step that runs when it is `cancelled` is ended; a build that has done all steps is completed.
     #[tracing::instrument(skip_all, fields(template = %name))]
     pub async fn build_recipe(
         self: &Arc<Self>,
@@ -83,6 +85,7 @@ impl Node {
         recipe: &Recipe,
         may_reuse: bool,
         log: &BuildLog,
+        cancelled: &watch::Receiver<bool>,
     ) -> std::result::Result<TemplateName, RecipeError> {
         let of = |step: StepName| move |source: Error| RecipeError { step, source: Box::new(source) };
         self.check_room().await.map_err(of(StepName::Base))?;
@@ -97,6 +100,7 @@ impl Node {
             node: self,
             recipe,
             log,
+            cancelled,
             at: None,
             name: temporary().map_err(of(StepName::Base))?,
             spec,
@@ -195,7 +199,8 @@ impl Building<'_> {
         let recipe = self.recipe;
         for (index, step) in recipe.steps.iter().enumerate() {
             self.at = Some(index + 1);
-            let done = Box::pin(self.perform(step)).await;
+            let done =
+                if *self.cancelled.borrow() { Err(Error::Cancelled) } else { Box::pin(self.perform(step)).await };
             done.map_err(|source| RecipeError { step: StepName::Step(index + 1), source: Box::new(source) })?;
         }
         self.at = None;
@@ -314,6 +319,7 @@ impl Building<'_> {
             layer: layer.clone(),
             timings: BuildTimings::default(),
             checkpoint: Some(written.manifest),
+            is_built: true,
             pages: None,
             volumes: Vec::new(),
         };

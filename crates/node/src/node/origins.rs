@@ -12,7 +12,9 @@ use crate::{
 impl Node {
     /// Templates that were built here from their specifications.
     pub fn built_templates(&self) -> Vec<model::Template> {
-        self.templates_where(|record| record.checkpoint.is_none() && !super::is_of_a_build(&record.spec.name))
+        self.templates_where(|record| {
+            (record.checkpoint.is_none() || record.is_built) && !super::is_of_a_build(&record.spec.name)
+        })
     }
 
     /// Templates that were restored here from checkpoints.

@@ -83,6 +83,7 @@ impl Node {
             image_layers,
             layer: layer.clone(),
             timings: BuildTimings::default(),
+            is_built: false,
             pages: checkpoint.program.as_ref().map(|_| format!("{}-{}", checkpoint.spec.name, random_suffix())),
             checkpoint: Some(manifest),
             volumes: checkpoint.kept_volumes()?,

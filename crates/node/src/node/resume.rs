@@ -179,6 +179,7 @@ impl Node {
             image_layers: lower.to_vec(),
             layer: layer.clone(),
             timings: BuildTimings::default(),
+            is_built: false,
             pages: paused.checkpoint.program.as_ref().map(|_| format!("{}-{}", paused.id, random_suffix())),
             checkpoint: Some(head.manifest.to_string()),
             volumes: Vec::new(),

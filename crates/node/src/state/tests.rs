@@ -41,6 +41,7 @@ fn record(text: &str, layer: &str) -> TemplateRecord {
         layer: layer.into(),
         timings: BuildTimings::default(),
         checkpoint: None,
+        is_built: false,
         pages: None,
         volumes: Vec::new(),
     }

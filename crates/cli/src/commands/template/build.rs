@@ -38,6 +38,7 @@ Examples:
     pando template build api --port 3000 --env NODE_ENV=production --cwd /opt/api -- node server.js
     pando template build agent --mount-point /workspace --cwd /workspace -- /usr/bin/agent
     pando template build calc --image /srv/images/calc.tar.gz --ready 'test -e /run/ready' -- /usr/bin/calc
+    pando template build web -f Dockerfile --context . --build-arg VERSION=2
 Then: pando create geo -n 5";
 
 /// Start a program, wait until it is ready, and keep a parked copy of it for `pando create`.
@@ -48,55 +49,74 @@ Then: pando create geo -n 5";
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Name of the template: small letters, digits, '-', '_' and '.'.
-    name: TemplateName,
+    pub(super) name: TemplateName,
+    /// Build it by the steps of this Dockerfile, from the image or template that it names. Its program is begun in each sandbox if it exposes a port,
+    /// or an option says when it is ready.
+    #[arg(short = 'f', long = "file", value_name = "DOCKERFILE")]
+    pub(super) file: Option<PathBuf>,
+    /// With -f: the directory whose files it can copy, but for those in its `.dockerignore`.
+    #[arg(long, value_name = "DIR", default_value = ".", requires = "file")]
+    pub(super) context: PathBuf,
+    /// With -f: the value of an `ARG`. May be repeated.
+    #[arg(long, value_name = "K=V", value_parser = parse_variable, requires = "file")]
+    pub(super) build_arg: Vec<(String, String)>,
+    /// With -f: do all steps again.
+    #[arg(long, requires = "file")]
+    pub(super) no_cache: bool,
     /// Root filesystem: `host` (the node's own, read-only, private places hidden), the path of a directory or tarball (with a slash in front, or
     /// `./`), or the name of an image that the node has (`pando image ls`). Variables, directory and program of such an image hold where no other
     /// is given; its program runs if the image names a port, or an option says when it is ready.
     #[arg(long, value_name = "host|PATH|NAME", default_value = "host", value_parser = parse_image)]
-    image: Image,
+    pub(super) image: Image,
     /// Ready when the program listens on this TCP port. Default, without --ready-file and --ready: any port.
     #[arg(long, value_name = "N", group = "readiness")]
-    port: Option<u16>,
+    pub(super) port: Option<u16>,
     /// Ready when this file exists inside the sandbox.
     #[arg(long, value_name = "PATH", group = "readiness")]
-    ready_file: Option<String>,
+    pub(super) ready_file: Option<String>,
     /// Ready when this shell command succeeds inside the sandbox.
     #[arg(long, value_name = "CMD", group = "readiness")]
-    ready: Option<String>,
+    pub(super) ready: Option<String>,
     /// How long to wait until it is ready: 500ms, 30s, 2m. Default: one minute.
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
-    ready_timeout: Option<Duration>,
+    pub(super) ready_timeout: Option<Duration>,
     /// Environment variable of the program. May be repeated.
     #[arg(long, value_name = "K=V", value_parser = parse_variable)]
-    env: Vec<(String, String)>,
+    pub(super) env: Vec<(String, String)>,
     /// Working directory inside the sandbox. Default: that of the image, or `/`.
     #[arg(long, value_name = "DIR")]
-    cwd: Option<String>,
+    pub(super) cwd: Option<String>,
     /// Memory limit of each sandbox: 512M, 4G.
     #[arg(long, value_name = "BYTES", default_value = MEMORY_DEFAULT, value_parser = parse_bytes)]
-    memory: u64,
+    pub(super) memory: u64,
     /// Limit of processes and threads of each sandbox.
     #[arg(long, value_name = "N", default_value_t = PIDS_DEFAULT)]
-    pids: u64,
+    pub(super) pids: u64,
     /// CPUs that each sandbox may use, for example 0.5. Default: no limit.
     #[arg(long, value_name = "N", value_parser = parse_cpus)]
-    cpus: Option<u32>,
+    pub(super) cpus: Option<u32>,
     /// Disk limit of each sandbox: 512M, 40G. It counts what the sandbox writes to its root filesystem, metadata included, not what it was forked
     /// with. Default: 20G. Needs a node with --layers btrfs.
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
-    disk: Option<u64>,
+    pub(super) disk: Option<u64>,
     /// Directory inside the sandbox on which its sandboxes can have a volume. Made if it is missing. May be repeated.
     #[arg(long = "mount-point", value_name = "DIR")]
-    mount_points: Vec<String>,
+    pub(super) mount_points: Vec<String>,
     /// Print the template as JSON.
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
     /// Program and arguments, after `--`. Without one, sandboxes of the template have only what commands start in them.
     #[arg(last = true, value_name = "CMD")]
-    command: Vec<String>,
+    pub(super) command: Vec<String>,
 }
 
 pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
+    if let Some(file) = args.file.clone() {
+        if let Some(option) = super::recipe::conflicts(&args) {
+            anyhow::bail!("{option} does not go with -f: the Dockerfile says it");
+        }
+        return super::recipe::run(args, &file, client).await;
+    }
     let mut interrupts = interrupts()?;
     let json = args.json;
     let kept = match &args.image {

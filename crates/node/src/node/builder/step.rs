@@ -93,6 +93,7 @@ impl Building<'_> {
             layer: layer.clone(),
             timings: BuildTimings::default(),
             checkpoint: None,
+            is_built: false,
             pages: None,
             volumes: Vec::new(),
         };
@@ -140,8 +141,13 @@ impl Building<'_> {
         };
         let (_, mut stream) = self.node.start_command(id, request).await?;
         let mut lines = Lines { building: self, rest: [Vec::new(), Vec::new()], last: Vec::new() };
+        let mut cancelled = self.cancelled.clone();
         let end = loop {
-            match stream.next().await {
+            let event = tokio::select! {
+                event = stream.next() => event,
+                Ok(_) = cancelled.wait_for(|cancelled| *cancelled) => return Err(Error::Cancelled),
+            };
+            match event {
                 Some(CommandEvent::Stdout(bytes) | CommandEvent::Terminal(bytes)) => lines.take(0, &bytes),
                 Some(CommandEvent::Stderr(bytes)) => lines.take(1, &bytes),
                 Some(CommandEvent::Missed(bytes)) => lines.say(&format!("({bytes} bytes of output are missing)")),

@@ -177,8 +177,9 @@ impl Platform {
         let name = snapshots::new_name()?;
         self.note_snapshot(&name)?;
         let (platform, id) = (Arc::clone(self), build.id.clone());
+        let (_keep, never) = tokio::sync::watch::channel(false);
         let log = move |line: BuildLine| platform.jobs.say(&id, line);
-        let made = Box::pin(self.node.build_recipe(&name, recipe, true, &log)).await;
+        let made = Box::pin(self.node.build_recipe(&name, recipe, true, &log, &never)).await;
         if !matches!(&made, Ok(made) if *made == name) {
             self.remove_rowless(std::slice::from_ref(&name)).await;
         }
