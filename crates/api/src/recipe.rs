@@ -46,7 +46,13 @@ pub enum Origin {
 #[serde(rename_all = "snake_case")]
 pub enum RecipeStep {
     /// Runs a shell command as the user of the moment.
-    Run(String),
+    Run {
+        /// The command.
+        command: String,
+        /// Variables of this command alone.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        env: Vec<(String, String)>,
+    },
     /// Copies files out of an archive.
     Copy {
         /// A tar archive on the node, also compressed.
@@ -114,7 +120,7 @@ impl Recipe {
 impl From<RecipeStep> for model::Action {
     fn from(step: RecipeStep) -> Self {
         match step {
-            RecipeStep::Run(command) => Self::Run { command, user: None },
+            RecipeStep::Run { command, env } => Self::Run { command, user: None, env },
             RecipeStep::Copy { archive, key, source, target, owner, mode } => {
                 let owner = owner.or_else(|| Some("root".to_owned()));
                 Self::Copy { archive, key, source, target, owner, mode }

@@ -58,6 +58,8 @@ pub enum Action {
         command: String,
         /// As whom; none: the user of the moment.
         user: Option<String>,
+        /// Variables of this command alone.
+        env: Vec<(String, String)>,
     },
     /// Copies files out of an archive.
     Copy {

@@ -73,13 +73,16 @@ async fn inspect(args: &InspectArgs, client: &Client) -> Result<ExitCode> {
 }
 
 fn print(template: &Template) {
-    let TemplateSpec { image, command, env, cwd, ready, ready_timeout_ms, limits, mount_points, .. } = &template.spec;
+    let TemplateSpec { image, env, cwd, ready, ready_timeout_ms, limits, mount_points, user, .. } = &template.spec;
     outln!("name       {}", template.name);
     outln!("state      {}", state(template.state));
     outln!("made       {} ago", text::age(output::since_ms(template.created_ms)));
-    outln!("command    {}", text::one_line(&command.join(" ")));
+    outln!("command    {}", text::one_line(&program(&template.spec)));
     outln!("image      {}", text::one_line(&image.to_string()));
     outln!("directory  {}", text::one_line(cwd));
+    if let Some(user) = user {
+        outln!("user       {}", text::one_line(user));
+    }
     for (name, value) in env {
         outln!("env        {}", text::one_line(&format!("{name}={value}")));
     }
@@ -99,6 +102,14 @@ fn print(template: &Template) {
     if let Some(facts) = &template.facts {
         outln!("parked     pid {}", facts.zygote_pid);
         describe_facts(facts, "           ");
+    }
+}
+
+/// What its sandboxes begin with.
+fn program(spec: &TemplateSpec) -> String {
+    match spec.startup.is_empty() {
+        true => spec.command.join(" "),
+        false => format!("{} (begun in each sandbox)", spec.startup.join(" ")),
     }
 }
 
@@ -152,7 +163,7 @@ async fn list(args: &ListArgs, client: &Client) -> Result<ExitCode> {
     let row = |template: &Template| {
         let memory = template.facts.as_ref().map_or_else(|| "-".to_owned(), |facts| text::bytes(facts.memory_bytes));
         let threads = template.facts.as_ref().map_or_else(|| "-".to_owned(), |facts| facts.threads.to_string());
-        let command = template.spec.command.join(" ");
+        let command = program(&template.spec);
         [
             template.name.to_string(),
             state(template.state).to_owned(),

@@ -235,7 +235,11 @@ impl Building<'_> {
                 let title = format!("WORKDIR {}", self.spec.cwd);
                 self.layer(&title, &step.action).await
             }
-            Action::Run { command, .. } => self.layer(&format!("RUN {command}"), &step.action).await,
+            Action::Run { command, .. } => {
+                let (first, rest) = command.trim().split_once('\n').unwrap_or((command.trim(), ""));
+                let title = format!("RUN {}{}", first.trim_end(), if rest.is_empty() { "" } else { " ..." });
+                self.layer(&title, &step.action).await
+            }
             Action::Copy { source, target, .. } => self.layer(&format!("COPY {source} {target}"), &step.action).await,
         }
     }

@@ -3,6 +3,7 @@
 mod ahead;
 mod attacks;
 mod beside_commands;
+mod builds;
 mod burst;
 mod cancel;
 mod changes;
@@ -63,6 +64,7 @@ pub(crate) fn cases() -> Vec<Case> {
         services::cases(),
         ahead::cases(),
         beside_commands::cases(),
+        builds::cases(),
         burst::cases(),
         live_fork::cases(),
         checkpoint::cases(),

@@ -145,8 +145,7 @@ impl Reading<'_, '_> {
                 for document in &run.here_docs {
                     command = here(&command, &document.value);
                 }
-                let command = format!("{}{command}", self.exports());
-                self.read.steps.push(RecipeStep::Run(command));
+                self.read.steps.push(RecipeStep::Run { command, env: self.given() });
             }
             Instruction::Copy(copy) => self.copy("COPY", &copy.options, &copy.src, &copy.dest.value)?,
             Instruction::Add(add) => self.copy("ADD", &add.options, &add.src, &add.dest.value)?,
@@ -197,9 +196,9 @@ impl Reading<'_, '_> {
     }
 
     /// `ARG`s are variables of commands, and of nothing else.
-    fn exports(&self) -> String {
-        let set = |name: &String| Some(format!("export {name}={}; ", quoted(self.variables.get(name)?)));
-        self.given.iter().filter_map(set).collect()
+    fn given(&self) -> Vec<(String, String)> {
+        let value = |name: &String| Some((name.clone(), self.variables.get(name)?.to_owned()));
+        self.given.iter().filter_map(value).collect()
     }
 
     fn copy(&mut self, word: &str, flags: &[Flag<'_>], sources: &[Source<'_>], dest: &str) -> Result<()> {
@@ -345,8 +344,9 @@ CMD ["http.server"]
             (&**source, &**target, owner.as_deref(), *mode),
             ("src", "/app/src", Some("1000:1000"), Some(0o755))
         );
-        let RecipeStep::Run(command) = &read.steps[4] else { panic!("{:?}", read.steps) };
-        assert!(command.starts_with(r"export WHO='it'\''s'; echo $WHO && "), "{command}");
+        let RecipeStep::Run { command, env } = &read.steps[4] else { panic!("{:?}", read.steps) };
+        assert!(command.starts_with("echo $WHO && "), "{command}");
+        assert_eq!(env, &[pair("WHO", "it's")]);
         assert_eq!((read.entrypoint, read.command), (vec!["python".into(), "-m".into()], vec!["http.server".into()]));
         assert_eq!(read.ports, [8080]);
         assert_eq!(read.ignored, ["LABEL (line 12)"]);
@@ -355,7 +355,7 @@ CMD ["http.server"]
     #[test]
     fn here_documents_are_scripts() {
         let read = read("FROM x\nRUN <<EOF\necho a\necho b\nEOF\n", &[]).unwrap();
-        let RecipeStep::Run(command) = &read.steps[0] else { panic!("{:?}", read.steps) };
+        let RecipeStep::Run { command, .. } = &read.steps[0] else { panic!("{:?}", read.steps) };
         assert!(command.contains("echo a\necho b"), "{command}");
     }
 

@@ -39,7 +39,11 @@ impl Key {
         let before = self.0.to_hex();
         let with = |parts: &[&str]| Self::of(&[&[before.as_str()], parts].concat());
         match action {
-            Action::Run { command, user } => with(&["run", command, user.as_deref().unwrap_or_default()]),
+            Action::Run { command, user, env } => {
+                let flat = env.iter().flat_map(|(name, value)| [name.as_str(), value.as_str()]);
+                let begin = ["run", command, user.as_deref().unwrap_or_default()];
+                with(&begin.into_iter().chain(flat).collect::<Vec<_>>())
+            }
             Action::Copy { archive: _, key, source, target, owner, mode } => {
                 let mode = mode.map(|mode| format!("{mode:o}")).unwrap_or_default();
                 with(&["copy", key, source, target, owner.as_deref().unwrap_or_default(), &mode])
@@ -164,8 +168,11 @@ mod tests {
     #[test]
     fn keys_tell_apart_what_leads_to_other_files() {
         let origin = Key::of_origin("team", "image");
-        let run =
-            |command: &str, user: Option<&str>| Action::Run { command: command.into(), user: user.map(Into::into) };
+        let run = |command: &str, user: Option<&str>| Action::Run {
+            command: command.into(),
+            user: user.map(Into::into),
+            env: Vec::new(),
+        };
         let copy = |key: &str| Action::Copy {
             archive: "/a".into(),
             key: key.into(),

@@ -113,7 +113,7 @@ impl Building<'_> {
 
     async fn act(&self, id: &SandboxId, action: &Action) -> Result<()> {
         match action {
-            Action::Run { command, user } => self.run(id, command, user.as_deref()).await,
+            Action::Run { command, user, env } => self.run(id, command, user.as_deref(), env).await,
             Action::Copy { archive, source, target, owner, mode, .. } => {
                 let target = within(&self.spec.cwd, target);
                 let owner = owner.as_deref().or(self.spec.user.as_deref());
@@ -128,10 +128,10 @@ impl Building<'_> {
         }
     }
 
-    async fn run(&self, id: &SandboxId, command: &str, user: Option<&str>) -> Result<()> {
+    async fn run(&self, id: &SandboxId, command: &str, user: Option<&str>, env: &[(String, String)]) -> Result<()> {
         let request = CommandSpec {
             command: shell(&self.layers, command),
-            env: Vec::new(),
+            env: env.to_vec(),
             cwd: None,
             terminal: None,
             timeout_ms: Some(BUILD_STEP_MAX_MS),

@@ -71,25 +71,25 @@ for name in sh cat ls stat nc find id getfattr md5sum sleep; do ln -s busybox bi
 echo '{}' > "$1/config"
 "#;
 
-fn script(script: &str, arguments: &[&Path]) -> Result<()> {
+pub(super) fn script(script: &str, arguments: &[&Path]) -> Result<()> {
     let made = Command::new("sh").args(["-euc", script, "sh"]).args(arguments).output()?;
     ensure!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     Ok(())
 }
 
-fn make(kind: &str, source: &Path, out: &str) -> Result<()> {
+pub(super) fn make(kind: &str, source: &Path, out: &str) -> Result<()> {
     let made = Command::new("python3").args(["-c", MAKE, kind]).arg(source).arg(out).output()?;
     ensure!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     Ok(())
 }
 
-fn root(node: &Node, name: &str) -> Result<PathBuf> {
+pub(super) fn root(node: &Node, name: &str) -> Result<PathBuf> {
     let source = node.dir().join(name);
     script(ROOT, &[&source])?;
     Ok(source)
 }
 
-fn import(node: &Node, kind: &str, source: &Path, out: &str) -> Result<String> {
+pub(super) fn import(node: &Node, kind: &str, source: &Path, out: &str) -> Result<String> {
     let out = format!("{}/{out}", node.dir().display());
     make(kind, source, &out)?;
     node.ok(&["image", "import", &out])

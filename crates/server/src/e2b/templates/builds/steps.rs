@@ -91,7 +91,7 @@ impl Platform {
         let arg = |index: usize| args.get(index).filter(|arg| !arg.is_empty()).cloned();
         let needed = |index: usize, what: &str| arg(index).ok_or_else(|| wrong(&format!("it needs {what}")));
         let action = match kind.to_ascii_uppercase().as_str() {
-            "RUN" => Action::Run { command: needed(0, "a command")?, user: arg(1) },
+            "RUN" => Action::Run { command: needed(0, "a command")?, user: arg(1), env: Vec::new() },
             "WORKDIR" => Action::Directory(needed(0, "a directory")?),
             "USER" => Action::User(needed(0, "a user")?),
             "ENV" => {
