@@ -10,7 +10,7 @@ use crate::{
     reader::Files,
 };
 
-const INDEX: &str = "index.json";
+pub(crate) const INDEX: &str = "index.json";
 const MANIFEST: &str = "manifest.json";
 /// Where an index says the name of an image: whole, as containerd does, or as its maker likes.
 const NAMES: [&str; 2] = ["io.containerd.image.name", "org.opencontainers.image.ref.name"];
@@ -145,7 +145,7 @@ fn layers(document: &Document, stored: Vec<(String, Option<Digest>)>) -> Result<
     Ok(contents.iter().zip(stored).map(layer).collect())
 }
 
-fn blob(digest: &Digest) -> String {
+pub(crate) fn blob(digest: &Digest) -> String {
     format!("blobs/sha256/{}", digest.hex())
 }
 
@@ -156,7 +156,7 @@ fn checked(files: &Files, digest: &Digest) -> Result<Vec<u8>, Error> {
     Ok(bytes)
 }
 
-fn check(what: &str, wanted: &Digest, found: &Digest) -> Result<(), Error> {
+pub(crate) fn check(what: &str, wanted: &Digest, found: &Digest) -> Result<(), Error> {
     if wanted == found {
         return Ok(());
     }

@@ -14,15 +14,16 @@ use crate::error::Error;
 /// `sha256:` and 64 hexadecimal digits.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub(crate) struct Digest(String);
+pub struct Digest(String);
 
 impl Digest {
     /// The digits.
-    pub(crate) fn hex(&self) -> &str {
+    pub fn hex(&self) -> &str {
         &self.0
     }
 
-    pub(crate) fn of(bytes: &[u8]) -> Self {
+    /// Of these bytes.
+    pub fn of(bytes: &[u8]) -> Self {
         Self(base::id::hex(ring::digest::digest(&SHA256, bytes).as_ref()))
     }
 }
@@ -62,28 +63,50 @@ impl fmt::Display for Digest {
     }
 }
 
+/// A digest of bytes that come in parts.
+#[derive(Clone)]
+pub struct Digester(Context);
+
+impl Default for Digester {
+    fn default() -> Self {
+        Self(Context::new(&SHA256))
+    }
+}
+
+impl Digester {
+    /// Adds bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// Of all of them so far.
+    pub fn digest(&self) -> Digest {
+        Digest(base::id::hex(self.0.clone().finish().as_ref()))
+    }
+}
+
 /// A reader that adds up what it passes on.
 pub(crate) struct Hashed<R> {
     inner: R,
-    context: Context,
+    digester: Digester,
 }
 
 impl<R: Read> Hashed<R> {
     pub(crate) fn new(inner: R) -> Self {
-        Self { inner, context: Context::new(&SHA256) }
+        Self { inner, digester: Digester::default() }
     }
 
     /// Of all of it: the rest is read, too.
     pub(crate) fn finish(mut self) -> io::Result<Digest> {
         io::copy(&mut self, &mut io::sink())?;
-        Ok(Digest(base::id::hex(self.context.finish().as_ref())))
+        Ok(self.digester.digest())
     }
 }
 
 impl<R: Read> Read for Hashed<R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let length = self.inner.read(into)?;
-        self.context.update(&into[..length]);
+        self.digester.update(&into[..length]);
         Ok(length)
     }
 }

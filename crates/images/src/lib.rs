@@ -11,14 +11,17 @@ mod archive;
 mod decompress;
 mod digest;
 mod error;
+mod layout;
 mod limits;
 mod manifest;
 mod reader;
 mod store;
 mod unpack;
 
+pub use digest::{Digest, Digester};
 pub use error::Error;
-pub use limits::{ARCHIVE_BYTES_MAX, ENTRIES_MAX};
+pub use layout::{Blob, Layout, Listing};
+pub use limits::{ARCHIVE_BYTES_MAX, DOCUMENT_BYTES_MAX, ENTRIES_MAX};
 pub use manifest::Config;
 pub use store::{Images, Kept};
 pub use unpack::{Kind, Unpacked, open_archive, unpack_tarball};

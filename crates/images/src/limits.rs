@@ -11,6 +11,6 @@ pub(crate) const RATIO_BYTES_MIN: u64 = 1 << 30;
 /// How many times its size an archive may unfold to. Zeros reach about 1,000 with gzip.
 pub(crate) const RATIO_MAX: u64 = 1_200;
 /// Longest document of an image: manifests and configurations.
-pub(crate) const DOCUMENT_BYTES_MAX: u64 = 4 << 20;
+pub const DOCUMENT_BYTES_MAX: u64 = 4 << 20;
 /// Most layers of an image: the kernel stacks 500 at most.
 pub(crate) const LAYERS_MAX: usize = 400;

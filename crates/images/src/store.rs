@@ -7,7 +7,7 @@
 //! ```
 //!
 //! An image that lost its name to another one stays as `NAME@sha256:DIGEST`: checkpoints may need it. [`Images::prune`] removes it, and layers that no
-//! image names.
+//! image names. One that was pulled by the digest of a registry has that digest in its name, which is another one: of the manifest.
 
 use std::{
     collections::BTreeSet,
@@ -23,6 +23,7 @@ use crate::{
     archive::Found,
     digest::Digest,
     error::{Context, Error},
+    layout::Layout,
     manifest::Config,
     unpack::{Kind, make_whole, unpack, unpack_root},
 };
@@ -54,6 +55,15 @@ impl Kept {
     /// How many layers it has.
     pub fn layer_count(&self) -> usize {
         self.layers.len()
+    }
+
+    /// The name of this content, whatever has its name later.
+    pub fn pinned(&self) -> String {
+        format!("{}@{}", self.name.split('@').next().unwrap_or_default(), self.digest)
+    }
+
+    fn has_lost_its_name(&self) -> bool {
+        self.name == self.pinned()
     }
 }
 
@@ -95,6 +105,11 @@ impl Images {
         self.layers().join(digest.hex())
     }
 
+    /// Whether it has this layer, by the digest of its content.
+    pub(crate) fn has_layer(&self, content: &Digest) -> bool {
+        self.layer(content).is_dir()
+    }
+
     /// Where the bytes of a layer are noted.
     fn size_of(&self, digest: &Digest) -> PathBuf {
         self.sizes().join(digest.hex())
@@ -118,7 +133,8 @@ impl Images {
     pub fn find(&self, name: &str) -> Result<Kept, Error> {
         let (called, digest) = name.split_once('@').map_or((name, None), |(called, digest)| (called, Some(digest)));
         check_name(called)?;
-        let is_wanted = |image: &Kept| digest.is_none_or(|digest| image.digest == digest);
+        let has = |image: &Kept, digest| image.digest == digest || image.name.ends_with(&format!("@{digest}"));
+        let is_wanted = |image: &Kept| digest.is_none_or(|digest| has(image, digest));
         let found = match read(&self.record(called))?.filter(&is_wanted) {
             None if digest.is_some() => self.list()?.into_iter().find(is_wanted),
             found => found,
@@ -152,6 +168,29 @@ impl Images {
             return Err(Error::NoImage(format!("{} says no name of its image: give it one", from.display())));
         };
         check_name(&called)?;
+        self.take(from, &called, found, progress)
+    }
+
+    /// Takes in an image that came from a registry. Its name may be `NAME@sha256:DIGEST`, with the registry's digest.
+    pub fn import_pulled(
+        &self,
+        from: &Layout,
+        name: &str,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Kept, Error> {
+        if !model::is_image_reference(name) {
+            return Err(Error::Name(name.to_owned()));
+        }
+        self.take(from.path(), name, Found::open(from.path(), &self.layers(), Some(name))?, progress)
+    }
+
+    fn take(
+        &self,
+        from: &Path,
+        name: &str,
+        found: Option<Found>,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Kept, Error> {
         let made = match &found {
             Some(found) => self.take_layers(found, progress),
             None if from.is_dir() => {
@@ -162,9 +201,9 @@ impl Images {
         };
         let (digest, config, layers) = made?;
         let bytes = layers.iter().map(|layer| layer.bytes).sum();
-        let kept = Kept { name: called, digest, created_ms: now_ms(), bytes, config, layers };
+        let kept = Kept { name: name.to_owned(), digest, created_ms: now_ms(), bytes, config, layers };
         if let Some(mut earlier) = read(&self.record(&kept.name))?.filter(|earlier| earlier.digest != kept.digest) {
-            earlier.name = format!("{}@{}", earlier.name, earlier.digest);
+            earlier.name = earlier.pinned();
             self.write(&earlier)?;
         }
         self.write(&kept)?;
@@ -194,7 +233,7 @@ impl Images {
             progress(number, found.layers.len());
             let path = self.layer(&layer.content);
             // One that is there is whole, and may be what templates stand on.
-            if !path.is_dir() {
+            if !self.has_layer(&layer.content) {
                 let unpacked = make_whole(&path, |partial| {
                     found.read_layer(layer, |content| unpack(content, partial, Kind::Layer))
                 })?;
@@ -250,7 +289,7 @@ impl Images {
 
     /// Removes images that lost their names, and the layers that no image names, unless they are in use. Gives how many layers there were.
     pub fn prune(&self, is_used: &dyn Fn(&Path) -> bool) -> Result<usize, Error> {
-        for image in self.list()?.iter().filter(|image| image.name.contains('@')) {
+        for image in self.list()?.iter().filter(|image| image.has_lost_its_name()) {
             if !self.layers_of(image).iter().all(|layer| is_used(layer)) {
                 let path = self.record(&image.name);
                 fs::remove_file(&path).at("remove", &path)?;

@@ -27,6 +27,25 @@ pub struct KeptImage {
     pub ports: Vec<u16>,
 }
 
+/// How far a pull is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PullProgress {
+    /// So many bytes are downloaded, of so many.
+    Bytes {
+        /// These.
+        done: u64,
+        /// Of so many.
+        all: u64,
+    },
+    /// So many layers are unpacked, of so many.
+    Layers {
+        /// These.
+        done: usize,
+        /// Of so many.
+        all: usize,
+    },
+}
+
 /// Longest name of an image, in bytes.
 const NAME_BYTES_MAX: usize = 200;
 /// Before the 64 hexadecimal digits of a digest.
@@ -36,12 +55,12 @@ const DIGEST: &str = "sha256:";
 pub fn is_image_name(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-/:".contains(&byte);
     let parts = text.split('/').all(|part| !part.is_empty() && part != "." && part != "..");
-    let is_free = !["host", "import", "prune"].contains(&text) && !text.starts_with(DIGEST);
+    let is_free = !["host", "import", "prune", "pull"].contains(&text) && !text.starts_with(DIGEST);
     parts && text.len() <= NAME_BYTES_MAX && text.bytes().all(allowed) && is_free
 }
 
 /// Whether it is `NAME`, or `NAME@sha256:DIGEST`.
-pub(crate) fn is_image_reference(text: &str) -> bool {
+pub fn is_image_reference(text: &str) -> bool {
     let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     let is_digest = |digits: &str| digits.len() == 64 && digits.bytes().all(is_digit);
     match text.split_once('@') {

@@ -22,7 +22,7 @@ pub use checkpoint::{
 };
 pub use command::{Command, CommandEnd, CommandEvent, CommandSignal, EndReason, Selector};
 pub use failure::{Failure, FailureKind};
-pub use image::{KeptImage, is_image_name};
+pub use image::{KeptImage, PullProgress, is_image_name, is_image_reference};
 pub use mount::{Mount, MountPoints};
 pub use network::NetworkPolicy;
 pub use node::{NodeInfo, PoolInfo};

@@ -47,12 +47,15 @@ pub(crate) fn check(policy: &NetworkPolicy, closed: &Ranges) -> Result<(), Error
 }
 
 fn is_closed(server: IpAddr, closed: &Ranges) -> bool {
-    // An address of the host's own can be bound to.
-    let is_own = || UdpSocket::bind((server, 0)).is_ok();
     match server {
-        IpAddr::V4(address) => closed.contains(address) || is_own(),
+        IpAddr::V4(address) => closed.contains(address) || is_own(server),
         IpAddr::V6(_) => true,
     }
+}
+
+/// Whether it is an address of the host: such can be bound to.
+pub(crate) fn is_own(address: IpAddr) -> bool {
+    UdpSocket::bind((address, 0)).is_ok()
 }
 
 #[cfg(test)]

@@ -35,6 +35,8 @@ mod overlay;
 mod pager;
 mod pause;
 mod peers;
+mod pull;
+mod pull_faults;
 mod requests;
 mod serve;
 mod serve_snapshots;
@@ -86,6 +88,8 @@ pub(crate) fn cases() -> Vec<Case> {
         limits::cases(),
         network::cases(),
         images::cases(),
+        pull::cases(),
+        pull_faults::cases(),
         failures::cases(),
         requests::cases(),
         cancel::cases(),
