@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use ipnet::Ipv4Net;
+pub use model::{Addresses, Destination};
 use serde::{Deserialize, Serialize};
 
 /// What a sandbox may reach. What its node keeps closed stays closed.
@@ -12,12 +12,13 @@ pub struct NetworkPolicy {
     /// Nothing is reached but what is allowed by name. If nothing is, there is no DNS either.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub closed: bool,
-    /// Networks that are reached, whatever is denied; at most 1,000.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub allow: Vec<Ipv4Net>,
-    /// Networks that are not reached; at most 1,000.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub deny: Vec<Ipv4Net>,
+    /// What is reached, whatever is denied: networks such as `10.0.0.0/8` and, by TLS and HTTP, domains such as `*.example.com`, each with a port
+    /// behind a colon or without; at most 1,000 of both.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "base::texts")]
+    pub allow: Vec<Destination>,
+    /// Networks that are not reached, each with a port or without; at most 1,000.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "base::texts")]
+    pub deny: Vec<Addresses>,
     /// Its DNS servers, in the place of the node's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dns: Vec<IpAddr>,
@@ -32,12 +33,15 @@ impl NetworkPolicy {
 
 impl From<NetworkPolicy> for model::NetworkPolicy {
     fn from(NetworkPolicy { closed, allow, deny, dns }: NetworkPolicy) -> Self {
-        Self { closed, allow, deny, dns }
+        let mut policy = Self { closed, deny, dns, ..Self::default() };
+        allow.into_iter().for_each(|destination| policy.add_allowed(destination));
+        policy
     }
 }
 
 impl From<model::NetworkPolicy> for NetworkPolicy {
-    fn from(model::NetworkPolicy { closed, allow, deny, dns }: model::NetworkPolicy) -> Self {
-        Self { closed, allow, deny, dns }
+    fn from(policy: model::NetworkPolicy) -> Self {
+        let allow = policy.allowed().collect();
+        Self { closed: policy.closed, allow, deny: policy.deny, dns: policy.dns }
     }
 }

@@ -33,9 +33,13 @@ pub struct Limits {
 #[serde(remote = "model::NetworkPolicy")]
 pub struct NetworkPolicy {
     pub closed: bool,
-    pub allow: Vec<ipnet::Ipv4Net>,
-    pub deny: Vec<ipnet::Ipv4Net>,
+    #[serde(with = "base::texts")]
+    pub allow: Vec<model::Addresses>,
+    #[serde(with = "base::texts")]
+    pub deny: Vec<model::Addresses>,
     pub dns: Vec<std::net::IpAddr>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "base::texts")]
+    pub domains: Vec<model::Domain>,
 }
 
 /// See [`model::TemplateSpec`].

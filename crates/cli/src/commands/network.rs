@@ -3,10 +3,8 @@
 use std::{net::IpAddr, process::ExitCode};
 
 use anyhow::Result;
-use api::NetworkPolicy;
-use ipnet::Ipv4Net;
+use api::{Addresses, Destination, NetworkPolicy};
 
-use super::node::parse_net;
 use crate::{
     output,
     sandbox_id::{Among, SandboxName},
@@ -17,6 +15,7 @@ const EXAMPLES: &str = "\
 Examples:
     pando network web                              shows it
     pando network web --no-internet --allow 203.0.113.7
+    pando network web --no-internet --allow '*.example.com'
     pando network web --deny 198.51.100.0/24
     pando network web --open                       as every sandbox has it";
 
@@ -47,12 +46,13 @@ pub(crate) struct Policy {
     /// It reaches nothing but what --allow names. Without --allow names are not resolved either.
     #[arg(long)]
     no_internet: bool,
-    /// A network, or an address, that it reaches whatever is denied: 203.0.113.0/24. May be repeated.
-    #[arg(long, value_name = "NET", value_parser = parse_net)]
-    allow: Vec<Ipv4Net>,
-    /// A network, or an address, that it does not reach. May be repeated.
-    #[arg(long, value_name = "NET", value_parser = parse_net)]
-    deny: Vec<Ipv4Net>,
+    /// What it reaches whatever is denied: a network, an address, or a domain. 203.0.113.0/24, 203.0.113.7:443, example.com, *.example.com:8443.
+    /// A domain needs --no-internet, and is reached by TLS and HTTP, without a port at 80 and 443. May be repeated.
+    #[arg(long, value_name = "NET|DOMAIN[:PORT]")]
+    allow: Vec<Destination>,
+    /// A network, or an address, that it does not reach, with a port of TCP and UDP or without. May be repeated.
+    #[arg(long, value_name = "NET[:PORT]")]
+    deny: Vec<Addresses>,
     /// A DNS server for it, in the place of the node's. May be repeated.
     #[arg(long, value_name = "IP")]
     dns: Vec<IpAddr>,

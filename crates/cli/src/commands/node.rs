@@ -171,7 +171,7 @@ impl NetworkArgs {
 }
 
 /// A network, or a single address.
-pub(crate) fn parse_net(text: &str) -> Result<Ipv4Net, String> {
+fn parse_net(text: &str) -> Result<Ipv4Net, String> {
     let address = || text.parse::<Ipv4Addr>().map(Ipv4Net::from);
     text.parse().or_else(|_| address()).map_err(|_| "give a network such as 10.0.0.0/8, or an address".to_owned())
 }

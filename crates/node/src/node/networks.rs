@@ -3,6 +3,7 @@
 use std::{collections::HashSet, sync::Arc};
 
 use base::id::SandboxId;
+use egress::Proxy;
 use keeper::protocol::{Call, Created, Files};
 use model::{NetworkPolicy, SandboxState};
 use network::{Dns, Network, Sockets};
@@ -35,7 +36,7 @@ pub(super) fn open(config: &Config, id: &str) -> Result<Option<Arc<Network>>> {
 fn refused(error: network::Error) -> Error {
     use network::Error as E;
     match error {
-        E::TooLong(_) | E::TooManyServers(_) | E::ClosedServer(_) => {
+        E::TooLong(_) | E::TooManyPorts(_) | E::TooManyServers(_) | E::OpenBeside(_) | E::ClosedServer(_) => {
             Error::Invalid { message: error.to_string(), hint: None }
         }
         error => Error::Network(error),
@@ -76,7 +77,7 @@ impl Node {
     pub(super) async fn apply_network(&self, id: &SandboxId, policy: &NetworkPolicy) -> Result<()> {
         let Some(network) = self.host.network.clone() else {
             // Nothing to close is there, and nothing to allow.
-            return if policy.allow.is_empty() { Ok(()) } else { Err(Error::NoNetwork) };
+            return if policy.allowed().next().is_none() { Ok(()) } else { Err(Error::NoNetwork) };
         };
         let (id, policy) = (id.clone(), policy.clone());
         let apply = move || network.apply(&id, &policy).map_err(refused);
@@ -101,13 +102,20 @@ impl Node {
         .await
     }
 
-    /// Answers DNS queries of sandboxes. Never returns.
-    pub(super) async fn serve_names(self: Arc<Self>) {
+    /// Answers DNS queries of sandboxes, and makes their connections with domains. Never returns.
+    pub(super) async fn serve_networks(self: Arc<Self>) {
         let Some(network) = self.host.network.clone() else { return };
-        match Dns::open(network, self.host.config.network.dns.clone()) {
-            Ok(dns) => Arc::new(dns).serve().await,
-            Err(error) => tracing::error!(error = chain(&error), "sandboxes have no DNS"),
-        }
+        let dns = match Dns::open(Arc::clone(&network), self.host.config.network.dns.clone()) {
+            Ok(dns) => Arc::new(dns),
+            Err(error) => return tracing::error!(error = chain(&error), "sandboxes have no DNS"),
+        };
+        let proxy = async {
+            match Proxy::open(network, Arc::clone(&dns)) {
+                Ok(proxy) => Arc::new(proxy).serve().await,
+                Err(error) => tracing::error!(error = chain(&error), "sandboxes reach no domains"),
+            }
+        };
+        tokio::join!(Arc::clone(&dns).serve(), proxy);
     }
 
     /// Takes over the networks of an earlier node's sandboxes.

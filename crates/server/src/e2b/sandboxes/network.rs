@@ -1,11 +1,10 @@
 //! The network policy of a sandbox: checked, applied by the node, noted and shown.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv6Addr};
 
 use api::e2b;
 use axum::{extract::State, http::StatusCode};
-use ipnet::Ipv4Net;
-use model::NetworkPolicy;
+use model::{Addresses, Domain, NetworkPolicy};
 
 use super::{Body, Path, Shared, found};
 use crate::e2b::{
@@ -14,11 +13,6 @@ use crate::e2b::{
     openapi::{Conflict, NoSandbox},
     platform::sandbox_id,
 };
-
-/// Longest name of a host, in bytes (RFC 1035).
-const NAME_BYTES_MAX: usize = 253;
-/// Longest part of one between two dots, in bytes.
-const LABEL_BYTES_MAX: usize = 63;
 
 /// Replaces the network policy of a sandbox.
 ///
@@ -89,13 +83,12 @@ impl<'a> Lists<'a> {
     pub(super) fn policy(self, allow_internet: bool) -> Result<NetworkPolicy> {
         let mut policy = NetworkPolicy { closed: !allow_internet, ..NetworkPolicy::default() };
         for target in self.allow.unwrap_or_default() {
-            if is_domain(target) {
-                return Err(Failed::invalid(format!(
-                    "allowOut: the domain {target:?} is not supported by this server yet"
-                )));
+            const RULE: &str = "an address, a network such as 10.0.0.0/8, or a domain such as *.example.com";
+            match (network(target), domain(target)) {
+                (Some(network), _) => policy.allow.extend(network),
+                (None, Some(domain)) => policy.domains.push(domain),
+                (None, None) => return Err(wrong("allowOut", target, RULE)),
             }
-            const RULE: &str = "an address, or a network such as 10.0.0.0/8";
-            policy.allow.extend(network(target).ok_or_else(|| wrong("allowOut", target, RULE))?);
         }
         for target in self.deny.unwrap_or_default() {
             const RULE: &str = "an address, or a network such as 10.0.0.0/8";
@@ -104,7 +97,12 @@ impl<'a> Lists<'a> {
         for server in self.dns.unwrap_or_default() {
             policy.dns.push(server.parse::<IpAddr>().map_err(|_| wrong("dnsServers", server, "an address"))?);
         }
-        let longest = policy.allow.len().max(policy.deny.len());
+        if let (Some(domain), false) = (policy.domains.first(), policy.denies_all()) {
+            return Err(Failed::invalid(format!(
+                "allowOut: the domain {domain} needs all else denied: put 0.0.0.0/0 in denyOut"
+            )));
+        }
+        let longest = (policy.allow.len() + policy.domains.len()).max(policy.deny.len());
         if longest > network::ENTRIES_MAX || policy.dns.len() > network::SERVERS_MAX {
             let (entries, servers) = (network::ENTRIES_MAX, network::SERVERS_MAX);
             return Err(Failed::invalid(format!("network: use at most {entries} networks and {servers} DNS servers")));
@@ -119,26 +117,20 @@ fn wrong(field: &str, value: &str, rule: &str) -> Failed {
 }
 
 /// None: it is no network. Empty: it is one of IPv6.
-fn network(text: &str) -> Option<Option<Ipv4Net>> {
-    let (address, prefix) = text.split_once('/').map_or((text, None), |(address, prefix)| (address, Some(prefix)));
-    let address: IpAddr = address.parse().ok()?;
-    let most = if address.is_ipv4() { 32 } else { 128 };
-    let prefix = prefix.map_or(Some(most), |prefix| prefix.parse::<u8>().ok().filter(|prefix| *prefix <= most))?;
-    let of_ipv4 = |address: Ipv4Addr| Ipv4Net::new(address, prefix).ok().map(|net| net.trunc());
-    Some(match address {
-        IpAddr::V4(address) => of_ipv4(address),
-        IpAddr::V6(_) => None,
-    })
+fn network(text: &str) -> Option<Option<Addresses>> {
+    match text.parse::<Addresses>() {
+        // E2B's networks have no ports.
+        Ok(addresses) => addresses.port.is_none().then_some(Some(addresses)),
+        Err(_) => {
+            let (address, prefix) = text.split_once('/').unwrap_or((text, "128"));
+            let is_ipv6 = address.parse::<Ipv6Addr>().is_ok() && prefix.parse().is_ok_and(|prefix: u8| prefix <= 128);
+            is_ipv6.then_some(None)
+        }
+    }
 }
 
-/// A name of a host, or `*.` and one.
-fn is_domain(text: &str) -> bool {
-    let name = text.strip_prefix("*.").unwrap_or(text);
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
-    let label = |label: &str| (1..=LABEL_BYTES_MAX).contains(&label.len()) && label.bytes().all(allowed);
-    // A name whose last part is a number is an address that is wrong.
-    let named = name.rsplit('.').next().is_some_and(|last| last.bytes().any(|byte| !byte.is_ascii_digit()));
-    name.len() <= NAME_BYTES_MAX && named && name.split('.').all(label)
+fn domain(text: &str) -> Option<Domain> {
+    text.parse().ok().filter(|domain: &Domain| domain.port.is_none())
 }
 
 #[cfg(test)]
@@ -146,17 +138,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_addresses_and_networks_are_rules() {
+    fn addresses_networks_and_domains_are_rules() {
         let ok = |allow: &[&str], deny: &[&str], dns: &[&str]| {
             let [allow, deny, dns] =
                 [allow, deny, dns].map(|list| list.iter().map(|&text| text.into()).collect::<Vec<_>>());
             Lists { allow: Some(&allow), deny: Some(&deny), dns: Some(&dns) }.policy(true).ok()
         };
         let policy = ok(&["1.1.1.1", "10.1.0.0/8", "2001:db8::/32"], &["0.0.0.0/0"], &["9.9.9.9"]).unwrap();
-        let nets = |nets: &[&str]| nets.iter().map(|net| net.parse().unwrap()).collect::<Vec<Ipv4Net>>();
+        let nets = |nets: &[&str]| nets.iter().map(|net| net.parse().unwrap()).collect::<Vec<Addresses>>();
         assert_eq!((policy.allow, policy.deny), (nets(&["1.1.1.1/32", "10.0.0.0/8"]), nets(&["0.0.0.0/0"])));
-        assert!(is_domain("example.com") && is_domain("*.example.com"));
-        for bad in ["", "300.1.1.1", "1.1.1.1/33", "::/129", "1.1.1.1/", "a b", "*", "*.", "a..b", "a/b"] {
+        for domain in ["example.com", "*.example.com"] {
+            let policy = ok(&[domain], &["0.0.0.0/0"], &[]).unwrap();
+            assert_eq!(policy.domains, [domain.parse().unwrap()]);
+            assert!(ok(&[domain], &["1.1.1.1"], &[]).is_none(), "it needs all else denied");
+        }
+        for bad in [
+            "1.1.1.1:80",
+            "a.example:80",
+            "",
+            "300.1.1.1",
+            "1.1.1.1/33",
+            "::/129",
+            "1.1.1.1/",
+            "a b",
+            "*",
+            "*.",
+            "a..b",
+            "a/b",
+        ] {
             assert!(ok(&[bad], &[], &[]).is_none(), "{bad}");
         }
         assert!(ok(&[], &["example.com"], &[]).is_none() && ok(&[], &[], &["1.1.1.0/24"]).is_none());
