@@ -74,7 +74,7 @@ pub use command::{Command, CommandRequest, CommandSignal, EndReason, SignalReque
 pub use error::{ErrorBody, ErrorCode, ErrorDetail};
 pub use image::{ImportEvent, ImportRequest, KeptImage, Pruned};
 pub use mount::{MountRequest, UnmountRequest, VolumeMount};
-pub use network::{Addresses, Destination, NetworkPolicy};
+pub use network::{Addresses, Destination, Domain, HeaderRule, Hidden, NetworkPolicy, rule};
 pub use node::{NodeInfo, PoolInfo};
 pub use sandbox::{
     ExecRequest, ExitStatus, ForkRequest, ForkResponse, Interpreter, MemoryUse, PauseEvent, PauseRequest,

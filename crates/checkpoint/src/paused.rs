@@ -328,6 +328,13 @@ mod tests {
             let framed = frame::encode(FRAME, WITH_NETWORK, &older).unwrap();
             assert_eq!(Paused::decode(&framed).unwrap(), closed);
             closed.network.domains = vec!["*.example.com".parse().unwrap()];
+            let rule = |value| {
+                let headers = vec![model::Header { name: "a".to_owned(), value }];
+                vec![model::HeaderRule { domain: "a.example".parse().unwrap(), headers }]
+            };
+            closed.network.rules = rule(model::Hidden::Plain("secret".to_owned()));
+            assert!(closed.encode().is_err(), "only sealed values are written");
+            closed.network.rules = rule(model::Hidden::Sealed("0123".to_owned()));
             let framed = closed.encode().unwrap();
             assert_eq!(Paused::decode(&framed).unwrap(), closed);
             assert!(frame::decode(&framed, FRAME, WITH_NETWORK).is_err(), "an older node refuses it");

@@ -1,4 +1,5 @@
-//! Requests of HTTP/1: each one is for a host of its own, and is judged by that.
+//! Requests of HTTP/1: each one is for a host of its own, and is judged by that. Where the proxy speaks for a host, each one is for that host, and gets the
+//! headers of its rule.
 
 use std::{
     convert::Infallible,
@@ -17,11 +18,12 @@ use model::DomainName;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     task::JoinHandle,
+    time::timeout,
 };
 
 use crate::{
     route::Refused,
-    visit::{Result, Visit, join},
+    visit::{HANDSHAKE_MAX, Result, Visit, join},
 };
 
 /// Longest head of a request or an answer, in bytes, and most headers of one.
@@ -35,6 +37,8 @@ type Answer = Response<Either<Incoming, Full<Bytes>>>;
 /// The requests of one visit, one after the other.
 pub(crate) struct Requests {
     visit: Visit,
+    /// The host, if the proxy speaks for one.
+    host: Option<DomainName>,
     upstream: tokio::sync::Mutex<Option<Upstream>>,
     /// Both ends of a connection that has switched to another protocol.
     switched: Mutex<Option<(OnUpgrade, OnUpgrade)>>,
@@ -57,8 +61,8 @@ impl Drop for Driver {
 }
 
 impl Requests {
-    pub(crate) fn of(visit: Visit) -> Arc<Self> {
-        Arc::new(Self { visit, upstream: tokio::sync::Mutex::new(None), switched: Mutex::new(None) })
+    pub(crate) fn of(visit: Visit, host: Option<DomainName>) -> Arc<Self> {
+        Arc::new(Self { visit, host, upstream: tokio::sync::Mutex::new(None), switched: Mutex::new(None) })
     }
 
     /// Until the client ends, or switches to another protocol and that ends.
@@ -80,6 +84,9 @@ impl Requests {
         let Some(name) = host_of(&request) else {
             return text(StatusCode::BAD_REQUEST, "the request names no host, or several");
         };
+        if self.host.as_ref().is_some_and(|host| *host != name) {
+            return text(StatusCode::MISDIRECTED_REQUEST, "the request is for another host than the connection");
+        }
         if request.method() == Method::CONNECT {
             return text(StatusCode::METHOD_NOT_ALLOWED, "this is no proxy that is asked for connections");
         }
@@ -94,8 +101,16 @@ impl Requests {
     }
 
     async fn forward(&self, name: DomainName, mut request: Request<Incoming>) -> Result<Answer> {
-        if !self.visit.guest.reach().allows(&name, self.visit.to.port()) {
+        let (reach, port) = (self.visit.guest.reach(), self.visit.to.port());
+        if !self.visit.may_reach(&name) {
             return Err(Refused::Name(name).into());
+        }
+        if self.host.is_some()
+            && let Some(headers) = reach.headers(&name, port)
+        {
+            for (name, value) in self.visit.proxy.open_values(headers).await? {
+                request.headers_mut().insert(name, value);
+            }
         }
         // The host is in its header.
         let path = request.uri().path_and_query().cloned();
@@ -130,7 +145,13 @@ impl Requests {
         }
         let stream = self.visit.proxy.connect_to(&self.visit.guest, name, self.visit.to.port()).await?;
         stream.set_nodelay(true)?;
-        let mut upstream = begin(name, stream).await?;
+        let mut upstream = match &self.host {
+            Some(host) => {
+                let stream = timeout(HANDSHAKE_MAX, self.visit.proxy.tls.connect(host, stream)).await??;
+                begin(name, stream).await?
+            }
+            None => begin(name, stream).await?,
+        };
         let answer = upstream.sender.send_request(request).await?;
         *slot = Some(upstream);
         Ok(answer)

@@ -10,6 +10,9 @@
 //! The proxy believes nothing of what a sandbox sends but the name, and connects to that name and no other. So a forged name leads to the host of that
 //! name. Its own sockets are in the router's namespace: the host judges their packets as it does those of sandboxes.
 //!
+//! TLS is passed on as it is, but for hosts of header rules: there the proxy speaks for the host, by an authority of the node's own that its sandboxes
+//! trust, and sets headers in each request.
+//!
 //! A visit is one connection of a sandbox. It ends when the policy does not allow it any more, when its sandbox goes, and when nothing moves for long.
 
 mod client;
@@ -18,6 +21,8 @@ mod http;
 mod places;
 mod proxy;
 mod route;
+mod tls;
 mod visit;
 
-pub use proxy::Proxy;
+pub use authority::Error;
+pub use proxy::{Proxy, Settings};

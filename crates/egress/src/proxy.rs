@@ -2,35 +2,79 @@
 
 use std::{
     net::{IpAddr, SocketAddr},
+    path::PathBuf,
     sync::Arc,
     time::Duration,
 };
 
+use hyper::header::{HeaderName, HeaderValue};
+use model::{Header, Hidden};
 use network::{Dns, Network};
+use store::Store;
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::{
     places::{Place, Places},
     route::Guest,
-    visit::Visit,
+    tls::Tls,
+    visit::{Result, Visit},
 };
 
 /// Waits after an error that is of no connection: too many files are open.
 const REST: Duration = Duration::from_millis(10);
 
+/// What an operator chooses.
+#[derive(Debug, Clone, Default)]
+pub struct Settings {
+    /// The directory of the authority that sandboxes trust. It is made if it is not there.
+    pub authority: PathBuf,
+    /// Files of authorities, as PEM, that hosts may have beside those that the system knows.
+    pub roots: Vec<PathBuf>,
+}
+
 /// See the crate.
 pub struct Proxy {
     pub(crate) network: Arc<Network>,
     pub(crate) dns: Arc<Dns>,
+    pub(crate) tls: Tls,
+    store: Store,
     listener: TcpListener,
     places: Arc<Places>,
 }
 
 impl Proxy {
-    /// Opens the door in the router. `dns` is asked for addresses.
-    pub fn open(network: Arc<Network>, dns: Arc<Dns>) -> std::io::Result<Self> {
-        let listener = network.listen()?;
-        Ok(Self { network, dns, listener, places: Arc::default() })
+    /// Opens the door in the router. `dns` is asked for addresses, and `store` has the keys that open the values of headers.
+    pub fn open(
+        network: Arc<Network>,
+        dns: Arc<Dns>,
+        store: Store,
+        settings: &Settings,
+    ) -> std::result::Result<Self, authority::Error> {
+        let tls = Tls::open(&settings.authority, &settings.roots)?;
+        let listen =
+            |source| authority::Error::File { action: "listen at", path: "the sandboxes' router".into(), source };
+        let listener = network.listen().map_err(listen)?;
+        Ok(Self { network, dns, tls, store, listener, places: Arc::default() })
+    }
+
+    /// What sandboxes have to trust where requests get headers, as PEM.
+    pub fn certificate(&self) -> &str {
+        self.tls.text()
+    }
+
+    /// Values of headers, opened.
+    pub(crate) async fn open_values(&self, headers: &[Header]) -> Result<Vec<(HeaderName, HeaderValue)>> {
+        let mut opened = Vec::new();
+        for Header { name, value } in headers {
+            let bytes = match value {
+                Hidden::Sealed(text) => store::text::open(self.store.keys(), text).await?,
+                Hidden::Plain(_) => return Err("the value of a header is not sealed".into()),
+            };
+            let mut value = HeaderValue::from_bytes(&bytes)?;
+            value.set_sensitive(true);
+            opened.push((name.parse()?, value));
+        }
+        Ok(opened)
     }
 
     /// Takes connections. Never returns.

@@ -6,6 +6,7 @@ use model::DomainName;
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt, copy_bidirectional_with_sizes},
     net::TcpStream,
+    time::timeout,
 };
 
 use crate::{
@@ -18,6 +19,8 @@ use crate::{
 
 /// How long nothing may move.
 const IDLE_MAX: Duration = Duration::from_secs(3_600);
+/// How long the handshake with a sandbox may take, where the proxy speaks for the host; and with the host.
+pub(crate) const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// Of each direction of a connection that is passed on.
 const BUFFER_BYTES: usize = 16 << 10;
 
@@ -49,7 +52,13 @@ impl Visit {
         stream.set_nodelay(true)?;
         let (head, first) = head::read(&mut stream).await?;
         let mut client = Client::new(first, stream, moved);
+        let reach = self.guest.reach();
+        let is_ruled = |name: &DomainName| reach.headers(name, self.to.port()).is_some() && self.may_reach(name);
         match head {
+            Head::Tls(Some(name)) if is_ruled(&name) => {
+                let client = timeout(HANDSHAKE_MAX, self.proxy.tls.accept(client)).await??;
+                Requests::of(self, Some(name)).serve(client).await
+            }
             Head::Tls(name) => {
                 let passed = self.pass_tls(name, &mut client).await;
                 if let Err(error) = &passed
@@ -59,9 +68,15 @@ impl Visit {
                 }
                 passed
             }
-            Head::Other if !self.guest.reach().permits(self.to) => Requests::of(self).serve(client).await,
+            Head::Other if !reach.permits(self.to) => Requests::of(self, None).serve(client).await,
             Head::Other | Head::Silence => self.pass_on(&mut client).await,
         }
+    }
+
+    /// By its name, or because of the address that the sandbox has chosen: that of the name is looked at once more.
+    pub(crate) fn may_reach(&self, name: &DomainName) -> bool {
+        let reach = self.guest.reach();
+        reach.allows(name, self.to.port()) || reach.permits(self.to)
     }
 
     async fn pass_tls(&self, name: Option<DomainName>, client: &mut Client) -> Result {

@@ -23,7 +23,7 @@ pub use command::{Command, CommandEnd, CommandEvent, CommandSignal, EndReason, S
 pub use failure::{Failure, FailureKind};
 pub use image::{KeptImage, is_image_name};
 pub use mount::{Mount, MountPoints};
-pub use network::{Addresses, Destination, Domain, DomainName, NetworkPolicy};
+pub use network::{Addresses, Destination, Domain, DomainName, Header, HeaderRule, Hidden, NetworkPolicy};
 pub use node::{NodeInfo, PoolInfo};
 pub use sandbox::{
     CommandSpec, ExitStatus, ForkSpec, Forks, Interpreter, MemoryUse, PauseReport, PausedSandbox, ProcessInfo,

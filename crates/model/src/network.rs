@@ -2,12 +2,14 @@
 
 mod destination;
 mod domain;
+mod header;
 
 use std::net::IpAddr;
 
 pub use self::{
     destination::{Addresses, Destination},
     domain::{Domain, DomainName},
+    header::{Header, HeaderRule, Hidden},
 };
 
 /// What one sandbox may reach. What its node keeps closed stays closed.
@@ -23,6 +25,8 @@ pub struct NetworkPolicy {
     pub dns: Vec<IpAddr>,
     /// Names that are reached by TLS and HTTP, whatever is denied.
     pub domains: Vec<Domain>,
+    /// What its HTTPS requests get on their way. They allow nothing.
+    pub rules: Vec<HeaderRule>,
 }
 
 impl NetworkPolicy {

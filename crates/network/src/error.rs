@@ -52,6 +52,12 @@ pub enum Error {
     /// More than a policy may have.
     #[error("a network policy has at most {0} DNS servers")]
     TooManyServers(usize),
+    /// A rule that no request can follow.
+    #[error("{0}")]
+    Rule(String),
+    /// More than a policy may have.
+    #[error("a network policy has at most {0} rules for requests")]
+    TooManyRules(usize),
     /// More than a policy may have.
     #[error("the domains of a network policy have at most {0} ports")]
     TooManyPorts(usize),

@@ -32,7 +32,7 @@ mod settings;
 pub use dns::{Dns, QUERIES_MAX};
 pub use error::Error;
 pub use netlink::Sockets;
-pub use policy::{DOMAIN_PORTS_MAX, ENTRIES_MAX, Reach, SERVERS_MAX};
+pub use policy::{DOMAIN_PORTS_MAX, ENTRIES_MAX, RULES_MAX, Reach, SERVERS_MAX};
 pub use probe::{closed_forwarding, probe};
 pub use router::Network;
 pub use settings::{GATEWAY, INSIDE, LINK, Settings};

@@ -7,7 +7,7 @@ use std::{
 };
 
 use ipnet::Ipv4Net;
-use model::{Addresses, DomainName, NetworkPolicy};
+use model::{Addresses, DomainName, Header, HeaderRule, NetworkPolicy};
 
 use crate::{error::Error, ranges::Ranges};
 
@@ -15,7 +15,9 @@ use crate::{error::Error, ranges::Ranges};
 pub const ENTRIES_MAX: usize = 1_000;
 /// Most DNS servers of a policy.
 pub const SERVERS_MAX: usize = 4;
-/// Most ports that the domains of a policy have together.
+/// Most rules for requests of a policy.
+pub const RULES_MAX: usize = 100;
+/// Most ports that the domains and rules of a policy have together.
 pub const DOMAIN_PORTS_MAX: usize = 16;
 
 /// What a sandbox reaches, for DNS and for the egress proxy.
@@ -61,6 +63,13 @@ impl Reach {
         !self.is_closed(*address.ip()) && (allow.iter().any(is_it) || !(*closed || deny.iter().any(is_it)))
     }
 
+    /// The headers that HTTPS requests to a name get at a port: an exact name goes before a wildcard, and a longer wildcard before a shorter one.
+    pub fn headers(&self, name: &DomainName, port: u16) -> Option<&[Header]> {
+        let rules = self.policy.rules.iter().filter(|rule| rule.port() == port && rule.domain.holds(name));
+        let rank = |rule: &&HeaderRule| (!rule.domain.is_wildcard, rule.domain.name.as_str().len());
+        rules.max_by_key(rank).map(|rule| &rule.headers[..])
+    }
+
     /// Whether no policy opens an address.
     pub fn is_closed(&self, address: Ipv4Addr) -> bool {
         self.closed.contains(address)
@@ -69,7 +78,13 @@ impl Reach {
 
 /// Ports whose connections the egress proxy gets.
 pub(crate) fn proxied_ports(policy: &NetworkPolicy) -> BTreeSet<u16> {
-    policy.domains.iter().flat_map(model::Domain::ports).collect()
+    let of_domains = policy.domains.iter().flat_map(model::Domain::ports);
+    of_domains.chain(ruled_ports(policy)).collect()
+}
+
+/// Ports of rules: the proxy gets their connections also where the policy allows the address.
+pub(crate) fn ruled_ports(policy: &NetworkPolicy) -> BTreeSet<u16> {
+    policy.rules.iter().map(HeaderRule::port).collect()
 }
 
 /// Fails if a policy is too long, or names servers that are not for sandboxes: the node asks them, and could reach more than they may.
@@ -77,6 +92,10 @@ pub(crate) fn check(policy: &NetworkPolicy, closed: &Ranges) -> Result<(), Error
     if (policy.allow.len() + policy.domains.len()).max(policy.deny.len()) > ENTRIES_MAX {
         return Err(Error::TooLong(ENTRIES_MAX));
     }
+    if policy.rules.len() > RULES_MAX {
+        return Err(Error::TooManyRules(RULES_MAX));
+    }
+    policy.rules.iter().try_for_each(|rule| rule.check().map_err(Error::Rule))?;
     if proxied_ports(policy).len() > DOMAIN_PORTS_MAX {
         return Err(Error::TooManyPorts(DOMAIN_PORTS_MAX));
     }
@@ -145,6 +164,22 @@ mod tests {
         assert!(permits("1.1.1.1:9") && permits("2.2.2.9:22"));
         assert!(!permits("2.2.2.9:23") && !permits("10.1.1.1:80") && !permits("8.8.8.8:443"));
         assert_eq!(proxied_ports(&policy), [80, 443, 8443].into());
+    }
+
+    #[test]
+    fn the_closest_rule_counts() {
+        let rule = |domain: &str| HeaderRule {
+            domain: domain.parse().unwrap(),
+            headers: vec![Header { name: domain.to_owned(), value: model::Hidden::Sealed(String::new()) }],
+        };
+        let rules = ["*.example", "b.a.example", "*.a.example", "x.example:8443"].map(rule).to_vec();
+        let reach = Reach::of(&NetworkPolicy { rules, ..NetworkPolicy::default() }, &private());
+        let of = |text: &str, port| reach.headers(&name(text), port).map(|headers| headers[0].name.clone());
+        assert_eq!(of("b.a.example", 443).as_deref(), Some("b.a.example"));
+        assert_eq!(of("c.a.example", 443).as_deref(), Some("*.a.example"));
+        assert_eq!(of("x.example", 443).as_deref(), Some("*.example"));
+        assert_eq!(of("x.example", 8443).as_deref(), Some("x.example:8443"));
+        assert_eq!((of("example", 443), of("x.example", 80)), (None, None));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use model::{Addresses, NetworkPolicy};
 use crate::{
     netlink::Sockets,
     nft::{Batch, DESTINATION, Expression as Is, Family, Hook, SOURCE, SetKind, Verdict, connection, hook},
-    policy::proxied_ports,
+    policy::{proxied_ports, ruled_ports},
     ranges::Ranges,
     settings::{GATEWAY, INSIDE, LINK},
 };
@@ -244,9 +244,15 @@ fn add_policy(
 ) {
     add_addresses(batch, allow, &policy.allow);
     add_addresses(batch, deny, &policy.deny);
+    let ruled = ruled_ports(policy);
     // What it gets is judged by the sender: what flowed before a change stops.
     for (chain, set, way, refused) in [(sends, SENDS, Way::Out, Is::Reject), (gets, GETS, Way::In, DROP)] {
         batch.add_chain(chain, None);
+        for port in &ruled {
+            // QUIC goes around the proxy. Without it, clients use TCP.
+            let at = if chain == sends { TO_PORT } else { FROM_PORT };
+            batch.add_rule(chain, &[Is::Protocol(UDP), Is::Transport { at, is: &port.to_be_bytes() }, refused]);
+        }
         add_rules(batch, chain, (way, allow), Is::Decide(Verdict::Return));
         add_rules(batch, chain, (way, deny), refused);
         if policy.closed {
@@ -255,16 +261,19 @@ fn add_policy(
         batch.add_verdict(set, own, Verdict::Jump(chain));
     }
     batch.add_chain(names, None);
-    let ports = proxied_ports(policy);
-    if !ports.is_empty() {
+    let others: Vec<u16> = proxied_ports(policy).difference(&ruled).copied().collect();
+    ruled.iter().for_each(|port| send_to_proxy(batch, names, *port));
+    if !others.is_empty() {
         // These need no name.
         add_rules(batch, names, (Way::Out, allow), Is::Decide(Verdict::Return));
     }
-    for port in ports {
-        let is_it = [Is::Protocol(TCP), Is::Transport { at: TO_PORT, is: &port.to_be_bytes() }];
-        batch.add_rule(names, &[&is_it[..], &[Is::SendTo(GATEWAY.octets(), EGRESS_PORT)]].concat());
-    }
+    others.iter().for_each(|port| send_to_proxy(batch, names, *port));
     batch.add_verdict(NAMES, own, Verdict::Jump(names));
+}
+
+fn send_to_proxy(batch: &mut Batch<'_>, chain: &str, port: u16) {
+    let is_it = [Is::Protocol(TCP), Is::Transport { at: TO_PORT, is: &port.to_be_bytes() }];
+    batch.add_rule(chain, &[&is_it[..], &[Is::SendTo(GATEWAY.octets(), EGRESS_PORT)]].concat());
 }
 
 fn add_addresses(batch: &mut Batch<'_>, Sets { whole, ported }: &Sets, all: &[Addresses]) {

@@ -48,6 +48,7 @@ mod stopped;
 mod store;
 mod supervisor;
 mod transfer;
+mod trust;
 mod turns;
 mod unseen;
 mod usage;
@@ -135,6 +136,8 @@ pub struct Node {
     image_users: Arc<tokio::sync::RwLock<()>>,
     /// Who serves other nodes, and where; empty: this node serves none.
     serving: OnceLock<peers::Serving>,
+    /// What sandboxes trust whose requests get headers, as PEM; none: not known yet.
+    egress_certificate: tokio::sync::watch::Sender<Option<Arc<str>>>,
 }
 
 impl std::fmt::Debug for Node {
@@ -198,6 +201,7 @@ impl Node {
             importing: Arc::default(),
             image_users: Arc::default(),
             serving: OnceLock::new(),
+            egress_certificate: tokio::sync::watch::Sender::new(None),
         }))
     }
 

@@ -16,7 +16,7 @@ const HERE: &str = "crates/tidy/src/arrows.rs";
 /// Names are those of packages without `pando-`; the package `pando` is `cli`.
 const GROUPS: &[&[&str]] = &[
     &["base"],
-    &["sys", "procfs", "db", "model", "tarball"],
+    &["sys", "procfs", "db", "model", "tarball", "authority"],
     &["store", "memory", "process", "network", "images", "sandbox", "volume", "fuse"],
     &["pager", "volumed", "peers", "hands", "holder", "egress"],
     &["keeper", "checkpoint"],

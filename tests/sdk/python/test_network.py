@@ -231,6 +231,21 @@ def test_domains_need_all_else_denied(make) -> None:
     assert out(sandbox, "getent hosts other.example.net || echo none") == "none"
 
 
+def test_headers(make) -> None:
+    """Rules are taken, and values of headers shown to no one. That they arrive is shown by the cases of tests/host."""
+    rules = {"api.example.com": [{"transform": {"headers": {"Authorization": "Bearer s3cret"}}}]}
+    shown = {"api.example.com": [{"transform": {"headers": {"Authorization": "***"}}}]}
+    network = {"deny_out": lambda context: [context.all_traffic], "allow_out": lambda context: list(context.rules)}
+    sandbox = make(network=network | {"rules": rules})
+    assert sandbox.get_info().network["rules"] == shown
+    assert "s3cret" not in out(sandbox, "env; cat /etc/ssl/certs/ca-certificates.crt")
+    assert out(sandbox, "test -s $NODE_EXTRA_CA_CERTS && grep -c BEGIN $NODE_EXTRA_CA_CERTS") == "1"
+    sandbox.update_network({"deny_out": ["0.0.0.0/0"]})
+    assert not sandbox.get_info().network.get("rules")
+    with pytest.raises(Exception, match="cannot be set"):
+        sandbox.update_network({"rules": {"a.example": [{"transform": {"headers": {"Host": "b"}}}]}})
+
+
 @pytest.mark.slow
 def test_allowed_domain(make) -> None:
     """Needs the internet."""

@@ -144,6 +144,10 @@ pub(crate) struct NetworkArgs {
     /// A network that no sandbox may reach: 203.0.113.0/24. May be repeated.
     #[arg(long, value_name = "NET", value_parser = parse_net)]
     network_deny: Vec<Ipv4Net>,
+    /// A file of certificate authorities, as PEM, that hosts may have whose requests get headers (--header), beside those that the system knows. May be
+    /// repeated.
+    #[arg(long = "egress-ca", value_name = "FILE")]
+    egress_roots: Vec<PathBuf>,
     /// A DNS server for sandboxes, asked by the node. May be repeated. Default: those of the host's /etc/resolv.conf.
     #[arg(long = "dns", value_name = "IP")]
     dns: Vec<IpAddr>,
@@ -166,7 +170,7 @@ impl NetworkArgs {
         };
         let settings =
             network::Settings { range: self.network_range, allow: self.network_allow, deny: self.network_deny };
-        NetworkConfig { kind, settings, dns: self.dns }
+        NetworkConfig { kind, settings, egress_roots: self.egress_roots, dns: self.dns }
     }
 }
 

@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use api::{ErrorCode, ErrorDetail, NetworkPolicy, SandboxState, Usage, VolumeMount, e2b};
+use api::{ErrorCode, ErrorDetail, HeaderRule, NetworkPolicy, SandboxState, Usage, VolumeMount, e2b};
 use async_trait::async_trait;
 use base::id::SandboxId;
 use client::{Client, Download, Inside, Server};
@@ -112,10 +112,12 @@ fn creation(wanted: &Wanted) -> Result<Value> {
 }
 
 /// A policy as a server takes it, but for whether it is closed.
-fn ways_out(NetworkPolicy { closed: _, allow, deny, dns }: &NetworkPolicy) -> Value {
+fn ways_out(NetworkPolicy { closed: _, allow, deny, dns, rules }: &NetworkPolicy) -> Value {
     let allow: Vec<String> = allow.iter().map(ToString::to_string).collect();
     let deny: Vec<String> = deny.iter().map(ToString::to_string).collect();
-    json!({ "allowOut": allow, "denyOut": deny, "dnsServers": dns })
+    let rule = |rule: &HeaderRule| (rule.domain.to_string(), json!([{ "transform": { "headers": rule.headers } }]));
+    let rules: serde_json::Map<String, Value> = rules.iter().map(rule).collect();
+    json!({ "allowOut": allow, "denyOut": deny, "dnsServers": dns, "rules": rules })
 }
 
 /// Whole seconds, which is what servers count in.
@@ -297,8 +299,13 @@ impl Target for Server {
         let closed = detail.allow_internet_access == Some(false);
         let network = detail.network.unwrap_or_default();
         let dns = network.dns_servers.into_iter().flatten().filter_map(|server| server.parse().ok());
+        let headers = |rules: Vec<e2b::Rule>| rules.into_iter().filter_map(|rule| rule.transform?.headers).flatten();
+        let rule = |(domain, rules): (String, Vec<e2b::Rule>)| {
+            Some(HeaderRule { domain: domain.parse().ok()?, headers: headers(rules).collect() })
+        };
         Ok(NetworkPolicy {
             closed,
+            rules: network.rules.into_iter().flatten().filter_map(rule).collect(),
             allow: network.allow_out.into_iter().flatten().filter_map(|text| text.parse().ok()).collect(),
             deny: network.deny_out.into_iter().flatten().filter_map(|text| text.parse().ok()).collect(),
             dns: dns.collect(),

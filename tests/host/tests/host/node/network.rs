@@ -1,6 +1,7 @@
 //! Networks of sandboxes. The case makes an internet and private networks out of namespaces.
 
 mod domains;
+mod headers;
 mod internet;
 
 use std::{
@@ -16,6 +17,7 @@ use self::internet::{ask, start, with_internet};
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases = of_addresses();
     cases.extend(domains::cases());
+    cases.extend(headers::cases());
     cases
 }
 

@@ -5,7 +5,7 @@ import http.server, socket, socketserver, ssl, struct, sys, threading, time
 
 NAMES = {
     'example.test': '1.1.1.1', 'other.test': '1.1.2.2', 'a.example.test': '1.1.2.2', 'b.a.example.test': '1.1.2.2',
-    'inside.test': '10.20.0.8', 'node.test': '8.8.8.1', 'meta.test': '169.254.169.254', 'loop.test': '127.0.0.1',
+    'bad.test': '1.1.2.2', 'inside.test': '10.20.0.8', 'node.test': '8.8.8.1', 'meta.test': '169.254.169.254', 'loop.test': '127.0.0.1',
 }
 
 
@@ -24,6 +24,11 @@ class Told(http.server.BaseHTTPRequestHandler):
     protocol_version = 'HTTP/1.1'
     before = 0
     def do_GET(self):
+        if self.headers.get('Upgrade'):
+            self.send_response(101); self.send_header('Connection', 'upgrade'); self.send_header('Upgrade', 'shout'); self.end_headers()
+            self.wfile.write((self.headers.get('X-Key', '-') + ' ').encode() + self.rfile.readline().upper())
+            self.close_connection = True
+            return
         text = ' '.join([self.connection.getsockname()[0], self.headers['Host'], self.headers.get('X-Key', '-'), str(self.before)]) + '\n'
         self.before += 1
         is_stream = self.path == '/stream'

@@ -51,7 +51,7 @@ fn certify(dir: &Path) -> Result<[PathBuf; 2]> {
 /// The internet, in a namespace of its own.
 pub(super) struct Internet {
     process: Child,
-    _files: tempfile::TempDir,
+    files: tempfile::TempDir,
 }
 
 impl Internet {
@@ -68,7 +68,7 @@ impl Internet {
         ensure!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
         process.stdin.as_mut().context("no input")?.write_all(b"go\n")?;
         ensure!(line()? == "ready", "the internet is not ready");
-        Ok(Self { process, _files: dir })
+        Ok(Self { process, files: dir })
     }
 }
 
@@ -81,8 +81,10 @@ impl Drop for Internet {
 }
 
 pub(super) fn with_internet(more: &[&str], body: fn(&mut Node) -> Result<()>) -> Result<()> {
-    let _internet = Internet::new()?;
-    let asked = ["--network", "on", "--dns", "8.8.8.8"];
+    let internet = Internet::new()?;
+    let authority = internet.files.path().join(AUTHORITY);
+    let authority = authority.to_str().context("an odd path")?;
+    let asked = ["--network", "on", "--dns", "8.8.8.8", "--egress-ca", authority];
     let all: Vec<&str> = if more.contains(&"--network") { more.to_vec() } else { [&asked[..], more].concat() };
     let mut node = Node::start_with(arguments(&all))?;
     node.ok(&["template", "build", "idle"])?;
