@@ -77,7 +77,7 @@ pub use command::{Command, CommandRequest, CommandSignal, EndReason, SignalReque
 pub use error::{ErrorBody, ErrorCode, ErrorDetail};
 pub use image::{ImportEvent, ImportRequest, KeptImage, Pruned, PullEvent, PullRequest, RegistryCredentials};
 pub use mount::{MountRequest, UnmountRequest, VolumeMount};
-pub use network::NetworkPolicy;
+pub use network::{Addresses, Destination, Domain, HeaderRule, Hidden, NetworkPolicy, rule};
 pub use node::{NodeInfo, PoolInfo};
 pub use recipe::{Origin, Recipe, RecipeEvent, RecipeStep};
 pub use sandbox::{

@@ -1,5 +1,5 @@
 //! What every other crate may use: identifiers, limits, errors as text, text for people, scratch directories, the framed encoding of what
-//! outlives a process, and the names of metrics.
+//! outlives a process, lists of texts for serde, and the names of metrics.
 
 pub mod budget;
 pub mod error;
@@ -9,3 +9,4 @@ pub mod limits;
 pub mod scratch;
 pub mod telemetry;
 pub mod text;
+pub mod texts;

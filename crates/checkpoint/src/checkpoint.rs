@@ -27,10 +27,10 @@ use crate::error::{Error, Result, Storing};
 const MANIFEST_KIND: u16 = 1;
 /// Of the encoding. Version 1 ends before the lists of contents, version 2 before the mount points; version 3 knows no references with
 /// the names of pieces in them; version 4 ends before the volumes; version 5 always has a program; version 6 ends before the limit of the disk;
-/// version 7 ends before the user. Version 8 is of paused sandboxes only.
+/// version 7 ends before the user. Versions 8 and 9 are of paused sandboxes only.
 pub(super) const VERSION: u16 = WITH_TAIL;
 /// The first version with a user and a startup.
-pub(super) const WITH_TAIL: u16 = 9;
+pub(super) const WITH_TAIL: u16 = 10;
 /// The first version with a limit of the disk.
 pub(super) const WITH_DISK: u16 = 7;
 /// The first version of a checkpoint that has files only: its state and its memory are empty.

@@ -33,9 +33,15 @@ pub struct Limits {
 #[serde(remote = "model::NetworkPolicy")]
 pub struct NetworkPolicy {
     pub closed: bool,
-    pub allow: Vec<ipnet::Ipv4Net>,
-    pub deny: Vec<ipnet::Ipv4Net>,
+    #[serde(with = "base::texts")]
+    pub allow: Vec<model::Addresses>,
+    #[serde(with = "base::texts")]
+    pub deny: Vec<model::Addresses>,
     pub dns: Vec<std::net::IpAddr>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "base::texts")]
+    pub domains: Vec<model::Domain>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "rules")]
+    pub rules: Vec<model::HeaderRule>,
 }
 
 /// See [`model::TemplateSpec`].
@@ -173,6 +179,42 @@ pub mod image {
     /// For serde.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<model::Image, D::Error> {
         String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
+}
+
+/// Rules for requests, whose values are sealed.
+mod rules {
+    use model::{Header, HeaderRule, Hidden};
+    use serde::{de::Error as _, ser::Error as _};
+
+    use super::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Serialize, Deserialize)]
+    struct One {
+        domain: String,
+        /// Names, and sealed values.
+        headers: Vec<(String, String)>,
+    }
+
+    pub(super) fn serialize<S: Serializer>(rules: &[HeaderRule], serializer: S) -> Result<S::Ok, S::Error> {
+        let header = |header: &Header| match &header.value {
+            Hidden::Sealed(value) => Ok((header.name.clone(), value.clone())),
+            Hidden::Plain(_) => Err(S::Error::custom("the value of a header is not sealed")),
+        };
+        let one = |rule: &HeaderRule| {
+            let headers = rule.headers.iter().map(header).collect::<Result<_, _>>()?;
+            Ok(One { domain: rule.domain.to_string(), headers })
+        };
+        rules.iter().map(one).collect::<Result<Vec<_>, _>>()?.serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<HeaderRule>, D::Error> {
+        let header = |(name, value)| Header { name, value: Hidden::Sealed(value) };
+        let rule = |One { domain, headers }| {
+            let domain = domain.parse().map_err(D::Error::custom)?;
+            Ok(HeaderRule { domain, headers: headers.into_iter().map(header).collect() })
+        };
+        Vec::deserialize(deserializer)?.into_iter().map(rule).collect()
     }
 }
 

@@ -35,10 +35,12 @@ use crate::error::{Result, Storing};
 pub(super) const MANIFEST_KIND: u16 = 2;
 /// Of the encoding below. Version 1 has a checkpoint of version 2 and no volumes, version 2 only volumes that are mounted read-only, version 3
 /// no references with the names of pieces in them. From version 3 on it is that of the checkpoint in it: 6 has files only, 7 the limit of the
-/// disk behind all else, and 5 is never written.
+/// disk behind all else, 8 the network policy behind that, and 5 is never written.
 const VERSION: u16 = WITH_TAIL;
-/// The one with a network policy, behind the limit of the disk, if there is one.
+/// The first with a network policy, of networks alone. It is not written any more.
 const WITH_NETWORK: u16 = WITH_DISK + 1;
+/// The one with a network policy as JSON.
+const WITH_DOMAINS: u16 = WITH_NETWORK + 1;
 /// Of the frame around it.
 const FRAME: u16 = 0x4e02;
 const HEADS: &str = "paused/";
@@ -84,6 +86,9 @@ pub struct Mounted {
 #[derive(Serialize, Deserialize)]
 struct Written(#[serde(with = "nouns::NetworkPolicy")] NetworkPolicy);
 
+/// A policy as it was written first: its fields by their places.
+type OfNetworks = (bool, Vec<ipnet::Ipv4Net>, Vec<ipnet::Ipv4Net>, Vec<std::net::IpAddr>);
+
 /// As it was written by version 2: its fields by their places. A volume's were its name, the directory, and the snapshot if it was one.
 type Second = (
     Checkpoint,
@@ -107,11 +112,12 @@ fn name_of(id: &SandboxId) -> Result<HeadName> {
 impl Paused {
     fn encode(&self) -> Result<Vec<u8>> {
         let mut bytes = postcard::to_stdvec(self).storing("encode a paused sandbox")?;
+        let policy = || serde_json::to_string(&Written(self.network.clone())).storing("encode a paused sandbox");
         if self.version() == WITH_TAIL {
-            let rest = (Tail::of(&self.checkpoint.spec), Written(self.network.clone()));
+            let rest = (Tail::of(&self.checkpoint.spec), policy()?);
             bytes.append(&mut postcard::to_stdvec(&rest).storing("encode a paused sandbox")?);
-        } else if self.version() == WITH_NETWORK {
-            let rest = (self.checkpoint.spec.limits.disk_bytes, Written(self.network.clone()));
+        } else if self.version() == WITH_DOMAINS {
+            let rest = (self.checkpoint.spec.limits.disk_bytes, policy()?);
             bytes.append(&mut postcard::to_stdvec(&rest).storing("encode a paused sandbox")?);
         } else if let Some(disk) = self.checkpoint.spec.limits.disk_bytes {
             bytes.append(&mut postcard::to_stdvec(&disk).storing("encode a paused sandbox")?);
@@ -128,16 +134,23 @@ impl Paused {
         if version > 2 {
             let (mut paused, rest): (Self, _) = postcard::take_from_bytes(bytes).storing("read a paused sandbox")?;
             paused.checkpoint.check_version(version)?;
+            let policy = |text: &str| serde_json::from_str(text).storing("read the policy of a paused sandbox");
             if version == WITH_TAIL {
-                let rest: (Tail, Written) = postcard::from_bytes(rest).storing("read a paused sandbox")?;
-                let (tail, Written(network)) = rest;
+                let (tail, text): (Tail, &str) = postcard::from_bytes(rest).storing("read a paused sandbox")?;
                 tail.apply(&mut paused.checkpoint.spec);
+                let Written(network) = policy(text)?;
+                paused.network = network;
+            } else if version == WITH_DOMAINS {
+                let rest: (Option<u64>, &str) = postcard::from_bytes(rest).storing("read a paused sandbox")?;
+                paused.checkpoint.spec.limits.disk_bytes = rest.0;
+                let Written(network) = policy(rest.1)?;
                 paused.network = network;
             } else if version == WITH_NETWORK {
-                let rest: (Option<u64>, Written) = postcard::from_bytes(rest).storing("read a paused sandbox")?;
-                let (disk, Written(network)) = rest;
+                let rest: (Option<u64>, OfNetworks) = postcard::from_bytes(rest).storing("read a paused sandbox")?;
+                let (disk, (closed, allow, deny, dns)) = rest;
+                let [allow, deny] = [allow, deny].map(|nets| nets.into_iter().map(Into::into).collect());
                 paused.checkpoint.spec.limits.disk_bytes = disk;
-                paused.network = network;
+                paused.network = NetworkPolicy { closed, allow, deny, dns, ..NetworkPolicy::default() };
             } else if version == WITH_DISK {
                 let disk = postcard::from_bytes(rest).storing("read a paused sandbox")?;
                 paused.checkpoint.spec.limits.disk_bytes = Some(disk);
@@ -161,8 +174,8 @@ impl Paused {
     /// The first that can be read; since the third it is that of the checkpoint, but with a network policy.
     fn version(&self) -> u16 {
         match self.checkpoint.version() {
-            version if self.network.is_default() || version > WITH_NETWORK => version,
-            _ => WITH_NETWORK,
+            version if self.network.is_default() || version > WITH_DOMAINS => version,
+            _ => WITH_DOMAINS,
         }
     }
 
@@ -323,15 +336,29 @@ mod tests {
         for disk in [None, Some(1 << 30)] {
             let mut closed = limited.clone();
             closed.checkpoint.spec.limits.disk_bytes = disk;
-            let allow = vec!["203.0.113.0/24".parse().unwrap()];
-            closed.network = NetworkPolicy { closed: true, allow, ..NetworkPolicy::default() };
+            let net: ipnet::Ipv4Net = "203.0.113.0/24".parse().unwrap();
+            closed.network = NetworkPolicy { closed: true, allow: vec![net.into()], ..NetworkPolicy::default() };
+            // As nodes of before wrote it.
+            let of_networks: (_, OfNetworks) = (disk, (true, vec![net], Vec::new(), Vec::new()));
+            let mut older = postcard::to_stdvec(&closed).unwrap();
+            older.append(&mut postcard::to_stdvec(&of_networks).unwrap());
+            let framed = frame::encode(FRAME, WITH_NETWORK, &older).unwrap();
+            assert_eq!(Paused::decode(&framed).unwrap(), closed);
+            closed.network.domains = vec!["*.example.com".parse().unwrap()];
+            let rule = |value| {
+                let headers = vec![model::Header { name: "a".to_owned(), value }];
+                vec![model::HeaderRule { domain: "a.example".parse().unwrap(), headers }]
+            };
+            closed.network.rules = rule(model::Hidden::Plain("secret".to_owned()));
+            assert!(closed.encode().is_err(), "only sealed values are written");
+            closed.network.rules = rule(model::Hidden::Sealed("0123".to_owned()));
             let framed = closed.encode().unwrap();
             assert_eq!(Paused::decode(&framed).unwrap(), closed);
-            assert!(frame::decode(&framed, FRAME, WITH_NETWORK - 1).is_err(), "an older node refuses it");
+            assert!(frame::decode(&framed, FRAME, WITH_NETWORK).is_err(), "an older node refuses it");
             closed.checkpoint.spec.user = Some("root".into());
             let framed = closed.encode().unwrap();
             assert_eq!(Paused::decode(&framed).unwrap(), closed);
-            assert!(frame::decode(&framed, FRAME, WITH_TAIL - 1).is_err(), "an older node refuses it");
+            assert!(frame::decode(&framed, FRAME, WITH_DOMAINS).is_err(), "an older node refuses it");
         }
     }
 }

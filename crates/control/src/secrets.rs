@@ -1,7 +1,7 @@
 //! Secrets: texts that a team stores and that no request gets back.
 //!
 //! ```text
-//! segment id (random, 16 bytes), sealed as chunk 0 of it: {team, secret, version, value}
+//! sealed text (`store::text`): {team, secret, version, value}
 //! ```
 //!
 //! The database has the sealed text only. The data key that opens it is in the object store, wrapped by a master key,
@@ -10,17 +10,15 @@
 use std::collections::BTreeMap;
 
 use base::{
-    id::{SecretId, TeamId, hex},
+    id::{SecretId, TeamId},
     limits::{SECRET_BYTES_MAX, SECRET_NAME_BYTES_MAX, TEAM_SECRETS_MAX},
 };
-use bytes::BytesMut;
 use db::{DbError, Fields, failed, retry};
 use serde::{Deserialize, Serialize};
 use sqlx::{AnyConnection, AssertSqlSafe, any::AnyRow};
 use store::{
-    id::SegmentId,
     keys::RealmKeys,
-    seal::{SegmentKey, key_id},
+    text::{self, TextError},
 };
 use zeroize::Zeroizing;
 
@@ -29,9 +27,6 @@ use crate::{ControlError, Inner, Noun, Order, Page, PageToken, Time, quota, sand
 const COLUMNS: &str = "id, team, name, version, metadata, created_ms, updated_ms";
 /// Begins the id of a secret for clients, who may also use its name.
 const PREFIX: &str = "sec_";
-/// The one chunk of a segment.
-const CHUNK: u32 = 0;
-const SEGMENT_BYTES: usize = 16;
 
 /// What is known of a secret, without its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -196,11 +191,10 @@ impl Secrets<'_> {
         let row = row(&mut connection, team, secret, &format!("{COLUMNS}, sealed")).await?;
         let (info, sealed) = (info(&row)?, row.text("sealed")?);
         let damaged = || ControlError::Seal { name: info.name.clone() };
-        let bytes = unhex(&sealed).ok_or_else(damaged)?;
-        let (segment, sealed) = bytes.split_first_chunk::<SEGMENT_BYTES>().ok_or_else(damaged)?;
-        let key = self.keys.get(key_id(sealed).map_err(|_| damaged())?).await?;
-        let key = SegmentKey::derive(&key, self.keys.realm(), SegmentId(*segment));
-        let plain = Zeroizing::new(key.open(CHUNK, sealed).map_err(|_| damaged())?.to_vec());
+        let plain = text::open(self.keys, &sealed).await.map_err(|error| match error {
+            TextError::Seal(_) => damaged(),
+            TextError::Key(error) => error.into(),
+        })?;
         let opened: Sealed<'_> = serde_json::from_slice(&plain).map_err(|_| damaged())?;
         let expected = (team.as_str(), info.id.as_str(), info.version);
         if (opened.team, opened.secret, opened.version) != expected {
@@ -217,10 +211,7 @@ impl Secrets<'_> {
         let sealed = Sealed { team, secret: id, version, value: value.into() };
         let plain = serde_json::to_vec(&sealed).map(Zeroizing::new);
         let plain = plain.map_err(|error| ControlError::invalid("the secret's value", error.to_string()))?;
-        let (key, segment) = (self.keys.current().await?, SegmentId::random());
-        let mut out = BytesMut::from(&segment.0[..]);
-        SegmentKey::derive(&key, self.keys.realm(), segment).seal(CHUNK, &plain, &mut out);
-        Ok(hex(&out))
+        Ok(text::seal(self.keys, &plain).await?)
     }
 }
 
@@ -267,10 +258,4 @@ fn checked_name(name: &str) -> Result<String, ControlError> {
         "use 1 to {SECRET_NAME_BYTES_MAX} bytes without control characters, braces, and {PREFIX:?} at the front"
     );
     Err(ControlError::invalid("the secret's name", rule))
-}
-
-fn unhex(text: &str) -> Option<Vec<u8>> {
-    let digits = text.is_ascii() && text.len().is_multiple_of(2);
-    let byte = |at: usize| u8::from_str_radix(text.get(at..at + 2)?, 16).ok();
-    if digits { (0..text.len()).step_by(2).map(byte).collect() } else { None }
 }

@@ -9,7 +9,6 @@ mod own;
 
 use std::{
     fmt, io,
-    path::PathBuf,
     sync::{Arc, PoisonError, RwLock},
     time::Duration,
 };
@@ -26,41 +25,9 @@ use tokio::{
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
+pub use ::authority::{Error, write_file};
 pub use authority::Authority;
-pub use authority::write as write_file;
 pub use own::Own;
-
-/// Certificates cannot be made or read.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// A file cannot be read or written.
-    #[error("cannot {action} {path}")]
-    File {
-        /// What was tried.
-        action: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-    /// A file does not hold what it should.
-    #[error("{path} is not usable: {reason}; {hint}")]
-    Content {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        reason: String,
-        /// What to do next.
-        hint: &'static str,
-    },
-    /// A certificate cannot be made.
-    #[error("cannot make a certificate")]
-    Make(#[from] rcgen::Error),
-    /// The TLS library refuses what it was given.
-    #[error("cannot set up TLS")]
-    Tls(#[from] rustls::Error),
-}
 
 /// How often the files of own certificates are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(10);

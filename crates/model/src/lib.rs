@@ -24,7 +24,7 @@ pub use command::{Command, CommandEnd, CommandEvent, CommandSignal, EndReason, S
 pub use failure::{Failure, FailureKind};
 pub use image::{KeptImage, PullProgress, is_image_name, is_image_reference};
 pub use mount::{Mount, MountPoints};
-pub use network::NetworkPolicy;
+pub use network::{Addresses, Destination, Domain, DomainName, Header, HeaderRule, Hidden, NetworkPolicy};
 pub use node::{NodeInfo, PoolInfo};
 pub use recipe::{Action, BuildLevel, BuildLine, Origin, Recipe, Step};
 pub use sandbox::{

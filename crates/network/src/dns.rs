@@ -1,5 +1,7 @@
 //! DNS for sandboxes: queries come in at the router's address, and the node asks its own servers, or those that a sandbox's policy names.
 //!
+//! A sandbox that reaches domains alone gets answers about these alone: a question about another name could carry something out.
+//!
 //! The source of a query tells whose it is: a sandbox cannot send with another one's. Answers are passed on as they are. A name that points to what
 //! a sandbox may not reach does not help it: its packets are judged by their addresses.
 
@@ -11,7 +13,11 @@ use std::{
     time::Duration,
 };
 
-use hickory_proto::op::{Message, MessageType, OpCode, ResponseCode};
+use hickory_proto::{
+    op::{Message, MessageType, OpCode, Query, ResponseCode},
+    rr::{Name, RData, Record, RecordType},
+};
+use model::DomainName;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream, UdpSocket},
@@ -127,11 +133,56 @@ impl Dns {
         Some(Turn { dns: Arc::clone(self), address })
     }
 
+    /// Asks one server after the other.
+    async fn ask(&self, asked: &Message, query: &[u8], way: Way, reach: &Reach) -> Option<Vec<u8>> {
+        for server in self.servers_of(reach) {
+            let passed_on = async {
+                match way {
+                    Way::Datagram => ask_by_datagram(server, query).await,
+                    Way::Connection => ask_by_connection(server, query).await,
+                }
+            };
+            match timeout(SERVER_MAX, passed_on).await {
+                Ok(Ok(answer)) if answers(&answer, asked) => return Some(answer),
+                _ => tracing::debug!(%server, "a DNS server gives no answer"),
+            }
+        }
+        None
+    }
+
+    /// The addresses of a name, from the servers of a sandbox.
+    pub async fn resolve(&self, reach: &Reach, name: &DomainName) -> io::Result<Vec<Ipv4Addr>> {
+        let question = Name::from_ascii(format!("{name}.")).map_err(io::Error::other)?;
+        let mut id = [0; 2];
+        base::id::fill_random(&mut id);
+        let mut asked = Message::new(u16::from_ne_bytes(id), MessageType::Query, OpCode::Query);
+        asked.metadata.recursion_desired = true;
+        asked.add_query(Query::query(question, RecordType::A));
+        let query = asked.to_vec().map_err(io::Error::other)?;
+        let mut answer = None;
+        for way in [Way::Datagram, Way::Connection] {
+            let answered = timeout(ANSWER_MAX, self.ask(&asked, &query, way, reach)).await?;
+            let read = answered.and_then(|answer| Message::from_vec(&answer).ok()).ok_or(io::ErrorKind::TimedOut)?;
+            let is_whole = !read.metadata.truncation;
+            answer = Some(read);
+            if is_whole {
+                break;
+            }
+        }
+        // Of the name itself, or of others that it stands for: the server has followed these.
+        let records = answer.into_iter().flat_map(|answer| answer.answers);
+        let address = |record: Record| match record.data {
+            RData::A(address) => Some(address.0),
+            _ => None,
+        };
+        Ok(records.filter_map(address).collect())
+    }
+
     /// Whom to ask for a sandbox, in this order.
     fn servers_of(&self, reach: &Reach) -> Vec<SocketAddr> {
         let of_host = || std::fs::read_to_string(RESOLV_CONF).map(|text| servers_in(&text)).unwrap_or_default();
-        let servers = match (reach.dns.is_empty(), self.servers.is_empty()) {
-            (false, _) => reach.dns.to_vec(),
+        let servers = match (reach.dns().is_empty(), self.servers.is_empty()) {
+            (false, _) => reach.dns().to_vec(),
             (true, false) => self.servers.clone(),
             (true, true) => of_host(),
         };
@@ -170,30 +221,14 @@ impl Turn {
         let asked = Message::from_vec(query).ok().filter(|asked| asked.metadata.message_type == MessageType::Query)?;
         let (id, reach) = self.dns.network.sandbox_at(self.address)?;
         let is_plain = asked.metadata.op_code == OpCode::Query && asked.queries.len() == 1;
-        if !is_plain || reach.nothing {
+        let name = asked.queries.first().and_then(|query| query.name().to_ascii().parse().ok());
+        if !is_plain || !reach.resolves(name.as_ref()) {
             return refusal(&asked, ResponseCode::Refused);
         }
-        let answered = timeout(ANSWER_MAX, self.ask(&asked, query, way, &reach)).await;
+        let answered = timeout(ANSWER_MAX, self.dns.ask(&asked, query, way, &reach)).await;
         // Meanwhile the address may have become another sandbox's.
         self.dns.network.sandbox_at(self.address).filter(|(now, _)| *now == id)?;
         answered.unwrap_or_default().or_else(|| refusal(&asked, ResponseCode::ServFail))
-    }
-
-    /// Asks one server after the other.
-    async fn ask(&self, asked: &Message, query: &[u8], way: Way, reach: &Reach) -> Option<Vec<u8>> {
-        for server in self.dns.servers_of(reach) {
-            let passed_on = async {
-                match way {
-                    Way::Datagram => ask_by_datagram(server, query).await,
-                    Way::Connection => ask_by_connection(server, query).await,
-                }
-            };
-            match timeout(SERVER_MAX, passed_on).await {
-                Ok(Ok(answer)) if answers(&answer, asked) => return Some(answer),
-                _ => tracing::debug!(%server, sandbox = %self.address, "a DNS server gives no answer"),
-            }
-        }
-        None
     }
 
     async fn converse(&self, mut stream: TcpStream) -> io::Result<()> {
@@ -260,13 +295,11 @@ async fn write_message(stream: &mut TcpStream, message: &[u8]) -> io::Result<()>
 
 #[cfg(test)]
 mod tests {
-    use hickory_proto::{op::Query, rr::Name};
-
     use super::*;
 
     fn query(id: u16, name: &str) -> Message {
         let mut query = Message::new(id, MessageType::Query, OpCode::Query);
-        query.add_query(Query::query(Name::from_ascii(name).unwrap(), hickory_proto::rr::RecordType::A));
+        query.add_query(Query::query(Name::from_ascii(name).unwrap(), RecordType::A));
         query
     }
 

@@ -52,6 +52,18 @@ pub enum Error {
     /// More than a policy may have.
     #[error("a network policy has at most {0} DNS servers")]
     TooManyServers(usize),
+    /// A rule that no request can follow.
+    #[error("{0}")]
+    Rule(String),
+    /// More than a policy may have.
+    #[error("a network policy has at most {0} rules for requests")]
+    TooManyRules(usize),
+    /// More than a policy may have.
+    #[error("the domains of a network policy have at most {0} ports")]
+    TooManyPorts(usize),
+    /// It would say nothing: all else is reached, too.
+    #[error("the domain {0} is allowed, but nothing else is denied: close the internet, or deny 0.0.0.0/0")]
+    OpenBeside(String),
     /// One that is asked by the node, and is not for sandboxes.
     #[error("the DNS server {0} is not for sandboxes: name one of the internet, by its IPv4 address")]
     ClosedServer(std::net::IpAddr),

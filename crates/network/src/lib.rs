@@ -10,6 +10,9 @@
 //! Every sandbox has the same address inside, so that a program's copy finds its own, and one of the node's range outside. Its link's rules put the one
 //! for the other, without state. They are in the sandbox's namespace and belong to the node: root of a sandbox has no say in its network.
 //!
+//! Of sandboxes whose policies have domains, the router sends connections to the egress proxy (`pando-egress`), for which [`Network::listen`] has the
+//! socket, and [`Dns::resolve`] the addresses.
+//!
 //! All of it lives in the kernel, and outlives the node: links go with the sandbox's namespace, the router with its mount. [`Network::open`] takes over
 //! what it finds.
 
@@ -31,7 +34,7 @@ pub use dns::{Dns, QUERIES_MAX};
 pub use error::Error;
 pub use netlink::Sockets;
 pub use outside::{Denied, Outside, Unresolved};
-pub use policy::{ENTRIES_MAX, SERVERS_MAX};
+pub use policy::{DOMAIN_PORTS_MAX, ENTRIES_MAX, RULES_MAX, Reach, SERVERS_MAX};
 pub use probe::{closed_forwarding, probe};
 pub use router::Network;
 pub use settings::{GATEWAY, INSIDE, LINK, Settings};

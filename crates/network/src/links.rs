@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::id::SandboxId;
-use model::NetworkPolicy;
+use tokio::sync::watch;
 
 use crate::{
     error::Error,
@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Links {
     numbers: BTreeMap<SandboxId, u32>,
     ids: BTreeMap<u32, SandboxId>,
@@ -21,18 +21,28 @@ pub(crate) struct Links {
     taken: BTreeSet<u32>,
     /// Numbers with rules of their own.
     ruled: BTreeSet<u32>,
-    /// What those reach that have another policy than all.
-    reach: BTreeMap<u32, Reach>,
+    /// What those reach that have, or had, another policy than all. It ends with the link.
+    reach: BTreeMap<u32, watch::Sender<Reach>>,
+    /// What all others reach.
+    usual: Reach,
     /// Where the search for a free one goes on: what comes late for one that was given back does not meet another sandbox soon.
     next: u32,
 }
 
 impl Links {
     /// Of links that are there.
-    pub(crate) fn of(found: Vec<Link>, ruled: Vec<u32>) -> Self {
+    pub(crate) fn of(found: Vec<Link>, ruled: Vec<u32>, usual: Reach) -> Self {
         let mut bytes = [0; 4];
         base::id::fill_random(&mut bytes);
-        let mut links = Self { ruled: ruled.into_iter().collect(), next: u32::from_ne_bytes(bytes), ..Self::default() };
+        let mut links = Self {
+            numbers: BTreeMap::new(),
+            ids: BTreeMap::new(),
+            taken: BTreeSet::new(),
+            ruled: ruled.into_iter().collect(),
+            reach: BTreeMap::new(),
+            usual,
+            next: u32::from_ne_bytes(bytes),
+        };
         for Link { name, alias, .. } in found {
             let Some(number) = name.strip_prefix(LINK_PREFIX).and_then(|number| number.parse().ok()) else { continue };
             links.taken.insert(number);
@@ -83,20 +93,28 @@ impl Links {
         self.ruled.contains(&number)
     }
 
-    /// Its rules are those of `policy` now.
-    pub(crate) fn set(&mut self, number: u32, policy: &NetworkPolicy, reach: Reach) {
-        if policy.is_default() {
-            self.ruled.remove(&number);
-            self.reach.remove(&number);
-        } else {
+    /// Whether it has rules of its own now, and what it reaches.
+    pub(crate) fn set(&mut self, number: u32, is_ruled: bool, reach: Reach) {
+        if is_ruled {
             self.ruled.insert(number);
-            self.reach.insert(number, reach);
+        } else {
+            self.ruled.remove(&number);
+        }
+        match self.reach.get(&number) {
+            Some(sender) => drop(sender.send_replace(reach)),
+            None => drop(self.reach.insert(number, watch::Sender::new(reach))),
         }
     }
 
     /// Who has a number, and what it reaches.
     pub(crate) fn at(&self, number: u32) -> Option<(&SandboxId, Reach)> {
-        Some((self.ids.get(&number)?, self.reach.get(&number).cloned().unwrap_or_default()))
+        let reach = self.reach.get(&number).map_or_else(|| self.usual.clone(), |sender| sender.borrow().clone());
+        Some((self.ids.get(&number)?, reach))
+    }
+
+    /// The same, of one that has, or had, a policy, with each change of it.
+    pub(crate) fn watched(&self, number: u32) -> Option<(&SandboxId, watch::Receiver<Reach>)> {
+        Some((self.ids.get(&number)?, self.reach.get(&number)?.subscribe()))
     }
 }
 
@@ -109,7 +127,8 @@ mod tests {
         let range = "198.18.0.0/24".parse().unwrap();
         let link = |name: &str, alias: &str| Link { name: name.into(), alias: alias.into(), ..Link::default() };
         let known = SandboxId::random();
-        let mut links = Links::of(vec![link("s4", known.as_str()), link("s5", ""), link("up", "")], vec![4]);
+        let mut links =
+            Links::of(vec![link("s4", known.as_str()), link("s5", ""), link("up", "")], vec![4], Reach::default());
         assert_eq!((links.number(&known), links.is_ruled(4), links.ids()), (Some(4), true, vec![known.clone()]));
         let mut taken = BTreeSet::from([4, 5]);
         let ids: Vec<SandboxId> = (0..249).map(|_| SandboxId::random()).collect();

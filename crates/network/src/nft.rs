@@ -68,6 +68,8 @@ pub(crate) mod hook {
 pub(crate) enum SetKind {
     /// Ranges.
     Ranges,
+    /// Ranges, each with a port.
+    RangesWithPorts,
     /// What to do, by address.
     Verdicts,
     /// Addresses that rules add, each with something that is counted.
@@ -141,24 +143,33 @@ impl<'a> Batch<'a> {
         const INTERVAL: u32 = 0x4;
         const MAP: u32 = 0x8;
         const EVALUATED: u32 = 0x20;
+        const CONCATENATED: u32 = 0x80;
         /// What `nft` shows it as.
         const IPV4_ADDRESS: u32 = 7;
+        const WITH_PORT: u32 = IPV4_ADDRESS << 6 | 13;
         const VERDICT: u32 = 0xffff_ff00;
         self.sets += 1;
         let flags = match kind {
             SetKind::Ranges => INTERVAL,
+            SetKind::RangesWithPorts => INTERVAL | CONCATENATED,
             SetKind::Verdicts => MAP,
             SetKind::Counted => EVALUATED,
         };
+        let (shown, bytes) = if kind == SetKind::RangesWithPorts { (WITH_PORT, 8) } else { (IPV4_ADDRESS, 4) };
         let mut set = Attributes::default()
             .text(1, self.table)
             .text(2, name)
             .number(3, flags)
-            .number(4, IPV4_ADDRESS)
-            .number(5, 4)
+            .number(4, shown)
+            .number(5, bytes)
             .number(10, self.sets);
         if kind == SetKind::Verdicts {
             set = set.number(6, VERDICT).number(7, 16);
+        }
+        if kind == SetKind::RangesWithPorts {
+            let part = |list: Attributes, bytes| list.nested(1, &Attributes::default().number(1, bytes));
+            let parts = [4, 2].into_iter().fold(Attributes::default(), part);
+            set = set.nested(9, &Attributes::default().nested(2, &parts));
         }
         self.change(NEW_SET, NLM_F_CREATE, set);
     }
@@ -175,6 +186,26 @@ impl<'a> Batch<'a> {
             if is_end { element.number(3, END) } else { element }
         };
         // A list is one attribute, whose length has 16 bits.
+        let elements: Vec<Attributes> = ranges.map(element).collect();
+        elements.chunks(1_000).for_each(|part| self.elements(NEW_ELEMENTS, set, part));
+    }
+
+    /// Ranges by their first and last addresses, with a port.
+    pub(crate) fn add_ranges_with_port(
+        &mut self,
+        set: &str,
+        ranges: impl Iterator<Item = (Ipv4Addr, Ipv4Addr)>,
+        port: u16,
+    ) {
+        const KEY: u16 = 1;
+        const KEY_END: u16 = 10;
+        let value = |address: Ipv4Addr| {
+            // Each part takes whole registers of four bytes.
+            let [a, b, c, d] = address.octets();
+            let [high, low] = port.to_be_bytes();
+            Attributes::default().bytes(1, &[a, b, c, d, high, low, 0, 0])
+        };
+        let element = |(first, last)| Attributes::default().nested(KEY, &value(first)).nested(KEY_END, &value(last));
         let elements: Vec<Attributes> = ranges.map(element).collect();
         elements.chunks(1_000).for_each(|part| self.elements(NEW_ELEMENTS, set, part));
     }

@@ -46,6 +46,12 @@ impl Ranges {
         self.0.iter().any(|(begin, end)| (*begin..*end).contains(&number(address)))
     }
 
+    /// First and last addresses.
+    pub(crate) fn ends(&self) -> impl Iterator<Item = (Ipv4Addr, Ipv4Addr)> + '_ {
+        let address = |number: u64| Ipv4Addr::from(number as u32);
+        self.0.iter().map(move |&(begin, end)| (address(begin), address(end - 1)))
+    }
+
     /// As elements of a set of the kernel's: beginnings, and ends that are no part. A range that goes to the very end has none.
     pub(crate) fn elements(&self) -> impl Iterator<Item = (Ipv4Addr, bool)> + '_ {
         let address = |number: u64| u32::try_from(number).ok().map(Ipv4Addr::from);

@@ -7,7 +7,7 @@ use std::{
     net::Ipv4Addr,
     os::fd::AsFd,
     path::{Path, PathBuf},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
 };
 
@@ -19,6 +19,11 @@ use rustix::{
     thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space},
 };
 
+use tokio::{
+    net::{TcpListener, TcpSocket},
+    sync::watch,
+};
+
 use crate::{
     error::{Context, Error},
     link,
@@ -27,7 +32,7 @@ use crate::{
     nft::{self, Batch, Family},
     policy::Reach,
     ranges::Ranges,
-    rules::{self, UPLINK},
+    rules::{self, EGRESS_PORT, UPLINK},
     settings::{self, CHOICE, CHOSEN_PREFIX, GATEWAY, INSIDE, INSIDE_PREFIX, LINK, LINK_PREFIX, Settings},
 };
 
@@ -42,7 +47,7 @@ pub struct Network {
     names: Names,
     router: Mutex<Sockets>,
     range: Ipv4Net,
-    closed: Ranges,
+    closed: Arc<Ranges>,
     mtu: u32,
     links: Mutex<Links>,
 }
@@ -94,7 +99,7 @@ impl Network {
         let closed = settings.closed(range);
         rules::of_router(&router, &closed, &[]).doing("make the rules of the sandboxes' router")?;
         connect_host(host, &router, &names, range, mtu).doing("connect the sandboxes' router with the host")?;
-        Self::complete(place, names, (host, router), (range, closed, mtu), Links::of(Vec::new(), Vec::new()))
+        Self::complete(place, names, (host, router), (range, closed, mtu), (Vec::new(), Vec::new()))
     }
 
     fn take_over(
@@ -110,7 +115,7 @@ impl Network {
         let unknown: Vec<_> = ruled.iter().map(|number| (*number, settings::address(range, *number))).collect();
         // Anew: those of an earlier version, or of other options.
         rules::of_router(&router, &closed, &unknown).doing("make the rules of the sandboxes' router")?;
-        Self::complete(place, names, (&host, router), (range, closed, mtu), Links::of(links, ruled))
+        Self::complete(place, names, (&host, router), (range, closed, mtu), (links, ruled))
     }
 
     fn complete(
@@ -118,13 +123,15 @@ impl Network {
         names: Names,
         (host, router): (&Sockets, Sockets),
         (range, closed, mtu): (Ipv4Net, Ranges, u32),
-        links: Links,
+        (links, ruled): (Vec<link::Link>, Vec<u32>),
     ) -> Result<Self, Error> {
         let connections = tracked_connections() / rules::CONNECTIONS_PART;
         rules::of_host(host, (&names.table, &names.uplink), (range, &closed), connections)
             .doing("make the node's rules on the host")?;
         allow_forwarding()?;
-        let (router, links) = (Mutex::new(router), Mutex::new(links));
+        let closed = Arc::new(closed);
+        let usual = Reach::of(&NetworkPolicy::default(), &closed);
+        let (router, links) = (Mutex::new(router), Mutex::new(Links::of(links, ruled, usual)));
         Ok(Self { place: place.to_owned(), names, router, range, closed, mtu, links })
     }
 
@@ -191,7 +198,7 @@ impl Network {
         if had || !policy.is_default() {
             let own = settings::address(self.range, number);
             rules::of_policy(router, (number, own), policy, had).doing("change the network policy of a sandbox")?;
-            self.links().set(number, policy, Reach::of(policy, &self.closed));
+            self.links().set(number, !policy.is_default(), Reach::of(policy, &self.closed));
         }
         Ok(())
     }
@@ -222,6 +229,24 @@ impl Network {
     pub(crate) fn sandbox_at(&self, address: Ipv4Addr) -> Option<(SandboxId, Reach)> {
         let number = u32::from(address).checked_sub(u32::from(self.range.network()))?;
         self.links().at(number).map(|(id, reach)| (id.clone(), reach))
+    }
+
+    /// The same, with each change, of a sandbox that has, or had, a policy of its own. It ends with the sandbox's link.
+    pub fn guest_at(&self, address: Ipv4Addr) -> Option<(SandboxId, watch::Receiver<Reach>)> {
+        let number = u32::from(address).checked_sub(u32::from(self.range.network()))?;
+        self.links().watched(number).map(|(id, reach)| (id.clone(), reach))
+    }
+
+    /// The socket to which the connections of sandboxes come whose policies have domains. Only one can be open at a time.
+    pub fn listen(&self) -> io::Result<TcpListener> {
+        let listener = self.in_router(|| std::net::TcpListener::bind((GATEWAY, EGRESS_PORT)))??;
+        listener.set_nonblocking(true)?;
+        TcpListener::from_std(listener)
+    }
+
+    /// A socket for one connection, which the host judges as those of sandboxes: with all that is closed to them, and to itself. Blocks for a moment.
+    pub fn socket(&self) -> io::Result<TcpSocket> {
+        self.in_router(TcpSocket::new_v4)?
     }
 
     /// Ids of all sandboxes that have a link.

@@ -1,13 +1,14 @@
 //! The rules: of the host's end, of the router, of one sandbox.
 
-use std::{io, net::Ipv4Addr};
+use std::{collections::BTreeMap, io, net::Ipv4Addr};
 
 use ipnet::Ipv4Net;
-use model::NetworkPolicy;
+use model::{Addresses, NetworkPolicy};
 
 use crate::{
     netlink::Sockets,
     nft::{Batch, DESTINATION, Expression as Is, Family, Hook, SOURCE, SetKind, Verdict, connection, hook},
+    policy::{proxied_ports, ruled_ports},
     ranges::Ranges,
     settings::{GATEWAY, INSIDE, LINK},
 };
@@ -33,20 +34,30 @@ const TO_PORT: u32 = 2;
 /// Packets to the DNS server that a sandbox may send in a second, on average, and at once.
 const QUERY_PACKETS: (u64, u32) = (500, 1_000);
 
+/// Where the egress proxy listens, at the router's address.
+pub(crate) const EGRESS_PORT: u16 = 8_443;
+/// Connections to the egress proxy that a sandbox may begin in a second, on average, and at once.
+const EGRESS_CONNECTIONS: (u64, u32) = (100, 500);
+
 /// Set of what no policy opens.
 const CLOSED: &str = "closed";
 /// Verdicts of sandboxes with a policy of their own: by what they send, and by what they get.
 const SENDS: &str = "sends";
 const GETS: &str = "gets";
+/// And by what goes to the egress proxy.
+const NAMES: &str = "names";
+/// Counts of connections to it.
+const EGRESS: &str = "egress";
 /// Counts of connections, and of packets to the DNS server.
 const COUNTS: &str = "counts";
 const QUERIES: &str = "queries";
 /// The chain of packets to sandboxes.
 const INWARD: &str = "inward";
 
-/// Priorities that `nft` calls raw, mangle, filter and srcnat.
+/// Priorities that `nft` calls raw, mangle, dstnat, filter and srcnat.
 const RAW: i32 = -300;
 const BEFORE_DESTINATION_NAT: i32 = -150;
+const DESTINATION_NAT: i32 = -100;
 const FILTER: i32 = 0;
 const SOURCE_NAT: i32 = 100;
 
@@ -98,8 +109,10 @@ pub(crate) fn of_router(sockets: &Sockets, closed: &Ranges, unknown: &[(u32, Ipv
     batch.add_ranges(CLOSED, closed.elements());
     batch.add_set(SENDS, SetKind::Verdicts);
     batch.add_set(GETS, SetKind::Verdicts);
-    [COUNTS, QUERIES].iter().for_each(|set| batch.add_set(set, SetKind::Counted));
+    batch.add_set(NAMES, SetKind::Verdicts);
+    [COUNTS, QUERIES, EGRESS].iter().for_each(|set| batch.add_set(set, SetKind::Counted));
     arrival(&mut batch);
+    egress(&mut batch);
     forward(&mut batch);
     let nothing = NetworkPolicy { closed: true, ..NetworkPolicy::default() };
     unknown.iter().for_each(|(number, own)| add_policy(&mut batch, &Chains::of(*number), *own, &nothing));
@@ -132,7 +145,25 @@ fn arrival(batch: &mut Batch<'_>) {
         batch.add_rule("output", &[&answer[..], &[Is::Untracked]].concat());
         batch.add_rule("input", &[&query[..], &[ACCEPT]].concat());
     }
+}
+
+/// What goes to the egress proxy, and what that sends for sandboxes: it is forwarded by the host, which judges it as it does theirs.
+fn egress(batch: &mut Batch<'_>) {
+    batch.add_chain("redirect", Some(Hook { kind: "nat", ..chain(hook::PREROUTING, DESTINATION_NAT, true) }));
+    // Refused as ever.
+    batch.add_rule("redirect", &[Is::DestinationIn(CLOSED), ACCEPT]);
+    batch.add_rule("redirect", &[Is::NotFrom(UPLINK), Is::BySource(NAMES)]);
+    let (connections, burst) = EGRESS_CONNECTIONS;
+    let ours = [Is::NotFrom(UPLINK), Is::Redirected];
+    let new =
+        [&ours[..], &[Is::Connection(connection::NEW), Is::FasterThan(EGRESS, connections, burst), DROP]].concat();
+    batch.add_rule("input", &new);
+    let more = [Is::Connection(connection::NEW), Is::First, Is::MoreThan(COUNTS, CONNECTIONS_MAX), DROP];
+    batch.add_rule("input", &[&ours[..], &more].concat());
+    batch.add_rule("input", &[&ours[..], &[ACCEPT]].concat());
     batch.add_rule("input", &[Is::NotFrom(UPLINK), Is::Reject]);
+    let answers = connection::ESTABLISHED | connection::RELATED;
+    batch.add_rule("input", &[Is::From(UPLINK), Is::Connection(answers), ACCEPT]);
 }
 
 /// What passes.
@@ -162,14 +193,23 @@ fn forward(batch: &mut Batch<'_>) {
 struct Chains {
     sends: String,
     gets: String,
-    allow: String,
-    deny: String,
+    names: String,
+    allow: Sets,
+    deny: Sets,
+}
+
+/// Of addresses with all their ports, and of those with one.
+struct Sets {
+    whole: String,
+    ported: String,
 }
 
 impl Chains {
     fn of(number: u32) -> Self {
-        let [sends, gets, allow, deny] = ["sends", "gets", "allow", "deny"].map(|name| format!("{name}-{number}"));
-        Self { sends, gets, allow, deny }
+        let [sends, gets, names] = ["sends", "gets", "names"].map(|name| format!("{name}-{number}"));
+        let [allow, deny] = ["allow", "deny"]
+            .map(|name| Sets { whole: format!("{name}-{number}"), ported: format!("{name}-ports-{number}") });
+        Self { sends, gets, names, allow, deny }
     }
 }
 
@@ -183,10 +223,12 @@ pub(crate) fn of_policy(
     let chains = Chains::of(number);
     let mut batch = Batch::new(Family::Ip, TABLE);
     if had {
-        batch.remove_verdict(SENDS, own);
-        batch.remove_verdict(GETS, own);
-        [&chains.sends, &chains.gets].iter().for_each(|chain| batch.remove_chain(chain));
-        [&chains.allow, &chains.deny].iter().for_each(|set| batch.remove_set(set));
+        [SENDS, GETS, NAMES].iter().for_each(|set| batch.remove_verdict(set, own));
+        [&chains.sends, &chains.gets, &chains.names].iter().for_each(|chain| batch.remove_chain(chain));
+        for sets in [&chains.allow, &chains.deny] {
+            batch.remove_set(&sets.whole);
+            batch.remove_set(&sets.ported);
+        }
     }
     if !policy.is_default() {
         add_policy(&mut batch, &chains, own, policy);
@@ -196,28 +238,72 @@ pub(crate) fn of_policy(
 
 fn add_policy(
     batch: &mut Batch<'_>,
-    Chains { sends, gets, allow, deny }: &Chains,
+    Chains { sends, gets, names, allow, deny }: &Chains,
     own: Ipv4Addr,
     policy: &NetworkPolicy,
 ) {
-    for (set, nets) in [(allow, &policy.allow), (deny, &policy.deny)] {
-        batch.add_set(set, SetKind::Ranges);
-        batch.add_ranges(set, Ranges::of(nets).elements());
-    }
+    add_addresses(batch, allow, &policy.allow);
+    add_addresses(batch, deny, &policy.deny);
+    let ruled = ruled_ports(policy);
     // What it gets is judged by the sender: what flowed before a change stops.
-    let both = [
-        (sends, SENDS, Is::DestinationIn(allow), Is::DestinationIn(deny), Is::Reject),
-        (gets, GETS, Is::SourceIn(allow), Is::SourceIn(deny), DROP),
-    ];
-    for (chain, set, is_allowed, is_denied, refused) in both {
+    for (chain, set, way, refused) in [(sends, SENDS, Way::Out, Is::Reject), (gets, GETS, Way::In, DROP)] {
         batch.add_chain(chain, None);
-        batch.add_rule(chain, &[is_allowed, Is::Decide(Verdict::Return)]);
-        batch.add_rule(chain, &[is_denied, refused]);
+        for port in &ruled {
+            // QUIC goes around the proxy. Without it, clients use TCP.
+            let at = if chain == sends { TO_PORT } else { FROM_PORT };
+            batch.add_rule(chain, &[Is::Protocol(UDP), Is::Transport { at, is: &port.to_be_bytes() }, refused]);
+        }
+        add_rules(batch, chain, (way, allow), Is::Decide(Verdict::Return));
+        add_rules(batch, chain, (way, deny), refused);
         if policy.closed {
             batch.add_rule(chain, &[refused]);
         }
         batch.add_verdict(set, own, Verdict::Jump(chain));
     }
+    batch.add_chain(names, None);
+    let others: Vec<u16> = proxied_ports(policy).difference(&ruled).copied().collect();
+    ruled.iter().for_each(|port| send_to_proxy(batch, names, *port));
+    if !others.is_empty() {
+        // These need no name.
+        add_rules(batch, names, (Way::Out, allow), Is::Decide(Verdict::Return));
+    }
+    others.iter().for_each(|port| send_to_proxy(batch, names, *port));
+    batch.add_verdict(NAMES, own, Verdict::Jump(names));
+}
+
+fn send_to_proxy(batch: &mut Batch<'_>, chain: &str, port: u16) {
+    let is_it = [Is::Protocol(TCP), Is::Transport { at: TO_PORT, is: &port.to_be_bytes() }];
+    batch.add_rule(chain, &[&is_it[..], &[Is::SendTo(GATEWAY.octets(), EGRESS_PORT)]].concat());
+}
+
+fn add_addresses(batch: &mut Batch<'_>, Sets { whole, ported }: &Sets, all: &[Addresses]) {
+    let mut by_port: BTreeMap<Option<u16>, Vec<Ipv4Net>> = BTreeMap::new();
+    all.iter().for_each(|addresses| by_port.entry(addresses.port).or_default().push(addresses.net));
+    batch.add_set(whole, SetKind::Ranges);
+    batch.add_set(ported, SetKind::RangesWithPorts);
+    for (port, nets) in by_port {
+        let ranges = Ranges::of(&nets);
+        match port {
+            None => batch.add_ranges(whole, ranges.elements()),
+            Some(port) => batch.add_ranges_with_port(ported, ranges.ends(), port),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Way {
+    Out,
+    In,
+}
+
+fn add_rules(batch: &mut Batch<'_>, chain: &str, (way, Sets { whole, ported }): (Way, &Sets), then: Is<'_>) {
+    let (is_in_whole, is_in_ported) = match way {
+        Way::Out => (Is::DestinationIn(whole), Is::DestinationAndPortIn(ported)),
+        Way::In => (Is::SourceIn(whole), Is::SourceAndPortIn(ported)),
+    };
+    batch.add_rule(chain, &[is_in_whole, then]);
+    // Others have no ports.
+    [TCP, UDP].iter().for_each(|protocol| batch.add_rule(chain, &[Is::Protocol(*protocol), is_in_ported, then]));
 }
 
 /// The numbers of sandboxes with rules of their own.

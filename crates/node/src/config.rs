@@ -81,6 +81,8 @@ pub struct NetworkConfig {
     pub kind: NetworkKind,
     /// Addresses, and what no policy opens.
     pub settings: network::Settings,
+    /// Files of authorities, as PEM, that hosts may have whose requests get headers, beside those that the system knows.
+    pub egress_roots: Vec<PathBuf>,
     /// Where their DNS queries go; empty: to the servers of the host's `/etc/resolv.conf`.
     pub dns: Vec<std::net::IpAddr>,
 }
@@ -172,6 +174,10 @@ impl Config {
     }
 
     /// Where the namespace of the sandboxes' router is mounted.
+    pub(crate) fn egress(&self) -> egress::Settings {
+        egress::Settings { authority: self.state_dir.join("egress"), roots: self.network.egress_roots.clone() }
+    }
+
     pub(crate) fn router(&self) -> PathBuf {
         self.state_dir.join("router")
     }

@@ -50,6 +50,7 @@ mod stopped;
 mod store;
 mod supervisor;
 mod transfer;
+mod trust;
 mod turns;
 mod unseen;
 mod usage;
@@ -140,6 +141,8 @@ pub struct Node {
     image_users: Arc<tokio::sync::RwLock<()>>,
     /// Who serves other nodes, and where; empty: this node serves none.
     serving: OnceLock<peers::Serving>,
+    /// What sandboxes trust whose requests get headers, as PEM; none: not known yet.
+    egress_certificate: tokio::sync::watch::Sender<Option<Arc<str>>>,
 }
 
 impl std::fmt::Debug for Node {
@@ -206,6 +209,7 @@ impl Node {
             registry,
             image_users: Arc::default(),
             serving: OnceLock::new(),
+            egress_certificate: tokio::sync::watch::Sender::new(None),
         }))
     }
 

@@ -28,6 +28,7 @@ pub mod object;
 pub mod peer;
 pub mod seal;
 pub mod segment;
+pub mod text;
 pub mod tree;
 mod unnamed;
 pub mod verify;

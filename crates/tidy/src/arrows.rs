@@ -16,9 +16,9 @@ const HERE: &str = "crates/tidy/src/arrows.rs";
 /// Names are those of packages without `pando-`; the package `pando` is `cli`.
 const GROUPS: &[&[&str]] = &[
     &["base"],
-    &["sys", "procfs", "db", "model", "tarball"],
+    &["sys", "procfs", "db", "model", "tarball", "authority"],
     &["store", "memory", "process", "network", "images", "sandbox", "volume", "fuse"],
-    &["pager", "volumed", "peers", "hands", "holder", "registry"],
+    &["pager", "volumed", "peers", "hands", "holder", "egress", "registry"],
     &["keeper", "checkpoint"],
     &["api", "node", "control"],
     &["envd", "gateway", "client"],
@@ -48,8 +48,10 @@ const INSIDE: &[Exception] = &[
 
 /// Packages that speak HTTP, and the crates that may use them. All others know neither requests nor status codes.
 const HTTP: &[&str] = &["axum", "http-body-util", "hyper", "hyper-util", "reqwest"];
-const SPEAK_HTTP: &[&str] =
-    &["store", "peers", "registry", "volumed", "envd", "gateway", "client", "testkit", "server", "bench", "mcp", "cli"];
+const SPEAK_HTTP: &[&str] = &[
+    "store", "peers", "registry", "volumed", "egress", "envd", "gateway", "client", "testkit", "server", "bench",
+    "mcp", "cli",
+];
 
 /// Checks the answer of `cargo metadata --no-deps`.
 pub fn check(metadata: &Value) -> Vec<Finding> {

@@ -208,6 +208,53 @@ def test_allow_and_deny(make) -> None:
     assert reaches(other, "1.1.1.1") and not reaches(other, "8.8.8.8")
 
 
+DOMAINS = ["example.com", "*.example.org"]
+
+
+def test_domains(make) -> None:
+    """Names that are not allowed are neither resolved nor reached, whatever address is tried."""
+    sandbox = make(network={"deny_out": lambda context: [context.all_traffic], "allow_out": DOMAINS})
+    assert sandbox.get_info().network["allow_out"] == DOMAINS
+    assert out(sandbox, "getent hosts other.example.net || echo none") == "none"
+    # 35: the other side ended the handshake.
+    refused = "curl -sk --connect-timeout 4 --resolve other.example.net:443:1.1.1.1 https://other.example.net; echo $?"
+    assert out(sandbox, refused) == "35"
+
+
+def test_domains_need_all_else_denied(make) -> None:
+    with pytest.raises(Exception, match="needs all else denied"):
+        make(network={"allow_out": DOMAINS})
+    sandbox = make()
+    with pytest.raises(Exception, match="needs all else denied"):
+        sandbox.update_network({"allow_out": DOMAINS})
+    sandbox.update_network({"allow_out": DOMAINS, "allow_internet_access": False})
+    assert out(sandbox, "getent hosts other.example.net || echo none") == "none"
+
+
+def test_headers(make) -> None:
+    """Rules are taken, and values of headers shown to no one. That they arrive is shown by the cases of tests/host."""
+    rules = {"api.example.com": [{"transform": {"headers": {"Authorization": "Bearer s3cret"}}}]}
+    shown = {"api.example.com": [{"transform": {"headers": {"Authorization": "***"}}}]}
+    network = {"deny_out": lambda context: [context.all_traffic], "allow_out": lambda context: list(context.rules)}
+    sandbox = make(network=network | {"rules": rules})
+    assert sandbox.get_info().network["rules"] == shown
+    assert "s3cret" not in out(sandbox, "env; cat /etc/ssl/certs/ca-certificates.crt")
+    assert out(sandbox, "test -s $NODE_EXTRA_CA_CERTS && grep -c BEGIN $NODE_EXTRA_CA_CERTS") == "1"
+    sandbox.update_network({"deny_out": ["0.0.0.0/0"]})
+    assert not sandbox.get_info().network.get("rules")
+    with pytest.raises(Exception, match="cannot be set"):
+        sandbox.update_network({"rules": {"a.example": [{"transform": {"headers": {"Host": "b"}}}]}})
+
+
+@pytest.mark.slow
+def test_allowed_domain(make) -> None:
+    """Needs the internet."""
+    sandbox = make(network={"deny_out": lambda context: [context.all_traffic], "allow_out": ["example.com"]})
+    status = "curl -so /dev/null -w '%{http_code}' --connect-timeout 8 https://example.com/"
+    assert out(sandbox, status) == "200"
+    assert out(sandbox, "curl -so /dev/null --connect-timeout 8 https://www.google.com/ && echo yes || echo no") == "no"
+
+
 def test_sandboxes_do_not_reach_each_other(make) -> None:
     one, other = make(), make()
     other.commands.run("python3 -m http.server 8016 --bind 0.0.0.0", background=True, timeout=0)

@@ -31,7 +31,7 @@ pub struct Network {
     /// Ports that speak TLS.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub https_ports: Option<Vec<u16>>,
-    /// Changes to its requests, by domain.
+    /// Headers of its HTTPS requests, by domain: a name, or `*.` and one. They allow nothing. In answers the values are `***`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rules: Option<BTreeMap<String, Vec<Rule>>>,
 }
@@ -53,7 +53,7 @@ pub struct NetworkUpdate {
     /// Through which it reaches others.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub egress_proxy: Option<EgressProxy>,
-    /// Changes to its requests, by domain.
+    /// Headers of its HTTPS requests, by domain: a name, or `*.` and one. They allow nothing. In answers the values are `***`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rules: Option<BTreeMap<String, Vec<Rule>>>,
     /// Whether it reaches the internet.

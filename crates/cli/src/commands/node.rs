@@ -148,6 +148,10 @@ pub(crate) struct NetworkArgs {
     /// A network that no sandbox may reach: 203.0.113.0/24. May be repeated.
     #[arg(long, value_name = "NET", value_parser = parse_net)]
     network_deny: Vec<Ipv4Net>,
+    /// A file of certificate authorities, as PEM, that hosts may have whose requests get headers (--header), beside those that the system knows. May be
+    /// repeated.
+    #[arg(long = "egress-ca", value_name = "FILE")]
+    egress_roots: Vec<PathBuf>,
     /// A DNS server for sandboxes, asked by the node. May be repeated. Default: those of the host's /etc/resolv.conf.
     #[arg(long = "dns", value_name = "IP")]
     dns: Vec<IpAddr>,
@@ -170,12 +174,12 @@ impl NetworkArgs {
         };
         let settings =
             network::Settings { range: self.network_range, allow: self.network_allow, deny: self.network_deny };
-        NetworkConfig { kind, settings, dns: self.dns }
+        NetworkConfig { kind, settings, egress_roots: self.egress_roots, dns: self.dns }
     }
 }
 
 /// A network, or a single address.
-pub(crate) fn parse_net(text: &str) -> Result<Ipv4Net, String> {
+fn parse_net(text: &str) -> Result<Ipv4Net, String> {
     let address = || text.parse::<Ipv4Addr>().map(Ipv4Net::from);
     text.parse().or_else(|_| address()).map_err(|_| "give a network such as 10.0.0.0/8, or an address".to_owned())
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use api::{ErrorCode, ErrorDetail, NetworkPolicy, SandboxState, Usage, VolumeMount, e2b};
+use api::{ErrorCode, ErrorDetail, HeaderRule, NetworkPolicy, SandboxState, Usage, VolumeMount, e2b};
 use async_trait::async_trait;
 use base::id::SandboxId;
 use client::{Client, Download, Inside, Server};
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::signal::unix::Signal;
 
 use super::{AtEnd, Door, Fork, Forked, Kept, NAME_LABEL, Paused, Resume, Shown, Started, Target, Wanted, needs_node};
-use crate::{commands::node::parse_net, output::Progress, sandbox_id::Among};
+use crate::{output::Progress, sandbox_id::Among};
 
 /// How many sandboxes are started or removed at a time.
 const SIDE_BY_SIDE: usize = 8;
@@ -112,8 +112,12 @@ fn creation(wanted: &Wanted) -> Result<Value> {
 }
 
 /// A policy as a server takes it, but for whether it is closed.
-fn ways_out(NetworkPolicy { closed: _, allow, deny, dns }: &NetworkPolicy) -> Value {
-    json!({ "allowOut": allow, "denyOut": deny, "dnsServers": dns })
+fn ways_out(NetworkPolicy { closed: _, allow, deny, dns, rules }: &NetworkPolicy) -> Value {
+    let allow: Vec<String> = allow.iter().map(ToString::to_string).collect();
+    let deny: Vec<String> = deny.iter().map(ToString::to_string).collect();
+    let rule = |rule: &HeaderRule| (rule.domain.to_string(), json!([{ "transform": { "headers": rule.headers } }]));
+    let rules: serde_json::Map<String, Value> = rules.iter().map(rule).collect();
+    json!({ "allowOut": allow, "denyOut": deny, "dnsServers": dns, "rules": rules })
 }
 
 /// Whole seconds, which is what servers count in.
@@ -294,12 +298,16 @@ impl Target for Server {
         let detail = self.sandbox(id).await?;
         let closed = detail.allow_internet_access == Some(false);
         let network = detail.network.unwrap_or_default();
-        let nets = |texts: Option<Vec<String>>| texts.into_iter().flatten().filter_map(|text| parse_net(&text).ok());
         let dns = network.dns_servers.into_iter().flatten().filter_map(|server| server.parse().ok());
+        let headers = |rules: Vec<e2b::Rule>| rules.into_iter().filter_map(|rule| rule.transform?.headers).flatten();
+        let rule = |(domain, rules): (String, Vec<e2b::Rule>)| {
+            Some(HeaderRule { domain: domain.parse().ok()?, headers: headers(rules).collect() })
+        };
         Ok(NetworkPolicy {
             closed,
-            allow: nets(network.allow_out).collect(),
-            deny: nets(network.deny_out).collect(),
+            rules: network.rules.into_iter().flatten().filter_map(rule).collect(),
+            allow: network.allow_out.into_iter().flatten().filter_map(|text| text.parse().ok()).collect(),
+            deny: network.deny_out.into_iter().flatten().filter_map(|text| text.parse().ok()).collect(),
             dns: dns.collect(),
         })
     }

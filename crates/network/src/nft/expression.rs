@@ -4,6 +4,8 @@ use super::attributes::Attributes;
 
 /// The register that values go through: of 16 bytes.
 const REGISTER: u32 = 1;
+/// The second four bytes of it, as a register of their own.
+const SECOND: u32 = 9;
 /// The register of verdicts.
 const VERDICT: u32 = 0;
 
@@ -64,6 +66,10 @@ pub(crate) enum Expression<'a> {
     SourceIn(&'a str),
     /// Its destination is.
     DestinationIn(&'a str),
+    /// Its source, and the port that it comes from, are in a set of ranges with ports.
+    SourceAndPortIn(&'a str),
+    /// Its destination is, and the port that it goes to.
+    DestinationAndPortIn(&'a str),
     /// Does what a set of verdicts has for its source.
     BySource(&'a str),
     /// And for its destination.
@@ -84,6 +90,10 @@ pub(crate) enum Expression<'a> {
     FasterThan(&'a str, u64, u32),
     /// Its connection is not tracked.
     Untracked,
+    /// Its destination was changed by [`Self::SendTo`].
+    Redirected,
+    /// Has its connection end at this address and port, in a chain of kind `nat`.
+    SendTo([u8; 4], u16),
     /// Sets the address at this place of the network header, and mends checksums.
     SetAddress {
         at: u32,
@@ -135,6 +145,12 @@ impl Expression<'_> {
             Self::Transport { at, is } => vec![load(TRANSPORT, at, is.len()), compare(EQUAL, is)],
             Self::SourceIn(set) => vec![load(NETWORK, SOURCE, 4), lookup(set)],
             Self::DestinationIn(set) => vec![load(NETWORK, DESTINATION, 4), lookup(set)],
+            Self::SourceAndPortIn(set) => {
+                vec![load(NETWORK, SOURCE, 4), load_into(SECOND, TRANSPORT, 0, 2), lookup(set)]
+            }
+            Self::DestinationAndPortIn(set) => {
+                vec![load(NETWORK, DESTINATION, 4), load_into(SECOND, TRANSPORT, 2, 2), lookup(set)]
+            }
             Self::BySource(set) => vec![load(NETWORK, SOURCE, 4), lookup_verdict(set)],
             Self::ByDestination(set) => vec![load(NETWORK, DESTINATION, 4), lookup_verdict(set)],
             Self::Connection(states) => {
@@ -142,12 +158,9 @@ impl Expression<'_> {
                 // Numbers of the machine's own order, unlike what packets have.
                 vec![state, mask(&states.to_ne_bytes()), compare(NOT_EQUAL, &[0; 4])]
             }
-            Self::First => {
-                const STATUS: u32 = 2;
-                const CONFIRMED: u32 = 1 << 3;
-                let status = ("ct", none().number(1, REGISTER).number(2, STATUS));
-                vec![status, mask(&CONFIRMED.to_ne_bytes()), compare(EQUAL, &[0; 4])]
-            }
+            Self::First => status(1 << 3, EQUAL),
+            Self::Redirected => status(1 << 5, NOT_EQUAL),
+            Self::SendTo(address, port) => send_to(address, port),
             Self::ForOwn => {
                 const KIND: u32 = 3;
                 const BY_DESTINATION: u32 = 2;
@@ -192,6 +205,21 @@ impl Expression<'_> {
     }
 }
 
+/// Compares a bit of what the kernel has noted of its connection with 0: 1 << 3 if it is confirmed, 1 << 5 if its destination was changed.
+fn status(bit: u32, how: u32) -> Vec<(&'static str, Attributes)> {
+    const STATUS: u32 = 2;
+    let status = ("ct", Attributes::default().number(1, REGISTER).number(2, STATUS));
+    vec![status, mask(&bit.to_ne_bytes()), compare(how, &[0; 4])]
+}
+
+fn send_to(address: [u8; 4], port: u16) -> Vec<(&'static str, Attributes)> {
+    const OF_DESTINATION: u32 = 1;
+    const IPV4: u32 = libc::NFPROTO_IPV4 as u32;
+    let to = Attributes::default().number(1, OF_DESTINATION).number(2, IPV4).number(3, REGISTER).number(5, SECOND);
+    let port = Attributes::default().number(1, SECOND).nested(2, &value(&port.to_be_bytes()));
+    vec![immediate(&address), ("immediate", port), ("nat", to)]
+}
+
 fn connection_limit(connections: u32) -> Attributes {
     const OVER: u32 = 1;
     Attributes::default().number(1, connections).number(2, OVER)
@@ -223,7 +251,11 @@ fn compare(how: u32, with: &[u8]) -> (&'static str, Attributes) {
 }
 
 fn load(header: u32, at: u32, bytes: usize) -> (&'static str, Attributes) {
-    ("payload", Attributes::default().number(1, REGISTER).number(2, header).number(3, at).number(4, bytes as u32))
+    load_into(REGISTER, header, at, bytes)
+}
+
+fn load_into(register: u32, header: u32, at: u32, bytes: usize) -> (&'static str, Attributes) {
+    ("payload", Attributes::default().number(1, register).number(2, header).number(3, at).number(4, bytes as u32))
 }
 
 /// Writes four bytes from the register, and mends the checksum at a place of the same header, and that of the protocol behind it.

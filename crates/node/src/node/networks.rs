@@ -3,15 +3,16 @@
 use std::{collections::HashSet, sync::Arc};
 
 use base::id::SandboxId;
+use egress::Proxy;
 use keeper::protocol::{Call, Created, Files};
-use model::{NetworkPolicy, SandboxState};
+use model::{Hidden, NetworkPolicy, SandboxState};
 use network::{Dns, Network, Sockets};
 use sandbox::ProcessIdentity;
 
 use super::{Node, lifecycle::Operation};
 use crate::{
     config::{Config, NetworkKind, RECORD},
-    error::{Context, Error, Result, chain},
+    error::{Context, Error, Result, Storing, chain},
     records::{self, Durability},
 };
 
@@ -35,9 +36,13 @@ pub(super) fn open(config: &Config, id: &str) -> Result<Option<Arc<Network>>> {
 fn refused(error: network::Error) -> Error {
     use network::Error as E;
     match error {
-        E::TooLong(_) | E::TooManyServers(_) | E::ClosedServer(_) => {
-            Error::Invalid { message: error.to_string(), hint: None }
-        }
+        E::TooLong(_)
+        | E::TooManyPorts(_)
+        | E::TooManyRules(_)
+        | E::TooManyServers(_)
+        | E::Rule(_)
+        | E::OpenBeside(_)
+        | E::ClosedServer(_) => Error::Invalid { message: error.to_string(), hint: None },
         error => Error::Network(error),
     }
 }
@@ -76,7 +81,8 @@ impl Node {
     pub(super) async fn apply_network(&self, id: &SandboxId, policy: &NetworkPolicy) -> Result<()> {
         let Some(network) = self.host.network.clone() else {
             // Nothing to close is there, and nothing to allow.
-            return if policy.allow.is_empty() { Ok(()) } else { Err(Error::NoNetwork) };
+            let asks_nothing = policy.allowed().next().is_none() && policy.rules.is_empty();
+            return if asks_nothing { Ok(()) } else { Err(Error::NoNetwork) };
         };
         let (id, policy) = (id.clone(), policy.clone());
         let apply = move || network.apply(&id, &policy).map_err(refused);
@@ -91,23 +97,55 @@ impl Node {
     /// Changes what a sandbox may reach, from now on. Connections that it does not allow stop.
     pub async fn set_network(self: &Arc<Self>, id: &SandboxId, policy: NetworkPolicy) -> Result<()> {
         let (node, of) = (Arc::clone(self), id.clone());
+        let policy = self.sealed(policy).await?;
+        let has_rules = !policy.rules.is_empty();
         // In its turn: a pause keeps the policy that it finds.
-        self.drive(id, Operation::Capture, async move {
+        let changed = self.drive(id, Operation::Capture, async move {
             node.apply_network(&of, &policy).await?;
             let record = node.state().set_network(&of, policy);
             let record = record.ok_or_else(|| Error::NoSandbox(of.clone()))?;
             records::write(&node.host.config.sandbox_dir(&of).join(RECORD), &record, Durability::Process)
-        })
-        .await
+        });
+        changed.await?;
+        if has_rules {
+            self.trust(id).await;
+        }
+        Ok(())
     }
 
-    /// Answers DNS queries of sandboxes. Never returns.
-    pub(super) async fn serve_names(self: Arc<Self>) {
-        let Some(network) = self.host.network.clone() else { return };
-        match Dns::open(network, self.host.config.network.dns.clone()) {
-            Ok(dns) => Arc::new(dns).serve().await,
-            Err(error) => tracing::error!(error = chain(&error), "sandboxes have no DNS"),
+    /// With the values of its headers sealed, as a policy is kept.
+    pub(super) async fn sealed(&self, mut policy: NetworkPolicy) -> Result<NetworkPolicy> {
+        if let Some(network) = &self.host.network {
+            // Before what is wrong cannot be seen any more.
+            network.check(&policy).map_err(refused)?;
         }
+        for header in policy.rules.iter_mut().flat_map(|rule| &mut rule.headers) {
+            if let Hidden::Plain(value) = &header.value {
+                let sealed = store::text::seal(self.data_keys(), value.as_bytes()).await;
+                header.value = Hidden::Sealed(sealed.storing("seal the value of a header")?);
+            }
+        }
+        Ok(policy)
+    }
+
+    /// Answers DNS queries of sandboxes, and makes their connections with domains. Never returns.
+    pub(super) async fn serve_networks(self: Arc<Self>) {
+        let Some(network) = self.host.network.clone() else { return };
+        let dns = match Dns::open(Arc::clone(&network), self.host.config.network.dns.clone()) {
+            Ok(dns) => Arc::new(dns),
+            Err(error) => return tracing::error!(error = chain(&error), "sandboxes have no DNS"),
+        };
+        let proxy = async {
+            let settings = self.host.config.egress();
+            match Proxy::open(network, Arc::clone(&dns), self.durable.store.clone(), &settings) {
+                Ok(proxy) => {
+                    self.egress_certificate.send_replace(Some(proxy.certificate().into()));
+                    Arc::new(proxy).serve().await;
+                }
+                Err(error) => tracing::error!(error = chain(&error), "sandboxes reach no domains"),
+            }
+        };
+        tokio::join!(Arc::clone(&dns).serve(), proxy);
     }
 
     /// Takes over the networks of an earlier node's sandboxes.

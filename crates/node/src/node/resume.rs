@@ -111,6 +111,9 @@ impl Node {
         let (Ready { template, zygote }, pinned) = self.restore_pinned(paused, head, began).await?;
         let number = zygote.as_ref().map(|zygote| zygote.number);
         let resumed = self.start_again(paused, &template, zygote, began).await;
+        if resumed.is_ok() {
+            self.trust(&paused.id).await;
+        }
         if resumed.is_err() {
             self.end(&paused.id).await;
         }

@@ -122,6 +122,8 @@ impl Node {
     /// Starts `request.count` sandboxes. Failures of single starts are in the response.
     #[tracing::instrument(skip_all, fields(template = %name))]
     pub async fn run(self: &Arc<Self>, name: &TemplateName, request: &RunSpec) -> Result<Started> {
+        let network = self.sealed(request.network.clone()).await?;
+        let request = &RunSpec { network, ..request.clone() };
         let (startable, _in_use, notices) = self.startable(name).await?;
         volumes::check(&startable.record.spec.mount_points, &startable.record.volumes, request)?;
         let began = Instant::now();
@@ -318,6 +320,9 @@ impl Node {
             started = self.start_in(source, &mut blank, began).await;
         }
         drop(in_flight);
+        if started.is_ok() {
+            self.trust(&blank.id).await;
+        }
         if let Err(error) = started {
             started = Err(self.explain_failed_start(source, error).await);
         }

@@ -74,7 +74,7 @@ impl Node {
         background.spawn(Arc::clone(&self).bound_outputs(OUTPUT_CHECK));
         background.spawn(Arc::clone(&self).keep_room());
         background.spawn(Arc::clone(&self).show_memory());
-        background.spawn(Arc::clone(&self).serve_names());
+        background.spawn(Arc::clone(&self).serve_networks());
         // To the very end: what is removed at the shutdown has to be reaped as well.
         tokio::spawn(orphans::reap());
         loop {

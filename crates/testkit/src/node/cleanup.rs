@@ -15,12 +15,13 @@ use anyhow::{Context, Result, ensure};
 use super::Node;
 
 /// What stays of a state directory from which everything was removed.
-const STATE_FILES: [&str; 20] = [
+const STATE_FILES: [&str; 21] = [
     "image-store",
     "changes",
     "changes.boot",
     "changes.img",
     "images",
+    "egress",
     "layers",
     "lock",
     "mounts",

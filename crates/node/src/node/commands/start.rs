@@ -71,7 +71,9 @@ impl Node {
         };
         check_request(&request)?;
         let account = self.account(id, request.user.as_deref()).await?;
-        let mut command = command(&spec, &account, request.command.clone(), &request.env, request.cwd.as_deref());
+        // What the request says goes before it.
+        let env = [self.trust_variables(id)?, request.env.clone()].concat();
+        let mut command = command(&spec, &account, request.command.clone(), &env, request.cwd.as_deref());
         check(&command)?;
         let key = format!("exec-{}", random_suffix());
         let unfinished = Unfinished::new(self, &key, self.group(id).join(&key));

@@ -156,10 +156,8 @@ fn spec(request: e2b::NewSandboxV2, resolved: &Resolved, default_s: u64) -> Resu
     if request.iam.is_some_and(|iam| iam.tokens.is_some_and(|tokens| !tokens.is_empty())) {
         return unsupported("iam");
     }
-    if let Some(network) = &request.network
-        && (network.egress_proxy.is_some() || network.rules.as_ref().is_some_and(|rules| !rules.is_empty()))
-    {
-        return unsupported("an egress proxy, or a rule for requests,");
+    if request.network.as_ref().is_some_and(|network| network.egress_proxy.is_some()) {
+        return unsupported("an egress proxy");
     }
     let mode = if request.auto_pause_memory == Some(false) { PauseMode::Filesystem } else { PauseMode::Full };
     let lifetime = Lifetime {
@@ -167,7 +165,8 @@ fn spec(request: e2b::NewSandboxV2, resolved: &Resolved, default_s: u64) -> Resu
         on_timeout: if request.auto_pause == Some(true) { OnTimeout::Pause(mode) } else { OnTimeout::Kill },
         auto_resume: request.auto_resume.is_some_and(|auto| auto.enabled),
     };
-    let network = request.network.map(serde_json::to_value).transpose();
+    let shown = |network: e2b::Network| e2b::Network { rules: network.rules.map(network::hidden), ..network };
+    let network = request.network.map(shown).map(serde_json::to_value).transpose();
     let mounts = request.volume_mounts.unwrap_or_default().into_iter();
     Ok(NewSandbox {
         template: resolved.template.id.clone(),

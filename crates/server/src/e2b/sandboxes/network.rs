@@ -1,11 +1,13 @@
 //! The network policy of a sandbox: checked, applied by the node, noted and shown.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv6Addr},
+};
 
 use api::e2b;
 use axum::{extract::State, http::StatusCode};
-use ipnet::Ipv4Net;
-use model::NetworkPolicy;
+use model::{Addresses, Domain, HeaderRule, Hidden, NetworkPolicy};
 
 use super::{Body, Path, Shared, found};
 use crate::e2b::{
@@ -14,11 +16,6 @@ use crate::e2b::{
     openapi::{Conflict, NoSandbox},
     platform::sandbox_id,
 };
-
-/// Longest name of a host, in bytes (RFC 1035).
-const NAME_BYTES_MAX: usize = 253;
-/// Longest part of one between two dots, in bytes.
-const LABEL_BYTES_MAX: usize = 63;
 
 /// Replaces the network policy of a sandbox.
 ///
@@ -39,8 +36,8 @@ pub(crate) async fn update(
     Body(request): Body<e2b::NetworkUpdate>,
 ) -> Result<StatusCode> {
     let id = sandbox_id(&id)?;
-    if request.egress_proxy.is_some() || request.rules.as_ref().is_some_and(|rules| !rules.is_empty()) {
-        return Err(Failed::invalid("an egress proxy, or a rule for requests, is not supported by this server yet"));
+    if request.egress_proxy.is_some() {
+        return Err(Failed::invalid("an egress proxy is not supported by this server yet"));
     }
     let sandbox = platform.control.sandboxes().get(&team, &id).await.map_err(|error| found(error, &id))?;
     let allow = request.allow_internet_access.unwrap_or(sandbox.spec.allow_internet);
@@ -48,9 +45,11 @@ pub(crate) async fn update(
         allow: request.allow_out.as_deref(),
         deny: request.deny_out.as_deref(),
         dns: request.dns_servers.as_deref(),
+        rules: request.rules.as_ref(),
     };
     let applied = lists.policy(allow)?;
-    let mut policy = serde_json::to_value(&request).map_err(|error| Failed::invalid(error.to_string()))?;
+    let shown = e2b::NetworkUpdate { rules: request.rules.clone().map(hidden), ..request };
+    let mut policy = serde_json::to_value(&shown).map_err(|error| Failed::invalid(error.to_string()))?;
     // It has a column of its own.
     policy.as_object_mut().map(|policy| policy.remove("allow_internet_access"));
     if let (Some(policy), Some(serde_json::Value::Object(old))) = (policy.as_object_mut(), &sandbox.spec.network) {
@@ -74,6 +73,39 @@ pub(super) struct Lists<'a> {
     pub(super) allow: Option<&'a [String]>,
     pub(super) deny: Option<&'a [String]>,
     pub(super) dns: Option<&'a [String]>,
+    pub(super) rules: Option<&'a BTreeMap<String, Vec<e2b::Rule>>>,
+}
+
+/// Rules as they are noted and shown: no request gets the values of headers back.
+pub(super) fn hidden(rules: BTreeMap<String, Vec<e2b::Rule>>) -> BTreeMap<String, Vec<e2b::Rule>> {
+    let hide = |mut rule: e2b::Rule| {
+        let headers = rule.transform.iter_mut().filter_map(|transform| transform.headers.as_mut());
+        headers.flat_map(BTreeMap::values_mut).for_each(|value| *value = Hidden::SHOWN.to_owned());
+        rule
+    };
+    rules.into_iter().map(|(domain, rules)| (domain, rules.into_iter().map(hide).collect())).collect()
+}
+
+/// Of several rules for a domain, the last one that sets a header counts.
+fn rule(text: &str, rules: &[e2b::Rule]) -> Result<Option<HeaderRule>> {
+    let headers = rules.iter().filter_map(|rule| rule.transform.as_ref()?.headers.clone()).flatten();
+    let mut last = BTreeMap::new();
+    for (name, value) in headers {
+        if value.contains("${") {
+            return Err(Failed::invalid(format!(
+                "rules: {text:?} has a placeholder, which this server does not resolve yet"
+            )));
+        }
+        last.insert(name.to_ascii_lowercase(), (name, value));
+    }
+    if last.is_empty() {
+        return Ok(None);
+    }
+    let domain =
+        domain(text).ok_or_else(|| wrong("rules", text, "a domain such as api.example.com or *.example.com"))?;
+    let rule = api::rule(domain, last.into_values());
+    rule.check().map_err(Failed::invalid)?;
+    Ok(Some(rule))
 }
 
 impl<'a> Lists<'a> {
@@ -82,6 +114,7 @@ impl<'a> Lists<'a> {
             allow: network.allow_out.as_deref(),
             deny: network.deny_out.as_deref(),
             dns: network.dns_servers.as_deref(),
+            rules: network.rules.as_ref(),
         }
     }
 
@@ -89,13 +122,12 @@ impl<'a> Lists<'a> {
     pub(super) fn policy(self, allow_internet: bool) -> Result<NetworkPolicy> {
         let mut policy = NetworkPolicy { closed: !allow_internet, ..NetworkPolicy::default() };
         for target in self.allow.unwrap_or_default() {
-            if is_domain(target) {
-                return Err(Failed::invalid(format!(
-                    "allowOut: the domain {target:?} is not supported by this server yet"
-                )));
+            const RULE: &str = "an address, a network such as 10.0.0.0/8, or a domain such as *.example.com";
+            match (network(target), domain(target)) {
+                (Some(network), _) => policy.allow.extend(network),
+                (None, Some(domain)) => policy.domains.push(domain),
+                (None, None) => return Err(wrong("allowOut", target, RULE)),
             }
-            const RULE: &str = "an address, or a network such as 10.0.0.0/8";
-            policy.allow.extend(network(target).ok_or_else(|| wrong("allowOut", target, RULE))?);
         }
         for target in self.deny.unwrap_or_default() {
             const RULE: &str = "an address, or a network such as 10.0.0.0/8";
@@ -104,10 +136,21 @@ impl<'a> Lists<'a> {
         for server in self.dns.unwrap_or_default() {
             policy.dns.push(server.parse::<IpAddr>().map_err(|_| wrong("dnsServers", server, "an address"))?);
         }
-        let longest = policy.allow.len().max(policy.deny.len());
+        for (text, rules) in self.rules.into_iter().flatten() {
+            policy.rules.extend(rule(text, rules)?);
+        }
+        if let (Some(domain), false) = (policy.domains.first(), policy.denies_all()) {
+            return Err(Failed::invalid(format!(
+                "allowOut: the domain {domain} needs all else denied: put 0.0.0.0/0 in denyOut"
+            )));
+        }
+        let longest = (policy.allow.len() + policy.domains.len()).max(policy.deny.len());
         if longest > network::ENTRIES_MAX || policy.dns.len() > network::SERVERS_MAX {
             let (entries, servers) = (network::ENTRIES_MAX, network::SERVERS_MAX);
             return Err(Failed::invalid(format!("network: use at most {entries} networks and {servers} DNS servers")));
+        }
+        if policy.rules.len() > network::RULES_MAX {
+            return Err(Failed::invalid(format!("network: use at most {} rules", network::RULES_MAX)));
         }
         Ok(policy)
     }
@@ -119,26 +162,20 @@ fn wrong(field: &str, value: &str, rule: &str) -> Failed {
 }
 
 /// None: it is no network. Empty: it is one of IPv6.
-fn network(text: &str) -> Option<Option<Ipv4Net>> {
-    let (address, prefix) = text.split_once('/').map_or((text, None), |(address, prefix)| (address, Some(prefix)));
-    let address: IpAddr = address.parse().ok()?;
-    let most = if address.is_ipv4() { 32 } else { 128 };
-    let prefix = prefix.map_or(Some(most), |prefix| prefix.parse::<u8>().ok().filter(|prefix| *prefix <= most))?;
-    let of_ipv4 = |address: Ipv4Addr| Ipv4Net::new(address, prefix).ok().map(|net| net.trunc());
-    Some(match address {
-        IpAddr::V4(address) => of_ipv4(address),
-        IpAddr::V6(_) => None,
-    })
+fn network(text: &str) -> Option<Option<Addresses>> {
+    match text.parse::<Addresses>() {
+        // E2B's networks have no ports.
+        Ok(addresses) => addresses.port.is_none().then_some(Some(addresses)),
+        Err(_) => {
+            let (address, prefix) = text.split_once('/').unwrap_or((text, "128"));
+            let is_ipv6 = address.parse::<Ipv6Addr>().is_ok() && prefix.parse().is_ok_and(|prefix: u8| prefix <= 128);
+            is_ipv6.then_some(None)
+        }
+    }
 }
 
-/// A name of a host, or `*.` and one.
-fn is_domain(text: &str) -> bool {
-    let name = text.strip_prefix("*.").unwrap_or(text);
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
-    let label = |label: &str| (1..=LABEL_BYTES_MAX).contains(&label.len()) && label.bytes().all(allowed);
-    // A name whose last part is a number is an address that is wrong.
-    let named = name.rsplit('.').next().is_some_and(|last| last.bytes().any(|byte| !byte.is_ascii_digit()));
-    name.len() <= NAME_BYTES_MAX && named && name.split('.').all(label)
+fn domain(text: &str) -> Option<Domain> {
+    text.parse().ok().filter(|domain: &Domain| domain.port.is_none())
 }
 
 #[cfg(test)]
@@ -146,19 +183,54 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_addresses_and_networks_are_rules() {
+    fn addresses_networks_and_domains_are_rules() {
         let ok = |allow: &[&str], deny: &[&str], dns: &[&str]| {
             let [allow, deny, dns] =
                 [allow, deny, dns].map(|list| list.iter().map(|&text| text.into()).collect::<Vec<_>>());
-            Lists { allow: Some(&allow), deny: Some(&deny), dns: Some(&dns) }.policy(true).ok()
+            Lists { allow: Some(&allow), deny: Some(&deny), dns: Some(&dns), rules: None }.policy(true).ok()
         };
         let policy = ok(&["1.1.1.1", "10.1.0.0/8", "2001:db8::/32"], &["0.0.0.0/0"], &["9.9.9.9"]).unwrap();
-        let nets = |nets: &[&str]| nets.iter().map(|net| net.parse().unwrap()).collect::<Vec<Ipv4Net>>();
+        let nets = |nets: &[&str]| nets.iter().map(|net| net.parse().unwrap()).collect::<Vec<Addresses>>();
         assert_eq!((policy.allow, policy.deny), (nets(&["1.1.1.1/32", "10.0.0.0/8"]), nets(&["0.0.0.0/0"])));
-        assert!(is_domain("example.com") && is_domain("*.example.com"));
-        for bad in ["", "300.1.1.1", "1.1.1.1/33", "::/129", "1.1.1.1/", "a b", "*", "*.", "a..b", "a/b"] {
+        for domain in ["example.com", "*.example.com"] {
+            let policy = ok(&[domain], &["0.0.0.0/0"], &[]).unwrap();
+            assert_eq!(policy.domains, [domain.parse().unwrap()]);
+            assert!(ok(&[domain], &["1.1.1.1"], &[]).is_none(), "it needs all else denied");
+        }
+        for bad in [
+            "1.1.1.1:80",
+            "a.example:80",
+            "",
+            "300.1.1.1",
+            "1.1.1.1/33",
+            "::/129",
+            "1.1.1.1/",
+            "a b",
+            "*",
+            "*.",
+            "a..b",
+            "a/b",
+        ] {
             assert!(ok(&[bad], &[], &[]).is_none(), "{bad}");
         }
         assert!(ok(&[], &["example.com"], &[]).is_none() && ok(&[], &[], &["1.1.1.0/24"]).is_none());
+    }
+
+    #[test]
+    fn values_of_headers_are_taken_and_not_shown() {
+        let rules = |domain: &str, value: &str| -> BTreeMap<String, Vec<e2b::Rule>> {
+            let headers = BTreeMap::from([("Authorization".to_owned(), value.to_owned())]);
+            let rule = e2b::Rule { transform: Some(e2b::Transform { headers: Some(headers) }) };
+            BTreeMap::from([(domain.to_owned(), vec![rule])])
+        };
+        let given = rules("API.example.com", "Bearer secret");
+        let policy = Lists { rules: Some(&given), ..Lists::default() }.policy(true).ok().unwrap();
+        assert_eq!(policy.rules[0].headers[0].value, Hidden::Plain("Bearer secret".to_owned()));
+        let shown = serde_json::to_string(&hidden(given)).unwrap();
+        assert!(shown.contains("Authorization") && !shown.contains("secret"), "{shown}");
+        for bad in [rules("*", "a"), rules("1.1.1.1", "a"), rules("a.example", "a\nb"), rules("a.example", "${e2b.x}")]
+        {
+            assert!(Lists { rules: Some(&bad), ..Lists::default() }.policy(true).is_err(), "{bad:?}");
+        }
     }
 }

@@ -1,17 +1,27 @@
 //! Networks of sandboxes. The case makes an internet and private networks out of namespaces.
 
+mod domains;
+mod headers;
+mod internet;
+
 use std::{
-    io::{BufRead, BufReader, Write},
-    process::{Child, Command, Stdio},
+    process::Command,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, ensure};
 use testkit::{node::Node, runner::Case};
 
-use super::shared::arguments;
+use self::internet::{ask, start, with_internet};
 
 pub(crate) fn cases() -> Vec<Case> {
+    let mut cases = of_addresses();
+    cases.extend(domains::cases());
+    cases.extend(headers::cases());
+    cases
+}
+
+fn of_addresses() -> Vec<Case> {
     vec![
         Case::new("network::sandboxes_reach_the_internet_and_nothing_else", || with_internet(&[], reach)),
         Case::new("network::a_policy_holds_from_the_start_and_changes_at_once", || with_internet(&[], policies)),
@@ -24,120 +34,6 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("network::a_router_that_is_half_there_is_made_anew", || with_internet(&[], half)),
         Case::new("network::none_is_loopback_alone", || with_internet(&["--network", "none"], none)),
     ]
-}
-
-/// The other side: HTTP that tells who asks, a stream without end, UDP that is sent back, and DNS over both.
-const INTERNET: &str = r#"
-import http.server, socket, socketserver, struct, sys, threading, time
-NAMES = {b'\x07example\x04test\x00': '1.1.1.1', b'\x06inside\x04test\x00': '10.20.0.8'}
-class Http(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(200); self.end_headers()
-        try:
-            while self.path == '/stream': self.wfile.write(b'x' * 1000); time.sleep(.01)
-        except OSError: return
-        self.wfile.write(self.client_address[0].encode())
-    def log_message(self, *_): pass
-def answer(query, own):
-    name = query[12:query.index(b'\0', 12) + 1]
-    kind = query[12 + len(name):16 + len(name)]
-    address = own if name == b'\x06server\x04test\x00' else NAMES.get(name)
-    found = address and kind == b'\0\x01\0\x01'
-    head = query[:2] + (b'\x81\x80' if address else b'\x81\x83') + b'\0\x01' + struct.pack('>H', bool(found)) + bytes(4)
-    return head + name + kind + (b'\xc0\x0c\0\x01\0\x01' + struct.pack('>IH', 60, 4) + socket.inet_aton(address) if found else b'')
-def datagrams(address, port, reply):
-    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind((address, port))
-    while True:
-        data, who = s.recvfrom(4096); s.sendto(reply(data, address), who)
-class Dns(socketserver.BaseRequestHandler):
-    def handle(self):
-        size = self.request.recv(2)
-        reply = answer(self.request.recv(struct.unpack('>H', size)[0]), '0.0.0.0')
-        self.request.sendall(struct.pack('>H', len(reply)) + reply)
-def start(work): threading.Thread(target=work, daemon=True).start()
-start(http.server.ThreadingHTTPServer(('0.0.0.0', 80), Http).serve_forever)
-start(socketserver.ThreadingTCPServer(('8.8.8.8', 53), Dns).serve_forever)
-for address in ['8.8.8.8', '9.9.9.9']: start(lambda address=address: datagrams(address, 53, answer))
-start(lambda: datagrams('1.1.2.2', 9000, lambda data, _: data))
-print('ready', flush=True); sys.stdin.read()
-"#;
-
-/// The links and addresses of both sides. The host's own address outside is 8.8.8.1.
-const LINKS: &str = "
-ip link add ext0 type veth peer name eth0 netns $1
-ip addr add 8.8.8.1/24 dev ext0
-ip link set ext0 up
-ip route add default via 8.8.8.8
-inside() { nsenter --net=/proc/$pid/ns/net ip \"$@\"; }
-pid=$1
-inside link set lo up
-inside addr add 8.8.8.8/24 dev eth0
-for address in 1.1.1.1 1.1.2.2 9.9.9.9 10.20.0.8 169.254.169.254; do inside addr add $address/32 dev lo; done
-inside link set eth0 up
-";
-
-/// The internet, in a namespace of its own.
-struct Internet(Child);
-
-impl Internet {
-    fn new() -> Result<Self> {
-        let python = ["--net", "sh", "-c", "echo $$; read go; exec python3 -c \"$0\"", INTERNET];
-        let mut process = Command::new("unshare").args(python).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let mut said = BufReader::new(process.stdout.take().context("no output")?).lines();
-        let mut line = || said.next().context("the internet ended")?.context("the internet says nothing");
-        let pid = line()?;
-        let made = Command::new("sh").args(["-euc", LINKS, "sh", &pid]).output()?;
-        ensure!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-        process.stdin.as_mut().context("no input")?.write_all(b"go\n")?;
-        ensure!(line()? == "ready", "the internet is not ready");
-        Ok(Self(process))
-    }
-}
-
-impl Drop for Internet {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-        let _ = Command::new("ip").args(["link", "del", "ext0"]).output();
-    }
-}
-
-fn with_internet(more: &[&str], body: fn(&mut Node) -> Result<()>) -> Result<()> {
-    let _internet = Internet::new()?;
-    let asked = ["--network", "on", "--dns", "8.8.8.8"];
-    let all: Vec<&str> = if more.contains(&"--network") { more.to_vec() } else { [&asked[..], more].concat() };
-    let mut node = Node::start_with(arguments(&all))?;
-    node.ok(&["template", "build", "idle"])?;
-    body(&mut node).with_context(|| format!("log of the node:\n{}", node.log_tail()))?;
-    node.finish()
-}
-
-/// Prints what came of it, or why nothing did.
-const ASK: &str = r#"
-import socket, sys
-def ask(target):
-    kind, _, where = target.partition(':')
-    host, _, port = where.partition(':')
-    try:
-        if kind == 'http':
-            s = socket.create_connection((host, int(port or 80)), 2); s.sendall(b'GET / HTTP/1.0\r\n\r\n')
-            return s.makefile('rb').read().rpartition(b'\n')[2].decode()
-        if kind == 'udp':
-            s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(2); s.connect((host, int(port)))
-            s.send(b'ping'); return s.recv(9).decode()
-        return socket.gethostbyname(where)
-    except OSError as error: return type(error).__name__
-print(*[ask(target) for target in sys.argv[1:]])
-"#;
-
-fn ask(node: &Node, id: &str, targets: &[&str]) -> Result<Vec<String>> {
-    let command = [&["exec", id, "--", "python3", "-c", ASK], targets].concat();
-    Ok(node.ok(&command)?.split_whitespace().map(str::to_owned).collect())
-}
-
-fn start(node: &Node, more: &[&str]) -> Result<String> {
-    let id = node.ok(&[&["create", "idle", "-q"], more].concat())?;
-    Ok(id.trim().to_owned())
 }
 
 fn reach(node: &mut Node) -> Result<()> {
