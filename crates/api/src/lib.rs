@@ -25,6 +25,7 @@
 //! | `GET /v1/sandboxes/ID/usage` | [`Usage`] |
 //! | `GET /v1/images`, `GET /v1/images/NAME` | [`KeptImage`] (a list of them) |
 //! | `POST /v1/images/import` | [`ImportRequest`] -> [`ImportEvent`]s, one JSON document per line |
+//! | `POST /v1/images/pull` | [`PullRequest`] -> [`PullEvent`]s, one JSON document per line; hanging up ends the download |
 //! | `DELETE /v1/images/NAME` | `null` |
 //! | `POST /v1/images/prune` | [`Pruned`] |
 //! | `GET /v1/sandboxes/ID/network` | [`NetworkPolicy`] |
@@ -72,7 +73,7 @@ pub use checkpoint::{
 };
 pub use command::{Command, CommandRequest, CommandSignal, EndReason, SignalRequest};
 pub use error::{ErrorBody, ErrorCode, ErrorDetail};
-pub use image::{ImportEvent, ImportRequest, KeptImage, Pruned};
+pub use image::{ImportEvent, ImportRequest, KeptImage, Pruned, PullEvent, PullRequest, RegistryCredentials};
 pub use mount::{MountRequest, UnmountRequest, VolumeMount};
 pub use network::NetworkPolicy;
 pub use node::{NodeInfo, PoolInfo};

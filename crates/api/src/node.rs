@@ -27,6 +27,9 @@ pub struct NodeInfo {
     /// The range of the addresses that sandboxes have outside; none: they have no network.
     #[serde(default)]
     pub network: Option<ipnet::Ipv4Net>,
+    /// The registry of images whose names have none.
+    #[serde(default)]
+    pub registry: String,
     /// Templates known.
     pub templates: usize,
     /// Sandboxes known.

@@ -1,6 +1,6 @@
 //! Images of a node.
 
-use api::{ImportEvent, ImportRequest, KeptImage, Pruned};
+use api::{ImportEvent, ImportRequest, KeptImage, Pruned, PullEvent, PullRequest};
 use tokio::signal::unix::Signal;
 
 use crate::{
@@ -35,6 +35,24 @@ impl Client {
             ImportEvent::Failed(detail) => Step::Failed(detail),
         };
         self.until(interrupts, "/images/import", request, |answer| events::finish(answer, step)).await
+    }
+
+    /// Pulls one, and tells how far that is, in words. None: an interrupt came first; the next pull goes on with what is downloaded.
+    pub async fn pull_image_until(
+        &self,
+        interrupts: &mut Signal,
+        request: &PullRequest,
+        mut progress: impl FnMut(&PullEvent),
+    ) -> Result<Option<KeptImage>> {
+        let step = move |event| match event {
+            PullEvent::Bytes { .. } | PullEvent::Layers { .. } => {
+                progress(&event);
+                Step::Continue
+            }
+            PullEvent::Done(image) => Step::Done(*image),
+            PullEvent::Failed(detail) => Step::Failed(detail),
+        };
+        self.until(interrupts, "/images/pull", request, |answer| events::finish(answer, step)).await
     }
 
     /// Forgets one.

@@ -13,7 +13,7 @@ pub enum Error {
     File { action: &'static str, path: PathBuf, source: io::Error },
     #[error("cannot unpack {entry:?}")]
     Entry { entry: String, source: io::Error },
-    #[error("the archive is refused: {0}")]
+    #[error("the image is refused: {0}")]
     Refused(String),
     #[error("the archive cannot be read")]
     Archive(#[source] io::Error),

@@ -150,7 +150,8 @@ impl Layout {
         }
         let mut wanted: Vec<Blob> = Vec::new();
         for (content, layer) in contents.iter().zip(&self.layers) {
-            if !store.has_layer(content) && !wanted.contains(layer) {
+            let is_known = wanted.iter().any(|known| known.digest == layer.digest);
+            if !store.has_layer(content) && !is_known {
                 wanted.push(layer.clone());
             }
         }

@@ -23,6 +23,8 @@ pub struct NodeInfo {
     pub layers: &'static str,
     /// The range of the addresses that sandboxes have outside; none: they have no network.
     pub network: Option<ipnet::Ipv4Net>,
+    /// The registry of images whose names have none.
+    pub registry: String,
     /// Templates known.
     pub templates: usize,
     /// Sandboxes known.

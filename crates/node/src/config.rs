@@ -26,6 +26,8 @@ pub struct Config {
     pub layers: Layers,
     /// The networks of sandboxes.
     pub network: NetworkConfig,
+    /// Where images are pulled from.
+    pub registry: registry::Settings,
     /// What becomes of the sandboxes when it stops.
     pub at_exit: AtExit,
     /// Command that runs the keeper: the program and the arguments before `--node ID`.

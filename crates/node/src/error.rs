@@ -114,6 +114,8 @@ pub enum Error {
     Command(#[from] CommandError),
     #[error("the image cannot be used")]
     Image(#[from] images::Error),
+    #[error(transparent)]
+    Registry(#[from] registry::Error),
     #[error("the sandbox has no network that could be used")]
     Network(#[from] network::Error),
     #[error("this node gives sandboxes no network")]

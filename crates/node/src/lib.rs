@@ -23,6 +23,7 @@ pub use node::{
     exec, volumes_failed,
 };
 pub use records::node_id;
+pub use registry::Credentials;
 
 /// Where the pager of a node listens.
 pub fn pager_socket(state_dir: &std::path::Path) -> std::path::PathBuf {

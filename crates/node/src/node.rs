@@ -72,6 +72,7 @@ use checkpoint::Durable;
 use keeper::protocol::Status;
 use model::{ExitStatus, SandboxState};
 use network::Network;
+use registry::Registry;
 use rustix::fs::{IFlags, Mode, OFlags, ioctl_getflags, ioctl_setflags, open};
 use sandbox::{Cgroups, Service};
 use tokio::sync::oneshot;
@@ -131,6 +132,7 @@ pub struct Node {
     giving_up: Arc<tokio::sync::Mutex<()>>,
     /// Held while an image comes or goes.
     importing: Arc<tokio::sync::Mutex<()>>,
+    registry: Registry,
     /// Held by what is about to stand on layers of images, and alone while such are removed.
     image_users: Arc<tokio::sync::RwLock<()>>,
     /// Who serves other nodes, and where; empty: this node serves none.
@@ -174,12 +176,14 @@ impl Node {
             state.begin_host_mount(&mount)?;
             state.set_attached(&mount.path);
         }
+        let network = networks::open(&config, &id)?;
+        let registry = images::registry(&config, network.as_deref())?;
         let pager = PagerLink::new(&config, Arc::clone(&cgroups));
         let holder = Arc::new(HolderLink::new(&config));
         Ok(Arc::new(Self {
             host: Host {
                 changes: Changes::open(&config, is_needed)?,
-                network: networks::open(&config, &id)?,
+                network,
                 config,
                 id,
                 began: Instant::now(),
@@ -196,6 +200,7 @@ impl Node {
             holder,
             giving_up: Arc::default(),
             importing: Arc::default(),
+            registry,
             image_users: Arc::default(),
             serving: OnceLock::new(),
         }))
@@ -261,6 +266,7 @@ impl Node {
             cgroups: self.host.cgroups.summary().group.display().to_string(),
             layers: self.host.changes.kind(),
             network: self.host.network.as_ref().map(|network| network.range()),
+            registry: self.host.config.registry.default.name().to_owned(),
             templates: state.templates().len(),
             sandboxes: state.sandboxes().len(),
             shares_store: self.host.config.durable.database.is_some(),

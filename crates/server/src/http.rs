@@ -36,6 +36,7 @@ pub(crate) fn router(node: Arc<Node>) -> Router {
         .route("/templates/{name}/warm", post(handlers::warm))
         .route("/images", get(images::list))
         .route("/images/import", post(images::import))
+        .route("/images/pull", post(images::pull))
         .route("/images/prune", post(images::prune))
         .route("/images/{*name}", get(images::get).delete(images::remove))
         .route("/sandboxes", get(handlers::sandboxes).delete(handlers::remove_all))

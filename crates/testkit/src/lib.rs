@@ -7,6 +7,7 @@
 //! | [`engine`] | the fork engine without a node |
 //! | [`ids`] | who a sandbox's users are on the host |
 //! | [`twins`] | the memory of a restored program, compared page by page |
+//! | [`registry`] | a registry of images, and a front that spoils its answers |
 //! | [`postgres`], [`proxy`] | a database, and a way to a service that fails on demand |
 
 pub mod engine;
@@ -14,5 +15,6 @@ pub mod ids;
 pub mod node;
 pub mod postgres;
 pub mod proxy;
+pub mod registry;
 pub mod runner;
 pub mod twins;

@@ -18,7 +18,7 @@ const GROUPS: &[&[&str]] = &[
     &["base"],
     &["sys", "procfs", "db", "model", "tarball"],
     &["store", "memory", "process", "network", "images", "sandbox", "volume", "fuse"],
-    &["pager", "volumed", "peers", "hands", "holder"],
+    &["pager", "volumed", "peers", "hands", "holder", "registry"],
     &["keeper", "checkpoint"],
     &["api", "node", "control"],
     &["envd", "gateway", "client"],
@@ -49,7 +49,7 @@ const INSIDE: &[Exception] = &[
 /// Packages that speak HTTP, and the crates that may use them. All others know neither requests nor status codes.
 const HTTP: &[&str] = &["axum", "http-body-util", "hyper", "hyper-util", "reqwest"];
 const SPEAK_HTTP: &[&str] =
-    &["store", "peers", "volumed", "envd", "gateway", "client", "testkit", "server", "bench", "mcp", "cli"];
+    &["store", "peers", "registry", "volumed", "envd", "gateway", "client", "testkit", "server", "bench", "mcp", "cli"];
 
 /// Checks the answer of `cargo metadata --no-deps`.
 pub fn check(metadata: &Value) -> Vec<Finding> {

@@ -1,5 +1,7 @@
 //! `pando image`.
 
+mod pull;
+
 use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::Result;
@@ -20,6 +22,7 @@ Examples:
 /// What can be done with images.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
+    Pull(pull::Args),
     Import(ImportArgs),
     /// List the images of the node.
     Ls(JsonArgs),
@@ -27,7 +30,7 @@ pub(crate) enum Command {
     Inspect(InspectArgs),
     /// Forget images. Templates that were built of them stay.
     Rm(RemoveArgs),
-    /// Remove images that lost their names, and layers that no image has, unless something stands on them.
+    /// Remove images that lost their names, layers that no image has, unless something stands on them, and interrupted downloads.
     Prune(JsonArgs),
 }
 
@@ -83,6 +86,7 @@ fn parse_name(text: &str) -> Result<String, String> {
 
 pub(crate) async fn run(command: Command, client: &Client) -> Result<ExitCode> {
     match command {
+        Command::Pull(args) => pull::run(args, client).await,
         Command::Import(args) => import(args, client).await,
         Command::Ls(args) => interruptible("", list(&args, client)).await,
         Command::Inspect(args) => interruptible("", inspect(&args, client)).await,
@@ -161,7 +165,12 @@ async fn prune(args: &JsonArgs, client: &Client) -> Result<ExitCode> {
     if args.json {
         output::json(&pruned)?;
     } else {
-        outln!("removed {} layer{}", pruned.layers, if pruned.layers == 1 { "" } else { "s" });
+        let count = |count: usize, noun: &str| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
+        let downloads = match pruned.downloads {
+            0 => String::new(),
+            downloads => format!(" and {}", count(downloads, "interrupted download")),
+        };
+        outln!("removed {}{downloads}", count(pruned.layers, "layer"));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,5 +1,7 @@
 //! `pando node`.
 
+mod registry;
+
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::PathBuf,
@@ -50,6 +52,8 @@ pub(crate) struct Args {
     layers: LayersArgs,
     #[command(flatten)]
     network: NetworkArgs,
+    #[command(flatten)]
+    registry: registry::RegistryArgs,
     /// Serve other nodes of the store from this node's cache, at this address, and find them (as --find-peers). Nodes must show that they have
     /// the store's key. Data stays sealed, but the connection shows which parts are asked for. Port 0: any.
     #[arg(long, value_name = "IP:PORT")]
@@ -361,6 +365,7 @@ pub(crate) async fn run(args: Args, socket: PathBuf, log: &Log, public: Option<s
         peer_listen,
         layers: args.layers.layers()?,
         network: args.network.config(),
+        registry: args.registry.settings(),
         at_exit: if args.ephemeral { AtExit::Remove } else { AtExit::Keep },
         keeper_command,
     };

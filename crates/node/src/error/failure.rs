@@ -14,6 +14,7 @@ fn kind(error: &Error) -> FailureKind {
         Error::Image(images::Error::NotFound(_)) => FailureKind::NotFound,
         Error::Image(error) if !error.is_of_host() => FailureKind::InvalidRequest,
         Error::NoNetwork => FailureKind::Conflict,
+        Error::Registry(error) => kind_of_pull(error),
         Error::Invalid { .. } | Error::NoUser { .. } | Error::OneUser { .. } => FailureKind::InvalidRequest,
         Error::Command(error) => error.kind(),
         Error::NoTemplate(_)
@@ -59,6 +60,32 @@ fn kind(error: &Error) -> FailureKind {
         | Error::Image(_)
         | Error::Sandbox(_) => FailureKind::Host,
         Error::NoRoom { .. } => FailureKind::NoSpace,
+    }
+}
+
+/// Registries are named by users, and images are theirs.
+fn kind_of_pull(error: &registry::Error) -> FailureKind {
+    use registry::Error as E;
+    match error {
+        E::NotFound { .. } => FailureKind::NotFound,
+        E::Image(error) if error.is_of_host() => FailureKind::Host,
+        E::Reference { .. }
+        | E::Denied { .. }
+        | E::Redirect { .. }
+        | E::Unauthorized { .. }
+        | E::TooLarge { .. }
+        | E::Token { .. }
+        | E::Image(_) => FailureKind::InvalidRequest,
+        E::Digest { .. } | E::Length { .. } => FailureKind::Damaged,
+        E::NoRoom { .. } => FailureKind::NoSpace,
+        E::Slow { .. } | E::TooLong => FailureKind::TimedOut,
+        E::Answer { .. }
+        | E::Unreachable { .. }
+        | E::Tls { .. }
+        | E::BrokenOff { .. }
+        | E::Authorities { .. }
+        | E::Client(_)
+        | E::File { .. } => FailureKind::Host,
     }
 }
 
@@ -128,7 +155,7 @@ fn hint(error: &Error) -> Option<String> {
             "repeat the command: the process of volumes is started again"
         }
         Error::Volumes { .. } | Error::Network(_) => "the node's log says more; `pando doctor` checks the host",
-        Error::NoNetwork | Error::Image(_) => return hint_of_root(error),
+        Error::NoNetwork | Error::Image(_) | Error::Registry(_) => return hint_of_root(error),
         Error::Command(error) => return error.hint().map(str::to_owned),
         Error::Keeper { .. }
         | Error::Cancelled
@@ -147,10 +174,47 @@ fn hint(error: &Error) -> Option<String> {
 fn hint_of_root(error: &Error) -> Option<String> {
     let text = match error {
         Error::NoNetwork => "start the node with --network on",
-        Error::Image(images::Error::NotFound(_)) => {
-            "`pando image ls` shows what there is; `pando image import` takes one in"
+        // The digest may be of a checkpoint's image, which no registry knows by it.
+        Error::Image(images::Error::NotFound(name)) if name.contains('@') => {
+            "`pando image ls` shows what there is; `pando image pull` or `import` takes one in"
         }
+        Error::Image(images::Error::NotFound(name)) => {
+            return Some(format!("`pando image pull {name}` fetches it; `pando image ls` shows what there is"));
+        }
+        Error::Registry(error) => return hint_of_pull(error),
         _ => return None,
+    };
+    Some(text.to_owned())
+}
+
+fn hint_of_pull(error: &registry::Error) -> Option<String> {
+    use registry::Error as E;
+    let text = match error {
+        E::Denied { source, .. } => {
+            return Some(format!("the operator allows it with `pando node --network-allow {}`", source.address));
+        }
+        E::Unauthorized { registry, .. } => {
+            return Some(format!("check the name; `docker login {registry}` or --username give credentials"));
+        }
+        E::NotFound { .. } => "check the name and the tag at the registry",
+        E::Redirect { .. } => "the operator names registries without TLS with `pando node --registry-insecure HOST`",
+        E::Tls { .. } => {
+            "the operator trusts another authority with `pando node --registry-ca FILE`, or names a registry without TLS with --registry-insecure"
+        }
+        E::Answer { .. } | E::Unreachable { .. } | E::BrokenOff { .. } | E::Slow { .. } | E::TooLong => {
+            "repeat the command: it goes on with what is downloaded"
+        }
+        E::NoRoom { .. } => "`pando image prune` removes layers that no image has, and interrupted downloads",
+        E::Digest { .. } | E::Length { .. } => {
+            "repeat the command; if it fails again, the registry has other bytes than it names"
+        }
+        E::Reference { .. }
+        | E::TooLarge { .. }
+        | E::Token { .. }
+        | E::Authorities { .. }
+        | E::Client(_)
+        | E::Image(_)
+        | E::File { .. } => return None,
     };
     Some(text.to_owned())
 }
@@ -241,6 +305,7 @@ fn details(error: &Error) -> Vec<String> {
         | Error::NoRoom { .. }
         | Error::Network(_)
         | Error::Image(_)
+        | Error::Registry(_)
         | Error::NoNetwork
         | Error::Sandbox(_) => Vec::new(),
     }

@@ -7,15 +7,26 @@ use std::{
 };
 
 use images::{Config, Images, Kept};
-use model::{Image, TemplateSpec};
+use model::{Image, PullProgress, TemplateSpec};
+use network::{Network, Outside};
+use registry::{Credentials, Fetched, Registry};
 
 use super::Node;
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Error, Result, chain};
 
 /// How long a removal of layers waits for builds.
 const BUILDS_MAX: Duration = Duration::from_secs(30);
 /// How often it looks.
 const BUILDS_LOOK: Duration = Duration::from_millis(50);
+
+/// How often a pull looks for layers that a removal took away under it.
+const ROUNDS_MAX: usize = 4;
+
+/// The node's registry client. It connects to what sandboxes may reach.
+pub(super) fn registry(config: &crate::Config, network: Option<&Network>) -> Result<Registry> {
+    let outside = Outside::of(&config.network.settings, network.map(Network::range));
+    Ok(Registry::new(config.registry.clone(), outside, config.image_store().join("pulls"))?)
+}
 
 /// See [`Node::prepare_image`].
 pub(super) type ImageGuard = tokio::sync::OwnedRwLockReadGuard<()>;
@@ -58,7 +69,7 @@ impl Node {
     pub(super) fn with_digest(&self, mut spec: TemplateSpec) -> Result<TemplateSpec> {
         if let Image::Named(name) = &mut spec.image {
             let image = self.images()?.find(name)?;
-            *name = format!("{}@{}", image.name, image.digest);
+            *name = image.pinned();
         }
         Ok(spec)
     }
@@ -94,22 +105,59 @@ impl Node {
         Ok(to_model(&kept))
     }
 
+    /// Takes in an image from its registry. `progress` is told how far it is.
+    ///
+    /// It may be dropped at any time: the next pull goes on with what is downloaded by then. An image that is being unpacked by then is taken in.
+    pub async fn pull_image(
+        self: &Arc<Self>,
+        name: &str,
+        credentials: Option<&Credentials>,
+        progress: impl Fn(PullProgress) + Clone + Send + Sync + 'static,
+    ) -> Result<model::KeptImage> {
+        let (store, name) = (self.images()?, name.to_owned());
+        let reference = self.registry.reference(&name)?;
+        let told = progress.clone();
+        let tell = move |done, all| told(PullProgress::Bytes { done, all });
+        let mut rounds = 0;
+        let (fetched, turn) = loop {
+            let fetched = self.registry.fetch(&reference, credentials, &store, &tell).await?;
+            let turn = Arc::clone(&self.importing).lock_owned().await;
+            rounds += 1;
+            if rounds == ROUNDS_MAX || fetched.layout().is_complete(&store)? {
+                break (fetched, turn);
+            }
+        };
+        let import = move || {
+            let _turn = turn;
+            let mut progress = |done, all| progress(PullProgress::Layers { done, all });
+            let kept = store.import_pulled(fetched.layout(), &name, &mut progress);
+            if kept.as_ref().err().is_none_or(|error| !error.is_of_host()) {
+                remove_fetched(fetched);
+            }
+            kept
+        };
+        let kept = tokio::task::spawn_blocking(import).await.doing("take in the image")??;
+        tracing::info!(image = kept.name, digest = kept.digest, "an image was pulled");
+        Ok(to_model(&kept))
+    }
+
     /// Forgets an image. Templates that were built of it stay, and so do the layers that they stand on.
     pub async fn remove_image(&self, name: &str) -> Result<()> {
         let _turn = self.importing.lock().await;
         Ok(self.images()?.remove(name)?)
     }
 
-    /// Removes images that lost their names, and layers that no image has, unless something stands on them. Gives how many
-    /// layers.
-    pub async fn prune_images(self: &Arc<Self>) -> Result<usize> {
+    /// Removes images that lost their names, layers that no image has, unless something stands on them, and interrupted
+    /// downloads. Gives how many layers, and how many downloads.
+    pub async fn prune_images(self: &Arc<Self>) -> Result<(usize, usize)> {
         let (node, store, turn) = (Arc::clone(self), self.images()?, Arc::clone(&self.importing).lock_owned().await);
         let builds = self.no_image_users().await?;
         let prune = move || {
             let _until_done = (turn, builds);
-            store.prune(&|layer| node.state().uses_layer(layer))
+            let layers = store.prune(&|layer| node.state().uses_layer(layer))?;
+            Ok((layers, node.registry.prune()?))
         };
-        Ok(tokio::task::spawn_blocking(prune).await.doing("remove layers")??)
+        tokio::task::spawn_blocking(prune).await.doing("remove layers")?
     }
 
     /// Waits until nothing is about to stand on layers of images. It asks again and again: one that waited in line would hold up resumes.
@@ -132,6 +180,13 @@ impl Node {
         let base = sandbox::prepare_base_layer(&bases, &layers)?;
         layers.insert(0, base);
         Ok(layers)
+    }
+}
+
+/// All layers are taken in, or the image is refused.
+fn remove_fetched(fetched: Fetched) {
+    if let Err(error) = fetched.remove() {
+        tracing::warn!(error = chain(&error), "a download that has served stays until it is old");
     }
 }
 

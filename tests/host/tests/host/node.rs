@@ -34,6 +34,8 @@ mod overlay;
 mod pager;
 mod pause;
 mod peers;
+mod pull;
+mod pull_faults;
 mod requests;
 mod serve;
 mod serve_snapshots;
@@ -84,6 +86,8 @@ pub(crate) fn cases() -> Vec<Case> {
         limits::cases(),
         network::cases(),
         images::cases(),
+        pull::cases(),
+        pull_faults::cases(),
         failures::cases(),
         requests::cases(),
         cancel::cases(),

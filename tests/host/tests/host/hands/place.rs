@@ -199,6 +199,7 @@ fn config(state: &Path) -> Result<Config> {
         peer_listen: None,
         layers: Layers::default(),
         network: NetworkConfig::default(),
+        registry: Default::default(),
         at_exit: AtExit::Remove,
         keeper_command: role(&["keeper"]),
         pager_command: role(&["guardian", "--state", &at]),

@@ -71,7 +71,7 @@ for name in sh cat ls stat nc find id getfattr md5sum sleep; do ln -s busybox bi
 echo '{}' > "$1/config"
 "#;
 
-fn script(script: &str, arguments: &[&Path]) -> Result<()> {
+pub(super) fn script(script: &str, arguments: &[&Path]) -> Result<()> {
     let made = Command::new("sh").args(["-euc", script, "sh"]).args(arguments).output()?;
     ensure!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     Ok(())
@@ -83,7 +83,7 @@ fn make(kind: &str, source: &Path, out: &str) -> Result<()> {
     Ok(())
 }
 
-fn root(node: &Node, name: &str) -> Result<PathBuf> {
+pub(super) fn root(node: &Node, name: &str) -> Result<PathBuf> {
     let source = node.dir().join(name);
     script(ROOT, &[&source])?;
     Ok(source)
