@@ -114,7 +114,7 @@ fn images(node: &Node) -> Result<()> {
     let answer =
         node.pando(&["template", "build", "failing", "--image", &outside.to_string_lossy(), "--", "/bin/true"])?;
     ensure!(answer.code == 2 && answer.stderr.contains("../../escaped leads above the root"), "{answer}");
-    build("python:3.12-slim", 4, &["there is no image python:3.12-slim", "pando image import"])?;
+    build("python:3.12-slim", 4, &["there is no image python:3.12-slim", "pando image pull python:3.12-slim"])?;
     for place in [node.dir().join("escaped"), node.state.join("escaped"), node.state.join("images/escaped")] {
         ensure!(!place.exists(), "{} was unpacked outside of the image", place.display());
     }
