@@ -19,8 +19,8 @@ mod state;
 pub use config::Config;
 pub use error::{CommandError, Context, Error, RecipeError, Result, StepName, chain};
 pub use node::{
-    Account, BuildLog, CommandInput, CommandStream, KeepProgress, Node, OfPaused, Parts, Progress, StoredVolume,
-    check_spec, exec, is_of_a_build, volumes_failed,
+    Account, BuildLog, BuildOptions, CommandInput, CommandStream, KeepProgress, Node, OfPaused, Parts, Progress,
+    StoredVolume, check_spec, exec, is_of_a_build, volumes_failed,
 };
 pub use records::node_id;
 pub use registry::Credentials;

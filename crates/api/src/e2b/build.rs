@@ -68,7 +68,7 @@ pub struct StartBuild {
 }
 
 /// How to log in to a registry.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "lowercase")]
 #[schema(as = FromImageRegistry)]
 pub enum RegistryLogin {
@@ -82,9 +82,19 @@ pub enum RegistryLogin {
     /// With keys of AWS. Not supported.
     #[serde(rename_all = "camelCase")]
     Aws {},
-    /// With a service account of Google. Not supported.
+    /// With a service account of Google.
     #[serde(rename_all = "camelCase")]
-    Gcp {},
+    Gcp {
+        /// The account, as a document of JSON.
+        service_account_json: String,
+    },
+}
+
+impl std::fmt::Debug for RegistryLogin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Passwords are for registries only.
+        f.write_str("RegistryLogin")
+    }
 }
 
 /// A step of a build.

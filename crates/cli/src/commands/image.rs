@@ -1,6 +1,6 @@
 //! `pando image`.
 
-mod pull;
+pub(super) mod pull;
 
 use std::{path::PathBuf, process::ExitCode};
 

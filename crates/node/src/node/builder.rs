@@ -10,12 +10,14 @@
 
 mod cache;
 mod copy;
+mod origin;
 mod step;
 
 use std::{path::PathBuf, sync::Arc};
 
 use base::id::TemplateName;
-use model::{Action, BuildLevel, BuildLine, BuildTimings, Image, Origin, Ready, Recipe, Step, TemplateSpec};
+use model::{Action, BuildLevel, BuildLine, BuildTimings, Ready, Recipe, Step, TemplateSpec};
+use registry::Credentials;
 use tokio::{runtime::Handle, sync::watch};
 
 use self::cache::Key;
@@ -40,6 +42,30 @@ const DIGITS: usize = 16;
 /// Where the lines of a build go.
 pub type BuildLog = dyn Fn(BuildLine) + Send + Sync;
 
+/// How a recipe is built.
+pub struct BuildOptions<'a> {
+    /// If an earlier build has come to the same, that is it.
+    pub may_reuse: bool,
+    /// For the registry of its image. Then the image is always asked for, and keeps no name on the node: it is not for everybody.
+    pub credentials: Option<Credentials>,
+    /// Where its lines go.
+    pub log: &'a BuildLog,
+    /// True from the moment in which nothing waits for it any more.
+    pub cancelled: watch::Receiver<bool>,
+}
+
+impl std::fmt::Debug for BuildOptions<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BuildOptions").field("may_reuse", &self.may_reuse).finish_non_exhaustive()
+    }
+}
+
+impl BuildOptions<'_> {
+    fn say(&self, step: Option<usize>, level: BuildLevel, text: String) {
+        (self.log)(BuildLine { at_ms: now_ms(), level, step, text });
+    }
+}
+
 /// Whether a template is there for a build only.
 pub fn is_of_a_build(name: &TemplateName) -> bool {
     let digits = name.as_str().strip_prefix(PREFIX).unwrap_or_default();
@@ -50,9 +76,7 @@ pub fn is_of_a_build(name: &TemplateName) -> bool {
 struct Building<'a> {
     node: &'a Arc<Node>,
     recipe: &'a Recipe,
-    log: &'a BuildLog,
-    /// True from the moment in which nothing waits for it any more.
-    cancelled: &'a watch::Receiver<bool>,
+    options: &'a BuildOptions<'a>,
     /// The step at work, counted from 1.
     at: Option<usize>,
     /// The template of its sandboxes.
@@ -76,20 +100,18 @@ struct Startup {
 }
 
 impl Node {
-    /// Makes the checkpoint `name` of a recipe, and a template of it here. If an earlier build has come to the same, and `may_reuse`, it is that
-    /// one. Gives which. A step that runs when it is `cancelled` is ended; a build that has done all steps is completed.
+    /// Makes the checkpoint `name` of a recipe, and a template of it here. If an earlier build has come to the same, and it may be reused, it is
+    /// that one. Gives which. A step that runs when it is `cancelled` is ended; a build that has done all steps is completed.
     #[tracing::instrument(skip_all, fields(template = %name))]
     pub async fn build_recipe(
         self: &Arc<Self>,
         name: &TemplateName,
         recipe: &Recipe,
-        may_reuse: bool,
-        log: &BuildLog,
-        cancelled: &watch::Receiver<bool>,
+        options: &BuildOptions<'_>,
     ) -> std::result::Result<TemplateName, RecipeError> {
         let of = |step: StepName| move |source: Error| RecipeError { step, source: Box::new(source) };
         self.check_room().await.map_err(of(StepName::Base))?;
-        let (mut spec, layers, identity) = Box::pin(self.origin(recipe)).await.map_err(of(StepName::Base))?;
+        let (mut spec, layers, identity) = Box::pin(self.origin(recipe, options)).await.map_err(of(StepName::Base))?;
         let inherited = Startup {
             program: std::mem::take(&mut spec.startup),
             ready: spec.ready.clone(),
@@ -99,8 +121,7 @@ impl Node {
         let mut building = Building {
             node: self,
             recipe,
-            log,
-            cancelled,
+            options,
             at: None,
             name: temporary().map_err(of(StepName::Base))?,
             spec,
@@ -109,58 +130,11 @@ impl Node {
             inherited,
             is_forced: recipe.force,
         };
-        let built = Box::pin(building.build(name, may_reuse)).await;
+        let built = Box::pin(building.build(name)).await;
         building.leave().await;
         pinned.unpin().await;
         self.trim_builds().await;
         built
-    }
-
-    /// What a recipe begins with: its spec, its layers, and what tells it from others.
-    async fn origin(self: &Arc<Self>, recipe: &Recipe) -> Result<(TemplateSpec, Vec<PathBuf>, String)> {
-        let (mut spec, layers, identity) = match &recipe.from {
-            Origin::Template(name) => {
-                self.warm(name).await?;
-                let record = self.state().template_record(name).cloned();
-                let record = record.ok_or_else(|| Error::NoTemplate(name.clone()))?;
-                let layers = record.layers();
-                let identity = record.checkpoint.unwrap_or_else(|| format!("{layers:?}"));
-                let mut spec = record.spec;
-                if !spec.command.is_empty() {
-                    // Its memory is of its own files: on others it begins anew.
-                    spec.startup = std::mem::take(&mut spec.command);
-                }
-                (spec, layers, identity)
-            }
-            Origin::Image(name) => {
-                let image = self.kept_image(name)?;
-                let digest = image.digest.clone();
-                let spec = TemplateSpec {
-                    name: temporary()?,
-                    image: Image::Named(format!("{}@{digest}", image.name)),
-                    command: Vec::new(),
-                    env: image.env,
-                    cwd: Some(image.working_dir).filter(|path| !path.is_empty()).unwrap_or_else(|| "/".to_owned()),
-                    ready: recipe.ready.clone(),
-                    ready_timeout_ms: recipe.ready_timeout_ms,
-                    limits: recipe.limits.clone(),
-                    mount_points: Vec::new(),
-                    user: Some(image.user).filter(|user| !user.is_empty()).or_else(|| Some("root".to_owned())),
-                    startup: Vec::new(),
-                };
-                let (layers, _guard) = self.prepare_image(&spec).await?;
-                (spec, layers, digest)
-            }
-        };
-        spec.limits = recipe.limits.clone();
-        spec.mount_points.clear();
-        if let Some(user) = &recipe.user {
-            spec.user = Some(user.clone());
-        }
-        if let Some(cwd) = &recipe.cwd {
-            spec.cwd.clone_from(cwd);
-        }
-        Ok((spec, layers, format!("{identity} {}", spec_of_image(&recipe.from))))
     }
 
     /// Removes what builds of an earlier node have left.
@@ -182,34 +156,30 @@ impl Node {
     }
 }
 
-fn spec_of_image(origin: &Origin) -> &str {
-    match origin {
-        Origin::Template(name) => name.as_str(),
-        Origin::Image(name) => name,
-    }
-}
-
 fn temporary() -> Result<TemplateName> {
     let name = format!("{PREFIX}{}{}", random_suffix(), random_suffix());
     name.parse().map_err(|_| Error::Invalid { message: format!("{name} is no name"), hint: None })
 }
 
 impl Building<'_> {
-    async fn build(&mut self, name: &TemplateName, may_reuse: bool) -> std::result::Result<TemplateName, RecipeError> {
+    async fn build(&mut self, name: &TemplateName) -> std::result::Result<TemplateName, RecipeError> {
         let recipe = self.recipe;
         for (index, step) in recipe.steps.iter().enumerate() {
             self.at = Some(index + 1);
-            let done =
-                if *self.cancelled.borrow() { Err(Error::Cancelled) } else { Box::pin(self.perform(step)).await };
+            let done = if *self.options.cancelled.borrow() {
+                Err(Error::Cancelled)
+            } else {
+                Box::pin(self.perform(step)).await
+            };
             done.map_err(|source| RecipeError { step: StepName::Step(index + 1), source: Box::new(source) })?;
         }
         self.at = None;
-        let finished = Box::pin(self.finish(name, may_reuse)).await;
+        let finished = Box::pin(self.finish(name)).await;
         finished.map_err(|source| RecipeError { step: StepName::Finalize, source: Box::new(source) })
     }
 
     fn say(&self, level: BuildLevel, text: impl Into<String>) {
-        (self.log)(BuildLine { at_ms: now_ms(), level, step: self.at, text: text.into() });
+        self.options.say(self.at, level, text.into());
     }
 
     async fn perform(&mut self, step: &Step) -> Result<()> {
@@ -264,7 +234,7 @@ impl Building<'_> {
     }
 
     /// All steps are done.
-    async fn finish(&mut self, name: &TemplateName, may_reuse: bool) -> Result<TemplateName> {
+    async fn finish(&mut self, name: &TemplateName) -> Result<TemplateName> {
         let recipe = self.recipe;
         let own = recipe.startup.as_ref().map(|command| Startup {
             program: step::shell(&self.layers, command),
@@ -277,7 +247,7 @@ impl Building<'_> {
         self.spec.ready_timeout_ms = *timeout_ms;
         super::check_spec(&self.spec)?;
         let result = self.key.result(&self.spec);
-        if may_reuse
+        if self.options.may_reuse
             && !self.is_forced
             && let Some(earlier) = self.node.kept_result(&result)
             && self.node.find_checkpoint(&earlier).await.is_ok()

@@ -495,7 +495,6 @@ fn an_end_is_news_once() {
     let mut state = ready("a", 1);
     let id = sandbox(&mut state, "a", &["/t/layer"]);
     let ended = SandboxState::Exited(model::ExitStatus::Code(0));
-    assert!(state.set_state(&id, ended).is_some());
-    assert!(state.set_state(&id, ended).is_none());
+    assert!(state.set_state(&id, ended).is_some() && state.set_state(&id, ended).is_none());
     assert!(matches!(state.running(&id), Err(Error::NotRunning { .. })));
 }

@@ -4,7 +4,7 @@ use api::{Recipe, RecipeEvent};
 use axum::{extract::State, response::Response};
 use keeper::origin::carried;
 use model::BuildLine;
-use node::RecipeError;
+use node::{BuildOptions, RecipeError};
 use tokio::sync::{mpsc, watch};
 
 use super::{
@@ -18,7 +18,7 @@ pub(super) async fn build(State(node): Shared, Request(recipe): Request<Recipe>)
     let (sender, events) = mpsc::unbounded_channel();
     let (cancel, cancelled) = watch::channel(false);
     let client = sender.clone();
-    tokio::spawn(async move {
+    let watch = tokio::spawn(async move {
         client.closed().await;
         cancel.send_replace(true);
     });
@@ -28,7 +28,10 @@ pub(super) async fn build(State(node): Shared, Request(recipe): Request<Recipe>)
         let _ = lines.send(RecipeEvent::Line { step: line.step, text: line.text });
     };
     let build = async move {
-        let built = Box::pin(node.build_recipe(&name, &recipe, false, &log, &cancelled)).await;
+        let options = BuildOptions { may_reuse: false, credentials: None, log: &log, cancelled };
+        let built = Box::pin(node.build_recipe(&name, &recipe, &options)).await;
+        // The answer ends with its last sender.
+        watch.abort();
         let last = match built.map(|name| node.template(&name)) {
             Ok(Ok(template)) => RecipeEvent::Done(Box::new(template.into())),
             Ok(Err(error)) => RecipeEvent::Failed(failed_late(&node, &error)),

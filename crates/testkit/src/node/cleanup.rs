@@ -15,7 +15,8 @@ use anyhow::{Context, Result, ensure};
 use super::Node;
 
 /// What stays of a state directory from which everything was removed.
-const STATE_FILES: [&str; 21] = [
+const STATE_FILES: [&str; 22] = [
+    "builds",
     "image-store",
     "changes",
     "changes.boot",

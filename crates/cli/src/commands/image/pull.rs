@@ -3,11 +3,12 @@
 use std::{io::Read, process::ExitCode};
 
 use anyhow::{Context, Result};
-use api::{PullEvent, PullRequest, RegistryCredentials};
+use api::{KeptImage, PullEvent, PullRequest, RegistryCredentials};
 use base::text;
 use client::Client;
 use docker_credential::{CredentialRetrievalError, DockerCredential};
 use registry::{Host, REGISTRY_DEFAULT, Reference};
+use tokio::signal::unix::Signal;
 
 use super::super::{interrupted, interrupts};
 use crate::{
@@ -52,6 +53,26 @@ pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
         Some(user) => Some(RegistryCredentials::Password { user, password: password()? }),
         None => of_docker(&args.name, &client.node().await?.registry)?,
     };
+    let image = pull(PullRequest { name: args.name, credentials }, client, &mut interrupts).await?;
+    if args.json {
+        output::json(&image)?;
+    } else {
+        outln!("{}: {} in {} layers", image.name, text::bytes(image.bytes), image.layers);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Fetches an image, with the credentials that Docker's clients have.
+pub(in crate::commands) async fn pull_as_docker(
+    name: &str,
+    client: &Client,
+    interrupts: &mut Signal,
+) -> Result<KeptImage> {
+    let credentials = of_docker(name, &client.node().await?.registry)?;
+    pull(PullRequest { name: name.to_owned(), credentials }, client, interrupts).await
+}
+
+async fn pull(request: PullRequest, client: &Client, interrupts: &mut Signal) -> Result<KeptImage> {
     let mut progress = Progress::new();
     let show = |event: &PullEvent| match event {
         PullEvent::Bytes { done, all } => {
@@ -60,16 +81,9 @@ pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
         PullEvent::Layers { done, all } => progress.show(&format!("{done} of {all} layers")),
         PullEvent::Done(_) | PullEvent::Failed(_) => {}
     };
-    let request = PullRequest { name: args.name, credentials };
-    let pulled = client.pull_image_until(&mut interrupts, &request, show).await;
+    let pulled = client.pull_image_until(interrupts, &request, show).await;
     progress.clear();
-    let image = pulled?.ok_or_else(|| interrupted("the next pull goes on with what is downloaded"))?;
-    if args.json {
-        output::json(&image)?;
-    } else {
-        outln!("{}: {} in {} layers", image.name, text::bytes(image.bytes), image.layers);
-    }
-    Ok(ExitCode::SUCCESS)
+    pulled?.ok_or_else(|| interrupted("the next pull goes on with what is downloaded"))
 }
 
 /// Without the line end that `echo` adds.

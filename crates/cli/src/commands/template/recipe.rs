@@ -2,10 +2,11 @@
 
 use std::{collections::BTreeMap, fs, path::Path, process::ExitCode};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use api::{Image, Limits, Origin, Ready, Recipe};
 use base::limits::READY_TIMEOUT_MS_DEFAULT;
 use client::Client;
+use tokio::signal::unix::Signal;
 
 use super::{
     build::Args,
@@ -14,7 +15,7 @@ use super::{
     dockerfile::{Dockerfile, quoted},
 };
 use crate::{
-    commands::{interrupted, interrupts},
+    commands::{image::pull::pull_as_docker, interrupted, interrupts},
     output,
 };
 
@@ -25,7 +26,7 @@ pub(super) async fn run(args: Args, file: &Path, client: &Client) -> Result<Exit
     let dockerfile = Dockerfile::parse(&text, &arguments).with_context(|| file.display().to_string())?;
     let context = Context::of(&args.context).context("the context of the build")?;
     let archive = tempfile::NamedTempFile::new().context("cannot make a file for the context")?;
-    let origin = origin(dockerfile.origin()?, client).await?;
+    let origin = origin(dockerfile.origin()?, client, &mut interrupts).await?;
     let read = dockerfile.read(&origin.env, &context, archive.path()).with_context(|| file.display().to_string())?;
     for ignored in &read.ignored {
         output::error_line(format_args!("{ignored} changes nothing here"));
@@ -65,8 +66,8 @@ struct Found {
     env: Vec<(String, String)>,
 }
 
-/// An image that the node has, or else a template.
-async fn origin(name: String, client: &Client) -> Result<Found> {
+/// An image that the node has, or else a template, or else an image of a registry.
+async fn origin(name: String, client: &Client, interrupts: &mut Signal) -> Result<Found> {
     match client.image(&name).await {
         Ok(image) => return Ok(Found { from: Origin::Image(name), env: image.env }),
         Err(error) if error.is_not_found() => {}
@@ -79,9 +80,11 @@ async fn origin(name: String, client: &Client) -> Result<Found> {
             Err(error) => return Err(error.into()),
         }
     }
-    bail!(
-        "FROM {name}: the node has neither an image nor a template of that name; `pando image import` brings images, `pando template ls` lists templates"
-    )
+    output::error_line(format_args!("PULL {name}"));
+    let image = pull_as_docker(&name, client, interrupts).await.with_context(|| {
+        format!("FROM {name}: the node has neither an image nor a template of that name, and it cannot be fetched")
+    })?;
+    Ok(Found { from: Origin::Image(name), env: image.env })
 }
 
 /// What sandboxes begin with, if there is a way to tell when that is ready.

@@ -141,7 +141,7 @@ impl Building<'_> {
         };
         let (_, mut stream) = self.node.start_command(id, request).await?;
         let mut lines = Lines { building: self, rest: [Vec::new(), Vec::new()], last: Vec::new() };
-        let mut cancelled = self.cancelled.clone();
+        let mut cancelled = self.options.cancelled.clone();
         let end = loop {
             let event = tokio::select! {
                 event = stream.next() => event,

@@ -98,7 +98,7 @@ fn whole(node: &mut Node) -> Result<()> {
     let steps = r#"ARG WHO=other
 ENV GREETING="hello $WHO" PATH=/opt:$PATH
 WORKDIR /srv/app
-COPY --chmod=640 file ./
+COPY --chmod=604 file ./
 USER app
 RUN <<END
 set -e
@@ -120,7 +120,7 @@ CMD ["/bin/sh", "-c", "echo ready > /tmp/up; nc -l -p 8080; sleep 1000"]"#;
             node,
             "cat /tmp/made file; echo; stat -c '%a %u' file; id -u; echo $PATH $WHO; pwd; cat /proc/[0-9]*/comm | grep -c sleep; cat /tmp/up",
         )?,
-        "hello me 1234 me /srv/app\ncontent\n640 0\n1234\n/opt:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n/srv/app\n0\nready",
+        "hello me 1234 me /srv/app\ncontent\n604 0\n1234\n/opt:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n/srv/app\n0\nready",
     )?;
     // Once more, and then with another file: what stands behind it is done again, and what stands before it is not.
     let said = built(node, &context)?;
@@ -186,7 +186,10 @@ fn failing(node: &mut Node) -> Result<()> {
         }
         expect_nothing_of_builds(node)?;
     }
-    for (file, says) in [("FROM nothing/here\n", "neither an image nor a template"), ("FROM a\nFROM b\n", "2 stages")] {
+    for (file, says) in [
+        ("FROM nothing/here\n", "neither an image nor a template of that name, and it cannot be fetched"),
+        ("FROM a\nFROM b\n", "2 stages"),
+    ] {
         fs::write(context.join("Dockerfile"), file)?;
         let answer = build(node, &context)?;
         ensure!(answer.code == 1 && answer.stderr.contains(says), "{answer}");

@@ -14,7 +14,7 @@ use base::{
 };
 use control::{Build, BuildUpdate, ControlError, Time};
 use model::{BuildLevel, BuildLine, Limits, Recipe};
-use node::{RecipeError, StepName, chain};
+use node::{BuildOptions, Credentials, RecipeError, StepName, chain};
 use tokio::sync::Semaphore;
 
 use super::{super::snapshots, files::Files};
@@ -142,20 +142,30 @@ fn step_name(step: StepName) -> String {
 
 impl Platform {
     /// Begins a build, which goes on without its client.
-    pub(super) async fn begin_build(self: &Arc<Self>, team: TeamId, build: Build, recipe: Recipe) -> Result<()> {
+    pub(super) async fn begin_build(
+        self: &Arc<Self>,
+        team: TeamId,
+        build: Build,
+        recipe: (Recipe, Option<Credentials>),
+    ) -> Result<()> {
         self.control.templates().update_build(&team, &build, &BuildUpdate::Building).await?;
         self.jobs.with(&build.id, |job| job.begun = Some(Instant::now()));
         let platform = Arc::clone(self);
         tokio::spawn(async move {
             // It is never closed.
             let _turn = Arc::clone(&platform.jobs.turns).acquire_owned().await;
-            platform.carry_out(&team, &build, &recipe).await;
+            platform.carry_out(&team, &build, recipe).await;
         });
         Ok(())
     }
 
-    async fn carry_out(self: &Arc<Self>, team: &TeamId, build: &Build, recipe: &Recipe) {
-        let update = match self.make(build, recipe).await {
+    async fn carry_out(
+        self: &Arc<Self>,
+        team: &TeamId,
+        build: &Build,
+        (recipe, credentials): (Recipe, Option<Credentials>),
+    ) {
+        let update = match self.make(build, &recipe, credentials).await {
             Ok(source) => BuildUpdate::Ready { source: source.to_string() },
             Err(failed) => BuildUpdate::Failed { reason: failed.body().message },
         };
@@ -173,13 +183,19 @@ impl Platform {
         }
     }
 
-    async fn make(self: &Arc<Self>, build: &Build, recipe: &Recipe) -> Result<TemplateName> {
+    async fn make(
+        self: &Arc<Self>,
+        build: &Build,
+        recipe: &Recipe,
+        credentials: Option<Credentials>,
+    ) -> Result<TemplateName> {
         let name = snapshots::new_name()?;
         self.note_snapshot(&name)?;
         let (platform, id) = (Arc::clone(self), build.id.clone());
         let (_keep, never) = tokio::sync::watch::channel(false);
         let log = move |line: BuildLine| platform.jobs.say(&id, line);
-        let made = Box::pin(self.node.build_recipe(&name, recipe, true, &log, &never)).await;
+        let options = BuildOptions { may_reuse: true, credentials, log: &log, cancelled: never };
+        let made = Box::pin(self.node.build_recipe(&name, recipe, &options)).await;
         if !matches!(&made, Ok(made) if *made == name) {
             self.remove_rowless(std::slice::from_ref(&name)).await;
         }

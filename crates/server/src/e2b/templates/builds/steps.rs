@@ -4,6 +4,7 @@ use api::e2b::{BuildStep, RegistryLogin, StartBuild};
 use base::{id::TeamId, limits::BUILD_STEPS_MAX};
 use control::Build;
 use model::{Action, Origin, Ready, Recipe, Step};
+use node::Credentials;
 
 use super::files::Hash;
 use crate::e2b::{
@@ -28,16 +29,9 @@ impl Platform {
         team: &TeamId,
         build: &Build,
         request: StartBuild,
-    ) -> Result<Recipe> {
+    ) -> Result<(Recipe, Option<Credentials>)> {
         let (image, template) = (text(request.from_image), text(request.from_template));
-        match &request.from_image_registry {
-            None => {}
-            Some(RegistryLogin::Registry { .. } | RegistryLogin::Aws {} | RegistryLogin::Gcp {}) => {
-                return Err(Failed::invalid(
-                    "images are not fetched from registries yet: `pando image import` brings one to the node",
-                ));
-            }
-        }
+        let credentials = request.from_image_registry.map(credentials).transpose()?;
         let steps = request.steps.unwrap_or_default();
         if steps.len() > BUILD_STEPS_MAX {
             return Err(Failed::invalid(format!("a build has {BUILD_STEPS_MAX} steps at most")));
@@ -60,7 +54,7 @@ impl Platform {
             (None, None) => None,
         };
         let ready = ready.unwrap_or_else(|| ":".to_owned());
-        Ok(Recipe {
+        let recipe = Recipe {
             from,
             user: is_image.then(|| USER.to_owned()),
             cwd: is_image.then(|| HOME.to_owned()),
@@ -71,7 +65,8 @@ impl Platform {
             limits: self.jobs.limits(&build.id),
             scope: team.to_string(),
             force: request.force == Some(true),
-        })
+        };
+        Ok((recipe, credentials))
     }
 
     async fn image(self: &std::sync::Arc<Self>, team: &TeamId, name: &str) -> Result<Origin> {
@@ -122,6 +117,19 @@ impl Platform {
             _ => return Err(wrong("it is none of RUN, COPY, ENV, WORKDIR and USER")),
         };
         Ok(Step { action, force: force == Some(true) })
+    }
+}
+
+fn credentials(login: RegistryLogin) -> Result<Credentials> {
+    match login {
+        RegistryLogin::Registry { username, password } => Ok(Credentials::password(username, password)),
+        // As its registries want it.
+        RegistryLogin::Gcp { service_account_json } => {
+            Ok(Credentials::password("_json_key".to_owned(), service_account_json))
+        }
+        RegistryLogin::Aws {} => Err(Failed::invalid(
+            "keys of AWS are not supported: use the user `AWS` and the password that `aws ecr get-login-password` prints",
+        )),
     }
 }
 
