@@ -87,8 +87,9 @@ impl Requests {
         if self.host.as_ref().is_some_and(|host| *host != name) {
             return text(StatusCode::MISDIRECTED_REQUEST, "the request is for another host than the connection");
         }
-        if request.method() == Method::CONNECT {
-            return text(StatusCode::METHOD_NOT_ALLOWED, "this is no proxy that is asked for connections");
+        // The second would have the host send back the headers that a sandbox does not see.
+        if [Method::CONNECT, Method::TRACE].contains(request.method()) {
+            return text(StatusCode::METHOD_NOT_ALLOWED, "the egress proxy passes neither CONNECT nor TRACE on");
         }
         match self.forward(name, request).await {
             Ok(answer) => answer,

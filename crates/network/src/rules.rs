@@ -10,7 +10,7 @@ use crate::{
     nft::{Batch, DESTINATION, Expression as Is, Family, Hook, SOURCE, SetKind, Verdict, connection, hook},
     policy::{proxied_ports, ruled_ports},
     ranges::Ranges,
-    settings::{GATEWAY, INSIDE, LINK},
+    settings::{self, GATEWAY, INSIDE, LINK},
 };
 
 /// The table of a sandbox's link, and of the router.
@@ -36,8 +36,9 @@ const QUERY_PACKETS: (u64, u32) = (500, 1_000);
 
 /// Where the egress proxy listens, at the router's address.
 pub(crate) const EGRESS_PORT: u16 = 8_443;
-/// Connections to the egress proxy that a sandbox may begin in a second, on average, and at once.
-const EGRESS_CONNECTIONS: (u64, u32) = (100, 500);
+/// Connections to the egress proxy that a sandbox may begin in a second, on average, and at once. The host keeps some for two minutes after their end:
+/// so many that they are no more than [`CONNECTIONS_MAX`].
+const EGRESS_CONNECTIONS: (u64, u32) = (30, 500);
 
 /// Set of what no policy opens.
 const CLOSED: &str = "closed";
@@ -91,8 +92,11 @@ pub(crate) fn of_host(
     batch.add_rule("forward", &[Is::From(uplink), Is::DestinationIn(CLOSED), Is::Reject]);
     // Also here: the router does not keep all that the host does, such as what ends on its way.
     let new = [Is::From(uplink), Is::Connection(connection::NEW), Is::First];
-    batch.add_rule("forward", &[&new[..], &[Is::MoreThan(COUNTS, CONNECTIONS_MAX), DROP]].concat());
     batch.add_rule("forward", &[&new[..], &[Is::MoreInAll(connections), DROP]].concat());
+    // Of the egress proxy, for all sandboxes: the router and the proxy have bounds for each.
+    let router = settings::ends(range).1.octets();
+    batch.add_rule("forward", &[Is::From(uplink), Is::Network { at: SOURCE, is: &router }, ACCEPT]);
+    batch.add_rule("forward", &[&new[..], &[Is::MoreThan(COUNTS, CONNECTIONS_MAX), DROP]].concat());
     let masquerade = Hook { kind: "nat", ..chain(hook::POSTROUTING, SOURCE_NAT, true) };
     batch.add_chain("postrouting", Some(masquerade));
     batch.add_set("sandboxes", SetKind::Ranges);

@@ -246,6 +246,25 @@ def test_headers(make) -> None:
         sandbox.update_network({"rules": {"a.example": [{"transform": {"headers": {"Host": "b"}}}]}})
 
 
+def test_headers_of_secrets(make) -> None:
+    """A rule can name a secret of the team, and no other placeholder."""
+    sandbox = make(allow_internet_access=False)
+
+    def set_to(value: str) -> None:
+        sandbox.update_network({"rules": {"api.example.com": [{"transform": {"headers": {"X-Key": value}}}]}})
+
+    name = f"rule-{os.urandom(4).hex()}"
+    with pytest.raises(Exception, match="there is no secret"):
+        set_to(f"Bearer ${{e2b.secrets.{name}}}")
+    assert web.api("POST", "/secrets", json={"name": name, "value": "s3cret"}).status_code == 201
+    set_to(f"Bearer ${{e2b.secrets.{name}}}")
+    shown = sandbox.get_info().network["rules"]["api.example.com"][0]["transform"]["headers"]
+    assert shown == {"X-Key": "***"}
+    web.api("DELETE", f"/secrets/{name}")
+    with pytest.raises(Exception, match="does not know"):
+        set_to("${e2b.identity.tokens.aws}")
+
+
 @pytest.mark.slow
 def test_allowed_domain(make) -> None:
     """Needs the internet."""

@@ -92,7 +92,8 @@ async fn create(
         headers.get(KEY_HEADER).map(|value| value.to_str().unwrap_or("?").parse::<IdempotencyKey>()).transpose()?;
     let (resolved, source) = platform.resolve(&team, &request.template_id).await?;
     let allow_internet = request.allow_internet_access.unwrap_or(true);
-    let network = request.network.as_ref().map(network::Lists::of).unwrap_or_default().policy(allow_internet)?;
+    let mut network = request.network.as_ref().map(network::Lists::of).unwrap_or_default().policy(allow_internet)?;
+    network::fill_in(&platform, &team, &mut network).await?;
     let spec = spec(request, &resolved, default_s)?;
     let mounts = platform.mounts(&team, &spec.volume_mounts).await?;
     finish(async move {

@@ -7,6 +7,8 @@ use std::{
 
 use api::e2b;
 use axum::{extract::State, http::StatusCode};
+use base::id::TeamId;
+use control::ControlError;
 use model::{Addresses, Domain, HeaderRule, Hidden, NetworkPolicy};
 
 use super::{Body, Path, Shared, found};
@@ -14,7 +16,7 @@ use crate::e2b::{
     auth::Team,
     failed::{Failed, Result},
     openapi::{Conflict, NoSandbox},
-    platform::sandbox_id,
+    platform::{Platform, sandbox_id},
 };
 
 /// Replaces the network policy of a sandbox.
@@ -47,7 +49,8 @@ pub(crate) async fn update(
         dns: request.dns_servers.as_deref(),
         rules: request.rules.as_ref(),
     };
-    let applied = lists.policy(allow)?;
+    let mut applied = lists.policy(allow)?;
+    fill_in(&platform, &team, &mut applied).await?;
     let shown = e2b::NetworkUpdate { rules: request.rules.clone().map(hidden), ..request };
     let mut policy = serde_json::to_value(&shown).map_err(|error| Failed::invalid(error.to_string()))?;
     // It has a column of its own.
@@ -86,16 +89,59 @@ pub(super) fn hidden(rules: BTreeMap<String, Vec<e2b::Rule>>) -> BTreeMap<String
     rules.into_iter().map(|(domain, rules)| (domain, rules.into_iter().map(hide).collect())).collect()
 }
 
+/// A piece of a header's value.
+#[derive(Debug, PartialEq, Eq)]
+enum Piece<'a> {
+    Text(&'a str),
+    /// `${e2b.secrets.NAME}`, by its name.
+    Secret(&'a str),
+}
+
+/// None: it has another placeholder.
+fn pieces(value: &str) -> Option<Vec<Piece<'_>>> {
+    let (mut pieces, mut rest) = (Vec::new(), value);
+    while let Some((text, behind)) = rest.split_once("${") {
+        let (placeholder, after) = behind.split_once('}')?;
+        pieces.extend([Piece::Text(text), Piece::Secret(placeholder.strip_prefix("e2b.secrets.")?)]);
+        rest = after;
+    }
+    pieces.push(Piece::Text(rest));
+    Some(pieces)
+}
+
+/// Puts the secrets of the team in the place of their names, as they are now.
+pub(super) async fn fill_in(platform: &Platform, team: &TeamId, policy: &mut NetworkPolicy) -> Result<()> {
+    let secrets = platform.control.secrets(platform.node.data_keys());
+    for header in policy.rules.iter_mut().flat_map(|rule| &mut rule.headers) {
+        let Hidden::Plain(value) = &header.value else { continue };
+        let shown = &header.name;
+        let other =
+            || Failed::invalid(format!("rules: the header {shown} has a placeholder that this server does not know"));
+        let mut filled = String::new();
+        for piece in pieces(value).ok_or_else(other)? {
+            match piece {
+                Piece::Text(text) => filled.push_str(text),
+                Piece::Secret(name) => match secrets.value(team, name).await {
+                    Ok(value) => filled.push_str(&value),
+                    Err(ControlError::NotFound { .. }) => {
+                        return Err(Failed::invalid(format!(
+                            "rules: there is no secret {name:?} for the header {shown}"
+                        )));
+                    }
+                    Err(error) => return Err(error.into()),
+                },
+            }
+        }
+        header.value = Hidden::Plain(filled);
+    }
+    Ok(())
+}
+
 /// Of several rules for a domain, the last one that sets a header counts.
 fn rule(text: &str, rules: &[e2b::Rule]) -> Result<Option<HeaderRule>> {
     let headers = rules.iter().filter_map(|rule| rule.transform.as_ref()?.headers.clone()).flatten();
     let mut last = BTreeMap::new();
     for (name, value) in headers {
-        if value.contains("${") {
-            return Err(Failed::invalid(format!(
-                "rules: {text:?} has a placeholder, which this server does not resolve yet"
-            )));
-        }
         last.insert(name.to_ascii_lowercase(), (name, value));
     }
     if last.is_empty() {
@@ -228,9 +274,16 @@ mod tests {
         assert_eq!(policy.rules[0].headers[0].value, Hidden::Plain("Bearer secret".to_owned()));
         let shown = serde_json::to_string(&hidden(given)).unwrap();
         assert!(shown.contains("Authorization") && !shown.contains("secret"), "{shown}");
-        for bad in [rules("*", "a"), rules("1.1.1.1", "a"), rules("a.example", "a\nb"), rules("a.example", "${e2b.x}")]
-        {
+        for bad in [rules("*", "a"), rules("1.1.1.1", "a"), rules("a.example", "a\nb")] {
             assert!(Lists { rules: Some(&bad), ..Lists::default() }.policy(true).is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn a_value_can_have_secrets_and_no_other_placeholders() {
+        use Piece::{Secret, Text};
+        let found = pieces("Bearer ${e2b.secrets.a b} $ } ${e2b.secrets.c}");
+        assert_eq!(found.unwrap(), [Text("Bearer "), Secret("a b"), Text(" $ } "), Secret("c"), Text("")]);
+        assert!(pieces("${e2b.identity.tokens.aws}").is_none() && pieces("${e2b.secrets.a").is_none());
     }
 }

@@ -97,6 +97,7 @@ fn only_there(node: &mut Node) -> Result<()> {
     told(node, &id, "curl -sk https://other.test/", "1.1.2.2 other.test - 0")?;
     told(node, &id, "curl -sk https://1.1.1.1/", "1.1.1.1 1.1.1.1 - 0")?;
     told(node, &id, "curl -s http://example.test:8080/", "1.1.1.1 example.test:8080 - 0")?;
+    told(node, &id, "curl -s -o /dev/null -w '%{http_code}' -X TRACE https://example.test/", "405")?;
     // A host whose certificate is of another name.
     told(node, &id, "curl -s -o /dev/null -w '%{http_code}' https://bad.test/", "502")?;
     // A rule allows nothing.
