@@ -26,6 +26,9 @@ pub struct NetworkPolicy {
     /// Headers that the node sets in HTTPS requests; at most 100 rules. They allow nothing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<HeaderRule>,
+    /// Most bytes a second that it sends, and that it gets: 64 KiB to 1 TiB; none: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bandwidth: Option<u64>,
 }
 
 /// Headers of HTTPS requests to a host, set by the node. No sandbox sees their values.
@@ -55,8 +58,8 @@ impl NetworkPolicy {
 }
 
 impl From<NetworkPolicy> for model::NetworkPolicy {
-    fn from(NetworkPolicy { closed, allow, deny, dns, rules }: NetworkPolicy) -> Self {
-        let mut policy = Self { closed, deny, dns, ..Self::default() };
+    fn from(NetworkPolicy { closed, allow, deny, dns, rules, bandwidth }: NetworkPolicy) -> Self {
+        let mut policy = Self { closed, deny, dns, bandwidth, ..Self::default() };
         allow.into_iter().for_each(|destination| policy.add_allowed(destination));
         policy.rules = rules.into_iter().map(|HeaderRule { domain, headers }| rule(domain, headers)).collect();
         policy
@@ -78,6 +81,6 @@ impl From<model::NetworkPolicy> for NetworkPolicy {
         };
         let allow = policy.allowed().collect();
         let rules = policy.rules.into_iter().map(rule).collect();
-        Self { closed: policy.closed, allow, deny: policy.deny, dns: policy.dns, rules }
+        Self { closed: policy.closed, allow, deny: policy.deny, dns: policy.dns, rules, bandwidth: policy.bandwidth }
     }
 }

@@ -42,6 +42,8 @@ pub struct NetworkPolicy {
     pub domains: Vec<model::Domain>,
     #[serde(default, skip_serializing_if = "Vec::is_empty", with = "rules")]
     pub rules: Vec<model::HeaderRule>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bandwidth: Option<u64>,
 }
 
 /// See [`model::TemplateSpec`].

@@ -349,6 +349,7 @@ mod tests {
                 let headers = vec![model::Header { name: "a".to_owned(), value }];
                 vec![model::HeaderRule { domain: "a.example".parse().unwrap(), headers }]
             };
+            closed.network.bandwidth = Some(1 << 20);
             closed.network.rules = rule(model::Hidden::Plain("secret".to_owned()));
             assert!(closed.encode().is_err(), "only sealed values are written");
             closed.network.rules = rule(model::Hidden::Sealed("0123".to_owned()));

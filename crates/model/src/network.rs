@@ -27,6 +27,8 @@ pub struct NetworkPolicy {
     pub domains: Vec<Domain>,
     /// What its HTTPS requests get on their way. They allow nothing.
     pub rules: Vec<HeaderRule>,
+    /// Most bytes a second that it sends, and that it gets.
+    pub bandwidth: Option<u64>,
 }
 
 impl NetworkPolicy {

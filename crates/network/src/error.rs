@@ -52,6 +52,9 @@ pub enum Error {
     /// More than a policy may have.
     #[error("a network policy has at most {0} DNS servers")]
     TooManyServers(usize),
+    /// So slow that nothing works, or faster than any network.
+    #[error("the bandwidth of a sandbox is 64 KiB to 1 TiB a second")]
+    Bandwidth,
     /// A rule that no request can follow.
     #[error("{0}")]
     Rule(String),

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeSet,
     net::{IpAddr, Ipv4Addr, SocketAddrV4, UdpSocket},
+    ops::RangeInclusive,
     sync::Arc,
 };
 
@@ -17,6 +18,8 @@ pub const ENTRIES_MAX: usize = 1_000;
 pub const SERVERS_MAX: usize = 4;
 /// Most rules for requests of a policy.
 pub const RULES_MAX: usize = 100;
+/// Bytes a second that a sandbox can be limited to.
+const BANDWIDTH: RangeInclusive<u64> = 64 << 10..=1 << 40;
 /// Most ports that the domains and rules of a policy have together.
 pub const DOMAIN_PORTS_MAX: usize = 16;
 
@@ -96,6 +99,9 @@ pub(crate) fn check(policy: &NetworkPolicy, closed: &Ranges) -> Result<(), Error
         return Err(Error::TooManyRules(RULES_MAX));
     }
     policy.rules.iter().try_for_each(|rule| rule.check().map_err(Error::Rule))?;
+    if policy.bandwidth.is_some_and(|bandwidth| !BANDWIDTH.contains(&bandwidth)) {
+        return Err(Error::Bandwidth);
+    }
     if proxied_ports(policy).len() > DOMAIN_PORTS_MAX {
         return Err(Error::TooManyPorts(DOMAIN_PORTS_MAX));
     }

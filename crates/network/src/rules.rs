@@ -40,6 +40,9 @@ pub(crate) const EGRESS_PORT: u16 = 8_443;
 /// so many that they are no more than [`CONNECTIONS_MAX`].
 const EGRESS_CONNECTIONS: (u64, u32) = (30, 500);
 
+/// Bytes that may come at once beside those of a second, where there is a limit of bandwidth: one packet as the kernel puts it together.
+const BURST_BYTES: u32 = 64 << 10;
+
 /// Set of what no policy opens.
 const CLOSED: &str = "closed";
 /// Verdicts of sandboxes with a policy of their own: by what they send, and by what they get.
@@ -47,6 +50,9 @@ const SENDS: &str = "sends";
 const GETS: &str = "gets";
 /// And by what goes to the egress proxy.
 const NAMES: &str = "names";
+/// And by how fast it sends and gets.
+const UPLOADS: &str = "uploads";
+const DOWNLOADS: &str = "downloads";
 /// Counts of connections to it.
 const EGRESS: &str = "egress";
 /// Counts of connections, and of packets to the DNS server.
@@ -113,7 +119,7 @@ pub(crate) fn of_router(sockets: &Sockets, closed: &Ranges, unknown: &[(u32, Ipv
     batch.add_ranges(CLOSED, closed.elements());
     batch.add_set(SENDS, SetKind::Verdicts);
     batch.add_set(GETS, SetKind::Verdicts);
-    batch.add_set(NAMES, SetKind::Verdicts);
+    [NAMES, UPLOADS, DOWNLOADS].iter().for_each(|set| batch.add_set(set, SetKind::Verdicts));
     [COUNTS, QUERIES, EGRESS].iter().for_each(|set| batch.add_set(set, SetKind::Counted));
     arrival(&mut batch);
     egress(&mut batch);
@@ -129,6 +135,10 @@ fn arrival(batch: &mut Batch<'_>) {
     batch.add_chain("arrival", Some(chain(hook::PREROUTING, RAW, true)));
     // Whatever a sandbox writes into its packets: it has one address, which tells who it is.
     batch.add_rule("arrival", &[Is::NotFrom(UPLINK), Is::Forged, DROP]);
+    // Also what the egress proxy and DNS get, and send.
+    batch.add_rule("arrival", &[Is::NotFrom(UPLINK), Is::BySource(UPLOADS)]);
+    batch.add_chain("departure", Some(chain(hook::POSTROUTING, FILTER, true)));
+    batch.add_rule("departure", &[Is::NotTo(UPLINK), Is::ByDestination(DOWNLOADS)]);
     batch.add_chain("output", Some(chain(hook::OUTPUT, RAW, true)));
     batch.add_chain("input", Some(chain(hook::INPUT, FILTER, false)));
     for protocol in [UDP, TCP] {
@@ -198,6 +208,8 @@ struct Chains {
     sends: String,
     gets: String,
     names: String,
+    uploads: String,
+    downloads: String,
     allow: Sets,
     deny: Sets,
 }
@@ -210,10 +222,11 @@ struct Sets {
 
 impl Chains {
     fn of(number: u32) -> Self {
-        let [sends, gets, names] = ["sends", "gets", "names"].map(|name| format!("{name}-{number}"));
+        let [sends, gets, names, uploads, downloads] =
+            [SENDS, GETS, NAMES, UPLOADS, DOWNLOADS].map(|name| format!("{name}-{number}"));
         let [allow, deny] = ["allow", "deny"]
             .map(|name| Sets { whole: format!("{name}-{number}"), ported: format!("{name}-ports-{number}") });
-        Self { sends, gets, names, allow, deny }
+        Self { sends, gets, names, uploads, downloads, allow, deny }
     }
 }
 
@@ -227,8 +240,9 @@ pub(crate) fn of_policy(
     let chains = Chains::of(number);
     let mut batch = Batch::new(Family::Ip, TABLE);
     if had {
-        [SENDS, GETS, NAMES].iter().for_each(|set| batch.remove_verdict(set, own));
-        [&chains.sends, &chains.gets, &chains.names].iter().for_each(|chain| batch.remove_chain(chain));
+        let Chains { sends, gets, names, uploads, downloads, .. } = &chains;
+        [SENDS, GETS, NAMES, UPLOADS, DOWNLOADS].iter().for_each(|set| batch.remove_verdict(set, own));
+        [sends, gets, names, uploads, downloads].iter().for_each(|chain| batch.remove_chain(chain));
         for sets in [&chains.allow, &chains.deny] {
             batch.remove_set(&sets.whole);
             batch.remove_set(&sets.ported);
@@ -242,7 +256,7 @@ pub(crate) fn of_policy(
 
 fn add_policy(
     batch: &mut Batch<'_>,
-    Chains { sends, gets, names, allow, deny }: &Chains,
+    Chains { sends, gets, names, uploads, downloads, allow, deny }: &Chains,
     own: Ipv4Addr,
     policy: &NetworkPolicy,
 ) {
@@ -273,6 +287,13 @@ fn add_policy(
     }
     others.iter().for_each(|port| send_to_proxy(batch, names, *port));
     batch.add_verdict(NAMES, own, Verdict::Jump(names));
+    for (chain, set) in [(uploads, UPLOADS), (downloads, DOWNLOADS)] {
+        batch.add_chain(chain, None);
+        if let Some(bytes) = policy.bandwidth {
+            batch.add_rule(chain, &[Is::MoreBytesThan(bytes, BURST_BYTES), DROP]);
+        }
+        batch.add_verdict(set, own, Verdict::Jump(chain));
+    }
 }
 
 fn send_to_proxy(batch: &mut Batch<'_>, chain: &str, port: u16) {

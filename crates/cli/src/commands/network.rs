@@ -34,7 +34,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     policy: Policy,
     /// Give it the policy that every sandbox has.
-    #[arg(long, conflicts_with_all = ["no_internet", "allow", "deny", "headers", "dns"])]
+    #[arg(long, conflicts_with_all = ["no_internet", "allow", "deny", "headers", "bandwidth", "dns"])]
     open: bool,
     /// Print JSON.
     #[arg(long)]
@@ -58,6 +58,9 @@ pub(crate) struct Policy {
     /// and sets it in the place of what the request has. Of another port than 443: api.example.com:8443:NAME=FILE. It allows nothing. May be repeated.
     #[arg(long = "header", value_name = "DOMAIN:NAME=FILE", value_parser = parse_header)]
     headers: Vec<SetHeader>,
+    /// Most bytes a second that it sends, and as many that it gets: 10M. Default: no limit.
+    #[arg(long, value_name = "BYTES", value_parser = super::template::parse_bytes)]
+    bandwidth: Option<u64>,
     /// A DNS server for it, in the place of the node's. May be repeated.
     #[arg(long, value_name = "IP")]
     dns: Vec<IpAddr>,
@@ -85,7 +88,7 @@ fn parse_header(text: &str) -> Result<SetHeader, String> {
 }
 
 impl From<Policy> for NetworkPolicy {
-    fn from(Policy { no_internet, allow, deny, headers, dns }: Policy) -> Self {
+    fn from(Policy { no_internet, allow, deny, headers, bandwidth, dns }: Policy) -> Self {
         let mut rules: Vec<HeaderRule> = Vec::new();
         for SetHeader { domain, name, value } in headers {
             match rules.iter_mut().find(|rule| rule.domain == domain) {
@@ -93,7 +96,7 @@ impl From<Policy> for NetworkPolicy {
                 None => rules.push(HeaderRule { domain, headers: BTreeMap::from([(name, value)]) }),
             }
         }
-        Self { closed: no_internet, allow, deny, dns, rules }
+        Self { closed: no_internet, allow, deny, dns, rules, bandwidth }
     }
 }
 
@@ -126,5 +129,6 @@ fn show(policy: &NetworkPolicy) {
     let names =
         |rule: &HeaderRule| rule.headers.keys().map(|name| format!("{}:{name}", rule.domain)).collect::<Vec<_>>();
     list("header", policy.rules.iter().flat_map(names).collect());
+    list("bandwidth", policy.bandwidth.iter().map(|bytes| format!("{bytes} bytes a second")).collect());
     list("dns", policy.dns.iter().map(ToString::to_string).collect());
 }

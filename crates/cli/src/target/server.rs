@@ -90,6 +90,7 @@ fn creation(wanted: &Wanted) -> Result<Value> {
     if wanted.volumes.iter().any(|mount| mount.read_only || mount.snapshot.is_some()) {
         return Err(needs_node("a mount of a snapshot, or one that is read-only,"));
     }
+    check_network(&wanted.network)?;
     let mut body = json!({
         "templateID": wanted.template,
         "metadata": wanted.labels,
@@ -111,8 +112,16 @@ fn creation(wanted: &Wanted) -> Result<Value> {
     Ok(body)
 }
 
+/// Fails if a server cannot be told of a policy.
+fn check_network(policy: &NetworkPolicy) -> Result<()> {
+    match policy.bandwidth {
+        Some(_) => Err(needs_node("--bandwidth")),
+        None => Ok(()),
+    }
+}
+
 /// A policy as a server takes it, but for whether it is closed.
-fn ways_out(NetworkPolicy { closed: _, allow, deny, dns, rules }: &NetworkPolicy) -> Value {
+fn ways_out(NetworkPolicy { closed: _, allow, deny, dns, rules, bandwidth: _ }: &NetworkPolicy) -> Value {
     let allow: Vec<String> = allow.iter().map(ToString::to_string).collect();
     let deny: Vec<String> = deny.iter().map(ToString::to_string).collect();
     let rule = |rule: &HeaderRule| (rule.domain.to_string(), json!([{ "transform": { "headers": rule.headers } }]));
@@ -305,6 +314,7 @@ impl Target for Server {
         };
         Ok(NetworkPolicy {
             closed,
+            bandwidth: None,
             rules: network.rules.into_iter().flatten().filter_map(rule).collect(),
             allow: network.allow_out.into_iter().flatten().filter_map(|text| text.parse().ok()).collect(),
             deny: network.deny_out.into_iter().flatten().filter_map(|text| text.parse().ok()).collect(),
@@ -313,6 +323,7 @@ impl Target for Server {
     }
 
     async fn set_network(&self, id: &SandboxId, policy: &NetworkPolicy) -> Result<()> {
+        check_network(policy)?;
         let mut body = ways_out(policy);
         body["allow_internet_access"] = (!policy.closed).into();
         Ok(Server::set_network(self, id, &body).await?)

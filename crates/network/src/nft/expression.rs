@@ -88,6 +88,8 @@ pub(crate) enum Expression<'a> {
     MoreInAll(u32),
     /// More than so many came from its source in a second, on average, but for so many at once; `0` is a set for what is counted.
     FasterThan(&'a str, u64, u32),
+    /// More bytes than so many came here in a second, on average. At once may come those of a second, and so many more.
+    MoreBytesThan(u64, u32),
     /// Its connection is not tracked.
     Untracked,
     /// Its destination was changed by [`Self::SendTo`].
@@ -182,6 +184,12 @@ impl Expression<'_> {
                 const OVER: u32 = 1;
                 let limit = none().long(1, packets).long(2, 1).number(3, burst).number(4, 0).number(5, OVER);
                 vec![load(NETWORK, SOURCE, 4), counted(set, "limit", &limit)]
+            }
+            Self::MoreBytesThan(bytes, burst) => {
+                const OVER: u32 = 1;
+                const OF_BYTES: u32 = 1;
+                let limit = none().long(1, bytes).long(2, 1).number(3, burst).number(4, OF_BYTES).number(5, OVER);
+                vec![("limit", limit)]
             }
             Self::Untracked => vec![("notrack", none())],
             Self::SetAddress { at, to } => {

@@ -41,6 +41,7 @@ fn refused(error: network::Error) -> Error {
         | E::TooManyRules(_)
         | E::TooManyServers(_)
         | E::Rule(_)
+        | E::Bandwidth
         | E::OpenBeside(_)
         | E::ClosedServer(_) => Error::Invalid { message: error.to_string(), hint: None },
         error => Error::Network(error),

@@ -15,6 +15,7 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("network::a_change_cuts_connections_with_domains", || with_internet(&[], changes)),
         Case::new("network::domains_go_with_forks_pauses_and_nodes", || with_internet(&[], kept)),
         Case::new("network::many_connections_with_domains_leave_others_theirs", || with_internet(&[], bomb)),
+        Case::new("network::bandwidth_bounds_what_is_sent_and_got", || with_internet(&[], bandwidth)),
         Case::new("network::ports_bound_what_is_allowed_and_denied", || with_internet(&[], ports)),
     ]
 }
@@ -243,5 +244,40 @@ fn ports(node: &mut Node) -> Result<()> {
     )?;
     let shown = node.ok(&["network", &id])?;
     ensure!(shown.contains("0.0.0.0/0:8080") && shown.contains("1.1.2.0/24:8080"), "{shown}");
+    Ok(())
+}
+
+/// Of the direct way and of that through the proxy.
+fn bandwidth(node: &mut Node) -> Result<()> {
+    const TIMES: &str = r"
+import http.client, sys, time
+for port in sys.argv[1:]:
+    c = http.client.HTTPConnection('example.test', int(port), timeout=30); began = time.time()
+    c.request('POST', '/', 'x' * 2000000); answer = c.getresponse().read()
+    print(time.time() - began if len(answer) == 2000000 else 'short')";
+    let policy = ["--no-internet", "--allow", "example.test:8080", "--allow", "8.8.8.8:53"];
+    let (slow, usual) = (start(node, &[&policy[..], &["--bandwidth", "1M"]].concat())?, start(node, &policy)?);
+    let times = |id: &str| -> Result<Vec<f64>> {
+        let said = node.ok(&["exec", id, "--", "python3", "-c", TIMES, "8080"])?;
+        said.lines().map(|line| line.parse().context(said.clone())).collect()
+    };
+    let (slow_s, usual_s) = (times(&slow)?[0], times(&usual)?[0]);
+    // 2 MB there and as many back; those of the first second take no time.
+    ensure!((1.2..12.0).contains(&slow_s) && usual_s < 1.5, "{slow_s} s, and without a limit {usual_s} s");
+    node.ok(&[
+        "network",
+        &slow,
+        "--no-internet",
+        "--allow",
+        "1.1.1.1:8080",
+        "--allow",
+        "8.8.8.8:53",
+        "--bandwidth",
+        "1M",
+    ])?;
+    let direct_s = times(&slow)?[0];
+    ensure!((1.2..12.0).contains(&direct_s), "{direct_s} s without the proxy");
+    let wrong = node.pando(&["create", "idle", "--bandwidth", "1K"])?;
+    ensure!(wrong.code == 2 && wrong.stderr.contains("64 KiB"), "{wrong}");
     Ok(())
 }
