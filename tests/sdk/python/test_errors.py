@@ -77,7 +77,6 @@ def test_options_that_nothing_applies(server) -> None:
         {"iam": {"tokens": {"cloud": {"audience": "a", "tokenType": "jwt"}}}},
         {"mcp": {"exa": {}}},
         {"network": {"egressProxy": {"address": "10.0.0.1:1080"}}},
-        {"network": {"rules": {"example.com": [{"transform": {"headers": {"a": "b"}}}]}}},
     ):
         reply = web.api("POST", "/v2/sandboxes", json={"templateID": "base", **options})
         assert reply.status_code == 400 and "not supported" in reply.json()["message"], (options, reply.text)

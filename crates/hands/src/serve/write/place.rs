@@ -10,7 +10,7 @@ use std::{
 use rustix::{
     fs::{FallocateFlags, Mode, OFlags, fallocate, fchown, fstat, ftruncate, lstat, open, unlink},
     io::Errno,
-    process::{getegid, geteuid},
+    process::{Gid, Uid},
 };
 
 use super::{
@@ -115,9 +115,11 @@ impl Opened {
     }
 }
 
-/// For its event, and because a file that is overwritten loses set-uid. Only the owner may do it.
+/// For its event, and because a file that is overwritten loses set-uid. Its owner stays, and only that one and root may do it.
 fn own(file: &File) {
-    let _ = fchown(file, Some(geteuid()), Some(getegid()));
+    if let Ok(found) = fstat(file) {
+        let _ = fchown(file, Some(Uid::from_raw(found.st_uid)), Some(Gid::from_raw(found.st_gid)));
+    }
 }
 
 /// Fails if the content does not fit, while the old one is still there. Whether room was reserved for it.
