@@ -34,7 +34,7 @@ const PASSWORD_BYTES_MAX: u64 = 64 << 10;
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// [REGISTRY/]REPOSITORY[:TAG][@sha256:DIGEST]: what it is called on the node, too. Without a registry: the node's (--registry).
+    /// `[REGISTRY/]REPOSITORY[:TAG][@sha256:DIGEST]`: what it is called on the node, too. Without a registry: the node's (--registry).
     name: String,
     /// User at the registry.
     #[arg(long, value_name = "USER", requires = "password_stdin")]
