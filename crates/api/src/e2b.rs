@@ -12,7 +12,8 @@ mod template;
 mod volume;
 
 pub use build::{
-    AskedBuild, BuildInfo, BuildLogEntry, BuildStatusReason, BuildStep, FileUpload, NewBuild, RegistryLogin, StartBuild,
+    AskedBuild, BuildInfo, BuildLogEntry, BuildLogs, BuildStatusReason, BuildStep, FileUpload, NewBuild, RegistryLogin,
+    StartBuild,
 };
 pub use error::Error;
 pub use list::{ListQuery, ListedSandbox, Order};
@@ -25,7 +26,9 @@ pub use sandbox::{
 };
 pub use secret::{NewSecret, Secret, SecretUpdate};
 pub use snapshot::{Snapshot, SnapshotInfo};
-pub use template::{AssignTags, AssignedTags, DeleteTags, Template, TemplateAlias, TemplateTag};
+pub use template::{
+    AssignTags, AssignedTags, DeleteTags, Template, TemplateAlias, TemplateBuild, TemplateTag, TemplateWithBuilds,
+};
 pub use volume::{
     NewVolume, NewVolumeFork, NewVolumeSnapshot, Volume, VolumeAndToken, VolumeAttributes, VolumeEntry,
     VolumeEntryType, VolumeError, VolumePathChange, VolumeRestore, VolumeRestored, VolumeSnapshot,

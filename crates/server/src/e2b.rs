@@ -65,7 +65,7 @@ fn routes() -> OpenApiRouter<Arc<Platform>> {
         .routes(routes!(sandboxes::network::update))
         .routes(routes!(templates::list_v1))
         .routes(routes!(templates::list))
-        .routes(routes!(templates::delete))
+        .routes(routes!(templates::one, templates::delete))
         .routes(routes!(templates::alias))
         .routes(routes!(templates::assign_tags, templates::remove_tags))
         .routes(routes!(templates::tags))

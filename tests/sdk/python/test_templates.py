@@ -36,6 +36,11 @@ def test_build(api, make, name) -> None:
     assert info.name == name and info.template_id and info.build_id and logs
     assert out(make(name), "cat mark") == "built"
     assert make(info.template_id).is_running()
+    described = web.api("GET", f"/templates/{info.template_id}").json()
+    assert [(found["buildID"], found["status"]) for found in described["builds"]] == [(info.build_id, "ready")]
+    path = f"/templates/{info.template_id}/builds/{info.build_id}/logs"
+    forward, backward = web.api("GET", path).json()["logs"], web.api("GET", f"{path}?direction=backward").json()["logs"]
+    assert forward == backward[::-1] and any("echo built" in entry["message"] for entry in forward)
 
 
 def test_build_in_background(api, name) -> None:

@@ -140,6 +140,14 @@ pub struct BuildLogEntry {
     pub step: Option<String>,
 }
 
+/// `GET /templates/{id}/builds/{build}/logs`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = TemplateBuildLogsResponse)]
+pub struct BuildLogs {
+    /// The entries.
+    pub logs: Vec<BuildLogEntry>,
+}
+
 /// Why a build failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]

@@ -46,6 +46,45 @@ pub struct Template {
     pub build_status: String,
 }
 
+/// `GET /templates/{id}`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TemplateWithBuilds {
+    /// The template.
+    #[serde(flatten)]
+    pub template: Template,
+    /// Its builds that are kept, the newest first. Only its own team sees them.
+    pub builds: Vec<TemplateBuild>,
+}
+
+/// One build of a template.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TemplateBuild {
+    /// The id.
+    #[serde(rename = "buildID")]
+    pub build_id: String,
+    /// How far it is.
+    pub status: String,
+    /// When it was asked for, in RFC 3339.
+    pub created_at: String,
+    /// When its status last changed, in RFC 3339.
+    pub updated_at: String,
+    /// When it was ready, or failed, in RFC 3339.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<String>,
+    /// CPUs of its sandboxes.
+    pub cpu_count: i32,
+    /// Memory of its sandboxes, in MiB.
+    #[serde(rename = "memoryMB")]
+    pub memory_mb: i32,
+    /// Disk of its sandboxes, in MiB.
+    #[serde(rename = "diskSizeMB")]
+    pub disk_size_mb: i32,
+    /// The version of E2B's daemon whose behaviour its sandboxes have.
+    pub envd_version: String,
+}
+
 /// `GET /templates/aliases/{alias}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]

@@ -15,6 +15,9 @@ pub const BUILD_RESULTS_KEPT_MAX: usize = 1_000;
 /// Most builds of a server that are under way; others wait.
 pub const BUILDS_AT_ONCE_MAX: usize = 4;
 
+/// Most builds of a team that are under way: a team leaves room for others.
+pub const BUILDS_OF_TEAM_MAX: usize = 2;
+
 /// Most builds whose logs a server has.
 pub const BUILDS_KEPT_MAX: usize = 1_000;
 

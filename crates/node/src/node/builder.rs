@@ -152,6 +152,7 @@ impl Node {
                 tracing::warn!(template = %name, error = crate::chain(&error), "what a build has left stays");
             }
         }
+        self.sweep_new_layers().await;
         self.trim_builds().await;
     }
 }
@@ -164,6 +165,8 @@ fn temporary() -> Result<TemplateName> {
 impl Building<'_> {
     async fn build(&mut self, name: &TemplateName) -> std::result::Result<TemplateName, RecipeError> {
         let recipe = self.recipe;
+        let begun = Box::pin(self.make_first_directory()).await;
+        begun.map_err(|source| RecipeError { step: StepName::Base, source: Box::new(source) })?;
         for (index, step) in recipe.steps.iter().enumerate() {
             self.at = Some(index + 1);
             let done = if *self.options.cancelled.borrow() {
@@ -176,6 +179,16 @@ impl Building<'_> {
         self.at = None;
         let finished = Box::pin(self.finish(name)).await;
         finished.map_err(|source| RecipeError { step: StepName::Finalize, source: Box::new(source) })
+    }
+
+    /// As Docker does: an image may name a working directory that none of its layers has.
+    async fn make_first_directory(&mut self) -> Result<()> {
+        if step::is_there(&self.layers, &self.spec.cwd) {
+            return Ok(());
+        }
+        let action = Action::Directory(self.spec.cwd.clone());
+        self.key = self.key.then(&action);
+        self.layer(&format!("WORKDIR {}", self.spec.cwd), &action).await
     }
 
     fn say(&self, level: BuildLevel, text: impl Into<String>) {

@@ -16,7 +16,7 @@ use base::{
     id::{TeamId, TemplateName},
     limits::{DISK_BYTES_DEFAULT, PAGE_MAX},
 };
-use control::{ControlError, Page, Resolved, Size, Template, TemplateRef};
+use control::{Build, BuildStatus, ControlError, Page, Resolved, Size, Template, TemplateRef};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -114,6 +114,30 @@ pub(crate) async fn list_v1(platform: Shared, team: Team, query: Query<PageQuery
 pub(crate) async fn list(State(platform): Shared, Team(team): Team, Query(query): Query<PageQuery>) -> Result<Listed> {
     let (found, next) = platform.control.templates().list(&team, &query.page()?).await?;
     Ok((with_next(next), Json(found.iter().filter_map(template).collect())))
+}
+
+/// Describes a template, with its builds.
+#[utoipa::path(
+    get,
+    path = "/templates/{id}",
+    operation_id = "getTemplate",
+    tag = "templates",
+    params(("id" = String, Path, description = "Id or name of a template")),
+    responses((status = 200, description = "The template", body = e2b::TemplateWithBuilds), NoTemplate),
+)]
+pub(crate) async fn one(
+    State(platform): Shared,
+    Team(team): Team,
+    Path(name): Path<String>,
+) -> Result<Json<e2b::TemplateWithBuilds>> {
+    let found = platform.control.templates().get(&team, &name.parse()?).await?;
+    let missing = || Failed::new(StatusCode::NOT_FOUND, format!("template '{name}' has no build yet"));
+    let shown = template(&found).ok_or_else(missing)?;
+    let builds = match found.team == team {
+        true => platform.control.templates().builds(&team, &found.id).await?,
+        false => Vec::new(),
+    };
+    Ok(Json(e2b::TemplateWithBuilds { template: shown, builds: builds.iter().map(build).collect() }))
 }
 
 /// Finds a template by its name.
@@ -219,9 +243,28 @@ pub(crate) async fn remove_tags(
     Ok(StatusCode::NO_CONTENT)
 }
 
+/// As the wire has numbers.
+fn count(value: u64) -> i32 {
+    i32::try_from(value).unwrap_or(i32::MAX)
+}
+
+fn build(found: &Build) -> e2b::TemplateBuild {
+    let is_done = matches!(found.status, BuildStatus::Ready | BuildStatus::Error);
+    e2b::TemplateBuild {
+        build_id: found.id.to_string(),
+        status: found.status.as_str().to_owned(),
+        created_at: found.created.to_string(),
+        updated_at: found.updated.to_string(),
+        finished_at: is_done.then(|| found.updated.to_string()),
+        cpu_count: count(found.size.cpus),
+        memory_mb: count(found.size.memory_mb),
+        disk_size_mb: count(found.size.disk_mb),
+        envd_version: envd::VERSION.to_owned(),
+    }
+}
+
 fn template(found: &Template) -> Option<e2b::Template> {
     let build = found.build.as_ref()?;
-    let count = |value: u64| i32::try_from(value).unwrap_or(i32::MAX);
     Some(e2b::Template {
         template_id: found.id.to_string(),
         build_id: build.id.to_string(),

@@ -120,6 +120,17 @@ impl Node {
         Ok(directory.join(LAYER))
     }
 
+    /// Removes copies that an earlier node was at.
+    pub(super) async fn sweep_new_layers(&self) {
+        let began = SystemTime::now().checked_sub(self.host.began.elapsed()).unwrap_or(SystemTime::UNIX_EPOCH);
+        for entry in fs::read_dir(self.host.config.builds_dir()).into_iter().flatten().flatten() {
+            let is_older = entry.metadata().and_then(|found| found.modified()).is_ok_and(|modified| modified < began);
+            if is_older && entry.file_name().to_string_lossy().starts_with(NEW) {
+                remove_quietly(&entry.path()).await;
+            }
+        }
+    }
+
     fn result_file(&self, key: &Key) -> PathBuf {
         self.build_dir(key).with_extension(MADE)
     }

@@ -45,6 +45,12 @@ pub(super) fn shell(layers: &[std::path::PathBuf], command: &str) -> Vec<String>
     vec![(*shell).to_owned(), "-c".to_owned(), command.to_owned()]
 }
 
+/// Whether one of the layers has something there. No link is followed: this is the host's filesystem.
+pub(super) fn is_there(layers: &[std::path::PathBuf], path: &str) -> bool {
+    let name = path.trim_matches('/');
+    name.is_empty() || layers.iter().any(|layer| layer.join(name).symlink_metadata().is_ok())
+}
+
 /// Whether a layer has a file there: `/bin` may be a link to `usr/bin`. It is not followed: this is the host's filesystem.
 fn has_program(layer: &Path, path: &str) -> bool {
     let name = path.trim_start_matches('/');

@@ -47,6 +47,7 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<Platform>> {
         .routes(routes!(ask))
         .routes(routes!(start))
         .routes(routes!(status))
+        .routes(routes!(logs))
         .routes(routes!(upload_link, upload))
 }
 
@@ -179,6 +180,44 @@ async fn status(
         log_entries,
         reason,
     }))
+}
+
+/// Which part of a log is wanted.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(default)]
+#[into_params(parameter_in = Query)]
+struct LogsQuery {
+    /// From when on, in milliseconds since 1970.
+    cursor: Option<u64>,
+    /// Most entries.
+    #[param(minimum = 0, maximum = 100)]
+    limit: Option<u32>,
+    /// `forward`, or `backward`: the newest first, from the cursor back.
+    direction: Option<String>,
+    /// Only entries of this level, or above: `debug`, `info`, `warn`, `error`.
+    level: Option<String>,
+}
+
+/// Reads the log of a build. Logs are kept for an hour after the end.
+#[utoipa::path(
+    get,
+    path = "/templates/{id}/builds/{build}/logs",
+    operation_id = "getTemplateBuildLogs",
+    tag = "templates",
+    params(("id" = String, Path, description = "The template"), ("build" = String, Path, description = "The build"), LogsQuery),
+    responses((status = 200, description = "Its log", body = e2b::BuildLogs), NoTemplate),
+)]
+async fn logs(
+    State(platform): Shared,
+    Team(team): Team,
+    Path((id, build)): Path<(String, String)>,
+    Query(query): Query<LogsQuery>,
+) -> Result<Json<e2b::BuildLogs>> {
+    let build = platform.build_of(&team, &id, &build).await?;
+    let limit = query.limit.map_or(ENTRIES_MAX, |limit| (limit as usize).min(ENTRIES_MAX));
+    let is_backward = query.direction.as_deref() == Some("backward");
+    let logs = platform.jobs.entries(&build.id, query.cursor, is_backward, query.level.as_deref());
+    Ok(Json(e2b::BuildLogs { logs: logs.into_iter().take(limit).collect() }))
 }
 
 /// Says whether the server has the files of a `COPY`, and where they can be put.

@@ -25,6 +25,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("pull::credentials_are_asked_for_and_not_kept", || with_registry(Access::Login, login)),
         Case::new("pull::layers_that_are_there_are_not_fetched_again", || with_registry(Access::Anybody, shared)),
         Case::new("pull::an_index_gives_the_image_of_this_machine", || with_registry(Access::Anybody, index)),
+        Case::new("pull::a_build_fetches_its_image", || with_registry(Access::Login, built)),
         Case::new("pull::registries_are_reached_as_the_operator_says", || with_node(Setting::default(), operator)),
     ]
 }
@@ -93,6 +94,40 @@ fn runs(node: &mut Node, registry: &Registry) -> Result<()> {
     let wrong = node.pando(&["image", "pull", "example/app:2.0"])?;
     ensure!(wrong.code == 4 && wrong.stderr.contains("manifest unknown"), "{wrong}");
     Ok(())
+}
+
+/// With the credentials of Docker's clients, and none where the node itself fetches it.
+fn built(node: &mut Node, registry: &Registry) -> Result<()> {
+    let source = root(node, "app")?;
+    registry.push(
+        "example/app",
+        "1.0",
+        &source,
+        &json!({"config": {"Env": ["GREETING=hello"], "WorkingDir": "/srv"}}),
+    )?;
+    let context = node.dir().join("context");
+    std::fs::create_dir_all(&context)?;
+    std::fs::write(context.join("Dockerfile"), "FROM example/app:1.0\nRUN echo $GREETING $PWD > /said\n")?;
+    let (file, directory) = (context.join("Dockerfile").display().to_string(), context.display().to_string());
+    let build = ["template", "build", "made", "-f", &file, "--context", &directory];
+    let refused = node.pando(&build)?;
+    ensure!(refused.code != 0 && refused.stderr.contains("FROM example/app:1.0"), "{refused}");
+    let recipe = json!({
+        "name": "made", "from": {"image": "example/app:1.0"}, "ready": "listening", "ready_timeout_ms": 1000, "steps": [],
+    });
+    let (status, said) = node.api("POST /v1/builds", recipe.to_string().as_bytes())?;
+    ensure!(status == 200 && said.contains("PULL example/app:1.0") && said.contains("\"failed\""), "{status} {said}");
+    let docker = node.dir().join("docker");
+    std::fs::create_dir_all(&docker)?;
+    let config = json!({"auths": {registry.address(): {"auth": "bWU6c2VzYW1l"}}});
+    std::fs::write(docker.join("config.json"), config.to_string())?;
+    let answer = node.command_of(&build).env("DOCKER_CONFIG", &docker).output()?;
+    ensure!(answer.status.success(), "{}", String::from_utf8_lossy(&answer.stderr));
+    let id = node.ok(&["create", "made", "-q"])?.trim().to_owned();
+    let found = node.ok(&["exec", &id, "--", "/bin/sh", "-c", "cat /said"])?;
+    ensure!(found == "hello /srv\n", "{found:?}");
+    node.ok(&["kill", &id])?;
+    node.ok(&["template", "rm", "made"]).map(drop)
 }
 
 fn login(node: &mut Node, registry: &Registry) -> Result<()> {

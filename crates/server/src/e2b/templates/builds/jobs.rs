@@ -10,12 +10,12 @@ use std::{
 use api::e2b::BuildLogEntry;
 use base::{
     id::{BuildId, TeamId, TemplateName},
-    limits::{BUILD_LOG_BYTES_MAX, BUILDS_AT_ONCE_MAX, BUILDS_KEPT_MAX},
+    limits::{BUILD_LOG_BYTES_MAX, BUILDS_AT_ONCE_MAX, BUILDS_KEPT_MAX, BUILDS_OF_TEAM_MAX},
 };
 use control::{Build, BuildUpdate, ControlError, Time};
 use model::{BuildLevel, BuildLine, Limits, Recipe};
 use node::{BuildOptions, Credentials, RecipeError, StepName, chain};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{super::snapshots, files::Files};
 use crate::e2b::{
@@ -43,13 +43,15 @@ struct Job {
 pub(crate) struct Jobs {
     all: Mutex<HashMap<BuildId, Job>>,
     turns: Arc<Semaphore>,
+    /// Of those that have builds under way, or waiting.
+    teams: Mutex<HashMap<TeamId, Arc<Semaphore>>>,
     pub(super) files: Files,
 }
 
 impl Jobs {
     pub(crate) fn within(state_dir: &Path) -> Self {
         let turns = Arc::new(Semaphore::new(BUILDS_AT_ONCE_MAX));
-        Self { all: Mutex::default(), turns, files: Files::within(state_dir) }
+        Self { all: Mutex::default(), turns, teams: Mutex::default(), files: Files::within(state_dir) }
     }
 
     fn with<T>(&self, id: &BuildId, work: impl FnOnce(&mut Job) -> T) -> T {
@@ -108,6 +110,39 @@ impl Jobs {
     }
 }
 
+impl Jobs {
+    /// A build's log from a moment on, or back from there.
+    pub(super) fn entries(
+        &self,
+        id: &BuildId,
+        cursor: Option<u64>,
+        is_backward: bool,
+        level: Option<&str>,
+    ) -> Vec<BuildLogEntry> {
+        let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(job) = all.get(id) else { return Vec::new() };
+        let least = level.and_then(level_of).unwrap_or(BuildLevel::Debug);
+        let is_wanted = |line: &&BuildLine| {
+            let is_there = cursor.is_none_or(|at| if is_backward { line.at_ms <= at } else { line.at_ms >= at });
+            is_there && line.level >= least
+        };
+        let wanted = job.lines.iter().filter(is_wanted).map(entry);
+        if is_backward { wanted.rev().collect() } else { wanted.collect() }
+    }
+
+    /// Waits until the team, and the server, may begin one build more.
+    async fn turn(&self, team: &TeamId) -> [Option<OwnedSemaphorePermit>; 2] {
+        let own = {
+            let mut teams = self.teams.lock().unwrap_or_else(PoisonError::into_inner);
+            teams.retain(|_, turns| Arc::strong_count(turns) > 1);
+            Arc::clone(teams.entry(team.clone()).or_insert_with(|| Arc::new(Semaphore::new(BUILDS_OF_TEAM_MAX))))
+        };
+        // They are never closed.
+        let own = own.acquire_owned().await.ok();
+        [own, Arc::clone(&self.turns).acquire_owned().await.ok()]
+    }
+}
+
 fn level_of(text: &str) -> Option<BuildLevel> {
     let levels = [BuildLevel::Debug, BuildLevel::Info, BuildLevel::Warn, BuildLevel::Error];
     levels.into_iter().find(|level| word(*level) == text)
@@ -152,8 +187,7 @@ impl Platform {
         self.jobs.with(&build.id, |job| job.begun = Some(Instant::now()));
         let platform = Arc::clone(self);
         tokio::spawn(async move {
-            // It is never closed.
-            let _turn = Arc::clone(&platform.jobs.turns).acquire_owned().await;
+            let _turn = platform.jobs.turn(&team).await;
             platform.carry_out(&team, &build, recipe).await;
         });
         Ok(())
