@@ -265,7 +265,7 @@ struct UploadQuery {
     security(),
     params(("id" = String, Path, description = "The template"), ("hash" = String, Path, description = "What tells them from others"), UploadQuery),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
-    responses((status = 200, description = "They are stored"), (status = 401, description = "The token is missing or no longer valid", body = e2b::Error), (status = 413, description = "They are too large", body = e2b::Error)),
+    responses((status = 200, description = "They are stored"), (status = 403, description = "The address is not valid any more", body = e2b::Error), (status = 413, description = "They are too large", body = e2b::Error)),
 )]
 async fn upload(
     State(platform): Shared,

@@ -111,7 +111,7 @@ impl Files {
 
     /// Stores what a client puts: all of it or nothing.
     pub(super) async fn take(&self, hash: &Hash, token: &str, body: Body) -> Result<()> {
-        let none = || Failed::new(StatusCode::UNAUTHORIZED, "the address of the upload is not valid any more");
+        let none = || Failed::new(StatusCode::FORBIDDEN, "the address of the upload is not valid any more");
         let team = self.team_of(hash, token).ok_or_else(none)?;
         let path = self.place(&team, hash);
         let directory = path.parent().unwrap_or(&self.root).to_owned();
