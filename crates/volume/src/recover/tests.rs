@@ -263,7 +263,12 @@ fn what_was_never_synced_may_be_missing_before_other_files() {
     // Cut anywhere behind the header, or zeros from there on, as a crash of the machine leaves files.
     for length in super::HEADER_FRAME_BYTES..first.len() {
         for zeros in [0, first.len() - length] {
-            fs::write(&files[0], [&first[..length], &vec![0; zeros]].concat()).unwrap();
+            let cut = [&first[..length], &vec![0; zeros]].concat();
+            if cut == first {
+                // Its checksum may end with a zero.
+                continue;
+            }
+            fs::write(&files[0], cut).unwrap();
             files[1..].iter().zip(&later).for_each(|(file, bytes)| fs::write(file, bytes).unwrap());
             let left = numbers(&place.read(0).unwrap());
             assert!(left.is_empty() || left == [1], "cut to {length}, {zeros} zeros: {left:?}");
