@@ -16,7 +16,8 @@ const CANCELLED: &str = "interrupted: the build was cancelled";
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
-        Case::new("cancel::run_removes_what_it_started", || case(run)),
+        Case::new("cancel::run_removes_what_it_started", || case(run))
+            .slow("250 sandboxes come and go, beside those of other cases"),
         Case::new("cancel::an_answer_under_way_is_shown_or_undone", || case(answered))
             .slow("the moment between an answer and its client is looked for"),
         Case::new("cancel::fork_removes_what_it_started", || case(fork)),
