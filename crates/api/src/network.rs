@@ -26,7 +26,7 @@ pub struct NetworkPolicy {
     /// Headers that the node sets in HTTPS requests; at most 100 rules. They allow nothing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<HeaderRule>,
-    /// Most bytes a second that it sends, and that it gets: 64 KiB to 1 TiB; none: no limit.
+    /// Most bytes a second that it sends, and that it gets: 64 KiB to 16 GiB; none: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bandwidth: Option<u64>,
 }

@@ -94,9 +94,15 @@ impl Requests {
         match self.forward(name, request).await {
             Ok(answer) => answer,
             Err(error) => {
-                let is_by_policy = error.downcast_ref().is_some_and(Refused::is_by_policy);
+                let refused = error.downcast_ref::<Refused>();
+                let is_by_policy = refused.is_some_and(Refused::is_by_policy);
                 let status = if is_by_policy { StatusCode::FORBIDDEN } else { StatusCode::BAD_GATEWAY };
-                text(status, &base::error::chain(&*error).to_string())
+                let chain = base::error::chain(&*error).to_string();
+                if refused.is_none() {
+                    // The node's own affairs are none of the sandbox's.
+                    tracing::warn!(error = chain, "a request of a sandbox failed");
+                }
+                text(status, refused.map_or("the request failed", |_| &chain))
             }
         }
     }
@@ -107,9 +113,9 @@ impl Requests {
             return Err(Refused::Name(name).into());
         }
         if self.host.is_some()
-            && let Some(headers) = reach.headers(&name, port)
+            && let Some(rule) = reach.rule(&name, port)
         {
-            for (name, value) in self.visit.proxy.open_values(headers).await? {
+            for (name, value) in self.visit.proxy.open_values(rule).await? {
                 request.headers_mut().insert(name, value);
             }
         }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use hyper::header::{HeaderName, HeaderValue};
-use model::{Header, Hidden};
+use model::{Header, HeaderRule, Hidden};
 use network::{Dns, Network};
 use store::Store;
 use tokio::net::{TcpListener, TcpStream};
@@ -63,14 +63,16 @@ impl Proxy {
     }
 
     /// Values of headers, opened.
-    pub(crate) async fn open_values(&self, headers: &[Header]) -> Result<Vec<(HeaderName, HeaderValue)>> {
+    pub(crate) async fn open_values(&self, rule: &HeaderRule) -> Result<Vec<(HeaderName, HeaderValue)>> {
         let mut opened = Vec::new();
-        for Header { name, value } in headers {
+        for Header { name, value } in &rule.headers {
             let bytes = match value {
                 Hidden::Sealed(text) => store::text::open(self.store.keys(), text).await?,
                 Hidden::Plain(_) => return Err("the value of a header is not sealed".into()),
             };
-            let mut value = HeaderValue::from_bytes(&bytes)?;
+            let value = bytes.strip_prefix(rule.place_of(name).as_bytes());
+            let value = value.ok_or("the value of a header was sealed for another rule")?;
+            let mut value = HeaderValue::from_bytes(value)?;
             value.set_sensitive(true);
             opened.push((name.parse()?, value));
         }

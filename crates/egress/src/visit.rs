@@ -53,7 +53,7 @@ impl Visit {
         let (head, first) = head::read(&mut stream).await?;
         let mut client = Client::new(first, stream, moved);
         let reach = self.guest.reach();
-        let is_ruled = |name: &DomainName| reach.headers(name, self.to.port()).is_some() && self.may_reach(name);
+        let is_ruled = |name: &DomainName| reach.rule(name, self.to.port()).is_some() && self.may_reach(name);
         match head {
             Head::Tls(Some(name)) if is_ruled(&name) => {
                 let client = timeout(HANDSHAKE_MAX, self.proxy.tls.accept(client)).await??;

@@ -53,7 +53,7 @@ pub enum Error {
     #[error("a network policy has at most {0} DNS servers")]
     TooManyServers(usize),
     /// So slow that nothing works, or faster than any network.
-    #[error("the bandwidth of a sandbox is 64 KiB to 1 TiB a second")]
+    #[error("the bandwidth of a sandbox is 64 KiB to 16 GiB a second")]
     Bandwidth,
     /// A rule that no request can follow.
     #[error("{0}")]

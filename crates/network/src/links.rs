@@ -108,7 +108,12 @@ impl Links {
 
     /// Who has a number, and what it reaches.
     pub(crate) fn at(&self, number: u32) -> Option<(&SandboxId, Reach)> {
-        let reach = self.reach.get(&number).map_or_else(|| self.usual.clone(), |sender| sender.borrow().clone());
+        let reach = match self.reach.get(&number) {
+            Some(sender) => sender.borrow().clone(),
+            // Its policy could not be taken over: its packets are stopped, and names would be a way out.
+            None if self.ruled.contains(&number) => self.usual.nothing(),
+            None => self.usual.clone(),
+        };
         Some((self.ids.get(&number)?, reach))
     }
 

@@ -8,6 +8,7 @@ use std::{cell::Cell, fs::File, io};
 use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_NETFILTER, protocols::NETLINK_ROUTE};
+use rustix::net::sockopt::set_socket_send_buffer_size_force;
 
 /// Bytes of answers that are read at once: more than the kernel puts into one part of a dump.
 const ANSWER_BYTES: usize = 64 << 10;
@@ -46,10 +47,15 @@ impl Sockets {
     }
 }
 
+/// Longest batch: 4,096 links, each with a policy of its own, take 12 MiB.
+const SEND_BYTES: usize = 64 << 20;
+
 fn open(protocol: isize) -> io::Result<Line> {
     let mut socket = Socket::new(protocol)?;
     socket.bind_auto()?;
     socket.connect(&SocketAddr::new(0, 0))?;
+    // A batch is sent at once, and the kernel takes none that is longer.
+    set_socket_send_buffer_size_force(&socket, SEND_BYTES)?;
     // Answers name a request by its number: they need not repeat it.
     socket.set_cap_ack(true)?;
     Ok(Line { socket, last: Cell::new(0) })

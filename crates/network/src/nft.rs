@@ -225,7 +225,8 @@ impl<'a> Batch<'a> {
     }
 
     fn change(&mut self, kind: u16, flags: u16, attributes: Attributes) {
-        self.message(SUBSYSTEM << 8 | kind, NLM_F_ACK | flags, &attributes);
+        // Only errors are answered: acknowledgements of thousands would not find room, and the batch would count as failed.
+        self.message(SUBSYSTEM << 8 | kind, flags, &attributes);
     }
 
     fn message(&mut self, kind: u16, flags: u16, attributes: &Attributes) {
@@ -323,4 +324,50 @@ fn each_chain(sockets: &Sockets, family: u8, mut each: impl FnMut(&[u8])) -> io:
         each(message.get(HEADER_BYTES + 4..).unwrap_or_default());
         Ok(())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::thread::UnshareFlags;
+
+    use super::*;
+
+    /// In a network namespace of its own, which ends with its thread.
+    fn alone(test: impl FnOnce(&Sockets) + Send + 'static) {
+        let thread = std::thread::spawn(move || match sys::namespace::unshare(UnshareFlags::NEWNET) {
+            Ok(()) => test(&Sockets::open().unwrap()),
+            Err(error) => eprintln!("skipped: no network namespace can be made ({error}): run it as root"),
+        });
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn a_batch_for_thousands_of_links_is_made_at_once_or_not_at_all() {
+        alone(|sockets| {
+            let links = |ending: Option<&str>| {
+                let mut batch = Batch::new(Family::Ip, "many");
+                batch.renew_table();
+                for link in 0..4_096 {
+                    let chain = format!("link{link}");
+                    batch.add_chain(&chain, None);
+                    for port in 0..16u16 {
+                        let is = port.to_be_bytes();
+                        batch.add_rule(
+                            &chain,
+                            &[Expression::Transport { at: 2, is: &is }, Expression::Decide(Verdict::Accept)],
+                        );
+                    }
+                }
+                ending.iter().for_each(|chain| batch.remove_chain(chain));
+                batch.commit(sockets)
+            };
+            let missing = links(Some("none")).unwrap_err();
+            assert_eq!(
+                (missing.raw_os_error(), has_table(sockets, Family::Ip, "many").unwrap()),
+                (Some(libc::ENOENT), false)
+            );
+            links(None).unwrap();
+            assert_eq!(chains(sockets, Family::Ip, "many").unwrap().len(), 4_096);
+        });
+    }
 }

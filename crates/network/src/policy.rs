@@ -8,7 +8,7 @@ use std::{
 };
 
 use ipnet::Ipv4Net;
-use model::{Addresses, DomainName, Header, HeaderRule, NetworkPolicy};
+use model::{Addresses, DomainName, HeaderRule, NetworkPolicy};
 
 use crate::{error::Error, ranges::Ranges};
 
@@ -18,8 +18,8 @@ pub const ENTRIES_MAX: usize = 1_000;
 pub const SERVERS_MAX: usize = 4;
 /// Most rules for requests of a policy.
 pub const RULES_MAX: usize = 100;
-/// Bytes a second that a sandbox can be limited to.
-const BANDWIDTH: RangeInclusive<u64> = 64 << 10..=1 << 40;
+/// Bytes a second that a sandbox can be limited to. The kernel multiplies them by a second in nanoseconds, in 64 bits: 17.1 GiB at most.
+const BANDWIDTH: RangeInclusive<u64> = 64 << 10..=16 << 30;
 /// Most ports that the domains and rules of a policy have together.
 pub const DOMAIN_PORTS_MAX: usize = 16;
 
@@ -33,6 +33,11 @@ pub struct Reach {
 }
 
 impl Reach {
+    /// What a closed sandbox reaches.
+    pub(crate) fn nothing(&self) -> Self {
+        Self::of(&NetworkPolicy { closed: true, ..NetworkPolicy::default() }, &self.closed)
+    }
+
     pub(crate) fn of(policy: &NetworkPolicy, closed: &Arc<Ranges>) -> Self {
         let all = [Ipv4Net::default()];
         let whole = policy.deny.iter().filter(|denied| denied.port.is_none()).map(|denied| &denied.net);
@@ -66,11 +71,11 @@ impl Reach {
         !self.is_closed(*address.ip()) && (allow.iter().any(is_it) || !(*closed || deny.iter().any(is_it)))
     }
 
-    /// The headers that HTTPS requests to a name get at a port: an exact name goes before a wildcard, and a longer wildcard before a shorter one.
-    pub fn headers(&self, name: &DomainName, port: u16) -> Option<&[Header]> {
+    /// The rule of HTTPS requests to a name at a port: an exact name goes before a wildcard, and a longer wildcard before a shorter one.
+    pub fn rule(&self, name: &DomainName, port: u16) -> Option<&HeaderRule> {
         let rules = self.policy.rules.iter().filter(|rule| rule.port() == port && rule.domain.holds(name));
         let rank = |rule: &&HeaderRule| (!rule.domain.is_wildcard, rule.domain.name.as_str().len());
-        rules.max_by_key(rank).map(|rule| &rule.headers[..])
+        rules.max_by_key(rank)
     }
 
     /// Whether no policy opens an address.
@@ -179,11 +184,11 @@ mod tests {
     fn the_closest_rule_counts() {
         let rule = |domain: &str| HeaderRule {
             domain: domain.parse().unwrap(),
-            headers: vec![Header { name: domain.to_owned(), value: model::Hidden::Sealed(String::new()) }],
+            headers: vec![model::Header { name: domain.to_owned(), value: model::Hidden::Sealed(String::new()) }],
         };
         let rules = ["*.example", "b.a.example", "*.a.example", "x.example:8443"].map(rule).to_vec();
         let reach = Reach::of(&NetworkPolicy { rules, ..NetworkPolicy::default() }, &private());
-        let of = |text: &str, port| reach.headers(&name(text), port).map(|headers| headers[0].name.clone());
+        let of = |text: &str, port| reach.rule(&name(text), port).map(|rule| rule.headers[0].name.clone());
         assert_eq!(of("b.a.example", 443).as_deref(), Some("b.a.example"));
         assert_eq!(of("c.a.example", 443).as_deref(), Some("*.a.example"));
         assert_eq!(of("x.example", 443).as_deref(), Some("*.example"));

@@ -173,11 +173,11 @@ impl Config {
         self.state_dir.join("changes.img")
     }
 
-    /// Where the namespace of the sandboxes' router is mounted.
     pub(crate) fn egress(&self) -> egress::Settings {
         egress::Settings { authority: self.state_dir.join("egress"), roots: self.network.egress_roots.clone() }
     }
 
+    /// Where the namespace of the sandboxes' router is mounted.
     pub(crate) fn router(&self) -> PathBuf {
         self.state_dir.join("router")
     }

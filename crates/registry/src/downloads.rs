@@ -94,9 +94,14 @@ impl Downloads {
         if turns.get(name).is_some_and(|turn| Arc::strong_count(turn) > 1) {
             return Ok(None);
         }
-        let (path, gone) = (self.root.join(name), self.root.join(format!("{name}{GONE}")));
-        fs::rename(&path, &gone).at("remove", &path)?;
-        Ok(Some(gone))
+        let path = self.root.join(name);
+        let gone = self.root.join(format!("{name}-{}{GONE}", base::id::random_uuid()));
+        match fs::rename(&path, &gone) {
+            Ok(()) => Ok(Some(gone)),
+            // Another sweep was faster.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error).at("remove", &path),
+        }
     }
 }
 

@@ -27,8 +27,8 @@ pub(crate) struct Http {
     proxy: Option<String>,
 }
 
-/// A request.
-#[derive(Debug, Clone)]
+/// A request. Its header and its form may have secrets: it has no `Debug`.
+#[derive(Clone)]
 pub(crate) struct Ask<'a> {
     pub(crate) url: Url,
     /// For people: what is asked for.
@@ -78,9 +78,11 @@ impl Http {
         let mut host = None;
         builder = match &settings.proxy {
             Some(proxy) => {
-                host = Url::parse(proxy).ok().and_then(|url| url.host_str().map(str::to_owned));
+                // As reqwest takes it.
+                let proxy = if proxy.contains("://") { proxy.clone() } else { format!("http://{proxy}") };
+                host = Url::parse(&proxy).ok().and_then(|url| url.host_str().map(str::to_owned));
                 let none = settings.no_proxy.as_deref().and_then(NoProxy::from_string);
-                builder.proxy(Proxy::https(proxy).map_err(Error::Client)?.no_proxy(none))
+                builder.proxy(Proxy::https(&proxy).map_err(Error::Client)?.no_proxy(none))
             }
             None => builder.no_proxy(),
         };
@@ -160,7 +162,7 @@ impl Http {
             return refuse(format!("{host} is the node's proxy"));
         }
         match host.trim_matches(['[', ']']).parse() {
-            Ok(address) => self.outside.check(host, address).map_err(|denied| is_denied(denied, what)),
+            Ok(address) => self.outside.check(host, address).map_err(|source| denied(source, what)),
             Err(_) => Ok(()),
         }
     }
@@ -270,14 +272,14 @@ fn shown(url: &Url) -> String {
     url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
 }
 
-fn is_denied(source: Denied, what: &str) -> Error {
+fn denied(source: Denied, what: &str) -> Error {
     Error::Denied { what: what.to_owned(), source }
 }
 
 fn failed(error: reqwest::Error, url: &Url, what: &str) -> Error {
     let (host, what) = (shown(url), what.to_owned());
-    if let Some(Unresolved::Denied(denied)) = cause(&error) {
-        return is_denied(denied.clone(), &what);
+    if let Some(Unresolved::Denied(source)) = cause(&error) {
+        return denied(source.clone(), &what);
     }
     let is_of_tls = |error: &rustls::Error| {
         matches!(error, rustls::Error::InvalidCertificate(_) | rustls::Error::InvalidMessage(_))

@@ -111,7 +111,10 @@ impl Registry {
             let place = self.downloads.place(&digest);
             let fetched = self.fill(&session, reference, (&place, &manifest), (store, tell), &turn).await;
             if fetched.as_ref().is_err_and(is_useless) {
-                in_background(move || downloads::remove(&place)).await?;
+                // The first error is the one to report. The next pull, or a sweep, tries again.
+                if let Err(error) = in_background(move || downloads::remove(&place)).await {
+                    tracing::warn!(error = base::error::chain(&error), "a useless download stays");
+                }
             }
             Ok(Fetched { layout: fetched?, _turn: turn })
         };

@@ -51,6 +51,11 @@ impl fmt::Debug for Hidden {
 }
 
 impl HeaderRule {
+    /// What is sealed with a value of this rule: a value that was copied to another rule does not open there.
+    pub fn place_of(&self, header: &str) -> String {
+        format!("{}\n{}\n", self.domain, header.to_ascii_lowercase())
+    }
+
     /// Its port.
     pub fn port(&self) -> u16 {
         self.domain.port.unwrap_or(HTTPS)
@@ -70,6 +75,9 @@ impl HeaderRule {
 }
 
 impl Header {
+    /// Longest value, in bytes.
+    pub const VALUE_BYTES_MAX: usize = VALUE_BYTES_MAX;
+
     fn problem(&self) -> Option<String> {
         /// They frame the message, or say whose connection it is.
         const OTHERS: [&str; 8] =

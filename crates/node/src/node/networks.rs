@@ -120,10 +120,14 @@ impl Node {
             // Before what is wrong cannot be seen any more.
             network.check(&policy).map_err(refused)?;
         }
-        for header in policy.rules.iter_mut().flat_map(|rule| &mut rule.headers) {
-            if let Hidden::Plain(value) = &header.value {
-                let sealed = store::text::seal(self.data_keys(), value.as_bytes()).await;
-                header.value = Hidden::Sealed(sealed.storing("seal the value of a header")?);
+        for rule in &mut policy.rules {
+            for at in 0..rule.headers.len() {
+                let header = &rule.headers[at];
+                if let Hidden::Plain(value) = &header.value {
+                    let placed = format!("{}{value}", rule.place_of(&header.name));
+                    let sealed = store::text::seal(self.data_keys(), placed.as_bytes()).await;
+                    rule.headers[at].value = Hidden::Sealed(sealed.storing("seal the value of a header")?);
+                }
             }
         }
         Ok(policy)

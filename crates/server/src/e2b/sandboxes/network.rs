@@ -9,7 +9,7 @@ use api::e2b;
 use axum::{extract::State, http::StatusCode};
 use base::id::TeamId;
 use control::ControlError;
-use model::{Addresses, Domain, HeaderRule, Hidden, NetworkPolicy};
+use model::{Addresses, Domain, Header, HeaderRule, Hidden, NetworkPolicy};
 
 use super::{Body, Path, Shared, found};
 use crate::e2b::{
@@ -118,6 +118,8 @@ pub(super) async fn fill_in(platform: &Platform, team: &TeamId, policy: &mut Net
         let other =
             || Failed::invalid(format!("rules: the header {shown} has a placeholder that this server does not know"));
         let mut filled = String::new();
+        let too_long =
+            || Failed::invalid(format!("rules: the header {shown} has more than {} bytes", Header::VALUE_BYTES_MAX));
         for piece in pieces(value).ok_or_else(other)? {
             match piece {
                 Piece::Text(text) => filled.push_str(text),
@@ -130,6 +132,9 @@ pub(super) async fn fill_in(platform: &Platform, team: &TeamId, policy: &mut Net
                     }
                     Err(error) => return Err(error.into()),
                 },
+            }
+            if filled.len() > Header::VALUE_BYTES_MAX {
+                return Err(too_long());
             }
         }
         header.value = Hidden::Plain(filled);
