@@ -51,6 +51,12 @@ fn check(resource: Resource, limit: u64, used: u64, asked: u64) -> Result<(), Co
     Err(ControlError::OverQuota { resource, limit, used, asked, retry_after: RETRY_AFTER })
 }
 
+/// Fails if the team may never run a sandbox of this size.
+pub(crate) fn check_size(quota: &Quota, size: &Size) -> Result<(), ControlError> {
+    check(Resource::MemoryMb, quota.memory_mb, 0, size.memory_mb)?;
+    check(Resource::Cpus, quota.cpus, 0, size.cpus)
+}
+
 /// Fails unless the team may run one more sandbox of this size. The transaction has locked the team.
 pub(crate) async fn check_room(
     transaction: &mut AnyConnection,

@@ -23,5 +23,5 @@ pub use error::Error;
 pub use layout::{Blob, Layout, Listing};
 pub use limits::{ARCHIVE_BYTES_MAX, DOCUMENT_BYTES_MAX, ENTRIES_MAX};
 pub use manifest::Config;
-pub use store::{Images, Kept};
+pub use store::{Images, Kept, Naming};
 pub use unpack::{Kind, Unpacked, open_archive, unpack_tarball};

@@ -22,8 +22,9 @@ use serde::{Deserialize, Serialize};
 use crate::{
     archive::Found,
     digest::Digest,
-    error::{Context, Error},
+    error::{Context, Error, refused},
     layout::Layout,
+    limits::ARCHIVE_BYTES_MAX,
     manifest::Config,
     unpack::{Kind, make_whole, unpack, unpack_root},
 };
@@ -65,6 +66,15 @@ impl Kept {
     fn has_lost_its_name(&self) -> bool {
         self.name == self.pinned()
     }
+}
+
+/// What an image is called that is taken in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Naming {
+    /// By its name, which another one may lose.
+    AsAsked,
+    /// Only by its digest, as one that has lost its name.
+    ByDigest,
 }
 
 /// The images below a directory.
@@ -168,7 +178,7 @@ impl Images {
             return Err(Error::NoImage(format!("{} says no name of its image: give it one", from.display())));
         };
         check_name(&called)?;
-        self.take(from, &called, found, progress)
+        self.take(from, (&called, Naming::AsAsked), found, progress)
     }
 
     /// Takes in an image that came from a registry. Its name may be `NAME@sha256:DIGEST`, with the registry's digest.
@@ -176,18 +186,20 @@ impl Images {
         &self,
         from: &Layout,
         name: &str,
+        naming: Naming,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Kept, Error> {
         if !model::is_image_reference(name) {
             return Err(Error::Name(name.to_owned()));
         }
-        self.take(from.path(), name, Found::open(from.path(), &self.layers(), Some(name))?, progress)
+        let found = Found::open(from.path(), &self.layers(), Some(name))?;
+        self.take(from.path(), (name, naming), found, progress)
     }
 
     fn take(
         &self,
         from: &Path,
-        name: &str,
+        (name, naming): (&str, Naming),
         found: Option<Found>,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Kept, Error> {
@@ -201,7 +213,10 @@ impl Images {
         };
         let (digest, config, layers) = made?;
         let bytes = layers.iter().map(|layer| layer.bytes).sum();
-        let kept = Kept { name: name.to_owned(), digest, created_ms: now_ms(), bytes, config, layers };
+        let mut kept = Kept { name: name.to_owned(), digest, created_ms: now_ms(), bytes, config, layers };
+        if naming == Naming::ByDigest {
+            kept.name = kept.pinned();
+        }
         if let Some(mut earlier) = read(&self.record(&kept.name))?.filter(|earlier| earlier.digest != kept.digest) {
             earlier.name = earlier.pinned();
             self.write(&earlier)?;
@@ -229,6 +244,7 @@ impl Images {
         progress: &mut dyn FnMut(usize, usize),
         (layers, made): (&mut Vec<Layer>, &mut Vec<PathBuf>),
     ) -> Result<(), Error> {
+        let mut unpacked_bytes = 0;
         for (number, layer) in found.layers.iter().enumerate() {
             progress(number, found.layers.len());
             let path = self.layer(&layer.content);
@@ -239,6 +255,10 @@ impl Images {
                 })?;
                 let size = self.size_of(&layer.content);
                 made.push(path);
+                unpacked_bytes += unpacked.bytes;
+                if unpacked_bytes > ARCHIVE_BYTES_MAX {
+                    return refused(format!("its layers have more than {} GiB", ARCHIVE_BYTES_MAX >> 30));
+                }
                 fs::write(&size, unpacked.bytes.to_string()).at("write", &size)?;
             }
             let size = fs::read_to_string(self.size_of(&layer.content)).ok();

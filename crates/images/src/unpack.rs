@@ -205,8 +205,7 @@ impl Unpacking {
         path: &Path,
     ) -> Result<(), Error> {
         let fail = |source: std::io::Error| of(path, source);
-        let whole = || Sparse { extents: vec![Extent { at: 0, bytes: member.size }], size: member.size };
-        let Sparse { extents, size } = members.map(member)?.unwrap_or_else(whole);
+        let Sparse { extents, size } = members.stretches(member)?;
         if size > FILE_BYTES_MAX {
             return refused(format!("{} has {size} bytes", path.display()));
         }

@@ -18,9 +18,10 @@ mod state;
 
 pub use config::Config;
 pub use error::{CommandError, Context, Error, RecipeError, Result, StepName, chain};
+pub use images::Naming;
 pub use node::{
     Account, BuildLog, BuildOptions, CommandInput, CommandStream, KeepProgress, Node, OfPaused, Parts, Progress,
-    StoredVolume, check_spec, exec, is_of_a_build, volumes_failed,
+    StoredVolume, check_spec, exec, volumes_failed,
 };
 pub use records::node_id;
 pub use registry::Credentials;

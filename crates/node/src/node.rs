@@ -97,7 +97,8 @@ use pager_link::PagerLink;
 use volumes::Mounts;
 
 pub use build::Progress;
-pub use builder::{BuildLog, BuildOptions, is_of_a_build};
+use builder::is_of_a_build;
+pub use builder::{BuildLog, BuildOptions};
 pub use checkpoints::KeepProgress;
 pub use commands::{CommandInput, CommandStream};
 pub use discard::OfPaused;

@@ -132,11 +132,11 @@ impl Capture {
 }
 
 /// Copies the changes of a sandbox that stands still, with these `processes`, into the new directory `layer`, which may be on another filesystem.
-pub fn copy_still(changes: &Path, layer: &Path, processes: &[i32]) -> Result<(), Error> {
+pub fn copy_still(changes: &Path, layer: &Path, processes: &[i32]) -> Result<u64, Error> {
     let mut mirror = Mirror::begin(&changes.join(UPPER), layer)?;
-    mirror.round(&Hot::look(processes, Hot::default())?, Processes::StandStill)?;
+    let copied = mirror.round(&Hot::look(processes, Hot::default())?, Processes::StandStill)?;
     mirror.keep();
-    Ok(())
+    Ok(copied.bytes)
 }
 
 /// Copies until little changes meanwhile.

@@ -4,7 +4,7 @@ use std::io::{self, Read};
 
 use tar::{EntryType, Header};
 
-use crate::{BLOCK, HEADER_BYTES_MAX, Sparse, TarError, padding, pax, sparse};
+use crate::{BLOCK, Extent, HEADER_BYTES_MAX, Sparse, TarError, padding, pax, sparse};
 
 /// A member before its data.
 pub struct Member {
@@ -137,6 +137,12 @@ impl<R: Read> Members<R> {
     /// Where the data of a file goes; `None`: it has no holes. To be called before its data is read.
     pub fn map(&mut self, member: &Member) -> Result<Option<Sparse>, TarError> {
         sparse::map(self, member)
+    }
+
+    /// As [`Self::map`], of any file: one without holes is one stretch.
+    pub fn stretches(&mut self, member: &Member) -> Result<Sparse, TarError> {
+        let whole = || Sparse { extents: vec![Extent { at: 0, bytes: member.size }], size: member.size };
+        Ok(self.map(member)?.unwrap_or_else(whole))
     }
 
     /// Reads data of the last member, all of `buffer`.

@@ -9,6 +9,15 @@ pub const BUILD_STEPS_MAX: usize = 400;
 /// Most layers of builds that are kept for the next ones, beside those that templates stand on.
 pub const BUILD_LAYERS_KEPT_MAX: usize = 100;
 
+/// Bytes of those layers: 64 GiB.
+pub const BUILD_LAYERS_BYTES_KEPT_MAX: u64 = 64 << 30;
+
+/// Room on the disk of the node's state without which no layer of a build is copied, and no file for one is taken: 2 GiB.
+pub const BUILD_ROOM_MIN: u64 = 2 << 30;
+
+/// Longest time of a build of a client, in milliseconds: 4 hours.
+pub const BUILD_MAX_MS: u64 = 4 * 3_600_000;
+
 /// Of so many builds it is known what they have come to.
 pub const BUILD_RESULTS_KEPT_MAX: usize = 1_000;
 
@@ -27,11 +36,14 @@ pub const BUILD_LOG_BYTES_MAX: usize = 2 << 20;
 /// Most bytes of an archive that a client puts for a build: 4 GiB.
 pub const BUILD_FILE_BYTES_MAX: u64 = 4 << 30;
 
-/// Bytes of all such archives that a server keeps for the next builds: 16 GiB.
+/// Bytes of all such archives of a team that a server keeps for the next builds: 16 GiB.
 pub const BUILD_FILES_BYTES_MAX: u64 = 16 << 30;
 
-/// Most addresses for uploads that are valid at the same time.
-pub const BUILD_UPLOADS_MAX: usize = 10_000;
+/// Most addresses for uploads of a team that are valid at the same time.
+pub const BUILD_UPLOADS_MAX: usize = 1_000;
+
+/// Most uploads of a server at a time; others wait.
+pub const BUILD_UPLOADS_AT_ONCE_MAX: usize = 16;
 
 /// Most bytes that one `COPY` of a build may bring.
 pub const COPY_BYTES_MAX: u64 = 16 << 30;

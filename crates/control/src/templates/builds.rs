@@ -1,5 +1,7 @@
 //! Builds: asked for, begun, ready or failed.
 
+use std::time::Duration;
+
 use base::{
     id::{BuildId, TeamId, TemplateId},
     limits::{EVENT_DETAIL_BYTES_MAX, TEMPLATE_BUILDS_MAX, TEMPLATE_NAMES_MAX},
@@ -12,6 +14,9 @@ use super::{
     record, tags,
 };
 use crate::{ControlError, Inner, Noun, Resource, Size, Time, quota, time::sql};
+
+/// After so long a build that was not started makes room for others.
+const WAITING_MAX: Duration = Duration::from_secs(3_600);
 
 /// A build that was asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,9 +93,10 @@ impl Templates<'_> {
         size: Size,
     ) -> Result<BuildRequest, ControlError> {
         let mut transaction = self.0.db.begin().await?;
-        quota::lock_team(self.0, &mut transaction, team).await?;
+        let quota = quota::lock_team(self.0, &mut transaction, team).await?;
+        quota::check_size(&quota, &size)?;
         let template = own_or_new(self.0, &mut transaction, team, TemplateKind::Template, name).await?;
-        let dropped = make_room(&mut transaction, &template).await?;
+        let dropped = make_room(&mut transaction, &template, self.0.clock.now()).await?;
         let (status, source, origin) = (BuildStatus::Waiting, "", "");
         let new = NewBuild { template: &template, tags, size, status, source, origin };
         let build = insert(&mut transaction, &new, self.0.clock.now()).await?;
@@ -146,11 +152,18 @@ impl Templates<'_> {
             BuildUpdate::Failed { reason } => (BuildStatus::Error, &**reason, ""),
         };
         let reason: String = base::text::harmless(reason).chars().take(EVENT_DETAIL_BYTES_MAX).collect();
-        let change = "UPDATE template_builds SET status = $1, reason = $2, source = $3, updated_ms = $4
-            WHERE id = $5 AND template = $6 AND status IN ('waiting', 'building') RETURNING wanted_tags";
-        let change = sqlx::query(change).bind(status.as_str()).bind(reason).bind(source).bind(now.sql());
+        // A build begins once.
+        let before = if status == BuildStatus::Building { "'waiting'" } else { "'waiting', 'building'" };
+        let change = format!(
+            "UPDATE template_builds SET status = $1, reason = $2, source = $3, updated_ms = $4
+            WHERE id = $5 AND template = $6 AND status IN ({before}) RETURNING wanted_tags"
+        );
+        let change = sqlx::query(AssertSqlSafe(change)).bind(status.as_str()).bind(reason).bind(source).bind(now.sql());
         let change = change.bind(build.id.as_str()).bind(build.template.as_str());
         let row = change.fetch_optional(&mut *transaction).await.map_err(failed())?;
+        if row.is_none() && status == BuildStatus::Building {
+            return Err(ControlError::Exists { noun: Noun::Build, name: format!("{} (it was started)", build.id) });
+        }
         if let (Some(row), BuildStatus::Ready) = (row, status) {
             let wanted = row.text("wanted_tags")?;
             for tag in wanted.split(' ').filter(|tag| !tag.is_empty()) {
@@ -236,10 +249,11 @@ pub(super) async fn of(connection: &mut AnyConnection, template: &TemplateId) ->
     Ok(rows.map_err(failed("list builds"))?.iter().map(record::build).collect::<Result<_, _>>()?)
 }
 
-/// Removes the oldest builds that are done and have no tag, if there are as many as a template may have.
+/// Removes the oldest build that has no tag and is done, or was not started for long, if there are as many as a template may have.
 pub(super) async fn make_room(
     transaction: &mut AnyConnection,
     template: &TemplateId,
+    now: Time,
 ) -> Result<Vec<Build>, ControlError> {
     let all = of(transaction, template).await?;
     let used = all.len() as u64;
@@ -247,7 +261,11 @@ pub(super) async fn make_room(
         return Ok(Vec::new());
     }
     let tagged = tags::of(transaction, template).await?;
-    let done = |build: &Build| matches!(build.status, BuildStatus::Ready | BuildStatus::Error);
+    let done = |build: &Build| match build.status {
+        BuildStatus::Ready | BuildStatus::Error => true,
+        BuildStatus::Waiting => now.since(build.updated) > WAITING_MAX,
+        BuildStatus::Building => false,
+    };
     let free = all.into_iter().rev().filter(|build| done(build) && !tagged.iter().any(|tag| tag.build == build.id));
     let old: Vec<Build> = free.take(1).collect();
     if old.is_empty() {

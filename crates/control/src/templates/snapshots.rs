@@ -75,7 +75,7 @@ impl Templates<'_> {
             Some(name) => builds::own_or_new(self.0, &mut transaction, team, kind, name).await?,
             None => add(self.0, &mut transaction, team, kind, None).await?,
         };
-        let dropped = builds::make_room(&mut transaction, &template).await?;
+        let dropped = builds::make_room(&mut transaction, &template, self.0.clock.now()).await?;
         let tag = new.name.map_or(super::DEFAULT_TAG, TemplateRef::tag);
         let build = NewBuild {
             template: &template,

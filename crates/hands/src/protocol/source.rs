@@ -11,17 +11,19 @@ pub struct CopySource {
 }
 
 impl CopySource {
-    /// None if it leads out of the archive, or a pattern is malformed.
+    /// None if it leads out of the archive, a pattern is malformed, or `**` is not its end.
     pub fn parse(text: &str) -> Option<Self> {
         let (mut parts, mut is_pattern) = (Vec::new(), false);
+        let mut all_below = false;
         for part in text.split('/').filter(|part| !part.is_empty() && *part != ".") {
-            if part == ".." {
+            if part == ".." || all_below {
                 return None;
             }
             is_pattern |= part.contains(['*', '?', '[']);
-            if part == "**" {
-                // All that is below: as the directory above it.
-                break;
+            // At the end: all that is below, as the directory above it.
+            all_below = part == "**";
+            if all_below {
+                continue;
             }
             parts.push(glob::Pattern::new(part).ok()?);
         }
@@ -63,5 +65,6 @@ mod tests {
         assert_eq!(below("d?/*", "d1/a/b"), found("b"));
         assert_eq!(below("src/**", "src/a/b"), found("a/b"));
         assert!(CopySource::parse("../x").is_none() && CopySource::parse("a/[").is_none());
+        assert!(CopySource::parse("src/**/*.py").is_none());
     }
 }

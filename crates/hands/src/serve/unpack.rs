@@ -208,8 +208,7 @@ impl Unpacking<'_> {
     }
 
     fn fill(&mut self, file: &mut File, member: &Member, members: &mut Members<impl Read>) -> Result<(), Problem> {
-        let whole = || Sparse { extents: vec![Extent { at: 0, bytes: member.size }], size: member.size };
-        let Sparse { extents, size } = members.map(member).map_err(bad)?.unwrap_or_else(whole);
+        let Sparse { extents, size } = members.stretches(member).map_err(bad)?;
         let mut buffer = vec![0; BUFFER_BYTES];
         for Extent { at, bytes } in extents {
             file.seek(SeekFrom::Start(at))?;

@@ -111,6 +111,7 @@ impl Node {
     /// Builds a template, or builds it anew.
     #[tracing::instrument(skip_all, fields(template = %spec.name))]
     pub async fn build(self: &Arc<Self>, spec: TemplateSpec, progress: &Progress) -> Result<model::Template> {
+        super::builder::check_name(&spec.name)?;
         self.host.changes.check_limits(&spec.limits)?;
         self.check_room().await?;
         let spec = self.with_digest(spec)?;

@@ -15,18 +15,20 @@ mod step;
 
 use std::{path::PathBuf, sync::Arc};
 
-use base::id::TemplateName;
+use base::{id::TemplateName, limits::BUILD_STEPS_MAX};
 use model::{Action, BuildLevel, BuildLine, BuildTimings, Ready, Recipe, Step, TemplateSpec};
 use registry::Credentials;
+use sandbox::LAYERS_MAX;
 use tokio::{runtime::Handle, sync::watch};
 
-use self::cache::Key;
+use self::{cache::Key, origin::Begun};
 use super::{
     KeepProgress, Node,
     checkpoints::{CapturedFiles, write_files},
     cut::Cut,
     files_only::Files,
     images::random_suffix,
+    layers::Pinned,
     now_ms,
 };
 use crate::{
@@ -44,13 +46,13 @@ pub type BuildLog = dyn Fn(BuildLine) + Send + Sync;
 
 /// How a recipe is built.
 pub struct BuildOptions<'a> {
-    /// If an earlier build has come to the same, that is it.
+    /// The result of an earlier build of the same recipe will do.
     pub may_reuse: bool,
-    /// For the registry of its image. Then the image is always asked for, and keeps no name on the node: it is not for everybody.
+    /// For the registry of its image, which is asked for it even if the node has it. The image gets no name on the node: others may not use it.
     pub credentials: Option<Credentials>,
     /// Where its lines go.
     pub log: &'a BuildLog,
-    /// True from the moment in which nothing waits for it any more.
+    /// Becomes true when the client gives the build up.
     pub cancelled: watch::Receiver<bool>,
 }
 
@@ -67,7 +69,7 @@ impl BuildOptions<'_> {
 }
 
 /// Whether a template is there for a build only.
-pub fn is_of_a_build(name: &TemplateName) -> bool {
+pub(super) fn is_of_a_build(name: &TemplateName) -> bool {
     let digits = name.as_str().strip_prefix(PREFIX).unwrap_or_default();
     digits.len() == DIGITS && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
@@ -85,6 +87,8 @@ struct Building<'a> {
     spec: TemplateSpec,
     /// Topmost first.
     layers: Vec<PathBuf>,
+    /// They stay until the build is over.
+    pinned: Vec<Pinned>,
     key: Key,
     /// What sandboxes of the origin begin with, unless the recipe says something else.
     inherited: Startup,
@@ -111,49 +115,93 @@ impl Node {
     ) -> std::result::Result<TemplateName, RecipeError> {
         let of = |step: StepName| move |source: Error| RecipeError { step, source: Box::new(source) };
         self.check_room().await.map_err(of(StepName::Base))?;
-        let (mut spec, layers, identity) = Box::pin(self.origin(recipe, options)).await.map_err(of(StepName::Base))?;
+        check(name, recipe).map_err(of(StepName::Base))?;
+        let origin = Box::pin(self.origin(recipe, options)).await.map_err(of(StepName::Base))?;
+        let Begun { mut spec, layers, identity, guard } = origin;
         let inherited = Startup {
             program: std::mem::take(&mut spec.startup),
             ready: spec.ready.clone(),
             timeout_ms: spec.ready_timeout_ms,
         };
-        let pinned = self.pin(layers.clone());
+        let pinned = vec![self.pin(layers.clone())];
+        drop(guard);
+        let checked = super::check_spec(&spec).and_then(|()| self.host.changes.check_limits(&spec.limits));
+        checked.and_then(|()| check_layers(&layers, recipe)).map_err(of(StepName::Base))?;
         let mut building = Building {
             node: self,
             recipe,
             options,
             at: None,
             name: temporary().map_err(of(StepName::Base))?,
+            key: Key::of_origin(&recipe.scope, &identity, &spec),
             spec,
             layers,
-            key: Key::of_origin(&recipe.scope, &identity),
+            pinned,
             inherited,
             is_forced: recipe.force,
         };
         let built = Box::pin(building.build(name)).await;
         building.leave().await;
-        pinned.unpin().await;
-        self.trim_builds().await;
+        self.trim_builds(false).await;
         built
     }
 
     /// Removes what builds of an earlier node have left.
     pub(super) async fn sweep_builds(self: Arc<Self>) {
+        let began_ms = now_ms().saturating_sub(self.host.began.elapsed().as_millis() as u64);
+        let sandboxes = self.state().sandboxes().into_iter();
         let left: Vec<_> =
-            self.state().sandboxes().into_iter().filter(|found| is_of_a_build(&found.template)).collect();
+            sandboxes.filter(|found| is_of_a_build(&found.template) && found.created_ms < began_ms).collect();
         for sandbox in left {
             if let Err(error) = self.remove(&sandbox.id).await {
                 tracing::warn!(sandbox = %sandbox.id, error = crate::chain(&error), "a sandbox of a build that was cut off stays");
             }
         }
-        let names: Vec<_> = self.state().templates().into_iter().map(|template| template.name).collect();
-        for name in names.iter().filter(|name| is_of_a_build(name)) {
+        let templates = self.state().templates().into_iter();
+        let left: Vec<_> = templates
+            .filter(|found| is_of_a_build(&found.name) && found.created_ms < began_ms)
+            .map(|found| found.name)
+            .collect();
+        for name in &left {
             if let Err(error) = self.remove_template(name).await {
                 tracing::warn!(template = %name, error = crate::chain(&error), "what a build has left stays");
             }
         }
-        self.sweep_new_layers().await;
-        self.trim_builds().await;
+        self.trim_builds(true).await;
+    }
+}
+
+fn invalid(message: String) -> Result<()> {
+    Err(Error::Invalid { message, hint: None })
+}
+
+/// Names of builds are the node's own.
+pub(super) fn check_name(name: &TemplateName) -> Result<()> {
+    match is_of_a_build(name) {
+        true => invalid(format!("{name} is a name of the node's own: choose another one")),
+        false => Ok(()),
+    }
+}
+
+fn check(name: &TemplateName, recipe: &Recipe) -> Result<()> {
+    check_name(name)?;
+    match recipe.steps.len() {
+        0..=BUILD_STEPS_MAX => Ok(()),
+        steps => invalid(format!("the build has {steps} steps, more than {BUILD_STEPS_MAX}")),
+    }
+}
+
+/// Before any step is done: all of them must find place in one root.
+fn check_layers(layers: &[PathBuf], recipe: &Recipe) -> Result<()> {
+    let adds = |step: &&Step| matches!(step.action, Action::Run { .. } | Action::Copy { .. } | Action::Directory(_));
+    // One for a directory that the origin lacks, or for its own files; one for the sandbox.
+    let all = layers.len() + recipe.steps.iter().filter(adds).count() + 2;
+    match all {
+        0..=LAYERS_MAX => Ok(()),
+        _ => invalid(format!(
+            "the origin has {} layers, and each step adds one: they would be {all}, and a root has {LAYERS_MAX} at most",
+            layers.len()
+        )),
     }
 }
 
@@ -229,26 +277,43 @@ impl Building<'_> {
 
     /// Adds the layer of an action: that of an earlier build, or a new one.
     async fn layer(&mut self, title: &str, action: &Action) -> Result<()> {
-        let kept = self.node.kept_layer(&self.key);
-        if let Some(layer) = kept.filter(|_| !self.is_forced) {
-            self.say(BuildLevel::Info, format!("CACHED {title}"));
-            self.layers.insert(0, layer);
-            return Ok(());
-        }
-        self.say(BuildLevel::Info, title);
-        let layer = Box::pin(self.make_layer(action)).await?;
-        // What the origin has on the btrfs is in the changes of what was started on it.
-        let (taken, _) = self.node.host.changes.split(&self.layers);
-        if taken.is_some() {
+        let kept = if self.is_forced { None } else { self.node.kept_layer(&self.key) };
+        let layer = match kept {
+            Some(layer) => {
+                self.say(BuildLevel::Info, format!("CACHED {title}"));
+                layer
+            }
+            None => {
+                self.say(BuildLevel::Info, title);
+                Box::pin(self.make_layer(action)).await?
+            }
+        };
+        // What the origin has on the btrfs is among the changes of what was started on it.
+        if self.node.host.changes.split(&self.layers).0.is_some() {
             self.layers.remove(0);
         }
-        self.layers.insert(0, layer);
+        self.layers.insert(0, layer.path);
+        self.pinned.push(layer.pinned);
+        self.key = self.key.above(&layer.id);
         Ok(())
+    }
+
+    /// A layer of its own for what the origin has on the btrfs, or if there is no other: something must be in the store.
+    async fn copy_origin(&mut self) -> Result<()> {
+        let is_on_btrfs = self.node.host.changes.split(&self.layers).0.is_some();
+        if !is_on_btrfs && !self.node.own_layers(&self.layers).is_empty() {
+            return Ok(());
+        }
+        let nothing = Action::Env(Vec::new());
+        self.key = self.key.then(&nothing);
+        self.layer("the files of the origin", &nothing).await
     }
 
     /// All steps are done.
     async fn finish(&mut self, name: &TemplateName) -> Result<TemplateName> {
         let recipe = self.recipe;
+        // Before there is a startup: what that writes is not among them.
+        Box::pin(self.copy_origin()).await?;
         let own = recipe.startup.as_ref().map(|command| Startup {
             program: step::shell(&self.layers, command),
             ready: recipe.ready.clone(),
@@ -271,13 +336,6 @@ impl Building<'_> {
         if !self.spec.startup.is_empty() {
             self.say(BuildLevel::Info, "starting it once, to see whether it is ready in time");
             Box::pin(self.try_startup()).await?;
-        }
-        let (on_btrfs, _) = self.node.host.changes.split(&self.layers);
-        if on_btrfs.is_some() || self.node.own_layers(&self.layers).is_empty() {
-            // A layer of its own: that of the origin is not for the store, or there is none.
-            let nothing = Action::Env(Vec::new());
-            self.key = self.key.then(&nothing);
-            self.layer("the files of the origin", &nothing).await?;
         }
         self.say(BuildLevel::Info, "storing the files");
         Box::pin(self.store(name)).await?;

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use images::{Config, Images, Kept};
+use images::{Config, Images, Kept, Naming};
 use model::{Image, PullProgress, TemplateSpec};
 use network::{Network, Outside};
 use registry::{Credentials, Fetched, Registry};
@@ -112,6 +112,7 @@ impl Node {
         self: &Arc<Self>,
         name: &str,
         credentials: Option<&Credentials>,
+        naming: Naming,
         progress: impl Fn(PullProgress) + Clone + Send + Sync + 'static,
     ) -> Result<model::KeptImage> {
         let (store, name) = (self.images()?, name.to_owned());
@@ -130,7 +131,7 @@ impl Node {
         let import = move || {
             let _turn = turn;
             let mut progress = |done, all| progress(PullProgress::Layers { done, all });
-            let kept = store.import_pulled(fetched.layout(), &name, &mut progress);
+            let kept = store.import_pulled(fetched.layout(), &name, naming, &mut progress);
             if kept.as_ref().err().is_none_or(|error| !error.is_of_host()) {
                 remove_fetched(fetched);
             }

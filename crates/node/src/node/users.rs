@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use base::id::SandboxId;
+use base::{id::SandboxId, limits::IDS_PER_SANDBOX};
 use model::TemplateSpec;
 use sandbox::{User, Users};
 
@@ -48,8 +48,31 @@ impl Node {
                 Err(Error::OneUser { user: name.escape_debug().to_string() })
             }
             Some(ROOT) => Ok(Account::new(ROOT, "/root", User::ROOT)),
-            Some(name) => self.look_up(id, name).await,
+            Some(name) => self.look_up_with_group(id, name).await,
         }
+    }
+
+    /// `USER`, `UID`, or either with `:GROUP`, as images and Dockerfiles say it.
+    async fn look_up_with_group(self: &Arc<Self>, id: &SandboxId, text: &str) -> Result<Account> {
+        let (user, group) = text.split_once(':').map_or((text, None), |(user, group)| (user, Some(group)));
+        let mut account = match (number(user)?, user) {
+            (Some(uid), _) => Account::new(user, "/", User { uid, gid: uid, groups: Vec::new() }),
+            (None, USER) => Account::program(),
+            (None, ROOT) => Account::new(ROOT, "/root", User::ROOT),
+            (None, _) => self.look_up(id, user).await?,
+        };
+        match group {
+            None => {}
+            Some(group) if group == user => {}
+            Some(ROOT) => account.ids.gid = 0,
+            Some(group) => {
+                let message = || format!("{}: the group is no number", text.escape_debug());
+                let hint = || Some("give the group as a number, or leave it out".to_owned());
+                account.ids.gid = number(group)?.ok_or_else(|| Error::Invalid { message: message(), hint: hint() })?;
+            }
+        }
+        text.clone_into(&mut account.name);
+        Ok(account)
     }
 
     /// The working directory that the template has for this user, if it has one: `/` is none.
@@ -81,5 +104,17 @@ impl Node {
             Err(error) if error.problem() == Some(&hands::Problem::NotFound) => Err(none()),
             Err(error) => Err(std::io::Error::other(error)).doing("look up a user of the sandbox"),
         }
+    }
+}
+
+/// A number of a user or group of a sandbox; none: it is a name.
+fn number(text: &str) -> Result<Option<u32>> {
+    match text.parse::<u32>() {
+        Ok(number) if number < IDS_PER_SANDBOX => Ok(Some(number)),
+        Ok(number) => {
+            let message = format!("{number} is no user or group of a sandbox: they are below {IDS_PER_SANDBOX}");
+            Err(Error::Invalid { message, hint: None })
+        }
+        Err(_) => Ok(None),
     }
 }

@@ -60,6 +60,18 @@ pub(crate) fn size(limits: &model::Limits) -> Size {
     }
 }
 
+/// What [`size`] was made of, as near as it tells.
+pub(crate) fn limits(size: &Size) -> model::Limits {
+    let all = self::size(&model::Limits::default()).cpus;
+    let millis = u32::try_from(size.cpus.saturating_mul(1000)).ok();
+    model::Limits {
+        memory_bytes: size.memory_mb << 20,
+        cpu_millis: millis.filter(|_| size.cpus != all),
+        disk_bytes: Some(size.disk_mb << 20).filter(|bytes| *bytes != DISK_BYTES_DEFAULT),
+        ..model::Limits::default()
+    }
+}
+
 /// A page of a list.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(rename_all = "camelCase", default)]
@@ -177,6 +189,7 @@ pub(crate) async fn delete(State(platform): Shared, Team(team): Team, Path(name)
             }
             removed => removed?,
         };
+        platform.jobs.cancel(&removed);
         platform.remove_sources(removed).await;
         Ok(StatusCode::NO_CONTENT)
     })

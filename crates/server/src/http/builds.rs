@@ -5,7 +5,10 @@ use axum::{extract::State, response::Response};
 use keeper::origin::carried;
 use model::BuildLine;
 use node::{BuildOptions, RecipeError};
-use tokio::sync::{mpsc, watch};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinSet,
+};
 
 use super::{
     errors::{Result, failed_late},
@@ -18,7 +21,9 @@ pub(super) async fn build(State(node): Shared, Request(recipe): Request<Recipe>)
     let (sender, events) = mpsc::unbounded_channel();
     let (cancel, cancelled) = watch::channel(false);
     let client = sender.clone();
-    let watch = tokio::spawn(async move {
+    // Its task ends with the build, also if that panics: the answer ends with its last sender.
+    let mut watch = JoinSet::new();
+    watch.spawn(async move {
         client.closed().await;
         cancel.send_replace(true);
     });
@@ -30,8 +35,7 @@ pub(super) async fn build(State(node): Shared, Request(recipe): Request<Recipe>)
     let build = async move {
         let options = BuildOptions { may_reuse: false, credentials: None, log: &log, cancelled };
         let built = Box::pin(node.build_recipe(&name, &recipe, &options)).await;
-        // The answer ends with its last sender.
-        watch.abort();
+        drop(watch);
         let last = match built.map(|name| node.template(&name)) {
             Ok(Ok(template)) => RecipeEvent::Done(Box::new(template.into())),
             Ok(Err(error)) => RecipeEvent::Failed(failed_late(&node, &error)),

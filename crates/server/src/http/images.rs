@@ -55,7 +55,7 @@ pub(super) async fn pull(State(node): Shared, Request(request): Request<PullRequ
     };
     let pull = async move {
         let pulled = tokio::select! {
-            pulled = node.pull_image(&name, credentials.as_ref(), progress) => pulled,
+            pulled = node.pull_image(&name, credentials.as_ref(), node::Naming::AsAsked, progress) => pulled,
             () = sender.closed() => return,
         };
         let last = match pulled {

@@ -50,7 +50,11 @@ impl Context {
 
     /// What tells the files of a `COPY` from others: their paths, modes, links and content. Fails if there are none.
     pub(super) fn key(&self, source: &str) -> Result<String> {
-        let Some(wanted) = CopySource::parse(source) else { bail!("{source} leads out of the context") };
+        let Some(wanted) = CopySource::parse(source) else {
+            bail!(
+                "{source} leads out of the context, or has a pattern that is not supported, such as ** before other parts"
+            )
+        };
         let mut hasher = blake3::Hasher::new();
         let mut found = false;
         for path in self.entries.iter().filter(|path| wanted.below(path).is_some()) {

@@ -133,8 +133,6 @@ impl Reading<'_, '_> {
             }
             Instruction::User(user) => {
                 let user = expand(&user.arguments.value, &self.variables)?;
-                // The group is that of the user.
-                let user = user.split(':').next().unwrap_or_default().to_owned();
                 self.read.steps.push(RecipeStep::User(user));
             }
             Instruction::Run(run) => {
@@ -176,7 +174,7 @@ impl Reading<'_, '_> {
         let pairs = match words.first() {
             // `ENV NAME all the rest`, as it was written once.
             Some(first) if !first.contains('=') => {
-                let rest = text.trim_start()[first.len()..].trim();
+                let rest = text.trim_start().split_once(char::is_whitespace).map_or("", |(_, rest)| rest.trim());
                 ensure!(!rest.is_empty(), "ENV {first} has no value");
                 vec![(first.clone(), expand(rest, &self.variables)?)]
             }
@@ -338,7 +336,7 @@ CMD ["http.server"]
         let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         assert_eq!(read.steps[0], RecipeStep::Env(vec![pair("A", "1"), pair("B", "two words"), pair("C", "/root/x")]));
         assert_eq!(read.steps[1], RecipeStep::Directory("/app".into()));
-        assert_eq!(read.steps[2], RecipeStep::User("app".into()));
+        assert_eq!(read.steps[2], RecipeStep::User("app:app".into()));
         let RecipeStep::Copy { source, target, owner, mode, .. } = &read.steps[3] else { panic!("{:?}", read.steps) };
         assert_eq!(
             (&**source, &**target, owner.as_deref(), *mode),
@@ -367,6 +365,8 @@ CMD ["http.server"]
             ("FROM x\nCOPY absent /b\n", "absent"),
             ("FROM x\nADD a.tar /b\n", "COPY"),
             ("FROM x\nFROM y\n", "2 stages"),
+            ("FROM x\nENV $PATH\n", "no value"),
+            ("FROM x\nCOPY src/**/*.py /b\n", "**"),
             ("FROM scratch\n", "scratch"),
             ("RUN x\n", ""),
             ("FROM x\nRUN --mount=type=cache x\n", "--mount"),

@@ -8,6 +8,7 @@ use std::{
 
 use base::id::SandboxId;
 use hands::Copying;
+use sandbox::User;
 use tokio::sync::mpsc;
 
 use crate::{
@@ -30,7 +31,7 @@ pub(super) struct Copied<'a> {
 
 impl Copied<'_> {
     pub(super) async fn bring(&self, node: &Arc<Node>, id: &SandboxId) -> Result<()> {
-        let (uid, gid) = owner(node, id, self.owner).await?;
+        let User { uid, gid, .. } = node.account(id, self.owner).await?.ids;
         let copying = Copying { source: self.source.to_owned(), uid, gid, mode: self.mode };
         unpack(node, id, self.target, copying, Some(self.archive.to_owned())).await
     }
@@ -38,31 +39,8 @@ impl Copied<'_> {
 
 /// Makes a directory, unless it is there.
 pub(super) async fn make_directory(node: &Arc<Node>, id: &SandboxId, target: &str, user: Option<&str>) -> Result<()> {
-    let (uid, gid) = owner(node, id, user).await?;
+    let User { uid, gid, .. } = node.account(id, user).await?.ids;
     unpack(node, id, target, Copying { source: String::new(), uid, gid, mode: None }, None).await
-}
-
-/// Who `text` is inside: `USER`, `UID`, or either with `:GID`.
-async fn owner(node: &Arc<Node>, id: &SandboxId, text: Option<&str>) -> Result<(u32, u32)> {
-    let text = text.unwrap_or("user");
-    let (user, group) = text.split_once(':').map_or((text, None), |(user, group)| (user, Some(group)));
-    let (uid, own) = match user.parse::<u32>() {
-        Ok(uid) => (uid, uid),
-        Err(_) => {
-            let ids = node.account(id, Some(user)).await?.ids;
-            (ids.uid, ids.gid)
-        }
-    };
-    let gid = match group {
-        None => own,
-        Some(group) if group == user => own,
-        Some("root") => 0,
-        Some(group) => group.parse().map_err(|_| Error::Invalid {
-            message: format!("{text:?}: the group is no number"),
-            hint: Some("give the group of files as a number, or leave it out".to_owned()),
-        })?,
-    };
-    Ok((uid, gid))
 }
 
 async fn unpack(

@@ -3,26 +3,34 @@
 use std::{path::PathBuf, pin::pin, sync::Arc, time::Duration};
 
 use base::text;
+use images::Naming;
 use model::{BuildLevel, Image, KeptImage, Origin, PullProgress, Recipe, TemplateSpec};
 use tokio::sync::watch;
 
 use super::{BuildOptions, temporary};
 use crate::{
     error::{Error, Result},
-    node::Node,
+    node::{Node, images::ImageGuard},
 };
 
 /// How often a build says how far its download is.
 const TOLD: Duration = Duration::from_secs(2);
 
+/// What a build begins with.
+pub(super) struct Begun {
+    pub(super) spec: TemplateSpec,
+    /// Topmost first.
+    pub(super) layers: Vec<PathBuf>,
+    /// What tells its files from others.
+    pub(super) identity: String,
+    /// Layers of images stay until it is dropped.
+    pub(super) guard: Option<ImageGuard>,
+}
+
 impl Node {
-    /// Its spec, its layers, and what tells it from others.
-    pub(super) async fn origin(
-        self: &Arc<Self>,
-        recipe: &Recipe,
-        options: &BuildOptions<'_>,
-    ) -> Result<(TemplateSpec, Vec<PathBuf>, String)> {
-        let (mut spec, layers, identity) = match &recipe.from {
+    /// Looks it up, or fetches it.
+    pub(super) async fn origin(self: &Arc<Self>, recipe: &Recipe, options: &BuildOptions<'_>) -> Result<Begun> {
+        let (mut spec, layers, identity, guard) = match &recipe.from {
             Origin::Template(name) => {
                 self.warm(name).await?;
                 let record = self.state().template_record(name).cloned();
@@ -34,17 +42,13 @@ impl Node {
                     // Its memory is of its own files: on others it begins anew.
                     spec.startup = std::mem::take(&mut spec.command);
                 }
-                (spec, layers, identity)
+                (spec, layers, identity, None)
             }
             Origin::Image(name) => {
                 let image = self.image_for(name, options).await?;
                 let spec = spec_of(&image, recipe)?;
-                let layers = self.prepare_image(&spec).await.map(|(layers, _)| layers);
-                if options.credentials.is_some() {
-                    // Its layers stay as long as something stands on them.
-                    self.remove_image(name).await?;
-                }
-                (spec, layers?, image.digest)
+                let (layers, guard) = self.prepare_image(&spec).await?;
+                (spec, layers, image.digest, Some(guard))
             }
         };
         spec.limits = recipe.limits.clone();
@@ -55,7 +59,7 @@ impl Node {
         if let Some(cwd) = &recipe.cwd {
             spec.cwd.clone_from(cwd);
         }
-        Ok((spec, layers, identity))
+        Ok(Begun { spec, layers, identity, guard })
     }
 
     /// The image of this name: that of the node, or else that of its registry.
@@ -69,7 +73,8 @@ impl Node {
         let progress = move |progress: PullProgress| {
             tell.send_replace(Some(progress));
         };
-        let mut pull = pin!(self.pull_image(name, options.credentials.as_ref(), progress));
+        let naming = if options.credentials.is_some() { Naming::ByDigest } else { Naming::AsAsked };
+        let mut pull = pin!(self.pull_image(name, options.credentials.as_ref(), naming, progress));
         let mut cancelled = options.cancelled.clone();
         loop {
             tokio::select! {
@@ -91,6 +96,8 @@ impl Node {
 
 fn spec_of(image: &KeptImage, recipe: &Recipe) -> Result<TemplateSpec> {
     let KeptImage { name, digest, env, user, working_dir, .. } = image.clone();
+    // One that was asked for by digest has that behind its name.
+    let name = name.split('@').next().unwrap_or_default();
     Ok(TemplateSpec {
         name: temporary()?,
         image: Image::Named(format!("{name}@{digest}")),

@@ -1,6 +1,10 @@
 //! One step: a sandbox on the layers so far, what is done in it, and a copy of what that has changed.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use base::{id::SandboxId, limits::BUILD_STEP_MAX_MS};
 use model::{
@@ -8,15 +12,21 @@ use model::{
     RunSpec, TemplateSpec,
 };
 
-use super::{Building, copy};
+use rustix::{
+    fs::{FileType, Mode, OFlags, ResolveFlags, fstat, open, openat2},
+    io::Errno,
+};
+
+use super::{Building, cache::KeptLayer, copy};
 use crate::{
     error::{Context as _, Error, Result},
-    node::{Node, inspect::pids, now_ms},
+    node::{Node, files::SETTLE_MAX, inspect::pids, now_ms},
     records::TemplateRecord,
 };
 
-/// Shells, in the order of preference.
-const SHELLS: [&str; 2] = ["/bin/bash", "/bin/sh"];
+/// Where bash may be, and the shell where it is not.
+const BASH: [&str; 2] = ["/bin/bash", "/usr/bin/bash"];
+const SH: &str = "/bin/sh";
 
 /// Lines of a command that are shown with its failure.
 const LINES_SHOWN: usize = 20;
@@ -39,31 +49,49 @@ pub(super) fn within(cwd: &str, path: &str) -> String {
 }
 
 /// A shell command as a program of these layers.
-pub(super) fn shell(layers: &[std::path::PathBuf], command: &str) -> Vec<String> {
-    let is_there = |shell: &&&str| layers.iter().any(|layer| has_program(layer, shell));
-    let shell = SHELLS.iter().find(is_there).unwrap_or(&SHELLS[1]);
-    vec![(*shell).to_owned(), "-c".to_owned(), command.to_owned()]
+pub(super) fn shell(layers: &[PathBuf], command: &str) -> Vec<String> {
+    let shell = BASH.into_iter().find(|shell| is_there(layers, shell)).unwrap_or(SH);
+    vec![shell.to_owned(), "-c".to_owned(), command.to_owned()]
 }
 
-/// Whether one of the layers has something there. No link is followed: this is the host's filesystem.
-pub(super) fn is_there(layers: &[std::path::PathBuf], path: &str) -> bool {
-    let name = path.trim_matches('/');
-    name.is_empty() || layers.iter().any(|layer| layer.join(name).symlink_metadata().is_ok())
-}
-
-/// Whether a layer has a file there: `/bin` may be a link to `usr/bin`. It is not followed: this is the host's filesystem.
-fn has_program(layer: &Path, path: &str) -> bool {
+/// Whether a root of these layers, topmost first, has something there. Links that lead into another layer are not followed.
+pub(super) fn is_there(layers: &[PathBuf], path: &str) -> bool {
     let name = path.trim_start_matches('/');
-    let is_there = |name: &str| layer.join(name).symlink_metadata().is_ok_and(|found| !found.is_dir());
-    is_there(name) || is_there(&format!("usr/{name}"))
+    let seen = layers.iter().map(|layer| look(layer, name)).find(|seen| *seen != Seen::Nothing);
+    name.is_empty() || seen == Some(Seen::Something)
+}
+
+/// What a layer has at a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Seen {
+    Nothing,
+    /// It hides what lower layers have.
+    Hidden,
+    Something,
+}
+
+/// The layer is the root of the look: a link of it leads to no file of the host.
+fn look(layer: &Path, name: &str) -> Seen {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    let root = open(layer, flags | OFlags::DIRECTORY, Mode::empty());
+    match root.and_then(|root| openat2(&root, name, flags, Mode::empty(), resolve)).and_then(fstat) {
+        Ok(found) if FileType::from_raw_mode(found.st_mode) == FileType::CharacterDevice && found.st_rdev == 0 => {
+            Seen::Hidden
+        }
+        Ok(_) => Seen::Something,
+        // A whiteout, or a file, in the place of a directory.
+        Err(Errno::NOTDIR) => Seen::Hidden,
+        Err(_) => Seen::Nothing,
+    }
 }
 
 /// What a step awaits is on the heap: many calls deep, the futures would not fit on a thread's stack.
 impl Building<'_> {
     /// Does something in a sandbox, and copies what has changed then.
-    pub(super) async fn make_layer(&mut self, action: &Action) -> Result<std::path::PathBuf> {
+    pub(super) async fn make_layer(&mut self, action: &Action) -> Result<KeptLayer> {
         let id = Box::pin(self.start()).await?;
-        let made = match Box::pin(self.act(&id, action)).await {
+        let made = match Box::pin(self.act_in_time(&id, action)).await {
             Ok(()) => Box::pin(self.take(&id)).await,
             Err(error) => Err(error),
         };
@@ -117,6 +145,18 @@ impl Building<'_> {
         Ok(Box::pin(self.node.run_one(&self.name, &request)).await?.id)
     }
 
+    /// What is cut off ends with its sandbox.
+    async fn act_in_time(&self, id: &SandboxId, action: &Action) -> Result<()> {
+        let mut cancelled = self.options.cancelled.clone();
+        tokio::select! {
+            done = self.act(id, action) => done,
+            Ok(_) = cancelled.wait_for(|cancelled| *cancelled) => Err(Error::Cancelled),
+            () = tokio::time::sleep(Duration::from_millis(BUILD_STEP_MAX_MS)) => {
+                Err(Error::Deadline { action: "do the step", deadline_ms: BUILD_STEP_MAX_MS })
+            }
+        }
+    }
+
     async fn act(&self, id: &SandboxId, action: &Action) -> Result<()> {
         match action {
             Action::Run { command, user, env } => self.run(id, command, user.as_deref(), env).await,
@@ -140,20 +180,15 @@ impl Building<'_> {
             env: env.to_vec(),
             cwd: None,
             terminal: None,
-            timeout_ms: Some(BUILD_STEP_MAX_MS),
+            timeout_ms: None,
             user: user.map(str::to_owned),
             tag: None,
             stdin: false,
         };
         let (_, mut stream) = self.node.start_command(id, request).await?;
         let mut lines = Lines { building: self, rest: [Vec::new(), Vec::new()], last: Vec::new() };
-        let mut cancelled = self.options.cancelled.clone();
         let end = loop {
-            let event = tokio::select! {
-                event = stream.next() => event,
-                Ok(_) = cancelled.wait_for(|cancelled| *cancelled) => return Err(Error::Cancelled),
-            };
-            match event {
+            match stream.next().await {
                 Some(CommandEvent::Stdout(bytes) | CommandEvent::Terminal(bytes)) => lines.take(0, &bytes),
                 Some(CommandEvent::Stderr(bytes)) => lines.take(1, &bytes),
                 Some(CommandEvent::Missed(bytes)) => lines.say(&format!("({bytes} bytes of output are missing)")),
@@ -173,26 +208,18 @@ impl Building<'_> {
     }
 
     /// Copies what has changed. Nothing goes on meanwhile, or after.
-    async fn take(&self, id: &SandboxId) -> Result<std::path::PathBuf> {
-        let node = self.node;
-        node.end_hands(id, std::time::Duration::from_secs(5)).await?;
-        let new = node.new_layer().doing("make a directory for the layer")?;
-        let copied = self.copy_still(id, &new).await;
-        let kept = match copied {
-            Ok(()) => node.keep_layer(&self.key, &new).await.at("keep the layer", &new),
-            Err(error) => Err(error),
-        };
-        if kept.is_err() {
-            crate::node::images::remove_quietly(new.parent().unwrap_or(&new)).await;
-        }
-        kept
-    }
-
-    async fn copy_still(&self, id: &SandboxId, new: &Path) -> Result<()> {
+    async fn take(&self, id: &SandboxId) -> Result<KeptLayer> {
         let node: &Arc<Node> = self.node;
+        node.end_hands(id, SETTLE_MAX).await?;
         node.freeze(id).await?;
-        let (changes, group, layer) = (node.host.changes.of(id), node.group(id), new.to_owned());
-        let copy = move || Ok(sandbox::copy_still(&changes, &layer, &pids(&group)?)?);
+        node.check_build_room()?;
+        let (changes, group) = (node.host.changes.of(id), node.group(id));
+        let (node, key) = (Arc::clone(node), self.key.clone());
+        let copy = move || {
+            let (new, id) = node.new_layer().doing("make a directory for the layer")?;
+            let bytes = sandbox::copy_still(&changes, &Node::within_new(&new), &pids(&group)?)?;
+            node.keep_layer(&key, (new, &id), bytes).doing("keep the layer of the step")
+        };
         tokio::task::spawn_blocking(copy).await.doing("copy what the step has changed").flatten()
     }
 }

@@ -18,7 +18,7 @@ use axum::{
 };
 use base::{
     id::{BuildId, TeamId, TemplateId},
-    limits::{CPU_MILLIS_MAX, DISK_BYTES_DEFAULT, MEMORY_BYTES_MAX},
+    limits::{CPU_MILLIS_MAX, DISK_BYTES_DEFAULT, DISK_BYTES_MAX, MEMORY_BYTES_MAX},
 };
 use control::{Build, BuildStatus, Noun, TemplateRef};
 use gateway::serve::Origin;
@@ -27,6 +27,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
+use self::jobs::FailedAt;
 pub(crate) use self::jobs::Jobs;
 use super::size;
 use crate::e2b::{
@@ -70,7 +71,6 @@ async fn ask(
     let tags = request.tags.clone().unwrap_or_default();
     let limits = limits(&request)?;
     let asked = platform.control.templates().request_build(&team, &name, &tags, size(&limits)).await?;
-    platform.jobs.remember(&asked.build.id, limits);
     if !asked.dropped.is_empty() {
         let (platform, dropped) = (Arc::clone(&platform), asked.dropped);
         tokio::spawn(async move { platform.remove_sources(dropped).await });
@@ -102,9 +102,12 @@ fn limits(request: &e2b::NewBuild) -> Result<Limits> {
         }
         limits.memory_bytes = bytes;
     }
-    let disk_bytes = request.min_free_disk_mb.unwrap_or(0).saturating_mul(1 << 20);
+    let disk_mb = request.min_free_disk_mb.unwrap_or(0);
+    if disk_mb > DISK_BYTES_MAX >> 20 {
+        return Err(Failed::invalid(format!("minFreeDiskMb must be {} at most", DISK_BYTES_MAX >> 20)));
+    }
     // Each sandbox may write so much anyway.
-    limits.disk_bytes = Some(disk_bytes).filter(|bytes| *bytes > DISK_BYTES_DEFAULT);
+    limits.disk_bytes = Some(disk_mb << 20).filter(|bytes| *bytes > DISK_BYTES_DEFAULT);
     Ok(limits)
 }
 
@@ -128,9 +131,16 @@ async fn start(
     if build.status != BuildStatus::Waiting {
         return Err(Failed::new(StatusCode::CONFLICT, format!("build {} was started already", build.id)));
     }
-    let recipe = platform.recipe(&team, &build, request).await?;
+    let asked = match platform.recipe(&team, &build, request).await {
+        Ok(asked) => asked,
+        Err(failed) => {
+            // It would count among those of its template.
+            platform.fail_build(&team, &build, &failed).await;
+            return Err(failed);
+        }
+    };
     finish(async move {
-        platform.begin_build(team, build, recipe).await?;
+        platform.begin_build(team, build, asked).await?;
         Ok(StatusCode::ACCEPTED)
     })
     .await
@@ -169,8 +179,8 @@ async fn status(
     let limit = query.limit.map_or(ENTRIES_MAX, |limit| (limit as usize).min(ENTRIES_MAX));
     let (log_entries, failed_at) = platform.jobs.log(&build.id, query.logs_offset, limit, query.level.as_deref());
     let reason = (build.status == BuildStatus::Error).then(|| {
-        let (step, log_entries) = failed_at.unwrap_or_default();
-        e2b::BuildStatusReason { message: build.reason.clone(), step, log_entries }
+        let FailedAt { step, last } = failed_at.unwrap_or_default();
+        e2b::BuildStatusReason { message: build.reason.clone(), step, log_entries: last }
     });
     Ok(Json(e2b::BuildInfo {
         template_id: build.template.to_string(),
@@ -216,8 +226,8 @@ async fn logs(
     let build = platform.build_of(&team, &id, &build).await?;
     let limit = query.limit.map_or(ENTRIES_MAX, |limit| (limit as usize).min(ENTRIES_MAX));
     let is_backward = query.direction.as_deref() == Some("backward");
-    let logs = platform.jobs.entries(&build.id, query.cursor, is_backward, query.level.as_deref());
-    Ok(Json(e2b::BuildLogs { logs: logs.into_iter().take(limit).collect() }))
+    let logs = platform.jobs.entries(&build.id, query.cursor, is_backward, limit, query.level.as_deref());
+    Ok(Json(e2b::BuildLogs { logs }))
 }
 
 /// Says whether the server has the files of a `COPY`, and where they can be put.

@@ -177,9 +177,12 @@ impl Platform {
         if unused.is_empty() {
             return Ok(());
         }
-        // After the list: a snapshot is noted before anything is started from it.
+        // A build has made what has a note, and its row comes.
+        let Ok(noted) = self.notes.all() else { return Ok(()) };
+        // After the lists: a snapshot has its row before anything is started from it.
         let named: BTreeSet<String> = self.control.templates().sources(PREFIX).await?;
-        for name in unused.iter().filter(|name| !named.contains(name.as_str())) {
+        let is_unused = |name: &&TemplateName| !named.contains(name.as_str()) && !noted.contains(name);
+        for name in unused.iter().filter(is_unused) {
             if let Err(error) = self.node.remove_template(name).await {
                 tracing::debug!(%name, error = node::chain(&error), "it is in use again");
             }

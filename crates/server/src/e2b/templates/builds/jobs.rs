@@ -10,14 +10,17 @@ use std::{
 use api::e2b::BuildLogEntry;
 use base::{
     id::{BuildId, TeamId, TemplateName},
-    limits::{BUILD_LOG_BYTES_MAX, BUILDS_AT_ONCE_MAX, BUILDS_KEPT_MAX, BUILDS_OF_TEAM_MAX},
+    limits::{BUILD_LOG_BYTES_MAX, BUILD_MAX_MS, BUILDS_AT_ONCE_MAX, BUILDS_KEPT_MAX, BUILDS_OF_TEAM_MAX},
 };
 use control::{Build, BuildUpdate, ControlError, Time};
-use model::{BuildLevel, BuildLine, Limits, Recipe};
-use node::{BuildOptions, Credentials, RecipeError, StepName, chain};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use model::{BuildLevel, BuildLine};
+use node::{BuildOptions, RecipeError, StepName, chain};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    task::JoinSet,
+};
 
-use super::{super::snapshots, files::Files};
+use super::{super::snapshots, files::Files, steps::Asked};
 use crate::e2b::{
     failed::{Failed, Result},
     platform::Platform,
@@ -28,15 +31,24 @@ const LOG_LIVES: Duration = Duration::from_secs(3_600);
 /// Entries before a failure that are shown with it.
 const SHOWN: usize = 20;
 
-/// A build as this server knows it.
-#[derive(Default)]
+/// Bytes of a line beside its text.
+const LINE_BYTES: usize = 64;
+
+/// A build that this server has begun.
 struct Job {
-    limits: Limits,
     lines: Vec<BuildLine>,
     bytes: usize,
     failed_at: Option<StepName>,
     ended: Option<Instant>,
-    begun: Option<Instant>,
+    /// True: it is given up.
+    cancel: watch::Sender<bool>,
+}
+
+/// Where a build has failed, and what was said before.
+#[derive(Default)]
+pub(super) struct FailedAt {
+    pub(super) step: Option<String>,
+    pub(super) last: Vec<BuildLogEntry>,
 }
 
 /// All of them.
@@ -54,32 +66,39 @@ impl Jobs {
         Self { all: Mutex::default(), turns, teams: Mutex::default(), files: Files::within(state_dir) }
     }
 
-    fn with<T>(&self, id: &BuildId, work: impl FnOnce(&mut Job) -> T) -> T {
+    fn with(&self, id: &BuildId, work: impl FnOnce(&mut Job)) {
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        work(all.entry(id.clone()).or_default())
+        if let Some(job) = all.get_mut(id) {
+            work(job);
+        }
     }
 
-    /// Remembers what was asked for until the build is started.
-    pub(super) fn remember(&self, id: &BuildId, limits: Limits) {
+    /// A build begins. Resolves to true when it is given up.
+    fn begin(&self, id: &BuildId) -> watch::Receiver<bool> {
+        let (cancel, cancelled) = watch::channel(false);
+        let job = Job { lines: Vec::new(), bytes: 0, failed_at: None, ended: None, cancel };
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let is_old = |job: &Job| job.ended.is_some_and(|ended| ended.elapsed() > LOG_LIVES);
         all.retain(|_, job| !is_old(job));
         if all.len() >= BUILDS_KEPT_MAX {
-            // One that has ended, or that was never started: the longest ago.
-            let idle = all.iter().filter(|(_, job)| job.begun.is_none() || job.ended.is_some());
-            let oldest = idle.min_by_key(|(_, job)| job.ended.or(job.begun)).map(|(id, _)| id.clone());
-            oldest.map(|id| all.remove(&id));
+            let ended = all.iter().filter_map(|(id, job)| Some((job.ended?, id.clone())));
+            let oldest = ended.min_by_key(|(ended, _)| *ended);
+            oldest.map(|(_, id)| all.remove(&id));
         }
-        all.insert(id.clone(), Job { limits, ..Job::default() });
+        all.insert(id.clone(), job);
+        cancelled
     }
 
-    pub(super) fn limits(&self, id: &BuildId) -> Limits {
-        self.with(id, |job| job.limits.clone())
+    /// Gives builds up: their template is gone.
+    pub(in crate::e2b::templates) fn cancel(&self, builds: &[Build]) {
+        for build in builds {
+            self.with(&build.id, |job| _ = job.cancel.send_replace(true));
+        }
     }
 
     fn say(&self, id: &BuildId, line: BuildLine) {
         self.with(id, |job| {
-            let bytes = line.text.len();
+            let bytes = line.text.len() + LINE_BYTES;
             if job.bytes + bytes <= BUILD_LOG_BYTES_MAX || line.level >= BuildLevel::Error {
                 job.bytes += bytes;
                 job.lines.push(line);
@@ -91,14 +110,13 @@ impl Jobs {
     }
 
     /// A part of a build's log; if it has failed, where, and the last entries before.
-    #[allow(clippy::type_complexity)]
     pub(super) fn log(
         &self,
         id: &BuildId,
         offset: Option<u64>,
         limit: usize,
         level: Option<&str>,
-    ) -> (Vec<BuildLogEntry>, Option<(Option<String>, Vec<BuildLogEntry>)>) {
+    ) -> (Vec<BuildLogEntry>, Option<FailedAt>) {
         let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(job) = all.get(id) else { return (Vec::new(), None) };
         let least = level.and_then(level_of).unwrap_or(BuildLevel::Debug);
@@ -106,17 +124,16 @@ impl Jobs {
         let offset = usize::try_from(offset.unwrap_or(0)).unwrap_or(usize::MAX);
         let entries = wanted.skip(offset).take(limit).map(entry).collect();
         let last = || job.lines[job.lines.len().saturating_sub(SHOWN)..].iter().map(entry).collect();
-        (entries, job.failed_at.map(|step| (Some(step_name(step)), last())))
+        (entries, job.failed_at.map(|step| FailedAt { step: Some(step_name(step)), last: last() }))
     }
-}
 
-impl Jobs {
     /// A build's log from a moment on, or back from there.
     pub(super) fn entries(
         &self,
         id: &BuildId,
         cursor: Option<u64>,
         is_backward: bool,
+        limit: usize,
         level: Option<&str>,
     ) -> Vec<BuildLogEntry> {
         let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
@@ -126,8 +143,12 @@ impl Jobs {
             let is_there = cursor.is_none_or(|at| if is_backward { line.at_ms <= at } else { line.at_ms >= at });
             is_there && line.level >= least
         };
-        let wanted = job.lines.iter().filter(is_wanted).map(entry);
-        if is_backward { wanted.rev().collect() } else { wanted.collect() }
+        let wanted = job.lines.iter().filter(is_wanted);
+        if is_backward {
+            wanted.rev().take(limit).map(entry).collect()
+        } else {
+            wanted.take(limit).map(entry).collect()
+        }
     }
 
     /// Waits until the team, and the server, may begin one build more.
@@ -177,40 +198,37 @@ fn step_name(step: StepName) -> String {
 
 impl Platform {
     /// Begins a build, which goes on without its client.
-    pub(super) async fn begin_build(
-        self: &Arc<Self>,
-        team: TeamId,
-        build: Build,
-        recipe: (Recipe, Option<Credentials>),
-    ) -> Result<()> {
+    pub(super) async fn begin_build(self: &Arc<Self>, team: TeamId, build: Build, asked: Asked) -> Result<()> {
         self.control.templates().update_build(&team, &build, &BuildUpdate::Building).await?;
-        self.jobs.with(&build.id, |job| job.begun = Some(Instant::now()));
+        let cancelled = self.jobs.begin(&build.id);
         let platform = Arc::clone(self);
         tokio::spawn(async move {
             let _turn = platform.jobs.turn(&team).await;
-            platform.carry_out(&team, &build, recipe).await;
+            let late = Arc::clone(&platform);
+            let late_build = build.clone();
+            let mut timer = JoinSet::new();
+            timer.spawn(async move {
+                tokio::time::sleep(Duration::from_millis(BUILD_MAX_MS)).await;
+                late.jobs.cancel(&[late_build]);
+            });
+            platform.carry_out(&team, &build, asked, cancelled).await;
         });
         Ok(())
     }
 
-    async fn carry_out(
-        self: &Arc<Self>,
-        team: &TeamId,
-        build: &Build,
-        (recipe, credentials): (Recipe, Option<Credentials>),
-    ) {
-        let update = match self.make(build, &recipe, credentials).await {
+    async fn carry_out(self: &Arc<Self>, team: &TeamId, build: &Build, asked: Asked, cancelled: watch::Receiver<bool>) {
+        let made = self.make(build, asked, cancelled).await;
+        let update = match &made {
             Ok(source) => BuildUpdate::Ready { source: source.to_string() },
             Err(failed) => BuildUpdate::Failed { reason: failed.body().message },
         };
         let noted = self.control.templates().update_build(team, build, &update).await;
         self.jobs.with(&build.id, |job| job.ended = Some(Instant::now()));
-        let BuildUpdate::Ready { source } = update else { return };
-        let Ok(source) = source.parse::<TemplateName>() else { return };
+        let Ok(source) = made else { return };
         match noted {
-            Ok(_) => self.snapshot_has_row(&source),
+            Ok(noted) if noted.source == source.as_str() => self.snapshot_has_row(&source),
             // The template was deleted meanwhile.
-            Err(ControlError::NotFound { .. }) => self.remove_rowless(&[source]).await,
+            Ok(_) | Err(ControlError::NotFound { .. }) => self.remove_rowless(&[source]).await,
             Err(error) => {
                 tracing::error!(build = %build.id, error = chain(&error), "a build is ready, and cannot be noted")
             }
@@ -220,16 +238,16 @@ impl Platform {
     async fn make(
         self: &Arc<Self>,
         build: &Build,
-        recipe: &Recipe,
-        credentials: Option<Credentials>,
+        asked: Asked,
+        cancelled: watch::Receiver<bool>,
     ) -> Result<TemplateName> {
+        let Asked { recipe, credentials, files: _open } = asked;
         let name = snapshots::new_name()?;
         self.note_snapshot(&name)?;
         let (platform, id) = (Arc::clone(self), build.id.clone());
-        let (_keep, never) = tokio::sync::watch::channel(false);
         let log = move |line: BuildLine| platform.jobs.say(&id, line);
-        let options = BuildOptions { may_reuse: true, credentials, log: &log, cancelled: never };
-        let made = Box::pin(self.node.build_recipe(&name, recipe, &options)).await;
+        let options = BuildOptions { may_reuse: true, credentials, log: &log, cancelled };
+        let made = Box::pin(self.node.build_recipe(&name, &recipe, &options)).await;
         if !matches!(&made, Ok(made) if *made == name) {
             self.remove_rowless(std::slice::from_ref(&name)).await;
         }
@@ -242,6 +260,14 @@ impl Platform {
             self.jobs.say(&build.id, BuildLine { at_ms, level: BuildLevel::Error, step: at, text: text.clone() });
             Failed::invalid(text)
         })
+    }
+
+    /// A build that was asked for cannot be started as its client wants it.
+    pub(super) async fn fail_build(&self, team: &TeamId, build: &Build, failed: &Failed) {
+        let update = BuildUpdate::Failed { reason: failed.body().message };
+        if let Err(error) = self.control.templates().update_build(team, build, &update).await {
+            tracing::warn!(build = %build.id, error = chain(&error), "a build that is refused still waits");
+        }
     }
 
     /// Fails builds that an earlier server was at, or that its clients have not started.

@@ -1,12 +1,14 @@
 //! From the steps of a client to those of a recipe.
 
+use std::{fs::File, os::fd::AsRawFd};
+
 use api::e2b::{BuildStep, RegistryLogin, StartBuild};
-use base::{id::TeamId, limits::BUILD_STEPS_MAX};
+use base::id::TeamId;
 use control::Build;
 use model::{Action, Origin, Ready, Recipe, Step};
 use node::Credentials;
 
-use super::files::Hash;
+use super::{super::limits, files::Hash};
 use crate::e2b::{
     failed::{Failed, Result},
     platform::Platform,
@@ -23,19 +25,24 @@ const HOME: &str = "/home/user";
 /// How long a start command may take to be ready, in milliseconds.
 const READY_TIMEOUT_MS: u64 = 300_000;
 
+/// A build as its client wants it.
+pub(super) struct Asked {
+    pub(super) recipe: Recipe,
+    pub(super) credentials: Option<Credentials>,
+    /// Archives of its `COPY` steps, which are open until it is over.
+    pub(super) files: Vec<File>,
+}
+
 impl Platform {
     pub(super) async fn recipe(
         self: &std::sync::Arc<Self>,
         team: &TeamId,
         build: &Build,
         request: StartBuild,
-    ) -> Result<(Recipe, Option<Credentials>)> {
+    ) -> Result<Asked> {
         let (image, template) = (text(request.from_image), text(request.from_template));
         let credentials = request.from_image_registry.map(credentials).transpose()?;
         let steps = request.steps.unwrap_or_default();
-        if steps.len() > BUILD_STEPS_MAX {
-            return Err(Failed::invalid(format!("a build has {BUILD_STEPS_MAX} steps at most")));
-        }
         let is_image = image.is_some();
         let from = match (image, template) {
             (Some(image), None) => self.image(team, &image).await?,
@@ -44,12 +51,13 @@ impl Platform {
                 return Err(Failed::invalid("give one of fromImage and fromTemplate"));
             }
         };
+        let mut files = Vec::new();
         let steps = steps.into_iter().enumerate();
-        let steps = steps.map(|(index, step)| self.step(team, index + 1, step)).collect::<Result<_>>()?;
+        let steps = steps.map(|(index, step)| self.step(team, index + 1, step, &mut files)).collect::<Result<_>>()?;
         let (start, ready) = (text(request.start_cmd), text(request.ready_cmd));
         let startup = match (start, &ready) {
             (Some(start), _) => Some(start),
-            // What gets ready was begun by a step.
+            // A step has left what gets ready.
             (None, Some(_)) => Some(":".to_owned()),
             (None, None) => None,
         };
@@ -62,11 +70,11 @@ impl Platform {
             startup,
             ready: Ready::Command(vec!["/bin/sh".to_owned(), "-c".to_owned(), ready]),
             ready_timeout_ms: READY_TIMEOUT_MS,
-            limits: self.jobs.limits(&build.id),
+            limits: limits(&build.size),
             scope: team.to_string(),
             force: request.force == Some(true),
         };
-        Ok((recipe, credentials))
+        Ok(Asked { recipe, credentials, files })
     }
 
     async fn image(self: &std::sync::Arc<Self>, team: &TeamId, name: &str) -> Result<Origin> {
@@ -80,7 +88,7 @@ impl Platform {
         Ok(Origin::Image(name.to_owned()))
     }
 
-    fn step(&self, team: &TeamId, number: usize, step: BuildStep) -> Result<Step> {
+    fn step(&self, team: &TeamId, number: usize, step: BuildStep, files: &mut Vec<File>) -> Result<Step> {
         let BuildStep { kind, args, files_hash, force } = step;
         let wrong = |what: &str| Failed::invalid(format!("step {number} ({kind}): {what}"));
         let arg = |index: usize| args.get(index).filter(|arg| !arg.is_empty()).cloned();
@@ -105,8 +113,11 @@ impl Platform {
                     Some(text) => Some(octal(text).ok_or_else(|| wrong("its mode is no octal number"))?),
                     None => None,
                 };
+                // By its descriptor: the build may begin in an hour, and the file may have lost its name by then.
+                let archive = format!("/proc/self/fd/{}", found.file.as_raw_fd()).into();
+                files.push(found.file);
                 Action::Copy {
-                    archive: found.path,
+                    archive,
                     key: found.digest,
                     source: needed(0, "a source")?,
                     target: needed(1, "a target")?,
