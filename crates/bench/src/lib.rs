@@ -53,19 +53,26 @@ pub enum Command {
     /// Starts a private server and removes it again. Needs root, a Python with the package e2b, a minute, and 3 GB of /var/tmp (0.4 GB with
     /// --quick).
     Api(ApiArgs),
-    /// Files that sandboxes change, and forks of them, with snapshots (btrfs) and with copies.
+    /// What a sandbox has of a machine: files that it changes, and forks of them, with snapshots (btrfs) and with copies; its network beside a plain
+    /// veth; images and builds; what 500 idle ones cost.
     ///
-    /// Starts two private nodes, one after the other, and removes them again. Needs root, python3, mkfs.btrfs, three minutes, and 12 GB of /var/tmp
-    /// (half a minute and 2 GB with --quick).
+    /// Starts private nodes, one after the other, and removes them again. Needs root, python3, mkfs.btrfs, iproute2, five minutes, and 12 GB of
+    /// /var/tmp (one minute and 2 GB with --quick).
     Machine(MachineArgs),
 }
 
 /// See [`Command::Machine`].
 #[derive(Debug, clap::Args)]
 pub struct MachineArgs {
-    /// 160 MiB and 10,000 files instead of 1.6 GiB and 100,000, and fewer samples.
+    /// 160 MiB and 10,000 files instead of 1.6 GiB and 100,000, 256 MiB of traffic instead of 2 GiB, and fewer samples.
     #[arg(long)]
     quick: bool,
+    /// Only this part; may be repeated.
+    #[arg(long, value_name = "PART", value_enum)]
+    only: Vec<machine::Part>,
+    /// Root filesystem of the 500 sandboxes: `scripts/base.sh --print-path` makes one. Without it they are left out.
+    #[arg(long, value_name = "PATH", env = "PANDO_BASE")]
+    base: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     json: bool,

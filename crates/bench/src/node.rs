@@ -9,8 +9,9 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use api::{
-    Checkpoint, CheckpointRequest, ForkRequest, ForkResponse, Image, Interpreter, Limits, MountRequest, PoolInfo,
-    Ready, RunRequest, Sandbox, SandboxDetail, StoreStats, Template, TemplateSpec, TemplateState,
+    Checkpoint, CheckpointRequest, ForkRequest, ForkResponse, Image, ImportRequest, Interpreter, Limits, MountRequest,
+    NetworkPolicy, PoolInfo, Ready, Recipe, RunRequest, Sandbox, SandboxDetail, StoreStats, Template, TemplateSpec,
+    TemplateState,
     volume::{ForkVolumeRequest, RestoreRequest, SnapshotRequest, VolumeDurability, VolumeSpec},
 };
 use base::id::{SandboxId, SnapshotName, VolumeName};
@@ -18,6 +19,7 @@ use client::Client;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     process::{Child, Command},
+    signal::unix::{SignalKind, signal},
 };
 
 use super::{pages, place::Way, proc::bytes_of, program};
@@ -63,6 +65,13 @@ impl PrivateNode {
         Self::run(base::scratch::make("bench")?, "warn", ahead, more).await
     }
 
+    /// The same in the network namespace of a process.
+    pub(super) async fn start_within(pid: u32, more: &[OsString]) -> Result<Self> {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/proc/{pid}/ns/net")).arg(std::env::current_exe()?);
+        Self::run_as((command, "node"), base::scratch::make("bench")?, "warn", Ahead::Yes, more).await
+    }
+
     /// One that has seen nothing of what is behind `way`, and has made itself comfortable.
     pub(super) async fn fresh(way: &Way) -> Result<Self> {
         let node = Self::start_with(Ahead::Yes, &way.arguments()).await?;
@@ -76,7 +85,9 @@ impl PrivateNode {
         let env_file = dir.join("env");
         let mut arguments = vec!["--env-file".into(), env_file.as_os_str().to_owned()];
         arguments.extend_from_slice(more);
-        let mut node = Self::run_as("serve", dir, "warn", Ahead::Yes, &arguments).await?;
+        let mut node =
+            Self::run_as((Command::new(std::env::current_exe()?), "serve"), dir, "warn", Ahead::Yes, &arguments)
+                .await?;
         let deadline = Instant::now() + NODE_WAIT;
         while !env_file.exists() {
             if let Some(status) = node.process.try_wait()? {
@@ -107,12 +118,17 @@ impl PrivateNode {
     }
 
     async fn run(dir: PathBuf, log: &str, ahead: Ahead, more: &[OsString]) -> Result<Self> {
-        Self::run_as("node", dir, log, ahead, more).await
+        Self::run_as((Command::new(std::env::current_exe()?), "node"), dir, log, ahead, more).await
     }
 
-    async fn run_as(role: &str, dir: PathBuf, log: &str, ahead: Ahead, more: &[OsString]) -> Result<Self> {
+    async fn run_as(
+        (mut command, role): (Command, &str),
+        dir: PathBuf,
+        log: &str,
+        ahead: Ahead,
+        more: &[OsString],
+    ) -> Result<Self> {
         let socket = dir.join("node.sock");
-        let mut command = Command::new(std::env::current_exe()?);
         command.args(["--log", log, "--socket"]).arg(&socket).args([role, "--ephemeral", "--state"]);
         command.arg(dir.join("state")).stdin(Stdio::null()).stdout(Stdio::null());
         if ahead == Ahead::No {
@@ -291,21 +307,55 @@ impl PrivateNode {
 
     /// Starts one copy and waits for its first answer.
     pub(super) async fn start_one(&self, template: &str) -> Result<(Sandbox, Started)> {
+        self.start_with_policy(template, NetworkPolicy::default()).await
+    }
+
+    /// The same with a policy of its network.
+    pub(super) async fn start_with_policy(&self, template: &str, network: NetworkPolicy) -> Result<(Sandbox, Started)> {
         let began = Instant::now();
-        let request = RunRequest {
-            count: 1,
-            interpreter: Interpreter::InProcess,
-            volumes: Vec::new(),
-            network: api::NetworkPolicy::default(),
-        };
-        let response = self.client.run(&template.parse()?, &request).await?;
+        let sandboxes = self.run_request(template, 1, network).await?;
         let running = began.elapsed();
-        if let Some(failure) = response.failures.first() {
-            bail!("a start failed: {}", failure.message);
-        }
-        let sandbox = response.sandboxes.into_iter().next().context("the node started nothing")?;
+        let sandbox = sandboxes.into_iter().next().context("the node started nothing")?;
         self.request(&sandbox.id).await?;
         Ok((sandbox, Started { running, answered: began.elapsed() }))
+    }
+
+    /// Starts copies and asks them nothing.
+    pub(super) async fn start_many(&self, template: &str, count: u32) -> Result<()> {
+        self.run_request(template, count, NetworkPolicy::default()).await.map(drop)
+    }
+
+    async fn run_request(&self, template: &str, count: u32, network: NetworkPolicy) -> Result<Vec<Sandbox>> {
+        let request = RunRequest { count, interpreter: Interpreter::InProcess, volumes: Vec::new(), network };
+        let response = self.client.run(&template.parse()?, &request).await?;
+        match response.failures.first() {
+            Some(failure) => bail!("a start failed: {}", failure.message),
+            None => Ok(response.sandboxes),
+        }
+    }
+
+    /// Takes in an image.
+    pub(super) async fn import_image(&self, archive: &Path, name: &str) -> Result<()> {
+        let request = ImportRequest { path: archive.to_owned(), name: Some(name.to_owned()) };
+        let done = self.client.import_image_until(&mut signal(SignalKind::interrupt())?, &request, |_, _| ()).await?;
+        done.map(drop).context("interrupted")
+    }
+
+    pub(super) async fn remove_image(&self, name: &str) -> Result<()> {
+        self.client.remove_image(name).await?;
+        self.client.prune_images().await?;
+        Ok(())
+    }
+
+    /// Builds a template of a recipe.
+    pub(super) async fn build_recipe(&self, recipe: &Recipe) -> Result<()> {
+        let done = self.client.build_recipe_until(&mut signal(SignalKind::interrupt())?, recipe, |_, _| ()).await?;
+        done.map(drop).context("interrupted")
+    }
+
+    /// Its process, and those that belong to it.
+    pub(super) fn processes(&self) -> Result<Vec<i32>> {
+        processes_that_name(&self.state_dir().display().to_string())
     }
 
     /// One HTTP request to a copy's program, on a connection of its own.
