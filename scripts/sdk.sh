@@ -7,6 +7,8 @@ cd "$(dirname "$0")/.."
 
 readonly CACHE=$PWD/target/sdk SUITES=(new old js)
 readonly PANDO=${PANDO:-$PWD/target/debug/pando}
+# For tests/sdk/python/test_real_work.py.
+readonly REGISTRIES=(deb.debian.org pypi.org files.pythonhosted.org registry.npmjs.org)
 # For tests/sdk/python/test_restart.py, which has a server of its own.
 export PANDO
 # Seconds until a server must answer, and until it must have ended.
@@ -62,8 +64,9 @@ start_server() {
 	scratch=$(mktemp -d /var/tmp/pando-sdk.XXXXXX)
 	file=$scratch/env
 	say "starting a server"
+	mapfile -t way_out < <(way_out)
 	"$PANDO" serve --state "$scratch/state" --socket "$scratch/node.sock" --ephemeral --listen 127.0.0.1:0 \
-		--env-file "$file" 2>"$scratch/log" &
+		--env-file "$file" "${way_out[@]}" 2>"$scratch/log" &
 	server=$!
 	for ((tries = 0; tries < START_SECONDS * 10; tries++)); do
 		grep -q '^E2B_API_KEY=' "$file" 2>/dev/null && break
@@ -78,6 +81,20 @@ start_server() {
 	# Of a second team, for the tests that two teams see nothing of each other.
 	PANDO_OTHER_KEY=$("$PANDO" key create --state "$scratch/state" --team other sdk-test)
 	export PANDO_OTHER_KEY
+}
+
+# What sandboxes need to reach package registries as this machine does: the authorities that it trusts, and addresses that may
+# be closed to sandboxes otherwise.
+way_out() {
+	local name authorities=/etc/ssl/certs/ca-certificates.crt
+	for name in "${REGISTRIES[@]}"; do
+		getent ahostsv4 "$name" || true
+	done | awk '!seen[$1]++ { print "--network-allow"; print $1 }'
+	[[ -r $authorities ]] || return 0
+	printf '%s\n' --sandbox-file "$authorities"
+	for name in PIP_CERT NODE_EXTRA_CA_CERTS; do
+		printf '%s\n' --sandbox-env "$name=$authorities"
+	done
 }
 
 # The templates that the tests use, unless the server has them by itself.

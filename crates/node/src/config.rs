@@ -7,6 +7,8 @@ use std::{
 
 use base::id::{SandboxId, TemplateName};
 
+use crate::given::Given;
+
 /// Of one node.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -26,6 +28,8 @@ pub struct Config {
     pub layers: Layers,
     /// The networks of sandboxes.
     pub network: NetworkConfig,
+    /// What all sandboxes have.
+    pub given: Given,
     /// Where images are pulled from.
     pub registry: registry::Settings,
     /// What becomes of the sandboxes when it stops.

@@ -11,6 +11,7 @@ pub mod config;
 pub mod error;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+mod given;
 mod node;
 mod records;
 pub mod self_test;
@@ -18,6 +19,7 @@ mod state;
 
 pub use config::Config;
 pub use error::{CommandError, Context, Error, RecipeError, Result, StepName, chain};
+pub use given::{GIVEN_BYTES_MAX, GIVEN_MAX, Given};
 pub use images::Naming;
 pub use node::{
     Account, BuildLog, BuildOptions, CommandInput, CommandStream, KeepProgress, Node, OfPaused, Parts, Progress,

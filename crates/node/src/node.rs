@@ -183,6 +183,7 @@ impl Node {
             state.begin_host_mount(&mount)?;
             state.set_attached(&mount.path);
         }
+        config.given.check()?;
         let network = networks::open(&config, &id)?;
         let registry = images::registry(&config, network.as_deref())?;
         let pager = PagerLink::new(&config, Arc::clone(&cgroups));

@@ -54,7 +54,10 @@ pub use init::Output;
 pub use machine::Machine;
 pub use mount_point::Hides;
 pub use program::monotonic_ns;
-pub use rootfs::{LAYERS_MAX, detached_rootfs, prepare_base_layer, prepare_host_mask, takes_detached_layers};
+pub use rootfs::{
+    GivenFile, LAYERS_MAX, detached_rootfs, prepare_base_layer, prepare_given_layer, prepare_host_mask,
+    takes_detached_layers,
+};
 pub use sandbox::{Bare, Sandbox};
 pub use seccomp::seccomp_program;
 pub use spec::{Command, Limits, PROGRAM_ID, SHARED_MEMORY, Spec, User, Users};

@@ -10,6 +10,7 @@
 //! with such a layer is made in a mount namespace of its own, in which the layer is mounted meanwhile ([`Place`]).
 
 mod base_layer;
+mod given_layer;
 mod host_mask;
 mod layer;
 
@@ -38,6 +39,7 @@ use crate::{
 };
 pub(crate) use base_layer::place_of;
 pub use base_layer::prepare_base_layer;
+pub use given_layer::{GivenFile, prepare_given_layer};
 pub use host_mask::prepare_host_mask;
 
 /// Most layers of a root filesystem, the image's included: the kernel stacks no more (OVL_MAX_STACK in fs/overlayfs/params.h).

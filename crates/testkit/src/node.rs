@@ -69,6 +69,9 @@ pub struct Node {
     cleanup: cleanup::Cleanup,
 }
 
+/// A node takes a quarter of the disk's room at once, unless told otherwise: several at a time would leave none.
+const LAYERS_MAX: [&str; 2] = ["--layers-max", "8G"];
+
 impl Node {
     /// A node that runs.
     pub fn start() -> Result<Self> {
@@ -164,6 +167,9 @@ impl Node {
         command.args(own).args(["sh", "-euc", &script, "sh"]).arg(self.binary()).arg("--socket");
         command.arg(&self.socket).arg(if self.setting.serves { "serve" } else { "node" });
         command.arg("--state").arg(&self.state).args(&self.setting.arguments);
+        if self.setting.state_ext4_mib.is_none() && !self.setting.arguments.iter().any(|found| found == LAYERS_MAX[0]) {
+            command.args(LAYERS_MAX);
+        }
         if self.setting.serves {
             command.args(["--listen", "127.0.0.1:0", "--env-file"]).arg(self.env_file());
         }

@@ -1,5 +1,6 @@
 //! `pando node`.
 
+mod given;
 mod registry;
 
 use std::{
@@ -54,6 +55,8 @@ pub(crate) struct Args {
     network: NetworkArgs,
     #[command(flatten)]
     registry: registry::RegistryArgs,
+    #[command(flatten)]
+    given: given::GivenArgs,
     /// Serve other nodes of the store from this node's cache, at this address, and find them (as --find-peers). Nodes must show that they have
     /// the store's key. Data stays sealed, but the connection shows which parts are asked for. Port 0: any.
     #[arg(long, value_name = "IP:PORT")]
@@ -370,6 +373,7 @@ pub(crate) async fn run(args: Args, socket: PathBuf, log: &Log, public: Option<s
         layers: args.layers.layers()?,
         network: args.network.config(),
         registry: args.registry.settings(),
+        given: args.given.given(),
         at_exit: if args.ephemeral { AtExit::Remove } else { AtExit::Keep },
         keeper_command,
     };

@@ -229,7 +229,7 @@ impl Node {
 
         let streams = self.streams(&job.source, init)?;
         let spawned = Instant::now();
-        let main = command(spec, &Account::program(), spec.command.clone(), &[], None);
+        let main = command(&self.host.config.given, spec, &Account::program(), spec.command.clone(), &[], None);
         let (main, mut ended) = self.spawn(&job.source, main, true, [&self.host.null, &output, &output]).await?;
         progress.stage(BuildStage::WaitingUntilReady);
         let ready = self.wait_until_ready(spec, &job.source, (init, main), &mut ended).await?;

@@ -20,7 +20,7 @@ use super::{
     commands::{Begun, CommandStream},
     memory_limit::Watch,
 };
-use crate::error::Result;
+use crate::{error::Result, given::Given};
 
 pub(crate) use check::{check, check_path};
 pub use stream::{Input, Inputs, Output, Outputs, serve_attached};
@@ -33,8 +33,9 @@ fn environment(account: &Account) -> [(&str, &str); 5] {
     [("PATH", PATH), ("HOME", home), ("USER", name), ("LOGNAME", name), ("LANG", "C.UTF-8")]
 }
 
-/// A command as the engine takes it: the common environment, then the template's, then `env`.
+/// A command as the engine takes it: the common environment, then what the operator gives, then the template's, then `env`.
 pub(crate) fn command(
+    given: &Given,
     spec: &TemplateSpec,
     account: &Account,
     argv: Vec<String>,
@@ -42,7 +43,8 @@ pub(crate) fn command(
     cwd: Option<&str>,
 ) -> Command {
     let common = environment(account).map(|(name, value)| (name.to_owned(), value.to_owned()));
-    let all: Vec<_> = common.into_iter().chain(spec.env.iter().cloned()).chain(env.iter().cloned()).collect();
+    let all: Vec<_> =
+        common.into_iter().chain(given.env.iter().chain(&spec.env).cloned()).chain(env.iter().cloned()).collect();
     // Of thousands, and of many with one name, as fast as of a few: the last one of each counts, in its place.
     let mut seen = HashSet::new();
     let mut last: Vec<bool> = all.iter().rev().map(|(name, _)| seen.insert(name.as_str())).collect();
@@ -158,9 +160,13 @@ mod tests {
             user: None,
             startup: Vec::new(),
         };
-        let command = command(&spec, &Account::program(), vec!["x".into()], &[("A".into(), "2".into())], None);
+        let command = {
+            let given = Given { env: vec![("A".into(), "0".into()), ("B".into(), "0".into())], files: Vec::new() };
+            command(&given, &spec, &Account::program(), vec!["x".into()], &[("A".into(), "2".into())], None)
+        };
         let value =
             |name: &str| command.env.iter().filter(|(n, _)| n == name).map(|(_, v)| v.as_str()).collect::<Vec<_>>();
-        assert_eq!((value("HOME"), value("A"), command.cwd.as_str()), (vec!["/srv"], vec!["2"], "/work"));
+        assert_eq!((value("HOME"), value("A"), value("B")), (vec!["/srv"], vec!["2"], vec!["0"]));
+        assert_eq!(command.cwd, "/work");
     }
 }

@@ -178,6 +178,10 @@ impl Node {
     fn on_base(&self, mut layers: Vec<PathBuf>) -> Result<Vec<PathBuf>> {
         let bases = self.host.config.layers_dir();
         std::fs::create_dir_all(&bases).at("create", &bases)?;
+        if !self.host.config.given.files.is_empty() {
+            let given = sandbox::prepare_given_layer(&bases, &layers, &self.host.config.given.read()?)?;
+            layers.insert(0, given);
+        }
         let base = sandbox::prepare_base_layer(&bases, &layers)?;
         layers.insert(0, base);
         Ok(layers)

@@ -95,7 +95,14 @@ impl Node {
 
     /// A command that is not there will not be there the next time: that is an error at once.
     async fn succeeds(self: &Arc<Self>, spec: &TemplateSpec, id: &SandboxId, argv: &[String]) -> Result<bool> {
-        let command = super::exec::command(spec, &self.account(id, None).await?, argv.to_vec(), &[], None);
+        let command = super::exec::command(
+            &self.host.config.given,
+            spec,
+            &self.account(id, None).await?,
+            argv.to_vec(),
+            &[],
+            None,
+        );
         match self.spawn(id, command, false, [&self.host.null; 3]).await {
             Ok((_, ended)) => Ok(matches!(ended.await, Ok(Status::Code(0)))),
             Err(Error::ProgramMissing { message } | Error::ProgramNotExecutable { message }) => {

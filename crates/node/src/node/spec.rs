@@ -9,6 +9,7 @@ use model::{Image, Limits, Ready, TemplateSpec};
 
 use crate::{
     error::{Error, Result},
+    given::Given,
     node::{
         Account,
         exec::{check as check_command, check_path, command},
@@ -19,7 +20,7 @@ use crate::{
 /// Refuses what no node could build.
 pub fn check_spec(spec: &TemplateSpec) -> Result<()> {
     if !spec.command.is_empty() {
-        check_command(&command(spec, &Account::program(), spec.command.clone(), &[], None))?;
+        check_command(&command(&Given::default(), spec, &Account::program(), spec.command.clone(), &[], None))?;
     }
     if let Image::Path(path) = &spec.image {
         check_path("the image", &path.to_string_lossy())?;
@@ -47,7 +48,9 @@ fn check_ready(spec: &TemplateSpec) -> Result<()> {
         Ready::File(path) if path.is_empty() => invalid("the ready file needs a path".to_owned()),
         Ready::File(path) => check_path("the ready file", path),
         Ready::Command(argv) if argv.is_empty() => invalid("the ready command is empty".to_owned()),
-        Ready::Command(argv) => check_command(&command(spec, &Account::program(), argv.clone(), &[], None)),
+        Ready::Command(argv) => {
+            check_command(&command(&Given::default(), spec, &Account::program(), argv.clone(), &[], None))
+        }
     }
 }
 

@@ -120,7 +120,7 @@ fn has(image: &[PathBuf], path: &str) -> bool {
 }
 
 /// What an image has at a path, without following links.
-fn found(image: &[PathBuf], path: &str) -> Option<fs::Metadata> {
+pub(super) fn found(image: &[PathBuf], path: &str) -> Option<fs::Metadata> {
     for layer in image {
         match fs::symlink_metadata(layer.join(path)) {
             Ok(found) if found.file_type().is_char_device() && found.rdev() == 0 => return None,

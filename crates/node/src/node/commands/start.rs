@@ -73,7 +73,8 @@ impl Node {
         let account = self.account(id, request.user.as_deref()).await?;
         // What the request says goes before it.
         let env = [self.trust_variables(id)?, request.env.clone()].concat();
-        let mut command = command(&spec, &account, request.command.clone(), &env, request.cwd.as_deref());
+        let mut command =
+            command(&self.host.config.given, &spec, &account, request.command.clone(), &env, request.cwd.as_deref());
         check(&command)?;
         let key = format!("exec-{}", random_suffix());
         let unfinished = Unfinished::new(self, &key, self.group(id).join(&key));

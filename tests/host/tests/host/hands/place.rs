@@ -198,6 +198,7 @@ fn config(state: &Path) -> Result<Config> {
         },
         peer_listen: None,
         layers: Layers::default(),
+        given: node::Given::default(),
         network: NetworkConfig::default(),
         registry: Default::default(),
         at_exit: AtExit::Remove,

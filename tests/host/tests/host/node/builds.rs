@@ -17,7 +17,7 @@ use testkit::{
 
 use super::{
     images::{import, root},
-    shared::with_node,
+    shared::{arguments, with_node},
 };
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -31,6 +31,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("builds::a_template_without_files_of_its_own_is_copied", || {
             with_node(Setting::default(), copied_origin)
         }),
+        Case::new("builds::what_the_operator_gives_is_in_every_image", given),
     ]
 }
 
@@ -84,8 +85,9 @@ fn expect_nothing_of_builds(node: &Node) -> Result<()> {
         if sandboxes.is_empty() && !templates.contains("build-") {
             let builds = node.dir().join("state/builds");
             let unfinished = fs::read_dir(&builds).into_iter().flatten().flatten();
-            let unfinished: Vec<_> =
-                unfinished.filter(|entry| entry.file_name().to_string_lossy().starts_with("new-")).collect();
+            let names = unfinished.map(|entry| PathBuf::from(entry.file_name()));
+            let is_whole = |name: &PathBuf| name.extension().is_none_or(|kind| kind == "step" || kind == "made");
+            let unfinished: Vec<_> = names.filter(|name| !is_whole(name)).collect();
             ensure!(unfinished.is_empty(), "{unfinished:?}");
             return Ok(());
         }
@@ -305,4 +307,37 @@ fn copied_origin(node: &mut Node) -> Result<()> {
     fs::write(context.join("Dockerfile"), "FROM made\nENV B=2\n")?;
     built(node, &context)?;
     expect(&inside(node, "echo $A $B")?, "1 2")
+}
+
+/// Variables and files of the operator: in steps, in sandboxes, and where an image has a link above them.
+fn given() -> Result<()> {
+    let files = tempfile::tempdir()?;
+    let path = files.path().join("clients.conf");
+    fs::write(&path, "given\n")?;
+    let file = format!("{}:/etc/deep/clients.conf", path.display());
+    let asked = ["--sandbox-env", "GIVEN=by the node", "--sandbox-env", "GREETING=not this", "--sandbox-file", &file];
+    let node = Node::start_with(arguments(&asked))?;
+    let image = root(&node, "image")?;
+    fs::create_dir_all(image.join("0/conf"))?;
+    std::os::unix::fs::symlink("conf", image.join("0/etc"))?;
+    import(&node, "save", &image, "image.tar")?;
+    let context = node.dir().join("context");
+    fs::create_dir_all(&context)?;
+    write(&context, "ENV GREETING=hello\nRUN echo $GIVEN $GREETING $(cat /etc/deep/clients.conf) > /made")?;
+    built(&node, &context)?;
+    let command =
+        "cat /made /conf/deep/clients.conf; echo $GIVEN; stat -c '%a %u' /etc/deep/clients.conf; readlink /etc";
+    expect(&inside(&node, command)?, "by the node hello given\ngiven\nby the node\n644 0\nconf")?;
+    // Templates of the host's own files have the variables.
+    node.ok(&["template", "build", "idle"])?;
+    let id = node.run("idle", 1)?[0].id.to_string();
+    expect(&node.ok(&["exec", &id, "--", "/bin/sh", "-c", "echo $GIVEN"])?, "by the node")?;
+    node.ok(&["kill", &id])?;
+    node.finish()?;
+    // What is not there is said before anything is started.
+    fs::remove_file(&path)?;
+    let Err(refused) = Node::start_with(arguments(&asked)) else { anyhow::bail!("the node has started") };
+    let refused = format!("{refused:#}");
+    ensure!(refused.contains("clients.conf"), "{refused}");
+    Ok(())
 }
