@@ -334,7 +334,7 @@ fn given() -> Result<()> {
     expect(&node.ok(&["exec", &id, "--", "/bin/sh", "-c", "echo $GIVEN"])?, "by the node")?;
     node.ok(&["kill", &id])?;
     node.finish()?;
-    // What is not there is said before anything is started.
+    // A missing file is named, and nothing is started.
     fs::remove_file(&path)?;
     let Err(refused) = Node::start_with(arguments(&asked)) else { anyhow::bail!("the node has started") };
     let refused = format!("{refused:#}");
