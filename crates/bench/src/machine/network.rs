@@ -1,12 +1,12 @@
 //! What traffic of a sandbox takes, beside that of a namespace with a plain veth.
 //!
 //! ```text
-//! plain ── veth ─┐
-//!                host (a namespace: forwards, has the node) ── veth ── far (8.8.8.8)
+//! plain ─────────────┐
+//! behind ── between ─┤ host (forwards, has the node) ── far (8.8.8.8)
 //! sandbox ── router ─┘
 //! ```
 //!
-//! All three are network namespaces made for this: nothing of the machine's own network is touched.
+//! `between` forwards without a rule: what is lost there is lost to one hop more, and not to rules. All of them are network namespaces made for this: nothing of the machine's own network is touched.
 
 use std::{
     io::{BufRead, BufReader},
@@ -28,7 +28,7 @@ const WIRE: &str = include_str!("wire.py");
 /// An address of the internet: sandboxes reach no private ones.
 const FAR: &str = "8.8.8.8";
 
-/// $1: the host's namespace, $2: the far one, $3: the plain one; each the pid of a process in it.
+/// $1: the host's namespace, then far, plain, between, behind; each the pid of a process in it.
 const LINKS: &str = "
 on() { pid=$1; shift; nsenter --net=/proc/$pid/ns/net \"$@\"; }
 pair() { on $1 ip link add $2 type veth peer name eth0 netns $3; on $1 ip link set $2 up; on $3 ip link set eth0 up; on $3 ip link set lo up; }
@@ -42,7 +42,16 @@ on $1 ip addr add 9.9.9.1/24 dev plain
 on $3 ip addr add 9.9.9.9/24 dev eth0
 on $3 ip route add default via 9.9.9.1
 on $2 ip route add default via 8.8.8.1
-on $1 sysctl -q net.ipv4.ip_forward=1
+pair $1 between $4
+pair $4 behind $5
+on $1 ip addr add 9.9.8.1/24 dev between
+on $4 ip addr add 9.9.8.2/24 dev eth0
+on $4 ip route add default via 9.9.8.1
+on $4 ip addr add 9.9.7.1/24 dev behind
+on $5 ip addr add 9.9.7.9/24 dev eth0
+on $5 ip route add default via 9.9.7.1
+on $1 ip route add 9.9.7.0/24 via 9.9.8.2
+for forwards in $1 $4; do on $forwards sysctl -q net.ipv4.ip_forward=1; done
 ";
 
 /// How much is sent.
@@ -93,30 +102,32 @@ impl Drop for Namespace {
     }
 }
 
-/// The three of them, and the program at the far end.
+/// All of them, and the program at the far end.
 struct World {
     host: Namespace,
     plain: Namespace,
-    _far: Namespace,
-    _server: Namespace,
+    behind: Namespace,
+    _others: [Namespace; 3],
 }
 
 impl World {
     fn new() -> Result<Self> {
-        let [host, far, plain] = [Namespace::new()?, Namespace::new()?, Namespace::new()?];
-        let made = Command::new("sh").args(["-euc", LINKS, "sh", &host.pid(), &far.pid(), &plain.pid()]).output()?;
+        let new = Namespace::new;
+        let [host, far, plain, between, behind] = [new()?, new()?, new()?, new()?, new()?];
+        let pids = [&host, &far, &plain, &between, &behind].map(Namespace::pid);
+        let made = Command::new("sh").args(["-euc", LINKS, "sh"]).args(&pids).output()?;
         ensure!(made.status.success(), "cannot link namespaces: {}", String::from_utf8_lossy(&made.stderr));
         let mut server = far.command(&program::python(WIRE, &["far", FAR]));
         let mut server = Namespace(server.stdout(Stdio::piped()).spawn()?);
         let said = BufReader::new(server.0.stdout.take().context("no output")?).lines().next();
         ensure!(said.is_some(), "the far end failed");
-        Ok(Self { host, plain, _far: far, _server: server })
+        Ok(Self { host, plain, behind, _others: [far, between, server] })
     }
 
-    /// By the plain veth.
-    fn ask(&self, what: &str, number: u32) -> Result<Duration> {
+    /// From one of the namespaces without rules.
+    fn ask(from: &Namespace, what: &str, number: u32) -> Result<Duration> {
         let program = program::python(WIRE, &["once", FAR, what, &number.to_string()]);
-        let done = self.plain.command(&program).output()?;
+        let done = from.command(&program).output()?;
         let micros = String::from_utf8_lossy(&done.stdout).trim().parse();
         Ok(Duration::from_micros(micros.with_context(|| String::from_utf8_lossy(&done.stderr).into_owned())?))
     }
@@ -131,7 +142,7 @@ fn long_policy() -> Result<NetworkPolicy> {
 
 pub(super) async fn measure(quick: bool, report: &mut Report) -> Result<()> {
     let extent = if quick { SHORT } else { LONG };
-    progress("three namespaces, and a private node in one of them");
+    progress("five namespaces, and a private node in one of them");
     let world = World::new()?;
     let asked = ["--network", "on", "--dns", FAR].map(Into::into);
     let node = PrivateNode::start_within(world.host.0.id(), &asked).await?;
@@ -163,16 +174,18 @@ async fn one(
     (rounds, sandboxes): (u32, &[(&str, &SandboxId); 2]),
     report: &mut Report,
 ) -> Result<()> {
-    let (mut plain, mut own) = (Vec::new(), [Vec::new(), Vec::new()]);
+    let (mut plain, mut behind, mut own) = (Vec::new(), Vec::new(), [Vec::new(), Vec::new()]);
     // The first round warms up.
     for round in 0..=rounds {
-        let took = world.ask(what, number)?;
+        let took = World::ask(&world.plain, what, number)?;
+        let took_behind = World::ask(&world.behind, what, number)?;
         let mut theirs = Vec::new();
         for (_, id) in sandboxes {
             theirs.push(node.ask(id, &format!("{what}/{number}")).await?);
         }
         if round > 0 {
             plain.push(took);
+            behind.push(took_behind);
             own.iter_mut().zip(theirs).for_each(|(all, took)| all.push(took));
         }
     }
@@ -181,6 +194,8 @@ async fn one(
     let beside = |took: Duration| if is_ping { String::new() } else { rate(took) };
     let floor = median(&plain);
     report.add(format!("network: {what}, plain veth"), plain, beside(floor));
+    let took = median(&behind);
+    report.add(format!("network: {what}, one hop more, no rules"), behind, beside(took));
     for ((policy, _), times_of) in sandboxes.iter().zip(own) {
         let took = median(&times_of);
         report.add(format!("network: {what}, sandbox, {policy}"), times_of, beside(took));
